@@ -1,0 +1,37 @@
+/* What the software GPU's C side asks of its compiler (gpuvirt/soft, Python, in the same worker process).
+ *
+ * The compiler is a table of functions. In a worker it is filled with ctypes callbacks (each takes the GIL for its own duration; no Python
+ * runs while a kernel does). Every function returns 0 or a CUresult, and then leaves one line of explanation in `err`. They may be called from any
+ * thread, several at once. */
+#ifndef GV_SOFT_COMPILER_H
+#define GV_SOFT_COMPILER_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct soft_warp; /* kernel_abi.h */
+
+/* A kernel compiled for one block shape, ready to run. */
+struct soft_code {
+    void (*entry)(struct soft_warp *); /* runs one warp of 32 lanes from start to end */
+    uint32_t static_shared;            /* bytes of statically declared shared memory */
+    uint32_t dynamic_offset;           /* where dynamic shared memory begins, >= static_shared */
+    uint32_t local_bytes;              /* local memory (.local arrays) of one lane, bytes */
+    uint32_t uses_barrier;             /* 0: warps of a block may simply run one after the other on one stack */
+    uint32_t param_bytes;
+};
+
+struct soft_compiler {
+    void *self;
+    /* Reads an image (PTX text, or a fatbin holding one PTX entry, LZ4 or ZSTD compressed or plain) and hands back its metadata (module_meta.h, all
+     * addresses 0) in *meta, which release_meta frees. `module` is the caller's name for the module from here on. */
+    int (*module_load)(void *self, uint64_t module, const void *image, size_t size, void **meta, size_t *meta_size, char *err, size_t err_size);
+    void (*release_meta)(void *self, void *meta);
+    /* Says where the module's globals live (in metadata order) and writes their initial values there. Once, before any kernel_get. */
+    int (*module_bind)(void *self, uint64_t module, uint32_t n_globals, const uint64_t *addresses, char *err, size_t err_size);
+    /* Compiles kernel number `kernel` (metadata order) for this block shape, or finds it in the cache. May take seconds. */
+    int (*kernel_get)(void *self, uint64_t module, uint32_t kernel, const uint32_t block[3], struct soft_code *code, char *err, size_t err_size);
+    void (*module_unload)(void *self, uint64_t module);
+};
+
+#endif
