@@ -1,0 +1,101 @@
+/* A link: one ordered stream of records each way, and bulk payloads each way beside it. Transports implement it; nothing above
+ * knows which one it has.
+ *
+ * Life: the client calls gv_link_connect (handshake included) or the worker gv_link_adopt (descriptors that the daemon already shook hands on); both end
+ * with gv_link_close. A link that lost its peer is `dead`: every call then fails at once, waits return, nothing blocks. */
+#ifndef GV_TRANSPORT_H
+#define GV_TRANSPORT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "../wire/record.h"
+
+struct gv_link;
+
+/* How many bytes each ring has when nothing else is said (powers of two). */
+#define GV_COMMAND_RING (1u << 20)
+#define GV_REPLY_RING (1u << 20)
+#define GV_BULK_RING (1u << 24)
+
+/* ---- opening ------------------------------------------------------------------------------------------------------- */
+
+struct gv_link_options {
+    const char *pool;           /* "tcp://HOST:PORT" */
+    const char *link;           /* "auto", "shm", "tcp" */
+    const uint8_t *token_id;    /* GV_TOKEN_ID_SIZE */
+    const uint8_t *secret;      /* GV_SECRET_SIZE */
+    uint32_t gpus;
+    uint64_t memory;
+    bool no_wait;
+    const char *program;
+};
+
+/* Why a connection could not be had: `status` is GV_WELCOME_* for a refusal, GV_OPEN_* otherwise; `text` is one line for the user that names the
+ * server and what to do. */
+struct gv_open_error {
+    int status;
+    char text[512];
+};
+#define GV_OPEN_UNREACHABLE 100 /* nothing listens there, or no route */
+#define GV_OPEN_PROTOCOL 101    /* something listens, but it is not a gpuvirt server, or it broke off */
+#define GV_OPEN_LOCAL 102       /* our own side failed (memory, descriptors) */
+#define GV_OPEN_USAGE 103       /* bad pool or link text */
+
+/* Client end: resolves the pool, shakes hands, opens bulk channels, starts what threads the transport needs (all close-on-exec descriptors,
+ * signals blocked in its threads). Returns NULL and fills err. Waits at most 10 s for an unanswering host. */
+struct gv_link *gv_link_connect(const struct gv_link_options *options, struct gv_open_error *err);
+
+/* Worker end: takes over descriptors handed over by the daemon. tcp: `fd` the main socket, bulk sockets added by gv_link_add_channel.
+ * shm: `fd` the unix socket (its end of file means the client is gone), `memfd` the rings. Owns the descriptors from here on. */
+struct gv_link *gv_link_adopt_tcp(int fd);
+struct gv_link *gv_link_adopt_shm(int fd, int memfd, uint64_t command_ring, uint64_t reply_ring, uint64_t bulk_out_ring, uint64_t bulk_in_ring);
+int gv_link_add_channel(struct gv_link *link, int channel, int fd);
+
+/* ---- records ------------------------------------------------------------------------------------------------------- */
+
+/* Room for one record of `size` bytes (header included, multiple of 8, <= GV_RECORD_MAX), 8-aligned and contiguous. Takes the link's send lock, which
+ * gv_send_commit releases: between the two do nothing but fill the record. The link fills in size, seq and epoch. Blocks while the ring is full
+ * (*blocked_ns, if given, gets how long). NULL when the link is dead, lock not held then. */
+struct gv_record *gv_send_begin(struct gv_link *link, uint32_t size, uint64_t *blocked_ns);
+/* Hands the record over and returns its seq. It is on its way soon, without a flush, but a flush makes that now. */
+uint64_t gv_send_commit(struct gv_link *link);
+/* Pushes out whatever is committed: for a caller that is about to wait. */
+void gv_send_flush(struct gv_link *link);
+
+/* The next whole record or NULL when there is none yet. Valid until gv_recv_consume. One thread at a time (the caller arranges that). A malformed
+ * record, a seq gap or an over-long size kills the link. */
+const struct gv_record *gv_recv_peek(struct gv_link *link);
+void gv_recv_consume(struct gv_link *link);
+/* Waits until a record may be there, the link died or the time is over. Spins for spin_ns first, then sleeps. */
+void gv_recv_wait(struct gv_link *link, int64_t timeout_ns, int64_t spin_ns);
+/* Makes one gv_recv_wait (the sleeping or the next) return early; any thread. */
+void gv_recv_wake(struct gv_link *link);
+
+/* ---- bulk ---------------------------------------------------------------------------------------------------------- */
+
+/* Sends one payload; returns its number once the source may be reused, 0 when the link is dead. One payload after the other: the caller serialises. */
+uint64_t gv_bulk_send(struct gv_link *link, uint64_t tag, const void *data, uint64_t size);
+/* Waits for the next payload's header. 0, or -1 when the link is dead. One thread. */
+int gv_bulk_recv_header(struct gv_link *link, struct gv_bulk_header *header);
+/* Receives the payload's next `size` bytes into `data` (NULL: throw them away). 0, or -1 when the link is dead. */
+int gv_bulk_recv(struct gv_link *link, void *data, uint64_t size);
+
+/* ---- the rest ------------------------------------------------------------------------------------------------------ */
+
+bool gv_link_dead(const struct gv_link *link);
+/* Why it died, one line ("connection reset by peer", "malformed record: ..."), "" while it lives. */
+const char *gv_link_death(const struct gv_link *link);
+void gv_link_kill(struct gv_link *link, const char *why); /* declare it dead, from any thread; wakes everybody */
+const char *gv_link_transport(const struct gv_link *link); /* "shm", "tcp" */
+const char *gv_link_server(const struct gv_link *link);    /* "tcp://host:port" */
+uint64_t gv_link_session(const struct gv_link *link);
+uint64_t gv_link_bytes_out(const struct gv_link *link);
+uint64_t gv_link_bytes_in(const struct gv_link *link);
+/* In the child after fork(): closes the descriptors and unmaps the rings without touching the peer or any lock. */
+void gv_link_abandon(struct gv_link *link);
+/* Flushes, closes, joins the transport's threads, frees. */
+void gv_link_close(struct gv_link *link);
+
+#endif

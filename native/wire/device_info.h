@@ -1,0 +1,28 @@
+/* One GPU as the client sees it: everything cuDevice* answers locally. Travels as is inside the ATTACH reply. */
+#ifndef GV_DEVICE_INFO_H
+#define GV_DEVICE_INFO_H
+
+#include <stdint.h>
+
+#define GV_MAX_DEVICES 16
+#define GV_MAX_ATTRIBUTES 192 /* CUdevice_attribute values below this */
+
+struct gv_device_info {
+    char name[256];
+    uint8_t uuid[16];
+    uint64_t total_memory; /* bytes this session may use on this device */
+    uint64_t chunk;        /* granularity of credit, bytes */
+    uint32_t flags;        /* GV_DEVICE_* */
+    uint32_t reserved;
+    int32_t attributes[GV_MAX_ATTRIBUTES];
+    uint8_t has_attribute[GV_MAX_ATTRIBUTES]; /* 0: this driver does not know that attribute */
+};
+
+#define GV_DEVICE_WANTS_PTX 1u /* choose PTX from a fatbin even beside matching SASS (software GPU) */
+#define GV_DEVICE_SOFTWARE 2u
+
+/* Sent by a worker in answer to ATTACH. */
+#define GV_ADDRESSES_FIXED 1u /* the client places allocations inside the agreed window, from credit */
+#define GV_ADDRESSES_REPLY 2u /* allocation is a waiting call, the worker answers with the address */
+
+#endif

@@ -1,0 +1,40 @@
+/* Records: what travels on a link's command ring (client to worker) and reply ring (worker to client).
+ *
+ * Wire version 1. All integers little-endian, every record begins at a multiple of 8 bytes and `size` is a multiple of 8.
+ * The bodies are described in native/api/commands.toml; their encoders and decoders are generated from it. */
+#ifndef GV_RECORD_H
+#define GV_RECORD_H
+
+#include <stdint.h>
+
+#define GV_WIRE_VERSION 1u
+
+struct gv_record {
+    uint32_t size;  /* whole record, header included, multiple of 8, at least sizeof(struct gv_record) */
+    uint16_t op;    /* enum gv_op, from the command table */
+    uint16_t flags; /* GV_RECORD_* */
+    uint32_t ctx;   /* context id the command works in (0: none) */
+    uint32_t epoch; /* raised at every reconnect; a receiver drops records of an older epoch */
+    uint64_t seq;   /* 1, 2, 3, ... without gaps in each direction; a repeated one is dropped, a gap ends the session */
+};
+
+#define GV_RECORD_SYNC 1u      /* the sender waits: answer with a REPLY record that names this seq */
+#define GV_RECORD_SEALED 2u    /* body passed through the link's record-layer encryption hook */
+#define GV_RECORD_MARK 4u      /* push this stream's completion when the command has completed on the device */
+
+/* No record is larger: bigger payloads go on the bulk channel. A receiver ends the session on a larger one. */
+#define GV_RECORD_MAX (256u * 1024u)
+/* Host-to-device and device-to-host data up to this many bytes travels inside the record. */
+#define GV_INLINE_MAX (64u * 1024u)
+
+/* Payloads on a bulk channel: each is this header, then `size` bytes. Numbers count 1, 2, 3, ... per direction. */
+struct gv_bulk_header {
+    uint64_t number;
+    uint64_t tag;   /* device to host: the tag of the waiting copy; host to device: 0 */
+    uint64_t size;
+    uint32_t epoch;
+    uint32_t magic; /* GV_BULK_MAGIC */
+};
+#define GV_BULK_MAGIC 0x4b4c5542u /* "BULK" */
+
+#endif

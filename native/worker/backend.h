@@ -1,0 +1,115 @@
+/* Backends execute. `cuda` calls the real driver, `soft` runs the program's PTX on CPU cores; nothing above knows which one it has.
+ *
+ * Objects are opaque pointers that belong to the backend; the worker maps the client's ids to them. Functions return CUresult values as int (0: done). What is
+ * queued on a stream (copies, launches, marks) returns at once and runs in stream order; only module_load and context_create may be slow, and nothing
+ * waits for the device. All functions may be called from the executor thread; those marked [any] from any thread. `char *err` receives one line of explanation. */
+#ifndef GV_BACKEND_H
+#define GV_BACKEND_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "../wire/device_info.h"
+
+struct gv_backend;
+struct gv_context;
+struct gv_stream;
+struct gv_event;
+struct gv_module;
+
+#define GV_ERR_SIZE 512
+
+struct gv_backend_config {
+    const uint32_t *devices;    /* which of the host's GPUs this session got: pool ordinals */
+    uint32_t n_devices;
+    uint64_t memory;            /* bytes per device this session may use at most, 0: what the device has */
+    const char *driver;         /* cuda: absolute path of the driver library, NULL: the system's */
+    uint32_t capability;        /* soft: compute capability * 10, 0: 130 */
+    uint64_t device_memory;     /* soft: bytes of one device */
+    int strict;                 /* soft: imitate the real driver's legal nastiness; no fixed addresses */
+    int drop_launches;          /* test only: a worker that loses every launch */
+    int ledger_fd;              /* soft: shared ledger of memory used per pool device (ledger.h), -1: none */
+    uint32_t ledger_slot;       /* this session's slot in it */
+    void *compiler;             /* soft: struct soft_compiler */
+    /* Text that device code printed. [any thread] */
+    void (*console)(void *arg, const char *text, size_t size);
+    void *console_arg;
+};
+
+/* A rectangular copy of width x height x depth; width in bytes. height = depth = 1 for a plain one. */
+struct gv_shape {
+    uint64_t width, height, depth;
+    uint64_t dst_pitch, dst_slice; /* bytes from row to row, from slice to slice */
+    uint64_t src_pitch, src_slice;
+};
+
+struct gv_launch {
+    struct gv_module *module;
+    uint32_t kernel;            /* index in the module's metadata */
+    uint32_t grid[3], block[3];
+    uint32_t shared;            /* dynamic shared memory, bytes */
+    uint32_t cooperative;
+    const void *params;         /* packed; valid during the call only */
+    uint32_t params_size;
+};
+
+struct gv_backend_ops {
+    const char *name; /* "cuda", "soft" */
+    int (*open)(const struct gv_backend_config *config, struct gv_backend **out, char *err);
+    void (*close)(struct gv_backend *b); /* stops everything, whatever is running */
+
+    int (*driver_version)(struct gv_backend *b); /* as cuDriverGetVersion */
+    int (*device_info)(struct gv_backend *b, uint32_t device, struct gv_device_info *out);
+    /* Tries to reserve [base, base + size) for device memory; all devices share it. 0: addresses are fixed from here on. CUDA_ERROR_NOT_SUPPORTED: this backend places
+     * memory itself. CUDA_ERROR_INVALID_VALUE: not this range, try another. */
+    int (*reserve_window)(struct gv_backend *b, uint64_t base, uint64_t size);
+
+    int (*context_create)(struct gv_backend *b, uint32_t device, uint32_t flags, int primary, struct gv_context **out, char *err);
+    void (*context_destroy)(struct gv_context *c);
+    int (*memory_info)(struct gv_context *c, uint64_t *free_bytes, uint64_t *total_bytes);
+    /* The last asynchronous error's text ("illegal address 0x0 in kernel saxpy, block (1,0,0)"); "" when there is none. [any] */
+    const char *(*error_text)(struct gv_context *c);
+
+    /* Fixed addresses: physical memory behind [address, address + size), multiples of the device's chunk. CUDA_ERROR_OUT_OF_MEMORY when the device is full. */
+    int (*memory_back)(struct gv_context *c, uint64_t address, uint64_t size);
+    int (*memory_unback)(struct gv_context *c, uint64_t address, uint64_t size);
+    /* Otherwise. */
+    int (*memory_alloc)(struct gv_context *c, uint64_t size, uint64_t *address);
+    int (*memory_free)(struct gv_context *c, uint64_t address);
+
+    int (*stream_create)(struct gv_context *c, uint32_t flags, int32_t priority, struct gv_stream **out);
+    void (*stream_destroy)(struct gv_stream *s); /* work already queued still runs */
+    struct gv_stream *(*stream_legacy)(struct gv_context *c); /* the legacy default stream, with its blocking semantics */
+
+    int (*event_create)(struct gv_context *c, uint32_t flags, struct gv_event **out);
+    void (*event_destroy)(struct gv_event *e);
+    int (*event_record)(struct gv_event *e, struct gv_stream *s);
+    int (*event_elapsed)(struct gv_event *start, struct gv_event *end, float *ms); /* CUDA_ERROR_NOT_READY, CUDA_ERROR_INVALID_HANDLE as the driver does */
+    int (*stream_wait_event)(struct gv_stream *s, struct gv_event *e);
+
+    /* Host memory given here is the worker's own and stays valid until the copy is done. Device to device may cross contexts. */
+    int (*copy_to_device)(struct gv_stream *s, uint64_t dst, const void *src, const struct gv_shape *shape);
+    int (*copy_to_host)(struct gv_stream *s, void *dst, uint64_t src, const struct gv_shape *shape);
+    int (*copy_device)(struct gv_stream *s, uint64_t dst, struct gv_context *dst_ctx, uint64_t src, struct gv_context *src_ctx, const struct gv_shape *shape);
+    /* `elem` is 1, 2 or 4 bytes; width counts elements. */
+    int (*fill)(struct gv_stream *s, uint64_t dst, uint64_t pitch, uint32_t elem, uint32_t value, uint64_t width, uint64_t height);
+
+    /* meta (module_meta.h, addresses filled in) is malloc'ed; the caller frees it. */
+    int (*module_load)(struct gv_context *c, const void *image, size_t size, struct gv_module **out, void **meta, size_t *meta_size, char *err);
+    void (*module_unload)(struct gv_module *m);
+    int (*module_global)(struct gv_module *m, const char *name, uint64_t *address, uint64_t *size);
+    /* CUfunction_attribute */
+    int (*kernel_set_attribute)(struct gv_module *m, uint32_t kernel, int32_t attribute, int32_t value);
+    int (*launch)(struct gv_stream *s, const struct gv_launch *launch);
+
+    /* Calls fn(arg, status) once everything queued on the stream before is done; status is 0 or the context's asynchronous error. fn is quick and never blocks for long.
+     * Order of marks on one stream is kept. fn runs on a thread of the backend. */
+    int (*mark)(struct gv_stream *s, void (*fn)(void *arg, int status), void *arg);
+    /* The stream stops here until fn(arg) has returned; fn may block (host functions, payloads still on their way). */
+    int (*gate)(struct gv_stream *s, void (*fn)(void *arg), void *arg);
+};
+
+extern const struct gv_backend_ops gv_backend_soft;
+extern const struct gv_backend_ops gv_backend_cuda;
+
+#endif

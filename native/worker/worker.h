@@ -1,0 +1,45 @@
+/* The worker library's face toward the Python process that hosts it (gpuvirt/server/worker.py, through ctypes). One session per process. */
+#ifndef GV_WORKER_H
+#define GV_WORKER_H
+
+#include <stdint.h>
+
+struct worker;
+
+/* Keep in step with gpuvirt/server/worker_library.py, which mirrors it field by field. */
+struct worker_config {
+    uint32_t struct_size;      /* sizeof(struct worker_config), checked */
+    uint32_t n_devices;
+    const char *backend;       /* "soft" or "cuda" */
+    const char *driver;        /* cuda: absolute path of libcuda.so.1, NULL: the system's */
+    const uint32_t *devices;   /* pool ordinals */
+    uint64_t memory;           /* per device, 0: no limit of its own */
+    uint64_t device_memory;    /* soft */
+    uint32_t capability;       /* soft, times 10; 0: 130 */
+    uint32_t strict;           /* soft */
+    uint32_t drop_launches;    /* test only */
+    uint32_t ledger_slot;
+    int32_t ledger_fd;         /* -1: none */
+    int32_t fd;                /* the connection handed over by the daemon */
+    int32_t memfd;             /* shm rings, -1 over tcp */
+    uint32_t link;             /* GV_LINK_* */
+    uint64_t session;
+    uint64_t command_ring, reply_ring, bulk_out_ring, bulk_in_ring; /* shm */
+    void *compiler;            /* struct soft_compiler *, soft */
+    const char *server_name;
+};
+
+/* Takes over the descriptors and opens the backend. NULL: err (512 bytes) says why; the client has been told. */
+struct worker *worker_open(const struct worker_config *config, char *err);
+/* A further bulk channel's socket, any thread. */
+int worker_add_channel(struct worker *w, int32_t channel, int32_t fd);
+/* Runs the session until the client says goodbye or is lost. Returns 0 after a goodbye, 1 when the client was lost, 2 after a protocol error; err says more. */
+int worker_run(struct worker *w, char *err);
+/* Figures of the session so far, any thread (the daemon asks for `devices` and `ps`). */
+struct worker_figures {
+    uint64_t commands, launches, bytes_in, bytes_out, memory_used;
+};
+void worker_get_figures(struct worker *w, struct worker_figures *out);
+void worker_close(struct worker *w);
+
+#endif
