@@ -1,0 +1,73 @@
+# Everything here sets itself up: a virtual environment in .venv, the native libraries built into gpuvirt/lib. Needs make, g++ and python3-venv.
+PYTHON ?= python3
+SEED ?= 7
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+BUILD_NEEDS := scikit-build-core pycparser cmake ninja nvidia-cuda-runtime==13.5.37 nvidia-cuda-runtime-cu12==12.9.79 nvidia-nvml-dev-cu12==12.9.79
+
+SOURCES := pyproject.toml CMakeLists.txt $(shell find native tools -type f \( -name '*.c' -o -name '*.h' -o -name '*.py' -o -name '*.toml' -o -name '*.cmake' -o -name '*.S' \) 2>/dev/null)
+
+.PHONY: help setup demo test test-long check lint bench coverage clean
+.DELETE_ON_ERROR:
+
+help:
+	@echo "make setup      build gpuvirt and put it into .venv"
+	@echo "make demo       run the examples on two software GPUs, over tcp and shared memory   (SEED=$(SEED))"
+	@echo "make test       every test;  make check: the fast ones and the linters;  make test-long: the long ones"
+	@echo "make bench      the costs of calls beside the bare transport's"
+	@echo "make coverage   write docs/COVERAGE.md from the API spec"
+
+# ---- set-up ----------------------------------------------------------------------------------------------------------
+
+$(VENV)/.tools:
+	@$(PYTHON) tools/preflight.py build
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install --progress-bar off $(BUILD_NEEDS)
+	@touch $@
+
+$(VENV)/.built: $(VENV)/.tools $(SOURCES)
+	$(PIP) install --progress-bar off --no-build-isolation -e .
+	@touch $@
+
+setup: $(VENV)/.built
+	@echo "ready: $(BIN)/gpuvirt --help"
+
+# The NVIDIA libraries that the examples and the tests use: about 1.1 GB to download. pip prints the size of each.
+$(VENV)/.demo: $(VENV)/.built
+	@$(PYTHON) tools/preflight.py demo
+	$(PIP) install --progress-bar off --no-build-isolation -e '.[demo]'
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.demo
+	$(PIP) install --progress-bar off --no-build-isolation -e '.[demo,test]'
+	@touch $@
+
+# ---- running ---------------------------------------------------------------------------------------------------------
+
+demo: $(VENV)/.demo $(VENV)/.built
+	$(BIN)/gpuvirt demo --seed $(SEED)
+
+test: $(VENV)/.test $(VENV)/.built
+	$(BIN)/pytest -m "not long"
+
+test-long: $(VENV)/.test $(VENV)/.built
+	$(BIN)/pytest -m "long"
+
+check: $(VENV)/.test $(VENV)/.built lint
+	$(BIN)/pytest -m "not slow and not long"
+
+lint: $(VENV)/.test $(VENV)/.built
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check gpuvirt
+	$(BIN)/mypy
+	$(BIN)/python tools/c_lint.py
+
+bench: $(VENV)/.test $(VENV)/.built
+	$(BIN)/python -m tests.bench
+
+coverage: $(VENV)/.built
+	$(BIN)/python native/api/generate.py --coverage docs/COVERAGE.md
+
+clean:
+	rm -rf build gpuvirt/lib $(VENV)
