@@ -1,0 +1,65 @@
+"""`gpuvirt demo`: the examples on two software GPUs, compared with NumPy."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+
+@click.command(epilog="Example:  gpuvirt demo --seed 42 --transport shm")
+@click.option("--seed", default=7, show_default=True, type=click.IntRange(0, 2**32 - 1), help="What the programs make their input from.")
+@click.option(
+    "--transport", "transports", multiple=True, type=click.Choice(["tcp", "shm"]), help="Only over this one. May be repeated.  [default: both]"
+)
+@click.option("--only", multiple=True, metavar="NAME", help="Only this example, such as cupy/sorting.py. May be repeated.")
+@click.option("--examples", type=click.Path(path_type=Path, file_okay=False), help="Where the examples are.")
+@click.option("--break", "broken", is_flag=True, help="Use a worker that drops every kernel launch: every row must fail.")
+@click.option("--json", "as_json", is_flag=True, help="Print the rows as JSON.")
+def demo(seed: int, transports: tuple[str, ...], only: tuple[str, ...], examples: Path | None, broken: bool, as_json: bool) -> None:
+    """Run the examples, unmodified, on two software GPUs.
+
+    Starts a private pool, runs each example through `gpuvirt run` over tcp and over shared memory, compares its results with NumPy
+    and prints a table. Exits with 1 if any result is wrong.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from gpuvirt.demo import runner
+    from gpuvirt.demo.programs import DemoError
+
+    progress = Console(stderr=True)
+    rows: list[runner.Row] = []
+    try:
+        with progress.status("starting") as status:
+            for item in runner.run(seed, transports or ("tcp", "shm"), examples, broken, only):
+                if isinstance(item, str):
+                    status.update(item)
+                    continue
+                rows.append(item)
+                progress.print(
+                    f"{item.program} over {item.transport}: {'ok' if item.ok else item.problems[0]} ({item.seconds:.1f} s)", highlight=False
+                )
+    except DemoError as error:
+        raise SystemExit(_fail(str(error))) from None
+
+    if as_json:
+        click.echo(json.dumps([row.as_dict() for row in rows], indent=2))
+    else:
+        table = Table(title=f"Examples on two software GPUs, seed {seed}" + (" (every launch dropped)" if broken else ""))
+        for heading in ("program", "device", "transport", "result"):
+            table.add_column(heading)
+        for heading in ("calls", "waits", "launches", "seconds"):
+            table.add_column(heading, justify="right")
+        for row in rows:
+            figures = ("-" if v is None else str(v) for v in (row.calls, row.waits, row.launches))
+            table.add_row(row.program, row.device, row.transport, "[green]ok" if row.ok else "[red]WRONG", *figures, f"{row.seconds:.1f}")
+        Console().print(table)
+    if not all(row.ok for row in rows):
+        raise SystemExit(1)
+
+
+def _fail(text: str) -> int:
+    click.echo(f"gpuvirt: {text}", err=True)
+    return 125

@@ -1,0 +1,1 @@
+"""The demo: ordinary CUDA programs, run through gpuvirt on software GPUs and compared with NumPy."""
