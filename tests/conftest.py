@@ -1,0 +1,34 @@
+"""What all tests share: every skip must be listed with its reason in tests/expected_skips.txt."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+
+EXPECTED = Path(__file__).with_name("expected_skips.txt")
+skipped: list[tuple[str, str]] = []
+
+
+def expected_skips() -> list[tuple[str, str]]:
+    """Pairs of a test id pattern and a reason pattern; lines "tests/file.py::test* | reason*"."""
+    lines = (line.strip() for line in EXPECTED.read_text().splitlines())
+    pairs = [line.split("|", 1) for line in lines if line and not line.startswith("#")]
+    return [(test.strip(), reason.strip()) for test, reason in pairs]
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.skipped and not hasattr(report, "wasxfail"):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        skipped.append((report.nodeid, reason.removeprefix("Skipped: ")))
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    allowed = expected_skips()
+    surprises = [(test, why) for test, why in skipped if not any(fnmatch(test, t) and fnmatch(why, r) for t, r in allowed)]
+    if surprises:
+        for test, why in surprises:
+            print(f"\nunexpected skip: {test}: {why} (list it in {EXPECTED.name} with its reason, or make it run)")
+        if exitstatus == 0:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
