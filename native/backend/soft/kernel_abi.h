@@ -1,0 +1,96 @@
+/* The contract between compiled kernels (machine code that gpuvirt/soft makes from PTX) and the engine that runs them.
+ *
+ * Compiled code runs one warp of 32 lanes per call of soft_code.entry, on the engine's stack for that warp. It reads `struct soft_warp` and calls
+ * the functions below by name; the engine exports each with default visibility, and the compiler looks the names up in the library that it is told
+ * (gpuvirt.soft.jit.register_library). A null entry in that look-up is an error at the first kernel that needs the symbol, never earlier.
+ *
+ * gpuvirt/soft/abi.py mirrors the struct's offsets; tests/soft checks the mirror against this header. Change both together and raise
+ * SOFT_ABI_VERSION, which is part of the key of the disk cache.
+ *
+ * Addresses. A generic address is a host address. The shared window is the offset from `shared`; the local window is the offset from a lane's own
+ * `local + lane * local_stride`; global, const and param addresses are host addresses. A 32-bit shared address is therefore always representable.
+ *
+ * Faults. Compiled code has no checks around memory accesses: an access outside what is mapped raises SIGSEGV or SIGBUS in the engine's thread, and the
+ * engine turns it into CUDA_ERROR_ILLEGAL_ADDRESS. Integer division by zero does not fault (the result is all ones or the dividend, as on a GPU). The engine
+ * leaves the warps of a faulted grid behind (it never returns into them): compiled code holds no locks and owns no memory except through soft_malloc. */
+#ifndef GV_SOFT_KERNEL_ABI_H
+#define GV_SOFT_KERNEL_ABI_H
+
+#include <stdint.h>
+
+#define SOFT_ABI_VERSION 1u
+#define SOFT_LANES 32u
+
+/* What one warp sees. Filled by the engine before each call of entry; compiled code only reads it. All fields keep their value for the whole
+ * call, also across barriers (a fiber that moves to another thread keeps its soft_warp). 64-byte aligned. */
+struct soft_warp {
+    uint32_t ctaid[3];       /*   0: this block's index in the grid */
+    uint32_t nctaid[3];      /*  12: the grid's shape, blocks */
+    uint32_t ntid[3];        /*  24: the block's shape, threads; equals the shape given to kernel_get */
+    uint32_t first_thread;   /*  36: linear index in the block of lane 0, a multiple of 32 */
+    uint32_t lanes;          /*  40: bit i: lane i exists (all ones except in the last warp of an odd block) */
+    uint32_t warp;           /*  44: index of this warp in the block */
+    uint32_t warps;          /*  48: warps of the block */
+    uint32_t smid;           /*  52: %smid: which core (worker thread) runs the block */
+    uint32_t nsmid;          /*  56: %nsmid: how many there are */
+    uint32_t shared_bytes;   /*  60: total shared memory of the block: dynamic_offset + dynamic bytes */
+    void *shared;            /*  64: the block's shared memory, one allocation, at least 128-byte aligned: static first, dynamic at soft_code.dynamic_offset */
+    const void *params;      /*  72: packed kernel parameters, 16-byte aligned */
+    void *local;             /*  80: local memory of lane 0, 16-byte aligned */
+    uint64_t local_stride;   /*  88: bytes from one lane's local memory to the next, a multiple of 16, >= soft_code.local_bytes */
+    uint64_t grid_id;        /*  96: %gridid */
+    uint64_t grid_workspace; /* 104: %envreg1:%envreg2: zeroed memory of a cooperative launch (at least 64 bytes), or 0 */
+    uint32_t dynamic_shared; /* 112: %dynamic_smem_size, bytes */
+    uint32_t reserved0;      /* 116 */
+    void *engine;            /* 120: the engine's own; compiled code never looks at it */
+};
+
+/* Every lane mask below has bit i for lane i of the calling warp. */
+
+/* bar.sync / barrier.sync: returns when `threads` threads of the block have arrived at barrier `id` (0..15). threads == 0 means all of the block's
+ * threads that have not exited; otherwise a multiple of 32. A warp arrives as a whole: it counts 32, whichever of its lanes are in `lanes`
+ * (a partial last warp too). Orders all earlier memory accesses of the block before all later ones. */
+void soft_barrier_sync(struct soft_warp *w, uint32_t id, uint32_t threads, uint32_t lanes);
+
+/* bar.arrive / barrier.arrive: counts as above, and returns at once. */
+void soft_barrier_arrive(struct soft_warp *w, uint32_t id, uint32_t threads, uint32_t lanes);
+
+/* bar.red: as soft_barrier_sync, and reduces the predicate over all arriving lanes. `set` has the bits of the lanes whose predicate is true (a subset of
+ * `lanes`). Returns 0 or 1 for AND and OR, the number of true lanes for POPC. */
+enum { SOFT_RED_AND = 0, SOFT_RED_OR = 1, SOFT_RED_POPC = 2 };
+uint32_t soft_barrier_red(struct soft_warp *w, uint32_t id, uint32_t threads, uint32_t lanes, uint32_t op, uint32_t set);
+
+/* Called now and then by loops that wait for memory to change (volatile, acquire, atomic loads): lets other warps of the block, then other threads, run.
+ * A kernel that may call this or soft_nanosleep has uses_barrier set. */
+void soft_yield(struct soft_warp *w);
+
+/* nanosleep.u32: as soft_yield, then sleeps at most `ns` nanoseconds (the engine may cut it to what is useful). */
+void soft_nanosleep(struct soft_warp *w, uint32_t ns);
+
+/* %globaltimer, nanoseconds since the epoch. %clock and %clock64 are inlined (the host's cycle counter). */
+uint64_t soft_globaltimer(struct soft_warp *w);
+
+/* The device's vprintf for one lane: `args` is CUDA's packed argument buffer (every argument at its natural alignment, float promoted to double,
+ * strings are pointers). Returns the number of arguments, or -1. Output is buffered and printed when the grid ends or the buffer is full. */
+int32_t soft_vprintf(struct soft_warp *w, uint32_t lane, const char *format, const void *args);
+
+/* The device heap. malloc returns 16-byte aligned memory or NULL; memory lives until freed, across launches. */
+void *soft_malloc(struct soft_warp *w, uint32_t lane, uint64_t size);
+void soft_free(struct soft_warp *w, uint32_t lane, void *p);
+
+/* __assertfail for one lane: prints CUDA's message and ends the grid with CUDA_ERROR_ASSERT. Does not return. */
+_Noreturn void soft_assert_fail(struct soft_warp *w, uint32_t lane, const char *message, const char *file, uint32_t line, const char *function);
+
+/* trap, or a condition that a GPU reports as a launch failure. Ends the grid with the CUDA error that fits. Does not return. */
+enum {
+    SOFT_TRAP = 0,           /* trap: CUDA_ERROR_LAUNCH_FAILED (or ILLEGAL_INSTRUCTION as the engine sees fit) */
+    SOFT_TRAP_STACK = 1,     /* local stack exhausted by recursion: CUDA_ERROR_HARDWARE_STACK_ERROR */
+    SOFT_TRAP_BAD_PC = 2,    /* call through a pointer that is no function of the module: CUDA_ERROR_INVALID_PC */
+    SOFT_TRAP_MISALIGNED = 3 /* CUDA_ERROR_MISALIGNED_ADDRESS */
+};
+_Noreturn void soft_trap(struct soft_warp *w, uint32_t lanes, uint32_t kind);
+
+/* An instruction that only at run time proves to be one the software GPU lacks; `text` names it. CUDA_ERROR_ILLEGAL_INSTRUCTION. Does not return. */
+_Noreturn void soft_unsupported(struct soft_warp *w, const char *text);
+
+#endif
