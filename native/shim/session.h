@@ -54,6 +54,10 @@ struct session_reply {
 void *session_begin_call(uint16_t op, uint32_t ctx, uint32_t body, struct session_reply *reply);
 int session_end_call(struct session_reply *reply);
 void session_reply_done(struct session_reply *reply);
+/* The two halves of session_end_call, for a call whose payload follows on the bulk channel (module images): send hands the record over and returns its seq (0 when
+ * lost) and is what a session_bulk_out callback does; wait flushes, waits for the answer and returns its status. Each begin_call needs its wait, also after a failed send. */
+uint64_t session_send_call(struct session_reply *reply);
+int session_wait_call(struct session_reply *reply);
 
 /* ---- streams' completion ------------------------------------------------------------------------------------------- */
 
@@ -87,6 +91,10 @@ uint64_t session_bulk_out(const void *data, uint64_t size, uint64_t (*post)(void
  * The bytes are written from a thread of ours, and are there before the copy's stream position counts as completed. */
 uint64_t session_expect(void *dst, uint64_t width, uint64_t height, uint64_t depth, uint64_t pitch, uint64_t slice);
 void session_expect_cancel(uint64_t tag); /* the record could not be posted */
+/* A payload whose tag the worker chose and named in a reply (module metadata larger than a record): waits until it is here and puts its `size` bytes at dst. The bulk
+ * reader keeps such payloads until they are taken: tags of the worker's own have the top bit set. 0, or a CUresult. Counts no wait of its own. */
+int session_take_payload(uint64_t tag, void *dst, uint64_t size);
+#define GV_WORKER_TAG (1ull << 63)
 
 /* Host functions: registers fn and returns its tag for the host_func record; it is called on the session's own callback thread when the worker says so, with the
  * stream's status when with_status, and answered with host_done. */
