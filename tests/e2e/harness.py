@@ -1,0 +1,133 @@
+"""Servers, programs and ways to run them: what a user has, and nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+GPUVIRT = [sys.executable, "-P", "-m", "gpuvirt"]
+
+
+def clean_environment(**more: str) -> dict[str, str]:
+    """This process's environment without anything of gpuvirt's."""
+    return {k: v for k, v in os.environ.items() if not k.startswith("GPUVIRT_")} | more
+
+
+@dataclass
+class Server:
+    """A `gpuvirt serve` of the test's own."""
+
+    process: subprocess.Popen[bytes]
+    url: str
+    info: dict[str, Any]
+    log: Path
+    options: tuple[str, ...] = field(default=())
+
+    def devices(self) -> list[dict[str, Any]]:
+        return self.json("devices")
+
+    def sessions(self) -> list[dict[str, Any]]:
+        return self.json("ps")
+
+    def json(self, verb: str) -> list[dict[str, Any]]:
+        done = subprocess.run([*GPUVIRT, verb, "--pool", self.url, "--json"], capture_output=True, text=True, timeout=30, check=True)
+        parsed: list[dict[str, Any]] = json.loads(done.stdout)
+        return parsed
+
+    def memory_used(self) -> int:
+        return sum(int(d["memory_used"]) for d in self.devices())
+
+    def worker_pids(self) -> list[int]:
+        return [int(s["worker_pid"]) for s in self.sessions()]
+
+    def stop(self, how: int = signal.SIGTERM) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(how)
+        try:
+            self.process.wait(15)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def start_server(
+    folder: Path, *options: str, prefix: list[str] | None = None, env: dict[str, str] | None = None, listen: str = "127.0.0.1:0"
+) -> Server:
+    folder.mkdir(parents=True, exist_ok=True)
+    ready, log = folder / "ready.json", folder / "serve.log"
+    ready.unlink(missing_ok=True)
+    line = [*(prefix or []), *GPUVIRT, "serve", "--listen", listen, "--ready-file", str(ready), *options]
+    with log.open("ab") as out:
+        process = subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=env or clean_environment())
+    deadline = time.monotonic() + 60
+    while not ready.exists():
+        if process.poll() is not None or time.monotonic() > deadline:
+            process.kill()
+            raise RuntimeError(f"the server did not start: {log.read_text(errors='replace')}")
+        time.sleep(0.02)
+    info = json.loads(ready.read_text())
+    return Server(process, info["pool"], info, log, options)
+
+
+def run_line(server: Server | str, *options: str) -> list[str]:
+    url = server if isinstance(server, str) else server.url
+    return [*GPUVIRT, "run", "--pool", url, *options, "--"]
+
+
+def run_program(server: Server | str, command: list[str | Path], *options: str, timeout: float = 120, **env: str) -> subprocess.CompletedProcess[str]:
+    """Runs a command through `gpuvirt run` and returns what it did."""
+    line = [*run_line(server, *options), *map(str, command)]
+    return subprocess.run(
+        line, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=timeout, env=clean_environment(**env), check=False
+    )
+
+
+def assert_right(done: subprocess.CompletedProcess[str]) -> None:
+    assert (done.returncode, done.stdout) == (0, "right\n"), f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+
+
+@contextlib.contextmanager
+def running(server: Server, command: list[str | Path], *options: str, **env: str) -> Iterator[subprocess.Popen[str]]:
+    """A program under `gpuvirt run` that has said "running"; killed at the end whatever happened."""
+    line = [*run_line(server, *options), *map(str, command)]
+    process = subprocess.Popen(
+        line, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean_environment(**env)
+    )
+    try:
+        assert process.stdout is not None
+        first = process.stdout.readline()
+        assert first == "running\n", first + (process.stderr.read() if process.poll() is not None and process.stderr else "")
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(0.02)
+    return condition()
+
+
+def can_make_namespaces() -> bool:
+    if not shutil.which("ip") or os.geteuid() != 0:
+        return False
+    name = f"gpuvirt-probe-{os.getpid()}"
+    made = subprocess.run(["ip", "netns", "add", name], capture_output=True, check=False).returncode == 0
+    if made:
+        subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+    return made

@@ -1,0 +1,24 @@
+// What the test programs share: a CUDA error ends the program with exit code 3 and one line that tests can read.
+#pragma once
+#include <cstdio>
+#include <cstdlib>
+#include <cuda_runtime.h>
+
+#define CHECK(call)                                                                                                \
+    do {                                                                                                           \
+        cudaError_t error_ = (call);                                                                               \
+        if (error_ != cudaSuccess) {                                                                               \
+            std::printf("cuda error %d (%s) at %s\n", (int)error_, cudaGetErrorName(error_), #call);              \
+            std::fflush(stdout);                                                                                   \
+            std::_Exit(3);                                                                                         \
+        }                                                                                                          \
+    } while (0)
+
+#define EXPECT(condition)                                                                \
+    do {                                                                                 \
+        if (!(condition)) {                                                              \
+            std::printf("line %d: not so: %s\n", __LINE__, #condition);                  \
+            std::fflush(stdout);                                                         \
+            std::_Exit(4);                                                               \
+        }                                                                                \
+    } while (0)
