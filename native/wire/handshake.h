@@ -7,7 +7,8 @@
  *     server -> client   WELCOME    granted or refused and why, proof that the server holds the secret too
  *
  * Secrets never cross the wire. SESSION connections use the token's secret; CHANNEL connections (bulk sockets, later reconnects) use
- * the session key, which both sides derive:  key = HMAC-SHA256(secret, "gpuvirt session" | server nonce | client nonce | session id). */
+ * the session key, which both sides derive:  key = HMAC-SHA256(secret, "gpuvirt session" | server nonce | client nonce | session id).
+ * No label is followed by a NUL; the session id counts 8 bytes. */
 #ifndef GV_HANDSHAKE_H
 #define GV_HANDSHAKE_H
 
@@ -31,8 +32,11 @@ struct gv_greeting { /* 320 bytes */
     uint8_t reserved[60];
 };
 
+#define GV_GREETING_SOFTWARE 1u /* flags: the devices are software GPUs */
+
 #define GV_HELLO_SESSION 1u
 #define GV_HELLO_CHANNEL 2u
+#define GV_HELLO_CHECK 3u /* a SESSION's proof without a session: is my token good? Answered with OK or a refusal, then closed. */
 
 #define GV_LINK_TCP 1u
 #define GV_LINK_SHM 2u

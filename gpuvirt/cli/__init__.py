@@ -1,0 +1,63 @@
+"""The command line: one file a verb, loaded when it is used."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+import click
+
+from gpuvirt import __version__
+from gpuvirt.errors import GpuvirtError
+
+OWN_ERROR = 125  # anything that gpuvirt itself could not do; usage errors are 2; otherwise the program's own code
+
+# Verb: the module that holds a click command of the same name, and its line in --help.
+VERBS = {
+    "run": ("gpuvirt.cli.run", "Run a program with remote GPUs."),
+    "env": ("gpuvirt.cli.env", "Print the variables a program needs without the launcher."),
+    "serve": ("gpuvirt.cli.serve", "Offer this machine's GPUs, or software GPUs, to others."),
+    "devices": ("gpuvirt.cli.devices", "List a pool's GPUs."),
+    "ps": ("gpuvirt.cli.ps", "List the sessions at work on a pool."),
+    "token": ("gpuvirt.cli.token", "Show, make and revoke the tokens that let clients in."),
+    "doctor": ("gpuvirt.cli.doctor", "Check what could be wrong, and say what to do about it."),
+    "demo": ("gpuvirt.cli.demo", "Run the examples on two software GPUs, compared with NumPy."),
+}
+
+
+class Verbs(click.Group):
+    """Imports a verb's module only when that verb is asked for, so that `gpuvirt --help` costs nothing."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in VERBS:
+            return None
+        command = getattr(importlib.import_module(VERBS[cmd_name][0]), cmd_name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(verb, line) for verb, (_, line) in VERBS.items()])
+
+
+@click.command(cls=Verbs, epilog="Example:  gpuvirt run --pool tcp://gpu-host:7070 -- python train.py")
+@click.version_option(__version__, prog_name="gpuvirt")
+def cli() -> None:
+    """GPUs the machine does not have, for unmodified CUDA programs.
+
+    Each option of run and env can also be given as an environment variable GPUVIRT_<NAME> or as a key of ~/.config/gpuvirt/config.toml; an
+    option beats the environment, the environment beats the file.
+    """
+
+
+def main(arguments: list[str] | None = None) -> Any:
+    """The `gpuvirt` command. Exits with 125 and one line on stderr for our own errors, 2 for wrong usage."""
+    try:
+        return cli.main(arguments, prog_name="gpuvirt")
+    except GpuvirtError as error:
+        click.echo(f"gpuvirt: {error}", err=True)
+        sys.exit(OWN_ERROR)

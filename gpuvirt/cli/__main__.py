@@ -1,0 +1,3 @@
+from gpuvirt.cli import main
+
+main()

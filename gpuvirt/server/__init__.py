@@ -1,0 +1,1 @@
+"""The daemon `gpuvirt serve` and its workers."""

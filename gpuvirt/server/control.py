@@ -1,0 +1,149 @@
+"""The server's end of the control channel (gpuvirt/transport/control.py)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgpack
+import zmq
+import zmq.asyncio
+from zmq.auth.asyncio import AsyncioAuthenticator
+
+from gpuvirt.errors import GpuvirtError
+from gpuvirt.server.tokens import TokenEntry, TokenStore
+from gpuvirt.transport.control import MAX_MESSAGE, VERSION
+
+log = logging.getLogger("gpuvirt.server")
+
+Handler = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
+DOMAIN = "gpuvirt"
+MAX_REQUESTS = 64  # under way at once
+
+
+class ControlServer:
+    """Answers requests of token holders.
+
+    Args:
+        handlers: by name of operation; each takes the request and returns the answer's fields, or raises `GpuvirtError` with what to tell.
+    """
+
+    def __init__(self, tokens: TokenStore, handlers: dict[str, Handler]) -> None:
+        self._tokens = tokens
+        self._handlers: dict[str, Handler] = {
+            "token_list": self._token_list,
+            "token_create": self._token_create,
+            "token_revoke": self._token_revoke,
+            **handlers,
+        }
+        self._context = zmq.asyncio.Context()
+        self._authenticator = AsyncioAuthenticator(self._context, log=logging.getLogger("gpuvirt.server.zap"))
+        self._socket: zmq.asyncio.Socket | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._answering: set[asyncio.Task[None]] = set()
+
+    def callback(self, domain: str, key: bytes) -> bool:
+        """Asked by the authenticator: is the holder of this z85 public key let in?"""
+        return key in self._tokens.control_keys()
+
+    def start(self, host: str, preferred: int) -> int:
+        """Listens on `preferred` if that port is free, else on any other; returns the port."""
+        self._authenticator.start()
+        self._authenticator.configure_curve_callback(domain=DOMAIN, credentials_provider=self)
+        sock = self._context.socket(zmq.ROUTER)
+        sock.linger = 0
+        sock.ipv6 = ":" in host
+        sock.maxmsgsize = MAX_MESSAGE
+        sock.zap_domain = DOMAIN.encode()
+        sock.curve_server = True
+        sock.curve_secretkey = self._tokens.server_secret
+        sock.curve_publickey = self._tokens.server_public
+        where = f"tcp://[{host}]" if ":" in host else f"tcp://{host}"
+        try:
+            sock.bind(f"{where}:{preferred}")
+        except zmq.ZMQError:
+            try:
+                sock.bind(f"{where}:*")
+            except zmq.ZMQError as error:
+                sock.close()
+                raise GpuvirtError(f"the control channel cannot listen on {host}: {error}") from None
+        self._socket = sock
+        self._task = asyncio.create_task(self._serve(sock))
+        endpoint = sock.getsockopt(zmq.LAST_ENDPOINT)
+        assert isinstance(endpoint, bytes)
+        return int(endpoint.decode().rstrip("\0").rsplit(":", 1)[1])
+
+    async def close(self) -> None:
+        for task in [*self._answering, *([self._task] if self._task else [])]:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        self._authenticator.stop()
+        if self._socket:
+            self._socket.close()
+        self._context.term()
+
+    async def _serve(self, sock: zmq.asyncio.Socket) -> None:
+        while True:
+            frames = await sock.recv_multipart(copy=False)
+            if len(frames) != 3 or len(self._answering) >= MAX_REQUESTS:
+                continue
+            task = asyncio.create_task(self._answer(sock, frames))
+            self._answering.add(task)
+            task.add_done_callback(self._answering.discard)
+
+    async def _answer(self, sock: zmq.asyncio.Socket, frames: list[zmq.Frame]) -> None:
+        route, _, body = frames
+        try:
+            answer = {"ok": True, **await self._handle(body)}
+        except GpuvirtError as error:
+            answer = {"ok": False, "error": str(error)}
+        except Exception:
+            log.exception("a control request failed")
+            answer = {"ok": False, "error": "the server failed at this request; its log says why"}
+        await sock.send_multipart([route.bytes, b"", msgpack.packb(answer)])
+
+    async def _handle(self, body: zmq.Frame) -> dict[str, Any]:
+        try:
+            message = msgpack.unpackb(body.bytes)
+        except Exception:  # msgpack has many ways to dislike its input
+            message = None
+        if not isinstance(message, dict) or message.get("v") != VERSION:
+            raise GpuvirtError(f"this server speaks control version {VERSION}; install the same gpuvirt on both")
+        handler = self._handlers.get(str(message.get("op")))
+        if handler is None:
+            raise GpuvirtError(f"this server does not know the request {str(message.get('op'))[:40]!r}; install the same gpuvirt on both")
+        user = body.get("User-Id")
+        key = user.encode() if isinstance(user, str) else user
+        message["from"] = self._tokens.control_keys().get(key) if isinstance(key, bytes) else None
+        if message["from"] is None:
+            raise GpuvirtError("this token has been revoked")
+        return await handler(message)
+
+    # ---- tokens -------------------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def _admin(message: dict[str, Any]) -> None:
+        sender: TokenEntry = message["from"]
+        if not sender.admin:
+            raise GpuvirtError(f"the token {sender.name!r} may use GPUs but not manage tokens; ask the server's owner")
+
+    async def _token_list(self, message: dict[str, Any]) -> dict[str, Any]:
+        self._admin(message)
+        return {"tokens": [entry.public() for entry in self._tokens.entries()]}
+
+    async def _token_create(self, message: dict[str, Any]) -> dict[str, Any]:
+        self._admin(message)
+        name = str(message.get("name", ""))
+        token = self._tokens.create(name, admin=message.get("admin") is True)
+        log.info("token %r made", name)
+        return {"token": token.text()}
+
+    async def _token_revoke(self, message: dict[str, Any]) -> dict[str, Any]:
+        self._admin(message)
+        entry = self._tokens.revoke(str(message.get("which", "")))
+        log.info("token %r revoked", entry.name)
+        return {"revoked": entry.public()}

@@ -1,0 +1,210 @@
+"""The daemon: puts the parts together, runs until it is told to stop, cleans up."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from gpuvirt import __version__
+from gpuvirt.errors import GpuvirtError
+from gpuvirt.server import listener as listening
+from gpuvirt.server import worker_library
+from gpuvirt.server.control import ControlServer
+from gpuvirt.server.devices import Inventory, describe, take_inventory
+from gpuvirt.server.ledger import Ledger, Release
+from gpuvirt.server.listener import Listener
+from gpuvirt.server.options import ServeOptions
+from gpuvirt.server.sessions import Sessions
+from gpuvirt.server.tokens import TokenStore
+from gpuvirt.server.workers import WORKER_COMMAND, WorkerPool
+from gpuvirt.transport.handshake import GREETING_SOFTWARE, WIRE_VERSION, Greeting
+
+log = logging.getLogger("gpuvirt.server")
+
+
+class Daemon:
+    """One server. `start`, then `run` until `stop` is called or a signal comes, then everything is undone.
+
+    Args:
+        worker_command: what a worker process is; tests inject their own.
+        ledger_release: frees a ledger slot atomically; None takes the worker library's.
+    """
+
+    def __init__(self, options: ServeOptions, worker_command: Sequence[str] = WORKER_COMMAND, ledger_release: Release | None = None) -> None:
+        self.options = options
+        self.port = 0
+        self.control_port = 0
+        self._worker_command, self._ledger_release = worker_command, ledger_release
+        self._stopping = asyncio.Event()
+        self._undo = contextlib.AsyncExitStack()
+        self._started = time.time()
+        self._sessions: Sessions | None = None
+        self._inventory: Inventory | None = None
+
+    @property
+    def pool(self) -> str:
+        """The URL that clients on this host use; on all interfaces, the loopback one."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.options.host, self.options.host)
+        return f"tcp://[{host}]:{self.port}" if ":" in host else f"tcp://{host}:{self.port}"
+
+    def stop(self) -> None:
+        """Ends `run`."""
+        self._stopping.set()
+
+    async def start(self) -> None:
+        """Listens, prestarts a worker and tells that all is ready.
+
+        Raises:
+            GpuvirtError: something needed is not to be had; nothing is left behind.
+        """
+        try:
+            await self._start()
+        except BaseException:
+            await self._undo.aclose()
+            raise
+
+    async def run(self) -> None:
+        """Serves until told to stop, then ends all workers."""
+        try:
+            await self._stopping.wait()
+            log.info("stopping")
+        finally:
+            await self._undo.aclose()
+
+    async def _start(self) -> None:
+        options, undo = self.options, self._undo
+        # The port first: it is what most often fails, and at once. Clients that come early wait in the backlog.
+        tcp = undo.enter_context(listening.listen_tcp(options.host, options.port))
+        self.port = tcp.getsockname()[1]
+        tokens = TokenStore()
+        inventory = self._inventory = await asyncio.to_thread(take_inventory, options)
+        soft = inventory.backend == "soft"
+        ledger = None
+        if soft:
+            ledger = Ledger([device.memory for device in inventory.devices], self._ledger_release or worker_library.ledger_release())
+            undo.callback(ledger.close)
+        workers = WorkerPool(inventory.backend, self._worker_command)
+        undo.push_async_callback(workers.close)
+        sessions = self._sessions = Sessions(inventory, workers, ledger, options.name, options.drop_launches)
+        workers.prestart()
+        control = ControlServer(tokens, {"info": self._info, "devices": self._devices, "ps": self._ps})
+        undo.push_async_callback(control.close)
+        self.control_port = control.start(options.host, self.port + 1 if self.port < 65535 else 0)
+
+        sockets, unix_path = [tcp], ""
+        if "shm" in options.links:
+            unix, path = listening.listen_unix(self.port)
+            undo.callback(listening.remove_files, [path])
+            sockets.append(undo.enter_context(unix))
+            unix_path = str(path)
+        boot_id = listening.boot_id()
+
+        def greeting(nonce: bytes) -> Greeting:
+            flags = GREETING_SOFTWARE if soft else 0
+            return Greeting(nonce, control_port=self.control_port, flags=flags, boot_id=boot_id, unix_path=unix_path, server_name=options.name)
+
+        await workers.wait_ready()
+        listener = Listener(tokens, sessions, greeting, options.links)
+        undo.push_async_callback(listener.close)
+        for sock in sockets:
+            listener.serve(sock)
+        undo.callback(listening.remove_files, listening.leave_token(self.port, tokens.default().text()))
+        self._watch_parent()
+        log.info("serving %s at %s (control port %d)", describe(inventory), self.pool, self.control_port)
+        self._write_ready()
+
+    def _write_ready(self) -> None:
+        file = self.options.ready_file
+        if file is None:
+            return
+        ready = {
+            "pool": self.pool,
+            "address": f"{self.options.host}:{self.port}",
+            "port": self.port,
+            "control_port": self.control_port,
+            "pid": os.getpid(),
+        }
+        fresh = file.with_name(f".{file.name}.{os.getpid()}")
+        try:
+            fresh.write_text(json.dumps(ready) + "\n")
+            fresh.replace(file)
+        except OSError as error:
+            raise GpuvirtError(f"the ready file {file} cannot be written: {error.strerror}") from None
+        self._undo.callback(listening.remove_files, [file])
+
+    def _watch_parent(self) -> None:
+        fd = self.options.parent_fd
+        if fd is None:
+            return
+        loop = asyncio.get_running_loop()
+
+        def readable() -> None:
+            # Nobody ever writes there: readable means that the other end was closed, by whatever kind of end its owner found.
+            loop.remove_reader(fd)
+            self.stop()
+
+        loop.add_reader(fd, readable)
+        self._undo.callback(loop.remove_reader, fd)
+
+    # ---- what the control channel answers ---------------------------------------------------------------------------------------
+
+    async def _info(self, message: dict[str, Any]) -> dict[str, Any]:
+        assert self._inventory is not None
+        return {
+            "name": self.options.name,
+            "version": __version__,
+            "wire_version": WIRE_VERSION,
+            "pid": os.getpid(),
+            "backend": self._inventory.backend,
+            "links": list(self.options.links),
+            "started": self._started,
+        }
+
+    async def _devices(self, message: dict[str, Any]) -> dict[str, Any]:
+        assert self._sessions is not None and self._inventory is not None
+        return {"server": self.options.name, "backend": self._inventory.backend, "devices": self._sessions.devices()}
+
+    async def _ps(self, message: dict[str, Any]) -> dict[str, Any]:
+        assert self._sessions is not None
+        return {"server": self.options.name, "sessions": await self._sessions.list()}
+
+
+def serve(options: ServeOptions, worker_command: Sequence[str] = WORKER_COMMAND, ledger_release: Release | None = None) -> None:
+    """Runs a daemon in this process until SIGTERM or SIGINT.
+
+    Raises:
+        GpuvirtError: it cannot start.
+    """
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("gpuvirt serve: %(message)s"))
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    log.propagate = False
+
+    async def main() -> None:
+        daemon = Daemon(options, worker_command, ledger_release)
+        loop = asyncio.get_running_loop()
+        for sig in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(sig, daemon.stop)
+        await daemon.start()
+        await daemon.run()
+
+    asyncio.run(main())
+
+
+def ready_state(path: Path) -> dict[str, Any] | None:
+    """What a daemon wrote into its ready file, None when it is not ready yet."""
+    try:
+        state: dict[str, Any] = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    return state

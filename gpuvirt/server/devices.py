@@ -1,0 +1,142 @@
+"""Which devices a server has: software GPUs as asked for, or what the real driver reports."""
+
+from __future__ import annotations
+
+import json
+import logging
+import mmap
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuvirt import paths
+from gpuvirt.errors import GpuvirtError
+from gpuvirt.server.options import MAX_GPUS, ServeOptions
+from gpuvirt.sizes import format_size
+
+log = logging.getLogger("gpuvirt.server")
+
+DRIVER_PLACES = (
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib64",
+    "/usr/local/nvidia/lib64",
+    "/usr/local/nvidia/lib",
+    "/usr/lib/wsl/lib",
+    "/run/opengl-driver/lib",
+    "/usr/lib",
+)
+PROBE_LIMIT = 60.0
+_ALIGN = 64 << 20
+
+
+@dataclass(frozen=True)
+class Device:
+    """One GPU of the pool."""
+
+    name: str
+    memory: int
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """All GPUs of the pool, and what a worker needs to know to open them."""
+
+    backend: str
+    devices: tuple[Device, ...]
+    driver: Path | None = None
+    capability: int = 0
+    strict: bool = False
+
+    @property
+    def title(self) -> str:
+        count = len(self.devices)
+        return f"{count} {'software GPU' if self.backend == 'soft' else 'GPU'}{'s' if count > 1 else ''}"
+
+
+def take_inventory(options: ServeOptions) -> Inventory:
+    """Decides on the backend and lists the devices.
+
+    Raises:
+        GpuvirtError: the driver that was asked for does not work, or there are not as many GPUs.
+    """
+    if options.backend == "soft":
+        return _soft(options)
+    driver = options.driver or find_driver()
+    if options.backend == "cuda":
+        if driver is None:
+            raise GpuvirtError("no NVIDIA driver (libcuda.so.1) was found; name it with --driver PATH, or serve software GPUs with --backend soft")
+        return _cuda(options, driver)
+    if driver is not None:
+        try:
+            return _cuda(options, driver)
+        except GpuvirtError as error:
+            log.warning("%s; serving software GPUs instead", error)
+    return _soft(options)
+
+
+def _soft(options: ServeOptions) -> Inventory:
+    count = options.gpus or 1
+    memory = options.gpu_memory
+    if memory is None:
+        ram = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        memory = max(ram // 2 // count // _ALIGN * _ALIGN, _ALIGN)
+    return Inventory("soft", (Device("Software GPU", memory),) * count, capability=options.capability, strict=options.strict)
+
+
+def _cuda(options: ServeOptions, driver: Path) -> Inventory:
+    found = _probe(driver)
+    wanted = options.gpus or min(len(found), MAX_GPUS)
+    if len(found) < wanted:
+        raise GpuvirtError(f"{wanted} GPUs were asked for and {driver} has {len(found)}; serve fewer with --gpus")
+    return Inventory("cuda", tuple(found[:wanted]), driver=driver)
+
+
+def _probe(driver: Path) -> list[Device]:
+    """Asks the driver, in a process of its own: the daemon itself must never hold a CUDA context."""
+    line = [sys.executable, "-P", "-m", "gpuvirt.server.probe", str(driver)]
+    try:
+        done = subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PROBE_LIMIT, check=False)
+    except subprocess.TimeoutExpired:
+        raise GpuvirtError(f"the driver {driver} did not answer within {PROBE_LIMIT:.0f} s") from None
+    if done.returncode:
+        why = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
+        raise GpuvirtError(f"the driver {driver} does not work: {why[0]}")
+    return [Device(**device) for device in json.loads(done.stdout)]
+
+
+def find_driver() -> Path | None:
+    """The machine's real libcuda.so.1, by absolute path, never ours."""
+    for folder in (*DRIVER_PLACES, *_ldconfig_folders()):
+        path = Path(folder) / paths.CUDA
+        if path.is_file() and not is_ours(path):
+            return path
+    return None
+
+
+def _ldconfig_folders() -> list[str]:
+    try:
+        done = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    lines = (line.split("=>") for line in done.stdout.splitlines() if line.strip().startswith(f"{paths.CUDA} ") and "x86-64" in line)
+    return [str(Path(parts[1].strip()).parent) for parts in lines if len(parts) == 2]
+
+
+def is_ours(path: Path) -> bool:
+    """Whether a libcuda.so.1 is a gpuvirt shim: it reads GPUVIRT_POOL, which a real driver does not."""
+    with path.open("rb") as file:
+        if os.fstat(file.fileno()).st_size == 0:
+            return False
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            return content.find(b"gpuvirt") >= 0 or content.find(b"GPUVIRT_") >= 0
+
+
+def describe(inventory: Inventory) -> str:
+    """For the start-up line: `2 software GPUs of 3.9 GiB`."""
+    sizes = {device.memory for device in inventory.devices}
+    names = sorted({device.name for device in inventory.devices})
+    size = format_size(sizes.pop()) if len(sizes) == 1 else "different sizes"
+    title = inventory.title if inventory.backend == "soft" else f"{inventory.title} ({', '.join(names)})"
+    return f"{title} of {size}"

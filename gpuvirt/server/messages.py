@@ -1,0 +1,48 @@
+"""What a daemon and its worker say to each other: msgpack maps over a SOCK_SEQPACKET socket pair, descriptors beside them.
+
+To the worker:  ``session`` (a `SessionConfig`; descriptors: the connection, then the rings over shm, then the ledger on soft), ``channel``
+(channel; its socket), ``figures`` (id).  To the daemon:  ``ready``, ``opened``, ``failed`` (text), ``figures`` (id and the figures),
+``ended`` (code, text).
+"""
+
+from __future__ import annotations
+
+import array
+import os
+import socket
+from typing import Any
+
+import msgpack
+
+MAX_MESSAGE = 65536
+MAX_FDS = 4
+
+
+def send(sock: socket.socket, message: dict[str, Any], fds: tuple[int, ...] = ()) -> None:
+    """Sends one message; the receiver gets duplicates of the descriptors."""
+    raw = msgpack.packb(message)
+    if fds:
+        socket.send_fds(sock, [raw], list(fds))
+    else:
+        sock.send(raw)
+
+
+def receive(sock: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
+    """The next message and its descriptors (close-on-exec), None at the end of the conversation.
+
+    Raises:
+        BlockingIOError: nothing there, on a non-blocking socket.
+    """
+    room = socket.CMSG_SPACE(MAX_FDS * array.array("i").itemsize)
+    raw, ancillary, flags, _ = sock.recvmsg(MAX_MESSAGE, room, socket.MSG_CMSG_CLOEXEC)
+    fds = array.array("i")
+    for level, kind, data in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
+    if not raw:
+        return None
+    if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+        for fd in fds:
+            os.close(fd)
+        raise OSError("a message between daemon and worker was cut off")
+    return msgpack.unpackb(raw), list(fds)

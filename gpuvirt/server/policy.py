@@ -1,0 +1,90 @@
+"""Who gets which GPUs. A pure machine: events in, decisions out, no I/O, no clock.
+
+This version shares: any number of sessions work on one device side by side, and a new session gets the devices with the fewest sessions on them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gpuvirt.sizes import format_size
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A client asks for a session. memory: bytes for each device, 0: what there is."""
+
+    session: int
+    gpus: int
+    memory: int = 0
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A session is over, however it ended."""
+
+    session: int
+
+
+@dataclass(frozen=True)
+class Grant:
+    """The session gets these devices (pool ordinals, ascending) and this slot of the ledger."""
+
+    session: int
+    devices: tuple[int, ...]
+    slot: int
+
+
+@dataclass(frozen=True)
+class Refuse:
+    """The session gets nothing; `text` is one line for the user."""
+
+    session: int
+    text: str
+
+
+@dataclass
+class Policy:
+    """All devices of one pool and who works on them.
+
+    Args:
+        memory: bytes of each device; its length is the number of devices.
+        slots: how many sessions there can be at once.
+    """
+
+    memory: list[int]
+    slots: int
+    sessions: dict[int, Grant] = field(default_factory=dict)
+
+    def load(self, device: int) -> int:
+        """How many sessions work on this device."""
+        return sum(device in grant.devices for grant in self.sessions.values())
+
+    def handle(self, event: Wanted | Ended) -> Grant | Refuse | None:
+        """Takes one event. A `Wanted` is always decided at once; an `Ended` needs no decision."""
+        if isinstance(event, Ended):
+            self.sessions.pop(event.session, None)
+            return None
+        return self._decide(event)
+
+    def _decide(self, wanted: Wanted) -> Grant | Refuse:
+        if wanted.session in self.sessions:
+            raise ValueError(f"session {wanted.session:x} has its devices already")
+        if wanted.gpus < 1:
+            return Refuse(wanted.session, "a session needs at least 1 GPU; ask for --gpus 1 or more")
+        if wanted.gpus > len(self.memory):
+            have = "1 GPU" if len(self.memory) == 1 else f"{len(self.memory)} GPUs"
+            return Refuse(wanted.session, f"{wanted.gpus} GPUs were asked for and this pool has {have}; ask for fewer with --gpus")
+        fitting = [d for d, size in enumerate(self.memory) if size >= wanted.memory]
+        if len(fitting) < wanted.gpus:
+            text = f"{format_size(wanted.memory)} per GPU were asked for and the pool's GPUs have {format_size(max(self.memory))}"
+            if fitting:
+                text = f"only {len(fitting)} of the pool's GPUs have the {format_size(wanted.memory)} asked for"
+            return Refuse(wanted.session, f"{text}; ask for less with --memory")
+        taken = {grant.slot for grant in self.sessions.values()}
+        slot = next((s for s in range(self.slots) if s not in taken), None)
+        if slot is None:
+            return Refuse(wanted.session, f"this server has its limit of {self.slots} sessions; try again when one has ended")
+        devices = sorted(sorted(fitting, key=lambda d: (self.load(d), d))[: wanted.gpus])
+        grant = self.sessions[wanted.session] = Grant(wanted.session, tuple(devices), slot)
+        return grant

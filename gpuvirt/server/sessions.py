@@ -1,0 +1,209 @@
+"""Sessions: granted, handed to a worker, watched, and cleaned up after, however they end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpuvirt.errors import GpuvirtError
+from gpuvirt.server.devices import Inventory
+from gpuvirt.server.ledger import SLOTS, Ledger
+from gpuvirt.server.policy import Ended, Grant, Policy, Refuse, Wanted
+from gpuvirt.server.worker_library import SessionConfig
+from gpuvirt.server.workers import WorkerPool, WorkerProcess
+from gpuvirt.transport import shm
+from gpuvirt.transport.handshake import LINK_NAMES, LINK_SHM, LINK_TCP, WELCOME_BUSY, WELCOME_FAILED, Hello, Welcome, session_key
+
+log = logging.getLogger("gpuvirt.server")
+
+# Below the 10 s that a client waits for its welcome, so that it hears why.
+WORKER_LIMIT = 9.0
+CHANNELS = 1
+
+
+class Refused(Exception):
+    """No session; the client is told `status` (WELCOME_*) and `text`."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status, self.text = status, text
+
+
+@dataclass
+class Session:
+    """One client at work."""
+
+    id: int
+    key: bytes = field(repr=False)
+    grant: Grant
+    hello: Hello
+    peer: str
+    worker: WorkerProcess
+    started: float = field(default_factory=time.time)
+    channels: set[int] = field(default_factory=set)
+
+    @property
+    def label(self) -> str:
+        """For the log."""
+        who = f"{self.hello.user or '?'}@{self.hello.host or '?'}"
+        return f"session {self.id:016x} ({self.hello.program or '?'} pid {self.hello.pid}, {who})"
+
+
+class Sessions:
+    """All sessions of one daemon."""
+
+    def __init__(self, inventory: Inventory, workers: WorkerPool, ledger: Ledger | None, server_name: str, drop_launches: bool = False) -> None:
+        self._inventory, self._workers, self._ledger = inventory, workers, ledger
+        self._server_name, self._drop_launches = server_name, drop_launches
+        self._policy = Policy([device.memory for device in inventory.devices], SLOTS)
+        self._sessions: dict[int, Session] = {}
+
+    def get(self, session: int) -> Session | None:
+        return self._sessions.get(session)
+
+    async def attach(self, client: socket.socket, hello: Hello, secret: bytes, server_nonce: bytes, peer: str) -> Session:
+        """Grants devices, welcomes the client and hands its connection to a worker.
+
+        Args:
+            client: stays the caller's to close: the worker has its own descriptor by then.
+
+        Raises:
+            Refused: no devices, or no worker.
+            OSError: the client went away meanwhile.
+        """
+        number = secrets.randbits(63) | 1
+        decision = self._policy.handle(Wanted(number, hello.gpus, hello.memory))
+        if isinstance(decision, Refuse):
+            raise Refused(WELCOME_BUSY, decision.text)
+        assert decision is not None
+        worker: WorkerProcess | None = None
+        rings: shm.Rings | None = None
+        try:
+            worker = await self._workers.take(WORKER_LIMIT)
+            rings = shm.Rings.create() if hello.link == LINK_SHM else None
+            key = session_key(secret, server_nonce, hello.nonce, number)
+            session = Session(number, key, decision, hello, peer, worker)
+            self._sessions[number] = session
+            self._welcome(client, session, secret, server_nonce, rings)
+            self._hand_over(client, session, rings)
+        except BaseException as error:
+            self._sessions.pop(number, None)
+            if worker is not None:
+                worker.kill()
+                await asyncio.shield(worker.gone)
+            self._policy.handle(Ended(number))
+            if isinstance(error, GpuvirtError):
+                log.error("no worker for a session: %s", error)
+                raise Refused(WELCOME_FAILED, str(error)) from None
+            raise
+        finally:
+            if rings is not None:
+                os.close(rings.fd)
+        worker.gone.add_done_callback(lambda _: self._ended(session))
+        gpus = ",".join(map(str, decision.devices))
+        log.info("%s from %s over %s: GPU %s, worker %d", session.label, peer, LINK_NAMES[hello.link], gpus, worker.pid)
+        return session
+
+    def _welcome(self, client: socket.socket, session: Session, secret: bytes, server_nonce: bytes, rings: shm.Rings | None) -> None:
+        welcome = Welcome(session=session.id, channels=0 if rings else CHANNELS)
+        if rings:
+            welcome = Welcome(
+                session=session.id, command_ring=rings.command, reply_ring=rings.reply, bulk_out_ring=rings.bulk_out, bulk_in_ring=rings.bulk_in
+            )
+        raw = welcome.pack(secret, session.hello.nonce, server_nonce)
+        # A fresh socket's buffer takes a whole welcome; one that does not is no client to wait for.
+        sent = socket.send_fds(client, [raw], [rings.fd]) if rings else client.send(raw)
+        if sent != len(raw):
+            raise OSError("the client takes nothing")
+
+    def _hand_over(self, client: socket.socket, session: Session, rings: shm.Rings | None) -> None:
+        inventory, hello = self._inventory, session.hello
+        config = SessionConfig(
+            session=session.id,
+            backend=inventory.backend,
+            driver=str(inventory.driver) if inventory.driver else None,
+            devices=list(session.grant.devices),
+            memory=hello.memory,
+            device_memory=inventory.devices[0].memory if inventory.backend == "soft" else 0,
+            capability=inventory.capability,
+            strict=inventory.strict,
+            drop_launches=self._drop_launches,
+            slot=session.grant.slot,
+            link=hello.link,
+            command_ring=rings.command if rings else 0,
+            reply_ring=rings.reply if rings else 0,
+            bulk_out_ring=rings.bulk_out if rings else 0,
+            bulk_in_ring=rings.bulk_in if rings else 0,
+            server_name=self._server_name,
+        )
+        fds = [client.fileno()]
+        if rings:
+            fds.append(rings.fd)
+        if self._ledger:
+            fds.append(self._ledger.fd)
+        client.setblocking(True)
+        session.worker.give(config, tuple(fds))
+
+    def add_channel(self, session: Session, channel: int, client: socket.socket) -> None:
+        """Hands a further connection of a session to its worker, which has its own descriptor then.
+
+        Raises:
+            OSError: the worker is gone.
+        """
+        client.setblocking(True)
+        session.worker.add_channel(channel, client.fileno())
+        session.channels.add(channel)
+
+    def _ended(self, session: Session) -> None:
+        self._sessions.pop(session.id, None)
+        if self._ledger:
+            self._ledger.free_slot(session.grant.slot)
+        self._policy.handle(Ended(session.id))
+        clean = session.worker.ending.startswith("goodbye")
+        (log.info if clean else log.warning)("%s ended: %s", session.label, session.worker.ending)
+
+    # ---- what people see ------------------------------------------------------------------------------------------------
+
+    def devices(self) -> list[dict[str, Any]]:
+        """One map a device: ordinal, name, memory, used (None where only the driver knows), sessions."""
+        return [
+            {
+                "ordinal": ordinal,
+                "name": device.name,
+                "memory": device.memory,
+                "used": self._ledger.used(ordinal) if self._ledger else None,
+                "sessions": self._policy.load(ordinal),
+            }
+            for ordinal, device in enumerate(self._inventory.devices)
+        ]
+
+    async def list(self) -> list[dict[str, Any]]:
+        """One map a session, oldest first, with its worker's figures."""
+        sessions = sorted(self._sessions.values(), key=lambda s: s.started)
+        figures = await asyncio.gather(*(s.worker.figures() for s in sessions))
+        return [
+            {
+                "session": f"{s.id:016x}",
+                "program": s.hello.program,
+                "pid": s.hello.pid,
+                "user": s.hello.user,
+                "host": s.hello.host,
+                "peer": s.peer,
+                "link": LINK_NAMES[s.hello.link],
+                "devices": [*s.grant.devices],
+                "worker": s.worker.pid,
+                "started": s.started,
+                **found,
+                **({"memory_used": self._ledger.slot_used(s.grant.slot)} if self._ledger else {}),
+            }
+            for s, found in zip(sessions, figures, strict=True)
+        ]
+
+
+LINKS = {"tcp": LINK_TCP, "shm": LINK_SHM}

@@ -1,0 +1,172 @@
+"""What a server keeps in its state folder: its key pair and its tokens. Several daemons of one user share them, and `gpuvirt token` edits them."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import zmq
+from zmq.utils import z85
+
+from gpuvirt import paths
+from gpuvirt.errors import GpuvirtError
+from gpuvirt.transport.token import ID_SIZE, SECRET_SIZE, Token, control_secret
+
+DEFAULT_NAME = "default"
+
+
+@dataclass(frozen=True)
+class TokenEntry:
+    """A token as the server knows it. admin: may list, make and revoke tokens over the control channel."""
+
+    id: str
+    secret: str = field(repr=False)
+    name: str
+    admin: bool
+    created: float
+
+    def public(self) -> dict[str, Any]:
+        """What a listing may show."""
+        return {"id": self.id, "name": self.name, "admin": self.admin, "created": self.created}
+
+
+class TokenStore:
+    """The tokens and the server's key pair in `folder` (mode 0700; files 0600, replaced at one stroke, changed under a lock)."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder = paths.private_dir(folder or paths.state_dir())
+        self._file = self.folder / "tokens.json"
+        self._stamp: tuple[int, int, int] | None = None
+        self._entries: list[TokenEntry] = []
+        self._control_keys: dict[bytes, TokenEntry] = {}
+        with self._locked():
+            self.server_secret, self.server_public = self._server_key()
+            if not self._load():
+                self._save([self._make(DEFAULT_NAME, admin=True)])
+
+    # ---- reading ------------------------------------------------------------------------------------------------------
+
+    def entries(self) -> list[TokenEntry]:
+        """All tokens, oldest first, as they are on disk now."""
+        self._load()
+        return list(self._entries)
+
+    def secret(self, token_id: bytes) -> bytes | None:
+        """The secret of a token, or None when there is no such token (any more)."""
+        self._load()
+        for entry in self._entries:
+            if entry.id == token_id.hex():
+                return bytes.fromhex(entry.secret)
+        return None
+
+    def control_keys(self) -> dict[bytes, TokenEntry]:
+        """Which z85 public keys the control channel lets in, and whose they are."""
+        self._load()
+        return self._control_keys
+
+    def default(self) -> Token:
+        """The token that was made at the first start; when it has been revoked, a fresh one.
+
+        Revoking is how a leaked default token is replaced, so a server always has one for its owner."""
+        with self._locked():
+            self._load()
+            found = next((entry for entry in self._entries if entry.name == DEFAULT_NAME), None)
+            if found is None:
+                found = self._make(DEFAULT_NAME, admin=True)
+                self._save([*self._entries, found])
+        return self.token(found)
+
+    def token(self, entry: TokenEntry) -> Token:
+        return Token(bytes.fromhex(entry.id), bytes.fromhex(entry.secret), z85.decode(self.server_public))
+
+    # ---- changing -----------------------------------------------------------------------------------------------------
+
+    def create(self, name: str, admin: bool = False) -> Token:
+        """Makes a token and keeps it.
+
+        Raises:
+            GpuvirtError: the name is taken or no name.
+        """
+        if not name or len(name) > 64 or not name.isprintable():
+            raise GpuvirtError("a token needs a name of 1 to 64 printable characters")
+        with self._locked():
+            self._load()
+            if any(entry.name == name for entry in self._entries):
+                raise GpuvirtError(f"there is a token {name!r} already; choose another name or revoke that one")
+            entry = self._make(name, admin)
+            self._save([*self._entries, entry])
+        return self.token(entry)
+
+    def revoke(self, which: str) -> TokenEntry:
+        """Takes a token away, by its name or the beginning of its id (8 digits at least). Sessions that are under way go on; nothing new is let in.
+
+        Raises:
+            GpuvirtError: none or several fit.
+        """
+        with self._locked():
+            self._load()
+            found = [e for e in self._entries if e.name == which] or [e for e in self._entries if len(which) >= 8 and e.id.startswith(which.lower())]
+            if len(found) != 1:
+                raise GpuvirtError(f"{'several tokens are' if found else 'no token is'} called {which!r}; see `gpuvirt token list`")
+            self._save([entry for entry in self._entries if entry != found[0]])
+        return found[0]
+
+    # ---- files --------------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def _make(name: str, admin: bool) -> TokenEntry:
+        return TokenEntry(secrets.token_hex(ID_SIZE), secrets.token_hex(SECRET_SIZE), name, admin, time.time())
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        fd = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(fd)
+
+    def _server_key(self) -> tuple[bytes, bytes]:
+        file = self.folder / "server.key"
+        try:
+            secret = file.read_text().strip().encode()
+            return secret, zmq.curve_public(secret)
+        except FileNotFoundError:
+            public, secret = zmq.curve_keypair()
+            paths.write_private(file, secret.decode() + "\n")
+            return secret, public
+        except (OSError, ValueError) as error:
+            raise GpuvirtError(f"the server's key {file} cannot be read ({error}); remove it to make a new one (all tokens then change)") from None
+
+    def _load(self) -> bool:
+        """Reads the file again if it has changed. False when there is none yet."""
+        try:
+            found = self._file.stat()
+            stamp = (found.st_ino, found.st_mtime_ns, found.st_size)
+            if stamp == self._stamp:
+                return True
+            entries = [TokenEntry(**entry) for entry in json.loads(self._file.read_text())]
+        except FileNotFoundError:
+            self._entries, self._control_keys, self._stamp = [], {}, None
+            return False
+        except (OSError, ValueError, TypeError) as error:
+            raise GpuvirtError(f"the tokens in {self._file} cannot be read ({error}); repair the file or remove it to start anew") from None
+        self._use(entries, stamp)
+        return True
+
+    def _save(self, entries: list[TokenEntry]) -> None:
+        paths.write_private(self._file, json.dumps([asdict(entry) for entry in entries], indent=1) + "\n")
+        found = self._file.stat()
+        self._use(entries, (found.st_ino, found.st_mtime_ns, found.st_size))
+
+    def _use(self, entries: list[TokenEntry], stamp: tuple[int, int, int]) -> None:
+        self._entries, self._stamp = entries, stamp
+        self._control_keys = {zmq.curve_public(z85.encode(control_secret(bytes.fromhex(e.secret)))): e for e in entries}

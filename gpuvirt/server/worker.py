@@ -1,0 +1,106 @@
+"""The worker process: hosts the worker library for one session. Started by the daemon before it is needed: `python -m gpuvirt.server.worker`.
+
+It says `ready`, waits for its session, runs it in the main thread (inside the library; the GIL is free meanwhile) and ends with it. A second
+thread listens to the daemon. When the daemon goes away, an idle worker ends and a busy one carries on: a daemon's restart does not cut sessions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import socket
+import sys
+import threading
+from typing import Any
+
+from gpuvirt.errors import GpuvirtError
+from gpuvirt.server import messages
+from gpuvirt.server.worker_library import SessionConfig, Worker, WorkerLibrary
+from gpuvirt.transport.handshake import LINK_SHM
+
+CLOSE_LIMIT = 0.7  # seconds: however the session ended, its memory must be free within one
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--fd", type=int, required=True, help="the socket to the daemon")
+    parser.add_argument("--backend", choices=["soft", "cuda"], required=True)
+    args = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in the daemon's terminal is the daemon's business
+    daemon = socket.socket(fileno=args.fd)
+    daemon.set_inheritable(False)
+    try:
+        library = WorkerLibrary()
+        compiler = _Compiler() if args.backend == "soft" else None
+    except (GpuvirtError, ImportError) as error:
+        messages.send(daemon, {"op": "failed", "text": str(error)})
+        return 1
+    messages.send(daemon, {"op": "ready"})
+    received = messages.receive(daemon)
+    if received is None:
+        return 0
+    message, fds = received
+    return _run(library, compiler, daemon, message, fds)
+
+
+class _Compiler:
+    """The software GPU's compiler; keeps alive what the C side points to."""
+
+    def __init__(self) -> None:
+        from gpuvirt.soft import ctypes_bridge
+
+        self.bridge: Any = ctypes_bridge.Bridge()
+        self.address: int = self.bridge.address
+
+
+def _run(library: WorkerLibrary, compiler: _Compiler | None, daemon: socket.socket, message: dict[str, Any], fds: list[int]) -> int:
+    del message["op"]
+    config = SessionConfig(**message)
+    rest = iter(fds)
+    fd = next(rest)
+    memfd = next(rest) if config.link == LINK_SHM else -1
+    ledger_fd = next(rest, -1)
+    try:
+        worker = library.open(config, fd, memfd, ledger_fd, compiler.address if compiler else None)
+    except GpuvirtError as error:
+        _tell(daemon, {"op": "failed", "text": str(error)})
+        return 1
+    _tell(daemon, {"op": "opened"})
+    threading.Thread(target=_listen, args=(daemon, worker), name="daemon", daemon=True).start()
+    code, text = worker.run()
+    _tell(daemon, {"op": "ended", "code": code, "text": text})
+    # Closing stops kernels and waits for threads; what does not let itself be stopped must not keep the session's memory.
+    timer = threading.Timer(CLOSE_LIMIT, os._exit, args=(0,))
+    timer.daemon = True
+    timer.start()
+    worker.close()
+    sys.stderr.flush()
+    os._exit(0)  # nothing is left to be torn down in order, and the interpreter's own end could wait for a compiler thread
+
+
+def _listen(daemon: socket.socket, worker: Worker) -> None:
+    while True:
+        try:
+            received = messages.receive(daemon)
+        except OSError:
+            return
+        if received is None:
+            return
+        message, fds = received
+        if message["op"] == "channel":
+            if worker.add_channel(message["channel"], fds[0]) != 0:
+                print(f"gpuvirt worker: bulk channel {message['channel']} was not taken", file=sys.stderr)
+        elif message["op"] == "figures":
+            _tell(daemon, {"op": "figures", "id": message["id"], **worker.figures()})
+
+
+def _tell(daemon: socket.socket, message: dict[str, Any]) -> None:
+    """A daemon that is gone does not end the session."""
+    with contextlib.suppress(OSError):
+        messages.send(daemon, message)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

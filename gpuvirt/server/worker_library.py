@@ -1,0 +1,182 @@
+"""The worker library (native/worker/worker.h) through ctypes. The structures here mirror that header field by field."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuvirt import paths
+from gpuvirt.errors import GpuvirtError
+
+ERR_SIZE = 512
+
+RUN_ENDINGS = {0: "goodbye", 1: "client lost", 2: "protocol error"}
+
+
+class WorkerConfig(ctypes.Structure):
+    """struct worker_config"""
+
+    _fields_ = [
+        ("struct_size", ctypes.c_uint32),
+        ("n_devices", ctypes.c_uint32),
+        ("backend", ctypes.c_char_p),
+        ("driver", ctypes.c_char_p),
+        ("devices", ctypes.POINTER(ctypes.c_uint32)),
+        ("memory", ctypes.c_uint64),
+        ("device_memory", ctypes.c_uint64),
+        ("capability", ctypes.c_uint32),
+        ("strict", ctypes.c_uint32),
+        ("drop_launches", ctypes.c_uint32),
+        ("ledger_slot", ctypes.c_uint32),
+        ("ledger_fd", ctypes.c_int32),
+        ("fd", ctypes.c_int32),
+        ("memfd", ctypes.c_int32),
+        ("link", ctypes.c_uint32),
+        ("session", ctypes.c_uint64),
+        ("command_ring", ctypes.c_uint64),
+        ("reply_ring", ctypes.c_uint64),
+        ("bulk_out_ring", ctypes.c_uint64),
+        ("bulk_in_ring", ctypes.c_uint64),
+        ("compiler", ctypes.c_void_p),
+        ("server_name", ctypes.c_char_p),
+    ]
+
+
+class WorkerFigures(ctypes.Structure):
+    """struct worker_figures"""
+
+    _fields_ = [
+        ("commands", ctypes.c_uint64),
+        ("launches", ctypes.c_uint64),
+        ("bytes_in", ctypes.c_uint64),
+        ("bytes_out", ctypes.c_uint64),
+        ("memory_used", ctypes.c_uint64),
+    ]
+
+
+@dataclass(frozen=True)
+class SessionConfig:
+    """What the daemon tells a worker about the session it is to run; travels as msgpack, the descriptors beside it.
+
+    Attributes:
+        devices: pool ordinals.
+        memory: bytes per device, 0: no limit of its own.
+        link: LINK_TCP or LINK_SHM; over shm the rings' sizes are given.
+    """
+
+    session: int
+    backend: str
+    driver: str | None
+    devices: list[int]
+    memory: int
+    device_memory: int
+    capability: int
+    strict: bool
+    drop_launches: bool
+    slot: int
+    link: int
+    command_ring: int
+    reply_ring: int
+    bulk_out_ring: int
+    bulk_in_ring: int
+    server_name: str
+
+
+class WorkerLibrary:
+    """libgpuvirt_worker.so, loaded."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        path = path or paths.library(paths.WORKER)
+        try:
+            lib = ctypes.CDLL(str(path))
+        except OSError as error:
+            raise GpuvirtError(f"{path} cannot be loaded: {error}; build it anew: make setup") from None
+        handle = ctypes.c_void_p
+        lib.worker_open.argtypes, lib.worker_open.restype = [ctypes.POINTER(WorkerConfig), ctypes.c_char_p], handle
+        lib.worker_add_channel.argtypes, lib.worker_add_channel.restype = [handle, ctypes.c_int32, ctypes.c_int32], ctypes.c_int
+        lib.worker_run.argtypes, lib.worker_run.restype = [handle, ctypes.c_char_p], ctypes.c_int
+        lib.worker_get_figures.argtypes, lib.worker_get_figures.restype = [handle, ctypes.POINTER(WorkerFigures)], None
+        lib.worker_close.argtypes, lib.worker_close.restype = [handle], None
+        lib.worker_ledger_release.argtypes, lib.worker_ledger_release.restype = [ctypes.c_int32, ctypes.c_uint32], ctypes.c_int
+        self.lib = lib
+
+    def open(self, config: SessionConfig, fd: int, memfd: int, ledger_fd: int, compiler: int | None) -> Worker:
+        """Takes over the descriptors and opens the backend.
+
+        Args:
+            compiler: address of a struct soft_compiler, None on cuda. Must outlive the worker.
+
+        Raises:
+            GpuvirtError: the backend did not open; the client has been told.
+        """
+        devices = (ctypes.c_uint32 * len(config.devices))(*config.devices)
+        filled = WorkerConfig(
+            struct_size=ctypes.sizeof(WorkerConfig),
+            n_devices=len(config.devices),
+            backend=config.backend.encode(),
+            driver=None if config.driver is None else os.fsencode(config.driver),
+            devices=devices,
+            memory=config.memory,
+            device_memory=config.device_memory,
+            capability=config.capability,
+            strict=config.strict,
+            drop_launches=config.drop_launches,
+            ledger_slot=config.slot,
+            ledger_fd=ledger_fd,
+            fd=fd,
+            memfd=memfd,
+            link=config.link,
+            session=config.session,
+            command_ring=config.command_ring,
+            reply_ring=config.reply_ring,
+            bulk_out_ring=config.bulk_out_ring,
+            bulk_in_ring=config.bulk_in_ring,
+            compiler=compiler,
+            server_name=config.server_name.encode(),
+        )
+        err = ctypes.create_string_buffer(ERR_SIZE)
+        handle = self.lib.worker_open(ctypes.byref(filled), err)
+        if not handle:
+            raise GpuvirtError(err.value.decode("utf-8", "replace") or "the worker library gave no reason")
+        return Worker(self.lib, handle, filled)
+
+
+class Worker:
+    """One session inside the library. `run` blocks; the other calls may come from other threads."""
+
+    def __init__(self, lib: ctypes.CDLL, handle: int, config: WorkerConfig) -> None:
+        self._lib, self._handle = lib, handle
+        self._config = config  # the strings and arrays that it points to live as long as the worker
+
+    def run(self) -> tuple[int, str]:
+        """Runs the session to its end: the code of worker_run (`RUN_ENDINGS`) and its text."""
+        err = ctypes.create_string_buffer(ERR_SIZE)
+        code = int(self._lib.worker_run(self._handle, err))
+        return code, err.value.decode("utf-8", "replace")
+
+    def add_channel(self, channel: int, fd: int) -> int:
+        """Hands over a further bulk channel's socket; 0 when it was taken."""
+        return int(self._lib.worker_add_channel(self._handle, channel, fd))
+
+    def figures(self) -> dict[str, int]:
+        found = WorkerFigures()
+        self._lib.worker_get_figures(self._handle, ctypes.byref(found))
+        return {name: int(getattr(found, name)) for name, *_ in WorkerFigures._fields_}
+
+    def close(self) -> None:
+        self._lib.worker_close(self._handle)
+
+
+def ledger_release() -> Callable[[int, int], None]:
+    """Loads the library for the one function that the daemon itself needs of it."""
+    lib = WorkerLibrary().lib
+
+    def release(fd: int, slot: int) -> None:
+        code = lib.worker_ledger_release(fd, slot)
+        if code:
+            raise OSError(code, f"the ledger's slot {slot} cannot be freed: {os.strerror(code)}")
+
+    return release

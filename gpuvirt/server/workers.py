@@ -1,0 +1,229 @@
+"""Worker processes as the daemon sees them: started ahead of need, given one session, watched to their end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+
+from gpuvirt import paths
+from gpuvirt.errors import GpuvirtError
+from gpuvirt.server import messages
+from gpuvirt.server.worker_library import RUN_ENDINGS, SessionConfig
+
+log = logging.getLogger("gpuvirt.server")
+
+START_LIMIT = 60.0  # seconds until a worker must be ready
+FIGURES_LIMIT = 0.5
+RETRY_PAUSE = 5.0  # after a worker that could not even start
+
+WORKER_COMMAND = (sys.executable, "-P", "-m", "gpuvirt.server.worker")
+
+
+class WorkerProcess:
+    """One worker. `ready` is done when it can take a session; `gone` when the process has ended and was reaped."""
+
+    def __init__(self, command: Sequence[str], backend: str, on_gone: Callable[[WorkerProcess], None]) -> None:
+        loop = asyncio.get_running_loop()
+        self._loop, self._on_gone = loop, on_gone
+        self.ready: asyncio.Future[None] = loop.create_future()
+        self.gone: asyncio.Future[int] = loop.create_future()
+        self.ending = ""  # why it ended, as it told us
+        self._figures: dict[int, asyncio.Future[dict[str, int]]] = {}
+        self._next_figures = 1
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            # A session of its own: signals from the daemon's terminal are for the daemon, which then ends its workers in order.
+            self._process = subprocess.Popen(
+                [*command, "--fd", str(theirs.fileno()), "--backend", backend],
+                stdin=subprocess.DEVNULL,
+                stdout=2,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+                env=_environment(),
+            )
+        self.pid = self._process.pid
+        self._pidfd = os.pidfd_open(self.pid)
+        ours.setblocking(False)
+        self._socket = ours
+        loop.add_reader(ours, self._readable)
+        loop.add_reader(self._pidfd, self._ended)
+
+    def give(self, config: SessionConfig, fds: tuple[int, ...]) -> None:
+        """Hands over a session and its descriptors (which stay open here)."""
+        messages.send(self._socket, {"op": "session", **asdict(config)}, fds)
+
+    def add_channel(self, channel: int, fd: int) -> None:
+        messages.send(self._socket, {"op": "channel", "channel": channel}, (fd,))
+
+    async def figures(self) -> dict[str, int]:
+        """The session's figures so far; empty when the worker does not answer in time."""
+        number, self._next_figures = self._next_figures, self._next_figures + 1
+        answer: asyncio.Future[dict[str, int]] = self._loop.create_future()
+        self._figures[number] = answer
+        try:
+            messages.send(self._socket, {"op": "figures", "id": number})
+            return await asyncio.wait_for(answer, FIGURES_LIMIT)
+        except (TimeoutError, OSError):
+            return {}
+        finally:
+            del self._figures[number]
+
+    def kill(self, sig: int = signal.SIGKILL) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(sig)
+
+    def _readable(self) -> None:
+        try:
+            received = messages.receive(self._socket)
+        except BlockingIOError:
+            return
+        except OSError:
+            received = None
+        if received is None:
+            self._loop.remove_reader(self._socket)
+            return
+        message, fds = received
+        for fd in fds:  # a worker has none to send
+            os.close(fd)
+        match message.get("op"):
+            case "ready":
+                if not self.ready.done():
+                    self.ready.set_result(None)
+            case "failed":
+                self.ending = str(message.get("text"))
+                if not self.ready.done():
+                    self.ready.set_exception(GpuvirtError(self.ending))
+            case "ended":
+                ending, text = RUN_ENDINGS.get(message.get("code", -1), "ended"), str(message.get("text", ""))
+                self.ending = f"{ending}: {text}" if text else ending
+            case "figures":
+                answer = self._figures.get(message.pop("id", 0))
+                if answer is not None and not answer.done():
+                    del message["op"]
+                    answer.set_result(message)
+
+    def _ended(self) -> None:
+        self._loop.remove_reader(self._pidfd)
+        while self._socket.fileno() >= 0 and not self._drained():
+            pass
+        self._loop.remove_reader(self._socket)
+        os.close(self._pidfd)
+        self._socket.close()
+        code = self._process.wait()
+        if not self.ending:
+            self.ending = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended by itself with exit code {code}"
+        if not self.ready.done():
+            self.ready.set_exception(GpuvirtError(f"a worker did not start: {self.ending}"))
+        self.ready.exception()  # mark as looked at: an idle worker's failure may interest nobody
+        self.gone.set_result(code)
+        self._on_gone(self)
+
+    def _drained(self) -> bool:
+        """Reads one last message of an ended worker; true when there is none left."""
+        try:
+            if not self._socket.recv(1, socket.MSG_PEEK):
+                return True
+        except OSError:
+            return True
+        self._readable()
+        return False
+
+
+class WorkerPool:
+    """Keeps one worker ready ahead of need.
+
+    Args:
+        command: what to start; tests inject their own.
+    """
+
+    def __init__(self, backend: str, command: Sequence[str] = WORKER_COMMAND) -> None:
+        self._backend, self._command = backend, command
+        self._all: set[WorkerProcess] = set()
+        self._idle: WorkerProcess | None = None
+        self._closed = False
+        self._retry: asyncio.TimerHandle | None = None
+        self._last_failure = ""
+
+    def prestart(self) -> None:
+        """Starts the worker for the next session, if there is none."""
+        if self._idle is None and not self._closed:
+            self._idle = self._start()
+
+    async def wait_ready(self) -> None:
+        """Until the prestarted worker can take a session.
+
+        Raises:
+            GpuvirtError: it cannot be started.
+        """
+        if self._idle is not None:
+            await asyncio.wait_for(asyncio.shield(self._idle.ready), START_LIMIT)
+        elif self._last_failure:
+            raise GpuvirtError(self._last_failure)
+
+    async def take(self, limit: float) -> WorkerProcess:
+        """A worker for one session; starts the next one in the background.
+
+        Raises:
+            GpuvirtError: none could be started within `limit` seconds.
+        """
+        worker, self._idle = self._idle or self._start(), None
+        asyncio.get_running_loop().call_soon(self.prestart)
+        try:
+            await asyncio.wait_for(asyncio.shield(worker.ready), limit)
+        except TimeoutError:
+            worker.kill()
+            raise GpuvirtError(f"the worker did not start within {limit:.0f} s; is the server overloaded?") from None
+        except asyncio.CancelledError:
+            worker.kill()
+            raise
+        return worker
+
+    def _start(self) -> WorkerProcess:
+        worker = WorkerProcess(self._command, self._backend, self._gone)
+        self._all.add(worker)
+        return worker
+
+    def _gone(self, worker: WorkerProcess) -> None:
+        self._all.discard(worker)
+        if worker is not self._idle:
+            return
+        self._idle = None
+        self._last_failure = worker.ending
+        if not self._closed:
+            log.error("the idle worker ended: %s; trying again in %.0f s", worker.ending, RETRY_PAUSE)
+            self._retry = asyncio.get_running_loop().call_later(RETRY_PAUSE, self.prestart)
+
+    async def close(self, limit: float = 2.0) -> None:
+        """Ends all workers: asks, then kills."""
+        self._closed = True
+        if self._retry:
+            self._retry.cancel()
+        if not self._all:
+            return
+        gone = [worker.gone for worker in self._all]
+        for worker in self._all:
+            worker.kill(signal.SIGTERM)
+        _, late = await asyncio.wait(gone, timeout=limit)
+        if late:
+            for worker in list(self._all):
+                worker.kill()
+            await asyncio.wait(gone)
+
+
+def _environment() -> dict[str, str]:
+    """The daemon's own, without our client libraries: a worker must never load the shim in place of what it serves."""
+    env = dict(os.environ)
+    ours = {str(paths.library_dir() / name) for name in (paths.CUDA, paths.NVML)}
+    kept = [p for p in env.get("LD_PRELOAD", "").replace(" ", ":").split(":") if p and p not in ours]
+    env.pop("LD_PRELOAD", None)
+    if kept:
+        env["LD_PRELOAD"] = ":".join(kept)
+    return env

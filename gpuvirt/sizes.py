@@ -1,0 +1,33 @@
+"""Sizes of memory as people write them."""
+
+from __future__ import annotations
+
+import re
+
+_UNITS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
+
+
+def parse_size(text: str) -> int:
+    """Bytes meant by ``512m``, ``4g``, ``1.5GiB`` or a plain number; units are powers of 1024.
+
+    Raises:
+        ValueError: it is none of these, or zero.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    if not match:
+        raise ValueError(f"{text!r} is not a size; write it like 512m or 4g")
+    size = int(float(match[1]) * (1 << _UNITS[match[2].lower()]))
+    if not 0 < size < 1 << 63:
+        raise ValueError(f"{text!r} is out of range")
+    return size
+
+
+def format_size(size: int) -> str:
+    """``4.0 GiB``, for people."""
+    value = float(size)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{size} B" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} TiB"

@@ -1,0 +1,1 @@
+"""How the Python sides talk: the handshake in front of every connection, tokens, the control channel."""

@@ -1,0 +1,56 @@
+"""The control channel: questions and answers, msgpack over ZeroMQ with CURVE. Everything slow and rare goes here, never data.
+
+A request is a map ``{"v": 1, "op": NAME, ...}``, its answer ``{"ok": True, ...}`` or ``{"ok": False, "error": ONE LINE}``. The client's key
+pair is derived from its token (`token.control_secret`), so the server lets in token holders only; the server proves itself by the public key
+inside the token.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgpack
+import zmq
+from zmq.utils import z85
+
+from gpuvirt.errors import GpuvirtError
+from gpuvirt.transport.token import Token, control_secret
+
+VERSION = 1
+TIMEOUT = 5.0
+MAX_MESSAGE = 1 << 20
+
+
+class ControlError(GpuvirtError):
+    """The server refused a request, or did not answer."""
+
+
+def request(host: str, port: int, token: Token, op: str, **arguments: Any) -> dict[str, Any]:
+    """Asks one question.
+
+    Raises:
+        ControlError: no answer within `TIMEOUT` seconds, or the server said no.
+    """
+    secret = z85.encode(control_secret(token.secret))
+    where = f"[{host}]" if ":" in host else host
+    context = zmq.Context()
+    try:
+        with context.socket(zmq.REQ) as sock:
+            sock.linger = 0
+            sock.ipv6 = ":" in host
+            sock.maxmsgsize = MAX_MESSAGE
+            sock.curve_serverkey = z85.encode(token.server_key)
+            sock.curve_secretkey = secret
+            sock.curve_publickey = zmq.curve_public(secret)
+            sock.connect(f"tcp://{where}:{port}")
+            sock.send(msgpack.packb({"v": VERSION, "op": op, **arguments}))
+            if not sock.poll(int(TIMEOUT * 1000)):
+                raise ControlError(f"the control channel of {host} (port {port}) does not answer; is that port open, and the token this server's?")
+            answer = msgpack.unpackb(sock.recv())
+    except (zmq.ZMQError, msgpack.UnpackException, ValueError) as error:
+        raise ControlError(f"the control channel of {host} (port {port}) failed: {error}") from None
+    finally:
+        context.term()
+    if not isinstance(answer, dict) or not answer.pop("ok", False):
+        raise ControlError(str(answer.get("error", "the server gave no reason")) if isinstance(answer, dict) else "the server's answer is no answer")
+    return answer

@@ -1,0 +1,165 @@
+"""A pool as a client sees it: its URL, its greeting, and whether it lets this client in."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import re
+import secrets
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuvirt import paths
+from gpuvirt.errors import GpuvirtError
+from gpuvirt.transport import handshake as hs
+from gpuvirt.transport.token import Token, parse_token
+
+TIMEOUT = 10.0
+_URL = re.compile(r"tcp://(?:\[([^\]]+)\]|([^:/\[\]]+)):(\d{1,5})/?")
+
+
+@dataclass(frozen=True)
+class PoolAddress:
+    """Where a pool's server is."""
+
+    host: str
+    port: int
+
+    @property
+    def url(self) -> str:
+        return f"tcp://[{self.host}]:{self.port}" if ":" in self.host else f"tcp://{self.host}:{self.port}"
+
+
+def parse_pool(text: str) -> PoolAddress:
+    """Reads ``tcp://HOST:PORT``.
+
+    Raises:
+        GpuvirtError: it is none, or several.
+    """
+    text = text.strip()
+    if "," in text:
+        raise GpuvirtError("several servers in one pool (URL,URL) are not in this version; name one")
+    match = _URL.fullmatch(text)
+    if not match or not 0 < int(match[3]) < 65536:
+        raise GpuvirtError(f"{text!r} is not a pool; write tcp://HOST:PORT")
+    return PoolAddress(match[1] or match[2], int(match[3]))
+
+
+@dataclass(frozen=True)
+class PoolStatus:
+    """A server that answered and let us in."""
+
+    address: PoolAddress
+    greeting: hs.Greeting
+    token: Token
+
+    @property
+    def same_host(self) -> bool:
+        return bool(self.greeting.boot_id) and self.greeting.boot_id == own_boot_id()
+
+    @property
+    def software(self) -> bool:
+        """Whether its devices are software GPUs."""
+        return bool(self.greeting.flags & hs.GREETING_SOFTWARE)
+
+    def auto_link(self) -> tuple[str, str]:
+        """The link that `auto` takes, and why."""
+        if not self.same_host:
+            return "tcp", "the server is on another host"
+        if not self.greeting.unix_path:
+            return "tcp", "the server does not offer shm"
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+                sock.settimeout(TIMEOUT)
+                sock.connect(self.greeting.unix_path)
+        except OSError as error:
+            return "tcp", f"the server's unix socket {self.greeting.unix_path} cannot be reached: {error.strerror}"
+        return "shm", "client and server are on the same host"
+
+
+def own_boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def find_token(address: PoolAddress, same_host: bool) -> Token:
+    """The token for a server: GPUVIRT_TOKEN, or what this user's server on this host left.
+
+    Raises:
+        GpuvirtError: there is none, or it is malformed.
+    """
+    text = os.environ.get("GPUVIRT_TOKEN")
+    if not text and same_host:
+        text = paths.find_local_token(address.port)
+    if not text:
+        raise GpuvirtError(f"{address.url} asks for a token; set GPUVIRT_TOKEN to what `gpuvirt token show` prints on the server")
+    return parse_token(text)
+
+
+def greet(address: PoolAddress) -> tuple[socket.socket, hs.Greeting]:
+    """Connects and reads the greeting. The socket is the caller's.
+
+    Raises:
+        GpuvirtError: no server there, something else is, or it speaks another wire version.
+    """
+    url = address.url
+    try:
+        sock = socket.create_connection((address.host, address.port), timeout=TIMEOUT)
+    except TimeoutError:
+        raise GpuvirtError(f"no answer from {url} within {TIMEOUT:.0f} s; is the address right and the port open?") from None
+    except OSError as error:
+        raise GpuvirtError(f"no GPU server at {url}: {error.strerror or error}; start one there with `gpuvirt serve`") from None
+    try:
+        greeting = hs.Greeting.unpack(_receive(sock, hs.GREETING_SIZE))
+    except (OSError, EOFError, hs.HandshakeError):
+        sock.close()
+        raise GpuvirtError(f"what listens at {url} is not a gpuvirt server; check the port") from None
+    if not greeting.version_min <= hs.WIRE_VERSION <= greeting.version_max:
+        sock.close()
+        speaks = f"{greeting.version_min}" if greeting.version_min == greeting.version_max else f"{greeting.version_min} to {greeting.version_max}"
+        raise GpuvirtError(f"{url} speaks wire version {speaks} and this gpuvirt {hs.WIRE_VERSION}; install the same gpuvirt on both")
+    return sock, greeting
+
+
+def check_pool(address: PoolAddress) -> PoolStatus:
+    """Asks a server whether it would let this client in.
+
+    Raises:
+        GpuvirtError: it would not, and why, in one line that names the server.
+    """
+    sock, greeting = greet(address)
+    with sock:
+        token = find_token(address, bool(greeting.boot_id) and greeting.boot_id == own_boot_id())
+        nonce = secrets.token_bytes(hs.NONCE_SIZE)
+        hello = hs.Hello(nonce, kind=hs.HELLO_CHECK, token_id=token.id, pid=os.getpid(), program="gpuvirt", user=_user(), host=socket.gethostname())
+        try:
+            sock.sendall(hello.pack(token.secret, greeting.nonce))
+            raw = _receive(sock, hs.WELCOME_SIZE)
+            welcome = hs.Welcome.unpack(raw)
+        except (OSError, EOFError, hs.HandshakeError):
+            raise GpuvirtError(f"{address.url} broke off the handshake; its log may say why") from None
+    if welcome.status != hs.WELCOME_OK:
+        raise GpuvirtError(f"{address.url} refused: {welcome.text}")
+    if not hs.welcome_proved(raw, token.secret, nonce, greeting.nonce):
+        raise GpuvirtError(f"the server at {address.url} does not hold the token's secret itself; it is not the one the token came from")
+    return PoolStatus(address, greeting, token)
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
+
+
+def _receive(sock: socket.socket, size: int) -> bytes:
+    raw = b""
+    while len(raw) < size:
+        part = sock.recv(size - len(raw))
+        if not part:
+            raise EOFError
+        raw += part
+    return raw

@@ -1,0 +1,74 @@
+"""A worker without the library: it answers the daemon as the real one does and echoes what the client sends."""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import os
+import socket
+import struct
+import sys
+import threading
+from typing import Any
+
+from gpuvirt.server import messages
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--fd", type=int)
+    parser.add_argument("--backend")
+    parser.add_argument("--die", action="store_true", help="fail before being ready")
+    args = parser.parse_args()
+    daemon = socket.socket(fileno=args.fd)
+    if args.die:
+        messages.send(daemon, {"op": "failed", "text": "this worker was told to fail"})
+        sys.exit(1)
+    messages.send(daemon, {"op": "ready"})
+    received = messages.receive(daemon)
+    if received is None:
+        return
+    config, fds = received
+    client = socket.socket(fileno=fds[0])
+    ledger = fds[-1]
+    messages.send(daemon, {"op": "opened"})
+    channels: list[socket.socket] = []
+    threading.Thread(target=listen, args=(daemon, channels), daemon=True).start()
+    # 1000 bytes on the first granted device, as soft workers count them (native/backend/soft/ledger.h).
+    os.pwrite(ledger, struct.pack("<Q", 1000), 8 + 128 + 128 + 128 * config["slot"] + 8 * config["devices"][0])
+    used = 8 + 128 + 8 * config["devices"][0]
+    fcntl.flock(ledger, fcntl.LOCK_EX)
+    os.pwrite(ledger, struct.pack("<Q", struct.unpack("<Q", os.pread(ledger, 8, used))[0] + 1000), used)
+    fcntl.flock(ledger, fcntl.LOCK_UN)
+    while data := client.recv(4096):
+        if data == b"crash":
+            os.abort()
+        if data == b"channels":
+            data = str(len(channels)).encode()
+        if data == b"config":
+            data = repr(config).encode()
+        client.sendall(data)
+    messages.send(daemon, {"op": "ended", "code": 1, "text": "end of file"})
+
+
+def listen(daemon: socket.socket, channels: list[socket.socket]) -> None:
+    while received := messages.receive(daemon):
+        message, fds = received
+        if message["op"] == "channel":
+            channels.append(socket.socket(fileno=fds[0]))
+            channels[-1].sendall(b"channel")
+        else:
+            answer: dict[str, Any] = {
+                "op": "figures",
+                "id": message["id"],
+                "commands": 5,
+                "launches": 3,
+                "bytes_in": 1,
+                "bytes_out": 2,
+                "memory_used": 7,
+            }
+            messages.send(daemon, answer)
+
+
+if __name__ == "__main__":
+    main()
