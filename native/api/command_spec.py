@@ -1,0 +1,126 @@
+"""Loads commands.toml: what travels on the wire, as plain records for the emitters."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+
+WIDTHS = {"u32": 4, "i32": 4, "f32": 4, "u64": 8}
+C_TYPES = {"u32": "uint32_t", "i32": "int32_t", "f32": "float", "u64": "uint64_t"}
+
+
+class SpecError(Exception):
+    """The table says something that cannot be."""
+
+
+@dataclass(frozen=True)
+class Field:
+    """One field of a body. `offset` is where its scalar (for bytes and str: its u32 length) stands in the fixed part."""
+
+    name: str
+    type: str
+    count: int
+    offset: int
+
+    @property
+    def is_blob(self) -> bool:
+        return self.type in ("bytes", "str")
+
+    @property
+    def width(self) -> int:
+        return 4 if self.is_blob else WIDTHS[self.type] * self.count
+
+
+@dataclass(frozen=True)
+class Body:
+    """The fields of one struct on the wire: a fixed part of `fixed` bytes (a multiple of 8), then the data of the blobs in order, each padded to 8."""
+
+    name: str
+    fields: tuple[Field, ...]
+    fixed: int
+
+    @property
+    def blobs(self) -> tuple[Field, ...]:
+        return tuple(f for f in self.fields if f.is_blob)
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command of the client."""
+
+    name: str
+    number: int
+    sync: bool
+    body: Body
+    reply: Body
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Event:
+    """What a worker sends."""
+
+    name: str
+    number: int
+    body: Body
+
+
+@dataclass
+class CommandSpec:
+    commands: list[Command] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+
+
+def lay_out(struct: str, fields: dict[str, str]) -> Body:
+    """Places each field at its natural alignment, in the order of the table."""
+    placed = []
+    offset = 0
+    for name, text in fields.items():
+        match = re.fullmatch(r"(u32|i32|f32|u64|bytes|str)(?:\[(\d+)\])?", text)
+        if not match or (match[2] and match[1] in ("bytes", "str")):
+            raise SpecError(f"{struct}.{name}: no such field type: {text}")
+        count = int(match[2] or 1)
+        align = WIDTHS.get(match[1], 4)
+        offset = -(-offset // align) * align
+        item = Field(name, match[1], count, offset)
+        placed.append(item)
+        offset += item.width
+    return Body(struct, tuple(placed), -(-offset // 8) * 8)
+
+
+def load(path: Path) -> CommandSpec:
+    """Reads and checks the table: unknown keys, repeated numbers and a sync command without its reason are refused."""
+    table = tomllib.loads(path.read_text())
+    spec = CommandSpec()
+    for name, entry in table.pop("command").items():
+        unknown = entry.keys() - {"number", "class", "why", "fields", "reply"}
+        if unknown or entry["class"] not in ("sync", "async"):
+            raise SpecError(f"command.{name}: unknown key or class: {sorted(unknown) or entry['class']}")
+        sync = entry["class"] == "sync"
+        if sync != ("why" in entry) or (not sync and "reply" in entry):
+            raise SpecError(f"command.{name}: a sync command needs a why; an async one has neither a why nor a reply")
+        spec.commands.append(
+            Command(
+                name,
+                entry["number"],
+                sync,
+                lay_out(f"gv_cmd_{name}", entry["fields"]),
+                lay_out(f"gv_reply_{name}", entry.get("reply", {})),
+                entry.get("why", ""),
+            )
+        )
+    for name, entry in table.pop("event").items():
+        if unknown := entry.keys() - {"number", "fields"}:
+            raise SpecError(f"event.{name}: unknown key: {sorted(unknown)}")
+        spec.events.append(Event(name, entry["number"], lay_out(f"gv_evt_{name}", entry["fields"])))
+    if table:
+        raise SpecError(f"{path.name}: neither command nor event: {sorted(table)}")
+    numbers = [item.number for item in [*spec.commands, *spec.events]]
+    if len(set(numbers)) != len(numbers) or not all(0 < n < 65536 for n in numbers):
+        raise SpecError(f"{path.name}: numbers must be unique and fit 16 bits")
+    names = [item.name for item in [*spec.commands, *spec.events]]
+    if len(set(names)) != len(names):
+        raise SpecError(f"{path.name}: a command and an event share a name")
+    return spec
