@@ -44,7 +44,7 @@ class Verbs(click.Group):
             formatter.write_dl([(verb, line) for verb, (_, line) in VERBS.items()])
 
 
-@click.command(cls=Verbs, epilog="Example:  gpuvirt run --pool tcp://gpu-host:7070 -- python train.py")
+@click.command(cls=Verbs, epilog="\b\nExample:\n  gpuvirt run --pool tcp://gpu-host:7070 -- python train.py")
 @click.version_option(__version__, prog_name="gpuvirt")
 def cli() -> None:
     """GPUs the machine does not have, for unmodified CUDA programs.

@@ -4,54 +4,41 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import click
 
-from gpuvirt.cli.options import Address, Size
+from gpuvirt.cli.options import address, size
 
 LINKS = ("tcp", "shm")
 
 
-class Links(click.ParamType):
-    """Which links to offer: tcp, shm or both, with a comma."""
-
-    name = "links"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
-        if isinstance(value, tuple):
-            return value
-        names = tuple(dict.fromkeys(name.strip() for name in str(value).split(",")))
-        for name in names:
-            if name not in LINKS:
-                self.fail(f"{name!r} is not a link this version offers; choose from tcp, shm", param, ctx)
-        return names
+def links_offered(text: str) -> tuple[str, ...]:
+    """tcp, shm or both, with a comma between."""
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
+    for name in names:
+        if name not in LINKS:
+            raise click.BadParameter(f"{name!r} is not a link this version offers; choose from {', '.join(LINKS)}")
+    return names
 
 
-class Capability(click.ParamType):
-    """A compute capability: 13.0."""
-
-    name = "major.minor"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        match = re.fullmatch(r"(\d{1,2})\.(\d)", str(value))
-        if not match:
-            self.fail(f"{value!r} is not a compute capability such as 13.0", param, ctx)
-        return int(match[1]) * 10 + int(match[2])
+def compute_capability(text: str) -> int:
+    """13.0, as 130."""
+    match = re.fullmatch(r"(\d{1,2})\.(\d)", text)
+    if not match:
+        raise click.BadParameter(f"{text!r} is not a compute capability such as 13.0")
+    return int(match[1]) * 10 + int(match[2])
 
 
-@click.command(epilog="Examples:  gpuvirt serve --backend soft --gpus 2    gpuvirt serve --listen 0.0.0.0:7070")
-@click.option("--listen", type=Address(), default="127.0.0.1:7070", show_default=True, metavar="HOST:PORT", help="Where; port 0 takes a free one.")
+@click.command(epilog="\b\nExamples:\n  gpuvirt serve --backend soft --gpus 2\n  gpuvirt serve --listen 0.0.0.0:7070")
+@click.option("--listen", type=address, default="127.0.0.1:7070", show_default=True, metavar="HOST:PORT", help="Where; port 0 takes a free one.")
 @click.option("--backend", type=click.Choice(["auto", "cuda", "soft"]), default="auto", show_default=True, help="Real GPUs or software GPUs.")
 @click.option("--driver", type=click.Path(path_type=Path), help="cuda: the driver library, an absolute path.  [default: the system's]")
 @click.option("--gpus", type=click.IntRange(1, 16), help="How many GPUs.  [default: soft 1, cuda all]")
-@click.option("--gpu-memory", type=Size(), metavar="SIZE", help="soft: memory of one GPU.  [default: an equal share of half the RAM]")
-@click.option("--capability", type=Capability(), default=0, metavar="X.Y", help="soft: compute capability.  [default: 13.0]")
+@click.option("--gpu-memory", type=size, metavar="SIZE", help="soft: memory of one GPU.  [default: an equal share of half the RAM]")
+@click.option("--capability", type=compute_capability, metavar="X.Y", help="soft: compute capability.  [default: 13.0]")
 @click.option("--strict", is_flag=True, help="soft: imitate the real driver's legal nastiness, for tests.")
 @click.option("--grace", type=click.IntRange(0), default=0, show_default=True, help="Seconds to keep a lost client's session; only 0 so far.")
-@click.option("--link", "links", type=Links(), default="tcp,shm", show_default=True, help="Which links to offer.")
+@click.option("--link", "links", type=links_offered, default="tcp,shm", show_default=True, metavar="LINKS", help="Which links to offer.")
 @click.option("--name", help="What to call this server.  [default: the host's name]")
 @click.option("--ready-file", type=click.Path(path_type=Path, dir_okay=False), help="Write JSON with address, control port and pid there once ready.")
 @click.option("--test-drop-launches", is_flag=True, hidden=True)
@@ -62,7 +49,7 @@ def serve(
     driver: Path | None,
     gpus: int | None,
     gpu_memory: int | None,
-    capability: int,
+    capability: int | None,
     strict: bool,
     grace: int,
     links: tuple[str, ...],
@@ -97,7 +84,7 @@ def serve(
         driver=driver,
         gpus=gpus,
         gpu_memory=gpu_memory,
-        capability=capability,
+        capability=capability or 0,
         strict=strict,
         links=links,
         ready_file=ready_file,

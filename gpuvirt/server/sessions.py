@@ -171,13 +171,13 @@ class Sessions:
     # ---- what people see ------------------------------------------------------------------------------------------------
 
     def devices(self) -> list[dict[str, Any]]:
-        """One map a device: ordinal, name, memory, used (None where only the driver knows), sessions."""
+        """One map a device: ordinal, name, memory, memory_used (None where only the driver knows), sessions."""
         return [
             {
                 "ordinal": ordinal,
                 "name": device.name,
                 "memory": device.memory,
-                "used": self._ledger.used(ordinal) if self._ledger else None,
+                "memory_used": self._ledger.used(ordinal) if self._ledger else None,
                 "sessions": self._policy.load(ordinal),
             }
             for ordinal, device in enumerate(self._inventory.devices)
@@ -197,7 +197,7 @@ class Sessions:
                 "peer": s.peer,
                 "link": LINK_NAMES[s.hello.link],
                 "devices": [*s.grant.devices],
-                "worker": s.worker.pid,
+                "worker_pid": s.worker.pid,
                 "started": s.started,
                 **found,
                 **({"memory_used": self._ledger.slot_used(s.grant.slot)} if self._ledger else {}),

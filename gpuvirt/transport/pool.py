@@ -85,13 +85,13 @@ def own_boot_id() -> str:
         return ""
 
 
-def find_token(address: PoolAddress, same_host: bool) -> Token:
-    """The token for a server: GPUVIRT_TOKEN, or what this user's server on this host left.
+def find_token(address: PoolAddress, same_host: bool, text: str | None = None) -> Token:
+    """The token for a server: the one given, GPUVIRT_TOKEN, or what this user's server on this host left.
 
     Raises:
         GpuvirtError: there is none, or it is malformed.
     """
-    text = os.environ.get("GPUVIRT_TOKEN")
+    text = text or os.environ.get("GPUVIRT_TOKEN")
     if not text and same_host:
         text = paths.find_local_token(address.port)
     if not text:
@@ -124,15 +124,18 @@ def greet(address: PoolAddress) -> tuple[socket.socket, hs.Greeting]:
     return sock, greeting
 
 
-def check_pool(address: PoolAddress) -> PoolStatus:
+def check_pool(address: PoolAddress, token_text: str | None = None) -> PoolStatus:
     """Asks a server whether it would let this client in.
+
+    Args:
+        token_text: the token, None: see `find_token`.
 
     Raises:
         GpuvirtError: it would not, and why, in one line that names the server.
     """
     sock, greeting = greet(address)
     with sock:
-        token = find_token(address, bool(greeting.boot_id) and greeting.boot_id == own_boot_id())
+        token = find_token(address, bool(greeting.boot_id) and greeting.boot_id == own_boot_id(), token_text)
         nonce = secrets.token_bytes(hs.NONCE_SIZE)
         hello = hs.Hello(nonce, kind=hs.HELLO_CHECK, token_id=token.id, pid=os.getpid(), program="gpuvirt", user=_user(), host=socket.gethostname())
         try:

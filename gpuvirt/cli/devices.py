@@ -1,0 +1,33 @@
+"""`gpuvirt devices`: what a pool has."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from gpuvirt.cli.options import JSON, POOL
+
+
+@click.command(epilog="\b\nExample:\n  gpuvirt devices --pool tcp://gpu-host:7070")
+@POOL
+@JSON
+def devices(pool: str | None, as_json: bool) -> None:
+    """List a pool's GPUs, and how much of them is used."""
+    from gpuvirt.client.remote import devices as list_devices
+
+    found = list_devices(pool)
+    if as_json:
+        click.echo(json.dumps(found, indent=2))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    from gpuvirt.sizes import format_size
+
+    table = Table("GPU", "name", "server", "memory", "used", "sessions")
+    for device in found:
+        used = "?" if device["memory_used"] is None else format_size(device["memory_used"])
+        server = f"{device['server']} ({device['backend']})"
+        table.add_row(str(device["ordinal"]), device["name"], server, format_size(device["memory"]), used, str(device["sessions"]))
+    Console().print(table)

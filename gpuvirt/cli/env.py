@@ -1,0 +1,39 @@
+"""`gpuvirt env`: the variables, for a shell or another launcher."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from typing import Any
+
+import click
+
+from gpuvirt.cli.options import JSON, ProgramCommand, program_options
+
+
+@click.command(cls=ProgramCommand, epilog='\b\nExample:\n  eval "$(gpuvirt env --pool tcp://gpu-host:7070)"')
+@program_options
+@JSON
+def env(as_json: bool, **options: Any) -> None:
+    """Print every variable a program needs, as a shell would set it.
+
+    The pool is asked, because software GPUs need some more. A private local pool cannot be printed: nothing would keep it.
+    """
+    from gpuvirt.client.connect import named_pool
+    from gpuvirt.client.environment import variables
+    from gpuvirt.client.settings import resolve
+    from gpuvirt.transport.pool import check_pool
+
+    settings = resolve(options)
+    if settings.chosen_local:
+        raise click.UsageError("--local: a private local pool lives with its program; use `gpuvirt run --local`, or start one with `gpuvirt serve`")
+    wanted = variables(settings, check_pool(named_pool(settings), settings.token))
+    if as_json:
+        values = [{"name": v.name, "value": v.value, "prefix": v.prefix, "comment": v.comment} for v in wanted]
+        click.echo(json.dumps(values, indent=2))
+        return
+    for variable in wanted:
+        value = shlex.quote(variable.value)
+        if variable.prefix:
+            value += f'"${{{variable.name}:+:${variable.name}}}"'
+        click.echo(f"export {variable.name}={value}  # {variable.comment}")

@@ -1,0 +1,40 @@
+"""`gpuvirt ps`: who is at work on a pool."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import click
+
+from gpuvirt.cli.options import JSON, POOL
+
+
+@click.command(epilog="\b\nExample:\n  gpuvirt ps --pool tcp://gpu-host:7070")
+@POOL
+@JSON
+def ps(pool: str | None, as_json: bool) -> None:
+    """List the sessions at work on a pool."""
+    from gpuvirt.client.connect import named_pool
+    from gpuvirt.client.settings import resolve
+    from gpuvirt.transport.control import request
+    from gpuvirt.transport.pool import check_pool
+
+    settings = resolve({"pool": pool})
+    status = check_pool(named_pool(settings), settings.token)
+    found = request(status.address.host, status.greeting.control_port, status.token, "ps")["sessions"]
+    if as_json:
+        click.echo(json.dumps(found, indent=2))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    from gpuvirt.sizes import format_size
+
+    table = Table("session", "program", "pid", "user", "from", "GPUs", "link", "memory", "launches", "since")
+    for s in found:
+        memory = "?" if s.get("memory_used") is None else format_size(s["memory_used"])
+        gpus, since = ",".join(map(str, s["devices"])), f"{time.time() - s['started']:.0f} s"
+        user = f"{s['user']}@{s['host']}"
+        table.add_row(s["session"], s["program"], str(s["pid"]), user, s["peer"], gpus, s["link"], memory, str(s.get("launches", "?")), since)
+    Console().print(table)

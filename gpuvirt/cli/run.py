@@ -1,0 +1,53 @@
+"""`gpuvirt run`: a program with remote GPUs."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from gpuvirt.cli.options import ProgramCommand, program_options
+
+
+@click.command(
+    cls=ProgramCommand,
+    context_settings={"allow_interspersed_args": False},
+    epilog="\b\nExamples:\n  gpuvirt run -- python train.py\n  gpuvirt run --pool tcp://gpu-host:7070 --gpus 2 --stats=stats.json -- ./simulate 1000",
+)
+@program_options
+@click.option("-v", "--verbose", count=True, help="Say on stderr what is set for the program.")
+@click.argument("command", nargs=-1, required=True, metavar="CMD...", type=click.UNPROCESSED)
+def run(command: tuple[str, ...], verbose: int, **options: Any) -> None:
+    """Run a program with remote GPUs.
+
+    Without a pool (--pool, GPUVIRT_POOL, configuration file) a private one is started on this machine and ended with the program.
+
+    Exits with the program's code (128 and the number for a signal); 125 when gpuvirt itself failed, 126 or 127 when the program could not be
+    executed or was not found. Nothing of gpuvirt's goes to stdout.
+    """
+    from gpuvirt.client.connect import connected
+    from gpuvirt.client.environment import apply, variables
+    from gpuvirt.client.launcher import NotStarted, launch
+    from gpuvirt.client.settings import resolve
+
+    settings = resolve(options)
+    try:
+        with connected(settings, verbose > 1) as found:
+            status = found.status
+            if found.private and not settings.chosen_local:
+                kind = "software " if status.software else ""
+                plural = "s" if settings.gpus > 1 else ""
+                click.echo(
+                    f"gpuvirt: no pool is set; using a private local pool of {settings.gpus} {kind}GPU{plural} at {status.address.url}", err=True
+                )
+            wanted = variables(found.settings, status)
+            if verbose:
+                for variable in wanted:
+                    value = "..." if variable.name == "GPUVIRT_TOKEN" else variable.value
+                    click.echo(f"gpuvirt: {variable.name}={value}  ({variable.comment})", err=True)
+            code = launch(command, apply(wanted))
+    except NotStarted as error:
+        click.echo(f"gpuvirt: {error}", err=True)
+        code = error.code
+    sys.exit(code)

@@ -1,0 +1,153 @@
+"""The checks of `gpuvirt doctor`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gpuvirt import paths
+from gpuvirt.client.settings import Settings, resolve
+from gpuvirt.errors import GpuvirtError
+from gpuvirt.sizes import format_size
+from gpuvirt.transport.control import request
+from gpuvirt.transport.handshake import WIRE_VERSION
+from gpuvirt.transport.pool import PoolAddress, PoolStatus, check_pool, greet
+
+OK, WARN, FAIL = "ok", "warn", "fail"
+SHM_NEEDED = 64 << 20  # rings of one session, with room
+
+
+@dataclass(frozen=True)
+class Result:
+    """One line: what was looked at, how it is, and what to do about it."""
+
+    name: str
+    status: str
+    text: str
+    remedy: str = ""
+
+
+def run_checks(pool: str | None) -> list[Result]:
+    """All checks, in an order in which the first failure explains the later ones."""
+    results = [*_libraries(), _compiler(), _shared_memory(), *_places()]
+    try:
+        settings = resolve({"pool": pool})
+    except GpuvirtError as error:
+        return [*results, Result("settings", FAIL, str(error))]
+    return [*results, *_pool(settings)]
+
+
+def _libraries() -> Iterator[Result]:
+    for name in (paths.CUDA, paths.NVML, paths.WORKER):
+        try:
+            path = paths.library(name)
+        except GpuvirtError as error:
+            yield Result(name, FAIL, *_split(error))
+            continue
+        # In a process of its own: a driver that is loaded here would stay, and one that crashes would take the doctor with it.
+        code = "import ctypes, os, sys; ctypes.CDLL(sys.argv[1], mode=os.RTLD_NOW)"
+        done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=False)
+        if done.returncode:
+            why = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+            yield Result(name, FAIL, f"{path} does not load: {why}", "build it anew: make setup")
+        else:
+            yield Result(name, OK, str(path))
+
+
+def _compiler() -> Result:
+    name = "software GPU's compiler"
+    done = subprocess.run([sys.executable, "-P", "-c", "import gpuvirt.soft.ctypes_bridge"], capture_output=True, text=True, check=False)
+    if done.returncode:
+        why = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        return Result(name, FAIL, f"cannot be imported: {why}", "install gpuvirt's requirements: make setup (in a clone) or pip install gpuvirt")
+    return Result(name, OK, "importable")
+
+
+def _shared_memory() -> Result:
+    # The rings are memfds, which /dev/shm's limit does not bind; but a tiny /dev/shm is how a container says that shared memory is scarce.
+    try:
+        free = shutil.disk_usage("/dev/shm").free
+        os.close(os.memfd_create("gpuvirt-doctor", os.MFD_CLOEXEC))
+    except OSError as error:
+        return Result("shared memory", WARN, f"cannot be had: {error.strerror}", "use --link tcp")
+    if free < SHM_NEEDED:
+        return Result("shared memory", WARN, f"/dev/shm has {format_size(free)} free", "in a container: --shm-size=1g; or use --link tcp")
+    return Result("shared memory", OK, f"memfd works, /dev/shm has {format_size(free)} free")
+
+
+def _places() -> Iterator[Result]:
+    for folder in paths.runtime_dirs()[:1]:
+        try:
+            paths.private_dir(folder)
+        except (GpuvirtError, OSError) as error:
+            yield Result("runtime folder", WARN, str(error), "servers and clients of yours on this host will need a token and use tcp")
+        else:
+            yield Result("runtime folder", OK, str(folder))
+
+
+def _pool(settings: Settings) -> Iterator[Result]:
+    if settings.pool is None:
+        yield _port(PoolAddress("127.0.0.1", 7070))
+        yield Result("pool", WARN, "none is set, so `gpuvirt run` starts a private local one", "name one with --pool or GPUVIRT_POOL")
+        return
+    try:
+        sock, greeting = greet(settings.pool)
+    except GpuvirtError as error:
+        yield Result("pool", FAIL, *_split(error))
+        return
+    sock.close()
+    yield Result("pool", OK, f"{settings.pool.url} answers, it calls itself {greeting.server_name}")
+    yield Result("wire version", OK, f"{WIRE_VERSION} on both sides")
+    try:
+        status = check_pool(settings.pool, settings.token)
+    except GpuvirtError as error:
+        yield Result("token", FAIL, *_split(error))
+        return
+    yield Result("token", OK, "accepted, and the server proved that it knows it too")
+    yield _control(status)
+    yield _link(status, settings)
+
+
+def _port(address: PoolAddress) -> Result:
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind((address.host, address.port))
+        except OSError as error:
+            text = f"{address.port} is taken: {error.strerror}"
+            return Result("port", WARN, text, f"serve on another one with --listen, or use what runs there: --pool {address.url}")
+    return Result("port", OK, f"{address.port} is free for `gpuvirt serve`")
+
+
+def _control(status: PoolStatus) -> Result:
+    port = status.greeting.control_port
+    try:
+        info = request(status.address.host, port, status.token, "info")
+    except GpuvirtError as error:
+        return Result("control channel", FAIL, str(error), f"open port {port} of {status.address.host}")
+    from gpuvirt import __version__
+
+    text = f"port {port}, {info['backend']} backend, gpuvirt {info['version']}"
+    if info["version"] != __version__:
+        return Result("control channel", WARN, f"{text}, and this is {__version__}", "install the same version on both")
+    return Result("control channel", OK, text)
+
+
+def _link(status: PoolStatus, settings: Settings) -> Result:
+    link, why = status.auto_link()
+    if settings.link not in ("auto", link):
+        if settings.link == "shm":
+            return Result("link", FAIL, f"shm is set, and only tcp is possible: {why}", "use --link auto")
+        return Result("link", OK, f"{settings.link} is set; auto would take {link}: {why}")
+    return Result("link", OK, f"auto takes {link}: {why}")
+
+
+def _split(error: GpuvirtError) -> tuple[str, str]:
+    """What happened, and the remedy behind the semicolon."""
+    text, _, remedy = str(error).partition("; ")
+    return text, remedy

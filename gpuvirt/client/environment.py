@@ -1,0 +1,78 @@
+"""The variables that put a program on remote GPUs. `gpuvirt run` sets them, `gpuvirt env` prints them; nothing else is needed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gpuvirt import paths
+from gpuvirt.client.settings import Settings
+from gpuvirt.errors import GpuvirtError
+from gpuvirt.transport.pool import PoolStatus
+
+# What programs need to know of a software GPU, whose compute capability (13.0) no compiler has machine code for.
+SOFTWARE = {
+    "CUPY_COMPILE_WITH_PTX": ("1", "CuPy would make machine code; a software GPU runs PTX"),
+    "NUMBA_FORCE_CUDA_CC": ("12.1", "Numba does not know compute capability 13.0"),
+}
+
+
+@dataclass(frozen=True)
+class Variable:
+    """One variable. prefix: `value` goes in front of what the variable holds already, with a colon between."""
+
+    name: str
+    value: str
+    comment: str
+    prefix: bool = False
+
+    def merged(self, old: str | None) -> str:
+        """The variable's value where it was `old` before."""
+        if not self.prefix or not old:
+            return self.value
+        mine = self.value.split(":")
+        return ":".join([*mine, *(part for part in old.replace(" ", ":").split(":") if part and part not in mine)])
+
+
+def variables(settings: Settings, status: PoolStatus) -> list[Variable]:
+    """Everything a program needs to use this pool with these settings.
+
+    Raises:
+        GpuvirtError: the libraries are not built, or lie at a path that LD_PRELOAD cannot hold.
+    """
+    cuda, nvml = paths.library(paths.CUDA), paths.library(paths.NVML)
+    link_dir = paths.unversioned_dir()
+    if set(str(cuda.parent)) & set(": "):
+        raise GpuvirtError(
+            f"LD_PRELOAD cannot hold the path {cuda.parent} (a space or a colon in it); install gpuvirt elsewhere or set GPUVIRT_LIB_DIR"
+        )
+    folders = dict.fromkeys([str(cuda.parent), str(link_dir)])
+    found = [
+        Variable("LD_PRELOAD", f"{cuda}:{nvml}", "the CUDA driver and NVML, for whatever loads them", prefix=True),
+        Variable("LD_LIBRARY_PATH", ":".join(folders), "for programs and compilers that look for libcuda.so themselves", prefix=True),
+        Variable("GPUVIRT_POOL", status.address.url, "the server"),
+        Variable("GPUVIRT_LINK", settings.link, "how to reach it: auto, shm, tcp"),
+        Variable("GPUVIRT_GPUS", str(settings.gpus), "how many GPUs"),
+    ]
+    if settings.memory is not None:
+        found.append(Variable("GPUVIRT_MEMORY", str(settings.memory), "bytes per GPU"))
+    if settings.no_wait:
+        found.append(Variable("GPUVIRT_NO_WAIT", "1", "fail at once when there are not enough GPUs"))
+    if settings.stats:
+        found.append(Variable("GPUVIRT_STATS", settings.stats, "where to write the figures at exit; - is stderr"))
+    if settings.token:
+        found.append(Variable("GPUVIRT_TOKEN", settings.token, "a secret"))
+    if status.software:
+        found += [Variable(name, value, comment) for name, (value, comment) in SOFTWARE.items()]
+    return found
+
+
+def apply(found: list[Variable], environment: Mapping[str, str] | None = None) -> dict[str, str]:
+    """An environment with the variables in it. What a user set for another tool (`SOFTWARE`) stays as it is."""
+    env = dict(os.environ if environment is None else environment)
+    for variable in found:
+        if variable.name in SOFTWARE and variable.name in env:
+            continue
+        env[variable.name] = variable.merged(env.get(variable.name))
+    return env

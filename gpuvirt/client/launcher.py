@@ -1,0 +1,55 @@
+"""Runs a program as a child: its terminal, its signals, its exit code are as if we were not there."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import signal
+from collections.abc import Mapping, Sequence
+
+from gpuvirt.errors import GpuvirtError
+
+NOT_FOUND = 127
+NOT_EXECUTABLE = 126
+
+# Passed on when somebody sends them to us alone. What the terminal sends goes to the whole process group, and so to the program too.
+FORWARDED = {signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGCONT}
+
+
+class NotStarted(GpuvirtError):
+    """The program could not be started; `code` is what a shell would exit with."""
+
+    def __init__(self, text: str, code: int) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+def launch(command: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Runs the program to its end and returns the exit code a shell would show: its own, or 128 and the signal's number.
+
+    Raises:
+        NotStarted: there is no such program, or it cannot be executed.
+    """
+    watched = FORWARDED | {signal.SIGCHLD}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
+    try:
+        # Python ignores these two, and an ignored signal stays ignored over exec.
+        pid = os.posix_spawnp(command[0], list(command), environment, setsigmask=before, setsigdef=[signal.SIGPIPE, signal.SIGXFSZ])
+    except OSError as error:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if error.errno == errno.ENOENT:
+            raise NotStarted(f"{command[0]}: no such program", NOT_FOUND) from None
+        raise NotStarted(f"{command[0]} cannot be executed: {error.strerror}", NOT_EXECUTABLE) from None
+    try:
+        while True:
+            info = signal.sigwaitinfo(watched)
+            if info.si_signo == signal.SIGCHLD:
+                done, status = os.waitpid(pid, os.WNOHANG)
+                if done:
+                    return os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
+            elif info.si_code <= 0:  # sent by a process; the terminal's come from the kernel
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, info.si_signo)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

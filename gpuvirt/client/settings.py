@@ -1,0 +1,153 @@
+"""What a program is to be run with: options beat the environment (GPUVIRT_<NAME>), the environment beats ~/.config/gpuvirt/config.toml."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpuvirt import paths
+from gpuvirt.errors import GpuvirtError
+from gpuvirt.sizes import parse_size
+from gpuvirt.transport.pool import PoolAddress, parse_pool
+
+LINKS = ("auto", "shm", "tcp")
+# Part of the grammar, but not of this version. Ignoring them would be a lie about what the program gets.
+LATER = ("compute", "idle", "for")
+MAX_GPUS = 16
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Resolved settings.
+
+    Attributes:
+        pool: the server; None means a private local pool.
+        chosen_local: that was asked for, and is not just because no pool is set.
+        memory: bytes per GPU, None: what there is.
+        stats: None: none; "-": one line on stderr; else the file to write.
+        token: text of the token, None: find one.
+    """
+
+    pool: PoolAddress | None = None
+    chosen_local: bool = False
+    gpus: int = 1
+    memory: int | None = None
+    link: str = "auto"
+    no_wait: bool = False
+    stats: str | None = None
+    token: str | None = None
+
+
+def parse_link(text: str) -> str:
+    """Checks a link's text.
+
+    Raises:
+        ValueError: this version has no such link.
+    """
+    if text in LINKS:
+        return text
+    head = text.partition("(")[0]
+    if head in ("verbs", "delay", "tcp", "shm"):
+        raise ValueError(f"the link {text} is not in this version; choose from {', '.join(LINKS)}")
+    raise ValueError(f"{text!r} is not a link; choose from {', '.join(LINKS)}")
+
+
+def parse_gpus(value: Any) -> int:
+    """Checks a number of GPUs.
+
+    Raises:
+        ValueError: it is none.
+    """
+    number = value if isinstance(value, int) and not isinstance(value, bool) else int(value) if str(value).isdecimal() else 0
+    if not 1 <= number <= MAX_GPUS:
+        raise ValueError(f"{value!r} is not a number of GPUs (1 to {MAX_GPUS})")
+    return number
+
+
+def _parse_bool(value: Any) -> bool:
+    text = str(value).lower()
+    if text in ("1", "true", "yes", "on"):
+        return True
+    if text in ("0", "false", "no", "off", ""):
+        return False
+    raise ValueError(f"{value!r} is neither yes nor no")
+
+
+def _parse_stats(value: Any) -> str | None:
+    if isinstance(value, bool) or str(value).lower() in ("1", "true", "0", "false", "", "-"):
+        return "-" if value == "-" or _parse_bool(value) else None
+    return os.path.abspath(os.path.expanduser(str(value)))
+
+
+def _parse_memory(value: Any) -> int:
+    return value if isinstance(value, int) and value > 0 else parse_size(str(value))
+
+
+_PARSERS: dict[str, Callable[[Any], Any]] = {
+    "pool": lambda value: parse_pool(str(value)),
+    "local": _parse_bool,
+    "gpus": parse_gpus,
+    "memory": _parse_memory,
+    "link": lambda value: parse_link(str(value)),
+    "no_wait": _parse_bool,
+    "stats": _parse_stats,
+    "token": lambda value: str(value),
+}
+
+
+def resolve(options: Mapping[str, Any], environment: Mapping[str, str] | None = None, file: Path | None = None) -> Settings:
+    """Brings the three layers together.
+
+    Args:
+        options: what was given on the command line or in a call, by the names of `Settings` and ``local``; None means not given.
+
+    Raises:
+        GpuvirtError: the environment or the file holds something unusable; the text names it.
+    """
+    layers = [
+        {name: (value, f"--{name.replace('_', '-')}") for name, value in options.items() if value is not None},
+        _from_environment(os.environ if environment is None else environment),
+        _from_file(file or paths.config_file()),
+    ]
+    found: dict[str, Any] = {}
+    for layer in layers:
+        here: dict[str, Any] = {}
+        for name, (value, source) in layer.items():
+            if name in LATER:
+                raise GpuvirtError(f"{source} is not in this version; take it away")
+            if name not in _PARSERS:
+                raise GpuvirtError(f"{source} is not a setting; see `gpuvirt run --help`")
+            try:
+                here[name] = _PARSERS[name](value)
+            except (ValueError, GpuvirtError) as error:
+                raise GpuvirtError(f"{source}: {error}") from None
+        if here.get("local") and "pool" in here:
+            raise GpuvirtError(f"{layer['pool'][1]} and {layer['local'][1]} contradict each other; give one of them")
+        if "pool" in here or here.get("local"):  # a pool and --local are one setting: the higher layer decides it whole
+            here.setdefault("local", False)
+            here.setdefault("pool", None)
+        else:
+            here.pop("local", None)
+        for name, value in here.items():
+            found.setdefault(name, value)
+    local = bool(found.pop("local", False))
+    return Settings(chosen_local=local, **found)
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, tuple[Any, str]]:
+    names = [*_PARSERS, *LATER]
+    return {name: (value, variable) for name in names if (value := environment.get(variable := f"GPUVIRT_{name.upper()}"))}
+
+
+def _from_file(file: Path) -> dict[str, tuple[Any, str]]:
+    try:
+        content = tomllib.loads(file.read_text())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise GpuvirtError(f"{file} cannot be read: {error}") from None
+    return {name.replace("-", "_"): (value, f"{name} in {file}") for name, value in content.items()}
