@@ -1,35 +1,88 @@
 """Writes everything that follows from the headers and the tables: see README.md.
 
 python native/api/generate.py --headers DIR13 --headers DIR12 --nvml DIR --out BUILDDIR
+python native/api/generate.py --coverage docs/COVERAGE.md [--check]
 """
 
 from __future__ import annotations
 
 import argparse
+import subprocess
 import sys
 from pathlib import Path
 
 import command_spec
 import emit_client
 import emit_commands
+import emit_coverage
 import emit_dispatch
+import emit_impl
+import emit_nvml
+import emit_proc_address
+import emit_stubs
+import function_spec
+import headers
 from writing import write
 
 HERE = Path(__file__).resolve().parent
 
 
+def installed_headers() -> list[Path]:
+    """Where the wheels of this Python put the headers: CUDA 13, CUDA 12, NVML."""
+    finder = HERE.parents[1] / "tools" / "find_headers.py"
+    done = subprocess.run([sys.executable, str(finder)], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise SystemExit(done.stderr)
+    return [Path(part) for part in done.stdout.strip().split(";")]
+
+
+def generate(folders: list[Path], nvml: Path, out: Path) -> None:
+    """Writes all generated sources into `out`."""
+    api = headers.read(folders)
+    functions = function_spec.load(HERE / "functions", api)
+    commands = command_spec.load(HERE / "commands.toml")
+    files = {
+        "gv_commands.h": emit_commands.header(commands),
+        "gv_commands.c": emit_commands.source(commands),
+        "gv_client.h": emit_client.header(commands),
+        "gv_dispatch.h": emit_dispatch.header(commands),
+        "gv_dispatch.c": emit_dispatch.source(commands),
+        "gv_impl.h": emit_impl.header(functions),
+        "gv_symbols.h": emit_stubs.header(functions),
+        "gv_stubs.c": emit_stubs.source(functions, api),
+        "gv_proc_table.c": emit_proc_address.source(functions, api),
+        "gv_errors.c": emit_proc_address.errors(api),
+        "gv_nvml_stubs.c": emit_nvml.source(nvml),
+    }
+    for name, text in files.items():
+        write(out / name, text)
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--headers", action="append", default=[], type=Path, help="a folder with cuda.h and cudaTypedefs.h, newest first")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--headers", action="append", type=Path, help="a folder with cuda.h and cudaTypedefs.h, newest first (default: those of the installed wheels)")
     parser.add_argument("--nvml", type=Path, help="a folder with nvml.h")
     parser.add_argument("--out", type=Path, help="where the generated files go")
+    parser.add_argument("--coverage", type=Path, help="the page to write")
+    parser.add_argument("--check", action="store_true", help="with --coverage: change nothing, exit 1 when the page is not what the tables say")
     args = parser.parse_args()
-    commands = command_spec.load(HERE / "commands.toml")
-    write(args.out / "gv_commands.h", emit_commands.header(commands))
-    write(args.out / "gv_commands.c", emit_commands.source(commands))
-    write(args.out / "gv_client.h", emit_client.header(commands))
-    write(args.out / "gv_dispatch.h", emit_dispatch.header(commands))
-    write(args.out / "gv_dispatch.c", emit_dispatch.source(commands))
+    if not args.headers or not args.nvml:
+        *folders, nvml = installed_headers()
+        args.headers, args.nvml = args.headers or folders, args.nvml or nvml
+    try:
+        if args.out:
+            generate(args.headers, args.nvml, args.out)
+        if args.coverage:
+            api = headers.read(args.headers)
+            page = emit_coverage.page(function_spec.load(HERE / "functions", api), api)
+            if not args.check:
+                write(args.coverage, page)
+            elif not args.coverage.exists() or args.coverage.read_text() != page:
+                print(f"{args.coverage} is not what the tables say: make coverage", file=sys.stderr)
+                return 1
+    except (function_spec.SpecError, command_spec.SpecError) as error:
+        print(error, file=sys.stderr)
+        return 1
     return 0
 
 

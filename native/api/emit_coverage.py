@@ -1,0 +1,46 @@
+"""docs/COVERAGE.md: which functions of the driver API are supported, and how."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from emit_proc_address import versions
+from function_spec import Function
+from headers import Api
+
+INTRO = """\
+# Coverage of the CUDA driver API
+
+Generated from `native/api/functions` by `make coverage`; do not edit.
+
+Every function that NVIDIA's headers declare (up to CUDA {major}.{minor}) is exported and found by `cuGetProcAddress`. What is not supported returns
+`CUDA_ERROR_NOT_SUPPORTED` and says so once on stderr. *local*: answered in the program's process. *async*: sent to the server, not awaited. *sync*: awaited.
+*Versions* are the CUDA versions under which `cuGetProcAddress` gives a new form of the function; a server with an older driver gives only the older ones.
+
+"""
+
+
+def cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def page(functions: list[Function], api: Api) -> str:
+    known = versions(functions, api)
+    out = [INTRO.format(major=api.version // 1000, minor=api.version % 1000 // 10)]
+    counts = Counter(f.kind for f in functions)
+    supported = sum(n for kind, n in counts.items() if kind != "unsupported")
+    symbols = sum(len(f.symbols) for f in functions)
+    out.append("| functions | supported | local | async | sync | not supported | exported symbols |\n|--:|--:|--:|--:|--:|--:|--:|\n")
+    out.append(f"| {len(functions)} | {supported} | {counts['local']} | {counts['async']} | {counts['sync']} | {counts['unsupported']} | {symbols} |\n")
+    for title in dict.fromkeys(f.title for f in functions if f.supported):
+        out.append(f"\n## {title}\n\n| function | class | versions | remarks |\n|---|---|---|---|\n")
+        for f in functions:
+            if f.title == title:
+                numbers = ", ".join(dict.fromkeys(f"{n // 1000}.{n % 1000 // 10}" for n, _ in known[f.base]))
+                remarks = "; ".join(x for x in (f.reason, f.note, "slow" if f.slow else "") if x)
+                out.append(f"| `{f.base}` | {f.kind} | {numbers} | {cell(remarks)} |\n")
+    out.append("\n## Not supported\n\n| reason | functions |\n|---|---|\n")
+    for reason in dict.fromkeys(f.reason for f in functions if not f.supported):
+        names = [f"`{f.base}`" for f in functions if not f.supported and f.reason == reason]
+        out.append(f"| {cell(reason)} | {' '.join(names)} |\n")
+    return "".join(out)

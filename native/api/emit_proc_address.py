@@ -1,0 +1,61 @@
+"""The tables behind cuGetProcAddress, and CUresult's names and texts."""
+
+from __future__ import annotations
+
+import re
+
+from function_spec import Function, SpecError
+from headers import Api, Result, Symbol
+from writing import BANNER, c_string
+
+
+def versions(functions: list[Function], api: Api) -> dict[str, list[tuple[int, Symbol]]]:
+    """Base name -> (first CUDA version, symbol). The k-th version of a name is the k-th of its symbols, and the headers' two accounts of its type must agree."""
+    found: dict[str, list[tuple[int, Symbol]]] = {}
+    for f in functions:
+        rows: list[tuple[int, Symbol]] = []
+        for stream in ("", "_ptsz", "_ptds"):
+            symbols = sorted((s for s in f.symbols if s.stream == stream), key=lambda s: s.revision)
+            numbers = sorted(v for base, v, kind in api.versions if base == f.base and kind == stream)
+            if len(symbols) != len(numbers):
+                raise SpecError(f"{f.base}{stream}: {[s.name for s in symbols]} are the symbols of versions {numbers}")
+            for number, symbol in zip(numbers, symbols, strict=True):
+                if len(api.versions[f.base, number, stream]) != len(symbol.parameters):
+                    raise SpecError(f"{symbol.name}: version {number} takes other arguments")
+                rows.append((number, symbol))
+        # Of two with one version the per-thread one comes last, so that the last fitting row is the answer.
+        found[f.base] = sorted(rows, key=lambda row: (row[0], row[1].stream))
+    return found
+
+
+def source(functions: list[Function], api: Api) -> str:
+    table = versions(functions, api)
+    out = [BANNER, '#include "proc_address.h"\n\n']
+    out += [f'extern CUresult stub_{s.name}(void) __asm__("{s.name}");\n' for _, rows in sorted(table.items()) for _, s in rows]
+    out.append("\nconst struct proc_version proc_versions[] = {\n")
+    names, at = [], 0
+    for base, rows in sorted(table.items()):
+        names.append(f"    {{{c_string(base)}, {at}, {len(rows)}}},\n")
+        at += len(rows)
+        out += [f"    {{{number}, {1 if s.stream else 0}, (void *)stub_{s.name}}},\n" for number, s in rows]
+    out += ["};\n\nconst struct proc_name proc_names[] = {\n", *names, "};\n"]
+    out.append(f"const unsigned proc_names_count = {len(names)};\nconst int proc_newest_version = {api.version};\n")
+    return "".join(out)
+
+
+def sentence(result: Result) -> str:
+    """A message out of a comment: without the words that only a manual needs."""
+    text = re.sub(r"^This (error )?(indicate[sd]|indiciates|signifies|means)( that)? ", "", result.text)
+    text = re.sub(r"^The API call failed because it was unable", "unable", text)
+    if result.name == text:
+        text = result.name.removeprefix("CUDA_ERROR_").replace("_", " ").lower()
+    if len(text) > 160:
+        text = text[:160].rsplit(" ", 1)[0] + " ..."
+    if result.value == 0:
+        text = "no error"
+    return text[:1].lower() + text[1:] if text[1:2].islower() else text
+
+
+def errors(api: Api) -> str:
+    rows = [f"    {{{r.value}, {c_string(r.name)}, {c_string(sentence(r))}}},\n" for r in sorted(api.results, key=lambda r: r.value)]
+    return "".join([BANNER, '#include "error.h"\n\nconst struct error_row error_rows[] = {\n', *rows, "};\n", f"const unsigned error_rows_count = {len(rows)};\n"])

@@ -1,0 +1,139 @@
+"""The exported functions: each passes the gate of entry.h and calls its implementation, or says that it is not supported."""
+
+from __future__ import annotations
+
+import re
+
+from function_spec import Function
+from headers import Api, Parameter, Symbol
+from writing import BANNER, c_string
+
+HEADER = """\
+#ifndef GV_SYMBOLS_H
+#define GV_SYMBOLS_H
+
+/* Every symbol that libcuda.so.1 exports, in the order of entry_symbols. */
+enum gv_symbol {
+"""
+
+SOURCE = """\
+#include "entry.h"
+#include "gv_impl.h"
+#include "gv_symbols.h"
+
+/* Stubs have names of their own in C and the driver's names for the linker: cuda.h declares the oldest ones with 32-bit addresses, and here all take today's types. */
+#define STUB(name) __attribute__((visibility("default"))) CUresult stub_##name
+
+"""
+
+
+def symbols_of(functions: list[Function]) -> list[tuple[Function, Symbol]]:
+    return [(f, s) for f in functions for s in f.symbols]
+
+
+def header(functions: list[Function]) -> str:
+    lines = [f"    GV_SYMBOL_{s.name},\n" for _, s in symbols_of(functions)]
+    return "".join([BANNER, HEADER, *lines, "    GV_SYMBOLS,\n};\n\n#endif\n"])
+
+
+def flags(f: Function) -> str:
+    """What the gate lets through: see entry.h."""
+    found = []
+    if not f.before_init:
+        found.append("ENTRY_NEEDS_INIT")
+    if f.kind in ("async", "sync") and f.base != "cuInit":
+        found.append("ENTRY_NEEDS_SERVER")
+    if f.after_fork:
+        found.append("ENTRY_AFTER_FORK")
+    return " | ".join(found) or "0"
+
+
+def word(p: Parameter) -> str:
+    """An argument as the 64 bits that the trace keeps."""
+    return f"(uint64_t)(uintptr_t){p.name}" if p.type.endswith("*") or not p.type.startswith("unsigned") else f"(uint64_t){p.name}"
+
+
+def stub(f: Function, symbol: Symbol) -> str:
+    parameters = f.parameters(symbol)
+    declaration = ", ".join(p.declaration for p in parameters) or "void"
+    out = [f'STUB({symbol.name})({declaration}) __asm__("{symbol.name}");\n']
+    out.append(f"STUB({symbol.name})({declaration}) {{\n")
+    out.append(f"    int gate = entry_gate(GV_SYMBOL_{symbol.name}, {flags(f)});\n")
+    out.append("    if (__builtin_expect(gate > 0, 0)) return (CUresult)gate;\n")
+    after = ""
+    if symbol.stream:
+        setup, after = per_thread(parameters)
+        out.append(setup)
+    call = f"{f.implementation(symbol)}({', '.join(p.name for p in parameters)})"
+    words = ", ".join(word(p) for p in parameters) or "0"
+    if after:
+        out.append("    CUresult result;\n    if (__builtin_expect(gate < 0, 0)) {\n")
+        out.append(f"        struct entry_call traced = {{.symbol = GV_SYMBOL_{symbol.name}, .args = {{{words}}}}};\n")
+        out.append(f"        entry_trace_begin(&traced);\n        result = entry_trace_end(&traced, {call});\n    }} else {{\n        result = {call};\n    }}\n")
+        out.append(f"{after}    return result;\n}}\n\n")
+    else:
+        out.append("    if (__builtin_expect(gate < 0, 0)) {\n")
+        out.append(f"        struct entry_call traced = {{.symbol = GV_SYMBOL_{symbol.name}, .args = {{{words}}}}};\n")
+        out.append(f"        entry_trace_begin(&traced);\n        return entry_trace_end(&traced, {call});\n    }}\n")
+        out.append(f"    return {call};\n}}\n\n")
+    return "".join(out)
+
+
+def per_thread(parameters: tuple[Parameter, ...]) -> tuple[str, str]:
+    """What a per-thread variant does before and after the call: its default stream is the calling thread's own."""
+    for p in parameters:
+        if p.type == "CUstream":
+            return f"    if (!{p.name}) {p.name} = CU_STREAM_PER_THREAD;\n", ""
+        if p.type == "const CUlaunchConfig *":
+            copy = "    CUlaunchConfig per_thread;\n"
+            copy += f"    if ({p.name} && !{p.name}->hStream) {{\n        per_thread = *{p.name};\n        per_thread.hStream = CU_STREAM_PER_THREAD;\n"
+            return copy + f"        {p.name} = &per_thread;\n    }}\n", ""
+    before = "    CUstream outer = shim_default_stream;\n    shim_default_stream = CU_STREAM_PER_THREAD;\n"
+    return before, "    shim_default_stream = outer;\n"
+
+
+def unsupported(symbol: Symbol) -> str:
+    """Takes any arguments, looks at none."""
+    return (
+        f'STUB({symbol.name})(void) __asm__("{symbol.name}");\n'
+        f"STUB({symbol.name})(void) {{\n    return entry_unsupported(GV_SYMBOL_{symbol.name});\n}}\n\n"
+    )
+
+
+def trace_role(f: Function, p: Parameter, api: Api) -> str:
+    """How the trace prints an argument: {"name", how, what it points to}."""
+    role = f.role(p)
+    pointed = re.sub(r"^const |\s*\*(const)?$", "", p.type)
+    kind = api.scalars.get(pointed if p.type.endswith("*") else p.type, "")
+    if p.type.endswith("*") and pointed.endswith("*"):
+        kind = "pointer"
+    how = "HEX"
+    if role == "string":
+        how = "STRING"
+    elif role.startswith("text["):
+        how = "TEXT"
+    elif role == "in" and not p.type.endswith("*"):
+        how = {"i": "SIGNED", "u": "UNSIGNED"}.get(kind[:1], "HEX")
+    elif role in ("out", "inout", "new", "out address", "new address") and p.type.endswith("*"):
+        how = {"pointer": "OUT_HEX", "i4": "OUT_I32", "u4": "OUT_U32", "u8": "OUT_U64", "i8": "OUT_U64", "f4": "OUT_FLOAT"}.get(kind, "HEX")
+        if how == "OUT_U64" and role != "out":
+            how = "OUT_HEX"
+        if how == "OUT_U64" and pointed == "CUdeviceptr":
+            how = "OUT_HEX"
+    return f"{{{c_string(p.name)}, ENTRY_{how}}}"
+
+
+def source(functions: list[Function], api: Api) -> str:
+    out = [BANNER, SOURCE]
+    for f, symbol in symbols_of(functions):
+        out.append(stub(f, symbol) if f.supported else unsupported(symbol))
+    out.append("const struct entry_symbol entry_symbols[GV_SYMBOLS] = {\n")
+    for f, symbol in symbols_of(functions):
+        head = f"    [GV_SYMBOL_{symbol.name}] = {{{c_string(symbol.name)}, {c_string(f.kind)}, {c_string(f.reason)}"
+        if f.supported:
+            roles = [trace_role(f, p, api) for p in f.parameters(symbol)]
+            out.append(f"{head}, {len(roles)}, {{{', '.join(roles) or '{0}'}}}}},\n")
+        else:
+            out.append(f"{head}, 0, {{{{0}}}}}},\n")
+    out.append("};\n")
+    return "".join(out)
