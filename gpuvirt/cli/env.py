@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import sys
 from typing import Any
 
 import click
@@ -36,4 +37,6 @@ def env(as_json: bool, **options: Any) -> None:
         value = shlex.quote(variable.value)
         if variable.prefix:
             value += f'"${{{variable.name}:+:${variable.name}}}"'
-        click.echo(f"export {variable.name}={value}  # {variable.comment}")
+        # Comments are for reading eyes: an interactive zsh that evaluates them takes them for words.
+        comment = f"  # {variable.comment}" if sys.stdout.isatty() else ""
+        click.echo(f"export {variable.name}={value}{comment}")

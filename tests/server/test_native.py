@@ -1,0 +1,101 @@
+"""The Python mirrors of C structures, and the one C function that the daemon itself calls."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from gpuvirt.server import ledger, worker_library
+from gpuvirt.server.ledger import Ledger
+from gpuvirt.transport import handshake as hs
+
+ROOT = Path(__file__).parent.parent.parent
+
+PROGRAM = r"""
+#include <stddef.h>
+#include <stdio.h>
+#include "native/worker/worker.h"
+#include "native/backend/soft/ledger.h"
+#include "native/transport/transport.h"
+#include "native/wire/device_info.h"
+#define FIELD(s, f) printf(#s " " #f " %%zu %%zu\n", offsetof(struct s, f), sizeof(((struct s *)0)->f))
+int main(void) {
+%s
+    printf("worker_config size %%zu 0\n", sizeof(struct worker_config));
+    printf("worker_figures size %%zu 0\n", sizeof(struct worker_figures));
+    printf("gv_ledger size %%zu 0\n", sizeof(struct gv_ledger));
+    FIELD(gv_ledger, total); FIELD(gv_ledger, used); FIELD(gv_ledger, slot_used);
+    printf("constants magic %%u %%u\n", GV_LEDGER_MAGIC, GV_MAX_DEVICES);
+    printf("constants rings %%u %%u\n", GV_COMMAND_RING, GV_BULK_RING);
+    return 0;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def layout(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], tuple[int, int]]:
+    folder = tmp_path_factory.mktemp("c")
+    fields = [("worker_config", name) for name, *_ in worker_library.WorkerConfig._fields_]
+    fields += [("worker_figures", name) for name, *_ in worker_library.WorkerFigures._fields_]
+    (folder / "print.c").write_text(PROGRAM % "".join(f"    FIELD({struct}, {name});\n" for struct, name in fields))
+    subprocess.run(["gcc", "-std=gnu11", "-Werror", f"-I{ROOT}", "print.c", "-o", "print"], cwd=folder, check=True)
+    lines = subprocess.run([str(folder / "print")], capture_output=True, text=True, check=True).stdout.splitlines()
+    return {(a, b): (int(c), int(d)) for a, b, c, d in (line.split() for line in lines)}
+
+
+@pytest.mark.parametrize("mirror", [worker_library.WorkerConfig, worker_library.WorkerFigures])
+def test_structures(layout: dict[tuple[str, str], tuple[int, int]], mirror: type[ctypes.Structure]) -> None:
+    name = {"WorkerConfig": "worker_config", "WorkerFigures": "worker_figures"}[mirror.__name__]
+    assert ctypes.sizeof(mirror) == layout[name, "size"][0]
+    for field, *_ in mirror._fields_:
+        found = getattr(mirror, field)
+        assert (found.offset, found.size) == layout[name, field], field
+
+
+def test_ledger_layout(layout: dict[tuple[str, str], tuple[int, int]]) -> None:
+    assert layout["gv_ledger", "size"][0] == ledger.SIZE
+    assert layout["constants", "magic"] == (ledger.MAGIC, ledger.DEVICES)
+    assert (layout["gv_ledger", "total"][0], layout["gv_ledger", "used"][0], layout["gv_ledger", "slot_used"][0]) == (8, 8 + 128, 8 + 256)
+
+
+def test_ring_sizes(layout: dict[tuple[str, str], tuple[int, int]]) -> None:
+    from gpuvirt.transport import shm
+
+    assert layout["constants", "rings"] == (shm.COMMAND_RING, shm.BULK_RING)
+    assert hs.LINK_SHM == 2
+
+
+@pytest.fixture(scope="module")
+def release(tmp_path_factory: pytest.TempPathFactory) -> ledger.Release:
+    target = tmp_path_factory.mktemp("c") / "release.so"
+    source = ROOT / "native" / "worker" / "ledger_release.c"
+    subprocess.run(["gcc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O2", "-fPIC", "-shared", str(source), "-o", str(target)], check=True)
+    lib = ctypes.CDLL(str(target))
+
+    def call(fd: int, slot: int) -> None:
+        code = lib.worker_ledger_release(fd, slot)
+        if code:
+            raise OSError(code, "release")
+
+    return call
+
+
+def test_release(release: ledger.Release) -> None:
+    import struct
+
+    book = Ledger([1 << 30, 2 << 30], release)
+    try:
+        struct.pack_into("<2Q", book._map, 8 + 128, 700, 50)
+        struct.pack_into("<2Q", book._map, 8 + 256 + 128 * 3, 200, 50)
+        assert (book.used(0), book.used(1), book.slot_used(3)) == (700, 50, 250)
+        book.free_slot(3)
+        assert (book.used(0), book.used(1), book.slot_used(3)) == (500, 0, 0)
+        book.free_slot(3)
+        assert book.used(0) == 500
+        with pytest.raises(OSError, match="release"):
+            release(book.fd, ledger.SLOTS)
+    finally:
+        book.close()

@@ -1,0 +1,294 @@
+"""Who is not let in, and what he is told."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gpuvirt import paths
+from gpuvirt.errors import GpuvirtError
+from gpuvirt.server import listener
+from gpuvirt.transport import handshake as hs
+from gpuvirt.transport.control import ControlError, request
+from gpuvirt.transport.pool import PoolAddress, check_pool
+from gpuvirt.transport.token import Token
+
+from .conftest import FakeServer, environment, receive, wait_until
+
+
+def test_greeting(server: FakeServer) -> None:
+    sock, greeting = server.connect()
+    sock.close()
+    assert (greeting.version_min, greeting.version_max) == (1, 1)
+    assert greeting.control_port == server.ready["control_port"]
+    assert greeting.boot_id == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    assert greeting.unix_path.endswith(f"/{server.port}.sock")
+    assert greeting.flags == hs.GREETING_SOFTWARE
+    other, second = server.connect()
+    other.close()
+    assert greeting.nonce != second.nonce
+
+
+def test_wrong_secret(server: FakeServer) -> None:
+    wrong = dataclasses.replace(server.token, secret=bytes(32))
+    sock, welcome, _ = server.attach(wrong)
+    sock.close()
+    assert welcome.status == hs.WELCOME_DENIED and "token" in welcome.text
+
+
+def test_unknown_token(server: FakeServer) -> None:
+    sock, welcome, _ = server.attach(Token(b"?" * 16, bytes(32), server.token.server_key))
+    sock.close()
+    assert welcome.status == hs.WELCOME_DENIED
+
+
+def test_a_proof_is_good_for_one_connection(server: FakeServer) -> None:
+    """What was overheard on one connection opens no other."""
+    first, greeting = server.connect()
+    hello = hs.Hello(b"n" * 32, kind=hs.HELLO_CHECK, token_id=server.token.id).pack(server.token.secret, greeting.nonce)
+    first.sendall(hello)
+    assert hs.Welcome.unpack(receive(first, hs.WELCOME_SIZE)).status == hs.WELCOME_OK
+    second, _ = server.connect()
+    second.sendall(hello)
+    assert hs.Welcome.unpack(receive(second, hs.WELCOME_SIZE)).status == hs.WELCOME_DENIED
+    first.close()
+    second.close()
+
+
+@pytest.mark.parametrize("at", [8, 10, 24, 40, 80, 100, 256, 500])
+def test_a_changed_hello_is_no_hello(server: FakeServer, at: int) -> None:
+    """Every byte is under the proof."""
+    sock, greeting = server.connect()
+    raw = bytearray(hs.Hello(b"n" * 32, token_id=server.token.id, gpus=1).pack(server.token.secret, greeting.nonce))
+    raw[at] ^= 1
+    with sock:
+        sock.sendall(raw)
+        answer = sock.recv(hs.WELCOME_SIZE)
+        # Of unknown kind: closed; of another version: told so; otherwise denied. Never welcome.
+        assert not answer or hs.Welcome.unpack(answer).status in (hs.WELCOME_VERSION, hs.WELCOME_DENIED)
+
+
+def test_other_wire_version(server: FakeServer) -> None:
+    sock, welcome, _ = server.attach(version=2)
+    sock.close()
+    assert welcome.status == hs.WELCOME_VERSION and "version 1" in welcome.text and "2" in welcome.text
+
+
+def test_more_gpus_than_there_are(server: FakeServer) -> None:
+    sock, welcome, _ = server.attach(gpus=3)
+    sock.close()
+    assert welcome.status == hs.WELCOME_BUSY and welcome.text.startswith("3 GPUs were asked for and this pool has 2 GPUs")
+
+
+def test_more_memory_than_there_is(server: FakeServer) -> None:
+    sock, welcome, _ = server.attach(memory=2 << 30)
+    sock.close()
+    assert welcome.status == hs.WELCOME_BUSY and "2.0 GiB per GPU" in welcome.text
+
+
+def test_shm_needs_the_unix_socket(server: FakeServer) -> None:
+    sock, welcome, _ = server.attach(link=hs.LINK_SHM)
+    sock.close()
+    assert welcome.status == hs.WELCOME_FAILED and "tcp" in welcome.text
+
+
+def test_link_not_offered(own_server: Callable[..., FakeServer]) -> None:
+    server = own_server(links=["tcp"])
+    sock, greeting = server.connect()
+    sock.close()
+    assert greeting.unix_path == ""
+    sock, welcome, _ = server.attach(link=hs.LINK_SHM)
+    sock.close()
+    assert welcome.status == hs.WELCOME_FAILED and "offers tcp" in welcome.text
+
+
+@pytest.mark.parametrize("garbage", [b"GET / HTTP/1.1\r\n\r\n", bytes(512), b"\xff" * 512, b"GPUVIRT\0" + b"\xff" * 504])
+def test_garbage(server: FakeServer, garbage: bytes) -> None:
+    sock, _ = server.connect()
+    sock.sendall(garbage)
+    sock.shutdown(socket.SHUT_WR)
+    rest = sock.recv(1024)
+    sock.close()
+    assert rest == b"" or hs.Welcome.unpack(rest).status != hs.WELCOME_OK
+    other, welcome, _ = server.attach()
+    other.close()
+    assert welcome.status == hs.WELCOME_OK
+
+
+def test_slow_hello_is_cut_off(monkeypatch: pytest.MonkeyPatch, server: FakeServer) -> None:
+    """The limit is 10 s; here the code that enforces it runs with a short one, in this process."""
+    import asyncio
+
+    monkeypatch.setattr(listener, "HANDSHAKE_LIMIT", 0.3)
+
+    async def main() -> float:
+        listening = listener.listen_tcp("127.0.0.1", 0)
+        greeting = hs.Greeting(bytes(32))
+        serving = listener.Listener(None, None, lambda nonce: greeting, ("tcp",))  # type: ignore[arg-type]
+        port = listening.getsockname()[1]
+        serving.serve(listening)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        await reader.readexactly(hs.GREETING_SIZE)
+        writer.write(b"GPUVIRT\0")
+        began = time.monotonic()
+        assert await reader.read() == b""
+        took = time.monotonic() - began
+        writer.close()
+        await serving.close()
+        return took
+
+    assert 0.2 < asyncio.run(main()) < 2
+
+
+# ---- what the client's own check says -----------------------------------------------------------------------------------------
+
+
+def test_check_says_yes(server: FakeServer) -> None:
+    status = check_pool(PoolAddress("127.0.0.1", server.port), server.token.text())
+    assert status.software and status.same_host
+    assert status.auto_link()[0] == "shm"
+
+
+def test_check_wrong_token(server: FakeServer) -> None:
+    wrong = dataclasses.replace(server.token, secret=bytes(32))
+    with pytest.raises(GpuvirtError, match=rf"tcp://127.0.0.1:{server.port} refused: the token was not accepted"):
+        check_pool(PoolAddress("127.0.0.1", server.port), wrong.text())
+
+
+def test_check_no_token(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GPUVIRT_TOKEN", raising=False)
+    monkeypatch.setattr(paths, "runtime_dirs", list)
+    with pytest.raises(GpuvirtError, match="asks for a token; set GPUVIRT_TOKEN"):
+        check_pool(PoolAddress("127.0.0.1", server.port))
+
+
+def test_check_finds_the_token_left_for_the_user(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GPUVIRT_TOKEN", raising=False)
+    monkeypatch.setattr(paths, "runtime_dirs", lambda: [Path(server.env["XDG_RUNTIME_DIR"]) / "gpuvirt"])
+    assert check_pool(PoolAddress("127.0.0.1", server.port)).token == server.token
+
+
+@pytest.mark.parametrize("spoil", ["mode", "link"])
+def test_a_token_file_that_others_could_have_made_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoil: str) -> None:
+    monkeypatch.setattr(paths, "runtime_dirs", lambda: [tmp_path])
+    file = tmp_path / "7070.token"
+    paths.write_private(file, "text\n")
+    assert paths.find_local_token(7070) == "text"
+    if spoil == "mode":
+        file.chmod(0o640)
+    else:
+        file.rename(tmp_path / "elsewhere")
+        file.symlink_to(tmp_path / "elsewhere")
+    assert paths.find_local_token(7070) is None
+
+
+def test_check_something_else_listens() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        pid = os.fork()
+        if pid == 0:
+            client, _ = listening.accept()
+            client.sendall(b"220 smtp.example.org ESMTP\r\n" * 20)
+            os._exit(0)
+        with pytest.raises(GpuvirtError, match="is not a gpuvirt server"):
+            check_pool(PoolAddress("127.0.0.1", port))
+        os.waitpid(pid, 0)
+
+
+def test_an_impostor_is_found_out(server: FakeServer) -> None:
+    """Something that welcomes everybody without holding the secret."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        pid = os.fork()
+        if pid == 0:
+            client, _ = listening.accept()
+            client.sendall(hs.Greeting(bytes(32)).pack())
+            receive(client, hs.HELLO_SIZE)
+            client.sendall(hs.Welcome().pack(bytes(32), bytes(32), bytes(32)))
+            os._exit(0)
+        with pytest.raises(GpuvirtError, match="does not hold the token's secret"):
+            check_pool(PoolAddress("127.0.0.1", port), server.token.text())
+        os.waitpid(pid, 0)
+
+
+# ---- the control channel ----------------------------------------------------------------------------------------------------------
+
+
+def test_control_needs_a_token(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpuvirt.transport.control.TIMEOUT", 0.5)
+    wrong = dataclasses.replace(server.token, secret=bytes(32))
+    with pytest.raises(ControlError, match="does not answer"):
+        request("127.0.0.1", int(server.ready["control_port"]), wrong, "info")
+    assert server.ask("info")["wire_version"] == 1
+
+
+def test_control_unknown_request(server: FakeServer) -> None:
+    with pytest.raises(ControlError, match="does not know the request 'dance'"):
+        server.ask("dance")
+
+
+def test_tokens_over_the_control_channel(server: FakeServer) -> None:
+    from gpuvirt.transport.token import parse_token
+
+    made = parse_token(server.ask("token_create", name="alice")["token"])
+    sock, welcome, _ = server.attach(made)
+    assert welcome.status == hs.WELCOME_OK
+    assert [t["name"] for t in server.ask("token_list")["tokens"]] == ["default", "alice"]
+    assert "secret" not in str(server.ask("token_list"))
+    port = int(server.ready["control_port"])
+    assert len(request("127.0.0.1", port, made, "devices")["devices"]) == 2
+    for op, arguments in (("token_list", {}), ("token_create", {"name": "mallory"}), ("token_revoke", {"which": "default"})):
+        with pytest.raises(ControlError, match="may use GPUs but not manage tokens"):
+            request("127.0.0.1", port, made, op, **arguments)
+    assert server.ask("token_revoke", which="alice")["revoked"]["name"] == "alice"
+    # The session under way goes on, a new one is not to be had.
+    sock.sendall(b"on")
+    assert sock.recv(10) == b"on"
+    sock.close()
+    other, welcome, _ = server.attach(made)
+    other.close()
+    assert welcome.status == hs.WELCOME_DENIED
+
+
+# ---- starting ---------------------------------------------------------------------------------------------------------------------
+
+
+def serve(tmp_path: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, "-P", "-m", "gpuvirt", "serve", *options]
+    return subprocess.run(line, capture_output=True, text=True, timeout=30, env=environment(tmp_path), check=False)
+
+
+def test_port_taken(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = serve(tmp_path, "--backend", "soft", "--listen", f"127.0.0.1:{port}")
+    assert done.returncode == 125 and done.stdout == ""
+    assert done.stderr.count("\n") == 1 and f"port {port} is taken" in done.stderr and "--listen" in done.stderr
+
+
+def test_not_our_address(tmp_path: Path) -> None:
+    done = serve(tmp_path, "--backend", "soft", "--listen", "192.0.2.1:0")
+    assert done.returncode == 125 and done.stderr.count("\n") == 1 and "192.0.2.1" in done.stderr
+
+
+def test_driver_that_is_none(tmp_path: Path) -> None:
+    file = tmp_path / "libcuda.so.1"
+    file.write_text("no library")
+    done = serve(tmp_path, "--backend", "cuda", "--driver", str(file), "--listen", "127.0.0.1:0")
+    assert done.returncode == 125 and done.stderr.count("\n") == 1 and str(file) in done.stderr
+
+
+def test_log_is_on_stderr(own_server: Callable[..., FakeServer]) -> None:
+    server = own_server()
+    server.process.terminate()
+    out, err = server.process.communicate(timeout=15)
+    assert out == "" and err.startswith("gpuvirt serve: serving 1 software GPU of") and server.url in err
+    wait_until(lambda: server.process.returncode == 0)

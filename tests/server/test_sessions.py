@@ -1,0 +1,236 @@
+"""Attaching, and what becomes of sessions: with a real daemon and a stand-in worker."""
+
+from __future__ import annotations
+
+import ast
+import fcntl
+import os
+import signal
+import socket
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gpuvirt.transport import handshake as hs
+from gpuvirt.transport import shm
+
+from .conftest import FakeServer, receive, wait_until
+
+
+def config_of(sock: socket.socket) -> dict[str, Any]:
+    sock.sendall(b"config")
+    config: dict[str, Any] = ast.literal_eval(sock.recv(65536).decode())
+    return config
+
+
+def test_attach_over_tcp(server: FakeServer) -> None:
+    sock, welcome, _ = server.attach(gpus=2, memory=1 << 20, program="prog", pid=77)
+    with sock:
+        assert (welcome.status, welcome.channels, welcome.text) == (hs.WELCOME_OK, 1, "")
+        config = config_of(sock)
+        assert config["devices"] == [0, 1] and config["memory"] == 1 << 20 and config["device_memory"] == 1 << 30
+        assert config["session"] == welcome.session and config["link"] == hs.LINK_TCP
+        (listed,) = [s for s in server.ask("ps")["sessions"] if s["session"] == f"{welcome.session:016x}"]
+        assert (listed["program"], listed["pid"], listed["link"], listed["devices"], listed["launches"]) == ("prog", 77, "tcp", [0, 1], 3)
+        os.kill(listed["worker_pid"], 0)
+    wait_until(lambda: server.ask("ps")["sessions"] == [])
+
+
+def test_attach_over_shm(server: FakeServer) -> None:
+    with socket.socket(socket.AF_UNIX) as sock:
+        tcp, greeting = server.connect()
+        tcp.close()
+        sock.connect(greeting.unix_path)
+        greeting = hs.Greeting.unpack(receive(sock, hs.GREETING_SIZE))
+        nonce = b"n" * 32
+        sock.sendall(hs.Hello(nonce, token_id=server.token.id, link=hs.LINK_SHM).pack(server.token.secret, greeting.nonce))
+        raw, fds, _, _ = socket.recv_fds(sock, hs.WELCOME_SIZE, 4)
+        welcome = hs.Welcome.unpack(raw)
+        assert welcome.status == hs.WELCOME_OK and welcome.channels == 0
+        (fd,) = fds
+        size = shm.memory_size(welcome.command_ring, welcome.reply_ring, welcome.bulk_out_ring, welcome.bulk_in_ring)
+        assert os.fstat(fd).st_size == size
+        seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
+        assert seals & fcntl.F_SEAL_SHRINK and seals & fcntl.F_SEAL_GROW
+        assert os.pread(fd, 4096, 0) == bytes(4096)
+        os.close(fd)
+        assert config_of(sock)["command_ring"] == welcome.command_ring
+
+
+def test_bulk_channels(server: FakeServer) -> None:
+    sock, welcome, key = server.attach()
+    with sock:
+        channel, greeting = server.connect()
+        nonce = b"c" * 32
+        channel.sendall(hs.Hello(nonce, kind=hs.HELLO_CHANNEL, session=welcome.session, channel=0).pack(key, greeting.nonce))
+        raw = receive(channel, hs.WELCOME_SIZE)
+        assert hs.Welcome.unpack(raw).status == hs.WELCOME_OK and hs.welcome_proved(raw, key, nonce, greeting.nonce)
+        assert receive(channel, 7) == b"channel"
+        channel.close()
+        # Not with another key, not twice, not for a session that does not exist.
+        for session, proof, expected in (
+            (welcome.session, bytes(32), hs.WELCOME_DENIED),
+            (welcome.session, key, hs.WELCOME_FAILED),
+            (welcome.session + 1, key, hs.WELCOME_UNKNOWN),
+        ):
+            other, greeting = server.connect()
+            with other:
+                other.sendall(hs.Hello(nonce, kind=hs.HELLO_CHANNEL, session=session, channel=0).pack(proof, greeting.nonce))
+                assert hs.Welcome.unpack(receive(other, hs.WELCOME_SIZE)).status == expected
+
+
+def test_attach_is_quick(server: FakeServer) -> None:
+    """The target is 20 ms to a prestarted worker; a busy machine gets some more, the median of several decides."""
+    took = []
+    for _ in range(5):
+        time.sleep(0.4)  # the next worker starts in the background
+        began = time.monotonic()
+        sock, welcome, _ = server.attach()
+        took.append(time.monotonic() - began)
+        assert welcome.status == hs.WELCOME_OK
+        sock.close()
+    assert statistics.median(took) < 0.02, took
+
+
+def test_many_attach_at_once(server: FakeServer) -> None:
+    """More than there are prestarted workers."""
+    made = [server.connect() for _ in range(4)]
+    for sock, greeting in made:
+        sock.sendall(hs.Hello(b"n" * 32, token_id=server.token.id).pack(server.token.secret, greeting.nonce))
+    for sock, _ in made:
+        with sock:
+            assert hs.Welcome.unpack(receive(sock, hs.WELCOME_SIZE)).status == hs.WELCOME_OK
+    wait_until(lambda: server.ask("ps")["sessions"] == [])
+
+
+def test_client_gone_frees_its_memory(own_server: Callable[..., FakeServer]) -> None:
+    server = own_server()
+    sock, _, _ = server.attach()
+    wait_until(lambda: server.ask("devices")["devices"][0]["memory_used"] == 1000)
+    (session,) = server.ask("ps")["sessions"]
+    began = time.monotonic()
+    sock.close()
+    wait_until(lambda: server.ask("devices")["devices"][0]["memory_used"] == 0)
+    assert time.monotonic() - began < 1
+    wait_until(lambda: not Path(f"/proc/{session['worker_pid']}").exists(), 1)
+    assert "client lost" in server.stop()
+
+
+def test_worker_killed_frees_its_memory_and_tells_the_client(own_server: Callable[..., FakeServer]) -> None:
+    server = own_server()
+    sock, _, _ = server.attach()
+    wait_until(lambda: server.ask("devices")["devices"][0]["memory_used"] == 1000)
+    (session,) = server.ask("ps")["sessions"]
+    began = time.monotonic()
+    os.kill(session["worker_pid"], signal.SIGKILL)
+    sock.settimeout(2)
+    assert sock.recv(1) == b""
+    wait_until(lambda: server.ask("devices")["devices"][0]["memory_used"] == 0)
+    assert server.ask("devices")["devices"][0]["sessions"] == 0
+    assert time.monotonic() - began < 2
+    # The server goes on.
+    other, welcome, _ = server.attach()
+    other.close()
+    assert welcome.status == hs.WELCOME_OK
+    assert "killed by SIGKILL" in server.stop()
+
+
+def test_worker_crash(own_server: Callable[..., FakeServer]) -> None:
+    server = own_server()
+    sock, _, _ = server.attach()
+    sock.sendall(b"crash")
+    assert sock.recv(1) == b""
+    wait_until(lambda: server.ask("ps")["sessions"] == [])
+    assert "killed by SIGABRT" in server.stop()
+
+
+def test_worker_that_cannot_start(start: Callable[..., FakeServer], tmp_path: Path) -> None:
+    """The daemon does not even begin to serve, and says what its worker said."""
+    try:
+        server = start(tmp_path, worker_options=["--die"])
+    except RuntimeError as error:
+        assert "this worker was told to fail" in str(error)
+    else:
+        server.stop()
+        raise AssertionError("the server started")
+
+
+def test_worker_binary_missing_later(own_server: Callable[..., FakeServer], tmp_path: Path) -> None:
+    """Workers that stop starting while the server runs: a refusal that says so, and no hang."""
+    import sys
+
+    script = tmp_path / "worker.py"
+    script.write_text((Path(__file__).parent / "fake_worker.py").read_text())
+    server = own_server(worker=[sys.executable, str(script)])
+    script.write_text("import sys; sys.exit('gone')")
+    sock, welcome, _ = server.attach()  # the prestarted one
+    assert welcome.status == hs.WELCOME_OK
+    time.sleep(0.5)
+    began = time.monotonic()
+    other, welcome, _ = server.attach()
+    assert welcome.status == hs.WELCOME_FAILED and "worker did not start" in welcome.text
+    assert time.monotonic() - began < 9
+    assert len(server.ask("ps")["sessions"]) == 1
+    sock.close()
+    other.close()
+
+
+def test_a_session_outlives_its_daemon(own_server: Callable[..., FakeServer]) -> None:
+    """A daemon that is killed does not cut the sessions under way; its idle worker ends."""
+    server = own_server()
+    sock, _, _ = server.attach()
+    (session,) = server.ask("ps")["sessions"]
+    children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children")
+    wait_until(lambda: len(children.read_text().split()) == 2)
+    (idle,) = {int(pid) for pid in children.read_text().split()} - {session["worker_pid"]}
+    server.process.kill()
+    server.process.wait()  # not communicate: the surviving worker has its stderr
+    sock.sendall(b"still there?")
+    assert sock.recv(100) == b"still there?"
+    wait_until(lambda: not Path(f"/proc/{idle}").exists() or "Z" in Path(f"/proc/{idle}/stat").read_text().split()[2])
+    sock.close()
+
+
+def test_stop_ends_everything(own_server: Callable[..., FakeServer]) -> None:
+    server = own_server()
+    sock, _, _ = server.attach()
+    (session,) = server.ask("ps")["sessions"]
+    folder = Path(server.env["XDG_RUNTIME_DIR"]) / "gpuvirt"
+    assert {f.name for f in folder.iterdir()} == {f"{server.port}.sock", f"{server.port}.token"}
+    server.stop()
+    assert server.process.returncode == 0
+    assert sock.recv(1) == b""
+    assert not Path(f"/proc/{session['worker_pid']}").exists()
+    assert list(folder.iterdir()) == []
+
+
+def test_ends_with_its_parent(start: Callable[..., FakeServer], tmp_path: Path) -> None:
+    """A private pool ends when the pipe of its launcher closes."""
+    import json
+    import subprocess
+    import sys
+
+    from .conftest import HERE, environment
+
+    reading, writing = os.pipe()
+    ready = tmp_path / "ready.json"
+    line = [sys.executable, str(HERE / "fake_server.py"), json.dumps({"ready_file": str(ready), "parent_fd": reading})]
+    process = subprocess.Popen(line, pass_fds=[reading], stderr=subprocess.DEVNULL, env=environment(tmp_path))
+    os.close(reading)
+    wait_until(ready.exists, 20)
+    assert process.poll() is None
+    os.close(writing)
+    assert process.wait(5) == 0
+
+
+def test_unproved_connections_do_not_pile_up(own_server: Callable[..., FakeServer]) -> None:
+    """Hundreds of connections that say nothing do not keep anybody else from attaching."""
+    server = own_server()
+    silent = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(300)]
+    began = time.monotonic()
+    sock, welcome, _ = server.attach()
+    assert welcome.status == hs.WELCOME_OK and time.monotonic() - began < 3
+    for one in [sock, *silent]:
+        one.close()
