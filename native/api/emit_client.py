@@ -39,8 +39,11 @@ def call(command: Command) -> str:
 /* Waits: {command.why}. */
 static inline int call_{command.name}(uint32_t ctx, const struct {body} *c, struct {reply} *out, struct session_reply *reply) {{
     uint64_t size = {body}_size(c);
-    memset(reply, 0, sizeof *reply);
-    if (size > GV_BODY_MAX) return 1; /* CUDA_ERROR_INVALID_VALUE: a name of a quarter of a megabyte */
+    if (size > GV_BODY_MAX) {{
+        reply->body = NULL;
+        reply->body_size = 0;
+        return reply->status = 1; /* CUDA_ERROR_INVALID_VALUE: a name of a quarter of a megabyte */
+    }}
     void *body = session_begin_call({op}, ctx, (uint32_t)size, reply);
     if (!body) return gv_client_lost();
     {body}_encode(c, body);

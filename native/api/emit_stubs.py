@@ -23,6 +23,7 @@ SOURCE = """\
 
 /* Stubs have names of their own in C and the driver's names for the linker: cuda.h declares the oldest ones with 32-bit addresses, and here all take today's types. */
 #define STUB(name) __attribute__((visibility("default"))) CUresult stub_##name
+#define TRACED __attribute__((noinline, cold))
 
 """
 
@@ -48,35 +49,29 @@ def flags(f: Function) -> str:
     return " | ".join(found) or "0"
 
 
-def word(p: Parameter) -> str:
-    """An argument as the 64 bits that the trace keeps."""
-    return f"(uint64_t)(uintptr_t){p.name}" if p.type.endswith("*") or not p.type.startswith("unsigned") else f"(uint64_t){p.name}"
-
-
 def stub(f: Function, symbol: Symbol) -> str:
+    """The exported function, and beside it the form that a traced call takes, out of the way of the others."""
     parameters = f.parameters(symbol)
     declaration = ", ".join(p.declaration for p in parameters) or "void"
-    out = [f'STUB({symbol.name})({declaration}) __asm__("{symbol.name}");\n']
-    out.append(f"STUB({symbol.name})({declaration}) {{\n")
-    out.append(f"    int gate = entry_gate(GV_SYMBOL_{symbol.name}, {flags(f)});\n")
-    out.append("    if (__builtin_expect(gate > 0, 0)) return (CUresult)gate;\n")
-    after = ""
-    if symbol.stream:
-        setup, after = per_thread(parameters)
-        out.append(setup)
-    call = f"{f.implementation(symbol)}({', '.join(p.name for p in parameters)})"
-    words = ", ".join(word(p) for p in parameters) or "0"
-    if after:
-        out.append("    CUresult result;\n    if (__builtin_expect(gate < 0, 0)) {\n")
-        out.append(f"        struct entry_call traced = {{.symbol = GV_SYMBOL_{symbol.name}, .args = {{{words}}}}};\n")
-        out.append(f"        entry_trace_begin(&traced);\n        result = entry_trace_end(&traced, {call});\n    }} else {{\n        result = {call};\n    }}\n")
-        out.append(f"{after}    return result;\n}}\n\n")
-    else:
-        out.append("    if (__builtin_expect(gate < 0, 0)) {\n")
-        out.append(f"        struct entry_call traced = {{.symbol = GV_SYMBOL_{symbol.name}, .args = {{{words}}}}};\n")
-        out.append(f"        entry_trace_begin(&traced);\n        return entry_trace_end(&traced, {call});\n    }}\n")
-        out.append(f"    return {call};\n}}\n\n")
-    return "".join(out)
+    names = ", ".join(p.name for p in parameters)
+    words = ", ".join(f"(uint64_t){'(uintptr_t)' if p.type.endswith('*') else ''}{p.name}" for p in parameters) or "0"
+    call = f"{f.implementation(symbol)}({names})"
+    before, after = per_thread(parameters) if symbol.stream else ("", "")
+    result = f"    CUresult result = gate ? traced_{symbol.name}({names}) : {call};\n{after}    return result;\n" if after else ""
+    ordinary = f"    if (__builtin_expect(gate < 0, 0)) return traced_{symbol.name}({names});\n    return {call};\n"
+    return f"""\
+static TRACED CUresult traced_{symbol.name}({declaration}) {{
+    struct entry_call traced = {{.symbol = GV_SYMBOL_{symbol.name}, .args = {{{words}}}}};
+    entry_trace_begin(&traced);
+    return entry_trace_end(&traced, {call});
+}}
+STUB({symbol.name})({declaration}) __asm__("{symbol.name}");
+STUB({symbol.name})({declaration}) {{
+    int gate = entry_gate(GV_SYMBOL_{symbol.name}, {flags(f)});
+    if (__builtin_expect(gate > 0, 0)) return (CUresult)gate;
+{before}{result or ordinary}}}
+
+"""
 
 
 def per_thread(parameters: tuple[Parameter, ...]) -> tuple[str, str]:
@@ -132,8 +127,8 @@ def source(functions: list[Function], api: Api) -> str:
         head = f"    [GV_SYMBOL_{symbol.name}] = {{{c_string(symbol.name)}, {c_string(f.kind)}, {c_string(f.reason)}"
         if f.supported:
             roles = [trace_role(f, p, api) for p in f.parameters(symbol)]
-            out.append(f"{head}, {len(roles)}, {{{', '.join(roles) or '{0}'}}}}},\n")
+            out.append(f"{head}, {len(roles)}, (const struct entry_param[]){{{', '.join(roles) or '{0}'}}}}},\n")
         else:
-            out.append(f"{head}, 0, {{{{0}}}}}},\n")
+            out.append(f"{head}, 0, NULL}},\n")
     out.append("};\n")
     return "".join(out)
