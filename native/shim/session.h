@@ -49,13 +49,19 @@ struct session_reply {
     char text[256];
     void *body;
     uint32_t body_size;
+    /* The session's own. A reply stays where it is from begin_call to reply_done: body may point into it. */
+    uint16_t op;
+    _Atomic uint64_t answered;
+    struct session_reply *next;
+    uint64_t small[8];
 };
 /* A sync record is registered before it is sent: begin_call .. fill .. end_call (which flushes, waits and returns the status). Counts one wait. */
 void *session_begin_call(uint16_t op, uint32_t ctx, uint32_t body, struct session_reply *reply);
 int session_end_call(struct session_reply *reply);
 void session_reply_done(struct session_reply *reply);
 /* The two halves of session_end_call, for a call whose payload follows on the bulk channel (module images): send hands the record over and returns its seq (0 when
- * lost) and is what a session_bulk_out callback does; wait flushes, waits for the answer and returns its status. Each begin_call needs its wait, also after a failed send. */
+ * lost) and is what a session_bulk_out callback does; wait flushes, waits for the answer and returns its status. Each begin_call needs its wait, also after a failed send.
+ * begin_call holds the link's send lock until send: in a call with a payload it belongs inside the session_bulk_out callback, never around session_bulk_out. */
 uint64_t session_send_call(struct session_reply *reply);
 int session_wait_call(struct session_reply *reply);
 

@@ -1,0 +1,347 @@
+/* Payloads: out from the program's buffers, in to where the program wants them; and completions that hold until their data is there. */
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "session_state.h"
+
+#define EXPECT_BUCKETS 256u
+#define BOUNCE_SIZE (256u * 1024u)          /* short rows are received together and spread from here */
+#define PARCEL_MAX (1ull << 30)
+#define PARCELS_MAX 64
+#define DEFERRED_MAX (1u << 20)
+
+/* ---- what we wait for ---------------------------------------------------------------------------------------------- */
+
+struct expected {
+    uint64_t tag;
+    char *dst;
+    uint64_t width, height, depth, pitch, slice;
+    struct expected *next;
+};
+
+static pthread_mutex_t expect_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct expected *expected[EXPECT_BUCKETS], *spare;
+static uint64_t next_tag = 1;
+
+uint64_t session_expect(void *dst, uint64_t width, uint64_t height, uint64_t depth, uint64_t pitch, uint64_t slice) {
+    pthread_mutex_lock(&expect_lock);
+    struct expected *e = spare;
+    if (e) {
+        spare = e->next;
+    } else if (!(e = malloc(sizeof *e))) {
+        pthread_mutex_unlock(&expect_lock);
+        session_lost("out of memory on this side", "a copy to the host");
+        return 0;
+    }
+    *e = (struct expected){.tag = next_tag++, .dst = dst, .width = width, .height = height, .depth = depth, .pitch = pitch, .slice = slice};
+    struct expected **bucket = &expected[e->tag % EXPECT_BUCKETS];
+    e->next = *bucket;
+    *bucket = e;
+    uint64_t tag = e->tag;
+    pthread_mutex_unlock(&expect_lock);
+    return tag;
+}
+
+static bool expect_take(uint64_t tag, struct expected *out) {
+    pthread_mutex_lock(&expect_lock);
+    struct expected **at = &expected[tag % EXPECT_BUCKETS];
+    while (*at && (*at)->tag != tag) at = &(*at)->next;
+    struct expected *e = *at;
+    if (e) {
+        *at = e->next;
+        *out = *e;
+        e->next = spare;
+        spare = e;
+    }
+    pthread_mutex_unlock(&expect_lock);
+    if (!e) return false;
+    /* Rows that follow each other are one row. */
+    if (out->height <= 1 || out->pitch == out->width) {
+        uint64_t slice = out->width * out->height;
+        if (out->depth <= 1 || out->slice == slice) {
+            out->width = slice * out->depth;
+            out->height = out->depth = 1;
+        } else if (out->height > 1) {
+            out->width = slice;
+            out->height = 1;
+        }
+    }
+    return true;
+}
+
+void session_expect_cancel(uint64_t tag) {
+    struct expected e;
+    expect_take(tag, &e);
+}
+
+/* ---- writing into the program's memory ----------------------------------------------------------------------------- */
+
+/* Threads of ours that are at it now. Once the session is over, a waiter returns and the program may free its buffer: bulk_quiesce waits for the last writer, and
+ * nobody starts after `over`. */
+static _Atomic int landing;
+
+static bool landing_begin(void) {
+    atomic_fetch_add(&landing, 1);
+    if (!atomic_load(&session.over)) return true;
+    atomic_fetch_sub(&landing, 1);
+    return false;
+}
+
+static void landing_end(void) {
+    atomic_fetch_sub(&landing, 1);
+}
+
+static _Thread_local bool landing_here; /* this thread writes itself: it must not wait for itself */
+
+void bulk_quiesce(void) {
+    int64_t deadline = session_now() + SESSION_GOODBYE_NS;
+    while (!landing_here && atomic_load(&landing) && session_now() < deadline) {
+        struct timespec t = {0, 50000};
+        nanosleep(&t, NULL);
+    }
+}
+
+int bulk_inline(uint64_t tag, int status, const void *data, uint32_t size) {
+    struct expected e;
+    if (!expect_take(tag, &e)) return -1;
+    if (status) return 0; /* no data: the stream's status says why */
+    if (size != e.width * e.height * e.depth) return -1;
+    if (!landing_begin()) return 0;
+    const char *from = data;
+    for (uint64_t z = 0; z < e.depth; z++)
+        for (uint64_t y = 0; y < e.height; y++, from += e.width) memcpy(e.dst + z * e.slice + y * e.pitch, from, e.width);
+    landing_end();
+    return 0;
+}
+
+/* ---- completions that wait for a payload --------------------------------------------------------------------------- */
+
+struct deferred {
+    uint64_t stream, upto, bulk;
+    int status;
+};
+static pthread_mutex_t landing_lock = PTHREAD_MUTEX_INITIALIZER;
+static _Atomic uint64_t landed; /* payloads 1..landed are in place */
+static struct deferred *deferred;
+static size_t deferred_room;
+static _Atomic size_t n_deferred;
+
+uint64_t bulk_landed(void) {
+    return atomic_load(&landed);
+}
+
+int bulk_wait_landed(uint64_t number) {
+    return progress_wait(&landed, number, 0, "a host function");
+}
+
+static bool defer(const struct deferred *d) {
+    size_t n = atomic_load(&n_deferred);
+    /* Successive completions of one stream behind one payload are one. */
+    if (n && deferred[n - 1].stream == d->stream && deferred[n - 1].bulk == d->bulk) {
+        if (d->upto > deferred[n - 1].upto) deferred[n - 1].upto = d->upto;
+        if (d->status) deferred[n - 1].status = d->status;
+        return true;
+    }
+    if (n == deferred_room) {
+        size_t room = deferred_room ? deferred_room * 2 : 64;
+        struct deferred *more = room <= DEFERRED_MAX ? realloc(deferred, room * sizeof *more) : NULL;
+        if (!more) return false;
+        deferred = more;
+        deferred_room = room;
+    }
+    deferred[n] = *d;
+    atomic_store(&n_deferred, n + 1);
+    return true;
+}
+
+void bulk_publish(uint64_t stream, uint64_t upto, uint64_t bulk, int status) {
+    if (bulk <= atomic_load(&landed) && !atomic_load(&n_deferred)) {
+        progress_publish(stream, upto, status);
+        return;
+    }
+    pthread_mutex_lock(&landing_lock);
+    /* A stream's completions keep their order, also when a later one names no payload. */
+    for (size_t i = 0; i < atomic_load(&n_deferred); i++)
+        if (deferred[i].stream == stream && deferred[i].bulk > bulk) bulk = deferred[i].bulk;
+    bool kept = true;
+    if (bulk <= atomic_load(&landed))
+        progress_publish(stream, upto, status);
+    else
+        kept = defer(&(struct deferred){stream, upto, bulk, status});
+    pthread_mutex_unlock(&landing_lock);
+    if (!kept) session_lost("too many completions wait for data that does not come", NULL);
+}
+
+static void publish_landed(uint64_t number) {
+    pthread_mutex_lock(&landing_lock);
+    atomic_store(&landed, number);
+    size_t kept = 0;
+    for (size_t i = 0; i < atomic_load(&n_deferred); i++) {
+        if (deferred[i].bulk <= number)
+            progress_publish(deferred[i].stream, deferred[i].upto, deferred[i].status);
+        else
+            deferred[kept++] = deferred[i];
+    }
+    atomic_store(&n_deferred, kept);
+    pthread_mutex_unlock(&landing_lock);
+    progress_changed();
+}
+
+/* ---- payloads whose tag the worker chose --------------------------------------------------------------------------- */
+
+struct parcel {
+    uint64_t tag, size;
+    void *data;
+    _Atomic uint64_t ready; /* 0: somebody waits for it, 1: it is here */
+    struct parcel *next;
+};
+static pthread_mutex_t parcels_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct parcel *parcels;
+static int n_parcels;
+
+static struct parcel **parcel_find(uint64_t tag) {
+    struct parcel **at = &parcels;
+    while (*at && (*at)->tag != tag) at = &(*at)->next;
+    return at;
+}
+
+/* NULL when there are too many, or no memory. */
+static struct parcel *parcel_new(uint64_t tag) {
+    struct parcel *p = n_parcels < PARCELS_MAX ? calloc(1, sizeof *p) : NULL;
+    if (!p) return NULL;
+    p->tag = tag;
+    p->next = parcels;
+    parcels = p;
+    n_parcels++;
+    return p;
+}
+
+static const char *receive_parcel(const struct gv_bulk_header *header) {
+    void *data = header->size <= PARCEL_MAX ? malloc(header->size ? header->size : 1) : NULL;
+    if (!data) return "a payload too large to keep";
+    if (gv_bulk_recv(session.link, data, header->size)) {
+        free(data);
+        return "";
+    }
+    const char *why = NULL;
+    pthread_mutex_lock(&parcels_lock);
+    struct parcel *p = *parcel_find(header->tag);
+    if (!p) p = parcel_new(header->tag);
+    if (!p || p->data) {
+        free(data);
+        why = p ? "a payload's tag came twice" : "too many payloads that nobody takes";
+    } else {
+        p->data = data;
+        p->size = header->size;
+        atomic_store(&p->ready, 1);
+    }
+    pthread_mutex_unlock(&parcels_lock);
+    return why;
+}
+
+int session_take_payload(uint64_t tag, void *dst, uint64_t size) {
+    pthread_mutex_lock(&parcels_lock);
+    struct parcel *p = *parcel_find(tag);
+    if (!p) p = parcel_new(tag);
+    pthread_mutex_unlock(&parcels_lock);
+    if (!p) return SESSION_OUT_OF_MEMORY;
+    int outcome = progress_wait(&p->ready, 1, 0, "the load of a module");
+    if (outcome) return outcome;
+    pthread_mutex_lock(&parcels_lock);
+    *parcel_find(tag) = p->next;
+    n_parcels--;
+    pthread_mutex_unlock(&parcels_lock);
+    bool right = p->size == size;
+    if (right) memcpy(dst, p->data, size);
+    free(p->data);
+    free(p);
+    if (right) return 0;
+    session_lost("a payload has not the size its reply named", "the load of a module");
+    return session_broken();
+}
+
+/* ---- the reader ---------------------------------------------------------------------------------------------------- */
+
+/* NULL: done. "": the link is dead. Else what is wrong. */
+static const char *receive_rows(const struct expected *e, char *bounce) {
+    for (uint64_t z = 0; z < e->depth; z++) {
+        char *row = e->dst + z * e->slice;
+        if (e->height == 1 || e->width >= BOUNCE_SIZE / 4) {
+            for (uint64_t y = 0; y < e->height; y++, row += e->pitch)
+                if (gv_bulk_recv(session.link, row, e->width)) return "";
+            continue;
+        }
+        uint64_t at_once = BOUNCE_SIZE / e->width;
+        for (uint64_t y = 0; y < e->height;) {
+            uint64_t n = e->height - y < at_once ? e->height - y : at_once;
+            if (gv_bulk_recv(session.link, bounce, n * e->width)) return "";
+            for (uint64_t i = 0; i < n; i++, y++, row += e->pitch) memcpy(row, bounce + i * e->width, e->width);
+        }
+    }
+    return NULL;
+}
+
+static const char *receive(const struct gv_bulk_header *header, char *bounce) {
+    if (header->number != bulk_landed() + 1) return "a payload is out of order";
+    if (header->tag & GV_WORKER_TAG) return receive_parcel(header);
+    struct expected e;
+    if (!expect_take(header->tag, &e)) return "a payload that nobody asked for";
+    if (header->size != e.width * e.height * e.depth) return "a payload has not the size of its copy";
+    if (!header->size) return NULL;
+    if (!landing_begin()) return "";
+    landing_here = true;
+    const char *why = receive_rows(&e, bounce);
+    landing_here = false;
+    landing_end();
+    return why;
+}
+
+static void *reader(void *arg) {
+    char *bounce = arg;
+    struct gv_bulk_header header;
+    while (!atomic_load(&session.over)) {
+        const char *why = gv_bulk_recv_header(session.link, &header) ? "" : receive(&header, bounce);
+        if (why) {
+            session_lost(*why ? why : NULL, NULL);
+            break;
+        }
+        publish_landed(header.number);
+    }
+    free(bounce);
+    return NULL;
+}
+
+int bulk_start(void) {
+    char *bounce = malloc(BOUNCE_SIZE);
+    if (!bounce) return -1;
+    if (session_thread("gpuvirt-data", reader, bounce, 256 * 1024)) {
+        free(bounce);
+        return -1;
+    }
+    return 0;
+}
+
+/* ---- out ----------------------------------------------------------------------------------------------------------- */
+
+static pthread_mutex_t out_lock = PTHREAD_MUTEX_INITIALIZER;
+static uint64_t sent;
+
+uint64_t session_bulk_out(const void *data, uint64_t size, uint64_t (*post)(void *arg, uint64_t number), void *arg) {
+    if (session_broken()) return 0;
+    pthread_mutex_lock(&out_lock);
+    uint64_t seq = post(arg, sent + 1);
+    if (seq) {
+        gv_send_flush(session.link); /* the worker should know what the payload is for before it is all there */
+        uint64_t number = gv_bulk_send(session.link, 0, data, size);
+        if (number == sent + 1) {
+            sent = number;
+        } else {
+            session_lost(number ? "payload numbers do not agree" : NULL, "a copy to the device");
+            seq = 0;
+        }
+    }
+    pthread_mutex_unlock(&out_lock);
+    return seq;
+}

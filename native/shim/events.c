@@ -1,0 +1,90 @@
+/* What the worker says: one function per event. Runs on whichever thread holds the progress role; sends nothing, and blocks on nothing but the program's own stdout. */
+#include <stdio.h>
+
+#include "gv_commands.h"
+#include "quiet_write.h"
+#include "session_state.h"
+
+#define FAILURES_SHOWN 16
+
+static int on_reply(const void *body, uint32_t size) {
+    struct gv_evt_reply e;
+    if (gv_evt_reply_decode(&e, body, size)) return -1;
+    return session_replied(e.answers, e.status, e.text, e.body, e.body_size);
+}
+
+static int on_completed(const void *body, uint32_t size) {
+    struct gv_evt_completed e;
+    if (gv_evt_completed_decode(&e, body, size)) return -1;
+    bulk_publish(e.stream, e.upto, e.bulk, e.status);
+    return 0;
+}
+
+static int on_data_inline(const void *body, uint32_t size) {
+    struct gv_evt_data_inline e;
+    if (gv_evt_data_inline_decode(&e, body, size)) return -1;
+    return bulk_inline(e.tag, e.status, e.data, e.data_size);
+}
+
+static int on_failed(const struct gv_record *record, const void *body, uint32_t size) {
+    static int shown; /* the role's holder only */
+    struct gv_evt_failed e;
+    if (gv_evt_failed_decode(&e, body, size)) return -1;
+    if (shown < FAILURES_SHOWN) {
+        shown++;
+        shim_log("%s (command %llu) failed on %s with CUDA error %d: %s%s", gv_op_name((uint16_t)e.op), (unsigned long long)e.failed_seq, session.pool, e.status,
+                 e.text && *e.text ? e.text : "no more is known", e.sticky ? "; its context is lost, every later call in it fails" : "");
+        if (shown == FAILURES_SHOWN) shim_log("further failures of this program are not shown");
+    }
+    if (e.sticky && e.status) progress_context_failed(record->ctx, e.status);
+    return 0;
+}
+
+static int on_call_host(const void *body, uint32_t size) {
+    struct gv_evt_call_host e;
+    if (gv_evt_call_host_decode(&e, body, size)) return -1;
+    return host_func_due(e.tag, e.bulk, e.status);
+}
+
+static int on_console(const void *body, uint32_t size) {
+    struct gv_evt_console e;
+    if (gv_evt_console_decode(&e, body, size)) return -1;
+    /* What the program's own kernels print is the program's output; nothing else of ours goes there. */
+    if (quiet_write(1, e.text, e.text_size)) shim_log_once("what kernels print could not be written to standard output");
+    return 0;
+}
+
+static int on_worker_ack(const void *body, uint32_t size) {
+    struct gv_evt_worker_ack e;
+    if (gv_evt_worker_ack_decode(&e, body, size)) return -1;
+    return 0; /* payloads are not kept for a resume yet: nothing to let go of */
+}
+
+static int on_worker_credit(const void *body, uint32_t size) {
+    struct gv_evt_worker_credit e;
+    if (gv_evt_worker_credit_decode(&e, body, size)) return -1;
+    return 0; /* the bulk channel's own flow control is what holds payloads back */
+}
+
+int events_handle(const struct gv_record *record, const char **why) {
+    static char text[96];
+    const void *body = record + 1;
+    uint32_t size = record->size - (uint32_t)sizeof *record;
+    int bad;
+    switch (record->op) {
+    case GV_OP_REPLY: bad = on_reply(body, size); break;
+    case GV_OP_COMPLETED: bad = on_completed(body, size); break;
+    case GV_OP_DATA_INLINE: bad = on_data_inline(body, size); break;
+    case GV_OP_FAILED: bad = on_failed(record, body, size); break;
+    case GV_OP_CALL_HOST: bad = on_call_host(body, size); break;
+    case GV_OP_CONSOLE: bad = on_console(body, size); break;
+    case GV_OP_WORKER_ACK: bad = on_worker_ack(body, size); break;
+    case GV_OP_WORKER_CREDIT: bad = on_worker_credit(body, size); break;
+    default: bad = -1;
+    }
+    if (bad) {
+        snprintf(text, sizeof text, "malformed event: %s (%u), number %llu", gv_op_name(record->op), record->op, (unsigned long long)record->seq);
+        *why = text;
+    }
+    return bad;
+}

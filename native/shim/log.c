@@ -1,0 +1,24 @@
+/* Messages to the user: one line on stderr, in one write, without a lock. */
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "quiet_write.h"
+#include "session.h"
+
+void shim_log(const char *format, ...) {
+    char line[1024];
+    int saved = errno;
+    int n = snprintf(line, sizeof line, "gpuvirt: ");
+    va_list args;
+    va_start(args, format);
+    int m = vsnprintf(line + n, sizeof line - (size_t)n - 1, format, args);
+    va_end(args);
+    if (m > 0) n += m;
+    if (n > (int)sizeof line - 2) n = (int)sizeof line - 2;
+    line[n++] = '\n';
+    quiet_write(2, line, (size_t)n);
+    errno = saved;
+}

@@ -1,0 +1,108 @@
+/* The session's own insides, shared by session.c, attach.c, progress.c, events.c, bulk.c, host_func.c and lifecycle.c. Nothing else includes this.
+ *
+ * Locks, in the order they may be taken: bulk order (bulk.c), the link's send lock, then either `replies` (session.c), or the landing lock (bulk.c) and the stream table
+ * (progress.c); all others are leaves. Whoever handles incoming records never sends: a full command ring must not stop the reply ring. */
+#ifndef SHIM_SESSION_STATE_H
+#define SHIM_SESSION_STATE_H
+
+#include "session.h"
+
+/* The CUresult values the session gives itself; cuda.h is not needed here. */
+#define SESSION_NOT_INITIALIZED 3
+#define SESSION_DEINITIALIZED 4
+#define SESSION_NO_DEVICE 100
+#define SESSION_LOST 46
+#define SESSION_OUT_OF_MEMORY 2
+
+#define SESSION_SPIN_NS 50000       /* how long a waiting caller polls the link before it sleeps */
+#define SESSION_ACK_EVERY 256       /* records received before an ACK goes along with the next command */
+#define SESSION_GOODBYE_NS 2000000000ll
+#define SESSION_ATTACH_NS 60000000000ll
+
+struct session_state {
+    struct gv_link *link;            /* set once, before `attached`; never freed: other threads may still be in it at exit */
+    _Atomic int attached, attaching;
+    _Atomic int broken;              /* what new calls get, 0 */
+    _Atomic int over;                /* no record will arrive any more: every waiter returns */
+    _Atomic int leaving;             /* the goodbye has begun: a loss is no news */
+    _Atomic uint64_t received;       /* seq of the last record handled */
+    _Atomic uint64_t acked;          /* the last one told to the worker */
+    int owner;                       /* pid that attached */
+    struct shim_server server;
+    char pool[256];                  /* the server as the user named it */
+};
+extern struct session_state session;
+
+/* ---- session.c ---- */
+/* The link is dead, or this end says so (why != NULL): every waiter returns, every later call fails. Logs one line, the first time. `during` names what was going on. */
+void session_lost(const char *why, const char *during);
+void session_post_ack(void);
+/* What session_error_text says about an attach that failed. */
+void session_attach_text(const char *text);
+/* A REPLY arrived. -1: nobody waits for it. */
+int session_replied(uint64_t answers, int status, const char *text, const void *body, uint32_t size);
+/* As session_begin and session_wait_call, also while leaving; wait_until gives up at `deadline` (monotonic ns, 0: never) with -1. */
+void *session_begin_any(uint16_t op, uint16_t flags, uint32_t ctx, uint32_t body);
+int session_wait_until(struct session_reply *reply, int64_t deadline);
+int64_t session_now(void);
+const char *session_doing(uint16_t op);
+
+/* ---- progress.c ---- */
+int progress_start(void);
+/* Waits until *counter >= target: 0; session_broken() when the session is over before; -1 at the deadline. */
+int progress_wait(const _Atomic uint64_t *counter, uint64_t target, int64_t deadline, const char *what);
+/* Some counter moved on a thread that does not hold the progress lock, or the session is over: whoever waits looks again. */
+void progress_changed(void);
+/* What a waiter is waiting for now, or NULL. */
+const char *progress_waiting_for(void);
+void progress_publish(uint64_t stream, uint64_t upto, int status);
+void progress_context_failed(uint32_t ctx, int status);
+
+/* ---- events.c ---- */
+/* Handles one record. -1: it made no sense, and *why says so. */
+int events_handle(const struct gv_record *record, const char **why);
+
+/* ---- bulk.c ---- */
+int bulk_start(void);
+/* Publishes now, or as soon as payload `bulk` has landed. */
+void bulk_publish(uint64_t stream, uint64_t upto, uint64_t bulk, int status);
+/* Data of a small copy that came inside a record. -1: no such copy, or not its size. */
+int bulk_inline(uint64_t tag, int status, const void *data, uint32_t size);
+/* Waits until payload `number` has landed: 0 or session_broken(). */
+int bulk_wait_landed(uint64_t number);
+uint64_t bulk_landed(void);
+/* After `over`: until no thread of ours writes into the program's memory any more. */
+void bulk_quiesce(void);
+
+/* ---- host_func.c ---- */
+/* The worker wants host function `tag` called. -1: no such tag. */
+int host_func_due(uint64_t tag, uint64_t bulk, int status);
+/* Has the callback thread send an ACK. */
+void host_func_ack(void);
+void host_func_over(void);
+
+/* ---- lifecycle.c ---- */
+/* Starts a detached thread that takes no signals. stack 0: the default. */
+int session_thread(const char *name, void *(*fn)(void *), void *arg, size_t stack);
+
+/* ---- attach.c ---- */
+/* In a forked child: nobody is attaching here, whatever the parent's other threads were doing. */
+void attach_in_child(void);
+
+/* ---- stats.c ---- */
+/* Writes GPUVIRT_STATS, if set. launches < 0: not known. */
+void stats_write(int64_t launches);
+
+/* ---- token.c ---- */
+struct token {
+    uint8_t id[16], secret[32], server_key[32];
+};
+/* "gpuvirt1.<base64url>". False when the text is no token. */
+bool token_parse(const char *text, struct token *out);
+/* The token for `pool`: GPUVIRT_TOKEN, else the same user's token file of a server on this host. False: none, and err (512 bytes) says what to do about it. */
+bool token_find(const char *pool, struct token *out, char *err);
+
+/* ---- context.c ---- */
+void context_failed(uint32_t id, int status);
+
+#endif
