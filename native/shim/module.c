@@ -1,0 +1,372 @@
+/* Modules: choosing the image, sending it, and what the answer says about kernels and globals. The driver's calls are in module_calls.c. */
+#define _GNU_SOURCE /* dladdr, qsort_r */
+
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../wire/sha256.h"
+#include "gv_client.h"
+#include "objects.h"
+
+/* ---- sending an image ---------------------------------------------------------------------------------------------- */
+
+/* The file a pointer of the program lies in, for messages. */
+static const char *library_name(const void *pointer) {
+    Dl_info info;
+    if (!pointer || !dladdr(pointer, &info) || !info.dli_fname || !info.dli_fname[0]) return "an image in memory";
+    const char *slash = strrchr(info.dli_fname, '/');
+    return slash ? slash + 1 : info.dli_fname;
+}
+
+struct sending {
+    uint32_t ctx;
+    struct gv_cmd_module_load command;
+    struct session_reply *reply;
+    bool begun;
+};
+
+static uint64_t post_bulk_load(void *arg, uint64_t number) {
+    struct sending *s = arg;
+    s->command.bulk = number;
+    void *body = session_begin_call(GV_OP_MODULE_LOAD, s->ctx, (uint32_t)gv_cmd_module_load_size(&s->command), s->reply);
+    if (!body) return 0;
+    s->begun = true;
+    gv_cmd_module_load_encode(&s->command, body);
+    return session_send_call(s->reply);
+}
+
+/* Loads on the worker: small images inside the record, others on the bulk channel. Returns the worker's status; the reply is to be done by the caller. */
+static int load_remote(struct shim_context *c, uint64_t id, const struct image_choice *choice, struct gv_reply_module_load *answer, struct session_reply *reply) {
+    uint8_t hash[32];
+    gv_sha256(choice->data, choice->size, hash);
+    struct sending s = {.ctx = c->id, .reply = reply, .command = {.module = id, .hash = hash, .hash_size = sizeof hash}};
+    if (choice->size <= GV_INLINE_MAX) {
+        s.command.image = choice->data;
+        s.command.image_size = (uint32_t)choice->size;
+        return call_module_load(c->id, &s.command, answer, reply);
+    }
+    memset(reply, 0, sizeof *reply);
+    session_bulk_out(choice->data, choice->size, post_bulk_load, &s);
+    if (!s.begun) return session_broken();
+    int status = session_wait_call(reply);
+    if (!status && gv_reply_module_load_decode(answer, reply->body, reply->body_size)) {
+        shim_log("the server's answer to module_load makes no sense");
+        return CUDA_ERROR_UNKNOWN;
+    }
+    return status;
+}
+
+/* ---- the compiler's log -------------------------------------------------------------------------------------------- */
+
+static void write_log(char *buffer, size_t size, void **written, const char *text) {
+    size_t n = 0;
+    if (buffer && size) {
+        n = strlen(text);
+        if (n > size - 1) n = size - 1;
+        memcpy(buffer, text, n);
+        buffer[n] = 0;
+    }
+    if (written) *written = (void *)(uintptr_t)(n ? n + 1 : 0);
+}
+
+static void write_logs(const struct jit_options *jit, int status, const char *info, const char *error) {
+    if (!jit) return;
+    write_log(jit->info, jit->info_size, jit->info_written, status ? "" : info);
+    write_log(jit->error, jit->error_size, jit->error_written, status ? error : "");
+}
+
+int jit_options_read(unsigned n, CUjit_option *options, void **values, struct jit_options *out) {
+    memset(out, 0, sizeof *out);
+    if (n && (!options || !values)) return CUDA_ERROR_INVALID_VALUE;
+    for (unsigned i = 0; i < n; i++) {
+        switch ((int)options[i]) {
+        case CU_JIT_INFO_LOG_BUFFER: out->info = values[i]; break;
+        case CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES:
+            out->info_size = (unsigned)(uintptr_t)values[i];
+            out->info_written = &values[i];
+            break;
+        case CU_JIT_ERROR_LOG_BUFFER: out->error = values[i]; break;
+        case CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES:
+            out->error_size = (unsigned)(uintptr_t)values[i];
+            out->error_written = &values[i];
+            break;
+        case CU_JIT_WALL_TIME: {
+            float none = 0;
+            memcpy(&values[i], &none, sizeof none);
+            break;
+        }
+        default: break; /* they tune the compiler of a device; the answer is right without them */
+        }
+    }
+    return 0;
+}
+
+/* ---- kernels and globals ------------------------------------------------------------------------------------------- */
+
+struct module_global {
+    struct module_global *next;
+    CUdeviceptr address;
+    uint64_t size;
+    char name[];
+};
+
+static int compare_names(const void *a, const void *b, void *functions) {
+    struct shim_function *const *f = functions;
+    return strcmp(f[*(const uint32_t *)a]->name, f[*(const uint32_t *)b]->name);
+}
+
+static void free_functions(struct shim_module *m) {
+    for (uint32_t i = 0; i < m->n_functions; i++) {
+        object_retire(m->functions[i]);
+        object_free(m->functions[i]);
+    }
+    free(m->functions);
+    free(m->by_name);
+    m->functions = NULL;
+    m->by_name = NULL;
+    m->n_functions = 0;
+}
+
+static int make_functions(struct shim_module *m) {
+    const struct gv_meta_header *h = m->meta;
+    const struct gv_meta_kernel *kernels = gv_meta_kernels(m->meta);
+    const struct gv_meta_param *params = gv_meta_params(m->meta);
+    const char *strings = gv_meta_strings(m->meta);
+    uint32_t device_threads = (uint32_t)device_attribute(m->context->info, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK);
+    uint32_t device_shared = (uint32_t)device_attribute(m->context->info, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK);
+    m->functions = calloc(h->n_kernels ? h->n_kernels : 1, sizeof(struct shim_function *));
+    m->by_name = calloc(h->n_kernels ? h->n_kernels : 1, sizeof *m->by_name);
+    if (!m->functions || !m->by_name) return CUDA_ERROR_OUT_OF_MEMORY;
+    for (uint32_t i = 0; i < h->n_kernels; i++) {
+        struct shim_function *f = object_new(OBJECT_FUNCTION);
+        if (!f) return CUDA_ERROR_OUT_OF_MEMORY;
+        const struct gv_meta_kernel *k = &kernels[i];
+        f->module = m;
+        f->context = m->context;
+        f->ctx = m->ctx;
+        f->index = i;
+        f->meta = k;
+        f->params = params + k->first_param;
+        f->name = strings + k->name;
+        f->max_threads = k->max_threads && k->max_threads < device_threads ? k->max_threads : device_threads;
+        f->max_dynamic_shared = device_shared > k->static_shared ? device_shared - k->static_shared : 0;
+        f->settings = KERNEL_SETTINGS_DEFAULT;
+        m->functions[i] = f;
+        m->by_name[i] = i;
+        m->n_functions = i + 1;
+    }
+    qsort_r(m->by_name, m->n_functions, sizeof *m->by_name, compare_names, m->functions);
+    return 0;
+}
+
+struct shim_function *module_find(const struct shim_module *m, const char *name) {
+    uint32_t low = 0, high = m->n_functions;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        struct shim_function *f = m->functions[m->by_name[middle]];
+        int order = strcmp(name, f->name);
+        if (!order) return f;
+        if (order < 0) high = middle;
+        else low = middle + 1;
+    }
+    return NULL;
+}
+
+/* So that copies and pointer queries know the module's variables. */
+static int map_global(struct shim_module *m, uint64_t address, uint64_t size) {
+    struct range r = {.size = size, .kind = RANGE_GLOBAL, .ctx = m->ctx, .device = m->context->device, .context = m->context};
+    return address && size ? range_add(&r, address) : 0;
+}
+
+static void unmap_globals(struct shim_module *m) {
+    const struct gv_meta_header *h = m->meta;
+    if (h) {
+        const struct gv_meta_global *globals = gv_meta_globals(m->meta);
+        for (uint32_t i = 0; i < h->n_globals; i++) {
+            if (globals[i].address) range_remove(globals[i].address, RANGE_GLOBAL, RANGE_GLOBAL, NULL);
+        }
+    }
+    while (m->globals) {
+        struct module_global *g = m->globals;
+        m->globals = g->next;
+        range_remove(g->address, RANGE_GLOBAL, RANGE_GLOBAL, NULL);
+        free(g);
+    }
+}
+
+int module_global(struct shim_module *m, const char *name, CUdeviceptr *address, size_t *size) {
+    const struct gv_meta_header *h = m->meta;
+    const struct gv_meta_global *globals = gv_meta_globals(m->meta);
+    const char *strings = gv_meta_strings(m->meta);
+    for (uint32_t i = 0; i < h->n_globals; i++) {
+        if (!globals[i].address || strcmp(strings + globals[i].name, name)) continue;
+        if (address) *address = globals[i].address;
+        if (size) *size = globals[i].size;
+        return 0;
+    }
+    if (h->flags & GV_META_GLOBALS_COMPLETE) return CUDA_ERROR_NOT_FOUND;
+    pthread_mutex_lock(&m->context->lock);
+    struct module_global *known = m->globals;
+    while (known && strcmp(known->name, name)) known = known->next;
+    pthread_mutex_unlock(&m->context->lock);
+    if (!known) {
+        struct session_reply reply;
+        struct gv_reply_module_global answer;
+        int rc = call_module_global(m->ctx, &(struct gv_cmd_module_global){.module = m->object.id, .name = name}, &answer, &reply);
+        session_reply_done(&reply);
+        if (rc) return rc;
+        known = malloc(sizeof *known + strlen(name) + 1);
+        if (!known) return CUDA_ERROR_OUT_OF_MEMORY;
+        strcpy(known->name, name);
+        known->address = answer.address;
+        known->size = answer.size;
+        pthread_mutex_lock(&m->context->lock);
+        known->next = m->globals;
+        m->globals = known;
+        pthread_mutex_unlock(&m->context->lock);
+        rc = map_global(m, answer.address, answer.size);
+        if (rc) return rc;
+    }
+    if (address) *address = known->address;
+    if (size) *size = known->size;
+    return 0;
+}
+
+/* ---- life ---------------------------------------------------------------------------------------------------------- */
+
+/* Takes the metadata out of a good answer. */
+static int take_meta(const struct gv_reply_module_load *answer, void **out) {
+    uint64_t size = answer->meta_tag ? answer->meta_bulk_size : answer->meta_size;
+    if (!size || size > UINT32_MAX) return CUDA_ERROR_UNKNOWN;
+    void *meta = malloc(size);
+    if (!meta) return CUDA_ERROR_OUT_OF_MEMORY;
+    int rc = 0;
+    if (answer->meta_tag) rc = session_take_payload(answer->meta_tag, meta, size);
+    else memcpy(meta, answer->meta, size);
+    if (!rc && gv_meta_check(meta, size)) {
+        shim_log("the server's description of a module makes no sense");
+        rc = CUDA_ERROR_UNKNOWN;
+    }
+    if (rc) free(meta);
+    else *out = meta;
+    return rc;
+}
+
+static int adopt_answer(struct shim_module *m, const struct gv_reply_module_load *answer) {
+    int rc = take_meta(answer, &m->meta);
+    if (!rc) rc = make_functions(m);
+    const struct gv_meta_header *h = m->meta;
+    for (uint32_t i = 0; !rc && i < h->n_globals; i++) {
+        const struct gv_meta_global *g = &gv_meta_globals(m->meta)[i];
+        rc = map_global(m, g->address, g->size);
+    }
+    return rc;
+}
+
+static void free_module(struct shim_module *m) {
+    free_functions(m);
+    if (m->meta) unmap_globals(m);
+    free(m->meta);
+    object_free(m);
+}
+
+static void refuse_image(struct shim_context *c, const void *source, const char *why) {
+    int capability = device_capability(c->info);
+    shim_log("%s carries no program for this device of compute capability %d.%d%s: %s", library_name(source), capability / 10, capability % 10,
+             c->info->flags & GV_DEVICE_WANTS_PTX ? " (which runs PTX only)" : "", why);
+}
+
+int module_load(struct shim_context *c, const struct image *image, const void *source, const struct jit_options *jit, struct shim_library *library, struct shim_module **out) {
+    struct image_target target = {.capability = device_capability(c->info), .wants_ptx = c->info->flags & GV_DEVICE_WANTS_PTX};
+    struct image_choice choice;
+    char why[512];
+    int rc = image_choose(image, &target, &choice, why, sizeof why);
+    if (rc) {
+        if (rc == CUDA_ERROR_NO_BINARY_FOR_GPU) refuse_image(c, source, why);
+        write_logs(jit, rc, "", why);
+        return rc;
+    }
+    struct shim_module *m = object_new(OBJECT_MODULE);
+    if (!m) {
+        image_choice_free(&choice);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    m->context = c;
+    m->ctx = c->id;
+    m->library = library;
+    struct session_reply reply;
+    struct gv_reply_module_load answer;
+    rc = load_remote(c, m->object.id, &choice, &answer, &reply);
+    image_choice_free(&choice);
+    write_logs(jit, rc, rc ? "" : answer.log, reply.text);
+    if (rc) {
+        if (reply.text[0] && !session_broken()) shim_log("%s: a module was refused: %s", library_name(source), reply.text);
+    } else {
+        rc = adopt_answer(m, &answer);
+        if (rc) post_module_unload(m->ctx, 0, &(struct gv_cmd_module_unload){.module = m->object.id});
+    }
+    session_reply_done(&reply);
+    if (rc) {
+        free_module(m);
+        return rc;
+    }
+    pthread_mutex_lock(&c->lock);
+    m->next = c->modules;
+    if (m->next) m->next->previous = m;
+    c->modules = m;
+    pthread_mutex_unlock(&c->lock);
+    for (uint32_t i = 0; i < m->n_functions; i++) object_publish(m->functions[i]);
+    object_publish(m);
+    *out = m;
+    return 0;
+}
+
+static void unlink_module(struct shim_module *m) {
+    struct shim_context *c = m->context;
+    pthread_mutex_lock(&c->lock);
+    if (m->previous) m->previous->next = m->next;
+    else c->modules = m->next;
+    if (m->next) m->next->previous = m->previous;
+    pthread_mutex_unlock(&c->lock);
+}
+
+/* The caller has retired the handle. */
+void module_unload(struct shim_module *m) {
+    stream_drain_context(m->context); /* as the driver does: no kernel of it may be running */
+    unlink_module(m);
+    post_module_unload(m->ctx, 0, &(struct gv_cmd_module_unload){.module = m->object.id});
+    free_module(m);
+}
+
+void module_context_gone(struct shim_context *c) {
+    for (;;) {
+        pthread_mutex_lock(&c->lock);
+        struct shim_module *m = c->modules;
+        pthread_mutex_unlock(&c->lock);
+        if (!m) return;
+        if (m->library) library_context_gone(m->library, c->id);
+        object_retire(m);
+        unlink_module(m);
+        post_module_unload(m->ctx, 0, &(struct gv_cmd_module_unload){.module = m->object.id});
+        free_module(m);
+    }
+}
+
+/* ---- for the private tables ---------------------------------------------------------------------------------------- */
+
+int module_load_image(struct shim_context *c, const void *pointer, CUmodule *out) {
+    struct image image;
+    struct shim_module *m;
+    int rc = image_open(pointer, SIZE_MAX, &image);
+    if (!rc) rc = module_load(c, &image, pointer, NULL, NULL, &m);
+    if (!rc) *out = (CUmodule)m;
+    return rc;
+}
+
+int module_each_function(CUmodule module, void (*visit)(void *arg, CUfunction function), void *arg) {
+    struct shim_module *m = object_get(OBJECT_MODULE, module);
+    if (!m) return 0;
+    for (uint32_t i = 0; i < m->n_functions; i++) visit(arg, (CUfunction)m->functions[i]);
+    return (int)m->n_functions;
+}
