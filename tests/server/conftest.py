@@ -1,115 +1,13 @@
-"""Servers with a stand-in worker, so that these tests need no built library."""
+"""Servers for the tests."""
 
 from __future__ import annotations
 
-import json
-import os
-import secrets
-import socket
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-from gpuvirt.transport import handshake as hs
-from gpuvirt.transport.control import request
-from gpuvirt.transport.token import Token, parse_token
-
-HERE = Path(__file__).parent
-
-
-@dataclass
-class FakeServer:
-    """A real daemon whose workers are fake_worker.py."""
-
-    process: subprocess.Popen[str]
-    ready: dict[str, Any]
-    token: Token
-    env: dict[str, str]
-
-    @property
-    def port(self) -> int:
-        return int(self.ready["port"])
-
-    @property
-    def url(self) -> str:
-        return str(self.ready["pool"])
-
-    def connect(self) -> tuple[socket.socket, hs.Greeting]:
-        sock = socket.create_connection(("127.0.0.1", self.port), timeout=10)
-        return sock, hs.Greeting.unpack(receive(sock, hs.GREETING_SIZE))
-
-    def attach(self, token: Token | None = None, **hello: Any) -> tuple[socket.socket, hs.Welcome, bytes]:
-        """Shakes hands; returns the socket, the welcome and the session key."""
-        sock, greeting = self.connect()
-        return sock, *shake(sock, greeting, token or self.token, **hello)
-
-    def ask(self, op: str, **arguments: Any) -> dict[str, Any]:
-        return request("127.0.0.1", int(self.ready["control_port"]), self.token, op, **arguments)
-
-    def stop(self) -> str:
-        self.process.terminate()
-        return self.process.communicate(timeout=15)[1]
-
-
-def receive(sock: socket.socket, size: int) -> bytes:
-    raw = b""
-    while len(raw) < size:
-        part = sock.recv(size - len(raw))
-        assert part, f"the connection ended after {len(raw)} of {size} bytes"
-        raw += part
-    return raw
-
-
-def shake(sock: socket.socket, greeting: hs.Greeting, token: Token, **hello: Any) -> tuple[hs.Welcome, bytes]:
-    nonce = secrets.token_bytes(32)
-    sock.sendall(hs.Hello(nonce, token_id=token.id, **hello).pack(token.secret, greeting.nonce))
-    raw = receive(sock, hs.WELCOME_SIZE)
-    welcome = hs.Welcome.unpack(raw)
-    if welcome.status == hs.WELCOME_OK:
-        assert hs.welcome_proved(raw, token.secret, nonce, greeting.nonce)
-    else:
-        assert raw[-32:] == bytes(32)
-    return welcome, hs.session_key(token.secret, greeting.nonce, nonce, welcome.session)
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 5) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.01)
-
-
-def environment(folder: Path) -> dict[str, str]:
-    """An environment in which gpuvirt keeps everything below `folder`."""
-    env = {k: v for k, v in os.environ.items() if not k.startswith("GPUVIRT_")}
-    root = str(HERE.parent.parent)
-    env["PYTHONPATH"] = f"{root}:{env['PYTHONPATH']}" if env.get("PYTHONPATH") else root
-    runtime = folder / "run"
-    runtime.mkdir(parents=True, exist_ok=True)
-    return env | {"XDG_RUNTIME_DIR": str(runtime), "GPUVIRT_STATE": str(folder / "state"), "XDG_CONFIG_HOME": str(folder / "config")}
-
-
-def start_fake(folder: Path, **options: Any) -> FakeServer:
-    """Starts a server; options are `ServeOptions`, and worker_options for the stand-in."""
-    folder.mkdir(parents=True, exist_ok=True)
-    ready, env = folder / "ready.json", environment(folder)
-    line = [sys.executable, str(HERE / "fake_server.py"), json.dumps({"ready_file": str(ready), **options})]
-    process = subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
-    deadline = time.monotonic() + 20
-    while not ready.exists():
-        if process.poll() is not None or time.monotonic() > deadline:
-            process.kill()
-            raise RuntimeError(process.communicate()[1])
-        time.sleep(0.01)
-    found = json.loads(ready.read_text())
-    text = (folder / "run" / "gpuvirt" / f"{found['port']}.token").read_text()
-    return FakeServer(process, found, parse_token(text), env)
+from server.harness import FakeServer, start_fake
 
 
 @pytest.fixture(scope="module")

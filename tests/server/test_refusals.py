@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from server.harness import FakeServer, environment, receive, wait_until
 
 from gpuvirt import paths
 from gpuvirt.errors import GpuvirtError
@@ -20,8 +21,6 @@ from gpuvirt.transport import handshake as hs
 from gpuvirt.transport.control import ControlError, request
 from gpuvirt.transport.pool import PoolAddress, check_pool
 from gpuvirt.transport.token import Token
-
-from .conftest import FakeServer, environment, receive, wait_until
 
 
 def test_greeting(server: FakeServer) -> None:

@@ -13,10 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from server.harness import FakeServer, receive, wait_until
+
 from gpuvirt.transport import handshake as hs
 from gpuvirt.transport import shm
-
-from .conftest import FakeServer, receive, wait_until
 
 
 def config_of(sock: socket.socket) -> dict[str, Any]:
@@ -212,7 +212,7 @@ def test_ends_with_its_parent(start: Callable[..., FakeServer], tmp_path: Path) 
     import subprocess
     import sys
 
-    from .conftest import HERE, environment
+    from server.harness import HERE, environment
 
     reading, writing = os.pipe()
     ready = tmp_path / "ready.json"

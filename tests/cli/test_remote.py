@@ -1,0 +1,69 @@
+"""gpuvirt.remote() and gpuvirt.devices(), up to the first CUDA call."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from server.harness import FakeServer, environment
+
+
+def python(code: str, server: FakeServer, lib_dir: Path, tmp_path: Path) -> subprocess.CompletedProcess[str]:
+    env = environment(tmp_path) | {"GPUVIRT_LIB_DIR": str(lib_dir), "GPUVIRT_TOKEN": server.token.text()}
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, env=env, check=False)
+
+
+def test_the_libraries_are_there_for_whoever_asks(server: FakeServer, lib_dir: Path, tmp_path: Path) -> None:
+    code = f"""
+import ctypes, os, gpuvirt
+with gpuvirt.remote(gpus=2, pool={server.url!r}, link="tcp") as remote:
+    ctypes.CDLL("libcuda.so.1"), ctypes.CDLL("libnvidia-ml.so.1")  # by name, as a CUDA program does
+    print(remote.pool, os.environ["GPUVIRT_GPUS"], os.environ["GPUVIRT_LINK"], os.environ["CUPY_COMPILE_WITH_PTX"], "LD_PRELOAD" in os.environ)
+    with gpuvirt.remote(gpus=2, pool={server.url!r}, link="tcp"):
+        pass
+try:
+    gpuvirt.remote(gpus=1, pool={server.url!r}).__enter__()
+except gpuvirt.GpuvirtError as error:
+    print(error)
+"""
+    done = python(code, server, lib_dir, tmp_path)
+    assert done.returncode == 0, done.stderr
+    first, second = done.stdout.splitlines()
+    assert first == f"{server.url} 2 tcp 1 {'LD_PRELOAD' in os.environ}"
+    assert "attached to" in second and "other settings" in second
+    assert done.stderr == "[shim]"
+
+
+def test_too_late(server: FakeServer, lib_dir: Path, tmp_path: Path) -> None:
+    code = f"""
+import ctypes, gpuvirt
+ctypes.CDLL({str(lib_dir / "libcuda.so.1")!r})
+try:
+    gpuvirt.remote(pool={server.url!r}).__enter__()
+except gpuvirt.GpuvirtError as error:
+    print(error)
+"""
+    done = python(code, server, lib_dir, tmp_path)
+    assert done.stdout.startswith("CUDA is loaded in this process already (") and "libcuda.so.1" in done.stdout, done.stderr
+
+
+def test_no_server(server: FakeServer, lib_dir: Path, tmp_path: Path) -> None:
+    code = """
+import gpuvirt
+url = "tcp://127.0.0.1:1"
+for what in (lambda: gpuvirt.remote(pool=url).__enter__(), lambda: gpuvirt.devices(url), lambda: gpuvirt.remote(gpus=99)):
+    try:
+        what()
+    except gpuvirt.GpuvirtError as error:
+        print(error)
+"""
+    done = python(code, server, lib_dir, tmp_path)
+    lines = done.stdout.splitlines()
+    assert len(lines) == 3 and "no GPU server at tcp://127.0.0.1:1" in lines[0] and lines[0] == lines[1] and "99" in lines[2], done.stderr
+
+
+def test_devices(server: FakeServer, lib_dir: Path, tmp_path: Path) -> None:
+    done = python(f"import gpuvirt; print([d['ordinal'] for d in gpuvirt.devices({server.url!r})])", server, lib_dir, tmp_path)
+    assert done.stdout == "[0, 1]\n", done.stderr

@@ -1,0 +1,163 @@
+"""`gpuvirt run` and `gpuvirt env`, up to the first CUDA call."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+from server.harness import FakeServer
+
+from gpuvirt.client.environment import Variable, apply
+
+from .conftest import Gpuvirt
+
+SHOW = "import os, json; print(json.dumps(dict(os.environ)))"
+
+
+def test_what_the_program_sees(gpuvirt: Gpuvirt, server: FakeServer, lib_dir: Path) -> None:
+    done = gpuvirt(
+        "run", "--gpus", "2", "--memory", "512m", "--link", "tcp", "--no-wait", "--stats=out.json", "--", "python3", "-c", SHOW,
+        server=server, LD_PRELOAD=None, LD_LIBRARY_PATH="/opt/lib",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    env = json.loads(done.stdout)
+    assert env["LD_PRELOAD"] == f"{lib_dir}/libcuda.so.1:{lib_dir}/libnvidia-ml.so.1"
+    folders = env["LD_LIBRARY_PATH"].split(":")
+    assert folders[0] == str(lib_dir) and folders[-1] == "/opt/lib"
+    assert any((Path(folder) / "libcuda.so").resolve() == lib_dir / "libcuda.so.1" for folder in folders)
+    assert env["GPUVIRT_POOL"] == server.url and env["GPUVIRT_LINK"] == "tcp" and env["GPUVIRT_GPUS"] == "2"
+    assert env["GPUVIRT_MEMORY"] == str(512 << 20) and env["GPUVIRT_NO_WAIT"] == "1"
+    assert env["GPUVIRT_STATS"] == str(Path("out.json").absolute())
+    assert env["CUPY_COMPILE_WITH_PTX"] == "1"
+    assert "[shim]" in done.stderr  # it really is preloaded
+    assert "gpuvirt" not in done.stderr
+
+
+def test_nothing_but_the_programs_output(gpuvirt: Gpuvirt, server: FakeServer) -> None:
+    done = gpuvirt("run", "--", "sh", "-c", "printf out; exit 41", server=server)
+    assert (done.returncode, done.stdout) == (41, "out")
+
+
+def test_what_the_user_set_for_cupy_stays(gpuvirt: Gpuvirt, server: FakeServer) -> None:
+    done = gpuvirt("run", "--", "sh", "-c", "echo $CUPY_COMPILE_WITH_PTX", server=server, CUPY_COMPILE_WITH_PTX="0")
+    assert done.stdout == "0\n"
+
+
+def test_options_behind_the_command_are_the_commands(gpuvirt: Gpuvirt, server: FakeServer) -> None:
+    for separator in ([], ["--"]):
+        done = gpuvirt("run", "--gpus", "1", *separator, "echo", "--gpus", "--help", "--stats", server=server)
+        assert done.stdout == "--gpus --help --stats\n", done.stderr
+
+
+def test_bare_stats_takes_no_word(gpuvirt: Gpuvirt, server: FakeServer) -> None:
+    done = gpuvirt("run", "--stats", "printenv", "GPUVIRT_STATS", server=server)
+    assert done.stdout == "-\n", done.stderr
+
+
+def test_verbose_tells_on_stderr(gpuvirt: Gpuvirt, server: FakeServer) -> None:
+    done = gpuvirt("run", "-v", "--", "true", server=server)
+    assert "gpuvirt: CUPY_COMPILE_WITH_PTX=1" in done.stderr and done.stdout == ""
+    assert server.token.text() not in done.stderr
+
+
+def test_program_not_found(gpuvirt: Gpuvirt, server: FakeServer) -> None:
+    done = gpuvirt("run", "--", "/no/such/program", server=server)
+    assert done.returncode == 127 and done.stderr == "gpuvirt: /no/such/program: no such program\n"
+
+
+def test_no_server(gpuvirt: Gpuvirt) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as nobody:
+        url = f"tcp://127.0.0.1:{nobody.getsockname()[1]}"
+    done = gpuvirt("run", "--pool", url, "--", "echo", "ran")
+    assert done.returncode == 125 and done.stdout == ""
+    assert done.stderr == f"gpuvirt: no GPU server at {url}: Connection refused; start one there with `gpuvirt serve`\n"
+
+
+def test_wrong_token(gpuvirt: Gpuvirt, server: FakeServer) -> None:
+    token = server.token.text()
+    wrong = token[:40] + ("A" if token[40] != "A" else "B") + token[41:]
+    done = gpuvirt("run", "--", "echo", "ran", server=server, GPUVIRT_TOKEN=wrong)
+    assert done.returncode == 125 and done.stdout == "" and done.stderr.count("\n") == 1
+    assert "token" in done.stderr and server.url in done.stderr and wrong not in done.stderr
+    done = gpuvirt("run", "--", "echo", "ran", server=server, GPUVIRT_TOKEN="nonsense")
+    assert done.returncode == 125 and done.stdout == "" and "not a token" in done.stderr
+
+
+def test_libraries_missing(gpuvirt: Gpuvirt, server: FakeServer) -> None:
+    done = gpuvirt("run", "--", "echo", "ran", server=server, GPUVIRT_LIB_DIR="/nowhere")
+    assert done.returncode == 125 and done.stdout == "" and done.stderr.count("\n") == 1 and "make setup" in done.stderr
+
+
+def test_env_is_what_run_sets(gpuvirt: Gpuvirt, server: FakeServer, lib_dir: Path) -> None:
+    done = gpuvirt("env", "--gpus", "2", "--stats", server=server)
+    assert done.returncode == 0 and done.stderr == ""
+    script = done.stdout + "\nenv -0"
+    base = {"PATH": os.environ["PATH"], "LD_LIBRARY_PATH": "/opt/lib"}
+    shell = subprocess.run(["sh", "-c", script], capture_output=True, text=True, env=base, check=True)
+    env = dict(pair.split("=", 1) for pair in shell.stdout.split("\0") if pair)
+    assert env["LD_LIBRARY_PATH"].startswith(f"{lib_dir}:") and env["LD_LIBRARY_PATH"].endswith(":/opt/lib")
+    assert env["LD_PRELOAD"] == f"{lib_dir}/libcuda.so.1:{lib_dir}/libnvidia-ml.so.1"
+    assert env["GPUVIRT_GPUS"] == "2" and env["GPUVIRT_STATS"] == "-" and env["CUPY_COMPILE_WITH_PTX"] == "1"
+    listed = {v["name"] for v in json.loads(gpuvirt("env", "--gpus", "2", "--stats", "--json", server=server).stdout)}
+    assert listed <= env.keys() and {"LD_PRELOAD", "LD_LIBRARY_PATH", "GPUVIRT_POOL", "GPUVIRT_GPUS", "GPUVIRT_STATS"} <= listed
+
+
+def test_prefix_variables_are_not_doubled() -> None:
+    variable = Variable("LD_PRELOAD", "/a:/b", "", prefix=True)
+    assert variable.merged(None) == variable.merged("") == "/a:/b"
+    assert variable.merged("/c /b:/a") == "/a:/b:/c"
+    assert apply([variable], {"LD_PRELOAD": "/a:/b"})["LD_PRELOAD"] == "/a:/b"
+
+
+def test_devices_and_ps(gpuvirt: Gpuvirt, server: FakeServer) -> None:
+    found = json.loads(gpuvirt("devices", "--json", server=server).stdout)
+    assert [(d["ordinal"], d["memory"], d["memory_used"], d["sessions"], d["server"], d["backend"]) for d in found] == [
+        (0, 1 << 30, 0, 0, "testserver", "soft"),
+        (1, 1 << 30, 0, 0, "testserver", "soft"),
+    ]
+    assert "testserver" in gpuvirt("devices", server=server).stdout
+    assert json.loads(gpuvirt("ps", "--json", server=server).stdout) == []
+    sock, welcome, _ = server.attach(program="prog", pid=12, user="me", host="here")
+    (session,) = json.loads(gpuvirt("ps", "--json", server=server).stdout)
+    assert (session["program"], session["pid"], session["user"], session["host"]) == ("prog", 12, "me", "here")
+    assert f"{welcome.session:016x}" == session["session"]
+    assert "prog" in gpuvirt("ps", server=server, COLUMNS="200").stdout
+    sock.close()
+
+
+def test_tokens(gpuvirt: Gpuvirt, server: FakeServer) -> None:
+    """Without --pool on the state folder, with it over the control channel: the same store."""
+    there = {"GPUVIRT_STATE": server.env["GPUVIRT_STATE"], "XDG_RUNTIME_DIR": server.env["XDG_RUNTIME_DIR"]}
+    shown = gpuvirt("token", "show", **there)
+    assert shown.stdout == server.token.text() + "\n"
+    made = gpuvirt("token", "create", "alice", **there).stdout.strip()
+    assert gpuvirt("token", "show", "alice", **there).stdout.strip() == made
+    assert gpuvirt("devices", server=server, GPUVIRT_TOKEN=made).returncode == 0
+    listed = gpuvirt("token", "list", "--json", "--pool", server.url, server=server)
+    assert [t["name"] for t in json.loads(listed.stdout)] == ["default", "alice"] and made not in listed.stdout
+    assert gpuvirt("token", "revoke", "alice", "--pool", server.url, server=server).returncode == 0
+    done = gpuvirt("devices", server=server, GPUVIRT_TOKEN=made)
+    assert done.returncode == 125 and "token" in done.stderr
+    done = gpuvirt("token", "revoke", "alice", **there)
+    assert done.returncode == 125 and "no token is called 'alice'" in done.stderr
+
+
+@pytest.mark.parametrize("link", ["auto", "tcp"])
+def test_doctor(gpuvirt: Gpuvirt, server: FakeServer, link: str) -> None:
+    done = gpuvirt("doctor", "--json", server=server, GPUVIRT_LINK=link)
+    found = {r["check"]: r for r in json.loads(done.stdout)}
+    for check in ("libcuda.so.1", "libnvidia-ml.so.1", "pool", "wire version", "token", "control channel", "link"):
+        assert found[check]["status"] == "ok", found[check]
+    assert found["libgpuvirt_worker.so"]["status"] == "fail" and done.returncode == 1  # the test's folder has none
+    assert "auto" in found["link"]["text"] and "shm: client and server are on the same host" in found["link"]["text"]
+
+
+def test_doctor_wrong_token(gpuvirt: Gpuvirt, server: FakeServer) -> None:
+    token = server.token.text()
+    done = gpuvirt("doctor", "--json", server=server, GPUVIRT_TOKEN=token[:40] + ("A" if token[40] != "A" else "B") + token[41:])
+    found = {r["check"]: r for r in json.loads(done.stdout)}
+    assert done.returncode == 1 and found["token"]["status"] == "fail" and "gpuvirt token show" in found["token"]["remedy"]
