@@ -12,6 +12,7 @@ from gpuvirt import __version__
 from gpuvirt.errors import GpuvirtError
 
 OWN_ERROR = 125  # anything that gpuvirt itself could not do; usage errors are 2; otherwise the program's own code
+INTERRUPTED = 128 + 2  # as a shell shows Ctrl-C
 
 # Verb: the module that holds a click command of the same name, and its line in --help.
 VERBS = {
@@ -39,6 +40,12 @@ class Verbs(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            ctx.exit(INTERRUPTED)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(verb, line) for verb, (_, line) in VERBS.items()])
@@ -58,6 +65,6 @@ def main(arguments: list[str] | None = None) -> Any:
     """The `gpuvirt` command. Exits with 125 and one line on stderr for our own errors, 2 for wrong usage."""
     try:
         return cli.main(arguments, prog_name="gpuvirt")
-    except GpuvirtError as error:
+    except (GpuvirtError, OSError) as error:
         click.echo(f"gpuvirt: {error}", err=True)
         sys.exit(OWN_ERROR)

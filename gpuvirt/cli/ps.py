@@ -22,7 +22,7 @@ def ps(pool: str | None, as_json: bool) -> None:
 
     settings = resolve({"pool": pool})
     status = check_pool(named_pool(settings), settings.token)
-    found = request(status.address.host, status.greeting.control_port, status.token, "ps")["sessions"]
+    found = request(status.peer, status.greeting.control_port, status.token, "ps")["sessions"]
     if as_json:
         click.echo(json.dumps(found, indent=2))
         return

@@ -29,7 +29,7 @@ def _ask(pool: str, op: str, **arguments: Any) -> dict[str, Any]:
     settings = resolve({"pool": pool})
     assert settings.pool is not None
     status = check_pool(settings.pool, settings.token)
-    return request(status.address.host, status.greeting.control_port, status.token, op, **arguments)
+    return request(status.peer, status.greeting.control_port, status.token, op, **arguments)
 
 
 @token.command(epilog="\b\nExample:\n  export GPUVIRT_TOKEN=$(ssh gpu-host gpuvirt token show)")

@@ -127,7 +127,7 @@ def _port(address: PoolAddress) -> Result:
 def _control(status: PoolStatus) -> Result:
     port = status.greeting.control_port
     try:
-        info = request(status.address.host, port, status.token, "info")
+        info = request(status.peer, port, status.token, "info")
     except GpuvirtError as error:
         return Result("control channel", FAIL, str(error), f"open port {port} of {status.address.host}")
     from gpuvirt import __version__

@@ -29,7 +29,7 @@ def connected(settings: Settings, verbose: bool = False) -> Iterator[Connected]:
         GpuvirtError: it cannot be had, and why, in one line.
     """
     if settings.pool is not None:
-        yield Connected(check_pool(settings.pool, settings.token), settings, private=False)
+        yield Connected(check_pool(settings.pool, settings.token, settings.gpus, settings.memory or 0), settings, private=False)
         return
     with LocalPool(settings.gpus, settings.memory, verbose) as pool:
         # Its own token, whatever GPUVIRT_TOKEN says: that one is for another server.

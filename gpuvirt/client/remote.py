@@ -126,5 +126,5 @@ def devices(pool: str | None = None) -> list[dict[str, Any]]:
     """
     settings = client_settings.resolve({"pool": pool})
     status = check_pool(named_pool(settings), settings.token)
-    answer = request(status.address.host, status.greeting.control_port, status.token, "devices")
+    answer = request(status.peer, status.greeting.control_port, status.token, "devices")
     return [{**device, "server": answer["server"], "backend": answer["backend"]} for device in answer["devices"]]

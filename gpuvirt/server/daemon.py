@@ -98,7 +98,7 @@ class Daemon:
         workers.prestart()
         control = ControlServer(tokens, {"info": self._info, "devices": self._devices, "ps": self._ps})
         undo.push_async_callback(control.close)
-        self.control_port = control.start(options.host, self.port + 1 if self.port < 65535 else 0)
+        self.control_port = control.start(tcp.getsockname()[0], self.port + 1 if self.port < 65535 else 0)
 
         sockets, unix_path = [tcp], ""
         if "shm" in options.links:

@@ -183,6 +183,9 @@ class Listener:
         if not hs.hello_proved(raw, secret or bytes(32), nonce) or secret is None:
             raise Refused(hs.WELCOME_DENIED, "the token was not accepted; ask the server's owner for `gpuvirt token show` and set GPUVIRT_TOKEN")
         if hello.kind == hs.HELLO_CHECK:
+            never = self._sessions.impossible(hello.gpus, hello.memory) if hello.gpus else None
+            if never is not None:
+                raise Refused(hs.WELCOME_BUSY, never)
             client.send(hs.Welcome().pack(secret, hello.nonce, nonce))
             return
         self._check_link(client, hello)

@@ -67,20 +67,28 @@ class Policy:
             return None
         return self._decide(event)
 
+    def impossible(self, gpus: int, memory: int) -> str | None:
+        """Why this pool can never grant that, whoever else works on it; None when it can."""
+        if gpus < 1:
+            return "a session needs at least 1 GPU; ask for --gpus 1 or more"
+        if gpus > len(self.memory):
+            have = "1 GPU" if len(self.memory) == 1 else f"{len(self.memory)} GPUs"
+            return f"{gpus} GPUs were asked for and this pool has {have}; ask for fewer with --gpus"
+        fitting = sum(size >= memory for size in self.memory)
+        if fitting < gpus:
+            text = f"{format_size(memory)} per GPU were asked for and the pool's GPUs have {format_size(max(self.memory))}"
+            if fitting:
+                text = f"only {fitting} of the pool's GPUs have the {format_size(memory)} asked for"
+            return f"{text}; ask for less with --memory"
+        return None
+
     def _decide(self, wanted: Wanted) -> Grant | Refuse:
         if wanted.session in self.sessions:
             raise ValueError(f"session {wanted.session:x} has its devices already")
-        if wanted.gpus < 1:
-            return Refuse(wanted.session, "a session needs at least 1 GPU; ask for --gpus 1 or more")
-        if wanted.gpus > len(self.memory):
-            have = "1 GPU" if len(self.memory) == 1 else f"{len(self.memory)} GPUs"
-            return Refuse(wanted.session, f"{wanted.gpus} GPUs were asked for and this pool has {have}; ask for fewer with --gpus")
+        never = self.impossible(wanted.gpus, wanted.memory)
+        if never is not None:
+            return Refuse(wanted.session, never)
         fitting = [d for d, size in enumerate(self.memory) if size >= wanted.memory]
-        if len(fitting) < wanted.gpus:
-            text = f"{format_size(wanted.memory)} per GPU were asked for and the pool's GPUs have {format_size(max(self.memory))}"
-            if fitting:
-                text = f"only {len(fitting)} of the pool's GPUs have the {format_size(wanted.memory)} asked for"
-            return Refuse(wanted.session, f"{text}; ask for less with --memory")
         taken = {grant.slot for grant in self.sessions.values()}
         slot = next((s for s in range(self.slots) if s not in taken), None)
         if slot is None:

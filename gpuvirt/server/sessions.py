@@ -67,6 +67,10 @@ class Sessions:
     def get(self, session: int) -> Session | None:
         return self._sessions.get(session)
 
+    def impossible(self, gpus: int, memory: int) -> str | None:
+        """Why this server can never grant that, None when it can."""
+        return self._policy.impossible(gpus, memory)
+
     async def attach(self, client: socket.socket, hello: Hello, secret: bytes, server_nonce: bytes, peer: str) -> Session:
         """Grants devices, welcomes the client and hands its connection to a worker.
 

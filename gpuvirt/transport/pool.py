@@ -48,9 +48,10 @@ def parse_pool(text: str) -> PoolAddress:
 
 @dataclass(frozen=True)
 class PoolStatus:
-    """A server that answered and let us in."""
+    """A server that answered and let us in. peer: the numeric address at which it did; its control channel is there too."""
 
     address: PoolAddress
+    peer: str
     greeting: hs.Greeting
     token: Token
 
@@ -124,20 +125,32 @@ def greet(address: PoolAddress) -> tuple[socket.socket, hs.Greeting]:
     return sock, greeting
 
 
-def check_pool(address: PoolAddress, token_text: str | None = None) -> PoolStatus:
+def check_pool(address: PoolAddress, token_text: str | None = None, gpus: int = 0, memory: int = 0) -> PoolStatus:
     """Asks a server whether it would let this client in.
 
     Args:
         token_text: the token, None: see `find_token`.
+        gpus: with it the server also says whether it has that many at all, with `memory` bytes each; 0 does not ask.
 
     Raises:
         GpuvirtError: it would not, and why, in one line that names the server.
     """
     sock, greeting = greet(address)
     with sock:
+        peer = sock.getpeername()[0]
         token = find_token(address, bool(greeting.boot_id) and greeting.boot_id == own_boot_id(), token_text)
         nonce = secrets.token_bytes(hs.NONCE_SIZE)
-        hello = hs.Hello(nonce, kind=hs.HELLO_CHECK, token_id=token.id, pid=os.getpid(), program="gpuvirt", user=_user(), host=socket.gethostname())
+        hello = hs.Hello(
+            nonce,
+            kind=hs.HELLO_CHECK,
+            token_id=token.id,
+            pid=os.getpid(),
+            gpus=gpus,
+            memory=memory,
+            program="gpuvirt",
+            user=_user(),
+            host=socket.gethostname(),
+        )
         try:
             sock.sendall(hello.pack(token.secret, greeting.nonce))
             raw = _receive(sock, hs.WELCOME_SIZE)
@@ -148,7 +161,7 @@ def check_pool(address: PoolAddress, token_text: str | None = None) -> PoolStatu
         raise GpuvirtError(f"{address.url} refused: {welcome.text}")
     if not hs.welcome_proved(raw, token.secret, nonce, greeting.nonce):
         raise GpuvirtError(f"the server at {address.url} does not hold the token's secret itself; it is not the one the token came from")
-    return PoolStatus(address, greeting, token)
+    return PoolStatus(address, peer, greeting, token)
 
 
 def _user() -> str:

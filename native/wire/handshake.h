@@ -36,7 +36,7 @@ struct gv_greeting { /* 320 bytes */
 
 #define GV_HELLO_SESSION 1u
 #define GV_HELLO_CHANNEL 2u
-#define GV_HELLO_CHECK 3u /* a SESSION's proof without a session: is my token good? Answered with OK or a refusal, then closed. */
+#define GV_HELLO_CHECK 3u /* a SESSION's proof without a session: is my token good, are there ever so many gpus (0: does not ask)? OK or a refusal, then closed. */
 
 #define GV_LINK_TCP 1u
 #define GV_LINK_SHM 2u

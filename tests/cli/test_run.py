@@ -87,6 +87,14 @@ def test_wrong_token(gpuvirt: Gpuvirt, server: FakeServer) -> None:
     assert done.returncode == 125 and done.stdout == "" and "not a token" in done.stderr
 
 
+def test_more_than_the_pool_has(gpuvirt: Gpuvirt, server: FakeServer) -> None:
+    """Said before the program starts."""
+    done = gpuvirt("run", "--gpus", "3", "--", "echo", "ran", server=server)
+    assert done.returncode == 125 and done.stdout == "" and "3 GPUs were asked for and this pool has 2 GPUs" in done.stderr
+    done = gpuvirt("run", "--memory", "2g", "--", "echo", "ran", server=server)
+    assert done.returncode == 125 and done.stdout == "" and "--memory" in done.stderr
+
+
 def test_libraries_missing(gpuvirt: Gpuvirt, server: FakeServer) -> None:
     done = gpuvirt("run", "--", "echo", "ran", server=server, GPUVIRT_LIB_DIR="/nowhere")
     assert done.returncode == 125 and done.stdout == "" and done.stderr.count("\n") == 1 and "make setup" in done.stderr

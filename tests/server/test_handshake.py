@@ -107,6 +107,42 @@ def test_proofs_are_what_the_header_says() -> None:
     assert hs.session_key(key, server, client, 5) == expected
 
 
+PROOFS = r"""
+#include <stdio.h>
+#include <string.h>
+#include "native/wire/proof.h"
+static void out(const void *data, size_t size) {
+    for (size_t i = 0; i < size; i++) printf("%02x", ((const unsigned char *)data)[i]);
+    printf("\n");
+}
+int main(void) {
+    uint8_t key[32], server[32], client[32], derived[32];
+    memset(key, 'k', 32), memset(server, 's', 32), memset(client, 'c', 32);
+    struct gv_hello hello = {.kind = GV_HELLO_SESSION, .link = GV_LINK_TCP, .pid = 5, .gpus = 2, .program = "prog"};
+    memcpy(hello.nonce, client, 32);
+    gv_hello_prove(&hello, key, server);
+    out(&hello, sizeof hello);
+    struct gv_welcome welcome = {.session = 77};
+    gv_welcome_prove(&welcome, key, client, server);
+    out(&welcome, sizeof welcome);
+    gv_session_key(derived, key, server, client, 77);
+    out(derived, 32);
+    return 0;
+}
+"""
+
+
+def test_proofs_are_those_of_the_c_side(tmp_path: Path) -> None:
+    (tmp_path / "proofs.c").write_text(PROOFS)
+    sources = [str(ROOT / "native" / "wire" / name) for name in ("handshake.c", "sha256.c")]
+    subprocess.run(["gcc", "-std=gnu11", "-Wall", f"-I{ROOT}", "proofs.c", *sources, "-o", "proofs"], cwd=tmp_path, check=True)
+    lines = subprocess.run([str(tmp_path / "proofs")], capture_output=True, text=True, check=True).stdout.split()
+    key, server, client = b"k" * 32, b"s" * 32, b"c" * 32
+    assert hs.Hello(client, pid=5, gpus=2, program="prog").pack(key, server).hex() == lines[0]
+    assert hs.Welcome(session=77).pack(key, client, server).hex() == lines[1]
+    assert hs.session_key(key, server, client, 77).hex() == lines[2]
+
+
 def test_text_from_a_peer_is_made_harmless() -> None:
     raw = hs.Hello(bytes(32), program="x\x1b[2J\n").pack(b"", b"")
     assert hs.Hello.unpack(raw).program == "x?[2J?"
