@@ -8,7 +8,6 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import msgpack
 import zmq
 import zmq.asyncio
 from zmq.auth.asyncio import AsyncioAuthenticator
@@ -16,6 +15,7 @@ from zmq.auth.asyncio import AsyncioAuthenticator
 from gpuvirt.errors import GpuvirtError
 from gpuvirt.server.tokens import TokenEntry, TokenStore
 from gpuvirt.transport.control import MAX_MESSAGE, VERSION
+from gpuvirt.transport.packing import pack, unpack
 
 log = logging.getLogger("gpuvirt.server")
 
@@ -104,14 +104,14 @@ class ControlServer:
         except Exception:
             log.exception("a control request failed")
             answer = {"ok": False, "error": "the server failed at this request; its log says why"}
-        await sock.send_multipart([route.bytes, b"", msgpack.packb(answer)])
+        await sock.send_multipart([route.bytes, b"", pack(answer)])
 
     async def _handle(self, body: zmq.Frame) -> dict[str, Any]:
         try:
-            message = msgpack.unpackb(body.bytes)
-        except Exception:  # msgpack has many ways to dislike its input
-            message = None
-        if not isinstance(message, dict) or message.get("v") != VERSION:
+            message = unpack(body.bytes)
+        except ValueError:
+            message = {}
+        if message.get("v") != VERSION:
             raise GpuvirtError(f"this server speaks control version {VERSION}; install the same gpuvirt on both")
         handler = self._handlers.get(str(message.get("op")))
         if handler is None:

@@ -12,7 +12,7 @@ import os
 import socket
 from typing import Any
 
-import msgpack
+from gpuvirt.transport.packing import pack, unpack
 
 MAX_MESSAGE = 65536
 MAX_FDS = 4
@@ -20,7 +20,7 @@ MAX_FDS = 4
 
 def send(sock: socket.socket, message: dict[str, Any], fds: tuple[int, ...] = ()) -> None:
     """Sends one message; the receiver gets duplicates of the descriptors."""
-    raw = msgpack.packb(message)
+    raw = pack(message)
     if fds:
         socket.send_fds(sock, [raw], list(fds))
     else:
@@ -45,4 +45,4 @@ def receive(sock: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
         for fd in fds:
             os.close(fd)
         raise OSError("a message between daemon and worker was cut off")
-    return msgpack.unpackb(raw), list(fds)
+    return unpack(raw), list(fds)

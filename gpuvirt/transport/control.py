@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgpack
 import zmq
 from zmq.utils import z85
 
 from gpuvirt.errors import GpuvirtError
+from gpuvirt.transport.packing import pack, unpack
 from gpuvirt.transport.token import Token, control_secret
 
 VERSION = 1
@@ -43,14 +43,14 @@ def request(host: str, port: int, token: Token, op: str, **arguments: Any) -> di
             sock.curve_secretkey = secret
             sock.curve_publickey = zmq.curve_public(secret)
             sock.connect(f"tcp://{where}:{port}")
-            sock.send(msgpack.packb({"v": VERSION, "op": op, **arguments}))
+            sock.send(pack({"v": VERSION, "op": op, **arguments}))
             if not sock.poll(int(TIMEOUT * 1000)):
                 raise ControlError(f"the control channel of {host} (port {port}) does not answer; is that port open, and the token this server's?")
-            answer = msgpack.unpackb(sock.recv())
-    except (zmq.ZMQError, msgpack.UnpackException, ValueError) as error:
+            answer = unpack(sock.recv())
+    except (zmq.ZMQError, ValueError) as error:
         raise ControlError(f"the control channel of {host} (port {port}) failed: {error}") from None
     finally:
         context.term()
-    if not isinstance(answer, dict) or not answer.pop("ok", False):
-        raise ControlError(str(answer.get("error", "the server gave no reason")) if isinstance(answer, dict) else "the server's answer is no answer")
+    if not answer.pop("ok", False):
+        raise ControlError(str(answer.get("error", "the server gave no reason")))
     return answer
