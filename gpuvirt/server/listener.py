@@ -181,7 +181,7 @@ class Listener:
         secret = self._tokens.secret(hello.token_id)
         # An unknown token is checked against a secret too, so that the answer's time does not tell the two apart.
         if not hs.hello_proved(raw, secret or bytes(32), nonce) or secret is None:
-            raise Refused(hs.WELCOME_DENIED, "the token was not accepted; ask the server's owner for `gpuvirt token show` and set GPUVIRT_TOKEN")
+            raise Refused(hs.WELCOME_DENIED, "the token was not accepted")
         if hello.kind == hs.HELLO_CHECK:
             never = self._sessions.impossible(hello.gpus, hello.memory) if hello.gpus else None
             if never is not None:

@@ -158,7 +158,8 @@ def check_pool(address: PoolAddress, token_text: str | None = None, gpus: int = 
         except (OSError, EOFError, hs.HandshakeError):
             raise GpuvirtError(f"{address.url} broke off the handshake; its log may say why") from None
     if welcome.status != hs.WELCOME_OK:
-        raise GpuvirtError(f"{address.url} refused: {welcome.text}")
+        remedy = "; set GPUVIRT_TOKEN to what `gpuvirt token show` prints on the server" if welcome.status == hs.WELCOME_DENIED else ""
+        raise GpuvirtError(f"{address.url} refused: {welcome.text}{remedy}")
     if not hs.welcome_proved(raw, token.secret, nonce, greeting.nonce):
         raise GpuvirtError(f"the server at {address.url} does not hold the token's secret itself; it is not the one the token came from")
     return PoolStatus(address, peer, greeting, token)
