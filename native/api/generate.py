@@ -52,7 +52,8 @@ def generate(folders: list[Path], nvml: Path, out: Path) -> None:
         "gv_stubs.c": emit_stubs.source(functions, api),
         "gv_proc_table.c": emit_proc_address.source(functions, api),
         "gv_errors.c": emit_proc_address.errors(api),
-        "gv_nvml_stubs.c": emit_nvml.source(nvml),
+        "gv_nvml.h": emit_nvml.header(nvml),
+        "gv_nvml_stubs.c": emit_nvml.source(nvml, HERE / "nvml.toml"),
     }
     for name, text in files.items():
         write(out / name, text)

@@ -33,9 +33,7 @@ static int64_t now(void) {
     return (int64_t)t.tv_sec * 1000000000ll + t.tv_nsec;
 }
 
-static void after_fork(void) {
-    atomic_fetch_or(&entry_state, STATE_FORKED | STATE_UNINITIALIZED);
-}
+static void after_fork(void) { atomic_fetch_or(&entry_state, STATE_FORKED | STATE_UNINITIALIZED); }
 
 __attribute__((constructor)) static void begin(void) {
     pthread_atfork(NULL, NULL, after_fork);
@@ -50,23 +48,27 @@ __attribute__((constructor)) static void begin(void) {
     atomic_fetch_or(&entry_state, STATE_TRACE);
 }
 
-__attribute__((destructor)) static void end(void) {
-    atomic_fetch_or(&entry_state, STATE_OVER);
-}
+__attribute__((destructor)) static void end(void) { atomic_fetch_or(&entry_state, STATE_OVER); }
 
 /* Why a call is refused in this state, 0 when it is not; forgets what turns out not to hold (any more). */
 static int refusal(uint32_t state, unsigned needs) {
     if (state & STATE_OVER && !(needs & ENTRY_AFTER_FORK)) return CUDA_ERROR_DEINITIALIZED;
     if (state & STATE_FORKED) {
-        if (!session_in_forked_child()) atomic_fetch_and(&entry_state, ~STATE_FORKED);
-        else if (!(needs & ENTRY_AFTER_FORK)) return CUDA_ERROR_NOT_INITIALIZED;
+        if (!session_in_forked_child())
+            atomic_fetch_and(&entry_state, ~STATE_FORKED);
+        else if (!(needs & ENTRY_AFTER_FORK))
+            return CUDA_ERROR_NOT_INITIALIZED;
     }
     if (state & STATE_UNINITIALIZED) {
-        if (shim_initialized()) atomic_fetch_and(&entry_state, ~STATE_UNINITIALIZED);
-        else if (needs & ENTRY_NEEDS_INIT) return CUDA_ERROR_NOT_INITIALIZED;
+        if (shim_initialized())
+            atomic_fetch_and(&entry_state, ~STATE_UNINITIALIZED);
+        else if (needs & ENTRY_NEEDS_INIT)
+            return CUDA_ERROR_NOT_INITIALIZED;
     }
     return needs & ENTRY_NEEDS_SERVER ? session_broken() : 0;
 }
+
+int entry_refuses(unsigned needs) { return refusal(atomic_load(&entry_state), needs); }
 
 int entry_look(unsigned symbol, unsigned needs) {
     uint32_t state = atomic_load(&entry_state);
@@ -135,9 +137,7 @@ static void put_value(struct line *line, enum entry_how how, uint64_t value, boo
     }
 }
 
-void entry_trace_begin(struct entry_call *call) {
-    call->started = now();
-}
+void entry_trace_begin(struct entry_call *call) { call->started = now(); }
 
 CUresult entry_trace_end(const struct entry_call *call, CUresult result) {
     int64_t ended = now();

@@ -13,7 +13,18 @@
 #define ENTRY_AFTER_FORK 4u   /* works in a child forked after attaching, and after the end */
 
 /* How the trace shows an argument. The OUT_ ones are followed after a call that succeeded. */
-enum entry_how { ENTRY_HEX, ENTRY_SIGNED, ENTRY_UNSIGNED, ENTRY_STRING, ENTRY_TEXT, ENTRY_OUT_HEX, ENTRY_OUT_I32, ENTRY_OUT_U32, ENTRY_OUT_U64, ENTRY_OUT_FLOAT };
+enum entry_how {
+    ENTRY_HEX,
+    ENTRY_SIGNED,
+    ENTRY_UNSIGNED,
+    ENTRY_STRING,
+    ENTRY_TEXT,
+    ENTRY_OUT_HEX,
+    ENTRY_OUT_I32,
+    ENTRY_OUT_U32,
+    ENTRY_OUT_U64,
+    ENTRY_OUT_FLOAT
+};
 
 struct entry_param {
     const char *name;
@@ -41,6 +52,8 @@ struct entry_call {
 extern _Atomic uint32_t entry_state __attribute__((visibility("hidden")));
 
 int entry_look(unsigned symbol, unsigned needs);
+/* The same for what is no exported function: not counted, not traced. 0, or the CUresult to return. */
+int entry_refuses(unsigned needs);
 
 /* 0: go on. > 0: the CUresult to return. < 0: go on, and trace. */
 static inline int entry_gate(unsigned symbol, unsigned needs) {

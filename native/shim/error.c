@@ -7,8 +7,10 @@ static const struct error_row *find(int value) {
     unsigned low = 0, high = error_rows_count;
     while (low < high) {
         unsigned middle = (low + high) / 2;
-        if (error_rows[middle].value < value) low = middle + 1;
-        else high = middle;
+        if (error_rows[middle].value < value)
+            low = middle + 1;
+        else
+            high = middle;
     }
     return low < error_rows_count && error_rows[low].value == value ? &error_rows[low] : NULL;
 }

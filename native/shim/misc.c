@@ -25,10 +25,6 @@ CUresult impl_cuProfilerInitialize(const char *config, const char *output, int m
     return CUDA_SUCCESS;
 }
 
-CUresult impl_cuProfilerStart(void) {
-    return CUDA_SUCCESS;
-}
+CUresult impl_cuProfilerStart(void) { return CUDA_SUCCESS; }
 
-CUresult impl_cuProfilerStop(void) {
-    return CUDA_SUCCESS;
-}
+CUresult impl_cuProfilerStop(void) { return CUDA_SUCCESS; }

@@ -18,8 +18,10 @@ static const struct proc_name *find(const char *name) {
         unsigned middle = (low + high) / 2;
         int order = strcmp(proc_names[middle].name, name);
         if (order == 0) return &proc_names[middle];
-        if (order < 0) low = middle + 1;
-        else high = middle;
+        if (order < 0)
+            low = middle + 1;
+        else
+            high = middle;
     }
     return NULL;
 }
