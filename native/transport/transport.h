@@ -1,8 +1,8 @@
 /* A link: one ordered stream of records each way, and bulk payloads each way beside it. Transports implement it; nothing above
  * knows which one it has.
  *
- * Life: the client calls gv_link_connect (handshake included) or the worker gv_link_adopt (descriptors that the daemon already shook hands on); both end
- * with gv_link_close. A link that lost its peer is `dead`: every call then fails at once, waits return, nothing blocks. */
+ * Life: the client calls gv_link_connect (handshake included) or the worker gv_link_adopt (descriptors that the daemon already shook hands on);
+ * both end with gv_link_close. A link that lost its peer is `dead`: every call then fails at once, waits return, nothing blocks. */
 #ifndef GV_TRANSPORT_H
 #define GV_TRANSPORT_H
 
@@ -75,12 +75,24 @@ void gv_recv_wake(struct gv_link *link);
 
 /* ---- bulk ---------------------------------------------------------------------------------------------------------- */
 
-/* Sends one payload; returns its number once the source may be reused, 0 when the link is dead. One payload after the other: the caller serialises. */
+/* Sends one payload; returns its number once the source may be reused, 0 when the link is dead. One payload after the other: the caller
+ * serialises. */
 uint64_t gv_bulk_send(struct gv_link *link, uint64_t tag, const void *data, uint64_t size);
 /* Waits for the next payload's header. 0, or -1 when the link is dead. One thread. */
 int gv_bulk_recv_header(struct gv_link *link, struct gv_bulk_header *header);
 /* Receives the payload's next `size` bytes into `data` (NULL: throw them away). 0, or -1 when the link is dead. */
 int gv_bulk_recv(struct gv_link *link, void *data, uint64_t size);
+
+/* ---- encryption ----------------------------------------------------------------------------------------------------- */
+
+/* The record layer's hook, off by default. When set, every record's body passes through `seal` before it is handed over and carries GV_RECORD_SEALED,
+ * and every received one must carry it and passes through `open`; both ends must set it before the first record. `header` is what to authenticate
+ * beside the body (its seq is never used twice in one direction and epoch); `body` has `size` bytes, changed in place, of which the last GV_SEAL_ROOM
+ * are room for a tag and are not part of the message: the largest record is GV_SEAL_ROOM smaller then. seal is called under the send lock. 0, or -1:
+ * the link dies. */
+#define GV_SEAL_ROOM 16u
+typedef int (*gv_seal_fn)(void *arg, const struct gv_record *header, void *body, uint32_t size);
+void gv_link_set_seal(struct gv_link *link, gv_seal_fn seal, gv_seal_fn open, void *arg);
 
 /* ---- the rest ------------------------------------------------------------------------------------------------------ */
 
@@ -93,7 +105,8 @@ const char *gv_link_server(const struct gv_link *link);    /* "tcp://host:port" 
 uint64_t gv_link_session(const struct gv_link *link);
 uint64_t gv_link_bytes_out(const struct gv_link *link);
 uint64_t gv_link_bytes_in(const struct gv_link *link);
-/* In the child after fork(): closes the descriptors and unmaps the rings without touching the peer or any lock. */
+/* In the child after fork(), before any other call on the link there (a pthread_atfork handler): closes the descriptors without touching the peer or
+ * any lock; the rings are not inherited in the first place. The link is dead in the child and stays allocated. */
 void gv_link_abandon(struct gv_link *link);
 /* Flushes, closes, joins the transport's threads, frees. */
 void gv_link_close(struct gv_link *link);

@@ -1,0 +1,257 @@
+/* From a pool's URL to a link: who is there, are we on the same host, may we, and then the transport. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "../wire/proof.h"
+#include "../wire/sha256.h"
+#include "dial.h"
+#include "link.h"
+
+/* Until a server must have connected and greeted, and then to have started a worker. The daemon gives up on the worker a second before that. */
+#ifndef OPEN_NS
+#define OPEN_NS 10000000000LL
+#endif
+
+struct attempt {
+    const struct gv_link_options *options;
+    struct gv_open_error *err;
+    struct gv_address address;
+    int64_t until;
+    struct gv_greeting greeting; /* of the connection that asks for the session */
+    uint8_t nonce[GV_NONCE_SIZE];
+    struct gv_welcome welcome;
+    int fd, memfd;
+};
+
+__attribute__((format(printf, 3, 4))) static bool fail(struct attempt *a, int status, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    a->err->status = status;
+    vsnprintf(a->err->text, sizeof a->err->text, format, args);
+    va_end(args);
+    return false;
+}
+
+/* A peer's text ends up in terminals and logs. */
+static void make_printable(char *text, size_t size) {
+    text[size - 1] = 0;
+    for (char *p = text; *p; p++) {
+        if ((unsigned char)*p < 32 || *p == 127) *p = '?';
+    }
+}
+
+static void close_fd(int *fd) {
+    if (*fd >= 0) close(*fd);
+    *fd = -1;
+}
+
+static bool read_greeting(struct attempt *a, int fd, struct gv_greeting *greeting) {
+    const char *url = a->address.url;
+    int error = gv_get(fd, greeting, sizeof *greeting, a->until, NULL);
+    if (error == ETIMEDOUT)
+        return fail(a, GV_OPEN_PROTOCOL, "what listens at %s says nothing; it is not a gpuvirt server, or a stuck one: check the port", url);
+    if (error == ECONNRESET)
+        return fail(a, GV_OPEN_PROTOCOL, "what listens at %s hung up before greeting; it is not a gpuvirt server: check the port", url);
+    if (error) return fail(a, GV_OPEN_PROTOCOL, "the connection to %s broke off: %s", url, strerror(error));
+    switch (gv_greeting_check(greeting)) {
+    case GV_GREETING_GOOD: return true;
+    case GV_GREETING_FOREIGN: return fail(a, GV_OPEN_PROTOCOL, "what listens at %s is not a gpuvirt server; check the port", url);
+    case GV_GREETING_OTHER_VERSION: break;
+    }
+    return fail(a, GV_WELCOME_VERSION, "the server at %s speaks wire versions %u to %u and this client version %u; install the same gpuvirt on both",
+                url, greeting->version_min, greeting->version_max, GV_WIRE_VERSION);
+}
+
+static bool same_host(const struct gv_greeting *greeting) {
+    char own[sizeof greeting->boot_id] = "";
+    int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return false;
+    ssize_t n = read(fd, own, sizeof own - 1);
+    close(fd);
+    if (n <= 0) return false;
+    own[strcspn(own, "\n")] = 0;
+    return own[0] && strcmp(own, greeting->boot_id) == 0;
+}
+
+/* Trades the TCP connection for one to the same server's unix socket. False with `err` filled: shm was asked for and cannot be had. With `auto` a
+ * socket that cannot be reached (another container, another user's folder) means tcp. */
+static bool change_to_unix(struct attempt *a, bool asked, bool *changed) {
+    const char *url = a->address.url;
+    char *path = a->greeting.unix_path;
+    *changed = false;
+    if (!same_host(&a->greeting)) {
+        return asked ? fail(a, GV_OPEN_USAGE, "the link shm needs the server on this host, and %s is another one; use --link tcp", url) : true;
+    }
+    if (!path[0]) return asked ? fail(a, GV_OPEN_USAGE, "the server at %s does not offer the link shm; use --link tcp", url) : true;
+    int fd = gv_dial_unix(path, a->until);
+    if (fd < 0) {
+        int error = errno;
+        make_printable(path, sizeof a->greeting.unix_path);
+        return asked ? fail(a, GV_OPEN_UNREACHABLE, "the unix socket %s of the server at %s cannot be reached: %s; use --link tcp", path, url,
+                            strerror(error))
+                     : true;
+    }
+    close_fd(&a->fd);
+    a->fd = fd;
+    *changed = true;
+    return read_greeting(a, fd, &a->greeting);
+}
+
+static bool fill_nonce(struct attempt *a, uint8_t nonce[GV_NONCE_SIZE]) {
+    if (getrandom(nonce, GV_NONCE_SIZE, 0) == GV_NONCE_SIZE) return true;
+    return fail(a, GV_OPEN_LOCAL, "no random numbers from the kernel: %s", strerror(errno));
+}
+
+static void fill_identity(struct gv_hello *hello, const char *program) {
+    const char *user = secure_getenv("USER");
+    hello->pid = (uint32_t)getpid();
+    snprintf(hello->program, sizeof hello->program, "%s", program ? program : program_invocation_short_name);
+    if (user) {
+        snprintf(hello->user, sizeof hello->user, "%s", user);
+    } else {
+        snprintf(hello->user, sizeof hello->user, "%u", (unsigned)getuid());
+    }
+    if (gethostname(hello->host, sizeof hello->host - 1) != 0) hello->host[0] = 0;
+}
+
+/* Sends `hello` and reads a WELCOME that was made with the same key. */
+static bool shake(struct attempt *a, int fd, struct gv_hello *hello, const uint8_t *key, const uint8_t *server_nonce, struct gv_welcome *welcome,
+                  int *passed) {
+    const char *url = a->address.url;
+    gv_hello_prove(hello, key, server_nonce);
+    int error = gv_put(fd, hello, sizeof *hello, a->until);
+    if (!error) error = gv_get(fd, welcome, sizeof *welcome, a->until, passed);
+    if (error == ETIMEDOUT)
+        return fail(a, GV_OPEN_PROTOCOL, "the server at %s did not answer within %lld s; its log may say why", url, OPEN_NS / 1000000000);
+    if (error) return fail(a, GV_OPEN_PROTOCOL, "the server at %s broke off the handshake (%s); its log may say why", url, strerror(error));
+    if (memcmp(welcome->magic, GV_MAGIC, sizeof welcome->magic) != 0) {
+        return fail(a, GV_OPEN_PROTOCOL, "what listens at %s is not a gpuvirt server; check the port", url);
+    }
+    make_printable(welcome->text, sizeof welcome->text);
+    if (welcome->status != GV_WELCOME_OK) {
+        bool denied = welcome->status == GV_WELCOME_DENIED;
+        return fail(a, welcome->status < GV_OPEN_UNREACHABLE ? (int)welcome->status : GV_OPEN_PROTOCOL, "the server at %s refused: %s%s", url,
+                    welcome->text[0] ? welcome->text : "it gives no reason",
+                    denied ? "; set GPUVIRT_TOKEN to what `gpuvirt token show` prints on the server" : "");
+    }
+    if (welcome->version != GV_WIRE_VERSION) {
+        return fail(a, GV_WELCOME_VERSION,
+                    "the server at %s answers in wire version %u and this client speaks version %u; install the same gpuvirt on both", url,
+                    welcome->version, GV_WIRE_VERSION);
+    }
+    if (!gv_welcome_proved(welcome, key, hello->nonce, server_nonce)) {
+        return fail(a, GV_OPEN_PROTOCOL, "the server at %s does not hold the token's secret itself; it is not the one the token came from", url);
+    }
+    return true;
+}
+
+static bool open_session(struct attempt *a, bool shm) {
+    const struct gv_link_options *o = a->options;
+    struct gv_hello hello = {
+        .kind = GV_HELLO_SESSION,
+        .link = shm ? GV_LINK_SHM : GV_LINK_TCP,
+        .gpus = o->gpus,
+        .memory = o->memory,
+        .flags = o->no_wait ? GV_HELLO_NO_WAIT : 0,
+    };
+    memcpy(hello.token_id, o->token_id, GV_TOKEN_ID_SIZE);
+    fill_identity(&hello, o->program);
+    if (!fill_nonce(a, a->nonce)) return false;
+    memcpy(hello.nonce, a->nonce, sizeof hello.nonce);
+    a->until = gv_now_ns() + OPEN_NS; /* the worker may still have to start */
+    return shake(a, a->fd, &hello, o->secret, a->greeting.nonce, &a->welcome, shm ? &a->memfd : NULL);
+}
+
+/* The bulk socket: a connection of its own, with a key that only this session's ends have. */
+static bool open_channel(struct attempt *a, struct gv_link *link) {
+    if (a->welcome.channels == 0) return fail(a, GV_OPEN_PROTOCOL, "the server at %s offers no bulk channel", a->address.url);
+    char why[400];
+    struct gv_greeting greeting;
+    struct gv_welcome welcome;
+    struct gv_hello hello = {.kind = GV_HELLO_CHANNEL, .link = GV_LINK_TCP, .channel = 0, .session = a->welcome.session};
+    uint8_t key[GV_SECRET_SIZE];
+    a->until = gv_now_ns() + OPEN_NS;
+    int fd = gv_dial_tcp(&a->address, a->until, why, sizeof why);
+    if (fd < 0) return fail(a, GV_OPEN_UNREACHABLE, "%s", why);
+    fill_identity(&hello, a->options->program);
+    bool good = read_greeting(a, fd, &greeting) && fill_nonce(a, hello.nonce);
+    if (good) {
+        gv_session_key(key, a->options->secret, a->greeting.nonce, a->nonce, a->welcome.session);
+        good = shake(a, fd, &hello, key, greeting.nonce, &welcome, NULL);
+        explicit_bzero(key, sizeof key);
+    }
+    if (good) {
+        gv_set_blocking(fd);
+        if (gv_link_add_channel(link, 0, fd) == 0) return true;
+        good = fail(a, GV_OPEN_LOCAL, "the bulk channel to %s could not be set up", a->address.url);
+    }
+    close(fd);
+    return good;
+}
+
+static struct gv_link *make_link(struct attempt *a, bool shm) {
+    struct gv_link *link;
+    gv_set_blocking(a->fd);
+    if (shm) {
+        const uint64_t rings[4] = {a->welcome.command_ring, a->welcome.reply_ring, a->welcome.bulk_out_ring, a->welcome.bulk_in_ring};
+        char why[GV_DEATH_TEXT] = "it sent no shared memory";
+        link = a->memfd >= 0 ? gv_shm_new(a->fd, a->memfd, rings, true, why) : NULL;
+        if (!link) fail(a, GV_OPEN_PROTOCOL, "no shared memory with the server at %s: %s; use --link tcp", a->address.url, why);
+    } else {
+        link = gv_tcp_new(a->fd);
+        if (!link) fail(a, GV_OPEN_LOCAL, "the link to %s could not be set up: %s", a->address.url, strerror(errno));
+    }
+    if (!link) return NULL;
+    a->fd = a->memfd = -1; /* the link's from here on */
+    link->session = a->welcome.session;
+    snprintf(link->server, sizeof link->server, "%s", a->address.url);
+    if (!shm && !open_channel(a, link)) {
+        gv_link_close(link);
+        return NULL;
+    }
+    return link;
+}
+
+static struct gv_link *attempt(struct attempt *a, const char *wanted) {
+    char why[400];
+    bool shm = false;
+    a->fd = gv_dial_tcp(&a->address, a->until, why, sizeof why);
+    if (a->fd < 0) {
+        int status = errno == EMFILE || errno == ENFILE || errno == ENOMEM ? GV_OPEN_LOCAL : GV_OPEN_UNREACHABLE;
+        fail(a, status, "%s", why);
+        return NULL;
+    }
+    gv_tcp_tune(a->fd);
+    if (!read_greeting(a, a->fd, &a->greeting)) return NULL;
+    if (strcmp(wanted, "tcp") != 0 && !change_to_unix(a, strcmp(wanted, "shm") == 0, &shm)) return NULL;
+    if (!open_session(a, shm)) return NULL;
+    return make_link(a, shm);
+}
+
+struct gv_link *gv_link_connect(const struct gv_link_options *options, struct gv_open_error *err) {
+    struct attempt a = {.options = options, .err = err, .until = gv_now_ns() + OPEN_NS, .fd = -1, .memfd = -1};
+    const char *wanted = options->link && options->link[0] ? options->link : "auto";
+    memset(err, 0, sizeof *err);
+    if (!options->token_id || !options->secret) {
+        fail(&a, GV_OPEN_USAGE, "no token; set GPUVIRT_TOKEN to what `gpuvirt token show` prints on the server");
+        return NULL;
+    }
+    if (strcmp(wanted, "auto") != 0 && strcmp(wanted, "shm") != 0 && strcmp(wanted, "tcp") != 0) {
+        fail(&a, GV_OPEN_USAGE, "the link '%.64s' is not known; choose auto, shm or tcp", wanted);
+        return NULL;
+    }
+    if (!gv_address_parse(options->pool, &a.address)) {
+        fail(&a, GV_OPEN_USAGE, "'%.200s' is not a pool; write tcp://HOST:PORT", options->pool ? options->pool : "");
+        return NULL;
+    }
+    struct gv_link *link = attempt(&a, wanted);
+    close_fd(&a.fd);
+    close_fd(&a.memfd);
+    return link;
+}

@@ -1,0 +1,226 @@
+#define _GNU_SOURCE
+#include "link.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+/* How often a contended lock is tried before its taker sleeps: its holder fills one record, some 100 ns. */
+#define LOCK_SPINS 200
+
+void gv_lock_slow(struct gv_lock *lock) {
+    for (int i = 0; i < LOCK_SPINS; i++) {
+        if (atomic_load_explicit(&lock->state, memory_order_relaxed) == 0 && gv_lock_try(lock)) return;
+        gv_pause();
+    }
+    while (atomic_exchange_explicit(&lock->state, 2, memory_order_acquire) != 0) gv_futex_wait(&lock->state, 2, 1000000000);
+}
+
+int gv_thread_start(pthread_t *thread, void *(*run)(void *), void *arg, const char *name) {
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_attr_t attr;
+    int error = pthread_attr_init(&attr);
+    if (error) return error;
+    /* Thread-local storage of the program's libraries lives on the stack too, hence not the minimum. */
+    pthread_attr_setstacksize(&attr, 512 * 1024);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    error = pthread_create(thread, &attr, run, arg);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attr);
+    if (!error) pthread_setname_np(*thread, name);
+    return error;
+}
+
+void gv_link_init(struct gv_link *link, const struct gv_transport *transport) {
+    memset(link, 0, sizeof *link);
+    link->transport = transport;
+}
+
+/* ---- death */
+
+void gv_link_kill(struct gv_link *link, const char *why) {
+    uint32_t alive = 0;
+    if (!atomic_compare_exchange_strong(&link->dead, &alive, 1)) return;
+    snprintf(link->death, sizeof link->death, "%s", why && *why ? why : "closed");
+    atomic_store(&link->dead, 2);
+    link->transport->died(link);
+}
+
+void gv_link_kill_errno(struct gv_link *link, const char *what, int error) {
+    char reason[100], text[GV_DEATH_TEXT];
+    snprintf(text, sizeof text, "%s%s", what, strerror_r(error, reason, sizeof reason));
+    gv_link_kill(link, text);
+}
+
+bool gv_link_dead(const struct gv_link *link) { return atomic_load_explicit(&link->dead, memory_order_acquire) != 0; }
+
+const char *gv_link_death(const struct gv_link *link) { return atomic_load_explicit(&link->dead, memory_order_acquire) == 2 ? link->death : ""; }
+
+/* ---- sending */
+
+struct gv_record *gv_send_begin(struct gv_link *link, uint32_t size, uint64_t *blocked_ns) {
+    int64_t since = 0;
+    if (!gv_lock_try(&link->send_lock)) {
+        if (blocked_ns) since = gv_now_ns();
+        gv_lock_slow(&link->send_lock);
+    }
+    if (link->seal) size += GV_SEAL_ROOM;
+    struct gv_record *record = NULL;
+    if (gv_link_dead(link)) {
+        /* nothing to reserve */
+    } else if (size < sizeof *record || size % 8 || size > GV_RECORD_MAX) {
+        gv_link_kill(link, "our own side wanted to send a record of an impossible size");
+    } else {
+        link->blocked_since = 0;
+        record = link->transport->reserve(link, size);
+        if (!since) since = link->blocked_since;
+    }
+    if (blocked_ns) *blocked_ns = since ? (uint64_t)(gv_now_ns() - since) : 0;
+    link->filling = record;
+    link->filling_size = size;
+    if (!record) gv_unlock(&link->send_lock);
+    return record;
+}
+
+uint64_t gv_send_commit(struct gv_link *link) {
+    struct gv_record *record = link->filling;
+    uint64_t seq = ++link->seq_out;
+    record->size = link->filling_size;
+    record->epoch = link->epoch;
+    record->seq = seq;
+    bool sealed = true;
+    if (link->seal) {
+        record->flags |= GV_RECORD_SEALED;
+        sealed = link->seal(link->seal_arg, record, record + 1, record->size - (uint32_t)sizeof *record) == 0;
+        /* What could not be sealed must not leave in the clear. */
+        if (!sealed) memset(record + 1, 0, record->size - sizeof *record);
+    }
+    uint64_t bytes = atomic_load_explicit(&link->bytes_out, memory_order_relaxed);
+    atomic_store_explicit(&link->bytes_out, bytes + link->filling_size, memory_order_relaxed);
+    link->filling = NULL;
+    link->transport->publish(link);
+    gv_unlock(&link->send_lock);
+    if (!sealed) gv_link_kill(link, "a record could not be encrypted");
+    return seq;
+}
+
+void gv_send_flush(struct gv_link *link) {
+    if (!gv_link_dead(link)) link->transport->flush(link);
+}
+
+/* ---- receiving */
+
+static void malformed(struct gv_link *link, const char *what, uint64_t got, uint64_t expected) {
+    char text[GV_DEATH_TEXT];
+    snprintf(text, sizeof text, "malformed record: %s %llu, expected %llu", what, (unsigned long long)got, (unsigned long long)expected);
+    gv_link_kill(link, text);
+}
+
+static bool open_sealed(struct gv_link *link, struct gv_record *record) {
+    uint32_t body = record->size - (uint32_t)sizeof *record;
+    if (!(record->flags & GV_RECORD_SEALED) || body < GV_SEAL_ROOM || link->open(link->seal_arg, record, record + 1, body) != 0) {
+        gv_link_kill(link, "malformed record: it is not encrypted with this session's key");
+        return false;
+    }
+    record->size -= GV_SEAL_ROOM;
+    return true;
+}
+
+const struct gv_record *gv_recv_peek(struct gv_link *link) {
+    for (;;) {
+        if (gv_link_dead(link)) return NULL;
+        if (link->peeked) return link->peeked;
+        struct gv_record *record = link->transport->next(link);
+        if (!record) return NULL;
+        uint64_t bytes = atomic_load_explicit(&link->bytes_in, memory_order_relaxed);
+        atomic_store_explicit(&link->bytes_in, bytes + record->size, memory_order_relaxed);
+        if (record->epoch > link->epoch) {
+            malformed(link, "epoch", record->epoch, link->epoch);
+            return NULL;
+        }
+        if (record->epoch < link->epoch || (record->seq <= link->seq_in && record->seq != 0)) {
+            link->transport->release(link);
+            continue;
+        }
+        if (record->seq != link->seq_in + 1) {
+            malformed(link, "seq", record->seq, link->seq_in + 1);
+            return NULL;
+        }
+        if (link->open) {
+            if (!open_sealed(link, record)) return NULL;
+        } else if (record->flags & GV_RECORD_SEALED) {
+            gv_link_kill(link, "malformed record: it is encrypted, and this session has no key for it");
+            return NULL;
+        }
+        link->seq_in++;
+        link->peeked = record;
+        return record;
+    }
+}
+
+void gv_recv_consume(struct gv_link *link) {
+    if (!link->peeked) return;
+    link->peeked = NULL;
+    link->transport->release(link);
+}
+
+void gv_recv_wait(struct gv_link *link, int64_t timeout_ns, int64_t spin_ns) {
+    if (link->peeked || gv_link_dead(link)) return;
+    link->transport->wait(link, timeout_ns < 0 ? INT64_MAX / 4 : timeout_ns, spin_ns);
+}
+
+void gv_recv_wake(struct gv_link *link) { link->transport->wake(link); }
+
+/* ---- bulk */
+
+uint64_t gv_bulk_send(struct gv_link *link, uint64_t tag, const void *data, uint64_t size) {
+    if (gv_link_dead(link)) return 0;
+    struct gv_bulk_header header = {.number = ++link->bulk_out, .tag = tag, .size = size, .epoch = link->epoch, .magic = GV_BULK_MAGIC};
+    if (!link->transport->bulk_write(link, &header, data, size)) return 0;
+    atomic_fetch_add_explicit(&link->bytes_out, sizeof header + size, memory_order_relaxed);
+    return header.number;
+}
+
+int gv_bulk_recv_header(struct gv_link *link, struct gv_bulk_header *header) {
+    if (gv_link_dead(link) || !link->transport->bulk_read(link, header, sizeof *header)) return -1;
+    if (header->magic != GV_BULK_MAGIC || header->number != link->bulk_in + 1 || header->epoch != link->epoch) {
+        gv_link_kill(link, "malformed payload on the bulk channel");
+        return -1;
+    }
+    link->bulk_in++;
+    atomic_fetch_add_explicit(&link->bytes_in, sizeof *header, memory_order_relaxed);
+    return 0;
+}
+
+int gv_bulk_recv(struct gv_link *link, void *data, uint64_t size) {
+    if (gv_link_dead(link) || !link->transport->bulk_read(link, data, size)) return -1;
+    atomic_fetch_add_explicit(&link->bytes_in, size, memory_order_relaxed);
+    return 0;
+}
+
+/* ---- the rest */
+
+void gv_link_set_seal(struct gv_link *link, gv_seal_fn seal, gv_seal_fn open, void *arg) {
+    link->seal = seal;
+    link->open = open;
+    link->seal_arg = arg;
+}
+
+int gv_link_add_channel(struct gv_link *link, int channel, int fd) { return link->transport->add_channel(link, channel, fd); }
+const char *gv_link_transport(const struct gv_link *link) { return link->transport->name; }
+const char *gv_link_server(const struct gv_link *link) { return link->server; }
+uint64_t gv_link_session(const struct gv_link *link) { return link->session; }
+uint64_t gv_link_bytes_out(const struct gv_link *link) { return atomic_load_explicit(&link->bytes_out, memory_order_relaxed); }
+uint64_t gv_link_bytes_in(const struct gv_link *link) { return atomic_load_explicit(&link->bytes_in, memory_order_relaxed); }
+
+void gv_link_abandon(struct gv_link *link) {
+    /* Only this thread exists in the child, and what another one held when the process forked stays held for ever: nothing here takes a lock. */
+    snprintf(link->death, sizeof link->death, "the process forked; the link stays with the parent");
+    atomic_store(&link->dead, 2);
+    link->transport->abandon(link);
+}
+
+void gv_link_close(struct gv_link *link) {
+    if (link) link->transport->close(link);
+}

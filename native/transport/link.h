@@ -1,0 +1,72 @@
+/* Behind transport.h: what every link has (link.c), and what a transport brings (shm.c, tcp.c). */
+#ifndef GV_LINK_H
+#define GV_LINK_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "transport.h"
+#include "futex.h"
+
+struct gv_transport {
+    const char *name;
+    /* Room for one record, the send lock held: waits while there is none. NULL when the link died. */
+    void *(*reserve)(struct gv_link *link, uint32_t size);
+    void (*publish)(struct gv_link *link);
+    void (*flush)(struct gv_link *link);
+    /* The next whole record of a sound size in memory that the peer cannot change, or NULL. */
+    struct gv_record *(*next)(struct gv_link *link);
+    void (*release)(struct gv_link *link); /* done with what `next` gave */
+    void (*wait)(struct gv_link *link, int64_t timeout_ns, int64_t spin_ns);
+    void (*wake)(struct gv_link *link);
+    /* All of it, or false when the link died. */
+    bool (*bulk_write)(struct gv_link *link, const struct gv_bulk_header *header, const void *data, uint64_t size);
+    bool (*bulk_read)(struct gv_link *link, void *data, uint64_t size);
+    int (*add_channel)(struct gv_link *link, int channel, int fd); /* owns fd when it returns 0 */
+    void (*died)(struct gv_link *link);                            /* wakes whoever waits, tells the peer; once */
+    void (*abandon)(struct gv_link *link);
+    void (*close)(struct gv_link *link); /* ends the threads and frees everything, `link` too */
+};
+
+#define GV_DEATH_TEXT 200
+
+struct gv_link {
+    const struct gv_transport *transport;
+    struct gv_lock send_lock;
+    _Atomic uint32_t dead; /* 0: lives, 1: the text is being written, 2: dead */
+    int64_t blocked_since; /* when the reserve under way began to wait, 0 if it did not; under the send lock */
+
+    /* The sender's, under the send lock. */
+    _Alignas(64) struct gv_record *filling;
+    uint32_t filling_size;
+    uint64_t seq_out;
+    _Atomic uint64_t bytes_out;
+
+    /* The receiver's. */
+    _Alignas(64) struct gv_record *peeked;
+    uint64_t seq_in;
+    _Atomic uint64_t bytes_in;
+
+    _Alignas(64) uint64_t bulk_out, bulk_in; /* payloads so far */
+    uint32_t epoch;
+    uint64_t session;
+    gv_seal_fn seal, open;
+    void *seal_arg;
+    char server[300];
+    char death[GV_DEATH_TEXT];
+};
+
+void gv_link_init(struct gv_link *link, const struct gv_transport *transport);
+/* gv_link_kill with the text of an errno behind `what`. */
+void gv_link_kill_errno(struct gv_link *link, const char *what, int error);
+
+/* The ends. NULL with errno set (tcp), or with a reason in `why` (shm); the descriptors stay the caller's then. */
+struct gv_link *gv_tcp_new(int fd);
+struct gv_link *gv_shm_new(int fd, int memfd, const uint64_t rings[4], bool client, char why[GV_DEATH_TEXT]);
+/* For a socket that carries a link: no delay, and a dead host is noticed within some 20 s. */
+void gv_tcp_tune(int fd);
+
+/* Starts a thread that no signal of the program's reaches. 0 or an errno. */
+int gv_thread_start(pthread_t *thread, void *(*run)(void *), void *arg, const char *name);
+
+#endif

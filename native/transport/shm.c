@@ -1,0 +1,368 @@
+/* Shared memory between two processes of one host: four rings in one memfd (shm_layout.h). Nobody makes a system call while the other side is awake.
+ * The unix socket of the handshake stays open and carries nothing: its end of file says that the peer is gone. */
+#define _GNU_SOURCE
+#include "shm_layout.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#include "link.h"
+
+/* Sleeps are cut into slices, so that a peer that died between publishing and waking costs a moment, not the session. */
+#define SLICE_NS 200000000
+/* A writer that finds a ring full gives the reader this long before it sleeps. */
+#define FULL_SPIN_NS 20000
+/* After the peer's end, this long to read what it left. */
+#define DRAIN_MS 500
+/* Payloads move in pieces of this size, so that both sides copy at the same time and the piece stays in the cache between them. */
+#define BULK_PIECE (256u * 1024u)
+
+struct shm {
+    struct gv_link link;
+    int fd, memfd, stop_fd;
+    void *map;
+    uint64_t map_size;
+    bool inherited; /* the kernel would not keep the memory out of forked children */
+    pthread_t watcher;
+    _Atomic bool stop, peer_gone, woken;
+
+    _Alignas(128) struct gv_ring_writer tx;
+    _Alignas(128) struct gv_ring_reader rx;
+    struct gv_record *record; /* the received record, out of the peer's reach */
+    _Alignas(128) struct gv_ring_writer bulk_tx;
+    _Alignas(128) struct gv_ring_reader bulk_rx;
+};
+
+uint64_t gv_shm_size(const uint64_t rings[GV_SHM_RINGS]) {
+    uint64_t size = GV_SHM_HEADER;
+    for (int i = 0; i < GV_SHM_RINGS; i++) {
+        uint64_t ring = rings[i];
+        if (ring < GV_SHM_RING_MIN || ring > GV_SHM_RING_MAX || (ring & (ring - 1))) return 0;
+        size += ring;
+    }
+    return size;
+}
+
+/* ---- waiting */
+
+/* Whether a wait of the ring's owner must end whatever the ring says. */
+static bool over(struct shm *s) { return gv_link_dead(&s->link) || atomic_load(&s->peer_gone); }
+
+/* Sleeps until `word` was reset or a slice is over. The caller has set it to 1 and looked again. */
+static void sleep_on(_Atomic uint32_t *word, int64_t until) {
+    int64_t left = until - gv_now_ns();
+    if (left > SLICE_NS) left = SLICE_NS;
+    if (left > 0) gv_futex_wait(word, 1, left);
+    atomic_store(word, 0);
+}
+
+/* Waits until the ring has room again for what just did not fit. False when the link died. */
+static bool wait_room(struct shm *s, struct gv_ring_writer *w) {
+    if (w->broken) {
+        gv_link_kill(&s->link, "malformed ring: the peer's position is impossible");
+        return false;
+    }
+    uint64_t seen = w->head;
+    int64_t now = gv_now_ns(), spin_end = now + FULL_SPIN_NS;
+    for (;;) {
+        if (atomic_load(&w->control->head) != seen) return true;
+        if (over(s)) {
+            gv_link_kill(&s->link, "the peer is gone");
+            return false;
+        }
+        if (now < spin_end) {
+            for (int i = 0; i < 32; i++) gv_pause();
+            now = gv_now_ns();
+            continue;
+        }
+        atomic_store(&w->control->writer_sleeps, 1);
+        if (atomic_load(&w->control->head) == seen && !over(s)) sleep_on(&w->control->writer_sleeps, INT64_MAX);
+        atomic_store(&w->control->writer_sleeps, 0);
+    }
+}
+
+/* ---- records */
+
+static void *shm_reserve(struct gv_link *link, uint32_t size) {
+    struct shm *s = (struct shm *)link;
+    for (;;) {
+        void *room = gv_ring_reserve(&s->tx, size);
+        if (room) return room;
+        if (!link->blocked_since) link->blocked_since = gv_now_ns();
+        if (!wait_room(s, &s->tx)) return NULL;
+    }
+}
+
+static void shm_publish(struct gv_link *link) {
+    struct shm *s = (struct shm *)link;
+    if (gv_ring_publish(&s->tx)) gv_wake_sleeper(&s->tx.control->reader_sleeps);
+}
+
+static void shm_flush(struct gv_link *link) { (void)link; }
+
+static void release(struct gv_ring_reader *r) {
+    if (gv_ring_release(r)) gv_wake_sleeper(&r->control->writer_sleeps);
+}
+
+static struct gv_record *shm_next(struct gv_link *link) {
+    struct shm *s = (struct shm *)link;
+    bool gone = atomic_load_explicit(&s->peer_gone, memory_order_acquire); /* asked first: what came before the end is still read */
+    int64_t got = gv_ring_read(&s->rx, s->record, GV_RECORD_MAX);
+    if (got > 0) {
+        /* The copy is ours, so the room goes back at once, but in large pieces: every release costs a cache line's way to the writer and back. */
+        if (s->rx.head - s->rx.released > s->rx.size / 8) release(&s->rx);
+        return s->record;
+    }
+    release(&s->rx);
+    if (got < 0) {
+        gv_link_kill(link, "malformed record: an impossible size or position in the ring");
+    } else if (gone) {
+        gv_link_kill(link, "the peer closed the connection");
+    }
+    return NULL;
+}
+
+static void shm_release(struct gv_link *link) { (void)link; }
+
+static bool receivable(struct shm *s) { return gv_ring_readable(&s->rx) || over(s) || atomic_exchange(&s->woken, false); }
+
+static void shm_wait(struct gv_link *link, int64_t timeout_ns, int64_t spin_ns) {
+    struct shm *s = (struct shm *)link;
+    release(&s->rx);
+    if (receivable(s)) return;
+    int64_t now = gv_now_ns(), until = now + timeout_ns, spin_end = now + (spin_ns < timeout_ns ? spin_ns : timeout_ns);
+    while (now < spin_end) {
+        for (int i = 0; i < 16; i++) {
+            if (gv_ring_readable(&s->rx)) return;
+            gv_pause();
+        }
+        if (receivable(s)) return;
+        now = gv_now_ns();
+    }
+    _Atomic uint32_t *word = &s->rx.control->reader_sleeps;
+    while (now < until) {
+        atomic_store(word, 1);
+        bool ready = receivable(s);
+        if (!ready) sleep_on(word, until);
+        atomic_store(word, 0);
+        if (ready || receivable(s)) return;
+        now = gv_now_ns();
+    }
+}
+
+static void shm_wake(struct gv_link *link) {
+    struct shm *s = (struct shm *)link;
+    atomic_store(&s->woken, true);
+    gv_wake_sleeper(&s->rx.control->reader_sleeps);
+}
+
+/* ---- bulk */
+
+static bool put_all(struct shm *s, const void *from, uint64_t size) {
+    const uint8_t *p = from;
+    while (size) {
+        bool wake;
+        uint64_t n = gv_ring_put(&s->bulk_tx, p, size < BULK_PIECE ? size : BULK_PIECE, &wake);
+        if (wake) gv_wake_sleeper(&s->bulk_tx.control->reader_sleeps);
+        if (gv_link_dead(&s->link) || (n == 0 && !wait_room(s, &s->bulk_tx))) return false;
+        p += n;
+        size -= n;
+    }
+    return true;
+}
+
+static bool shm_bulk_write(struct gv_link *link, const struct gv_bulk_header *header, const void *data, uint64_t size) {
+    struct shm *s = (struct shm *)link;
+    return put_all(s, header, sizeof *header) && put_all(s, data, size);
+}
+
+static bool shm_bulk_read(struct gv_link *link, void *data, uint64_t size) {
+    struct shm *s = (struct shm *)link;
+    struct gv_ring_reader *r = &s->bulk_rx;
+    uint8_t *p = data;
+    while (size) {
+        bool wake, gone = over(s);
+        int64_t n = gv_ring_take(r, p, size < BULK_PIECE ? size : BULK_PIECE, &wake);
+        if (wake) gv_wake_sleeper(&r->control->writer_sleeps);
+        if (n < 0) gv_link_kill(link, "malformed ring: the peer's position is impossible");
+        if (n == 0 && gone) gv_link_kill(link, "the peer closed the connection");
+        if (gv_link_dead(link)) return false;
+        if (n == 0) {
+            atomic_store(&r->control->reader_sleeps, 1);
+            if (!gv_ring_readable(r) && !over(s)) sleep_on(&r->control->reader_sleeps, INT64_MAX);
+            atomic_store(&r->control->reader_sleeps, 0);
+        }
+        if (p) p += n;
+        size -= (uint64_t)n;
+    }
+    return true;
+}
+
+static int shm_add_channel(struct gv_link *link, int channel, int fd) {
+    (void)link, (void)channel, (void)fd;
+    return -1; /* payloads have rings */
+}
+
+/* ---- life and death */
+
+static void wake_everybody(struct shm *s) {
+    gv_wake_sleeper(&s->rx.control->reader_sleeps);
+    gv_wake_sleeper(&s->tx.control->writer_sleeps);
+    gv_wake_sleeper(&s->bulk_rx.control->reader_sleeps);
+    gv_wake_sleeper(&s->bulk_tx.control->writer_sleeps);
+}
+
+static void shm_died(struct gv_link *link) {
+    struct shm *s = (struct shm *)link;
+    shutdown(s->fd, SHUT_RDWR); /* tells the peer, and our own watcher */
+    wake_everybody(s);
+}
+
+/* Gives the reader a moment for what the peer left behind, then declares the link dead. */
+static void peer_ended(struct shm *s) {
+    atomic_store(&s->peer_gone, true);
+    wake_everybody(s);
+    for (int waited = 0; waited < DRAIN_MS && !gv_link_dead(&s->link) && !atomic_load(&s->stop); waited += 10) {
+        /* The reader's position as it told the writer: its own is another thread's. */
+        if (atomic_load(&s->rx.control->tail) == atomic_load(&s->rx.control->head)) break;
+        struct pollfd stop = {.fd = s->stop_fd, .events = POLLIN};
+        poll(&stop, 1, 10);
+    }
+    if (!atomic_load(&s->stop)) gv_link_kill(&s->link, "the peer closed the connection");
+}
+
+static void *watch(void *arg) {
+    struct shm *s = arg;
+    while (!atomic_load(&s->stop) && !gv_link_dead(&s->link)) {
+        struct pollfd fds[2] = {{.fd = s->fd, .events = POLLIN | POLLRDHUP}, {.fd = s->stop_fd, .events = POLLIN}};
+        if (poll(fds, 2, -1) < 0 || fds[0].revents == 0) continue;
+        char byte;
+        ssize_t n = recv(s->fd, &byte, 1, MSG_DONTWAIT);
+        if (n > 0) {
+            gv_link_kill(&s->link, "malformed: bytes on the socket of a shared-memory link");
+        } else if (n == 0 || (errno != EAGAIN && errno != EINTR)) {
+            peer_ended(s);
+            break;
+        }
+    }
+    return NULL;
+}
+
+static void shm_abandon(struct gv_link *link) {
+    struct shm *s = (struct shm *)link;
+    close(s->fd);
+    close(s->memfd);
+    close(s->stop_fd);
+    if (s->inherited) munmap(s->map, s->map_size);
+}
+
+static void shm_close(struct gv_link *link) {
+    struct shm *s = (struct shm *)link;
+    atomic_store(&s->stop, true);
+    uint64_t one = 1;
+    if (write(s->stop_fd, &one, sizeof one) < 0) shutdown(s->fd, SHUT_RDWR);
+    pthread_join(s->watcher, NULL);
+    gv_link_kill(link, "closed");
+    close(s->fd);
+    close(s->memfd);
+    close(s->stop_fd);
+    munmap(s->map, s->map_size);
+    free(s->record);
+    free(s);
+}
+
+static const struct gv_transport shm_transport = {
+    .name = "shm",
+    .reserve = shm_reserve,
+    .publish = shm_publish,
+    .flush = shm_flush,
+    .next = shm_next,
+    .release = shm_release,
+    .wait = shm_wait,
+    .wake = shm_wake,
+    .bulk_write = shm_bulk_write,
+    .bulk_read = shm_bulk_read,
+    .add_channel = shm_add_channel,
+    .died = shm_died,
+    .abandon = shm_abandon,
+    .close = shm_close,
+};
+
+/* Whether the memfd is what shm_layout.h says. */
+static bool sound(int memfd, const uint64_t rings[GV_SHM_RINGS], char why[GV_DEATH_TEXT]) {
+    uint64_t size = gv_shm_size(rings);
+    struct stat st;
+    int seals = fcntl(memfd, F_GET_SEALS);
+    if (size == 0) {
+        snprintf(why, GV_DEATH_TEXT, "the sizes of the rings are not powers of two from %u to %u", GV_SHM_RING_MIN, GV_SHM_RING_MAX);
+    } else if (fstat(memfd, &st) != 0 || (uint64_t)st.st_size != size) {
+        snprintf(why, GV_DEATH_TEXT, "the shared memory is not as large as its rings (%llu bytes)", (unsigned long long)size);
+    } else if (seals < 0 || (seals & (F_SEAL_SHRINK | F_SEAL_GROW)) != (F_SEAL_SHRINK | F_SEAL_GROW)) {
+        snprintf(why, GV_DEATH_TEXT, "the shared memory is not sealed against a change of its size");
+    } else {
+        return true;
+    }
+    return false;
+}
+
+struct gv_link *gv_shm_new(int fd, int memfd, const uint64_t rings[4], bool client, char why[GV_DEATH_TEXT]) {
+    if (!sound(memfd, rings, why)) return NULL;
+    uint64_t size = gv_shm_size(rings);
+    void *map = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, memfd, 0);
+    struct shm *s = NULL;
+    if (map == MAP_FAILED || posix_memalign((void **)&s, 128, sizeof *s) != 0) {
+        snprintf(why, GV_DEATH_TEXT, "no memory for the link: %s", strerror(errno ? errno : ENOMEM));
+        if (map != MAP_FAILED) munmap(map, size);
+        return NULL;
+    }
+    memset(s, 0, sizeof *s);
+    gv_link_init(&s->link, &shm_transport);
+    s->fd = fd;
+    s->memfd = memfd;
+    s->map = map;
+    s->map_size = size;
+    s->inherited = madvise(map, size, MADV_DONTFORK) != 0;
+    enum gv_shm_ring out = client ? GV_SHM_COMMAND : GV_SHM_REPLY, in = client ? GV_SHM_REPLY : GV_SHM_COMMAND;
+    enum gv_shm_ring bulk_out = client ? GV_SHM_BULK_OUT : GV_SHM_BULK_IN, bulk_in = client ? GV_SHM_BULK_IN : GV_SHM_BULK_OUT;
+    gv_ring_writer_init(&s->tx, gv_shm_control(map, out), gv_shm_data(map, rings, out), rings[out]);
+    gv_ring_reader_init(&s->rx, gv_shm_control(map, in), gv_shm_data(map, rings, in), rings[in]);
+    gv_ring_writer_init(&s->bulk_tx, gv_shm_control(map, bulk_out), gv_shm_data(map, rings, bulk_out), rings[bulk_out]);
+    gv_ring_reader_init(&s->bulk_rx, gv_shm_control(map, bulk_in), gv_shm_data(map, rings, bulk_in), rings[bulk_in]);
+    s->record = malloc(GV_RECORD_MAX);
+    s->stop_fd = eventfd(0, EFD_CLOEXEC);
+    int error = !s->record || s->stop_fd < 0 ? (errno ? errno : ENOMEM) : 0;
+    if (!error) {
+        fcntl(fd, F_SETFD, FD_CLOEXEC);
+        fcntl(memfd, F_SETFD, FD_CLOEXEC);
+        error = gv_thread_start(&s->watcher, watch, s, "gpuvirt-link");
+    }
+    if (error) {
+        snprintf(why, GV_DEATH_TEXT, "the link could not be set up: %s", strerror(error));
+        if (s->stop_fd >= 0) close(s->stop_fd);
+        munmap(map, size);
+        free(s->record);
+        free(s);
+        return NULL;
+    }
+    return &s->link;
+}
+
+struct gv_link *gv_link_adopt_shm(int fd, int memfd, uint64_t command_ring, uint64_t reply_ring, uint64_t bulk_out_ring, uint64_t bulk_in_ring) {
+    const uint64_t rings[GV_SHM_RINGS] = {command_ring, reply_ring, bulk_out_ring, bulk_in_ring};
+    char why[GV_DEATH_TEXT];
+    struct gv_link *link = gv_shm_new(fd, memfd, rings, false, why);
+    if (!link) {
+        fprintf(stderr, "gpuvirt: %s\n", why);
+        close(fd);
+        close(memfd);
+    }
+    return link;
+}

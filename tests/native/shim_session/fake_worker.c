@@ -1,0 +1,444 @@
+#define _GNU_SOURCE
+#include "fake_worker.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "gv_commands.h"
+#include "transport/shm_layout.h"
+#include "transport/transport.h"
+#include "wire/device_info.h"
+#include "wire/proof.h"
+
+const uint8_t fake_token[80] = "0123456789abcdef" "the secret of the fake worker..." "a public key that nobody uses...";
+
+#define RINGS {GV_SHM_RING_MIN, GV_SHM_RING_MIN, GV_SHM_RING_MIN, GV_SHM_RING_MIN}
+
+static struct fake *fake;
+static struct gv_link *link_;
+static int listener, local;
+static struct sockaddr_un local_at;
+
+static void must(bool good, const char *what) {
+    if (good) return;
+    fprintf(stderr, "fake worker: %s: %s\n", what, strerror(errno));
+    _exit(70);
+}
+
+/* ---- handshake ----------------------------------------------------------------------------------------------------- */
+
+static bool read_all(int fd, void *into, size_t size) { return recv(fd, into, size, MSG_WAITALL) == (ssize_t)size; }
+
+static void send_with(int fd, const void *data, size_t size, int passed) {
+    char room[CMSG_SPACE(sizeof(int))] = {0};
+    struct iovec iov = {(void *)data, size};
+    struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1};
+    if (passed >= 0) {
+        m.msg_control = room;
+        m.msg_controllen = sizeof room;
+        struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+        c->cmsg_level = SOL_SOCKET;
+        c->cmsg_type = SCM_RIGHTS;
+        c->cmsg_len = CMSG_LEN(sizeof(int));
+        memcpy(CMSG_DATA(c), &passed, sizeof(int));
+    }
+    must(sendmsg(fd, &m, MSG_NOSIGNAL) == (ssize_t)size, "welcome");
+}
+
+/* One connection's handshake. True when it became the session (link_ is set) or one of its channels. */
+static bool shake(int fd, bool over_unix) {
+    static uint8_t key[GV_SECRET_SIZE];
+    const uint8_t *secret = fake_token + 16;
+    struct gv_greeting g = {.magic = GV_MAGIC, .version_min = 1, .version_max = 1, .server_name = "fake"};
+    struct gv_hello h;
+    struct gv_welcome w = {.session = 42};
+    memset(g.nonce, 7, sizeof g.nonce);
+    int boot = open("/proc/sys/kernel/random/boot_id", O_RDONLY);
+    if (boot >= 0) {
+        if (read(boot, g.boot_id, 36) != 36) g.boot_id[0] = 0;
+        close(boot);
+    }
+    memcpy(g.unix_path, local_at.sun_path, sizeof local_at.sun_path);
+    if (send(fd, &g, sizeof g, MSG_NOSIGNAL) != sizeof g || !read_all(fd, &h, sizeof h)) return false;
+    bool channel = h.kind == GV_HELLO_CHANNEL;
+    if (!gv_hello_proved(&h, channel ? key : secret, g.nonce) || (!channel && memcmp(h.token_id, fake_token, 16) != 0)) {
+        memcpy(w.magic, GV_MAGIC, 8);
+        w.version = 1;
+        w.status = GV_WELCOME_DENIED;
+        snprintf(w.text, sizeof w.text, "the token was not accepted");
+        send_with(fd, &w, sizeof w, -1);
+        return false;
+    }
+    uint64_t rings[4] = RINGS;
+    int memfd = -1;
+    if (!channel) gv_session_key(key, secret, g.nonce, h.nonce, w.session);
+    if (!channel && h.link == GV_LINK_SHM && over_unix) {
+        memfd = memfd_create("rings", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+        must(memfd >= 0 && !ftruncate(memfd, (off_t)gv_shm_size(rings)) && !fcntl(memfd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW), "rings");
+        w.command_ring = rings[0], w.reply_ring = rings[1], w.bulk_out_ring = rings[2], w.bulk_in_ring = rings[3];
+    } else if (!channel) {
+        w.channels = 1;
+    }
+    gv_welcome_prove(&w, channel ? key : secret, h.nonce, g.nonce);
+    send_with(fd, &w, sizeof w, memfd);
+    if (channel) {
+        must(link_ && !gv_link_add_channel(link_, h.channel, fd), "channel");
+    } else if (memfd >= 0) {
+        must((link_ = gv_link_adopt_shm(fd, memfd, rings[0], rings[1], rings[2], rings[3])) != NULL, "adopt shm");
+    } else {
+        must((link_ = gv_link_adopt_tcp(fd)) != NULL, "adopt tcp");
+    }
+    return true;
+}
+
+static void *accept_channels(void *arg) {
+    (void)arg;
+    for (;;) {
+        int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+        if (fd >= 0 && !shake(fd, false)) close(fd);
+    }
+    return NULL;
+}
+
+/* ---- payloads ------------------------------------------------------------------------------------------------------ */
+
+struct payload {
+    uint64_t tag, src, size;
+    struct payload *next;
+};
+static pthread_mutex_t out_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t out_due = PTHREAD_COND_INITIALIZER;
+static struct payload *out, **out_end = &out;
+static uint64_t numbers;
+
+static uint64_t send_payload(uint64_t tag, uint64_t src, uint64_t size) {
+    struct payload *p = malloc(sizeof *p);
+    *p = (struct payload){tag, src, size, NULL};
+    pthread_mutex_lock(&out_lock);
+    *out_end = p;
+    out_end = &p->next;
+    uint64_t number = ++numbers;
+    pthread_cond_signal(&out_due);
+    pthread_mutex_unlock(&out_lock);
+    return number;
+}
+
+static void *payloads_out(void *arg) {
+    (void)arg;
+    for (;;) {
+        pthread_mutex_lock(&out_lock);
+        while (!out) pthread_cond_wait(&out_due, &out_lock);
+        struct payload *p = out;
+        if (!(out = p->next)) out_end = &out;
+        pthread_mutex_unlock(&out_lock);
+        struct timespec t = {0, fake->delay_ms * 1000000l};
+        nanosleep(&t, NULL);
+        uint8_t *data = malloc(p->size);
+        for (uint64_t i = 0; i < p->size; i++) data[i] = fake_byte(p->src, i);
+        gv_bulk_send(link_, p->tag, data, p->size);
+        free(data);
+        free(p);
+    }
+    return NULL;
+}
+
+/* What payload `number` must be; told by its COPY_IN, which may come before or after. */
+#define ANNOUNCED 4096
+static struct { _Atomic uint64_t dst, size; _Atomic int known; } announced[ANNOUNCED];
+
+static void *payloads_in(void *arg) {
+    (void)arg;
+    struct gv_bulk_header h;
+    while (!gv_bulk_recv_header(link_, &h)) {
+        uint8_t *data = malloc(h.size ? h.size : 1);
+        if (gv_bulk_recv(link_, data, h.size)) break;
+        while (!announced[h.number % ANNOUNCED].known) usleep(100);
+        bool good = h.size == announced[h.number % ANNOUNCED].size;
+        for (uint64_t i = 0; good && i < h.size; i += i + 64 < h.size ? 61 : 1) good = data[i] == fake_byte(announced[h.number % ANNOUNCED].dst, i);
+        free(data);
+        if (!good) fake->bad_payloads++;
+        fake->payloads_in++;
+    }
+    return NULL;
+}
+
+/* ---- records ------------------------------------------------------------------------------------------------------- */
+
+#define SEND(kind, number, body)                                                                            \
+    do {                                                                                                    \
+        uint64_t size_ = gv_evt_##kind##_size(&(body));                                                     \
+        struct gv_record *r_ = gv_send_begin(link_, (uint32_t)(sizeof *r_ + size_), NULL);                  \
+        if (!r_) break;                                                                                     \
+        r_->op = number, r_->flags = 0, r_->ctx = event_ctx;                                                \
+        gv_evt_##kind##_encode(&(body), r_ + 1);                                                            \
+        gv_send_commit(link_);                                                                              \
+        gv_send_flush(link_);                                                                               \
+        fake->sent++;                                                                                       \
+    } while (0)
+
+static uint32_t event_ctx;
+
+static void reply(uint64_t answers, int status, const char *text, const void *body, uint32_t size) {
+    struct gv_evt_reply e = {.answers = answers, .status = status, .text = text, .body = body, .body_size = size};
+    SEND(reply, GV_OP_REPLY, e);
+}
+
+static void completed(uint64_t stream, uint64_t upto, uint64_t bulk, int status) {
+    struct gv_evt_completed e = {.stream = stream, .upto = upto, .bulk = bulk, .status = status};
+    SEND(completed, GV_OP_COMPLETED, e);
+}
+
+static void on_attach(const struct gv_record *r, const void *body, uint32_t size) {
+    struct gv_cmd_attach c;
+    must(!gv_cmd_attach_decode(&c, body, size), "attach");
+    struct gv_device_info *devices = calloc(2, sizeof *devices);
+    for (int i = 0; i < 2; i++) {
+        snprintf(devices[i].name, sizeof devices[i].name, "fake %d", i);
+        devices[i].total_memory = 1ull << 33;
+        devices[i].chunk = 2u << 20;
+        devices[i].attributes[75] = 13;
+        devices[i].has_attribute[75] = 1;
+    }
+    uint64_t first[2];
+    must(c.windows_size >= 16, "no window was offered");
+    memcpy(first, c.windows, 16);
+    struct gv_reply_attach a = {.driver_version = 13000, .addresses = 1, .window_base = first[0], .window_size = first[1], .initial = 1 << 20,
+                                .devices = devices, .devices_size = (uint32_t)(2 * sizeof *devices), .backend = "fake", .server = "here"};
+    switch (fake->attach) {
+    case FAKE_REFUSE: reply(r->seq, 999, "the fake worker wants no clients", NULL, 0); free(devices); return;
+    case FAKE_FOREIGN_WINDOW: a.window_base += 4096; break;
+    case FAKE_NO_DEVICES: a.devices_size = 0; break;
+    case FAKE_GARBAGE: reply(r->seq, 0, "", "garbage!", 8); free(devices); return;
+    case FAKE_DIE: _exit(0);
+    case FAKE_REPLY_ADDRESSES: a.addresses = 2, a.window_base = a.window_size = 0; break;
+    default: break;
+    }
+    char *encoded = malloc(gv_reply_attach_size(&a));
+    gv_reply_attach_encode(&a, encoded);
+    reply(r->seq, 0, "", encoded, (uint32_t)gv_reply_attach_size(&a));
+    free(encoded);
+    free(devices);
+}
+
+static void on_launch(const struct gv_record *r, const struct gv_cmd_launch *c) {
+    fake->launches++;
+    struct gv_evt_failed failed = {.failed_seq = r->seq, .op = r->op, .status = 700, .sticky = c->kernel == FAKE_FAIL, .text = "illegal address 0x10"};
+    struct gv_evt_console console = {.text = c->params, .text_size = c->params_size};
+    struct gv_evt_data_inline data = {.tag = c->module, .data = "1234567", .data_size = 7};
+    switch (c->kernel) {
+    case FAKE_EXIT: _exit(0);
+    case FAKE_STOP: raise(SIGSTOP); break;
+    case FAKE_MALFORMED: {
+        struct gv_record *m = gv_send_begin(link_, sizeof *m + 8, NULL);
+        m->op = GV_OP_COMPLETED, m->flags = 0, m->ctx = 0;
+        memset(m + 1, 0, 8);
+        gv_send_commit(link_);
+        break;
+    }
+    case FAKE_UNKNOWN: {
+        struct gv_record *m = gv_send_begin(link_, sizeof *m, NULL);
+        m->op = 999, m->flags = 0, m->ctx = 0;
+        gv_send_commit(link_);
+        break;
+    }
+    case FAKE_STRAY_REPLY: reply(r->seq + 1000000, 0, "", NULL, 0); break;
+    case FAKE_STRAY_DATA: send_payload(123456789, 0, 100); break;
+    case FAKE_WRONG_INLINE: SEND(data_inline, GV_OP_DATA_INLINE, data); break;
+    case FAKE_FAIL:
+    case FAKE_SOFT_FAIL: SEND(failed, GV_OP_FAILED, failed); break;
+    case FAKE_PRINT: SEND(console, GV_OP_CONSOLE, console); break;
+    case FAKE_FLOOD:
+        for (uint64_t i = 0; i < c->module; i++) completed(77, i, 0, 0);
+        break;
+    default: break;
+    }
+    gv_send_flush(link_);
+}
+
+/* A host function's place in its stream: what follows on the stream completes after it. */
+static struct { uint64_t tag, stream, seq; } gate;
+
+static uint64_t last_bulk;
+
+static void handle(const struct gv_record *r) {
+    const void *body = r + 1;
+    uint32_t size = r->size - (uint32_t)sizeof *r;
+    uint64_t stream = 0, bulk = 0;
+    bool mark = r->flags & GV_RECORD_MARK;
+    event_ctx = r->ctx;
+    switch (r->op) {
+    case GV_OP_ATTACH: on_attach(r, body, size); break;
+    case GV_OP_BYE: {
+        struct gv_reply_bye b = {.launches = (uint64_t)fake->launches, .commands = r->seq};
+        char encoded[64];
+        gv_reply_bye_encode(&b, encoded);
+        fake->byes++;
+        reply(r->seq, 0, "", encoded, (uint32_t)gv_reply_bye_size(&b));
+        break;
+    }
+    case GV_OP_ACK: {
+        struct gv_cmd_ack c;
+        must(!gv_cmd_ack_decode(&c, body, size), "ack");
+        fake->acks++;
+        fake->last_ack = c.received;
+        fake->last_ack_bulk = c.bulk_received;
+        break;
+    }
+    case GV_OP_MEMORY_INFO: {
+        /* Context 13 has bad luck. */
+        struct gv_reply_memory_info b = {.free = r->ctx, .total = r->ctx * 2ull};
+        char encoded[64];
+        gv_reply_memory_info_encode(&b, encoded);
+        if (r->ctx == 13)
+            reply(r->seq, 2, "no memory at all", NULL, 0);
+        else
+            reply(r->seq, 0, "", encoded, (uint32_t)gv_reply_memory_info_size(&b));
+        break;
+    }
+    case GV_OP_FENCE: {
+        struct gv_cmd_fence c;
+        must(!gv_cmd_fence_decode(&c, body, size), "fence");
+        stream = c.stream;
+        break;
+    }
+    case GV_OP_LAUNCH: {
+        struct gv_cmd_launch c;
+        must(!gv_cmd_launch_decode(&c, body, size), "launch");
+        stream = c.stream;
+        on_launch(r, &c);
+        break;
+    }
+    case GV_OP_COPY_OUT: {
+        struct gv_cmd_copy_out c;
+        must(!gv_cmd_copy_out_decode(&c, body, size), "copy_out");
+        stream = c.stream;
+        uint64_t n = c.width * c.height * c.depth;
+        if (n > 4096) {
+            bulk = last_bulk = send_payload(c.tag, c.src, n);
+        } else {
+            uint8_t data[4096];
+            for (uint64_t i = 0; i < n; i++) data[i] = fake_byte(c.src, i);
+            struct gv_evt_data_inline e = {.tag = c.tag, .data = data, .data_size = (uint32_t)n};
+            SEND(data_inline, GV_OP_DATA_INLINE, e);
+        }
+        break;
+    }
+    case GV_OP_COPY_IN: {
+        struct gv_cmd_copy_in c;
+        must(!gv_cmd_copy_in_decode(&c, body, size), "copy_in");
+        stream = c.stream;
+        if (c.bulk) {
+            announced[c.bulk % ANNOUNCED].dst = c.dst;
+            announced[c.bulk % ANNOUNCED].size = c.width * c.height * c.depth;
+            announced[c.bulk % ANNOUNCED].known = 1;
+        }
+        break;
+    }
+    case GV_OP_HOST_FUNC: {
+        struct gv_cmd_host_func c;
+        must(!gv_cmd_host_func_decode(&c, body, size), "host_func");
+        gate.tag = c.tag, gate.stream = c.stream, gate.seq = r->seq;
+        struct gv_evt_call_host e = {.tag = c.tag, .stream = c.stream, .bulk = last_bulk, .status = c.stream == 66 ? 700 : 0};
+        SEND(call_host, GV_OP_CALL_HOST, e);
+        mark = false;
+        break;
+    }
+    case GV_OP_HOST_DONE: {
+        struct gv_cmd_host_done c;
+        must(!gv_cmd_host_done_decode(&c, body, size) && c.tag == gate.tag, "host_done");
+        fake->host_done++;
+        completed(gate.stream, gate.seq, 0, 0);
+        break;
+    }
+    case GV_OP_MODULE_LOAD: {
+        struct gv_cmd_module_load c;
+        must(!gv_cmd_module_load_decode(&c, body, size), "module_load");
+        struct gv_reply_module_load b = {.meta_tag = (1ull << 63) | c.module, .meta_bulk_size = 300000, .log = ""};
+        char encoded[256];
+        gv_reply_module_load_encode(&b, encoded);
+        send_payload(b.meta_tag, c.module, 300000);
+        reply(r->seq, 0, "", encoded, (uint32_t)gv_reply_module_load_size(&b));
+        break;
+    }
+    default: break;
+    }
+    if (mark) completed(stream, r->seq, bulk, stream == 66 ? 700 : 0);
+}
+
+static void serve(void) {
+    pthread_t t;
+    for (;;) {
+        /* Whichever comes: the session over TCP, or over the unix socket. */
+        fd_set set;
+        FD_ZERO(&set);
+        FD_SET(listener, &set);
+        FD_SET(local, &set);
+        must(select(listener > local ? listener + 1 : local + 1, &set, NULL, NULL, NULL) > 0, "select");
+        bool over_unix = FD_ISSET(local, &set);
+        int fd = accept4(over_unix ? local : listener, NULL, NULL, SOCK_CLOEXEC);
+        if (fd < 0) continue;
+        if (shake(fd, over_unix)) break;
+        close(fd);
+    }
+    fake->sessions++;
+    must(!pthread_create(&t, NULL, accept_channels, NULL) && !pthread_create(&t, NULL, payloads_out, NULL) && !pthread_create(&t, NULL, payloads_in, NULL), "threads");
+    while (!gv_link_dead(link_)) {
+        const struct gv_record *r = gv_recv_peek(link_);
+        if (!r) {
+            gv_recv_wait(link_, 1000000000, 0);
+            continue;
+        }
+        handle(r);
+        gv_recv_consume(link_);
+    }
+    fake->gone++;
+    if (!fake->byes) fprintf(stderr, "fake worker: the client is gone: %s\n", gv_link_death(link_));
+}
+
+struct fake *fake_start(enum fake_attach attach) {
+    struct fake *f = mmap(NULL, sizeof *f, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t length = sizeof at;
+    listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    must(!bind(listener, (struct sockaddr *)&at, sizeof at) && !listen(listener, 64) && !getsockname(listener, (struct sockaddr *)&at, &length), "listen");
+    f->port = ntohs(at.sin_port);
+    f->attach = attach;
+    local = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    local_at.sun_family = AF_UNIX;
+    snprintf(local_at.sun_path, sizeof local_at.sun_path, "/tmp/gv-fake-%d-%d.sock", (int)getpid(), f->port);
+    must(!bind(local, (struct sockaddr *)&local_at, sizeof local_at) && !listen(local, 64), "listen on a unix socket");
+    f->pid = fork();
+    if (!f->pid) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL); /* of the test; a stopped worker dies too */
+        signal(SIGPIPE, SIG_IGN);
+        alarm(120);
+        fake = f;
+        serve();
+        _exit(0);
+    }
+    close(listener);
+    close(local);
+    return f;
+}
+
+void fake_kill(struct fake *f) {
+    if (f->pid <= 0) return;
+    kill(f->pid, SIGKILL);
+    waitpid(f->pid, NULL, 0);
+    unlink(local_at.sun_path);
+    f->pid = 0;
+}

@@ -1,0 +1,194 @@
+/* The worker is gone, or says nonsense: whoever waits returns within two seconds with CUDA_ERROR_DEVICE_UNAVAILABLE, whatever it waits for. */
+#include "scenarios.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <string.h>
+
+static double dead_since;
+
+static void *kill_soon(void *arg) {
+    struct fake *f = arg;
+    usleep(100000);
+    dead_since = seconds();
+    kill(f->pid, SIGKILL);
+    return NULL;
+}
+
+static void killed_soon(struct fake *f) {
+    pthread_t t;
+    CHECK(!pthread_create(&t, NULL, kill_soon, f) && !pthread_detach(t));
+}
+
+static int lost(void) {
+    CHECK(session_broken() == 46 && session_attach() == 46);
+    CHECK(strstr(session_error_text(46), "lost the GPU server tcp://127.0.0.1:"));
+    CHECK(!dead_since || seconds() - dead_since < 2);
+    struct gv_cmd_fence c = {0};
+    struct gv_cmd_memory_info m = {0};
+    struct session_reply reply;
+    double start = seconds();
+    for (int i = 0; i < 1000; i++) {
+        CHECK(post_fence(1, 0, &c) == 0);
+        CHECK(call_memory_info(1, &m, NULL, &reply) == 46);
+        session_reply_done(&reply);
+        session_poll();
+        session_flush();
+    }
+    CHECK(seconds() - start < 1);
+    return 3; /* and the program's own exit code is kept */
+}
+
+static int in_a_call(struct fake *f) {
+    CHECK(session_attach() == 0 && post_order(FAKE_STOP, 0, NULL, 0));
+    killed_soon(f);
+    struct gv_cmd_memory_info c = {0};
+    struct session_reply reply;
+    CHECK(call_memory_info(1, &c, NULL, &reply) == 46);
+    session_reply_done(&reply);
+    return lost();
+}
+
+static void *wait_for_it(void *arg) {
+    struct session_stream *s = arg;
+    CHECK(session_wait_stream(s, post_marked_fence(s)) == 46);
+    return NULL;
+}
+
+static int in_many_waits(struct fake *f) {
+    struct session_stream s[8];
+    pthread_t t[8];
+    CHECK(session_attach() == 0 && post_order(FAKE_STOP, 0, NULL, 0));
+    for (int i = 0; i < 8; i++) set_up(&s[i], 100 + (uint64_t)i);
+    for (int i = 0; i < 8; i++) CHECK(!pthread_create(&t[i], NULL, wait_for_it, &s[i]));
+    killed_soon(f);
+    for (int i = 0; i < 8; i++) pthread_join(t[i], NULL);
+    return lost();
+}
+
+static int on_a_full_ring(struct fake *f) {
+    CHECK(session_attach() == 0 && post_order(FAKE_STOP, 0, NULL, 0));
+    killed_soon(f);
+    char params[4000] = {0};
+    struct gv_cmd_launch c = {.stream = 5, .params = params, .params_size = sizeof params};
+    while (post_launch(1, 0, &c)) {
+    }
+    CHECK(dead_since != 0 && session_stats.wait_ns > 1000000);
+    return lost();
+}
+
+static int in_a_payload_out(struct fake *f) {
+    struct session_stream s;
+    set_up(&s, 5);
+    CHECK(post_order(FAKE_STOP, 0, NULL, 0));
+    killed_soon(f);
+    while (send_in(&s, 0, 20 << 20)) {
+    }
+    CHECK(dead_since != 0);
+    return lost();
+}
+
+/* In the middle of data that is being written into the program's buffer, which the program frees as soon as the wait returns. */
+static int in_a_payload_in(struct fake *f) {
+    struct session_stream s;
+    set_up(&s, 5);
+    killed_soon(f);
+    for (;;) {
+        uint8_t *dst = malloc(8 << 20);
+        int status = session_wait_stream(&s, post_out(&s, dst, 1, 8 << 20, 1, 8 << 20));
+        free(dst);
+        if (!status) continue;
+        CHECK(status == 46);
+        return lost();
+    }
+}
+
+static int while_idle(struct fake *f) {
+    CHECK(session_attach() == 0);
+    killed_soon(f);
+    usleep(150000);
+    CHECK(SOON(session_broken() == 46));
+    return lost();
+}
+
+static int before_a_call(struct fake *f) {
+    CHECK(session_attach() == 0);
+    kill(f->pid, SIGKILL);
+    dead_since = seconds();
+    struct gv_cmd_memory_info c = {0};
+    struct session_reply reply;
+    CHECK(call_memory_info(1, &c, NULL, &reply) == 46);
+    session_reply_done(&reply);
+    return lost();
+}
+
+static void never(void *arg) {
+    (void)arg;
+    CHECK(false);
+}
+
+static int for_a_host_function(struct fake *f) {
+    struct session_stream s;
+    static uint8_t data[100000];
+    set_up(&s, 5);
+    f->delay_ms = 900;
+    post_out(&s, data, 1, sizeof data, 1, sizeof data);
+    struct gv_cmd_host_func c = {.stream = 5, .tag = session_host_func(never, NULL)};
+    uint64_t seq = post_host_func(1, GV_RECORD_MARK, &c);
+    killed_soon(f);
+    CHECK(session_wait_stream(&s, seq) == 46);
+    return lost();
+}
+
+static int for_a_parcel(struct fake *f) {
+    CHECK(session_attach() == 0);
+    char byte;
+    killed_soon(f);
+    CHECK(session_take_payload(GV_WORKER_TAG | 1, &byte, 1) == 46);
+    return lost();
+}
+
+/* ---- nonsense ------------------------------------------------------------------------------------------------------ */
+
+static int nonsense(enum fake_order order, uint64_t argument) {
+    struct session_stream s;
+    set_up(&s, 5);
+    CHECK(post_order(order, argument, NULL, 0) != 0);
+    dead_since = seconds();
+    usleep(order == FAKE_STRAY_DATA ? 100000 : 0); /* payloads come on their own channel */
+    CHECK(session_wait_stream(&s, post_marked_fence(&s) + 1000) == 46);
+    return lost();
+}
+
+static int malformed(struct fake *f) { (void)f; return nonsense(FAKE_MALFORMED, 0); }
+static int unknown(struct fake *f) { (void)f; return nonsense(FAKE_UNKNOWN, 0); }
+static int stray_reply(struct fake *f) { (void)f; return nonsense(FAKE_STRAY_REPLY, 0); }
+static int stray_data(struct fake *f) { (void)f; return nonsense(FAKE_STRAY_DATA, 0); }
+static int stray_inline(struct fake *f) { (void)f; return nonsense(FAKE_WRONG_INLINE, 9999); }
+static int wrong_inline(struct fake *f) {
+    static char eight[8];
+    (void)f;
+    CHECK(session_attach() == 0);
+    return nonsense(FAKE_WRONG_INLINE, session_expect(eight, 8, 1, 1, 8, 8));
+}
+
+static void no_bye(struct fake *f) { CHECK(f->byes == 0); }
+
+const struct scenario loss_scenarios[] = {
+    {"lost_in_a_call", FAKE_ATTACH, in_a_call, no_bye, 3},
+    {"lost_in_many_waits", FAKE_ATTACH, in_many_waits, no_bye, 3},
+    {"lost_on_a_full_ring", FAKE_ATTACH, on_a_full_ring, no_bye, 3},
+    {"lost_in_a_payload_out", FAKE_ATTACH, in_a_payload_out, no_bye, 3},
+    {"lost_in_a_payload_in", FAKE_ATTACH, in_a_payload_in, no_bye, 3},
+    {"lost_while_idle", FAKE_ATTACH, while_idle, no_bye, 3},
+    {"lost_before_a_call", FAKE_ATTACH, before_a_call, no_bye, 3},
+    {"lost_for_a_host_function", FAKE_ATTACH, for_a_host_function, no_bye, 3},
+    {"lost_for_a_parcel", FAKE_ATTACH, for_a_parcel, no_bye, 3},
+    {"nonsense_malformed", FAKE_ATTACH, malformed, no_bye, 3},
+    {"nonsense_unknown", FAKE_ATTACH, unknown, no_bye, 3},
+    {"nonsense_stray_reply", FAKE_ATTACH, stray_reply, no_bye, 3},
+    {"nonsense_stray_data", FAKE_ATTACH, stray_data, no_bye, 3},
+    {"nonsense_stray_inline", FAKE_ATTACH, stray_inline, no_bye, 3},
+    {"nonsense_wrong_inline", FAKE_ATTACH, wrong_inline, no_bye, 3},
+    {0},
+};

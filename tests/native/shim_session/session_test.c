@@ -1,0 +1,118 @@
+/* session_test SCENARIO LINK: runs one scenario; exit code 0 when it held. `session_test list` names them. */
+#include "scenarios.h"
+
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+
+_Atomic uint32_t failed_ctx;
+_Atomic int failed_status;
+
+/* The shim's context.c, as far as the session is concerned. */
+void context_failed(uint32_t id, int status);
+void context_failed(uint32_t id, int status) {
+    failed_status = status;
+    failed_ctx = id;
+}
+
+double seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+void set_up(struct session_stream *s, uint64_t id) {
+    CHECK(session_attach() == 0);
+    memset(s, 0, sizeof *s);
+    s->id = id;
+    s->ctx = 1;
+    session_stream_add(s);
+}
+
+uint64_t post_marked_fence(struct session_stream *s) {
+    struct gv_cmd_fence c = {.stream = s->id};
+    return post_fence(s->ctx, GV_RECORD_MARK, &c);
+}
+
+uint64_t post_order(enum fake_order order, uint64_t argument, const void *params, uint32_t size) {
+    struct gv_cmd_launch c = {.stream = 5, .module = argument, .kernel = order, .params = params, .params_size = size};
+    uint64_t seq = post_launch(1, 0, &c);
+    session_flush();
+    return seq;
+}
+
+uint64_t post_out(struct session_stream *s, void *dst, uint64_t src, uint64_t width, uint64_t height, uint64_t pitch) {
+    struct gv_cmd_copy_out c = {.stream = s->id, .src = src, .width = width, .height = height, .depth = 1};
+    c.tag = session_expect(dst, width, height, 1, pitch, pitch * height);
+    return post_copy_out(s->ctx, GV_RECORD_MARK, &c);
+}
+
+struct in {
+    struct session_stream *s;
+    uint64_t dst, size;
+};
+
+static uint64_t post_in(void *arg, uint64_t number) {
+    struct in *in = arg;
+    struct gv_cmd_copy_in c = {.stream = in->s->id, .dst = in->dst, .width = in->size, .height = 1, .depth = 1, .bulk = number};
+    return post_copy_in(in->s->ctx, GV_RECORD_MARK, &c);
+}
+
+uint64_t send_in(struct session_stream *s, uint64_t dst, uint64_t size) {
+    uint8_t *data = malloc(size);
+    for (uint64_t i = 0; i < size; i++) data[i] = fake_byte(dst, i);
+    struct in in = {s, dst, size};
+    uint64_t seq = session_bulk_out(data, size, post_in, &in);
+    memset(data, 0xee, size);
+    free(data);
+    return seq;
+}
+
+static const struct scenario *const all[] = {attach_scenarios, work_scenarios, loss_scenarios, process_scenarios};
+
+static const struct scenario *find(const char *name) {
+    for (unsigned i = 0; i < sizeof all / sizeof *all; i++)
+        for (const struct scenario *s = all[i]; s->name; s++) {
+            if (!name) puts(s->name);
+            if (name && !strcmp(s->name, name)) return s;
+        }
+    return NULL;
+}
+
+static void set(const char *name, const char *value) {
+    if (!getenv(name)) setenv(name, value, 1);
+}
+
+int main(int argc, char **argv) {
+    if (argc == 2 && !strcmp(argv[1], "list")) return find(NULL) != NULL;
+    const struct scenario *s = argc == 3 ? find(argv[1]) : NULL;
+    if (!s) return 2;
+    struct fake *f = fake_start(s->attach);
+    char pool[64], token[256] = "gpuvirt1.";
+    snprintf(pool, sizeof pool, "tcp://127.0.0.1:%d", f->port);
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+    size_t n = strlen(token);
+    for (int i = 0; i < 80; i += 3) {
+        uint32_t three = (uint32_t)fake_token[i] << 16 | (uint32_t)(i + 1 < 80 ? fake_token[i + 1] : 0) << 8 | (i + 2 < 80 ? fake_token[i + 2] : 0);
+        for (int k = 18; k >= 0 && n < strlen("gpuvirt1.") + 107; k -= 6) token[n++] = digits[three >> k & 63];
+    }
+    set("GPUVIRT_POOL", pool);
+    set("GPUVIRT_TOKEN", token);
+    set("GPUVIRT_LINK", argv[2]);
+    pid_t client = fork();
+    if (!client) {
+        alarm(60);
+        exit(s->client(f));
+    }
+    int status = 0;
+    waitpid(client, &status, 0);
+    int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    if (code != s->code) {
+        fprintf(stderr, "FAILED: the client ended with %d, not %d\n", code, s->code);
+        fake_kill(f);
+        return 1;
+    }
+    if (s->after) s->after(f);
+    fake_kill(f);
+    return 0;
+}

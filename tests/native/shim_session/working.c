@@ -1,0 +1,259 @@
+#include "scenarios.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <string.h>
+
+static int calls(struct fake *f) {
+    (void)f;
+    CHECK(session_attach() == 0);
+    struct gv_cmd_memory_info c = {0};
+    struct gv_reply_memory_info info;
+    struct session_reply reply;
+    for (uint32_t i = 20; i < 220; i++) {
+        CHECK(call_memory_info(i, &c, &info, &reply) == 0 && info.free == i && info.total == 2 * i);
+        session_reply_done(&reply);
+    }
+    CHECK(call_memory_info(13, &c, &info, &reply) == 2 && !strcmp(reply.text, "no memory at all"));
+    session_reply_done(&reply);
+    CHECK(session_stats.waits >= 201 && session_stats.wait_ns > 0);
+    return 0;
+}
+
+/* ---- data ---------------------------------------------------------------------------------------------------------- */
+
+static void check_rows(const uint8_t *dst, uint64_t src, uint64_t width, uint64_t height, uint64_t pitch) {
+    for (uint64_t y = 0; y < height; y++) {
+        for (uint64_t x = 0; x < width; x++) CHECK(dst[y * pitch + x] == fake_byte(src, y * width + x));
+        for (uint64_t x = width; x < pitch; x++) CHECK(dst[y * pitch + x] == 0xaa); /* between the rows nothing is touched */
+    }
+}
+
+/* The completion arrives before its payload, which the worker holds back: the wait must not end before the data is there. */
+static int out(struct fake *f) {
+    static const struct { uint64_t width, height, pitch; } shapes[] = {
+        {16, 1, 16}, {100, 7, 128}, {5000, 1, 5000}, {1000, 300, 1024}, {100000, 20, 120000}, {1 << 20, 1, 1 << 20}, {3, 3000, 5}, {2048, 64, 2048}, {4096, 1, 9000},
+    };
+    struct session_stream s, other;
+    set_up(&s, 5);
+    set_up(&other, 6);
+    f->delay_ms = 5;
+    for (unsigned k = 0; k < 3; k++)
+        for (unsigned i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+            uint64_t size = shapes[i].pitch * shapes[i].height;
+            uint8_t *dst = malloc(size);
+            memset(dst, 0xaa, size);
+            uint64_t seq = post_out(&s, dst, i * 1000 + k, shapes[i].width, shapes[i].height, shapes[i].pitch);
+            /* A later completion of the same stream that names no payload must not overtake it either. */
+            if (k == 1) seq = post_marked_fence(&s);
+            if (k == 2) CHECK(session_wait_stream(&other, post_marked_fence(&other)) == 0);
+            CHECK(session_wait_stream(&s, seq) == 0);
+            check_rows(dst, i * 1000 + k, shapes[i].width, shapes[i].height, shapes[i].pitch);
+            free(dst);
+        }
+    session_stream_remove(&other);
+    CHECK(f->sent > 0 && session_stats.waits > 0);
+    return 0;
+}
+
+/* Nobody waits: the data still lands, and the stream's completion shows. */
+static int unattended(struct fake *f) {
+    struct session_stream s;
+    set_up(&s, 5);
+    f->delay_ms = 20;
+    static uint8_t small[100], large[500000];
+    for (int i = 0; i < 5; i++) {
+        memset(large, 0, sizeof large);
+        post_out(&s, small, 11, sizeof small, 1, sizeof small);
+        uint64_t seq = post_out(&s, large, 99, sizeof large, 1, sizeof large);
+        session_flush();
+        CHECK(SOON(s.completed >= seq));
+        check_rows(small, 11, sizeof small, 1, sizeof small);
+        check_rows(large, 99, sizeof large, 1, sizeof large);
+    }
+    return 0;
+}
+
+static int in(struct fake *f) {
+    struct session_stream s;
+    set_up(&s, 5);
+    for (uint64_t i = 0; i < 40; i++) CHECK(send_in(&s, i * 7, 1 + i * 50021) != 0);
+    CHECK(session_wait_stream(&s, post_marked_fence(&s)) == 0);
+    CHECK(SOON(f->payloads_in == 40) && f->bad_payloads == 0);
+    return 0;
+}
+
+static int parcel(struct fake *f) {
+    CHECK(session_attach() == 0);
+    static uint8_t data[300000];
+    for (uint64_t i = 1; i < 6; i++) {
+        f->delay_ms = i % 2 ? 10 : 0;
+        struct gv_cmd_module_load c = {.module = i};
+        struct gv_reply_module_load answer;
+        struct session_reply reply;
+        CHECK(call_module_load(1, &c, &answer, &reply) == 0);
+        if (i == 4) usleep(50000); /* it is here before it is asked for */
+        CHECK(session_take_payload(answer.meta_tag, data, answer.meta_bulk_size) == 0);
+        session_reply_done(&reply);
+        for (uint64_t k = 0; k < sizeof data; k++) CHECK(data[k] == fake_byte(i, k));
+    }
+    return 0;
+}
+
+/* ---- many threads -------------------------------------------------------------------------------------------------- */
+
+#define THREADS 32
+
+static void *crowd_member(void *arg) {
+    uint32_t me = (uint32_t)(uintptr_t)arg;
+    struct session_stream s;
+    set_up(&s, 1000 + me);
+    uint8_t *dst = malloc(20000);
+    for (uint32_t i = 0; i < 30; i++) {
+        for (int k = 0; k < 20; k++) CHECK(post_order(FAKE_NOTHING, 0, NULL, 0) != 0);
+        struct gv_cmd_memory_info c = {0};
+        struct gv_reply_memory_info info;
+        struct session_reply reply;
+        CHECK(call_memory_info(100 + me, &c, &info, &reply) == 0 && info.free == 100 + me);
+        session_reply_done(&reply);
+        CHECK(session_wait_stream(&s, post_marked_fence(&s)) == 0);
+        if (i % 10 == 0) {
+            CHECK(send_in(&s, me, 10000) != 0);
+            CHECK(session_wait_stream(&s, post_out(&s, dst, me, 20000, 1, 20000)) == 0);
+            check_rows(dst, me, 20000, 1, 20000);
+        }
+        session_poll();
+    }
+    free(dst);
+    session_stream_remove(&s);
+    return NULL;
+}
+
+static int crowd(struct fake *f) {
+    pthread_t t[THREADS];
+    for (uintptr_t i = 0; i < THREADS; i++) CHECK(!pthread_create(&t[i], NULL, crowd_member, (void *)i));
+    for (int i = 0; i < THREADS; i++) pthread_join(t[i], NULL);
+    CHECK(SOON(f->launches == THREADS * 30 * 20) && SOON(f->payloads_in == THREADS * 3) && f->bad_payloads == 0);
+    CHECK(f->acks > 0 && f->last_ack <= f->sent);
+    return 0;
+}
+
+/* ---- host functions ------------------------------------------------------------------------------------------------ */
+
+static uint8_t seen_by_host[200000];
+static _Atomic int called;
+
+static void look(void *arg) {
+    check_rows(seen_by_host, *(uint64_t *)arg, sizeof seen_by_host, 1, sizeof seen_by_host);
+    called++;
+}
+
+static void callback(void *stream, int status, void *data) {
+    CHECK(stream == &called && data == &seen_by_host);
+    called += status;
+}
+
+static int host_functions(struct fake *f) {
+    struct session_stream s, bad;
+    set_up(&s, 5);
+    set_up(&bad, 66);
+    f->delay_ms = 10;
+    for (uint64_t i = 0; i < 4; i++) {
+        static uint64_t src;
+        src = 50 + i;
+        memset(seen_by_host, 0, sizeof seen_by_host);
+        post_out(&s, seen_by_host, src, sizeof seen_by_host, 1, sizeof seen_by_host);
+        struct gv_cmd_host_func c = {.stream = 5, .tag = session_host_func(look, &src)};
+        CHECK(c.tag != 0);
+        uint64_t seq = post_host_func(1, GV_RECORD_MARK, &c);
+        CHECK(session_wait_stream(&s, seq) == 0);
+        CHECK(called == (int)i + 1 && f->host_done == (int)i + 1);
+    }
+    /* A failed stream: the callback learns of it, a host function is not called. */
+    struct gv_cmd_host_func c = {.stream = 66, .tag = session_stream_callback(callback, &called, &seen_by_host)};
+    CHECK(session_wait_stream(&bad, post_host_func(1, GV_RECORD_MARK, &c)) == 0 && called == 704);
+    c.tag = session_host_func(look, NULL);
+    CHECK(session_wait_stream(&bad, post_host_func(1, GV_RECORD_MARK, &c)) == 0 && called == 704 && f->host_done == 6);
+    return 0;
+}
+
+/* ---- errors, output, acknowledgements ------------------------------------------------------------------------------ */
+
+static int failures(struct fake *f) {
+    (void)f;
+    struct session_stream s, bad;
+    set_up(&s, 5);
+    set_up(&bad, 66);
+    CHECK(post_order(FAKE_SOFT_FAIL, 0, NULL, 0) && session_wait_stream(&s, post_marked_fence(&s)) == 0 && failed_ctx == 0);
+    CHECK(session_wait_stream(&bad, post_marked_fence(&bad)) == 700 && bad.status == 700 && failed_ctx == 1 && failed_status == 700);
+    failed_ctx = 0;
+    for (int i = 0; i < 100; i++) CHECK(post_order(FAKE_FAIL, 0, NULL, 0) != 0);
+    CHECK(session_wait_stream(&s, post_marked_fence(&s)) == 700 && failed_ctx == 1);
+    CHECK(session_broken() == 0); /* the context is lost, the session is not */
+    return 0;
+}
+
+static int prints(struct fake *f) {
+    (void)f;
+    struct session_stream s;
+    set_up(&s, 5);
+    for (int i = 0; i < 50; i++) {
+        char line[32];
+        int n = snprintf(line, sizeof line, "line %d\n", i);
+        CHECK(post_order(FAKE_PRINT, 0, line, (uint32_t)n) != 0);
+    }
+    CHECK(session_wait_stream(&s, post_marked_fence(&s)) == 0);
+    CHECK(write(1, "after\n", 6) == 6);
+    return 0;
+}
+
+/* Standard output is a pipe that nobody reads any more: no signal, no end of the session. */
+static int prints_into_nothing(struct fake *f) {
+    (void)f;
+    struct session_stream s;
+    int ends[2];
+    CHECK(!pipe(ends));
+    close(ends[0]);
+    dup2(ends[1], 1);
+    set_up(&s, 5);
+    CHECK(post_order(FAKE_PRINT, 0, "lost\n", 5) && session_wait_stream(&s, post_marked_fence(&s)) == 0 && session_broken() == 0);
+    return 0;
+}
+
+/* More events than the reply ring holds, while nobody waits: somebody drains it, and tells the worker how far it is. */
+static int floods(struct fake *f) {
+    struct session_stream s;
+    set_up(&s, 5);
+    CHECK(post_order(FAKE_FLOOD, 40000, NULL, 0) != 0);
+    CHECK(SOON(f->sent > 40000));
+    CHECK(SOON(f->last_ack > 40000)); /* an idle session acknowledges too */
+    CHECK(session_wait_stream(&s, post_marked_fence(&s)) == 0);
+    return 0;
+}
+
+/* Far more commands than the command ring holds. */
+static int many_posts(struct fake *f) {
+    struct session_stream s;
+    set_up(&s, 5);
+    char params[1000] = {0};
+    struct gv_cmd_launch c = {.stream = 5, .params = params, .params_size = sizeof params};
+    for (int i = 0; i < 20000; i++) CHECK(post_launch(1, 0, &c) != 0);
+    CHECK(session_wait_stream(&s, post_marked_fence(&s)) == 0 && f->launches == 20000);
+    return 0;
+}
+
+const struct scenario work_scenarios[] = {
+    {"calls", FAKE_ATTACH, calls, NULL, 0},
+    {"copies_out", FAKE_ATTACH, out, NULL, 0},
+    {"copies_out_unattended", FAKE_ATTACH, unattended, NULL, 0},
+    {"copies_in", FAKE_ATTACH, in, NULL, 0},
+    {"worker_named_payloads", FAKE_ATTACH, parcel, NULL, 0},
+    {"thirty_two_threads", FAKE_ATTACH, crowd, NULL, 0},
+    {"host_functions", FAKE_ATTACH, host_functions, NULL, 0},
+    {"failures", FAKE_ATTACH, failures, NULL, 0},
+    {"prints", FAKE_ATTACH, prints, NULL, 0},
+    {"prints_into_nothing", FAKE_ATTACH, prints_into_nothing, NULL, 0},
+    {"floods", FAKE_ATTACH, floods, NULL, 0},
+    {"many_posts", FAKE_ATTACH, many_posts, NULL, 0},
+    {0},
+};

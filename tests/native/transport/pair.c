@@ -1,0 +1,90 @@
+#define _GNU_SOURCE
+#include "pair.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+
+#include "../../../native/transport/shm_layout.h"
+#include "../check.h"
+
+static const uint64_t default_rings[4] = {1 << 20, 1 << 20, 1 << 21, 1 << 21};
+
+int make_memfd(const uint64_t rings[4]) {
+    int fd = memfd_create("rings", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    CHECK(fd >= 0 && ftruncate(fd, (off_t)gv_shm_size(rings)) == 0);
+    CHECK(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0);
+    return fd;
+}
+
+void tcp_sockets(int fds[2]) {
+    int listening = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t size = sizeof at;
+    CHECK(listening >= 0 && bind(listening, (struct sockaddr *)&at, sizeof at) == 0 && listen(listening, 1) == 0);
+    CHECK(getsockname(listening, (struct sockaddr *)&at, &size) == 0);
+    fds[0] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    CHECK(fds[0] >= 0 && connect(fds[0], (struct sockaddr *)&at, sizeof at) == 0);
+    fds[1] = accept4(listening, NULL, NULL, SOCK_CLOEXEC);
+    CHECK(fds[1] >= 0);
+    close(listening);
+}
+
+struct pair make_pair(const char *transport) {
+    struct pair pair;
+    int fds[2];
+    if (strcmp(transport, "tcp") == 0) {
+        int bulk[2];
+        tcp_sockets(fds);
+        tcp_sockets(bulk);
+        pair.client = gv_tcp_new(fds[0]);
+        pair.worker = gv_link_adopt_tcp(fds[1]);
+        CHECK(pair.client && pair.worker);
+        CHECK(gv_link_add_channel(pair.client, 0, bulk[0]) == 0 && gv_link_add_channel(pair.worker, 0, bulk[1]) == 0);
+    } else {
+        char why[GV_DEATH_TEXT];
+        const uint64_t *r = default_rings;
+        int memfd = make_memfd(r);
+        CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) == 0);
+        pair.client = gv_shm_new(fds[0], memfd, r, true, why);
+        pair.worker = gv_link_adopt_shm(fds[1], dup(memfd), r[0], r[1], r[2], r[3]);
+    }
+    CHECK(pair.client && pair.worker);
+    CHECK(strcmp(gv_link_transport(pair.client), transport) == 0);
+    return pair;
+}
+
+void close_pair(struct pair *pair) {
+    gv_link_close(pair->client);
+    gv_link_close(pair->worker);
+}
+
+int send_numbered(struct gv_link *link, uint32_t body, uint64_t n) {
+    uint64_t blocked;
+    struct gv_record *record = gv_send_begin(link, (uint32_t)sizeof *record + body, &blocked);
+    if (!record) return 0;
+    record->op = (uint16_t)(n % 1000);
+    record->flags = 0;
+    record->ctx = (uint32_t)n;
+    uint64_t *words = (uint64_t *)(void *)(record + 1);
+    for (uint32_t i = 0; i < body / 8; i++) words[i] = n * 0x9e3779b97f4a7c15u + i;
+    gv_send_commit(link);
+    return 1;
+}
+
+int64_t receive_numbered(struct gv_link *link, uint64_t n) {
+    int64_t until = gv_now_ns() + 2000000000;
+    const struct gv_record *record;
+    while (!(record = gv_recv_peek(link))) {
+        if (gv_link_dead(link)) return -1;
+        CHECK(gv_now_ns() < until);
+        gv_recv_wait(link, 500000000, 10000);
+    }
+    CHECK(record->op == n % 1000 && record->ctx == (uint32_t)n);
+    uint32_t body = record->size - (uint32_t)sizeof *record;
+    const uint64_t *words = (const uint64_t *)(const void *)(record + 1);
+    for (uint32_t i = 0; i < body / 8; i++) CHECK(words[i] == n * 0x9e3779b97f4a7c15u + i);
+    gv_recv_consume(link);
+    return body;
+}
