@@ -1,0 +1,186 @@
+"""The worker process (gpuvirt/server/worker.py) with a library that only echoes: what it hands over, and how it ends."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from server.harness import environment
+
+from gpuvirt.server import messages
+from gpuvirt.server.worker_library import SessionConfig
+
+ROOT = Path(__file__).parent.parent.parent
+
+LIBRARY = r"""
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "native/worker/worker.h"
+struct worker { struct worker_config c; uint32_t devices[4]; int channel, hang; };
+struct worker *worker_open(const struct worker_config *c, char *err) {
+    if (c->struct_size != sizeof *c || !strcmp(c->server_name, "bad")) { snprintf(err, 512, "no such backend"); return NULL; }
+    struct worker *w = calloc(1, sizeof *w);
+    w->c = *c;
+    memcpy(w->devices, c->devices, c->n_devices * sizeof *c->devices);
+    return w;
+}
+int worker_add_channel(struct worker *w, int32_t channel, int32_t fd) { w->channel = channel; return write(fd, "c", 1) != 1; }
+int worker_run(struct worker *w, char *err) {
+    char in[100], out[400];
+    for (;;) {
+        ssize_t n = read(w->c.fd, in, sizeof in - 1);
+        if (n <= 0) { snprintf(err, 512, "end of file"); return 1; }
+        in[n] = 0;
+        if (!strcmp(in, "bye")) return 0;
+        if (!strcmp(in, "hang")) { w->hang = 1; return 0; }
+        if (!strcmp(in, "bad")) { snprintf(err, 512, "record 7 is malformed"); return 2; }
+        struct worker_config *c = &w->c;
+        int m = snprintf(out, sizeof out, "%s %s %u:%u,%u %lu %lu", c->backend, c->driver ? c->driver : "-", c->n_devices, w->devices[0], w->devices[1],
+                         c->memory, c->device_memory);
+        m += snprintf(out + m, sizeof out - m, " %u %u %u %u", c->capability, c->strict, c->drop_launches, c->ledger_slot);
+        m += snprintf(out + m, sizeof out - m, " %d %u %lx %lu %s %d", c->memfd >= 0, c->link, c->session, c->command_ring, c->server_name, w->channel);
+        if (write(w->c.fd, out, (size_t)m) != m) return 2;
+    }
+}
+void worker_get_figures(struct worker *w, struct worker_figures *f) { *f = (struct worker_figures){11, 12, 13, 14, (uint64_t)w->channel}; }
+void worker_close(struct worker *w) { if (w->hang) sleep(60); free(w); }
+int worker_ledger_release(int32_t fd, uint32_t slot) { return fd < 0 || slot == 9999; }
+"""
+
+CONFIG = SessionConfig(
+    session=0xABC, backend="cuda", driver="/d/libcuda.so.1", devices=[3, 1], memory=5, device_memory=6, capability=130, strict=True,
+    drop_launches=False, slot=17, link=1, command_ring=0, reply_ring=0, bulk_out_ring=0, bulk_in_ring=0, server_name="box",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def lib_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("lib")
+    (folder / "lib.c").write_text(LIBRARY)
+    line = ["gcc", "-std=gnu11", "-shared", "-fPIC", f"-I{ROOT}", "lib.c", "-o", "libgpuvirt_worker.so"]
+    subprocess.run(line, cwd=folder, check=True)
+    return folder
+
+
+class Running:
+    """A worker process, seen from the daemon's side."""
+
+    def __init__(self, lib_dir: Path, folder: Path) -> None:
+        self.daemon, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.daemon.settimeout(10)
+        env = environment(folder) | {"GPUVIRT_LIB_DIR": str(lib_dir)}
+        line = [sys.executable, "-m", "gpuvirt.server.worker", "--fd", str(theirs.fileno()), "--backend", "cuda"]
+        self.process = subprocess.Popen(line, pass_fds=[theirs.fileno()], env=env)
+        theirs.close()
+
+    def expect(self, op: str) -> dict[str, Any]:
+        received = messages.receive(self.daemon)
+        assert received is not None and received[0]["op"] == op, received
+        return received[0]
+
+    def session(self, **changes: Any) -> socket.socket:
+        """Gives it a session; returns the client's end."""
+        self.expect("ready")
+        ours, theirs = socket.socketpair()
+        ours.settimeout(5)
+        messages.send(self.daemon, {"op": "session", **asdict(CONFIG), **changes}, (theirs.fileno(),))
+        theirs.close()
+        return ours
+
+
+@pytest.fixture
+def worker(lib_dir: Path, tmp_path: Path) -> Iterator[Running]:
+    running = Running(lib_dir, tmp_path)
+    yield running
+    running.process.kill()
+    running.process.wait()
+
+
+def test_everything_arrives(worker: Running) -> None:
+    client = worker.session()
+    worker.expect("opened")
+    client.sendall(b"?")
+    assert client.recv(1000).decode() == "cuda /d/libcuda.so.1 2:3,1 5 6 130 1 0 17 0 1 abc 0 box 0"
+    ours, theirs = socket.socketpair()
+    messages.send(worker.daemon, {"op": "channel", "channel": 2}, (theirs.fileno(),))
+    theirs.close()
+    assert ours.recv(10) == b"c"
+    messages.send(worker.daemon, {"op": "figures", "id": 5})
+    expected = {"op": "figures", "id": 5, "commands": 11, "launches": 12, "bytes_in": 13, "bytes_out": 14, "memory_used": 2}
+    assert worker.expect("figures") == expected
+    client.sendall(b"bye")
+    assert worker.expect("ended") == {"op": "ended", "code": 0, "text": ""}
+    assert worker.process.wait(5) == 0
+    assert client.recv(10) == b""
+
+
+def test_client_lost(worker: Running) -> None:
+    client = worker.session()
+    worker.expect("opened")
+    began = time.monotonic()
+    client.close()
+    assert worker.expect("ended") == {"op": "ended", "code": 1, "text": "end of file"}
+    worker.process.wait(5)
+    assert time.monotonic() - began < 1
+
+
+def test_a_close_that_hangs_does_not_keep_the_process(worker: Running) -> None:
+    client = worker.session()
+    worker.expect("opened")
+    began = time.monotonic()
+    client.sendall(b"hang")
+    worker.expect("ended")
+    worker.process.wait(5)
+    assert 0.5 < time.monotonic() - began < 1
+
+
+def test_the_daemon_may_go(worker: Running) -> None:
+    client = worker.session()
+    worker.expect("opened")
+    worker.daemon.close()
+    time.sleep(0.1)
+    client.sendall(b"?")
+    assert client.recv(1000).startswith(b"cuda ")
+    client.close()
+    assert worker.process.wait(5) == 0
+
+
+def test_an_idle_worker_goes_with_the_daemon(worker: Running) -> None:
+    worker.expect("ready")
+    worker.daemon.close()
+    assert worker.process.wait(5) == 0
+
+
+def test_open_fails(worker: Running) -> None:
+    worker.session(server_name="bad")
+    assert worker.expect("failed")["text"] == "no such backend"
+    assert worker.process.wait(5) == 1
+
+
+def test_library_missing(tmp_path: Path) -> None:
+    running = Running(tmp_path / "nowhere", tmp_path)
+    assert "libgpuvirt_worker.so is not in" in running.expect("failed")["text"]
+    assert running.process.wait(5) == 1
+
+
+def test_an_interrupt_is_the_daemons_business(worker: Running) -> None:
+    import signal
+
+    client = worker.session()
+    worker.expect("opened")
+    worker.process.send_signal(signal.SIGINT)
+    time.sleep(0.1)
+    client.sendall(b"?")
+    assert client.recv(1000).startswith(b"cuda ")
+    os.kill(worker.process.pid, signal.SIGTERM)
+    assert worker.process.wait(5) == -signal.SIGTERM
