@@ -45,10 +45,11 @@ int worker_run(struct worker *w, char *err) {
         if (!strcmp(in, "hang")) { w->hang = 1; return 0; }
         if (!strcmp(in, "bad")) { snprintf(err, 512, "record 7 is malformed"); return 2; }
         struct worker_config *c = &w->c;
-        int m = snprintf(out, sizeof out, "%s %s %u:%u,%u %lu %lu", c->backend, c->driver ? c->driver : "-", c->n_devices, w->devices[0], w->devices[1],
-                         c->memory, c->device_memory);
-        m += snprintf(out + m, sizeof out - m, " %u %u %u %u", c->capability, c->strict, c->drop_launches, c->ledger_slot);
-        m += snprintf(out + m, sizeof out - m, " %d %u %lx %lu %s %d", c->memfd >= 0, c->link, c->session, c->command_ring, c->server_name, w->channel);
+        struct worker_config *c = &w->c;
+        int m = snprintf(out, sizeof out, "%s %s %u:%u,%u", c->backend, c->driver ? c->driver : "-", c->n_devices, w->devices[0], w->devices[1]);
+        m += snprintf(out + m, sizeof out - m, " %lu %lu %u %u", c->memory, c->device_memory, c->capability, c->strict);
+        m += snprintf(out + m, sizeof out - m, " %u %u %d %u", c->drop_launches, c->ledger_slot, c->memfd >= 0, c->link);
+        m += snprintf(out + m, sizeof out - m, " %lx %lu %s %d", c->session, c->command_ring, c->server_name, w->channel);
         if (write(w->c.fd, out, (size_t)m) != m) return 2;
     }
 }

@@ -1,0 +1,64 @@
+"""The C client's side of the handshake (native/transport) against the daemon."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+from pathlib import Path
+
+import pytest
+from server.harness import FakeServer
+
+from gpuvirt.transport.token import Token
+
+ROOT = Path(__file__).parent.parent.parent
+
+CLIENT = r"""
+#include <stdio.h>
+#include <stdlib.h>
+#include "native/transport/transport.h"
+int main(int argc, char **argv) {
+    uint8_t id[GV_TOKEN_ID_SIZE], secret[GV_SECRET_SIZE];
+    if (argc != 6) return 2;
+    for (int i = 0; i < GV_TOKEN_ID_SIZE; i++) sscanf(argv[3] + 2 * i, "%2hhx", &id[i]);
+    for (int i = 0; i < GV_SECRET_SIZE; i++) sscanf(argv[4] + 2 * i, "%2hhx", &secret[i]);
+    struct gv_link_options options = {.pool = argv[1], .link = argv[2], .token_id = id, .secret = secret, .gpus = (uint32_t)atoi(argv[5])};
+    struct gv_open_error error;
+    struct gv_link *link = gv_link_connect(&options, &error);
+    if (!link) {
+        printf("%d %s\n", error.status, error.text);
+        return 1;
+    }
+    printf("%s %s\n", gv_link_transport(link), gv_link_server(link));
+    gv_link_close(link);
+    return 0;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("client")
+    (folder / "client.c").write_text('#include "native/wire/handshake.h"\n' + CLIENT)
+    sources = [*ROOT.glob("native/transport/*.c"), *(ROOT / "native" / "wire" / name for name in ("handshake.c", "ring.c", "sha256.c"))]
+    line = ["gcc", "-std=gnu11", f"-I{ROOT}", "client.c", *map(str, sources), "-lpthread", "-o", "client"]
+    subprocess.run(line, cwd=folder, check=True)
+    return folder / "client"
+
+
+def run(client: Path, url: str, link: str, token: Token, gpus: int = 1) -> subprocess.CompletedProcess[str]:
+    line = [str(client), url, link, token.id.hex(), token.secret.hex(), str(gpus)]
+    return subprocess.run(line, capture_output=True, text=True, timeout=20, check=False)
+
+
+@pytest.mark.parametrize(("link", "transport"), [("auto", "shm"), ("shm", "shm"), ("tcp", "tcp")])
+def test_connects(server: FakeServer, client: Path, link: str, transport: str) -> None:
+    done = run(client, server.url, link, server.token)
+    assert (done.returncode, done.stdout) == (0, f"{transport} {server.url}\n")
+
+
+def test_refused(server: FakeServer, client: Path) -> None:
+    done = run(client, server.url, "tcp", dataclasses.replace(server.token, secret=bytes(32)))
+    assert done.returncode == 1 and done.stdout.startswith("2 ") and server.url in done.stdout and "token was not accepted" in done.stdout
+    done = run(client, server.url, "auto", server.token, 3)
+    assert done.returncode == 1 and done.stdout.startswith("3 ") and "this pool has 2 GPUs" in done.stdout
