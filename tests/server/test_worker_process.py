@@ -45,7 +45,6 @@ int worker_run(struct worker *w, char *err) {
         if (!strcmp(in, "hang")) { w->hang = 1; return 0; }
         if (!strcmp(in, "bad")) { snprintf(err, 512, "record 7 is malformed"); return 2; }
         struct worker_config *c = &w->c;
-        struct worker_config *c = &w->c;
         int m = snprintf(out, sizeof out, "%s %s %u:%u,%u", c->backend, c->driver ? c->driver : "-", c->n_devices, w->devices[0], w->devices[1]);
         m += snprintf(out + m, sizeof out - m, " %lu %lu %u %u", c->memory, c->device_memory, c->capability, c->strict);
         m += snprintf(out + m, sizeof out - m, " %u %u %d %u", c->drop_launches, c->ledger_slot, c->memfd >= 0, c->link);
