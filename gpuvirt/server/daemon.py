@@ -102,10 +102,14 @@ class Daemon:
 
         sockets, unix_path = [tcp], ""
         if "shm" in options.links:
-            unix, path = listening.listen_unix(self.port)
-            undo.callback(listening.remove_files, [path])
-            sockets.append(undo.enter_context(unix))
-            unix_path = str(path)
+            try:
+                unix, path = listening.listen_unix(self.port)
+            except GpuvirtError as error:
+                log.warning("no shared memory for clients on this host: %s", error)
+            else:
+                undo.callback(listening.remove_files, [path])
+                sockets.append(undo.enter_context(unix))
+                unix_path = str(path)
         boot_id = listening.boot_id()
 
         def greeting(nonce: bytes) -> Greeting:
@@ -117,7 +121,10 @@ class Daemon:
         undo.push_async_callback(listener.close)
         for sock in sockets:
             listener.serve(sock)
-        undo.callback(listening.remove_files, listening.leave_token(self.port, tokens.default().text()))
+        files = listening.leave_token(self.port, tokens.default().text())
+        undo.callback(listening.remove_files, files)
+        if not files:
+            log.warning("no place to leave the token for your own clients; they need GPUVIRT_TOKEN from `gpuvirt token show`")
         self._watch_parent()
         log.info("serving %s at %s (control port %d)", describe(inventory), self.pool, self.control_port)
         self._write_ready()

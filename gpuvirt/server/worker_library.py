@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -145,10 +146,11 @@ class WorkerLibrary:
 
 
 class Worker:
-    """One session inside the library. `run` blocks; the other calls may come from other threads."""
+    """One session inside the library. `run` blocks; `add_channel` and `figures` may come from another thread, also while the session closes."""
 
     def __init__(self, lib: ctypes.CDLL, handle: int, config: WorkerConfig) -> None:
-        self._lib, self._handle = lib, handle
+        self._lib, self._handle, self._closed = lib, handle, False
+        self._lock = threading.Lock()
         self._config = config  # the strings and arrays that it points to live as long as the worker
 
     def run(self) -> tuple[int, str]:
@@ -159,14 +161,22 @@ class Worker:
 
     def add_channel(self, channel: int, fd: int) -> int:
         """Hands over a further bulk channel's socket; 0 when it was taken."""
-        return int(self._lib.worker_add_channel(self._handle, channel, fd))
+        with self._lock:
+            if self._closed:
+                os.close(fd)
+                return -1
+            return int(self._lib.worker_add_channel(self._handle, channel, fd))
 
     def figures(self) -> dict[str, int]:
         found = WorkerFigures()
-        self._lib.worker_get_figures(self._handle, ctypes.byref(found))
+        with self._lock:
+            if not self._closed:
+                self._lib.worker_get_figures(self._handle, ctypes.byref(found))
         return {name: int(getattr(found, name)) for name, *_ in WorkerFigures._fields_}
 
     def close(self) -> None:
+        with self._lock:
+            self._closed = True
         self._lib.worker_close(self._handle)
 
 
