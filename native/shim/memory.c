@@ -1,7 +1,7 @@
 /* Device memory. With fixed addresses every allocation is placed here, inside memory that the worker has already backed; only growing that credit waits for it. */
 #include <stdlib.h>
 
-#include "window.h"
+#include "../wire/window.h"
 #include "allocator.h"
 #include "gv_client.h"
 #include "gv_impl.h"

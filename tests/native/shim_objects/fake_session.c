@@ -1,0 +1,388 @@
+#define _GNU_SOURCE
+
+#include "fake_session.h"
+
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "module_meta.h"
+#include "window.h"
+
+struct fake fake;
+struct session_stats session_stats;
+_Thread_local CUstream shim_default_stream;
+
+#define WINDOW (64ull << 30)
+
+static struct shim_server server;
+static uint64_t seq;
+static struct session_stream *streams;
+static int fault;
+
+static struct {
+    uint16_t op, flags;
+    uint32_t ctx, size;
+    char body[GV_RECORD_MAX];
+} record;
+static pthread_mutex_t send_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* ---- the server ---------------------------------------------------------------------------------------------------- */
+
+int session_attach(void) {
+    if (server.n_devices) return 0;
+    void *window = mmap(NULL, WINDOW + (1ull << 32), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (window == MAP_FAILED) abort();
+    server.driver_version = 13000;
+    server.addresses = GV_ADDRESSES_FIXED;
+    server.window_base = ((uint64_t)(uintptr_t)window + (1ull << 32) - 1) & ~((1ull << 32) - 1);
+    server.window_size = WINDOW;
+    server.initial = 2 << 20;
+    server.n_devices = FAKE_DEVICES;
+    for (int d = 0; d < FAKE_DEVICES; d++) {
+        struct gv_device_info *info = &server.devices[d];
+        snprintf(info->name, sizeof info->name, "Fake %d", d);
+        memset(info->uuid, 0x10 * (d + 1), 16);
+        info->total_memory = FAKE_DEVICE_MEMORY;
+        info->chunk = 2 << 20;
+        info->flags = GV_DEVICE_WANTS_PTX | GV_DEVICE_SOFTWARE;
+        static const int values[][2] = {{1, 1024}, {2, 1024}, {3, 1024}, {4, 64}, {5, 0x7fffffff}, {6, 65535}, {7, 65535}, {8, 49152}, {10, 32}, {11, 0x7fffffff}, {12, 65536},
+                                        {14, 512}, {16, 2}, {33, 1}, {34, 0}, {39, 2048}, {50, 0}, {75, 13}, {76, 0}, {78, 1}, {81, 102400}, {82, 65536}, {95, 1}, {97, 101376},
+                                        {106, 32}, {111, 1024}, {115, 1}};
+        for (size_t i = 0; i < sizeof values / sizeof values[0]; i++) {
+            info->attributes[values[i][0]] = values[i][1];
+            info->has_attribute[values[i][0]] = 1;
+        }
+        info->attributes[33] = d + 1;
+        fake.backed[d] = server.initial;
+    }
+    return 0;
+}
+
+const struct shim_server *session_server(void) {
+    return &server;
+}
+
+int session_broken(void) {
+    return fake.lost ? CUDA_ERROR_DEVICE_UNAVAILABLE : 0;
+}
+
+void shim_log(const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    vfprintf(stderr, format, args);
+    va_end(args);
+    fputc('\n', stderr);
+}
+
+bool session_in_forked_child(void) {
+    return false;
+}
+
+void export_tables_context_gone(CUcontext context) {
+    (void)context;
+}
+
+/* ---- completions --------------------------------------------------------------------------------------------------- */
+
+void session_stream_add(struct session_stream *s) {
+    s->next = streams;
+    streams = s;
+}
+
+void session_stream_remove(struct session_stream *s) {
+    for (struct session_stream **at = &streams; *at; at = &(*at)->next) {
+        if (*at == s) {
+            *at = s->next;
+            return;
+        }
+    }
+}
+
+static void complete(struct session_stream *s, uint64_t upto) {
+    if (fault) atomic_store(&s->status, fault);
+    if (atomic_load(&s->completed) < upto) atomic_store(&s->completed, upto);
+}
+
+void fake_complete(void) {
+    for (struct session_stream *s = streams; s; s = s->next) complete(s, atomic_load(&s->marked));
+}
+
+void fake_fault(int status) {
+    fault = status;
+}
+
+void fake_reset(void) {
+    memset(fake.count, 0, sizeof fake.count);
+    fake.waits = 0;
+}
+
+int session_wait_stream(struct session_stream *s, uint64_t upto) {
+    if (fake.lost) return session_broken();
+    if (atomic_load(&s->completed) < upto) {
+        fake.waits++;
+        if (upto > atomic_load(&s->marked)) abort(); /* a wait for what nobody will tell */
+        complete(s, upto);
+    }
+    return atomic_load(&s->status);
+}
+
+void session_poll(void) {
+    if (!fake.hold) fake_complete();
+}
+
+void session_flush(void) {
+}
+
+/* ---- commands ------------------------------------------------------------------------------------------------------ */
+
+static uint32_t device_of_context[1024];
+
+static struct {
+    uint64_t dst, width, height, pitch;
+} awaiting_bulk;
+
+static struct {
+    uint64_t tag;
+    char *dst;
+    uint64_t width, height, pitch;
+} expected[64];
+static uint64_t last_tag, last_bulk;
+
+static int device_of(uint64_t address) {
+    return (int)((address - server.window_base) / (WINDOW / FAKE_DEVICES));
+}
+
+static void copy_rows(char *dst, uint64_t dst_pitch, const char *src, uint64_t src_pitch, uint64_t width, uint64_t height) {
+    for (uint64_t y = 0; y < height; y++) memmove(dst + y * dst_pitch, src + y * src_pitch, width);
+}
+
+static void carry_out(void) {
+    fake.count[record.op]++;
+    switch (record.op) {
+    case GV_OP_CONTEXT_CREATE: {
+        struct gv_cmd_context_create c;
+        if (gv_cmd_context_create_decode(&c, record.body, record.size) || record.ctx >= 1024) abort();
+        device_of_context[record.ctx] = c.device;
+        break;
+    }
+    case GV_OP_COPY_IN: {
+        struct gv_cmd_copy_in c;
+        if (gv_cmd_copy_in_decode(&c, record.body, record.size) || c.depth != 1) abort();
+        if (c.bulk) {
+            if (c.bulk != last_bulk + 1) abort();
+            awaiting_bulk.dst = c.dst, awaiting_bulk.width = c.width, awaiting_bulk.height = c.height, awaiting_bulk.pitch = c.pitch;
+        } else {
+            if (c.data_size != c.width * c.height) abort();
+            copy_rows((char *)(uintptr_t)c.dst, c.pitch, c.data, c.width, c.width, c.height);
+        }
+        break;
+    }
+    case GV_OP_COPY_OUT: {
+        struct gv_cmd_copy_out c;
+        if (gv_cmd_copy_out_decode(&c, record.body, record.size) || c.depth != 1) abort();
+        for (int i = 0; i < 64; i++) {
+            if (expected[i].tag != c.tag) continue;
+            if (expected[i].width != c.width || expected[i].height != c.height) abort();
+            copy_rows(expected[i].dst, expected[i].pitch, (const char *)(uintptr_t)c.src, c.pitch, c.width, c.height);
+            expected[i].tag = 0;
+        }
+        break;
+    }
+    case GV_OP_COPY_DEVICE: {
+        struct gv_cmd_copy_device c;
+        if (gv_cmd_copy_device_decode(&c, record.body, record.size)) abort();
+        for (uint64_t z = 0; z < c.depth; z++) {
+            copy_rows((char *)(uintptr_t)c.dst + z * c.dst_slice, c.dst_pitch, (const char *)(uintptr_t)c.src + z * c.src_slice, c.src_pitch, c.width, c.height);
+        }
+        break;
+    }
+    case GV_OP_FILL: {
+        struct gv_cmd_fill c;
+        if (gv_cmd_fill_decode(&c, record.body, record.size)) abort();
+        for (uint64_t y = 0; y < c.height; y++) {
+            for (uint64_t x = 0; x < c.width; x++) memcpy((char *)(uintptr_t)c.dst + y * c.pitch + x * c.elem, &c.value, c.elem);
+        }
+        break;
+    }
+    case GV_OP_LAUNCH: {
+        if (gv_cmd_launch_decode(&fake.launch, record.body, record.size)) abort();
+        memcpy(fake.params, fake.launch.params, fake.launch.params_size);
+        fake.launch.params = fake.params;
+        fake.launch_ctx = record.ctx;
+        break;
+    }
+    case GV_OP_MEMORY_SHRINK: {
+        struct gv_cmd_memory_shrink c;
+        if (gv_cmd_memory_shrink_decode(&c, record.body, record.size)) abort();
+        fake.backed[device_of(c.address)] -= c.size;
+        break;
+    }
+    case GV_OP_KERNEL_ATTRIBUTE: {
+        struct gv_cmd_kernel_attribute c;
+        if (gv_cmd_kernel_attribute_decode(&c, record.body, record.size)) abort();
+        fake.kernel_attribute_value = (uint64_t)c.value;
+        break;
+    }
+    default: break;
+    }
+}
+
+void *session_begin(uint16_t op, uint16_t flags, uint32_t ctx, uint32_t body) {
+    if (fake.lost) return NULL;
+    pthread_mutex_lock(&send_lock);
+    record.op = op;
+    record.flags = flags;
+    record.ctx = ctx;
+    record.size = body;
+    return record.body;
+}
+
+uint64_t session_end(void) {
+    carry_out();
+    uint64_t number = ++seq;
+    pthread_mutex_unlock(&send_lock);
+    return number;
+}
+
+/* ---- calls --------------------------------------------------------------------------------------------------------- */
+
+static uint32_t make_meta(char *out) {
+    struct gv_meta_header h = {.magic = GV_META_MAGIC, .version = GV_META_VERSION, .flags = GV_META_GLOBALS_COMPLETE, .n_kernels = 3, .n_params = 3, .n_globals = 1};
+    static const char strings[] = "add\0empty\0exact\0table";
+    struct gv_meta_kernel k[3] = {
+        {.name = 0, .n_params = 3, .param_bytes = 24, .max_threads = 512, .static_shared = 1024, .num_regs = 32, .ptx_version = 80, .binary_version = 130},
+        {.name = 4, .first_param = 3, .max_threads = 1024, .num_regs = 8},
+        {.name = 10, .first_param = 3, .max_threads = 64, .required_threads = {64, 1, 1}},
+    };
+    struct gv_meta_param p[3] = {{0, 8}, {8, 4}, {16, 8}};
+    struct gv_meta_global g = {.name = 16, .align = 8, .size = 256, .address = server.window_base + WINDOW / FAKE_DEVICES - (1 << 20)};
+    h.strings_size = sizeof strings;
+    char *at = out;
+    at = mempcpy(at, &h, sizeof h);
+    at = mempcpy(at, k, sizeof k);
+    at = mempcpy(at, p, sizeof p);
+    at = mempcpy(at, &g, sizeof g);
+    at = mempcpy(at, strings, sizeof strings);
+    return (uint32_t)(at - out);
+}
+
+static void answer(struct session_reply *reply) {
+    static char meta[1024], body[2048];
+    reply->body = body;
+    reply->body_size = 0;
+    reply->status = 0;
+    fake.waits++;
+    switch (record.op) {
+    case GV_OP_MEMORY_GROW: {
+        struct gv_cmd_memory_grow c;
+        if (gv_cmd_memory_grow_decode(&c, record.body, record.size)) abort();
+        int device = device_of(c.address);
+        if (fake.backed[device] + c.size > FAKE_DEVICE_MEMORY) reply->status = CUDA_ERROR_OUT_OF_MEMORY;
+        else fake.backed[device] += c.size;
+        break;
+    }
+    case GV_OP_MEMORY_INFO: {
+        struct gv_reply_memory_info r = {.free = FAKE_DEVICE_MEMORY - fake.backed[device_of_context[record.ctx]], .total = FAKE_DEVICE_MEMORY};
+        gv_reply_memory_info_encode(&r, body);
+        reply->body = body, reply->body_size = (uint32_t)gv_reply_memory_info_size(&r);
+        break;
+    }
+    case GV_OP_EVENT_ELAPSED: {
+        struct gv_reply_event_elapsed r = {.milliseconds = 1.5f};
+        gv_reply_event_elapsed_encode(&r, body);
+        reply->body = body, reply->body_size = (uint32_t)gv_reply_event_elapsed_size(&r);
+        break;
+    }
+    case GV_OP_MODULE_LOAD: {
+        struct gv_cmd_module_load c;
+        if (gv_cmd_module_load_decode(&c, record.body, record.size)) abort();
+        if (!c.bulk) fake.load_size = c.image_size;
+        struct gv_reply_module_load r = {.meta = meta, .meta_size = make_meta(meta), .log = "all is well"};
+        reply->status = fake.load_status;
+        if (reply->status) {
+            snprintf(reply->text, sizeof reply->text, "line 3: no such thing");
+            break;
+        }
+        gv_reply_module_load_encode(&r, body);
+        reply->body = body, reply->body_size = (uint32_t)gv_reply_module_load_size(&r);
+        break;
+    }
+    default: break;
+    }
+}
+
+void *session_begin_call(uint16_t op, uint32_t ctx, uint32_t body, struct session_reply *reply) {
+    memset(reply, 0, sizeof *reply);
+    return session_begin(op, GV_RECORD_SYNC, ctx, body);
+}
+
+uint64_t session_send_call(struct session_reply *reply) {
+    answer(reply);
+    return session_end();
+}
+
+int session_wait_call(struct session_reply *reply) {
+    return reply->status;
+}
+
+int session_end_call(struct session_reply *reply) {
+    session_send_call(reply);
+    return reply->status;
+}
+
+void session_reply_done(struct session_reply *reply) {
+    (void)reply;
+}
+
+int session_take_payload(uint64_t tag, void *dst, uint64_t size) {
+    (void)tag, (void)dst, (void)size;
+    abort();
+}
+
+/* ---- data ---------------------------------------------------------------------------------------------------------- */
+
+uint64_t session_bulk_out(const void *data, uint64_t size, uint64_t (*post)(void *arg, uint64_t number), void *arg) {
+    memset(&awaiting_bulk, 0, sizeof awaiting_bulk);
+    uint64_t number = post(arg, last_bulk + 1);
+    if (!number) return 0;
+    last_bulk++;
+    if (awaiting_bulk.dst) {
+        if (size != awaiting_bulk.width * awaiting_bulk.height) abort();
+        copy_rows((char *)(uintptr_t)awaiting_bulk.dst, awaiting_bulk.pitch, data, awaiting_bulk.width, awaiting_bulk.width, awaiting_bulk.height);
+    } else {
+        fake.load_size = size;
+    }
+    return number;
+}
+
+uint64_t session_expect(void *dst, uint64_t width, uint64_t height, uint64_t depth, uint64_t pitch, uint64_t slice) {
+    (void)slice;
+    if (depth != 1) abort();
+    for (int i = 0; i < 64; i++) {
+        if (expected[i].tag) continue;
+        expected[i].tag = ++last_tag;
+        expected[i].dst = dst, expected[i].width = width, expected[i].height = height, expected[i].pitch = pitch;
+        return last_tag;
+    }
+    abort();
+}
+
+void session_expect_cancel(uint64_t tag) {
+    for (int i = 0; i < 64; i++) {
+        if (expected[i].tag == tag) expected[i].tag = 0;
+    }
+}
+
+uint64_t session_host_func(void (*fn)(void *data), void *data) {
+    fn(data);
+    return ++last_tag;
+}
+
+uint64_t session_stream_callback(void (*fn)(void *stream, int status, void *data), void *stream, void *data) {
+    fn(stream, 0, data);
+    return ++last_tag;
+}

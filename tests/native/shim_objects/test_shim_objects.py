@@ -1,0 +1,54 @@
+"""Builds and runs the C tests of the shim's objects, with the address and undefined-behaviour sanitizers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent.parent
+SHIM = ROOT / "native" / "shim"
+WIRE = ROOT / "native" / "wire"
+OBJECTS = (
+    "allocator context context_state copy copy_calls device event function host_memory image launch library memory module module_calls objects "
+    "occupancy pointer pool stream stream_calls treap"
+).split()
+FLAGS = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
+
+
+@pytest.fixture(scope="module")
+def generated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The generated sources and the folder of cuda.h."""
+    found = subprocess.run([sys.executable, ROOT / "tools" / "find_headers.py"], capture_output=True, text=True, check=True).stdout.strip()
+    cuda13, cuda12, nvml = found.split(";")
+    out = tmp_path_factory.mktemp("generated")
+    command = [sys.executable, ROOT / "native" / "api" / "generate.py", "--headers", cuda13, "--headers", cuda12, "--nvml", nvml, "--out", out]
+    subprocess.run(command, check=True, capture_output=True)
+    return out, cuda13
+
+
+def build_and_run(program: Path, sources: list[Path], includes: list[str]) -> None:
+    """Compiles a test and runs it; its complaints are the assertion's text."""
+    compiled = subprocess.run(["gcc", *FLAGS, *includes, *map(str, sources), "-lpthread", "-ldl", "-o", program], capture_output=True, text=True)
+    assert compiled.returncode == 0, compiled.stderr
+    ran = subprocess.run([program], capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 0, ran.stderr
+
+
+def test_allocator(tmp_path: Path) -> None:
+    sources = [HERE / "test_allocator.c", SHIM / "allocator.c", SHIM / "treap.c"]
+    build_and_run(tmp_path / "allocator", sources, [f"-I{SHIM}", f"-I{HERE}"])
+
+
+def test_image(tmp_path: Path) -> None:
+    build_and_run(tmp_path / "image", [HERE / "test_image.c", SHIM / "image.c"], [f"-I{SHIM}", f"-I{HERE}"])
+
+
+def test_calls(tmp_path: Path, generated: tuple[Path, str]) -> None:
+    out, cuda = generated
+    sources = [HERE / "test_calls.c", HERE / "fake_session.c", out / "gv_commands.c", WIRE / "sha256.c", WIRE / "module_meta.c"]
+    sources += [SHIM / f"{name}.c" for name in OBJECTS]
+    build_and_run(tmp_path / "calls", sources, ["-isystem", cuda, f"-I{out}", f"-I{SHIM}", f"-I{WIRE}", f"-I{HERE}"])
