@@ -12,10 +12,30 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent.parent.parent
 SHIM = ROOT / "native" / "shim"
 WIRE = ROOT / "native" / "wire"
-OBJECTS = (
-    "allocator context context_state copy copy_calls device event function host_memory image launch library memory module module_calls objects "
-    "occupancy pointer pool stream stream_calls treap"
-).split()
+OBJECTS = [
+    "allocator",
+    "context",
+    "context_state",
+    "copy",
+    "copy_calls",
+    "device",
+    "event",
+    "function",
+    "host_memory",
+    "image",
+    "launch",
+    "library",
+    "memory",
+    "module",
+    "module_calls",
+    "objects",
+    "occupancy",
+    "pointer",
+    "pool",
+    "stream",
+    "stream_calls",
+    "treap",
+]
 FLAGS = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
 
 
@@ -25,14 +45,15 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     found = subprocess.run([sys.executable, ROOT / "tools" / "find_headers.py"], capture_output=True, text=True, check=True).stdout.strip()
     cuda13, cuda12, nvml = found.split(";")
     out = tmp_path_factory.mktemp("generated")
-    command = [sys.executable, ROOT / "native" / "api" / "generate.py", "--headers", cuda13, "--headers", cuda12, "--nvml", nvml, "--out", out]
+    generator = ROOT / "native" / "api" / "generate.py"
+    command = [sys.executable, str(generator), "--headers", cuda13, "--headers", cuda12, "--nvml", nvml, "--out", str(out)]
     subprocess.run(command, check=True, capture_output=True)
     return out, cuda13
 
 
 def build_and_run(program: Path, sources: list[Path], includes: list[str]) -> None:
     """Compiles a test and runs it; its complaints are the assertion's text."""
-    compiled = subprocess.run(["gcc", *FLAGS, *includes, *map(str, sources), "-lpthread", "-ldl", "-o", program], capture_output=True, text=True)
+    compiled = subprocess.run(["gcc", *FLAGS, *includes, *map(str, sources), "-lpthread", "-ldl", "-o", str(program)], capture_output=True, text=True)
     assert compiled.returncode == 0, compiled.stderr
     ran = subprocess.run([program], capture_output=True, text=True, timeout=60)
     assert ran.returncode == 0, ran.stderr
