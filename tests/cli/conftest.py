@@ -8,20 +8,21 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from server.harness import FakeServer, environment, start_fake
+from server.harness import FakeServer, build_echo_worker, environment, start_fake
 
 Gpuvirt = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="session")
 def lib_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Empty libraries of the right names; libcuda.so.1 says when it is loaded."""
+    """Empty libraries of the right names; libcuda.so.1 says when it is loaded. The worker library echoes."""
     folder = tmp_path_factory.mktemp("lib")
     source = folder / "lib.c"
     source.write_text('#include <stdio.h>\n__attribute__((constructor)) static void on_load(void) { if (LOUD) fputs("[shim]", stderr); }\n')
     for name, loud in (("libcuda.so.1", 1), ("libnvidia-ml.so.1", 0)):
         line = ["gcc", "-shared", "-fPIC", f"-DLOUD={loud}", f"-Wl,-soname,{name}", str(source), "-o", str(folder / name)]
         subprocess.run(line, check=True)
+    build_echo_worker(folder)
     return folder
 
 

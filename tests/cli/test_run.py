@@ -158,9 +158,9 @@ def test_tokens(gpuvirt: Gpuvirt, server: FakeServer) -> None:
 def test_doctor(gpuvirt: Gpuvirt, server: FakeServer, link: str) -> None:
     done = gpuvirt("doctor", "--json", server=server, GPUVIRT_LINK=link)
     found = {r["check"]: r for r in json.loads(done.stdout)}
-    for check in ("libcuda.so.1", "libnvidia-ml.so.1", "pool", "wire version", "token", "control channel", "link"):
+    for check in ("libcuda.so.1", "libnvidia-ml.so.1", "libgpuvirt_worker.so", "pool", "wire version", "token", "control channel", "link"):
         assert found[check]["status"] == "ok", found[check]
-    assert found["libgpuvirt_worker.so"]["status"] == "fail" and done.returncode == 1  # the test's folder has none
+    assert done.returncode == 0
     assert "auto" in found["link"]["text"] and "shm: client and server are on the same host" in found["link"]["text"]
 
 

@@ -108,3 +108,9 @@ def start_fake(folder: Path, **options: Any) -> FakeServer:
     found = json.loads(ready.read_text())
     text = (folder / "run" / "gpuvirt" / f"{found['port']}.token").read_text()
     return FakeServer(process, found, parse_token(text), env)
+
+
+def build_echo_worker(folder: Path) -> None:
+    """Builds echo_worker.c as the worker library in `folder`."""
+    line = ["gcc", "-std=gnu11", "-shared", "-fPIC", f"-I{HERE.parent.parent}", str(HERE / "echo_worker.c"), "-o", "libgpuvirt_worker.so"]
+    subprocess.run(line, cwd=folder, check=True)
