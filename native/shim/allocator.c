@@ -20,9 +20,7 @@ struct allocator_quarantine {
 #define BY_ADDRESS(node) treap_entry(node, struct allocator_extent, by_address)
 #define BY_SIZE(node) treap_entry(node, struct allocator_extent, by_size)
 
-static uint64_t extent_end(const struct allocator_extent *e) {
-    return e->by_address.key + e->size;
-}
+static uint64_t extent_end(const struct allocator_extent *e) { return e->by_address.key + e->size; }
 
 static void index_size(struct allocator *a, struct allocator_extent *e) {
     e->by_size.key = e->size;

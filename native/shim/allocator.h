@@ -16,11 +16,11 @@
 struct allocator_extent;
 
 struct allocator {
-    uint64_t base, size;  /* the client's part; base is a multiple of chunk */
-    uint64_t chunk;       /* granularity of backing, a power of two */
-    struct treap free_by_address, free_by_size; /* backed, reusable */
-    struct treap unbacked;                      /* by address, chunk multiples */
-    struct allocator_quarantine *first, *last;  /* stamps never fall from first to last */
+    uint64_t base, size;                            /* the client's part; base is a multiple of chunk */
+    uint64_t chunk;                                 /* granularity of backing, a power of two */
+    struct treap free_by_address, free_by_size;     /* backed, reusable */
+    struct treap unbacked;                          /* by address, chunk multiples */
+    struct allocator_quarantine *first, *last;      /* stamps never fall from first to last */
     uint64_t backed, free_bytes, quarantined, used; /* backed = free + quarantined + used */
     /* 0, or the CUresult of the worker (out of memory). */
     int (*grow)(void *arg, uint64_t address, uint64_t size);

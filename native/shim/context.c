@@ -28,13 +28,9 @@ static _Thread_local struct context_stack stack;
 static pthread_key_t stack_key;
 static pthread_once_t stack_once = PTHREAD_ONCE_INIT;
 
-static void free_stack(void *entries) {
-    free(entries);
-}
+static void free_stack(void *entries) { free(entries); }
 
-static void make_stack_key(void) {
-    pthread_key_create(&stack_key, free_stack);
-}
+static void make_stack_key(void) { pthread_key_create(&stack_key, free_stack); }
 
 static int stack_push(struct shim_context *c) {
     struct context_stack *s = &stack;
@@ -56,19 +52,13 @@ static int stack_push(struct shim_context *c) {
     return 0;
 }
 
-struct shim_context *context_current(void) {
-    return stack.depth ? stack.entries[stack.depth - 1] : NULL;
-}
+struct shim_context *context_current(void) { return stack.depth ? stack.entries[stack.depth - 1] : NULL; }
 
-static bool context_live(const struct shim_context *c) {
-    return atomic_load_explicit(&c->object.live, memory_order_acquire);
-}
+static bool context_live(const struct shim_context *c) { return atomic_load_explicit(&c->object.live, memory_order_acquire); }
 
 /* ---- checks -------------------------------------------------------------------------------------------------------- */
 
-struct shim_context *context_get(CUcontext handle) {
-    return object_get(OBJECT_CONTEXT, handle);
-}
+struct shim_context *context_get(CUcontext handle) { return object_get(OBJECT_CONTEXT, handle); }
 
 /* A handle that a thread may make current: a live context, or a primary one, which keeps its handle while it is not alive. */
 static struct shim_context *context_bindable(CUcontext handle) {
@@ -76,9 +66,7 @@ static struct shim_context *context_bindable(CUcontext handle) {
     return c && (context_live(c) || c->primary) ? c : NULL;
 }
 
-int context_status(const struct shim_context *c) {
-    return atomic_load_explicit(&c->status, memory_order_relaxed);
-}
+int context_status(const struct shim_context *c) { return atomic_load_explicit(&c->status, memory_order_relaxed); }
 
 static int usable(struct shim_context *c, struct shim_context **out) {
     if (!context_live(c)) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
@@ -109,17 +97,11 @@ void context_failed(uint32_t id, int status) {
     pthread_mutex_unlock(&context_lock);
 }
 
-uint32_t context_id(const struct shim_context *c) {
-    return c->id;
-}
+uint32_t context_id(const struct shim_context *c) { return c->id; }
 
-CUdevice context_device(const struct shim_context *c) {
-    return c->device;
-}
+CUdevice context_device(const struct shim_context *c) { return c->device; }
 
-uint32_t context_server_device(const struct shim_context *c) {
-    return c->server_device;
-}
+uint32_t context_server_device(const struct shim_context *c) { return c->server_device; }
 
 /* ---- life ---------------------------------------------------------------------------------------------------------- */
 
@@ -225,7 +207,9 @@ int context_any(struct shim_context **out) {
 static int check_flags(unsigned flags) {
     if (flags & ~(unsigned)CU_CTX_FLAGS_MASK) return CUDA_ERROR_INVALID_VALUE;
     unsigned schedule = flags & CU_CTX_SCHED_MASK;
-    return schedule == 0 || schedule == CU_CTX_SCHED_SPIN || schedule == CU_CTX_SCHED_YIELD || schedule == CU_CTX_SCHED_BLOCKING_SYNC ? 0 : CUDA_ERROR_INVALID_VALUE;
+    return schedule == 0 || schedule == CU_CTX_SCHED_SPIN || schedule == CU_CTX_SCHED_YIELD || schedule == CU_CTX_SCHED_BLOCKING_SYNC
+               ? 0
+               : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult impl_cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
@@ -308,18 +292,16 @@ static int create(CUcontext *context, unsigned flags, CUdevice device, unsigned 
         if (rc) context_end(c);
     }
     pthread_mutex_unlock(&life_lock);
-    if (rc) object_free(c);
-    else *context = (CUcontext)c;
+    if (rc)
+        object_free(c);
+    else
+        *context = (CUcontext)c;
     return rc;
 }
 
-CUresult impl_cuCtxCreate(CUcontext *context, unsigned int flags, CUdevice device) {
-    return create(context, flags, device, 3010);
-}
+CUresult impl_cuCtxCreate(CUcontext *context, unsigned int flags, CUdevice device) { return create(context, flags, device, 3010); }
 
-CUresult impl_cuCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device) {
-    return create(context, flags, device, 3020);
-}
+CUresult impl_cuCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device) { return create(context, flags, device, 3020); }
 
 CUresult impl_cuCtxCreate_v3(CUcontext *context, CUexecAffinityParam *params, int n_params, unsigned int flags, CUdevice device) {
     if (n_params < 0 || (n_params > 0 && !params)) return CUDA_ERROR_INVALID_VALUE;

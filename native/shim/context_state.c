@@ -95,8 +95,7 @@ CUresult impl_cuCtxSetLimit(CUlimit limit, size_t value) {
         if (value > c->info->total_memory) return CUDA_ERROR_INVALID_VALUE;
         break;
     case CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH:
-    case CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT:
-        break;
+    case CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT: break;
     case CU_LIMIT_MAX_L2_FETCH_GRANULARITY:
         if (value > 128) return CUDA_ERROR_INVALID_VALUE;
         break;
@@ -105,8 +104,7 @@ CUresult impl_cuCtxSetLimit(CUlimit limit, size_t value) {
         if (value > most) value = most;
         break;
     }
-    default:
-        return CUDA_ERROR_UNSUPPORTED_LIMIT;
+    default: return CUDA_ERROR_UNSUPPORTED_LIMIT;
     }
     c->limits[limit] = value;
     return CUDA_SUCCESS;

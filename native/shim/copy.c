@@ -84,7 +84,8 @@ struct piece {
 };
 
 /* Cuts a box into pieces and calls fn for each, until one fails. */
-static int each_piece(const struct copy_side *device, const struct copy_side *host, const struct copy_box *box, int (*fn)(void *arg, const struct piece *piece), void *arg) {
+static int each_piece(const struct copy_side *device, const struct copy_side *host, const struct copy_box *box,
+                      int (*fn)(void *arg, const struct piece *piece), void *arg) {
     uint64_t rows_each = box->width >= PIECE ? 1 : PIECE / box->width, width_each = box->width < PIECE ? box->width : PIECE;
     for (uint64_t z = 0; z < box->depth; z++) {
         for (uint64_t y = 0; y < box->height; y += rows_each) {
@@ -117,8 +118,14 @@ struct inward {
 static uint64_t post_bulk_in(void *arg, uint64_t number) {
     const struct inward *in = arg;
     const struct piece *p = in->piece;
-    struct gv_cmd_copy_in c = {.stream = stream_id(in->stream), .dst = p->device, .width = p->width, .height = p->rows, .depth = 1, .pitch = p->device_pitch,
-                               .slice = p->device_pitch * p->rows, .bulk = number};
+    struct gv_cmd_copy_in c = {.stream = stream_id(in->stream),
+                               .dst = p->device,
+                               .width = p->width,
+                               .height = p->rows,
+                               .depth = 1,
+                               .pitch = p->device_pitch,
+                               .slice = p->device_pitch * p->rows,
+                               .bulk = number};
     return post_copy_in(stream_ctx(in->stream), 0, &c);
 }
 
@@ -134,8 +141,15 @@ static int send_piece(void *arg, const struct piece *p) {
     }
     uint64_t seq;
     if (size <= GV_INLINE_MAX) {
-        struct gv_cmd_copy_in c = {.stream = stream_id(in->stream), .dst = p->device, .width = p->width, .height = p->rows, .depth = 1, .pitch = p->device_pitch,
-                                   .slice = p->device_pitch * p->rows, .data = data, .data_size = (uint32_t)size};
+        struct gv_cmd_copy_in c = {.stream = stream_id(in->stream),
+                                   .dst = p->device,
+                                   .width = p->width,
+                                   .height = p->rows,
+                                   .depth = 1,
+                                   .pitch = p->device_pitch,
+                                   .slice = p->device_pitch * p->rows,
+                                   .data = data,
+                                   .data_size = (uint32_t)size};
         seq = post_copy_in(stream_ctx(in->stream), 0, &c);
     } else {
         in->piece = p;
@@ -175,8 +189,14 @@ static int fetch_piece(void *arg, const struct piece *p) {
         int rc = session_broken();
         return rc ? rc : CUDA_ERROR_OUT_OF_MEMORY;
     }
-    struct gv_cmd_copy_out c = {.stream = stream_id(out->stream), .src = p->device, .width = p->width, .height = p->rows, .depth = 1, .pitch = p->device_pitch,
-                                .slice = p->device_pitch * p->rows, .tag = tag};
+    struct gv_cmd_copy_out c = {.stream = stream_id(out->stream),
+                                .src = p->device,
+                                .width = p->width,
+                                .height = p->rows,
+                                .depth = 1,
+                                .pitch = p->device_pitch,
+                                .slice = p->device_pitch * p->rows,
+                                .tag = tag};
     bool mark = p->last || out->waiting;
     uint64_t seq = post_copy_out(stream_ctx(out->stream), mark ? GV_RECORD_MARK : 0, &c);
     if (!seq) {
@@ -212,8 +232,18 @@ static int device_to_device(struct shim_stream *s, const struct copy_side *dst, 
     if (foreign && dst->context != s->context) rc = stream_drain_context(dst->context);
     if (!rc && foreign && src->context != s->context && src->context != dst->context) rc = stream_drain_context(src->context);
     if (rc) return rc;
-    struct gv_cmd_copy_device c = {.stream = stream_id(s), .dst = dst->address, .src = src->address, .dst_ctx = dst->ctx, .src_ctx = src->ctx, .width = box->width,
-                                   .height = box->height, .depth = box->depth, .dst_pitch = dst->pitch, .dst_slice = dst->slice, .src_pitch = src->pitch, .src_slice = src->slice};
+    struct gv_cmd_copy_device c = {.stream = stream_id(s),
+                                   .dst = dst->address,
+                                   .src = src->address,
+                                   .dst_ctx = dst->ctx,
+                                   .src_ctx = src->ctx,
+                                   .width = box->width,
+                                   .height = box->height,
+                                   .depth = box->depth,
+                                   .dst_pitch = dst->pitch,
+                                   .dst_slice = dst->slice,
+                                   .src_pitch = src->pitch,
+                                   .src_slice = src->slice};
     uint64_t seq = post_copy_device(stream_ctx(s), foreign ? GV_RECORD_MARK : 0, &c);
     if (!seq) return session_broken();
     stream_posted(s, seq, foreign);
@@ -226,7 +256,8 @@ static int host_to_host(struct shim_stream *s, const struct copy_side *dst, cons
     if (rc) return rc;
     for (uint64_t z = 0; z < box->depth; z++) {
         for (uint64_t y = 0; y < box->height; y++) {
-            memmove((char *)(uintptr_t)dst->address + z * dst->slice + y * dst->pitch, (const char *)(uintptr_t)src->address + z * src->slice + y * src->pitch, box->width);
+            memmove((char *)(uintptr_t)dst->address + z * dst->slice + y * dst->pitch,
+                    (const char *)(uintptr_t)src->address + z * src->slice + y * src->pitch, box->width);
         }
     }
     return 0;
@@ -249,7 +280,8 @@ int copy_box(struct shim_stream *s, const struct copy_side *dst_side, const stru
     struct copy_box box = *shape;
     choose_side(&dst);
     choose_side(&src);
-    if ((dst.where == COPY_HOST && inside_window(dst.address)) || (src.where == COPY_HOST && inside_window(src.address))) return CUDA_ERROR_INVALID_VALUE;
+    if ((dst.where == COPY_HOST && inside_window(dst.address)) || (src.where == COPY_HOST && inside_window(src.address)))
+        return CUDA_ERROR_INVALID_VALUE;
     if (box.height > 1 && (dst.pitch < box.width || src.pitch < box.width)) return CUDA_ERROR_INVALID_VALUE;
     flatten(&dst, &src, &box);
     int rc = dst.where == COPY_DEVICE ? check_device(&dst, &box) : check_host(&dst, &box);

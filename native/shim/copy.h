@@ -8,12 +8,12 @@ enum copy_where { COPY_HOST, COPY_DEVICE, COPY_ANYWHERE }; /* ANYWHERE: as the a
 
 struct copy_side {
     enum copy_where where;
-    uint64_t address;        /* of the box's first byte */
-    uint64_t pitch, slice;   /* bytes from row to row, from slice to slice */
+    uint64_t address;      /* of the box's first byte */
+    uint64_t pitch, slice; /* bytes from row to row, from slice to slice */
     /* Filled in by copy_box. */
-    uint32_t ctx;            /* device: the owner */
+    uint32_t ctx; /* device: the owner */
     struct shim_context *context;
-    bool pinned;             /* host: allocated or registered */
+    bool pinned; /* host: allocated or registered */
 };
 
 struct copy_box {

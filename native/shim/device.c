@@ -19,9 +19,7 @@ static struct {
 static pthread_mutex_t init_lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic int initialized;
 
-bool shim_initialized(void) {
-    return atomic_load_explicit(&initialized, memory_order_acquire);
-}
+bool shim_initialized(void) { return atomic_load_explicit(&initialized, memory_order_acquire); }
 
 /* ---- CUDA_VISIBLE_DEVICES ------------------------------------------------------------------------------------------ */
 
@@ -109,18 +107,14 @@ CUresult impl_cuDriverGetVersion(int *version) {
 
 /* ---- the table ----------------------------------------------------------------------------------------------------- */
 
-int device_count(void) {
-    return shim_initialized() ? table.count : 0;
-}
+int device_count(void) { return shim_initialized() ? table.count : 0; }
 
 const struct gv_device_info *device_info(CUdevice device) {
     if (device < 0 || device >= device_count()) return NULL;
     return &session_server()->devices[table.server[device]];
 }
 
-uint32_t device_server_index(CUdevice device) {
-    return table.server[device];
-}
+uint32_t device_server_index(CUdevice device) { return table.server[device]; }
 
 int device_attribute(const struct gv_device_info *info, int attribute) {
     if (attribute < 0 || attribute >= GV_MAX_ATTRIBUTES || !info->has_attribute[attribute]) return 0;
@@ -128,7 +122,8 @@ int device_attribute(const struct gv_device_info *info, int attribute) {
 }
 
 int device_capability(const struct gv_device_info *info) {
-    return 10 * device_attribute(info, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR) + device_attribute(info, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
+    return 10 * device_attribute(info, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR) +
+           device_attribute(info, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
 }
 
 /* The device a call names, or what the call returns without it. */
@@ -242,7 +237,8 @@ CUresult impl_cuDeviceGetByPCIBusId(CUdevice *device, const char *text) {
     }
     for (int i = 0; i < table.count; i++) {
         const struct gv_device_info *info = device_info(i);
-        if ((unsigned)device_attribute(info, CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID) == domain && (unsigned)device_attribute(info, CU_DEVICE_ATTRIBUTE_PCI_BUS_ID) == bus &&
+        if ((unsigned)device_attribute(info, CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID) == domain &&
+            (unsigned)device_attribute(info, CU_DEVICE_ATTRIBUTE_PCI_BUS_ID) == bus &&
             (unsigned)device_attribute(info, CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID) == slot) {
             *device = i;
             return CUDA_SUCCESS;

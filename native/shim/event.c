@@ -44,7 +44,8 @@ CUresult impl_cuEventDestroy(CUevent event) {
     if (!shim_initialized()) return CUDA_ERROR_NOT_INITIALIZED;
     struct shim_event *e = object_get(OBJECT_EVENT, event);
     if (!e || !object_retire(e)) return CUDA_ERROR_INVALID_HANDLE;
-    if (e->context->id == e->ctx && atomic_load(&e->context->object.live)) post_event_destroy(e->ctx, 0, &(struct gv_cmd_event_destroy){.event = e->object.id});
+    if (e->context->id == e->ctx && atomic_load(&e->context->object.live))
+        post_event_destroy(e->ctx, 0, &(struct gv_cmd_event_destroy){.event = e->object.id});
     object_free(e);
     return CUDA_SUCCESS;
 }
@@ -71,9 +72,7 @@ CUresult impl_cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned in
     return rc;
 }
 
-CUresult impl_cuEventRecord(CUevent event, CUstream stream) {
-    return impl_cuEventRecordWithFlags(event, stream, 0);
-}
+CUresult impl_cuEventRecord(CUevent event, CUstream stream) { return impl_cuEventRecordWithFlags(event, stream, 0); }
 
 /* Where the event was recorded last; false when it never was. */
 static bool position(struct shim_event *e, struct shim_stream **stream, uint64_t *id, uint64_t *seq) {

@@ -159,7 +159,8 @@ CUresult impl_cuKernelSetAttribute(CUfunction_attribute attribute, int value, CU
     rc = k->settings ? settings_set(&k->settings[device], info, f ? f->meta->static_shared : 0, (int)attribute, value) : CUDA_ERROR_OUT_OF_MEMORY;
     /* In every context of that device that has it already. */
     for (int i = 0; !rc && i < KERNEL_CONTEXTS; i++) {
-        if (atomic_load(&k->ctx[i]) && k->functions[i]->context->device == device) rc = function_set_attribute(k->functions[i], (int)attribute, value);
+        if (atomic_load(&k->ctx[i]) && k->functions[i]->context->device == device)
+            rc = function_set_attribute(k->functions[i], (int)attribute, value);
     }
     pthread_mutex_unlock(&l->lock);
     return rc;
@@ -232,9 +233,7 @@ CUresult impl_cuFuncGetParamCount(CUfunction function, size_t *count) {
     return CUDA_SUCCESS;
 }
 
-CUresult impl_cuKernelGetParamCount(CUkernel kernel, size_t *count) {
-    return impl_cuFuncGetParamCount((CUfunction)kernel, count);
-}
+CUresult impl_cuKernelGetParamCount(CUkernel kernel, size_t *count) { return impl_cuFuncGetParamCount((CUfunction)kernel, count); }
 
 CUresult impl_cuFuncGetModule(CUmodule *module, CUfunction function) {
     struct shim_function *f;

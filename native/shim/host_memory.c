@@ -89,9 +89,7 @@ CUresult impl_cuMemHostAlloc(void **out, size_t size, unsigned int flags) {
     return CUDA_SUCCESS;
 }
 
-CUresult impl_cuMemAllocHost(void **out, size_t size) {
-    return impl_cuMemHostAlloc(out, size, 0);
-}
+CUresult impl_cuMemAllocHost(void **out, size_t size) { return impl_cuMemHostAlloc(out, size, 0); }
 
 CUresult impl_cuMemFreeHost(void *memory) {
     struct range r;

@@ -63,9 +63,7 @@ struct elf_program {
 #define ELF_CUDA 190
 #define ELF_LARGEST (4ull << 30)
 
-static bool fits(uint64_t offset, uint64_t size, uint64_t limit) {
-    return offset <= limit && size <= limit - offset;
-}
+static bool fits(uint64_t offset, uint64_t size, uint64_t limit) { return offset <= limit && size <= limit - offset; }
 
 /* The extent of an ELF file: the end of its furthest section, table or segment. */
 static int elf_size(const uint8_t *data, size_t limit, size_t *size) {
@@ -110,7 +108,8 @@ static bool looks_like_ptx(const char *text, size_t limit) {
         } else if (i + 1 < limit && text[i] == '/' && text[i + 1] == '/') {
             while (i < limit && text[i] && text[i] != '\n') i++;
         } else if (i + 1 < limit && text[i] == '/' && text[i + 1] == '*') {
-            for (i += 2; i + 1 < limit && text[i] && !(text[i] == '*' && text[i + 1] == '/'); i++) {}
+            for (i += 2; i + 1 < limit && text[i] && !(text[i] == '*' && text[i + 1] == '/'); i++) {
+            }
             if (i + 1 >= limit || !text[i]) return false;
             i += 2;
         } else {
@@ -130,7 +129,8 @@ static int add_fatbin(struct image *out, const void *data, size_t limit) {
     struct fatbin h;
     if (!data || limit < sizeof h) return INVALID_IMAGE;
     memcpy(&h, data, sizeof h);
-    if (h.magic != FATBIN_MAGIC || h.header_size < sizeof h || !fits(h.header_size, h.size, limit < ELF_LARGEST ? limit : ELF_LARGEST)) return INVALID_IMAGE;
+    if (h.magic != FATBIN_MAGIC || h.header_size < sizeof h || !fits(h.header_size, h.size, limit < ELF_LARGEST ? limit : ELF_LARGEST))
+        return INVALID_IMAGE;
     return add_part(out, IMAGE_FATBIN, data, (size_t)(h.header_size + h.size));
 }
 
@@ -213,9 +213,12 @@ static int search_fatbin(const struct image_part *part, const struct image_targe
         if (score > best->score) {
             *best = (struct chosen){.entry = at, .size = e.header_size + e.size, .score = score, .is_ptx = e.kind == ENTRY_PTX};
         }
-        if (e.kind == ENTRY_PTX) note(why, why_size, "%sPTX for %u", e.arch);
-        else if (e.kind == ENTRY_ELF) note(why, why_size, "%sSASS for %u", e.arch);
-        else note(why, why_size, "%skind %u", e.kind);
+        if (e.kind == ENTRY_PTX)
+            note(why, why_size, "%sPTX for %u", e.arch);
+        else if (e.kind == ENTRY_ELF)
+            note(why, why_size, "%sSASS for %u", e.arch);
+        else
+            note(why, why_size, "%skind %u", e.kind);
         at += e.header_size + e.size;
         left -= e.header_size + e.size;
     }

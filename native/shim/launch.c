@@ -24,13 +24,16 @@ static int check_shape(const struct shim_function *f, const struct request *r) {
     const int32_t *limit = f->context->info->attributes;
     for (int i = 0; i < 3; i++) {
         if (!r->grid[i] || !r->block[i]) return CUDA_ERROR_INVALID_VALUE;
-        if (r->grid[i] > (unsigned)limit[CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X + i] || r->block[i] > (unsigned)limit[CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X + i]) return CUDA_ERROR_INVALID_VALUE;
+        if (r->grid[i] > (unsigned)limit[CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X + i] ||
+            r->block[i] > (unsigned)limit[CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X + i])
+            return CUDA_ERROR_INVALID_VALUE;
     }
     uint64_t threads = (uint64_t)r->block[0] * r->block[1] * r->block[2];
     if (threads > (unsigned)limit[CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK]) return CUDA_ERROR_INVALID_VALUE;
     if (threads > f->max_threads) return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
     const uint32_t *required = f->meta->required_threads;
-    if (required[0] && (r->block[0] != required[0] || r->block[1] != (required[1] ? required[1] : 1) || r->block[2] != (required[2] ? required[2] : 1))) {
+    if (required[0] &&
+        (r->block[0] != required[0] || r->block[1] != (required[1] ? required[1] : 1) || r->block[2] != (required[2] ? required[2] : 1))) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     return r->shared > atomic_load_explicit(&f->max_dynamic_shared, memory_order_relaxed) ? CUDA_ERROR_INVALID_VALUE : 0;
@@ -42,7 +45,8 @@ static int check_cooperative(const struct shim_function *f, const struct request
         shim_log_once("%s: this device has no cooperative launches", r->call);
         return CUDA_ERROR_NOT_SUPPORTED;
     }
-    uint64_t most = (uint64_t)occupancy_blocks(f, (int)(r->block[0] * r->block[1] * r->block[2]), r->shared) * (uint64_t)device_attribute(info, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+    uint64_t most = (uint64_t)occupancy_blocks(f, (int)(r->block[0] * r->block[1] * r->block[2]), r->shared) *
+                    (uint64_t)device_attribute(info, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
     uint64_t blocks = (uint64_t)r->grid[0] * r->grid[1];
     if (blocks > most || blocks * r->grid[2] > most) return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
     return 0;
@@ -74,9 +78,12 @@ static int unwrap_extra(const struct shim_function *f, void **extra, const void 
     const void *buffer = NULL;
     const size_t *size = NULL;
     for (; *extra != CU_LAUNCH_PARAM_END; extra += 2) {
-        if (*extra == CU_LAUNCH_PARAM_BUFFER_POINTER) buffer = extra[1];
-        else if (*extra == CU_LAUNCH_PARAM_BUFFER_SIZE) size = extra[1];
-        else return CUDA_ERROR_INVALID_VALUE;
+        if (*extra == CU_LAUNCH_PARAM_BUFFER_POINTER)
+            buffer = extra[1];
+        else if (*extra == CU_LAUNCH_PARAM_BUFFER_SIZE)
+            size = extra[1];
+        else
+            return CUDA_ERROR_INVALID_VALUE;
     }
     if (!buffer || !size || *size < f->meta->param_bytes) return CUDA_ERROR_INVALID_VALUE;
     *out = buffer;
@@ -101,12 +108,20 @@ static int launch(const struct request *r) {
     char packed[MOST_PARAMS];
     const void *params = packed;
     if (f->meta->n_params || f->meta->param_bytes) {
-        if (r->extra) rc = unwrap_extra(f, r->extra, &params);
-        else rc = r->params ? pack(f, r->params, packed) : CUDA_ERROR_INVALID_VALUE;
+        if (r->extra)
+            rc = unwrap_extra(f, r->extra, &params);
+        else
+            rc = r->params ? pack(f, r->params, packed) : CUDA_ERROR_INVALID_VALUE;
         if (rc) return rc;
     }
-    struct gv_cmd_launch c = {.stream = stream_id(s), .module = f->module->object.id, .kernel = f->index, .shared = r->shared, .cooperative = r->cooperative,
-                              .grid = {r->grid[0], r->grid[1], r->grid[2]}, .block = {r->block[0], r->block[1], r->block[2]}, .params = params,
+    struct gv_cmd_launch c = {.stream = stream_id(s),
+                              .module = f->module->object.id,
+                              .kernel = f->index,
+                              .shared = r->shared,
+                              .cooperative = r->cooperative,
+                              .grid = {r->grid[0], r->grid[1], r->grid[2]},
+                              .block = {r->block[0], r->block[1], r->block[2]},
+                              .params = params,
                               .params_size = f->meta->param_bytes};
     uint64_t seq = post_launch(s->session.ctx, 0, &c);
     if (!seq) return session_broken();
@@ -114,24 +129,42 @@ static int launch(const struct request *r) {
     return 0;
 }
 
-CUresult impl_cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y, unsigned int block_z,
-                             unsigned int shared, CUstream stream, void **params, void **extra) {
-    struct request r = {.function = function, .grid = {grid_x, grid_y, grid_z}, .block = {block_x, block_y, block_z}, .shared = shared, .stream = stream, .params = params,
-                        .extra = extra, .call = "cuLaunchKernel"};
+CUresult impl_cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x,
+                             unsigned int block_y, unsigned int block_z, unsigned int shared, CUstream stream, void **params, void **extra) {
+    struct request r = {.function = function,
+                        .grid = {grid_x, grid_y, grid_z},
+                        .block = {block_x, block_y, block_z},
+                        .shared = shared,
+                        .stream = stream,
+                        .params = params,
+                        .extra = extra,
+                        .call = "cuLaunchKernel"};
     return launch(&r);
 }
 
-CUresult impl_cuLaunchCooperativeKernel(CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y,
-                                        unsigned int block_z, unsigned int shared, CUstream stream, void **params) {
-    struct request r = {.function = function, .grid = {grid_x, grid_y, grid_z}, .block = {block_x, block_y, block_z}, .shared = shared, .stream = stream, .params = params,
-                        .cooperative = true, .call = "cuLaunchCooperativeKernel"};
+CUresult impl_cuLaunchCooperativeKernel(CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x,
+                                        unsigned int block_y, unsigned int block_z, unsigned int shared, CUstream stream, void **params) {
+    struct request r = {.function = function,
+                        .grid = {grid_x, grid_y, grid_z},
+                        .block = {block_x, block_y, block_z},
+                        .shared = shared,
+                        .stream = stream,
+                        .params = params,
+                        .cooperative = true,
+                        .call = "cuLaunchCooperativeKernel"};
     return launch(&r);
 }
 
 CUresult impl_cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **params, void **extra) {
     if (!config || (config->numAttrs && !config->attrs)) return CUDA_ERROR_INVALID_VALUE;
-    struct request r = {.function = function, .grid = {config->gridDimX, config->gridDimY, config->gridDimZ}, .block = {config->blockDimX, config->blockDimY, config->blockDimZ},
-                        .shared = config->sharedMemBytes, .stream = config->hStream, .params = params, .extra = extra, .call = "cuLaunchKernelEx"};
+    struct request r = {.function = function,
+                        .grid = {config->gridDimX, config->gridDimY, config->gridDimZ},
+                        .block = {config->blockDimX, config->blockDimY, config->blockDimZ},
+                        .shared = config->sharedMemBytes,
+                        .stream = config->hStream,
+                        .params = params,
+                        .extra = extra,
+                        .call = "cuLaunchKernelEx"};
     CUevent after[2];
     unsigned n_after = 0;
     for (unsigned i = 0; i < config->numAttrs; i++) {
@@ -154,17 +187,15 @@ CUresult impl_cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function
         case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP:
         case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN:
         case CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION:
-        case CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT:
-            break;
+        case CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT: break;
         /* An event that may come while the kernel runs may also come when it has ended. */
         case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT:
         case CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT:
             if (n_after == 2) return CUDA_ERROR_INVALID_VALUE;
-            after[n_after++] = (int)a->id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT ? a->value.programmaticEvent.event : a->value.launchCompletionEvent.event;
+            after[n_after++] =
+                (int)a->id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT ? a->value.programmaticEvent.event : a->value.launchCompletionEvent.event;
             break;
-        default:
-            shim_log_once("cuLaunchKernelEx: launch attribute %d is not supported", (int)a->id);
-            return CUDA_ERROR_NOT_SUPPORTED;
+        default: shim_log_once("cuLaunchKernelEx: launch attribute %d is not supported", (int)a->id); return CUDA_ERROR_NOT_SUPPORTED;
         }
     }
     int rc = launch(&r);

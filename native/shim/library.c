@@ -30,8 +30,10 @@ static struct shim_kernel *find_kernel(const struct shim_library *l, const char 
         uint32_t middle = low + (high - low) / 2;
         int order = strcmp(name, l->kernels[middle]->name);
         if (!order) return l->kernels[middle];
-        if (order < 0) high = middle;
-        else low = middle + 1;
+        if (order < 0)
+            high = middle;
+        else
+            low = middle + 1;
     }
     return NULL;
 }
@@ -193,8 +195,8 @@ static int load(CUlibrary *library, const void *pointer, size_t limit, const voi
     return 0;
 }
 
-CUresult impl_cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *jit_options, void **jit_values, unsigned int n_jit, CUlibraryOption *options, void **values,
-                                unsigned int n_options) {
+CUresult impl_cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *jit_options, void **jit_values, unsigned int n_jit,
+                                CUlibraryOption *options, void **values, unsigned int n_options) {
     if (!shim_initialized()) return CUDA_ERROR_NOT_INITIALIZED;
     if (!library || !code || (n_options && !options)) return CUDA_ERROR_INVALID_VALUE;
     int rc = session_broken();
@@ -208,8 +210,8 @@ CUresult impl_cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_opti
     return rc ? rc : load(library, code, SIZE_MAX, code, preserved, &jit);
 }
 
-CUresult impl_cuLibraryLoadFromFile(CUlibrary *library, const char *path, CUjit_option *jit_options, void **jit_values, unsigned int n_jit, CUlibraryOption *options, void **values,
-                                    unsigned int n_options) {
+CUresult impl_cuLibraryLoadFromFile(CUlibrary *library, const char *path, CUjit_option *jit_options, void **jit_values, unsigned int n_jit,
+                                    CUlibraryOption *options, void **values, unsigned int n_options) {
     (void)options, (void)values, (void)n_options;
     if (!shim_initialized()) return CUDA_ERROR_NOT_INITIALIZED;
     if (!library || !path) return CUDA_ERROR_INVALID_VALUE;

@@ -16,14 +16,12 @@
 static struct device_memory {
     pthread_mutex_t lock;
     bool ready;
-    uint32_t ctx;               /* that the command under way works in; under lock */
-    uint64_t fenced;            /* bytes in quarantine when fences were last posted */
+    uint32_t ctx;    /* that the command under way works in; under lock */
+    uint64_t fenced; /* bytes in quarantine when fences were last posted */
     struct allocator allocator;
 } devices[GV_MAX_DEVICES] = {[0 ... GV_MAX_DEVICES - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER}};
 
-static bool fixed_addresses(void) {
-    return session_server()->addresses == GV_ADDRESSES_FIXED;
-}
+static bool fixed_addresses(void) { return session_server()->addresses == GV_ADDRESSES_FIXED; }
 
 static int grow(void *arg, uint64_t address, uint64_t size) {
     struct device_memory *m = arg;
@@ -44,7 +42,8 @@ static int prepare(struct device_memory *m, const struct shim_context *c) {
     if (m->ready) return 0;
     const struct shim_server *server = session_server();
     struct gv_window_part part = gv_window_part(server->window_base, server->window_size, server->n_devices, c->server_device);
-    if (allocator_init(&m->allocator, part.base, part.client_size, c->info->chunk ? c->info->chunk : ALLOCATOR_MIN_GROW, server->initial)) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (allocator_init(&m->allocator, part.base, part.client_size, c->info->chunk ? c->info->chunk : ALLOCATOR_MIN_GROW, server->initial))
+        return CUDA_ERROR_OUT_OF_MEMORY;
     m->allocator.grow = grow;
     m->allocator.shrink = shrink;
     m->allocator.arg = m;

@@ -37,7 +37,8 @@ static uint64_t post_bulk_load(void *arg, uint64_t number) {
 }
 
 /* Loads on the worker: small images inside the record, others on the bulk channel. Returns the worker's status; the reply is to be done by the caller. */
-static int load_remote(struct shim_context *c, uint64_t id, const struct image_choice *choice, struct gv_reply_module_load *answer, struct session_reply *reply) {
+static int load_remote(struct shim_context *c, uint64_t id, const struct image_choice *choice, struct gv_reply_module_load *answer,
+                       struct session_reply *reply) {
     uint8_t hash[32];
     gv_sha256(choice->data, choice->size, hash);
     struct sending s = {.ctx = c->id, .reply = reply, .command = {.module = id, .hash = hash, .hash_size = sizeof hash}};
@@ -167,8 +168,10 @@ struct shim_function *module_find(const struct shim_module *m, const char *name)
         struct shim_function *f = m->functions[m->by_name[middle]];
         int order = strcmp(name, f->name);
         if (!order) return f;
-        if (order < 0) high = middle;
-        else low = middle + 1;
+        if (order < 0)
+            high = middle;
+        else
+            low = middle + 1;
     }
     return NULL;
 }
@@ -242,14 +245,18 @@ static int take_meta(const struct gv_reply_module_load *answer, void **out) {
     void *meta = malloc(size);
     if (!meta) return CUDA_ERROR_OUT_OF_MEMORY;
     int rc = 0;
-    if (answer->meta_tag) rc = session_take_payload(answer->meta_tag, meta, size);
-    else memcpy(meta, answer->meta, size);
+    if (answer->meta_tag)
+        rc = session_take_payload(answer->meta_tag, meta, size);
+    else
+        memcpy(meta, answer->meta, size);
     if (!rc && gv_meta_check(meta, size)) {
         shim_log("the server's description of a module makes no sense");
         rc = CUDA_ERROR_UNKNOWN;
     }
-    if (rc) free(meta);
-    else *out = meta;
+    if (rc)
+        free(meta);
+    else
+        *out = meta;
     return rc;
 }
 
@@ -277,7 +284,8 @@ static void refuse_image(struct shim_context *c, const void *source, const char 
              c->info->flags & GV_DEVICE_WANTS_PTX ? " (which runs PTX only)" : "", why);
 }
 
-int module_load(struct shim_context *c, const struct image *image, const void *source, const struct jit_options *jit, struct shim_library *library, struct shim_module **out) {
+int module_load(struct shim_context *c, const struct image *image, const void *source, const struct jit_options *jit, struct shim_library *library,
+                struct shim_module **out) {
     struct image_target target = {.capability = device_capability(c->info), .wants_ptx = c->info->flags & GV_DEVICE_WANTS_PTX};
     struct image_choice choice;
     char why[512];
@@ -325,8 +333,10 @@ int module_load(struct shim_context *c, const struct image *image, const void *s
 static void unlink_module(struct shim_module *m) {
     struct shim_context *c = m->context;
     pthread_mutex_lock(&c->lock);
-    if (m->previous) m->previous->next = m->next;
-    else c->modules = m->next;
+    if (m->previous)
+        m->previous->next = m->next;
+    else
+        c->modules = m->next;
     if (m->next) m->next->previous = m->previous;
     pthread_mutex_unlock(&c->lock);
 }

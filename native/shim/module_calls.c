@@ -19,9 +19,7 @@ static int load(CUmodule *module, const void *pointer, size_t limit, const void 
     return rc;
 }
 
-CUresult impl_cuModuleLoadData(CUmodule *module, const void *image) {
-    return load(module, image, SIZE_MAX, image, NULL);
-}
+CUresult impl_cuModuleLoadData(CUmodule *module, const void *image) { return load(module, image, SIZE_MAX, image, NULL); }
 
 CUresult impl_cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int n, CUjit_option *options, void **values) {
     struct jit_options jit;
@@ -29,9 +27,7 @@ CUresult impl_cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned i
     return rc ? rc : load(module, image, SIZE_MAX, image, &jit);
 }
 
-CUresult impl_cuModuleLoadFatBinary(CUmodule *module, const void *image) {
-    return load(module, image, SIZE_MAX, image, NULL);
-}
+CUresult impl_cuModuleLoadFatBinary(CUmodule *module, const void *image) { return load(module, image, SIZE_MAX, image, NULL); }
 
 int image_read_file(const char *path, void **data, size_t *size) {
     FILE *f = fopen(path, "rbe");
@@ -43,8 +39,10 @@ int image_read_file(const char *path, void **data, size_t *size) {
         n += fread(buffer + n, 1, capacity - n - 1, f);
         if (n < capacity - 1) break;
         char *more = realloc(buffer, capacity * 2);
-        if (!more) rc = CUDA_ERROR_OUT_OF_MEMORY;
-        else buffer = more, capacity *= 2;
+        if (!more)
+            rc = CUDA_ERROR_OUT_OF_MEMORY;
+        else
+            buffer = more, capacity *= 2;
     }
     if (!rc && ferror(f)) rc = CUDA_ERROR_FILE_NOT_FOUND;
     fclose(f);

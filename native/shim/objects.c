@@ -9,13 +9,8 @@
 #define RESTING_SLOTS 1024
 
 struct object_space object_spaces[OBJECT_KINDS] = {
-    [OBJECT_CONTEXT] = {.stride = 1024},
-    [OBJECT_STREAM] = {.stride = 1024},
-    [OBJECT_EVENT] = {.stride = 256},
-    [OBJECT_MODULE] = {.stride = 256},
-    [OBJECT_FUNCTION] = {.stride = 256},
-    [OBJECT_LIBRARY] = {.stride = 4096},
-    [OBJECT_KERNEL] = {.stride = 512},
+    [OBJECT_CONTEXT] = {.stride = 1024}, [OBJECT_STREAM] = {.stride = 1024},  [OBJECT_EVENT] = {.stride = 256},  [OBJECT_MODULE] = {.stride = 256},
+    [OBJECT_FUNCTION] = {.stride = 256}, [OBJECT_LIBRARY] = {.stride = 4096}, [OBJECT_KERNEL] = {.stride = 512},
 };
 
 _Static_assert(sizeof(struct shim_context) <= 1024, "a context fits its slot");
@@ -34,9 +29,7 @@ static struct {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic uint64_t last_id = 15;
 
-uint64_t object_next_id(void) {
-    return atomic_fetch_add_explicit(&last_id, 1, memory_order_relaxed) + 1;
-}
+uint64_t object_next_id(void) { return atomic_fetch_add_explicit(&last_id, 1, memory_order_relaxed) + 1; }
 
 static struct object *fresh_slot(enum object_kind kind) {
     struct object_space *space = &object_spaces[kind];
@@ -70,13 +63,9 @@ void *object_new(enum object_kind kind) {
     return o;
 }
 
-void object_publish(void *object) {
-    atomic_store_explicit(&((struct object *)object)->live, 1, memory_order_release);
-}
+void object_publish(void *object) { atomic_store_explicit(&((struct object *)object)->live, 1, memory_order_release); }
 
-bool object_retire(void *object) {
-    return atomic_exchange_explicit(&((struct object *)object)->live, 0, memory_order_acq_rel) == 1;
-}
+bool object_retire(void *object) { return atomic_exchange_explicit(&((struct object *)object)->live, 0, memory_order_acq_rel) == 1; }
 
 void object_free(void *object) {
     struct object *o = object;
@@ -84,8 +73,10 @@ void object_free(void *object) {
     pthread_mutex_lock(&lock);
     o->id = 0;
     o->next_free = NULL;
-    if (resting[o->kind].last) resting[o->kind].last->next_free = o;
-    else resting[o->kind].first = o;
+    if (resting[o->kind].last)
+        resting[o->kind].last->next_free = o;
+    else
+        resting[o->kind].first = o;
     resting[o->kind].last = o;
     resting[o->kind].count++;
     pthread_mutex_unlock(&lock);

@@ -23,14 +23,14 @@ enum object_kind { OBJECT_CONTEXT, OBJECT_STREAM, OBJECT_EVENT, OBJECT_MODULE, O
 struct object {
     _Atomic uint32_t live;
     uint32_t kind;
-    uint64_t id;              /* unique in the process, never 0, small enough never to meet a special stream id */
+    uint64_t id; /* unique in the process, never 0, small enough never to meet a special stream id */
     struct object *next_free;
 };
 
 struct object_space {
     char *base;
-    _Atomic uint64_t used;    /* bytes handed out so far */
-    uint32_t stride;          /* a power of two */
+    _Atomic uint64_t used; /* bytes handed out so far */
+    uint32_t stride;       /* a power of two */
 };
 extern struct object_space object_spaces[OBJECT_KINDS];
 
@@ -61,23 +61,23 @@ static inline void *object_get(enum object_kind kind, const void *handle) {
 
 struct shim_context {
     struct object object;
-    uint32_t id;             /* on the wire; new at each life of a primary context */
+    uint32_t id; /* on the wire; new at each life of a primary context */
     CUdevice device;
     uint32_t server_device;
     bool primary;
-    int retained;            /* primary: how many times; under context_lock */
+    int retained; /* primary: how many times; under context_lock */
     unsigned flags, api_version;
-    _Atomic int status;      /* sticky */
+    _Atomic int status; /* sticky */
     size_t limits[CONTEXT_LIMITS];
     CUfunc_cache cache_config;
     CUsharedconfig shared_config;
-    uint32_t peers;          /* bit per device whose memory this context may use */
+    uint32_t peers; /* bit per device whose memory this context may use */
     const struct gv_device_info *info;
-    pthread_mutex_t lock;    /* guards the two lists */
+    pthread_mutex_t lock;        /* guards the two lists */
     struct shim_stream *streams; /* the legacy and per-thread ones and destroyed ones with work under way included */
     struct shim_module *modules;
     struct shim_stream *legacy;
-    struct shim_context *next;   /* list of live contexts, under context_lock */
+    struct shim_context *next; /* list of live contexts, under context_lock */
 };
 
 extern pthread_mutex_t context_lock;
@@ -104,8 +104,8 @@ struct shim_stream {
     struct shim_context *context;
     struct shim_stream *next, *previous; /* in the context's list */
     enum stream_kind kind;
-    bool blocking;           /* implicitly ordered with the legacy stream */
-    bool retired;            /* destroyed by the program, waits for its last work */
+    bool blocking; /* implicitly ordered with the legacy stream */
+    bool retired;  /* destroyed by the program, waits for its last work */
     unsigned flags;
     int priority;
     CUstreamAttrValue attributes[8];
@@ -151,20 +151,18 @@ enum range_kind { RANGE_DEVICE, RANGE_GLOBAL, RANGE_HOST, RANGE_REGISTERED };
 
 /* One allocation or registration that addresses are judged by. */
 struct range {
-    struct treap_node node;  /* key: base */
-    uint64_t size;           /* as asked for */
+    struct treap_node node; /* key: base */
+    uint64_t size;          /* as asked for */
     enum range_kind kind;
-    uint32_t ctx;            /* id of the context it belongs to */
+    uint32_t ctx; /* id of the context it belongs to */
     CUdevice device;
     struct shim_context *context;
-    unsigned flags;          /* host: CU_MEMHOSTALLOC_*, CU_MEMHOSTREGISTER_* */
+    unsigned flags; /* host: CU_MEMHOSTALLOC_*, CU_MEMHOSTREGISTER_* */
     uint64_t buffer_id;
     bool sync_memops;
 };
 
-static inline uint64_t range_base(const struct range *r) {
-    return r->node.key;
-}
+static inline uint64_t range_base(const struct range *r) { return r->node.key; }
 
 /* Adds a range (copied). 0 or CUDA_ERROR_OUT_OF_MEMORY. */
 int range_add(const struct range *range, uint64_t base);
@@ -200,19 +198,19 @@ struct shim_module {
     struct object object;
     struct shim_context *context;
     uint32_t ctx;
-    void *meta;              /* module_meta.h, checked */
+    void *meta;                       /* module_meta.h, checked */
     struct shim_function **functions; /* one a kernel, in metadata order */
     uint32_t n_functions;
-    uint32_t *by_name;       /* kernel numbers, sorted by name */
-    struct shim_library *library; /* that loaded it, or NULL */
-    struct module_global *globals; /* asked for by name, beyond the metadata */
+    uint32_t *by_name;                   /* kernel numbers, sorted by name */
+    struct shim_library *library;        /* that loaded it, or NULL */
+    struct module_global *globals;       /* asked for by name, beyond the metadata */
     struct shim_module *next, *previous; /* in the context's list */
 };
 
 /* What a program may set on a kernel. */
 struct kernel_settings {
-    int max_dynamic_shared;  /* -1: the default */
-    int carveout;            /* -1: the default */
+    int max_dynamic_shared; /* -1: the default */
+    int carveout;           /* -1: the default */
     int cluster_width, cluster_height, cluster_depth;
     int nonportable_cluster, cluster_policy;
 };
@@ -237,7 +235,7 @@ struct shim_function {
 struct shim_kernel {
     struct object object;
     struct shim_library *library;
-    const char *name;        /* in the library's own copy */
+    const char *name; /* in the library's own copy */
     uint32_t index;
     _Atomic uint32_t ctx[KERNEL_CONTEXTS];
     struct shim_function *functions[KERNEL_CONTEXTS];
@@ -248,7 +246,7 @@ struct shim_library {
     struct object object;
     pthread_mutex_t lock;
     struct image image;
-    const void *source;      /* as the program gave it, for messages */
+    const void *source;             /* as the program gave it, for messages */
     struct library_module *modules; /* one a context */
     struct shim_kernel **kernels;   /* metadata order, known after the first load */
     uint32_t n_kernels;
@@ -268,7 +266,8 @@ struct jit_options {
 int jit_options_read(unsigned n, CUjit_option *options, void **values, struct jit_options *out);
 
 /* Loads an opened image into a context. `source` is the program's pointer, for the message that names the library it lies in. */
-int module_load(struct shim_context *c, const struct image *image, const void *source, const struct jit_options *jit, struct shim_library *library, struct shim_module **out);
+int module_load(struct shim_context *c, const struct image *image, const void *source, const struct jit_options *jit, struct shim_library *library,
+                struct shim_module **out);
 void module_unload(struct shim_module *m);
 /* Unloads everything that a context still holds. */
 void module_context_gone(struct shim_context *c);

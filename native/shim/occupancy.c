@@ -7,13 +7,9 @@
 #define REGISTER_UNIT 256 /* registers are given to a warp in units of this many */
 #define WARP_UNIT 4       /* and to warps in groups of this many, one a sub-core */
 
-static int64_t round_up(int64_t value, int64_t unit) {
-    return (value + unit - 1) / unit * unit;
-}
+static int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
 
-static int64_t shared_unit(const struct gv_device_info *info) {
-    return device_capability(info) >= 80 ? 128 : 256;
-}
+static int64_t shared_unit(const struct gv_device_info *info) { return device_capability(info) >= 80 ? 128 : 256; }
 
 int occupancy_blocks(const struct shim_function *f, int block_threads, size_t dynamic_shared) {
     const struct gv_device_info *info = f->context->info;
@@ -40,14 +36,17 @@ int occupancy_blocks(const struct shim_function *f, int block_threads, size_t dy
     return (int)blocks;
 }
 
-/* The function to judge; a kernel is judged in the current context. */
+/* The function to judge, of whatever context; a kernel is judged in the current one. */
 static int find(CUfunction handle, struct shim_function **out) {
     struct shim_context *c;
     int rc = context_require(&c);
-    return rc ? rc : function_resolve(handle, c, out);
+    if (rc) return rc;
+    *out = object_get(OBJECT_FUNCTION, handle);
+    return *out ? 0 : function_resolve(handle, c, out);
 }
 
-CUresult impl_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, CUfunction function, int block_size, size_t dynamic_shared, unsigned int flags) {
+CUresult impl_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, CUfunction function, int block_size, size_t dynamic_shared,
+                                                                   unsigned int flags) {
     struct shim_function *f;
     int rc = find(function, &f);
     if (rc) return rc;
@@ -61,7 +60,8 @@ CUresult impl_cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunctio
 }
 
 /* The block size, in whole warps where it can be, that keeps most threads on a multiprocessor; among equals the largest. */
-CUresult impl_cuOccupancyMaxPotentialBlockSizeWithFlags(int *min_grid, int *block, CUfunction function, CUoccupancyB2DSize dynamic_of, size_t dynamic_shared, int limit, unsigned int flags) {
+CUresult impl_cuOccupancyMaxPotentialBlockSizeWithFlags(int *min_grid, int *block, CUfunction function, CUoccupancyB2DSize dynamic_of,
+                                                        size_t dynamic_shared, int limit, unsigned int flags) {
     struct shim_function *f;
     int rc = find(function, &f);
     if (rc) return rc;
@@ -86,7 +86,8 @@ CUresult impl_cuOccupancyMaxPotentialBlockSizeWithFlags(int *min_grid, int *bloc
     return CUDA_SUCCESS;
 }
 
-CUresult impl_cuOccupancyMaxPotentialBlockSize(int *min_grid, int *block, CUfunction function, CUoccupancyB2DSize dynamic_of, size_t dynamic_shared, int limit) {
+CUresult impl_cuOccupancyMaxPotentialBlockSize(int *min_grid, int *block, CUfunction function, CUoccupancyB2DSize dynamic_of, size_t dynamic_shared,
+                                               int limit) {
     return impl_cuOccupancyMaxPotentialBlockSizeWithFlags(min_grid, block, function, dynamic_of, dynamic_shared, limit, 0);
 }
 
@@ -121,8 +122,11 @@ CUresult impl_cuOccupancyMaxActiveClusters(int *clusters, CUfunction function, c
     if (rc) return rc;
     if (!clusters || !config || (config->numAttrs && !config->attrs)) return CUDA_ERROR_INVALID_VALUE;
     uint64_t threads = (uint64_t)config->blockDimX * config->blockDimY * config->blockDimZ;
-    if (cluster_blocks(config) > 1 || threads > f->max_threads) *clusters = 0;
-    else *clusters = occupancy_blocks(f, (int)threads, config->sharedMemBytes) * device_attribute(f->context->info, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+    if (cluster_blocks(config) > 1 || threads > f->max_threads)
+        *clusters = 0;
+    else
+        *clusters =
+            occupancy_blocks(f, (int)threads, config->sharedMemBytes) * device_attribute(f->context->info, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
     return CUDA_SUCCESS;
 }
 

@@ -12,9 +12,7 @@ static uint64_t last_buffer_id;
 
 #define RANGE(n) treap_entry(n, struct range, node)
 
-static struct treap *map_of(enum range_kind kind) {
-    return kind == RANGE_DEVICE || kind == RANGE_GLOBAL ? &device_map : &host_map;
-}
+static struct treap *map_of(enum range_kind kind) { return kind == RANGE_DEVICE || kind == RANGE_GLOBAL ? &device_map : &host_map; }
 
 int range_add(const struct range *range, uint64_t base) {
     struct range *r = malloc(sizeof *r);
@@ -42,8 +40,10 @@ bool range_remove(uint64_t base, enum range_kind kind, enum range_kind or_kind, 
     pthread_mutex_lock(&lock);
     struct treap_node *n = treap_floor(map, base, 0);
     struct range *r = n && n->key == base ? RANGE(n) : NULL;
-    if (r && (r->kind == kind || r->kind == or_kind)) treap_remove(map, n);
-    else r = NULL;
+    if (r && (r->kind == kind || r->kind == or_kind))
+        treap_remove(map, n);
+    else
+        r = NULL;
     pthread_mutex_unlock(&lock);
     if (!r) return false;
     if (out) *out = *r;
@@ -60,17 +60,11 @@ static bool find_in(const struct treap *map, uint64_t address, struct range *out
     return found;
 }
 
-bool range_find_device(uint64_t address, struct range *out) {
-    return find_in(&device_map, address, out);
-}
+bool range_find_device(uint64_t address, struct range *out) { return find_in(&device_map, address, out); }
 
-bool range_find_host(uint64_t address, struct range *out) {
-    return find_in(&host_map, address, out);
-}
+bool range_find_host(uint64_t address, struct range *out) { return find_in(&host_map, address, out); }
 
-bool range_find(uint64_t address, struct range *out) {
-    return range_find_device(address, out) || range_find_host(address, out);
-}
+bool range_find(uint64_t address, struct range *out) { return range_find_device(address, out) || range_find_host(address, out); }
 
 bool range_next_of(uint32_t ctx, uint64_t from, struct range *out) {
     bool found = false;
@@ -107,9 +101,7 @@ CUresult impl_cuMemGetAddressRange(CUdeviceptr *base, size_t *size, CUdeviceptr 
     return CUDA_SUCCESS;
 }
 
-static bool is_host(const struct range *r) {
-    return r->kind == RANGE_HOST || r->kind == RANGE_REGISTERED;
-}
+static bool is_host(const struct range *r) { return r->kind == RANGE_HOST || r->kind == RANGE_REGISTERED; }
 
 /* One attribute of an address; r is NULL for an address that is not ours. Returns CUDA_ERROR_INVALID_VALUE for one that does not apply. */
 static int attribute(CUpointer_attribute which, uint64_t address, const struct range *r, void *data) {
@@ -133,7 +125,9 @@ static int attribute(CUpointer_attribute which, uint64_t address, const struct r
     case CU_POINTER_ATTRIBUTE_MAPPED: *(char *)data = r != NULL; break;
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES: *(uint64_t *)data = 0; break;
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE: *(unsigned *)data = 0; break;
-    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS: *(unsigned *)data = r ? CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE : CU_POINTER_ATTRIBUTE_ACCESS_FLAG_NONE; break;
+    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
+        *(unsigned *)data = r ? CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE : CU_POINTER_ATTRIBUTE_ACCESS_FLAG_NONE;
+        break;
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: *(CUmemoryPool *)data = NULL; break;
     case CU_POINTER_ATTRIBUTE_MAPPING_SIZE: *(size_t *)data = r ? r->size : 0; break;
     case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR: *(uint64_t *)data = r ? range_base(r) : 0; break;

@@ -31,9 +31,7 @@ CUresult impl_cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice device) {
     return CUDA_SUCCESS;
 }
 
-CUresult impl_cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice device) {
-    return impl_cuDeviceGetDefaultMemPool(pool, device);
-}
+CUresult impl_cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice device) { return impl_cuDeviceGetDefaultMemPool(pool, device); }
 
 CUresult impl_cuMemAllocAsync(CUdeviceptr *address, size_t size, CUstream stream) {
     struct shim_stream *s;
@@ -115,7 +113,8 @@ CUresult impl_cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attri
     switch ((int)attribute) {
     case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: p->release_threshold = *(cuuint64_t *)value; return CUDA_SUCCESS;
     case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
-    case CU_MEMPOOL_ATTR_USED_MEM_HIGH: return *(cuuint64_t *)value ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS; /* a reset; the high-water marks are the current values */
+    case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
+        return *(cuuint64_t *)value ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS; /* a reset; the high-water marks are the current values */
     default: break;
     }
     int policy = reuse_policy(attribute);

@@ -13,8 +13,10 @@ static void reap(struct shim_context *c) {
         next = s->next;
         if (!s->retired) continue;
         if (!lost && atomic_load(&s->session.completed) < atomic_load(&s->session.posted)) continue;
-        if (s->previous) s->previous->next = s->next;
-        else c->streams = s->next;
+        if (s->previous)
+            s->previous->next = s->next;
+        else
+            c->streams = s->next;
         if (s->next) s->next->previous = s->previous;
         session_stream_remove(&s->session);
         object_free(s);
@@ -94,9 +96,7 @@ static void drop_own_streams(void *list) {
     own_streams = NULL;
 }
 
-static void make_own_key(void) {
-    pthread_key_create(&own_key, drop_own_streams);
-}
+static void make_own_key(void) { pthread_key_create(&own_key, drop_own_streams); }
 
 static int own_stream(struct shim_context *c, struct shim_stream **out) {
     for (struct own_stream *o = own_streams; o; o = o->next) {
@@ -151,23 +151,18 @@ int stream_require(CUstream handle, struct shim_stream **out) {
     return rc;
 }
 
-struct session_stream *stream_session(struct shim_stream *s) {
-    return &s->session;
-}
+struct session_stream *stream_session(struct shim_stream *s) { return &s->session; }
 
-uint64_t stream_id(const struct shim_stream *s) {
-    return s->kind == STREAM_LEGACY ? 0 : s->object.id;
-}
+uint64_t stream_id(const struct shim_stream *s) { return s->kind == STREAM_LEGACY ? 0 : s->object.id; }
 
-uint32_t stream_ctx(const struct shim_stream *s) {
-    return s->session.ctx;
-}
+uint32_t stream_ctx(const struct shim_stream *s) { return s->session.ctx; }
 
 /* ---- progress ------------------------------------------------------------------------------------------------------ */
 
 static void raise_to(_Atomic uint64_t *value, uint64_t to) {
     uint64_t old = atomic_load_explicit(value, memory_order_relaxed);
-    while (old < to && !atomic_compare_exchange_weak_explicit(value, &old, to, memory_order_release, memory_order_relaxed)) {}
+    while (old < to && !atomic_compare_exchange_weak_explicit(value, &old, to, memory_order_release, memory_order_relaxed)) {
+    }
 }
 
 void stream_posted(struct shim_stream *s, uint64_t seq, bool marked) {
@@ -269,8 +264,10 @@ int stream_drain_context(struct shim_context *c) {
     struct wait_list list = {0};
     size_t n = 1;
     int rc = 0, status = 0;
-    if (c) all[0] = c;
-    else n = contexts_now(all, MOST_CONTEXTS);
+    if (c)
+        all[0] = c;
+    else
+        n = contexts_now(all, MOST_CONTEXTS);
     for (size_t i = 0; i < n && !rc; i++) rc = fence_context(all[i], &list);
     /* All fences are on their way: waiting for one after the other costs one round, not many. */
     for (size_t i = 0; i < list.n; i++) {

@@ -21,9 +21,7 @@ CUresult impl_cuStreamCreateWithPriority(CUstream *stream, unsigned int flags, i
     return CUDA_SUCCESS;
 }
 
-CUresult impl_cuStreamCreate(CUstream *stream, unsigned int flags) {
-    return impl_cuStreamCreateWithPriority(stream, flags, 0);
-}
+CUresult impl_cuStreamCreate(CUstream *stream, unsigned int flags) { return impl_cuStreamCreateWithPriority(stream, flags, 0); }
 
 CUresult impl_cuStreamDestroy(CUstream stream) {
     if (!shim_initialized()) return CUDA_ERROR_NOT_INITIALIZED;
@@ -68,8 +66,10 @@ CUresult impl_cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int fla
     /* Nothing to wait for: never recorded, done already, or recorded in the same stream. */
     if (e->stream && e->stream != s && !stream_passed(e->stream, e->stream_id, e->seq)) {
         uint64_t seq = post_event_wait(s->session.ctx, 0, &(struct gv_cmd_event_wait){.stream = stream_id(s), .event = e->object.id});
-        if (seq) stream_posted(s, seq, false);
-        else rc = session_broken();
+        if (seq)
+            stream_posted(s, seq, false);
+        else
+            rc = session_broken();
     }
     pthread_mutex_unlock(&e->lock);
     return rc;
@@ -238,13 +238,14 @@ CUresult impl_cuStreamGetCaptureInfo(CUstream stream, CUstreamCaptureStatus *sta
     return impl_cuStreamIsCapturing(stream, status);
 }
 
-CUresult impl_cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph, const CUgraphNode **dependencies, size_t *n_dependencies) {
+CUresult impl_cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
+                                        const CUgraphNode **dependencies, size_t *n_dependencies) {
     (void)id, (void)graph, (void)dependencies, (void)n_dependencies;
     return impl_cuStreamIsCapturing(stream, status);
 }
 
-CUresult impl_cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph, const CUgraphNode **dependencies,
-                                        const CUgraphEdgeData **edges, size_t *n_dependencies) {
+CUresult impl_cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
+                                        const CUgraphNode **dependencies, const CUgraphEdgeData **edges, size_t *n_dependencies) {
     (void)id, (void)graph, (void)dependencies, (void)edges, (void)n_dependencies;
     return impl_cuStreamIsCapturing(stream, status);
 }

@@ -2,9 +2,7 @@
 
 #include <stdatomic.h>
 
-static int before(const struct treap_node *a, uint64_t key, uint64_t sub) {
-    return a->key < key || (a->key == key && a->sub < sub);
-}
+static int before(const struct treap_node *a, uint64_t key, uint64_t sub) { return a->key < key || (a->key == key && a->sub < sub); }
 
 /* Everything below (key, sub) goes left, the rest right. */
 static void split(struct treap_node *t, uint64_t key, uint64_t sub, struct treap_node **left, struct treap_node **right) {
@@ -85,9 +83,7 @@ struct treap_node *treap_ceiling(const struct treap *t, uint64_t key, uint64_t s
     return best;
 }
 
-struct treap_node *treap_first(const struct treap *t) {
-    return treap_ceiling(t, 0, 0);
-}
+struct treap_node *treap_first(const struct treap *t) { return treap_ceiling(t, 0, 0); }
 
 struct treap_node *treap_next(const struct treap *t, const struct treap_node *node) {
     if (node->sub == UINT64_MAX) return node->key == UINT64_MAX ? NULL : treap_ceiling(t, node->key + 1, 0);

@@ -7,22 +7,22 @@
 
 static int check_failures;
 
-#define CHECK(condition)                                                           \
-    do {                                                                           \
-        if (!(condition)) {                                                        \
+#define CHECK(condition)                                                            \
+    do {                                                                            \
+        if (!(condition)) {                                                         \
             fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition); \
-            check_failures++;                                                      \
-        }                                                                          \
+            check_failures++;                                                       \
+        }                                                                           \
     } while (0)
 
 /* Both sides as numbers. */
-#define EQUAL(a, b)                                                                                                                      \
-    do {                                                                                                                                 \
-        long long a_ = (long long)(a), b_ = (long long)(b);                                                                              \
-        if (a_ != b_) {                                                                                                                  \
+#define EQUAL(a, b)                                                                                                            \
+    do {                                                                                                                       \
+        long long a_ = (long long)(a), b_ = (long long)(b);                                                                    \
+        if (a_ != b_) {                                                                                                        \
             fprintf(stderr, "%s:%d: %s is %lld (0x%llx), not %lld\n", __FILE__, __LINE__, #a, a_, (unsigned long long)a_, b_); \
-            check_failures++;                                                                                                            \
-        }                                                                                                                                \
+            check_failures++;                                                                                                  \
+        }                                                                                                                      \
     } while (0)
 
 static inline int check_result(const char *name) {

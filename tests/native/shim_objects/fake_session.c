@@ -49,9 +49,10 @@ int session_attach(void) {
         info->total_memory = FAKE_DEVICE_MEMORY;
         info->chunk = 2 << 20;
         info->flags = GV_DEVICE_WANTS_PTX | GV_DEVICE_SOFTWARE;
-        static const int values[][2] = {{1, 1024}, {2, 1024}, {3, 1024}, {4, 64}, {5, 0x7fffffff}, {6, 65535}, {7, 65535}, {8, 49152}, {10, 32}, {11, 0x7fffffff}, {12, 65536},
-                                        {14, 512}, {16, 2}, {33, 1}, {34, 0}, {39, 2048}, {50, 0}, {75, 13}, {76, 0}, {78, 1}, {81, 102400}, {82, 65536}, {95, 1}, {97, 101376},
-                                        {106, 32}, {111, 1024}, {115, 1}};
+        static const int values[][2] = {{1, 1024},   {2, 1024},  {3, 1024},        {4, 64},     {5, 0x7fffffff}, {6, 65535}, {7, 65535},
+                                        {8, 49152},  {10, 32},   {11, 0x7fffffff}, {12, 65536}, {14, 512},       {16, 2},    {33, 1},
+                                        {34, 0},     {39, 2048}, {50, 0},          {75, 13},    {76, 0},         {78, 1},    {81, 102400},
+                                        {82, 65536}, {95, 1},    {97, 101376},     {106, 32},   {111, 1024},     {115, 1}};
         for (size_t i = 0; i < sizeof values / sizeof values[0]; i++) {
             info->attributes[values[i][0]] = values[i][1];
             info->has_attribute[values[i][0]] = 1;
@@ -62,13 +63,9 @@ int session_attach(void) {
     return 0;
 }
 
-const struct shim_server *session_server(void) {
-    return &server;
-}
+const struct shim_server *session_server(void) { return &server; }
 
-int session_broken(void) {
-    return fake.lost ? CUDA_ERROR_DEVICE_UNAVAILABLE : 0;
-}
+int session_broken(void) { return fake.lost ? CUDA_ERROR_DEVICE_UNAVAILABLE : 0; }
 
 void shim_log(const char *format, ...) {
     va_list args;
@@ -78,13 +75,9 @@ void shim_log(const char *format, ...) {
     fputc('\n', stderr);
 }
 
-bool session_in_forked_child(void) {
-    return false;
-}
+bool session_in_forked_child(void) { return false; }
 
-void export_tables_context_gone(CUcontext context) {
-    (void)context;
-}
+void export_tables_context_gone(CUcontext context) { (void)context; }
 
 /* ---- completions --------------------------------------------------------------------------------------------------- */
 
@@ -111,9 +104,7 @@ void fake_complete(void) {
     for (struct session_stream *s = streams; s; s = s->next) complete(s, atomic_load(&s->marked));
 }
 
-void fake_fault(int status) {
-    fault = status;
-}
+void fake_fault(int status) { fault = status; }
 
 void fake_reset(void) {
     memset(fake.count, 0, sizeof fake.count);
@@ -134,8 +125,7 @@ void session_poll(void) {
     if (!fake.hold) fake_complete();
 }
 
-void session_flush(void) {
-}
+void session_flush(void) {}
 
 /* ---- commands ------------------------------------------------------------------------------------------------------ */
 
@@ -152,9 +142,7 @@ static struct {
 } expected[64];
 static uint64_t last_tag, last_bulk;
 
-static int device_of(uint64_t address) {
-    return (int)((address - server.window_base) / (WINDOW / FAKE_DEVICES));
-}
+static int device_of(uint64_t address) { return (int)((address - server.window_base) / (WINDOW / FAKE_DEVICES)); }
 
 static void copy_rows(char *dst, uint64_t dst_pitch, const char *src, uint64_t src_pitch, uint64_t width, uint64_t height) {
     for (uint64_t y = 0; y < height; y++) memmove(dst + y * dst_pitch, src + y * src_pitch, width);
@@ -196,7 +184,8 @@ static void carry_out(void) {
         struct gv_cmd_copy_device c;
         if (gv_cmd_copy_device_decode(&c, record.body, record.size)) abort();
         for (uint64_t z = 0; z < c.depth; z++) {
-            copy_rows((char *)(uintptr_t)c.dst + z * c.dst_slice, c.dst_pitch, (const char *)(uintptr_t)c.src + z * c.src_slice, c.src_pitch, c.width, c.height);
+            copy_rows((char *)(uintptr_t)c.dst + z * c.dst_slice, c.dst_pitch, (const char *)(uintptr_t)c.src + z * c.src_slice, c.src_pitch, c.width,
+                      c.height);
         }
         break;
     }
@@ -251,10 +240,18 @@ uint64_t session_end(void) {
 /* ---- calls --------------------------------------------------------------------------------------------------------- */
 
 static uint32_t make_meta(char *out) {
-    struct gv_meta_header h = {.magic = GV_META_MAGIC, .version = GV_META_VERSION, .flags = GV_META_GLOBALS_COMPLETE, .n_kernels = 3, .n_params = 3, .n_globals = 1};
+    struct gv_meta_header h = {
+        .magic = GV_META_MAGIC, .version = GV_META_VERSION, .flags = GV_META_GLOBALS_COMPLETE, .n_kernels = 3, .n_params = 3, .n_globals = 1};
     static const char strings[] = "add\0empty\0exact\0table";
     struct gv_meta_kernel k[3] = {
-        {.name = 0, .n_params = 3, .param_bytes = 24, .max_threads = 512, .static_shared = 1024, .num_regs = 32, .ptx_version = 80, .binary_version = 130},
+        {.name = 0,
+         .n_params = 3,
+         .param_bytes = 24,
+         .max_threads = 512,
+         .static_shared = 1024,
+         .num_regs = 32,
+         .ptx_version = 80,
+         .binary_version = 130},
         {.name = 4, .first_param = 3, .max_threads = 1024, .num_regs = 8},
         {.name = 10, .first_param = 3, .max_threads = 64, .required_threads = {64, 1, 1}},
     };
@@ -281,8 +278,10 @@ static void answer(struct session_reply *reply) {
         struct gv_cmd_memory_grow c;
         if (gv_cmd_memory_grow_decode(&c, record.body, record.size)) abort();
         int device = device_of(c.address);
-        if (fake.backed[device] + c.size > FAKE_DEVICE_MEMORY) reply->status = CUDA_ERROR_OUT_OF_MEMORY;
-        else fake.backed[device] += c.size;
+        if (fake.backed[device] + c.size > FAKE_DEVICE_MEMORY)
+            reply->status = CUDA_ERROR_OUT_OF_MEMORY;
+        else
+            fake.backed[device] += c.size;
         break;
     }
     case GV_OP_MEMORY_INFO: {
@@ -325,18 +324,14 @@ uint64_t session_send_call(struct session_reply *reply) {
     return session_end();
 }
 
-int session_wait_call(struct session_reply *reply) {
-    return reply->status;
-}
+int session_wait_call(struct session_reply *reply) { return reply->status; }
 
 int session_end_call(struct session_reply *reply) {
     session_send_call(reply);
     return reply->status;
 }
 
-void session_reply_done(struct session_reply *reply) {
-    (void)reply;
-}
+void session_reply_done(struct session_reply *reply) { (void)reply; }
 
 int session_take_payload(uint64_t tag, void *dst, uint64_t size) {
     (void)tag, (void)dst, (void)size;

@@ -12,16 +12,16 @@
 #define FAKE_DEVICE_MEMORY (256ull << 20)
 
 extern struct fake {
-    bool hold;               /* completions wait for fake_complete (or for somebody who waits) */
-    uint64_t count[256];     /* commands seen, by op */
+    bool hold;           /* completions wait for fake_complete (or for somebody who waits) */
+    uint64_t count[256]; /* commands seen, by op */
     uint64_t waits;
     uint64_t backed[FAKE_DEVICES];
     struct gv_cmd_launch launch; /* the last one */
     char params[4096];
     uint32_t launch_ctx;
     uint64_t kernel_attribute_value;
-    int load_status;         /* what module_load answers */
-    size_t load_size;        /* of the image it was sent */
+    int load_status;  /* what module_load answers */
+    size_t load_size; /* of the image it was sent */
     bool lost;
 } fake;
 

@@ -68,7 +68,7 @@ static void rules(void) {
     EQUAL(allocator_give(&a, second, MB, 20), 0);
     EQUAL(allocator_release(&a, 9), 0);
     EQUAL(allocator_release(&a, 10), MB);
-    EQUAL(allocator_take(&a, MB), first); /* best fit: the hole, not the large block behind */
+    EQUAL(allocator_take(&a, MB), first);        /* best fit: the hole, not the large block behind */
     EQUAL(allocator_give(&a, first, MB, 15), 0); /* stamps only rise: 20 */
     EQUAL(allocator_release(&a, 19), 0);
     EQUAL(allocator_release(&a, UINT64_MAX), 2 * MB);

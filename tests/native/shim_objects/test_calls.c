@@ -215,11 +215,29 @@ static void copies(void) {
     EQUAL(impl_cuMemcpy(e + big + 4096, d, 1), CUDA_ERROR_INVALID_VALUE);
 
     /* Rectangles: a window of the host array into a pitched device array, and back packed. */
-    CUDA_MEMCPY2D in = {.srcMemoryType = CU_MEMORYTYPE_HOST, .srcHost = host, .srcPitch = 100, .srcXInBytes = 10, .srcY = 2, .dstMemoryType = CU_MEMORYTYPE_DEVICE, .dstDevice = d,
-                        .dstPitch = 512, .dstXInBytes = 4, .dstY = 1, .WidthInBytes = 60, .Height = 30};
+    CUDA_MEMCPY2D in = {.srcMemoryType = CU_MEMORYTYPE_HOST,
+                        .srcHost = host,
+                        .srcPitch = 100,
+                        .srcXInBytes = 10,
+                        .srcY = 2,
+                        .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                        .dstDevice = d,
+                        .dstPitch = 512,
+                        .dstXInBytes = 4,
+                        .dstY = 1,
+                        .WidthInBytes = 60,
+                        .Height = 30};
     EQUAL(impl_cuMemcpy2D(&in), 0);
-    CUDA_MEMCPY2D out = {.srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = d, .srcPitch = 512, .srcXInBytes = 4, .srcY = 1, .dstMemoryType = CU_MEMORYTYPE_HOST, .dstHost = back,
-                         .dstPitch = 64, .WidthInBytes = 60, .Height = 30};
+    CUDA_MEMCPY2D out = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
+                         .srcDevice = d,
+                         .srcPitch = 512,
+                         .srcXInBytes = 4,
+                         .srcY = 1,
+                         .dstMemoryType = CU_MEMORYTYPE_HOST,
+                         .dstHost = back,
+                         .dstPitch = 64,
+                         .WidthInBytes = 60,
+                         .Height = 30};
     EQUAL(impl_cuMemcpy2D(&out), 0);
     for (int y = 0; y < 30; y++) CHECK(!memcmp(back + y * 64, host + (y + 2) * 100 + 10, 60));
     out.srcPitch = 59;
@@ -228,11 +246,29 @@ static void copies(void) {
     EQUAL(impl_cuMemcpy2D(&in), CUDA_ERROR_NOT_SUPPORTED);
 
     /* A box that is large and has gaps on both sides: pieces of rows, through staging. */
-    CUDA_MEMCPY3D box = {.srcMemoryType = CU_MEMORYTYPE_HOST, .srcHost = host, .srcPitch = 3000, .srcHeight = 500, .dstMemoryType = CU_MEMORYTYPE_DEVICE, .dstDevice = e,
-                         .dstPitch = 4096, .dstHeight = 450, .WidthInBytes = 2900, .Height = 400, .Depth = 5};
+    CUDA_MEMCPY3D box = {.srcMemoryType = CU_MEMORYTYPE_HOST,
+                         .srcHost = host,
+                         .srcPitch = 3000,
+                         .srcHeight = 500,
+                         .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                         .dstDevice = e,
+                         .dstPitch = 4096,
+                         .dstHeight = 450,
+                         .WidthInBytes = 2900,
+                         .Height = 400,
+                         .Depth = 5};
     EQUAL(impl_cuMemcpy3D(&box), 0);
-    CUDA_MEMCPY3D unbox = {.srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = e, .srcPitch = 4096, .srcHeight = 450, .dstMemoryType = CU_MEMORYTYPE_HOST, .dstHost = back,
-                           .dstPitch = 2900, .dstHeight = 400, .WidthInBytes = 2900, .Height = 400, .Depth = 5};
+    CUDA_MEMCPY3D unbox = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
+                           .srcDevice = e,
+                           .srcPitch = 4096,
+                           .srcHeight = 450,
+                           .dstMemoryType = CU_MEMORYTYPE_HOST,
+                           .dstHost = back,
+                           .dstPitch = 2900,
+                           .dstHeight = 400,
+                           .WidthInBytes = 2900,
+                           .Height = 400,
+                           .Depth = 5};
     EQUAL(impl_cuMemcpy3D(&unbox), 0);
     for (int z = 0; z < 5; z++) {
         for (int y = 0; y < 400; y++) CHECK(!memcmp(back + (z * 400 + y) * 2900, host + (z * 500 + y) * 3000, 2900));
@@ -456,7 +492,8 @@ static void modules(void) {
     EQUAL(impl_cuLaunchKernel(add, 3, 2, 1, 32, 4, 2, 100, NULL, params, NULL), 0);
     CHECK(fake.launch.grid[0] == 3 && fake.launch.grid[1] == 2 && fake.launch.block[1] == 4 && fake.launch.shared == 100 && fake.launch.stream == 0);
     EQUAL(fake.launch.params_size, 24);
-    CHECK(!memcmp(fake.params, &a, 8) && !memcmp(fake.params + 8, &b, 4) && !memcmp(fake.params + 12, "\0\0\0\0", 4) && !memcmp(fake.params + 16, &c, 8));
+    CHECK(!memcmp(fake.params, &a, 8) && !memcmp(fake.params + 8, &b, 4) && !memcmp(fake.params + 12, "\0\0\0\0", 4) &&
+          !memcmp(fake.params + 16, &c, 8));
     size_t packed = 24;
     void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, fake.params, CU_LAUNCH_PARAM_BUFFER_SIZE, &packed, CU_LAUNCH_PARAM_END};
     EQUAL(impl_cuLaunchKernel(add, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, extra), 0);
@@ -486,7 +523,8 @@ static void modules(void) {
     EQUAL(fake.launch.cooperative, 1);
     EQUAL(impl_cuLaunchCooperativeKernel(add, 9, 1, 1, 512, 1, 1, 0, NULL, params), CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE);
     CUlaunchAttribute attribute = {.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, .value.clusterDim = {2, 1, 1}};
-    CUlaunchConfig config = {.gridDimX = 4, .gridDimY = 1, .gridDimZ = 1, .blockDimX = 32, .blockDimY = 1, .blockDimZ = 1, .attrs = &attribute, .numAttrs = 1};
+    CUlaunchConfig config = {
+        .gridDimX = 4, .gridDimY = 1, .gridDimZ = 1, .blockDimX = 32, .blockDimY = 1, .blockDimZ = 1, .attrs = &attribute, .numAttrs = 1};
     EQUAL(impl_cuLaunchKernelEx(&config, add, params, NULL), CUDA_ERROR_NOT_SUPPORTED);
     attribute.value.clusterDim.x = 1;
     EQUAL(impl_cuLaunchKernelEx(&config, add, params, NULL), 0);
@@ -540,7 +578,8 @@ static void libraries(void) {
     EQUAL(impl_cuKernelGetFunction(&f, add), 0);
     EQUAL(impl_cuCtxCreate_v2(&other, 0, 1), 0);
     EQUAL(impl_cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, NULL, params, NULL), CUDA_ERROR_INVALID_HANDLE); /* a function of another context */
-    EQUAL(impl_cuLaunchKernel((CUfunction)add, 1, 1, 1, 1, 1, 1, 60000, NULL, params, NULL), 0); /* with what was set before this context knew the kernel */
+    EQUAL(impl_cuLaunchKernel((CUfunction)add, 1, 1, 1, 1, 1, 1, 60000, NULL, params, NULL),
+          0); /* with what was set before this context knew the kernel */
     EQUAL(fake.count[GV_OP_MODULE_LOAD], 2);
     CHECK(fake.launch_ctx != first);
     EQUAL(impl_cuKernelGetFunction(&g, add), 0);
