@@ -1,0 +1,314 @@
+/* Running blocks on one thread: which are resident, which warp goes next, what happens when one ends. */
+#undef _FORTIFY_SOURCE /* its siglongjmp takes a jump from a fiber's stack for an error */
+#include "cuda_values.h"
+#include "exec_private.h"
+
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+
+/* Address space kept behind a block's shared memory, so that every 32-bit offset that is out of bounds faults. Less where so much is not to be had. */
+#define SHARED_RESERVE (1ull << 32)
+#define SHARED_RESERVE_LEAST (1ull << 20)
+#define KEEP_FIBERS 64 /* idle ones a thread keeps */
+#define KEEP_BLOCKS 4
+/* Rounds in which every warp only waited for memory to change, before another block is let in beside them: programs that trust a whole wave of blocks to be resident get it. */
+#define ROUNDS_BEFORE_COMPANY 256
+
+_Noreturn void soft_leave(struct runner *r) { siglongjmp(r->jump, 1); }
+
+void soft_suspend(struct runner *r, struct fiber *f) {
+    soft_switch(&f->sp, r->scheduler_sp);
+    if (atomic_load_explicit(&r->grid->stop, memory_order_relaxed)) soft_leave(r);
+}
+
+/* ---- blocks and their memory ---- */
+
+static void block_delete(struct block *b) {
+    if (b->shared) munmap(b->shared, b->shared_reserve);
+    if (b->local) munmap(b->local, b->local_size);
+    free(b);
+}
+
+static struct block *block_new(void) {
+    struct block *b = calloc(1, sizeof *b);
+    if (!b) return NULL;
+    for (b->shared_reserve = SHARED_RESERVE; b->shared_reserve >= SHARED_RESERVE_LEAST; b->shared_reserve >>= 2) {
+        b->shared = mmap(NULL, b->shared_reserve, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (b->shared != MAP_FAILED) return b;
+    }
+    free(b);
+    return NULL;
+}
+
+/* Makes room for what this grid needs; memory only grows, and keeps what the last block left in it (its content is undefined on a GPU too). */
+static bool block_room(struct block *b, const struct grid *g) {
+    size_t shared = (g->shared_bytes + 4095u) & ~(size_t)4095;
+    if (shared != b->shared_ready) {
+        size_t low = shared < b->shared_ready ? shared : b->shared_ready, high = shared < b->shared_ready ? b->shared_ready : shared;
+        if (mprotect(b->shared + low, high - low, shared > b->shared_ready ? PROT_READ | PROT_WRITE : PROT_NONE)) return false;
+        b->shared_ready = shared;
+    }
+    size_t local = (size_t)g->local_stride * SOFT_LANES * g->warps;
+    if (local > b->local_size) {
+        if (b->local) munmap(b->local, b->local_size);
+        b->local_size = (local + 4095) & ~(size_t)4095;
+        b->local = mmap(NULL, b->local_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (b->local == MAP_FAILED) {
+            b->local = NULL;
+            b->local_size = 0;
+            return false;
+        }
+    }
+    return true;
+}
+
+static void block_retire(struct runner *r, struct block *b) {
+    for (uint32_t i = 0; i < SOFT_MAX_WARPS && b->fibers[i]; i++) {
+        struct fiber *f = b->fibers[i];
+        b->fibers[i] = NULL;
+        if (r->n_free_fibers >= KEEP_FIBERS) {
+            soft_fiber_free(f);
+            continue;
+        }
+        f->next_free = r->free_fibers;
+        r->free_fibers = f;
+        r->n_free_fibers++;
+    }
+    if (r->n_free_blocks >= KEEP_BLOCKS) {
+        block_delete(b);
+        return;
+    }
+    b->next_free = r->free_blocks;
+    r->free_blocks = b;
+    r->n_free_blocks++;
+}
+
+static struct block *block_take(struct runner *r, const struct grid *g) {
+    struct block *b = r->free_blocks;
+    if (b) {
+        r->free_blocks = b->next_free;
+        r->n_free_blocks--;
+    } else if (!(b = block_new())) {
+        return NULL;
+    }
+    b->runner = r;
+    b->warps = g->warps;
+    if (!block_room(b, g)) {
+        block_delete(b);
+        return NULL;
+    }
+    for (uint32_t i = 0; g->fibers && i < g->warps; i++) {
+        struct fiber *f = r->free_fibers;
+        if (f) {
+            r->free_fibers = f->next_free;
+            r->n_free_fibers--;
+        } else if (!(f = soft_fiber_new())) {
+            block_retire(r, b);
+            return NULL;
+        }
+        f->block = b;
+        b->fibers[i] = f;
+    }
+    return b;
+}
+
+void soft_runner_release(struct runner *r) {
+    while (r->free_blocks) {
+        struct block *b = r->free_blocks;
+        r->free_blocks = b->next_free;
+        block_delete(b);
+    }
+    while (r->free_fibers) {
+        struct fiber *f = r->free_fibers;
+        r->free_fibers = f->next_free;
+        soft_fiber_free(f);
+    }
+    free(r->resident);
+}
+
+/* ---- warps ---- */
+
+static bool claim(struct grid *g, uint64_t *index) {
+    if (atomic_load_explicit(&g->stop, memory_order_relaxed)) return false;
+    *index = atomic_fetch_add_explicit(&g->next, 1, memory_order_relaxed);
+    return *index < g->total;
+}
+
+static void block_place(struct block *b, const struct grid *g, uint64_t index) {
+    const uint32_t *shape = g->launch->grid;
+    if (index < shape[0]) {
+        b->index[0] = (uint32_t)index;
+        b->index[1] = b->index[2] = 0;
+    } else {
+        b->index[0] = (uint32_t)(index % shape[0]);
+        index /= shape[0];
+        b->index[1] = (uint32_t)(index % shape[1]);
+        b->index[2] = (uint32_t)(index / shape[1]);
+    }
+}
+
+static void warp_fill(struct fiber *f, const struct block *b, const struct grid *g, uint32_t warp) {
+    struct soft_warp *w = &f->warp;
+    *w = g->model;
+    memcpy(w->ctaid, b->index, sizeof w->ctaid);
+    w->warp = warp;
+    w->first_thread = warp * SOFT_LANES;
+    uint32_t rest = g->threads - w->first_thread;
+    w->lanes = rest >= SOFT_LANES ? ~0u : (1u << rest) - 1;
+    w->smid = b->runner->core;
+    w->shared = b->shared;
+    w->local = b->local + (size_t)g->local_stride * SOFT_LANES * warp;
+    w->engine = f;
+}
+
+static void fiber_main(struct fiber *f) {
+    struct runner *r = f->block->runner;
+    r->grid->launch->code->entry(&f->warp);
+    f->done = true;
+    soft_switch(&f->sp, r->scheduler_sp);
+    __builtin_unreachable();
+}
+
+/* Without fibers: the warps of a block one after the other on this thread's own stack. */
+static void run_direct(struct runner *r, struct grid *g) {
+    struct block *b = block_take(r, g);
+    if (!b) {
+        soft_grid_fail(g, CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES, NULL, "no memory for a block");
+        return;
+    }
+    r->resident[r->n_resident++] = b;
+    struct fiber *f = &r->direct;
+    f->block = b;
+    void (*entry)(struct soft_warp *) = g->launch->code->entry;
+    uint64_t index;
+    while (claim(g, &index)) {
+        block_place(b, g, index);
+        b->live = 1;
+        for (uint32_t warp = 0; warp < g->warps; warp++) {
+            warp_fill(f, b, g, warp);
+            r->warp = &f->warp;
+            r->in_kernel = 1;
+            entry(&f->warp);
+            r->in_kernel = 0;
+        }
+    }
+}
+
+static bool admit(struct runner *r, struct grid *g, uint64_t index) {
+    if (r->n_resident == r->resident_size) {
+        struct block **more = realloc(r->resident, 2 * r->resident_size * sizeof *more);
+        if (!more) return false;
+        r->resident = more;
+        r->resident_size *= 2;
+    }
+    struct block *b = block_take(r, g);
+    if (!b) return false;
+    r->resident[r->n_resident++] = b;
+    block_place(b, g, index);
+    b->live = b->warps;
+    b->runnable = b->warps == 32 ? ~0u : (1u << b->warps) - 1;
+    memset(b->barriers, 0, sizeof b->barriers);
+    for (uint32_t i = 0; i < b->warps; i++) {
+        struct fiber *f = b->fibers[i];
+        warp_fill(f, b, g, i);
+        f->done = false;
+        soft_fiber_prepare(f, fiber_main);
+    }
+    return true;
+}
+
+/* Runs every runnable warp of the block once. True when one of them did more than wait for memory to change. */
+static bool run_round(struct runner *r, struct block *b) {
+    bool progress = false;
+    for (uint32_t todo = b->runnable; todo; todo &= todo - 1) {
+        uint32_t i = (uint32_t)__builtin_ctz(todo);
+        struct fiber *f = b->fibers[i];
+        f->yielded = false;
+        r->warp = &f->warp;
+        r->in_kernel = 1;
+        soft_switch(&r->scheduler_sp, f->sp);
+        r->in_kernel = 0;
+        progress |= !f->yielded;
+        if (f->done) soft_warp_exited(b, i);
+    }
+    return progress;
+}
+
+static void back_off(uint32_t rounds) {
+    if (rounds < 16) return;
+    if (rounds < 4096)
+        sched_yield();
+    else
+        nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
+}
+
+static void run_fibers(struct runner *r, struct grid *g) {
+    uint64_t most = g->launch->cooperative ? g->quota : 1, fits = soft_resident_blocks(g->threads, g->shared_bytes);
+    uint32_t idle = 0;
+    bool more = true;
+    for (;;) {
+        uint64_t index;
+        while (more && r->n_resident < most) {
+            if (!(more = claim(g, &index))) break;
+            if (!admit(r, g, index)) {
+                soft_grid_fail(g, CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES, NULL, "no memory for a block");
+                return;
+            }
+        }
+        if (!r->n_resident || atomic_load_explicit(&g->stop, memory_order_relaxed)) return;
+        bool progress = false;
+        for (uint32_t k = 0; k < r->n_resident;) {
+            struct block *b = r->resident[k];
+            progress |= run_round(r, b);
+            if (!b->live) {
+                r->resident[k] = r->resident[--r->n_resident];
+                block_retire(r, b);
+            } else if (!b->runnable) {
+                soft_grid_fail(g, CUDA_ERROR_LAUNCH_FAILED, &b->fibers[0]->warp, "all %u remaining warps wait at barriers that nobody else will reach", b->live);
+                return;
+            } else {
+                k++;
+            }
+        }
+        if (g->launch->cooperative) most = g->total; /* after a first share each, whatever is left must become resident too */
+        idle = progress ? 0 : idle + 1;
+        if (!g->launch->cooperative && idle && idle % ROUNDS_BEFORE_COMPANY == 0 && most < fits) most++;
+        back_off(idle);
+    }
+}
+
+void soft_run_grid(struct runner *r, struct grid *g) {
+    if (!r->resident_size) {
+        if (!(r->resident = malloc(16 * sizeof *r->resident))) {
+            soft_grid_fail(g, CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES, NULL, "no memory for a block");
+            return;
+        }
+        r->resident_size = 16;
+    }
+    r->grid = g;
+    r->warp = NULL;
+    uint32_t mxcsr = __builtin_ia32_stmxcsr();
+    switch (sigsetjmp(r->jump, 0)) {
+    case 0:
+        if (g->fibers)
+            run_fibers(r, g);
+        else
+            run_direct(r, g);
+        break;
+    case 2: /* a fault */
+        r->in_kernel = 0;
+        soft_fault_report(r);
+        break;
+    default: /* told to leave */
+        r->in_kernel = 0;
+        break;
+    }
+    r->in_kernel = 0;
+    r->in_helper = 0;
+    __builtin_ia32_ldmxcsr(mxcsr);
+    while (r->n_resident) block_retire(r, r->resident[--r->n_resident]);
+    r->grid = NULL;
+}

@@ -1,0 +1,147 @@
+/* The engine's own structures; who is who:
+ *
+ *   engine   the pool, one a backend
+ *   grid     one launch, on the stack of the thread that called soft_engine_run
+ *   runner   one thread that runs blocks: a helper of the pool or a caller
+ *   block    one block while it is resident on a runner, with its shared memory
+ *   fiber    one warp of a resident block, with its stack */
+#ifndef SOFT_EXEC_PRIVATE_H
+#define SOFT_EXEC_PRIVATE_H
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "exec.h"
+#include "kernel_abi.h"
+#include "limits.h"
+
+#define SOFT_STACK (1u << 20) /* bytes of a fiber's stack; 64 KiB proved too small for compiled kernels */
+#define SOFT_BARRIERS 16
+#define SOFT_TEXT (64u << 10) /* device printf's buffer, bytes a grid */
+
+struct soft_engine {
+    pthread_mutex_t lock;
+    pthread_cond_t work;      /* helpers wait here */
+    struct grid *grids;       /* that want help, oldest first */
+    pthread_t *threads;
+    uint32_t n_threads, sleeping;
+    uint32_t cores;           /* for %smid */
+    struct runner *running;   /* every runner inside a grid */
+    uint32_t n_running;
+    bool stopping;
+    _Atomic uint64_t grid_ids;
+};
+
+struct grid {
+    struct soft_engine *engine;
+    const struct soft_launch *launch;
+    struct soft_warp model;   /* what all warps of the grid have in common */
+    uint32_t threads, warps;  /* of a block */
+    bool fibers;              /* warps wait for each other: one fiber each */
+    uint32_t shared_bytes, local_stride;
+    uint64_t total, quota;    /* blocks; blocks a runner takes at first (cooperative) */
+    _Atomic uint64_t next;
+    _Atomic bool stop;
+    /* Under the engine's lock. */
+    struct grid *later;
+    uint32_t helpers;
+    pthread_cond_t left;      /* the last helper has left */
+    /* The first error wins; under error_lock. */
+    pthread_mutex_t error_lock;
+    int error;
+    char message[512];
+    char *text;               /* device printf, SOFT_TEXT bytes at first use */
+    size_t text_used;
+};
+
+struct barrier {
+    uint32_t arrived;  /* warps, the waiting ones included */
+    uint32_t waiting;  /* which warps wait */
+    uint32_t all;      /* counts whoever has not exited; else a number of warps was given */
+    uint32_t value;    /* of the reduction so far */
+};
+
+struct fiber {
+    struct soft_warp warp;    /* 64-byte aligned */
+    void *sp;
+    void *stack;              /* lowest usable byte; below it lies the guard page */
+    struct block *block;
+    struct fiber *next_free;
+    uint32_t value;           /* result of the reduction that it waited for */
+    bool done, yielded;
+};
+
+struct block {
+    struct runner *runner;
+    uint32_t index[3];
+    uint32_t warps, live;     /* live: not exited */
+    uint32_t runnable;        /* warps that can go on */
+    struct fiber *fibers[SOFT_MAX_WARPS];
+    struct barrier barriers[SOFT_BARRIERS];
+    char *shared;
+    size_t shared_reserve;    /* bytes reserved from `shared` on */
+    size_t shared_ready;      /* bytes usable */
+    char *local;
+    size_t local_size;
+    struct block *next_free;
+};
+
+struct runner {
+    sigjmp_buf jump;                 /* out of a grid, from wherever a warp is */
+    sigjmp_buf *guard;               /* out of soft_guarded, or NULL */
+    volatile sig_atomic_t in_kernel; /* compiled code is running */
+    volatile sig_atomic_t in_helper; /* ... inside a helper that holds a lock */
+    void *scheduler_sp;
+    struct grid *_Atomic grid;       /* also read by soft_engine_stop */
+    const struct soft_warp *warp;    /* that runs, for messages */
+    struct block **resident;
+    uint32_t n_resident, resident_size;
+    struct block *free_blocks;
+    struct fiber *free_fibers;
+    uint32_t n_free_fibers, n_free_blocks;
+    void *signal_stack;
+    pthread_t thread;
+    uint32_t core;
+    struct runner *next_running;
+    /* What the fault handler noted. */
+    int fault_signal, fault_code;
+    uint64_t fault_address, fault_pc;
+    struct fiber direct;             /* stands for the warp when there are no fibers */
+};
+
+/* fault.c: this thread's runner. The pointer is a plain load also in a signal handler. */
+struct runner *soft_runner(void);
+struct runner *soft_runner_or_null(void);
+void soft_fault_install(void);
+/* Turns what the handler noted into the grid's error. */
+void soft_fault_report(struct runner *r);
+#define SOFT_STOP_SIGNAL (SIGRTMIN + 9)
+
+/* block.c */
+void soft_run_grid(struct runner *r, struct grid *g);
+void soft_runner_release(struct runner *r);
+/* Leaves the grid at once; the warps stay as they are, for good. */
+_Noreturn void soft_leave(struct runner *r);
+/* Back to the scheduler until this fiber is run again. */
+void soft_suspend(struct runner *r, struct fiber *f);
+void soft_warp_exited(struct block *b, uint32_t warp);
+
+/* exec.c: notes the grid's error unless there is one, and stops it. */
+void soft_grid_fail(struct grid *g, int error, const struct soft_warp *where, const char *format, ...) __attribute__((format(printf, 4, 5)));
+void soft_grid_print(struct grid *g, const char *text, size_t size);
+
+/* fiber.c */
+void soft_switch(void **save, void *to);
+struct fiber *soft_fiber_new(void);
+void soft_fiber_free(struct fiber *f);
+/* The next switch to f->sp calls entry(f) on its stack; entry does not return. */
+void soft_fiber_prepare(struct fiber *f, void (*entry)(struct fiber *));
+
+static inline struct fiber *soft_fiber_of(const struct soft_warp *w) { return w->engine; }
+
+#endif

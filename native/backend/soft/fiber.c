@@ -1,0 +1,86 @@
+/* Fibers: a stack of their own and a switch that saves what the x86-64 calling convention makes a callee keep. */
+#include "exec_private.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#if !defined(__x86_64__)
+#error "the software GPU runs on x86-64 only"
+#endif
+
+/* mxcsr belongs to what a callee keeps; loading it is slow and it hardly ever differs, so it is compared first. */
+__asm__(".text\n"
+        ".p2align 4\n"
+        ".hidden soft_switch\n"
+        ".globl soft_switch\n"
+        ".type soft_switch, @function\n"
+        "soft_switch:\n"
+        "    pushq %rbp\n"
+        "    pushq %rbx\n"
+        "    pushq %r12\n"
+        "    pushq %r13\n"
+        "    pushq %r14\n"
+        "    pushq %r15\n"
+        "    subq $8, %rsp\n"
+        "    stmxcsr (%rsp)\n"
+        "    movl (%rsp), %eax\n"
+        "    movq %rsp, (%rdi)\n"
+        "    movq %rsi, %rsp\n"
+        "    cmpl %eax, (%rsp)\n"
+        "    je 1f\n"
+        "    ldmxcsr (%rsp)\n"
+        "1:  addq $8, %rsp\n"
+        "    popq %r15\n"
+        "    popq %r14\n"
+        "    popq %r13\n"
+        "    popq %r12\n"
+        "    popq %rbx\n"
+        "    popq %rbp\n"
+        "    ret\n"
+        ".size soft_switch, .-soft_switch\n"
+        ".p2align 4\n"
+        ".type soft_fiber_start, @function\n"
+        "soft_fiber_start:\n" /* r12: the fiber, r13: its entry */
+        "    movq %r12, %rdi\n"
+        "    callq *%r13\n"
+        "    ud2\n"
+        ".size soft_fiber_start, .-soft_fiber_start\n");
+
+extern const char soft_fiber_start[] __attribute__((visibility("hidden")));
+
+struct fiber *soft_fiber_new(void) {
+    struct fiber *f = aligned_alloc(64, (sizeof *f + 63) & ~(size_t)63);
+    if (!f) return NULL;
+    memset(f, 0, sizeof *f);
+    size_t page = 4096;
+    char *all = mmap(NULL, page + SOFT_STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (all == MAP_FAILED) {
+        free(f);
+        return NULL;
+    }
+    mprotect(all, page, PROT_NONE);
+    f->stack = all + page;
+    return f;
+}
+
+void soft_fiber_free(struct fiber *f) {
+    munmap((char *)f->stack - 4096, 4096 + SOFT_STACK);
+    free(f);
+}
+
+void soft_fiber_prepare(struct fiber *f, void (*entry)(struct fiber *)) {
+    /* The stack's top is 64-byte aligned; after the return into soft_fiber_start it is as the convention wants it before a call. */
+    uint64_t *sp = (uint64_t *)((char *)f->stack + SOFT_STACK);
+    *--sp = 0;
+    *--sp = 0;
+    *--sp = (uint64_t)(uintptr_t)soft_fiber_start;
+    *--sp = 0;                           /* rbp */
+    *--sp = 0;                           /* rbx */
+    *--sp = (uint64_t)(uintptr_t)f;      /* r12 */
+    *--sp = (uint64_t)(uintptr_t)entry;  /* r13 */
+    *--sp = 0;                           /* r14 */
+    *--sp = 0;                           /* r15 */
+    *--sp = __builtin_ia32_stmxcsr();
+    f->sp = sp;
+}

@@ -1,0 +1,95 @@
+/* Barriers of a block, and the waiting that spin loops do. All warps of a block run on one thread, so plain integers do. */
+#include "cuda_values.h"
+#include "exec_private.h"
+
+#include <sched.h>
+#include <string.h>
+#include <time.h>
+
+#define SOFT_EXPORT __attribute__((visibility("default")))
+
+static void complete(struct block *b, struct barrier *bar) {
+    for (uint32_t todo = bar->waiting; todo; todo &= todo - 1) b->fibers[__builtin_ctz(todo)]->value = bar->value;
+    b->runnable |= bar->waiting;
+    memset(bar, 0, sizeof *bar);
+}
+
+/* A warp that exits no longer holds up barriers that wait for everybody; those with a count of their own still want that many. */
+void soft_warp_exited(struct block *b, uint32_t warp) {
+    b->runnable &= ~(1u << warp);
+    b->live--;
+    for (uint32_t i = 0; i < SOFT_BARRIERS; i++) {
+        struct barrier *bar = &b->barriers[i];
+        if (bar->waiting && bar->all && bar->arrived >= b->live) complete(b, bar);
+    }
+}
+
+static uint32_t reduce(uint32_t value, bool first, uint32_t op, uint32_t lanes, uint32_t set) {
+    switch (op) {
+    case SOFT_RED_AND: return (first || value) && (set & lanes) == lanes;
+    case SOFT_RED_OR: return value || (set & lanes);
+    default: return value + (uint32_t)__builtin_popcount(set & lanes);
+    }
+}
+
+static uint32_t arrive(struct soft_warp *w, uint32_t id, uint32_t threads, uint32_t lanes, uint32_t op, uint32_t set, bool wait) {
+    struct fiber *f = soft_fiber_of(w);
+    struct block *b = f->block;
+    struct runner *r = b->runner;
+    struct grid *g = r->grid;
+    if (id >= SOFT_BARRIERS || threads % SOFT_LANES) {
+        soft_grid_fail(g, CUDA_ERROR_ILLEGAL_INSTRUCTION, w, "barrier %u of %u threads", id, threads);
+        soft_leave(r);
+    }
+    if (!g->fibers) { /* one warp a block, or a kernel that was said to have no barriers */
+        if (g->warps > 1 || (wait && threads > SOFT_LANES)) {
+            soft_grid_fail(g, CUDA_ERROR_LAUNCH_FAILED, w, "barrier %u waits for %u threads that never come", id, threads);
+            soft_leave(r);
+        }
+        return reduce(0, true, op, lanes, set);
+    }
+    struct barrier *bar = &b->barriers[id];
+    bar->value = reduce(bar->value, !bar->arrived, op, lanes, set);
+    bar->arrived++;
+    bar->all = !threads;
+    uint32_t value = bar->value;
+    if (bar->arrived >= (threads ? threads / SOFT_LANES : b->live)) {
+        complete(b, bar);
+        return value;
+    }
+    if (!wait) return 0;
+    bar->waiting |= 1u << w->warp;
+    b->runnable &= ~(1u << w->warp);
+    soft_suspend(r, f);
+    return f->value;
+}
+
+SOFT_EXPORT void soft_barrier_sync(struct soft_warp *w, uint32_t id, uint32_t threads, uint32_t lanes) { arrive(w, id, threads, lanes, SOFT_RED_OR, 0, true); }
+
+SOFT_EXPORT void soft_barrier_arrive(struct soft_warp *w, uint32_t id, uint32_t threads, uint32_t lanes) { arrive(w, id, threads, lanes, SOFT_RED_OR, 0, false); }
+
+SOFT_EXPORT uint32_t soft_barrier_red(struct soft_warp *w, uint32_t id, uint32_t threads, uint32_t lanes, uint32_t op, uint32_t set) {
+    return arrive(w, id, threads, lanes, op, set, true);
+}
+
+SOFT_EXPORT void soft_yield(struct soft_warp *w) {
+    struct fiber *f = soft_fiber_of(w);
+    struct runner *r = f->block->runner;
+    if (r->grid->fibers) {
+        f->yielded = true;
+        soft_suspend(r, f);
+        return;
+    }
+    if (atomic_load_explicit(&r->grid->stop, memory_order_relaxed)) soft_leave(r);
+    sched_yield();
+}
+
+SOFT_EXPORT void soft_nanosleep(struct soft_warp *w, uint32_t ns) {
+    struct fiber *f = soft_fiber_of(w);
+    struct block *b = f->block;
+    struct runner *r = b->runner;
+    bool alone = !r->grid->fibers || (r->n_resident == 1 && !(b->runnable & (b->runnable - 1)));
+    soft_yield(w);
+    /* Where other warps could run on this thread, sleeping would hold them up. */
+    if (alone) nanosleep(&(struct timespec){.tv_nsec = ns < 100000 ? ns : 100000}, NULL);
+}

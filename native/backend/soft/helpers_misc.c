@@ -1,0 +1,132 @@
+/* What compiled kernels call besides barriers: time, the device heap, traps. */
+#include "cuda_values.h"
+#include "exec_private.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define SOFT_EXPORT __attribute__((visibility("default")))
+#define HEAP_MAGIC 0x70616568746f7367ull
+
+static struct runner *runner_of(const struct soft_warp *w) { return soft_fiber_of(w)->block->runner; }
+
+SOFT_EXPORT uint64_t soft_globaltimer(struct soft_warp *w) {
+    (void)w;
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
+}
+
+/* ---- the device heap ---- */
+
+struct piece {
+    uint64_t magic, size;
+    struct piece *previous, *next;
+    struct soft_heap *heap;
+    uint64_t pad[3];
+};
+
+struct soft_heap {
+    pthread_mutex_t lock;
+    uint64_t used, limit;
+    struct piece pieces; /* ring */
+};
+
+struct soft_heap *soft_heap_create(uint64_t limit) {
+    struct soft_heap *h = calloc(1, sizeof *h);
+    if (!h) return NULL;
+    pthread_mutex_init(&h->lock, NULL);
+    h->limit = limit;
+    h->pieces.previous = h->pieces.next = &h->pieces;
+    return h;
+}
+
+void soft_heap_destroy(struct soft_heap *h) {
+    if (!h) return;
+    while (h->pieces.next != &h->pieces) {
+        struct piece *p = h->pieces.next;
+        h->pieces.next = p->next;
+        free(p);
+    }
+    pthread_mutex_destroy(&h->lock);
+    free(h);
+}
+
+SOFT_EXPORT void *soft_malloc(struct soft_warp *w, uint32_t lane, uint64_t size) {
+    (void)lane;
+    struct runner *r = runner_of(w);
+    struct soft_heap *h = r->grid->launch->heap;
+    if (!h || !size || size > h->limit) return NULL;
+    uint64_t whole = ((size + 15) & ~15ull) + sizeof(struct piece);
+    r->in_helper = 1; /* nothing may throw this thread out while it holds the heap's lock or is inside malloc */
+    pthread_mutex_lock(&h->lock);
+    struct piece *p = whole > h->limit - h->used ? NULL : aligned_alloc(16, whole);
+    if (p) {
+        *p = (struct piece){.magic = HEAP_MAGIC, .size = whole, .previous = &h->pieces, .next = h->pieces.next, .heap = h};
+        p->next->previous = p;
+        h->pieces.next = p;
+        h->used += whole;
+    }
+    pthread_mutex_unlock(&h->lock);
+    r->in_helper = 0;
+    return p ? p + 1 : NULL;
+}
+
+SOFT_EXPORT void soft_free(struct soft_warp *w, uint32_t lane, void *address) {
+    (void)lane;
+    if (!address) return;
+    struct runner *r = runner_of(w);
+    struct soft_heap *h = r->grid->launch->heap;
+    struct piece *p = (struct piece *)address - 1;
+    /* A wild pointer faults here, before anything is held, like any other wild access. */
+    if ((uintptr_t)address % 16 || p->magic != HEAP_MAGIC || p->heap != h) {
+        soft_grid_fail(r->grid, CUDA_ERROR_ILLEGAL_ADDRESS, w, "free of 0x%llx, which malloc did not return", (unsigned long long)(uintptr_t)address);
+        soft_leave(r);
+    }
+    r->in_helper = 1;
+    pthread_mutex_lock(&h->lock);
+    p->previous->next = p->next;
+    p->next->previous = p->previous;
+    h->used -= p->size;
+    p->magic = 0;
+    free(p);
+    pthread_mutex_unlock(&h->lock);
+    r->in_helper = 0;
+}
+
+/* ---- ends ---- */
+
+SOFT_EXPORT _Noreturn void soft_assert_fail(struct soft_warp *w, uint32_t lane, const char *message, const char *file, uint32_t line, const char *function) {
+    struct runner *r = runner_of(w);
+    uint32_t thread = w->first_thread + lane, x = thread % w->ntid[0], y = thread / w->ntid[0] % w->ntid[1], z = thread / w->ntid[0] / w->ntid[1];
+    char text[1024];
+    int n = snprintf(text, sizeof text, "%s:%u: %s: block: [%u,%u,%u], thread: [%u,%u,%u] Assertion `%s` failed.\n", file ? file : "", line, function ? function : "", w->ctaid[0], w->ctaid[1],
+                     w->ctaid[2], x, y, z, message ? message : "");
+    soft_grid_print(r->grid, text, n < (int)sizeof text ? (size_t)n : sizeof text - 1);
+    soft_grid_fail(r->grid, CUDA_ERROR_ASSERT, w, "assertion `%.200s` failed", message ? message : "");
+    soft_leave(r);
+}
+
+SOFT_EXPORT _Noreturn void soft_trap(struct soft_warp *w, uint32_t lanes, uint32_t kind) {
+    static const struct {
+        int error;
+        const char *text;
+    } kinds[] = {
+        [SOFT_TRAP] = {CUDA_ERROR_LAUNCH_FAILED, "trap"},
+        [SOFT_TRAP_STACK] = {CUDA_ERROR_HARDWARE_STACK_ERROR, "stack exhausted by recursion"},
+        [SOFT_TRAP_BAD_PC] = {CUDA_ERROR_INVALID_PC, "call of what is no function"},
+        [SOFT_TRAP_MISALIGNED] = {CUDA_ERROR_MISALIGNED_ADDRESS, "misaligned address"},
+    };
+    struct runner *r = runner_of(w);
+    uint32_t k = kind < sizeof kinds / sizeof *kinds ? kind : SOFT_TRAP;
+    soft_grid_fail(r->grid, kinds[k].error, w, "%s (lanes 0x%08x)", kinds[k].text, lanes);
+    soft_leave(r);
+}
+
+SOFT_EXPORT _Noreturn void soft_unsupported(struct soft_warp *w, const char *text) {
+    struct runner *r = runner_of(w);
+    soft_grid_fail(r->grid, CUDA_ERROR_ILLEGAL_INSTRUCTION, w, "the software GPU lacks %.200s", text);
+    soft_leave(r);
+}
