@@ -1,0 +1,45 @@
+"""Builds the generated sources once, and from them a libcuda.so.1 whose implementations are recorders, so that everything before the implementations can be tested alone."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from api.building import ROOT, compile_c, recorders
+
+sys.path.insert(0, str(ROOT / "native" / "api"))
+
+import generate  # noqa: E402
+
+SHIM = ["entry", "error", "proc_address", "misc", "export_tables", "context_storage", "integrity", "md2", "quiet_write"]
+
+
+@pytest.fixture(scope="session")
+def headers_at() -> list[Path]:
+    return generate.installed_headers()
+
+
+@pytest.fixture(scope="session")
+def generated(tmp_path_factory: pytest.TempPathFactory, headers_at: list[Path]) -> Path:
+    out = tmp_path_factory.mktemp("generated")
+    *folders, nvml = headers_at
+    generate.generate(folders, nvml, out)
+    return out
+
+
+@pytest.fixture(scope="session")
+def includes(generated: Path, headers_at: list[Path]) -> list[Path]:
+    return [generated, *(ROOT / "native" / part for part in ("shim", "wire", "transport")), ROOT / "native", headers_at[0]]
+
+
+@pytest.fixture(scope="session")
+def fake_driver(generated: Path, includes: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """libcuda.so.1 over recorders: everything of the API but no session."""
+    out = tmp_path_factory.mktemp("driver")
+    (out / "recorders.c").write_text(recorders((generated / "gv_impl.h").read_text()))
+    sources = [ROOT / "native" / "shim" / f"{name}.c" for name in SHIM]
+    sources += [generated / name for name in ("gv_stubs.c", "gv_proc_table.c", "gv_errors.c")]
+    sources += [out / "recorders.c", Path(__file__).with_name("fakes.c")]
+    here = [*includes, Path(__file__).parent]
+    return compile_c(out / "libcuda.so.1", sources, here, "-shared", "-fPIC", "-fvisibility=hidden", "-Wl,--no-undefined,-z,nodelete,-Bsymbolic", "-lpthread")

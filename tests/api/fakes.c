@@ -1,0 +1,138 @@
+/* The parts of the shim that the stubs and tables stand on, under the test's control. */
+#include "fakes.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "gv_impl.h"
+
+#define EXPORT __attribute__((visibility("default")))
+
+EXPORT int fake_result, fake_broken, fake_initialized = 1, fake_forked, fake_version = 13000, fake_lost_text;
+EXPORT const char *fake_called = "";
+EXPORT CUstream fake_stream, fake_default_stream;
+EXPORT char fake_log[65536];
+EXPORT struct gv_device_info fake_device;
+
+struct session_stats session_stats;
+struct shim_context {
+    uint32_t id;
+};
+struct shim_stream {
+    struct session_stream session;
+};
+static struct shim_context primary = {7}, current = {9};
+static struct shim_stream a_stream = {{.id = 1234}};
+static struct shim_server server;
+
+EXPORT uint64_t fake_calls(void) {
+    return session_stats.calls;
+}
+
+CUresult fake_call(const char *name, CUstream stream) {
+    fake_called = name;
+    fake_stream = stream;
+    fake_default_stream = shim_default_stream;
+    return (CUresult)fake_result;
+}
+
+CUresult impl_cuMemAlloc(CUdeviceptr *address, size_t size) {
+    (void)size;
+    *address = 0x7f0012345000;
+    return fake_call("impl_cuMemAlloc", NULL);
+}
+
+CUresult impl_cuDriverGetVersion(int *version) {
+    *version = fake_version;
+    return fake_call("impl_cuDriverGetVersion", NULL);
+}
+
+CUresult impl_cuDeviceGetName(char *name, int size, CUdevice device) {
+    (void)device;
+    snprintf(name, (size_t)size, "a \"fake\"\ndevice");
+    return fake_call("impl_cuDeviceGetName", NULL);
+}
+
+CUresult impl_cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **params, void **extra) {
+    (void)f, (void)params, (void)extra;
+    return fake_call("impl_cuLaunchKernelEx", config->hStream);
+}
+
+int session_broken(void) {
+    return fake_broken;
+}
+
+const struct shim_server *session_server(void) {
+    server.driver_version = fake_version;
+    return &server;
+}
+
+bool session_in_forked_child(void) {
+    return fake_forked;
+}
+
+bool shim_initialized(void) {
+    return fake_initialized;
+}
+
+const char *session_error_text(int code) {
+    return fake_lost_text && code == CUDA_ERROR_DEVICE_UNAVAILABLE ? "lost the GPU server" : NULL;
+}
+
+const char *shim_setting(const char *name, const char *fallback) {
+    char variable[64];
+    snprintf(variable, sizeof variable, "GPUVIRT_%s", name);
+    const char *value = getenv(variable);
+    return value ? value : fallback;
+}
+
+void shim_log(const char *format, ...) {
+    size_t n = strlen(fake_log);
+    va_list args;
+    va_start(args, format);
+    vsnprintf(fake_log + n, sizeof fake_log - n - 1, format, args);
+    va_end(args);
+    strcat(fake_log, "\n");
+}
+
+struct shim_context *context_current(void) {
+    return &current;
+}
+
+struct shim_context *context_get(CUcontext handle) {
+    return (struct shim_context *)handle;
+}
+
+uint32_t context_id(const struct shim_context *c) {
+    return c->id;
+}
+
+struct shim_context *context_primary(CUdevice device) {
+    return device == 0 ? &primary : NULL;
+}
+
+int device_count(void) {
+    return 1;
+}
+
+const struct gv_device_info *device_info(CUdevice device) {
+    return device == 0 ? &fake_device : NULL;
+}
+
+int stream_resolve(CUstream handle, struct shim_stream **out) {
+    (void)handle;
+    *out = &a_stream;
+    return 0;
+}
+
+struct session_stream *stream_session(struct shim_stream *s) {
+    return &s->session;
+}
+
+int module_each_function(CUmodule module, void (*visit)(void *arg, CUfunction function), void *arg) {
+    (void)module;
+    for (uintptr_t f = 1; f <= 3; f++) visit(arg, (CUfunction)f);
+    return 3;
+}

@@ -1,0 +1,127 @@
+"""The tables against the headers: nothing slips by, nothing goes stale, and the committed page says what the tables say."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import command_spec
+import emit_impl
+import emit_proc_address
+import function_spec
+import headers
+import pytest
+from api.building import ROOT
+
+API = ROOT / "native" / "api"
+
+
+@pytest.fixture(scope="module")
+def api(headers_at: list[Path]) -> headers.Api:
+    return headers.read(headers_at[:-1])
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(API / "functions", tmp_path / "functions"))
+
+
+def problem(tables: Path, api: headers.Api) -> str:
+    with pytest.raises(function_spec.SpecError) as caught:
+        function_spec.load(tables, api)
+    return str(caught.value)
+
+
+def test_every_function_of_the_headers_has_a_class_or_a_reason(api: headers.Api) -> None:
+    functions = function_spec.load(API / "functions", api)
+    assert {f.base for f in functions} == set(api.bases())
+    assert len(functions) > 450
+    assert all(f.reason for f in functions if f.kind in ("sync", "unsupported"))
+
+
+def test_a_new_function_stops_the_generator(tables: Path, api: headers.Api) -> None:
+    newer = headers.Api(dict(api.symbols), dict(api.versions), api.results, api.scalars, api.version)
+    newer.symbols["cuTeleport"] = headers.Symbol("cuTeleport", "cuTeleport", 1, "", (), True)
+    assert problem(tables, newer) == "cuTeleport: no table mentions it; give it a class or a reason"
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "says"),
+    [
+        ("event.toml", "[cuEventQuery]", "[cuEventGone]", "cuEventGone is in no header"),
+        ("event.toml", 'phEvent = "new"', 'phEvents = "new"', "no such parameter: ['phEvents']"),
+        ("event.toml", 'phEvent = "new"', 'phEvent = "brand new"', "no such role: brand new"),
+        ("event.toml", 'why = "waits for the device"\n', "", "says why"),
+        ("event.toml", 'roles = { pMilliseconds = "out" }', "", "pointer parameter float *pMilliseconds needs a role"),
+        ("event.toml", '[cuEventQuery]\nclass = "local"', '[cuEventQuery]\nclass = "lokal"', "unknown key or class"),
+        ("memory.toml", "host inout[bytesize]", "host inout[bytes]", "no such parameter"),
+        ("unsupported.toml", '"cuIpc*"', '"cuIpc*", "cuIpx*"', "cuIpx* (memory shared between processes (IPC): not yet) matches nothing"),
+        ("unsupported.toml", '"cuIpc*"', '"cuIpc*", "cuLink*"', "has several reasons"),
+    ],
+)
+def test_mistakes_are_found(tables: Path, api: headers.Api, file: str, old: str, new: str, says: str) -> None:
+    text = (tables / file).read_text()
+    assert old in text
+    (tables / file).write_text(text.replace(old, new, 1))
+    assert says in problem(tables, api)
+
+
+def test_implementations(api: headers.Api) -> None:
+    found = emit_impl.prototypes(function_spec.load(API / "functions", api))
+    assert found["impl_cuMemAlloc"][1] == "CUresult impl_cuMemAlloc(CUdeviceptr *dptr, size_t bytesize);"
+    assert found["impl_cuMemcpy2D"][1] == "CUresult impl_cuMemcpy2D(const CUDA_MEMCPY2D *pCopy);"
+    assert found["impl_cuCtxSynchronize_v2"][1] == "CUresult impl_cuCtxSynchronize_v2(CUcontext ctx);"
+    assert "impl_cuMemAlloc_v2" not in found
+    assert not any("CUdeviceptr_v1" in declaration for _, declaration in found.values())
+
+
+def test_versions_name_the_symbols_in_order(api: headers.Api) -> None:
+    table = emit_proc_address.versions(function_spec.load(API / "functions", api), api)
+    assert [(n, s.name) for n, s in table["cuCtxCreate"]] == [(2000, "cuCtxCreate"), (3020, "cuCtxCreate_v2"), (11040, "cuCtxCreate_v3"), (12050, "cuCtxCreate_v4")]
+    assert sum(map(len, table.values())) == len(api.symbols)
+
+
+def test_what_the_headers_tell(api: headers.Api) -> None:
+    launch = api.symbols["cuLaunchKernel_ptsz"]
+    assert (launch.base, launch.revision, launch.stream, len(launch.parameters)) == ("cuLaunchKernel", 1, "_ptsz", 11)
+    assert [p.type for p in api.symbols["cuMemcpyDtoH_v2"].parameters] == ["void *", "CUdeviceptr", "size_t"]
+    assert (api.scalars["CUstream"], api.scalars["CUdeviceptr"], api.scalars["CUlimit"], api.scalars["size_t"]) == ("pointer", "u8", "i4", "u8")
+    assert {r.name: r.value for r in api.results}["CUDA_ERROR_NOT_SUPPORTED"] == 801
+
+
+def test_committed_page_is_not_stale() -> None:
+    command = [sys.executable, str(API / "generate.py"), "--coverage", str(ROOT / "docs" / "COVERAGE.md"), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_stale_page_is_noticed(tmp_path: Path) -> None:
+    page = tmp_path / "COVERAGE.md"
+    page.write_text((ROOT / "docs" / "COVERAGE.md").read_text().replace("| sync |", "| async |", 1))
+    done = subprocess.run([sys.executable, str(API / "generate.py"), "--coverage", str(page), "--check"], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "make coverage" in done.stderr
+
+
+def test_outputs_named_for_cmake_are_those_written(generated: Path) -> None:
+    named = {word for line in (API / "outputs.cmake").read_text().splitlines() for word in line.strip("set()").split() if "." in word}
+    assert named == {path.name for path in generated.iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('[command.a]\nnumber = 1\nclass = "async"\nfields = {x = "u16"}\n[event]\n', "no such field type"),
+        ('[command.a]\nnumber = 1\nclass = "async"\nfields = {x = "bytes[2]"}\n[event]\n', "no such field type"),
+        ('[command.a]\nnumber = 1\nclass = "sync"\nfields = {}\n[event]\n', "needs a why"),
+        ('[command.a]\nnumber = 1\nclass = "async"\nfields = {}\n[event.b]\nnumber = 1\nfields = {}\n', "must be unique"),
+        ('[command.a]\nnumber = 1\nclass = "async"\nfields = {}\nreply = {x = "u32"}\n[event]\n', "neither a why nor a reply"),
+    ],
+)
+def test_command_table_mistakes(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "commands.toml"
+    path.write_text(text)
+    with pytest.raises(command_spec.SpecError, match=says):
+        command_spec.load(path)
