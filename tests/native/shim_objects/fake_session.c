@@ -23,12 +23,14 @@ static uint64_t seq;
 static struct session_stream *streams;
 static int fault;
 
+/* One lock for everything: held from begin to end of a record, and taken again inside. */
+static pthread_mutex_t send_lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+
 static struct {
     uint16_t op, flags;
     uint32_t ctx, size;
     char body[GV_RECORD_MAX];
 } record;
-static pthread_mutex_t send_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* ---- the server ---------------------------------------------------------------------------------------------------- */
 
@@ -82,17 +84,21 @@ void export_tables_context_gone(CUcontext context) { (void)context; }
 /* ---- completions --------------------------------------------------------------------------------------------------- */
 
 void session_stream_add(struct session_stream *s) {
+    pthread_mutex_lock(&send_lock);
     s->next = streams;
     streams = s;
+    pthread_mutex_unlock(&send_lock);
 }
 
 void session_stream_remove(struct session_stream *s) {
+    pthread_mutex_lock(&send_lock);
     for (struct session_stream **at = &streams; *at; at = &(*at)->next) {
         if (*at == s) {
             *at = s->next;
-            return;
+            break;
         }
     }
+    pthread_mutex_unlock(&send_lock);
 }
 
 static void complete(struct session_stream *s, uint64_t upto) {
@@ -101,7 +107,9 @@ static void complete(struct session_stream *s, uint64_t upto) {
 }
 
 void fake_complete(void) {
+    pthread_mutex_lock(&send_lock);
     for (struct session_stream *s = streams; s; s = s->next) complete(s, atomic_load(&s->marked));
+    pthread_mutex_unlock(&send_lock);
 }
 
 void fake_fault(int status) { fault = status; }
@@ -113,11 +121,13 @@ void fake_reset(void) {
 
 int session_wait_stream(struct session_stream *s, uint64_t upto) {
     if (fake.lost) return session_broken();
+    pthread_mutex_lock(&send_lock);
     if (atomic_load(&s->completed) < upto) {
         fake.waits++;
-        if (upto > atomic_load(&s->marked)) abort(); /* a wait for what nobody will tell */
+        if (upto > seq) abort(); /* a wait for what was never sent */
         complete(s, upto);
     }
+    pthread_mutex_unlock(&send_lock);
     return atomic_load(&s->status);
 }
 
@@ -268,7 +278,7 @@ static uint32_t make_meta(char *out) {
 }
 
 static void answer(struct session_reply *reply) {
-    static char meta[1024], body[2048];
+    static _Thread_local char meta[1024], body[2048];
     reply->body = body;
     reply->body_size = 0;
     reply->status = 0;
@@ -341,9 +351,13 @@ int session_take_payload(uint64_t tag, void *dst, uint64_t size) {
 /* ---- data ---------------------------------------------------------------------------------------------------------- */
 
 uint64_t session_bulk_out(const void *data, uint64_t size, uint64_t (*post)(void *arg, uint64_t number), void *arg) {
+    pthread_mutex_lock(&send_lock);
     memset(&awaiting_bulk, 0, sizeof awaiting_bulk);
     uint64_t number = post(arg, last_bulk + 1);
-    if (!number) return 0;
+    if (!number) {
+        pthread_mutex_unlock(&send_lock);
+        return 0;
+    }
     last_bulk++;
     if (awaiting_bulk.dst) {
         if (size != awaiting_bulk.width * awaiting_bulk.height) abort();
@@ -351,33 +365,39 @@ uint64_t session_bulk_out(const void *data, uint64_t size, uint64_t (*post)(void
     } else {
         fake.load_size = size;
     }
+    pthread_mutex_unlock(&send_lock);
     return number;
 }
 
 uint64_t session_expect(void *dst, uint64_t width, uint64_t height, uint64_t depth, uint64_t pitch, uint64_t slice) {
     (void)slice;
     if (depth != 1) abort();
-    for (int i = 0; i < 64; i++) {
-        if (expected[i].tag) continue;
-        expected[i].tag = ++last_tag;
-        expected[i].dst = dst, expected[i].width = width, expected[i].height = height, expected[i].pitch = pitch;
-        return last_tag;
-    }
-    abort();
+    pthread_mutex_lock(&send_lock);
+    int i = 0;
+    while (i < 64 && expected[i].tag) i++;
+    if (i == 64) abort();
+    uint64_t tag = expected[i].tag = ++last_tag;
+    expected[i].dst = dst, expected[i].width = width, expected[i].height = height, expected[i].pitch = pitch;
+    pthread_mutex_unlock(&send_lock);
+    return tag;
 }
 
 void session_expect_cancel(uint64_t tag) {
+    pthread_mutex_lock(&send_lock);
     for (int i = 0; i < 64; i++) {
         if (expected[i].tag == tag) expected[i].tag = 0;
     }
+    pthread_mutex_unlock(&send_lock);
 }
+
+static _Atomic uint64_t last_host_tag;
 
 uint64_t session_host_func(void (*fn)(void *data), void *data) {
     fn(data);
-    return ++last_tag;
+    return atomic_fetch_add(&last_host_tag, 1) + 1;
 }
 
 uint64_t session_stream_callback(void (*fn)(void *stream, int status, void *data), void *stream, void *data) {
     fn(stream, 0, data);
-    return ++last_tag;
+    return atomic_fetch_add(&last_host_tag, 1) + 1;
 }

@@ -36,7 +36,9 @@ OBJECTS = [
     "stream_calls",
     "treap",
 ]
-FLAGS = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
+FLAGS = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-g"]
+MEMORY = "-fsanitize=address,undefined"
+RACES = "-fsanitize=thread"
 
 
 @pytest.fixture(scope="module")
@@ -51,9 +53,13 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return out, cuda13
 
 
-def build_and_run(program: Path, sources: list[Path], includes: list[str]) -> None:
+def build_and_run(program: Path, sources: list[Path], includes: list[str], sanitizer: str = MEMORY) -> None:
     """Compiles a test and runs it; its complaints are the assertion's text."""
-    compiled = subprocess.run(["gcc", *FLAGS, *includes, *map(str, sources), "-lpthread", "-ldl", "-o", str(program)], capture_output=True, text=True)
+    compiled = subprocess.run(
+        ["gcc", *FLAGS, sanitizer, "-fno-sanitize-recover=all", *includes, *map(str, sources), "-lpthread", "-ldl", "-o", str(program)],
+        capture_output=True,
+        text=True,
+    )
     assert compiled.returncode == 0, compiled.stderr
     ran = subprocess.run([program], capture_output=True, text=True, timeout=60)
     assert ran.returncode == 0, ran.stderr
@@ -68,8 +74,17 @@ def test_image(tmp_path: Path) -> None:
     build_and_run(tmp_path / "image", [HERE / "test_image.c", SHIM / "image.c"], [f"-I{SHIM}", f"-I{HERE}"])
 
 
-def test_calls(tmp_path: Path, generated: tuple[Path, str]) -> None:
+def calls(name: str, tmp_path: Path, generated: tuple[Path, str], sanitizer: str) -> None:
+    """A test of the driver's calls with a fake worker behind them."""
     out, cuda = generated
-    sources = [HERE / "test_calls.c", HERE / "fake_session.c", out / "gv_commands.c", WIRE / "sha256.c", WIRE / "module_meta.c"]
-    sources += [SHIM / f"{name}.c" for name in OBJECTS]
-    build_and_run(tmp_path / "calls", sources, ["-isystem", cuda, f"-I{out}", f"-I{SHIM}", f"-I{WIRE}", f"-I{HERE}"])
+    sources = [HERE / f"{name}.c", HERE / "fake_session.c", out / "gv_commands.c", WIRE / "sha256.c", WIRE / "module_meta.c"]
+    sources += [SHIM / f"{source}.c" for source in OBJECTS]
+    build_and_run(tmp_path / name, sources, ["-isystem", cuda, f"-I{out}", f"-I{SHIM}", f"-I{WIRE}", f"-I{HERE}"], sanitizer)
+
+
+def test_calls(tmp_path: Path, generated: tuple[Path, str]) -> None:
+    calls("test_calls", tmp_path, generated, MEMORY)
+
+
+def test_threads(tmp_path: Path, generated: tuple[Path, str]) -> None:
+    calls("test_threads", tmp_path, generated, RACES)
