@@ -1,4 +1,5 @@
-/* Getting a session: settings, a server that answers, the window of addresses, the devices. Once per process; a failure is remembered and logged once. */
+/* Getting a session: settings, a server that answers, the window of addresses, the devices. Once per process; a failure is remembered and
+ * logged once. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <pthread.h>
@@ -63,13 +64,12 @@ static bool read_options(struct gv_link_options *o, char *err, size_t room) {
 
 /* ---- the worker's answer ------------------------------------------------------------------------------------------- */
 
-static bool power_of_two(uint64_t n) {
-    return n && !(n & (n - 1));
-}
+static bool power_of_two(uint64_t n) { return n && !(n & (n - 1)); }
 
 /* NULL, or what is wrong with it. Nothing of it is believed before. */
 static const char *read_server(const struct gv_reply_attach *r, struct shim_server *s) {
-    if (!r->devices_size || r->devices_size % sizeof *s->devices || r->devices_size / sizeof *s->devices > GV_MAX_DEVICES) return "a wrong number of devices";
+    if (!r->devices_size || r->devices_size % sizeof *s->devices || r->devices_size / sizeof *s->devices > GV_MAX_DEVICES)
+        return "a wrong number of devices";
     if (r->addresses != GV_ADDRESSES_FIXED && r->addresses != GV_ADDRESSES_REPLY) return "an unknown way of placing memory";
     s->driver_version = (int)r->driver_version;
     s->addresses = r->addresses;
@@ -82,7 +82,8 @@ static const char *read_server(const struct gv_reply_attach *r, struct shim_serv
     snprintf(s->name, sizeof s->name, "%s", r->server ? r->server : "");
     for (uint32_t i = 0; i < s->n_devices; i++) {
         s->devices[i].name[sizeof s->devices[i].name - 1] = 0;
-        if (s->addresses == GV_ADDRESSES_FIXED && (!power_of_two(s->devices[i].chunk) || s->devices[i].chunk < CHUNK_MIN)) return "a wrong memory granularity";
+        if (s->addresses == GV_ADDRESSES_FIXED && (!power_of_two(s->devices[i].chunk) || s->devices[i].chunk < CHUNK_MIN))
+            return "a wrong memory granularity";
     }
     return NULL;
 }
@@ -111,7 +112,8 @@ static int introduce(char *err, size_t room) {
     } else if (!status) {
         wrong = gv_reply_attach_decode(&answer, reply.body, reply.body_size) ? "its answer makes no sense" : read_server(&answer, &session.server);
         bool fixed = !wrong && session.server.addresses == GV_ADDRESSES_FIXED;
-        if (!window_keep(offered, n, fixed ? session.server.window_base : 0, fixed ? session.server.window_size : 0) && fixed) wrong = "it chose a window that was not offered";
+        if (!window_keep(offered, n, fixed ? session.server.window_base : 0, fixed ? session.server.window_size : 0) && fixed)
+            wrong = "it chose a window that was not offered";
         n = 0;
     } else if (!atomic_load(&session.over)) {
         snprintf(err, room, "%s refused to attach (CUDA error %d): %s", session.pool, status, reply.text[0] ? reply.text : "no reason given");
@@ -180,9 +182,7 @@ static int attach(char *err, size_t room) {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-void attach_in_child(void) {
-    pthread_mutex_init(&lock, NULL);
-}
+void attach_in_child(void) { pthread_mutex_init(&lock, NULL); }
 
 int session_attach(void) {
     static _Atomic int failed;
@@ -196,10 +196,9 @@ int session_attach(void) {
         if (!attach(err, sizeof err)) {
             atomic_store_explicit(&session.attached, 1, memory_order_release);
         } else {
-            if (*err) {
-                session_attach_text(err);
-                shim_log("%s", err);
-            }
+            const char *lost = session_error_text(SESSION_LOST); /* logged already */
+            session_attach_text(*err || !lost ? err : lost);
+            if (*err) shim_log("%s", err);
             if (session.link && !atomic_load(&session.over)) {
                 atomic_store(&session.leaving, 1);
                 session_lost("attaching failed", NULL);

@@ -7,7 +7,7 @@
 #include "session_state.h"
 
 #define EXPECT_BUCKETS 256u
-#define BOUNCE_SIZE (256u * 1024u)          /* short rows are received together and spread from here */
+#define BOUNCE_SIZE (256u * 1024u) /* short rows are received together and spread from here */
 #define PARCEL_MAX (1ull << 30)
 #define PARCELS_MAX 64
 #define DEFERRED_MAX (1u << 20)
@@ -78,8 +78,8 @@ void session_expect_cancel(uint64_t tag) {
 
 /* ---- writing into the program's memory ----------------------------------------------------------------------------- */
 
-/* Threads of ours that are at it now. Once the session is over, a waiter returns and the program may free its buffer: bulk_quiesce waits for the last writer, and
- * nobody starts after `over`. */
+/* Threads of ours that are at it now. Once the session is over, a waiter returns and the program may free its buffer: bulk_quiesce waits for
+ * the last writer, and nobody starts after `over`. */
 static _Atomic int landing;
 
 static bool landing_begin(void) {
@@ -89,9 +89,7 @@ static bool landing_begin(void) {
     return false;
 }
 
-static void landing_end(void) {
-    atomic_fetch_sub(&landing, 1);
-}
+static void landing_end(void) { atomic_fetch_sub(&landing, 1); }
 
 static _Thread_local bool landing_here; /* this thread writes itself: it must not wait for itself */
 
@@ -128,13 +126,9 @@ static struct deferred *deferred;
 static size_t deferred_room;
 static _Atomic size_t n_deferred;
 
-uint64_t bulk_landed(void) {
-    return atomic_load(&landed);
-}
+uint64_t bulk_landed(void) { return atomic_load(&landed); }
 
-int bulk_wait_landed(uint64_t number) {
-    return progress_wait(&landed, number, 0, "a host function");
-}
+int bulk_wait_landed(uint64_t number) { return progress_wait(&landed, number, 0, "a host function"); }
 
 static bool defer(const struct deferred *d) {
     size_t n = atomic_load(&n_deferred);
@@ -264,8 +258,10 @@ int session_take_payload(uint64_t tag, void *dst, uint64_t size) {
 
 /* ---- the reader ---------------------------------------------------------------------------------------------------- */
 
+static char *bounce; /* BOUNCE_SIZE bytes of the reader's */
+
 /* NULL: done. "": the link is dead. Else what is wrong. */
-static const char *receive_rows(const struct expected *e, char *bounce) {
+static const char *receive_rows(const struct expected *e) {
     for (uint64_t z = 0; z < e->depth; z++) {
         char *row = e->dst + z * e->slice;
         if (e->height == 1 || e->width >= BOUNCE_SIZE / 4) {
@@ -283,7 +279,7 @@ static const char *receive_rows(const struct expected *e, char *bounce) {
     return NULL;
 }
 
-static const char *receive(const struct gv_bulk_header *header, char *bounce) {
+static const char *receive(const struct gv_bulk_header *header) {
     if (header->number != bulk_landed() + 1) return "a payload is out of order";
     if (header->tag & GV_WORKER_TAG) return receive_parcel(header);
     struct expected e;
@@ -292,35 +288,29 @@ static const char *receive(const struct gv_bulk_header *header, char *bounce) {
     if (!header->size) return NULL;
     if (!landing_begin()) return "";
     landing_here = true;
-    const char *why = receive_rows(&e, bounce);
+    const char *why = receive_rows(&e);
     landing_here = false;
     landing_end();
     return why;
 }
 
 static void *reader(void *arg) {
-    char *bounce = arg;
+    (void)arg;
     struct gv_bulk_header header;
     while (!atomic_load(&session.over)) {
-        const char *why = gv_bulk_recv_header(session.link, &header) ? "" : receive(&header, bounce);
+        const char *why = gv_bulk_recv_header(session.link, &header) ? "" : receive(&header);
         if (why) {
             session_lost(*why ? why : NULL, NULL);
             break;
         }
         publish_landed(header.number);
     }
-    free(bounce);
     return NULL;
 }
 
 int bulk_start(void) {
-    char *bounce = malloc(BOUNCE_SIZE);
-    if (!bounce) return -1;
-    if (session_thread("gpuvirt-data", reader, bounce, 256 * 1024)) {
-        free(bounce);
-        return -1;
-    }
-    return 0;
+    bounce = malloc(BOUNCE_SIZE);
+    return bounce ? session_thread("gpuvirt-data", reader, NULL, 256 * 1024) : -1;
 }
 
 /* ---- out ----------------------------------------------------------------------------------------------------------- */

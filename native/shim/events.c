@@ -1,4 +1,5 @@
-/* What the worker says: one function per event. Runs on whichever thread holds the progress role; sends nothing, and blocks on nothing but the program's own stdout. */
+/* What the worker says: one function per event. Runs on whichever thread holds the progress role; sends nothing, and blocks on nothing but the
+ * program's own stdout. */
 #include <stdio.h>
 
 #include "gv_commands.h"
@@ -26,14 +27,25 @@ static int on_data_inline(const void *body, uint32_t size) {
     return bulk_inline(e.tag, e.status, e.data, e.data_size);
 }
 
+/* Whether this is the first sticky failure of a context: what fails in it afterwards is only the consequence. */
+static bool first_of(uint32_t ctx) {
+    static uint32_t told[64]; /* the role's holder only */
+    static unsigned n;
+    for (unsigned i = 0; i < n && i < 64; i++)
+        if (told[i] == ctx) return false;
+    told[n++ % 64] = ctx;
+    return true;
+}
+
 static int on_failed(const struct gv_record *record, const void *body, uint32_t size) {
     static int shown; /* the role's holder only */
     struct gv_evt_failed e;
     if (gv_evt_failed_decode(&e, body, size)) return -1;
-    if (shown < FAILURES_SHOWN) {
+    if (shown < FAILURES_SHOWN && (!e.sticky || first_of(record->ctx))) {
         shown++;
-        shim_log("%s (command %llu) failed on %s with CUDA error %d: %s%s", gv_op_name((uint16_t)e.op), (unsigned long long)e.failed_seq, session.pool, e.status,
-                 e.text && *e.text ? e.text : "no more is known", e.sticky ? "; its context is lost, every later call in it fails" : "");
+        shim_log("%s (command %llu) failed on %s with CUDA error %d: %s%s", gv_op_name((uint16_t)e.op), (unsigned long long)e.failed_seq,
+                 session.pool, e.status, e.text && *e.text ? e.text : "no more is known",
+                 e.sticky ? "; its context is lost, every later call in it fails" : "");
         if (shown == FAILURES_SHOWN) shim_log("further failures of this program are not shown");
     }
     if (e.sticky && e.status) progress_context_failed(record->ctx, e.status);

@@ -1,5 +1,5 @@
-/* Host functions and stream callbacks: called one after the other on a thread of their own, when the worker says that their stream has come to them. The same thread
- * sends the acknowledgements of an idle session, because the thread that handles incoming records must not send. */
+/* Host functions and stream callbacks: called one after the other on a thread of their own, when the worker says that their stream has come to
+ * them. The same thread sends the acknowledgements of an idle session, because the thread that handles incoming records must not send. */
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -17,7 +17,7 @@ struct host_func {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t due_or_over = PTHREAD_COND_INITIALIZER;
-static struct host_func *registered;          /* in no order: few at a time */
+static struct host_func *registered; /* in no order: few at a time */
 static struct host_func *due, **due_end = &due;
 static bool ack_due, started;
 static uint64_t next_tag = 1;
@@ -81,9 +81,7 @@ static uint64_t add(struct host_func f) {
     return tag;
 }
 
-uint64_t session_host_func(void (*fn)(void *data), void *data) {
-    return add((struct host_func){.fn = fn, .data = data});
-}
+uint64_t session_host_func(void (*fn)(void *data), void *data) { return add((struct host_func){.fn = fn, .data = data}); }
 
 uint64_t session_stream_callback(void (*fn)(void *stream, int status, void *data), void *stream, void *data) {
     return add((struct host_func){.callback = fn, .stream = stream, .data = data});

@@ -57,12 +57,10 @@ int session_thread(const char *name, void *(*fn)(void *), void *arg, size_t stac
 
 static bool forked;
 
-bool session_in_forked_child(void) {
-    return forked;
-}
+bool session_in_forked_child(void) { return forked; }
 
-/* A child has one thread, and locks as they happened to be: none of ours is touched. What the parent had is closed, so that a child that lives on does not keep
- * a dead session alive, and every call says what a real driver's would. */
+/* A child has one thread, and locks as they happened to be: none of ours is touched. What the parent had is closed, so that a child that lives
+ * on does not keep a dead session alive, and every call says what a real driver's would. */
 static void in_child(void) {
     if (atomic_load(&session.attached) || atomic_load(&session.attaching)) {
         forked = true;
@@ -74,9 +72,7 @@ static void in_child(void) {
     attach_in_child();
 }
 
-__attribute__((constructor)) static void watch_forks(void) {
-    pthread_atfork(NULL, NULL, in_child);
-}
+__attribute__((constructor)) static void watch_forks(void) { pthread_atfork(NULL, NULL, in_child); }
 
 /* ---- exit ---------------------------------------------------------------------------------------------------------- */
 
@@ -101,8 +97,9 @@ static void *goodbye(void *arg) {
     return NULL;
 }
 
-/* Library destructors run after the program's and cudart's atexit handlers, which still use the session. Other threads may be anywhere, also inside this library: nothing
- * is freed, and the goodbye is said from a thread of its own, so that whatever lock somebody died with costs two seconds and no more. */
+/* Library destructors run after the program's and cudart's atexit handlers, which still use the session. Other threads may be anywhere, also
+ * inside this library: nothing is freed, and the goodbye is said from a thread of its own, so that whatever lock somebody died with costs two
+ * seconds and no more. */
 __attribute__((destructor(101))) static void leave(void) {
     if (!atomic_load(&session.attached) || forked || session.owner != getpid()) return;
     bool lost = atomic_load(&session.over);

@@ -1,11 +1,12 @@
 /* Who handles incoming records, and how everybody else waits.
  *
- * Exactly one thread at a time holds the `role` and reads the link. A caller that waits takes the role if it is free and polls the link itself: no thread wake-up in the way.
- * Other waiters enlist and sleep on a futex word of their own; whoever handles a record that satisfies one wakes it, and whoever gives the role up wakes one of those left to take
- * it over. The background thread takes the role when nobody did for a tick, sleeps in the link, and gives it up as soon as a waiter enlists.
+ * Exactly one thread at a time holds the `role` and reads the link. A caller that waits takes the role if it is free and polls the link
+ * itself: no thread wake-up in the way. Other waiters enlist and sleep on a futex word of their own; whoever handles a record that satisfies
+ * one wakes it, and whoever gives the role up wakes one of those left to take it over. The background thread takes the role when nobody did
+ * for a tick, sleeps in the link, and gives it up as soon as a waiter enlists.
  *
- * No wake-up is lost, because each side writes first and looks second, all sequentially consistent: a sleeper enlists (n_sleepers), then looks at its counter, `over` and the role;
- * the other side moves the counter, sets `over` or frees the role, then looks at n_sleepers. */
+ * No wake-up is lost, because each side writes first and looks second, all sequentially consistent: a sleeper enlists (n_sleepers), then looks
+ * at its counter, `over` and the role; the other side moves the counter, sets `over` or frees the role, then looks at n_sleepers. */
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
@@ -32,9 +33,9 @@ static struct sleeper *sleepers;
 static _Atomic int n_sleepers;
 static _Atomic(const char *) waiting_for;
 
-#define BATCH 64                   /* records handled before waiters are looked at */
-#define POLL_NS 500000000ll        /* longest sleep in the link */
-#define TICK_NS 2000000ll          /* the background thread takes over a role that nobody took for so long */
+#define BATCH 64            /* records handled before waiters are looked at */
+#define POLL_NS 500000000ll /* longest sleep in the link */
+#define TICK_NS 2000000ll   /* the background thread takes over a role that nobody took for so long */
 #define TICK_MAX_NS 16000000ll
 #define IDLE_NS 1000000000ll
 #define IDLE_ACK_NS 100000000ll
@@ -51,9 +52,7 @@ static void wake_sleeper(struct sleeper *s) {
     syscall(SYS_futex, &s->word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
 }
 
-static bool satisfied(const struct sleeper *s) {
-    return atomic_load(s->counter) >= s->target || atomic_load(&session.over);
-}
+static bool satisfied(const struct sleeper *s) { return atomic_load(s->counter) >= s->target || atomic_load(&session.over); }
 
 static void wake_satisfied(void) {
     if (!atomic_load(&n_sleepers)) return;
@@ -63,7 +62,8 @@ static void wake_satisfied(void) {
     pthread_mutex_unlock(&sleepers_lock);
 }
 
-/* A free role and a sleeper must not stay together: called after giving up the role, and by each sleeper that leaves without it (it may have swallowed the wake-up). */
+/* A free role and a sleeper must not stay together: called after giving up the role, and by each sleeper that leaves without it (it may have
+ * swallowed the wake-up). */
 static void pass_on(void) {
     if (!atomic_load(&n_sleepers) || atomic_load(&role) != ROLE_FREE) return;
     pthread_mutex_lock(&sleepers_lock);
@@ -186,9 +186,7 @@ void progress_changed(void) {
     if (atomic_load(&role) == ROLE_WAITER || atomic_load(&session.over)) gv_recv_wake(session.link);
 }
 
-const char *progress_waiting_for(void) {
-    return atomic_load_explicit(&waiting_for, memory_order_relaxed);
-}
+const char *progress_waiting_for(void) { return atomic_load_explicit(&waiting_for, memory_order_relaxed); }
 
 void session_poll(void) {
     if (session_broken()) return;
@@ -235,9 +233,7 @@ static void *background(void *arg) {
     return NULL;
 }
 
-int progress_start(void) {
-    return session_thread("gpuvirt-events", background, NULL, 256 * 1024);
-}
+int progress_start(void) { return session_thread("gpuvirt-events", background, NULL, 256 * 1024); }
 
 /* ---- streams ------------------------------------------------------------------------------------------------------- */
 
@@ -245,9 +241,7 @@ int progress_start(void) {
 static pthread_mutex_t streams_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct session_stream *streams[STREAM_BUCKETS];
 
-static struct session_stream **bucket_of(uint64_t id) {
-    return &streams[(id ^ id >> 8 ^ id >> 16) % STREAM_BUCKETS];
-}
+static struct session_stream **bucket_of(uint64_t id) { return &streams[(id ^ id >> 8 ^ id >> 16) % STREAM_BUCKETS]; }
 
 void session_stream_add(struct session_stream *s) {
     pthread_mutex_lock(&streams_lock);

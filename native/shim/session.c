@@ -13,6 +13,9 @@
 struct session_state session;
 struct session_stats session_stats;
 
+/* Shorter than this, a caller did not wait for the worker but for another thread that was filling its record. */
+#define CONTENTION_NS 10000u
+
 static char lost_text[768];
 static char attach_text[768];
 
@@ -22,13 +25,9 @@ int64_t session_now(void) {
     return (int64_t)t.tv_sec * 1000000000ll + t.tv_nsec;
 }
 
-const struct shim_server *session_server(void) {
-    return &session.server;
-}
+const struct shim_server *session_server(void) { return &session.server; }
 
-int session_broken(void) {
-    return atomic_load_explicit(&session.broken, memory_order_acquire);
-}
+int session_broken(void) { return atomic_load_explicit(&session.broken, memory_order_acquire); }
 
 /* ---- posting ------------------------------------------------------------------------------------------------------- */
 
@@ -40,7 +39,7 @@ void *session_begin_any(uint16_t op, uint16_t flags, uint32_t ctx, uint32_t body
     }
     uint64_t blocked_ns = 0;
     struct gv_record *record = gv_send_begin(session.link, (uint32_t)sizeof *record + padded, &blocked_ns);
-    if (blocked_ns) {
+    if (blocked_ns > CONTENTION_NS) {
         atomic_fetch_add_explicit(&session_stats.waits, 1, memory_order_relaxed);
         atomic_fetch_add_explicit(&session_stats.wait_ns, blocked_ns, memory_order_relaxed);
     }
@@ -64,9 +63,7 @@ void *session_begin(uint16_t op, uint16_t flags, uint32_t ctx, uint32_t body) {
     return session_begin_any(op, flags, ctx, body);
 }
 
-uint64_t session_end(void) {
-    return gv_send_commit(session.link);
-}
+uint64_t session_end(void) { return gv_send_commit(session.link); }
 
 void session_flush(void) {
     if (!session_broken()) gv_send_flush(session.link);
@@ -175,9 +172,7 @@ void session_reply_done(struct session_reply *reply) {
 
 /* ---- the end ------------------------------------------------------------------------------------------------------- */
 
-const char *session_doing(uint16_t op) {
-    return gv_op_name(op);
-}
+const char *session_doing(uint16_t op) { return gv_op_name(op); }
 
 void session_lost(const char *why, const char *during) {
     static pthread_mutex_t once = PTHREAD_MUTEX_INITIALIZER;
@@ -199,13 +194,11 @@ void session_lost(const char *why, const char *during) {
     progress_changed();
     host_func_over();
     if (!quiet)
-        shim_log("%s during %s; what it held is gone: see that the server runs (`gpuvirt devices --pool %s`), then start this program again", lost_text,
-                 during ? during : "a pause between calls", session.pool);
+        shim_log("%s during %s; what it held is gone: see that the server runs (`gpuvirt devices --pool %s`), then start this program again",
+                 lost_text, during ? during : "a pause between calls", session.pool);
 }
 
-void session_attach_text(const char *text) {
-    snprintf(attach_text, sizeof attach_text, "%s", text);
-}
+void session_attach_text(const char *text) { snprintf(attach_text, sizeof attach_text, "%s", text); }
 
 const char *session_error_text(int code) {
     if (code == SESSION_LOST && session_broken() == SESSION_LOST) return lost_text;

@@ -1,8 +1,9 @@
 /* The client's session with its worker: attach, post, wait, and what comes back. One per process; the CUDA objects (context.c, stream.c,
  * memory.c, ...) stand on it and never see a link.
  *
- * Threads. Posting is safe from any thread. Incoming records are handled by whichever thread holds the progress lock: a caller that waits takes it and
- * polls the link itself (no thread wake-up in the way); a background thread holds it when nobody waits. Bulk payloads have a reader thread of their own. */
+ * Threads. Posting is safe from any thread. Incoming records are handled by whichever thread holds the progress lock: a caller that waits
+ * takes it and polls the link itself (no thread wake-up in the way); a background thread holds it when nobody waits. Bulk payloads have a
+ * reader thread of their own. */
 #ifndef SHIM_SESSION_H
 #define SHIM_SESSION_H
 
@@ -18,7 +19,7 @@
 
 struct shim_server {
     int driver_version;
-    uint32_t addresses; /* GV_ADDRESSES_* */
+    uint32_t addresses;                /* GV_ADDRESSES_* */
     uint64_t window_base, window_size; /* fixed addresses: kept PROT_NONE in this process */
     uint64_t initial;                  /* bytes already backed at the start of each device's part */
     uint32_t n_devices;                /* as the worker has them, before CUDA_VISIBLE_DEVICES */
@@ -27,7 +28,8 @@ struct shim_server {
 };
 
 /* Attaches if that has not happened. 0, or a CUresult: CUDA_ERROR_NO_DEVICE (100) when no server can be had (the reason is logged once),
- * CUDA_ERROR_NOT_INITIALIZED (3) in a child forked after the parent attached, CUDA_ERROR_DEVICE_UNAVAILABLE (46) once the server is lost. Fast when attached. */
+ * CUDA_ERROR_NOT_INITIALIZED (3) in a child forked after the parent attached, CUDA_ERROR_DEVICE_UNAVAILABLE (46) once the server is lost. Fast
+ * when attached. */
 int session_attach(void);
 /* Valid after session_attach returned 0. */
 const struct shim_server *session_server(void);
@@ -36,8 +38,8 @@ int session_broken(void);
 
 /* ---- posting ------------------------------------------------------------------------------------------------------- */
 
-/* Used by the generated post_X / call_X functions (gv_client.h). begin returns the body of a record of `body` bytes, to be filled at once; end hands it over and
- * returns its seq. begin returns NULL when the session is lost. flags: GV_RECORD_*. */
+/* Used by the generated post_X / call_X functions (gv_client.h). begin returns the body of a record of `body` bytes, to be filled at once; end
+ * hands it over and returns its seq. begin returns NULL when the session is lost. flags: GV_RECORD_*. */
 void *session_begin(uint16_t op, uint16_t flags, uint32_t ctx, uint32_t body);
 uint64_t session_end(void);
 void session_flush(void);
@@ -59,9 +61,10 @@ struct session_reply {
 void *session_begin_call(uint16_t op, uint32_t ctx, uint32_t body, struct session_reply *reply);
 int session_end_call(struct session_reply *reply);
 void session_reply_done(struct session_reply *reply);
-/* The two halves of session_end_call, for a call whose payload follows on the bulk channel (module images): send hands the record over and returns its seq (0 when
- * lost) and is what a session_bulk_out callback does; wait flushes, waits for the answer and returns its status. Each begin_call needs its wait, also after a failed send.
- * begin_call holds the link's send lock until send: in a call with a payload it belongs inside the session_bulk_out callback, never around session_bulk_out. */
+/* The two halves of session_end_call, for a call whose payload follows on the bulk channel (module images): send hands the record over and
+ * returns its seq (0 when lost) and is what a session_bulk_out callback does; wait flushes, waits for the answer and returns its status. Each
+ * begin_call needs its wait, also after a failed send. begin_call holds the link's send lock until send: in a call with a payload it belongs
+ * inside the session_bulk_out callback, never around session_bulk_out. */
 uint64_t session_send_call(struct session_reply *reply);
 int session_wait_call(struct session_reply *reply);
 
@@ -69,7 +72,7 @@ int session_wait_call(struct session_reply *reply);
 
 /* What the session knows of one stream; embedded in the shim's stream object. The legacy stream of every context has one of its own. */
 struct session_stream {
-    uint64_t id;                 /* as it travels; for a legacy stream: GV_LEGACY_STREAM(ctx) names it in COMPLETED events */
+    uint64_t id; /* as it travels; for a legacy stream: GV_LEGACY_STREAM(ctx) names it in COMPLETED events */
     uint32_t ctx;
     _Atomic uint64_t posted;     /* seq of the last command posted to it */
     _Atomic uint64_t marked;     /* seq of the last such command that carried GV_RECORD_MARK */
@@ -89,21 +92,22 @@ void session_poll(void);
 
 /* ---- data ---------------------------------------------------------------------------------------------------------- */
 
-/* Sends a host-to-device payload on the bulk channel. `post` is called with the payload's number (under the bulk order lock) and must post the record that names it;
- * then the bytes go out. Returns when the source may be reused. Returns the seq that post returned, 0 when lost. */
+/* Sends a host-to-device payload on the bulk channel. `post` is called with the payload's number (under the bulk order lock) and must post the
+ * record that names it; then the bytes go out. Returns when the source may be reused. Returns the seq that post returned, 0 when lost. */
 uint64_t session_bulk_out(const void *data, uint64_t size, uint64_t (*post)(void *arg, uint64_t number), void *arg);
 
-/* Where a device-to-host copy is to land. The host side is width x height x depth, rows `pitch` bytes apart, slices `slice` bytes. Returns its tag for copy_out.
- * The bytes are written from a thread of ours, and are there before the copy's stream position counts as completed. */
+/* Where a device-to-host copy is to land. The host side is width x height x depth, rows `pitch` bytes apart, slices `slice` bytes. Returns its
+ * tag for copy_out. The bytes are written from a thread of ours, and are there before the copy's stream position counts as completed. */
 uint64_t session_expect(void *dst, uint64_t width, uint64_t height, uint64_t depth, uint64_t pitch, uint64_t slice);
 void session_expect_cancel(uint64_t tag); /* the record could not be posted */
-/* A payload whose tag the worker chose and named in a reply (module metadata larger than a record): waits until it is here and puts its `size` bytes at dst. The bulk
- * reader keeps such payloads until they are taken: tags of the worker's own have the top bit set. 0, or a CUresult. Counts no wait of its own. */
+/* A payload whose tag the worker chose and named in a reply (module metadata larger than a record): waits until it is here and puts its `size`
+ * bytes at dst. The bulk reader keeps such payloads until they are taken: tags of the worker's own have the top bit set. 0, or a CUresult.
+ * Counts no wait of its own. */
 int session_take_payload(uint64_t tag, void *dst, uint64_t size);
 #define GV_WORKER_TAG (1ull << 63)
 
-/* Host functions: registers fn and returns its tag for the host_func record; it is called on the session's own callback thread when the worker says so, with the
- * stream's status when with_status, and answered with host_done. */
+/* Host functions: registers fn and returns its tag for the host_func record; it is called on the session's own callback thread when the worker
+ * says so, with the stream's status when with_status, and answered with host_done. */
 uint64_t session_host_func(void (*fn)(void *data), void *data);
 uint64_t session_stream_callback(void (*fn)(void *stream, int status, void *data), void *stream, void *data);
 
@@ -117,10 +121,10 @@ extern struct session_stats session_stats;
 /* One line on stderr, "gpuvirt: ...". Never on stdout. */
 void shim_log(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* The same, once per place. */
-#define shim_log_once(...)                                                       \
-    do {                                                                         \
-        static atomic_flag shim_once_ = ATOMIC_FLAG_INIT;                        \
-        if (!atomic_flag_test_and_set(&shim_once_)) shim_log(__VA_ARGS__);       \
+#define shim_log_once(...)                                                 \
+    do {                                                                   \
+        static atomic_flag shim_once_ = ATOMIC_FLAG_INIT;                  \
+        if (!atomic_flag_test_and_set(&shim_once_)) shim_log(__VA_ARGS__); \
     } while (0)
 /* Text for cuGetErrorString(code) when this session has something better to say ("lost the GPU server tcp://..: ..."), else NULL. */
 const char *session_error_text(int code);

@@ -1,7 +1,9 @@
-/* The session's own insides, shared by session.c, attach.c, progress.c, events.c, bulk.c, host_func.c and lifecycle.c. Nothing else includes this.
+/* The session's own insides, shared by session.c, attach.c, progress.c, events.c, bulk.c, host_func.c and lifecycle.c. Nothing else includes
+ * this.
  *
- * Locks, in the order they may be taken: bulk order (bulk.c), the link's send lock, then either `replies` (session.c), or the landing lock (bulk.c) and the stream table
- * (progress.c); all others are leaves. Whoever handles incoming records never sends: a full command ring must not stop the reply ring. */
+ * Locks, in the order they may be taken: bulk order (bulk.c), the link's send lock, then either `replies` (session.c), or the landing lock
+ * (bulk.c) and the stream table (progress.c); all others are leaves. Whoever handles incoming records never sends: a full command ring must
+ * not stop the reply ring. */
 #ifndef SHIM_SESSION_STATE_H
 #define SHIM_SESSION_STATE_H
 
@@ -14,27 +16,28 @@
 #define SESSION_LOST 46
 #define SESSION_OUT_OF_MEMORY 2
 
-#define SESSION_SPIN_NS 50000       /* how long a waiting caller polls the link before it sleeps */
-#define SESSION_ACK_EVERY 256       /* records received before an ACK goes along with the next command */
+#define SESSION_SPIN_NS 50000 /* how long a waiting caller polls the link before it sleeps */
+#define SESSION_ACK_EVERY 256 /* records received before an ACK goes along with the next command */
 #define SESSION_GOODBYE_NS 2000000000ll
 #define SESSION_ATTACH_NS 60000000000ll
 
 struct session_state {
-    struct gv_link *link;            /* set once, before `attached`; never freed: other threads may still be in it at exit */
+    struct gv_link *link; /* set once, before `attached`; never freed: other threads may still be in it at exit */
     _Atomic int attached, attaching;
-    _Atomic int broken;              /* what new calls get, 0 */
-    _Atomic int over;                /* no record will arrive any more: every waiter returns */
-    _Atomic int leaving;             /* the goodbye has begun: a loss is no news */
-    _Atomic uint64_t received;       /* seq of the last record handled */
-    _Atomic uint64_t acked;          /* the last one told to the worker */
-    int owner;                       /* pid that attached */
+    _Atomic int broken;        /* what new calls get, 0 */
+    _Atomic int over;          /* no record will arrive any more: every waiter returns */
+    _Atomic int leaving;       /* the goodbye has begun: a loss is no news */
+    _Atomic uint64_t received; /* seq of the last record handled */
+    _Atomic uint64_t acked;    /* the last one told to the worker */
+    int owner;                 /* pid that attached */
     struct shim_server server;
-    char pool[256];                  /* the server as the user named it */
+    char pool[256]; /* the server as the user named it */
 };
 extern struct session_state session;
 
 /* ---- session.c ---- */
-/* The link is dead, or this end says so (why != NULL): every waiter returns, every later call fails. Logs one line, the first time. `during` names what was going on. */
+/* The link is dead, or this end says so (why != NULL): every waiter returns, every later call fails. Logs one line, the first time. `during`
+ * names what was going on. */
 void session_lost(const char *why, const char *during);
 void session_post_ack(void);
 /* What session_error_text says about an attach that failed. */
@@ -99,7 +102,8 @@ struct token {
 };
 /* "gpuvirt1.<base64url>". False when the text is no token. */
 bool token_parse(const char *text, struct token *out);
-/* The token for `pool`: GPUVIRT_TOKEN, else the same user's token file of a server on this host. False: none, and err (512 bytes) says what to do about it. */
+/* The token for `pool`: GPUVIRT_TOKEN, else the same user's token file of a server on this host. False: none, and err (512 bytes) says what to
+ * do about it. */
 bool token_find(const char *pool, struct token *out, char *err);
 
 /* ---- context.c ---- */

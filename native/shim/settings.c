@@ -1,5 +1,5 @@
-/* Settings: GPUVIRT_* variables, copied at the first look at any of them, so that a program that changes its environment later (setenv is not thread-safe) changes nothing
- * halfway through a session. */
+/* Settings: GPUVIRT_* variables, copied at the first look at any of them, so that a program that changes its environment later (setenv is not
+ * thread-safe) changes nothing halfway through a session. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>

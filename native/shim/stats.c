@@ -1,5 +1,5 @@
-/* GPUVIRT_STATS: one line of JSON about the session, when the process that attached ends. FILE, or "-" for stderr; "%p" in FILE becomes the process id, and without it the
- * last process to end is the one whose figures stay. A process that never attached writes nothing. */
+/* GPUVIRT_STATS: one line of JSON about the session, when the process that attached ends. FILE, or "-" for stderr; "%p" in FILE becomes the
+ * process id, and without it the last process to end is the one whose figures stay. A process that never attached writes nothing. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>

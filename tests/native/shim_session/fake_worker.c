@@ -24,7 +24,9 @@
 #include "wire/device_info.h"
 #include "wire/proof.h"
 
-const uint8_t fake_token[80] = "0123456789abcdef" "the secret of the fake worker..." "a public key that nobody uses...";
+const uint8_t fake_token[80] = "0123456789abcdef"
+                               "the secret of the fake worker..."
+                               "a public key that nobody uses...";
 
 #define RINGS {GV_SHM_RING_MIN, GV_SHM_RING_MIN, GV_SHM_RING_MIN, GV_SHM_RING_MIN}
 
@@ -158,7 +160,10 @@ static void *payloads_out(void *arg) {
 
 /* What payload `number` must be; told by its COPY_IN, which may come before or after. */
 #define ANNOUNCED 4096
-static struct { _Atomic uint64_t dst, size; _Atomic int known; } announced[ANNOUNCED];
+static struct {
+    _Atomic uint64_t dst, size;
+    _Atomic int known;
+} announced[ANNOUNCED];
 
 static void *payloads_in(void *arg) {
     (void)arg;
@@ -178,16 +183,16 @@ static void *payloads_in(void *arg) {
 
 /* ---- records ------------------------------------------------------------------------------------------------------- */
 
-#define SEND(kind, number, body)                                                                            \
-    do {                                                                                                    \
-        uint64_t size_ = gv_evt_##kind##_size(&(body));                                                     \
-        struct gv_record *r_ = gv_send_begin(link_, (uint32_t)(sizeof *r_ + size_), NULL);                  \
-        if (!r_) break;                                                                                     \
-        r_->op = number, r_->flags = 0, r_->ctx = event_ctx;                                                \
-        gv_evt_##kind##_encode(&(body), r_ + 1);                                                            \
-        gv_send_commit(link_);                                                                              \
-        gv_send_flush(link_);                                                                               \
-        fake->sent++;                                                                                       \
+#define SEND(kind, number, body)                                                           \
+    do {                                                                                   \
+        uint64_t size_ = gv_evt_##kind##_size(&(body));                                    \
+        struct gv_record *r_ = gv_send_begin(link_, (uint32_t)(sizeof *r_ + size_), NULL); \
+        if (!r_) break;                                                                    \
+        r_->op = number, r_->flags = 0, r_->ctx = event_ctx;                               \
+        gv_evt_##kind##_encode(&(body), r_ + 1);                                           \
+        gv_send_commit(link_);                                                             \
+        gv_send_flush(link_);                                                              \
+        fake->sent++;                                                                      \
     } while (0)
 
 static uint32_t event_ctx;
@@ -216,13 +221,26 @@ static void on_attach(const struct gv_record *r, const void *body, uint32_t size
     uint64_t first[2];
     must(c.windows_size >= 16, "no window was offered");
     memcpy(first, c.windows, 16);
-    struct gv_reply_attach a = {.driver_version = 13000, .addresses = 1, .window_base = first[0], .window_size = first[1], .initial = 1 << 20,
-                                .devices = devices, .devices_size = (uint32_t)(2 * sizeof *devices), .backend = "fake", .server = "here"};
+    struct gv_reply_attach a = {.driver_version = 13000,
+                                .addresses = 1,
+                                .window_base = first[0],
+                                .window_size = first[1],
+                                .initial = 1 << 20,
+                                .devices = devices,
+                                .devices_size = (uint32_t)(2 * sizeof *devices),
+                                .backend = "fake",
+                                .server = "here"};
     switch (fake->attach) {
-    case FAKE_REFUSE: reply(r->seq, 999, "the fake worker wants no clients", NULL, 0); free(devices); return;
+    case FAKE_REFUSE:
+        reply(r->seq, 999, "the fake worker wants no clients", NULL, 0);
+        free(devices);
+        return;
     case FAKE_FOREIGN_WINDOW: a.window_base += 4096; break;
     case FAKE_NO_DEVICES: a.devices_size = 0; break;
-    case FAKE_GARBAGE: reply(r->seq, 0, "", "garbage!", 8); free(devices); return;
+    case FAKE_GARBAGE:
+        reply(r->seq, 0, "", "garbage!", 8);
+        free(devices);
+        return;
     case FAKE_DIE: _exit(0);
     case FAKE_REPLY_ADDRESSES: a.addresses = 2, a.window_base = a.window_size = 0; break;
     default: break;
@@ -236,7 +254,8 @@ static void on_attach(const struct gv_record *r, const void *body, uint32_t size
 
 static void on_launch(const struct gv_record *r, const struct gv_cmd_launch *c) {
     fake->launches++;
-    struct gv_evt_failed failed = {.failed_seq = r->seq, .op = r->op, .status = 700, .sticky = c->kernel == FAKE_FAIL, .text = "illegal address 0x10"};
+    struct gv_evt_failed failed = {
+        .failed_seq = r->seq, .op = r->op, .status = 700, .sticky = c->kernel == FAKE_FAIL, .text = "illegal address 0x10"};
     struct gv_evt_console console = {.text = c->params, .text_size = c->params_size};
     struct gv_evt_data_inline data = {.tag = c->module, .data = "1234567", .data_size = 7};
     switch (c->kernel) {
@@ -270,7 +289,9 @@ static void on_launch(const struct gv_record *r, const struct gv_cmd_launch *c) 
 }
 
 /* A host function's place in its stream: what follows on the stream completes after it. */
-static struct { uint64_t tag, stream, seq; } gate;
+static struct {
+    uint64_t tag, stream, seq;
+} gate;
 
 static uint64_t last_bulk;
 
@@ -395,7 +416,9 @@ static void serve(void) {
         close(fd);
     }
     fake->sessions++;
-    must(!pthread_create(&t, NULL, accept_channels, NULL) && !pthread_create(&t, NULL, payloads_out, NULL) && !pthread_create(&t, NULL, payloads_in, NULL), "threads");
+    must(!pthread_create(&t, NULL, accept_channels, NULL) && !pthread_create(&t, NULL, payloads_out, NULL) &&
+             !pthread_create(&t, NULL, payloads_in, NULL),
+         "threads");
     while (!gv_link_dead(link_)) {
         const struct gv_record *r = gv_recv_peek(link_);
         if (!r) {
@@ -414,15 +437,17 @@ struct fake *fake_start(enum fake_attach attach) {
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t length = sizeof at;
     listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    must(!bind(listener, (struct sockaddr *)&at, sizeof at) && !listen(listener, 64) && !getsockname(listener, (struct sockaddr *)&at, &length), "listen");
+    must(!bind(listener, (struct sockaddr *)&at, sizeof at) && !listen(listener, 64) && !getsockname(listener, (struct sockaddr *)&at, &length),
+         "listen");
     f->port = ntohs(at.sin_port);
     f->attach = attach;
     local = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     local_at.sun_family = AF_UNIX;
     snprintf(local_at.sun_path, sizeof local_at.sun_path, "/tmp/gv-fake-%d-%d.sock", (int)getpid(), f->port);
     must(!bind(local, (struct sockaddr *)&local_at, sizeof local_at) && !listen(local, 64), "listen on a unix socket");
-    f->pid = fork();
-    if (!f->pid) {
+    pid_t pid = fork();
+    must(pid >= 0, "fork");
+    if (!pid) {
         prctl(PR_SET_PDEATHSIG, SIGKILL); /* of the test; a stopped worker dies too */
         signal(SIGPIPE, SIG_IGN);
         alarm(120);
@@ -430,6 +455,7 @@ struct fake *fake_start(enum fake_attach attach) {
         serve();
         _exit(0);
     }
+    f->pid = pid;
     close(listener);
     close(local);
     return f;

@@ -1,4 +1,5 @@
-/* A worker that does what it is told and computes nothing: the other end of the session's tests, in a process of its own, over the real transports. */
+/* A worker that does what it is told and computes nothing: the other end of the session's tests, in a process of its own, over the real
+ * transports. */
 #ifndef FAKE_WORKER_H
 #define FAKE_WORKER_H
 
@@ -30,8 +31,8 @@ enum fake_order {
 struct fake {
     pid_t pid;
     int port;
-    int attach;                  /* enum fake_attach */
-    _Atomic int delay_ms;        /* before each payload to the client goes out */
+    int attach;           /* enum fake_attach */
+    _Atomic int delay_ms; /* before each payload to the client goes out */
     _Atomic int sessions, byes, gone, launches, acks, payloads_in, bad_payloads, host_done;
     _Atomic uint64_t last_ack, sent, last_ack_bulk;
 };

@@ -5,7 +5,7 @@
 #include <signal.h>
 #include <string.h>
 
-static double dead_since;
+static _Atomic double dead_since;
 
 static void *kill_soon(void *arg) {
     struct fake *f = arg;
@@ -160,11 +160,26 @@ static int nonsense(enum fake_order order, uint64_t argument) {
     return lost();
 }
 
-static int malformed(struct fake *f) { (void)f; return nonsense(FAKE_MALFORMED, 0); }
-static int unknown(struct fake *f) { (void)f; return nonsense(FAKE_UNKNOWN, 0); }
-static int stray_reply(struct fake *f) { (void)f; return nonsense(FAKE_STRAY_REPLY, 0); }
-static int stray_data(struct fake *f) { (void)f; return nonsense(FAKE_STRAY_DATA, 0); }
-static int stray_inline(struct fake *f) { (void)f; return nonsense(FAKE_WRONG_INLINE, 9999); }
+static int malformed(struct fake *f) {
+    (void)f;
+    return nonsense(FAKE_MALFORMED, 0);
+}
+static int unknown(struct fake *f) {
+    (void)f;
+    return nonsense(FAKE_UNKNOWN, 0);
+}
+static int stray_reply(struct fake *f) {
+    (void)f;
+    return nonsense(FAKE_STRAY_REPLY, 0);
+}
+static int stray_data(struct fake *f) {
+    (void)f;
+    return nonsense(FAKE_STRAY_DATA, 0);
+}
+static int stray_inline(struct fake *f) {
+    (void)f;
+    return nonsense(FAKE_WRONG_INLINE, 9999);
+}
 static int wrong_inline(struct fake *f) {
     static char eight[8];
     (void)f;

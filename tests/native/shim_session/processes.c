@@ -142,7 +142,6 @@ static int exits_busy(struct fake *f) {
     return 42;
 }
 
-
 static void exit_here(void *arg) {
     (void)arg;
     exit(42);

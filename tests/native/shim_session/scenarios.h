@@ -11,11 +11,11 @@
 #include "session.h"
 
 #define CHECK(...) CHECK_AT(__FILE__, __LINE__, __VA_ARGS__)
-#define CHECK_AT(file, line, ...)                                                        \
-    do {                                                                                 \
-        if (__VA_ARGS__) break;                                                          \
-        fprintf(stderr, "FAILED %s:%d: %s\n", file, line, #__VA_ARGS__);                 \
-        _exit(71);                                                                       \
+#define CHECK_AT(file, line, ...)                                        \
+    do {                                                                 \
+        if (__VA_ARGS__) break;                                          \
+        fprintf(stderr, "FAILED %s:%d: %s\n", file, line, #__VA_ARGS__); \
+        _exit(71);                                                       \
     } while (0)
 
 struct scenario {
@@ -42,11 +42,11 @@ uint64_t post_out(struct session_stream *s, void *dst, uint64_t src, uint64_t wi
 /* A payload to the device; what arrives is checked by the worker. */
 uint64_t send_in(struct session_stream *s, uint64_t dst, uint64_t size);
 /* Waits until the predicate holds, two seconds at most. */
-#define SOON(predicate)                                                                  \
-    ({                                                                                   \
-        double until_ = seconds() + 2;                                                   \
-        while (!(predicate) && seconds() < until_) usleep(1000);                         \
-        (predicate);                                                                     \
+#define SOON(predicate)                                          \
+    ({                                                           \
+        double until_ = seconds() + 2;                           \
+        while (!(predicate) && seconds() < until_) usleep(1000); \
+        (predicate);                                             \
     })
 
 #endif

@@ -96,7 +96,18 @@ int main(int argc, char **argv) {
         uint32_t three = (uint32_t)fake_token[i] << 16 | (uint32_t)(i + 1 < 80 ? fake_token[i + 1] : 0) << 8 | (i + 2 < 80 ? fake_token[i + 2] : 0);
         for (int k = 18; k >= 0 && n < strlen("gpuvirt1.") + 107; k -= 6) token[n++] = digits[three >> k & 63];
     }
-    set("GPUVIRT_POOL", pool);
+    /* What the environment says goes first; "%s" in SESSION_TEST_POOL is this server. */
+    const char *list = getenv("SESSION_TEST_POOL"), *here = list ? strstr(list, "%s") : NULL;
+    char pools[256];
+    snprintf(pools, sizeof pools, "%.*s%s", here ? (int)(here - list) : 0, list ? list : "", pool);
+    set("GPUVIRT_POOL", pools);
+    /* A token file, under the name that goes with this server's port. */
+    const char *file = getenv("SESSION_TEST_TOKEN_FILE");
+    char named[512] = "";
+    if (file) {
+        snprintf(named, sizeof named, "%.*s/%d.token", (int)(strrchr(file, '/') - file), file, f->port);
+        CHECK(!link(file, named));
+    }
     set("GPUVIRT_TOKEN", token);
     set("GPUVIRT_LINK", argv[2]);
     pid_t client = fork();
@@ -106,6 +117,7 @@ int main(int argc, char **argv) {
     }
     int status = 0;
     waitpid(client, &status, 0);
+    if (file) unlink(named);
     int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
     if (code != s->code) {
         fprintf(stderr, "FAILED: the client ended with %d, not %d\n", code, s->code);

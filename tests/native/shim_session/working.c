@@ -31,8 +31,11 @@ static void check_rows(const uint8_t *dst, uint64_t src, uint64_t width, uint64_
 
 /* The completion arrives before its payload, which the worker holds back: the wait must not end before the data is there. */
 static int out(struct fake *f) {
-    static const struct { uint64_t width, height, pitch; } shapes[] = {
-        {16, 1, 16}, {100, 7, 128}, {5000, 1, 5000}, {1000, 300, 1024}, {100000, 20, 120000}, {1 << 20, 1, 1 << 20}, {3, 3000, 5}, {2048, 64, 2048}, {4096, 1, 9000},
+    static const struct {
+        uint64_t width, height, pitch;
+    } shapes[] = {
+        {16, 1, 16},           {100, 7, 128}, {5000, 1, 5000},  {1000, 300, 1024}, {100000, 20, 120000},
+        {1 << 20, 1, 1 << 20}, {3, 3000, 5},  {2048, 64, 2048}, {4096, 1, 9000},
     };
     struct session_stream s, other;
     set_up(&s, 5);

@@ -1,0 +1,199 @@
+"""The client's session against a fake worker over the real transports: attaching, waiting, data, losing the server, fork and exit; plain, and under sanitizers."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent.parent
+NATIVE = ROOT / "native"
+SESSION = ["session", "attach", "progress", "events", "bulk", "host_func", "lifecycle", "settings", "stats", "log", "quiet_write", "token", "window"]
+SANITIZERS = {
+    "plain": ["-O2"],
+    "address": ["-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"],
+    "thread": ["-O1", "-fsanitize=thread"],
+}
+# The session leaves the link's threads and memory to the end of the process: other threads of the program may be in them.
+OPTIONS = {"TSAN_OPTIONS": "exitcode=66 report_thread_leaks=0 atexit_sleep_ms=0", "UBSAN_OPTIONS": "print_stacktrace=1"}
+FAILING_ATTACHES = ["attach_refused", "attach_foreign_window", "attach_no_devices", "attach_garbage", "attach_worker_dies"]
+WORKING_ATTACHES = ["attach", "attach_reply_addresses"]
+WORK = [
+    "calls", "copies_out", "copies_out_unattended", "copies_in", "worker_named_payloads", "thirty_two_threads", "host_functions", "failures", "prints",
+    "prints_into_nothing", "floods", "many_posts",
+]  # fmt: skip
+LOSSES = [
+    "lost_in_a_call", "lost_in_many_waits", "lost_on_a_full_ring", "lost_in_a_payload_out", "lost_in_a_payload_in", "lost_while_idle",
+    "lost_before_a_call", "lost_for_a_host_function", "lost_for_a_parcel", "nonsense_malformed", "nonsense_unknown", "nonsense_stray_reply",
+    "nonsense_stray_data", "nonsense_stray_inline", "nonsense_wrong_inline",
+]  # fmt: skip
+PROCESSES = [
+    "fork_before", "fork_after", "fork_orphan", "exit", "exit_late", "exit_busy", "exit_in_host_function", "exit_hung", "exit_abrupt",
+]  # fmt: skip
+TOKEN = "gpuvirt1." + base64.urlsafe_b64encode(b"0123456789abcdefthe secret of the fake worker...a public key that nobody uses...").decode().rstrip("=")
+
+sanitizers = pytest.mark.parametrize("build", ["plain", pytest.param("address", marks=pytest.mark.slow), pytest.param("thread", marks=pytest.mark.slow)])
+links = pytest.mark.parametrize("link", ["tcp", "shm"])
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The test program, built once for each sanitizer that is asked for."""
+    return {"": tmp_path_factory.mktemp("session")}
+
+
+def program(programs: dict[str, Path], build: str) -> Path:
+    if build in programs:
+        return programs[build]
+    folder = programs[""]
+    generated = folder / "generated"
+    if not generated.exists():
+        subprocess.run([sys.executable, str(NATIVE / "api" / "generate.py"), "--out", str(generated)], check=True, capture_output=True, timeout=120)
+    sources = [*(NATIVE / "shim" / f"{name}.c" for name in SESSION), *HERE.glob("*.c"), *(NATIVE / "transport").glob("*.c"), *(NATIVE / "wire").glob("*.c")]
+    includes = [generated, NATIVE, NATIVE / "wire", NATIVE / "transport", NATIVE / "shim", HERE]
+    command = ["gcc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-g", *SANITIZERS[build], *(f"-I{i}" for i in includes), *map(str, sources)]
+    made = subprocess.run([*command, str(generated / "gv_commands.c"), "-lpthread", "-o", str(folder / build)], capture_output=True, text=True, timeout=300)
+    assert made.returncode == 0, made.stderr
+    programs[build] = folder / build
+    return programs[build]
+
+
+def run(path: Path, scenario: str, link: str, environment: Mapping[str, str] = {}) -> subprocess.CompletedProcess[str]:  # noqa: B006
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("GPUVIRT_") and name != "LD_PRELOAD"}
+    done = subprocess.run([str(path), scenario, link], capture_output=True, text=True, timeout=60, env={**clean, **OPTIONS, **environment})
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+def said(done: subprocess.CompletedProcess[str]) -> list[str]:
+    return [line for line in done.stderr.splitlines() if line.startswith("gpuvirt: ")]
+
+
+def test_every_scenario_is_run(programs: dict[str, Path]) -> None:
+    listed = subprocess.run([str(program(programs, "plain")), "list"], capture_output=True, text=True, check=False).stdout.split()
+    assert sorted(listed) == sorted([*WORKING_ATTACHES, *FAILING_ATTACHES, "attach_fails", *WORK, *LOSSES, *PROCESSES])
+
+
+@sanitizers
+@links
+@pytest.mark.parametrize("scenario", [*WORKING_ATTACHES, *WORK, *PROCESSES])
+def test_works(programs: dict[str, Path], build: str, link: str, scenario: str) -> None:
+    done = run(program(programs, build), scenario, link)
+    if scenario == "prints":
+        assert done.stdout == "".join(f"line {i}\n" for i in range(50)) + "after\n"
+    elif scenario == "failures":
+        lines = said(done)
+        assert len(lines) == 2 and "launch (command 2) failed" in lines[0] and "illegal address 0x10" in lines[1] and "context is lost" in lines[1]
+    else:
+        assert not done.stdout and (not said(done) or scenario == "prints_into_nothing")
+
+
+@sanitizers
+@links
+@pytest.mark.parametrize("scenario", FAILING_ATTACHES)
+def test_attach_fails(programs: dict[str, Path], build: str, link: str, scenario: str) -> None:
+    lines = said(run(program(programs, build), scenario, link))
+    assert len(lines) == 1 and "tcp://127.0.0.1:" in lines[0]
+
+
+@sanitizers
+@links
+@pytest.mark.parametrize("scenario", LOSSES)
+def test_loss(programs: dict[str, Path], build: str, link: str, scenario: str) -> None:
+    lines = said(run(program(programs, build), scenario, link))
+    assert len(lines) == 1 and lines[0].startswith("gpuvirt: lost the GPU server tcp://127.0.0.1:") and " during " in lines[0]
+
+
+# ---- settings -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("environment", "text"),
+    [
+        ({"GPUVIRT_POOL": ""}, "gpuvirt run"),
+        ({"GPUVIRT_POOL": "tcp://127.0.0.1:1"}, "tcp://127.0.0.1:1"),
+        ({"GPUVIRT_POOL": "http://127.0.0.1:7070"}, "http://127.0.0.1:7070"),
+        ({"GPUVIRT_TOKEN": "gpuvirt1.AAAA"}, "GPUVIRT_TOKEN is not a token"),
+        ({"GPUVIRT_TOKEN": "gpuvirt1." + "A" * 107}, "the token was not accepted"),
+        ({"GPUVIRT_TOKEN": ""}, "GPUVIRT_TOKEN is not set"),
+        ({"GPUVIRT_GPUS": "two"}, "GPUVIRT_GPUS=two"),
+        ({"GPUVIRT_GPUS": "0"}, "GPUVIRT_GPUS=0"),
+        ({"GPUVIRT_MEMORY": "much"}, "GPUVIRT_MEMORY=much"),
+        ({"GPUVIRT_LINK": "pigeon"}, "pigeon"),
+    ],
+)
+def test_bad_settings(programs: dict[str, Path], environment: dict[str, str], text: str) -> None:
+    lines = said(run(program(programs, "plain"), "attach_fails", "tcp", environment))
+    assert len(lines) == 1 and text in lines[0]
+
+
+@pytest.mark.parametrize("environment", [{"GPUVIRT_MEMORY": "1.5GiB"}, {"GPUVIRT_MEMORY": "512m", "GPUVIRT_NO_WAIT": "1", "GPUVIRT_GPUS": "2"}])
+def test_good_settings(programs: dict[str, Path], environment: dict[str, str]) -> None:
+    run(program(programs, "plain"), "attach", "auto", environment)
+
+
+def test_first_server_that_answers(programs: dict[str, Path]) -> None:
+    run(program(programs, "plain"), "attach", "tcp", {"SESSION_TEST_POOL": "tcp://127.0.0.1:1,%s"})
+
+
+def test_address_space_limit(programs: dict[str, Path]) -> None:
+    limited = subprocess.run(
+        ["bash", "-c", f"ulimit -v {200 << 20}; exec {program(programs, 'plain')} attach tcp"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert limited.returncode == 0, limited.stderr
+
+
+def test_token_file(programs: dict[str, Path], tmp_path: Path) -> None:
+    """The token that a server of the same user left is found, and trusted only when nobody else can have written or read it."""
+    path = program(programs, "plain")
+    file = tmp_path / "gpuvirt" / "token"
+    file.parent.mkdir()
+    file.write_text(TOKEN + "\n")
+    file.chmod(0o600)
+    environment = {"GPUVIRT_TOKEN": "", "XDG_RUNTIME_DIR": str(tmp_path), "SESSION_TEST_TOKEN_FILE": str(file)}
+    run(path, "attach", "tcp", environment)
+    file.chmod(0o640)
+    assert "nobody else may read" in said(run(path, "attach_fails", "tcp", environment))[0]
+    file.chmod(0o600)
+    file.write_text("gpuvirt1.nonsense")
+    assert "holds no token" in said(run(path, "attach_fails", "tcp", environment))[0]
+
+
+# ---- figures ------------------------------------------------------------------------------------------------------------
+
+
+@links
+def test_stats(programs: dict[str, Path], link: str, tmp_path: Path) -> None:
+    run(program(programs, "plain"), "fork_after", link, {"GPUVIRT_STATS": str(tmp_path / "stats.json")})
+    figures = json.loads((tmp_path / "stats.json").read_text())
+    assert list(figures) == ["calls", "waits", "wait_s", "launches", "bytes_out", "bytes_in", "transport", "backend", "server"]
+    assert figures["transport"] == link and figures["backend"] == "fake" and figures["launches"] == 0 and figures["server"].startswith("tcp://127.0.0.1:")
+    assert figures["waits"] > 20 and 0 < figures["wait_s"] < 10 and figures["bytes_out"] > 1000 and figures["bytes_in"] > 1000
+    assert [p.name for p in tmp_path.iterdir()] == ["stats.json"]  # the forked children wrote nothing
+
+
+def test_stats_elsewhere(programs: dict[str, Path], tmp_path: Path) -> None:
+    path = program(programs, "plain")
+    lines = said(run(path, "exit", "tcp", {"GPUVIRT_STATS": "-"}))
+    assert len(lines) == 1 and json.loads(lines[0].removeprefix("gpuvirt: "))["launches"] == 1
+    run(path, "exit", "tcp", {"GPUVIRT_STATS": str(tmp_path / "%p.json")})
+    (file,) = tmp_path.iterdir()
+    assert file.stem.isdigit() and json.loads(file.read_text())["launches"] == 1
+    file.unlink()
+    run(path, "lost_in_a_call", "tcp", {"GPUVIRT_STATS": str(tmp_path / "s")})
+    assert json.loads((tmp_path / "s").read_text())["launches"] is None
+    assert "could not be written" in said(run(path, "exit", "tcp", {"GPUVIRT_STATS": "/nowhere/at/all"}))[0]
+
+
+def test_a_hung_server_does_not_hold_the_exit(programs: dict[str, Path]) -> None:
+    started = time.monotonic()
+    run(program(programs, "plain"), "exit_hung", "shm")
+    assert time.monotonic() - started < 5
