@@ -9,7 +9,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 # Implementations that the library under test brings itself, and those that fakes.c writes by hand.
 REAL = re.compile(r"impl_cu(GetProcAddress|GetError|GetExportTable|Logs|Profiler)")
-BY_HAND = {"impl_cuMemAlloc", "impl_cuDriverGetVersion", "impl_cuDeviceGetName", "impl_cuLaunchKernelEx"}
+BY_HAND = {
+    *("impl_cuMemAlloc", "impl_cuDriverGetVersion", "impl_cuDeviceGetName", "impl_cuLaunchKernelEx", "impl_cuInit", "impl_cuDeviceGetCount", "impl_cuDeviceGetUuid"),
+    *("impl_cuDeviceTotalMem", "impl_cuDeviceGetAttribute", "impl_cuDevicePrimaryCtxGetState", "impl_cuMemGetInfo"),
+}
 
 
 def compile_c(out: Path, sources: list[Path], includes: list[Path], *flags: str) -> Path:

@@ -43,3 +43,10 @@ def fake_driver(generated: Path, includes: list[Path], tmp_path_factory: pytest.
     sources += [out / "recorders.c", Path(__file__).with_name("fakes.c")]
     here = [*includes, Path(__file__).parent]
     return compile_c(out / "libcuda.so.1", sources, here, "-shared", "-fPIC", "-fvisibility=hidden", "-Wl,--no-undefined,-z,nodelete,-Bsymbolic", "-lpthread")
+
+
+@pytest.fixture(scope="session")
+def fake_nvml(fake_driver: Path, generated: Path, includes: list[Path]) -> Path:
+    """libnvidia-ml.so.1 beside the fake driver, as they are installed."""
+    sources = [*sorted((ROOT / "native" / "shim" / "nvml").glob("*.c")), generated / "gv_nvml_stubs.c"]
+    return compile_c(fake_driver.parent / "libnvidia-ml.so.1", sources, includes, "-shared", "-fPIC", "-fvisibility=hidden", "-Wl,--no-undefined", "-lpthread")

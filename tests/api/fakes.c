@@ -55,6 +55,53 @@ CUresult impl_cuDeviceGetName(char *name, int size, CUdevice device) {
     return fake_call("impl_cuDeviceGetName", NULL);
 }
 
+/* Two devices, as NVML will ask for them. */
+EXPORT int fake_init_result, fake_active;
+
+CUresult impl_cuInit(unsigned flags) {
+    (void)flags;
+    fake_call("impl_cuInit", NULL);
+    return (CUresult)fake_init_result;
+}
+
+CUresult impl_cuDeviceGetCount(int *count) {
+    *count = 2;
+    return fake_call("impl_cuDeviceGetCount", NULL);
+}
+
+CUresult impl_cuDeviceGetUuid(CUuuid *uuid, CUdevice device) {
+    for (int i = 0; i < 16; i++) uuid->bytes[i] = (char)(16 * device + i);
+    return fake_call("impl_cuDeviceGetUuid", NULL);
+}
+
+CUresult impl_cuDeviceTotalMem(size_t *bytes, CUdevice device) {
+    *bytes = (size_t)(device + 1) << 30;
+    return fake_call("impl_cuDeviceTotalMem", NULL);
+}
+
+CUresult impl_cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device) {
+    switch ((int)attribute) {
+    case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID: *value = 0xa0 + device; break;
+    case CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID: *value = 0; break;
+    case CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID: *value = 1; break;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: *value = 13; break;
+    default: *value = 0; break;
+    }
+    return fake_call("impl_cuDeviceGetAttribute", NULL);
+}
+
+CUresult impl_cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *active) {
+    *flags = 0;
+    *active = device == 0 && fake_active;
+    return fake_call("impl_cuDevicePrimaryCtxGetState", NULL);
+}
+
+CUresult impl_cuMemGetInfo(size_t *free_bytes, size_t *total) {
+    *free_bytes = 3 << 20;
+    *total = 8 << 20;
+    return fake_call("impl_cuMemGetInfo", NULL);
+}
+
 CUresult impl_cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **params, void **extra) {
     (void)f, (void)params, (void)extra;
     return fake_call("impl_cuLaunchKernelEx", config->hStream);
