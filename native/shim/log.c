@@ -1,5 +1,6 @@
 /* Messages to the user: one line on stderr, in one write, without a lock. */
 #include <errno.h>
+#include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -19,6 +20,8 @@ void shim_log(const char *format, ...) {
     if (m > 0) n += m;
     if (n > (int)sizeof line - 2) n = (int)sizeof line - 2;
     line[n++] = '\n';
-    quiet_write(2, line, (size_t)n);
+    /* A terminal or pipe that takes nothing now loses the line: no call of the program's may hang for it. */
+    struct pollfd p = {.fd = 2, .events = POLLOUT};
+    if (poll(&p, 1, 200) > 0) quiet_write(2, line, (size_t)n);
     errno = saved;
 }

@@ -182,20 +182,21 @@ void session_lost(const char *why, const char *during) {
 
     pthread_mutex_lock(&once);
     bool first = !atomic_load(&session.over);
-    bool quiet = atomic_load(&session.leaving);
     if (first) {
         const char *death = gv_link_death(session.link);
         snprintf(lost_text, sizeof lost_text, "lost the GPU server %s (%s)", session.pool, *death ? death : "no reason known");
-        if (!quiet) atomic_store_explicit(&session.broken, SESSION_LOST, memory_order_release);
+        if (!atomic_load(&session.leaving)) {
+            /* Before anybody's call returns: the program may end at once. shim_log does not block. */
+            shim_log("%s during %s; what it held is gone: see that the server runs (`gpuvirt devices --pool %s`), then start this program again",
+                     lost_text, during ? during : "a pause between calls", session.pool);
+            atomic_store_explicit(&session.broken, SESSION_LOST, memory_order_release);
+        }
         atomic_store(&session.over, 1);
     }
     pthread_mutex_unlock(&once);
     if (!first) return;
     progress_changed();
     host_func_over();
-    if (!quiet)
-        shim_log("%s during %s; what it held is gone: see that the server runs (`gpuvirt devices --pool %s`), then start this program again",
-                 lost_text, during ? during : "a pause between calls", session.pool);
 }
 
 void session_attach_text(const char *text) { snprintf(attach_text, sizeof attach_text, "%s", text); }
