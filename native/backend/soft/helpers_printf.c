@@ -99,14 +99,16 @@ SOFT_EXPORT int32_t soft_vprintf(struct soft_warp *w, uint32_t lane, const char 
         for (; *c && strchr("-+ #0123456789.*hlLjzt", *c); c++) {
             if (strchr("ljzt", *c))
                 wide = true;
-            else if (*c == '*') {
+            else if (*c == '*' && used < 32) {
                 used += (size_t)snprintf(spec + used, 16, "%d", (int)next(args, &at, 4));
                 count++;
             } else if (*c != 'h' && *c != 'L' && used < 32)
                 spec[used++] = *c;
-            if (used >= 48) return -1;
         }
-        if (!*c || !strchr("diouxXcspeEfFgGaA", *c)) return -1;
+        if (!*c || !strchr("diouxXcspeEfFgGaA", *c)) {
+            count = -1;
+            break;
+        }
         convert(&o, spec, used, wide, *c++, args, &at);
         count++;
     }
