@@ -35,7 +35,7 @@ class Field:
 
 @dataclass(frozen=True)
 class Body:
-    """The fields of one struct on the wire: a fixed part of `fixed` bytes (a multiple of 8), then the data of the blobs in order, each padded to 8."""
+    """The fields of one struct: a fixed part of `fixed` bytes (a multiple of 8), then the data of the blobs in order, each padded to 8."""
 
     name: str
     fields: tuple[Field, ...]
@@ -69,8 +69,14 @@ class Event:
 
 @dataclass
 class CommandSpec:
+    """The whole table, in its order."""
+
     commands: list[Command] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
+
+    def names(self) -> list[tuple[str, int]]:
+        """Every name on the wire and its number."""
+        return [(c.name, c.number) for c in self.commands] + [(e.name, e.number) for e in self.events]
 
 
 def lay_out(struct: str, fields: dict[str, str]) -> Body:
@@ -117,10 +123,9 @@ def load(path: Path) -> CommandSpec:
         spec.events.append(Event(name, entry["number"], lay_out(f"gv_evt_{name}", entry["fields"])))
     if table:
         raise SpecError(f"{path.name}: neither command nor event: {sorted(table)}")
-    numbers = [item.number for item in [*spec.commands, *spec.events]]
-    if len(set(numbers)) != len(numbers) or not all(0 < n < 65536 for n in numbers):
+    numbers = {number for _, number in spec.names()}
+    if len(numbers) != len(spec.names()) or not all(0 < n < 65536 for n in numbers):
         raise SpecError(f"{path.name}: numbers must be unique and fit 16 bits")
-    names = [item.name for item in [*spec.commands, *spec.events]]
-    if len(set(names)) != len(names):
+    if len({name for name, _ in spec.names()}) != len(spec.names()):
         raise SpecError(f"{path.name}: a command and an event share a name")
     return spec

@@ -12,9 +12,10 @@ TOP = """\
 #include "gv_commands.h"
 #include "session.h"
 
-/* post_X sends a one-way command and returns its seq; 0: the session is lost, or the body does not fit a record (the caller keeps bytes within GV_INLINE_MAX).
- * call_X sends a command and waits. It returns the answer's status (a CUresult) and, when that is 0, fills *out (NULL: not wanted), whose pointers point into the reply.
- * session_reply_done(reply) ends its life; it must be called in every case. */
+/* post_X sends a one-way command and returns its seq; 0: the session is lost, or the body does not fit a record
+ * (the caller keeps bytes within GV_INLINE_MAX).
+ * call_X sends a command and waits. It returns the answer's status (a CUresult) and, when that is 0, fills *out (NULL: not wanted),
+ * whose pointers point into the reply. session_reply_done(reply) ends its life; it must be called in every case. */
 
 """
 

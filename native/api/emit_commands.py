@@ -167,7 +167,7 @@ static __attribute__((unused)) const char *gv_wire_text(struct gv_wire_reader *r
 
 def header(spec: CommandSpec) -> str:
     out = [BANNER, HEADER, "enum gv_op {\n"]
-    out += [f"    GV_OP_{item.name.upper()} = {item.number},\n" for item in [*spec.commands, *spec.events]]
+    out += [f"    GV_OP_{name.upper()} = {number},\n" for name, number in spec.names()]
     out.append("};\n\n")
     for body in bodies(spec):
         out += [struct(body), "\n", size(body), "\n", encode(body), "\n"]
@@ -179,8 +179,8 @@ def header(spec: CommandSpec) -> str:
 
 def source(spec: CommandSpec) -> str:
     out = [BANNER, DECODERS, "const char *gv_op_name(uint16_t op) {\n    switch (op) {\n"]
-    for item in [*spec.commands, *spec.events]:
-        out.append(f'    case GV_OP_{item.name.upper()}: return "{item.name}";\n')
+    for name, _ in spec.names():
+        out.append(f'    case GV_OP_{name.upper()}: return "{name}";\n')
     out.append('    default: return "?";\n    }\n}\n\n')
     for body in bodies(spec):
         out += [decode(body), "\n\n"]

@@ -14,8 +14,9 @@ INTRO = """\
 Generated from `native/api/functions` by `make coverage`; do not edit.
 
 Every function that NVIDIA's headers declare (up to CUDA {major}.{minor}) is exported and found by `cuGetProcAddress`. What is not supported returns
-`CUDA_ERROR_NOT_SUPPORTED` and says so once on stderr. *local*: answered in the program's process. *async*: sent to the server, not awaited. *sync*: awaited.
-*Versions* are the CUDA versions under which `cuGetProcAddress` gives a new form of the function; a server with an older driver gives only the older ones.
+`CUDA_ERROR_NOT_SUPPORTED` and says so once on stderr. *local*: answered in the program's process. *async*: sent to the server, not
+awaited. *sync*: awaited. *Versions* are the CUDA versions under which `cuGetProcAddress` gives a new form of the function; a server
+with an older driver gives only the older ones.
 
 """
 
@@ -31,7 +32,9 @@ def page(functions: list[Function], api: Api) -> str:
     supported = sum(n for kind, n in counts.items() if kind != "unsupported")
     symbols = sum(len(f.symbols) for f in functions)
     out.append("| functions | supported | local | async | sync | not supported | exported symbols |\n|--:|--:|--:|--:|--:|--:|--:|\n")
-    out.append(f"| {len(functions)} | {supported} | {counts['local']} | {counts['async']} | {counts['sync']} | {counts['unsupported']} | {symbols} |\n")
+    out.append(
+        f"| {len(functions)} | {supported} | {counts['local']} | {counts['async']} | {counts['sync']} | {counts['unsupported']} | {symbols} |\n"
+    )
     for title in dict.fromkeys(f.title for f in functions if f.supported):
         out.append(f"\n## {title}\n\n| function | class | versions | remarks |\n|---|---|---|---|\n")
         for f in functions:

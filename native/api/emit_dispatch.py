@@ -11,8 +11,8 @@ TOP = """\
 
 #include "gv_commands.h"
 
-/* Decodes one record of the client and returns what worker_do_X returns for it; -1 for an unknown command or a body that is not what the command says, which
- * ends the session. The record is whole (its size was checked by the link); the command's pointers point into it. */
+/* Decodes one record of the client and returns what worker_do_X returns for it; -1 for an unknown command or a body that is not what the command
+ * says, which ends the session. The record is whole (its size was checked by the link); the command's pointers point into it. */
 int gv_dispatch(void *worker, const struct gv_record *record);
 
 /* Written by the worker, one for each command: 0, or -1 to end the session. */

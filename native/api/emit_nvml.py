@@ -1,4 +1,4 @@
-"""libnvidia-ml.so.1: every function that nvml.h declares is exported; those that native/shim/nvml does not implement answer that they are not supported."""
+"""libnvidia-ml.so.1: every function that nvml.h declares is exported; those that native/shim/nvml does not implement say so."""
 
 from __future__ import annotations
 

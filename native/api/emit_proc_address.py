@@ -10,7 +10,7 @@ from writing import BANNER, c_string
 
 
 def versions(functions: list[Function], api: Api) -> dict[str, list[tuple[int, Symbol]]]:
-    """Base name -> (first CUDA version, symbol). The k-th version of a name is the k-th of its symbols, and the headers' two accounts of its type must agree."""
+    """Base name -> (first CUDA version, symbol). The k-th version of a name is the k-th of its symbols; both must take the same arguments."""
     found: dict[str, list[tuple[int, Symbol]]] = {}
     for f in functions:
         rows: list[tuple[int, Symbol]] = []
@@ -58,4 +58,12 @@ def sentence(result: Result) -> str:
 
 def errors(api: Api) -> str:
     rows = [f"    {{{r.value}, {c_string(r.name)}, {c_string(sentence(r))}}},\n" for r in sorted(api.results, key=lambda r: r.value)]
-    return "".join([BANNER, '#include "error.h"\n\nconst struct error_row error_rows[] = {\n', *rows, "};\n", f"const unsigned error_rows_count = {len(rows)};\n"])
+    return "".join(
+        [
+            BANNER,
+            '#include "error.h"\n\nconst struct error_row error_rows[] = {\n',
+            *rows,
+            "};\n",
+            f"const unsigned error_rows_count = {len(rows)};\n",
+        ]
+    )

@@ -21,7 +21,8 @@ SOURCE = """\
 #include "gv_impl.h"
 #include "gv_symbols.h"
 
-/* Stubs have names of their own in C and the driver's names for the linker: cuda.h declares the oldest ones with 32-bit addresses, and here all take today's types. */
+/* Stubs have names of their own in C and the driver's names for the linker: cuda.h declares the oldest ones with 32-bit
+ * addresses, and here all take today's types. */
 #define STUB(name) __attribute__((visibility("default"))) CUresult stub_##name
 #define TRACED __attribute__((noinline, cold))
 
@@ -81,7 +82,9 @@ def per_thread(parameters: tuple[Parameter, ...]) -> tuple[str, str]:
             return f"    if (!{p.name}) {p.name} = CU_STREAM_PER_THREAD;\n", ""
         if p.type == "const CUlaunchConfig *":
             copy = "    CUlaunchConfig per_thread;\n"
-            copy += f"    if ({p.name} && !{p.name}->hStream) {{\n        per_thread = *{p.name};\n        per_thread.hStream = CU_STREAM_PER_THREAD;\n"
+            copy += (
+                f"    if ({p.name} && !{p.name}->hStream) {{\n        per_thread = *{p.name};\n        per_thread.hStream = CU_STREAM_PER_THREAD;\n"
+            )
             return copy + f"        {p.name} = &per_thread;\n    }}\n", ""
     before = "    CUstream outer = shim_default_stream;\n    shim_default_stream = CU_STREAM_PER_THREAD;\n"
     return before, "    shim_default_stream = outer;\n"

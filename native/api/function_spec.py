@@ -1,4 +1,4 @@
-"""Loads functions/*.toml and joins it with the headers: what each function of the driver does here, and which implementation serves each of its symbols."""
+"""Loads functions/*.toml and joins it with the headers: what each function does here, and which implementation serves each of its symbols."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from pathlib import Path
 from headers import Api, Parameter, Symbol
 
 KEYS = {"class", "why", "note", "slow", "before_init", "after_fork", "split", "roles"}
-ROLES = re.compile(r"(?:in|out|inout)(?:\[\w+\])?|new|freed|handle|(?:new |out |freed )?address|host (?:in|out|inout)\[\w+\]|string|text\[\w+\]|opaque")
+ROLES = re.compile(
+    r"(?:in|out|inout)(?:\[\w+\])?|new|freed|handle|(?:new |out |freed )?address|host (?:in|out|inout)\[\w+\]|string|text\[\w+\]|opaque"
+)
 
 
 class SpecError(Exception):
@@ -87,7 +89,7 @@ def widens(old: Symbol, new: Symbol) -> bool:
 
 
 def load(folder: Path, api: Api) -> list[Function]:
-    """All functions of the headers, those of the tables first and in their order. A function that nobody mentions, or a mention of none, is an error."""
+    """All functions of the headers, those of the tables first and in their order. A function that nobody mentions is an error."""
     bases = api.bases()
     functions: list[Function] = []
     problems: list[str] = []

@@ -61,7 +61,9 @@ def generate(folders: list[Path], nvml: Path, out: Path) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--headers", action="append", type=Path, help="a folder with cuda.h and cudaTypedefs.h, newest first (default: those of the installed wheels)")
+    parser.add_argument(
+        "--headers", action="append", type=Path, help="a folder with cuda.h and cudaTypedefs.h, newest first (default: those of the installed wheels)"
+    )
     parser.add_argument("--nvml", type=Path, help="a folder with nvml.h")
     parser.add_argument("--out", type=Path, help="where the generated files go")
     parser.add_argument("--coverage", type=Path, help="the page to write")

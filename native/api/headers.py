@@ -1,4 +1,4 @@
-"""Reads the CUDA driver API out of NVIDIA's headers: every exported symbol with its parameters, every (name, version) that cuGetProcAddress knows, and CUresult."""
+"""Reads the CUDA driver API out of NVIDIA's headers: exported symbols with their parameters, versions that cuGetProcAddress knows, CUresult."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ LIBC = {
 }
 
 # Exported by the driver and asked for by the runtime, but declared in cudaProfiler.h, which the wheels do not carry.
-EXTRA = "CUresult cuProfilerInitialize(const char *configFile, const char *outputFile, int outputMode); CUresult cuProfilerStart(void); CUresult cuProfilerStop(void);\n"
+EXTRA = (
+    "CUresult cuProfilerInitialize(const char *configFile, const char *outputFile, int outputMode);\n"
+    "CUresult cuProfilerStart(void);\nCUresult cuProfilerStop(void);\n"
+)
 EXTRA_VERSIONS = {"cuProfilerInitialize": 4000, "cuProfilerStart": 4000, "cuProfilerStop": 4000}
 
 SYMBOL = re.compile(r"(?P<base>cu\w+?)(?:_v(?P<revision>\d+))?(?P<stream>_ptsz|_ptds)?")
@@ -89,7 +92,16 @@ def preprocess(text: str, include: Path) -> str:
     with tempfile.TemporaryDirectory() as folder:
         for name, content in LIBC.items():
             Path(folder, name).write_text(content)
-        command = [*compiler, "-E", "-P", "-nostdinc", "-D__attribute__(x)=", "-D__extension__=", "-D__inline__=inline", "-D__CUDA_API_VERSION_INTERNAL"]
+        command = [
+            *compiler,
+            "-E",
+            "-P",
+            "-nostdinc",
+            "-D__attribute__(x)=",
+            "-D__extension__=",
+            "-D__inline__=inline",
+            "-D__CUDA_API_VERSION_INTERNAL",
+        ]
         done = subprocess.run([*command, "-I", folder, "-I", str(include), "-x", "c", "-"], input=text, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise SystemExit(f"{include}: the preprocessor failed:\n{done.stderr}")
@@ -152,7 +164,8 @@ def struct_names(tree: c_ast.FileAST) -> set[str]:
 
 
 BUILTIN = {
-    "char": "i1", "signed char": "i1", "unsigned char": "u1", "short": "i2", "unsigned short": "u2", "int": "i4", "unsigned": "u4", "unsigned int": "u4",
+    "char": "i1", "signed char": "i1", "unsigned char": "u1", "short": "i2", "unsigned short": "u2", "int": "i4",
+    "unsigned": "u4", "unsigned int": "u4",
     "long": "i8", "unsigned long": "u8", "long long": "i8", "unsigned long long": "u8", "float": "f4", "double": "f8",
 }  # fmt: skip
 

@@ -10,14 +10,35 @@ ROOT = Path(__file__).resolve().parents[2]
 # Implementations that the library under test brings itself, and those that fakes.c writes by hand.
 REAL = re.compile(r"impl_cu(GetProcAddress|GetError|GetExportTable|Logs|Profiler)")
 BY_HAND = {
-    *("impl_cuMemAlloc", "impl_cuDriverGetVersion", "impl_cuDeviceGetName", "impl_cuLaunchKernelEx", "impl_cuInit", "impl_cuDeviceGetCount", "impl_cuDeviceGetUuid"),
+    *(
+        "impl_cuMemAlloc",
+        "impl_cuDriverGetVersion",
+        "impl_cuDeviceGetName",
+        "impl_cuLaunchKernelEx",
+        "impl_cuInit",
+        "impl_cuDeviceGetCount",
+        "impl_cuDeviceGetUuid",
+    ),
     *("impl_cuDeviceTotalMem", "impl_cuDeviceGetAttribute", "impl_cuDevicePrimaryCtxGetState", "impl_cuMemGetInfo"),
 }
 
 
 def compile_c(out: Path, sources: list[Path], includes: list[Path], *flags: str) -> Path:
     """Compiles and links with the warnings of the product."""
-    command = ["cc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-g", "-O1", *(f"-I{i}" for i in includes), *flags, "-o", str(out), *map(str, sources)]
+    command = [
+        "cc",
+        "-std=gnu11",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-g",
+        "-O1",
+        *(f"-I{i}" for i in includes),
+        *flags,
+        "-o",
+        str(out),
+        *map(str, sources),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     return out

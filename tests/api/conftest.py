@@ -1,4 +1,4 @@
-"""Builds the generated sources once, and from them a libcuda.so.1 whose implementations are recorders, so that everything before the implementations can be tested alone."""
+"""Builds the generated sources once, and from them a libcuda.so.1 whose implementations only record, so that what is before them is tested alone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from api.building import ROOT, compile_c, recorders
 
 sys.path.insert(0, str(ROOT / "native" / "api"))
 
-import generate  # noqa: E402
+import generate
 
 SHIM = ["entry", "error", "proc_address", "misc", "export_tables", "context_storage", "integrity", "md2", "quiet_write"]
 
@@ -42,11 +42,15 @@ def fake_driver(generated: Path, includes: list[Path], tmp_path_factory: pytest.
     sources += [generated / name for name in ("gv_stubs.c", "gv_proc_table.c", "gv_errors.c")]
     sources += [out / "recorders.c", Path(__file__).with_name("fakes.c")]
     here = [*includes, Path(__file__).parent]
-    return compile_c(out / "libcuda.so.1", sources, here, "-shared", "-fPIC", "-fvisibility=hidden", "-Wl,--no-undefined,-z,nodelete,-Bsymbolic", "-lpthread")
+    return compile_c(
+        out / "libcuda.so.1", sources, here, "-shared", "-fPIC", "-fvisibility=hidden", "-Wl,--no-undefined,-z,nodelete,-Bsymbolic", "-lpthread"
+    )
 
 
 @pytest.fixture(scope="session")
 def fake_nvml(fake_driver: Path, generated: Path, includes: list[Path]) -> Path:
     """libnvidia-ml.so.1 beside the fake driver, as they are installed."""
     sources = [*sorted((ROOT / "native" / "shim" / "nvml").glob("*.c")), generated / "gv_nvml_stubs.c"]
-    return compile_c(fake_driver.parent / "libnvidia-ml.so.1", sources, includes, "-shared", "-fPIC", "-fvisibility=hidden", "-Wl,--no-undefined", "-lpthread")
+    return compile_c(
+        fake_driver.parent / "libnvidia-ml.so.1", sources, includes, "-shared", "-fPIC", "-fvisibility=hidden", "-Wl,--no-undefined", "-lpthread"
+    )

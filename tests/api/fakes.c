@@ -27,9 +27,7 @@ static struct shim_context primary = {7}, current = {9};
 static struct shim_stream a_stream = {{.id = 1234}};
 static struct shim_server server;
 
-EXPORT uint64_t fake_calls(void) {
-    return session_stats.calls;
-}
+EXPORT uint64_t fake_calls(void) { return session_stats.calls; }
 
 CUresult fake_call(const char *name, CUstream stream) {
     fake_called = name;
@@ -107,26 +105,18 @@ CUresult impl_cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void 
     return fake_call("impl_cuLaunchKernelEx", config->hStream);
 }
 
-int session_broken(void) {
-    return fake_broken;
-}
+int session_broken(void) { return fake_broken; }
 
 const struct shim_server *session_server(void) {
     server.driver_version = fake_version;
     return &server;
 }
 
-bool session_in_forked_child(void) {
-    return fake_forked;
-}
+bool session_in_forked_child(void) { return fake_forked; }
 
-bool shim_initialized(void) {
-    return fake_initialized;
-}
+bool shim_initialized(void) { return fake_initialized; }
 
-const char *session_error_text(int code) {
-    return fake_lost_text && code == CUDA_ERROR_DEVICE_UNAVAILABLE ? "lost the GPU server" : NULL;
-}
+const char *session_error_text(int code) { return fake_lost_text && code == CUDA_ERROR_DEVICE_UNAVAILABLE ? "lost the GPU server" : NULL; }
 
 const char *shim_setting(const char *name, const char *fallback) {
     char variable[64];
@@ -144,29 +134,17 @@ void shim_log(const char *format, ...) {
     strcat(fake_log, "\n");
 }
 
-struct shim_context *context_current(void) {
-    return &current;
-}
+struct shim_context *context_current(void) { return &current; }
 
-struct shim_context *context_get(CUcontext handle) {
-    return (struct shim_context *)handle;
-}
+struct shim_context *context_get(CUcontext handle) { return (struct shim_context *)handle; }
 
-uint32_t context_id(const struct shim_context *c) {
-    return c->id;
-}
+uint32_t context_id(const struct shim_context *c) { return c->id; }
 
-struct shim_context *context_primary(CUdevice device) {
-    return device == 0 ? &primary : NULL;
-}
+struct shim_context *context_primary(CUdevice device) { return device == 0 ? &primary : NULL; }
 
-int device_count(void) {
-    return 1;
-}
+int device_count(void) { return 1; }
 
-const struct gv_device_info *device_info(CUdevice device) {
-    return device == 0 ? &fake_device : NULL;
-}
+const struct gv_device_info *device_info(CUdevice device) { return device == 0 ? &fake_device : NULL; }
 
 int stream_resolve(CUstream handle, struct shim_stream **out) {
     (void)handle;
@@ -174,9 +152,7 @@ int stream_resolve(CUstream handle, struct shim_stream **out) {
     return 0;
 }
 
-struct session_stream *stream_session(struct shim_stream *s) {
-    return &s->session;
-}
+struct session_stream *stream_session(struct shim_stream *s) { return &s->session; }
 
 int module_each_function(CUmodule module, void (*visit)(void *arg, CUfunction function), void *arg) {
     (void)module;

@@ -79,7 +79,12 @@ def test_implementations(api: headers.Api) -> None:
 
 def test_versions_name_the_symbols_in_order(api: headers.Api) -> None:
     table = emit_proc_address.versions(function_spec.load(API / "functions", api), api)
-    assert [(n, s.name) for n, s in table["cuCtxCreate"]] == [(2000, "cuCtxCreate"), (3020, "cuCtxCreate_v2"), (11040, "cuCtxCreate_v3"), (12050, "cuCtxCreate_v4")]
+    assert [(n, s.name) for n, s in table["cuCtxCreate"]] == [
+        (2000, "cuCtxCreate"),
+        (3020, "cuCtxCreate_v2"),
+        (11040, "cuCtxCreate_v3"),
+        (12050, "cuCtxCreate_v4"),
+    ]
     assert sum(map(len, table.values())) == len(api.symbols)
 
 

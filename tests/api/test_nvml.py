@@ -17,7 +17,8 @@ nvml = ctypes.CDLL({path!r})
 nvml.nvmlErrorString.restype = c_char_p
 
 class Pci(ctypes.Structure):
-    _fields_ = [("legacy", c_char * 16), ("domain", c_uint), ("bus", c_uint), ("device", c_uint), ("id", c_uint), ("subsystem", c_uint), ("busId", c_char * 32)]
+    _fields_ = [("legacy", c_char * 16), ("domain", c_uint), ("bus", c_uint), ("device", c_uint), ("id", c_uint), ("subsystem", c_uint),
+                ("busId", c_char * 32)]
 
 class Memory(ctypes.Structure):
     _fields_ = [("total", c_ulonglong), ("free", c_ulonglong), ("used", c_ulonglong)]
@@ -83,7 +84,8 @@ def test_what_tensorflow_starts_with(fake_nvml: Path) -> None:
         assert nvml.nvmlDeviceGetHandleByPciBusId_v2(b"0001:a0:00.0", byref(h)) == 0
         assert h.value == handle(0).value
         print(nvml.nvmlDeviceGetHandleByPciBusId_v2(b"0001:a9:00.0", byref(h)), nvml.nvmlDeviceGetHandleByPciBusId_v2(b"what", byref(h)))
-        print(nvml.nvmlDeviceGetCurrPcieLinkGeneration(h, byref(n)), nvml.nvmlDeviceGetNvLinkState(h, 0, byref(n)), nvml.nvmlDeviceGetGpuFabricInfoV(h, byref(g)))
+        print(nvml.nvmlDeviceGetCurrPcieLinkGeneration(h, byref(n)), nvml.nvmlDeviceGetNvLinkState(h, 0, byref(n)),
+              nvml.nvmlDeviceGetGpuFabricInfoV(h, byref(g)))
         print(nvml.nvmlErrorString(3).decode())
     """
     assert run(fake_nvml, code) == ["6 2", "3 3 3", "Not Supported"]

@@ -46,7 +46,9 @@ def slot(lib: ctypes.CDLL, name: str, number: int, *types: type) -> ctypes._CFun
     return ctypes.CFUNCTYPE(ctypes.c_int, *types)(address)
 
 
-@pytest.mark.parametrize(("name", "slots"), [(RUNTIME, 13), (BUFFERS, 7), (CURRENT, 4), (CHECKS, 4), (INTEGRITY, 3), (IDENTITIES, 64), (CUBLASLT, 64), (CUFFT, 64)])
+@pytest.mark.parametrize(
+    ("name", "slots"), [(RUNTIME, 13), (BUFFERS, 7), (CURRENT, 4), (CHECKS, 4), (INTEGRITY, 3), (IDENTITIES, 64), (CUBLASLT, 64), (CUFFT, 64)]
+)
 def test_size_word(lib: ctypes.CDLL, name: str, slots: int) -> None:
     assert ctypes.c_uint64.from_address(table(lib, name)).value == slots * 8
 
@@ -208,7 +210,9 @@ def test_storage_destructors_and_md2_vectors(includes: list[Path], tmp_path: Pat
     source = tmp_path / "storage.c"
     source.write_text(STORAGE_TEST)
     shim = ROOT / "native" / "shim"
-    program = compile_c(tmp_path / "storage", [source, shim / "context_storage.c", shim / "md2.c"], includes, "-fsanitize=address,undefined", "-lpthread")
+    program = compile_c(
+        tmp_path / "storage", [source, shim / "context_storage.c", shim / "md2.c"], includes, "-fsanitize=address,undefined", "-lpthread"
+    )
     assert subprocess.run([str(program)], timeout=60, check=False).returncode == 0
 
 

@@ -159,7 +159,8 @@ def test_child_of_an_attached_parent(fake_driver: Path) -> None:
         pid = os.fork()
         if pid == 0:
             print(lib.cuCtxSynchronize(), lib.cuInit(0), lib.cuGraphCreate(None, 0), lib.cuDriverGetVersion(ctypes.byref(number)),
-                  lib.cuGetErrorString(3, ctypes.byref(text)), lib.cuGetProcAddress_v2(b"cuInit", ctypes.byref(text), 12000, ctypes.c_uint64(0), ctypes.byref(status)), flush=True)
+                  lib.cuGetErrorString(3, ctypes.byref(text)),
+                  lib.cuGetProcAddress_v2(b"cuInit", ctypes.byref(text), 12000, ctypes.c_uint64(0), ctypes.byref(status)), flush=True)
             os._exit(0)
         os.waitpid(pid, 0)
         print(lib.cuCtxSynchronize())

@@ -1,5 +1,6 @@
 """Every record of the wire: what is encoded is decoded again, and what is not a record is refused. A C program under the address sanitizer does both with random contents."""
 
+# ruff: noqa: E501 (lines of C)
 from __future__ import annotations
 
 import subprocess
@@ -44,8 +45,9 @@ static void *copy_of(const void *data, size_t n) {
 
 def fill(f: Field) -> str:
     if f.type == "bytes":
-        return f"    c.{f.name}_size = rnd() % 3 ? (uint32_t)(rnd() % 100) : 0; char *{f.name} = malloc(c.{f.name}_size + 1); c.{f.name} = {f.name};\n" + (
-            f"    for (uint32_t i = 0; i < c.{f.name}_size; i++) {f.name}[i] = (char)rnd();\n"
+        return (
+            f"    c.{f.name}_size = rnd() % 3 ? (uint32_t)(rnd() % 100) : 0; char *{f.name} = malloc(c.{f.name}_size + 1); c.{f.name} = {f.name};\n"
+            + (f"    for (uint32_t i = 0; i < c.{f.name}_size; i++) {f.name}[i] = (char)rnd();\n")
         )
     if f.type == "str":
         return (
@@ -99,7 +101,9 @@ def exercise(body: Body) -> str:
             out.append(f"    CHECK({name}_decode(&d, exact, (uint32_t)n) == -1); free(exact);\n")
         if f.type == "str":
             out.append(f"    uint32_t {f.name}_was; memcpy(&{f.name}_was, record + {f.offset}, 4);\n")
-            out.append(f"    if ({f.name}_was > 0) {{\n        exact = copy_of(record, n); {name}_decode(&d, exact, (uint32_t)n); *(char *)(uintptr_t)d.{f.name} = 0;\n")
+            out.append(
+                f"    if ({f.name}_was > 0) {{\n        exact = copy_of(record, n); {name}_decode(&d, exact, (uint32_t)n); *(char *)(uintptr_t)d.{f.name} = 0;\n"
+            )
             out.append(f"        CHECK({name}_decode(&d, exact, (uint32_t)n) == -1); free(exact);\n    }}\n")
     # Whatever the bytes are: a verdict, and no read outside.
     out.append(f"""\
@@ -118,7 +122,11 @@ def exercise(body: Body) -> str:
 def test_round_trip_and_refusals(generated: Path, includes: list[Path], tmp_path: Path) -> None:
     spec = command_spec.load(ROOT / "native" / "api" / "commands.toml")
     bodies = emit_commands.bodies(spec)
-    main = [MAIN, *map(exercise, bodies), "int main(int argc, char **argv) {\n    state = argc > 1 ? strtoull(argv[1], NULL, 10) : 1;\n    for (int i = 0; i < 50; i++) {\n"]
+    main = [
+        MAIN,
+        *map(exercise, bodies),
+        "int main(int argc, char **argv) {\n    state = argc > 1 ? strtoull(argv[1], NULL, 10) : 1;\n    for (int i = 0; i < 50; i++) {\n",
+    ]
     main += [f"        try_{body.name}();\n" for body in bodies]
     main.append('    }\n    puts("ok");\n    return 0;\n}\n')
     (tmp_path / "wire.c").write_text("".join(main))
@@ -133,12 +141,16 @@ def test_names_and_dispatch(generated: Path, includes: list[Path], tmp_path: Pat
     spec = command_spec.load(ROOT / "native" / "api" / "commands.toml")
     code = ['#include <stdio.h>\n#include "gv_dispatch.h"\n']
     for c in spec.commands:
-        code.append(f"int worker_do_{c.name}(void *worker, const struct gv_record *r, const struct {c.body.name} *c) {{ (void)c; *(int *)worker = r->op; return {c.number % 7}; }}\n")
+        code.append(
+            f"int worker_do_{c.name}(void *worker, const struct gv_record *r, const struct {c.body.name} *c) {{ (void)c; *(int *)worker = r->op; return {c.number % 7}; }}\n"
+        )
     code.append("int main(void) {\n    struct { struct gv_record r; uint64_t body[32]; } x;\n    int seen;\n    memset(&x, 0, sizeof x);\n")
     for c in spec.commands:
         size = c.body.fixed + 8 * sum(f.type == "str" for f in c.body.blobs)
         code.append(f"    seen = 0; x.r.op = {c.number}; x.r.size = sizeof x.r + {size};\n")
-        code.append(f'    if (gv_dispatch(&seen, &x.r) != {c.number % 7} || seen != {c.number} || strcmp(gv_op_name({c.number}), "{c.name}")) return {c.number};\n')
+        code.append(
+            f'    if (gv_dispatch(&seen, &x.r) != {c.number % 7} || seen != {c.number} || strcmp(gv_op_name({c.number}), "{c.name}")) return {c.number};\n'
+        )
         code.append(f"    seen = 0; x.r.size += 8; if (gv_dispatch(&seen, &x.r) != -1 || seen) return {c.number};\n")
     unknown = max(c.number for c in spec.commands) + 1
     code.append(f'    x.r.op = {unknown}; if (gv_dispatch(&seen, &x.r) != -1 || strcmp(gv_op_name({unknown}), "?")) return 250;\n')
