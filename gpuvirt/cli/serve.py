@@ -43,6 +43,7 @@ def compute_capability(text: str) -> int:
 @click.option("--ready-file", type=click.Path(path_type=Path, dir_okay=False), help="Write JSON with address, control port and pid there once ready.")
 @click.option("--test-drop-launches", is_flag=True, hidden=True)
 @click.option("--parent-fd", type=int, hidden=True)
+@click.option("--private-folder", type=click.Path(path_type=Path), hidden=True)
 def serve(
     listen: tuple[str, int],
     backend: str,
@@ -57,6 +58,7 @@ def serve(
     ready_file: Path | None,
     test_drop_launches: bool,
     parent_fd: int | None,
+    private_folder: Path | None,
 ) -> None:
     """Offer GPUs to other programs and machines.
 
@@ -90,6 +92,7 @@ def serve(
         ready_file=ready_file,
         drop_launches=test_drop_launches,
         parent_fd=parent_fd,
+        private_folder=private_folder,
         **({"name": name} if name else {}),
     )
     run(options)

@@ -39,10 +39,10 @@ class LocalPool:
         parent, self._alive = os.pipe()
         ready, log = self._folder / "ready.json", self._folder / "log"
         line = [sys.executable, "-P", "-m", "gpuvirt", "serve", "--listen", "127.0.0.1:0", "--gpus", str(gpus), "--name", "private local pool"]
-        line += ["--ready-file", str(ready), "--parent-fd", str(parent)]
+        line += ["--ready-file", str(ready), "--parent-fd", str(parent), "--private-folder", str(self._folder)]
         if memory is not None:
             line += ["--gpu-memory", str(memory)]
-        env = {**os.environ, "GPUVIRT_STATE": str(self._folder / "state")}
+        env = {**os.environ, "GPUVIRT_STATE": str(self._folder / "state")}  # tokens of its own, which die with it
         try:
             with log.open("wb") as out:
                 self._process = subprocess.Popen(

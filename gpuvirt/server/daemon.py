@@ -7,6 +7,7 @@ import contextlib
 import json
 import logging
 import os
+import shutil
 import signal
 import sys
 import time
@@ -126,6 +127,8 @@ class Daemon:
         if not files:
             log.warning("no place to leave the token for your own clients; they need GPUVIRT_TOKEN from `gpuvirt token show`")
         self._watch_parent()
+        if options.private_folder is not None:
+            undo.callback(shutil.rmtree, options.private_folder, ignore_errors=True)
         log.info("serving %s at %s (control port %d)", describe(inventory), self.pool, self.control_port)
         self._write_ready()
 

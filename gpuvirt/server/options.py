@@ -23,6 +23,7 @@ class ServeOptions:
         links: which links are offered, of "tcp", "shm".
         ready_file: written once the daemon is ready.
         parent_fd: a pipe; the daemon ends when its other end closes.
+        private_folder: a private pool's own folder, removed at the end: its launcher may be dead by then.
     """
 
     host: str = "127.0.0.1"
@@ -38,3 +39,4 @@ class ServeOptions:
     ready_file: Path | None = None
     drop_launches: bool = False
     parent_fd: int | None = None
+    private_folder: Path | None = None
