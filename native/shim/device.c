@@ -38,7 +38,7 @@ static int device_of_word(const struct shim_server *server, const char *word) {
         for (uint32_t i = 0; i < server->n_devices; i++) {
             char text[48];
             uuid_text(server->devices[i].uuid, text);
-            if (strncasecmp(text, word, strlen(word))) continue;
+            if (strncasecmp(text, word, strlen(word)) != 0) continue;
             if (found >= 0) return -1; /* not unique */
             found = (int)i;
         }
@@ -226,20 +226,45 @@ CUresult impl_cuDeviceGetPCIBusId(char *text, int length, CUdevice device) {
     return CUDA_SUCCESS;
 }
 
-/* [domain]:[bus]:[device].[function], [domain]:[bus]:[device] or [bus]:[device].[function], hexadecimal. */
+/* [domain]:[bus]:[device].[function], [domain]:[bus]:[device] or [bus]:[device].[function], hexadecimal; all that may follow is the end. */
+static bool parse_pci(const char *text, unsigned long fields[3]) {
+    unsigned long number[4] = {0};
+    char separator[4] = {0};
+    int n = 0;
+    for (const char *at = text; n < 4; at++) {
+        char *end;
+        if (!isxdigit((unsigned char)*at)) return false;
+        number[n] = strtoul(at, &end, 16);
+        separator[n++] = *end;
+        at = end;
+        if (!*end) break;
+    }
+    if (separator[n - 1]) return false;
+    bool dotted = n >= 3 && separator[n - 2] == '.';
+    int colons = n - 1 - dotted;
+    for (int i = 0; i < colons; i++) {
+        if (separator[i] != ':') return false;
+    }
+    if (colons == 2) {
+        for (int i = 0; i < 3; i++) fields[i] = number[i];
+        return true;
+    }
+    if (colons != 1 || !dotted) return false;
+    fields[0] = 0;
+    fields[1] = number[0];
+    fields[2] = number[1];
+    return true;
+}
+
 CUresult impl_cuDeviceGetByPCIBusId(CUdevice *device, const char *text) {
     if (!shim_initialized()) return CUDA_ERROR_NOT_INITIALIZED;
-    if (!device || !text) return CUDA_ERROR_INVALID_VALUE;
-    unsigned domain = 0, bus = 0, slot = 0, function = 0;
-    if (sscanf(text, "%x:%x:%x.%x", &domain, &bus, &slot, &function) < 3) {
-        domain = 0;
-        if (sscanf(text, "%x:%x.%x", &bus, &slot, &function) != 3) return CUDA_ERROR_INVALID_VALUE;
-    }
+    unsigned long pci[3];
+    if (!device || !text || !parse_pci(text, pci)) return CUDA_ERROR_INVALID_VALUE;
+    static const int attributes[] = {CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID, CU_DEVICE_ATTRIBUTE_PCI_BUS_ID, CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID};
     for (int i = 0; i < table.count; i++) {
-        const struct gv_device_info *info = device_info(i);
-        if ((unsigned)device_attribute(info, CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID) == domain &&
-            (unsigned)device_attribute(info, CU_DEVICE_ATTRIBUTE_PCI_BUS_ID) == bus &&
-            (unsigned)device_attribute(info, CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID) == slot) {
+        int same = 0;
+        while (same < 3 && (unsigned long)device_attribute(device_info(i), attributes[same]) == pci[same]) same++;
+        if (same == 3) {
             *device = i;
             return CUDA_SUCCESS;
         }

@@ -160,7 +160,7 @@ int image_open(const void *pointer, size_t limit, struct image *out) {
 int image_keep(struct image *image) {
     size_t total = 0;
     for (unsigned i = 0; i < image->n; i++) total += (image->parts[i].size + 16) & ~(size_t)15;
-    char *copy = malloc(total ? total : 1);
+    char *copy = malloc(total + 16);
     if (!copy) return OUT_OF_MEMORY;
     size_t at = 0;
     for (unsigned i = 0; i < image->n; i++) {

@@ -203,7 +203,7 @@ int module_global(struct shim_module *m, const char *name, CUdeviceptr *address,
     const struct gv_meta_global *globals = gv_meta_globals(m->meta);
     const char *strings = gv_meta_strings(m->meta);
     for (uint32_t i = 0; i < h->n_globals; i++) {
-        if (!globals[i].address || strcmp(strings + globals[i].name, name)) continue;
+        if (!globals[i].address || strcmp(strings + globals[i].name, name) != 0) continue;
         if (address) *address = globals[i].address;
         if (size) *size = globals[i].size;
         return 0;
@@ -211,7 +211,7 @@ int module_global(struct shim_module *m, const char *name, CUdeviceptr *address,
     if (h->flags & GV_META_GLOBALS_COMPLETE) return CUDA_ERROR_NOT_FOUND;
     pthread_mutex_lock(&m->context->lock);
     struct module_global *known = m->globals;
-    while (known && strcmp(known->name, name)) known = known->next;
+    while (known && strcmp(known->name, name) != 0) known = known->next;
     pthread_mutex_unlock(&m->context->lock);
     if (!known) {
         struct session_reply reply;

@@ -33,6 +33,10 @@ static void devices(void) {
     EQUAL(impl_cuDeviceGetByPCIBusId(&device, "1:00.0"), 0);
     EQUAL(device, 1);
     EQUAL(impl_cuDeviceGetByPCIBusId(&device, "9:00.0"), CUDA_ERROR_INVALID_DEVICE);
+    EQUAL(impl_cuDeviceGetByPCIBusId(&device, "0000:01:00"), 0);
+    EQUAL(device, 1);
+    static const char *const wrong[] = {"", "1", "1:0", "1:0.", "0000:01:00.0.0", "0000.01:00", "x:1.0", "1:0.0 "};
+    for (int i = 0; i < 8; i++) EQUAL(impl_cuDeviceGetByPCIBusId(&device, wrong[i]), CUDA_ERROR_INVALID_VALUE);
     EQUAL(impl_cuDeviceGetAttribute(&value, (CUdevice_attribute)0, 0), CUDA_ERROR_INVALID_VALUE);
     EQUAL(impl_cuDeviceGetAttribute(&value, (CUdevice_attribute)100000, 0), CUDA_ERROR_INVALID_VALUE);
     EQUAL(impl_cuDeviceGetAttribute(&value, CU_DEVICE_ATTRIBUTE_WARP_SIZE, 2), CUDA_ERROR_INVALID_DEVICE);
