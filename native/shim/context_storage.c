@@ -27,8 +27,8 @@ static _Atomic uint64_t generation = 1; /* raised by every change */
 static _Thread_local struct cached cache[CACHED];
 
 static unsigned hash(CUcontext ctx, const void *key) {
-    uint64_t mixed = ((uint64_t)(uintptr_t)ctx ^ ((uint64_t)(uintptr_t)key << 1)) * 0x9e3779b97f4a7c15ull;
-    return (unsigned)(mixed >> 32);
+    uint64_t mixed = ((uint64_t)(uintptr_t)ctx ^ ((uint64_t)(uintptr_t)key << 1u)) * 0x9e3779b97f4a7c15ull;
+    return (unsigned)(mixed >> 32u);
 }
 
 /* The place that points to the entry, or to NULL (locked). */

@@ -189,10 +189,10 @@ static CUresult missing(unsigned table, unsigned slot) {
 #define EACH_64(each, table)                                                                                                                        \
     EACH_16(each, table)                                                                                                                            \
     EACH_4(each, table, 16, 17, 18, 19)                                                                                                             \
-    EACH_4(each, table, 20, 21, 22, 23) EACH_4(each, table, 24, 25, 26, 27) EACH_4(each, table, 28, 29, 30, 31) EACH_4(each, table, 32, 33, 34, 35) \
-        EACH_4(each, table, 36, 37, 38, 39) EACH_4(each, table, 40, 41, 42, 43) EACH_4(each, table, 44, 45, 46, 47)                                 \
-            EACH_4(each, table, 48, 49, 50, 51) EACH_4(each, table, 52, 53, 54, 55) EACH_4(each, table, 56, 57, 58, 59)                             \
-                EACH_4(each, table, 60, 61, 62, 63)
+    EACH_4(each, table, 20, 21, 22, 23)                                                                                                             \
+    EACH_4(each, table, 24, 25, 26, 27) EACH_4(each, table, 28, 29, 30, 31) EACH_4(each, table, 32, 33, 34, 35) EACH_4(each, table, 36, 37, 38, 39) \
+        EACH_4(each, table, 40, 41, 42, 43) EACH_4(each, table, 44, 45, 46, 47) EACH_4(each, table, 48, 49, 50, 51)                                 \
+            EACH_4(each, table, 52, 53, 54, 55) EACH_4(each, table, 56, 57, 58, 59) EACH_4(each, table, 60, 61, 62, 63)
 
 EACH_16(SLOT, RUNTIME)
 EACH_16(SLOT, TOOLS_BUFFERS)
@@ -266,14 +266,14 @@ CUresult impl_cuGetExportTable(const void **out, const CUuuid *id) {
     if (!out || !id) return CUDA_ERROR_INVALID_VALUE;
     pthread_once(&built, build);
     for (unsigned t = 0; t < TABLES; t++) {
-        if (memcmp(tables[t].uuid, id->bytes, sizeof tables[t].uuid)) continue;
+        if (memcmp(tables[t].uuid, id->bytes, sizeof tables[t].uuid) != 0) continue;
         *out = tables[t].functions;
         return CUDA_SUCCESS;
     }
     *out = NULL;
     const unsigned char *u = (const unsigned char *)id->bytes;
     for (unsigned i = 0; i < sizeof tolerated / sizeof *tolerated; i++) {
-        if (!memcmp(tolerated[i], u, sizeof tolerated[i])) return CUDA_ERROR_NOT_FOUND;
+        if (memcmp(tolerated[i], u, sizeof tolerated[i]) == 0) return CUDA_ERROR_NOT_FOUND;
     }
     shim_log_once("the private table %02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x was asked for, which is not supported "
                   "(said for the first one only)",

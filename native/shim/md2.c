@@ -60,8 +60,8 @@ void md2_end(struct md2 *m, uint8_t digest[MD2_SIZE]) {
 void hmac_md2_begin(struct hmac_md2 *h, const uint8_t key[MD2_SIZE]) {
     uint8_t inner_key[MD2_SIZE];
     for (unsigned i = 0; i < MD2_SIZE; i++) {
-        inner_key[i] = key[i] ^ 0x36;
-        h->outer_key[i] = key[i] ^ 0x5c;
+        inner_key[i] = key[i] ^ 0x36u;
+        h->outer_key[i] = key[i] ^ 0x5cu;
     }
     md2_begin(&h->inner);
     md2_add(&h->inner, inner_key, sizeof inner_key);

@@ -5,6 +5,10 @@
 
 #include "gv_impl.h"
 
+/* flags: how the default stream is meant. At most one is given. */
+#define PER_THREAD (cuuint64_t) CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM
+_Static_assert(CU_GET_PROC_ADDRESS_LEGACY_STREAM < CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, "every smaller value is a valid one");
+
 /* Versions above the server's do not exist for the program, although this library may know them. Before the server is known (a lookup must not be what attaches: a process
  * that only loads a library and then forks keeps its right to attach in the child) the headers' version counts. */
 static int newest(void) {
@@ -31,7 +35,7 @@ static CUdriverProcAddressQueryResult look_up(const char *name, int version, cuu
     const struct proc_name *entry = find(name);
     if (!entry) return CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
     int limit = newest();
-    bool per_thread = flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, known = false;
+    bool per_thread = flags & PER_THREAD, known = false;
     for (unsigned i = 0; i < entry->count; i++) {
         const struct proc_version *v = &proc_versions[entry->first + i];
         if (v->version > limit) break;
@@ -43,8 +47,7 @@ static CUdriverProcAddressQueryResult look_up(const char *name, int version, cuu
 }
 
 static int check(const char *symbol, void **function, cuuint64_t flags) {
-    const cuuint64_t known = CU_GET_PROC_ADDRESS_LEGACY_STREAM | CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
-    return symbol && function && !(flags & ~known) && flags != known ? 0 : CUDA_ERROR_INVALID_VALUE;
+    return symbol && function && flags <= PER_THREAD ? 0 : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult impl_cuGetProcAddress(const char *symbol, void **function, int version, cuuint64_t flags) {

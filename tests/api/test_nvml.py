@@ -84,11 +84,13 @@ def test_what_tensorflow_starts_with(fake_nvml: Path) -> None:
         assert nvml.nvmlDeviceGetHandleByPciBusId_v2(b"0001:a0:00.0", byref(h)) == 0
         assert h.value == handle(0).value
         print(nvml.nvmlDeviceGetHandleByPciBusId_v2(b"0001:a9:00.0", byref(h)), nvml.nvmlDeviceGetHandleByPciBusId_v2(b"what", byref(h)))
+        forms = [b"1:a0:0", b"00000001:A0:00.0", b"a0:00.0", b"", b":", b"1:2:3:4", b"g:0:0", b"99999999999:0:0"]
+        print([nvml.nvmlDeviceGetHandleByPciBusId_v2(form, byref(h)) for form in forms])
         print(nvml.nvmlDeviceGetCurrPcieLinkGeneration(h, byref(n)), nvml.nvmlDeviceGetNvLinkState(h, 0, byref(n)),
               nvml.nvmlDeviceGetGpuFabricInfoV(h, byref(g)))
         print(nvml.nvmlErrorString(3).decode())
     """
-    assert run(fake_nvml, code) == ["6 2", "3 3 3", "Not Supported"]
+    assert run(fake_nvml, code) == ["6 2", "[0, 0, 6, 2, 2, 2, 2, 2]", "3 3 3", "Not Supported"]
 
 
 def test_processes(fake_nvml: Path) -> None:

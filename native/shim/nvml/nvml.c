@@ -1,7 +1,9 @@
 /* The functions of NVML that programs start with. What a GPU server does not tell its clients (clocks, fans, power, other tenants' processes) is not supported. */
 #include <ctype.h>
+#include <limits.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -78,18 +80,34 @@ API nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice_t 
 
 API nvmlReturn_t nvmlDeviceGetHandleByIndex(unsigned int index, nvmlDevice_t *out) { return nvmlDeviceGetHandleByIndex_v2(index, out); }
 
+/* "domain:bus:device.function" or without the domain, all hexadecimal. 0, or -1. */
+static int parse_pci_id(const char *id, unsigned part[3]) {
+    int n = 0;
+    for (;;) {
+        char *end;
+        unsigned long value = isxdigit((unsigned char)*id) ? strtoul(id, &end, 16) : ULONG_MAX;
+        if (value > UINT_MAX || n == 3) return -1;
+        part[n++] = (unsigned)value;
+        if (*end != ':') break;
+        id = end + 1;
+    }
+    if (n == 2) {
+        part[2] = part[1];
+        part[1] = part[0];
+        part[0] = 0;
+    }
+    return n >= 2 ? 0 : -1;
+}
+
 API nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *id, nvmlDevice_t *out) {
     const struct device_table *table = devices();
-    unsigned domain = 0, bus, device;
+    unsigned part[3];
     if (!table) return NVML_ERROR_UNINITIALIZED;
     if (!id || !out) return NVML_ERROR_INVALID_ARGUMENT;
-    if (sscanf(id, "%x:%x:%x", &domain, &bus, &device) != 3) {
-        domain = 0;
-        if (sscanf(id, "%x:%x", &bus, &device) != 2) return NVML_ERROR_INVALID_ARGUMENT;
-    }
+    if (parse_pci_id(id, part)) return NVML_ERROR_INVALID_ARGUMENT;
     for (unsigned i = 0; i < table->count; i++) {
         const struct nvmlDevice_st *d = &table->devices[i];
-        if (d->domain == domain && d->bus == bus && d->device == device) return found(d, out);
+        if (d->domain == part[0] && d->bus == part[1] && d->device == part[2]) return found(d, out);
     }
     return NVML_ERROR_NOT_FOUND;
 }
@@ -164,8 +182,8 @@ API nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t handle, nvmlPciInfo_t *pci
     pci->domain = d->domain;
     pci->bus = d->bus;
     pci->device = d->device;
-    snprintf(pci->busIdLegacy, sizeof pci->busIdLegacy, "%04X:%02X:%02X.0", d->domain & 0xffff, d->bus & 0xff, d->device & 0xff);
-    snprintf(pci->busId, sizeof pci->busId, "%08X:%02X:%02X.0", d->domain, d->bus & 0xff, d->device & 0xff);
+    snprintf(pci->busIdLegacy, sizeof pci->busIdLegacy, "%04X:%02X:%02X.0", d->domain & 0xffffu, d->bus & 0xffu, d->device & 0xffu);
+    snprintf(pci->busId, sizeof pci->busId, "%08X:%02X:%02X.0", d->domain, d->bus & 0xffu, d->device & 0xffu);
     return NVML_SUCCESS;
 }
 
@@ -210,6 +228,7 @@ API nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t handle, nvmlMemory_t *memo
 API nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t handle, nvmlMemory_v2_t *memory) {
     nvmlMemory_t now;
     if (!memory) return NVML_ERROR_INVALID_ARGUMENT;
+    /* NOLINTNEXTLINE(bugprone-signed-bitwise): the macro is NVML's. */
     if (memory->version != nvmlMemory_v2) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
     nvmlReturn_t rc = nvmlDeviceGetMemoryInfo(handle, &now);
     if (rc != NVML_SUCCESS) return rc;
