@@ -47,6 +47,14 @@ int session_thread(const char *name, void *(*fn)(void *), void *arg, size_t stac
     pthread_sigmask(SIG_SETMASK, &all, &before);
     pthread_t thread;
     int failed = pthread_create(&thread, &attr, started, start);
+    if (failed && stack) { /* too small for the thread-local storage of the program's libraries, which lies on it */
+        pthread_attr_destroy(&attr);
+        failed = pthread_attr_init(&attr);
+        if (!failed) {
+            pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+            failed = pthread_create(&thread, &attr, started, start);
+        }
+    }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&attr);
     if (failed) free(start);

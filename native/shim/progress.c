@@ -31,6 +31,7 @@ static _Atomic uint32_t activity; /* raised whenever a caller takes the role: th
 static pthread_mutex_t sleepers_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct sleeper *sleepers;
 static _Atomic int n_sleepers;
+static _Atomic bool poll_wanted; /* somebody asks again and again: the background thread gives way */
 static _Atomic(const char *) waiting_for;
 
 #define BATCH 64            /* records handled before waiters are looked at */
@@ -191,7 +192,11 @@ const char *progress_waiting_for(void) { return atomic_load_explicit(&waiting_fo
 void session_poll(void) {
     if (session_broken()) return;
     gv_send_flush(session.link);
-    if (!take_role(ROLE_WAITER, NULL)) return; /* whoever holds it handles what arrives */
+    int holder;
+    if (!take_role(ROLE_WAITER, &holder)) { /* whoever holds it handles what arrives */
+        if (holder == ROLE_BACKGROUND && !atomic_exchange(&poll_wanted, true)) gv_recv_wake(session.link);
+        return;
+    }
     while (handle_some() == BATCH) {
     }
     if (gv_link_dead(session.link)) session_lost(NULL, "a query");
@@ -215,7 +220,8 @@ static void *background(void *arg) {
             last = now;
             continue;
         }
-        while (!atomic_load(&session.over) && !atomic_load(&n_sleepers)) {
+        atomic_store(&poll_wanted, false);
+        while (!atomic_load(&session.over) && !atomic_load(&n_sleepers) && !atomic_load(&poll_wanted)) {
             if (handle_some()) continue;
             if (gv_link_dead(session.link)) {
                 session_lost(NULL, NULL);
