@@ -1,0 +1,110 @@
+/* Events. An event points at its latest record; whoever waits holds the record that was the latest when it asked. */
+#include <stdlib.h>
+#include <time.h>
+
+#include "stream.h"
+
+struct gv_event {
+    struct gv_context *context;
+    uint32_t flags;
+    struct stamp *latest; /* under backend.lock; NULL: never recorded */
+};
+
+void soft_stamp_drop_locked(struct stamp *t) {
+    if (t && !--t->refs) free(t);
+}
+
+int soft_event_create(struct gv_context *c, uint32_t flags, struct gv_event **out) {
+    struct gv_event *e = calloc(1, sizeof *e);
+    if (!e) return CUDA_ERROR_OUT_OF_MEMORY;
+    e->context = c;
+    e->flags = flags;
+    soft_context_hold(c);
+    *out = e;
+    return 0;
+}
+
+void soft_event_destroy(struct gv_event *e) {
+    struct gv_context *c = e->context;
+    pthread_mutex_lock(&c->backend->lock);
+    soft_stamp_drop_locked(e->latest);
+    pthread_mutex_unlock(&c->backend->lock);
+    soft_context_drop(c);
+    free(e);
+}
+
+struct record_op {
+    struct op op;
+    struct stamp *stamp;
+};
+
+/* Runs also after an error, so that waiters go on and find it themselves. */
+static void record_drop(struct gv_stream *s, struct op *op) {
+    struct gv_backend *b = s->context->backend;
+    struct stamp *t = ((struct record_op *)op)->stamp;
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    pthread_mutex_lock(&b->lock);
+    t->time = (uint64_t)now.tv_sec * 1000000000ull + (uint64_t)now.tv_nsec;
+    t->done = true;
+    soft_stamp_drop_locked(t);
+    if (b->waiters) pthread_cond_broadcast(&b->done);
+    pthread_mutex_unlock(&b->lock);
+}
+
+int soft_event_record(struct gv_event *e, struct gv_stream *s) {
+    if (e->context != s->context) return CUDA_ERROR_INVALID_HANDLE;
+    struct gv_backend *b = e->context->backend;
+    struct stamp *t = calloc(1, sizeof *t);
+    struct record_op *r = soft_op_new(sizeof *r, OP_ALWAYS, NULL, record_drop);
+    if (!t || !r) {
+        free(t);
+        free(r);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    t->refs = 2; /* the event, the operation */
+    r->stamp = t;
+    pthread_mutex_lock(&b->lock);
+    soft_stamp_drop_locked(e->latest);
+    e->latest = t;
+    pthread_mutex_unlock(&b->lock);
+    return soft_stream_push(s, &r->op);
+}
+
+int soft_event_elapsed(struct gv_event *start, struct gv_event *end, float *ms) {
+    struct gv_backend *b = start->context->backend;
+    if ((start->flags | end->flags) & CU_EVENT_DISABLE_TIMING || start->context != end->context) return CUDA_ERROR_INVALID_HANDLE;
+    int error = atomic_load(&start->context->error);
+    if (error) return error;
+    pthread_mutex_lock(&b->lock);
+    const struct stamp *from = start->latest, *to = end->latest;
+    int rc = !from || !to ? CUDA_ERROR_INVALID_HANDLE : !from->done || !to->done ? CUDA_ERROR_NOT_READY : 0;
+    if (!rc) *ms = (float)((double)(int64_t)(to->time - from->time) * 1e-6);
+    pthread_mutex_unlock(&b->lock);
+    return rc;
+}
+
+int soft_stream_wait_event(struct gv_stream *s, struct gv_event *e) {
+    struct gv_backend *b = s->context->backend;
+    struct op *op = soft_op_new(sizeof *op, OP_EVENT_WAIT, NULL, NULL);
+    if (!op) return CUDA_ERROR_OUT_OF_MEMORY;
+    pthread_mutex_lock(&b->lock);
+    struct stamp *t = e->latest;
+    bool needed = t && !t->done;
+    if (needed) {
+        t->refs++;
+        op->wait_for = t;
+    }
+    pthread_mutex_unlock(&b->lock);
+    if (!needed) {
+        free(op);
+        return 0;
+    }
+    int rc = soft_stream_push(s, op);
+    if (rc) {
+        pthread_mutex_lock(&b->lock);
+        soft_stamp_drop_locked(t);
+        pthread_mutex_unlock(&b->lock);
+    }
+    return rc;
+}

@@ -1,0 +1,105 @@
+/* Launches: checked when queued, compiled and run on the stream's thread. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "module.h"
+#include "stream.h"
+
+struct launch_op {
+    struct op op;
+    struct gv_module *module;
+    uint32_t kernel, grid[3], block[3], shared, cooperative, params_size;
+    char params[] __attribute__((aligned(16)));
+};
+
+static int check(const struct gv_launch *l) {
+    const struct gv_module *m = l->module;
+    if (l->kernel >= m->n_kernels) return CUDA_ERROR_INVALID_HANDLE;
+    const struct soft_kernel *k = &m->kernels[l->kernel];
+    const uint32_t *g = l->grid, *b = l->block;
+    if (!g[0] || !g[1] || !g[2] || g[0] > SOFT_MAX_GRID_X || g[1] > SOFT_MAX_GRID_YZ || g[2] > SOFT_MAX_GRID_YZ) return CUDA_ERROR_INVALID_VALUE;
+    if (!b[0] || !b[1] || !b[2] || b[0] > SOFT_MAX_THREADS || b[1] > SOFT_MAX_THREADS || b[2] > SOFT_MAX_BLOCK_Z || b[0] * b[1] * b[2] > SOFT_MAX_THREADS) return CUDA_ERROR_INVALID_VALUE;
+    uint32_t threads = b[0] * b[1] * b[2];
+    if (k->meta->max_threads && threads > k->meta->max_threads) return CUDA_ERROR_INVALID_VALUE;
+    const uint32_t *want = k->meta->required_threads;
+    if (want[0] && (b[0] != want[0] || b[1] != want[1] || b[2] != want[2])) return CUDA_ERROR_INVALID_VALUE;
+    if (l->shared > atomic_load(&k->max_dynamic)) return CUDA_ERROR_INVALID_VALUE;
+    if (l->params_size < k->meta->param_bytes) return CUDA_ERROR_INVALID_VALUE;
+    if (l->cooperative && (uint64_t)g[0] * g[1] * g[2] > soft_resident_blocks(threads, (uint64_t)k->meta->static_shared + l->shared)) return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
+    return 0;
+}
+
+static const struct soft_code *find(struct gv_module *m, uint32_t kernel, const uint32_t block[3]) {
+    for (struct soft_variant *v = m->kernels[kernel].variants; v; v = v->next)
+        if (!memcmp(v->block, block, sizeof v->block)) return &v->code;
+    return NULL;
+}
+
+/* The kernel compiled for this block shape. Two streams may compile the same one at the same time; the compiler's cache answers the second. */
+static int compiled(struct gv_module *m, uint32_t kernel, const uint32_t block[3], const struct soft_code **out, char *err) {
+    pthread_mutex_lock(&m->lock);
+    const struct soft_code *code = find(m, kernel, block);
+    pthread_mutex_unlock(&m->lock);
+    if (code) {
+        *out = code;
+        return 0;
+    }
+    const struct soft_compiler *compiler = m->context->backend->compiler;
+    struct soft_variant *v = calloc(1, sizeof *v);
+    if (!v) return CUDA_ERROR_OUT_OF_MEMORY;
+    memcpy(v->block, block, sizeof v->block);
+    int rc = compiler->kernel_get(compiler->self, m->id, kernel, block, &v->code, err, GV_ERR_SIZE);
+    if (rc) {
+        free(v);
+        return rc;
+    }
+    pthread_mutex_lock(&m->lock);
+    code = find(m, kernel, block);
+    if (!code) {
+        v->next = m->kernels[kernel].variants;
+        m->kernels[kernel].variants = v;
+        code = &v->code;
+        v = NULL;
+    }
+    pthread_mutex_unlock(&m->lock);
+    free(v);
+    *out = code;
+    return 0;
+}
+
+static int launch_run(struct gv_stream *s, struct op *op, char *err) {
+    struct launch_op *l = (struct launch_op *)op;
+    struct gv_backend *b = s->context->backend;
+    const struct soft_code *code;
+    int rc = compiled(l->module, l->kernel, l->block, &code, err);
+    if (rc) return rc;
+    struct soft_launch launch = {.code = code, .kernel = soft_kernel_name(l->module, l->kernel), .dynamic_shared = l->shared, .cooperative = l->cooperative, .params = l->params,
+                                 .params_size = l->params_size, .heap = s->context->heap, .console = b->console, .console_arg = b->console_arg};
+    memcpy(launch.grid, l->grid, sizeof launch.grid);
+    memcpy(launch.block, l->block, sizeof launch.block);
+    return soft_engine_run(b->engine, &launch, err, GV_ERR_SIZE);
+}
+
+static void launch_drop(struct gv_stream *s, struct op *op) {
+    (void)s;
+    soft_module_drop(((struct launch_op *)op)->module);
+}
+
+int soft_launch_kernel(struct gv_stream *s, const struct gv_launch *launch) {
+    int rc = check(launch);
+    if (rc) return rc;
+    if (s->context->backend->drop_launches) return 0;
+    struct launch_op *l = soft_op_new(sizeof *l + launch->params_size, OP_WORK, launch_run, launch_drop);
+    if (!l) return CUDA_ERROR_OUT_OF_MEMORY;
+    l->module = launch->module;
+    l->kernel = launch->kernel;
+    memcpy(l->grid, launch->grid, sizeof l->grid);
+    memcpy(l->block, launch->block, sizeof l->block);
+    l->shared = launch->shared;
+    l->cooperative = launch->cooperative;
+    l->params_size = launch->params_size;
+    if (launch->params_size) memcpy(l->params, launch->params, launch->params_size);
+    soft_module_hold(l->module);
+    return soft_stream_push(s, &l->op);
+}

@@ -1,0 +1,321 @@
+/* Device memory: the window, what is backed in it, what the worker placed itself, and the limits of session, device and pool. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#include "stream.h"
+
+#ifndef MAP_FIXED_NOREPLACE
+#define MAP_FIXED_NOREPLACE 0x100000
+#endif
+
+#define DEFAULT_MEMORY (4ull << 30)
+#define FREE_PATIENCE 10 /* seconds an allocation waits for frees that wait for the device */
+
+static uint64_t round_up(uint64_t value, uint64_t unit) { return (value + unit - 1) & ~(unit - 1); }
+
+/* ---- limits ---- */
+
+static _Atomic uint64_t *pool_used(struct gv_backend *b, const struct soft_device *d) { return (_Atomic uint64_t *)&b->memory.ledger->used[d->ordinal]; }
+static _Atomic uint64_t *slot_used(struct gv_backend *b, const struct soft_device *d) { return (_Atomic uint64_t *)&b->memory.ledger->slot_used[b->memory.slot][d->ordinal]; }
+
+/* Books `size` bytes, or nothing. The pool's sum is raised by compare and swap, so that an attempt that fails is never seen by another session. Lock held. */
+static int charge(struct gv_backend *b, struct soft_device *d, uint64_t size) {
+    if (size > d->limit - d->used) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (b->memory.ledger) {
+        uint64_t used = atomic_load(pool_used(b, d));
+        do {
+            if (used > d->total || size > d->total - used) return CUDA_ERROR_OUT_OF_MEMORY;
+        } while (!atomic_compare_exchange_weak(pool_used(b, d), &used, used + size));
+        atomic_fetch_add(slot_used(b, d), size);
+    }
+    d->used += size;
+    return 0;
+}
+
+static void discharge(struct gv_backend *b, struct soft_device *d, uint64_t size) {
+    d->used -= size;
+    if (!b->memory.ledger) return;
+    atomic_fetch_sub(slot_used(b, d), size);
+    atomic_fetch_sub(pool_used(b, d), size);
+}
+
+int soft_memory_info(struct gv_context *c, uint64_t *free_bytes, uint64_t *total_bytes) {
+    struct gv_backend *b = c->backend;
+    struct soft_device *d = c->device;
+    pthread_mutex_lock(&b->memory.lock);
+    uint64_t left = d->limit - d->used;
+    if (b->memory.ledger) {
+        uint64_t used = atomic_load(pool_used(b, d)), pool = used < d->total ? d->total - used : 0;
+        if (left > pool) left = pool;
+    }
+    pthread_mutex_unlock(&b->memory.lock);
+    *free_bytes = left;
+    *total_bytes = d->limit;
+    return 0;
+}
+
+/* ---- open, close ---- */
+
+int soft_memory_open(struct gv_backend *b, const struct gv_backend_config *config, char *err) {
+    struct soft_memory *m = &b->memory;
+    pthread_mutex_init(&m->lock, NULL);
+    if (config->ledger_fd >= 0) {
+        struct stat st;
+        if (config->ledger_slot >= GV_LEDGER_SLOTS || fstat(config->ledger_fd, &st) || (size_t)st.st_size < sizeof(struct gv_ledger)) {
+            snprintf(err, GV_ERR_SIZE, "the ledger of memory is too small, or slot %u is none of it", config->ledger_slot);
+            return CUDA_ERROR_INVALID_VALUE;
+        }
+        void *map = mmap(NULL, sizeof(struct gv_ledger), PROT_READ | PROT_WRITE, MAP_SHARED, config->ledger_fd, 0);
+        if (map == MAP_FAILED) {
+            snprintf(err, GV_ERR_SIZE, "mapping the ledger of memory: %s", strerror(errno));
+            return CUDA_ERROR_UNKNOWN;
+        }
+        m->ledger = map;
+        m->slot = config->ledger_slot;
+        if (m->ledger->magic != GV_LEDGER_MAGIC || m->ledger->version != 1) {
+            snprintf(err, GV_ERR_SIZE, "the ledger of memory is not one of version 1");
+            munmap(map, sizeof(struct gv_ledger));
+            return CUDA_ERROR_INVALID_VALUE;
+        }
+    }
+    for (uint32_t i = 0; i < b->n_devices; i++) {
+        struct soft_device *d = &b->devices[i];
+        d->ordinal = config->devices[i];
+        d->total = config->device_memory ? config->device_memory : DEFAULT_MEMORY;
+        if (m->ledger && m->ledger->total[d->ordinal]) d->total = m->ledger->total[d->ordinal];
+        d->limit = config->memory && config->memory < d->total ? config->memory : d->total;
+    }
+    return 0;
+}
+
+static void unmap_placed(struct soft_placed *p) {
+    void *at = (void *)(uintptr_t)p->address;
+    if (p->own_mapping)
+        munmap((char *)at - SOFT_PAGE, p->size + 2 * SOFT_PAGE);
+    else /* fresh pages next time, and none of them held meanwhile */
+        mmap(at, p->size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+}
+
+void soft_memory_close(struct gv_backend *b) {
+    struct soft_memory *m = &b->memory;
+    while (m->placed) {
+        struct soft_placed *p = m->placed;
+        m->placed = p->next;
+        if (p->own_mapping) unmap_placed(p);
+        free(p);
+    }
+    if (m->size) munmap((void *)(uintptr_t)m->base, m->size);
+    for (uint32_t i = 0; i < b->n_devices; i++) discharge(b, &b->devices[i], b->devices[i].used);
+    if (m->ledger) munmap(m->ledger, sizeof *m->ledger);
+    soft_ranges_free(&m->backed);
+    pthread_mutex_destroy(&m->lock);
+}
+
+/* ---- the window ---- */
+
+int soft_reserve_window(struct gv_backend *b, uint64_t base, uint64_t size) {
+    struct soft_memory *m = &b->memory;
+    if (b->strict) return CUDA_ERROR_NOT_SUPPORTED;
+    if (m->size || !size || base % SOFT_PAGE || size % SOFT_PAGE || base + size < base) return CUDA_ERROR_INVALID_VALUE;
+    struct gv_window_part parts[GV_MAX_DEVICES];
+    for (uint32_t i = 0; i < b->n_devices; i++) {
+        parts[i] = gv_window_part(base, size, b->n_devices, i);
+        if (!parts[i].worker_size || parts[i].client_size < b->devices[i].limit) return CUDA_ERROR_INVALID_VALUE;
+    }
+    void *got = mmap((void *)(uintptr_t)base, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+    if (got == MAP_FAILED) return CUDA_ERROR_INVALID_VALUE;
+    if (got != (void *)(uintptr_t)base) { /* a kernel that knows no NOREPLACE */
+        munmap(got, size);
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    madvise(got, size, MADV_DONTDUMP);
+    pthread_mutex_lock(&m->lock);
+    m->base = base;
+    m->size = size;
+    for (uint32_t i = 0; i < b->n_devices; i++) b->devices[i].part = parts[i];
+    pthread_mutex_unlock(&m->lock);
+    return 0;
+}
+
+/* Whether a client may ask for this range; lock held. */
+static bool client_range(const struct gv_context *c, uint64_t address, uint64_t size) {
+    const struct gv_window_part *part = &c->device->part;
+    return size && address % SOFT_CHUNK == 0 && size % SOFT_CHUNK == 0 && address >= part->base && size <= part->client_size && address - part->base <= part->client_size - size;
+}
+
+int soft_memory_back(struct gv_context *c, uint64_t address, uint64_t size) {
+    struct gv_backend *b = c->backend;
+    struct soft_memory *m = &b->memory;
+    if (!m->size) return CUDA_ERROR_NOT_SUPPORTED;
+    pthread_mutex_lock(&m->lock);
+    int rc = client_range(c, address, size) && !soft_ranges_touch(&m->backed, address, size) ? charge(b, c->device, size) : CUDA_ERROR_INVALID_VALUE;
+    if (!rc) {
+        if (!soft_ranges_add(&m->backed, address, size)) {
+            rc = CUDA_ERROR_OUT_OF_MEMORY;
+        } else if (mprotect((void *)(uintptr_t)address, size, PROT_READ | PROT_WRITE)) {
+            soft_ranges_remove(&m->backed, address, size);
+            rc = CUDA_ERROR_OUT_OF_MEMORY;
+        }
+        if (rc) discharge(b, c->device, size);
+    }
+    pthread_mutex_unlock(&m->lock);
+    return rc;
+}
+
+int soft_memory_unback(struct gv_context *c, uint64_t address, uint64_t size) {
+    struct gv_backend *b = c->backend;
+    struct soft_memory *m = &b->memory;
+    if (!m->size) return CUDA_ERROR_NOT_SUPPORTED;
+    pthread_mutex_lock(&m->lock);
+    int rc = client_range(c, address, size) && soft_ranges_hold(&m->backed, address, size) ? 0 : CUDA_ERROR_INVALID_VALUE;
+    if (!rc && !soft_ranges_remove(&m->backed, address, size)) rc = CUDA_ERROR_OUT_OF_MEMORY;
+    if (!rc) {
+        mmap((void *)(uintptr_t)address, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+        discharge(b, c->device, size);
+    }
+    pthread_mutex_unlock(&m->lock);
+    return rc;
+}
+
+bool soft_memory_valid(struct gv_backend *b, uint64_t address, uint64_t size) {
+    pthread_mutex_lock(&b->memory.lock);
+    bool valid = soft_ranges_hold(&b->memory.backed, address, size);
+    pthread_mutex_unlock(&b->memory.lock);
+    return valid;
+}
+
+/* ---- what the worker places ---- */
+
+/* First gap of the device's own part that is large enough, and the link to insert at; lock held. A free page stays between neighbours, so that running over an end faults. */
+static uint64_t find_gap(struct soft_memory *m, struct soft_device *d, uint64_t size, struct soft_placed ***link) {
+    uint64_t at = d->part.worker_base, end = at + d->part.worker_size;
+    struct soft_placed **l = &m->placed;
+    for (; *l && (*l)->address < end; l = &(*l)->next) {
+        struct soft_placed *p = *l;
+        if (p->address < at) continue;
+        if (p->address - at >= size + SOFT_PAGE) break;
+        at = p->address + p->size + SOFT_PAGE;
+    }
+    *link = l;
+    return at + size + SOFT_PAGE <= end ? at : 0;
+}
+
+int soft_memory_place(struct gv_backend *b, struct soft_device *d, uint64_t size, bool user, struct soft_placed **out) {
+    struct soft_memory *m = &b->memory;
+    if (!size || size > d->limit) return CUDA_ERROR_OUT_OF_MEMORY;
+    size = round_up(size, SOFT_PAGE);
+    struct soft_placed *p = calloc(1, sizeof *p), **link = &m->placed;
+    if (!p) return CUDA_ERROR_OUT_OF_MEMORY;
+    *p = (struct soft_placed){.device = d, .size = size, .own_mapping = !m->size, .user = user};
+    pthread_mutex_lock(&m->lock);
+    int rc = charge(b, d, size);
+    if (!rc) {
+        if (p->own_mapping) {
+            char *all = mmap(NULL, size + 2 * SOFT_PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+            if (all != MAP_FAILED) p->address = (uint64_t)(uintptr_t)all + SOFT_PAGE;
+            while (*link && (*link)->address < p->address) link = &(*link)->next;
+        } else {
+            p->address = find_gap(m, d, size, &link);
+        }
+        if (!p->address) {
+            rc = CUDA_ERROR_OUT_OF_MEMORY;
+        } else if (mprotect((void *)(uintptr_t)p->address, size, PROT_READ | PROT_WRITE) || !soft_ranges_add(&m->backed, p->address, size)) {
+            unmap_placed(p);
+            rc = CUDA_ERROR_OUT_OF_MEMORY;
+        }
+        if (rc) discharge(b, d, size);
+    }
+    if (!rc) {
+        p->next = *link;
+        *link = p;
+        *out = p;
+    }
+    pthread_mutex_unlock(&m->lock);
+    if (rc) free(p);
+    return rc;
+}
+
+void soft_memory_unplace(struct gv_backend *b, struct soft_placed *p) {
+    struct soft_memory *m = &b->memory;
+    pthread_mutex_lock(&m->lock);
+    struct soft_placed **link = &m->placed;
+    while (*link != p) link = &(*link)->next;
+    *link = p->next;
+    soft_ranges_remove(&m->backed, p->address, p->size);
+    unmap_placed(p);
+    discharge(b, p->device, p->size);
+    pthread_mutex_unlock(&m->lock);
+    free(p);
+}
+
+/* ---- allocation where the backend chooses addresses ---- */
+
+/* Frees that wait for the device hold memory that a driver, whose free waits in its caller, would have back already. */
+static bool wait_for_frees(struct gv_backend *b) {
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += FREE_PATIENCE;
+    pthread_mutex_lock(&b->lock);
+    bool waited = b->frees, late = false;
+    while (b->frees && !b->closing && !late) {
+        b->waiters++;
+        late = pthread_cond_timedwait(&b->done, &b->lock, &until) == ETIMEDOUT;
+        b->waiters--;
+    }
+    pthread_mutex_unlock(&b->lock);
+    return waited && !late;
+}
+
+int soft_memory_alloc(struct gv_context *c, uint64_t size, uint64_t *address) {
+    struct gv_backend *b = c->backend;
+    if (!size) return CUDA_ERROR_INVALID_VALUE;
+    if (b->memory.size) return CUDA_ERROR_NOT_SUPPORTED; /* addresses are the client's */
+    struct soft_placed *p;
+    int rc = soft_memory_place(b, c->device, size, true, &p);
+    if (rc == CUDA_ERROR_OUT_OF_MEMORY && wait_for_frees(b)) rc = soft_memory_place(b, c->device, size, true, &p);
+    if (!rc) *address = p->address;
+    return rc;
+}
+
+struct free_op {
+    struct op op;
+    struct soft_placed *placed;
+};
+
+static void free_drop(struct gv_stream *s, struct op *op) {
+    struct gv_backend *b = s->context->backend;
+    soft_memory_unplace(b, ((struct free_op *)op)->placed);
+    pthread_mutex_lock(&b->lock);
+    b->frees--;
+    if (b->waiters) pthread_cond_broadcast(&b->done);
+    pthread_mutex_unlock(&b->lock);
+}
+
+/* Waits for the device as a driver's free does, but in the stream of its own that does the freeing: the caller may be the one that the device's work waits for. */
+int soft_memory_free(struct gv_context *c, uint64_t address) {
+    struct gv_backend *b = c->backend;
+    struct free_op *f = soft_op_new(sizeof *f, OP_ALWAYS, NULL, free_drop);
+    if (!f) return CUDA_ERROR_OUT_OF_MEMORY;
+    pthread_mutex_lock(&b->memory.lock);
+    struct soft_placed *p = b->memory.placed;
+    while (p && p->address != address) p = p->next;
+    if (p && p->user)
+        p->user = false; /* a second free finds nothing */
+    else
+        p = NULL;
+    pthread_mutex_unlock(&b->memory.lock);
+    if (!p) {
+        free(f);
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    f->placed = p;
+    pthread_mutex_lock(&b->lock);
+    b->frees++;
+    pthread_mutex_unlock(&b->lock);
+    return soft_stream_after_all(c, &f->op);
+}

@@ -1,0 +1,162 @@
+/* Modules: the compiler reads the image, we place its globals. */
+#include "module.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define GLOBAL_ALIGN 256ull
+
+void soft_module_hold(struct gv_module *m) { atomic_fetch_add(&m->refs, 1); }
+
+void soft_module_drop(struct gv_module *m) {
+    if (atomic_fetch_sub(&m->refs, 1) > 1) return;
+    struct gv_context *c = m->context;
+    struct gv_backend *b = c->backend;
+    b->compiler->module_unload(b->compiler->self, m->id);
+    if (m->globals) soft_memory_unplace(b, m->globals);
+    for (uint32_t i = 0; i < m->n_kernels; i++)
+        while (m->kernels[i].variants) {
+            struct soft_variant *v = m->kernels[i].variants;
+            m->kernels[i].variants = v->next;
+            free(v);
+        }
+    free(m->meta);
+    pthread_mutex_destroy(&m->lock);
+    free(m);
+    soft_context_drop(c);
+}
+
+void soft_module_unload(struct gv_module *m) { soft_module_drop(m); }
+
+/* Gives every global its address inside one piece of memory, in the metadata itself. */
+static int place_globals(struct gv_module *m, char *err) {
+    struct gv_backend *b = m->context->backend;
+    const struct gv_meta_header *header = m->meta;
+    struct gv_meta_global *globals = (struct gv_meta_global *)gv_meta_globals(m->meta);
+    uint64_t size = 0;
+    for (uint32_t i = 0; i < header->n_globals; i++) {
+        uint64_t align = globals[i].align > GLOBAL_ALIGN ? globals[i].align : GLOBAL_ALIGN;
+        if (align > SOFT_PAGE || globals[i].size > m->context->device->limit) {
+            snprintf(err, GV_ERR_SIZE, "global %s of %llu bytes aligned to %llu does not fit the device", gv_meta_strings(m->meta) + globals[i].name, (unsigned long long)globals[i].size,
+                     (unsigned long long)align);
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        }
+        size = (size + align - 1) & ~(align - 1);
+        globals[i].address = size; /* from the start, until that is known */
+        size += globals[i].size ? globals[i].size : 1;
+    }
+    if (!size) return 0;
+    int rc = soft_memory_place(b, m->context->device, size, false, &m->globals);
+    if (rc) {
+        snprintf(err, GV_ERR_SIZE, "no device memory for %llu bytes of module globals", (unsigned long long)size);
+        return rc;
+    }
+    for (uint32_t i = 0; i < header->n_globals; i++) globals[i].address += m->globals->address;
+    return 0;
+}
+
+static int bind_globals(struct gv_module *m, char *err) {
+    const struct gv_meta_header *header = m->meta;
+    const struct gv_meta_global *globals = gv_meta_globals(m->meta);
+    const struct soft_compiler *compiler = m->context->backend->compiler;
+    uint64_t *addresses = malloc((header->n_globals + 1) * sizeof *addresses);
+    if (!addresses) return CUDA_ERROR_OUT_OF_MEMORY;
+    for (uint32_t i = 0; i < header->n_globals; i++) addresses[i] = globals[i].address;
+    int rc = compiler->module_bind(compiler->self, m->id, header->n_globals, addresses, err, GV_ERR_SIZE);
+    free(addresses);
+    return rc;
+}
+
+/* A module around a sound blob, which it takes over. */
+static struct gv_module *module_new(struct gv_context *c, uint64_t id, void *meta, size_t size) {
+    const struct gv_meta_header *header = meta;
+    struct gv_module *m = calloc(1, sizeof *m + header->n_kernels * sizeof m->kernels[0]);
+    if (!m) return NULL;
+    m->context = c;
+    atomic_init(&m->refs, 1);
+    m->id = id;
+    m->meta = meta;
+    m->meta_size = size;
+    pthread_mutex_init(&m->lock, NULL);
+    m->n_kernels = header->n_kernels;
+    for (uint32_t i = 0; i < m->n_kernels; i++) {
+        m->kernels[i].meta = gv_meta_kernels(meta) + i;
+        uint32_t used = m->kernels[i].meta->static_shared;
+        atomic_init(&m->kernels[i].max_dynamic, used < SOFT_SHARED_STATIC ? SOFT_SHARED_STATIC - used : 0);
+    }
+    soft_context_hold(c);
+    return m;
+}
+
+int soft_module_load(struct gv_context *c, const void *image, size_t size, struct gv_module **out, void **meta, size_t *meta_size, char *err) {
+    struct gv_backend *b = c->backend;
+    const struct soft_compiler *compiler = b->compiler;
+    if (b->strict) nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+    if (!compiler) {
+        snprintf(err, GV_ERR_SIZE, "this worker has no compiler for device code");
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
+    uint64_t id = atomic_fetch_add(&b->module_ids, 1) + 1;
+    void *read = NULL;
+    size_t read_size = 0;
+    err[0] = 0;
+    int rc = compiler->module_load(compiler->self, id, image, size, &read, &read_size, err, GV_ERR_SIZE);
+    if (rc) return rc;
+    struct gv_module *m = NULL;
+    void *own = malloc(read_size ? read_size : 1);
+    if (own) memcpy(own, read, read_size);
+    compiler->release_meta(compiler->self, read);
+    if (!own) {
+        rc = CUDA_ERROR_OUT_OF_MEMORY;
+    } else if (gv_meta_check(own, read_size)) {
+        snprintf(err, GV_ERR_SIZE, "the compiler's metadata of the module is not sound");
+        rc = CUDA_ERROR_INVALID_IMAGE;
+    } else if (!(m = module_new(c, id, own, read_size))) {
+        rc = CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    if (!m) {
+        free(own);
+        compiler->module_unload(compiler->self, id);
+        return rc;
+    }
+    rc = place_globals(m, err);
+    if (!rc) rc = bind_globals(m, err);
+    void *copy = rc ? NULL : malloc(read_size);
+    if (!rc && !copy) rc = CUDA_ERROR_OUT_OF_MEMORY;
+    if (rc) {
+        soft_module_drop(m);
+        return rc;
+    }
+    memcpy(copy, own, read_size);
+    *meta = copy;
+    *meta_size = read_size;
+    *out = m;
+    return 0;
+}
+
+int soft_module_global(struct gv_module *m, const char *name, uint64_t *address, uint64_t *size) {
+    const struct gv_meta_header *header = m->meta;
+    const struct gv_meta_global *globals = gv_meta_globals(m->meta);
+    for (uint32_t i = 0; i < header->n_globals; i++)
+        if (!strcmp(gv_meta_strings(m->meta) + globals[i].name, name)) {
+            *address = globals[i].address;
+            *size = globals[i].size;
+            return 0;
+        }
+    return CUDA_ERROR_NOT_FOUND;
+}
+
+int soft_kernel_set_attribute(struct gv_module *m, uint32_t kernel, int32_t attribute, int32_t value) {
+    if (kernel >= m->n_kernels) return CUDA_ERROR_INVALID_HANDLE;
+    struct soft_kernel *k = &m->kernels[kernel];
+    if (attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES) {
+        if (value < 0 || (uint64_t)value + k->meta->static_shared > SOFT_SHARED_OPTIN) return CUDA_ERROR_INVALID_VALUE;
+        atomic_store(&k->max_dynamic, (uint32_t)value);
+        return 0;
+    }
+    if (attribute == CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT) return value >= -1 && value <= 100 ? 0 : CUDA_ERROR_INVALID_VALUE; /* a hint */
+    if (attribute >= CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH && attribute <= CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE) return CUDA_ERROR_NOT_SUPPORTED;
+    return CUDA_ERROR_INVALID_VALUE;
+}

@@ -1,0 +1,86 @@
+#include "ranges.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Index of the first range that ends behind `address`. */
+static size_t find(const struct soft_ranges *r, uint64_t address) {
+    size_t low = 0, high = r->n;
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+        if (r->items[middle].end > address)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return low;
+}
+
+bool soft_ranges_hold(const struct soft_ranges *r, uint64_t start, uint64_t size) {
+    size_t i = find(r, start);
+    return start + size > start && i < r->n && r->items[i].start <= start && r->items[i].end >= start + size;
+}
+
+bool soft_ranges_touch(const struct soft_ranges *r, uint64_t start, uint64_t size) {
+    size_t i = find(r, start);
+    return i < r->n && r->items[i].start < start + size;
+}
+
+static bool open_gap(struct soft_ranges *r, size_t at) {
+    if (r->n == r->size) {
+        size_t size = r->size ? 2 * r->size : 16;
+        struct soft_range *items = realloc(r->items, size * sizeof *items);
+        if (!items) return false;
+        r->items = items;
+        r->size = size;
+    }
+    memmove(&r->items[at + 1], &r->items[at], (r->n - at) * sizeof *r->items);
+    r->n++;
+    return true;
+}
+
+static void close_gap(struct soft_ranges *r, size_t at) {
+    r->n--;
+    memmove(&r->items[at], &r->items[at + 1], (r->n - at) * sizeof *r->items);
+}
+
+bool soft_ranges_add(struct soft_ranges *r, uint64_t start, uint64_t size) {
+    uint64_t end = start + size;
+    size_t i = find(r, start);
+    bool left = i > 0 && r->items[i - 1].end == start, right = i < r->n && r->items[i].start == end;
+    if (left && right) {
+        r->items[i - 1].end = r->items[i].end;
+        close_gap(r, i);
+    } else if (left) {
+        r->items[i - 1].end = end;
+    } else if (right) {
+        r->items[i].start = start;
+    } else {
+        if (!open_gap(r, i)) return false;
+        r->items[i] = (struct soft_range){start, end};
+    }
+    return true;
+}
+
+bool soft_ranges_remove(struct soft_ranges *r, uint64_t start, uint64_t size) {
+    uint64_t end = start + size;
+    size_t i = find(r, start);
+    struct soft_range whole = r->items[i];
+    if (whole.start == start && whole.end == end) {
+        close_gap(r, i);
+    } else if (whole.start == start) {
+        r->items[i].start = end;
+    } else if (whole.end == end) {
+        r->items[i].end = start;
+    } else {
+        if (!open_gap(r, i + 1)) return false;
+        r->items[i].end = start;
+        r->items[i + 1] = (struct soft_range){end, whole.end};
+    }
+    return true;
+}
+
+void soft_ranges_free(struct soft_ranges *r) {
+    free(r->items);
+    *r = (struct soft_ranges){0};
+}

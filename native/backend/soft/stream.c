@@ -1,0 +1,337 @@
+/* Streams: a queue and a thread each. The thread comes with the first work and goes when there was none for a while. */
+#define _GNU_SOURCE
+#include "stream.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define THREAD_STACK (8u << 20) /* kernels without barriers run on it */
+#define IDLE_SECONDS 10
+
+/* ---- life ---- */
+
+static void hold(struct gv_stream *s) { atomic_fetch_add(&s->refs, 1); }
+
+static void drop(struct gv_stream *s) {
+    if (atomic_fetch_sub(&s->refs, 1) > 1) return;
+    struct gv_context *c = s->context;
+    pthread_mutex_lock(&c->backend->lock);
+    if (s->next) s->next->previous = s->previous;
+    if (s->previous)
+        s->previous->next = s->next;
+    else
+        c->streams = s->next;
+    pthread_mutex_unlock(&c->backend->lock);
+    pthread_cond_destroy(&s->wake);
+    free(s);
+    soft_context_drop(c);
+}
+
+struct gv_stream *soft_stream_new(struct gv_context *c, uint32_t flags) {
+    struct gv_stream *s = calloc(1, sizeof *s);
+    if (!s) return NULL;
+    s->context = c;
+    s->flags = flags;
+    atomic_init(&s->refs, 1);
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&s->wake, &attr);
+    pthread_condattr_destroy(&attr);
+    soft_context_hold(c);
+    pthread_mutex_lock(&c->backend->lock);
+    s->next = c->streams;
+    if (s->next) s->next->previous = s;
+    c->streams = s;
+    pthread_mutex_unlock(&c->backend->lock);
+    return s;
+}
+
+int soft_stream_create(struct gv_context *c, uint32_t flags, int32_t priority, struct gv_stream **out) {
+    (void)priority; /* all threads are alike to the host */
+    if (flags & ~(uint32_t)CU_STREAM_NON_BLOCKING) return CUDA_ERROR_INVALID_VALUE;
+    return (*out = soft_stream_new(c, flags)) ? 0 : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+void soft_stream_destroy(struct gv_stream *s) {
+    if (s->legacy || s->internal) return; /* it lives as long as its context */
+    pthread_mutex_lock(&s->context->backend->lock);
+    s->destroyed = true;
+    pthread_cond_signal(&s->wake);
+    pthread_mutex_unlock(&s->context->backend->lock);
+    drop(s);
+}
+
+struct gv_stream *soft_stream_legacy(struct gv_context *c) { return c->legacy; }
+
+void soft_stream_end_context(struct gv_context *c) {
+    struct gv_backend *b = c->backend;
+    pthread_mutex_lock(&b->lock);
+    struct gv_stream *own[] = {c->legacy, c->reaper};
+    c->legacy = c->reaper = NULL;
+    for (int i = 0; i < 2; i++)
+        if (own[i]) {
+            own[i]->destroyed = true;
+            pthread_cond_signal(&own[i]->wake);
+        }
+    pthread_mutex_unlock(&b->lock);
+    for (int i = 0; i < 2; i++)
+        if (own[i]) drop(own[i]);
+}
+
+/* ---- the thread ---- */
+
+static void done(struct gv_backend *b) {
+    if (b->waiters) pthread_cond_broadcast(&b->done);
+}
+
+static void wait_done(struct gv_backend *b) {
+    b->waiters++;
+    pthread_cond_wait(&b->done, &b->lock);
+    b->waiters--;
+}
+
+/* Until everything that the operation depends on is complete; false when the backend closes. Lock held. */
+static bool ready(struct gv_backend *b, struct op *op) {
+    for (uint32_t i = 0; i < op->n_dependencies; i++)
+        while (op->dependencies[i].stream->completed < op->dependencies[i].seq) {
+            if (b->closing) return false;
+            wait_done(b);
+        }
+    while (op->wait_for && !op->wait_for->done) {
+        if (b->closing) return false;
+        wait_done(b);
+    }
+    return !b->closing;
+}
+
+static void run(struct gv_stream *s, struct op *op) {
+    struct gv_context *c = s->context;
+    struct gv_backend *b = c->backend;
+    if (op->run && (op->kind != OP_WORK || !atomic_load(&c->error))) {
+        bool queue = b->strict && op->kind != OP_MARK;
+        if (queue) {
+            pthread_mutex_lock(&b->lock);
+            while (b->hardware_busy >= SOFT_HARDWARE_QUEUES && !b->closing) wait_done(b);
+            b->hardware_busy++;
+            pthread_mutex_unlock(&b->lock);
+        }
+        char err[GV_ERR_SIZE] = "";
+        int rc = op->run(s, op, err);
+        if (rc) soft_context_fail(c, rc, err);
+        if (queue) {
+            pthread_mutex_lock(&b->lock);
+            b->hardware_busy--;
+            done(b);
+            pthread_mutex_unlock(&b->lock);
+        }
+    }
+    if (op->drop) op->drop(s, op);
+}
+
+static void forget_dependencies(struct op *op) {
+    for (uint32_t i = 0; i < op->n_dependencies; i++) drop(op->dependencies[i].stream);
+    free(op->dependencies);
+    op->dependencies = NULL;
+    op->n_dependencies = 0;
+}
+
+/* Waits for the next operation; NULL: the thread is to go. Lock held. */
+static struct op *next_op(struct gv_stream *s) {
+    struct gv_backend *b = s->context->backend;
+    while (!s->first) {
+        if (s->destroyed || b->closing) return NULL;
+        struct timespec until;
+        clock_gettime(CLOCK_MONOTONIC, &until);
+        until.tv_sec += IDLE_SECONDS;
+        s->sleeping = true;
+        int rc = pthread_cond_timedwait(&s->wake, &b->lock, &until);
+        s->sleeping = false;
+        if (rc == ETIMEDOUT && !s->first) return NULL;
+    }
+    struct op *op = s->first;
+    return ready(b, op) ? op : NULL;
+}
+
+static void *stream_thread(void *arg) {
+    struct gv_stream *s = arg;
+    struct gv_backend *b = s->context->backend;
+    soft_thread_signals();
+    pthread_setname_np(pthread_self(), "soft-stream");
+    pthread_mutex_lock(&b->lock);
+    struct op *op;
+    while ((op = next_op(s))) {
+        s->first = op->next;
+        if (!s->first) s->last = NULL;
+        if (op->wait_for) soft_stamp_drop_locked(op->wait_for);
+        pthread_mutex_unlock(&b->lock);
+        run(s, op);
+        uint64_t seq = op->seq;
+        forget_dependencies(op);
+        free(op);
+        pthread_mutex_lock(&b->lock);
+        s->completed = seq;
+        done(b);
+    }
+    s->running = false;
+    pthread_mutex_unlock(&b->lock);
+    drop(s);
+    /* Last: after this the backend may be gone. */
+    pthread_mutex_lock(&b->lock);
+    b->n_threads--;
+    pthread_cond_broadcast(&b->done);
+    pthread_mutex_unlock(&b->lock);
+    return NULL;
+}
+
+/* Lock held. */
+static int ensure_thread(struct gv_stream *s) {
+    if (s->running) return 0;
+    pthread_attr_t attr;
+    pthread_t thread;
+    pthread_attr_init(&attr);
+    pthread_attr_setstacksize(&attr, THREAD_STACK);
+    pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+    hold(s);
+    s->running = true;
+    s->context->backend->n_threads++;
+    int rc = pthread_create(&thread, &attr, stream_thread, s);
+    pthread_attr_destroy(&attr);
+    if (!rc) return 0;
+    s->running = false;
+    s->context->backend->n_threads--;
+    atomic_fetch_sub(&s->refs, 1); /* never the last: the caller holds one */
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* ---- queueing ---- */
+
+void *soft_op_new(size_t size, enum op_kind kind, int (*fn)(struct gv_stream *, struct op *, char *), void (*give_back)(struct gv_stream *, struct op *)) {
+    struct op *op = calloc(1, size);
+    if (!op) return NULL;
+    op->kind = kind;
+    op->run = fn;
+    op->drop = give_back;
+    return op;
+}
+
+static bool depend(struct op *op, struct gv_stream *on, uint64_t seq) {
+    if (on->completed >= seq) return true;
+    struct dependency *more = realloc(op->dependencies, (op->n_dependencies + 1) * sizeof *more);
+    if (!more) return false;
+    op->dependencies = more;
+    more[op->n_dependencies++] = (struct dependency){on, seq};
+    hold(on);
+    return true;
+}
+
+/* The legacy default stream: its operations wait for everything queued before in the context's blocking streams, and theirs wait for everything queued before in it.
+ * Marks wait like work, but nothing waits for a mark: it only tells. */
+static bool legacy_rules(struct gv_stream *s, struct op *op) {
+    struct gv_context *c = s->context;
+    if (s->legacy) {
+        for (struct gv_stream *other = c->streams; other; other = other->next) {
+            if (other == s || other->internal || other->flags & CU_STREAM_NON_BLOCKING || other->seen == other->work) continue;
+            if (!depend(op, other, other->work)) return false;
+            other->seen = other->work;
+        }
+    } else if (c->legacy && !s->internal && !(s->flags & CU_STREAM_NON_BLOCKING) && s->legacy_seen != c->legacy->work) {
+        if (!depend(op, c->legacy, c->legacy->work)) return false;
+        s->legacy_seen = c->legacy->work;
+    }
+    return true;
+}
+
+static int push_locked(struct gv_stream *s, struct op *op) {
+    int rc = s->context->backend->closing ? CUDA_ERROR_CONTEXT_IS_DESTROYED : 0;
+    if (!rc && !legacy_rules(s, op)) rc = CUDA_ERROR_OUT_OF_MEMORY;
+    if (!rc) rc = ensure_thread(s);
+    if (rc) return rc;
+    op->seq = ++s->queued;
+    if (op->kind != OP_MARK) s->work = op->seq;
+    if (s->last)
+        s->last->next = op;
+    else
+        s->first = op;
+    s->last = op;
+    if (s->sleeping) pthread_cond_signal(&s->wake);
+    return 0;
+}
+
+int soft_stream_push(struct gv_stream *s, struct op *op) {
+    pthread_mutex_lock(&s->context->backend->lock);
+    int rc = push_locked(s, op);
+    pthread_mutex_unlock(&s->context->backend->lock);
+    if (rc) {
+        forget_dependencies(op);
+        if (op->drop) op->drop(s, op);
+        free(op);
+    }
+    return rc;
+}
+
+int soft_stream_after_all(struct gv_context *c, struct op *op) {
+    struct gv_backend *b = c->backend;
+    if (!c->reaper) {
+        if (!(c->reaper = soft_stream_new(c, 0))) {
+            op->drop(c->legacy, op);
+            free(op);
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        }
+        c->reaper->internal = true;
+    }
+    bool enough = true;
+    pthread_mutex_lock(&b->lock);
+    for (struct gv_stream *s = c->streams; s && enough; s = s->next)
+        if (s != c->reaper) enough = depend(op, s, s->work);
+    pthread_mutex_unlock(&b->lock);
+    /* Short of memory for the note it is done without waiting for that stream, which is wrong only for a program that frees what it still uses. */
+    return soft_stream_push(c->reaper, op);
+}
+
+/* ---- marks and gates ---- */
+
+struct mark_op {
+    struct op op;
+    void (*fn)(void *arg, int status);
+    void *arg;
+};
+
+static int mark_run(struct gv_stream *s, struct op *op, char *err) {
+    (void)err;
+    struct mark_op *m = (struct mark_op *)op;
+    m->fn(m->arg, atomic_load(&s->context->error));
+    return 0;
+}
+
+int soft_mark(struct gv_stream *s, void (*fn)(void *arg, int status), void *arg) {
+    struct mark_op *m = soft_op_new(sizeof *m, OP_MARK, mark_run, NULL);
+    if (!m) return CUDA_ERROR_OUT_OF_MEMORY;
+    m->fn = fn;
+    m->arg = arg;
+    return soft_stream_push(s, &m->op);
+}
+
+struct gate_op {
+    struct op op;
+    void (*fn)(void *arg);
+    void *arg;
+};
+
+static int gate_run(struct gv_stream *s, struct op *op, char *err) {
+    (void)s, (void)err;
+    struct gate_op *g = (struct gate_op *)op;
+    g->fn(g->arg);
+    return 0;
+}
+
+/* Runs also after an error: whoever queued it counts on it to take back what it holds. */
+int soft_gate(struct gv_stream *s, void (*fn)(void *arg), void *arg) {
+    struct gate_op *g = soft_op_new(sizeof *g, OP_ALWAYS, gate_run, NULL);
+    if (!g) return CUDA_ERROR_OUT_OF_MEMORY;
+    g->fn = fn;
+    g->arg = arg;
+    return soft_stream_push(s, &g->op);
+}
