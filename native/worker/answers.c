@@ -4,12 +4,19 @@
 
 #include "state.h"
 
+struct gv_record *worker_event(struct worker *w, uint16_t op, uint32_t ctx, uint64_t body) {
+    struct gv_record *out = gv_send_begin(w->link, (uint32_t)(sizeof *out + body), NULL);
+    if (!out) return NULL;
+    out->op = op;
+    out->flags = 0;
+    out->ctx = ctx;
+    return out;
+}
+
 int worker_reply(struct worker *w, const struct gv_record *record, int status, const char *text, const void *body, uint32_t size) {
     struct gv_evt_reply reply = {record->seq, status, text ? text : "", status ? NULL : body, status ? 0 : size};
-    uint32_t bytes = (uint32_t)(sizeof(struct gv_record) + gv_evt_reply_size(&reply));
-    struct gv_record *out = gv_send_begin(w->link, bytes, NULL);
+    struct gv_record *out = worker_event(w, GV_OP_REPLY, 0, gv_evt_reply_size(&reply));
     if (!out) return -1;
-    out->op = GV_OP_REPLY;
     gv_evt_reply_encode(&reply, out + 1);
     gv_send_commit(w->link);
     gv_send_flush(w->link);
@@ -27,18 +34,15 @@ bool worker_is_sticky(int status) {
     case 716: /* misaligned address */
     case 717: /* invalid address space */
     case 718: /* invalid pc */
-    case 719: /* launch failed */
-        return true;
+    case 719: /* launch failed */ return true;
     default: return false;
     }
 }
 
 void worker_failed(struct worker *w, const struct gv_record *record, int status, const char *text) {
     struct gv_evt_failed failed = {record->seq, record->op, status, worker_is_sticky(status), text ? text : ""};
-    struct gv_record *out = gv_send_begin(w->link, (uint32_t)(sizeof(struct gv_record) + gv_evt_failed_size(&failed)), NULL);
+    struct gv_record *out = worker_event(w, GV_OP_FAILED, record->ctx, gv_evt_failed_size(&failed));
     if (!out) return;
-    out->op = GV_OP_FAILED;
-    out->ctx = record->ctx;
     gv_evt_failed_encode(&failed, out + 1);
     gv_send_commit(w->link);
     gv_send_flush(w->link);

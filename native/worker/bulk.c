@@ -27,8 +27,10 @@ static void *read_payloads(void *arg) {
             e->size = header.size;
         }
         bool failed = !e->data || e->number != header.number || e->size != header.size;
-        if (failed) gv_link_kill(w->link, "a payload is not the one that its command announced, or too large");
-        else failed = gv_bulk_recv(w->link, e->data, e->size) != 0;
+        if (failed)
+            gv_link_kill(w->link, "a payload is not the one that its command announced, or too large");
+        else
+            failed = gv_bulk_recv(w->link, e->data, e->size) != 0;
         pthread_mutex_lock(&w->lock);
         e->failed = failed;
         e->arrived = true;
@@ -43,8 +45,10 @@ static void *read_payloads(void *arg) {
 void worker_expect(struct worker *w, struct worker_expected *e, uint64_t number, void *data, uint64_t size) {
     *e = (struct worker_expected){.number = number, .size = size, .data = data};
     pthread_mutex_lock(&w->lock);
-    if (w->expected_last) w->expected_last->next = e;
-    else w->expected_first = e;
+    if (w->expected_last)
+        w->expected_last->next = e;
+    else
+        w->expected_first = e;
     w->expected_last = e;
     pthread_cond_broadcast(&w->changed);
     pthread_mutex_unlock(&w->lock);
@@ -83,8 +87,10 @@ static void *send_payloads(void *arg) {
         if (!o->next) w->outgoing_last = NULL;
         pthread_mutex_unlock(&w->lock);
         gv_bulk_send(w->link, o->tag, o->data, o->size); /* a dead link is noticed by the executor */
-        if (o->staged) worker_staging_free(w, o->data, o->size);
-        else free(o->data);
+        if (o->staged)
+            worker_staging_free(w, o->data, o->size);
+        else
+            free(o->data);
         free(o);
         pthread_mutex_lock(&w->lock);
     }
@@ -100,8 +106,10 @@ uint64_t worker_send_payload(struct worker *w, uint64_t tag, void *data, uint64_
     }
     *o = (struct worker_outgoing){.tag = tag, .size = size, .data = data, .staged = staged};
     pthread_mutex_lock(&w->lock);
-    if (w->outgoing_last) w->outgoing_last->next = o;
-    else w->outgoing_first = o;
+    if (w->outgoing_last)
+        w->outgoing_last->next = o;
+    else
+        w->outgoing_first = o;
     w->outgoing_last = o;
     uint64_t number = ++w->outgoing_number;
     pthread_cond_broadcast(&w->changed);

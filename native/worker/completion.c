@@ -13,10 +13,8 @@ static void reached(void *arg, int status) {
     struct mark *m = arg;
     struct worker *w = m->w;
     struct gv_evt_completed completed = {m->stream->id, m->seq, m->stream->last_bulk, status};
-    struct gv_record *out = gv_send_begin(w->link, (uint32_t)(sizeof(struct gv_record) + gv_evt_completed_size(&completed)), NULL);
+    struct gv_record *out = worker_event(w, GV_OP_COMPLETED, m->stream->ctx, gv_evt_completed_size(&completed));
     if (out) {
-        out->op = GV_OP_COMPLETED;
-        out->ctx = m->stream->ctx;
         gv_evt_completed_encode(&completed, out + 1);
         gv_send_commit(w->link);
         gv_send_flush(w->link);

@@ -48,8 +48,10 @@ int worker_do_copy_in(void *worker, const struct gv_record *record, const struct
     }
     *in = (struct incoming){.w = w, .stream = s, .data = data, .size = size};
     int status = 0;
-    if (c->bulk) worker_expect(w, &in->expected, c->bulk, data, size);
-    else memcpy(data, c->data, size);
+    if (c->bulk)
+        worker_expect(w, &in->expected, c->bulk, data, size);
+    else
+        memcpy(data, c->data, size);
     if (!s) { /* the client was told; the payload still has to be taken */
         if (c->bulk) worker_wait_payload(w, &in->expected);
         worker_staging_free(w, data, size);
@@ -86,9 +88,8 @@ static void outgoing_done(void *arg, int status) {
         o->stream->last_bulk = worker_send_payload(w, o->tag, o->data, o->size, true);
     } else {
         struct gv_evt_data_inline event = {.tag = o->tag, .status = status, .data = o->data, .data_size = status ? 0 : (uint32_t)o->size};
-        struct gv_record *out = gv_send_begin(w->link, (uint32_t)(sizeof(struct gv_record) + gv_evt_data_inline_size(&event)), NULL);
+        struct gv_record *out = worker_event(w, GV_OP_DATA_INLINE, 0, gv_evt_data_inline_size(&event));
         if (out) {
-            out->op = GV_OP_DATA_INLINE;
             gv_evt_data_inline_encode(&event, out + 1);
             gv_send_commit(w->link);
         }

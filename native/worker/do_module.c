@@ -26,8 +26,10 @@ static int reply_module(struct worker *w, const struct gv_record *record, void *
     gv_reply_module_load_encode(&reply, body);
     int sent = worker_reply(w, record, 0, NULL, body, (uint32_t)size);
     free(body);
-    if (reply.meta_tag) worker_send_payload(w, reply.meta_tag, meta, meta_size, false);
-    else free(meta);
+    if (reply.meta_tag)
+        worker_send_payload(w, reply.meta_tag, meta, meta_size, false);
+    else
+        free(meta);
     return sent;
 }
 
@@ -112,7 +114,9 @@ int worker_do_launch(void *worker, const struct gv_record *record, const struct 
                                .params = c->params,
                                .params_size = c->params_size};
     int status = m && c->kernel < m->n_kernels ? w->ops->launch(s->stream, &launch) : 400;
-    if (status) worker_failed(w, record, status, "the launch was refused by the device");
-    else atomic_fetch_add_explicit(&w->launches, 1, memory_order_relaxed);
+    if (status)
+        worker_failed(w, record, status, "the launch was refused by the device");
+    else
+        atomic_fetch_add_explicit(&w->launches, 1, memory_order_relaxed);
     return 0;
 }

@@ -58,8 +58,10 @@ int worker_do_event_create(void *worker, const struct gv_record *record, const s
 int worker_do_event_destroy(void *worker, const struct gv_record *record, const struct gv_cmd_event_destroy *c) {
     struct worker *w = worker;
     struct gv_event *event = handles_take(&w->events, c->event);
-    if (event) w->ops->event_destroy(event);
-    else worker_failed(w, record, 400, "no such event");
+    if (event)
+        w->ops->event_destroy(event);
+    else
+        worker_failed(w, record, 400, "no such event");
     return 0;
 }
 
@@ -106,10 +108,8 @@ static void call_host(void *arg) {
     struct host_call *h = arg;
     struct worker *w = h->w;
     struct gv_evt_call_host event = {.tag = h->tag, .stream = h->stream->id, .bulk = h->stream->last_bulk, .status = 0};
-    struct gv_record *out = gv_send_begin(w->link, (uint32_t)(sizeof(struct gv_record) + gv_evt_call_host_size(&event)), NULL);
+    struct gv_record *out = worker_event(w, GV_OP_CALL_HOST, h->stream->ctx, gv_evt_call_host_size(&event));
     if (out) {
-        out->op = GV_OP_CALL_HOST;
-        out->ctx = h->stream->ctx;
         gv_evt_call_host_encode(&event, out + 1);
         gv_send_commit(w->link);
         gv_send_flush(w->link);

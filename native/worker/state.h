@@ -15,19 +15,19 @@
 #include "worker.h"
 
 /* How much may be on its way through the device before the executor waits: bounded memory, whatever the client does. */
-#define WORKER_MAX_PENDING 16384            /* commands queued and not finished */
-#define WORKER_MAX_STAGING (256ull << 20)   /* bytes of copies on their way */
+#define WORKER_MAX_PENDING 16384          /* commands queued and not finished */
+#define WORKER_MAX_STAGING (256ull << 20) /* bytes of copies on their way */
 
-#define WORKER_MAX_IMAGE (1ull << 32)       /* bytes of a module's image */
+#define WORKER_MAX_IMAGE (1ull << 32) /* bytes of a module's image */
 
 /* A stream as the client knows it. Freed when the client destroyed it and nothing that was queued on it is left. */
 struct worker_stream {
     struct gv_stream *stream;
-    uint64_t id;             /* in completed events; GV_LEGACY_STREAM(ctx) for a context's legacy stream */
+    uint64_t id; /* in completed events; GV_LEGACY_STREAM(ctx) for a context's legacy stream */
     uint32_t ctx;
     _Atomic uint32_t refs;
     bool legacy;
-    uint64_t last_bulk;      /* number of the last payload that a copy on this stream sent; touched by its callbacks only, which come in order */
+    uint64_t last_bulk; /* number of the last payload that a copy on this stream sent; touched by its callbacks only, which come in order */
 };
 
 struct worker_context {
@@ -80,7 +80,7 @@ struct worker {
     _Atomic bool stopping;
 
     pthread_mutex_t lock;
-    pthread_cond_t changed;   /* payload arrived, outgoing queued, staging or pending shrank, host function done, stopping */
+    pthread_cond_t changed;    /* payload arrived, outgoing queued, staging or pending shrank, host function done, stopping */
     uint64_t staging, pending; /* under lock */
     struct worker_expected *expected_first, *expected_last;
     struct worker_outgoing *outgoing_first, *outgoing_last;
@@ -94,6 +94,8 @@ struct worker {
 
 /* ---- answers and events (answers.c) ---------------------------------------------------------------------------------- */
 
+/* Room for an event with a body of so many bytes; the caller fills it in and commits. NULL when the client is lost. */
+struct gv_record *worker_event(struct worker *w, uint16_t op, uint32_t ctx, uint64_t body);
 int worker_reply(struct worker *w, const struct gv_record *record, int status, const char *text, const void *body, uint32_t size);
 /* A one-way command failed: the client hears of it. */
 void worker_failed(struct worker *w, const struct gv_record *record, int status, const char *text);

@@ -9,8 +9,8 @@
 #include "../wire/handshake.h"
 #include "state.h"
 
-#define ACK_EVERY 1024        /* records between acknowledgements */
-#define IDLE_SPIN_NS 20000    /* how long the executor looks for a record before it sleeps */
+#define ACK_EVERY 1024     /* records between acknowledgements */
+#define IDLE_SPIN_NS 20000 /* how long the executor looks for a record before it sleeps */
 #define SLEEP_NS 1000000000ll
 
 #define EXPORT __attribute__((visibility("default")))
@@ -20,9 +20,8 @@ static void console(void *arg, const char *text, size_t size) {
     while (size) {
         size_t piece = size < GV_INLINE_MAX ? size : GV_INLINE_MAX;
         struct gv_evt_console event = {.text = text, .text_size = (uint32_t)piece};
-        struct gv_record *out = gv_send_begin(w->link, (uint32_t)(sizeof(struct gv_record) + gv_evt_console_size(&event)), NULL);
+        struct gv_record *out = worker_event(w, GV_OP_CONSOLE, 0, gv_evt_console_size(&event));
         if (!out) return;
-        out->op = GV_OP_CONSOLE;
         gv_evt_console_encode(&event, out + 1);
         gv_send_commit(w->link);
         text += piece;
@@ -69,7 +68,8 @@ EXPORT struct worker *worker_open(const struct worker_config *config, char *err)
     snprintf(w->name, sizeof w->name, "%s", config->server_name ? config->server_name : "");
     if (config->link == GV_LINK_SHM)
         w->link = gv_link_adopt_shm(config->fd, config->memfd, config->command_ring, config->reply_ring, config->bulk_out_ring, config->bulk_in_ring);
-    else w->link = gv_link_adopt_tcp(config->fd);
+    else
+        w->link = gv_link_adopt_tcp(config->fd);
     if (!w->link) {
         snprintf(err, GV_ERR_SIZE, "the connection could not be taken over");
         worker_close(w);
@@ -105,9 +105,8 @@ EXPORT int worker_add_channel(struct worker *w, int32_t channel, int32_t fd) { r
 
 static void acknowledge(struct worker *w, uint64_t seq) {
     struct gv_evt_worker_ack ack = {.received = seq, .executed = seq};
-    struct gv_record *out = gv_send_begin(w->link, (uint32_t)(sizeof(struct gv_record) + gv_evt_worker_ack_size(&ack)), NULL);
+    struct gv_record *out = worker_event(w, GV_OP_WORKER_ACK, 0, gv_evt_worker_ack_size(&ack));
     if (!out) return;
-    out->op = GV_OP_WORKER_ACK;
     gv_evt_worker_ack_encode(&ack, out + 1);
     gv_send_commit(w->link);
 }

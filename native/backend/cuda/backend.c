@@ -145,8 +145,10 @@ static void context_destroy(struct gv_context *c) {
         pthread_mutex_unlock(&b->lock);
         if (busy) sched_yield();
     }
-    if (c->primary) b->driver.primary_release(c->device);
-    else b->driver.context_destroy(c->context);
+    if (c->primary)
+        b->driver.primary_release(c->device);
+    else
+        b->driver.context_destroy(c->context);
     free(c->legacy);
     free(c);
 }
@@ -217,8 +219,10 @@ static int stream_create(struct gv_context *c, uint32_t flags, int32_t priority,
     s->context = c;
     int status = cuda_enter(c);
     if (!status) status = c->b->driver.stream_create(&s->stream, flags, priority);
-    if (status) free(s);
-    else *out = s;
+    if (status)
+        free(s);
+    else
+        *out = s;
     return status;
 }
 
@@ -241,8 +245,10 @@ static int event_create(struct gv_context *c, uint32_t flags, struct gv_event **
     e->context = c;
     int status = cuda_enter(c);
     if (!status) status = c->b->driver.event_create(&e->event, flags & ~(unsigned)CU_EVENT_INTERPROCESS);
-    if (status) free(e);
-    else *out = e;
+    if (status)
+        free(e);
+    else
+        *out = e;
     return status;
 }
 

@@ -81,7 +81,8 @@ int cuda_launch(struct gv_stream *s, const struct gv_launch *launch);
 
 int cuda_copy_to_device(struct gv_stream *s, uint64_t dst, const void *src, const struct gv_shape *shape);
 int cuda_copy_to_host(struct gv_stream *s, void *dst, uint64_t src, const struct gv_shape *shape);
-int cuda_copy_device(struct gv_stream *s, uint64_t dst, struct gv_context *dst_ctx, uint64_t src, struct gv_context *src_ctx, const struct gv_shape *shape);
+int cuda_copy_device(struct gv_stream *s, uint64_t dst, struct gv_context *dst_ctx, uint64_t src, struct gv_context *src_ctx,
+                     const struct gv_shape *shape);
 int cuda_fill(struct gv_stream *s, uint64_t dst, uint64_t pitch, uint32_t elem, uint32_t value, uint64_t width, uint64_t height);
 
 #endif

@@ -1,9 +1,7 @@
 /* Copies and fills as the driver's own calls. */
 #include "backend_cuda.h"
 
-static bool plain(const struct gv_shape *s) {
-    return s->depth == 1 && (s->height == 1 || (s->dst_pitch == s->width && s->src_pitch == s->width));
-}
+static bool plain(const struct gv_shape *s) { return s->depth == 1 && (s->height == 1 || (s->dst_pitch == s->width && s->src_pitch == s->width)); }
 
 static CUDA_MEMCPY3D cuboid(const struct gv_shape *s) {
     CUDA_MEMCPY3D copy = {.WidthInBytes = s->width,
@@ -42,7 +40,8 @@ int cuda_copy_to_host(struct gv_stream *s, void *dst, uint64_t src, const struct
     return d->copy_3d(&copy, s->stream);
 }
 
-int cuda_copy_device(struct gv_stream *s, uint64_t dst, struct gv_context *dst_ctx, uint64_t src, struct gv_context *src_ctx, const struct gv_shape *shape) {
+int cuda_copy_device(struct gv_stream *s, uint64_t dst, struct gv_context *dst_ctx, uint64_t src, struct gv_context *src_ctx,
+                     const struct gv_shape *shape) {
     struct driver *d = &s->context->b->driver;
     int status = cuda_enter(s->context);
     if (status) return status;
@@ -78,8 +77,12 @@ int cuda_fill(struct gv_stream *s, uint64_t dst, uint64_t pitch, uint32_t elem, 
     if (status) return status;
     bool row = height == 1;
     switch (elem) {
-    case 1: return row ? d->fill_row_8(dst, (unsigned char)value, width, s->stream) : d->fill_8(dst, pitch, (unsigned char)value, width, height, s->stream);
-    case 2: return row ? d->fill_row_16(dst, (unsigned short)value, width, s->stream) : d->fill_16(dst, pitch, (unsigned short)value, width, height, s->stream);
+    case 1:
+        return row ? d->fill_row_8(dst, (unsigned char)value, width, s->stream)
+                   : d->fill_8(dst, pitch, (unsigned char)value, width, height, s->stream);
+    case 2:
+        return row ? d->fill_row_16(dst, (unsigned short)value, width, s->stream)
+                   : d->fill_16(dst, pitch, (unsigned short)value, width, height, s->stream);
     case 4: return row ? d->fill_row_32(dst, value, width, s->stream) : d->fill_32(dst, pitch, value, width, height, s->stream);
     default: return CUDA_ERROR_INVALID_VALUE;
     }

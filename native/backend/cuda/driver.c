@@ -7,8 +7,12 @@
 
 /* Where distributions, WSL and containers put the driver's library. */
 static const char *const places[] = {
-    "/usr/lib/x86_64-linux-gnu/libcuda.so.1", "/usr/lib64/libcuda.so.1", "/usr/lib/libcuda.so.1", "/usr/lib/wsl/lib/libcuda.so.1",
-    "/usr/local/nvidia/lib64/libcuda.so.1",   "/run/opengl-driver/lib/libcuda.so.1",
+    "/usr/lib/x86_64-linux-gnu/libcuda.so.1",
+    "/usr/lib64/libcuda.so.1",
+    "/usr/lib/libcuda.so.1",
+    "/usr/lib/wsl/lib/libcuda.so.1",
+    "/usr/local/nvidia/lib64/libcuda.so.1",
+    "/run/opengl-driver/lib/libcuda.so.1",
 };
 
 /* A process that already holds a libcuda.so.1 (a shim that was preloaded, say) would be handed that one again for a file of the same name and inode only: an
@@ -38,12 +42,12 @@ int driver_open(struct driver *d, const char *path, char *err, size_t err_size) 
         dlclose(d->library);
         return CUDA_ERROR_NO_DEVICE;
     }
-#define DRIVER_FIND(member, symbol, arguments)                                                                     \
-    *(void **)&d->member = dlsym(d->library, #symbol);                                                             \
-    if (!d->member) {                                                                                              \
-        snprintf(err, err_size, "%s has no " #symbol "; gpuvirt needs driver 12.4 or newer", chosen);              \
-        dlclose(d->library);                                                                                       \
-        return CUDA_ERROR_NOT_SUPPORTED;                                                                           \
+#define DRIVER_FIND(member, symbol, arguments)                                                        \
+    *(void **)&d->member = dlsym(d->library, #symbol);                                                \
+    if (!d->member) {                                                                                 \
+        snprintf(err, err_size, "%s has no " #symbol "; gpuvirt needs driver 12.4 or newer", chosen); \
+        dlclose(d->library);                                                                          \
+        return CUDA_ERROR_NOT_SUPPORTED;                                                              \
     }
     DRIVER_FUNCTIONS(DRIVER_FIND)
 #undef DRIVER_FIND

@@ -7,57 +7,58 @@
 #include <stddef.h>
 
 /* Every driver function the backend calls: member, exported symbol, arguments. All exist since driver 12.4. */
-#define DRIVER_FUNCTIONS(F)                                                                                                                          \
-    F(init, cuInit, (unsigned))                                                                                                                      \
-    F(driver_version, cuDriverGetVersion, (int *))                                                                                                   \
-    F(error_name, cuGetErrorName, (CUresult, const char **))                                                                                         \
-    F(error_string, cuGetErrorString, (CUresult, const char **))                                                                                     \
-    F(device_count, cuDeviceGetCount, (int *))                                                                                                       \
-    F(device_get, cuDeviceGet, (CUdevice *, int))                                                                                                    \
-    F(device_name, cuDeviceGetName, (char *, int, CUdevice))                                                                                         \
-    F(device_uuid, cuDeviceGetUuid_v2, (CUuuid *, CUdevice))                                                                                         \
-    F(device_memory, cuDeviceTotalMem_v2, (size_t *, CUdevice))                                                                                      \
-    F(device_attribute, cuDeviceGetAttribute, (int *, CUdevice_attribute, CUdevice))                                                                 \
-    F(primary_retain, cuDevicePrimaryCtxRetain, (CUcontext *, CUdevice))                                                                             \
-    F(primary_release, cuDevicePrimaryCtxRelease_v2, (CUdevice))                                                                                     \
-    F(context_create, cuCtxCreate_v2, (CUcontext *, unsigned, CUdevice))                                                                             \
-    F(context_destroy, cuCtxDestroy_v2, (CUcontext))                                                                                                 \
-    F(context_set, cuCtxSetCurrent, (CUcontext))                                                                                                     \
-    F(context_synchronize, cuCtxSynchronize, (void))                                                                                                 \
-    F(memory_info, cuMemGetInfo_v2, (size_t *, size_t *))                                                                                            \
-    F(memory_alloc, cuMemAlloc_v2, (CUdeviceptr *, size_t))                                                                                          \
-    F(memory_free, cuMemFree_v2, (CUdeviceptr))                                                                                                      \
-    F(stream_create, cuStreamCreateWithPriority, (CUstream *, unsigned, int))                                                                        \
-    F(stream_destroy, cuStreamDestroy_v2, (CUstream))                                                                                                \
-    F(stream_wait_event, cuStreamWaitEvent, (CUstream, CUevent, unsigned))                                                                           \
-    F(event_create, cuEventCreate, (CUevent *, unsigned))                                                                                            \
-    F(event_destroy, cuEventDestroy_v2, (CUevent))                                                                                                   \
-    F(event_record, cuEventRecord, (CUevent, CUstream))                                                                                              \
-    F(event_query, cuEventQuery, (CUevent))                                                                                                          \
-    F(event_elapsed, cuEventElapsedTime, (float *, CUevent, CUevent))                                                                                \
-    F(copy_in, cuMemcpyHtoDAsync_v2, (CUdeviceptr, const void *, size_t, CUstream))                                                                  \
-    F(copy_out, cuMemcpyDtoHAsync_v2, (void *, CUdeviceptr, size_t, CUstream))                                                                       \
-    F(copy_device, cuMemcpyDtoDAsync_v2, (CUdeviceptr, CUdeviceptr, size_t, CUstream))                                                               \
-    F(copy_peer, cuMemcpyPeerAsync, (CUdeviceptr, CUcontext, CUdeviceptr, CUcontext, size_t, CUstream))                                              \
-    F(copy_3d, cuMemcpy3DAsync_v2, (const CUDA_MEMCPY3D *, CUstream))                                                                                \
-    F(copy_3d_peer, cuMemcpy3DPeerAsync, (const CUDA_MEMCPY3D_PEER *, CUstream))                                                                     \
-    F(fill_8, cuMemsetD2D8Async, (CUdeviceptr, size_t, unsigned char, size_t, size_t, CUstream))                                                     \
-    F(fill_16, cuMemsetD2D16Async, (CUdeviceptr, size_t, unsigned short, size_t, size_t, CUstream))                                                  \
-    F(fill_32, cuMemsetD2D32Async, (CUdeviceptr, size_t, unsigned, size_t, size_t, CUstream))                                                        \
-    F(fill_row_8, cuMemsetD8Async, (CUdeviceptr, unsigned char, size_t, CUstream))                                                                   \
-    F(fill_row_16, cuMemsetD16Async, (CUdeviceptr, unsigned short, size_t, CUstream))                                                                \
-    F(fill_row_32, cuMemsetD32Async, (CUdeviceptr, unsigned, size_t, CUstream))                                                                      \
-    F(module_load, cuModuleLoadDataEx, (CUmodule *, const void *, unsigned, CUjit_option *, void **))                                                \
-    F(module_unload, cuModuleUnload, (CUmodule))                                                                                                     \
-    F(module_global, cuModuleGetGlobal_v2, (CUdeviceptr *, size_t *, CUmodule, const char *))                                                        \
-    F(function_count, cuModuleGetFunctionCount, (unsigned *, CUmodule))                                                                              \
-    F(functions, cuModuleEnumerateFunctions, (CUfunction *, unsigned, CUmodule))                                                                     \
-    F(function_name, cuFuncGetName, (const char **, CUfunction))                                                                                     \
-    F(function_param, cuFuncGetParamInfo, (CUfunction, size_t, size_t *, size_t *))                                                                  \
-    F(function_attribute, cuFuncGetAttribute, (int *, CUfunction_attribute, CUfunction))                                                             \
-    F(function_set_attribute, cuFuncSetAttribute, (CUfunction, CUfunction_attribute, int))                                                           \
-    F(launch, cuLaunchKernel, (CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **, void **))         \
-    F(launch_cooperative, cuLaunchCooperativeKernel, (CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **)) \
+#define DRIVER_FUNCTIONS(F)                                                                                                                   \
+    F(init, cuInit, (unsigned))                                                                                                               \
+    F(driver_version, cuDriverGetVersion, (int *))                                                                                            \
+    F(error_name, cuGetErrorName, (CUresult, const char **))                                                                                  \
+    F(error_string, cuGetErrorString, (CUresult, const char **))                                                                              \
+    F(device_count, cuDeviceGetCount, (int *))                                                                                                \
+    F(device_get, cuDeviceGet, (CUdevice *, int))                                                                                             \
+    F(device_name, cuDeviceGetName, (char *, int, CUdevice))                                                                                  \
+    F(device_uuid, cuDeviceGetUuid_v2, (CUuuid *, CUdevice))                                                                                  \
+    F(device_memory, cuDeviceTotalMem_v2, (size_t *, CUdevice))                                                                               \
+    F(device_attribute, cuDeviceGetAttribute, (int *, CUdevice_attribute, CUdevice))                                                          \
+    F(primary_retain, cuDevicePrimaryCtxRetain, (CUcontext *, CUdevice))                                                                      \
+    F(primary_release, cuDevicePrimaryCtxRelease_v2, (CUdevice))                                                                              \
+    F(context_create, cuCtxCreate_v2, (CUcontext *, unsigned, CUdevice))                                                                      \
+    F(context_destroy, cuCtxDestroy_v2, (CUcontext))                                                                                          \
+    F(context_set, cuCtxSetCurrent, (CUcontext))                                                                                              \
+    F(context_synchronize, cuCtxSynchronize, (void))                                                                                          \
+    F(memory_info, cuMemGetInfo_v2, (size_t *, size_t *))                                                                                     \
+    F(memory_alloc, cuMemAlloc_v2, (CUdeviceptr *, size_t))                                                                                   \
+    F(memory_free, cuMemFree_v2, (CUdeviceptr))                                                                                               \
+    F(stream_create, cuStreamCreateWithPriority, (CUstream *, unsigned, int))                                                                 \
+    F(stream_destroy, cuStreamDestroy_v2, (CUstream))                                                                                         \
+    F(stream_wait_event, cuStreamWaitEvent, (CUstream, CUevent, unsigned))                                                                    \
+    F(event_create, cuEventCreate, (CUevent *, unsigned))                                                                                     \
+    F(event_destroy, cuEventDestroy_v2, (CUevent))                                                                                            \
+    F(event_record, cuEventRecord, (CUevent, CUstream))                                                                                       \
+    F(event_query, cuEventQuery, (CUevent))                                                                                                   \
+    F(event_elapsed, cuEventElapsedTime, (float *, CUevent, CUevent))                                                                         \
+    F(copy_in, cuMemcpyHtoDAsync_v2, (CUdeviceptr, const void *, size_t, CUstream))                                                           \
+    F(copy_out, cuMemcpyDtoHAsync_v2, (void *, CUdeviceptr, size_t, CUstream))                                                                \
+    F(copy_device, cuMemcpyDtoDAsync_v2, (CUdeviceptr, CUdeviceptr, size_t, CUstream))                                                        \
+    F(copy_peer, cuMemcpyPeerAsync, (CUdeviceptr, CUcontext, CUdeviceptr, CUcontext, size_t, CUstream))                                       \
+    F(copy_3d, cuMemcpy3DAsync_v2, (const CUDA_MEMCPY3D *, CUstream))                                                                         \
+    F(copy_3d_peer, cuMemcpy3DPeerAsync, (const CUDA_MEMCPY3D_PEER *, CUstream))                                                              \
+    F(fill_8, cuMemsetD2D8Async, (CUdeviceptr, size_t, unsigned char, size_t, size_t, CUstream))                                              \
+    F(fill_16, cuMemsetD2D16Async, (CUdeviceptr, size_t, unsigned short, size_t, size_t, CUstream))                                           \
+    F(fill_32, cuMemsetD2D32Async, (CUdeviceptr, size_t, unsigned, size_t, size_t, CUstream))                                                 \
+    F(fill_row_8, cuMemsetD8Async, (CUdeviceptr, unsigned char, size_t, CUstream))                                                            \
+    F(fill_row_16, cuMemsetD16Async, (CUdeviceptr, unsigned short, size_t, CUstream))                                                         \
+    F(fill_row_32, cuMemsetD32Async, (CUdeviceptr, unsigned, size_t, CUstream))                                                               \
+    F(module_load, cuModuleLoadDataEx, (CUmodule *, const void *, unsigned, CUjit_option *, void **))                                         \
+    F(module_unload, cuModuleUnload, (CUmodule))                                                                                              \
+    F(module_global, cuModuleGetGlobal_v2, (CUdeviceptr *, size_t *, CUmodule, const char *))                                                 \
+    F(function_count, cuModuleGetFunctionCount, (unsigned *, CUmodule))                                                                       \
+    F(functions, cuModuleEnumerateFunctions, (CUfunction *, unsigned, CUmodule))                                                              \
+    F(function_name, cuFuncGetName, (const char **, CUfunction))                                                                              \
+    F(function_param, cuFuncGetParamInfo, (CUfunction, size_t, size_t *, size_t *))                                                           \
+    F(function_attribute, cuFuncGetAttribute, (int *, CUfunction_attribute, CUfunction))                                                      \
+    F(function_set_attribute, cuFuncSetAttribute, (CUfunction, CUfunction_attribute, int))                                                    \
+    F(launch, cuLaunchKernel, (CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **, void **)) \
+    F(launch_cooperative, cuLaunchCooperativeKernel,                                                                                          \
+      (CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **))                                  \
     F(launch_host, cuLaunchHostFunc, (CUstream, CUhostFn, void *))
 
 struct driver {

@@ -30,8 +30,10 @@ int cuda_mark(struct gv_stream *s, void (*fn)(void *arg, int status), void *arg)
         return status;
     }
     pthread_mutex_lock(&b->lock);
-    if (s->last) s->last->next = m;
-    else s->first = m;
+    if (s->last)
+        s->last->next = m;
+    else
+        s->first = m;
     s->last = m;
     if (!s->is_watched) {
         s->is_watched = true;

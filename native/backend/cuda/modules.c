@@ -16,8 +16,10 @@ static uint32_t append(struct bytes *b, const void *data, size_t size) {
     if (b->size + size > b->room && !b->failed) {
         size_t room = (b->room ? b->room * 2 : 4096) + size;
         uint8_t *bigger = realloc(b->data, room);
-        if (bigger) b->data = bigger, b->room = room;
-        else b->failed = true;
+        if (bigger)
+            b->data = bigger, b->room = room;
+        else
+            b->failed = true;
     }
     if (b->failed) return 0;
     size_t at = b->size;

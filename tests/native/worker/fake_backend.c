@@ -1,0 +1,287 @@
+/* A backend of the tests' own: memory is an array, every stream a thread that runs its queue. It stands under the name of the soft one. */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "../../../native/wire/module_meta.h"
+#include "../check.h"
+#include "fake_backend.h"
+
+struct fake_state fake;
+
+struct gv_backend {
+    int dummy;
+};
+struct gv_context {
+    struct gv_stream *legacy;
+    uint32_t device;
+};
+struct gv_event {
+    _Atomic int recorded;
+};
+struct gv_module {
+    int dummy;
+};
+
+struct job {
+    struct job *next;
+    enum { COPY_IN, COPY_OUT, FILL, MARK, GATE, LAUNCH } kind;
+    uint64_t device;
+    void *host;
+    const void *source;
+    struct gv_shape shape;
+    uint32_t elem, value;
+    void (*mark)(void *, int);
+    void (*gate)(void *);
+    void *arg;
+};
+
+struct gv_stream {
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    struct job *first, *last;
+    bool ending;
+};
+
+static struct gv_stream *streams[64];
+static int n_streams;
+
+static void rows(uint8_t *dst, uint64_t dst_pitch, const uint8_t *src, uint64_t src_pitch, const struct gv_shape *s) {
+    for (uint64_t y = 0; y < s->height; y++) memcpy(dst + y * dst_pitch, src + y * src_pitch, s->width);
+}
+
+static void run_job(struct job *j) {
+    if (fake.delay_us) usleep((useconds_t)fake.delay_us);
+    int status = atomic_load(&fake.sticky);
+    switch (j->kind) {
+    case COPY_IN:
+        if (!status) rows(fake.memory + j->device, j->shape.dst_pitch, j->source, j->shape.src_pitch, &j->shape);
+        break;
+    case COPY_OUT:
+        if (!status) rows(j->host, j->shape.dst_pitch, fake.memory + j->device, j->shape.src_pitch, &j->shape);
+        break;
+    case FILL: memset(fake.memory + j->device, (int)j->value, j->shape.width); break;
+    case LAUNCH: atomic_fetch_add(&fake.ran, 1); break;
+    case MARK: j->mark(j->arg, status); break;
+    case GATE: j->gate(j->arg); break;
+    }
+}
+
+static void *run_stream(void *arg) {
+    struct gv_stream *s = arg;
+    pthread_mutex_lock(&s->lock);
+    for (;;) {
+        while (!s->first && !s->ending) pthread_cond_wait(&s->changed, &s->lock);
+        struct job *j = s->first;
+        if (!j) break;
+        s->first = j->next;
+        if (!s->first) s->last = NULL;
+        pthread_mutex_unlock(&s->lock);
+        run_job(j);
+        free(j);
+        pthread_mutex_lock(&s->lock);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return NULL;
+}
+
+static int queue(struct gv_stream *s, struct job job) {
+    struct job *j = malloc(sizeof *j);
+    *j = job;
+    pthread_mutex_lock(&s->lock);
+    if (s->last)
+        s->last->next = j;
+    else
+        s->first = j;
+    s->last = j;
+    pthread_cond_signal(&s->changed);
+    pthread_mutex_unlock(&s->lock);
+    return 0;
+}
+
+static int stream_create(struct gv_context *c, uint32_t flags, int32_t priority, struct gv_stream **out) {
+    (void)c, (void)flags, (void)priority;
+    struct gv_stream *s = calloc(1, sizeof *s);
+    pthread_mutex_init(&s->lock, NULL);
+    pthread_cond_init(&s->changed, NULL);
+    CHECK(n_streams < 64);
+    streams[n_streams++] = s;
+    CHECK(pthread_create(&s->thread, NULL, run_stream, s) == 0);
+    return *out = s, 0;
+}
+
+static void stream_destroy(struct gv_stream *s) { (void)s; } /* ended by close */
+
+static int open_backend(const struct gv_backend_config *config, struct gv_backend **out, char *err) {
+    if (fake.refuse_open) {
+        strcpy(err, "the fake backend does not want to");
+        return 3;
+    }
+    CHECK(config->n_devices >= 1);
+    n_streams = 0;
+    return *out = calloc(1, sizeof **out), 0;
+}
+
+static void close_backend(struct gv_backend *b) {
+    for (int i = 0; i < n_streams; i++) {
+        struct gv_stream *s = streams[i];
+        pthread_mutex_lock(&s->lock);
+        s->ending = true;
+        pthread_cond_signal(&s->changed);
+        pthread_mutex_unlock(&s->lock);
+        pthread_join(s->thread, NULL);
+        free(s);
+    }
+    free(b);
+}
+
+static int driver_version(struct gv_backend *b) { return (void)b, 13000; }
+
+static int device_info(struct gv_backend *b, uint32_t device, struct gv_device_info *out) {
+    (void)b;
+    memset(out, 0, sizeof *out);
+    snprintf(out->name, sizeof out->name, "fake %u", device);
+    out->total_memory = sizeof fake.memory;
+    return 0;
+}
+
+static int reserve_window(struct gv_backend *b, uint64_t base, uint64_t size) {
+    (void)b, (void)base, (void)size;
+    return 801;
+}
+
+static int context_create(struct gv_backend *b, uint32_t device, uint32_t flags, int primary, struct gv_context **out, char *err) {
+    (void)b, (void)flags, (void)primary, (void)err;
+    struct gv_context *c = calloc(1, sizeof *c);
+    c->device = device;
+    stream_create(c, 0, 0, &c->legacy);
+    return *out = c, 0;
+}
+static void context_destroy(struct gv_context *c) { free(c); }
+static int memory_info(struct gv_context *c, uint64_t *f, uint64_t *t) {
+    *f = 1000, *t = 2000;
+    (void)c;
+    return 0;
+}
+static const char *error_text(struct gv_context *c) { return (void)c, ""; }
+static int memory_back(struct gv_context *c, uint64_t a, uint64_t s) { return (void)c, (void)a, (void)s, 801; }
+static int memory_alloc(struct gv_context *c, uint64_t size, uint64_t *address) {
+    (void)c;
+    if (fake.used + size > sizeof fake.memory) return 2;
+    *address = fake.used;
+    fake.used += size;
+    return 0;
+}
+static int memory_free(struct gv_context *c, uint64_t address) {
+    (void)c;
+    return address < fake.used ? 0 : 1;
+}
+static struct gv_stream *stream_legacy(struct gv_context *c) { return c->legacy; }
+static int event_create(struct gv_context *c, uint32_t flags, struct gv_event **out) {
+    return (void)c, (void)flags, *out = calloc(1, sizeof **out), 0;
+}
+static void event_destroy(struct gv_event *e) { free(e); }
+static int event_record(struct gv_event *e, struct gv_stream *s) {
+    (void)s;
+    e->recorded = 1;
+    return 0;
+}
+static int event_elapsed(struct gv_event *a, struct gv_event *b, float *ms) { return *ms = 1.5f, a->recorded && b->recorded ? 0 : 400; }
+static int stream_wait_event(struct gv_stream *s, struct gv_event *e) { return (void)s, (void)e, 0; }
+
+static int copy_to_device(struct gv_stream *s, uint64_t dst, const void *src, const struct gv_shape *shape) {
+    if (dst >= sizeof fake.memory) return 1;
+    return queue(s, (struct job){.kind = COPY_IN, .device = dst, .source = src, .shape = *shape});
+}
+static int copy_to_host(struct gv_stream *s, void *dst, uint64_t src, const struct gv_shape *shape) {
+    if (src >= sizeof fake.memory) return 1;
+    return queue(s, (struct job){.kind = COPY_OUT, .device = src, .host = dst, .shape = *shape});
+}
+static int copy_device(struct gv_stream *s, uint64_t dst, struct gv_context *dc, uint64_t src, struct gv_context *sc, const struct gv_shape *shape) {
+    (void)dc, (void)sc;
+    return queue(s, (struct job){.kind = COPY_IN, .device = dst, .source = fake.memory + src, .shape = *shape});
+}
+static int fill(struct gv_stream *s, uint64_t dst, uint64_t pitch, uint32_t elem, uint32_t value, uint64_t width, uint64_t height) {
+    (void)pitch;
+    if (elem != 1 || height != 1) return 1;
+    return queue(s, (struct job){.kind = FILL, .device = dst, .value = value, .shape = {.width = width}});
+}
+
+static int module_load(struct gv_context *c, const void *image, size_t size, struct gv_module **out, void **meta, size_t *meta_size, char *err) {
+    (void)c;
+    if (size < 4 || memcmp(image, "good", 4)) {
+        strcpy(err, "that is no image");
+        return 200;
+    }
+    struct {
+        struct gv_meta_header header;
+        struct gv_meta_kernel kernel;
+        char name[8];
+    } *m = calloc(1, sizeof *m + fake.meta_padding);
+    m->header =
+        (struct gv_meta_header){.magic = GV_META_MAGIC, .version = GV_META_VERSION, .n_kernels = 1, .strings_size = 8 + (uint32_t)fake.meta_padding};
+    strcpy(m->name, "kernel");
+    fake.image_sum = 0;
+    for (size_t i = 0; i < size; i++) fake.image_sum += ((const uint8_t *)image)[i];
+    *out = calloc(1, sizeof **out);
+    *meta = m;
+    *meta_size = sizeof *m + fake.meta_padding;
+    return 0;
+}
+static void module_unload(struct gv_module *m) { free(m); }
+static int module_global(struct gv_module *m, const char *name, uint64_t *address, uint64_t *size) {
+    (void)m;
+    if (strcmp(name, "known")) return 500;
+    return *address = 64, *size = 4, 0;
+}
+static int set_attribute(struct gv_module *m, uint32_t k, int32_t a, int32_t v) {
+    (void)m, (void)k, (void)a;
+    return v < 0 ? 1 : 0;
+}
+static int launch(struct gv_stream *s, const struct gv_launch *l) {
+    if (l->params_size != 8 || *(const uint64_t *)l->params != 42) return 1;
+    return queue(s, (struct job){.kind = LAUNCH});
+}
+static int mark(struct gv_stream *s, void (*fn)(void *, int), void *arg) { return queue(s, (struct job){.kind = MARK, .mark = fn, .arg = arg}); }
+static int gate(struct gv_stream *s, void (*fn)(void *), void *arg) { return queue(s, (struct job){.kind = GATE, .gate = fn, .arg = arg}); }
+
+#define TABLE(name_)                         \
+    {.name = name_,                          \
+     .open = open_backend,                   \
+     .close = close_backend,                 \
+     .driver_version = driver_version,       \
+     .device_info = device_info,             \
+     .reserve_window = reserve_window,       \
+     .context_create = context_create,       \
+     .context_destroy = context_destroy,     \
+     .memory_info = memory_info,             \
+     .error_text = error_text,               \
+     .memory_back = memory_back,             \
+     .memory_unback = memory_back,           \
+     .memory_alloc = memory_alloc,           \
+     .memory_free = memory_free,             \
+     .stream_create = stream_create,         \
+     .stream_destroy = stream_destroy,       \
+     .stream_legacy = stream_legacy,         \
+     .event_create = event_create,           \
+     .event_destroy = event_destroy,         \
+     .event_record = event_record,           \
+     .event_elapsed = event_elapsed,         \
+     .stream_wait_event = stream_wait_event, \
+     .copy_to_device = copy_to_device,       \
+     .copy_to_host = copy_to_host,           \
+     .copy_device = copy_device,             \
+     .fill = fill,                           \
+     .module_load = module_load,             \
+     .module_unload = module_unload,         \
+     .module_global = module_global,         \
+     .kernel_set_attribute = set_attribute,  \
+     .launch = launch,                       \
+     .mark = mark,                           \
+     .gate = gate}
+
+const struct gv_backend_ops gv_backend_soft = TABLE("soft");
+const struct gv_backend_ops gv_backend_cuda = TABLE("cuda");

@@ -1,0 +1,22 @@
+#ifndef FAKE_BACKEND_H
+#define FAKE_BACKEND_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "../../../native/worker/backend.h"
+
+/* What a test sets before, and looks at after. */
+struct fake_state {
+    bool refuse_open;
+    _Atomic int delay_us;        /* every job takes this long */
+    _Atomic int sticky;  /* the context's asynchronous error from now on */
+    _Atomic size_t meta_padding; /* makes metadata large */
+    uint8_t memory[8 << 20];
+    uint64_t used;
+    _Atomic int ran; /* launches that ran */
+    _Atomic uint64_t image_sum;
+};
+extern struct fake_state fake;
+
+#endif

@@ -1,0 +1,493 @@
+/* The worker in this process, a scripted client at the other end of a real link: test_worker TRANSPORT [case...]. */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <time.h>
+
+#include "../../../native/wire/handshake.h"
+#include "../../../native/wire/module_meta.h"
+#include "../../../native/worker/worker.h"
+#include "../check.h"
+#include "../transport/pair.h"
+#include "fake_backend.h"
+#include "gv_commands.h"
+
+static const char *transport;
+static struct gv_link *client;
+static struct worker *worker;
+static pthread_t thread;
+static int result;
+static char reason[512];
+static const uint64_t rings[4] = {1 << 20, 1 << 20, 1 << 21, 1 << 21};
+
+static void *run(void *arg) {
+    (void)arg;
+    result = worker_run(worker, reason);
+    return NULL;
+}
+
+static uint64_t bulk_sent;
+
+static void begin(void) {
+    bulk_sent = 0;
+    memset(&fake, 0, sizeof fake);
+    int fds[2], bulk[2], memfd = -1;
+    uint32_t device = 0;
+    tcp_sockets(fds);
+    bool shm = !strcmp(transport, "shm");
+    if (shm) {
+        char why[GV_DEATH_TEXT];
+        memfd = make_memfd(rings);
+        client = gv_shm_new(fds[0], dup(memfd), rings, true, why);
+    } else {
+        tcp_sockets(bulk);
+        client = gv_tcp_new(fds[0]);
+        CHECK(client && gv_link_add_channel(client, 0, bulk[0]) == 0);
+    }
+    CHECK(client);
+    struct worker_config config = {.struct_size = sizeof config,
+                                   .n_devices = 1,
+                                   .backend = "soft",
+                                   .devices = &device,
+                                   .ledger_fd = -1,
+                                   .fd = fds[1],
+                                   .memfd = memfd,
+                                   .link = shm ? GV_LINK_SHM : GV_LINK_TCP,
+                                   .session = 7,
+                                   .command_ring = rings[0],
+                                   .reply_ring = rings[1],
+                                   .bulk_out_ring = rings[2],
+                                   .bulk_in_ring = rings[3],
+                                   .server_name = "test"};
+    worker = worker_open(&config, reason);
+    CHECK(worker);
+    if (!shm) CHECK(worker_add_channel(worker, 0, bulk[1]) == 0);
+    CHECK(pthread_create(&thread, NULL, run, NULL) == 0);
+}
+
+static void end(int expected) {
+    pthread_join(thread, NULL);
+    if (result != expected) fprintf(stderr, "ended with %d: %s\n", result, reason);
+    CHECK(result == expected);
+    worker_close(worker);
+    gv_link_close(client);
+}
+
+/* ---- the client's side ------------------------------------------------------------------------------------------------- */
+
+#define POST(name, flags_, ctx_, ...)                                                                           \
+    ({                                                                                                          \
+        struct gv_cmd_##name c_ = {__VA_ARGS__};                                                                \
+        struct gv_record *r_ = gv_send_begin(client, (uint32_t)(sizeof *r_ + gv_cmd_##name##_size(&c_)), NULL); \
+        CHECK(r_);                                                                                              \
+        r_->op = OP_##name;                                                                                     \
+        r_->flags = (flags_);                                                                                   \
+        r_->ctx = (ctx_);                                                                                       \
+        gv_cmd_##name##_encode(&c_, r_ + 1);                                                                    \
+        uint64_t seq_ = gv_send_commit(client);                                                                 \
+        gv_send_flush(client);                                                                                  \
+        seq_;                                                                                                   \
+    })
+
+enum {
+    OP_attach = GV_OP_ATTACH,
+    OP_bye = GV_OP_BYE,
+    OP_context_create = GV_OP_CONTEXT_CREATE,
+    OP_memory_alloc = GV_OP_MEMORY_ALLOC,
+    OP_memory_info = GV_OP_MEMORY_INFO,
+    OP_memory_free = GV_OP_MEMORY_FREE,
+    OP_stream_create = GV_OP_STREAM_CREATE,
+    OP_stream_destroy = GV_OP_STREAM_DESTROY,
+    OP_fence = GV_OP_FENCE,
+    OP_event_create = GV_OP_EVENT_CREATE,
+    OP_event_record = GV_OP_EVENT_RECORD,
+    OP_event_elapsed = GV_OP_EVENT_ELAPSED,
+    OP_event_destroy = GV_OP_EVENT_DESTROY,
+    OP_host_func = GV_OP_HOST_FUNC,
+    OP_host_done = GV_OP_HOST_DONE,
+    OP_copy_in = GV_OP_COPY_IN,
+    OP_copy_out = GV_OP_COPY_OUT,
+    OP_fill = GV_OP_FILL,
+    OP_module_load = GV_OP_MODULE_LOAD,
+    OP_module_unload = GV_OP_MODULE_UNLOAD,
+    OP_module_global = GV_OP_MODULE_GLOBAL,
+    OP_launch = GV_OP_LAUNCH,
+};
+
+static const struct gv_record *next(void) {
+    for (int i = 0; i < 400; i++) {
+        const struct gv_record *r = gv_recv_peek(client);
+        if (r && r->op != GV_OP_WORKER_ACK) return r;
+        if (r)
+            gv_recv_consume(client);
+        else if (gv_link_dead(client)) {
+            fprintf(stderr, "the link died: %s\n", gv_link_death(client));
+            return NULL;
+        } else
+            gv_recv_wait(client, 20000000, 1000);
+    }
+    return NULL;
+}
+
+static uint8_t body[512 << 10];
+
+/* The answer to `seq`, its body in `body`. */
+static int answer(uint64_t seq) {
+    const struct gv_record *r = next();
+    CHECK(r && r->op == GV_OP_REPLY);
+    struct gv_evt_reply reply;
+    CHECK(gv_evt_reply_decode(&reply, r + 1, r->size - (uint32_t)sizeof *r) == 0);
+    CHECK(reply.answers == seq);
+    if (reply.body_size) memcpy(body, reply.body, reply.body_size);
+    int status = reply.status;
+    if (status && reply.text) snprintf((char *)body, sizeof body, "%s", reply.text);
+    *(uint32_t *)(body + sizeof body - 4) = reply.body_size;
+    gv_recv_consume(client);
+    return status;
+}
+static uint32_t answer_size(void) { return *(uint32_t *)(body + sizeof body - 4); }
+
+static struct gv_evt_completed completed(void) {
+    const struct gv_record *r = next();
+    CHECK(r && r->op == GV_OP_COMPLETED);
+    struct gv_evt_completed e;
+    CHECK(gv_evt_completed_decode(&e, r + 1, r->size - (uint32_t)sizeof *r) == 0);
+    gv_recv_consume(client);
+    return e;
+}
+
+static int failed_status(uint64_t seq) {
+    const struct gv_record *r = next();
+    CHECK(r && r->op == GV_OP_FAILED);
+    struct gv_evt_failed e;
+    CHECK(gv_evt_failed_decode(&e, r + 1, r->size - (uint32_t)sizeof *r) == 0);
+    CHECK(e.failed_seq == seq);
+    int status = e.status;
+    gv_recv_consume(client);
+    return status;
+}
+
+static void attach(void) {
+    uint64_t windows[2] = {1ull << 44, 1ull << 40};
+    CHECK(answer(POST(attach, GV_RECORD_SYNC, 0, .windows = windows, .windows_size = sizeof windows, .client_version = 1)) == 0);
+    struct gv_reply_attach reply;
+    CHECK(gv_reply_attach_decode(&reply, body, answer_size()) == 0);
+    CHECK(reply.driver_version == 13000 && reply.addresses == GV_ADDRESSES_REPLY && reply.devices_size == sizeof(struct gv_device_info));
+    POST(context_create, 0, 1, .device = 0, .primary = 1);
+    POST(stream_create, 0, 1, .stream = 100, .flags = 1);
+}
+
+static void bye(void) {
+    CHECK(answer(POST(bye, GV_RECORD_SYNC, 0)) == 0);
+    end(0);
+}
+
+/* ---- cases --------------------------------------------------------------------------------------------------------------- */
+
+static void goodbye(void) {
+    begin();
+    attach();
+    bye();
+}
+
+static void memory(void) {
+    begin();
+    attach();
+    CHECK(answer(POST(memory_alloc, GV_RECORD_SYNC, 1, .size = 4096)) == 0);
+    CHECK(answer(POST(memory_alloc, GV_RECORD_SYNC, 1, .size = 1 << 30)) == 2);
+    CHECK(answer(POST(memory_info, GV_RECORD_SYNC, 1)) == 0);
+    CHECK(answer(POST(memory_info, GV_RECORD_SYNC, 99)) == 201);
+    CHECK(failed_status(POST(memory_free, 0, 1, .address = 1 << 29)) == 1);
+    bye();
+}
+
+static void round_trip(uint64_t size, uint64_t stream, uint64_t id) {
+    uint8_t *data = malloc(size), *back = calloc(1, size);
+    static uint64_t tag = 10;
+    for (uint64_t i = 0; i < size; i++) data[i] = (uint8_t)(i * 7 + size);
+    if (size <= GV_INLINE_MAX) {
+        POST(copy_in, 0, 1, .stream = stream, .dst = 64, .width = size, .height = 1, .depth = 1, .pitch = size, .slice = size, .data = data,
+             .data_size = (uint32_t)size);
+    } else {
+        POST(copy_in, 0, 1, .stream = stream, .dst = 64, .width = size, .height = 1, .depth = 1, .pitch = size, .slice = size, .bulk = ++bulk_sent);
+        CHECK(gv_bulk_send(client, 0, data, size));
+    }
+    tag++;
+    uint64_t seq = POST(copy_out, GV_RECORD_MARK, 1, .stream = stream, .src = 64, .width = size, .height = 1, .depth = 1, .pitch = size,
+                        .slice = size, .tag = tag);
+    if (size <= GV_INLINE_MAX) {
+        const struct gv_record *r = next();
+        CHECK(r && r->op == GV_OP_DATA_INLINE);
+        struct gv_evt_data_inline e;
+        CHECK(gv_evt_data_inline_decode(&e, r + 1, r->size - (uint32_t)sizeof *r) == 0);
+        CHECK(e.tag == tag && e.status == 0 && e.data_size == size);
+        memcpy(back, e.data, size);
+        gv_recv_consume(client);
+    } else {
+        struct gv_bulk_header header;
+        CHECK(gv_bulk_recv_header(client, &header) == 0 && header.tag == tag && header.size == size);
+        CHECK(gv_bulk_recv(client, back, size) == 0);
+    }
+    struct gv_evt_completed e = completed();
+    CHECK(e.upto == seq && e.stream == id && e.status == 0);
+    if (size > GV_INLINE_MAX) CHECK(e.bulk >= 1);
+    CHECK(!memcmp(data, back, size));
+    free(data);
+    free(back);
+}
+
+static void copies(void) {
+    begin();
+    attach();
+    const uint64_t sizes[] = {1, 4096, GV_INLINE_MAX, GV_INLINE_MAX + 1, 1000003};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        round_trip(sizes[i], 100, 100);
+        round_trip(sizes[i], 0, 0xffff000000000001ull);
+    }
+    bye();
+}
+
+static void streams_and_events(void) {
+    begin();
+    attach();
+    POST(event_create, 0, 1, .event = 5);
+    POST(event_create, 0, 1, .event = 6);
+    CHECK(answer(POST(event_elapsed, GV_RECORD_SYNC, 1, .start = 5, .end = 6)) == 400);
+    POST(event_record, 0, 1, .event = 5, .stream = 100);
+    uint64_t seq = POST(event_record, GV_RECORD_MARK, 1, .event = 6, .stream = 0);
+    struct gv_evt_completed e = completed();
+    CHECK(e.upto == seq && e.stream == 0xffff000000000001ull);
+    CHECK(answer(POST(event_elapsed, GV_RECORD_SYNC, 1, .start = 5, .end = 6)) == 0);
+    POST(event_destroy, 0, 1, .event = 5);
+    CHECK(failed_status(POST(event_destroy, 0, 1, .event = 5)) == 400);
+    CHECK(failed_status(POST(fence, GV_RECORD_MARK, 1, .stream = 12345)) == 400);
+    CHECK(failed_status(POST(stream_create, 0, 77, .stream = 101)) == 201);
+    CHECK(failed_status(POST(stream_create, 0, 1, .stream = 100)) == 1);
+    /* A stream may go while its work is under way; the mark that came with the end still comes. */
+    fake.delay_us = 20000;
+    POST(fill, 0, 1, .stream = 100, .dst = 0, .elem = 1, .value = 3, .width = 16, .height = 1);
+    seq = POST(stream_destroy, GV_RECORD_MARK, 1, .stream = 100);
+    e = completed();
+    CHECK(e.upto == seq && e.stream == 100);
+    bye();
+}
+
+static void sticky_errors_are_told(void) {
+    begin();
+    attach();
+    atomic_store(&fake.sticky, 700);
+    POST(fence, GV_RECORD_MARK, 1, .stream = 100);
+    CHECK(completed().status == 700);
+    POST(copy_out, GV_RECORD_MARK, 1, .stream = 100, .src = 0, .width = 100000, .height = 1, .depth = 1, .pitch = 1, .slice = 1, .tag = 3);
+    const struct gv_record *r = next();
+    struct gv_evt_data_inline e;
+    CHECK(r && r->op == GV_OP_DATA_INLINE && gv_evt_data_inline_decode(&e, r + 1, r->size - (uint32_t)sizeof *r) == 0 && e.status == 700 &&
+          e.data_size == 0);
+    gv_recv_consume(client);
+    CHECK(completed().status == 700);
+    bye();
+}
+
+static void host_functions(void) {
+    begin();
+    attach();
+    POST(host_func, 0, 1, .stream = 100, .tag = 9);
+    POST(fence, GV_RECORD_MARK, 1, .stream = 100);
+    const struct gv_record *r = next();
+    CHECK(r && r->op == GV_OP_CALL_HOST); /* and not the fence: the stream waits */
+    gv_recv_consume(client);
+    gv_recv_wait(client, 50000000, 0);
+    CHECK(gv_recv_peek(client) == NULL);
+    POST(host_done, 0, 1, .tag = 9);
+    CHECK(completed().status == 0);
+    /* One that is never answered does not keep the session from ending. */
+    POST(host_func, 0, 1, .stream = 100, .tag = 10);
+    r = next();
+    CHECK(r && r->op == GV_OP_CALL_HOST);
+    gv_recv_consume(client);
+    bye();
+}
+
+static void modules(void) {
+    begin();
+    attach();
+    CHECK(answer(POST(module_load, GV_RECORD_SYNC, 1, .module = 30, .image = "evil", .image_size = 4)) == 200);
+    CHECK_TEXT((char *)body, "no image");
+    CHECK(answer(POST(module_load, GV_RECORD_SYNC, 1, .module = 30, .image = "good", .image_size = 4)) == 0);
+    struct gv_reply_module_load reply;
+    CHECK(gv_reply_module_load_decode(&reply, body, answer_size()) == 0);
+    CHECK(reply.meta_tag == 0 && gv_meta_check(reply.meta, reply.meta_size) == 0);
+    /* A large image and large metadata both go the bulk way. */
+    fake.meta_padding = 1 << 20;
+    static uint8_t image[300000];
+    memset(image, 5, sizeof image);
+    memcpy(image, "good", 4);
+    uint64_t seq = POST(module_load, GV_RECORD_SYNC, 1, .module = 31, .bulk = ++bulk_sent);
+    CHECK(gv_bulk_send(client, 0, image, sizeof image));
+    CHECK(answer(seq) == 0);
+    CHECK(gv_reply_module_load_decode(&reply, body, answer_size()) == 0);
+    CHECK(reply.meta_tag >> 63 && reply.meta_size == 0);
+    CHECK(fake.image_sum == 5 * (sizeof image - 4) + 'g' + 'o' + 'o' + 'd');
+    struct gv_bulk_header header;
+    CHECK(gv_bulk_recv_header(client, &header) == 0 && header.tag == reply.meta_tag && header.size == reply.meta_bulk_size);
+    CHECK(gv_bulk_recv(client, NULL, header.size) == 0);
+    CHECK(answer(POST(module_global, GV_RECORD_SYNC, 1, .module = 30, .name = "known")) == 0);
+    CHECK(answer(POST(module_global, GV_RECORD_SYNC, 1, .module = 30, .name = "unknown")) == 500);
+    uint64_t right = 42, wrong = 43;
+    for (int i = 0; i < 5; i++)
+        POST(launch, 0, 1, .stream = 100, .module = 30, .grid = {1, 1, 1}, .block = {1, 1, 1}, .params = &right, .params_size = 8);
+    CHECK(failed_status(POST(launch, 0, 1, .stream = 100, .module = 30, .params = &wrong, .params_size = 8)) == 1);
+    CHECK(failed_status(POST(launch, 0, 1, .stream = 100, .module = 30, .kernel = 1, .params = &right, .params_size = 8)) == 400);
+    CHECK(failed_status(POST(launch, 0, 1, .stream = 100, .module = 99, .params = &right, .params_size = 8)) == 400);
+    POST(fence, GV_RECORD_MARK, 1, .stream = 100);
+    CHECK(completed().status == 0);
+    CHECK(atomic_load(&fake.ran) == 5);
+    POST(module_unload, 0, 1, .module = 30);
+    CHECK(failed_status(POST(module_unload, 0, 1, .module = 30)) == 400);
+    CHECK(answer(POST(bye, GV_RECORD_SYNC, 0)) == 0);
+    struct gv_reply_bye goodbye_;
+    CHECK(gv_reply_bye_decode(&goodbye_, body, answer_size()) == 0 && goodbye_.launches == 5);
+    end(0);
+}
+
+/* Memory stays bounded and nothing is lost when the device is slower than the client. */
+static void floods(void) {
+    begin();
+    attach();
+    enum { COUNT = 30000 };
+    uint64_t first = 0, last = 0;
+    for (int i = 0; i < COUNT; i++) {
+        last = POST(fence, GV_RECORD_MARK, 1, .stream = 100);
+        if (!first) first = last;
+        const struct gv_record *r;
+        while (i % 64 == 0 && (r = gv_recv_peek(client))) gv_recv_consume(client);
+    }
+    for (uint64_t seen = 0; seen < last;) {
+        const struct gv_record *r = next();
+        CHECK(r && r->op == GV_OP_COMPLETED);
+        struct gv_evt_completed e;
+        CHECK(gv_evt_completed_decode(&e, r + 1, r->size - (uint32_t)sizeof *r) == 0);
+        CHECK(e.upto > seen);
+        seen = e.upto;
+        gv_recv_consume(client);
+    }
+    bye();
+}
+
+static void ends_badly(void (*what)(void), int expected) {
+    begin();
+    attach();
+    what();
+    end(expected);
+}
+
+static void send_unknown(void) {
+    struct gv_record *r = gv_send_begin(client, 64, NULL);
+    r->op = 999;
+    r->flags = 0;
+    gv_send_commit(client);
+    gv_send_flush(client);
+}
+static void send_short(void) {
+    struct gv_record *r = gv_send_begin(client, sizeof *r + 8, NULL);
+    r->op = GV_OP_LAUNCH;
+    r->flags = 0;
+    memset(r + 1, 0xff, 8);
+    gv_send_commit(client);
+    gv_send_flush(client);
+}
+static void send_wrong_size(void) {
+    POST(copy_in, 0, 1, .stream = 100, .dst = 0, .width = 100, .height = 1, .depth = 1, .data = "abc", .data_size = 3);
+}
+static void send_overflow(void) { POST(copy_out, 0, 1, .stream = 100, .width = 1ull << 40, .height = 1ull << 40, .depth = 8, .tag = 1); }
+static void attach_twice(void) { POST(attach, GV_RECORD_SYNC, 0); }
+static void send_stray_done(void) { POST(host_done, 0, 1, .tag = 4711); }
+static void malformed(void) {
+    ends_badly(send_unknown, 2);
+    ends_badly(send_short, 2);
+    ends_badly(send_wrong_size, 2);
+    ends_badly(send_overflow, 2);
+    ends_badly(attach_twice, 2);
+    ends_badly(send_stray_done, 2);
+    begin();
+    POST(fence, 0, 1, .stream = 100); /* before attach */
+    end(2);
+}
+
+static void gone(void) { gv_link_kill(client, "the test ends it"); }
+static void gone_in_a_payload(void) {
+    POST(copy_in, 0, 1, .stream = 100, .dst = 0, .width = 1 << 20, .height = 1, .depth = 1, .pitch = 1 << 20, .slice = 1 << 20, .bulk = 1);
+    usleep(30000);
+    gone();
+}
+static void gone_in_an_image(void) {
+    POST(module_load, GV_RECORD_SYNC, 1, .module = 3, .bulk = 1);
+    usleep(30000);
+    gone();
+}
+static void gone_in_a_host_function(void) {
+    POST(host_func, 0, 1, .stream = 100, .tag = 9);
+    usleep(30000);
+    gone();
+}
+static void gone_while_busy(void) {
+    fake.delay_us = 300;
+    for (int i = 0; i < 3000; i++) POST(fill, 0, 1, .stream = 100, .dst = 0, .elem = 1, .width = 1, .height = 1);
+    gone();
+}
+static void wrong_payload(void) {
+    POST(copy_in, 0, 1, .stream = 100, .dst = 0, .width = 1 << 20, .height = 1, .depth = 1, .pitch = 1 << 20, .slice = 1 << 20, .bulk = 1);
+    gv_bulk_send(client, 0, "short", 5);
+}
+static void client_gone(void) {
+    ends_badly(gone, 1);
+    ends_badly(gone_in_a_payload, 1);
+    ends_badly(gone_in_a_host_function, 1);
+    ends_badly(gone_while_busy, 1);
+    ends_badly(wrong_payload, 1);
+    ends_badly(gone_in_an_image, 1);
+}
+
+static void refuses_to_open(void) {
+    int fds[2];
+    tcp_sockets(fds);
+    memset(&fake, 0, sizeof fake);
+    fake.refuse_open = true;
+    uint32_t device = 0;
+    char err[512];
+    struct worker_config config = {.struct_size = sizeof config,
+                                   .n_devices = 1,
+                                   .backend = "soft",
+                                   .devices = &device,
+                                   .ledger_fd = -1,
+                                   .fd = fds[1],
+                                   .memfd = -1,
+                                   .link = GV_LINK_TCP};
+    CHECK(worker_open(&config, err) == NULL);
+    CHECK_TEXT(err, "does not want to");
+    config.struct_size--;
+    CHECK(worker_open(&config, err) == NULL);
+    CHECK_TEXT(err, "another version");
+    config.struct_size++;
+    config.backend = "vulkan";
+    config.fd = dup(fds[0]);
+    CHECK(worker_open(&config, err) == NULL);
+    CHECK_TEXT(err, "no backend");
+    close(fds[0]);
+}
+
+int main(int argc, char **argv) {
+    static const struct test_case cases[] = {{"goodbye", goodbye},
+                                             {"memory", memory},
+                                             {"copies", copies},
+                                             {"streams_and_events", streams_and_events},
+                                             {"sticky_errors_are_told", sticky_errors_are_told},
+                                             {"host_functions", host_functions},
+                                             {"modules", modules},
+                                             {"floods", floods},
+                                             {"malformed", malformed},
+                                             {"client_gone", client_gone},
+                                             {"refuses_to_open", refuses_to_open}};
+    if (argc < 2) return 2;
+    transport = argv[1];
+    return run_cases(cases, sizeof cases / sizeof *cases, argc - 1, argv + 1, 60);
+}
