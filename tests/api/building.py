@@ -20,6 +20,14 @@ BY_HAND = {
         "impl_cuDeviceGetUuid",
     ),
     *("impl_cuDeviceTotalMem", "impl_cuDeviceGetAttribute", "impl_cuDevicePrimaryCtxGetState", "impl_cuMemGetInfo"),
+    *(
+        "impl_cuDeviceGet",
+        "impl_cuDevicePrimaryCtxRetain",
+        "impl_cuCtxGetCurrent",
+        "impl_cuCtxSetCurrent",
+        "impl_cuCtxGetDevice",
+        "impl_cuModuleGetLoadingMode",
+    ),
 }
 
 

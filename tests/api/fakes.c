@@ -14,7 +14,8 @@ EXPORT int fake_result, fake_broken, fake_initialized = 1, fake_forked, fake_ver
 EXPORT const char *fake_called = "";
 EXPORT CUstream fake_stream, fake_default_stream;
 EXPORT char fake_log[65536];
-EXPORT struct gv_device_info fake_device;
+EXPORT struct gv_device_info fake_device[2];
+EXPORT int fake_count = 2;
 
 struct session_stats session_stats;
 struct shim_context {
@@ -23,7 +24,7 @@ struct shim_context {
 struct shim_stream {
     struct session_stream session;
 };
-static struct shim_context primary = {7}, current = {9};
+static struct shim_context primary[2] = {{7}, {8}}, current = {9};
 static struct shim_stream a_stream = {{.id = 1234}};
 static struct shim_server server;
 
@@ -53,6 +54,39 @@ CUresult impl_cuDeviceGetName(char *name, int size, CUdevice device) {
     return fake_call("impl_cuDeviceGetName", NULL);
 }
 
+/* Enough of contexts for a runtime to start. */
+static CUcontext bound;
+
+CUresult impl_cuDeviceGet(CUdevice *device, int ordinal) {
+    *device = ordinal;
+    return fake_call("impl_cuDeviceGet", NULL);
+}
+
+CUresult impl_cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
+    *context = (CUcontext)&primary[device];
+    return fake_call("impl_cuDevicePrimaryCtxRetain", NULL);
+}
+
+CUresult impl_cuCtxGetCurrent(CUcontext *context) {
+    *context = bound;
+    return fake_call("impl_cuCtxGetCurrent", NULL);
+}
+
+CUresult impl_cuCtxSetCurrent(CUcontext context) {
+    bound = context;
+    return fake_call("impl_cuCtxSetCurrent", NULL);
+}
+
+CUresult impl_cuCtxGetDevice(CUdevice *device) {
+    *device = 0;
+    return fake_call("impl_cuCtxGetDevice", NULL);
+}
+
+CUresult impl_cuModuleGetLoadingMode(CUmoduleLoadingMode *mode) {
+    *mode = CU_MODULE_LAZY_LOADING;
+    return fake_call("impl_cuModuleGetLoadingMode", NULL);
+}
+
 /* Two devices, as NVML will ask for them. */
 EXPORT int fake_init_result, fake_active;
 
@@ -62,13 +96,26 @@ CUresult impl_cuInit(unsigned flags) {
     return (CUresult)fake_init_result;
 }
 
+__attribute__((constructor)) static void make_devices(void) {
+    for (int d = 0; d < 2; d++) {
+        struct gv_device_info *info = &fake_device[d];
+        for (int i = 0; i < 16; i++) info->uuid[i] = (uint8_t)(16 * d + i);
+        info->attributes[CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT] = 4;
+        info->attributes[CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK] = 1024;
+        info->attributes[CU_DEVICE_ATTRIBUTE_WARP_SIZE] = 32;
+        info->attributes[CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID] = 1;
+        info->attributes[CU_DEVICE_ATTRIBUTE_PCI_BUS_ID] = 0xa0 + d;
+        info->attributes[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR] = 13;
+    }
+}
+
 CUresult impl_cuDeviceGetCount(int *count) {
-    *count = 2;
+    *count = fake_count;
     return fake_call("impl_cuDeviceGetCount", NULL);
 }
 
 CUresult impl_cuDeviceGetUuid(CUuuid *uuid, CUdevice device) {
-    for (int i = 0; i < 16; i++) uuid->bytes[i] = (char)(16 * device + i);
+    memcpy(uuid->bytes, fake_device[device].uuid, 16);
     return fake_call("impl_cuDeviceGetUuid", NULL);
 }
 
@@ -78,13 +125,7 @@ CUresult impl_cuDeviceTotalMem(size_t *bytes, CUdevice device) {
 }
 
 CUresult impl_cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device) {
-    switch ((int)attribute) {
-    case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID: *value = 0xa0 + device; break;
-    case CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID: *value = 0; break;
-    case CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID: *value = 1; break;
-    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: *value = 13; break;
-    default: *value = 0; break;
-    }
+    *value = fake_device[device].attributes[attribute];
     return fake_call("impl_cuDeviceGetAttribute", NULL);
 }
 
@@ -140,11 +181,11 @@ struct shim_context *context_get(CUcontext handle) { return (struct shim_context
 
 uint32_t context_id(const struct shim_context *c) { return c->id; }
 
-struct shim_context *context_primary(CUdevice device) { return device == 0 ? &primary : NULL; }
+struct shim_context *context_primary(CUdevice device) { return device >= 0 && device < 2 ? &primary[device] : NULL; }
 
-int device_count(void) { return 1; }
+int device_count(void) { return fake_count; }
 
-const struct gv_device_info *device_info(CUdevice device) { return device == 0 ? &fake_device : NULL; }
+const struct gv_device_info *device_info(CUdevice device) { return device >= 0 && device < fake_count ? &fake_device[device] : NULL; }
 
 int stream_resolve(CUstream handle, struct shim_stream **out) {
     (void)handle;

@@ -75,7 +75,7 @@ def test_runtime_table(lib: ctypes.CDLL) -> None:
     context = P()
     assert slot(lib, RUNTIME, 2, P, ctypes.c_int)(ctypes.addressof(context), 0) == 0
     assert context.value
-    assert slot(lib, RUNTIME, 2, P, ctypes.c_int)(ctypes.addressof(context), 1) == 101
+    assert slot(lib, RUNTIME, 2, P, ctypes.c_int)(ctypes.addressof(context), 2) == 101
     assert slot(lib, RUNTIME, 12)() == 0
     module = P()
     assert slot(lib, RUNTIME, 1, P, P)(ctypes.addressof(module), 0) == 0
@@ -293,6 +293,7 @@ def test_driver_query(lib: ctypes.CDLL) -> None:
     device[256:272] = identity
     attributes = (ctypes.c_int32 * 192).from_buffer(device, 296)
     attributes[50], attributes[33], attributes[34] = 1, 0xC1, 3
+    ctypes.c_int.in_dll(lib, "fake_count").value = 1
     ctypes.c_int.in_dll(lib, "fake_version").value = 13000
     libc = ctypes.CDLL(None)
     libc.pthread_self.restype = ctypes.c_uint64
