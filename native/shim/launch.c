@@ -20,21 +20,27 @@ struct request {
 
 /* ---- checks -------------------------------------------------------------------------------------------------------- */
 
+/* What the runtime calls cudaErrorInvalidConfiguration. It launches kernels of libraries and hands on what the driver says without another look, and programs know it to
+ * say this for a grid or block that no device takes; who launches a function is told CUDA_ERROR_INVALID_VALUE, as the driver's documentation has it. */
+#define INVALID_CONFIGURATION 9
+
+static int invalid_shape(const struct request *r) {
+    return object_get(OBJECT_KERNEL, r->function) ? INVALID_CONFIGURATION : CUDA_ERROR_INVALID_VALUE;
+}
+
 static int check_shape(const struct shim_function *f, const struct request *r) {
     const int32_t *limit = f->context->info->attributes;
     for (int i = 0; i < 3; i++) {
-        if (!r->grid[i] || !r->block[i]) return CUDA_ERROR_INVALID_VALUE;
-        if (r->grid[i] > (unsigned)limit[CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X + i] ||
-            r->block[i] > (unsigned)limit[CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X + i])
-            return CUDA_ERROR_INVALID_VALUE;
+        if (!r->grid[i] || !r->block[i]) return invalid_shape(r);
+        if (r->grid[i] > (unsigned)limit[CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X + i]) return invalid_shape(r);
+        if (r->block[i] > (unsigned)limit[CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X + i]) return invalid_shape(r);
     }
     uint64_t threads = (uint64_t)r->block[0] * r->block[1] * r->block[2];
-    if (threads > (unsigned)limit[CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK]) return CUDA_ERROR_INVALID_VALUE;
+    if (threads > (unsigned)limit[CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK]) return invalid_shape(r);
     if (threads > f->max_threads) return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
     const uint32_t *required = f->meta->required_threads;
-    if (required[0] &&
-        (r->block[0] != required[0] || r->block[1] != (required[1] ? required[1] : 1) || r->block[2] != (required[2] ? required[2] : 1))) {
-        return CUDA_ERROR_INVALID_VALUE;
+    for (int i = 0; i < 3 && required[0]; i++) {
+        if (r->block[i] != (required[i] ? required[i] : 1)) return CUDA_ERROR_INVALID_VALUE;
     }
     return r->shared > atomic_load_explicit(&f->max_dynamic_shared, memory_order_relaxed) ? CUDA_ERROR_INVALID_VALUE : 0;
 }

@@ -579,6 +579,7 @@ static void libraries(void) {
     EQUAL(impl_cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 60000, add, 1), 0);
     EQUAL(impl_cuLaunchKernel((CUfunction)add, 1, 1, 1, 1, 1, 1, 0, NULL, params, NULL), 0);
     uint32_t first = fake.launch_ctx;
+    EQUAL(impl_cuLaunchKernel((CUfunction)add, 1, 1, 1, 1025, 1, 1, 0, NULL, params, NULL), 9); /* cudaErrorInvalidConfiguration */
     EQUAL(impl_cuKernelGetFunction(&f, add), 0);
     EQUAL(impl_cuCtxCreate_v2(&other, 0, 1), 0);
     EQUAL(impl_cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, NULL, params, NULL), CUDA_ERROR_INVALID_HANDLE); /* a function of another context */
