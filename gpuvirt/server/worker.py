@@ -33,7 +33,7 @@ def main() -> int:
     daemon.set_inheritable(False)
     try:
         library = WorkerLibrary()
-        compiler = _Compiler() if args.backend == "soft" else None
+        compiler = _Compiler(library) if args.backend == "soft" else None
     except (GpuvirtError, ImportError) as error:
         messages.send(daemon, {"op": "failed", "text": str(error)})
         return 1
@@ -48,9 +48,12 @@ def main() -> int:
 class _Compiler:
     """The software GPU's compiler; keeps alive what the C side points to."""
 
-    def __init__(self) -> None:
-        from gpuvirt.soft import ctypes_bridge
+    def __init__(self, library: WorkerLibrary) -> None:
+        from gpuvirt.soft import ctypes_bridge, jit
 
+        missing = jit.register_library(library.lib)
+        if missing:
+            raise GpuvirtError(f"the worker library lacks {', '.join(missing)}; build it again: make setup")
         self.bridge: Any = ctypes_bridge.Bridge()
         self.address: int = self.bridge.address
 
