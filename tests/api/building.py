@@ -26,6 +26,7 @@ BY_HAND = {
         "impl_cuCtxGetCurrent",
         "impl_cuCtxSetCurrent",
         "impl_cuCtxGetDevice",
+        "impl_cuDevicePrimaryCtxReset",
         "impl_cuModuleGetLoadingMode",
     ),
 }

@@ -67,6 +67,11 @@ CUresult impl_cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
     return fake_call("impl_cuDevicePrimaryCtxRetain", NULL);
 }
 
+CUresult impl_cuDevicePrimaryCtxReset(CUdevice device) {
+    export_tables_context_gone((CUcontext)&primary[device]);
+    return fake_call("impl_cuDevicePrimaryCtxReset", NULL);
+}
+
 CUresult impl_cuCtxGetCurrent(CUcontext *context) {
     *context = bound;
     return fake_call("impl_cuCtxGetCurrent", NULL);
