@@ -82,7 +82,7 @@ def _soft(options: ServeOptions) -> Inventory:
     if memory is None:
         ram = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         memory = max(ram // 2 // count // _ALIGN * _ALIGN, _ALIGN)
-    return Inventory("soft", (Device("Software GPU", memory),) * count, capability=options.capability, strict=options.strict)
+    return Inventory("soft", (Device("gpuvirt software GPU", memory),) * count, capability=options.capability, strict=options.strict)
 
 
 def _cuda(options: ServeOptions, driver: Path) -> Inventory:
