@@ -136,13 +136,20 @@ static CUresult identity_of_context(CUcontext ctx, uint64_t *out) {
     return CUDA_SUCCESS;
 }
 
-static CUresult identity_of_stream(CUcontext ctx, CUstream stream, uint64_t *out) {
+/* Slot 51 turns a stream's handle into what the driver knows it by, slot 39 turns that into a number. A legacy stream travels as 0 in every context; the
+ * number its completions go by tells them apart, and serves as both. */
+static CUresult inner_of_stream(CUcontext ctx, CUstream stream, uint64_t *out) {
     (void)ctx;
     struct shim_stream *s;
     int rc = stream_resolve(stream, &s);
     if (rc) return (CUresult)rc;
-    /* A legacy stream travels as 0 in every context; the number its completions go by tells them apart. */
     *out = stream_session(s)->id;
+    return CUDA_SUCCESS;
+}
+
+static CUresult identity_of_inner(CUcontext ctx, uint64_t inner, uint64_t *out) {
+    (void)ctx;
+    *out = inner;
     return CUDA_SUCCESS;
 }
 
@@ -246,8 +253,8 @@ static void build(void) {
     tables[CONTEXT_CHECKS].functions[3] = (void *)nothing_to_do;
     tables[INTEGRITY].functions[1] = (void *)integrity;
     tables[IDENTITIES].functions[4] = (void *)identity_of_context;
-    tables[IDENTITIES].functions[39] = (void *)identity_of_stream;
-    tables[IDENTITIES].functions[51] = (void *)identity_of_stream;
+    tables[IDENTITIES].functions[39] = (void *)identity_of_inner;
+    tables[IDENTITIES].functions[51] = (void *)inner_of_stream;
     tables[CUFFT].functions[7] = (void *)functions_of_module;
     for (unsigned t = 0; t < TABLES; t++) {
         if (tables[t].sized) tables[t].functions[0] = (void *)(uintptr_t)(tables[t].slots * sizeof(void *));
