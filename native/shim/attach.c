@@ -1,6 +1,7 @@
 /* Getting a session: settings, a server that answers, the window of addresses, the devices. Once per process; a failure is remembered and
  * logged once. */
 #define _GNU_SOURCE
+#include <ctype.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -26,20 +27,25 @@ static bool parse_size(const char *text, uint64_t *out) {
     if (strchr(text, '-')) return false;
     errno = 0;
     double value = strtod(text, &end);
-    int shift = 0;
     if (end == text || errno) return false;
     while (*end == ' ') end++;
-    const char *units = "kmgt", *unit = *end ? strchr(units, *end | 0x20) : NULL;
+    const char *units = "kmgt", *unit = *end ? strchr(units, tolower((unsigned char)*end)) : NULL;
     if (unit) {
-        shift = 10 * (int)(unit - units + 1);
+        for (const char *u = units; u <= unit; u++) value *= 1024;
         end++;
         if (*end == 'i' || *end == 'I') end++;
     }
     if (*end == 'b' || *end == 'B') end++;
-    value *= (double)(1ull << shift);
     if (*end || !(value >= 1 && value < 9e18)) return false;
     *out = (uint64_t)value;
     return true;
+}
+
+static bool is_no(const char *text) {
+    static const char *const words[] = {"0", "false", "no", "off"};
+    for (unsigned i = 0; i < sizeof words / sizeof *words; i++)
+        if (strcasecmp(text, words[i]) == 0) return true;
+    return false;
 }
 
 /* False: err says what is wrong. */
@@ -57,7 +63,7 @@ static bool read_options(struct gv_link_options *o, char *err, size_t room) {
     }
     o->gpus = (uint32_t)n;
     o->link = shim_setting("LINK", "auto");
-    o->no_wait = strcmp(no_wait, "0") && strcasecmp(no_wait, "false") && strcasecmp(no_wait, "no") && strcasecmp(no_wait, "off");
+    o->no_wait = !is_no(no_wait);
     o->program = program_invocation_short_name;
     return true;
 }
@@ -127,7 +133,7 @@ static int introduce(char *err, size_t room) {
 /* ---- attaching ----------------------------------------------------------------------------------------------------- */
 
 /* The link to the first server of the comma list that answers; NULL: err says what each of them said. */
-static struct gv_link *connect_any(const char *pools, struct gv_link_options *o, char *err, size_t room) {
+static struct gv_link *connect_any(const char *pools, const struct gv_link_options *wanted, char *err, size_t room) {
     size_t said = 0;
     *err = 0;
     while (*pools) {
@@ -140,10 +146,11 @@ static struct gv_link *connect_any(const char *pools, struct gv_link_options *o,
         char no_token[512] = "";
         struct gv_open_error e = {0};
         bool have = token_find(pool, &token, no_token);
-        o->pool = pool;
-        o->token_id = token.id;
-        o->secret = token.secret;
-        struct gv_link *link = gv_link_connect(o, &e);
+        struct gv_link_options options = *wanted;
+        options.pool = pool;
+        options.token_id = token.id;
+        options.secret = token.secret;
+        struct gv_link *link = gv_link_connect(&options, &e);
         if (link) {
             snprintf(session.pool, sizeof session.pool, "%s", pool);
             return link;

@@ -245,7 +245,7 @@ int session_take_payload(uint64_t tag, void *dst, uint64_t size) {
     *parcel_find(tag) = p->next;
     n_parcels--;
     pthread_mutex_unlock(&parcels_lock);
-    bool right = p->size == size;
+    bool right = p->data && p->size == size;
     if (right) memcpy(dst, p->data, size);
     free(p->data);
     free(p);

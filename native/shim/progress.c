@@ -124,8 +124,9 @@ static bool sleep_for_role(const _Atomic uint64_t *counter, uint64_t target, int
 
 static int handle_some(void) {
     int n = 0;
-    const struct gv_record *record;
-    while (n < BATCH && (record = gv_recv_peek(session.link))) {
+    while (n < BATCH) {
+        const struct gv_record *record = gv_recv_peek(session.link);
+        if (!record) break;
         const char *why = NULL;
         uint64_t seq = record->seq;
         int bad = events_handle(record, &why);

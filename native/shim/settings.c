@@ -17,7 +17,7 @@ static int n_settings;
 
 static void read_settings(void) {
     for (char **e = environ; e && *e && n_settings < SETTINGS_MAX; e++) {
-        if (strncmp(*e, PREFIX, sizeof PREFIX - 1)) continue;
+        if (strncmp(*e, PREFIX, sizeof PREFIX - 1) != 0) continue;
         char *copy = strdup(*e + sizeof PREFIX - 1);
         if (copy) settings[n_settings++] = copy;
     }
@@ -27,7 +27,7 @@ const char *shim_setting(const char *name, const char *fallback) {
     pthread_once(&settings_once, read_settings);
     size_t length = strlen(name);
     for (int i = 0; i < n_settings; i++) {
-        if (strncmp(settings[i], name, length) || settings[i][length] != '=') continue;
+        if (strncmp(settings[i], name, length) != 0 || settings[i][length] != '=') continue;
         const char *value = settings[i] + length + 1;
         return *value ? value : fallback;
     }

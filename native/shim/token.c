@@ -23,7 +23,7 @@ bool token_parse(const char *text, struct token *out) {
     size_t n = 0;
     uint32_t bits = 0;
     int n_bits = 0;
-    if (strncmp(text, TOKEN_PREFIX, sizeof TOKEN_PREFIX - 1)) return false;
+    if (strncmp(text, TOKEN_PREFIX, sizeof TOKEN_PREFIX - 1) != 0) return false;
     for (text += sizeof TOKEN_PREFIX - 1; *text && !strchr("=\r\n \t", *text); text++) {
         int digit = base64url_digit(*text);
         if (digit < 0) return false;
@@ -87,7 +87,7 @@ bool token_find(const char *pool, struct token *out, char *err) {
         char why[512];
         snprintf(path, sizeof path, "/tmp/gpuvirt-%u/%s.token", (unsigned)geteuid(), port);
         if (token_read(path, out, why)) return true;
-        if (!*err) memcpy(err, why, sizeof why);
+        if (!*err) snprintf(err, 512, "%s", why);
     }
     if (!*err) snprintf(err, 512, "it asks for a token and GPUVIRT_TOKEN is not set: take it from `gpuvirt token show` on the server");
     return false;
