@@ -1,0 +1,135 @@
+"""The wire and the transports, as C programs under the sanitizers; and C's handshake against Python's."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import struct
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gpuvirt.transport import handshake as hs
+from gpuvirt.transport import shm
+
+ROOT = Path(__file__).resolve().parents[2]
+HERE = ROOT / "tests/native"
+WIRE = sorted((ROOT / "native/wire").glob("*.c"))
+LINK = [*WIRE, *sorted((ROOT / "native/transport").glob("*.c"))]
+HELPERS = [HERE / "transport/pair.c", HERE / "transport/mini_server.c"]
+CC = shutil.which("cc") or "gcc"
+FLAGS = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-g", "-O1", "-pthread", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer"]
+ADDRESS, THREAD = "address,undefined", "thread"
+
+Builder = Callable[..., Path]
+
+
+@pytest.fixture(scope="session")
+def build(tmp_path_factory: pytest.TempPathFactory) -> Builder:
+    """Compiles a program once: build(name, sanitizer, sources, flags) gives its path."""
+    folder = tmp_path_factory.mktemp("native")
+    built: dict[str, Path] = {}
+
+    def make(name: str, sanitizer: str, sources: list[Path], flags: tuple[str, ...] = ()) -> Path:
+        program = folder / f"{name}.{sanitizer.split(',')[0]}"
+        if program.name not in built:
+            command = [CC, *FLAGS, f"-fsanitize={sanitizer}", *flags, *map(str, sources), "-o", str(program)]
+            done = subprocess.run(command, capture_output=True, text=True)
+            assert done.returncode == 0, done.stderr
+            built[program.name] = program
+        return built[program.name]
+
+    return make
+
+
+def run(program: Path, *args: str, seconds: float = 120) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "TSAN_OPTIONS": "halt_on_error=1", "ASAN_OPTIONS": "detect_leaks=1", "UBSAN_OPTIONS": "print_stacktrace=1"}
+    return subprocess.run([str(program), *args], capture_output=True, text=True, timeout=seconds, env=env)
+
+
+def passes(program: Path) -> None:
+    done = run(program)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
+    assert "cases passed" in done.stdout
+
+
+@pytest.mark.parametrize("sanitizer", [ADDRESS, THREAD])
+@pytest.mark.parametrize("name", ["test_sha256", "test_meta", "test_ring"])
+def test_wire(build: Builder, name: str, sanitizer: str) -> None:
+    passes(build(name, sanitizer, [*WIRE, HERE / f"wire/{name}.c"]))
+
+
+# The time limit of an unanswering server is cut from ten seconds to less than one.
+TRANSPORT = [
+    ("test_links", ADDRESS),
+    ("test_links", THREAD),
+    ("test_connect", ADDRESS),
+    ("test_connect", THREAD),
+    ("test_malformed", ADDRESS),
+    ("test_death", ADDRESS),  # forks with threads about, which the thread sanitizer does not do
+]
+
+
+@pytest.mark.parametrize(("name", "sanitizer"), TRANSPORT)
+def test_transport(build: Builder, name: str, sanitizer: str) -> None:
+    passes(build(name, sanitizer, [*LINK, *HELPERS, HERE / f"transport/{name}.c"], ("-DOPEN_NS=700000000LL",)))
+
+
+# ---- C against Python --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def proof_tool(build: Builder) -> Callable[[bytes], bytes]:
+    program = build("proof_tool", ADDRESS, [*WIRE, HERE / "wire/proof_tool.c"])
+
+    def ask(question: bytes) -> bytes:
+        return subprocess.run([str(program)], input=question, capture_output=True, check=True, timeout=30).stdout
+
+    return ask
+
+
+def test_hello_proofs_agree(proof_tool: Callable[[bytes], bytes]) -> None:
+    key, server = secrets.token_bytes(32), secrets.token_bytes(32)
+    token = bytes(range(16))
+    hello = hs.Hello(secrets.token_bytes(32), session=7, token_id=token, pid=3, gpus=2, memory=9, epoch=1, flags=1, program="p", user="u", host="h")
+    raw = hello.pack(key, server)
+    assert proof_tool(b"v" + key + server + raw) == b"1"
+    assert proof_tool(b"v" + server + key + raw) == b"0"
+    assert proof_tool(b"v" + key + server + raw[:100] + bytes([raw[100] ^ 1]) + raw[101:]) == b"0"
+    made = proof_tool(b"h" + key + server + bytes(10) + raw[10:-32] + bytes(32))
+    assert made == raw and hs.hello_proved(made, key, server)
+
+
+def test_welcome_proofs_agree(proof_tool: Callable[[bytes], bytes]) -> None:
+    key, client, server = (secrets.token_bytes(32) for _ in range(3))
+    welcome = hs.Welcome(session=5, channels=1, command_ring=1, reply_ring=2, bulk_out_ring=3, bulk_in_ring=4, grace_s=6, text="t")
+    raw = welcome.pack(key, client, server)
+    assert proof_tool(b"x" + key + client + server + raw) == b"1"
+    assert proof_tool(b"x" + key + server + client + raw) == b"0"
+    assert proof_tool(b"w" + key + client + server + bytes(10) + raw[10:-32] + bytes(32)) == raw
+
+
+def test_session_keys_agree(proof_tool: Callable[[bytes], bytes]) -> None:
+    secret, server, client = (secrets.token_bytes(32) for _ in range(3))
+    session = secrets.randbits(63)
+    assert proof_tool(b"k" + secret + server + client + struct.pack("<Q", session)) == hs.session_key(secret, server, client, session)
+
+
+def test_greetings_agree(proof_tool: Callable[[bytes], bytes]) -> None:
+    greeting = hs.Greeting(bytes(32), boot_id="b" * 60, unix_path="/run/x", server_name="name")
+    assert proof_tool(b"g" + greeting.pack()) == b"0" + b"b" * 39 + b"\0/run/x\0name\0"
+    assert proof_tool(b"g" + hs.Greeting(bytes(32), version_min=2, version_max=4).pack())[:1] == b"2"
+    assert proof_tool(b"g" + b"x" * hs.GREETING_SIZE)[:1] == b"1"
+
+
+def test_layout_agrees(build: Builder) -> None:
+    """The daemon makes the shared memory, the library maps it: one formula, written twice."""
+    source = build("layout", ADDRESS, [*LINK, HERE / "transport/layout_tool.c"])
+    done = run(source, *map(str, (shm.COMMAND_RING, shm.REPLY_RING, shm.BULK_RING, shm.BULK_RING)))
+    assert int(done.stdout) == shm.memory_size(shm.COMMAND_RING, shm.REPLY_RING, shm.BULK_RING, shm.BULK_RING)
+    rings = shm.Rings.create()
+    assert os.fstat(rings.fd).st_size == int(done.stdout)
+    os.close(rings.fd)

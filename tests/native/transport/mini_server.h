@@ -1,0 +1,66 @@
+/* A server for tests: greets and welcomes as handshake.h says, or gets one thing wrong on purpose. Its end of each session is a link in this
+ * process. */
+#ifndef MINI_SERVER_H
+#define MINI_SERVER_H
+
+#include <pthread.h>
+
+#include "../../../native/transport/link.h"
+#include "../../../native/wire/proof.h"
+
+enum fault {
+    NO_FAULT,
+    /* in the greeting */
+    SILENT,     /* accepts and says nothing */
+    HANGS_UP,   /* accepts and closes */
+    GARBAGE,    /* speaks HTTP */
+    RESETS,     /* resets the connection within the greeting */
+    NEWER,      /* only wire versions 2 to 3 */
+    OTHER_HOST, /* another boot_id */
+    NO_UNIX,    /* no unix socket */
+    LOST_UNIX,  /* a unix socket that is not there */
+    /* in the welcome of a session */
+    NO_ANSWER,       /* reads the hello and says nothing */
+    BREAKS_OFF,      /* reads the hello and closes */
+    WRONG_TOKEN,     /* refuses: DENIED */
+    BUSY_SERVER,     /* refuses: BUSY, with a text of unprintable bytes and without its NUL */
+    REFUSES_MUTELY,  /* refuses with a status of the future and no text */
+    STRANGE_WELCOME, /* something else than a welcome */
+    NEWER_WELCOME,   /* proved, but of another wire version */
+    UNPROVED,        /* welcomes without holding the secret */
+    NO_CHANNELS,     /* tcp without a bulk channel */
+    NO_MEMORY,       /* shm without a memfd */
+    TWO_MEMORIES,    /* more descriptors than one: harmless, the others are closed */
+    SHORT_MEMORY,    /* a memfd that is smaller than its rings */
+    UNSEALED_MEMORY, /* a memfd that could be cut short */
+    ODD_RINGS,       /* rings whose sizes are no powers of two */
+    MEMORY_AND_EOF,  /* a memfd with half a welcome */
+    /* in a bulk channel */
+    CHANNEL_REFUSED,
+    CHANNEL_UNPROVED,
+    CHANNEL_GARBAGE,
+    CHANNEL_NO_LISTENER, /* the server is gone when the channel is to be opened */
+};
+
+struct mini_server {
+    char url[64], unix_path[108];
+    uint8_t token_id[GV_TOKEN_ID_SIZE], secret[GV_SECRET_SIZE];
+    enum fault fault;
+    struct gv_hello hello; /* of the last session */
+    int listening, unix_listening, stop[2];
+    pthread_t thread;
+    _Atomic(struct gv_link *) worker;
+    struct gv_link *tcp_worker;  /* the server thread's own view of it, to add the channel */
+    int held[8], n_held;         /* connections that are kept open in silence */
+    uint8_t key[GV_SECRET_SIZE]; /* of the last session */
+    _Atomic int sessions, channels;
+};
+
+void mini_start(struct mini_server *server, enum fault fault);
+void mini_stop(struct mini_server *server);
+/* The worker's end of the session that was opened last. The caller closes it. */
+struct gv_link *mini_worker(struct mini_server *server);
+/* What a client needs for it. */
+struct gv_link_options mini_options(struct mini_server *server, const char *link);
+
+#endif

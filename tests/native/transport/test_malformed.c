@@ -1,0 +1,333 @@
+/* A peer that lies: what it sends is written by hand, past our own encoder. Every lie ends the link with a reason and nothing else. */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+
+#include "../../../native/transport/shm_layout.h"
+#include "../check.h"
+#include "pair.h"
+
+static const uint64_t rings[4] = {1 << 19, 1 << 19, 1 << 19, 1 << 19};
+
+/* A worker's end and the peer's raw side of it. */
+struct raw {
+    struct gv_link *link;
+    int fd, bulk; /* tcp: the sockets; shm: fd keeps the link alive */
+    void *map;    /* shm */
+};
+
+static struct raw open_raw(bool tcp) {
+    struct raw raw = {0};
+    int fds[2], bulk[2];
+    if (tcp) {
+        tcp_sockets(fds);
+        tcp_sockets(bulk);
+        raw.link = gv_link_adopt_tcp(fds[1]);
+        CHECK(raw.link && gv_link_add_channel(raw.link, 0, bulk[1]) == 0);
+        raw.bulk = bulk[0];
+    } else {
+        CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) == 0);
+        int memfd = make_memfd(rings);
+        raw.map = mmap(NULL, gv_shm_size(rings), PROT_READ | PROT_WRITE, MAP_SHARED, memfd, 0);
+        CHECK(raw.map != MAP_FAILED);
+        raw.link = gv_link_adopt_shm(fds[1], memfd, rings[0], rings[1], rings[2], rings[3]);
+        CHECK(raw.link);
+    }
+    raw.fd = fds[0];
+    return raw;
+}
+
+static void close_raw(struct raw *raw) {
+    gv_link_close(raw->link);
+    close(raw->fd);
+    if (raw->map) munmap(raw->map, gv_shm_size(rings));
+    if (raw->bulk) close(raw->bulk);
+}
+
+/* Lets the link read these bytes as its next ones. */
+static void feed(struct raw *raw, const void *bytes, size_t size) {
+    if (raw->map) {
+        struct gv_ring_control *c = gv_shm_control(raw->map, GV_SHM_COMMAND);
+        uint64_t tail = atomic_load(&c->tail);
+        memcpy(gv_shm_data(raw->map, rings, GV_SHM_COMMAND) + tail % rings[0], bytes, size);
+        atomic_store(&c->tail, tail + size);
+    } else {
+        CHECK(send(raw->fd, bytes, size, MSG_NOSIGNAL) == (ssize_t)size);
+    }
+}
+
+static void expect_death(struct raw *raw, const char *why) {
+    for (int i = 0; i < 200 && !gv_link_dead(raw->link); i++) {
+        CHECK(gv_recv_peek(raw->link) == NULL);
+        gv_recv_wait(raw->link, 10000000, 0);
+    }
+    CHECK(gv_link_dead(raw->link));
+    CHECK_TEXT(gv_link_death(raw->link), why);
+    close_raw(raw);
+}
+
+static void lying_sizes(void) {
+    static const uint32_t sizes[] = {0, 8, 16, 20, 25, 26, GV_RECORD_MAX + 8, 0x7ffffff8, 0x80000000, 0xfffffff8, 0xffffffff};
+    for (int tcp = 0; tcp < 2; tcp++) {
+        for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+            struct raw raw = open_raw(tcp);
+            struct gv_record r = {.size = sizes[i], .op = 1, .seq = 1};
+            feed(&raw, &r, sizeof r);
+            expect_death(&raw, "malformed record: an impossible size");
+        }
+    }
+}
+
+static void numbers(void) {
+    for (int tcp = 0; tcp < 2; tcp++) {
+        struct gv_record r = {.size = sizeof r, .op = 1, .seq = 2};
+        struct raw raw = open_raw(tcp);
+        feed(&raw, &r, sizeof r);
+        expect_death(&raw, "malformed record: seq 2, expected 1");
+        raw = open_raw(tcp);
+        r.seq = 0;
+        feed(&raw, &r, sizeof r);
+        expect_death(&raw, "malformed record: seq 0, expected 1");
+        raw = open_raw(tcp);
+        r.seq = 1, r.epoch = 1;
+        feed(&raw, &r, sizeof r);
+        expect_death(&raw, "malformed record: epoch 1, expected 0");
+        raw = open_raw(tcp);
+        r.epoch = 0, r.flags = GV_RECORD_SEALED;
+        feed(&raw, &r, sizeof r);
+        expect_death(&raw, "has no key");
+    }
+}
+
+/* A record that came already is dropped, and the session goes on. */
+static void repeated(void) {
+    for (int tcp = 0; tcp < 2; tcp++) {
+        struct raw raw = open_raw(tcp);
+        struct gv_record r[4] = {
+            {.size = 24, .op = 1, .seq = 1}, {.size = 24, .op = 2, .seq = 2}, {.size = 24, .op = 3, .seq = 1}, {.size = 24, .op = 4, .seq = 3}};
+        feed(&raw, r, sizeof r);
+        uint16_t expected[] = {1, 2, 4};
+        for (int i = 0; i < 3; i++) {
+            const struct gv_record *got;
+            while (!(got = gv_recv_peek(raw.link))) gv_recv_wait(raw.link, 10000000, 0);
+            CHECK(got->op == expected[i]);
+            gv_recv_consume(raw.link);
+        }
+        close_raw(&raw);
+    }
+}
+
+/* A record that comes byte by byte is whole when its last byte is there. */
+static void in_pieces(void) {
+    struct raw raw = open_raw(true);
+    uint8_t bytes[48];
+    struct gv_record *r = (struct gv_record *)(void *)bytes;
+    memset(bytes, 0, sizeof bytes);
+    r->size = sizeof bytes;
+    r->op = 5;
+    r->seq = 1;
+    for (size_t i = 0; i < sizeof bytes; i++) {
+        CHECK(gv_recv_peek(raw.link) == NULL && !gv_link_dead(raw.link));
+        CHECK(send(raw.fd, bytes + i, 1, MSG_NOSIGNAL) == 1);
+        gv_recv_wait(raw.link, 1000000000, 0);
+    }
+    const struct gv_record *got = gv_recv_peek(raw.link);
+    CHECK(got && got->op == 5 && got->size == sizeof bytes);
+    gv_recv_consume(raw.link);
+    r->seq = 2;
+    feed(&raw, bytes, 40);
+    shutdown(raw.fd, SHUT_WR);
+    expect_death(&raw, "closed the connection within a record");
+}
+
+/* ---- shared memory only */
+
+static void tail_lies(void) {
+    static const uint64_t tails[] = {(1 << 19) + 8, 4, 25, UINT64_MAX, UINT64_MAX - 7, 1ull << 63};
+    for (size_t i = 0; i < sizeof tails / sizeof *tails; i++) {
+        struct raw raw = open_raw(false);
+        atomic_store(&gv_shm_control(raw.map, GV_SHM_COMMAND)->tail, tails[i]);
+        expect_death(&raw, "malformed record: an impossible size or position");
+    }
+}
+
+/* A record that claims to reach beyond what was published, or beyond the ring's end; a pad that does not end there. */
+static void beyond(void) {
+    struct raw raw = open_raw(false);
+    struct gv_record r = {.size = 64, .op = 1, .seq = 1};
+    feed(&raw, &r, sizeof r);
+    expect_death(&raw, "malformed record");
+
+    raw = open_raw(false);
+    uint32_t pad[2] = {24, GV_RING_PAD};
+    feed(&raw, pad, sizeof pad);
+    expect_death(&raw, "malformed record");
+
+    raw = open_raw(false);
+    pad[0] = 1 << 19; /* reaches to the end, but only 8 bytes are published */
+    feed(&raw, pad, sizeof pad);
+    expect_death(&raw, "malformed record");
+
+    raw = open_raw(false);
+    static uint8_t filler[GV_RECORD_MAX];
+    uint64_t seq = 1;
+    for (uint32_t left = (1 << 19) - 16; left;) {
+        uint32_t size = left > GV_RECORD_MAX ? GV_RECORD_MAX : left;
+        if (left - size && left - size < 24) size -= 24;
+        r = (struct gv_record){.size = size, .op = 1, .seq = seq++};
+        memcpy(filler, &r, sizeof r);
+        feed(&raw, filler, size);
+        left -= size;
+        while (gv_recv_peek(raw.link)) gv_recv_consume(raw.link);
+    }
+    CHECK(!gv_link_dead(raw.link));
+    r = (struct gv_record){.size = 24, .op = 1, .seq = seq}; /* 16 bytes are left before the end */
+    memcpy(gv_shm_data(raw.map, rings, GV_SHM_COMMAND) + (1 << 19) - 16, &r, 16);
+    atomic_fetch_add(&gv_shm_control(raw.map, GV_SHM_COMMAND)->tail, 24);
+    expect_death(&raw, "malformed record");
+}
+
+/* The reader's position, which the peer writes, would let us overwrite what is unread or wait for ever. */
+static void head_lies(void) {
+    static const uint64_t heads[] = {1ull << 40, UINT64_MAX, 1};
+    for (size_t i = 0; i < 2; i++) {
+        struct raw raw = open_raw(false);
+        atomic_store(&gv_shm_control(raw.map, GV_SHM_REPLY)->head, heads[i]);
+        for (uint64_t n = 1; send_numbered(raw.link, 30000, n); n++) CHECK(n < 100);
+        CHECK_TEXT(gv_link_death(raw.link), "malformed ring");
+        close_raw(&raw);
+        raw = open_raw(false);
+        atomic_store(&gv_shm_control(raw.map, GV_SHM_BULK_IN)->head, heads[i]);
+        static uint8_t data[1 << 20];
+        CHECK(gv_bulk_send(raw.link, 0, data, sizeof data) == 0);
+        CHECK_TEXT(gv_link_death(raw.link), "malformed ring");
+        close_raw(&raw);
+    }
+}
+
+static void bulk_tail_lies(void) {
+    struct raw raw = open_raw(false);
+    struct gv_bulk_header h;
+    atomic_store(&gv_shm_control(raw.map, GV_SHM_BULK_OUT)->tail, (1 << 19) + 1);
+    CHECK(gv_bulk_recv_header(raw.link, &h) == -1);
+    CHECK_TEXT(gv_link_death(raw.link), "malformed ring");
+    close_raw(&raw);
+}
+
+static _Atomic int rewriting;
+
+static void *rewrite(void *arg) {
+    struct raw *raw = arg;
+    _Atomic uint32_t *size = (_Atomic uint32_t *)(void *)gv_shm_data(raw->map, rings, GV_SHM_COMMAND);
+    while (atomic_load(&rewriting)) {
+        atomic_store_explicit(size, 0xfffffff8, memory_order_relaxed);
+        atomic_store_explicit(size, 64, memory_order_relaxed);
+    }
+    return NULL;
+}
+
+/* The size changes while it is read: what comes out is one record of 64 bytes or a dead link, never anything between. */
+static void changing_record(void) {
+    for (int round = 0; round < 20; round++) {
+        struct raw raw = open_raw(false);
+        uint8_t bytes[64] = {0};
+        struct gv_record r = {.size = 64, .op = 1, .seq = 1};
+        memcpy(bytes, &r, sizeof r);
+        memcpy(gv_shm_data(raw.map, rings, GV_SHM_COMMAND), bytes, sizeof bytes);
+        atomic_store(&rewriting, 1);
+        pthread_t writer;
+        CHECK(pthread_create(&writer, NULL, rewrite, &raw) == 0);
+        atomic_store(&gv_shm_control(raw.map, GV_SHM_COMMAND)->tail, 64);
+        const struct gv_record *got;
+        while (!(got = gv_recv_peek(raw.link)) && !gv_link_dead(raw.link)) {
+        }
+        for (int i = 0; i < 1000 && got; i++) CHECK(*(const volatile uint32_t *)&got->size == 64);
+        atomic_store(&rewriting, 0);
+        pthread_join(writer, NULL);
+        close_raw(&raw);
+    }
+}
+
+static void bytes_on_the_socket(void) {
+    struct raw raw = open_raw(false);
+    CHECK(send(raw.fd, "x", 1, 0) == 1);
+    expect_death(&raw, "bytes on the socket");
+}
+
+/* Nonsense in the sleeping flags costs wake-ups, not the session. */
+static void odd_flags(void) {
+    struct raw raw = open_raw(false);
+    struct gv_ring_control *c = gv_shm_control(raw.map, GV_SHM_REPLY);
+    atomic_store(&c->reader_sleeps, 0xdeadbeef);
+    for (uint64_t n = 1; n < 10; n++) CHECK(send_numbered(raw.link, 8, n));
+    CHECK(!gv_link_dead(raw.link));
+    close_raw(&raw);
+}
+
+/* ---- bulk headers */
+
+static void bulk_headers(void) {
+    for (int lie = 0; lie < 3; lie++) {
+        struct raw raw = open_raw(true);
+        struct gv_bulk_header h = {.number = lie == 0 ? 2 : 1, .epoch = lie == 1, .magic = lie == 2 ? 1 : GV_BULK_MAGIC}, got;
+        CHECK(send(raw.bulk, &h, sizeof h, 0) == sizeof h);
+        CHECK(gv_bulk_recv_header(raw.link, &got) == -1);
+        CHECK_TEXT(gv_link_death(raw.link), "malformed payload");
+        close_raw(&raw);
+    }
+    struct raw raw = open_raw(true);
+    struct gv_bulk_header h = {.number = 1, .size = 100, .magic = GV_BULK_MAGIC};
+    char data[100];
+    CHECK(send(raw.bulk, &h, sizeof h, 0) == sizeof h && send(raw.bulk, data, 50, 0) == 50);
+    CHECK(gv_bulk_recv_header(raw.link, &h) == 0);
+    shutdown(raw.bulk, SHUT_WR);
+    CHECK(gv_bulk_recv(raw.link, data, 100) == -1);
+    CHECK_TEXT(gv_link_death(raw.link), "closed the bulk channel");
+    close_raw(&raw);
+}
+
+/* ---- memory that is no set of rings */
+
+static void wrong_memory(void) {
+    int fds[2];
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) == 0);
+    char why[GV_DEATH_TEXT];
+    static const uint64_t wrong[][4] = {{0, 1 << 20, 1 << 20, 1 << 20},
+                                        {1 << 18, 1 << 20, 1 << 20, 1 << 20},
+                                        {1 << 20, 3 << 20, 1 << 20, 1 << 20},
+                                        {1 << 20, 1 << 20, 1ull << 31, 1 << 20},
+                                        {1 << 20, 1 << 20, 1 << 20, UINT64_MAX}};
+    int memfd = make_memfd(rings);
+    for (size_t i = 0; i < 5; i++) {
+        CHECK(gv_shm_size(wrong[i]) == 0);
+        CHECK(!gv_shm_new(fds[0], memfd, wrong[i], true, why));
+        CHECK_TEXT(why, "powers of two");
+    }
+    CHECK(gv_shm_size(rings) == 4096 + (4 << 19));
+    CHECK(!gv_shm_new(fds[0], fds[1], rings, true, why)); /* not even a memfd */
+    CHECK_TEXT(why, "not as large");
+    CHECK(!gv_link_adopt_shm(fds[0], memfd, 1, 2, 3, 4)); /* closes both */
+    CHECK(fcntl(fds[0], F_GETFD) < 0 && fcntl(memfd, F_GETFD) < 0);
+    close(fds[1]);
+}
+
+int main(int argc, char **argv) {
+    static const struct test_case cases[] = {
+        {"lying_sizes", lying_sizes},
+        {"numbers", numbers},
+        {"repeated", repeated},
+        {"in_pieces", in_pieces},
+        {"tail_lies", tail_lies},
+        {"beyond", beyond},
+        {"head_lies", head_lies},
+        {"bulk_tail_lies", bulk_tail_lies},
+        {"changing_record", changing_record},
+        {"bytes_on_the_socket", bytes_on_the_socket},
+        {"odd_flags", odd_flags},
+        {"bulk_headers", bulk_headers},
+        {"wrong_memory", wrong_memory},
+    };
+    return run_cases(cases, sizeof cases / sizeof *cases, argc, argv, 60);
+}
