@@ -4,7 +4,9 @@ SEED ?= 7
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-BUILD_NEEDS := scikit-build-core pycparser cmake ninja nvidia-cuda-runtime==13.5.37 nvidia-cuda-runtime-cu12==12.9.79 nvidia-nvml-dev-cu12==12.9.79
+BUILD_NEEDS := scikit-build-core pycparser cmake ninja
+HEADERS := nvidia-cuda-runtime==13.5.37 nvidia-cuda-runtime-cu12==12.9.79 nvidia-nvml-dev-cu12==12.9.79
+NVCC := 'nvidia-cuda-nvcc>=13,<14'
 
 SOURCES := pyproject.toml CMakeLists.txt $(shell find native tools -type f \( -name '*.c' -o -name '*.h' -o -name '*.py' -o -name '*.toml' -o -name '*.cmake' -o -name '*.S' \) 2>/dev/null)
 
@@ -24,6 +26,7 @@ $(VENV)/.tools:
 	@$(PYTHON) tools/preflight.py build
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) install --progress-bar off $(BUILD_NEEDS)
+	$(PIP) install --progress-bar off --no-deps --upgrade --target $(VENV)/headers $(HEADERS)
 	@touch $@
 
 $(VENV)/.built: $(VENV)/.tools $(SOURCES)
@@ -37,6 +40,7 @@ setup: $(VENV)/.built
 $(VENV)/.demo: $(VENV)/.built
 	@$(PYTHON) tools/preflight.py demo
 	$(PIP) install --progress-bar off --no-build-isolation -e '.[demo]'
+	$(PIP) install --progress-bar off --upgrade --target $(VENV)/nvcc $(NVCC)
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.demo

@@ -1,4 +1,7 @@
-"""Prints where the CUDA 13, CUDA 12 and NVML headers lie in this Python's site-packages, as a CMake list."""
+"""Prints where the CUDA 13, CUDA 12 and NVML headers lie, as a CMake list: in this Python's site-packages, or in the folder `headers` of its environment.
+
+That folder exists because CuPy for CUDA 12 takes CUDA 13's headers when it finds them in its own site-packages, and then cannot compile.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ WANTED = (("nvidia/cu13/include", "cuda.h"), ("nvidia/cuda_runtime/include", "cu
 
 
 def find(folder: str, header: str) -> str:
-    for entry in sys.path:
+    for entry in [*sys.path, Path(sys.prefix) / "headers"]:
         place = Path(entry or ".") / folder
         if (place / header).is_file():
             return str(place)

@@ -44,10 +44,17 @@ def find_examples(given: Path | None) -> Path:
 
 
 def find_nvcc() -> Path:
-    """nvcc from the wheel (nvidia-cuda-nvcc): a compiler on PATH is not looked at, so that everybody builds the same."""
-    nvcc = Path(sysconfig.get_paths()["purelib"]) / "nvidia" / "cu13" / "bin" / "nvcc"
-    if not nvcc.is_file():
-        raise DemoError("nvcc's wheel is not installed; get what the demo needs: pip install 'gpuvirt[demo]'")
+    """nvcc from the wheel (nvidia-cuda-nvcc): a compiler on PATH is not looked at, so that everybody builds the same.
+
+    It lives in a folder of its own, ``<environment>/nvcc``: CuPy for CUDA 12 would take CUDA 13's headers if they were in its site-packages.
+    """
+    for folder in (Path(sys.prefix) / "nvcc", Path(sysconfig.get_paths()["purelib"])):
+        nvcc = folder / "nvidia" / "cu13" / "bin" / "nvcc"
+        if nvcc.is_file():
+            break
+    else:
+        install = f"{sys.executable} -m pip install --target {Path(sys.prefix) / 'nvcc'} 'nvidia-cuda-nvcc>=13,<14'"
+        raise DemoError(f"nvcc's wheel is not installed; get it: {install}")
     if not shutil.which("g++"):
         raise DemoError("nvcc needs a C++ compiler; install one: sudo apt-get install g++")
     return nvcc
