@@ -94,8 +94,12 @@ def test_identities_and_functions(lib: ctypes.CDLL) -> None:
     value = ctypes.c_uint64()
     assert slot(lib, IDENTITIES, 4, P, P)(None, ctypes.addressof(value)) == 0
     assert value.value == 9
-    assert slot(lib, IDENTITIES, 39, P, P, P)(None, None, ctypes.addressof(value)) == 0
-    assert value.value == 1234
+    # What slot 51 gives for a stream is what slot 39 is asked about.
+    for handle in (0, 1, 2):
+        inner = P()
+        assert slot(lib, IDENTITIES, 51, P, P, P)(None, handle, ctypes.addressof(inner)) == 0
+        assert slot(lib, IDENTITIES, 39, P, P, P)(None, inner, ctypes.addressof(value)) == 0
+        assert value.value == 1234
     seen = []
     callback = ctypes.CFUNCTYPE(None, P, P, P)(lambda opaque, function, owner: seen.append((opaque, function, owner is not None)))
     assert slot(lib, CUFFT, 7, P, P, type(callback), P)(None, 5, callback, 77) == 3
