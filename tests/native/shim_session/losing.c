@@ -58,7 +58,7 @@ static void *wait_for_it(void *arg) {
 }
 
 static int in_many_waits(struct fake *f) {
-    struct session_stream s[8];
+    static struct session_stream s[8];
     pthread_t t[8];
     CHECK(session_attach() == 0 && post_order(FAKE_STOP, 0, NULL, 0));
     for (int i = 0; i < 8; i++) set_up(&s[i], 100 + (uint64_t)i);
@@ -80,7 +80,7 @@ static int on_a_full_ring(struct fake *f) {
 }
 
 static int in_a_payload_out(struct fake *f) {
-    struct session_stream s;
+    static struct session_stream s;
     set_up(&s, 5);
     CHECK(post_order(FAKE_STOP, 0, NULL, 0));
     killed_soon(f);
@@ -92,7 +92,7 @@ static int in_a_payload_out(struct fake *f) {
 
 /* In the middle of data that is being written into the program's buffer, which the program frees as soon as the wait returns. */
 static int in_a_payload_in(struct fake *f) {
-    struct session_stream s;
+    static struct session_stream s;
     set_up(&s, 5);
     killed_soon(f);
     for (;;) {
@@ -131,7 +131,7 @@ static void never(void *arg) {
 }
 
 static int for_a_host_function(struct fake *f) {
-    struct session_stream s;
+    static struct session_stream s;
     static uint8_t data[100000];
     set_up(&s, 5);
     f->delay_ms = 900;
@@ -154,7 +154,7 @@ static int for_a_parcel(struct fake *f) {
 /* ---- nonsense ------------------------------------------------------------------------------------------------------ */
 
 static int nonsense(enum fake_order order, uint64_t argument) {
-    struct session_stream s;
+    static struct session_stream s;
     set_up(&s, 5);
     CHECK(post_order(order, argument, NULL, 0) != 0);
     dead_since = seconds();
@@ -193,7 +193,7 @@ static int wrong_inline(struct fake *f) {
 /* Events of every kind with bodies of chance: each is either taken or refused, and nothing else happens. */
 static int random_events(struct fake *f) {
     (void)f;
-    struct session_stream s;
+    static struct session_stream s;
     set_up(&s, 1);
     CHECK(freopen("/dev/null", "w", stdout) && freopen("/dev/null", "w", stderr));
     _Alignas(8) static unsigned char room[GV_RECORD_MAX];

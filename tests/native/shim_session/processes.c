@@ -35,7 +35,7 @@ static int fork_before(struct fake *f) {
     (void)f;
     pid_t child = fork();
     if (!child) {
-        struct session_stream s;
+        static struct session_stream s;
         CHECK(!session_in_forked_child());
         set_up(&s, 5);
         CHECK(session_wait_stream(&s, post_marked_fence(&s)) == 0);
@@ -55,7 +55,7 @@ static void *keep_busy(void *arg) {
 }
 
 static int fork_after(struct fake *f) {
-    struct session_stream s, busy;
+    static struct session_stream s, busy;
     pthread_t t;
     int before = sockets();
     set_up(&s, 5);
@@ -84,7 +84,7 @@ static int fork_after(struct fake *f) {
 /* A child that lives on does not keep its dead parent's session alive. */
 static int orphan(struct fake *f) {
     (void)f;
-    struct session_stream s;
+    static struct session_stream s;
     set_up(&s, 5);
     if (!fork()) {
         close(1);
@@ -102,7 +102,7 @@ static void gone_soon(struct fake *f) { CHECK(SOON(f->gone == 1) && f->byes == 0
 
 static int exits(struct fake *f) {
     (void)f;
-    struct session_stream s;
+    static struct session_stream s;
     set_up(&s, 5);
     CHECK(post_order(FAKE_NOTHING, 0, NULL, 0) != 0);
     return 42;
@@ -149,7 +149,7 @@ static void exit_here(void *arg) {
 
 static int exits_in_host_function(struct fake *f) {
     (void)f;
-    struct session_stream s;
+    static struct session_stream s;
     set_up(&s, 5);
     struct gv_cmd_host_func c = {.stream = 5, .tag = session_host_func(exit_here, NULL)};
     post_host_func(1, 0, &c);

@@ -33,7 +33,7 @@ extern _Atomic uint32_t failed_ctx;
 extern _Atomic int failed_status;
 
 double seconds(void);
-/* Attaches, and registers stream `id` of context 1. */
+/* Attaches, and registers stream `id` of context 1. The session knows it until it is removed: it outlives the function that makes it. */
 void set_up(struct session_stream *s, uint64_t id);
 uint64_t post_marked_fence(struct session_stream *s);
 uint64_t post_order(enum fake_order order, uint64_t argument, const void *params, uint32_t size);

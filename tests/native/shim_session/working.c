@@ -37,7 +37,7 @@ static int out(struct fake *f) {
         {16, 1, 16},           {100, 7, 128}, {5000, 1, 5000},  {1000, 300, 1024}, {100000, 20, 120000},
         {1 << 20, 1, 1 << 20}, {3, 3000, 5},  {2048, 64, 2048}, {4096, 1, 9000},
     };
-    struct session_stream s, other;
+    static struct session_stream s, other;
     set_up(&s, 5);
     set_up(&other, 6);
     f->delay_ms = 5;
@@ -61,7 +61,7 @@ static int out(struct fake *f) {
 
 /* Nobody waits: the data still lands, and the stream's completion shows. */
 static int unattended(struct fake *f) {
-    struct session_stream s;
+    static struct session_stream s;
     set_up(&s, 5);
     f->delay_ms = 20;
     static uint8_t small[100], large[500000];
@@ -78,7 +78,7 @@ static int unattended(struct fake *f) {
 }
 
 static int in(struct fake *f) {
-    struct session_stream s;
+    static struct session_stream s;
     set_up(&s, 5);
     for (uint64_t i = 0; i < 40; i++) CHECK(send_in(&s, i * 7, 1 + i * 50021) != 0);
     CHECK(session_wait_stream(&s, post_marked_fence(&s)) == 0);
@@ -157,7 +157,7 @@ static void callback(void *stream, int status, void *data) {
 }
 
 static int host_functions(struct fake *f) {
-    struct session_stream s, bad;
+    static struct session_stream s, bad;
     set_up(&s, 5);
     set_up(&bad, 66);
     f->delay_ms = 10;
@@ -184,7 +184,7 @@ static int host_functions(struct fake *f) {
 
 static int failures(struct fake *f) {
     (void)f;
-    struct session_stream s, bad;
+    static struct session_stream s, bad;
     set_up(&s, 5);
     set_up(&bad, 66);
     CHECK(post_order(FAKE_SOFT_FAIL, 0, NULL, 0) && session_wait_stream(&s, post_marked_fence(&s)) == 0 && failed_ctx == 0);
@@ -198,7 +198,7 @@ static int failures(struct fake *f) {
 
 static int prints(struct fake *f) {
     (void)f;
-    struct session_stream s;
+    static struct session_stream s;
     set_up(&s, 5);
     for (int i = 0; i < 50; i++) {
         char line[32];
@@ -213,7 +213,7 @@ static int prints(struct fake *f) {
 /* Standard output is a pipe that nobody reads any more: no signal, no end of the session. */
 static int prints_into_nothing(struct fake *f) {
     (void)f;
-    struct session_stream s;
+    static struct session_stream s;
     int ends[2];
     CHECK(!pipe(ends));
     close(ends[0]);
@@ -225,7 +225,7 @@ static int prints_into_nothing(struct fake *f) {
 
 /* More events than the reply ring holds, while nobody waits: somebody drains it, and tells the worker how far it is. */
 static int floods(struct fake *f) {
-    struct session_stream s;
+    static struct session_stream s;
     set_up(&s, 5);
     CHECK(post_order(FAKE_FLOOD, 40000, NULL, 0) != 0);
     CHECK(SOON(f->sent > 40000));
@@ -236,7 +236,7 @@ static int floods(struct fake *f) {
 
 /* Far more commands than the command ring holds. */
 static int many_posts(struct fake *f) {
-    struct session_stream s;
+    static struct session_stream s;
     set_up(&s, 5);
     char params[1000] = {0};
     struct gv_cmd_launch c = {.stream = 5, .params = params, .params_size = sizeof params};
