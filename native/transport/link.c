@@ -41,7 +41,10 @@ void gv_link_init(struct gv_link *link, const struct gv_transport *transport) {
 
 void gv_link_kill(struct gv_link *link, const char *why) {
     uint32_t alive = 0;
-    if (!atomic_compare_exchange_strong(&link->dead, &alive, 1)) return;
+    if (!atomic_compare_exchange_strong(&link->dead, &alive, 1)) {
+        while (atomic_load(&link->dead) == 1) gv_pause(); /* whoever returns from here finds the link dead, with its reason */
+        return;
+    }
     snprintf(link->death, sizeof link->death, "%s", why && *why ? why : "closed");
     atomic_store(&link->dead, 2);
     link->transport->died(link);
@@ -53,9 +56,9 @@ void gv_link_kill_errno(struct gv_link *link, const char *what, int error) {
     gv_link_kill(link, text);
 }
 
-bool gv_link_dead(const struct gv_link *link) { return atomic_load_explicit(&link->dead, memory_order_acquire) != 0; }
+bool gv_link_dead(const struct gv_link *link) { return atomic_load_explicit(&link->dead, memory_order_acquire) == 2; }
 
-const char *gv_link_death(const struct gv_link *link) { return atomic_load_explicit(&link->dead, memory_order_acquire) == 2 ? link->death : ""; }
+const char *gv_link_death(const struct gv_link *link) { return gv_link_dead(link) ? link->death : ""; }
 
 /* ---- sending */
 
