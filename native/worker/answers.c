@@ -23,7 +23,7 @@ int worker_reply(struct worker *w, const struct gv_record *record, int status, c
     return 0;
 }
 
-bool worker_is_sticky(int status) {
+static bool is_sticky(int status) {
     switch (status) {
     case 214: /* ECC uncorrectable */
     case 700: /* illegal address */
@@ -39,11 +39,54 @@ bool worker_is_sticky(int status) {
     }
 }
 
-void worker_failed(struct worker *w, const struct gv_record *record, int status, const char *text) {
-    struct gv_evt_failed failed = {record->seq, record->op, status, worker_is_sticky(status), text ? text : ""};
-    struct gv_record *out = worker_event(w, GV_OP_FAILED, record->ctx, gv_evt_failed_size(&failed));
+/* Whether results are wrong from here on when such a command is not carried out. */
+static bool is_work(uint16_t op) {
+    switch (op) {
+    case GV_OP_LAUNCH:
+    case GV_OP_COPY_IN:
+    case GV_OP_COPY_OUT:
+    case GV_OP_COPY_DEVICE:
+    case GV_OP_FILL:
+    case GV_OP_EVENT_RECORD:
+    case GV_OP_EVENT_WAIT:
+    case GV_OP_HOST_FUNC: return true;
+    default: return false;
+    }
+}
+
+static void send_failed(struct worker *w, uint32_t ctx, const struct gv_evt_failed *failed) {
+    struct gv_record *out = worker_event(w, GV_OP_FAILED, ctx, gv_evt_failed_size(failed));
     if (!out) return;
-    gv_evt_failed_encode(&failed, out + 1);
+    gv_evt_failed_encode(failed, out + 1);
     gv_send_commit(w->link);
     gv_send_flush(w->link);
+}
+
+void worker_failed(struct worker *w, const struct gv_record *record, int status, const char *text) {
+    struct gv_evt_failed failed = {record->seq, record->op, status, is_sticky(status) || is_work(record->op), text ? text : ""};
+    send_failed(w, record->ctx, &failed);
+}
+
+void worker_note(struct worker *w, struct worker_stream *s, uint64_t seq, uint16_t op, int status) {
+    if (!status || atomic_exchange(&s->context->failure_told, true)) return;
+    const char *text = w->ops->error_text(s->context->context);
+    struct gv_evt_failed failed = {seq, op, status, 1, text ? text : ""};
+    send_failed(w, s->context->id, &failed);
+}
+
+void worker_send_completed(struct worker *w, uint64_t stream, uint32_t ctx, uint64_t upto, uint64_t bulk, int status) {
+    struct gv_evt_completed completed = {stream, upto, bulk, status};
+    struct gv_record *out = worker_event(w, GV_OP_COMPLETED, ctx, gv_evt_completed_size(&completed));
+    if (!out) return;
+    gv_evt_completed_encode(&completed, out + 1);
+    gv_send_commit(w->link);
+    gv_send_flush(w->link);
+}
+
+void worker_send_data(struct worker *w, uint64_t tag, int status, const void *data, uint32_t size) {
+    struct gv_evt_data_inline event = {.tag = tag, .status = status, .data = data, .data_size = size};
+    struct gv_record *out = worker_event(w, GV_OP_DATA_INLINE, 0, gv_evt_data_inline_size(&event));
+    if (!out) return;
+    gv_evt_data_inline_encode(&event, out + 1);
+    gv_send_commit(w->link);
 }

@@ -105,8 +105,13 @@ struct gv_backend_ops {
     /* Calls fn(arg, status) once everything queued on the stream before is done; status is 0 or the context's asynchronous error. fn is quick and never blocks for long.
      * Order of marks on one stream is kept. fn runs on a thread of the backend. */
     int (*mark)(struct gv_stream *s, void (*fn)(void *arg, int status), void *arg);
-    /* The stream stops here until fn(arg) has returned; fn may block (host functions, payloads still on their way). */
+    /* The stream stops here until fn(arg) has returned; fn may block (host functions, payloads still on their way). fn is called in any case, also after an
+     * error, and has returned before a mark queued later on the stream is called. */
     int (*gate)(struct gv_stream *s, void (*fn)(void *arg), void *arg);
+
+    /* Host memory that copies are fastest with and never wait for (pinned). Both NULL: any memory will do. host_alloc gives NULL when there is no more. [any] */
+    void *(*host_alloc)(struct gv_backend *b, size_t size);
+    void (*host_free)(struct gv_backend *b, void *memory);
 };
 
 extern const struct gv_backend_ops gv_backend_soft;

@@ -1,37 +1,63 @@
-/* Completion is pushed: a mark on the stream, and an event to the client when the device gets there. */
+/* Completion is pushed: a mark on the stream, and an event to the client when the device gets there. Marks also tell how much is on its way: commands that nobody
+ * wants to hear of are counted, and every so many of them get a mark of our own. */
 #include <stdlib.h>
 
 #include "state.h"
 
+void worker_pending_add(struct worker *w, uint64_t count) {
+    pthread_mutex_lock(&w->lock);
+    atomic_store(&w->pending, atomic_load(&w->pending) + count);
+    pthread_mutex_unlock(&w->lock);
+}
+
+void worker_pending_done(struct worker *w, uint64_t count) {
+    pthread_mutex_lock(&w->lock);
+    uint64_t before = atomic_load(&w->pending);
+    atomic_store(&w->pending, before - count);
+    /* Staging memory was given back before this, so whoever waits for that is woken here as well. */
+    pthread_cond_broadcast(&w->changed);
+    pthread_mutex_unlock(&w->lock);
+}
+
+bool worker_has_room(struct worker *w) {
+    return atomic_load_explicit(&w->pending, memory_order_relaxed) < WORKER_MAX_PENDING &&
+           atomic_load_explicit(&w->staging.in_use, memory_order_relaxed) < WORKER_MAX_STAGING;
+}
+
 struct mark {
     struct worker *w;
     struct worker_stream *stream;
-    uint64_t seq;
+    uint64_t seq, count;
+    uint16_t op;
+    bool wanted; /* by the client */
 };
 
 static void reached(void *arg, int status) {
     struct mark *m = arg;
     struct worker *w = m->w;
-    struct gv_evt_completed completed = {m->stream->id, m->seq, m->stream->last_bulk, status};
-    struct gv_record *out = worker_event(w, GV_OP_COMPLETED, m->stream->ctx, gv_evt_completed_size(&completed));
-    if (out) {
-        gv_evt_completed_encode(&completed, out + 1);
-        gv_send_commit(w->link);
-        gv_send_flush(w->link);
-    }
-    worker_stream_drop(w, m->stream);
-    worker_pending_done(w);
+    struct worker_stream *s = m->stream;
+    worker_note(w, s, m->seq, m->op, status);
+    if (m->wanted) worker_send_completed(w, s->id, s->context->id, m->seq, s->last_bulk, status);
+    worker_pending_done(w, m->count);
+    worker_stream_drop(s);
     free(m);
 }
 
-int worker_mark(struct worker *w, struct worker_stream *s, uint64_t seq) {
+static int mark(struct worker *w, struct worker_stream *s, const struct gv_record *record, bool wanted) {
     struct mark *m = malloc(sizeof *m);
     if (!m) return -1;
-    *m = (struct mark){w, s, seq};
+    *m = (struct mark){w, s, record->seq, (uint64_t)s->uncounted + 1, record->op, wanted};
+    s->uncounted = 0;
     worker_stream_hold(s);
-    worker_pending_add(w);
+    worker_pending_add(w, m->count);
     int status = w->ops->mark(s->stream, reached, m);
     /* A stream that takes no marks any more still owes the client an answer. */
     if (status) reached(m, status);
     return 0;
+}
+
+int worker_mark(struct worker *w, struct worker_stream *s, const struct gv_record *record) { return mark(w, s, record, true); }
+
+int worker_count(struct worker *w, struct worker_stream *s, const struct gv_record *record) {
+    return ++s->uncounted < WORKER_COUNT_EVERY ? 0 : mark(w, s, record, false);
 }

@@ -22,8 +22,11 @@ int worker_do_context_create(void *worker, const struct gv_record *record, const
     }
     context->device = c->device;
     context->legacy = legacy;
-    *legacy = (struct worker_stream){
-        .stream = w->ops->stream_legacy(context->context), .id = 0xffff000000000000ull | record->ctx, .ctx = record->ctx, .legacy = true};
+    *legacy = (struct worker_stream){.stream = w->ops->stream_legacy(context->context),
+                                     .context = context->context,
+                                     .id = 0xffff000000000000ull | record->ctx,
+                                     .ctx = record->ctx,
+                                     .legacy = true};
     atomic_store(&legacy->refs, 1);
     return 0;
 }

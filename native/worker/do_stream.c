@@ -18,6 +18,7 @@ int worker_do_stream_create(void *worker, const struct gv_record *record, const 
         return 0;
     }
     s->id = c->stream;
+    s->context = context->context;
     s->ctx = record->ctx;
     atomic_store(&s->refs, 1);
     return 0;

@@ -1,4 +1,5 @@
-/* What the worker's files share: one session's state. Only the executor thread touches the tables; what other threads touch is atomic or under `lock`. */
+/* What the worker's files share: one session's state. Only the executor thread touches the tables; what other threads touch is atomic or under a lock that is
+ * named beside it. */
 #ifndef WORKER_STATE_H
 #define WORKER_STATE_H
 
@@ -12,36 +13,49 @@
 #include "gv_commands.h"
 #include "gv_dispatch.h"
 #include "handles.h"
+#include "staging.h"
 #include "worker.h"
 
-/* How much may be on its way through the device before the executor waits: bounded memory, whatever the client does. */
+/* How much may be on its way through the device before the executor takes no further command: bounded memory, whatever the client does. */
 #define WORKER_MAX_PENDING 16384          /* commands queued and not finished */
 #define WORKER_MAX_STAGING (256ull << 20) /* bytes of copies on their way */
+#define WORKER_COUNT_EVERY 64             /* commands on a stream for which nobody asked to be told, before we ask ourselves */
 
-#define WORKER_MAX_IMAGE (1ull << 32) /* bytes of a module's image */
+#define WORKER_MAX_IMAGE (1ull << 32)  /* bytes of a module's image */
+#define WORKER_MAX_AHEAD (1ull << 30)  /* bytes of records set aside while the executor cannot take them */
+#define WORKER_TAG (1ull << 63)        /* tags of payloads that the worker names itself */
+#define WORKER_LEGACY_STREAM 0xffff000000000000ull /* | context id: a legacy stream's name in events */
+
+/* Errors of the driver's that the worker itself gives. */
+enum { WORKER_INVALID_VALUE = 1, WORKER_OUT_OF_MEMORY = 2, WORKER_INVALID_CONTEXT = 201, WORKER_INVALID_HANDLE = 400, WORKER_NOT_SUPPORTED = 801, WORKER_UNKNOWN = 999 };
+
+/* Lives until it is destroyed and none of its streams is left. */
+struct worker_context {
+    struct gv_context *context;
+    uint32_t id, device;
+    struct worker_stream *legacy;
+    _Atomic uint32_t refs;
+    _Atomic bool failure_told; /* the client knows the text of its asynchronous error */
+};
 
 /* A stream as the client knows it. Freed when the client destroyed it and nothing that was queued on it is left. */
 struct worker_stream {
     struct gv_stream *stream;
-    uint64_t id; /* in completed events; GV_LEGACY_STREAM(ctx) for a context's legacy stream */
-    uint32_t ctx;
+    struct worker_context *context;
+    uint64_t id; /* as in completed events */
     _Atomic uint32_t refs;
-    bool legacy;
+    uint32_t uncounted; /* commands queued since the last mark; executor only */
     uint64_t last_bulk; /* number of the last payload that a copy on this stream sent; touched by its callbacks only, which come in order */
-};
-
-struct worker_context {
-    struct gv_context *context;
-    uint32_t device;
-    struct worker_stream *legacy;
 };
 
 struct worker_event {
     struct gv_event *event;
+    uint32_t ctx;
 };
 
 struct worker_module {
     struct gv_module *module;
+    uint32_t ctx;
     uint32_t n_kernels;
 };
 
@@ -58,7 +72,13 @@ struct worker_outgoing {
     struct worker_outgoing *next;
     uint64_t tag, size;
     void *data;
-    bool staged; /* data counts against the staging budget */
+    bool staged; /* data is staging memory */
+};
+
+/* A record set aside by the lookout, whole. */
+struct worker_aside {
+    struct worker_aside *next;
+    struct gv_record record[];
 };
 
 struct worker {
@@ -74,59 +94,102 @@ struct worker {
     char name[64];
 
     struct handles contexts, streams, events, modules;
-    struct worker_stream *current; /* the stream of the command being carried out; completion marks go there */
+    struct handles allocations;    /* addresses=reply: address to size */
+    struct worker_stream *current; /* the stream of the command being carried out; its mark goes there */
 
-    _Atomic uint64_t commands, launches;
+    _Atomic uint64_t commands, launches, memory_used, bulk_received;
     _Atomic bool stopping;
 
     pthread_mutex_t lock;
-    pthread_cond_t changed;    /* payload arrived, outgoing queued, staging or pending shrank, host function done, stopping */
-    uint64_t staging, pending; /* under lock */
+    pthread_cond_t changed; /* payload arrived, outgoing queued, room again, host function done, stopping */
+    _Atomic uint64_t pending; /* commands on their way through the device; changes under lock */
+    struct staging staging;
     struct worker_expected *expected_first, *expected_last;
     struct worker_outgoing *outgoing_first, *outgoing_last;
     uint64_t outgoing_number; /* payloads queued so far: their numbers on the wire */
     uint64_t worker_tags;
-    struct handles host_calls; /* tag to nothing: host functions under way */
+    struct handles host_calls; /* tag to struct host_call: host functions queued or under way */
+    uint64_t n_host_calls;
 
-    pthread_t reader, sender;
-    bool has_reader, has_sender;
+    /* The lookout (lookout.c). Under ahead_lock. */
+    pthread_mutex_t ahead_lock;
+    pthread_cond_t ahead_changed;
+    bool ahead; /* the executor is held up and has left the link to the lookout */
+    struct worker_aside *aside_first, *aside_last;
+    uint64_t aside_bytes;
+
+    pthread_t reader, sender, lookout;
+    bool has_reader, has_sender, has_lookout;
 };
 
-/* ---- answers and events (answers.c) ---------------------------------------------------------------------------------- */
+/* From here on nobody waits any more: not in gates, not for room, not for payloads. Any thread. */
+void worker_stop(struct worker *w);
+
+/* ---- answers and events (answers.c), any thread ----------------------------------------------------------------------- */
 
 /* Room for an event with a body of so many bytes; the caller fills it in and commits. NULL when the client is lost. */
 struct gv_record *worker_event(struct worker *w, uint16_t op, uint32_t ctx, uint64_t body);
 int worker_reply(struct worker *w, const struct gv_record *record, int status, const char *text, const void *body, uint32_t size);
-/* A one-way command failed: the client hears of it. */
+/* A one-way command failed: the client hears of it. When what was lost is work (a launch, a copy) the context is lost with it, as nothing that follows could be
+ * trusted. */
 void worker_failed(struct worker *w, const struct gv_record *record, int status, const char *text);
-bool worker_is_sticky(int status);
+/* A stream reported `status` when it came to the command `seq`: the first time that its context has an error, the client hears why. */
+void worker_note(struct worker *w, struct worker_stream *s, uint64_t seq, uint16_t op, int status);
+void worker_send_completed(struct worker *w, uint64_t stream, uint32_t ctx, uint64_t upto, uint64_t bulk, int status);
+void worker_send_data(struct worker *w, uint64_t tag, int status, const void *data, uint32_t size);
 
 /* ---- finding things (lookup.c) ---------------------------------------------------------------------------------------- */
 
 struct worker_context *worker_context(struct worker *w, uint32_t ctx);
-/* The stream of a command, in the record's context when it is a default stream; it becomes the command's current one. NULL: unknown, and the client was told. */
+/* The stream of a command, in the record's context when it is a default stream; it becomes the command's current one. NULL: unknown, and the client was told,
+ * also what it would otherwise wait for. */
 struct worker_stream *worker_stream(struct worker *w, const struct gv_record *record, uint64_t id);
+struct worker_stream *worker_stream_new(struct worker_context *c, struct gv_stream *stream, uint64_t id);
 void worker_stream_hold(struct worker_stream *s);
-void worker_stream_drop(struct worker *w, struct worker_stream *s);
-
-/* ---- bounded things (budget.c) ---------------------------------------------------------------------------------------- */
-
-/* Staging memory for a copy; waits while too much is on its way. NULL when the session ends or memory is out. */
-void *worker_staging(struct worker *w, uint64_t size);
-void worker_staging_free(struct worker *w, void *data, uint64_t size);
-void worker_pending_add(struct worker *w);
-void worker_pending_done(struct worker *w);
+void worker_stream_drop(struct worker_stream *s); /* any thread */
+void worker_context_drop(struct worker_context *c); /* any thread */
 
 /* ---- completion (completion.c) ---------------------------------------------------------------------------------------- */
 
+/* `count` more commands are on their way / are through. */
+void worker_pending_add(struct worker *w, uint64_t count);
+void worker_pending_done(struct worker *w, uint64_t count);
+/* Whether a further command may be taken. */
+bool worker_has_room(struct worker *w);
 /* Pushes the stream's completion to the client once everything queued so far is done. */
-int worker_mark(struct worker *w, struct worker_stream *s, uint64_t seq);
+int worker_mark(struct worker *w, struct worker_stream *s, const struct gv_record *record);
+/* A command was queued on the stream that nobody asked to be told of. */
+int worker_count(struct worker *w, struct worker_stream *s, const struct gv_record *record);
 
-/* ---- bulk (bulk.c) ---------------------------------------------------------------------------------------------------- */
+/* ---- the executor (executor.c) and its lookout (lookout.c) ------------------------------------------------------------- */
+
+int worker_lookout_start(struct worker *w);
+void worker_lookout_stop(struct worker *w);
+/* The executor is about to be held up, and has no record of the link's in its hands: the lookout reads on meanwhile, so that a stream that waits for the client
+ * gets its answer. */
+void worker_ahead_begin(struct worker *w);
+void worker_ahead_end(struct worker *w);
+/* The oldest record set aside, NULL when there is none; the caller frees it. Executor, not while ahead. */
+struct worker_aside *worker_aside_take(struct worker *w);
+bool worker_aside_put(struct worker *w, const struct gv_record *record, bool front);
+
+/* ---- host functions (do_stream.c) -------------------------------------------------------------------------------------- */
+
+bool worker_waits_for_host(struct worker *w);
+/* The client has run the function; false when there is none of that tag. Any thread. */
+bool worker_host_done(struct worker *w, uint64_t tag);
+
+/* ---- memory (do_memory.c) ---------------------------------------------------------------------------------------------- */
+
+/* The context went: so does what was made in it and not destroyed. */
+void worker_context_sweep(struct worker *w, uint32_t ctx);
+
+/* ---- bulk (bulk.c) ----------------------------------------------------------------------------------------------------- */
 
 int worker_bulk_start(struct worker *w);
 void worker_bulk_stop(struct worker *w);
-/* Payload `number` goes to `data`; with NULL, to memory that the reader makes for it and the caller frees. The struct stays the caller's until worker_wait_payload returned. */
+/* Payload `number` goes to `data`; with NULL, to memory that the reader makes for it and the caller frees. The struct stays the caller's until
+ * worker_wait_payload returned. */
 void worker_expect(struct worker *w, struct worker_expected *e, uint64_t number, void *data, uint64_t size);
 bool worker_wait_payload(struct worker *w, struct worker_expected *e);
 /* Queues a payload; takes data over. Returns its number. */

@@ -31,7 +31,9 @@ def test_fork(pool: Server, build: Callable[..., Path], mode: str, link: str) ->
 
 def test_shared_cudart(pool: Server, build: Callable[..., Path]) -> None:
     """The runtime as a shared library, as Python packages have it."""
-    folder = Path(sys.prefix) / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages" / "nvidia" / "cu13" / "lib"
+    from gpuvirt.demo.programs import find_nvcc
+
+    folder = find_nvcc().parents[1] / "lib"
     program = build("vector_add", "-cudart", "shared", f"-Xlinker=-rpath={folder}", f"-Xlinker={folder}/libcudart.so.13")
     assert_right(run_program(pool, [program]))
 

@@ -1,0 +1,78 @@
+#include "staging.h"
+
+#include <stdlib.h>
+#include <stdbool.h>
+#include <string.h>
+
+void staging_init(struct staging *s) {
+    memset(s, 0, sizeof *s);
+    pthread_mutex_init(&s->lock, NULL);
+}
+
+void staging_set_backend(struct staging *s, const struct gv_backend_ops *ops, struct gv_backend *backend) {
+    if (!ops->host_alloc) return;
+    s->ops = ops;
+    s->backend = backend;
+}
+
+/* The exponent of the piece that `size` bytes lie in; above STAGING_LARGEST when it gets a piece of its own. */
+static unsigned class_of(uint64_t size) {
+    unsigned class = STAGING_SMALLEST;
+    while (class <= STAGING_LARGEST && size > 1ull << class) class ++;
+    return class;
+}
+
+static void *make(struct staging *s, uint64_t size) { return s->ops ? s->ops->host_alloc(s->backend, size) : malloc(size); }
+
+static void unmake(struct staging *s, void *data) {
+    if (s->ops)
+        s->ops->host_free(s->backend, data);
+    else
+        free(data);
+}
+
+void *staging_take(struct staging *s, uint64_t size) {
+    unsigned class = class_of(size);
+    void *data = NULL;
+    if (class <= STAGING_LARGEST) {
+        pthread_mutex_lock(&s->lock);
+        struct staging_free **kept = &s->kept[class - STAGING_SMALLEST];
+        if (*kept) {
+            data = *kept;
+            *kept = (*kept)->next;
+            s->kept_bytes -= 1ull << class;
+        }
+        pthread_mutex_unlock(&s->lock);
+    }
+    if (!data) data = make(s, class <= STAGING_LARGEST ? 1ull << class : size);
+    if (data) atomic_fetch_add(&s->in_use, size);
+    return data;
+}
+
+void staging_give(struct staging *s, void *data, uint64_t size) {
+    unsigned class = class_of(size);
+    atomic_fetch_sub(&s->in_use, size);
+    pthread_mutex_lock(&s->lock);
+    bool keep = class <= STAGING_LARGEST && s->kept_bytes + (1ull << class) <= STAGING_KEPT;
+    if (keep) {
+        struct staging_free *piece = data;
+        piece->next = s->kept[class - STAGING_SMALLEST];
+        s->kept[class - STAGING_SMALLEST] = piece;
+        s->kept_bytes += 1ull << class;
+    }
+    pthread_mutex_unlock(&s->lock);
+    if (!keep) unmake(s, data);
+}
+
+void staging_end(struct staging *s) {
+    pthread_mutex_lock(&s->lock);
+    for (unsigned i = 0; i < sizeof s->kept / sizeof *s->kept; i++) {
+        while (s->kept[i]) {
+            struct staging_free *piece = s->kept[i];
+            s->kept[i] = piece->next;
+            unmake(s, piece);
+        }
+    }
+    s->kept_bytes = 0;
+    pthread_mutex_unlock(&s->lock);
+}

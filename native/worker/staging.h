@@ -1,0 +1,38 @@
+/* Staging memory: where bytes of a copy lie between the network and the device. Pieces are kept for the next copy, because pinning memory is slow, and touching new
+ * pages is not for free either. */
+#ifndef WORKER_STAGING_H
+#define WORKER_STAGING_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdint.h>
+
+#include "backend.h"
+
+#define STAGING_SMALLEST 12 /* 2^12 bytes */
+#define STAGING_LARGEST 23  /* larger pieces are not kept */
+#define STAGING_KEPT (64ull << 20)
+
+struct staging_free {
+    struct staging_free *next;
+};
+
+struct staging {
+    const struct gv_backend_ops *ops;
+    struct gv_backend *backend;
+    pthread_mutex_t lock;
+    struct staging_free *kept[STAGING_LARGEST - STAGING_SMALLEST + 1];
+    uint64_t kept_bytes;
+    _Atomic uint64_t in_use; /* bytes handed out, as asked for */
+};
+
+void staging_init(struct staging *s);
+/* Where the memory comes from; without it, from the heap. */
+void staging_set_backend(struct staging *s, const struct gv_backend_ops *ops, struct gv_backend *backend);
+/* Any thread. NULL when memory is out. */
+void *staging_take(struct staging *s, uint64_t size);
+void staging_give(struct staging *s, void *data, uint64_t size);
+/* Frees what is kept; before the backend is closed. */
+void staging_end(struct staging *s);
+
+#endif
