@@ -5,6 +5,10 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#endif
+
 #if !defined(__x86_64__)
 #error "the software GPU runs on x86-64 only"
 #endif
@@ -72,6 +76,9 @@ void soft_fiber_free(struct fiber *f) {
 void soft_fiber_prepare(struct fiber *f, void (*entry)(struct fiber *)) {
     /* The stack's top is 64-byte aligned; after the return into soft_fiber_start it is as the convention wants it before a call. */
     uint64_t *sp = (uint64_t *)((char *)f->stack + SOFT_STACK);
+#ifdef __SANITIZE_ADDRESS__ /* frames that a fault left behind are still marked */
+    __asan_unpoison_memory_region(f->stack, SOFT_STACK);
+#endif
     *--sp = 0;
     *--sp = 0;
     *--sp = (uint64_t)(uintptr_t)soft_fiber_start;

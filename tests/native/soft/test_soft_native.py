@@ -1,0 +1,103 @@
+"""The software GPU's engine and backend: C programs, built and run here, plain and under sanitizers."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+NATIVE = HERE.parents[2] / "native"
+FLAGS = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-g", "-fvisibility=hidden", "-pthread"]
+VARIANTS = {
+    "plain": ["-O2"],
+    "fortified": ["-O2", "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=2"],
+    "address": ["-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"],
+    "thread": ["-O1", "-fsanitize=thread"],
+}
+BACKEND_TESTS = [
+    "devices",
+    "memory_limits",
+    "copies",
+    "illegal_copies",
+    "launch",
+    "compile_error",
+    "modules",
+    "legacy_stream",
+    "events",
+    "concurrency",
+    "many_threads",
+    "drop_launches",
+    "strict",
+    "ledger",
+    "destroyed_context",
+    "measure",
+    "close_while_busy",
+]
+
+
+@pytest.fixture(scope="module")
+def build(tmp_path_factory: pytest.TempPathFactory):
+    """Compiles a test program in one of the variants, once."""
+    folder = tmp_path_factory.mktemp("soft")
+    done: dict[tuple[str, str], Path] = {}
+
+    def make(program: str, variant: str) -> Path:
+        key = (program, variant)
+        if key not in done:
+            sources = [HERE / f"{program}.c", *sorted((NATIVE / "backend/soft").glob("*.c")), NATIVE / "wire/module_meta.c"]
+            includes = [f"-I{NATIVE / part}" for part in ("backend/soft", "worker", "wire")]
+            target = folder / f"{program}-{variant}"
+            compiler = os.environ.get("CC") or shutil.which("gcc") or "cc"
+            subprocess.run([compiler, *FLAGS, *VARIANTS[variant], *includes, "-o", target, *sources], check=True, timeout=240)
+            done[key] = target
+        return done[key]
+
+    return make
+
+
+def run(program: Path, *arguments: str) -> str:
+    environment = {
+        **os.environ,
+        "ASAN_OPTIONS": "detect_leaks=1:detect_stack_use_after_return=0",
+        "UBSAN_OPTIONS": "print_stacktrace=1",
+        "TSAN_OPTIONS": "halt_on_error=1",
+    }
+    result = subprocess.run([program, *arguments], capture_output=True, text=True, timeout=60, env=environment)
+    assert result.returncode == 0, f"exit {result.returncode}\n{result.stdout}\n{result.stderr}"
+    assert result.stdout.endswith("ok\n")
+    return result.stdout
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("variant", ["plain", "fortified", "address"])
+def test_engine(build, variant: str) -> None:
+    print(run(build("test_exec", variant)))
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", BACKEND_TESTS)
+def test_backend(build, name: str) -> None:
+    print(run(build("test_backend", "plain"), name))
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("variant", ["address", "thread"])
+def test_backend_under_sanitizers(build, variant: str) -> None:
+    program = build("test_backend", variant)
+    for name in BACKEND_TESTS:
+        # Stopping what cannot be stopped leaves things behind on purpose, which the address sanitizer would call leaks;
+        # under the thread sanitizer a forked child cannot have threads.
+        if name == "close_while_busy" or (variant == "thread" and name == "ledger"):
+            continue
+        run(program, name)
+
+
+def test_all_tests_are_listed() -> None:
+    """The list above is the program's own."""
+    source = (HERE / "test_backend.c").read_text()
+    names = [line.split('"')[1] for line in source.splitlines() if line.startswith('    {"')]
+    assert names == BACKEND_TESTS
