@@ -1,0 +1,131 @@
+"""The software GPU's compiler as the C side sees it (native/backend/soft/compiler.h), without ctypes."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import threading
+from dataclasses import dataclass
+
+from gpuvirt.soft import jit, kernel, meta
+from gpuvirt.soft.errors import BadCall, SoftError
+from gpuvirt.soft.image import ptx_of
+from gpuvirt.soft.initial import initial_bytes
+from gpuvirt.soft.module import Module
+
+
+@dataclass
+class Code:
+    """A kernel ready to run: the address of its entry, and its description."""
+
+    entry: int
+    description: kernel.Description
+    loaded: jit.Loaded
+
+
+class _Slot:
+    """One kernel for one block shape: whoever comes first compiles, the others wait."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.code: Code | None = None
+        self.error: SoftError | None = None
+
+
+class LoadedModule:
+    """A module in a context: its index, where its globals live, its compiled kernels."""
+
+    def __init__(self, text: str, digest: str) -> None:
+        self.index = Module(text)
+        self.digest = digest
+        self.addresses: dict[str, int] = {}
+        self.slots: dict[tuple[int, tuple[int, int, int]], _Slot] = {}
+        self.lock = threading.Lock()
+
+
+class Compiler:
+    """All modules of a process. Methods may be called from any thread; they raise SoftError."""
+
+    def __init__(self) -> None:
+        self.modules: dict[int, LoadedModule] = {}
+        self.lock = threading.Lock()
+
+    def module_load(self, module: int, image: bytes) -> bytes:
+        """Indexes an image; returns its metadata (native/wire/module_meta.h)."""
+        text = ptx_of(image)
+        loaded = LoadedModule(text, hashlib.sha256(text.encode("latin-1")).hexdigest())
+        blob = meta.pack(loaded.index)
+        with self.lock:
+            self.modules[module] = loaded
+        return blob
+
+    def _module(self, module: int) -> LoadedModule:
+        with self.lock:
+            found = self.modules.get(module)
+        if found is None:
+            raise BadCall(f"there is no module {module:#x}")
+        return found
+
+    def module_bind(self, module: int, addresses: list[int]) -> None:
+        """Says where the globals live (metadata order) and writes their initial values there."""
+        loaded = self._module(module)
+        index = loaded.index
+        if len(addresses) != len(index.globals):
+            raise BadCall(f"{len(addresses)} addresses for {len(index.globals)} globals")
+        loaded.addresses = {v.name: a for v, a in zip(index.globals, addresses, strict=True)}
+        for variable, address in zip(index.globals, addresses, strict=True):
+            data = initial_bytes(index, variable, loaded.addresses)
+            if data:
+                ctypes.memmove(address, data, len(data))
+
+    def kernel_get(self, module: int, number: int, block: tuple[int, int, int]) -> Code:
+        """The code of a kernel for a block shape; compiles it if need be."""
+        loaded = self._module(module)
+        if not 0 <= number < len(loaded.index.kernels):
+            raise BadCall(f"module {module:#x} has no kernel {number}")
+        if min(block) < 1 or block[0] * block[1] * block[2] > 1024:
+            raise BadCall(f"a block of {block[0]} x {block[1]} x {block[2]} threads")
+        with loaded.lock:
+            slot = loaded.slots.setdefault((number, block), _Slot())
+        with slot.lock:
+            if slot.error is not None:
+                raise slot.error
+            if slot.code is None:
+                try:
+                    slot.code = self._compile(loaded, number, block)
+                except SoftError as error:
+                    slot.error = error
+                    raise
+            return slot.code
+
+    def _compile(self, loaded: LoadedModule, number: int, block: tuple[int, int, int]) -> Code:
+        func = loaded.index.kernels[number]
+        identity = f"{loaded.digest};{func.name};{block};{jit.key_of_machine()};{_own_version()}"
+        key = hashlib.sha256(identity.encode()).hexdigest()
+        code, description = kernel.build(loaded.index, func.name, block, key)
+        ready = jit.Loaded(code)
+        missing = [g for g in description.globals if g not in loaded.addresses]
+        if missing:
+            raise BadCall(f"the module's globals are not placed yet ({missing[0]})")
+        ready.set_globals([loaded.addresses[g] for g in description.globals])
+        return Code(ready.address(kernel.ENTRY), description, ready)
+
+    def module_unload(self, module: int) -> None:
+        with self.lock:
+            self.modules.pop(module, None)
+
+
+_version: str | None = None
+
+
+def _own_version() -> str:
+    """A digest of the compiler itself: code of another version of it is not reused."""
+    global _version
+    if _version is None:
+        from pathlib import Path
+
+        digest = hashlib.sha256()
+        for path in sorted(Path(__file__).parent.glob("*.py")):
+            digest.update(path.read_bytes())
+        _version = digest.hexdigest()
+    return _version

@@ -1,0 +1,115 @@
+"""Fills the C side's `struct soft_compiler` (native/backend/soft/compiler.h) with callbacks into a Compiler."""
+
+from __future__ import annotations
+
+import ctypes
+import traceback
+from typing import Any
+
+from gpuvirt.soft.compiler import Compiler
+from gpuvirt.soft.errors import UNKNOWN, SoftError
+
+
+class SoftCode(ctypes.Structure):
+    """struct soft_code"""
+
+    _fields_ = (
+        ("entry", ctypes.c_void_p),
+        ("static_shared", ctypes.c_uint32),
+        ("dynamic_offset", ctypes.c_uint32),
+        ("local_bytes", ctypes.c_uint32),
+        ("uses_barrier", ctypes.c_uint32),
+        ("param_bytes", ctypes.c_uint32),
+    )
+
+
+_P = ctypes.c_void_p
+LOAD = ctypes.CFUNCTYPE(
+    ctypes.c_int, _P, ctypes.c_uint64, _P, ctypes.c_size_t, ctypes.POINTER(_P), ctypes.POINTER(ctypes.c_size_t), _P, ctypes.c_size_t
+)
+RELEASE = ctypes.CFUNCTYPE(None, _P, _P)
+BIND = ctypes.CFUNCTYPE(ctypes.c_int, _P, ctypes.c_uint64, ctypes.c_uint32, ctypes.POINTER(ctypes.c_uint64), _P, ctypes.c_size_t)
+GET = ctypes.CFUNCTYPE(
+    ctypes.c_int, _P, ctypes.c_uint64, ctypes.c_uint32, ctypes.POINTER(ctypes.c_uint32), ctypes.POINTER(SoftCode), _P, ctypes.c_size_t
+)
+UNLOAD = ctypes.CFUNCTYPE(None, _P, ctypes.c_uint64)
+
+
+class SoftCompiler(ctypes.Structure):
+    """struct soft_compiler"""
+
+    _fields_ = (
+        ("self", ctypes.c_void_p),
+        ("module_load", LOAD),
+        ("release_meta", RELEASE),
+        ("module_bind", BIND),
+        ("kernel_get", GET),
+        ("module_unload", UNLOAD),
+    )
+
+
+class Bridge:
+    """Owns the struct and what its callbacks need; must outlive every use of `table` in C."""
+
+    def __init__(self, compiler: Compiler | None = None) -> None:
+        self.compiler = compiler or Compiler()
+        self._blobs: dict[int, Any] = {}
+        self._callbacks = (LOAD(self._load), RELEASE(self._release), BIND(self._bind), GET(self._get), UNLOAD(self._unload))
+        self.table = SoftCompiler(None, *self._callbacks)
+
+    @property
+    def address(self) -> int:
+        """The address of the struct, for C."""
+        return ctypes.addressof(self.table)
+
+    @staticmethod
+    def _fail(error: BaseException, text: int | None, size: int) -> int:
+        if isinstance(error, SoftError):
+            code, line = error.code, str(error)
+        else:
+            traceback.print_exception(error)
+            code, line = UNKNOWN, f"internal error in the compiler: {type(error).__name__}: {error}"
+        if text and size:
+            data = " ".join(line.split()).encode("utf-8", "replace")[: size - 1] + b"\0"
+            ctypes.memmove(text, data, len(data))
+        return code
+
+    def _load(self, _self: int, module: int, image: int, size: int, out: Any, out_size: Any, err: int, err_size: int) -> int:
+        try:
+            blob = self.compiler.module_load(module, ctypes.string_at(image, size))
+            buffer = ctypes.create_string_buffer(blob, len(blob))
+            address = ctypes.addressof(buffer)
+            self._blobs[address] = buffer
+            out[0] = address
+            out_size[0] = len(blob)
+        except BaseException as error:
+            return self._fail(error, err, err_size)
+        return 0
+
+    def _release(self, _self: int, blob: int) -> None:
+        self._blobs.pop(blob, None)
+
+    def _bind(self, _self: int, module: int, count: int, addresses: Any, err: int, err_size: int) -> int:
+        try:
+            self.compiler.module_bind(module, [addresses[i] for i in range(count)])
+        except BaseException as error:
+            return self._fail(error, err, err_size)
+        return 0
+
+    def _get(self, _self: int, module: int, number: int, block: Any, out: Any, err: int, err_size: int) -> int:
+        try:
+            code = self.compiler.kernel_get(module, number, (block[0], block[1], block[2]))
+            d = code.description
+            result = out[0]
+            result.entry = code.entry
+            result.static_shared = d.static_shared
+            result.dynamic_offset = d.dynamic_offset
+            result.local_bytes = d.local_bytes
+            result.uses_barrier = int(d.uses_barrier)
+            result.param_bytes = d.param_bytes
+        except BaseException as error:
+            return self._fail(error, err, err_size)
+        return 0
+
+    def _unload(self, _self: int, module: int) -> None:
+        self.compiler.module_unload(module)

@@ -1,0 +1,583 @@
+"""Writes a function's LLVM IR: control flow under lane masks, reading and writing registers. The opcodes themselves are in the ops_*.py files."""
+
+from __future__ import annotations
+
+from gpuvirt.soft import abi, patterns
+from gpuvirt.soft.analysis import Analysis, Edge
+from gpuvirt.soft.builder import Builder, ModuleText, Val
+from gpuvirt.soft.cfg import Block, Loop
+from gpuvirt.soft.errors import BadPtx, Unsupported
+from gpuvirt.soft.layout import Layout
+from gpuvirt.soft.parser import FloatImm, Imm, Ins, Name, Not, Operand, Reg, Special, Sym, Vec
+from gpuvirt.soft.patterns import Pattern
+from gpuvirt.soft.registry import OPCODES
+from gpuvirt.soft.types import INT_BITS, LANES, Type, llvm_type
+
+_TRUE = "splat (i1 true)"
+_SPIN_YIELD = 16  # a waiting loop calls soft_yield every so many rounds
+_SPIN_PATIENCE = 256  # after so many rounds in a row the lanes that have left the loop run on first
+
+
+class Emitter(Builder):
+    """The state of emitting one function."""
+
+    def __init__(self, module: ModuleText, analysis: Analysis, layout: Layout, symbol: str) -> None:
+        super().__init__(module)
+        self.an = analysis
+        self.cfg = analysis.cfg
+        self.body = analysis.body
+        self.func = analysis.body.func
+        self.layout = layout
+        self.symbol = symbol
+        self.shape = analysis.shape
+        self.allocas: list[str] = []
+        self.prologue: list[str] = []
+        self.slots: dict[str, tuple[str, str]] = {}
+        self.cache: dict[str, Val] = {}
+        self.dirty: set[str] = set()
+        self.expanded: dict[str, Val] = {}
+        self.block: Block = self.cfg.order[0]
+        self.ins: Ins | None = None
+        self.pred: Val | None = None
+        self.lead = False
+        self.uses_barrier = False
+        self.callees: set[str] = set()
+        self.masks: dict[int, str] = {}
+        self.fields: dict[str, Val] = {}
+        self.param_slots: dict[str, Val] = {}
+        self.carry: str | None = None
+        total = self.shape[0] * self.shape[1] * self.shape[2]
+        self.full_warp = self.func.is_kernel and total % LANES == 0
+        self.full: Val = Val(_TRUE, "i1", True, True)
+        self.mask: Val = self.full
+
+    # The warp's fields -----------------------------------------------------------------------------------------------------------------------
+
+    def field(self, name: str, t: str, index: int = 0) -> Val:
+        """A field of struct soft_warp; loaded once, at the function's start."""
+        key = f"{name}{index}"
+        found = self.fields.get(key)
+        if found is None:
+            offset = abi.OFFSETS[name] + index * INT_BITS[t] // 8
+            self.prologue.append(f"  %w.{key}.p = getelementptr i8, ptr %w, i64 {offset}")
+            self.prologue.append(f"  %w.{key} = load {t}, ptr %w.{key}.p, !invariant.load !0")
+            found = self.fields[key] = Val(f"%w.{key}", t)
+        return found
+
+    def once(self, key: str, text: str, t: str, v: bool = False) -> Val:
+        """A value computed once in the function's prologue (from fields and constants)."""
+        found = self.fields.get(key)
+        if found is None:
+            self.prologue.append(f"  %{key} = {text}")
+            found = self.fields[key] = Val(f"%{key}", t, v)
+        return found
+
+    def alloca(self, text: str) -> Val:
+        """Stack memory for the whole call."""
+        name = self.name()
+        self.allocas.append(f"  {name} = alloca {text}")
+        return Val(name, "ptr")
+
+    def shared_base(self) -> Val:
+        return self.field("shared", "i64")
+
+    def local_base(self) -> Val:
+        """The generic address of each lane's local memory."""
+        base, stride = self.field("local", "i64"), self.field("local_stride", "i64")
+        found = self.fields.get("lbase")
+        if found is None:
+            lanes = self.lanes(range(LANES), "i64").s
+            v = f"<{LANES} x i64>"
+            self.prologue += [
+                f"  %lb0 = insertelement {v} poison, i64 {stride.s}, i32 0",
+                f"  %lb1 = shufflevector {v} %lb0, {v} poison, <{LANES} x i32> zeroinitializer",
+                f"  %lb2 = mul {v} %lb1, {lanes}",
+                f"  %lb3 = insertelement {v} poison, i64 {base.s}, i32 0",
+                f"  %lb4 = shufflevector {v} %lb3, {v} poison, <{LANES} x i32> zeroinitializer",
+                f"  %lbase = add {v} %lb2, %lb4",
+            ]
+            found = self.fields["lbase"] = Val("%lbase", "i64", True)
+        return found
+
+    def lane_ids(self) -> Val:
+        return self.lanes(range(LANES), "i32")
+
+    # Registers -------------------------------------------------------------------------------------------------------------------------------
+
+    def is_vector(self, name: str) -> bool:
+        return name in self.an.varying and name not in self.an.affine
+
+    def slot(self, name: str) -> tuple[str, str]:
+        """The stack slot of a register that lives across blocks, and its type."""
+        found = self.slots.get(name)
+        if found is None:
+            bits = self.body.regs[name].bits
+            t = f"<{LANES} x i{bits}>" if self.is_vector(name) else f"i{bits}"
+            text = f"%r{len(self.slots)}"
+            self.allocas.append(f"  {text} = alloca {t}")
+            self.prologue.append(f"  store {t} {'zeroinitializer' if t[0] == '<' else 'false' if bits == 1 else '0'}, ptr {text}")
+            found = self.slots[name] = (text, t)
+        return found
+
+    def get(self, name: str) -> Val:
+        """A register's value in its own width, as kept: scalar for uniform and affine registers."""
+        found = self.cache.get(name)
+        if found is None:
+            if name not in self.body.regs:
+                raise BadPtx(f"the register '{name}' is not declared ({self.ins})")
+            text, t = self.slot(name)
+            bits = self.body.regs[name].bits
+            found = self.cache[name] = self.let(f"load {t}, ptr {text}", f"i{bits}", t[0] == "<")
+        return found
+
+    def get_lanes(self, name: str) -> Val:
+        """A register's value; an affine one is spread over the lanes unless scalars of lane 0 are being computed."""
+        value = self.get(name)
+        steps = self.an.affine.get(name)
+        if steps is None or self.lead:
+            return value
+        found = self.expanded.get(name)
+        if found is None:
+            found = self.expanded[name] = self.add(self.splat(value), self.lanes(steps, value.t))
+        return found
+
+    def put(self, name: str, value: Val) -> None:
+        """Writes a register (value in its own width) under the instruction's guard, keeping what waiting lanes may still read."""
+        if name == "_":
+            return
+        vector = self.is_vector(name)
+        if value.v and not vector:
+            raise Unsupported(f"internal: a lane-varying value for the uniform register {name} in '{self.ins}'")
+        if vector:
+            value = self.splat(value)
+            condition: Val | None = None
+            if self.block.waits >> self.cfg.reg_index[name] & 1:
+                condition = self.mask
+            if self.pred is not None:
+                condition = self.pred if condition is None else self.band(condition, self.pred)
+            if condition is not None and not (condition.c and condition.s == _TRUE):
+                value = self.select(self.splat(condition), value, self.get(name))
+        elif self.pred is not None:
+            value = self.select(self.pred, value, self.get(name))
+        self.cache[name] = value
+        self.expanded.pop(name, None)
+        self.dirty.add(name)
+
+    def flush(self) -> None:
+        """Stores what later blocks, or waiting lanes, may read."""
+        live = self.block.live_out | self.block.waits
+        index = self.cfg.reg_index
+        for name in sorted(self.dirty):
+            if live >> index[name] & 1:
+                text, t = self.slot(name)
+                self.emit(f"store {t} {self.cache[name].s}, ptr {text}")
+        self.dirty.clear()
+
+    def reset(self) -> None:
+        """At a new block."""
+        self.cache.clear()
+        self.expanded.clear()
+        self.dirty.clear()
+        self.forget()
+
+    # Operands --------------------------------------------------------------------------------------------------------------------------------
+
+    def rd_int(self, operand: Operand, bits: int, signed: bool = False) -> Val:
+        """An operand as an integer of `bits` bits (wider registers are cut, narrower ones extended)."""
+        if isinstance(operand, Reg):
+            return self.resize(self.get_lanes(operand.name), f"i{bits}", signed)
+        if isinstance(operand, Imm):
+            return self.const(operand.value, f"i{bits}")
+        if isinstance(operand, FloatImm):
+            pattern = operand.pattern
+            if operand.bits == 64 and bits == 32:
+                import struct
+
+                pattern = struct.unpack("<I", struct.pack("<f", struct.unpack("<d", struct.pack("<Q", pattern))[0]))[0]
+            elif operand.bits == 32 and bits == 64:
+                import struct
+
+                pattern = struct.unpack("<Q", struct.pack("<d", struct.unpack("<f", struct.pack("<I", pattern))[0]))[0]
+            return self.const(pattern, f"i{bits}")
+        if isinstance(operand, Special):
+            return self.resize(self.special(operand.name), f"i{bits}")
+        if isinstance(operand, Sym):
+            return self.resize(self.symbol_address(operand), f"i{bits}")
+        if isinstance(operand, Vec):
+            return self.pack(operand, bits)
+        raise BadPtx(f"cannot read the operand {operand} in '{self.ins}'")
+
+    def rd(self, operand: Operand, t: Type, signed: bool | None = None) -> Val:
+        """An operand as PTX type `t`."""
+        if isinstance(operand, Imm) and t.kind == "f":
+            return self.fconst(float(operand.value), llvm_type(t))
+        value = self.rd_int(operand, t.bits, t.kind == "s" if signed is None else signed)
+        return self.bitcast(value, llvm_type(t))
+
+    def rd_pred(self, operand: Operand) -> Val:
+        """A predicate, negated if written so."""
+        if isinstance(operand, Not):
+            return self.invert(self.rd_pred(operand.reg))
+        if isinstance(operand, Imm):
+            return self.const(1 if operand.value else 0, "i1")
+        if isinstance(operand, Reg):
+            return self.get(operand.name)
+        raise BadPtx(f"cannot read the predicate {operand} in '{self.ins}'")
+
+    def wr(self, operand: Operand, value: Val, signed: bool = False) -> None:
+        """Writes a value to a register operand; narrower values are extended."""
+        if isinstance(operand, Reg):
+            if operand.name == "_":
+                return
+            if operand.name not in self.body.regs:
+                raise BadPtx(f"the register '{operand.name}' is not declared ({self.ins})")
+            bits = self.body.regs[operand.name].bits
+            self.put(operand.name, self.resize(self.as_int(value), f"i{bits}", signed))
+        elif isinstance(operand, Vec):
+            self.unpack(operand, self.as_int(value))
+        else:
+            raise BadPtx(f"cannot write the operand {operand} in '{self.ins}'")
+
+    def pack(self, vec: Vec, bits: int) -> Val:
+        """{a, b, ...} as one integer, a lowest."""
+        part = bits // len(vec.items)
+        total: Val | None = None
+        for i, item in enumerate(vec.items):
+            value = self.resize(self.rd_int(item, part), f"i{bits}")
+            if i:
+                value = self.shl(value, self.const(part * i, f"i{bits}"))
+            total = value if total is None else self.bor(total, value)
+        assert total is not None
+        return total
+
+    def unpack(self, vec: Vec, value: Val) -> None:
+        part = INT_BITS[value.t] // len(vec.items)
+        for i, item in enumerate(vec.items):
+            piece = self.lshr(value, self.const(part * i, value.t)) if i else value
+            self.wr(item, self.resize(piece, f"i{part}"))
+
+    def pattern_of(self, operand: Operand) -> Pattern | None:
+        """The lane pattern of an operand that varies."""
+        if isinstance(operand, Reg):
+            return self.an.patterns.get(operand.name)
+        return None
+
+    def special(self, name: str) -> Val:
+        from gpuvirt.soft.specials import read_special
+
+        return read_special(self, name)
+
+    def symbol_address(self, sym: Sym) -> Val:
+        """The address of a variable in its own space, or of a function or parameter."""
+        offset = sym.offset
+        if sym.name in self.layout.offsets:
+            return self.const(self.layout.offsets[sym.name] + offset, "i64")
+        if sym.name in self.layout.locals:
+            constant = self.const(self.layout.locals[sym.name] + offset, "i64")
+            return constant if self.func.is_kernel else self.add(self.cast("zext", Val("%frame", "i32"), "i64"), constant)
+        for param in self.func.params:
+            if param.name == sym.name:
+                if self.func.is_kernel:
+                    return self.add(self.field("params", "i64"), self.const(param.offset + offset, "i64"))
+                return self.param_address(param.name, param.size, offset)
+        if sym.name in self.layout.functions:
+            return self.const(self.layout.functions[sym.name], "i64")
+        variable = self.layout.module.variables.get(sym.name)
+        if variable is not None and variable.space in ("global", "const"):
+            if variable.linkage == "extern" or variable.unsized:
+                raise BadPtx(f"the variable '{sym.name}' is declared but not defined in this module")
+            slot = self.m.global_slot(sym.name)
+            address = self.once(f"g{slot}", f"load i64, ptr getelementptr (i8, ptr @gv_globals, i64 {8 * slot}), !invariant.load !0", "i64")
+            return self.add(address, self.const(offset, "i64")) if offset else address
+        raise BadPtx(f"the symbol '{sym.name}' is not declared ({self.ins})")
+
+    def param_address(self, name: str, size: int, offset: int) -> Val:
+        """The generic address of a device function's own parameter, per lane: parameters lie lane after lane."""
+        base = self.cast("ptrtoint", self.param_slots[name], "i64")
+        step = self.lanes([i * size for i in range(LANES)], "i64")
+        return self.add(self.add(self.splat(base), step), self.const(offset, "i64"))
+
+    # Masks -----------------------------------------------------------------------------------------------------------------------------------
+
+    def exec_mask(self) -> Val | None:
+        """The lanes for which the instruction executes; None: all 32."""
+        mask = self.mask
+        if self.pred is not None:
+            mask = self.band(mask, self.splat(self.pred))
+        return None if mask.c and mask.s == _TRUE else mask
+
+    def exec_bits(self) -> Val:
+        mask = self.exec_mask()
+        return self.const(-1, "i32") if mask is None else self.bits_of(mask)
+
+    # Control flow ----------------------------------------------------------------------------------------------------------------------------
+
+    def mask_slot(self, block: Block) -> str:
+        """Where the lanes that wait at a block are noted (32 bits)."""
+        found = self.masks.get(block.idx)
+        if found is None:
+            found = self.masks[block.idx] = f"%m{block.idx}"
+            self.allocas.append(f"  {found} = alloca i32")
+            self.prologue.append(f"  store i32 0, ptr {found}")
+        return found
+
+    def send(self, target: Block, bits: Val) -> None:
+        """Adds lanes to those waiting at a block."""
+        if target is self.cfg.exit:
+            return
+        slot = self.mask_slot(target)
+        old = self.let(f"load i32, ptr {slot}", "i32")
+        self.emit(f"store i32 {self.bor(old, bits).s}, ptr {slot}")
+
+    def _prepare_edges(self) -> None:
+        """For every position of the order: the blocks ahead at which lanes may wait, and the loops whose first block may have waiting lanes."""
+        n = len(self.cfg.order)
+        ahead: list[set[int]] = [set() for _ in range(n)]
+        looped: set[int] = set()
+        for edge in self.an.edges:
+            if edge.target.idx > edge.source.idx:
+                self._mark(ahead, edge)
+            else:
+                looped.add(edge.target.idx)
+        self.ahead = [sorted(a) for a in ahead]
+        self.looped = looped
+
+    def _mark(self, ahead: list[set[int]], edge: Edge) -> None:
+        for i in range(min(edge.first, edge.source.idx), edge.target.idx):
+            ahead[i].add(edge.target.idx)
+
+    def chain(self, position: int, after: Loop | None = None) -> str:
+        """The label at which to go on after the block at `position` (or after the end of the loop `after`) when lanes may wait anywhere ahead."""
+        loop = self.cfg.loop_of[position] if after is None else after.parent
+        limit = position if after is None else after.last
+        targets = [t for t in self.ahead[limit] if t > limit]
+        target = targets[0] if targets else None
+        while loop is not None:
+            if loop.first in self.looped and (target is None or target > loop.last):
+                return f"l{loop.first}"
+            if loop.last >= (target if target is not None else len(self.cfg.order)):
+                break
+            loop = loop.parent
+        if target is None or target == self.cfg.exit.idx:
+            return "done"
+        block = self.cfg.order[target]
+        if not block.div:
+            # All lanes meet there when it postdominates; then there is nothing to ask.
+            p: Block | None = self.cfg.order[limit]
+            while p is not None and p.idx < target:
+                following = p.ipdom
+                p = None if following is p else following
+            if p is block:
+                return f"b{target}"
+        return f"c{target}"
+
+    def run(self) -> str:
+        """The function's text."""
+        self._prepare_edges()
+        order = self.cfg.order
+        self.setup()
+        ends: dict[int, list[Loop]] = {}
+        for loop in self.cfg.loops:
+            ends.setdefault(loop.last, []).append(loop)
+        for block in order[:-1]:
+            self.emit_block(block)
+            for loop in sorted(ends.get(block.idx, []), key=lambda x: -x.first):
+                if loop.first in self.looped:
+                    self.emit_loop_check(loop)
+        self.reset()
+        self.lines.append("done:")
+        for loop, head in self.an.resume:
+            bits = self.let(f"load i32, ptr {self.mask_slot(head)}", "i32")
+            pending = self.icmp("ne", bits, self.const(0, "i32"))
+            self.emit(f"br i1 {pending.s}, label %b{head.idx}, label %done{loop.first}")
+            self.lines.append(f"done{loop.first}:")
+        self.emit("ret void")
+        head_text = f"define {'' if self.func.is_kernel else 'internal '}void @{self.symbol}({self.signature()}) #0 {{\nentry:"
+        return "\n".join([head_text, *self.allocas, *self.prologue, "  br label %b0", *self.lines, "}"])
+
+    def signature(self) -> str:
+        if self.func.is_kernel:
+            return "ptr %w"
+        names = [f"ptr %p{i}" for i in range(len(self.func.params) + len(self.func.returns))]
+        return ", ".join(["ptr %w", "i32 %mask", "i32 %frame", *names])
+
+    def setup(self) -> None:
+        """What every block may rely on: the mask of all lanes of this call."""
+        if self.func.is_kernel:
+            if not self.full_warp:
+                bits = self.field("lanes", "i32")
+                self.full = self.once("full", f"bitcast i32 {bits.s} to <{LANES} x i1>", "i1", True)
+        else:
+            self.full = self.once("full", f"bitcast i32 %mask to <{LANES} x i1>", "i1", True)
+            for i, param in enumerate(self.func.returns + self.func.params):
+                self.param_slots[param.name] = Val(f"%p{i}", "ptr")
+            from gpuvirt.soft.ops_call import check_frame
+
+            check_frame(self)
+
+    def emit_block(self, block: Block) -> None:
+        self.reset()
+        self.block = block
+        asked = block.idx in self.asked
+        if asked:
+            self.lines.append(f"c{block.idx}:")
+            bits = self.let(f"load i32, ptr {self.mask_slot(block)}", "i32")
+            some = self.icmp("ne", bits, self.const(0, "i32"))
+            self.emit(f"br i1 {some.s}, label %b{block.idx}, label %{self.chain(block.idx)}")
+        self.lines.append(f"b{block.idx}:")
+        if block.div:
+            bits = self.let(f"load i32, ptr {self.mask_slot(block)}", "i32")
+            self.emit(f"store i32 0, ptr {self.mask_slot(block)}")
+            self.mask = self.mask_of(bits)
+        else:
+            if block.idx in self.targets:
+                self.emit(f"store i32 0, ptr {self.mask_slot(block)}")
+            self.mask = self.full
+        for ins in block.ins:
+            self.instruction(ins)
+        self.terminate(block)
+
+    @property
+    def asked(self) -> set[int]:
+        return self.targets
+
+    @property
+    def targets(self) -> set[int]:
+        """Blocks at which lanes may wait."""
+        found = getattr(self, "_targets", None)
+        if found is None:
+            found = {e.target.idx for e in self.an.edges if e.target is not self.cfg.exit}
+            self._targets: set[int] = found
+        return found
+
+    def emit_loop_check(self, loop: Loop) -> None:
+        self.reset()
+        head = self.cfg.order[loop.first]
+        self.lines.append(f"l{loop.first}:")
+        bits = self.let(f"load i32, ptr {self.mask_slot(head)}", "i32")
+        again = self.icmp("ne", bits, self.const(0, "i32"))
+        after = self.chain(loop.last, loop)
+        if any(h is head for _, h in self.an.resume):
+            count = self.spin_counter(f"s{loop.first}")
+            patient = self.icmp("ult", count, self.const(_SPIN_PATIENCE, "i32"))
+            # Else the lanes that have left go first (they may hold what the others wait for); the function's end brings the others back.
+            again = self.band(again, patient)
+            self.emit(f"store i32 {self.select(again, count, self.const(0, 'i32')).s}, ptr %s{loop.first}")
+        self.emit(f"br i1 {again.s}, label %b{loop.first}, label %{after}")
+
+    def spin_counter(self, name: str) -> Val:
+        slot = f"%{name}"
+        if f"n{name}" not in self.fields:
+            self.allocas.append(f"  {slot} = alloca i32")
+            self.prologue.append(f"  store i32 0, ptr {slot}")
+            self.fields[f"n{name}"] = Val(slot, "ptr")
+        old = self.let(f"load i32, ptr {slot}", "i32")
+        new = self.add(old, self.const(1, "i32"))
+        self.emit(f"store i32 {new.s}, ptr {slot}")
+        return new
+
+    def spin_yield(self, block: Block) -> None:
+        """In a loop that waits for memory: lets others run now and then."""
+        self.uses_barrier = True
+        count = self.spin_counter(f"y{block.idx}")
+        turn = self.icmp("eq", self.band(count, self.const(_SPIN_YIELD - 1, "i32")), self.const(0, "i32"))
+        self.m.declare("soft_yield", "declare void @soft_yield(ptr)")
+        n = self.n = self.n + 1
+        self.emit(f"br i1 {turn.s}, label %y{n}, label %z{n}")
+        self.lines.append(f"y{n}:")
+        self.emit("call void @soft_yield(ptr %w)")
+        self.emit(f"br label %z{n}")
+        self.lines.append(f"z{n}:")
+
+    def terminate(self, block: Block) -> None:
+        self.pred = None
+        self.lead = False
+        if block.kind == "cbr":
+            assert block.pred is not None
+            condition = self.get(block.pred)
+            if block.neg:
+                condition = self.invert(condition)
+        else:
+            condition = None
+        selector = self.rd_int(block.selector, 32) if block.kind == "brx" else None
+        if any(s.idx <= block.idx and s.idx in self.an.waiting_loops for s in block.succs):
+            self.spin_yield(block)
+        self.flush()
+        if block.kind == "br":
+            self.go(block, block.succs[0])
+        elif block.kind == "brx":
+            assert selector is not None
+            self.switch(block, selector)
+        else:
+            assert condition is not None
+            if condition.v:
+                taken = self.bits_of(self.band(self.mask, condition))
+                other = self.bits_of(self.band(self.mask, self.invert(condition)))
+                self.send(block.succs[0], taken)
+                self.send(block.succs[1], other)
+                self.emit(f"br label %{self.chain(block.idx)}")
+            elif block.div:
+                bits = self.bits_of(self.mask)
+                zero = self.const(0, "i32")
+                self.send(block.succs[0], self.select(condition, bits, zero))
+                self.send(block.succs[1], self.select(condition, zero, bits))
+                self.emit(f"br label %{self.chain(block.idx)}")
+            else:
+                n = self.n = self.n + 1
+                self.emit(f"br i1 {condition.s}, label %t{n}, label %f{n}")
+                for label, succ in ((f"t{n}", block.succs[0]), (f"f{n}", block.succs[1])):
+                    self.lines.append(f"{label}:")
+                    self.forget()
+                    self.go(block, succ)
+
+    def go(self, block: Block, target: Block) -> None:
+        """All lanes of the block go to one target."""
+        if target is self.cfg.exit and not block.div:
+            self.emit("br label %done")
+            return
+        if block.div:
+            self.send(target, self.bits_of(self.mask))
+            self.emit(f"br label %{self.chain(block.idx)}")
+            return
+        if target.div:
+            self.emit(f"store i32 {self.bits_of(self.full).s}, ptr {self.mask_slot(target)}")
+        self.emit(f"br label %b{target.idx}")
+
+    def switch(self, block: Block, selector: Val) -> None:
+        """brx.idx"""
+        n = self.n = self.n + 1
+        if selector.v or block.div:
+            for i, succ in enumerate(block.succs):
+                hit = self.icmp("eq", selector, self.const(i, "i32"))
+                self.send(succ, self.bits_of(self.band(self.mask, self.splat(hit))))
+            self.emit(f"br label %{self.chain(block.idx)}")
+            return
+        cases = " ".join(f"i32 {i}, label %x{n}.{i}" for i in range(len(block.succs)))
+        self.emit(f"switch i32 {selector.s}, label %x{n}.0 [ {cases} ]")
+        for i, succ in enumerate(block.succs):
+            self.lines.append(f"x{n}.{i}:")
+            self.forget()
+            self.go(block, succ)
+
+    # Instructions ----------------------------------------------------------------------------------------------------------------------------
+
+    def instruction(self, ins: Ins) -> None:
+        handler = OPCODES.get(ins.op)
+        if handler is None:
+            raise Unsupported(f"unsupported PTX instruction '{'.'.join((ins.op, *ins.mods))}' ({ins.text})")
+        self.ins = ins
+        self.lead = False
+        self.pred = None
+        if ins.pred is not None:
+            pred = self.get(ins.pred)
+            self.pred = self.invert(pred) if ins.neg else pred
+        if len(ins.dsts) == 1 and ins.dsts[0] in self.an.affine:
+            self.lead = True
+        handler(self, ins)
+
+    def fail(self, why: str = "") -> Unsupported:
+        """The error for a form of an instruction that is not supported."""
+        return Unsupported(f"unsupported PTX instruction '{self.ins}'" + (f": {why}" if why else ""))
+
+
+__all__ = ["Emitter", "Name", "patterns"]

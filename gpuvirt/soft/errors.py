@@ -1,0 +1,42 @@
+"""Errors of the software GPU's compiler, each with the CUresult that a program is to see."""
+
+from __future__ import annotations
+
+INVALID_VALUE = 1
+OUT_OF_MEMORY = 2
+NO_BINARY_FOR_GPU = 209
+INVALID_PTX = 218
+NOT_FOUND = 500
+LAUNCH_FAILED = 719
+NOT_SUPPORTED = 801
+UNKNOWN = 999
+
+
+class SoftError(Exception):
+    """Something the compiler cannot do; `code` is a CUresult."""
+
+    code = UNKNOWN
+
+
+class BadPtx(SoftError):
+    """The text is not PTX as the language defines it."""
+
+    code = INVALID_PTX
+
+
+class Unsupported(SoftError):
+    """Valid PTX that the software GPU lacks; the message names the instruction."""
+
+    code = NOT_SUPPORTED
+
+
+class NoPtx(SoftError):
+    """The image holds nothing that can run here."""
+
+    code = NO_BINARY_FOR_GPU
+
+
+class BadCall(SoftError):
+    """The caller named a module or kernel that does not exist."""
+
+    code = INVALID_VALUE

@@ -1,0 +1,156 @@
+"""Special functions: rcp, sqrt, rsqrt, ex2, lg2, sin, cos, tanh, as vector code.
+
+The approximate forms promise an error bound, not a result; these stay inside it and give exact results where the formats do (powers of two, special
+values). Polynomials were fitted on the reduced ranges with the Chebyshev nodes and checked over all of each range (tests/soft/test_math.py).
+"""
+
+from __future__ import annotations
+
+from gpuvirt.soft.builder import Val
+from gpuvirt.soft.emit import Emitter
+from gpuvirt.soft.ops_float import MODES, flush, narrow, step, widen
+from gpuvirt.soft.parser import Ins
+from gpuvirt.soft.registry import opcode
+from gpuvirt.soft.types import TYPES
+
+
+def _horner(e: Emitter, x: Val, coefficients: list[float]) -> Val:
+    """Coefficients from the highest power down."""
+    total = e.fconst(coefficients[0], x.t)
+    for c in coefficients[1:]:
+        total = e.intrinsic("fma", e.splat(total) if x.v else total, x, e.fconst(c, x.t))
+    return total
+
+
+def exp2(e: Emitter, x: Val) -> Val:
+    """2**x of a float; about 1 ulp, subnormal results included."""
+    limited = e.intrinsic("minnum", e.intrinsic("maxnum", x, e.fconst(-160.0, "float")), e.fconst(160.0, "float"))
+    whole = e.intrinsic("roundeven", limited)
+    f = e.fsub(limited, whole)
+    p = _horner(e, f, [1.5316464e-05, 1.5398798e-04, 1.3333558e-03, 9.6180975e-03, 5.5504110e-02, 2.4022651e-01, 6.9314718e-01, 1.0])
+    n = e.cast("fptosi", whole, "i32")
+    # Two factors, so that results below the normal range are scaled (and rounded) once, at the end.
+    half = e.ashr(n, e.const(1, "i32"))
+    rest = e.sub(n, half)
+
+    def power(k: Val) -> Val:
+        return e.bitcast(e.shl(e.add(k, e.const(127, "i32")), e.const(23, "i32")), "float")
+
+    result = e.fmul(e.fmul(p, power(half)), power(rest))
+    return e.select(e.fcmp("uno", x, x), x, result)
+
+
+def log2(e: Emitter, x: Val) -> Val:
+    """log2 of a float: error below 2**-22 near 1, about 1 ulp elsewhere."""
+    tiny = e.fcmp("olt", x, e.fbits(0x3810000000000000, "float"))  # subnormal: scale by 2**24
+    scaled = e.select(tiny, e.fmul(x, e.fconst(16777216.0, "float")), x)
+    bits = e.as_int(scaled)
+    # Mantissa in [sqrt(1/2), sqrt(2)).
+    shifted = e.sub(bits, e.const(0x3F3504F3, "i32"))
+    n = e.ashr(shifted, e.const(23, "i32"))
+    m = e.bitcast(e.sub(bits, e.shl(n, e.const(23, "i32"))), "float")
+    f = e.fsub(m, e.fconst(1.0, "float"))
+    # log(1 + f) = 2 atanh(s), s = f / (2 + f)
+    s = e.fdiv(f, e.fadd(f, e.fconst(2.0, "float")))
+    z = e.fmul(s, s)
+    p = _horner(e, z, [0.32980648, 0.41198458, 0.57707803, 0.96179670, 2.8853901])
+    result = e.fmul(s, p)
+    exponent = e.fsub(e.cast("sitofp", n, "float"), e.select(tiny, e.fconst(24.0, "float"), e.fconst(0.0, "float")))
+    result = e.fadd(result, exponent)
+    zero, inf = e.fconst(0.0, "float"), e.fconst(float("inf"), "float")
+    result = e.select(e.fcmp("oeq", x, inf), inf, result)
+    result = e.select(e.fcmp("oeq", x, zero), e.fconst(float("-inf"), "float"), result)
+    bad = e.bor(e.fcmp("olt", x, zero), e.fcmp("uno", x, x))
+    return e.select(bad, e.f32bits(0x7FFFFFFF), result)
+
+
+def sin_cos(e: Emitter, x: Val, cosine: bool) -> Val:
+    """sin or cos of a float, reduced in double: good for any argument that the approximate instructions are used for."""
+    wide = e.cast("fpext", x, "double")
+    turns = e.intrinsic("roundeven", e.fmul(wide, e.fconst(0.6366197723675814, "double")))
+    r = e.intrinsic("fma", turns, e.fconst(-1.5707963267948966, "double"), wide)
+    r = e.intrinsic("fma", turns, e.fconst(-6.123233995736766e-17, "double"), r)
+    f = e.cast("fptrunc", r, "float")
+    quadrant = e.intrinsic("fptosi.sat", turns, suffix=["i32", "double"], ret="i32")
+    if cosine:
+        quadrant = e.add(quadrant, e.const(1, "i32"))
+    z = e.fmul(f, f)
+    s = e.intrinsic("fma", e.fmul(f, z), _horner(e, z, [2.7183114e-06, -1.9839334e-04, 8.3333310e-03, -1.6666667e-01]), f)
+    c = _horner(e, z, [2.4390449e-05, -1.3886763e-03, 4.1666646e-02, -0.5, 1.0])
+    odd = e.icmp("ne", e.band(quadrant, e.const(1, "i32")), e.const(0, "i32"))
+    value = e.select(odd, c, s)
+    sign = e.shl(e.band(quadrant, e.const(2, "i32")), e.const(30, "i32"))
+    result = e.bitcast(e.bxor(e.as_int(value), sign), "float")
+    infinite = e.fcmp("oeq", e.intrinsic("fabs", x), e.fconst(float("inf"), "float"))
+    return e.select(e.bor(infinite, e.fcmp("uno", x, x)), e.f32bits(0x7FFFFFFF), result)
+
+
+def tanh(e: Emitter, x: Val) -> Val:
+    """tanh(x) = (1 - t) / (1 + t) with t = exp(-2|x|); for small x a polynomial."""
+    size = e.intrinsic("fabs", x)
+    t = exp2(e, e.fmul(size, e.fconst(-2.8853900817779268, "float")))
+    one = e.fconst(1.0, "float")
+    big = e.fdiv(e.fsub(one, t), e.fadd(one, t))
+    z = e.fmul(x, x)
+    small = e.fmul(size, _horner(e, z, [0.021869488, -0.053968254, 0.13333334, -0.33333334, 1.0]))
+    result = e.select(e.fcmp("olt", size, e.fconst(0.35, "float")), small, big)
+    result = e.intrinsic("copysign", result, x)
+    return e.select(e.fcmp("uno", x, x), x, result)
+
+
+def _rounded_unary(e: Emitter, op: str, a: Val, mode: str) -> Val:
+    """rcp or sqrt with a rounding mode."""
+    one = e.fconst(1.0, a.t)
+    nearest = e.fdiv(one, a) if op == "rcp" else e.intrinsic("sqrt", a)
+    if mode == "rn":
+        return nearest
+    zero = e.fconst(0.0, a.t)
+    if op == "rcp":
+        residual = e.intrinsic("fma", e.fneg(nearest), a, one)
+        error = e.select(e.fcmp("olt", a, zero), e.fneg(residual), residual)
+    else:
+        error = e.intrinsic("fma", e.fneg(nearest), nearest, a)
+    return step(e, nearest, e.fcmp("olt", error, zero), e.fcmp("ogt", error, zero), mode)
+
+
+@opcode("rcp", "sqrt", "rsqrt", "ex2", "lg2", "sin", "cos", "tanh")
+def special(e: Emitter, ins: Ins) -> None:
+    t = ins.type
+    op = ins.op
+    if t.kind == "x" or t.bits == 16:
+        from gpuvirt.soft.ops_float import halves, pack_halves
+
+        element = TYPES[t.name[:-2]] if t.kind == "x" else t
+        parts = halves(e, ins.ops[1], element) if t.kind == "x" else (e.rd(ins.ops[1], t),)
+        results = [narrow(e, _compute(e, op, widen(e, p, element), "rn"), element) for p in parts]
+        e.wr(ins.ops[0], pack_halves(e, results[0], results[1]) if len(results) == 2 else results[0])
+        return
+    a = e.rd(ins.ops[1], t)
+    ftz = "ftz" in ins.mods
+    if ftz and t.bits == 32:
+        a = flush(e, a)
+    if t.bits == 64 and op in ("rcp", "rsqrt") and ftz:  # rcp.approx.ftz.f64: only the upper half of the result counts
+        result = _compute(e, op, a, "rn")
+        bits = e.band(e.as_int(result), e.const(~0xFFFFFFFF, "i64"))
+        e.wr(ins.ops[0], bits)
+        return
+    result = _compute(e, op, a, next((m for m in ins.mods if m in MODES), "rn"))
+    if ftz and t.bits == 32:
+        result = flush(e, result)
+    e.wr(ins.ops[0], result)
+
+
+def _compute(e: Emitter, op: str, a: Val, mode: str) -> Val:
+    if op in ("rcp", "sqrt"):
+        return _rounded_unary(e, op, a, mode)
+    if op == "rsqrt":
+        return e.fdiv(e.fconst(1.0, a.t), e.intrinsic("sqrt", a))
+    if a.t == "double":
+        raise e.fail()
+    if op == "ex2":
+        return exp2(e, a)
+    if op == "lg2":
+        return log2(e, a)
+    if op == "tanh":
+        return tanh(e, a)
+    return sin_cos(e, a, op == "cos")

@@ -1,0 +1,427 @@
+"""Loads and stores of all spaces, and the instructions that only order or prefetch memory."""
+
+from __future__ import annotations
+
+from gpuvirt.soft import prelude
+from gpuvirt.soft.builder import Val
+from gpuvirt.soft.emit import Emitter
+from gpuvirt.soft.parser import Addr, Imm, Ins, Operand, Reg, Sym, Vec
+from gpuvirt.soft.patterns import Pattern
+from gpuvirt.soft.registry import opcode
+from gpuvirt.soft.types import LANES
+
+SPACES = ("global", "shared", "local", "param", "const")
+
+
+def space_of(ins: Ins) -> str:
+    """The state space of a memory instruction; "" is generic."""
+    for mod in ins.mods:
+        base = mod.split("::")[0]
+        if base in SPACES:
+            return base
+    return ""
+
+
+class Where:
+    """An address: either one scalar for the warp, or per lane, perhaps with a pattern (group, steps)."""
+
+    def __init__(self, scalar: Val | None, lanes: Val | None, pattern: Pattern | None) -> None:
+        self.scalar = scalar  # the address of lane 0, for uniform and affine addresses
+        self.lanes = lanes
+        self.pattern = pattern  # None: uniform (scalar only) or irregular (lanes only)
+
+
+def address(e: Emitter, ins: Ins, operand: Operand, space: str) -> Where:
+    """The generic (host) address of [base + offset]."""
+    if not isinstance(operand, Addr):
+        raise e.fail("no address")
+    base, offset = operand.base, operand.offset
+    pattern: Pattern | None = None
+    e.lead = False
+    vary_local = space == "local"
+    if isinstance(base, Reg):
+        name = base.name
+        if name in e.an.affine and not vary_local:
+            e.lead = True
+            value = e.get(name)
+            pattern = e.an.patterns[name]
+        else:
+            value = e.get(name)
+            if name in e.an.affine:
+                value = e.get_lanes(name)
+            elif value.v:
+                pattern = e.an.patterns.get(name)
+        e.lead = False
+        # Sign extension: an address just below 0 stays just below it, so that lane 0's address serves as base also when that lane does not take part.
+        value = e.resize(value, "i64", space in ("shared", "local"))
+    elif isinstance(base, Imm):
+        value = e.const(base.value, "i64")
+    elif isinstance(base, Sym):
+        value = e.symbol_address(base)
+    else:
+        raise e.fail("no address")
+    if offset:
+        value = e.add(value, e.const(offset, "i64"))
+    if space == "shared":
+        value = e.add(value, e.shared_base())
+    elif vary_local:
+        return Where(None, e.add(value, e.local_base()), None)
+    if value.v:
+        return Where(None, value, pattern)
+    return Where(value, None, pattern)
+
+
+def spread(e: Emitter, where: Where) -> Val:
+    """The address of every lane."""
+    if where.lanes is None:
+        assert where.scalar is not None
+        where.lanes = e.splat(where.scalar)
+        if where.pattern is not None:
+            where.lanes = e.add(where.lanes, e.lanes(where.pattern.steps, "i64"))
+    return where.lanes
+
+
+def _vec(t: str, n: int) -> str:
+    return f"<{n} x {t}>"
+
+
+def _shuffle(e: Emitter, a: str, t: str, n: int, picks: list[int]) -> Val:
+    index = ", ".join(f"i32 {p}" for p in picks)
+    return Val(e.let(f"shufflevector {_vec(t, n)} {a}, {_vec(t, n)} poison, <{len(picks)} x i32> <{index}>", t).s, t, len(picks) == LANES)
+
+
+def _concat(e: Emitter, parts: list[Val], t: str, size: int) -> Val:
+    """Vectors of `size` elements joined pairwise to one of 32."""
+    while len(parts) > 1:
+        joined = []
+        for i in range(0, len(parts), 2):
+            index = ", ".join(f"i32 {k}" for k in range(2 * size))
+            a, b = parts[i], parts[i + 1]
+            joined.append(e.let(f"shufflevector {_vec(t, size)} {a.s}, {_vec(t, size)} {b.s}, <{2 * size} x i32> <{index}>", t))
+        parts, size = joined, size * 2
+    return Val(parts[0].s, t, True)
+
+
+def _wide_mask(e: Emitter, mask: Val, n: int) -> str:
+    """A mask of 32 lanes with every bit repeated n times."""
+    if n == 1:
+        return mask.s
+    index = ", ".join(f"i32 {i // n}" for i in range(LANES * n))
+    return e.let(f"shufflevector <{LANES} x i1> {mask.s}, <{LANES} x i1> poison, <{LANES * n} x i32> <{index}>", "i1").s
+
+
+def _masked_load(e: Emitter, pointer: Val, mask: str, t: str, n: int, align: int) -> Val:
+    name = f"llvm.masked.load.v{n}{t}.p0"
+    e.m.declare(name, f"declare {_vec(t, n)} @{name}(ptr, i32, {_vec('i1', n)}, {_vec(t, n)})")
+    return e.let(f"call {_vec(t, n)} @{name}(ptr {pointer.s}, i32 {align}, {_vec('i1', n)} {mask}, {_vec(t, n)} zeroinitializer)", t, n == LANES)
+
+
+def _masked_store(e: Emitter, value: str, pointer: Val, mask: str, t: str, n: int, align: int) -> None:
+    name = f"llvm.masked.store.v{n}{t}.p0"
+    e.m.declare(name, f"declare void @{name}({_vec(t, n)}, ptr, i32, {_vec('i1', n)})")
+    e.emit(f"call void @{name}({_vec(t, n)} {value}, ptr {pointer.s}, i32 {align}, {_vec('i1', n)} {mask})")
+
+
+def _has_gather(e: Emitter, t: str) -> bool:
+    return t in ("i32", "i64") and "avx512f" in e.m.features
+
+
+def gather(e: Emitter, addresses: Val, t: str, align: int, mask: Val | None, volatile: bool = False) -> Val:
+    """One element per lane."""
+    if _has_gather(e, t) and not volatile:
+        pointers = e.cast("inttoptr", addresses, "ptr")
+        name = f"llvm.masked.gather.v{LANES}{t}.v{LANES}p0"
+        e.m.declare(name, f"declare {_vec(t, LANES)} @{name}({_vec('ptr', LANES)}, i32, {_vec('i1', LANES)}, {_vec(t, LANES)})")
+        m = mask.s if mask is not None else "splat (i1 true)"
+        text = f"call {_vec(t, LANES)} @{name}({pointers.ty} {pointers.s}, i32 {align}, {_vec('i1', LANES)} {m}, {_vec(t, LANES)} zeroinitializer)"
+        return e.let(text, t, True)
+    bits = e.const(-1, "i32") if mask is None else e.bits_of(mask)
+    return e.call(prelude.gather(e.m, t, align, volatile), t, [addresses, bits], True)
+
+
+def scatter(e: Emitter, addresses: Val, value: Val, align: int, mask: Val | None, volatile: bool = False) -> None:
+    """One element per lane; of lanes with the same address the last wins."""
+    t = value.t
+    if _has_gather(e, t) and not volatile:
+        pointers = e.cast("inttoptr", addresses, "ptr")
+        name = f"llvm.masked.scatter.v{LANES}{t}.v{LANES}p0"
+        e.m.declare(name, f"declare void @{name}({_vec(t, LANES)}, {_vec('ptr', LANES)}, i32, {_vec('i1', LANES)})")
+        m = mask.s if mask is not None else "splat (i1 true)"
+        e.emit(f"call void @{name}({value.ty} {value.s}, {pointers.ty} {pointers.s}, i32 {align}, {_vec('i1', LANES)} {m})")
+        return
+    bits = e.const(-1, "i32") if mask is None else e.bits_of(mask)
+    e.call(prelude.scatter(e.m, t, align, volatile), "void", [addresses, value, bits])
+
+
+def _guarded(e: Emitter, pointer: Val, size: int) -> Val:
+    """The pointer of a scalar access, or scratch memory when the guard lets no lane through."""
+    if e.pred is None:
+        return pointer
+    some = e.pred
+    if some.v:
+        some = e.icmp("ne", e.exec_bits(), e.const(0, "i32"))
+    scratch = e.once("scratch", "alloca [64 x i8], align 64", "ptr")
+    return e.select(some, pointer, scratch)
+
+
+def load_scalar(e: Emitter, pointer: Val, t: str, align: int, volatile: bool) -> Val:
+    if volatile and t in ("i8", "i16", "i32", "i64"):
+        return e.let(f"load atomic {t}, ptr {pointer.s} acquire, align {align}", t)
+    return e.let(f"load {'volatile ' if volatile else ''}{t}, ptr {pointer.s}, align {align}", t)
+
+
+def load(e: Emitter, where: Where, t: str, n: int, volatile: bool = False, invariant: bool = False) -> list[Val]:
+    """n elements of type t per lane, side by side in memory; scalars when the address is uniform."""
+    size = int(t[1:]) // 8
+    mask = e.exec_mask()
+    if where.pattern is None and where.scalar is not None:
+        pointer = _guarded(e, e.pointer(where.scalar), size * n)
+        if invariant:
+            return [e.let(f"load {t}, ptr {e.offset(pointer, i * size).s}, align {size}, !invariant.load !0", t) for i in range(n)]
+        return [load_scalar(e, e.offset(pointer, i * size), t, size, volatile) for i in range(n)]
+    pattern = where.pattern
+    stride = size * n
+    if pattern is not None:
+        steps, group = pattern.steps, pattern.group
+        if group == LANES and all(steps[i] == i * stride for i in range(LANES)):
+            pointer = e.pointer(where.scalar if where.scalar is not None else e.extract(spread(e, where), 0))
+            if mask is None:
+                wide = e.let(f"load {'volatile ' if volatile else ''}{_vec(t, LANES * n)}, ptr {pointer.s}, align {size}", t, n == 1)
+            else:
+                wide = _masked_load(e, pointer, _wide_mask(e, mask, n), t, LANES * n, size)
+            if n == 1:
+                return [wide]
+            return [_shuffle(e, wide.s, t, LANES * n, [i * n + k for i in range(LANES)]) for k in range(n)]
+        result = _load_groups(e, where, pattern, t, n, size, mask)
+        if result is not None:
+            return result
+    addresses = spread(e, where)
+    return [gather(e, e.add(addresses, e.const(i * size, "i64")) if i else addresses, t, size, mask, volatile) for i in range(n)]
+
+
+def _runs(steps: tuple[int, ...], group: int, stride: int) -> tuple[int, str] | None:
+    """(run length, "contiguous" or "broadcast") when the lanes fall into equal runs of 4, 8 or 16 within their groups."""
+    for run in (16, 8, 4):
+        if run > group:
+            continue
+        starts = range(0, LANES, run)
+        if all(steps[s + i] - steps[s] == i * stride for s in starts for i in range(run)):
+            return run, "contiguous"
+        if all(steps[s + i] == steps[s] for s in starts for i in range(run)):
+            return run, "broadcast"
+    return None
+
+
+def _load_groups(e: Emitter, where: Where, pattern: Pattern, t: str, n: int, size: int, mask: Val | None) -> list[Val] | None:
+    found = _runs(pattern.steps, pattern.group, size * n)
+    if found is None:
+        return None
+    run, kind = found
+    if mask is not None and (kind == "broadcast" or n > 1):
+        return None
+    outs: list[list[Val]] = [[] for _ in range(n)]
+    for start in range(0, LANES, run):
+        if where.scalar is not None:
+            base = e.add(where.scalar, e.const(pattern.steps[start], "i64"))
+        else:
+            base = e.extract(spread(e, where), start)
+        pointer = e.pointer(base)
+        if kind == "broadcast":
+            for k in range(n):
+                one = e.let(f"load {t}, ptr {e.offset(pointer, k * size).s}, align {size}", t)
+                a = e.let(f"insertelement {_vec(t, run)} poison, {t} {one.s}, i32 0", t)
+                outs[k].append(e.let(f"shufflevector {_vec(t, run)} {a.s}, {_vec(t, run)} poison, <{run} x i32> zeroinitializer", t))
+            continue
+        if mask is None:
+            wide = e.let(f"load {_vec(t, run * n)}, ptr {pointer.s}, align {size}", t)
+        else:
+            index = ", ".join(f"i32 {start + i}" for i in range(run))
+            part = e.let(f"shufflevector <{LANES} x i1> {mask.s}, <{LANES} x i1> poison, <{run} x i32> <{index}>", "i1")
+            wide = _masked_load(e, pointer, part.s, t, run, size)
+        if n == 1:
+            outs[0].append(wide)
+        else:
+            for k in range(n):
+                outs[k].append(_shuffle(e, wide.s, t, run * n, [i * n + k for i in range(run)]))
+    return [_concat(e, parts, t, run) for parts in outs]
+
+
+def store(e: Emitter, where: Where, values: list[Val], volatile: bool = False) -> None:
+    """The values of each lane, side by side in memory."""
+    t = values[0].t
+    size = int(t[1:]) // 8
+    n = len(values)
+    mask = e.exec_mask()
+    if where.pattern is None and where.scalar is not None:
+        pointer = _guarded(e, e.pointer(where.scalar), size * n)
+        last: Val | None = None
+        for i, value in enumerate(values):
+            if value.v:  # all lanes write one place: the last active lane's value stays
+                if last is None:
+                    zeros = e.intrinsic("ctlz", e.exec_bits(), tail="i1 false")
+                    last = e.band(e.sub(e.const(31, "i32"), zeros), e.const(31, "i32"))
+                value = e.extract(value, last)
+            target = e.offset(pointer, i * size)
+            if volatile and size <= 8:
+                e.emit(f"store atomic {t} {value.s}, ptr {target.s} release, align {size}")
+            else:
+                e.emit(f"store {t} {value.s}, ptr {target.s}, align {size}")
+        return
+    values = [e.splat(v) for v in values]
+    pattern = where.pattern
+    stride = size * n
+    if pattern is not None:
+        if pattern.group == LANES and all(pattern.steps[i] == i * stride for i in range(LANES)):
+            pointer = e.pointer(where.scalar if where.scalar is not None else e.extract(spread(e, where), 0))
+            wide = _interleave(e, values, t, LANES)
+            if mask is None:
+                e.emit(f"store {_vec(t, LANES * n)} {wide}, ptr {pointer.s}, align {size}")
+            else:
+                _masked_store(e, wide, pointer, _wide_mask(e, mask, n), t, LANES * n, size)
+            return
+        found = _runs(pattern.steps, pattern.group, stride)
+        if found is not None and found[1] == "contiguous" and (mask is None or n == 1):
+            run = found[0]
+            for start in range(0, LANES, run):
+                if where.scalar is not None:
+                    base = e.add(where.scalar, e.const(pattern.steps[start], "i64"))
+                else:
+                    base = e.extract(spread(e, where), start)
+                pointer = e.pointer(base)
+                parts = [_shuffle(e, v.s, t, LANES, list(range(start, start + run))) for v in values]
+                wide = _interleave(e, parts, t, run)
+                if mask is None:
+                    e.emit(f"store {_vec(t, run * n)} {wide}, ptr {pointer.s}, align {size}")
+                else:
+                    part = _shuffle(e, mask.s, "i1", LANES, list(range(start, start + run)))
+                    _masked_store(e, wide, pointer, part.s, t, run, size)
+            return
+    addresses = spread(e, where)
+    for i, value in enumerate(values):
+        scatter(e, e.add(addresses, e.const(i * size, "i64")) if i else addresses, value, size, mask, volatile)
+
+
+def _interleave(e: Emitter, values: list[Val], t: str, lanes: int) -> str:
+    """Vectors a, b, ... as a0 b0 ... a1 b1 ...; n is 1, 2, 4 or 8."""
+    n = len(values)
+    texts = [v.s for v in values]
+    size = lanes
+    while len(texts) > 1:
+        joined = []
+        for i in range(0, len(texts), 2):
+            index = ", ".join(f"i32 {k}" for k in range(2 * size))
+            joined.append(e.let(f"shufflevector {_vec(t, size)} {texts[i]}, {_vec(t, size)} {texts[i + 1]}, <{2 * size} x i32> <{index}>", t).s)
+        texts, size = joined, size * 2
+    if n == 1:
+        return texts[0]
+    index = ", ".join(f"i32 {k * lanes + i}" for i in range(lanes) for k in range(n))
+    return e.let(f"shufflevector {_vec(t, size)} {texts[0]}, {_vec(t, size)} poison, <{size} x i32> <{index}>", t).s
+
+
+def _width(ins: Ins) -> int:
+    return next((int(m[1]) for m in ins.mods if m in ("v2", "v4", "v8")), 1)
+
+
+_VOLATILE = {"volatile", "relaxed", "acquire", "release", "mmio"}
+
+
+@opcode("ld", "ldu")
+def ld(e: Emitter, ins: Ins) -> None:
+    t = ins.type
+    space = space_of(ins)
+    dst = ins.ops[0]
+    dsts = list(dst.items) if isinstance(dst, Vec) else [dst]
+    element = f"i{t.bits}"
+    if space == "param":
+        from gpuvirt.soft.ops_call import load_param
+
+        if load_param(e, ins, dsts, element):
+            return
+    where = address(e, ins, ins.ops[1], space)
+    volatile = not _VOLATILE.isdisjoint(ins.mods)
+    values = load(e, where, element, len(dsts), volatile, space == "param" and e.func.is_kernel)
+    if "acquire" in ins.mods:
+        e.emit("fence acquire")
+    for d, value in zip(dsts, values, strict=True):
+        e.wr(d, value, t.kind == "s")
+
+
+@opcode("st")
+def st(e: Emitter, ins: Ins) -> None:
+    t = ins.type
+    space = space_of(ins)
+    src = ins.ops[1]
+    sources = list(src.items) if isinstance(src, Vec) else [src]
+    if space == "param":
+        from gpuvirt.soft.ops_call import store_param
+
+        if store_param(e, ins, sources):
+            return
+    where = address(e, ins, ins.ops[0], space)
+    values = [e.rd_int(s, t.bits) for s in sources]
+    if "release" in ins.mods:
+        e.emit("fence release")
+    store(e, where, values, not _VOLATILE.isdisjoint(ins.mods))
+
+
+@opcode("membar", "fence")
+def fence(e: Emitter, ins: Ins) -> None:
+    e.emit("fence seq_cst")
+
+
+@opcode("prefetch", "prefetchu", "discard", "applypriority", "griddepcontrol", "setmaxnreg", "pmevent", "brkpt", "callseq", "cachepolicy")
+def ignored(e: Emitter, ins: Ins) -> None:
+    """Hints, and what has no effect here."""
+
+
+@opcode("createpolicy")
+def createpolicy(e: Emitter, ins: Ins) -> None:
+    e.wr(ins.ops[0], e.const(0, "i64"))
+
+
+@opcode("isspacep")
+def isspacep(e: Emitter, ins: Ins) -> None:
+    a = e.rd_int(ins.ops[1], 64)
+    kind = space_of(ins)
+    shared = e.icmp("ult", e.sub(a, e.shared_base()), e.cast("zext", e.field("shared_bytes", "i32"), "i64"))
+    if kind == "shared":
+        e.wr(ins.ops[0], shared)
+        return
+    extent = e.mul(e.field("local_stride", "i64"), e.const(LANES, "i64"))
+    local = e.icmp("ult", e.sub(a, e.field("local", "i64")), extent)
+    if kind == "local":
+        e.wr(ins.ops[0], local)
+    elif kind == "global":
+        e.wr(ins.ops[0], e.invert(e.bor(shared, local)))
+    else:
+        e.wr(ins.ops[0], e.const(0, "i1"))
+
+
+@opcode("alloca")
+def alloca(e: Emitter, ins: Ins) -> None:
+    raise e.fail()
+
+
+@opcode("nanosleep")
+def nanosleep(e: Emitter, ins: Ins) -> None:
+    e.uses_barrier = True
+    ns = e.rd_int(ins.ops[0], 32)
+    if ns.v:
+        masked = e.select(e.mask, ns, e.const(0, "i32"))
+        name = f"llvm.vector.reduce.umax.v{LANES}i32"
+        e.m.declare(name, f"declare i32 @{name}(<{LANES} x i32>)")
+        ns = e.let(f"call i32 @{name}({masked.ty} {masked.s})", "i32")
+    e.call("soft_nanosleep", "void", [Val("%w", "ptr"), ns], declare=True)
+
+
+@opcode("trap")
+def trap(e: Emitter, ins: Ins) -> None:
+    e.call("soft_trap", "void", [Val("%w", "ptr"), e.exec_bits(), e.const(0, "i32")], declare=True)
+
+
+@opcode("exit")
+def exit_in_function(e: Emitter, ins: Ins) -> None:
+    """`exit` inside a device function ends the thread; the callers would have to know."""
+    e.m.declare("soft_unsupported", "declare void @soft_unsupported(ptr, ptr)")
+    text = e.m.string(b"exit inside a device function")
+    e.emit(f"call void @soft_unsupported(ptr %w, ptr {text})")

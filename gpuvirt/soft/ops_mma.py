@@ -1,0 +1,3 @@
+"""Matrix instructions."""
+
+from __future__ import annotations

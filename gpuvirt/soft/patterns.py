@@ -1,0 +1,165 @@
+"""Lane patterns: what is known at compile time about how a value differs between the lanes of a warp.
+
+A pattern says value[lane] = base(group) + steps[lane] for groups of `group` lanes, where base is a multiple of `align` (a power of two). With group
+32 the value can be kept as one scalar, the value of lane 0; smaller groups tell memory accesses that they fall into a few contiguous runs.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from gpuvirt.soft.types import LANES
+
+BIG = 1 << 62  # "base is zero": a multiple of everything
+
+
+class Pattern(NamedTuple):
+    group: int
+    steps: tuple[int, ...]
+    align: int
+
+    @property
+    def constant(self) -> int | None:
+        """The value, when it is known and the same in all lanes."""
+        return self.steps[0] if self.align == BIG and self.group == LANES and self.flat else None
+
+    @property
+    def flat(self) -> bool:
+        return self.group == LANES and all(s == self.steps[0] for s in self.steps)
+
+
+ZERO = (0,) * LANES
+UNIFORM = Pattern(LANES, ZERO, 1)
+ANY = "?"  # not yet known: the optimistic start of the iteration
+Known = Pattern | None | str
+
+
+def constant(value: int) -> Pattern:
+    return Pattern(LANES, (value,) * LANES, BIG)
+
+
+def low_bit(value: int) -> int:
+    return BIG if value == 0 else value & -value
+
+
+def normalise(p: Pattern) -> Pattern:
+    """The same knowledge with steps[0] == 0."""
+    first = p.steps[0]
+    if first == 0:
+        return p
+    return Pattern(p.group, tuple(s - first for s in p.steps), min(p.align, low_bit(first)))
+
+
+def regroup(p: Pattern, group: int) -> Pattern:
+    if p.group == group:
+        return p
+    return Pattern(group, tuple(s - p.steps[i // group * group] for i, s in enumerate(p.steps)), 1)
+
+
+def join(p: Pattern, q: Pattern) -> Pattern | None:
+    """What holds of a value that is either."""
+    p, q = normalise(p), normalise(q)
+    group = min(p.group, q.group)
+    while group >= 4:
+        a, b = regroup(p, group), regroup(q, group)
+        if a.steps == b.steps:
+            return Pattern(group, a.steps, min(a.align, b.align))
+        group //= 2
+    return None
+
+
+def add(p: Pattern, q: Pattern, sign: int = 1) -> Pattern:
+    group = min(p.group, q.group)
+    a, b = regroup(p, group), regroup(q, group)
+    return Pattern(group, tuple(x + sign * y for x, y in zip(a.steps, b.steps, strict=True)), min(a.align, b.align))
+
+
+def multiply(p: Pattern, q: Pattern) -> Pattern | None:
+    if p.constant is not None:
+        p, q = q, p
+    c = q.constant
+    if c is not None:
+        return Pattern(p.group, tuple(s * c for s in p.steps), min(BIG, p.align * low_bit(c)))
+    if q.flat and p.flat:
+        a, b = min(p.align, low_bit(p.steps[0])), min(q.align, low_bit(q.steps[0]))
+        return Pattern(LANES, ZERO, min(BIG, a * b))
+    if p.flat:
+        p, q = q, p
+    if not q.flat:
+        return None
+    group = p.group
+    while group >= 4:
+        if all(s == p.steps[i // group * group] for i, s in enumerate(p.steps)):
+            return Pattern(group, ZERO, 1)
+        group //= 2
+    return None
+
+
+def shift_left(p: Pattern, count: int) -> Pattern:
+    return Pattern(p.group, tuple(s << count for s in p.steps), min(BIG, p.align << count))
+
+
+def no_carry(p: Pattern) -> bool:
+    """Adding the steps to the base changes no bit of the base: then zero extension, shifts and masks act on both separately."""
+    return min(p.steps) >= 0 and max(p.steps) < p.align
+
+
+def shift_right(p: Pattern, count: int) -> Pattern | None:
+    if p.align < (1 << count) or not no_carry(p):
+        return None
+    return Pattern(p.group, tuple(s >> count for s in p.steps), p.align if p.align == BIG else max(1, p.align >> count))
+
+
+def bit_and(p: Pattern, mask: int, bits: int) -> Pattern | None:
+    mask &= (1 << bits) - 1
+    if not no_carry(p):
+        return None
+    if mask & (mask + 1) == 0 and p.align > mask:
+        return Pattern(p.group if p.align != BIG else LANES, tuple(s & mask for s in p.steps), BIG) if p.group == LANES else None
+    clear = ~mask & ((1 << bits) - 1)
+    if clear & (clear + 1) == 0 and p.align > clear:
+        return Pattern(p.group, tuple(s & ~clear for s in p.steps), p.align)
+    return None
+
+
+def bit_or(p: Pattern, value: int, xor: bool) -> Pattern | None:
+    if value < 0 or value >= p.align or not no_carry(p):
+        return None
+    return Pattern(p.group, tuple((s ^ value) if xor else (s | value) for s in p.steps), p.align)
+
+
+def special(name: str, shape: tuple[int, int, int]) -> Known:
+    """The pattern of a special register for a block shape; None: varies without one. Registers that are the same in all lanes are UNIFORM."""
+    nx, ny, nz = shape
+    lanes = range(LANES)
+    if name == "%laneid":
+        return Pattern(LANES, tuple(lanes), BIG)
+    if name.startswith("%ntid"):
+        return constant(dict(x=nx, y=ny, z=nz).get(name[-1], 0))
+    if name.startswith("%lanemask_"):
+        return None
+    if not name.startswith("%tid"):
+        return UNIFORM
+    total = nx * ny * nz
+    axis = name[-1]
+    if total <= LANES:
+        value = {"x": lambda i: i % nx, "y": lambda i: i // nx % ny, "z": lambda i: i // (nx * ny)}[axis]
+        return Pattern(LANES, tuple(value(i) for i in lanes), BIG)
+    if axis == "x":
+        if nx % LANES == 0 or (ny == 1 and nz == 1):
+            return Pattern(LANES, tuple(lanes), LANES)
+        if LANES % nx == 0:
+            return Pattern(LANES, tuple(i % nx for i in lanes), BIG)
+    elif axis == "y":
+        if ny == 1:
+            return constant(0)
+        if nx % LANES == 0:
+            return UNIFORM
+        if LANES % nx == 0 and (nz == 1 or ny % (LANES // nx) == 0):
+            return Pattern(LANES, tuple(i // nx for i in lanes), LANES // nx)
+    else:
+        if nz == 1:
+            return constant(0)
+        if nx * ny % LANES == 0:
+            return UNIFORM
+    return None
