@@ -197,9 +197,10 @@ static CUresult missing(unsigned table, unsigned slot) {
     EACH_16(each, table)                                                                                                                            \
     EACH_4(each, table, 16, 17, 18, 19)                                                                                                             \
     EACH_4(each, table, 20, 21, 22, 23)                                                                                                             \
-    EACH_4(each, table, 24, 25, 26, 27) EACH_4(each, table, 28, 29, 30, 31) EACH_4(each, table, 32, 33, 34, 35) EACH_4(each, table, 36, 37, 38, 39) \
-        EACH_4(each, table, 40, 41, 42, 43) EACH_4(each, table, 44, 45, 46, 47) EACH_4(each, table, 48, 49, 50, 51)                                 \
-            EACH_4(each, table, 52, 53, 54, 55) EACH_4(each, table, 56, 57, 58, 59) EACH_4(each, table, 60, 61, 62, 63)
+    EACH_4(each, table, 24, 25, 26, 27)                                                                                                             \
+    EACH_4(each, table, 28, 29, 30, 31) EACH_4(each, table, 32, 33, 34, 35) EACH_4(each, table, 36, 37, 38, 39) EACH_4(each, table, 40, 41, 42, 43) \
+        EACH_4(each, table, 44, 45, 46, 47) EACH_4(each, table, 48, 49, 50, 51) EACH_4(each, table, 52, 53, 54, 55)                                 \
+            EACH_4(each, table, 56, 57, 58, 59) EACH_4(each, table, 60, 61, 62, 63)
 
 EACH_16(SLOT, RUNTIME)
 EACH_16(SLOT, TOOLS_BUFFERS)
