@@ -1,7 +1,9 @@
-/* How the window of device addresses that client and worker agree on is shared out. Both sides compute it from the same three numbers, so nothing of it travels.
+/* How the window of device addresses that client and worker agree on is shared out. Both sides compute it from the same three numbers, so nothing
+ * of it travels.
  *
- * The window is split evenly among the session's devices, in their order. Of each device's part the client owns the lower seven eighths (it places allocations there and asks
- * for memory behind them); the worker owns the top eighth (globals of modules and what else it has to place itself). Boundaries are multiples of GV_WINDOW_ALIGN. */
+ * The window is split evenly among the session's devices, in their order. Of each device's part the client owns the lower seven eighths (it places
+ * allocations there and asks for memory behind them); the worker owns the top eighth (globals of modules and what else it has to place itself).
+ * Boundaries are multiples of GV_WINDOW_ALIGN. */
 #ifndef GV_WINDOW_H
 #define GV_WINDOW_H
 

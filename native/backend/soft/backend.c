@@ -64,7 +64,8 @@ static void backend_close(struct gv_backend *b) {
     while (b->n_threads && !rc) rc = pthread_cond_timedwait(&b->done, &b->lock, &until);
     quiet = quiet && !b->n_threads;
     pthread_mutex_unlock(&b->lock);
-    /* A gate that never returns, or a kernel beyond reach, keeps its thread; then everything stays where that thread may look at it, and the process is about to end anyway. */
+    /* A gate that never returns, or a kernel beyond reach, keeps its thread; then everything stays where that thread may look at it, and the
+     * process is about to end anyway. */
     if (!quiet) return;
     soft_engine_destroy(b->engine);
     soft_memory_close(b);

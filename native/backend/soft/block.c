@@ -9,12 +9,14 @@
 #include <sys/mman.h>
 #include <time.h>
 
-/* Address space kept behind a block's shared memory, so that every 32-bit offset that is out of bounds faults. Less where so much is not to be had. */
+/* Address space kept behind a block's shared memory, so that every 32-bit offset that is out of bounds faults. Less where so much is not to be had.
+ * */
 #define SHARED_RESERVE (1ull << 32)
 #define SHARED_RESERVE_LEAST (1ull << 20)
 #define KEEP_FIBERS 64 /* idle ones a thread keeps */
 #define KEEP_BLOCKS 4
-/* Rounds in which every warp only waited for memory to change, before another block is let in beside them: programs that trust a whole wave of blocks to be resident get it. */
+/* Rounds in which every warp only waited for memory to change, before another block is let in beside them: programs that trust a whole wave of
+ * blocks to be resident get it. */
 #define ROUNDS_BEFORE_COMPANY 256
 
 _Noreturn void soft_leave(struct runner *r) { siglongjmp(r->jump, 1); }
@@ -267,7 +269,8 @@ static void run_fibers(struct runner *r, struct grid *g) {
                 r->resident[k] = r->resident[--r->n_resident];
                 block_retire(r, b);
             } else if (!b->runnable) {
-                soft_grid_fail(g, CUDA_ERROR_LAUNCH_FAILED, &b->fibers[0]->warp, "all %u remaining warps wait at barriers that nobody else will reach", b->live);
+                soft_grid_fail(g, CUDA_ERROR_LAUNCH_FAILED, &b->fibers[0]->warp,
+                               "all %u remaining warps wait at barriers that nobody else will reach", b->live);
                 return;
             } else {
                 k++;
@@ -302,9 +305,7 @@ void soft_run_grid(struct runner *r, struct grid *g) {
         r->in_kernel = 0;
         soft_fault_report(r);
         break;
-    default: /* told to leave */
-        r->in_kernel = 0;
-        break;
+    default: /* told to leave */ r->in_kernel = 0; break;
     }
     r->in_kernel = 0;
     r->in_helper = 0;

@@ -20,7 +20,8 @@ static bool span(uint64_t width, uint64_t height, uint64_t depth, uint64_t pitch
 }
 
 static int illegal(char *err, const char *what, const void *address, uint64_t size) {
-    snprintf(err, GV_ERR_SIZE, "illegal address 0x%llx: %s %llu bytes that are not all device memory", (unsigned long long)(uintptr_t)address, what, (unsigned long long)size);
+    snprintf(err, GV_ERR_SIZE, "illegal address 0x%llx: %s %llu bytes that are not all device memory", (unsigned long long)(uintptr_t)address, what,
+             (unsigned long long)size);
     return CUDA_ERROR_ILLEGAL_ADDRESS;
 }
 
@@ -28,7 +29,8 @@ static void copy_rows(void *arg) {
     const struct copy_op *c = arg;
     const struct gv_shape *s = &c->shape;
     for (uint64_t z = 0; z < s->depth; z++)
-        for (uint64_t y = 0; y < s->height; y++) memmove(c->dst + z * s->dst_slice + y * s->dst_pitch, c->src + z * s->src_slice + y * s->src_pitch, s->width);
+        for (uint64_t y = 0; y < s->height; y++)
+            memmove(c->dst + z * s->dst_slice + y * s->dst_pitch, c->src + z * s->src_slice + y * s->src_pitch, s->width);
 }
 
 static int copy_run(struct gv_stream *stream, struct op *op, char *err) {
@@ -36,9 +38,11 @@ static int copy_run(struct gv_stream *stream, struct op *op, char *err) {
     struct gv_backend *b = stream->context->backend;
     struct gv_shape *s = &c->shape;
     uint64_t dst_size = 0, src_size = 0, fault;
-    if (!span(s->width, s->height, s->depth, s->dst_pitch, s->dst_slice, &dst_size) || (c->dst_device && !soft_memory_valid(b, (uint64_t)(uintptr_t)c->dst, dst_size)))
+    if (!span(s->width, s->height, s->depth, s->dst_pitch, s->dst_slice, &dst_size) ||
+        (c->dst_device && !soft_memory_valid(b, (uint64_t)(uintptr_t)c->dst, dst_size)))
         return illegal(err, "copy to", c->dst, dst_size);
-    if (!span(s->width, s->height, s->depth, s->src_pitch, s->src_slice, &src_size) || (c->src_device && !soft_memory_valid(b, (uint64_t)(uintptr_t)c->src, src_size)))
+    if (!span(s->width, s->height, s->depth, s->src_pitch, s->src_slice, &src_size) ||
+        (c->src_device && !soft_memory_valid(b, (uint64_t)(uintptr_t)c->src, src_size)))
         return illegal(err, "copy from", c->src, src_size);
     /* Rows without gaps are one. */
     if (s->height > 1 && s->dst_pitch == s->width && s->src_pitch == s->width) {
@@ -67,11 +71,16 @@ static int copy(struct gv_stream *s, void *dst, bool dst_device, const void *src
     return soft_stream_push(s, &c->op);
 }
 
-int soft_copy_to_device(struct gv_stream *s, uint64_t dst, const void *src, const struct gv_shape *shape) { return copy(s, (void *)(uintptr_t)dst, true, src, false, shape); }
+int soft_copy_to_device(struct gv_stream *s, uint64_t dst, const void *src, const struct gv_shape *shape) {
+    return copy(s, (void *)(uintptr_t)dst, true, src, false, shape);
+}
 
-int soft_copy_to_host(struct gv_stream *s, void *dst, uint64_t src, const struct gv_shape *shape) { return copy(s, dst, false, (const void *)(uintptr_t)src, true, shape); }
+int soft_copy_to_host(struct gv_stream *s, void *dst, uint64_t src, const struct gv_shape *shape) {
+    return copy(s, dst, false, (const void *)(uintptr_t)src, true, shape);
+}
 
-int soft_copy_device(struct gv_stream *s, uint64_t dst, struct gv_context *dst_ctx, uint64_t src, struct gv_context *src_ctx, const struct gv_shape *shape) {
+int soft_copy_device(struct gv_stream *s, uint64_t dst, struct gv_context *dst_ctx, uint64_t src, struct gv_context *src_ctx,
+                     const struct gv_shape *shape) {
     (void)dst_ctx, (void)src_ctx; /* one address space */
     return copy(s, (void *)(uintptr_t)dst, true, (const void *)(uintptr_t)src, true, shape);
 }
@@ -99,7 +108,8 @@ static void fill_rows(void *arg) {
 static int fill_run(struct gv_stream *s, struct op *op, char *err) {
     struct fill_op *f = (struct fill_op *)op;
     uint64_t size = 0, fault;
-    if (!span(f->width * f->elem, f->height, 1, f->pitch, 0, &size) || !soft_memory_valid(s->context->backend, (uint64_t)(uintptr_t)f->dst, size)) return illegal(err, "fill", f->dst, size);
+    if (!span(f->width * f->elem, f->height, 1, f->pitch, 0, &size) || !soft_memory_valid(s->context->backend, (uint64_t)(uintptr_t)f->dst, size))
+        return illegal(err, "fill", f->dst, size);
     if (soft_guarded(fill_rows, f, &fault)) return 0;
     snprintf(err, GV_ERR_SIZE, "illegal address 0x%llx in a fill", (unsigned long long)fault);
     return CUDA_ERROR_ILLEGAL_ADDRESS;

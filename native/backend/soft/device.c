@@ -15,85 +15,85 @@ struct attribute {
 #define LAST_ATTRIBUTE 147
 
 static const struct attribute attributes[] = {
-    {1, SOFT_MAX_THREADS},     /* MAX_THREADS_PER_BLOCK */
-    {2, SOFT_MAX_THREADS},     /* MAX_BLOCK_DIM_X */
-    {3, SOFT_MAX_THREADS},     /* MAX_BLOCK_DIM_Y */
-    {4, SOFT_MAX_BLOCK_Z},     /* MAX_BLOCK_DIM_Z */
-    {5, SOFT_MAX_GRID_X},      /* MAX_GRID_DIM_X */
-    {6, SOFT_MAX_GRID_YZ},     /* MAX_GRID_DIM_Y */
-    {7, SOFT_MAX_GRID_YZ},     /* MAX_GRID_DIM_Z */
-    {8, SOFT_SHARED_STATIC},   /* MAX_SHARED_MEMORY_PER_BLOCK */
-    {9, 64 << 10},             /* TOTAL_CONSTANT_MEMORY */
-    {10, 32},                  /* WARP_SIZE */
-    {11, 2147483647},          /* MAX_PITCH */
-    {12, SOFT_REGISTERS},      /* MAX_REGISTERS_PER_BLOCK */
-    {13, 1500000},             /* CLOCK_RATE, kHz */
-    {14, 512},                 /* TEXTURE_ALIGNMENT */
-    {15, 1},                   /* GPU_OVERLAP */
-    {16, SOFT_MULTIPROCESSORS}, /* MULTIPROCESSOR_COUNT */
-    {21, 131072},              /* MAXIMUM_TEXTURE1D_WIDTH */
-    {22, 131072},              /* MAXIMUM_TEXTURE2D_WIDTH */
-    {23, 65536},               /* MAXIMUM_TEXTURE2D_HEIGHT */
-    {24, 16384},               /* MAXIMUM_TEXTURE3D_WIDTH */
-    {25, 16384},               /* MAXIMUM_TEXTURE3D_HEIGHT */
-    {26, 16384},               /* MAXIMUM_TEXTURE3D_DEPTH */
-    {27, 32768},               /* MAXIMUM_TEXTURE2D_LAYERED_WIDTH */
-    {28, 32768},               /* MAXIMUM_TEXTURE2D_LAYERED_HEIGHT */
-    {29, 2048},                /* MAXIMUM_TEXTURE2D_LAYERED_LAYERS */
-    {30, 512},                 /* SURFACE_ALIGNMENT */
-    {31, 1},                   /* CONCURRENT_KERNELS */
-    {36, 2000000},             /* MEMORY_CLOCK_RATE, kHz */
-    {37, 256},                 /* GLOBAL_MEMORY_BUS_WIDTH, bits */
-    {38, 32 << 20},            /* L2_CACHE_SIZE */
-    {39, SOFT_THREADS_PER_SM}, /* MAX_THREADS_PER_MULTIPROCESSOR */
-    {40, 2},                   /* ASYNC_ENGINE_COUNT */
-    {41, 1},                   /* UNIFIED_ADDRESSING */
-    {42, 32768},               /* MAXIMUM_TEXTURE1D_LAYERED_WIDTH */
-    {43, 2048},                /* MAXIMUM_TEXTURE1D_LAYERED_LAYERS */
-    {45, 32768},               /* MAXIMUM_TEXTURE2D_GATHER_WIDTH */
-    {46, 32768},               /* MAXIMUM_TEXTURE2D_GATHER_HEIGHT */
-    {47, 8192},                /* MAXIMUM_TEXTURE3D_WIDTH_ALTERNATE */
-    {48, 8192},                /* MAXIMUM_TEXTURE3D_HEIGHT_ALTERNATE */
-    {49, 32768},               /* MAXIMUM_TEXTURE3D_DEPTH_ALTERNATE */
-    {51, 32},                  /* TEXTURE_PITCH_ALIGNMENT */
-    {52, 32768},               /* MAXIMUM_TEXTURECUBEMAP_WIDTH */
-    {53, 32768},               /* MAXIMUM_TEXTURECUBEMAP_LAYERED_WIDTH */
-    {54, 2046},                /* MAXIMUM_TEXTURECUBEMAP_LAYERED_LAYERS */
-    {55, 32768},               /* MAXIMUM_SURFACE1D_WIDTH */
-    {56, 131072},              /* MAXIMUM_SURFACE2D_WIDTH */
-    {57, 65536},               /* MAXIMUM_SURFACE2D_HEIGHT */
-    {58, 16384},               /* MAXIMUM_SURFACE3D_WIDTH */
-    {59, 16384},               /* MAXIMUM_SURFACE3D_HEIGHT */
-    {60, 16384},               /* MAXIMUM_SURFACE3D_DEPTH */
-    {61, 32768},               /* MAXIMUM_SURFACE1D_LAYERED_WIDTH */
-    {62, 2048},                /* MAXIMUM_SURFACE1D_LAYERED_LAYERS */
-    {63, 32768},               /* MAXIMUM_SURFACE2D_LAYERED_WIDTH */
-    {64, 32768},               /* MAXIMUM_SURFACE2D_LAYERED_HEIGHT */
-    {65, 2048},                /* MAXIMUM_SURFACE2D_LAYERED_LAYERS */
-    {66, 32768},               /* MAXIMUM_SURFACECUBEMAP_WIDTH */
-    {67, 32768},               /* MAXIMUM_SURFACECUBEMAP_LAYERED_WIDTH */
-    {68, 2046},                /* MAXIMUM_SURFACECUBEMAP_LAYERED_LAYERS */
-    {69, 268435456},           /* MAXIMUM_TEXTURE1D_LINEAR_WIDTH */
-    {70, 131072},              /* MAXIMUM_TEXTURE2D_LINEAR_WIDTH */
-    {71, 65000},               /* MAXIMUM_TEXTURE2D_LINEAR_HEIGHT */
-    {72, 2097120},             /* MAXIMUM_TEXTURE2D_LINEAR_PITCH */
-    {73, 32768},               /* MAXIMUM_TEXTURE2D_MIPMAPPED_WIDTH */
-    {74, 32768},               /* MAXIMUM_TEXTURE2D_MIPMAPPED_HEIGHT */
-    {77, 32768},               /* MAXIMUM_TEXTURE1D_MIPMAPPED_WIDTH */
-    {78, 1},                   /* STREAM_PRIORITIES_SUPPORTED: accepted; all run alike */
-    {79, 1},                   /* GLOBAL_L1_CACHE_SUPPORTED */
-    {80, 1},                   /* LOCAL_L1_CACHE_SUPPORTED */
-    {81, SOFT_SHARED_PER_SM},  /* MAX_SHARED_MEMORY_PER_MULTIPROCESSOR */
-    {82, SOFT_REGISTERS},      /* MAX_REGISTERS_PER_MULTIPROCESSOR */
-    {87, 2},                   /* SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO */
-    {90, 1},                   /* COMPUTE_PREEMPTION_SUPPORTED */
-    {95, 1},                   /* COOPERATIVE_LAUNCH */
-    {97, SOFT_SHARED_OPTIN},   /* MAX_SHARED_MEMORY_PER_BLOCK_OPTIN */
-    {106, SOFT_BLOCKS_PER_SM}, /* MAX_BLOCKS_PER_MULTIPROCESSOR */
+    {1, SOFT_MAX_THREADS},       /* MAX_THREADS_PER_BLOCK */
+    {2, SOFT_MAX_THREADS},       /* MAX_BLOCK_DIM_X */
+    {3, SOFT_MAX_THREADS},       /* MAX_BLOCK_DIM_Y */
+    {4, SOFT_MAX_BLOCK_Z},       /* MAX_BLOCK_DIM_Z */
+    {5, SOFT_MAX_GRID_X},        /* MAX_GRID_DIM_X */
+    {6, SOFT_MAX_GRID_YZ},       /* MAX_GRID_DIM_Y */
+    {7, SOFT_MAX_GRID_YZ},       /* MAX_GRID_DIM_Z */
+    {8, SOFT_SHARED_STATIC},     /* MAX_SHARED_MEMORY_PER_BLOCK */
+    {9, 64 << 10},               /* TOTAL_CONSTANT_MEMORY */
+    {10, 32},                    /* WARP_SIZE */
+    {11, 2147483647},            /* MAX_PITCH */
+    {12, SOFT_REGISTERS},        /* MAX_REGISTERS_PER_BLOCK */
+    {13, 1500000},               /* CLOCK_RATE, kHz */
+    {14, 512},                   /* TEXTURE_ALIGNMENT */
+    {15, 1},                     /* GPU_OVERLAP */
+    {16, SOFT_MULTIPROCESSORS},  /* MULTIPROCESSOR_COUNT */
+    {21, 131072},                /* MAXIMUM_TEXTURE1D_WIDTH */
+    {22, 131072},                /* MAXIMUM_TEXTURE2D_WIDTH */
+    {23, 65536},                 /* MAXIMUM_TEXTURE2D_HEIGHT */
+    {24, 16384},                 /* MAXIMUM_TEXTURE3D_WIDTH */
+    {25, 16384},                 /* MAXIMUM_TEXTURE3D_HEIGHT */
+    {26, 16384},                 /* MAXIMUM_TEXTURE3D_DEPTH */
+    {27, 32768},                 /* MAXIMUM_TEXTURE2D_LAYERED_WIDTH */
+    {28, 32768},                 /* MAXIMUM_TEXTURE2D_LAYERED_HEIGHT */
+    {29, 2048},                  /* MAXIMUM_TEXTURE2D_LAYERED_LAYERS */
+    {30, 512},                   /* SURFACE_ALIGNMENT */
+    {31, 1},                     /* CONCURRENT_KERNELS */
+    {36, 2000000},               /* MEMORY_CLOCK_RATE, kHz */
+    {37, 256},                   /* GLOBAL_MEMORY_BUS_WIDTH, bits */
+    {38, 32 << 20},              /* L2_CACHE_SIZE */
+    {39, SOFT_THREADS_PER_SM},   /* MAX_THREADS_PER_MULTIPROCESSOR */
+    {40, 2},                     /* ASYNC_ENGINE_COUNT */
+    {41, 1},                     /* UNIFIED_ADDRESSING */
+    {42, 32768},                 /* MAXIMUM_TEXTURE1D_LAYERED_WIDTH */
+    {43, 2048},                  /* MAXIMUM_TEXTURE1D_LAYERED_LAYERS */
+    {45, 32768},                 /* MAXIMUM_TEXTURE2D_GATHER_WIDTH */
+    {46, 32768},                 /* MAXIMUM_TEXTURE2D_GATHER_HEIGHT */
+    {47, 8192},                  /* MAXIMUM_TEXTURE3D_WIDTH_ALTERNATE */
+    {48, 8192},                  /* MAXIMUM_TEXTURE3D_HEIGHT_ALTERNATE */
+    {49, 32768},                 /* MAXIMUM_TEXTURE3D_DEPTH_ALTERNATE */
+    {51, 32},                    /* TEXTURE_PITCH_ALIGNMENT */
+    {52, 32768},                 /* MAXIMUM_TEXTURECUBEMAP_WIDTH */
+    {53, 32768},                 /* MAXIMUM_TEXTURECUBEMAP_LAYERED_WIDTH */
+    {54, 2046},                  /* MAXIMUM_TEXTURECUBEMAP_LAYERED_LAYERS */
+    {55, 32768},                 /* MAXIMUM_SURFACE1D_WIDTH */
+    {56, 131072},                /* MAXIMUM_SURFACE2D_WIDTH */
+    {57, 65536},                 /* MAXIMUM_SURFACE2D_HEIGHT */
+    {58, 16384},                 /* MAXIMUM_SURFACE3D_WIDTH */
+    {59, 16384},                 /* MAXIMUM_SURFACE3D_HEIGHT */
+    {60, 16384},                 /* MAXIMUM_SURFACE3D_DEPTH */
+    {61, 32768},                 /* MAXIMUM_SURFACE1D_LAYERED_WIDTH */
+    {62, 2048},                  /* MAXIMUM_SURFACE1D_LAYERED_LAYERS */
+    {63, 32768},                 /* MAXIMUM_SURFACE2D_LAYERED_WIDTH */
+    {64, 32768},                 /* MAXIMUM_SURFACE2D_LAYERED_HEIGHT */
+    {65, 2048},                  /* MAXIMUM_SURFACE2D_LAYERED_LAYERS */
+    {66, 32768},                 /* MAXIMUM_SURFACECUBEMAP_WIDTH */
+    {67, 32768},                 /* MAXIMUM_SURFACECUBEMAP_LAYERED_WIDTH */
+    {68, 2046},                  /* MAXIMUM_SURFACECUBEMAP_LAYERED_LAYERS */
+    {69, 268435456},             /* MAXIMUM_TEXTURE1D_LINEAR_WIDTH */
+    {70, 131072},                /* MAXIMUM_TEXTURE2D_LINEAR_WIDTH */
+    {71, 65000},                 /* MAXIMUM_TEXTURE2D_LINEAR_HEIGHT */
+    {72, 2097120},               /* MAXIMUM_TEXTURE2D_LINEAR_PITCH */
+    {73, 32768},                 /* MAXIMUM_TEXTURE2D_MIPMAPPED_WIDTH */
+    {74, 32768},                 /* MAXIMUM_TEXTURE2D_MIPMAPPED_HEIGHT */
+    {77, 32768},                 /* MAXIMUM_TEXTURE1D_MIPMAPPED_WIDTH */
+    {78, 1},                     /* STREAM_PRIORITIES_SUPPORTED: accepted; all run alike */
+    {79, 1},                     /* GLOBAL_L1_CACHE_SUPPORTED */
+    {80, 1},                     /* LOCAL_L1_CACHE_SUPPORTED */
+    {81, SOFT_SHARED_PER_SM},    /* MAX_SHARED_MEMORY_PER_MULTIPROCESSOR */
+    {82, SOFT_REGISTERS},        /* MAX_REGISTERS_PER_MULTIPROCESSOR */
+    {87, 2},                     /* SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO */
+    {90, 1},                     /* COMPUTE_PREEMPTION_SUPPORTED */
+    {95, 1},                     /* COOPERATIVE_LAUNCH */
+    {97, SOFT_SHARED_OPTIN},     /* MAX_SHARED_MEMORY_PER_BLOCK_OPTIN */
+    {106, SOFT_BLOCKS_PER_SM},   /* MAX_BLOCKS_PER_MULTIPROCESSOR */
     {111, SOFT_SHARED_RESERVED}, /* RESERVED_SHARED_MEMORY_PER_BLOCK */
-    {126, 1},                  /* MEM_SYNC_DOMAIN_COUNT */
-    {131, -1},                 /* NUMA_ID */
-    {134, -1},                 /* HOST_NUMA_ID */
+    {126, 1},                    /* MEM_SYNC_DOMAIN_COUNT */
+    {131, -1},                   /* NUMA_ID */
+    {134, -1},                   /* HOST_NUMA_ID */
 };
 
 enum { MULTI_GPU_BOARD_GROUP_ID = 85, PCI_BUS_ID = 33, COMPUTE_CAPABILITY_MAJOR = 75, COMPUTE_CAPABILITY_MINOR = 76 };

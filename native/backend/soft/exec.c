@@ -30,7 +30,8 @@ void soft_grid_fail(struct grid *g, int error, const struct soft_warp *where, co
         va_end(args);
         const char *kernel = g->launch->kernel ? g->launch->kernel : "?";
         if (where)
-            snprintf(g->message, sizeof g->message, "%s in kernel %.120s, block (%u,%u,%u), warp %u", what, kernel, where->ctaid[0], where->ctaid[1], where->ctaid[2], where->warp);
+            snprintf(g->message, sizeof g->message, "%s in kernel %.120s, block (%u,%u,%u), warp %u", what, kernel, where->ctaid[0], where->ctaid[1],
+                     where->ctaid[2], where->warp);
         else
             snprintf(g->message, sizeof g->message, "%s in kernel %.120s", what, kernel);
     }
@@ -177,7 +178,8 @@ static int check(const struct soft_launch *l, char *err, size_t err_size) {
     const uint32_t *grid = l->grid, *block = l->block;
     if (!grid[0] || !grid[1] || !grid[2] || grid[0] > SOFT_MAX_GRID_X || grid[1] > SOFT_MAX_GRID_YZ || grid[2] > SOFT_MAX_GRID_YZ)
         return refuse(err, err_size, CUDA_ERROR_INVALID_VALUE, "grid dimensions out of range");
-    if (!block[0] || !block[1] || !block[2] || block[0] > SOFT_MAX_THREADS || block[1] > SOFT_MAX_THREADS || block[2] > SOFT_MAX_BLOCK_Z || block[0] * block[1] * block[2] > SOFT_MAX_THREADS)
+    if (!block[0] || !block[1] || !block[2] || block[0] > SOFT_MAX_THREADS || block[1] > SOFT_MAX_THREADS || block[2] > SOFT_MAX_BLOCK_Z ||
+        block[0] * block[1] * block[2] > SOFT_MAX_THREADS)
         return refuse(err, err_size, CUDA_ERROR_INVALID_VALUE, "block dimensions out of range");
     uint64_t shared = (uint64_t)l->code->dynamic_offset + l->dynamic_shared;
     if (shared > SOFT_SHARED_OPTIN) return refuse(err, err_size, CUDA_ERROR_INVALID_VALUE, "more shared memory than a block can have");
@@ -223,7 +225,8 @@ int soft_engine_run(struct soft_engine *e, const struct soft_launch *l, char *er
     if (!r) return refuse(err, err_size, CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES, "no memory for a thread's state");
     char small[4096] __attribute__((aligned(64))), *params = small;
     size_t whole = ((size_t)l->params_size + 63) & ~(size_t)63;
-    if (whole > sizeof small && !(params = aligned_alloc(64, whole))) return refuse(err, err_size, CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES, "no memory for parameters");
+    if (whole > sizeof small && !(params = aligned_alloc(64, whole)))
+        return refuse(err, err_size, CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES, "no memory for parameters");
     if (l->params_size) memcpy(params, l->params, l->params_size);
     uint64_t workspace[32] __attribute__((aligned(64))) = {0};
     struct grid g = {0};
@@ -279,11 +282,19 @@ static void own_console(void *arg, const char *text, size_t size) {
     fflush(stdout);
 }
 
-__attribute__((visibility("default"))) int soft_exec_launch(const struct soft_code *code, const uint32_t grid[3], const uint32_t block[3], uint32_t dynamic_shared, uint32_t cooperative,
-                                                            const void *params, uint32_t params_size, char *err, uint32_t err_size) {
+__attribute__((visibility("default"))) int soft_exec_launch(const struct soft_code *code, const uint32_t grid[3], const uint32_t block[3],
+                                                            uint32_t dynamic_shared, uint32_t cooperative, const void *params, uint32_t params_size,
+                                                            char *err, uint32_t err_size) {
     pthread_once(&own_once, own_create);
     if (!own_engine) return refuse(err, err_size, CUDA_ERROR_OUT_OF_MEMORY, "no memory for the engine");
-    struct soft_launch l = {.code = code, .kernel = "test", .dynamic_shared = dynamic_shared, .cooperative = cooperative, .params = params, .params_size = params_size, .heap = own_heap, .console = own_console};
+    struct soft_launch l = {.code = code,
+                            .kernel = "test",
+                            .dynamic_shared = dynamic_shared,
+                            .cooperative = cooperative,
+                            .params = params,
+                            .params_size = params_size,
+                            .heap = own_heap,
+                            .console = own_console};
     memcpy(l.grid, grid, sizeof l.grid);
     memcpy(l.block, block, sizeof l.block);
     return soft_engine_run(own_engine, &l, err, err_size);

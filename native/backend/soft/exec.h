@@ -1,5 +1,5 @@
-/* The engine that runs compiled kernels: a pool of threads takes the blocks of a grid in index order, one fiber a warp where warps wait for each other.
- * It knows nothing of contexts, streams and memory limits; whoever calls it is a stream's thread or a test. */
+/* The engine that runs compiled kernels: a pool of threads takes the blocks of a grid in index order, one fiber a warp where warps wait for each
+ * other. It knows nothing of contexts, streams and memory limits; whoever calls it is a stream's thread or a test. */
 #ifndef SOFT_EXEC_H
 #define SOFT_EXEC_H
 
@@ -14,38 +14,43 @@ struct soft_heap; /* what soft_malloc hands out */
 /* One grid. */
 struct soft_launch {
     const struct soft_code *code;
-    const char *kernel;           /* name for messages */
-    uint32_t grid[3], block[3];   /* blocks, threads */
-    uint32_t dynamic_shared;      /* bytes */
-    uint32_t cooperative;         /* all blocks resident at once */
-    const void *params;           /* packed, any alignment; read during the call */
+    const char *kernel;         /* name for messages */
+    uint32_t grid[3], block[3]; /* blocks, threads */
+    uint32_t dynamic_shared;    /* bytes */
+    uint32_t cooperative;       /* all blocks resident at once */
+    const void *params;         /* packed, any alignment; read during the call */
     uint32_t params_size;
-    struct soft_heap *heap;       /* NULL: soft_malloc returns NULL */
+    struct soft_heap *heap;                                    /* NULL: soft_malloc returns NULL */
     void (*console)(void *arg, const char *text, size_t size); /* device printf; NULL: standard error */
     void *console_arg;
 };
 
-/* helpers: threads that help callers with their grids; < 0: one fewer than the process has cores, as the caller of soft_engine_run works too. NULL: out of memory. */
+/* helpers: threads that help callers with their grids; < 0: one fewer than the process has cores, as the caller of soft_engine_run works too. NULL:
+ * out of memory. */
 struct soft_engine *soft_engine_create(int helpers);
-/* Every grid under way ends with CUDA_ERROR_LAUNCH_FAILED, every later one fails at once. Waits up to a second for the running ones; true when none is left. */
+/* Every grid under way ends with CUDA_ERROR_LAUNCH_FAILED, every later one fails at once. Waits up to a second for the running ones; true when none
+ * is left. */
 int soft_engine_stop(struct soft_engine *e);
 /* Only after soft_engine_stop said that nothing is left. */
 void soft_engine_destroy(struct soft_engine *e);
 
-/* Runs a grid to its end, also on the calling thread. 0, or the CUresult that a GPU would report, and then one line in err. Any thread, several at once. */
+/* Runs a grid to its end, also on the calling thread. 0, or the CUresult that a GPU would report, and then one line in err. Any thread, several at
+ * once. */
 int soft_engine_run(struct soft_engine *e, const struct soft_launch *launch, char *err, size_t err_size);
 
 struct soft_heap *soft_heap_create(uint64_t limit);
 void soft_heap_destroy(struct soft_heap *h);
 
-/* Calls fn(arg) so that a memory fault in it ends it instead of the process. False when that happened; *fault then holds the address. fn must own nothing. */
+/* Calls fn(arg) so that a memory fault in it ends it instead of the process. False when that happened; *fault then holds the address. fn must own
+ * nothing. */
 int soft_guarded(void (*fn)(void *arg), void *arg, uint64_t *fault);
 
 /* Blocks the signals that belong to the program's main thread in a thread of ours. First thing in each. */
 void soft_thread_signals(void);
 
-/* For tests and the compiler's harness: runs a grid on an engine of its own kind, made at first use and kept. heap: 8 MiB, console: standard output. */
-int soft_exec_launch(const struct soft_code *code, const uint32_t grid[3], const uint32_t block[3], uint32_t dynamic_shared, uint32_t cooperative, const void *params, uint32_t params_size,
-                     char *err, uint32_t err_size);
+/* For tests and the compiler's harness: runs a grid on an engine of its own kind, made at first use and kept. heap: 8 MiB, console: standard
+ * output. */
+int soft_exec_launch(const struct soft_code *code, const uint32_t grid[3], const uint32_t block[3], uint32_t dynamic_shared, uint32_t cooperative,
+                     const void *params, uint32_t params_size, char *err, uint32_t err_size);
 
 #endif

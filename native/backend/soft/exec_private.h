@@ -26,12 +26,12 @@
 
 struct soft_engine {
     pthread_mutex_t lock;
-    pthread_cond_t work;      /* helpers wait here */
-    struct grid *grids;       /* that want help, oldest first */
+    pthread_cond_t work; /* helpers wait here */
+    struct grid *grids;  /* that want help, oldest first */
     pthread_t *threads;
     uint32_t n_threads, sleeping;
-    uint32_t cores;           /* for %smid */
-    struct runner *running;   /* every runner inside a grid */
+    uint32_t cores;         /* for %smid */
+    struct runner *running; /* every runner inside a grid */
     uint32_t n_running;
     bool stopping;
     _Atomic uint64_t grid_ids;
@@ -40,52 +40,52 @@ struct soft_engine {
 struct grid {
     struct soft_engine *engine;
     const struct soft_launch *launch;
-    struct soft_warp model;   /* what all warps of the grid have in common */
-    uint32_t threads, warps;  /* of a block */
-    bool fibers;              /* warps wait for each other: one fiber each */
+    struct soft_warp model;  /* what all warps of the grid have in common */
+    uint32_t threads, warps; /* of a block */
+    bool fibers;             /* warps wait for each other: one fiber each */
     uint32_t shared_bytes, local_stride;
-    uint64_t total, quota;    /* blocks; blocks a runner takes at first (cooperative) */
+    uint64_t total, quota; /* blocks; blocks a runner takes at first (cooperative) */
     _Atomic uint64_t next;
     _Atomic bool stop;
     /* Under the engine's lock. */
     struct grid *later;
     uint32_t helpers;
-    pthread_cond_t left;      /* the last helper has left */
+    pthread_cond_t left; /* the last helper has left */
     /* The first error wins; under error_lock. */
     pthread_mutex_t error_lock;
     int error;
     char message[512];
-    char *text;               /* device printf, SOFT_TEXT bytes at first use */
+    char *text; /* device printf, SOFT_TEXT bytes at first use */
     size_t text_used;
 };
 
 struct barrier {
-    uint32_t arrived;  /* warps, the waiting ones included */
-    uint32_t waiting;  /* which warps wait */
-    uint32_t all;      /* counts whoever has not exited; else a number of warps was given */
-    uint32_t value;    /* of the reduction so far */
+    uint32_t arrived; /* warps, the waiting ones included */
+    uint32_t waiting; /* which warps wait */
+    uint32_t all;     /* counts whoever has not exited; else a number of warps was given */
+    uint32_t value;   /* of the reduction so far */
 };
 
 struct fiber {
-    struct soft_warp warp;    /* 64-byte aligned */
+    struct soft_warp warp; /* 64-byte aligned */
     void *sp;
-    void *stack;              /* lowest usable byte; below it lies the guard page */
+    void *stack; /* lowest usable byte; below it lies the guard page */
     struct block *block;
     struct fiber *next_free;
-    uint32_t value;           /* result of the reduction that it waited for */
+    uint32_t value; /* result of the reduction that it waited for */
     bool done, yielded;
 };
 
 struct block {
     struct runner *runner;
     uint32_t index[3];
-    uint32_t warps, live;     /* live: not exited */
-    uint32_t runnable;        /* warps that can go on */
+    uint32_t warps, live; /* live: not exited */
+    uint32_t runnable;    /* warps that can go on */
     struct fiber *fibers[SOFT_MAX_WARPS];
     struct barrier barriers[SOFT_BARRIERS];
     char *shared;
-    size_t shared_reserve;    /* bytes reserved from `shared` on */
-    size_t shared_ready;      /* bytes usable */
+    size_t shared_reserve; /* bytes reserved from `shared` on */
+    size_t shared_ready;   /* bytes usable */
     char *local;
     size_t local_size;
     struct block *next_free;
@@ -97,8 +97,8 @@ struct runner {
     volatile sig_atomic_t in_kernel; /* compiled code is running */
     volatile sig_atomic_t in_helper; /* ... inside a helper that holds a lock */
     void *scheduler_sp;
-    struct grid *_Atomic grid;       /* also read by soft_engine_stop */
-    const struct soft_warp *warp;    /* that runs, for messages */
+    struct grid *_Atomic grid;    /* also read by soft_engine_stop */
+    const struct soft_warp *warp; /* that runs, for messages */
     struct block **resident;
     uint32_t n_resident, resident_size;
     struct block *free_blocks;
@@ -111,7 +111,7 @@ struct runner {
     /* What the fault handler noted. */
     int fault_signal, fault_code;
     uint64_t fault_address, fault_pc;
-    struct fiber direct;             /* stands for the warp when there are no fibers */
+    struct fiber direct; /* stands for the warp when there are no fibers */
 };
 
 /* fault.c: this thread's runner. The pointer is a plain load also in a signal handler. */

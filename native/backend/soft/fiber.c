@@ -82,12 +82,12 @@ void soft_fiber_prepare(struct fiber *f, void (*entry)(struct fiber *)) {
     *--sp = 0;
     *--sp = 0;
     *--sp = (uint64_t)(uintptr_t)soft_fiber_start;
-    *--sp = 0;                           /* rbp */
-    *--sp = 0;                           /* rbx */
-    *--sp = (uint64_t)(uintptr_t)f;      /* r12 */
-    *--sp = (uint64_t)(uintptr_t)entry;  /* r13 */
-    *--sp = 0;                           /* r14 */
-    *--sp = 0;                           /* r15 */
+    *--sp = 0;                          /* rbp */
+    *--sp = 0;                          /* rbx */
+    *--sp = (uint64_t)(uintptr_t)f;     /* r12 */
+    *--sp = (uint64_t)(uintptr_t)entry; /* r13 */
+    *--sp = 0;                          /* r14 */
+    *--sp = 0;                          /* r15 */
     *--sp = __builtin_ia32_stmxcsr();
     f->sp = sp;
 }

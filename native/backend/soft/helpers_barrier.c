@@ -64,9 +64,13 @@ static uint32_t arrive(struct soft_warp *w, uint32_t id, uint32_t threads, uint3
     return f->value;
 }
 
-SOFT_EXPORT void soft_barrier_sync(struct soft_warp *w, uint32_t id, uint32_t threads, uint32_t lanes) { arrive(w, id, threads, lanes, SOFT_RED_OR, 0, true); }
+SOFT_EXPORT void soft_barrier_sync(struct soft_warp *w, uint32_t id, uint32_t threads, uint32_t lanes) {
+    arrive(w, id, threads, lanes, SOFT_RED_OR, 0, true);
+}
 
-SOFT_EXPORT void soft_barrier_arrive(struct soft_warp *w, uint32_t id, uint32_t threads, uint32_t lanes) { arrive(w, id, threads, lanes, SOFT_RED_OR, 0, false); }
+SOFT_EXPORT void soft_barrier_arrive(struct soft_warp *w, uint32_t id, uint32_t threads, uint32_t lanes) {
+    arrive(w, id, threads, lanes, SOFT_RED_OR, 0, false);
+}
 
 SOFT_EXPORT uint32_t soft_barrier_red(struct soft_warp *w, uint32_t id, uint32_t threads, uint32_t lanes, uint32_t op, uint32_t set) {
     return arrive(w, id, threads, lanes, op, set, true);

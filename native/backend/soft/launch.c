@@ -19,14 +19,17 @@ static int check(const struct gv_launch *l) {
     const struct soft_kernel *k = &m->kernels[l->kernel];
     const uint32_t *g = l->grid, *b = l->block;
     if (!g[0] || !g[1] || !g[2] || g[0] > SOFT_MAX_GRID_X || g[1] > SOFT_MAX_GRID_YZ || g[2] > SOFT_MAX_GRID_YZ) return CUDA_ERROR_INVALID_VALUE;
-    if (!b[0] || !b[1] || !b[2] || b[0] > SOFT_MAX_THREADS || b[1] > SOFT_MAX_THREADS || b[2] > SOFT_MAX_BLOCK_Z || b[0] * b[1] * b[2] > SOFT_MAX_THREADS) return CUDA_ERROR_INVALID_VALUE;
+    if (!b[0] || !b[1] || !b[2] || b[0] > SOFT_MAX_THREADS || b[1] > SOFT_MAX_THREADS || b[2] > SOFT_MAX_BLOCK_Z ||
+        b[0] * b[1] * b[2] > SOFT_MAX_THREADS)
+        return CUDA_ERROR_INVALID_VALUE;
     uint32_t threads = b[0] * b[1] * b[2];
     if (k->meta->max_threads && threads > k->meta->max_threads) return CUDA_ERROR_INVALID_VALUE;
     const uint32_t *want = k->meta->required_threads;
     if (want[0] && (b[0] != want[0] || b[1] != want[1] || b[2] != want[2])) return CUDA_ERROR_INVALID_VALUE;
     if (l->shared > atomic_load(&k->max_dynamic)) return CUDA_ERROR_INVALID_VALUE;
     if (l->params_size < k->meta->param_bytes) return CUDA_ERROR_INVALID_VALUE;
-    if (l->cooperative && (uint64_t)g[0] * g[1] * g[2] > soft_resident_blocks(threads, (uint64_t)k->meta->static_shared + l->shared)) return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
+    if (l->cooperative && (uint64_t)g[0] * g[1] * g[2] > soft_resident_blocks(threads, (uint64_t)k->meta->static_shared + l->shared))
+        return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
     return 0;
 }
 
@@ -74,8 +77,15 @@ static int launch_run(struct gv_stream *s, struct op *op, char *err) {
     const struct soft_code *code;
     int rc = compiled(l->module, l->kernel, l->block, &code, err);
     if (rc) return rc;
-    struct soft_launch launch = {.code = code, .kernel = soft_kernel_name(l->module, l->kernel), .dynamic_shared = l->shared, .cooperative = l->cooperative, .params = l->params,
-                                 .params_size = l->params_size, .heap = s->context->heap, .console = b->console, .console_arg = b->console_arg};
+    struct soft_launch launch = {.code = code,
+                                 .kernel = soft_kernel_name(l->module, l->kernel),
+                                 .dynamic_shared = l->shared,
+                                 .cooperative = l->cooperative,
+                                 .params = l->params,
+                                 .params_size = l->params_size,
+                                 .heap = s->context->heap,
+                                 .console = b->console,
+                                 .console_arg = b->console_arg};
     memcpy(launch.grid, l->grid, sizeof launch.grid);
     memcpy(launch.block, l->block, sizeof launch.block);
     return soft_engine_run(b->engine, &launch, err, GV_ERR_SIZE);

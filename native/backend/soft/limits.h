@@ -6,14 +6,14 @@
 
 /* A fixed number, not the host's cores: grids that programs size by it, and so the order of their sums, are the same on every machine. */
 #define SOFT_MULTIPROCESSORS 16
-#define SOFT_MAX_THREADS 1024             /* per block */
-#define SOFT_MAX_WARPS 32                 /* per block */
+#define SOFT_MAX_THREADS 1024 /* per block */
+#define SOFT_MAX_WARPS 32     /* per block */
 #define SOFT_THREADS_PER_SM 2048
 #define SOFT_BLOCKS_PER_SM 32
-#define SOFT_SHARED_STATIC (48u << 10)    /* per block without opting in */
-#define SOFT_SHARED_OPTIN (227u << 10)    /* per block at most */
+#define SOFT_SHARED_STATIC (48u << 10) /* per block without opting in */
+#define SOFT_SHARED_OPTIN (227u << 10) /* per block at most */
 #define SOFT_SHARED_PER_SM (228u << 10)
-#define SOFT_SHARED_RESERVED (1u << 10)   /* per block, the driver's own */
+#define SOFT_SHARED_RESERVED (1u << 10) /* per block, the driver's own */
 #define SOFT_REGISTERS 65536
 #define SOFT_MAX_GRID_X 2147483647
 #define SOFT_MAX_GRID_YZ 65535

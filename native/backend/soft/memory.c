@@ -20,10 +20,15 @@ static uint64_t round_up(uint64_t value, uint64_t unit) { return (value + unit -
 
 /* ---- limits ---- */
 
-static _Atomic uint64_t *pool_used(struct gv_backend *b, const struct soft_device *d) { return (_Atomic uint64_t *)&b->memory.ledger->used[d->ordinal]; }
-static _Atomic uint64_t *slot_used(struct gv_backend *b, const struct soft_device *d) { return (_Atomic uint64_t *)&b->memory.ledger->slot_used[b->memory.slot][d->ordinal]; }
+static _Atomic uint64_t *pool_used(struct gv_backend *b, const struct soft_device *d) {
+    return (_Atomic uint64_t *)&b->memory.ledger->used[d->ordinal];
+}
+static _Atomic uint64_t *slot_used(struct gv_backend *b, const struct soft_device *d) {
+    return (_Atomic uint64_t *)&b->memory.ledger->slot_used[b->memory.slot][d->ordinal];
+}
 
-/* Books `size` bytes, or nothing. The pool's sum is raised by compare and swap, so that an attempt that fails is never seen by another session. Lock held. */
+/* Books `size` bytes, or nothing. The pool's sum is raised by compare and swap, so that an attempt that fails is never seen by another session.
+ * Lock held. */
 static int charge(struct gv_backend *b, struct soft_device *d, uint64_t size) {
     if (size > d->limit - d->used) return CUDA_ERROR_OUT_OF_MEMORY;
     if (b->memory.ledger) {
@@ -145,7 +150,8 @@ int soft_reserve_window(struct gv_backend *b, uint64_t base, uint64_t size) {
 /* Whether a client may ask for this range; lock held. */
 static bool client_range(const struct gv_context *c, uint64_t address, uint64_t size) {
     const struct gv_window_part *part = &c->device->part;
-    return size && address % SOFT_CHUNK == 0 && size % SOFT_CHUNK == 0 && address >= part->base && size <= part->client_size && address - part->base <= part->client_size - size;
+    return size && address % SOFT_CHUNK == 0 && size % SOFT_CHUNK == 0 && address >= part->base && size <= part->client_size &&
+           address - part->base <= part->client_size - size;
 }
 
 int soft_memory_back(struct gv_context *c, uint64_t address, uint64_t size) {
@@ -191,7 +197,8 @@ bool soft_memory_valid(struct gv_backend *b, uint64_t address, uint64_t size) {
 
 /* ---- what the worker places ---- */
 
-/* First gap of the device's own part that is large enough, and the link to insert at; lock held. A free page stays between neighbours, so that running over an end faults. */
+/* First gap of the device's own part that is large enough, and the link to insert at; lock held. A free page stays between neighbours, so that
+ * running over an end faults. */
 static uint64_t find_gap(struct soft_memory *m, struct soft_device *d, uint64_t size, struct soft_placed ***link) {
     uint64_t at = d->part.worker_base, end = at + d->part.worker_size;
     struct soft_placed **l = &m->placed;
@@ -296,7 +303,8 @@ static void free_drop(struct gv_stream *s, struct op *op) {
     pthread_mutex_unlock(&b->lock);
 }
 
-/* Waits for the device as a driver's free does, but in the stream of its own that does the freeing: the caller may be the one that the device's work waits for. */
+/* Waits for the device as a driver's free does, but in the stream of its own that does the freeing: the caller may be the one that the device's
+ * work waits for. */
 int soft_memory_free(struct gv_context *c, uint64_t address) {
     struct gv_backend *b = c->backend;
     struct free_op *f = soft_op_new(sizeof *f, OP_ALWAYS, NULL, free_drop);

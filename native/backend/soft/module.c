@@ -39,8 +39,8 @@ static int place_globals(struct gv_module *m, char *err) {
     for (uint32_t i = 0; i < header->n_globals; i++) {
         uint64_t align = globals[i].align > GLOBAL_ALIGN ? globals[i].align : GLOBAL_ALIGN;
         if (align > SOFT_PAGE || globals[i].size > m->context->device->limit) {
-            snprintf(err, GV_ERR_SIZE, "global %s of %llu bytes aligned to %llu does not fit the device", gv_meta_strings(m->meta) + globals[i].name, (unsigned long long)globals[i].size,
-                     (unsigned long long)align);
+            snprintf(err, GV_ERR_SIZE, "global %s of %llu bytes aligned to %llu does not fit the device", gv_meta_strings(m->meta) + globals[i].name,
+                     (unsigned long long)globals[i].size, (unsigned long long)align);
             return CUDA_ERROR_OUT_OF_MEMORY;
         }
         size = (size + align - 1) & ~(align - 1);
@@ -156,7 +156,9 @@ int soft_kernel_set_attribute(struct gv_module *m, uint32_t kernel, int32_t attr
         atomic_store(&k->max_dynamic, (uint32_t)value);
         return 0;
     }
-    if (attribute == CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT) return value >= -1 && value <= 100 ? 0 : CUDA_ERROR_INVALID_VALUE; /* a hint */
-    if (attribute >= CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH && attribute <= CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE) return CUDA_ERROR_NOT_SUPPORTED;
+    if (attribute == CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT)
+        return value >= -1 && value <= 100 ? 0 : CUDA_ERROR_INVALID_VALUE; /* a hint */
+    if (attribute >= CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH && attribute <= CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE)
+        return CUDA_ERROR_NOT_SUPPORTED;
     return CUDA_ERROR_INVALID_VALUE;
 }

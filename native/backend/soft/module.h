@@ -14,17 +14,17 @@ struct soft_variant {
 
 struct soft_kernel {
     const struct gv_meta_kernel *meta;
-    _Atomic uint32_t max_dynamic;     /* CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES */
-    struct soft_variant *variants;    /* under module.lock; never removed before the module goes */
+    _Atomic uint32_t max_dynamic;  /* CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES */
+    struct soft_variant *variants; /* under module.lock; never removed before the module goes */
 };
 
 struct gv_module {
     struct gv_context *context;
-    _Atomic uint32_t refs;            /* the handle, launches under way */
-    uint64_t id;                      /* the compiler's name for it */
+    _Atomic uint32_t refs; /* the handle, launches under way */
+    uint64_t id;           /* the compiler's name for it */
     void *meta;
     size_t meta_size;
-    struct soft_placed *globals;      /* all of them, or NULL */
+    struct soft_placed *globals; /* all of them, or NULL */
     pthread_mutex_t lock;
     uint32_t n_kernels;
     struct soft_kernel kernels[];
@@ -32,6 +32,8 @@ struct gv_module {
 
 void soft_module_hold(struct gv_module *m);
 void soft_module_drop(struct gv_module *m);
-static inline const char *soft_kernel_name(const struct gv_module *m, uint32_t kernel) { return gv_meta_strings(m->meta) + m->kernels[kernel].meta->name; }
+static inline const char *soft_kernel_name(const struct gv_module *m, uint32_t kernel) {
+    return gv_meta_strings(m->meta) + m->kernels[kernel].meta->name;
+}
 
 #endif

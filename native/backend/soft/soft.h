@@ -1,7 +1,8 @@
 /* The software GPU's objects behind backend.h.
  *
- * Locks: backend.lock guards queues, completions, events and contexts' errors; memory.lock guards who owns which address. A module's lock guards its compiled kernels.
- * They are never nested, except that nothing but plain bookkeeping happens under any of them: no copy, kernel, callback or compilation. */
+ * Locks: backend.lock guards queues, completions, events and contexts' errors; memory.lock guards who owns which address. A module's lock guards
+ * its compiled kernels. They are never nested, except that nothing but plain bookkeeping happens under any of them: no copy, kernel, callback or
+ * compilation. */
 #ifndef SOFT_SOFT_H
 #define SOFT_SOFT_H
 
@@ -22,24 +23,24 @@
 
 #define SOFT_CHUNK GV_WINDOW_ALIGN
 #define SOFT_PAGE 4096ull
-#define SOFT_HEAP (8ull << 20)    /* device malloc, bytes a context */
-#define SOFT_HARDWARE_QUEUES 8    /* --strict: that many streams work at a time */
+#define SOFT_HEAP (8ull << 20) /* device malloc, bytes a context */
+#define SOFT_HARDWARE_QUEUES 8 /* --strict: that many streams work at a time */
 
 struct soft_device {
-    uint32_t ordinal;          /* in the pool */
-    uint64_t total;            /* bytes of the device, of all sessions together */
-    uint64_t limit;            /* bytes this session may use */
-    uint64_t used;             /* bytes this session uses; under memory.lock */
+    uint32_t ordinal; /* in the pool */
+    uint64_t total;   /* bytes of the device, of all sessions together */
+    uint64_t limit;   /* bytes this session may use */
+    uint64_t used;    /* bytes this session uses; under memory.lock */
     struct gv_window_part part;
 };
 
 /* A piece of memory that the worker placed by itself. */
 struct soft_placed {
-    struct soft_placed *next;  /* by address within a device's part */
+    struct soft_placed *next; /* by address within a device's part */
     struct soft_device *device;
-    uint64_t address, size;    /* bytes, whole pages */
-    bool own_mapping;          /* outside the window */
-    bool user;                 /* from memory_alloc */
+    uint64_t address, size; /* bytes, whole pages */
+    bool own_mapping;       /* outside the window */
+    bool user;              /* from memory_alloc */
 };
 
 struct soft_memory {
@@ -63,11 +64,11 @@ struct gv_backend {
     _Atomic uint64_t module_ids;
 
     pthread_mutex_t lock;
-    pthread_cond_t done;       /* something was completed */
-    uint32_t waiters;          /* on done */
-    uint32_t n_threads;        /* of streams */
-    uint32_t hardware_busy;    /* --strict */
-    uint32_t frees;            /* memory_free calls that wait for the device */
+    pthread_cond_t done;    /* something was completed */
+    uint32_t waiters;       /* on done */
+    uint32_t n_threads;     /* of streams */
+    uint32_t hardware_busy; /* --strict */
+    uint32_t frees;         /* memory_free calls that wait for the device */
     bool closing;
 };
 
@@ -75,7 +76,7 @@ struct gv_context {
     struct gv_backend *backend;
     struct soft_device *device;
     _Atomic uint32_t refs;
-    _Atomic int error;         /* sticky */
+    _Atomic int error; /* sticky */
     char error_text[GV_ERR_SIZE];
     struct soft_heap *heap;
     struct gv_stream *streams; /* all that exist or still have work */
@@ -126,7 +127,8 @@ int soft_stream_wait_event(struct gv_stream *s, struct gv_event *e);
 /* ---- copy.c ---- */
 int soft_copy_to_device(struct gv_stream *s, uint64_t dst, const void *src, const struct gv_shape *shape);
 int soft_copy_to_host(struct gv_stream *s, void *dst, uint64_t src, const struct gv_shape *shape);
-int soft_copy_device(struct gv_stream *s, uint64_t dst, struct gv_context *dst_ctx, uint64_t src, struct gv_context *src_ctx, const struct gv_shape *shape);
+int soft_copy_device(struct gv_stream *s, uint64_t dst, struct gv_context *dst_ctx, uint64_t src, struct gv_context *src_ctx,
+                     const struct gv_shape *shape);
 int soft_fill(struct gv_stream *s, uint64_t dst, uint64_t pitch, uint32_t elem, uint32_t value, uint64_t width, uint64_t height);
 
 /* ---- module.c, launch.c ---- */

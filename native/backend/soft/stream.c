@@ -208,7 +208,8 @@ static int ensure_thread(struct gv_stream *s) {
 
 /* ---- queueing ---- */
 
-void *soft_op_new(size_t size, enum op_kind kind, int (*fn)(struct gv_stream *, struct op *, char *), void (*give_back)(struct gv_stream *, struct op *)) {
+void *soft_op_new(size_t size, enum op_kind kind, int (*fn)(struct gv_stream *, struct op *, char *),
+                  void (*give_back)(struct gv_stream *, struct op *)) {
     struct op *op = calloc(1, size);
     if (!op) return NULL;
     op->kind = kind;
@@ -227,8 +228,8 @@ static bool depend(struct op *op, struct gv_stream *on, uint64_t seq) {
     return true;
 }
 
-/* The legacy default stream: its operations wait for everything queued before in the context's blocking streams, and theirs wait for everything queued before in it.
- * Marks wait like work, but nothing waits for a mark: it only tells. */
+/* The legacy default stream: its operations wait for everything queued before in the context's blocking streams, and theirs wait for everything
+ * queued before in it. Marks wait like work, but nothing waits for a mark: it only tells. */
 static bool legacy_rules(struct gv_stream *s, struct op *op) {
     struct gv_context *c = s->context;
     if (s->legacy) {

@@ -36,8 +36,8 @@ struct op {
 struct gv_stream {
     struct gv_context *context;
     uint32_t flags;
-    bool legacy, internal;      /* internal: takes no part in the legacy stream's rules */
-    _Atomic uint32_t refs;      /* the handle, the thread, dependencies on it */
+    bool legacy, internal; /* internal: takes no part in the legacy stream's rules */
+    _Atomic uint32_t refs; /* the handle, the thread, dependencies on it */
     /* Under backend.lock from here on. */
     struct gv_stream *next, *previous; /* context.streams */
     struct op *first, *last;

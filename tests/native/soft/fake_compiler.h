@@ -45,11 +45,20 @@ static int fake_load(void *self, uint64_t module, const void *image, size_t size
     struct gv_meta_global *g = (void *)(p + f->n_kernels);
     char *strings = (char *)(g + 2);
     uint32_t used = 0;
-    b->header = (struct gv_meta_header){.magic = GV_META_MAGIC, .version = GV_META_VERSION, .flags = GV_META_GLOBALS_COMPLETE, .n_kernels = f->n_kernels, .n_params = f->n_kernels, .n_globals = 2};
+    b->header = (struct gv_meta_header){.magic = GV_META_MAGIC,
+                                        .version = GV_META_VERSION,
+                                        .flags = GV_META_GLOBALS_COMPLETE,
+                                        .n_kernels = f->n_kernels,
+                                        .n_params = f->n_kernels,
+                                        .n_globals = 2};
     for (uint32_t i = 0; i < f->n_kernels; i++) {
         const struct fake_kernel *from = &f->kernels[i];
-        k[i] = (struct gv_meta_kernel){.name = used, .first_param = i, .n_params = from->param_bytes ? 1 : 0, .param_bytes = from->param_bytes,
-                                       .max_threads = from->max_threads ? from->max_threads : 1024, .static_shared = from->static_shared};
+        k[i] = (struct gv_meta_kernel){.name = used,
+                                       .first_param = i,
+                                       .n_params = from->param_bytes ? 1 : 0,
+                                       .param_bytes = from->param_bytes,
+                                       .max_threads = from->max_threads ? from->max_threads : 1024,
+                                       .static_shared = from->static_shared};
         p[i] = (struct gv_meta_param){0, from->param_bytes};
         used += (uint32_t)sprintf(strings + used, "%s", from->name) + 1;
     }
@@ -88,7 +97,11 @@ static int fake_get(void *self, uint64_t module, uint32_t kernel, const uint32_t
         return 801;
     }
     const struct fake_kernel *k = &f->kernels[kernel];
-    *code = (struct soft_code){.entry = k->entry, .static_shared = k->static_shared, .dynamic_offset = k->static_shared, .uses_barrier = k->uses_barrier, .param_bytes = k->param_bytes};
+    *code = (struct soft_code){.entry = k->entry,
+                               .static_shared = k->static_shared,
+                               .dynamic_offset = k->static_shared,
+                               .uses_barrier = k->uses_barrier,
+                               .param_bytes = k->param_bytes};
     f->compiled_on = pthread_self();
     atomic_fetch_add(&f->compilations, 1);
     return 0;

@@ -62,7 +62,11 @@ static void slow(struct soft_warp *w) {
     usleep(30000);
 }
 
-static const struct fake_kernel kernels[] = {{"scale", scale, 16, 0, 0, 0}, {"wild", wild, 0, 0, 0, 0}, {"endless", endless, 0, 0, 0, 0}, {"shares", shares, 0, 1024, 1, 256}, {"slow", slow, 0, 0, 0, 0}};
+static const struct fake_kernel kernels[] = {{"scale", scale, 16, 0, 0, 0},
+                                             {"wild", wild, 0, 0, 0, 0},
+                                             {"endless", endless, 0, 0, 0, 0},
+                                             {"shares", shares, 0, 1024, 1, 256},
+                                             {"slow", slow, 0, 0, 0, 0}};
 enum { SCALE, WILD, ENDLESS, SHARES, SLOW };
 static struct fake_compiler compiler = {.kernels = kernels, .n_kernels = 5};
 static struct soft_compiler table;
@@ -247,7 +251,7 @@ static void test_memory_limits(void) {
     CHECK_INT(ops->memory_back(ctx, mem + CHUNK, 5 * CHUNK), 2);
     CHECK_INT(ops->memory_back(ctx, mem + CHUNK, 4 * CHUNK), 0);
     CHECK_INT(ops->memory_back(ctx, mem + 5 * CHUNK, CHUNK), 2);
-    CHECK_INT(ops->memory_back(ctx, mem, CHUNK), 1);         /* is backed already */
+    CHECK_INT(ops->memory_back(ctx, mem, CHUNK), 1);           /* is backed already */
     CHECK_INT(ops->memory_back(ctx, mem + 6 * CHUNK, MIB), 1); /* no chunk */
     struct gv_window_part part = gv_window_part(WINDOW, WINDOW_SIZE, 2, 0), second = gv_window_part(WINDOW, WINDOW_SIZE, 2, 1);
     CHECK_INT(ops->memory_back(ctx, part.worker_base, CHUNK), 1);
@@ -593,7 +597,8 @@ static _Atomic int at_once, most_at_once;
 static void crowd(void *arg) {
     (void)arg;
     int n = atomic_fetch_add(&at_once, 1) + 1, most = atomic_load(&most_at_once);
-    while (n > most && !atomic_compare_exchange_weak(&most_at_once, &most, n)) {}
+    while (n > most && !atomic_compare_exchange_weak(&most_at_once, &most, n)) {
+    }
     usleep(50000);
     atomic_fetch_sub(&at_once, 1);
 }
@@ -771,7 +776,7 @@ static void test_ledger(void) {
         CHECK(!child || got <= 30);
         char byte;
         CHECK_INT(read(stop[0], &byte, 1), 0); /* until the parent has looked */
-        if (child) _exit(0);                  /* killed, as it were */
+        if (child) _exit(0);                   /* killed, as it were */
         close_all();
         exit(0);
     }
@@ -850,7 +855,8 @@ static void measure(void) {
     for (int i = 0; i < 1000; i++) CHECK_INT(sync_stream(s), 0);
     clock_gettime(CLOCK_MONOTONIC, &t3);
 #define US(a, b) (((double)(b.tv_sec - a.tv_sec) * 1e9 + (double)(b.tv_nsec - a.tv_nsec)) * 1e-3)
-    printf("queueing a launch %.2f us, queued and run %.2f us, mark and wake-up %.2f us\n", US(t0, t1) / 20000, US(t0, t2) / 20000, US(t2, t3) / 1000);
+    printf("queueing a launch %.2f us, queued and run %.2f us, mark and wake-up %.2f us\n", US(t0, t1) / 20000, US(t0, t2) / 20000,
+           US(t2, t3) / 1000);
     ops->module_unload(m);
     ops->stream_destroy(s);
     close_all();

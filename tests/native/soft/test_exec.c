@@ -26,10 +26,20 @@ static void console(void *arg, const char *text, size_t size) {
     printed[printed_used] = 0;
 }
 
-static int run(void (*entry)(struct soft_warp *), uint32_t blocks, uint32_t threads, uint32_t barrier, uint32_t cooperative, uint32_t shared, uint32_t local, const void *params, uint32_t size) {
-    struct soft_code code = {.entry = entry, .static_shared = 64, .dynamic_offset = 64, .local_bytes = local, .uses_barrier = barrier, .param_bytes = size};
-    struct soft_launch l = {.code = &code, .kernel = "testing", .grid = {blocks, 1, 1}, .block = {threads, 1, 1}, .dynamic_shared = shared, .cooperative = cooperative,
-                            .params = params, .params_size = size, .heap = heap, .console = console};
+static int run(void (*entry)(struct soft_warp *), uint32_t blocks, uint32_t threads, uint32_t barrier, uint32_t cooperative, uint32_t shared,
+               uint32_t local, const void *params, uint32_t size) {
+    struct soft_code code = {
+        .entry = entry, .static_shared = 64, .dynamic_offset = 64, .local_bytes = local, .uses_barrier = barrier, .param_bytes = size};
+    struct soft_launch l = {.code = &code,
+                            .kernel = "testing",
+                            .grid = {blocks, 1, 1},
+                            .block = {threads, 1, 1},
+                            .dynamic_shared = shared,
+                            .cooperative = cooperative,
+                            .params = params,
+                            .params_size = size,
+                            .heap = heap,
+                            .console = console};
     err[0] = 0;
     return soft_engine_run(engine, &l, err, sizeof err);
 }
@@ -156,7 +166,8 @@ static void test_barrier_nobody_reaches(void) {
 
 static void memories(struct soft_warp *w) {
     uint32_t *bad = *(uint32_t *const *)w->params;
-    if ((uintptr_t)w->shared % 256 || (uintptr_t)w->local % 16 || w->local_stride < 40 || w->local_stride % 16) __atomic_fetch_add(bad, 1, __ATOMIC_RELAXED);
+    if ((uintptr_t)w->shared % 256 || (uintptr_t)w->local % 16 || w->local_stride < 40 || w->local_stride % 16)
+        __atomic_fetch_add(bad, 1, __ATOMIC_RELAXED);
     for (uint32_t lane = 0; lane < 32; lane++) memset((char *)w->local + lane * w->local_stride, (int)(w->warp * 32 + lane), 40);
     uint8_t *shared = w->shared;
     for (uint32_t i = w->warp; i < w->shared_bytes; i += w->warps) shared[i] = (uint8_t)w->warp;
@@ -472,8 +483,10 @@ static void measure(void) {
     engine = pool;
     for (int i = 0; i < 2000; i++) run(nothing, 2, 32, 0, 0, 0, 0, NULL, 0);
     double t6 = seconds();
-    printf("one core: block of one warp %.1f ns, warp of a block of 32 without barriers %.1f ns, with fibers %.1f ns, warp at a barrier %.1f ns, launch of one block %.0f ns; pool: launch of two blocks %.0f ns\n",
-           (t1 - t0) * 1e3, (t2 - t1) / 1.6e6 * 1e9, (t3 - t2) / 640000 * 1e9, (t4 - t3) / (400 * 32 * 100.) * 1e9, (t5 - t4) / 20000 * 1e9, (t6 - t5) / 2000 * 1e9);
+    printf("one core: block of one warp %.1f ns, warp of a block of 32 without barriers %.1f ns, with fibers %.1f ns, warp at a barrier %.1f ns, "
+           "launch of one block %.0f ns; pool: launch of two blocks %.0f ns\n",
+           (t1 - t0) * 1e3, (t2 - t1) / 1.6e6 * 1e9, (t3 - t2) / 640000 * 1e9, (t4 - t3) / (400 * 32 * 100.) * 1e9, (t5 - t4) / 20000 * 1e9,
+           (t6 - t5) / 2000 * 1e9);
 }
 
 int main(void) {
