@@ -14,27 +14,40 @@ from gpuvirt.transport.pool import PoolAddress, PoolStatus, check_pool
 
 @dataclass(frozen=True)
 class Connected:
-    """A server that was asked and said yes. private: it is ours and ends with us. settings: as they are for a program on it."""
+    """A server that was asked and said yes. private: ours, for whoever opened it to close; settings: as they are for a program on this server."""
 
     status: PoolStatus
     settings: Settings
-    private: bool
+    private: LocalPool | None = None
 
 
-@contextlib.contextmanager
-def connected(settings: Settings, verbose: bool = False) -> Iterator[Connected]:
-    """The server that these settings mean, for as long as the context lasts.
+def connect(settings: Settings, verbose: bool = False) -> Connected:
+    """The server that these settings mean, asked whether it lets us in.
 
     Raises:
         GpuvirtError: it cannot be had, and why, in one line.
     """
     if settings.pool is not None:
-        yield Connected(check_pool(settings.pool, settings.token, settings.gpus, settings.memory or 0), settings, private=False)
-        return
-    with LocalPool(settings.gpus, settings.memory, verbose) as pool:
+        return Connected(check_pool(settings.pool, settings.token, settings.gpus, settings.memory or 0), settings)
+    pool = LocalPool(settings.gpus, settings.memory, verbose)
+    try:
         # Its own token, whatever GPUVIRT_TOKEN says: that one is for another server.
         token = pool.token()
-        yield Connected(check_pool(pool.address, token), replace(settings, token=token), private=True)
+        return Connected(check_pool(pool.address, token), replace(settings, token=token), pool)
+    except BaseException:
+        pool.close()
+        raise
+
+
+@contextlib.contextmanager
+def connected(settings: Settings, verbose: bool = False) -> Iterator[Connected]:
+    """`connect`, and a private pool ends with the context."""
+    found = connect(settings, verbose)
+    try:
+        yield found
+    finally:
+        if found.private is not None:
+            found.private.close()
 
 
 def named_pool(settings: Settings) -> PoolAddress:

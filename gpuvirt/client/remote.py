@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import atexit
 import ctypes
 import os
-from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from gpuvirt import paths
 from gpuvirt.client import settings as client_settings
-from gpuvirt.client.connect import connected, named_pool
+from gpuvirt.client.connect import connect, named_pool
 from gpuvirt.client.environment import apply, variables
 from gpuvirt.client.settings import Settings
 from gpuvirt.errors import GpuvirtError
 from gpuvirt.transport.control import request
-from gpuvirt.transport.pool import PoolStatus, check_pool
+from gpuvirt.transport.pool import check_pool
 
 _active: _Activation | None = None
 
@@ -27,9 +25,8 @@ class _Activation:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.stack = ExitStack()
-        found = self.stack.enter_context(connected(settings))
-        self.status: PoolStatus = found.status
+        # A private pool ends when the kernel closes our end of its pipe, and not before: CUDA libraries still talk to it while the process exits.
+        found = self.connected = connect(settings)
         try:
             env = apply([v for v in variables(found.settings, found.status) if not v.prefix])
             for name, value in env.items():
@@ -38,9 +35,9 @@ class _Activation:
             # A library of this soname that is loaded already satisfies every later dlopen("libcuda.so.1").
             self.libraries = [ctypes.CDLL(str(paths.library(name)), mode=ctypes.RTLD_GLOBAL) for name in (paths.CUDA, paths.NVML)]
         except BaseException:
-            self.stack.close()
+            if found.private is not None:
+                found.private.close()
             raise
-        atexit.register(self.stack.close)
 
 
 class remote:
@@ -86,7 +83,7 @@ class remote:
             _active = _Activation(self._settings)
         elif _active.settings != self._settings:
             raise GpuvirtError(
-                f"this process is attached to {_active.status.address.url} already, with other settings; a process has one session so far"
+                f"this process is attached to {_active.connected.status.address.url} already, with other settings; a process has one session so far"
             )
         return self
 
@@ -98,7 +95,7 @@ class remote:
         """The server's URL."""
         if _active is None:
             raise GpuvirtError("gpuvirt.remote() has not been entered")
-        return _active.status.address.url
+        return _active.connected.status.address.url
 
 
 def loaded_cuda() -> str | None:

@@ -69,3 +69,20 @@ def test_it_ends_with_a_launcher_that_is_killed(lib_dir: Path, tmp_path: Path) -
         if pid != daemon:
             os.kill(int(pid), signal.SIGKILL)  # the program itself carries on, as after any launcher's death
     launcher.stdout.close()
+
+
+def test_remote_keeps_it_to_the_very_end(lib_dir: Path, tmp_path: Path) -> None:
+    """CUDA libraries talk to the server while the process exits, so the pool must outlive all of Python's own clean-up, and then go."""
+    env = environment(tmp_path) | {"GPUVIRT_LIB_DIR": str(lib_dir), "HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
+    code = """
+import atexit, gpuvirt, socket
+def last():
+    socket.create_connection(("127.0.0.1", int(remote.pool.rsplit(":", 1)[1])), 5).close()
+    print("still there", remote.pool)
+atexit.register(last)
+with gpuvirt.remote() as remote:
+    pass
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=env, check=False)
+    assert done.stdout.startswith("still there"), done.stderr
+    wait_until(lambda: left_behind(tmp_path) == [])
