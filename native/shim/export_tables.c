@@ -190,17 +190,16 @@ static CUresult missing(unsigned table, unsigned slot) {
 
 #define SLOT(table, slot) \
     static CUresult missing_##table##_##slot(void) { return missing(table, slot); }
-/* clang-format off: it never settles on where these lines end. */
+/* clang-format never settles on where these lines end. */
+/* clang-format off */
 #define EACH_4(each, table, a, b, c, d) each(table, a) each(table, b) each(table, c) each(table, d)
 #define EACH_16(each, table) \
     EACH_4(each, table, 0, 1, 2, 3) EACH_4(each, table, 4, 5, 6, 7) EACH_4(each, table, 8, 9, 10, 11) EACH_4(each, table, 12, 13, 14, 15)
-#define EACH_64(each, table)                                                                                                                        \
-    EACH_16(each, table)                                                                                                                            \
-    EACH_4(each, table, 16, 17, 18, 19)                                                                                                             \
-    EACH_4(each, table, 20, 21, 22, 23) EACH_4(each, table, 24, 25, 26, 27) EACH_4(each, table, 28, 29, 30, 31) EACH_4(each, table, 32, 33, 34, 35) \
-        EACH_4(each, table, 36, 37, 38, 39) EACH_4(each, table, 40, 41, 42, 43) EACH_4(each, table, 44, 45, 46, 47)                                 \
-            EACH_4(each, table, 48, 49, 50, 51) EACH_4(each, table, 52, 53, 54, 55) EACH_4(each, table, 56, 57, 58, 59)                             \
-                EACH_4(each, table, 60, 61, 62, 63)
+#define EACH_64(each, table) EACH_16(each, table) \
+    EACH_4(each, table, 16, 17, 18, 19) EACH_4(each, table, 20, 21, 22, 23) EACH_4(each, table, 24, 25, 26, 27) \
+    EACH_4(each, table, 28, 29, 30, 31) EACH_4(each, table, 32, 33, 34, 35) EACH_4(each, table, 36, 37, 38, 39) \
+    EACH_4(each, table, 40, 41, 42, 43) EACH_4(each, table, 44, 45, 46, 47) EACH_4(each, table, 48, 49, 50, 51) \
+    EACH_4(each, table, 52, 53, 54, 55) EACH_4(each, table, 56, 57, 58, 59) EACH_4(each, table, 60, 61, 62, 63)
 /* clang-format on */
 
 EACH_16(SLOT, RUNTIME)
