@@ -29,7 +29,7 @@ struct shim_context *context_current(void);
 /* The object behind a handle, NULL when the handle is not a live context. The same for the other objects: a stale or foreign handle is never followed. */
 struct shim_context *context_get(CUcontext handle);
 uint32_t context_id(const struct shim_context *c);
-CUdevice context_device(const struct shim_context *c);      /* the ordinal the program sees */
+CUdevice context_device(const struct shim_context *c);        /* the ordinal the program sees */
 uint32_t context_server_device(const struct shim_context *c); /* index in shim_server.devices */
 /* Primary context of a device, without retaining it; NULL for a bad ordinal. For the runtime's private tables. */
 struct shim_context *context_primary(CUdevice device);
