@@ -111,6 +111,11 @@ def start_fake(folder: Path, **options: Any) -> FakeServer:
 
 
 def build_echo_worker(folder: Path) -> None:
-    """Builds echo_worker.c as the worker library in `folder`."""
-    line = ["gcc", "-std=gnu11", "-shared", "-fPIC", f"-I{HERE.parent.parent}", str(HERE / "echo_worker.c"), "-o", "libgpuvirt_worker.so"]
+    """Builds echo_worker.c as the worker library in `folder`, with the functions that a worker looks up for compiled kernels (never called here)."""
+    from gpuvirt.soft.jit import HELPERS
+
+    helpers = folder / "helpers.c"
+    helpers.write_text("".join(f"void {name}(void) {{}}\n" for name in HELPERS))
+    sources = [str(HERE / "echo_worker.c"), str(helpers)]
+    line = ["gcc", "-std=gnu11", "-shared", "-fPIC", f"-I{HERE.parent.parent}", *sources, "-o", "libgpuvirt_worker.so"]
     subprocess.run(line, cwd=folder, check=True)
