@@ -189,7 +189,7 @@ class Daemon:
 
 
 def serve(options: ServeOptions, worker_command: Sequence[str] = WORKER_COMMAND, ledger_release: Release | None = None) -> None:
-    """Runs a daemon in this process until SIGTERM or SIGINT.
+    """Runs a daemon in this process until SIGTERM, SIGINT or SIGHUP.
 
     Raises:
         GpuvirtError: it cannot start.
@@ -203,7 +203,7 @@ def serve(options: ServeOptions, worker_command: Sequence[str] = WORKER_COMMAND,
     async def main() -> None:
         daemon = Daemon(options, worker_command, ledger_release)
         loop = asyncio.get_running_loop()
-        for sig in (signal.SIGTERM, signal.SIGINT):
+        for sig in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.add_signal_handler(sig, daemon.stop)
         await daemon.start()
         await daemon.run()
