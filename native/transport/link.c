@@ -102,8 +102,9 @@ uint64_t gv_send_commit(struct gv_link *link) {
     uint64_t bytes = atomic_load_explicit(&link->bytes_out, memory_order_relaxed);
     atomic_store_explicit(&link->bytes_out, bytes + link->filling_size, memory_order_relaxed);
     link->filling = NULL;
-    link->transport->publish(link);
+    bool much = link->transport->publish(link);
     gv_unlock(&link->send_lock);
+    if (much) link->transport->flush(link);
     if (!sealed) gv_link_kill(link, "a record could not be encrypted");
     return seq;
 }

@@ -12,7 +12,8 @@ struct gv_transport {
     const char *name;
     /* Room for one record, the send lock held: waits while there is none. NULL when the link died. */
     void *(*reserve)(struct gv_link *link, uint32_t size);
-    void (*publish)(struct gv_link *link);
+    /* Hands the reserved record over, the send lock held. True when so much waits that the caller had better flush, the lock released. */
+    bool (*publish)(struct gv_link *link);
     void (*flush)(struct gv_link *link);
     /* The next whole record of a sound size in memory that the peer cannot change, or NULL. */
     struct gv_record *(*next)(struct gv_link *link);

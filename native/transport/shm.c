@@ -101,9 +101,10 @@ static void *shm_reserve(struct gv_link *link, uint32_t size) {
     }
 }
 
-static void shm_publish(struct gv_link *link) {
+static bool shm_publish(struct gv_link *link) {
     struct shm *s = (struct shm *)link;
     if (gv_ring_publish(&s->tx)) gv_wake_sleeper(&s->tx.control->reader_sleeps);
+    return false;
 }
 
 static void shm_flush(struct gv_link *link) { (void)link; }
@@ -184,10 +185,20 @@ static bool shm_bulk_write(struct gv_link *link, const struct gv_bulk_header *he
     return put_all(s, header, sizeof *header) && put_all(s, data, size);
 }
 
+static bool spin_readable(const struct gv_ring_reader *r) {
+    for (int64_t end = gv_now_ns() + FULL_SPIN_NS; gv_now_ns() < end;) {
+        for (int i = 0; i < 32; i++) gv_pause();
+        if (gv_ring_readable(r)) return true;
+    }
+    return false;
+}
+
 static bool shm_bulk_read(struct gv_link *link, void *data, uint64_t size) {
     struct shm *s = (struct shm *)link;
     struct gv_ring_reader *r = &s->bulk_rx;
     uint8_t *p = data;
+    /* Within a large payload the next piece is being copied already; in front of one there may be nothing for hours. */
+    bool spins = size >= BULK_PIECE;
     while (size) {
         bool wake, gone = over(s);
         int64_t n = gv_ring_take(r, p, size < BULK_PIECE ? size : BULK_PIECE, &wake);
@@ -196,6 +207,7 @@ static bool shm_bulk_read(struct gv_link *link, void *data, uint64_t size) {
         if (n == 0 && gone) gv_link_kill(link, "the peer closed the connection");
         if (gv_link_dead(link)) return false;
         if (n == 0) {
+            if (spins && spin_readable(r)) continue;
             atomic_store(&r->control->reader_sleeps, 1);
             if (!gv_ring_readable(r) && !over(s)) sleep_on(&r->control->reader_sleeps, INT64_MAX);
             atomic_store(&r->control->reader_sleeps, 0);

@@ -20,10 +20,12 @@
 #include "../wire/ring.h"
 #include "link.h"
 
-/* The writer thread naps between two looks at the ring: this short after it found something, twice as long after every look in vain. While it naps a
- * sender need not wake it, and what gathers meanwhile goes out in one write. */
+/* A sender itself writes to the socket whenever so much has gathered: for large bursts nobody else needs to come by. */
+#define PUSH_BYTES 16384u
+/* The writer thread naps between two looks at the ring: this short after it found something unsent, twice as long after every look in vain, for it
+ * takes a core away from whoever spins. While it naps a sender need not wake it, and what gathers meanwhile goes out in one write. */
 #define NAP_MIN_NS 20000
-#define NAP_MAX_NS 100000
+#define NAP_MAX_NS 320000
 /* After so many looks at a ring that nobody wrote to it sleeps until it is woken. */
 #define NAPS_BEFORE_SLEEP 20
 /* At the end, this long for what was sent to arrive. */
@@ -38,6 +40,7 @@ struct tcp {
     struct gv_ring_control *control;
     void *ring;
     struct gv_ring_writer tx;
+    uint64_t offered; /* where the ring's tail was when a sender was last asked to flush */
     _Alignas(128) _Atomic uint32_t pushing;
     struct gv_ring_reader unsent;
     pthread_t thread;
@@ -66,10 +69,12 @@ void gv_tcp_tune(int fd) {
 
 /* ---- sending */
 
-enum pushed { PUSHED_ALL, SOCKET_FULL, BUSY };
+enum pushed { NOTHING_LEFT, PUSHED_ALL, SOCKET_FULL, BUSY };
 
-/* Sends what is committed, as far as the socket takes it without waiting. BUSY: another thread is at it and will see to ours too. */
+/* Sends what is committed, as far as the socket takes it without waiting. NOTHING_LEFT: others had sent it all; BUSY: another thread is at it and
+ * will see to ours too. */
 static enum pushed push(struct tcp *t) {
+    enum pushed result = NOTHING_LEFT;
     for (;;) {
         if (atomic_exchange(&t->pushing, 1)) return BUSY;
         bool full = false;
@@ -80,6 +85,7 @@ static enum pushed push(struct tcp *t) {
             ssize_t sent = send(t->fd, at, n, MSG_DONTWAIT | MSG_NOSIGNAL);
             if (sent > 0) {
                 t->unsent.head += (uint64_t)sent;
+                result = PUSHED_ALL;
                 gv_ring_release(&t->unsent);
             } else if (errno == EAGAIN || errno == ENOBUFS) {
                 full = true;
@@ -91,7 +97,7 @@ static enum pushed push(struct tcp *t) {
         atomic_store(&t->pushing, 0);
         if (full) return SOCKET_FULL;
         /* Somebody may have committed after we looked and found us still at it. */
-        if (atomic_load(&t->control->tail) == head || gv_link_dead(&t->link)) return PUSHED_ALL;
+        if (atomic_load(&t->control->tail) == head || gv_link_dead(&t->link)) return result;
     }
 }
 
@@ -107,6 +113,7 @@ static void *tcp_reserve(struct gv_link *link, uint32_t size) {
         if (gv_link_dead(link)) return NULL;
         if (!link->blocked_since) link->blocked_since = gv_now_ns();
         switch (push(t)) {
+        case NOTHING_LEFT:
         case PUSHED_ALL: break;
         case BUSY: sched_yield(); break;
         case SOCKET_FULL: {
@@ -117,9 +124,12 @@ static void *tcp_reserve(struct gv_link *link, uint32_t size) {
     }
 }
 
-static void tcp_publish(struct gv_link *link) {
+static bool tcp_publish(struct gv_link *link) {
     struct tcp *t = (struct tcp *)link;
     if (gv_ring_publish(&t->tx)) gv_wake_sleeper(&t->control->reader_sleeps);
+    if (t->tx.tail - t->offered < PUSH_BYTES) return false;
+    t->offered = t->tx.tail;
+    return atomic_load_explicit(&t->control->head, memory_order_relaxed) + PUSH_BYTES / 2 < t->tx.tail;
 }
 
 static void tcp_flush(struct gv_link *link) {
@@ -136,13 +146,13 @@ static void *run_writer(void *arg) {
     int in_vain = 0;
     while (!atomic_load(&t->stop) && !gv_link_dead(&t->link)) {
         uint64_t tail = atomic_load(&t->control->tail);
-        bool unsent = atomic_load(&t->control->head) != tail;
-        if (unsent && push(t) == SOCKET_FULL) {
+        enum pushed pushed = atomic_load(&t->control->head) != tail ? push(t) : NOTHING_LEFT;
+        if (pushed == SOCKET_FULL) {
             struct pollfd p = {.fd = t->fd, .events = POLLOUT};
             poll(&p, 1, 200);
             continue;
         }
-        nap = unsent ? NAP_MIN_NS : nap * 2 < NAP_MAX_NS ? nap * 2 : NAP_MAX_NS;
+        nap = pushed == PUSHED_ALL ? NAP_MIN_NS : nap * 2 < NAP_MAX_NS ? nap * 2 : NAP_MAX_NS;
         in_vain = tail == seen ? in_vain + 1 : 0;
         seen = tail;
         if (in_vain < NAPS_BEFORE_SLEEP) {
@@ -339,7 +349,7 @@ static void tcp_abandon(struct gv_link *link) { close_all((struct tcp *)link); }
 /* Lets the peer have what we sent: closing a socket with unread bytes in it would throw that away. */
 static void linger(struct tcp *t) {
     int64_t until = gv_now_ns() + CLOSE_MS * 1000000LL;
-    while (push(t) != PUSHED_ALL && !gv_link_dead(&t->link) && gv_now_ns() < until) {
+    while (push(t) > PUSHED_ALL && !gv_link_dead(&t->link) && gv_now_ns() < until) {
         struct pollfd p = {.fd = t->fd, .events = POLLOUT};
         poll(&p, 1, 10);
     }
