@@ -54,6 +54,7 @@ static void backend_close(struct gv_backend *b) {
     pthread_mutex_lock(&b->lock);
     b->closing = true;
     pthread_cond_broadcast(&b->done);
+    soft_stream_wake_all(b);
     pthread_mutex_unlock(&b->lock);
     int quiet = soft_engine_stop(b->engine);
     struct timespec until;
@@ -91,6 +92,14 @@ void soft_context_hold(struct gv_context *c) { atomic_fetch_add(&c->refs, 1); }
 
 void soft_context_drop(struct gv_context *c) {
     if (atomic_fetch_sub(&c->refs, 1) > 1) return;
+    struct gv_backend *b = c->backend;
+    pthread_mutex_lock(&b->lock);
+    if (c->next) c->next->previous = c->previous;
+    if (c->previous)
+        c->previous->next = c->next;
+    else
+        b->contexts = c->next;
+    pthread_mutex_unlock(&b->lock);
     soft_heap_destroy(c->heap);
     free(c);
 }
@@ -125,6 +134,11 @@ static int context_create(struct gv_backend *b, uint32_t device, uint32_t flags,
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     c->legacy->legacy = true;
+    pthread_mutex_lock(&b->lock);
+    c->next = b->contexts;
+    if (c->next) c->next->previous = c;
+    b->contexts = c;
+    pthread_mutex_unlock(&b->lock);
     *out = c;
     return 0;
 }

@@ -117,6 +117,20 @@ static struct block *block_take(struct runner *r, const struct grid *g) {
     return b;
 }
 
+/* A block that is resident on this thread from here on. */
+static struct block *resident_add(struct runner *r, const struct grid *g) {
+    if (r->n_resident == r->resident_size) {
+        uint32_t size = r->resident_size ? 2 * r->resident_size : 16;
+        struct block **more = realloc(r->resident, size * sizeof *more);
+        if (!more) return NULL;
+        r->resident = more;
+        r->resident_size = size;
+    }
+    struct block *b = block_take(r, g);
+    if (b) r->resident[r->n_resident++] = b;
+    return b;
+}
+
 void soft_runner_release(struct runner *r) {
     while (r->free_blocks) {
         struct block *b = r->free_blocks;
@@ -162,7 +176,7 @@ static void warp_fill(struct fiber *f, const struct block *b, const struct grid 
     w->lanes = rest >= SOFT_LANES ? ~0u : (1u << rest) - 1;
     w->smid = b->runner->core;
     w->shared = b->shared;
-    w->local = b->local + (size_t)g->local_stride * SOFT_LANES * warp;
+    w->local = b->local ? b->local + (size_t)g->local_stride * SOFT_LANES * warp : NULL;
     w->engine = f;
 }
 
@@ -176,12 +190,11 @@ static void fiber_main(struct fiber *f) {
 
 /* Without fibers: the warps of a block one after the other on this thread's own stack. */
 static void run_direct(struct runner *r, struct grid *g) {
-    struct block *b = block_take(r, g);
+    struct block *b = resident_add(r, g);
     if (!b) {
         soft_grid_fail(g, CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES, NULL, "no memory for a block");
         return;
     }
-    r->resident[r->n_resident++] = b;
     struct fiber *f = &r->direct;
     f->block = b;
     void (*entry)(struct soft_warp *) = g->launch->code->entry;
@@ -200,15 +213,8 @@ static void run_direct(struct runner *r, struct grid *g) {
 }
 
 static bool admit(struct runner *r, struct grid *g, uint64_t index) {
-    if (r->n_resident == r->resident_size) {
-        struct block **more = realloc(r->resident, 2 * r->resident_size * sizeof *more);
-        if (!more) return false;
-        r->resident = more;
-        r->resident_size *= 2;
-    }
-    struct block *b = block_take(r, g);
+    struct block *b = resident_add(r, g);
     if (!b) return false;
-    r->resident[r->n_resident++] = b;
     block_place(b, g, index);
     b->live = b->warps;
     b->runnable = b->warps == 32 ? ~0u : (1u << b->warps) - 1;
@@ -284,13 +290,6 @@ static void run_fibers(struct runner *r, struct grid *g) {
 }
 
 void soft_run_grid(struct runner *r, struct grid *g) {
-    if (!r->resident_size) {
-        if (!(r->resident = malloc(16 * sizeof *r->resident))) {
-            soft_grid_fail(g, CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES, NULL, "no memory for a block");
-            return;
-        }
-        r->resident_size = 16;
-    }
     r->grid = g;
     r->warp = NULL;
     uint32_t mxcsr = __builtin_ia32_stmxcsr();

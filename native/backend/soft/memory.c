@@ -98,12 +98,18 @@ int soft_memory_open(struct gv_backend *b, const struct gv_backend_config *confi
     return 0;
 }
 
+/* Gives pages of the window back: none of them held meanwhile, fresh ones next time. False when the kernel has no room to note that. */
+static bool release_pages(uint64_t address, uint64_t size) {
+    void *at = (void *)(uintptr_t)address;
+    return mmap(at, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) != MAP_FAILED;
+}
+
 static void unmap_placed(struct soft_placed *p) {
     void *at = (void *)(uintptr_t)p->address;
     if (p->own_mapping)
         munmap((char *)at - SOFT_PAGE, p->size + 2 * SOFT_PAGE);
-    else /* fresh pages next time, and none of them held meanwhile */
-        mmap(at, p->size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+    else if (!release_pages(p->address, p->size)) /* at least the content goes */
+        madvise(at, p->size, MADV_DONTNEED);
 }
 
 void soft_memory_close(struct gv_backend *b) {
@@ -180,10 +186,11 @@ int soft_memory_unback(struct gv_context *c, uint64_t address, uint64_t size) {
     pthread_mutex_lock(&m->lock);
     int rc = client_range(c, address, size) && soft_ranges_hold(&m->backed, address, size) ? 0 : CUDA_ERROR_INVALID_VALUE;
     if (!rc && !soft_ranges_remove(&m->backed, address, size)) rc = CUDA_ERROR_OUT_OF_MEMORY;
-    if (!rc) {
-        mmap((void *)(uintptr_t)address, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
-        discharge(b, c->device, size);
+    if (!rc && !release_pages(address, size)) {
+        soft_ranges_add(&m->backed, address, size); /* cannot fail: what was just taken out goes back to its place */
+        rc = CUDA_ERROR_OUT_OF_MEMORY;
     }
+    if (!rc) discharge(b, c->device, size);
     pthread_mutex_unlock(&m->lock);
     return rc;
 }

@@ -105,12 +105,10 @@ int soft_module_load(struct gv_context *c, const void *image, size_t size, struc
     int rc = compiler->module_load(compiler->self, id, image, size, &read, &read_size, err, GV_ERR_SIZE);
     if (rc) return rc;
     struct gv_module *m = NULL;
-    void *own = malloc(read_size ? read_size : 1);
+    void *own = read_size >= sizeof(struct gv_meta_header) ? malloc(read_size) : NULL;
     if (own) memcpy(own, read, read_size);
     compiler->release_meta(compiler->self, read);
-    if (!own) {
-        rc = CUDA_ERROR_OUT_OF_MEMORY;
-    } else if (gv_meta_check(own, read_size)) {
+    if (!own || gv_meta_check(own, read_size)) {
         snprintf(err, GV_ERR_SIZE, "the compiler's metadata of the module is not sound");
         rc = CUDA_ERROR_INVALID_IMAGE;
     } else if (!(m = module_new(c, id, own, read_size))) {

@@ -64,15 +64,17 @@ struct gv_backend {
     _Atomic uint64_t module_ids;
 
     pthread_mutex_t lock;
-    pthread_cond_t done;    /* something was completed */
-    uint32_t waiters;       /* on done */
-    uint32_t n_threads;     /* of streams */
-    uint32_t hardware_busy; /* --strict */
-    uint32_t frees;         /* memory_free calls that wait for the device */
+    pthread_cond_t done;         /* something was completed */
+    uint32_t waiters;            /* on done */
+    uint32_t n_threads;          /* of streams */
+    uint32_t hardware_busy;      /* --strict */
+    uint32_t frees;              /* memory_free calls that wait for the device */
+    struct gv_context *contexts; /* all that something still holds */
     bool closing;
 };
 
 struct gv_context {
+    struct gv_context *next, *previous; /* backend.contexts */
     struct gv_backend *backend;
     struct soft_device *device;
     _Atomic uint32_t refs;
@@ -112,6 +114,8 @@ struct gv_stream *soft_stream_new(struct gv_context *c, uint32_t flags);
 int soft_stream_create(struct gv_context *c, uint32_t flags, int32_t priority, struct gv_stream **out);
 void soft_stream_destroy(struct gv_stream *s);
 struct gv_stream *soft_stream_legacy(struct gv_context *c);
+/* The backend closes: threads that wait for work go. backend.lock held. */
+void soft_stream_wake_all(struct gv_backend *b);
 /* The streams that belong to the context itself end after what is queued on them. */
 void soft_stream_end_context(struct gv_context *c);
 int soft_mark(struct gv_stream *s, void (*fn)(void *arg, int status), void *arg);

@@ -52,7 +52,8 @@ struct gv_stream *soft_stream_new(struct gv_context *c, uint32_t flags) {
 int soft_stream_create(struct gv_context *c, uint32_t flags, int32_t priority, struct gv_stream **out) {
     (void)priority; /* all threads are alike to the host */
     if (flags & ~(uint32_t)CU_STREAM_NON_BLOCKING) return CUDA_ERROR_INVALID_VALUE;
-    return (*out = soft_stream_new(c, flags)) ? 0 : CUDA_ERROR_OUT_OF_MEMORY;
+    *out = soft_stream_new(c, flags);
+    return *out ? 0 : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 void soft_stream_destroy(struct gv_stream *s) {
@@ -65,6 +66,11 @@ void soft_stream_destroy(struct gv_stream *s) {
 }
 
 struct gv_stream *soft_stream_legacy(struct gv_context *c) { return c->legacy; }
+
+void soft_stream_wake_all(struct gv_backend *b) {
+    for (struct gv_context *c = b->contexts; c; c = c->next)
+        for (struct gv_stream *s = c->streams; s; s = s->next) pthread_cond_signal(&s->wake);
+}
 
 void soft_stream_end_context(struct gv_context *c) {
     struct gv_backend *b = c->backend;
