@@ -174,7 +174,9 @@ void gv_recv_wait(struct gv_link *link, int64_t timeout_ns, int64_t spin_ns) {
     link->transport->wait(link, timeout_ns < 0 ? INT64_MAX / 4 : timeout_ns, spin_ns);
 }
 
-void gv_recv_wake(struct gv_link *link) { link->transport->wake(link); }
+void gv_recv_wake(struct gv_link *link) {
+    if (!gv_link_dead(link)) link->transport->wake(link);
+}
 
 /* ---- bulk */
 
@@ -220,11 +222,13 @@ uint64_t gv_link_bytes_in(const struct gv_link *link) { return atomic_load_expli
 
 void gv_link_abandon(struct gv_link *link) {
     /* Only this thread exists in the child, and what another one held when the process forked stays held for ever: nothing here takes a lock. */
+    if (link->abandoned) return;
+    link->abandoned = true;
     snprintf(link->death, sizeof link->death, "the process forked; the link stays with the parent");
     atomic_store(&link->dead, 2);
     link->transport->abandon(link);
 }
 
 void gv_link_close(struct gv_link *link) {
-    if (link) link->transport->close(link);
+    if (link && !link->abandoned) link->transport->close(link);
 }

@@ -31,7 +31,7 @@ struct gv_transport {
 
 #define GV_DEATH_TEXT 200
 
-struct gv_link {
+struct gv_link { /* NOLINT(clang-analyzer-optin.performance.Padding): sender's and receiver's lines apart */
     const struct gv_transport *transport;
     struct gv_lock send_lock;
     _Atomic uint32_t dead; /* 0: lives, 1: the text is being written, 2: dead */
@@ -50,6 +50,7 @@ struct gv_link {
 
     _Alignas(64) uint64_t bulk_out, bulk_in; /* payloads so far */
     uint32_t epoch;
+    bool abandoned; /* this process is a forked child: threads and descriptors are not here */
     uint64_t session;
     gv_seal_fn seal, open;
     void *seal_arg;

@@ -22,10 +22,10 @@ struct gv_link;
 /* ---- opening ------------------------------------------------------------------------------------------------------- */
 
 struct gv_link_options {
-    const char *pool;           /* "tcp://HOST:PORT" */
-    const char *link;           /* "auto", "shm", "tcp" */
-    const uint8_t *token_id;    /* GV_TOKEN_ID_SIZE */
-    const uint8_t *secret;      /* GV_SECRET_SIZE */
+    const char *pool;        /* "tcp://HOST:PORT" */
+    const char *link;        /* "auto", "shm", "tcp" */
+    const uint8_t *token_id; /* GV_TOKEN_ID_SIZE */
+    const uint8_t *secret;   /* GV_SECRET_SIZE */
     uint32_t gpus;
     uint64_t memory;
     bool no_wait;
@@ -99,14 +99,15 @@ void gv_link_set_seal(struct gv_link *link, gv_seal_fn seal, gv_seal_fn open, vo
 bool gv_link_dead(const struct gv_link *link);
 /* Why it died, one line ("connection reset by peer", "malformed record: ..."), "" while it lives. */
 const char *gv_link_death(const struct gv_link *link);
-void gv_link_kill(struct gv_link *link, const char *why); /* declare it dead, from any thread; wakes everybody */
+void gv_link_kill(struct gv_link *link, const char *why);  /* declare it dead, from any thread; wakes everybody */
 const char *gv_link_transport(const struct gv_link *link); /* "shm", "tcp" */
 const char *gv_link_server(const struct gv_link *link);    /* "tcp://host:port" */
 uint64_t gv_link_session(const struct gv_link *link);
 uint64_t gv_link_bytes_out(const struct gv_link *link);
 uint64_t gv_link_bytes_in(const struct gv_link *link);
 /* In the child after fork(), before any other call on the link there (a pthread_atfork handler): closes the descriptors without touching the peer or
- * any lock; the rings are not inherited in the first place. The link is dead in the child and stays allocated. */
+ * any lock; the rings are not inherited in the first place. The link is dead in the child and stays allocated; gv_link_close
+ * does nothing there. */
 void gv_link_abandon(struct gv_link *link);
 /* Flushes, closes, joins the transport's threads, frees. */
 void gv_link_close(struct gv_link *link);

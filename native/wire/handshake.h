@@ -26,8 +26,8 @@ struct gv_greeting { /* 320 bytes */
     uint16_t control_port;             /* ZeroMQ control channel on the same host, 0: none */
     uint16_t flags;
     uint8_t nonce[GV_NONCE_SIZE];
-    char boot_id[40];                  /* the host's /proc/sys/kernel/random/boot_id: equal means same host */
-    char unix_path[108];               /* where the same server listens for shared-memory clients, "" for nowhere */
+    char boot_id[40];    /* the host's /proc/sys/kernel/random/boot_id: equal means same host */
+    char unix_path[108]; /* where the same server listens for shared-memory clients, "" for nowhere */
     char server_name[64];
     uint8_t reserved[60];
 };
@@ -36,7 +36,8 @@ struct gv_greeting { /* 320 bytes */
 
 #define GV_HELLO_SESSION 1u
 #define GV_HELLO_CHANNEL 2u
-#define GV_HELLO_CHECK 3u /* a SESSION's proof without a session: is my token good, are there ever so many gpus (0: does not ask)? OK or a refusal, then closed. */
+#define GV_HELLO_CHECK \
+    3u /* a SESSION's proof without a session: is my token good, are there ever so many gpus (0: does not ask)? OK or a refusal, then closed. */
 
 #define GV_LINK_TCP 1u
 #define GV_LINK_SHM 2u
@@ -44,17 +45,17 @@ struct gv_greeting { /* 320 bytes */
 struct gv_hello { /* 512 bytes */
     char magic[8];
     uint16_t version;
-    uint16_t kind;      /* GV_HELLO_* */
-    uint16_t link;      /* GV_LINK_* (SESSION) */
-    uint16_t channel;   /* which bulk channel, from 0 (CHANNEL) */
-    uint64_t session;   /* CHANNEL: the session it belongs to */
+    uint16_t kind;                      /* GV_HELLO_* */
+    uint16_t link;                      /* GV_LINK_* (SESSION) */
+    uint16_t channel;                   /* which bulk channel, from 0 (CHANNEL) */
+    uint64_t session;                   /* CHANNEL: the session it belongs to */
     uint8_t token_id[GV_TOKEN_ID_SIZE]; /* which token (SESSION) */
     uint8_t nonce[GV_NONCE_SIZE];
     uint32_t pid;
-    uint32_t gpus;      /* devices wanted */
-    uint64_t memory;    /* bytes wanted per device, 0: what there is */
+    uint32_t gpus;   /* devices wanted */
+    uint64_t memory; /* bytes wanted per device, 0: what there is */
     uint32_t epoch;
-    uint32_t flags;     /* GV_HELLO_NO_WAIT */
+    uint32_t flags; /* GV_HELLO_NO_WAIT */
     char program[64];
     char user[32];
     char host[64];
@@ -66,27 +67,28 @@ struct gv_hello { /* 512 bytes */
 
 /* WELCOME status */
 #define GV_WELCOME_OK 0u
-#define GV_WELCOME_VERSION 1u   /* no common wire version */
-#define GV_WELCOME_DENIED 2u    /* unknown token or wrong proof */
-#define GV_WELCOME_BUSY 3u      /* not enough GPUs now (with GV_HELLO_NO_WAIT), or more than the pool has */
-#define GV_WELCOME_FAILED 4u    /* the worker could not be started; text says why */
-#define GV_WELCOME_UNKNOWN 5u   /* no such session */
+#define GV_WELCOME_VERSION 1u /* no common wire version */
+#define GV_WELCOME_DENIED 2u  /* unknown token or wrong proof */
+#define GV_WELCOME_BUSY 3u    /* not enough GPUs now (with GV_HELLO_NO_WAIT), or more than the pool has */
+#define GV_WELCOME_FAILED 4u  /* the worker could not be started; text says why */
+#define GV_WELCOME_UNKNOWN 5u /* no such session */
 
 struct gv_welcome { /* 512 bytes */
     char magic[8];
     uint16_t version;
-    uint16_t channels;       /* bulk channels the client is to open now (tcp) */
-    uint32_t status;         /* GV_WELCOME_* */
+    uint16_t channels; /* bulk channels the client is to open now (tcp) */
+    uint32_t status;   /* GV_WELCOME_* */
     uint64_t session;
-    uint64_t command_ring;   /* shm: bytes of each ring, powers of two; the memfd arrives with this message (SCM_RIGHTS) */
+    uint64_t command_ring; /* shm: bytes of each ring, powers of two; the memfd arrives with this message (SCM_RIGHTS) */
     uint64_t reply_ring;
-    uint64_t bulk_out_ring;  /* client to worker */
-    uint64_t bulk_in_ring;   /* worker to client */
+    uint64_t bulk_out_ring; /* client to worker */
+    uint64_t bulk_in_ring;  /* worker to client */
     uint32_t grace_s;
     uint32_t reserved0;
-    char text[256];          /* one line for the user when status != OK */
+    char text[256]; /* one line for the user when status != OK */
     uint8_t reserved[160];
-    uint8_t proof[GV_PROOF_SIZE]; /* HMAC-SHA256(secret, "gpuvirt server" | client nonce | server nonce | all of welcome before this field); zero when refused */
+    uint8_t proof
+        [GV_PROOF_SIZE]; /* HMAC-SHA256(secret, "gpuvirt server" | client nonce | server nonce | all of welcome before this field); zero when refused */
 };
 
 _Static_assert(sizeof(struct gv_greeting) == 320, "greeting is 320 bytes on the wire");

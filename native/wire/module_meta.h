@@ -32,13 +32,13 @@ struct gv_meta_header {
 struct gv_meta_kernel {
     uint32_t name; /* offset into strings */
     uint32_t first_param, n_params;
-    uint32_t param_bytes;        /* size of the packed parameter buffer */
-    uint32_t max_threads;        /* CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK */
-    uint32_t static_shared;      /* bytes */
+    uint32_t param_bytes;   /* size of the packed parameter buffer */
+    uint32_t max_threads;   /* CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK */
+    uint32_t static_shared; /* bytes */
     uint32_t const_bytes, local_bytes;
     uint32_t num_regs;
     uint32_t ptx_version, binary_version; /* 10 * major + minor */
-    uint32_t required_threads[3]; /* .reqntid, or 0 */
+    uint32_t required_threads[3];         /* .reqntid, or 0 */
     uint32_t flags;
     uint32_t reserved;
 };

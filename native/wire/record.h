@@ -18,9 +18,9 @@ struct gv_record {
     uint64_t seq;   /* 1, 2, 3, ... without gaps in each direction; a repeated one is dropped, a gap ends the session */
 };
 
-#define GV_RECORD_SYNC 1u      /* the sender waits: answer with a REPLY record that names this seq */
-#define GV_RECORD_SEALED 2u    /* body passed through the link's record-layer encryption hook */
-#define GV_RECORD_MARK 4u      /* push this stream's completion when the command has completed on the device */
+#define GV_RECORD_SYNC 1u   /* the sender waits: answer with a REPLY record that names this seq */
+#define GV_RECORD_SEALED 2u /* body passed through the link's record-layer encryption hook */
+#define GV_RECORD_MARK 4u   /* push this stream's completion when the command has completed on the device */
 
 /* No record is larger: bigger payloads go on the bulk channel. A receiver ends the session on a larger one. */
 #define GV_RECORD_MAX (256u * 1024u)
@@ -30,7 +30,7 @@ struct gv_record {
 /* Payloads on a bulk channel: each is this header, then `size` bytes. Numbers count 1, 2, 3, ... per direction. */
 struct gv_bulk_header {
     uint64_t number;
-    uint64_t tag;   /* device to host: the tag of the waiting copy; host to device: 0 */
+    uint64_t tag; /* device to host: the tag of the waiting copy; host to device: 0 */
     uint64_t size;
     uint32_t epoch;
     uint32_t magic; /* GV_BULK_MAGIC */

@@ -1,5 +1,5 @@
-/* What the bare transport costs, through this project's link and through nothing: a plain shared word and plain sockets are the floor that everything above is compared with.
- * Prints one JSON object, times in microseconds.
+/* What the bare transport costs, through this project's link and through nothing: a plain shared word and plain sockets are the floor that
+ * everything above is compared with. Prints one JSON object, times in microseconds.
  *
  *   one_way    begin + commit of one record in the sender, bursts below the ring's size, the ring drained between bursts
  *   round_trip 64-byte record there and back, both sides spinning: median and 90th percentile

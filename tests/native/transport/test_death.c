@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -242,6 +243,12 @@ static void abandon(void) {
             gv_recv_wait(p.client, 1000000000, 0);
             CHECK(gv_bulk_send(p.client, 0, "x", 1) == 0);
             CHECK_TEXT(gv_link_death(p.client), "forked");
+            gv_link_abandon(p.client);
+            int reused = memfd_create("reused", 0); /* takes the number of a descriptor that the link had */
+            gv_recv_wake(p.client);
+            gv_link_kill(p.client, "again");
+            gv_link_close(p.client);
+            CHECK(fcntl(reused, F_GETFD) >= 0 && lseek(reused, 0, SEEK_END) == 0);
             CHECK(write(hold[1], "x", 1) == 1);
             for (;;) pause();
         }
