@@ -3,12 +3,15 @@
 #include "stream.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #define THREAD_STACK (8u << 20) /* kernels without barriers run on it */
 #define IDLE_SECONDS 10
+/* How long a thread looks for more work before it sleeps: about what waking it up costs whoever brings the work. It offers its core meanwhile. */
+#define LOOK_NS 50000
 
 /* ---- life ---- */
 
@@ -144,9 +147,25 @@ static void forget_dependencies(struct op *op) {
     op->n_dependencies = 0;
 }
 
+static uint64_t now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
+}
+
+/* Lock held, released meanwhile. */
+static void look_for_work(struct gv_stream *s) {
+    struct gv_backend *b = s->context->backend;
+    uint64_t queued = atomic_load(&s->queued), until = now() + LOOK_NS;
+    pthread_mutex_unlock(&b->lock);
+    while (atomic_load_explicit(&s->queued, memory_order_relaxed) == queued && now() < until) sched_yield();
+    pthread_mutex_lock(&b->lock);
+}
+
 /* Waits for the next operation; NULL: the thread is to go. Lock held. */
 static struct op *next_op(struct gv_stream *s) {
     struct gv_backend *b = s->context->backend;
+    if (!s->first && !s->destroyed) look_for_work(s);
     while (!s->first) {
         if (s->destroyed || b->closing) return NULL;
         struct timespec until;
@@ -256,13 +275,14 @@ static int push_locked(struct gv_stream *s, struct op *op) {
     if (!rc && !legacy_rules(s, op)) rc = CUDA_ERROR_OUT_OF_MEMORY;
     if (!rc) rc = ensure_thread(s);
     if (rc) return rc;
-    op->seq = ++s->queued;
+    op->seq = atomic_load(&s->queued) + 1;
     if (op->kind != OP_MARK) s->work = op->seq;
     if (s->last)
         s->last->next = op;
     else
         s->first = op;
     s->last = op;
+    atomic_store(&s->queued, op->seq);
     if (s->sleeping) pthread_cond_signal(&s->wake);
     return 0;
 }

@@ -41,11 +41,12 @@ struct gv_stream {
     /* Under backend.lock from here on. */
     struct gv_stream *next, *previous; /* context.streams */
     struct op *first, *last;
-    uint64_t queued, completed; /* numbers of operations */
-    uint64_t work;              /* number of the last one that was not a mark */
-    uint64_t seen;              /* what the legacy stream already waits for of this one (unused in the legacy stream itself) */
-    uint64_t legacy_seen;       /* what this one already waits for of the legacy stream */
-    bool running, sleeping;     /* the thread exists, waits for work */
+    _Atomic uint64_t queued; /* numbers of operations; this one is also read without the lock */
+    uint64_t completed;
+    uint64_t work;          /* number of the last one that was not a mark */
+    uint64_t seen;          /* what the legacy stream already waits for of this one (unused in the legacy stream itself) */
+    uint64_t legacy_seen;   /* what this one already waits for of the legacy stream */
+    bool running, sleeping; /* the thread exists, waits for work */
     bool destroyed;
     pthread_cond_t wake;
 };
