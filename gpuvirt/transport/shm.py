@@ -9,7 +9,7 @@ from dataclasses import dataclass
 # transport.h: GV_COMMAND_RING, GV_REPLY_RING, GV_BULK_RING
 COMMAND_RING = 1 << 20
 REPLY_RING = 1 << 20
-BULK_RING = 1 << 24
+BULK_RING = 1 << 21
 HEADER = 4096
 
 

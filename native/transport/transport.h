@@ -14,10 +14,11 @@
 
 struct gv_link;
 
-/* How many bytes each ring has when nothing else is said (powers of two). */
+/* How many bytes each ring has when nothing else is said (powers of two). Bulk rings are small on purpose: what passes through them should stay in
+ * the caches between the two sides. 2 MiB moved payloads two to three times as fast as 16 MiB. */
 #define GV_COMMAND_RING (1u << 20)
 #define GV_REPLY_RING (1u << 20)
-#define GV_BULK_RING (1u << 24)
+#define GV_BULK_RING (1u << 21)
 
 /* ---- opening ------------------------------------------------------------------------------------------------------- */
 
