@@ -39,12 +39,13 @@ static int stack_push(struct shim_context *c) {
         s->capacity = STACK_INLINE;
     }
     if (s->depth == s->capacity) {
-        bool was_inside = s->entries == s->inside;
-        struct shim_context **more = realloc(was_inside ? NULL : s->entries, 2 * (size_t)s->capacity * sizeof *more);
+        size_t capacity = 2 * (size_t)(s->capacity > STACK_INLINE ? s->capacity : STACK_INLINE);
+        struct shim_context **more = malloc(capacity * sizeof(*more));
         if (!more) return CUDA_ERROR_OUT_OF_MEMORY;
-        if (was_inside) memcpy(more, s->inside, sizeof s->inside);
+        memcpy(more, s->entries, (size_t)s->depth * sizeof(*more));
+        if (s->entries != s->inside) free(s->entries);
         s->entries = more;
-        s->capacity *= 2;
+        s->capacity = (int)capacity;
         pthread_once(&stack_once, make_stack_key);
         pthread_setspecific(stack_key, more);
     }
@@ -126,7 +127,7 @@ static int context_start(struct shim_context *c) {
     c->shared_config = CU_SHARED_MEM_CONFIG_DEFAULT_BANK_SIZE;
     default_limits(c);
     struct gv_cmd_context_create create = {.device = c->server_device, .flags = c->flags, .primary = c->primary};
-    if (!post_context_create(c->id, 0, &create)) return session_broken();
+    if (!post_context_create(c->id, 0, &create)) return post_refused();
     int rc = stream_new(c, STREAM_LEGACY, 0, 0, &c->legacy);
     if (rc) {
         post_context_destroy(c->id, 0, &(struct gv_cmd_context_destroy){0});

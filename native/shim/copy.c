@@ -155,7 +155,7 @@ static int send_piece(void *arg, const struct piece *p) {
         in->piece = p;
         seq = session_bulk_out(data, size, post_bulk_in, in);
     }
-    if (!seq) return session_broken();
+    if (!seq) return post_refused();
     stream_posted(in->stream, seq, false);
     return 0;
 }
@@ -201,7 +201,7 @@ static int fetch_piece(void *arg, const struct piece *p) {
     uint64_t seq = post_copy_out(stream_ctx(out->stream), mark ? GV_RECORD_MARK : 0, &c);
     if (!seq) {
         session_expect_cancel(tag);
-        return session_broken();
+        return post_refused();
     }
     stream_posted(out->stream, seq, mark);
     out->seqs[out->n++ % PIECES_UNDER_WAY] = seq;
@@ -245,7 +245,7 @@ static int device_to_device(struct shim_stream *s, const struct copy_side *dst, 
                                    .src_pitch = src->pitch,
                                    .src_slice = src->slice};
     uint64_t seq = post_copy_device(stream_ctx(s), foreign ? GV_RECORD_MARK : 0, &c);
-    if (!seq) return session_broken();
+    if (!seq) return post_refused();
     stream_posted(s, seq, foreign);
     return foreign ? stream_drain(s) : 0;
 }
@@ -325,7 +325,7 @@ int copy_fill(struct shim_stream *s, uint64_t dst, uint64_t pitch, unsigned elem
     if (rc) return rc;
     struct gv_cmd_fill c = {.stream = stream_id(s), .dst = dst, .pitch = pitch, .elem = element, .value = value, .width = width, .height = height};
     uint64_t seq = post_fill(stream_ctx(s), 0, &c);
-    if (!seq) return session_broken();
+    if (!seq) return post_refused();
     stream_posted(s, seq, false);
     return 0;
 }

@@ -55,19 +55,19 @@ static void read_visible(const struct shim_server *server) {
     const char *list = getenv("CUDA_VISIBLE_DEVICES");
     table.count = 0;
     if (!list) {
-        for (uint32_t i = 0; i < server->n_devices; i++) table.server[table.count++] = i;
+        for (uint32_t i = 0; i < server->n_devices && i < GV_MAX_DEVICES; i++) table.server[table.count++] = i;
         return;
     }
+    char copy[2048], *rest = copy, *word;
+    snprintf(copy, sizeof copy, "%s", list);
     uint32_t seen = 0;
-    while (*list) {
-        char word[64];
-        size_t n = strcspn(list, ","), length = n;
-        const char *start = list;
-        while (length && isspace((unsigned char)*start)) start++, length--;
-        while (length && isspace((unsigned char)start[length - 1])) length--;
-        snprintf(word, sizeof word, "%.*s", (int)(length < sizeof word ? length : sizeof word - 1), start);
+    while (table.count < GV_MAX_DEVICES) {
+        word = strsep(&rest, ",");
+        if (!word) break;
+        word += strspn(word, " \t");
+        word[strcspn(word, " \t")] = 0;
         int device = device_of_word(server, word);
-        if (device < 0) break;
+        if (device < 0 || device >= GV_MAX_DEVICES) break;
         if (seen & 1u << device) {
             table.count = 0;
             shim_log("CUDA_VISIBLE_DEVICES names device %s twice: no device is visible", word);
@@ -75,8 +75,6 @@ static void read_visible(const struct shim_server *server) {
         }
         seen |= 1u << device;
         table.server[table.count++] = (uint32_t)device;
-        list += n;
-        if (*list == ',') list++;
     }
 }
 

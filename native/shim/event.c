@@ -22,7 +22,7 @@ CUresult impl_cuEventCreate(CUevent *event, unsigned int flags) {
     e->flags = flags;
     if (!post_event_create(c->id, 0, &(struct gv_cmd_event_create){.event = e->object.id, .flags = flags})) {
         object_free(e);
-        return session_broken();
+        return post_refused();
     }
     object_publish(e);
     *event = (CUevent)e;
@@ -66,7 +66,7 @@ CUresult impl_cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned in
         e->stream_id = s->object.id;
         e->seq = seq;
     } else {
-        rc = session_broken();
+        rc = post_refused();
     }
     pthread_mutex_unlock(&e->lock);
     return rc;

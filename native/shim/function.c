@@ -102,7 +102,7 @@ int function_set_attribute(struct shim_function *f, int attribute, int value) {
     if (rc) return rc;
     if (attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES) atomic_store(&f->max_dynamic_shared, (uint32_t)value);
     struct gv_cmd_kernel_attribute c = {.module = f->module->object.id, .kernel = f->index, .attribute = attribute, .value = value};
-    return post_kernel_attribute(f->ctx, 0, &c) ? 0 : session_broken();
+    return post_kernel_attribute(f->ctx, 0, &c) ? 0 : post_refused();
 }
 
 CUresult impl_cuFuncGetAttribute(int *value, CUfunction_attribute attribute, CUfunction function) {

@@ -130,7 +130,7 @@ static int launch(const struct request *r) {
                               .params = params,
                               .params_size = f->meta->param_bytes};
     uint64_t seq = post_launch(s->session.ctx, 0, &c);
-    if (!seq) return session_broken();
+    if (!seq) return post_refused();
     stream_posted(s, seq, false);
     return 0;
 }
@@ -206,5 +206,5 @@ CUresult impl_cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function
     }
     int rc = launch(&r);
     for (unsigned i = 0; !rc && i < n_after; i++) rc = impl_cuEventRecord(after[i], config->hStream);
-    return rc;
+    return rc; /* NOLINT(clang-analyzer-optin.core.EnumCastOutOfRange): 9 is for the runtime, see above */
 }

@@ -40,26 +40,23 @@ static struct shim_kernel *find_kernel(const struct shim_library *l, const char 
 
 /* After the first load the names are known: a kernel for each, sorted by name. They outlive the module they were read from. */
 static int name_kernels(struct shim_library *l, const struct shim_module *m) {
-    size_t bytes = 0;
-    for (uint32_t i = 0; i < m->n_functions; i++) bytes += strlen(m->functions[i]->name) + 1;
-    l->names = malloc(bytes ? bytes : 1);
-    l->kernels = calloc(m->n_functions ? m->n_functions : 1, sizeof(struct shim_kernel *));
-    if (!l->names || !l->kernels) return CUDA_ERROR_OUT_OF_MEMORY;
-    char *at = l->names;
-    for (uint32_t i = 0; i < m->n_functions; i++) {
+    uint32_t n = m->n_functions;
+    l->kernels = calloc(n ? n : 1, sizeof(struct shim_kernel *));
+    if (!l->kernels) return CUDA_ERROR_OUT_OF_MEMORY;
+    for (uint32_t i = 0; i < n; i++) {
         struct shim_kernel *k = object_new(OBJECT_KERNEL);
         if (!k) return CUDA_ERROR_OUT_OF_MEMORY;
         k->library = l;
-        k->name = at;
-        at = stpcpy(at, m->functions[i]->name) + 1;
+        k->name = strdup(m->functions[i]->name);
+        if (!k->name) return CUDA_ERROR_OUT_OF_MEMORY;
         l->kernels[i] = k;
-        l->n_kernels = i + 1;
     }
-    qsort(l->kernels, l->n_kernels, sizeof(struct shim_kernel *), compare_kernels);
-    for (uint32_t i = 0; i < l->n_kernels; i++) {
+    qsort(l->kernels, n, sizeof(struct shim_kernel *), compare_kernels);
+    for (uint32_t i = 0; i < n; i++) {
         l->kernels[i]->index = i;
         object_publish(l->kernels[i]);
     }
+    l->n_kernels = n;
     l->loaded = true;
     return 0;
 }
@@ -249,11 +246,12 @@ CUresult impl_cuLibraryUnload(CUlibrary library) {
         struct shim_kernel *k = l->kernels[i];
         object_retire(k);
         free(k->settings);
+        free(k->name);
         k->settings = NULL;
+        k->name = NULL;
         object_free(k);
     }
     free(l->kernels);
-    free(l->names);
     image_close(&l->image);
     object_free(l);
     return CUDA_SUCCESS;

@@ -89,7 +89,10 @@ static int place(struct device_memory *m, struct shim_context *c, uint64_t size,
         if ((*address = allocator_take(a, size))) return 0;
     }
     int rc = allocator_grow(a, size, c->info->total_memory / 8);
-    if (!rc) return (*address = allocator_take(a, size)) ? 0 : CUDA_ERROR_OUT_OF_MEMORY;
+    if (!rc) {
+        *address = allocator_take(a, size);
+        return *address ? 0 : CUDA_ERROR_OUT_OF_MEMORY;
+    }
     if (rc != CUDA_ERROR_OUT_OF_MEMORY) return rc;
     /* The last resorts: what is in quarantine, then all free credit in pieces that are too small, given back and asked for in one. */
     if (a->quarantined) {
@@ -97,7 +100,10 @@ static int place(struct device_memory *m, struct shim_context *c, uint64_t size,
         if ((*address = allocator_take(a, size))) return 0;
     }
     if (allocator_shrink(a, 0, 0)) rc = allocator_grow(a, size, 0);
-    if (!rc) return (*address = allocator_take(a, size)) ? 0 : CUDA_ERROR_OUT_OF_MEMORY;
+    if (!rc) {
+        *address = allocator_take(a, size);
+        return *address ? 0 : CUDA_ERROR_OUT_OF_MEMORY;
+    }
     return rc;
 }
 

@@ -49,7 +49,7 @@ static int load_remote(struct shim_context *c, uint64_t id, const struct image_c
     }
     memset(reply, 0, sizeof *reply);
     session_bulk_out(choice->data, choice->size, post_bulk_load, &s);
-    if (!s.begun) return session_broken();
+    if (!s.begun) return post_refused();
     int status = session_wait_call(reply);
     if (!status && gv_reply_module_load_decode(answer, reply->body, reply->body_size)) {
         shim_log("the server's answer to module_load makes no sense");
@@ -221,7 +221,7 @@ int module_global(struct shim_module *m, const char *name, CUdeviceptr *address,
         if (rc) return rc;
         known = malloc(sizeof *known + strlen(name) + 1);
         if (!known) return CUDA_ERROR_OUT_OF_MEMORY;
-        strcpy(known->name, name);
+        memcpy(known->name, name, strlen(name) + 1);
         known->address = answer.address;
         known->size = answer.size;
         pthread_mutex_lock(&m->context->lock);
@@ -303,8 +303,8 @@ int module_load(struct shim_context *c, const struct image *image, const void *s
     m->context = c;
     m->ctx = c->id;
     m->library = library;
-    struct session_reply reply;
-    struct gv_reply_module_load answer;
+    struct session_reply reply = {0};
+    struct gv_reply_module_load answer = {0};
     rc = load_remote(c, m->object.id, &choice, &answer, &reply);
     image_choice_free(&choice);
     write_logs(jit, rc, rc ? "" : answer.log, reply.text);

@@ -55,6 +55,12 @@ static inline void *object_get(enum object_kind kind, const void *handle) {
     return o && atomic_load_explicit(&o->live, memory_order_acquire) ? o : NULL;
 }
 
+/* What a call returns whose command could not be sent: the session is lost, or over because the process is leaving. */
+static inline int post_refused(void) {
+    int rc = session_broken();
+    return rc ? rc : (int)CUDA_ERROR_DEINITIALIZED;
+}
+
 /* ---- contexts (context.c) ------------------------------------------------------------------------------------------ */
 
 #define CONTEXT_LIMITS 16
@@ -235,7 +241,7 @@ struct shim_function {
 struct shim_kernel {
     struct object object;
     struct shim_library *library;
-    const char *name; /* in the library's own copy */
+    char *name; /* its own copy */
     uint32_t index;
     _Atomic uint32_t ctx[KERNEL_CONTEXTS];
     struct shim_function *functions[KERNEL_CONTEXTS];
@@ -251,7 +257,6 @@ struct shim_library {
     struct shim_kernel **kernels;   /* metadata order, known after the first load */
     uint32_t n_kernels;
     bool loaded;
-    char *names;
 };
 
 #define KERNEL_SETTINGS_DEFAULT ((struct kernel_settings){.max_dynamic_shared = -1, .carveout = -1})

@@ -39,7 +39,7 @@ int stream_new(struct shim_context *c, enum stream_kind kind, unsigned flags, in
         if (!post_stream_create(c->id, 0, &create)) {
             session_stream_remove(&s->session);
             object_free(s);
-            return session_broken();
+            return post_refused();
         }
     }
     pthread_mutex_lock(&c->lock);
@@ -105,7 +105,7 @@ static int own_stream(struct shim_context *c, struct shim_stream **out) {
             return 0;
         }
     }
-    struct own_stream *o = malloc(sizeof *o);
+    struct own_stream *o = calloc(1, sizeof *o);
     if (!o) return CUDA_ERROR_OUT_OF_MEMORY;
     int rc = stream_new(c, STREAM_PER_THREAD, CU_STREAM_DEFAULT, 0, &o->stream);
     if (rc) {

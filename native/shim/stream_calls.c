@@ -69,7 +69,7 @@ CUresult impl_cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int fla
         if (seq)
             stream_posted(s, seq, false);
         else
-            rc = session_broken();
+            rc = post_refused();
     }
     pthread_mutex_unlock(&e->lock);
     return rc;
@@ -79,7 +79,7 @@ CUresult impl_cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int fla
 
 static int post_host_function(struct shim_stream *s, uint64_t tag) {
     uint64_t seq = post_host_func(s->session.ctx, GV_RECORD_MARK, &(struct gv_cmd_host_func){.stream = stream_id(s), .tag = tag});
-    if (!seq) return session_broken();
+    if (!seq) return post_refused();
     stream_posted(s, seq, true);
     host_writes_add(0, UINT64_MAX, s, seq); /* it may write any host memory that a later copy reads */
     session_flush();
