@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 HERE = Path(__file__).parent
 NATIVE = HERE.parents[2] / "native"
+Build = Callable[[str, str], Path]
 FLAGS = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-g", "-fvisibility=hidden", "-pthread"]
 VARIANTS = {
     "plain": ["-O2"],
@@ -40,7 +42,7 @@ BACKEND_TESTS = [
 
 
 @pytest.fixture(scope="module")
-def build(tmp_path_factory: pytest.TempPathFactory):
+def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
     """Compiles a test program in one of the variants, once."""
     folder = tmp_path_factory.mktemp("soft")
     done: dict[tuple[str, str], Path] = {}
@@ -74,19 +76,19 @@ def run(program: Path, *arguments: str) -> str:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("variant", ["plain", "fortified", "address"])
-def test_engine(build, variant: str) -> None:
+def test_engine(build: Build, variant: str) -> None:
     print(run(build("test_exec", variant)))
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", BACKEND_TESTS)
-def test_backend(build, name: str) -> None:
+def test_backend(build: Build, name: str) -> None:
     print(run(build("test_backend", "plain"), name))
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("variant", ["address", "thread"])
-def test_backend_under_sanitizers(build, variant: str) -> None:
+def test_backend_under_sanitizers(build: Build, variant: str) -> None:
     program = build("test_backend", variant)
     for name in BACKEND_TESTS:
         # Stopping what cannot be stopped leaves things behind on purpose, which the address sanitizer would call leaks;
