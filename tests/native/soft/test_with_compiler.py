@@ -116,7 +116,7 @@ def test_shared_memory_barrier_and_global(library: ctypes.CDLL, memory: int) -> 
     module = load(library)
     n, threads, blocks = 3000, 256, 12
     data = (ctypes.c_uint32 * n).from_address(memory)
-    data[:] = range(100, 100 + n)
+    data[:] = list(range(100, 100 + n))
     expected = [data[(i // threads) * threads + (i % threads + 1) % threads] for i in range(n - 1) if i < n - n % threads]
     counter = ctypes.c_uint32.from_address(library.bridge_global(module, b"counter"))
     assert counter.value == 5
