@@ -59,7 +59,8 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
         target = folder / "-".join([name, *(o.strip("-").replace("=", "_").replace("/", "_") for o in options)])
         if not target.exists():
             source = HERE / "programs" / f"{name}.cu"
-            line = [str(find_nvcc()), "-O2", "-cudart", "static", *options, str(source), "-o", str(target)]
+            runtime = [] if "-cudart" in options else ["-cudart", "static"]
+            line = [str(find_nvcc()), "-O2", *runtime, *options, str(source), "-o", str(target)]
             done = subprocess.run(line, capture_output=True, text=True, check=False)
             assert done.returncode == 0, done.stdout + done.stderr
         return target

@@ -99,6 +99,8 @@ def test_an_endless_kernel_goes_with_its_client(own_pool: Callable[..., Server],
 def test_device_faults_are_cuda_errors(pool: Server, build: Callable[..., Path], case: str, expected: list[str]) -> None:
     done = run_program(pool, [build("faults"), case])
     assert done.returncode == 0 and done.stdout.split() == expected, done.stdout + done.stderr
+    if case == "assert":
+        assert "Assertion `v == 1` failed" in done.stderr
 
 
 def test_a_fault_stays_in_its_session(pool: Server, build: Callable[..., Path]) -> None:
