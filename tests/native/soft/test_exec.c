@@ -255,7 +255,7 @@ static void test_faults(void) {
         CHECK_TEXT(err, "frob.b32");
         printed_used = 0;
         CHECK_INT(run(asserts, 1, 64, (uint32_t)barrier, 0, 0, 0, NULL, 0), 710);
-        CHECK_TEXT(printed, "file.cu:17: kernel: block: [0,0,0], thread: [5,0,0] Assertion `x > 0` failed.\n");
+        CHECK_TEXT(err, "file.cu:17: kernel: block: [0,0,0], thread: [5,0,0] Assertion `x > 0` failed");
     }
     CHECK_INT(run(recurses, 2, 64, 1, 0, 0, 0, NULL, 0), 714);
     test_barrier(); /* and the engine goes on */
