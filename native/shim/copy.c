@@ -160,13 +160,50 @@ static int send_piece(void *arg, const struct piece *p) {
     return 0;
 }
 
-static int host_to_device(struct shim_stream *s, const struct copy_side *dst, const struct copy_side *src, const struct copy_box *box) {
-    int rc = host_writes_wait(src->address, src->address + extent(src, box));
-    if (rc) return rc;
+static int send_now(struct shim_stream *s, const struct copy_side *dst, const struct copy_side *src, const struct copy_box *box) {
     struct inward in = {.stream = s};
-    rc = each_piece(dst, src, box, send_piece, &in);
+    int rc = each_piece(dst, src, box, send_piece, &in);
     free(in.staging);
     return rc;
+}
+
+/* A copy whose source is not written yet: an earlier asynchronous copy or host function may still do that, and the call must not wait for it. So the stream stops at a host
+ * function of ours, which sends the data as it is then, by a stream of its own that has nothing to wait for. */
+struct later {
+    struct shim_stream *helper;
+    struct copy_side dst, src;
+    struct copy_box box;
+};
+
+static void send_later(void *arg) {
+    struct later *l = arg;
+    if (!send_now(l->helper, &l->dst, &l->src, &l->box)) stream_drain(l->helper);
+    free(l);
+}
+
+static int defer(struct shim_stream *s, const struct copy_side *dst, const struct copy_side *src, const struct copy_box *box) {
+    struct shim_stream *helper;
+    int rc = stream_helper(s->context, &helper);
+    if (rc) return rc;
+    struct later *l = malloc(sizeof *l);
+    if (!l) return CUDA_ERROR_OUT_OF_MEMORY;
+    *l = (struct later){.helper = helper, .dst = *dst, .src = *src, .box = *box};
+    uint64_t tag = session_host_func(send_later, l);
+    uint64_t seq = post_host_func(stream_ctx(s), GV_RECORD_MARK, &(struct gv_cmd_host_func){.stream = stream_id(s), .tag = tag});
+    if (!seq) return post_refused();
+    stream_posted(s, seq, true);
+    /* Until then the source is in use: nobody may free it, and what is copied from it next comes after. */
+    host_writes_add(src->address, src->address + extent(src, box), s, seq);
+    session_flush();
+    return 0;
+}
+
+static int host_to_device(struct shim_stream *s, const struct copy_side *dst, const struct copy_side *src, const struct copy_box *box, bool wait) {
+    uint64_t end = src->address + extent(src, box);
+    if (!wait && src->pinned && host_writes_pending(src->address, end)) return defer(s, dst, src, box);
+    /* A call that waits may wait for the writers too; pageable memory is taken as it is. */
+    int rc = wait ? host_writes_wait(src->address, end) : 0;
+    return rc ? rc : send_now(s, dst, src, box);
 }
 
 /* ---- device to host ------------------------------------------------------------------------------------------------ */
@@ -287,7 +324,8 @@ int copy_box(struct shim_stream *s, const struct copy_side *dst_side, const stru
     int rc = dst.where == COPY_DEVICE ? check_device(&dst, &box) : check_host(&dst, &box);
     if (!rc) rc = src.where == COPY_DEVICE ? check_device(&src, &box) : check_host(&src, &box);
     if (rc) return rc;
-    if (dst.where == COPY_DEVICE) return src.where == COPY_DEVICE ? device_to_device(s, &dst, &src, &box, wait) : host_to_device(s, &dst, &src, &box);
+    if (dst.where == COPY_DEVICE)
+        return src.where == COPY_DEVICE ? device_to_device(s, &dst, &src, &box, wait) : host_to_device(s, &dst, &src, &box, wait);
     return src.where == COPY_DEVICE ? device_to_host(s, &dst, &src, &box, wait) : host_to_host(s, &dst, &src, &box);
 }
 

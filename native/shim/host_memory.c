@@ -49,16 +49,32 @@ void host_writes_add(uint64_t low, uint64_t high, struct shim_stream *s, uint64_
     pthread_mutex_unlock(&writes.lock);
 }
 
+/* The first writer of [low, high) that is not over; writes.lock held. */
+static bool find_writer(uint64_t low, uint64_t high, struct host_write *out) {
+    if (writes.n) prune();
+    for (size_t i = 0; i < writes.n; i++) {
+        if (writes.list[i].low >= high || low >= writes.list[i].high) continue;
+        *out = writes.list[i];
+        return true;
+    }
+    return false;
+}
+
+bool host_writes_pending(uint64_t low, uint64_t high) {
+    struct host_write found;
+    pthread_mutex_lock(&writes.lock);
+    bool pending = find_writer(low, high, &found);
+    pthread_mutex_unlock(&writes.lock);
+    return pending;
+}
+
 int host_writes_wait(uint64_t low, uint64_t high) {
     for (;;) {
-        struct host_write found = {0};
+        struct host_write found;
         pthread_mutex_lock(&writes.lock);
-        if (writes.n) prune();
-        for (size_t i = 0; i < writes.n && !found.stream; i++) {
-            if (writes.list[i].low < high && low < writes.list[i].high) found = writes.list[i];
-        }
+        bool pending = find_writer(low, high, &found);
         pthread_mutex_unlock(&writes.lock);
-        if (!found.stream) return 0;
+        if (!pending) return 0;
         int rc = session_wait_stream(&found.stream->session, found.seq);
         /* Not passed, and yet no error: the process is leaving, and nobody writes any more. */
         if (rc || !stream_passed(found.stream, found.stream_id, found.seq)) return rc;

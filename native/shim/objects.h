@@ -83,7 +83,8 @@ struct shim_context {
     struct shim_stream *streams; /* the legacy and per-thread ones and destroyed ones with work under way included */
     struct shim_module *modules;
     struct shim_stream *legacy;
-    struct shim_context *next; /* list of live contexts, under context_lock */
+    struct shim_stream *helper; /* for copies that are sent later; made when first needed */
+    struct shim_context *next;  /* list of live contexts, under context_lock */
 };
 
 extern pthread_mutex_t context_lock;
@@ -129,6 +130,8 @@ struct shim_event {
 
 /* A stream of a context; not live yet for the program (its handle is published by the caller). */
 int stream_new(struct shim_context *c, enum stream_kind kind, unsigned flags, int priority, struct shim_stream **out);
+/* The context's own non-blocking stream, which the program never sees. */
+int stream_helper(struct shim_context *c, struct shim_stream **out);
 /* Retires a stream; its slot is freed once its work is done. */
 void stream_retire(struct shim_stream *s);
 /* Frees everything left, when nothing runs in the context any more. */
@@ -197,6 +200,7 @@ void memory_context_gone(struct shim_context *c);
 /* Host memory that an earlier asynchronous copy or host function may still write: adds it, and waits until nothing writes [low, high) any more. */
 void host_writes_add(uint64_t low, uint64_t high, struct shim_stream *s, uint64_t seq);
 int host_writes_wait(uint64_t low, uint64_t high);
+bool host_writes_pending(uint64_t low, uint64_t high);
 
 /* ---- modules (module.c, library.c, function.c) --------------------------------------------------------------------- */
 

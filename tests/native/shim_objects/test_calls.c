@@ -299,7 +299,7 @@ static void copies(void) {
     free(back);
 }
 
-/* Asynchronous copies into pinned memory do not wait; what reads that memory afterwards does. */
+/* Asynchronous copies into pinned memory do not wait; what reads that memory afterwards comes after them. */
 static void pinned(void) {
     CUdeviceptr d;
     CUstream stream;
@@ -316,8 +316,13 @@ static void pinned(void) {
     EQUAL(impl_cuMemcpyDtoHAsync(host, d, 4096, stream), 0);
     EQUAL(fake.waits, 0);
     EQUAL(impl_cuStreamQuery(stream), CUDA_ERROR_NOT_READY);
-    EQUAL(impl_cuMemcpyHtoDAsync(d, host + 4000, 96, stream), 0);
-    EQUAL(fake.waits, 1);
+    EQUAL(impl_cuMemcpyHtoDAsync(d, host + 4000, 96, stream), 0); /* what is copied is written first: sent when the stream gets there */
+    EQUAL(fake.count[GV_OP_HOST_FUNC], 1);
+    EQUAL(fake.count[GV_OP_COPY_IN], 1);
+    EQUAL(fake.waits, 1); /* the helper's own, on the session's thread */
+    char other[16] = {0};
+    EQUAL(impl_cuMemcpyHtoDAsync(d, other, 16, stream), 0); /* pageable memory is taken at once */
+    EQUAL(fake.count[GV_OP_HOST_FUNC], 1);
     EQUAL(impl_cuMemcpyDtoHAsync(pageable, d, 256, stream), 0); /* as with a real driver: waits */
     EQUAL(fake.waits, 2);
     EQUAL(pageable[255], 0x5a);
