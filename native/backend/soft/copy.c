@@ -79,10 +79,32 @@ int soft_copy_to_host(struct gv_stream *s, void *dst, uint64_t src, const struct
     return copy(s, dst, false, (const void *)(uintptr_t)src, true, shape);
 }
 
+/* `later` goes on only when everything now queued on `earlier`, a legacy stream, is done. */
+static int after_legacy(struct gv_stream *later, struct gv_stream *earlier) {
+    struct gv_event *e;
+    int status = soft_event_create(earlier->context, CU_EVENT_DISABLE_TIMING, &e);
+    if (status) return status;
+    status = soft_event_record(e, earlier);
+    if (!status) status = soft_stream_wait_event(later, e);
+    soft_event_destroy(e);
+    return status;
+}
+
 int soft_copy_device(struct gv_stream *s, uint64_t dst, struct gv_context *dst_ctx, uint64_t src, struct gv_context *src_ctx,
                      const struct gv_shape *shape) {
-    (void)dst_ctx, (void)src_ctx; /* one address space */
-    return copy(s, (void *)(uintptr_t)dst, true, (const void *)(uintptr_t)src, true, shape);
+    /* Addresses are the same for all, but not the order: a copy between two devices on the legacy stream begins when both devices have done what was asked
+     * of them before, and what is asked of either afterwards waits for it. */
+    struct gv_context *ends[2] = {src_ctx, dst_ctx};
+    bool ordered = s->legacy && src_ctx->device != dst_ctx->device;
+    int status = 0;
+    for (int i = 0; ordered && i < 2 && !status; i++) {
+        if (ends[i] != s->context && ends[i]->legacy) status = after_legacy(s, ends[i]->legacy);
+    }
+    if (!status) status = copy(s, (void *)(uintptr_t)dst, true, (const void *)(uintptr_t)src, true, shape);
+    for (int i = 0; ordered && i < 2 && !status; i++) {
+        if (ends[i] != s->context && ends[i]->legacy) status = after_legacy(ends[i]->legacy, s);
+    }
+    return status;
 }
 
 struct fill_op {
