@@ -31,6 +31,7 @@ static void *read_payloads(void *arg) {
             gv_link_kill(w->link, "a payload is not the one that its command announced, or too large");
         else
             failed = gv_bulk_recv(w->link, e->data, e->size) != 0;
+        if (!failed) atomic_store(&w->bulk_received, header.number);
         pthread_mutex_lock(&w->lock);
         e->failed = failed;
         e->arrived = true;
@@ -76,22 +77,28 @@ bool worker_wait_payload(struct worker *w, struct worker_expected *e) {
     return good;
 }
 
+static void drop_outgoing(struct worker *w, struct worker_outgoing *o) {
+    if (o->staged) {
+        staging_give(&w->staging, o->data, o->size);
+        worker_room_again(w);
+    } else {
+        free(o->data);
+    }
+    free(o);
+}
+
 static void *send_payloads(void *arg) {
     struct worker *w = arg;
     pthread_mutex_lock(&w->lock);
     for (;;) {
-        while (!w->outgoing_first && !atomic_load(&w->stopping)) pthread_cond_wait(&w->changed, &w->lock);
+        while (!w->outgoing_first && !atomic_load(&w->stopping)) pthread_cond_wait(&w->sendable, &w->lock);
         struct worker_outgoing *o = w->outgoing_first;
-        if (!o) break;
+        if (atomic_load(&w->stopping)) break; /* nobody wants the rest */
         w->outgoing_first = o->next;
         if (!o->next) w->outgoing_last = NULL;
         pthread_mutex_unlock(&w->lock);
         gv_bulk_send(w->link, o->tag, o->data, o->size); /* a dead link is noticed by the executor */
-        if (o->staged)
-            worker_staging_free(w, o->data, o->size);
-        else
-            free(o->data);
-        free(o);
+        drop_outgoing(w, o);
         pthread_mutex_lock(&w->lock);
     }
     pthread_mutex_unlock(&w->lock);
@@ -112,7 +119,7 @@ uint64_t worker_send_payload(struct worker *w, uint64_t tag, void *data, uint64_
         w->outgoing_first = o;
     w->outgoing_last = o;
     uint64_t number = ++w->outgoing_number;
-    pthread_cond_broadcast(&w->changed);
+    pthread_cond_signal(&w->sendable);
     pthread_mutex_unlock(&w->lock);
     return number;
 }
@@ -124,8 +131,13 @@ int worker_bulk_start(struct worker *w) {
 }
 
 void worker_bulk_stop(struct worker *w) {
+    if (w->link) gv_link_kill(w->link, "the session has ended"); /* both threads may be in it */
     if (w->has_sender) pthread_join(w->sender, NULL);
-    gv_link_kill(w->link, "the session has ended");
     if (w->has_reader) pthread_join(w->reader, NULL);
     w->has_reader = w->has_sender = false;
+    while (w->outgoing_first) {
+        struct worker_outgoing *o = w->outgoing_first;
+        w->outgoing_first = o->next;
+        drop_outgoing(w, o);
+    }
 }

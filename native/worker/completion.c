@@ -12,16 +12,24 @@ void worker_pending_add(struct worker *w, uint64_t count) {
 
 void worker_pending_done(struct worker *w, uint64_t count) {
     pthread_mutex_lock(&w->lock);
-    uint64_t before = atomic_load(&w->pending);
-    atomic_store(&w->pending, before - count);
-    /* Staging memory was given back before this, so whoever waits for that is woken here as well. */
-    pthread_cond_broadcast(&w->changed);
+    atomic_store(&w->pending, atomic_load(&w->pending) - count);
+    if (w->held_up) pthread_cond_signal(&w->room);
     pthread_mutex_unlock(&w->lock);
 }
+
+void worker_room_again(struct worker *w) { worker_pending_done(w, 0); }
 
 bool worker_has_room(struct worker *w) {
     return atomic_load_explicit(&w->pending, memory_order_relaxed) < WORKER_MAX_PENDING &&
            atomic_load_explicit(&w->staging.in_use, memory_order_relaxed) < WORKER_MAX_STAGING;
+}
+
+void worker_await_room(struct worker *w) {
+    pthread_mutex_lock(&w->lock);
+    w->held_up = true;
+    while (!worker_has_room(w) && !atomic_load(&w->stopping)) pthread_cond_wait(&w->room, &w->lock);
+    w->held_up = false;
+    pthread_mutex_unlock(&w->lock);
 }
 
 struct mark {

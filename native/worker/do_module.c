@@ -1,4 +1,5 @@
 /* Modules and launches. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,14 +15,14 @@ static int reply_module(struct worker *w, const struct gv_record *record, void *
         reply.meta = meta;
         reply.meta_size = (uint32_t)meta_size;
     } else {
-        reply.meta_tag = 1ull << 63 | ++w->worker_tags;
+        reply.meta_tag = WORKER_TAG | ++w->worker_tags;
         reply.meta_bulk_size = meta_size;
     }
     uint64_t size = gv_reply_module_load_size(&reply);
     void *body = malloc(size);
     if (!body) {
         free(meta);
-        return worker_reply(w, record, 2, "the server is out of memory", NULL, 0);
+        return worker_reply(w, record, WORKER_OUT_OF_MEMORY, "the server is out of memory", NULL, 0);
     }
     gv_reply_module_load_encode(&reply, body);
     int sent = worker_reply(w, record, 0, NULL, body, (uint32_t)size);
@@ -55,17 +56,21 @@ int worker_do_module_load(void *worker, const struct gv_record *record, const st
     char err[GV_ERR_SIZE] = "";
     void *meta = NULL;
     size_t meta_size = 0;
-    int status = !context ? 201 : !m ? 2 : w->ops->module_load(context->context, image, size, &m->module, &meta, &meta_size, err);
+    int status = !context ? WORKER_INVALID_CONTEXT
+                 : !m     ? WORKER_OUT_OF_MEMORY
+                          : w->ops->module_load(context->context, image, size, &m->module, &meta, &meta_size, err);
     free(received);
     if (!status && (gv_meta_check(meta, meta_size) || handles_put(&w->modules, c->module, m))) {
         w->ops->module_unload(m->module);
         free(meta);
-        status = 999;
+        status = WORKER_UNKNOWN;
+        snprintf(err, sizeof err, "the module's metadata are not sound, or its id is taken");
     }
     if (status) {
         free(m);
         return worker_reply(w, record, status, err, NULL, 0);
     }
+    m->ctx = record->ctx;
     m->n_kernels = ((const struct gv_meta_header *)meta)->n_kernels;
     return reply_module(w, record, meta, meta_size, err);
 }
@@ -74,7 +79,7 @@ int worker_do_module_unload(void *worker, const struct gv_record *record, const 
     struct worker *w = worker;
     struct worker_module *m = handles_take(&w->modules, c->module);
     if (!m) {
-        worker_failed(w, record, 400, "no such module");
+        worker_failed(w, record, WORKER_INVALID_HANDLE, "no such module");
         return 0;
     }
     w->ops->module_unload(m->module);
@@ -86,7 +91,7 @@ int worker_do_module_global(void *worker, const struct gv_record *record, const 
     struct worker *w = worker;
     struct worker_module *m = handles_get(&w->modules, c->module);
     struct gv_reply_module_global reply = {0};
-    int status = m ? w->ops->module_global(m->module, c->name, &reply.address, &reply.size) : 400;
+    int status = m ? w->ops->module_global(m->module, c->name, &reply.address, &reply.size) : WORKER_INVALID_HANDLE;
     uint8_t body[32];
     gv_reply_module_global_encode(&reply, body);
     return worker_reply(w, record, status, NULL, body, (uint32_t)gv_reply_module_global_size(&reply));
@@ -95,7 +100,7 @@ int worker_do_module_global(void *worker, const struct gv_record *record, const 
 int worker_do_kernel_attribute(void *worker, const struct gv_record *record, const struct gv_cmd_kernel_attribute *c) {
     struct worker *w = worker;
     struct worker_module *m = handles_get(&w->modules, c->module);
-    int status = m && c->kernel < m->n_kernels ? w->ops->kernel_set_attribute(m->module, c->kernel, c->attribute, c->value) : 400;
+    int status = m && c->kernel < m->n_kernels ? w->ops->kernel_set_attribute(m->module, c->kernel, c->attribute, c->value) : WORKER_INVALID_HANDLE;
     if (status) worker_failed(w, record, status, "the kernel's attribute could not be set");
     return 0;
 }
@@ -113,7 +118,7 @@ int worker_do_launch(void *worker, const struct gv_record *record, const struct 
                                .cooperative = c->cooperative,
                                .params = c->params,
                                .params_size = c->params_size};
-    int status = m && c->kernel < m->n_kernels ? w->ops->launch(s->stream, &launch) : 400;
+    int status = m && c->kernel < m->n_kernels ? w->ops->launch(s->stream, &launch) : WORKER_INVALID_HANDLE;
     if (status)
         worker_failed(w, record, status, "the launch was refused by the device");
     else

@@ -7,23 +7,42 @@
 
 #define INITIAL_CREDIT (32ull << 20) /* bytes backed on each device before the client asks for any */
 
-static uint64_t choose_window(struct worker *w, const struct gv_cmd_attach *c) {
+static void choose_window(struct worker *w, const struct gv_cmd_attach *c) {
     const uint8_t *offers = c->windows;
+    w->addresses = GV_ADDRESSES_REPLY;
     for (uint32_t at = 0; at + 16 <= c->windows_size; at += 16) {
         uint64_t base, size;
         memcpy(&base, offers + at, 8);
         memcpy(&size, offers + at + 8, 8);
         int status = w->ops->reserve_window(w->backend, base, size);
-        if (status == 0) {
-            w->window_base = base;
-            w->window_size = size;
-            w->addresses = GV_ADDRESSES_FIXED;
+        if (status == WORKER_NOT_SUPPORTED) return; /* this backend places memory itself */
+        if (status) continue;
+        w->window_base = base;
+        w->window_size = size;
+        w->addresses = GV_ADDRESSES_FIXED;
+        return;
+    }
+}
+
+/* Backs the first bytes of every device's part, as many as all can spare of INITIAL_CREDIT, the half, the quarter... */
+static uint64_t advance(struct worker *w) {
+    for (uint64_t size = INITIAL_CREDIT; size >= GV_WINDOW_ALIGN; size /= 2) {
+        uint32_t backed = 0;
+        for (; backed < w->n_devices; backed++) {
+            struct gv_window_part part = gv_window_part(w->window_base, w->window_size, w->n_devices, backed);
+            if (size > part.client_size || size > w->infos[backed].total_memory || size % w->infos[backed].chunk) break;
+            if (w->ops->memory_back(w->device_contexts[backed], part.base, size)) break;
+        }
+        if (backed == w->n_devices) {
+            atomic_fetch_add(&w->memory_used, size * backed);
             return size;
         }
-        if (status == 801) break; /* this backend places memory itself */
+        while (backed--) {
+            struct gv_window_part part = gv_window_part(w->window_base, w->window_size, w->n_devices, backed);
+            w->ops->memory_unback(w->device_contexts[backed], part.base, size);
+        }
     }
-    w->addresses = GV_ADDRESSES_REPLY;
-    return 0;
+    return 0; /* devices too full for that: all memory is asked for */
 }
 
 int worker_do_attach(void *worker, const struct gv_record *record, const struct gv_cmd_attach *c) {
@@ -32,23 +51,13 @@ int worker_do_attach(void *worker, const struct gv_record *record, const struct 
     char err[GV_ERR_SIZE] = "";
     int version = w->ops->driver_version(w->backend), status;
     choose_window(w, c);
-    uint64_t initial = w->addresses == GV_ADDRESSES_FIXED ? INITIAL_CREDIT : 0;
     for (uint32_t i = 0; i < w->n_devices; i++) {
         status = w->ops->device_info(w->backend, i, &w->infos[i]);
-        if (!status) status = w->ops->context_create(w->backend, i, 0, 1, &w->device_contexts[i], err);
+        if (!status && !w->device_contexts[i]) status = w->ops->context_create(w->backend, i, 0, 1, &w->device_contexts[i], err);
         if (status) return worker_reply(w, record, status, err[0] ? err : "a device could not be opened", NULL, 0);
+        if (!w->infos[i].chunk) w->infos[i].chunk = GV_WINDOW_ALIGN;
     }
-    for (uint32_t i = 0; initial && i < w->n_devices; i++) {
-        struct gv_window_part part = gv_window_part(w->window_base, w->window_size, w->n_devices, i);
-        if (w->ops->memory_back(w->device_contexts[i], part.base, initial)) {
-            /* A device too full for that: nobody gets an advance, all memory is asked for. */
-            for (uint32_t j = 0; j < i; j++) {
-                part = gv_window_part(w->window_base, w->window_size, w->n_devices, j);
-                w->ops->memory_unback(w->device_contexts[j], part.base, initial);
-            }
-            initial = 0;
-        }
-    }
+    uint64_t initial = w->addresses == GV_ADDRESSES_FIXED ? advance(w) : 0;
     struct gv_reply_attach reply = {.driver_version = (uint32_t)version,
                                     .addresses = w->addresses,
                                     .window_base = w->window_base,
@@ -60,7 +69,7 @@ int worker_do_attach(void *worker, const struct gv_record *record, const struct 
                                     .server = w->name};
     uint64_t size = gv_reply_attach_size(&reply);
     void *body = malloc(size);
-    if (!body) return worker_reply(w, record, 2, "the server is out of memory", NULL, 0);
+    if (!body) return worker_reply(w, record, WORKER_OUT_OF_MEMORY, "the server is out of memory", NULL, 0);
     gv_reply_attach_encode(&reply, body);
     w->attached = true;
     int sent = worker_reply(w, record, 0, NULL, body, (uint32_t)size);

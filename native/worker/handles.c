@@ -19,6 +19,8 @@ void *handles_get(const struct handles *h, uint64_t id) {
     return at < 0 ? NULL : h->objects[at];
 }
 
+void *handles_at(const struct handles *h, uint64_t i) { return h->ids[i] && h->ids[i] != GRAVE ? h->objects[i] : NULL; }
+
 static void insert(struct handles *h, uint64_t id, void *object) {
     uint64_t at = slot_of(h, id);
     while (h->ids[at]) at = (at + 1) & (h->size - 1);

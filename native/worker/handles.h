@@ -13,6 +13,8 @@ struct handles {
 void *handles_get(const struct handles *h, uint64_t id);
 /* 0, or -1 when the id is taken, is 0 or 2^64 - 1, or memory is out. */
 int handles_put(struct handles *h, uint64_t id, void *object);
+/* The object in slot `i` < size, or NULL: to go through all of them, taking some out meanwhile. */
+void *handles_at(const struct handles *h, uint64_t i);
 void *handles_take(struct handles *h, uint64_t id);
 /* Takes any object out; NULL when none is left. */
 void *handles_pop(struct handles *h);

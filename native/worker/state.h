@@ -101,7 +101,10 @@ struct worker {
     _Atomic bool stopping;
 
     pthread_mutex_t lock;
-    pthread_cond_t changed; /* payload arrived, outgoing queued, room again, host function done, stopping */
+    pthread_cond_t changed;   /* payload announced, arrived; host function done; stopping */
+    pthread_cond_t sendable;  /* outgoing queued, stopping */
+    pthread_cond_t room;      /* less is on its way, stopping; waited for by the executor */
+    bool held_up;             /* it does wait */
     _Atomic uint64_t pending; /* commands on their way through the device; changes under lock */
     struct staging staging;
     struct worker_expected *expected_first, *expected_last;
@@ -154,8 +157,12 @@ void worker_context_drop(struct worker_context *c); /* any thread */
 /* `count` more commands are on their way / are through. */
 void worker_pending_add(struct worker *w, uint64_t count);
 void worker_pending_done(struct worker *w, uint64_t count);
+/* Staging memory was given back. */
+void worker_room_again(struct worker *w);
 /* Whether a further command may be taken. */
 bool worker_has_room(struct worker *w);
+/* Waits until it may, or until the session ends. */
+void worker_await_room(struct worker *w);
 /* Pushes the stream's completion to the client once everything queued so far is done. */
 int worker_mark(struct worker *w, struct worker_stream *s, const struct gv_record *record);
 /* A command was queued on the stream that nobody asked to be told of. */

@@ -1,5 +1,4 @@
-/* One session: open, run until the client says goodbye or is lost, close. The thread that runs it is the executor: it takes records in order, carries each out by
- * queuing work on the backend, and never waits for the device. */
+/* One session: opened, asked for figures, closed. What happens between is in executor.c. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,10 +7,6 @@
 
 #include "../wire/handshake.h"
 #include "state.h"
-
-#define ACK_EVERY 1024     /* records between acknowledgements */
-#define IDLE_SPIN_NS 20000 /* how long the executor looks for a record before it sleeps */
-#define SLEEP_NS 1000000000ll
 
 #define EXPORT __attribute__((visibility("default")))
 
@@ -43,6 +38,16 @@ static void drop_descriptors(const struct worker_config *config) {
     if (config->memfd >= 0) close(config->memfd);
 }
 
+/* Ours take no signals: those belong to the program that hosts the library. */
+static int start_threads(struct worker *w) {
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int rc = worker_bulk_start(w) || worker_lookout_start(w);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return rc;
+}
+
 EXPORT struct worker *worker_open(const struct worker_config *config, char *err) {
     err[0] = 0;
     if (config->struct_size != sizeof *config) {
@@ -62,7 +67,16 @@ EXPORT struct worker *worker_open(const struct worker_config *config, char *err)
         return NULL;
     }
     pthread_mutex_init(&w->lock, NULL);
+    pthread_mutex_init(&w->ahead_lock, NULL);
     pthread_cond_init(&w->changed, NULL);
+    pthread_cond_init(&w->sendable, NULL);
+    pthread_cond_init(&w->room, NULL);
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&w->ahead_changed, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    staging_init(&w->staging);
     w->ops = ops;
     w->n_devices = config->n_devices;
     snprintf(w->name, sizeof w->name, "%s", config->server_name ? config->server_name : "");
@@ -89,9 +103,12 @@ EXPORT struct worker *worker_open(const struct worker_config *config, char *err)
                                         .console = console,
                                         .console_arg = w};
     int status = ops->open(&backend, &w->backend, err);
-    if (!status && worker_bulk_start(w)) {
-        snprintf(err, GV_ERR_SIZE, "no threads to be had");
-        status = 2;
+    if (!status) {
+        staging_set_backend(&w->staging, ops, w->backend);
+        if (start_threads(w)) {
+            snprintf(err, GV_ERR_SIZE, "no threads to be had");
+            status = WORKER_OUT_OF_MEMORY;
+        }
     }
     if (status) {
         if (!err[0]) snprintf(err, GV_ERR_SIZE, "the backend %s could not be opened (error %d)", ops->name, status);
@@ -103,97 +120,45 @@ EXPORT struct worker *worker_open(const struct worker_config *config, char *err)
 
 EXPORT int worker_add_channel(struct worker *w, int32_t channel, int32_t fd) { return gv_link_add_channel(w->link, channel, fd); }
 
-static void acknowledge(struct worker *w, uint64_t seq) {
-    struct gv_evt_worker_ack ack = {.received = seq, .executed = seq};
-    struct gv_record *out = worker_event(w, GV_OP_WORKER_ACK, 0, gv_evt_worker_ack_size(&ack));
-    if (!out) return;
-    gv_evt_worker_ack_encode(&ack, out + 1);
-    gv_send_commit(w->link);
-}
-
-/* From here on nobody waits any more: not in gates, not for staging, not for payloads. */
-static void stop(struct worker *w) {
+void worker_stop(struct worker *w) {
     pthread_mutex_lock(&w->lock);
     atomic_store(&w->stopping, true);
     pthread_cond_broadcast(&w->changed);
+    pthread_cond_broadcast(&w->sendable);
+    pthread_cond_broadcast(&w->room);
     pthread_mutex_unlock(&w->lock);
-}
-
-/* Anything that keeps the executor waiting must end when the client is gone, and the executor then cannot look: so somebody else does. */
-static void *watch(void *arg) {
-    struct worker *w = arg;
-    while (!atomic_load(&w->stopping)) {
-        if (gv_link_dead(w->link)) stop(w);
-        usleep(20000);
-    }
-    return NULL;
-}
-
-EXPORT int worker_run(struct worker *w, char *err) {
-    err[0] = 0;
-    pthread_t watcher;
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int watched = pthread_create(&watcher, NULL, watch, w) == 0;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    int result = 0;
-    while (!w->said_bye) {
-        const struct gv_record *record = gv_recv_peek(w->link);
-        if (!record) {
-            if (gv_link_dead(w->link)) {
-                result = 1;
-                snprintf(err, GV_ERR_SIZE, "%s", gv_link_death(w->link));
-                break;
-            }
-            gv_send_flush(w->link);
-            gv_recv_wait(w->link, SLEEP_NS, IDLE_SPIN_NS);
-            continue;
-        }
-        uint64_t seq = record->seq;
-        w->current = NULL;
-        if ((!w->attached && record->op != GV_OP_ATTACH && record->op != GV_OP_BYE) || gv_dispatch(w, record)) {
-            if (gv_link_dead(w->link)) continue;
-            result = 2;
-            snprintf(err, GV_ERR_SIZE, "record %llu (operation %u) is malformed or out of place", (unsigned long long)seq, record->op);
-            break;
-        }
-        if (record->flags & GV_RECORD_MARK && w->current && worker_mark(w, w->current, seq)) result = 2;
-        gv_recv_consume(w->link);
-        atomic_fetch_add_explicit(&w->commands, 1, memory_order_relaxed);
-        if (seq % ACK_EVERY == 0) acknowledge(w, seq);
-    }
-    gv_send_flush(w->link);
-    stop(w);
-    if (watched) pthread_join(watcher, NULL);
-    return result;
 }
 
 EXPORT void worker_get_figures(struct worker *w, struct worker_figures *out) {
     *out = (struct worker_figures){.commands = atomic_load(&w->commands),
                                    .launches = atomic_load(&w->launches),
                                    .bytes_in = gv_link_bytes_in(w->link),
-                                   .bytes_out = gv_link_bytes_out(w->link)};
+                                   .bytes_out = gv_link_bytes_out(w->link),
+                                   .memory_used = atomic_load(&w->memory_used)};
 }
 
 EXPORT void worker_close(struct worker *w) {
-    stop(w);
+    worker_stop(w);
+    worker_lookout_stop(w);
     worker_bulk_stop(w);
-    /* The backend goes first: nothing of its may call back into what is freed below. */
+    staging_end(&w->staging); /* what is still in use ends with the backend, or with the process */
+    /* The backend goes before what its callbacks look at. */
     if (w->backend) w->ops->close(w->backend);
     gv_link_close(w->link);
     for (void *o; (o = handles_pop(&w->contexts));) {
-        free(((struct worker_context *)o)->legacy);
-        free(o);
+        struct worker_context *c = o;
+        free(c->legacy);
+        free(c);
     }
     for (void *o; (o = handles_pop(&w->streams));) free(o);
+    for (void *o; (o = handles_pop(&w->events));) free(o);
     for (void *o; (o = handles_pop(&w->modules));) free(o);
+    for (struct worker_aside *a; (a = worker_aside_take(w));) free(a);
     handles_free(&w->contexts);
     handles_free(&w->streams);
     handles_free(&w->events);
     handles_free(&w->modules);
+    handles_free(&w->allocations);
     handles_free(&w->host_calls);
-    pthread_cond_destroy(&w->changed);
-    pthread_mutex_destroy(&w->lock);
     free(w);
 }

@@ -166,7 +166,7 @@ static int memory_info(struct gv_context *c, uint64_t *f, uint64_t *t) {
     (void)c;
     return 0;
 }
-static const char *error_text(struct gv_context *c) { return (void)c, ""; }
+static const char *error_text(struct gv_context *c) { return (void)c, atomic_load(&fake.sticky) ? "as the test wishes" : ""; }
 static int memory_back(struct gv_context *c, uint64_t a, uint64_t s) { return (void)c, (void)a, (void)s, 801; }
 static int memory_alloc(struct gv_context *c, uint64_t size, uint64_t *address) {
     (void)c;

@@ -260,6 +260,7 @@ static void streams_and_events(void) {
     POST(event_destroy, 0, 1, .event = 5);
     CHECK(failed_status(POST(event_destroy, 0, 1, .event = 5)) == 400);
     CHECK(failed_status(POST(fence, GV_RECORD_MARK, 1, .stream = 12345)) == 400);
+    CHECK(completed().status == 400); /* whoever waits for it does not wait for ever */
     CHECK(failed_status(POST(stream_create, 0, 77, .stream = 101)) == 201);
     CHECK(failed_status(POST(stream_create, 0, 1, .stream = 100)) == 1);
     /* A stream may go while its work is under way; the mark that came with the end still comes. */
@@ -276,6 +277,12 @@ static void sticky_errors_are_told(void) {
     attach();
     atomic_store(&fake.sticky, 700);
     POST(fence, GV_RECORD_MARK, 1, .stream = 100);
+    const struct gv_record *told = next(); /* in words, once */
+    struct gv_evt_failed words;
+    CHECK(told && told->op == GV_OP_FAILED && gv_evt_failed_decode(&words, told + 1, told->size - (uint32_t)sizeof *told) == 0);
+    CHECK(words.status == 700 && words.sticky);
+    CHECK_TEXT(words.text, "as the test wishes");
+    gv_recv_consume(client);
     CHECK(completed().status == 700);
     POST(copy_out, GV_RECORD_MARK, 1, .stream = 100, .src = 0, .width = 100000, .height = 1, .depth = 1, .pitch = 1, .slice = 1, .tag = 3);
     const struct gv_record *r = next();

@@ -1,0 +1,117 @@
+/* The executor: the one thread that takes records, in order, and carries each out by queuing work on the backend. It never waits for the device but in two places:
+ * when too much is on its way, and in calls of the driver that wait by themselves. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "state.h"
+
+#define ACK_EVERY 1024     /* records between acknowledgements */
+#define IDLE_SPIN_NS 20000 /* how long it looks for a record before it sleeps */
+#define SLEEP_NS 1000000000ll
+#define LINGER_NS 20000000ll /* after the goodbye, each turn */
+#define LINGER_TURNS 25
+
+#define EXPORT __attribute__((visibility("default")))
+
+enum { CARRY_ON, CLIENT_LOST, PROTOCOL_ERROR };
+
+static void acknowledge(struct worker *w, uint64_t seq) {
+    struct gv_evt_worker_ack ack = {.received = seq, .executed = seq, .bulk_received = atomic_load(&w->bulk_received)};
+    struct gv_record *out = worker_event(w, GV_OP_WORKER_ACK, 0, gv_evt_worker_ack_size(&ack));
+    if (!out) return;
+    gv_evt_worker_ack_encode(&ack, out + 1);
+    gv_send_commit(w->link);
+}
+
+/* Commands that a driver may carry out only when the device has come to rest. */
+static bool may_wait(uint16_t op) {
+    switch (op) {
+    case GV_OP_CONTEXT_CREATE:
+    case GV_OP_CONTEXT_DESTROY:
+    case GV_OP_MEMORY_GROW:
+    case GV_OP_MEMORY_SHRINK:
+    case GV_OP_MEMORY_ALLOC:
+    case GV_OP_MEMORY_FREE:
+    case GV_OP_STREAM_DESTROY:
+    case GV_OP_MODULE_LOAD:
+    case GV_OP_MODULE_UNLOAD:
+    case GV_OP_MODULE_GLOBAL: return true;
+    default: return false;
+    }
+}
+
+static int carry_out(struct worker *w, const struct gv_record *record, char *err) {
+    w->current = NULL;
+    bool known = w->attached || record->op == GV_OP_ATTACH || record->op == GV_OP_BYE;
+    int bad = known ? gv_dispatch(w, record) : -1;
+    if (!bad && w->current) bad = record->flags & GV_RECORD_MARK ? worker_mark(w, w->current, record) : worker_count(w, w->current, record);
+    if (bad && !gv_link_dead(w->link)) {
+        snprintf(err, GV_ERR_SIZE, "record %llu (%s, operation %u) %s", (unsigned long long)record->seq, gv_op_name(record->op), record->op,
+                 known ? "is malformed or cannot be carried out" : "comes before the session has been attached");
+        struct gv_record copy = *record;
+        worker_failed(w, &copy, WORKER_UNKNOWN, err);
+        return PROTOCOL_ERROR;
+    }
+    atomic_fetch_add_explicit(&w->commands, 1, memory_order_relaxed);
+    if (record->seq % ACK_EVERY == 0) acknowledge(w, record->seq);
+    return CARRY_ON;
+}
+
+/* Carries out one record, from those set aside or from the link. */
+static int step(struct worker *w, char *err) {
+    struct worker_aside *aside = worker_aside_take(w);
+    const struct gv_record *record = aside ? aside->record : gv_recv_peek(w->link);
+    if (!record) {
+        if (gv_link_dead(w->link)) {
+            snprintf(err, GV_ERR_SIZE, "%s", gv_link_death(w->link));
+            return CLIENT_LOST;
+        }
+        gv_send_flush(w->link);
+        gv_recv_wait(w->link, SLEEP_NS, IDLE_SPIN_NS);
+        return CARRY_ON;
+    }
+    bool room = worker_has_room(w), ahead = (!room || may_wait(record->op)) && worker_waits_for_host(w);
+    if (ahead) {
+        if (!aside) {
+            if (!worker_aside_put(w, record, true)) {
+                snprintf(err, GV_ERR_SIZE, "out of memory");
+                return PROTOCOL_ERROR;
+            }
+            gv_recv_consume(w->link);
+            aside = worker_aside_take(w);
+            record = aside->record;
+        }
+        worker_ahead_begin(w);
+    }
+    if (!room) {
+        gv_send_flush(w->link);
+        worker_await_room(w);
+    }
+    int outcome = carry_out(w, record, err);
+    if (ahead) worker_ahead_end(w);
+    if (aside)
+        free(aside);
+    else
+        gv_recv_consume(w->link);
+    return outcome;
+}
+
+/* The client closes first. A link closed by us could die in one of the client's threads before another has read the answer to its goodbye. */
+static void linger(struct worker *w) {
+    for (int i = 0; i < LINGER_TURNS && !gv_link_dead(w->link); i++) {
+        if (gv_recv_peek(w->link))
+            gv_recv_consume(w->link);
+        else
+            gv_recv_wait(w->link, LINGER_NS, 0);
+    }
+}
+
+EXPORT int worker_run(struct worker *w, char *err) {
+    err[0] = 0;
+    int outcome = CARRY_ON;
+    while (outcome == CARRY_ON && !w->said_bye) outcome = step(w, err);
+    gv_send_flush(w->link);
+    if (w->said_bye) linger(w);
+    worker_stop(w);
+    return outcome;
+}

@@ -1,0 +1,115 @@
+/* The lookout: a thread that sees what the executor cannot while something holds it up.
+ *
+ * It notices that the client is gone. And where the executor waits for the device (too much is on its way; a driver's call that waits by itself) while a stream
+ * waits in its turn for the client to run a host function, the client's answer lies in the link behind commands that nobody takes: so the lookout reads on, answers
+ * to host functions count at once, everything else is set aside for the executor in its order. */
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "state.h"
+
+#define LOOK_NS 20000000   /* between looks at the link */
+#define AHEAD_NS 1000000   /* longest wait for a record while the executor is held up: it may want the link back */
+
+bool worker_aside_put(struct worker *w, const struct gv_record *record, bool front) {
+    struct worker_aside *a = malloc(sizeof *a + record->size);
+    if (!a) return false;
+    memcpy(a->record, record, record->size);
+    a->next = front ? w->aside_first : NULL;
+    if (front)
+        w->aside_first = a;
+    else if (w->aside_last)
+        w->aside_last->next = a;
+    else
+        w->aside_first = a;
+    if (!a->next) w->aside_last = a;
+    w->aside_bytes += record->size;
+    return true;
+}
+
+struct worker_aside *worker_aside_take(struct worker *w) {
+    struct worker_aside *a = w->aside_first;
+    if (!a) return NULL;
+    w->aside_first = a->next;
+    if (!a->next) w->aside_last = NULL;
+    w->aside_bytes -= a->record->size;
+    return a;
+}
+
+void worker_ahead_begin(struct worker *w) {
+    pthread_mutex_lock(&w->ahead_lock);
+    w->ahead = true;
+    pthread_cond_signal(&w->ahead_changed);
+    pthread_mutex_unlock(&w->ahead_lock);
+}
+
+void worker_ahead_end(struct worker *w) {
+    gv_recv_wake(w->link);
+    pthread_mutex_lock(&w->ahead_lock);
+    w->ahead = false;
+    pthread_mutex_unlock(&w->ahead_lock);
+}
+
+/* An answer to a host function, which needs no executor. */
+static bool is_answer(struct worker *w, const struct gv_record *record) {
+    struct gv_cmd_host_done done;
+    return record->op == GV_OP_HOST_DONE && !gv_cmd_host_done_decode(&done, record + 1, record->size - (uint32_t)sizeof *record) &&
+           worker_host_done(w, done.tag);
+}
+
+/* Reads one record on, or waits a little for it. ahead_lock held: the link is ours. */
+static void read_on(struct worker *w) {
+    const struct gv_record *record = gv_recv_peek(w->link);
+    if (!record) {
+        gv_recv_wait(w->link, AHEAD_NS, 0);
+        return;
+    }
+    if (is_answer(w, record)) {
+        atomic_fetch_add_explicit(&w->commands, 1, memory_order_relaxed);
+    } else if (w->aside_bytes + record->size > WORKER_MAX_AHEAD || !worker_aside_put(w, record, false)) {
+        gv_link_kill(w->link, "too many commands wait behind a host function");
+        return;
+    }
+    gv_recv_consume(w->link);
+}
+
+static void *look_out(void *arg) {
+    struct worker *w = arg;
+    pthread_mutex_lock(&w->ahead_lock);
+    while (!atomic_load(&w->stopping)) {
+        if (gv_link_dead(w->link)) {
+            worker_stop(w);
+            break;
+        }
+        if (w->ahead) {
+            read_on(w);
+            /* Mutexes are not fair: let the executor have it if it wants to. */
+            pthread_mutex_unlock(&w->ahead_lock);
+            sched_yield();
+            pthread_mutex_lock(&w->ahead_lock);
+            continue;
+        }
+        struct timespec until;
+        clock_gettime(CLOCK_MONOTONIC, &until);
+        until.tv_nsec += LOOK_NS;
+        if (until.tv_nsec >= 1000000000) until.tv_sec++, until.tv_nsec -= 1000000000;
+        pthread_cond_timedwait(&w->ahead_changed, &w->ahead_lock, &until);
+    }
+    pthread_mutex_unlock(&w->ahead_lock);
+    return NULL;
+}
+
+int worker_lookout_start(struct worker *w) {
+    w->has_lookout = pthread_create(&w->lookout, NULL, look_out, w) == 0;
+    return w->has_lookout ? 0 : -1;
+}
+
+void worker_lookout_stop(struct worker *w) {
+    pthread_mutex_lock(&w->ahead_lock);
+    pthread_cond_signal(&w->ahead_changed);
+    pthread_mutex_unlock(&w->ahead_lock);
+    if (w->has_lookout) pthread_join(w->lookout, NULL);
+    w->has_lookout = false;
+}
