@@ -32,6 +32,7 @@ static const char *error_text(struct gv_context *c) { return atomic_load(&c->err
 static void backend_close(struct gv_backend *b) {
     cuda_marks_stop(b);
     /* The driver's library is not closed: its threads may still run, and the process ends soon. */
+    pthread_cond_destroy(&b->progress);
     pthread_cond_destroy(&b->work);
     pthread_mutex_destroy(&b->lock);
     free(b);
@@ -47,6 +48,7 @@ static int backend_open(const struct gv_backend_config *config, struct gv_backen
     }
     pthread_mutex_init(&b->lock, NULL);
     pthread_cond_init(&b->work, NULL);
+    pthread_cond_init(&b->progress, NULL);
     b->memory = config->memory;
     b->n_devices = config->n_devices;
     status = b->driver.init(0);
@@ -131,6 +133,7 @@ static int context_create(struct gv_backend *b, uint32_t device, uint32_t flags,
         return status;
     }
     *legacy = (struct gv_stream){.context = c, .stream = CU_STREAM_LEGACY};
+    if (!b->first) b->first = c; /* the worker's own context of its first device: it lives as long as the backend */
     *out = c;
     return 0;
 }
@@ -229,10 +232,16 @@ static int stream_create(struct gv_context *c, uint32_t flags, int32_t priority,
 static void stream_destroy(struct gv_stream *s) {
     struct gv_backend *b = s->context->b;
     pthread_mutex_lock(&b->lock);
-    bool later = s->is_watched;
     s->dying = true;
+    bool later = s->is_watched || s->gates;
+    if (later && !s->is_watched) {
+        s->is_watched = true;
+        s->next_watched = b->watched;
+        b->watched = s;
+        pthread_cond_signal(&b->work);
+    }
     pthread_mutex_unlock(&b->lock);
-    if (later) return; /* the watcher does it after the last mark */
+    if (later) return; /* the watcher does it after the last mark and gate */
     if (cuda_enter(s->context) == 0) b->driver.stream_destroy(s->stream);
     free(s);
 }
@@ -272,9 +281,15 @@ static int stream_wait_event(struct gv_stream *s, struct gv_event *e) {
     return status ? status : (int)s->context->b->driver.stream_wait_event(s->stream, e->event, 0);
 }
 
-static int gate(struct gv_stream *s, void (*fn)(void *arg), void *arg) {
-    int status = cuda_enter(s->context);
-    return status ? status : (int)s->context->b->driver.launch_host(s->stream, fn, arg);
+/* Pageable memory will not do for staging: the driver reads it at the call, before a gated payload has come, and waits for the device before it writes it. */
+static void *host_alloc(struct gv_backend *b, size_t size) {
+    void *memory = NULL;
+    if (!b->first || cuda_enter(b->first) || b->driver.host_alloc(&memory, size, CU_MEMHOSTALLOC_PORTABLE)) return NULL;
+    return memory;
+}
+
+static void host_free(struct gv_backend *b, void *memory) {
+    if (cuda_enter(b->first) == 0) b->driver.host_free(memory);
 }
 
 const struct gv_backend_ops gv_backend_cuda = {
@@ -310,5 +325,7 @@ const struct gv_backend_ops gv_backend_cuda = {
     .kernel_set_attribute = cuda_kernel_set_attribute,
     .launch = cuda_launch,
     .mark = cuda_mark,
-    .gate = gate,
+    .gate = cuda_gate,
+    .host_alloc = host_alloc,
+    .host_free = host_free,
 };

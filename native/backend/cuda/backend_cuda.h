@@ -21,11 +21,12 @@ struct gv_backend {
     struct driver driver;
     uint32_t n_devices;
     CUdevice devices[GV_MAX_DEVICES];
-    uint64_t memory; /* bytes a device this session may use, 0: no limit of its own */
+    struct gv_context *first; /* pinned memory is made in it, for all */
+    uint64_t memory;          /* bytes a device this session may use, 0: no limit of its own */
 
     /* Marks that wait for the device: a list of streams that have some, watched by one thread (marks.c). */
     pthread_mutex_t lock;
-    pthread_cond_t work;
+    pthread_cond_t work, progress; /* a stream got marks; a mark was called, or the end has come */
     struct gv_stream *watched;
     pthread_t watcher;
     bool has_watcher, stopping;
@@ -48,6 +49,8 @@ struct gv_stream {
     bool dying;
     /* under the backend's lock: */
     struct mark *first, *last;
+    uint64_t marked, told; /* marks so far, and how many of them have been called */
+    uint32_t gates;        /* gates that have not returned */
     struct gv_stream *next_watched;
     bool is_watched;
 };
@@ -70,6 +73,7 @@ int cuda_enter(struct gv_context *c);
 void cuda_note_error(struct gv_context *c, int status);
 
 int cuda_mark(struct gv_stream *s, void (*fn)(void *arg, int status), void *arg);
+int cuda_gate(struct gv_stream *s, void (*fn)(void *arg), void *arg);
 int cuda_marks_start(struct gv_backend *b);
 void cuda_marks_stop(struct gv_backend *b);
 

@@ -27,6 +27,8 @@
     F(memory_info, cuMemGetInfo_v2, (size_t *, size_t *))                                                                                     \
     F(memory_alloc, cuMemAlloc_v2, (CUdeviceptr *, size_t))                                                                                   \
     F(memory_free, cuMemFree_v2, (CUdeviceptr))                                                                                               \
+    F(host_alloc, cuMemHostAlloc, (void **, size_t, unsigned))                                                                                \
+    F(host_free, cuMemFreeHost, (void *))                                                                                                     \
     F(stream_create, cuStreamCreateWithPriority, (CUstream *, unsigned, int))                                                                 \
     F(stream_destroy, cuStreamDestroy_v2, (CUstream))                                                                                         \
     F(stream_wait_event, cuStreamWaitEvent, (CUstream, CUevent, unsigned))                                                                    \

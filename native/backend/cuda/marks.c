@@ -1,4 +1,4 @@
-/* Marks: an event recorded on the stream, and one thread that asks the driver for the oldest event of every stream that has marks.
+/* Marks and gates. A mark is an event recorded on the stream, and one thread that asks the driver for the oldest event of every stream that has marks.
  *
  * Asking, with a back-off, instead of cuLaunchHostFunc: a host function stops its stream until it has run, is not run at all after an error, and all of them
  * share one thread of the driver's, which the gates need. */
@@ -35,6 +35,7 @@ int cuda_mark(struct gv_stream *s, void (*fn)(void *arg, int status), void *arg)
     else
         s->first = m;
     s->last = m;
+    s->marked++;
     if (!s->is_watched) {
         s->is_watched = true;
         s->next_watched = b->watched;
@@ -81,11 +82,13 @@ static void *watch(void *arg) {
                 b->driver.event_destroy(m->event);
                 free(m);
                 pthread_mutex_lock(&b->lock);
+                s->told++;
+                pthread_cond_broadcast(&b->progress);
             }
             /* New streams are put in front of the list meanwhile, never into its middle: find our place again. */
             at = &b->watched;
             while (*at != s) at = &(*at)->next_watched;
-            if (s->first) {
+            if (s->first || (s->dying && s->gates)) {
                 at = &s->next_watched;
                 continue;
             }
@@ -109,6 +112,50 @@ static void *watch(void *arg) {
     return NULL;
 }
 
+/* ---- gates ------------------------------------------------------------------------------------------------------------- */
+
+struct gate {
+    struct gv_stream *stream;
+    uint64_t after; /* marks of the stream that were there before it */
+    void (*fn)(void *arg);
+    void *arg;
+};
+
+/* On the driver's own thread. What the marks before it announce (data that has come back, say) must be on its way before the gate's function is: their events
+ * are done by now, and the watcher is about to notice. */
+static void run_gate(void *arg) {
+    struct gate *g = arg;
+    struct gv_stream *s = g->stream;
+    struct gv_backend *b = s->context->b;
+    pthread_mutex_lock(&b->lock);
+    while (s->told < g->after && !b->stopping) pthread_cond_wait(&b->progress, &b->lock);
+    pthread_mutex_unlock(&b->lock);
+    g->fn(g->arg);
+    free(g);
+    pthread_mutex_lock(&b->lock);
+    s->gates--;
+    pthread_mutex_unlock(&b->lock);
+}
+
+int cuda_gate(struct gv_stream *s, void (*fn)(void *arg), void *arg) {
+    struct gv_backend *b = s->context->b;
+    int status = cuda_enter(s->context);
+    if (status) return status;
+    struct gate *g = malloc(sizeof *g);
+    if (!g) return CUDA_ERROR_OUT_OF_MEMORY;
+    pthread_mutex_lock(&b->lock);
+    *g = (struct gate){s, s->marked, fn, arg};
+    s->gates++;
+    pthread_mutex_unlock(&b->lock);
+    status = b->driver.launch_host(s->stream, run_gate, g);
+    if (!status) return 0;
+    pthread_mutex_lock(&b->lock);
+    s->gates--;
+    pthread_mutex_unlock(&b->lock);
+    free(g);
+    return status;
+}
+
 int cuda_marks_start(struct gv_backend *b) {
     sigset_t all, before;
     sigfillset(&all);
@@ -122,6 +169,7 @@ void cuda_marks_stop(struct gv_backend *b) {
     pthread_mutex_lock(&b->lock);
     b->stopping = true;
     pthread_cond_signal(&b->work);
+    pthread_cond_broadcast(&b->progress);
     pthread_mutex_unlock(&b->lock);
     if (b->has_watcher) pthread_join(b->watcher, NULL);
     b->has_watcher = false;
