@@ -74,20 +74,23 @@ static CUresult current_context(void **out) {
     return CUDA_SUCCESS;
 }
 
+/* Nothing but the thread's own: what a runtime finds here tells it whether it still has to make a context current in this thread. */
+static CUcontext current_only(void) { return (CUcontext)context_current(); }
+
 /* ---- c693336e: context-local storage ------------------------------------------------------------------------------- */
 
 static CUresult local_put(CUcontext ctx, void *key, void *value, storage_destructor destructor) {
-    if (!ctx && !(ctx = current_or_primary())) return CUDA_ERROR_INVALID_CONTEXT;
+    if (!ctx && !(ctx = current_only())) return CUDA_ERROR_INVALID_CONTEXT;
     return (CUresult)storage_put(ctx, key, value, destructor);
 }
 
 static CUresult local_delete(CUcontext ctx, void *key) {
-    if (!ctx && !(ctx = current_or_primary())) return CUDA_ERROR_INVALID_CONTEXT;
+    if (!ctx && !(ctx = current_only())) return CUDA_ERROR_INVALID_CONTEXT;
     return (CUresult)storage_delete(ctx, key);
 }
 
 static CUresult local_get(void **value, CUcontext ctx, void *key) {
-    if (!ctx && !(ctx = current_or_primary())) {
+    if (!ctx && !(ctx = current_only())) {
         *value = NULL;
         return CUDA_ERROR_INVALID_CONTEXT;
     }

@@ -110,8 +110,12 @@ def running(server: Server, command: list[str | Path], *options: str, **env: str
         assert first == "running\n", first + (process.stderr.read() if process.poll() is not None and process.stderr else "")
         yield process
     finally:
-        process.kill()
-        process.communicate()
+        process.terminate()  # which the launcher hands on to the program
+        try:
+            process.communicate(timeout=5)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
 
 
 def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
