@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import click
+
+TABLE_WIDTH = 110  # columns, where the output is no terminal
 
 
 @click.command(epilog="Example:  gpuvirt demo --seed 42 --transport shm")
@@ -29,7 +32,7 @@ def demo(seed: int, transports: tuple[str, ...], only: tuple[str, ...], examples
     from gpuvirt.demo import runner
     from gpuvirt.demo.programs import DemoError
 
-    progress = Console(stderr=True)
+    progress = Console(stderr=True, soft_wrap=True)
     rows: list[runner.Row] = []
     try:
         with progress.status("starting") as status:
@@ -49,13 +52,14 @@ def demo(seed: int, transports: tuple[str, ...], only: tuple[str, ...], examples
     else:
         table = Table(title=f"Examples on two software GPUs, seed {seed}" + (" (every launch dropped)" if broken else ""))
         for heading in ("program", "device", "transport", "result"):
-            table.add_column(heading)
+            table.add_column(heading, no_wrap=True)
         for heading in ("calls", "waits", "launches", "seconds"):
             table.add_column(heading, justify="right")
         for row in rows:
             figures = ("-" if v is None else str(v) for v in (row.calls, row.waits, row.launches))
             table.add_row(row.program, row.device, row.transport, "[green]ok" if row.ok else "[red]WRONG", *figures, f"{row.seconds:.1f}")
-        Console().print(table)
+        # A pipe or a log has no width of its own: rather long lines than cut names.
+        Console(width=None if sys.stdout.isatty() else TABLE_WIDTH).print(table)
     if not all(row.ok for row in rows):
         raise SystemExit(1)
 
