@@ -53,7 +53,7 @@ bool gv_ring_publish(struct gv_ring_writer *w) {
     w->reserved = 0;
     /* Sequentially consistent, as is the reader's "I sleep, is there anything?": one of the two sees the other. */
     atomic_store(&w->control->tail, w->tail);
-    return atomic_load(&w->control->reader_sleeps) != 0;
+    return atomic_load(&w->control->reader_sleeps) == GV_RING_ASLEEP;
 }
 
 /* Bytes that may be read, 0 for none, -1 when the writer's position is impossible. */
@@ -92,7 +92,7 @@ bool gv_ring_release(struct gv_ring_reader *r) {
     if (r->released == r->head) return false;
     r->released = r->head;
     atomic_store(&r->control->head, r->head);
-    return atomic_load(&r->control->writer_sleeps) != 0;
+    return atomic_load(&r->control->writer_sleeps) == GV_RING_ASLEEP;
 }
 
 bool gv_ring_readable(const struct gv_ring_reader *r) { return r->tail != r->head || atomic_load(&r->control->tail) != r->head; }

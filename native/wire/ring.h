@@ -7,8 +7,8 @@
  * The other side may be another process that lies. Each side keeps its own position privately and believes the other's only after checking that it
  * is possible; the reader copies a record out before it looks at it, so that it cannot change afterwards.
  *
- * Who sleeps sets its word to 1, looks again, and sleeps on the word (futex). Publishing and releasing tell whether the other side must be woken:
- * then set the word to 0 and wake. */
+ * Who sleeps sets its word to GV_RING_ASLEEP, looks again, and sleeps on the word (futex). Publishing and releasing tell whether the other side must be
+ * woken: then set the word to GV_RING_AWAKE and wake. Who sets it to GV_RING_NAPS looks again by itself before long; nobody has to wake him. */
 #ifndef GV_RING_H
 #define GV_RING_H
 
@@ -21,6 +21,9 @@
 
 #define GV_RING_PAD 0xffffu
 #define GV_RING_LINE 128 /* two cache lines: the prefetcher fetches them in pairs */
+
+/* What the words reader_sleeps and writer_sleeps say. */
+enum { GV_RING_AWAKE = 0, GV_RING_ASLEEP = 1, GV_RING_NAPS = 2 };
 
 /* What the two sides share beside the bytes. All zeros is an empty ring. */
 struct gv_ring_control {
@@ -60,11 +63,11 @@ void gv_ring_reader_init(struct gv_ring_reader *r, struct gv_ring_control *contr
 
 /* Room for a record of `size` bytes (multiple of 8, at most half the ring), or NULL while there is none (`broken` tells when there never will be). */
 void *gv_ring_reserve(struct gv_ring_writer *w, uint32_t size);
-/* Hands the reserved record over. True when the reader sleeps. */
+/* Hands the reserved record over. True when the reader must be woken. */
 bool gv_ring_publish(struct gv_ring_writer *w);
 /* Copies the next record into `into` (`limit` bytes of room). Its size; 0 when there is none; -1 when the bytes are no record. */
 int64_t gv_ring_read(struct gv_ring_reader *r, void *into, uint32_t limit);
-/* Lets the writer have what was read. True when the writer sleeps. */
+/* Lets the writer have what was read. True when the writer must be woken. */
 bool gv_ring_release(struct gv_ring_reader *r);
 /* Whether something was published that was not read. */
 bool gv_ring_readable(const struct gv_ring_reader *r);

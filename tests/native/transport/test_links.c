@@ -244,6 +244,74 @@ static void bulk_both_ways(void) {
     }
 }
 
+/* ---- without a flush, and without anything */
+
+#define LATE_COUNT 60
+
+/* Waits as the worker does and notes when each record came. */
+static void *note_arrivals(void *arg) {
+    struct stream *s = arg;
+    for (uint64_t i = 0; i < LATE_COUNT; i++) {
+        int64_t sent;
+        const struct gv_record *r;
+        while (!(r = gv_recv_peek(s->link))) gv_recv_wait(s->link, 1000000000, 20000);
+        memcpy(&sent, r + 1, sizeof sent);
+        sent = gv_now_ns() - sent;
+        gv_recv_consume(s->link);
+        s->count += sent > 2000000; /* ten times what it should take: other programs are running here too */
+    }
+    return NULL;
+}
+
+/* A record that nobody flushes reaches a receiver that spins, naps or sleeps. Were a sleeper not woken, it would be late by a fifth of a second. */
+static void arrives_soon(void) {
+    EACH(transport) {
+        struct pair p = make_pair(transport);
+        struct stream s = {p.worker, 0};
+        pthread_t receiver;
+        CHECK(pthread_create(&receiver, NULL, note_arrivals, &s) == 0);
+        for (unsigned i = 0; i < LATE_COUNT; i++) {
+            usleep(i % 4 == 3 ? 8000 : i % 4 * 400 + i * 5);
+            struct gv_record *r = gv_send_begin(p.client, sizeof *r + 8, NULL);
+            CHECK(r);
+            r->op = 1;
+            r->flags = 0;
+            r->ctx = 0;
+            int64_t now = gv_now_ns();
+            memcpy(r + 1, &now, sizeof now);
+            gv_send_commit(p.client);
+        }
+        pthread_join(receiver, NULL);
+        CHECK(s.count <= LATE_COUNT / 10);
+        close_pair(&p);
+    }
+}
+
+static void *wait_idly(void *arg) {
+    struct stream *s = arg;
+    struct timespec before, after;
+    CHECK(receive_numbered(s->link, 1) >= 0);
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &before);
+    gv_recv_wait(s->link, 1000000000, 20000);
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &after);
+    s->count = (uint64_t)((after.tv_sec - before.tv_sec) * 1000000000 + (after.tv_nsec - before.tv_nsec));
+    return NULL;
+}
+
+/* A second of silence costs both ends together less than a hundredth of a core. */
+static void idle_is_cheap(void) {
+    EACH(transport) {
+        struct pair p = make_pair(transport);
+        struct stream s = {p.worker, 0};
+        pthread_t receiver;
+        CHECK(send_numbered(p.client, 8, 1));
+        CHECK(pthread_create(&receiver, NULL, wait_idly, &s) == 0);
+        pthread_join(receiver, NULL);
+        CHECK(s.count < 10000000);
+        close_pair(&p);
+    }
+}
+
 /* The worker may ask for a payload before the channel was handed to it. */
 static void late_channel(void) {
     int fds[2], bulk[2];
@@ -414,6 +482,8 @@ int main(int argc, char **argv) {
         {"peek_twice", peek_twice},
         {"waiting", waiting},
         {"bulk_both_ways", bulk_both_ways},
+        {"arrives_soon", arrives_soon},
+        {"idle_is_cheap", idle_is_cheap},
         {"late_channel", late_channel},
         {"sealed", sealed},
         {"close_delivers", close_delivers},
