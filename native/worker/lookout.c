@@ -10,8 +10,8 @@
 
 #include "state.h"
 
-#define LOOK_NS 20000000   /* between looks at the link */
-#define AHEAD_NS 1000000   /* longest wait for a record while the executor is held up: it may want the link back */
+#define LOOK_NS 20000000 /* between looks at the link */
+#define AHEAD_NS 1000000 /* longest wait for a record while the executor is held up: it may want the link back */
 
 bool worker_aside_put(struct worker *w, const struct gv_record *record, bool front) {
     struct worker_aside *a = malloc(sizeof *a + record->size);

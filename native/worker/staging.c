@@ -18,7 +18,7 @@ void staging_set_backend(struct staging *s, const struct gv_backend_ops *ops, st
 /* The exponent of the piece that `size` bytes lie in; above STAGING_LARGEST when it gets a piece of its own. */
 static unsigned class_of(uint64_t size) {
     unsigned class = STAGING_SMALLEST;
-    while (class <= STAGING_LARGEST && size > 1ull << class) class ++;
+    while (class <= STAGING_LARGEST && size > 1ull << class) class++;
     return class;
 }
 

@@ -21,13 +21,20 @@
 #define WORKER_MAX_STAGING (256ull << 20) /* bytes of copies on their way */
 #define WORKER_COUNT_EVERY 64             /* commands on a stream for which nobody asked to be told, before we ask ourselves */
 
-#define WORKER_MAX_IMAGE (1ull << 32)  /* bytes of a module's image */
-#define WORKER_MAX_AHEAD (1ull << 30)  /* bytes of records set aside while the executor cannot take them */
-#define WORKER_TAG (1ull << 63)        /* tags of payloads that the worker names itself */
+#define WORKER_MAX_IMAGE (1ull << 32)              /* bytes of a module's image */
+#define WORKER_MAX_AHEAD (1ull << 30)              /* bytes of records set aside while the executor cannot take them */
+#define WORKER_TAG (1ull << 63)                    /* tags of payloads that the worker names itself */
 #define WORKER_LEGACY_STREAM 0xffff000000000000ull /* | context id: a legacy stream's name in events */
 
 /* Errors of the driver's that the worker itself gives. */
-enum { WORKER_INVALID_VALUE = 1, WORKER_OUT_OF_MEMORY = 2, WORKER_INVALID_CONTEXT = 201, WORKER_INVALID_HANDLE = 400, WORKER_NOT_SUPPORTED = 801, WORKER_UNKNOWN = 999 };
+enum {
+    WORKER_INVALID_VALUE = 1,
+    WORKER_OUT_OF_MEMORY = 2,
+    WORKER_INVALID_CONTEXT = 201,
+    WORKER_INVALID_HANDLE = 400,
+    WORKER_NOT_SUPPORTED = 801,
+    WORKER_UNKNOWN = 999
+};
 
 /* Lives until it is destroyed and none of its streams is left. */
 struct worker_context {
@@ -149,7 +156,7 @@ struct worker_context *worker_context(struct worker *w, uint32_t ctx);
 struct worker_stream *worker_stream(struct worker *w, const struct gv_record *record, uint64_t id);
 struct worker_stream *worker_stream_new(struct worker_context *c, struct gv_stream *stream, uint64_t id);
 void worker_stream_hold(struct worker_stream *s);
-void worker_stream_drop(struct worker_stream *s); /* any thread */
+void worker_stream_drop(struct worker_stream *s);   /* any thread */
 void worker_context_drop(struct worker_context *c); /* any thread */
 
 /* ---- completion (completion.c) ---------------------------------------------------------------------------------------- */

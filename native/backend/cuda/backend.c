@@ -1,5 +1,4 @@
 /* The cuda backend: devices, contexts, memory, streams and events by the real driver. Addresses are the driver's own (addresses=reply). */
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,13 +7,8 @@
 
 /* ---- entering a context ----------------------------------------------------------------------------------------------- */
 
-int cuda_enter(struct gv_context *c) {
-    static _Thread_local CUcontext current;
-    if (current == c->context) return 0;
-    int status = c->b->driver.context_set(c->context);
-    current = status ? NULL : c->context;
-    return status;
-}
+/* Not remembered on our side: a context that was destroyed by another thread could have given its handle to a new one. */
+int cuda_enter(struct gv_context *c) { return c->b->driver.context_set(c->context); }
 
 void cuda_note_error(struct gv_context *c, int status) {
     int none = 0;
@@ -30,8 +24,8 @@ static const char *error_text(struct gv_context *c) { return atomic_load(&c->err
 /* ---- opening ---------------------------------------------------------------------------------------------------------- */
 
 static void backend_close(struct gv_backend *b) {
-    cuda_marks_stop(b);
-    /* The driver's library is not closed: its threads may still run, and the process ends soon. */
+    /* The driver's library is not closed: its threads may still run, and the process ends soon. What they could look at stays then, too. */
+    if (!cuda_marks_stop(b)) return;
     pthread_cond_destroy(&b->progress);
     pthread_cond_destroy(&b->work);
     pthread_mutex_destroy(&b->lock);
@@ -140,14 +134,9 @@ static int context_create(struct gv_backend *b, uint32_t device, uint32_t flags,
 
 static void context_destroy(struct gv_context *c) {
     struct gv_backend *b = c->b;
-    /* Marks of the legacy stream must not outlive it: they are due as soon as the device has drained. */
+    /* Marks and gates must not outlive the context: they are due as soon as the device has drained. */
     if (cuda_enter(c) == 0) b->driver.context_synchronize();
-    for (bool busy = true; busy;) {
-        pthread_mutex_lock(&b->lock);
-        busy = c->legacy->is_watched && !b->stopping;
-        pthread_mutex_unlock(&b->lock);
-        if (busy) sched_yield();
-    }
+    cuda_marks_await(c);
     if (c->primary)
         b->driver.primary_release(c->device);
     else
@@ -233,15 +222,9 @@ static void stream_destroy(struct gv_stream *s) {
     struct gv_backend *b = s->context->b;
     pthread_mutex_lock(&b->lock);
     s->dying = true;
-    bool later = s->is_watched || s->gates;
-    if (later && !s->is_watched) {
-        s->is_watched = true;
-        s->next_watched = b->watched;
-        b->watched = s;
-        pthread_cond_signal(&b->work);
-    }
+    bool later = s->is_watched;
     pthread_mutex_unlock(&b->lock);
-    if (later) return; /* the watcher does it after the last mark and gate */
+    if (later) return; /* the watcher does it after the last mark */
     if (cuda_enter(s->context) == 0) b->driver.stream_destroy(s->stream);
     free(s);
 }

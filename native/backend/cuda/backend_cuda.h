@@ -12,7 +12,9 @@
 
 struct mark {
     struct mark *next;
-    CUevent event;
+    CUevent event; /* NULL: the driver took none, and `status` says why */
+    int status;
+    struct gate *gate; /* the mark behind a gate, which has no fn */
     void (*fn)(void *arg, int status);
     void *arg;
 };
@@ -26,8 +28,9 @@ struct gv_backend {
 
     /* Marks that wait for the device: a list of streams that have some, watched by one thread (marks.c). */
     pthread_mutex_t lock;
-    pthread_cond_t work, progress; /* a stream got marks; a mark was called, or the end has come */
+    pthread_cond_t work, progress; /* a stream got marks; a mark was called, a gate has returned, or the end has come */
     struct gv_stream *watched;
+    uint32_t gates_running;
     pthread_t watcher;
     bool has_watcher, stopping;
 };
@@ -50,7 +53,6 @@ struct gv_stream {
     /* under the backend's lock: */
     struct mark *first, *last;
     uint64_t marked, told; /* marks so far, and how many of them have been called */
-    uint32_t gates;        /* gates that have not returned */
     struct gv_stream *next_watched;
     bool is_watched;
 };
@@ -67,7 +69,7 @@ struct gv_module {
     CUfunction *functions; /* in metadata order */
 };
 
-/* Makes the context the calling thread's current one; cheap when it is. */
+/* Makes the context the calling thread's current one. */
 int cuda_enter(struct gv_context *c);
 /* Remembers an asynchronous error's text. */
 void cuda_note_error(struct gv_context *c, int status);
@@ -75,7 +77,10 @@ void cuda_note_error(struct gv_context *c, int status);
 int cuda_mark(struct gv_stream *s, void (*fn)(void *arg, int status), void *arg);
 int cuda_gate(struct gv_stream *s, void (*fn)(void *arg), void *arg);
 int cuda_marks_start(struct gv_backend *b);
-void cuda_marks_stop(struct gv_backend *b);
+/* True when nothing of the driver's can come back to us any more. */
+bool cuda_marks_stop(struct gv_backend *b);
+/* Until all marks and gates of the context have been called. */
+void cuda_marks_await(struct gv_context *c);
 
 int cuda_module_load(struct gv_context *c, const void *image, size_t size, struct gv_module **out, void **meta, size_t *meta_size, char *err);
 void cuda_module_unload(struct gv_module *m);

@@ -11,23 +11,21 @@
 
 #define ASK_AGAIN_NS 5000 /* at first; doubles up to */
 #define ASK_SLOWLY_NS 200000
+#define CLOSE_PATIENCE 1 /* seconds */
 
-int cuda_mark(struct gv_stream *s, void (*fn)(void *arg, int status), void *arg) {
+/* ---- marks ------------------------------------------------------------------------------------------------------------- */
+
+/* Puts `m` behind everything on the stream. When the driver takes no event any more, the context is lost: the mark is then due, with the error, as soon as those
+ * before it are. */
+static void append(struct gv_stream *s, struct mark *m) {
     struct gv_backend *b = s->context->b;
     int status = cuda_enter(s->context);
-    if (status) return status;
-    struct mark *m = malloc(sizeof *m);
-    if (!m) return CUDA_ERROR_OUT_OF_MEMORY;
-    *m = (struct mark){.fn = fn, .arg = arg};
-    status = b->driver.event_create(&m->event, CU_EVENT_DISABLE_TIMING);
-    if (!status) {
-        status = b->driver.event_record(m->event, s->stream);
-        if (status) b->driver.event_destroy(m->event);
-    }
+    if (!status) status = b->driver.event_create(&m->event, CU_EVENT_DISABLE_TIMING);
+    if (!status && (status = b->driver.event_record(m->event, s->stream))) b->driver.event_destroy(m->event);
     if (status) {
         cuda_note_error(s->context, status);
-        free(m);
-        return status;
+        m->event = NULL;
+        m->status = status;
     }
     pthread_mutex_lock(&b->lock);
     if (s->last)
@@ -43,20 +41,140 @@ int cuda_mark(struct gv_stream *s, void (*fn)(void *arg, int status), void *arg)
     }
     pthread_cond_signal(&b->work);
     pthread_mutex_unlock(&b->lock);
+}
+
+int cuda_mark(struct gv_stream *s, void (*fn)(void *arg, int status), void *arg) {
+    struct mark *m = malloc(sizeof *m);
+    if (!m) return CUDA_ERROR_OUT_OF_MEMORY;
+    *m = (struct mark){.fn = fn, .arg = arg};
+    append(s, m);
     return 0;
 }
+
+/* ---- gates ------------------------------------------------------------------------------------------------------------- */
+
+/* The driver calls no host functions in a context that is lost, but those who queued a gate count on its call. So every gate is followed by a mark of its own,
+ * and when that comes with an error and the gate has not begun, a thread of ours calls it. The marks behind it wait until it has returned. */
+struct gate {
+    struct gv_stream *stream;
+    uint64_t after; /* marks of the stream that were there before it */
+    void (*fn)(void *arg);
+    void *arg;
+    enum { GATE_QUEUED, GATE_RUNNING, GATE_DONE } state; /* under the backend's lock */
+    _Atomic bool ours;                                   /* our thread calls it: the driver still may, much later, and must find it */
+};
+
+static void call_gate(struct gate *g) {
+    g->fn(g->arg);
+    struct gv_backend *b = g->stream->context->b;
+    pthread_mutex_lock(&b->lock);
+    g->state = GATE_DONE;
+    b->gates_running--;
+    pthread_cond_broadcast(&b->progress);
+    pthread_cond_signal(&b->work);
+    pthread_mutex_unlock(&b->lock);
+}
+
+/* On the driver's own thread. What the marks before it announce (data that has come back, say) must be on its way before the gate's function is called: their
+ * events are done by now, and the watcher is about to notice. */
+static void run_gate(void *arg) {
+    struct gate *g = arg;
+    if (g->ours) return;
+    struct gv_stream *s = g->stream;
+    struct gv_backend *b = s->context->b;
+    pthread_mutex_lock(&b->lock);
+    while (g->state == GATE_QUEUED && !b->stopping && s->told < g->after) pthread_cond_wait(&b->progress, &b->lock);
+    bool mine = g->state == GATE_QUEUED && !b->stopping;
+    if (mine) {
+        g->state = GATE_RUNNING;
+        b->gates_running++;
+    }
+    pthread_mutex_unlock(&b->lock);
+    if (mine) call_gate(g);
+}
+
+static void *run_lost_gate(void *arg) {
+    call_gate(arg);
+    return NULL;
+}
+
+/* The gate's own mark is due. Whether the gate has returned; if the driver will not call it any more, it is called. Lock held. */
+static bool gate_done(struct gv_backend *b, struct gate *g, int status) {
+    if (g->state == GATE_QUEUED && status) {
+        g->state = GATE_RUNNING;
+        g->ours = true;
+        b->gates_running++;
+        pthread_t thread;
+        if (pthread_create(&thread, NULL, run_lost_gate, g)) {
+            pthread_mutex_unlock(&b->lock);
+            call_gate(g);
+            pthread_mutex_lock(&b->lock);
+        } else {
+            pthread_detach(thread);
+        }
+    }
+    return g->state == GATE_DONE;
+}
+
+int cuda_gate(struct gv_stream *s, void (*fn)(void *arg), void *arg) {
+    struct gv_backend *b = s->context->b;
+    struct gate *g = malloc(sizeof *g);
+    struct mark *m = malloc(sizeof *m);
+    int status = g && m ? cuda_enter(s->context) : CUDA_ERROR_OUT_OF_MEMORY;
+    if (g && m) {
+        *g = (struct gate){.stream = s, .fn = fn, .arg = arg};
+        *m = (struct mark){.gate = g};
+        pthread_mutex_lock(&b->lock);
+        g->after = s->marked;
+        pthread_mutex_unlock(&b->lock);
+    }
+    if (!status) status = b->driver.launch_host(s->stream, run_gate, g);
+    if (status) {
+        free(g);
+        free(m);
+        return status;
+    }
+    append(s, m);
+    return 0;
+}
+
+/* ---- the watcher ------------------------------------------------------------------------------------------------------- */
 
 /* Takes the stream's oldest mark if the device has got there. The lock is held, and let go while the driver is asked. */
 static struct mark *take_reached(struct gv_backend *b, struct gv_stream *s, int *status) {
     struct mark *m = s->first;
-    pthread_mutex_unlock(&b->lock);
-    *status = cuda_enter(s->context);
-    if (!*status) *status = b->driver.event_query(m->event);
-    pthread_mutex_lock(&b->lock);
-    if (*status == CUDA_ERROR_NOT_READY) return NULL;
+    *status = m->status;
+    if (m->event) {
+        pthread_mutex_unlock(&b->lock);
+        *status = cuda_enter(s->context);
+        if (!*status) *status = b->driver.event_query(m->event);
+        pthread_mutex_lock(&b->lock);
+        if (*status == CUDA_ERROR_NOT_READY) return NULL;
+    }
+    if (m->gate && !gate_done(b, m->gate, *status)) return NULL;
     s->first = m->next;
     if (!s->first) s->last = NULL;
     return m;
+}
+
+/* Calls what is due on one stream. Lock held, and let go meanwhile. Whether anything was. */
+static bool tell(struct gv_backend *b, struct gv_stream *s) {
+    int status = 0;
+    struct mark *m;
+    bool any = false;
+    while (s->first && (m = take_reached(b, s, &status))) {
+        any = true;
+        pthread_mutex_unlock(&b->lock);
+        if (status) cuda_note_error(s->context, status);
+        if (m->fn) m->fn(m->arg, status);
+        if (m->event) b->driver.event_destroy(m->event);
+        if (m->gate && !m->gate->ours) free(m->gate);
+        free(m);
+        pthread_mutex_lock(&b->lock);
+        s->told++;
+        pthread_cond_broadcast(&b->progress);
+    }
+    return any;
 }
 
 static void *watch(void *arg) {
@@ -72,32 +190,21 @@ static void *watch(void *arg) {
         bool any = false;
         for (struct gv_stream **at = &b->watched; *at && !b->stopping;) {
             struct gv_stream *s = *at;
-            int status = 0;
-            struct mark *m;
-            while (s->first && (m = take_reached(b, s, &status))) {
-                any = true;
-                pthread_mutex_unlock(&b->lock);
-                if (status) cuda_note_error(s->context, status);
-                m->fn(m->arg, status);
-                b->driver.event_destroy(m->event);
-                free(m);
-                pthread_mutex_lock(&b->lock);
-                s->told++;
-                pthread_cond_broadcast(&b->progress);
-            }
+            any |= tell(b, s);
             /* New streams are put in front of the list meanwhile, never into its middle: find our place again. */
             at = &b->watched;
             while (*at != s) at = &(*at)->next_watched;
-            if (s->first || (s->dying && s->gates)) {
+            if (s->first) {
                 at = &s->next_watched;
                 continue;
             }
             *at = s->next_watched;
             s->is_watched = false;
             if (s->dying) {
-                b->driver.stream_destroy(s->stream);
+                if (cuda_enter(s->context) == 0) b->driver.stream_destroy(s->stream);
                 free(s);
             }
+            pthread_cond_broadcast(&b->progress);
         }
         if (any) {
             pause = ASK_AGAIN_NS;
@@ -112,48 +219,15 @@ static void *watch(void *arg) {
     return NULL;
 }
 
-/* ---- gates ------------------------------------------------------------------------------------------------------------- */
-
-struct gate {
-    struct gv_stream *stream;
-    uint64_t after; /* marks of the stream that were there before it */
-    void (*fn)(void *arg);
-    void *arg;
-};
-
-/* On the driver's own thread. What the marks before it announce (data that has come back, say) must be on its way before the gate's function is: their events
- * are done by now, and the watcher is about to notice. */
-static void run_gate(void *arg) {
-    struct gate *g = arg;
-    struct gv_stream *s = g->stream;
-    struct gv_backend *b = s->context->b;
+void cuda_marks_await(struct gv_context *c) {
+    struct gv_backend *b = c->b;
     pthread_mutex_lock(&b->lock);
-    while (s->told < g->after && !b->stopping) pthread_cond_wait(&b->progress, &b->lock);
+    for (bool busy = true; busy && !b->stopping;) {
+        busy = false;
+        for (const struct gv_stream *s = b->watched; s; s = s->next_watched) busy |= s->context == c;
+        if (busy) pthread_cond_wait(&b->progress, &b->lock);
+    }
     pthread_mutex_unlock(&b->lock);
-    g->fn(g->arg);
-    free(g);
-    pthread_mutex_lock(&b->lock);
-    s->gates--;
-    pthread_mutex_unlock(&b->lock);
-}
-
-int cuda_gate(struct gv_stream *s, void (*fn)(void *arg), void *arg) {
-    struct gv_backend *b = s->context->b;
-    int status = cuda_enter(s->context);
-    if (status) return status;
-    struct gate *g = malloc(sizeof *g);
-    if (!g) return CUDA_ERROR_OUT_OF_MEMORY;
-    pthread_mutex_lock(&b->lock);
-    *g = (struct gate){s, s->marked, fn, arg};
-    s->gates++;
-    pthread_mutex_unlock(&b->lock);
-    status = b->driver.launch_host(s->stream, run_gate, g);
-    if (!status) return 0;
-    pthread_mutex_lock(&b->lock);
-    s->gates--;
-    pthread_mutex_unlock(&b->lock);
-    free(g);
-    return status;
 }
 
 int cuda_marks_start(struct gv_backend *b) {
@@ -165,12 +239,20 @@ int cuda_marks_start(struct gv_backend *b) {
     return b->has_watcher ? 0 : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-void cuda_marks_stop(struct gv_backend *b) {
+bool cuda_marks_stop(struct gv_backend *b) {
     pthread_mutex_lock(&b->lock);
     b->stopping = true;
-    pthread_cond_signal(&b->work);
+    pthread_cond_broadcast(&b->work);
     pthread_cond_broadcast(&b->progress);
     pthread_mutex_unlock(&b->lock);
     if (b->has_watcher) pthread_join(b->watcher, NULL);
     b->has_watcher = false;
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += CLOSE_PATIENCE;
+    pthread_mutex_lock(&b->lock);
+    while (b->gates_running && pthread_cond_timedwait(&b->progress, &b->lock, &until) == 0) continue;
+    bool quiet = !b->gates_running && !b->watched;
+    pthread_mutex_unlock(&b->lock);
+    return quiet;
 }

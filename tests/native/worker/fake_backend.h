@@ -10,7 +10,7 @@
 struct fake_state {
     bool refuse_open;
     _Atomic int delay_us;        /* every job takes this long */
-    _Atomic int sticky;  /* the context's asynchronous error from now on */
+    _Atomic int sticky;          /* the context's asynchronous error from now on */
     _Atomic size_t meta_padding; /* makes metadata large */
     uint8_t memory[8 << 20];
     uint64_t used;
