@@ -15,9 +15,9 @@ from gpuvirt.client.launcher import NotStarted, launch
 
 LAUNCH = "import sys, os; from gpuvirt.client.launcher import launch; sys.exit(launch(sys.argv[1:], os.environ))"
 PROGRAM = """
-import signal, sys, time
+import os, signal, sys, time
 def on(number, frame):
-    print(f"got {signal.Signals(number).name}", flush=True)
+    os.write(1, f"got {signal.Signals(number).name}\\n".encode())  # print is not to be interrupted by itself
     if number == signal.SIGTERM: sys.exit(9)
 for s in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP): signal.signal(s, on)
 print("ready", flush=True)
