@@ -18,7 +18,9 @@
 
 /* How much may be on its way through the device before the executor takes no further command: bounded memory, whatever the client does. */
 #define WORKER_MAX_PENDING 16384          /* commands queued and not finished */
+#ifndef WORKER_MAX_STAGING /* tests make it small */
 #define WORKER_MAX_STAGING (256ull << 20) /* bytes of copies on their way */
+#endif
 #define WORKER_COUNT_EVERY 64             /* commands on a stream for which nobody asked to be told, before we ask ourselves */
 
 #define WORKER_MAX_IMAGE (1ull << 32)              /* bytes of a module's image */

@@ -82,6 +82,7 @@ static void *run_stream(void *arg) {
         pthread_mutex_unlock(&s->lock);
         run_job(j);
         free(j);
+        atomic_fetch_sub(&fake.queued, 1);
         pthread_mutex_lock(&s->lock);
     }
     pthread_mutex_unlock(&s->lock);
@@ -91,6 +92,8 @@ static void *run_stream(void *arg) {
 static int queue(struct gv_stream *s, struct job job) {
     struct job *j = malloc(sizeof *j);
     *j = job;
+    int depth = atomic_fetch_add(&fake.queued, 1) + 1;
+    if (depth > atomic_load(&fake.most_queued)) atomic_store(&fake.most_queued, depth); /* the executor alone queues */
     pthread_mutex_lock(&s->lock);
     if (s->last)
         s->last->next = j;
@@ -110,10 +113,14 @@ static int stream_create(struct gv_context *c, uint32_t flags, int32_t priority,
     CHECK(n_streams < 64);
     streams[n_streams++] = s;
     CHECK(pthread_create(&s->thread, NULL, run_stream, s) == 0);
+    atomic_fetch_add(&fake.alive, 1);
     return *out = s, 0;
 }
 
-static void stream_destroy(struct gv_stream *s) { (void)s; } /* ended by close */
+static void stream_destroy(struct gv_stream *s) { /* ended by close */
+    (void)s;
+    atomic_fetch_sub(&fake.alive, 1);
+}
 
 static int open_backend(const struct gv_backend_config *config, struct gv_backend **out, char *err) {
     if (fake.refuse_open) {
@@ -149,8 +156,10 @@ static int device_info(struct gv_backend *b, uint32_t device, struct gv_device_i
 }
 
 static int reserve_window(struct gv_backend *b, uint64_t base, uint64_t size) {
+    static int asked;
     (void)b, (void)base, (void)size;
-    return 801;
+    if (!fake.fixed) return 801;
+    return asked++ % 2 ? 0 : 1;
 }
 
 static int context_create(struct gv_backend *b, uint32_t device, uint32_t flags, int primary, struct gv_context **out, char *err) {
@@ -167,7 +176,18 @@ static int memory_info(struct gv_context *c, uint64_t *f, uint64_t *t) {
     return 0;
 }
 static const char *error_text(struct gv_context *c) { return (void)c, atomic_load(&fake.sticky) ? "as the test wishes" : ""; }
-static int memory_back(struct gv_context *c, uint64_t a, uint64_t s) { return (void)c, (void)a, (void)s, 801; }
+static int memory_back(struct gv_context *c, uint64_t a, uint64_t s) {
+    (void)c, (void)a;
+    if (!fake.fixed) return 801;
+    if (fake.backed + s > fake.fixed) return 2;
+    fake.backed += s;
+    return 0;
+}
+static int memory_unback(struct gv_context *c, uint64_t a, uint64_t s) {
+    (void)c, (void)a;
+    fake.backed -= s;
+    return 0;
+}
 static int memory_alloc(struct gv_context *c, uint64_t size, uint64_t *address) {
     (void)c;
     if (fake.used + size > sizeof fake.memory) return 2;
@@ -177,13 +197,19 @@ static int memory_alloc(struct gv_context *c, uint64_t size, uint64_t *address) 
 }
 static int memory_free(struct gv_context *c, uint64_t address) {
     (void)c;
+    while (fake.free_waits && atomic_load(&fake.queued)) usleep(1000);
     return address < fake.used ? 0 : 1;
 }
 static struct gv_stream *stream_legacy(struct gv_context *c) { return c->legacy; }
 static int event_create(struct gv_context *c, uint32_t flags, struct gv_event **out) {
-    return (void)c, (void)flags, *out = calloc(1, sizeof **out), 0;
+    (void)c, (void)flags;
+    atomic_fetch_add(&fake.alive, 1);
+    return *out = calloc(1, sizeof **out), 0;
 }
-static void event_destroy(struct gv_event *e) { free(e); }
+static void event_destroy(struct gv_event *e) {
+    atomic_fetch_sub(&fake.alive, 1);
+    free(e);
+}
 static int event_record(struct gv_event *e, struct gv_stream *s) {
     (void)s;
     e->recorded = 1;
@@ -226,12 +252,16 @@ static int module_load(struct gv_context *c, const void *image, size_t size, str
     strcpy(m->name, "kernel");
     fake.image_sum = 0;
     for (size_t i = 0; i < size; i++) fake.image_sum += ((const uint8_t *)image)[i];
+    atomic_fetch_add(&fake.alive, 1);
     *out = calloc(1, sizeof **out);
     *meta = m;
     *meta_size = sizeof *m + fake.meta_padding;
     return 0;
 }
-static void module_unload(struct gv_module *m) { free(m); }
+static void module_unload(struct gv_module *m) {
+    atomic_fetch_sub(&fake.alive, 1);
+    free(m);
+}
 static int module_global(struct gv_module *m, const char *name, uint64_t *address, uint64_t *size) {
     (void)m;
     if (strcmp(name, "known")) return 500;
@@ -260,7 +290,7 @@ static int gate(struct gv_stream *s, void (*fn)(void *), void *arg) { return que
      .memory_info = memory_info,             \
      .error_text = error_text,               \
      .memory_back = memory_back,             \
-     .memory_unback = memory_back,           \
+     .memory_unback = memory_unback,         \
      .memory_alloc = memory_alloc,           \
      .memory_free = memory_free,             \
      .stream_create = stream_create,         \

@@ -16,6 +16,12 @@ struct fake_state {
     uint64_t used;
     _Atomic int ran; /* launches that ran */
     _Atomic uint64_t image_sum;
+    _Atomic bool free_waits; /* memory_free comes back only when all streams are idle, as real drivers do */
+    _Atomic uint64_t fixed;  /* addresses=fixed: so many bytes can be backed; the first window offered is refused */
+    _Atomic uint64_t backed; /* bytes */
+    _Atomic int queued;      /* jobs */
+    _Atomic int most_queued;
+    _Atomic int alive; /* streams, events and modules that the worker holds */
 };
 extern struct fake_state fake;
 

@@ -92,6 +92,9 @@ enum {
     OP_attach = GV_OP_ATTACH,
     OP_bye = GV_OP_BYE,
     OP_context_create = GV_OP_CONTEXT_CREATE,
+    OP_context_destroy = GV_OP_CONTEXT_DESTROY,
+    OP_memory_grow = GV_OP_MEMORY_GROW,
+    OP_memory_shrink = GV_OP_MEMORY_SHRINK,
     OP_memory_alloc = GV_OP_MEMORY_ALLOC,
     OP_memory_info = GV_OP_MEMORY_INFO,
     OP_memory_free = GV_OP_MEMORY_FREE,
@@ -113,13 +116,16 @@ enum {
     OP_launch = GV_OP_LAUNCH,
 };
 
+static int acks;
+
 static const struct gv_record *next(void) {
     for (int i = 0; i < 400; i++) {
         const struct gv_record *r = gv_recv_peek(client);
         if (r && r->op != GV_OP_WORKER_ACK) return r;
-        if (r)
+        if (r) {
+            acks++;
             gv_recv_consume(client);
-        else if (gv_link_dead(client)) {
+        } else if (gv_link_dead(client)) {
             fprintf(stderr, "the link died: %s\n", gv_link_death(client));
             return NULL;
         } else
@@ -148,6 +154,7 @@ static uint32_t answer_size(void) { return *(uint32_t *)(body + sizeof body - 4)
 
 static struct gv_evt_completed completed(void) {
     const struct gv_record *r = next();
+    (void)atomic_load(&fake.queued); /* the thread sanitizer does not see that shared memory orders anything */
     CHECK(r && r->op == GV_OP_COMPLETED);
     struct gv_evt_completed e;
     CHECK(gv_evt_completed_decode(&e, r + 1, r->size - (uint32_t)sizeof *r) == 0);
@@ -380,6 +387,178 @@ static void floods(void) {
     bye();
 }
 
+/* ---- when the executor is held up -------------------------------------------------------------------------------------- */
+
+static void host_function_comes(uint64_t tag, int status) {
+    const struct gv_record *r = next();
+    struct gv_evt_call_host e;
+    CHECK(r && r->op == GV_OP_CALL_HOST && gv_evt_call_host_decode(&e, r + 1, r->size - (uint32_t)sizeof *r) == 0);
+    CHECK(e.tag == tag && e.status == status);
+    gv_recv_consume(client);
+}
+
+/* The answer to a host function is behind more commands than the worker takes at a time. All of them wait for it. */
+static void flood_behind_a_host_function(void) {
+    begin();
+    attach();
+    POST(host_func, 0, 1, .stream = 100, .tag = 9);
+    host_function_comes(9, 0);
+    acks = 0;
+    enum { COUNT = 40000 };
+    for (int i = 0; i < COUNT; i++) POST(fill, 0, 1, .stream = 100, .dst = (uint64_t)i, .elem = 1, .value = 7, .width = 1, .height = 1);
+    POST(host_done, 0, 1, .tag = 9);
+    uint64_t seq = POST(fence, GV_RECORD_MARK, 1, .stream = 100);
+    CHECK(completed().upto == seq);
+    for (int i = 0; i < COUNT; i++) CHECK(fake.memory[i] == 7);
+    CHECK(atomic_load(&fake.most_queued) > 10000 && atomic_load(&fake.most_queued) < 17500);
+    CHECK(acks > 10);
+    struct worker_figures figures;
+    worker_get_figures(worker, &figures);
+    CHECK(figures.commands >= COUNT && figures.bytes_in > COUNT * 24);
+    bye();
+}
+
+enum { LUMP = 1 << 20, LUMPS = 24 };
+
+static void *send_lumps(void *data) {
+    for (int i = 0; i < LUMPS; i++) {
+        memset(data, i + 1, LUMP);
+        uint64_t number = ++bulk_sent;
+        POST(copy_in, 0, 1, .stream = 100, .dst = (uint64_t)(i % 8) * LUMP, .width = LUMP, .height = 1, .depth = 1, .pitch = LUMP, .slice = LUMP,
+             .bulk = number);
+        CHECK(gv_bulk_send(client, 0, data, LUMP) == number);
+    }
+    return NULL;
+}
+
+/* The same with more bytes than the worker keeps. */
+static void copies_behind_a_host_function(void) {
+    begin();
+    attach();
+    POST(host_func, 0, 1, .stream = 100, .tag = 9);
+    host_function_comes(9, 0);
+    pthread_t sender;
+    void *data = malloc(LUMP);
+    CHECK(pthread_create(&sender, NULL, send_lumps, data) == 0);
+    usleep(100000);
+    POST(host_done, 0, 1, .tag = 9);
+    pthread_join(sender, NULL);
+    free(data);
+    uint64_t seq = POST(fence, GV_RECORD_MARK, 1, .stream = 100);
+    CHECK(completed().upto == seq);
+    for (int i = 0; i < 8; i++) CHECK(fake.memory[i * LUMP] == LUMPS - 8 + i + 1 && fake.memory[i * LUMP + LUMP - 1] == LUMPS - 8 + i + 1);
+    bye();
+}
+
+/* A call of the driver that waits for the device, which waits for the client. */
+static void free_behind_a_host_function(void) {
+    begin();
+    attach();
+    fake.free_waits = true;
+    CHECK(answer(POST(memory_alloc, GV_RECORD_SYNC, 1, .size = 4096)) == 0);
+    CHECK(answer(POST(memory_alloc, GV_RECORD_SYNC, 1, .size = 4096)) == 0);
+    POST(host_func, 0, 1, .stream = 100, .tag = 9);
+    host_function_comes(9, 0);
+    POST(memory_free, 0, 1, .address = 4096);
+    POST(fill, 0, 1, .stream = 100, .dst = 5, .elem = 1, .value = 9, .width = 1, .height = 1); /* order is kept */
+    POST(fill, 0, 1, .stream = 100, .dst = 5, .elem = 1, .value = 8, .width = 1, .height = 1);
+    usleep(30000);
+    POST(host_done, 0, 1, .tag = 9);
+    uint64_t seq = POST(fence, GV_RECORD_MARK, 1, .stream = 100);
+    CHECK(completed().upto == seq);
+    CHECK(fake.memory[5] == 8);
+    struct worker_figures figures;
+    worker_get_figures(worker, &figures);
+    CHECK(figures.memory_used == 0); /* the one at address 0 has no name of its own in the figures */
+    bye();
+}
+
+static void host_functions_hear_of_errors(void) {
+    begin();
+    attach();
+    atomic_store(&fake.sticky, 719);
+    POST(host_func, 0, 1, .stream = 100, .tag = 9);
+    CHECK(failed_status(4) == 719);
+    host_function_comes(9, 719);
+    POST(host_done, 0, 1, .tag = 9);
+    POST(fence, GV_RECORD_MARK, 1, .stream = 100);
+    CHECK(completed().status == 719);
+    bye();
+}
+
+/* ---- more ---------------------------------------------------------------------------------------------------------------- */
+
+static void a_context_takes_its_things_along(void) {
+    begin();
+    attach();
+    CHECK(answer(POST(memory_info, GV_RECORD_SYNC, 1)) == 0); /* what attach() posted is done */
+    int before = atomic_load(&fake.alive);
+    POST(context_create, 0, 2, .device = 0);
+    POST(stream_create, 0, 2, .stream = 200);
+    POST(event_create, 0, 2, .event = 7);
+    CHECK(answer(POST(module_load, GV_RECORD_SYNC, 2, .module = 40, .image = "good", .image_size = 4)) == 0);
+    CHECK(atomic_load(&fake.alive) == before + 4); /* its legacy stream is one */
+    POST(context_destroy, 0, 2);
+    CHECK(failed_status(POST(stream_destroy, 0, 2, .stream = 200)) == 400);
+    CHECK(failed_status(POST(event_destroy, 0, 2, .event = 7)) == 400);
+    CHECK(failed_status(POST(module_unload, 0, 2, .module = 40)) == 400);
+    CHECK(failed_status(POST(context_destroy, 0, 2)) == 201);
+    CHECK(atomic_load(&fake.alive) == before + 1); /* the fake never ends a legacy stream */
+    POST(fence, GV_RECORD_MARK, 1, .stream = 100);
+    CHECK(completed().status == 0);
+    bye();
+}
+
+static void nobody_waits_for_what_cannot_be(void) {
+    begin();
+    attach();
+    uint64_t seq = POST(copy_out, GV_RECORD_MARK, 1, .stream = 4711, .src = 0, .width = 8, .height = 1, .depth = 1, .tag = 3);
+    CHECK(failed_status(seq) == 400);
+    CHECK(completed().status == 400);
+    const struct gv_record *r = next();
+    struct gv_evt_data_inline e;
+    CHECK(r && r->op == GV_OP_DATA_INLINE && gv_evt_data_inline_decode(&e, r + 1, r->size - (uint32_t)sizeof *r) == 0);
+    CHECK(e.tag == 3 && e.status == 400 && e.data_size == 0);
+    gv_recv_consume(client);
+    seq = POST(copy_out, GV_RECORD_MARK, 1, .stream = 100, .src = 1 << 30, .width = 8, .height = 1, .depth = 1, .tag = 4);
+    CHECK(failed_status(seq) == 1);
+    r = next();
+    CHECK(r && r->op == GV_OP_DATA_INLINE && gv_evt_data_inline_decode(&e, r + 1, r->size - (uint32_t)sizeof *r) == 0 && e.tag == 4 && e.status == 1);
+    gv_recv_consume(client);
+    CHECK(completed().status == 0);
+    /* The payload of a copy to nowhere is taken all the same: the next one comes through. */
+    uint8_t *data = calloc(1, 100000);
+    seq = POST(copy_in, 0, 1, .stream = 4711, .dst = 0, .width = 100000, .height = 1, .depth = 1, .bulk = ++bulk_sent);
+    CHECK(gv_bulk_send(client, 0, data, 100000));
+    CHECK(failed_status(seq) == 400);
+    free(data);
+    round_trip(100000, 100, 100);
+    bye();
+}
+
+static void fixed_addresses(void) {
+    begin();
+    fake.fixed = 5 << 20;
+    uint64_t windows[4] = {1ull << 44, 1ull << 40, 1ull << 45, 1ull << 40};
+    CHECK(answer(POST(attach, GV_RECORD_SYNC, 0, .windows = windows, .windows_size = sizeof windows, .client_version = 1)) == 0);
+    struct gv_reply_attach reply;
+    CHECK(gv_reply_attach_decode(&reply, body, answer_size()) == 0);
+    CHECK(reply.addresses == GV_ADDRESSES_FIXED && reply.window_base == 1ull << 45 && reply.window_size == 1ull << 40);
+    CHECK(reply.initial == 4 << 20); /* as much of the usual advance as the device has */
+    POST(context_create, 0, 1, .device = 0, .primary = 1);
+    CHECK(answer(POST(memory_grow, GV_RECORD_SYNC, 1, .address = (1ull << 45) + (4 << 20), .size = 2 << 20)) == 2);
+    CHECK_TEXT((char *)body, "used up");
+    CHECK(answer(POST(memory_grow, GV_RECORD_SYNC, 1, .address = (1ull << 45) + (4 << 20), .size = 1 << 20)) == 0);
+    struct worker_figures figures;
+    worker_get_figures(worker, &figures);
+    CHECK(figures.memory_used == 5 << 20);
+    POST(memory_shrink, 0, 1, .address = 1ull << 45, .size = 2 << 20);
+    CHECK(answer(POST(memory_info, GV_RECORD_SYNC, 1)) == 0);
+    worker_get_figures(worker, &figures);
+    CHECK(figures.memory_used == 3 << 20 && fake.backed == 3 << 20);
+    bye();
+}
+
 static void ends_badly(void (*what)(void), int expected) {
     begin();
     attach();
@@ -491,6 +670,13 @@ int main(int argc, char **argv) {
                                              {"host_functions", host_functions},
                                              {"modules", modules},
                                              {"floods", floods},
+                                             {"flood_behind_a_host_function", flood_behind_a_host_function},
+                                             {"copies_behind_a_host_function", copies_behind_a_host_function},
+                                             {"free_behind_a_host_function", free_behind_a_host_function},
+                                             {"host_functions_hear_of_errors", host_functions_hear_of_errors},
+                                             {"a_context_takes_its_things_along", a_context_takes_its_things_along},
+                                             {"nobody_waits_for_what_cannot_be", nobody_waits_for_what_cannot_be},
+                                             {"fixed_addresses", fixed_addresses},
                                              {"malformed", malformed},
                                              {"client_gone", client_gone},
                                              {"refuses_to_open", refuses_to_open}};
