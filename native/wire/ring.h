@@ -30,6 +30,7 @@ struct gv_ring_control {
     _Alignas(GV_RING_LINE) _Atomic uint64_t tail; /* the writer's: bytes before it may be read */
     _Alignas(GV_RING_LINE) _Atomic uint64_t head; /* the reader's: bytes before it may be overwritten */
     _Alignas(GV_RING_LINE) _Atomic uint32_t reader_sleeps;
+    _Atomic uint32_t reader_cpu; /* 1 + the CPU that the reader last waited on, 0: not known; a hint */
     _Alignas(GV_RING_LINE) _Atomic uint32_t writer_sleeps;
 };
 _Static_assert(sizeof(struct gv_ring_control) == 512, "the layout of shared memory depends on it");
