@@ -23,12 +23,18 @@
 #include "../../native/transport/link.h"
 #include "../../native/transport/shm_layout.h"
 
+#ifndef TINY
 #define ROUNDS 20000
-#define WARM_UP 2000
-#define BURST 256
 #define BURSTS 300
-#define PAYLOAD (1u << 20)
 #define PAYLOADS 400
+#else
+#define ROUNDS 400
+#define BURSTS 10
+#define PAYLOADS 4
+#endif
+#define WARM_UP (ROUNDS / 10)
+#define BURST 256
+#define PAYLOAD (1u << 20)
 #define SPIN_NS 1000000000
 
 static const uint64_t rings[4] = {GV_COMMAND_RING, GV_REPLY_RING, GV_BULK_RING, GV_BULK_RING};
