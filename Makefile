@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 BUILD_NEEDS := scikit-build-core pycparser cmake ninja
 HEADERS := nvidia-cuda-runtime==13.5.37 nvidia-cuda-runtime-cu12==12.9.79 nvidia-nvml-dev-cu12==12.9.79
-NVCC := 'nvidia-cuda-nvcc>=13,<14'
+NVCC := 'nvidia-cuda-nvcc>=13,<14' 'nvidia-cuda-cccl>=13,<14'
 
 SOURCES := pyproject.toml CMakeLists.txt $(shell find native tools -type f \( -name '*.c' -o -name '*.h' -o -name '*.py' -o -name '*.toml' -o -name '*.cmake' -o -name '*.S' \) 2>/dev/null)
 

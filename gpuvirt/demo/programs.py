@@ -53,7 +53,7 @@ def find_nvcc() -> Path:
         if nvcc.is_file():
             break
     else:
-        install = f"{sys.executable} -m pip install --target {Path(sys.prefix) / 'nvcc'} 'nvidia-cuda-nvcc>=13,<14'"
+        install = f"{sys.executable} -m pip install --target {Path(sys.prefix) / 'nvcc'} 'nvidia-cuda-nvcc>=13,<14' 'nvidia-cuda-cccl>=13,<14'"
         raise DemoError(f"nvcc's wheel is not installed; get it: {install}")
     if not shutil.which("g++"):
         raise DemoError("nvcc needs a C++ compiler; install one: sudo apt-get install g++")
