@@ -1,0 +1,103 @@
+"""Runs kernels from PTX text on NumPy arrays in this process: for tests and experiments, without client, worker or transport."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import struct
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpuvirt.soft import jit
+from gpuvirt.soft.compiler import Code, Compiler
+from gpuvirt.soft.ctypes_bridge import SoftCode
+
+_SOURCES = ("exec", "block", "fiber", "fault", "helpers_barrier", "helpers_misc", "helpers_printf", "ranges")
+_engine: ctypes.CDLL | None = None
+_numbers = itertools.count(1)
+
+
+class LaunchError(Exception):
+    """A grid ended with an error; `code` is the CUresult."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(f"{code}: {text}")
+        self.code = code
+
+
+def engine() -> ctypes.CDLL:
+    """The execution engine, built from native/backend/soft with the system's C compiler at first use."""
+    global _engine
+    if _engine is None:
+        native = Path(__file__).resolve().parents[2] / "native"
+        target = Path(tempfile.mkdtemp(prefix="gpuvirt-soft-")) / "libsoftexec.so"
+        sources = [str(native / "backend" / "soft" / f"{name}.c") for name in _SOURCES]
+        flags = ["-std=gnu11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", f"-I{native}", f"-I{native / 'backend' / 'soft'}"]
+        subprocess.run(["cc", *flags, "-o", str(target), *sources, "-lpthread"], check=True)
+        _engine = ctypes.CDLL(str(target))
+        missing = jit.register_library(_engine)
+        if missing:
+            raise RuntimeError(f"the engine lacks {', '.join(missing)}")
+    return _engine
+
+
+class Kernels:
+    """A loaded module. Call `launch` with NumPy arrays (passed by address, changed in place) and NumPy scalars."""
+
+    def __init__(self, image: str | bytes) -> None:
+        engine()
+        self.compiler = Compiler()
+        self.number = next(_numbers)
+        self.compiler.module_load(self.number, image.encode("latin-1") if isinstance(image, str) else image)
+        self.index = self.compiler.modules[self.number].index
+        self.memory = {v.name: np.zeros(v.size + 256, np.uint8) for v in self.index.globals}
+        self.addresses = {n: (m.ctypes.data + 255) // 256 * 256 for n, m in self.memory.items()}
+        self.compiler.module_bind(self.number, [self.addresses[v.name] for v in self.index.globals])
+
+    def read(self, name: str, dtype: Any, count: int) -> np.ndarray[Any, Any]:
+        """A module global as an array (shared memory with the kernels)."""
+        size = np.dtype(dtype).itemsize * count
+        return np.frombuffer((ctypes.c_char * size).from_address(self.addresses[name]), dtype)
+
+    def get(self, name: str, block: Sequence[int]) -> Code:
+        """The kernel compiled for a block shape."""
+        names = [k.name for k in self.index.kernels]
+        shape = tuple([*block, 1, 1][:3])
+        return self.compiler.kernel_get(self.number, names.index(name), shape)  # type: ignore[arg-type]
+
+    def launch(self, name: str, grid: Sequence[int] | int, block: Sequence[int] | int, *args: Any, shared: int = 0, cooperative: bool = False) -> None:
+        """Runs a grid to its end."""
+        grid = [grid] if isinstance(grid, int) else list(grid)
+        block = [block] if isinstance(block, int) else list(block)
+        code = self.get(name, block)
+        params = bytearray(code.description.param_bytes)
+        func = self.index.funcs[name]
+        if len(args) != len(func.params):
+            raise TypeError(f"{name} takes {len(func.params)} arguments")
+        for param, value in zip(func.params, args, strict=True):
+            if isinstance(value, np.ndarray):
+                data = struct.pack("<Q", value.ctypes.data)
+            elif isinstance(value, bytes):
+                data = value
+            elif isinstance(value, (int, float)):
+                data = (value & ((1 << 8 * param.size) - 1)).to_bytes(param.size, "little") if isinstance(value, int) else struct.pack("<f", value)
+            else:
+                data = value.tobytes()
+            if len(data) != param.size:
+                raise TypeError(f"{name}: the argument {param.name} has {param.size} bytes, not {len(data)}")
+            params[param.offset : param.offset + param.size] = data
+        d = code.description
+        soft = SoftCode(code.entry, d.static_shared, d.dynamic_offset, d.local_bytes, int(d.uses_barrier), d.param_bytes)
+        text = ctypes.create_string_buffer(512)
+        three = ctypes.c_uint32 * 3
+        rc = engine().soft_exec_launch(
+            ctypes.byref(soft), three(*[*grid, 1, 1][:3]), three(*[*block, 1, 1][:3]), ctypes.c_uint32(shared), ctypes.c_uint32(int(cooperative)),
+            bytes(params), ctypes.c_uint32(len(params)), text, ctypes.c_uint32(512),
+        )  # fmt: skip
+        if rc:
+            raise LaunchError(rc, text.value.decode("utf-8", "replace"))
