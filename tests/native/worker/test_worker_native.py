@@ -38,7 +38,8 @@ def test_worker(build: str, generated: Path, tmp_path: Path) -> None:
         generated / "gv_commands.c",
         generated / "gv_dispatch.c",
     ]
-    flags = ["-std=gnu11", "-g", "-Wall", "-Wextra", "-Werror", *BUILDS[build], "-DWORKER_MAX_STAGING=(8<<20)", f"-I{generated}", f"-I{NATIVE}", f"-I{NATIVE}/wire", f"-I{NATIVE}/worker"]
+    includes = [f"-I{generated}", f"-I{NATIVE}", f"-I{NATIVE}/wire", f"-I{NATIVE}/worker"]
+    flags = ["-std=gnu11", "-g", "-Wall", "-Wextra", "-Werror", *BUILDS[build], "-DWORKER_MAX_STAGING=(8<<20)", *includes]
     done = subprocess.run(["gcc", *flags, *map(str, sources), "-o", str(program), "-lpthread"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     for transport in ("tcp", "shm"):

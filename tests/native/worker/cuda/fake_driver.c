@@ -1,0 +1,216 @@
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "fake_driver.h"
+
+struct op {
+    struct op *next;
+    CUevent event;
+    uint64_t number; /* of the event's record */
+    CUhostFn fn;
+    void *arg;
+};
+
+struct CUstream_st {
+    struct op *first, *last;
+    bool ending, busy;
+};
+struct CUevent_st {
+    uint64_t recorded, done;
+};
+
+struct fake_launch fake_launch;
+_Atomic int fake_events, fake_streams;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER, host_functions = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+static int broken;
+static bool held;
+static int n_allocated;
+static struct CUstream_st legacy;
+static bool legacy_runs;
+
+void fake_driver_break(int error) {
+    pthread_mutex_lock(&lock);
+    broken = error;
+    pthread_cond_broadcast(&changed);
+    pthread_mutex_unlock(&lock);
+}
+
+void fake_driver_hold(bool hold) {
+    pthread_mutex_lock(&lock);
+    held = hold;
+    pthread_cond_broadcast(&changed);
+    pthread_mutex_unlock(&lock);
+}
+
+static int state(void) {
+    pthread_mutex_lock(&lock);
+    int error = broken;
+    pthread_mutex_unlock(&lock);
+    return error;
+}
+
+static void *run(void *arg) {
+    struct CUstream_st *s = arg;
+    pthread_mutex_lock(&lock);
+    for (;;) {
+        while ((!s->first || (held && !broken)) && !s->ending) pthread_cond_wait(&changed, &lock);
+        struct op *o = s->first;
+        if (!o) break;
+        s->first = o->next;
+        if (!s->first) s->last = NULL;
+        if (o->event && !broken) o->event->done = o->number;
+        if (o->fn && !broken) {
+            s->busy = true;
+            pthread_mutex_unlock(&lock);
+            pthread_mutex_lock(&host_functions);
+            if (!state()) o->fn(o->arg);
+            pthread_mutex_unlock(&host_functions);
+            pthread_mutex_lock(&lock);
+            s->busy = false;
+        }
+        free(o);
+        pthread_cond_broadcast(&changed);
+    }
+    pthread_mutex_unlock(&lock);
+    if (s != &legacy) free(s);
+    return NULL;
+}
+
+static void begin(struct CUstream_st *s) {
+    pthread_t thread;
+    pthread_create(&thread, NULL, run, s);
+    pthread_detach(thread);
+}
+
+static CUresult queue(CUstream stream, struct op op) {
+    struct CUstream_st *s = stream == CU_STREAM_LEGACY ? &legacy : stream;
+    struct op *o = malloc(sizeof *o);
+    *o = op;
+    pthread_mutex_lock(&lock);
+    int error = broken;
+    if (error) {
+        free(o);
+    } else {
+        if (s == &legacy && !legacy_runs) {
+            legacy_runs = true;
+            begin(s);
+        }
+        if (o->event) o->number = ++o->event->recorded;
+        if (s->last)
+            s->last->next = o;
+        else
+            s->first = o;
+        s->last = o;
+        pthread_cond_broadcast(&changed);
+    }
+    pthread_mutex_unlock(&lock);
+    return error;
+}
+
+CUresult cuGetErrorString(CUresult error, const char **text) {
+    *text = error == 700 ? "an illegal memory access was encountered" : "unknown error";
+    return CUDA_SUCCESS;
+}
+CUresult cuDriverGetVersion(int *version) { return *version = 13010, CUDA_SUCCESS; }
+CUresult cuDeviceGet(CUdevice *device, int ordinal) { return *device = ordinal, ordinal < 2 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE; }
+CUresult cuDeviceTotalMem_v2(size_t *total, CUdevice device) { return (void)device, *total = 64 << 20, CUDA_SUCCESS; }
+CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device) {
+    (void)device;
+    *value = (int)attribute;
+    return attribute < 150 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) { return *context = (CUcontext)(intptr_t)(device + 1), CUDA_SUCCESS; }
+CUresult cuCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice device) {
+    return (void)flags, *context = (CUcontext)(intptr_t)(device + 11), CUDA_SUCCESS;
+}
+CUresult cuCtxSynchronize(void) { return state(); }
+CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t size) {
+    (void)size;
+    *address = 0x10000000ull + 0x1000000ull * (unsigned)n_allocated++;
+    return state();
+}
+CUresult cuMemHostAlloc(void **memory, size_t size, unsigned flags) { return (void)flags, *memory = malloc(size), CUDA_SUCCESS; }
+CUresult cuMemFreeHost(void *memory) { return free(memory), CUDA_SUCCESS; }
+
+CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned flags, int priority) {
+    (void)flags, (void)priority;
+    atomic_fetch_add(&fake_streams, 1);
+    begin(*stream = calloc(1, sizeof **stream));
+    return CUDA_SUCCESS;
+}
+CUresult cuStreamDestroy_v2(CUstream stream) {
+    atomic_fetch_sub(&fake_streams, 1);
+    pthread_mutex_lock(&lock);
+    stream->ending = true;
+    pthread_cond_broadcast(&changed);
+    pthread_mutex_unlock(&lock);
+    return CUDA_SUCCESS;
+}
+CUresult cuEventCreate(CUevent *event, unsigned flags) {
+    (void)flags;
+    int error = state();
+    if (error) return error;
+    atomic_fetch_add(&fake_events, 1);
+    *event = calloc(1, sizeof **event);
+    return CUDA_SUCCESS;
+}
+/* An event may still be named by what is queued: its memory stays. */
+CUresult cuEventDestroy_v2(CUevent event) { return (void)event, atomic_fetch_sub(&fake_events, 1), CUDA_SUCCESS; }
+CUresult cuEventRecord(CUevent event, CUstream stream) { return queue(stream, (struct op){.event = event}); }
+CUresult cuEventQuery(CUevent event) {
+    pthread_mutex_lock(&lock);
+    int error = broken ? broken : event->done < event->recorded ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
+    pthread_mutex_unlock(&lock);
+    return error;
+}
+CUresult cuLaunchHostFunc(CUstream stream, CUhostFn fn, void *arg) { return queue(stream, (struct op){.fn = fn, .arg = arg}); }
+
+/* A module of two kernels: "first" takes (8 bytes, 4 bytes), "second" nothing. */
+CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned n, CUjit_option *options, void **values) {
+    if (memcmp(image, "good", 5)) { /* terminated, whatever came */
+        for (unsigned i = 0; i < n; i++) {
+            if (options[i] == CU_JIT_ERROR_LOG_BUFFER) strcpy(values[i], "line 1: not good");
+        }
+        return CUDA_ERROR_INVALID_PTX;
+    }
+    *module = (CUmodule)0x77;
+    return CUDA_SUCCESS;
+}
+CUresult cuModuleGetFunctionCount(unsigned *count, CUmodule module) { return (void)module, *count = 2, CUDA_SUCCESS; }
+CUresult cuModuleEnumerateFunctions(CUfunction *functions, unsigned n, CUmodule module) {
+    (void)module;
+    for (unsigned i = 0; i < n; i++) functions[i] = (CUfunction)(uintptr_t)(i + 1);
+    return CUDA_SUCCESS;
+}
+CUresult cuFuncGetName(const char **name, CUfunction f) { return *name = f == (CUfunction)1 ? "first" : "second", CUDA_SUCCESS; }
+CUresult cuFuncGetParamInfo(CUfunction f, size_t index, size_t *offset, size_t *size) {
+    if (f != (CUfunction)1 || index > 1) return CUDA_ERROR_INVALID_VALUE;
+    *offset = index * 8;
+    *size = index ? 4 : 8;
+    return CUDA_SUCCESS;
+}
+CUresult cuFuncGetAttribute(int *value, CUfunction_attribute attribute, CUfunction f) {
+    (void)f;
+    *value = attribute == CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK ? 1024 : 0;
+    return CUDA_SUCCESS;
+}
+CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, CUstream stream,
+                        void **params, void **extra) {
+    (void)stream, (void)params;
+    fake_launch = (struct fake_launch){.function = f, .grid = gx * gy * gz, .block = bx * by * bz, .shared = shared};
+    if (extra && extra[0] == CU_LAUNCH_PARAM_BUFFER_POINTER) memcpy(&fake_launch.first, extra[1], 8);
+    return state();
+}
+CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
+                                   CUstream stream, void **params) {
+    (void)stream;
+    fake_launch = (struct fake_launch){.function = f, .grid = gx * gy * gz, .block = bx * by * bz, .shared = shared, .cooperative = true};
+    memcpy(&fake_launch.first, params[0], 8);
+    return state();
+}

@@ -1,0 +1,25 @@
+/* A driver of the tests' own: streams are threads, host functions are called one at a time, and a context that is lost calls none any more. */
+#ifndef FAKE_DRIVER_H
+#define FAKE_DRIVER_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "../../../../native/backend/cuda/driver.h"
+
+/* From now on the context is lost: what is queued is dropped, every call fails with `error`. 0: all is well again. */
+void fake_driver_break(int error);
+/* Streams rest until this is called with false. */
+void fake_driver_hold(bool hold);
+/* The last launch, as the driver saw it. */
+struct fake_launch {
+    CUfunction function;
+    unsigned grid, block, shared;
+    uint64_t first; /* first 8 bytes of its parameters */
+    bool cooperative;
+};
+extern struct fake_launch fake_launch;
+extern _Atomic int fake_events, fake_streams; /* alive */
+
+#endif

@@ -1,0 +1,272 @@
+/* The cuda backend on a driver of the tests' own: test_cuda_backend DRIVER [case...]. What no GPU is needed for, and what a healthy GPU would not show. */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <time.h>
+
+#include "../../../../native/wire/module_meta.h"
+#include "../../../../native/worker/backend.h"
+#include "../../check.h"
+#include "fake_driver.h"
+
+static const char *driver;
+static const struct gv_backend_ops *ops = &gv_backend_cuda;
+static struct gv_backend *backend;
+static struct gv_context *context;
+static struct gv_stream *stream;
+
+static void begin(uint64_t memory) {
+    uint32_t devices[] = {1};
+    char err[GV_ERR_SIZE];
+    struct gv_backend_config config = {.devices = devices, .n_devices = 1, .memory = memory, .driver = driver};
+    fake_driver_break(0);
+    fake_driver_hold(false);
+    CHECK(ops->open(&config, &backend, err) == 0);
+    CHECK(ops->context_create(backend, 0, 0, 1, &context, err) == 0);
+    CHECK(ops->stream_create(context, 1, 0, &stream) == 0);
+}
+
+static void end(void) { ops->close(backend); }
+
+/* What came, in its order. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static char came[256];
+static int last_status;
+static atomic_bool gate_open;
+
+static void note(char c, int status) {
+    pthread_mutex_lock(&lock);
+    size_t n = strlen(came);
+    came[n] = c;
+    came[n + 1] = 0;
+    last_status = status;
+    pthread_mutex_unlock(&lock);
+}
+static void on_mark(void *arg, int status) { note(*(char *)arg, status); }
+static void on_gate(void *arg) { note(*(char *)arg, 0); }
+static void on_blocking_gate(void *arg) {
+    note(*(char *)arg, 0);
+    while (!atomic_load(&gate_open)) usleep(1000);
+    note((char)(*(char *)arg - 'a' + 'A'), 0);
+}
+
+static void nothing_came(void) {
+    pthread_mutex_lock(&lock);
+    came[0] = 0;
+    pthread_mutex_unlock(&lock);
+    atomic_store(&gate_open, false);
+}
+
+static void wait_for(const char *expected) {
+    for (int i = 0; i < 4000; i++) {
+        pthread_mutex_lock(&lock);
+        bool there = !strcmp(came, expected);
+        pthread_mutex_unlock(&lock);
+        if (there) return;
+        usleep(1000);
+    }
+    fprintf(stderr, "\"%s\" came, not \"%s\"\n", came, expected);
+    CHECK(!"what was expected came");
+}
+
+static void mark(struct gv_stream *s, char *c) { CHECK(ops->mark(s, on_mark, c) == 0); }
+
+/* ---- cases ---------------------------------------------------------------------------------------------------------------- */
+
+static void order(void) {
+    begin(0);
+    nothing_came();
+    fake_driver_hold(true);
+    mark(stream, "a");
+    mark(stream, "b");
+    CHECK(ops->gate(stream, on_blocking_gate, "g") == 0);
+    mark(stream, "c");
+    CHECK(ops->gate(stream, on_gate, "h") == 0);
+    mark(stream, "d");
+    usleep(20000);
+    wait_for("");
+    fake_driver_hold(false);
+    wait_for("abg"); /* what was marked before a gate is told before the gate is called */
+    usleep(20000);
+    wait_for("abg");
+    atomic_store(&gate_open, true);
+    wait_for("abgGchd");
+    CHECK(last_status == 0);
+    nothing_came();
+    mark(ops->stream_legacy(context), "l");
+    wait_for("l");
+    end();
+}
+
+static void lost_context(void) {
+    begin(0);
+    nothing_came();
+    struct gv_stream *other;
+    CHECK(ops->stream_create(context, 1, 0, &other) == 0);
+    CHECK(ops->gate(stream, on_blocking_gate, "g") == 0);
+    mark(stream, "m");
+    wait_for("g");
+    CHECK(ops->gate(other, on_gate, "x") == 0); /* behind the first on the driver's only thread: it is never called there */
+    mark(other, "y");
+    usleep(10000);
+    wait_for("g");
+    CHECK(!strcmp(ops->error_text(context), ""));
+    fake_driver_break(700);
+    wait_for("gxy"); /* called all the same, then its mark */
+    CHECK(last_status == 700);
+    usleep(20000);
+    wait_for("gxy"); /* the first gate has not returned: its mark waits */
+    atomic_store(&gate_open, true);
+    wait_for("gxyGm");
+    CHECK(last_status == 700);
+    CHECK_TEXT(ops->error_text(context), "illegal memory access");
+    /* Nothing can be queued any more, and everybody is told. */
+    nothing_came();
+    CHECK(ops->gate(stream, on_gate, "z") == 700);
+    mark(stream, "n");
+    mark(other, "o");
+    usleep(20000);
+    pthread_mutex_lock(&lock);
+    CHECK(strlen(came) == 2 && strchr(came, 'n') && strchr(came, 'o') && last_status == 700);
+    pthread_mutex_unlock(&lock);
+    end();
+}
+
+static void ends_of_streams_and_contexts(void) {
+    begin(0);
+    nothing_came();
+    char err[GV_ERR_SIZE];
+    struct gv_context *mine;
+    struct gv_stream *s;
+    CHECK(ops->context_create(backend, 0, 0, 0, &mine, err) == 0);
+    CHECK(ops->stream_create(mine, 1, 0, &s) == 0);
+    int streams = atomic_load(&fake_streams);
+    fake_driver_hold(true);
+    mark(s, "a");
+    CHECK(ops->gate(s, on_gate, "g") == 0);
+    mark(s, "b");
+    ops->stream_destroy(s);
+    CHECK(atomic_load(&fake_streams) == streams); /* not while something is queued on it */
+    fake_driver_hold(false);
+    wait_for("agb");
+    for (int i = 0; i < 1000 && atomic_load(&fake_streams) == streams; i++) usleep(1000);
+    CHECK(atomic_load(&fake_streams) == streams - 1);
+    nothing_came();
+    CHECK(ops->stream_create(mine, 1, 0, &s) == 0);
+    mark(s, "c");
+    ops->stream_destroy(s);
+    ops->context_destroy(mine); /* waits for its marks */
+    wait_for("c");
+    mark(stream, "d");
+    wait_for("cd");
+    int events = atomic_load(&fake_events);
+    for (int i = 0; i < 1000 && events; i++, events = atomic_load(&fake_events)) usleep(1000);
+    CHECK(events == 0);
+    end();
+}
+
+static void closed_with_a_gate_that_waits(void) {
+    begin(0);
+    nothing_came();
+    CHECK(ops->gate(stream, on_blocking_gate, "g") == 0);
+    CHECK(ops->gate(stream, on_gate, "h") == 0);
+    mark(stream, "m");
+    wait_for("g");
+    struct timespec a, b;
+    clock_gettime(CLOCK_MONOTONIC, &a);
+    end();
+    clock_gettime(CLOCK_MONOTONIC, &b);
+    CHECK(b.tv_sec - a.tv_sec <= 2);
+    atomic_store(&gate_open, true); /* and when it returns after all, nothing of ours is touched that is gone */
+    usleep(50000);
+    wait_for("gG");
+}
+
+static void modules_and_launches(void) {
+    begin(0);
+    struct gv_module *m;
+    void *meta;
+    size_t size;
+    char err[GV_ERR_SIZE] = "";
+    CHECK(ops->module_load(context, "evil", 4, &m, &meta, &size, err) == 218);
+    CHECK_TEXT(err, "line 1: not good");
+    CHECK(ops->module_load(context, "good", 4, &m, &meta, &size, err) == 0);
+    CHECK(gv_meta_check(meta, size) == 0);
+    const struct gv_meta_header *header = meta;
+    CHECK(header->n_kernels == 2 && header->n_params == 2 && !(header->flags & GV_META_GLOBALS_COMPLETE));
+    const struct gv_meta_kernel *k = gv_meta_kernels(meta);
+    CHECK(!strcmp(gv_meta_strings(meta) + k[0].name, "first") && k[0].n_params == 2 && k[0].param_bytes == 12 && k[0].max_threads == 1024);
+    CHECK(!strcmp(gv_meta_strings(meta) + k[1].name, "second") && k[1].n_params == 0);
+    CHECK(gv_meta_params(meta)[1].offset == 8 && gv_meta_params(meta)[1].size == 4);
+    free(meta);
+    struct {
+        uint64_t a;
+        uint32_t b;
+    } params = {4711, 2};
+    struct gv_launch launch = {.module = m, .kernel = 0, .grid = {2, 3, 1}, .block = {32, 1, 1}, .shared = 5, .params = &params, .params_size = 12};
+    CHECK(ops->launch(stream, &launch) == 0);
+    CHECK(fake_launch.function == (CUfunction)1 && fake_launch.grid == 6 && fake_launch.block == 32 && fake_launch.shared == 5);
+    CHECK(fake_launch.first == 4711 && !fake_launch.cooperative);
+    launch.cooperative = 1;
+    CHECK(ops->launch(stream, &launch) == 0);
+    CHECK(fake_launch.first == 4711 && fake_launch.cooperative);
+    launch.params_size = 8;
+    CHECK(ops->launch(stream, &launch) == 1); /* the kernel takes more than was sent */
+    launch.kernel = 2;
+    CHECK(ops->launch(stream, &launch) == 400);
+    ops->module_unload(m);
+    end();
+}
+
+static void devices_and_limits(void) {
+    begin(8 << 20);
+    struct gv_device_info info;
+    CHECK(ops->driver_version(backend) == 13010);
+    CHECK(ops->device_info(backend, 0, &info) == 0);
+    CHECK(info.total_memory == 8 << 20 && info.chunk == 2 << 20);
+    CHECK(info.has_attribute[CU_DEVICE_ATTRIBUTE_WARP_SIZE] && info.attributes[CU_DEVICE_ATTRIBUTE_WARP_SIZE] == CU_DEVICE_ATTRIBUTE_WARP_SIZE);
+    CHECK(info.has_attribute[CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY] && info.attributes[CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY] == 0);
+    CHECK(!info.has_attribute[160]);
+    CHECK(ops->reserve_window(backend, 1ull << 44, 1ull << 40) == 801);
+    uint64_t a, b;
+    CHECK(ops->memory_alloc(context, 6 << 20, &a) == 0);
+    CHECK(ops->memory_alloc(context, 6 << 20, &b) == 2);
+    CHECK(ops->memory_free(context, a) == 0);
+    CHECK(ops->memory_alloc(context, 6 << 20, &b) == 0);
+    CHECK(ops->memory_free(context, b) == 0);
+    void *pinned = ops->host_alloc(backend, 4096);
+    CHECK(pinned);
+    ops->host_free(backend, pinned);
+    end();
+}
+
+static void drivers_that_will_not_do(void) {
+    char err[GV_ERR_SIZE];
+    uint32_t device = 0;
+    struct gv_backend_config config = {.devices = &device, .n_devices = 1, .driver = "libcuda.so.1"};
+    CHECK(ops->open(&config, &backend, err) == 1);
+    CHECK_TEXT(err, "absolute path");
+    config.driver = "/nowhere/libcuda.so.1";
+    CHECK(ops->open(&config, &backend, err) == 301);
+    CHECK_TEXT(err, "could not be opened");
+    config.driver = "/lib/x86_64-linux-gnu/libm.so.6";
+    CHECK(ops->open(&config, &backend, err) == 801);
+    CHECK_TEXT(err, "has no cuInit");
+    config.driver = driver;
+    device = 7;
+    fake_driver_break(0);
+    CHECK(ops->open(&config, &backend, err) == 101);
+    CHECK_TEXT(err, "could not be started");
+}
+
+int main(int argc, char **argv) {
+    static const struct test_case cases[] = {{"order", order},
+                                             {"lost_context", lost_context},
+                                             {"ends_of_streams_and_contexts", ends_of_streams_and_contexts},
+                                             {"closed_with_a_gate_that_waits", closed_with_a_gate_that_waits},
+                                             {"modules_and_launches", modules_and_launches},
+                                             {"devices_and_limits", devices_and_limits},
+                                             {"drivers_that_will_not_do", drivers_that_will_not_do}};
+    if (argc < 2) return 2;
+    driver = argv[1];
+    return run_cases(cases, sizeof cases / sizeof *cases, argc - 1, argv + 1, 60);
+}
