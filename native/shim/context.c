@@ -200,6 +200,14 @@ int context_any(struct shim_context **out) {
     for (int i = 0; i < device_count() && rc; i++) {
         if (primaries[i] && context_live(primaries[i])) rc = usable(primaries[i], out);
     }
+    /* A program whose first call is a launch asks for its kernel before it has any context: the first device's primary one begins early, and is there
+     * when the runtime retains it. */
+    struct shim_context *first = rc == CUDA_ERROR_INVALID_CONTEXT ? primary_object(0) : NULL;
+    if (first && !context_live(first)) {
+        rc = session_broken();
+        if (!rc) rc = context_start(first);
+        if (!rc) rc = usable(first, out);
+    }
     pthread_mutex_unlock(&life_lock);
     return rc;
 }

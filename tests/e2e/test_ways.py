@@ -159,3 +159,10 @@ def test_across_network_namespaces(namespaces: tuple[str, str], build: Callable[
             assert json.loads(stats.read_text())["transport"] == "tcp"
     finally:
         server.stop()
+
+
+@pytest.mark.parametrize("link", LINKS)
+def test_device_printf(pool: Server, build: Callable[..., Path], link: str) -> None:
+    done = run_program(pool, [build("prints")], "--link", link)
+    lanes = [f"lane {lane}: text 10.50 123456789012345 x     7|" for lane in range(2)]
+    assert (done.returncode, done.stdout.splitlines()) == (0, [*lanes, "host"]), done.stderr
