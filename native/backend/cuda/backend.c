@@ -25,7 +25,9 @@ static const char *error_text(struct gv_context *c) { return atomic_load(&c->err
 
 static void backend_close(struct gv_backend *b) {
     /* The driver's library is not closed: its threads may still run, and the process ends soon. What they could look at stays then, too. */
-    if (!cuda_marks_stop(b)) return;
+    bool quiet = cuda_marks_stop(b);
+    cuda_console_close(b);
+    if (!quiet) return;
     pthread_cond_destroy(&b->progress);
     pthread_cond_destroy(&b->work);
     pthread_mutex_destroy(&b->lock);
@@ -44,9 +46,13 @@ static int backend_open(const struct gv_backend_config *config, struct gv_backen
     pthread_cond_init(&b->work, NULL);
     pthread_cond_init(&b->progress, NULL);
     b->memory = config->memory;
+    b->console = config->console;
+    b->console_arg = config->console_arg;
+    b->console_file = b->console_saved = -1;
     b->n_devices = config->n_devices;
     status = b->driver.init(0);
     for (uint32_t i = 0; !status && i < b->n_devices; i++) status = b->driver.device_get(&b->devices[i], (int)config->devices[i]);
+    if (!status) status = cuda_console_open(b);
     if (!status) status = cuda_marks_start(b);
     if (status) {
         const char *text = NULL;

@@ -26,6 +26,12 @@ struct gv_backend {
     struct gv_context *first; /* pinned memory is made in it, for all */
     uint64_t memory;          /* bytes a device this session may use, 0: no limit of its own */
 
+    /* What kernels print (console.c). */
+    void (*console)(void *arg, const char *text, size_t size);
+    void *console_arg;
+    int console_file, console_saved; /* descriptors, -1: none */
+    int64_t console_read;            /* bytes handed on */
+
     /* Marks that wait for the device: a list of streams that have some, watched by one thread (marks.c). */
     pthread_mutex_t lock;
     pthread_cond_t work, progress; /* a stream got marks; a mark was called, a gate has returned, or the end has come */
@@ -73,6 +79,11 @@ struct gv_module {
 int cuda_enter(struct gv_context *c);
 /* Remembers an asynchronous error's text. */
 void cuda_note_error(struct gv_context *c, int status);
+
+int cuda_console_open(struct gv_backend *b);
+/* Hands on what has been printed. The watcher, or when there is none. */
+void cuda_console_drain(struct gv_backend *b);
+void cuda_console_close(struct gv_backend *b);
 
 int cuda_mark(struct gv_stream *s, void (*fn)(void *arg, int status), void *arg);
 int cuda_gate(struct gv_stream *s, void (*fn)(void *arg), void *arg);

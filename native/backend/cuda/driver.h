@@ -36,6 +36,7 @@
     F(event_destroy, cuEventDestroy_v2, (CUevent))                                                                                            \
     F(event_record, cuEventRecord, (CUevent, CUstream))                                                                                       \
     F(event_query, cuEventQuery, (CUevent))                                                                                                   \
+    F(event_synchronize, cuEventSynchronize, (CUevent))                                                                                       \
     F(event_elapsed, cuEventElapsedTime, (float *, CUevent, CUevent))                                                                         \
     F(copy_in, cuMemcpyHtoDAsync_v2, (CUdeviceptr, const void *, size_t, CUstream))                                                           \
     F(copy_out, cuMemcpyDtoHAsync_v2, (void *, CUdeviceptr, size_t, CUstream))                                                                \

@@ -166,7 +166,12 @@ static bool tell(struct gv_backend *b, struct gv_stream *s) {
         any = true;
         pthread_mutex_unlock(&b->lock);
         if (status) cuda_note_error(s->context, status);
-        if (m->fn) m->fn(m->arg, status);
+        if (m->fn) {
+            /* It has come to pass already, but only such a call makes the driver write what kernels printed. */
+            if (m->event && !status) b->driver.event_synchronize(m->event);
+            cuda_console_drain(b);
+            m->fn(m->arg, status);
+        }
         if (m->event) b->driver.event_destroy(m->event);
         if (m->gate && !m->gate->ours) free(m->gate);
         free(m);

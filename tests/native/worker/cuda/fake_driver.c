@@ -2,6 +2,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,6 +25,7 @@ struct CUevent_st {
 };
 
 struct fake_launch fake_launch;
+const char *_Atomic fake_driver_print;
 _Atomic int fake_events, fake_streams;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER, host_functions = PTHREAD_MUTEX_INITIALIZER;
@@ -163,6 +165,12 @@ CUresult cuEventCreate(CUevent *event, unsigned flags) {
 /* An event may still be named by what is queued: its memory stays. */
 CUresult cuEventDestroy_v2(CUevent event) { return (void)event, atomic_fetch_sub(&fake_events, 1), CUDA_SUCCESS; }
 CUresult cuEventRecord(CUevent event, CUstream stream) { return queue(stream, (struct op){.event = event}); }
+CUresult cuEventSynchronize(CUevent event) {
+    (void)event;
+    const char *text = atomic_exchange(&fake_driver_print, NULL);
+    if (text) fputs(text, stdout);
+    return CUDA_SUCCESS;
+}
 CUresult cuEventQuery(CUevent event) {
     pthread_mutex_lock(&lock);
     int error = broken ? broken : event->done < event->recorded ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;

@@ -181,6 +181,37 @@ static void closed_with_a_gate_that_waits(void) {
     wait_for("gG");
 }
 
+static void console(void *arg, const char *text, size_t size) {
+    (void)arg;
+    for (size_t i = 0; i < size; i++) note(text[i], 0);
+}
+
+/* What kernels print goes to standard output, says the driver. It comes before the mark that follows it, and afterwards standard output is what it was. */
+static void printing(void) {
+    nothing_came();
+    int to_program[2], before = dup(1);
+    CHECK(pipe(to_program) == 0 && dup2(to_program[1], 1) == 1);
+    uint32_t devices[] = {0};
+    char err[GV_ERR_SIZE], text[16];
+    struct gv_backend_config config = {.devices = devices, .n_devices = 1, .driver = driver, .console = console};
+    fake_driver_break(0);
+    CHECK(ops->open(&config, &backend, err) == 0);
+    CHECK(ops->context_create(backend, 0, 0, 1, &context, err) == 0);
+    CHECK(ops->stream_create(context, 1, 0, &stream) == 0);
+    fake_driver_print = "hello";
+    mark(stream, "1");
+    wait_for("hello1");
+    fake_driver_print = "world";
+    mark(stream, "2");
+    wait_for("hello1world2");
+    end();
+    CHECK(write(1, "mine", 4) == 4 && read(to_program[0], text, sizeof text) == 4);
+    CHECK(dup2(before, 1) == 1);
+    close(before);
+    close(to_program[0]);
+    close(to_program[1]);
+}
+
 static void modules_and_launches(void) {
     begin(0);
     struct gv_module *m;
@@ -263,6 +294,7 @@ int main(int argc, char **argv) {
                                              {"lost_context", lost_context},
                                              {"ends_of_streams_and_contexts", ends_of_streams_and_contexts},
                                              {"closed_with_a_gate_that_waits", closed_with_a_gate_that_waits},
+                                             {"printing", printing},
                                              {"modules_and_launches", modules_and_launches},
                                              {"devices_and_limits", devices_and_limits},
                                              {"drivers_that_will_not_do", drivers_that_will_not_do}};
