@@ -1,5 +1,5 @@
-/* Completion is pushed: a mark on the stream, and an event to the client when the device gets there. Marks also tell how much is on its way: commands that nobody
- * wants to hear of are counted, and every so many of them get a mark of our own. */
+/* Completion is pushed: a mark on the stream, and an event to the client when the device gets there. Marks also tell how much is on its way:
+ * commands that nobody wants to hear of are counted, and every so many of them get a mark of our own. */
 #include <stdlib.h>
 
 #include "state.h"

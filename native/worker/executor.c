@@ -1,5 +1,5 @@
-/* The executor: the one thread that takes records, in order, and carries each out by queuing work on the backend. It never waits for the device but in two places:
- * when too much is on its way, and in calls of the driver that wait by themselves. */
+/* The executor: the one thread that takes records, in order, and carries each out by queuing work on the backend. It never waits for the device
+ * but in two places: when too much is on its way, and in calls of the driver that wait by themselves. */
 #include <stdio.h>
 #include <stdlib.h>
 

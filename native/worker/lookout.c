@@ -1,8 +1,8 @@
 /* The lookout: a thread that sees what the executor cannot while something holds it up.
  *
- * It notices that the client is gone. And where the executor waits for the device (too much is on its way; a driver's call that waits by itself) while a stream
- * waits in its turn for the client to run a host function, the client's answer lies in the link behind commands that nobody takes: so the lookout reads on, answers
- * to host functions count at once, everything else is set aside for the executor in its order. */
+ * It notices that the client is gone. And where the executor waits for the device (too much is on its way; a driver's call that waits by itself)
+ * while a stream waits in its turn for the client to run a host function, the client's answer lies in the link behind commands that nobody takes:
+ * so the lookout reads on, answers to host functions count at once, everything else is set aside for the executor in its order. */
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>

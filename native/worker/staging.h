@@ -1,5 +1,5 @@
-/* Staging memory: where bytes of a copy lie between the network and the device. Pieces are kept for the next copy, because pinning memory is slow, and touching new
- * pages is not for free either. */
+/* Staging memory: where bytes of a copy lie between the network and the device. Pieces are kept for the next copy, because pinning memory is slow,
+ * and touching new pages is not for free either. */
 #ifndef WORKER_STAGING_H
 #define WORKER_STAGING_H
 

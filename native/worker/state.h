@@ -1,5 +1,5 @@
-/* What the worker's files share: one session's state. Only the executor thread touches the tables; what other threads touch is atomic or under a lock that is
- * named beside it. */
+/* What the worker's files share: one session's state. Only the executor thread touches the tables; what other threads touch is atomic or under a
+ * lock that is named beside it. */
 #ifndef WORKER_STATE_H
 #define WORKER_STATE_H
 
@@ -18,10 +18,10 @@
 
 /* How much may be on its way through the device before the executor takes no further command: bounded memory, whatever the client does. */
 #define WORKER_MAX_PENDING 16384          /* commands queued and not finished */
-#ifndef WORKER_MAX_STAGING /* tests make it small */
+#ifndef WORKER_MAX_STAGING                /* tests make it small */
 #define WORKER_MAX_STAGING (256ull << 20) /* bytes of copies on their way */
 #endif
-#define WORKER_COUNT_EVERY 64             /* commands on a stream for which nobody asked to be told, before we ask ourselves */
+#define WORKER_COUNT_EVERY 64 /* commands on a stream for which nobody asked to be told, before we ask ourselves */
 
 #define WORKER_MAX_IMAGE (1ull << 32)              /* bytes of a module's image */
 #define WORKER_MAX_AHEAD (1ull << 30)              /* bytes of records set aside while the executor cannot take them */
@@ -142,8 +142,8 @@ void worker_stop(struct worker *w);
 /* Room for an event with a body of so many bytes; the caller fills it in and commits. NULL when the client is lost. */
 struct gv_record *worker_event(struct worker *w, uint16_t op, uint32_t ctx, uint64_t body);
 int worker_reply(struct worker *w, const struct gv_record *record, int status, const char *text, const void *body, uint32_t size);
-/* A one-way command failed: the client hears of it. When what was lost is work (a launch, a copy) the context is lost with it, as nothing that follows could be
- * trusted. */
+/* A one-way command failed: the client hears of it. When what was lost is work (a launch, a copy) the context is lost with it, as nothing that
+ * follows could be trusted. */
 void worker_failed(struct worker *w, const struct gv_record *record, int status, const char *text);
 /* A stream reported `status` when it came to the command `seq`: the first time that its context has an error, the client hears why. */
 void worker_note(struct worker *w, struct worker_stream *s, uint64_t seq, uint16_t op, int status);
@@ -153,8 +153,8 @@ void worker_send_data(struct worker *w, uint64_t tag, int status, const void *da
 /* ---- finding things (lookup.c) ---------------------------------------------------------------------------------------- */
 
 struct worker_context *worker_context(struct worker *w, uint32_t ctx);
-/* The stream of a command, in the record's context when it is a default stream; it becomes the command's current one. NULL: unknown, and the client was told,
- * also what it would otherwise wait for. */
+/* The stream of a command, in the record's context when it is a default stream; it becomes the command's current one. NULL: unknown, and the
+ * client was told, also what it would otherwise wait for. */
 struct worker_stream *worker_stream(struct worker *w, const struct gv_record *record, uint64_t id);
 struct worker_stream *worker_stream_new(struct worker_context *c, struct gv_stream *stream, uint64_t id);
 void worker_stream_hold(struct worker_stream *s);
@@ -181,8 +181,8 @@ int worker_count(struct worker *w, struct worker_stream *s, const struct gv_reco
 
 int worker_lookout_start(struct worker *w);
 void worker_lookout_stop(struct worker *w);
-/* The executor is about to be held up, and has no record of the link's in its hands: the lookout reads on meanwhile, so that a stream that waits for the client
- * gets its answer. */
+/* The executor is about to be held up, and has no record of the link's in its hands: the lookout reads on meanwhile, so that a stream that waits
+ * for the client gets its answer. */
 void worker_ahead_begin(struct worker *w);
 void worker_ahead_end(struct worker *w);
 /* The oldest record set aside, NULL when there is none; the caller frees it. Executor, not while ahead. */

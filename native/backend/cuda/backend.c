@@ -270,7 +270,8 @@ static int stream_wait_event(struct gv_stream *s, struct gv_event *e) {
     return status ? status : (int)s->context->b->driver.stream_wait_event(s->stream, e->event, 0);
 }
 
-/* Pageable memory will not do for staging: the driver reads it at the call, before a gated payload has come, and waits for the device before it writes it. */
+/* Pageable memory will not do for staging: the driver reads it at the call, before a gated payload has come, and waits for the device before it
+ * writes it. */
 static void *host_alloc(struct gv_backend *b, size_t size) {
     void *memory = NULL;
     if (!b->first || cuda_enter(b->first) || b->driver.host_alloc(&memory, size, CU_MEMHOSTALLOC_PORTABLE)) return NULL;

@@ -1,5 +1,5 @@
-/* What kernels print. The driver writes it to this process's standard output, at its synchronising calls; it belongs to the client. So standard output is a file in
- * memory for as long as the backend is open, and what is found there is handed on before the mark that it came with. */
+/* What kernels print. The driver writes it to this process's standard output, at its synchronising calls; it belongs to the client. So standard
+ * output is a file in memory for as long as the backend is open, and what is found there is handed on before the mark that it came with. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdio.h>

@@ -15,8 +15,8 @@ static const char *const places[] = {
     "/run/opengl-driver/lib/libcuda.so.1",
 };
 
-/* A process that already holds a libcuda.so.1 (a shim that was preloaded, say) would be handed that one again for a file of the same name and inode only: an
- * absolute path to another file opens that file. RTLD_LOCAL keeps its names out of everybody else's way. */
+/* A process that already holds a libcuda.so.1 (a shim that was preloaded, say) would be handed that one again for a file of the same name and
+ * inode only: an absolute path to another file opens that file. RTLD_LOCAL keeps its names out of everybody else's way. */
 static void *open_library(const char *path) { return dlopen(path, RTLD_NOW | RTLD_LOCAL); }
 
 int driver_open(struct driver *d, const char *path, char *err, size_t err_size) {

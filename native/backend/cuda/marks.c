@@ -1,7 +1,8 @@
-/* Marks and gates. A mark is an event recorded on the stream, and one thread that asks the driver for the oldest event of every stream that has marks.
+/* Marks and gates. A mark is an event recorded on the stream, and one thread that asks the driver for the oldest event of every stream that has
+ * marks.
  *
- * Asking, with a back-off, instead of cuLaunchHostFunc: a host function stops its stream until it has run, is not run at all after an error, and all of them
- * share one thread of the driver's, which the gates need. */
+ * Asking, with a back-off, instead of cuLaunchHostFunc: a host function stops its stream until it has run, is not run at all after an error, and
+ * all of them share one thread of the driver's, which the gates need. */
 #define _GNU_SOURCE
 #include <signal.h>
 #include <stdlib.h>
@@ -15,8 +16,8 @@
 
 /* ---- marks ------------------------------------------------------------------------------------------------------------- */
 
-/* Puts `m` behind everything on the stream. When the driver takes no event any more, the context is lost: the mark is then due, with the error, as soon as those
- * before it are. */
+/* Puts `m` behind everything on the stream. When the driver takes no event any more, the context is lost: the mark is then due, with the error, as
+ * soon as those before it are. */
 static void append(struct gv_stream *s, struct mark *m) {
     struct gv_backend *b = s->context->b;
     int status = cuda_enter(s->context);
@@ -53,8 +54,9 @@ int cuda_mark(struct gv_stream *s, void (*fn)(void *arg, int status), void *arg)
 
 /* ---- gates ------------------------------------------------------------------------------------------------------------- */
 
-/* The driver calls no host functions in a context that is lost, but those who queued a gate count on its call. So every gate is followed by a mark of its own,
- * and when that comes with an error and the gate has not begun, a thread of ours calls it. The marks behind it wait until it has returned. */
+/* The driver calls no host functions in a context that is lost, but those who queued a gate count on its call. So every gate is followed by a mark
+ * of its own, and when that comes with an error and the gate has not begun, a thread of ours calls it. The marks behind it wait until it has
+ * returned. */
 struct gate {
     struct gv_stream *stream;
     uint64_t after; /* marks of the stream that were there before it */
@@ -75,8 +77,8 @@ static void call_gate(struct gate *g) {
     pthread_mutex_unlock(&b->lock);
 }
 
-/* On the driver's own thread. What the marks before it announce (data that has come back, say) must be on its way before the gate's function is called: their
- * events are done by now, and the watcher is about to notice. */
+/* On the driver's own thread. What the marks before it announce (data that has come back, say) must be on its way before the gate's function is
+ * called: their events are done by now, and the watcher is about to notice. */
 static void run_gate(void *arg) {
     struct gate *g = arg;
     if (g->ours) return;

@@ -1,4 +1,5 @@
-/* The cuda backend on a driver of the tests' own: test_cuda_backend DRIVER [case...]. What no GPU is needed for, and what a healthy GPU would not show. */
+/* The cuda backend on a driver of the tests' own: test_cuda_backend DRIVER [case...]. What no GPU is needed for, and what a healthy GPU would not
+ * show. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <time.h>
@@ -186,7 +187,8 @@ static void console(void *arg, const char *text, size_t size) {
     for (size_t i = 0; i < size; i++) note(text[i], 0);
 }
 
-/* What kernels print goes to standard output, says the driver. It comes before the mark that follows it, and afterwards standard output is what it was. */
+/* What kernels print goes to standard output, says the driver. It comes before the mark that follows it, and afterwards standard output is what it
+ * was. */
 static void printing(void) {
     nothing_came();
     int to_program[2], before = dup(1);
