@@ -154,10 +154,18 @@ def directed(e: Emitter, op: str, args: list[Val], mode: str) -> Val:
             above = e.bor(above, e.band(equal, e.fcmp("olt", error, zero)))
             below = e.bor(below, e.band(equal, e.fcmp("ogt", error, zero)))
         result = step(e, nearest, above, below, mode)
-        if op != "mul" and mode == "rm":  # x + (-x) is -0 when rounding down
-            is_zero = e.band(e.fcmp("oeq", exact, e.fconst(0.0, "double")), e.fcmp("one", wide[-1], e.fconst(0.0, "double")))
-            result = e.select(is_zero, e.fconst(-0.0, "float"), result)
+        if op != "mul" and mode == "rm":
+            result = _zero_down(e, result, exact, wide[0] if op == "add" else e.fmul(wide[0], wide[1]), wide[-1])
         return result
+    if t == "float":  # div: the quotient's distance from the exact one has the sign of a residual that double holds exactly
+        a, b = (e.cast("fpext", x, "double") for x in args)
+        nearest = e.cast("fptrunc", e.fdiv(a, b), "float")
+        residual = fma(e, e.fneg(e.cast("fpext", nearest, "double")), b, a)
+        zero = e.fconst(0.0, "double")
+        error = e.select(e.fcmp("olt", b, zero), e.fneg(residual), residual)
+        above, below = _overflow(e, nearest, args, e.fcmp("olt", error, zero), e.fcmp("ogt", error, zero))
+        by_zero = e.fcmp("oeq", b, zero)
+        return step(e, nearest, e.band(above, e.invert(by_zero)), e.band(below, e.invert(by_zero)), mode)
     nearest = _nearest(e, op, args)
     zero = e.fconst(0.0, t)
     if op == "add":
@@ -172,7 +180,32 @@ def directed(e: Emitter, op: str, args: list[Val], mode: str) -> Val:
         low = fma(e, args[0], args[1], e.fneg(product))
         total, rest = two_sum(e, product, args[2])
         error = e.fadd(e.fadd(e.fsub(total, nearest), rest), low)
-    return step(e, nearest, e.fcmp("olt", error, zero), e.fcmp("ogt", error, zero), mode)
+    above, below = _overflow(e, nearest, args, e.fcmp("olt", error, zero), e.fcmp("ogt", error, zero))
+    if op == "div":
+        divisible = e.fcmp("one", args[1], zero)
+        above, below = e.band(above, divisible), e.band(below, divisible)
+    result = step(e, nearest, above, below, mode)
+    if op in ("add", "fma", "mad") and mode == "rm":
+        result = _zero_down(e, result, nearest, args[0] if op == "add" else e.fmul(args[0], args[1]), args[-1])
+    return result
+
+
+def _zero_down(e: Emitter, result: Val, total: Val, a: Val, b: Val) -> Val:
+    """Rounding down, a sum of zero is -0 unless both of its terms are positive."""
+    width = f"i{INT_BITS[total.t]}"
+    negative = e.icmp("slt", e.bor(e.as_int(a), e.as_int(b)), e.const(0, width))
+    is_zero = e.band(e.fcmp("oeq", total, e.fconst(0.0, total.t)), negative)
+    return e.select(is_zero, e.fconst(-0.0, result.t), result)
+
+
+def _overflow(e: Emitter, nearest: Val, args: list[Val], above: Val, below: Val) -> tuple[Val, Val]:
+    """An infinite result of finite operands lies beyond the exact one, whatever its error was computed to be."""
+    infinity = e.fconst(float("inf"), nearest.t)
+    too_big, too_small = e.fcmp("oeq", nearest, infinity), e.fcmp("oeq", nearest, e.fneg(infinity))
+    for a in args:
+        finite = e.fcmp("olt", e.intrinsic("fabs", a), infinity)
+        too_big, too_small = e.band(too_big, finite), e.band(too_small, finite)
+    return e.bor(above, too_big), e.bor(below, too_small)
 
 
 def _finish16(e: Emitter, ins: Ins, value: Val, element: Type) -> Val:

@@ -380,7 +380,11 @@ def bfe(e: Emitter, ins: Ins) -> None:
         top = e.intrinsic("umin", e.sub(e.add(position, length), e.const(1, "i32")), e.const(bits - 1, "i32"))
         sign = e.band(e.lshr(a, e.resize(top, a.t)), one)
         negative = e.band(e.icmp("ne", sign, e.imm(0, a)), e.icmp("ne", length, e.const(0, "i32")))
-        result = e.select(negative, e.bor(result, e.invert(field_mask)), result)
+        # A field that runs past the top is filled from where the number ends.
+        there = e.intrinsic("umin", length, e.intrinsic("usub.sat", limit, position))
+        whole = e.icmp("eq", there, limit)
+        known = e.select(whole, e.imm(-1, a), e.sub(e.shl(one, e.resize(e.select(whole, e.const(0, "i32"), there), a.t)), one))
+        result = e.select(negative, e.bor(result, e.invert(known)), result)
     e.wr(ins.ops[0], result, t.kind == "s")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from gpuvirt.soft.builder import Val
 from gpuvirt.soft.emit import Emitter
-from gpuvirt.soft.ops_float import MODES, flush, narrow, step, widen
+from gpuvirt.soft.ops_float import MODES, directed, flush, fma, narrow, step, widen
 from gpuvirt.soft.parser import Ins
 from gpuvirt.soft.registry import opcode
 from gpuvirt.soft.types import TYPES
@@ -101,15 +101,18 @@ def tanh(e: Emitter, x: Val) -> Val:
 def _rounded_unary(e: Emitter, op: str, a: Val, mode: str) -> Val:
     """rcp or sqrt with a rounding mode."""
     one = e.fconst(1.0, a.t)
+    if op == "rcp" and mode != "rn":
+        return directed(e, "div", [one, a], mode)
     nearest = e.fdiv(one, a) if op == "rcp" else e.intrinsic("sqrt", a)
     if mode == "rn":
         return nearest
+    if a.t == "float":  # double holds the square of a float exactly
+        back, wide = e.cast("fpext", nearest, "double"), e.cast("fpext", a, "double")
+        residual = fma(e, e.fneg(back), back, wide)
+        zero = e.fconst(0.0, "double")
+        return step(e, nearest, e.fcmp("olt", residual, zero), e.fcmp("ogt", residual, zero), mode)
     zero = e.fconst(0.0, a.t)
-    if op == "rcp":
-        residual = e.intrinsic("fma", e.fneg(nearest), a, one)
-        error = e.select(e.fcmp("olt", a, zero), e.fneg(residual), residual)
-    else:
-        error = e.intrinsic("fma", e.fneg(nearest), nearest, a)
+    error = fma(e, e.fneg(nearest), nearest, a)
     return step(e, nearest, e.fcmp("olt", error, zero), e.fcmp("ogt", error, zero), mode)
 
 
