@@ -368,9 +368,12 @@ def bfe(e: Emitter, ins: Ins) -> None:
     position, length = _field(e, ins.ops[2]), _field(e, ins.ops[3])
     limit = e.const(bits, "i32")
     one = e.imm(1, a)
-    inside = e.icmp("ult", position, limit)
-    shift_by = e.resize(e.select(inside, position, e.const(0, "i32")), a.t)
-    shifted = e.select(inside, e.lshr(a, shift_by), e.imm(0, a))
+    if t.kind == "s":  # what would come from beyond the top bit is the sign
+        shifted = e.ashr(a, e.resize(e.intrinsic("umin", position, e.const(bits - 1, "i32")), a.t))
+    else:
+        inside = e.icmp("ult", position, limit)
+        shift_by = e.resize(e.select(inside, position, e.const(0, "i32")), a.t)
+        shifted = e.select(inside, e.lshr(a, shift_by), e.imm(0, a))
     short = e.icmp("ult", length, limit)
     n = e.resize(e.select(short, length, e.const(0, "i32")), a.t)
     field_mask = e.select(short, e.sub(e.shl(one, n), one), e.imm(-1, a))
