@@ -1,12 +1,14 @@
 """What the emitter must know before it writes code: which blocks may run with only some of a warp's lanes, which registers vary between lanes, and
 which of those follow a lane pattern.
 
-Lanes that a divergent branch sent elsewhere *wait* at a block while others run. For each block, `waits` is the set of registers that some waiting lane
-may still read: only those need their old value kept when the block writes them. A register that only running lanes can read is simply overwritten, so a
+Lanes that a divergent branch sent elsewhere *wait* at a block while others run. For each block, `waits` is the set of registers that some waiting
+lane may still read: only those need their old value kept when the block writes them. A register that only running lanes can read is overwritten, so a
 loop counter stays one scalar though lanes leave the loop at different times.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from gpuvirt.soft import patterns
 from gpuvirt.soft.cfg import Block, Cfg, Loop
@@ -206,8 +208,8 @@ class Analysis:
         for edge in edges:
             if edge.target.live_in and edge.first <= edge.last:
                 by_target.setdefault(edge.target.idx, []).append((edge.first, edge.last))
-        for target, spans in by_target.items():
-            live = order[target].live_in
+        for number, spans in by_target.items():
+            live = order[number].live_in
             spans.sort()
             done = -1
             for first, last in spans:
@@ -276,8 +278,6 @@ class Analysis:
                         break
                 if new is not None and new != ANY and isinstance(old, Pattern):
                     new = patterns.join(old, new)  # type: ignore[arg-type]
-                    if new is not None and patterns.normalise(old) == new:
-                        new = old
                 if new != old:
                     known[name] = new
                     changed = True
@@ -293,7 +293,7 @@ class Analysis:
             if value.group == LANES:
                 self.affine[name] = steps
 
-    def _transfer(self, ins: Ins, get) -> Known:  # type: ignore[no-untyped-def]  # noqa: C901
+    def _transfer(self, ins: Ins, get: Callable[[Operand], Known]) -> Known:
         """The pattern of an instruction's result."""
         op, mods, ops = ins.op, ins.mods, ins.ops
         if len(ops) < 2 or isinstance(ops[0], (Vec, Addr)) or isinstance(ops[1], (Vec, Addr)) or not mods:
@@ -326,7 +326,7 @@ class Analysis:
         a, b = get(ops[1]), get(ops[2])
         if a is None or b is None:
             return None
-        if a == ANY or b == ANY:
+        if not isinstance(a, Pattern) or not isinstance(b, Pattern):
             return ANY
         if op == "add":
             return patterns.add(a, b)
@@ -338,10 +338,10 @@ class Analysis:
             product = patterns.multiply(a, b)
             if product is None or op == "mul":
                 return product
-            c = get(ops[3])
-            if c is None or c == ANY:
-                return c  # type: ignore[no-any-return]
-            return patterns.add(product, c)
+            addend = get(ops[3])
+            if not isinstance(addend, Pattern):
+                return addend
+            return patterns.add(product, addend)
         c = b.constant
         if op in ("and", "or", "xor") and c is None and a.constant is not None:
             a, c = b, a.constant

@@ -58,6 +58,9 @@ def regroup(p: Pattern, group: int) -> Pattern:
 
 def join(p: Pattern, q: Pattern) -> Pattern | None:
     """What holds of a value that is either."""
+    if p == q:
+        return p
+    # Where they differ, what each says of its base (that a constant is 1, say) holds no longer: only the steps and the alignment are compared.
     p, q = normalise(p), normalise(q)
     group = min(p.group, q.group)
     while group >= 4:
@@ -143,8 +146,8 @@ def special(name: str, shape: tuple[int, int, int]) -> Known:
     total = nx * ny * nz
     axis = name[-1]
     if total <= LANES:
-        value = {"x": lambda i: i % nx, "y": lambda i: i // nx % ny, "z": lambda i: i // (nx * ny)}[axis]
-        return Pattern(LANES, tuple(value(i) for i in lanes), BIG)
+        values = {"x": [i % nx for i in lanes], "y": [i // nx % ny for i in lanes], "z": [i // (nx * ny) for i in lanes]}
+        return Pattern(LANES, tuple(values[axis]), BIG)
     if axis == "x":
         if nx % LANES == 0 or (ny == 1 and nz == 1):
             return Pattern(LANES, tuple(lanes), LANES)
