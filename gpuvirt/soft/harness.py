@@ -70,7 +70,9 @@ class Kernels:
         shape = tuple([*block, 1, 1][:3])
         return self.compiler.kernel_get(self.number, names.index(name), shape)  # type: ignore[arg-type]
 
-    def launch(self, name: str, grid: Sequence[int] | int, block: Sequence[int] | int, *args: Any, shared: int = 0, cooperative: bool = False) -> None:
+    def launch(
+        self, name: str, grid: Sequence[int] | int, block: Sequence[int] | int, *args: Any, shared: int = 0, cooperative: bool = False
+    ) -> None:
         """Runs a grid to its end."""
         grid = [grid] if isinstance(grid, int) else list(grid)
         block = [block] if isinstance(block, int) else list(block)

@@ -66,7 +66,9 @@ def unpack(entry: Entry) -> bytes:
 def ptx_of(image: bytes) -> str:
     """The PTX text of an image; of several PTX entries in a fatbin, the one for the newest architecture."""
     if image[:4] == ELF_MAGIC:
-        raise NoPtx("the image is machine code (a cubin) without PTX; the software GPU runs PTX: build with -arch=compute_XX or keep PTX in the fatbin")
+        raise NoPtx(
+            "the image is machine code (a cubin) without PTX; the software GPU runs PTX: build with -arch=compute_XX or keep PTX in the fatbin"
+        )
     if len(image) >= 4 and struct.unpack_from("<I", image)[0] == FATBIN_MAGIC:
         ptx = [e for e in entries(image) if e.kind == KIND_PTX]
         if not ptx:

@@ -56,9 +56,8 @@ class Program:
                         if isinstance(target, Reg):
                             self.indirect.add(name)
                             called.update(address_taken(module))
-                        elif isinstance(target, (Sym, Name)):
-                            if target.name not in SYSCALLS:
-                                called.add(target.name)
+                        elif isinstance(target, (Sym, Name)) and target.name not in SYSCALLS:
+                            called.add(target.name)
             for target_name in called:
                 if target_name not in module.funcs:
                     raise BadPtx(f"the function '{target_name}' is called but not declared")

@@ -21,7 +21,7 @@ REGISTERS = 32  # there is no register file here; a number with which occupancy 
 def _threads(func: Func, directive: str) -> list[int]:
     found = re.search(rf"\.{directive}\s+([\d\s,]+)", func.directives)
     numbers = [int(n) for n in found.group(1).replace(",", " ").split()] if found else []
-    return (numbers + [1, 1, 1])[:3] if numbers else []
+    return ([*numbers, 1, 1, 1])[:3] if numbers else []
 
 
 def max_threads(func: Func) -> int:
@@ -50,8 +50,8 @@ def pack(module: Module) -> bytes:
         target = re.match(r"\d+", module.target)
         binary = int(target.group()) if target else 0
         kernels += _KERNEL.pack(
-            intern(func.name), n_params, len(func.params), func.param_bytes, max_threads(func), func.static_shared, consts, func.local_bytes, REGISTERS,
-            binary, binary, *required, 0, 0,
+            intern(func.name), n_params, len(func.params), func.param_bytes, max_threads(func), func.static_shared, consts, func.local_bytes,
+            REGISTERS, binary, binary, *required, 0, 0,
         )  # fmt: skip
         for param in func.params:
             params += _PARAM.pack(param.offset, param.size)

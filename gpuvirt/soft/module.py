@@ -261,7 +261,8 @@ class Module:
 
     def _sizes(self) -> None:
         """Static shared and local memory of every function, from the declarations in the bodies and the module's shared variables in use."""
-        bodies = sorted((f for f in set(map(id, self.funcs.values())) and {id(f): f for f in self.funcs.values()}.values() if f.start != f.end), key=lambda f: f.start)
+        distinct = {id(f): f for f in self.funcs.values()}
+        bodies = sorted((f for f in distinct.values() if f.start != f.end), key=lambda f: f.start)
         starts = [f.start for f in bodies]
 
         def owner(position: int) -> Func | None:

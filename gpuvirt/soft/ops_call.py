@@ -1,7 +1,7 @@
 """Calls: parameters, direct and indirect calls, and the functions that the device runtime itself provides (vprintf, malloc, ...).
 
-A device function becomes void f(warp, lanes, frame, return values..., parameters...): every return value and parameter is a pointer to memory in which
-the 32 lanes' values lie one after the other. `frame` is where the function's own .local variables begin in a lane's local memory.
+A device function becomes void f(warp, lanes, frame, return values..., parameters...): every return value and parameter is a pointer to memory in
+which the 32 lanes' values lie one after the other. `frame` is where the function's own .local variables begin in a lane's local memory.
 """
 
 from __future__ import annotations
@@ -121,7 +121,11 @@ def call(e: Emitter, ins: Ins) -> None:
     assert isinstance(parts, Call)
     results = [_result(e, r) for r in parts.returns]
     target = parts.target
-    if isinstance(target, (Sym, Name)) and target.name in SYSCALLS and e.layout.module.funcs[target.name].start == e.layout.module.funcs[target.name].end:
+    if (
+        isinstance(target, (Sym, Name))
+        and target.name in SYSCALLS
+        and e.layout.module.funcs[target.name].start == e.layout.module.funcs[target.name].end
+    ):
         _syscall(e, target.name, parts, results)
     elif isinstance(target, (Sym, Name)):
         arguments = [r for r, _ in results] + [_argument(e, a) for a in parts.args]

@@ -83,7 +83,7 @@ def _read(e: Emitter, ins: Ins, t: Type) -> Val:
 def _float_to_float(e: Emitter, ins: Ins, to: Type, t: Type, mode: str | None) -> None:
     a = _read(e, ins, t)
     if mode in _INTEGRAL:
-        a = e.intrinsic(_INTEGRAL[mode], a)  # type: ignore[index]
+        a = e.intrinsic(_INTEGRAL[mode], a)
     if "relu" in ins.mods:
         zero = e.fconst(0.0, a.t)
         a = e.select(e.fcmp("olt", a, zero), zero, a)
@@ -119,7 +119,7 @@ def _odd(e: Emitter, a: Val) -> Val:
 def _float_to_int(e: Emitter, ins: Ins, to: Type, t: Type, mode: str | None) -> None:
     a = _read(e, ins, t)
     if mode in _INTEGRAL and mode != "rzi":
-        a = e.intrinsic(_INTEGRAL[mode], a)  # type: ignore[index]
+        a = e.intrinsic(_INTEGRAL[mode], a)
     signed = to.kind == "s"
     name = "fptosi.sat" if signed else "fptoui.sat"
     result = e.intrinsic(name, a, suffix=[f"i{to.bits}", a.t], ret=f"i{to.bits}")

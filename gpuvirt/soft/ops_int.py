@@ -136,10 +136,7 @@ def mul_mad(e: Emitter, ins: Ins) -> None:
         if "cc" in mods or ins.op == "madc":
             set_carry(e, "add", result, c, read_carry(e) if ins.op == "madc" else None, ins, "cc" in mods)
             return
-        if "sat" in mods:
-            result = e.intrinsic("sadd.sat", result, c)
-        else:
-            result = e.add(result, c)
+        result = e.intrinsic("sadd.sat", result, c) if "sat" in mods else e.add(result, c)
     e.wr(ins.ops[0], result, signed)
 
 

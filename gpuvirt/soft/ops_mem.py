@@ -221,10 +221,7 @@ def _load_groups(e: Emitter, where: Where, pattern: Pattern, t: str, n: int, siz
         return None
     outs: list[list[Val]] = [[] for _ in range(n)]
     for start in range(0, LANES, run):
-        if where.scalar is not None:
-            base = e.add(where.scalar, e.const(pattern.steps[start], "i64"))
-        else:
-            base = e.extract(spread(e, where), start)
+        base = e.add(where.scalar, e.const(pattern.steps[start], "i64")) if where.scalar is not None else e.extract(spread(e, where), start)
         pointer = e.pointer(base)
         if kind == "broadcast":
             for k in range(n):
@@ -283,10 +280,7 @@ def store(e: Emitter, where: Where, values: list[Val], volatile: bool = False) -
         if found is not None and found[1] == "contiguous" and (mask is None or n == 1):
             run = found[0]
             for start in range(0, LANES, run):
-                if where.scalar is not None:
-                    base = e.add(where.scalar, e.const(pattern.steps[start], "i64"))
-                else:
-                    base = e.extract(spread(e, where), start)
+                base = e.add(where.scalar, e.const(pattern.steps[start], "i64")) if where.scalar is not None else e.extract(spread(e, where), start)
                 pointer = e.pointer(base)
                 parts = [_shuffle(e, v.s, t, LANES, list(range(start, start + run))) for v in values]
                 wide = _interleave(e, parts, t, run)

@@ -101,7 +101,15 @@ def shape_of(ins: Ins) -> tuple[int, int, int]:
 def mma(e: Emitter, ins: Ins) -> None:
     m, n, k = shape_of(ins)
     kinds = [x for x in ins.mods if x in ELEMENT_BITS or x == "s32"]
-    if len(kinds) < 4 or "sp" in ins.mods or "sp::ordered_metadata" in ins.mods or n != 8 or m not in (8, 16) or "col" not in ins.mods or "row" not in ins.mods:
+    if (
+        len(kinds) < 4
+        or "sp" in ins.mods
+        or "sp::ordered_metadata" in ins.mods
+        or n != 8
+        or m not in (8, 16)
+        or "col" not in ins.mods
+        or "row" not in ins.mods
+    ):
         raise e.fail()
     d_kind, a_kind, b_kind, c_kind = kinds[-4:]
     if any(b in x for x in ins.mods for b in ("popc", "block_scale")) or (m == 8 and a_kind == "f16"):
@@ -273,7 +281,7 @@ def wmma(e: Emitter, ins: Ins) -> None:
         return e.add(e.splat(base), e.mul(e.add(e.mul(e.splat(stride), line), position), e.const(bits // 8, "i64")))
 
     width = f"i{bits}"
-    contiguous = part == "a" and row_major or part == "b" and not row_major
+    contiguous = (part == "a" and row_major) or (part == "b" and not row_major)
     for index, register in enumerate(registers):
         if is_store:
             value = e.splat(e.rd_int(register, max(bits, 32)))
@@ -315,4 +323,3 @@ def _wmma_mma(e: Emitter, ins: Ins, m: int, n: int, k: int, kinds: list[str]) ->
             b = picked(b_elements, pb, n, lambda lane: lane % n, step, -1)
             total[i] = accumulate(e, a, b, total[i], "satfinite" in ins.mods)
     write_accumulators(e, ins.ops[0], d_kind, total)
-

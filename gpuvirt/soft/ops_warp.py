@@ -32,13 +32,12 @@ def permute(e: Emitter, value: Val, index: Val) -> Val:
         v0, v1 = half(value, low), half(value, high)
         outs = []
         upper = e.icmp("ugt", index, e.const(15, "i32"))
-        for k, picks in enumerate((low, high)):
-            i = half(index, picks)
-            a = e.let(f"call <16 x i32> @{name}(<16 x i32> {v0}, <16 x i32> {i})", "i32").s
-            b = e.let(f"call <16 x i32> @{name}(<16 x i32> {v1}, <16 x i32> {i})", "i32").s
+        for picks in (low, high):
+            chosen = half(index, picks)
+            a = e.let(f"call <16 x i32> @{name}(<16 x i32> {v0}, <16 x i32> {chosen})", "i32").s
+            b = e.let(f"call <16 x i32> @{name}(<16 x i32> {v1}, <16 x i32> {chosen})", "i32").s
             part = e.let(f"shufflevector <{LANES} x i1> {upper.s}, <{LANES} x i1> poison, <16 x i32> <{picks}>", "i1").s
             outs.append(e.let(f"select <16 x i1> {part}, <16 x i32> {b}, <16 x i32> {a}", "i32").s)
-            del k
         every = ", ".join(f"i32 {i}" for i in range(32))
         return e.let(f"shufflevector <16 x i32> {outs[0]}, <16 x i32> {outs[1]}, <32 x i32> <{every}>", "i32", True)
     memory = e.alloca(f"{V32}, align 64")

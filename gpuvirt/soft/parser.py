@@ -418,7 +418,7 @@ class _Parser:
     def call(self, ins: Ins, rest: str) -> None:
         operands = split_operands(rest)
         returns: list[str] = []
-        if operands and operands[0].startswith("(") :
+        if operands and operands[0].startswith("("):
             returns = [self.param_name(r) for r in split_operands(operands[0][1:-1])]
             operands = operands[1:]
         if not operands:

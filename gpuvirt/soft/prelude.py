@@ -47,10 +47,13 @@ def gather(m: ModuleText, t: str, align: int, volatile: bool) -> str:
   %rb = alloca {v}
   store {V64} %addr, ptr %ab
   store {v} zeroinitializer, ptr %rb"""
-    body = _address() + f"""
-  %x = load {'volatile ' if volatile else ''}{t}, ptr %p, align {align}
+    body = (
+        _address()
+        + f"""
+  %x = load {"volatile " if volatile else ""}{t}, ptr %p, align {align}
   %rp = getelementptr {t}, ptr %rb, i64 %j
   store {t} %x, ptr %rp"""
+    )
     finish = f"  %r = load {v}, ptr %rb\n  ret {v} %r"
     return m.helper(name, lambda: lane_loop(name, v, f"{V64} %addr, i32 %mask", setup, body, finish))
 
@@ -64,10 +67,13 @@ def scatter(m: ModuleText, t: str, align: int, volatile: bool) -> str:
   %vb = alloca {v}
   store {V64} %addr, ptr %ab
   store {v} %val, ptr %vb"""
-    body = _address() + f"""
+    body = (
+        _address()
+        + f"""
   %vp = getelementptr {t}, ptr %vb, i64 %j
   %x = load {t}, ptr %vp
-  store {'volatile ' if volatile else ''}{t} %x, ptr %p, align {align}"""
+  store {"volatile " if volatile else ""}{t} %x, ptr %p, align {align}"""
+    )
     return m.helper(name, lambda: lane_loop(name, "void", f"{V64} %addr, {v} %val, i32 %mask", setup, body, "  ret void"))
 
 
@@ -96,7 +102,10 @@ def combine(op: str, t: str, old: str, value: str, kind: str, prefix: str = "") 
     if op == "exch":
         return "", value
     if op == "inc":
-        return f"  %{p}c = icmp uge {integer} {old}, {value}\n  %{p}d = add {integer} {old}, 1\n  {r} = select i1 %{p}c, {integer} 0, {integer} %{p}d\n", r
+        return (
+            f"  %{p}c = icmp uge {integer} {old}, {value}\n  %{p}d = add {integer} {old}, 1\n  {r} = select i1 %{p}c, {integer} 0, {integer} %{p}d\n",
+            r,
+        )
     if op == "dec":
         return (
             f"  %{p}c = icmp eq {integer} {old}, 0\n  %{p}e = icmp ugt {integer} {old}, {value}\n  %{p}f = or i1 %{p}c, %{p}e\n"
@@ -112,8 +121,8 @@ _RMW = {"add": "add", "and": "and", "or": "or", "xor": "xor", "exch": "xchg", "i
 def atomic(m: ModuleText, op: str, t: str, kind: str, parts: int, shared: bool) -> str:
     """@atom.<...>(addresses, values[, new values], mask) -> old values.
 
-    `t` is the LLVM type of one element; `parts` 2: two 16-bit elements packed in an i32. Shared memory of a block is touched by one thread at a time, so
-    there a plain read and write do."""
+    `t` is the LLVM type of one element; `parts` 2: two 16-bit elements packed in an i32. Shared memory of a block is touched by one thread at a
+    time, so there a plain read and write do."""
     m.declare("llvm.cttz.i32", "declare i32 @llvm.cttz.i32(i32, i1)")
     name = f"atom.{op}.{t}.{kind}.{parts}{'.s' if shared else ''}"
     bits = INT_BITS[t] * parts
@@ -140,7 +149,7 @@ def atomic(m: ModuleText, op: str, t: str, kind: str, parts: int, shared: bool) 
             body += f"  store {i} %new, ptr %p, align {align}\n" + keep
         else:
             body += f"  %pair = cmpxchg ptr %p, {i} %x, {i} %y seq_cst seq_cst, align {align}\n  %res = extractvalue {{ {i}, i1 }} %pair, 0\n" + keep
-    elif parts == 1 and not shared and kind != "f" and (op in _RMW and op != "inc" or op in ("min", "max")) and bits >= 32 and bits <= 64:
+    elif parts == 1 and not shared and kind != "f" and ((op in _RMW and op != "inc") or op in ("min", "max")) and bits >= 32 and bits <= 64:
         rmw = _RMW.get(op) or (("" if kind == "s" else "u") + op)
         body = fetch + f"  %res = atomicrmw {rmw} ptr %p, {i} %x seq_cst, align {align}\n" + keep
     else:
@@ -148,7 +157,9 @@ def atomic(m: ModuleText, op: str, t: str, kind: str, parts: int, shared: bool) 
         if shared:
             body = fetch + f"  %res = load {i}, ptr %p, align {align}\n{compute}  store {i} %result, ptr %p, align {align}\n" + keep
         else:
-            body = fetch + f"""  %first = load {i}, ptr %p, align {align}
+            body = (
+                fetch
+                + f"""  %first = load {i}, ptr %p, align {align}
   br label %try
 try:
   %res = phi i {{}} [ %first, %body ], [ %seen, %try ]
@@ -157,7 +168,11 @@ try:
   %ok = extractvalue {{{{ {i}, i1 }}}} %pair, 1
   br i1 %ok, label %stored, label %try
 stored:
-""".replace("i {}", i).replace("{{", "{").replace("}}", "}") + keep
+""".replace("i {}", i)
+                .replace("{{", "{")
+                .replace("}}", "}")
+                + keep
+            )
     return m.helper(name, lambda: lane_loop(name, v, params, setup, body, finish))
 
 
@@ -175,7 +190,8 @@ def _compute(op: str, t: str, kind: str, parts: int) -> str:
         return f"{text}  %result = or {i} {new}, 0\n"
     out = ""
     for k, shift in ((0, 0), (1, 16)):
-        out += f"  %o{k}s = lshr i32 %res, {shift}\n  %o{k} = trunc i32 %o{k}s to i16\n  %x{k}s = lshr i32 %x, {shift}\n  %x{k} = trunc i32 %x{k}s to i16\n"
+        out += f"  %o{k}s = lshr i32 %res, {shift}\n  %o{k} = trunc i32 %o{k}s to i16\n"
+        out += f"  %x{k}s = lshr i32 %x, {shift}\n  %x{k} = trunc i32 %x{k}s to i16\n"
         if t == "bfloat":
             out += _bf16(f"%o{k}", f"%x{k}", op, f"h{k}") + f"  %n{k} = zext i16 %h{k}r16 to i32\n"
         else:

@@ -20,10 +20,7 @@ def _thread(e: Emitter, name: str) -> Val:
     pattern = patterns.special(name, e.shape)
     first = e.field("first_thread", "i32")
     if axis == "x":
-        if ny == 1 and nz == 1:
-            lead = first.s
-        else:
-            lead = e.once("tidx0", f"urem i32 {first.s}, {nx}", "i32").s
+        lead = first.s if ny == 1 and nz == 1 else e.once("tidx0", f"urem i32 {first.s}, {nx}", "i32").s
     elif axis == "y":
         row = e.once("tidrow", f"udiv i32 {first.s}, {nx}", "i32")
         lead = e.once("tidy0", f"urem i32 {row.s}, {ny}", "i32").s
@@ -53,14 +50,14 @@ def _thread(e: Emitter, name: str) -> Val:
 
 
 def _lanemask(e: Emitter, kind: str) -> Val:
-    value = {
-        "eq": lambda i: 1 << i,
-        "le": lambda i: (2 << i) - 1,
-        "lt": lambda i: (1 << i) - 1,
-        "ge": lambda i: ~((1 << i) - 1),
-        "gt": lambda i: ~((2 << i) - 1),
-    }[kind]
-    return e.lanes([value(i) for i in range(LANES)], "i32")
+    values = {
+        "eq": [1 << i for i in range(LANES)],
+        "le": [(2 << i) - 1 for i in range(LANES)],
+        "lt": [(1 << i) - 1 for i in range(LANES)],
+        "ge": [~((1 << i) - 1) for i in range(LANES)],
+        "gt": [~((2 << i) - 1) for i in range(LANES)],
+    }
+    return e.lanes(values[kind], "i32")
 
 
 _FIELDS = {
@@ -117,5 +114,5 @@ def read_special(e: Emitter, name: str) -> Val:
     if base == "%is_explicit_cluster":
         return e.const(0, "i1")
     if base.startswith(("%envreg", "%pm", "%reserved_smem", "%current_graph_exec")):
-        return e.const(0, "i64" if base in ("%current_graph_exec",) or base.startswith("%pm") and "64" in base else "i32")
+        return e.const(0, "i64" if base in ("%current_graph_exec",) or (base.startswith("%pm") and "64" in base) else "i32")
     raise Unsupported(f"unsupported special register '{name}'")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
 from soft import nvrtc
+
 from gpuvirt.soft.harness import Kernels, LaunchError
 
 pytestmark = pytest.mark.skipif(nvrtc.library() is None, reason="needs the NVRTC wheel")
@@ -153,7 +153,8 @@ def test_atomics() -> None:
         extern "C" __global__ void f(const int* x, int* h, float* s, double* d, unsigned* w, unsigned long long* q, __half2* hh) {
         __shared__ int local[16]; int i = blockIdx.x * blockDim.x + threadIdx.x; if (threadIdx.x < 16) local[threadIdx.x] = 0; __syncthreads();
         int v = x[i]; atomicAdd(&local[v & 15], 1); __syncthreads(); if (threadIdx.x < 16) atomicAdd(&h[threadIdx.x], local[threadIdx.x]);
-        atomicAdd(s, 1.0f); atomicAdd(d, 0.5); atomicMax((int*)&w[0], v); atomicMin((int*)&w[1], v); atomicOr(&w[2], 1u << (v & 31)); atomicXor(&w[3], v);
+        atomicAdd(s, 1.0f); atomicAdd(d, 0.5); atomicMax((int*)&w[0], v); atomicMin((int*)&w[1], v); atomicOr(&w[2], 1u << (v & 31));
+        atomicXor(&w[3], v);
         atomicAnd(&w[4], ~(1u << (v & 7))); atomicInc(&w[5], 9); atomicDec(&w[6], 9); w[16 + i] = atomicAdd(&w[7], 1); atomicAdd(q, 3ull);
         unsigned old = w[8], seen; do { seen = old; old = atomicCAS(&w[8], seen, seen + v); } while (old != seen);
         atomicAdd(hh, __floats2half2_rn(1.f, 2.f)); }"""
@@ -201,7 +202,8 @@ def test_calls() -> None:
 def test_local_arrays_and_constants() -> None:
     k = kernels(
         """__constant__ int c[8] = {3, 1, 4, 1, 5, 9, 2, 6}; __device__ float g[4] = {0.5f, 1.5f}; __device__ float* pg = g + 1;
-        extern "C" __global__ void f(int* o, float* q) { int a[16]; int t = threadIdx.x; for (int i = 0; i < 16; i++) a[(i * 5 + t) & 15] = i * t + c[i & 7];
+        extern "C" __global__ void f(int* o, float* q) { int a[16]; int t = threadIdx.x; for (int i = 0; i < 16;
+        i++) a[(i * 5 + t) & 15] = i * t + c[i & 7];
         int s = 0; for (int i = 0; i < 16; i++) s = s * 3 + a[(i + t) & 15]; o[t] = s; q[t] = *pg; if (t == 0) g[3] = 9; }"""
     )
     o, q = np.zeros(64, np.int32), np.zeros(64, np.float32)
@@ -222,10 +224,13 @@ def test_local_arrays_and_constants() -> None:
 
 def test_integers_of_all_widths() -> None:
     k = kernels(
-        """template <class T> __device__ void one(T a, T b, T* o) { o[0] = a + b; o[1] = a - b; o[2] = a * b; o[3] = b ? a / b : 0; o[4] = b ? a % b : 0;
+        """template <class T> __device__ void one(T a, T b, T* o) { o[0] = a + b; o[1] = a - b; o[2] = a * b; o[3] = b ? a / b : 0;
+        o[4] = b ? a % b : 0;
         o[5] = a & b; o[6] = a << (b & 7); o[7] = a >> (b & 7); o[8] = a < b; o[9] = a > b ? a : b; }
-        extern "C" __global__ void f8(const signed char* a, const signed char* b, signed char* o) { int t = threadIdx.x; one(a[t], b[t], o + 10 * t); }
-        extern "C" __global__ void fu16(const unsigned short* a, const unsigned short* b, unsigned short* o) { int t = threadIdx.x; one(a[t], b[t], o + 10 * t); }
+        extern "C" __global__ void f8(const signed char* a, const signed char* b, signed char* o) { int t = threadIdx.x;
+        one(a[t], b[t], o + 10 * t); }
+        extern "C" __global__ void fu16(const unsigned short* a, const unsigned short* b, unsigned short* o) { int t = threadIdx.x;
+        one(a[t], b[t], o + 10 * t); }
         extern "C" __global__ void f32(const int* a, const int* b, int* o) { int t = threadIdx.x; one(a[t], b[t], o + 10 * t); }
         extern "C" __global__ void fu64(const unsigned long long* a, const unsigned long long* b, unsigned long long* o) {
         int t = threadIdx.x; one(a[t], b[t], o + 10 * t); }
@@ -271,7 +276,8 @@ def test_half_and_bfloat() -> None:
 
 def test_libdevice_functions() -> None:
     k = kernels(
-        """extern "C" __global__ void f(const float* x, float* o, const double* y, double* p, int n) { int t = blockIdx.x * blockDim.x + threadIdx.x; if (t >= n) return;
+        """extern "C" __global__ void f(const float* x, float* o, const double* y, double* p, int n) {
+        int t = blockIdx.x * blockDim.x + threadIdx.x; if (t >= n) return;
         float v = x[t]; o[t] = expf(v); o[t + n] = logf(fabsf(v)); o[t + 2 * n] = sinf(v * 100); o[t + 3 * n] = cosf(v); o[t + 4 * n] = tanhf(v);
         o[t + 5 * n] = powf(fabsf(v), 1.7f); o[t + 6 * n] = rsqrtf(fabsf(v)); o[t + 7 * n] = erff(v);
         double d = y[t]; p[t] = exp(d); p[t + n] = log(fabs(d)); p[t + 2 * n] = sin(d * 100); p[t + 3 * n] = atan2(d, 2.0); p[t + 4 * n] = cbrt(d);
@@ -285,7 +291,16 @@ def test_libdevice_functions() -> None:
     k.launch("f", 4, 128, x, o, y, p, np.int32(n))
     d = x.astype(np.float64)
     d100 = (x * np.float32(100)).astype(np.float64)
-    single = [np.exp(d), np.log(abs(d)), np.sin(d100), np.cos(d), np.tanh(d), abs(d) ** np.float64(np.float32(1.7)), abs(d) ** -0.5, [math.erf(v) for v in d]]
+    single = [
+        np.exp(d),
+        np.log(abs(d)),
+        np.sin(d100),
+        np.cos(d),
+        np.tanh(d),
+        abs(d) ** np.float64(np.float32(1.7)),
+        abs(d) ** -0.5,
+        [math.erf(v) for v in d],
+    ]
     for i, want in enumerate(single):
         assert np.allclose(o[i], want, rtol=1e-6, atol=1e-6), i
     double = [np.exp(y), np.log(abs(y)), np.sin(y * 100), np.arctan2(y, 2), np.cbrt(y), [math.gamma(abs(v)) for v in y], np.sqrt(abs(y)), 1 / y]
@@ -320,15 +335,19 @@ def test_printf_assert_and_trap(capfd: pytest.CaptureFixture[str]) -> None:
         extern "C" __global__ void f(int n) { if (threadIdx.x < 2) printf("lane %d of %s: %.2f %lld\n", threadIdx.x, "warp", 1.5f * n, 1ll << 40); }
         extern "C" __global__ void g(int n) { assert(n == 3); }
         extern "C" __global__ void h() { __trap(); }
-        extern "C" __global__ void m(int* p) { *p = 1; }""".replace("#include <assert.h>", "#define assert(x) if (!(x)) __assertfail(#x, __FILE__, __LINE__, __func__, 1)\n"
-        'extern "C" __device__ void __assertfail(const char*, const char*, unsigned, const char*, unsigned long);\nextern "C" __device__ int printf(const char*, ...);'),
+        extern "C" __global__ void m(int* p) { *p = 1; }""".replace(
+            "#include <assert.h>",
+            "#define assert(x) if (!(x)) __assertfail(#x, __FILE__, __LINE__, __func__, 1)\n"
+            'extern "C" __device__ void __assertfail(const char*, const char*, unsigned, const char*, unsigned long);\n'
+            'extern "C" __device__ int printf(const char*, ...);',
+        ),
     )
     k.launch("f", 1, 32, np.int32(2))
     assert "lane 1 of warp: 3.00 1099511627776" in capfd.readouterr().out
     k.launch("g", 1, 32, np.int32(3))
     with pytest.raises(LaunchError, match="710"):
         k.launch("g", 1, 32, np.int32(4))
-    with pytest.raises(LaunchError, match="719|715"):
+    with pytest.raises(LaunchError, match=r"719|715"):
         k.launch("h", 1, 32)
     with pytest.raises(LaunchError, match="700"):
         k.launch("m", 1, 32, np.uint64(8))

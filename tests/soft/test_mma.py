@@ -4,29 +4,44 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from soft import nvrtc
 
 from gpuvirt.soft.harness import Kernels
-from soft import nvrtc
 
 pytestmark = pytest.mark.skipif(nvrtc.library() is None, reason="needs the NVRTC wheel")
 rng = np.random.default_rng(3)
 
-WMMA = """#include <mma.h>
-using namespace nvcuda::wmma;
-extern "C" __global__ void f(const %(t)s* a, const %(t)s* b, float* c) {
-fragment<matrix_a, %(m)d, %(n)d, 16, %(t)s, %(la)s_major> x; fragment<matrix_b, %(m)d, %(n)d, 16, %(t)s, %(lb)s_major> y; fragment<accumulator, %(m)d, %(n)d, 16, float> z;
-fill_fragment(z, 1.0f); load_matrix_sync(x, a, %(sa)d); load_matrix_sync(y, b, %(sb)d); mma_sync(z, x, y, z); store_matrix_sync(c, z, %(n)d, mem_row_major); }
-"""
+
+def wmma_text(m: int, n: int, la: str, lb: str) -> str:
+    """C = A B + 1 with wmma, in PTX."""
+    shape = f"m{m}n{n}k16"
+    sa, sb = 16 if la == "row" else m, n if lb == "row" else 16
+
+    def registers(prefix: str) -> str:
+        return "{" + ", ".join(f"%{prefix}{i}" for i in range(8)) + "}"
+
+    return f""".version 8.0
+.target sm_80
+.address_size 64
+.visible .entry f(.param .u64 a, .param .u64 b, .param .u64 c) {{
+.reg .b32 %a<8>, %b<8>; .reg .f32 %c<8>; .reg .b64 %p<3>;
+ld.param.u64 %p0, [a]; ld.param.u64 %p1, [b]; ld.param.u64 %p2, [c];
+{" ".join(f"mov.f32 %c{i}, 0f3F800000;" for i in range(8))}
+wmma.load.a.sync.aligned.{la}.{shape}.global.f16 {registers("a")}, [%p0], {sa};
+wmma.load.b.sync.aligned.{lb}.{shape}.global.f16 {registers("b")}, [%p1], {sb};
+wmma.mma.sync.aligned.{la}.{lb}.{shape}.f32.f32 {registers("c")}, {registers("a")}, {registers("b")}, {registers("c")};
+wmma.store.d.sync.aligned.row.{shape}.global.f32 [%p2], {registers("c")}, {n};
+ret; }}"""
 
 
 @pytest.mark.parametrize("la,lb", [("row", "col"), ("col", "row")])
 @pytest.mark.parametrize("m,n", [(16, 16), (32, 8), (8, 32)])
 def test_wmma_half(m: int, n: int, la: str, lb: str) -> None:
-    values = {"t": "__half", "m": m, "n": n, "la": la, "lb": lb, "sa": 16 if la == "row" else m, "sb": n if lb == "row" else 16}
-    k = Kernels(nvrtc.compile_ptx("#include <cuda_fp16.h>\n" + WMMA % values, "compute_80"))
     a, b = rng.standard_normal((m, 16)).astype(np.float16), rng.standard_normal((16, n)).astype(np.float16)
     c = np.zeros((m, n), np.float32)
-    k.launch("f", 1, 32, np.ascontiguousarray(a if la == "row" else a.T), np.ascontiguousarray(b if lb == "row" else b.T), c)
+    Kernels(wmma_text(m, n, la, lb)).launch(
+        "f", 1, 32, np.ascontiguousarray(a if la == "row" else a.T), np.ascontiguousarray(b if lb == "row" else b.T), c
+    )
     assert np.allclose(c, a.astype(np.float32) @ b.astype(np.float32) + 1, rtol=1e-5, atol=1e-5)
 
 
@@ -38,7 +53,8 @@ def _mma(shape: str, d: str, a: str, na: int, nb: int, nc: int, reg: str = "r") 
     out = ", ".join(f"%{i}" for i in range(nc))
     va = ", ".join(f"%{nc + i}" for i in range(na))
     vb = ", ".join(f"%{nc + na + i}" for i in range(nb))
-    source = f"""extern "C" __global__ void f(const {t}* a, const {t}* b, {t}* c) {{ int l = threadIdx.x; {t} d[{nc}]; for (int i = 0; i < {nc}; i++) d[i] = c[l * {nc} + i];
+    source = f"""extern "C" __global__ void f(const {t}* a, const {t}* b, {t}* c) {{ int l = threadIdx.x; {t} d[{nc}]; for (int i = 0; i < {nc};
+        i++) d[i] = c[l * {nc} + i];
     asm volatile("mma.sync.aligned.{shape}.row.col.{d}.{a}.{a}.{d} {{{out}}}, {{{va}}}, {{{vb}}}, {{{out}}};"
     : {", ".join(f'"+{c}"(d[{i}])' for i in range(nc))} : {", ".join(f'"{c}"(a[l * {na} + {i}])' for i in range(na))},
     {", ".join(f'"{c}"(b[l * {nb} + {i}])' for i in range(nb))}); for (int i = 0; i < {nc}; i++) c[l * {nc} + i] = d[i]; }}"""
@@ -103,12 +119,16 @@ def test_mma_double() -> None:
 
 @pytest.mark.parametrize("trans", ["", ".trans"])
 def test_ldmatrix_and_cp_async(trans: str) -> None:
-    source = """extern "C" __global__ void f(const unsigned short* x, unsigned* o, int n) { __shared__ __align__(16) unsigned short s[256]; int l = threadIdx.x;
+    source = (
+        f"""extern "C" __global__ void f(const unsigned short* x, unsigned* o, int n) {{ __shared__ __align__(16) unsigned short s[256];
+        int l = threadIdx.x;
     unsigned p = (unsigned)__cvta_generic_to_shared(s + l * 8);
-    asm volatile("cp.async.cg.shared.global [%%0], [%%1], 16, %%2;" :: "r"(p), "l"(x + l * 8), "r"(l < n ? 16 : 6));
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(p), "l"(x + l * 8), "r"(l < n ? 16 : 6));
     asm volatile("cp.async.commit_group; cp.async.wait_group 0;" ::: "memory"); __syncwarp();
-    unsigned d[4]; asm volatile("ldmatrix.sync.aligned.m8n8.x4%s.shared.b16 {%%0,%%1,%%2,%%3}, [%%4];" : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3]) : "r"(p));
-    for (int i = 0; i < 4; i++) o[i * 32 + l] = d[i]; }""" % trans
+    unsigned d[4]; asm volatile("ldmatrix.sync.aligned.m8n8.x4{trans}.shared.b16 {{%0,%1,%2,%3}}, [%4];"
+        : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3]) : "r"(p));
+    for (int i = 0; i < 4; i++) o[i * 32 + l] = d[i]; }}"""
+    )
     x = rng.integers(0, 65536, (4, 8, 8), np.uint16)
     o = np.zeros((4, 32, 2), np.uint16)
     Kernels(nvrtc.compile_ptx(source, "compute_80")).launch("f", 1, 32, x, o, np.int32(20))
