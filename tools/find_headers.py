@@ -1,4 +1,6 @@
-"""Prints where the CUDA 13, CUDA 12 and NVML headers lie, as a CMake list: in this Python's site-packages, or in the folder `headers` of its environment.
+"""Prints where the CUDA 13, CUDA 12 and NVML headers lie, as a CMake list.
+
+They are in this Python's site-packages, or in the folder `headers` of its environment.
 
 That folder exists because CuPy for CUDA 12 takes CUDA 13's headers when it finds them in its own site-packages, and then cannot compile.
 """

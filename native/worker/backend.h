@@ -20,17 +20,17 @@ struct gv_module;
 #define GV_ERR_SIZE 512
 
 struct gv_backend_config {
-    const uint32_t *devices;    /* which of the host's GPUs this session got: pool ordinals */
+    const uint32_t *devices; /* which of the host's GPUs this session got: pool ordinals */
     uint32_t n_devices;
-    uint64_t memory;            /* bytes per device this session may use at most, 0: what the device has */
-    const char *driver;         /* cuda: absolute path of the driver library, NULL: the system's */
-    uint32_t capability;        /* soft: compute capability * 10, 0: 130 */
-    uint64_t device_memory;     /* soft: bytes of one device */
-    int strict;                 /* soft: imitate the real driver's legal nastiness; no fixed addresses */
-    int drop_launches;          /* test only: a worker that loses every launch */
-    int ledger_fd;              /* soft: shared ledger of memory used per pool device (ledger.h), -1: none */
-    uint32_t ledger_slot;       /* this session's slot in it */
-    void *compiler;             /* soft: struct soft_compiler */
+    uint64_t memory;        /* bytes per device this session may use at most, 0: what the device has */
+    const char *driver;     /* cuda: absolute path of the driver library, NULL: the system's */
+    uint32_t capability;    /* soft: compute capability * 10, 0: 130 */
+    uint64_t device_memory; /* soft: bytes of one device */
+    int strict;             /* soft: imitate the real driver's legal nastiness; no fixed addresses */
+    int drop_launches;      /* test only: a worker that loses every launch */
+    int ledger_fd;          /* soft: shared ledger of memory used per pool device (ledger.h), -1: none */
+    uint32_t ledger_slot;   /* this session's slot in it */
+    void *compiler;         /* soft: struct soft_compiler */
     /* Text that device code printed. [any thread] */
     void (*console)(void *arg, const char *text, size_t size);
     void *console_arg;
@@ -45,11 +45,11 @@ struct gv_shape {
 
 struct gv_launch {
     struct gv_module *module;
-    uint32_t kernel;            /* index in the module's metadata */
+    uint32_t kernel; /* index in the module's metadata */
     uint32_t grid[3], block[3];
-    uint32_t shared;            /* dynamic shared memory, bytes */
+    uint32_t shared; /* dynamic shared memory, bytes */
     uint32_t cooperative;
-    const void *params;         /* packed; valid during the call only */
+    const void *params; /* packed; valid during the call only */
     uint32_t params_size;
 };
 
@@ -78,19 +78,21 @@ struct gv_backend_ops {
     int (*memory_free)(struct gv_context *c, uint64_t address);
 
     int (*stream_create)(struct gv_context *c, uint32_t flags, int32_t priority, struct gv_stream **out);
-    void (*stream_destroy)(struct gv_stream *s); /* work already queued still runs */
+    void (*stream_destroy)(struct gv_stream *s);              /* work already queued still runs */
     struct gv_stream *(*stream_legacy)(struct gv_context *c); /* the legacy default stream, with its blocking semantics */
 
     int (*event_create)(struct gv_context *c, uint32_t flags, struct gv_event **out);
     void (*event_destroy)(struct gv_event *e);
     int (*event_record)(struct gv_event *e, struct gv_stream *s);
-    int (*event_elapsed)(struct gv_event *start, struct gv_event *end, float *ms); /* CUDA_ERROR_NOT_READY, CUDA_ERROR_INVALID_HANDLE as the driver does */
+    int (*event_elapsed)(struct gv_event *start, struct gv_event *end,
+                         float *ms); /* CUDA_ERROR_NOT_READY, CUDA_ERROR_INVALID_HANDLE as the driver does */
     int (*stream_wait_event)(struct gv_stream *s, struct gv_event *e);
 
     /* Host memory given here is the worker's own and stays valid until the copy is done. Device to device may cross contexts. */
     int (*copy_to_device)(struct gv_stream *s, uint64_t dst, const void *src, const struct gv_shape *shape);
     int (*copy_to_host)(struct gv_stream *s, void *dst, uint64_t src, const struct gv_shape *shape);
-    int (*copy_device)(struct gv_stream *s, uint64_t dst, struct gv_context *dst_ctx, uint64_t src, struct gv_context *src_ctx, const struct gv_shape *shape);
+    int (*copy_device)(struct gv_stream *s, uint64_t dst, struct gv_context *dst_ctx, uint64_t src, struct gv_context *src_ctx,
+                       const struct gv_shape *shape);
     /* `elem` is 1, 2 or 4 bytes; width counts elements. */
     int (*fill)(struct gv_stream *s, uint64_t dst, uint64_t pitch, uint32_t elem, uint32_t value, uint64_t width, uint64_t height);
 

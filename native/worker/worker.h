@@ -8,24 +8,24 @@ struct worker;
 
 /* Keep in step with gpuvirt/server/worker_library.py, which mirrors it field by field. */
 struct worker_config {
-    uint32_t struct_size;      /* sizeof(struct worker_config), checked */
+    uint32_t struct_size; /* sizeof(struct worker_config), checked */
     uint32_t n_devices;
-    const char *backend;       /* "soft" or "cuda" */
-    const char *driver;        /* cuda: absolute path of libcuda.so.1, NULL: the system's */
-    const uint32_t *devices;   /* pool ordinals */
-    uint64_t memory;           /* per device, 0: no limit of its own */
-    uint64_t device_memory;    /* soft */
-    uint32_t capability;       /* soft, times 10; 0: 130 */
-    uint32_t strict;           /* soft */
-    uint32_t drop_launches;    /* test only */
+    const char *backend;     /* "soft" or "cuda" */
+    const char *driver;      /* cuda: absolute path of libcuda.so.1, NULL: the system's */
+    const uint32_t *devices; /* pool ordinals */
+    uint64_t memory;         /* per device, 0: no limit of its own */
+    uint64_t device_memory;  /* soft */
+    uint32_t capability;     /* soft, times 10; 0: 130 */
+    uint32_t strict;         /* soft */
+    uint32_t drop_launches;  /* test only */
     uint32_t ledger_slot;
-    int32_t ledger_fd;         /* -1: none */
-    int32_t fd;                /* the connection handed over by the daemon */
-    int32_t memfd;             /* shm rings, -1 over tcp */
-    uint32_t link;             /* GV_LINK_* */
+    int32_t ledger_fd; /* -1: none */
+    int32_t fd;        /* the connection handed over by the daemon */
+    int32_t memfd;     /* shm rings, -1 over tcp */
+    uint32_t link;     /* GV_LINK_* */
     uint64_t session;
     uint64_t command_ring, reply_ring, bulk_out_ring, bulk_in_ring; /* shm */
-    void *compiler;            /* struct soft_compiler *, soft */
+    void *compiler;                                                 /* struct soft_compiler *, soft */
     const char *server_name;
 };
 

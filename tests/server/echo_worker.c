@@ -4,24 +4,43 @@
 #include <string.h>
 #include <unistd.h>
 #include "native/worker/worker.h"
-struct worker { struct worker_config c; uint32_t devices[4]; int channel, hang; };
+struct worker {
+    struct worker_config c;
+    uint32_t devices[4];
+    int channel, hang;
+};
 struct worker *worker_open(const struct worker_config *c, char *err) {
-    if (c->struct_size != sizeof *c || !strcmp(c->server_name, "bad")) { snprintf(err, 512, "no such backend"); return NULL; }
+    if (c->struct_size != sizeof *c || !strcmp(c->server_name, "bad")) {
+        snprintf(err, 512, "no such backend");
+        return NULL;
+    }
     struct worker *w = calloc(1, sizeof *w);
     w->c = *c;
     memcpy(w->devices, c->devices, c->n_devices * sizeof *c->devices);
     return w;
 }
-int worker_add_channel(struct worker *w, int32_t channel, int32_t fd) { w->channel = channel; return write(fd, "c", 1) != 1; }
+int worker_add_channel(struct worker *w, int32_t channel, int32_t fd) {
+    w->channel = channel;
+    return write(fd, "c", 1) != 1;
+}
 int worker_run(struct worker *w, char *err) {
     char in[100], out[400];
     for (;;) {
         ssize_t n = read(w->c.fd, in, sizeof in - 1);
-        if (n <= 0) { snprintf(err, 512, "end of file"); return 1; }
+        if (n <= 0) {
+            snprintf(err, 512, "end of file");
+            return 1;
+        }
         in[n] = 0;
         if (!strcmp(in, "bye")) return 0;
-        if (!strcmp(in, "hang")) { w->hang = 1; return 0; }
-        if (!strcmp(in, "bad")) { snprintf(err, 512, "record 7 is malformed"); return 2; }
+        if (!strcmp(in, "hang")) {
+            w->hang = 1;
+            return 0;
+        }
+        if (!strcmp(in, "bad")) {
+            snprintf(err, 512, "record 7 is malformed");
+            return 2;
+        }
         struct worker_config *c = &w->c;
         int m = snprintf(out, sizeof out, "%s %s %u:%u,%u", c->backend, c->driver ? c->driver : "-", c->n_devices, w->devices[0], w->devices[1]);
         m += snprintf(out + m, sizeof out - m, " %lu %lu %u %u", c->memory, c->device_memory, c->capability, c->strict);
@@ -31,5 +50,8 @@ int worker_run(struct worker *w, char *err) {
     }
 }
 void worker_get_figures(struct worker *w, struct worker_figures *f) { *f = (struct worker_figures){11, 12, 13, 14, (uint64_t)w->channel}; }
-void worker_close(struct worker *w) { if (w->hang) sleep(60); free(w); }
+void worker_close(struct worker *w) {
+    if (w->hang) sleep(60);
+    free(w);
+}
 int worker_ledger_release(int32_t fd, uint32_t slot) { return fd < 0 || slot == 9999; }

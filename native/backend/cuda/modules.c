@@ -21,7 +21,7 @@ static uint32_t append(struct bytes *b, const void *data, size_t size) {
         else
             b->failed = true;
     }
-    if (b->failed) return 0;
+    if (b->failed || !size) return 0;
     size_t at = b->size;
     memcpy(b->data + at, data, size);
     b->size += size;

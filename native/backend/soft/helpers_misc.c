@@ -103,8 +103,8 @@ SOFT_EXPORT _Noreturn void soft_assert_fail(struct soft_warp *w, uint32_t lane, 
     struct runner *r = runner_of(w);
     uint32_t thread = w->first_thread + lane, x = thread % w->ntid[0], y = thread / w->ntid[0] % w->ntid[1], z = thread / w->ntid[0] / w->ntid[1];
     /* The text belongs on standard error, as CUDA has it: it travels with the error, not with what kernels print. */
-    soft_grid_fail(r->grid, CUDA_ERROR_ASSERT, w, "%.200s:%u: %.200s: block: [%u,%u,%u], thread: [%u,%u,%u] Assertion `%.200s` failed", file ? file : "",
-                   line, function ? function : "", w->ctaid[0], w->ctaid[1], w->ctaid[2], x, y, z, message ? message : "");
+    soft_grid_fail(r->grid, CUDA_ERROR_ASSERT, w, "%.200s:%u: %.200s: block: [%u,%u,%u], thread: [%u,%u,%u] Assertion `%.200s` failed",
+                   file ? file : "", line, function ? function : "", w->ctaid[0], w->ctaid[1], w->ctaid[2], x, y, z, message ? message : "");
     soft_leave(r);
 }
 

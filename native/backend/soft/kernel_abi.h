@@ -24,17 +24,17 @@
 /* What one warp sees. Filled by the engine before each call of entry; compiled code only reads it. All fields keep their value for the whole
  * call, also across barriers (a fiber that moves to another thread keeps its soft_warp). 64-byte aligned. */
 struct soft_warp {
-    uint32_t ctaid[3];       /*   0: this block's index in the grid */
-    uint32_t nctaid[3];      /*  12: the grid's shape, blocks */
-    uint32_t ntid[3];        /*  24: the block's shape, threads; equals the shape given to kernel_get */
-    uint32_t first_thread;   /*  36: linear index in the block of lane 0, a multiple of 32 */
-    uint32_t lanes;          /*  40: bit i: lane i exists (all ones except in the last warp of an odd block) */
-    uint32_t warp;           /*  44: index of this warp in the block */
-    uint32_t warps;          /*  48: warps of the block */
-    uint32_t smid;           /*  52: %smid: which core (worker thread) runs the block */
-    uint32_t nsmid;          /*  56: %nsmid: how many there are */
-    uint32_t shared_bytes;   /*  60: total shared memory of the block: dynamic_offset + dynamic bytes */
-    void *shared;            /*  64: the block's shared memory, one allocation, at least 128-byte aligned: static first, dynamic at soft_code.dynamic_offset */
+    uint32_t ctaid[3];     /*   0: this block's index in the grid */
+    uint32_t nctaid[3];    /*  12: the grid's shape, blocks */
+    uint32_t ntid[3];      /*  24: the block's shape, threads; equals the shape given to kernel_get */
+    uint32_t first_thread; /*  36: linear index in the block of lane 0, a multiple of 32 */
+    uint32_t lanes;        /*  40: bit i: lane i exists (all ones except in the last warp of an odd block) */
+    uint32_t warp;         /*  44: index of this warp in the block */
+    uint32_t warps;        /*  48: warps of the block */
+    uint32_t smid;         /*  52: %smid: which core (worker thread) runs the block */
+    uint32_t nsmid;        /*  56: %nsmid: how many there are */
+    uint32_t shared_bytes; /*  60: total shared memory of the block: dynamic_offset + dynamic bytes */
+    void *shared; /*  64: the block's shared memory, one allocation, at least 128-byte aligned: static first, dynamic at soft_code.dynamic_offset */
     const void *params;      /*  72: packed kernel parameters, 16-byte aligned */
     void *local;             /*  80: local memory of lane 0, 16-byte aligned */
     uint64_t local_stride;   /*  88: bytes from one lane's local memory to the next, a multiple of 16, >= soft_code.local_bytes */

@@ -9,7 +9,7 @@
 #define GV_LEDGER_DEVICES 16
 #define GV_LEDGER_SLOTS 1024
 
-struct gv_ledger { /* all fields little-endian, atomic u64 */
+struct gv_ledger {           /* all fields little-endian, atomic u64 */
     uint32_t magic, version; /* version 1 */
     uint64_t total[GV_LEDGER_DEVICES];
     uint64_t used[GV_LEDGER_DEVICES];

@@ -4,21 +4,21 @@
 #include <cstdlib>
 #include <cuda_runtime.h>
 
-#define CHECK(call)                                                                                                \
-    do {                                                                                                           \
-        cudaError_t error_ = (call);                                                                               \
-        if (error_ != cudaSuccess) {                                                                               \
-            std::printf("cuda error %d (%s) at %s\n", (int)error_, cudaGetErrorName(error_), #call);              \
-            std::fflush(stdout);                                                                                   \
-            std::_Exit(3);                                                                                         \
-        }                                                                                                          \
+#define CHECK(call)                                                                                  \
+    do {                                                                                             \
+        cudaError_t error_ = (call);                                                                 \
+        if (error_ != cudaSuccess) {                                                                 \
+            std::printf("cuda error %d (%s) at %s\n", (int)error_, cudaGetErrorName(error_), #call); \
+            std::fflush(stdout);                                                                     \
+            std::_Exit(3);                                                                           \
+        }                                                                                            \
     } while (0)
 
-#define EXPECT(condition)                                                                \
-    do {                                                                                 \
-        if (!(condition)) {                                                              \
-            std::printf("line %d: not so: %s\n", __LINE__, #condition);                  \
-            std::fflush(stdout);                                                         \
-            std::_Exit(4);                                                               \
-        }                                                                                \
+#define EXPECT(condition)                                               \
+    do {                                                                \
+        if (!(condition)) {                                             \
+            std::printf("line %d: not so: %s\n", __LINE__, #condition); \
+            std::fflush(stdout);                                        \
+            std::_Exit(4);                                              \
+        }                                                               \
     } while (0)
