@@ -238,7 +238,37 @@ class Builder:
             a, b = self.splat(a), self.splat(b)
         return self.let(f"select {c.ty} {c.s}, {a.ty} {a.s}, {b.ty} {b.s}", a.t, a.v)
 
+    def _half_to_float(self, a: Val) -> Val:
+        """fpext for machines without F16C, where LLVM would call a library function that is not there."""
+        bits = self.cast("zext", self.bitcast(a, "i16"), "i32")
+        size = self.band(bits, self.const(0x7FFF, "i32"))
+        moved = self.shl(size, self.const(13, "i32"))
+        scaled = self.as_int(self.fmul(self.bitcast(moved, "float"), self.fconst(2.0**112, "float")))
+        special = self.icmp("uge", size, self.const(0x7C00, "i32"))
+        value = self.select(special, self.bor(moved, self.const(0x7F800000, "i32")), scaled)
+        sign = self.shl(self.band(bits, self.const(0x8000, "i32")), self.const(16, "i32"))
+        return self.bitcast(self.bor(value, sign), "float")
+
+    def _float_to_half(self, a: Val) -> Val:
+        """fptrunc to nearest even, likewise."""
+        bits = self.as_int(a)
+        size = self.band(bits, self.const(0x7FFFFFFF, "i32"))
+        # Adding 0.5 puts the last bit of a subnormal half at the end of the float.
+        tiny = self.sub(self.as_int(self.fadd(self.bitcast(size, "float"), self.fconst(0.5, "float"))), self.const(0x3F000000, "i32"))
+        odd = self.band(self.lshr(size, self.const(13, "i32")), self.const(1, "i32"))
+        normal = self.lshr(self.sub(self.add(size, self.add(odd, self.const(0xFFF, "i32"))), self.const(112 << 23, "i32")), self.const(13, "i32"))
+        value = self.select(self.icmp("ult", size, self.const(0x38800000, "i32")), tiny, normal)
+        value = self.select(self.icmp("uge", size, self.const(0x477FF000, "i32")), self.const(0x7C00, "i32"), value)
+        value = self.select(self.icmp("ugt", size, self.const(0x7F800000, "i32")), self.const(0x7FFF, "i32"), value)
+        sign = self.band(self.lshr(bits, self.const(16, "i32")), self.const(0x8000, "i32"))
+        return self.bitcast(self.cast("trunc", self.bor(value, sign), "i16"), "half")
+
     def cast(self, kind: str, a: Val, t: str) -> Val:
+        if "half" in (a.t, t) and kind in ("fpext", "fptrunc") and "f16c" not in self.m.features:
+            if kind == "fpext":
+                single = self._half_to_float(a)
+                return single if t == "float" else self.cast("fpext", single, t)
+            return self._float_to_half(a)
         to = f"<{LANES} x {t}>" if a.v else t
         return self.let(f"{kind} {a.ty} {a.s} to {to}", t, a.v)
 

@@ -237,7 +237,9 @@ def _from_fp8(e: Emitter, byte: Val, name: str) -> Val:
         return e.bitcast(e.shl(byte, e.const(8, "i16")), "half")
     sign = e.shl(e.band(byte, e.const(0x80, "i16")), e.const(8, "i16"))
     size = e.shl(e.band(byte, e.const(0x7F, "i16")), e.const(7, "i16"))
-    scaled = e.fmul(e.bitcast(size, "half"), e.half(256.0))  # the exponent's bias: 15 - 7 = 8
+    scaled = e.cast(
+        "fptrunc", e.fmul(e.cast("fpext", e.bitcast(size, "half"), "float"), e.fconst(256.0, "float")), "half"
+    )  # the exponent's bias: 15 - 7 = 8
     nan = e.icmp("eq", e.band(byte, e.const(0x7F, "i16")), e.const(0x7F, "i16"))
     return e.bitcast(e.bor(e.select(nan, e.const(0x7FFF, "i16"), e.as_int(scaled)), sign), "half")
 

@@ -529,7 +529,7 @@ def compare_operands(e: Emitter, ins: Ins, t: Type) -> list[tuple[Val, Val, Type
     if t.name in HALVES:
         element = TYPES[t.name[:-2]]
         return [(widen(e, x, element), widen(e, y, element), TYPES["f32"]) for x, y in zip(halves(e, a, element), halves(e, b, element), strict=True)]
-    if t.kind == "h":
+    if t.bits == 16 and t.kind in "fh":
         return [(widen(e, e.rd(a, t), t), widen(e, e.rd(b, t), t), TYPES["f32"])]
     x, y = e.rd(a, t), e.rd(b, t)
     if "ftz" in ins.mods:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gpuvirt.soft.builder import ModuleText
+from gpuvirt.soft.errors import Unsupported
 from gpuvirt.soft.types import INT_BITS, LANES
 
 V64 = f"<{LANES} x i64>"
@@ -124,6 +125,8 @@ def atomic(m: ModuleText, op: str, t: str, kind: str, parts: int, shared: bool) 
     `t` is the LLVM type of one element; `parts` 2: two 16-bit elements packed in an i32. Shared memory of a block is touched by one thread at a
     time, so there a plain read and write do."""
     m.declare("llvm.cttz.i32", "declare i32 @llvm.cttz.i32(i32, i1)")
+    if t == "half" and "f16c" not in m.features:
+        raise Unsupported("atomic operations on f16 need a host CPU with F16C")
     name = f"atom.{op}.{t}.{kind}.{parts}{'.s' if shared else ''}"
     bits = INT_BITS[t] * parts
     i = f"i{bits}"
