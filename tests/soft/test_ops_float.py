@@ -122,10 +122,10 @@ def _cases() -> list[Case]:
         add(f"min.{name} $d, $a, $b;", dtype, minimum, e, e)
         add(f"max.{name} $d, $a, $b;", dtype, maximum, e, e)
         comparisons = {"eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal}
+        either = lambda a, b: np.isnan(a) | np.isnan(b)  # noqa: E731
         for c, g in comparisons.items():
-            either = lambda a, b: np.isnan(a) | np.isnan(b)  # noqa: E731
-            ordered = lambda a, b, g=g: g(a, b) & ~either(a, b)  # noqa: E731
-            unordered = lambda a, b, g=g: g(a, b) | either(a, b)  # noqa: E731
+            ordered = lambda a, b, g=g, either=either: g(a, b) & ~either(a, b)  # noqa: E731
+            unordered = lambda a, b, g=g, either=either: g(a, b) | either(a, b)  # noqa: E731
             add(f"setp.{c}.{name} %p1, $a, $b; selp.b32 $d, 1, 0, %p1;", np.uint32, ordered, e, e)
             add(f"setp.{c}u.{name} %p1, $a, $b; selp.b32 $d, 1, 0, %p1;", np.uint32, unordered, e, e)
         add(f"setp.num.{name} %p1, $a, $b; selp.b32 $d, 1, 0, %p1;", np.uint32, lambda a, b: ~np.isnan(a) & ~np.isnan(b), e, e)
