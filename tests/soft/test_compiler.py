@@ -1,0 +1,170 @@
+"""The compiler as C sees it: images, metadata, error codes, the object cache, several threads at once."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import struct
+import threading
+from pathlib import Path
+from typing import Any
+
+import lz4.block
+import numpy as np
+import pytest
+import zstandard
+
+from gpuvirt.soft import abi, jit, kernel
+from gpuvirt.soft.compiler import Compiler
+from gpuvirt.soft.ctypes_bridge import Bridge, SoftCode
+from gpuvirt.soft.harness import Kernels
+
+NATIVE = Path(__file__).resolve().parents[2] / "native"
+HEAD = ".version 8.0\n.target sm_80\n.address_size 64\n"
+STORE = (
+    HEAD + ".visible .entry k(.param .u64 p, .param .u32 v) { .reg .b64 %a; .reg .b32 %r; "
+    "ld.param.u64 %a, [p]; ld.param.u32 %r, [v]; %s st.global.u32 [%a], %r; ret; }"
+)
+
+
+def fatbin(*entries: tuple[int, int, int, bytes, int]) -> bytes:
+    """(kind, arch, flags, payload, size before compression) of each entry."""
+    body = b""
+    for kind, arch, flags, payload, raw in entries:
+        packed = len(payload) if flags else 0
+        body += struct.pack("<HHIQIIHHIIIQQQ", kind, 0x101, 64, len(payload), packed, 0, 0, 8, arch, 0, 0, flags, 0, raw) + payload
+    return struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(body)) + body
+
+
+def value_of(image: bytes) -> int:
+    out = np.zeros(1, np.uint32)
+    Kernels(image).launch("k", 1, 1, out, np.uint32(7))
+    return int(out[0])
+
+
+def test_images() -> None:
+    text = STORE.replace("%s", "").encode()
+    wrong = STORE.replace("%s", "mov.u32 %r, 1;").encode()
+    assert value_of(text) == 7
+    assert value_of(text + b"\0\0junk") == 7
+    packed = lz4.block.compress(text, store_size=False)
+    squeezed = zstandard.compress(text)
+    assert value_of(fatbin((2, 90, 0, b"\x7fELF....", 0), (1, 80, 0, text, 0))) == 7
+    assert value_of(fatbin((1, 80, 0x2000, packed, len(text)))) == 7
+    assert value_of(fatbin((1, 75, 0, wrong, 0), (1, 90, 0x8000, squeezed, len(text)))) == 7
+
+
+class Table:
+    """struct soft_compiler called through its function pointers."""
+
+    def __init__(self) -> None:
+        self.bridge = Bridge()
+        self.err = ctypes.create_string_buffer(200)
+
+    def load(self, module: int, image: bytes) -> tuple[int, bytes]:
+        out, size = ctypes.c_void_p(), ctypes.c_size_t()
+        t = self.bridge.table
+        rc = t.module_load(None, module, image, len(image), ctypes.byref(out), ctypes.byref(size), ctypes.addressof(self.err), 200)
+        blob = ctypes.string_at(out.value or 0, size.value) if rc == 0 else b""
+        if rc == 0:
+            t.release_meta(None, out)
+        return rc, blob
+
+    def get(self, module: int, number: int, *block: int) -> tuple[int, SoftCode]:
+        code = SoftCode()
+        rc = self.bridge.table.kernel_get(None, module, number, (ctypes.c_uint32 * 3)(*block), ctypes.byref(code), ctypes.addressof(self.err), 200)
+        return rc, code
+
+
+def test_errors() -> None:
+    t = Table()
+    assert t.load(1, b"\x7fELF" + bytes(60))[0] == 209
+    assert b"PTX" in t.err.value
+    assert t.load(1, fatbin((2, 90, 0, b"\x7fELF", 0)))[0] == 209
+    assert t.load(1, b"no image at all")[0] == 209
+    assert t.load(1, fatbin((1, 80, 0x2000, b"broken", 100)))[0] == 218
+    assert t.load(1, (HEAD + ".visible .entry k( {").encode())[0] == 218
+    assert t.load(2, STORE.replace("%s", "frobnicate.b32 %r, %r;").encode())[0] == 0
+    assert t.get(2, 0, 32, 1, 1)[0] == 801
+    assert b"frobnicate.b32" in t.err.value
+    assert t.load(3, STORE.replace("%s", "add.u32 %r, %nothere, 1;").encode())[0] == 0
+    assert t.get(3, 0, 32, 1, 1)[0] == 218
+    assert t.get(3, 5, 32, 1, 1)[0] == 1 and t.get(9, 0, 32, 1, 1)[0] == 1 and t.get(3, 0, 2048, 1, 1)[0] == 1
+    t.bridge.table.module_unload(None, 3)
+    assert t.get(3, 0, 32, 1, 1)[0] == 1
+
+
+def test_metadata_and_initial_values() -> None:
+    text = HEAD + """.visible .global .align 4 .u32 one = 17;
+    .visible .const .align 8 .f64 halves[3] = {0d3FE0000000000000, 0d3FF8000000000000};
+    .visible .global .align 8 .u64 where[2] = {one, generic(halves)+8};
+    .visible .global .align 1 .b8 bytes[6] = {1, 2, 255, 4};
+    .visible .entry k(.param .u8 a, .param .align 16 .b8 s[24], .param .u16 h) .maxntid 64, 2, 1
+    { .shared .align 8 .b8 x[40]; .local .align 4 .b8 y[12]; ret; }
+    .visible .entry q() .reqntid 8 { ret; }"""
+    t = Table()
+    rc, blob = t.load(1, text.encode())
+    assert rc == 0
+    magic, version, flags, kernels, params, variables, strings, _ = struct.unpack_from("<8I", blob)
+    assert (magic, version, flags, kernels, params, variables) == (0x4154454D, 1, 1, 2, 3, 4)
+    first = struct.unpack_from("<16I", blob, 32)
+    assert first[1:8] == (0, 3, 42, 128, 40, 24, 12)
+    second = struct.unpack_from("<16I", blob, 96)
+    assert second[4] == 8 and second[11:14] == (8, 1, 1)
+    assert [struct.unpack_from("<2I", blob, 160 + 8 * i) for i in range(3)] == [(0, 1), (16, 24), (40, 2)]
+    assert blob[-strings:].split(b"\0")[:3] == [b"k", b"q", b"one"]
+    k = Kernels(text)
+    assert k.read("one", np.uint32, 1)[0] == 17
+    assert list(k.read("halves", np.float64, 3)) == [0.5, 1.5, 0]
+    assert list(k.read("where", np.uint64, 2)) == [k.addresses["one"], k.addresses["halves"] + 8]
+    assert list(k.read("bytes", np.uint8, 6)) == [1, 2, 255, 4, 0, 0]
+
+
+def test_cache_is_used_and_damage_is_repaired(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("GPUVIRT_CACHE", str(tmp_path))
+    compiled: list[int] = []
+    real = jit.compile_object
+
+    def counting(text: str, size: int) -> bytes:
+        compiled.append(size)
+        return real(text, size)
+
+    monkeypatch.setattr(kernel.jit, "compile_object", counting)
+    image = STORE.replace("%s", "").encode()
+    assert value_of(image) == 7 and len(compiled) == 1
+    assert value_of(image) == 7 and len(compiled) == 1
+    (entry,) = [p for p in tmp_path.rglob("*") if p.is_file()]
+    data = bytearray(entry.read_bytes())
+    data[len(data) // 2] ^= 1
+    entry.write_bytes(data)
+    assert value_of(image) == 7 and len(compiled) == 2
+    assert value_of(image) == 7 and len(compiled) == 2
+    monkeypatch.setenv("GPUVIRT_CACHE", "/dev/null/nowhere")
+    assert value_of(image) == 7 and len(compiled) == 3
+
+
+def test_one_compilation_for_many_threads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("GPUVIRT_CACHE", str(tmp_path))
+    compiled: list[int] = []
+    real = jit.compile_object
+    monkeypatch.setattr(kernel.jit, "compile_object", lambda text, size: compiled.append(size) or real(text, size))
+    compiler = Compiler()
+    compiler.module_load(1, STORE.replace("%s", "").encode())
+    found: list[Any] = []
+    threads = [threading.Thread(target=lambda: found.append(compiler.kernel_get(1, 0, (64, 1, 1)).entry)) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert len(found) == 6 and len(set(found)) == 1 and len(compiled) == 1
+
+
+def test_abi_mirror() -> None:
+    header = (NATIVE / "backend" / "soft" / "kernel_abi.h").read_text()
+    version = re.search(r"SOFT_ABI_VERSION (\d+)u", header)
+    assert version and int(version.group(1)) == abi.VERSION
+    offsets = {name: int(offset) for name, offset in re.findall(r"(\w+)(?:\[3\])?;\s*/\*\s*(\d+)[:\s]", header)}
+    offsets.pop("reserved0", None)
+    assert offsets == abi.OFFSETS
+    for helper in jit.HELPERS:
+        assert re.search(rf"\b{helper}\(", header), helper
