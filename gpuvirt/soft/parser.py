@@ -143,6 +143,7 @@ _LABEL = re.compile(r"([\w$%]+)\s*:(?!:)\s*")
 _STATEMENT = re.compile(r"(?:@(!?)\s*([\w$%]+)\s+)?([a-zA-Z][\w.:]*)\s*(.*)$", re.S)
 _INT = re.compile(r"[-+]?(?:0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)U?$")
 _FLOAT = re.compile(r"[-+]?(?:\d+\.\d*|\.\d+|\d+)(?:[eE][-+]?\d+)?$")
+_LINES = re.compile(r"^[ \t]*(?:\.loc|\.file|@@DWARF)\b[^\n]*$", re.M)
 _PIECES = re.compile(r"[;{}]|[^;{}\"]+|\"(?:[^\"\\]|\\.)*\"")
 _ADDRESS = re.compile(r"(.+?)\s*([-+])\s*([-+]?\s*(?:0[xX][0-9a-fA-F]+|\d+)U?)$")
 _NO_DST = {
@@ -164,6 +165,7 @@ def to_int(text: str) -> int:
 
 def split_operands(text: str) -> list[str]:
     """Splits at the commas outside of brackets."""
+    text = text.strip()
     if "{" not in text and "[" not in text and "(" not in text:
         return [p.strip() for p in text.split(",")] if text else []
     out: list[str] = []
@@ -276,6 +278,8 @@ class _Parser:
 
     def parse(self) -> Body:
         text = strip_comments(self.module.body(self.body.func))
+        if ".loc" in text:  # line information ends with its line, not with a semicolon
+            text = _LINES.sub("", text)
         body = self.body
         self.start_block("$entry")
         statement = ""
@@ -497,10 +501,6 @@ class _Parser:
                 unique = self.declare(param.name)
                 self.body.params[unique] = Param(unique, 0, param.size, param.align, param.is_array)
                 self.cache = {}
-        elif word in (".loc", ".file"):
-            newline = text.find("\n")  # these end at the line's end, not at a semicolon
-            if newline >= 0:
-                self.statement(text[newline + 1 :])
         elif word.startswith((".pragma", ".branchtargets", ".calltargets", ".noreturn", ".maxnreg", ".global", ".const")):
             if word in (".global", ".const"):
                 raise BadPtx(f"a {word} variable inside a function")

@@ -172,7 +172,8 @@ def test_atomics() -> None:
     assert hh[0] == 1024 and hh[1] == 2048
 
 
-def test_calls() -> None:
+@pytest.mark.parametrize("option", ["-rdc=true", "-lineinfo", "-G"])
+def test_calls(option: str) -> None:
     k = kernels(
         r"""struct P { int a; double b; short c[5]; };
         __noinline__ __device__ P make(P p, int k) { p.a += k; p.b *= 2; p.c[k & 3] = k; return p; }
@@ -186,7 +187,7 @@ def test_calls() -> None:
         extern "C" __global__ void f(int* o, double* d) { int t = threadIdx.x; P p = {t, t * 0.5, {0, 0, 0, 0, 0}}; p = make(p, t);
         o[t * 4] = p.a + p.c[t & 3]; d[t] = p.b; o[t * 4 + 1] = fib(t & 7); o[t * 4 + 2] = table[t % 3](t, 7);
         Base b; Derived e; e.k = t; Base* v = t & 1 ? &b : &e; o[t * 4 + 3] = v->get(5); }""",
-        "-rdc=true",
+        option,
     )
     o, d = np.zeros((64, 4), np.int32), np.zeros(64)
     k.launch("f", 1, 64, o, d)
