@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from gpuvirt.soft.builder import Builder, Val
 from gpuvirt.soft.emit import Emitter
-from gpuvirt.soft.errors import Unsupported
 from gpuvirt.soft.parser import CARRY, Imm, Ins, Pair, Sym, Vec
 from gpuvirt.soft.registry import opcode
 from gpuvirt.soft.types import TYPES, Type
@@ -597,8 +596,3 @@ def slct(e: Emitter, ins: Ins) -> None:
     else:
         condition = e.icmp("sge", c, e.const(0, "i32"))
     e.wr(ins.ops[0], e.select(condition, e.rd_int(ins.ops[1], t.bits), e.rd_int(ins.ops[2], t.bits)), t.kind == "s")
-
-
-@opcode("vadd", "vsub", "vmin", "vmax", "vabsdiff", "vshl", "vshr", "vmad", "vset")
-def video(e: Emitter, ins: Ins) -> None:
-    raise Unsupported(f"unsupported PTX instruction '{ins.text}' (video instructions)")

@@ -391,11 +391,6 @@ def isspacep(e: Emitter, ins: Ins) -> None:
         e.wr(ins.ops[0], e.const(0, "i1"))
 
 
-@opcode("alloca")
-def alloca(e: Emitter, ins: Ins) -> None:
-    raise e.fail()
-
-
 @opcode("nanosleep")
 def nanosleep(e: Emitter, ins: Ins) -> None:
     e.uses_barrier = True

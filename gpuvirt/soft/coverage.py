@@ -1,0 +1,45 @@
+"""The list of supported PTX opcodes in docs/SOFTWARE_GPU.md: `python -m gpuvirt.soft.coverage` rewrites it, with --check it only compares."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from gpuvirt.soft import kernel  # noqa: F401  registers the opcodes
+from gpuvirt.soft.registry import OPCODES
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "SOFTWARE_GPU.md"
+BEGIN, END = "<!-- opcodes: begin -->\n", "<!-- opcodes: end -->\n"
+FLOW = ("bra", "brx", "ret")  # the control flow graph's, without emitter functions
+SUBJECTS = {
+    "ops_int": "Integer, logic, comparison, moves (add, mul and their like also for floating types)", "ops_float": "Floating point",
+    "ops_math": "Special functions", "ops_cvt": "Conversion", "ops_mem": "Memory, ordering, hints", "ops_atom": "Atomics",
+    "ops_warp": "Warp and barrier", "ops_call": "Calls", "ops_mma": "Matrix and asynchronous copy",
+}  # fmt: skip
+
+
+def table() -> str:
+    """The generated part of the page."""
+    subjects: dict[str, list[str]] = {name: [] for name in SUBJECTS}
+    for name, handler in OPCODES.items():
+        subjects.setdefault(handler.__module__.rsplit(".", 1)[-1], []).append(name)
+    lines = [f"| subject | opcodes ({len(OPCODES) + len(FLOW)}) |", "|---|---|", f"| Control flow | {', '.join(FLOW)} |"]
+    lines += [f"| {SUBJECTS.get(subject, subject)} | {', '.join(sorted(names))} |" for subject, names in subjects.items() if names]
+    return "\n".join(lines) + "\n"
+
+
+def main(arguments: list[str]) -> int:
+    """Writes or compares the page; 1 when it differs."""
+    before = PAGE.read_text()
+    head, rest = before.split(BEGIN)
+    after = head + BEGIN + table() + END + rest.split(END)[1]
+    if "--check" in arguments:
+        if after != before:
+            print(f"{PAGE.name} does not list the opcodes that the compiler has; run python -m gpuvirt.soft.coverage", file=sys.stderr)
+        return int(after != before)
+    PAGE.write_text(after)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
