@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from gpuvirt.soft import patterns
 from gpuvirt.soft.cfg import Block, Cfg, Loop
-from gpuvirt.soft.parser import CARRY, Addr, FloatImm, Imm, Ins, Name, Operand, Reg, Special, Sym, Vec
+from gpuvirt.soft.parser import CARRY, Addr, FloatImm, Imm, Ins, Name, Operand, Pair, Reg, Special, Sym, Vec
 from gpuvirt.soft.patterns import ANY, UNIFORM, Known, Pattern
 from gpuvirt.soft.types import LANES, TYPES
 
@@ -34,7 +34,7 @@ class Edge:
 class Analysis:
     """Divergence, uniformity and patterns of one function for one block shape."""
 
-    def __init__(self, cfg: Cfg, shape: tuple[int, int, int], param_names: set[str]) -> None:
+    def __init__(self, cfg: Cfg, shape: tuple[int, int, int], param_names: set[str], forced: set[str] | None = None) -> None:
         self.cfg = cfg
         self.body = cfg.body
         self.shape = shape
@@ -44,7 +44,7 @@ class Analysis:
         self.waiting_loops: set[int] = set()
         self.spin_loops: set[int] = set()
         self._find_spins()
-        self.varying: set[str] = set()
+        self.varying: set[str] = set(forced or ())
         self.edges: list[Edge] = []
         self.resume: list[tuple[Loop, Block]] = []
         self._spread()
@@ -100,7 +100,8 @@ class Analysis:
         if op == "match":
             return "all" not in mods
         if op == "shfl":
-            return not (self.operand_varies(ins.ops[1]) is False or self.broadcast(ins))
+            # Also when all lanes hold the same value, whether the source lane exists differs between them.
+            return not self.broadcast(ins) and (self.operand_varies(ins.ops[1]) or isinstance(ins.ops[0], Pair))
         if op == "call":
             return True
         if op == "cvta" and "local" in mods:

@@ -6,7 +6,7 @@ from gpuvirt.soft import abi, patterns
 from gpuvirt.soft.analysis import Analysis, Edge
 from gpuvirt.soft.builder import Builder, ModuleText, Val
 from gpuvirt.soft.cfg import Block, Loop
-from gpuvirt.soft.errors import BadPtx, Unsupported
+from gpuvirt.soft.errors import BadPtx, UniformityLost, Unsupported
 from gpuvirt.soft.layout import Layout
 from gpuvirt.soft.parser import FloatImm, Imm, Ins, Name, Not, Operand, Reg, Special, Sym, Vec
 from gpuvirt.soft.patterns import Pattern
@@ -147,7 +147,7 @@ class Emitter(Builder):
             return
         vector = self.is_vector(name)
         if value.v and not vector:
-            raise Unsupported(f"internal: a lane-varying value for the uniform register {name} in '{self.ins}'")
+            raise UniformityLost(name, str(self.ins))
         if vector:
             value = self.splat(value)
             condition: Val | None = None

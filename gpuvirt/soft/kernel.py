@@ -10,7 +10,7 @@ from gpuvirt.soft.analysis import Analysis
 from gpuvirt.soft.builder import ModuleText
 from gpuvirt.soft.cfg import Cfg
 from gpuvirt.soft.emit import Emitter
-from gpuvirt.soft.errors import BadPtx, SoftError
+from gpuvirt.soft.errors import BadPtx, SoftError, UniformityLost
 from gpuvirt.soft.layout import Layout, Program
 from gpuvirt.soft.module import Module
 
@@ -46,10 +46,20 @@ def translate(module: Module, kernel: str, shape: tuple[int, int, int]) -> tuple
     try:
         for name, body in program.bodies.items():
             cfg = Cfg(body)
-            analysis = Analysis(cfg, shape, {p.name for p in body.func.params + body.func.returns})
+            names = {p.name for p in body.func.params + body.func.returns}
             symbol = ENTRY if name == kernel else ops_call.function_symbol(name)
-            emitter = Emitter(text, analysis, layout.enter(body), symbol)
-            text.functions.append(emitter.run())
+            forced: set[str] = set()
+            while True:
+                emitter = Emitter(text, Analysis(cfg, shape, names, forced), layout.enter(body), symbol)
+                try:
+                    text.functions.append(emitter.run())
+                    break
+                except UniformityLost as lost:
+                    if lost.register in forced:
+                        raise
+                    forced.add(lost.register)
+                    for block in cfg.order:
+                        block.div, block.waits = False, 0
             uses_barrier = uses_barrier or emitter.uses_barrier
             count += sum(len(b.ins) for b in cfg.order)
     except (AssertionError, IndexError, KeyError, StopIteration, ValueError, AttributeError, TypeError) as error:
