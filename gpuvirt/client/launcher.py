@@ -12,6 +12,7 @@ from gpuvirt.errors import GpuvirtError
 
 NOT_FOUND = 127
 NOT_EXECUTABLE = 126
+LOOK_AGAIN = 0.2  # seconds
 
 # Passed on when somebody sends them to us alone. What the terminal sends goes to the whole process group, and so to the program too.
 FORWARDED = {signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGCONT}
@@ -43,8 +44,9 @@ def launch(command: Sequence[str], environment: Mapping[str, str]) -> int:
         raise NotStarted(f"{command[0]} cannot be executed: {error.strerror}", NOT_EXECUTABLE) from None
     try:
         while True:
-            info = signal.sigwaitinfo(watched)
-            if info.si_signo == signal.SIGCHLD:
+            # Another thread that does not block SIGCHLD may be given it, and then it is lost: so we also look now and then.
+            info = signal.sigtimedwait(watched, LOOK_AGAIN)
+            if info is None or info.si_signo == signal.SIGCHLD:
                 done, status = os.waitpid(pid, os.WNOHANG)
                 if done:
                     return os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
