@@ -313,9 +313,9 @@ class Analysis:
             p = get(ops[1])
             if not isinstance(p, Pattern):
                 return p
-            if to.bits > t.bits and t.kind == "u" and not patterns.no_carry(p):
+            if to.bits > t.bits and not patterns.widens(p, t.bits, t.kind == "s"):
                 return None
-            if to.bits > t.bits and t.bits == 16 and not patterns.no_carry(p):
+            if isinstance(ops[0], Reg) and self.body.regs[ops[0].name].bits > to.bits and not patterns.widens(p, to.bits, to.kind == "s"):
                 return None
             return p
         if t.kind not in "bus" or t.bits < 16:
@@ -334,7 +334,7 @@ class Analysis:
         if op == "sub":
             return patterns.add(a, b, -1)
         if op in ("mul", "mad"):
-            if "wide" in mods and ((t.kind == "u" or t.bits == 16) and not (patterns.no_carry(a) and patterns.no_carry(b))):
+            if "wide" in mods and not (patterns.widens(a, t.bits, t.kind == "s") and patterns.widens(b, t.bits, t.kind == "s")):
                 return None
             product = patterns.multiply(a, b)
             if product is None or op == "mul":
@@ -351,7 +351,7 @@ class Analysis:
         if op == "shl":
             return patterns.shift_left(a, c) if 0 <= c < t.bits else None
         if op == "shr":
-            return patterns.shift_right(a, c) if 0 <= c < t.bits else None
+            return patterns.shift_right(a, c, t.bits, t.kind == "s") if 0 <= c < t.bits else None
         if op == "and":
             return patterns.bit_and(a, c, t.bits)
         return patterns.bit_or(a, c, op == "xor")

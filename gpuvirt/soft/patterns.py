@@ -10,7 +10,9 @@ from typing import NamedTuple
 
 from gpuvirt.soft.types import LANES
 
-BIG = 1 << 62  # "base is zero": a multiple of everything
+BIG = 1 << 256  # "base is zero": a multiple of everything
+_TOP = 1 << 64  # as far as the alignment of a base that is not known to be zero is followed; no register holds more bits
+_NEAR = 1 << 20
 
 
 class Pattern(NamedTuple):
@@ -82,10 +84,10 @@ def multiply(p: Pattern, q: Pattern) -> Pattern | None:
         p, q = q, p
     c = q.constant
     if c is not None:
-        return Pattern(p.group, tuple(s * c for s in p.steps), min(BIG, p.align * low_bit(c)))
+        return Pattern(p.group, tuple(s * c for s in p.steps), BIG if BIG in (p.align, low_bit(c)) else min(_TOP, p.align * low_bit(c)))
     if q.flat and p.flat:
         a, b = min(p.align, low_bit(p.steps[0])), min(q.align, low_bit(q.steps[0]))
-        return Pattern(LANES, ZERO, min(BIG, a * b))
+        return Pattern(LANES, ZERO, min(_TOP, a * b))
     if p.flat:
         p, q = q, p
     if not q.flat:
@@ -99,7 +101,7 @@ def multiply(p: Pattern, q: Pattern) -> Pattern | None:
 
 
 def shift_left(p: Pattern, count: int) -> Pattern:
-    return Pattern(p.group, tuple(s << count for s in p.steps), min(BIG, p.align << count))
+    return Pattern(p.group, tuple(s << count for s in p.steps), BIG if p.align == BIG else min(_TOP, p.align << count))
 
 
 def no_carry(p: Pattern) -> bool:
@@ -107,8 +109,30 @@ def no_carry(p: Pattern) -> bool:
     return min(p.steps) >= 0 and max(p.steps) < p.align
 
 
-def shift_right(p: Pattern, count: int) -> Pattern | None:
-    if p.align < (1 << count) or not no_carry(p):
+def fits(p: Pattern, bits: int, signed: bool) -> bool:
+    """Whether a register of `bits` bits holds base and steps apart from each other: no step reaches the sign (or runs over the top) by itself.
+
+    Steps are followed without bounds, so that a hash of the lane number has steps far beyond the register that wraps them.
+    """
+    return no_carry(p) and max(p.steps) < 1 << (bits - 1 if signed else bits)
+
+
+def widens(p: Pattern, bits: int, signed: bool) -> bool:
+    """Whether extending a value of `bits` bits extends every lane's by the same steps.
+
+    Of 32-bit signed indices with near steps it is taken for granted that no warp crosses 2**31 (they are what addresses are made of).
+    """
+    if fits(p, bits, signed):
+        return True
+    if not signed or bits < 32:
+        return False
+    if p.align >= 1 << bits:
+        return -(1 << (bits - 1)) <= min(p.steps) and max(p.steps) < 1 << (bits - 1)
+    return max(p.steps) - min(p.steps) < _NEAR
+
+
+def shift_right(p: Pattern, count: int, bits: int, signed: bool) -> Pattern | None:
+    if p.align < (1 << count) or not fits(p, bits, signed):
         return None
     return Pattern(p.group, tuple(s >> count for s in p.steps), p.align if p.align == BIG else max(1, p.align >> count))
 
