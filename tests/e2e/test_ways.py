@@ -13,6 +13,9 @@ from pathlib import Path
 import pytest
 from e2e.harness import Server, assert_right, can_make_namespaces, clean_environment, run_line, run_program, start_server
 
+from gpuvirt.demo import programs
+from gpuvirt.demo.programs import Program
+
 LINKS = ("tcp", "shm")
 PROGRAMS = ("vector_add", "copies", "threads", "host_functions", "limits")
 
@@ -166,3 +169,18 @@ def test_device_printf(pool: Server, build: Callable[..., Path], link: str) -> N
     done = run_program(pool, [build("prints")], "--link", link)
     lanes = [f"lane {lane}: text 10.50 123456789012345 x     7|" for lane in range(2)]
     assert (done.returncode, done.stdout.splitlines()) == (0, [*lanes, "host"]), done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", programs.PROGRAMS, ids=lambda p: p.name)
+def test_example_by_hand(pool: Server, program: Program, tmp_path: Path) -> None:
+    """Every example without the launcher, with the variables that `gpuvirt env` prints."""
+    examples = programs.find_examples(None)
+    if program.name.endswith(".cu"):
+        programs.build_cuda(examples / program.name, tmp_path / Path(program.name).stem)
+    out = tmp_path / programs.output_name(program)
+    line = programs.command(program, examples, tmp_path, 11, out)
+    env = printed_environment(pool, "--gpus", "2")
+    done = subprocess.run(line, capture_output=True, text=True, env=env, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    assert programs.check(program, 11, out) == []
