@@ -10,7 +10,7 @@ import sys
 
 # What a step takes, rounded up: free disk it needs, and what it downloads, in MB.
 STEPS = {
-    "build": (600, 120, "the build tools and NVIDIA's header wheels"),
+    "build": (900, 130, "the build tools and NVIDIA's header wheels"),
     "demo": (4000, 1150, "CuPy, NVRTC, cuBLAS, cuRAND and nvcc from wheels"),
 }
 
