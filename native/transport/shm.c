@@ -16,6 +16,7 @@
 #include <sys/stat.h>
 
 #include "link.h"
+#include "placement.h"
 
 /* Sleeps are cut into slices, so that a peer that died between publishing and waking costs a moment, not the session. */
 #define SLICE_NS 200000000
@@ -46,6 +47,7 @@ struct shm { /* NOLINT(clang-analyzer-optin.performance.Padding): sender's and r
     _Alignas(128) struct gv_ring_reader rx;
     bool naps, heard;         /* the worker's end; whether a record came since the last wait */
     int64_t nap_until;        /* the sleep for good begins here */
+    int64_t moved_at;         /* when the worker's reader last left the core of its client */
     struct gv_record *record; /* the received record, out of the peer's reach */
     _Alignas(128) struct gv_ring_writer bulk_tx;
     _Alignas(128) struct gv_ring_reader bulk_rx;
@@ -160,8 +162,7 @@ static void shm_release(struct gv_link *link) { (void)link; }
 
 static bool receivable(struct shm *s) { return gv_ring_readable(&s->rx) || over(s) || atomic_exchange(&s->woken, false); }
 
-/* Whether the peer last waited on this very core. Who spins there keeps away the one he waits for, and 40 to 90 us go by; asleep he lets him run, and is
- * woken on another core if one is idle. Tells the peer where we are, too. */
+/* Whether the peer last waited on this very core. Who spins there keeps away the one he waits for. Tells the peer where we are, too. */
 static bool shares_core(struct shm *s) {
     uint32_t here = (uint32_t)sched_getcpu() + 1;
     _Atomic uint32_t *ours = &s->rx.control->reader_cpu;
@@ -174,7 +175,11 @@ static void shm_wait(struct gv_link *link, int64_t timeout_ns, int64_t spin_ns) 
     release(&s->rx);
     if (receivable(s)) return;
     int64_t now = gv_now_ns(), until = now + timeout_ns, spin_end = now + (spin_ns < timeout_ns ? spin_ns : timeout_ns);
-    while (now < spin_end && !shares_core(s)) {
+    while (now < spin_end) {
+        /* The worker makes way: its core is nobody's but ours to choose. Yielding lets through whoever else is in line here: the peer, or a stream's
+         * thread that the worker has just woken. */
+        if (shares_core(s) && s->naps) gv_leave_core(sched_getcpu(), &s->moved_at);
+        sched_yield();
         for (int i = 0; i < 16; i++) {
             if (gv_ring_readable(&s->rx)) return;
             gv_pause();
