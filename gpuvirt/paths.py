@@ -12,6 +12,7 @@ from gpuvirt.errors import GpuvirtError
 CUDA = "libcuda.so.1"
 NVML = "libnvidia-ml.so.1"
 WORKER = "libgpuvirt_worker.so"
+BENCH = "gpuvirt-bench"
 
 
 def library_dir() -> Path:
@@ -31,6 +32,16 @@ def library(name: str) -> Path:
         where = ", where GPUVIRT_LIB_DIR points" if os.environ.get("GPUVIRT_LIB_DIR") else ""
         raise GpuvirtError(f"{name} is not in {path.parent}{where}; build it: make setup (in a clone) or pip install --force-reinstall gpuvirt")
     return path
+
+
+def program(name: str) -> Path:
+    """The path of one built program (`BENCH`): beside the libraries, or where the build put it when ``GPUVIRT_LIB_DIR`` names a folder without it.
+
+    Raises:
+        GpuvirtError: it is not there; the text says how to build it.
+    """
+    beside = Path(__file__).resolve().parent / "lib" / name
+    return beside if beside.is_file() and not (library_dir() / name).is_file() else library(name)
 
 
 def unversioned_dir() -> Path:
