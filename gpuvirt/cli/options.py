@@ -28,7 +28,7 @@ def address(text: str) -> tuple[str, int]:
 
 
 def link(text: str) -> str:
-    """auto, shm or tcp; what else the grammar knows is refused by name."""
+    """A link as native/transport/link_spec.h has the grammar; what else it knows is refused by name."""
     from gpuvirt.client.settings import parse_link
 
     try:
@@ -78,7 +78,12 @@ _PROGRAM = (
     click.option("--local", is_flag=True, default=None, help="A private pool on this machine, whatever is configured."),
     click.option("--gpus", type=click.IntRange(1, 16), metavar="N", help="How many GPUs.  [default: 1]"),
     click.option("--memory", type=size, metavar="SIZE", help="Memory per GPU, such as 4g.  [default: what there is]"),
-    click.option("--link", type=link, metavar="LINK", help="How to reach the server: auto, shm, tcp.  [default: auto]"),
+    click.option(
+        "--link",
+        type=link,
+        metavar="LINK",
+        help="How to reach the server: auto, shm, tcp, tcp(channels=4), or as from afar: 'delay(rtt=30ms,rate=10gbit,tcp)'.  [default: auto]",
+    ),
     click.option("--no-wait", is_flag=True, default=None, help="Fail at once when there are not enough GPUs."),
     click.option("--stats", metavar="[=FILE]", help="Write the figures at exit: calls, waits, bytes. To stderr without a file."),
 )

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gpuvirt import paths
+from gpuvirt.client import links
 from gpuvirt.client.settings import Settings, resolve
 from gpuvirt.errors import GpuvirtError
 from gpuvirt.sizes import format_size
@@ -140,9 +141,9 @@ def _control(status: PoolStatus) -> Result:
 
 def _link(status: PoolStatus, settings: Settings) -> Result:
     link, why = status.auto_link()
-    if settings.link not in ("auto", link):
-        if settings.link == "shm":
-            return Result("link", FAIL, f"shm is set, and only tcp is possible: {why}", "use --link auto")
+    if (kind := links.parse(settings.link).kind) not in ("auto", link):
+        if kind == "shm":
+            return Result("link", FAIL, f"{settings.link} is set, and only tcp is possible: {why}", "use --link auto")
         return Result("link", OK, f"{settings.link} is set; auto would take {link}: {why}")
     return Result("link", OK, f"auto takes {link}: {why}")
 

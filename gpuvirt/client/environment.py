@@ -52,7 +52,7 @@ def variables(settings: Settings, status: PoolStatus) -> list[Variable]:
         Variable("LD_PRELOAD", f"{cuda}:{nvml}", "the CUDA driver and NVML, for whatever loads them", prefix=True),
         Variable("LD_LIBRARY_PATH", ":".join(folders), "for programs and compilers that look for libcuda.so themselves", prefix=True),
         Variable("GPUVIRT_POOL", status.address.url, "the server"),
-        Variable("GPUVIRT_LINK", settings.link, "how to reach it: auto, shm, tcp"),
+        Variable("GPUVIRT_LINK", settings.link, "how to reach it: auto, shm, tcp, tcp(channels=4), delay(rtt=30ms,rate=10gbit,tcp)"),
         Variable("GPUVIRT_GPUS", str(settings.gpus), "how many GPUs"),
     ]
     if settings.memory is not None:

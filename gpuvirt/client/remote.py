@@ -52,7 +52,7 @@ class remote:
         pool: ``tcp://HOST:PORT``; None takes GPUVIRT_POOL or the configuration file, and without those a private local pool that ends with
             the process.
         memory: per GPU, bytes or text such as ``4g``.
-        link: ``auto``, ``shm`` or ``tcp``.
+        link: ``auto``, ``shm``, ``tcp``, ``tcp(channels=4)`` or one of them as from afar: ``delay(rtt=30ms,rate=10gbit,tcp)``.
         no_wait: fail at once when there are not enough GPUs.
         local: a private local pool, whatever is configured.
 

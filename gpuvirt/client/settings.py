@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from gpuvirt import paths
+from gpuvirt.client import links
 from gpuvirt.errors import GpuvirtError
 from gpuvirt.sizes import parse_size
 from gpuvirt.transport.pool import PoolAddress, parse_pool
 
-LINKS = ("auto", "shm", "tcp")
 # Part of the grammar, but not of this version. Ignoring them would be a lie about what the program gets.
 LATER = ("compute", "idle", "for")
 MAX_GPUS = 16
@@ -46,14 +46,10 @@ def parse_link(text: str) -> str:
     """Checks a link's text.
 
     Raises:
-        ValueError: this version has no such link.
+        ValueError: this version has no such link; the text names the wrong part and shows a right one.
     """
-    if text in LINKS:
-        return text
-    head = text.partition("(")[0]
-    if head in ("verbs", "delay", "tcp", "shm"):
-        raise ValueError(f"the link {text} is not in this version; choose from {', '.join(LINKS)}")
-    raise ValueError(f"{text!r} is not a link; choose from {', '.join(LINKS)}")
+    links.parse(text)
+    return text.strip() or "auto"
 
 
 def parse_gpus(value: Any) -> int:

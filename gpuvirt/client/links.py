@@ -1,0 +1,172 @@
+"""What a user may write for a link. The library reads the same texts in the same way: native/transport/link_spec.h has the grammar."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+WRITE = "write auto, shm, tcp, tcp(channels=4) or delay(rtt=30ms,rate=10gbit,tcp)"
+WRITE_TCP = "write tcp(channels=4)"
+WRITE_DELAY = "write delay(rtt=30ms,rate=10gbit,tcp)"
+MAX_CHANNELS = 16
+MAX_RTT_NS = 2 * 10**9
+MIN_RATE, MAX_RATE = 10**4, 10**12
+MAX_TEXT = 200
+SHOWN = 40  # of a user's text an error shows no more than this
+
+_TIMES = {"us": 10**3, "ms": 10**6, "s": 10**9}
+_RATES = {"bit": 1, "kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
+_QUANTITY = re.compile(r"([0-9]{1,9})(?:\.([0-9]{1,3}))?([^0-9.].*)")
+
+
+@dataclass
+class Link:
+    """A link as its text says.
+
+    Attributes:
+        kind: auto, shm or tcp.
+        channels: bulk connections of tcp, 0: not said.
+        delayed: it is a delay around that link.
+        rtt_ns: of the delay.
+        rate_bps: bits a second each way, 0: as fast as it goes.
+    """
+
+    kind: str = "auto"
+    channels: int = 0
+    delayed: bool = False
+    rtt_ns: int = 0
+    rate_bps: int = 0
+
+
+def parse(text: str) -> Link:
+    """Reads a link's text; an empty one is auto.
+
+    Raises:
+        ValueError: names the wrong part and shows a right one.
+    """
+    # The library sees bytes.
+    raw = text.encode("utf-8", "surrogateescape")
+    if len(raw) > MAX_TEXT:
+        raise ValueError(f"a link's text has at most {MAX_TEXT} characters; {WRITE}")
+    return _Parser("".join(chr(byte) if 32 <= byte < 127 else "?" for byte in raw)).parse()
+
+
+class _Parser:
+    """The order of the questions is the one of link_spec.c: whoever changes one of the two changes the other."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.at = 0
+        self.link = Link()
+
+    def parse(self) -> Link:
+        self.spaces()
+        if self.at == len(self.text):
+            return self.link
+        name = self.word()
+        if name == "delay":
+            self.delay()
+        else:
+            self.plain(name)
+        self.spaces()
+        if rest := self.text[self.at :]:
+            raise ValueError(f"'{rest[:SHOWN]}' is too much behind the link; {WRITE}")
+        return self.link
+
+    def spaces(self) -> None:
+        while self.text.startswith(" ", self.at):
+            self.at += 1
+
+    def word(self) -> str:
+        """What stands before the next space or sign; perhaps nothing."""
+        self.spaces()
+        begin = self.at
+        while self.at < len(self.text) and self.text[self.at] not in " (),=":
+            self.at += 1
+        found = self.text[begin : self.at]
+        self.spaces()
+        return found
+
+    def sign(self, sign: str) -> bool:
+        self.spaces()
+        found = self.text.startswith(sign, self.at)
+        self.at += found
+        return found
+
+    def plain(self, name: str) -> None:
+        """A link that is not a delay; its name is read already."""
+        if name in ("auto", "shm"):
+            self.link.kind = name
+            if self.text.startswith("(", self.at):
+                raise ValueError(f"the link {name} has no settings; write {name}")
+        elif name == "tcp":
+            self.link.kind = name
+            if self.sign("("):
+                self.channels()
+        elif name == "verbs":
+            raise ValueError(f"the link verbs is not in this version; {WRITE}")
+        else:
+            raise ValueError(f"'{name[:SHOWN]}' is not a link; {WRITE}")
+
+    def channels(self) -> None:
+        name = self.word()
+        if name != "channels":
+            raise ValueError(f"'{name[:SHOWN]}' is not a setting of tcp; {WRITE_TCP}")
+        if not self.sign("="):
+            raise ValueError(f"channels of tcp has no value; {WRITE_TCP}")
+        value = self.word()
+        number = int(value) if value.isdecimal() else 0
+        if not 1 <= number <= MAX_CHANNELS:
+            raise ValueError(f"'{value[:SHOWN]}' is not a number of channels (1 to {MAX_CHANNELS}); {WRITE_TCP}")
+        self.link.channels = number
+        if not self.sign(")"):
+            raise ValueError(f"the ) of tcp(channels={number} is missing; {WRITE_TCP}")
+
+    def delay(self) -> None:
+        seen: set[str] = set()
+        self.link.delayed = True
+        if not self.sign("("):
+            raise ValueError(f"delay does not say how long; {WRITE_DELAY}")
+        while True:
+            name = self.word()
+            if not self.sign("="):
+                break
+            self.setting(name, seen)
+            if not self.sign(","):
+                raise ValueError(f"delay does not say which link it goes around; {WRITE_DELAY}")
+        if not name:
+            raise ValueError(f"delay does not say which link it goes around; {WRITE_DELAY}")
+        if name == "delay":
+            raise ValueError(f"a delay does not go around another one; {WRITE_DELAY}")
+        if not seen:
+            raise ValueError(f"delay has neither rtt nor rate before '{name[:SHOWN]}'; {WRITE_DELAY}")
+        self.plain(name)
+        if not self.sign(")"):
+            raise ValueError(f"the ) of delay is missing after its link; {WRITE_DELAY}")
+
+    def setting(self, name: str, seen: set[str]) -> None:
+        if name not in ("rtt", "rate"):
+            raise ValueError(f"'{name[:SHOWN]}' is not a setting of delay; {WRITE_DELAY}")
+        if name in seen:
+            raise ValueError(f"delay has two of {name}; {WRITE_DELAY}")
+        seen.add(name)
+        value = self.word()
+        if name == "rtt":
+            time = _quantity(value, _TIMES)
+            if time is None or time > MAX_RTT_NS:
+                raise ValueError(f"rtt='{value[:SHOWN]}' is not a time in us, ms or s, at most 2s; {WRITE_DELAY}")
+            self.link.rtt_ns = time
+        else:
+            rate = _quantity(value, _RATES)
+            if rate is None or not MIN_RATE <= rate <= MAX_RATE:
+                raise ValueError(f"rate='{value[:SHOWN]}' is not a rate in bit, kbit, mbit or gbit, from 10kbit to 1000gbit; {WRITE_DELAY}")
+            self.link.rate_bps = rate
+
+
+def _quantity(text: str, units: dict[str, int]) -> int | None:
+    """A number of up to nine digits and three decimals, times its unit's worth."""
+    match = _QUANTITY.fullmatch(text)
+    if not match or match[3] not in units:
+        return None
+    worth = units[match[3]]
+    return int(match[1]) * worth + int((match[2] or "0").ljust(3, "0")) * worth // 1000

@@ -1,0 +1,22 @@
+/* Reads texts of links, each ended by a NUL, and prints a line for each: what it means, or "error" and why it means nothing. */
+#include <stdio.h>
+
+#include "../../../native/transport/link_spec.h"
+
+int main(void) {
+    static const char *const kinds[] = {"auto", "shm", "tcp"};
+    char text[4096], error[GV_LINK_ERROR_TEXT];
+    size_t size = 0;
+    for (int c; (c = getchar()) != EOF;) {
+        text[size < sizeof text - 1 ? size++ : size] = (char)c;
+        if (c) continue;
+        struct gv_link_spec s;
+        if (gv_link_spec_parse(text, &s, error)) {
+            printf("%s %u %d %lld %llu\n", kinds[s.kind], s.channels, s.delayed, (long long)s.rtt_ns, (unsigned long long)s.rate_bps);
+        } else {
+            printf("error %s\n", error);
+        }
+        size = 0;
+    }
+    return 0;
+}
