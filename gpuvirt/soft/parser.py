@@ -69,6 +69,14 @@ class Not(NamedTuple):
     reg: object
 
 
+class Part(NamedTuple):
+    """A byte or half of a register, or its negation, as the video instructions take them: `select` is b0 to b3, h0, h1 or empty."""
+
+    reg: object
+    select: str
+    negated: bool
+
+
 class Name(NamedTuple):
     """A label, function or prototype name."""
 
@@ -141,6 +149,7 @@ CARRY = "$cc"  # the condition code register of add.cc and its like
 
 _LABEL = re.compile(r"([\w$%]+)\s*:(?!:)\s*")
 _STATEMENT = re.compile(r"(?:@(!?)\s*([\w$%]+)\s+)?([a-zA-Z][\w.:]*)\s*(.*)$", re.S)
+_PART = re.compile(r"(-\s*)?(%?[A-Za-z_$][\w$]*)(?:\.(b[0-3]|h[01]))?$")
 _INT = re.compile(r"[-+]?(?:0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)U?$")
 _FLOAT = re.compile(r"[-+]?(?:\d+\.\d*|\.\d+|\d+)(?:[eE][-+]?\d+)?$")
 _LINES = re.compile(r"^[ \t]*(?:\.loc|\.file|@@DWARF)\b[^\n]*$", re.M)
@@ -220,6 +229,11 @@ class _Parser:
 
     def _operand(self, text: str) -> Operand:
         first = text[0] if text else ""
+        part = _PART.match(text) if first == "-" or "." in text else None
+        if part:
+            register = self.operand(part.group(2))
+            if isinstance(register, Reg):
+                return Part(register, part.group(3) or "", bool(part.group(1)))
         if first == "{":
             return Vec(tuple(self.operand(p) for p in split_operands(text[1:-1])))
         if first == "[":
@@ -533,7 +547,7 @@ def _collect(operand: Operand, into: list[str]) -> None:
     elif isinstance(operand, Pair):
         _collect(operand.first, into)
         _collect(operand.second, into)
-    elif isinstance(operand, Not):
+    elif isinstance(operand, (Not, Part)):
         _collect(operand.reg, into)
 
 

@@ -1,0 +1,145 @@
+"""How much of a library's PTX the software GPU's compiler takes: every fatbin in the files is opened, every kernel is indexed, and as many as
+time allows are translated to LLVM IR.
+
+    python tests/soft/libraries/scan.py .venv/lib/python3*/site-packages/nvidia/cublas/lib/libcublas.so.12 --seconds 60
+
+Kernels are drawn at random (--seed), so that a short run says something of the whole. What is refused is listed by reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import mmap
+import random
+import re
+import struct
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpuvirt.soft import kernel
+from gpuvirt.soft.errors import SoftError
+from gpuvirt.soft.image import FATBIN_MAGIC, KIND_PTX, entries, unpack
+from gpuvirt.soft.module import Func, Module
+
+
+@dataclass
+class Result:
+    """One file's figures."""
+
+    file: str
+    containers: int = 0
+    with_ptx: int = 0
+    modules: int = 0
+    kernels: int = 0
+    tried: int = 0
+    translated: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+
+
+def containers(data: mmap.mmap) -> Iterator[bytes]:
+    """Every fatbin in a file: its magic is looked for, since it lies in whatever section its linker chose."""
+    magic = struct.pack("<I", FATBIN_MAGIC)
+    at = data.find(magic)
+    while at >= 0:
+        _, version, header, size = struct.unpack_from("<IHHQ", data, at)
+        if version == 1 and header == 16 and size <= len(data) - at - header:
+            yield data[at : at + header + size]
+            at = data.find(magic, at + header + size)
+        else:
+            at = data.find(magic, at + 4)
+
+
+def ptx_texts(path: Path, result: Result) -> Iterator[str]:
+    """The PTX that the loader would choose from each container, without repeats."""
+    seen: set[bytes] = set()
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        for container in containers(data):
+            result.containers += 1
+            try:
+                ptx = [e for e in entries(container) if e.kind == KIND_PTX]
+                if not ptx:
+                    continue
+                result.with_ptx += 1
+                raw = unpack(max(ptx, key=lambda e: e.arch)).rstrip(b"\0")
+            except SoftError as error:
+                result.refused[str(error)[:100]] += 1
+                continue
+            digest = hashlib.sha256(raw).digest()
+            if digest not in seen:
+                seen.add(digest)
+                yield raw.decode("latin-1")
+
+
+def block_of(func: Func) -> tuple[int, int, int]:
+    """The block shape that the kernel asks for, or one of 128 threads."""
+    found = re.search(r"\.(?:reqntid|maxntid)\s+(\d+)(?:\s*,\s*(\d+))?(?:\s*,\s*(\d+))?", func.directives)
+    if not found:
+        return 128, 1, 1
+    x, y, z = (int(n) if n else 1 for n in found.groups())
+    return (x, y, z) if x * y * z <= 1024 else (128, 1, 1)
+
+
+def reason(error: Exception) -> str:
+    """An error's text without what differs from kernel to kernel."""
+    text = re.sub(r"\(.*", "", str(error), flags=re.S) if "unsupported" in str(error) else str(error)
+    return re.sub(r"%\w+|\$?\w*\d{3,}\w*", "*", text).strip()[:140]
+
+
+def scan(path: Path, seconds: float, seed: int) -> Result:
+    """Indexes everything, then translates kernels drawn at random until `seconds` are over."""
+    result = Result(path.name)
+    modules: list[Module] = []
+    for text in ptx_texts(path, result):
+        try:
+            modules.append(Module(text))
+        except SoftError as error:
+            result.refused[reason(error)] += 1
+    result.modules = len(modules)
+    todo = [(m, f) for m in modules for f in m.kernels]
+    result.kernels = len(todo)
+    random.Random(seed).shuffle(todo)
+    end = time.monotonic() + seconds
+    for module, func in todo:
+        if time.monotonic() > end:
+            break
+        result.tried += 1
+        try:
+            kernel.translate(module, func.name, block_of(func))
+            result.translated += 1
+        except SoftError as error:
+            result.refused[reason(error)] += 1
+    return result
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("files", nargs="+", type=Path)
+    parser.add_argument("--seconds", type=float, default=30, help="to translate for, each file")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    refused = False
+    for path in args.files:
+        result = scan(path, args.seconds, args.seed)
+        refused = refused or bool(result.refused)
+        if args.json:
+            print(json.dumps({**result.__dict__, "refused": dict(result.refused)}), flush=True)
+            continue
+        print(
+            f"{result.file}: PTX in {result.with_ptx} of {result.containers} containers, {result.modules} different modules, {result.kernels} kernels; "
+            f"{result.tried} tried, {result.translated} translated",
+            flush=True,
+        )
+        for why, count in result.refused.most_common():
+            print(f"    {count:5d}  {why}", flush=True)
+    return int(refused)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
