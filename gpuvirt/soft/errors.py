@@ -4,6 +4,7 @@ from __future__ import annotations
 
 INVALID_VALUE = 1
 OUT_OF_MEMORY = 2
+INVALID_IMAGE = 200
 NO_BINARY_FOR_GPU = 209
 INVALID_PTX = 218
 NOT_FOUND = 500
@@ -48,3 +49,9 @@ class BadCall(SoftError):
     """The caller named a module or kernel that does not exist."""
 
     code = INVALID_VALUE
+
+
+class LinkFailed(SoftError):
+    """Modules that do not fit together; the message names the symbol."""
+
+    code = INVALID_IMAGE

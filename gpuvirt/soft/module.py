@@ -60,6 +60,18 @@ class Func:
         return max((p.offset + p.size for p in self.params), default=0)
 
 
+@dataclass
+class Item:
+    """A declaration or definition at module scope and the text it takes, linkage included. kind: func, variable, alias."""
+
+    kind: str
+    name: str
+    linkage: str
+    start: int
+    end: int
+    defined: bool
+
+
 _SPACE = re.compile(r"(?:\s+|//[^\n]*|/\*.*?\*/)+", re.S)
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
 _WORD = re.compile(r"\.?[\w$%]+")
@@ -144,19 +156,22 @@ class Module:
         self.kernels: list[Func] = []
         self.variables: dict[str, Variable] = {}
         self.address_taken: set[str] | None = None
+        self.items: list[Item] = []
         self._scan()
         self._sizes()
         self.globals = [v for v in self.variables.values() if v.space in ("global", "const") and not v.unsized and v.linkage != "extern"]
 
     def _scan(self) -> None:
         text, position, size = self.text, 0, len(self.text)
-        linkage = ""
+        linkage, begin = "", 0
         while True:
             match = _SPACE.match(text, position)
             if match:
                 position = match.end()
             if position >= size:
                 return
+            if not linkage:
+                begin = position
             word = _WORD.match(text, position)
             if not word:
                 if text[position] == ";":
@@ -169,7 +184,8 @@ class Module:
                 position = word.end()
                 continue
             if key in (".entry", ".func"):
-                position = self._function(position, linkage)
+                name, defined, position = self._function(position, linkage)
+                self.items.append(Item("func", name, linkage, begin, position, defined))
             elif key in (".global", ".const", ".shared"):
                 end = text.find(";", position)
                 if end < 0:
@@ -177,6 +193,7 @@ class Module:
                 for variable in parse_variable(strip_comments(text[position : end + 1]), linkage):
                     if variable.linkage != "extern" or variable.name not in self.variables:
                         self.variables[variable.name] = variable
+                    self.items.append(Item("variable", variable.name, linkage, begin, end + 1, variable.linkage != "extern"))
                 position = end + 1
             elif key == ".section" or key.startswith("@"):
                 position = self._skip_braces(text.find("{", position)) if "{" in text[position:] else size
@@ -198,6 +215,7 @@ class Module:
                 names = _NAMES.findall(text[position + 6 : end])
                 if len(names) == 2 and names[1] in self.funcs:
                     self.funcs[names[0]] = self.funcs[names[1]]
+                    self.items.append(Item("alias", names[0], linkage, begin, end + 1, True))
                 position = end + 1
             else:
                 end = text.find(";", position)
@@ -234,7 +252,8 @@ class Module:
             position = end + 2
         return self._skip_braces(start)
 
-    def _function(self, position: int, linkage: str) -> int:
+    def _function(self, position: int, linkage: str) -> tuple[str, bool, int]:
+        """(name, whether it has a body, position after it)."""
         text = self.text
         head = _FUNC_HEAD.match(text, position)
         if not head:
@@ -257,7 +276,7 @@ class Module:
             self.funcs[name] = func
             if func.is_kernel and start != end:
                 self.kernels.append(func)
-        return after
+        return name, start != end, after
 
     def _sizes(self) -> None:
         """Static shared and local memory of every function, from the declarations in the bodies and the module's shared variables in use."""
