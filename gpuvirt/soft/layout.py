@@ -6,11 +6,12 @@ import re
 
 from gpuvirt.soft.errors import BadPtx
 from gpuvirt.soft.module import Module
-from gpuvirt.soft.parser import Body, Call, Ins, Name, Operand, Reg, Sym, Vec, parse_body
+from gpuvirt.soft.parser import Body, Call, Ins, Name, Operand, Reg, Special, Sym, Vec, parse_body
 
 FUNCTION_BASE = 0x0F00_0000_0000_0000  # addresses of device functions: no memory is there
 _TAKEN = re.compile(r"mov\.[bu]64\s+[^,;]+,\s*([A-Za-z_$][\w$]*)\s*;")
 RECURSION_BYTES = 16384
+RESERVED_BYTES = 1024  # shared memory that the system keeps for itself in each block; cooperative groups synchronise parts of a block there
 SYSCALLS = {"vprintf", "malloc", "free", "__assertfail"}
 
 
@@ -108,6 +109,9 @@ class Layout:
                     size += shared.size
             elif symbol in module.funcs and not module.funcs[symbol].is_kernel:
                 self.functions[symbol] = function_token(module, symbol)
+        self.reserved_offset = -(-size // 16) * 16
+        if any(_uses_reserved(body) for body in program.bodies.values()):
+            size = self.reserved_offset + RESERVED_BYTES
         self.static_shared = size
         self.dynamic_offset = -(-size // align_dynamic) * align_dynamic
         for symbol in dynamic:
@@ -144,6 +148,11 @@ class Layout:
         view.offsets = {**self.offsets, **{n: o for n, o in own.items() if body.locals[n].space == "shared"}}
         view.locals = {n: o for n, o in own.items() if body.locals[n].space == "local"}
         return view
+
+
+def _uses_reserved(body: Body) -> bool:
+    operands = (operand for _, block in body.blocks for ins in block for operand in ins.ops)
+    return any(isinstance(operand, Special) and operand.name.startswith("%reserved_smem") for operand in operands)
 
 
 def symbols(body: Body) -> set[str]:

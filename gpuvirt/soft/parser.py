@@ -142,7 +142,7 @@ SPECIALS = {
     "%globaltimer", "%globaltimer_lo", "%globaltimer_hi", "%lanemask_eq", "%lanemask_le", "%lanemask_lt", "%lanemask_ge", "%lanemask_gt",
     "%dynamic_smem_size", "%total_smem_size", "%aggr_smem_size", "%clusterid", "%nclusterid", "%cluster_ctaid", "%cluster_nctaid",
     "%cluster_ctarank", "%cluster_nctarank", "%is_explicit_cluster", "%reserved_smem_offset_begin", "%reserved_smem_offset_end",
-    "%reserved_smem_offset_cap", "%current_graph_exec",
+    "%reserved_smem_offset_cap", "%reserved_smem_offset_0", "%reserved_smem_offset_1", "%current_graph_exec",
 }  # fmt: skip
 
 CARRY = "$cc"  # the condition code register of add.cc and its like
@@ -502,7 +502,7 @@ class _Parser:
         if word == ".extern":
             text = text[len(word) :].strip()
             word = text.split(None, 1)[0]
-        if word == ".reg":
+        if word == ".reg" or word.startswith(".reg."):
             self.reg(text)
         elif word in (".shared", ".local"):
             for variable in parse_variable(text + ";"):
@@ -522,7 +522,7 @@ class _Parser:
             raise BadPtx(f"unknown directive '{text[:60]}'")
 
     def reg(self, text: str) -> None:
-        match = re.match(r"\.reg\s+(?:\.v[248]\s+)?\.(\w+)\s+(.*)$", text, re.S)
+        match = re.match(r"\.reg\s*(?:\.v[248]\s*)?\.(\w+)\s+(.*)$", text, re.S)
         if not match or match.group(1) not in TYPES:
             raise BadPtx(f"cannot read the register declaration '{text[:60]}'")
         kind = TYPES[match.group(1)]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from gpuvirt.soft import patterns
 from gpuvirt.soft.builder import Val
 from gpuvirt.soft.errors import Unsupported
+from gpuvirt.soft.layout import RESERVED_BYTES
 from gpuvirt.soft.types import LANES
 
 if TYPE_CHECKING:
@@ -113,6 +114,10 @@ def read_special(e: Emitter, name: str) -> Val:
         return e.const(1, "i32")
     if base == "%is_explicit_cluster":
         return e.const(0, "i1")
-    if base.startswith(("%envreg", "%pm", "%reserved_smem", "%current_graph_exec")):
+    if base.startswith("%reserved_smem_offset_"):
+        # The first half is the system's, the second the programs'.
+        offset = {"begin": 0, "0": 0, "1": RESERVED_BYTES // 2}.get(base.rsplit("_", 1)[1], RESERVED_BYTES)
+        return e.const(e.layout.reserved_offset + offset, "i32")
+    if base.startswith(("%envreg", "%pm", "%current_graph_exec")):
         return e.const(0, "i64" if base in ("%current_graph_exec",) or (base.startswith("%pm") and "64" in base) else "i32")
     raise Unsupported(f"unsupported special register '{name}'")

@@ -352,3 +352,34 @@ def test_printf_assert_and_trap(capfd: pytest.CaptureFixture[str]) -> None:
         k.launch("h", 1, 32)
     with pytest.raises(LaunchError, match="700"):
         k.launch("m", 1, 32, np.uint64(8))
+
+
+def test_tiles_of_several_warps() -> None:
+    """Cooperative groups keep what parts of a block synchronise by in shared memory that is reserved for the system."""
+    source = r"""
+    #include <cooperative_groups.h>
+    #include <cooperative_groups/reduce.h>
+    namespace cg = cooperative_groups;
+    extern "C" __global__ void k(unsigned *out) {
+        __shared__ unsigned mine[256];
+        extern __shared__ unsigned more[];
+        __shared__ cg::block_tile_memory<256> memory;
+        unsigned t = threadIdx.x;
+        mine[t] = t * 3; more[t] = t * 5;
+        auto block = cg::this_thread_block(memory);
+        auto tile = cg::tiled_partition<64>(block);
+        block.sync();
+        unsigned sum = 0;
+        for (int i = 0; i < 5; i++) {
+            sum += cg::reduce(tile, mine[t] + i, cg::plus<unsigned>());
+            tile.sync();
+            if (tile.meta_group_rank() % 2) sum += tile.shfl(sum, 1) * 0;
+        }
+        out[t] = sum + mine[t] * 0 + (more[t] == t * 5 ? 0 : 1) + (mine[t] == t * 3 ? 0 : 1);
+    }
+    """
+    out = np.zeros(256, np.uint32)
+    cccl = nvrtc.SITE / "cupy" / "_core" / "include" / "cupy" / "_cccl" / "libcudacxx"
+    kernels(source, "-std=c++17", f"-I{cccl}", arch="compute_90").launch("k", 1, 256, out, shared=1024)
+    sums = [sum(3 * t for t in range(64 * tile, 64 * tile + 64)) * 5 + 64 * 10 for tile in range(4)]
+    assert out.tolist() == [sums[t // 64] for t in range(256)]
