@@ -10,7 +10,7 @@ NVCC := 'nvidia-cuda-nvcc>=13,<14' 'nvidia-cuda-cccl>=13,<14'
 
 SOURCES := pyproject.toml CMakeLists.txt $(shell find native tools -type f \( -name '*.c' -o -name '*.h' -o -name '*.py' -o -name '*.toml' -o -name '*.cmake' -o -name '*.S' \) 2>/dev/null)
 
-.PHONY: help setup demo test test-long check lint bench coverage clean
+.PHONY: help setup demo test test-long check lint bench coverage clean gpu-probe
 .DELETE_ON_ERROR:
 
 help:
@@ -18,6 +18,7 @@ help:
 	@echo "make demo       run the examples on two software GPUs, over tcp and shared memory   (SEED=$(SEED))"
 	@echo "make test       every test;  make check: the fast ones and the linters;  make test-long: the long ones"
 	@echo "make bench      the costs of calls beside the bare transport's"
+	@echo "make gpu-probe  facts about this machine's NVIDIA driver and GPU"
 	@echo "make coverage   write docs/COVERAGE.md from the API spec"
 
 # ---- set-up ----------------------------------------------------------------------------------------------------------
@@ -69,6 +70,10 @@ lint: $(VENV)/.test $(VENV)/.built
 
 bench: $(VENV)/.test $(VENV)/.built
 	$(BIN)/python -m tests.bench
+
+# Needs nothing but Python and the driver (and cc, for one section): no set-up, no network.
+gpu-probe:
+	$(PYTHON) tests/gpu/probe/probe.py --json gpu-probe.json
 
 coverage: $(VENV)/.built
 	$(BIN)/python native/api/generate.py --coverage docs/COVERAGE.md
