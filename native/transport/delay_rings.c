@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 
 #include "link.h"
 #include "shm_layout.h"
@@ -171,6 +172,13 @@ static int make_memory(uint64_t size) {
     return -1;
 }
 
+/* The peer must not be able to cut the memory short under our threads. */
+static bool sound(int memfd, uint64_t size) {
+    struct stat st;
+    int seals = fcntl(memfd, F_GET_SEALS), needed = F_SEAL_SHRINK | F_SEAL_GROW;
+    return size != 0 && fstat(memfd, &st) == 0 && (uint64_t)st.st_size == size && seals >= 0 && (seals & needed) == needed;
+}
+
 static void *map_memory(int fd, uint64_t size) {
     void *map = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (map != MAP_FAILED) madvise(map, size, MADV_DONTFORK);
@@ -196,7 +204,7 @@ static int start_path(struct gv_delay_rings *r, int ring, const uint64_t sizes[4
 struct gv_delay_rings *gv_delay_rings_start(int memfd, const uint64_t sizes[4], const struct gv_link_spec *spec, struct gv_wire *wires, int inner,
                                             int *near_memfd) {
     uint64_t size = gv_shm_size(sizes);
-    if (size == 0) {
+    if (!sound(memfd, size)) {
         errno = EINVAL;
         return NULL;
     }
