@@ -95,6 +95,7 @@ void attach_in_child(void);
 /* ---- stats.c ---- */
 /* Writes GPUVIRT_STATS, if set. launches < 0: not known. */
 void stats_write(int64_t launches);
+void gpuvirt_figures(uint64_t figures[3]);
 
 /* ---- token.c ---- */
 struct token {
