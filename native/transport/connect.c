@@ -10,6 +10,7 @@
 
 #include "../wire/proof.h"
 #include "../wire/sha256.h"
+#include "delay.h"
 #include "dial.h"
 #include "link.h"
 
@@ -22,6 +23,7 @@ struct attempt {
     const struct gv_link_options *options;
     struct gv_open_error *err;
     struct gv_address address;
+    struct gv_link_spec spec;
     int64_t until;
     struct gv_greeting greeting; /* of the connection that asks for the session */
     uint8_t nonce[GV_NONCE_SIZE];
@@ -49,6 +51,26 @@ static void make_printable(char *text, size_t size) {
 static void close_fd(int *fd) {
     if (*fd >= 0) close(*fd);
     *fd = -1;
+}
+
+/* What was dialled, as from afar where the user wants that. -1 with errno. */
+static int as_from_afar(const struct attempt *a, int fd) {
+    if (fd < 0) return fd;
+    int wrapped = gv_delay_wrap(fd, &a->spec);
+    if (wrapped >= 0) return wrapped;
+    int error = errno;
+    close(fd);
+    errno = error;
+    return -1;
+}
+
+static int dial_tcp(const struct attempt *a, char *why, size_t why_size) {
+    int fd = gv_dial_tcp(&a->address, a->until, why, why_size);
+    if (fd < 0) return fd;
+    gv_tcp_tune(fd);
+    fd = as_from_afar(a, fd);
+    if (fd < 0) snprintf(why, why_size, "cannot delay the connection to %s: %s", a->address.url, strerror(errno));
+    return fd;
 }
 
 static bool read_greeting(struct attempt *a, int fd, struct gv_greeting *greeting) {
@@ -89,7 +111,7 @@ static bool change_to_unix(struct attempt *a, bool asked, bool *changed) {
         return asked ? fail(a, GV_OPEN_USAGE, "the link shm needs the server on this host, and %s is another one; use --link tcp", url) : true;
     }
     if (!path[0]) return asked ? fail(a, GV_OPEN_USAGE, "the server at %s does not offer the link shm; use --link tcp", url) : true;
-    int fd = gv_dial_unix(path, a->until);
+    int fd = as_from_afar(a, gv_dial_unix(path, a->until));
     if (fd < 0) {
         int error = errno;
         make_printable(path, sizeof a->greeting.unix_path);
@@ -177,7 +199,7 @@ static bool open_channel(struct attempt *a, struct gv_link *link) {
     struct gv_hello hello = {.kind = GV_HELLO_CHANNEL, .link = GV_LINK_TCP, .channel = 0, .session = a->welcome.session};
     uint8_t key[GV_SECRET_SIZE];
     a->until = gv_now_ns() + OPEN_NS;
-    int fd = gv_dial_tcp(&a->address, a->until, why, sizeof why);
+    int fd = dial_tcp(a, why, sizeof why);
     if (fd < 0) return fail(a, GV_OPEN_UNREACHABLE, "%s", why);
     fill_identity(&hello, a->options->program);
     bool good = read_greeting(a, fd, &greeting) && fill_nonce(a, hello.nonce);
@@ -201,7 +223,10 @@ static struct gv_link *make_link(struct attempt *a, bool shm) {
     if (shm) {
         const uint64_t rings[4] = {a->welcome.command_ring, a->welcome.reply_ring, a->welcome.bulk_out_ring, a->welcome.bulk_in_ring};
         char why[GV_DEATH_TEXT] = "it sent no shared memory";
-        link = a->memfd >= 0 ? gv_shm_new(a->fd, a->memfd, rings, true, why) : NULL;
+        int memfd = a->memfd >= 0 ? gv_delay_shm(a->fd, a->memfd, rings, &a->spec) : -1;
+        if (memfd >= 0) a->memfd = memfd;
+        if (memfd < 0 && a->memfd >= 0) snprintf(why, sizeof why, "it cannot be delayed: %s", strerror(errno));
+        link = memfd >= 0 ? gv_shm_new(a->fd, a->memfd, rings, true, why) : NULL;
         if (!link) fail(a, GV_OPEN_PROTOCOL, "no shared memory with the server at %s: %s; use --link tcp", a->address.url, why);
     } else {
         link = gv_tcp_new(a->fd);
@@ -218,39 +243,38 @@ static struct gv_link *make_link(struct attempt *a, bool shm) {
     return link;
 }
 
-static struct gv_link *attempt(struct attempt *a, const char *wanted) {
+static struct gv_link *attempt(struct attempt *a) {
     char why[400];
     bool shm = false;
-    a->fd = gv_dial_tcp(&a->address, a->until, why, sizeof why);
+    a->fd = dial_tcp(a, why, sizeof why);
     if (a->fd < 0) {
         int status = errno == EMFILE || errno == ENFILE || errno == ENOMEM ? GV_OPEN_LOCAL : GV_OPEN_UNREACHABLE;
         fail(a, status, "%s", why);
         return NULL;
     }
-    gv_tcp_tune(a->fd);
     if (!read_greeting(a, a->fd, &a->greeting)) return NULL;
-    if (strcmp(wanted, "tcp") != 0 && !change_to_unix(a, strcmp(wanted, "shm") == 0, &shm)) return NULL;
+    if (a->spec.kind != GV_TCP_LINK && !change_to_unix(a, a->spec.kind == GV_SHM_LINK, &shm)) return NULL;
     if (!open_session(a, shm)) return NULL;
     return make_link(a, shm);
 }
 
 struct gv_link *gv_link_connect(const struct gv_link_options *options, struct gv_open_error *err) {
     struct attempt a = {.options = options, .err = err, .until = gv_now_ns() + OPEN_NS, .fd = -1, .memfd = -1};
-    const char *wanted = options->link && options->link[0] ? options->link : "auto";
+    char wrong[GV_LINK_ERROR_TEXT];
     memset(err, 0, sizeof *err);
     if (!options->token_id || !options->secret) {
         fail(&a, GV_OPEN_USAGE, "no token; set GPUVIRT_TOKEN to what `gpuvirt token show` prints on the server");
         return NULL;
     }
-    if (strcmp(wanted, "auto") != 0 && strcmp(wanted, "shm") != 0 && strcmp(wanted, "tcp") != 0) {
-        fail(&a, GV_OPEN_USAGE, "the link '%.64s' is not known; choose auto, shm or tcp", wanted);
+    if (!gv_link_spec_parse(options->link, &a.spec, wrong)) {
+        fail(&a, GV_OPEN_USAGE, "%s", wrong);
         return NULL;
     }
     if (!gv_address_parse(options->pool, &a.address)) {
         fail(&a, GV_OPEN_USAGE, "'%.200s' is not a pool; write tcp://HOST:PORT", options->pool ? options->pool : "");
         return NULL;
     }
-    struct gv_link *link = attempt(&a, wanted);
+    struct gv_link *link = attempt(&a);
     close_fd(&a.fd);
     close_fd(&a.memfd);
     return link;

@@ -1,5 +1,6 @@
 #define _GNU_SOURCE
 #include "link.h"
+#include "delay.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -230,5 +231,7 @@ void gv_link_abandon(struct gv_link *link) {
 }
 
 void gv_link_close(struct gv_link *link) {
-    if (link && !link->abandoned) link->transport->close(link);
+    if (!link || link->abandoned) return;
+    link->transport->close(link);
+    gv_delay_drain(); /* what was sent last may still be in a delay line */
 }

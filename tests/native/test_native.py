@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import shutil
 import struct
@@ -69,6 +70,7 @@ TRANSPORT = [
     ("test_connect", ADDRESS),
     ("test_connect", THREAD),
     ("test_malformed", ADDRESS),
+    ("test_delay", ADDRESS),
     ("test_death", ADDRESS),  # forks with threads about, which the thread sanitizer does not do
 ]
 
@@ -76,6 +78,26 @@ TRANSPORT = [
 @pytest.mark.parametrize(("name", "sanitizer"), TRANSPORT)
 def test_transport(build: Builder, name: str, sanitizer: str) -> None:
     passes(build(name, sanitizer, [*LINK, *HELPERS, HERE / f"transport/{name}.c"], ("-DOPEN_NS=700000000LL",)))
+
+
+def delay_cases() -> list[str]:
+    return re.findall(r'\{"([a-z_]+)", [a-z_]+\}', (HERE / "transport/test_delay.c").read_text())
+
+
+def test_delay_threads(build: Builder) -> None:
+    """Without the cases that fork with threads about."""
+    program = build("test_delay", THREAD, [*LINK, *HELPERS, HERE / "transport/test_delay.c"], ("-DOPEN_NS=700000000LL",))
+    cases = [case for case in delay_cases() if "child" not in case]
+    assert len(cases) > 15
+    done = run(program, *cases)
+    assert f"{len(cases)} cases passed" in done.stdout, done.stderr[-6000:]
+
+
+@pytest.mark.parametrize(("fault", "case"), [(1, "a_round_trip_is_never_early"), (2, "a_rate_paces"), (3, "a_stalled_reader_stops_the_sender")])
+def test_a_broken_delay_is_noticed(build: Builder, fault: int, case: str) -> None:
+    """A line that lets go too early, does not pace or has no bounds (GV_BREAK_DELAY) is what the cases would find."""
+    program = build(f"test_delay_{fault}", "undefined", [*LINK, *HELPERS, HERE / "transport/test_delay.c"], (f"-DGV_BREAK_DELAY={fault}",))
+    assert run(program, case).returncode == 1
 
 
 # ---- C against Python --------------------------------------------------------------------------------------------------------

@@ -251,7 +251,7 @@ static void bad_usage(void) {
     options.pool = "tcp://127.0.0.1:1";
     options.link = "pigeon";
     CHECK(!gv_link_connect(&options, &err) && err.status == GV_OPEN_USAGE);
-    CHECK_TEXT(err.text, "'pigeon' is not known; choose auto, shm or tcp");
+    CHECK_TEXT(err.text, "'pigeon' is not a link; write auto, shm, tcp");
     options.secret = NULL;
     CHECK(!gv_link_connect(&options, &err) && err.status == GV_OPEN_USAGE);
     CHECK_TEXT(err.text, "no token");
