@@ -10,7 +10,7 @@ NVCC := 'nvidia-cuda-nvcc>=13,<14' 'nvidia-cuda-cccl>=13,<14'
 
 SOURCES := pyproject.toml CMakeLists.txt $(shell find native tools -type f \( -name '*.c' -o -name '*.h' -o -name '*.py' -o -name '*.toml' -o -name '*.cmake' -o -name '*.S' \) 2>/dev/null)
 
-.PHONY: help setup demo test test-long check lint bench coverage clean gpu-probe
+.PHONY: help setup demo test test-long check lint bench coverage clean gpu-probe gpu-check gpu-wheels
 .DELETE_ON_ERROR:
 
 help:
@@ -18,7 +18,8 @@ help:
 	@echo "make demo       run the examples on two software GPUs, over tcp and shared memory   (SEED=$(SEED))"
 	@echo "make test       every test;  make check: the fast ones and the linters;  make test-long: the long ones"
 	@echo "make bench      the costs of calls beside the bare transport's"
-	@echo "make gpu-probe  facts about this machine's NVIDIA driver and GPU"
+	@echo "make gpu-probe  facts about this machine's NVIDIA driver and GPU;  make gpu-check: gpuvirt on it, beside native (BACKEND=chained: without one)"
+	@echo "make gpu-wheels what gpu-check needs on a machine without a network, for Python PY=3.12, into build/gpu-wheels"
 	@echo "make coverage   write docs/COVERAGE.md from the API spec"
 
 # ---- set-up ----------------------------------------------------------------------------------------------------------
@@ -71,9 +72,22 @@ lint: $(VENV)/.test $(VENV)/.built
 bench: $(VENV)/.test $(VENV)/.built
 	$(BIN)/python -m tests.bench
 
-# Needs nothing but Python and the driver (and cc, for one section): no set-up, no network.
+# ---- a machine with a GPU: no set-up, no network; with the Python that has its frameworks (PYTHON=...) --------------------
+
 gpu-probe:
-	$(PYTHON) tests/gpu/probe/probe.py --json gpu-probe.json
+	@mkdir -p build
+	$(PYTHON) tests/gpu/probe/probe.py --json build/gpu-probe.json
+
+gpu-check:
+	$(PYTHON) tests/gpu/check $(CHECK_OPTIONS)
+
+# gpuvirt's own needs and those of building it, as wheels for another machine's Python. The built libraries are in gpuvirt/lib.
+PY ?= 3.12
+gpu-wheels: $(VENV)/.tools
+	mkdir -p build/gpu-wheels
+	$(PIP) download --progress-bar off --no-deps --only-binary=:all: --python-version $(PY) --implementation cp \
+	  --platform manylinux_2_28_x86_64 --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 -d build/gpu-wheels \
+	  click msgpack pyzmq rich pygments markdown-it-py mdurl pycparser lz4 zstandard numpy $(HEADERS)
 
 coverage: $(VENV)/.built
 	$(BIN)/python native/api/generate.py --coverage docs/COVERAGE.md

@@ -1,0 +1,68 @@
+"""`make gpu-check`: gpuvirt on this machine's NVIDIA GPU, in one command, without a network. `BACKEND=chained` tries the logic without a GPU.
+
+Exit codes: 0 everything compared was right, 1 something was wrong, 77 there is no driver, 2 usage."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+if sys.version_info < (3, 11):  # noqa: UP036 - any Python may start this
+    sys.exit(f"gpu-check needs Python 3.11 or newer; this is {sys.version.split()[0]}")
+
+import machine as machines
+from frameworks import frameworks
+from machine import Machine, Missing
+from parts import PARTS, Check
+from report import NOT_RUN, WRONG, Report, Row
+from ways import Ways
+
+ALL = {**PARTS, "frameworks": frameworks}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="gpu-check", description=__doc__)
+    parser.add_argument("--backend", choices=("cuda", "chained"), default=os.environ.get("BACKEND") or "cuda")
+    parser.add_argument("--json", type=Path, default=machines.ROOT / "build" / "gpu-check.json", metavar="FILE")
+    parser.add_argument("--budget", type=float, default=465, help="seconds for everything (default %(default)s)")
+    parser.add_argument("--small", action="store_true", help="the shortest run that still shows everything")
+    parser.add_argument("--test-drop-launches", action="store_true", help="a worker that loses launches: the check must fail")
+    parser.add_argument("parts", nargs="*", choices=[*ALL, []], metavar="PART", help=f"of {', '.join(ALL)}; default: all")
+    options = parser.parse_args()
+    chained = options.backend == "chained"
+    gpu = "software GPUs, strict, behind our own shim as the driver" if chained else machines.driver()
+    if gpu is None:
+        print("no NVIDIA driver found")
+        return 77
+    label = "chained: plumbing, not meaning" if chained else "real GPU"
+    wanted = options.parts or list(ALL)
+    try:
+        python = machines.gpuvirt_python(chained)
+        lib, how = machines.libraries(python)
+    except (Missing, OSError) as error:
+        print(f"gpu-check ({label}): {error}")
+        return 1
+    found = Machine(chained, gpu, python, lib, how, machines.nvcc(), machines.frameworks())
+    report = Report(label, found.words(), options.budget, options.json)
+    print(f"gpu-check ({label}): {gpu}")
+    print(*(f"  {name}: {value}" for name, value in found.words().items()), sep="\n", flush=True)
+    try:
+        with Ways(found, ["--test-drop-launches"] if options.test_drop_launches else []) as ways:
+            check = Check(found, ways, report, options.small)
+            for name in wanted:
+                if report.left() < 5:
+                    report.add(Row(name, "", "", NOT_RUN, "the time was spent"))
+                    continue
+                for row in ALL[name](check):
+                    report.add(row)
+    except Missing as error:
+        report.add(Row("start", "the server", "", WRONG, str(error)))
+    report.table()
+    print(f"as JSON: {options.json}")
+    return report.exit_code()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

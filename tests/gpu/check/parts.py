@@ -1,0 +1,255 @@
+"""The parts of the check that need no framework: programs, differences between drivers, copies and launches, a connection that is cut."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from machine import ROOT, Machine, clean_environment
+from proxy import Proxy
+from report import MISSING, NOT_RUN, OK, STOPPED, TOLD, WRONG, Report, Row
+from ways import Ran, Ways
+
+HERE = Path(__file__).parent
+SOURCES = ROOT / "tests" / "e2e" / "programs"
+LINKS = ("shm", "tcp")
+
+
+@dataclass
+class Check:
+    """What every part is given. small: the shortest run that still shows everything."""
+
+    machine: Machine
+    ways: Ways
+    report: Report
+    small: bool
+
+    def run(self, command: list[str], way: str, limit: float, until: float, **env: str) -> Ran:
+        return self.ways.run(command, way, min(limit, until), **env)
+
+
+def failure(ran: Ran) -> tuple[str, str]:
+    """What a run that failed counts as, and why."""
+    refused = ran.refused()
+    return (STOPPED, f"needs {', '.join(refused[:4])}") if refused else (WRONG, ran.why())
+
+
+def waits(ran: Ran) -> dict[str, int]:
+    return {"waits": ran.stats["waits"]} if "waits" in ran.stats else {}
+
+
+# ---- programs ----------------------------------------------------------------------------------------------------------
+
+CUDA_PROGRAMS: dict[str, list[str]] = {
+    "vector_add": [], "copies": [], "threads": [], "host_functions": [], "limits": [], "prints": [],
+    "faults null": ["null"], "faults trap": ["trap"], "faults assert": ["assert"], "forks before": ["before"], "forks after": ["after"],
+}  # fmt: skip
+EXPECTED = {"faults null": "cudaErrorIllegalAddress", "faults trap": "cudaErrorLaunchFailure", "faults assert": "cudaErrorAssert"}
+CUPY_EXAMPLES = ("elementwise", "reductions", "sorting", "raw_kernel", "matmul", "random_numbers", "streams", "two_devices")
+
+
+def compiled(check: Check, sources: list[Path]) -> dict[str, str]:
+    """Builds the CUDA programs, several at a time: name -> "" or what the compiler said."""
+
+    def one(source: Path) -> tuple[str, str]:
+        target = check.ways.folder / source.stem
+        line = [str(check.machine.nvcc), "-O2", "-cudart", "static", str(source), "-o", str(target)]
+        done = subprocess.run(line, capture_output=True, text=True, check=False)
+        return source.stem, "" if done.returncode == 0 else (done.stdout + done.stderr)[-300:]
+
+    with ThreadPoolExecutor(max(1, (os.cpu_count() or 2) // 2)) as threads:
+        return dict(threads.map(one, sources))
+
+
+def programs(check: Check) -> Iterator[Row]:
+    """The CUDA and CuPy programs of the examples and the tests: native, then over each link; the same output."""
+    names = dict(list(CUDA_PROGRAMS.items())[:1]) if check.small else CUDA_PROGRAMS
+    if not check.machine.nvcc:
+        yield Row("programs", "CUDA C++", "", MISSING, "no nvcc on this machine")
+    else:
+        stems = dict.fromkeys(name.split()[0] for name in names)
+        built = compiled(check, [SOURCES / f"{stem}.cu" for stem in stems] + ([] if check.small else [ROOT / "examples/cuda/tour.cu"]))
+        for name, arguments in names.items():
+            stem = name.split()[0]
+            if built[stem]:
+                yield Row("programs", f"{name}.cu", "", WRONG, f"nvcc: {built[stem]}")
+                continue
+            yield from compare_output(check, f"{name}.cu", [str(check.ways.folder / stem), *arguments], EXPECTED.get(name, ""))
+        if "tour" in built:
+            yield from compare_files(check, "examples tour.cu", lambda out: [str(check.ways.folder / "tour"), "7", str(out)], ".bin", "cuda/tour.cu")
+    python = check.machine.frameworks.get("cupy")
+    if not python:
+        yield Row("programs", "CuPy examples", "", MISSING, "no CuPy on this machine")
+        return
+    for example in CUPY_EXAMPLES[:1] if check.small else CUPY_EXAMPLES:
+        if example == "two_devices" and check.ways.gpus() < 2:
+            yield Row("programs", f"examples {example}.py", "", MISSING, "needs two GPUs")
+            continue
+        script = str(ROOT / "examples" / "cupy" / f"{example}.py")
+
+        def line(out: Path, script: str = script) -> list[str]:
+            return [python, script, "--seed", "7", "--out", str(out)]
+
+        yield from compare_files(check, f"examples {example}.py", line, ".npz", f"cupy/{example}.py")
+
+
+def compare_output(check: Check, name: str, command: list[str], expected: str) -> Iterator[Row]:
+    """The same standard output and exit code every way; `expected`: what must be in the native one."""
+    native = check.run(command, "native", 60, check.report.left())
+    told = {"s": round(native.seconds, 2)}
+    if native.code is None or native.code < 0 or expected not in native.out or (native.code and not expected):
+        yield Row("programs", name, "native", WRONG, native.why(), told)
+        return
+    yield Row("programs", name, "native", OK, native.out.strip().splitlines()[0][:60] if native.out.strip() else "", told)
+    for way in LINKS:
+        ran = check.run(command, way, 60, check.report.left())
+        same = (ran.code, ran.out) == (native.code, native.out)
+        result, detail = (OK, "same output") if same else failure(ran)
+        yield Row("programs", name, way, result, detail, {"s": round(ran.seconds, 2)} | waits(ran))
+
+
+def compare_files(check: Check, name: str, line: Callable[[Path], list[str]], suffix: str, example: str) -> Iterator[Row]:
+    """Results in files: right by the demo's own reference where numpy is here, and the same every way."""
+    results: dict[str, Path] = {}
+    for way in ("native", *LINKS):
+        out = check.ways.folder / f"{way}-{Path(example).stem}{suffix}"
+        ran = check.run(line(out), way, 90, check.report.left())
+        told = {"s": round(ran.seconds, 2)} | ({} if way == "native" else waits(ran))
+        if ran.code != 0 or not out.is_file():
+            yield Row("programs", name, way, *(failure(ran) if way != "native" else (WRONG, ran.why())), told)
+            continue
+        results[way] = out
+        wrong = checked(check, example, out)
+        same = way == "native" or "native" not in results or same_contents(check, results["native"], out)
+        detail = wrong or ("" if way == "native" else "same results" if same else "right, but not bit for bit the native results")
+        yield Row("programs", name, way, WRONG if wrong else OK, detail, told)
+
+
+def checked(check: Check, example: str, out: Path) -> str:
+    """What the demo's reference says against the results; "" when they are right."""
+    code = (
+        "import sys; from pathlib import Path; from gpuvirt.demo import programs as p; from gpuvirt.demo.programs import Program\n"
+        f"print(*p.check(Program({example!r}, 1), 7, Path({str(out)!r})), sep='; ')"
+    )
+    python = check.machine.frameworks.get("cupy") or check.machine.python
+    done = subprocess.run([python, "-c", code], capture_output=True, text=True, env=clean_environment(), check=False)
+    return done.stdout.strip()[:200] if done.returncode == 0 else f"could not be checked: {(done.stderr.strip().splitlines() or ['?'])[-1]}"[:200]
+
+
+def same_contents(check: Check, a: Path, b: Path) -> bool:
+    if a.suffix != ".npz":
+        return a.read_bytes() == b.read_bytes()
+    code = "import sys, numpy as n\na, b = (dict(n.load(f)) for f in sys.argv[1:])\n"
+    code += "sys.exit(not (a.keys() == b.keys() and all(a[k].tobytes() == b[k].tobytes() for k in a)))"
+    return subprocess.run([check.machine.frameworks["cupy"], "-c", code, a, b], capture_output=True, check=False).returncode == 0
+
+
+# ---- differences -------------------------------------------------------------------------------------------------------
+
+
+def differences(check: Check) -> Iterator[Row]:
+    """What the driver answers and what our shim answers: told, and no failure; some differences are meant."""
+    facts: dict[str, dict[str, str]] = {}
+    for way in ("native", "shm"):
+        facts[way] = {}
+        out = check.ways.folder / f"facts-{way}.json"
+        line = [sys.executable, str(ROOT / "tests/gpu/probe/probe.py"), "--json", str(out), "attributes", "procs"]
+        ran = check.run(line, way, 60, check.report.left())
+        sections = json.loads(out.read_text())["sections"] if out.is_file() else {}
+        for f in [f for section in sections.values() for f in section["facts"]]:
+            if f["fact"] == "attribute":
+                facts[way][f"device {f['device']} attribute {f['n']}"] = str(f["value"])
+            elif f["fact"] == "limit":
+                facts[way][f"limit {f['n']}"] = f"{f['value']} {f['result']}"
+            elif f["fact"] == "proc":
+                facts[way][f"cuGetProcAddress {f['name']} flags {f['flags']}"] = ", ".join(f["answers"])
+        wrong = check.run([sys.executable, str(HERE / "programs" / "wrong_calls.py")], way, 60, check.report.left())
+        answers = [json.loads(text) for text in wrong.out.splitlines() if text.startswith("[")]
+        facts[way] |= {f"call: {what}": answer for what, answer in answers}
+        whole = wrong.code == 0 and ran.code == 0
+        detail = "" if whole else wrong.why() if wrong.code else ran.why()
+        yield Row("differences", "all questions asked", way, OK if whole else WRONG, detail, {"answers": len(facts[way])})
+    native, ours = facts["native"], facts["shm"]
+    kinds = {"attributes": "device", "limits": "limit", "cuGetProcAddress": "cuGetProcAddress", "wrong calls": "call:"}
+    for kind, start in kinds.items():
+        questions = [q for q in native if q.startswith(start)]
+        different = [q for q in questions if q in ours and ours[q] != native[q]]
+        unknown = [q for q in questions if q not in ours]
+        yield Row("differences", kind, "shm", TOLD, "", {"asked": len(questions), "different": len(different), "only native": len(unknown)})
+        for q in different:
+            yield Row("differences", q.removeprefix("call: ")[:60], "shm", TOLD, f"driver: {native[q]}   ours: {ours[q]}"[:400])
+        if unknown:
+            yield Row("differences", f"{kind}: only the driver's", "shm", TOLD, ", ".join(q.split()[1] for q in unknown)[:600])
+
+
+# ---- copies and launches -----------------------------------------------------------------------------------------------
+
+
+def rates(check: Check) -> Iterator[Row]:
+    """Bulk copies, pinned and pageable, and the rate of launches, beside the native driver's in the same minute."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if not compiler:
+        yield Row("rates", "copies and launches", "", MISSING, "no C compiler on this machine")
+        return
+    program = check.ways.folder / "calls"
+    line = [compiler, "-O2", *(["-DTINY"] if check.small else []), str(ROOT / "tests/bench/calls.c"), "-ldl", "-o", str(program)]
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        yield Row("rates", "copies and launches", "", WRONG, done.stderr[-200:])
+        return
+    native: dict[str, float] = {}
+    for way in ("native", *LINKS):
+        ran = check.run([str(program)], way, 60, check.report.left())
+        found: dict[str, float] = json.loads(ran.out) if ran.code == 0 else {}
+        if not found:
+            yield Row("rates", "copies and launches", way, *(failure(ran) if way != "native" else (WRONG, ran.why())))
+            continue
+        native = native or found
+        for name in ("launch_burst", "launch_sustained", "record_burst", "sync", "wait_awake", "h2d", "d2h", "h2d_pinned", "d2h_pinned"):
+            copies = "2" in name
+            figures = {"GB/s" if copies else "us": found[name]}
+            if way != "native" and native.get(name):
+                figures["of native"] = found[name] / native[name]
+            yield Row("rates", name, way, OK, "", figures)
+
+
+# ---- a connection that is cut ------------------------------------------------------------------------------------------
+
+
+def resume(check: Check) -> Iterator[Row]:
+    """A program whose connection is reset three times ends with the right result."""
+    port = int(check.ways.pool.rpartition(":")[2])
+    seconds = 3 if check.small else 6
+    command = [sys.executable, str(HERE / "programs" / "steady.py"), str(seconds)]
+    cuts: list[int] = []
+    with Proxy(port) as proxy:
+
+        def cutting() -> None:
+            for _ in range(3):
+                time.sleep(0.7 + seconds / 6)
+                cuts.append(proxy.cut())
+
+        thread = threading.Thread(target=cutting, daemon=True)
+        thread.start()
+        ran = check.ways.run(command, "tcp", min(60, check.report.left()), f"tcp://127.0.0.1:{proxy.port}", GPUVIRT_TOKEN=check.ways.token())
+        thread.join(10)
+    right = ran.code == 0 and ran.out.splitlines()[-1:] != [] and ran.out.splitlines()[-1].startswith("right")
+    lost = sum(n > 0 for n in cuts)
+    if right and not lost:
+        yield Row("resume", "cut three times", "tcp", NOT_RUN, "the program had ended before the first cut")
+        return
+    said = [line for line in ran.err.splitlines() if "lost" in line or "back" in line]
+    detail = f"right all the same; {said[0] if said else 'nothing was said'}"[:200] if right else failure(ran)[1]
+    yield Row("resume", f"cut {lost} times", "tcp", OK if right else WRONG, detail, {"s": round(ran.seconds, 1)})
+
+
+PARTS: dict[str, Callable[[Check], Iterator[Row]]] = {"programs": programs, "differences": differences, "rates": rates, "resume": resume}

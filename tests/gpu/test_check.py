@@ -1,0 +1,92 @@
+"""gpu-check's logic, chained on software GPUs: that it compares, tells and fails when it must. Nothing here says anything about a real GPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).parent
+CHECK = [sys.executable, str(HERE / "check")]
+RESULTS = {"ok", "WRONG", "stopped", "not here", "not run", ""}
+
+
+def run_check(out: Path, *options: str, timeout: float = 200, **env: str) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("GPUVIRT_") or k == "GPUVIRT_LIB_DIR"}
+    line = [*CHECK, "--json", str(out), *options]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=timeout, env=kept | env, check=False)
+    return done, json.loads(out.read_text()) if out.exists() else {}
+
+
+def named(report: dict[str, Any], part: str, way: str | None = None) -> list[dict[str, Any]]:
+    return [row for row in report["rows"] if row["part"] == part and way in (None, row["way"])]
+
+
+@pytest.mark.slow
+def test_chained(tmp_path: Path) -> None:
+    done, report = run_check(tmp_path / "check.json", "--small", "programs", "differences", "rates", "frameworks", BACKEND="chained")
+    assert done.returncode == 0 == report["exit"], done.stdout + done.stderr
+    assert report["label"].startswith("chained") and "gpu-check (chained" in done.stdout
+    rows = report["rows"]
+    assert all(set(row) == {"part", "name", "way", "result", "detail", "figures"} and row["result"] in RESULTS for row in rows)
+    assert report["counts"]["ok"] == sum(row["result"] == "ok" for row in rows) > 20
+    # The same programs every way, native first.
+    for name in ("vector_add.cu", "examples elementwise.py"):
+        assert [row["way"] for row in rows if row["name"] == name] == ["native", "shm", "tcp"]
+    # Chained on itself a driver can differ from the shim in nothing that was asked.
+    (wrong_calls,) = [row for row in named(report, "differences") if row["name"] == "wrong calls"]
+    assert wrong_calls["figures"]["asked"] > 80 and wrong_calls["figures"]["only native"] == 0
+    assert {row["way"] for row in named(report, "rates")} == {"native", "shm", "tcp"}
+    assert all(row["figures"].get("of native", 0) > 0 for row in named(report, "rates", "tcp"))
+    steps = [row for row in named(report, "frameworks") if row["name"] == "CuPy kernel"]
+    assert [row["way"] for row in steps] == ["native", "shm", "delay(rtt=1ms,tcp)"]
+    assert all(row["figures"]["waits_per_step"] == 0 and len(row["figures"]["values"]) == 5 for row in steps)
+    assert all(row["figures"]["remote/native"] > 0 for row in steps[1:])
+    # What is said as it comes, and the table, hold every row.
+    assert done.stdout.count("vector_add.cu") >= 6 and "passed" in done.stdout.splitlines()[-2]
+
+
+@pytest.mark.slow
+def test_lost_launches_fail_it(tmp_path: Path) -> None:
+    done, report = run_check(tmp_path / "check.json", "--small", "--test-drop-launches", "programs", "frameworks", BACKEND="chained")
+    assert done.returncode == 1 == report["exit"] and "failed" in done.stdout.splitlines()[-2]
+    for part, name in (("programs", "vector_add.cu"), ("programs", "examples elementwise.py"), ("frameworks", "CuPy kernel")):
+        results = {row["way"]: row["result"] for row in named(report, part) if row["name"] == name}
+        assert results.pop("native") == "ok" and len(results) == 2 and set(results.values()) == {"WRONG"}, f"{name}: {results}"
+
+
+def test_a_spent_budget_is_said(tmp_path: Path) -> None:
+    done, report = run_check(tmp_path / "check.json", "--small", "--budget", "1", "programs", "rates", BACKEND="chained")
+    assert [(row["part"], row["result"]) for row in report["rows"]] == [("programs", "not run"), ("rates", "not run")]
+    assert done.returncode == 1, "nothing was compared, so nothing has passed"
+
+
+def test_without_a_driver(tmp_path: Path) -> None:
+    blind = tmp_path / "libcuda.so.1"
+    blind.write_text("no library")
+    done, report = run_check(tmp_path / "check.json", LD_LIBRARY_PATH=str(tmp_path), BACKEND="")
+    if report:
+        pytest.skip("this machine has a driver that an unreadable one on LD_LIBRARY_PATH does not hide")
+    assert done.returncode == 77 and done.stdout == "no NVIDIA driver found\n"
+
+
+def test_what_is_missing_is_named() -> None:
+    """A machine whose Python lacks what gpuvirt needs is told so, not shown a traceback."""
+    code = f"""
+import sys
+sys.path.insert(0, {str(HERE / "check")!r})
+import machine
+machine.NEEDED = {{"nonsense_module": "nonsense-package", "json": "json"}}
+try:
+    machine.gpuvirt_python(False)
+except machine.Missing as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "lacks nonsense-package" in done.stdout and "gpu-wheels" in done.stdout, done.stderr
+    assert "json" not in done.stdout
