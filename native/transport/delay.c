@@ -152,6 +152,7 @@ static bool take_in(struct path *p) {
         struct iovec part = {at, room < left ? room : left};
         struct msghdr m = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control.room, .msg_controllen = sizeof control.room};
         ssize_t n = recvmsg(p->from, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+        int error = n < 0 ? errno : 0;
         int64_t now = gv_now_ns(); /* asked after the bytes were there: nothing leaves too early */
         if (n > 0) {
             gv_line_put(&p->line, (uint64_t)n);
@@ -162,9 +163,9 @@ static bool take_in(struct path *p) {
             p->ended = true;
             p->ends_at = gv_line_arrival(&p->line, now);
             return true;
-        } else if (errno == EAGAIN) {
+        } else if (error == EAGAIN) {
             return true;
-        } else if (errno != EINTR) {
+        } else if (error != EINTR) {
             return false;
         }
     }

@@ -159,7 +159,7 @@ static bool parse_delay(struct parser *p) {
 }
 
 bool gv_link_spec_parse(const char *text, struct gv_link_spec *spec, char error[GV_LINK_ERROR_TEXT]) {
-    char clean[GV_LINK_TEXT_MAX + 1];
+    char clean[GV_LINK_TEXT_MAX + 1] = "";
     struct parser p = {clean, spec, error};
     memset(spec, 0, sizeof *spec);
     error[0] = 0;
