@@ -23,6 +23,7 @@ VERBS = {
     "ps": ("gpuvirt.cli.ps", "List the sessions at work on a pool."),
     "token": ("gpuvirt.cli.token", "Show, make and revoke the tokens that let clients in."),
     "doctor": ("gpuvirt.cli.doctor", "Check what could be wrong, and say what to do about it."),
+    "bench": ("gpuvirt.cli.bench", "Measure what calls, copies and launches cost, beside the bare transport."),
     "demo": ("gpuvirt.cli.demo", "Run the examples on two software GPUs, compared with NumPy."),
 }
 

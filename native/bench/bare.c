@@ -18,7 +18,7 @@
 #define RING (1u << 20)
 #define PIECE (128u * 1024u)
 #define MESSAGE 64
-#define SPINS 20000 /* looks at a word before its core is offered to others */
+#define SPINS 2000 /* looks at a word before its core is offered to others */
 
 struct shared {
     _Alignas(128) _Atomic uint64_t there;
@@ -31,6 +31,7 @@ struct shared {
 enum order { ROUND_TRIPS, SWALLOW, SUPPLY };
 struct command {
     uint64_t order, amount;
+    int64_t cpu; /* where the other side runs: stay away from it */
 };
 
 static enum bare kind;
@@ -105,6 +106,15 @@ static void echo(uint64_t n) {
     }
 }
 
+/* Two sides that spin on one core would measure the scheduler. */
+static void leave(int64_t cpu) {
+    static cpu_set_t all;
+    if (!CPU_COUNT(&all) && sched_getaffinity(0, sizeof all, &all)) return;
+    cpu_set_t others = all;
+    if (cpu >= 0 && cpu < CPU_SETSIZE) CPU_CLR(cpu, &others);
+    if (CPU_COUNT(&others)) sched_setaffinity(0, sizeof others, &others);
+}
+
 static _Noreturn void serve(int orders) {
     struct command c;
     char *buffer = NULL, done = 1;
@@ -115,8 +125,15 @@ static _Noreturn void serve(int orders) {
             buffer = room(size = c.amount);
             memset(buffer, 1, size);
         }
+        leave(c.cpu);
         /* Awake and ready: only now does the clock start. */
         if (write(orders, &done, 1) != 1) break;
+        if (c.order == SUPPLY) {
+            if (kind == BARE_SHM)
+                wait_for(&shared->there, ++turn);
+            else
+                read_all(&done, 1, MSG_DONTWAIT);
+        }
         if (c.order == ROUND_TRIPS) {
             echo(c.amount);
         } else if (kind == BARE_SHM) {
@@ -174,7 +191,7 @@ bool bare_present(void) { return kind != BARE_NONE; }
 /* ---- this process */
 
 static void order(enum order what, uint64_t amount) {
-    struct command c = {what, amount};
+    struct command c = {what, amount, sched_getcpu()};
     char ready;
     if (write(control, &c, sizeof c) != (ssize_t)sizeof c || read(control, &ready, 1) != 1) fail("the bare transport", "its other process ended");
 }
@@ -199,6 +216,8 @@ double bare_pump(void *buffer, size_t size, bool in) {
     char done;
     order(in ? SUPPLY : SWALLOW, size);
     double t = now_us();
+    if (in && kind == BARE_SHM) atomic_store_explicit(&shared->there, ++turn, memory_order_release);
+    if (in && kind == BARE_TCP) write_all("", 1);
     if (kind == BARE_SHM) {
         if (in)
             take_through(buffer, size);

@@ -73,6 +73,8 @@ void driver_start(void);
 /* Ends the program when `result` is an error. */
 void must(int result, const char *call);
 function_t kernel(const char *name);
+/* How often a caller has waited so far, as the driver counts it; -1 when it does not (a machine's own driver). */
+double waits_so_far(void);
 extern const char kernels[]; /* kernels.c: the PTX */
 
 /* ---- the bare transport beside it (bare.c) */

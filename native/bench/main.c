@@ -1,4 +1,5 @@
-/* Reads commands and answers them; see bench.h. Argument: shm, tcp or none, the bare transport to measure beside.
+/* Reads commands and answers them; see bench.h. First argument: shm, tcp or none, the bare transport to measure beside. Commands may also be given as
+ * further arguments: then all their answers come in one object, and nothing is read.
  *
  *   oneway ROUNDS SUSTAINED           calls_one_way
  *   isolated ROUNDS                   calls_isolated
@@ -71,11 +72,14 @@ static bool obey(const char *line) {
 }
 
 int main(int argc, char **argv) {
-    const char *bare = argc == 2 ? argv[1] : "";
-    if (strcmp(bare, "shm") && strcmp(bare, "tcp") && strcmp(bare, "none")) fail("usage", "gpuvirt-bench shm|tcp|none");
+    const char *bare = argc >= 2 ? argv[1] : "";
+    if (strcmp(bare, "shm") && strcmp(bare, "tcp") && strcmp(bare, "none")) fail("usage", "gpuvirt-bench shm|tcp|none [COMMAND...]");
     bare_start(!strcmp(bare, "shm") ? BARE_SHM : !strcmp(bare, "tcp") ? BARE_TCP : BARE_NONE);
     driver_start();
+    for (int i = 2; i < argc; i++)
+        if (!obey(argv[i])) fail(argv[i], "no such command");
     answer();
+    if (argc > 2) return 0;
     for (char line[256]; fgets(line, sizeof line, stdin); answer())
         if (!obey(line)) fail(line, "no such command");
     return 0;

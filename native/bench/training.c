@@ -143,7 +143,7 @@ static float read_loss(void) {
     return loss;
 }
 
-/* step_us, loop_us, reads, kernels (a step's), right: whether every loss that was read is the one the processor computes, to 1e-5 of it; first_loss
+/* step_us, loop_us, reads, waits (as the driver counts them), kernels (a step's), right: whether every loss that was read is the one the processor computes, to 1e-5 of it; first_loss
  * and last_loss. */
 void training(int steps, int read_every) {
     struct network *made = room(sizeof *made), *host = room(sizeof *host);
@@ -161,13 +161,14 @@ void training(int steps, int read_every) {
     start(made);
     int reads = 0, wrong = 0;
     launched = 0;
-    double t = now_us();
+    double waits = waits_so_far(), t = now_us();
     for (int i = 1; i <= steps; i++) {
         step();
         if (i % read_every == 0) losses[reads++] = read_loss();
     }
     if (steps % read_every) must(cu.sync_context(), "cuCtxSynchronize");
     t = now_us() - t;
+    if (waits >= 0) put("waits", waits_so_far() - waits);
     for (int i = 1, k = 0; i <= steps; i++) {
         host_step(host);
         if (i % read_every) continue;
