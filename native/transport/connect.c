@@ -28,6 +28,7 @@ struct attempt {
     struct gv_greeting greeting; /* of the connection that asks for the session */
     uint8_t nonce[GV_NONCE_SIZE];
     struct gv_welcome welcome;
+    int64_t rtt_ns; /* what connecting took */
     int fd, memfd;
 };
 
@@ -64,12 +65,14 @@ static int as_from_afar(const struct attempt *a, int fd) {
     return -1;
 }
 
-static int dial_tcp(const struct attempt *a, char *why, size_t why_size) {
+static int dial_tcp(struct attempt *a, char *why, size_t why_size) {
+    int64_t start = gv_now_ns();
     int fd = gv_dial_tcp(&a->address, a->until, why, why_size);
     if (fd < 0) return fd;
     gv_tcp_tune(fd);
     fd = as_from_afar(a, fd);
     if (fd < 0) snprintf(why, why_size, "cannot delay the connection to %s: %s", a->address.url, strerror(errno));
+    a->rtt_ns = gv_now_ns() - start;
     return fd;
 }
 
@@ -182,6 +185,7 @@ static bool open_session(struct attempt *a, bool shm) {
         .memory = o->memory,
         .flags = o->no_wait ? GV_HELLO_NO_WAIT : 0,
     };
+    memcpy(hello.launch, o->launch, sizeof hello.launch);
     memcpy(hello.token_id, o->token_id, GV_TOKEN_ID_SIZE);
     fill_identity(&hello, o->program);
     if (!fill_nonce(a, a->nonce)) return false;
@@ -190,31 +194,44 @@ static bool open_session(struct attempt *a, bool shm) {
     return shake(a, a->fd, &hello, o->secret, a->greeting.nonce, &a->welcome, shm ? &a->memfd : NULL);
 }
 
-/* The bulk socket: a connection of its own, with a key that only this session's ends have. */
-static bool open_channel(struct attempt *a, struct gv_link *link) {
-    if (a->welcome.channels == 0) return fail(a, GV_OPEN_PROTOCOL, "the server at %s offers no bulk channel", a->address.url);
-    char why[400];
-    struct gv_greeting greeting;
-    struct gv_welcome welcome;
-    struct gv_hello hello = {.kind = GV_HELLO_CHANNEL, .link = GV_LINK_TCP, .channel = 0, .session = a->welcome.session};
-    uint8_t key[GV_SECRET_SIZE];
-    a->until = gv_now_ns() + OPEN_NS;
-    int fd = dial_tcp(a, why, sizeof why);
-    if (fd < 0) return fail(a, GV_OPEN_UNREACHABLE, "%s", why);
-    fill_identity(&hello, a->options->program);
-    bool good = read_greeting(a, fd, &greeting) && fill_nonce(a, hello.nonce);
-    if (good) {
-        gv_session_key(key, a->options->secret, a->greeting.nonce, a->nonce, a->welcome.session);
-        good = shake(a, fd, &hello, key, greeting.nonce, &welcome, NULL);
-        explicit_bzero(key, sizeof key);
-    }
-    if (good) {
+/* The client's way to the session's server from here on. NULL: no memory. */
+static struct gv_way *way_of(const struct attempt *a) {
+    struct gv_way *way = calloc(1, sizeof *way);
+    if (!way) return NULL;
+    way->address = a->address;
+    way->session = a->welcome.session;
+    way->grace_ns = (int64_t)a->welcome.grace_s * 1000000000;
+    way->rtt_ns = a->rtt_ns;
+    way->spec = a->spec;
+    way->channels = a->spec.channels ? a->spec.channels : 1;
+    if (way->channels > a->welcome.channels) way->channels = a->welcome.channels;
+    way->notice = a->options->notice;
+    way->notice_arg = a->options->notice_arg;
+    snprintf(way->program, sizeof way->program, "%s", a->options->program ? a->options->program : program_invocation_short_name);
+    gv_session_key(way->key, a->options->secret, a->greeting.nonce, a->nonce, a->welcome.session);
+    return way;
+}
+
+int gv_redial(const struct gv_way *way, int channel, uint32_t epoch, int64_t until, char *why, size_t why_size) {
+    struct gv_open_error err = {0};
+    struct attempt a = {.err = &err, .address = way->address, .spec = way->spec, .until = until};
+    struct gv_hello hello = {.kind = channel < 0 ? GV_HELLO_RESUME : GV_HELLO_CHANNEL,
+                             .link = GV_LINK_TCP,
+                             .channel = channel < 0 ? 0 : (uint16_t)channel,
+                             .session = way->session,
+                             .epoch = epoch};
+    int fd = dial_tcp(&a, why, why_size);
+    /* Whoever listened there is gone, and the session with him. */
+    if (fd < 0) return errno == ECONNREFUSED ? GV_REDIAL_FINAL : GV_REDIAL_AGAIN;
+    fill_identity(&hello, way->program);
+    if (read_greeting(&a, fd, &a.greeting) && fill_nonce(&a, hello.nonce) && shake(&a, fd, &hello, way->key, a.greeting.nonce, &a.welcome, NULL)) {
         gv_set_blocking(fd);
-        if (gv_link_add_channel(link, 0, fd) == 0) return true;
-        good = fail(a, GV_OPEN_LOCAL, "the bulk channel to %s could not be set up", a->address.url);
+        return fd;
     }
     close(fd);
-    return good;
+    snprintf(why, why_size, "%s", err.text);
+    bool final = err.status == (int)GV_WELCOME_UNKNOWN || err.status == (int)GV_WELCOME_DENIED || err.status == (int)GV_WELCOME_VERSION;
+    return final ? GV_REDIAL_FINAL : GV_REDIAL_AGAIN;
 }
 
 static struct gv_link *make_link(struct attempt *a, bool shm) {
@@ -228,18 +245,22 @@ static struct gv_link *make_link(struct attempt *a, bool shm) {
         if (memfd < 0 && a->memfd >= 0) snprintf(why, sizeof why, "it cannot be delayed: %s", strerror(errno));
         link = memfd >= 0 ? gv_shm_new(a->fd, a->memfd, rings, true, why) : NULL;
         if (!link) fail(a, GV_OPEN_PROTOCOL, "no shared memory with the server at %s: %s; use --link tcp", a->address.url, why);
+    } else if (a->welcome.channels == 0) {
+        fail(a, GV_OPEN_PROTOCOL, "the server at %s offers no bulk channel", a->address.url);
+        return NULL;
     } else {
-        link = gv_tcp_new(a->fd);
-        if (!link) fail(a, GV_OPEN_LOCAL, "the link to %s could not be set up: %s", a->address.url, strerror(errno));
+        struct gv_way *way = way_of(a);
+        link = way ? gv_tcp_new(a->fd, way) : NULL;
+        if (!link) {
+            fail(a, GV_OPEN_LOCAL, "the link to %s could not be set up: %s", a->address.url, strerror(errno));
+            free(way);
+        }
     }
     if (!link) return NULL;
     a->fd = a->memfd = -1; /* the link's from here on */
     link->session = a->welcome.session;
     snprintf(link->server, sizeof link->server, "%s", a->address.url);
-    if (!shm && !open_channel(a, link)) {
-        gv_link_close(link);
-        return NULL;
-    }
+    gv_link_set_rtt(link, a->rtt_ns);
     return link;
 }
 

@@ -4,6 +4,7 @@
 
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* How often a contended lock is tried before its taker sleeps: its holder fills one record, some 100 ns. */
@@ -36,6 +37,7 @@ int gv_thread_start(pthread_t *thread, void *(*run)(void *), void *arg, const ch
 void gv_link_init(struct gv_link *link, const struct gv_transport *transport) {
     memset(link, 0, sizeof *link);
     link->transport = transport;
+    gv_copies_init(&link->copies);
 }
 
 /* ---- death */
@@ -144,7 +146,7 @@ const struct gv_record *gv_recv_peek(struct gv_link *link) {
             malformed(link, "epoch", record->epoch, link->epoch);
             return NULL;
         }
-        if (record->epoch < link->epoch || (record->seq <= link->seq_in && record->seq != 0)) {
+        if (record->seq <= link->seq_in && record->seq != 0) {
             link->transport->release(link);
             continue;
         }
@@ -179,33 +181,6 @@ void gv_recv_wake(struct gv_link *link) {
     if (!gv_link_dead(link)) link->transport->wake(link);
 }
 
-/* ---- bulk */
-
-uint64_t gv_bulk_send(struct gv_link *link, uint64_t tag, const void *data, uint64_t size) {
-    if (gv_link_dead(link)) return 0;
-    struct gv_bulk_header header = {.number = ++link->bulk_out, .tag = tag, .size = size, .epoch = link->epoch, .magic = GV_BULK_MAGIC};
-    if (!link->transport->bulk_write(link, &header, data, size)) return 0;
-    atomic_fetch_add_explicit(&link->bytes_out, sizeof header + size, memory_order_relaxed);
-    return header.number;
-}
-
-int gv_bulk_recv_header(struct gv_link *link, struct gv_bulk_header *header) {
-    if (gv_link_dead(link) || !link->transport->bulk_read(link, header, sizeof *header)) return -1;
-    if (header->magic != GV_BULK_MAGIC || header->number != link->bulk_in + 1 || header->epoch != link->epoch) {
-        gv_link_kill(link, "malformed payload on the bulk channel");
-        return -1;
-    }
-    link->bulk_in++;
-    atomic_fetch_add_explicit(&link->bytes_in, sizeof *header, memory_order_relaxed);
-    return 0;
-}
-
-int gv_bulk_recv(struct gv_link *link, void *data, uint64_t size) {
-    if (gv_link_dead(link) || !link->transport->bulk_read(link, data, size)) return -1;
-    atomic_fetch_add_explicit(&link->bytes_in, size, memory_order_relaxed);
-    return 0;
-}
-
 /* ---- the rest */
 
 void gv_link_set_seal(struct gv_link *link, gv_seal_fn seal, gv_seal_fn open, void *arg) {
@@ -213,6 +188,41 @@ void gv_link_set_seal(struct gv_link *link, gv_seal_fn seal, gv_seal_fn open, vo
     link->open = open;
     link->seal_arg = arg;
 }
+
+void gv_link_fini(struct gv_link *link) {
+    gv_copies_free(&link->copies);
+    free(link->way);
+}
+
+/* ---- cuts: a link that cannot be cut has none of these */
+
+int gv_link_resume(struct gv_link *link, int channel, int fd, uint32_t epoch) {
+    if (link->transport->resume) return link->transport->resume(link, channel, fd, epoch);
+    close(fd);
+    return -1;
+}
+
+void gv_link_set_grace(struct gv_link *link, int64_t grace_ns) {
+    if (link->transport->set_grace) link->transport->set_grace(link, grace_ns);
+}
+
+void gv_link_last(struct gv_link *link) {
+    if (link->transport->last) link->transport->last(link);
+}
+
+void gv_link_client_gone(struct gv_link *link) {
+    if (link->transport->client_gone) link->transport->client_gone(link);
+}
+
+bool gv_link_down(const struct gv_link *link) { return link->transport->down && !gv_link_dead(link) && link->transport->down(link); }
+
+void gv_link_get_counts(const struct gv_link *link, struct gv_link_counts *counts) {
+    memset(counts, 0, sizeof *counts);
+    if (link->transport->counts) link->transport->counts(link, counts);
+}
+
+int64_t gv_link_rtt_ns(const struct gv_link *link) { return atomic_load(&link->rtt_ns); }
+void gv_link_set_rtt(struct gv_link *link, int64_t rtt_ns) { atomic_store(&link->rtt_ns, rtt_ns); }
 
 int gv_link_add_channel(struct gv_link *link, int channel, int fd) { return link->transport->add_channel(link, channel, fd); }
 const char *gv_link_transport(const struct gv_link *link) { return link->transport->name; }

@@ -7,6 +7,7 @@
 
 #include "transport.h"
 #include "futex.h"
+#include "way.h"
 
 struct gv_transport {
     const char *name;
@@ -20,16 +21,39 @@ struct gv_transport {
     void (*release)(struct gv_link *link); /* done with what `next` gave */
     void (*wait)(struct gv_link *link, int64_t timeout_ns, int64_t spin_ns);
     void (*wake)(struct gv_link *link);
-    /* All of it, or false when the link died. */
-    bool (*bulk_write)(struct gv_link *link, const struct gv_bulk_header *header, const void *data, uint64_t size);
+    /* Payloads' bytes. bulk_part: by reference, as gv_bulk_part, but with done NULL and up to 64 bytes, of which a copy is kept. bulk_read: all of it, or
+     * false when the link died. bulk_write, where the transport has it: all of it now, in the caller's thread. bulk_whole, likewise: a payload has come
+     * whole. */
+    int (*bulk_part)(struct gv_link *link, const void *data, uint64_t size, void (*done)(void *arg), void *arg);
+    uint64_t (*bulk_acked)(const struct gv_link *link);
     bool (*bulk_read)(struct gv_link *link, void *data, uint64_t size);
+    bool (*bulk_write)(struct gv_link *link, const void *data, uint64_t size);
+    void (*bulk_whole)(struct gv_link *link);
     int (*add_channel)(struct gv_link *link, int channel, int fd); /* owns fd when it returns 0 */
-    void (*died)(struct gv_link *link);                            /* wakes whoever waits, tells the peer; once */
+    /* What links do that can be cut; NULL: this one cannot. */
+    int (*resume)(struct gv_link *link, int channel, int fd, uint32_t epoch); /* owns fd */
+    void (*set_grace)(struct gv_link *link, int64_t grace_ns);
+    void (*last)(struct gv_link *link);
+    void (*client_gone)(struct gv_link *link);
+    bool (*down)(const struct gv_link *link);
+    void (*counts)(const struct gv_link *link, struct gv_link_counts *counts);
+    void (*died)(struct gv_link *link); /* wakes whoever waits, tells the peer; once */
     void (*abandon)(struct gv_link *link);
     void (*close)(struct gv_link *link); /* ends the threads and frees everything, `link` too */
 };
 
 #define GV_DEATH_TEXT 200
+
+/* Copies of payloads on their way (bulk.c). */
+struct gv_copies {
+    pthread_mutex_t lock;
+    pthread_cond_t fewer;
+    struct copy *spare;
+    unsigned n_spare;
+    uint64_t out; /* bytes */
+};
+void gv_copies_init(struct gv_copies *copies);
+void gv_copies_free(struct gv_copies *copies);
 
 struct gv_link { /* NOLINT(clang-analyzer-optin.performance.Padding): sender's and receiver's lines apart */
     const struct gv_transport *transport;
@@ -49,21 +73,31 @@ struct gv_link { /* NOLINT(clang-analyzer-optin.performance.Padding): sender's a
     _Atomic uint64_t bytes_in;
 
     _Alignas(64) uint64_t bulk_out, bulk_in; /* payloads so far */
-    uint32_t epoch;
+    uint64_t bulk_position;                  /* bytes of our stream of payloads; the sender's */
+    uint64_t bulk_left;                      /* of the payload that is being received */
+    struct gv_copies copies;
+    _Atomic uint32_t epoch;
     bool abandoned; /* this process is a forked child: threads and descriptors are not here */
     uint64_t session;
     gv_seal_fn seal, open;
     void *seal_arg;
+    struct gv_way *way; /* the client's way to the server, for connecting again; NULL on the worker's end */
+    _Atomic int64_t rtt_ns;
+    int (*bulk_waiter)(void *arg, uint64_t position);
+    void *bulk_waiter_arg;
     char server[300];
     char death[GV_DEATH_TEXT];
 };
 
 void gv_link_init(struct gv_link *link, const struct gv_transport *transport);
+/* Frees what gv_link_init and a client's way took. */
+void gv_link_fini(struct gv_link *link);
 /* gv_link_kill with the text of an errno behind `what`. */
 void gv_link_kill_errno(struct gv_link *link, const char *what, int error);
 
-/* The ends. NULL with errno set (tcp), or with a reason in `why` (shm); the descriptors stay the caller's then. */
-struct gv_link *gv_tcp_new(int fd);
+/* The ends. NULL with errno set (tcp), or with a reason in `why` (shm); the descriptors stay the caller's then, and `way`, which is the client's way
+ * back and NULL on the worker's end. */
+struct gv_link *gv_tcp_new(int fd, struct gv_way *way);
 struct gv_link *gv_shm_new(int fd, int memfd, const uint64_t rings[4], bool client, char why[GV_DEATH_TEXT]);
 /* For a socket that carries a link: no delay, and a dead host is noticed within some 20 s. */
 void gv_tcp_tune(int fd);

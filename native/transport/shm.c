@@ -16,6 +16,7 @@
 #include <sys/stat.h>
 
 #include "link.h"
+#include "part_queue.h"
 #include "placement.h"
 
 /* Sleeps are cut into slices, so that a peer that died between publishing and waking costs a moment, not the session. */
@@ -51,6 +52,7 @@ struct shm { /* NOLINT(clang-analyzer-optin.performance.Padding): sender's and r
     struct gv_record *record; /* the received record, out of the peer's reach */
     _Alignas(128) struct gv_ring_writer bulk_tx;
     _Alignas(128) struct gv_ring_reader bulk_rx;
+    struct gv_part_queue parts;
 };
 
 uint64_t gv_shm_size(const uint64_t rings[GV_SHM_RINGS]) {
@@ -223,10 +225,20 @@ static bool put_all(struct shm *s, const void *from, uint64_t size) {
     return true;
 }
 
-static bool shm_bulk_write(struct gv_link *link, const struct gv_bulk_header *header, const void *data, uint64_t size) {
-    struct shm *s = (struct shm *)link;
-    return put_all(s, header, sizeof *header) && put_all(s, data, size);
+static bool write_part(struct gv_link *link, const void *data, uint64_t size) { return put_all((struct shm *)link, data, size); }
+
+static bool shm_bulk_write(struct gv_link *link, const void *data, uint64_t size) {
+    return gv_part_queue_write(&((struct shm *)link)->parts, data, size);
 }
+
+static int shm_bulk_part(struct gv_link *link, const void *data, uint64_t size, void (*done)(void *arg), void *arg) {
+    struct shm *s = (struct shm *)link;
+    /* A payload's header, into a ring that has room for it: what follows in the caller's own thread needs no other one then. */
+    if (!done && gv_part_queue_idle(&s->parts) && gv_ring_room(&s->bulk_tx) >= size) return gv_part_queue_write(&s->parts, data, size) ? 0 : -1;
+    return gv_part_queue_add(&s->parts, data, size, done, arg);
+}
+
+static uint64_t shm_bulk_acked(const struct gv_link *link) { return atomic_load(&((const struct shm *)link)->parts.written); }
 
 static bool spin_readable(const struct gv_ring_reader *r) {
     for (int64_t end = gv_now_ns() + FULL_SPIN_NS; gv_now_ns() < end;) {
@@ -279,6 +291,7 @@ static void shm_died(struct gv_link *link) {
     struct shm *s = (struct shm *)link;
     shutdown(s->fd, SHUT_RDWR); /* tells the peer, and our own watcher */
     wake_everybody(s);
+    gv_part_queue_died(&s->parts);
 }
 
 /* Gives the reader a moment for what the peer left behind, then declares the link dead. */
@@ -326,6 +339,8 @@ static void shm_close(struct gv_link *link) {
     if (write(s->stop_fd, &one, sizeof one) < 0) shutdown(s->fd, SHUT_RDWR);
     pthread_join(s->watcher, NULL);
     gv_link_kill(link, "closed");
+    gv_part_queue_end(&s->parts);
+    gv_link_fini(link);
     close(s->fd);
     close(s->memfd);
     close(s->stop_fd);
@@ -343,6 +358,8 @@ static const struct gv_transport shm_transport = {
     .release = shm_release,
     .wait = shm_wait,
     .wake = shm_wake,
+    .bulk_part = shm_bulk_part,
+    .bulk_acked = shm_bulk_acked,
     .bulk_write = shm_bulk_write,
     .bulk_read = shm_bulk_read,
     .add_channel = shm_add_channel,
@@ -380,6 +397,7 @@ struct gv_link *gv_shm_new(int fd, int memfd, const uint64_t rings[4], bool clie
     }
     memset(s, 0, sizeof *s);
     gv_link_init(&s->link, &shm_transport);
+    gv_part_queue_init(&s->parts, &s->link, write_part);
     s->fd = fd;
     s->memfd = memfd;
     s->map = map;
@@ -404,6 +422,8 @@ struct gv_link *gv_shm_new(int fd, int memfd, const uint64_t rings[4], bool clie
         snprintf(why, GV_DEATH_TEXT, "the link could not be set up: %s", strerror(error));
         if (s->stop_fd >= 0) close(s->stop_fd);
         munmap(map, size);
+        gv_part_queue_end(&s->parts);
+        gv_link_fini(&s->link);
         free(s->record);
         free(s);
         return NULL;

@@ -9,6 +9,7 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -17,8 +18,8 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
-#include "../wire/ring.h"
-#include "link.h"
+#include "placement.h"
+#include "tcp.h"
 
 /* A sender itself writes to the socket whenever so much has gathered: for large bursts nobody else needs to come by. */
 #define PUSH_BYTES 16384u
@@ -28,35 +29,21 @@
 #define NAP_MAX_NS 320000
 /* After so many looks at a ring that nobody wrote to it sleeps until it is woken. */
 #define NAPS_BEFORE_SLEEP 20
+/* A sender waits when so much was sent that the peer has not acknowledged. */
+#ifndef KEPT_LIMIT /* tests make it small */
+#define KEPT_LIMIT (64u << 20)
+#endif
+/* After so many records, or bytes of them, the peer is told that they came. */
+#define ACK_RECORDS 256
+#define ACK_BYTES (64u << 10)
 /* At the end, this long for what was sent to arrive. */
 #define CLOSE_MS 300
-
-struct tcp { /* NOLINT(clang-analyzer-optin.performance.Padding): sender's and receiver's lines apart */
-    struct gv_link link;
-    int fd, wake_fd;
-    _Atomic uint32_t channel; /* the bulk socket + 1; 0: not there yet, and then a futex */
-
-    /* Sending: the ring's writer is under the link's send lock, its reader under `pushing`. */
-    struct gv_ring_control *control;
-    void *ring;
-    struct gv_ring_writer tx;
-    uint64_t offered; /* where the ring's tail was when a sender was last asked to flush */
-    _Alignas(128) _Atomic uint32_t pushing;
-    struct gv_ring_reader unsent;
-    pthread_t thread;
-    _Atomic bool stop;
-
-    /* Receiving: bytes [at, end) of the buffer are read and not yet handed out. */
-    _Alignas(128) uint8_t *buffer;
-    size_t at, end, current; /* current: size of the record that is handed out */
-    _Atomic bool woken;
-};
 
 #define BUFFER_SIZE GV_REPLY_RING
 
 void gv_tcp_tune(int fd) {
-    int on = 1, idle = 10, interval = 3, count = 3;
-    unsigned timeout_ms = 20000;
+    int on = 1, idle = 2, interval = 1, count = 3;
+    unsigned timeout_ms = 5000;
     fcntl(fd, F_SETFD, FD_CLOEXEC);
     /* A unix socket, or what else a test hands us, has none of these: that is no error. */
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
@@ -69,7 +56,75 @@ void gv_tcp_tune(int fd) {
 
 /* ---- sending */
 
+void gv_tcp_spin_lock(_Atomic uint32_t *lock) {
+    for (int i = 0; atomic_exchange(lock, 1); i++) {
+        if (i % 64 == 63)
+            sched_yield();
+        else
+            gv_pause();
+    }
+}
+
+void gv_tcp_spin_unlock(_Atomic uint32_t *lock) { atomic_store(lock, 0); }
+
 enum pushed { NOTHING_LEFT, PUSHED_ALL, SOCKET_FULL, BUSY };
+
+/* Whether the peer should hear what we have. */
+static bool owes(const struct tcp *t) { return atomic_load_explicit(&t->tell, memory_order_relaxed); }
+
+/* pushing held. */
+static void write_note(struct tcp *t) {
+    atomic_store(&t->tell, false); /* before the figures are read: what comes later asks again */
+    uint64_t received = atomic_load(&t->received);
+    t->note = (struct tcp_note){.record = {.size = sizeof t->note, .op = GV_RECORD_ACK, .epoch = t->link.epoch, .seq = received},
+                                .received = {gv_tcp_bulk_received(t)}};
+    t->note_left = sizeof t->note;
+}
+
+/* What is committed becomes what is kept. pushing held. */
+static bool take_committed(struct tcp *t) {
+    const void *at;
+    for (uint64_t n; (n = gv_ring_span(&t->unsent, &t->tx, &at)) != 0;) {
+        if (!gv_kept_put(&t->kept, at, n)) {
+            gv_link_kill(&t->link, "out of memory");
+            return false;
+        }
+        t->unsent.head += n;
+        gv_ring_release(&t->unsent);
+    }
+    return true;
+}
+
+/* Lets go of what the peer has. pushing held. */
+static bool drop_acknowledged(struct tcp *t) {
+    if (gv_kept_drop(&t->kept, atomic_load(&t->peer_seq))) return true;
+    gv_link_kill(&t->link, "malformed record: the peer acknowledges what was never sent");
+    return false;
+}
+
+/* Sends as much as the socket takes. pushing held. True: all of it. */
+static bool send_kept(struct tcp *t, enum pushed *result) {
+    for (;;) {
+        if (!t->note_left && owes(t) && gv_kept_between(&t->kept)) write_note(t);
+        const void *at;
+        uint64_t n = gv_kept_next(&t->kept, &at);
+        if (!n && !t->note_left) return true;
+        struct iovec parts[2] = {{(char *)(&t->note + 1) - t->note_left, t->note_left}, {(void *)(uintptr_t)at, n}};
+        struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
+        ssize_t sent = sendmsg(t->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+        if (sent >= 0) {
+            size_t of_note = (size_t)sent < t->note_left ? (size_t)sent : t->note_left;
+            t->note_left -= of_note;
+            gv_kept_sent(&t->kept, (uint64_t)sent - of_note);
+            *result = PUSHED_ALL;
+        } else if (errno == EAGAIN || errno == ENOBUFS) {
+            return false;
+        } else if (errno != EINTR) {
+            gv_tcp_cut(t, "", errno);
+            return true;
+        }
+    }
+}
 
 /* Sends what is committed, as far as the socket takes it without waiting. NOTHING_LEFT: others had sent it all; BUSY: another thread is at it and
  * will see to ours too. */
@@ -77,50 +132,66 @@ static enum pushed push(struct tcp *t) {
     enum pushed result = NOTHING_LEFT;
     for (;;) {
         if (atomic_exchange(&t->pushing, 1)) return BUSY;
-        bool full = false;
-        while (!full && !gv_link_dead(&t->link)) {
-            const void *at;
-            uint64_t n = gv_ring_span(&t->unsent, &t->tx, &at);
-            if (n == 0) break;
-            ssize_t sent = send(t->fd, at, n, MSG_DONTWAIT | MSG_NOSIGNAL);
-            if (sent > 0) {
-                t->unsent.head += (uint64_t)sent;
-                result = PUSHED_ALL;
-                gv_ring_release(&t->unsent);
-            } else if (errno == EAGAIN || errno == ENOBUFS) {
-                full = true;
-            } else if (errno != EINTR) {
-                gv_link_kill_errno(&t->link, "", errno);
-            }
+        bool all = true;
+        if (!gv_link_dead(&t->link) && drop_acknowledged(t) && take_committed(t)) {
+            if (atomic_load(&t->state) == TCP_UP) all = send_kept(t, &result);
+            atomic_store(&t->clogged, !all);
+            atomic_store_explicit(&t->n_kept, gv_kept_bytes(&t->kept), memory_order_relaxed);
+            atomic_store_explicit(&t->kept_peak, t->kept.peak, memory_order_relaxed);
         }
         uint64_t head = t->unsent.head;
+        bool between = gv_kept_between(&t->kept);
         atomic_store(&t->pushing, 0);
-        if (full) return SOCKET_FULL;
-        /* Somebody may have committed after we looked and found us still at it. */
-        if (atomic_load(&t->control->tail) == head || gv_link_dead(&t->link)) return result;
+        if (!all) return SOCKET_FULL;
+        /* Somebody may have committed, or asked to tell, after we looked and found us still at it. */
+        bool up = atomic_load(&t->state) == TCP_UP;
+        if ((atomic_load(&t->control->tail) == head && !(up && between && owes(t))) || gv_link_dead(&t->link)) return result;
     }
+}
+
+void gv_tcp_push(struct tcp *t) { push(t); }
+
+void gv_tcp_ack_now(struct tcp *t) {
+    atomic_store(&t->tell, true);
+    push(t);
 }
 
 static void wake_writer(struct tcp *t) {
     if (atomic_load(&t->control->reader_sleeps)) gv_wake_sleeper(&t->control->reader_sleeps);
 }
 
+/* Whether this thread has to wait until the peer has more of what was sent. Whoever reads the link is not held up, or the acknowledgements that others
+ * wait for would not be read. */
+static bool held_back(struct tcp *t) {
+    return atomic_load_explicit(&t->n_kept, memory_order_relaxed) >= KEPT_LIMIT &&
+           atomic_load_explicit(&t->reader, memory_order_relaxed) != (uint64_t)pthread_self();
+}
+
+static struct gv_record *next(struct tcp *t);
+
+static void await_acknowledgement(struct tcp *t) {
+    uint32_t seen = atomic_load(&t->held_back) | 1;
+    atomic_store(&t->held_back, seen);
+    /* Nobody may be reading just now. Acknowledgements that come before the next record are taken here as well as there. */
+    gv_tcp_spin_lock(&t->receiving);
+    next(t);
+    gv_tcp_spin_unlock(&t->receiving);
+    push(t); /* what was acknowledged is let go of here */
+    if (held_back(t) && !gv_link_dead(&t->link)) gv_futex_wait(&t->held_back, seen, 2000000);
+}
+
 static void *tcp_reserve(struct gv_link *link, uint32_t size) {
     struct tcp *t = (struct tcp *)link;
     for (;;) {
-        void *room = gv_ring_reserve(&t->tx, size);
+        bool wait = held_back(t);
+        void *room = wait ? NULL : gv_ring_reserve(&t->tx, size);
         if (room) return room;
         if (gv_link_dead(link)) return NULL;
         if (!link->blocked_since) link->blocked_since = gv_now_ns();
-        switch (push(t)) {
-        case NOTHING_LEFT:
-        case PUSHED_ALL: break;
-        case BUSY: sched_yield(); break;
-        case SOCKET_FULL: {
-            struct pollfd p = {.fd = t->fd, .events = POLLOUT};
-            poll(&p, 1, 200);
-        }
-        }
+        if (wait)
+            await_acknowledgement(t);
+        else if (push(t) == BUSY)
+            sched_yield();
     }
 }
 
@@ -137,7 +208,16 @@ static void tcp_flush(struct gv_link *link) {
     if (push(t) == SOCKET_FULL) wake_writer(t); /* it waits for the socket, we need not */
 }
 
-/* Sends what nobody flushes. */
+/* Whether the connection was cut, for the case that nobody reads it. */
+static void look_after(struct tcp *t) {
+    gv_tcp_spin_lock(&t->receiving);
+    struct pollfd p = {.fd = t->fd, .events = POLLRDHUP};
+    bool up = atomic_load(&t->state) == TCP_UP && atomic_load(&t->grace_ns) > 0 && !atomic_load(&t->last);
+    if (up && poll(&p, 1, 0) > 0 && p.revents) gv_tcp_cut(t, "the peer closed the connection", 0);
+    gv_tcp_spin_unlock(&t->receiving);
+}
+
+/* Sends what nobody flushes, and makes a connection that was cut again. */
 static void *run_writer(void *arg) {
     struct tcp *t = arg;
     prctl(PR_SET_TIMERSLACK, 1000UL, 0, 0, 0);
@@ -145,8 +225,12 @@ static void *run_writer(void *arg) {
     int64_t nap = NAP_MIN_NS;
     int in_vain = 0;
     while (!atomic_load(&t->stop) && !gv_link_dead(&t->link)) {
+        if (atomic_load(&t->state) == TCP_DOWN) {
+            gv_tcp_while_down(t);
+            continue;
+        }
         uint64_t tail = atomic_load(&t->control->tail);
-        enum pushed pushed = atomic_load(&t->control->head) != tail ? push(t) : NOTHING_LEFT;
+        enum pushed pushed = atomic_load(&t->clogged) || atomic_load(&t->control->head) != tail ? push(t) : NOTHING_LEFT;
         if (pushed == SOCKET_FULL) {
             struct pollfd p = {.fd = t->fd, .events = POLLOUT};
             poll(&p, 1, 200);
@@ -161,8 +245,10 @@ static void *run_writer(void *arg) {
             continue;
         }
         atomic_store(&t->control->reader_sleeps, 1);
-        if (atomic_load(&t->control->tail) == seen && !atomic_load(&t->stop) && !gv_link_dead(&t->link)) {
-            gv_futex_wait(&t->control->reader_sleeps, 1, 10000000000);
+        if (atomic_load(&t->control->tail) == seen && !atomic_load(&t->clogged) && !atomic_load(&t->stop) && atomic_load(&t->state) == TCP_UP &&
+            !gv_link_dead(&t->link)) {
+            gv_futex_wait(&t->control->reader_sleeps, 1, 1000000000);
+            look_after(t);
         }
         atomic_store(&t->control->reader_sleeps, 0);
         in_vain = 0;
@@ -173,7 +259,7 @@ static void *run_writer(void *arg) {
 
 /* ---- receiving */
 
-/* Whether a whole record lies in the buffer; kills the link when what lies there is none. */
+/* Whether a whole record lies in the buffer; kills the link when what lies there is none. receiving held. */
 static int whole(struct tcp *t) {
     if (t->end - t->at < sizeof(uint64_t)) return GV_RECORD_PART;
     uint32_t size;
@@ -183,8 +269,9 @@ static int whole(struct tcp *t) {
     return verdict;
 }
 
-/* Reads what the socket has without waiting. True when something came or the link died. */
+/* Reads what the socket has without waiting. True when something came, or the connection ended. receiving held. */
 static bool fill(struct tcp *t) {
+    if (atomic_load(&t->state) != TCP_UP) return false;
     if (t->at && (t->at == t->end || BUFFER_SIZE - t->at < GV_RECORD_MAX)) {
         memmove(t->buffer, t->buffer + t->at, t->end - t->at);
         t->end -= t->at;
@@ -198,52 +285,120 @@ static bool fill(struct tcp *t) {
         }
         if (n < 0 && errno == EINTR) continue;
         if (n < 0 && errno == EAGAIN) return false;
-        if (n == 0) {
-            gv_link_kill(&t->link, t->at == t->end ? "the peer closed the connection" : "the peer closed the connection within a record");
-        } else {
-            gv_link_kill_errno(&t->link, "", errno);
-        }
+        if (n == 0)
+            gv_tcp_cut(t, t->at == t->end ? "the peer closed the connection" : "the peer closed the connection within a record", 0);
+        else
+            gv_tcp_cut(t, "", errno);
         return true;
     }
 }
 
+/* The peer says what it has. False: that is nonsense. */
+static bool acknowledged(struct tcp *t, const struct gv_record *record) {
+    struct gv_received received;
+    if (record->size != sizeof(struct tcp_note) || record->op != GV_RECORD_ACK) return false;
+    memcpy(&received, record + 1, sizeof received);
+    if (record->seq > atomic_load_explicit(&t->peer_seq, memory_order_relaxed)) atomic_store(&t->peer_seq, record->seq);
+    if (atomic_load_explicit(&t->held_back, memory_order_relaxed) & 1) {
+        atomic_store(&t->held_back, (atomic_load(&t->held_back) & ~1u) + 2);
+        gv_futex_wake(&t->held_back, INT_MAX);
+    }
+    return gv_tcp_bulk_peer_has(t, received.bulk);
+}
+
+/* The next record of the session; receiving held. */
+static struct gv_record *next(struct tcp *t) {
+    for (;;) {
+        int verdict = whole(t);
+        if (verdict == GV_RECORD_PART) {
+            if (!fill(t)) return NULL;
+        } else if (verdict == GV_RECORD_BAD) {
+            return NULL;
+        } else {
+            struct gv_record *record = (struct gv_record *)(void *)(t->buffer + t->at);
+            if (record->op != GV_RECORD_ACK && record->op != GV_RECORD_RESUME) return record;
+            size_t size = record->size;
+            if (!acknowledged(t, record)) {
+                gv_link_kill(&t->link, "malformed record: an acknowledgement that makes no sense");
+                return NULL;
+            }
+            t->at += size;
+        }
+        if (gv_link_dead(&t->link)) return NULL;
+    }
+}
+
+static void now_reading(struct tcp *t) {
+    uint64_t self = (uint64_t)pthread_self();
+    if (atomic_load_explicit(&t->reader, memory_order_relaxed) != self) atomic_store_explicit(&t->reader, self, memory_order_relaxed);
+}
+
 static struct gv_record *tcp_next(struct gv_link *link) {
     struct tcp *t = (struct tcp *)link;
-    while (whole(t) == GV_RECORD_PART) {
-        if (!fill(t) || gv_link_dead(link)) return NULL;
+    now_reading(t);
+    gv_tcp_spin_lock(&t->receiving);
+    struct gv_record *record = next(t);
+    if (record) {
+        t->current = record->size;
+        t->records_untold++;
+        t->bytes_untold += record->size;
+        atomic_store_explicit(&t->received, record->seq, memory_order_relaxed);
     }
-    if (gv_link_dead(link)) return NULL;
-    struct gv_record *record = (struct gv_record *)(void *)(t->buffer + t->at);
-    t->current = record->size;
+    gv_tcp_spin_unlock(&t->receiving);
     return record;
 }
 
 static void tcp_release(struct gv_link *link) {
     struct tcp *t = (struct tcp *)link;
+    gv_tcp_spin_lock(&t->receiving);
     t->at += t->current;
     t->current = 0;
     if (t->at == t->end) t->at = t->end = 0;
+    gv_tcp_spin_unlock(&t->receiving);
+    if (t->records_untold < ACK_RECORDS && t->bytes_untold < ACK_BYTES) return;
+    t->records_untold = 0;
+    t->bytes_untold = 0;
+    gv_tcp_ack_now(t);
+}
+
+/* Whether something is there to be read, or has happened. */
+static bool receivable(struct tcp *t) {
+    if (atomic_exchange(&t->woken, false) || gv_link_dead(&t->link)) return true;
+    gv_tcp_spin_lock(&t->receiving);
+    bool some = whole(t) != GV_RECORD_PART || fill(t);
+    gv_tcp_spin_unlock(&t->receiving);
+    return some;
+}
+
+/* Whether the packets from the peer come in on this very core: over the loopback device it sent them from here. */
+static void make_way(struct tcp *t) {
+    int cpu = -1, here = sched_getcpu();
+    socklen_t size = sizeof cpu;
+    if (getsockopt(t->fd, SOL_SOCKET, SO_INCOMING_CPU, &cpu, &size) == 0 && cpu == here) gv_leave_core(here, &t->moved_at);
 }
 
 static void tcp_wait(struct gv_link *link, int64_t timeout_ns, int64_t spin_ns) {
     struct tcp *t = (struct tcp *)link;
-    if (whole(t) != GV_RECORD_PART) return;
+    now_reading(t);
     int64_t now = gv_now_ns(), until = now + timeout_ns, spin_end = now + (spin_ns < timeout_ns ? spin_ns : timeout_ns);
     for (;;) {
-        if (atomic_exchange(&t->woken, false) || gv_link_dead(link) || fill(t)) return;
+        if (receivable(t)) return;
         now = gv_now_ns();
         if (now >= spin_end) break;
+        /* Who spins keeps others from this core: the peer, or a stream's thread. */
+        if (t->makes_way) make_way(t);
+        sched_yield();
     }
     while (now < until) {
         int64_t left = until - now;
         struct timespec limit = {.tv_sec = left / 1000000000, .tv_nsec = left % 1000000000};
-        struct pollfd fds[2] = {{.fd = t->fd, .events = POLLIN}, {.fd = t->wake_fd, .events = POLLIN}};
-        int n = ppoll(fds, 2, &limit, NULL);
-        if (n > 0 && fds[1].revents) {
+        struct pollfd fds[2] = {{.fd = t->wake_fd, .events = POLLIN}, {.fd = t->fd, .events = POLLIN}};
+        int n = ppoll(fds, atomic_load(&t->state) == TCP_UP ? 2 : 1, &limit, NULL);
+        if (n > 0 && fds[0].revents) {
             uint64_t count;
             if (read(t->wake_fd, &count, sizeof count) < 0 && errno != EAGAIN) gv_link_kill_errno(link, "", errno);
         }
-        if (atomic_exchange(&t->woken, false) || gv_link_dead(link) || (n > 0 && fds[0].revents && fill(t))) return;
+        if (receivable(t)) return;
         now = gv_now_ns();
     }
 }
@@ -255,93 +410,25 @@ static void tcp_wake(struct gv_link *link) {
     if (write(t->wake_fd, &one, sizeof one) < 0) return; /* its count is full: it wakes all the same */
 }
 
-/* ---- bulk */
-
-/* The bulk socket, waited for where it is still to come; -1 when the link died. */
-static int channel(struct tcp *t) {
-    for (;;) {
-        uint32_t found = atomic_load(&t->channel);
-        if (found) return (int)found - 1;
-        if (gv_link_dead(&t->link)) return -1;
-        gv_futex_wait(&t->channel, 0, 200000000);
-    }
-}
-
-static bool tcp_bulk_write(struct gv_link *link, const struct gv_bulk_header *header, const void *data, uint64_t size) {
-    struct tcp *t = (struct tcp *)link;
-    int fd = channel(t);
-    struct iovec parts[2] = {{(void *)(uintptr_t)header, sizeof *header}, {(void *)(uintptr_t)data, size}};
-    struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
-    uint64_t left = sizeof *header + size;
-    while (left && fd >= 0 && !gv_link_dead(link)) {
-        ssize_t n = sendmsg(fd, &message, MSG_NOSIGNAL);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0) {
-            gv_link_kill_errno(link, "bulk channel: ", errno);
-            break;
-        }
-        left -= (uint64_t)n;
-        for (int i = 0; i < 2; i++) {
-            size_t done = (size_t)n < parts[i].iov_len ? (size_t)n : parts[i].iov_len;
-            parts[i].iov_base = (char *)parts[i].iov_base + done;
-            parts[i].iov_len -= done;
-            n -= (ssize_t)done;
-        }
-    }
-    return left == 0 && !gv_link_dead(link);
-}
-
-static bool tcp_bulk_read(struct gv_link *link, void *data, uint64_t size) {
-    struct tcp *t = (struct tcp *)link;
-    int fd = channel(t);
-    uint8_t *p = data;
-    while (size && fd >= 0 && !gv_link_dead(link)) {
-        size_t want = size < SSIZE_MAX ? size : SSIZE_MAX;
-        uint8_t nowhere[16384];
-        if (!p && want > sizeof nowhere) want = sizeof nowhere;
-        ssize_t n = recv(fd, p ? p : nowhere, want, MSG_WAITALL);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0) {
-            gv_link_kill_errno(link, "bulk channel: ", errno);
-        } else if (n == 0) {
-            gv_link_kill(link, "the peer closed the bulk channel");
-        } else {
-            size -= (uint64_t)n;
-            if (p) p += n;
-        }
-    }
-    return size == 0 && !gv_link_dead(link);
-}
-
-static int tcp_add_channel(struct gv_link *link, int number, int fd) {
-    struct tcp *t = (struct tcp *)link;
-    uint32_t none = 0;
-    if (number != 0 || fd < 0) return -1;
-    gv_tcp_tune(fd);
-    if (!atomic_compare_exchange_strong(&t->channel, &none, (uint32_t)fd + 1)) return -1;
-    gv_futex_wake(&t->channel, INT_MAX);
-    /* The link may have died before it could shut this socket down. */
-    if (gv_link_dead(link)) shutdown(fd, SHUT_RDWR);
-    return 0;
-}
-
 /* ---- life and death */
 
 static void tcp_died(struct gv_link *link) {
     struct tcp *t = (struct tcp *)link;
-    uint32_t bulk = atomic_load(&t->channel);
     shutdown(t->fd, SHUT_RDWR); /* ends every poll, send and recv on it */
-    if (bulk) shutdown((int)bulk - 1, SHUT_RDWR);
+    gv_tcp_bulk_died(t);
     gv_wake_sleeper(&t->control->reader_sleeps);
-    gv_futex_wake(&t->channel, INT_MAX);
+    atomic_store(&t->held_back, atomic_load(&t->held_back) + 2);
+    gv_futex_wake(&t->held_back, INT_MAX);
+    pthread_mutex_lock(&t->state_lock);
+    pthread_cond_broadcast(&t->state_changed);
+    pthread_mutex_unlock(&t->state_lock);
     tcp_wake(link);
 }
 
 static void close_all(struct tcp *t) {
-    uint32_t bulk = atomic_load(&t->channel);
     close(t->fd);
     close(t->wake_fd);
-    if (bulk) close((int)bulk - 1);
+    gv_tcp_bulk_close_sockets(t);
 }
 
 static void tcp_abandon(struct gv_link *link) { close_all((struct tcp *)link); }
@@ -357,12 +444,20 @@ static void linger(struct tcp *t) {
     int unsent = 0;
     while (!gv_link_dead(&t->link) && gv_now_ns() < until && ioctl(t->fd, SIOCOUTQ, &unsent) == 0 && unsent > 0) {
         struct pollfd p = {.fd = t->fd, .events = POLLIN};
+        gv_tcp_spin_lock(&t->receiving);
         t->at = t->end = 0;
         if (poll(&p, 1, 1) > 0) fill(t);
+        gv_tcp_spin_unlock(&t->receiving);
     }
 }
 
 static void free_tcp(struct tcp *t) {
+    gv_kept_free(&t->kept);
+    gv_tcp_bulk_free(t);
+    gv_link_fini(&t->link);
+    pthread_mutex_destroy(&t->state_lock);
+    pthread_mutex_destroy(&t->resume_lock);
+    pthread_cond_destroy(&t->state_changed);
     free(t->buffer);
     free(t->ring);
     free(t->control);
@@ -371,13 +466,25 @@ static void free_tcp(struct tcp *t) {
 
 static void tcp_close(struct gv_link *link) {
     struct tcp *t = (struct tcp *)link;
+    pthread_mutex_lock(&t->state_lock);
     atomic_store(&t->stop, true);
+    pthread_cond_broadcast(&t->state_changed);
+    pthread_mutex_unlock(&t->state_lock);
     gv_wake_sleeper(&t->control->reader_sleeps);
     pthread_join(t->thread, NULL);
-    if (!gv_link_dead(link)) linger(t);
+    if (!gv_link_dead(link) && atomic_load(&t->state) == TCP_UP) linger(t);
     gv_link_kill(link, "closed");
+    gv_tcp_bulk_end(t);
     close_all(t);
     free_tcp(t);
+}
+
+static void tcp_bulk_whole(struct gv_link *link) { gv_tcp_ack_now((struct tcp *)link); }
+
+static int tcp_add_channel(struct gv_link *link, int channel, int fd) {
+    struct tcp *t = (struct tcp *)link;
+    if (channel < 0 || fd < 0) return -1;
+    return gv_tcp_bulk_attach(t, (uint32_t)channel, fd, 0);
 }
 
 static const struct gv_transport tcp_transport = {
@@ -389,15 +496,23 @@ static const struct gv_transport tcp_transport = {
     .release = tcp_release,
     .wait = tcp_wait,
     .wake = tcp_wake,
-    .bulk_write = tcp_bulk_write,
-    .bulk_read = tcp_bulk_read,
+    .bulk_part = gv_tcp_bulk_part,
+    .bulk_acked = gv_tcp_bulk_acked,
+    .bulk_read = gv_tcp_bulk_read,
+    .bulk_whole = tcp_bulk_whole,
     .add_channel = tcp_add_channel,
+    .resume = gv_tcp_resume,
+    .set_grace = gv_tcp_set_grace,
+    .last = gv_tcp_last,
+    .client_gone = gv_tcp_client_gone,
+    .down = gv_tcp_down,
+    .counts = gv_tcp_counts,
     .died = tcp_died,
     .abandon = tcp_abandon,
     .close = tcp_close,
 };
 
-struct gv_link *gv_tcp_new(int fd) {
+struct gv_link *gv_tcp_new(int fd, struct gv_way *way) {
     struct tcp *t = NULL;
     if (posix_memalign((void **)&t, 128, sizeof *t) != 0) {
         errno = ENOMEM;
@@ -406,29 +521,58 @@ struct gv_link *gv_tcp_new(int fd) {
     memset(t, 0, sizeof *t);
     gv_link_init(&t->link, &tcp_transport);
     t->fd = fd;
+    t->makes_way = !way;
+    gv_kept_init(&t->kept);
+    pthread_mutex_init(&t->state_lock, NULL);
+    pthread_mutex_init(&t->resume_lock, NULL);
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&t->state_changed, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    t->link.way = way;
+    if (way) {
+        atomic_store(&t->grace_ns, way->grace_ns);
+        atomic_store(&t->link.rtt_ns, way->rtt_ns);
+        t->link.session = way->session;
+        snprintf(t->link.server, sizeof t->link.server, "%s", way->address.url);
+    }
     t->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     int error = t->wake_fd < 0 ? errno : 0;
     if (!error) error = posix_memalign((void **)&t->control, GV_RING_LINE, sizeof *t->control);
     if (!error) error = posix_memalign(&t->ring, 4096, GV_COMMAND_RING);
     if (!error) error = posix_memalign((void **)&t->buffer, 4096, BUFFER_SIZE);
+    bool opened = false;
     if (!error) {
         memset(t->control, 0, sizeof *t->control);
         gv_ring_writer_init(&t->tx, t->control, t->ring, GV_COMMAND_RING);
         gv_ring_reader_init(&t->unsent, t->control, t->ring, GV_COMMAND_RING);
         gv_tcp_tune(fd);
-        error = gv_thread_start(&t->thread, run_writer, t, "gpuvirt-link");
+        opened = true;
+        error = gv_tcp_bulk_open(t, way ? way->channels : 0);
+        if (!error) error = gv_thread_start(&t->thread, run_writer, t, "gpuvirt-link");
     }
-    if (error) {
-        if (t->wake_fd >= 0) close(t->wake_fd);
-        free_tcp(t);
-        errno = error;
-        return NULL;
+    if (!error) return &t->link;
+    if (opened) {
+        atomic_store(&t->link.dead, 2);
+        gv_tcp_bulk_died(t);
+        gv_tcp_bulk_end(t);
+        gv_tcp_bulk_free(t);
+        if (t->bulk.wake_fd >= 0) close(t->bulk.wake_fd);
     }
-    return &t->link;
+    if (t->wake_fd >= 0) close(t->wake_fd);
+    t->link.way = NULL; /* the caller's still */
+    gv_link_fini(&t->link);
+    free(t->buffer);
+    free(t->ring);
+    free(t->control);
+    free(t);
+    errno = error;
+    return NULL;
 }
 
 struct gv_link *gv_link_adopt_tcp(int fd) {
-    struct gv_link *link = gv_tcp_new(fd);
+    struct gv_link *link = gv_tcp_new(fd, NULL);
     if (!link) close(fd);
     return link;
 }

@@ -2,7 +2,10 @@
  * knows which one it has.
  *
  * Life: the client calls gv_link_connect (handshake included) or the worker gv_link_adopt (descriptors that the daemon already shook hands on);
- * both end with gv_link_close. A link that lost its peer is `dead`: every call then fails at once, waits return, nothing blocks. */
+ * both end with gv_link_close. A link that lost its peer is `dead`: every call then fails at once, waits return, nothing blocks.
+ *
+ * Between the two a tcp link may be `down`: its connection was cut and is being made again. Nothing is lost and nothing comes twice; calls only take
+ * longer. It dies when the connection does not come back within the session's grace period, or cannot. */
 #ifndef GV_TRANSPORT_H
 #define GV_TRANSPORT_H
 
@@ -31,6 +34,10 @@ struct gv_link_options {
     uint64_t memory;
     bool no_wait;
     const char *program;
+    uint8_t launch[16]; /* GPUVIRT_LAUNCH; zeros: none */
+    /* One line for the user about each cut: that it lasts, or that it is over. From a thread of the link's; may be NULL. */
+    void (*notice)(void *arg, const char *text);
+    void *notice_arg;
 };
 
 /* Why a connection could not be had: `status` is GV_WELCOME_* for a refusal, GV_OPEN_* otherwise; `text` is one line for the user that names the
@@ -54,6 +61,28 @@ struct gv_link *gv_link_adopt_tcp(int fd);
 struct gv_link *gv_link_adopt_shm(int fd, int memfd, uint64_t command_ring, uint64_t reply_ring, uint64_t bulk_out_ring, uint64_t bulk_in_ring);
 int gv_link_add_channel(struct gv_link *link, int channel, int fd);
 
+/* Worker end: how long a cut may last before it is the end; 0, as at the beginning: no time at all. */
+void gv_link_set_grace(struct gv_link *link, int64_t grace_ns);
+/* Worker end: a connection in the place of one that was cut, or seems to be (channel -1: the main one). 0: taken, with its descriptor; -1: refused (an
+ * epoch that is not higher than the last, a dead link), the descriptor is closed. Any thread. */
+int gv_link_resume(struct gv_link *link, int channel, int fd, uint32_t epoch);
+/* From now on a cut is the end: the goodbye was said. */
+void gv_link_last(struct gv_link *link);
+/* Worker end: the client's program has ended. The link dies as soon as it is down, now if it is. */
+void gv_link_client_gone(struct gv_link *link);
+bool gv_link_down(const struct gv_link *link);
+/* A round trip, ns: on the client what connecting took; on the worker what it was told. 0: not known. */
+int64_t gv_link_rtt_ns(const struct gv_link *link);
+void gv_link_set_rtt(struct gv_link *link, int64_t rtt_ns);
+
+struct gv_link_counts {
+    uint64_t cuts, resumes;         /* of the main connection */
+    uint64_t records_resent;        /* records that went out again */
+    uint64_t kept_bytes, kept_peak; /* sent and not acknowledged */
+    uint64_t bulk_resent;           /* bytes of payloads that went out again */
+};
+void gv_link_get_counts(const struct gv_link *link, struct gv_link_counts *counts);
+
 /* ---- records ------------------------------------------------------------------------------------------------------- */
 
 /* Room for one record of `size` bytes (header included, multiple of 8, <= GV_RECORD_MAX), 8-aligned and contiguous. Takes the link's send lock, which
@@ -76,8 +105,22 @@ void gv_recv_wake(struct gv_link *link);
 
 /* ---- bulk ---------------------------------------------------------------------------------------------------------- */
 
-/* Sends one payload; returns its number once the source may be reused, 0 when the link is dead. One payload after the other: the caller
- * serialises. */
+/* One payload after the other: whoever sends serialises, from the opening to the last byte.
+ *
+ * Begins a payload of `size` bytes; they follow in parts. Its number, 0 when the link is dead. Does not block. */
+uint64_t gv_bulk_open(struct gv_link *link, uint64_t tag, uint64_t size);
+/* The payload's next bytes, by reference: they are read later. done(arg) is called once, from any thread and also when the link dies, when they are not
+ * needed any more: the peer has them (tcp), or they have been copied (shm). It must be quick and must not call the link. Does not block. 0, or -1 when
+ * the link is dead (done has been called). */
+int gv_bulk_part(struct gv_link *link, const void *data, uint64_t size, void (*done)(void *arg), void *arg);
+/* Bytes of the payloads' stream that were queued so far, and that are not needed any more: a part is done when the second reaches what the first was
+ * after it. */
+uint64_t gv_bulk_position(const struct gv_link *link);
+uint64_t gv_bulk_acked(const struct gv_link *link);
+/* How gv_bulk_send waits for an acknowledgement, for a caller who may himself have to read the link: wait(arg, position) returns 0 once gv_bulk_acked has
+ * reached it, -1 when the link is dead. Without one it sleeps. */
+void gv_bulk_set_waiter(struct gv_link *link, int (*wait)(void *arg, uint64_t position), void *arg);
+/* Sends one payload; returns its number once the source may be reused, 0 when the link is dead. */
 uint64_t gv_bulk_send(struct gv_link *link, uint64_t tag, const void *data, uint64_t size);
 /* Waits for the next payload's header. 0, or -1 when the link is dead. One thread. */
 int gv_bulk_recv_header(struct gv_link *link, struct gv_bulk_header *header);

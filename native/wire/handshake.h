@@ -6,7 +6,7 @@
  *     client -> server   HELLO      what I want, a nonce, proof that I hold the secret
  *     server -> client   WELCOME    granted or refused and why, proof that the server holds the secret too
  *
- * Secrets never cross the wire. SESSION connections use the token's secret; CHANNEL connections (bulk sockets, later reconnects) use
+ * Secrets never cross the wire. SESSION connections use the token's secret; CHANNEL and RESUME connections (bulk sockets, reconnects) use
  * the session key, which both sides derive:  key = HMAC-SHA256(secret, "gpuvirt session" | server nonce | client nonce | session id).
  * No label is followed by a NUL; the session id counts 8 bytes. */
 #ifndef GV_HANDSHAKE_H
@@ -19,6 +19,7 @@
 #define GV_PROOF_SIZE 32
 #define GV_TOKEN_ID_SIZE 16
 #define GV_SECRET_SIZE 32
+#define GV_LAUNCH_SIZE 16
 
 struct gv_greeting { /* 320 bytes */
     char magic[8];
@@ -39,6 +40,8 @@ struct gv_greeting { /* 320 bytes */
 #define GV_HELLO_CHECK \
     3u /* a SESSION's proof without a session: is my token good, are there ever so many gpus (0: does not ask)? OK or a refusal, then closed. */
 
+#define GV_HELLO_RESUME 4u /* the main connection of a session that lost it: `epoch` is higher than any before */
+
 #define GV_LINK_TCP 1u
 #define GV_LINK_SHM 2u
 
@@ -48,18 +51,19 @@ struct gv_hello { /* 512 bytes */
     uint16_t kind;                      /* GV_HELLO_* */
     uint16_t link;                      /* GV_LINK_* (SESSION) */
     uint16_t channel;                   /* which bulk channel, from 0 (CHANNEL) */
-    uint64_t session;                   /* CHANNEL: the session it belongs to */
+    uint64_t session;                   /* CHANNEL, RESUME: the session it belongs to */
     uint8_t token_id[GV_TOKEN_ID_SIZE]; /* which token (SESSION) */
     uint8_t nonce[GV_NONCE_SIZE];
     uint32_t pid;
     uint32_t gpus;   /* devices wanted */
     uint64_t memory; /* bytes wanted per device, 0: what there is */
-    uint32_t epoch;
-    uint32_t flags; /* GV_HELLO_NO_WAIT */
+    uint32_t epoch;  /* RESUME, CHANNEL: 0 for the first connection of its kind, higher for each that takes its place */
+    uint32_t flags;  /* GV_HELLO_NO_WAIT */
     char program[64];
     char user[32];
     char host[64];
-    uint8_t reserved[224];
+    uint8_t launch[GV_LAUNCH_SIZE]; /* which launch of a program it belongs to, so that its launcher can tell of its end; zeros: none */
+    uint8_t reserved[208];
     uint8_t proof[GV_PROOF_SIZE]; /* HMAC-SHA256(secret, "gpuvirt client" | server nonce | all of hello before this field) */
 };
 
@@ -76,14 +80,14 @@ struct gv_hello { /* 512 bytes */
 struct gv_welcome { /* 512 bytes */
     char magic[8];
     uint16_t version;
-    uint16_t channels; /* bulk channels the client is to open now (tcp) */
+    uint16_t channels; /* bulk channels the client may open (tcp) */
     uint32_t status;   /* GV_WELCOME_* */
     uint64_t session;
     uint64_t command_ring; /* shm: bytes of each ring, powers of two; the memfd arrives with this message (SCM_RIGHTS) */
     uint64_t reply_ring;
     uint64_t bulk_out_ring; /* client to worker */
     uint64_t bulk_in_ring;  /* worker to client */
-    uint32_t grace_s;
+    uint32_t grace_s;       /* how long a session outlives its connection; 0: not at all */
     uint32_t reserved0;
     char text[256]; /* one line for the user when status != OK */
     uint8_t reserved[160];

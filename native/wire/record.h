@@ -14,7 +14,7 @@ struct gv_record {
     uint16_t op;    /* enum gv_op, from the command table */
     uint16_t flags; /* GV_RECORD_* */
     uint32_t ctx;   /* context id the command works in (0: none) */
-    uint32_t epoch; /* raised at every reconnect; a receiver drops records of an older epoch */
+    uint32_t epoch; /* the connection's, when the record was first committed: 0, and one more at every reconnect */
     uint64_t seq;   /* 1, 2, 3, ... without gaps in each direction; a repeated one is dropped, a gap ends the session */
 };
 
@@ -27,12 +27,21 @@ struct gv_record {
 /* Host-to-device and device-to-host data up to this many bytes travels inside the record. */
 #define GV_INLINE_MAX (64u * 1024u)
 
+/* The transport's own records, between others of the same connection: not numbered, never resent, never seen above it. Their body is a struct
+ * gv_received. ACK: what has come, so that the other side need not keep it. RESUME: the same, first on a connection that takes up a session again, each
+ * way, before anything else. Their seq is that of the last record that came whole; RESUME's epoch is the new connection's. */
+#define GV_RECORD_ACK 0xfffeu
+#define GV_RECORD_RESUME 0xfffdu
+struct gv_received {
+    uint64_t bulk; /* bytes of the stream of payloads, headers included */
+};
+
 /* Payloads on a bulk channel: each is this header, then `size` bytes. Numbers count 1, 2, 3, ... per direction. */
 struct gv_bulk_header {
     uint64_t number;
     uint64_t tag; /* device to host: the tag of the waiting copy; host to device: 0 */
     uint64_t size;
-    uint32_t epoch;
+    uint32_t epoch; /* 0 */
     uint32_t magic; /* GV_BULK_MAGIC */
 };
 #define GV_BULK_MAGIC 0x4b4c5542u /* "BULK" */

@@ -123,6 +123,8 @@ uint64_t gv_ring_put(struct gv_ring_writer *w, const void *from, uint64_t n, boo
     return n;
 }
 
+uint64_t gv_ring_room(struct gv_ring_writer *w) { return w->broken || !fits(w, w->size) ? (w->broken ? 0 : w->size - (w->tail - w->head)) : w->size; }
+
 int64_t gv_ring_take(struct gv_ring_reader *r, void *into, uint64_t n, bool *wake) {
     *wake = false;
     int64_t left = available(r, 1);

@@ -80,6 +80,8 @@ uint64_t gv_ring_span(struct gv_ring_reader *r, const struct gv_ring_writer *w, 
 
 /* Copies at most `n` bytes in and publishes them. How many; 0 when the ring is full, or `broken`. */
 uint64_t gv_ring_put(struct gv_ring_writer *w, const void *from, uint64_t n, bool *wake);
+/* How many bytes fit now. */
+uint64_t gv_ring_room(struct gv_ring_writer *w);
 /* Copies at most `n` bytes out (`into` NULL: throws them away) and releases them. How many; 0 when there are none; -1 when the writer's position is
  * impossible. */
 int64_t gv_ring_take(struct gv_ring_reader *r, void *into, uint64_t n, bool *wake);

@@ -21,6 +21,7 @@
 #include <sys/wait.h>
 
 #include "../../native/transport/link.h"
+#include "../../native/transport/tcp.h"
 #include "../../native/transport/shm_layout.h"
 
 #ifndef TINY
@@ -232,7 +233,8 @@ static void bench_link(const char *transport) {
     }
     pid_t pid = child();
     int side = pid == 0;
-    struct gv_link *link = tcp ? gv_tcp_new(fds[side]) : gv_shm_new(fds[side], memfd, rings, !side, why);
+    struct gv_link *link = tcp ? gv_tcp_new(fds[side], NULL) : gv_shm_new(fds[side], memfd, rings, !side, why);
+    if (link && tcp) ((struct tcp *)link)->bulk.n = 1;
     if (!link || (tcp && gv_link_add_channel(link, 0, bulk[side]))) {
         fprintf(stderr, "no link: %s\n", why);
         exit(1);

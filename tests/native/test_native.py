@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 HERE = ROOT / "tests/native"
 WIRE = sorted((ROOT / "native/wire").glob("*.c"))
 LINK = [*WIRE, *sorted((ROOT / "native/transport").glob("*.c"))]
-HELPERS = [HERE / "transport/pair.c", HERE / "transport/mini_server.c"]
+HELPERS = [HERE / "transport/pair.c", HERE / "transport/mini_server.c", HERE / "transport/cutter.c"]
 CC = shutil.which("cc") or "gcc"
 FLAGS = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-g", "-O1", "-pthread", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer"]
 ADDRESS, THREAD = "address,undefined", "thread"
@@ -63,7 +63,8 @@ def test_wire(build: Builder, name: str, sanitizer: str) -> None:
     passes(build(name, sanitizer, [*WIRE, HERE / f"wire/{name}.c"]))
 
 
-# The time limit of an unanswering server is cut from ten seconds to less than one.
+# The time limit of an unanswering server is cut from ten seconds to less than one, and what may be under way from 64 and 256 MiB to a few.
+SMALLER = ("-DOPEN_NS=700000000LL", "-DKEPT_LIMIT=4194304u", "-DCOPIES_LIMIT=8388608ull")
 TRANSPORT = [
     ("test_links", ADDRESS),
     ("test_links", THREAD),
@@ -71,13 +72,15 @@ TRANSPORT = [
     ("test_connect", THREAD),
     ("test_malformed", ADDRESS),
     ("test_delay", ADDRESS),
+    ("test_resume", ADDRESS),
+    ("test_resume", THREAD),
     ("test_death", ADDRESS),  # forks with threads about, which the thread sanitizer does not do
 ]
 
 
 @pytest.mark.parametrize(("name", "sanitizer"), TRANSPORT)
 def test_transport(build: Builder, name: str, sanitizer: str) -> None:
-    passes(build(name, sanitizer, [*LINK, *HELPERS, HERE / f"transport/{name}.c"], ("-DOPEN_NS=700000000LL",)))
+    passes(build(name, sanitizer, [*LINK, *HELPERS, HERE / f"transport/{name}.c"], SMALLER))
 
 
 def delay_cases() -> list[str]:
@@ -86,7 +89,7 @@ def delay_cases() -> list[str]:
 
 def test_delay_threads(build: Builder) -> None:
     """Without the cases that fork with threads about."""
-    program = build("test_delay", THREAD, [*LINK, *HELPERS, HERE / "transport/test_delay.c"], ("-DOPEN_NS=700000000LL",))
+    program = build("test_delay", THREAD, [*LINK, *HELPERS, HERE / "transport/test_delay.c"], SMALLER)
     cases = [case for case in delay_cases() if "child" not in case]
     assert len(cases) > 15
     done = run(program, *cases)

@@ -77,7 +77,7 @@ static void welcome_shm(struct mini_server *s, int fd, struct gv_welcome *w, con
 }
 
 static void welcome_session(struct mini_server *s, int fd, const struct gv_hello *hello, const uint8_t *nonce) {
-    struct gv_welcome w = {.session = SESSION, .channels = s->fault == NO_CHANNELS ? 0 : 1};
+    struct gv_welcome w = {.session = SESSION, .channels = s->fault == NO_CHANNELS ? 0 : 16, .grace_s = s->grace_s};
     s->hello = *hello;
     atomic_fetch_add(&s->sessions, 1);
     gv_session_key(s->key, s->secret, nonce, hello->nonce, SESSION);
@@ -124,6 +124,7 @@ static void welcome_session(struct mini_server *s, int fd, const struct gv_hello
         put_all(fd, &w, sizeof w);
         s->tcp_worker = gv_link_adopt_tcp(fd);
         CHECK(s->tcp_worker);
+        gv_link_set_grace(s->tcp_worker, (int64_t)s->grace_s * 1000000000);
         atomic_store(&s->worker, s->tcp_worker);
         return;
     }
@@ -131,17 +132,61 @@ static void welcome_session(struct mini_server *s, int fd, const struct gv_hello
     close(fd);
 }
 
+struct adding {
+    struct mini_server *server;
+    int channel, fd;
+    uint32_t epoch;
+};
+
+/* A thread of its own: the ends of a session's connections greet each other, and wait for that. */
+static void *add_connection(void *arg) {
+    struct adding *a = arg;
+    struct gv_link *link = a->server->tcp_worker;
+    if (a->channel >= 0 && !a->epoch) {
+        if (gv_link_add_channel(link, a->channel, a->fd)) close(a->fd);
+    } else {
+        gv_link_resume(link, a->channel, a->fd, a->epoch);
+    }
+    atomic_fetch_sub(&a->server->adding, 1);
+    free(a);
+    return NULL;
+}
+
+static void add_later(struct mini_server *s, int channel, int fd, uint32_t epoch) {
+    pthread_t thread;
+    struct adding *a = malloc(sizeof *a);
+    *a = (struct adding){s, channel, fd, epoch};
+    atomic_fetch_add(&s->adding, 1);
+    CHECK(pthread_create(&thread, NULL, add_connection, a) == 0 && pthread_detach(thread) == 0);
+}
+
+static void welcome_resume(struct mini_server *s, int fd, const struct gv_hello *hello, const uint8_t *nonce) {
+    struct gv_welcome w = {.session = hello->session};
+    CHECK(hello->session == SESSION && gv_hello_proved(hello, s->key, nonce));
+    atomic_fetch_add(&s->resumes, 1);
+    if (s->fault == RESUME_REFUSED) {
+        w.status = GV_WELCOME_UNKNOWN;
+        strcpy(w.text, "this server has no such session (any more)");
+    }
+    gv_welcome_prove(&w, s->key, hello->nonce, nonce);
+    put_all(fd, &w, sizeof w);
+    if (s->fault == RESUME_REFUSED)
+        close(fd);
+    else
+        add_later(s, -1, fd, hello->epoch);
+}
+
 static void welcome_channel(struct mini_server *s, int fd, const struct gv_hello *hello, const uint8_t *nonce) {
     struct gv_welcome w = {.session = hello->session};
-    CHECK(hello->session == SESSION && hello->channel == 0 && gv_hello_proved(hello, s->key, nonce));
+    CHECK(hello->session == SESSION && gv_hello_proved(hello, s->key, nonce));
     if (s->fault == CHANNEL_REFUSED) {
         w.status = GV_WELCOME_UNKNOWN;
         strcpy(w.text, "no such session");
     }
     gv_welcome_prove(&w, s->fault == CHANNEL_UNPROVED ? s->secret : s->key, hello->nonce, nonce);
     put_all(fd, &w, sizeof w);
-    if (s->fault == NO_FAULT) {
-        CHECK(gv_link_add_channel(s->tcp_worker, 0, fd) == 0);
+    if (s->fault == NO_FAULT || s->fault == RESUME_REFUSED) {
+        add_later(s, hello->channel, fd, hello->epoch);
     } else {
         close(fd);
     }
@@ -181,7 +226,9 @@ static void serve_one(struct mini_server *s, int fd) {
         return;
     }
     CHECK(memcmp(hello.magic, GV_MAGIC, 8) == 0 && hello.version == GV_WIRE_VERSION);
-    if (hello.kind == GV_HELLO_CHANNEL) {
+    if (hello.kind == GV_HELLO_RESUME) {
+        welcome_resume(s, fd, &hello, g.nonce);
+    } else if (hello.kind == GV_HELLO_CHANNEL) {
         welcome_channel(s, fd, &hello, g.nonce);
     } else {
         welcome_session(s, fd, &hello, g.nonce);
@@ -226,6 +273,7 @@ void mini_start(struct mini_server *s, enum fault fault) {
 void mini_stop(struct mini_server *s) {
     CHECK(write(s->stop[1], "x", 1) == 1);
     pthread_join(s->thread, NULL);
+    while (atomic_load(&s->adding)) usleep(1000);
     gv_link_close(atomic_load(&s->worker)); /* one that no test took */
     for (int i = 0; i < s->n_held; i++) close(s->held[i]);
     if (s->listening >= 0) close(s->listening);

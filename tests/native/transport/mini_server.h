@@ -40,6 +40,8 @@ enum fault {
     CHANNEL_UNPROVED,
     CHANNEL_GARBAGE,
     CHANNEL_NO_LISTENER, /* the server is gone when the channel is to be opened */
+    /* when a session is taken up again */
+    RESUME_REFUSED,
 };
 
 struct mini_server {
@@ -53,7 +55,8 @@ struct mini_server {
     struct gv_link *tcp_worker;  /* the server thread's own view of it, to add the channel */
     int held[8], n_held;         /* connections that are kept open in silence */
     uint8_t key[GV_SECRET_SIZE]; /* of the last session */
-    _Atomic int sessions, channels;
+    uint32_t grace_s;            /* set by the test before a client comes */
+    _Atomic int sessions, channels, resumes, adding;
 };
 
 void mini_start(struct mini_server *server, enum fault fault);

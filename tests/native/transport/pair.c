@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 
 #include "../../../native/transport/shm_layout.h"
+#include "../../../native/transport/tcp.h"
 #include "../check.h"
 
 static const uint64_t default_rings[4] = {1 << 20, 1 << 20, 1 << 21, 1 << 21};
@@ -31,6 +32,36 @@ void tcp_sockets(int fds[2]) {
     close(listening);
 }
 
+struct gv_link *tcp_client(int fd) {
+    struct gv_link *link = gv_tcp_new(fd, NULL);
+    if (link) ((struct tcp *)link)->bulk.n = 1; /* as one that was dialled knows it */
+    return link;
+}
+
+void greet_channel(int fd) {
+    struct tcp_frame greeting = {.magic = TCP_CHANNEL_MAGIC, .size = 1};
+    CHECK(write(fd, &greeting, sizeof greeting) == sizeof greeting);
+}
+
+struct adding {
+    struct gv_link *link;
+    int channel, fd, outcome;
+};
+
+static void *add_channel(void *arg) {
+    struct adding *a = arg;
+    a->outcome = gv_link_add_channel(a->link, a->channel, a->fd);
+    return NULL;
+}
+
+void add_channels(struct pair *pair, int channel, const int fds[2]) {
+    pthread_t thread;
+    struct adding worker = {pair->worker, channel, fds[1], -1};
+    CHECK(pthread_create(&thread, NULL, add_channel, &worker) == 0);
+    CHECK(gv_link_add_channel(pair->client, channel, fds[0]) == 0);
+    CHECK(pthread_join(thread, NULL) == 0 && worker.outcome == 0);
+}
+
 struct pair make_pair(const char *transport) {
     struct pair pair;
     int fds[2];
@@ -38,10 +69,10 @@ struct pair make_pair(const char *transport) {
         int bulk[2];
         tcp_sockets(fds);
         tcp_sockets(bulk);
-        pair.client = gv_tcp_new(fds[0]);
+        pair.client = tcp_client(fds[0]);
         pair.worker = gv_link_adopt_tcp(fds[1]);
         CHECK(pair.client && pair.worker);
-        CHECK(gv_link_add_channel(pair.client, 0, bulk[0]) == 0 && gv_link_add_channel(pair.worker, 0, bulk[1]) == 0);
+        add_channels(&pair, 0, bulk);
     } else {
         char why[GV_DEATH_TEXT];
         const uint64_t *r = default_rings;
@@ -58,6 +89,26 @@ struct pair make_pair(const char *transport) {
 void close_pair(struct pair *pair) {
     gv_link_close(pair->client);
     gv_link_close(pair->worker);
+}
+
+static void *listen_to(void *arg) {
+    struct listening *l = arg;
+    while (!atomic_load(&l->stop) && !gv_link_dead(l->link)) {
+        CHECK(gv_recv_peek(l->link) == NULL);
+        gv_recv_wait(l->link, 10000000, 0);
+    }
+    return NULL;
+}
+
+void listen_start(struct listening *l, struct gv_link *link) {
+    l->link = link;
+    atomic_store(&l->stop, false);
+    CHECK(pthread_create(&l->thread, NULL, listen_to, l) == 0);
+}
+
+void listen_stop(struct listening *l) {
+    atomic_store(&l->stop, true);
+    pthread_join(l->thread, NULL);
 }
 
 int send_numbered(struct gv_link *link, uint32_t body, uint64_t n) {

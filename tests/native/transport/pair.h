@@ -10,7 +10,22 @@ struct pair {
 
 /* "tcp" (loopback sockets) or "shm". */
 struct pair make_pair(const char *transport);
+/* The client's end over a socket, with one bulk channel to come. */
+struct gv_link *tcp_client(int fd);
+/* What the other end of a bulk channel waits for before anything else. */
+void greet_channel(int fd);
+/* Both ends of a bulk channel, which greet each other. */
+void add_channels(struct pair *pair, int channel, const int fds[2]);
 void close_pair(struct pair *pair);
+
+/* Somebody who reads a link on which no records come, as both ends always have: acknowledgements are taken in that way. */
+struct listening {
+    struct gv_link *link;
+    _Atomic bool stop;
+    pthread_t thread;
+};
+void listen_start(struct listening *l, struct gv_link *link);
+void listen_stop(struct listening *l);
 
 /* A memfd as the daemon makes it. */
 int make_memfd(const uint64_t rings[4]);

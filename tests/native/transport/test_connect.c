@@ -207,11 +207,29 @@ static void bad_memory(void) {
     refused(MEMORY_AND_EOF, "shm", GV_OPEN_PROTOCOL, "broke off");
 }
 
+/* Bulk channels are opened behind the caller's back; without a grace period the session ends with the first that fails. */
+static void dies(enum fault fault, const char *text) {
+    struct mini_server server;
+    struct gv_open_error err;
+    int before = open_descriptors();
+    mini_start(&server, fault);
+    struct gv_link_options options = mini_options(&server, "tcp");
+    struct pair p = {.client = gv_link_connect(&options, &err)};
+    CHECK(p.client);
+    p.worker = mini_worker(&server);
+    struct gv_bulk_header header;
+    CHECK(gv_bulk_recv_header(p.client, &header) == -1 && gv_link_dead(p.client));
+    CHECK_TEXT(gv_link_death(p.client), text);
+    close_pair(&p);
+    mini_stop(&server);
+    CHECK(open_descriptors() == before);
+}
+
 static void bad_channel(void) {
-    refused(CHANNEL_REFUSED, "tcp", GV_WELCOME_UNKNOWN, "no such session");
-    refused(CHANNEL_UNPROVED, "tcp", GV_OPEN_PROTOCOL, "does not hold the token's secret");
-    refused(CHANNEL_GARBAGE, "tcp", GV_OPEN_PROTOCOL, "is not a gpuvirt server");
-    refused(CHANNEL_NO_LISTENER, "tcp", GV_OPEN_UNREACHABLE, "no gpuvirt server answers");
+    dies(CHANNEL_REFUSED, "no such session");
+    dies(CHANNEL_UNPROVED, "does not hold the token's secret");
+    dies(CHANNEL_GARBAGE, "is not a gpuvirt server");
+    dies(CHANNEL_NO_LISTENER, "no gpuvirt server answers");
 }
 
 /* ---- our own side */

@@ -47,7 +47,7 @@ static pid_t start_worker(const char *transport, void (*work)(struct gv_link *),
     }
     close(fds[1]);
     if (tcp) close(bulk[1]);
-    *client = tcp ? gv_tcp_new(fds[0]) : gv_shm_new(fds[0], memfd, rings, true, why);
+    *client = tcp ? tcp_client(fds[0]) : gv_shm_new(fds[0], memfd, rings, true, why);
     CHECK(*client && (!tcp || gv_link_add_channel(*client, 0, bulk[0]) == 0));
     return pid;
 }

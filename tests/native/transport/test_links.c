@@ -234,12 +234,17 @@ static void receive_payloads(struct gv_link *link) {
 static void bulk_both_ways(void) {
     EACH(transport) {
         struct pair p = make_pair(transport);
+        struct listening listening[2];
         pthread_t out, in;
+        listen_start(&listening[0], p.client);
+        listen_start(&listening[1], p.worker);
         CHECK(pthread_create(&out, NULL, send_payloads, p.client) == 0 && pthread_create(&in, NULL, send_payloads, p.worker) == 0);
         receive_payloads(p.worker);
         receive_payloads(p.client);
         pthread_join(out, NULL);
         pthread_join(in, NULL);
+        listen_stop(&listening[0]);
+        listen_stop(&listening[1]);
         close_pair(&p);
     }
 }
@@ -317,17 +322,19 @@ static void late_channel(void) {
     int fds[2], bulk[2];
     tcp_sockets(fds);
     tcp_sockets(bulk);
-    struct gv_link *client = gv_tcp_new(fds[0]), *worker = gv_link_adopt_tcp(fds[1]);
-    CHECK(client && worker && gv_link_add_channel(client, 0, bulk[0]) == 0);
-    CHECK(gv_link_add_channel(client, 0, bulk[0]) == -1 && gv_link_add_channel(client, 1, bulk[0]) == -1);
+    struct gv_link *client = tcp_client(fds[0]), *worker = gv_link_adopt_tcp(fds[1]);
+    CHECK(client && worker);
+    struct pair p = {client, worker};
+    struct listening listening;
     pthread_t out;
+    listen_start(&listening, client);
     CHECK(pthread_create(&out, NULL, send_payloads, client) == 0);
-    struct stream later = {worker, (uint64_t)bulk[1]};
     usleep(20000);
-    CHECK(gv_link_add_channel(later.link, 0, (int)later.count) == 0);
+    add_channels(&p, 0, bulk);
+    CHECK(gv_link_add_channel(client, 0, bulk[0]) == -1 && gv_link_add_channel(client, 1, bulk[0]) == -1);
     receive_payloads(worker);
     pthread_join(out, NULL);
-    struct pair p = {client, worker};
+    listen_stop(&listening);
     close_pair(&p);
     p = make_pair("shm");
     CHECK(gv_link_add_channel(p.client, 0, 0) == -1); /* payloads have rings there */

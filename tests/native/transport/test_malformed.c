@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 
 #include "../../../native/transport/shm_layout.h"
+#include "../../../native/transport/tcp.h"
 #include "../check.h"
 #include "pair.h"
 
@@ -25,6 +26,7 @@ static struct raw open_raw(bool tcp) {
         tcp_sockets(fds);
         tcp_sockets(bulk);
         raw.link = gv_link_adopt_tcp(fds[1]);
+        greet_channel(bulk[0]);
         CHECK(raw.link && gv_link_add_channel(raw.link, 0, bulk[1]) == 0);
         raw.bulk = bulk[0];
     } else {
@@ -268,10 +270,46 @@ static void odd_flags(void) {
 
 /* ---- bulk headers */
 
+static void send_frame(int fd, uint32_t size) {
+    struct tcp_frame frame = {TCP_FRAME_MAGIC, size, 0};
+    CHECK(send(fd, &frame, sizeof frame, 0) == sizeof frame);
+}
+
+static void bulk_frames(void) {
+    static const struct tcp_frame lies[] = {{1, 40, 0}, {TCP_FRAME_MAGIC, 0, 0}, {TCP_FRAME_MAGIC, TCP_STRIPE + 1, 0}, {TCP_FRAME_MAGIC, 40, 8}};
+    for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
+        struct raw raw = open_raw(true);
+        struct gv_bulk_header got;
+        CHECK(send(raw.bulk, &lies[i], sizeof lies[i], 0) == sizeof lies[i]);
+        CHECK(gv_bulk_recv_header(raw.link, &got) == -1);
+        CHECK_TEXT(gv_link_death(raw.link), "malformed payload");
+        close_raw(&raw);
+    }
+}
+
+/* Who has what was never sent is no peer to go on with. */
+static void acknowledged_before_sent(void) {
+    struct tcp_note notes[] = {{.record = {.seq = 1}}, {.received = {1}}};
+    for (size_t i = 0; i < 2; i++) {
+        struct raw raw = open_raw(true);
+        notes[i].record.size = sizeof notes[i];
+        notes[i].record.op = GV_RECORD_ACK;
+        CHECK(send(raw.fd, &notes[i], sizeof notes[i], 0) == sizeof notes[i]);
+        for (int n = 0; n < 200 && !gv_link_dead(raw.link); n++) {
+            gv_recv_peek(raw.link);
+            gv_recv_wait(raw.link, 10000000, 0);
+            gv_send_flush(raw.link);
+        }
+        CHECK_TEXT(gv_link_death(raw.link), "acknowledge");
+        close_raw(&raw);
+    }
+}
+
 static void bulk_headers(void) {
     for (int lie = 0; lie < 3; lie++) {
         struct raw raw = open_raw(true);
         struct gv_bulk_header h = {.number = lie == 0 ? 2 : 1, .epoch = lie == 1, .magic = lie == 2 ? 1 : GV_BULK_MAGIC}, got;
+        send_frame(raw.bulk, sizeof h);
         CHECK(send(raw.bulk, &h, sizeof h, 0) == sizeof h);
         CHECK(gv_bulk_recv_header(raw.link, &got) == -1);
         CHECK_TEXT(gv_link_death(raw.link), "malformed payload");
@@ -280,6 +318,7 @@ static void bulk_headers(void) {
     struct raw raw = open_raw(true);
     struct gv_bulk_header h = {.number = 1, .size = 100, .magic = GV_BULK_MAGIC};
     char data[100];
+    send_frame(raw.bulk, sizeof h + 100);
     CHECK(send(raw.bulk, &h, sizeof h, 0) == sizeof h && send(raw.bulk, data, 50, 0) == 50);
     CHECK(gv_bulk_recv_header(raw.link, &h) == 0);
     shutdown(raw.bulk, SHUT_WR);
@@ -327,6 +366,10 @@ int main(int argc, char **argv) {
         {"bytes_on_the_socket", bytes_on_the_socket},
         {"odd_flags", odd_flags},
         {"bulk_headers", bulk_headers},
+        {"bulk_frames", bulk_frames},
+        {"acknowledged_before_sent", acknowledged_before_sent},
+        {"bulk_frames", bulk_frames},
+        {"acknowledged_before_sent", acknowledged_before_sent},
         {"wrong_memory", wrong_memory},
     };
     return run_cases(cases, sizeof cases / sizeof *cases, argc, argv, 60);

@@ -27,6 +27,11 @@ static void *run(void *arg) {
 
 static uint64_t bulk_sent;
 
+static void *add_bulk(void *arg) {
+    CHECK(gv_link_add_channel(client, 0, *(int *)arg) == 0);
+    return NULL;
+}
+
 static void begin(void) {
     bulk_sent = 0;
     memset(&fake, 0, sizeof fake);
@@ -40,8 +45,7 @@ static void begin(void) {
         client = gv_shm_new(fds[0], dup(memfd), rings, true, why);
     } else {
         tcp_sockets(bulk);
-        client = gv_tcp_new(fds[0]);
-        CHECK(client && gv_link_add_channel(client, 0, bulk[0]) == 0);
+        client = tcp_client(fds[0]);
     }
     CHECK(client);
     struct worker_config config = {.struct_size = sizeof config,
@@ -60,7 +64,12 @@ static void begin(void) {
                                    .server_name = "test"};
     worker = worker_open(&config, reason);
     CHECK(worker);
-    if (!shm) CHECK(worker_add_channel(worker, 0, bulk[1]) == 0);
+    pthread_t adding;
+    if (!shm) { /* the two ends of a channel greet each other */
+        CHECK(pthread_create(&adding, NULL, add_bulk, &bulk[0]) == 0);
+        CHECK(worker_add_channel(worker, 0, bulk[1]) == 0);
+        pthread_join(adding, NULL);
+    }
     CHECK(pthread_create(&thread, NULL, run, NULL) == 0);
 }
 

@@ -1,0 +1,160 @@
+/* Payloads: what is the same over every transport. Their headers, their numbers, and how a caller's memory is free again when gv_bulk_send returns. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "link.h"
+
+#define COPY_PIECE (1u << 20)
+#ifndef COPIES_LIMIT                /* tests make it small */
+#define COPIES_LIMIT (256ull << 20) /* bytes copied and not acknowledged */
+#endif
+#define COPIES_KEPT 16      /* pieces kept for the next payload, the last used first */
+#define COPY_BYTES_PER_NS 8 /* what waiting for an answer is held against */
+
+/* ---- sending */
+
+uint64_t gv_bulk_open(struct gv_link *link, uint64_t tag, uint64_t size) {
+    if (gv_link_dead(link)) return 0;
+    struct gv_bulk_header header = {.number = ++link->bulk_out, .tag = tag, .size = size, .magic = GV_BULK_MAGIC};
+    if (link->transport->bulk_part(link, &header, sizeof header, NULL, NULL)) return 0;
+    link->bulk_position += sizeof header;
+    atomic_fetch_add_explicit(&link->bytes_out, sizeof header + size, memory_order_relaxed);
+    return header.number;
+}
+
+int gv_bulk_part(struct gv_link *link, const void *data, uint64_t size, void (*done)(void *arg), void *arg) {
+    link->bulk_position += size;
+    return link->transport->bulk_part(link, data, size, done, arg);
+}
+
+uint64_t gv_bulk_position(const struct gv_link *link) { return link->bulk_position; }
+uint64_t gv_bulk_acked(const struct gv_link *link) { return link->transport->bulk_acked(link); }
+
+void gv_bulk_set_waiter(struct gv_link *link, int (*wait)(void *arg, uint64_t position), void *arg) {
+    link->bulk_waiter = wait;
+    link->bulk_waiter_arg = arg;
+}
+
+/* ---- copies of the caller's memory */
+
+struct copy {
+    struct copy *next;
+    struct gv_link *link;
+    uint8_t data[];
+};
+
+static void copy_done(void *arg) {
+    struct copy *c = arg;
+    struct gv_copies *copies = &c->link->copies;
+    pthread_mutex_lock(&copies->lock);
+    copies->out -= COPY_PIECE;
+    bool keep = copies->n_spare < COPIES_KEPT;
+    if (keep) {
+        c->next = copies->spare;
+        copies->spare = c;
+        copies->n_spare++;
+    }
+    pthread_cond_broadcast(&copies->fewer);
+    pthread_mutex_unlock(&copies->lock);
+    if (!keep) free(c);
+}
+
+/* A piece, once there are few enough. NULL: no memory, or the link died. */
+static struct copy *copy_take(struct gv_link *link) {
+    struct gv_copies *copies = &link->copies;
+    pthread_mutex_lock(&copies->lock);
+    while (copies->out >= COPIES_LIMIT && !gv_link_dead(link)) {
+        if (link->bulk_waiter) {
+            pthread_mutex_unlock(&copies->lock);
+            link->bulk_waiter(link->bulk_waiter_arg, gv_bulk_acked(link) + 1);
+            pthread_mutex_lock(&copies->lock);
+        }
+        struct timespec soon;
+        clock_gettime(CLOCK_MONOTONIC, &soon);
+        soon.tv_nsec += 1000000;
+        if (soon.tv_nsec >= 1000000000) soon.tv_sec++, soon.tv_nsec -= 1000000000;
+        if (copies->out >= COPIES_LIMIT) pthread_cond_timedwait(&copies->fewer, &copies->lock, &soon);
+    }
+    struct copy *c = copies->spare;
+    if (c) {
+        copies->spare = c->next;
+        copies->n_spare--;
+    }
+    copies->out += COPY_PIECE;
+    pthread_mutex_unlock(&copies->lock);
+    if (!c && !(c = malloc(sizeof *c + COPY_PIECE))) {
+        gv_link_kill(link, "out of memory");
+        return NULL;
+    }
+    c->link = link;
+    return c;
+}
+
+void gv_copies_init(struct gv_copies *copies) {
+    pthread_condattr_t monotonic;
+    memset(copies, 0, sizeof *copies);
+    pthread_mutex_init(&copies->lock, NULL);
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&copies->fewer, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+}
+
+void gv_copies_free(struct gv_copies *copies) {
+    for (struct copy *c; (c = copies->spare);) {
+        copies->spare = c->next;
+        free(c);
+    }
+    pthread_mutex_destroy(&copies->lock);
+    pthread_cond_destroy(&copies->fewer);
+}
+
+static bool send_copies(struct gv_link *link, const uint8_t *data, uint64_t size) {
+    while (size) {
+        uint64_t piece = size < COPY_PIECE ? size : COPY_PIECE;
+        struct copy *c = copy_take(link);
+        if (!c) return false;
+        memcpy(c->data, data, piece);
+        if (gv_bulk_part(link, c->data, piece, copy_done, c)) return false;
+        data += piece;
+        size -= piece;
+    }
+    return true;
+}
+
+static void nothing_to_do(void *arg) { (void)arg; }
+
+uint64_t gv_bulk_send(struct gv_link *link, uint64_t tag, const void *data, uint64_t size) {
+    uint64_t number = gv_bulk_open(link, tag, size);
+    if (!number || !size) return number;
+    if (link->transport->bulk_write) {
+        link->bulk_position += size;
+        return link->transport->bulk_write(link, data, size) ? number : 0;
+    }
+    /* Waiting for the peer to say that it has the bytes costs a round trip, copying them costs time too. */
+    if (!link->bulk_waiter || (uint64_t)gv_link_rtt_ns(link) * COPY_BYTES_PER_NS >= size) return send_copies(link, data, size) ? number : 0;
+    if (gv_bulk_part(link, data, size, nothing_to_do, NULL)) return 0;
+    return link->bulk_waiter(link->bulk_waiter_arg, link->bulk_position) || gv_link_dead(link) ? 0 : number;
+}
+
+/* ---- receiving */
+
+int gv_bulk_recv_header(struct gv_link *link, struct gv_bulk_header *header) {
+    if (gv_link_dead(link) || !link->transport->bulk_read(link, header, sizeof *header)) return -1;
+    if (header->magic != GV_BULK_MAGIC || header->number != link->bulk_in + 1 || header->epoch) {
+        gv_link_kill(link, "malformed payload on the bulk channel");
+        return -1;
+    }
+    link->bulk_in++;
+    link->bulk_left = header->size;
+    atomic_fetch_add_explicit(&link->bytes_in, sizeof *header, memory_order_relaxed);
+    return 0;
+}
+
+int gv_bulk_recv(struct gv_link *link, void *data, uint64_t size) {
+    if (gv_link_dead(link) || !link->transport->bulk_read(link, data, size)) return -1;
+    atomic_fetch_add_explicit(&link->bytes_in, size, memory_order_relaxed);
+    link->bulk_left -= size < link->bulk_left ? size : link->bulk_left;
+    if (!link->bulk_left && size && link->transport->bulk_whole) link->transport->bulk_whole(link);
+    return 0;
+}

@@ -1,0 +1,494 @@
+#define _GNU_SOURCE
+#include "tcp_bulk.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include "tcp.h"
+
+#define TELL_BYTES (1u << 20) /* the peer is told each time so much has come */
+#define PIECES 16             /* parts in one frame's write */
+#define SMALL 64              /* bytes that a part holds itself */
+#define ATTACH_NS 5000000000LL
+#define PAUSE_MIN_NS 50000000LL
+#define PAUSE_MAX_NS 1000000000LL
+
+/* Bytes of the stream, [start, start + size), by reference. */
+struct tcp_part {
+    struct tcp_part *next;
+    const uint8_t *data;
+    uint64_t start, size;
+    void (*done)(void *arg);
+    void *arg;
+    uint8_t own[SMALL];
+};
+
+static void wake_sender(struct tcp_bulk *b) {
+    if (!atomic_exchange(&b->sleeping, false)) return;
+    uint64_t one = 1;
+    if (write(b->wake_fd, &one, sizeof one) < 0) return; /* its count is full: it wakes all the same */
+}
+
+/* ---- channels that go down and come up */
+
+static bool final_cut(struct tcp *t) { return atomic_load(&t->last) || atomic_load(&t->client_gone) || atomic_load(&t->grace_ns) <= 0; }
+
+/* lock not held. */
+static void cut_channel(struct tcp *t, struct tcp_channel *c, const char *what, int error) {
+    char reason[80], why[160];
+    snprintf(why, sizeof why, "%s%s", what, error ? strerror_r(error, reason, sizeof reason) : "");
+    if (final_cut(t)) {
+        gv_link_kill(&t->link, why);
+        return;
+    }
+    pthread_mutex_lock(&t->bulk.lock);
+    if (c->up) {
+        c->up = false;
+        c->since = gv_now_ns();
+        snprintf(c->why, sizeof c->why, "%.99s", why);
+        shutdown(c->fd, SHUT_RDWR);
+        pthread_cond_broadcast(&t->bulk.changed);
+    }
+    pthread_mutex_unlock(&t->bulk.lock);
+}
+
+/* The first byte at or after `position` that goes over this channel. */
+static uint64_t first_of(uint64_t position, uint32_t channel, uint32_t n) {
+    uint64_t stripe = position / TCP_STRIPE;
+    uint32_t ahead = (channel + n - (uint32_t)(stripe % n)) % n;
+    return ahead ? (stripe + ahead) * TCP_STRIPE : position;
+}
+
+/* Both ends say which byte they want next, and on how many channels. 0, or an errno. */
+static int greet(int fd, const struct tcp_frame *ours, struct tcp_frame *theirs) {
+    int64_t until = gv_now_ns() + ATTACH_NS;
+    int error = gv_put(fd, ours, sizeof *ours, until);
+    if (!error) error = gv_get(fd, theirs, sizeof *theirs, until, NULL);
+    return error ? error : theirs->magic != TCP_CHANNEL_MAGIC || theirs->size > TCP_CHANNELS_MAX ? EPROTO : 0;
+}
+
+/* lock held, nobody uses the channel: the new socket is put in the place of the old one. NULL, or what is wrong. */
+static const char *place(struct tcp *t, uint32_t channel, int fd, uint32_t epoch, const struct tcp_frame *theirs) {
+    struct tcp_bulk *b = &t->bulk;
+    struct tcp_channel *c = &b->channels[channel];
+    if (!b->n) b->n = theirs->size;
+    if (!b->n || channel >= b->n || (theirs->size && theirs->size != b->n)) return "malformed: the two ends count their bulk channels differently";
+    if (theirs->position > atomic_load(&b->handed_out)) return "malformed: the peer wants payloads that were never sent";
+    /* Over other channels it may have got further since it said so. */
+    uint64_t kept = b->first ? b->first->start : b->queued, wanted = theirs->position > kept ? theirs->position : kept;
+    gv_tcp_tune(fd);
+    gv_set_blocking(fd);
+    if (c->fd < 0) {
+        c->fd = fd;
+    } else {
+        if (dup3(fd, c->fd, O_CLOEXEC) < 0) return "the new bulk channel could not be used";
+        close(fd);
+    }
+    uint64_t next = first_of(wanted, channel, b->n);
+    if (epoch && c->next > next) atomic_fetch_add(&t->bulk_resent, c->next - next);
+    c->next = next;
+    c->head_left = c->frame_left = c->unread = 0;
+    c->epoch = epoch;
+    c->up = true;
+    return NULL;
+}
+
+int gv_tcp_bulk_attach(struct tcp *t, uint32_t channel, int fd, uint32_t epoch) {
+    struct tcp_bulk *b = &t->bulk;
+    if (channel >= TCP_CHANNELS_MAX || fd < 0) return -1;
+    struct tcp_channel *c = &b->channels[channel];
+    pthread_mutex_lock(&b->attaching);
+    pthread_mutex_lock(&b->lock);
+    bool good = !gv_link_dead(&t->link) && (!b->n || channel < b->n) && (c->fd < 0 || epoch > c->epoch);
+    if (good && c->up) {
+        c->up = false; /* the peer knows before us that it is of no use */
+        c->since = gv_now_ns();
+        shutdown(c->fd, SHUT_RDWR);
+    }
+    while (good && c->users) pthread_cond_wait(&b->changed, &b->lock);
+    struct tcp_frame ours = {TCP_CHANNEL_MAGIC, b->n, atomic_load(&b->received)}, theirs;
+    pthread_mutex_unlock(&b->lock);
+    int error = good ? greet(fd, &ours, &theirs) : ECANCELED;
+    const char *wrong = NULL;
+    if (!error) {
+        pthread_mutex_lock(&b->lock);
+        wrong = place(t, channel, fd, epoch, &theirs);
+        pthread_cond_broadcast(&b->changed);
+        pthread_mutex_unlock(&b->lock);
+        if (!wrong && gv_link_dead(&t->link)) shutdown(c->fd, SHUT_RDWR); /* it may have died before it could shut this one down */
+        wake_sender(b);
+    }
+    pthread_mutex_unlock(&b->attaching);
+    if (good && (error || wrong)) close(fd);
+    if (wrong) gv_link_kill(&t->link, wrong);
+    return error || wrong ? -1 : 0;
+}
+
+/* Done with a system call on it. */
+static void leave(struct tcp_bulk *b, struct tcp_channel *c) {
+    pthread_mutex_lock(&b->lock);
+    if (--c->users == 0) pthread_cond_broadcast(&b->changed);
+    pthread_mutex_unlock(&b->lock);
+}
+
+/* ---- the client dials */
+
+static bool closing(struct tcp *t) { return gv_link_dead(&t->link) || atomic_load(&t->stop); }
+
+/* A channel that is to be dialled, -1 when the link ends. */
+static int channel_down(struct tcp *t) {
+    struct tcp_bulk *b = &t->bulk;
+    int found = -1;
+    pthread_mutex_lock(&b->lock);
+    while (found < 0 && !closing(t)) {
+        for (uint32_t i = 0; i < b->n && found < 0; i++)
+            if (!b->channels[i].up) found = (int)i;
+        if (found < 0) pthread_cond_wait(&b->changed, &b->lock);
+    }
+    pthread_mutex_unlock(&b->lock);
+    return found;
+}
+
+static void *dial(void *arg) {
+    struct tcp *t = arg;
+    struct tcp_bulk *b = &t->bulk;
+    int64_t pause = PAUSE_MIN_NS;
+    uint32_t epochs[TCP_CHANNELS_MAX] = {0};
+    for (int channel; (channel = channel_down(t)) >= 0;) {
+        struct tcp_channel *c = &b->channels[channel];
+        char why[400], cause[sizeof c->why], text[GV_DEATH_TEXT];
+        int64_t now = gv_now_ns();
+        pthread_mutex_lock(&b->lock);
+        int64_t since = c->since;
+        memcpy(cause, c->why, sizeof cause);
+        pthread_mutex_unlock(&b->lock);
+        int fd = gv_redial(t->link.way, channel, epochs[channel]++, now + ATTACH_NS, why, sizeof why);
+        if (fd >= 0 && gv_tcp_bulk_attach(t, (uint32_t)channel, fd, epochs[channel] - 1) == 0) {
+            pause = PAUSE_MIN_NS;
+            continue;
+        }
+        if (fd == GV_REDIAL_FINAL || (fd < 0 && final_cut(t)) || gv_now_ns() - since > atomic_load(&t->grace_ns)) {
+            snprintf(text, sizeof text, "bulk channel: %.60s%s%.100s", cause, *cause ? "; then: " : "", fd < 0 ? why : "the server gave it up");
+            gv_link_kill(&t->link, text);
+            break;
+        }
+        struct timespec until;
+        int64_t end = gv_now_ns() + pause;
+        until = (struct timespec){.tv_sec = end / 1000000000, .tv_nsec = end % 1000000000};
+        pthread_mutex_lock(&b->lock);
+        while (!closing(t) && gv_now_ns() < end) pthread_cond_timedwait(&b->changed, &b->lock, &until);
+        pthread_mutex_unlock(&b->lock);
+        pause = pause * 2 < PAUSE_MAX_NS ? pause * 2 : PAUSE_MAX_NS;
+    }
+    return NULL;
+}
+
+/* ---- sending */
+
+int gv_tcp_bulk_part(struct gv_link *link, const void *data, uint64_t size, void (*done)(void *arg), void *arg) {
+    struct tcp *t = (struct tcp *)link;
+    struct tcp_bulk *b = &t->bulk;
+    struct tcp_part *p = gv_link_dead(link) ? NULL : malloc(sizeof *p);
+    if (!p) {
+        gv_link_kill(link, "out of memory");
+        if (done) done(arg);
+        return -1;
+    }
+    *p = (struct tcp_part){.data = data, .size = size, .done = done, .arg = arg};
+    if (!done) p->data = memcpy(p->own, data, size);
+    pthread_mutex_lock(&b->lock);
+    p->start = b->queued;
+    b->queued += size;
+    if (b->last)
+        b->last->next = p;
+    else
+        b->first = p;
+    b->last = p;
+    pthread_mutex_unlock(&b->lock);
+    wake_sender(b);
+    return 0;
+}
+
+/* Lets go of the parts that the peer has, of all once the link is dead. The sending thread's alone: nobody else reads what they refer to. */
+static void let_go(struct tcp_bulk *b, bool all) {
+    pthread_mutex_lock(&b->lock);
+    uint64_t has = atomic_load(&b->peer_has);
+    struct tcp_part *gone = NULL, **end = &gone;
+    while (b->first && (all || b->first->start + b->first->size <= has)) {
+        *end = b->first;
+        end = &b->first->next;
+        b->first = b->first->next;
+    }
+    *end = NULL;
+    if (!b->first) b->last = NULL;
+    pthread_mutex_unlock(&b->lock);
+    while (gone) {
+        struct tcp_part *p = gone;
+        gone = p->next;
+        if (p->done) p->done(p->arg);
+        free(p);
+    }
+}
+
+/* The bytes of the stream from `position` on, as pieces; how many. lock held. */
+static int gather(const struct tcp_bulk *b, uint64_t position, uint64_t size, struct iovec *pieces, int room) {
+    int n = 0;
+    for (const struct tcp_part *p = b->first; p && size && n < room; p = p->next) {
+        if (p->start + p->size <= position) continue;
+        uint64_t offset = position - p->start, part = p->size - offset;
+        if (part > size) part = size;
+        pieces[n++] = (struct iovec){(void *)(uintptr_t)(p->data + offset), part};
+        position += part;
+        size -= part;
+    }
+    return n;
+}
+
+enum { NOTHING, WENT, BLOCKED, DOWN };
+
+/* Sends some of what the channel is to carry next. */
+static int send_some(struct tcp *t, struct tcp_channel *c, uint32_t channel) {
+    struct tcp_bulk *b = &t->bulk;
+    struct iovec pieces[PIECES + 1];
+    pthread_mutex_lock(&b->lock);
+    if (!c->up) {
+        pthread_mutex_unlock(&b->lock);
+        return DOWN;
+    }
+    if (!c->head_left && !c->frame_left) {
+        uint64_t end = (c->next / TCP_STRIPE + 1) * TCP_STRIPE;
+        if (end > b->queued) end = b->queued;
+        if (c->next >= end) {
+            pthread_mutex_unlock(&b->lock);
+            return NOTHING;
+        }
+        c->frame = (struct tcp_frame){TCP_FRAME_MAGIC, (uint32_t)(end - c->next), c->next};
+        c->head_left = sizeof c->frame;
+        c->frame_left = c->frame.size;
+        if (end > atomic_load(&b->handed_out)) atomic_store(&b->handed_out, end);
+    }
+    pieces[0] = (struct iovec){(uint8_t *)(&c->frame + 1) - c->head_left, c->head_left};
+    int n = 1 + gather(b, c->next, c->frame_left, pieces + 1, PIECES);
+    c->users++;
+    pthread_mutex_unlock(&b->lock);
+
+    struct msghdr message = {.msg_iov = pieces, .msg_iovlen = (size_t)n};
+    ssize_t sent = sendmsg(c->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    int error = sent < 0 ? errno : 0;
+
+    pthread_mutex_lock(&b->lock);
+    if (sent > 0) {
+        uint32_t of_head = (uint32_t)sent < c->head_left ? (uint32_t)sent : c->head_left;
+        c->head_left -= of_head;
+        c->frame_left -= (uint32_t)sent - of_head;
+        c->next += (uint64_t)sent - of_head;
+        if (!c->head_left && !c->frame_left) c->next = first_of(c->next, channel, b->n);
+    }
+    if (--c->users == 0) pthread_cond_broadcast(&b->changed);
+    pthread_mutex_unlock(&b->lock);
+    if (!error || error == EINTR) return WENT;
+    if (error == EAGAIN || error == ENOBUFS) return BLOCKED;
+    cut_channel(t, c, "bulk channel: ", error);
+    return DOWN;
+}
+
+/* Whether a channel on which nobody may be reading just now was cut: its peer waits for what was lost, and would for ever. */
+static void look_after(struct tcp *t, struct tcp_channel *c) {
+    struct tcp_bulk *b = &t->bulk;
+    pthread_mutex_lock(&b->lock);
+    bool up = c->up;
+    if (up) c->users++;
+    pthread_mutex_unlock(&b->lock);
+    if (!up) return;
+    struct pollfd p = {.fd = c->fd, .events = POLLRDHUP};
+    bool cut = poll(&p, 1, 0) > 0 && p.revents;
+    leave(b, c);
+    if (cut && !final_cut(t)) cut_channel(t, c, "the peer closed the bulk channel", 0);
+}
+
+static void *send_parts(void *arg) {
+    struct tcp *t = arg;
+    struct tcp_bulk *b = &t->bulk;
+    while (!gv_link_dead(&t->link)) {
+        struct pollfd fds[TCP_CHANNELS_MAX + 1] = {{.fd = b->wake_fd, .events = POLLIN}};
+        struct tcp_channel *watched[TCP_CHANNELS_MAX + 1];
+        nfds_t n = 1;
+        bool went = false;
+        atomic_store(&b->sleeping, true); /* before it is looked whether there is work: what comes later wakes us */
+        let_go(b, false);
+        for (uint32_t i = 0; i < TCP_CHANNELS_MAX; i++) {
+            struct tcp_channel *c = &b->channels[i];
+            int outcome = send_some(t, c, i);
+            went = went || outcome == WENT;
+            if (outcome == DOWN) continue;
+            watched[n] = c;
+            fds[n++] = (struct pollfd){.fd = c->fd, .events = (short)((outcome == BLOCKED ? POLLOUT : 0) | (final_cut(t) ? 0 : POLLRDHUP))};
+        }
+        if (went || poll(fds, n, 1000) <= 0) continue;
+        if (fds[0].revents) {
+            uint64_t count;
+            if (read(b->wake_fd, &count, sizeof count) < 0 && errno != EAGAIN) gv_link_kill_errno(&t->link, "", errno);
+        }
+        for (nfds_t i = 1; i < n; i++)
+            if (fds[i].revents & ~POLLOUT) look_after(t, watched[i]);
+    }
+    let_go(b, true);
+    return NULL;
+}
+
+uint64_t gv_tcp_bulk_acked(const struct gv_link *link) { return atomic_load(&((const struct tcp *)link)->bulk.peer_has); }
+
+bool gv_tcp_bulk_peer_has(struct tcp *t, uint64_t position) {
+    struct tcp_bulk *b = &t->bulk;
+    if (position <= atomic_load(&b->peer_has)) return true;
+    if (position > atomic_load(&b->handed_out)) return false;
+    atomic_store(&b->peer_has, position);
+    wake_sender(b);
+    return true;
+}
+
+/* ---- receiving */
+
+uint64_t gv_tcp_bulk_received(struct tcp *t) { return atomic_load(&t->bulk.received); }
+
+/* The channel that the next byte comes over, for one system call. NULL when the link died. */
+static struct tcp_channel *enter(struct tcp *t) {
+    struct tcp_bulk *b = &t->bulk;
+    struct tcp_channel *c = NULL;
+    pthread_mutex_lock(&b->lock);
+    for (;;) {
+        if (gv_link_dead(&t->link)) break;
+        if (b->n) {
+            c = &b->channels[atomic_load(&b->received) / TCP_STRIPE % b->n];
+            if (c->up) break;
+        }
+        c = NULL;
+        pthread_cond_wait(&b->changed, &b->lock);
+    }
+    if (c) c->users++;
+    pthread_mutex_unlock(&b->lock);
+    return c;
+}
+
+/* Reads all of `size` bytes, or ends early with why: 1 the peer closed, else an errno in *error. */
+static size_t receive(int fd, void *into, size_t size, int *error) {
+    size_t got = 0;
+    *error = 0;
+    while (got < size) {
+        ssize_t n = recv(fd, (uint8_t *)into + got, size - got, MSG_WAITALL);
+        if (n > 0) {
+            got += (size_t)n;
+        } else if (n == 0) {
+            *error = -1;
+            break;
+        } else if (errno != EINTR) {
+            *error = errno;
+            break;
+        }
+    }
+    return got;
+}
+
+/* The next frame's header. 0, or what receive says; EPROTO: it makes no sense. */
+static int read_frame(struct tcp_bulk *b, struct tcp_channel *c) {
+    struct tcp_frame frame;
+    int error;
+    if (receive(c->fd, &frame, sizeof frame, &error) < sizeof frame) return error;
+    uint64_t position = atomic_load(&b->received);
+    if (frame.magic != TCP_FRAME_MAGIC || frame.position != position || !frame.size || frame.size > TCP_STRIPE - position % TCP_STRIPE) return EPROTO;
+    c->unread = frame.size;
+    return 0;
+}
+
+bool gv_tcp_bulk_read(struct gv_link *link, void *data, uint64_t size) {
+    struct tcp *t = (struct tcp *)link;
+    struct tcp_bulk *b = &t->bulk;
+    uint8_t *p = data;
+    while (size) {
+        struct tcp_channel *c = enter(t);
+        if (!c) return false;
+        int error = c->unread ? 0 : read_frame(b, c);
+        if (!error) {
+            uint8_t nowhere[16384];
+            size_t want = size < c->unread ? size : c->unread;
+            if (!p && want > sizeof nowhere) want = sizeof nowhere;
+            size_t got = receive(c->fd, p ? p : nowhere, want, &error);
+            c->unread -= (uint32_t)got;
+            atomic_store(&b->received, atomic_load(&b->received) + got);
+            size -= got;
+            if (p) p += got;
+        }
+        leave(b, c);
+        if (error == EPROTO)
+            gv_link_kill(link, "malformed payload on the bulk channel");
+        else if (error)
+            cut_channel(t, c, error < 0 ? "the peer closed the bulk channel" : "bulk channel: ", error < 0 ? 0 : error);
+        uint64_t received = atomic_load(&b->received);
+        if (received - b->told >= TELL_BYTES) {
+            b->told = received;
+            gv_tcp_ack_now(t);
+        }
+    }
+    return true;
+}
+
+/* ---- life and death */
+
+int gv_tcp_bulk_open(struct tcp *t, uint32_t channels) {
+    struct tcp_bulk *b = &t->bulk;
+    pthread_mutex_init(&b->lock, NULL);
+    pthread_mutex_init(&b->attaching, NULL);
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&b->changed, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    for (uint32_t i = 0; i < TCP_CHANNELS_MAX; i++) b->channels[i] = (struct tcp_channel){.fd = -1, .since = gv_now_ns()};
+    b->n = channels;
+    b->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (b->wake_fd < 0) return errno;
+    int error = gv_thread_start(&b->sender, send_parts, t, "gpuvirt-bulk");
+    b->has_sender = !error;
+    if (!error && t->link.way) {
+        error = gv_thread_start(&b->dialler, dial, t, "gpuvirt-dial");
+        b->has_dialler = !error;
+    }
+    return error;
+}
+
+void gv_tcp_bulk_died(struct tcp *t) {
+    struct tcp_bulk *b = &t->bulk;
+    pthread_mutex_lock(&b->lock);
+    for (uint32_t i = 0; i < TCP_CHANNELS_MAX; i++)
+        if (b->channels[i].fd >= 0) shutdown(b->channels[i].fd, SHUT_RDWR);
+    pthread_cond_broadcast(&b->changed);
+    pthread_mutex_unlock(&b->lock);
+    atomic_store(&b->sleeping, true);
+    wake_sender(b);
+}
+
+void gv_tcp_bulk_end(struct tcp *t) {
+    struct tcp_bulk *b = &t->bulk;
+    if (b->has_sender) pthread_join(b->sender, NULL);
+    if (b->has_dialler) pthread_join(b->dialler, NULL);
+    b->has_sender = b->has_dialler = false;
+}
+
+void gv_tcp_bulk_close_sockets(struct tcp *t) {
+    for (uint32_t i = 0; i < TCP_CHANNELS_MAX; i++)
+        if (t->bulk.channels[i].fd >= 0) close(t->bulk.channels[i].fd);
+    close(t->bulk.wake_fd);
+}
+
+void gv_tcp_bulk_free(struct tcp *t) {
+    pthread_mutex_destroy(&t->bulk.lock);
+    pthread_mutex_destroy(&t->bulk.attaching);
+    pthread_cond_destroy(&t->bulk.changed);
+}

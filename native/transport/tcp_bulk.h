@@ -1,0 +1,82 @@
+/* Payloads over tcp: one stream of bytes each way, headers included, in stripes over the session's bulk channels. Byte b of the stream goes over channel
+ * (b / TCP_STRIPE) % n, in frames that end with their stripe at the latest. A receiver takes the stripes in turn, so that the order is the stream's.
+ *
+ * What is sent is held by reference until the peer says on the main connection that it has it. A channel that was cut is made again; both ends begin by
+ * saying which byte of the other's stream they want next. */
+#ifndef GV_TCP_BULK_H
+#define GV_TCP_BULK_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#define TCP_CHANNELS_MAX 16u
+#define TCP_STRIPE (256u << 10)
+
+/* In front of a frame's bytes, and, with the number of channels in the place of the size, the first thing on a channel: the byte that is wanted. */
+struct tcp_frame {
+    uint32_t magic, size;
+    uint64_t position;
+};
+#define TCP_FRAME_MAGIC 0x4d415246u   /* "FRAM" */
+#define TCP_CHANNEL_MAGIC 0x4e414843u /* "CHAN" */
+
+struct tcp_part;
+
+struct tcp_channel {
+    int fd; /* -1: there was none yet */
+    bool up;
+    unsigned users; /* threads in a system call on it */
+    uint32_t epoch;
+    int64_t since; /* when it went down */
+    char why[100];
+    /* The sending thread's: the frame that is halfway out, and where it goes on. */
+    struct tcp_frame frame;
+    uint32_t head_left, frame_left;
+    uint64_t next;
+    /* The reader's. */
+    uint32_t unread; /* of the frame */
+};
+
+struct tcp_bulk {
+    pthread_mutex_t lock;
+    pthread_cond_t changed; /* a channel went up or down, a user left, the link died */
+    struct tcp_channel channels[TCP_CHANNELS_MAX];
+    uint32_t n; /* 0: not known yet */
+    struct tcp_part *first, *last;
+    uint64_t queued;             /* bytes of our stream so far */
+    _Atomic uint64_t handed_out; /* bytes of it that a socket was given, or may have been */
+    _Atomic uint64_t peer_has;
+    _Atomic uint64_t received; /* bytes of the peer's stream */
+    uint64_t told;             /* of which the peer was told; the reader's */
+    _Atomic bool sleeping;     /* the sending thread is to be woken */
+    int wake_fd;
+    pthread_t sender, dialler;
+    bool has_sender, has_dialler;
+    pthread_mutex_t attaching;
+};
+
+struct tcp;
+struct gv_link;
+
+/* 0, or an errno. The client's end dials the channels from a thread of its own. */
+int gv_tcp_bulk_open(struct tcp *t, uint32_t channels);
+/* Ends the threads; the link is dead. */
+void gv_tcp_bulk_end(struct tcp *t);
+void gv_tcp_bulk_free(struct tcp *t);
+void gv_tcp_bulk_close_sockets(struct tcp *t);
+void gv_tcp_bulk_died(struct tcp *t);
+
+int gv_tcp_bulk_part(struct gv_link *link, const void *data, uint64_t size, void (*done)(void *arg), void *arg);
+bool gv_tcp_bulk_read(struct gv_link *link, void *data, uint64_t size);
+uint64_t gv_tcp_bulk_acked(const struct gv_link *link);
+/* A connection for a channel: the first (epoch 0), or one in the place of the last. 0: taken; -1: refused, or it
+ * ended at once. */
+int gv_tcp_bulk_attach(struct tcp *t, uint32_t channel, int fd, uint32_t epoch);
+/* Bytes of the peer's stream that have come. */
+uint64_t gv_tcp_bulk_received(struct tcp *t);
+/* The peer has ours up to here. False: it cannot. */
+bool gv_tcp_bulk_peer_has(struct tcp *t, uint64_t position);
+
+#endif

@@ -1,0 +1,427 @@
+/* Connections that are cut come back: nothing is lost, nothing comes twice, the order stays; and where they do not come back, that is said. */
+#define _GNU_SOURCE
+#include <sys/socket.h>
+
+#include "../../../native/transport/tcp.h"
+#include "../check.h"
+#include "cutter.h"
+#include "mini_server.h"
+#include "pair.h"
+
+#define GRACE_S 20
+
+struct session {
+    struct mini_server server;
+    struct cutter cutter;
+    struct pair p;
+    char notice[600];
+    _Atomic int notices;
+};
+
+static void noticed(void *arg, const char *text) {
+    struct session *s = arg;
+    snprintf(s->notice, sizeof s->notice, "%s", text);
+    atomic_fetch_add(&s->notices, 1);
+}
+
+static void open_with(struct session *s, enum fault fault, const char *link, uint32_t grace_s) {
+    struct gv_open_error err;
+    memset(s, 0, sizeof *s);
+    mini_start(&s->server, fault);
+    s->server.grace_s = grace_s;
+    cutter_start(&s->cutter, s->server.url);
+    struct gv_link_options options = mini_options(&s->server, link);
+    options.pool = s->cutter.url;
+    options.notice = noticed;
+    options.notice_arg = s;
+    s->p.client = gv_link_connect(&options, &err);
+    if (!s->p.client) fprintf(stderr, "%s\n", err.text);
+    CHECK(s->p.client);
+    s->p.worker = mini_worker(&s->server);
+}
+
+static void close_session(struct session *s) {
+    gv_link_last(s->p.client);
+    gv_link_last(s->p.worker);
+    gv_link_close(s->p.client);
+    while (atomic_load(&s->server.adding)) usleep(1000);
+    gv_link_close(s->p.worker);
+    cutter_stop(&s->cutter);
+    mini_stop(&s->server);
+}
+
+/* ---- traffic both ways while somebody cuts */
+
+struct flow {
+    struct gv_link *link;
+    uint64_t records, payloads, seed;
+    _Atomic bool *over; /* the other direction is done too: nobody need read on */
+    _Atomic int *running;
+};
+
+static uint64_t mix(uint64_t x) {
+    x ^= x >> 33;
+    x *= 0xff51afd7ed558ccdu;
+    x ^= x >> 33;
+    return x;
+}
+
+static void *send_records(void *arg) {
+    struct flow *f = arg;
+    for (uint64_t n = 1; n <= f->records; n++) {
+        CHECK(send_numbered(f->link, (uint32_t)(mix(n + f->seed) % (n % 50 ? 400 : 60000)) & ~7u, n));
+        if (n % 97 == 0) gv_send_flush(f->link);
+        if (n % 500 == 0) usleep(1000);
+    }
+    gv_send_flush(f->link);
+    return NULL;
+}
+
+static void *receive_records(void *arg) {
+    struct flow *f = arg;
+    int64_t until = gv_now_ns() + 60000000000;
+    for (uint64_t n = 1; n <= f->records;) {
+        const struct gv_record *record = gv_recv_peek(f->link);
+        if (!record) {
+            if (gv_link_dead(f->link)) fprintf(stderr, "died: %s\n", gv_link_death(f->link));
+            CHECK(!gv_link_dead(f->link) && gv_now_ns() < until);
+            gv_recv_wait(f->link, 50000000, 10000);
+            continue;
+        }
+        CHECK(record->ctx == (uint32_t)n && record->op == n % 1000);
+        uint32_t body = record->size - (uint32_t)sizeof *record;
+        CHECK(body == ((uint32_t)(mix(n + f->seed) % (n % 50 ? 400 : 60000)) & ~7u));
+        const uint64_t *words = (const uint64_t *)(const void *)(record + 1);
+        for (uint32_t i = 0; i < body / 8; i++) CHECK(words[i] == n * 0x9e3779b97f4a7c15u + i);
+        gv_recv_consume(f->link);
+        n++;
+    }
+    atomic_fetch_sub(f->running, 1);
+    /* The other side still wants to hear of what it sends, and we what we have sent. */
+    while (!atomic_load(f->over)) {
+        CHECK(gv_recv_peek(f->link) == NULL);
+        gv_recv_wait(f->link, 10000000, 0);
+    }
+    return NULL;
+}
+
+static uint64_t size_of(uint64_t n, uint64_t seed) { return mix(n * 7 + seed) % (n % 10 ? 30000 : 3000000); }
+
+struct lent {
+    _Atomic int done;
+    uint8_t *data;
+};
+
+static void part_done(void *arg) {
+    struct lent *l = arg;
+    CHECK(atomic_fetch_add(&l->done, 1) == 0);
+    free(l->data); /* whoever looks at it afterwards is found out by the sanitizer */
+}
+
+static void *send_payloads(void *arg) {
+    struct flow *f = arg;
+    struct lent *lent = calloc(f->payloads + 1, sizeof *lent);
+    for (uint64_t n = 1; n <= f->payloads; n++) {
+        uint64_t size = size_of(n, f->seed);
+        uint8_t *data = malloc(size + 1);
+        for (uint64_t i = 0; i < size; i++) data[i] = (uint8_t)(n * 31 + i * 7 + (i >> 8));
+        if (n % 3) {
+            CHECK(gv_bulk_send(f->link, n, data, size) == n);
+            memset(data, 0xee, size); /* ours again */
+            free(data);
+        } else {
+            lent[n].data = data;
+            CHECK(gv_bulk_open(f->link, n, size) == n);
+            CHECK(gv_bulk_part(f->link, data, size, part_done, &lent[n]) == 0);
+        }
+    }
+    int64_t until = gv_now_ns() + 60000000000;
+    for (uint64_t n = 3; n <= f->payloads; n += 3)
+        while (!atomic_load(&lent[n].done)) {
+            CHECK(!gv_link_dead(f->link) && gv_now_ns() < until);
+            usleep(1000);
+        }
+    free(lent);
+    atomic_fetch_sub(f->running, 1);
+    return NULL;
+}
+
+static void *receive_payloads(void *arg) {
+    struct flow *f = arg;
+    uint8_t *data = malloc(3000000);
+    for (uint64_t n = 1; n <= f->payloads; n++) {
+        struct gv_bulk_header h;
+        CHECK(gv_bulk_recv_header(f->link, &h) == 0);
+        CHECK(h.number == n && h.tag == n && h.size == size_of(n, f->seed));
+        int failed = gv_bulk_recv(f->link, data, h.size);
+        if (failed) fprintf(stderr, "died: %s\n", gv_link_death(f->link));
+        CHECK(!failed);
+        for (uint64_t i = 0; i < h.size; i++) CHECK(data[i] == (uint8_t)(n * 31 + i * 7 + (i >> 8)));
+    }
+    free(data);
+    atomic_fetch_sub(f->running, 1);
+    return NULL;
+}
+
+/* Records and payloads both ways; `every`: bytes between two cuts, on average, 0: none. */
+static void traffic(struct session *s, uint64_t records, uint64_t payloads, int64_t every, uint64_t seed) {
+    _Atomic bool over = false;
+    _Atomic int running = 0;
+    struct flow flows[2] = {{s->p.client, records, payloads, seed, &over, &running}, {s->p.worker, records, payloads, seed, &over, &running}};
+    static void *(*const parts[])(void *) = {send_records, receive_records, send_payloads, receive_payloads};
+    pthread_t threads[8];
+    atomic_store(&running, payloads ? 6 : 2);
+    for (int i = 0; i < 8; i++)
+        if (i < 4 || payloads) CHECK(pthread_create(&threads[i], NULL, parts[i / 2], &flows[i % 2]) == 0);
+    for (uint64_t n = 1; atomic_load(&running); n++) {
+        if (every && atomic_load(&s->cutter.cut_in) == 0) {
+            atomic_store(&s->cutter.reset, mix(seed + n) & 1);
+            atomic_store(&s->cutter.cut_in, 1 + (int64_t)(mix(seed ^ (n << 20)) % (uint64_t)(2 * every)));
+        }
+        usleep(2000);
+    }
+    atomic_store(&s->cutter.cut_in, 0);
+    atomic_store(&over, true);
+    for (int i = 0; i < 8; i++)
+        if (i < 4 || payloads) pthread_join(threads[i], NULL);
+}
+
+static struct gv_link_counts counts(struct gv_link *link) {
+    struct gv_link_counts c;
+    gv_link_get_counts(link, &c);
+    return c;
+}
+
+static void uncut(void) {
+    struct session s;
+    open_with(&s, NO_FAULT, "tcp", GRACE_S);
+    traffic(&s, 5000, 100, 0, 1);
+    CHECK(counts(s.p.client).cuts == 0 && counts(s.p.worker).cuts == 0 && s.notices == 0);
+    CHECK(counts(s.p.client).kept_peak < 4 << 20);
+    close_session(&s);
+}
+
+static void records_cut(void) {
+    struct session s;
+    open_with(&s, NO_FAULT, "tcp", GRACE_S);
+    traffic(&s, 20000, 0, 300000, 2);
+    fprintf(stderr, "  %d cuts, %llu of records' connections, %llu records again\n", s.cutter.cuts, (unsigned long long)counts(s.p.client).resumes,
+            (unsigned long long)(counts(s.p.client).records_resent + counts(s.p.worker).records_resent));
+    CHECK(counts(s.p.client).resumes >= 5 && counts(s.p.client).records_resent + counts(s.p.worker).records_resent > 0);
+    CHECK(counts(s.p.client).resumes == counts(s.p.worker).resumes);
+    CHECK(atomic_load(&s.notices) > 0);
+    CHECK_TEXT(s.notice, "was lost (");
+    close_session(&s);
+}
+
+static void payloads_cut(const char *link, uint64_t seed) {
+    struct session s;
+    open_with(&s, NO_FAULT, link, GRACE_S);
+    traffic(&s, 3000, 150, 600000, seed);
+    fprintf(stderr, "  %s: %d cuts, %llu bytes of payloads again\n", link, s.cutter.cuts,
+            (unsigned long long)(counts(s.p.client).bulk_resent + counts(s.p.worker).bulk_resent));
+    CHECK(s.cutter.cuts > 10 && counts(s.p.client).bulk_resent + counts(s.p.worker).bulk_resent > 0);
+    close_session(&s);
+}
+
+static void one_channel_cut(void) { payloads_cut("tcp", 3); }
+static void four_channels_cut(void) { payloads_cut("tcp(channels=4)", 4); }
+static void delayed_cut(void) { payloads_cut("delay(rtt=4ms,tcp)", 5); }
+
+/* A cut within what makes up for a cut: the handshake, the first records. */
+static void cut_while_coming_back(void) {
+    struct session s;
+    open_with(&s, NO_FAULT, "tcp", GRACE_S);
+    uint64_t n = 0;
+    for (int64_t offset = 1; offset < 1900; offset += 60) {
+        cutter_cut_all(&s.cutter);
+        atomic_store(&s.cutter.cut_in, offset); /* 320 of greeting, 512 of hello, 512 of welcome, 40 each way */
+        n++;
+        CHECK(send_numbered(s.p.client, 64, n) && send_numbered(s.p.worker, 64, n));
+        gv_send_flush(s.p.client);
+        gv_send_flush(s.p.worker);
+        CHECK(receive_numbered(s.p.client, n) == 64 && receive_numbered(s.p.worker, n) == 64);
+    }
+    CHECK(s.cutter.cuts > 60);
+    close_session(&s);
+}
+
+/* Silence in the middle: the worker is told of another connection before it knows that the first one is of no use. */
+static void worker_notices_last(void) {
+    struct session s;
+    open_with(&s, NO_FAULT, "tcp", GRACE_S);
+    for (uint64_t n = 1; n <= 20; n++) {
+        struct tcp *client = (struct tcp *)s.p.client;
+        gv_tcp_spin_lock(&client->receiving);
+        gv_tcp_cut(client, "pulled", 0); /* our side alone: its end of file takes its time over the proxy */
+        gv_tcp_spin_unlock(&client->receiving);
+        CHECK(send_numbered(s.p.client, 64, n) && send_numbered(s.p.worker, 64, n));
+        gv_send_flush(s.p.worker);
+        CHECK(receive_numbered(s.p.worker, n) == 64 && receive_numbered(s.p.client, n) == 64);
+    }
+    CHECK(counts(s.p.worker).resumes == 20);
+    close_session(&s);
+}
+
+/* A connection of an earlier life is no use to anybody. */
+static void stale_epochs(void) {
+    struct session s;
+    int fds[2];
+    open_with(&s, NO_FAULT, "tcp", GRACE_S);
+    cutter_cut_all(&s.cutter);
+    CHECK(send_numbered(s.p.client, 8, 1));
+    gv_send_flush(s.p.client);
+    CHECK(receive_numbered(s.p.worker, 1) == 8);
+    for (uint32_t epoch = 0; epoch <= 1; epoch++) {
+        tcp_sockets(fds);
+        CHECK(gv_link_resume(s.p.worker, -1, fds[1], epoch) == -1);
+        char byte;
+        CHECK(recv(fds[0], &byte, 1, 0) == 0);
+        close(fds[0]);
+    }
+    CHECK(!gv_link_down(s.p.worker) && !gv_link_dead(s.p.worker));
+    CHECK(send_numbered(s.p.client, 8, 2));
+    gv_send_flush(s.p.client);
+    CHECK(receive_numbered(s.p.worker, 2) == 8);
+    close_session(&s);
+}
+
+static void await_death(struct gv_link *link, int64_t limit_ns, const char *text) {
+    int64_t until = gv_now_ns() + limit_ns;
+    while (!gv_link_dead(link)) {
+        CHECK(gv_now_ns() < until);
+        gv_recv_peek(link);
+        gv_recv_wait(link, 10000000, 0);
+    }
+    CHECK_TEXT(gv_link_death(link), text);
+    CHECK(gv_send_begin(link, 40, NULL) == NULL);
+}
+
+static void unknown_session(void) {
+    struct session s;
+    open_with(&s, RESUME_REFUSED, "tcp", GRACE_S);
+    cutter_cut_all(&s.cutter);
+    await_death(s.p.client, 2000000000, "no such session");
+    close_session(&s);
+}
+
+static void server_gone(void) {
+    struct session s;
+    open_with(&s, NO_FAULT, "tcp", GRACE_S);
+    cutter_close(&s.cutter);
+    await_death(s.p.client, 2000000000, "no gpuvirt server answers");
+    close_session(&s);
+}
+
+static void unreachable_for_longer(void) {
+    struct session s;
+    open_with(&s, NO_FAULT, "tcp", 2);
+    atomic_store(&s.cutter.refuse, true);
+    cutter_cut_all(&s.cutter);
+    int64_t start = gv_now_ns();
+    await_death(s.p.client, 6000000000, "within the grace period of 2 s");
+    CHECK(gv_now_ns() - start > 1900000000);
+    CHECK_TEXT(s.notice, "trying again for up to 2 s");
+    await_death(s.p.worker, 3000000000, "within the grace period of 2 s");
+    close_session(&s);
+}
+
+static void unreachable_for_a_while(void) {
+    struct session s;
+    open_with(&s, NO_FAULT, "tcp", GRACE_S);
+    atomic_store(&s.cutter.refuse, true);
+    cutter_cut_all(&s.cutter);
+    for (int64_t until = gv_now_ns() + 1500000000; gv_now_ns() < until;) {
+        CHECK(gv_recv_peek(s.p.client) == NULL);
+        gv_recv_wait(s.p.client, 10000000, 0);
+    }
+    CHECK(gv_link_down(s.p.client) && !gv_link_dead(s.p.client));
+    for (uint64_t n = 1; n <= 1000; n++) CHECK(send_numbered(s.p.client, 800, n));
+    atomic_store(&s.cutter.refuse, false);
+    for (uint64_t n = 1; n <= 1000; n++) CHECK(receive_numbered(s.p.worker, n) == 800);
+    CHECK(atomic_load(&s.notices) == 1);
+    CHECK_TEXT(s.notice, "trying again for up to 20 s");
+    close_session(&s);
+}
+
+static void no_grace(void) {
+    struct session s;
+    open_with(&s, NO_FAULT, "tcp", 0);
+    cutter_cut_all(&s.cutter);
+    await_death(s.p.client, 1000000000, "");
+    await_death(s.p.worker, 1000000000, "");
+    close_session(&s);
+}
+
+/* The launcher says that its program has ended: before the cut, and after it. */
+static void client_gone(void) {
+    for (int before = 0; before < 2; before++) {
+        struct session s;
+        open_with(&s, NO_FAULT, "tcp", GRACE_S);
+        atomic_store(&s.cutter.refuse, true);
+        if (before) gv_link_client_gone(s.p.worker);
+        CHECK(!gv_link_dead(s.p.worker));
+        cutter_cut_all(&s.cutter);
+        for (int i = 0; i < 500 && !gv_link_down(s.p.worker) && !gv_link_dead(s.p.worker); i++) {
+            gv_recv_peek(s.p.worker);
+            gv_recv_wait(s.p.worker, 10000000, 0);
+        }
+        if (!before) {
+            CHECK(!gv_link_dead(s.p.worker));
+            gv_link_client_gone(s.p.worker);
+        }
+        await_death(s.p.worker, 1000000000, "");
+        close_session(&s);
+    }
+}
+
+/* A peer that takes nothing holds senders back, however much they have to send; not the thread that reads. */
+static void held_back(void) {
+    struct session s;
+    open_with(&s, NO_FAULT, "tcp", GRACE_S);
+    atomic_store(&s.cutter.hole, true);
+    uint64_t n = 0;
+    pthread_t sender;
+    struct flow f = {.link = s.p.client, .records = 20000, .seed = 9};
+    gv_recv_wait(s.p.client, 0, 0); /* this thread is the reader */
+    CHECK(pthread_create(&sender, NULL, send_records, &f) == 0);
+    usleep(500000);
+    CHECK(counts(s.p.client).kept_bytes < (KEPT_LIMIT + (2 << 20)));
+    while (n < 10) CHECK(n++ < 10 && gv_send_begin(s.p.client, 40, NULL) && gv_send_commit(s.p.client));
+    atomic_store(&s.cutter.hole, false);
+    uint64_t got = 0;
+    while (got < f.records + n) {
+        if (gv_recv_peek(s.p.worker)) {
+            gv_recv_consume(s.p.worker);
+            got++;
+        } else {
+            CHECK(!gv_link_dead(s.p.worker));
+            gv_recv_wait(s.p.worker, 1000000, 0);
+        }
+        if (got % 64 == 0) CHECK(gv_recv_peek(s.p.client) == NULL); /* the acknowledgements */
+    }
+    pthread_join(sender, NULL);
+    close_session(&s);
+}
+
+int main(int argc, char **argv) {
+    static const struct test_case cases[] = {
+        {"uncut", uncut},
+        {"records_cut", records_cut},
+        {"one_channel_cut", one_channel_cut},
+        {"four_channels_cut", four_channels_cut},
+        {"delayed_cut", delayed_cut},
+        {"cut_while_coming_back", cut_while_coming_back},
+        {"worker_notices_last", worker_notices_last},
+        {"stale_epochs", stale_epochs},
+        {"unknown_session", unknown_session},
+        {"server_gone", server_gone},
+        {"unreachable_for_longer", unreachable_for_longer},
+        {"unreachable_for_a_while", unreachable_for_a_while},
+        {"no_grace", no_grace},
+        {"client_gone", client_gone},
+        {"held_back", held_back},
+    };
+    signal(SIGPIPE, SIG_IGN);
+    return run_cases(cases, sizeof cases / sizeof *cases, argc, argv, 90);
+}
