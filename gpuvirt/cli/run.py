@@ -28,7 +28,7 @@ def run(command: tuple[str, ...], verbose: int, **options: Any) -> None:
     """
     from gpuvirt.client.connect import connected
     from gpuvirt.client.environment import apply, variables
-    from gpuvirt.client.launcher import NotStarted, launch
+    from gpuvirt.client.launcher import NotStarted, launch, reported
     from gpuvirt.client.settings import resolve
 
     settings = resolve(options)
@@ -46,7 +46,8 @@ def run(command: tuple[str, ...], verbose: int, **options: Any) -> None:
                 for variable in wanted:
                     value = "..." if variable.name == "GPUVIRT_TOKEN" else variable.value
                     click.echo(f"gpuvirt: {variable.name}={value}  ({variable.comment})", err=True)
-            code = launch(command, apply(wanted))
+            with reported(found) as extra:
+                code = launch(command, {**apply(wanted), **extra})
     except NotStarted as error:
         click.echo(f"gpuvirt: {error}", err=True)
         code = error.code

@@ -21,6 +21,17 @@ def links_offered(text: str) -> tuple[str, ...]:
     return names
 
 
+def duration(text: str) -> int:
+    """Seconds: 60, 60s, 2m, 1h."""
+    match = re.fullmatch(r"(\d{1,6})\s*([smh]?)", text.strip())
+    if not match:
+        raise click.BadParameter(f"{text!r} is not a time such as 60s or 2m")
+    seconds = int(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]
+    if seconds > 7 * 24 * 3600:
+        raise click.BadParameter(f"{text!r} is more than a week")
+    return seconds
+
+
 def compute_capability(text: str) -> int:
     """13.0, as 130."""
     match = re.fullmatch(r"(\d{1,2})\.(\d)", text)
@@ -37,7 +48,9 @@ def compute_capability(text: str) -> int:
 @click.option("--gpu-memory", type=size, metavar="SIZE", help="soft: memory of one GPU.  [default: an equal share of half the RAM]")
 @click.option("--capability", type=compute_capability, metavar="X.Y", help="soft: compute capability.  [default: 13.0]")
 @click.option("--strict", is_flag=True, help="soft: imitate the real driver's legal nastiness, for tests.")
-@click.option("--grace", type=click.IntRange(0), default=0, show_default=True, help="Seconds to keep a lost client's session; only 0 so far.")
+@click.option(
+    "--grace", type=duration, default="60s", show_default=True, metavar="TIME", help="How long a session outlives a cut connection: 30s, 2m, 0."
+)
 @click.option("--link", "links", type=links_offered, default="tcp,shm", show_default=True, metavar="LINKS", help="Which links to offer.")
 @click.option("--name", help="What to call this server.  [default: the host's name]")
 @click.option("--ready-file", type=click.Path(path_type=Path, dir_okay=False), help="Write JSON with address, control port and pid there once ready.")
@@ -65,8 +78,6 @@ def serve(
     Runs in the foreground until Ctrl-C or SIGTERM. Clients on the same host need no token if they belong to the same user; others need the one
     that `gpuvirt token show` prints.
     """
-    if grace:
-        raise click.UsageError("--grace: keeping a lost client's session is not in this version; only 0 is accepted")
     if driver is not None and not driver.is_absolute():
         raise click.UsageError("--driver needs an absolute path: a bare name could find gpuvirt's own libcuda.so.1")
     if driver is not None and backend == "soft":
@@ -89,6 +100,7 @@ def serve(
         capability=capability or 0,
         strict=strict,
         links=links,
+        grace=grace,
         ready_file=ready_file,
         drop_launches=test_drop_launches,
         parent_fd=parent_fd,

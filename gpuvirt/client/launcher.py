@@ -5,10 +5,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import secrets
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+from gpuvirt.client.connect import Connected
 from gpuvirt.errors import GpuvirtError
+from gpuvirt.transport.handshake import LAUNCH_SIZE
+from gpuvirt.transport.pool import report_ended
 
 NOT_FOUND = 127
 NOT_EXECUTABLE = 126
@@ -24,6 +28,25 @@ class NotStarted(GpuvirtError):
     def __init__(self, text: str, code: int) -> None:
         super().__init__(text)
         self.code = code
+
+
+@contextlib.contextmanager
+def reported(found: Connected) -> Iterator[dict[str, str]]:
+    """Names what runs inside, and tells the server when that has ended: a program that was killed cannot say goodbye, and without this the server
+    would wait for it to come back for as long as it waits for one whose connection was cut. A private pool ends by itself.
+
+    Yields:
+        What the program's environment needs in addition.
+    """
+    if found.private is not None:
+        yield {}
+        return
+    name = secrets.token_bytes(LAUNCH_SIZE)
+    try:
+        yield {"GPUVIRT_LAUNCH": name.hex()}
+    finally:
+        with contextlib.suppress(GpuvirtError):  # then the server finds out by waiting
+            report_ended(found.status, name)
 
 
 def launch(command: Sequence[str], environment: Mapping[str, str]) -> int:

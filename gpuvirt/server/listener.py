@@ -19,7 +19,7 @@ from pathlib import Path
 
 from gpuvirt import paths
 from gpuvirt.errors import GpuvirtError
-from gpuvirt.server.sessions import LINKS, Refused, Sessions
+from gpuvirt.server.sessions import LINKS, MAIN, Refused, Sessions
 from gpuvirt.server.tokens import TokenStore
 from gpuvirt.transport import handshake as hs
 
@@ -173,10 +173,10 @@ class Listener:
         if hello.version != hs.WIRE_VERSION:
             text = f"this server speaks wire version {hs.WIRE_VERSION} and the client {hello.version}; install the same gpuvirt on both"
             raise Refused(hs.WELCOME_VERSION, text)
-        if hello.kind == hs.HELLO_CHANNEL:
-            self._channel(client, hello, raw, nonce)
+        if hello.kind in (hs.HELLO_CHANNEL, hs.HELLO_RESUME):
+            self._further(client, hello, raw, nonce)
             return
-        if hello.kind not in (hs.HELLO_SESSION, hs.HELLO_CHECK):
+        if hello.kind not in (hs.HELLO_SESSION, hs.HELLO_CHECK, hs.HELLO_ENDED):
             raise hs.HandshakeError(f"a hello of unknown kind {hello.kind}")
         secret = self._tokens.secret(hello.token_id)
         # An unknown token is checked against a secret too, so that the answer's time does not tell the two apart.
@@ -186,6 +186,10 @@ class Listener:
             never = self._sessions.impossible(hello.gpus, hello.memory) if hello.gpus else None
             if never is not None:
                 raise Refused(hs.WELCOME_BUSY, never)
+            client.send(hs.Welcome().pack(secret, hello.nonce, nonce))
+            return
+        if hello.kind == hs.HELLO_ENDED:
+            self._sessions.launch_ended(hello.launch, hello.token_id)
             client.send(hs.Welcome().pack(secret, hello.nonce, nonce))
             return
         self._check_link(client, hello)
@@ -203,17 +207,18 @@ class Listener:
         if hello.link == hs.LINK_SHM and client.family != socket.AF_UNIX:
             raise Refused(hs.WELCOME_FAILED, "shared memory needs a connection over the server's unix socket; use --link tcp from another host")
 
-    def _channel(self, client: socket.socket, hello: hs.Hello, raw: bytes, nonce: bytes) -> None:
+    def _further(self, client: socket.socket, hello: hs.Hello, raw: bytes, nonce: bytes) -> None:
+        """A further connection of a session: a bulk channel, or one in the place of a connection that was cut."""
         session = self._sessions.get(hello.session)
         if session is None:
             raise Refused(hs.WELCOME_UNKNOWN, "this server has no such session (any more)")
         if not hs.hello_proved(raw, session.key, nonce):
             raise Refused(hs.WELCOME_DENIED, "the connection does not belong to the session")
-        if hello.channel in session.channels or hello.channel >= 64:
-            raise Refused(hs.WELCOME_FAILED, f"bulk channel {hello.channel} is connected already")
+        which = MAIN if hello.kind == hs.HELLO_RESUME else hello.channel
+        self._sessions.check_further(session, which, hello.epoch)
         # The welcome goes out before the worker has the socket, and so before its first byte.
         client.send(hs.Welcome(session=session.id).pack(session.key, hello.nonce, nonce))
-        self._sessions.add_channel(session, hello.channel, client)
+        self._sessions.add_connection(session, which, client, hello.epoch)
 
 
 async def _receive(client: socket.socket, size: int) -> bytes:

@@ -21,6 +21,7 @@ class ServeOptions:
         gpu_memory: soft: bytes of one device, None: an equal share of half the machine's memory.
         capability: soft: compute capability times 10, 0: the backend's own choice.
         links: which links are offered, of "tcp", "shm".
+        grace: seconds that a session outlives a cut of its tcp connection, 0: it ends with it.
         ready_file: written once the daemon is ready.
         parent_fd: a pipe; the daemon ends when its other end closes.
         private_folder: a private pool's own folder, removed at the end: its launcher may be dead by then.
@@ -35,6 +36,7 @@ class ServeOptions:
     capability: int = 0
     strict: bool = False
     links: tuple[str, ...] = ("tcp", "shm")
+    grace: int = 60
     name: str = field(default_factory=socket.gethostname)
     ready_file: Path | None = None
     drop_launches: bool = False

@@ -24,7 +24,8 @@ log = logging.getLogger("gpuvirt.server")
 
 # Below the 10 s that a client waits for its welcome, so that it hears why.
 WORKER_LIMIT = 9.0
-CHANNELS = 1
+CHANNELS = 16  # bulk channels that a client may open
+MAIN = -1  # the number of a session's main connection, among its channels'
 
 
 class Refused(Exception):
@@ -46,7 +47,7 @@ class Session:
     peer: str
     worker: WorkerProcess
     started: float = field(default_factory=time.time)
-    channels: set[int] = field(default_factory=set)
+    epochs: dict[int, int] = field(default_factory=lambda: {MAIN: 0})  # of each connection (MAIN, channels), that of the last one
 
     @property
     def label(self) -> str:
@@ -58,9 +59,11 @@ class Session:
 class Sessions:
     """All sessions of one daemon."""
 
-    def __init__(self, inventory: Inventory, workers: WorkerPool, ledger: Ledger | None, server_name: str, drop_launches: bool = False) -> None:
+    def __init__(
+        self, inventory: Inventory, workers: WorkerPool, ledger: Ledger | None, server_name: str, drop_launches: bool = False, grace: int = 0
+    ) -> None:
         self._inventory, self._workers, self._ledger = inventory, workers, ledger
-        self._server_name, self._drop_launches = server_name, drop_launches
+        self._server_name, self._drop_launches, self._grace = server_name, drop_launches, grace
         self._policy = Policy([device.memory for device in inventory.devices], SLOTS)
         self._sessions: dict[int, Session] = {}
 
@@ -115,7 +118,7 @@ class Sessions:
         return session
 
     def _welcome(self, client: socket.socket, session: Session, secret: bytes, server_nonce: bytes, rings: shm.Rings | None) -> None:
-        welcome = Welcome(session=session.id, channels=0 if rings else CHANNELS)
+        welcome = Welcome(session=session.id, channels=0 if rings else CHANNELS, grace_s=0 if rings else self._grace)
         if rings:
             welcome = Welcome(
                 session=session.id, command_ring=rings.command, reply_ring=rings.reply, bulk_out_ring=rings.bulk_out, bulk_in_ring=rings.bulk_in
@@ -145,6 +148,7 @@ class Sessions:
             bulk_out_ring=rings.bulk_out if rings else 0,
             bulk_in_ring=rings.bulk_in if rings else 0,
             server_name=self._server_name,
+            grace=0 if rings else self._grace,
         )
         fds = [client.fileno()]
         if rings:
@@ -154,15 +158,45 @@ class Sessions:
         client.setblocking(True)
         session.worker.give(config, tuple(fds))
 
-    def add_channel(self, session: Session, channel: int, client: socket.socket) -> None:
+    def check_further(self, session: Session, which: int, epoch: int) -> None:
+        """Whether a further connection of a session may come: a channel's first (epoch 0), or one that takes the place of an older one.
+
+        Raises:
+            Refused: a number or an epoch that cannot be; what comes of an earlier attempt must not push aside the present connection.
+        """
+        if session.hello.link != LINK_TCP or not MAIN <= which < CHANNELS:
+            raise Refused(WELCOME_FAILED, "this session has no such connection")
+        last = session.epochs.get(which)
+        if last is not None and (epoch <= last or not self._grace):
+            what = "the connection" if which == MAIN else f"bulk channel {which}"
+            raise Refused(WELCOME_FAILED, f"{what} of this session has been made already")
+
+    def add_connection(self, session: Session, which: int, client: socket.socket, epoch: int) -> None:
         """Hands a further connection of a session to its worker, which has its own descriptor then.
 
         Raises:
             OSError: the worker is gone.
         """
+        again = which in session.epochs
+        session.epochs[which] = epoch
         client.setblocking(True)
-        session.worker.add_channel(channel, client.fileno())
-        session.channels.add(channel)
+        session.worker.add_connection(which, client.fileno(), epoch)
+        if again:
+            log.info("%s: %s is made again", session.label, "its connection" if which == MAIN else f"its bulk channel {which}")
+
+    def launch_ended(self, launch: bytes, owner: bytes) -> int:
+        """A launcher says that its program has ended: sessions of that launch whose client is not connected are over, now or once they are cut.
+
+        Args:
+            owner: the token that says so; sessions of others are not concerned.
+
+        Returns:
+            How many sessions that launch still has.
+        """
+        concerned = [s for s in self._sessions.values() if s.hello.launch == launch and s.hello.token_id == owner and any(launch)]
+        for session in concerned:
+            session.worker.client_gone()
+        return len(concerned)
 
     def _ended(self, session: Session) -> None:
         self._sessions.pop(session.id, None)

@@ -92,9 +92,11 @@ def _listen(daemon: socket.socket, worker: Worker) -> None:
         if received is None:
             return
         message, fds = received
-        if message["op"] == "channel":
-            if worker.add_channel(message["channel"], fds[0]) != 0:
-                print(f"gpuvirt worker: bulk channel {message['channel']} was not taken", file=sys.stderr)
+        if message["op"] == "connection":
+            # Each on a thread of its own: the two ends of a connection say first what they have, and one that is cut meanwhile holds up nobody.
+            threading.Thread(target=worker.add_connection, args=(message["which"], fds[0], message["epoch"]), daemon=True).start()
+        elif message["op"] == "gone":
+            worker.client_gone()
         elif message["op"] == "figures":
             _tell(daemon, {"op": "figures", "id": message["id"], **worker.figures()})
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from gpuvirt import paths
 from gpuvirt.errors import GpuvirtError
 
+CLOSE_WAIT = 0.3  # seconds
 ERR_SIZE = 512
 
 RUN_ENDINGS = {0: "goodbye", 1: "client lost", 2: "protocol error"}
@@ -43,6 +44,8 @@ class WorkerConfig(ctypes.Structure):
         ("bulk_in_ring", ctypes.c_uint64),
         ("compiler", ctypes.c_void_p),
         ("server_name", ctypes.c_char_p),
+        ("grace", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
     ]
 
 
@@ -66,6 +69,7 @@ class SessionConfig:
         devices: pool ordinals.
         memory: bytes per device, 0: no limit of its own.
         link: LINK_TCP or LINK_SHM; over shm the rings' sizes are given.
+        grace: seconds that the session outlives a cut of its connection, 0: none.
     """
 
     session: int
@@ -84,6 +88,7 @@ class SessionConfig:
     bulk_out_ring: int
     bulk_in_ring: int
     server_name: str
+    grace: int
 
 
 class WorkerLibrary:
@@ -98,6 +103,8 @@ class WorkerLibrary:
         handle = ctypes.c_void_p
         lib.worker_open.argtypes, lib.worker_open.restype = [ctypes.POINTER(WorkerConfig), ctypes.c_char_p], handle
         lib.worker_add_channel.argtypes, lib.worker_add_channel.restype = [handle, ctypes.c_int32, ctypes.c_int32], ctypes.c_int
+        lib.worker_resume.argtypes, lib.worker_resume.restype = [handle, ctypes.c_int32, ctypes.c_int32, ctypes.c_uint32], ctypes.c_int
+        lib.worker_client_gone.argtypes, lib.worker_client_gone.restype = [handle], None
         lib.worker_run.argtypes, lib.worker_run.restype = [handle, ctypes.c_char_p], ctypes.c_int
         lib.worker_get_figures.argtypes, lib.worker_get_figures.restype = [handle, ctypes.POINTER(WorkerFigures)], None
         lib.worker_close.argtypes, lib.worker_close.restype = [handle], None
@@ -137,6 +144,7 @@ class WorkerLibrary:
             bulk_in_ring=config.bulk_in_ring,
             compiler=compiler,
             server_name=config.server_name.encode(),
+            grace=config.grace,
         )
         err = ctypes.create_string_buffer(ERR_SIZE)
         handle = self.lib.worker_open(ctypes.byref(filled), err)
@@ -146,11 +154,13 @@ class WorkerLibrary:
 
 
 class Worker:
-    """One session inside the library. `run` blocks; `add_channel` and `figures` may come from another thread, also while the session closes."""
+    """One session inside the library. `run` blocks; all else but `close` may come from other threads, also while the session closes."""
 
     def __init__(self, lib: ctypes.CDLL, handle: int, config: WorkerConfig) -> None:
         self._lib, self._handle, self._closed = lib, handle, False
         self._lock = threading.Lock()
+        self._adding = 0  # threads that may be in the library for seconds
+        self._added = threading.Condition(self._lock)
         self._config = config  # the strings and arrays that it points to live as long as the worker
 
     def run(self) -> tuple[int, str]:
@@ -159,13 +169,31 @@ class Worker:
         code = int(self._lib.worker_run(self._handle, err))
         return code, err.value.decode("utf-8", "replace")
 
-    def add_channel(self, channel: int, fd: int) -> int:
-        """Hands over a further bulk channel's socket; 0 when it was taken."""
+    def add_connection(self, which: int, fd: int, epoch: int) -> bool:
+        """Hands over a connection: a bulk channel's first (epoch 0), or one in the place of one that was cut (which: -1, the main one).
+
+        Waits until both ends have told each other what they have, some seconds at most. False: it was refused or ended at once. The descriptor is
+        the library's in any case.
+        """
         with self._lock:
             if self._closed:
                 os.close(fd)
-                return -1
-            return int(self._lib.worker_add_channel(self._handle, channel, fd))
+                return False
+            self._adding += 1
+        try:
+            if which >= 0 and epoch == 0:
+                return int(self._lib.worker_add_channel(self._handle, which, fd)) == 0
+            return int(self._lib.worker_resume(self._handle, which, fd, epoch)) == 0
+        finally:
+            with self._lock:
+                self._adding -= 1
+                self._added.notify_all()
+
+    def client_gone(self) -> None:
+        """The client's program has ended: the session is over as soon as nobody is connected."""
+        with self._lock:
+            if not self._closed:
+                self._lib.worker_client_gone(self._handle)
 
     def figures(self) -> dict[str, int]:
         found = WorkerFigures()
@@ -177,6 +205,8 @@ class Worker:
     def close(self) -> None:
         with self._lock:
             self._closed = True
+            if not self._added.wait_for(lambda: self._adding == 0, CLOSE_WAIT):
+                return  # somebody is still in there; the process is about to end
         self._lib.worker_close(self._handle)
 
 

@@ -60,8 +60,14 @@ class WorkerProcess:
         """Hands over a session and its descriptors (which stay open here)."""
         messages.send(self._socket, {"op": "session", **asdict(config)}, fds)
 
-    def add_channel(self, channel: int, fd: int) -> None:
-        messages.send(self._socket, {"op": "channel", "channel": channel}, (fd,))
+    def add_connection(self, which: int, fd: int, epoch: int) -> None:
+        """A bulk channel's connection, or (which: -1) the main one's successor; the descriptor stays open here."""
+        messages.send(self._socket, {"op": "connection", "which": which, "epoch": epoch}, (fd,))
+
+    def client_gone(self) -> None:
+        """The client's program has ended: the session is over as soon as nobody is connected."""
+        with contextlib.suppress(OSError):
+            messages.send(self._socket, {"op": "gone"})
 
     async def figures(self) -> dict[str, int]:
         """The session's figures so far; empty when the worker does not answer in time."""

@@ -5,7 +5,7 @@ Fixed-size little-endian messages. Proofs:
     hello.proof   = HMAC-SHA256(key, "gpuvirt client" | server nonce | hello without its proof)
     welcome.proof = HMAC-SHA256(key, "gpuvirt server" | client nonce | server nonce | welcome without its proof)
 
-where key is the token's secret (SESSION, CHECK) or the session key (CHANNEL), which both sides derive (session id: 8 bytes):
+where key is the token's secret (SESSION, CHECK, ENDED) or the session key (CHANNEL, RESUME), which both sides derive (session id: 8 bytes):
 
     session key   = HMAC-SHA256(secret, "gpuvirt session" | server nonce | client nonce | session id)
 
@@ -24,10 +24,13 @@ WIRE_VERSION = 1
 NONCE_SIZE = 32
 PROOF_SIZE = 32
 TOKEN_ID_SIZE = 16
+LAUNCH_SIZE = 16
 
 HELLO_SESSION = 1
 HELLO_CHANNEL = 2
 HELLO_CHECK = 3
+HELLO_RESUME = 4
+HELLO_ENDED = 5
 
 LINK_TCP = 1
 LINK_SHM = 2
@@ -44,7 +47,7 @@ WELCOME_FAILED = 4
 WELCOME_UNKNOWN = 5
 
 _GREETING = struct.Struct("<8s4H32s40s108s64s60x")
-_HELLO = struct.Struct("<8s4HQ16s32sIIQII64s32s64s224x32s")
+_HELLO = struct.Struct("<8s4HQ16s32sIIQII64s32s64s16s208x32s")
 _WELCOME = struct.Struct("<8sHHIQQQQQII256s160x32s")
 
 GREETING_SIZE = _GREETING.size
@@ -118,12 +121,14 @@ class Hello:
     program: str = ""
     user: str = ""
     host: str = ""
+    launch: bytes = bytes(LAUNCH_SIZE)
 
     def pack(self, key: bytes, server_nonce: bytes) -> bytes:
         """The message, with its proof."""
         raw = _HELLO.pack(
             MAGIC, self.version, self.kind, self.link, self.channel, self.session, self.token_id, self.nonce, self.pid, self.gpus, self.memory,
-            self.epoch, self.flags, _field(self.program, 64), _field(self.user, 32), _field(self.host, 64), bytes(PROOF_SIZE),
+            self.epoch, self.flags, _field(self.program, 64), _field(self.user, 32), _field(self.host, 64), self.launch,
+            bytes(PROOF_SIZE),
         )  # fmt: skip
         return raw[:-PROOF_SIZE] + hello_proof(raw, key, server_nonce)
 
@@ -132,8 +137,11 @@ class Hello:
         """Reads the message; the proof is checked apart, by `hello_proved`, once it is known whose key it is."""
         if len(raw) != HELLO_SIZE or raw[:8] != MAGIC:
             raise HandshakeError("this is not a gpuvirt client's hello")
-        (_, version, kind, link, channel, session, token_id, nonce, pid, gpus, memory, epoch, flags, program, user, host, _) = _HELLO.unpack(raw)
-        return cls(nonce, version, kind, link, channel, session, token_id, pid, gpus, memory, epoch, flags, _text(program), _text(user), _text(host))
+        (_, version, kind, link, channel, session, token_id, nonce, pid, gpus, memory, epoch, flags, program, user, host, launch, _) = _HELLO.unpack(
+            raw
+        )
+        who = _text(program), _text(user), _text(host)
+        return cls(nonce, version, kind, link, channel, session, token_id, pid, gpus, memory, epoch, flags, *who, launch)
 
 
 @dataclass(frozen=True)

@@ -139,30 +139,60 @@ def check_pool(address: PoolAddress, token_text: str | None = None, gpus: int = 
     with sock:
         peer = sock.getpeername()[0]
         token = find_token(address, bool(greeting.boot_id) and greeting.boot_id == own_boot_id(), token_text)
-        nonce = secrets.token_bytes(hs.NONCE_SIZE)
-        hello = hs.Hello(
-            nonce,
-            kind=hs.HELLO_CHECK,
-            token_id=token.id,
-            pid=os.getpid(),
-            gpus=gpus,
-            memory=memory,
-            program="gpuvirt",
-            user=_user(),
-            host=socket.gethostname(),
-        )
-        try:
-            sock.sendall(hello.pack(token.secret, greeting.nonce))
-            raw = _receive(sock, hs.WELCOME_SIZE)
-            welcome = hs.Welcome.unpack(raw)
-        except (OSError, EOFError, hs.HandshakeError):
-            raise GpuvirtError(f"{address.url} broke off the handshake; its log may say why") from None
+        _say(sock, address, greeting, token, hs.HELLO_CHECK, gpus=gpus, memory=memory)
+    return PoolStatus(address, peer, greeting, token)
+
+
+def report_ended(status: PoolStatus, launch: bytes) -> None:
+    """Tells the server that the program of a launch has ended: sessions of it that are not connected need not be kept.
+
+    Raises:
+        GpuvirtError: the server could not be told.
+    """
+    sock, greeting = greet(status.address)
+    with sock:
+        _say(sock, status.address, greeting, status.token, hs.HELLO_ENDED, launch=launch)
+
+
+def _say(
+    sock: socket.socket,
+    address: PoolAddress,
+    greeting: hs.Greeting,
+    token: Token,
+    kind: int,
+    gpus: int = 0,
+    memory: int = 0,
+    launch: bytes = bytes(hs.LAUNCH_SIZE),
+) -> None:
+    """One hello that the server answers and that is all, each end proving itself to the other.
+
+    Raises:
+        GpuvirtError: refused, and why; or no server that holds the token's secret.
+    """
+    nonce = secrets.token_bytes(hs.NONCE_SIZE)
+    hello = hs.Hello(
+        nonce,
+        kind=kind,
+        token_id=token.id,
+        pid=os.getpid(),
+        gpus=gpus,
+        memory=memory,
+        program="gpuvirt",
+        user=_user(),
+        host=socket.gethostname(),
+        launch=launch,
+    )
+    try:
+        sock.sendall(hello.pack(token.secret, greeting.nonce))
+        raw = _receive(sock, hs.WELCOME_SIZE)
+        welcome = hs.Welcome.unpack(raw)
+    except (OSError, EOFError, hs.HandshakeError):
+        raise GpuvirtError(f"{address.url} broke off the handshake; its log may say why") from None
     if welcome.status != hs.WELCOME_OK:
         remedy = "; set GPUVIRT_TOKEN to what `gpuvirt token show` prints on the server" if welcome.status == hs.WELCOME_DENIED else ""
         raise GpuvirtError(f"{address.url} refused: {welcome.text}{remedy}")
     if not hs.welcome_proved(raw, token.secret, nonce, greeting.nonce):
         raise GpuvirtError(f"the server at {address.url} does not hold the token's secret itself; it is not the one the token came from")
-    return PoolStatus(address, peer, greeting, token)
 
 
 def _user() -> str:

@@ -111,6 +111,7 @@ EXPORT int worker_run(struct worker *w, char *err) {
     int outcome = CARRY_ON;
     while (outcome == CARRY_ON && !w->said_bye) outcome = step(w, err);
     gv_send_flush(w->link);
+    gv_link_last(w->link);
     if (w->said_bye) linger(w);
     worker_stop(w);
     return outcome;

@@ -89,6 +89,7 @@ EXPORT struct worker *worker_open(const struct worker_config *config, char *err)
         worker_close(w);
         return NULL;
     }
+    gv_link_set_grace(w->link, (int64_t)config->grace * 1000000000);
     struct gv_backend_config backend = {.devices = config->devices,
                                         .n_devices = config->n_devices,
                                         .memory = config->memory,
@@ -119,6 +120,10 @@ EXPORT struct worker *worker_open(const struct worker_config *config, char *err)
 }
 
 EXPORT int worker_add_channel(struct worker *w, int32_t channel, int32_t fd) { return gv_link_add_channel(w->link, channel, fd); }
+
+EXPORT int worker_resume(struct worker *w, int32_t channel, int32_t fd, uint32_t epoch) { return gv_link_resume(w->link, channel, fd, epoch); }
+
+EXPORT void worker_client_gone(struct worker *w) { gv_link_client_gone(w->link); }
 
 void worker_stop(struct worker *w) {
     pthread_mutex_lock(&w->lock);

@@ -27,12 +27,18 @@ struct worker_config {
     uint64_t command_ring, reply_ring, bulk_out_ring, bulk_in_ring; /* shm */
     void *compiler;                                                 /* struct soft_compiler *, soft */
     const char *server_name;
+    uint32_t grace; /* tcp: seconds that the session outlives a lost connection, 0: none */
+    uint32_t reserved;
 };
 
 /* Takes over the descriptors and opens the backend. NULL: err (512 bytes) says why; the client has been told. */
 struct worker *worker_open(const struct worker_config *config, char *err);
 /* A further bulk channel's socket, any thread. */
 int worker_add_channel(struct worker *w, int32_t channel, int32_t fd);
+/* A connection in the place of one that was cut (channel -1: the main one), any thread. 0, or -1: refused; the descriptor is taken over either way. */
+int worker_resume(struct worker *w, int32_t channel, int32_t fd, uint32_t epoch);
+/* The client's program has ended, says its launcher: the session ends as soon as the client is not connected. Any thread. */
+void worker_client_gone(struct worker *w);
 /* Runs the session until the client says goodbye or is lost. Returns 0 after a goodbye, 1 when the client was lost, 2 after a protocol error; err says more. */
 int worker_run(struct worker *w, char *err);
 /* Figures of the session so far, any thread (the daemon asks for `devices` and `ps`). */

@@ -71,7 +71,7 @@ def test_wrong_usage_is_2(gpuvirt: Gpuvirt, line: list[str]) -> None:
         (["run", "--link", "verbs(rails=2)", "--", "true"], "verbs(rails=2)"),
         (["run", "--link", "delay(rtt=30ms,tcp)", "--", "true"], "delay(rtt=30ms,tcp)"),
         (["run", "--link", "tcp(channels=4)", "--", "true"], "tcp(channels=4)"),
-        (["serve", "--grace", "30"], "--grace"),
+        (["serve", "--grace", "soon"], "such as 60s or 2m"),
         (["attach"], "attach"),
         (["bench"], "bench"),
     ],

@@ -23,6 +23,15 @@ int worker_add_channel(struct worker *w, int32_t channel, int32_t fd) {
     w->channel = channel;
     return write(fd, "c", 1) != 1;
 }
+int worker_resume(struct worker *w, int32_t channel, int32_t fd, uint32_t epoch) {
+    char text[40];
+    int n = snprintf(text, sizeof text, "again %d %u", channel, epoch);
+    (void)w;
+    return write(fd, text, (size_t)n) != n;
+}
+void worker_client_gone(struct worker *w) {
+    if (write(w->c.fd, "gone", 4) != 4) _exit(1);
+}
 int worker_run(struct worker *w, char *err) {
     char in[100], out[400];
     for (;;) {
@@ -45,7 +54,7 @@ int worker_run(struct worker *w, char *err) {
         int m = snprintf(out, sizeof out, "%s %s %u:%u,%u", c->backend, c->driver ? c->driver : "-", c->n_devices, w->devices[0], w->devices[1]);
         m += snprintf(out + m, sizeof out - m, " %lu %lu %u %u", c->memory, c->device_memory, c->capability, c->strict);
         m += snprintf(out + m, sizeof out - m, " %u %u %d %u", c->drop_launches, c->ledger_slot, c->memfd >= 0, c->link);
-        m += snprintf(out + m, sizeof out - m, " %lx %lu %s %d", c->session, c->command_ring, c->server_name, w->channel);
+        m += snprintf(out + m, sizeof out - m, " %lx %lu %s %d %u", c->session, c->command_ring, c->server_name, w->channel, c->grace);
         if (write(w->c.fd, out, (size_t)m) != m) return 2;
     }
 }

@@ -54,9 +54,11 @@ def main() -> None:
 def listen(daemon: socket.socket, channels: list[socket.socket]) -> None:
     while received := messages.receive(daemon):
         message, fds = received
-        if message["op"] == "channel":
+        if message["op"] == "connection":
             channels.append(socket.socket(fileno=fds[0]))
-            channels[-1].sendall(b"channel")
+            channels[-1].sendall(f"{message['which']:2d}{message['epoch']:3d}".encode())
+        elif message["op"] == "gone":
+            os._exit(0)  # as if it had been cut before
         else:
             answer: dict[str, Any] = {
                 "op": "figures",

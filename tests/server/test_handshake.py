@@ -35,6 +35,7 @@ int main(void) {
                          .epoch = 0x0a0b0c0d, .flags = GV_HELLO_NO_WAIT, .program = "program", .user = "user", .host = "host"};
     fill(h.token_id, sizeof h.token_id, 60);
     fill(h.nonce, sizeof h.nonce, 80);
+    fill(h.launch, sizeof h.launch, 200);
     fill(h.proof, sizeof h.proof, 120);
     out(&h, sizeof h);
     struct gv_welcome w = {.magic = GV_MAGIC, .version = 1, .channels = 7, .status = GV_WELCOME_BUSY, .session = 0x1122334455667788u,
@@ -42,7 +43,7 @@ int main(void) {
                            .text = "why"};
     fill(w.proof, sizeof w.proof, 160);
     out(&w, sizeof w);
-    unsigned constants[] = {GV_WIRE_VERSION, GV_HELLO_SESSION, GV_HELLO_CHANNEL, GV_HELLO_CHECK, GV_LINK_TCP, GV_LINK_SHM,
+    unsigned constants[] = {GV_WIRE_VERSION, GV_HELLO_SESSION, GV_HELLO_CHANNEL, GV_HELLO_CHECK, GV_HELLO_RESUME, GV_HELLO_ENDED, GV_LINK_TCP, GV_LINK_SHM,
                             GV_HELLO_NO_WAIT, GV_GREETING_SOFTWARE, GV_WELCOME_OK, GV_WELCOME_VERSION, GV_WELCOME_DENIED, GV_WELCOME_BUSY,
                             GV_WELCOME_FAILED, GV_WELCOME_UNKNOWN};
     for (size_t i = 0; i < sizeof constants / sizeof *constants; i++) printf("%u ", constants[i]);
@@ -75,6 +76,7 @@ def test_hello(printed: list[str]) -> None:
     hello = hs.Hello(
         filled(32, 80), 1, hs.HELLO_CHANNEL, hs.LINK_SHM, 0x0304, 0x1122334455667788, filled(16, 60), 0x01020304, 0x05060708, 0x1020304050607080,
         0x0A0B0C0D, hs.HELLO_NO_WAIT, "program", "user", "host",
+        filled(16, 200),
     )  # fmt: skip
     assert hs.Hello.unpack(raw) == hello
     assert raw[-32:] == filled(32, 120)
@@ -91,7 +93,7 @@ def test_welcome(printed: list[str]) -> None:
 
 def test_constants(printed: list[str]) -> None:
     ours = [
-        hs.WIRE_VERSION, hs.HELLO_SESSION, hs.HELLO_CHANNEL, hs.HELLO_CHECK, hs.LINK_TCP, hs.LINK_SHM, hs.HELLO_NO_WAIT, hs.GREETING_SOFTWARE,
+        hs.WIRE_VERSION, hs.HELLO_SESSION, hs.HELLO_CHANNEL, hs.HELLO_CHECK, hs.HELLO_RESUME, hs.HELLO_ENDED, hs.LINK_TCP, hs.LINK_SHM, hs.HELLO_NO_WAIT, hs.GREETING_SOFTWARE,
         hs.WELCOME_OK, hs.WELCOME_VERSION, hs.WELCOME_DENIED, hs.WELCOME_BUSY, hs.WELCOME_FAILED, hs.WELCOME_UNKNOWN,
     ]  # fmt: skip
     assert [int(word) for word in printed[3].split()] == ours

@@ -13,10 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from server.harness import FakeServer, receive, wait_until
+from server.harness import FakeServer, receive, shake, wait_until
 
 from gpuvirt.transport import handshake as hs
 from gpuvirt.transport import shm
+from gpuvirt.transport.token import Token, parse_token
 
 
 def config_of(sock: socket.socket) -> dict[str, Any]:
@@ -28,7 +29,7 @@ def config_of(sock: socket.socket) -> dict[str, Any]:
 def test_attach_over_tcp(server: FakeServer) -> None:
     sock, welcome, _ = server.attach(gpus=2, memory=1 << 20, program="prog", pid=77)
     with sock:
-        assert (welcome.status, welcome.channels, welcome.text) == (hs.WELCOME_OK, 1, "")
+        assert (welcome.status, welcome.channels, welcome.text) == (hs.WELCOME_OK, 16, "")
         config = config_of(sock)
         assert config["devices"] == [0, 1] and config["memory"] == 1 << 20 and config["device_memory"] == 1 << 30
         assert config["session"] == welcome.session and config["link"] == hs.LINK_TCP
@@ -67,7 +68,7 @@ def test_bulk_channels(server: FakeServer) -> None:
         channel.sendall(hs.Hello(nonce, kind=hs.HELLO_CHANNEL, session=welcome.session, channel=0).pack(key, greeting.nonce))
         raw = receive(channel, hs.WELCOME_SIZE)
         assert hs.Welcome.unpack(raw).status == hs.WELCOME_OK and hs.welcome_proved(raw, key, nonce, greeting.nonce)
-        assert receive(channel, 7) == b"channel"
+        assert receive(channel, 5) == b" 0  0"
         channel.close()
         # Not with another key, not twice, not for a session that does not exist.
         for session, proof, expected in (
@@ -79,6 +80,79 @@ def test_bulk_channels(server: FakeServer) -> None:
             with other:
                 other.sendall(hs.Hello(nonce, kind=hs.HELLO_CHANNEL, session=session, channel=0).pack(proof, greeting.nonce))
                 assert hs.Welcome.unpack(receive(other, hs.WELCOME_SIZE)).status == expected
+
+
+def further(server: FakeServer, key: bytes, **hello: Any) -> tuple[int, socket.socket]:
+    """A further connection of a session: the status that it is welcomed with."""
+    sock, greeting = server.connect()
+    sock.sendall(hs.Hello(b"f" * 32, **hello).pack(key, greeting.nonce))
+    return hs.Welcome.unpack(receive(sock, hs.WELCOME_SIZE)).status, sock
+
+
+def test_a_session_is_taken_up_again(server: FakeServer) -> None:
+    """Its main connection and its channels, each with a higher epoch than the last; nothing of an earlier attempt, nothing without the key."""
+    sock, welcome, key = server.attach()
+    assert welcome.grace_s == 60
+    resume = {"kind": hs.HELLO_RESUME, "session": welcome.session}
+    channel = {"kind": hs.HELLO_CHANNEL, "session": welcome.session, "channel": 3}
+    with sock:
+        assert config_of(sock)["grace"] == 60
+        for how, epoch, expected, said in (
+            (resume, 0, hs.WELCOME_FAILED, b""),
+            (resume, 1, hs.WELCOME_OK, b"-1  1"),
+            (resume, 1, hs.WELCOME_FAILED, b""),
+            (resume, 7, hs.WELCOME_OK, b"-1  7"),
+            (resume, 6, hs.WELCOME_FAILED, b""),
+            (channel, 0, hs.WELCOME_OK, b" 3  0"),
+            (channel, 0, hs.WELCOME_FAILED, b""),
+            (channel, 2, hs.WELCOME_OK, b" 3  2"),
+            (channel | {"channel": 16}, 0, hs.WELCOME_FAILED, b""),
+            (resume | {"session": welcome.session ^ 1}, 8, hs.WELCOME_UNKNOWN, b""),
+        ):
+            status, other = further(server, key, epoch=epoch, **how)
+            with other:
+                assert status == expected, (how, epoch)
+                assert not said or receive(other, 5) == said
+        status, other = further(server, server.token.secret, epoch=9, **resume)
+        other.close()
+        assert status == hs.WELCOME_DENIED
+    wait_until(lambda: server.ask("ps")["sessions"] == [])
+    assert further(server, key, epoch=9, **resume)[0] == hs.WELCOME_UNKNOWN
+
+
+def test_no_grace_no_return(own_server: Callable[..., FakeServer]) -> None:
+    server = own_server(grace=0)
+    sock, welcome, key = server.attach()
+    with sock:
+        assert welcome.grace_s == 0 and config_of(sock)["grace"] == 0
+        status, other = further(server, key, kind=hs.HELLO_RESUME, session=welcome.session, epoch=1)
+        other.close()
+        assert status == hs.WELCOME_FAILED
+
+
+def test_a_launcher_reports(own_server: Callable[..., FakeServer]) -> None:
+    """Only what belongs to that launch, and only to that token."""
+    server = own_server(gpus=4)
+    other_token = parse_token(server.ask("token_create", name="other")["token"])
+    mine, theirs, none = b"m" * 16, b"t" * 16, bytes(16)
+    socks = [server.attach(launch=mine)[0], server.attach(launch=theirs)[0], server.attach()[0], server.attach(other_token, launch=mine)[0]]
+
+    def sessions() -> int:
+        return len(server.ask("ps")["sessions"])
+
+    assert sessions() == 4
+    for launch, token, left in ((none, server.token, 4), (theirs, other_token, 4), (mine, server.token, 3), (mine, other_token, 2)):
+        sock, greeting = server.connect()
+        with sock:
+            assert shake(sock, greeting, token, kind=hs.HELLO_ENDED, launch=launch)[0].status == hs.WELCOME_OK
+        wait_until(lambda left=left: sessions() == left)  # type: ignore[misc]
+    sock, greeting = server.connect()
+    with sock:
+        wrong = Token(server.token.id, bytes(32), server.token.server_key)
+        assert shake(sock, greeting, wrong, kind=hs.HELLO_ENDED, launch=theirs)[0].status == hs.WELCOME_DENIED
+    assert sessions() == 2
+    for sock in socks:
+        sock.close()
 
 
 def test_attach_is_quick(server: FakeServer) -> None:

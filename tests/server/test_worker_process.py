@@ -20,7 +20,7 @@ from gpuvirt.server.worker_library import SessionConfig
 
 CONFIG = SessionConfig(
     session=0xABC, backend="cuda", driver="/d/libcuda.so.1", devices=[3, 1], memory=5, device_memory=6, capability=130, strict=True,
-    drop_launches=False, slot=17, link=1, command_ring=0, reply_ring=0, bulk_out_ring=0, bulk_in_ring=0, server_name="box",
+    drop_launches=False, slot=17, link=1, command_ring=0, reply_ring=0, bulk_out_ring=0, bulk_in_ring=0, server_name="box", grace=44,
 )  # fmt: skip
 
 
@@ -69,11 +69,17 @@ def test_everything_arrives(worker: Running) -> None:
     client = worker.session()
     worker.expect("opened")
     client.sendall(b"?")
-    assert client.recv(1000).decode() == "cuda /d/libcuda.so.1 2:3,1 5 6 130 1 0 17 0 1 abc 0 box 0"
+    assert client.recv(1000).decode() == "cuda /d/libcuda.so.1 2:3,1 5 6 130 1 0 17 0 1 abc 0 box 0 44"
     ours, theirs = socket.socketpair()
-    messages.send(worker.daemon, {"op": "channel", "channel": 2}, (theirs.fileno(),))
-    theirs.close()
+    messages.send(worker.daemon, {"op": "connection", "which": 2, "epoch": 0}, (theirs.fileno(),))
     assert ours.recv(10) == b"c"
+    messages.send(worker.daemon, {"op": "connection", "which": 2, "epoch": 1}, (theirs.fileno(),))
+    assert ours.recv(40) == b"again 2 1"
+    messages.send(worker.daemon, {"op": "connection", "which": -1, "epoch": 5}, (theirs.fileno(),))
+    assert ours.recv(40) == b"again -1 5"
+    theirs.close()
+    messages.send(worker.daemon, {"op": "gone"})
+    assert client.recv(10) == b"gone"
     messages.send(worker.daemon, {"op": "figures", "id": 5})
     expected = {"op": "figures", "id": 5, "commands": 11, "launches": 12, "bytes_in": 13, "bytes_out": 14, "memory_used": 2}
     assert worker.expect("figures") == expected
