@@ -48,6 +48,20 @@ static bool is_no(const char *text) {
     return false;
 }
 
+/* Which launch of a program this is, for its server: what `gpuvirt run` sets, 32 hexadecimal digits. Anything else names none. */
+static void read_launch(const char *text, uint8_t out[GV_LAUNCH_SIZE]) {
+    if (strlen(text) != 2 * GV_LAUNCH_SIZE || strspn(text, "0123456789abcdefABCDEF") != 2 * GV_LAUNCH_SIZE) return;
+    for (size_t i = 0; i < GV_LAUNCH_SIZE; i++) {
+        char two[3] = {text[2 * i], text[2 * i + 1], 0};
+        out[i] = (uint8_t)strtoul(two, NULL, 16);
+    }
+}
+
+static void notice(void *arg, const char *text) {
+    (void)arg;
+    shim_log("%s", text);
+}
+
 /* False: err says what is wrong. */
 static bool read_options(struct gv_link_options *o, char *err, size_t room) {
     const char *gpus = shim_setting("GPUS", "1"), *memory = shim_setting("MEMORY", NULL), *no_wait = shim_setting("NO_WAIT", "0");
@@ -61,6 +75,8 @@ static bool read_options(struct gv_link_options *o, char *err, size_t room) {
         snprintf(err, room, "GPUVIRT_MEMORY=%s is no size; write it like 512m or 4g", memory);
         return false;
     }
+    read_launch(shim_setting("LAUNCH", ""), o->launch);
+    o->notice = notice;
     o->gpus = (uint32_t)n;
     o->link = shim_setting("LINK", "auto");
     o->no_wait = !is_no(no_wait);
