@@ -489,7 +489,8 @@ static void open_session(struct session *s, const char *text, const char *transp
     if (!s->pair.client) fprintf(stderr, "%s\n", err.text);
     CHECK(s->pair.client && strcmp(gv_link_transport(s->pair.client), transport) == 0);
     s->pair.worker = mini_worker(&s->server);
-    while (strcmp(transport, "tcp") == 0 && !atomic_load(&s->server.channels)) sleep_ns(MS);
+    /* The server's threads must be through with the worker's link before it goes. */
+    while (strcmp(transport, "tcp") == 0 && (!atomic_load(&s->server.channels) || atomic_load(&s->server.adding))) sleep_ns(MS);
 }
 
 static void send_flushed(struct gv_link *link, uint32_t body, uint64_t n) {
