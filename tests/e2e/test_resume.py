@@ -1,0 +1,221 @@
+"""Connections that are cut: the program goes on as if nothing had been, or ends with a clear word."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from e2e.cutter import Cutter
+from e2e.harness import GPUVIRT, Server, clean_environment, run_program, running, wait_until
+
+ROUNDS = "60"
+
+
+@pytest.fixture
+def cutter() -> Iterator[Callable[[Server], Cutter]]:
+    made: list[Cutter] = []
+
+    def make(server: Server) -> Cutter:
+        made.append(Cutter(int(server.info["port"])))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def token(server: Server) -> str:
+    done = subprocess.run([*GPUVIRT, "token", "show"], capture_output=True, text=True, timeout=30, check=True, env=clean_environment())
+    return done.stdout.strip()
+
+
+def through(server: Server, cutter: Cutter, command: list[str | Path], link: str = "tcp", **env: str) -> subprocess.CompletedProcess[str]:
+    return run_program(cutter.url, command, "--link", link, GPUVIRT_TOKEN=token(server), **env)
+
+
+def left_nothing(server: Server, before: int) -> bool:
+    return wait_until(lambda: server.sessions() == [] and server.memory_used() == before, 5)
+
+
+def cut_often(server: Server, cutter: Cutter, program: list[str | Path], link: str, runs: int, seed: int) -> str:
+    """Runs the program once uncut, to know its bytes, then several times with cuts; every run must say the same. Returns what it says."""
+    generator = random.Random(seed)
+    before = server.memory_used()
+    reference = through(server, cutter, program, link)
+    assert reference.returncode == 0 and not cutter.cuts, reference.stderr
+    recorded = list(cutter.carried)
+    for run in range(runs):
+        cutter.carried = [0, 0]
+        cutter.reset = run % 2 == 1
+        seen = len(cutter.cuts)
+        for direction in (0, 1):
+            cutter.plan[direction][:] = sorted(generator.randrange(recorded[direction]) for _ in range(8))
+        cutter.reconnect[:] = [generator.randrange(1, 1400) if generator.random() < 0.4 else 1 << 40 for _ in range(12)]
+        done = through(server, cutter, program, link)
+        assert (done.returncode, done.stdout) == (0, reference.stdout), f"run {run}: {cutter.cuts[-20:]}\n{done.stdout}\n{done.stderr}"
+        cut = [c for c in cutter.cuts[seen:] if c.label == "session"]
+        assert cutter.url in done.stderr or not cut, "a cut of the main connection is worth a line"
+        assert left_nothing(server, before)
+    return reference.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("link", ["tcp", "tcp(channels=3)", "delay(rtt=3ms,tcp)"])
+def test_a_hundred_cuts(own_pool: Callable[..., Server], build: Callable[..., Path], cutter: Callable[[Server], Cutter], link: str) -> None:
+    """At bytes drawn uniformly over a recorded run, both ways; within payloads, within what makes up for a cut."""
+    server = own_pool()
+    proxy = cutter(server)
+    said = cut_often(server, proxy, [build("once"), ROUNDS], link, 8, seed=len(link))
+    assert "counted 38400, called 180," in said
+    bulk = [c for c in proxy.cuts if c.label == "channel" and c.carried > 2000]
+    coming_back = [c for c in proxy.cuts if c.again and c.carried < 1500]
+    print(f"{link}: {len(proxy.cuts)} cuts, {len(bulk)} within payloads, {len(coming_back)} of connections that were coming back")
+    assert len(proxy.cuts) >= 100 and len(bulk) >= 20 and len(coming_back) >= 10
+    assert {c.direction for c in bulk} == {0, 1}
+
+
+def test_lost_launches_show(own_pool: Callable[..., Server], build: Callable[..., Path]) -> None:
+    """The same check with a worker that loses launches: it must not pass."""
+    server = own_pool()
+    broken = own_pool("--backend", "soft", "--gpus", "1", "--gpu-memory", "1g", "--test-drop-launches")
+    program = [build("once"), "6"]
+    right, wrong = (run_program(s, program, "--link", "tcp") for s in (server, broken))
+    assert right.returncode == 0 and right.stdout != wrong.stdout
+
+
+def test_nobody_there_for_a_while(own_pool: Callable[..., Server], build: Callable[..., Path], cutter: Callable[[Server], Cutter]) -> None:
+    """An outage of some seconds costs these seconds and one line."""
+    server = own_pool()
+    proxy = cutter(server)
+    program = [build("once"), "400"]
+    reference = run_program(server, program, "--link", "tcp")
+    environment = {"GPUVIRT_TOKEN": token(server), "GPUVIRT_POOL": proxy.url}
+    line = [*GPUVIRT, "run", "--pool", proxy.url, "--link", "tcp", "--", *map(str, program)]
+    process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean_environment(**environment))
+    assert process.stdout is not None and process.stdout.readline() == "running\n"
+    proxy.refuse = True
+    proxy.cut_all()
+    time.sleep(3)
+    proxy.refuse = False
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, "running\n" + out) == (0, reference.stdout), err
+    lines = [line for line in err.splitlines() if line.startswith("gpuvirt")]
+    assert len(lines) == 1 and proxy.url in lines[0] and "trying again for up to 60 s" in lines[0], err
+
+
+def test_longer_than_the_grace_period(own_pool: Callable[..., Server], build: Callable[..., Path], cutter: Callable[[Server], Cutter]) -> None:
+    server = own_pool("--backend", "soft", "--gpus", "1", "--gpu-memory", "1g", "--grace", "2s")
+    proxy = cutter(server)
+    before = server.memory_used()
+    with running_through(proxy, server, [build("busy"), "wait"]) as process:
+        proxy.refuse = True
+        proxy.cut_all()
+        out, err = process.communicate(timeout=10)
+    assert process.returncode == 3 and "cuda error" in out, out + err
+    assert "grace period of 2 s" in err and proxy.url in err, err
+    assert left_nothing(server, before)
+
+
+def test_a_refused_port_is_final(own_pool: Callable[..., Server], build: Callable[..., Path], cutter: Callable[[Server], Cutter]) -> None:
+    server = own_pool()
+    proxy = cutter(server)
+    with running_through(proxy, server, [build("busy"), "wait"]) as process:
+        began = time.monotonic()
+        proxy.close()
+        out, err = process.communicate(timeout=10)
+        assert time.monotonic() - began < 2
+    assert process.returncode == 3 and "cuda error" in out, out + err
+
+
+def test_an_unknown_session_is_final(own_pool: Callable[..., Server], build: Callable[..., Path], cutter: Callable[[Server], Cutter]) -> None:
+    """The worker has died while nobody could reach it."""
+    server = own_pool()
+    proxy = cutter(server)
+    with running_through(proxy, server, [build("busy"), "wait"]) as process:
+        (worker,) = server.worker_pids()
+        proxy.refuse = True
+        proxy.cut_all()
+        os.kill(worker, signal.SIGKILL)
+        assert wait_until(lambda: server.sessions() == [], 5)
+        began = time.monotonic()
+        proxy.refuse = False
+        out, err = process.communicate(timeout=10)
+        assert time.monotonic() - began < 2
+    assert process.returncode == 3 and "no such session" in err, out + err
+
+
+def test_killed_while_away(own_pool: Callable[..., Server], build: Callable[..., Path], cutter: Callable[[Server], Cutter]) -> None:
+    """Its connection is cut, and then it is killed: the launcher tells the server, which has no other way to know."""
+    server = own_pool()
+    proxy = cutter(server)
+    before = server.memory_used()
+    with running_through(proxy, server, [build("busy"), "wait"]) as process:
+        (session,) = server.sessions()
+        os.kill(int(session["pid"]), signal.SIGKILL)
+        process.communicate(timeout=10)
+        began = time.monotonic()
+        assert wait_until(lambda: not Path(f"/proc/{session['worker_pid']}").exists(), 3)
+        assert time.monotonic() - began < 1
+    assert left_nothing(server, before)
+
+
+def test_stopped_and_continued(own_pool: Callable[..., Server], build: Callable[..., Path]) -> None:
+    """Ctrl-Z for longer than a dead host takes to be noticed: the kernel still answers for the program, so its session stays."""
+    server = own_pool("--backend", "soft", "--gpus", "1", "--gpu-memory", "1g", "--grace", "2s")
+    reference = run_program(server, [build("once"), "1500"], "--link", "tcp")
+    with running(server, [build("once"), "1500"], "--link", "tcp") as process:
+        (session,) = server.sessions()
+        os.kill(int(session["pid"]), signal.SIGSTOP)
+        time.sleep(7)
+        assert len(server.sessions()) == 1
+        os.kill(int(session["pid"]), signal.SIGCONT)
+        out, err = process.communicate(timeout=30)
+    assert (process.returncode, "running\n" + out) == (0, reference.stdout), err
+
+
+@pytest.mark.long
+def test_thirty_seconds(own_pool: Callable[..., Server], build: Callable[..., Path], cutter: Callable[[Server], Cutter]) -> None:
+    server = own_pool()
+    proxy = cutter(server)
+    program = [build("once"), "400"]
+    reference = run_program(server, program, "--link", "tcp")
+    with running_through(proxy, server, program) as process:
+        proxy.refuse = True
+        proxy.cut_all()
+        time.sleep(30)
+        proxy.refuse = False
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, "running\n" + out) == (0, reference.stdout), err
+
+
+class running_through:
+    """A program under `gpuvirt run` over a proxy, once it has said "running"."""
+
+    def __init__(self, proxy: Cutter, server: Server, command: list[str | Path]) -> None:
+        line = [*GPUVIRT, "run", "--pool", proxy.url, "--link", "tcp", "--", *map(str, command)]
+        self.process = subprocess.Popen(
+            line,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=clean_environment(GPUVIRT_TOKEN=token(server)),
+        )
+
+    def __enter__(self) -> subprocess.Popen[str]:
+        assert self.process.stdout is not None and self.process.stdout.readline() == "running\n"
+        return self.process
+
+    def __exit__(self, *error: object) -> None:
+        self.process.terminate()
+        try:
+            self.process.communicate(timeout=5)
+        except (subprocess.TimeoutExpired, ValueError):
+            self.process.kill()
+            self.process.wait()
