@@ -114,7 +114,10 @@ static const char *read_server(const struct gv_reply_attach *r, struct shim_serv
 static int introduce(char *err, size_t room) {
     struct window offered[WINDOWS_MAX];
     int n = window_offer(offered);
-    struct gv_cmd_attach ask = {.windows = offered, .windows_size = (uint32_t)(sizeof *offered * (size_t)n), .client_version = CLIENT_VERSION};
+    struct gv_cmd_attach ask = {.windows = offered,
+                                .windows_size = (uint32_t)(sizeof *offered * (size_t)n),
+                                .client_version = CLIENT_VERSION,
+                                .rtt_us = (uint32_t)(gv_link_rtt_ns(session.link) / 1000)};
     static struct session_reply reply; /* under the attach lock; static, for a late answer must not find the stack of somebody else */
     struct gv_reply_attach answer;
     const char *wrong = NULL;
@@ -194,6 +197,7 @@ static int attach(char *err, size_t room) {
     if (!link) return -1;
     session.link = link;
     session.owner = getpid();
+    gv_bulk_set_waiter(link, bulk_acked, NULL);
     if (progress_start() || bulk_start()) {
         atomic_store(&session.leaving, 1); /* no loss to tell of: this line does */
         session_lost("no thread could be started", NULL);

@@ -11,6 +11,15 @@
 #define PARCEL_MAX (1ull << 30)
 #define PARCELS_MAX 64
 #define DEFERRED_MAX (1u << 20)
+/* What may be lent to the link at a time; what is more is sent as pageable memory is. */
+#define LOANS_MAX 4096u
+#define LOANS_SPARE 1024u
+#define LENT_MAX (1ull << 30)
+
+/* Memory of the program's, [low, high), that a payload is sent from; position: the payloads' stream behind it. */
+struct loan {
+    uint64_t low, high, position;
+};
 
 /* ---- what we wait for ---------------------------------------------------------------------------------------------- */
 
@@ -18,6 +27,7 @@ struct expected {
     uint64_t tag;
     char *dst;
     uint64_t width, height, depth, pitch, slice;
+    uint64_t received; /* bytes, of payloads that have come; the reader's */
     struct expected *next;
 };
 
@@ -44,32 +54,42 @@ uint64_t session_expect(void *dst, uint64_t width, uint64_t height, uint64_t dep
     return tag;
 }
 
-static bool expect_take(uint64_t tag, struct expected *out) {
+/* Rows that follow each other are one row. */
+static void flatten(struct expected *e) {
+    if (e->height > 1 && e->pitch != e->width) return;
+    uint64_t slice = e->width * e->height;
+    if (e->depth <= 1 || e->slice == slice) {
+        e->width = slice * e->depth;
+        e->height = e->depth = 1;
+    } else if (e->height > 1) {
+        e->width = slice;
+        e->height = 1;
+    }
+}
+
+static uint64_t size_of(const struct expected *e) { return e->width * e->height * e->depth; }
+
+/* Looks for it; `coming` bytes of it are about to come, and with the last of them it is taken out. */
+static bool expect_find(uint64_t tag, uint64_t coming, struct expected *out) {
     pthread_mutex_lock(&expect_lock);
     struct expected **at = &expected[tag % EXPECT_BUCKETS];
     while (*at && (*at)->tag != tag) at = &(*at)->next;
     struct expected *e = *at;
     if (e) {
-        *at = e->next;
         *out = *e;
-        e->next = spare;
-        spare = e;
-    }
-    pthread_mutex_unlock(&expect_lock);
-    if (!e) return false;
-    /* Rows that follow each other are one row. */
-    if (out->height <= 1 || out->pitch == out->width) {
-        uint64_t slice = out->width * out->height;
-        if (out->depth <= 1 || out->slice == slice) {
-            out->width = slice * out->depth;
-            out->height = out->depth = 1;
-        } else if (out->height > 1) {
-            out->width = slice;
-            out->height = 1;
+        e->received += coming;
+        if (e->received >= size_of(e)) {
+            *at = e->next;
+            e->next = spare;
+            spare = e;
         }
     }
-    return true;
+    pthread_mutex_unlock(&expect_lock);
+    if (e) flatten(out);
+    return e != NULL;
 }
+
+static bool expect_take(uint64_t tag, struct expected *out) { return expect_find(tag, UINT64_MAX / 2, out); }
 
 void session_expect_cancel(uint64_t tag) {
     struct expected e;
@@ -103,7 +123,7 @@ int bulk_inline(uint64_t tag, int status, const void *data, uint32_t size) {
     struct expected e;
     if (!expect_take(tag, &e)) return -1;
     if (status) return 0; /* no data: the stream's status says why */
-    if (size != e.width * e.height * e.depth) return -1;
+    if (e.received || size != size_of(&e)) return -1;
     if (!landing_begin()) return 0;
     const char *from = data;
     for (uint64_t z = 0; z < e.depth; z++)
@@ -258,36 +278,39 @@ int session_take_payload(uint64_t tag, void *dst, uint64_t size) {
 
 static char *bounce; /* BOUNCE_SIZE bytes of the reader's */
 
-/* NULL: done. "": the link is dead. Else what is wrong. */
-static const char *receive_rows(const struct expected *e) {
-    for (uint64_t z = 0; z < e->depth; z++) {
-        char *row = e->dst + z * e->slice;
-        if (e->height == 1 || e->width >= BOUNCE_SIZE / 4) {
-            for (uint64_t y = 0; y < e->height; y++, row += e->pitch)
-                if (gv_bulk_recv(session.link, row, e->width)) return "";
-            continue;
+/* Receives the next `size` bytes of what e describes. Whole short rows come together, by way of the bounce buffer. False: the link is dead. */
+static bool receive_rows(const struct expected *e, uint64_t size) {
+    uint64_t at = e->received;
+    while (size) {
+        uint64_t row = at / e->width, x = at % e->width, n = e->width - x < size ? e->width - x : size;
+        char *dst = e->dst + row / e->height * e->slice + row % e->height * e->pitch + x;
+        if (x || n < e->width || e->width >= BOUNCE_SIZE / 4) {
+            if (gv_bulk_recv(session.link, dst, n)) return false;
+        } else {
+            uint64_t rows = (size < BOUNCE_SIZE ? size : BOUNCE_SIZE) / e->width;
+            n = rows * e->width;
+            if (gv_bulk_recv(session.link, bounce, n)) return false;
+            for (uint64_t i = 0; i < rows; i++, row++)
+                memcpy(e->dst + row / e->height * e->slice + row % e->height * e->pitch, bounce + i * e->width, e->width);
         }
-        uint64_t at_once = BOUNCE_SIZE / e->width;
-        for (uint64_t y = 0; y < e->height;) {
-            uint64_t n = e->height - y < at_once ? e->height - y : at_once;
-            if (gv_bulk_recv(session.link, bounce, n * e->width)) return "";
-            for (uint64_t i = 0; i < n; i++, y++, row += e->pitch) memcpy(row, bounce + i * e->width, e->width);
-        }
+        at += n;
+        size -= n;
     }
-    return NULL;
+    return true;
 }
 
+/* A payload brings what was asked for, or the next part of it. NULL: done. "": the link is dead. Else what is wrong. */
 static const char *receive(const struct gv_bulk_header *header) {
     if (header->number != bulk_landed() + 1) return "a payload is out of order";
     if (header->tag & GV_WORKER_TAG) return receive_parcel(header);
     struct expected e;
-    if (!expect_take(header->tag, &e)) return "a payload that nobody asked for";
-    if (header->size != e.width * e.height * e.depth) return "a payload has not the size of its copy";
+    if (!expect_find(header->tag, header->size, &e)) return "a payload that nobody asked for";
+    if (header->size > size_of(&e) - e.received) return "a payload is larger than its copy";
     if (!header->size) return NULL;
     if (!landing_begin()) return "";
-    const char *why = receive_rows(&e);
+    bool good = receive_rows(&e, header->size);
     landing_end();
-    return why;
+    return good ? NULL : "";
 }
 
 static void *reader(void *arg) {
@@ -314,13 +337,17 @@ int bulk_start(void) {
 static pthread_mutex_t out_lock = PTHREAD_MUTEX_INITIALIZER;
 static uint64_t sent;
 
-uint64_t session_bulk_out(const void *data, uint64_t size, uint64_t (*post)(void *arg, uint64_t number), void *arg) {
+/* Calls post with the payload's number and lets go of the lock. Returns what post did, 0 when it could not be sent. */
+static uint64_t send_out(uint64_t (*post)(void *arg, uint64_t number), void *arg, uint64_t (*send)(const struct loan *l), const struct loan *l) {
     if (session_broken()) return 0;
+    host_func_throttle();
     pthread_mutex_lock(&out_lock);
+    host_func_hold();
     uint64_t seq = post(arg, sent + 1);
+    host_func_let_go();
     if (seq) {
         gv_send_flush(session.link); /* the worker should know what the payload is for before it is all there */
-        uint64_t number = gv_bulk_send(session.link, 0, data, size);
+        uint64_t number = send(l);
         if (number == sent + 1) {
             sent = number;
         } else {
@@ -330,4 +357,84 @@ uint64_t session_bulk_out(const void *data, uint64_t size, uint64_t (*post)(void
     }
     pthread_mutex_unlock(&out_lock);
     return seq;
+}
+
+static uint64_t send_copied(const struct loan *l) { return gv_bulk_send(session.link, 0, (const void *)(uintptr_t)l->low, l->high - l->low); }
+
+uint64_t session_bulk_out(const void *data, uint64_t size, uint64_t (*post)(void *arg, uint64_t number), void *arg) {
+    uint64_t at = (uint64_t)(uintptr_t)data;
+    return send_out(post, arg, send_copied, &(struct loan){.low = at, .high = at + size});
+}
+
+int bulk_acked(void *arg, uint64_t position) {
+    (void)arg;
+    int64_t start = session_now();
+    int outcome = progress_wait(&session.bulk_acked, position, 0, "a copy to the device");
+    session_waited(start);
+    return outcome ? -1 : 0;
+}
+
+/* ---- lent: memory that is sent from where it lies -------------------------------------------------------------------- */
+
+static pthread_mutex_t loans_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct loan loans[LOANS_MAX]; /* a queue, in the order of the payloads */
+static size_t first_loan, n_loans;
+static uint64_t lent;        /* bytes */
+static _Atomic size_t parts; /* that the link has not let go of */
+
+/* Forgets what has come; loans_lock held. */
+static void settle(void) {
+    uint64_t acked = gv_bulk_acked(session.link);
+    while (n_loans && loans[first_loan].position <= acked) {
+        lent -= loans[first_loan].high - loans[first_loan].low;
+        first_loan = (first_loan + 1) % LOANS_MAX;
+        n_loans--;
+    }
+}
+
+static void part_done(void *arg) {
+    (void)arg;
+    atomic_fetch_sub(&parts, 1);
+}
+
+static uint64_t send_lent(const struct loan *l) {
+    uint64_t number = gv_bulk_open(session.link, 0, l->high - l->low);
+    if (!number) return 0;
+    atomic_fetch_add(&parts, 1);
+    if (gv_bulk_part(session.link, (const void *)(uintptr_t)l->low, l->high - l->low, part_done, NULL)) return 0;
+    pthread_mutex_lock(&loans_lock);
+    loans[(first_loan + n_loans++) % LOANS_MAX] = (struct loan){l->low, l->high, gv_bulk_position(session.link)};
+    lent += l->high - l->low;
+    pthread_mutex_unlock(&loans_lock);
+    return number;
+}
+
+uint64_t session_bulk_lend(const void *data, uint64_t size, uint64_t (*post)(void *arg, uint64_t number), void *arg) {
+    if (session_broken()) return 0;
+    pthread_mutex_lock(&loans_lock);
+    settle();
+    /* Other threads may lend at the same time; there is room for one loan of each. */
+    bool room = n_loans < LOANS_MAX - LOANS_SPARE && lent < LENT_MAX;
+    pthread_mutex_unlock(&loans_lock);
+    if (!room) return session_bulk_out(data, size, post, arg);
+    uint64_t at = (uint64_t)(uintptr_t)data;
+    return send_out(post, arg, send_lent, &(struct loan){.low = at, .high = at + size});
+}
+
+void session_loans_wait(uint64_t low, uint64_t high) {
+    while (!session_broken()) {
+        uint64_t position = 0;
+        pthread_mutex_lock(&loans_lock);
+        settle();
+        for (size_t i = 0; i < n_loans; i++) {
+            const struct loan *l = &loans[(first_loan + i) % LOANS_MAX];
+            if (l->low < high && low < l->high) position = l->position; /* the last one comes last */
+        }
+        pthread_mutex_unlock(&loans_lock);
+        if (!position) return;
+        bulk_acked(NULL, position);
+    }
+    if (session_in_forked_child()) return; /* it has memory of its own */
+    int64_t deadline = session_now() + SESSION_GOODBYE_NS;
+    while (atomic_load(&parts) && session_now() < deadline) nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
 }

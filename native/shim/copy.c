@@ -1,7 +1,8 @@
 /* Copies and fills. Whatever a call looks like, it becomes boxes of width x height x depth between two sides, each a device range or host memory; boxes become records.
  *
- * Host to device: small data travels in the record, more on the bulk channel, in pieces; the call returns when the source has been taken. Device to host: the session
- * writes the bytes where they belong, and the stream's completion says that they are there. The calls themselves are in copy_calls.c. */
+ * Host to device: small data travels in the record, more on the bulk channel. The call returns when the source has been taken, or at once where the source is pinned
+ * and the call asynchronous: then it is sent from where it lies. Device to host: the session writes the bytes where they belong, and the stream's completion says that
+ * they are there. The calls themselves are in copy_calls.c. */
 #include "copy.h"
 
 #include <stdlib.h>
@@ -9,7 +10,9 @@
 
 #include "gv_client.h"
 
-/* Large copies go in pieces of about this many bytes, so that the device works on one while the next is on its way. */
+/* One command copies at most so many bytes in a row; the worker cuts them up as it needs. */
+#define RUN (64ull << 20)
+/* Rows that are not one run go in pieces of about this many bytes. */
 #define PIECE (4ull << 20)
 /* A copy that is waited for has at most this many pieces under way. */
 #define PIECES_UNDER_WAY 16
@@ -86,7 +89,7 @@ struct piece {
 /* Cuts a box into pieces and calls fn for each, until one fails. */
 static int each_piece(const struct copy_side *device, const struct copy_side *host, const struct copy_box *box,
                       int (*fn)(void *arg, const struct piece *piece), void *arg) {
-    uint64_t rows_each = box->width >= PIECE ? 1 : PIECE / box->width, width_each = box->width < PIECE ? box->width : PIECE;
+    uint64_t rows_each = box->width >= PIECE ? 1 : PIECE / box->width, width_each = box->width < RUN ? box->width : RUN;
     for (uint64_t z = 0; z < box->depth; z++) {
         for (uint64_t y = 0; y < box->height; y += rows_each) {
             for (uint64_t x = 0; x < box->width; x += width_each) {
@@ -113,6 +116,7 @@ struct inward {
     struct shim_stream *stream;
     const struct piece *piece;
     char *staging;
+    bool lend; /* the source stays as it is until the copy is done */
 };
 
 static uint64_t post_bulk_in(void *arg, uint64_t number) {
@@ -133,11 +137,13 @@ static int send_piece(void *arg, const struct piece *p) {
     struct inward *in = arg;
     uint64_t size = p->width * p->rows;
     const void *data = (const void *)(uintptr_t)p->host;
+    bool lend = in->lend;
     if (p->rows > 1 && p->host_pitch != p->width) { /* rows travel packed */
         if (!in->staging) in->staging = malloc(PIECE);
         if (!in->staging) return CUDA_ERROR_OUT_OF_MEMORY;
         for (uint64_t y = 0; y < p->rows; y++) memcpy(in->staging + y * p->width, (const char *)data + y * p->host_pitch, p->width);
         data = in->staging;
+        lend = false;
     }
     uint64_t seq;
     if (size <= GV_INLINE_MAX) {
@@ -153,15 +159,15 @@ static int send_piece(void *arg, const struct piece *p) {
         seq = post_copy_in(stream_ctx(in->stream), 0, &c);
     } else {
         in->piece = p;
-        seq = session_bulk_out(data, size, post_bulk_in, in);
+        seq = lend ? session_bulk_lend(data, size, post_bulk_in, in) : session_bulk_out(data, size, post_bulk_in, in);
     }
     if (!seq) return post_refused();
     stream_posted(in->stream, seq, false);
     return 0;
 }
 
-static int send_now(struct shim_stream *s, const struct copy_side *dst, const struct copy_side *src, const struct copy_box *box) {
-    struct inward in = {.stream = s};
+static int send_now(struct shim_stream *s, const struct copy_side *dst, const struct copy_side *src, const struct copy_box *box, bool lend) {
+    struct inward in = {.stream = s, .lend = lend};
     int rc = each_piece(dst, src, box, send_piece, &in);
     free(in.staging);
     return rc;
@@ -177,7 +183,7 @@ struct later {
 
 static void send_later(void *arg) {
     struct later *l = arg;
-    if (!send_now(l->helper, &l->dst, &l->src, &l->box)) stream_drain(l->helper);
+    if (!send_now(l->helper, &l->dst, &l->src, &l->box, false)) stream_drain(l->helper);
     free(l);
 }
 
@@ -203,7 +209,7 @@ static int host_to_device(struct shim_stream *s, const struct copy_side *dst, co
     if (!wait && src->pinned && host_writes_pending(src->address, end)) return defer(s, dst, src, box);
     /* A call that waits may wait for the writers too; pageable memory is taken as it is. */
     int rc = wait ? host_writes_wait(src->address, end) : 0;
-    return rc ? rc : send_now(s, dst, src, box);
+    return rc ? rc : send_now(s, dst, src, box, !wait && src->pinned);
 }
 
 /* ---- device to host ------------------------------------------------------------------------------------------------ */

@@ -66,18 +66,6 @@ static int on_console(const void *body, uint32_t size) {
     return 0;
 }
 
-static int on_worker_ack(const void *body, uint32_t size) {
-    struct gv_evt_worker_ack e;
-    if (gv_evt_worker_ack_decode(&e, body, size)) return -1;
-    return 0; /* payloads are not kept for a resume yet: nothing to let go of */
-}
-
-static int on_worker_credit(const void *body, uint32_t size) {
-    struct gv_evt_worker_credit e;
-    if (gv_evt_worker_credit_decode(&e, body, size)) return -1;
-    return 0; /* the bulk channel's own flow control is what holds payloads back */
-}
-
 int events_handle(const struct gv_record *record, const char **why) {
     static char text[96];
     const void *body = record + 1;
@@ -90,8 +78,6 @@ int events_handle(const struct gv_record *record, const char **why) {
     case GV_OP_FAILED: bad = on_failed(record, body, size); break;
     case GV_OP_CALL_HOST: bad = on_call_host(body, size); break;
     case GV_OP_CONSOLE: bad = on_console(body, size); break;
-    case GV_OP_WORKER_ACK: bad = on_worker_ack(body, size); break;
-    case GV_OP_WORKER_CREDIT: bad = on_worker_credit(body, size); break;
     default: bad = -1;
     }
     if (bad) {

@@ -113,7 +113,8 @@ CUresult impl_cuMemFreeHost(void *memory) {
     if (!shim_initialized()) return CUDA_ERROR_NOT_INITIALIZED;
     uint64_t base = (uint64_t)(uintptr_t)memory;
     if (!range_find_host(base, &r) || range_base(&r) != base || r.kind != RANGE_HOST) return CUDA_ERROR_INVALID_VALUE;
-    host_writes_wait(base, base + r.size); /* nobody may write there any more */
+    host_writes_wait(base, base + r.size);   /* nobody may write there any more */
+    session_loans_wait(base, base + r.size); /* or read */
     if (!range_remove(base, RANGE_HOST, RANGE_HOST, &r)) return CUDA_ERROR_INVALID_VALUE;
     munmap(memory, page_round(r.size));
     return CUDA_SUCCESS;
@@ -161,5 +162,6 @@ CUresult impl_cuMemHostUnregister(void *memory) {
     uint64_t base = (uint64_t)(uintptr_t)memory;
     if (!range_find_host(base, &r) || range_base(&r) != base || r.kind != RANGE_REGISTERED) return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
     host_writes_wait(base, base + r.size);
+    session_loans_wait(base, base + r.size);
     return range_remove(base, RANGE_REGISTERED, RANGE_REGISTERED, &r) ? CUDA_SUCCESS : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
 }

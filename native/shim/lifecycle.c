@@ -99,6 +99,7 @@ static void *goodbye(void *arg) {
         struct gv_reply_bye out;
         if (!session_wait_until(&reply, session_now() + SESSION_GOODBYE_NS) && !gv_reply_bye_decode(&out, reply.body, reply.body_size))
             atomic_store(&launches, (int64_t)out.launches);
+        gv_link_last(session.link); /* a cut from here on is the end */
     }
     atomic_store(&said_goodbye, 1);
     syscall(SYS_futex, &said_goodbye, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);

@@ -39,7 +39,6 @@ static _Atomic(const char *) waiting_for;
 #define TICK_NS 2000000ll   /* the background thread takes over a role that nobody took for so long */
 #define TICK_MAX_NS 16000000ll
 #define IDLE_NS 1000000000ll
-#define IDLE_ACK_NS 100000000ll
 
 /* ---- sleeping ------------------------------------------------------------------------------------------------------ */
 
@@ -53,7 +52,11 @@ static void wake_sleeper(struct sleeper *s) {
     syscall(SYS_futex, &s->word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
 }
 
-static bool satisfied(const struct sleeper *s) { return atomic_load(s->counter) >= s->target || atomic_load(&session.over); }
+static uint64_t value_of(const _Atomic uint64_t *counter) {
+    return counter == &session.bulk_acked ? gv_bulk_acked(session.link) : atomic_load(counter);
+}
+
+static bool satisfied(const struct sleeper *s) { return value_of(s->counter) >= s->target || atomic_load(&session.over); }
 
 static void wake_satisfied(void) {
     if (!atomic_load(&n_sleepers)) return;
@@ -123,28 +126,30 @@ static bool sleep_for_role(const _Atomic uint64_t *counter, uint64_t target, int
 /* ---- handling records (role held) ---------------------------------------------------------------------------------- */
 
 static int handle_some(void) {
+    static uint64_t acked; /* the role's holder only */
     int n = 0;
     while (n < BATCH) {
         const struct gv_record *record = gv_recv_peek(session.link);
         if (!record) break;
         const char *why = NULL;
-        uint64_t seq = record->seq;
         int bad = events_handle(record, &why);
         gv_recv_consume(session.link);
-        atomic_store_explicit(&session.received, seq, memory_order_relaxed);
         n++;
         if (bad) {
             session_lost(why, NULL);
             break;
         }
     }
-    if (n) wake_satisfied();
+    /* Acknowledgements of payloads come between the records, and are none. */
+    uint64_t now = gv_bulk_acked(session.link);
+    if (n || now != acked) wake_satisfied();
+    acked = now;
     return n;
 }
 
 static void poll_until(const _Atomic uint64_t *counter, uint64_t target, int64_t deadline, const char *what) {
-    while (atomic_load(counter) < target && !atomic_load(&session.over)) {
-        if (handle_some()) continue;
+    while (value_of(counter) < target && !atomic_load(&session.over)) {
+        if (handle_some() || value_of(counter) >= target) continue;
         if (gv_link_dead(session.link)) {
             session_lost(NULL, what);
             break;
@@ -160,14 +165,14 @@ static void poll_until(const _Atomic uint64_t *counter, uint64_t target, int64_t
 }
 
 int progress_wait(const _Atomic uint64_t *counter, uint64_t target, int64_t deadline, const char *what) {
-    if (atomic_load(counter) >= target) return 0;
+    if (value_of(counter) >= target) return 0;
     atomic_store_explicit(&waiting_for, what, memory_order_relaxed);
     gv_send_flush(session.link);
     int outcome = 0;
-    while (atomic_load(counter) < target) {
+    while (value_of(counter) < target) {
         if (atomic_load(&session.over)) {
             bulk_quiesce();
-            outcome = atomic_load(counter) >= target ? 0 : session_broken();
+            outcome = value_of(counter) >= target ? 0 : session_broken();
             break;
         }
         if (deadline && session_now() >= deadline) {
@@ -228,10 +233,7 @@ static void *background(void *arg) {
                 session_lost(NULL, NULL);
                 break;
             }
-            bool owing = atomic_load(&session.received) != atomic_load(&session.acked);
-            int64_t slept = session_now();
-            gv_recv_wait(session.link, owing ? IDLE_ACK_NS : IDLE_NS, 0);
-            if (owing && session_now() - slept >= IDLE_ACK_NS && !atomic_load(&n_sleepers)) host_func_ack();
+            gv_recv_wait(session.link, IDLE_NS, 0);
         }
         leave_role();
         last = atomic_load(&activity);

@@ -10,7 +10,7 @@
 #include "gv_client.h"
 #include "session_state.h"
 
-struct session_state session;
+struct session_state session = {.held_at = UINT64_MAX};
 struct session_stats session_stats;
 
 /* Shorter than this, a caller did not wait for the worker but for another thread that was filling its record. */
@@ -29,6 +29,16 @@ const struct shim_server *session_server(void) { return &session.server; }
 
 int session_broken(void) { return atomic_load_explicit(&session.broken, memory_order_acquire); }
 
+static void count_wait(uint64_t ns) {
+    atomic_fetch_add_explicit(&session_stats.waits, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&session_stats.wait_ns, ns, memory_order_relaxed);
+}
+
+void session_waited(int64_t start) {
+    uint64_t ns = (uint64_t)(session_now() - start);
+    if (ns > CONTENTION_NS) count_wait(ns);
+}
+
 /* ---- posting ------------------------------------------------------------------------------------------------------- */
 
 void *session_begin_any(uint16_t op, uint16_t flags, uint32_t ctx, uint32_t body) {
@@ -39,14 +49,13 @@ void *session_begin_any(uint16_t op, uint16_t flags, uint32_t ctx, uint32_t body
     }
     uint64_t blocked_ns = 0;
     struct gv_record *record = gv_send_begin(session.link, (uint32_t)sizeof *record + padded, &blocked_ns);
-    if (blocked_ns > CONTENTION_NS) {
-        atomic_fetch_add_explicit(&session_stats.waits, 1, memory_order_relaxed);
-        atomic_fetch_add_explicit(&session_stats.wait_ns, blocked_ns, memory_order_relaxed);
-    }
+    if (blocked_ns > CONTENTION_NS) count_wait(blocked_ns);
     if (!record) {
         session_lost(NULL, session_doing(op));
         return NULL;
     }
+    uint64_t posted = atomic_load_explicit(&session.posted, memory_order_relaxed); /* nobody else writes it while we have the record */
+    atomic_store_explicit(&session.posted, posted + sizeof *record + padded, memory_order_relaxed);
     record->op = op;
     record->flags = flags;
     record->ctx = ctx;
@@ -57,9 +66,7 @@ void *session_begin_any(uint16_t op, uint16_t flags, uint32_t ctx, uint32_t body
 
 void *session_begin(uint16_t op, uint16_t flags, uint32_t ctx, uint32_t body) {
     if (atomic_load_explicit(&session.broken, memory_order_relaxed)) return NULL;
-    /* Acknowledgements travel with the commands: the thread that handles incoming records must never block on a full command ring. */
-    uint64_t received = atomic_load_explicit(&session.received, memory_order_relaxed);
-    if (received - atomic_load_explicit(&session.acked, memory_order_relaxed) >= SESSION_ACK_EVERY) session_post_ack();
+    host_func_throttle();
     return session_begin_any(op, flags, ctx, body);
 }
 
@@ -67,13 +74,6 @@ uint64_t session_end(void) { return gv_send_commit(session.link); }
 
 void session_flush(void) {
     if (!session_broken()) gv_send_flush(session.link);
-}
-
-void session_post_ack(void) {
-    uint64_t received = atomic_load(&session.received), acked = atomic_load(&session.acked);
-    if (received <= acked || !atomic_compare_exchange_strong(&session.acked, &acked, received)) return; /* another thread does it */
-    struct gv_cmd_ack ack = {.received = received, .bulk_received = bulk_landed()};
-    post_ack(0, 0, &ack);
 }
 
 /* ---- calls --------------------------------------------------------------------------------------------------------- */
@@ -154,8 +154,7 @@ int session_wait_until(struct session_reply *reply, int64_t deadline) {
 int session_wait_call(struct session_reply *reply) {
     int64_t start = session_now();
     int status = session_wait_until(reply, 0);
-    atomic_fetch_add_explicit(&session_stats.waits, 1, memory_order_relaxed);
-    atomic_fetch_add_explicit(&session_stats.wait_ns, (uint64_t)(session_now() - start), memory_order_relaxed);
+    count_wait((uint64_t)(session_now() - start));
     return status;
 }
 

@@ -96,6 +96,12 @@ void session_poll(void);
  * record that names it; then the bytes go out. Returns when the source may be reused. Returns the seq that post returned, 0 when lost. */
 uint64_t session_bulk_out(const void *data, uint64_t size, uint64_t (*post)(void *arg, uint64_t number), void *arg);
 
+/* The same, but the bytes are sent from where they lie, later: they must stay what they are until the copy's stream has passed it. Returns at once,
+ * unless very much is on its way already. */
+uint64_t session_bulk_lend(const void *data, uint64_t size, uint64_t (*post)(void *arg, uint64_t number), void *arg);
+/* Waits until nothing of [low, high) is still to be sent: it may be unmapped then. */
+void session_loans_wait(uint64_t low, uint64_t high);
+
 /* Where a device-to-host copy is to land. The host side is width x height x depth, rows `pitch` bytes apart, slices `slice` bytes. Returns its
  * tag for copy_out. The bytes are written from a thread of ours, and are there before the copy's stream position counts as completed. */
 uint64_t session_expect(void *dst, uint64_t width, uint64_t height, uint64_t depth, uint64_t pitch, uint64_t slice);

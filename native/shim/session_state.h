@@ -17,19 +17,24 @@
 #define SESSION_OUT_OF_MEMORY 2
 
 #define SESSION_SPIN_NS 50000 /* how long a waiting caller polls the link before it sleeps */
-#define SESSION_ACK_EVERY 256 /* records received before an ACK goes along with the next command */
+/* Bytes of commands that may be posted behind a host function that has not run: its answer goes the same way as they, and the worker keeps them till it
+ * comes. As a driver's, the queue is full then and callers wait. */
+#ifndef SESSION_BEHIND_HOST
+#define SESSION_BEHIND_HOST (64ull << 20)
+#endif
 #define SESSION_GOODBYE_NS 2000000000ll
 #define SESSION_ATTACH_NS 60000000000ll
 
 struct session_state {
     struct gv_link *link; /* set once, before `attached`; never freed: other threads may still be in it at exit */
     _Atomic int attached, attaching;
-    _Atomic int broken;        /* what new calls get, 0 */
-    _Atomic int over;          /* no record will arrive any more: every waiter returns */
-    _Atomic int leaving;       /* the goodbye has begun: a loss is no news */
-    _Atomic uint64_t received; /* seq of the last record handled */
-    _Atomic uint64_t acked;    /* the last one told to the worker */
-    int owner;                 /* pid that attached */
+    _Atomic int broken;          /* what new calls get, 0 */
+    _Atomic int over;            /* no record will arrive any more: every waiter returns */
+    _Atomic int leaving;         /* the goodbye has begun: a loss is no news */
+    _Atomic uint64_t bulk_acked; /* only its address counts: what progress_wait takes for gv_bulk_acked */
+    _Atomic uint64_t posted;     /* bytes of records posted so far; written under the link's send lock */
+    _Atomic uint64_t held_at;    /* the same when the oldest host function that has not run was posted; UINT64_MAX: there is none */
+    int owner;                   /* pid that attached */
     struct shim_server server;
     char pool[256]; /* the server as the user named it */
 };
@@ -39,7 +44,8 @@ extern struct session_state session;
 /* The link is dead, or this end says so (why != NULL): every waiter returns, every later call fails. Logs one line, the first time. `during`
  * names what was going on. */
 void session_lost(const char *why, const char *during);
-void session_post_ack(void);
+/* A caller was held up from `start` until now: counted as a wait, unless it was only for another thread of the program's. */
+void session_waited(int64_t start);
 /* What session_error_text says about an attach that failed. */
 void session_attach_text(const char *text);
 /* A REPLY arrived. -1: nobody waits for it. */
@@ -52,7 +58,7 @@ const char *session_doing(uint16_t op);
 
 /* ---- progress.c ---- */
 int progress_start(void);
-/* Waits until *counter >= target: 0; session_broken() when the session is over before; -1 at the deadline. */
+/* Waits until *counter >= target (&session.bulk_acked: until gv_bulk_acked is): 0; session_broken() when the session is over before; -1 at the deadline. */
 int progress_wait(const _Atomic uint64_t *counter, uint64_t target, int64_t deadline, const char *what);
 /* Some counter moved on a thread that does not hold the progress lock, or the session is over: whoever waits looks again. */
 void progress_changed(void);
@@ -67,6 +73,8 @@ int events_handle(const struct gv_record *record, const char **why);
 
 /* ---- bulk.c ---- */
 int bulk_start(void);
+/* Waits until so much of the payloads' stream has been acknowledged; -1 when the link is dead. What gv_bulk_set_waiter is given. */
+int bulk_acked(void *arg, uint64_t position);
 /* Publishes now, or as soon as payload `bulk` has landed. */
 void bulk_publish(uint64_t stream, uint64_t upto, uint64_t bulk, int status);
 /* Data of a small copy that came inside a record. -1: no such copy, or not its size. */
@@ -80,8 +88,15 @@ void bulk_quiesce(void);
 /* ---- host_func.c ---- */
 /* The worker wants host function `tag` called. -1: no such tag. */
 int host_func_due(uint64_t tag, uint64_t bulk, int status);
-/* Has the callback thread send an ACK. */
-void host_func_ack(void);
+/* Waits while too much has been posted behind a host function that has not run; not between hold and let_go, where the caller has a lock that the
+ * function's thread may want. */
+void host_func_await(void);
+static inline void host_func_throttle(void) {
+    uint64_t held_at = atomic_load_explicit(&session.held_at, memory_order_relaxed);
+    if (held_at != UINT64_MAX && atomic_load_explicit(&session.posted, memory_order_relaxed) - held_at > SESSION_BEHIND_HOST) host_func_await();
+}
+void host_func_hold(void);
+void host_func_let_go(void);
 void host_func_over(void);
 
 /* ---- lifecycle.c ---- */

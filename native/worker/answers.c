@@ -74,13 +74,18 @@ void worker_note(struct worker *w, struct worker_stream *s, uint64_t seq, uint16
     send_failed(w, s->context->id, &failed);
 }
 
+void worker_event_done(struct worker *w) {
+    gv_send_commit(w->link);
+    /* Read after the record is there: an executor that is not busy any more by then pushes out, or we do. */
+    if (!atomic_load(&w->busy)) gv_send_flush(w->link);
+}
+
 void worker_send_completed(struct worker *w, uint64_t stream, uint32_t ctx, uint64_t upto, uint64_t bulk, int status) {
     struct gv_evt_completed completed = {stream, upto, bulk, status};
     struct gv_record *out = worker_event(w, GV_OP_COMPLETED, ctx, gv_evt_completed_size(&completed));
     if (!out) return;
     gv_evt_completed_encode(&completed, out + 1);
-    gv_send_commit(w->link);
-    gv_send_flush(w->link);
+    worker_event_done(w);
 }
 
 void worker_send_data(struct worker *w, uint64_t tag, int status, const void *data, uint32_t size) {

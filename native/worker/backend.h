@@ -111,6 +111,15 @@ struct gv_backend_ops {
      * error, and has returned before a mark queued later on the stream is called. */
     int (*gate)(struct gv_stream *s, void (*fn)(void *arg), void *arg);
 
+    /* Where the CPU can reach device memory: a pointer to [address, address + size), which stays valid until host_view_end with the same range (memory_unback fails
+     * meanwhile). Reading and writing there is ordered with nothing: only in a gate of a stream that it concerns. NULL when all of it is not backed, or not to be reached.
+     * Both functions may be NULL. [any] */
+    void *(*host_view)(struct gv_backend *b, uint64_t address, uint64_t size);
+    void (*host_view_end)(struct gv_backend *b, uint64_t address, uint64_t size);
+    /* From within a mark's fn: whether the stream has come to its next mark already, so that fn is about to be called again. False when that is not known. May be
+     * NULL. */
+    int (*mark_follows)(struct gv_stream *s);
+
     /* Host memory that copies are fastest with and never wait for (pinned). Both NULL: any memory will do. host_alloc gives NULL when there is no more. [any] */
     void *(*host_alloc)(struct gv_backend *b, size_t size);
     void (*host_free)(struct gv_backend *b, void *memory);

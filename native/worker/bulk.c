@@ -1,62 +1,119 @@
-/* Payloads: one thread receives them into the memory that commands have named, one sends those that copies have made ready. */
+/* Payloads: one thread receives them into the memory that commands have named, one sends those that copies have made ready.
+ *
+ * The reader waits for nobody's device: a payload whose command is still to come goes to staging memory, up to a bound. */
+#define _GNU_SOURCE
+#include <sched.h>
 #include <stdlib.h>
+#include <string.h>
+#include <time.h>
 
 #include "state.h"
 
-static struct worker_expected *next_expected(struct worker *w) {
-    pthread_mutex_lock(&w->lock);
-    /* A payload may overtake the command that names it: records and payloads travel on different sockets. */
-    while (!w->expected_first && !atomic_load(&w->stopping)) pthread_cond_wait(&w->changed, &w->lock);
-    struct worker_expected *e = w->expected_first;
-    if (e) {
-        w->expected_first = e->next;
-        if (!e->next) w->expected_last = NULL;
-    }
-    pthread_mutex_unlock(&w->lock);
-    return e;
+#define COMMAND_NS 100000         /* how long the reader looks out for a command that must be about to come */
+#define PARTS_PATIENCE 1000000000 /* at the end: until the link has let go of what it was given */
+
+/* ---- in: what commands expect, and what came before them --------------------------------------------------------------- */
+
+void worker_piece_drop(struct worker *w, struct worker_piece *p) {
+    staging_give(&w->staging, p->data, p->size);
+    free(p);
+    worker_room_again(w);
 }
 
-static void *read_payloads(void *arg) {
-    struct worker *w = arg;
-    struct gv_bulk_header header;
-    while (gv_bulk_recv_header(w->link, &header) == 0) {
-        struct worker_expected *e = next_expected(w);
-        if (!e) break;
-        if (!e->data && header.size <= WORKER_MAX_IMAGE) { /* only the payload knows its size */
-            e->data = malloc(header.size ? header.size : 1);
-            e->size = header.size;
-        }
-        bool failed = !e->data || e->number != header.number || e->size != header.size;
-        if (failed)
-            gv_link_kill(w->link, "a payload is not the one that its command announced, or too large");
-        else
-            failed = gv_bulk_recv(w->link, e->data, e->size) != 0;
-        if (!failed) atomic_store(&w->bulk_received, header.number);
-        pthread_mutex_lock(&w->lock);
-        e->failed = failed;
-        e->arrived = true;
-        pthread_cond_broadcast(&w->changed);
-        pthread_mutex_unlock(&w->lock);
-        if (failed) break;
+static void *block_of(struct worker_expected *e, uint64_t size) {
+    if (!e->data && size <= WORKER_MAX_IMAGE) { /* only the payload knows its size */
+        e->data = malloc(size ? size : 1);
+        e->size = size;
     }
-    gv_recv_wake(w->link);
-    return NULL;
+    return e->size == size ? e->data : NULL;
+}
+
+/* Puts the pieces of an early payload where a block wants them. No lock is needed: they are the caller's. */
+static bool gather(struct worker *w, struct worker_early *early, struct worker_expected *e) {
+    char *data = e->discard ? NULL : block_of(e, early->size);
+    for (struct worker_piece *p; (p = early->first);) {
+        early->first = p->next;
+        if (data) memcpy(data + p->at, p->data, p->size);
+        worker_piece_drop(w, p);
+    }
+    return data || e->discard;
+}
+
+static void arrive(struct worker *w, struct worker_expected *e, bool failed) {
+    if (e->discard) {
+        free(e);
+        return;
+    }
+    e->failed = failed;
+    e->arrived = true;
+    pthread_cond_broadcast(&w->changed);
+}
+
+static void wrong_payload(struct worker *w) { gv_link_kill(w->link, "a payload is not the one that its command announced, or too large"); }
+
+static void early_free(struct worker *w, struct worker_early *early) {
+    for (struct worker_piece *p; (p = early->first);) {
+        early->first = p->next;
+        staging_give(&w->staging, p->data, p->size);
+        free(p);
+    }
+    free(early);
+}
+
+/* The command of a payload that has come already, or is coming. lock held. False: they do not fit. */
+static bool claim(struct worker *w, struct worker_early *early, struct worker_expected *e) {
+    w->early_first = early->next;
+    if (!early->next) w->early_last = NULL;
+    atomic_store(&w->early_bytes, atomic_load(&w->early_bytes) - early->staged);
+    bool right = early->number == e->number && (!e->landing || worker_landing_size(e->landing) == early->size);
+    if (right && e->landing) worker_landing_claim(e->landing, early);
+    if (!early->whole) {
+        early->claimed = e; /* the reader goes on with it */
+        return right;
+    }
+    if (right && !e->landing) {
+        pthread_mutex_unlock(&w->lock);
+        right = gather(w, early, e);
+        pthread_mutex_lock(&w->lock);
+    }
+    arrive(w, e, !right);
+    early_free(w, early);
+    return right;
+}
+
+/* The link is never killed with the lock held: it lets go of what it was given then, and whoever gave it takes the lock. */
+void worker_expect_it(struct worker *w, struct worker_expected *e) {
+    bool right = true;
+    pthread_mutex_lock(&w->lock);
+    if (w->early_first) {
+        right = claim(w, w->early_first, e);
+    } else {
+        if (w->expected_last)
+            w->expected_last->next = e;
+        else
+            w->expected_first = e;
+        w->expected_last = e;
+    }
+    pthread_cond_broadcast(&w->changed);
+    pthread_mutex_unlock(&w->lock);
+    if (!right) wrong_payload(w);
 }
 
 void worker_expect(struct worker *w, struct worker_expected *e, uint64_t number, void *data, uint64_t size) {
     *e = (struct worker_expected){.number = number, .size = size, .data = data};
-    pthread_mutex_lock(&w->lock);
-    if (w->expected_last)
-        w->expected_last->next = e;
-    else
-        w->expected_first = e;
-    w->expected_last = e;
-    pthread_cond_broadcast(&w->changed);
-    pthread_mutex_unlock(&w->lock);
+    worker_expect_it(w, e);
 }
 
-/* Takes the expectation back, if the reader has not begun with it. lock held. */
-static bool withdraw(struct worker *w, struct worker_expected *e) {
+int worker_discard_payload(struct worker *w, uint64_t number) {
+    if (!number) return 0;
+    struct worker_expected *e = malloc(sizeof *e);
+    if (!e) return -1;
+    *e = (struct worker_expected){.number = number, .discard = true};
+    worker_expect_it(w, e);
+    return 0;
+}
+
+bool worker_withdraw(struct worker *w, struct worker_expected *e) {
     struct worker_expected **at = &w->expected_first, *last = NULL;
     while (*at && *at != e) {
         last = *at;
@@ -71,19 +128,169 @@ static bool withdraw(struct worker *w, struct worker_expected *e) {
 bool worker_wait_payload(struct worker *w, struct worker_expected *e) {
     pthread_mutex_lock(&w->lock);
     /* When the session ends while the reader is filling e->data, the dead link makes it stop soon. */
-    while (!e->arrived && !(atomic_load(&w->stopping) && withdraw(w, e))) pthread_cond_wait(&w->changed, &w->lock);
+    while (!e->arrived && !(atomic_load(&w->stopping) && worker_withdraw(w, e))) pthread_cond_wait(&w->changed, &w->lock);
     bool good = e->arrived && !e->failed;
     pthread_mutex_unlock(&w->lock);
     return good;
 }
 
-static void drop_outgoing(struct worker *w, struct worker_outgoing *o) {
-    if (o->staged) {
-        staging_give(&w->staging, o->data, o->size);
-        worker_room_again(w);
-    } else {
-        free(o->data);
+/* ---- the reader -------------------------------------------------------------------------------------------------------- */
+
+static struct worker_expected *take_expected(struct worker *w) {
+    struct worker_expected *e = w->expected_first;
+    if (e) {
+        w->expected_first = e->next;
+        if (!e->next) w->expected_last = NULL;
     }
+    return e;
+}
+
+/* The expectation of the next payload. lock held, and let go for a moment when there is none yet: its command may be right behind. */
+static struct worker_expected *look_for_command(struct worker *w) {
+    struct worker_expected *e = take_expected(w);
+    if (e || atomic_load(&w->stopping)) return e;
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += COMMAND_NS;
+    if (until.tv_nsec >= 1000000000) until.tv_sec++, until.tv_nsec -= 1000000000;
+    pthread_cond_timedwait(&w->changed, &w->lock, &until);
+    return take_expected(w);
+}
+
+static struct worker_early *early_new(struct worker *w, const struct gv_bulk_header *header) {
+    struct worker_early *early = calloc(1, sizeof *early);
+    if (!early) return NULL;
+    early->number = header->number;
+    early->size = header->size;
+    if (w->early_last)
+        w->early_last->next = early;
+    else
+        w->early_first = early;
+    w->early_last = early;
+    return early;
+}
+
+/* Room for the next bytes of an early payload; lock held, and let go while there is too much of such. NULL: its command has come meanwhile, or the
+ * session ends. */
+static void *early_place(struct worker *w, struct worker_early *early, uint64_t at, uint64_t *n) {
+    w->reader_waits = true;
+    while (!early->claimed && !atomic_load(&w->stopping) && atomic_load(&w->early_bytes) >= WORKER_MAX_EARLY)
+        pthread_cond_wait(&w->changed, &w->lock);
+    w->reader_waits = false;
+    if (early->claimed || atomic_load(&w->stopping)) return NULL;
+    *n = early->size - at < WORKER_PIECE ? early->size - at : WORKER_PIECE;
+    struct worker_piece *p = malloc(sizeof *p);
+    void *data = p ? staging_take(&w->staging, *n) : NULL;
+    if (!data) {
+        free(p);
+        *n = 0;
+        return NULL;
+    }
+    *p = (struct worker_piece){.at = at, .size = *n, .data = data};
+    if (early->last)
+        early->last->next = p;
+    else
+        early->first = p;
+    early->last = p;
+    early->staged += *n;
+    atomic_store(&w->early_bytes, atomic_load(&w->early_bytes) + *n);
+    return data;
+}
+
+/* Where the bytes from `at` on go, and in *n how many. lock held. NULL with *n 0: nowhere; NULL with *n set: they are thrown away. */
+static void *place(struct worker_expected *e, uint64_t at, uint64_t size, uint64_t *n) {
+    *n = size - at;
+    if (e->discard) return NULL;
+    if (e->landing) return worker_landing_place(e->landing, at, n);
+    char *data = block_of(e, size);
+    if (!data) *n = 0;
+    return data ? data + at : NULL;
+}
+
+/* The command of an early payload has come while it was being received: goes on where the command wants it. lock held, and let go meanwhile. */
+static struct worker_expected *go_over(struct worker *w, struct worker_early *early, uint64_t at, bool *good) {
+    struct worker_expected *e = early->claimed;
+    *good = early->number == e->number && (!e->landing || worker_landing_size(e->landing) == early->size);
+    if (*good && e->landing) {
+        worker_landing_landed(e->landing, at);
+    } else if (*good) {
+        pthread_mutex_unlock(&w->lock);
+        *good = gather(w, early, e);
+        pthread_mutex_lock(&w->lock);
+    }
+    early_free(w, early);
+    return e;
+}
+
+/* Receives one payload; false when that cannot be. */
+static bool receive(struct worker *w, const struct gv_bulk_header *header) {
+    struct worker_early *early = NULL;
+    uint64_t at = 0;
+    bool good = true;
+    pthread_mutex_lock(&w->lock);
+    struct worker_expected *e = look_for_command(w);
+    if (e) good = e->number == header->number && (!e->landing || worker_landing_size(e->landing) == header->size);
+    if (!e) good = !atomic_load(&w->stopping) && (early = early_new(w, header));
+    while (good) {
+        if (early && early->claimed) {
+            e = go_over(w, early, at, &good);
+            early = NULL;
+            continue;
+        }
+        if (at == header->size) break;
+        uint64_t n = 0;
+        void *data = e ? place(e, at, header->size, &n) : early_place(w, early, at, &n);
+        if (!n) {
+            good = early && early->claimed;
+            continue;
+        }
+        pthread_mutex_unlock(&w->lock);
+        good = gv_bulk_recv(w->link, data, n) == 0;
+        pthread_mutex_lock(&w->lock);
+        if (!good) break;
+        at += n;
+        if (early) early->landed = at;
+        if (e && e->landing) worker_landing_landed(e->landing, at);
+    }
+    if (good) atomic_store(&w->bulk_received, header->number);
+    if (good && e && !e->discard && !e->landing && !block_of(e, header->size)) good = false; /* an empty one */
+    if (early && good) early->whole = true;
+    if (early && early->claimed) { /* its bytes will never come */
+        e = early->claimed;
+        early_free(w, early);
+    }
+    if (e) arrive(w, e, !good);
+    pthread_mutex_unlock(&w->lock);
+    if (!good) wrong_payload(w); /* unless the link is dead for another reason */
+    return good;
+}
+
+static void *read_payloads(void *arg) {
+    struct worker *w = arg;
+    struct gv_bulk_header header;
+    while (gv_bulk_recv_header(w->link, &header) == 0 && receive(w, &header)) continue;
+    gv_recv_wake(w->link);
+    return NULL;
+}
+
+/* ---- out --------------------------------------------------------------------------------------------------------------- */
+
+/* The link needs the bytes no more. Any thread. */
+static void part_done(void *arg) {
+    struct worker_outgoing *o = arg;
+    struct worker *w = o->w;
+    if (o->done)
+        o->done(o->arg);
+    else if (o->staged)
+        staging_give(&w->staging, o->data, o->size);
+    else
+        free(o->data);
+    pthread_mutex_lock(&w->lock);
+    atomic_store(&w->outgoing_bytes, atomic_load(&w->outgoing_bytes) - o->size);
+    if (--w->n_outgoing == 0 && atomic_load(&w->stopping)) pthread_cond_broadcast(&w->sendable);
+    if (w->held_up) pthread_cond_signal(&w->room);
+    if (w->reader_waits) pthread_cond_broadcast(&w->changed);
+    pthread_mutex_unlock(&w->lock);
     free(o);
 }
 
@@ -97,31 +304,46 @@ static void *send_payloads(void *arg) {
         w->outgoing_first = o->next;
         if (!o->next) w->outgoing_last = NULL;
         pthread_mutex_unlock(&w->lock);
-        gv_bulk_send(w->link, o->tag, o->data, o->size); /* a dead link is noticed by the executor */
-        drop_outgoing(w, o);
+        /* A dead link is noticed by the executor. */
+        if (gv_bulk_open(w->link, o->tag, o->size))
+            gv_bulk_part(w->link, o->data, o->size, part_done, o);
+        else
+            part_done(o);
         pthread_mutex_lock(&w->lock);
     }
     pthread_mutex_unlock(&w->lock);
     return NULL;
 }
 
-uint64_t worker_send_payload(struct worker *w, uint64_t tag, void *data, uint64_t size, bool staged) {
+static uint64_t send_outgoing(struct worker *w, struct worker_outgoing outgoing) {
     struct worker_outgoing *o = malloc(sizeof *o);
     if (!o) {
         gv_link_kill(w->link, "out of memory");
+        if (outgoing.done) outgoing.done(outgoing.arg);
         return 0;
     }
-    *o = (struct worker_outgoing){.tag = tag, .size = size, .data = data, .staged = staged};
+    *o = outgoing;
+    o->w = w;
     pthread_mutex_lock(&w->lock);
     if (w->outgoing_last)
         w->outgoing_last->next = o;
     else
         w->outgoing_first = o;
     w->outgoing_last = o;
+    w->n_outgoing++;
+    atomic_store(&w->outgoing_bytes, atomic_load(&w->outgoing_bytes) + o->size);
     uint64_t number = ++w->outgoing_number;
-    pthread_cond_signal(&w->sendable);
+    pthread_cond_broadcast(&w->sendable);
     pthread_mutex_unlock(&w->lock);
     return number;
+}
+
+uint64_t worker_send_payload(struct worker *w, uint64_t tag, void *data, uint64_t size, bool staged) {
+    return send_outgoing(w, (struct worker_outgoing){.tag = tag, .size = size, .data = data, .staged = staged});
+}
+
+uint64_t worker_send_in_place(struct worker *w, uint64_t tag, void *data, uint64_t size, void (*done)(void *arg), void *arg) {
+    return send_outgoing(w, (struct worker_outgoing){.tag = tag, .size = size, .data = data, .done = done, .arg = arg});
 }
 
 int worker_bulk_start(struct worker *w) {
@@ -135,9 +357,28 @@ void worker_bulk_stop(struct worker *w) {
     if (w->has_sender) pthread_join(w->sender, NULL);
     if (w->has_reader) pthread_join(w->reader, NULL);
     w->has_reader = w->has_sender = false;
+    pthread_mutex_lock(&w->lock);
     while (w->outgoing_first) {
         struct worker_outgoing *o = w->outgoing_first;
         w->outgoing_first = o->next;
-        drop_outgoing(w, o);
+        pthread_mutex_unlock(&w->lock);
+        part_done(o);
+        pthread_mutex_lock(&w->lock);
     }
+    /* What the link still holds it lets go of now that it is dead; what it does not, when it is closed. */
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += PARTS_PATIENCE / 1000000000;
+    while (w->n_outgoing && pthread_cond_timedwait(&w->sendable, &w->lock, &until) == 0) continue;
+    for (struct worker_early *early; (early = w->early_first);) {
+        w->early_first = early->next;
+        early_free(w, early);
+    }
+    w->early_last = NULL;
+    /* Gates may still wait for what else is expected. */
+    for (struct worker_expected *e = w->expected_first, *next; e; e = next) {
+        next = e->next;
+        if (e->discard && worker_withdraw(w, e)) free(e);
+    }
+    pthread_mutex_unlock(&w->lock);
 }

@@ -1,5 +1,6 @@
 /* Completion is pushed: a mark on the stream, and an event to the client when the device gets there. Marks also tell how much is on its way:
- * commands that nobody wants to hear of are counted, and every so many of them get a mark of our own. */
+ * commands that nobody wants to hear of are counted, and every so many of them get a mark of our own. What a stream has come to is one number that only
+ * grows: where its next mark is due already, the client hears of that one instead. */
 #include <stdlib.h>
 
 #include "state.h"
@@ -14,6 +15,7 @@ void worker_pending_done(struct worker *w, uint64_t count) {
     pthread_mutex_lock(&w->lock);
     atomic_store(&w->pending, atomic_load(&w->pending) - count);
     if (w->held_up) pthread_cond_signal(&w->room);
+    if (w->reader_waits) pthread_cond_broadcast(&w->changed);
     pthread_mutex_unlock(&w->lock);
 }
 
@@ -21,7 +23,8 @@ void worker_room_again(struct worker *w) { worker_pending_done(w, 0); }
 
 bool worker_has_room(struct worker *w) {
     return atomic_load_explicit(&w->pending, memory_order_relaxed) < WORKER_MAX_PENDING &&
-           atomic_load_explicit(&w->staging.in_use, memory_order_relaxed) < WORKER_MAX_STAGING;
+           atomic_load_explicit(&w->staging.in_use, memory_order_relaxed) - atomic_load_explicit(&w->early_bytes, memory_order_relaxed) <
+               WORKER_MAX_STAGING;
 }
 
 void worker_await_room(struct worker *w) {
@@ -40,15 +43,25 @@ struct mark {
     bool wanted; /* by the client */
 };
 
+void worker_tell(struct worker *w, struct worker_stream *s, int status) {
+    if (!s->due || (!status && w->ops->mark_follows && w->ops->mark_follows(s->stream))) return;
+    uint64_t upto = s->due;
+    s->due = 0;
+    worker_send_completed(w, s->id, s->context->id, upto, s->last_bulk, status);
+}
+
+static void end(struct mark *m) {
+    worker_pending_done(m->w, m->count);
+    worker_stream_drop(m->stream);
+    free(m);
+}
+
 static void reached(void *arg, int status) {
     struct mark *m = arg;
-    struct worker *w = m->w;
-    struct worker_stream *s = m->stream;
-    worker_note(w, s, m->seq, m->op, status);
-    if (m->wanted) worker_send_completed(w, s->id, s->context->id, m->seq, s->last_bulk, status);
-    worker_pending_done(w, m->count);
-    worker_stream_drop(s);
-    free(m);
+    worker_note(m->w, m->stream, m->seq, m->op, status);
+    if (m->wanted) m->stream->due = m->seq;
+    worker_tell(m->w, m->stream, status);
+    end(m);
 }
 
 static int mark(struct worker *w, struct worker_stream *s, const struct gv_record *record, bool wanted) {
@@ -59,8 +72,11 @@ static int mark(struct worker *w, struct worker_stream *s, const struct gv_recor
     worker_stream_hold(s);
     worker_pending_add(w, m->count);
     int status = w->ops->mark(s->stream, reached, m);
+    if (!status) return 0;
     /* A stream that takes no marks any more still owes the client an answer. */
-    if (status) reached(m, status);
+    worker_note(w, s, m->seq, m->op, status);
+    if (wanted) worker_send_completed(w, s->id, s->context->id, m->seq, 0, status);
+    end(m);
     return 0;
 }
 

@@ -34,9 +34,9 @@ struct incoming {
 };
 
 static void incoming_done(void *arg, int status) {
-    (void)status; /* the command's own mark tells the client */
     struct incoming *in = arg;
     give_back(in->w, in->data, in->size);
+    worker_tell(in->w, in->stream, status); /* of what was before: the command's own mark is still to come */
     worker_stream_drop(in->stream);
     free(in);
 }
@@ -46,14 +46,8 @@ static void await_payload(void *arg) {
     worker_wait_payload(in->w, &in->expected);
 }
 
-/* The payload of a copy that cannot be made still has to be taken: those behind it are in its way. */
-static int swallow(struct worker *w, uint64_t number) {
-    if (!number) return 0;
-    struct worker_expected e;
-    worker_expect(w, &e, number, NULL, 0);
-    bool good = worker_wait_payload(w, &e);
-    free(e.data);
-    return good ? 0 : -1;
+static bool contiguous(uint64_t width, uint64_t height, uint64_t depth, uint64_t pitch, uint64_t slice) {
+    return (height == 1 || pitch == width) && (depth == 1 || slice == width * height);
 }
 
 int worker_do_copy_in(void *worker, const struct gv_record *record, const struct gv_cmd_copy_in *c) {
@@ -61,12 +55,13 @@ int worker_do_copy_in(void *worker, const struct gv_record *record, const struct
     uint64_t size = bytes_of(c->width, c->height, c->depth);
     if (!size || (!c->bulk && c->data_size != size)) return -1;
     struct worker_stream *s = worker_stream(w, record, c->stream);
-    if (!s) return swallow(w, c->bulk);
+    if (!s) return worker_discard_payload(w, c->bulk);
+    if (c->bulk && contiguous(c->width, c->height, c->depth, c->pitch, c->slice)) return worker_land(w, record, s, c->bulk, c->dst, size);
     struct incoming *in = malloc(sizeof *in);
     void *data = in ? staging(w, record, size) : NULL;
     if (!data) {
         free(in);
-        return swallow(w, c->bulk);
+        return worker_discard_payload(w, c->bulk);
     }
     *in = (struct incoming){.w = w, .stream = s, .data = data, .size = size};
     int status = 0;
@@ -89,25 +84,151 @@ int worker_do_copy_in(void *worker, const struct gv_record *record, const struct
 
 /* ---- from the device -------------------------------------------------------------------------------------------------- */
 
+/* One copy: in pieces that go out as payloads of their own, as soon as each is ready; the client puts them together. */
 struct outgoing {
     struct worker *w;
     struct worker_stream *stream;
-    void *data;
-    uint64_t size, tag, seq;
+    uint64_t size, tag, seq, dst;
+    uint32_t n_left; /* pieces; touched by their marks only, which come in order */
+    bool sent;       /* some have gone out */
+    bool refused;    /* the client knows that nothing comes */
+    /* In place. */
+    uint64_t src;
+    char *view;
+    int status;
+    bool done;     /* the link needs the memory no more; under the worker's lock */
+    uint32_t refs; /* the gate, the link; the same */
 };
 
-static void outgoing_done(void *arg, int status) {
+struct outgoing_piece {
+    struct outgoing *copy;
+    void *data;
+    uint64_t size;
+};
+
+static void piece_ready(void *arg, int status) {
+    struct outgoing_piece *p = arg;
+    struct outgoing *o = p->copy;
+    struct worker *w = o->w;
+    struct worker_stream *s = o->stream;
+    worker_note(w, s, o->seq, GV_OP_COPY_OUT, status);
+    if (o->size > GV_INLINE_MAX && (!status || o->sent)) {
+        /* Once some has gone out the client waits for all of it; that it is worth nothing it hears from the stream. */
+        s->last_bulk = worker_send_payload(w, o->tag, p->data, p->size, true);
+        o->sent = true;
+    } else {
+        if (!o->refused) worker_send_data(w, o->tag, status, p->data, status ? 0 : (uint32_t)p->size);
+        o->refused = true;
+        give_back(w, p->data, p->size);
+    }
+    worker_tell(w, s, status);
+    if (--o->n_left == 0) {
+        worker_stream_drop(s);
+        free(o);
+    }
+    free(p);
+}
+
+/* Pieces of a contiguous copy are WORKER_PIECE large; any other copy is one. */
+static int queue_out(struct worker *w, const struct gv_record *record, const struct gv_cmd_copy_out *c, struct outgoing *o) {
+    bool whole = !contiguous(c->width, c->height, c->depth, c->pitch, c->slice);
+    uint64_t step = whole ? o->size : WORKER_PIECE, n = (o->size + step - 1) / step;
+    struct outgoing_piece **pieces = n <= WORKER_PIECES_MAX ? calloc(n, sizeof *pieces) : NULL;
+    bool enough = pieces != NULL;
+    for (uint64_t i = 0; i < n && enough; i++) {
+        uint64_t size = o->size - i * step < step ? o->size - i * step : step;
+        enough = (pieces[i] = malloc(sizeof **pieces)) != NULL;
+        if (enough) *pieces[i] = (struct outgoing_piece){.copy = o, .size = size, .data = staging_take(&w->staging, size)};
+        if (enough) enough = pieces[i]->data != NULL;
+    }
+    int status = enough ? 0 : WORKER_OUT_OF_MEMORY;
+    uint64_t queued = 0;
+    o->n_left = (uint32_t)n;
+    for (; queued < n && !status; queued++) {
+        struct outgoing_piece *p = pieces[queued];
+        struct gv_shape shape = whole ? (struct gv_shape){c->width, c->height, c->depth, c->width, c->width * c->height, c->pitch, c->slice}
+                                      : (struct gv_shape){p->size, 1, 1, p->size, p->size, p->size, p->size};
+        status = w->ops->copy_to_host(o->stream->stream, p->data, c->src + queued * step, &shape);
+        int marked = status ? status : w->ops->mark(o->stream->stream, piece_ready, p);
+        if (!status && marked) p->data = NULL; /* the device may still write there: it is lost */
+        if (!status) status = marked;
+        if (status) break;
+    }
+    if (status) {
+        worker_failed(w, record, status, enough ? "the copy to the host could not be queued" : "the server has no memory for the copy's bytes");
+        for (uint64_t i = queued; pieces && i < n && pieces[i]; i++) {
+            if (pieces[i]->data) give_back(w, pieces[i]->data, pieces[i]->size);
+            free(pieces[i]);
+        }
+    }
+    free(pieces);
+    return queued ? 0 : status;
+}
+
+/* ---- from the device, in place: the stream stands still while the link reads the device's memory */
+
+static void out_drop(struct outgoing *o) {
+    struct worker *w = o->w;
+    pthread_mutex_lock(&w->lock);
+    bool last = --o->refs == 0;
+    pthread_mutex_unlock(&w->lock);
+    if (last) free(o);
+}
+
+static void out_sent(void *arg) {
     struct outgoing *o = arg;
     struct worker *w = o->w;
-    worker_note(w, o->stream, o->seq, GV_OP_COPY_OUT, status);
-    if (!status && o->size > GV_INLINE_MAX) {
-        o->stream->last_bulk = worker_send_payload(w, o->tag, o->data, o->size, true);
+    pthread_mutex_lock(&w->lock);
+    o->done = true;
+    bool last = --o->refs == 0;
+    pthread_cond_broadcast(&w->changed);
+    pthread_mutex_unlock(&w->lock);
+    if (last) free(o);
+}
+
+static void out_status(void *arg, int status) {
+    struct outgoing *o = arg;
+    worker_note(o->w, o->stream, o->seq, GV_OP_COPY_OUT, status);
+    o->status = status;
+    worker_tell(o->w, o->stream, status);
+}
+
+static void send_from_device(void *arg) {
+    struct outgoing *o = arg;
+    struct worker *w = o->w;
+    if (o->status) {
+        worker_send_data(w, o->tag, o->status, NULL, 0);
     } else {
-        worker_send_data(w, o->tag, status, o->data, status ? 0 : (uint32_t)o->size);
-        give_back(w, o->data, o->size);
+        o->refs = 2;
+        o->stream->last_bulk = worker_send_in_place(w, o->tag, o->view, o->size, out_sent, o);
+        pthread_mutex_lock(&w->lock);
+        while (!o->done && !atomic_load(&w->stopping)) pthread_cond_wait(&w->changed, &w->lock);
+        pthread_mutex_unlock(&w->lock);
     }
+    w->ops->host_view_end(w->backend, o->src, o->size);
     worker_stream_drop(o->stream);
-    free(o);
+    if (o->status)
+        free(o);
+    else
+        out_drop(o);
+}
+
+/* False: it has to go another way. */
+static bool queue_in_place(struct worker *w, const struct gv_record *record, const struct gv_cmd_copy_out *c, struct outgoing *o) {
+    bool near = atomic_load_explicit(&w->rtt_ns, memory_order_relaxed) < WORKER_NEAR_NS;
+    if (!near || !w->ops->host_view || o->size <= GV_INLINE_MAX || !contiguous(c->width, c->height, c->depth, c->pitch, c->slice)) return false;
+    o->src = c->src;
+    o->view = w->ops->host_view(w->backend, c->src, o->size);
+    if (!o->view) return false;
+    bool marked = w->ops->mark(o->stream->stream, out_status, o) == 0;
+    int status = marked ? w->ops->gate(o->stream->stream, send_from_device, o) : WORKER_OUT_OF_MEMORY;
+    if (!status) return true;
+    w->ops->host_view_end(w->backend, c->src, o->size);
+    if (!marked) return false;
+    /* The mark still looks at it: it is left alone. */
+    worker_failed(w, record, status, "the copy to the host could not be queued");
+    worker_send_data(w, c->tag, status, NULL, 0);
+    return true;
 }
 
 int worker_do_copy_out(void *worker, const struct gv_record *record, const struct gv_cmd_copy_out *c) {
@@ -115,23 +236,17 @@ int worker_do_copy_out(void *worker, const struct gv_record *record, const struc
     uint64_t size = bytes_of(c->width, c->height, c->depth);
     if (!size) return -1;
     struct worker_stream *s = worker_stream(w, record, c->stream);
-    struct outgoing *o = s ? malloc(sizeof *o) : NULL;
-    void *data = o ? staging(w, record, size) : NULL;
-    if (!data) { /* the client was told */
-        free(o);
+    struct outgoing *o = s ? calloc(1, sizeof *o) : NULL;
+    if (!o) { /* the client was told */
         worker_send_data(w, c->tag, s ? WORKER_OUT_OF_MEMORY : WORKER_INVALID_HANDLE, NULL, 0);
         return 0;
     }
-    *o = (struct outgoing){w, s, data, size, c->tag, record->seq};
-    struct gv_shape shape = {c->width, c->height, c->depth, c->width, c->width * c->height, c->pitch, c->slice};
-    int status = w->ops->copy_to_host(s->stream, data, c->src, &shape);
+    *o = (struct outgoing){.w = w, .stream = s, .size = size, .tag = c->tag, .seq = record->seq};
     worker_stream_hold(s);
-    int marked = status ? status : w->ops->mark(s->stream, outgoing_done, o);
-    if (!marked) return 0;
-    worker_failed(w, record, marked, "the copy to the host could not be queued");
-    worker_send_data(w, c->tag, marked, NULL, 0);
+    int status = queue_in_place(w, record, c, o) ? 0 : queue_out(w, record, c, o);
+    if (!status) return 0;
+    worker_send_data(w, c->tag, status, NULL, 0);
     worker_stream_drop(s);
-    if (status) give_back(w, data, size); /* else the device may still write there */
     free(o);
     return 0;
 }

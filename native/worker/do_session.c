@@ -1,4 +1,4 @@
-/* Attaching, saying goodbye, acknowledgements. */
+/* Attaching and saying goodbye. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -48,6 +48,8 @@ static uint64_t advance(struct worker *w) {
 int worker_do_attach(void *worker, const struct gv_record *record, const struct gv_cmd_attach *c) {
     struct worker *w = worker;
     if (w->attached) return -1;
+    atomic_store(&w->rtt_ns, (int64_t)c->rtt_us * 1000);
+    gv_link_set_rtt(w->link, (int64_t)c->rtt_us * 1000);
     char err[GV_ERR_SIZE] = "";
     int version = w->ops->driver_version(w->backend), status;
     choose_window(w, c);
@@ -86,7 +88,3 @@ int worker_do_bye(void *worker, const struct gv_record *record, const struct gv_
     w->said_bye = true;
     return worker_reply(w, record, 0, NULL, body, (uint32_t)gv_reply_bye_size(&reply));
 }
-
-/* What the client has received: kept for reconnecting, which does not exist yet. */
-int worker_do_ack(void *worker, const struct gv_record *record, const struct gv_cmd_ack *c) { return (void)worker, (void)record, (void)c, 0; }
-int worker_do_credit(void *worker, const struct gv_record *record, const struct gv_cmd_credit *c) { return (void)worker, (void)record, (void)c, 0; }

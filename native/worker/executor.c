@@ -5,7 +5,6 @@
 
 #include "state.h"
 
-#define ACK_EVERY 1024     /* records between acknowledgements */
 #define IDLE_SPIN_NS 20000 /* how long it looks for a record before it sleeps */
 #define SLEEP_NS 1000000000ll
 #define LINGER_NS 20000000ll /* after the goodbye, each turn */
@@ -14,14 +13,6 @@
 #define EXPORT __attribute__((visibility("default")))
 
 enum { CARRY_ON, CLIENT_LOST, PROTOCOL_ERROR };
-
-static void acknowledge(struct worker *w, uint64_t seq) {
-    struct gv_evt_worker_ack ack = {.received = seq, .executed = seq, .bulk_received = atomic_load(&w->bulk_received)};
-    struct gv_record *out = worker_event(w, GV_OP_WORKER_ACK, 0, gv_evt_worker_ack_size(&ack));
-    if (!out) return;
-    gv_evt_worker_ack_encode(&ack, out + 1);
-    gv_send_commit(w->link);
-}
 
 /* Commands that a driver may carry out only when the device has come to rest. */
 static bool may_wait(uint16_t op) {
@@ -53,8 +44,13 @@ static int carry_out(struct worker *w, const struct gv_record *record, char *err
         return PROTOCOL_ERROR;
     }
     atomic_fetch_add_explicit(&w->commands, 1, memory_order_relaxed);
-    if (record->seq % ACK_EVERY == 0) acknowledge(w, record->seq);
     return CARRY_ON;
+}
+
+/* From here on events are pushed out by those who send them. */
+static void rest(struct worker *w) {
+    atomic_store(&w->busy, false);
+    gv_send_flush(w->link);
 }
 
 /* Carries out one record, from those set aside or from the link. */
@@ -66,11 +62,16 @@ static int step(struct worker *w, char *err) {
             snprintf(err, GV_ERR_SIZE, "%s", gv_link_death(w->link));
             return CLIENT_LOST;
         }
-        gv_send_flush(w->link);
+        rest(w);
         gv_recv_wait(w->link, SLEEP_NS, IDLE_SPIN_NS);
         return CARRY_ON;
     }
-    bool room = worker_has_room(w), ahead = (!room || may_wait(record->op)) && worker_waits_for_host(w);
+    /* While it waits for room the link is read on: acknowledgements give room too, and they come with the commands. */
+    bool room = worker_has_room(w), ahead = !room || (may_wait(record->op) && worker_waits_for_host(w));
+    if (!room || may_wait(record->op))
+        rest(w);
+    else if (!atomic_load_explicit(&w->busy, memory_order_relaxed))
+        atomic_store_explicit(&w->busy, true, memory_order_relaxed);
     if (ahead) {
         if (!aside) {
             if (!worker_aside_put(w, record, true)) {
@@ -83,10 +84,7 @@ static int step(struct worker *w, char *err) {
         }
         worker_ahead_begin(w);
     }
-    if (!room) {
-        gv_send_flush(w->link);
-        worker_await_room(w);
-    }
+    if (!room) worker_await_room(w);
     int outcome = carry_out(w, record, err);
     if (ahead) worker_ahead_end(w);
     if (aside)
@@ -110,7 +108,7 @@ EXPORT int worker_run(struct worker *w, char *err) {
     err[0] = 0;
     int outcome = CARRY_ON;
     while (outcome == CARRY_ON && !w->said_bye) outcome = step(w, err);
-    gv_send_flush(w->link);
+    rest(w);
     gv_link_last(w->link);
     if (w->said_bye) linger(w);
     worker_stop(w);

@@ -1,8 +1,9 @@
 /* The lookout: a thread that sees what the executor cannot while something holds it up.
  *
- * It notices that the client is gone. And where the executor waits for the device (too much is on its way; a driver's call that waits by itself)
- * while a stream waits in its turn for the client to run a host function, the client's answer lies in the link behind commands that nobody takes:
- * so the lookout reads on, answers to host functions count at once, everything else is set aside for the executor in its order. */
+ * It notices that the client is gone. And where the executor waits for the device (too much is on its way; a driver's call that waits by itself), what
+ * the device waits for in its turn may lie in the link behind commands that nobody takes: the client's answer to a host function, or its
+ * acknowledgement of data that holds memory or a stream. So the lookout reads on: answers to host functions count at once, acknowledgements are the
+ * link's own, everything else is set aside for the executor in its order. */
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -59,20 +60,27 @@ static bool is_answer(struct worker *w, const struct gv_record *record) {
            worker_host_done(w, done.tag);
 }
 
-/* Reads one record on, or waits a little for it. ahead_lock held: the link is ours. */
-static void read_on(struct worker *w) {
+/* Reads one record on, or waits a little for it. ahead_lock held: the link is ours. False: there is one that cannot be taken now. */
+static bool read_on(struct worker *w) {
     const struct gv_record *record = gv_recv_peek(w->link);
     if (!record) {
         gv_recv_wait(w->link, AHEAD_NS, 0);
-        return;
+        return true;
     }
     if (is_answer(w, record)) {
         atomic_fetch_add_explicit(&w->commands, 1, memory_order_relaxed);
-    } else if (w->aside_bytes + record->size > WORKER_MAX_AHEAD || !worker_aside_put(w, record, false)) {
-        gv_link_kill(w->link, "too many commands wait behind a host function");
-        return;
+    } else {
+        bool host = worker_waits_for_host(w);
+        uint64_t limit = host || atomic_load(&w->outgoing_bytes) ? WORKER_MAX_AHEAD : WORKER_SOME_AHEAD;
+        bool fits = w->aside_bytes + record->size <= limit;
+        if (!fits && !host) return false; /* the client's turn to wait */
+        if (!fits || !worker_aside_put(w, record, false)) {
+            gv_link_kill(w->link, "too many commands wait behind a host function");
+            return true;
+        }
     }
     gv_recv_consume(w->link);
+    return true;
 }
 
 static void *look_out(void *arg) {
@@ -84,10 +92,13 @@ static void *look_out(void *arg) {
             break;
         }
         if (w->ahead) {
-            read_on(w);
+            bool taken = read_on(w);
             /* Mutexes are not fair: let the executor have it if it wants to. */
             pthread_mutex_unlock(&w->ahead_lock);
-            sched_yield();
+            if (taken)
+                sched_yield();
+            else
+                nanosleep(&(struct timespec){.tv_nsec = AHEAD_NS}, NULL);
             pthread_mutex_lock(&w->ahead_lock);
             continue;
         }

@@ -53,7 +53,7 @@ void staging_give(struct staging *s, void *data, uint64_t size) {
     unsigned class = class_of(size);
     atomic_fetch_sub(&s->in_use, size);
     pthread_mutex_lock(&s->lock);
-    bool keep = class <= STAGING_LARGEST && s->kept_bytes + (1ull << class) <= STAGING_KEPT;
+    bool keep = class <= STAGING_LARGEST && s->kept_bytes + (1ull << class) <= (s->ops ? STAGING_KEPT_PINNED : STAGING_KEPT) && !s->ended;
     if (keep) {
         struct staging_free *piece = data;
         piece->next = s->kept[class - STAGING_SMALLEST];
@@ -61,7 +61,7 @@ void staging_give(struct staging *s, void *data, uint64_t size) {
         s->kept_bytes += 1ull << class;
     }
     pthread_mutex_unlock(&s->lock);
-    if (!keep) unmake(s, data);
+    if (!keep && !s->ended) unmake(s, data);
 }
 
 void staging_end(struct staging *s) {
@@ -74,5 +74,6 @@ void staging_end(struct staging *s) {
         }
     }
     s->kept_bytes = 0;
+    s->ended = true;
     pthread_mutex_unlock(&s->lock);
 }

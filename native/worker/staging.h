@@ -5,6 +5,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "backend.h"
@@ -12,6 +13,7 @@
 #define STAGING_SMALLEST 12 /* 2^12 bytes */
 #define STAGING_LARGEST 23  /* larger pieces are not kept */
 #define STAGING_KEPT (64ull << 20)
+#define STAGING_KEPT_PINNED (256ull << 20) /* freeing pinned memory may wait for the device */
 
 struct staging_free {
     struct staging_free *next;
@@ -23,6 +25,7 @@ struct staging {
     pthread_mutex_t lock;
     struct staging_free *kept[STAGING_LARGEST - STAGING_SMALLEST + 1];
     uint64_t kept_bytes;
+    bool ended;              /* what comes back now stays where it is */
     _Atomic uint64_t in_use; /* bytes handed out, as asked for */
 };
 
@@ -32,7 +35,7 @@ void staging_set_backend(struct staging *s, const struct gv_backend_ops *ops, st
 /* Any thread. NULL when memory is out. */
 void *staging_take(struct staging *s, uint64_t size);
 void staging_give(struct staging *s, void *data, uint64_t size);
-/* Frees what is kept; before the backend is closed. */
+/* Frees what is kept; before the backend is closed. What is given back later is left alone. */
 void staging_end(struct staging *s);
 
 #endif

@@ -21,10 +21,19 @@
 #ifndef WORKER_MAX_STAGING                /* tests make it small */
 #define WORKER_MAX_STAGING (256ull << 20) /* bytes of copies on their way */
 #endif
-#define WORKER_COUNT_EVERY 64 /* commands on a stream for which nobody asked to be told, before we ask ourselves */
+#define WORKER_COUNT_EVERY 64     /* commands on a stream for which nobody asked to be told, before we ask ourselves */
+#define WORKER_PIECE (1ull << 20) /* payloads are received, staged and handed to the device by so many bytes */
+#define WORKER_PIECES_MAX 1024u   /* of one copy */
+#ifndef WORKER_MAX_EARLY
+#define WORKER_MAX_EARLY (64ull << 20) /* bytes of payloads whose command is still to come */
+#endif
+#define WORKER_NEAR_NS 1000000 /* a client nearer than this (round trip) reads the device's memory while the stream stands still for it */
 
-#define WORKER_MAX_IMAGE (1ull << 32)              /* bytes of a module's image */
-#define WORKER_MAX_AHEAD (1ull << 30)              /* bytes of records set aside while the executor cannot take them */
+#define WORKER_MAX_IMAGE (1ull << 32) /* bytes of a module's image */
+#ifndef WORKER_MAX_AHEAD
+#define WORKER_MAX_AHEAD (256ull << 20) /* bytes of records set aside while the executor cannot take them and what it waits for may lie behind them */
+#endif
+#define WORKER_SOME_AHEAD (16ull << 20)            /* the same where nothing that it waits for can lie there */
 #define WORKER_TAG (1ull << 63)                    /* tags of payloads that the worker names itself */
 #define WORKER_LEGACY_STREAM 0xffff000000000000ull /* | context id: a legacy stream's name in events */
 
@@ -55,6 +64,7 @@ struct worker_stream {
     _Atomic uint32_t refs;
     uint32_t uncounted; /* commands queued since the last mark; executor only */
     uint64_t last_bulk; /* number of the last payload that a copy on this stream sent; touched by its callbacks only, which come in order */
+    uint64_t due;       /* the client is to hear that everything up to here is done, but the next callback will tell it more; theirs as well */
 };
 
 struct worker_event {
@@ -68,20 +78,42 @@ struct worker_module {
     uint32_t n_kernels;
 };
 
+/* A part of a payload in staging memory. It is listed before its bytes are there: how far the payload has come says whether they are. */
+struct worker_piece {
+    struct worker_piece *next;
+    uint64_t at, size; /* in the payload */
+    void *data;
+};
+
 /* A payload that a command said will come on the bulk channel, and where it goes. In the order of the commands. */
 struct worker_expected {
     struct worker_expected *next;
     uint64_t number, size;
     void *data;
+    struct worker_landing *landing; /* instead of data: a copy to the device (landing.c) */
+    bool discard;                   /* nobody wants it: the reader frees this */
     bool arrived, failed;
 };
 
-/* A device-to-host payload on its way out. */
+/* A payload that came before its command. Records and payloads travel on different sockets. */
+struct worker_early {
+    struct worker_early *next;
+    uint64_t number, size, landed;
+    struct worker_piece *first, *last;
+    uint64_t staged;                 /* bytes of its pieces */
+    struct worker_expected *claimed; /* its command has come while it was being received */
+    bool whole;
+};
+
+/* A payload on its way out, by reference. */
 struct worker_outgoing {
     struct worker_outgoing *next;
+    struct worker *w;
     uint64_t tag, size;
     void *data;
-    bool staged; /* data is staging memory */
+    bool staged;             /* data is staging memory; else malloc'ed, or what `done` says */
+    void (*done)(void *arg); /* the bytes are not needed any more; any thread, quick. NULL: data is given back */
+    void *arg;
 };
 
 /* A record set aside by the lookout, whole. */
@@ -108,17 +140,24 @@ struct worker {
 
     _Atomic uint64_t commands, launches, memory_used, bulk_received;
     _Atomic bool stopping;
+    _Atomic bool busy;      /* the executor has records at hand: it pushes out what others leave behind before it sleeps */
+    _Atomic int64_t rtt_ns; /* to the client, 0: unknown */
 
     pthread_mutex_t lock;
     pthread_cond_t changed;   /* payload announced, arrived; host function done; stopping */
     pthread_cond_t sendable;  /* outgoing queued, stopping */
     pthread_cond_t room;      /* less is on its way, stopping; waited for by the executor */
     bool held_up;             /* it does wait */
+    bool reader_waits;        /* for staging memory, or for a stream to come to its copy */
     _Atomic uint64_t pending; /* commands on their way through the device; changes under lock */
     struct staging staging;
     struct worker_expected *expected_first, *expected_last;
+    struct worker_early *early_first, *early_last;
+    _Atomic uint64_t early_bytes; /* staging memory of theirs; not counted as the executor's */
     struct worker_outgoing *outgoing_first, *outgoing_last;
-    uint64_t outgoing_number; /* payloads queued so far: their numbers on the wire */
+    _Atomic uint64_t outgoing_bytes; /* queued or sent, and still needed */
+    uint64_t n_outgoing;             /* payloads of which this is so */
+    uint64_t outgoing_number;        /* payloads queued so far: their numbers on the wire */
     uint64_t worker_tags;
     struct handles host_calls; /* tag to struct host_call: host functions queued or under way */
     uint64_t n_host_calls;
@@ -147,6 +186,8 @@ int worker_reply(struct worker *w, const struct gv_record *record, int status, c
 void worker_failed(struct worker *w, const struct gv_record *record, int status, const char *text);
 /* A stream reported `status` when it came to the command `seq`: the first time that its context has an error, the client hears why. */
 void worker_note(struct worker *w, struct worker_stream *s, uint64_t seq, uint16_t op, int status);
+/* Hands over an event that a client may wait for: pushed out now, or by the executor, which is about to. */
+void worker_event_done(struct worker *w);
 void worker_send_completed(struct worker *w, uint64_t stream, uint32_t ctx, uint64_t upto, uint64_t bulk, int status);
 void worker_send_data(struct worker *w, uint64_t tag, int status, const void *data, uint32_t size);
 
@@ -176,6 +217,8 @@ void worker_await_room(struct worker *w);
 int worker_mark(struct worker *w, struct worker_stream *s, const struct gv_record *record);
 /* A command was queued on the stream that nobody asked to be told of. */
 int worker_count(struct worker *w, struct worker_stream *s, const struct gv_record *record);
+/* At the end of every callback of a mark: tells the client what the stream has come to, unless another mark follows at once. */
+void worker_tell(struct worker *w, struct worker_stream *s, int status);
 
 /* ---- the executor (executor.c) and its lookout (lookout.c) ------------------------------------------------------------- */
 
@@ -208,7 +251,28 @@ void worker_bulk_stop(struct worker *w);
  * worker_wait_payload returned. */
 void worker_expect(struct worker *w, struct worker_expected *e, uint64_t number, void *data, uint64_t size);
 bool worker_wait_payload(struct worker *w, struct worker_expected *e);
+/* The same for an expectation that is filled in already. */
+void worker_expect_it(struct worker *w, struct worker_expected *e);
+/* The payload of a command that cannot be carried out: those behind it are in its way, so it is taken and thrown away. */
+int worker_discard_payload(struct worker *w, uint64_t number);
 /* Queues a payload; takes data over. Returns its number. */
 uint64_t worker_send_payload(struct worker *w, uint64_t tag, void *data, uint64_t size, bool staged);
+/* The same for memory that stays the caller's until done(arg): called once, from any thread. */
+uint64_t worker_send_in_place(struct worker *w, uint64_t tag, void *data, uint64_t size, void (*done)(void *arg), void *arg);
+/* Takes an expectation back that the reader has not begun with; lock held. */
+bool worker_withdraw(struct worker *w, struct worker_expected *e);
+void worker_piece_drop(struct worker *w, struct worker_piece *p);
+
+/* ---- copies to the device whose bytes come on the bulk channel (landing.c) ---------------------------------------------- */
+
+/* A contiguous copy. 0; the client was told of an error. */
+int worker_land(struct worker *w, const struct gv_record *record, struct worker_stream *s, uint64_t number, uint64_t dst, uint64_t size);
+/* Where the payload's bytes from `at` on go, and in *n how many of them; lock held, and let go while there is no room. NULL: the session ends. */
+void *worker_landing_place(struct worker_landing *l, uint64_t at, uint64_t *n);
+/* So many bytes are in place; lock held. */
+void worker_landing_landed(struct worker_landing *l, uint64_t landed);
+/* Takes over what came early; lock held. */
+void worker_landing_claim(struct worker_landing *l, struct worker_early *early);
+uint64_t worker_landing_size(const struct worker_landing *l);
 
 #endif

@@ -146,7 +146,7 @@ EXPORT void worker_close(struct worker *w) {
     worker_stop(w);
     worker_lookout_stop(w);
     worker_bulk_stop(w);
-    staging_end(&w->staging); /* what is still in use ends with the backend, or with the process */
+    staging_end(&w->staging); /* what is still in use ends with the process */
     /* The backend goes before what its callbacks look at. */
     if (w->backend) w->ops->close(w->backend);
     gv_link_close(w->link);

@@ -185,4 +185,7 @@ const struct gv_backend_ops gv_backend_soft = {
     .launch = soft_launch_kernel,
     .mark = soft_mark,
     .gate = soft_gate,
+    .host_view = soft_host_view,
+    .host_view_end = soft_host_view_end,
+    .mark_follows = soft_mark_follows,
 };

@@ -64,6 +64,7 @@ int soft_event_record(struct gv_event *e, struct gv_stream *s) {
     }
     t->refs = 2; /* the event, the operation */
     r->stamp = t;
+    r->op.quick = true;
     pthread_mutex_lock(&b->lock);
     soft_stamp_drop_locked(e->latest);
     e->latest = t;

@@ -120,6 +120,11 @@ void soft_memory_close(struct gv_backend *b) {
         if (p->own_mapping) unmap_placed(p);
         free(p);
     }
+    while (m->holds) {
+        struct soft_hold *h = m->holds;
+        m->holds = h->next;
+        free(h);
+    }
     if (m->size) munmap((void *)(uintptr_t)m->base, m->size);
     for (uint32_t i = 0; i < b->n_devices; i++) discharge(b, &b->devices[i], b->devices[i].used);
     if (m->ledger) munmap(m->ledger, sizeof *m->ledger);
@@ -160,6 +165,47 @@ static bool client_range(const struct gv_context *c, uint64_t address, uint64_t 
            address - part->base <= part->client_size - size;
 }
 
+/* Lock held. */
+static bool held(const struct soft_memory *m, uint64_t address, uint64_t size) {
+    for (const struct soft_hold *h = m->holds; h; h = h->next)
+        if (h->address < address + size && address < h->address + h->size) return true;
+    return false;
+}
+
+/* Only what the client placed in the window: it alone decides when that goes. A strict device is out of the CPU's reach, as a real one is. */
+void *soft_host_view(struct gv_backend *b, uint64_t address, uint64_t size) {
+    struct soft_memory *m = &b->memory;
+    struct soft_hold *h = b->strict || !size ? NULL : malloc(sizeof *h);
+    if (!h) return NULL;
+    *h = (struct soft_hold){.address = address, .size = size};
+    pthread_mutex_lock(&m->lock);
+    bool good = false;
+    for (uint32_t i = 0; m->size && i < b->n_devices && !good; i++) {
+        const struct gv_window_part *part = &b->devices[i].part;
+        good = address >= part->base && size <= part->client_size && address - part->base <= part->client_size - size;
+    }
+    if (good) good = soft_ranges_hold(&m->backed, address, size);
+    if (good) {
+        h->next = m->holds;
+        m->holds = h;
+    }
+    pthread_mutex_unlock(&m->lock);
+    if (good) return (void *)(uintptr_t)address;
+    free(h);
+    return NULL;
+}
+
+void soft_host_view_end(struct gv_backend *b, uint64_t address, uint64_t size) {
+    struct soft_memory *m = &b->memory;
+    pthread_mutex_lock(&m->lock);
+    struct soft_hold **at = &m->holds;
+    while (*at && ((*at)->address != address || (*at)->size != size)) at = &(*at)->next;
+    struct soft_hold *h = *at;
+    if (h) *at = h->next;
+    pthread_mutex_unlock(&m->lock);
+    free(h);
+}
+
 int soft_memory_back(struct gv_context *c, uint64_t address, uint64_t size) {
     struct gv_backend *b = c->backend;
     struct soft_memory *m = &b->memory;
@@ -184,7 +230,7 @@ int soft_memory_unback(struct gv_context *c, uint64_t address, uint64_t size) {
     struct soft_memory *m = &b->memory;
     if (!m->size) return CUDA_ERROR_NOT_SUPPORTED;
     pthread_mutex_lock(&m->lock);
-    int rc = client_range(c, address, size) && soft_ranges_hold(&m->backed, address, size) ? 0 : CUDA_ERROR_INVALID_VALUE;
+    int rc = client_range(c, address, size) && soft_ranges_hold(&m->backed, address, size) && !held(m, address, size) ? 0 : CUDA_ERROR_INVALID_VALUE;
     if (!rc && !soft_ranges_remove(&m->backed, address, size)) rc = CUDA_ERROR_OUT_OF_MEMORY;
     if (!rc && !release_pages(address, size)) {
         soft_ranges_add(&m->backed, address, size); /* cannot fail: what was just taken out goes back to its place */

@@ -43,11 +43,18 @@ struct soft_placed {
     bool user;              /* from memory_alloc */
 };
 
+/* Memory of the window that somebody reaches into from outside of a stream. */
+struct soft_hold {
+    struct soft_hold *next;
+    uint64_t address, size;
+};
+
 struct soft_memory {
     pthread_mutex_t lock;
     uint64_t base, size;       /* the window; size 0: none */
     struct soft_ranges backed; /* all addresses that device work may touch */
     struct soft_placed *placed;
+    struct soft_hold *holds;
     struct gv_ledger *ledger;
     uint32_t slot;
 };
@@ -106,6 +113,8 @@ int soft_memory_free(struct gv_context *c, uint64_t address);
 /* Zeroed memory placed by the worker; counts against the limits. */
 int soft_memory_place(struct gv_backend *b, struct soft_device *d, uint64_t size, bool user, struct soft_placed **out);
 void soft_memory_unplace(struct gv_backend *b, struct soft_placed *p);
+void *soft_host_view(struct gv_backend *b, uint64_t address, uint64_t size);
+void soft_host_view_end(struct gv_backend *b, uint64_t address, uint64_t size);
 /* Whether device work may touch [address, address + size). */
 bool soft_memory_valid(struct gv_backend *b, uint64_t address, uint64_t size);
 
@@ -119,6 +128,7 @@ void soft_stream_wake_all(struct gv_backend *b);
 /* The streams that belong to the context itself end after what is queued on them. */
 void soft_stream_end_context(struct gv_context *c);
 int soft_mark(struct gv_stream *s, void (*fn)(void *arg, int status), void *arg);
+int soft_mark_follows(struct gv_stream *s);
 int soft_gate(struct gv_stream *s, void (*fn)(void *arg), void *arg);
 
 /* ---- event.c ---- */

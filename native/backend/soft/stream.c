@@ -341,6 +341,26 @@ int soft_mark(struct gv_stream *s, void (*fn)(void *arg, int status), void *arg)
     return soft_stream_push(s, &m->op);
 }
 
+#define LOOK_AHEAD 4 /* operations */
+
+/* The running mark has left the queue already. */
+int soft_mark_follows(struct gv_stream *s) {
+    struct gv_backend *b = s->context->backend;
+    bool follows = false;
+    pthread_mutex_lock(&b->lock);
+    const struct op *op = b->closing ? NULL : s->first;
+    for (int i = 0; op && !follows && i < LOOK_AHEAD; i++, op = op->next) {
+        bool free_to_run = !op->wait_for;
+        for (uint32_t d = 0; d < op->n_dependencies && free_to_run; d++)
+            free_to_run = op->dependencies[d].stream->completed >= op->dependencies[d].seq;
+        if (!free_to_run) break;
+        follows = op->kind == OP_MARK;
+        if (!op->quick) break;
+    }
+    pthread_mutex_unlock(&b->lock);
+    return follows;
+}
+
 struct gate_op {
     struct op op;
     void (*fn)(void *arg);

@@ -31,6 +31,7 @@ struct op {
     /* Gives back what the operation holds, the op itself apart; also after a skip. May be NULL. */
     void (*drop)(struct gv_stream *s, struct op *op);
     struct stamp *wait_for; /* OP_EVENT_WAIT */
+    bool quick;             /* takes no time once it may run */
 };
 
 struct gv_stream {

@@ -369,6 +369,16 @@ uint64_t session_bulk_out(const void *data, uint64_t size, uint64_t (*post)(void
     return number;
 }
 
+uint64_t session_bulk_lend(const void *data, uint64_t size, uint64_t (*post)(void *arg, uint64_t number), void *arg) {
+    fake.lent++;
+    return session_bulk_out(data, size, post, arg);
+}
+
+void session_loans_wait(uint64_t low, uint64_t high) {
+    fake.loans_low = low;
+    fake.loans_high = high;
+}
+
 uint64_t session_expect(void *dst, uint64_t width, uint64_t height, uint64_t depth, uint64_t pitch, uint64_t slice) {
     (void)slice;
     if (depth != 1) abort();

@@ -197,7 +197,7 @@ static void copies(void) {
     EQUAL(impl_cuMemcpyHtoD(d, host, 1000), 0);
     EQUAL(fake.count[GV_OP_COPY_IN], 1);
     EQUAL(impl_cuMemcpyHtoD(d, host, big), 0);
-    EQUAL(fake.count[GV_OP_COPY_IN], 4); /* three pieces more */
+    EQUAL(fake.count[GV_OP_COPY_IN], 2); /* one more: all of it is one run */
     EQUAL(fake.waits, 0);
     EQUAL(impl_cuMemcpyDtoD(e, d, big), 0);
     EQUAL(impl_cuMemcpyDtoH(back, e, big), 0);
@@ -340,6 +340,52 @@ static void pinned(void) {
     EQUAL(impl_cuStreamDestroy(stream), 0);
     EQUAL(impl_cuMemFree(d), 0);
     fake.hold = false;
+}
+
+/* Pinned memory is sent from where it lies by calls that do not wait, and is not freed before. */
+static void lending(void) {
+    const size_t size = 1 << 20;
+    CUdeviceptr d;
+    CUstream stream;
+    char *host, *pageable = malloc(size);
+    EQUAL(impl_cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), 0);
+    EQUAL(impl_cuMemAlloc(&d, size), 0);
+    EQUAL(impl_cuMemAllocHost((void **)&host, size), 0);
+    memset(pageable, 1, size);
+    fake.lent = 0;
+    EQUAL(impl_cuMemcpyHtoDAsync(d, host, size, stream), 0);
+    EQUAL(fake.lent, 1);
+    EQUAL(impl_cuMemcpyHtoDAsync(d, pageable, size, stream), 0);
+    EQUAL(impl_cuMemcpyHtoD(d, host, size), 0); /* the program may write there as soon as it returns */
+    EQUAL(fake.lent, 1);
+    CUDA_MEMCPY2D rows = {.srcMemoryType = CU_MEMORYTYPE_HOST,
+                          .srcHost = host,
+                          .srcPitch = 2048,
+                          .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                          .dstDevice = d,
+                          .dstPitch = 1024,
+                          .WidthInBytes = 1024,
+                          .Height = 400};
+    EQUAL(impl_cuMemcpy2DAsync(&rows, stream), 0); /* packed first */
+    EQUAL(fake.lent, 1);
+    fake.hold = true;
+    EQUAL(impl_cuMemcpyDtoHAsync(host, d, 4096, stream), 0); /* a writer on its way */
+    EQUAL(impl_cuMemcpyHtoDAsync(d, host, size, stream), 0);
+    EQUAL(fake.lent, 1);
+    fake.hold = false;
+    fake_complete();
+    EQUAL(impl_cuMemHostRegister(pageable, size, 0), 0);
+    EQUAL(impl_cuMemcpyHtoDAsync(d, pageable, size, stream), 0);
+    EQUAL(fake.lent, 2);
+    EQUAL(impl_cuMemHostUnregister(pageable), 0);
+    EQUAL(fake.loans_low, (uint64_t)(uintptr_t)pageable);
+    EQUAL(fake.loans_high, (uint64_t)(uintptr_t)pageable + size);
+    EQUAL(impl_cuMemFreeHost(host), 0);
+    EQUAL(fake.loans_low, (uint64_t)(uintptr_t)host);
+    EQUAL(fake.loans_high, (uint64_t)(uintptr_t)host + size);
+    EQUAL(impl_cuStreamDestroy(stream), 0);
+    EQUAL(impl_cuMemFree(d), 0);
+    free(pageable);
 }
 
 /* ---- streams and events -------------------------------------------------------------------------------------------- */
@@ -666,6 +712,7 @@ int main(void) {
     quarantine();
     copies();
     pinned();
+    lending();
     streams_and_events();
     handles_are_not_reused_soon();
     modules();

@@ -33,8 +33,8 @@ struct fake {
     int port;
     int attach;           /* enum fake_attach */
     _Atomic int delay_ms; /* before each payload to the client goes out */
-    _Atomic int sessions, byes, gone, launches, acks, payloads_in, bad_payloads, host_done;
-    _Atomic uint64_t last_ack, sent, last_ack_bulk;
+    _Atomic int sessions, byes, gone, launches, payloads_in, bad_payloads, host_done;
+    _Atomic uint64_t sent;
 };
 
 extern const uint8_t fake_token[80]; /* id, secret, key */

@@ -61,6 +61,7 @@ static int fork_after(struct fake *f) {
     set_up(&s, 5);
     set_up(&busy, 6);
     CHECK(sockets() > before);
+    CHECK(send_in(&s, 3, 100000) != 0 && SOON(f->payloads_in == 1)); /* the link has all its sockets by now */
     CHECK(!pthread_create(&t, NULL, keep_busy, &busy) && !pthread_detach(t));
     for (int i = 0; i < 20; i++) {
         pid_t child = fork();

@@ -41,6 +41,8 @@ uint64_t post_order(enum fake_order order, uint64_t argument, const void *params
 uint64_t post_out(struct session_stream *s, void *dst, uint64_t src, uint64_t width, uint64_t height, uint64_t pitch);
 /* A payload to the device; what arrives is checked by the worker. */
 uint64_t send_in(struct session_stream *s, uint64_t dst, uint64_t size);
+/* The same, sent from where it lies: returns the memory, which must stay until the session has let go of it. NULL: lost. */
+uint8_t *lend_in(struct session_stream *s, uint64_t dst, uint64_t size);
 /* Waits until the predicate holds, two seconds at most. */
 #define SOON(predicate)                                          \
     ({                                                           \

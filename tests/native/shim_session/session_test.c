@@ -68,6 +68,13 @@ uint64_t send_in(struct session_stream *s, uint64_t dst, uint64_t size) {
     return seq;
 }
 
+uint8_t *lend_in(struct session_stream *s, uint64_t dst, uint64_t size) {
+    uint8_t *data = malloc(size);
+    for (uint64_t i = 0; i < size; i++) data[i] = fake_byte(dst, i);
+    struct in in = {s, dst, size};
+    return session_bulk_lend(data, size, post_in, &in) ? data : NULL;
+}
+
 static const struct scenario *const all[] = {attach_scenarios, work_scenarios, loss_scenarios, process_scenarios};
 
 static const struct scenario *find(const char *name) {

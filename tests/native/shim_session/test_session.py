@@ -27,8 +27,8 @@ OPTIONS = {"TSAN_OPTIONS": "exitcode=66 report_thread_leaks=0 atexit_sleep_ms=0"
 FAILING_ATTACHES = ["attach_refused", "attach_foreign_window", "attach_no_devices", "attach_garbage", "attach_worker_dies"]
 WORKING_ATTACHES = ["attach", "attach_reply_addresses"]
 WORK = [
-    "calls", "copies_out", "copies_out_unattended", "copies_in", "worker_named_payloads", "thirty_two_threads", "host_functions", "failures",
-    "prints", "prints_into_nothing", "floods", "many_posts", "random_events",
+    "calls", "copies_out", "copies_out_unattended", "copies_in", "lent", "worker_named_payloads", "thirty_two_threads", "host_functions",
+    "behind_a_host_function", "failures", "prints", "prints_into_nothing", "floods", "many_posts", "random_events",
 ]  # fmt: skip
 LOSSES = [
     "lost_in_a_call", "lost_in_many_waits", "lost_on_a_full_ring", "lost_in_a_payload_out", "lost_in_a_payload_in", "lost_while_idle",

@@ -63,7 +63,10 @@ static void run_job(struct job *j) {
     case COPY_OUT:
         if (!status) rows(j->host, j->shape.dst_pitch, fake.memory + j->device, j->shape.src_pitch, &j->shape);
         break;
-    case FILL: memset(fake.memory + j->device, (int)j->value, j->shape.width); break;
+    case FILL:
+        memset(fake.memory + j->device, (int)j->value, j->shape.width);
+        atomic_fetch_add(&fake.filled, 1);
+        break;
     case LAUNCH: atomic_fetch_add(&fake.ran, 1); break;
     case MARK: j->mark(j->arg, status); break;
     case GATE: j->gate(j->arg); break;
@@ -278,6 +281,24 @@ static int launch(struct gv_stream *s, const struct gv_launch *l) {
 static int mark(struct gv_stream *s, void (*fn)(void *, int), void *arg) { return queue(s, (struct job){.kind = MARK, .mark = fn, .arg = arg}); }
 static int gate(struct gv_stream *s, void (*fn)(void *), void *arg) { return queue(s, (struct job){.kind = GATE, .gate = fn, .arg = arg}); }
 
+static void *host_view(struct gv_backend *b, uint64_t address, uint64_t size) {
+    (void)b;
+    if (!fake.views || address > sizeof fake.memory || size > sizeof fake.memory - address) return NULL;
+    atomic_fetch_add(&fake.viewed, 1);
+    atomic_fetch_add(&fake.views_given, 1);
+    return fake.memory + address;
+}
+static void host_view_end(struct gv_backend *b, uint64_t address, uint64_t size) {
+    (void)b, (void)address, (void)size;
+    atomic_fetch_sub(&fake.viewed, 1);
+}
+static int mark_follows(struct gv_stream *s) {
+    pthread_mutex_lock(&s->lock);
+    int follows = fake.tells_marks && s->first && s->first->kind == MARK;
+    pthread_mutex_unlock(&s->lock);
+    return follows;
+}
+
 #define TABLE(name_)                         \
     {.name = name_,                          \
      .open = open_backend,                   \
@@ -311,7 +332,10 @@ static int gate(struct gv_stream *s, void (*fn)(void *), void *arg) { return que
      .kernel_set_attribute = set_attribute,  \
      .launch = launch,                       \
      .mark = mark,                           \
-     .gate = gate}
+     .gate = gate,                           \
+     .host_view = host_view,                 \
+     .host_view_end = host_view_end,         \
+     .mark_follows = mark_follows}
 
 const struct gv_backend_ops gv_backend_soft = TABLE("soft");
 const struct gv_backend_ops gv_backend_cuda = TABLE("cuda");

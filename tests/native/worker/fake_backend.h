@@ -14,14 +14,19 @@ struct fake_state {
     _Atomic size_t meta_padding; /* makes metadata large */
     uint8_t memory[8 << 20];
     uint64_t used;
-    _Atomic int ran; /* launches that ran */
+    _Atomic int ran;    /* launches that ran */
+    _Atomic int filled; /* fills */
     _Atomic uint64_t image_sum;
     _Atomic bool free_waits; /* memory_free comes back only when all streams are idle, as real drivers do */
     _Atomic uint64_t fixed;  /* addresses=fixed: so many bytes can be backed; the first window offered is refused */
     _Atomic uint64_t backed; /* bytes */
     _Atomic int queued;      /* jobs */
     _Atomic int most_queued;
-    _Atomic int alive; /* streams, events and modules that the worker holds */
+    _Atomic bool views; /* the CPU reaches the memory */
+    _Atomic int viewed; /* ranges that are held */
+    _Atomic int views_given;
+    _Atomic bool tells_marks; /* mark_follows knows */
+    _Atomic int alive;        /* streams, events and modules that the worker holds */
 };
 extern struct fake_state fake;
 

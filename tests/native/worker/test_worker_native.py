@@ -39,10 +39,11 @@ def test_worker(build: str, generated: Path, tmp_path: Path) -> None:
         generated / "gv_dispatch.c",
     ]
     includes = [f"-I{generated}", f"-I{NATIVE}", f"-I{NATIVE}/wire", f"-I{NATIVE}/worker"]
-    flags = ["-std=gnu11", "-g", "-Wall", "-Wextra", "-Werror", *BUILDS[build], "-DWORKER_MAX_STAGING=(8<<20)", *includes]
+    limits = ["-DWORKER_MAX_STAGING=(8<<20)", "-DWORKER_MAX_EARLY=(3<<20)"]
+    flags = ["-std=gnu11", "-g", "-Wall", "-Wextra", "-Werror", *BUILDS[build], *limits, *includes]
     done = subprocess.run(["gcc", *flags, *map(str, sources), "-o", str(program), "-lpthread"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     for transport in ("tcp", "shm"):
         env = {**os.environ, "TSAN_OPTIONS": "exitcode=66", "ASAN_OPTIONS": "detect_leaks=0"}
         ran = subprocess.run([program, transport], capture_output=True, text=True, timeout=240, env=env, check=False)
-        assert ran.returncode == 0 and "18 cases passed" in ran.stdout, f"{transport}\n{ran.stdout}\n{ran.stderr}"
+        assert ran.returncode == 0 and "22 cases passed" in ran.stdout, f"{transport}\n{ran.stdout}\n{ran.stderr}"
