@@ -66,9 +66,9 @@ const char *gv_link_death(const struct gv_link *link) { return gv_link_dead(link
 /* ---- sending */
 
 struct gv_record *gv_send_begin(struct gv_link *link, uint32_t size, uint64_t *blocked_ns) {
-    int64_t since = 0;
+    int64_t since = link->transport->admit ? link->transport->admit(link) : 0;
     if (!gv_lock_try(&link->send_lock)) {
-        if (blocked_ns) since = gv_now_ns();
+        if (blocked_ns && !since) since = gv_now_ns();
         gv_lock_slow(&link->send_lock);
     }
     if (link->seal) size += GV_SEAL_ROOM;

@@ -11,6 +11,9 @@
 
 struct gv_transport {
     const char *name;
+    /* Before the send lock is taken: waits while so much is under way that nobody but the link's reader may add to it. When it began to wait, 0 if it
+     * did not have to. NULL: nobody ever has to. */
+    int64_t (*admit)(struct gv_link *link);
     /* Room for one record, the send lock held: waits while there is none. NULL when the link died. */
     void *(*reserve)(struct gv_link *link, uint32_t size);
     /* Hands the reserved record over, the send lock held. True when so much waits that the caller had better flush, the lock released. */

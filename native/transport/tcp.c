@@ -89,6 +89,8 @@ static bool take_committed(struct tcp *t) {
             gv_link_kill(&t->link, "out of memory");
             return false;
         }
+        /* Told before there is room again: a sender that is as fast as this loop must be held back all the same. */
+        atomic_store(&t->n_kept, gv_kept_bytes(&t->kept));
         t->unsent.head += n;
         gv_ring_release(&t->unsent);
     }
@@ -180,18 +182,22 @@ static void await_acknowledgement(struct tcp *t) {
     if (held_back(t) && !gv_link_dead(&t->link)) gv_futex_wait(&t->held_back, seen, 2000000);
 }
 
+static int64_t tcp_admit(struct gv_link *link) {
+    struct tcp *t = (struct tcp *)link;
+    if (!held_back(t)) return 0;
+    int64_t since = gv_now_ns();
+    while (held_back(t) && !gv_link_dead(link)) await_acknowledgement(t);
+    return since;
+}
+
 static void *tcp_reserve(struct gv_link *link, uint32_t size) {
     struct tcp *t = (struct tcp *)link;
     for (;;) {
-        bool wait = held_back(t);
-        void *room = wait ? NULL : gv_ring_reserve(&t->tx, size);
+        void *room = gv_ring_reserve(&t->tx, size);
         if (room) return room;
         if (gv_link_dead(link)) return NULL;
         if (!link->blocked_since) link->blocked_since = gv_now_ns();
-        if (wait)
-            await_acknowledgement(t);
-        else if (push(t) == BUSY)
-            sched_yield();
+        if (push(t) == BUSY) sched_yield();
     }
 }
 
@@ -489,6 +495,7 @@ static int tcp_add_channel(struct gv_link *link, int channel, int fd) {
 
 static const struct gv_transport tcp_transport = {
     .name = "tcp",
+    .admit = tcp_admit,
     .reserve = tcp_reserve,
     .publish = tcp_publish,
     .flush = tcp_flush,

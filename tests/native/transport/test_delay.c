@@ -501,6 +501,7 @@ static void send_flushed(struct gv_link *link, uint32_t body, uint64_t n) {
 struct traffic {
     struct gv_link *link;
     uint64_t records, payloads;
+    _Atomic int *under_way; /* threads of both ends that still send or receive payloads */
 };
 
 static uint32_t body_of(uint64_t n) { return (uint32_t)(n * 2654435761u % (n % 100 ? 800 : 200000) / 8 * 8); }
@@ -511,12 +512,18 @@ static void *send_records(void *arg) {
         CHECK(send_numbered(t->link, body_of(n), n));
         if (n % 64 == 0 || n == t->records) gv_send_flush(t->link);
     }
+    atomic_fetch_sub(t->under_way, 1);
     return NULL;
 }
 
 static void *receive_records(void *arg) {
     struct traffic *t = arg;
     for (uint64_t n = 1; n <= t->records; n++) CHECK(receive_numbered(t->link, n) == (int64_t)body_of(n));
+    /* A link's acknowledgements come to its reader: he reads on as long as somebody may wait for them. */
+    while (atomic_load(t->under_way)) {
+        CHECK(!gv_recv_peek(t->link) && !gv_link_dead(t->link));
+        gv_recv_wait(t->link, 5 * MS, 0);
+    }
     return NULL;
 }
 
@@ -530,6 +537,7 @@ static void *send_payloads(void *arg) {
         CHECK(gv_bulk_send(t->link, n, payload, size_of(n)) == n);
     }
     free(payload);
+    atomic_fetch_sub(t->under_way, 1);
     return NULL;
 }
 
@@ -543,6 +551,7 @@ static void *receive_payloads(void *arg) {
         for (uint64_t i = 0; i < h.size; i++) CHECK(payload[i] == byte_at(n, i));
     }
     free(payload);
+    atomic_fetch_sub(t->under_way, 1);
     return NULL;
 }
 
@@ -551,7 +560,8 @@ static void a_link(const char *text, const char *transport) {
     struct session s;
     open_session(&s, text, transport);
     struct gv_link_spec spec = spec_of(text);
-    struct traffic client = {s.pair.client, 3000, 7}, worker = {s.pair.worker, 3000, 7};
+    _Atomic int under_way = 6;
+    struct traffic client = {s.pair.client, 3000, 7, &under_way}, worker = {s.pair.worker, 3000, 7, &under_way};
     void *(*const roles[8])(void *) = {send_records,     receive_records, send_payloads,   receive_payloads,
                                        receive_payloads, send_payloads,   receive_records, send_records};
     pthread_t threads[8];
