@@ -293,6 +293,12 @@ struct gv_link *mini_worker(struct mini_server *s) {
     return NULL;
 }
 
+void mini_close(struct mini_server *s, struct pair *pair) {
+    gv_link_close(pair->client);
+    while (atomic_load(&s->adding)) usleep(1000);
+    gv_link_close(pair->worker);
+}
+
 struct gv_link_options mini_options(struct mini_server *s, const char *link) {
     return (struct gv_link_options){.pool = s->url, .link = link, .token_id = s->token_id, .secret = s->secret, .gpus = 2, .program = "test"};
 }

@@ -63,6 +63,9 @@ void mini_start(struct mini_server *server, enum fault fault);
 void mini_stop(struct mini_server *server);
 /* The worker's end of the session that was opened last. The caller closes it. */
 struct gv_link *mini_worker(struct mini_server *server);
+/* Closes both ends of a session, the worker's when no thread of the server's is busy with it any more. */
+struct pair;
+void mini_close(struct mini_server *server, struct pair *pair);
 /* What a client needs for it. */
 struct gv_link_options mini_options(struct mini_server *server, const char *link);
 

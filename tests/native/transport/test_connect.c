@@ -70,7 +70,7 @@ static void works(enum fault fault, const char *asked, const char *got) {
     }
     /* The server's thread must be through with the worker's link before it goes. */
     while (strcmp(got, "tcp") == 0 && !atomic_load(&server.channels)) usleep(1000);
-    close_pair(&p);
+    mini_close(&server, &p);
     mini_stop(&server);
     CHECK(open_descriptors() == before);
 }
@@ -220,7 +220,7 @@ static void dies(enum fault fault, const char *text) {
     struct gv_bulk_header header;
     CHECK(gv_bulk_recv_header(p.client, &header) == -1 && gv_link_dead(p.client));
     CHECK_TEXT(gv_link_death(p.client), text);
-    close_pair(&p);
+    mini_close(&server, &p);
     mini_stop(&server);
     CHECK(open_descriptors() == before);
 }
