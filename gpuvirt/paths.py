@@ -67,6 +67,12 @@ def cache_dir() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpuvirt"
 
 
+def image_cache() -> Path:
+    """Where workers keep images of modules that they have loaded: ``GPUVIRT_CACHE/images``, by default in `cache_dir`."""
+    override = os.environ.get("GPUVIRT_CACHE")
+    return (Path(override).absolute() if override else cache_dir()) / "images"
+
+
 def config_file() -> Path:
     """``$XDG_CONFIG_HOME/gpuvirt/config.toml``, by default ``~/.config/gpuvirt/config.toml``."""
     return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "gpuvirt" / "config.toml"

@@ -49,13 +49,14 @@ class _Compiler:
     """The software GPU's compiler; keeps alive what the C side points to."""
 
     def __init__(self, library: WorkerLibrary) -> None:
-        from gpuvirt.soft import ctypes_bridge, jit
+        from gpuvirt.soft import compiler, ctypes_bridge, jit
 
         missing = jit.register_library(library.lib)
         if missing:
             raise GpuvirtError(f"the worker library lacks {', '.join(missing)}; build it again: make setup")
         self.bridge: Any = ctypes_bridge.Bridge()
         self.address: int = self.bridge.address
+        self.build = compiler.own_version()
 
 
 def _run(library: WorkerLibrary, compiler: _Compiler | None, daemon: socket.socket, message: dict[str, Any], fds: list[int]) -> int:
@@ -66,7 +67,7 @@ def _run(library: WorkerLibrary, compiler: _Compiler | None, daemon: socket.sock
     memfd = next(rest) if config.link == LINK_SHM else -1
     ledger_fd = next(rest, -1)
     try:
-        worker = library.open(config, fd, memfd, ledger_fd, compiler.address if compiler else None)
+        worker = library.open(config, fd, memfd, ledger_fd, compiler.address if compiler else None, compiler.build if compiler else "")
     except GpuvirtError as error:
         _tell(daemon, {"op": "failed", "text": str(error)})
         return 1

@@ -100,7 +100,7 @@ class Compiler:
 
     def _compile(self, loaded: LoadedModule, number: int, block: tuple[int, int, int]) -> Code:
         func = loaded.index.kernels[number]
-        identity = f"{loaded.digest};{func.name};{block};{jit.key_of_machine()};{_own_version()}"
+        identity = f"{loaded.digest};{func.name};{block};{jit.key_of_machine()};{own_version()}"
         key = hashlib.sha256(identity.encode()).hexdigest()
         code, description = kernel.build(loaded.index, func.name, block, key)
         ready = jit.Loaded(code)
@@ -118,7 +118,7 @@ class Compiler:
 _version: str | None = None
 
 
-def _own_version() -> str:
+def own_version() -> str:
     """A digest of the compiler itself: code of another version of it is not reused."""
     global _version
     if _version is None:

@@ -93,6 +93,9 @@ static const char *read_server(const struct gv_reply_attach *r, struct shim_serv
     if (!r->devices_size || r->devices_size % sizeof *s->devices || r->devices_size / sizeof *s->devices > GV_MAX_DEVICES)
         return "a wrong number of devices";
     if (r->addresses != GV_ADDRESSES_FIXED && r->addresses != GV_ADDRESSES_REPLY) return "an unknown way of placing memory";
+    if (r->modules_size % sizeof *s->modules || r->modules_size > sizeof s->modules) return "a wrong list of modules";
+    s->n_modules = r->modules_size / (uint32_t)sizeof *s->modules;
+    memcpy(s->modules, r->modules, r->modules_size);
     s->driver_version = (int)r->driver_version;
     s->addresses = r->addresses;
     s->window_base = r->window_base;

@@ -7,6 +7,7 @@
 
 #include "../wire/sha256.h"
 #include "gv_client.h"
+#include "module_cache.h"
 #include "objects.h"
 
 /* ---- sending an image ---------------------------------------------------------------------------------------------- */
@@ -18,6 +19,14 @@ static const char *library_name(const void *pointer) {
     const char *slash = strrchr(info.dli_fname, '/');
     return slash ? slash + 1 : info.dli_fname;
 }
+
+/* An image on its way into a context. */
+struct loading {
+    const struct image_choice *choice;
+    uint8_t hash[GV_SHA256_SIZE];
+    bool wants_log;                 /* the caller gave buffers for the compiler's words, so the compiler has to be asked */
+    uint8_t digest[GV_SHA256_SIZE]; /* of the metadata kept here */
+};
 
 struct sending {
     uint32_t ctx;
@@ -36,12 +45,19 @@ static uint64_t post_bulk_load(void *arg, uint64_t number) {
     return session_send_call(s->reply);
 }
 
-/* Loads on the worker: small images inside the record, others on the bulk channel. Returns the worker's status; the reply is to be done by the caller. */
-static int load_remote(struct shim_context *c, uint64_t id, const struct image_choice *choice, struct gv_reply_module_load *answer,
+/* Loads on the worker: by hash when the server keeps the image, else small images inside the record, others on the bulk channel. Returns the worker's status;
+ * the reply is to be done by the caller. */
+static int load_remote(struct shim_context *c, uint64_t id, const struct loading *l, struct gv_reply_module_load *answer,
                        struct session_reply *reply) {
-    uint8_t hash[32];
-    gv_sha256(choice->data, choice->size, hash);
-    struct sending s = {.ctx = c->id, .reply = reply, .command = {.module = id, .hash = hash, .hash_size = sizeof hash}};
+    const struct image_choice *choice = l->choice;
+    struct sending s = {.ctx = c->id, .reply = reply, .command = {.module = id, .hash = l->hash, .hash_size = sizeof l->hash}};
+    uint8_t ignored[4];
+    if (module_place(l->hash, ignored) != MODULE_AWAY) {
+        int status = call_module_load(c->id, &s.command, answer, reply);
+        if (status != GV_MODULE_NOT_HERE) return status;
+        session_reply_done(reply);
+        module_place_learn(l->hash, MODULE_AWAY, ignored);
+    }
     if (choice->size <= GV_INLINE_MAX) {
         s.command.image = choice->data;
         s.command.image_size = (uint32_t)choice->size;
@@ -56,6 +72,19 @@ static int load_remote(struct shim_context *c, uint64_t id, const struct image_c
         return CUDA_ERROR_UNKNOWN;
     }
     return status;
+}
+
+/* Loads without waiting what the server has accepted before, when this machine knows its metadata. False: it has to be asked. */
+static bool load_known(struct shim_module *m, struct loading *l, int *rc) {
+    uint8_t meta[4];
+    size_t size;
+    if (l->wants_log || module_place(l->hash, meta) != MODULE_ACCEPTED) return false;
+    m->meta = module_meta_read(l->hash, m->context->info, meta, &size, l->digest);
+    if (!m->meta) return false;
+    struct gv_cmd_module_load_known command = {
+        .module = m->object.id, .hash = l->hash, .hash_size = sizeof l->hash, .meta = l->digest, .meta_size = GV_META_DIGEST_SIZE};
+    *rc = post_module_load_known(m->ctx, 0, &command) ? 0 : post_refused();
+    return true;
 }
 
 /* ---- the compiler's log -------------------------------------------------------------------------------------------- */
@@ -202,13 +231,16 @@ int module_global(struct shim_module *m, const char *name, CUdeviceptr *address,
     const struct gv_meta_header *h = m->meta;
     const struct gv_meta_global *globals = gv_meta_globals(m->meta);
     const char *strings = gv_meta_strings(m->meta);
+    bool listed = false;
     for (uint32_t i = 0; i < h->n_globals; i++) {
-        if (!globals[i].address || strcmp(strings + globals[i].name, name) != 0) continue;
+        if (strcmp(strings + globals[i].name, name) != 0) continue;
+        listed = true;
+        if (!globals[i].address) break;
         if (address) *address = globals[i].address;
         if (size) *size = globals[i].size;
         return 0;
     }
-    if (h->flags & GV_META_GLOBALS_COMPLETE) return CUDA_ERROR_NOT_FOUND;
+    if (!listed && h->flags & GV_META_GLOBALS_COMPLETE) return CUDA_ERROR_NOT_FOUND;
     pthread_mutex_lock(&m->context->lock);
     struct module_global *known = m->globals;
     while (known && strcmp(known->name, name) != 0) known = known->next;
@@ -236,6 +268,38 @@ int module_global(struct shim_module *m, const char *name, CUdeviceptr *address,
     return 0;
 }
 
+static _Atomic uint32_t unplaced; /* modules whose globals' addresses have not been asked for */
+
+static struct shim_module *next_unplaced(void) {
+    struct shim_module *found = NULL;
+    pthread_mutex_lock(&context_lock);
+    for (struct shim_context *c = context_list; c && !found; c = c->next) {
+        pthread_mutex_lock(&c->lock);
+        for (struct shim_module *m = c->modules; m && !found; m = m->next) {
+            if (m->placed) continue;
+            m->placed = true;
+            found = m;
+        }
+        pthread_mutex_unlock(&c->lock);
+    }
+    pthread_mutex_unlock(&context_lock);
+    return found;
+}
+
+bool module_place_globals(void) {
+    bool asked = false;
+    struct shim_module *m;
+    while (atomic_load(&unplaced) && (m = next_unplaced())) {
+        atomic_fetch_sub(&unplaced, 1);
+        const struct gv_meta_header *h = m->meta;
+        for (uint32_t i = 0; i < h->n_globals; i++) {
+            asked = true;
+            module_global(m, gv_meta_strings(m->meta) + gv_meta_globals(m->meta)[i].name, NULL, NULL);
+        }
+    }
+    return asked;
+}
+
 /* ---- life ---------------------------------------------------------------------------------------------------------- */
 
 /* Takes the metadata out of a good answer. */
@@ -260,9 +324,17 @@ static int take_meta(const struct gv_reply_module_load *answer, void **out) {
     return rc;
 }
 
-static int adopt_answer(struct shim_module *m, const struct gv_reply_module_load *answer) {
+static int adopt_answer(struct shim_module *m, const struct loading *l, const struct gv_reply_module_load *answer) {
     int rc = take_meta(answer, &m->meta);
+    if (!rc && answer->kept) {
+        uint64_t size = answer->meta_tag ? answer->meta_bulk_size : answer->meta_size;
+        uint8_t digest[GV_SHA256_SIZE];
+        gv_meta_digest(m->meta, size, digest);
+        module_meta_write(l->hash, m->context->info, m->meta, size, digest);
+        module_place_learn(l->hash, MODULE_ACCEPTED, digest);
+    }
     if (!rc) rc = make_functions(m);
+    m->placed = true;
     const struct gv_meta_header *h = m->meta;
     for (uint32_t i = 0; !rc && i < h->n_globals; i++) {
         const struct gv_meta_global *g = &gv_meta_globals(m->meta)[i];
@@ -273,6 +345,7 @@ static int adopt_answer(struct shim_module *m, const struct gv_reply_module_load
 
 static void free_module(struct shim_module *m) {
     free_functions(m);
+    if (!m->placed) atomic_fetch_sub(&unplaced, 1);
     if (m->meta) unmap_globals(m);
     free(m->meta);
     object_free(m);
@@ -303,17 +376,28 @@ int module_load(struct shim_context *c, const struct image *image, const void *s
     m->context = c;
     m->ctx = c->id;
     m->library = library;
+    m->placed = true;
     struct session_reply reply = {0};
     struct gv_reply_module_load answer = {0};
-    rc = load_remote(c, m->object.id, &choice, &answer, &reply);
-    image_choice_free(&choice);
-    write_logs(jit, rc, rc ? "" : answer.log, reply.text);
-    if (rc) {
-        if (reply.text[0] && !session_broken()) shim_log("%s: a module was refused: %s", library_name(source), reply.text);
+    struct loading loading = {.choice = &choice, .wants_log = jit && (jit->info_size || jit->error_size)};
+    gv_sha256(choice.data, choice.size, loading.hash);
+    bool there = load_known(m, &loading, &rc);
+    if (there) {
+        write_logs(jit, rc, "", "");
+        m->placed = !((const struct gv_meta_header *)m->meta)->n_globals;
+        if (!m->placed) atomic_fetch_add(&unplaced, 1);
+        if (!rc) rc = make_functions(m);
     } else {
-        rc = adopt_answer(m, &answer);
-        if (rc) post_module_unload(m->ctx, 0, &(struct gv_cmd_module_unload){.module = m->object.id});
+        rc = load_remote(c, m->object.id, &loading, &answer, &reply);
+        write_logs(jit, rc, rc ? "" : answer.log, reply.text);
+        there = !rc;
+        if (!rc)
+            rc = adopt_answer(m, &loading, &answer);
+        else if (reply.text[0] && !session_broken())
+            shim_log("%s: a module was refused: %s", library_name(source), reply.text);
     }
+    if (rc && there) post_module_unload(m->ctx, 0, &(struct gv_cmd_module_unload){.module = m->object.id});
+    image_choice_free(&choice);
     session_reply_done(&reply);
     if (rc) {
         free_module(m);

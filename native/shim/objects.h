@@ -214,6 +214,7 @@ struct shim_module {
     uint32_t *by_name;                   /* kernel numbers, sorted by name */
     struct shim_library *library;        /* that loaded it, or NULL */
     struct module_global *globals;       /* asked for by name, beyond the metadata */
+    bool placed;                         /* the metadata have the addresses of the globals; else each is asked for when it is needed */
     struct shim_module *next, *previous; /* in the context's list */
 };
 
@@ -278,6 +279,9 @@ int jit_options_read(unsigned n, CUjit_option *options, void **values, struct ji
 int module_load(struct shim_context *c, const struct image *image, const void *source, const struct jit_options *jit, struct shim_library *library,
                 struct shim_module **out);
 void module_unload(struct shim_module *m);
+/* Asks for the addresses of all globals that are not known yet, of all modules of all contexts, so that the map of addresses has them. False when there was
+ * nothing to ask. */
+bool module_place_globals(void);
 /* Unloads everything that a context still holds. */
 void module_context_gone(struct shim_context *c);
 struct shim_function *module_find(const struct shim_module *m, const char *name);

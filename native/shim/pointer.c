@@ -60,7 +60,13 @@ static bool find_in(const struct treap *map, uint64_t address, struct range *out
     return found;
 }
 
-bool range_find_device(uint64_t address, struct range *out) { return find_in(&device_map, address, out); }
+bool range_find_device(uint64_t address, struct range *out) {
+    if (find_in(&device_map, address, out)) return true;
+    /* An address of the server's own choosing that nobody asked for by name: a kernel may have told it. */
+    const struct shim_server *server = session_server();
+    bool theirs = server->addresses == GV_ADDRESSES_FIXED && address - server->window_base < server->window_size;
+    return theirs && module_place_globals() && find_in(&device_map, address, out);
+}
 
 bool range_find_host(uint64_t address, struct range *out) { return find_in(&host_map, address, out); }
 

@@ -14,6 +14,7 @@
 
 #include "../transport/transport.h"
 #include "../wire/device_info.h"
+#include "../wire/module_known.h"
 
 /* ---- attaching ----------------------------------------------------------------------------------------------------- */
 
@@ -25,6 +26,8 @@ struct shim_server {
     uint32_t n_devices;                /* as the worker has them, before CUDA_VISIBLE_DEVICES */
     struct gv_device_info devices[GV_MAX_DEVICES];
     char backend[16], name[64];
+    uint32_t n_modules; /* images that it keeps, as it said at attach */
+    struct gv_module_known modules[GV_MODULES_KNOWN_MAX];
 };
 
 /* Attaches if that has not happened. 0, or a CUresult: CUDA_ERROR_NO_DEVICE (100) when no server can be had (the reason is logged once),

@@ -43,6 +43,7 @@ static bool is_sticky(int status) {
 static bool is_work(uint16_t op) {
     switch (op) {
     case GV_OP_LAUNCH:
+    case GV_OP_MODULE_LOAD_KNOWN:
     case GV_OP_COPY_IN:
     case GV_OP_COPY_OUT:
     case GV_OP_COPY_DEVICE:

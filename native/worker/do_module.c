@@ -9,8 +9,56 @@
 /* A reply whose metadata does not fit a record sends it as a payload of its own. */
 #define META_INLINE_MAX (GV_RECORD_MAX - 4096)
 
-static int reply_module(struct worker *w, const struct gv_record *record, void *meta, size_t meta_size, const char *log) {
-    struct gv_reply_module_load reply = {.log = log};
+/* ---- images kept on disk ----------------------------------------------------------------------------------------------- */
+
+void worker_open_cache(struct worker *w, int driver_version) {
+    if (!w->cache_folder || !w->cache_build || w->cache) return;
+    int capability = 0;
+    for (uint32_t i = 0; i < w->n_devices; i++) {
+        const struct gv_device_info *info = &w->infos[i];
+        int each = info->attributes[75] * 10 + info->attributes[76]; /* CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR */
+        if (i && each != capability) return;                         /* what one of them accepts the other may not */
+        capability = each;
+    }
+    char key[1024];
+    snprintf(key, sizeof key, "%s|%d|%d|%s|%s", w->ops->name, driver_version, capability, w->infos[0].name, w->cache_build);
+    w->cache = module_cache_open(w->cache_folder, key);
+}
+
+/* ---- loading ------------------------------------------------------------------------------------------------------------- */
+
+struct loaded {
+    void *meta; /* the caller's to free */
+    size_t meta_size;
+    uint8_t digest[GV_SHA256_SIZE]; /* of meta */
+};
+
+/* Loads an image and gives it the client's id. */
+static int load(struct worker *w, const struct gv_record *record, uint64_t id, const void *image, uint64_t size, struct loaded *out, char *err) {
+    struct worker_context *context = worker_context(w, record->ctx);
+    struct worker_module *m = calloc(1, sizeof *m);
+    int status = !context ? WORKER_INVALID_CONTEXT
+                 : !m     ? WORKER_OUT_OF_MEMORY
+                          : w->ops->module_load(context->context, image, size, &m->module, &out->meta, &out->meta_size, err);
+    if (!status && (gv_meta_check(out->meta, out->meta_size) || handles_put(&w->modules, id, m))) {
+        w->ops->module_unload(m->module);
+        free(out->meta);
+        status = WORKER_UNKNOWN;
+        snprintf(err, GV_ERR_SIZE, "the module's metadata are not sound, or its id is taken");
+    }
+    if (status) {
+        free(m);
+        out->meta = NULL;
+        return status;
+    }
+    m->ctx = record->ctx;
+    m->n_kernels = ((const struct gv_meta_header *)out->meta)->n_kernels;
+    gv_meta_digest(out->meta, out->meta_size, out->digest);
+    return 0;
+}
+
+static int reply_module(struct worker *w, const struct gv_record *record, void *meta, size_t meta_size, bool kept, const char *log) {
+    struct gv_reply_module_load reply = {.kept = kept, .log = log};
     if (meta_size <= META_INLINE_MAX) {
         reply.meta = meta;
         reply.meta_size = (uint32_t)meta_size;
@@ -38,41 +86,67 @@ int worker_do_module_load(void *worker, const struct gv_record *record, const st
     struct worker *w = worker;
     const void *image = c->image;
     uint64_t size = c->image_size;
-    void *received = NULL;
-    if (c->bulk) {
+    void *own = NULL;
+    bool by_hash = !c->bulk && !c->image_size;
+    bool named = c->hash_size == GV_SHA256_SIZE;
+    if (by_hash && !named) return -1;
+    if (by_hash) {
+        size_t found;
+        own = module_cache_get(w->cache, c->hash, &found);
+        if (!own) return worker_reply(w, record, GV_MODULE_NOT_HERE, "that image is not kept here", NULL, 0);
+        size = found;
+        image = own;
+    } else if (c->bulk) {
         struct worker_expected e;
         worker_expect(w, &e, c->bulk, NULL, 0);
         bool good = worker_wait_payload(w, &e);
-        received = e.data;
+        own = e.data;
         size = e.size;
         if (!good) {
-            free(received);
+            free(own);
             return -1;
         }
-        image = received;
+        image = own;
     }
-    struct worker_context *context = worker_context(w, record->ctx);
-    struct worker_module *m = calloc(1, sizeof *m);
+    struct loaded l = {0};
     char err[GV_ERR_SIZE] = "";
-    void *meta = NULL;
-    size_t meta_size = 0;
-    int status = !context ? WORKER_INVALID_CONTEXT
-                 : !m     ? WORKER_OUT_OF_MEMORY
-                          : w->ops->module_load(context->context, image, size, &m->module, &meta, &meta_size, err);
-    free(received);
-    if (!status && (gv_meta_check(meta, meta_size) || handles_put(&w->modules, c->module, m))) {
+    int status = load(w, record, c->module, image, size, &l, err);
+    bool kept = false;
+    if (!status && w->cache && named) {
+        /* Under the name that its bytes have, whatever the client says. */
+        uint8_t hash[GV_SHA256_SIZE];
+        memcpy(hash, c->hash, sizeof hash);
+        if (!by_hash) gv_sha256(image, size, hash);
+        kept = !memcmp(hash, c->hash, sizeof hash) && module_cache_put(w->cache, hash, image, size, l.digest);
+    }
+    free(own);
+    if (status) return worker_reply(w, record, status, err, NULL, 0);
+    return reply_module(w, record, l.meta, l.meta_size, kept, err);
+}
+
+int worker_do_module_load_known(void *worker, const struct gv_record *record, const struct gv_cmd_module_load_known *c) {
+    struct worker *w = worker;
+    if (c->hash_size != GV_SHA256_SIZE || c->meta_size != GV_META_DIGEST_SIZE) return -1;
+    struct loaded l = {0};
+    char err[GV_ERR_SIZE] = "";
+    size_t size;
+    void *image = module_cache_get(w->cache, c->hash, &size);
+    int status = image ? load(w, record, c->module, image, size, &l, err) : WORKER_FILE_NOT_FOUND;
+    free(image);
+    if (!image) {
+        snprintf(err, sizeof err, "a module that the server kept is gone from its cache, which somebody emptied meanwhile; start the program again");
+    } else if (!status && memcmp(l.digest, c->meta, c->meta_size) != 0) {
+        /* The client would launch its kernels by the wrong numbers. */
+        struct worker_module *m = handles_take(&w->modules, c->module);
         w->ops->module_unload(m->module);
-        free(meta);
-        status = WORKER_UNKNOWN;
-        snprintf(err, sizeof err, "the module's metadata are not sound, or its id is taken");
-    }
-    if (status) {
         free(m);
-        return worker_reply(w, record, status, err, NULL, 0);
+        module_cache_drop(w->cache, c->hash);
+        status = WORKER_INVALID_IMAGE;
+        snprintf(err, sizeof err, "a module that the server kept does not give the metadata that it gave before; start the program again");
     }
-    m->ctx = record->ctx;
-    m->n_kernels = ((const struct gv_meta_header *)meta)->n_kernels;
-    return reply_module(w, record, meta, meta_size, err);
+    free(l.meta);
+    if (status) worker_failed(w, record, status, err[0] ? err : "a module that the server accepted before was refused");
+    return 0;
 }
 
 int worker_do_module_unload(void *worker, const struct gv_record *record, const struct gv_cmd_module_unload *c) {

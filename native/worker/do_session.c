@@ -60,6 +60,9 @@ int worker_do_attach(void *worker, const struct gv_record *record, const struct 
         if (!w->infos[i].chunk) w->infos[i].chunk = GV_WINDOW_ALIGN;
     }
     uint64_t initial = w->addresses == GV_ADDRESSES_FIXED ? advance(w) : 0;
+    worker_open_cache(w, version);
+    static struct gv_module_known known[GV_MODULES_KNOWN_MAX];
+    uint32_t n_known = module_cache_list(w->cache, known, GV_MODULES_KNOWN_MAX);
     struct gv_reply_attach reply = {.driver_version = (uint32_t)version,
                                     .addresses = w->addresses,
                                     .window_base = w->window_base,
@@ -67,6 +70,8 @@ int worker_do_attach(void *worker, const struct gv_record *record, const struct 
                                     .initial = initial,
                                     .devices = w->infos,
                                     .devices_size = (uint32_t)(w->n_devices * sizeof w->infos[0]),
+                                    .modules = known,
+                                    .modules_size = (uint32_t)(n_known * sizeof known[0]),
                                     .backend = w->ops->name,
                                     .server = w->name};
     uint64_t size = gv_reply_attach_size(&reply);

@@ -25,6 +25,7 @@ static bool may_wait(uint16_t op) {
     case GV_OP_MEMORY_FREE:
     case GV_OP_STREAM_DESTROY:
     case GV_OP_MODULE_LOAD:
+    case GV_OP_MODULE_LOAD_KNOWN:
     case GV_OP_MODULE_UNLOAD:
     case GV_OP_MODULE_GLOBAL: return true;
     default: return false;

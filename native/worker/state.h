@@ -13,6 +13,7 @@
 #include "gv_commands.h"
 #include "gv_dispatch.h"
 #include "handles.h"
+#include "module_cache.h"
 #include "staging.h"
 #include "worker.h"
 
@@ -41,7 +42,9 @@
 enum {
     WORKER_INVALID_VALUE = 1,
     WORKER_OUT_OF_MEMORY = 2,
+    WORKER_INVALID_IMAGE = 200,
     WORKER_INVALID_CONTEXT = 201,
+    WORKER_FILE_NOT_FOUND = 301,
     WORKER_INVALID_HANDLE = 400,
     WORKER_NOT_SUPPORTED = 801,
     WORKER_UNKNOWN = 999
@@ -133,6 +136,8 @@ struct worker {
     uint64_t window_base, window_size;
     bool attached, said_bye;
     char name[64];
+    struct module_cache *cache;       /* images of modules, opened at attach; NULL: none. Executor only, as all of the cache */
+    char *cache_folder, *cache_build; /* as worker_use_cache gave them, or NULL */
 
     struct handles contexts, streams, events, modules;
     struct handles allocations;    /* addresses=reply: address to size */
@@ -237,6 +242,11 @@ bool worker_aside_put(struct worker *w, const struct gv_record *record, bool fro
 bool worker_waits_for_host(struct worker *w);
 /* The client has run the function; false when there is none of that tag. Any thread. */
 bool worker_host_done(struct worker *w, uint64_t tag);
+
+/* ---- modules (do_module.c) ---------------------------------------------------------------------------------------------- */
+
+/* Opens the cache of images, if there is to be one; the devices are known. */
+void worker_open_cache(struct worker *w, int driver_version);
 
 /* ---- memory (do_memory.c) ---------------------------------------------------------------------------------------------- */
 

@@ -119,6 +119,11 @@ EXPORT struct worker *worker_open(const struct worker_config *config, char *err)
     return w;
 }
 
+EXPORT void worker_use_cache(struct worker *w, const char *folder, const char *build) {
+    w->cache_folder = strdup(folder);
+    w->cache_build = strdup(build);
+}
+
 EXPORT int worker_add_channel(struct worker *w, int32_t channel, int32_t fd) { return gv_link_add_channel(w->link, channel, fd); }
 
 EXPORT int worker_resume(struct worker *w, int32_t channel, int32_t fd, uint32_t epoch) { return gv_link_resume(w->link, channel, fd, epoch); }
@@ -165,5 +170,8 @@ EXPORT void worker_close(struct worker *w) {
     handles_free(&w->modules);
     handles_free(&w->allocations);
     handles_free(&w->host_calls);
+    module_cache_close(w->cache);
+    free(w->cache_folder);
+    free(w->cache_build);
     free(w);
 }

@@ -79,6 +79,9 @@ void shim_log(const char *format, ...) {
 
 bool session_in_forked_child(void) { return false; }
 
+/* No cache but the test's own. */
+const char *shim_setting(const char *name, const char *fallback) { return strcmp(name, "CACHE") ? fallback : fake.cache ? fake.cache : "/dev/null"; }
+
 void export_tables_context_gone(CUcontext context) { (void)context; }
 
 /* ---- completions --------------------------------------------------------------------------------------------------- */

@@ -1,0 +1,319 @@
+#define _GNU_SOURCE
+#include "module_cache.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#ifndef MODULE_CACHE_BYTES /* tests make them small */
+#define MODULE_CACHE_BYTES (1ull << 30)
+#define MODULE_CACHE_FILES 4096u
+#endif
+#define LOOK_AT_BYTES (16ull << 20) /* read when a session begins, to offer what is whole */
+#define KEY_SIZE 8u
+#define NAME_LENGTH (2 * (GV_SHA256_SIZE + GV_META_DIGEST_SIZE + KEY_SIZE) + 2)
+
+struct entry {
+    uint8_t hash[GV_SHA256_SIZE], meta[GV_META_DIGEST_SIZE], key[KEY_SIZE];
+    uint64_t size;
+    struct timespec used;
+    bool gone;
+};
+
+struct module_cache {
+    int folder, lock;
+    uint8_t key[KEY_SIZE];
+    struct entry *entries; /* of any key while opening, of ours afterwards */
+    uint32_t n, room;
+    uint64_t bytes, files; /* in the folder, as far as this worker knows */
+};
+
+/* ---- names --------------------------------------------------------------------------------------------------------- */
+
+static char *put_hex(char *to, const uint8_t *bytes, size_t size) {
+    for (size_t i = 0; i < size; i++) to += sprintf(to, "%02x", bytes[i]);
+    return to;
+}
+
+static bool get_hex(const char *text, uint8_t *bytes, size_t size) {
+    static const char digits[] = "0123456789abcdef";
+    for (size_t i = 0; i < size; i++) {
+        const char *high = memchr(digits, text[2 * i], 16), *low = memchr(digits, text[2 * i + 1], 16);
+        if (!high || !low) return false;
+        bytes[i] = (uint8_t)((high - digits) << 4 | (low - digits));
+    }
+    return true;
+}
+
+static void name_of(const struct entry *e, char name[NAME_LENGTH + 1]) {
+    char *to = put_hex(name, e->hash, sizeof e->hash);
+    *to++ = '.';
+    to = put_hex(to, e->meta, sizeof e->meta);
+    *to++ = '.';
+    put_hex(to, e->key, sizeof e->key);
+}
+
+static bool parse_name(const char *name, struct entry *e) {
+    const char *meta = name + 2 * sizeof e->hash + 1, *key = meta + 2 * sizeof e->meta + 1;
+    return strlen(name) == NAME_LENGTH && meta[-1] == '.' && key[-1] == '.' && get_hex(name, e->hash, sizeof e->hash) &&
+           get_hex(meta, e->meta, sizeof e->meta) && get_hex(key, e->key, sizeof e->key);
+}
+
+/* ---- opening ------------------------------------------------------------------------------------------------------- */
+
+static int make_folders(const char *path) {
+    char part[4096];
+    if (snprintf(part, sizeof part, "%s", path) >= (int)sizeof part) return -1;
+    for (char *slash = strchr(part + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+        *slash = 0;
+        mkdir(part, 0700);
+        *slash = '/';
+    }
+    mkdir(part, 0700);
+    return open(part, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+}
+
+static struct entry *add(struct module_cache *c) {
+    if (c->n == c->room) {
+        uint32_t room = c->room ? 2 * c->room : 64;
+        struct entry *more = realloc(c->entries, room * sizeof *more);
+        if (!more) return NULL;
+        c->entries = more;
+        c->room = room;
+    }
+    struct entry *e = &c->entries[c->n++];
+    memset(e, 0, sizeof *e);
+    return e;
+}
+
+static int latest_first(const void *a, const void *b) {
+    const struct entry *x = a, *y = b;
+    if (x->used.tv_sec != y->used.tv_sec) return x->used.tv_sec < y->used.tv_sec ? 1 : -1;
+    return x->used.tv_nsec == y->used.tv_nsec ? 0 : x->used.tv_nsec < y->used.tv_nsec ? 1 : -1;
+}
+
+static void scan(struct module_cache *c) {
+    int copy = openat(c->folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *d = copy < 0 ? NULL : fdopendir(copy);
+    if (!d) {
+        if (copy >= 0) close(copy);
+        return;
+    }
+    time_t now = time(NULL);
+    for (struct dirent *f; (f = readdir(d));) {
+        struct stat st;
+        struct entry found = {0};
+        bool ours = parse_name(f->d_name, &found);
+        if (!ours && strncmp(f->d_name, ".new.", 5) != 0) continue;
+        if (fstatat(c->folder, f->d_name, &st, AT_SYMLINK_NOFOLLOW) || !S_ISREG(st.st_mode)) continue;
+        if (!ours) { /* what a worker that was killed had begun to write */
+            if (st.st_mtime < now - 3600) unlinkat(c->folder, f->d_name, 0);
+            continue;
+        }
+        struct entry *e = add(c);
+        if (!e) break;
+        *e = found;
+        e->size = (uint64_t)st.st_size;
+        e->used = st.st_mtim;
+        c->bytes += e->size;
+        c->files++;
+    }
+    closedir(d);
+    qsort(c->entries, c->n, sizeof *c->entries, latest_first);
+}
+
+static void remove_file(struct module_cache *c, const struct entry *e) {
+    char name[NAME_LENGTH + 1];
+    name_of(e, name);
+    unlinkat(c->folder, name, 0);
+    c->bytes -= e->size < c->bytes ? e->size : c->bytes;
+    c->files -= c->files > 0;
+}
+
+/* Down to three quarters of the limits, so that there is room for a while. */
+static void evict(struct module_cache *c) {
+    if (c->bytes <= MODULE_CACHE_BYTES && c->files <= MODULE_CACHE_FILES) return;
+    while (c->n && (c->bytes > MODULE_CACHE_BYTES / 4 * 3 || c->files > MODULE_CACHE_FILES / 4 * 3)) remove_file(c, &c->entries[--c->n]);
+}
+
+struct module_cache *module_cache_open(const char *folder, const char *key) {
+    struct module_cache *c = calloc(1, sizeof *c);
+    if (!c) return NULL;
+    uint8_t digest[GV_SHA256_SIZE];
+    gv_sha256(key, strlen(key), digest);
+    memcpy(c->key, digest, sizeof c->key);
+    c->lock = -1;
+    c->folder = make_folders(folder);
+    if (c->folder < 0) {
+        free(c);
+        return NULL;
+    }
+    /* Sessions hold the lock together, for what they offered must stay; who has it alone may clear up. A folder that cannot be written is read all the same. */
+    c->lock = openat(c->folder, "lock", O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    bool alone = c->lock >= 0 && !flock(c->lock, LOCK_EX | LOCK_NB);
+    for (int i = 0; c->lock >= 0 && !alone && flock(c->lock, LOCK_SH | LOCK_NB) && i < 20; i++) usleep(5000); /* another one is clearing up */
+    scan(c);
+    if (alone) {
+        evict(c);
+        flock(c->lock, LOCK_SH);
+    }
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < c->n; i++) {
+        if (!memcmp(c->entries[i].key, c->key, sizeof c->key)) c->entries[kept++] = c->entries[i];
+    }
+    c->n = kept;
+    return c;
+}
+
+void module_cache_close(struct module_cache *c) {
+    if (!c) return;
+    if (c->lock >= 0) close(c->lock);
+    close(c->folder);
+    free(c->entries);
+    free(c);
+}
+
+/* ---- using --------------------------------------------------------------------------------------------------------- */
+
+static struct entry *find(struct module_cache *c, const uint8_t *hash) {
+    for (uint32_t i = 0; c && i < c->n; i++) {
+        if (!c->entries[i].gone && !memcmp(c->entries[i].hash, hash, GV_SHA256_SIZE)) return &c->entries[i];
+    }
+    return NULL;
+}
+
+static void forget(struct module_cache *c, struct entry *e) {
+    remove_file(c, e);
+    e->gone = true;
+}
+
+/* The whole file, or NULL. */
+static void *read_file(struct module_cache *c, const struct entry *e, size_t *size) {
+    char name[NAME_LENGTH + 1];
+    name_of(e, name);
+    int fd = openat(c->folder, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0) return NULL;
+    struct stat st;
+    void *data = NULL;
+    size_t n = 0;
+    if (!fstat(fd, &st) && S_ISREG(st.st_mode) && (uint64_t)st.st_size <= MODULE_CACHE_BYTES && st.st_size > 0 &&
+        (data = malloc((size_t)st.st_size))) {
+        while (n < (size_t)st.st_size) {
+            ssize_t got = read(fd, (char *)data + n, (size_t)st.st_size - n);
+            if (got < 0 && errno == EINTR) continue;
+            if (got <= 0) break;
+            n += (size_t)got;
+        }
+        uint8_t digest[GV_SHA256_SIZE];
+        gv_sha256(data, n, digest);
+        if (n == (size_t)st.st_size && !memcmp(digest, e->hash, sizeof digest)) {
+            futimens(fd, (struct timespec[2]){{.tv_nsec = UTIME_OMIT}, {.tv_nsec = UTIME_NOW}});
+        } else {
+            free(data);
+            data = NULL;
+        }
+    }
+    close(fd);
+    *size = n;
+    return data;
+}
+
+void *module_cache_get(struct module_cache *c, const uint8_t hash[GV_SHA256_SIZE], size_t *size) {
+    struct entry *e = find(c, hash);
+    if (!e) return NULL;
+    void *image = read_file(c, e, size);
+    if (!image) forget(c, e);
+    return image;
+}
+
+/* As read_file, for its answer alone, and without counting as a use. */
+static bool is_whole(struct module_cache *c, const struct entry *e) {
+    char name[NAME_LENGTH + 1], block[65536];
+    name_of(e, name);
+    int fd = openat(c->folder, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0) return false;
+    struct gv_sha256 h;
+    uint8_t digest[GV_SHA256_SIZE];
+    gv_sha256_init(&h);
+    ssize_t got;
+    while ((got = read(fd, block, sizeof block)) > 0) gv_sha256_add(&h, block, (size_t)got);
+    close(fd);
+    gv_sha256_end(&h, digest);
+    return !got && !memcmp(digest, e->hash, sizeof digest);
+}
+
+uint32_t module_cache_list(struct module_cache *c, struct gv_module_known *out, uint32_t most) {
+    uint64_t looked = 0;
+    uint32_t n = 0;
+    for (uint32_t i = 0; c && i < c->n && n < most; i++) {
+        struct entry *e = &c->entries[i];
+        if (e->gone) continue;
+        memset(&out[n], 0, sizeof out[n]);
+        looked += e->size;
+        if (looked <= LOOK_AT_BYTES) {
+            if (!is_whole(c, e)) {
+                forget(c, e);
+                continue;
+            }
+            memcpy(out[n].meta, e->meta, sizeof out[n].meta);
+        }
+        memcpy(out[n].hash, e->hash, sizeof out[n].hash);
+        n++;
+    }
+    return n;
+}
+
+static bool write_all(int fd, const char *data, size_t size) {
+    while (size) {
+        ssize_t put = write(fd, data, size);
+        if (put < 0 && errno == EINTR) continue;
+        if (put <= 0) return false;
+        data += put;
+        size -= (size_t)put;
+    }
+    return true;
+}
+
+bool module_cache_put(struct module_cache *c, const uint8_t hash[GV_SHA256_SIZE], const void *image, size_t size,
+                      const uint8_t meta[GV_META_DIGEST_SIZE]) {
+    if (!c || !size) return false;
+    struct entry *e = find(c, hash);
+    if (e && !memcmp(e->meta, meta, sizeof e->meta)) return true;
+    if (e) forget(c, e); /* the same image gave other metadata: a backend that changed its mind */
+    if (c->bytes + size > MODULE_CACHE_BYTES || c->files >= MODULE_CACHE_FILES) return false;
+    static unsigned number; /* the executor's alone */
+    char temporary[64], name[NAME_LENGTH + 1];
+    snprintf(temporary, sizeof temporary, ".new.%d.%u", (int)getpid(), number++);
+    int fd = openat(c->folder, temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (fd < 0) return false;
+    struct entry made = {.size = size};
+    memcpy(made.hash, hash, sizeof made.hash);
+    memcpy(made.meta, meta, sizeof made.meta);
+    memcpy(made.key, c->key, sizeof made.key);
+    name_of(&made, name);
+    bool good = write_all(fd, image, size);
+    good = !close(fd) && good;
+    good = good && !renameat(c->folder, temporary, c->folder, name);
+    if (!good) {
+        unlinkat(c->folder, temporary, 0);
+        return false;
+    }
+    c->bytes += size;
+    c->files++;
+    e = add(c);
+    if (!e) return false;
+    *e = made;
+    return true;
+}
+
+void module_cache_drop(struct module_cache *c, const uint8_t hash[GV_SHA256_SIZE]) {
+    struct entry *e = find(c, hash);
+    if (e) forget(c, e);
+}
