@@ -22,9 +22,11 @@ uint64_t gv_bulk_open(struct gv_link *link, uint64_t tag, uint64_t size) {
     return header.number;
 }
 
+static void nothing_to_do(void *arg) { (void)arg; }
+
 int gv_bulk_part(struct gv_link *link, const void *data, uint64_t size, void (*done)(void *arg), void *arg) {
     link->bulk_position += size;
-    return link->transport->bulk_part(link, data, size, done, arg);
+    return link->transport->bulk_part(link, data, size, done ? done : nothing_to_do, arg);
 }
 
 uint64_t gv_bulk_position(const struct gv_link *link) { return link->bulk_position; }
@@ -64,9 +66,10 @@ static struct copy *copy_take(struct gv_link *link) {
     struct gv_copies *copies = &link->copies;
     pthread_mutex_lock(&copies->lock);
     while (copies->out >= COPIES_LIMIT && !gv_link_dead(link)) {
-        if (link->bulk_waiter) {
+        uint64_t acked = gv_bulk_acked(link);
+        if (link->bulk_waiter && acked < link->bulk_position) { /* else all has arrived, and is about to be let go of */
             pthread_mutex_unlock(&copies->lock);
-            link->bulk_waiter(link->bulk_waiter_arg, gv_bulk_acked(link) + 1);
+            link->bulk_waiter(link->bulk_waiter_arg, acked + 1);
             pthread_mutex_lock(&copies->lock);
         }
         struct timespec soon;
@@ -122,8 +125,6 @@ static bool send_copies(struct gv_link *link, const uint8_t *data, uint64_t size
     return true;
 }
 
-static void nothing_to_do(void *arg) { (void)arg; }
-
 uint64_t gv_bulk_send(struct gv_link *link, uint64_t tag, const void *data, uint64_t size) {
     uint64_t number = gv_bulk_open(link, tag, size);
     if (!number || !size) return number;
@@ -133,7 +134,7 @@ uint64_t gv_bulk_send(struct gv_link *link, uint64_t tag, const void *data, uint
     }
     /* Waiting for the peer to say that it has the bytes costs a round trip, copying them costs time too. */
     if (!link->bulk_waiter || (uint64_t)gv_link_rtt_ns(link) * COPY_BYTES_PER_NS >= size) return send_copies(link, data, size) ? number : 0;
-    if (gv_bulk_part(link, data, size, nothing_to_do, NULL)) return 0;
+    if (gv_bulk_part(link, data, size, NULL, NULL)) return 0;
     return link->bulk_waiter(link->bulk_waiter_arg, link->bulk_position) || gv_link_dead(link) ? 0 : number;
 }
 
@@ -148,6 +149,7 @@ int gv_bulk_recv_header(struct gv_link *link, struct gv_bulk_header *header) {
     link->bulk_in++;
     link->bulk_left = header->size;
     atomic_fetch_add_explicit(&link->bytes_in, sizeof *header, memory_order_relaxed);
+    if (!header->size && link->transport->bulk_whole) link->transport->bulk_whole(link);
     return 0;
 }
 

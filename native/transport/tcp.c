@@ -153,13 +153,13 @@ static enum pushed push(struct tcp *t) {
 
 void gv_tcp_push(struct tcp *t) { push(t); }
 
-void gv_tcp_ack_now(struct tcp *t) {
-    atomic_store(&t->tell, true);
-    push(t);
-}
-
 static void wake_writer(struct tcp *t) {
     if (atomic_load(&t->control->reader_sleeps)) gv_wake_sleeper(&t->control->reader_sleeps);
+}
+
+void gv_tcp_ack_now(struct tcp *t) {
+    atomic_store(&t->tell, true);
+    if (push(t) == SOCKET_FULL) wake_writer(t);
 }
 
 /* Whether this thread has to wait until the peer has more of what was sent. Whoever reads the link is not held up, or the acknowledgements that others

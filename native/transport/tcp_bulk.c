@@ -40,7 +40,7 @@ static void wake_sender(struct tcp_bulk *b) {
 
 static bool final_cut(struct tcp *t) { return atomic_load(&t->last) || atomic_load(&t->client_gone) || atomic_load(&t->grace_ns) <= 0; }
 
-/* lock not held. */
+/* The caller uses the channel: no other connection takes the place of the one that broke before it leaves. lock not held. */
 static void cut_channel(struct tcp *t, struct tcp_channel *c, const char *what, int error) {
     char reason[80], why[160];
     snprintf(why, sizeof why, "%s%s", what, error ? strerror_r(error, reason, sizeof reason) : "");
@@ -93,7 +93,11 @@ static const char *place(struct tcp *t, uint32_t channel, int fd, uint32_t epoch
     }
     uint64_t next = first_of(wanted, channel, b->n);
     if (epoch && c->next > next) atomic_fetch_add(&t->bulk_resent, c->next - next);
+#ifdef GV_BREAK_BULK /* Defined by one test only, which shows that it would notice if a byte of what was lost in a cut were not sent again. */
+    next += c->next > next;
+#endif
     c->next = next;
+    c->at = NULL;
     c->head_left = c->frame_left = c->unread = 0;
     c->epoch = epoch;
     c->up = true;
@@ -126,7 +130,6 @@ int gv_tcp_bulk_attach(struct tcp *t, uint32_t channel, int fd, uint32_t epoch) 
         wake_sender(b);
     }
     pthread_mutex_unlock(&b->attaching);
-    if (good && (error || wrong)) close(fd);
     if (wrong) gv_link_kill(&t->link, wrong);
     return error || wrong ? -1 : 0;
 }
@@ -174,6 +177,7 @@ static void *dial(void *arg) {
             pause = PAUSE_MIN_NS;
             continue;
         }
+        if (fd >= 0) close(fd);
         if (fd == GV_REDIAL_FINAL || (fd < 0 && final_cut(t)) || gv_now_ns() - since > atomic_load(&t->grace_ns)) {
             snprintf(text, sizeof text, "bulk channel: %.60s%s%.100s", cause, *cause ? "; then: " : "", fd < 0 ? why : "the server gave it up");
             gv_link_kill(&t->link, text);
@@ -204,6 +208,12 @@ int gv_tcp_bulk_part(struct gv_link *link, const void *data, uint64_t size, void
     *p = (struct tcp_part){.data = data, .size = size, .done = done, .arg = arg};
     if (!done) p->data = memcpy(p->own, data, size);
     pthread_mutex_lock(&b->lock);
+    if (b->ended) { /* the sending thread has let go of everything, and will not come by again */
+        pthread_mutex_unlock(&b->lock);
+        free(p);
+        if (done) done(arg);
+        return -1;
+    }
     p->start = b->queued;
     b->queued += size;
     if (b->last)
@@ -216,18 +226,24 @@ int gv_tcp_bulk_part(struct gv_link *link, const void *data, uint64_t size, void
     return 0;
 }
 
-/* Lets go of the parts that the peer has, of all once the link is dead. The sending thread's alone: nobody else reads what they refer to. */
-static void let_go(struct tcp_bulk *b, bool all) {
+/* Lets go of the parts that the peer has, of all once the link is dead. The sending thread's alone: nobody else reads what they refer to. Returns how
+ * many channels there are. */
+static uint32_t let_go(struct tcp_bulk *b, bool all) {
     pthread_mutex_lock(&b->lock);
+    b->ended = all;
     uint64_t has = atomic_load(&b->peer_has);
     struct tcp_part *gone = NULL, **end = &gone;
     while (b->first && (all || b->first->start + b->first->size <= has)) {
-        *end = b->first;
-        end = &b->first->next;
-        b->first = b->first->next;
+        struct tcp_part *p = b->first;
+        for (uint32_t i = 0; i < b->n; i++)
+            if (b->channels[i].at == p) b->channels[i].at = p->next;
+        *end = p;
+        end = &p->next;
+        b->first = p->next;
     }
     *end = NULL;
     if (!b->first) b->last = NULL;
+    uint32_t n = b->n;
     pthread_mutex_unlock(&b->lock);
     while (gone) {
         struct tcp_part *p = gone;
@@ -235,13 +251,16 @@ static void let_go(struct tcp_bulk *b, bool all) {
         if (p->done) p->done(p->arg);
         free(p);
     }
+    return n;
 }
 
-/* The bytes of the stream from `position` on, as pieces; how many. lock held. */
-static int gather(const struct tcp_bulk *b, uint64_t position, uint64_t size, struct iovec *pieces, int room) {
+/* The bytes of the stream from `position` on, as pieces; how many. Begins to look where it found the channel's last ones. lock held. */
+static int gather(const struct tcp_bulk *b, struct tcp_channel *c, uint64_t position, uint64_t size, struct iovec *pieces, int room) {
     int n = 0;
-    for (const struct tcp_part *p = b->first; p && size && n < room; p = p->next) {
+    struct tcp_part *from = c->at && c->at->start <= position ? c->at : b->first;
+    for (struct tcp_part *p = from; p && size && n < room; p = p->next) {
         if (p->start + p->size <= position) continue;
+        if (n == 0) c->at = p;
         uint64_t offset = position - p->start, part = p->size - offset;
         if (part > size) part = size;
         pieces[n++] = (struct iovec){(void *)(uintptr_t)(p->data + offset), part};
@@ -275,7 +294,7 @@ static int send_some(struct tcp *t, struct tcp_channel *c, uint32_t channel) {
         if (end > atomic_load(&b->handed_out)) atomic_store(&b->handed_out, end);
     }
     pieces[0] = (struct iovec){(uint8_t *)(&c->frame + 1) - c->head_left, c->head_left};
-    int n = 1 + gather(b, c->next, c->frame_left, pieces + 1, PIECES);
+    int n = 1 + gather(b, c, c->next, c->frame_left, pieces + 1, PIECES);
     c->users++;
     pthread_mutex_unlock(&b->lock);
 
@@ -291,12 +310,11 @@ static int send_some(struct tcp *t, struct tcp_channel *c, uint32_t channel) {
         c->next += (uint64_t)sent - of_head;
         if (!c->head_left && !c->frame_left) c->next = first_of(c->next, channel, b->n);
     }
-    if (--c->users == 0) pthread_cond_broadcast(&b->changed);
     pthread_mutex_unlock(&b->lock);
-    if (!error || error == EINTR) return WENT;
-    if (error == EAGAIN || error == ENOBUFS) return BLOCKED;
-    cut_channel(t, c, "bulk channel: ", error);
-    return DOWN;
+    bool blocked = error == EAGAIN || error == ENOBUFS, cut = error && !blocked && error != EINTR;
+    if (cut) cut_channel(t, c, "bulk channel: ", error);
+    leave(b, c);
+    return cut ? DOWN : blocked ? BLOCKED : WENT;
 }
 
 /* Whether a channel on which nobody may be reading just now was cut: its peer waits for what was lost, and would for ever. */
@@ -309,8 +327,8 @@ static void look_after(struct tcp *t, struct tcp_channel *c) {
     if (!up) return;
     struct pollfd p = {.fd = c->fd, .events = POLLRDHUP};
     bool cut = poll(&p, 1, 0) > 0 && p.revents;
-    leave(b, c);
     if (cut && !final_cut(t)) cut_channel(t, c, "the peer closed the bulk channel", 0);
+    leave(b, c);
 }
 
 static void *send_parts(void *arg) {
@@ -322,14 +340,16 @@ static void *send_parts(void *arg) {
         nfds_t n = 1;
         bool went = false;
         atomic_store(&b->sleeping, true); /* before it is looked whether there is work: what comes later wakes us */
-        let_go(b, false);
-        for (uint32_t i = 0; i < TCP_CHANNELS_MAX; i++) {
+        uint32_t channels = let_go(b, false);
+        for (uint32_t i = 0; i < channels; i++) {
             struct tcp_channel *c = &b->channels[i];
             int outcome = send_some(t, c, i);
             went = went || outcome == WENT;
-            if (outcome == DOWN) continue;
+            /* Where a cut is the end, whoever next sends or receives finds it: until then it would only keep us awake. */
+            bool watch = !final_cut(t);
+            if (outcome == DOWN || (outcome != BLOCKED && !watch)) continue;
             watched[n] = c;
-            fds[n++] = (struct pollfd){.fd = c->fd, .events = (short)((outcome == BLOCKED ? POLLOUT : 0) | (final_cut(t) ? 0 : POLLRDHUP))};
+            fds[n++] = (struct pollfd){.fd = c->fd, .events = (short)((outcome == BLOCKED ? POLLOUT : 0) | (watch ? POLLRDHUP : 0))};
         }
         if (went || poll(fds, n, 1000) <= 0) continue;
         if (fds[0].revents) {
@@ -425,11 +445,11 @@ bool gv_tcp_bulk_read(struct gv_link *link, void *data, uint64_t size) {
             size -= got;
             if (p) p += got;
         }
-        leave(b, c);
         if (error == EPROTO)
             gv_link_kill(link, "malformed payload on the bulk channel");
         else if (error)
             cut_channel(t, c, error < 0 ? "the peer closed the bulk channel" : "bulk channel: ", error < 0 ? 0 : error);
+        leave(b, c);
         uint64_t received = atomic_load(&b->received);
         if (received - b->told >= TELL_BYTES) {
             b->told = received;

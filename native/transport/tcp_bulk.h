@@ -35,6 +35,7 @@ struct tcp_channel {
     struct tcp_frame frame;
     uint32_t head_left, frame_left;
     uint64_t next;
+    struct tcp_part *at; /* in this part or a later one; NULL: look for it */
     /* The reader's. */
     uint32_t unread; /* of the frame */
 };
@@ -45,6 +46,7 @@ struct tcp_bulk {
     struct tcp_channel channels[TCP_CHANNELS_MAX];
     uint32_t n; /* 0: not known yet */
     struct tcp_part *first, *last;
+    bool ended;                  /* no more parts: the link died, and what there was has been let go of */
     uint64_t queued;             /* bytes of our stream so far */
     _Atomic uint64_t handed_out; /* bytes of it that a socket was given, or may have been */
     _Atomic uint64_t peer_has;
@@ -71,8 +73,8 @@ void gv_tcp_bulk_died(struct tcp *t);
 int gv_tcp_bulk_part(struct gv_link *link, const void *data, uint64_t size, void (*done)(void *arg), void *arg);
 bool gv_tcp_bulk_read(struct gv_link *link, void *data, uint64_t size);
 uint64_t gv_tcp_bulk_acked(const struct gv_link *link);
-/* A connection for a channel: the first (epoch 0), or one in the place of the last. 0: taken; -1: refused, or it
- * ended at once. */
+/* A connection for a channel: the first (epoch 0), or one in the place of the last. 0: taken, with its descriptor; -1: refused, or it ended at once, and
+ * the descriptor is the caller's still. */
 int gv_tcp_bulk_attach(struct tcp *t, uint32_t channel, int fd, uint32_t epoch);
 /* Bytes of the peer's stream that have come. */
 uint64_t gv_tcp_bulk_received(struct tcp *t);

@@ -109,7 +109,11 @@ static bool come_up(struct tcp *t, int fd, uint32_t epoch, uint64_t peer_seq, ui
 
 int gv_tcp_resume(struct gv_link *link, int channel, int fd, uint32_t epoch) {
     struct tcp *t = (struct tcp *)link;
-    if (channel >= 0) return gv_tcp_bulk_attach(t, (uint32_t)channel, fd, epoch);
+    if (channel >= 0) {
+        if (gv_tcp_bulk_attach(t, (uint32_t)channel, fd, epoch) == 0) return 0;
+        close(fd);
+        return -1;
+    }
     pthread_mutex_lock(&t->resume_lock);
     bool good = !gv_link_dead(link) && epoch > t->link.epoch;
     if (good) gv_tcp_cut(t, "the client came with another connection", 0); /* it knows before us that the old one is of no use */

@@ -59,6 +59,8 @@ struct gv_link *gv_link_connect(const struct gv_link_options *options, struct gv
  * shm: `fd` the unix socket (its end of file means the client is gone), `memfd` the rings. Owns the descriptors from here on. */
 struct gv_link *gv_link_adopt_tcp(int fd);
 struct gv_link *gv_link_adopt_shm(int fd, int memfd, uint64_t command_ring, uint64_t reply_ring, uint64_t bulk_out_ring, uint64_t bulk_in_ring);
+/* A bulk channel's first connection. Waits until both ends have told each other where they are, 5 s at most. 0: taken, with its descriptor; -1: refused,
+ * and the descriptor is the caller's still. */
 int gv_link_add_channel(struct gv_link *link, int channel, int fd);
 
 /* Worker end: how long a cut may last before it is the end; 0, as at the beginning: no time at all. */
@@ -118,7 +120,8 @@ int gv_bulk_part(struct gv_link *link, const void *data, uint64_t size, void (*d
 uint64_t gv_bulk_position(const struct gv_link *link);
 uint64_t gv_bulk_acked(const struct gv_link *link);
 /* How gv_bulk_send waits for an acknowledgement, for a caller who may himself have to read the link: wait(arg, position) returns 0 once gv_bulk_acked has
- * reached it, -1 when the link is dead. Without one it sleeps. */
+ * reached it, -1 when the link is dead. Without one gv_bulk_send copies what it cannot
+ * hand over at once. */
 void gv_bulk_set_waiter(struct gv_link *link, int (*wait)(void *arg, uint64_t position), void *arg);
 /* Sends one payload; returns its number once the source may be reused, 0 when the link is dead. */
 uint64_t gv_bulk_send(struct gv_link *link, uint64_t tag, const void *data, uint64_t size);

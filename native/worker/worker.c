@@ -124,7 +124,11 @@ EXPORT void worker_use_cache(struct worker *w, const char *folder, const char *b
     w->cache_build = strdup(build);
 }
 
-EXPORT int worker_add_channel(struct worker *w, int32_t channel, int32_t fd) { return gv_link_add_channel(w->link, channel, fd); }
+EXPORT int worker_add_channel(struct worker *w, int32_t channel, int32_t fd) {
+    int refused = gv_link_add_channel(w->link, channel, fd);
+    if (refused) close(fd);
+    return refused;
+}
 
 EXPORT int worker_resume(struct worker *w, int32_t channel, int32_t fd, uint32_t epoch) { return gv_link_resume(w->link, channel, fd, epoch); }
 

@@ -72,6 +72,8 @@ TRANSPORT = [
     ("test_connect", THREAD),
     ("test_malformed", ADDRESS),
     ("test_delay", ADDRESS),
+    ("test_bulk", ADDRESS),
+    ("test_bulk", THREAD),
     ("test_resume", ADDRESS),
     ("test_resume", THREAD),
     ("test_death", ADDRESS),  # forks with threads about, which the thread sanitizer does not do
@@ -101,6 +103,12 @@ def test_a_broken_delay_is_noticed(build: Builder, fault: int, case: str) -> Non
     """A line that lets go too early, does not pace or has no bounds (GV_BREAK_DELAY) is what the cases would find."""
     program = build(f"test_delay_{fault}", "undefined", [*LINK, *HELPERS, HERE / "transport/test_delay.c"], (f"-DGV_BREAK_DELAY={fault}",))
     assert run(program, case).returncode == 1
+
+
+def test_a_lost_byte_of_a_payload_is_noticed(build: Builder) -> None:
+    """A channel that comes back one byte too late in the stream (GV_BREAK_BULK) is what the cases would find."""
+    program = build("test_bulk_broken", "undefined", [*LINK, *HELPERS, HERE / "transport/test_bulk.c"], (*SMALLER, "-DGV_BREAK_BULK"))
+    assert run(program, "cut_1").returncode == 1
 
 
 # ---- C against Python --------------------------------------------------------------------------------------------------------

@@ -32,9 +32,16 @@ void tcp_sockets(int fds[2]) {
     close(listening);
 }
 
+void expect_channels(struct gv_link *link, uint32_t n) {
+    struct tcp_bulk *b = &((struct tcp *)link)->bulk;
+    pthread_mutex_lock(&b->lock);
+    b->n = n;
+    pthread_mutex_unlock(&b->lock);
+}
+
 struct gv_link *tcp_client(int fd) {
     struct gv_link *link = gv_tcp_new(fd, NULL);
-    if (link) ((struct tcp *)link)->bulk.n = 1; /* as one that was dialled knows it */
+    if (link) expect_channels(link, 1);
     return link;
 }
 

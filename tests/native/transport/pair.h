@@ -12,6 +12,8 @@ struct pair {
 struct pair make_pair(const char *transport);
 /* The client's end over a socket, with one bulk channel to come. */
 struct gv_link *tcp_client(int fd);
+/* As one that was dialled knows how many there are. */
+void expect_channels(struct gv_link *link, uint32_t n);
 /* What the other end of a bulk channel waits for before anything else. */
 void greet_channel(int fd);
 /* Both ends of a bulk channel, which greet each other. */
