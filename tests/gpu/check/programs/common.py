@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-WARM, VALUES, STEPS = 3, 5, 20
+WARM, VALUES, STEPS = 3, 5, 200
 
 
 class Options:
@@ -38,7 +38,7 @@ def figures() -> tuple[int, int] | None:
 
 
 def timed(step: Callable[[], Any], finish: Callable[[], Any], read: Callable[[Any], float], per_step: int = 0) -> dict[str, Any]:
-    """Runs a step: a few times for its numbers, then many without looking at them.
+    """Runs a step: a few times for its numbers, then for about a second without looking at them (10 steps at least, options.steps at most).
 
     Args:
         step: one training step; returns what `read` turns into a number.
@@ -46,18 +46,20 @@ def timed(step: Callable[[], Any], finish: Callable[[], Any], read: Callable[[An
         per_step: images (or the like) in one step.
     """
     values = [read(step()) for _ in range(VALUES)]
+    begin = time.perf_counter()
     for _ in range(WARM):
         step()
     finish()
+    steps = min(options.steps, max(10, int(WARM / (time.perf_counter() - begin))))
     before, begin = figures(), time.perf_counter()
-    for _ in range(options.steps):
+    for _ in range(steps):
         step()
     after = figures()  # before the wait for the end, which is not the step's own
     finish()
-    seconds = (time.perf_counter() - begin) / options.steps
-    found: dict[str, Any] = {"values": values, "step_ms": seconds * 1e3}
+    seconds = (time.perf_counter() - begin) / steps
+    found: dict[str, Any] = {"values": values, "step_ms": seconds * 1e3, "steps": steps}
     if before and after:
-        found |= {"calls_per_step": (after[0] - before[0]) / options.steps, "waits_per_step": (after[1] - before[1]) / options.steps}
+        found |= {"calls_per_step": (after[0] - before[0]) / steps, "waits_per_step": (after[1] - before[1]) / steps}
     return found | ({"images_s": per_step / seconds} if per_step else {})
 
 
