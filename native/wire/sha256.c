@@ -2,6 +2,11 @@
 #include "sha256.h"
 
 #include <string.h>
+#if defined(__x86_64__) && !defined(SHA256_PLAIN) /* a test tries both */
+#define QUICK 1
+#include <cpuid.h>
+#include <immintrin.h>
+#endif
 
 static const uint32_t K[64] = {
     0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5, 0xd807aa98, 0x12835b01, 0x243185be,
@@ -23,7 +28,7 @@ static void put_big_endian(uint8_t *p, uint32_t x) {
     p[3] = (uint8_t)x;
 }
 
-static void compress(uint32_t state[8], const uint8_t block[64]) {
+static void compress_plain(uint32_t state[8], const uint8_t block[64]) {
     uint32_t w[64], s[8];
     for (int i = 0; i < 16; i++) w[i] = big_endian(block + 4 * i);
     for (int i = 16; i < 64; i++) {
@@ -33,16 +38,67 @@ static void compress(uint32_t state[8], const uint8_t block[64]) {
     }
     memcpy(s, state, sizeof s);
     for (int i = 0; i < 64; i++) {
-        uint32_t sum1 = rotate(s[4], 6) ^ rotate(s[4], 11) ^ rotate(s[4], 25);
-        uint32_t choice = (s[4] & s[5]) ^ (~s[4] & s[6]);
-        uint32_t t1 = s[7] + sum1 + choice + K[i] + w[i];
-        uint32_t sum0 = rotate(s[0], 2) ^ rotate(s[0], 13) ^ rotate(s[0], 22);
-        uint32_t majority = (s[0] & s[1]) ^ (s[0] & s[2]) ^ (s[1] & s[2]);
-        memmove(s + 1, s, 7 * sizeof *s);
-        s[4] += t1;
-        s[0] = t1 + sum0 + majority;
+        /* The eight words move on by one each round: it is the numbers that move, not the words. */
+        uint32_t a = s[-i & 7], b = s[(1 - i) & 7], c = s[(2 - i) & 7], e = s[(4 - i) & 7], f = s[(5 - i) & 7], g = s[(6 - i) & 7];
+        uint32_t sum1 = rotate(e, 6) ^ rotate(e, 11) ^ rotate(e, 25), choice = (e & f) ^ (~e & g);
+        uint32_t t1 = s[(7 - i) & 7] + sum1 + choice + K[i] + w[i];
+        uint32_t sum0 = rotate(a, 2) ^ rotate(a, 13) ^ rotate(a, 22), majority = (a & b) ^ (a & c) ^ (b & c);
+        s[(3 - i) & 7] += t1;
+        s[(7 - i) & 7] = t1 + sum0 + majority;
     }
     for (int i = 0; i < 8; i++) state[i] += s[i];
+}
+
+#ifdef QUICK
+/* The same on processors with the SHA extensions, several times as fast. Their instructions keep the state as two vectors, ABEF and CDGH, and do four rounds with
+ * four words of the message at a time; w[] holds the last sixteen of those words. */
+__attribute__((target("sha,sse4.1,ssse3"))) static void compress_quick(uint32_t state[8], const uint8_t *data, size_t blocks) {
+    const __m128i swap = _mm_set_epi64x(0x0c0d0e0f08090a0bll, 0x0405060700010203ll);
+    __m128i low = _mm_shuffle_epi32(_mm_loadu_si128((const __m128i *)state), 0xb1);
+    __m128i high = _mm_shuffle_epi32(_mm_loadu_si128((const __m128i *)(state + 4)), 0x1b);
+    __m128i abef = _mm_alignr_epi8(low, high, 8), cdgh = _mm_blend_epi16(high, low, 0xf0);
+    for (; blocks; blocks--, data += 64) {
+        __m128i w[4], abef_before = abef, cdgh_before = cdgh;
+        for (int i = 0; i < 4; i++) w[i] = _mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)(data + 16 * i)), swap);
+        for (int i = 0; i < 16; i++) {
+            __m128i now = w[i % 4];
+            if (i >= 4) {
+                now = _mm_sha256msg1_epu32(now, w[(i + 1) % 4]);
+                now = _mm_add_epi32(now, _mm_alignr_epi8(w[(i + 3) % 4], w[(i + 2) % 4], 4));
+                now = w[i % 4] = _mm_sha256msg2_epu32(now, w[(i + 3) % 4]);
+            }
+            __m128i sum = _mm_add_epi32(now, _mm_loadu_si128((const __m128i *)(K + 4 * i)));
+            cdgh = _mm_sha256rnds2_epu32(cdgh, abef, sum);
+            abef = _mm_sha256rnds2_epu32(abef, cdgh, _mm_shuffle_epi32(sum, 0x0e));
+        }
+        abef = _mm_add_epi32(abef, abef_before);
+        cdgh = _mm_add_epi32(cdgh, cdgh_before);
+    }
+    low = _mm_shuffle_epi32(abef, 0x1b);
+    high = _mm_shuffle_epi32(cdgh, 0xb1);
+    _mm_storeu_si128((__m128i *)state, _mm_blend_epi16(low, high, 0xf0));
+    _mm_storeu_si128((__m128i *)(state + 4), _mm_alignr_epi8(high, low, 8));
+}
+
+static bool is_quick(void) {
+    static _Atomic int known; /* 1: no, 2: yes */
+    if (!known) {
+        unsigned a, b, c, d;
+        bool sse = __get_cpuid(1, &a, &b, &c, &d) && (c & bit_SSE4_1) && (c & bit_SSSE3);
+        known = sse && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & 1u << 29) ? 2 : 1;
+    }
+    return known == 2;
+}
+#endif
+
+static void compress(uint32_t state[8], const uint8_t *data, size_t blocks) {
+#ifdef QUICK
+    if (is_quick()) {
+        compress_quick(state, data, blocks);
+        return;
+    }
+#endif
+    for (; blocks; blocks--, data += 64) compress_plain(state, data);
 }
 
 void gv_sha256_init(struct gv_sha256 *h) {
@@ -61,9 +117,11 @@ void gv_sha256_add(struct gv_sha256 *h, const void *data, size_t size) {
         p += part;
         size -= part;
         if (used + part < 64) return;
-        compress(h->state, h->block);
+        compress(h->state, h->block, 1);
     }
-    for (; size >= 64; p += 64, size -= 64) compress(h->state, p);
+    compress(h->state, p, size / 64);
+    p += size / 64 * 64;
+    size %= 64;
     if (size) memcpy(h->block, p, size);
 }
 
@@ -73,13 +131,13 @@ void gv_sha256_end(struct gv_sha256 *h, uint8_t digest[GV_SHA256_SIZE]) {
     h->block[used++] = 0x80;
     if (used > 56) {
         memset(h->block + used, 0, 64 - used);
-        compress(h->state, h->block);
+        compress(h->state, h->block, 1);
         used = 0;
     }
     memset(h->block + used, 0, 56 - used);
     put_big_endian(h->block + 56, (uint32_t)(bits >> 32));
     put_big_endian(h->block + 60, (uint32_t)bits);
-    compress(h->state, h->block);
+    compress(h->state, h->block, 1);
     for (int i = 0; i < 8; i++) put_big_endian(digest + 4 * i, h->state[i]);
     explicit_bzero(h, sizeof *h);
 }

@@ -63,6 +63,11 @@ def test_wire(build: Builder, name: str, sanitizer: str) -> None:
     passes(build(name, sanitizer, [*WIRE, HERE / f"wire/{name}.c"]))
 
 
+def test_plain_sha256(build: Builder) -> None:
+    """As on processors without instructions for it."""
+    passes(build("test_sha256_plain", ADDRESS, [*WIRE, HERE / "wire/test_sha256.c"], ("-DSHA256_PLAIN",)))
+
+
 # The time limit of an unanswering server is cut from ten seconds to less than one, and what may be under way from 64 and 256 MiB to a few.
 SMALLER = ("-DOPEN_NS=700000000LL", "-DKEPT_LIMIT=4194304u", "-DCOPIES_LIMIT=8388608ull")
 TRANSPORT = [
