@@ -29,7 +29,7 @@ def named(report: dict[str, Any], part: str, way: str | None = None) -> list[dic
 
 @pytest.mark.slow
 def test_chained(tmp_path: Path) -> None:
-    done, report = run_check(tmp_path / "check.json", "--small", "programs", "differences", "rates", "frameworks", BACKEND="chained")
+    done, report = run_check(tmp_path / "check.json", "--small", BACKEND="chained")
     assert done.returncode == 0 == report["exit"], done.stdout + done.stderr
     assert report["label"].startswith("chained") and "gpu-check (chained" in done.stdout
     rows = report["rows"]
@@ -43,6 +43,8 @@ def test_chained(tmp_path: Path) -> None:
     assert wrong_calls["figures"]["asked"] > 80 and wrong_calls["figures"]["only native"] == 0
     assert {row["way"] for row in named(report, "rates")} == {"native", "shm", "tcp"}
     assert all(row["figures"].get("of native", 0) > 0 for row in named(report, "rates", "tcp"))
+    (cut,) = named(report, "resume")
+    assert cut["result"] == "ok" and cut["name"] == "cut 3 times"
     steps = [row for row in named(report, "frameworks") if row["name"] == "CuPy kernel"]
     assert [row["way"] for row in steps] == ["native", "shm", "delay(rtt=1ms,tcp)"]
     assert all(row["figures"]["waits_per_step"] == 0 and len(row["figures"]["values"]) == 5 for row in steps)
@@ -53,11 +55,12 @@ def test_chained(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_lost_launches_fail_it(tmp_path: Path) -> None:
-    done, report = run_check(tmp_path / "check.json", "--small", "--test-drop-launches", "programs", "frameworks", BACKEND="chained")
+    done, report = run_check(tmp_path / "check.json", "--small", "--test-drop-launches", "programs", "frameworks", "resume", BACKEND="chained")
     assert done.returncode == 1 == report["exit"] and "failed" in done.stdout.splitlines()[-2]
     for part, name in (("programs", "vector_add.cu"), ("programs", "examples elementwise.py"), ("frameworks", "CuPy kernel")):
         results = {row["way"]: row["result"] for row in named(report, part) if row["name"] == name}
         assert results.pop("native") == "ok" and len(results) == 2 and set(results.values()) == {"WRONG"}, f"{name}: {results}"
+    assert [row["result"] for row in named(report, "resume")] == ["WRONG"]
 
 
 def test_a_spent_budget_is_said(tmp_path: Path) -> None:
