@@ -7,6 +7,7 @@ import os
 import re
 import secrets
 import socket
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +17,12 @@ from gpuvirt.transport import handshake as hs
 from gpuvirt.transport.token import Token, parse_token
 
 TIMEOUT = 10.0
+PAUSES = (0.02, 0.05, 0.1)  # seconds before a handshake that broke off is tried again
 _URL = re.compile(r"tcp://(?:\[([^\]]+)\]|([^:/\[\]]+)):(\d{1,5})/?")
+
+
+class BrokeOff(GpuvirtError):
+    """The connection ended within the handshake."""
 
 
 @dataclass(frozen=True)
@@ -115,9 +121,10 @@ def greet(address: PoolAddress) -> tuple[socket.socket, hs.Greeting]:
         raise GpuvirtError(f"no GPU server at {url}: {error.strerror or error}; start one there with `gpuvirt serve`") from None
     try:
         greeting = hs.Greeting.unpack(_receive(sock, hs.GREETING_SIZE))
-    except (OSError, EOFError, hs.HandshakeError):
+    except (OSError, EOFError, hs.HandshakeError) as error:
         sock.close()
-        raise GpuvirtError(f"what listens at {url} is not a gpuvirt server; check the port") from None
+        kind = GpuvirtError if isinstance(error, (TimeoutError, hs.HandshakeError)) else BrokeOff
+        raise kind(f"what listens at {url} is not a gpuvirt server; check the port") from None
     if not greeting.version_min <= hs.WIRE_VERSION <= greeting.version_max:
         sock.close()
         speaks = f"{greeting.version_min}" if greeting.version_min == greeting.version_max else f"{greeting.version_min} to {greeting.version_max}"
@@ -135,11 +142,19 @@ def check_pool(address: PoolAddress, token_text: str | None = None, gpus: int = 
     Raises:
         GpuvirtError: it would not, and why, in one line that names the server.
     """
-    sock, greeting = greet(address)
-    with sock:
-        peer = sock.getpeername()[0]
-        token = find_token(address, bool(greeting.boot_id) and greeting.boot_id == own_boot_id(), token_text)
-        _say(sock, address, greeting, token, hs.HELLO_CHECK, gpus=gpus, memory=memory)
+    for pause in (*PAUSES, None):
+        try:
+            sock, greeting = greet(address)
+            with sock:
+                peer = sock.getpeername()[0]
+                token = find_token(address, bool(greeting.boot_id) and greeting.boot_id == own_boot_id(), token_text)
+                _say(sock, address, greeting, token, hs.HELLO_CHECK, gpus=gpus, memory=memory)
+            break
+        except BrokeOff:
+            # A connection may be cut within the handshake, too. What is no server at all hangs up each time.
+            if pause is None:
+                raise
+            time.sleep(pause)
     return PoolStatus(address, peer, greeting, token)
 
 
@@ -186,8 +201,9 @@ def _say(
         sock.sendall(hello.pack(token.secret, greeting.nonce))
         raw = _receive(sock, hs.WELCOME_SIZE)
         welcome = hs.Welcome.unpack(raw)
-    except (OSError, EOFError, hs.HandshakeError):
-        raise GpuvirtError(f"{address.url} broke off the handshake; its log may say why") from None
+    except (OSError, EOFError, hs.HandshakeError) as error:
+        kind = GpuvirtError if isinstance(error, (TimeoutError, hs.HandshakeError)) else BrokeOff
+        raise kind(f"{address.url} broke off the handshake; its log may say why") from None
     if welcome.status != hs.WELCOME_OK:
         remedy = "; set GPUVIRT_TOKEN to what `gpuvirt token show` prints on the server" if welcome.status == hs.WELCOME_DENIED else ""
         raise GpuvirtError(f"{address.url} refused: {welcome.text}{remedy}")

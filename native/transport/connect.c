@@ -21,6 +21,10 @@
 #define OPEN_NS 10000000000LL
 #endif
 
+/* How often a connection that breaks off within the handshake is made anew, and the pause before the first time; each further one is twice as long. */
+#define OPEN_TRIES 4
+#define OPEN_PAUSE_US 20000
+
 struct attempt {
     const struct gv_link_options *options;
     struct gv_open_error *err;
@@ -31,6 +35,7 @@ struct attempt {
     uint8_t nonce[GV_NONCE_SIZE];
     struct gv_welcome welcome;
     int64_t rtt_ns; /* a round trip to the server */
+    bool broke_off; /* the last failure was a connection that ended within the handshake */
     int fd, memfd;
 };
 
@@ -80,9 +85,12 @@ static int dial_tcp(struct attempt *a, char *why, size_t why_size) {
     return fd;
 }
 
+static bool ended(int error) { return error == ECONNRESET || error == EPIPE || error == ECONNABORTED; }
+
 static bool read_greeting(struct attempt *a, int fd, struct gv_greeting *greeting) {
     const char *url = a->address.url;
     int error = gv_get(fd, greeting, sizeof *greeting, a->until, NULL);
+    a->broke_off = ended(error);
     if (error == ETIMEDOUT)
         return fail(a, GV_OPEN_PROTOCOL, "what listens at %s says nothing; it is not a gpuvirt server, or a stuck one: check the port", url);
     if (error == ECONNRESET)
@@ -156,6 +164,7 @@ static bool shake(struct attempt *a, int fd, struct gv_hello *hello, const uint8
     gv_hello_prove(hello, key, server_nonce);
     int error = gv_put(fd, hello, sizeof *hello, a->until);
     if (!error) error = gv_get(fd, welcome, sizeof *welcome, a->until, passed);
+    a->broke_off = ended(error);
     if (error == ETIMEDOUT)
         return fail(a, GV_OPEN_PROTOCOL, "the server at %s did not answer within %lld s; its log may say why", url, OPEN_NS / 1000000000);
     if (error) return fail(a, GV_OPEN_PROTOCOL, "the server at %s broke off the handshake (%s); its log may say why", url, strerror(error));
@@ -299,8 +308,15 @@ struct gv_link *gv_link_connect(const struct gv_link_options *options, struct gv
         fail(&a, GV_OPEN_USAGE, "'%.200s' is not a pool; write tcp://HOST:PORT", options->pool ? options->pool : "");
         return NULL;
     }
-    struct gv_link *link = attempt(&a);
-    close_fd(&a.fd);
-    close_fd(&a.memfd);
+    /* A connection may be cut within the handshake as well as afterwards. What listens there and is no server hangs up each time. */
+    struct gv_link *link = NULL;
+    for (int tries = 0; !link && tries < OPEN_TRIES && (!tries || a.broke_off); tries++) {
+        if (tries) usleep(OPEN_PAUSE_US << tries);
+        a.until = gv_now_ns() + OPEN_NS;
+        a.broke_off = false;
+        link = attempt(&a);
+        close_fd(&a.fd);
+        close_fd(&a.memfd);
+    }
     return link;
 }
