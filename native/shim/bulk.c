@@ -366,6 +366,21 @@ uint64_t session_bulk_out(const void *data, uint64_t size, uint64_t (*post)(void
     return send_out(post, arg, send_copied, &(struct loan){.low = at, .high = at + size});
 }
 
+uint64_t session_late_tags(uint64_t n) {
+    static _Atomic uint64_t given;
+    return GV_BULK_LATE | (atomic_fetch_add(&given, n) + 1);
+}
+
+int session_bulk_late(uint64_t tag, const void *data, uint64_t size) {
+    if (session_broken()) return -1;
+    pthread_mutex_lock(&out_lock);
+    uint64_t number = gv_bulk_send(session.link, tag, data, size);
+    if (number) sent = number;
+    pthread_mutex_unlock(&out_lock);
+    if (!number) session_lost(NULL, "a copy to the device");
+    return number ? 0 : -1;
+}
+
 int bulk_acked(void *arg, uint64_t position) {
     (void)arg;
     int64_t start = session_now();

@@ -160,7 +160,6 @@ static void context_end(struct shim_context *c) {
     pthread_mutex_unlock(&context_lock);
     post_context_destroy(c->id, 0, &(struct gv_cmd_context_destroy){0});
     c->legacy = NULL;
-    c->helper = NULL;
 }
 
 static struct shim_context *context_object(CUdevice device) {

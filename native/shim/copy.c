@@ -133,18 +133,21 @@ static uint64_t post_bulk_in(void *arg, uint64_t number) {
     return post_copy_in(stream_ctx(in->stream), 0, &c);
 }
 
+/* The piece's bytes as they travel: rows packed, in *staging, which is made when first needed. NULL: no memory. */
+static const void *packed(const struct piece *p, char **staging) {
+    const char *data = (const char *)(uintptr_t)p->host;
+    if (p->rows == 1 || p->host_pitch == p->width) return data;
+    if (!*staging) *staging = malloc(PIECE);
+    for (uint64_t y = 0; *staging && y < p->rows; y++) memcpy(*staging + y * p->width, data + y * p->host_pitch, p->width);
+    return *staging;
+}
+
 static int send_piece(void *arg, const struct piece *p) {
     struct inward *in = arg;
     uint64_t size = p->width * p->rows;
-    const void *data = (const void *)(uintptr_t)p->host;
-    bool lend = in->lend;
-    if (p->rows > 1 && p->host_pitch != p->width) { /* rows travel packed */
-        if (!in->staging) in->staging = malloc(PIECE);
-        if (!in->staging) return CUDA_ERROR_OUT_OF_MEMORY;
-        for (uint64_t y = 0; y < p->rows; y++) memcpy(in->staging + y * p->width, (const char *)data + y * p->host_pitch, p->width);
-        data = in->staging;
-        lend = false;
-    }
+    const void *data = packed(p, &in->staging);
+    if (!data) return CUDA_ERROR_OUT_OF_MEMORY;
+    bool lend = in->lend && data != in->staging;
     uint64_t seq;
     if (size <= GV_INLINE_MAX) {
         struct gv_cmd_copy_in c = {.stream = stream_id(in->stream),
@@ -173,33 +176,73 @@ static int send_now(struct shim_stream *s, const struct copy_side *dst, const st
     return rc;
 }
 
-/* A copy whose source is not written yet: an earlier asynchronous copy or host function may still do that, and the call must not wait for it. So the stream stops at a host
- * function of ours, which sends the data as it is then, by a stream of its own that has nothing to wait for. */
+/* A copy whose source is not written yet: an earlier asynchronous copy or host function may still do that, and the call must not wait for it. So in front of the copy the
+ * stream stops at a host function of ours, which sends the data as it is then. Such payloads have tags, as others overtake them. */
 struct later {
-    struct shim_stream *helper;
+    struct shim_stream *stream;
     struct copy_side dst, src;
     struct copy_box box;
+    uint64_t tag, n, posted;
+    char *staging;
 };
 
-static void send_later(void *arg) {
+static int count_piece(void *arg, const struct piece *p) {
+    (void)p;
+    ((struct later *)arg)->n++;
+    return 0;
+}
+
+static int post_later(void *arg, const struct piece *p) {
     struct later *l = arg;
-    if (!send_now(l->helper, &l->dst, &l->src, &l->box, false)) stream_drain(l->helper);
+    struct gv_cmd_copy_in c = {.stream = stream_id(l->stream),
+                               .dst = p->device,
+                               .width = p->width,
+                               .height = p->rows,
+                               .depth = 1,
+                               .pitch = p->device_pitch,
+                               .slice = p->device_pitch * p->rows,
+                               .bulk = l->tag++};
+    l->posted = post_copy_in(stream_ctx(l->stream), p->last ? GV_RECORD_MARK : 0, &c);
+    if (!l->posted) return post_refused();
+    stream_posted(l->stream, l->posted, p->last);
+    return 0;
+}
+
+static int send_later_piece(void *arg, const struct piece *p) {
+    struct later *l = arg;
+    return session_bulk_late(l->tag++, packed(p, &l->staging), p->width * p->rows);
+}
+
+/* Called whatever became of the stream: the worker waits for the bytes. */
+static void send_later(void *stream, int status, void *arg) {
+    struct later *l = arg;
+    (void)stream, (void)status;
+    each_piece(&l->dst, &l->src, &l->box, send_later_piece, l);
+    free(l->staging);
     free(l);
 }
 
 static int defer(struct shim_stream *s, const struct copy_side *dst, const struct copy_side *src, const struct copy_box *box) {
-    struct shim_stream *helper;
-    int rc = stream_helper(s->context, &helper);
+    struct later posting = {.stream = s, .dst = *dst, .src = *src, .box = *box}, *l = malloc(sizeof *l);
+    /* Rows are packed in memory that must not be missing then. */
+    char *staging = box->height > 1 ? malloc(PIECE) : NULL;
+    if (!l || (box->height > 1 && !staging)) {
+        free(l);
+        free(staging);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    each_piece(dst, src, box, count_piece, &posting);
+    posting.tag = session_late_tags(posting.n);
+    *l = posting;
+    l->staging = staging;
+    uint64_t function = session_stream_callback(send_later, NULL, l);
+    uint64_t seq = function ? post_host_func(stream_ctx(s), 0, &(struct gv_cmd_host_func){.stream = stream_id(s), .tag = function}) : 0;
+    if (!seq) return session_broken() || function ? post_refused() : CUDA_ERROR_OUT_OF_MEMORY;
+    stream_posted(s, seq, false);
+    int rc = each_piece(dst, src, box, post_later, &posting);
     if (rc) return rc;
-    struct later *l = malloc(sizeof *l);
-    if (!l) return CUDA_ERROR_OUT_OF_MEMORY;
-    *l = (struct later){.helper = helper, .dst = *dst, .src = *src, .box = *box};
-    uint64_t tag = session_host_func(send_later, l);
-    uint64_t seq = post_host_func(stream_ctx(s), GV_RECORD_MARK, &(struct gv_cmd_host_func){.stream = stream_id(s), .tag = tag});
-    if (!seq) return post_refused();
-    stream_posted(s, seq, true);
     /* Until then the source is in use: nobody may free it, and what is copied from it next comes after. */
-    host_writes_add(src->address, src->address + extent(src, box), s, seq);
+    host_writes_add(src->address, src->address + extent(src, box), s, posting.posted);
     session_flush();
     return 0;
 }

@@ -83,8 +83,7 @@ struct shim_context {
     struct shim_stream *streams; /* the legacy and per-thread ones and destroyed ones with work under way included */
     struct shim_module *modules;
     struct shim_stream *legacy;
-    struct shim_stream *helper; /* for copies that are sent later; made when first needed */
-    struct shim_context *next;  /* list of live contexts, under context_lock */
+    struct shim_context *next; /* list of live contexts, under context_lock */
 };
 
 extern pthread_mutex_t context_lock;
@@ -130,8 +129,6 @@ struct shim_event {
 
 /* A stream of a context; not live yet for the program (its handle is published by the caller). */
 int stream_new(struct shim_context *c, enum stream_kind kind, unsigned flags, int priority, struct shim_stream **out);
-/* The context's own non-blocking stream, which the program never sees. */
-int stream_helper(struct shim_context *c, struct shim_stream **out);
 /* Retires a stream; its slot is freed once its work is done. */
 void stream_retire(struct shim_stream *s);
 /* Frees everything left, when nothing runs in the context any more. */

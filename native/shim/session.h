@@ -102,6 +102,10 @@ uint64_t session_bulk_out(const void *data, uint64_t size, uint64_t (*post)(void
 /* The same, but the bytes are sent from where they lie, later: they must stay what they are until the copy's stream has passed it. Returns at once,
  * unless very much is on its way already. */
 uint64_t session_bulk_lend(const void *data, uint64_t size, uint64_t (*post)(void *arg, uint64_t number), void *arg);
+/* Payloads that are sent long after their command, in a host function that stands before it on its stream: `n` tags for them, successive, the first returned; and
+ * sending one. Returns when the source may be reused: 0, or -1 when the session is lost. */
+uint64_t session_late_tags(uint64_t n);
+int session_bulk_late(uint64_t tag, const void *data, uint64_t size);
 /* Waits until nothing of [low, high) is still to be sent: it may be unmapped then. */
 void session_loans_wait(uint64_t low, uint64_t high);
 

@@ -52,15 +52,6 @@ int stream_new(struct shim_context *c, enum stream_kind kind, unsigned flags, in
     return 0;
 }
 
-int stream_helper(struct shim_context *c, struct shim_stream **out) {
-    static pthread_mutex_t once = PTHREAD_MUTEX_INITIALIZER;
-    pthread_mutex_lock(&once);
-    int rc = c->helper ? 0 : stream_new(c, STREAM_CREATED, CU_STREAM_NON_BLOCKING, 0, &c->helper);
-    pthread_mutex_unlock(&once);
-    *out = c->helper;
-    return rc;
-}
-
 void stream_retire(struct shim_stream *s) {
     struct shim_context *c = s->context;
     stream_fence(s); /* so that its end is told, for events recorded on it and for those who wait for the whole context */

@@ -46,4 +46,8 @@ struct gv_bulk_header {
 };
 #define GV_BULK_MAGIC 0x4b4c5542u /* "BULK" */
 
+/* A payload from the client that is sent when its source has been written, long after its command and out of its order: the command names this bit and
+ * a number of its own, and so does the payload's tag. */
+#define GV_BULK_LATE (1ull << 63)
+
 #endif

@@ -62,8 +62,10 @@ static void early_free(struct worker *w, struct worker_early *early) {
 
 /* The command of a payload that has come already, or is coming. lock held. False: they do not fit. */
 static bool claim(struct worker *w, struct worker_early *early, struct worker_expected *e) {
-    w->early_first = early->next;
-    if (!early->next) w->early_last = NULL;
+    struct worker_early **at = &w->early_first, *last = NULL;
+    for (; *at != early; at = &(*at)->next) last = *at;
+    *at = early->next;
+    if (w->early_last == early) w->early_last = last;
     atomic_store(&w->early_bytes, atomic_load(&w->early_bytes) - early->staged);
     bool right = early->number == e->number && (!e->landing || worker_landing_size(e->landing) == early->size);
     if (right && e->landing) worker_landing_claim(e->landing, early);
@@ -83,10 +85,15 @@ static bool claim(struct worker *w, struct worker_early *early, struct worker_ex
 
 /* The link is never killed with the lock held: it lets go of what it was given then, and whoever gave it takes the lock. */
 void worker_expect_it(struct worker *w, struct worker_expected *e) {
-    bool right = true;
+    bool right = true, late = e->number & GV_BULK_LATE;
     pthread_mutex_lock(&w->lock);
-    if (w->early_first) {
-        right = claim(w, w->early_first, e);
+    struct worker_early *early = w->early_first;
+    while (early && (late ? early->number != e->number : early->number & GV_BULK_LATE)) early = early->next;
+    if (early) {
+        right = claim(w, early, e);
+    } else if (late) {
+        e->next = w->late;
+        w->late = e;
     } else {
         if (w->expected_last)
             w->expected_last->next = e;
@@ -113,7 +120,15 @@ int worker_discard_payload(struct worker *w, uint64_t number) {
     return 0;
 }
 
+static bool take_late(struct worker_expected **at, const struct worker_expected *e) {
+    while (*at && *at != e) at = &(*at)->next;
+    if (!*at) return false;
+    *at = e->next;
+    return true;
+}
+
 bool worker_withdraw(struct worker *w, struct worker_expected *e) {
+    if (e->number & GV_BULK_LATE) return take_late(&w->late, e);
     struct worker_expected **at = &w->expected_first, *last = NULL;
     while (*at && *at != e) {
         last = *at;
@@ -136,7 +151,16 @@ bool worker_wait_payload(struct worker *w, struct worker_expected *e) {
 
 /* ---- the reader -------------------------------------------------------------------------------------------------------- */
 
-static struct worker_expected *take_expected(struct worker *w) {
+/* What a payload is expected under. */
+static uint64_t name_of(const struct gv_bulk_header *header) { return header->tag & GV_BULK_LATE ? header->tag : header->number; }
+
+static struct worker_expected *take_expected(struct worker *w, const struct gv_bulk_header *header) {
+    if (header->tag & GV_BULK_LATE) {
+        struct worker_expected *late = w->late;
+        while (late && late->number != header->tag) late = late->next;
+        if (late) take_late(&w->late, late);
+        return late;
+    }
     struct worker_expected *e = w->expected_first;
     if (e) {
         w->expected_first = e->next;
@@ -146,21 +170,21 @@ static struct worker_expected *take_expected(struct worker *w) {
 }
 
 /* The expectation of the next payload. lock held, and let go for a moment when there is none yet: its command may be right behind. */
-static struct worker_expected *look_for_command(struct worker *w) {
-    struct worker_expected *e = take_expected(w);
+static struct worker_expected *look_for_command(struct worker *w, const struct gv_bulk_header *header) {
+    struct worker_expected *e = take_expected(w, header);
     if (e || atomic_load(&w->stopping)) return e;
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_nsec += COMMAND_NS;
     if (until.tv_nsec >= 1000000000) until.tv_sec++, until.tv_nsec -= 1000000000;
     pthread_cond_timedwait(&w->changed, &w->lock, &until);
-    return take_expected(w);
+    return take_expected(w, header);
 }
 
 static struct worker_early *early_new(struct worker *w, const struct gv_bulk_header *header) {
     struct worker_early *early = calloc(1, sizeof *early);
     if (!early) return NULL;
-    early->number = header->number;
+    early->number = name_of(header);
     early->size = header->size;
     if (w->early_last)
         w->early_last->next = early;
@@ -228,8 +252,8 @@ static bool receive(struct worker *w, const struct gv_bulk_header *header) {
     uint64_t at = 0;
     bool good = true;
     pthread_mutex_lock(&w->lock);
-    struct worker_expected *e = look_for_command(w);
-    if (e) good = e->number == header->number && (!e->landing || worker_landing_size(e->landing) == header->size);
+    struct worker_expected *e = look_for_command(w, header);
+    if (e) good = e->number == name_of(header) && (!e->landing || worker_landing_size(e->landing) == header->size);
     if (!e) good = !atomic_load(&w->stopping) && (early = early_new(w, header));
     while (good) {
         if (early && early->claimed) {
@@ -377,6 +401,10 @@ void worker_bulk_stop(struct worker *w) {
     w->early_last = NULL;
     /* Gates may still wait for what else is expected. */
     for (struct worker_expected *e = w->expected_first, *next; e; e = next) {
+        next = e->next;
+        if (e->discard && worker_withdraw(w, e)) free(e);
+    }
+    for (struct worker_expected *e = w->late, *next; e; e = next) {
         next = e->next;
         if (e->discard && worker_withdraw(w, e)) free(e);
     }

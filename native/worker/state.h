@@ -88,10 +88,10 @@ struct worker_piece {
     void *data;
 };
 
-/* A payload that a command said will come on the bulk channel, and where it goes. In the order of the commands. */
+/* A payload that a command said will come on the bulk channel, and where it goes. In the order of the commands, but for late ones. */
 struct worker_expected {
     struct worker_expected *next;
-    uint64_t number, size;
+    uint64_t number, size; /* a late one's tag in place of its number */
     void *data;
     struct worker_landing *landing; /* instead of data: a copy to the device (landing.c) */
     bool discard;                   /* nobody wants it: the reader frees this */
@@ -157,6 +157,7 @@ struct worker {
     _Atomic uint64_t pending; /* commands on their way through the device; changes under lock */
     struct staging staging;
     struct worker_expected *expected_first, *expected_last;
+    struct worker_expected *late; /* named by tag, in no order */
     struct worker_early *early_first, *early_last;
     _Atomic uint64_t early_bytes; /* staging memory of theirs; not counted as the executor's */
     struct worker_outgoing *outgoing_first, *outgoing_last;

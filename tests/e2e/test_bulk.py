@@ -22,3 +22,9 @@ def test_an_early_overwrite_is_noticed(pool: Server, build: Callable[..., Path],
     """The test of the test: memory that is sent from where it lies shows what the program does to it too early."""
     done = run_program(pool, [build("pinned"), "early"], "--link", link, timeout=120)
     assert (done.returncode, done.stdout) == (0, "noticed\n"), done.stderr
+
+
+@pytest.mark.parametrize("link", ["tcp", "shm"])
+def test_pinned_memory_on_a_device_out_of_reach(chained: Server, build: Callable[..., Path], link: str) -> None:
+    """Device memory that only the device itself can copy, as a real one's."""
+    assert_right(run_program(chained, [build("pinned")], "--link", link, timeout=240))

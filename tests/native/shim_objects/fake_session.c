@@ -155,6 +155,12 @@ static struct {
 } expected[64];
 static uint64_t last_tag, last_bulk;
 
+/* Sent by a host function, which is called at once here; its copy's command follows. */
+static struct {
+    uint64_t tag, size;
+    char *data;
+} late[16];
+
 static int device_of(uint64_t address) { return (int)((address - server.window_base) / (WINDOW / FAKE_DEVICES)); }
 
 static void copy_rows(char *dst, uint64_t dst_pitch, const char *src, uint64_t src_pitch, uint64_t width, uint64_t height) {
@@ -173,7 +179,14 @@ static void carry_out(void) {
     case GV_OP_COPY_IN: {
         struct gv_cmd_copy_in c;
         if (gv_cmd_copy_in_decode(&c, record.body, record.size) || c.depth != 1) abort();
-        if (c.bulk) {
+        if (c.bulk & GV_BULK_LATE) {
+            int i = 0;
+            while (i < 16 && late[i].tag != c.bulk) i++;
+            if (i == 16 || late[i].size != c.width * c.height) abort();
+            copy_rows((char *)(uintptr_t)c.dst, c.pitch, late[i].data, c.width, c.width, c.height);
+            free(late[i].data);
+            late[i].tag = 0;
+        } else if (c.bulk) {
             if (c.bulk != last_bulk + 1) abort();
             awaiting_bulk.dst = c.dst, awaiting_bulk.width = c.width, awaiting_bulk.height = c.height, awaiting_bulk.pitch = c.pitch;
         } else {
@@ -375,6 +388,23 @@ uint64_t session_bulk_out(const void *data, uint64_t size, uint64_t (*post)(void
 uint64_t session_bulk_lend(const void *data, uint64_t size, uint64_t (*post)(void *arg, uint64_t number), void *arg) {
     fake.lent++;
     return session_bulk_out(data, size, post, arg);
+}
+
+static _Atomic uint64_t last_late;
+
+uint64_t session_late_tags(uint64_t n) { return GV_BULK_LATE | (atomic_fetch_add(&last_late, n) + 1); }
+
+int session_bulk_late(uint64_t tag, const void *data, uint64_t size) {
+    pthread_mutex_lock(&send_lock);
+    int i = 0;
+    while (i < 16 && late[i].tag) i++;
+    if (i == 16) abort();
+    late[i].tag = tag;
+    late[i].size = size;
+    late[i].data = malloc(size);
+    memcpy(late[i].data, data, size);
+    pthread_mutex_unlock(&send_lock);
+    return 0;
 }
 
 void session_loans_wait(uint64_t low, uint64_t high) {

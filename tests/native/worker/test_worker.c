@@ -373,6 +373,57 @@ static void past_a_stream_that_stands(void) {
     }
 }
 
+static void host_function_comes(uint64_t tag, int status) {
+    const struct gv_record *r = next();
+    struct gv_evt_call_host e;
+    CHECK(r && r->op == GV_OP_CALL_HOST && gv_evt_call_host_decode(&e, r + 1, r->size - (uint32_t)sizeof *r) == 0);
+    CHECK(e.tag == tag && e.status == status);
+    gv_recv_consume(client);
+}
+
+static void post_late(uint64_t at, uint64_t tag) {
+    POST(copy_in, 0, 1, .stream = 100, .dst = at, .width = 1 << 20, .height = 1, .depth = 1, .pitch = 1 << 20, .slice = 1 << 20, .bulk = tag);
+}
+
+/* Payloads that are sent when a host function has written them: those of other copies overtake them, and they may overtake their commands. */
+static void late_payloads(void) {
+    for (int views = 0; views < 2; views++) {
+        begin();
+        attach();
+        fake.views = views;
+        POST(stream_create, 0, 1, .stream = 200, .flags = 1);
+        POST(host_func, 0, 1, .stream = 100, .tag = 9);
+        host_function_comes(9, 0);
+        uint8_t *data = malloc(1 << 20);
+        post_late(0, GV_BULK_LATE | 1);
+        post_late(1 << 20, GV_BULK_LATE | 2);
+        memset(data, 7, 1 << 20);
+        uint64_t seq = POST(copy_in, GV_RECORD_MARK, 1, .stream = 200, .dst = 4 << 20, .width = 1 << 20, .height = 1, .depth = 1, .pitch = 1 << 20,
+                            .slice = 1 << 20, .bulk = 1);
+        CHECK(gv_bulk_send(client, 0, data, 1 << 20) == 1);
+        CHECK(completed().upto == seq && fake.memory[4 << 20] == 7);
+        memset(data, 9, 1 << 20);
+        CHECK(gv_bulk_send(client, GV_BULK_LATE | 3, data, 1 << 20) == 2); /* before its command */
+        usleep(20000);
+        memset(data, 6, 1 << 20);
+        seq = POST(copy_in, GV_RECORD_MARK, 1, .stream = 200, .dst = 5 << 20, .width = 1 << 20, .height = 1, .depth = 1, .pitch = 1 << 20,
+                   .slice = 1 << 20, .bulk = 3);
+        CHECK(gv_bulk_send(client, 0, data, 1 << 20) == 3);
+        CHECK(completed().upto == seq && fake.memory[5 << 20] == 6);
+        for (uint64_t i = 2; i; i--) { /* in another order than their commands' */
+            memset(data, (int)i, 1 << 20);
+            CHECK(gv_bulk_send(client, GV_BULK_LATE | i, data, 1 << 20));
+        }
+        POST(host_done, 0, 1, .tag = 9);
+        post_late(2 << 20, GV_BULK_LATE | 3);
+        seq = POST(fence, GV_RECORD_MARK, 1, .stream = 100);
+        CHECK(completed().upto == seq);
+        CHECK(fake.memory[0] == 1 && fake.memory[1 << 20] == 2 && fake.memory[2 << 20] == 9 && fake.memory[(3 << 20) - 1] == 9);
+        free(data);
+        bye();
+    }
+}
+
 /* Of what comes to pass at one go the client hears the last. */
 static void completions_are_one_number(void) {
     begin();
@@ -527,14 +578,6 @@ static void floods(void) {
 }
 
 /* ---- when the executor is held up -------------------------------------------------------------------------------------- */
-
-static void host_function_comes(uint64_t tag, int status) {
-    const struct gv_record *r = next();
-    struct gv_evt_call_host e;
-    CHECK(r && r->op == GV_OP_CALL_HOST && gv_evt_call_host_decode(&e, r + 1, r->size - (uint32_t)sizeof *r) == 0);
-    CHECK(e.tag == tag && e.status == status);
-    gv_recv_consume(client);
-}
 
 /* The answer to a host function is behind more commands than the worker takes at a time. All of them wait for it. */
 static void flood_behind_a_host_function(void) {
@@ -805,6 +848,7 @@ int main(int argc, char **argv) {
                                              {"sent_in_place", sent_in_place},
                                              {"payloads_before_their_commands", payloads_before_their_commands},
                                              {"past_a_stream_that_stands", past_a_stream_that_stands},
+                                             {"late_payloads", late_payloads},
                                              {"completions_are_one_number", completions_are_one_number},
                                              {"streams_and_events", streams_and_events},
                                              {"sticky_errors_are_told", sticky_errors_are_told},
