@@ -202,8 +202,8 @@ def _say(
         raw = _receive(sock, hs.WELCOME_SIZE)
         welcome = hs.Welcome.unpack(raw)
     except (OSError, EOFError, hs.HandshakeError) as error:
-        kind = GpuvirtError if isinstance(error, (TimeoutError, hs.HandshakeError)) else BrokeOff
-        raise kind(f"{address.url} broke off the handshake; its log may say why") from None
+        failed = GpuvirtError if isinstance(error, (TimeoutError, hs.HandshakeError)) else BrokeOff
+        raise failed(f"{address.url} broke off the handshake; its log may say why") from None
     if welcome.status != hs.WELCOME_OK:
         remedy = "; set GPUVIRT_TOKEN to what `gpuvirt token show` prints on the server" if welcome.status == hs.WELCOME_DENIED else ""
         raise GpuvirtError(f"{address.url} refused: {welcome.text}{remedy}")
