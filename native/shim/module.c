@@ -331,7 +331,7 @@ static int adopt_answer(struct shim_module *m, const struct loading *l, const st
         uint8_t digest[GV_SHA256_SIZE];
         gv_meta_digest(m->meta, size, digest);
         module_meta_write(l->hash, m->context->info, m->meta, size, digest);
-        module_place_learn(l->hash, MODULE_ACCEPTED, digest);
+        module_place_learn(l->hash, answer->kept == 1 ? MODULE_ACCEPTED : MODULE_ASK, digest);
     }
     if (!rc) rc = make_functions(m);
     m->placed = true;

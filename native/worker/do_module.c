@@ -57,7 +57,7 @@ static int load(struct worker *w, const struct gv_record *record, uint64_t id, c
     return 0;
 }
 
-static int reply_module(struct worker *w, const struct gv_record *record, void *meta, size_t meta_size, bool kept, const char *log) {
+static int reply_module(struct worker *w, const struct gv_record *record, void *meta, size_t meta_size, enum module_kept kept, const char *log) {
     struct gv_reply_module_load reply = {.kept = kept, .log = log};
     if (meta_size <= META_INLINE_MAX) {
         reply.meta = meta;
@@ -111,13 +111,13 @@ int worker_do_module_load(void *worker, const struct gv_record *record, const st
     struct loaded l = {0};
     char err[GV_ERR_SIZE] = "";
     int status = load(w, record, c->module, image, size, &l, err);
-    bool kept = false;
+    enum module_kept kept = MODULE_NOT_KEPT;
     if (!status && w->cache && named) {
         /* Under the name that its bytes have, whatever the client says. */
         uint8_t hash[GV_SHA256_SIZE];
         memcpy(hash, c->hash, sizeof hash);
         if (!by_hash) gv_sha256(image, size, hash);
-        kept = !memcmp(hash, c->hash, sizeof hash) && module_cache_put(w->cache, hash, image, size, l.digest);
+        if (!memcmp(hash, c->hash, sizeof hash)) kept = module_cache_put(w->cache, hash, image, size, l.digest);
     }
     free(own);
     if (status) return worker_reply(w, record, status, err, NULL, 0);
@@ -134,7 +134,7 @@ int worker_do_module_load_known(void *worker, const struct gv_record *record, co
     int status = image ? load(w, record, c->module, image, size, &l, err) : WORKER_FILE_NOT_FOUND;
     free(image);
     if (!image) {
-        snprintf(err, sizeof err, "a module that the server kept is gone from its cache, which somebody emptied meanwhile; start the program again");
+        snprintf(err, sizeof err, "a module that the server kept is gone from its cache, which was damaged meanwhile; start the program again");
     } else if (!status && memcmp(l.digest, c->meta, c->meta_size) != 0) {
         /* The client would launch its kernels by the wrong numbers. */
         struct worker_module *m = handles_take(&w->modules, c->module);

@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -16,6 +15,7 @@
 #define MODULE_CACHE_BYTES (1ull << 30)
 #define MODULE_CACHE_FILES 4096u
 #endif
+#define KEEP_OPEN 512u              /* files that stay open while their session runs: what was promised can be read, whoever removes its name */
 #define LOOK_AT_BYTES (16ull << 20) /* read when a session begins, to offer what is whole */
 #define KEY_SIZE 8u
 #define NAME_LENGTH (2 * (GV_SHA256_SIZE + GV_META_DIGEST_SIZE + KEY_SIZE) + 2)
@@ -24,11 +24,13 @@ struct entry {
     uint8_t hash[GV_SHA256_SIZE], meta[GV_META_DIGEST_SIZE], key[KEY_SIZE];
     uint64_t size;
     struct timespec used;
+    int fd; /* -1: not open */
     bool gone;
 };
 
 struct module_cache {
-    int folder, lock;
+    int folder;
+    uint32_t n_open;
     uint8_t key[KEY_SIZE];
     struct entry *entries; /* of any key while opening, of ours afterwards */
     uint32_t n, room;
@@ -89,7 +91,7 @@ static struct entry *add(struct module_cache *c) {
         c->room = room;
     }
     struct entry *e = &c->entries[c->n++];
-    memset(e, 0, sizeof *e);
+    *e = (struct entry){.fd = -1};
     return e;
 }
 
@@ -109,7 +111,7 @@ static void scan(struct module_cache *c) {
     time_t now = time(NULL);
     for (struct dirent *f; (f = readdir(d));) {
         struct stat st;
-        struct entry found = {0};
+        struct entry found = {.fd = -1};
         bool ours = parse_name(f->d_name, &found);
         if (!ours && strncmp(f->d_name, ".new.", 5) != 0) continue;
         if (fstatat(c->folder, f->d_name, &st, AT_SYMLINK_NOFOLLOW) || !S_ISREG(st.st_mode)) continue;
@@ -137,9 +139,9 @@ static void remove_file(struct module_cache *c, const struct entry *e) {
     c->files -= c->files > 0;
 }
 
-/* Down to three quarters of the limits, so that there is room for a while. */
+/* From seven eighths of the limits down to three quarters, so that there is room for a while. Sessions that run keep what they promised open. */
 static void evict(struct module_cache *c) {
-    if (c->bytes <= MODULE_CACHE_BYTES && c->files <= MODULE_CACHE_FILES) return;
+    if (c->bytes <= MODULE_CACHE_BYTES / 8 * 7 && c->files <= MODULE_CACHE_FILES / 8 * 7) return;
     while (c->n && (c->bytes > MODULE_CACHE_BYTES / 4 * 3 || c->files > MODULE_CACHE_FILES / 4 * 3)) remove_file(c, &c->entries[--c->n]);
 }
 
@@ -149,21 +151,13 @@ struct module_cache *module_cache_open(const char *folder, const char *key) {
     uint8_t digest[GV_SHA256_SIZE];
     gv_sha256(key, strlen(key), digest);
     memcpy(c->key, digest, sizeof c->key);
-    c->lock = -1;
     c->folder = make_folders(folder);
     if (c->folder < 0) {
         free(c);
         return NULL;
     }
-    /* Sessions hold the lock together, for what they offered must stay; who has it alone may clear up. A folder that cannot be written is read all the same. */
-    c->lock = openat(c->folder, "lock", O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    bool alone = c->lock >= 0 && !flock(c->lock, LOCK_EX | LOCK_NB);
-    for (int i = 0; c->lock >= 0 && !alone && flock(c->lock, LOCK_SH | LOCK_NB) && i < 20; i++) usleep(5000); /* another one is clearing up */
     scan(c);
-    if (alone) {
-        evict(c);
-        flock(c->lock, LOCK_SH);
-    }
+    evict(c);
     uint32_t kept = 0;
     for (uint32_t i = 0; i < c->n; i++) {
         if (!memcmp(c->entries[i].key, c->key, sizeof c->key)) c->entries[kept++] = c->entries[i];
@@ -174,7 +168,9 @@ struct module_cache *module_cache_open(const char *folder, const char *key) {
 
 void module_cache_close(struct module_cache *c) {
     if (!c) return;
-    if (c->lock >= 0) close(c->lock);
+    for (uint32_t i = 0; i < c->n; i++) {
+        if (c->entries[i].fd >= 0) close(c->entries[i].fd);
+    }
     close(c->folder);
     free(c->entries);
     free(c);
@@ -190,37 +186,39 @@ static struct entry *find(struct module_cache *c, const uint8_t *hash) {
 }
 
 static void forget(struct module_cache *c, struct entry *e) {
+    if (e->fd >= 0) {
+        close(e->fd);
+        c->n_open--;
+    }
+    e->fd = -1;
     remove_file(c, e);
     e->gone = true;
 }
 
-/* The whole file, or NULL. */
-static void *read_file(struct module_cache *c, const struct entry *e, size_t *size) {
+static int open_entry(struct module_cache *c, const struct entry *e) {
     char name[NAME_LENGTH + 1];
     name_of(e, name);
-    int fd = openat(c->folder, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-    if (fd < 0) return NULL;
+    return openat(c->folder, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+}
+
+/* The whole file if its bytes are what its name says, else NULL. */
+static void *read_whole(int fd, const struct entry *e, size_t *size) {
     struct stat st;
-    void *data = NULL;
-    size_t n = 0;
-    if (!fstat(fd, &st) && S_ISREG(st.st_mode) && (uint64_t)st.st_size <= MODULE_CACHE_BYTES && st.st_size > 0 &&
-        (data = malloc((size_t)st.st_size))) {
-        while (n < (size_t)st.st_size) {
-            ssize_t got = read(fd, (char *)data + n, (size_t)st.st_size - n);
-            if (got < 0 && errno == EINTR) continue;
-            if (got <= 0) break;
-            n += (size_t)got;
-        }
-        uint8_t digest[GV_SHA256_SIZE];
-        gv_sha256(data, n, digest);
-        if (n == (size_t)st.st_size && !memcmp(digest, e->hash, sizeof digest)) {
-            futimens(fd, (struct timespec[2]){{.tv_nsec = UTIME_OMIT}, {.tv_nsec = UTIME_NOW}});
-        } else {
-            free(data);
-            data = NULL;
-        }
+    if (fstat(fd, &st) || !S_ISREG(st.st_mode) || st.st_size <= 0 || (uint64_t)st.st_size > MODULE_CACHE_BYTES) return NULL;
+    size_t n = 0, all = (size_t)st.st_size;
+    char *data = malloc(all);
+    while (data && n < all) {
+        ssize_t got = pread(fd, data + n, all - n, (off_t)n);
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0) break;
+        n += (size_t)got;
     }
-    close(fd);
+    uint8_t digest[GV_SHA256_SIZE];
+    if (data) gv_sha256(data, n, digest);
+    if (data && (n < all || memcmp(digest, e->hash, sizeof digest) != 0)) {
+        free(data);
+        return NULL;
+    }
     *size = n;
     return data;
 }
@@ -228,25 +226,28 @@ static void *read_file(struct module_cache *c, const struct entry *e, size_t *si
 void *module_cache_get(struct module_cache *c, const uint8_t hash[GV_SHA256_SIZE], size_t *size) {
     struct entry *e = find(c, hash);
     if (!e) return NULL;
-    void *image = read_file(c, e, size);
+    int fd = e->fd >= 0 ? e->fd : open_entry(c, e);
+    void *image = fd < 0 ? NULL : read_whole(fd, e, size);
+    if (image) futimens(fd, (struct timespec[2]){{.tv_nsec = UTIME_OMIT}, {.tv_nsec = UTIME_NOW}});
+    if (fd >= 0 && fd != e->fd) close(fd);
     if (!image) forget(c, e);
     return image;
 }
 
-/* As read_file, for its answer alone, and without counting as a use. */
-static bool is_whole(struct module_cache *c, const struct entry *e) {
-    char name[NAME_LENGTH + 1], block[65536];
-    name_of(e, name);
-    int fd = openat(c->folder, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-    if (fd < 0) return false;
-    struct gv_sha256 h;
-    uint8_t digest[GV_SHA256_SIZE];
-    gv_sha256_init(&h);
-    ssize_t got;
-    while ((got = read(fd, block, sizeof block)) > 0) gv_sha256_add(&h, block, (size_t)got);
-    close(fd);
-    gv_sha256_end(&h, digest);
-    return !got && !memcmp(digest, e->hash, sizeof digest);
+/* Keeps the file open if it may be promised from now on: few are open yet, and its bytes are what its name says. */
+static bool keep_open(struct module_cache *c, struct entry *e) {
+    if (c->n_open == KEEP_OPEN) return false;
+    size_t size;
+    int fd = open_entry(c, e);
+    void *image = fd < 0 ? NULL : read_whole(fd, e, &size);
+    free(image);
+    if (!image) {
+        if (fd >= 0) close(fd);
+        return false;
+    }
+    e->fd = fd;
+    c->n_open++;
+    return true;
 }
 
 uint32_t module_cache_list(struct module_cache *c, struct gv_module_known *out, uint32_t most) {
@@ -257,8 +258,8 @@ uint32_t module_cache_list(struct module_cache *c, struct gv_module_known *out, 
         if (e->gone) continue;
         memset(&out[n], 0, sizeof out[n]);
         looked += e->size;
-        if (looked <= LOOK_AT_BYTES) {
-            if (!is_whole(c, e)) {
+        if (looked <= LOOK_AT_BYTES && c->n_open < KEEP_OPEN) {
+            if (!keep_open(c, e)) {
                 forget(c, e);
                 continue;
             }
@@ -281,36 +282,34 @@ static bool write_all(int fd, const char *data, size_t size) {
     return true;
 }
 
-bool module_cache_put(struct module_cache *c, const uint8_t hash[GV_SHA256_SIZE], const void *image, size_t size,
-                      const uint8_t meta[GV_META_DIGEST_SIZE]) {
-    if (!c || !size) return false;
+enum module_kept module_cache_put(struct module_cache *c, const uint8_t hash[GV_SHA256_SIZE], const void *image, size_t size,
+                                  const uint8_t meta[GV_META_DIGEST_SIZE]) {
+    if (!c || !size) return MODULE_NOT_KEPT;
     struct entry *e = find(c, hash);
-    if (e && !memcmp(e->meta, meta, sizeof e->meta)) return true;
+    if (e && !memcmp(e->meta, meta, sizeof e->meta)) return e->fd >= 0 ? MODULE_PROMISED : MODULE_KEPT;
     if (e) forget(c, e); /* the same image gave other metadata: a backend that changed its mind */
-    if (c->bytes + size > MODULE_CACHE_BYTES || c->files >= MODULE_CACHE_FILES) return false;
+    if (c->bytes + size > MODULE_CACHE_BYTES || c->files >= MODULE_CACHE_FILES) return MODULE_NOT_KEPT;
     static unsigned number; /* the executor's alone */
     char temporary[64], name[NAME_LENGTH + 1];
     snprintf(temporary, sizeof temporary, ".new.%d.%u", (int)getpid(), number++);
-    int fd = openat(c->folder, temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    if (fd < 0) return false;
-    struct entry made = {.size = size};
+    int fd = openat(c->folder, temporary, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (fd < 0) return MODULE_NOT_KEPT;
+    struct entry made = {.size = size, .fd = -1};
     memcpy(made.hash, hash, sizeof made.hash);
     memcpy(made.meta, meta, sizeof made.meta);
     memcpy(made.key, c->key, sizeof made.key);
     name_of(&made, name);
-    bool good = write_all(fd, image, size);
-    good = !close(fd) && good;
-    good = good && !renameat(c->folder, temporary, c->folder, name);
-    if (!good) {
-        unlinkat(c->folder, temporary, 0);
-        return false;
+    bool good = write_all(fd, image, size) && !renameat(c->folder, temporary, c->folder, name);
+    e = good ? add(c) : NULL;
+    if (e) {
+        if (c->n_open < KEEP_OPEN) made.fd = fd, c->n_open++;
+        *e = made;
+        c->bytes += size;
+        c->files++;
     }
-    c->bytes += size;
-    c->files++;
-    e = add(c);
-    if (!e) return false;
-    *e = made;
-    return true;
+    if (made.fd < 0) close(fd);
+    if (!good) unlinkat(c->folder, temporary, 0);
+    return !e ? MODULE_NOT_KEPT : made.fd < 0 ? MODULE_KEPT : MODULE_PROMISED;
 }
 
 void module_cache_drop(struct module_cache *c, const uint8_t hash[GV_SHA256_SIZE]) {

@@ -12,17 +12,24 @@
 
 struct module_cache;
 
-/* Opens the cache in `folder`, made if need be. `key` is a text that no worker shares whose answers could differ. When no other worker uses the folder and it
- * holds too much, what was used least recently goes. NULL: there is none to be had. */
+/* What became of an image. */
+enum module_kept {
+    MODULE_NOT_KEPT,
+    MODULE_PROMISED, /* this session can load it again, come what may: its file is open */
+    MODULE_KEPT      /* it is on disk, for as long as nobody removes it */
+};
+
+/* Opens the cache in `folder`, made if need be. `key` is a text that no worker shares whose answers could differ. When the folder holds too much, what was used
+ * least recently goes. NULL: there is none to be had. */
 struct module_cache *module_cache_open(const char *folder, const char *key);
 void module_cache_close(struct module_cache *c);
-/* What there is, most recently used first, at most `most` entries; looks into the first few megabytes of files to see that they are whole. */
+/* What there is, most recently used first, at most `most` entries. Promises as many as it may: reads them to see that they are whole, and keeps them open. */
 uint32_t module_cache_list(struct module_cache *c, struct gv_module_known *out, uint32_t most);
 /* The image of that hash, checked; the caller frees it. NULL: not here. */
 void *module_cache_get(struct module_cache *c, const uint8_t hash[GV_SHA256_SIZE], size_t *size);
-/* Keeps an image and the digest of the metadata it gave. True when it is there now. */
-bool module_cache_put(struct module_cache *c, const uint8_t hash[GV_SHA256_SIZE], const void *image, size_t size,
-                      const uint8_t meta[GV_META_DIGEST_SIZE]);
+/* Keeps an image and the digest of the metadata it gave, if it can. */
+enum module_kept module_cache_put(struct module_cache *c, const uint8_t hash[GV_SHA256_SIZE], const void *image, size_t size,
+                                  const uint8_t meta[GV_META_DIGEST_SIZE]);
 /* Forgets an image, on disk too. */
 void module_cache_drop(struct module_cache *c, const uint8_t hash[GV_SHA256_SIZE]);
 
