@@ -17,7 +17,7 @@ help:
 	@echo "make setup      build gpuvirt and put it into .venv"
 	@echo "make demo       run the examples on two software GPUs, over tcp and shared memory   (SEED=$(SEED))"
 	@echo "make test       every test;  make check: the fast ones and the linters;  make test-long: the long ones"
-	@echo "make bench      the costs of calls beside the bare transport's"
+	@echo "make bench      what calls and copies cost beside the bare transport, what distance costs a training loop (15 minutes)"
 	@echo "make gpu-probe  facts about this machine's NVIDIA driver and GPU;  make gpu-check: gpuvirt on it, beside native (BACKEND=chained: without one)"
 	@echo "make gpu-wheels what gpu-check needs on a machine without a network, for Python PY=3.12, into build/gpu-wheels"
 	@echo "make coverage   write docs/COVERAGE.md from the API spec"
@@ -70,7 +70,8 @@ lint: $(VENV)/.test $(VENV)/.built
 	$(BIN)/python tools/c_lint.py
 
 bench: $(VENV)/.test $(VENV)/.built
-	$(BIN)/python -m tests.bench
+	$(BIN)/gpuvirt bench --local
+	$(BIN)/python -m tests.bench.slope
 
 # ---- a machine with a GPU: no set-up, no network; with the Python that has its frameworks (PYTHON=...) --------------------
 

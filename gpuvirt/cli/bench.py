@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from gpuvirt.cli.options import JSON, ProgramCommand, program_options
+from gpuvirt.cli.options import JSON, ProgramCommand, announce, program_options
 
 TABLE_WIDTH = 150  # columns, where the output is no terminal
 
@@ -47,6 +47,7 @@ def bench(rounds: int | None, quick: bool, tiny: bool, as_json: bool, **options:
     result: dict[str, Any] = {}
     try:
         with progress.status("starting") as status, connected(settings) as found:
+            announce(found, settings)
             for item in measure.run(found, amounts):
                 if isinstance(item, dict):
                     result = item

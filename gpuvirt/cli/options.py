@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from gpuvirt.sizes import parse_size
+
+if TYPE_CHECKING:
+    from gpuvirt.client.connect import Connected
+    from gpuvirt.client.settings import Settings
 
 
 def size(text: str) -> int:
@@ -94,3 +98,12 @@ def program_options(function: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(_PROGRAM):
         function = option(function)
     return function
+
+
+def announce(found: Connected, settings: Settings) -> None:
+    """Says on stderr that a private pool is used because none is set."""
+    if not found.private or settings.chosen_local:
+        return
+    kind = "software " if found.status.software else ""
+    plural = "s" if settings.gpus > 1 else ""
+    click.echo(f"gpuvirt: no pool is set; using a private local pool of {settings.gpus} {kind}GPU{plural} at {found.status.address.url}", err=True)

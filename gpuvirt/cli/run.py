@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from gpuvirt.cli.options import ProgramCommand, program_options
+from gpuvirt.cli.options import ProgramCommand, announce, program_options
 
 
 @click.command(
@@ -35,12 +35,7 @@ def run(command: tuple[str, ...], verbose: int, **options: Any) -> None:
     try:
         with connected(settings, verbose > 1) as found:
             status = found.status
-            if found.private and not settings.chosen_local:
-                kind = "software " if status.software else ""
-                plural = "s" if settings.gpus > 1 else ""
-                click.echo(
-                    f"gpuvirt: no pool is set; using a private local pool of {settings.gpus} {kind}GPU{plural} at {status.address.url}", err=True
-                )
+            announce(found, settings)
             wanted = variables(found.settings, status)
             if verbose:
                 for variable in wanted:

@@ -1,4 +1,4 @@
-"""The benchmark runs and its report has what readers look for. Speeds are nobody's business here."""
+"""The benchmarks run, and their reports have what readers look for. Speeds are nobody's business here."""
 
 from __future__ import annotations
 
@@ -6,35 +6,100 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
-from bench import runner
+import pytest
+from bench import slope
+from bench.pools import clean_environment
+
+from gpuvirt.bench import report
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_bench_runs() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.bench", "--tiny", "--rounds", "2", "--json"], cwd=ROOT, capture_output=True, text=True, timeout=120
-    )
+def bench(*options: str) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, "-P", "-m", "gpuvirt", "bench", "--tiny", *options]
+    return subprocess.run(line, capture_output=True, text=True, timeout=120, env=clean_environment(), check=False)
+
+
+@pytest.mark.slow
+def test_every_link_that_leads_there(tmp_path: Path) -> None:
+    done = bench("--local", "--json", f"--stats={tmp_path / 'stats'}")
     assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout)
-    assert report["backend"] == "software GPU" and report["rounds"] == 2 and len(report["raw"]) == 2
-    assert [(r["name"], r["link"]) for r in report["rows"]] == [(q.name, link) for q in runner.QUANTITIES for link in ("shm", "tcp")]
-    for row in report["rows"]:
-        assert 0 < row["low"] <= row["value"] <= row["high"], row
-        assert (row["target"] is None) == (row["met"] is None), row
-        assert row["bare"] is None or row["bare"] > 0, row
+    found = json.loads(done.stdout)
+    assert found["links"] == ["shm", "tcp"] and found["software"] and len(found["rounds"]) == 2
+    assert any("software GPU" in note for note in found["notes"])
+    rows = {(r["name"], r["link"]): r for r in found["rows"]}
+    for link in found["links"]:
+        for quantity in report.QUANTITIES:
+            row = rows[quantity.name, link]
+            assert 0 < row["low"] <= row["value"] <= row["high"], row
+            assert (row["bare"] is not None) == bool(quantity.bare) and (row["met"] is not None) == (quantity.target is not None), row
+        assert rows["waits", link]["value"] == 0, rows["waits", link]
+        assert rows["message_us", link]["value"] > 0
+    assert rows["far_training", "tcp"]["value"] > 0.5
+    assert {(r["link"], r["threads"]) for r in found["launch_rates"]} == {(link, n) for link in ("shm", "tcp") for n in (1, 4)}
+    stats = [json.loads(line) for line in (tmp_path / "stats").read_text().splitlines()]
+    assert [s["transport"] for s in stats] == ["shm", "tcp"] * 2
+    assert "round 2 of 2, over tcp" in done.stderr and "private" not in done.stderr
 
 
-def test_targets() -> None:
-    """A time must not exceed its target, a rate must not fall below; each round is compared with its own bare figure."""
-    calls = dict.fromkeys(("memcpy", *(q.name for q in runner.QUANTITIES)), 1.0)
-    bare = {"bare_shm": {"round_trip": {"p50": 0.1}}, "bare_tcp": {"round_trip": {"p50": 8.0}, "bulk_GB_s": 4.0}}
-    rounds = [{"bare": bare, "shm": calls | {"h2d": 0.8, "wait_awake": 4.0}, "tcp": calls | {"h2d": 2.9, "wait_awake": 10.5}}]
-    rows = {(r.name, r.link): r for r in runner.compare(rounds)}
-    assert rows["launch_burst", "shm"].met is False and rows["launch_burst", "tcp"].met is True
-    assert rows["wait_awake", "shm"].met is False and rows["wait_awake", "tcp"].met is True
-    assert rows["wait_awake", "tcp"].beyond == 2.5
-    assert rows["h2d", "shm"].met is True and rows["h2d", "shm"].bare == 1.0
-    assert rows["h2d", "tcp"].met is False and rows["h2d", "tcp"].bare == 4.0
-    assert rows["isolated_idle", "tcp"].met is None
+@pytest.mark.slow
+def test_a_link_with_a_delay_has_no_bare_transport() -> None:
+    done = bench("--rounds", "1", "--link", "delay(rtt=1ms,tcp)")
+    assert done.returncode == 0, done.stderr
+    assert "no bare transport" in " ".join(done.stdout.split()) and "64" not in done.stdout.split("\n")[0]
+    assert "using a private local pool" in done.stderr
+    for heading in ("cuLaunchKernel", "waits of 100 steps", "Launches from many threads", "software GPU"):
+        assert heading in done.stdout
+
+
+# ---- what a report says of its figures --------------------------------------------------------------------------------
+
+
+def result(**changed: float) -> dict[str, Any]:
+    """One round over tcp in which everything takes 1, but what is changed."""
+    figures: dict[str, Any] = {q.name: 1.0 for q in report.QUANTITIES} | {q.bare: 1.0 for q in report.QUANTITIES if q.bare}
+    rate = {"threads": 100, "rate": 1.0, "client_us": 1.0, "worker_us": 4.0, "kernel_us": changed.pop("kernel_us", 3.0)}
+    figures |= {"reads": 2, "waits": 2, "rates": [rate]} | changed
+    amounts = {"copy_bytes": 64 << 20, "steps": 100, "threads": [100]}
+    return {"links": ["tcp"], "rounds": [[figures]], "far": [], "amounts": amounts, "software": True, "same_host": True}
+
+
+@pytest.mark.parametrize(
+    ("changed", "name", "met"),
+    [
+        ({"launch_burst": 1.0}, "launch_burst", True),
+        ({"launch_burst": 1.1}, "launch_burst", False),
+        ({"wait_awake": 10.5, "bare_round_trip": 8.0}, "wait_awake", True),
+        ({"wait_awake": 11.5, "bare_round_trip": 8.0}, "wait_awake", False),
+        ({"h2d": 3.1, "bare_h2d": 4.0}, "h2d", True),
+        ({"h2d": 2.9, "bare_h2d": 4.0}, "h2d", False),
+        ({"d2h_pinned": 3.5, "bare_d2h_pinned": 4.0}, "d2h_pinned", False),
+        ({"waits": 2}, "waits", True),
+        ({"waits": 3}, "waits", False),
+        ({"kernel_us": 2.1}, "message_us", True),
+        ({"kernel_us": 1.9}, "message_us", False),
+        ({"wait_idle": 1000}, "wait_idle", None),
+    ],
+)
+def test_targets(changed: dict[str, float], name: str, met: bool | None) -> None:
+    assert next(row.met for row in report.rows(result(**changed)) if row.name == name) is met
+
+
+def runs(trips_of: dict[int, int], reads: int = 8, waits: int = 8) -> slope.Runs:
+    """Loops of 0.3 s and some round trips a number of steps."""
+    made: slope.Runs = {}
+    for steps, trips in trips_of.items():
+        for rtt in slope.RTTS_MS:
+            made[steps, rtt] = [{"loop_s": 0.3 + trips * rtt / 1e3, "reads": reads, "waits": waits}] * 3
+    return made
+
+
+def test_the_clock_sees_what_counters_miss() -> None:
+    (good,) = slope.evaluate(runs({400: 8}))
+    assert good["slope_is_reads"] and good["waits_are_reads"] and good["total_met"] and round(good["slope"], 6) == 8
+    (uncounted,) = slope.evaluate(runs({400: 10}))
+    assert uncounted["waits_are_reads"] and not uncounted["slope_is_reads"] and not uncounted["total_met"]
+    (counted,) = slope.evaluate(runs({400: 8}, waits=400))
+    assert not counted["waits_are_reads"]

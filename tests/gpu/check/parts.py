@@ -200,15 +200,16 @@ def rates(check: Check) -> Iterator[Row]:
     if not compiler:
         yield Row("rates", "copies and launches", "", MISSING, "no C compiler on this machine")
         return
-    program = check.ways.folder / "calls"
-    line = [compiler, "-O2", *(["-DTINY"] if check.small else []), str(ROOT / "tests/bench/calls.c"), "-ldl", "-o", str(program)]
+    program = check.ways.folder / "bench"
+    line = [compiler, "-O2", "-pthread", *map(str, sorted((ROOT / "native/bench").glob("*.c"))), "-ldl", "-lm", "-o", str(program)]
     done = subprocess.run(line, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         yield Row("rates", "copies and launches", "", WRONG, done.stderr[-200:])
         return
     native: dict[str, float] = {}
     for way in ("native", *LINKS):
-        ran = check.run([str(program)], way, 60, check.report.left())
+        measured = ("oneway 3 500", "waiting 3", "copies 1048576 2") if check.small else ("oneway 41 20000", "waiting 41", "copies 67108864 5")
+        ran = check.run([str(program), "none", *measured], way, 60, check.report.left())
         found: dict[str, float] = json.loads(ran.out) if ran.code == 0 else {}
         if not found:
             yield Row("rates", "copies and launches", way, *(failure(ran) if way != "native" else (WRONG, ran.why())))
