@@ -14,8 +14,8 @@
 #ifndef MODULE_CACHE_BYTES /* tests make them small */
 #define MODULE_CACHE_BYTES (1ull << 30)
 #define MODULE_CACHE_FILES 4096u
+#define KEEP_OPEN 512u /* files that stay open while their session runs: what was promised can be read, whoever removes its name */
 #endif
-#define KEEP_OPEN 512u              /* files that stay open while their session runs: what was promised can be read, whoever removes its name */
 #define LOOK_AT_BYTES (16ull << 20) /* read when a session begins, to offer what is whole */
 #define KEY_SIZE 8u
 #define NAME_LENGTH (2 * (GV_SHA256_SIZE + GV_META_DIGEST_SIZE + KEY_SIZE) + 2)
@@ -128,7 +128,7 @@ static void scan(struct module_cache *c) {
         c->files++;
     }
     closedir(d);
-    qsort(c->entries, c->n, sizeof *c->entries, latest_first);
+    if (c->n) qsort(c->entries, c->n, sizeof *c->entries, latest_first);
 }
 
 static void remove_file(struct module_cache *c, const struct entry *e) {

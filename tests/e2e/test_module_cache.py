@@ -202,7 +202,7 @@ def test_stale_metadata(setting: Setting) -> None:
 
 
 def test_stale_metadata_on_both_sides(setting: Setting) -> None:
-    """A server that does not notice when it lists them notices when it loads: the program fails, and with a reason, rather than launch the wrong kernels."""
+    """A server that does not notice when it lists them notices when it loads: the program fails, with a reason, and launches no wrong kernels."""
     setting.run()
     for path in setting.described():
         image, digest = forge(path)

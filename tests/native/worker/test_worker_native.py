@@ -47,3 +47,19 @@ def test_worker(build: str, generated: Path, tmp_path: Path) -> None:
         env = {**os.environ, "TSAN_OPTIONS": "exitcode=66", "ASAN_OPTIONS": "detect_leaks=0"}
         ran = subprocess.run([program, transport], capture_output=True, text=True, timeout=240, env=env, check=False)
         assert ran.returncode == 0 and "23 cases passed" in ran.stdout, f"{transport}\n{ran.stdout}\n{ran.stderr}"
+
+
+@pytest.mark.parametrize("build", ["plain", "address"])
+def test_module_cache(build: str, tmp_path: Path) -> None:
+    program = tmp_path / "test_cache"
+    sources = [
+        HERE / "cache/test_cache.c",
+        NATIVE / "worker/module_cache.c",
+        *(NATIVE / "wire" / f"{n}.c" for n in ("sha256", "module_known", "module_meta")),
+    ]
+    limits = ["-DMODULE_CACHE_BYTES=(1ull<<16)", "-DMODULE_CACHE_FILES=16u", "-DKEEP_OPEN=4u"]
+    flags = ["-std=gnu11", "-g", "-Wall", "-Wextra", "-Werror", *BUILDS[build], *limits]
+    done = subprocess.run(["gcc", *flags, *map(str, sources), "-o", str(program)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    ran = subprocess.run([program, tmp_path], capture_output=True, text=True, timeout=60, check=False)
+    assert ran.returncode == 0 and "5 cases passed" in ran.stdout, f"{ran.stdout}\n{ran.stderr}"

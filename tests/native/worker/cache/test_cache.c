@@ -1,0 +1,212 @@
+/* The worker's cache of images, with limits of 64 KiB and 16 files: what is listed, kept, refused, forgotten. argv[1]: an empty folder. */
+#define _GNU_SOURCE
+#include "../../../../native/worker/module_cache.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#include "../../check.h"
+
+static char folder[2000];
+static const uint8_t META[8] = {1, 2, 3, 4, 5, 6, 7, 8}, OTHER[8] = {9, 9, 9, 9};
+static struct gv_module_known list[GV_MODULES_KNOWN_MAX];
+
+/* An image of `size` bytes that begins with its number. */
+static void make(int number, char *image, size_t size, uint8_t hash[32]) {
+    memset(image, 'x', size);
+    memcpy(image, &number, sizeof number);
+    gv_sha256(image, size, hash);
+}
+
+static enum module_kept put(struct module_cache *c, int number, size_t size, const uint8_t *meta) {
+    static char image[1 << 20];
+    uint8_t hash[32];
+    make(number, image, size, hash);
+    return module_cache_put(c, hash, image, size, meta);
+}
+
+static int has(struct module_cache *c, int number, size_t size) {
+    static char image[1 << 20];
+    uint8_t hash[32];
+    size_t found;
+    make(number, image, size, hash);
+    void *got = module_cache_get(c, hash, &found);
+    if (got) CHECK(found == size && !memcmp(got, image, size));
+    free(got);
+    return got != NULL;
+}
+
+static uint64_t on_disk(int *files) {
+    uint64_t bytes = 0;
+    *files = 0;
+    DIR *d = opendir(folder);
+    for (struct dirent *f; d && (f = readdir(d));) {
+        struct stat st;
+        if (f->d_name[0] == '.' || fstatat(dirfd(d), f->d_name, &st, 0)) continue;
+        bytes += (uint64_t)st.st_size;
+        ++*files;
+    }
+    if (d) closedir(d);
+    return bytes;
+}
+
+/* The name of the only file that belongs to an image. */
+static void path_of(int number, size_t size, char path[4096]) {
+    static char image[1 << 20];
+    uint8_t hash[32];
+    char hex[65];
+    make(number, image, size, hash);
+    for (int i = 0; i < 32; i++) sprintf(hex + 2 * i, "%02x", hash[i]);
+    DIR *d = opendir(folder);
+    path[0] = 0;
+    for (struct dirent *f; (f = readdir(d));) {
+        if (!strncmp(f->d_name, hex, 64)) snprintf(path, 4096, "%s/%s", folder, f->d_name);
+    }
+    closedir(d);
+    CHECK(path[0]);
+}
+
+static void set_age(int number, size_t size, time_t seconds) {
+    char path[4096];
+    path_of(number, size, path);
+    struct timespec times[2] = {{.tv_nsec = UTIME_OMIT}, {.tv_sec = time(NULL) - seconds}};
+    CHECK(!utimensat(AT_FDCWD, path, times, 0));
+}
+
+static void empty(void) {
+    char command[2100];
+    snprintf(command, sizeof command, "rm -rf '%s'", folder);
+    CHECK(!system(command));
+}
+
+static void keeps(void) {
+    empty();
+    struct module_cache *c = module_cache_open(folder, "key");
+    CHECK(c && !module_cache_list(c, list, 10) && !has(c, 1, 100));
+    CHECK(put(c, 1, 100, META) == MODULE_PROMISED && has(c, 1, 100));
+    CHECK(put(c, 1, 100, META) == MODULE_PROMISED);
+    CHECK(put(c, 2, 100, META) == MODULE_PROMISED);
+    module_cache_close(c);
+    set_age(1, 100, 50);
+
+    struct module_cache *other = module_cache_open(folder, "another key");
+    CHECK(!module_cache_list(other, list, 10) && !has(other, 1, 100));
+    module_cache_close(other);
+
+    c = module_cache_open(folder, "key");
+    uint8_t hash[32];
+    char image[100];
+    CHECK(module_cache_list(c, list, 10) == 2);
+    make(2, image, sizeof image, hash);
+    CHECK(!memcmp(list[0].hash, hash, 8) && !memcmp(list[0].meta, META, 4)); /* the one used last comes first */
+    CHECK(has(c, 1, 100));
+    module_cache_close(c);
+    c = module_cache_open(folder, "key");
+    CHECK(module_cache_list(c, list, 1) == 1);
+    make(1, image, sizeof image, hash);
+    CHECK(!memcmp(list[0].hash, hash, 8));
+    /* Other metadata of the same image take its place. */
+    CHECK(put(c, 1, 100, OTHER) == MODULE_PROMISED);
+    module_cache_close(c);
+    int files;
+    on_disk(&files);
+    CHECK(files == 2);
+}
+
+static void bounded(void) {
+    empty();
+    struct module_cache *c = module_cache_open(folder, "key");
+    int kept = 0, files;
+    for (int i = 0; i < 40; i++) kept += put(c, i, 100, META) != MODULE_NOT_KEPT;
+    CHECK(kept == 16);
+    for (int i = 0; i < 16; i++) set_age(i, 100, 100 - i);
+    module_cache_close(c);
+    CHECK(on_disk(&files) == 1600 && files == 16);
+    c = module_cache_open(folder, "some other key"); /* whoever comes next clears up, whosever it is */
+    CHECK(on_disk(&files) && files == 12);
+    module_cache_close(c);
+    c = module_cache_open(folder, "key");
+    CHECK(!has(c, 3, 100) && has(c, 4, 100) && has(c, 15, 100)); /* the oldest went */
+    module_cache_close(c);
+
+    empty();
+    c = module_cache_open(folder, "key");
+    CHECK(put(c, 1, 65537, META) == MODULE_NOT_KEPT);
+    CHECK(put(c, 2, 40000, META) == MODULE_PROMISED && put(c, 3, 20000, META) == MODULE_PROMISED);
+    CHECK(put(c, 4, 20000, META) == MODULE_NOT_KEPT && put(c, 4, 5000, META) == MODULE_PROMISED);
+    set_age(2, 40000, 100);
+    module_cache_close(c);
+    c = module_cache_open(folder, "key");
+    CHECK(!has(c, 2, 40000) && has(c, 3, 20000) && on_disk(&files) == 25000);
+    module_cache_close(c);
+}
+
+/* What was promised can be read, whoever clears up; what was not may be gone. */
+static void promises(void) {
+    empty();
+    struct module_cache *c = module_cache_open(folder, "key");
+    for (int i = 0; i < 8; i++) CHECK(put(c, i, 100, META) == (i < 4 ? MODULE_PROMISED : MODULE_KEPT)); /* four may be open */
+    for (int i = 0; i < 8; i++) set_age(i, 100, 100 - i);
+    module_cache_close(c);
+    c = module_cache_open(folder, "key");
+    CHECK(module_cache_list(c, list, 10) == 8);
+    static const uint8_t none[4];
+    for (int i = 0; i < 8; i++) CHECK(!memcmp(list[i].meta, none, 4) == (i >= 4));
+    DIR *d = opendir(folder);
+    for (struct dirent *f; (f = readdir(d));) unlinkat(dirfd(d), f->d_name, 0);
+    closedir(d);
+    for (int i = 0; i < 8; i++) CHECK(has(c, i, 100) == (i >= 4)); /* the last used were listed first */
+    module_cache_close(c);
+}
+
+static void damaged(void) {
+    empty();
+    struct module_cache *c = module_cache_open(folder, "key");
+    for (int i = 0; i < 4; i++) put(c, i, 100, META);
+    module_cache_close(c);
+    char path[4096];
+    path_of(0, 100, path);
+    CHECK(!truncate(path, 50));
+    path_of(1, 100, path);
+    int fd = open(path, O_WRONLY);
+    CHECK(pwrite(fd, "?", 1, 70) == 1 && !close(fd));
+    path_of(2, 100, path);
+    CHECK(!unlink(path) && !symlink("/etc/passwd", path));
+    snprintf(path, sizeof path, "%s/rubbish", folder);
+    CHECK(!close(open(path, O_WRONLY | O_CREAT, 0600)));
+    c = module_cache_open(folder, "key");
+    CHECK(module_cache_list(c, list, 10) == 1);
+    CHECK(!has(c, 0, 100) && !has(c, 1, 100) && !has(c, 2, 100) && has(c, 3, 100));
+    CHECK(put(c, 0, 100, META) == MODULE_PROMISED && has(c, 0, 100));
+    module_cache_close(c);
+    CHECK(access(path, F_OK) == 0); /* what is none of ours stays */
+}
+
+static void unusable(void) {
+    CHECK(!module_cache_open("/proc/gpuvirt/images", "key"));
+    CHECK(!module_cache_open("/dev/null/images", "key"));
+    uint8_t hash[32] = {0};
+    size_t size;
+    CHECK(!module_cache_list(NULL, list, 10) && !module_cache_get(NULL, hash, &size) && put(NULL, 1, 10, META) == MODULE_NOT_KEPT);
+    module_cache_drop(NULL, hash);
+    module_cache_close(NULL);
+    /* Nothing can be made in a folder that is gone. */
+    empty();
+    struct module_cache *c = module_cache_open(folder, "key");
+    CHECK(c);
+    char command[2100];
+    snprintf(command, sizeof command, "rm -rf '%s'", folder);
+    CHECK(!system(command));
+    CHECK(put(c, 1, 100, META) == MODULE_NOT_KEPT && !has(c, 1, 100));
+    module_cache_close(c);
+}
+
+int main(int argc, char **argv) {
+    CHECK(argc > 1);
+    snprintf(folder, sizeof folder, "%s/a/b", argv[1]);
+    static const struct test_case cases[] = {
+        {"keeps", keeps}, {"bounded", bounded}, {"promises", promises}, {"damaged", damaged}, {"unusable", unusable}};
+    return run_cases(cases, sizeof cases / sizeof *cases, 1, argv, 30);
+}
