@@ -1,0 +1,88 @@
+"""What a program waits for: few answers to its first result, then only what it reads."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from e2e.harness import HERE, Server, clean_environment, run_program, start_server
+
+PROGRAMS = HERE / "programs"
+CONNECTING = 3  # a connection's own round trips, which no call waits for: TCP's, the greeting's, the hello's
+MOST = 12
+
+
+@pytest.fixture(scope="module")
+def cached(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Path]]:
+    """A server whose caches are its own, and the client's cache folder."""
+    folder = tmp_path_factory.mktemp("round")
+    server = start_server(
+        folder, "--backend", "soft", "--gpus", "1", "--gpu-memory", "1g", env=clean_environment(GPUVIRT_CACHE=str(folder / "server"))
+    )
+    yield server, folder / "client"
+    server.stop()
+
+
+def start(cached: tuple[Server, Path], stats: Path, link: str = "tcp") -> tuple[int, int, float]:
+    """Runs the small program: its waits, the bytes it sent, its seconds."""
+    server, client = cached
+    begun = time.monotonic()
+    done = run_program(
+        server, [sys.executable, PROGRAMS / "cold_start.py"], "--link", link, f"--stats={stats}", timeout=300, GPUVIRT_CACHE=str(client)
+    )
+    seconds = time.monotonic() - begun
+    assert (done.returncode, done.stdout) == (0, "1000000.0\n"), done.stderr
+    figures = json.loads(stats.read_text())
+    return int(figures["waits"]), int(figures["bytes_out"]), seconds
+
+
+def check_few(waits: int) -> None:
+    assert CONNECTING + waits <= MOST
+
+
+def test_cold_start(cached: tuple[Server, Path], tmp_path: Path) -> None:
+    """With warm caches: attaching, the free memory that CuPy asks for, the result; and with cold ones, one more for each of four modules."""
+    waits, sent, _ = start(cached, tmp_path / "stats")
+    assert 3 + 4 <= waits <= MOST - CONNECTING and sent > 1_000_000  # and perhaps one for the link to take the largest image
+    waits, sent, _ = start(cached, tmp_path / "stats")
+    assert waits == 3 and sent < 10_000
+    check_few(waits)
+
+
+def test_cold_start_by_the_clock(cached: tuple[Server, Path], tmp_path: Path) -> None:
+    """What counters miss the clock sees: so much longer the program takes for each millisecond of distance, be it counted as a wait or not."""
+    start(cached, tmp_path / "stats")
+    near = min(start(cached, tmp_path / "stats", "delay(rtt=1ms,tcp)")[2] for _ in range(3))
+    far = min(start(cached, tmp_path / "stats", "delay(rtt=201ms,tcp)")[2] for _ in range(3))
+    trips = (far - near) / 0.2
+    assert 5 < trips < MOST, f"{trips:.1f} round trips"
+
+
+def train(cached: tuple[Server, Path], every: int, *steps: int) -> dict[int, int]:
+    """Waits for each number of steps."""
+    server, client = cached
+    done = run_program(server, [sys.executable, PROGRAMS / "training.py", str(every), *map(str, steps)], timeout=300, GPUVIRT_CACHE=str(client))
+    assert done.returncode == 0, done.stdout + done.stderr
+    return {int(n): int(waits) for n, waits in re.findall(r"(\d+) steps, (\d+) waits", done.stderr)}
+
+
+def check_reads_only(waits: dict[int, int], every: int) -> None:
+    assert waits == {steps: steps // every for steps in waits}
+
+
+def test_a_training_loop_waits_for_what_it_reads(cached: tuple[Server, Path]) -> None:
+    waits = train(cached, 50, 100, 200, 400)
+    assert list(waits) == [100, 200, 400]
+    check_reads_only(waits, 50)
+
+
+def test_a_loop_that_reads_more_would_be_noticed(cached: tuple[Server, Path]) -> None:
+    """The deliberate fault of the test above."""
+    waits = train(cached, 10, 100)
+    with pytest.raises(AssertionError):
+        check_reads_only(waits, 50)
