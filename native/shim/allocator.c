@@ -179,6 +179,23 @@ int allocator_grow(struct allocator *a, uint64_t size, uint64_t most) {
     return OUT_OF_MEMORY;
 }
 
+uint64_t allocator_ahead(struct allocator *a, uint64_t want, uint64_t *address) {
+    want &= ~(a->chunk - 1);
+    struct treap_node *node = want ? treap_first(&a->unbacked) : NULL;
+    if (!node) return 0;
+    struct allocator_extent *e = BY_ADDRESS(node);
+    uint64_t size = want < e->size ? want : e->size;
+    *address = e->by_address.key;
+    return cut_run(a, &a->unbacked, false, e, *address, size) ? 0 : size;
+}
+
+void allocator_ahead_done(struct allocator *a, uint64_t address, uint64_t size, bool backed) {
+    /* Without memory for the note the range is lost until the end, as in allocator_shrink. */
+    if (add_run(a, backed ? &a->free_by_address : &a->unbacked, backed, address, size) || !backed) return;
+    a->backed += size;
+    a->free_bytes += size;
+}
+
 int allocator_give(struct allocator *a, uint64_t address, uint64_t size, uint64_t stamp) {
     struct allocator_quarantine *q = malloc(sizeof *q);
     if (!q) return -1;

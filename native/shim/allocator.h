@@ -6,6 +6,7 @@
 #ifndef SHIM_ALLOCATOR_H
 #define SHIM_ALLOCATOR_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "treap.h"
@@ -39,6 +40,11 @@ uint64_t allocator_take(struct allocator *a, uint64_t size);
 /* Gets more credit, so that a following take of `size` succeeds: doubling up to `most` bytes at a time, and exactly what is needed when the worker refuses that.
  * 0, or the worker's CUresult, or CUDA_ERROR_OUT_OF_MEMORY when the window itself is full. */
 int allocator_grow(struct allocator *a, uint64_t size, uint64_t most);
+/* Sets [*address, + returned size) aside, at most `want` bytes, to be backed without waiting for the answer; 0 when nothing is left of the window. Until
+ * allocator_ahead_done it is in none of the states. */
+uint64_t allocator_ahead(struct allocator *a, uint64_t want, uint64_t *address);
+/* The answer is here: that range is free credit now, or unbacked as it was. */
+void allocator_ahead_done(struct allocator *a, uint64_t address, uint64_t size, bool backed);
 /* Ends an allocation; it is reusable after release(passed >= stamp). 0, or -1 without memory for the note (then it stays lost until the end). */
 int allocator_give(struct allocator *a, uint64_t address, uint64_t size, uint64_t stamp);
 /* Every stream has passed `passed`. Returns the bytes that became free. */

@@ -7,7 +7,7 @@
 #include "gv_impl.h"
 #include "objects.h"
 
-/* Free credit that is kept for the next allocation instead of being given back: a sixteenth of the device, at most this. */
+/* Free credit that is kept instead of being given back is a sixteenth of the device, at most this. */
 #define MOST_KEPT (256ull << 20)
 /* Blocks smaller than this are never given back while there is memory. */
 #define SHRINK_LEAST (64ull << 20)
@@ -18,6 +18,11 @@ static struct device_memory {
     bool ready;
     uint32_t ctx;    /* that the command under way works in; under lock */
     uint64_t fenced; /* bytes in quarantine when fences were last posted */
+    /* Credit that was asked for before it is needed; its answer is looked at when memory is needed next. */
+    bool asked;
+    struct session_reply ahead;
+    uint64_t ahead_address, ahead_size;
+    uint64_t refused; /* bytes that were backed when the worker last refused */
     struct allocator allocator;
 } devices[GV_MAX_DEVICES] = {[0 ... GV_MAX_DEVICES - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER}};
 
@@ -34,6 +39,42 @@ static int grow(void *arg, uint64_t address, uint64_t size) {
 static void shrink(void *arg, uint64_t address, uint64_t size) {
     struct device_memory *m = arg;
     post_memory_shrink(m->ctx, 0, &(struct gv_cmd_memory_shrink){.address = address, .size = size});
+}
+
+/* Free credit that is kept for the next allocation; more is given back. */
+static uint64_t most_kept(const struct shim_context *c) {
+    uint64_t sixteenth = c->info->total_memory / 16;
+    return sixteenth < MOST_KEPT ? sixteenth : MOST_KEPT;
+}
+
+/* Takes the answer about credit that was asked for ahead, if it is here, or waits for it. True when there was one. lock held. */
+static bool ahead_answered(struct device_memory *m, bool wait) {
+    if (!m->asked) return false;
+    if (wait)
+        session_wait_call(&m->ahead);
+    else if (!atomic_load(&m->ahead.answered))
+        return false;
+    m->asked = false;
+    int status = m->ahead.status;
+    session_reply_done(&m->ahead);
+    if (status) m->refused = m->allocator.backed;
+    allocator_ahead_done(&m->allocator, m->ahead_address, m->ahead_size, !status);
+    return true;
+}
+
+/* Asks for more credit, without waiting, when little is left: as much as there is already, so that a program that goes on allocating does not wait, and never so
+ * much that it would be given back. lock held. */
+static void grow_ahead(struct device_memory *m, const struct shim_context *c) {
+    struct allocator *a = &m->allocator;
+    uint64_t kept = most_kept(c), low = a->backed < kept ? a->backed / 4 : kept / 4, want = a->backed < kept / 2 ? a->backed : kept / 2;
+    if (m->asked || a->free_bytes + a->quarantined >= low || a->backed == m->refused) return;
+    m->ahead_size = allocator_ahead(a, want, &m->ahead_address);
+    if (!m->ahead_size) return;
+    struct gv_cmd_memory_grow command = {.address = m->ahead_address, .size = m->ahead_size};
+    void *body = session_begin_call(GV_OP_MEMORY_GROW, m->ctx, (uint32_t)gv_cmd_memory_grow_size(&command), &m->ahead);
+    if (body) gv_cmd_memory_grow_encode(&command, body);
+    m->asked = body && session_send_call(&m->ahead);
+    if (!m->asked) allocator_ahead_done(a, m->ahead_address, m->ahead_size, false); /* the session is lost */
 }
 
 /* The device's memory, set up at first use; lock held. */
@@ -59,8 +100,7 @@ static void settle(struct device_memory *m, const struct shim_context *c) {
         allocator_release(&m->allocator, passed);
         if (m->fenced > m->allocator.quarantined) m->fenced = m->allocator.quarantined;
     }
-    uint64_t keep = c->info->total_memory / 16;
-    if (keep > MOST_KEPT) keep = MOST_KEPT;
+    uint64_t keep = most_kept(c);
     if (m->allocator.free_bytes > keep) allocator_shrink(&m->allocator, SHRINK_LEAST, keep);
 }
 
@@ -82,7 +122,9 @@ static int place(struct device_memory *m, struct shim_context *c, uint64_t size,
         stream_progress(&newest, &passed);
         allocator_release(a, passed);
     }
+    ahead_answered(m, false);
     if ((*address = allocator_take(a, size))) return 0;
+    if (ahead_answered(m, true) && (*address = allocator_take(a, size))) return 0;
     /* When most of what is backed only waits for the device to pass, waiting is right; else more memory is. */
     if (a->quarantined >= size && a->quarantined >= a->backed / 2) {
         wait_quarantine(m, c);
@@ -117,6 +159,7 @@ int memory_allocate(struct shim_context *c, size_t size, CUdeviceptr *out) {
         pthread_mutex_lock(&m->lock);
         rc = prepare(m, c);
         if (!rc) rc = place(m, c, bytes, &address);
+        if (!rc) grow_ahead(m, c);
         pthread_mutex_unlock(&m->lock);
     } else {
         struct session_reply reply;
@@ -209,6 +252,7 @@ void memory_trim(struct shim_context *c, uint64_t keep) {
     pthread_mutex_lock(&m->lock);
     if (m->ready) {
         m->ctx = c->id;
+        ahead_answered(m, true);
         settle(m, c);
         allocator_shrink(&m->allocator, 0, keep);
     }
@@ -236,6 +280,7 @@ CUresult impl_cuMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
     if (fixed_addresses()) {
         struct device_memory *m = &devices[c->server_device];
         pthread_mutex_lock(&m->lock);
+        ahead_answered(m, false); /* it was asked for before, so the worker has taken it off what is free */
         /* Backed, but not in use by the program: to the program it is free. */
         credit = m->ready ? m->allocator.backed - m->allocator.used : session_server()->initial;
         pthread_mutex_unlock(&m->lock);

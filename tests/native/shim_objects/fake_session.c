@@ -298,7 +298,6 @@ static void answer(struct session_reply *reply) {
     reply->body = body;
     reply->body_size = 0;
     reply->status = 0;
-    fake.waits++;
     switch (record.op) {
     case GV_OP_MEMORY_GROW: {
         struct gv_cmd_memory_grow c;
@@ -347,14 +346,20 @@ void *session_begin_call(uint16_t op, uint32_t ctx, uint32_t body, struct sessio
 
 uint64_t session_send_call(struct session_reply *reply) {
     answer(reply);
+    atomic_store(&reply->answered, 1);
     return session_end();
 }
 
-int session_wait_call(struct session_reply *reply) { return reply->status; }
+int session_wait_call(struct session_reply *reply) {
+    pthread_mutex_lock(&send_lock);
+    fake.waits++;
+    pthread_mutex_unlock(&send_lock);
+    return reply->status;
+}
 
 int session_end_call(struct session_reply *reply) {
     session_send_call(reply);
-    return reply->status;
+    return session_wait_call(reply);
 }
 
 void session_reply_done(struct session_reply *reply) { (void)reply; }

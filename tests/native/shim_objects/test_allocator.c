@@ -97,7 +97,7 @@ static void random_use(unsigned seed) {
         uint64_t address, size, stamp;
         int state; /* 0 unused, 1 in use, 2 in quarantine */
     } block[256] = {0};
-    uint64_t clock = 0, passed = 0;
+    uint64_t clock = 0, passed = 0, ahead = 0, ahead_address = 0;
     srandom(seed);
     for (int step = 0; step < 20000; step++) {
         int i = (int)(random() % 256);
@@ -131,6 +131,12 @@ static void random_use(unsigned seed) {
                 block[j].state = 0;
             }
             allocator_release(&a, passed);
+        }
+        /* Credit asked for ahead: the answer comes later, and may be a refusal. */
+        if (!ahead && random() % 50 == 0) ahead = allocator_ahead(&a, (uint64_t)random() % (16 * MB), &ahead_address);
+        if (ahead && random() % 20 == 0) {
+            allocator_ahead_done(&a, ahead_address, ahead, random() % 4 && !grow(NULL, ahead_address, ahead));
+            ahead = 0;
         }
         if (random() % 500 == 0) allocator_shrink(&a, 0, (uint64_t)random() % (8 * MB));
         EQUAL(a.backed, a.used + a.free_bytes + a.quarantined);

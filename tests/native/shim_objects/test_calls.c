@@ -495,6 +495,32 @@ static void handles_are_not_reused_soon(void) {
     CHECK(object_spaces[OBJECT_EVENT].used < 2000 * 256);
 }
 
+/* A program that allocates little by little is never kept waiting, and the device is used to its end. */
+static void memory_is_asked_for_ahead(void) {
+    static CUdeviceptr blocks[4096];
+    size_t before, after, total;
+    unsigned n = 0;
+    EQUAL(impl_cuMemGetInfo(&before, &total), 0);
+    fake_reset();
+    for (; n < 400; n++) EQUAL(impl_cuMemAlloc(&blocks[n], 100000), 0);
+    EQUAL(fake.waits, 0);
+    CHECK(fake.count[GV_OP_MEMORY_GROW] > 1 && fake.count[GV_OP_MEMORY_GROW] < 20);
+    EQUAL(impl_cuMemGetInfo(&after, &total), 0);
+    EQUAL(after, before - 400 * 100352);
+    while (n < 4096 && !impl_cuMemAlloc(&blocks[n], 100000)) n++;
+    CHECK(n > 2500 && n < 4096); /* of 256 MiB */
+    EQUAL(impl_cuMemGetInfo(&after, &total), 0);
+    CHECK(after < 100352 + (2 << 20));
+    while (n) EQUAL(impl_cuMemFree(blocks[--n]), 0);
+    EQUAL(impl_cuCtxSynchronize(), 0);
+    EQUAL(impl_cuMemGetInfo(&after, &total), 0);
+    EQUAL(after, before);
+    fake_reset();
+    EQUAL(impl_cuMemAlloc(&blocks[0], 150 << 20), 0); /* more than there is credit: that has to be asked for */
+    CHECK(fake.waits >= 1);
+    EQUAL(impl_cuMemFree(blocks[0]), 0);
+}
+
 /* ---- modules and launches ------------------------------------------------------------------------------------------ */
 
 static void modules(void) {
@@ -715,6 +741,7 @@ int main(void) {
     lending();
     streams_and_events();
     handles_are_not_reused_soon();
+    memory_is_asked_for_ahead();
     modules();
     libraries();
     faults();
