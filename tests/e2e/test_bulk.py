@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from e2e.cutter import Cutter
 from e2e.harness import Server, assert_right, run_program
+from e2e.test_resume import through
 
 LINKS = ("tcp", "shm", "tcp(channels=3)", "delay(rtt=20ms,tcp)")
 
@@ -28,3 +31,24 @@ def test_an_early_overwrite_is_noticed(pool: Server, build: Callable[..., Path],
 def test_pinned_memory_on_a_device_out_of_reach(chained: Server, build: Callable[..., Path], link: str) -> None:
     """Device memory that only the device itself can copy, as a real one's."""
     assert_right(run_program(chained, [build("pinned")], "--link", link, timeout=240))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("link", ["tcp", "tcp(channels=3)"])
+def test_pinned_memory_through_cuts(own_pool: Callable[..., Server], build: Callable[..., Path], link: str) -> None:
+    """What is lent is sent again from where it lies, from the byte that is missing."""
+    server = own_pool()
+    cutter = Cutter(int(server.info["port"]))
+    generator = random.Random(7)
+    try:
+        assert_right(through(server, cutter, [build("pinned")], link))
+        recorded = list(cutter.carried)
+        for _ in range(3):
+            cutter.carried = [0, 0]
+            for direction in (0, 1):
+                cutter.plan[direction][:] = sorted(generator.randrange(recorded[direction]) for _ in range(8))
+            assert_right(through(server, cutter, [build("pinned")], link))
+        bulk = [cut for cut in cutter.cuts if cut.label == "channel" and cut.carried > 2000]
+        assert len(bulk) >= 10 and {cut.direction for cut in bulk} == {0, 1}, cutter.cuts
+    finally:
+        cutter.close()
