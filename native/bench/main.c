@@ -50,31 +50,44 @@ static void answer(void) {
     fields = 0;
 }
 
+/* Up to three numbers behind the command's name, and the word behind them. Returns how many numbers there were. */
+static int arguments(const char *from, long long numbers[3], const char **word) {
+    int n = 0;
+    for (char *end; n < 3; n++, from = end) {
+        numbers[n] = strtoll(from, &end, 10);
+        if (end == from) break;
+    }
+    while (*from == ' ') from++;
+    *word = from;
+    return n;
+}
+
 static bool obey(const char *line) {
-    char word[16];
-    long long a, b;
-    int worker;
-    if (sscanf(line, "oneway %lld %lld", &a, &b) == 2)
-        calls_one_way((int)a, (int)b);
-    else if (sscanf(line, "isolated %lld", &a) == 1)
-        calls_isolated((int)a);
-    else if (sscanf(line, "waiting %lld", &a) == 1)
-        calls_waiting((int)a);
-    else if (sscanf(line, "copies %lld %lld", &a, &b) == 2)
-        copies((size_t)a, (int)b);
-    else if (sscanf(line, "rate %lld %lld %d %15s", &a, &b, &worker, word) == 4)
-        rate((int)a, (int)b, worker, !strcmp(word, "own"));
-    else if (sscanf(line, "training %lld %lld", &a, &b) == 2)
-        training((int)a, (int)b);
-    else
-        return false;
+    static const struct {
+        const char *name;
+        int numbers;
+    } commands[] = {{"oneway", 2}, {"isolated", 1}, {"waiting", 1}, {"copies", 2}, {"rate", 3}, {"training", 2}};
+    size_t length = strcspn(line, " "), which = 0, n = sizeof commands / sizeof *commands;
+    while (which < n && (strlen(commands[which].name) != length || strncmp(line, commands[which].name, length) != 0)) which++;
+    long long a[3] = {0};
+    const char *word;
+    if (which == n || arguments(line + length, a, &word) != commands[which].numbers) return false;
+    switch (which) {
+    case 0: calls_one_way((int)a[0], (int)a[1]); break;
+    case 1: calls_isolated((int)a[0]); break;
+    case 2: calls_waiting((int)a[0]); break;
+    case 3: copies((size_t)a[0], (int)a[1]); break;
+    case 4: rate((int)a[0], (int)a[1], (int)a[2], strncmp(word, "own", 3) == 0); break;
+    default: training((int)a[0], (int)a[1]);
+    }
     return true;
 }
 
 int main(int argc, char **argv) {
     const char *bare = argc >= 2 ? argv[1] : "";
-    if (strcmp(bare, "shm") && strcmp(bare, "tcp") && strcmp(bare, "none")) fail("usage", "gpuvirt-bench shm|tcp|none [COMMAND...]");
-    bare_start(!strcmp(bare, "shm") ? BARE_SHM : !strcmp(bare, "tcp") ? BARE_TCP : BARE_NONE);
+    bool shm = strcmp(bare, "shm") == 0, tcp = strcmp(bare, "tcp") == 0;
+    if (!shm && !tcp && strcmp(bare, "none") != 0) fail("usage", "gpuvirt-bench shm|tcp|none [COMMAND...]");
+    bare_start(shm ? BARE_SHM : tcp ? BARE_TCP : BARE_NONE);
     driver_start();
     for (int i = 2; i < argc; i++)
         if (!obey(argv[i])) fail(argv[i], "no such command");

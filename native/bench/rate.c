@@ -43,17 +43,19 @@ static double kernel_us(int process) {
     bool known = true;
     for (struct dirent *entry; (entry = readdir(tasks));) {
         char name[32] = "";
-        double spent;
+        double spent = 0;
         if (entry->d_name[0] == '.') continue;
         snprintf(path, sizeof path, "/proc/%d/task/%.20s/comm", process, entry->d_name);
         FILE *f = fopen(path, "r");
         if (!f) continue;
         bool read = fgets(name, sizeof name, f) != NULL;
         fclose(f);
-        if (!read || strncmp(name, "soft-", 5)) continue;
+        if (!read || strncmp(name, "soft-", 5) != 0) continue;
         snprintf(path, sizeof path, "/proc/%d/task/%.20s/schedstat", process, entry->d_name);
         f = fopen(path, "r");
-        known = f && fscanf(f, "%lf", &spent) == 1 && known;
+        char text[64] = "", *end = text;
+        if (f && fgets(text, sizeof text, f)) spent = strtod(text, &end);
+        known = known && end > text;
         if (f) fclose(f);
         if (known) ns += spent;
     }
@@ -66,10 +68,11 @@ static double kernel_us(int process) {
 void rate(int threads, int launches, int worker, bool own_streams) {
     struct job *jobs = room((size_t)threads * sizeof *jobs);
     pthread_barrier_t barrier;
+    int each = launches / threads;
     clockid_t theirs = (clockid_t)(~(unsigned)worker << 3 | 2); /* what clock_getcpuclockid gives */
     pthread_barrier_init(&barrier, NULL, (unsigned)threads + 1);
     for (int i = 0; i < threads; i++) {
-        jobs[i] = (struct job){.barrier = &barrier, .function = kernel("nothing"), .stream = stream, .launches = launches / threads};
+        jobs[i] = (struct job){.barrier = &barrier, .function = kernel("nothing"), .stream = stream, .launches = each};
         if (own_streams) must(cu.stream_create(&jobs[i].stream, 1u), "cuStreamCreate");
         if (pthread_create(&jobs[i].thread, NULL, work, &jobs[i])) fail("launch rate", "no more threads");
     }
@@ -83,7 +86,7 @@ void rate(int threads, int launches, int worker, bool own_streams) {
     pthread_barrier_wait(&barrier);
     double handed = now_us() - start;
     must(cu.sync_context(), "cuCtxSynchronize");
-    double executed = now_us() - start, n = (double)(launches / threads * threads);
+    double executed = now_us() - start, n = (double)each * threads;
     double near_end = clock_us(CLOCK_PROCESS_CPUTIME_ID);
     double far_end = worker ? clock_us(theirs) : -1, kernels_end = worker ? kernel_us(worker) : -1;
     put("threads", threads);

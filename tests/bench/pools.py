@@ -19,15 +19,14 @@ def clean_environment(**more: str) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def pool(folder: Path, prefix: list[str] | None = None, **more: str) -> Iterator[str]:
+def pool(folder: Path, *options: str, prefix: list[str] | None = None, **more: str) -> Iterator[str]:
     """A server with one software GPU. prefix: what to write before its command line. Yields its URL."""
     with tempfile.TemporaryDirectory(dir=folder) as name:
         ready, log = Path(name) / "ready.json", Path(name) / "serve.log"
         line = [*(prefix or []), sys.executable, "-P", "-m", "gpuvirt", "serve", "--backend", "soft", "--gpus", "1", "--listen", "127.0.0.1:0"]
+        line += ["--ready-file", str(ready), *options]
         with log.open("wb") as out:
-            server = subprocess.Popen(
-                [*line, "--ready-file", str(ready)], stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=clean_environment(**more)
-            )
+            server = subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=clean_environment(**more))
         try:
             deadline = time.monotonic() + 60
             while not ready.exists():

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from bench import slope
-from bench.pools import clean_environment
+from bench.pools import clean_environment, pool
 
 from gpuvirt.bench import report
 
@@ -52,6 +52,15 @@ def test_a_link_with_a_delay_has_no_bare_transport() -> None:
     assert "using a private local pool" in done.stderr
     for heading in ("cuLaunchKernel", "waits of 100 steps", "Launches from many threads", "software GPU"):
         assert heading in done.stdout
+
+
+@pytest.mark.slow
+def test_a_gpu_that_computes_nothing(tmp_path: Path) -> None:
+    """A worker that drops every launch is as quick as can be, and its figures are worth nothing."""
+    with pool(tmp_path, "--test-drop-launches") as url:
+        done = bench("--pool", url, "--link", "tcp", "--json")
+    assert (done.returncode, done.stdout) == (1, ""), done.stderr
+    assert "losses are not those" in done.stderr
 
 
 # ---- what a report says of its figures --------------------------------------------------------------------------------
