@@ -94,6 +94,7 @@ static const char *read_server(const struct gv_reply_attach *r, struct shim_serv
         return "a wrong number of devices";
     if (r->addresses != GV_ADDRESSES_FIXED && r->addresses != GV_ADDRESSES_REPLY) return "an unknown way of placing memory";
     if (r->modules_size % sizeof *s->modules || r->modules_size > sizeof s->modules) return "a wrong list of modules";
+    s->rtt_ns = gv_link_rtt_ns(session.link);
     s->n_modules = r->modules_size / (uint32_t)sizeof *s->modules;
     memcpy(s->modules, r->modules, r->modules_size);
     s->driver_version = (int)r->driver_version;

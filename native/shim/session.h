@@ -26,6 +26,7 @@ struct shim_server {
     uint32_t n_devices;                /* as the worker has them, before CUDA_VISIBLE_DEVICES */
     struct gv_device_info devices[GV_MAX_DEVICES];
     char backend[16], name[64];
+    int64_t rtt_ns;     /* how far it is, as connecting took */
     uint32_t n_modules; /* images that it keeps, as it said at attach */
     struct gv_module_known modules[GV_MODULES_KNOWN_MAX];
 };

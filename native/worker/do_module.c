@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../wire/lz4.h"
 #include "../wire/module_meta.h"
 #include "state.h"
 
@@ -82,6 +83,15 @@ static int reply_module(struct worker *w, const struct gv_record *record, void *
     return sent;
 }
 
+/* An image of `size` bytes that came packed; NULL when it is no such thing. */
+static void *unpack(const void *packed, uint64_t packed_size, uint64_t size) {
+    if (size > WORKER_MAX_IMAGE || size / 256 > packed_size) return NULL; /* no block holds more than 255 times its size */
+    void *image = malloc(size);
+    if (image && !gv_lz4_unpack(packed, packed_size, image, size)) return image;
+    free(image);
+    return NULL;
+}
+
 int worker_do_module_load(void *worker, const struct gv_record *record, const struct gv_cmd_module_load *c) {
     struct worker *w = worker;
     const void *image = c->image;
@@ -107,6 +117,13 @@ int worker_do_module_load(void *worker, const struct gv_record *record, const st
             return -1;
         }
         image = own;
+    }
+    if (!by_hash && c->raw) {
+        void *unpacked = unpack(image, size, c->raw);
+        free(own);
+        if (!unpacked) return -1;
+        image = own = unpacked;
+        size = c->raw;
     }
     struct loaded l = {0};
     char err[GV_ERR_SIZE] = "";

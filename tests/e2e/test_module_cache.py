@@ -89,6 +89,14 @@ def test_the_second_process_sends_no_image_and_does_not_wait(setting: Setting, l
     assert (warm.waits, warm.images_sent) == (0, False)
 
 
+def test_images_travel_packed_from_afar(setting: Setting) -> None:
+    """What the kernels do shows that they arrived as they were; and the server keeps them unpacked."""
+    cold = setting.run(link="delay(rtt=10ms,tcp)")
+    assert (cold.waits, cold.sent < IMAGES / 4) == (COUNT, True)
+    assert len(setting.kept()) == COUNT
+    check_warm(setting)
+
+
 def test_without_a_cache_it_would_be_noticed(setting: Setting) -> None:
     """The deliberate fault of the test above: a client that keeps nothing."""
     for _ in range(2):

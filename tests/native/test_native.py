@@ -58,7 +58,7 @@ def passes(program: Path) -> None:
 
 
 @pytest.mark.parametrize("sanitizer", [ADDRESS, THREAD])
-@pytest.mark.parametrize("name", ["test_sha256", "test_meta", "test_ring"])
+@pytest.mark.parametrize("name", ["test_sha256", "test_meta", "test_ring", "test_lz4"])
 def test_wire(build: Builder, name: str, sanitizer: str) -> None:
     passes(build(name, sanitizer, [*WIRE, HERE / f"wire/{name}.c"]))
 

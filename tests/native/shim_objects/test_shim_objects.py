@@ -78,7 +78,15 @@ def test_image(tmp_path: Path) -> None:
 def calls(name: str, tmp_path: Path, generated: tuple[Path, str], sanitizer: str) -> None:
     """A test of the driver's calls with a fake worker behind them."""
     out, cuda = generated
-    sources = [HERE / f"{name}.c", HERE / "fake_session.c", out / "gv_commands.c", WIRE / "sha256.c", WIRE / "module_meta.c", WIRE / "module_known.c"]
+    sources = [
+        HERE / f"{name}.c",
+        HERE / "fake_session.c",
+        out / "gv_commands.c",
+        WIRE / "sha256.c",
+        WIRE / "module_meta.c",
+        WIRE / "module_known.c",
+        WIRE / "lz4.c",
+    ]
     sources += [SHIM / f"{source}.c" for source in OBJECTS]
     build_and_run(tmp_path / name, sources, ["-isystem", cuda, f"-I{out}", f"-I{SHIM}", f"-I{WIRE}", f"-I{HERE}"], sanitizer)
 
