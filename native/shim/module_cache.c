@@ -169,8 +169,9 @@ static bool write_all(int fd, const void *from, size_t size) {
 /* The metadata in an open file, checked against everything that is known of them. */
 static void *take(int fd, const uint8_t *hash, const uint8_t *device, const uint8_t *meta, size_t *size, uint8_t *digest) {
     struct header h;
-    if (!read_all(fd, &h, sizeof h) || memcmp(h.magic, magic, sizeof magic) || memcmp(h.image, hash, sizeof h.image) ||
-        memcmp(h.device, device, sizeof h.device) || memcmp(h.digest, meta, 4) || h.size < sizeof(struct gv_meta_header) || h.size > META_LARGEST)
+    if (!read_all(fd, &h, sizeof h) || memcmp(h.magic, magic, sizeof magic) != 0 || memcmp(h.image, hash, sizeof h.image) != 0 ||
+        memcmp(h.device, device, sizeof h.device) != 0 || memcmp(h.digest, meta, 4) != 0 || h.size < sizeof(struct gv_meta_header) ||
+        h.size > META_LARGEST)
         return NULL;
     void *found = malloc(h.size);
     if (!found || !read_all(fd, found, h.size) || gv_meta_check(found, h.size)) {

@@ -30,7 +30,7 @@ static void *write_parts(void *arg) {
     for (;;) {
         while ((!q->first || q->busy) && !gv_link_dead(q->link) && !q->ended) pthread_cond_wait(&q->changed, &q->lock);
         struct gv_part *p = q->first;
-        if (gv_link_dead(q->link) || q->ended) break;
+        if (!p || gv_link_dead(q->link) || q->ended) break;
         q->first = p->next;
         if (!q->first) q->last = NULL;
         q->busy = true;

@@ -114,7 +114,7 @@ int gv_tcp_bulk_attach(struct tcp *t, uint32_t channel, int fd, uint32_t epoch) 
     if (good && c->up) {
         c->up = false; /* the peer knows before us that it is of no use */
         c->since = gv_now_ns();
-        shutdown(c->fd, SHUT_RDWR);
+        if (c->fd >= 0) shutdown(c->fd, SHUT_RDWR);
     }
     while (good && c->users) pthread_cond_wait(&b->changed, &b->lock);
     struct tcp_frame ours = {TCP_CHANNEL_MAGIC, b->n, atomic_load(&b->received)}, theirs;

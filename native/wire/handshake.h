@@ -42,7 +42,8 @@ struct gv_greeting { /* 320 bytes */
 
 #define GV_HELLO_RESUME 4u /* the main connection of a session that lost it: `epoch` is higher than any before */
 
-#define GV_HELLO_ENDED 5u  /* from a launcher, with the token's proof: the program of `launch` has ended, its sessions need not wait for it. OK, then closed. */
+#define GV_HELLO_ENDED \
+    5u /* from a launcher, with the token's proof: the program of `launch` has ended, its sessions need not wait for it. OK, then closed. */
 
 #define GV_LINK_TCP 1u
 #define GV_LINK_SHM 2u

@@ -376,6 +376,22 @@ int worker_bulk_start(struct worker *w) {
     return w->has_reader && w->has_sender ? 0 : -1;
 }
 
+/* Frees what nobody waits for from a list; its last member that is left. */
+static struct worker_expected *free_discarded(struct worker_expected **at) {
+    struct worker_expected *last = NULL;
+    while (*at) {
+        struct worker_expected *e = *at;
+        if (e->discard) {
+            *at = e->next;
+            free(e);
+        } else {
+            last = e;
+            at = &e->next;
+        }
+    }
+    return last;
+}
+
 void worker_bulk_stop(struct worker *w) {
     if (w->link) gv_link_kill(w->link, "the session has ended"); /* both threads may be in it */
     if (w->has_sender) pthread_join(w->sender, NULL);
@@ -400,13 +416,7 @@ void worker_bulk_stop(struct worker *w) {
     }
     w->early_last = NULL;
     /* Gates may still wait for what else is expected. */
-    for (struct worker_expected *e = w->expected_first, *next; e; e = next) {
-        next = e->next;
-        if (e->discard && worker_withdraw(w, e)) free(e);
-    }
-    for (struct worker_expected *e = w->late, *next; e; e = next) {
-        next = e->next;
-        if (e->discard && worker_withdraw(w, e)) free(e);
-    }
+    w->expected_last = free_discarded(&w->expected_first);
+    free_discarded(&w->late);
     pthread_mutex_unlock(&w->lock);
 }

@@ -47,8 +47,8 @@ static char *put_hex(char *to, const uint8_t *bytes, size_t size) {
 static bool get_hex(const char *text, uint8_t *bytes, size_t size) {
     static const char digits[] = "0123456789abcdef";
     for (size_t i = 0; i < size; i++) {
-        const char *high = memchr(digits, text[2 * i], 16), *low = memchr(digits, text[2 * i + 1], 16);
-        if (!high || !low) return false;
+        const char *high = strchr(digits, text[2 * i]), *low = strchr(digits, text[2 * i + 1]);
+        if (!high || !low || !*high || !*low) return false;
         bytes[i] = (uint8_t)((high - digits) << 4 | (low - digits));
     }
     return true;
