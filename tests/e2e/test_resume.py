@@ -131,6 +131,7 @@ def test_a_refused_port_is_final(own_pool: Callable[..., Server], build: Callabl
         out, err = process.communicate(timeout=10)
         assert time.monotonic() - began < 2
     assert process.returncode == 3 and "cuda error" in out, out + err
+    assert f"start one there with: gpuvirt serve --listen HOST:{proxy.own_port}" in err, f"advice that ends in the middle helps nobody: {err}"
 
 
 def test_an_unknown_session_is_final(own_pool: Callable[..., Server], build: Callable[..., Path], cutter: Callable[[Server], Cutter]) -> None:
