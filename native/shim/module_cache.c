@@ -18,9 +18,9 @@
 #ifndef META_CACHE_BYTES /* tests make them small */
 #define META_CACHE_BYTES (64ull << 20)
 #define META_CACHE_FILES 8192u
+#define LEARNED_MAX 8192u /* images that this process remembers, the server's list among them */
 #endif
 #define META_LARGEST (16u << 20) /* bytes of one module's metadata */
-#define LEARNED_MAX 8192u        /* images that this process remembers beyond the server's list */
 
 /* ---- what the server has ------------------------------------------------------------------------------------------- */
 

@@ -54,7 +54,7 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return out, cuda13
 
 
-def build_and_run(program: Path, sources: list[Path], includes: list[str], sanitizer: str = MEMORY) -> None:
+def build_and_run(program: Path, sources: list[Path], includes: list[str], sanitizer: str = MEMORY, args: tuple[str, ...] = ()) -> None:
     """Compiles a test and runs it; its complaints are the assertion's text."""
     compiled = subprocess.run(
         ["gcc", *FLAGS, sanitizer, "-fno-sanitize-recover=all", *includes, *map(str, sources), "-lpthread", "-ldl", "-o", str(program)],
@@ -62,7 +62,7 @@ def build_and_run(program: Path, sources: list[Path], includes: list[str], sanit
         text=True,
     )
     assert compiled.returncode == 0, compiled.stderr
-    ran = subprocess.run([program], capture_output=True, text=True, timeout=60)
+    ran = subprocess.run([program, *args], capture_output=True, text=True, timeout=60)
     assert ran.returncode == 0, ran.stderr
 
 
@@ -75,7 +75,7 @@ def test_image(tmp_path: Path) -> None:
     build_and_run(tmp_path / "image", [HERE / "test_image.c", SHIM / "image.c"], [f"-I{SHIM}", f"-I{HERE}"])
 
 
-def calls(name: str, tmp_path: Path, generated: tuple[Path, str], sanitizer: str) -> None:
+def calls(name: str, tmp_path: Path, generated: tuple[Path, str], sanitizer: str, flags: tuple[str, ...] = (), args: tuple[str, ...] = ()) -> None:
     """A test of the driver's calls with a fake worker behind them."""
     out, cuda = generated
     sources = [
@@ -88,7 +88,7 @@ def calls(name: str, tmp_path: Path, generated: tuple[Path, str], sanitizer: str
         WIRE / "lz4.c",
     ]
     sources += [SHIM / f"{source}.c" for source in OBJECTS]
-    build_and_run(tmp_path / name, sources, ["-isystem", cuda, f"-I{out}", f"-I{SHIM}", f"-I{WIRE}", f"-I{HERE}"], sanitizer)
+    build_and_run(tmp_path / name, sources, ["-isystem", cuda, f"-I{out}", f"-I{SHIM}", f"-I{WIRE}", f"-I{HERE}", *flags], sanitizer, args)
 
 
 def test_calls(tmp_path: Path, generated: tuple[Path, str]) -> None:
@@ -97,3 +97,10 @@ def test_calls(tmp_path: Path, generated: tuple[Path, str]) -> None:
 
 def test_threads(tmp_path: Path, generated: tuple[Path, str]) -> None:
     calls("test_threads", tmp_path, generated, RACES)
+
+
+def test_module_cache(tmp_path: Path, generated: tuple[Path, str]) -> None:
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    limits = ("-DMETA_CACHE_BYTES=(1ull<<20)", "-DMETA_CACHE_FILES=16u", "-DLEARNED_MAX=64u")
+    calls("test_module_cache", tmp_path, generated, MEMORY, limits, (str(folder),))
