@@ -179,7 +179,7 @@ static void *dial(void *arg) {
         }
         if (fd >= 0) close(fd);
         if (fd == GV_REDIAL_FINAL || (fd < 0 && final_cut(t)) || gv_now_ns() - since > atomic_load(&t->grace_ns)) {
-            snprintf(text, sizeof text, "bulk channel: %.60s%s%.100s", cause, *cause ? "; then: " : "", fd < 0 ? why : "the server gave it up");
+            snprintf(text, sizeof text, "bulk channel: %.36s%s%.140s", cause, *cause ? "; then: " : "", fd < 0 ? why : "the server gave it up");
             gv_link_kill(&t->link, text);
             break;
         }
