@@ -1,4 +1,5 @@
-/* Device memory. With fixed addresses every allocation is placed here, inside memory that the worker has already backed; only growing that credit waits for it. */
+/* Device memory. With fixed addresses every allocation is placed here, inside memory that the worker has already backed; only one that is larger than
+ * what is left of that credit waits for more. */
 #include <stdlib.h>
 
 #include "../wire/window.h"
@@ -62,8 +63,8 @@ static bool ahead_answered(struct device_memory *m, bool wait) {
     return true;
 }
 
-/* Asks for more credit, without waiting, when little is left: as much as there is already, so that a program that goes on allocating does not wait, and never so
- * much that it would be given back. lock held. */
+/* Asks for more credit, without waiting, when little is left: as much as there is already, so that a program that goes on allocating does not wait,
+ * and never so much that it would be given back. lock held. */
 static void grow_ahead(struct device_memory *m, const struct shim_context *c) {
     struct allocator *a = &m->allocator;
     uint64_t kept = most_kept(c), low = a->backed < kept ? a->backed / 4 : kept / 4, want = a->backed < kept / 2 ? a->backed : kept / 2;

@@ -64,8 +64,8 @@ static void *pack(const struct image_choice *choice, size_t *size) {
     return NULL;
 }
 
-/* Loads on the worker: by hash when the server keeps the image, else small images inside the record, others on the bulk channel. Returns the worker's status;
- * the reply is to be done by the caller. */
+/* Loads on the worker: by hash when the server keeps the image, else small images inside the record, others on the bulk channel. Returns the worker's
+ * status; the reply is to be done by the caller. */
 static int load_remote(struct shim_context *c, uint64_t id, const struct loading *l, struct gv_reply_module_load *answer,
                        struct session_reply *reply) {
     const struct image_choice *choice = l->choice;

@@ -1,5 +1,5 @@
-/* Modules that need not travel again. Which images the server keeps it says at ATTACH and in its answers; what their kernels are is kept here, on this machine's disk,
- * under the image's hash and the kind of device. Whatever goes wrong with a file means that it is not there. */
+/* Modules that need not travel again. Which images the server keeps it says at ATTACH and in its answers; what their kernels are is kept here, on
+ * this machine's disk, under the image's hash and the kind of device. Whatever goes wrong with a file means that it is not there. */
 #ifndef SHIM_MODULE_CACHE_H
 #define SHIM_MODULE_CACHE_H
 
@@ -21,8 +21,8 @@ enum module_place module_place(const uint8_t hash[GV_SHA256_SIZE], uint8_t meta[
 /* The server's answer to a load says that it keeps the image now, or that it does not keep it after all. */
 void module_place_learn(const uint8_t hash[GV_SHA256_SIZE], enum module_place place, const uint8_t meta[4]);
 
-/* The metadata of the image on such a device if they are here and their digest begins with `meta`: malloc'ed, sound, with no addresses of globals in them. digest
- * gets the digest whole. NULL: not here. */
+/* The metadata of the image on such a device if they are here and their digest begins with `meta`: malloc'ed, sound, with no addresses of globals in
+ * them. digest gets the digest whole. NULL: not here. */
 void *module_meta_read(const uint8_t hash[GV_SHA256_SIZE], const struct gv_device_info *device, const uint8_t meta[4], size_t *size,
                        uint8_t digest[GV_SHA256_SIZE]);
 /* Keeps sound metadata for later processes; digest is theirs. */

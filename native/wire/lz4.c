@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A block is a row of sequences: a token (4 bits number of literals, 4 bits length of the match less 4; 15: more bytes of length follow, up to one below 255), the
- * literals, and two bytes that say how far back the match lies. The last sequence has no match. As the format demands, the last five bytes are literals and no match
- * begins in the last twelve. */
+/* A block is a row of sequences: a token (4 bits number of literals, 4 bits length of the match less 4; 15: more bytes of length follow, up to one
+ * below 255), the literals, and two bytes that say how far back the match lies. The last sequence has no match. As the format demands, the last five
+ * bytes are literals and no match begins in the last twelve. */
 #define MATCH_LEAST 4u
 #define LAST_LITERALS 5u
 #define MATCH_ENDS_BEFORE 12u

@@ -8,8 +8,8 @@
 
 #include "sha256.h"
 
-/* One image that the worker can load without being sent it. `meta` is the beginning of the digest of its metadata; all zero: the worker has not looked whether
- * the image it keeps is whole, so the client asks (a waiting call that carries the hash alone). */
+/* One image that the worker can load without being sent it. `meta` is the beginning of the digest of its metadata; all zero: the worker has not
+ * looked whether the image it keeps is whole, so the client asks (a waiting call that carries the hash alone). */
 struct gv_module_known {
     uint8_t hash[8]; /* the beginning of the image's SHA-256 */
     uint8_t meta[4];

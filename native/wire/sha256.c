@@ -50,8 +50,8 @@ static void compress_plain(uint32_t state[8], const uint8_t block[64]) {
 }
 
 #ifdef QUICK
-/* The same on processors with the SHA extensions, several times as fast. Their instructions keep the state as two vectors, ABEF and CDGH, and do four rounds with
- * four words of the message at a time; w[] holds the last sixteen of those words. */
+/* The same on processors with the SHA extensions, several times as fast. Their instructions keep the state as two vectors, ABEF and CDGH, and do four
+ * rounds with four words of the message at a time; w[] holds the last sixteen of those words. */
 __attribute__((target("sha,sse4.1,ssse3"))) static void compress_quick(uint32_t state[8], const uint8_t *data, size_t blocks) {
     const __m128i swap = _mm_set_epi64x(0x0c0d0e0f08090a0bll, 0x0405060700010203ll);
     __m128i low = _mm_shuffle_epi32(_mm_loadu_si128((const __m128i *)state), 0xb1);

@@ -1,6 +1,6 @@
-/* Images that this host's workers have loaded before, kept on disk under their SHA-256, so that they travel once. One flat folder for all workers of a user;
- * a file's name says whose it is: HASH.META.KEY, where KEY stands for the backend, the driver, the device and the build that accepted it, and META for
- * the metadata it gave. Whatever goes wrong with a file means that it is not there. */
+/* Images that this host's workers have loaded before, kept on disk under their SHA-256, so that they travel once. One flat folder for all workers of
+ * a user; a file's name says whose it is: HASH.META.KEY, where KEY stands for the backend, the driver, the device and the build that accepted it, and
+ * META for the metadata it gave. Whatever goes wrong with a file means that it is not there. */
 #ifndef WORKER_MODULE_CACHE_H
 #define WORKER_MODULE_CACHE_H
 
@@ -19,11 +19,12 @@ enum module_kept {
     MODULE_KEPT      /* it is on disk, for as long as nobody removes it */
 };
 
-/* Opens the cache in `folder`, made if need be. `key` is a text that no worker shares whose answers could differ. When the folder holds too much, what was used
- * least recently goes. NULL: there is none to be had. */
+/* Opens the cache in `folder`, made if need be. `key` is a text that no worker shares whose answers could differ. When the folder holds too much,
+ * what was used least recently goes. NULL: there is none to be had. */
 struct module_cache *module_cache_open(const char *folder, const char *key);
 void module_cache_close(struct module_cache *c);
-/* What there is, most recently used first, at most `most` entries. Promises as many as it may: reads them to see that they are whole, and keeps them open. */
+/* What there is, most recently used first, at most `most` entries. Promises as many as it may: reads them to see that they are whole, and keeps them
+ * open. */
 uint32_t module_cache_list(struct module_cache *c, struct gv_module_known *out, uint32_t most);
 /* The image of that hash, checked; the caller frees it. NULL: not here. */
 void *module_cache_get(struct module_cache *c, const uint8_t hash[GV_SHA256_SIZE], size_t *size);

@@ -1,4 +1,5 @@
-/* What the shim remembers of modules, with limits of 16 files and 64 images: the server's list, what was learned since, metadata on disk. argv[1]: an empty folder. */
+/* What the shim remembers of modules, with limits of 16 files and 64 images: the server's list, what was learned since, metadata on disk. argv[1]: an
+ * empty folder. */
 #include "fake_session.h"
 #include "module_cache.h"
 
