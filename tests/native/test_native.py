@@ -116,6 +116,13 @@ def test_a_lost_byte_of_a_payload_is_noticed(build: Builder) -> None:
     assert run(program, "cut_1").returncode == 1
 
 
+@pytest.mark.parametrize("case", ["records_cut", "cut_while_coming_back"])
+def test_records_that_are_not_sent_again_are_noticed(build: Builder, case: str) -> None:
+    """A link that goes on after a cut without what was on its way (GV_BREAK_RESUME) is what the cases would find."""
+    program = build("test_resume_broken", "undefined", [*LINK, *HELPERS, HERE / "transport/test_resume.c"], (*SMALLER, "-DGV_BREAK_RESUME"))
+    assert run(program, case).returncode == 1
+
+
 # ---- C against Python --------------------------------------------------------------------------------------------------------
 
 

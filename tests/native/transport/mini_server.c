@@ -167,10 +167,13 @@ static void welcome_resume(struct mini_server *s, int fd, const struct gv_hello 
     if (s->fault == RESUME_REFUSED) {
         w.status = GV_WELCOME_UNKNOWN;
         strcpy(w.text, "this server has no such session (any more)");
+    } else if (s->fault == RESUME_DENIED) {
+        w.status = GV_WELCOME_DENIED;
+        strcpy(w.text, "the key of this session is another one");
     }
     gv_welcome_prove(&w, s->key, hello->nonce, nonce);
     put_all(fd, &w, sizeof w);
-    if (s->fault == RESUME_REFUSED)
+    if (w.status != GV_WELCOME_OK)
         close(fd);
     else
         add_later(s, -1, fd, hello->epoch);
@@ -185,7 +188,7 @@ static void welcome_channel(struct mini_server *s, int fd, const struct gv_hello
     }
     gv_welcome_prove(&w, s->fault == CHANNEL_UNPROVED ? s->secret : s->key, hello->nonce, nonce);
     put_all(fd, &w, sizeof w);
-    if (s->fault == NO_FAULT || s->fault == RESUME_REFUSED) {
+    if (s->fault == NO_FAULT || s->fault == RESUME_REFUSED || s->fault == RESUME_DENIED) {
         add_later(s, hello->channel, fd, hello->epoch);
     } else {
         close(fd);

@@ -41,7 +41,8 @@ enum fault {
     CHANNEL_GARBAGE,
     CHANNEL_NO_LISTENER, /* the server is gone when the channel is to be opened */
     /* when a session is taken up again */
-    RESUME_REFUSED,
+    RESUME_REFUSED, /* the session is not known any more */
+    RESUME_DENIED,  /* the proof is not to its liking */
 };
 
 struct mini_server {

@@ -307,6 +307,15 @@ static void unknown_session(void) {
     close_session(&s);
 }
 
+static void denied_session(void) {
+    struct session s;
+    open_with(&s, RESUME_DENIED, "tcp", GRACE_S);
+    cutter_cut_all(&s.cutter);
+    await_death(s.p.client, 2000000000, "the key of this session is another one");
+    CHECK(s.server.resumes == 1 && counts(s.p.client).resumes == 0); /* asked once: the answer will be no other */
+    close_session(&s);
+}
+
 static void server_gone(void) {
     struct session s;
     open_with(&s, NO_FAULT, "tcp", GRACE_S);
@@ -418,6 +427,7 @@ int main(int argc, char **argv) {
         {"worker_notices_last", worker_notices_last},
         {"stale_epochs", stale_epochs},
         {"unknown_session", unknown_session},
+        {"denied_session", denied_session},
         {"server_gone", server_gone},
         {"unreachable_for_longer", unreachable_for_longer},
         {"unreachable_for_a_while", unreachable_for_a_while},
