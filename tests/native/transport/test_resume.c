@@ -210,7 +210,10 @@ static void records_cut(void) {
     fprintf(stderr, "  %d cuts, %llu of records' connections, %llu records again\n", s.cutter.cuts, (unsigned long long)counts(s.p.client).resumes,
             (unsigned long long)(counts(s.p.client).records_resent + counts(s.p.worker).records_resent));
     CHECK(counts(s.p.client).resumes >= 5 && counts(s.p.client).records_resent + counts(s.p.worker).records_resent > 0);
-    CHECK(counts(s.p.client).resumes == counts(s.p.worker).resumes);
+    /* One end may be up again when the other one's half of the exchange is cut: then they have counted differently, but never a connection that the
+     * server did not welcome. */
+    CHECK(counts(s.p.worker).resumes >= 5);
+    CHECK(counts(s.p.client).resumes <= (uint64_t)s.server.resumes && counts(s.p.worker).resumes <= (uint64_t)s.server.resumes);
     CHECK(atomic_load(&s.notices) > 0);
     CHECK_TEXT(s.notice, "was lost (");
     close_session(&s);
