@@ -8,6 +8,7 @@ import os
 import secrets
 import socket
 import time
+from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +26,7 @@ log = logging.getLogger("gpuvirt.server")
 # Below the 10 s that a client waits for its welcome, so that it hears why.
 WORKER_LIMIT = 9.0
 CHANNELS = 16  # bulk channels that a client may open
+ENDED_LAUNCHES = 4096  # how many are remembered
 MAIN = -1  # the number of a session's main connection, among its channels'
 
 
@@ -66,6 +68,7 @@ class Sessions:
         self._server_name, self._drop_launches, self._grace = server_name, drop_launches, grace
         self._policy = Policy([device.memory for device in inventory.devices], SLOTS)
         self._sessions: dict[int, Session] = {}
+        self._ended_launches: OrderedDict[tuple[bytes, bytes], None] = OrderedDict()  # each with the token that said so
 
     def get(self, session: int) -> Session | None:
         return self._sessions.get(session)
@@ -99,6 +102,8 @@ class Sessions:
             self._sessions[number] = session
             self._welcome(client, session, secret, server_nonce, rings)
             self._hand_over(client, session, rings)
+            if (hello.launch, hello.token_id) in self._ended_launches:
+                worker.client_gone()  # it ended while this was under way, so that its report found no session
         except BaseException as error:
             self._sessions.pop(number, None)
             if worker is not None:
@@ -193,6 +198,10 @@ class Sessions:
         Returns:
             How many sessions that launch still has.
         """
+        if any(launch):
+            self._ended_launches[launch, owner] = None
+            if len(self._ended_launches) > ENDED_LAUNCHES:
+                self._ended_launches.popitem(last=False)
         concerned = [s for s in self._sessions.values() if s.hello.launch == launch and s.hello.token_id == owner and any(launch)]
         for session in concerned:
             session.worker.client_gone()

@@ -17,6 +17,7 @@ from gpuvirt.transport import handshake as hs
 from gpuvirt.transport.token import Token, parse_token
 
 TIMEOUT = 10.0
+REPORT_LIMIT = 1.0  # seconds that telling of a program's end may take: a server that does not answer must not hold up the launcher's exit
 PAUSES = (0.02, 0.05, 0.1)  # seconds before a handshake that broke off is tried again
 _URL = re.compile(r"tcp://(?:\[([^\]]+)\]|([^:/\[\]]+)):(\d{1,5})/?")
 
@@ -106,7 +107,7 @@ def find_token(address: PoolAddress, same_host: bool, text: str | None = None) -
     return parse_token(text)
 
 
-def greet(address: PoolAddress) -> tuple[socket.socket, hs.Greeting]:
+def greet(address: PoolAddress, timeout: float = TIMEOUT) -> tuple[socket.socket, hs.Greeting]:
     """Connects and reads the greeting. The socket is the caller's.
 
     Raises:
@@ -114,9 +115,9 @@ def greet(address: PoolAddress) -> tuple[socket.socket, hs.Greeting]:
     """
     url = address.url
     try:
-        sock = socket.create_connection((address.host, address.port), timeout=TIMEOUT)
+        sock = socket.create_connection((address.host, address.port), timeout=timeout)
     except TimeoutError:
-        raise GpuvirtError(f"no answer from {url} within {TIMEOUT:.0f} s; is the address right and the port open?") from None
+        raise GpuvirtError(f"no answer from {url} within {timeout:.0f} s; is the address right and the port open?") from None
     except OSError as error:
         raise GpuvirtError(f"no GPU server at {url}: {error.strerror or error}; start one there with `gpuvirt serve`") from None
     try:
@@ -162,10 +163,13 @@ def report_ended(status: PoolStatus, launch: bytes) -> None:
     """Tells the server that the program of a launch has ended: sessions of it that are not connected need not be kept.
 
     Raises:
-        GpuvirtError: the server could not be told.
+        GpuvirtError: the server could not be told, or not within `REPORT_LIMIT`.
     """
-    sock, greeting = greet(status.address)
+    deadline = time.monotonic() + REPORT_LIMIT
+    # Where it answered before: no name is looked up again, which could take longer than all the rest.
+    sock, greeting = greet(PoolAddress(status.peer, status.address.port), REPORT_LIMIT)
     with sock:
+        sock.settimeout(max(0.1, deadline - time.monotonic()))
         _say(sock, status.address, greeting, status.token, hs.HELLO_ENDED, launch=launch)
 
 

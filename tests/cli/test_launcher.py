@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -12,6 +13,10 @@ from pathlib import Path
 import pytest
 
 from gpuvirt.client.launcher import NotStarted, launch
+from gpuvirt.errors import GpuvirtError
+from gpuvirt.transport.handshake import Greeting
+from gpuvirt.transport.pool import PoolAddress, PoolStatus, report_ended
+from gpuvirt.transport.token import Token
 
 LAUNCH = "import sys, os; from gpuvirt.client.launcher import launch; sys.exit(launch(sys.argv[1:], os.environ))"
 PROGRAM = """
@@ -106,3 +111,14 @@ def test_the_programs_signal_mask_is_the_launchers_own() -> None:
         return [int(word, 16) & ~own for word in done.stdout.split()[1::2]]
 
     assert masks([sys.executable, "-c", LAUNCH, *status]) == masks(status)
+
+
+def test_a_silent_server_does_not_hold_up_the_end() -> None:
+    """It takes the connection and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = PoolAddress("127.0.0.1", silent.getsockname()[1])
+        status = PoolStatus(address, "127.0.0.1", Greeting(bytes(32)), Token(bytes(16), bytes(32), bytes(32)))
+        began = time.monotonic()
+        with pytest.raises(GpuvirtError):
+            report_ended(status, b"l" * 16)
+        assert time.monotonic() - began < 3

@@ -11,10 +11,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from e2e import test_ways
 from e2e.cutter import Cutter
-from e2e.harness import GPUVIRT, Server, clean_environment, run_program, running, wait_until
+from e2e.harness import GPUVIRT, Server, clean_environment, run_line, run_program, running, start_server, wait_until
 
 ROUNDS = "60"
+
+two_hosts = test_ways.namespaces  # the same fixture
 
 
 @pytest.fixture
@@ -151,13 +154,19 @@ def test_an_unknown_session_is_final(own_pool: Callable[..., Server], build: Cal
     assert process.returncode == 3 and "no such session" in err, out + err
 
 
-def test_killed_while_away(own_pool: Callable[..., Server], build: Callable[..., Path], cutter: Callable[[Server], Cutter]) -> None:
-    """Its connection is cut, and then it is killed: the launcher tells the server, which has no other way to know."""
+@pytest.mark.parametrize("away", [False, True])
+def test_killed(own_pool: Callable[..., Server], build: Callable[..., Path], cutter: Callable[[Server], Cutter], away: bool) -> None:
+    """A killed program's connection looks like one that was cut, or was cut before: the launcher tells the server, which cannot know otherwise."""
     server = own_pool()
     proxy = cutter(server)
     before = server.memory_used()
     with running_through(proxy, server, [build("busy"), "wait"]) as process:
         (session,) = server.sessions()
+        if away:
+            os.kill(int(session["pid"]), signal.SIGSTOP)  # so that it does not come back
+            proxy.cut_all()
+            time.sleep(1.5)
+            assert Path(f"/proc/{session['worker_pid']}").exists(), "it waits for its client"
         os.kill(int(session["pid"]), signal.SIGKILL)
         process.communicate(timeout=10)
         began = time.monotonic()
@@ -178,6 +187,36 @@ def test_stopped_and_continued(own_pool: Callable[..., Server], build: Callable[
         os.kill(int(session["pid"]), signal.SIGCONT)
         out, err = process.communicate(timeout=30)
     assert (process.returncode, "running\n" + out) == (0, reference.stdout), err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("away", "back"),
+    [("route add blackhole 10.199.7.2", "route del blackhole 10.199.7.2"), ("link set veth0 down", "link set veth0 up")],
+    ids=["silent", "unreachable"],
+)
+def test_nothing_arrives(two_hosts: tuple[str, str], build: Callable[..., Path], tmp_path: Path, away: str, back: str) -> None:
+    """No end of file and no reset, but silence, for longer than a dead host takes to be noticed: tried again until somebody answers."""
+    here, there = two_hosts
+    server = start_server(tmp_path / "server", "--backend", "soft", "--link", "tcp", prefix=["ip", "netns", "exec", here], listen="10.199.7.1:0")
+    line = ["ip", "netns", "exec", there, *run_line(server), str(build("once")), "300"]
+    try:
+        reference = subprocess.run(line, capture_output=True, text=True, env=clean_environment(), timeout=60, check=True)
+        with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean_environment()) as process:
+            try:
+                assert process.stdout is not None and process.stdout.readline() == "running\n"
+                subprocess.run(["ip", "-n", here, *away.split()], check=True)
+                time.sleep(8)
+                assert process.poll() is None
+                subprocess.run(["ip", "-n", here, *back.split()], check=True)
+                out, err = process.communicate(timeout=60)
+            finally:
+                process.kill()
+        assert (process.returncode, "running\n" + out) == (0, reference.stdout), err
+        (said,) = [line for line in err.splitlines() if line.startswith("gpuvirt")]
+        assert server.url in said and "lost" in said, err
+    finally:
+        server.stop()
 
 
 @pytest.mark.long

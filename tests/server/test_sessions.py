@@ -155,6 +155,23 @@ def test_a_launcher_reports(own_server: Callable[..., FakeServer]) -> None:
         sock.close()
 
 
+def test_a_launch_that_ended_before_its_session_began(own_server: Callable[..., FakeServer]) -> None:
+    """A program that is killed while it attaches: the report of its end finds no session, and what comes then must not wait for it."""
+    server = own_server(gpus=2)
+    other_token = parse_token(server.ask("token_create", name="other")["token"])
+    sock, greeting = server.connect()
+    with sock:
+        assert shake(sock, greeting, server.token, kind=hs.HELLO_ENDED, launch=b"m" * 16)[0].status == hs.WELCOME_OK
+    theirs, _, _ = server.attach(other_token, launch=b"m" * 16)
+    mine, welcome, _ = server.attach(launch=b"m" * 16)
+    with mine, theirs:
+        assert welcome.status == hs.WELCOME_OK
+        mine.settimeout(5)
+        assert mine.recv(1) == b""
+        theirs.sendall(b"still there?")
+        assert theirs.recv(100) == b"still there?"
+
+
 def test_attach_is_quick(server: FakeServer) -> None:
     """The target is 20 ms to a prestarted worker; a busy machine gets some more, the median of several decides."""
     took = []
