@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from e2e import test_ways
 from e2e.cutter import Cutter
-from e2e.harness import GPUVIRT, Server, clean_environment, run_line, run_program, running, start_server, wait_until
+from e2e.harness import GPUVIRT, HERE, Server, clean_environment, run_line, run_program, running, start_server, wait_until
 
 ROUNDS = "60"
 
@@ -90,6 +90,19 @@ def test_lost_launches_show(own_pool: Callable[..., Server], build: Callable[...
     program = [build("once"), "6"]
     right, wrong = (run_program(s, program, "--link", "tcp") for s in (server, broken))
     assert right.returncode == 0 and right.stdout != wrong.stdout
+
+
+@pytest.mark.parametrize(("flags", "code"), [([], 0), (["-DGV_BREAK_RESUME"], 1)], ids=["whole", "broken"])
+def test_nothing_sent_again_shows(tmp_path: Path, flags: list[str], code: int) -> None:
+    """A link that comes back but sends nothing again (GV_BREAK_RESUME) is noticed by the transport's own test of cuts."""
+    native, tests = HERE.parents[1] / "native", HERE.parent / "native/transport"
+    sources = [*native.glob("wire/*.c"), *native.glob("transport/*.c")]
+    sources += [tests / f"{name}.c" for name in ("pair", "mini_server", "cutter", "test_resume")]
+    program = tmp_path / "test_resume"
+    limits = ["-DOPEN_NS=700000000LL", "-DKEPT_LIMIT=4194304u", "-DCOPIES_LIMIT=8388608ull"]  # as all its tests have them
+    subprocess.run(["cc", "-std=gnu11", "-O1", "-pthread", *limits, *flags, *map(str, sources), "-o", str(program)], check=True)
+    done = subprocess.run([str(program), "records_cut"], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == code, done.stdout + done.stderr
 
 
 def test_nobody_there_for_a_while(own_pool: Callable[..., Server], build: Callable[..., Path], cutter: Callable[[Server], Cutter]) -> None:
