@@ -45,7 +45,7 @@ class Amounts:
     launches: int
     steps: int
     read_every: int = 50
-    settle_s: float = 1.0
+    settle_s: float = 2.0
 
 
 FULL = Amounts(5, 41, 20000, 64 << 20, 5, (1, 2, 4, 8, 16, 32, 64, 100), 20000, 400)
