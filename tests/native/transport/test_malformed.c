@@ -305,6 +305,101 @@ static void acknowledged_before_sent(void) {
     }
 }
 
+/* ---- a session that is taken up again */
+
+#define SENT 3
+
+/* A link that sent some records, which have come. */
+static struct raw open_sent(void) {
+    struct raw raw = open_raw(true);
+    struct timeval patience = {.tv_sec = 2};
+    char records[SENT * (sizeof(struct gv_record) + 8)];
+    gv_link_set_grace(raw.link, 20000000000);
+    for (uint64_t n = 1; n <= SENT; n++) CHECK(send_numbered(raw.link, 8, n));
+    gv_send_flush(raw.link);
+    CHECK(setsockopt(raw.fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience) == 0);
+    CHECK(recv(raw.fd, records, sizeof records, MSG_WAITALL) == sizeof records);
+    return raw;
+}
+
+static struct tcp_note note(uint16_t op, uint32_t epoch, uint64_t seq, uint64_t bulk) {
+    return (struct tcp_note){.record = {.size = sizeof(struct tcp_note), .op = op, .epoch = epoch, .seq = seq}, .received = {bulk}};
+}
+
+/* Another connection, on which the peer says this. */
+static int come_back(struct raw *raw, struct tcp_note said, uint32_t epoch) {
+    int fds[2];
+    struct timeval patience = {.tv_sec = 2};
+    tcp_sockets(fds);
+    CHECK(setsockopt(fds[0], SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience) == 0);
+    CHECK(send(fds[0], &said, sizeof said, 0) == sizeof said);
+    int outcome = gv_link_resume(raw->link, -1, fds[1], epoch);
+    close(raw->fd);
+    raw->fd = fds[0];
+    return outcome;
+}
+
+static void taken_up_with_lies(void) {
+    static const uint64_t seqs[] = {SENT + 1, UINT64_MAX, 0, 0}, bulks[] = {0, 0, 1, UINT64_MAX};
+    for (size_t i = 0; i < sizeof seqs / sizeof *seqs; i++) {
+        struct raw raw = open_sent();
+        CHECK(come_back(&raw, note(GV_RECORD_RESUME, 1, seqs[i], bulks[i]), 1) == -1);
+        CHECK(gv_link_dead(raw.link));
+        CHECK_TEXT(gv_link_death(raw.link), "has what was never sent");
+        close_raw(&raw);
+    }
+    /* What it said it had it cannot lack afterwards: it is not there any more. */
+    struct raw raw = open_sent();
+    struct gv_link_counts counts = {.kept_bytes = 1};
+    struct tcp_note all = note(GV_RECORD_ACK, 0, SENT, 0);
+    CHECK(send(raw.fd, &all, sizeof all, 0) == sizeof all);
+    for (int i = 0; i < 200 && counts.kept_bytes; i++) {
+        CHECK(gv_recv_peek(raw.link) == NULL);
+        gv_recv_wait(raw.link, 10000000, 0);
+        gv_send_flush(raw.link);
+        gv_link_get_counts(raw.link, &counts);
+    }
+    CHECK(counts.kept_bytes == 0 && !gv_link_dead(raw.link));
+    CHECK(come_back(&raw, note(GV_RECORD_RESUME, 1, SENT - 1, 0), 1) == -1);
+    CHECK_TEXT(gv_link_death(raw.link), "lacks what it had acknowledged");
+    close_raw(&raw);
+}
+
+/* It was no connection of the session's, and another one may come still; what the peer has is not sent again, what it lacks is. */
+static void taken_up_with_garbage(void) {
+    struct raw raw = open_sent();
+    struct tcp_note wrong[] = {note(GV_RECORD_ACK, 1, SENT, 0), note(GV_RECORD_RESUME, 3, SENT, 0), note(GV_RECORD_RESUME, 3, SENT, 0)};
+    wrong[2].record.size = 24;
+    for (uint32_t i = 0; i < 3; i++) {
+        CHECK(come_back(&raw, wrong[i], i + 1) == -1);
+        CHECK(gv_link_down(raw.link) && !gv_link_dead(raw.link));
+    }
+    for (uint64_t has = 0; has <= SENT; has++) {
+        CHECK(come_back(&raw, note(GV_RECORD_RESUME, 4 + (uint32_t)has, has, 0), 4 + (uint32_t)has) == 0);
+        struct tcp_note said;
+        CHECK(recv(raw.fd, &said, sizeof said, MSG_WAITALL) == sizeof said);
+        CHECK(said.record.op == GV_RECORD_RESUME && said.record.seq == 0 && said.record.epoch == 4 + has);
+        for (uint64_t n = has + 1; n <= SENT; n++) {
+            struct {
+                struct gv_record record;
+                uint64_t body;
+            } got;
+            CHECK(recv(raw.fd, &got, sizeof got, MSG_WAITALL) == sizeof got);
+            CHECK(got.record.seq == n && got.record.epoch == 0 && got.record.ctx == n); /* the epoch it was first sent in */
+        }
+    }
+    CHECK(!gv_link_down(raw.link) && !gv_link_dead(raw.link));
+    close_raw(&raw);
+}
+
+/* Only a new connection begins like that. */
+static void taken_up_in_the_middle(void) {
+    struct raw raw = open_sent();
+    struct tcp_note again = note(GV_RECORD_RESUME, 0, SENT, 0);
+    CHECK(send(raw.fd, &again, sizeof again, 0) == sizeof again);
+    expect_death(&raw, "an acknowledgement that makes no sense");
+}
+
 static void bulk_headers(void) {
     for (int lie = 0; lie < 3; lie++) {
         struct raw raw = open_raw(true);
@@ -368,8 +463,9 @@ int main(int argc, char **argv) {
         {"bulk_headers", bulk_headers},
         {"bulk_frames", bulk_frames},
         {"acknowledged_before_sent", acknowledged_before_sent},
-        {"bulk_frames", bulk_frames},
-        {"acknowledged_before_sent", acknowledged_before_sent},
+        {"taken_up_with_lies", taken_up_with_lies},
+        {"taken_up_with_garbage", taken_up_with_garbage},
+        {"taken_up_in_the_middle", taken_up_in_the_middle},
         {"wrong_memory", wrong_memory},
     };
     return run_cases(cases, sizeof cases / sizeof *cases, argc, argv, 60);
