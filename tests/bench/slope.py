@@ -152,9 +152,8 @@ def main(rounds: int, tiny: bool, as_json: bool) -> None:
     for row in result["rows"]:
         times = ", ".join(f"{rtt:g} ms: {seconds:.3f} s (×{row['over_allowed'][rtt]:.2f} of allowed)" for rtt, seconds in row["loop_s"].items())
         click.echo(f"{row['steps']} steps, {row['step_ms']:.2f} ms a step at 0 ms, {row['reads']} reads, waits {row['waits']}: {times}")
-        click.echo(
-            f"  slope {row['slope']:.2f} (of the quickest runs {row['slope_of_quickest']:.2f}) for {row['reads']} reads: {'yes' if row['slope_is_reads'] else 'NO'}; total: {row['total_met']}"
-        )
+        met, quickest = "yes" if row["slope_is_reads"] else "NO", row["slope_of_quickest"]
+        click.echo(f"  slope {row['slope']:.2f} (of the quickest runs {quickest:.2f}) for {row['reads']} reads: {met}; total: {row['total_met']}")
     for name in ("cold_start", "cold_caches"):
         click.echo(f"{name}: {result[name]['round_trips']:.1f} round trips, waits {result[name]['waits']}")
 
