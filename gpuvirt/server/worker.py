@@ -34,6 +34,7 @@ def main() -> int:
     try:
         library = WorkerLibrary()
         compiler = _Compiler(library) if args.backend == "soft" else None
+        library.open_cache()
     except (GpuvirtError, ImportError) as error:
         messages.send(daemon, {"op": "failed", "text": str(error)})
         return 1

@@ -108,11 +108,17 @@ class WorkerLibrary:
         lib.worker_run.argtypes, lib.worker_run.restype = [handle, ctypes.c_char_p], ctypes.c_int
         lib.worker_get_figures.argtypes, lib.worker_get_figures.restype = [handle, ctypes.POINTER(WorkerFigures)], None
         lib.worker_close.argtypes, lib.worker_close.restype = [handle], None
-        lib.worker_use_cache.argtypes, lib.worker_use_cache.restype = [handle, ctypes.c_char_p, ctypes.c_char_p], None
+        lib.worker_open_cache.argtypes, lib.worker_open_cache.restype = [ctypes.c_char_p], handle
+        lib.worker_use_cache.argtypes, lib.worker_use_cache.restype = [handle, handle, ctypes.c_char_p], None
         lib.worker_ledger_release.argtypes, lib.worker_ledger_release.restype = [ctypes.c_int32, ctypes.c_uint32], ctypes.c_int
         self.lib = lib
         found = path.stat()
         self.build = f"{found.st_mtime_ns};{found.st_size}"
+        self._images: int | None = None
+
+    def open_cache(self) -> None:
+        """Looks at the images of modules kept on this host, for the session to come: tens of milliseconds when they are many."""
+        self._images = self.lib.worker_open_cache(os.fsencode(paths.image_cache()))
 
     def open(self, config: SessionConfig, fd: int, memfd: int, ledger_fd: int, compiler: int | None, compiler_build: str = "") -> Worker:
         """Takes over the descriptors and opens the backend.
@@ -154,7 +160,7 @@ class WorkerLibrary:
         handle = self.lib.worker_open(ctypes.byref(filled), err)
         if not handle:
             raise GpuvirtError(err.value.decode("utf-8", "replace") or "the worker library gave no reason")
-        self.lib.worker_use_cache(handle, os.fsencode(paths.image_cache()), f"{self.build};{compiler_build}".encode())
+        self.lib.worker_use_cache(handle, self._images, f"{self.build};{compiler_build}".encode())
         return Worker(self.lib, handle, filled)
 
 

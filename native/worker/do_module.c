@@ -12,18 +12,21 @@
 
 /* ---- images kept on disk ----------------------------------------------------------------------------------------------- */
 
-void worker_open_cache(struct worker *w, int driver_version) {
-    if (!w->cache_folder || !w->cache_build || w->cache) return;
+void worker_choose_cache(struct worker *w, int driver_version) {
+    struct module_cache *offered = w->cache;
+    w->cache = NULL;
+    if (!offered || !w->cache_build) return module_cache_close(offered);
     int capability = 0;
     for (uint32_t i = 0; i < w->n_devices; i++) {
         const struct gv_device_info *info = &w->infos[i];
-        int each = info->attributes[75] * 10 + info->attributes[76]; /* CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR */
-        if (i && each != capability) return;                         /* what one of them accepts the other may not */
+        int each = info->attributes[75] * 10 + info->attributes[76];     /* CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR */
+        if (i && each != capability) return module_cache_close(offered); /* what one of them accepts the other may not */
         capability = each;
     }
     char key[1024];
     snprintf(key, sizeof key, "%s|%d|%d|%s|%s", w->ops->name, driver_version, capability, w->infos[0].name, w->cache_build);
-    w->cache = module_cache_open(w->cache_folder, key);
+    module_cache_choose(offered, key);
+    w->cache = offered;
 }
 
 /* ---- loading ------------------------------------------------------------------------------------------------------------- */

@@ -60,7 +60,7 @@ int worker_do_attach(void *worker, const struct gv_record *record, const struct 
         if (!w->infos[i].chunk) w->infos[i].chunk = GV_WINDOW_ALIGN;
     }
     uint64_t initial = w->addresses == GV_ADDRESSES_FIXED ? advance(w) : 0;
-    worker_open_cache(w, version);
+    worker_choose_cache(w, version);
     static struct gv_module_known known[GV_MODULES_KNOWN_MAX];
     uint32_t n_known = module_cache_list(w->cache, known, GV_MODULES_KNOWN_MAX);
     struct gv_reply_attach reply = {.driver_version = (uint32_t)version,

@@ -16,7 +16,8 @@
 #define MODULE_CACHE_FILES 4096u
 #define KEEP_OPEN 512u /* files that stay open while their session runs: what was promised can be read, whoever removes its name */
 #endif
-#define LOOK_AT_BYTES (16ull << 20) /* read when a session begins, to offer what is whole */
+#define LOOK_AT_BYTES (16ull << 20) /* read before a session begins, to offer what is whole */
+#define LATE_BYTES (4ull << 20)     /* read while a session begins, of what has come since */
 #define KEY_SIZE 8u
 #define NAME_LENGTH (2 * (GV_SHA256_SIZE + GV_META_DIGEST_SIZE + KEY_SIZE) + 2)
 
@@ -32,9 +33,10 @@ struct module_cache {
     int folder;
     uint32_t n_open;
     uint8_t key[KEY_SIZE];
-    struct entry *entries; /* of any key while opening, of ours afterwards */
+    struct entry *entries; /* of any key until one is chosen, of ours afterwards */
     uint32_t n, room;
-    uint64_t bytes, files; /* in the folder, as far as this worker knows */
+    struct timespec changed; /* the folder, before it was last read */
+    uint64_t bytes, files;   /* in the folder, as far as this worker knows */
 };
 
 /* ---- names --------------------------------------------------------------------------------------------------------- */
@@ -101,19 +103,47 @@ static int latest_first(const void *a, const void *b) {
     return x->used.tv_nsec == y->used.tv_nsec ? 0 : x->used.tv_nsec < y->used.tv_nsec ? 1 : -1;
 }
 
+static uint32_t slot_of(const struct entry *e, const uint32_t *slots, uint32_t n_slots, const struct entry *entries) {
+    uint32_t at;
+    memcpy(&at, e->hash, sizeof at);
+    for (at &= n_slots - 1; slots[at]; at = (at + 1) & (n_slots - 1)) {
+        const struct entry *other = &entries[slots[at] - 1];
+        if (!memcmp(other->hash, e->hash, sizeof e->hash) && !memcmp(other->meta, e->meta, sizeof e->meta) &&
+            !memcmp(other->key, e->key, sizeof e->key))
+            break;
+    }
+    return at;
+}
+
+/* Reads the folder: adds what is not known yet, drops what is gone and was not promised. */
 static void scan(struct module_cache *c) {
+    struct stat folder;
     int copy = openat(c->folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *d = copy < 0 ? NULL : fdopendir(copy);
-    if (!d) {
-        if (copy >= 0) close(copy);
+    uint32_t n_slots = 1024, known = c->n;
+    while (n_slots < 2 * known + 2) n_slots *= 2;
+    uint32_t *slots = calloc(n_slots, sizeof *slots); /* a table of known entries by hash: index + 1 */
+    bool *seen = calloc(known + 1, sizeof *seen);
+    if (!d || !slots || !seen || fstat(c->folder, &folder)) {
+        if (d) closedir(d);
+        if (!d && copy >= 0) close(copy);
+        free(slots);
+        free(seen);
         return;
     }
+    c->changed = folder.st_mtim;
+    for (uint32_t i = 0; i < known; i++) slots[slot_of(&c->entries[i], slots, n_slots, c->entries)] = i + 1;
     time_t now = time(NULL);
     for (struct dirent *f; (f = readdir(d));) {
         struct stat st;
         struct entry found = {.fd = -1};
         bool ours = parse_name(f->d_name, &found);
         if (!ours && strncmp(f->d_name, ".new.", 5) != 0) continue;
+        uint32_t slot = ours ? slots[slot_of(&found, slots, n_slots, c->entries)] : 0;
+        if (slot) {
+            seen[slot - 1] = true;
+            continue;
+        }
         if (fstatat(c->folder, f->d_name, &st, AT_SYMLINK_NOFOLLOW) || !S_ISREG(st.st_mode)) continue;
         if (!ours) { /* what a worker that was killed had begun to write */
             if (st.st_mtime < now - 3600) unlinkat(c->folder, f->d_name, 0);
@@ -128,6 +158,19 @@ static void scan(struct module_cache *c) {
         c->files++;
     }
     closedir(d);
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < c->n; i++) {
+        struct entry *e = &c->entries[i];
+        bool there = i >= known || seen[i];
+        if (!there) {
+            c->bytes -= e->size;
+            c->files--;
+        }
+        if (there || e->fd >= 0) c->entries[kept++] = *e;
+    }
+    c->n = kept;
+    free(slots);
+    free(seen);
     if (c->n) qsort(c->entries, c->n, sizeof *c->entries, latest_first);
 }
 
@@ -143,37 +186,6 @@ static void remove_file(struct module_cache *c, const struct entry *e) {
 static void evict(struct module_cache *c) {
     if (c->bytes <= MODULE_CACHE_BYTES / 8 * 7 && c->files <= MODULE_CACHE_FILES / 8 * 7) return;
     while (c->n && (c->bytes > MODULE_CACHE_BYTES / 4 * 3 || c->files > MODULE_CACHE_FILES / 4 * 3)) remove_file(c, &c->entries[--c->n]);
-}
-
-struct module_cache *module_cache_open(const char *folder, const char *key) {
-    struct module_cache *c = calloc(1, sizeof *c);
-    if (!c) return NULL;
-    uint8_t digest[GV_SHA256_SIZE];
-    gv_sha256(key, strlen(key), digest);
-    memcpy(c->key, digest, sizeof c->key);
-    c->folder = make_folders(folder);
-    if (c->folder < 0) {
-        free(c);
-        return NULL;
-    }
-    scan(c);
-    evict(c);
-    uint32_t kept = 0;
-    for (uint32_t i = 0; i < c->n; i++) {
-        if (!memcmp(c->entries[i].key, c->key, sizeof c->key)) c->entries[kept++] = c->entries[i];
-    }
-    c->n = kept;
-    return c;
-}
-
-void module_cache_close(struct module_cache *c) {
-    if (!c) return;
-    for (uint32_t i = 0; i < c->n; i++) {
-        if (c->entries[i].fd >= 0) close(c->entries[i].fd);
-    }
-    close(c->folder);
-    free(c->entries);
-    free(c);
 }
 
 /* ---- using --------------------------------------------------------------------------------------------------------- */
@@ -250,21 +262,83 @@ static bool keep_open(struct module_cache *c, struct entry *e) {
     return true;
 }
 
+/* Looks at what was used most recently, until `bytes` are read; what is not whole goes. */
+static void look(struct module_cache *c, uint64_t bytes) {
+    uint32_t kept = 0;
+    bool enough = false;
+    for (uint32_t i = 0; i < c->n; i++) {
+        struct entry *e = &c->entries[i];
+        if (e->fd < 0 && !enough && c->n_open < KEEP_OPEN) {
+            enough = e->size > bytes;
+            if (!enough) {
+                bytes -= e->size;
+                if (!keep_open(c, e)) {
+                    remove_file(c, e);
+                    continue;
+                }
+            }
+        }
+        c->entries[kept++] = *e;
+    }
+    c->n = kept;
+}
+
+struct module_cache *module_cache_open(const char *folder) {
+    struct module_cache *c = calloc(1, sizeof *c);
+    if (!c) return NULL;
+    c->folder = make_folders(folder);
+    if (c->folder < 0) {
+        free(c);
+        return NULL;
+    }
+    scan(c);
+    evict(c);
+    look(c, LOOK_AT_BYTES);
+    return c;
+}
+
+void module_cache_choose(struct module_cache *c, const char *key) {
+    uint8_t digest[GV_SHA256_SIZE];
+    gv_sha256(key, strlen(key), digest);
+    memcpy(c->key, digest, sizeof c->key);
+    /* A folder's time is as coarse as the kernel's tick: what came within the same one would not show. */
+    struct stat now;
+    struct timespec clock = {0};
+    clock_gettime(CLOCK_REALTIME, &clock);
+    if (fstat(c->folder, &now) || now.st_mtim.tv_sec != c->changed.tv_sec || now.st_mtim.tv_nsec != c->changed.tv_nsec ||
+        clock.tv_sec - now.st_mtim.tv_sec < 2)
+        scan(c);
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < c->n; i++) {
+        struct entry *e = &c->entries[i];
+        if (!memcmp(e->key, c->key, sizeof c->key)) {
+            c->entries[kept++] = *e;
+        } else if (e->fd >= 0) {
+            close(e->fd);
+            c->n_open--;
+        }
+    }
+    c->n = kept;
+    look(c, LATE_BYTES);
+}
+
+void module_cache_close(struct module_cache *c) {
+    if (!c) return;
+    for (uint32_t i = 0; i < c->n; i++) {
+        if (c->entries[i].fd >= 0) close(c->entries[i].fd);
+    }
+    close(c->folder);
+    free(c->entries);
+    free(c);
+}
+
 uint32_t module_cache_list(struct module_cache *c, struct gv_module_known *out, uint32_t most) {
-    uint64_t looked = 0;
     uint32_t n = 0;
     for (uint32_t i = 0; c && i < c->n && n < most; i++) {
-        struct entry *e = &c->entries[i];
+        const struct entry *e = &c->entries[i];
         if (e->gone) continue;
         memset(&out[n], 0, sizeof out[n]);
-        looked += e->size;
-        if (looked <= LOOK_AT_BYTES && c->n_open < KEEP_OPEN) {
-            if (!keep_open(c, e)) {
-                forget(c, e);
-                continue;
-            }
-            memcpy(out[n].meta, e->meta, sizeof out[n].meta);
-        }
+        if (e->fd >= 0) memcpy(out[n].meta, e->meta, sizeof out[n].meta); /* it is whole, and stays */
         memcpy(out[n].hash, e->hash, sizeof out[n].hash);
         n++;
     }

@@ -19,12 +19,15 @@ enum module_kept {
     MODULE_KEPT      /* it is on disk, for as long as nobody removes it */
 };
 
-/* Opens the cache in `folder`, made if need be. `key` is a text that no worker shares whose answers could differ. When the folder holds too much,
- * what was used least recently goes. NULL: there is none to be had. */
-struct module_cache *module_cache_open(const char *folder, const char *key);
+/* Opens the cache in `folder`, made if need be: what may take long, so that a worker does it before its session comes. Reads what was used most recently
+ * to see that it is whole and keeps it open, as much as it may. When the folder holds too much, what was used least recently goes. NULL: there is none to
+ * be had. */
+struct module_cache *module_cache_open(const char *folder);
+/* Once, before all that follows: takes in what has come since, and leaves only what is ours. `key` is a text that no worker shares whose answers could
+ * differ. */
+void module_cache_choose(struct module_cache *c, const char *key);
 void module_cache_close(struct module_cache *c);
-/* What there is, most recently used first, at most `most` entries. Promises as many as it may: reads them to see that they are whole, and keeps them
- * open. */
+/* What there is, most recently used first, at most `most` entries; promised is what is open. */
 uint32_t module_cache_list(struct module_cache *c, struct gv_module_known *out, uint32_t most);
 /* The image of that hash, checked; the caller frees it. NULL: not here. */
 void *module_cache_get(struct module_cache *c, const uint8_t hash[GV_SHA256_SIZE], size_t *size);

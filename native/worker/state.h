@@ -136,8 +136,8 @@ struct worker {
     uint64_t window_base, window_size;
     bool attached, said_bye;
     char name[64];
-    struct module_cache *cache;       /* images of modules, opened at attach; NULL: none. Executor only, as all of the cache */
-    char *cache_folder, *cache_build; /* as worker_use_cache gave them, or NULL */
+    struct module_cache *cache; /* images of modules, as worker_use_cache gave it; NULL: none. Executor only, as all of the cache */
+    char *cache_build;          /* likewise */
 
     struct handles contexts, streams, events, modules;
     struct handles allocations;    /* addresses=reply: address to size */
@@ -246,8 +246,8 @@ bool worker_host_done(struct worker *w, uint64_t tag);
 
 /* ---- modules (do_module.c) ---------------------------------------------------------------------------------------------- */
 
-/* Opens the cache of images, if there is to be one; the devices are known. */
-void worker_open_cache(struct worker *w, int driver_version);
+/* Makes the cache of images these devices' own, if there is to be one. */
+void worker_choose_cache(struct worker *w, int driver_version);
 
 /* ---- memory (do_memory.c) ---------------------------------------------------------------------------------------------- */
 

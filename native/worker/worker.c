@@ -119,8 +119,10 @@ EXPORT struct worker *worker_open(const struct worker_config *config, char *err)
     return w;
 }
 
-EXPORT void worker_use_cache(struct worker *w, const char *folder, const char *build) {
-    w->cache_folder = strdup(folder);
+EXPORT struct module_cache *worker_open_cache(const char *folder) { return module_cache_open(folder); }
+
+EXPORT void worker_use_cache(struct worker *w, struct module_cache *cache, const char *build) {
+    w->cache = cache;
     w->cache_build = strdup(build);
 }
 
@@ -175,7 +177,6 @@ EXPORT void worker_close(struct worker *w) {
     handles_free(&w->allocations);
     handles_free(&w->host_calls);
     module_cache_close(w->cache);
-    free(w->cache_folder);
     free(w->cache_build);
     free(w);
 }

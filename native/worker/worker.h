@@ -33,9 +33,12 @@ struct worker_config {
 
 /* Takes over the descriptors and opens the backend. NULL: err (512 bytes) says why; the client has been told. */
 struct worker *worker_open(const struct worker_config *config, char *err);
-/* Keeps images of modules in `folder`, between worker_open and worker_run; without this, or when the folder cannot be had, they travel each time. `build` names what
- * the metadata of modules are made by: what another build keeps there is not believed. */
-void worker_use_cache(struct worker *w, const char *folder, const char *build);
+struct module_cache;
+/* Looks at the images of modules kept in `folder`, before there is a session: it may take tens of milliseconds. NULL: the folder cannot be had. */
+struct module_cache *worker_open_cache(const char *folder);
+/* Takes that cache over, between worker_open and worker_run; without one (NULL) images travel each time. `build` names what the metadata of modules are
+ * made by: what another build keeps there is not believed. */
+void worker_use_cache(struct worker *w, struct module_cache *cache, const char *build);
 /* A further bulk channel's socket, any thread. */
 int worker_add_channel(struct worker *w, int32_t channel, int32_t fd);
 /* A connection in the place of one that was cut (channel -1: the main one), any thread. 0, or -1: refused; the descriptor is taken over either way. */

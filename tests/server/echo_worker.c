@@ -19,7 +19,8 @@ struct worker *worker_open(const struct worker_config *c, char *err) {
     memcpy(w->devices, c->devices, c->n_devices * sizeof *c->devices);
     return w;
 }
-void worker_use_cache(struct worker *w, const char *folder, const char *build) { (void)w, (void)folder, (void)build; }
+struct module_cache *worker_open_cache(const char *folder) { return (void)folder, NULL; }
+void worker_use_cache(struct worker *w, struct module_cache *cache, const char *build) { (void)w, (void)cache, (void)build; }
 int worker_add_channel(struct worker *w, int32_t channel, int32_t fd) {
     w->channel = channel;
     return write(fd, "c", 1) != 1;

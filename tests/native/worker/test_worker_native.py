@@ -62,4 +62,4 @@ def test_module_cache(build: str, tmp_path: Path) -> None:
     done = subprocess.run(["gcc", *flags, *map(str, sources), "-o", str(program)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     ran = subprocess.run([program, tmp_path], capture_output=True, text=True, timeout=60, check=False)
-    assert ran.returncode == 0 and "5 cases passed" in ran.stdout, f"{ran.stdout}\n{ran.stderr}"
+    assert ran.returncode == 0 and "6 cases passed" in ran.stdout, f"{ran.stdout}\n{ran.stderr}"

@@ -81,9 +81,15 @@ static void empty(void) {
     CHECK(!system(command));
 }
 
+static struct module_cache *opened(const char *key) {
+    struct module_cache *c = module_cache_open(folder);
+    if (c) module_cache_choose(c, key);
+    return c;
+}
+
 static void keeps(void) {
     empty();
-    struct module_cache *c = module_cache_open(folder, "key");
+    struct module_cache *c = opened("key");
     CHECK(c && !module_cache_list(c, list, 10) && !has(c, 1, 100));
     CHECK(put(c, 1, 100, META) == MODULE_PROMISED && has(c, 1, 100));
     CHECK(put(c, 1, 100, META) == MODULE_PROMISED);
@@ -91,11 +97,11 @@ static void keeps(void) {
     module_cache_close(c);
     set_age(1, 100, 50);
 
-    struct module_cache *other = module_cache_open(folder, "another key");
+    struct module_cache *other = opened("another key");
     CHECK(!module_cache_list(other, list, 10) && !has(other, 1, 100));
     module_cache_close(other);
 
-    c = module_cache_open(folder, "key");
+    c = opened("key");
     uint8_t hash[32];
     char image[100];
     CHECK(module_cache_list(c, list, 10) == 2);
@@ -103,7 +109,7 @@ static void keeps(void) {
     CHECK(!memcmp(list[0].hash, hash, 8) && !memcmp(list[0].meta, META, 4)); /* the one used last comes first */
     CHECK(has(c, 1, 100));
     module_cache_close(c);
-    c = module_cache_open(folder, "key");
+    c = opened("key");
     CHECK(module_cache_list(c, list, 1) == 1);
     make(1, image, sizeof image, hash);
     CHECK(!memcmp(list[0].hash, hash, 8));
@@ -117,28 +123,28 @@ static void keeps(void) {
 
 static void bounded(void) {
     empty();
-    struct module_cache *c = module_cache_open(folder, "key");
+    struct module_cache *c = opened("key");
     int kept = 0, files;
     for (int i = 0; i < 40; i++) kept += put(c, i, 100, META) != MODULE_NOT_KEPT;
     CHECK(kept == 16);
     for (int i = 0; i < 16; i++) set_age(i, 100, 100 - i);
     module_cache_close(c);
     CHECK(on_disk(&files) == 1600 && files == 16);
-    c = module_cache_open(folder, "some other key"); /* whoever comes next clears up, whosever it is */
+    c = opened("some other key"); /* whoever comes next clears up, whosever it is */
     CHECK(on_disk(&files) && files == 12);
     module_cache_close(c);
-    c = module_cache_open(folder, "key");
+    c = opened("key");
     CHECK(!has(c, 3, 100) && has(c, 4, 100) && has(c, 15, 100)); /* the oldest went */
     module_cache_close(c);
 
     empty();
-    c = module_cache_open(folder, "key");
+    c = opened("key");
     CHECK(put(c, 1, 65537, META) == MODULE_NOT_KEPT);
     CHECK(put(c, 2, 40000, META) == MODULE_PROMISED && put(c, 3, 20000, META) == MODULE_PROMISED);
     CHECK(put(c, 4, 20000, META) == MODULE_NOT_KEPT && put(c, 4, 5000, META) == MODULE_PROMISED);
     set_age(2, 40000, 100);
     module_cache_close(c);
-    c = module_cache_open(folder, "key");
+    c = opened("key");
     CHECK(!has(c, 2, 40000) && has(c, 3, 20000) && on_disk(&files) == 25000);
     module_cache_close(c);
 }
@@ -146,11 +152,11 @@ static void bounded(void) {
 /* What was promised can be read, whoever clears up; what was not may be gone. */
 static void promises(void) {
     empty();
-    struct module_cache *c = module_cache_open(folder, "key");
+    struct module_cache *c = opened("key");
     for (int i = 0; i < 8; i++) CHECK(put(c, i, 100, META) == (i < 4 ? MODULE_PROMISED : MODULE_KEPT)); /* four may be open */
     for (int i = 0; i < 8; i++) set_age(i, 100, 100 - i);
     module_cache_close(c);
-    c = module_cache_open(folder, "key");
+    c = opened("key");
     CHECK(module_cache_list(c, list, 10) == 8);
     static const uint8_t none[4];
     for (int i = 0; i < 8; i++) CHECK(!memcmp(list[i].meta, none, 4) == (i >= 4));
@@ -161,9 +167,35 @@ static void promises(void) {
     module_cache_close(c);
 }
 
+/* A worker looks at the folder long before its session: what came and went meanwhile counts. */
+static void late(void) {
+    empty();
+    struct module_cache *other = opened("key");
+    for (int i = 0; i < 6; i++) put(other, i, 100, META);
+    for (int i = 0; i < 6; i++) set_age(i, 100, 50 + i);
+    struct module_cache *c = module_cache_open(folder), *idle = module_cache_open(folder); /* 0 to 3 are open now */
+    put(other, 7, 100, META);
+    char gone[2][4096];
+    path_of(1, 100, gone[0]); /* promised: can be read all the same */
+    path_of(5, 100, gone[1]);
+    for (int i = 0; i < 2; i++) CHECK(!unlink(gone[i]));
+    module_cache_close(other);
+    module_cache_choose(c, "key");
+    CHECK(module_cache_list(c, list, 10) == 6);
+    char image[100];
+    uint8_t hash[32];
+    make(7, image, sizeof image, hash);
+    CHECK(!memcmp(list[0].hash, hash, 8)); /* the latest */
+    CHECK(has(c, 7, 100) && has(c, 1, 100) && has(c, 4, 100) && !has(c, 5, 100));
+    module_cache_close(c);
+    module_cache_choose(idle, "another key");
+    CHECK(!module_cache_list(idle, list, 10) && put(idle, 1, 100, META) == MODULE_PROMISED);
+    module_cache_close(idle);
+}
+
 static void damaged(void) {
     empty();
-    struct module_cache *c = module_cache_open(folder, "key");
+    struct module_cache *c = opened("key");
     for (int i = 0; i < 4; i++) put(c, i, 100, META);
     module_cache_close(c);
     char path[4096];
@@ -176,7 +208,7 @@ static void damaged(void) {
     CHECK(!unlink(path) && !symlink("/etc/passwd", path));
     snprintf(path, sizeof path, "%s/rubbish", folder);
     CHECK(!close(open(path, O_WRONLY | O_CREAT, 0600)));
-    c = module_cache_open(folder, "key");
+    c = opened("key");
     CHECK(module_cache_list(c, list, 10) == 1);
     CHECK(!has(c, 0, 100) && !has(c, 1, 100) && !has(c, 2, 100) && has(c, 3, 100));
     CHECK(put(c, 0, 100, META) == MODULE_PROMISED && has(c, 0, 100));
@@ -185,8 +217,8 @@ static void damaged(void) {
 }
 
 static void unusable(void) {
-    CHECK(!module_cache_open("/proc/gpuvirt/images", "key"));
-    CHECK(!module_cache_open("/dev/null/images", "key"));
+    CHECK(!module_cache_open("/proc/gpuvirt/images"));
+    CHECK(!module_cache_open("/dev/null/images"));
     uint8_t hash[32] = {0};
     size_t size;
     CHECK(!module_cache_list(NULL, list, 10) && !module_cache_get(NULL, hash, &size) && put(NULL, 1, 10, META) == MODULE_NOT_KEPT);
@@ -194,7 +226,7 @@ static void unusable(void) {
     module_cache_close(NULL);
     /* Nothing can be made in a folder that is gone. */
     empty();
-    struct module_cache *c = module_cache_open(folder, "key");
+    struct module_cache *c = opened("key");
     CHECK(c);
     char command[2100];
     snprintf(command, sizeof command, "rm -rf '%s'", folder);
@@ -206,7 +238,7 @@ static void unusable(void) {
 int main(int argc, char **argv) {
     CHECK(argc > 1);
     snprintf(folder, sizeof folder, "%s/a/b", argv[1]);
-    static const struct test_case cases[] = {
-        {"keeps", keeps}, {"bounded", bounded}, {"promises", promises}, {"damaged", damaged}, {"unusable", unusable}};
+    static const struct test_case cases[] = {{"keeps", keeps}, {"bounded", bounded}, {"promises", promises},
+                                             {"late", late},   {"damaged", damaged}, {"unusable", unusable}};
     return run_cases(cases, sizeof cases / sizeof *cases, 1, argv, 30);
 }
