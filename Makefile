@@ -46,6 +46,7 @@ $(VENV)/.demo: $(VENV)/.built
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.demo
+	@$(PYTHON) tools/preflight.py test
 	$(PIP) install --progress-bar off --no-build-isolation -e '.[demo,test]'
 	@touch $@
 

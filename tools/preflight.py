@@ -12,6 +12,7 @@ import sys
 STEPS = {
     "build": (900, 130, "the build tools and NVIDIA's header wheels"),
     "demo": (4000, 1150, "CuPy, NVRTC, cuBLAS, cuRAND and nvcc from wheels"),
+    "test": (5000, 1800, "cuDNN, cuFFT, cuSOLVER, cuSPARSE, Numba, SciPy and the linters from wheels"),
 }
 
 
