@@ -5,9 +5,10 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import threading
+import time
 from dataclasses import dataclass
 
-from gpuvirt.soft import jit, kernel, meta
+from gpuvirt.soft import jit, kernel, kernel_log, meta
 from gpuvirt.soft.errors import BadCall, SoftError
 from gpuvirt.soft.image import ptx_of
 from gpuvirt.soft.initial import initial_bytes
@@ -91,11 +92,13 @@ class Compiler:
             if slot.error is not None:
                 raise slot.error
             if slot.code is None:
+                begin = time.monotonic()
                 try:
                     slot.code = self._compile(loaded, number, block)
                 except SoftError as error:
                     slot.error = error
                     raise
+                kernel_log.ready(loaded.digest, loaded.index.kernels[number].name, block, time.monotonic() - begin)
             return slot.code
 
     def _compile(self, loaded: LoadedModule, number: int, block: tuple[int, int, int]) -> Code:

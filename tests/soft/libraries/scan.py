@@ -91,11 +91,13 @@ def reason(error: Exception) -> str:
     return re.sub(r"%\w+|\$?\w*\d{3,}\w*", "*", text).strip()[:140]
 
 
-def scan(path: Path, seconds: float, seed: int) -> Result:
-    """Indexes everything, then translates kernels drawn at random until `seconds` are over."""
+def scan(path: Path, seconds: float, seed: int, digests: set[str] | None = None) -> Result:
+    """Indexes everything, then translates kernels drawn at random until `seconds` are over. Adds the SHA-256 of each module's PTX to `digests`."""
     result = Result(path.name)
     modules: list[Module] = []
     for text in ptx_texts(path, result):
+        if digests is not None:
+            digests.add(hashlib.sha256(text.encode("latin-1")).hexdigest())
         try:
             modules.append(Module(text))
         except SoftError as error:

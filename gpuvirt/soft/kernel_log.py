@@ -1,0 +1,26 @@
+"""GPUVIRT_SOFT_LOG: a line of JSON for each kernel that a worker makes ready to run."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+
+
+def ready(module: str, kernel: str, block: tuple[int, int, int], seconds: float) -> None:
+    """Writes a line, if somebody wants to know. Workers may share the file: a line is one write.
+
+    Args:
+        module: SHA-256 of the module's PTX.
+        seconds: until it was ready, compiled or found in the cache.
+    """
+    name = os.environ.get("GPUVIRT_SOFT_LOG")
+    if not name:
+        return
+    line = json.dumps({"module": module, "kernel": kernel, "block": block, "seconds": round(seconds, 4), "worker": os.getpid()}) + "\n"
+    with contextlib.suppress(OSError):
+        file = os.open(name, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(file, line.encode())
+        finally:
+            os.close(file)

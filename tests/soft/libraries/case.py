@@ -1,0 +1,129 @@
+"""What a case is: one operation of a library on one type and size, its result, and a reference in higher precision."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+# Units in the last place, as a fraction of one: 2^-(bits of the fraction).
+EPS = {
+    "f64": 2.0**-52,
+    "f32": 2.0**-23,
+    "tf32": 2.0**-10,
+    "f16": 2.0**-10,
+    "bf16": 2.0**-7,
+}
+LIMIT = 4.0
+SINGLE, DOUBLE = EPS["f32"], EPS["f64"]
+
+
+@dataclass(frozen=True)
+class Library:
+    """Where a library's cases are, and its files: (folder of NVIDIA's wheels, or of site-packages; pattern).
+
+    The module has a function `cases() -> Iterator[Case]`; it may import CuPy only inside the functions that run.
+    """
+
+    title: str
+    module: str
+    files: tuple[tuple[str, str], ...]
+
+
+LIBRARIES = {
+    "cublas": Library("cuBLAS and cuBLASLt", "cublas_cases", (("cublas/lib", "libcublas.so.*"), ("cublas/lib", "libcublasLt.so.*"))),
+}
+
+
+@dataclass
+class Outcome:
+    """A result and what it is held against.
+
+    The error is the largest |result - reference| in units of sqrt(k)*eps*scale + store*|reference|; above LIMIT the case fails.
+
+    Attributes:
+        k: the reduction's length (1 for elementwise operations).
+        eps: of the type that the library calculates in.
+        scale: the size of the numbers that were added up, per element or for all; None: |reference|.
+        store: eps of the type that results are rounded to, when it is another.
+        exact: bit for bit (integers, copies, comparisons); a NaN equals a NaN.
+    """
+
+    result: Any
+    reference: Any
+    k: float = 1
+    eps: float = SINGLE
+    scale: Any = None
+    store: float = 0.0
+    exact: bool = False
+
+    def error(self) -> float:
+        """In the units above; infinite when something is no number that should be, or has another shape."""
+        got, want = np.asarray(self.result), np.asarray(self.reference)
+        if got.shape != want.shape:
+            return float("inf")
+        if not got.size:
+            return 0.0
+        if self.exact:
+            same = got == want
+            if got.dtype.kind in "fc" and want.dtype.kind in "fc":
+                same |= np.isnan(got) & np.isnan(want)
+            return 0.0 if bool(np.all(same)) else float("inf")
+        wide = np.clongdouble if "c" in got.dtype.kind + want.dtype.kind else np.longdouble
+        got, want = got.astype(wide), want.astype(wide)
+        plain = np.isfinite(want)
+        same = (got == want) | (np.isnan(got) & np.isnan(want))
+        if not np.all(np.isfinite(got)[plain]) or not np.all(same[~plain]):
+            return float("inf")
+        scale = np.abs(want) if self.scale is None else np.abs(np.broadcast_to(np.asarray(self.scale), want.shape))
+        unit = np.sqrt(np.longdouble(self.k)) * self.eps * scale + self.store * np.abs(want)
+        off = np.abs(got - want)[plain]
+        unit = np.broadcast_to(unit, want.shape)[plain]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = np.where(off == 0, 0, off / unit)
+        return float(np.max(ratio, initial=0.0))
+
+
+@dataclass(frozen=True)
+class Case:
+    """fast: also in `make test`."""
+
+    library: str
+    operation: str
+    type: str
+    size: str
+    run: Callable[[], Outcome] = field(compare=False)
+    fast: bool = False
+
+    @property
+    def id(self) -> str:
+        return f"{self.library}/{self.operation}/{self.type}/{self.size}"
+
+
+def cases_of(library: str) -> Iterator[Case]:
+    """All cases of a library."""
+    seen: set[str] = set()
+    for case in importlib.import_module(f"{__package__}.{LIBRARIES[library].module}").cases():
+        if case.id in seen:
+            raise ValueError(f"two cases are called {case.id}")
+        seen.add(case.id)
+        yield case
+
+
+def generator(*names: object) -> np.random.Generator:
+    """Random numbers that belong to a case: always the same ones."""
+    return np.random.default_rng(list(":".join(map(str, names)).encode()))
+
+
+def to_bf16(values: Any) -> Any:
+    """The nearest bfloat16 numbers, as 16-bit integers."""
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
+
+
+def from_bf16(bits: Any) -> Any:
+    """bfloat16 numbers (16-bit integers) as float32."""
+    return (np.asarray(bits).astype(np.uint32) << 16).view(np.float32)

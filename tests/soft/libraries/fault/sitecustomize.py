@@ -1,0 +1,40 @@
+"""A software GPU with a fault, for tests that must notice: Python imports this at its start where PYTHONPATH leads here. FAULT says which one."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+
+ULPS = {"float": "0x3FF0000040000000", "double": "0x3FF0000000001000"}  # 1 + 2^-22 and 1 + 2^-40
+FMA = re.compile(r"^(\s*)(%[\w.]+) = (call (?:<32 x )?(float|double)>? @llvm\.fma\..*)$", re.M)
+
+
+def _inexact(found: re.Match[str]) -> str:
+    indent, name, call, element = found.groups()
+    vector = "<32 x" in call
+    kind, factor = (f"<32 x {element}>" if vector else element), f"{element} {ULPS[element]}"
+    factor = f"splat ({factor})" if vector else factor.split()[1]
+    return f"{indent}{name}.exact = {call}\n{indent}{name} = fmul {kind} {name}.exact, {factor}"
+
+
+if os.environ.get("FAULT") and "gpuvirt.server.worker" in sys.orig_argv:
+    from gpuvirt.soft import kernel, ops_mma
+
+    if os.environ["FAULT"] == "fma":  # every fused multiply-add is off by two ulps, f64 ones by some more
+        _translate = kernel.translate
+
+        def translate(*arguments):  # type: ignore[no-untyped-def]
+            text, *rest = _translate(*arguments)
+            return FMA.sub(_inexact, text), *rest
+
+        kernel.translate = translate
+    elif os.environ["FAULT"] == "mma":  # two results of every matrix instruction change places
+        _write = ops_mma.write_accumulators
+
+        def write(e, operand, kind, values):  # type: ignore[no-untyped-def]
+            _write(e, operand, kind, [values[1], values[0], *values[2:]])
+
+        ops_mma.write_accumulators = write
+    else:
+        raise SystemExit(f"there is no fault {os.environ['FAULT']}")

@@ -1,0 +1,130 @@
+"""Writes the tables of docs/SOFTWARE_LIBRARIES.md: what was run on the software GPU and how far off it was, and how many of each library's kernels
+the compiler takes and the cases ran.
+
+    python -m tests.soft.libraries.table cublas cufft    # these sections; without names: all
+
+Each section lies between markers of its own; the others stay as they are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import site
+import sys
+import sysconfig
+import tempfile
+import time
+from collections import defaultdict
+from pathlib import Path
+
+from . import case, native, running, scan
+
+DOCUMENT = running.ROOT / "docs" / "SOFTWARE_LIBRARIES.md"
+EPS_NAMES = {value: name for name, value in [("f64", 2.0**-52), ("f32", 2.0**-23), ("bf16", 2.0**-7), ("f16, tf32", 2.0**-10)]}
+
+
+def files_of(library: str) -> list[Path]:
+    """The library's files that are installed."""
+    places = [*native.folders(), Path(sysconfig.get_paths()["purelib"]), *map(Path, [p for p in sys.path if p.endswith("site-packages")])]
+    places += [Path(p) for p in site.getsitepackages()]
+    found: dict[str, Path] = {}
+    for folder, pattern in case.LIBRARIES[library].files:
+        for place in places:
+            for path in sorted((place / folder).glob(pattern)):
+                found.setdefault(path.name, path)
+    return list(found.values())
+
+
+def number(error: float) -> str:
+    return "0" if error == 0 else f"{error:.2f}" if error >= 0.01 else f"{error:.0e}"
+
+
+def error_table(records: list[running.Record]) -> list[str]:
+    """A line for each operation and type: the worst of its cases."""
+    groups: dict[tuple[str, str], list[running.Record]] = defaultdict(list)
+    for record in records:
+        _, operation, kind, _ = record.id.split("/", 3)
+        groups[operation, kind].append(record)
+    lines = ["| operation | type | cases | largest k | ε | error in √k·ε |", "|---|---|---|---|---|---|"]
+    for (operation, kind), group in groups.items():
+        bad = [r for r in group if not r.right]
+        worst = max(group, key=lambda r: (not r.right, bool(r.failed), r.error))
+        exact = all(r.exact for r in group)
+        k = max(r.k for r in group)
+        text = "exact" if exact and not bad else number(worst.error) if math.isfinite(worst.error) else "wrong"
+        if bad:
+            text = f"**{len(bad)} fail**: {worst.failed[:120] or text} ({worst.id.split('/', 3)[3]})".replace("|", "\\|")
+        eps = "" if exact else EPS_NAMES.get(worst.eps, f"2^{math.log2(worst.eps):.0f}" if worst.eps else "")
+        lines.append(f"| {operation} | {kind} | {len(group)} | {'' if exact else f'{k:.0f}'} | {eps} | {text} |")
+    return lines
+
+
+def kernel_table(library: str, records: list[running.Record], seconds: float) -> list[str]:
+    """What the library's files hold, what of it the compiler takes, what ran. Modules are known by their PTX."""
+    ran = {(module, name) for record in records for module, name in record.kernels}
+    lines = ["| file | kernels in PTX | translated of those tried | run by the cases |", "|---|---|---|---|"]
+    known: set[str] = set()
+    for path in files_of(library):
+        digests: set[str] = set()
+        result = scan.scan(path, seconds, 1, digests)
+        known |= digests
+        mine = sum(module in digests for module, _ in ran)
+        lines.append(f"| {path.name} | {result.kernels} | {result.translated} of {result.tried} | {mine} |")
+        for why, count in result.refused.most_common():
+            lines.append(f"| | | refused ({count}): {why} | |".replace("\n", " "))
+    rest = sum(module not in known for module, _ in ran)
+    lines.append(f"| compiled while running, and other libraries' | | | {rest} |")
+    return lines
+
+
+def section(library: str, records: list[running.Record], seconds: float) -> str:
+    wrong = sum(not r.right for r in records)
+    said = f"{len(records)} cases, {wrong} of them fail." if wrong else f"{len(records)} cases, all within the limit."
+    return "\n".join([f"## {case.LIBRARIES[library].title}", "", said, "", *kernel_table(library, records, seconds), "", *error_table(records)])
+
+
+def put(library: str, text: str) -> None:
+    """Replaces the library's section, or adds it at the end."""
+    begin, end = f"<!-- {library}: begin -->", f"<!-- {library}: end -->"
+    before = DOCUMENT.read_text()
+    block = f"{begin}\n{text}\n{end}"
+    if begin in before:
+        head, rest = before.split(begin, 1)
+        after = head + block + rest.split(end, 1)[1]
+    else:
+        after = before.rstrip("\n") + f"\n\n{block}\n"
+    DOCUMENT.write_text(after)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("libraries", nargs="*", help="without any: all")
+    parser.add_argument("--scan-seconds", type=float, default=60, help="to translate kernels for, each file")
+    parser.add_argument("--only", default="", help="only cases with this in their name; nothing is written")
+    parser.add_argument("--limit", type=float, default=120, help="seconds for a case")
+    args = parser.parse_args()
+    wrong = 0
+    for library in args.libraries or sorted(case.LIBRARIES):
+        ids = [c.id for c in case.cases_of(library) if args.only in c.id]
+        begin = time.monotonic()
+        with tempfile.TemporaryDirectory() as folder:
+
+            def say(record: running.Record) -> None:
+                if not record.right or args.only:
+                    print(f"{'' if record.right else 'WRONG '}{record} [{record.seconds} s]", flush=True)
+
+            records = running.run(library, ids, Path(folder), limit=args.limit, say=say)
+        bad = sum(not r.right for r in records)
+        wrong += bad
+        print(f"{library}: {len(records)} cases, {bad} wrong, {time.monotonic() - begin:.0f} s", flush=True)
+        if args.only:
+            worst = sorted(records, key=lambda r: -r.error)[:5]
+            print("worst: " + "; ".join(map(str, worst)))
+        else:
+            put(library, section(library, records, args.scan_seconds))
+    return int(bool(wrong))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
