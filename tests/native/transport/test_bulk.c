@@ -70,15 +70,6 @@ static int wait_acked(void *arg, uint64_t position) {
         if (gv_link_dead(link)) return -1;
         usleep(100);
     }
-#ifdef __SANITIZE_THREAD__
-    /* What the peer has was sent before: that the sanitizer cannot know, for it does not see what goes through a socket. It knows of locks. */
-    struct tcp_bulk *b = &((struct tcp *)link)->bulk;
-    for (bool held = strcmp(gv_link_transport(link), "tcp") == 0; held; usleep(100)) {
-        pthread_mutex_lock(&b->lock);
-        held = b->first && !b->ended && position == b->queued;
-        pthread_mutex_unlock(&b->lock);
-    }
-#endif
     return 0;
 }
 
