@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -270,16 +271,6 @@ static int gather(const struct tcp_bulk *b, struct tcp_channel *c, uint64_t posi
     return n;
 }
 
-/* What a payload is read from may be its owner's again as soon as the peer has said that it has it, and that may be before sendmsg returns here. The thread
- * sanitizer does not see what goes through a socket, so it is told not to look at what the kernel reads. */
-#ifdef __SANITIZE_THREAD__
-void AnnotateIgnoreReadsBegin(const char *file, int line);
-void AnnotateIgnoreReadsEnd(const char *file, int line);
-#else
-static inline void AnnotateIgnoreReadsBegin(const char *file, int line) { (void)file, (void)line; }
-static inline void AnnotateIgnoreReadsEnd(const char *file, int line) { (void)file, (void)line; }
-#endif
-
 enum { NOTHING, WENT, BLOCKED, DOWN };
 
 /* Sends some of what the channel is to carry next. */
@@ -306,13 +297,13 @@ static int send_some(struct tcp *t, struct tcp_channel *c, uint32_t channel) {
     pieces[0] = (struct iovec){(uint8_t *)(&c->frame + 1) - c->head_left, c->head_left};
     int n = 1 + gather(b, c, c->next, c->frame_left, pieces + 1, PIECES);
     c->users++;
+    atomic_store(&b->reading, c->next);
     pthread_mutex_unlock(&b->lock);
 
     struct msghdr message = {.msg_iov = pieces, .msg_iovlen = (size_t)n};
-    AnnotateIgnoreReadsBegin(__FILE__, __LINE__);
     ssize_t sent = sendmsg(c->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
     int error = sent < 0 ? errno : 0;
-    AnnotateIgnoreReadsEnd(__FILE__, __LINE__);
+    atomic_store(&b->reading, UINT64_MAX);
 
     pthread_mutex_lock(&b->lock);
     if (sent > 0) {
@@ -381,6 +372,8 @@ bool gv_tcp_bulk_peer_has(struct tcp *t, uint64_t position) {
     struct tcp_bulk *b = &t->bulk;
     if (position <= atomic_load(&b->peer_has)) return true;
     if (position > atomic_load(&b->handed_out)) return false;
+    /* What the peer has is its owner's again, and the peer may have it before the call that sent it has returned: that call never waits. */
+    while (atomic_load(&b->reading) < position) sched_yield();
     atomic_store(&b->peer_has, position);
     wake_sender(b);
     return true;
@@ -484,6 +477,7 @@ int gv_tcp_bulk_open(struct tcp *t, uint32_t channels) {
     pthread_condattr_destroy(&monotonic);
     for (uint32_t i = 0; i < TCP_CHANNELS_MAX; i++) b->channels[i] = (struct tcp_channel){.fd = -1, .since = gv_now_ns()};
     b->n = channels;
+    atomic_store(&b->reading, UINT64_MAX);
     b->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (b->wake_fd < 0) return errno;
     int error = gv_thread_start(&b->sender, send_parts, t, "gpuvirt-bulk");

@@ -50,6 +50,7 @@ struct tcp_bulk {
     uint64_t queued;             /* bytes of our stream so far */
     _Atomic uint64_t handed_out; /* bytes of it that a socket was given, or may have been */
     _Atomic uint64_t peer_has;
+    _Atomic uint64_t reading;  /* where the sending thread's system call begins to read the stream, UINT64_MAX: it makes none */
     _Atomic uint64_t received; /* bytes of the peer's stream */
     uint64_t told;             /* of which the peer was told; the reader's */
     _Atomic bool sleeping;     /* the sending thread is to be woken */
