@@ -21,6 +21,7 @@ OFFSETS = {
     "grid_id": 96,
     "grid_workspace": 104,
     "dynamic_shared": 112,
+    "exited": 116,
     "engine": 120,
 }
 SIZE = 128

@@ -16,7 +16,7 @@ from gpuvirt.soft.parser import CARRY, Addr, FloatImm, Imm, Ins, Name, Operand, 
 from gpuvirt.soft.patterns import ANY, UNIFORM, Known, Pattern
 from gpuvirt.soft.types import LANES, TYPES
 
-_VARYING = {"atom", "mma", "ldmatrix", "wmma", "movmatrix", "stacksave", "tex", "tld4", "suld", "wgmma"}
+_VARYING = {"alloca", "atom", "mma", "ldmatrix", "wmma", "movmatrix", "stacksave", "tex", "tld4", "suld", "wgmma"}
 _VARYING_SPECIALS = ("%tid", "%laneid", "%lanemask")
 _WAITING = {"volatile", "relaxed", "acquire"}
 _INTEGER = "busx"
@@ -60,7 +60,7 @@ class Analysis:
             for ins in block.ins:
                 if ins.op == "ld" and not _WAITING.isdisjoint(ins.mods) and "shared" not in ins.mods and "shared::cta" not in ins.mods:
                     self.waiting_loops.add(loop.first)
-                elif ins.op == "atom" and ("cas" in ins.mods or "exch" in ins.mods):
+                elif _waits_for_lanes(ins):
                     self.waiting_loops.add(loop.first)
                     self.spin_loops.add(loop.first)
                 elif ins.op == "ld" and not _WAITING.isdisjoint(ins.mods):
@@ -95,7 +95,7 @@ class Analysis:
             return True
         if op in ("vote", "activemask", "redux", "bar", "barrier"):
             return False
-        if op == "elect":
+        if op == "elect" or (op == "mbarrier" and mods[0] not in ("test_wait", "try_wait", "pending_count")):
             return True
         if op == "match":
             return "all" not in mods
@@ -355,6 +355,13 @@ class Analysis:
         if op == "and":
             return patterns.bit_and(a, c, t.bits)
         return patterns.bit_or(a, c, op == "xor")
+
+
+def _waits_for_lanes(ins: Ins) -> bool:
+    """Whether a loop around the instruction may wait for other lanes of its warp."""
+    if ins.op == "mbarrier":
+        return ins.mods[0] in ("test_wait", "try_wait")
+    return ins.op == "atom" and ("cas" in ins.mods or "exch" in ins.mods)
 
 
 def _pair_second(ins: Ins) -> tuple[str, ...]:

@@ -50,7 +50,7 @@ class Loop:
 
 
 # A guard on these becomes a branch around them: they cannot be done for some lanes by masking alone.
-_BRANCHED = {"call", "bar", "barrier", "trap", "nanosleep", "ldmatrix", "mma", "wmma", "cp", "stmatrix"}
+_BRANCHED = {"call", "bar", "barrier", "trap", "nanosleep", "ldmatrix", "mma", "wmma", "cp", "stmatrix", "mbarrier", "tensormap"}
 
 
 class Cfg:

@@ -17,7 +17,19 @@ from gpuvirt.soft import jit
 from gpuvirt.soft.compiler import Code, Compiler
 from gpuvirt.soft.ctypes_bridge import SoftCode
 
-_SOURCES = ("exec", "block", "fiber", "fault", "helpers_barrier", "helpers_misc", "helpers_printf", "ranges")
+_SOURCES = (
+    "exec",
+    "block",
+    "fiber",
+    "fault",
+    "helpers_barrier",
+    "helpers_misc",
+    "helpers_printf",
+    "helpers_async",
+    "helpers_tensor",
+    "helpers_float",
+    "ranges",
+)
 _engine: ctypes.CDLL | None = None
 _numbers = itertools.count(1)
 
@@ -38,7 +50,7 @@ def engine() -> ctypes.CDLL:
         target = Path(tempfile.mkdtemp(prefix="gpuvirt-soft-")) / "libsoftexec.so"
         sources = [str(native / "backend" / "soft" / f"{name}.c") for name in _SOURCES]
         flags = ["-std=gnu11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", f"-I{native}", f"-I{native / 'backend' / 'soft'}"]
-        subprocess.run(["cc", *flags, "-o", str(target), *sources, "-lpthread"], check=True)
+        subprocess.run(["cc", *flags, "-o", str(target), *sources, "-lpthread", "-lm"], check=True)
         _engine = ctypes.CDLL(str(target))
         missing = jit.register_library(_engine)
         if missing:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, field
 
-from gpuvirt.soft import jit, ops_atom, ops_call, ops_cvt, ops_float, ops_int, ops_math, ops_mem, ops_mma, ops_video, ops_warp  # noqa: F401  they register opcodes
+from gpuvirt.soft import jit, ops_async, ops_atom, ops_call, ops_cvt, ops_float, ops_int, ops_math, ops_mem, ops_mma, ops_video, ops_warp  # noqa: F401  they register opcodes
 from gpuvirt.soft.analysis import Analysis
 from gpuvirt.soft.builder import ModuleText
 from gpuvirt.soft.cfg import Cfg

@@ -17,11 +17,12 @@ _REDUCED = {"add", "min", "max", "and", "or", "xor"}
 @opcode("atom", "red")
 def atom(e: Emitter, ins: Ins) -> None:
     if "async" in ins.mods:
-        raise e.fail()
+        from gpuvirt.soft import ops_async
+
+        ops_async.asynchronous(e, ins)
+        return
     t = ins.type
     op = next(m for m in ins.mods if m in _OPS)
-    if "noftz" in ins.mods or "ftz" not in ins.mods:
-        pass
     shared = space_of(ins) == "shared"
     returns = ins.op == "atom"
     ops = ins.ops if returns else [None, *ins.ops]

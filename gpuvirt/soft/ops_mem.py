@@ -342,6 +342,11 @@ def ld(e: Emitter, ins: Ins) -> None:
 
 @opcode("st")
 def st(e: Emitter, ins: Ins) -> None:
+    if "async" in ins.mods or "bulk" in ins.mods:
+        from gpuvirt.soft import ops_async
+
+        (ops_async.asynchronous if "async" in ins.mods else ops_async.bulk_store)(e, ins)
+        return
     t = ins.type
     space = space_of(ins)
     src = ins.ops[1]

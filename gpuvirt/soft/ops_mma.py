@@ -182,14 +182,8 @@ def movmatrix(e: Emitter, ins: Ins) -> None:
     e.wr(ins.ops[0], transposed(e, e.rd_int(ins.ops[1], 32)))
 
 
-@opcode("cp")
 def cp_async(e: Emitter, ins: Ins) -> None:
     """cp.async copies at once; what waits for it has nothing to wait for."""
-    mods = ins.mods
-    if mods[:1] != ("async",) or "bulk" in mods or "mbarrier" in mods:
-        raise e.fail()
-    if "commit_group" in mods or "wait_group" in mods or "wait_all" in mods:
-        return
     size = ins.ops[2]
     if not isinstance(size, Imm):
         raise e.fail()

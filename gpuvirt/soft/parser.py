@@ -157,7 +157,7 @@ _PIECES = re.compile(r"[;{}]|[^;{}\"]+|\"(?:[^\"\\]|\\.)*\"")
 _ADDRESS = re.compile(r"(.+?)\s*([-+])\s*([-+]?\s*(?:0[xX][0-9a-fA-F]+|\d+)U?)$")
 _NO_DST = {
     "st", "red", "bra", "bar", "barrier", "membar", "fence", "prefetch", "prefetchu", "nanosleep", "ret", "exit", "trap", "brkpt", "call", "brx",
-    "discard", "applypriority", "cp", "griddepcontrol", "pmevent", "setmaxnreg", "stackrestore", "mbarrier", "sust", "sured", "wmma_store",
+    "discard", "applypriority", "cp", "griddepcontrol", "pmevent", "setmaxnreg", "stackrestore", "sust", "sured", "wmma_store",
 }  # fmt: skip
 
 
@@ -473,8 +473,6 @@ class _Parser:
             start = 0
             no_dst = ins.op in _NO_DST or (ins.op == "wmma" and ins.mods[:1] == ("store",))
             if ins.op in ("bar", "barrier") and "red" in ins.mods:
-                no_dst = False
-            if ins.op == "mbarrier" and ("state" in ins.text or ins.mods[:1] in (("test_wait",), ("try_wait",), ("pending_count",))):
                 no_dst = False
             if not no_dst:
                 first = ops[0]

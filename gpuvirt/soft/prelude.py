@@ -39,6 +39,25 @@ def _address() -> str:
   %p = inttoptr i64 %a to ptr"""
 
 
+def each(m: ModuleText, symbol: str, ret: str, types: list[str]) -> str:
+    """@each.<symbol>(warp, arguments, mask): calls @symbol(warp, lane, arguments) of the engine for each lane; its results, 0 for the other lanes."""
+    m.declare("llvm.cttz.i32", "declare i32 @llvm.cttz.i32(i32, i1)")
+    m.declare(symbol, f"declare {ret or 'void'} @{symbol}({', '.join(['ptr', 'i32', *types])})")
+    name = f"each.{symbol}.{'.'.join(types)}"
+    vectors = [f"<{LANES} x {t}>" for t in types]
+    result = f"<{LANES} x {ret}>"
+    setup = "".join(f"  %b{k} = alloca {v}\n  store {v} %x{k}, ptr %b{k}\n" for k, v in enumerate(vectors))
+    body = "".join(f"  %p{k} = getelementptr {t}, ptr %b{k}, i64 %j\n  %a{k} = load {t}, ptr %p{k}\n" for k, t in enumerate(types))
+    call = f"call {ret or 'void'} @{symbol}({', '.join(['ptr %w', 'i32 %i', *(f'{t} %a{k}' for k, t in enumerate(types))])})"
+    finish = "  ret void"
+    if ret:
+        setup += f"  %rb = alloca {result}\n  store {result} zeroinitializer, ptr %rb\n"
+        call = f"%c = {call}\n  %rp = getelementptr {ret}, ptr %rb, i64 %j\n  store {ret} %c, ptr %rp"
+        finish = f"  %r = load {result}, ptr %rb\n  ret {result} %r"
+    params = ", ".join(["ptr %w", *(f"{v} %x{k}" for k, v in enumerate(vectors)), "i32 %mask"])
+    return m.helper(name, lambda: lane_loop(name, result if ret else "void", params, setup, body + "  " + call, finish))
+
+
 def gather(m: ModuleText, t: str, align: int, volatile: bool) -> str:
     """@gather.<t>(addresses, mask) -> values; lanes outside the mask get 0."""
     m.declare("llvm.cttz.i32", "declare i32 @llvm.cttz.i32(i32, i1)")

@@ -144,4 +144,7 @@ void soft_fiber_prepare(struct fiber *f, void (*entry)(struct fiber *));
 
 static inline struct fiber *soft_fiber_of(const struct soft_warp *w) { return w->engine; }
 
+/* One element of a reduction in memory (helpers_async.c). */
+void soft_reduce_element(void *to, const void *from, uint32_t op, uint32_t type);
+
 #endif

@@ -41,7 +41,7 @@ struct soft_warp {
     uint64_t grid_id;        /*  96: %gridid */
     uint64_t grid_workspace; /* 104: %envreg1:%envreg2: zeroed memory of a cooperative launch (at least 64 bytes), or 0 */
     uint32_t dynamic_shared; /* 112: %dynamic_smem_size, bytes */
-    uint32_t reserved0;      /* 116 */
+    uint32_t exited;         /* 116: lanes that ended inside a device function */
     void *engine;            /* 120: the engine's own; compiled code never looks at it */
 };
 
@@ -89,6 +89,61 @@ enum {
     SOFT_TRAP_MISALIGNED = 3 /* CUDA_ERROR_MISALIGNED_ADDRESS */
 };
 _Noreturn void soft_trap(struct soft_warp *w, uint32_t lanes, uint32_t kind);
+
+/* ---- asynchronous copies: each call is for one lane ---- */
+
+enum {
+    SOFT_MBARRIER_INIT,
+    SOFT_MBARRIER_INVAL,
+    SOFT_MBARRIER_ARRIVE,  /* adds `tx` to the bytes awaited, then `count` arrivals */
+    SOFT_MBARRIER_DROP,    /* the same, and the next phases want `count` arrivals less */
+    SOFT_MBARRIER_TX,      /* expects `tx` more bytes */
+    SOFT_MBARRIER_COMPLETE /* `tx` bytes came */
+};
+/* Changes the mbarrier at `address`; returns what it was. */
+uint64_t soft_mbarrier(struct soft_warp *w, uint32_t lane, uint32_t op, void *address, uint64_t count, int64_t tx);
+
+/* Whether the phase of `state` (an earlier result, or with by_parity its parity) is over. `patient`: lets others run before it says no; kernels that may
+ * ask so have uses_barrier set. */
+uint32_t soft_mbarrier_test(struct soft_warp *w, uint32_t lane, void *address, uint64_t state, uint32_t by_parity, uint32_t patient);
+
+/* Copies; `mbarrier` (or NULL) is told of the bytes. `keep`: which of each 16 bytes are written. */
+void soft_bulk_copy(struct soft_warp *w, uint32_t lane, void *to, const void *from, uint32_t bytes, void *mbarrier, uint32_t keep);
+void soft_bulk_zero(struct soft_warp *w, uint32_t lane, void *to, uint64_t bytes);
+
+enum { SOFT_REDUCE_ADD, SOFT_REDUCE_MIN, SOFT_REDUCE_MAX, SOFT_REDUCE_AND, SOFT_REDUCE_OR, SOFT_REDUCE_XOR, SOFT_REDUCE_INC, SOFT_REDUCE_DEC };
+enum { SOFT_REDUCE_F16, SOFT_REDUCE_BF16, SOFT_REDUCE_F32, SOFT_REDUCE_U32, SOFT_REDUCE_S32, SOFT_REDUCE_F64, SOFT_REDUCE_U64, SOFT_REDUCE_S64 };
+static inline uint32_t soft_reduce_size(uint32_t type) { return type <= SOFT_REDUCE_BF16 ? 2 : type <= SOFT_REDUCE_S32 ? 4 : 8; }
+/* Combines arrays of elements into `to`, each atomically. */
+void soft_bulk_reduce(struct soft_warp *w, uint32_t lane, void *to, const void *from, uint32_t bytes, void *mbarrier, uint32_t op, uint32_t type);
+
+/* The same for one element, the low `size` bytes of `value`. */
+void soft_st_async(struct soft_warp *w, uint32_t lane, void *to, uint64_t value, uint32_t size, void *mbarrier);
+void soft_red_async(struct soft_warp *w, uint32_t lane, void *to, uint64_t value, uint32_t size, void *mbarrier, uint32_t op, uint32_t type);
+
+/* Boxes of a tensor (tensor_map.h); `shared` is in the block's shared memory. */
+enum { SOFT_TENSOR_LOAD, SOFT_TENSOR_STORE, SOFT_TENSOR_REDUCE };
+struct soft_tensor_map;
+void soft_tensor_copy(struct soft_warp *w, uint32_t lane, const struct soft_tensor_map *map, char *shared, uint32_t how, uint32_t rank,
+                      void *mbarrier, int32_t x0, int32_t x1, int32_t x2, int32_t x3, int32_t x4);
+enum {
+    SOFT_TENSOR_ADDRESS,
+    SOFT_TENSOR_RANK,
+    SOFT_TENSOR_BOX,
+    SOFT_TENSOR_DIM,
+    SOFT_TENSOR_STRIDE,
+    SOFT_TENSOR_STEP,
+    SOFT_TENSOR_TYPE,
+    SOFT_TENSOR_INTERLEAVE,
+    SOFT_TENSOR_SWIZZLE,
+    SOFT_TENSOR_FILL
+};
+void soft_tensor_replace(struct soft_warp *w, uint32_t lane, struct soft_tensor_map *map, uint32_t field, uint32_t which, uint64_t value);
+
+/* Arithmetic in double with a rounding mode, over the 32 lanes' operands: out[i] = op(a[i], b[i], c[i]). */
+enum { SOFT_F64_MUL, SOFT_F64_DIV, SOFT_F64_FMA, SOFT_F64_SQRT, SOFT_F64_ADD };
+enum { SOFT_ROUND_NEAREST, SOFT_ROUND_DOWN, SOFT_ROUND_UP, SOFT_ROUND_ZERO };
+void soft_f64(uint32_t op, uint32_t mode, uint32_t lanes, const double *a, const double *b, const double *c, double *out);
 
 /* An instruction that only at run time proves to be one the software GPU lacks; `text` names it. CUDA_ERROR_ILLEGAL_INSTRUCTION. Does not return. */
 _Noreturn void soft_unsupported(struct soft_warp *w, const char *text);

@@ -1,0 +1,168 @@
+/* Tensor copies: boxes of up to five dimensions between global and shared memory, as a tensor map describes them. */
+#include "cuda_values.h"
+#include "exec_private.h"
+#include "tensor_map.h"
+
+#include <string.h>
+
+#define SOFT_EXPORT __attribute__((visibility("default")))
+
+static uint32_t element_size(uint32_t type) {
+    static const uint8_t sizes[] = {1, 2, 4, 4, 8, 8, 2, 4, 8, 2, 4, 4, 4};
+    return type < sizeof sizes ? sizes[type] : 0;
+}
+
+int soft_tensor_map_tiled(struct soft_tensor_map *map, uint32_t type, uint32_t rank, uint64_t address, const uint64_t *dims, const uint64_t *strides,
+                          const uint32_t *box, const uint32_t *steps, uint32_t interleave, uint32_t swizzle, uint32_t fill) {
+    static const uint32_t spans[] = {0, 32, 64, 128};
+    uint32_t size = element_size(type);
+    if (!size || !rank || rank > 5 || address % 16 || interleave || swizzle > 3 || fill > 1) return -1;
+    if (fill && type < SOFT_TENSOR_F16) return -1;
+    memset(map, 0, sizeof *map);
+    *map = (struct soft_tensor_map){
+        .magic = SOFT_TENSOR_MAGIC, .type = (uint8_t)type, .rank = (uint8_t)rank, .swizzle = (uint8_t)swizzle, .fill = (uint8_t)fill};
+    map->address = address;
+    for (uint32_t i = 0; i < rank; i++) {
+        if (!dims[i] || dims[i] > 1ull << 32 || !box[i] || box[i] > 256 || !steps[i] || steps[i] > 8) return -1;
+        if (i + 1 < rank && (strides[i] % 16 || strides[i] >= 1ull << 40)) return -1;
+        map->last[i] = (uint32_t)(dims[i] - 1);
+        map->box[i] = (uint16_t)box[i];
+        map->step[i] = (uint8_t)steps[i];
+        if (i + 1 < rank) map->stride[i] = strides[i];
+    }
+    uint32_t inner = box[0] * size;
+    if (inner % 16 || (swizzle && inner > spans[swizzle])) return -1;
+    return 0;
+}
+
+/* The bits of a shared address that a swizzle mixes: 16-byte pieces are exchanged within 32, 64 or 128 bytes, by the number of the 128-byte line. */
+static uint64_t swizzled(uint64_t offset, uint32_t mode) {
+    static const uint8_t masks[] = {0, 1, 3, 7};
+    return offset ^ ((offset >> 7 & masks[mode]) << 4);
+}
+
+struct walk {
+    const struct soft_tensor_map *map;
+    uint32_t size, count[5];
+    int64_t at[5];
+};
+
+static uint32_t bad_map(const struct soft_tensor_map *map) {
+    return (uintptr_t)map % 64 || map->magic != SOFT_TENSOR_MAGIC || !map->rank || map->rank > 5 || !element_size(map->type);
+}
+
+/* The address of an element of the box, or 0 outside of the tensor. */
+static uint64_t global_of(const struct walk *k, const uint32_t *index) {
+    uint64_t address = k->map->address;
+    for (uint32_t i = 0; i < k->map->rank; i++) {
+        int64_t x = k->at[i] + (int64_t)index[i] * k->map->step[i];
+        if (x < 0 || x > (int64_t)k->map->last[i]) return 0;
+        address += (uint64_t)x * (i ? k->map->stride[i - 1] : k->size);
+    }
+    return address;
+}
+
+static void filled(void *to, uint32_t size, const struct soft_tensor_map *map) {
+    static const uint64_t nan[9] = {[2] = 0x7FFF, [4] = 0x7FFFFFFF, [8] = 0x7FFFFFFFFFFFFFFF};
+    uint64_t value = map->fill ? nan[size] : 0;
+    memcpy(to, &value, size);
+}
+
+static void flush(void *element) {
+    uint32_t bits;
+    memcpy(&bits, element, 4);
+    if (!(bits & 0x7F800000)) bits &= 0x80000000;
+    memcpy(element, &bits, 4);
+}
+
+static uint32_t reduce_type(uint32_t type) {
+    static const uint8_t types[] = {0xFF,
+                                    0xFF,
+                                    SOFT_REDUCE_U32,
+                                    SOFT_REDUCE_S32,
+                                    SOFT_REDUCE_U64,
+                                    SOFT_REDUCE_S64,
+                                    SOFT_REDUCE_F16,
+                                    SOFT_REDUCE_F32,
+                                    SOFT_REDUCE_F64,
+                                    SOFT_REDUCE_BF16,
+                                    SOFT_REDUCE_F32,
+                                    SOFT_REDUCE_F32,
+                                    SOFT_REDUCE_F32};
+    return types[type];
+}
+
+/* cp.async.bulk.tensor and cp.reduce.async.bulk.tensor, tile mode. `how`: SOFT_TENSOR_LOAD, SOFT_TENSOR_STORE, or SOFT_TENSOR_REDUCE + the operation. */
+SOFT_EXPORT void soft_tensor_copy(struct soft_warp *w, uint32_t lane, const struct soft_tensor_map *map, char *shared, uint32_t how, uint32_t rank,
+                                  void *mbarrier, int32_t x0, int32_t x1, int32_t x2, int32_t x3, int32_t x4) {
+    struct runner *r = soft_fiber_of(w)->block->runner;
+    if (bad_map(map) || map->rank != rank) {
+        soft_grid_fail(r->grid, CUDA_ERROR_ILLEGAL_INSTRUCTION, w, "%p is no tensor map of %u dimensions", (const void *)map, rank);
+        soft_leave(r);
+    }
+    if ((uintptr_t)shared % 128) soft_trap(w, 1u << lane, SOFT_TRAP_MISALIGNED);
+    struct walk k = {.map = map, .size = element_size(map->type), .at = {x0, x1, x2, x3, x4}};
+    uint64_t total = 1;
+    for (uint32_t i = 0; i < rank; i++) {
+        k.count[i] = (map->box[i] + map->step[i] - 1u) / map->step[i];
+        total *= k.count[i];
+    }
+    bool load = how == SOFT_TENSOR_LOAD, reduces = how >= SOFT_TENSOR_REDUCE;
+    bool flushes = load && (map->type == SOFT_TENSOR_F32_FTZ || map->type == SOFT_TENSOR_TF32_FTZ);
+    if (reduces && reduce_type(map->type) == 0xFF) {
+        soft_grid_fail(r->grid, CUDA_ERROR_ILLEGAL_INSTRUCTION, w, "a tensor of elements that cannot be reduced");
+        soft_leave(r);
+    }
+    uint32_t index[5] = {0};
+    uint64_t base = (uint64_t)(shared - (char *)w->shared);
+    for (uint64_t n = 0; n < total; n++) {
+        char *here = (char *)w->shared + swizzled(base + n * k.size, map->swizzle);
+        char *there = (char *)(uintptr_t)global_of(&k, index);
+        if (reduces) {
+            if (there) soft_reduce_element(there, here, how - SOFT_TENSOR_REDUCE, reduce_type(map->type));
+        } else if (!load) {
+            if (there) memcpy(there, here, k.size);
+        } else if (there) {
+            memcpy(here, there, k.size);
+            if (flushes) flush(here);
+        } else {
+            filled(here, k.size, map);
+        }
+        for (uint32_t i = 0; i < rank && ++index[i] == k.count[i]; i++) index[i] = 0;
+    }
+    if (mbarrier) soft_mbarrier(w, lane, SOFT_MBARRIER_COMPLETE, mbarrier, 0, (int64_t)(total * k.size));
+}
+
+/* tensormap.replace: one field of a map that the program builds in memory. */
+SOFT_EXPORT void soft_tensor_replace(struct soft_warp *w, uint32_t lane, struct soft_tensor_map *map, uint32_t field, uint32_t which,
+                                     uint64_t value) {
+    /* How the instruction numbers the types of elements, as a tensor map's creation does. */
+    static const uint8_t types[] = {0, 1, 2, 3, 4, 5, 6, 7, SOFT_TENSOR_F32_FTZ, 8, SOFT_TENSOR_BF16, SOFT_TENSOR_TF32, SOFT_TENSOR_TF32_FTZ};
+    (void)lane;
+    struct runner *r = soft_fiber_of(w)->block->runner;
+    bool good = map->magic == SOFT_TENSOR_MAGIC && which < 5;
+    switch (good ? field : ~0u) {
+    case SOFT_TENSOR_ADDRESS: map->address = value; break;
+    case SOFT_TENSOR_RANK: map->rank = (uint8_t)(value + 1); break;
+    case SOFT_TENSOR_BOX: map->box[which] = (uint16_t)value; break;
+    case SOFT_TENSOR_DIM: map->last[which] = (uint32_t)(value - 1); break;
+    case SOFT_TENSOR_STRIDE: map->stride[which < 4 ? which : 3] = value; break;
+    case SOFT_TENSOR_STEP: map->step[which] = (uint8_t)value; break;
+    case SOFT_TENSOR_TYPE:
+        good = value < sizeof types;
+        if (good) map->type = types[value];
+        break;
+    case SOFT_TENSOR_INTERLEAVE: good = value == 0; break;
+    case SOFT_TENSOR_SWIZZLE:
+        good = value <= 3;
+        if (good) map->swizzle = (uint8_t)value;
+        break;
+    case SOFT_TENSOR_FILL: map->fill = value != 0; break;
+    default: good = false;
+    }
+    if (!good) {
+        soft_grid_fail(r->grid, CUDA_ERROR_ILLEGAL_INSTRUCTION, w, "tensormap.replace: field %u of %p cannot become %llu", field, (void *)map,
+                       (unsigned long long)value);
+        soft_leave(r);
+    }
+}
