@@ -24,7 +24,7 @@ def compile_ptx(source: str, arch: str = "compute_80", *options: str) -> str:
     assert nvrtc is not None
     program = ctypes.c_void_p()
     nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"test.cu", 0, None, None)
-    include = [f"-I{SITE / 'nvidia' / 'cuda_runtime' / 'include'}", f"-I{SITE / 'nvidia' / 'curand' / 'include'}"]
+    include = [f"-I{SITE / 'nvidia' / name / 'include'}" for name in ("cuda_runtime", "curand", "cuda_cccl")]
     arguments = [f"--gpu-architecture={arch}", "-default-device", *include, *options]
     array = (ctypes.c_char_p * len(arguments))(*[a.encode() for a in arguments])
     failed = nvrtc.nvrtcCompileProgram(program, len(arguments), array)
