@@ -8,6 +8,7 @@ from typing import Any
 
 from gpuvirt.soft.compiler import Compiler
 from gpuvirt.soft.errors import UNKNOWN, SoftError
+from gpuvirt.soft.link import Input, link
 
 
 class SoftCode(ctypes.Structure):
@@ -35,6 +36,24 @@ GET = ctypes.CFUNCTYPE(
 UNLOAD = ctypes.CFUNCTYPE(None, _P, ctypes.c_uint64)
 
 
+class SoftLinkInput(ctypes.Structure):
+    """struct soft_link_input"""
+
+    _fields_ = (("type", ctypes.c_uint32), ("name", ctypes.c_char_p), ("data", ctypes.c_void_p), ("size", ctypes.c_size_t))
+
+
+LINK = ctypes.CFUNCTYPE(
+    ctypes.c_int,
+    _P,
+    ctypes.c_uint32,
+    ctypes.POINTER(SoftLinkInput),
+    ctypes.POINTER(_P),
+    ctypes.POINTER(ctypes.c_size_t),
+    _P,
+    ctypes.c_size_t,
+)
+
+
 class SoftCompiler(ctypes.Structure):
     """struct soft_compiler"""
 
@@ -45,6 +64,7 @@ class SoftCompiler(ctypes.Structure):
         ("module_bind", BIND),
         ("kernel_get", GET),
         ("module_unload", UNLOAD),
+        ("link", LINK),
     )
 
 
@@ -54,7 +74,14 @@ class Bridge:
     def __init__(self, compiler: Compiler | None = None) -> None:
         self.compiler = compiler or Compiler()
         self._blobs: dict[int, Any] = {}
-        self._callbacks = (LOAD(self._load), RELEASE(self._release), BIND(self._bind), GET(self._get), UNLOAD(self._unload))
+        self._callbacks = (
+            LOAD(self._load),
+            RELEASE(self._release),
+            BIND(self._bind),
+            GET(self._get),
+            UNLOAD(self._unload),
+            LINK(self._link),
+        )
         self.table = SoftCompiler(None, *self._callbacks)
 
     @property
@@ -76,12 +103,23 @@ class Bridge:
 
     def _load(self, _self: int, module: int, image: int, size: int, out: Any, out_size: Any, err: int, err_size: int) -> int:
         try:
-            blob = self.compiler.module_load(module, ctypes.string_at(image, size))
-            buffer = ctypes.create_string_buffer(blob, len(blob))
-            address = ctypes.addressof(buffer)
-            self._blobs[address] = buffer
-            out[0] = address
-            out_size[0] = len(blob)
+            self._hand_over(self.compiler.module_load(module, ctypes.string_at(image, size)), out, out_size)
+        except BaseException as error:
+            return self._fail(error, err, err_size)
+        return 0
+
+    def _hand_over(self, blob: bytes, out: Any, out_size: Any) -> None:
+        """Gives C bytes that stay where they are until `_release`."""
+        buffer = ctypes.create_string_buffer(blob, len(blob))
+        address = ctypes.addressof(buffer)
+        self._blobs[address] = buffer
+        out[0] = address
+        out_size[0] = len(blob)
+
+    def _link(self, _self: int, count: int, inputs: Any, out: Any, out_size: Any, err: int, err_size: int) -> int:
+        try:
+            given = [Input(i.type, (i.name or b"").decode("utf-8", "replace"), ctypes.string_at(i.data, i.size)) for i in inputs[:count]]
+            self._hand_over(link(given), out, out_size)
         except BaseException as error:
             return self._fail(error, err, err_size)
         return 0

@@ -1,4 +1,4 @@
-"""Finds the PTX text in what a program hands to cuModuleLoadData: PTX itself or a fatbin container."""
+"""Finds the PTX text in what a program hands to the driver: PTX itself, a fatbin with PTX, and for cuLink* host objects and libraries too."""
 
 from __future__ import annotations
 
@@ -82,3 +82,67 @@ def ptx_of(image: bytes) -> str:
     if ".version" not in decoded[:65536]:
         raise NoPtx("the image is neither PTX text (no .version directive) nor a fatbin with PTX in it")
     return decoded
+
+
+# ---- host objects and libraries, as nvcc makes them: fatbins in sections of their own -------------------------------------
+
+_AR_MAGIC = b"!<arch>\n"
+_ELF_CUDA = 190
+_FATBIN_SECTIONS = (".nv_fatbin", "__nv_relfatbin")
+
+
+def is_host_code(data: bytes) -> bool:
+    """Whether this is an object file or a static library for the host's processor."""
+    return data[:8] == _AR_MAGIC or (data[:4] == ELF_MAGIC and len(data) > 64 and struct.unpack_from("<H", data, 18)[0] != _ELF_CUDA)
+
+
+def _archived(data: bytes) -> list[tuple[str, bytes]]:
+    """The files in a static library."""
+    found: list[tuple[str, bytes]] = []
+    names = b""
+    position = len(_AR_MAGIC)
+    while position + 60 <= len(data):
+        header = data[position : position + 60]
+        try:
+            size = int(header[48:58])
+        except ValueError:
+            raise BadPtx("the library's table of contents is damaged") from None
+        body = data[position + 60 : position + 60 + size]
+        name = header[:16].rstrip()
+        if name == b"//":
+            names = body
+        elif name[:1] == b"/" and name[1:].isdigit():
+            found.append((names[int(name[1:]) :].split(b"/", 1)[0].decode("latin-1"), body))
+        elif name not in (b"/", b"/SYM64/"):
+            found.append((name.rstrip(b"/").decode("latin-1"), body))
+        position += 60 + size + (size & 1)
+    return found
+
+
+def _sections(data: bytes) -> dict[str, bytes]:
+    """The sections of an object file that have contents, by name."""
+    try:
+        table, entry_size, count, names_at = struct.unpack_from("<Q", data, 40)[0], *struct.unpack_from("<HHH", data, 58)
+        headers = [struct.unpack_from("<IIQQQQ", data, table + i * entry_size) for i in range(count)]
+        texts = data[headers[names_at][4] : headers[names_at][4] + headers[names_at][5]]
+    except (struct.error, IndexError):
+        raise BadPtx("the object file is damaged") from None
+    return {texts[h[0] :].split(b"\0", 1)[0].decode("latin-1"): data[h[4] : h[4] + h[5]] for h in headers if h[1] == 1}
+
+
+def host_members(data: bytes) -> list[tuple[str, str]]:
+    """Name and PTX text of everything in a host object or library that has device code.
+
+    Raises:
+        SoftError: there is device code without PTX, or none at all.
+    """
+    found: list[tuple[str, str]] = []
+    members = _archived(data) if data[:8] == _AR_MAGIC else [("device code", data)]
+    for name, body in members:
+        if body[:4] != ELF_MAGIC:
+            continue
+        sections = _sections(body)
+        found += [(name, ptx_of(sections[s])) for s in _FATBIN_SECTIONS if sections.get(s)]
+    if not found:
+        raise NoPtx("this host code holds no device code")
+    return found

@@ -9,15 +9,33 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from gpuvirt.soft.errors import LinkFailed
-from gpuvirt.soft.image import ptx_of
+from gpuvirt.soft.errors import LinkFailed, NoPtx, SoftError
+from gpuvirt.soft.image import host_members, is_host_code, ptx_of
 from gpuvirt.soft.layout import SYSCALLS
 from gpuvirt.soft.module import Item, Module
 
 _HEADER = re.compile(r"^[ \t]*\.(version|target|address_size)[^\n]*\n?", re.M)
 _TOKEN = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:[^\"\\]|\\.)*\"|[A-Za-z_$%][\w$]*", re.S)
 SHARED_NAMES = ("visible", "extern", "weak", "common")
+NVVM = 5  # CUjitInputType
+
+
+class Input(NamedTuple):
+    """One input of a link. type: CUjitInputType, but what the data are is seen from them."""
+
+    type: int
+    name: str
+    data: bytes
+
+
+class _Part(NamedTuple):
+    """A PTX text among the inputs. optional: a library's, which is taken when somebody needs it."""
+
+    name: str
+    text: str
+    optional: bool = False
 
 
 def _rename(text: str, names: dict[str, str]) -> str:
@@ -31,11 +49,11 @@ def _private(module: Module) -> set[str]:
     return {i.name for i in module.items} - public
 
 
-def _choose(defined: list[tuple[int, Item]], name: str) -> tuple[int, Item]:
+def _choose(defined: list[tuple[int, Item]], name: str, names: Sequence[str]) -> tuple[int, Item]:
     """Of several definitions of a name, the one that stays."""
     strong = [d for d in defined if d[1].linkage not in ("weak", "common")]
     if len(strong) > 1:
-        raise LinkFailed(f"multiple definitions of '{name}', in inputs {strong[0][0] + 1} and {strong[1][0] + 1}")
+        raise LinkFailed(f"multiple definitions of '{name}', in '{names[strong[0][0]]}' and '{names[strong[1][0]]}'")
     return strong[0] if strong else defined[0]
 
 
@@ -45,15 +63,19 @@ def _header(modules: Sequence[Module]) -> str:
     return f".version {newest.version // 10}.{newest.version % 10}\n.target sm_{target}\n.address_size 64\n"
 
 
-def merge(texts: Sequence[str]) -> str:
+def merge(texts: Sequence[str], labels: Sequence[str] | None = None) -> str:
     """One PTX module of several.
+
+    Args:
+        labels: what to call the texts in messages.
 
     Raises:
         LinkFailed: a name is defined twice, or used and defined nowhere.
     """
-    modules = [Module(text) for text in texts]
+    labels = labels or [f"input {i + 1}" for i in range(len(texts))]
+    modules = [_read(text, label) for text, label in zip(texts, labels, strict=True)]
+    _check_references(modules, labels)
     if len(modules) == 1:
-        _check_references(modules[0])
         return modules[0].text
     users = Counter(name for module in modules for name in {i.name for i in module.items})
     taken = set(users)
@@ -74,7 +96,7 @@ def merge(texts: Sequence[str]) -> str:
         for item in module.items:
             if item.defined:
                 every.setdefault(item.name, []).append((number, item))
-    kept = {name: _choose(found, name) for name, found in every.items()}
+    kept = {name: _choose(found, name, labels) for name, found in every.items()}
 
     parts = [_header(renamed)]
     for number, module in enumerate(renamed):
@@ -90,28 +112,84 @@ def merge(texts: Sequence[str]) -> str:
             position = item.end
         pieces.append(module.text[position:])
         parts.append(_HEADER.sub("", "".join(pieces)))
-    linked = "\n".join(parts)
-    _check_references(Module(linked))
-    return linked
+    return "\n".join(parts)
 
 
-def _check_references(module: Module) -> None:
+def _read(text: str, name: str) -> Module:
+    try:
+        return Module(text)
+    except SoftError as error:
+        error.args = (f"input '{name}': {error}",)
+        raise
+
+
+def _declared(module: Module) -> list[Item]:
+    """What the module says that another one has. Dynamic shared memory looks the same, and nobody has it."""
+    found = [i for i in module.items if i.linkage == "extern" and not i.defined and i.name not in SYSCALLS]
+    return [i for i in found if not (i.kind == "variable" and module.variables[i.name].space == "shared")]
+
+
+def _used(module: Module, item: Item) -> bool:
+    outside = module.text[: item.start] + module.text[item.end :]
+    return re.search(rf"(?<![\w$%]){re.escape(item.name)}(?![\w$])", outside) is not None
+
+
+def _missing(modules: Sequence[Module]) -> list[tuple[int, Item]]:
+    """What is declared, used, and defined nowhere, with the number of the module that uses it."""
+    defined = {i.name for module in modules for i in module.items if i.defined}
+    return [(n, i) for n, module in enumerate(modules) for i in _declared(module) if i.name not in defined and _used(module, i)]
+
+
+def _check_references(modules: Sequence[Module], names: Sequence[str]) -> None:
     """Whatever is declared elsewhere and used here must be here."""
-    defined = {i.name for i in module.items if i.defined}
-    missing = [i for i in module.items if i.linkage == "extern" and i.name not in defined and i.name not in SYSCALLS]
-    missing = [i for i in missing if not (i.kind == "variable" and module.variables[i.name].space == "shared")]
-    for item in missing:
-        outside = module.text[: item.start] + module.text[item.end :]
-        if re.search(rf"(?<![\w$%]){re.escape(item.name)}(?![\w$])", outside):
-            raise LinkFailed(f"undefined reference to '{item.name}'")
+    missing = _missing(modules)
+    if missing:
+        raise LinkFailed("; ".join(dict.fromkeys(f"undefined reference to '{item.name}' in '{names[n]}'" for n, item in missing)))
 
 
-def link(images: Sequence[bytes]) -> bytes:
-    """The image that comes of linking these (PTX or fatbins with PTX), as PTX text with its NUL.
+def _parts(given: Input) -> list[_Part]:
+    """The PTX of one input.
+
+    Raises:
+        SoftError: it has none; the message names the input.
+    """
+    try:
+        if given.type == NVVM:
+            raise NoPtx("it is NVVM or LTO code; the software GPU links PTX only")
+        if is_host_code(given.data):
+            return [_Part(f"{given.name}({member})", text, optional=True) for member, text in host_members(given.data)]
+        return [_Part(given.name, ptx_of(given.data))]
+    except SoftError as error:
+        error.args = (f"input '{given.name}' cannot be linked: {error}",)
+        raise
+
+
+def _wanted(parts: Sequence[_Part]) -> list[_Part]:
+    """The parts without those of libraries that nobody needs, as linkers do it: a library's member comes in when it has what is still missing."""
+    chosen = [part for part in parts if not part.optional]
+    rest = [(part, _read(part.text, part.name)) for part in parts if part.optional]
+    modules = [_read(part.text, part.name) for part in chosen] if rest else []
+    found = True
+    while rest and found:
+        found = False
+        names = {item.name for _, item in _missing(modules)}
+        for part, module in rest:
+            if names & {i.name for i in module.items if i.defined and i.linkage in SHARED_NAMES}:
+                chosen.append(part)
+                modules.append(module)
+                rest.remove((part, module))
+                found = True
+                break
+    return chosen
+
+
+def link(inputs: Sequence[Input]) -> bytes:
+    """The image that comes of linking these (PTX, fatbins with PTX, host objects and libraries that hold such), as PTX text with its NUL.
 
     Raises:
         SoftError: one of them has no PTX, or they do not fit together.
     """
-    if not images:
+    parts = _wanted([part for given in inputs for part in _parts(given)])
+    if not parts:
         raise LinkFailed("there is nothing to link")
-    return merge([ptx_of(image) for image in images]).encode("latin-1") + b"\0"
+    return merge([part.text for part in parts], [part.name for part in parts]).encode("latin-1") + b"\0"

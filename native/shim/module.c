@@ -129,7 +129,7 @@ static void write_log(char *buffer, size_t size, void **written, const char *tex
     if (written) *written = (void *)(uintptr_t)(n ? n + 1 : 0);
 }
 
-static void write_logs(const struct jit_options *jit, int status, const char *info, const char *error) {
+void jit_write_logs(const struct jit_options *jit, int status, const char *info, const char *error) {
     if (!jit) return;
     write_log(jit->info, jit->info_size, jit->info_written, status ? "" : info);
     write_log(jit->error, jit->error_size, jit->error_written, status ? error : "");
@@ -394,7 +394,7 @@ int module_load(struct shim_context *c, const struct image *image, const void *s
     int rc = image_choose(image, &target, &choice, why, sizeof why);
     if (rc) {
         if (rc == CUDA_ERROR_NO_BINARY_FOR_GPU) refuse_image(c, source, why);
-        write_logs(jit, rc, "", why);
+        jit_write_logs(jit, rc, "", why);
         return rc;
     }
     struct shim_module *m = object_new(OBJECT_MODULE);
@@ -412,13 +412,13 @@ int module_load(struct shim_context *c, const struct image *image, const void *s
     gv_sha256(choice.data, choice.size, loading.hash);
     bool there = load_known(m, &loading, &rc);
     if (there) {
-        write_logs(jit, rc, "", "");
+        jit_write_logs(jit, rc, "", "");
         m->placed = !((const struct gv_meta_header *)m->meta)->n_globals;
         if (!m->placed) atomic_fetch_add(&unplaced, 1);
         if (!rc) rc = make_functions(m);
     } else {
         rc = load_remote(c, m->object.id, &loading, &answer, &reply);
-        write_logs(jit, rc, rc ? "" : answer.log, reply.text);
+        jit_write_logs(jit, rc, rc ? "" : answer.log, reply.text);
         there = !rc;
         if (!rc)
             rc = adopt_answer(m, &loading, &answer);

@@ -18,7 +18,7 @@
 
 /* ---- slots (objects.c) --------------------------------------------------------------------------------------------- */
 
-enum object_kind { OBJECT_CONTEXT, OBJECT_STREAM, OBJECT_EVENT, OBJECT_MODULE, OBJECT_FUNCTION, OBJECT_LIBRARY, OBJECT_KERNEL, OBJECT_KINDS };
+enum object_kind { OBJECT_CONTEXT, OBJECT_STREAM, OBJECT_EVENT, OBJECT_MODULE, OBJECT_FUNCTION, OBJECT_LIBRARY, OBJECT_KERNEL, OBJECT_LINK, OBJECT_KINDS };
 
 struct object {
     _Atomic uint32_t live;
@@ -271,6 +271,8 @@ struct jit_options {
 };
 
 int jit_options_read(unsigned n, CUjit_option *options, void **values, struct jit_options *out);
+/* Fills the buffers: `info` when status is 0, else `error`. jit may be NULL. */
+void jit_write_logs(const struct jit_options *jit, int status, const char *info, const char *error);
 
 /* Loads an opened image into a context. `source` is the program's pointer, for the message that names the library it lies in. */
 int module_load(struct shim_context *c, const struct image *image, const void *source, const struct jit_options *jit, struct shim_library *library,

@@ -1,7 +1,7 @@
 /* Backends execute. `cuda` calls the real driver, `soft` runs the program's PTX on CPU cores; nothing above knows which one it has.
  *
  * Objects are opaque pointers that belong to the backend; the worker maps the client's ids to them. Functions return CUresult values as int (0: done). What is
- * queued on a stream (copies, launches, marks) returns at once and runs in stream order; only module_load and context_create may be slow, and nothing
+ * queued on a stream (copies, launches, marks) returns at once and runs in stream order; only module_load, link and context_create may be slow, and nothing
  * waits for the device. All functions may be called from the executor thread; those marked [any] from any thread. `char *err` receives one line of explanation. */
 #ifndef GV_BACKEND_H
 #define GV_BACKEND_H
@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "../wire/device_info.h"
+#include "../wire/link_inputs.h"
 
 struct gv_backend;
 struct gv_context;
@@ -51,6 +52,22 @@ struct gv_launch {
     uint32_t cooperative;
     const void *params; /* packed; valid during the call only */
     uint32_t params_size;
+};
+
+/* What the linker is to make one image of. */
+struct gv_link_job {
+    const struct gv_link_part *inputs;
+    const struct gv_link_option *options; /* for the whole link */
+    uint32_t n_inputs, n_options;
+};
+
+#define GV_LINK_LOG_SIZE 8192
+
+/* What came of it. The texts are always NUL-terminated. */
+struct gv_link_result {
+    void *image; /* malloc'ed, the caller's to free; NULL when it failed */
+    size_t size;
+    char info[GV_LINK_LOG_SIZE], error[GV_LINK_LOG_SIZE];
 };
 
 struct gv_backend_ops {
@@ -100,6 +117,8 @@ struct gv_backend_ops {
     int (*module_load)(struct gv_context *c, const void *image, size_t size, struct gv_module **out, void **meta, size_t *meta_size, char *err);
     void (*module_unload)(struct gv_module *m);
     int (*module_global)(struct gv_module *m, const char *name, uint64_t *address, uint64_t *size);
+    /* cuLink*: one image of several. out is zeroed; `error` says what is wrong when it fails. May be slow. */
+    int (*link)(struct gv_context *c, const struct gv_link_job *job, struct gv_link_result *out);
     /* CUfunction_attribute */
     int (*kernel_set_attribute)(struct gv_module *m, uint32_t kernel, int32_t attribute, int32_t value);
     int (*launch)(struct gv_stream *s, const struct gv_launch *launch);

@@ -7,7 +7,7 @@ import pytest
 
 from gpuvirt.soft.errors import LinkFailed
 from gpuvirt.soft.harness import Kernels
-from gpuvirt.soft.link import link, merge
+from gpuvirt.soft.link import Input, link, merge
 
 HEAD = ".version {}\n.target sm_{}\n.address_size 64\n"
 OLD, NEW = HEAD.format("7.0", "75"), HEAD.format("8.7", "90a")
@@ -112,7 +112,7 @@ def test_newest_version_and_target() -> None:
 
 
 def test_two_definitions() -> None:
-    with pytest.raises(LinkFailed, match="multiple definitions of 'bias', in inputs 2 and 3"):
+    with pytest.raises(LinkFailed, match="multiple definitions of 'bias', in 'input 2' and 'input 3'"):
         merge([MAIN, LIBRARY, LIBRARY])
 
 
@@ -126,6 +126,6 @@ def test_undefined(name: str) -> None:
 def test_alone() -> None:
     with pytest.raises(LinkFailed, match="undefined"):
         merge([MAIN])
-    assert values(link([merge([MAIN, LIBRARY]).encode()]).decode()) == EXPECTED
+    assert values(link([Input(1, "both", merge([MAIN, LIBRARY]).encode())]).decode()) == EXPECTED
     with pytest.raises(LinkFailed, match="nothing"):
         link([])

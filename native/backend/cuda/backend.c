@@ -309,6 +309,7 @@ const struct gv_backend_ops gv_backend_cuda = {
     .copy_to_host = cuda_copy_to_host,
     .copy_device = cuda_copy_device,
     .fill = cuda_fill,
+    .link = cuda_link,
     .module_load = cuda_module_load,
     .module_unload = cuda_module_unload,
     .module_global = cuda_module_global,

@@ -93,6 +93,7 @@ bool cuda_marks_stop(struct gv_backend *b);
 /* Until all marks and gates of the context have been called. */
 void cuda_marks_await(struct gv_context *c);
 
+int cuda_link(struct gv_context *c, const struct gv_link_job *job, struct gv_link_result *out);
 int cuda_module_load(struct gv_context *c, const void *image, size_t size, struct gv_module **out, void **meta, size_t *meta_size, char *err);
 void cuda_module_unload(struct gv_module *m);
 int cuda_module_global(struct gv_module *m, const char *name, uint64_t *address, uint64_t *size);

@@ -53,6 +53,10 @@
     F(module_load, cuModuleLoadDataEx, (CUmodule *, const void *, unsigned, CUjit_option *, void **))                                         \
     F(module_unload, cuModuleUnload, (CUmodule))                                                                                              \
     F(module_global, cuModuleGetGlobal_v2, (CUdeviceptr *, size_t *, CUmodule, const char *))                                                 \
+    F(link_create, cuLinkCreate_v2, (unsigned, CUjit_option *, void **, CUlinkState *))                                                       \
+    F(link_add, cuLinkAddData_v2, (CUlinkState, CUjitInputType, void *, size_t, const char *, unsigned, CUjit_option *, void **))             \
+    F(link_complete, cuLinkComplete, (CUlinkState, void **, size_t *))                                                                        \
+    F(link_destroy, cuLinkDestroy, (CUlinkState))                                                                                             \
     F(function_count, cuModuleGetFunctionCount, (unsigned *, CUmodule))                                                                       \
     F(functions, cuModuleEnumerateFunctions, (CUfunction *, unsigned, CUmodule))                                                              \
     F(function_name, cuFuncGetName, (const char **, CUfunction))                                                                              \

@@ -178,6 +178,7 @@ const struct gv_backend_ops gv_backend_soft = {
     .copy_to_host = soft_copy_to_host,
     .copy_device = soft_copy_device,
     .fill = soft_fill,
+    .link = soft_link,
     .module_load = soft_module_load,
     .module_unload = soft_module_unload,
     .module_global = soft_module_global,

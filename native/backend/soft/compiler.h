@@ -21,6 +21,14 @@ struct soft_code {
     uint32_t param_bytes;
 };
 
+/* One input of a link; `data` is not terminated. */
+struct soft_link_input {
+    uint32_t type; /* CUjitInputType */
+    const char *name;
+    const void *data;
+    size_t size;
+};
+
 struct soft_compiler {
     void *self;
     /* Reads an image (PTX text, or a fatbin holding one PTX entry, LZ4 or ZSTD compressed or plain) and hands back its metadata (module_meta.h, all
@@ -32,6 +40,8 @@ struct soft_compiler {
     /* Compiles kernel number `kernel` (metadata order) for this block shape, or finds it in the cache. May take seconds. */
     int (*kernel_get)(void *self, uint64_t module, uint32_t kernel, const uint32_t block[3], struct soft_code *code, char *err, size_t err_size);
     void (*module_unload)(void *self, uint64_t module);
+    /* Makes one PTX text, NUL included, of several inputs; release_meta frees it. */
+    int (*link)(void *self, uint32_t n, const struct soft_link_input *inputs, void **image, size_t *size, char *err, size_t err_size);
 };
 
 #endif

@@ -146,6 +146,7 @@ int soft_copy_device(struct gv_stream *s, uint64_t dst, struct gv_context *dst_c
 int soft_fill(struct gv_stream *s, uint64_t dst, uint64_t pitch, uint32_t elem, uint32_t value, uint64_t width, uint64_t height);
 
 /* ---- module.c, launch.c ---- */
+int soft_link(struct gv_context *c, const struct gv_link_job *job, struct gv_link_result *out);
 int soft_module_load(struct gv_context *c, const void *image, size_t size, struct gv_module **out, void **meta, size_t *meta_size, char *err);
 void soft_module_unload(struct gv_module *m);
 int soft_module_global(struct gv_module *m, const char *name, uint64_t *address, uint64_t *size);

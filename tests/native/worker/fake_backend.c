@@ -261,6 +261,19 @@ static int module_load(struct gv_context *c, const void *image, size_t size, str
     *meta_size = sizeof *m + fake.meta_padding;
     return 0;
 }
+/* The inputs' data one behind the other; an input called "bad" is refused. */
+static int link_inputs(struct gv_context *c, const struct gv_link_job *job, struct gv_link_result *out) {
+    (void)c;
+    for (uint32_t i = 0; i < job->n_inputs; i++) {
+        const struct gv_link_part *p = &job->inputs[i];
+        if (!strcmp(p->name, "bad")) return sprintf(out->error, "'%s' of type %u is bad", p->name, p->type), 200;
+        out->image = realloc(out->image, out->size + p->size + 1);
+        memcpy((char *)out->image + out->size, p->data, p->size);
+        out->size += p->size;
+    }
+    sprintf(out->info, "%u inputs, %u options, the first with %u", job->n_inputs, job->n_options, job->inputs[0].n_options);
+    return 0;
+}
 static void module_unload(struct gv_module *m) {
     atomic_fetch_sub(&fake.alive, 1);
     free(m);
@@ -327,6 +340,7 @@ static int mark_follows(struct gv_stream *s) {
      .copy_device = copy_device,             \
      .fill = fill,                           \
      .module_load = module_load,             \
+     .link = link_inputs,                    \
      .module_unload = module_unload,         \
      .module_global = module_global,         \
      .kernel_set_attribute = set_attribute,  \

@@ -120,6 +120,7 @@ enum {
     OP_copy_out = GV_OP_COPY_OUT,
     OP_fill = GV_OP_FILL,
     OP_module_load = GV_OP_MODULE_LOAD,
+    OP_link = GV_OP_LINK,
     OP_module_unload = GV_OP_MODULE_UNLOAD,
     OP_module_global = GV_OP_MODULE_GLOBAL,
     OP_launch = GV_OP_LAUNCH,
@@ -511,6 +512,48 @@ static void host_functions(void) {
     bye();
 }
 
+static void links(void) {
+    begin();
+    attach();
+    static uint64_t payload[80000];
+    struct gv_link_option option = {.option = 7, .value = 2};
+    struct gv_link_part parts[] = {{.type = 1, .n_options = 1, .name = "first", .options = &option, .data = "abc", .size = 3},
+                                   {.type = 2, .name = "second", .data = "defghijkl", .size = 9}};
+    uint64_t first = gv_link_part_size(&parts[0]), size = first + gv_link_part_size(&parts[1]);
+    gv_link_part_put(payload, &parts[0]);
+    gv_link_part_put((char *)payload + first, &parts[1]);
+    struct gv_reply_link reply;
+    CHECK(answer(POST(link, GV_RECORD_SYNC, 1, .n_inputs = 2, .options = &option, .options_size = sizeof option, .inputs = payload,
+                      .inputs_size = (uint32_t)size)) == 0);
+    CHECK(gv_reply_link_decode(&reply, body, answer_size()) == 0);
+    CHECK(reply.result == 0 && reply.image_size == 12 && !memcmp(reply.image, "abcdefghijkl", 12));
+    CHECK_TEXT(reply.info, "2 inputs, 1 options, the first with 1");
+    /* What is wrong comes with its log, and nothing else is disturbed. */
+    parts[1] = (struct gv_link_part){.type = 4, .name = "bad", .data = "x", .size = 1};
+    size = first + gv_link_part_size(&parts[1]);
+    gv_link_part_put((char *)payload + first, &parts[1]);
+    CHECK(answer(POST(link, GV_RECORD_SYNC, 1, .n_inputs = 2, .inputs = payload, .inputs_size = (uint32_t)size)) == 0);
+    CHECK(gv_reply_link_decode(&reply, body, answer_size()) == 0 && reply.result == 200 && reply.image_size == 0);
+    CHECK_TEXT(reply.error, "'bad' of type 4 is bad");
+    CHECK(answer(POST(link, GV_RECORD_SYNC, 9, .n_inputs = 2, .inputs = payload, .inputs_size = (uint32_t)size)) == 0);
+    CHECK(gv_reply_link_decode(&reply, body, answer_size()) == 0 && reply.result == 201);
+    /* Large inputs and a large image go the bulk way. */
+    parts[0] = (struct gv_link_part){.type = 1, .name = "large", .data = calloc(1, 300000), .size = 300000};
+    uint64_t seq = POST(link, GV_RECORD_SYNC, 1, .n_inputs = 1, .bulk = ++bulk_sent);
+    CHECK(sizeof payload >= gv_link_part_size(&parts[0]));
+    gv_link_part_put(payload, &parts[0]);
+    CHECK(gv_bulk_send(client, 0, payload, gv_link_part_size(&parts[0])));
+    CHECK(answer(seq) == 0);
+    CHECK(gv_reply_link_decode(&reply, body, answer_size()) == 0);
+    CHECK(reply.image_tag >> 63 && reply.image_size == 0 && reply.image_bulk_size == 300000);
+    struct gv_bulk_header header;
+    CHECK(gv_bulk_recv_header(client, &header) == 0 && header.tag == reply.image_tag && header.size == 300000);
+    CHECK(gv_bulk_recv(client, NULL, header.size) == 0);
+    free((void *)parts[0].data);
+    POST(fence, GV_RECORD_MARK, 1, .stream = 100);
+    bye();
+}
+
 static void modules(void) {
     begin();
     attach();
@@ -766,6 +809,10 @@ static void send_wrong_size(void) {
 }
 static void send_overflow(void) { POST(copy_out, 0, 1, .stream = 100, .width = 1ull << 40, .height = 1ull << 40, .depth = 8, .tag = 1); }
 static void attach_twice(void) { POST(attach, GV_RECORD_SYNC, 0); }
+/* Inputs that are not what they say. */
+static uint64_t lying[16] = {(1ull << 32) | 1, 8, 1ull << 60, 0};
+static void send_lying_link(void) { POST(link, GV_RECORD_SYNC, 1, .n_inputs = 1, .inputs = lying, .inputs_size = sizeof lying); }
+static void send_many_links(void) { POST(link, GV_RECORD_SYNC, 1, .n_inputs = 0xffffffffu, .inputs = lying, .inputs_size = sizeof lying); }
 static void send_stray_done(void) { POST(host_done, 0, 1, .tag = 4711); }
 static void malformed(void) {
     ends_badly(send_unknown, 2);
@@ -774,6 +821,8 @@ static void malformed(void) {
     ends_badly(send_overflow, 2);
     ends_badly(attach_twice, 2);
     ends_badly(send_stray_done, 2);
+    ends_badly(send_lying_link, 2);
+    ends_badly(send_many_links, 2);
     begin();
     POST(fence, 0, 1, .stream = 100); /* before attach */
     end(2);
@@ -854,6 +903,7 @@ int main(int argc, char **argv) {
                                              {"sticky_errors_are_told", sticky_errors_are_told},
                                              {"host_functions", host_functions},
                                              {"modules", modules},
+                                             {"links", links},
                                              {"floods", floods},
                                              {"flood_behind_a_host_function", flood_behind_a_host_function},
                                              {"copies_behind_a_host_function", copies_behind_a_host_function},

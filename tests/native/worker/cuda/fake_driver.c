@@ -190,6 +190,36 @@ CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned n, CUj
     *module = (CUmodule)0x77;
     return CUDA_SUCCESS;
 }
+/* A linker that notes what it is given, and links anything but what is called "bad". */
+struct fake_link fake_link;
+static char linked[64], *link_error;
+CUresult cuLinkCreate_v2(unsigned n, CUjit_option *options, void **values, CUlinkState *state) {
+    fake_link = (struct fake_link){.created = 1};
+    linked[0] = 0;
+    for (unsigned i = 0; i < n; i++) {
+        if (options[i] == CU_JIT_INFO_LOG_BUFFER) strcpy(values[i], "all is well");
+        if (options[i] == CU_JIT_ERROR_LOG_BUFFER) link_error = values[i];
+        if (options[i] == CU_JIT_OPTIMIZATION_LEVEL) fake_link.level = (unsigned)(uintptr_t)values[i];
+        if (options[i] == CU_JIT_GLOBAL_SYMBOL_ADDRESSES) fake_link.addresses = true;
+    }
+    *state = (CUlinkState)&fake_link;
+    return CUDA_SUCCESS;
+}
+CUresult cuLinkAddData_v2(CUlinkState state, CUjitInputType type, void *data, size_t size, const char *name, unsigned n, CUjit_option *options,
+                          void **values) {
+    (void)state, (void)type, (void)options, (void)values;
+    if (!strcmp(name, "bad")) return strcpy(link_error, "bad is bad"), CUDA_ERROR_INVALID_PTX;
+    strncat(linked, data, size);
+    fake_link.own_options += n;
+    return CUDA_SUCCESS;
+}
+CUresult cuLinkComplete(CUlinkState state, void **image, size_t *size) {
+    (void)state;
+    *image = linked;
+    *size = strlen(linked);
+    return CUDA_SUCCESS;
+}
+CUresult cuLinkDestroy(CUlinkState state) { return (void)state, memset(linked, '?', sizeof linked - 1), fake_link.created = 0, CUDA_SUCCESS; }
 CUresult cuModuleGetFunctionCount(unsigned *count, CUmodule module) { return (void)module, *count = 2, CUDA_SUCCESS; }
 CUresult cuModuleEnumerateFunctions(CUfunction *functions, unsigned n, CUmodule module) {
     (void)module;

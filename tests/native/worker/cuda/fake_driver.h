@@ -22,6 +22,12 @@ struct fake_launch {
     bool cooperative;
 };
 extern struct fake_launch fake_launch;
+struct fake_link {
+    int created; /* and not destroyed */
+    unsigned level, own_options;
+    bool addresses;
+};
+extern struct fake_link fake_link;
 extern _Atomic int fake_events, fake_streams; /* alive */
 
 #endif

@@ -214,6 +214,27 @@ static void printing(void) {
     close(to_program[1]);
 }
 
+static void links(void) {
+    begin(0);
+    struct gv_link_option options[] = {{.option = CU_JIT_OPTIMIZATION_LEVEL, .value = 3}, {.option = CU_JIT_GLOBAL_SYMBOL_ADDRESSES, .value = 4711}};
+    struct gv_link_part parts[] = {{.type = 1, .name = "a", .data = "one", .size = 3, .options = options, .n_options = 2},
+                                   {.type = 1, .name = "b", .data = "two", .size = 3}};
+    struct gv_link_job job = {.inputs = parts, .n_inputs = 2, .options = options, .n_options = 2};
+    struct gv_link_result *r = calloc(1, sizeof *r);
+    CHECK(ops->link(context, &job, r) == 0);
+    CHECK(r->size == 6 && !memcmp(r->image, "onetwo", 6)); /* copied before the driver's link was destroyed */
+    CHECK_TEXT(r->info, "all is well");
+    /* A client's numbers are handed on, a client's addresses never. */
+    CHECK(fake_link.level == 3 && fake_link.own_options == 1 && !fake_link.addresses && !fake_link.created);
+    free(r->image);
+    *r = (struct gv_link_result){0};
+    parts[1].name = "bad";
+    CHECK(ops->link(context, &job, r) == 218 && !r->image && !fake_link.created);
+    CHECK_TEXT(r->error, "bad is bad");
+    free(r);
+    end();
+}
+
 static void modules_and_launches(void) {
     begin(0);
     struct gv_module *m;
@@ -298,6 +319,7 @@ int main(int argc, char **argv) {
                                              {"closed_with_a_gate_that_waits", closed_with_a_gate_that_waits},
                                              {"printing", printing},
                                              {"modules_and_launches", modules_and_launches},
+                                             {"links", links},
                                              {"devices_and_limits", devices_and_limits},
                                              {"drivers_that_will_not_do", drivers_that_will_not_do}};
     if (argc < 2) return 2;

@@ -30,7 +30,8 @@ def test_cuda_backend(build: str, headers: str, tmp_path: Path) -> None:
     driver, program = tmp_path / "libfake.so", tmp_path / "test_cuda_backend"
     includes = ["-isystem", headers, f"-I{NATIVE}", f"-I{NATIVE}/wire", f"-I{NATIVE}/worker"]
     flags = ["gcc", "-std=gnu11", "-g", "-Wall", "-Wextra", "-Werror", *BUILDS[build], *includes]
-    sources = [HERE / "test_cuda_backend.c", *(NATIVE / "backend" / "cuda").glob("*.c"), NATIVE / "wire" / "module_meta.c"]
+    wire = [NATIVE / "wire" / f"{name}.c" for name in ("module_meta", "link_inputs")]
+    sources = [HERE / "test_cuda_backend.c", *(NATIVE / "backend" / "cuda").glob("*.c"), *wire]
     lines: list[list[str | Path]] = [
         [*flags, "-fPIC", "-shared", HERE / "fake_driver.c", HERE / "fake_defaults.c", "-o", driver, "-lpthread"],
         [*flags, *sources, driver, f"-Wl,-rpath,{tmp_path}", "-o", program, "-lpthread", "-ldl"],
@@ -40,4 +41,4 @@ def test_cuda_backend(build: str, headers: str, tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
     env = {**os.environ, "TSAN_OPTIONS": "exitcode=66", "ASAN_OPTIONS": "detect_leaks=0"}
     ran = subprocess.run([program, driver], capture_output=True, text=True, timeout=240, env=env, check=False)
-    assert ran.returncode == 0 and "8 cases passed" in ran.stdout, f"{ran.stdout}\n{ran.stderr}"
+    assert ran.returncode == 0 and "9 cases passed" in ran.stdout, f"{ran.stdout}\n{ran.stderr}"

@@ -1,0 +1,44 @@
+/* What a program gives the linker (cuLink*), packed as one payload: each input is a struct gv_link_input, then its name with its NUL, its options, its
+ * data, each padded to 8. */
+#ifndef GV_LINK_INPUTS_H
+#define GV_LINK_INPUTS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* One option of the just-in-time compiler whose value is a number. */
+struct gv_link_option {
+    uint32_t option; /* CUjit_option */
+    uint32_t zero;
+    uint64_t value;
+};
+
+struct gv_link_input {
+    uint32_t type;      /* CUjitInputType */
+    uint32_t n_options; /* for this input alone */
+    uint64_t name_size; /* with the NUL */
+    uint64_t size;
+};
+
+/* Whether an option is such a one, and means something on another machine: not buffers, not tables of host addresses. */
+int gv_link_option_travels(uint32_t option);
+
+#define GV_LINK_MAX_OPTIONS 64u
+
+/* An input as it lies in a payload. */
+struct gv_link_part {
+    uint32_t type, n_options;
+    const char *name;
+    const struct gv_link_option *options;
+    const void *data;
+    uint64_t size;
+};
+
+/* Bytes that an input takes in a payload. */
+uint64_t gv_link_part_size(const struct gv_link_part *part);
+/* Writes it; `to` is aligned to 8. */
+void gv_link_part_put(void *to, const struct gv_link_part *part);
+/* Reads the input at *at of a payload of `size` bytes, aligned to 8, and moves *at behind it. Believes nothing: -1 when there is no sound input there. */
+int gv_link_part_take(const void *payload, uint64_t size, uint64_t *at, struct gv_link_part *out);
+
+#endif
