@@ -38,6 +38,7 @@ class ModuleText:
 
     def __init__(self, features: frozenset[str] = frozenset()) -> None:
         self.features = features
+        self.flush = False  # the processor flushes subnormal numbers (flushing.py)
         self.declares: dict[str, str] = {}
         self.helpers: dict[str, str] = {}
         self.functions: list[str] = []
@@ -71,9 +72,12 @@ class ModuleText:
         parts.append(f"@gv_globals = global [{max(len(self.globals), 1)} x i64] zeroinitializer, align 16")
         parts.extend(self.helpers.values())
         parts.extend(self.functions)
-        parts.append('attributes #0 = { nounwind "prefer-vector-width"="512" "min-legal-vector-width"="512" }')
-        parts.append('attributes #1 = { nounwind noinline "prefer-vector-width"="512" "min-legal-vector-width"="512" }')
-        parts.append('attributes #2 = { nounwind alwaysinline "prefer-vector-width"="512" "min-legal-vector-width"="512" }')
+        common = '"prefer-vector-width"="512" "min-legal-vector-width"="512"'
+        if self.flush:
+            common += ' "denormal-fp-math"="preserve-sign,preserve-sign"'
+        parts.append(f"attributes #0 = {{ nounwind {common} }}")
+        parts.append(f"attributes #1 = {{ nounwind noinline {common} }}")
+        parts.append(f"attributes #2 = {{ nounwind alwaysinline {common} }}")
         parts.append("!0 = !{}")
         return "\n".join(parts) + "\n"
 
@@ -215,6 +219,34 @@ class Builder:
 
     def fdiv(self, a: Val, b: Val) -> Val:
         return self.op("fdiv", a, b)
+
+    def can_round(self) -> bool:
+        """Whether the processor has arithmetic with a rounding mode in the instruction."""
+        return "avx512f" in self.m.features
+
+    def round_op(self, op: str, args: Sequence[Val], mode: str) -> Val:
+        """add, sub, mul, div, fma (mad) or sqrt of floats or doubles, rounded as rn, rz, rm or rp say; only where can_round."""
+        vector = any(a.v for a in args)
+        t = args[0].t
+        n, suffix = (16, "ps") if t == "float" else (8, "pd")
+        name = f"llvm.x86.avx512.{'vfmadd' if op in ('fma', 'mad') else op}.{suffix}.512"
+        v = f"<{n} x {t}>"
+        self.m.declare(name, f"declare {v} @{name}({', '.join([v] * len(args))}, i32)")
+        control = 8 | {"rn": 0, "rm": 1, "rp": 2, "rz": 3}[mode]
+        wide = [self.splat(a) for a in args]
+        parts = []
+        for start in range(0, LANES if vector else n, n):
+            picks = ", ".join(f"i32 {start + i}" for i in range(n))
+            pieces = [self.let(f"shufflevector {w.ty} {w.s}, {w.ty} poison, <{n} x i32> <{picks}>", t).s for w in wide]
+            parts.append(self.let(f"call {v} @{name}({', '.join(f'{v} {p}' for p in pieces)}, i32 {control})", t).s)
+        if not vector:
+            return self.let(f"extractelement {v} {parts[0]}, i32 0", t)
+        while len(parts) > 1:
+            picks = ", ".join(f"i32 {i}" for i in range(2 * n))
+            pairs = zip(parts[::2], parts[1::2], strict=True)
+            parts = [self.let(f"shufflevector <{n} x {t}> {a}, <{n} x {t}> {b}, <{2 * n} x i32> <{picks}>", t).s for a, b in pairs]
+            n *= 2
+        return Val(parts[0], t, True)
 
     def fneg(self, a: Val) -> Val:
         return self.let(f"fneg {a.ty} {a.s}", a.t, a.v)

@@ -21,6 +21,7 @@ class SoftCode(ctypes.Structure):
         ("local_bytes", ctypes.c_uint32),
         ("uses_barrier", ctypes.c_uint32),
         ("param_bytes", ctypes.c_uint32),
+        ("flush", ctypes.c_uint32),
     )
 
 
@@ -145,6 +146,7 @@ class Bridge:
             result.local_bytes = d.local_bytes
             result.uses_barrier = int(d.uses_barrier)
             result.param_bytes = d.param_bytes
+            result.flush = int(d.flush)
         except BaseException as error:
             return self._fail(error, err, err_size)
         return 0

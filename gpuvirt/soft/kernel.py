@@ -11,6 +11,7 @@ from gpuvirt.soft.builder import ModuleText
 from gpuvirt.soft.cfg import Cfg
 from gpuvirt.soft.emit import Emitter
 from gpuvirt.soft.errors import BadPtx, SoftError, UniformityLost
+from gpuvirt.soft.flushing import hardware_flush
 from gpuvirt.soft.layout import Layout, Program
 from gpuvirt.soft.module import Module
 
@@ -27,6 +28,7 @@ class Description:
     uses_barrier: bool
     param_bytes: int
     globals: list[str] = field(default_factory=list)
+    flush: bool = False
 
     def pack(self) -> bytes:
         return json.dumps(asdict(self)).encode()
@@ -41,6 +43,7 @@ def translate(module: Module, kernel: str, shape: tuple[int, int, int]) -> tuple
     program = Program(module, kernel)
     layout = Layout(program)
     text = ModuleText(jit.host().feature_set)
+    text.flush = hardware_flush(program, text.features)
     uses_barrier = False
     count = 0
     try:
@@ -65,9 +68,8 @@ def translate(module: Module, kernel: str, shape: tuple[int, int, int]) -> tuple
     except (AssertionError, IndexError, KeyError, StopIteration, ValueError, AttributeError, TypeError) as error:
         where = getattr(locals().get("emitter"), "ins", None)
         raise BadPtx(f"cannot translate '{where}': {type(error).__name__}: {error}") from error
-    description = Description(
-        layout.static_shared, layout.dynamic_offset, layout.local_bytes, uses_barrier, module.funcs[kernel].param_bytes, list(text.globals)
-    )
+    params = module.funcs[kernel].param_bytes
+    description = Description(layout.static_shared, layout.dynamic_offset, layout.local_bytes, uses_barrier, params, list(text.globals), text.flush)
     return text.text(), description, count
 
 

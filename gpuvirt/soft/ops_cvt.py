@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpuvirt.soft.builder import Val
 from gpuvirt.soft.emit import Emitter
-from gpuvirt.soft.ops_float import directed_half, flush, narrow, pack_halves, saturate, step, to_bfloat, widen
+from gpuvirt.soft.ops_float import directed_half, flush, flushed, narrow, pack_halves, saturate, step, to_bfloat, widen
 from gpuvirt.soft.parser import Ins
 from gpuvirt.soft.registry import opcode
 from gpuvirt.soft.types import TYPES, Type, llvm_type
@@ -77,7 +77,9 @@ def _read(e: Emitter, ins: Ins, t: Type) -> Val:
     a = e.rd(ins.ops[1], t)
     if t.bits == 16:
         return widen(e, a, t)
-    return flush(e, a) if "ftz" in ins.mods else a
+    if "ftz" not in ins.mods:
+        return a
+    return flushed(e, a) if not _INTEGRAL.keys().isdisjoint(ins.mods) or "sat" in ins.mods else flush(e, a)
 
 
 def _float_to_float(e: Emitter, ins: Ins, to: Type, t: Type, mode: str | None) -> None:

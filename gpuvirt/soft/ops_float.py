@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpuvirt.soft.builder import Val
 from gpuvirt.soft.emit import Emitter
-from gpuvirt.soft.parser import Ins, Operand, Pair
+from gpuvirt.soft.parser import FloatImm, Ins, Operand, Pair
 from gpuvirt.soft.registry import opcode
 from gpuvirt.soft.types import INT_BITS, TYPES, Type
 
@@ -20,6 +20,11 @@ def flush(e: Emitter, a: Val) -> Val:
     exponent = e.band(bits, e.const(0x7F800000, "i32"))
     zero = e.band(bits, e.const(-(1 << 31), "i32"))
     return e.bitcast(e.select(e.icmp("eq", exponent, e.const(0, "i32")), zero, bits), "float")
+
+
+def flushed(e: Emitter, a: Val) -> Val:
+    """An operand or result of an instruction that computes: flushed, unless the processor does it."""
+    return a if e.m.flush else flush(e, a)
 
 
 def saturate(e: Emitter, a: Val) -> Val:
@@ -133,6 +138,8 @@ def two_sum(e: Emitter, a: Val, b: Val) -> tuple[Val, Val]:
 def directed(e: Emitter, op: str, args: list[Val], mode: str) -> Val:
     """An operation rounded towards zero, down or up: the nearest result, moved by the sign of its error."""
     t = args[0].t
+    if e.can_round() and t in ("float", "double"):
+        return e.round_op(op, args, mode)
     if op == "sub":
         args = [args[0], e.fneg(args[1])]
         op = "add"
@@ -262,13 +269,13 @@ def arithmetic(e: Emitter, ins: Ins) -> None:
         parts = []
         for shift in (0, 32):
             args = [e.bitcast(e.resize(e.lshr(v, e.const(shift, "i64")), "i32"), "float") for v in values]
-            args = [flush(e, a) for a in args] if "ftz" in ins.mods else args
+            args = [flushed(e, a) for a in args] if "ftz" in ins.mods else args
             parts.append(e.cast("zext", e.as_int(_finish(e, ins, _rounded(e, ins, args))), "i64"))
         e.wr(ins.ops[0], e.bor(parts[0], e.shl(parts[1], e.const(32, "i64"))))
         return
     args = [e.rd(o, t) for o in operands]
     if "ftz" in ins.mods:
-        args = [flush(e, a) for a in args]
+        args = [flushed(e, a) for a in args]
     e.wr(ins.ops[0], _finish(e, ins, _rounded(e, ins, args)))
 
 
@@ -279,10 +286,17 @@ def _rounded(e: Emitter, ins: Ins, args: list[Val]) -> Val:
 
 def _finish(e: Emitter, ins: Ins, value: Val) -> Val:
     if "ftz" in ins.mods:
-        value = flush(e, value)
+        # Rounding by steps, and products and sums that the optimiser may take away, can leave a subnormal number.
+        whole = next((m for m in ins.mods if m in MODES), "rn") == "rn" or e.can_round()
+        value = flushed(e, value) if whole and not _idle(ins) else flush(e, value)
     if "sat" in ins.mods:
         value = saturate(e, value)
     return value
+
+
+def _idle(ins: Ins) -> bool:
+    """Whether an operand is written as 0 or 1: x * 1 is x to the optimiser."""
+    return any(isinstance(o, FloatImm) and o.pattern & 0x7FFFFFFF in (0, 0x3F800000) for o in ins.ops)
 
 
 @opcode("fma")

@@ -522,7 +522,7 @@ _COMPARISONS = {"eq", "ne", "lt", "le", "gt", "ge", "lo", "ls", "hi", "hs", "equ
 
 def compare_operands(e: Emitter, ins: Ins, t: Type) -> list[tuple[Val, Val, Type]]:
     """The pairs to compare (two for packed types), as values that fcmp or icmp take."""
-    from gpuvirt.soft.ops_float import flush, halves, widen
+    from gpuvirt.soft.ops_float import flushed, halves, widen
 
     a, b = ins.ops[1], ins.ops[2]
     if t.name in HALVES:
@@ -532,7 +532,7 @@ def compare_operands(e: Emitter, ins: Ins, t: Type) -> list[tuple[Val, Val, Type
         return [(widen(e, e.rd(a, t), t), widen(e, e.rd(b, t), t), TYPES["f32"])]
     x, y = e.rd(a, t), e.rd(b, t)
     if "ftz" in ins.mods:
-        x, y = flush(e, x), flush(e, y)
+        x, y = flushed(e, x), flushed(e, y)
     return [(x, y, t)]
 
 
@@ -589,9 +589,9 @@ def slct(e: Emitter, ins: Ins) -> None:
     t, kind = types[0], types[-1]
     c = e.rd(ins.ops[3], kind)
     if kind.kind == "f":
-        from gpuvirt.soft.ops_float import flush
+        from gpuvirt.soft.ops_float import flushed
 
-        c = flush(e, c) if "ftz" in ins.mods else c
+        c = flushed(e, c) if "ftz" in ins.mods else c
         condition = e.fcmp("oge", c, e.fconst(0.0, "float"))
     else:
         condition = e.icmp("sge", c, e.const(0, "i32"))

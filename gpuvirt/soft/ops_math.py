@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from gpuvirt.soft.builder import Val
 from gpuvirt.soft.emit import Emitter
-from gpuvirt.soft.ops_float import MODES, directed, flush, fma, narrow, step, widen
+from gpuvirt.soft.ops_float import MODES, directed, flush, flushed, fma, narrow, step, widen
 from gpuvirt.soft.parser import Ins
 from gpuvirt.soft.registry import opcode
 from gpuvirt.soft.types import TYPES
@@ -101,6 +101,8 @@ def tanh(e: Emitter, x: Val) -> Val:
 def _rounded_unary(e: Emitter, op: str, a: Val, mode: str) -> Val:
     """rcp or sqrt with a rounding mode."""
     one = e.fconst(1.0, a.t)
+    if mode != "rn" and e.can_round():
+        return e.round_op("div", [one, a], mode) if op == "rcp" else e.round_op("sqrt", [a], mode)
     if op == "rcp" and mode != "rn":
         return directed(e, "div", [one, a], mode)
     nearest = e.fdiv(one, a) if op == "rcp" else e.intrinsic("sqrt", a)
@@ -131,15 +133,16 @@ def special(e: Emitter, ins: Ins) -> None:
     a = e.rd(ins.ops[1], t)
     ftz = "ftz" in ins.mods
     if ftz and t.bits == 32:
-        a = flush(e, a)
+        a = flushed(e, a)
     if t.bits == 64 and op in ("rcp", "rsqrt") and ftz:  # rcp.approx.ftz.f64: only the upper half of the result counts
         result = _compute(e, op, a, "rn")
         bits = e.band(e.as_int(result), e.const(~0xFFFFFFFF, "i64"))
         e.wr(ins.ops[0], bits)
         return
-    result = _compute(e, op, a, next((m for m in ins.mods if m in MODES), "rn"))
+    mode = next((m for m in ins.mods if m in MODES), "rn")
+    result = _compute(e, op, a, mode)
     if ftz and t.bits == 32:
-        result = flush(e, result)
+        result = flushed(e, result) if mode == "rn" or e.can_round() else flush(e, result)
     e.wr(ins.ops[0], result)
 
 

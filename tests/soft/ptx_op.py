@@ -87,6 +87,8 @@ def check(case: Case, uniform: bool = False) -> None:
                 good = both_nan | (wide == exact) | (np.abs(wide - exact) <= case.tolerance * np.maximum(np.abs(exact), 1e-37))
         else:
             good = both_nan | (bits(got) == bits(want))
+            if ".ftz" in case.text:  # what rounds up to the least normal number was below it before: the processor flushes that
+                good |= (got == 0) & (np.abs(want) == np.float32(2.0**-126)) & ((np.signbit(got) == np.signbit(want)) | (".sat" in case.text))
     else:
         good = got == want
     wrong = np.flatnonzero(~good)

@@ -13,7 +13,8 @@
  * */
 #define SHARED_RESERVE (1ull << 32)
 #define SHARED_RESERVE_LEAST (1ull << 20)
-#define KEEP_FIBERS 64 /* idle ones a thread keeps */
+#define MXCSR_FLUSH 0x8040u /* FTZ and DAZ */
+#define KEEP_FIBERS 64      /* idle ones a thread keeps */
 #define KEEP_BLOCKS 4
 /* Rounds in which every warp only waited for memory to change, before another block is let in beside them: programs that trust a whole wave of
  * blocks to be resident get it. */
@@ -295,6 +296,8 @@ void soft_run_grid(struct runner *r, struct grid *g) {
     uint32_t mxcsr = __builtin_ia32_stmxcsr();
     switch (sigsetjmp(r->jump, 0)) {
     case 0:
+        /* Once for the whole grid: fibers take the mode over, so that switching between them never changes it. */
+        if (g->launch->code->flush) __builtin_ia32_ldmxcsr(mxcsr | MXCSR_FLUSH);
         if (g->fibers)
             run_fibers(r, g);
         else

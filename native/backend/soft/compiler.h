@@ -19,6 +19,7 @@ struct soft_code {
     uint32_t local_bytes;              /* local memory (.local arrays) of one lane, bytes */
     uint32_t uses_barrier;             /* 0: warps of a block may simply run one after the other on one stack */
     uint32_t param_bytes;
+    uint32_t flush; /* the kernel wants the processor to take subnormal numbers for zeros (MXCSR's DAZ and FTZ) */
 };
 
 /* One input of a link; `data` is not terminated. */
