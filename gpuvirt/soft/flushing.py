@@ -34,7 +34,7 @@ def hardware_flush(program: Program, features: frozenset[str]) -> bool:
 def _agrees(ins: Ins) -> bool:
     op, mods = ins.op, ins.mods
     types = {m for m in mods if m in _FLOATS}
-    if op in ("mma", "wmma", "wgmma", "tcgen05", "tex", "tld4"):
+    if op in ("mma", "wmma", "wgmma", "tcgen05", "tex", "tld4") or (op == "cp" and "reduce" in mods):
         return False
     if not types:
         return True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpuvirt.soft.builder import Val
 from gpuvirt.soft.emit import Emitter
-from gpuvirt.soft.ops_float import directed_half, flush, flushed, narrow, pack_halves, saturate, step, to_bfloat, widen
+from gpuvirt.soft.ops_float import canonical, flush, flushed, narrow, pack_halves, saturate, step, widen
 from gpuvirt.soft.parser import Ins
 from gpuvirt.soft.registry import opcode
 from gpuvirt.soft.types import TYPES, Type, llvm_type
@@ -20,6 +20,8 @@ def _floats(t: Type) -> bool:
 def cvt(e: Emitter, ins: Ins) -> None:
     types = [TYPES[m] for m in ins.mods if m in TYPES]
     mode = next((m for m in ins.mods if m in ("rn", "rz", "rm", "rp", "rna", *_INTEGRAL)), None)
+    if "rs" in ins.mods:
+        raise e.fail()
     if "pack" in ins.mods:
         _pack(e, ins, types)
         return
@@ -41,9 +43,16 @@ def cvt(e: Emitter, ins: Ins) -> None:
         finite = e.icmp("ult", e.band(bits, e.const(0x7FFFFFFF, "i32")), e.const(0x7F800000, "i32"))
         rounded = e.band(e.add(bits, bias), e.const(~0x1FFF, "i32"))
         result = e.select(finite, rounded, bits)
-        if "relu" in ins.mods:
-            result = e.select(e.icmp("slt", result, e.const(0, "i32")), e.const(0, "i32"), result)
-        e.wr(ins.ops[0], result)
+        if "satfinite" in ins.mods:
+            size, top = e.band(result, e.const(0x7FFFFFFF, "i32")), e.const(0x7F7FE000, "i32")
+            number = e.icmp("ule", e.band(bits, e.const(0x7FFFFFFF, "i32")), e.const(0x7F800000, "i32"))
+            limited = e.bor(e.intrinsic("umin", size, top), e.band(result, e.const(-(1 << 31), "i32")))
+            result = e.select(number, limited, result)
+        if "relu" in ins.mods:  # NaN stays, whatever its sign
+            negative = e.band(e.icmp("slt", result, e.const(0, "i32")), e.icmp("ule", result, e.const(0xFF800000, "i32")))
+            result = e.select(negative, e.const(0, "i32"), result)
+        nan = e.icmp("ugt", e.band(bits, e.const(0x7FFFFFFF, "i32")), e.const(0x7F800000, "i32"))
+        e.wr(ins.ops[0], e.select(nan, e.const(0x7FFFFFFF, "i32"), result))
         return
     if _floats(t):
         if _floats(to):
@@ -88,24 +97,26 @@ def _float_to_float(e: Emitter, ins: Ins, to: Type, t: Type, mode: str | None) -
         a = e.intrinsic(_INTEGRAL[mode], a)
     if "relu" in ins.mods:
         zero = e.fconst(0.0, a.t)
-        a = e.select(e.fcmp("olt", a, zero), zero, a)
+        a = e.select(e.fcmp("ole", a, zero), zero, a)
     if "sat" in ins.mods:
         a = saturate(e, a)
     if to.bits == 16:
         if a.t == "double":
             a = _odd(e, a)
+        if "satfinite" in ins.mods:
+            a = finite(e, a, to)
         result = narrow(e, a, to, mode if mode in ("rn", "rz", "rm", "rp", "rna") else "rn")
     elif to.bits == 64:
         result = a if a.t == "double" else e.cast("fpext", a, "double")
     elif a.t == "double":
-        result = e.cast("fptrunc", a, "float")
+        result = canonical(e, e.cast("fptrunc", a, "float"))
         if mode in ("rz", "rm", "rp"):
             back = e.cast("fpext", result, "double")
             result = step(e, result, e.fcmp("ogt", back, a), e.fcmp("olt", back, a), mode)
         if "ftz" in ins.mods:
             result = flush(e, result)
     else:
-        result = a
+        result = canonical(e, a)
     e.wr(ins.ops[0], result)
 
 
@@ -177,73 +188,22 @@ def _packed(e: Emitter, ins: Ins, to: Type, t: Type, mode: str | None) -> None:
             a = e.rd(operand, t)
             if "relu" in ins.mods:
                 zero = e.fconst(0.0, "float")
-                a = e.select(e.fcmp("olt", a, zero), zero, a)
+                a = e.select(e.fcmp("ole", a, zero), zero, a)
             if "satfinite" in ins.mods:
-                raise e.fail()
-            if element.kind == "h":
-                parts.append(to_bfloat(e, a, mode or "rn"))
-            else:
-                parts.append(e.cast("fptrunc", a, "half") if mode in (None, "rn") else directed_half(e, a, mode or "rn"))
+                a = finite(e, a, element)
+            parts.append(narrow(e, a, element, mode or "rn"))
         e.wr(ins.ops[0], pack_halves(e, parts[0], parts[1]))
         return
-    if to.name in ("e4m3x2", "e5m2x2"):
-        from gpuvirt.soft.ops_float import halves
+    from gpuvirt.soft import ops_narrow
 
-        if t.name == "f32":
-            high, low = (e.rd(o, t) for o in ins.ops[1:3])
-        elif t.name in ("f16x2",):
-            first, second = halves(e, ins.ops[1], TYPES["f16"])
-            low, high = widen(e, first, TYPES["f16"]), widen(e, second, TYPES["f16"])
-        else:
-            raise e.fail()
-        if "relu" in ins.mods:
-            zero = e.fconst(0.0, "float")
-            low, high = (e.select(e.fcmp("olt", x, zero), zero, x) for x in (low, high))
-        a, b = (_to_fp8(e, x, to.name[:4]) for x in (low, high))
-        e.wr(ins.ops[0], e.resize(e.bor(a, e.shl(b, e.const(8, "i32"))), "i16"))
-        return
-    if to.name == "f16x2" and t.name in ("e4m3x2", "e5m2x2"):
-        value = e.rd_int(ins.ops[1], 16)
-        parts = []
-        for shift in (0, 8):
-            byte = e.band(e.lshr(value, e.const(shift, "i16")), e.const(255, "i16"))
-            parts.append(_from_fp8(e, byte, t.name[:4]))
-        e.wr(ins.ops[0], pack_halves(e, parts[0], parts[1]))
-        return
-    raise e.fail()
+    ops_narrow.convert(e, ins, to, t)
 
 
-def _to_fp8(e: Emitter, a: Val, name: str) -> Val:
-    """A float to e4m3 or e5m2, to nearest even, overflow to the largest finite number (.satfinite); in the low byte of an i32."""
-    mantissa, bias, largest = (3, 7, 0x7E) if name == "e4m3" else (2, 15, 0x7B)
-    bits = e.as_int(a)
-    sign = e.band(e.lshr(bits, e.const(24, "i32")), e.const(0x80, "i32"))
+def finite(e: Emitter, a: Val, t: Type) -> Val:
+    """.satfinite: a float that is too large for f16 or bf16 as their largest number."""
+    limit = e.fconst(65504.0 if t.kind == "f" else float.fromhex("0x1.fep127"), "float")
     size = e.intrinsic("fabs", a)
-    # Below the normal range a fixed step applies: adding a big power of two rounds there.
-    magic = 2.0 ** (23 - mantissa + 1 - bias)
-    tiny = e.sub(e.as_int(e.fadd(size, e.fconst(magic, "float"))), e.as_int(e.fconst(magic, "float")))
-    raw = e.as_int(size)
-    cut = 23 - mantissa
-    odd = e.band(e.lshr(raw, e.const(cut, "i32")), e.const(1, "i32"))
-    rounded = e.add(raw, e.add(odd, e.const((1 << (cut - 1)) - 1, "i32")))
-    normal = e.sub(e.lshr(rounded, e.const(cut, "i32")), e.const((127 - bias) << mantissa, "i32"))
-    small = e.fcmp("olt", size, e.fconst(2.0 ** (1 - bias), "float"))
-    code = e.intrinsic("umin", e.select(small, tiny, normal), e.const(largest, "i32"))
-    code = e.select(e.fcmp("uno", a, a), e.const(0x7F, "i32"), code)
-    return e.bor(code, sign)
-
-
-def _from_fp8(e: Emitter, byte: Val, name: str) -> Val:
-    """One 8-bit number (in an i16) to half; exact."""
-    if name == "e5m2":
-        return e.bitcast(e.shl(byte, e.const(8, "i16")), "half")
-    sign = e.shl(e.band(byte, e.const(0x80, "i16")), e.const(8, "i16"))
-    size = e.shl(e.band(byte, e.const(0x7F, "i16")), e.const(7, "i16"))
-    scaled = e.cast(
-        "fptrunc", e.fmul(e.cast("fpext", e.bitcast(size, "half"), "float"), e.fconst(256.0, "float")), "half"
-    )  # the exponent's bias: 15 - 7 = 8
-    nan = e.icmp("eq", e.band(byte, e.const(0x7F, "i16")), e.const(0x7F, "i16"))
-    return e.bitcast(e.bor(e.select(nan, e.const(0x7FFF, "i16"), e.as_int(scaled)), sign), "half")
+    return e.select(e.fcmp("ogt", size, limit), e.intrinsic("copysign", limit if not a.v else e.splat(limit), a), a)
 
 
 def _pack(e: Emitter, ins: Ins, types: list[Type]) -> None:

@@ -6,7 +6,7 @@ from gpuvirt.soft.builder import Val
 from gpuvirt.soft.emit import Emitter
 from gpuvirt.soft.parser import FloatImm, Ins, Operand, Pair
 from gpuvirt.soft.registry import opcode
-from gpuvirt.soft.types import INT_BITS, TYPES, Type
+from gpuvirt.soft.types import INT_BITS, LANES, TYPES, Type
 
 MODES = ("rn", "rz", "rm", "rp", "rna")
 _MIN_NORMAL = {"float": 0x3810000000000000, "double": 0x0010000000000000}
@@ -34,6 +34,13 @@ def saturate(e: Emitter, a: Val) -> Val:
     return e.select(e.fcmp("olt", positive, one), positive, one)
 
 
+def canonical(e: Emitter, value: Val) -> Val:
+    """A NaN as PTX's canonical one of the format; doubles keep theirs."""
+    if value.t != "float":
+        return value
+    return e.bitcast(e.select(e.fcmp("uno", value, value), e.const(0x7FFFFFFF, "i32"), e.as_int(value)), "float")
+
+
 # 16-bit formats ------------------------------------------------------------------------------------------------------------------------------
 
 
@@ -48,9 +55,9 @@ def narrow(e: Emitter, a: Val, t: Type, mode: str = "rn") -> Val:
     """A float to f16 (half) or bf16 (i16)."""
     if t.kind == "h":
         return to_bfloat(e, a, mode)
-    if mode == "rn":
-        return e.cast("fptrunc", a, "half")
-    return directed_half(e, a, mode)
+    half = e.cast("fptrunc", a, "half") if mode == "rn" else directed_half(e, a, mode)
+    nan = e.fcmp("uno", a, a)
+    return e.bitcast(e.select(nan, e.const(0x7FFF, "i16"), e.as_int(half)), "half")
 
 
 def to_bfloat(e: Emitter, a: Val, mode: str) -> Val:
@@ -173,28 +180,27 @@ def directed(e: Emitter, op: str, args: list[Val], mode: str) -> Val:
         above, below = _overflow(e, nearest, args, e.fcmp("olt", error, zero), e.fcmp("ogt", error, zero))
         by_zero = e.fcmp("oeq", b, zero)
         return step(e, nearest, e.band(above, e.invert(by_zero)), e.band(below, e.invert(by_zero)), mode)
-    nearest = _nearest(e, op, args)
-    zero = e.fconst(0.0, t)
-    if op == "add":
-        error = two_sum(e, args[0], args[1])[1]
-    elif op == "mul":
-        error = fma(e, args[0], args[1], e.fneg(nearest))
-    elif op == "div":
-        residual = fma(e, e.fneg(nearest), args[1], args[0])
-        error = e.select(e.fcmp("olt", args[1], zero), e.fneg(residual), residual)
-    else:  # fma in double: the error of the product, then of the sum
-        product = e.fmul(args[0], args[1])
-        low = fma(e, args[0], args[1], e.fneg(product))
-        total, rest = two_sum(e, product, args[2])
-        error = e.fadd(e.fadd(e.fsub(total, nearest), rest), low)
-    above, below = _overflow(e, nearest, args, e.fcmp("olt", error, zero), e.fcmp("ogt", error, zero))
-    if op == "div":
-        divisible = e.fcmp("one", args[1], zero)
-        above, below = e.band(above, divisible), e.band(below, divisible)
-    result = step(e, nearest, above, below, mode)
-    if op in ("add", "fma", "mad") and mode == "rm":
-        result = _zero_down(e, result, nearest, args[0] if op == "add" else e.fmul(args[0], args[1]), args[-1])
-    return result
+    return by_processor(e, op, args, mode)
+
+
+_PROCESSOR_OPS = {"mul": 0, "div": 1, "fma": 2, "mad": 2, "sqrt": 3, "add": 4}
+_PROCESSOR_MODES = {"rm": 1, "rp": 2, "rz": 3}
+
+
+def by_processor(e: Emitter, op: str, args: list[Val], mode: str) -> Val:
+    """An operation in double, rounded by the processor as `mode` says: lane after lane, in the engine."""
+    values = e.unify(*args)
+    v = values[0].v
+    kind = f"<{LANES} x double>" if v else "double"
+    places = []
+    for value in values:
+        places.append(e.alloca(f"{kind}, align 64"))
+        e.emit(f"store {kind} {value.s}, ptr {places[-1].s}")
+    out = e.alloca(f"{kind}, align 64")
+    operands = [*places, *([places[0]] * (3 - len(places))), out]
+    lanes = e.const(-1 if v else 1, "i32")
+    e.call("soft_f64", "void", [e.const(_PROCESSOR_OPS[op], "i32"), e.const(_PROCESSOR_MODES[mode], "i32"), lanes, *operands], declare=True)
+    return e.let(f"load {kind}, ptr {out.s}", "double", v)
 
 
 def _zero_down(e: Emitter, result: Val, total: Val, a: Val, b: Val) -> Val:
@@ -329,13 +335,6 @@ def _min_max(e: Emitter, ins: Ins, a: Val, b: Val) -> Val:
     return result
 
 
-def _canonical(e: Emitter, value: Val) -> Val:
-    """NaN results are PTX's canonical NaN."""
-    pattern = {"float": 0x7FFFFFFF, "double": 0x7FFFFFFFFFFFFFFF}[value.t]
-    width = INT_BITS[value.t]
-    return e.bitcast(e.select(e.fcmp("uno", value, value), e.const(pattern, f"i{width}"), e.as_int(value)), value.t)
-
-
 def min_max_float(e: Emitter, ins: Ins) -> None:
     t = ins.type
     operands = ins.ops[1:]
@@ -356,7 +355,7 @@ def min_max_float(e: Emitter, ins: Ins) -> None:
     value = args[0]
     for other in args[1:]:
         value = _min_max(e, ins, value, other)
-    e.wr(ins.ops[0], value)
+    e.wr(ins.ops[0], canonical(e, value))
 
 
 def neg_abs_float(e: Emitter, ins: Ins) -> None:

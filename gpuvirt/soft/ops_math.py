@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from gpuvirt.soft.builder import Val
 from gpuvirt.soft.emit import Emitter
-from gpuvirt.soft.ops_float import MODES, directed, flush, flushed, fma, narrow, step, widen
+from gpuvirt.soft.ops_float import MODES, by_processor, directed, flush, flushed, fma, narrow, step, widen
 from gpuvirt.soft.parser import Ins
 from gpuvirt.soft.registry import opcode
 from gpuvirt.soft.types import TYPES
@@ -113,9 +113,7 @@ def _rounded_unary(e: Emitter, op: str, a: Val, mode: str) -> Val:
         residual = fma(e, e.fneg(back), back, wide)
         zero = e.fconst(0.0, "double")
         return step(e, nearest, e.fcmp("olt", residual, zero), e.fcmp("ogt", residual, zero), mode)
-    zero = e.fconst(0.0, a.t)
-    error = fma(e, e.fneg(nearest), nearest, a)
-    return step(e, nearest, e.fcmp("olt", error, zero), e.fcmp("ogt", error, zero), mode)
+    return by_processor(e, "sqrt", [a], mode)
 
 
 @opcode("rcp", "sqrt", "rsqrt", "ex2", "lg2", "sin", "cos", "tanh")

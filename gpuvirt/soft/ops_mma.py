@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from gpuvirt.soft import ops_narrow
 from gpuvirt.soft.builder import Val
 from gpuvirt.soft.emit import Emitter
-from gpuvirt.soft.ops_cvt import _from_fp8
 from gpuvirt.soft.ops_float import narrow, widen
 from gpuvirt.soft.ops_mem import Where, _concat, address, gather, load, spread, store
 from gpuvirt.soft.parser import Imm, Ins, Operand, Vec
@@ -49,7 +49,7 @@ def elements(e: Emitter, register: Operand, kind: str) -> list[Val]:
             out.append(e.op("ashr" if kind == "s8" else "lshr", top, e.const(24, "i32")))
         elif bits == 8:
             byte = e.resize(e.band(e.lshr(raw, e.const(8 * i, "i32")), e.const(255, "i32")), "i16")
-            out.append(e.cast("fpext", _from_fp8(e, byte, kind), "float"))
+            out.append(e.cast("fpext", ops_narrow.decode(e, byte, kind), "float"))
         else:
             out.append(widen(e, e.resize(e.lshr(raw, e.const(16 * i, "i32")), "i16"), TYPES[kind]))
     return out

@@ -122,3 +122,71 @@ def compare(e: Emitter, ins: Ins) -> None:
     a, b = _read(e, ins.ops[1], ta), _read(e, ins.ops[2], tb)
     condition = e.icmp(name if name in ("eq", "ne") else "s" + name, a, b)
     _finish(e, ins, e.select(condition, e.const(1, "i64"), e.const(0, "i64")), TYPES["u32"])
+
+
+# Two halves or four bytes at a time. A selection names a part of a and b together for each result, the highest first: 0 to n - 1 are a's, the
+# others b's.
+
+
+def _chosen(operand: Operand, count: int, default: int) -> list[int]:
+    """Which part each result takes, the lowest first."""
+    select = _part(operand).select
+    letter = "h" if count == 2 else "b"
+    if not select:
+        return list(range(default, default + count))
+    if select[0] != letter or len(select) != count + 1:
+        raise BadPtx(f"a selection of {count} parts, not .{select}")
+    return [int(digit) for digit in reversed(select[1:])]
+
+
+def _piece(e: Emitter, a: Val, b: Val, which: int, count: int, signed: bool) -> Val:
+    bits = 32 // count
+    word = a if which < count else b
+    value = e.shl(word, e.const(32 - bits - bits * (which % count), "i32"))
+    return e.op("ashr" if signed else "lshr", value, e.const(32 - bits, "i32"))
+
+
+@opcode(*(f"{name}{count}" for name in ("vadd", "vsub", "vavrg", "vabsdiff", "vmin", "vmax", "vset") for count in (2, 4)))
+def simd(e: Emitter, ins: Ins) -> None:
+    name, count = ins.op[:-1], int(ins.op[-1])
+    if name == "vset":
+        ta, tb = _types(ins, 2)
+        to = TYPES["u32"]
+    else:
+        to, ta, tb = _types(ins, 3)
+    bits, signed = 32 // count, to.kind == "s"
+    first, second = _part(ins.ops[1]), _part(ins.ops[2])
+    a, b, c = e.rd_int(first.reg, 32), e.rd_int(second.reg, 32), e.rd_int(ins.ops[3], 32)
+    target = _part(ins.ops[0])
+    taken = [int(digit) for digit in target.select[1:]] or list(range(count))
+    total = c if "add" in ins.mods else e.const(0, "i32")
+    picks = zip(_chosen(ins.ops[1], count, 0), _chosen(ins.ops[2], count, count), strict=True)
+    for i, (pa, pb) in enumerate(picks):
+        mask = e.const(((1 << bits) - 1) << (bits * i), "i32")
+        if i not in taken:
+            if "add" not in ins.mods:
+                total = e.bor(total, e.band(c, mask))
+            continue
+        x, y = _piece(e, a, b, pa, count, ta.kind == "s"), _piece(e, a, b, pb, count, tb.kind == "s")
+        value = _combined(e, ins, name, x, y)
+        if "sat" in ins.mods:
+            low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if signed else (0, (1 << bits) - 1)
+            value = e.intrinsic("smin", e.intrinsic("smax", value, e.const(low, "i32")), e.const(high, "i32"))
+        total = e.add(total, value) if "add" in ins.mods else e.bor(total, e.band(e.shl(value, e.const(bits * i, "i32")), mask))
+    e.wr(target.reg, total)
+
+
+def _combined(e: Emitter, ins: Ins, name: str, x: Val, y: Val) -> Val:
+    zero, one = e.const(0, "i32"), e.const(1, "i32")
+    if name == "vset":
+        comparison = next(m for m in ins.mods if m in COMPARISONS)
+        return e.cast("zext", e.icmp(comparison if comparison in ("eq", "ne") else "s" + comparison, x, y), "i32")
+    if name == "vadd":
+        return e.add(x, y)
+    if name == "vavrg":  # a half goes up
+        total = e.add(x, y)
+        return e.ashr(e.add(total, e.select(e.icmp("sge", total, zero), one, zero)), one)
+    if name in ("vmin", "vmax"):
+        return e.intrinsic("s" + name[1:], x, y)
+    difference = e.sub(x, y)
+    return e.intrinsic("abs", difference, tail="i1 false") if name == "vabsdiff" else difference

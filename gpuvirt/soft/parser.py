@@ -70,7 +70,7 @@ class Not(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A byte or half of a register, or its negation, as the video instructions take them: `select` is b0 to b3, h0, h1 or empty."""
+    """A byte or half of a register, or its negation, as the video instructions take them: `select` is b0, h1, b3210, ... or empty."""
 
     reg: object
     select: str
@@ -149,7 +149,7 @@ CARRY = "$cc"  # the condition code register of add.cc and its like
 
 _LABEL = re.compile(r"([\w$%]+)\s*:(?!:)\s*")
 _STATEMENT = re.compile(r"(?:@(!?)\s*([\w$%]+)\s+)?([a-zA-Z][\w.:]*)\s*(.*)$", re.S)
-_PART = re.compile(r"(-\s*)?(%?[A-Za-z_$][\w$]*)(?:\.(b[0-3]|h[01]))?$")
+_PART = re.compile(r"(-\s*)?(%?[A-Za-z_$][\w$]*)(?:\.(b[0-7]{1,4}|h[0-3]{1,2}))?$")
 _INT = re.compile(r"[-+]?(?:0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)U?$")
 _FLOAT = re.compile(r"[-+]?(?:\d+\.\d*|\.\d+|\d+)(?:[eE][-+]?\d+)?$")
 _LINES = re.compile(r"^[ \t]*(?:\.loc|\.file|@@DWARF)\b[^\n]*$", re.M)

@@ -15,6 +15,9 @@ class Type(NamedTuple):
     kind: str
 
 
+_NARROW = {"e4m3x2": 16, "e5m2x2": 16, "e2m3x2": 16, "e3m2x2": 16, "ue8m0x2": 16, "e2m1x2": 8}
+
+
 def _table() -> dict[str, Type]:
     types = {}
     for bits in (8, 16, 32, 64, 128):
@@ -25,7 +28,7 @@ def _table() -> dict[str, Type]:
     types["bf16"] = Type("bf16", 16, "h")
     types["tf32"] = Type("tf32", 32, "b")
     types["pred"] = Type("pred", 1, "p")
-    for name, bits in (("f16x2", 32), ("bf16x2", 32), ("f32x2", 64), ("u16x2", 32), ("s16x2", 32), ("e4m3x2", 16), ("e5m2x2", 16)):
+    for name, bits in (("f16x2", 32), ("bf16x2", 32), ("f32x2", 64), ("u16x2", 32), ("s16x2", 32), *_NARROW.items()):
         types[name] = Type(name, bits, "x")
     return types
 

@@ -63,6 +63,6 @@ def test_trap_ends_the_grid() -> None:
 
 
 def test_a_missing_instruction_is_named_at_launch() -> None:
-    with pytest.raises(Exception, match="vadd4") as info:
-        run("vadd4.u32.u32.u32 $d, $a, $a, $a;", np.uint32, A)
+    with pytest.raises(Exception, match="multimem") as info:
+        run("multimem.ld_reduce.global.add.u32 $d, [%aa];", np.uint32, A)
     assert getattr(info.value, "code", None) == 801

@@ -51,32 +51,65 @@ def numbers(name: str) -> Any:
 
 def tf32(x: Any) -> Any:
     raw = x.view(np.uint32)
-    return np.where(np.isfinite(x), (raw + 0x1000) & ~np.uint32(0x1FFF), raw).astype(np.uint32)
+    rounded = np.where(np.isfinite(x), (raw + 0x1000) & ~np.uint32(0x1FFF), raw)
+    return np.where(np.isnan(x), 0x7FFFFFFF, rounded).astype(np.uint32)
 
 
-def fp8_values(name: str) -> Any:
-    """All numbers of an 8-bit format by code."""
-    mantissa, bias = (3, 7) if name == "e4m3" else (2, 15)
-    codes = np.arange(256)
-    exponent, fraction = codes >> mantissa & (15 if name == "e4m3" else 31), codes & ((1 << mantissa) - 1)
+SMALL = {"e4m3": (4, 3, 7), "e5m2": (5, 2, 15), "e2m3": (2, 3, 1), "e3m2": (3, 2, 3), "e2m1": (2, 1, 1)}  # bits of exponent and fraction, bias
+
+
+def values_of(name: str) -> Any:
+    """All numbers of a format of 8, 6 or 4 bits, by code."""
+    width, mantissa, bias = SMALL[name]
+    codes = np.arange(1 << (1 + width + mantissa))
+    exponent, fraction = codes >> mantissa & ((1 << width) - 1), codes & ((1 << mantissa) - 1)
     value = np.where(exponent == 0, fraction * 2.0 ** (1 - bias - mantissa), (1 + fraction / (1 << mantissa)) * 2.0 ** (exponent - bias))
     if name == "e4m3":
         value = np.where(codes & 127 == 127, np.nan, value)
-    else:
+    elif name == "e5m2":
         value = np.where(exponent == 31, np.where(fraction == 0, np.inf, np.nan), value)
-    return np.where(codes & 128, -value, value)
+    return np.where(codes >> (width + mantissa) & 1, -value, value)
 
 
-def to_fp8(name: str) -> Callable[[float], int]:
-    values = fp8_values(name)
-    finite = [c for c in range(128) if np.isfinite(values[c])]
+def to_small(name: str) -> Callable[[float], int]:
+    """To nearest, ties to even, saturating; NaN is NaN or the largest number."""
+    values = values_of(name)
+    half = len(values) // 2
+    finite = [c for c in range(half) if np.isfinite(values[c])]
 
     def one(x: float) -> int:
-        sign = 128 if math.copysign(1, x) < 0 else 0
+        sign = half if math.copysign(1, x) < 0 else 0
         if math.isnan(x):
-            return 127 | sign
+            return 127 | sign if half == 128 else half - 1
         best = min(finite, key=lambda c: (abs(Fraction(values[c]) - Fraction(abs(x) if math.isfinite(x) else 1e30)), c & 1))
         return best | sign
+
+    return one
+
+
+def half_value(x: Any) -> Any:
+    return x.astype(np.uint16).view(np.float16).astype(np.float32)
+
+
+def bfloat_value(x: Any) -> Any:
+    return from_bf16(x.astype(np.uint16))
+
+
+def to_scale(up: bool, saturate: bool) -> Callable[[float], int]:
+    """ue8m0: the power of two below, or with `up` not below, the number's size."""
+
+    def one(x: float) -> int:
+        if math.isnan(x):
+            return 255
+        if math.isinf(x):
+            return 254 if saturate else 255
+        if x == 0 or abs(x) <= 2.0**-127:
+            return 0
+        fraction, exponent = math.frexp(abs(x))
+        code = max(0, exponent - 1 + 127) + (1 if up and fraction != 0.5 else 0)
+        if up and abs(x) < 2.0**-126:
+            code = 1
+        return min(code, 254) if saturate else code
 
     return one
 
@@ -122,16 +155,73 @@ def _cases() -> list[Case]:
     add("cvt.sat.f32.f32 $d, $a;", np.float32, table(lambda x: 0.0 if not x > 0 else min(x, 1.0), np.float32), numbers("f32"))
     add("cvt.rna.tf32.f32 $d, $a;", np.uint32, tf32, numbers("f32"))
     add("cvt.rzi.ftz.s32.f32 $d, $a;", np.int32, table(lambda x: to_integer(x, "rzi", np.int32), np.int32), numbers("f32"))
-    for name in ("e4m3", "e5m2"):
-        values = np.concatenate([fp8_values(name)[:254], numbers("f32"), [0.017, 0.0009765625, 1.0625, 1.1875]]).astype(np.float32)
-        code = to_fp8(name)
-        values = values[~np.isnan(values)]
-        pack = lambda hi, lo, f=code: np.array([f(float(y)) | f(float(x)) << 8 for x, y in zip(hi, lo, strict=True)], np.uint16)  # noqa: E731
-        add(f"cvt.rn.satfinite.{name}x2.f32 $d, $a, $b;", np.uint16, pack, values, np.float32([1, -0.3]))
-        table16 = fp8_values(name).astype(np.float16)
-        sound = np.flatnonzero(~np.isnan(fp8_values(name))).astype(np.uint16)
-        unpack = lambda x, t=table16: t[x & 255].view(np.uint16).astype(np.uint32) | t[x >> 8].view(np.uint16).astype(np.uint32) << 16  # noqa: E731
-        add(f"cvt.rn.f16x2.{name}x2 $d, $a;", np.uint32, unpack, sound | sound[::-1] << np.uint16(8))
+    for name in SMALL:
+        size = len(values_of(name))
+        bits = 4 if name == "e2m1" else 8
+        some = values_of(name)[: size - 2] if size == 256 else values_of(name)
+        between = (some[1 : size // 2 - 2] + some[: size // 2 - 3]) / 2
+        with np.errstate(all="ignore"):
+            values = np.concatenate([some[::7] if size == 256 else some, between[::3], -between[::5], numbers("f32"), [0.017, 1.0625, 1.1875]]).astype(np.float32)
+        code = to_small(name)
+        relu = lambda x: 0.0 if x <= 0 else x  # noqa: E731
+        store, out_type = ("cvt.u32.u16 $d, %h1;", np.uint32) if bits == 8 else ("mov.b32 $d, {%c1, %c2, %c3, %c3};", np.uint32)
+        target = "%h1" if bits == 8 else "%c1"
+        extra = "" if bits == 8 else ".reg .b8 %c<4>; mov.b8 %c3, 0; "
+        for suffix, before in (("", float), (".relu", relu)):
+            pack = lambda hi, lo, f=code, g=before, b=bits: np.array(  # noqa: E731
+                [f(g(float(y))) | f(g(float(x))) << b for x, y in zip(hi, lo, strict=True)], np.uint32
+            )
+            if bits == 8:
+                add(f"cvt.rn.satfinite{suffix}.{name}x2.f32 {target}, $a, $b; {store}", out_type, pack, values, np.float32([1, -0.3]))
+            else:
+                text = f"{extra}cvt.rn.satfinite{suffix}.{name}x2.f32 %c1, $a, $b; mov.b32 $d, {{%c1, %c3, %c3, %c3}};"
+                add(text, out_type, pack, values, np.float32([1, -0.3]))
+        table16 = values_of(name).astype(np.float16)
+        table16 = np.where(np.isnan(table16) & (size == 256) & (name == "e4m3"), np.uint16(0x7FFF).view(np.float16), table16)
+        sound = np.flatnonzero(~np.isnan(values_of(name))).astype(np.uint32)
+        unpack = lambda x, t=table16, b=bits, m=size - 1: (  # noqa: E731
+            t[x & m].view(np.uint16).astype(np.uint32) | t[x >> b & m].view(np.uint16).astype(np.uint32) << 16
+        )
+        source = f"{extra}mov.b32 {{%c1, %c2, %c3, %c3}}, $a; cvt.rn.f16x2.{name}x2 $d, %c1;" if bits == 4 else f"cvt.u16.u32 %h1, $a; cvt.rn.f16x2.{name}x2 $d, %h1;"
+        add(source, np.uint32, unpack, sound | sound[::-1] << np.uint32(bits))
+    for t, columns in (("f16x2", numbers("f16").view(np.uint16)), ("bf16x2", bf16(numbers("f32")))):
+        single = half_value if t == "f16x2" else bfloat_value
+        words = columns.astype(np.uint32) | columns[::-1].astype(np.uint32) << 16
+        words = words[~np.isnan(single(words & 0xFFFF)) & ~np.isnan(single(words >> 16))]
+        for name in ("e4m3", "e5m2"):
+            code = to_small(name)
+            both = lambda x, f=code, g=single: np.array(  # noqa: E731
+                [f(float(a)) | f(float(b)) << 8 for a, b in zip(g(x & 0xFFFF), g(x >> 16), strict=True)], np.uint32
+            )
+            add(f"cvt.rn.satfinite.{name}x2.{t} %h1, $a; cvt.u32.u16 $d, %h1;", np.uint32, both, words)
+    scales = np.concatenate([numbers("f32"), np.float32([2.0**-127, 2.0**-128, 1.5 * 2.0**-127, 3e38, 1.0000001])])
+    for mode in ("rz", "rp"):
+        for finite in ("", ".satfinite"):
+            code = to_scale(mode == "rp", bool(finite))
+            pack = lambda hi, lo, f=code: np.array([f(float(y)) | f(float(x)) << 8 for x, y in zip(hi, lo, strict=True)], np.uint16)  # noqa: E731
+            add(f"cvt.{mode}{finite}.ue8m0x2.f32 $d, $a, $b;", np.uint16, pack, scales, np.float32([1.25, np.nan]))
+            pair = lambda x, f=code: np.array([f(float(a)) | f(float(b)) << 8 for a, b in zip(from_bf16(x & 0xFFFF), from_bf16(x >> 16), strict=True)], np.uint16)  # noqa: E731
+            columns = bf16(numbers("f32")).astype(np.uint32)
+            add(f"cvt.{mode}{finite}.ue8m0x2.bf16x2 $d, $a;", np.uint16, pair, columns | columns[::-1] << 16)
+    power = lambda c: np.where(c == 255, 0x7FFF, np.where(c == 0, 0x40, c << 7)).astype(np.uint32)  # noqa: E731
+    codes = np.arange(256, dtype=np.uint16)
+    add("cvt.rn.bf16x2.ue8m0x2 $d, $a;", np.uint32, lambda x: power(x & 255) | power(x >> 8) << 16, codes | codes[::-1] << np.uint16(8))
+    for name, wide in (("f16", np.float64), ("bf16", np.float64)):
+        largest = exact.FORMATS[name][2]
+        for suffix, before in (
+            (".satfinite", lambda x, m=largest: max(-m, min(m, x)) if not math.isnan(x) else x),
+            (".relu", lambda x: 0.0 if x <= 0 else x),
+            (".relu.satfinite", lambda x, m=largest: 0.0 if x <= 0 else min(m, x) if not math.isnan(x) else x),
+        ):
+            final = lambda x, f=before, n=name, m=largest: (lambda y: y if math.isnan(y) or abs(y) == m else rounding("rn", n)(y) or y * 0.0)(f(x))  # noqa: E731
+            column = table(final, wide)
+            if name == "f16":
+                code16 = lambda x, f=column: np.where(np.isnan(x), 0x7FFF, f(x).astype(np.float16).view(np.uint16)).astype(np.uint16)  # noqa: E731
+            else:
+                code16 = lambda x, f=column: np.where(np.isnan(x), 0x7FFF, bf16(f(x))).astype(np.uint16)  # noqa: E731
+            add(f"cvt.rn{suffix}.{name}.f32 $d, $a;", np.uint16, code16, numbers("f32"))
+            add(f"cvt.rn{suffix}.{name}x2.f32 $d, $a, $b;", np.uint32,
+                lambda hi, lo, f=code16: f(lo).astype(np.uint32) | f(hi).astype(np.uint32) << 16, numbers("f32"), np.float32([1, -0.3, 1e9]))  # fmt: skip
     clamp = lambda x, low, high: np.clip(x.astype(np.int64), low, high)  # noqa: E731
     text = "cvt.pack.sat.u8.s32.b32 $d, $a, $b, 0x1234;"
     s32 = int_edges(np.int32)

@@ -106,3 +106,69 @@ def test_compare(name: str, kinds: tuple[str, str]) -> None:
     test = {"eq": int.__eq__, "ne": int.__ne__, "lt": int.__lt__, "le": int.__le__, "gt": int.__gt__, "ge": int.__ge__}[name]
     text = f"vset.{kinds[0]}.{kinds[1]}.{name} $d, $a, $b.h0;"
     check(Case(text, np.dtype(np.uint32), product(NUMBERS, NUMBERS), over(lambda a, b: int(test(part(a, kinds[0]), part(b, kinds[1], "h0"))))))
+
+
+# Two halves or four bytes at a time.
+
+SIMD: dict[str, Callable[[int, int], int]] = {
+    "vadd": lambda a, b: a + b, "vsub": lambda a, b: a - b, "vabsdiff": lambda a, b: abs(a - b), "vmin": min, "vmax": max,
+    "vavrg": lambda a, b: (a + b + (a + b >= 0)) >> 1,
+}  # fmt: skip
+WORDS = np.array([0, 0x01020304, 0x7F80FF01, 0x80007FFF, 0xFFFFFFFF, 0x12345678, 0xFEDCBA98, 0x00FF8001], np.uint32)
+
+
+def pieces(x: int, count: int, kind: str) -> list[int]:
+    bits = 32 // count
+    values = [x >> bits * i & ((1 << bits) - 1) for i in range(count)]
+    return [v - (1 << bits) if kind == "s32" and v >> (bits - 1) else v for v in values]
+
+
+def simd(function: Callable[[int, int], int], count: int, kinds: tuple[str, str, str], picks: tuple[Any, Any], taken: Any, sat: bool, add: bool) -> Callable[..., int]:
+    """The definition: parts of a and b side by side are chosen from, results put into their places of c or added to it."""
+    bits = 32 // count
+    low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if kinds[0] == "s32" else (0, (1 << bits) - 1)
+
+    def one(a: int, b: int, c: int) -> int:
+        first = pieces(a, count, kinds[1]) + pieces(b, count, kinds[1])
+        second = pieces(a, count, kinds[2]) + pieces(b, count, kinds[2])
+        results = [function(first[p], second[q]) for p, q in zip(*picks, strict=True)]
+        results = [max(low, min(high, r)) for r in results] if sat else results
+        if add:
+            return c + sum(r for i, r in enumerate(results) if i in taken)
+        rest = pieces(c, count, "u32")
+        return sum(((r if i in taken else rest[i]) & ((1 << bits) - 1)) << bits * i for i, r in enumerate(results))
+
+    return one
+
+
+FORMS = [("", "", "", "", False), (".sat", "", "", "", False), ("", "", "", ".add", True), ("", "{1}", "{2}", "", False), (".sat", "{2}", "{1}", ".add", True)]
+
+
+@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize("name", [*SIMD, "vset"])
+def test_simd(name: str, count: int) -> None:
+    letter, every = "hb"[count == 4], tuple(range(count))
+    reverse = "".join(map(str, range(count)))  # the highest first: result 0 takes the last
+    mixed = "31" if count == 2 else "7052"
+    for sat, a_select, b_select, second, add in FORMS:
+        selects = {"": "", "{1}": f".{letter}{reverse}", "{2}": f".{letter}{mixed}"}
+        chosen = {"": None, "{1}": [int(c) for c in reverse[::-1]], "{2}": [int(c) for c in mixed[::-1]]}
+        picks = (chosen[a_select] or list(every), chosen[b_select] or [count + i for i in every])
+        for mask, taken in (("", every), (f".{letter}{count - 1}", (count - 1,)), (f".{letter}10", (0, 1))):
+            if name == "vset":
+                if sat:
+                    continue
+                for comparison in ("eq", "ne", "lt", "le", "gt", "ge"):
+                    f = COMPARE[comparison]
+                    text = f"vset{count}.s32.u32.{comparison}{second} $d{mask}, $a{selects[a_select]}, $b{selects[b_select]}, $c;"
+                    want = simd(lambda x, y, f=f: int(f(x, y)), count, ("u32", "s32", "u32"), picks, taken, False, add)
+                    if comparison in ("lt", "eq") or not mask:
+                        check(Case(text, np.dtype(np.uint32), product(WORDS, WORDS, WORDS[:3]), over(want)))
+                continue
+            kinds = ("s32", "s32", "u32") if sat else ("u32", "u32", "u32") if mask else ("s32", "u32", "s32")
+            text = f"{name}{count}.{'.'.join(kinds)}{sat}{second} $d{mask}, $a{selects[a_select]}, $b{selects[b_select]}, $c;"
+            want = simd(SIMD[name], count, kinds, picks, taken, bool(sat), add)
+            check(Case(text, np.dtype(np.uint32), product(WORDS, WORDS, WORDS[:3]), over(want)))
+
+
+COMPARE: dict[str, Callable[[int, int], bool]] = {"eq": int.__eq__, "ne": int.__ne__, "lt": int.__lt__, "le": int.__le__, "gt": int.__gt__, "ge": int.__ge__}

@@ -5,10 +5,10 @@
 
 #define SOFT_EXPORT __attribute__((visibility("default")))
 
-/* mxcsr's rounding control is numbered as SOFT_ROUND_* is. Operands pass through volatile variables, or the compiler would compute before the mode is set. */
+/* mxcsr's rounding control is numbered as SOFT_ROUND_* is; subnormal numbers are never flushed. Operands pass through volatile variables, or the compiler would compute before the mode is set. */
 SOFT_EXPORT void soft_f64(uint32_t op, uint32_t mode, uint32_t lanes, const double *a, const double *b, const double *c, double *out) {
     uint32_t before = __builtin_ia32_stmxcsr();
-    __builtin_ia32_ldmxcsr((before & ~0x6000u) | mode << 13);
+    __builtin_ia32_ldmxcsr((before & ~0xE040u) | mode << 13);
     for (uint32_t todo = lanes; todo; todo &= todo - 1) {
         uint32_t i = (uint32_t)__builtin_ctz(todo);
         volatile double x = a[i], y = b[i], z = c[i], r;
