@@ -93,12 +93,14 @@ class Analysis:
         op, mods = ins.op, ins.mods
         if op in _VARYING:
             return True
-        if op in ("vote", "activemask", "redux", "bar", "barrier"):
+        if op in ("activemask", "bar", "barrier"):
             return False
+        if op in ("vote", "redux"):
+            return self.groups_vary(ins)
         if op == "elect" or (op == "mbarrier" and mods[0] not in ("test_wait", "try_wait", "pending_count")):
             return True
         if op == "match":
-            return "all" not in mods
+            return "all" not in mods or self.groups_vary(ins)
         if op == "shfl":
             # Also when all lanes hold the same value, whether the source lane exists differs between them.
             return not self.broadcast(ins) and (self.operand_varies(ins.ops[1]) or isinstance(ins.ops[0], Pair))
@@ -116,6 +118,10 @@ class Analysis:
         if CARRY in ins.srcs and CARRY in self.varying:
             return True
         return any(self.operand_varies(o) for o in ins.ops[start:])
+
+    def groups_vary(self, ins: Ins) -> bool:
+        """A collective instruction whose member mask may differ between lanes: parts of the warp that each take part in one of their own."""
+        return "sync" in ins.mods and self.operand_varies(ins.ops[-1])
 
     def broadcast(self, ins: Ins) -> bool:
         """A shuffle that gives every lane the value of one lane."""
@@ -141,7 +147,8 @@ class Analysis:
                     varies = (ins.pred is not None and ins.pred in varying) or self.result_varies(ins)
                     for dst in dsts:
                         if dst not in varying and (varies or block.waits >> index[dst] & 1):
-                            if ins.op == "elect" and ins.ops and dst not in _pair_second(ins) and not block.waits >> index[dst] & 1:
+                            same = ins.op == "elect" and dst not in _pair_second(ins) and not self.groups_vary(ins)
+                            if same and not block.waits >> index[dst] & 1:
                                 continue
                             varying.add(dst)
                             changed = True

@@ -110,14 +110,11 @@ def _constant_shuffle(e: Emitter, mode: str, dst: Operand, ok: Operand | None, v
 
 
 def _named_lanes(e: Emitter, operand: Operand | None) -> Val:
-    """The lanes that execute and that the member mask names."""
+    """The lanes that execute and that the member mask names; a vector when lanes may name different ones, each the group that it belongs to."""
     bits = e.exec_bits()
     if operand is None or (isinstance(operand, Imm) and operand.value & 0xFFFFFFFF == 0xFFFFFFFF):
         return bits
-    named = e.rd_int(operand, 32)
-    if named.v:  # every executing lane names the same lanes
-        named = e.extract(named, _first(e, bits))
-    return e.band(bits, named)
+    return e.band(bits, e.rd_int(operand, 32))
 
 
 def _first(e: Emitter, bits: Val) -> Val:
@@ -128,14 +125,14 @@ def _predicate_bits(e: Emitter, operand: Operand, lanes: Val) -> Val:
     p = e.rd_pred(operand)
     if p.v:
         return e.band(e.bits_of(p), lanes)
-    return e.select(p, lanes, e.const(0, "i32"))
+    return e.select(p, lanes, e.imm(0, lanes))
 
 
 @opcode("vote")
 def vote(e: Emitter, ins: Ins) -> None:
     lanes = _named_lanes(e, ins.ops[2] if "sync" in ins.mods else None)
     bits = _predicate_bits(e, ins.ops[1], lanes)
-    zero = e.const(0, "i32")
+    zero = e.imm(0, lanes)
     if "ballot" in ins.mods:
         e.wr(ins.ops[0], bits)
     elif "any" in ins.mods:
@@ -166,20 +163,22 @@ def match(e: Emitter, ins: Ins) -> None:
     dst, p = _split(ins.ops[0])
     value = e.splat(e.rd_int(ins.ops[1], ins.type.bits))
     lanes = _named_lanes(e, ins.ops[2])
-    if "all" in ins.mods:
+    if "all" in ins.mods and not lanes.v:
         first = e.extract(value, _first(e, lanes))
         same = e.band(e.bits_of(e.icmp("eq", value, first)), lanes)
-        every = e.icmp("eq", same, lanes)
-        e.wr(dst, e.select(every, lanes, e.const(0, "i32")))
-        if p is not None:
-            e.wr(p, every)
+    else:
+        same = Val("zeroinitializer", "i32", True, True)
+        for lane in range(LANES):
+            bits = e.bits_of(e.icmp("eq", value, e.extract(value, lane)))
+            same = e.let(f"insertelement {V32} {same.s}, i32 {bits.s}, i32 {lane}", "i32", True)
+        same = e.band(same, lanes)
+    if "any" in ins.mods:
+        e.wr(dst, same)
         return
-    result = Val("zeroinitializer", "i32", True, True)
-    for lane in range(LANES):
-        same = e.icmp("eq", value, e.extract(value, lane))
-        bit = e.bits_of(same)
-        result = e.let(f"insertelement {V32} {result.s}, i32 {e.band(bit, lanes).s}, i32 {lane}", "i32", True)
-    e.wr(dst, result)
+    every = e.icmp("eq", same, lanes)
+    e.wr(dst, e.select(every, lanes, e.imm(0, lanes)))
+    if p is not None:
+        e.wr(p, every)
 
 
 @opcode("redux")
@@ -187,28 +186,61 @@ def redux(e: Emitter, ins: Ins) -> None:
     t = ins.type
     op = next(m for m in ins.mods if m in ("add", "min", "max", "and", "or", "xor"))
     lanes = _named_lanes(e, ins.ops[2])
-    mask = e.mask_of(lanes)
     if t.kind == "f":
         value = e.splat(e.rd(ins.ops[1], t))
         if "abs" in ins.mods:
             value = e.intrinsic("fabs", value)
         neutral = e.fconst(float("inf") if op == "min" else float("-inf"), "float")
-        name = f"llvm.vector.reduce.f{op}{'imum' if 'NaN' in ins.mods else ''}.v{LANES}f32"
-        chosen = e.select(mask, value, neutral)
-        e.m.declare(name, f"declare float @{name}({chosen.ty})")
-        e.wr(ins.ops[0], e.let(f"call float @{name}({chosen.ty} {chosen.s})", "float"))
+        reduce = f"llvm.vector.reduce.f{op}{'imum' if 'NaN' in ins.mods else ''}.v{LANES}f32"
+    else:
+        value = e.splat(e.rd_int(ins.ops[1], 32))
+        signed = t.kind == "s"
+        neutral_bits = {
+            "add": 0, "or": 0, "xor": 0, "and": -1,
+            "min": 0x7FFFFFFF if signed else -1, "max": -(1 << 31) if signed else 0,
+        }[op]  # fmt: skip
+        neutral = e.const(neutral_bits, "i32")
+        reduce = f"llvm.vector.reduce.{('s' if signed else 'u') + op if op in ('min', 'max') else op}.v{LANES}i32"
+    e.m.declare(reduce, f"declare {value.t} @{reduce}({value.ty})")
+    if lanes.v:
+        name = _reduce_groups(e, reduce, value.t)
+        e.wr(ins.ops[0], e.call(name, value.t, [value, lanes, e.exec_bits(), e.splat(neutral)], ret_vector=True))
         return
-    value = e.splat(e.rd_int(ins.ops[1], 32))
-    signed = t.kind == "s"
-    neutral_bits = {
-        "add": 0, "or": 0, "xor": 0, "and": -1,
-        "min": 0x7FFFFFFF if signed else -1, "max": -(1 << 31) if signed else 0,
-    }[op]  # fmt: skip
-    chosen = e.select(mask, value, e.const(neutral_bits, "i32"))
-    kind = ("s" if signed else "u") + op if op in ("min", "max") else op
-    name = f"llvm.vector.reduce.{kind}.v{LANES}i32"
-    e.m.declare(name, f"declare i32 @{name}({chosen.ty})")
-    e.wr(ins.ops[0], e.let(f"call i32 @{name}({chosen.ty} {chosen.s})", "i32"))
+    chosen = e.select(e.mask_of(lanes), value, neutral)
+    e.wr(ins.ops[0], e.let(f"call {value.t} @{reduce}({chosen.ty} {chosen.s})", value.t))
+
+
+def _reduce_groups(e: Emitter, reduce: str, t: str) -> str:
+    """A function that gives each lane the reduction over its own group: (values, the group's lanes for each lane, executing lanes, neutral value)."""
+    v = f"<{LANES} x {t}>"
+    name = f"groups.{reduce.removeprefix('llvm.vector.')}"
+    e.m.declare("llvm.cttz.i32", "declare i32 @llvm.cttz.i32(i32, i1)")
+    text = f"""define internal {v} @{name}({v} %value, {V32} %groups, i32 %lanes, {v} %neutral) {{
+start:
+  br label %head
+head:
+  %left = phi i32 [ %lanes, %start ], [ %rest, %body ]
+  %result = phi {v} [ %neutral, %start ], [ %merged, %body ]
+  %more = icmp ne i32 %left, 0
+  br i1 %more, label %body, label %end
+body:
+  %first = call i32 @llvm.cttz.i32(i32 %left, i1 true)
+  %own = shl i32 1, %first
+  %named = extractelement {V32} %groups, i32 %first
+  %group = or i32 %named, %own
+  %mask = bitcast i32 %group to <{LANES} x i1>
+  %chosen = select <{LANES} x i1> %mask, {v} %value, {v} %neutral
+  %one = call {t} @{reduce}({v} %chosen)
+  %in = insertelement {v} poison, {t} %one, i32 0
+  %all = shufflevector {v} %in, {v} poison, {V32} zeroinitializer
+  %merged = select <{LANES} x i1> %mask, {v} %all, {v} %result
+  %others = xor i32 %group, -1
+  %rest = and i32 %left, %others
+  br label %head
+end:
+  ret {v} %result
+}}"""
+    return e.m.helper(name, lambda: text)
 
 
 def _uniform(e: Emitter, operand: Operand) -> Val:

@@ -22,7 +22,7 @@ from gpuvirt.demo.programs import find_nvcc
 
 FOLDER = Path(__file__).parent / "programs"
 # PTX alone: a software GPU needs no machine code, and making it takes longer.
-OPTIONS = ["-std=c++17", "-O2", "-cudart", "static", "-gencode", "arch=compute_90,code=compute_90"]
+OPTIONS = ["-std=c++17", "--extended-lambda", "-O2", "-cudart", "static", "-gencode", "arch=compute_90,code=compute_90"]
 HEAVY = re.compile(r"#include <(cub/|thrust/|cuda/|curand)")
 SYSTEM_INCLUDE = re.compile(r"^#include <.*>$", re.M)
 

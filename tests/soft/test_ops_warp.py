@@ -65,6 +65,28 @@ def _cases() -> list[Case]:
     add(f"redux.sync.min.s32 $d, $a, {ALL};", by_warp(np.min), A.view(np.int32), dtype=np.int32)
     for name, u in {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}.items():
         add(f"redux.sync.{name}.b32 $d, $a, {ALL};", by_warp(u.reduce), A)
+    # Every eight lanes take part in a collective of their own: the member mask differs between lanes.
+    groups = "mov.u32 %r5, %laneid; and.b32 %r5, %r5, 24; mov.b32 %r6, 255; shl.b32 %r5, %r6, %r5; "
+
+    def by_group(f: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda a: np.concatenate([np.full(8, f(g), a.dtype) if np.isscalar(f(g)) else f(g) for g in a.reshape(-1, 8)])
+
+    def placed(f: Callable[..., int]) -> Callable[..., Any]:
+        return lambda a: np.array([f(g) << (8 * (i % 4)) for i, g in enumerate(a.reshape(-1, 8)) for _ in range(8)], np.uint32)
+
+    mixed = np.concatenate([FEW[:128], np.repeat(np.arange(16, dtype=np.uint32) % 3, 8)])
+    add(groups + "setp.ne.u32 %p1, $a, 0; vote.sync.ballot.b32 $d, %p1, %r5;", placed(lambda g: ballot(g != 0)), mixed)
+    for kind, f in {"any": np.any, "all": np.all, "uni": lambda x: np.all(x) or not np.any(x)}.items():
+        vote = f"setp.ne.u32 %p1, $a, 0; vote.sync.{kind}.pred %p2, %p1, %r5; selp.b32 $d, 1, 0, %p2;"
+        add(groups + vote, by_group(lambda g, f=f: int(f(g != 0))), mixed)
+    add(groups + "setp.eq.u32 %p1, $a, $a; vote.sync.ballot.b32 $d, %p1, %r5;", placed(lambda g: 255), mixed)
+    for name, g in reductions.items():
+        add(groups + f"redux.sync.{name}.u32 $d, $a, %r5;", by_group(lambda x, g=g: int(g(x))), A)
+    add(groups + "redux.sync.min.s32 $d, $a, %r5;", by_group(lambda x: int(np.min(x))), A.view(np.int32), dtype=np.int32)
+    add(groups + "redux.sync.xor.b32 $d, $a, %r5;", by_group(lambda x: int(np.bitwise_xor.reduce(x))), A)
+    add(groups + "match.any.sync.b32 $d, $a, %r5;", lambda a: np.array([ballot(g == x) << (8 * (i % 4)) for i, g in enumerate(a.reshape(-1, 8)) for x in g], np.uint32), mixed)
+    add(groups + "match.all.sync.b32 $d|%p1, $a, %r5; @!%p1 add.u32 $d, $d, 7;", lambda a: np.where(placed(lambda g: 255 * int((g == g[0]).all()))(a) == 0, 7, placed(lambda g: 255)(a)), mixed)
+    add(groups + "elect.sync $d|%p1, %r5; selp.b32 $d, 99, $d, %p1;", lambda a: np.where(LANE % 8 == 0, 99, LANE // 8 * 8), A)
     add("activemask.b32 $d;", by_warp(lambda w: 0xFFFFFFFF), A)
     add(f"elect.sync $d|%p1, {ALL}; selp.b32 $d, 7, $d, %p1;", lambda a: np.where(LANE == 0, 7, 0), A)
     add("setp.ne.u32 %p1, $a, 0; bar.red.popc.u32 $d, 0, %p1;", lambda a: np.repeat([np.count_nonzero(b) for b in a.reshape(-1, 128)], 128), FEW)

@@ -59,7 +59,7 @@ template <class T> class Array {
     Array &operator=(const Array &) = delete;
     ~Array() { CHECK(cudaFree(data)); }
     operator T *() { return data; }
-    void set(const std::vector<T> &from) { CHECK(cudaMemcpy(data, from.data(), size * sizeof(T), cudaMemcpyHostToDevice)); }
+    void set(const std::vector<T> &from) { CHECK(cudaMemcpy(data, from.data(), from.size() * sizeof(T), cudaMemcpyHostToDevice)); }
     void clear() { CHECK(cudaMemset(data, 0, size * sizeof(T))); }
     // The array's content, when all that was launched has run.
     std::vector<T> host() {
