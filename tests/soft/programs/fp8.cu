@@ -44,8 +44,9 @@ static double value(int code, bool e5m2) {
 static int code(double x, bool e5m2) {
     if (std::isnan(x)) return 127;
     int best = 0;
+    const double a = std::min(std::fabs(x), e5m2 ? 57344.0 : 448.0);
     for (int c = 0; c < 128; c++) {
-        double w = value(c, e5m2), u = value(best, e5m2), a = std::fabs(x);
+        double w = value(c, e5m2), u = value(best, e5m2);
         if (!std::isfinite(w)) continue;
         if (std::fabs(w - a) < std::fabs(u - a) || (std::fabs(w - a) == std::fabs(u - a) && c % 2 == 0)) best = c;
     }
