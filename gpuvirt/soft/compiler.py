@@ -6,22 +6,28 @@ import ctypes
 import hashlib
 import threading
 import time
+import weakref
 from dataclasses import dataclass
 
 from gpuvirt.soft import jit, kernel, kernel_log, meta
 from gpuvirt.soft.errors import BadCall, SoftError
 from gpuvirt.soft.image import ptx_of
+from gpuvirt.soft.improve import Improver, Tier, Wish
 from gpuvirt.soft.initial import initial_bytes
 from gpuvirt.soft.module import Module
 
 
-@dataclass
+@dataclass(eq=False)
 class Code:
-    """A kernel ready to run: the address of its entry, and its description."""
+    """A kernel ready to run: its entry and its description. With a `tier`, better code may come, and the entry is taken from there."""
 
     entry: int
     description: kernel.Description
-    loaded: jit.Loaded
+    loaded: list[jit.Loaded]
+    tier: Tier | None = None
+
+
+IMPROVER = Improver()
 
 
 class _Slot:
@@ -50,6 +56,7 @@ class Compiler:
     def __init__(self) -> None:
         self.modules: dict[int, LoadedModule] = {}
         self.lock = threading.Lock()
+        self.improver = IMPROVER
 
     def module_load(self, module: int, image: bytes) -> bytes:
         """Indexes an image; returns its metadata (native/wire/module_meta.h)."""
@@ -104,18 +111,38 @@ class Compiler:
     def _compile(self, loaded: LoadedModule, number: int, block: tuple[int, int, int]) -> Code:
         func = loaded.index.kernels[number]
         identity = f"{loaded.digest};{func.name};{block};{jit.key_of_machine()};{own_version()}"
-        key = hashlib.sha256(identity.encode()).hexdigest()
-        code, description = kernel.build(loaded.index, func.name, block, key)
-        ready = jit.Loaded(code)
+        built = kernel.build(loaded.index, func.name, block, identity)
+        description = built.description
         missing = [g for g in description.globals if g not in loaded.addresses]
         if missing:
             raise BadCall(f"the module's globals are not placed yet ({missing[0]})")
-        ready.set_globals([loaded.addresses[g] for g in description.globals])
-        return Code(ready.address(kernel.ENTRY), description, ready)
+        addresses = [loaded.addresses[g] for g in description.globals]
+        code = Code(0, description, [])
+        code.entry = _load(code, built.code, addresses)
+        if built.level < kernel.GOOD:
+            code.tier = self.improver.tier(code.entry)
+            weak = weakref.ref(code)
+
+            def improve(better: bytes) -> None:
+                found = weak()
+                if found is not None and found.tier is not None:
+                    found.tier.entry = _load(found, better, addresses)
+                    kernel.keep_good(identity, description, better)
+
+            self.improver.wish(Wish(code, code.tier, built.ir, improve))
+        return code
 
     def module_unload(self, module: int) -> None:
         with self.lock:
             self.modules.pop(module, None)
+
+
+def _load(code: Code, data: bytes, addresses: list[int]) -> int:
+    """Puts an object into memory, for as long as `code` lives; the address of its entry."""
+    ready = jit.Loaded(data)
+    ready.set_globals(addresses)
+    code.loaded.append(ready)
+    return ready.address(kernel.ENTRY)
 
 
 _version: str | None = None

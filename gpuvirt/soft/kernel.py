@@ -2,10 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
-from gpuvirt.soft import jit, ops_async, ops_atom, ops_call, ops_cvt, ops_float, ops_int, ops_math, ops_mem, ops_mma, ops_video, ops_warp  # noqa: F401  they register opcodes
+import lz4.block
+
+from gpuvirt.soft import (  # noqa: F401  they register opcodes
+    jit,
+    object_cache,
+    ops_async,
+    ops_atom,
+    ops_call,
+    ops_cvt,
+    ops_float,
+    ops_int,
+    ops_math,
+    ops_mem,
+    ops_mma,
+    ops_video,
+    ops_warp,
+)
 from gpuvirt.soft.analysis import Analysis
 from gpuvirt.soft.builder import ModuleText
 from gpuvirt.soft.cfg import Cfg
@@ -29,6 +47,7 @@ class Description:
     param_bytes: int
     globals: list[str] = field(default_factory=list)
     flush: bool = False
+    ir_bytes: int = 0  # of a cache entry that has the IR before the code
 
     def pack(self) -> bytes:
         return json.dumps(asdict(self)).encode()
@@ -73,18 +92,51 @@ def translate(module: Module, kernel: str, shape: tuple[int, int, int]) -> tuple
     return text.text(), description, count
 
 
-def build(module: Module, kernel: str, shape: tuple[int, int, int], key: str) -> tuple[bytes, Description]:
-    """The object code of a kernel, from the cache if it is there."""
-    found = jit.cache_read(key)
-    if found is not None:
-        try:
-            return found[1], Description.unpack(found[0])
-        except (ValueError, TypeError):
-            pass
-    text, description, count = translate(module, kernel, shape)
-    code = jit.compile_object(text, count)
-    jit.cache_write(key, description.pack(), code)
-    return code, description
+LARGE = 200_000  # characters of IR from which on a kernel gets quick code first
+QUICK, GOOD = 1, 2
 
 
-__all__ = ["Description", "SoftError", "build", "translate"]
+@dataclass
+class Built:
+    """A kernel's object code. `ir` (compressed) is there where better code can still be made of it."""
+
+    level: int
+    code: bytes
+    description: Description
+    ir: bytes = b""
+
+
+def cache_key(identity: str, level: int) -> str:
+    """The name of a cache entry."""
+    return hashlib.sha256(f"{identity};{level}".encode()).hexdigest()
+
+
+def build(module: Module, kernel: str, shape: tuple[int, int, int], identity: str) -> Built:
+    """The object code of a kernel, the best that the cache has, else made here.
+
+    Args:
+        identity: names module, kernel, shape, machine and compiler.
+    """
+    for level in (GOOD, QUICK):
+        found = object_cache.read(cache_key(identity, level))
+        if found is not None:
+            with contextlib.suppress(ValueError, TypeError):
+                description = Description.unpack(found[0])
+                start = description.ir_bytes
+                return Built(level, found[1][start:], description, found[1][:start])
+    text, description, _ = translate(module, kernel, shape)
+    level = QUICK if len(text) >= LARGE else GOOD
+    code = jit.compile_object(text, level)
+    ir = lz4.block.compress(text.encode()) if level == QUICK else b""
+    description.ir_bytes = len(ir)
+    object_cache.write(cache_key(identity, level), description.pack(), ir + code)
+    return Built(level, code, description, ir)
+
+
+def keep_good(identity: str, description: Description, code: bytes) -> None:
+    """Puts good code in the place of quick code in the cache."""
+    if object_cache.write(cache_key(identity, GOOD), replace(description, ir_bytes=0).pack(), code):
+        object_cache.remove(cache_key(identity, QUICK))
+
+
+__all__ = ["Built", "Description", "SoftError", "build", "keep_good", "translate"]

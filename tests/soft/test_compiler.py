@@ -125,9 +125,9 @@ def test_cache_is_used_and_damage_is_repaired(monkeypatch: pytest.MonkeyPatch, t
     compiled: list[int] = []
     real = jit.compile_object
 
-    def counting(text: str, size: int) -> bytes:
-        compiled.append(size)
-        return real(text, size)
+    def counting(text: str, level: int) -> bytes:
+        compiled.append(level)
+        return real(text, level)
 
     monkeypatch.setattr(kernel.jit, "compile_object", counting)
     image = STORE.replace("%s", "").encode()
@@ -147,7 +147,7 @@ def test_one_compilation_for_many_threads(monkeypatch: pytest.MonkeyPatch, tmp_p
     monkeypatch.setenv("GPUVIRT_CACHE", str(tmp_path))
     compiled: list[int] = []
     real = jit.compile_object
-    monkeypatch.setattr(kernel.jit, "compile_object", lambda text, size: compiled.append(size) or real(text, size))
+    monkeypatch.setattr(kernel.jit, "compile_object", lambda text, level: compiled.append(level) or real(text, level))
     compiler = Compiler()
     compiler.module_load(1, STORE.replace("%s", "").encode())
     found: list[Any] = []

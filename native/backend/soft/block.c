@@ -150,6 +150,7 @@ void soft_runner_release(struct runner *r) {
 
 static bool claim(struct grid *g, uint64_t *index) {
     if (atomic_load_explicit(&g->stop, memory_order_relaxed)) return false;
+    if (g->launch->code->tier) soft_grid_tier(g);
     *index = atomic_fetch_add_explicit(&g->next, 1, memory_order_relaxed);
     return *index < g->total;
 }
@@ -183,7 +184,7 @@ static void warp_fill(struct fiber *f, const struct block *b, const struct grid 
 
 static void fiber_main(struct fiber *f) {
     struct runner *r = f->block->runner;
-    r->grid->launch->code->entry(&f->warp);
+    soft_grid_entry(r->grid)(&f->warp);
     f->done = true;
     soft_switch(&f->sp, r->scheduler_sp);
     __builtin_unreachable();
@@ -198,9 +199,9 @@ static void run_direct(struct runner *r, struct grid *g) {
     }
     struct fiber *f = &r->direct;
     f->block = b;
-    void (*entry)(struct soft_warp *) = g->launch->code->entry;
     uint64_t index;
     while (claim(g, &index)) {
+        soft_entry *entry = soft_grid_entry(g);
         block_place(b, g, index);
         b->live = 1;
         for (uint32_t warp = 0; warp < g->warps; warp++) {

@@ -11,6 +11,16 @@
 
 struct soft_warp; /* kernel_abi.h */
 
+/* Through which a kernel gets better code while it is in use. The compiler's memory; valid as long as the module is loaded. The same struct is in
+ * gpuvirt/soft/improve.py. */
+struct soft_tier {
+    _Atomic uint64_t entry;    /* the best code so far, as soft_code.entry; read anew for every block. Code that was here once stays valid */
+    _Atomic uint64_t spent_ns; /* the engine adds what grids took */
+    uint64_t budget_ns;        /* when that much is spent, the engine sets `asked` and writes to wake_fd (an eventfd), once */
+    _Atomic uint32_t asked;
+    int32_t wake_fd;
+};
+
 /* A kernel compiled for one block shape, ready to run. */
 struct soft_code {
     void (*entry)(struct soft_warp *); /* runs one warp of 32 lanes from start to end */
@@ -19,7 +29,8 @@ struct soft_code {
     uint32_t local_bytes;              /* local memory (.local arrays) of one lane, bytes */
     uint32_t uses_barrier;             /* 0: warps of a block may simply run one after the other on one stack */
     uint32_t param_bytes;
-    uint32_t flush; /* the kernel wants the processor to take subnormal numbers for zeros (MXCSR's DAZ and FTZ) */
+    uint32_t flush;         /* the kernel wants the processor to take subnormal numbers for zeros (MXCSR's DAZ and FTZ) */
+    struct soft_tier *tier; /* NULL: `entry` is final */
 };
 
 /* One input of a link; `data` is not terminated. */

@@ -69,6 +69,24 @@ void soft_grid_print(struct grid *g, const char *text, size_t size) {
     if (r) r->in_helper = inside;
 }
 
+/* ---- better code ---- */
+
+static uint64_t now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
+}
+
+void soft_grid_tier(struct grid *g) {
+    struct soft_tier *tier = g->launch->code->tier;
+    if (atomic_load_explicit(&tier->asked, memory_order_relaxed)) return;
+    uint64_t spent = atomic_load_explicit(&tier->spent_ns, memory_order_relaxed) + (now_ns() - g->began_ns);
+    if (spent < tier->budget_ns || atomic_exchange(&tier->asked, 1)) return;
+    uint64_t one = 1;
+    /* Cannot block: the counter is far from full. */
+    if (write(tier->wake_fd, &one, sizeof one) != sizeof one) atomic_store(&tier->asked, 0);
+}
+
 /* ---- the pool ---- */
 
 /* Under the lock: this thread is inside g from here on. */
@@ -203,6 +221,7 @@ static void prepare(struct grid *g, struct soft_engine *e, const struct soft_lau
     g->total = (uint64_t)l->grid[0] * l->grid[1] * l->grid[2];
     uint64_t hands = e->n_threads + 1;
     g->quota = (g->total + hands - 1) / hands;
+    if (code->tier) g->began_ns = now_ns();
     pthread_cond_init(&g->left, NULL);
     pthread_mutex_init(&g->error_lock, NULL);
     struct soft_warp *w = &g->model;
@@ -255,6 +274,10 @@ int soft_engine_run(struct soft_engine *e, const struct soft_launch *l, char *er
         pthread_mutex_unlock(&e->lock);
     } else {
         soft_grid_fail(&g, CUDA_ERROR_LAUNCH_FAILED, NULL, "stopped");
+    }
+    if (l->code->tier) {
+        soft_grid_tier(&g);
+        atomic_fetch_add_explicit(&l->code->tier->spent_ns, now_ns() - g.began_ns, memory_order_relaxed);
     }
     flush_text(&g);
     if (g.error && err && err_size) snprintf(err, err_size, "%s", g.message);

@@ -47,6 +47,7 @@ struct grid {
     uint64_t total, quota; /* blocks; blocks a runner takes at first (cooperative) */
     _Atomic uint64_t next;
     _Atomic bool stop;
+    uint64_t began_ns; /* with a tier */
     /* Under the engine's lock. */
     struct grid *later;
     uint32_t helpers;
@@ -133,6 +134,8 @@ void soft_warp_exited(struct block *b, uint32_t warp);
 
 /* exec.c: notes the grid's error unless there is one, and stops it. */
 void soft_grid_fail(struct grid *g, int error, const struct soft_warp *where, const char *format, ...) __attribute__((format(printf, 4, 5)));
+/* With a tier: asks for better code once the grid, and those before it, have taken long enough. Now and then, by anybody. */
+void soft_grid_tier(struct grid *g);
 void soft_grid_print(struct grid *g, const char *text, size_t size);
 
 /* fiber.c */
@@ -141,6 +144,13 @@ struct fiber *soft_fiber_new(void);
 void soft_fiber_free(struct fiber *f);
 /* The next switch to f->sp calls entry(f) on its stack; entry does not return. */
 void soft_fiber_prepare(struct fiber *f, void (*entry)(struct fiber *));
+
+typedef void soft_entry(struct soft_warp *);
+/* The code for the next block. */
+static inline soft_entry *soft_grid_entry(const struct grid *g) {
+    const struct soft_code *code = g->launch->code;
+    return code->tier ? (soft_entry *)(uintptr_t)atomic_load_explicit(&code->tier->entry, memory_order_acquire) : code->entry;
+}
 
 static inline struct fiber *soft_fiber_of(const struct soft_warp *w) { return w->engine; }
 

@@ -1,0 +1,127 @@
+"""Compiled kernels on disk, shared by all workers of a user.
+
+An entry is one file, written beside its place and moved there, so that whoever reads it finds all of it or none of it. It names its own key and
+carries a digest: what is damaged, cut short or in the wrong place counts as absent and is written anew. Nothing that goes wrong here is an error: a
+disk that is full or read-only, a missing home, a folder in the way only mean that kernels are compiled again.
+
+The size is bounded: entries lie in 256 folders by the first byte of their key, a hash, and each folder keeps to its share. Who adds an entry removes
+the ones in its folder that have not been used for longest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import stat
+import struct
+import tempfile
+import time
+from pathlib import Path
+
+LIMIT = 2 << 30  # bytes, all folders together
+FOLDERS = 256
+_MAGIC = b"GVK2"
+_HEAD = struct.Struct("<4s32s32sI")  # magic, digest of what follows it, key, length of the description
+_STALE = 3600  # seconds after which a file that was never finished belongs to nobody
+_FRESH = 86400  # seconds for which a use need not be noted again
+
+
+def directory() -> Path | None:
+    """Where compiled kernels are kept: ``GPUVIRT_CACHE/kernels``, by default ``~/.cache/gpuvirt/kernels``. None without a home."""
+    base = os.environ.get("GPUVIRT_CACHE")
+    if base:
+        return Path(base) / "kernels"
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpuvirt" / "kernels"
+    except RuntimeError:
+        return None
+
+
+def _digest(key: bytes, size: int, body: bytes) -> bytes:
+    return hashlib.sha256(key + struct.pack("<I", size) + body).digest()
+
+
+def read(key: str) -> tuple[bytes, bytes] | None:
+    """(description, code) of the entry `key` (64 hexadecimal digits), or None when there is none that is whole."""
+    folder = directory()
+    if folder is None:
+        return None
+    path = folder / key[:2] / key
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+            used = os.fstat(file.fileno()).st_mtime
+    except OSError:
+        return None
+    if len(data) < _HEAD.size:
+        return None
+    magic, digest, own, size = _HEAD.unpack_from(data)
+    body = data[_HEAD.size :]
+    if magic != _MAGIC or own != bytes.fromhex(key) or size > len(body) or digest != _digest(own, size, body):
+        return None
+    if time.time() - used > _FRESH:
+        with contextlib.suppress(OSError):
+            os.utime(path)
+    return body[:size], body[size:]
+
+
+def write(key: str, description: bytes, code: bytes) -> bool:
+    """Adds an entry. False when it could not be kept."""
+    folder = directory()
+    if folder is None:
+        return False
+    own = bytes.fromhex(key)
+    body = description + code
+    data = _HEAD.pack(_MAGIC, _digest(own, len(description), body), own, len(description)) + body
+    folder = folder / key[:2]
+    temporary = ""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(prefix="new.", dir=folder)
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        os.replace(temporary, folder / key)
+    except OSError:
+        if temporary:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+        return False
+    _evict(folder, key)
+    return True
+
+
+def remove(key: str) -> None:
+    """Takes an entry out."""
+    folder = directory()
+    if folder is not None:
+        with contextlib.suppress(OSError):
+            os.unlink(folder / key[:2] / key)
+
+
+def _evict(folder: Path, keep: str) -> None:
+    """Brings one folder back to its share; others may be doing the same."""
+    now = time.time()
+    found: list[tuple[float, int, str]] = []
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            try:
+                status = entry.stat(follow_symlinks=False)
+            except OSError:
+                continue
+            if not stat.S_ISREG(status.st_mode):
+                continue
+            if entry.name.startswith("new."):
+                if now - status.st_mtime > _STALE:
+                    with contextlib.suppress(OSError):
+                        os.unlink(entry.path)
+                continue
+            found.append((status.st_mtime, max(status.st_blocks * 512, status.st_size), entry.name))
+    total = sum(size for _, size, _ in found)
+    for _, size, name in sorted(found):
+        if total <= LIMIT // FOLDERS:
+            return
+        if name != keep:
+            with contextlib.suppress(OSError):
+                os.unlink(folder / name)
+            total -= size

@@ -1,0 +1,187 @@
+"""Kernels get quick code first and good code when they turn out to matter: while they run, without a pause, and whatever happens to the helper."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpuvirt.soft import compiler, improve, jit, kernel, object_cache
+from gpuvirt.soft.harness import Kernels
+
+HEAD = ".version 8.0\n.target sm_80\n.address_size 64\n"
+# Each thread makes n rounds of x = x * 5 + 1 from its number on and stores x.
+ROUNDS = (
+    HEAD + ".visible .global .align 4 .u32 step = 1; .visible .entry rounds(.param .u64 p, .param .u32 n) { .reg .b64 %a<3>; .reg .b32 %r<6>; .reg .pred %p; "
+    "ld.param.u64 %a0, [p]; ld.param.u32 %r0, [n]; mov.u32 %r1, %tid.x; mov.u32 %r2, %ctaid.x; mov.u32 %r3, %ntid.x; mad.lo.u32 %r1, %r2, %r3, %r1; "
+    "mul.wide.u32 %a1, %r1, 4; add.u64 %a0, %a0, %a1; ld.global.u32 %r4, [step]; "
+    "L: mad.lo.u32 %r1, %r1, 5, %r4; sub.u32 %r0, %r0, 1; setp.ne.u32 %p, %r0, 0; @%p bra L; st.global.u32 [%a0], %r1; ret; }"
+)
+
+
+def expected(threads: int, n: int) -> np.ndarray[Any, Any]:
+    x = np.arange(threads, dtype=np.uint32)
+    for _ in range(n):
+        x = x * np.uint32(5) + np.uint32(1)
+    return x
+
+
+@pytest.fixture
+def improver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[improve.Improver]:
+    """Every kernel is large, and hot after a millisecond."""
+    monkeypatch.setenv("GPUVIRT_CACHE", str(tmp_path))
+    monkeypatch.setattr(kernel, "LARGE", 0)
+    monkeypatch.setattr(improve, "BUDGET_NS", 1_000_000)
+    own = improve.Improver()
+    monkeypatch.setattr(compiler, "IMPROVER", own)
+    yield own
+    own.close()
+
+
+def until(condition: Callable[[], bool], seconds: float = 30) -> bool:
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def test_a_hot_kernel_gets_good_code_and_the_cache_keeps_it(improver: improve.Improver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    levels: list[int] = []
+    real = jit.compile_object
+    monkeypatch.setattr(jit, "compile_object", lambda text, level: levels.append(level) or real(text, level))
+    k = Kernels(ROUNDS)
+    out = np.zeros(256, np.uint32)
+    k.launch("rounds", 2, 128, out, np.uint32(1))
+    code = k.get("rounds", (128,))
+    assert code.tier is not None and code.tier.entry == code.entry and not code.tier.asked and levels == [kernel.QUICK]
+    want = expected(256, 1000)
+
+    def swapped() -> bool:
+        out[:] = 0
+        k.launch("rounds", 2, 128, out, np.uint32(1000))
+        assert (out == want).all()
+        return code.tier is not None and code.tier.entry != code.entry
+
+    assert until(swapped) and swapped()  # and once more on the good code
+    assert until(lambda: len(list(tmp_path.rglob("kernels/*/*"))) == 1), "the good code takes the quick code's place"
+    again = Kernels(ROUNDS)
+    again.launch("rounds", 2, 128, out, np.uint32(1000))
+    assert (out == want).all() and again.get("rounds", (128,)).tier is None and levels == [kernel.QUICK]
+
+
+def test_code_changes_between_the_blocks_of_one_grid(improver: improve.Improver) -> None:
+    """A launch that is long enough ends on other code than it began with, and is right."""
+    k = Kernels(ROUNDS)
+    code = k.get("rounds", (128,))
+    assert code.tier is not None
+    blocks, n, done = 64, 20_000, False
+    deadline = time.monotonic() + 60
+    while not done and time.monotonic() < deadline:  # the grid is made longer until it sees the change
+        out = np.zeros(blocks * 128, np.uint32)
+        before = code.tier.entry
+        k.launch("rounds", blocks, 128, out, np.uint32(n))
+        x = np.arange(len(out), dtype=np.uint32)
+        power, total = 1, 0
+        for _ in range(n):
+            total, power = (total * 5 + 1) & 0xFFFFFFFF, power * 5 & 0xFFFFFFFF
+        assert (out == x * np.uint32(power) + np.uint32(total)).all()
+        done = before == code.entry and code.tier.entry != code.entry
+        if not done and code.tier.entry != code.entry:
+            k = Kernels(ROUNDS)  # it came between two launches: start over with a longer one
+            code = k.get("rounds", (128,))
+            if code.tier is None:
+                for path in (object_cache.directory() or Path()).rglob("*/*"):
+                    path.unlink()
+                k = Kernels(ROUNDS)
+                code = k.get("rounds", (128,))
+            assert code.tier is not None
+        blocks *= 4
+    assert done
+
+
+def test_a_helper_that_dies_is_replaced_and_given_up_in_the_end(improver: improve.Improver, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert improver._compile(b"no lz4") is None  # an error in the helper is no death
+    helper = improver._helper
+    assert helper is not None and helper.poll() is None
+    helper.send_signal(signal.SIGKILL)
+    helper.wait()
+    assert improver._compile(b"no lz4") is None
+    assert improver._helper is not None and improver._helper is not helper
+    monkeypatch.setattr(improve, "_start", lambda: subprocess.Popen(["/bin/false"], stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+    improver._helper.kill()
+    improver._helper.wait()
+    assert improver._compile(b"no lz4") is None and improver._failures == improve.ATTEMPTS
+    k = Kernels(ROUNDS)
+    out = np.zeros(128, np.uint32)
+    for _ in range(20):
+        k.launch("rounds", 1, 128, out, np.uint32(1000))
+    assert (out == expected(128, 1000)).all()
+
+
+def test_a_module_that_goes_takes_its_wishes_along(improver: improve.Improver) -> None:
+    k = Kernels(ROUNDS)
+    k.launch("rounds", 1, 32, np.zeros(32, np.uint32), np.uint32(1))
+    (wish,) = improver._wishes
+    assert wish.owner() is not None
+    k.compiler.module_unload(k.number)
+    del k
+    assert wish.owner() is None
+    wish.use(b"nothing is done with it")
+
+
+PARENT = """
+import sys, time
+from gpuvirt.soft import improve
+improver = improve.Improver()
+assert improver._compile(b"no lz4") is None
+print(improver._helper.pid, flush=True)
+if sys.argv[1] == "wait": time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("end", ["leaves", "killed"])
+def test_the_helper_ends_with_its_parent(end: str) -> None:
+    parent = subprocess.Popen([sys.executable, "-c", PARENT, "wait" if end == "killed" else ""], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    helper = int(parent.stdout.readline())
+    if end == "killed":
+        os.kill(helper, 0)
+        parent.kill()
+    assert parent.wait(30) == (-9 if end == "killed" else 0)
+    assert until(lambda: not Path(f"/proc/{helper}").exists() or "\nState:\tZ" in Path(f"/proc/{helper}/status").read_text(), 10)
+    parent.stdout.close()
+
+
+def test_a_launch_does_not_wait_for_the_helper(improver: improve.Improver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The helper is stopped in the middle: other kernels compile and hot ones go on."""
+    assert improver._compile(b"no lz4") is None
+    helper = improver._helper
+    assert helper is not None
+    helper.send_signal(signal.SIGSTOP)
+    try:
+        out = np.zeros(128, np.uint32)
+        k = Kernels(ROUNDS)
+        done = threading.Event()
+
+        def work() -> None:
+            for shape in (32, 64, 96, 128):
+                for _ in range(20):
+                    k.launch("rounds", 1, shape, out, np.uint32(1000))
+            done.set()
+
+        threading.Thread(target=work, daemon=True).start()
+        assert done.wait(30)
+        assert (out == expected(128, 1000)).all()
+    finally:
+        helper.send_signal(signal.SIGCONT)
