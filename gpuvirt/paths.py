@@ -13,6 +13,8 @@ CUDA = "libcuda.so.1"
 NVML = "libnvidia-ml.so.1"
 WORKER = "libgpuvirt_worker.so"
 BENCH = "gpuvirt-bench"
+COMPAT = "libgpuvirt_compat.so"
+COMPAT_PROGRAMS = "compat"  # a folder, so that it can be on PATH
 
 
 def library_dir() -> Path:

@@ -37,6 +37,8 @@ def env(as_json: bool, **options: Any) -> None:
         value = shlex.quote(variable.value)
         if variable.prefix:
             value += f'"${{{variable.name}:+:${variable.name}}}"'
+        elif variable.optional:
+            value = f'"${{{variable.name}-{variable.value}}}"'
         # Comments are for reading eyes: an interactive zsh that evaluates them takes them for words.
         comment = f"  # {variable.comment}" if sys.stdout.isatty() else ""
         click.echo(f"export {variable.name}={value}{comment}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
@@ -16,9 +17,10 @@ from gpuvirt.cli.options import ProgramCommand, announce, program_options
     epilog="\b\nExamples:\n  gpuvirt run -- python train.py\n  gpuvirt run --pool tcp://gpu-host:7070 --gpus 2 --stats=stats.json -- ./simulate 1000",
 )
 @program_options
+@click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors on stderr.")
 @click.option("-v", "--verbose", count=True, help="Say on stderr what is set for the program.")
 @click.argument("command", nargs=-1, required=True, metavar="CMD...", type=click.UNPROCESSED)
-def run(command: tuple[str, ...], verbose: int, **options: Any) -> None:
+def run(command: tuple[str, ...], quiet: bool, verbose: int, **options: Any) -> None:
     """Run a program with remote GPUs.
 
     Without a pool (--pool, GPUVIRT_POOL, configuration file) a private one is started on this machine and ended with the program.
@@ -35,8 +37,12 @@ def run(command: tuple[str, ...], verbose: int, **options: Any) -> None:
     try:
         with connected(settings, verbose > 1) as found:
             status = found.status
-            announce(found, settings)
+            if not quiet:
+                announce(found, settings)
             wanted = variables(found.settings, status)
+            made_known = [v.name for v in wanted if v.optional and v.name not in os.environ]
+            if made_known and not quiet:
+                click.echo(f"gpuvirt: these are software GPUs, so that these are set: {', '.join(made_known)} (-v shows all, -q is quiet)", err=True)
             if verbose:
                 for variable in wanted:
                     value = "..." if variable.name == "GPUVIRT_TOKEN" else variable.value

@@ -15,17 +15,20 @@ from gpuvirt.transport.pool import PoolStatus
 SOFTWARE = {
     "CUPY_COMPILE_WITH_PTX": ("1", "CuPy would make machine code; a software GPU runs PTX"),
     "NUMBA_FORCE_CUDA_CC": ("12.1", "Numba does not know compute capability 13.0"),
+    "TRITON_OVERRIDE_ARCH": ("sm80", "nor does Triton"),
 }
+PTXAS = ("TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH")
 
 
 @dataclass(frozen=True)
 class Variable:
-    """One variable. prefix: `value` goes in front of what the variable holds already, with a colon between."""
+    """One variable. prefix: `value` goes in front of what the variable holds already, with a colon between; optional: what the user has set stays."""
 
     name: str
     value: str
     comment: str
     prefix: bool = False
+    optional: bool = False
 
     def merged(self, old: str | None) -> str:
         """The variable's value where it was `old` before."""
@@ -42,14 +45,14 @@ def variables(settings: Settings, status: PoolStatus) -> list[Variable]:
         GpuvirtError: the libraries are not built, or lie at a path that LD_PRELOAD cannot hold.
     """
     cuda, nvml = paths.library(paths.CUDA), paths.library(paths.NVML)
+    preloaded = [cuda, nvml, *([paths.program(paths.COMPAT)] if status.software else [])]
     link_dir = paths.unversioned_dir()
-    if set(str(cuda.parent)) & set(": "):
-        raise GpuvirtError(
-            f"LD_PRELOAD cannot hold the path {cuda.parent} (a space or a colon in it); install gpuvirt elsewhere or set GPUVIRT_LIB_DIR"
-        )
+    unfit = [path.parent for path in preloaded if set(str(path.parent)) & set(": ")]
+    if unfit:
+        raise GpuvirtError(f"LD_PRELOAD cannot hold the path {unfit[0]} (a space or a colon in it); install gpuvirt elsewhere or set GPUVIRT_LIB_DIR")
     folders = dict.fromkeys([str(cuda.parent), str(link_dir)])
     found = [
-        Variable("LD_PRELOAD", f"{cuda}:{nvml}", "the CUDA driver and NVML, for whatever loads them", prefix=True),
+        Variable("LD_PRELOAD", ":".join(map(str, preloaded)), "the CUDA driver and NVML, for whatever loads them", prefix=True),
         Variable("LD_LIBRARY_PATH", ":".join(folders), "for programs and compilers that look for libcuda.so themselves", prefix=True),
         Variable("GPUVIRT_POOL", status.address.url, "the server"),
         Variable("GPUVIRT_LINK", settings.link, "how to reach it: auto, shm, tcp, tcp(channels=4), delay(rtt=30ms,rate=10gbit,tcp)"),
@@ -63,16 +66,27 @@ def variables(settings: Settings, status: PoolStatus) -> list[Variable]:
         found.append(Variable("GPUVIRT_STATS", settings.stats, "where to write the figures at exit; - is stderr"))
     if settings.token:
         found.append(Variable("GPUVIRT_TOKEN", settings.token, "a secret"))
-    if status.software:
-        found += [Variable(name, value, comment) for name, (value, comment) in SOFTWARE.items()]
-    return found
+    return found + (software() if status.software else [])
+
+
+def software() -> list[Variable]:
+    """What programs need in addition where the GPUs are software ones.
+
+    Raises:
+        GpuvirtError: the libraries are not built.
+    """
+    ptxas = paths.program(f"{paths.COMPAT_PROGRAMS}/ptxas")
+    return [
+        Variable("PATH", str(ptxas.parent), "a ptxas that hands PTX through, for XLA", prefix=True),
+        *(Variable(name, str(ptxas), "the same for Triton", optional=True) for name in PTXAS),
+        *(Variable(name, value, comment, optional=True) for name, (value, comment) in SOFTWARE.items()),
+    ]
 
 
 def apply(found: list[Variable], environment: Mapping[str, str] | None = None) -> dict[str, str]:
-    """An environment with the variables in it. What a user set for another tool (`SOFTWARE`) stays as it is."""
+    """An environment with the variables in it."""
     env = dict(os.environ if environment is None else environment)
     for variable in found:
-        if variable.name in SOFTWARE and variable.name in env:
-            continue
-        env[variable.name] = variable.merged(env.get(variable.name))
+        if not (variable.optional and variable.name in env):
+            env[variable.name] = variable.merged(env.get(variable.name))
     return env

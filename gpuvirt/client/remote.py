@@ -28,12 +28,14 @@ class _Activation:
         # A private pool ends when the kernel closes our end of its pipe, and not before: CUDA libraries still talk to it while the process exits.
         found = self.connected = connect(settings)
         try:
-            env = apply([v for v in variables(found.settings, found.status) if not v.prefix])
+            # The loader has read its own variables already; what they would load is loaded below.
+            env = apply([v for v in variables(found.settings, found.status) if not v.name.startswith("LD_")])
             for name, value in env.items():
                 if os.environ.get(name) != value:
                     os.environ[name] = value
             # A library of this soname that is loaded already satisfies every later dlopen("libcuda.so.1").
-            self.libraries = [ctypes.CDLL(str(paths.library(name)), mode=ctypes.RTLD_GLOBAL) for name in (paths.CUDA, paths.NVML)]
+            files = [paths.library(paths.CUDA), paths.library(paths.NVML), *([paths.program(paths.COMPAT)] if found.status.software else [])]
+            self.libraries = [ctypes.CDLL(str(file), mode=ctypes.RTLD_GLOBAL) for file in files]
         except BaseException:
             if found.private is not None:
                 found.private.close()

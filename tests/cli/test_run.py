@@ -11,7 +11,12 @@ from pathlib import Path
 import pytest
 from server.harness import FakeServer
 
-from gpuvirt.client.environment import Variable, apply
+from gpuvirt import paths
+from gpuvirt.client.environment import Variable, apply, variables
+from gpuvirt.client.settings import Settings
+from gpuvirt.transport.handshake import GREETING_SOFTWARE, Greeting
+from gpuvirt.transport.pool import PoolAddress, PoolStatus
+from gpuvirt.transport.token import Token
 
 from .conftest import Gpuvirt
 
@@ -25,7 +30,7 @@ def test_what_the_program_sees(gpuvirt: Gpuvirt, server: FakeServer, lib_dir: Pa
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     env = json.loads(done.stdout)
-    assert env["LD_PRELOAD"] == f"{lib_dir}/libcuda.so.1:{lib_dir}/libnvidia-ml.so.1"
+    assert env["LD_PRELOAD"] == f"{lib_dir}/libcuda.so.1:{lib_dir}/libnvidia-ml.so.1:{paths.program(paths.COMPAT)}"
     folders = env["LD_LIBRARY_PATH"].split(":")
     assert folders[0] == str(lib_dir) and folders[-1] == "/opt/lib"
     assert any((Path(folder) / "libcuda.so").resolve() == lib_dir / "libcuda.so.1" for folder in folders)
@@ -33,8 +38,8 @@ def test_what_the_program_sees(gpuvirt: Gpuvirt, server: FakeServer, lib_dir: Pa
     assert env["GPUVIRT_MEMORY"] == str(512 << 20) and env["GPUVIRT_NO_WAIT"] == "1"
     assert env["GPUVIRT_STATS"] == str(Path("out.json").absolute())
     assert env["CUPY_COMPILE_WITH_PTX"] == "1"
+    assert str(Path(env["TRITON_PTXAS_PATH"]).parent) in env["PATH"].split(":")
     assert "[shim]" in done.stderr  # it really is preloaded
-    assert "gpuvirt" not in done.stderr
 
 
 def test_nothing_but_the_programs_output(gpuvirt: Gpuvirt, server: FakeServer) -> None:
@@ -44,7 +49,27 @@ def test_nothing_but_the_programs_output(gpuvirt: Gpuvirt, server: FakeServer) -
 
 def test_what_the_user_set_for_cupy_stays(gpuvirt: Gpuvirt, server: FakeServer) -> None:
     done = gpuvirt("run", "--", "sh", "-c", "echo $CUPY_COMPILE_WITH_PTX", server=server, CUPY_COMPILE_WITH_PTX="0")
-    assert done.stdout == "0\n"
+    assert done.stdout == "0\n" and "CUPY" not in done.stderr
+    printed = gpuvirt("env", server=server).stdout
+    line = next(line for line in printed.splitlines() if "CUPY" in line)
+    for before, after in (("CUPY_COMPILE_WITH_PTX=0;", "0"), ("", "1")):
+        assert subprocess.run(["sh", "-c", f"{before} {line}; echo $CUPY_COMPILE_WITH_PTX"], capture_output=True, text=True).stdout == f"{after}\n"
+
+
+def test_software_gpus_are_said_to_be_such(gpuvirt: Gpuvirt, server: FakeServer) -> None:
+    done = gpuvirt("run", "--", "true", server=server)
+    assert [line for line in done.stderr.splitlines() if "software GPUs" in line and "CUPY_COMPILE_WITH_PTX" in line and "TRITON_PTXAS_PATH" in line]
+    assert "gpuvirt" not in gpuvirt("run", "-q", "--", "true", server=server).stderr
+
+
+@pytest.mark.parametrize("software", [True, False])
+def test_real_gpus_need_nothing_of_it(software: bool) -> None:
+    greeting = Greeting(bytes(32), flags=GREETING_SOFTWARE * software)
+    status = PoolStatus(PoolAddress("localhost", 7), "127.0.0.1", greeting, Token(bytes(16), bytes(32), bytes(32)))
+    found = {v.name: v.value for v in variables(Settings(), status)}
+    assert ("compat" in found["LD_PRELOAD"]) is software
+    assert {"PATH", "CUPY_COMPILE_WITH_PTX", "NUMBA_FORCE_CUDA_CC", "TRITON_PTXAS_PATH", "TRITON_OVERRIDE_ARCH"} <= found.keys() or not software
+    assert software or not [name for name in found if not name.startswith(("LD_", "GPUVIRT_"))]
 
 
 def test_options_behind_the_command_are_the_commands(gpuvirt: Gpuvirt, server: FakeServer) -> None:
@@ -66,7 +91,7 @@ def test_verbose_tells_on_stderr(gpuvirt: Gpuvirt, server: FakeServer) -> None:
 
 def test_program_not_found(gpuvirt: Gpuvirt, server: FakeServer) -> None:
     done = gpuvirt("run", "--", "/no/such/program", server=server)
-    assert done.returncode == 127 and done.stderr == "gpuvirt: /no/such/program: no such program\n"
+    assert done.returncode == 127 and done.stderr.endswith("gpuvirt: /no/such/program: no such program\n")
 
 
 def test_no_server(gpuvirt: Gpuvirt) -> None:
@@ -108,7 +133,8 @@ def test_env_is_what_run_sets(gpuvirt: Gpuvirt, server: FakeServer, lib_dir: Pat
     shell = subprocess.run(["sh", "-c", script], capture_output=True, text=True, env=base, check=True)
     env = dict(pair.split("=", 1) for pair in shell.stdout.split("\0") if pair)
     assert env["LD_LIBRARY_PATH"].startswith(f"{lib_dir}:") and env["LD_LIBRARY_PATH"].endswith(":/opt/lib")
-    assert env["LD_PRELOAD"] == f"{lib_dir}/libcuda.so.1:{lib_dir}/libnvidia-ml.so.1"
+    assert env["LD_PRELOAD"] == f"{lib_dir}/libcuda.so.1:{lib_dir}/libnvidia-ml.so.1:{paths.program(paths.COMPAT)}"
+    assert Path(env["PATH"].split(":")[0], "ptxas").is_file() and env["PATH"].endswith(base["PATH"])
     assert env["GPUVIRT_GPUS"] == "2" and env["GPUVIRT_STATS"] == "-" and env["CUPY_COMPILE_WITH_PTX"] == "1"
     listed = {v["name"] for v in json.loads(gpuvirt("env", "--gpus", "2", "--stats", "--json", server=server).stdout)}
     assert listed <= env.keys() and {"LD_PRELOAD", "LD_LIBRARY_PATH", "GPUVIRT_POOL", "GPUVIRT_GPUS", "GPUVIRT_STATS"} <= listed
