@@ -35,6 +35,8 @@ class Library:
 
 LIBRARIES = {
     "cublas": Library("cuBLAS and cuBLASLt", "cublas_cases", (("cublas/lib", "libcublas.so.*"), ("cublas/lib", "libcublasLt.so.*"))),
+    "cufft": Library("cuFFT", "cufft_cases", (("cufft/lib", "libcufft.so.*"),)),
+    "curand": Library("cuRAND", "curand_cases", (("curand/lib", "libcurand.so.*"),)),
 }
 
 
@@ -89,7 +91,8 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Case:
-    """fast: also in `make test`."""
+    """fast: also in `make test`. no_ptx: for this the library chooses a kernel that its file has as machine code only, which must be refused with an
+    error; should it find another way, the result must be right."""
 
     library: str
     operation: str
@@ -97,6 +100,7 @@ class Case:
     size: str
     run: Callable[[], Outcome] = field(compare=False)
     fast: bool = False
+    no_ptx: bool = False
 
     @property
     def id(self) -> str:

@@ -41,7 +41,7 @@ def main() -> int:
             outcome = one.run()
             record |= {"error": outcome.error(), "k": float(outcome.k), "eps": outcome.eps, "exact": outcome.exact}
         except Exception as error:
-            record["failed"] = f"{type(error).__name__}: {error}"[:600]
+            record["refused" if one.no_ptx else "failed"] = f"{type(error).__name__}: {error}"[:600]
         record["seconds"] = round(time.monotonic() - begin, 3)
         try:
             cupy.cuda.runtime.deviceSynchronize()

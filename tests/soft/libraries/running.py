@@ -30,15 +30,16 @@ class Record:
     eps: float = 0
     exact: bool = False
     failed: str = ""
+    refused: str = ""
     seconds: float = 0
     kernels: list[list[str]] = field(default_factory=list)
 
     @property
     def right(self) -> bool:
-        return not self.failed and self.error <= case.LIMIT
+        return not self.failed and (bool(self.refused) or self.error <= case.LIMIT)
 
     def __str__(self) -> str:
-        return f"{self.id}: " + (self.failed or f"error {self.error:.2f}" + (" (must be exact)" if self.exact else ""))
+        return f"{self.id}: " + (self.failed or self.refused or f"error {self.error:.2f}" + (" (must be exact)" if self.exact else ""))
 
 
 def environment(log: Path, fault: str = "", cache: Path | None = None) -> dict[str, str]:

@@ -49,12 +49,15 @@ def error_table(records: list[running.Record]) -> list[str]:
     lines = ["| operation | type | cases | largest k | ε | error in √k·ε |", "|---|---|---|---|---|---|"]
     for (operation, kind), group in groups.items():
         bad = [r for r in group if not r.right]
-        worst = max(group, key=lambda r: (not r.right, bool(r.failed), r.error))
-        exact = all(r.exact for r in group)
+        refused = [r for r in group if r.refused]
+        worst = max(group, key=lambda r: (not r.right, bool(r.failed), not r.refused, r.error))
+        exact = all(r.exact for r in group if not r.refused)
         k = max(r.k for r in group)
         text = "exact" if exact and not bad else number(worst.error) if math.isfinite(worst.error) else "wrong"
         if bad:
             text = f"**{len(bad)} fail**: {worst.failed[:120] or text} ({worst.id.split('/', 3)[3]})".replace("|", "\\|")
+        if refused:
+            text = f"{text}; no PTX in the library for {', '.join(r.id.split('/', 3)[3] for r in refused[:4])}{' ...' if len(refused) > 4 else ''}"
         eps = "" if exact else EPS_NAMES.get(worst.eps, f"2^{math.log2(worst.eps):.0f}" if worst.eps else "")
         lines.append(f"| {operation} | {kind} | {len(group)} | {'' if exact else f'{k:.0f}'} | {eps} | {text} |")
     return lines
