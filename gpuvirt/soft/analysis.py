@@ -44,13 +44,24 @@ class Analysis:
         self.waiting_loops: set[int] = set()
         self.spin_loops: set[int] = set()
         self._find_spins()
-        self.varying: set[str] = set(forced or ())
-        self.edges: list[Edge] = []
-        self.resume: list[tuple[Loop, Block]] = []
-        self._spread()
-        self.patterns: dict[str, Pattern] = {}
-        self.affine: dict[str, tuple[int, ...]] = {}
-        self._patterns()
+        # Comparisons of values that differ between lanes, in a known way, and have one result for all of them.
+        self.one_sided: set[int] = set()
+        while True:
+            self.varying: set[str] = set(forced or ())
+            self.edges: list[Edge] = []
+            self.resume: list[tuple[Loop, Block]] = []
+            self.diverging: set[int] = set()
+            for block in cfg.order:
+                block.div, block.waits = False, 0
+            self._spread()
+            self.patterns: dict[str, Pattern] = {}
+            self.affine: dict[str, tuple[int, ...]] = {}
+            self._patterns()
+            # With fewer branches that diverge more is known: once more.
+            found = self._one_sided()
+            if found <= self.one_sided:
+                break
+            self.one_sided |= found
 
     def _find_spins(self) -> None:
         for block in self.cfg.order:
@@ -93,6 +104,8 @@ class Analysis:
         op, mods = ins.op, ins.mods
         if op in _VARYING:
             return True
+        if id(ins) in self.one_sided:
+            return False
         if op in ("activemask", "bar", "barrier"):
             return False
         if op in ("vote", "redux"):
@@ -158,8 +171,6 @@ class Analysis:
                     changed = True
                     self._diverge(block)
 
-    diverging: set[int]
-
     def _diverge(self, block: Block) -> None:
         stop = block.ipdom
         loop = self.cfg.loop_of[block.idx]
@@ -182,8 +193,6 @@ class Analysis:
         """Recomputes the edges at whose ends lanes may wait, and from them every block's `waits`."""
         cfg = self.cfg
         order = cfg.order
-        if not hasattr(self, "diverging"):
-            self.diverging = set()
         edges: list[Edge] = []
         self.resume = []
         for block in order:
@@ -233,6 +242,7 @@ class Analysis:
         cfg, index = self.cfg, self.cfg.reg_index
         regs = self.body.regs
         known: dict[str, Known] = {}
+        self._known: dict[str, Known] = {}
         defs: dict[str, list[tuple[Block, Ins]]] = {}
         for block in cfg.order:
             for ins in block.ins:
@@ -293,6 +303,7 @@ class Analysis:
                 break
         else:
             return
+        self._known = known
         for name, value in known.items():
             if not isinstance(value, Pattern) or name not in self.varying:
                 continue
@@ -361,7 +372,36 @@ class Analysis:
             return patterns.shift_right(a, c, t.bits, t.kind == "s") if 0 <= c < t.bits else None
         if op == "and":
             return patterns.bit_and(a, c, t.bits)
-        return patterns.bit_or(a, c, op == "xor")
+        return patterns.bit_or(a, c, t.bits, op == "xor")
+
+    def _one_sided(self) -> set[int]:
+        """The comparisons with a constant that all lanes answer alike (of the values that do differ between lanes)."""
+        found = set()
+        for block in self.cfg.order:
+            for ins in block.ins:
+                if ins.op != "setp" or len(ins.ops) != 3 or len(ins.dsts) != 1 or ins.dsts[0] not in self.varying or not isinstance(ins.ops[1], Reg):
+                    continue
+                t = TYPES.get(ins.mods[-1])
+                c, p = self._constant(ins.ops[2]), self._known.get(ins.ops[1].name)
+                if t is None or t.kind not in "bus" or t.bits < 32 or c is None or not isinstance(p, Pattern) or ins.ops[1].name not in self.affine:
+                    continue
+                name, signed = ins.mods[0], t.kind == "s" and ins.mods[0] in ("lt", "le", "gt", "ge")
+                c = c if signed else c & ((1 << t.bits) - 1)
+                if name in ("lt", "ge", "lo", "hs"):
+                    good = patterns.same_side(p, c, t.bits, signed)
+                elif name in ("gt", "le", "hi", "ls"):
+                    good = patterns.same_side(p, c + 1, t.bits, signed)
+                else:
+                    good = name in ("eq", "ne") and patterns.never_equal(p, c, t.bits)
+                if good:
+                    found.add(id(ins))
+        return found
+
+    def _constant(self, operand: Operand) -> int | None:
+        if isinstance(operand, Reg):
+            p = self._known.get(operand.name)
+            return p.constant if isinstance(p, Pattern) else None
+        return self.constant(operand)
 
 
 def _waits_for_lanes(ins: Ins) -> bool:

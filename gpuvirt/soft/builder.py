@@ -357,6 +357,22 @@ class Builder:
             return Val("", "void")
         return self.let(text, ret, ret_vector)
 
+    def either(self, condition: Val, yes: Callable[[], list[Val]], no: Callable[[], list[Val]]) -> list[Val]:
+        """Branches on a scalar condition; the values of the way that was taken."""
+        n = self.n = self.n + 1
+        self.emit(f"br i1 {condition.s}, label %either{n}, label %or{n}")
+        before = dict(self._splats), dict(self._casts)
+        found = []
+        for label, way in (("either", yes), ("or", no)):
+            self.lines.append(f"{label}{n}:")
+            found.append(way())
+            self.emit(f"br label %{label}{n}e")
+            self.lines.append(f"{label}{n}e:")  # the way may have blocks of its own
+            self.emit(f"br label %both{n}")
+            self._splats, self._casts = dict(before[0]), dict(before[1])  # what was computed on the way is not known behind it
+        self.lines.append(f"both{n}:")
+        return [self.let(f"phi {a.ty} [ {a.s}, %either{n}e ], [ {b.s}, %or{n}e ]", a.t, a.v) for a, b in zip(*found, strict=True)]
+
     # Memory ----------------------------------------------------------------------------------------------------------------------------------
 
     def pointer(self, address: Val) -> Val:

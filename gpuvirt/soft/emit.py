@@ -571,7 +571,7 @@ class Emitter(Builder):
         if ins.pred is not None:
             pred = self.get(ins.pred)
             self.pred = self.invert(pred) if ins.neg else pred
-        if len(ins.dsts) == 1 and ins.dsts[0] in self.an.affine:
+        if len(ins.dsts) == 1 and (ins.dsts[0] in self.an.affine or (id(ins) in self.an.one_sided and ins.dsts[0] not in self.an.varying)):
             self.lead = True
         handler(self, ins)
 

@@ -185,18 +185,49 @@ def load(e: Emitter, where: Where, t: str, n: int, volatile: bool = False, invar
         steps, group = pattern.steps, pattern.group
         if group == LANES and all(steps[i] == i * stride for i in range(LANES)):
             pointer = e.pointer(where.scalar if where.scalar is not None else e.extract(spread(e, where), 0))
-            if mask is None:
-                wide = e.let(f"load {'volatile ' if volatile else ''}{_vec(t, LANES * n)}, ptr {pointer.s}, align {size}", t, n == 1)
-            else:
-                wide = _masked_load(e, pointer, _wide_mask(e, mask, n), t, LANES * n, size)
-            if n == 1:
-                return [wide]
-            return [_shuffle(e, wide.s, t, LANES * n, [i * n + k for i in range(LANES)]) for k in range(n)]
+            return _load_wide(e, pointer, t, n, size, mask, volatile)
         result = _load_groups(e, where, pattern, t, n, size, mask)
         if result is not None:
             return result
     addresses = spread(e, where)
-    return [gather(e, e.add(addresses, e.const(i * size, "i64")) if i else addresses, t, size, mask, volatile) for i in range(n)]
+
+    def gathered() -> list[Val]:
+        return [gather(e, e.add(addresses, e.const(i * size, "i64")) if i else addresses, t, size, mask, volatile) for i in range(n)]
+
+    def side_by_side() -> list[Val]:
+        return _load_wide(e, e.pointer(e.extract(addresses, 0)), t, n, size, mask)
+
+    if volatile or not _may_be_contiguous(pattern, stride):
+        return gathered()
+    return e.either(_contiguous(e, addresses, stride, mask), side_by_side, gathered)
+
+
+def _may_be_contiguous(pattern: Pattern | None, stride: int) -> bool:
+    """Whether what is known of an address does not rule out that the lanes' accesses lie side by side."""
+    if pattern is None:
+        return True
+    group = pattern.group
+    return group < LANES and all(s - pattern.steps[i // group * group] == i % group * stride for i, s in enumerate(pattern.steps))
+
+
+def _contiguous(e: Emitter, addresses: Val, stride: int, mask: Val | None) -> Val:
+    """Asks at run time whether the lanes' accesses lie side by side: strides are often parameters, and a gather costs ten times a plain load."""
+    line = e.add(e.splat(e.extract(addresses, 0)), e.lanes([i * stride for i in range(LANES)], "i64"))
+    apart = e.icmp("ne", addresses, line)
+    if mask is not None:
+        apart = e.band(apart, mask)
+    return e.icmp("eq", e.bits_of(apart), e.const(0, "i32"))
+
+
+def _load_wide(e: Emitter, pointer: Val, t: str, n: int, size: int, mask: Val | None, volatile: bool = False) -> list[Val]:
+    """n elements per lane that lie side by side, lane after lane."""
+    if mask is None:
+        wide = e.let(f"load {'volatile ' if volatile else ''}{_vec(t, LANES * n)}, ptr {pointer.s}, align {size}", t, n == 1)
+    else:
+        wide = _masked_load(e, pointer, _wide_mask(e, mask, n), t, LANES * n, size)
+    if n == 1:
+        return [wide]
+    return [_shuffle(e, wide.s, t, LANES * n, [i * n + k for i in range(LANES)]) for k in range(n)]
 
 
 def _runs(steps: tuple[int, ...], group: int, stride: int) -> tuple[int, str] | None:
@@ -270,11 +301,7 @@ def store(e: Emitter, where: Where, values: list[Val], volatile: bool = False) -
     if pattern is not None:
         if pattern.group == LANES and all(pattern.steps[i] == i * stride for i in range(LANES)):
             pointer = e.pointer(where.scalar if where.scalar is not None else e.extract(spread(e, where), 0))
-            wide = _interleave(e, values, t, LANES)
-            if mask is None:
-                e.emit(f"store {_vec(t, LANES * n)} {wide}, ptr {pointer.s}, align {size}")
-            else:
-                _masked_store(e, wide, pointer, _wide_mask(e, mask, n), t, LANES * n, size)
+            _store_wide(e, pointer, values, size, mask)
             return
         found = _runs(pattern.steps, pattern.group, stride)
         if found is not None and found[1] == "contiguous" and (mask is None or n == 1):
@@ -291,8 +318,30 @@ def store(e: Emitter, where: Where, values: list[Val], volatile: bool = False) -
                     _masked_store(e, wide, pointer, part.s, t, run, size)
             return
     addresses = spread(e, where)
-    for i, value in enumerate(values):
-        scatter(e, e.add(addresses, e.const(i * size, "i64")) if i else addresses, value, size, mask, volatile)
+
+    def scattered() -> list[Val]:
+        for i, value in enumerate(values):
+            scatter(e, e.add(addresses, e.const(i * size, "i64")) if i else addresses, value, size, mask, volatile)
+        return []
+
+    def side_by_side() -> list[Val]:
+        _store_wide(e, e.pointer(e.extract(addresses, 0)), values, size, mask)
+        return []
+
+    if volatile or not _may_be_contiguous(pattern, stride):
+        scattered()
+    else:
+        e.either(_contiguous(e, addresses, stride, mask), side_by_side, scattered)
+
+
+def _store_wide(e: Emitter, pointer: Val, values: list[Val], size: int, mask: Val | None) -> None:
+    """The values of all lanes side by side, lane after lane."""
+    t, n = values[0].t, len(values)
+    wide = _interleave(e, values, t, LANES)
+    if mask is None:
+        e.emit(f"store {_vec(t, LANES * n)} {wide}, ptr {pointer.s}, align {size}")
+    else:
+        _masked_store(e, wide, pointer, _wide_mask(e, mask, n), t, LANES * n, size)
 
 
 def _interleave(e: Emitter, values: list[Val], t: str, lanes: int) -> str:

@@ -132,27 +132,46 @@ def widens(p: Pattern, bits: int, signed: bool) -> bool:
 
 
 def shift_right(p: Pattern, count: int, bits: int, signed: bool) -> Pattern | None:
-    if p.align < (1 << count) or not fits(p, bits, signed):
+    if not fits(p, bits, signed):
         return None
+    if p.align < (1 << count):  # the steps fall out at the lower end
+        return Pattern(p.group, ZERO, 1)
     return Pattern(p.group, tuple(s >> count for s in p.steps), p.align if p.align == BIG else max(1, p.align >> count))
 
 
+def _split(p: Pattern, value: int, bits: int) -> tuple[int, int]:
+    """The bits of a constant that meet the base, and those that meet the steps."""
+    value &= (1 << bits) - 1
+    low = value & (p.align - 1)
+    return value - low, low
+
+
 def bit_and(p: Pattern, mask: int, bits: int) -> Pattern | None:
-    mask &= (1 << bits) - 1
     if not no_carry(p):
         return None
-    if mask & (mask + 1) == 0 and p.align > mask:
-        return Pattern(p.group if p.align != BIG else LANES, tuple(s & mask for s in p.steps), BIG) if p.group == LANES else None
-    clear = ~mask & ((1 << bits) - 1)
-    if clear & (clear + 1) == 0 and p.align > clear:
-        return Pattern(p.group, tuple(s & ~clear for s in p.steps), p.align)
-    return None
+    high, low = _split(p, mask, bits)
+    steps = tuple(s & low for s in p.steps)
+    return Pattern(p.group, steps, p.align) if high else Pattern(LANES, steps, BIG)
 
 
-def bit_or(p: Pattern, value: int, xor: bool) -> Pattern | None:
-    if value < 0 or value >= p.align or not no_carry(p):
+def bit_or(p: Pattern, value: int, bits: int, xor: bool) -> Pattern | None:
+    if not no_carry(p):
         return None
-    return Pattern(p.group, tuple((s ^ value) if xor else (s | value) for s in p.steps), p.align)
+    low = _split(p, value, bits)[1]
+    return Pattern(p.group, tuple((s ^ low) if xor else (s | low) for s in p.steps), p.align)
+
+
+def same_side(p: Pattern, limit: int, bits: int, signed: bool) -> bool:
+    """Whether `value < limit` has the same answer in all lanes, whatever the base."""
+    if p.group != LANES or not fits(p, bits, signed):
+        return False
+    rest = limit % p.align
+    return rest <= min(p.steps) or rest > max(p.steps)
+
+
+def never_equal(p: Pattern, value: int, bits: int) -> bool:
+    """Whether no lane's value can be that constant."""
+    return p.group == LANES and fits(p, bits, False) and value % p.align not in p.steps
 
 
 def special(name: str, shape: tuple[int, int, int]) -> Known:

@@ -82,3 +82,59 @@ def test_a_multiple_of_a_large_power_is_no_constant() -> None:
     assert product is not None and product.constant is None
     joined = patterns.join(patterns.constant(0), patterns.constant(1 << 62))
     assert joined is not None and joined.constant is None
+
+
+STRIDED = """
+.version 7.0
+.target sm_75
+.address_size 64
+.visible .entry k(.param .u64 out, .param .u64 in, .param .u64 step, .param .u32 n)
+{
+  .reg .pred %p<4>; .reg .b32 %r<8>; .reg .b64 %rd<16>;
+  ld.param.u64 %rd1, [out]; ld.param.u64 %rd2, [in]; ld.param.s64 %rd3, [step]; ld.param.u32 %r3, [n];
+  mov.u32 %r1, %tid.x;
+  setp.ge.u32 %p1, %r1, %r3;
+  @%p1 bra DONE;
+  cvt.u64.u32 %rd4, %r1;
+  mul.lo.s64 %rd5, %rd4, %rd3;
+  add.s64 %rd6, %rd2, %rd5;
+  LOAD
+  add.s64 %rd7, %rd1, %rd5;
+  STORE
+DONE: ret;
+}
+"""
+
+
+@pytest.mark.parametrize("n", [64, 50, 33, 1])
+@pytest.mark.parametrize("step", [1, 2, 3, -1, 0])
+@pytest.mark.parametrize("width", [1, 2, 4, 8, 16])
+def test_strides_known_at_run_time(width: int, step: int, n: int) -> None:
+    """Where the lanes' accesses prove to lie side by side they are one access; everywhere else, and for lanes that are off, nothing changes."""
+    if width == 16:
+        access = "ld.global.v4.u32 {%r4, %r5, %r6, %r7}, [%rd6];", "st.global.v4.u32 [%rd7], {%r4, %r5, %r6, %r7};"
+    else:
+        access = f"ld.global.u{8 * width} %rd8, [%rd6];", f"st.global.u{8 * width} [%rd7], %rd8;"
+    kernels = Kernels(STRIDED.replace("LOAD", access[0]).replace("STORE", access[1]))
+    room = 64 * 4
+    data = np.arange(1, room * width + 1, dtype=np.uint32).astype(np.uint8).reshape(room, width)
+    out = np.zeros_like(data)
+    first = 64 if step < 0 else 0
+    kernels.launch("k", 1, 64, out[first:], data[first:], np.int64(step * width), np.uint32(n))
+    want = np.zeros_like(data)
+    touched = [first + i * step for i in range(n)]
+    want[touched] = data[touched]
+    assert (out == want).all()
+
+
+@pytest.mark.parametrize("name", ["lt", "le", "gt", "ge", "eq", "ne", "lo", "hs", "hi", "ls"])
+@pytest.mark.parametrize("limit", [0, 1, 31, 32, 33, 63, 64, 100, 127, 128, -1, -32])
+def test_comparisons_that_a_whole_warp_answers_alike(name: str, limit: int) -> None:
+    """A branch on a comparison of the thread's number with a constant: with multiples of 32 no warp is divided."""
+    kind = "u32" if name in ("lo", "hs", "hi", "ls") else "s32"
+    text = f"{HEAD} setp.{name}.{kind} %p1, %r1, {limit}; mov.u64 %rd5, 1; @%p1 bra SOME; mov.u64 %rd5, 2; SOME: {TAIL}"
+    out = np.zeros(128, np.uint64)
+    Kernels(text).launch("k", 1, 128, out, np.uint64(0))
+    compare = {"lt": "<", "lo": "<", "le": "<=", "ls": "<=", "gt": ">", "hi": ">", "ge": ">=", "hs": ">=", "eq": "==", "ne": "!="}[name]
+    bound = limit & 0xFFFFFFFF if kind == "u32" else limit
+    assert out.tolist() == [1 if eval(f"{t} {compare} {bound}") else 2 for t in range(128)]
