@@ -37,6 +37,7 @@ LIBRARIES = {
     "cublas": Library("cuBLAS and cuBLASLt", "cublas_cases", (("cublas/lib", "libcublas.so.*"), ("cublas/lib", "libcublasLt.so.*"))),
     "cufft": Library("cuFFT", "cufft_cases", (("cufft/lib", "libcufft.so.*"),)),
     "curand": Library("cuRAND", "curand_cases", (("curand/lib", "libcurand.so.*"),)),
+    "cudnn": Library("cuDNN", "cudnn_cases", (("cudnn/lib", "libcudnn_*.so.*"),)),
 }
 
 
@@ -44,7 +45,8 @@ LIBRARIES = {
 class Outcome:
     """A result and what it is held against.
 
-    The error is the largest |result - reference| in units of sqrt(k)*eps*scale + store*|reference|; above LIMIT the case fails.
+    The error is the largest |result - reference| in units of sqrt(k)*eps*scale + store*|reference|; above LIMIT the case fails. Below the normal
+    numbers of half, what is stored is as coarse as at the smallest of them.
 
     Attributes:
         k: the reduction's length (1 for elementwise operations).
@@ -81,7 +83,7 @@ class Outcome:
         if not np.all(np.isfinite(got)[plain]) or not np.all(same[~plain]):
             return float("inf")
         scale = np.abs(want) if self.scale is None else np.abs(np.broadcast_to(np.asarray(self.scale), want.shape))
-        unit = np.sqrt(np.longdouble(self.k)) * self.eps * scale + self.store * np.abs(want)
+        unit = np.sqrt(np.longdouble(self.k)) * self.eps * scale + self.store * np.maximum(np.abs(want), 2.0**-14 if self.store == EPS["f16"] else 0)
         off = np.abs(got - want)[plain]
         unit = np.broadcast_to(unit, want.shape)[plain]
         with np.errstate(divide="ignore", invalid="ignore"):
