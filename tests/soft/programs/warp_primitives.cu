@@ -54,7 +54,7 @@ __global__ void bits(const unsigned *in, unsigned *out) {
     o[3] = __popc(a) + 100 * __clz(a >> s % 32) + 10000 * __ffs(b << s % 32);
     o[4] = __umulhi(a, b) ^ (unsigned)__mulhi((int)a, (int)b);
     o[5] = __dp4a(a, b, s);
-    o[6] = __vaddus4(a, b);
+    o[6] = __vaddus4(a, b) ^ __vabsdiffu4(a, b);
     o[7] = __vmaxs2(a, b);
     o[8] = __sad((int)a, (int)b, s) + __usad(a, b, s);
     o[9] = __uhadd(a, b) + __urhadd(a, b);
@@ -82,7 +82,7 @@ static void check_bits(Verdict &v, Random &random) {
         for (int k = 0; k < 32; k += 8) {
             int x = a >> k & 255, y = b >> k & 255;
             o[5] += x * y;
-            o[6] |= (unsigned)std::min(255, x + y) << k;
+            o[6] |= (unsigned)(std::min(255, x + y) ^ std::abs(x - y)) << k;
         }
         for (int k = 0; k < 32; k += 16) o[7] |= (unsigned)(uint16_t)std::max((int16_t)(a >> k), (int16_t)(b >> k)) << k;
         int64_t difference = (int64_t)(int)a - (int)b;
