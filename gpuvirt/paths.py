@@ -15,6 +15,7 @@ WORKER = "libgpuvirt_worker.so"
 BENCH = "gpuvirt-bench"
 COMPAT = "libgpuvirt_compat.so"
 COMPAT_PROGRAMS = "compat"  # a folder, so that it can be on PATH
+PYTHON_COMPAT = Path(__file__).resolve().parent / "compat" / "python"
 
 
 def library_dir() -> Path:

@@ -15,7 +15,7 @@ from gpuvirt.transport.pool import PoolStatus
 SOFTWARE = {
     "CUPY_COMPILE_WITH_PTX": ("1", "CuPy would make machine code; a software GPU runs PTX"),
     "NUMBA_FORCE_CUDA_CC": ("12.1", "Numba does not know compute capability 13.0"),
-    "TRITON_OVERRIDE_ARCH": ("sm80", "nor does Triton"),
+    "TRITON_DEFAULT_BACKEND": ("gpuvirt", "nor does Triton: its own backend, for an architecture that it knows (found on PYTHONPATH)"),
 }
 PTXAS = ("TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH")
 
@@ -78,6 +78,7 @@ def software() -> list[Variable]:
     ptxas = paths.program(f"{paths.COMPAT_PROGRAMS}/ptxas")
     return [
         Variable("PATH", str(ptxas.parent), "a ptxas that hands PTX through, for XLA", prefix=True),
+        Variable("PYTHONPATH", str(paths.PYTHON_COMPAT), "Triton's backend for software GPUs", prefix=True),
         *(Variable(name, str(ptxas), "the same for Triton", optional=True) for name in PTXAS),
         *(Variable(name, value, comment, optional=True) for name, (value, comment) in SOFTWARE.items()),
     ]

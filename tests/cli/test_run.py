@@ -68,7 +68,7 @@ def test_real_gpus_need_nothing_of_it(software: bool) -> None:
     status = PoolStatus(PoolAddress("localhost", 7), "127.0.0.1", greeting, Token(bytes(16), bytes(32), bytes(32)))
     found = {v.name: v.value for v in variables(Settings(), status)}
     assert ("compat" in found["LD_PRELOAD"]) is software
-    assert {"PATH", "CUPY_COMPILE_WITH_PTX", "NUMBA_FORCE_CUDA_CC", "TRITON_PTXAS_PATH", "TRITON_OVERRIDE_ARCH"} <= found.keys() or not software
+    assert {"PATH", "CUPY_COMPILE_WITH_PTX", "NUMBA_FORCE_CUDA_CC", "TRITON_PTXAS_PATH", "TRITON_DEFAULT_BACKEND"} <= found.keys() or not software
     assert software or not [name for name in found if not name.startswith(("LD_", "GPUVIRT_"))]
 
 

@@ -1,0 +1,1 @@
+"""What frameworks are given on software GPUs, beside `native/compat`."""
