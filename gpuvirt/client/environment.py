@@ -14,7 +14,7 @@ from gpuvirt.transport.pool import PoolStatus
 # What programs need to know of a software GPU, whose compute capability (13.0) no compiler has machine code for.
 SOFTWARE = {
     "CUPY_COMPILE_WITH_PTX": ("1", "CuPy would make machine code; a software GPU runs PTX"),
-    "NUMBA_FORCE_CUDA_CC": ("12.1", "Numba does not know compute capability 13.0"),
+    "NUMBA_FORCE_CUDA_CC": ("9.0", "Numba does not know compute capability 13.0"),
     "TRITON_DEFAULT_BACKEND": ("gpuvirt", "nor does Triton: its own backend, for an architecture that it knows (found on PYTHONPATH)"),
 }
 PTXAS = ("TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH")

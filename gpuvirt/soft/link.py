@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from gpuvirt.soft.device_runtime import CALLS
 from gpuvirt.soft.errors import LinkFailed, NoPtx, SoftError
 from gpuvirt.soft.image import host_members, is_host_code, ptx_of
 from gpuvirt.soft.layout import SYSCALLS
@@ -19,6 +20,7 @@ from gpuvirt.soft.module import Item, Module
 _HEADER = re.compile(r"^[ \t]*\.(version|target|address_size)[^\n]*\n?", re.M)
 _TOKEN = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:[^\"\\]|\\.)*\"|[A-Za-z_$%][\w$]*", re.S)
 SHARED_NAMES = ("visible", "extern", "weak", "common")
+CALLS_PREFIX = "__cuda_syscall_CGS_"
 NVVM = 5  # CUjitInputType
 
 
@@ -63,18 +65,20 @@ def _header(modules: Sequence[Module]) -> str:
     return f".version {newest.version // 10}.{newest.version % 10}\n.target sm_{target}\n.address_size 64\n"
 
 
-def merge(texts: Sequence[str], labels: Sequence[str] | None = None) -> str:
+def merge(texts: Sequence[str], labels: Sequence[str] | None = None, whole: int | None = None) -> str:
     """One PTX module of several.
 
     Args:
         labels: what to call the texts in messages.
+        whole: so many of the texts, the first ones, may use nothing that is defined nowhere; None: all. The others are a library's: much of it may
+            need what only a driver has, and a kernel that comes to such a call fails when it is compiled.
 
     Raises:
         LinkFailed: a name is defined twice, or used and defined nowhere.
     """
     labels = labels or [f"input {i + 1}" for i in range(len(texts))]
     modules = [_read(text, label) for text, label in zip(texts, labels, strict=True)]
-    _check_references(modules, labels)
+    _check_references(modules[:whole], modules, labels)
     if len(modules) == 1:
         return modules[0].text
     users = Counter(name for module in modules for name in {i.name for i in module.items})
@@ -134,15 +138,15 @@ def _used(module: Module, item: Item) -> bool:
     return re.search(rf"(?<![\w$%]){re.escape(item.name)}(?![\w$])", outside) is not None
 
 
-def _missing(modules: Sequence[Module]) -> list[tuple[int, Item]]:
-    """What is declared, used, and defined nowhere, with the number of the module that uses it."""
+def _missing(users: Sequence[Module], modules: Sequence[Module]) -> list[tuple[int, Item]]:
+    """What the users (the first of the modules) declare and use and no module defines, with the number of the module that uses it."""
     defined = {i.name for module in modules for i in module.items if i.defined}
-    return [(n, i) for n, module in enumerate(modules) for i in _declared(module) if i.name not in defined and _used(module, i)]
+    return [(n, i) for n, module in enumerate(users) for i in _declared(module) if i.name not in defined and _used(module, i)]
 
 
-def _check_references(modules: Sequence[Module], names: Sequence[str]) -> None:
+def _check_references(users: Sequence[Module], modules: Sequence[Module], names: Sequence[str]) -> None:
     """Whatever is declared elsewhere and used here must be here."""
-    missing = _missing(modules)
+    missing = _missing(users, modules)
     if missing:
         raise LinkFailed("; ".join(dict.fromkeys(f"undefined reference to '{item.name}' in '{names[n]}'" for n, item in missing)))
 
@@ -172,7 +176,7 @@ def _wanted(parts: Sequence[_Part]) -> list[_Part]:
     found = True
     while rest and found:
         found = False
-        names = {item.name for _, item in _missing(modules)}
+        names = {item.name for _, item in _missing(modules, modules)}
         for part, module in rest:
             if names & {i.name for i in module.items if i.defined and i.linkage in SHARED_NAMES}:
                 chosen.append(part)
@@ -189,7 +193,10 @@ def link(inputs: Sequence[Input]) -> bytes:
     Raises:
         SoftError: one of them has no PTX, or they do not fit together.
     """
-    parts = _wanted([part for given in inputs for part in _parts(given)])
+    parts = [part for given in inputs for part in _parts(given)]
+    if any(CALLS_PREFIX in part.text for part in parts):
+        parts.append(_Part("the driver", CALLS, optional=True))
+    parts = _wanted(parts)
     if not parts:
         raise LinkFailed("there is nothing to link")
-    return merge([part.text for part in parts], [part.name for part in parts]).encode("latin-1") + b"\0"
+    return merge([part.text for part in parts], [part.name for part in parts], sum(not part.optional for part in parts)).encode("latin-1") + b"\0"

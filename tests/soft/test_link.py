@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import struct
+import subprocess
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from gpuvirt.soft.errors import LinkFailed
+from gpuvirt.soft.errors import LinkFailed, NoPtx
 from gpuvirt.soft.harness import Kernels
 from gpuvirt.soft.link import Input, link, merge
 
@@ -129,3 +133,97 @@ def test_alone() -> None:
     assert values(link([Input(1, "both", merge([MAIN, LIBRARY]).encode())]).decode()) == EXPECTED
     with pytest.raises(LinkFailed, match="nothing"):
         link([])
+
+
+def fatbin(*entries: tuple[int, int, bytes]) -> bytes:
+    """kind, arch, payload of each entry."""
+    body = b""
+    for kind, arch, data in entries:
+        data += bytes(-len(data) % 8)
+        body += struct.pack("<HHIQIIHHIIIQQQ", kind, 0x101, 64, len(data), 0, 0, 0, 0, arch, 0, 0, 0, 0, 0).ljust(64, b"\0") + data
+    return struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(body)) + body
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> Path:
+    """A static library of the host's, as nvcc -lib makes them: three objects with device code of which a program needs two, and one without."""
+    unwanted = LIBRARY.replace("scale", "unwanted").replace("bias", "unwanted_bias").replace(".visible .global", ".extern .func nowhere();\n.visible .global")
+    unwanted = unwanted.replace("ld.param.b32 %r0, [x];", "call nowhere; ld.param.b32 %r0, [x];")
+    middle = OLD + LIBRARY[LIBRARY.index(".visible .func") :].replace("helper", "deep").replace(
+        ".visible .func", ".extern .func (.param .b32 r) deep(.param .b32 x);\n.visible .func", 1
+    )
+    deep = LIBRARY.replace(".func (.param .b32 r) helper", ".visible .func (.param .b32 r) deep")
+    deep = deep[: deep.index(".visible .func (.param .b32 r) scale")]
+    for name, text in (("unwanted", unwanted), ("middle", middle), ("deep", deep), ("plain", "")):
+        source, code = tmp_path / f"{name}.s", tmp_path / f"{name}.fatbin"
+        code.write_bytes(fatbin((2, 90, b"machine code"), (1, 75, text.encode())))
+        source.write_text(f'.section __nv_relfatbin, "a"\n.incbin "{code}"\n' if text else ".data\n.long 7\n")
+        subprocess.run(["gcc", "-c", source, "-o", tmp_path / f"a_rather_long_name_{name}.o"], check=True)
+    target = tmp_path / "libparts.a"
+    subprocess.run(["ar", "rc", target, *sorted(tmp_path.glob("*.o"))], check=True)
+    return target
+
+
+def test_library(library: Path) -> None:
+    """Its members come in when somebody needs them, and only then: one would not link."""
+    main = Input(1, "main.ptx", MAIN.encode())
+    text = link([main, Input(4, "libparts.a", library.read_bytes())]).decode()
+    assert values(text.rstrip("\0")) == EXPECTED and "unwanted" not in text
+    one = library.with_name("a_rather_long_name_middle.o").read_bytes()
+    with pytest.raises(LinkFailed, match=r"undefined reference to 'bias' in 'main\.ptx'"):
+        link([main, Input(3, "middle.o", one)])
+    with pytest.raises(NoPtx, match=r"input 'plain\.o' cannot be linked: this host code holds no device code"):
+        link([main, Input(3, "plain.o", library.with_name("a_rather_long_name_plain.o").read_bytes())])
+
+
+def test_what_cannot_be_linked_is_named() -> None:
+    for data, why in ((b"BC\xc0\xde", "neither PTX"), (fatbin((2, 90, b"x")), "no PTX"), (b"\x7fELF" + bytes(14) + b"\xbe\0" + bytes(60), "machine code")):
+        with pytest.raises(NoPtx, match=f"input 'odd' cannot be linked: .*{why}"):
+            link([Input(0, "odd", data)])
+    with pytest.raises(NoPtx, match="NVVM or LTO"):
+        link([Input(5, "odd", MAIN.encode())])
+
+
+GRID = (
+    NEW
+    + """
+.extern .func (.param .b64 r) __cuda_syscall_CGS_get_intrinsic_handle(.param .b32 scope);
+.extern .func (.param .b32 r) __cuda_syscall_CGS_sync(.param .b64 handle, .param .b32 flags);
+.visible .entry k(.param .u64 data, .param .u32 rounds)
+{
+  .reg .b32 %r<12>; .reg .b64 %q<8>; .reg .pred %p;
+  ld.param.u64 %q0, [data];
+  ld.param.u32 %r9, [rounds];
+  { .param .b32 a; .param .b64 b; st.param.b32 [a], 1; call (b), __cuda_syscall_CGS_get_intrinsic_handle, (a); ld.param.b64 %q3, [b]; }
+  mov.u32 %r0, %tid.x; mov.u32 %r1, %ctaid.x; mov.u32 %r2, %ntid.x; mov.u32 %r3, %nctaid.x;
+  mad.lo.u32 %r4, %r1, %r2, %r0;  // me
+  mul.lo.u32 %r5, %r2, %r3;       // of so many
+  add.u32 %r6, %r4, 1;
+  rem.u32 %r6, %r6, %r5;          // my neighbour, perhaps in another block
+  mad.wide.u32 %q1, %r4, 4, %q0;
+  mad.wide.u32 %q2, %r6, 4, %q0;
+again:
+  ld.global.u32 %r7, [%q2];
+  { .param .b64 a; .param .b32 f; .param .b32 b; st.param.b64 [a], %q3; st.param.b32 [f], 0;
+    call (b), __cuda_syscall_CGS_sync, (a, f); ld.param.b32 %r8, [b]; }
+  add.u32 %r7, %r7, 1;
+  st.global.u32 [%q1], %r7;
+  { .param .b64 a; .param .b32 f; .param .b32 b; st.param.b64 [a], %q3; st.param.b32 [f], 0;
+    call (b), __cuda_syscall_CGS_sync, (a, f); ld.param.b32 %r8, [b]; }
+  sub.u32 %r9, %r9, 1;
+  setp.ne.u32 %p, %r9, 0;
+  @%p bra again;
+  ret;
+}
+"""
+)
+
+
+@pytest.mark.parametrize("blocks", [1, 5])
+def test_a_grid_waits_by_what_the_driver_provides(blocks: int) -> None:
+    data = np.arange(blocks * 96, dtype=np.uint32)
+    expected = data.copy()
+    for _ in range(7):
+        expected = np.roll(expected, -1) + 1
+    Kernels(link([Input(1, "grid.ptx", GRID.encode())])).launch("k", blocks, 96, data, np.uint32(7), cooperative=True)
+    assert data.tolist() == expected.tolist()
