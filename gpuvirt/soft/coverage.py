@@ -14,7 +14,7 @@ FLOW = ("bra", "brx", "ret")  # the control flow graph's, without emitter functi
 SUBJECTS = {
     "ops_int": "Integer, logic, comparison, moves (add, mul and their like also for floating types)", "ops_float": "Floating point",
     "ops_math": "Special functions", "ops_cvt": "Conversion", "ops_mem": "Memory, ordering, hints", "ops_atom": "Atomics",
-    "ops_video": "Video (scalar)", "ops_warp": "Warp and barrier", "ops_call": "Calls", "ops_mma": "Matrix",
+    "ops_video": "Video (scalar)", "ops_warp": "Warp and barrier", "ops_call": "Calls", "ops_mma": "Matrix", "ops_texture": "Textures",
     "ops_async": "Asynchronous copy, mbarrier, clusters (of one block)",
 }  # fmt: skip
 

@@ -28,6 +28,7 @@ _SOURCES = (
     "helpers_async",
     "helpers_tensor",
     "helpers_float",
+    "helpers_texture",
     "ranges",
 )
 _engine: ctypes.CDLL | None = None

@@ -21,6 +21,7 @@ from gpuvirt.soft import (  # noqa: F401  they register opcodes
     ops_math,
     ops_mem,
     ops_mma,
+    ops_texture,
     ops_video,
     ops_warp,
 )

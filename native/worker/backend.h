@@ -54,6 +54,20 @@ struct gv_launch {
     uint32_t params_size;
 };
 
+/* A texture in linear or pitched memory; numbers as in CUDA_RESOURCE_DESC and CUDA_TEXTURE_DESC. */
+struct gv_texture {
+    uint32_t kind; /* CUresourcetype: 2 linear, 3 pitched */
+    uint32_t format, channels, flags, filter, modes[3];
+    uint64_t address, width, height, pitch; /* linear: width is in bytes */
+};
+
+/* The arguments of cuTensorMapEncodeTiled. */
+struct gv_tensor_map {
+    uint32_t type, rank, interleave, swizzle, promotion, fill;
+    uint64_t address, dims[5], strides[5]; /* rank - 1 strides, bytes */
+    uint32_t box[5], steps[5];
+};
+
 /* What the linker is to make one image of. */
 struct gv_link_job {
     const struct gv_link_part *inputs;
@@ -122,6 +136,10 @@ struct gv_backend_ops {
     /* CUfunction_attribute */
     int (*kernel_set_attribute)(struct gv_module *m, uint32_t kernel, int32_t attribute, int32_t value);
     int (*launch)(struct gv_stream *s, const struct gv_launch *launch);
+    /* What device code reads by a value of the driver's. A destroyed texture's launches may still be under way. map: the 128 bytes of a CUtensorMap. */
+    int (*texture_create)(struct gv_context *c, const struct gv_texture *texture, uint64_t *object);
+    int (*texture_destroy)(struct gv_context *c, uint64_t object);
+    int (*tensor_map)(struct gv_context *c, const struct gv_tensor_map *wanted, void *map);
 
     /* Calls fn(arg, status) once everything queued on the stream before is done; status is 0 or the context's asynchronous error. fn is quick and never blocks for long.
      * Order of marks on one stream is kept. fn runs on a thread of the backend. */

@@ -50,6 +50,7 @@ int driver_open(struct driver *d, const char *path, char *err, size_t err_size) 
         return CUDA_ERROR_NOT_SUPPORTED;                                                              \
     }
     DRIVER_FUNCTIONS(DRIVER_FIND)
+    DRIVER_TEXTURE_FUNCTIONS(DRIVER_FIND)
 #undef DRIVER_FIND
     return 0;
 }

@@ -68,10 +68,18 @@
       (CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **))                                  \
     F(launch_host, cuLaunchHostFunc, (CUstream, CUhostFn, void *))
 
+#define DRIVER_TEXTURE_FUNCTIONS(F)                                                                                                               \
+    F(texture_create, cuTexObjectCreate, (CUtexObject *, const CUDA_RESOURCE_DESC *, const CUDA_TEXTURE_DESC *, const CUDA_RESOURCE_VIEW_DESC *)) \
+    F(texture_destroy, cuTexObjectDestroy, (CUtexObject))                                                                                         \
+    F(tensor_map, cuTensorMapEncodeTiled,                                                                                                         \
+      (CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *, const cuuint64_t *, const cuuint32_t *, const cuuint32_t *,    \
+       CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill))
+
 struct driver {
     void *library;
 #define DRIVER_MEMBER(member, symbol, arguments) CUresult(*member) arguments;
     DRIVER_FUNCTIONS(DRIVER_MEMBER)
+    DRIVER_TEXTURE_FUNCTIONS(DRIVER_MEMBER)
 #undef DRIVER_MEMBER
 };
 

@@ -101,6 +101,7 @@ void soft_context_drop(struct gv_context *c) {
         b->contexts = c->next;
     pthread_mutex_unlock(&b->lock);
     soft_heap_destroy(c->heap);
+    soft_textures_free(c);
     free(c);
 }
 
@@ -184,6 +185,9 @@ const struct gv_backend_ops gv_backend_soft = {
     .module_global = soft_module_global,
     .kernel_set_attribute = soft_kernel_set_attribute,
     .launch = soft_launch_kernel,
+    .texture_create = soft_texture_create,
+    .texture_destroy = soft_texture_destroy,
+    .tensor_map = soft_tensor_map,
     .mark = soft_mark,
     .gate = soft_gate,
     .host_view = soft_host_view,

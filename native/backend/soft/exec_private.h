@@ -157,4 +157,6 @@ static inline struct fiber *soft_fiber_of(const struct soft_warp *w) { return w-
 /* One element of a reduction in memory (helpers_async.c). */
 void soft_reduce_element(void *to, const void *from, uint32_t op, uint32_t type);
 
+float soft_from_half(uint16_t h);
+
 #endif

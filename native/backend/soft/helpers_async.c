@@ -92,7 +92,7 @@ SOFT_EXPORT void soft_bulk_zero(struct soft_warp *w, uint32_t lane, void *to, ui
 
 /* ---- reductions of many elements ---- */
 
-static float from_half(uint16_t h) {
+float soft_from_half(uint16_t h) {
     uint32_t size = h & 0x7FFFu, bits;
     float value;
     if (size >= 0x7C00)
@@ -166,7 +166,7 @@ static uint64_t combined(uint64_t old, uint64_t value, uint32_t op, uint32_t typ
     float f, g;
     double d, x;
     switch (type) {
-    case SOFT_REDUCE_F16: return to_half(single(from_half((uint16_t)old), from_half((uint16_t)value), op));
+    case SOFT_REDUCE_F16: return to_half(single(soft_from_half((uint16_t)old), soft_from_half((uint16_t)value), op));
     case SOFT_REDUCE_BF16: return to_bfloat(single(from_bfloat((uint16_t)old), from_bfloat((uint16_t)value), op));
     case SOFT_REDUCE_F32:
         memcpy(&f, &old, 4);

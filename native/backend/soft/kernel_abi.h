@@ -140,6 +140,9 @@ enum {
 };
 void soft_tensor_replace(struct soft_warp *w, uint32_t lane, struct soft_tensor_map *map, uint32_t field, uint32_t which, uint64_t value);
 
+/* tex.1d from linear memory: `handles` and `x` of 32 lanes, four components for each, out[component * 32 + lane] (as bits). */
+void soft_tex_1d(struct soft_warp *w, uint32_t lanes, const uint64_t *handles, const int32_t *x, uint32_t *out);
+
 /* Arithmetic in double with a rounding mode, over the 32 lanes' operands: out[i] = op(a[i], b[i], c[i]). */
 enum { SOFT_F64_MUL, SOFT_F64_DIV, SOFT_F64_FMA, SOFT_F64_SQRT, SOFT_F64_ADD };
 enum { SOFT_ROUND_NEAREST, SOFT_ROUND_DOWN, SOFT_ROUND_UP, SOFT_ROUND_ZERO };

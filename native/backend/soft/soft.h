@@ -80,7 +80,14 @@ struct gv_backend {
     bool closing;
 };
 
+struct soft_textures {
+    struct soft_texture *live;
+    struct soft_texture *old, *newest; /* destroyed ones, oldest first */
+    uint32_t n_old;
+};
+
 struct gv_context {
+    struct soft_textures textures;      /* the executor's only */
     struct gv_context *next, *previous; /* backend.contexts */
     struct gv_backend *backend;
     struct soft_device *device;
@@ -130,6 +137,13 @@ void soft_stream_end_context(struct gv_context *c);
 int soft_mark(struct gv_stream *s, void (*fn)(void *arg, int status), void *arg);
 int soft_mark_follows(struct gv_stream *s);
 int soft_gate(struct gv_stream *s, void (*fn)(void *arg), void *arg);
+
+/* ---- texture.c ---- */
+int soft_texture_create(struct gv_context *c, const struct gv_texture *texture, uint64_t *object);
+int soft_texture_destroy(struct gv_context *c, uint64_t object);
+/* When nothing of the context runs any more. */
+void soft_textures_free(struct gv_context *c);
+int soft_tensor_map(struct gv_context *c, const struct gv_tensor_map *wanted, void *map);
 
 /* ---- event.c ---- */
 int soft_event_create(struct gv_context *c, uint32_t flags, struct gv_event **out);

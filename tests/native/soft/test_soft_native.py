@@ -54,7 +54,7 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
             includes = [f"-I{NATIVE / part}" for part in ("backend/soft", "worker", "wire")]
             target = folder / f"{program}-{variant}"
             compiler = os.environ.get("CC") or shutil.which("gcc") or "cc"
-            subprocess.run([compiler, *FLAGS, *VARIANTS[variant], *includes, "-o", target, *sources], check=True, timeout=240)
+            subprocess.run([compiler, *FLAGS, *VARIANTS[variant], *includes, "-o", target, *sources, "-lm"], check=True, timeout=240)
             done[key] = target
         return done[key]
 

@@ -83,7 +83,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     sources = [HERE / "bridge.c", *sorted((NATIVE / "backend/soft").glob("*.c")), NATIVE / "wire/module_meta.c"]
     includes = [f"-I{NATIVE / part}" for part in ("backend/soft", "worker", "wire")]
     flags = ["-std=gnu11", "-O2", "-g", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread"]
-    subprocess.run([shutil.which("gcc") or "cc", *flags, *includes, "-o", target, *sources], check=True, timeout=240)
+    subprocess.run([shutil.which("gcc") or "cc", *flags, *includes, "-o", target, *sources, "-lm"], check=True, timeout=240)
     loaded = ctypes.CDLL(str(target))
     loaded.bridge_open.restype = ctypes.c_uint64
     loaded.bridge_global.restype = ctypes.c_uint64

@@ -4,3 +4,4 @@
 #define DEFAULT(member, symbol, arguments) \
     __attribute__((weak)) CUresult symbol arguments { return CUDA_SUCCESS; }
 DRIVER_FUNCTIONS(DEFAULT)
+DRIVER_TEXTURE_FUNCTIONS(DEFAULT)

@@ -1,0 +1,61 @@
+/* Textures and tensor maps: what device code names by a value of the driver's. */
+#include <string.h>
+
+#include "state.h"
+
+static struct gv_context *texture_context(struct worker *w, const struct gv_record *record) {
+    struct worker_context *context = handles_get(&w->contexts, record->ctx);
+    return context ? context->context : NULL;
+}
+
+int worker_do_texture_create(void *worker, const struct gv_record *record, const struct gv_cmd_texture_create *c) {
+    struct worker *w = worker;
+    struct gv_context *context = texture_context(w, record);
+    struct gv_reply_texture_create reply = {0};
+    struct gv_texture texture = {.kind = c->kind, .format = c->format, .channels = c->channels, .flags = c->flags, .filter = c->filter};
+    memcpy(texture.modes, c->modes, sizeof texture.modes);
+    texture.address = c->address;
+    texture.width = c->width;
+    texture.height = c->height;
+    texture.pitch = c->pitch;
+    int status = context ? w->ops->texture_create(context, &texture, &reply.object) : WORKER_INVALID_CONTEXT;
+    uint8_t body[16];
+    gv_reply_texture_create_encode(&reply, body);
+    return worker_reply(w, record, status, NULL, body, (uint32_t)gv_reply_texture_create_size(&reply));
+}
+
+int worker_do_texture_destroy(void *worker, const struct gv_record *record, const struct gv_cmd_texture_destroy *c) {
+    struct worker *w = worker;
+    struct gv_context *context = texture_context(w, record);
+    int status = context ? w->ops->texture_destroy(context, c->object) : WORKER_INVALID_CONTEXT;
+    if (status) worker_failed(w, record, status, "no such texture");
+    return 0;
+}
+
+/* An array that the record carries, of at most five numbers. */
+static int take(void *to, const void *data, uint32_t size, uint32_t count, uint32_t each) {
+    if (count > 5 || size != count * each) return -1;
+    memcpy(to, data, size);
+    return 0;
+}
+
+int worker_do_tensor_map(void *worker, const struct gv_record *record, const struct gv_cmd_tensor_map *c) {
+    struct worker *w = worker;
+    struct gv_context *context = texture_context(w, record);
+    struct gv_tensor_map wanted = {.type = c->type,
+                                   .rank = c->rank,
+                                   .interleave = c->interleave,
+                                   .swizzle = c->swizzle,
+                                   .promotion = c->promotion,
+                                   .fill = c->fill,
+                                   .address = c->address};
+    uint32_t n = c->rank;
+    if (!n || take(wanted.dims, c->dims, c->dims_size, n, 8) || take(wanted.strides, c->strides, c->strides_size, n - 1, 8) ||
+        take(wanted.box, c->box, c->box_size, n, 4) || take(wanted.steps, c->steps, c->steps_size, n, 4))
+        return -1;
+    uint8_t map[128] __attribute__((aligned(64))) = {0}, body[160];
+    int status = context ? w->ops->tensor_map(context, &wanted, map) : WORKER_INVALID_CONTEXT;
+    struct gv_reply_tensor_map reply = {.map = map, .map_size = sizeof map};
+    gv_reply_tensor_map_encode(&reply, body);
+    return worker_reply(w, record, status, NULL, body, (uint32_t)gv_reply_tensor_map_size(&reply));
+}
