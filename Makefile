@@ -50,6 +50,14 @@ $(VENV)/.test: $(VENV)/.demo
 	$(PIP) install --progress-bar off --no-build-isolation -e '.[demo,test]'
 	@touch $@
 
+# PyTorch brings Triton, and its tests tensors; only they see it, and its libraries are those of CUDA 13. About 3 GB to download.
+TORCH := torch==2.15.0
+
+$(VENV)/torch/.installed: $(VENV)/.tools
+	rm -rf $(VENV)/torch
+	$(PIP) install --progress-bar off --target $(VENV)/torch $(TORCH) numpy scipy
+	@touch $@
+
 # ---- running ---------------------------------------------------------------------------------------------------------
 
 demo: $(VENV)/.demo $(VENV)/.built
@@ -58,7 +66,7 @@ demo: $(VENV)/.demo $(VENV)/.built
 test: $(VENV)/.test $(VENV)/.built
 	$(BIN)/pytest -m "not long"
 
-test-long: $(VENV)/.test $(VENV)/.built
+test-long: $(VENV)/.test $(VENV)/.built $(VENV)/torch/.installed
 	$(BIN)/pytest -m "long"
 
 check: $(VENV)/.test $(VENV)/.built lint
