@@ -168,13 +168,11 @@ def differences(check: Check) -> Iterator[Row]:
         for f in [f for section in sections.values() for f in section["facts"]]:
             if f["fact"] == "attribute":
                 facts[way][f"device {f['device']} attribute {f['n']}"] = str(f["value"])
-            elif f["fact"] == "limit":
-                facts[way][f"limit {f['n']}"] = f"{f['value']} {f['result']}"
             elif f["fact"] == "proc":
                 facts[way][f"cuGetProcAddress {f['name']} flags {f['flags']}"] = ", ".join(f["answers"])
         wrong = check.run([sys.executable, str(HERE / "programs" / "wrong_calls.py")], way, 60, check.report.left())
         answers = [json.loads(text) for text in wrong.out.splitlines() if text.startswith("[")]
-        facts[way] |= {f"call: {what}": answer for what, answer in answers}
+        facts[way] |= {what if what.startswith("limit ") else f"call: {what}": answer for what, answer in answers}
         whole = wrong.code == 0 and ran.code == 0
         detail = "" if whole else wrong.why() if wrong.code else ran.why()
         yield Row("differences", "all questions asked", way, OK if whole else WRONG, detail, {"answers": len(facts[way])})

@@ -10,32 +10,24 @@ import ctypes
 import json
 import os
 import re
-import shutil
 import signal
 import socket
 import struct
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable
 from ctypes import byref, c_int, c_size_t, c_uint64, c_void_p, create_string_buffer
 from pathlib import Path
 from typing import Any
 
 BUDGET, MIB, GIB = 165.0, 1 << 20, 1 << 30  # BUDGET: seconds for all
 PTX = b""".version 6.0\n.target sm_50\n.address_size 64\n.visible .global .align 8 .u64 word = 42;
-.visible .entry spin(.param .u64 out, .param .u64 rounds, .param .u64 unused) { .reg .pred %p<2>; .reg .b64 %d<6>;
-ld.param.u64 %d1, [out]; ld.param.u64 %d2, [rounds]; mov.u64 %d3, %globaltimer; st.volatile.global.u64 [%d1], %d3;
-L: ld.volatile.global.u64 %d4, [%d1]; sub.u64 %d2, %d2, 1; setp.ne.u64 %p1, %d2, 0; @%p1 bra L;
-mov.u64 %d5, %globaltimer; st.volatile.global.u64 [%d1+8], %d5; ret; }
-.visible .entry flag(.param .u64 in, .param .u64 out, .param .u64 limit) { .reg .pred %p<3>; .reg .b32 %r<3>; .reg .b64 %d<7>;
-ld.param.u64 %d1, [in]; ld.param.u64 %d2, [out]; ld.param.u64 %d3, [limit]; mov.u64 %d4, %globaltimer;
-L: ld.volatile.global.u32 %r1, [%d1]; setp.ne.u32 %p1, %r1, 0; @%p1 bra D;
-mov.u64 %d5, %globaltimer; sub.u64 %d6, %d5, %d4; setp.lt.u64 %p2, %d6, %d3; @%p2 bra L;
-D: add.u32 %r2, %r1, 1; st.volatile.global.u32 [%d2], %r2; ret; }
-"""
+.visible .entry look(.param .u64 out, .param .u64 flag, .param .u64 rounds) { .reg .pred %p<3>; .reg .b32 %r<2>; .reg .b64 %d<6>;
+ld.param.u64 %d1, [out]; ld.param.u64 %d2, [flag]; ld.param.u64 %d3, [rounds]; mov.u64 %d4, %globaltimer; st.global.u64 [%d1], %d4;
+L: ld.volatile.global.u32 %r1, [%d2]; setp.ne.u32 %p1, %r1, 0; sub.u64 %d3, %d3, 1; setp.eq.or.u64 %p2, %d3, 0, %p1; @!%p2 bra L;
+mov.u64 %d5, %globaltimer; st.global.u64 [%d1+8], %d5; st.global.u32 [%d1+16], %r1; ret; }
+"""  # look: reads a word until it is not 0, so many times at most, and tells when it began and ended by the GPU's clock, and what it saw
 TABLES = [
     "6bd5fb6c5bf4e74a8987d93912fd9df9", "a094798c2e742e7493f20800200c0a66", "42d85a8123f6cb478298f6e78a3aecdc", "c693336e1121df11a8c368f355d89593",
     "263e88607cd2614392f6bbd5006dfa7e", "d4082055bde6704b8d34ba123c66e1f2", "21318c60971432488ca641ff7324c8f2", "1734dc26800d47458726c0f1e7dd8bca",
@@ -43,56 +35,48 @@ TABLES = [
 ]
 OLD = [2000, 3000, 3020, 4000, 4010, 5000, 5050, 6000, 6050, 7000, 7050, 8000, 9000, 9020, 10000, 10010, 10020]
 VERSIONS = [*OLD, *range(11000, 11090, 10), *range(12000, 12100, 10), *range(13000, 13060, 10), 14000]
+FOLDERS = "/usr/local/nvidia/lib64:/usr/local/nvidia/lib:/usr/lib/wsl/lib"  # where the driver may be besides the linker's own places
+READ_WRITE = create_string_buffer(struct.pack("iii", 1, 0, 3))  # for device 0
+EXPORTABLE = create_string_buffer(struct.pack("iiiiQQ", 1, 1, 1, 0, 0, 0))  # memory of device 0, by descriptor
 context, module = c_void_p(), c_void_p()  # this process's
-READ_WRITE = struct.pack("iii", 1, 0, 3)  # for device 0
 
 def library() -> ctypes.CDLL:
     return ctypes.CDLL(os.environ.get("PROBE_DRIVER") or "libcuda.so.1")
 
 def cu(name: str, *args: Any) -> str:
-    """Calls the driver: "ok", the error's name, or "absent". Numbers go as 64-bit words, bytes and buffers as pointers."""
+    """Calls the driver, numbers as 64-bit words: "ok", the error's name, or "absent"."""
     function = getattr(library(), name, None)
-    return error(function(*map(word, args))) if function else "absent"
-
-def word(value: Any) -> Any:
-    return c_uint64(value) if isinstance(value, int) else value
+    return error(function(*(c_uint64(a) if isinstance(a, int) else a for a in args))) if function else "absent"
 
 def error(code: int) -> str:
     text = ctypes.c_char_p()
-    return "ok" if code == 0 else (library().cuGetErrorName(code, byref(text)), (text.value or b"").decode() or str(code))[1]
-
-def say(fact: str, **what: Any) -> None:
-    print(json.dumps({"fact": fact, **{k: getattr(v, "value", v) for k, v in what.items()}}), flush=True)
-
-def must(name: str, *args: Any) -> None:
-    if (result := cu(name, *args)) != "ok":
-        say("stopped", call=name, result=result)
-        sys.exit(3)
-
-def start() -> None:
-    must("cuInit", 0)
-    must("cuDevicePrimaryCtxRetain", byref(context), 0)
-    must("cuCtxSetCurrent", context)
-
-def kernel(name: bytes) -> c_void_p:
-    if not module:
-        must("cuModuleLoadData", byref(module), PTX)
-    return c_void_p(made("cuModuleGetFunction", module, name).value)
-
-def launch(function: c_void_p, stream: Any, *args: Any) -> str:
-    values = [c_uint64(getattr(a, "value", a) or 0) for a in (*args, 0, 0)]
-    return cu("cuLaunchKernel", function, 1, 1, 1, 1, 1, 1, 0, stream, (c_void_p * len(values))(*map(ctypes.addressof, values)), None)
+    if code:
+        library().cuGetErrorName(code, byref(text))
+    return "ok" if code == 0 else (text.value or b"").decode() or str(code)
 
 def made(name: str, *args: Any) -> c_uint64:
     """What a call writes to its first argument; 0 when it fails."""
     out = c_uint64()
     return out if cu(name, byref(out), *args) == "ok" else c_uint64(0)
 
-def soon(condition: Callable[[], bool], seconds: float) -> bool:
-    until = time.monotonic() + seconds
-    while not condition() and time.monotonic() < until:
-        time.sleep(0.001)
-    return condition()
+def say(fact: str, **what: Any) -> None:
+    print(json.dumps({"fact": fact, **{k: getattr(v, "value", v) for k, v in what.items()}}), flush=True)
+
+def start() -> None:
+    for name, *args in (("cuInit", 0), ("cuDevicePrimaryCtxRetain", byref(context), 0), ("cuCtxSetCurrent", context)):
+        if (result := cu(name, *args)) != "ok":
+            say("stopped", call=name, result=result)
+            sys.exit(3)
+
+def kernel() -> tuple[c_uint64, c_uint64]:
+    """The function, and 4 KiB of zeros for it."""
+    memory, result = made("cuMemAlloc_v2", 4096), cu("cuModuleLoadData", byref(module), PTX)
+    say("loaded", module=result, memory=cu("cuMemsetD8_v2", memory, 0, 4096))
+    return made("cuModuleGetFunction", module, b"look"), memory
+
+def launch(function: c_uint64, stream: Any, *args: Any) -> str:
+    values = [c_uint64(getattr(a, "value", a)) for a in args]
+    return cu("cuLaunchKernel", function, 1, 1, 1, 1, 1, 1, 0, stream, (c_void_p * len(values))(*map(ctypes.addressof, values)), None)
 
 def child(*args: Any, **how: Any) -> subprocess.Popen[str]:
     how = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, **how}
@@ -100,66 +84,79 @@ def child(*args: Any, **how: Any) -> subprocess.Popen[str]:
 
 # ---- sections: each prints facts, in a process of its own
 
-def attributes() -> None:
-    start()
-    number, count, size = c_int(), c_int(), c_size_t()
-    say("driver", results=[cu("cuDriverGetVersion", byref(number)), cu("cuDeviceGetCount", byref(count))], version=number, devices=count)
-    for d in range(count.value):
-        name, bus = create_string_buffer(200), create_string_buffer(32)
-        results = [cu("cuDeviceGetName", name, 200, d), cu("cuDeviceTotalMem_v2", byref(size), d), cu("cuDeviceGetPCIBusId", bus, 32, d)]
-        say("device", n=d, name=name.value.decode(), bytes=size, pci=bus.value.decode(), results=results)
-        for n in range(1, 180):
-            result = cu("cuDeviceGetAttribute", byref(number), n, d)
-            say("attribute", device=d, n=n, value=number.value if result == "ok" else result)
-    for n in range(14):
-        say("limit", n=n, result=cu("cuCtxGetLimit", byref(size), n), value=size)
+def here() -> None:
+    count = c_int()
+    results = [cu("cuInit", 0), cu("cuDeviceGetCount", byref(count))]
+    if results != ["ok", "ok"] or not count.value:
+        sys.exit(f"its library is there, but cuInit says {results[0]}; devices: {count.value}")
 
-def hint(hold: str = "0") -> None:
+def attributes() -> None:
+    number, count, size, name = c_int(), c_int(), c_size_t(), create_string_buffer(200)
+    results = [cu("cuInit", 0), cu("cuDriverGetVersion", byref(number)), cu("cuDeviceGetCount", byref(count))]
+    say("driver", results=results, version=number, devices=count)
+    for device in range(count.value):
+        results = [cu("cuDeviceGetName", name, 200, device), cu("cuDeviceTotalMem_v2", byref(size), device)]
+        say("device", n=device, results=results, name=name.value.decode(), bytes=size)
+        for n in range(1, 180):
+            result = cu("cuDeviceGetAttribute", byref(number), n, device)
+            say("attribute", device=device, n=n, value=number.value if result == "ok" else result)
+
+def hint() -> None:
+    """What each wanted address becomes, or the error; the second process asks while the first one still holds its own."""
     start()
     for place in (0, 0x10000000000, 0x200000000000, 0x300040000000, 0x600000000000, 0x7C0000000000):
+        got = {}
         for i, size in enumerate((2 * MIB, GIB, 64 * GIB, 1024 * GIB)):
-            got, asked = c_uint64(), place and place + i * 0x8000000000
-            say("reserve", mib=size // MIB, asked=hex(asked), result=cu("cuMemAddressReserve", byref(got), size, 0, asked, 0), got=hex(got.value))
-    time.sleep(float(hold))  # so that another process asks while this one holds
+            at, wanted = c_uint64(), place and place + i * 0x8000000000
+            result = cu("cuMemAddressReserve", byref(at), size, 0, wanted, 0)
+            got[f"{size // MIB} MiB at {wanted:#x}"] = hex(at.value) if result == "ok" else result
+        say("reserved", **got)
+    time.sleep(2)
 
 def costs() -> None:
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if not compiler:
-        return say("stopped", result="no C compiler")
+    """Microseconds of each step for three sizes: the median of nine, and the most."""
+    start()
     with tempfile.TemporaryDirectory() as folder:
-        program = Path(folder) / "probe"
-        subprocess.run([compiler, "-std=gnu11", "-O1", "-o", program, Path(__file__).with_suffix(".c"), "-ldl"], check=True)
-        done = subprocess.run([program, PTX], check=False)
-        say("program", exit=done.returncode)
-
-def create(size: int) -> tuple[c_uint64, list[str]]:
-    """Device memory that can be exported, for RDMA too where possible."""
-    handle, props = c_uint64(), [struct.pack("iiiiQBBHI", 1, 1, 1, 0, 0, 0, rdma, 0, 0) for rdma in (1, 0)]
-    sizes = [made("cuMemGetAllocationGranularity", props[1], which).value for which in (0, 1)]
-    results = [cu("cuMemCreate", byref(handle), size, p, 0) for p in props]
-    say("create", granularity=sizes[0], recommended=sizes[1], for_rdma=results[0], result=results[1])
-    return handle, results
+        subprocess.run(["cc", "-O1", "-shared", "-fPIC", "-o", f"{folder}/timer.so", Path(__file__).with_suffix(".c")], check=True)
+        timed = ctypes.CDLL(f"{folder}/timer.so").timed
+    timed.restype = ctypes.c_double
+    (look, memory), at, handle, plain, rounds, out = kernel(), c_uint64(), c_uint64(), c_uint64(), c_uint64(1), ctypes.addressof
+    parameters = (c_void_p * 3)(out(memory), out(memory), out(rounds))
+    for size in (2 * MIB, 16 * MIB, 128 * MIB):
+        steps: dict[str, tuple[Any, ...]] = {
+            "cuMemAddressReserve": (out(at), size, 0, 0, 0), "cuMemCreate": (out(handle), size, out(EXPORTABLE), 0),
+            "cuMemMap": (at, size, 0, handle, 0), "cuMemSetAccess": (at, size, out(READ_WRITE), 1), "cuMemUnmap": (at, size),
+            "cuMemRelease": (handle,), "cuMemAddressFree": (at, size), "cuMemAlloc_v2": (out(plain), size), "cuMemFree_v2": (plain,),
+            "cuLaunchKernel": (look, 1, 1, 1, 1, 1, 1, 0, 0, out(parameters), 0),
+        }
+        found: dict[str, list[tuple[float, str]]] = {name: [] for name in steps}
+        for name in [*steps] * 9:
+            words, code = (c_uint64 * 11)(*(getattr(a, "value", a) for a in steps[name])), c_int()
+            found[name].append((round(timed(getattr(library(), name), words, byref(code)), 2), error(code.value)))
+        for name, times in found.items():
+            say("cost", call=name, mib=size // MIB, us=sorted(times)[4][0], most_us=max(times)[0], results=sorted({result for _, result in times}))
 
 def ipc() -> None:
+    """Mapped memory at a wanted address, shared with another process and other devices; the old IPC handles of it and of a plain allocation."""
     ours, theirs = socket.socketpair()
     other = child("ipc_other", theirs.fileno(), pass_fds=[theirs.fileno()])
     theirs.close()
     start()
-    size, fd, dma, at, count, (handle, results) = 32 * MIB, c_int(-1), c_int(-1), c_uint64(), c_int(), create(32 * MIB)
-    results = [cu("cuMemAddressReserve", byref(at), size, 0, 0x200000000000, 0), cu("cuMemMap", at, size, 0, handle, 0)]
-    results += [cu("cuMemSetAccess", at, size, READ_WRITE, 1), cu("cuMemsetD8_v2", at, 0x42, size), cu("cuCtxSynchronize")]
-    say("export", reserve_map_access_set_synchronize=results, result=cu("cuMemExportToShareableHandle", byref(fd), handle, 1, 0), at=hex(at.value))
-    legacy, plain = create_string_buffer(64), made("cuMemAlloc_v2", size)
-    say("legacy_handle", of_mapped=cu("cuIpcGetMemHandle", legacy, at), of_plain=cu("cuIpcGetMemHandle", legacy, plain))
-    say("dma_buf", result=cu("cuMemGetHandleForAddressRange", byref(dma), at, size, 1, 0))
-    socket.send_fds(ours, [struct.pack("QQ", at.value, size) + legacy.raw], [max(fd.value, 0)])
+    size, fd, at, count, handle = 32 * MIB, c_int(-1), c_uint64(), c_int(), c_uint64()
+    results = [cu("cuMemCreate", byref(handle), size, EXPORTABLE, 0), cu("cuMemAddressReserve", byref(at), size, 0, 0x200000000000, 0)]
+    results += [cu("cuMemMap", at, size, 0, handle, 0), cu("cuMemSetAccess", at, size, READ_WRITE, 1)]
+    results += [cu("cuMemsetD8_v2", at, 0x42, size), cu("cuCtxSynchronize")]
+    say("memory", create_reserve_map_access_set_synchronize=results, at=hex(at.value))
+    say("export", result=cu("cuMemExportToShareableHandle", byref(fd), handle, 1, 0))
+    old, plain = create_string_buffer(64), made("cuMemAlloc_v2", size)
+    say("ipc_handle", of_mapped=cu("cuIpcGetMemHandle", old, at), of_plain=cu("cuIpcGetMemHandle", old, plain))
+    socket.send_fds(ours, [struct.pack("QQ", at.value, size) + old.raw], [max(fd.value, 0)])
     print(other.communicate()[0], end="", flush=True)
-    say("devices", result=cu("cuDeviceGetCount", byref(count)), count=count)
-    for a, b in [(a, b) for a in range(count.value) for b in range(count.value) if a != b]:
+    cu("cuDeviceGetCount", byref(count))
+    for peer in range(1, count.value):
         can = c_int()
-        result = cu("cuDeviceCanAccessPeer", byref(can), a, b)
-        access = "-" if b else cu("cuMemSetAccess", at, size, struct.pack("iii", 1, a, 3), 1)
-        say("peer", device=a, memory_of=b, can=can, result=result, set_access=access)
+        result = cu("cuDeviceCanAccessPeer", byref(can), peer, 0)
+        say("peer", device=peer, result=result, can=can, set_access=cu("cuMemSetAccess", at, size, struct.pack("iii", 1, peer, 3), 1))
 
 def ipc_other(descriptor: str) -> None:
     note, fds, _, _ = socket.recv_fds(socket.socket(fileno=int(descriptor)), 200, 1)
@@ -169,100 +166,87 @@ def ipc_other(descriptor: str) -> None:
     results += [cu("cuMemMap", at, size, 0, handle, 0), cu("cuMemSetAccess", at, size, READ_WRITE, 1), cu("cuMemcpyDtoH_v2", byref(value), at, 8)]
     say("import", import_reserve_map_access_read=results, same_address=at.value == there, right=value.value == 0x4242424242424242)
     by_value = type("Handle", (ctypes.Structure,), {"_fields_": [("bytes", ctypes.c_char * 64)]})
-    say("legacy_open", result=cu("cuIpcOpenMemHandle_v2", byref(at), by_value.from_buffer_copy(note[16:80]), 1), at=hex(at.value))
+    say("ipc_open", of_plain=cu("cuIpcOpenMemHandle_v2", byref(at), by_value.from_buffer_copy(note[16:80]), 1))
 
-def waitvalue() -> None:
+def hostflag() -> None:
+    """Who sees a word that the host writes to mapped memory, and how soon: a running kernel, a waiting stream, a graph that was captured waiting."""
     start()
-    host, seen, memory, spin = made("cuMemHostAlloc", 4096, 2), c_uint64(), made("cuMemAlloc_v2", 4096), kernel(b"spin")
-    say("mapped_memory", allocate=bool(host), device_pointer=cu("cuMemHostGetDevicePointer_v2", byref(seen), host, 0))
-    cell = c_uint64.from_address(host.value) if host else c_uint64()
-    streams = [made("cuStreamCreate", 1) for _ in range(129)]
-    s = streams[0]
+    host, seen, (look, memory) = made("cuMemHostAlloc", 4096, 2), c_uint64(), kernel()
+    say("mapped_memory", allocated=bool(host), device_pointer=cu("cuMemHostGetDevicePointer_v2", byref(seen), host, 0))
+    if not seen:
+        return
+    flag, stream, another = c_uint64.from_address(host.value), made("cuStreamCreate", 1), made("cuStreamCreate", 1)
 
-    def idle(stream: Any) -> bool:
-        return cu("cuStreamQuery", stream) != "CUDA_ERROR_NOT_READY"
+    def busy(on: Any) -> bool:
+        return cu("cuStreamQuery", on) == "CUDA_ERROR_NOT_READY"
 
-    def released(kind: str, result: str, stream: Any) -> None:
-        early = result == "ok" and soon(lambda: idle(stream), 0.1)
-        cell.value = 1
-        say("wait", kind=kind, result=result, passed_early=early, passed=result == "ok" and soon(lambda: idle(stream), 2))
-        cell.value = 0
+    def observe(who: str, on: Any, result: str) -> None:
+        """Something was queued that waits for the flag: does it wait, does another stream go on, how long after the write does it end?"""
+        other = launch(look, another, memory, memory.value + 64, 1)
+        time.sleep(0.1)
+        waits, other_done, begin, flag.value = busy(on), not busy(another), time.perf_counter(), 1
+        while busy(on) and time.perf_counter() < begin + 2:
+            pass
+        us = round((time.perf_counter() - begin) * 1e6, 1)
+        say("seen_by", who=who, result=result, waits=waits, passed=not busy(on), us=us, other_stream=other, other_done=other_done)
+        flag.value = 0
 
-    for kind, flags in (("greater_or_equal", 0), ("equal", 1), ("and_flush", 2 | 1 << 30)):
-        released(f"32_{kind}", cu("cuStreamWaitValue32_v2", s, seen, 1, flags), s)
-        released(f"64_{kind}", cu("cuStreamWaitValue64_v2", s, seen, 1, flags), s)
-    batch = struct.pack("Q5QQ5Q", 1, seen.value, 1, 0, 0, 0, 2, seen.value + 64, 7, 0, 0, 0)
-    released("batch_wait_and_write", cu("cuStreamBatchMemOp_v2", s, 2, batch, 0), s)
-    released("legacy_default_stream", cu("cuStreamWaitValue32_v2", None, seen, 1, 0), None)
-    for mode in range(3):
-        graph, executable = c_uint64(), c_uint64()
-        results = [cu("cuStreamBeginCapture_v2", s, mode), cu("cuStreamWaitValue32_v2", s, seen, 1, 0) if seen else "-"]
-        results.append(cu("cuStreamEndCapture", s, byref(graph)))
-        results.append(cu("cuGraphInstantiateWithFlags", byref(executable), graph, 0) if graph else "no graph")
+    observe("running kernel", stream, launch(look, stream, memory.value + 128, seen, 5 * 10**6))
+    for bits, kind, flags in ((32, "greater or equal", 0), (64, "greater or equal", 0), (32, "equal", 1), (64, "equal", 1)):
+        observe(f"stream, {bits} bits, {kind}", stream, cu(f"cuStreamWaitValue{bits}_v2", stream, seen, 1, flags))
+    observe("legacy default stream", None, cu("cuStreamWaitValue32_v2", None, seen, 1, 0))
+    for number, mode in enumerate(("global", "thread local", "relaxed")):
+        graph, run = c_uint64(), c_uint64()
+        results = [cu("cuStreamBeginCapture_v2", stream, number), cu("cuStreamWaitValue32_v2", stream, seen, 1, 0)]
+        results += [cu("cuStreamEndCapture", stream, byref(graph)), cu("cuGraphInstantiateWithFlags", byref(run), graph, 0) if graph else "no graph"]
         say("capture", mode=mode, begin_wait_end_instantiate=results)
-        if executable:
-            released("in_a_graph", cu("cuGraphLaunch", executable, s), s)
-    for n in (1, 8, 32, 64, 128):  # does another stream go on while n wait?
-        results = [cu("cuStreamWaitValue32_v2", stream, seen, 1, 0) for stream in streams[:n]]
-        results.append(launch(spin, streams[n], memory, 1))
-        went_on = soon(lambda: idle(streams[n]), 0.5)  # noqa: B023
-        cell.value = 1
-        say("streams_waiting", n=n, results=sorted(set(results)), another_went_on=went_on, synchronize=cu("cuCtxSynchronize"))
-        cell.value = 0
+        if run:
+            observe(f"graph, captured {mode}", stream, cu("cuGraphLaunch", run, stream))
 
-def hostfunction() -> None:
+def repeat() -> None:
+    """Values that a client might foretell, if they are the same in every process."""
     start()
-    (a, b, c), block, ran = (made("cuStreamCreate", 1) for _ in "abc"), threading.Event(), threading.Event()
-    memory, spin = made("cuMemAlloc_v2", 4096), kernel(b"spin")
-    function = ctypes.CFUNCTYPE(None, c_void_p)
-    wait, run = function(lambda _: (block.wait(8), None)[1]), function(lambda _: ran.set())
-    results = [launch(spin, c, memory, 1), cu("cuCtxSynchronize"), cu("cuLaunchHostFunc", a, wait, None)]
-    results += [cu("cuLaunchHostFunc", b, run, None), launch(spin, c, memory, 1)]
-    say("one_blocks", results=results, anothers_ran=ran.wait(0.5), kernel_ran=soon(lambda: cu("cuStreamQuery", c) == "ok", 0.5))
-    calls = {name: (byref(c_uint64()), MIB) for name in ("cuMemAlloc_v2", "cuMemAllocHost_v2")}
-    for name, args in {**calls, "cuModuleLoadData": (byref(c_uint64()), PTX), "cuMemFree_v2": (memory,)}.items():
-        done: list[str] = []  # which calls wait for a host function that blocks?
-        thread = threading.Thread(target=lambda n=name, x=args, d=done: d.append(cu("cuCtxSetCurrent", context) and cu(n, *x)), daemon=True)
-        thread.start()
-        thread.join(0.7)
-        say("meanwhile", call=name, result=done[0] if done else "waits")
-    block.set()
-    say("afterwards", result=cu("cuCtxSynchronize"), anothers_ran=ran.wait(1))
-
-def repeat(hold: str = "0") -> None:
-    start()
-    at, size, spin, texture, surface = c_uint64(), c_size_t(), kernel(b"spin"), c_uint64(), c_uint64()
-    plain, pinned, event, stream = made("cuMemAlloc_v2", 4096), made("cuMemHostAlloc", 4096, 2), made("cuEventCreate", 0), made("cuStreamCreate", 1)
+    at, size, texture, (look, memory), pinned = c_uint64(), c_size_t(), c_uint64(), kernel(), made("cuMemHostAlloc", 4096, 2)
+    linear = struct.pack("iiQiIQ", 2, 0, memory.value, 0x20, 1, 4096).ljust(256, b"\0")
+    say("texture", result=cu("cuTexObjectCreate", byref(texture), linear, bytes(256), None))
     cu("cuModuleGetGlobal_v2", byref(at), byref(size), module, b"word")
-    linear = struct.pack("iiQiIQ", 2, 0, plain.value, 0x20, 1, 4096).ljust(256, b"\0")
-    array = made("cuArray3DCreate_v2", struct.pack("QQQiII", 64, 64, 0, 0x20, 1, 2))
-    picture = struct.pack("QQ", 0, array.value).ljust(256, b"\0")
-    results = [cu("cuTexObjectCreate", byref(texture), linear, bytes(256), None)]
-    results.append(cu("cuSurfObjectCreate", byref(surface), picture) if array else "no array")
-    say("objects", texture_surface=results)
-    names = {"global": at, "function": spin, "module": module, "texture": texture, "surface": surface, "allocation": plain, "pinned": pinned}
-    say("values", **{k: hex(v.value or 0) for k, v in {**names, "context": context, "stream": stream, "event": event}.items()})
-    time.sleep(float(hold))
+    values = {"global": at, "function": look, "module": module, "texture": texture, "allocation": memory, "pinned": pinned, "context": context}
+    say("values", **{k: hex(v.value or 0) for k, v in values.items()})
+    time.sleep(2)
 
-def concurrent(rounds: str = "2000", when: str = "0") -> None:
+def concurrent(rounds: str = "", when: str = "") -> None:
+    """One kernel alone, then one in each of two processes at once: how long each took by the GPU's clock, and for how long both ran."""
     start()
-    memory, clock, spin = made("cuMemAlloc_v2", 4096), (c_uint64 * 2)(), kernel(b"spin")
-    results = [launch(spin, None, memory, 100), cu("cuCtxSynchronize")]
-    time.sleep(max(0.0, float(when) - time.time()))
-    results += [launch(spin, None, memory, int(rounds)), cu("cuCtxSynchronize"), cu("cuMemcpyDtoH_v2", clock, memory, 16)]
-    say("kernel", rounds=int(rounds), begin_ns=clock[0], end_ns=clock[1], results=results)
+    (look, memory), clock = kernel(), (c_uint64 * 2)()
+
+    def spun(rounds: int, when: float = 0) -> list[int]:
+        time.sleep(max(0.0, when - time.time()))
+        results = [launch(look, None, memory, memory.value + 64, rounds), cu("cuMemcpyDtoH_v2", clock, memory, 16)]
+        say("kernel", rounds=rounds, begin_ns=clock[0], end_ns=clock[1], results=results)
+        return [*clock]
+
+    begin, end = spun(2000)
+    if rounds:  # this is the second process
+        spun(int(rounds), float(when))
+    elif end > begin:
+        many, at = int(2000 * 0.3e9 / (end - begin)), time.time() + 4  # about 0.3 s, when both are ready
+        alone, other, ours = spun(many), child("concurrent", many, at), spun(many, at)
+        said = json.loads(other.communicate()[0].splitlines()[-1])
+        theirs = [said["begin_ns"], said["end_ns"]]
+        ms = [round((b - a) / 1e6, 2) for a, b in (alone, ours, theirs)]
+        say("two_at_once", alone_ms=ms[0], each_ms=ms[1:], both_ran_ms=(min(ours[1], theirs[1]) - max(ours[0], theirs[0])) / 1e6, other=said)
 
 def checkpoint() -> None:
+    """The driver's own checkpoint of another process, which holds a GiB."""
     other = child("checkpointed", stdin=subprocess.PIPE)
     assert other.stdout and other.stdin
     if (first := other.stdout.readline()) != "ready\n":
         return say("stopped", result="no process with a GiB to checkpoint", because=first.strip())
-    state, zeros = c_int(-1), bytes(128)
     cu("cuInit", 0)
-    lock = struct.pack("I", 10000).ljust(64, b"\0")  # milliseconds
+    state, lock = c_int(-1), struct.pack("I", 10000).ljust(64, b"\0")  # milliseconds
     for name in ("GetState", "Lock", "Checkpoint", "GetState", "Restore", "Unlock"):
         begin = time.perf_counter()
-        result = cu(f"cuCheckpointProcess{name}", other.pid, {"GetState": byref(state), "Lock": lock}.get(name, zeros))
+        result = cu(f"cuCheckpointProcess{name}", other.pid, {"GetState": byref(state), "Lock": lock}.get(name, bytes(128)))
         say("checkpoint", call=name, result=result, ms=round((time.perf_counter() - begin) * 1e3, 1), state=state)
     print(other.communicate("go\n", timeout=15)[0], end="")
 
@@ -277,212 +261,121 @@ def checkpointed() -> None:
     results.append(cu("cuMemcpyDtoH_v2", byref(value), memory.value + GIB - 8, 8))
     say("memory_afterwards", results=results, right=value.value == 0x3737373737373737)
 
-def table(uuid: str) -> tuple[str, int]:
-    found = c_uint64()
-    return cu("cuGetExportTable", byref(found), bytes.fromhex(uuid)), found.value
-
 def tables() -> None:
     start()
     for uuid in TABLES:
-        result, at = table(uuid)
-        size = c_uint64.from_address(at).value if at else 0  # a table without a size word begins with an address
-        words = [c_uint64.from_address(at + 8 * i).value for i in range(size // 8 if size < 8192 else 3)] if at else []
-        say("table", uuid=uuid[:8], result=result, bytes=size if size < 8192 else "no size word", empty=[i for i, w in enumerate(words) if not w])
+        found = c_uint64()
+        result = cu("cuGetExportTable", byref(found), bytes.fromhex(uuid))
+        size = c_uint64.from_address(found.value).value if found else 0  # a table without a size word begins with an address
+        words = [c_uint64.from_address(found.value + i).value for i in range(0, size, 8)] if size < 8192 else []
+        say("table", uuid=uuid[:8], result=result, size=size if size < 8192 else "no size word", empty=[i for i, w in enumerate(words) if not w])
 
-def slot(uuid: str) -> None:
-    """Slots whose arguments are known from what NVIDIA's libraries pass to them; no others are called."""
+def slots() -> None:
+    """The slots of which only the callers' contentment is known: which context, and which numbers, do they give?"""
     start()
-    result, at = table(uuid)
-    if not at:
-        return say("table", uuid=uuid[:8], result=result)
-    a, b, c, second, pair, key = c_uint64(), c_uint64(), c_uint64(), made("cuCtxCreate_v2", 0, 0), (c_uint64 * 2)(), c_void_p(0x1234)
+    second, inner, a, b = made("cuCtxCreate_v2", 0, 0), c_uint64(), c_uint64(), c_uint64()
+    names = {0: "none", context.value: "primary", second.value: "second"}
+
+    def call(uuid: str, n: int, *args: Any) -> str:
+        at = made("cuGetExportTable", bytes.fromhex(next(u for u in TABLES if u.startswith(uuid)))).value
+        return error(ctypes.CFUNCTYPE(c_int)(c_uint64.from_address(at + 8 * n).value)(*args)) if at else "no table"
+
+    for current in (c_void_p(), context, second):
+        results = [cu("cuCtxSetCurrent", current), call("42d8", 2, byref(a))]
+        say("context_slot_2", current=names[current.value or 0], results=results, gives=names.get(a.value, "something else"))
     cu("cuCtxSetCurrent", context)
-
-    def call(n: int, *args: Any, plain: bool = False) -> Any:
-        code = ctypes.CFUNCTYPE(c_int)(c_uint64.from_address(at + 8 * n).value)(*map(word, args))
-        return code if plain else error(code)
-
-    def who(value: int) -> str:
-        return {0: "none", context.value: "primary", second.value: "second"}.get(value, "something else")
-
-    if uuid[:4] == "6bd5":
-        say("slot_2", result=call(2, byref(a), 0), gives=who(a.value))
-    elif uuid[:4] == "a094":
-        say("slots_2_6", results=[call(2, byref(a), byref(b)), call(6, byref(a), byref(c))], sizes=[b.value, c.value])
-    elif uuid[:4] == "42d8":
-        for current in (None, context, second):
-            a.value, result = 0, cu("cuCtxSetCurrent", current)
-            say("slot_2", current=who(current.value if current else 0), results=[result, call(2, byref(a))], gives=who(a.value))
-    elif uuid[:4] == "c693":
-        gone = ctypes.CFUNCTYPE(None, c_uint64, c_uint64, c_uint64)(lambda x, k, v: say("destructor", context=who(x), key=hex(k), value=hex(v)))
-        results = [call(2, byref(a), context, key), call(0, context, key, 0x5678, gone), call(2, byref(a), context, key)]
-        say("miss_put_get", results=results, right=a.value == 0x5678)
-        say("delete_get", results=[call(1, context, key), call(2, byref(a), context, key)])
-        say("put_destroy", results=[call(0, second, key, 0x9ABC, gone), cu("cuCtxDestroy_v2", second)])
-    elif uuid[:4] == "263e":
-        a.value = 77
-        say("slots_2_3", results=[call(2, context, byref(a), byref(b)), call(3)], wrote=a)
-    elif uuid[:4] == "2131":
-        results = [call(4, context, byref(a)), call(4, second, byref(b)), cu("cuCtxGetId", context, byref(c))]
-        say("slot_4", results=results, primary=a, second=b, cuCtxGetId=c)
-        for i, stream in enumerate((0, 1, 2, made("cuStreamCreate", 0), made("cuStreamCreate", 1))):
-            results = [call(51, context, stream, byref(a)), call(39, context, a, byref(b)), cu("cuStreamGetId", stream, byref(c))]
-            say("slots_51_39", stream=i, results=results, inner=hex(a.value), identity=b, cuStreamGetId=c)
-    elif uuid[:4] == "6e16":
-        kernel(b"spin")
-        each = ctypes.CFUNCTYPE(None, c_uint64, c_uint64, c_uint64)(lambda _, f, o: say("callback", function=hex(f), owner=hex(o)))
-        say("slot_7", returned=call(7, context, module, each, None, plain=True))
-    elif uuid[:4] == "d408":
-        for version in (12080, 12081, 13000, 13001):
-            say("slot_1", version=version, result=call(1, version, int(time.time()), pair), values=[hex(pair[0]), hex(pair[1])])
-
-def exported(path: str) -> dict[int, str]:
-    """Offsets and names of a library's functions."""
-    raw = Path(path).read_bytes()
-    at, count = struct.unpack_from("<Q", raw, 40)[0], struct.unpack_from("<H", raw, 60)[0]
-    sections = [struct.unpack_from("<IIQQQQIIQQ", raw, at + 64 * i) for i in range(count)]
-    symbols = next(s for s in sections if s[1] == 11)  # SHT_DYNSYM
-    text = sections[symbols[6]][4]
-    entries = [struct.unpack_from("<IBBHQQ", raw, symbols[4] + 24 * i) for i in range(symbols[5] // 24)]
-    return {value: raw[text + name : raw.index(b"\0", text + name)].decode() for name, _, _, defined, value, _ in entries if defined}
+    for which in (context, second):
+        results = [call("2131", 4, which, byref(a)), cu("cuCtxGetId", which, byref(b))]
+        say("ids_slot_4", of=names[which.value or 0], results=results, gives=a, cuCtxGetId=b)
+    streams = {"NULL": c_void_p(0), "legacy": c_void_p(1), "per thread": c_void_p(2), "created": made("cuStreamCreate", 0)}
+    for name, stream in streams.items():
+        results = [call("2131", 51, context, stream, byref(inner)), call("2131", 39, context, inner, byref(a)), cu("cuStreamGetId", stream, byref(b))]
+        say("ids_slots_51_39", stream=name, results=results, inner=hex(inner.value), gives=a, cuStreamGetId=b)
 
 def procs() -> None:
-    """cuGetProcAddress: for each name, the versions from which it answers otherwise; flags 1 and 2 where they differ from 0."""
+    """cuGetProcAddress: for each name in the library, the versions from which it answers otherwise; flags 1 and 2 where they differ from 0."""
     cu("cuInit", 0)
-    lib, named = library(), os.environ.get("PROBE_DRIVER", "/libcuda.so")
-    path = next(line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if named in line)
-    names, out, status = exported(path), c_uint64(), c_int()
-    base = ctypes.cast(lib.cuInit, c_void_p).value - next(offset for offset, name in names.items() if name == "cuInit")
-    for name in sorted({re.sub(r"(_v\d+)?(_ptsz|_ptds)?$", "", n) for n in names.values() if re.match(r"cu[A-Z]", n)}):
+    lib, process, out, status = library(), ctypes.CDLL(None), c_uint64(), c_int()
+    symbol = (ctypes.c_char_p * 4)()  # a Dl_info: file, its address, the symbol, its address
+    process.dladdr(lib.cuInit, symbol)
+    strings = re.findall(rb"(?<=\0)cu[A-Z]\w+(?=\0)", Path(os.fsdecode(symbol[0] or b"")).read_bytes())
+
+    def answer(name: str, version: int, flags: int) -> str:
+        out.value = 0
+        code = lib.cuGetProcAddress_v2(name.encode(), byref(out), version, c_uint64(flags), byref(status))
+        if not out.value:
+            return f"{error(code)}/{status.value}"
+        return (symbol[2] or b"not exported").decode() if process.dladdr(out, symbol) else "of no library"
+
+    for name in sorted({re.sub(r"(_v\d+)?(_ptsz|_ptds)?$", "", s.decode()) for s in strings}):
         before: list[str] = []
         for flags in range(3):
             answers: list[str] = []
             for version in VERSIONS:
-                out.value = 0
-                code = lib.cuGetProcAddress_v2(name.encode(), byref(out), version, c_uint64(flags), byref(status))
-                answer = names.get(out.value - base, "not exported") if out.value else f"{error(code)}/{status.value}"
-                if not answers or answers[-1].split(":")[1] != answer:
-                    answers.append(f"{version}:{answer}")
+                found = answer(name, version, flags)
+                if not answers or answers[-1].split(":")[1] != found:
+                    answers.append(f"{version}:{found}")
             if not flags or answers != before:
                 say("proc", name=name, flags=flags, answers=answers)
             before = before or answers
 
-# ---- all of them
+# ---- all of them: how many processes ask at the same time, once and again
 
-def facts(process: subprocess.Popen[str], limit: float) -> dict[str, Any]:
-    """Waits for a section: its facts, how it ended, what else it said."""
-    begin = time.monotonic()
-    try:
-        text, ended = process.communicate(timeout=max(limit, 0.1))[0], ""
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)  # and its own children, one of which may be held by a checkpoint
-        text, ended = process.communicate()[0], f"stopped after {limit:.0f} s"
-    lines = text.splitlines()
-    found = [json.loads(line) for line in lines if line.startswith('{"fact"')]
-    code = process.returncode
-    ended = ended or ("ok" if code == 0 else f"killed by signal {-code}" if code < 0 else f"exit {code}")
-    said = [line for line in lines if not line.startswith('{"fact"')][-12:]
-    return {"ended": ended, "seconds": round(time.monotonic() - begin, 2), "facts": found, "said": said}
+ONCE = ("attributes", "ipc", "tables", "slots", "hostflag", "costs", "procs", "checkpoint", "concurrent")
+SECTIONS = {**dict.fromkeys(ONCE, (1,)), "hint": (2, 1), "repeat": (2, 1)}
 
-def compare(runs: list[dict[str, Any]], fact: str, of: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
-    """Which of a fact's values are the same in all runs."""
-    rows = [{k: v for f in run["facts"] if f["fact"] == fact for k, v in of(f).items()} for run in runs]
-    known = [k for k, v in rows[0].items() if v not in ("0x0", None)]
-    return {"fact": "same_in_all_runs", "runs": len(runs), **{k: all(r.get(k) == rows[0][k] for r in rows) for k in known}}
+def ask(name: str, processes: int, limit: float) -> list[dict[str, Any]]:
+    """Runs a section in so many processes at once: the facts of each, how it ended, what else it said."""
+    begin, results = time.monotonic(), []
+    for process in [child(name, start_new_session=True) for _ in range(processes)]:
+        try:
+            text, ended = process.communicate(timeout=max(limit - (time.monotonic() - begin), 0.1))[0], ""
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)  # and its own children, one of which may be held by a checkpoint
+            text, ended = process.communicate()[0], f"stopped after {limit:.0f} s"
+        code, lines = process.returncode, text.splitlines()
+        ended = ended or ("ok" if code == 0 else f"killed by signal {-code}" if code < 0 else f"exit {code}")
+        facts = [json.loads(line) for line in lines if line.startswith('{"fact"')]
+        said = [line for line in lines if not line.startswith('{"fact"')][-12:]
+        results.append({"ended": ended, "seconds": round(time.monotonic() - begin, 2), "facts": facts, "said": said})
+    return results
 
-def show(name: str, result: dict[str, Any], seconds: float) -> None:
-    print(f"\n== {name}: {result['ended']}, {seconds:.1f} s", flush=True)
-    shown = [f for f in result["facts"] if f["fact"] not in ("attribute", "proc")]
-    for f in shown:
-        print(f"  {f['fact']:<18}", *(f"{k}={v}" for k, v in f.items() if k != "fact"))
-    if rest := len(result["facts"]) - len(shown):
-        print(f"  ... and {rest} in the JSON")
-    if result["ended"] != "ok":
-        print(*(f"  | {line}" for line in result["said"]), sep="\n")
+def same(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """For each fact of several runs, which of its values are the same in all of them."""
+    rows = zip(*(run["facts"] for run in runs)) if len(runs) > 1 else ()  # noqa: B905 - Python 3.9
+    return [{"fact": f"same_{a['fact']}", **{k: all(b.get(k) == v for b in others) for k, v in a.items() if k != "fact"}} for a, *others in rows]
+
+def show(name: str, section: dict[str, Any]) -> None:
+    print(f"\n== {name}: {section['ended']}, {section['seconds']:.1f} s", flush=True)
+    many = [f for f in section["facts"] if f["fact"] in ("attribute", "proc")]
+    for fact in [f for f in section["facts"] if f not in many]:
+        print(f"  {fact['fact']:<16}", *(f"{k}={v}" for k, v in fact.items() if k != "fact"))
+    print(f"  ... and {len(many)} in the JSON\n" if many else "", *(f"  | {line}\n" for line in section["said"]), sep="", end="")
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
     parser.add_argument("--limit", type=float, default=25.0, help="seconds a section may take")
-    parser.add_argument("sections", nargs="*")
+    parser.add_argument("sections", nargs="*", help=f"of {', '.join(SECTIONS)}")
     options = parser.parse_args()
     if options.child:
         return globals()[options.child[0]](*options.child[1:]) or 0
-    end = time.monotonic() + BUDGET
-    result: dict[str, Any] = {"sections": {}, "machine": os.uname().release, "when": time.strftime("%Y-%m-%d %H:%M:%S %z")}
-    for place in ("/usr/local/nvidia/lib64", "/usr/local/nvidia/lib", "/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib/wsl/lib"):
-        try:
-            library()
-        except OSError:
-            os.environ["PROBE_DRIVER"] = f"{place}/libcuda.so.1"
-    first = facts(child("here", start_new_session=True), options.limit)
-    if first["ended"] != "ok" or not first["facts"]:
+    os.environ["LD_LIBRARY_PATH"] = f"{os.environ.get('LD_LIBRARY_PATH', '')}:{FOLDERS}".lstrip(":")
+    end, sections = time.monotonic() + BUDGET, {}
+    (first,) = ask("here", 1, options.limit)
+    if first["ended"] != "ok":
         print("no NVIDIA driver found", *first["said"][-1:], sep=": ")
         return 77
-    result["library"] = first["facts"][0]
-
-    def run(name: str, *args: Any, beside: tuple[Any, ...] | None = None) -> list[dict[str, Any]]:
-        """One section, or two processes of it at once; a limit each, and one over all."""
-        left = min(options.limit, end - time.monotonic())
-        if left <= 1:
-            return [{"ended": "not run: out of time", "seconds": 0.0, "facts": [], "said": []}]
-        processes = [child(name, *a, start_new_session=True) for a in ([args] if beside is None else [args, beside])]
-        return [facts(process, left) for process in processes]
-
-    def keep(name: str, runs: list[dict[str, Any]], *more: dict[str, Any]) -> None:
-        whole = {**runs[0], "facts": [*runs[0]["facts"], *more], "ended": next((r["ended"] for r in runs if r["ended"] != "ok"), "ok")}
-        result["sections"][name] = whole | {"other_runs": runs[1:]}
-        show(name, whole, sum(r["seconds"] for r in runs))
+    for name in options.sections or SECTIONS:
+        runs = [run for n in SECTIONS[name] for run in ask(name, n, min(options.limit, end - time.monotonic()))]
+        ended = next((run["ended"] for run in runs if run["ended"] != "ok"), "ok")
+        sections[name] = runs[0] | {"ended": ended, "facts": runs[0]["facts"] + same(runs), "other_runs": runs[1:]}
+        show(name, sections[name])
         if options.json:  # as far as we got, in case somebody stops us
-            options.json.write_text(json.dumps(result, indent=1) + "\n")
-
-    def wanted(name: str) -> bool:
-        return not options.sections or name in options.sections
-
-    for name in filter(wanted, ("attributes", "ipc", "tables", "hostfunction", "waitvalue", "costs", "procs", "checkpoint")):
-        keep(name, run(name))
-    reserved: Callable[[dict[str, Any]], dict[str, Any]] = lambda f: {f"{f['mib']} MiB at {f['asked']}": f["got"]}  # noqa: E731
-    for name, fact, of in (("hint", "reserve", reserved), ("repeat", "values", lambda f: {k: v for k, v in f.items() if k != "fact"})):
-        if wanted(name):  # twice at once, then once more
-            runs = [*run(name, 2, beside=(2,)), *run(name)]
-            keep(name, runs, compare(runs, fact, of))
-    if wanted("slots"):
-        for uuid in (TABLES[i] for i in (0, 1, 2, 3, 4, 5, 6, 8)):
-            keep(f"slots of {uuid[:8]}", run("slot", uuid))
-    if wanted("concurrent"):
-        keep("concurrent", together(run))
-    print()
+            about = {"system": os.uname().release, "when": time.strftime("%Y-%m-%d %H:%M:%S %z"), "sections": sections}
+            options.json.write_text(json.dumps(about, indent=1) + "\n")
     return 0
-
-def together(run: Callable[..., list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """One kernel alone, then one in each of two processes at once: how long each took, and whether the times overlap."""
-    def times(r: dict[str, Any]) -> tuple[int, int]:
-        return next(((f["begin_ns"], f["end_ns"]) for f in r["facts"] if f["fact"] == "kernel" and f["end_ns"] > f["begin_ns"]), (0, 0))
-
-    short = run("concurrent")
-    begin, end = times(short[0])
-    if not end:
-        return short
-    rounds = int(2000 * 0.3e9 / (end - begin))  # about 0.3 s
-    alone, both = run("concurrent", rounds), run("concurrent", rounds, time.time() + 4, beside=(rounds, time.time() + 4))
-    took, pairs = times(alone[0]), [times(r) for r in both]
-    overlap = min(p[1] for p in pairs) - max(p[0] for p in pairs)
-    times_ms = {"alone_ms": (took[1] - took[0]) / 1e6, "each_ms": [(b - a) / 1e6 for a, b in pairs], "overlap_ms": overlap / 1e6}
-    both[0]["facts"].append({"fact": "two_at_once", **times_ms})
-    return both
-
-def here() -> None:
-    """Is there a driver with a device?"""
-    count = c_int()
-    try:
-        results = [cu("cuInit", 0), cu("cuDeviceGetCount", byref(count))]
-    except OSError:
-        sys.exit(77)
-    if results != ["ok", "ok"] or not count.value:
-        print(f"its library is there, but cuInit says {results[0]}; devices: {count.value}")
-        sys.exit(77)
-    say("here", devices=count)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -118,6 +118,8 @@ def main() -> None:
     ask("cuStreamEndCapture without a capture", "cuStreamEndCapture", stream, byref(out))
     ask("cuStreamIsCapturing", "cuStreamIsCapturing", stream, byref(number))
     ask("cuStreamBeginCapture of the legacy stream", "cuStreamBeginCapture_v2", None, 0)
+    for n in range(14):
+        answers[f"limit {n}"] = f"{call('cuCtxGetLimit', byref(size), n)} {size.value}"
     ask("cuCtxSetLimit 99", "cuCtxSetLimit", 99, 1)
     ask("cuCtxGetLimit 99", "cuCtxGetLimit", byref(size), 99)
     ask("cuCtxSetLimit of too much stack", "cuCtxSetLimit", 0, 1 << 40)
