@@ -38,6 +38,7 @@ LIBRARIES = {
     "cufft": Library("cuFFT", "cufft_cases", (("cufft/lib", "libcufft.so.*"),)),
     "curand": Library("cuRAND", "curand_cases", (("curand/lib", "libcurand.so.*"),)),
     "cudnn": Library("cuDNN", "cudnn_cases", (("cudnn/lib", "libcudnn_*.so.*"),)),
+    "cupy": Library("CuPy", "cupy_cases", (("cupy", "_core/*.so"), ("cupy/cuda", "*.so"), ("cupy/random", "*.so"))),
 }
 
 

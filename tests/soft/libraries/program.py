@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import sys
@@ -29,6 +30,7 @@ def main() -> int:
     name = os.environ.get("GPUVIRT_SOFT_LOG")
     log, position = (Path(name), 0) if name else (None, 0)
     import cupy
+    import numpy as np
 
     for one in case.cases_of(library):
         if one.id not in wanted:
@@ -39,6 +41,7 @@ def main() -> int:
         stop = False
         try:
             outcome = one.run()
+            record["bits"] = hashlib.sha256(np.ascontiguousarray(outcome.result).tobytes()).hexdigest()
             record |= {"error": outcome.error(), "k": float(outcome.k), "eps": outcome.eps, "exact": outcome.exact}
         except Exception as error:
             record["refused" if one.no_ptx else "failed"] = f"{type(error).__name__}: {error}"[:600]

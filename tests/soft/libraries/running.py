@@ -32,6 +32,7 @@ class Record:
     failed: str = ""
     refused: str = ""
     seconds: float = 0
+    bits: str = ""
     kernels: list[list[str]] = field(default_factory=list)
 
     @property
@@ -117,6 +118,7 @@ def run(
     say: Callable[[Record], None] = lambda record: None,
 ) -> list[Record]:
     """Runs the cases; those after one that took its process down run in another."""
+    folder.mkdir(parents=True, exist_ok=True)
     todo = list(ids)
     records: list[Record] = []
     while todo:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import time
 from pathlib import Path
 
 import pytest
-from soft.libraries import case, running
+from soft.libraries import case, native, running, scan
+
+from gpuvirt.soft import jit, kernel
+from gpuvirt.soft.module import Module
 
 LIBRARIES = sorted(case.LIBRARIES)
 
@@ -31,9 +36,61 @@ def test_all_cases(library: str, tmp_path: Path) -> None:
     assert len(records) == len(ids) and not failures(records), failures(records)
 
 
-def test_a_fault_is_noticed(tmp_path: Path) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "fault, ids",
+    [
+        ("fma", ["cublas/gemm/float/127x65x33 NN", "cublas/gemm/double/127x65x33 NN"]),
+        ("mma", ["cublas/gemmEx/half, float inside/64x64x64 NN"]),
+    ],
+)
+def test_a_fault_is_noticed(fault: str, ids: list[str], tmp_path: Path) -> None:
     """A GPU whose arithmetic is a little off fails: the limits are no wider than they must be."""
-    ids = ["cublas/gemm/float/127x65x33 NN", "cublas/gemm/double/127x65x33 NN"]
-    records = running.run("cublas", ids, tmp_path, fault="fma", cache=tmp_path / "cache")
+    records = running.run("cublas", ids, tmp_path, fault=fault, cache=tmp_path / "cache")
     assert [r.id for r in records] == ids
     assert all(not r.failed and r.error > case.LIMIT for r in records), "\n".join(map(str, records))
+
+
+def test_renamed_kernels_get_the_same_machine_code() -> None:
+    """Kernels of cuBLAS's matrix products, by their own names and by others: what is compiled is the same, byte for byte, and so is its speed."""
+    path = native.find("cublas", "libcublas.so.*")
+    assert path is not None
+    seen = 0
+    for text in scan.ptx_texts(path, scan.Result(path.name)):
+        found = re.search(r"\.entry\s+(\w*(?:gemm|gemv)\w*)", text)
+        if not found:
+            continue
+        name = found.group(1)
+        renamed = re.sub(rf"(?<![\w$%]){name}(?![\w$%])", "something_else", text)
+        assert renamed != text
+        code, seconds = [], []
+        for module, entry in ((Module(text), name), (Module(renamed), "something_else")):
+            begin = time.monotonic()
+            ir, description, _ = kernel.translate(module, entry, scan.block_of(module.funcs[entry]))
+            code.append((jit.compile_object(ir, 1), description))
+            seconds.append(time.monotonic() - begin)
+        assert code[0] == code[1], name
+        print(f"{name}: compiled in {seconds[0]:.2f} s, renamed in {seconds[1]:.2f} s")
+        seen += 1
+        if seen == 3:
+            break
+    assert seen == 3
+
+
+@pytest.mark.slow
+def test_renamed_kernels_give_the_same_bits(tmp_path: Path) -> None:
+    """cuBLAS runs on kernels that have other names when they are compiled: its results are the same bits, its kernels as many."""
+    ids = [
+        "cublas/gemm/float/127x65x33 NN",
+        "cublas/gemm/complex128/127x65x33 TC",
+        "cublas/gemmBatched/double/9 of 32x32x32",
+        "cublas/gemv/float/64 by 1 T",
+    ]
+    own = running.run("cublas", ids, tmp_path)
+    other = running.run("cublas", ids, tmp_path / "renamed", fault="renamed", cache=tmp_path / "cache")
+    assert [r.id for r in own] == [r.id for r in other] == ids and not failures(own + other), failures(own + other)
+    assert [r.bits for r in own] == [r.bits for r in other]
+    names = [sorted(name for _, name in r.kernels) for r in (*own, *other)]
+    assert all(names) and all(len(a) == len(b) for a, b in zip(names[:4], names[4:], strict=True))
+    assert all(name.startswith("kernel_") for part in names[4:] for name in part), "the kernels were not renamed"
+    print("seconds:", *(f"{a.seconds} and {b.seconds}" for a, b in zip(own, other, strict=True)))

@@ -1,12 +1,14 @@
-"""A software GPU with a fault, for tests that must notice: Python imports this at its start where PYTHONPATH leads here. FAULT says which one."""
+"""A software GPU with a fault, for tests that must notice, or with other names for kernels: Python imports this at its start where PYTHONPATH leads here. FAULT says which one."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import sys
 
 ULPS = {"float": "0x3FF0000040000000", "double": "0x3FF0000000001000"}  # 1 + 2^-22 and 1 + 2^-40
+ENTRY = re.compile(r"\.entry\s+([\w$]+)")
 FMA = re.compile(r"^(\s*)(%[\w.]+) = (call (?:<32 x )?(float|double)>? @llvm\.fma\..*)$", re.M)
 
 
@@ -36,5 +38,31 @@ if os.environ.get("FAULT") and "gpuvirt.server.worker" in sys.orig_argv:
             _write(e, operand, kind, [values[1], values[0], *values[2:]])
 
         ops_mma.write_accumulators = write
+    elif os.environ["FAULT"] == "renamed":  # no fault, but all kernels have other names when they are compiled
+        from gpuvirt.soft import compiler, meta
+
+        _ptx_of, _pack = compiler.ptx_of, meta.pack
+        names: dict[str, str] = {}
+
+        def ptx_of(image):  # type: ignore[no-untyped-def]
+            text = _ptx_of(image)
+            for name in set(ENTRY.findall(text)):
+                other = f"kernel_{hashlib.sha256(name.encode()).hexdigest()[:20]}"
+                names[other] = name
+                text = re.sub(rf"(?<![\w$%]){re.escape(name)}(?![\w$%])", other, text)
+            return text
+
+        def pack(module):  # type: ignore[no-untyped-def]
+            """What the program asks for has its old name."""
+            renamed = [f.name for f in module.kernels]
+            for func in module.kernels:
+                func.name = names[func.name]
+            try:
+                return _pack(module)
+            finally:
+                for func, name in zip(module.kernels, renamed, strict=True):
+                    func.name = name
+
+        compiler.ptx_of, meta.pack = ptx_of, pack
     else:
         raise SystemExit(f"there is no fault {os.environ['FAULT']}")
