@@ -82,7 +82,9 @@ def main(tests: dict[str, Callable[[], dict[str, Any]]], version: Callable[[], s
             say(test=name, ok=True, **tests[name]())
         except Exception as error:
             traceback.print_exc()
-            say(test=name, ok=False, error=f"{type(error).__name__}: {error}".splitlines()[0][:300])
+            last = traceback.extract_tb(error.__traceback__)[-1]  # the call that stopped it, as far as Python knows
+            told = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+            say(test=name, ok=False, error=f"{told} in `{(last.line or last.name)[:90]}`")
             sys.stderr.flush()
             return 9
     return 0
