@@ -41,6 +41,16 @@ def link(text: str) -> str:
         raise click.BadParameter(str(error)) from None
 
 
+def capability(text: str) -> str:
+    """8.0."""
+    from gpuvirt.client.settings import parse_capability
+
+    try:
+        return parse_capability(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
 def pool_url(text: str) -> str:
     """tcp://HOST:PORT."""
     from gpuvirt.errors import GpuvirtError
@@ -89,6 +99,9 @@ _PROGRAM = (
         help="How to reach the server: auto, shm, tcp, tcp(channels=4), or as from afar: 'delay(rtt=30ms,rate=10gbit,tcp)'.  [default: auto]",
     ),
     click.option("--no-wait", is_flag=True, default=None, help="Fail at once when there are not enough GPUs."),
+    click.option(
+        "--capability", type=capability, metavar="X.Y", help="Compute capability that software GPUs tell the program.  [default: the server's]"
+    ),
     click.option("--stats", metavar="[=FILE]", help="Write the figures at exit: calls, waits, bytes. To stderr without a file."),
 )
 

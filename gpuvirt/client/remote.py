@@ -57,6 +57,7 @@ class remote:
         link: ``auto``, ``shm``, ``tcp``, ``tcp(channels=4)`` or one of them as from afar: ``delay(rtt=30ms,rate=10gbit,tcp)``.
         no_wait: fail at once when there are not enough GPUs.
         local: a private local pool, whatever is configured.
+        capability: compute capability that software GPUs tell the program, such as ``8.0``; None takes the server's.
 
     Raises:
         GpuvirtError: no such server, no token, CUDA is loaded already, or other arguments than before.
@@ -71,9 +72,10 @@ class remote:
         link: str | None = None,
         no_wait: bool | None = None,
         local: bool | None = None,
+        capability: str | None = None,
     ) -> None:
         self._settings = client_settings.resolve(
-            {"gpus": gpus, "pool": pool, "memory": memory, "link": link, "no_wait": no_wait, "local": local or None}
+            {"gpus": gpus, "pool": pool, "memory": memory, "link": link, "no_wait": no_wait, "local": local or None, "capability": capability}
         )
 
     def __enter__(self) -> remote:

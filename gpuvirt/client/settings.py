@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ class Settings:
         pool: the server; None means a private local pool.
         chosen_local: that was asked for, and is not just because no pool is set.
         memory: bytes per GPU, None: what there is.
+        capability: the compute capability that software GPUs tell the program, None: the server's.
         stats: None: none; "-": one line on stderr; else the file to write.
         token: text of the token, None: find one.
     """
@@ -38,6 +40,7 @@ class Settings:
     memory: int | None = None
     link: str = "auto"
     no_wait: bool = False
+    capability: str | None = None
     stats: str | None = None
     token: str | None = None
 
@@ -62,6 +65,17 @@ def parse_gpus(value: Any) -> int:
     if not 1 <= number <= MAX_GPUS:
         raise ValueError(f"{value!r} is not a number of GPUs (1 to {MAX_GPUS})")
     return number
+
+
+def parse_capability(text: str) -> str:
+    """Checks a compute capability.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if not re.fullmatch(r"[1-9]\d?\.\d", text.strip()):
+        raise ValueError(f"{text!r} is not a compute capability such as 8.0")
+    return text.strip()
 
 
 def _parse_bool(value: Any) -> bool:
@@ -90,6 +104,7 @@ _PARSERS: dict[str, Callable[[Any], Any]] = {
     "memory": _parse_memory,
     "link": lambda value: parse_link(str(value)),
     "no_wait": _parse_bool,
+    "capability": lambda value: parse_capability(str(value)),
     "stats": _parse_stats,
     "token": lambda value: str(value),
 }

@@ -84,6 +84,7 @@ VARIABLE = re.compile(
 )
 _IN_BODY = re.compile(r"\.(?:shared|local)\s+[.\w\s()]*?\.[busf]\w+\s+[\w$%]+(?:\s*\[[^\];]*\])*\s*;")
 _NAMES = re.compile(r"[\w$%]+")
+_HEAD = re.compile(r"\.(?:entry|func)\s")
 
 
 def strip_comments(text: str) -> str:
@@ -248,6 +249,8 @@ class Module:
             opened += text.count("{", position, end + 2)
             closed += text.count("}", position, end + 2)
             if opened == closed:
+                if _HEAD.search(text, start, end) or text.startswith(";", end + 2):
+                    break  # what began at `start` ended on a line of its own making, and this is another's brace
                 return end + 2
             position = end + 2
         return self._skip_braces(start)

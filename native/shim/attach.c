@@ -88,6 +88,29 @@ static bool read_options(struct gv_link_options *o, char *err, size_t room) {
 
 static bool power_of_two(uint64_t n) { return n && !(n & (n - 1)); }
 
+#define CAPABILITY_MAJOR 75 /* CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR */
+#define CAPABILITY_MINOR 76 /* CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR */
+
+/* A program may want another compute capability of a software GPU, which runs any PTX: GPUVIRT_CAPABILITY=8.0. A real GPU has its own. */
+static void choose_capability(struct shim_server *s) {
+    const char *text = shim_setting("CAPABILITY", NULL);
+    if (!text) return;
+    char *end;
+    long major = strtol(text, &end, 10), minor = *end == '.' && end[1] >= '0' && end[1] <= '9' && !end[2] ? end[1] - '0' : -1;
+    if (end == text || major < 1 || major > 99 || minor < 0) {
+        shim_log("GPUVIRT_CAPABILITY=%s is no compute capability such as 8.0, and is not heeded", text);
+        return;
+    }
+    bool heeded = false;
+    for (uint32_t i = 0; i < s->n_devices; i++) {
+        if (!(s->devices[i].flags & GV_DEVICE_WANTS_PTX)) continue;
+        s->devices[i].attributes[CAPABILITY_MAJOR] = (int32_t)major;
+        s->devices[i].attributes[CAPABILITY_MINOR] = (int32_t)minor;
+        heeded = true;
+    }
+    if (!heeded) shim_log("GPUVIRT_CAPABILITY is for software GPUs; this server's have their own");
+}
+
 /* NULL, or what is wrong with it. Nothing of it is believed before. */
 static const char *read_server(const struct gv_reply_attach *r, struct shim_server *s) {
     if (!r->devices_size || r->devices_size % sizeof *s->devices || r->devices_size / sizeof *s->devices > GV_MAX_DEVICES)
@@ -111,6 +134,7 @@ static const char *read_server(const struct gv_reply_attach *r, struct shim_serv
         if (s->addresses == GV_ADDRESSES_FIXED && (!power_of_two(s->devices[i].chunk) || s->devices[i].chunk < CHUNK_MIN))
             return "a wrong memory granularity";
     }
+    choose_capability(s);
     return NULL;
 }
 

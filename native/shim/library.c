@@ -72,7 +72,7 @@ static int need_module(struct shim_library *l, struct shim_context *c, const str
     }
     struct library_module *entry = malloc(sizeof *entry);
     if (!entry) return CUDA_ERROR_OUT_OF_MEMORY;
-    int rc = module_load(c, &l->image, l->source, jit, l, &m);
+    int rc = module_load(c, &l->image, &l->source, jit, l, &m);
     if (!rc && !l->loaded) rc = name_kernels(l, m);
     if (rc) {
         free(entry);
@@ -167,11 +167,11 @@ int kernel_function(struct shim_kernel *k, struct shim_context *c, struct shim_f
 
 /* ---- life ---------------------------------------------------------------------------------------------------------- */
 
-static int load(CUlibrary *library, const void *pointer, size_t limit, const void *source, bool preserved, const struct jit_options *jit) {
+static int load(CUlibrary *library, const void *pointer, size_t limit, const char *path, bool preserved, const struct jit_options *jit) {
     struct shim_library *l = object_new(OBJECT_LIBRARY);
     if (!l) return CUDA_ERROR_OUT_OF_MEMORY;
     pthread_mutex_init(&l->lock, NULL);
-    l->source = source;
+    l->source = (struct module_source){.pointer = path ? NULL : pointer, .path = path ? strdup(path) : NULL};
     int rc = image_open(pointer, limit, &l->image);
     if (!rc && !preserved) rc = image_keep(&l->image);
     /* A caller that gave log buffers wants the compiler's word now. */
@@ -184,6 +184,7 @@ static int load(CUlibrary *library, const void *pointer, size_t limit, const voi
     }
     if (rc) {
         image_close(&l->image);
+        free((void *)l->source.path);
         object_free(l);
         return rc;
     }
@@ -204,7 +205,7 @@ CUresult impl_cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_opti
     for (unsigned i = 0; i < n_options; i++) {
         if (options[i] == CU_LIBRARY_BINARY_IS_PRESERVED) preserved = !values || values[i];
     }
-    return rc ? rc : load(library, code, SIZE_MAX, code, preserved, &jit);
+    return rc ? rc : load(library, code, SIZE_MAX, NULL, preserved, &jit);
 }
 
 CUresult impl_cuLibraryLoadFromFile(CUlibrary *library, const char *path, CUjit_option *jit_options, void **jit_values, unsigned int n_jit,
@@ -218,7 +219,7 @@ CUresult impl_cuLibraryLoadFromFile(CUlibrary *library, const char *path, CUjit_
     size_t size;
     if (!rc) rc = image_read_file(path, &data, &size);
     if (rc) return rc;
-    rc = load(library, data, size, NULL, false, &jit);
+    rc = load(library, data, size, path, false, &jit);
     free(data);
     return rc;
 }
@@ -252,6 +253,7 @@ CUresult impl_cuLibraryUnload(CUlibrary library) {
         object_free(k);
     }
     free(l->kernels);
+    free((void *)l->source.path);
     image_close(&l->image);
     object_free(l);
     return CUDA_SUCCESS;

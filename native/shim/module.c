@@ -2,6 +2,8 @@
 #define _GNU_SOURCE /* dladdr, qsort_r */
 
 #include <dlfcn.h>
+#include <execinfo.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,12 +15,25 @@
 
 /* ---- sending an image ---------------------------------------------------------------------------------------------- */
 
-/* The file a pointer of the program lies in, for messages. */
-static const char *library_name(const void *pointer) {
-    Dl_info info;
-    if (!pointer || !dladdr(pointer, &info) || !info.dli_fname || !info.dli_fname[0]) return "an image in memory";
-    const char *slash = strrchr(info.dli_fname, '/');
-    return slash ? slash + 1 : info.dli_fname;
+static const char *last_part(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+/* What the program would call an image: the file it named, the library whose memory it lies in, or else who loads it. */
+static const char *source_name(const struct module_source *source, char *text, size_t room) {
+    Dl_info own, found;
+    if (source->path) return source->path;
+    if (source->pointer && dladdr(source->pointer, &found) && found.dli_fname && found.dli_fname[0]) return last_part(found.dli_fname);
+    void *frames[32];
+    int n = backtrace(frames, 32);
+    if (!dladdr((const void *)(uintptr_t)source_name, &own)) n = 0;
+    for (int i = 0; i < n; i++) {
+        if (!dladdr(frames[i], &found) || found.dli_fbase == own.dli_fbase || !found.dli_fname || !found.dli_fname[0]) continue;
+        snprintf(text, room, "an image in memory that %s loads", last_part(found.dli_fname));
+        return text;
+    }
+    return "an image in memory";
 }
 
 /* An image on its way into a context. */
@@ -380,14 +395,15 @@ static void free_module(struct shim_module *m) {
     object_free(m);
 }
 
-static void refuse_image(struct shim_context *c, const void *source, const char *why) {
+static void refuse_image(struct shim_context *c, const struct module_source *source, const char *why) {
+    char name[300];
     int capability = device_capability(c->info);
-    shim_log("%s carries no program for this device of compute capability %d.%d%s: %s", library_name(source), capability / 10, capability % 10,
-             c->info->flags & GV_DEVICE_WANTS_PTX ? " (which runs PTX only)" : "", why);
+    shim_log("%s carries no program for this device of compute capability %d.%d%s: %s", source_name(source, name, sizeof name), capability / 10,
+             capability % 10, c->info->flags & GV_DEVICE_WANTS_PTX ? " (which runs PTX only)" : "", why);
 }
 
-int module_load(struct shim_context *c, const struct image *image, const void *source, const struct jit_options *jit, struct shim_library *library,
-                struct shim_module **out) {
+int module_load(struct shim_context *c, const struct image *image, const struct module_source *source, const struct jit_options *jit,
+                struct shim_library *library, struct shim_module **out) {
     struct image_target target = {.capability = device_capability(c->info), .wants_ptx = c->info->flags & GV_DEVICE_WANTS_PTX};
     struct image_choice choice;
     char why[512];
@@ -423,7 +439,7 @@ int module_load(struct shim_context *c, const struct image *image, const void *s
         if (!rc)
             rc = adopt_answer(m, &loading, &answer);
         else if (reply.text[0] && !session_broken())
-            shim_log("%s: a module was refused: %s", library_name(source), reply.text);
+            shim_log("%s: a module was refused: %s", source_name(source, why, sizeof why), reply.text);
     }
     if (rc && there) post_module_unload(m->ctx, 0, &(struct gv_cmd_module_unload){.module = m->object.id});
     image_choice_free(&choice);
@@ -482,7 +498,7 @@ int module_load_image(struct shim_context *c, const void *pointer, CUmodule *out
     struct image image;
     struct shim_module *m;
     int rc = image_open(pointer, SIZE_MAX, &image);
-    if (!rc) rc = module_load(c, &image, pointer, NULL, NULL, &m);
+    if (!rc) rc = module_load(c, &image, &(struct module_source){.pointer = pointer}, NULL, NULL, &m);
     if (!rc) *out = (CUmodule)m;
     return rc;
 }

@@ -6,7 +6,7 @@
 #include "gv_impl.h"
 #include "objects.h"
 
-static int load(CUmodule *module, const void *pointer, size_t limit, const void *source, const struct jit_options *jit) {
+static int load(CUmodule *module, const void *pointer, size_t limit, const char *path, const struct jit_options *jit) {
     struct shim_context *c;
     struct image image;
     struct shim_module *m;
@@ -14,20 +14,22 @@ static int load(CUmodule *module, const void *pointer, size_t limit, const void 
     if (rc) return rc;
     if (!module || !pointer) return CUDA_ERROR_INVALID_VALUE;
     rc = image_open(pointer, limit, &image);
-    if (!rc) rc = module_load(c, &image, source, jit, NULL, &m);
+    /* What was read from a file lies in memory of ours: only its path tells anything. */
+    struct module_source source = {.pointer = path ? NULL : pointer, .path = path};
+    if (!rc) rc = module_load(c, &image, &source, jit, NULL, &m);
     if (!rc) *module = (CUmodule)m;
     return rc;
 }
 
-CUresult impl_cuModuleLoadData(CUmodule *module, const void *image) { return load(module, image, SIZE_MAX, image, NULL); }
+CUresult impl_cuModuleLoadData(CUmodule *module, const void *image) { return load(module, image, SIZE_MAX, NULL, NULL); }
 
 CUresult impl_cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int n, CUjit_option *options, void **values) {
     struct jit_options jit;
     int rc = jit_options_read(n, options, values, &jit);
-    return rc ? rc : load(module, image, SIZE_MAX, image, &jit);
+    return rc ? rc : load(module, image, SIZE_MAX, NULL, &jit);
 }
 
-CUresult impl_cuModuleLoadFatBinary(CUmodule *module, const void *image) { return load(module, image, SIZE_MAX, image, NULL); }
+CUresult impl_cuModuleLoadFatBinary(CUmodule *module, const void *image) { return load(module, image, SIZE_MAX, NULL, NULL); }
 
 int image_read_file(const char *path, void **data, size_t *size) {
     FILE *f = fopen(path, "rbe");
@@ -65,7 +67,7 @@ CUresult impl_cuModuleLoad(CUmodule *module, const char *path) {
     size_t size;
     rc = image_read_file(path, &data, &size);
     if (rc) return rc;
-    rc = load(module, data, size, NULL, NULL);
+    rc = load(module, data, size, path, NULL);
     free(data);
     return rc;
 }

@@ -18,7 +18,17 @@
 
 /* ---- slots (objects.c) --------------------------------------------------------------------------------------------- */
 
-enum object_kind { OBJECT_CONTEXT, OBJECT_STREAM, OBJECT_EVENT, OBJECT_MODULE, OBJECT_FUNCTION, OBJECT_LIBRARY, OBJECT_KERNEL, OBJECT_LINK, OBJECT_KINDS };
+enum object_kind {
+    OBJECT_CONTEXT,
+    OBJECT_STREAM,
+    OBJECT_EVENT,
+    OBJECT_MODULE,
+    OBJECT_FUNCTION,
+    OBJECT_LIBRARY,
+    OBJECT_KERNEL,
+    OBJECT_LINK,
+    OBJECT_KINDS
+};
 
 struct object {
     _Atomic uint32_t live;
@@ -201,6 +211,12 @@ bool host_writes_pending(uint64_t low, uint64_t high);
 
 /* ---- modules (module.c, library.c, function.c) --------------------------------------------------------------------- */
 
+/* Where the program has an image from, for messages: a file it named, or its pointer. */
+struct module_source {
+    const void *pointer;
+    const char *path;
+};
+
 struct shim_module {
     struct object object;
     struct shim_context *context;
@@ -254,7 +270,7 @@ struct shim_library {
     struct object object;
     pthread_mutex_t lock;
     struct image image;
-    const void *source;             /* as the program gave it, for messages */
+    struct module_source source;    /* path: ours to free */
     struct library_module *modules; /* one a context */
     struct shim_kernel **kernels;   /* metadata order, known after the first load */
     uint32_t n_kernels;
@@ -274,9 +290,9 @@ int jit_options_read(unsigned n, CUjit_option *options, void **values, struct ji
 /* Fills the buffers: `info` when status is 0, else `error`. jit may be NULL. */
 void jit_write_logs(const struct jit_options *jit, int status, const char *info, const char *error);
 
-/* Loads an opened image into a context. `source` is the program's pointer, for the message that names the library it lies in. */
-int module_load(struct shim_context *c, const struct image *image, const void *source, const struct jit_options *jit, struct shim_library *library,
-                struct shim_module **out);
+/* Loads an opened image into a context. */
+int module_load(struct shim_context *c, const struct image *image, const struct module_source *source, const struct jit_options *jit,
+                struct shim_library *library, struct shim_module **out);
 void module_unload(struct shim_module *m);
 /* Asks for the addresses of all globals that are not known yet, of all modules of all contexts, so that the map of addresses has them. False when there was
  * nothing to ask. */

@@ -18,6 +18,7 @@ from gpuvirt.soft import abi, jit, kernel
 from gpuvirt.soft.compiler import Compiler
 from gpuvirt.soft.ctypes_bridge import Bridge, SoftCode
 from gpuvirt.soft.harness import Kernels
+from gpuvirt.soft.module import Module
 
 NATIVE = Path(__file__).resolve().parents[2] / "native"
 HEAD = ".version 8.0\n.target sm_80\n.address_size 64\n"
@@ -168,3 +169,22 @@ def test_abi_mirror() -> None:
     assert offsets == abi.OFFSETS
     for helper in jit.HELPERS:
         assert re.search(rf"\b{helper}\(", header), helper
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        ".visible .entry k() { ret; } .visible .entry j() { ret; }",
+        ".visible .entry k(){ret;} .visible .entry j(.param .u64 p)\n{\nret;\n}\n",
+        ".visible .entry k()\n{ ret; }\n.visible .entry j()\n{ { ret; } }",
+        ".func f() { ret; } .visible .entry k() { ret; } .visible .entry j()\n{\nret;\n}\n",
+    ],
+)
+def test_functions_on_one_line(text: str) -> None:
+    """A function that ends on the line that it began on does not take the next one with it."""
+    assert [k.name for k in Module(HEAD + text).kernels] == ["k", "j"]
+
+
+def test_variable_behind_a_function_on_one_line() -> None:
+    module = Module(HEAD + ".func f() { ret; } .visible .global .u32 t[2] = { 1,\n2\n};\n.visible .entry k()\n{\nret;\n}\n")
+    assert [v.name for v in module.globals] == ["t"] and [k.name for k in module.kernels] == ["k"]
