@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from . import case, native
+from . import case, cublas_lt_cases, native
 from .case import EPS, Case, Outcome
 
 # letter: (NumPy type, eps, type to calculate the reference in)
@@ -513,16 +513,16 @@ def vector_cases() -> Iterator[Any]:
             if inc > 0 or kind not in ("nrm2", "asum", "iamax", "iamin"):
                 few = (n, inc) == (1000, 1) and letter in "sz" and kind in ("nrm2", "iamax", "axpy", "dot", "dotc")
                 yield Case("cublas", kind, NAMES[letter], f"{n} by {inc}", lambda a=(letter, kind, n, inc): level1(*a), few)
-    symmetric_kinds = ("symv", "spmv", "sbmv", "syr", "syr2", "spr", "spr2")
-    hermitian_kinds = ("symv", "syr", "syr2", "hemv", "hpmv", "hbmv", "her", "her2", "hpr", "hpr2")
-    triangular_kinds = ("trmv", "trsv", "tpmv", "tpsv", "tbmv", "tbsv")
+    of_symmetric = ("symv", "spmv", "sbmv", "syr", "syr2", "spr", "spr2")
+    of_hermitian = ("symv", "syr", "syr2", "hemv", "hpmv", "hbmv", "her", "her2", "hpr", "hpr2")
+    of_triangular = ("trmv", "trsv", "tpmv", "tpsv", "tbmv", "tbsv")
     for letter, n, inc in itertools.product(ONE_TYPE, (1, 17, 64, 301), (1, 3)):
         for kind, option in itertools.product(("gemv", "gbmv"), turned_by(letter)):
             few = (n, inc) == (64, 1) and letter in "sz" and kind == "gemv"
             yield Case("cublas", kind, NAMES[letter], f"{n} by {inc} {'NTC'[option]}", lambda a=(letter, kind, n, option, inc): level2(*a), few)
         for kind in ("ger",) if letter in "sd" else ("geru", "gerc"):
             yield Case("cublas", kind, NAMES[letter], f"{n} by {inc}", lambda a=(letter, kind, n, N, inc): level2(*a))
-        kinds = (*(symmetric_kinds if letter in "sd" else hermitian_kinds), *triangular_kinds)
+        kinds = (*(of_symmetric if letter in "sd" else of_hermitian), *of_triangular)
         for kind, option in itertools.product(kinds, (LOWER, UPPER)):
             yield Case("cublas", kind, NAMES[letter], f"{n} by {inc} {'LU'[option]}", lambda a=(letter, kind, n, option, inc): level2(*a))
 
@@ -531,3 +531,4 @@ def cases() -> Iterator[Any]:
     yield from product_cases()
     yield from matrix_cases()
     yield from vector_cases()
+    yield from cublas_lt_cases.cases()

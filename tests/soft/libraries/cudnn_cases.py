@@ -365,11 +365,19 @@ def cases() -> Iterator[Case]:
         if mode != SPATIAL and code == NHWC:
             continue  # cuDNN refuses it
         a = (kind, code, what, mode)
-        yield each(f"batch norm {what}, {layout}", kind, ("per activation", "spatial")[mode], lambda a=a: batch_norm(*a), mode == 1 and kind == "float")
+        yield each(
+            f"batch norm {what}, {layout}", kind, ("per activation", "spatial")[mode], lambda a=a: batch_norm(*a), mode == 1 and kind == "float"
+        )
     for (layout, code), kind, how, mode, backward in itertools.product(LAYOUTS.items(), TYPES, SOFTMAX, (0, 1), (False, True)):
         a = (kind, code, how, mode, backward)
         name = f"softmax {'backward' if backward else 'forward'}, {layout}"
         yield each(name, kind, f"{how}, {('instance', 'channel')[mode]}", lambda a=a: softmax(*a), how == "accurate" and kind == "float")
     for (layout, code), kind, what, backward in itertools.product(LAYOUTS.items(), TYPES, ACTIVATIONS, (False, True)):
         a = (kind, code, what, backward)
-        yield each(f"activation {'backward' if backward else 'forward'}, {layout}", kind, what, lambda a=a: activation(*a), what == "tanh" and kind == "float")
+        yield each(
+            f"activation {'backward' if backward else 'forward'}, {layout}",
+            kind,
+            what,
+            lambda a=a: activation(*a),
+            what == "tanh" and kind == "float",
+        )
