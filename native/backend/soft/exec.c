@@ -151,6 +151,7 @@ struct soft_engine *soft_engine_create(int helpers) {
     pthread_attr_t attr;
     pthread_attr_init(&attr);
     pthread_attr_setstacksize(&attr, THREAD_STACK);
+    pthread_attr_setguardsize(&attr, SOFT_GUARD);
     for (int i = 0; e->threads && i < helpers; i++)
         if (!pthread_create(&e->threads[e->n_threads], &attr, helper, e)) e->n_threads++;
     pthread_attr_destroy(&attr);

@@ -125,7 +125,7 @@ int soft_guarded(void (*fn)(void *), void *arg, uint64_t *fault) {
 static bool on_guard_page(const struct runner *r) {
     if (!r->grid->fibers || !r->warp) return false;
     uint64_t low = (uint64_t)(uintptr_t)soft_fiber_of(r->warp)->stack;
-    return r->fault_address < low && r->fault_address >= low - 4096;
+    return r->fault_address < low && r->fault_address >= low - SOFT_GUARD;
 }
 
 void soft_fault_report(struct runner *r) {

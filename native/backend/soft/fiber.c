@@ -57,19 +57,18 @@ struct fiber *soft_fiber_new(void) {
     struct fiber *f = aligned_alloc(64, (sizeof *f + 63) & ~(size_t)63);
     if (!f) return NULL;
     memset(f, 0, sizeof *f);
-    size_t page = 4096;
-    char *all = mmap(NULL, page + SOFT_STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    char *all = mmap(NULL, SOFT_GUARD + SOFT_STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (all == MAP_FAILED) {
         free(f);
         return NULL;
     }
-    mprotect(all, page, PROT_NONE);
-    f->stack = all + page;
+    mprotect(all, SOFT_GUARD, PROT_NONE);
+    f->stack = all + SOFT_GUARD;
     return f;
 }
 
 void soft_fiber_free(struct fiber *f) {
-    munmap((char *)f->stack - 4096, 4096 + SOFT_STACK);
+    munmap((char *)f->stack - SOFT_GUARD, SOFT_GUARD + SOFT_STACK);
     free(f);
 }
 

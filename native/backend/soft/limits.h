@@ -18,6 +18,7 @@
 #define SOFT_MAX_GRID_X 2147483647
 #define SOFT_MAX_GRID_YZ 65535
 #define SOFT_MAX_BLOCK_Z 64
+#define SOFT_GUARD (1u << 20) /* bytes below a stack that runs kernels which cannot be accessed: frames are as good as always smaller */
 
 /* How many blocks of this shape are resident on the device at once (CUDA's occupancy, registers apart). */
 static inline uint64_t soft_resident_blocks(uint32_t threads, uint64_t shared) {

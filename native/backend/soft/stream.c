@@ -218,6 +218,7 @@ static int ensure_thread(struct gv_stream *s) {
     pthread_t thread;
     pthread_attr_init(&attr);
     pthread_attr_setstacksize(&attr, THREAD_STACK);
+    pthread_attr_setguardsize(&attr, SOFT_GUARD);
     pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
     hold(s);
     s->running = true;

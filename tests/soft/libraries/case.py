@@ -39,6 +39,8 @@ LIBRARIES = {
     "curand": Library("cuRAND", "curand_cases", (("curand/lib", "libcurand.so.*"),)),
     "cudnn": Library("cuDNN", "cudnn_cases", (("cudnn/lib", "libcudnn_*.so.*"),)),
     "cupy": Library("CuPy", "cupy_cases", (("cupy", "_core/*.so"), ("cupy/cuda", "*.so"), ("cupy/random", "*.so"))),
+    "cusolver": Library("cuSOLVER", "cusolver_cases", (("cusolver/lib", "libcusolver.so.*"),)),
+    "cusparse": Library("cuSPARSE", "cusparse_cases", (("cusparse/lib", "libcusparse.so.*"),)),
 }
 
 
