@@ -23,7 +23,7 @@ enum result { SUCCESS, UNRECOGNIZED_OPTION, MISSING_ARCH, INVALID_INPUT, PTX_COM
 enum input_type { INPUT_CUBIN = 1, INPUT_PTX, INPUT_LTOIR, INPUT_FATBIN, INPUT_OBJECT, INPUT_LIBRARY, INPUT_INDEX, INPUT_ANY = 10 };
 
 #define FATBIN_MAGIC 0xba55ed50u
-#define LTO_MAGIC 0x4e7f5443u /* what NVIDIA's compilers begin LTO-IR with, raw */
+#define LTO_MAGIC 0x7f4e43edu /* how LTO-IR begins that NVIDIA's compilers make */
 
 struct text {
     char *data;

@@ -1,0 +1,72 @@
+"""What programs that make machine code themselves meet on software GPUs: a ptxas, an nvJitLink."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from e2e.harness import HERE, Server, assert_right, run_program
+
+from gpuvirt import paths
+
+PTX = "// by hand { \n.version 8.7\n.target sm_120a, debug\n.address_size 64\n.visible .entry k() { ret; }\n"
+
+
+def ptxas(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    program = paths.program(f"{paths.COMPAT_PROGRAMS}/ptxas")
+    return subprocess.run([program, *arguments], capture_output=True, text=True, cwd=folder, timeout=20, check=False)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        # as Triton calls it, as XLA does, and in other orders
+        ["-lineinfo", "--fmad=false", "-v", "--opt-level", "0", "--regAllocOptLevel=2", "--gpu-name=sm_130a", "in.ptx", "-o", "out"],
+        ["in.ptx", "-o", "out", "-arch=sm_130a", "--warn-on-spills", "-v"],
+        ["-arch", "sm_90", "--output-file=out", "-O3", "-maxrregcount", "64", "in.ptx"],
+        ["--output-file", "out", "--gpu-name", "sm_90", "-g", "-suppress-debug-info", "in.ptx"],
+    ],
+)
+def test_ptxas_hands_ptx_through(tmp_path: Path, arguments: list[str]) -> None:
+    (tmp_path / "in.ptx").write_text(PTX)
+    done = ptxas(tmp_path, *arguments)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out").read_bytes() == PTX.encode() + b"\0"
+    assert ("handed through" in done.stderr) == ("-v" in arguments) and done.stdout == ""
+
+
+def test_ptxas_tells_a_version_that_suits(tmp_path: Path) -> None:
+    done = ptxas(tmp_path, "--version")
+    assert done.returncode == 0 and re.search(r"release (\d+\.\d+), V\1\.\d+$", done.stdout, re.M)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("int main() {}", "no PTX"),
+        (".version 8.0\n.visible .entry k() { ret; }", "no .target"),
+        (PTX.replace("ret; }", "ret;"), "braces"),
+        ("", "no PTX"),
+    ],
+)
+def test_ptxas_refuses_what_is_no_ptx(tmp_path: Path, text: str, why: str) -> None:
+    (tmp_path / "in.ptx").write_text(text)
+    done = ptxas(tmp_path, "in.ptx", "-o", "out")
+    assert done.returncode == 255 and why in done.stderr and not (tmp_path / "out").exists()
+
+
+def test_ptxas_misused(tmp_path: Path) -> None:
+    (tmp_path / "in.ptx").write_text(PTX)
+    for arguments in ([], ["missing.ptx"], ["in.ptx", "in.ptx"], ["in.ptx", "-o"], ["in.ptx", "-o", "no/such/folder/out"]):
+        done = ptxas(tmp_path, *arguments)
+        assert done.returncode == 255 and done.stderr.startswith("ptxas fatal"), arguments
+
+
+def test_nvjitlink(pool: Server) -> None:
+    import nvidia.cuda_nvrtc
+
+    nvrtc = next(Path(nvidia.cuda_nvrtc.__path__[0], "lib").glob("libnvrtc.so.1*"))
+    assert_right(run_program(pool, [sys.executable, HERE / "programs" / "nvjitlink.py", nvrtc]))
