@@ -70,3 +70,25 @@ def test_nvjitlink(pool: Server) -> None:
 
     nvrtc = next(Path(nvidia.cuda_nvrtc.__path__[0], "lib").glob("libnvrtc.so.1*"))
     assert_right(run_program(pool, [sys.executable, HERE / "programs" / "nvjitlink.py", nvrtc]))
+
+
+LOOKS = """
+import os, subprocess, sys
+own = sys.argv[1]
+print([os.path.exists(f"/dev/nvidia{x}") for x in ("0", "ctl", "1", "-uvm")], os.access("/dev/nvidia0", os.R_OK), os.path.exists("/dev/null"))
+for line in ([own, "--version"], ["env", own, "--version"], [own + "-other"]):
+    print("gpuvirt" in subprocess.run(line, capture_output=True, text=True).stdout)
+pid = os.posix_spawn(own, [own, "missing.ptx"], os.environ)
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+
+
+def test_what_frameworks_look_for(pool: Server, tmp_path: Path) -> None:
+    """A ptxas that a program brings along gives way to ours; a GPU's device files seem to be there."""
+    own = tmp_path / "ptxas"
+    for path in (own, tmp_path / "ptxas-other"):
+        path.write_text("#!/bin/sh\necho makes machine code\n")
+        path.chmod(0o755)
+    done = run_program(pool, [sys.executable, "-c", LOOKS, own])
+    there = Path("/dev/nvidia1").exists(), Path("/dev/nvidia-uvm").exists()
+    assert done.stdout.splitlines() == [f"[True, True, {there[0]}, {there[1]}] True True", "True", "True", "False", "255"], done.stderr
