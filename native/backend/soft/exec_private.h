@@ -20,8 +20,12 @@
 #include "kernel_abi.h"
 #include "limits.h"
 
-#define SOFT_STACK \
-    (8u << 20) /* bytes of a fiber's stack, of which only what is used costs memory: one frame of a large kernel took more than 1 MiB */
+/* Bytes of a fiber's stack, of which only what is used costs memory: one frame of a large kernel took more than 1 MiB. */
+#ifdef __SANITIZE_ADDRESS__ /* which marks all of it usable, again and again */
+#define SOFT_STACK (1u << 20)
+#else
+#define SOFT_STACK (8u << 20)
+#endif
 #define SOFT_BARRIERS 16
 #define SOFT_TEXT (64u << 10) /* device printf's buffer, bytes a grid */
 
