@@ -77,9 +77,9 @@ def _reduced(e: Emitter, op: str, kind: str, where: Val, value: Val, shared: boo
     total = e.let(f"call {t} @{full}({value.ty} {value.s})", t)
     pointer = e.pointer(where)
     if e.pred is not None:
-        from gpuvirt.soft.ops_mem import _guarded
+        from gpuvirt.soft.ops_mem import guarded
 
-        pointer = _guarded(e, pointer, bits // 8)
+        pointer = guarded(e, pointer)
     if shared:
         old = e.let(f"load {t}, ptr {pointer.s}, align {bits // 8}", t)
         new = e.intrinsic(name, old, total) if op in ("min", "max") else e.op(op, old, total)

@@ -153,7 +153,7 @@ def scatter(e: Emitter, addresses: Val, value: Val, align: int, mask: Val | None
     e.call(prelude.scatter(e.m, t, align, volatile), "void", [addresses, value, bits])
 
 
-def _guarded(e: Emitter, pointer: Val, size: int) -> Val:
+def guarded(e: Emitter, pointer: Val) -> Val:
     """The pointer of a scalar access, or scratch memory when the guard lets no lane through."""
     if e.pred is None:
         return pointer
@@ -175,7 +175,7 @@ def load(e: Emitter, where: Where, t: str, n: int, volatile: bool = False, invar
     size = int(t[1:]) // 8
     mask = e.exec_mask()
     if where.pattern is None and where.scalar is not None:
-        pointer = _guarded(e, e.pointer(where.scalar), size * n)
+        pointer = guarded(e, e.pointer(where.scalar))
         if invariant:
             return [e.let(f"load {t}, ptr {e.offset(pointer, i * size).s}, align {size}, !invariant.load !0", t) for i in range(n)]
         return [load_scalar(e, e.offset(pointer, i * size), t, size, volatile) for i in range(n)]
@@ -274,6 +274,12 @@ def _load_groups(e: Emitter, where: Where, pattern: Pattern, t: str, n: int, siz
     return [_concat(e, parts, t, run) for parts in outs]
 
 
+def last_lane(e: Emitter) -> Val:
+    """The highest lane that executes."""
+    zeros = e.intrinsic("ctlz", e.exec_bits(), tail="i1 false")
+    return e.band(e.sub(e.const(31, "i32"), zeros), e.const(31, "i32"))
+
+
 def store(e: Emitter, where: Where, values: list[Val], volatile: bool = False) -> None:
     """The values of each lane, side by side in memory."""
     t = values[0].t
@@ -281,13 +287,11 @@ def store(e: Emitter, where: Where, values: list[Val], volatile: bool = False) -
     n = len(values)
     mask = e.exec_mask()
     if where.pattern is None and where.scalar is not None:
-        pointer = _guarded(e, e.pointer(where.scalar), size * n)
+        pointer = guarded(e, e.pointer(where.scalar))
         last: Val | None = None
         for i, value in enumerate(values):
             if value.v:  # all lanes write one place: the last active lane's value stays
-                if last is None:
-                    zeros = e.intrinsic("ctlz", e.exec_bits(), tail="i1 false")
-                    last = e.band(e.sub(e.const(31, "i32"), zeros), e.const(31, "i32"))
+                last = last or last_lane(e)
                 value = e.extract(value, last)
             target = e.offset(pointer, i * size)
             if volatile and size <= 8:
@@ -365,11 +369,13 @@ def _width(ins: Ins) -> int:
     return next((int(m[1]) for m in ins.mods if m in ("v2", "v4", "v8")), 1)
 
 
-_VOLATILE = {"volatile", "relaxed", "acquire", "release", "mmio"}
+_VOLATILE = {"volatile", "relaxed", "acquire", "release", "mmio", "cv", "wt"}
 
 
 @opcode("ld", "ldu")
 def ld(e: Emitter, ins: Ins) -> None:
+    from gpuvirt.soft import whole
+
     t = ins.type
     space = space_of(ins)
     dst = ins.ops[0]
@@ -382,7 +388,10 @@ def ld(e: Emitter, ins: Ins) -> None:
             return
     where = address(e, ins, ins.ops[1], space)
     volatile = not _VOLATILE.isdisjoint(ins.mods)
-    values = load(e, where, element, len(dsts), volatile, space == "param" and e.func.is_kernel)
+    if volatile and whole.is_whole(element, len(dsts)):
+        values = whole.load_whole(e, where, element, len(dsts))
+    else:
+        values = load(e, where, element, len(dsts), volatile, space == "param" and e.func.is_kernel)
     if "acquire" in ins.mods:
         e.emit("fence acquire")
     for d, value in zip(dsts, values, strict=True):
@@ -409,7 +418,13 @@ def st(e: Emitter, ins: Ins) -> None:
     values = [e.rd_int(s, t.bits) for s in sources]
     if "release" in ins.mods:
         e.emit("fence release")
-    store(e, where, values, not _VOLATILE.isdisjoint(ins.mods))
+    from gpuvirt.soft import whole
+
+    volatile = not _VOLATILE.isdisjoint(ins.mods)
+    if volatile and whole.is_whole(values[0].t, len(values)):
+        whole.store_whole(e, where, values)
+    else:
+        store(e, where, values, volatile)
 
 
 @opcode("membar", "fence")

@@ -408,7 +408,7 @@ class _Parser:
         if op in ("bra", "brx"):
             last = ins.ops[-1]
             assert isinstance(last, Name)
-            ins.args = [dict(s) for s in self.scopes] if len(self.scopes) > 1 else None
+            ins.args = list(self.scopes) if len(self.scopes) > 1 else None  # what they will have declared by their ends
         self.current.append(ins)
 
     def resolve_labels(self) -> None:

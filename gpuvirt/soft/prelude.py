@@ -33,8 +33,8 @@ end:
 }}"""
 
 
-def _address() -> str:
-    return """  %ap = getelementptr i64, ptr %ab, i64 %j
+# %p from a lane's element of %ab.
+ADDRESS = """  %ap = getelementptr i64, ptr %ab, i64 %j
   %a = load i64, ptr %ap
   %p = inttoptr i64 %a to ptr"""
 
@@ -68,7 +68,7 @@ def gather(m: ModuleText, t: str, align: int, volatile: bool) -> str:
   store {V64} %addr, ptr %ab
   store {v} zeroinitializer, ptr %rb"""
     body = (
-        _address()
+        ADDRESS
         + f"""
   %x = load {"volatile " if volatile else ""}{t}, ptr %p, align {align}
   %rp = getelementptr {t}, ptr %rb, i64 %j
@@ -88,7 +88,7 @@ def scatter(m: ModuleText, t: str, align: int, volatile: bool) -> str:
   store {V64} %addr, ptr %ab
   store {v} %val, ptr %vb"""
     body = (
-        _address()
+        ADDRESS
         + f"""
   %vp = getelementptr {t}, ptr %vb, i64 %j
   %x = load {t}, ptr %vp
@@ -160,7 +160,7 @@ def atomic(m: ModuleText, op: str, t: str, kind: str, parts: int, shared: bool) 
   store {v} zeroinitializer, ptr %rb"""
     if op == "cas":
         setup += f"\n  store {v} %swap, ptr %wb"
-    fetch = _address() + f"\n  %vp = getelementptr {i}, ptr %vb, i64 %j\n  %x = load {i}, ptr %vp\n"
+    fetch = ADDRESS + f"\n  %vp = getelementptr {i}, ptr %vb, i64 %j\n  %x = load {i}, ptr %vp\n"
     keep = f"  %rp = getelementptr {i}, ptr %rb, i64 %j\n  store {i} %res, ptr %rp"
     params = f"{V64} %addr, {v} %val, {v + ' %swap, ' if op == 'cas' else ''}i32 %mask"
     finish = f"  %r = load {v}, ptr %rb\n  ret {v} %r"
