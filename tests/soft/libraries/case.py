@@ -23,7 +23,7 @@ SINGLE, DOUBLE = EPS["f32"], EPS["f64"]
 
 @dataclass(frozen=True)
 class Library:
-    """Where a library's cases are, and its files: (folder of NVIDIA's wheels, or of site-packages; pattern).
+    """Where a library's cases are, and its files: (folder of NVIDIA's wheels, or of site-packages; pattern). note: for its section of the tables.
 
     The module has a function `cases() -> Iterator[Case]`; it may import CuPy only inside the functions that run.
     """
@@ -31,12 +31,17 @@ class Library:
     title: str
     module: str
     files: tuple[tuple[str, str], ...]
+    note: str = ""
 
 
+CUFFT_NOTE = """Beside PTX the file has 11,651 containers that hold LTO-IR alone. They are linked with a program's own callbacks when a plan is made
+(`cufftXtSetJITCallback`), and such a plan is refused with `CUFFT_INTERNAL_ERROR`. All transforms without callbacks have PTX."""
+CURAND_NOTE = """The reference is the library's own generator on the CPU with the same seed. MTGP32's normal numbers in double are compared as float ones: there
+the CPU generator calculates in single precision (its lognormal ones agree in double)."""
 LIBRARIES = {
     "cublas": Library("cuBLAS and cuBLASLt", "cublas_cases", (("cublas/lib", "libcublas.so.*"), ("cublas/lib", "libcublasLt.so.*"))),
-    "cufft": Library("cuFFT", "cufft_cases", (("cufft/lib", "libcufft.so.*"),)),
-    "curand": Library("cuRAND", "curand_cases", (("curand/lib", "libcurand.so.*"),)),
+    "cufft": Library("cuFFT", "cufft_cases", (("cufft/lib", "libcufft.so.*"),), CUFFT_NOTE),
+    "curand": Library("cuRAND", "curand_cases", (("curand/lib", "libcurand.so.*"),), CURAND_NOTE),
     "cudnn": Library("cuDNN", "cudnn_cases", (("cudnn/lib", "libcudnn_*.so.*"),)),
     "cupy": Library("CuPy", "cupy_cases", (("cupy", "_core/*.so"), ("cupy/cuda", "*.so"), ("cupy/random", "*.so"))),
     "cusolver": Library("cuSOLVER", "cusolver_cases", (("cusolver/lib", "libcusolver.so.*"),)),

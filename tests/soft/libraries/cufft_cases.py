@@ -129,6 +129,31 @@ def half_precision(n: int, batch: int) -> Any:
     return Outcome(got[..., 0] + 1j * got[..., 1], want, depth((n,)), EPS["f16"], scale)
 
 
+def callback(n: int) -> Any:
+    """A plan with a callback that doubles what is loaded: LTO-IR, linked with the library's when the plan is made."""
+    import cupy
+    from cupy.cuda import nvrtc
+
+    source = """struct pair { float x, y; };
+extern "C" __device__ pair cufftJITCallbackLoadComplex(void *in, unsigned long long at, void *, void *) {
+    pair v = ((pair *)in)[at]; v.x *= 2; v.y *= 2; return v; }"""
+    made = nvrtc.createProgram(source, "callback.cu", (), ())
+    nvrtc.compileProgram(made, ("-arch=sm_90", "-dlto", "-rdc=true"))
+    code = (nvrtc.getLTOIR if hasattr(nvrtc, "getLTOIR") else nvrtc.getNVVM)(made)
+    values = case.generator("callback").uniform(-1, 1, n).astype(np.complex64)
+    source_array, plan, size = cupy.asarray(values), ctypes.c_int(), ctypes.c_size_t()
+    target = cupy.zeros_like(source_array)
+    library().call("cufftCreate", ctypes.byref(plan))
+    try:
+        library().call("cufftXtSetJITCallback", plan, ctypes.c_char_p(code), ctypes.c_size_t(len(code)), 0, None)
+        library().call("cufftMakePlan1d", plan, n, C2C, 1, ctypes.byref(size))
+        library().call("cufftExecC2C", plan, source_array, target, FORWARD)
+    finally:
+        library().call("cufftDestroy", plan)
+    want = 2 * np.fft.fft(values.astype(np.complex128))
+    return Outcome(cupy.asnumpy(target), want, depth((n,)), EPS["f32"], np.sqrt((np.abs(want) ** 2).mean()))
+
+
 LINE = (
     *(2**i for i in range(14)), 65536, 1 << 18, 3, 9, 27, 243, 2187, 5, 25, 625, 7, 49, 343, 2401, 11, 121, 13, 169, 6, 10, 12, 15, 30, 60, 100, 210, 360,
     1000, 1920, 5040, 10000, 17, 19, 23, 31, 37, 61, 127, 131, 251, 509, 1009, 4093, 10007, 34, 1016, 2018,
@@ -165,5 +190,6 @@ def cases() -> Iterator[Any]:
             if kind in (C2C, Z2Z):
                 for shape in ((4096,), (1009,), (128, 60), (16, 8, 12)):
                     yield one("in place", kind, shape, 2, way, in_place=True)
+    yield Case("cufft", "with a callback (LTO-IR)", "C2C", "1024", lambda: callback(1024), no_ptx=True)
     for n, batch in itertools.product((4, 64, 1024, 8192), (1, 6)):
         yield Case("cufft", "1D", "half", f"{n}, {batch} of them", lambda n=n, batch=batch: half_precision(n, batch))

@@ -95,10 +95,10 @@ BINARY = {
     "fmod": "real", "maximum": "all", "minimum": "all", "fmax": "all", "fmin": "all", "arctan2": "float", "hypot": "float", "copysign": "float",
     "nextafter": "float", "logaddexp": "float", "logaddexp2": "float", "bitwise_and": "integer", "bitwise_or": "integer", "bitwise_xor": "integer",
     "left_shift": "integer", "right_shift": "integer", "greater": "real", "less_equal": "real", "equal": "all", "not_equal": "all",
-    "logical_and": "all", "logical_xor": "all", "gcd": "integer", "lcm": "integer", "ldexp": "ldexp", "divmod": "real",
+    "logical_and": "logic", "logical_xor": "logic", "gcd": "integer", "lcm": "integer", "ldexp": "ldexp", "divmod": "real",
 }  # fmt: skip
 KINDS_OF = {
-    "all": "?" + INTEGERS + REALS + COMPLEX, "number": INTEGERS + REALS + COMPLEX, "real": INTEGERS + REALS, "float": REALS, "integer": INTEGERS,
+    "all": "?" + INTEGERS + REALS + COMPLEX, "number": INTEGERS + REALS + COMPLEX, "real": INTEGERS + REALS, "float": REALS, "integer": INTEGERS, "logic": "?" + INTEGERS + REALS,
     "ldexp": REALS,
 }  # fmt: skip
 
@@ -166,7 +166,7 @@ def binary(name: str, kind: str, shapes: tuple[Any, Any]) -> Any:
             rest = np.abs(np.asarray(np.fmod(a.astype(np.float64), b.astype(np.float64))))
             return compare(function, (a, b), scale=None if name == "floor_divide" else np.abs(a) + np.abs(b) + rest)
         return same_type(function, (a, b))
-    scale = np.abs(wide(a)) + np.abs(wide(b)) if name in ("add", "subtract", "logaddexp", "logaddexp2") else None
+    scale = np.abs(wide(a)) + np.abs(wide(b)) + name.startswith("log") if name in ("add", "subtract", "logaddexp", "logaddexp2") else None
     return compare(function, (a, b), scale=scale, slack=2 if name in ("power", "divide", "arctan2") else 1)
 
 
@@ -180,7 +180,7 @@ def reduction(name: str, kind: str, shape: tuple[int, ...], axis: Any) -> Any:
     rng = case.generator(name, kind, shape, axis)
     a = draw(rng, kind, shape)
     if "prod" in name:
-        a = draw(rng, kind, shape, 0.9, 1.1) if kind in REALS + COMPLEX else a
+        a = draw(rng, kind, shape, 0.99, 1.01) if kind in REALS + COMPLEX else a
         if kind in COMPLEX:
             a = (a / np.abs(a)).astype(kind)
     if kind in REALS and name == "nansum" and a.size:
@@ -195,6 +195,7 @@ def reduction(name: str, kind: str, shape: tuple[int, ...], axis: Any) -> Any:
     if exact:
         return same_type(function, (a,))
     size = np.abs(wide(np.nan_to_num(a)))
+    size = size.astype(np.float64) if size.dtype.kind in "biu" else size
     keep = {"axis": axis}
     if name in ("sum", "nansum", "mean"):
         scale = (size.sum(**keep) + np.sqrt((size.astype(np.float64) ** 2).sum(**keep))) / (count if name == "mean" else 1)
@@ -659,7 +660,9 @@ def cases() -> Iterator[Any]:
         for kind, (shape, axis) in itertools.product(kinds, REDUCED):
             if name in ("cumsum", "cumprod", "median", "argmin", "argmax") and isinstance(axis, tuple):
                 continue
-            if (kind in "e" and "prod" in name and shape == (100000,)) or (kind == "?" and name in ("ptp", "cumprod", "nansum")):
+            if (kind in "e" and name in ("prod", "cumprod", "var", "std") and shape == (100000,)) or (
+                kind == "?" and name in ("ptp", "cumprod", "nansum")
+            ):
                 continue
             few = name in ("sum", "argmax", "cumsum") and kind == "d" and shape == (64, 129) and axis == 1
             yield Case(lib, name, NAMES[kind], f"{shape} axis {axis}", lambda a=(name, kind, shape, axis): reduction(*a), few)
@@ -683,7 +686,7 @@ def cases() -> Iterator[Any]:
         yield Case(lib, f"special.{name}", "float", "1000", lambda name=name: special(name, 1000))
     for kind, n in itertools.product("fdFD", (1, 5, 33, 100)):
         for name in ("qr", "svd", "cholesky", "eigh", "eigvalsh", "solve", "inv", "det", "slogdet", "pinv", "matrix_power"):
-            few = (name, kind, n) in (("solve", "f", 33), ("eigh", "d", 33))
+            few = (name, kind, n) == ("solve", "f", 33)
             yield Case(lib, f"linalg.{name}", NAMES[kind], f"{n}x{n}", lambda a=(name, kind, n, n): linalg(*a), few)
         for name, (m, q) in itertools.product(
             ("qr", "svd", "lstsq", "pinv", "norm", "norm 1", "norm inf", "norm 2", "norm nuc"), ((n + 7, n), (n, n + 7))
@@ -706,5 +709,5 @@ def cases() -> Iterator[Any]:
     for name, kind, (m, n) in itertools.product(SPARSE, "fdFD", ((40, 65), (300, 200))):
         if (kind in COMPLEX and name in ("maximum",)) or (name == "kron" and m == 300):
             continue
-        few = name in ("csr @ vector", "csr @ csr", "coo to csr") and kind == "f" and m == 40
+        few = name in ("csr @ vector", "coo to csr") and kind == "f" and m == 40
         yield Case(lib, f"sparse: {name}", NAMES[kind], f"{m}x{n}", lambda a=(name, kind, m, n): sparse(*a), few)

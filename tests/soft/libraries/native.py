@@ -25,6 +25,10 @@ def find(part: str, pattern: str) -> Path | None:
     return None
 
 
+class Refused(RuntimeError):
+    """What a library returned."""
+
+
 class Library:
     """A library whose functions return 0 or raise; arrays are passed as their addresses, floats and complex numbers as NumPy scalars' addresses."""
 
@@ -37,7 +41,7 @@ class Library:
     def call(self, name: str, *arguments: Any) -> None:
         code = getattr(self.dll, name)(*map(argument, arguments))
         if code:
-            raise RuntimeError(f"{name} returned {code}")
+            raise Refused(f"{name} returned {code}")
 
 
 def argument(value: Any) -> Any:

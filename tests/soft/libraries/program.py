@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from . import case
+from . import case, native
 
 
 def kernels_seen(log: Path | None, position: int) -> tuple[list[list[str]], int]:
@@ -44,7 +44,7 @@ def main() -> int:
             record["bits"] = hashlib.sha256(np.ascontiguousarray(outcome.result).tobytes()).hexdigest()
             record |= {"error": outcome.error(), "k": float(outcome.k), "eps": outcome.eps, "exact": outcome.exact}
         except Exception as error:
-            record["refused" if one.no_ptx else "failed"] = f"{type(error).__name__}: {error}"[:600]
+            record["refused" if one.no_ptx and isinstance(error, native.Refused) else "failed"] = f"{type(error).__name__}: {error}"[:600]
         record["seconds"] = round(time.monotonic() - begin, 3)
         try:
             cupy.cuda.runtime.deviceSynchronize()

@@ -82,9 +82,20 @@ def kernel_table(library: str, records: list[running.Record], seconds: float) ->
 
 
 def section(library: str, records: list[running.Record], seconds: float) -> str:
-    wrong = sum(not r.right for r in records)
+    wrong, note = sum(not r.right for r in records), case.LIBRARIES[library].note
     said = f"{len(records)} cases, {wrong} of them fail." if wrong else f"{len(records)} cases, all within the limit."
-    return "\n".join([f"## {case.LIBRARIES[library].title}", "", said, "", *kernel_table(library, records, seconds), "", *error_table(records)])
+    return "\n".join(
+        [
+            f"## {case.LIBRARIES[library].title}",
+            "",
+            said,
+            *(["", note] if note else []),
+            "",
+            *kernel_table(library, records, seconds),
+            "",
+            *error_table(records),
+        ]
+    )
 
 
 def put(library: str, text: str) -> None:
