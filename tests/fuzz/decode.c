@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "../../native/wire/handshake.h"
+#include "../../native/wire/link_inputs.h"
 #include "../../native/wire/module_meta.h"
 #include "../../native/wire/proof.h"
 #include "../../native/wire/ring.h"
@@ -86,6 +87,22 @@ static void read_meta(const uint8_t *data, size_t size) {
     free(blob);
 }
 
+static void read_link_inputs(const uint8_t *data, size_t size) {
+    uint8_t *payload = malloc(size + 1);
+    uint64_t at = 0;
+    struct gv_link_part part;
+    memcpy(payload, data, size);
+    while (!gv_link_part_take(payload, size, &at, &part)) {
+        if (at > size || part.name[strlen(part.name)]) abort();
+        touch(part.options, part.n_options * sizeof *part.options);
+        touch(part.data, part.size);
+        uint8_t *again = malloc(gv_link_part_size(&part) + 1);
+        gv_link_part_put(again, &part);
+        free(again);
+    }
+    free(payload);
+}
+
 static void read_greeting(const uint8_t *data, size_t size) {
     struct gv_greeting greeting;
     memset(&greeting, 'x', sizeof greeting);
@@ -140,11 +157,12 @@ unsigned fuzz_decoders(void) { return 0; }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (size < 1) return 0;
-    switch (data[0] % 5) {
+    switch (data[0] % 6) {
     case 0: read_ring(data + 1, size - 1); break;
     case 1: read_stream(data + 1, size - 1); break;
     case 2: read_meta(data + 1, size - 1); break;
     case 3: read_greeting(data + 1, size - 1); break;
+    case 5: read_link_inputs(data + 1, size - 1); break;
     default: read_command(data + 1, size - 1); break;
     }
     return 0;

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "../../native/wire/handshake.h"
+#include "../../native/wire/link_inputs.h"
 #include "../../native/wire/module_meta.h"
 #include "../../native/wire/ring.h"
 #include "fuzz.h"
@@ -93,6 +94,15 @@ static void make_seeds(void) {
     struct gv_greeting greeting = {.magic = GV_MAGIC, .version_min = 1, .version_max = 1};
     memset(greeting.boot_id, 'b', sizeof greeting.boot_id);
     add(seed(3), &greeting, sizeof greeting);
+
+    struct gv_link_option option = {.option = 7, .value = 3};
+    struct gv_link_part part = {.type = 1, .n_options = 1, .name = "kernel.ptx", .options = &option, .data = ".version 8.0", .size = 12};
+    uint64_t payload[32];
+    struct input *inputs = seed(5);
+    for (int i = 0; i < 2; i++) {
+        gv_link_part_put(payload, &part);
+        add(inputs, payload, gv_link_part_size(&part));
+    }
     for (uint16_t i = 0; i < 16; i++) {
         struct input *s = seed(4);
         uint8_t body[256] = {0};
