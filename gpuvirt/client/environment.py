@@ -35,7 +35,8 @@ class Variable:
         if not self.prefix or not old:
             return self.value
         mine = self.value.split(":")
-        return ":".join([*mine, *(part for part in old.replace(" ", ":").split(":") if part and part not in mine)])
+        parts = (old.replace(" ", ":") if self.name == "LD_PRELOAD" else old).split(":")  # the loader takes blanks as well
+        return ":".join([*mine, *(part for part in parts if part and part not in mine)])
 
 
 def variables(settings: Settings, status: PoolStatus) -> list[Variable]:

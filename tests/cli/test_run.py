@@ -145,6 +145,7 @@ def test_prefix_variables_are_not_doubled() -> None:
     assert variable.merged(None) == variable.merged("") == "/a:/b"
     assert variable.merged("/c /b:/a") == "/a:/b:/c"
     assert apply([variable], {"LD_PRELOAD": "/a:/b"})["LD_PRELOAD"] == "/a:/b"
+    assert Variable("PATH", "/a", "", prefix=True).merged("/with a blank:/b") == "/a:/with a blank:/b"
 
 
 def test_devices_and_ps(gpuvirt: Gpuvirt, server: FakeServer) -> None:
