@@ -172,7 +172,7 @@ def binary(name: str, kind: str, shapes: tuple[Any, Any]) -> Any:
 
 REDUCTIONS = ("sum", "prod", "mean", "var", "std", "min", "max", "argmin", "argmax", "any", "all", "cumsum", "cumprod", "nansum", "median", "ptp")
 REDUCED: tuple[tuple[tuple[int, ...], Any], ...] = (
-    ((1,), None), ((33,), None), ((100000,), None), ((64, 129), 0), ((64, 129), 1), ((5, 70, 33), (0, 2)), ((3, 1, 2049), -1), ((200, 3), None),
+    ((1,), None), ((100000,), None), ((64, 129), 0), ((64, 129), 1), ((5, 70, 33), (0, 2)), ((3, 1, 2049), -1),
 )  # fmt: skip
 
 
@@ -656,7 +656,7 @@ def cases() -> Iterator[Any]:
                 few = kind == "l" and name in ("remainder", "gcd") and shapes[0] == (1000,)
                 yield Case(lib, name, NAMES[kind], f"{shapes[0]}, {shapes[1]}", lambda a=(name, kind, shapes): binary(*a), few)
     for name in REDUCTIONS:
-        kinds = "fdil" if name in ("median", "ptp", "nansum") else "?blLefdFD" if name not in ("min", "max", "argmin", "argmax") else "?bHilLefd"
+        kinds = "fdil" if name in ("median", "ptp", "nansum") else "?blefdD" if name not in ("min", "max", "argmin", "argmax") else "?bLefd"
         for kind, (shape, axis) in itertools.product(kinds, REDUCED):
             if name in ("cumsum", "cumprod", "median", "argmin", "argmax") and isinstance(axis, tuple):
                 continue

@@ -12,7 +12,12 @@ import numpy as np
 from . import case
 from .case import EPS, Case, Outcome
 
-TYPES = {"float": (np.float32, EPS["f32"]), "double": (np.float64, EPS["f64"]), "complex64": (np.complex64, EPS["f32"]), "complex128": (np.complex128, EPS["f64"])}
+TYPES = {
+    "float": (np.float32, EPS["f32"]),
+    "double": (np.float64, EPS["f64"]),
+    "complex64": (np.complex64, EPS["f32"]),
+    "complex128": (np.complex128, EPS["f64"]),
+}
 SQUARE = (1, 5, 33, 64, 130, 200)
 TALL = ((5, 3), (40, 40), (130, 70), (201, 64))
 FAST = 33
@@ -67,7 +72,9 @@ def lu(kind: str, n: int) -> Outcome:
     a = draw(kind, n, n)
     p, lower, upper = map(wide, linalg.lu(cupy.asarray(a)))
     size = norm(np.abs(lower) @ np.abs(upper))
-    strict = np.concatenate([np.triu(lower, 1).ravel(), np.tril(upper, -1).ravel(), np.maximum(np.abs(lower) - 1.5, 0).ravel()])  # triangles; it did pivot
+    strict = np.concatenate(
+        [np.triu(lower, 1).ravel(), np.tril(upper, -1).ravel(), np.maximum(np.abs(lower) - 1.5, 0).ravel()]
+    )  # triangles; it did pivot
     return near(kind, n, (p @ lower @ upper, wide(a), size), (strict, np.zeros_like(strict), 1.0))
 
 
@@ -131,7 +138,9 @@ def eig(kind: str, n: int) -> Outcome:
 
     a = draw(kind, n, n)
     w, v = map(wide, cupy.linalg.eig(cupy.asarray(a)))
-    return near(kind, n, (wide(a) @ v, v * w[None, :], norm(a)), (np.linalg.norm(v, axis=0), np.ones(n), 1.0), (np.sum(w), np.trace(wide(a)), norm(a)))
+    return near(
+        kind, n, (wide(a) @ v, v * w[None, :], norm(a)), (np.linalg.norm(v, axis=0), np.ones(n), 1.0), (np.sum(w), np.trace(wide(a)), norm(a))
+    )
 
 
 def least_squares(kind: str, m: int, n: int) -> Outcome:

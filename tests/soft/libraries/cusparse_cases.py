@@ -11,7 +11,12 @@ import numpy as np
 from . import case
 from .case import EPS, Case, Outcome
 
-TYPES = {"float": (np.float32, EPS["f32"]), "double": (np.float64, EPS["f64"]), "complex64": (np.complex64, EPS["f32"]), "complex128": (np.complex128, EPS["f64"])}
+TYPES = {
+    "float": (np.float32, EPS["f32"]),
+    "double": (np.float64, EPS["f64"]),
+    "complex64": (np.complex64, EPS["f32"]),
+    "complex128": (np.complex128, EPS["f64"]),
+}
 SIZES = ((1, 1, 1.0), (37, 53, 0.15), (200, 150, 0.03), (1000, 1200, 0.01), (300, 64, 0.7))
 FAST = SIZES[1]
 
@@ -168,4 +173,6 @@ def cases() -> Iterator[Case]:
             yield each(f"sort, {form}", kind, text, sorted_indices, *size, form)
     for kind, (m, density), lower, transposed, unit in itertools.product(TYPES, ((1, 1.0), (40, 0.2), (300, 0.02)), *[(False, True)] * 3):
         name = f"{m} {'lower' if lower else 'upper'}{' transposed' if transposed else ''}{' unit' if unit else ''}"
-        yield each("SpSM", kind, name, triangular, m, density, lower, transposed, unit, fast=m == 40 and kind == "float" and not transposed and not unit)
+        yield each(
+            "SpSM", kind, name, triangular, m, density, lower, transposed, unit, fast=m == 40 and kind == "float" and not transposed and not unit
+        )

@@ -9,6 +9,8 @@ Each section lies between markers of its own; the others stay as they are.
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import json
 import math
 import site
 import sys
@@ -98,6 +100,22 @@ def section(library: str, records: list[running.Record], seconds: float) -> str:
     )
 
 
+def recall(folder: Path | None, library: str) -> dict[str, running.Record]:
+    """What an earlier run, perhaps one that did not get to its end, found right."""
+    path = folder / f"{library}.jsonl" if folder else None
+    if path is None or not path.exists():
+        return {}
+    records = [running.Record(**json.loads(line)) for line in path.read_text().splitlines() if line.endswith("}")]
+    return {r.id: r for r in records if r.right}
+
+
+def remember(folder: Path | None, library: str, record: running.Record) -> None:
+    if folder:
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / f"{library}.jsonl").open("a") as file:
+            file.write(json.dumps(dataclasses.asdict(record)) + "\n")
+
+
 def put(library: str, text: str) -> None:
     """Replaces the library's section, or adds it at the end."""
     begin, end = f"<!-- {library}: begin -->", f"<!-- {library}: end -->"
@@ -111,33 +129,40 @@ def put(library: str, text: str) -> None:
     DOCUMENT.write_text(after)
 
 
+def make(library: str, args: argparse.Namespace) -> int:
+    """Runs a library's cases and writes its section; returns how many are wrong."""
+    ids = [c.id for c in case.cases_of(library) if args.only in c.id]
+    begin = time.monotonic()
+    kept = recall(args.records, library)
+
+    def say(record: running.Record) -> None:
+        remember(args.records, library, record)
+        if not record.right or args.only:
+            print(f"{'' if record.right else 'WRONG '}{record} [{record.seconds} s]", flush=True)
+
+    with tempfile.TemporaryDirectory() as folder:
+        todo = [i for i in ids if i not in kept]
+        new = {r.id: r for r in running.run(library, todo, Path(folder), limit=args.limit, say=say)}
+    records = [new.get(i) or kept[i] for i in ids]
+    wrong = sum(not r.right for r in records)
+    print(f"{library}: {len(records)} cases, {wrong} wrong, {time.monotonic() - begin:.0f} s", flush=True)
+    if args.only:
+        worst = sorted(records, key=lambda r: -r.error)[:5]
+        print("worst: " + "; ".join(map(str, worst)))
+    else:
+        put(library, section(library, records, args.scan_seconds))
+    return wrong
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("libraries", nargs="*", help="without any: all")
     parser.add_argument("--scan-seconds", type=float, default=60, help="to translate kernels for, each file")
+    parser.add_argument("--records", type=Path, help="a folder where records are kept: cases that were right are not run again")
     parser.add_argument("--only", default="", help="only cases with this in their name; nothing is written")
     parser.add_argument("--limit", type=float, default=120, help="seconds for a case")
     args = parser.parse_args()
-    wrong = 0
-    for library in args.libraries or sorted(case.LIBRARIES):
-        ids = [c.id for c in case.cases_of(library) if args.only in c.id]
-        begin = time.monotonic()
-        with tempfile.TemporaryDirectory() as folder:
-
-            def say(record: running.Record) -> None:
-                if not record.right or args.only:
-                    print(f"{'' if record.right else 'WRONG '}{record} [{record.seconds} s]", flush=True)
-
-            records = running.run(library, ids, Path(folder), limit=args.limit, say=say)
-        bad = sum(not r.right for r in records)
-        wrong += bad
-        print(f"{library}: {len(records)} cases, {bad} wrong, {time.monotonic() - begin:.0f} s", flush=True)
-        if args.only:
-            worst = sorted(records, key=lambda r: -r.error)[:5]
-            print("worst: " + "; ".join(map(str, worst)))
-        else:
-            put(library, section(library, records, args.scan_seconds))
-    return int(bool(wrong))
+    return int(any([make(library, args) for library in args.libraries or sorted(case.LIBRARIES)]))
 
 
 if __name__ == "__main__":
