@@ -16,7 +16,7 @@ from gpuvirt.soft.parser import CARRY, Addr, FloatImm, Imm, Ins, Name, Operand, 
 from gpuvirt.soft.patterns import ANY, UNIFORM, Known, Pattern
 from gpuvirt.soft.types import LANES, TYPES
 
-_VARYING = {"alloca", "atom", "mma", "ldmatrix", "wmma", "movmatrix", "stacksave", "tex", "tld4", "suld", "wgmma"}
+_VARYING = {"$exited", "alloca", "atom", "mma", "ldmatrix", "wmma", "movmatrix", "stacksave", "tex", "tld4", "suld", "wgmma"}
 _VARYING_SPECIALS = ("%tid", "%laneid", "%lanemask")
 _WAITING = {"volatile", "relaxed", "acquire"}
 _INTEGER = "busx"

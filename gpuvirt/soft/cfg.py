@@ -11,6 +11,9 @@ import sys
 
 from gpuvirt.soft.errors import BadPtx
 from gpuvirt.soft.parser import Body, Ins, Name, Operand, Reg
+from gpuvirt.soft.types import TYPES
+
+EXITED = "$exited"  # which lanes have ended inside a device function
 
 
 class Block:
@@ -56,8 +59,9 @@ _BRANCHED = {"call", "bar", "barrier", "trap", "nanosleep", "ldmatrix", "mma", "
 class Cfg:
     """The flow graph of a function."""
 
-    def __init__(self, body: Body) -> None:
+    def __init__(self, body: Body, exits: bool = False) -> None:
         self.body = body
+        self.exits = exits  # functions that are called may end threads
         self.exit = Block("$exit")
         self.exit.kind = "exit"
         entry = self._build()
@@ -136,6 +140,12 @@ class Cfg:
                     finish(block, "br", ["$exit"])
                 else:
                     block.ins.append(ins)
+                if op == "call" and self.exits:  # the lanes that have ended in it go to the end here too
+                    self.body.regs[EXITED] = TYPES["pred"]
+                    ended = Ins(EXITED, (), [Reg(EXITED)], None, False, "lanes that ended in a call")
+                    ended.dsts = [EXITED]
+                    block.ins.append(ended)
+                    finish(block, "cbr", ["$exit", None], Ins("bra", (), [], EXITED, False, ""))
         blocks["$exit"] = self.exit
         following = {id(b): sequence[i + 1] if i + 1 < len(sequence) else self.exit for i, b in enumerate(sequence)}
         for block in sequence:

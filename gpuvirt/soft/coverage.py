@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from gpuvirt.soft import kernel  # noqa: F401  registers the opcodes
+from gpuvirt.soft.forms import FORMS
 from gpuvirt.soft.registry import OPCODES
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "SOFTWARE_GPU.md"
@@ -14,19 +15,30 @@ FLOW = ("bra", "brx", "ret")  # the control flow graph's, without emitter functi
 SUBJECTS = {
     "ops_int": "Integer, logic, comparison, moves (add, mul and their like also for floating types)", "ops_float": "Floating point",
     "ops_math": "Special functions", "ops_cvt": "Conversion", "ops_mem": "Memory, ordering, hints", "ops_atom": "Atomics",
-    "ops_video": "Video (scalar)", "ops_warp": "Warp and barrier", "ops_call": "Calls", "ops_mma": "Matrix", "ops_texture": "Textures",
+    "ops_video": "Video", "ops_warp": "Warp and barrier", "ops_call": "Calls", "ops_mma": "Matrix", "ops_texture": "Textures",
+    "ops_stack": "Stack and exit",
     "ops_async": "Asynchronous copy, mbarrier, clusters (of one block)",
 }  # fmt: skip
 
 
+def _shown(words: frozenset[str]) -> str:
+    return " ".join(f".{word}" for word in sorted(words))
+
+
 def table() -> str:
     """The generated part of the page."""
-    subjects: dict[str, list[str]] = {name: [] for name in SUBJECTS}
+    subjects: dict[str, list[str]] = {"flow": list(FLOW), **{name: [] for name in SUBJECTS}}
     for name, handler in OPCODES.items():
-        subjects.setdefault(handler.__module__.rsplit(".", 1)[-1], []).append(name)
-    lines = [f"| subject | opcodes ({len(OPCODES) + len(FLOW)}) |", "|---|---|", f"| Control flow | {', '.join(FLOW)} |"]
-    lines += [f"| {SUBJECTS.get(subject, subject)} | {', '.join(sorted(names))} |" for subject, names in subjects.items() if names]
-    return "\n".join(lines) + "\n"
+        if name in FORMS:
+            subjects.setdefault(handler.__module__.rsplit(".", 1)[-1], []).append(name)
+    lines = [f"{len(FORMS)} opcodes.", ""]
+    for subject, names in subjects.items():
+        if not names:
+            continue
+        lines += [f"### {SUBJECTS.get(subject, 'Control flow')}", "", "| opcode | types | modifiers |", "|---|---|---|"]
+        lines += [f"| {name} | {_shown(FORMS[name].types)} | {_shown(FORMS[name].mods)} |" for name in sorted(names)]
+        lines.append("")
+    return "\n".join(lines)
 
 
 def main(arguments: list[str]) -> int:

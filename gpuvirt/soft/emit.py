@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuvirt.soft import abi, patterns
+from gpuvirt.soft import abi, forms, patterns
 from gpuvirt.soft.analysis import Analysis, Edge
 from gpuvirt.soft.builder import Builder, ModuleText, Val
 from gpuvirt.soft.cfg import Block, Loop
@@ -391,6 +391,10 @@ class Emitter(Builder):
             pending = self.icmp("ne", bits, self.const(0, "i32"))
             self.emit(f"br i1 {pending.s}, label %b{head.idx}, label %done{loop.first}")
             self.lines.append(f"done{loop.first}:")
+        if not self.func.is_kernel:
+            from gpuvirt.soft.ops_stack import leave
+
+            leave(self)
         self.emit("ret void")
         head_text = f"define {'' if self.func.is_kernel else 'internal '}void @{self.symbol}({self.signature()}) #0 {{\nentry:"
         return "\n".join([head_text, *self.allocas, *self.prologue, "  br label %b0", *self.lines, "}"])
@@ -402,7 +406,7 @@ class Emitter(Builder):
         return ", ".join(["ptr %w", "i32 %mask", "i32 %frame", *names])
 
     def setup(self) -> None:
-        """What every block may rely on: the mask of all lanes of this call."""
+        """What every block may rely on: the mask of all lanes of this call, and the stack that `alloca` takes from."""
         if self.func.is_kernel:
             if not self.full_warp:
                 bits = self.field("lanes", "i32")
@@ -414,6 +418,9 @@ class Emitter(Builder):
             from gpuvirt.soft.ops_call import check_frame
 
             check_frame(self)
+        from gpuvirt.soft.ops_stack import enter
+
+        enter(self)
 
     def emit_block(self, block: Block) -> None:
         self.reset()
@@ -565,6 +572,9 @@ class Emitter(Builder):
         handler = OPCODES.get(ins.op)
         if handler is None:
             raise Unsupported(f"unsupported PTX instruction '{'.'.join((ins.op, *ins.mods))}' ({ins.text})")
+        modifier = forms.unknown(ins.op, ins.mods)
+        if modifier is not None:
+            raise Unsupported(f"unsupported PTX instruction '{'.'.join((ins.op, *ins.mods))}': .{modifier} ({ins.text})")
         self.ins = ins
         self.lead = False
         self.pred = None

@@ -21,6 +21,7 @@ from gpuvirt.soft import (  # noqa: F401  they register opcodes
     ops_math,
     ops_mem,
     ops_mma,
+    ops_stack,
     ops_texture,
     ops_video,
     ops_warp,
@@ -68,7 +69,7 @@ def translate(module: Module, kernel: str, shape: tuple[int, int, int]) -> tuple
     count = 0
     try:
         for name, body in program.bodies.items():
-            cfg = Cfg(body)
+            cfg = Cfg(body, program.exits)
             names = {p.name for p in body.func.params + body.func.returns}
             symbol = ENTRY if name == kernel else ops_call.function_symbol(name)
             forced: set[str] = set()

@@ -11,6 +11,7 @@ from gpuvirt.soft.parser import Body, Call, Ins, Name, Operand, Reg, Special, Sy
 FUNCTION_BASE = 0x0F00_0000_0000_0000  # addresses of device functions: no memory is there
 _TAKEN = re.compile(r"mov\.[bu]64\s+[^,;]+,\s*([A-Za-z_$][\w$]*)\s*;")
 RECURSION_BYTES = 16384
+STACK_BYTES = 16384  # of a lane, for alloca
 RESERVED_BYTES = 1024  # shared memory that the system keeps for itself in each block; cooperative groups synchronise parts of a block there
 SYSCALLS = {"vprintf", "malloc", "free", "__assertfail"}
 
@@ -40,6 +41,7 @@ class Program:
         self.bodies: dict[str, Body] = {}
         self.calls: dict[str, set[str]] = {}
         self.indirect: set[str] = set()
+        self.exits = False  # a device function may end the thread
         work = [kernel]
         while work:
             name = work.pop()
@@ -52,6 +54,7 @@ class Program:
             called = self.calls[name] = set()
             for _, block in body.blocks:
                 for ins in block:
+                    self.exits = self.exits or (ins.op == "exit" and not func.is_kernel)
                     if isinstance(ins.args, Call):
                         target = ins.args.target
                         if isinstance(target, Reg):
@@ -119,6 +122,11 @@ class Layout:
         for name, symbol in body_dynamic:
             self.private[name][symbol] = self.dynamic_offset
         self.local_bytes = self._depth(program)
+        self.stack_pointer: int | None = None  # where a lane's local memory says how far down `alloca` has come
+        if any(ins.op in ("alloca", "stacksave", "stackrestore") for body in program.bodies.values() for _, block in body.blocks for ins in block):
+            self.stack_low = self.local_bytes
+            self.stack_pointer = self.stack_low + STACK_BYTES
+            self.local_bytes = self.stack_pointer + 16
 
     def _depth(self, program: Program) -> int:
         state: dict[str, int] = {}

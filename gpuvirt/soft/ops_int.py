@@ -52,6 +52,8 @@ def packed16(e: Emitter, ins: Ins, t: Type, operation: str) -> None:
     for shift in (0, 16):
         x, y = (e.resize(e.lshr(v, e.const(shift, "i32")), "i16") for v in (a, b))
         r = e.add(x, y) if operation == "add" else e.intrinsic(("s" if t.name[0] == "s" else "u") + operation, x, y)
+        if "relu" in ins.mods:
+            r = e.intrinsic("smax", r, e.const(0, "i16"))
         parts.append(e.shl(e.resize(r, "i32"), e.const(shift, "i32")))
     e.wr(ins.ops[0], e.bor(parts[0], parts[1]))
 

@@ -432,7 +432,7 @@ def fence(e: Emitter, ins: Ins) -> None:
     e.emit("fence seq_cst")
 
 
-@opcode("prefetch", "prefetchu", "discard", "applypriority", "griddepcontrol", "setmaxnreg", "pmevent", "brkpt", "callseq", "cachepolicy")
+@opcode("prefetch", "prefetchu", "discard", "applypriority", "griddepcontrol", "setmaxnreg", "pmevent", "brkpt")
 def ignored(e: Emitter, ins: Ins) -> None:
     """Hints, and what has no effect here."""
 
@@ -475,11 +475,3 @@ def nanosleep(e: Emitter, ins: Ins) -> None:
 @opcode("trap")
 def trap(e: Emitter, ins: Ins) -> None:
     e.call("soft_trap", "void", [Val("%w", "ptr"), e.exec_bits(), e.const(0, "i32")], declare=True)
-
-
-@opcode("exit")
-def exit_in_function(e: Emitter, ins: Ins) -> None:
-    """`exit` inside a device function ends the thread; the callers would have to know."""
-    e.m.declare("soft_unsupported", "declare void @soft_unsupported(ptr, ptr)")
-    text = e.m.string(b"exit inside a device function")
-    e.emit(f"call void @soft_unsupported(ptr %w, ptr {text})")

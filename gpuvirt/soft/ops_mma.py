@@ -19,6 +19,8 @@ from gpuvirt.soft.registry import opcode
 from gpuvirt.soft.types import LANES, TYPES
 
 ELEMENT_BITS = {"f64": 64, "tf32": 32, "f32": 32, "f16": 16, "bf16": 16, "s8": 8, "u8": 8, "e4m3": 8, "e5m2": 8}
+ELEMENT_BITS |= {"e2m3": 8, "e3m2": 8, "e2m1": 8, "s4": 4, "u4": 4, "b1": 1}  # kind::f8f6f4 gives every element of its formats a byte
+_INTEGERS = ("s8", "u8", "s4", "u4")
 
 
 def moved(e: Emitter, value: Val, picks: list[int]) -> Val:
@@ -44,11 +46,12 @@ def elements(e: Emitter, register: Operand, kind: str) -> list[Val]:
         return [e.bitcast(raw, "float")]
     out = []
     for i in range(32 // bits):
-        if kind in ("s8", "u8"):
-            top = e.shl(raw, e.const(24 - 8 * i, "i32"))
-            out.append(e.op("ashr" if kind == "s8" else "lshr", top, e.const(24, "i32")))
+        if kind in _INTEGERS:
+            top = e.shl(raw, e.const(32 - bits - bits * i, "i32"))
+            out.append(e.op("ashr" if kind[0] == "s" else "lshr", top, e.const(32 - bits, "i32")))
         elif bits == 8:
-            byte = e.resize(e.band(e.lshr(raw, e.const(8 * i, "i32")), e.const(255, "i32")), "i16")
+            shift = 8 * i + (2 if kind == "e2m1" else 0)  # its 4 bits lie in the byte's middle
+            byte = e.resize(e.band(e.lshr(raw, e.const(shift, "i32")), e.const(15 if kind == "e2m1" else 255, "i32")), "i16")
             out.append(e.cast("fpext", ops_narrow.decode(e, byte, kind), "float"))
         else:
             out.append(widen(e, e.resize(e.lshr(raw, e.const(16 * i, "i32")), "i16"), TYPES[kind]))
@@ -112,8 +115,11 @@ def mma(e: Emitter, ins: Ins) -> None:
     ):
         raise e.fail()
     d_kind, a_kind, b_kind, c_kind = kinds[-4:]
-    if any(b in x for x in ins.mods for b in ("popc", "block_scale")) or (m == 8 and a_kind == "f16"):
+    if (m == 8 and a_kind == "f16") or ("kind::f8f6f4" not in ins.mods and not {"e2m1", "e2m3", "e3m2"}.isdisjoint((a_kind, b_kind))):
         raise e.fail()
+    if a_kind == "b1":
+        _mma_bits(e, ins, m // 8)
+        return
     a_regs = [elements(e, r, a_kind) for r in items(ins.ops[1])]
     b_regs = [elements(e, r, b_kind) for r in items(ins.ops[2])]
     total = accumulators(e, ins.ops[3], c_kind)
@@ -128,6 +134,23 @@ def mma(e: Emitter, ins: Ins) -> None:
         for i in range(2 * rows):
             total[i] = accumulate(e, a[i // 2], b[i % 2], total[i], "satfinite" in ins.mods)
     write_accumulators(e, ins.ops[0], d_kind, total)
+
+
+def _mma_bits(e: Emitter, ins: Ins, rows: int) -> None:
+    """Products of single bits: for each register, how many bits of a ^ b or a & b are set."""
+    op = "xor" if "xor" in ins.mods else "and"
+    a_regs = [e.splat(e.rd_int(r, 32)) for r in items(ins.ops[1])]
+    b_regs = [e.splat(e.rd_int(r, 32)) for r in items(ins.ops[2])]
+    if len(a_regs) != rows * len(b_regs):
+        raise e.fail("fragment sizes")
+    total = accumulators(e, ins.ops[3], "s32")
+    for block, register in enumerate(b_regs):
+        for t in range(4):
+            b = [moved(e, register, [(lane % 4 * 2 + odd) * 4 + t for lane in range(LANES)]) for odd in range(2)]
+            a = [moved(e, a_regs[block * rows + h], [lane // 4 * 4 + t for lane in range(LANES)]) for h in range(rows)]
+            for i in range(2 * rows):
+                total[i] = e.add(total[i], e.intrinsic("ctpop", e.op(op, a[i // 2], b[i % 2])))
+    write_accumulators(e, ins.ops[0], "s32", total)
 
 
 # 8 x 8 matrices of 16-bit elements, as ldmatrix gives them: register of lane l holds row l / 4, columns 2 (l % 4) and the next.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from gpuvirt.soft import abi
 from gpuvirt.soft.builder import Val
 from gpuvirt.soft.emit import Emitter
+from gpuvirt.soft.ops_float import canonical
 from gpuvirt.soft.parser import Imm, Ins, Operand, Pair
 from gpuvirt.soft.registry import opcode
 from gpuvirt.soft.types import LANES
@@ -204,10 +205,10 @@ def redux(e: Emitter, ins: Ins) -> None:
     e.m.declare(reduce, f"declare {value.t} @{reduce}({value.ty})")
     if lanes.v:
         name = _reduce_groups(e, reduce, value.t)
-        e.wr(ins.ops[0], e.call(name, value.t, [value, lanes, e.exec_bits(), e.splat(neutral)], ret_vector=True))
+        e.wr(ins.ops[0], canonical(e, e.call(name, value.t, [value, lanes, e.exec_bits(), e.splat(neutral)], ret_vector=True)))
         return
     chosen = e.select(e.mask_of(lanes), value, neutral)
-    e.wr(ins.ops[0], e.let(f"call {value.t} @{reduce}({chosen.ty} {chosen.s})", value.t))
+    e.wr(ins.ops[0], canonical(e, e.let(f"call {value.t} @{reduce}({chosen.ty} {chosen.s})", value.t)))
 
 
 def _reduce_groups(e: Emitter, reduce: str, t: str) -> str:

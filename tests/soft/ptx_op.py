@@ -74,6 +74,22 @@ def bits(a: Array) -> Array:
     return a.view(f"u{a.dtype.itemsize}")
 
 
+_INSTRUCTION = re.compile(r"(?<![\w.%])([a-z][a-z0-9]*)((?:\.[A-Za-z0-9_:]+)*)(?=[\s;])")
+
+
+def tiers(cases: list[Any], text: Callable[[Any], str] = lambda c: c.text) -> list[Any]:
+    """Parameters for pytest: a case that has an opcode with a modifier for the first time is always run, the others by `make test-long`."""
+    import pytest
+
+    seen: set[tuple[str, str]] = set()
+    out = []
+    for case in cases:
+        own = {(op, mod) for op, rest in _INSTRUCTION.findall(text(case)) for mod in rest.split(".")}
+        out.append(pytest.param(case, id=text(case)[-150:], marks=[] if own - seen else [pytest.mark.long]))
+        seen |= own
+    return out
+
+
 def check(case: Case, uniform: bool = False) -> None:
     """Runs a case; floating results must have equal bits (any NaN is a NaN) or lie within the case's relative tolerance."""
     got = run(case.text, case.out, *case.inputs, uniform=uniform)

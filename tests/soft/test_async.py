@@ -281,7 +281,7 @@ def test_a_program_changes_a_tensor_map() -> None:
         tensormap.replace.tile.global_address.shared::cta.b1024.b64 [%r1], %q4;
         tensormap.replace.tile.box_dim.shared::cta.b1024.b32 [%r1], 0, %r5; tensormap.replace.tile.box_dim.shared::cta.b1024.b32 [%r1], 1, %r5;
         tensormap.replace.tile.global_dim.shared::cta.b1024.b32 [%r1], 1, %r7; tensormap.replace.tile.global_stride.shared::cta.b1024.b64 [%r1], 0, %q5;
-        tensormap.replace.tile.element_stride.shared::cta.b1024.b32 [%r1], 0, 1; tensormap.replace.tile.rank.shared::cta.b1024.b32 [%r1], 1;
+        tensormap.replace.tile.element_stride.shared.b1024.b32 [%r1], 0, 1; tensormap.replace.tile.rank.shared::cta.b1024.b32 [%r1], 1;
         tensormap.replace.tile.elemtype.shared::cta.b1024.b32 [%r1], 7; tensormap.replace.tile.interleave_layout.shared::cta.b1024.b32 [%r1], 0;
         tensormap.replace.tile.swizzle_mode.shared::cta.b1024.b32 [%r1], 0; tensormap.replace.tile.fill_mode.shared::cta.b1024.b32 [%r1], 0;
         FENCE: bar.sync 0; tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync.aligned [%q0], [%r1], 128;
@@ -299,3 +299,23 @@ def test_what_is_no_tensor_map_is_an_error() -> None:
     k = kernel(".param .u64 m, .param .u64 c, .param .u64 y", load_text(2, 64))
     with pytest.raises(LaunchError, match="no tensor map"):
         k.launch("k", 1, 64, aligned(np.zeros(128, np.uint8)), np.zeros(2, np.int32), np.zeros(64, np.uint8))
+
+
+def test_copies_of_masked_bytes_and_to_the_own_block_of_a_multicast() -> None:
+    """.cp_mask writes some of every 16 bytes; .multicast::cluster reaches the one block that there is; prefetches do nothing that shows."""
+    k = kernel(
+        ".param .u64 x, .param .u64 y",
+        f"""setp.ne.u32 %p1, %r0, 0; @%p1 bra END; mbarrier.init.shared.b64 [%r2], 1; mbarrier.arrive.expect_tx.shared.b64 _, [%r2], 64;
+        cp.async.bulk.prefetch.L2.global [%q0], 64; mov.u32 %r5, 1; cvt.u16.u32 %h1, %r5;
+        cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%r1], [%q0], 64, [%r2], %h1; {wait("0")}
+        mov.u32 %r5, 0x5A0F; cvt.u16.u32 %h1, %r5; cp.async.bulk.global.shared::cta.bulk_group.cp_mask [%q1], [%r1], 64, %h1;
+        cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;
+        cp.async.ca.shared.global [%r1+128], [%q0], 16; cp.async.wait_all; ld.shared.u32 %r6, [%r1+132]; st.global.u32 [%q1+64], %r6; END:""",
+    )
+    x, y = aligned(np.arange(1, 65, dtype=np.uint8)), aligned(np.zeros(68, np.uint8))
+    k.launch("k", 1, 32, x, y)
+    kept = np.tile([0x5A0F >> i & 1 for i in range(16)], 4)
+    assert np.array_equal(y[:64], x * kept) and np.array_equal(y[64:], x[4:8])
+
+
+TEXTS = [wait("0"), *(bulk_reduction(op, t, 64) for op, t in [*REDUCTIONS, ("add", "bf16")]), *(load_text(rank, 64) for rank in range(1, 6))]
