@@ -365,7 +365,7 @@ class Analysis:
         if op in ("and", "or", "xor") and c is None and a.constant is not None:
             a, c = b, a.constant
         if c is None:
-            return None
+            return patterns.disjoint(a, b) if op in ("or", "xor") else None
         if op == "shl":
             return patterns.shift_left(a, c) if 0 <= c < t.bits else None
         if op == "shr":

@@ -15,6 +15,10 @@ from gpuvirt.soft.types import INT_BITS, LANES, Type, llvm_type
 
 _TRUE = "splat (i1 true)"
 _SPIN_YIELD = 16  # a waiting loop calls soft_yield every so many rounds
+_LONG = 48  # a block of so many instructions is long
+_GROUP = 4  # so many results between two groups of loads part them
+_MANY = 64  # ... but not more: they do not fit anyway
+_COMPUTES = {"fma", "mad", "add", "sub", "mul"}
 _SPIN_PATIENCE = 256  # after so many rounds in a row the lanes that have left the loop run on first
 
 
@@ -46,6 +50,8 @@ class Emitter(Builder):
         self.fields: dict[str, Val] = {}
         self.param_slots: dict[str, Val] = {}
         self.carry: str | None = None
+        self.asked_so_far = 0  # questions at run time whether lanes access memory side by side
+        self.computed: list[str] = []  # registers with results of arithmetic since the last load
         total = self.shape[0] * self.shape[1] * self.shape[2]
         self.full_warp = self.func.is_kernel and total % LANES == 0
         self.full: Val = Val(_TRUE, "i1", True, True)
@@ -179,6 +185,7 @@ class Emitter(Builder):
         self.expanded.clear()
         self.dirty.clear()
         self.forget()
+        self.computed.clear()
 
     # Operands --------------------------------------------------------------------------------------------------------------------------------
 
@@ -583,7 +590,31 @@ class Emitter(Builder):
             self.pred = self.invert(pred) if ins.neg else pred
         if len(ins.dsts) == 1 and (ins.dsts[0] in self.an.affine or (id(ins) in self.an.one_sided and ins.dsts[0] not in self.an.varying)):
             self.lead = True
+        loads = ins.op == "ld" and ins.mods[0] != "param"
+        if loads and self.computed:
+            self._finish_before_loads()
         handler(self, ins)
+        if ins.op in _COMPUTES and ins.type.kind == "f" and ins.type.bits >= 32 and len(self.block.ins) >= _LONG:
+            self.computed.extend(ins.dsts)
+
+    def _finish_before_loads(self) -> None:
+        """In long blocks LLVM moves all loads to the front, far more than there are registers, and spills what they got. A group of loads that
+        follows arithmetic is kept behind it: empty assembler code that needs the results and that no load may pass."""
+        names = dict.fromkeys(self.computed)
+        self.computed.clear()
+        if not _GROUP <= len(names) <= _MANY:
+            return
+        bits = 512 if "avx512f" in self.m.features else 256 if "avx" in self.m.features else 128
+        for name in names:
+            value = self.cache.get(name)
+            if value is None or not value.v or value.c:
+                continue
+            n = bits // INT_BITS[value.t]
+            for start in range(0, LANES, n):
+                picks = ", ".join(f"i32 {start + i}" for i in range(n))
+                part = self.let(f"shufflevector {value.ty} {value.s}, {value.ty} poison, <{n} x i32> <{picks}>", value.t)
+                self.emit(f'call void asm sideeffect "", "{"v" if bits == 512 else "x"}"(<{n} x {value.t}> {part.s})')
+        self.emit('call void asm sideeffect "", "~{memory}"()')
 
     def fail(self, why: str = "") -> Unsupported:
         """The error for a form of an instruction that is not supported."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from gpuvirt.soft import prelude
 from gpuvirt.soft.builder import Val
 from gpuvirt.soft.emit import Emitter
@@ -10,6 +12,7 @@ from gpuvirt.soft.patterns import Pattern
 from gpuvirt.soft.registry import opcode
 from gpuvirt.soft.types import LANES
 
+_QUESTIONS = 40
 SPACES = ("global", "shared", "local", "param", "const")
 
 
@@ -25,10 +28,19 @@ def space_of(ins: Ins) -> str:
 class Where:
     """An address: either one scalar for the warp, or per lane, perhaps with a pattern (group, steps)."""
 
-    def __init__(self, scalar: Val | None, lanes: Val | None, pattern: Pattern | None) -> None:
+    def __init__(self, scalar: Val | None, lanes: Val | None, pattern: Pattern | None, start: Val | None = None, offset: int = 0) -> None:
+        self.apart = False  # the lanes' places are known not to lie side by side
         self.scalar = scalar  # the address of lane 0, for uniform and affine addresses
         self.lanes = lanes
         self.pattern = pattern  # None: uniform (scalar only) or irregular (lanes only)
+        self.start, self.offset = start, offset  # the scalar is their sum, where start is there
+
+    def at(self, e: Emitter, more: int = 0) -> Val:
+        """A pointer to lane 0's place and so many bytes on; constant parts stay constant, for the processor's addressing."""
+        if self.start is not None:
+            return e.offset(e.pointer(self.start), self.offset + more)
+        assert self.scalar is not None
+        return e.offset(e.pointer(self.scalar), more)
 
 
 def address(e: Emitter, ins: Ins, operand: Operand, space: str) -> Where:
@@ -60,15 +72,18 @@ def address(e: Emitter, ins: Ins, operand: Operand, space: str) -> Where:
         value = e.symbol_address(base)
     else:
         raise e.fail("no address")
+    start = value
     if offset:
         value = e.add(value, e.const(offset, "i64"))
     if space == "shared":
-        value = e.add(value, e.shared_base())
+        value, start = e.add(value, e.shared_base()), e.add(start, e.shared_base())
     elif vary_local:
-        return Where(None, e.add(value, e.local_base()), None)
+        where = Where(None, e.add(value, e.local_base()), None)
+        where.apart = True
+        return where
     if value.v:
         return Where(None, value, pattern)
-    return Where(value, None, pattern)
+    return Where(value, None, pattern, start, offset)
 
 
 def spread(e: Emitter, where: Where) -> Val:
@@ -175,7 +190,7 @@ def load(e: Emitter, where: Where, t: str, n: int, volatile: bool = False, invar
     size = int(t[1:]) // 8
     mask = e.exec_mask()
     if where.pattern is None and where.scalar is not None:
-        pointer = guarded(e, e.pointer(where.scalar))
+        pointer = guarded(e, where.at(e))
         if invariant:
             return [e.let(f"load {t}, ptr {e.offset(pointer, i * size).s}, align {size}, !invariant.load !0", t) for i in range(n)]
         return [load_scalar(e, e.offset(pointer, i * size), t, size, volatile) for i in range(n)]
@@ -184,9 +199,13 @@ def load(e: Emitter, where: Where, t: str, n: int, volatile: bool = False, invar
     if pattern is not None:
         steps, group = pattern.steps, pattern.group
         if group == LANES and all(steps[i] == i * stride for i in range(LANES)):
-            pointer = e.pointer(where.scalar if where.scalar is not None else e.extract(spread(e, where), 0))
+            pointer = where.at(e) if where.scalar is not None else e.pointer(e.extract(spread(e, where), 0))
             return _load_wide(e, pointer, t, n, size, mask, volatile)
-        result = _load_groups(e, where, pattern, t, n, size, mask)
+        result = None
+        if mask is None and not volatile and where.scalar is not None:
+            result = _load_stretch(e, where, pattern, t, n, size)
+        if result is None:
+            result = _load_groups(e, where, pattern, t, n, size, mask)
         if result is not None:
             return result
     addresses = spread(e, where)
@@ -197,13 +216,17 @@ def load(e: Emitter, where: Where, t: str, n: int, volatile: bool = False, invar
     def side_by_side() -> list[Val]:
         return _load_wide(e, e.pointer(e.extract(addresses, 0)), t, n, size, mask)
 
-    if volatile or not _may_be_contiguous(pattern, stride):
+    if volatile or not _worth_asking(e, where, stride):
         return gathered()
     return e.either(_contiguous(e, addresses, stride, mask), side_by_side, gathered)
 
 
-def _may_be_contiguous(pattern: Pattern | None, stride: int) -> bool:
-    """Whether what is known of an address does not rule out that the lanes' accesses lie side by side."""
+def _worth_asking(e: Emitter, where: Where, stride: int) -> bool:
+    """Whether the lanes' accesses may lie side by side for all that is known. Each question makes the function longer: only so many are asked."""
+    pattern = where.pattern
+    if where.apart or e.asked_so_far >= _QUESTIONS:
+        return False
+    e.asked_so_far += 1
     if pattern is None:
         return True
     group = pattern.group
@@ -212,6 +235,8 @@ def _may_be_contiguous(pattern: Pattern | None, stride: int) -> bool:
 
 def _contiguous(e: Emitter, addresses: Val, stride: int, mask: Val | None) -> Val:
     """Asks at run time whether the lanes' accesses lie side by side: strides are often parameters, and a gather costs ten times a plain load."""
+    # What lanes that are off hold may be anything, also what LLVM calls poison: a branch must not depend on that.
+    addresses = e.let(f"freeze {addresses.ty} {addresses.s}", "i64", True)
     line = e.add(e.splat(e.extract(addresses, 0)), e.lanes([i * stride for i in range(LANES)], "i64"))
     apart = e.icmp("ne", addresses, line)
     if mask is not None:
@@ -243,6 +268,28 @@ def _runs(steps: tuple[int, ...], group: int, stride: int) -> tuple[int, str] | 
     return None
 
 
+def _load_stretch(e: Emitter, where: Where, pattern: Pattern, t: str, n: int, size: int) -> list[Val] | None:
+    """Where the lanes' places, several lanes to one perhaps, make up one stretch without gaps: that is loaded once and handed out."""
+    steps, stride = pattern.steps, size * n
+    places = sorted(set(steps))
+    if pattern.group != LANES or not 2 < len(places) <= LANES or len(places) * stride > 128:
+        return None
+    if any(b - a != stride for a, b in itertools.pairwise(places)):
+        return None
+    whole = e.let(f"load {_vec(t, len(places) * n)}, ptr {where.at(e, places[0]).s}, align {size}", t).s
+    return [_shuffle(e, whole, t, len(places) * n, [(s - places[0]) // size + k for s in steps]) for k in range(n)]
+
+
+def _sorted_runs(steps: tuple[int, ...], size: int) -> tuple[list[int], int] | None:
+    """(the lanes in the order of their places, the length of the equally long runs without gaps that they then fall into)."""
+    order = sorted(range(LANES), key=lambda lane: steps[lane])
+    places = [steps[lane] for lane in order]
+    for run in (16, 8, 4, 2):
+        if all(places[i] - places[i // run * run] == i % run * size for i in range(LANES)):
+            return (order, run) if len(set(places)) == LANES else None
+    return None
+
+
 def _load_groups(e: Emitter, where: Where, pattern: Pattern, t: str, n: int, size: int, mask: Val | None) -> list[Val] | None:
     found = _runs(pattern.steps, pattern.group, size * n)
     if found is None:
@@ -252,8 +299,7 @@ def _load_groups(e: Emitter, where: Where, pattern: Pattern, t: str, n: int, siz
         return None
     outs: list[list[Val]] = [[] for _ in range(n)]
     for start in range(0, LANES, run):
-        base = e.add(where.scalar, e.const(pattern.steps[start], "i64")) if where.scalar is not None else e.extract(spread(e, where), start)
-        pointer = e.pointer(base)
+        pointer = where.at(e, pattern.steps[start]) if where.scalar is not None else e.pointer(e.extract(spread(e, where), start))
         if kind == "broadcast":
             for k in range(n):
                 one = e.let(f"load {t}, ptr {e.offset(pointer, k * size).s}, align {size}", t)
@@ -287,7 +333,7 @@ def store(e: Emitter, where: Where, values: list[Val], volatile: bool = False) -
     n = len(values)
     mask = e.exec_mask()
     if where.pattern is None and where.scalar is not None:
-        pointer = guarded(e, e.pointer(where.scalar))
+        pointer = guarded(e, where.at(e))
         last: Val | None = None
         for i, value in enumerate(values):
             if value.v:  # all lanes write one place: the last active lane's value stays
@@ -304,15 +350,14 @@ def store(e: Emitter, where: Where, values: list[Val], volatile: bool = False) -
     stride = size * n
     if pattern is not None:
         if pattern.group == LANES and all(pattern.steps[i] == i * stride for i in range(LANES)):
-            pointer = e.pointer(where.scalar if where.scalar is not None else e.extract(spread(e, where), 0))
+            pointer = where.at(e) if where.scalar is not None else e.pointer(e.extract(spread(e, where), 0))
             _store_wide(e, pointer, values, size, mask)
             return
         found = _runs(pattern.steps, pattern.group, stride)
         if found is not None and found[1] == "contiguous" and (mask is None or n == 1):
             run = found[0]
             for start in range(0, LANES, run):
-                base = e.add(where.scalar, e.const(pattern.steps[start], "i64")) if where.scalar is not None else e.extract(spread(e, where), start)
-                pointer = e.pointer(base)
+                pointer = where.at(e, pattern.steps[start]) if where.scalar is not None else e.pointer(e.extract(spread(e, where), start))
                 parts = [_shuffle(e, v.s, t, LANES, list(range(start, start + run))) for v in values]
                 wide = _interleave(e, parts, t, run)
                 if mask is None:
@@ -320,6 +365,15 @@ def store(e: Emitter, where: Where, values: list[Val], volatile: bool = False) -
                 else:
                     part = _shuffle(e, mask.s, "i1", LANES, list(range(start, start + run)))
                     _masked_store(e, wide, pointer, part.s, t, run, size)
+            return
+    if pattern is not None and pattern.group == LANES and mask is None and n == 1 and not volatile and where.scalar is not None:
+        sorted_ = _sorted_runs(pattern.steps, size)
+        if sorted_ is not None:
+            order, run = sorted_
+            ordered = _shuffle(e, values[0].s, t, LANES, order).s
+            for i in range(0, LANES, run):
+                piece = _shuffle(e, ordered, t, LANES, list(range(i, i + run))).s
+                e.emit(f"store {_vec(t, run)} {piece}, ptr {where.at(e, pattern.steps[order[i]]).s}, align {size}")
             return
     addresses = spread(e, where)
 
@@ -332,7 +386,7 @@ def store(e: Emitter, where: Where, values: list[Val], volatile: bool = False) -
         _store_wide(e, e.pointer(e.extract(addresses, 0)), values, size, mask)
         return []
 
-    if volatile or not _may_be_contiguous(pattern, stride):
+    if volatile or not _worth_asking(e, where, stride):
         scattered()
     else:
         e.either(_contiguous(e, addresses, stride, mask), side_by_side, scattered)

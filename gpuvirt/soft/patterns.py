@@ -161,6 +161,15 @@ def bit_or(p: Pattern, value: int, bits: int, xor: bool) -> Pattern | None:
     return Pattern(p.group, tuple((s ^ low) if xor else (s | low) for s in p.steps), p.align)
 
 
+def disjoint(p: Pattern, q: Pattern) -> Pattern | None:
+    """p | q and p ^ q where no bit is set in both: all of one's bits are its steps', the other's are its base's."""
+    if p.align != BIG:
+        p, q = q, p
+    if p.align == BIG and p.group == q.group == LANES and not any(q.steps) and min(p.steps) >= 0 and max(p.steps) < q.align:
+        return Pattern(LANES, p.steps, q.align)
+    return None
+
+
 def same_side(p: Pattern, limit: int, bits: int, signed: bool) -> bool:
     """Whether `value < limit` has the same answer in all lanes, whatever the base."""
     if p.group != LANES or not fits(p, bits, signed):

@@ -27,6 +27,23 @@ void soft_suspend(struct runner *r, struct fiber *f) {
     if (atomic_load_explicit(&r->grid->stop, memory_order_relaxed)) soft_leave(r);
 }
 
+/* Only at barriers, which every warp reaches in its turn: where warps wait for memory to change, the scheduler has to see each of them wait. */
+void soft_pass_on(struct runner *r, struct fiber *f) {
+    struct block *b = f->block;
+    r->progress = true;
+    uint32_t later = b->runnable & ~((2u << f->warp.warp) - 1), next = later ? later : b->runnable;
+    if (!next) {
+        soft_suspend(r, f);
+        return;
+    }
+    struct fiber *to = b->fibers[__builtin_ctz(next)];
+    to->yielded = false;
+    r->running = to;
+    r->warp = &to->warp;
+    soft_switch(&f->sp, to->sp);
+    if (atomic_load_explicit(&r->grid->stop, memory_order_relaxed)) soft_leave(r);
+}
+
 /* ---- blocks and their memory ---- */
 
 static void block_delete(struct block *b) {
@@ -230,21 +247,24 @@ static bool admit(struct runner *r, struct grid *g, uint64_t index) {
     return true;
 }
 
-/* Runs every runnable warp of the block once. True when one of them did more than wait for memory to change. */
+/* Runs every runnable warp of the block. True when one of them did more than wait for memory to change. */
 static bool run_round(struct runner *r, struct block *b) {
-    bool progress = false;
+    r->progress = false;
     for (uint32_t todo = b->runnable; todo; todo &= todo - 1) {
         uint32_t i = (uint32_t)__builtin_ctz(todo);
+        if (!(b->runnable >> i & 1)) continue; /* another warp passed on to it */
         struct fiber *f = b->fibers[i];
         f->yielded = false;
+        r->running = f;
         r->warp = &f->warp;
         r->in_kernel = 1;
         soft_switch(&r->scheduler_sp, f->sp);
         r->in_kernel = 0;
-        progress |= !f->yielded;
-        if (f->done) soft_warp_exited(b, i);
+        f = r->running; /* whoever came back */
+        r->progress |= !f->yielded;
+        if (f->done) soft_warp_exited(b, f->warp.warp);
     }
-    return progress;
+    return r->progress;
 }
 
 static void back_off(uint32_t rounds) {

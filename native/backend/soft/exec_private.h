@@ -103,6 +103,8 @@ struct runner {
     volatile sig_atomic_t in_kernel; /* compiled code is running */
     volatile sig_atomic_t in_helper; /* ... inside a helper that holds a lock */
     void *scheduler_sp;
+    struct fiber *running;        /* the fiber that runs, or came back to the scheduler last */
+    bool progress;                /* a warp did more than wait for memory to change since the scheduler last cleared this */
     struct grid *_Atomic grid;    /* also read by soft_engine_stop */
     const struct soft_warp *warp; /* that runs, for messages */
     struct block **resident;
@@ -135,6 +137,8 @@ void soft_runner_release(struct runner *r);
 _Noreturn void soft_leave(struct runner *r);
 /* Back to the scheduler until this fiber is run again. */
 void soft_suspend(struct runner *r, struct fiber *f);
+/* The same, and on the way the next warp of the block that can go on: from warp to warp without the scheduler. */
+void soft_pass_on(struct runner *r, struct fiber *f);
 void soft_warp_exited(struct block *b, uint32_t warp);
 
 /* exec.c: notes the grid's error unless there is one, and stops it. */

@@ -13,7 +13,7 @@
 #error "the software GPU runs on x86-64 only"
 #endif
 
-/* mxcsr belongs to what a callee keeps; loading it is slow and it hardly ever differs, so it is compared first. */
+/* mxcsr, which a callee keeps as well, is the same in all fibers of a grid. */
 __asm__(".text\n"
         ".p2align 4\n"
         ".hidden soft_switch\n"
@@ -26,15 +26,8 @@ __asm__(".text\n"
         "    pushq %r13\n"
         "    pushq %r14\n"
         "    pushq %r15\n"
-        "    subq $8, %rsp\n"
-        "    stmxcsr (%rsp)\n"
-        "    movl (%rsp), %eax\n"
         "    movq %rsp, (%rdi)\n"
         "    movq %rsi, %rsp\n"
-        "    cmpl %eax, (%rsp)\n"
-        "    je 1f\n"
-        "    ldmxcsr (%rsp)\n"
-        "1:  addq $8, %rsp\n"
         "    popq %r15\n"
         "    popq %r14\n"
         "    popq %r13\n"
@@ -87,6 +80,5 @@ void soft_fiber_prepare(struct fiber *f, void (*entry)(struct fiber *)) {
     *--sp = (uint64_t)(uintptr_t)entry; /* r13 */
     *--sp = 0;                          /* r14 */
     *--sp = 0;                          /* r15 */
-    *--sp = __builtin_ia32_stmxcsr();
     f->sp = sp;
 }

@@ -60,7 +60,7 @@ static uint32_t arrive(struct soft_warp *w, uint32_t id, uint32_t threads, uint3
     if (!wait) return 0;
     bar->waiting |= 1u << w->warp;
     b->runnable &= ~(1u << w->warp);
-    soft_suspend(r, f);
+    soft_pass_on(r, f);
     return f->value;
 }
 

@@ -13,6 +13,7 @@
 #define MAP_FIXED_NOREPLACE 0x100000
 #endif
 
+#define HUGE_PAGE (2u << 20)
 #define DEFAULT_MEMORY (4ull << 30)
 #define FREE_PATIENCE 10 /* seconds an allocation waits for frees that wait for the device */
 
@@ -220,6 +221,8 @@ int soft_memory_back(struct gv_context *c, uint64_t address, uint64_t size) {
             rc = CUDA_ERROR_OUT_OF_MEMORY;
         }
         if (rc) discharge(b, c->device, size);
+        /* Kernels walk memory in the grid's order, a stretch here and a stretch there: with small pages that costs a look-up each. */
+        if (!rc && size >= HUGE_PAGE) madvise((void *)(uintptr_t)address, size, MADV_HUGEPAGE);
     }
     pthread_mutex_unlock(&m->lock);
     return rc;
