@@ -72,7 +72,8 @@ class ModuleText:
         parts.append(f"@gv_globals = global [{max(len(self.globals), 1)} x i64] zeroinitializer, align 16")
         parts.extend(self.helpers.values())
         parts.extend(self.functions)
-        common = '"prefer-vector-width"="512" "min-legal-vector-width"="512"'
+        # A large frame touches each of its pages when it is made, so that it cannot jump over the guard below a stack.
+        common = '"prefer-vector-width"="512" "min-legal-vector-width"="512" "probe-stack"="inline-asm"'
         if self.flush:
             common += ' "denormal-fp-math"="preserve-sign,preserve-sign"'
         parts.append(f"attributes #0 = {{ nounwind {common} }}")

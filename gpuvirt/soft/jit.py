@@ -127,6 +127,15 @@ def compile_object(text: str, level: int) -> bytes:
         raise SoftError(f"internal: LLVM refused the generated code: {str(error)[:600]}") from error
 
 
+# What a frame of more than some pages begins with, and its whole pages: mov r11, rsp; sub r11, bytes.
+_LARGE_FRAME = re.compile(rb"\x49\x89\xe3\x49\x81\xeb(....)", re.S)
+
+
+def large_frames(code: bytes) -> int:
+    """Bytes of stack that the large frames of an object's functions take together."""
+    return sum(int.from_bytes(found, "little") for found in _LARGE_FRAME.findall(code))
+
+
 def _inline_once(text: str) -> str:
     """Marks the device functions that one place calls to be put there."""
 

@@ -95,6 +95,9 @@ def translate(module: Module, kernel: str, shape: tuple[int, int, int]) -> tuple
 
 
 LARGE = 200_000  # characters of IR from which on a kernel gets quick code first
+# Bytes of stack that quick code may take, which keeps nearly every value of a function in a place of its own: half of what there is (SOFT_STACK in
+# native/backend/soft), and every warp of a block takes it.
+QUICK_STACK = 4 << 20
 QUICK, GOOD = 1, 2
 
 
@@ -129,6 +132,8 @@ def build(module: Module, kernel: str, shape: tuple[int, int, int], identity: st
     text, description, _ = translate(module, kernel, shape)
     level = QUICK if len(text) >= LARGE else GOOD
     code = jit.compile_object(text, level)
+    if level == QUICK and jit.large_frames(code) > QUICK_STACK:
+        level, code = GOOD, jit.compile_object(text, GOOD)
     ir = lz4.block.compress(text.encode()) if level == QUICK else b""
     description.ir_bytes = len(ir)
     object_cache.write(cache_key(identity, level), description.pack(), ir + code)

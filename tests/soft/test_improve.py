@@ -185,3 +185,37 @@ def test_a_launch_does_not_wait_for_the_helper(improver: improve.Improver, monke
         assert (out == expected(128, 1000)).all()
     finally:
         helper.send_signal(signal.SIGCONT)
+
+
+def test_quick_code_that_takes_too_much_stack_is_not_used(improver: improve.Improver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Quick code keeps every value that lives across blocks on the stack; a frame of cuDNN's was larger than the stack and its guard together."""
+    n = 400
+    spread = "".join(f"mad.lo.u32 %v{i}, %r1, {2 * i + 3}, {i}; " for i in range(n))
+    gather = "".join(f"mad.lo.u32 %r2, %r2, 5, %v{i}; " for i in range(n))
+    text = (
+        HEAD + f".visible .entry wide(.param .u64 p) {{ .reg .b64 %a<3>; .reg .b32 %r<4>; .reg .b32 %v<{n}>; .reg .pred %q; ld.param.u64 %a0, [p]; "
+        f"mov.u32 %r1, %tid.x; mul.wide.u32 %a1, %r1, 4; add.u64 %a0, %a0, %a1; ld.global.u32 %r1, [%a0]; mov.u32 %r2, 0; {spread} setp.lt.u32 %q, %r1, 7; @%q bra L; "
+        f"bar.warp.sync -1; L: {gather} st.global.u32 [%a0], %r2; ret; }}"
+    )
+    levels: list[int] = []
+    frames: list[int] = []
+    compile_object = jit.compile_object
+
+    def noting(ir: str, level: int) -> bytes:
+        code = compile_object(ir, level)
+        levels.append(level)
+        frames.append(jit.large_frames(code))
+        return code
+
+    monkeypatch.setattr(jit, "compile_object", noting)
+    want = np.zeros(32, np.uint32)
+    for i in range(n):
+        want = want * np.uint32(5) + np.arange(32, dtype=np.uint32) * np.uint32(2 * i + 3) + np.uint32(i)
+    for room, made in ((kernel.QUICK_STACK, [kernel.QUICK]), (n * 128 // 2, [kernel.QUICK, kernel.GOOD])):
+        monkeypatch.setattr(kernel, "QUICK_STACK", room)
+        levels.clear()
+        frames.clear()
+        out = np.arange(32, dtype=np.uint32)
+        Kernels(text + f"// {room}\n").launch("wide", 1, 32, out)
+        assert np.array_equal(out, want)
+        assert levels[: len(made)] == made and frames[0] > n * 128 // 2
