@@ -83,6 +83,7 @@ def software() -> list[Variable]:
         Variable("PATH", str(ptxas.parent), "a ptxas that hands PTX through, for XLA", prefix=True),
         Variable("PYTHONPATH", str(paths.PYTHON_COMPAT), "Triton's backend for software GPUs", prefix=True),
         *(Variable(name, str(ptxas), "the same for Triton", optional=True) for name in PTXAS),
+        Variable("TRITON_LIBCUDA_PATH", str(paths.library(paths.CUDA).parent), "where Triton's own compiler finds the driver", optional=True),
         *(Variable(name, value, comment, optional=True) for name, (value, comment) in SOFTWARE.items()),
     ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -25,6 +26,7 @@ class _Activation:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
+        self.environment = dict(os.environ)  # before it was changed below
         # A private pool ends when the kernel closes our end of its pipe, and not before: CUDA libraries still talk to it while the process exits.
         found = self.connected = connect(settings)
         try:
@@ -33,6 +35,8 @@ class _Activation:
             for name, value in env.items():
                 if os.environ.get(name) != value:
                     os.environ[name] = value
+            if found.status.software and str(paths.PYTHON_COMPAT) not in sys.path:
+                sys.path.append(str(paths.PYTHON_COMPAT))  # what PYTHONPATH is for in programs that start later
             # A library of this soname that is loaded already satisfies every later dlopen("libcuda.so.1").
             files = [paths.library(paths.CUDA), paths.library(paths.NVML), *([paths.program(paths.COMPAT)] if found.status.software else [])]
             self.libraries = [ctypes.CDLL(str(file), mode=ctypes.RTLD_GLOBAL) for file in files]
@@ -75,7 +79,8 @@ class remote:
         capability: str | None = None,
     ) -> None:
         self._settings = client_settings.resolve(
-            {"gpus": gpus, "pool": pool, "memory": memory, "link": link, "no_wait": no_wait, "local": local or None, "capability": capability}
+            {"gpus": gpus, "pool": pool, "memory": memory, "link": link, "no_wait": no_wait, "local": local or None, "capability": capability},
+            _active.environment if _active else None,
         )
 
     def __enter__(self) -> remote:

@@ -67,3 +67,14 @@ for what in (lambda: gpuvirt.remote(pool=url).__enter__(), lambda: gpuvirt.devic
 def test_devices(server: FakeServer, lib_dir: Path, tmp_path: Path) -> None:
     done = python(f"import gpuvirt; print([d['ordinal'] for d in gpuvirt.devices({server.url!r})])", server, lib_dir, tmp_path)
     assert done.stdout == "[0, 1]\n", done.stderr
+
+
+def test_a_private_pool_is_entered_again(server: FakeServer, lib_dir: Path, tmp_path: Path) -> None:
+    """What the first time put into the environment is not taken for the user's own settings the second time."""
+    code = """
+import gpuvirt
+with gpuvirt.remote(local=True) as first, gpuvirt.remote(local=True) as second:
+    print(first.pool == second.pool)
+"""
+    done = python(code, server, lib_dir, tmp_path)
+    assert done.stdout == "True\n", done.stderr
