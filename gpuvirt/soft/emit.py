@@ -229,6 +229,8 @@ class Emitter(Builder):
             return self.const(1 if operand.value else 0, "i1")
         if isinstance(operand, Reg):
             return self.get(operand.name)
+        if isinstance(operand, Special) and operand.name == "%is_explicit_cluster":
+            return self.special(operand.name)
         raise BadPtx(f"cannot read the predicate {operand} in '{self.ins}'")
 
     def wr(self, operand: Operand, value: Val, signed: bool = False) -> None:

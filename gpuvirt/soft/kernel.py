@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import re
 from dataclasses import asdict, dataclass, field, replace
 
 import lz4.block
@@ -30,7 +31,7 @@ from gpuvirt.soft.analysis import Analysis
 from gpuvirt.soft.builder import ModuleText
 from gpuvirt.soft.cfg import Cfg
 from gpuvirt.soft.emit import Emitter
-from gpuvirt.soft.errors import BadPtx, SoftError, UniformityLost
+from gpuvirt.soft.errors import BadPtx, SoftError, UniformityLost, Unsupported
 from gpuvirt.soft.flushing import hardware_flush
 from gpuvirt.soft.layout import Layout, Program
 from gpuvirt.soft.module import Module
@@ -59,8 +60,16 @@ class Description:
         return Description(**json.loads(data))
 
 
+def _check_cluster(directives: str) -> None:
+    """A kernel may ask for clusters of several blocks; there are none."""
+    found = re.search(r"\.reqnctapercluster\s+([\d\s,]+)", directives)
+    if found and any(int(n) > 1 for n in re.findall(r"\d+", found.group(1))):
+        raise Unsupported(f"unsupported PTX directive '.reqnctapercluster {found.group(1).strip()}': a cluster is one block")
+
+
 def translate(module: Module, kernel: str, shape: tuple[int, int, int]) -> tuple[str, Description, int]:
     """(LLVM IR, description, number of PTX instructions) of a kernel for a block shape."""
+    _check_cluster(module.funcs[kernel].directives)
     program = Program(module, kernel)
     layout = Layout(program)
     text = ModuleText(jit.host().feature_set)

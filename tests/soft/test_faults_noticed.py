@@ -1,0 +1,75 @@
+"""Deliberate faults in the compiler, each of which the tables of cases must notice: rounding, flushing, saturation, NaN, a carry, an atomic's minimum."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from soft import test_ops_atom, test_ops_convert, test_ops_float, test_ops_forms, test_ops_int
+from soft.ptx_op import Case, check
+
+from gpuvirt.soft import ops_async, ops_atom, ops_cvt, ops_float, ops_int, ops_narrow, prelude
+
+TABLES = (test_ops_float, test_ops_forms, test_ops_int, test_ops_convert, test_ops_atom)
+
+
+def same(_e: Any, value: Any, *_: Any) -> Any:
+    return value
+
+
+def nearest(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Rounds to nearest where something else was asked for."""
+    return lambda e, op, args, mode: ops_float._nearest(e, op, args)
+
+
+def no_carry(original: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda e, op, a, b, carry, ins, write=True: original(e, op, a, b, None, ins, write)
+
+
+def larger(original: Callable[..., Any]) -> Callable[..., Any]:
+    """min and max of atomics exchanged."""
+    return lambda op, *rest: original({"min": "max", "max": "min"}.get(op, op), *rest)
+
+
+FAULTS: dict[str, tuple[Any, str, Callable[..., Any], tuple[str, ...]]] = {
+    "add.rz.f32": (ops_float, "directed", nearest, ("add.rz.f32", "mul.rz.f32")),
+    "fma.rm.f64": (ops_float, "directed", nearest, ("fma.rm.f64", "div.rm.f64")),
+    "ftz of operands and results": (ops_float, "flush", lambda _: same, ("mul.rn.ftz.f32x2", "fma.rn.ftz.f32x2")),
+    "sat": (ops_float, "saturate", lambda _: same, ("add.rn.sat.f32", "fma.rn.sat.f32")),
+    "canonical NaN": (ops_float, "canonical", lambda _: same, ("max.ftz.f32 $d, $a, $b;",)),
+    "carry": (ops_int, "set_carry", no_carry, ("addc.u32", "subc.cc.u64")),
+    "bf16 cut off": (ops_float, "to_bfloat", lambda f: lambda e, a, mode: f(e, a, "rz"), ("add.rn.bf16 ", "cvt.rn.bf16.f32")),
+    "eight bits": (ops_narrow, "encode", lambda f: lambda e, a, name: e.bxor(f(e, a, name), e.const(1, "i32")), ("e4m3x2.f32",)),
+    "atomic minimum": (prelude, "combine", larger, ("atom.shared.min.u32", "atom.global.min.noftz.f16")),
+}  # fmt: skip
+
+
+def cases(texts: tuple[str, ...]) -> list[Case]:
+    """The first case of the tables for each text."""
+    every = [case for table in TABLES for case in table.CASES]
+    return [next(case for case in every if text in case.text) for text in texts]
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    module, attribute, fault, texts = FAULTS[name]
+    original = getattr(module, attribute)
+    monkeypatch.setenv("GPUVIRT_CACHE", str(tmp_path))  # what was compiled by the sound compiler must not answer
+    for other in (ops_float, ops_cvt, ops_int, ops_narrow, ops_atom, ops_async, prelude):
+        if getattr(other, attribute, None) is original:
+            monkeypatch.setattr(other, attribute, fault(original))
+    if name == "bf16 cut off":
+        monkeypatch.setattr(ops_float, "narrow", lambda e, a, t, mode="rn": ops_float.to_bfloat(e, a, mode))
+        monkeypatch.setattr(ops_cvt, "narrow", ops_float.narrow)
+    for case in cases(texts):
+        kept = tuple(i.copy() for i in case.inputs)
+        with pytest.raises(AssertionError, match="wrong"):
+            check(Case(case.text, case.out, tuple(i.copy() for i in kept), lambda *_, c=case, k=kept: c.want(*k)))
+
+
+def test_the_sound_compiler_passes_them() -> None:
+    for case in cases(tuple(text for _, _, _, texts in FAULTS.values() for text in texts)):
+        kept = tuple(i.copy() for i in case.inputs)
+        check(Case(case.text, case.out, tuple(i.copy() for i in kept), lambda *_, c=case, k=kept: c.want(*k), case.tolerance))
