@@ -106,6 +106,17 @@ def two_that_call_each_other(n: int, filler: int = 0) -> None:
     expect(INVALID_HANDLE, "cuLinkDestroy", link.state)
 
 
+def own_images() -> None:
+    """What the linker made is an input like any other, by the type that it has for the program."""
+    link, again = Link(), Link()
+    link.add(HEAD + MAIN % {"n": 4}, "main.ptx")
+    link.add(HEAD + OTHER % {"n": 4}, "other.ptx")
+    again.add(link.complete(), "linked.cubin", CUBIN)
+    link.close()
+    run(again.complete(), 4)
+    again.close()
+
+
 def refused() -> None:
     link = Link()
     link.add(HEAD + MAIN % {"n": 3}, "main.ptx")
@@ -183,6 +194,7 @@ def main() -> None:
     expect(0, "cuCtxSetCurrent", context)
     two_that_call_each_other(3)
     two_that_call_each_other(5, filler=6000)  # half a megabyte, which is too much for one record each way
+    own_images()
     refused()
     arguments()
     in_threads(context)
