@@ -3,7 +3,13 @@ time allows are translated to LLVM IR.
 
     python tests/soft/libraries/scan.py .venv/lib/python3*/site-packages/nvidia/cublas/lib/libcublas.so.12 --seconds 60
 
-Kernels are drawn at random (--seed), so that a short run says something of the whole. What is refused is listed by reason.
+Kernels are drawn at random (--seed), so that a short run says something of the whole. What is refused is listed by reason. Files of PTX, and folders
+with such files anywhere below (Triton's cache, what a program wrote with nvrtcGetPTX, `nvcc -keep`), do as well.
+
+    python tests/soft/libraries/scan.py --forms FILE...
+
+looks at every instruction of every kernel instead, without translating any: how often each opcode occurs with its modifiers, and which of them the table
+of opcodes (gpuvirt/soft/forms.py) lacks.
 """
 
 from __future__ import annotations
@@ -24,6 +30,7 @@ from pathlib import Path
 
 from gpuvirt.soft import kernel
 from gpuvirt.soft.errors import SoftError
+from gpuvirt.soft.forms import FORMS, unknown
 from gpuvirt.soft.image import FATBIN_MAGIC, KIND_PTX, entries, unpack
 from gpuvirt.soft.module import Func, Module
 
@@ -57,6 +64,9 @@ def containers(data: mmap.mmap) -> Iterator[bytes]:
 
 def ptx_texts(path: Path, result: Result) -> Iterator[str]:
     """The PTX that the loader would choose from each container, without repeats."""
+    if path.is_dir() or path.suffix == ".ptx":
+        yield from _plain(path, result)
+        return
     seen: set[bytes] = set()
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         for container in containers(data):
@@ -74,6 +84,37 @@ def ptx_texts(path: Path, result: Result) -> Iterator[str]:
             if digest not in seen:
                 seen.add(digest)
                 yield raw.decode("latin-1")
+
+
+def _plain(path: Path, result: Result) -> Iterator[str]:
+    """Files of PTX, without repeats."""
+    seen: set[str] = set()
+    for file in sorted(path.rglob("*.ptx")) if path.is_dir() else [path]:
+        result.containers += 1
+        text = file.read_text("latin-1")
+        if ".version" in text and text not in seen:
+            result.with_ptx += 1
+            seen.add(text)
+            yield text
+
+
+_OPCODE = re.compile(r"^\s*(?:[\w$]+:\s*)?(?:@!?%?[\w$]+\s+)?\{?\s*([a-z][a-z0-9]*(?:\.[\w:]+)*)(?=[\s;])", re.M)
+
+
+def forms(path: Path, result: Result) -> Counter[str]:
+    """Every opcode with its modifiers and how often it occurs; what the table lacks is added to what is refused."""
+    found: Counter[str] = Counter()
+    for text in ptx_texts(path, result):
+        result.modules += 1
+        for opcode in _OPCODE.findall(text):
+            if opcode.split(".")[0] in FORMS or opcode.count("."):
+                found[opcode] += 1
+    for opcode, count in found.items():
+        op, *mods = opcode.split(".")
+        lacking = "" if op not in FORMS else unknown(op, tuple(mods))
+        if lacking is not None:
+            result.refused[f"{opcode}: " + (f".{lacking}" if lacking else "the opcode")] += count
+    return found
 
 
 def block_of(func: Func) -> tuple[int, int, int]:
@@ -125,9 +166,21 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=30, help="to translate for, each file")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--forms", action="store_true", help="count opcodes with their modifiers; translate nothing")
     args = parser.parse_args()
     refused = False
     for path in args.files:
+        if args.forms:
+            result = Result(path.name)
+            found = forms(path, result)
+            refused = refused or bool(result.refused)
+            if args.json:
+                print(json.dumps({"file": path.name, "forms": found, "lacking": result.refused}), flush=True)
+                continue
+            print(f"{path.name}: {result.modules} modules, {sum(found.values())} instructions of {len(found)} forms, {len(result.refused)} lacking", flush=True)
+            for why, count in result.refused.most_common():
+                print(f"    {count:7d}  {why}", flush=True)
+            continue
         result = scan(path, args.seconds, args.seed)
         refused = refused or bool(result.refused)
         if args.json:
