@@ -15,10 +15,10 @@ from gpuvirt.soft.cfg import Block, Cfg, Loop
 from gpuvirt.soft.parser import CARRY, Addr, FloatImm, Imm, Ins, Name, Operand, Pair, Reg, Special, Sym, Vec
 from gpuvirt.soft.patterns import ANY, UNIFORM, Known, Pattern
 from gpuvirt.soft.types import LANES, TYPES
+from gpuvirt.soft.waiting import GATHERING, OPEN, find_loops, find_meetings
 
 _VARYING = {"$exited", "alloca", "atom", "mma", "ldmatrix", "wmma", "movmatrix", "stacksave", "tex", "tld4", "suld", "wgmma"}
 _VARYING_SPECIALS = ("%tid", "%laneid", "%lanemask")
-_WAITING = {"volatile", "relaxed", "acquire"}
 _INTEGER = "busx"
 
 
@@ -41,9 +41,8 @@ class Analysis:
         self.is_kernel = cfg.body.func.is_kernel
         self.param_names = param_names
         # First blocks of the loops that may wait for memory to change, and of those whose lanes may wait for one another.
-        self.waiting_loops: set[int] = set()
-        self.spin_loops: set[int] = set()
-        self._find_spins()
+        self.waiting_loops, self.spin_loops = find_loops(cfg)
+        self.meetings = find_meetings(cfg)
         # Comparisons of values that differ between lanes, in a known way, and have one result for all of them.
         self.one_sided: set[int] = set()
         while True:
@@ -51,6 +50,7 @@ class Analysis:
             self.edges: list[Edge] = []
             self.resume: list[tuple[Loop, Block]] = []
             self.diverging: set[int] = set()
+            self.apart = False  # lanes may be put off while others go on
             for block in cfg.order:
                 block.div, block.waits = False, 0
             self._spread()
@@ -62,20 +62,6 @@ class Analysis:
             if found <= self.one_sided:
                 break
             self.one_sided |= found
-
-    def _find_spins(self) -> None:
-        for block in self.cfg.order:
-            loop = self.cfg.loop_of[block.idx]
-            if loop is None:
-                continue
-            for ins in block.ins:
-                if ins.op == "ld" and not _WAITING.isdisjoint(ins.mods) and "shared" not in ins.mods and "shared::cta" not in ins.mods:
-                    self.waiting_loops.add(loop.first)
-                elif _waits_for_lanes(ins):
-                    self.waiting_loops.add(loop.first)
-                    self.spin_loops.add(loop.first)
-                elif ins.op == "ld" and not _WAITING.isdisjoint(ins.mods):
-                    self.waiting_loops.add(loop.first)
 
     # Divergence ------------------------------------------------------------------------------------------------------------------------------
 
@@ -172,12 +158,25 @@ class Analysis:
                     self._diverge(block)
 
     def _diverge(self, block: Block) -> None:
-        stop = block.ipdom
+        region = self._region(block, block.ipdom)
         loop = self.cfg.loop_of[block.idx]
-        while loop is not None:
-            if loop.first in self.spin_loops:
-                stop = self.cfg.exit
+        spins = any(b.idx in self.spin_loops for b in region)
+        while loop is not None and not spins:
+            spins = loop.first in self.spin_loops
             loop = loop.parent
+        if spins or any(self.meetings.get(b.idx) in OPEN for b in region):
+            # Lanes may be put off there and come back late: only what the whole warp does at once brings them together.
+            self.apart = True
+            stop = block.ipdom
+            while stop is not None and stop is not self.cfg.exit and self.meetings.get(stop.idx) not in GATHERING:
+                stop = stop.ipdom
+            region = self._region(block, stop or self.cfg.exit)
+        for b in region:
+            b.div = b is not self.cfg.exit
+
+    @staticmethod
+    def _region(block: Block, stop: Block | None) -> set[Block]:
+        """The blocks that can be reached from a branch before `stop`."""
         stack = list(block.succs)
         seen: set[Block] = set()
         while stack:
@@ -185,9 +184,15 @@ class Analysis:
             if b is stop or b in seen:
                 continue
             seen.add(b)
-            if b is not self.cfg.exit:
-                b.div = True
             stack.extend(b.succs)
+        return seen
+
+    def active_meetings(self) -> dict[int, str]:
+        """The meetings at which lanes may really arrive apart."""
+        if not self.apart:
+            return {}
+        targets = {e.target.idx for e in self.edges}
+        return {i: kind for i, kind in self.meetings.items() if i in targets and (kind in GATHERING or self.cfg.order[i].div)}
 
     def _waits(self) -> None:
         """Recomputes the edges at whose ends lanes may wait, and from them every block's `waits`."""
@@ -233,8 +238,13 @@ class Analysis:
                 for i in range(max(first, done + 1), last + 1):
                     waits[i] |= live
                 done = max(done, last)
+        late = 0  # what lanes may still read that wait where they were put off: everywhere but where all lanes are together
+        for _, head in self.resume:
+            late |= head.live_in
+        for number in self.active_meetings():
+            late |= order[number].live_in
         for block in order:
-            block.waits = waits[block.idx]
+            block.waits = waits[block.idx] | (late if block.div else 0)
 
     # Patterns --------------------------------------------------------------------------------------------------------------------------------
 
@@ -402,13 +412,6 @@ class Analysis:
             p = self._known.get(operand.name)
             return p.constant if isinstance(p, Pattern) else None
         return self.constant(operand)
-
-
-def _waits_for_lanes(ins: Ins) -> bool:
-    """Whether a loop around the instruction may wait for other lanes of its warp."""
-    if ins.op == "mbarrier":
-        return ins.mods[0] in ("test_wait", "try_wait")
-    return ins.op == "atom" and ("cas" in ins.mods or "exch" in ins.mods)
 
 
 def _pair_second(ins: Ins) -> tuple[str, ...]:

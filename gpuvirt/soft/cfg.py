@@ -12,6 +12,7 @@ import sys
 from gpuvirt.soft.errors import BadPtx
 from gpuvirt.soft.parser import Body, Ins, Name, Operand, Reg
 from gpuvirt.soft.types import TYPES
+from gpuvirt.soft.waiting import Splitter
 
 EXITED = "$exited"  # which lanes have ended inside a device function
 
@@ -99,10 +100,11 @@ class Cfg:
                 block.pred, block.neg = ins.pred, ins.neg
             pending.append((block, targets))
 
+        splitter = Splitter([i for _, b in self.body.blocks for i in b])
         for label, instructions in self.body.blocks:
             block = new(label)
             for ins in instructions:
-                if block.kind:
+                if block.kind or splitter.before(ins, block.ins):
                     block = split()
                 op = ins.op
                 if op == "bra":

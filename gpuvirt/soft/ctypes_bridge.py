@@ -145,7 +145,7 @@ class Bridge:
             result.static_shared = d.static_shared
             result.dynamic_offset = d.dynamic_offset
             result.local_bytes = d.local_bytes
-            result.uses_barrier = int(d.uses_barrier)
+            result.uses_barrier = d.uses_barrier
             result.param_bytes = d.param_bytes
             result.flush = int(d.flush)
             result.tier = ctypes.addressof(code.tier) if code.tier is not None else None

@@ -12,6 +12,7 @@ from gpuvirt.soft.parser import FloatImm, Imm, Ins, Name, Not, Operand, Reg, Spe
 from gpuvirt.soft.patterns import Pattern
 from gpuvirt.soft.registry import OPCODES
 from gpuvirt.soft.types import INT_BITS, LANES, Type, llvm_type
+from gpuvirt.soft.waiting import ALIGNED, BLOCK, OPEN, PART, WARP
 
 _TRUE = "splat (i1 true)"
 _SPIN_YIELD = 16  # a waiting loop calls soft_yield every so many rounds
@@ -19,7 +20,7 @@ _LONG = 48  # a block of so many instructions is long
 _GROUP = 4  # so many results between two groups of loads part them
 _MANY = 64  # ... but not more: they do not fit anyway
 _COMPUTES = {"fma", "mad", "add", "sub", "mul"}
-_SPIN_PATIENCE = 256  # after so many rounds in a row the lanes that have left the loop run on first
+_SPIN_PATIENCE = 64  # after so many rounds in a row the lanes that have left the loop run on first
 
 
 class Emitter(Builder):
@@ -45,6 +46,7 @@ class Emitter(Builder):
         self.pred: Val | None = None
         self.lead = False
         self.uses_barrier = False
+        self.waits = False
         self.callees: set[str] = set()
         self.masks: dict[int, str] = {}
         self.fields: dict[str, Val] = {}
@@ -383,6 +385,7 @@ class Emitter(Builder):
     def run(self) -> str:
         """The function's text."""
         self._prepare_edges()
+        self.meetings = self.an.active_meetings()
         order = self.cfg.order
         self.setup()
         ends: dict[int, list[Loop]] = {}
@@ -395,11 +398,7 @@ class Emitter(Builder):
                     self.emit_loop_check(loop)
         self.reset()
         self.lines.append("done:")
-        for loop, head in self.an.resume:
-            bits = self.let(f"load i32, ptr {self.mask_slot(head)}", "i32")
-            pending = self.icmp("ne", bits, self.const(0, "i32"))
-            self.emit(f"br i1 {pending.s}, label %b{head.idx}, label %done{loop.first}")
-            self.lines.append(f"done{loop.first}:")
+        self.emit_late()
         if not self.func.is_kernel:
             from gpuvirt.soft.ops_stack import leave
 
@@ -407,6 +406,24 @@ class Emitter(Builder):
         self.emit("ret void")
         head_text = f"define {'' if self.func.is_kernel else 'internal '}void @{self.symbol}({self.signature()}) #0 {{\nentry:"
         return "\n".join([head_text, *self.allocas, *self.prologue, "  br label %b0", *self.lines, "}"])
+
+    def emit_late(self) -> None:
+        """At the function's end: lanes that were put off, at spin loops and meetings, go on, in turn."""
+        late = sorted({head.idx for _, head in self.an.resume} | set(self.meetings))
+        if not late:
+            return
+        turn = self.once("turn", "alloca i32", "ptr")
+        self.prologue.append(f"  store i32 -1, ptr {turn.s}")
+        last = self.let(f"load i32, ptr {turn.s}", "i32")
+        pending = [self.icmp("ne", self.let(f"load i32, ptr {self.mask_slot(self.cfg.order[n])}", "i32"), self.const(0, "i32")) for n in late]
+        for i, (number, some) in enumerate([*zip(late, pending, strict=True)] * 2):
+            if i < len(late):
+                some = self.band(some, self.icmp("slt", last, self.const(number, "i32")))
+            self.emit(f"br i1 {some.s}, label %late{i}, label %later{i}")
+            self.lines.append(f"late{i}:")
+            self.emit(f"store i32 {number}, ptr {turn.s}")
+            self.emit(f"br label %b{number}")
+            self.lines.append(f"later{i}:")
 
     def signature(self) -> str:
         if self.func.is_kernel:
@@ -441,6 +458,9 @@ class Emitter(Builder):
             some = self.icmp("ne", bits, self.const(0, "i32"))
             self.emit(f"br i1 {some.s}, label %b{block.idx}, label %{self.chain(block.idx)}")
         self.lines.append(f"b{block.idx}:")
+        if block.idx in self.meetings:
+            self.meet(block)
+            return
         if block.div:
             bits = self.let(f"load i32, ptr {self.mask_slot(block)}", "i32")
             self.emit(f"store i32 0, ptr {self.mask_slot(block)}")
@@ -450,6 +470,73 @@ class Emitter(Builder):
                 self.emit(f"store i32 0, ptr {self.mask_slot(block)}")
             self.mask = self.full
         for ins in block.ins:
+            self.instruction(ins)
+        self.terminate(block)
+
+    def meet(self, block: Block) -> None:
+        """A block that begins with a barrier: lanes that come before others whom it concerns are put off until those have come too. Lanes may come to
+        different barriers, as if they were one; those at the others are noted in %passed and go on from theirs later."""
+        kind = self.meetings[block.idx]
+        passing = kind in OPEN
+        own = self.mask_slot(block)
+        zero = self.const(0, "i32")
+        bits = self.let(f"load i32, ptr {own}", "i32")
+        passed = zero
+        if any(k in OPEN for k in self.meetings.values()):
+            slot = self.once("passed", "alloca i32", "ptr")
+            if "passed.0" not in self.fields:
+                self.prologue.append(f"  store i32 0, ptr {slot.s}")
+                self.fields["passed.0"] = slot
+            passed = self.let(f"load i32, ptr {slot.s}", "i32")
+        n = self.n = self.n + 1
+        if passing:
+            gone = self.band(bits, passed)
+            self.emit(f"br i1 {self.icmp('ne', gone, zero).s}, label %meet{n}.passed, label %meet{n}.new")
+            self.lines.append(f"meet{n}.passed:")
+            self.emit(f"store i32 {self.band(passed, self.invert(gone)).s}, ptr %passed")
+            self.emit(f"store i32 {self.band(bits, self.invert(gone)).s}, ptr {own}")
+            self.emit(f"br label %meet{n}.on")
+            self.lines.append(f"meet{n}.new:")
+        alike = {BLOCK: (BLOCK, ALIGNED), ALIGNED: (BLOCK, ALIGNED), WARP: (WARP,)}.get(kind, ())
+        under_way, met = passed, zero
+        for number in sorted(self.targets - {block.idx}):
+            waiting = self.let(f"load i32, ptr {self.mask_slot(self.cfg.order[number])}", "i32")
+            if self.meetings.get(number) in alike:
+                met = self.bor(met, waiting)
+            else:
+                under_way = self.bor(under_way, waiting)
+        bar = block.ins[0]
+        self.ins, self.pred, self.lead = bar, None, False
+        if kind in (WARP, PART):  # each lane waits for those that it names
+            self.mask = self.mask_of(bits)
+            named = self.rd_int(bar.ops[-1], 32)
+            ready = self.icmp("eq", self.band(named, under_way), zero)
+            if ready.v:
+                going = self.band(bits, self.bits_of(ready))
+                met = (
+                    zero
+                    if kind == PART
+                    else self.band(met, self.extract(named, self.band(self.intrinsic("cttz", bits, tail="i1 false"), self.const(31, "i32"))))
+                )
+            else:
+                going = self.select(ready, bits, zero)
+                met = self.band(met, named)
+        else:
+            going = self.select(self.icmp("eq", under_way, zero), bits, zero)
+        wait = self.icmp("eq", going, zero) if block.div else self.icmp("ne", under_way, zero)
+        self.emit(f"br i1 {wait.s}, label %{self.chain(block.idx)}, label %meet{n}.all")
+        self.lines.append(f"meet{n}.all:")
+        self.emit(f"store i32 {self.band(bits, self.invert(going)).s}, ptr {own}")
+        bits = going
+        self.mask = self.mask_of(bits) if block.div else self.full
+        self.instruction(bar)
+        if passing:
+            self.emit(f"store i32 {self.bor(passed, met).s}, ptr %passed")
+            self.emit(f"br label %meet{n}.on")
+            self.reset()
+            self.lines.append(f"meet{n}.on:")
+            self.mask = self.mask_of(self.let(f"phi i32 [ {gone.s}, %meet{n}.passed ], [ {bits.s}, %meet{n}.all ]", "i32"))
+        for ins in block.ins[1:]:
             self.instruction(ins)
         self.terminate(block)
 
@@ -494,7 +581,7 @@ class Emitter(Builder):
 
     def spin_yield(self, block: Block) -> None:
         """In a loop that waits for memory: lets others run now and then."""
-        self.uses_barrier = True
+        self.uses_barrier = self.waits = True
         count = self.spin_counter(f"y{block.idx}")
         turn = self.icmp("eq", self.band(count, self.const(_SPIN_YIELD - 1, "i32")), self.const(0, "i32"))
         self.m.declare("soft_yield", "declare void @soft_yield(ptr)")

@@ -46,7 +46,7 @@ class Description:
     static_shared: int
     dynamic_offset: int
     local_bytes: int
-    uses_barrier: bool
+    uses_barrier: int  # 1: barriers, 2: waits for memory to change
     param_bytes: int
     globals: list[str] = field(default_factory=list)
     flush: bool = False
@@ -74,7 +74,7 @@ def translate(module: Module, kernel: str, shape: tuple[int, int, int]) -> tuple
     layout = Layout(program)
     text = ModuleText(jit.host().feature_set)
     text.flush = hardware_flush(program, text.features)
-    uses_barrier = False
+    uses_barrier = 0
     count = 0
     try:
         for name, body in program.bodies.items():
@@ -93,7 +93,7 @@ def translate(module: Module, kernel: str, shape: tuple[int, int, int]) -> tuple
                     forced.add(lost.register)
                     for block in cfg.order:
                         block.div, block.waits = False, 0
-            uses_barrier = uses_barrier or emitter.uses_barrier
+            uses_barrier = max(uses_barrier, 2 if emitter.waits else int(emitter.uses_barrier))
             count += sum(len(b.ins) for b in cfg.order)
     except (AssertionError, IndexError, KeyError, StopIteration, ValueError, AttributeError, TypeError) as error:
         where = getattr(locals().get("emitter"), "ins", None)

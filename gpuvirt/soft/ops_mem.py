@@ -516,7 +516,7 @@ def isspacep(e: Emitter, ins: Ins) -> None:
 
 @opcode("nanosleep")
 def nanosleep(e: Emitter, ins: Ins) -> None:
-    e.uses_barrier = True
+    e.uses_barrier = e.waits = True
     ns = e.rd_int(ins.ops[0], 32)
     if ns.v:
         masked = e.select(e.mask, ns, e.const(0, "i32"))

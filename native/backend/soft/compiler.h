@@ -27,7 +27,9 @@ struct soft_code {
     uint32_t static_shared;            /* bytes of statically declared shared memory */
     uint32_t dynamic_offset;           /* where dynamic shared memory begins, >= static_shared */
     uint32_t local_bytes;              /* local memory (.local arrays) of one lane, bytes */
-    uint32_t uses_barrier;             /* 0: warps of a block may simply run one after the other on one stack */
+    /* 0: warps of a block may simply run one after the other on one stack. 1: they meet at barriers. 2: they also wait for memory to change, which
+     * other blocks may have to do. */
+    uint32_t uses_barrier;
     uint32_t param_bytes;
     uint32_t flush;         /* the kernel wants the processor to take subnormal numbers for zeros (MXCSR's DAZ and FTZ) */
     struct soft_tier *tier; /* NULL: `entry` is final */

@@ -215,7 +215,7 @@ static void prepare(struct grid *g, struct soft_engine *e, const struct soft_lau
     g->launch = l;
     g->threads = l->block[0] * l->block[1] * l->block[2];
     g->warps = (g->threads + SOFT_LANES - 1) / SOFT_LANES;
-    g->fibers = l->cooperative || (code->uses_barrier && g->warps > 1);
+    g->fibers = l->cooperative || code->uses_barrier > 1 || (code->uses_barrier && g->warps > 1);
     g->shared_bytes = code->dynamic_offset + l->dynamic_shared;
     if (g->shared_bytes < code->static_shared) g->shared_bytes = code->static_shared;
     g->local_stride = (code->local_bytes + 15) & ~15u;

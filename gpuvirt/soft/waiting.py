@@ -1,0 +1,157 @@
+"""Where threads wait for one another: loops that wait for memory to change, and the meetings of lanes at barriers.
+
+From sm_70 on every thread makes progress by itself. Here the lanes of a warp go together, so wherever some of them wait for others of their own warp
+they must be put off until those have come along. Two kinds of places are told apart from ordinary code, for that has its price:
+
+*Spin loops*: one of the loop's exits depends on a value that it reads again and again from the same place (a volatile or atomic load, a
+compare-and-swap that does not try again with what it found, a barrier object's test).
+
+*Meetings*: barriers and exchanges between lanes, to which the lanes of a warp may come one after the other.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpuvirt.soft.parser import Addr, Imm, Ins, Reg
+
+if TYPE_CHECKING:
+    from gpuvirt.soft.cfg import Block, Cfg, Loop
+
+_WAITING = {"volatile", "relaxed", "acquire", "mmio"}
+_READS_ONLY = {"add": 0, "or": 0, "xor": 0, "and": -1}  # atom.OP with this operand
+_COLLECTIVE = {"shfl", "vote", "match", "redux", "elect"}
+
+# Kinds of meetings: a block's barrier that each thread passes for itself, one that a warp passes as a whole, a __syncwarp that has others beside
+# it, an exchange of the whole warp, one of some lanes. The first and third may be met by lanes at another; the second and fourth bring the warp
+# together.
+BLOCK, ALIGNED, WARP, FULL, PART = "block", "aligned", "warp", "full", "part"
+OPEN = (BLOCK, WARP)
+GATHERING = (ALIGNED, FULL)
+
+
+def reads_again(ins: Ins) -> bool:
+    """Whether the instruction reads what others may write meanwhile."""
+    if ins.op == "mbarrier":
+        return ins.mods[0] in ("test_wait", "try_wait")
+    if ins.op == "ld":
+        return not _WAITING.isdisjoint(ins.mods)
+    if ins.op != "atom":
+        return False
+    if "cas" in ins.mods or "exch" in ins.mods:
+        return True
+    name = next((m for m in ins.mods if m in _READS_ONLY), None)
+    operand = ins.ops[2] if len(ins.ops) > 2 else None
+    return (
+        name is not None
+        and isinstance(operand, Imm)
+        and (operand.value == _READS_ONLY[name] or operand.value & 0xFFFFFFFF == _READS_ONLY[name] & 0xFFFFFFFF)
+    )
+
+
+def _registers(operand: object) -> set[str]:
+    if isinstance(operand, Reg):
+        return {operand.name}
+    if isinstance(operand, Addr):
+        return _registers(operand.base)
+    return set()
+
+
+def find_loops(cfg: Cfg) -> tuple[set[int], set[int]]:
+    """First blocks of the loops that may wait for memory to change, and of those among them whose lanes may wait for one another."""
+    waiting: set[int] = set()
+    spins: set[int] = set()
+    for loop in cfg.loops:
+        blocks = cfg.order[loop.first : loop.last + 1]
+        reads = [i for b in blocks for i in b.ins if reads_again(i)]
+        if not reads:
+            continue
+        if any(cfg.loop_of[b.idx] is loop for b in blocks if any(reads_again(i) for i in b.ins)):
+            waiting.add(loop.first)
+        if _spins(cfg, loop, blocks, reads):
+            spins.add(loop.first)
+            waiting.add(loop.first)
+    return waiting, spins
+
+
+def _spins(cfg: Cfg, loop: Loop, blocks: list[Block], reads: list[Ins]) -> bool:
+    changing = {d for b in blocks for i in b.ins for d in i.dsts if cfg.order[loop.first].live_in >> cfg.reg_index[d] & 1}
+    steps = [(set(i.srcs), i.dsts) for b in blocks for i in b.ins]
+    exits = set()
+    for block in blocks:  # a conditional way back is an exit as well, of a loop inside that begins with the same block
+        if len(block.succs) > 1 and any(not loop.first < s.idx <= loop.last or s.idx <= block.idx for s in block.succs):
+            exits |= {block.pred} if block.pred else _registers(block.selector)
+    for ins in reads:
+        place = ins.ops[0] if ins.op == "ld" and isinstance(ins.ops[0], Addr) else ins.ops[1] if len(ins.ops) > 1 else None
+        if _registers(place) & changing:
+            continue  # each round looks elsewhere: that is a search
+        tainted = set(ins.dsts)
+        size = -1
+        while size != len(tainted):
+            size = len(tainted)
+            for srcs, dsts in steps:
+                if not tainted.isdisjoint(srcs):
+                    tainted.update(dsts)
+        if "cas" in ins.mods and _registers(ins.ops[2]) & tainted:
+            continue  # it tries again with what it found: somebody always succeeds
+        if exits & tainted:
+            return True
+    return False
+
+
+def find_meetings(cfg: Cfg) -> dict[int, str]:
+    """The blocks that begin with a meeting, by number, and its kind. Those that are not OPEN only matter where lanes are apart for another reason."""
+    found: dict[int, str] = {}
+    warps: list[Block] = []
+    for block in cfg.order:
+        if not block.ins:
+            continue
+        first = block.ins[0]
+        if _collective(first):
+            named = first.ops[-1]
+            found[block.idx] = FULL if isinstance(named, Imm) and named.value & 0xFFFFFFFF == 0xFFFFFFFF else PART
+            if first.op not in _COLLECTIVE:
+                warps.append(block)
+        elif first.op in ("bar", "barrier") and "arrive" not in first.mods and "cluster" not in first.mods:
+            found[block.idx] = BLOCK if first.op == "barrier" and "aligned" not in first.mods and "red" not in first.mods else ALIGNED
+    if len(warps) > 1:
+        after = _reach(cfg)
+        for a in warps:
+            if any(b is not a and not after[a.idx] >> b.idx & 1 and not after[b.idx] >> a.idx & 1 for b in warps):
+                found[a.idx] = WARP
+    return found
+
+
+def _reach(cfg: Cfg) -> list[int]:
+    """For each block the blocks ahead that can be reached from it without going back."""
+    after = [0] * len(cfg.order)
+    for block in reversed(cfg.order):
+        for succ in block.succs:
+            if succ.idx > block.idx:
+                after[block.idx] |= 1 << succ.idx | after[succ.idx]
+    return after
+
+
+def _collective(ins: Ins) -> bool:
+    return (
+        ins.pred is None and (ins.op in _COLLECTIVE or (ins.op in ("bar", "barrier") and "warp" in ins.mods)) and "sync" in ins.mods and bool(ins.ops)
+    )
+
+
+class Splitter:
+    """Says which instructions must be the first of their block, because they may be meetings."""
+
+    def __init__(self, instructions: list[Ins]) -> None:
+        self.waits = any(reads_again(i) for i in instructions)
+        loose = any(i.op == "barrier" and "aligned" not in i.mods for i in instructions)
+        self.apart = self.waits or loose or sum(i.op in ("bar", "barrier") and "warp" in i.mods for i in instructions) > 1
+
+    def before(self, ins: Ins, block: list[Ins]) -> bool:
+        """Whether a new block begins with `ins`, which would otherwise come after `block`."""
+        if not block or not self.apart:
+            return False
+        if _collective(ins):  # those who have just exchanged something are still together
+            return not (_collective(block[0]) and {block[0].op, ins.op} <= _COLLECTIVE and block[0].ops[-1] == ins.ops[-1])
+        if ins.op not in ("bar", "barrier") or "arrive" in ins.mods or "cluster" in ins.mods or "warp" in ins.mods:
+            return False
+        return self.waits or (ins.op == "barrier" and "aligned" not in ins.mods)

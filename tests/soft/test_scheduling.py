@@ -1,0 +1,51 @@
+"""Independent thread scheduling: whoever waits for another thread, of the same warp, block or grid, gets to go on."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from soft import scheduling
+from soft.nvrtc import library
+
+pytestmark = pytest.mark.skipif(library() is None, reason="the NVRTC wheel is not installed")
+TESTS = Path(__file__).resolve().parents[1]
+
+
+def run(names: list[str], prefix: tuple[str, ...] = ()) -> dict[str, str]:
+    """The outcome of each case. One that hangs ends its process; the others go on in another."""
+    found: dict[str, str] = {}
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS.parent), str(TESTS)])}
+    while rest := [n for n in names if n not in found]:
+        done = subprocess.run([*prefix, sys.executable, "-m", "soft.scheduling", *rest], capture_output=True, text=True, env=env, timeout=600, check=False)
+        begun = ""
+        for line in done.stdout.splitlines():
+            word, name, *more = line.split(" ", 2)
+            if word == "begin":
+                begun = name
+            else:
+                found[name] = " ".join([word, *more])
+        if begun and begun not in found:
+            found[begun] = "hangs"
+        elif not begun:
+            return {n: done.stderr for n in names}
+    return found
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> dict[str, str]:
+    return run(list(scheduling.CASES))
+
+
+@pytest.mark.parametrize("name", list(scheduling.CASES))
+def test_threads_that_wait_for_one_another(outcomes: dict[str, str], name: str) -> None:
+    assert outcomes[name] == "right"
+
+
+@pytest.mark.long
+def test_on_one_core() -> None:
+    core = str(min(os.sched_getaffinity(0)))
+    assert set(run(list(scheduling.CASES), ("taskset", "-c", core)).values()) == {"right"}
