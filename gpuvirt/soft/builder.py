@@ -227,19 +227,26 @@ class Builder:
 
     def round_op(self, op: str, args: Sequence[Val], mode: str) -> Val:
         """add, sub, mul, div, fma (mad) or sqrt of floats or doubles, rounded as rn, rz, rm or rp say; only where can_round."""
+        suffix = "ps" if args[0].t == "float" else "pd"
+        control = 8 | {"rn": 0, "rm": 1, "rp": 2, "rz": 3}[mode]
+        return self.wide_op(f"llvm.x86.avx512.{'vfmadd' if op in ('fma', 'mad') else op}.{suffix}.512", args, f"i32 {control}")
+
+    def wide_op(self, name: str, args: Sequence[Val], tail: str, masked: bool = False) -> Val:
+        """One of the processor's own instructions on registers of 512 bits. `tail`: constant arguments behind the operands; masked: then come a
+        value for lanes that are off, a mask (all on) and the rounding in force."""
         vector = any(a.v for a in args)
         t = args[0].t
-        n, suffix = (16, "ps") if t == "float" else (8, "pd")
-        name = f"llvm.x86.avx512.{'vfmadd' if op in ('fma', 'mad') else op}.{suffix}.512"
+        n = 512 // INT_BITS[t]
         v = f"<{n} x {t}>"
-        self.m.declare(name, f"declare {v} @{name}({', '.join([v] * len(args))}, i32)")
-        control = 8 | {"rn": 0, "rm": 1, "rp": 2, "rz": 3}[mode]
+        constants = ([tail] if tail else []) + ([f"{v} poison", f"i{n} -1", "i32 4"] if masked else [])
+        kinds = [c.rsplit(" ", 1)[0] for c in constants]
+        self.m.declare(name, f"declare {v} @{name}({', '.join([v] * len(args) + kinds)})")
         wide = [self.splat(a) for a in args]
         parts = []
         for start in range(0, LANES if vector else n, n):
             picks = ", ".join(f"i32 {start + i}" for i in range(n))
             pieces = [self.let(f"shufflevector {w.ty} {w.s}, {w.ty} poison, <{n} x i32> <{picks}>", t).s for w in wide]
-            parts.append(self.let(f"call {v} @{name}({', '.join(f'{v} {p}' for p in pieces)}, i32 {control})", t).s)
+            parts.append(self.let(f"call {v} @{name}({', '.join([f'{v} {p}' for p in pieces] + constants)})", t).s)
         if not vector:
             return self.let(f"extractelement {v} {parts[0]}, i32 0", t)
         while len(parts) > 1:

@@ -24,10 +24,18 @@ def _horner(e: Emitter, x: Val, coefficients: list[float]) -> Val:
 
 def exp2(e: Emitter, x: Val) -> Val:
     """2**x of a float; about 1 ulp, subnormal results included."""
+    coefficients = [1.5316464e-05, 1.5398798e-04, 1.3333558e-03, 9.6180975e-03, 5.5504110e-02, 2.4022651e-01, 6.9314718e-01, 1.0]
+    if e.can_round():
+        # The processor's min and max give their second operand when one is NaN; it scales by powers of two beyond the normal range too.
+        high = e.wide_op("llvm.x86.avx512.max.ps.512", [e.fconst(-160.0, "float"), x], "i32 4")
+        limited = e.wide_op("llvm.x86.avx512.min.ps.512", [e.fconst(160.0, "float"), high], "i32 4")
+        whole = e.intrinsic("roundeven", limited)
+        p = _horner(e, e.fsub(limited, whole), coefficients)
+        return e.wide_op("llvm.x86.avx512.mask.scalef.ps.512", [p, whole], "", masked=True)
     limited = e.intrinsic("minnum", e.intrinsic("maxnum", x, e.fconst(-160.0, "float")), e.fconst(160.0, "float"))
     whole = e.intrinsic("roundeven", limited)
     f = e.fsub(limited, whole)
-    p = _horner(e, f, [1.5316464e-05, 1.5398798e-04, 1.3333558e-03, 9.6180975e-03, 5.5504110e-02, 2.4022651e-01, 6.9314718e-01, 1.0])
+    p = _horner(e, f, coefficients)
     n = e.cast("fptosi", whole, "i32")
     # Two factors, so that results below the normal range are scaled (and rounded) once, at the end.
     half = e.ashr(n, e.const(1, "i32"))
