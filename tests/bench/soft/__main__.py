@@ -22,10 +22,10 @@ from tests.bench.pools import clean_environment
 PROGRAM = Path(__file__).resolve().parent / "program.py"
 
 
-def run(*options: str, **more: str) -> dict[str, Any]:
-    """The program's figures."""
+def run(*options: str, url: str = "", **more: str) -> dict[str, Any]:
+    """The program's figures, on a pool of its own or that at `url`."""
     more = {k: v for k, v in os.environ.items() if k == "GPUVIRT_CACHE" or k.startswith("GPUVIRT_SOFT")} | more
-    line = [sys.executable, "-P", "-m", "gpuvirt", "run", "--local", "--", sys.executable, str(PROGRAM), *options]
+    line = [sys.executable, "-P", "-m", "gpuvirt", "run", *(["--pool", url] if url else ["--local"]), "--", sys.executable, str(PROGRAM), *options]
     done = subprocess.run(line, stdout=subprocess.PIPE, text=True, check=False, env=clean_environment(**more))
     if done.returncode:
         raise click.ClickException(f"{' '.join(line)}: exit {done.returncode}")
