@@ -136,7 +136,7 @@ class Performance(ctypes.Structure):
 
 
 def convolution(direction: str, kind: str, layout: int, text: str, algorithm: int | None, math: int = FMA) -> Outcome:
-    """algorithm None: what cuDNN recommends first, as programs do."""
+    """algorithm None: what cuDNN recommends first, as programs do. (cudnnFind* times them in captured graphs, which a remote GPU has not yet.)"""
     import cupy
 
     s = Shape(text)
@@ -328,8 +328,15 @@ def activation(kind: str, layout: int, name: str, backward: bool) -> Outcome:
 # ---- all of them -----------------------------------------------------------------------------------------------------------------------
 
 # Forward: implicit GEMM, the same with indices made before, GEMM, FFT, FFT in tiles, Winograd not fused. Backward: two that add up directly, then likewise.
-# The others exist as machine code only.
-ALGORITHMS = {"forward": (0, 1, 2, 4, 5, 7), "backward data": (0, 1, 2, 3, 5), "backward filter": (0, 1, 2, 3, 5)}
+# All others cuDNN refuses by itself.
+ALGORITHMS = {
+    ("forward", "NCHW"): {"float": (0, 1, 2, 4, 5, 7), "half": (0, 1, 2, 4, 5, 7), "double": (0, 1, 2)},
+    ("forward", "NHWC"): {"float": (0, 1), "half": (0, 1), "double": (0, 1)},
+    ("backward data", "NCHW"): {"float": (0, 1, 2, 3, 5), "half": (0, 1, 2, 3, 5), "double": (0, 1)},
+    ("backward data", "NHWC"): {"float": (0, 1), "half": (0, 1)},
+    ("backward filter", "NCHW"): {"float": (0, 1, 2, 3, 5), "half": (0, 1, 2, 3, 5), "double": (0, 1, 3)},
+    ("backward filter", "NHWC"): {"float": (0, 1), "half": (0, 1)},
+}
 SHAPES = (
     "2x8x12x10 16x3x3 pad=1",
     "1x3x15x15 8x5x5 stride=2 pad=2",
@@ -350,10 +357,11 @@ def cases() -> Iterator[Case]:
             fast = shape == SHAPES[0] and kind == "float"
             a = (direction, kind, code, shape, None)
             yield each(f"convolution {direction}, {layout}", kind, shape, lambda a=a: convolution(*a), fast)
-    for direction, numbers in ALGORITHMS.items():
-        for n in numbers:
-            a = (direction, "float", NCHW, SHAPES[0], n)
-            yield each(f"convolution {direction}, algorithm {n}, NCHW", "float", SHAPES[0], lambda a=a: convolution(*a))
+    for (direction, layout), types in ALGORITHMS.items():
+        for kind, numbers in types.items():
+            for n in numbers:
+                a = (direction, kind, LAYOUTS[layout], SHAPES[0], n)
+                yield each(f"convolution {direction}, algorithm {n}, {layout}", kind, SHAPES[0], lambda a=a: convolution(*a))
     for (layout, code), direction, shape in itertools.product(LAYOUTS.items(), DIRECTIONS, SHAPES[:2]):
         b = (direction, "float", code, shape, None, DEFAULT)
         yield each(f"convolution {direction}, default math, {layout}", "float", shape, lambda b=b: convolution(*b))
