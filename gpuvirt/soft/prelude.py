@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from gpuvirt.soft.builder import ModuleText
-from gpuvirt.soft.errors import Unsupported
 from gpuvirt.soft.types import INT_BITS, LANES
 
 V64 = f"<{LANES} x i64>"
@@ -145,9 +144,10 @@ def atomic(m: ModuleText, op: str, t: str, kind: str, parts: int, shared: bool) 
     time, so there a plain read and write do."""
     m.declare("llvm.cttz.i32", "declare i32 @llvm.cttz.i32(i32, i1)")
     if t == "half" and "f16c" not in m.features:
-        raise Unsupported("atomic operations on f16 need a host CPU with F16C")
+        _half_functions(m)
+        return atomic(m, op, "half16", kind, parts, shared)
     name = f"atom.{op}.{t}.{kind}.{parts}{'.s' if shared else ''}"
-    bits = INT_BITS[t] * parts
+    bits = INT_BITS.get(t, 16) * parts
     i = f"i{bits}"
     v = f"<{LANES} x {i}>"
     align = bits // 8
@@ -200,12 +200,14 @@ stored:
 
 def _compute(op: str, t: str, kind: str, parts: int) -> str:
     """IR from %res and %x (integers) to %result."""
-    bits = INT_BITS[t] * parts
+    bits = INT_BITS.get(t, 16) * parts
     i = f"i{bits}"
     if parts == 1:
-        if kind == "f" and t != "bfloat":
+        if kind == "f" and t not in ("bfloat", "half16"):
             text, new = combine(op, t, "%of", "%xf", kind)
             return f"  %of = bitcast {i} %res to {t}\n  %xf = bitcast {i} %x to {t}\n{text}  %result = bitcast {t} {new} to {i}\n"
+        if t == "half16":
+            return _half16("%res", "%x", op, "") + "  %result = or i16 %r16, 0\n"
         if t == "bfloat":
             return _bf16("%res", "%x", op, "") + "  %result = or i16 %r16, 0\n"
         text, new = combine(op, t, "%res", "%x", kind)
@@ -214,13 +216,71 @@ def _compute(op: str, t: str, kind: str, parts: int) -> str:
     for k, shift in ((0, 0), (1, 16)):
         out += f"  %o{k}s = lshr i32 %res, {shift}\n  %o{k} = trunc i32 %o{k}s to i16\n"
         out += f"  %x{k}s = lshr i32 %x, {shift}\n  %x{k} = trunc i32 %x{k}s to i16\n"
-        if t == "bfloat":
+        if t == "half16":
+            out += _half16(f"%o{k}", f"%x{k}", op, f"h{k}") + f"  %n{k} = zext i16 %h{k}r16 to i32\n"
+        elif t == "bfloat":
             out += _bf16(f"%o{k}", f"%x{k}", op, f"h{k}") + f"  %n{k} = zext i16 %h{k}r16 to i32\n"
         else:
             text, new = combine(op, "half", f"%of{k}", f"%xf{k}", "f", f"h{k}")
             out += f"  %of{k} = bitcast i16 %o{k} to half\n  %xf{k} = bitcast i16 %x{k} to half\n{text}"
             out += f"  %nb{k} = bitcast half {new} to i16\n  %n{k} = zext i16 %nb{k} to i32\n"
     return out + "  %n1s = shl i32 %n1, 16\n  %result = or i32 %n0, %n1s\n"
+
+
+def _half16(old: str, value: str, op: str, p: str) -> str:
+    """One f16 operation in float where the processor has no conversion; float has bits enough that rounding twice is rounding once."""
+    text, new = combine(op, "float", f"%{p}of", f"%{p}xf", "f", p + "b")
+    return f"""  %{p}of = call float @half.widen(i16 {old})
+  %{p}xf = call float @half.widen(i16 {value})
+{text}  %{p}r16 = call i16 @half.round(float {new})
+"""
+
+
+def _half_functions(m: ModuleText) -> None:
+    """f16 to f32 and back, to nearest even, with integers and ordinary arithmetic."""
+    widen = """define internal float @half.widen(i16 %h) #2 {
+  %bits = zext i16 %h to i32
+  %size = and i32 %bits, 32767
+  %moved = shl i32 %size, 13
+  %small = bitcast i32 %moved to float
+  %scaled = fmul float %small, 0x46F0000000000000
+  %normal = bitcast float %scaled to i32
+  %high = or i32 %moved, 2139095040
+  %special = icmp uge i32 %size, 31744
+  %value = select i1 %special, i32 %high, i32 %normal
+  %signed = and i32 %bits, 32768
+  %sign = shl i32 %signed, 16
+  %all = or i32 %value, %sign
+  %f = bitcast i32 %all to float
+  ret float %f
+}"""
+    narrow = """define internal i16 @half.round(float %f) #2 {
+  %bits = bitcast float %f to i32
+  %size = and i32 %bits, 2147483647
+  %positive = bitcast i32 %size to float
+  %shifted = fadd float %positive, 5.000000e-01
+  %last = bitcast float %shifted to i32
+  %tiny = sub i32 %last, 1056964608
+  %s13 = lshr i32 %size, 13
+  %odd = and i32 %s13, 1
+  %bias = add i32 %odd, 4095
+  %up = add i32 %size, %bias
+  %down = sub i32 %up, 939524096
+  %normal = lshr i32 %down, 13
+  %istiny = icmp ult i32 %size, 947912704
+  %v1 = select i1 %istiny, i32 %tiny, i32 %normal
+  %isbig = icmp uge i32 %size, 1199566848
+  %v2 = select i1 %isbig, i32 31744, i32 %v1
+  %isnan = icmp ugt i32 %size, 2139095040
+  %v3 = select i1 %isnan, i32 32767, i32 %v2
+  %s16 = lshr i32 %bits, 16
+  %sign = and i32 %s16, 32768
+  %all = or i32 %v3, %sign
+  %h = trunc i32 %all to i16
+  ret i16 %h
+}"""
+    m.helper("half.widen", lambda: widen)
+    m.helper("half.round", lambda: narrow)
 
 
 def _bf16(old: str, value: str, op: str, p: str) -> str:
