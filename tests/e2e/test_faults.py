@@ -94,6 +94,10 @@ def test_an_endless_kernel_goes_with_its_client(own_pool: Callable[..., Server],
         ("after", ["cudaErrorIllegalAddress"] * 3),
         ("trap", ["cudaErrorLaunchFailure"]),
         ("assert", ["cudaErrorAssert"]),
+        ("shared", ["cudaErrorIllegalAddress"]),
+        ("stack", ["cudaErrorHardwareStackError"]),
+        ("code", ["cudaErrorInvalidPc"]),
+        ("heap", ["cudaSuccess", "32"]),
     ],
 )
 def test_device_faults_are_cuda_errors(pool: Server, build: Callable[..., Path], case: str, expected: list[str]) -> None:
