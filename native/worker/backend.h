@@ -136,7 +136,8 @@ struct gv_backend_ops {
     /* CUfunction_attribute */
     int (*kernel_set_attribute)(struct gv_module *m, uint32_t kernel, int32_t attribute, int32_t value);
     int (*launch)(struct gv_stream *s, const struct gv_launch *launch);
-    /* What device code reads by a value of the driver's. A destroyed texture's launches may still be under way. map: the 128 bytes of a CUtensorMap. */
+    /* What device code reads by a value of the driver's. A destroyed texture's launches may still be under way. All three may be
+     * NULL. map: the 128 bytes of a CUtensorMap. */
     int (*texture_create)(struct gv_context *c, const struct gv_texture *texture, uint64_t *object);
     int (*texture_destroy)(struct gv_context *c, uint64_t object);
     int (*tensor_map)(struct gv_context *c, const struct gv_tensor_map *wanted, void *map);

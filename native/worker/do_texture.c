@@ -18,7 +18,9 @@ int worker_do_texture_create(void *worker, const struct gv_record *record, const
     texture.width = c->width;
     texture.height = c->height;
     texture.pitch = c->pitch;
-    int status = context ? w->ops->texture_create(context, &texture, &reply.object) : WORKER_INVALID_CONTEXT;
+    int status = !w->ops->texture_create ? WORKER_NOT_SUPPORTED
+                 : context               ? w->ops->texture_create(context, &texture, &reply.object)
+                                         : WORKER_INVALID_CONTEXT;
     uint8_t body[16];
     gv_reply_texture_create_encode(&reply, body);
     return worker_reply(w, record, status, NULL, body, (uint32_t)gv_reply_texture_create_size(&reply));
@@ -27,7 +29,7 @@ int worker_do_texture_create(void *worker, const struct gv_record *record, const
 int worker_do_texture_destroy(void *worker, const struct gv_record *record, const struct gv_cmd_texture_destroy *c) {
     struct worker *w = worker;
     struct gv_context *context = texture_context(w, record);
-    int status = context ? w->ops->texture_destroy(context, c->object) : WORKER_INVALID_CONTEXT;
+    int status = context && w->ops->texture_destroy ? w->ops->texture_destroy(context, c->object) : WORKER_INVALID_CONTEXT;
     if (status) worker_failed(w, record, status, "no such texture");
     return 0;
 }
@@ -54,7 +56,7 @@ int worker_do_tensor_map(void *worker, const struct gv_record *record, const str
         take(wanted.box, c->box, c->box_size, n, 4) || take(wanted.steps, c->steps, c->steps_size, n, 4))
         return -1;
     uint8_t map[128] __attribute__((aligned(64))) = {0}, body[160];
-    int status = context ? w->ops->tensor_map(context, &wanted, map) : WORKER_INVALID_CONTEXT;
+    int status = !w->ops->tensor_map ? WORKER_NOT_SUPPORTED : context ? w->ops->tensor_map(context, &wanted, map) : WORKER_INVALID_CONTEXT;
     struct gv_reply_tensor_map reply = {.map = map, .map_size = sizeof map};
     gv_reply_tensor_map_encode(&reply, body);
     return worker_reply(w, record, status, NULL, body, (uint32_t)gv_reply_tensor_map_size(&reply));
