@@ -75,6 +75,8 @@ def kernel_table(library: str, records: list[running.Record], seconds: float) ->
     for path in files_of(library):
         digests: set[str] = set()
         result = scan.scan(path, seconds, 1, digests)
+        if not result.containers:
+            continue
         known |= digests
         mine = sum(module in digests for module, _ in ran)
         lines.append(f"| {path.name} | {result.kernels} | {result.translated} of {result.tried} | {mine} |")
