@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from e2e.harness import Server, clean_environment, run_program, start_server
-from soft import cuda_programs
+from soft import cuda_programs, program_table
 from soft.cuda_programs import Outcome
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -82,6 +82,10 @@ def broken(tmp_path_factory: pytest.TempPathFactory, executables: list[Path], se
 def test_program_notices_lost_launches(broken: dict[str, Outcome], name: str) -> None:
     """The deliberate fault: a worker that drops every launch. A program that is right all the same checks nothing."""
     assert broken[name].code != 0 and f"{name}: right" not in broken[name].text, broken[name]
+
+
+def test_the_page_lists_every_program() -> None:
+    assert program_table.listed(program_table.PAGE.read_text()) == PROGRAMS
 
 
 @pytest.mark.long

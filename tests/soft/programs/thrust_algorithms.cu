@@ -1,6 +1,8 @@
 // Thrust: sort, sort by key, reduce by key, transform and reduce, scans, unique, gather and scatter, permutations, sets, a fancy iterator or two.
 #include <thrust/adjacent_difference.h>
 #include <thrust/device_vector.h>
+#include <thrust/count.h>
+#include <thrust/extrema.h>
 #include <thrust/gather.h>
 #include <thrust/host_vector.h>
 #include <thrust/inner_product.h>
@@ -12,6 +14,7 @@
 #include <thrust/set_operations.h>
 #include <thrust/sort.h>
 #include <thrust/transform_reduce.h>
+#include <thrust/tuple.h>
 #include <thrust/unique.h>
 
 #include "program.h"
