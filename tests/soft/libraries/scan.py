@@ -177,7 +177,10 @@ def main() -> int:
             if args.json:
                 print(json.dumps({"file": path.name, "forms": found, "lacking": result.refused}), flush=True)
                 continue
-            print(f"{path.name}: {result.modules} modules, {sum(found.values())} instructions of {len(found)} forms, {len(result.refused)} lacking", flush=True)
+            print(
+                f"{path.name}: {result.modules} modules, {sum(found.values())} instructions of {len(found)} forms, {len(result.refused)} lacking",
+                flush=True,
+            )
             for why, count in result.refused.most_common():
                 print(f"    {count:7d}  {why}", flush=True)
             continue
