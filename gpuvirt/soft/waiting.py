@@ -68,7 +68,9 @@ def find_loops(cfg: Cfg) -> tuple[set[int], set[int]]:
             continue
         if any(cfg.loop_of[b.idx] is loop for b in blocks if any(reads_again(i) for i in b.ins)):
             waiting.add(loop.first)
-        if _spins(cfg, loop, blocks, reads):
+        # Loops around plain volatile loads would belong here too. But those of prefix sums look back in just that way at other blocks, and going on
+        # apart after each look costs them a hundredfold.
+        if _spins(cfg, loop, blocks, [i for i in reads if i.op != "ld"]):
             spins.add(loop.first)
             waiting.add(loop.first)
     return waiting, spins
@@ -102,7 +104,6 @@ def _spins(cfg: Cfg, loop: Loop, blocks: list[Block], reads: list[Ins]) -> bool:
 def find_meetings(cfg: Cfg) -> dict[int, str]:
     """The blocks that begin with a meeting, by number, and its kind. Those that are not OPEN only matter where lanes are apart for another reason."""
     found: dict[int, str] = {}
-    warps: list[Block] = []
     for block in cfg.order:
         if not block.ins:
             continue
@@ -110,26 +111,9 @@ def find_meetings(cfg: Cfg) -> dict[int, str]:
         if _collective(first):
             named = first.ops[-1]
             found[block.idx] = FULL if isinstance(named, Imm) and named.value & 0xFFFFFFFF == 0xFFFFFFFF else PART
-            if first.op not in _COLLECTIVE:
-                warps.append(block)
         elif first.op in ("bar", "barrier") and "arrive" not in first.mods and "cluster" not in first.mods:
             found[block.idx] = BLOCK if first.op == "barrier" and "aligned" not in first.mods and "red" not in first.mods else ALIGNED
-    if len(warps) > 1:
-        after = _reach(cfg)
-        for a in warps:
-            if any(b is not a and not after[a.idx] >> b.idx & 1 and not after[b.idx] >> a.idx & 1 for b in warps):
-                found[a.idx] = WARP
     return found
-
-
-def _reach(cfg: Cfg) -> list[int]:
-    """For each block the blocks ahead that can be reached from it without going back."""
-    after = [0] * len(cfg.order)
-    for block in reversed(cfg.order):
-        for succ in block.succs:
-            if succ.idx > block.idx:
-                after[block.idx] |= 1 << succ.idx | after[succ.idx]
-    return after
 
 
 def _collective(ins: Ins) -> bool:
@@ -144,7 +128,7 @@ class Splitter:
     def __init__(self, instructions: list[Ins]) -> None:
         self.waits = any(reads_again(i) for i in instructions)
         loose = any(i.op == "barrier" and "aligned" not in i.mods for i in instructions)
-        self.apart = self.waits or loose or sum(i.op in ("bar", "barrier") and "warp" in i.mods for i in instructions) > 1
+        self.apart = self.waits or loose
 
     def before(self, ins: Ins, block: list[Ins]) -> bool:
         """Whether a new block begins with `ins`, which would otherwise come after `block`."""
