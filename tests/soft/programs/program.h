@@ -11,14 +11,14 @@
 #include <string>
 #include <vector>
 
-#define CHECK(call)                                                                                               \
-    do {                                                                                                          \
-        cudaError_t error_ = (call);                                                                              \
-        if (error_ != cudaSuccess) {                                                                              \
+#define CHECK(call)                                                                                                     \
+    do {                                                                                                                \
+        cudaError_t error_ = (call);                                                                                    \
+        if (error_ != cudaSuccess) {                                                                                    \
             std::printf("line %d: cuda error %d (%s) at %s\n", __LINE__, (int)error_, cudaGetErrorName(error_), #call); \
-            std::fflush(stdout);                                                                                  \
-            std::_Exit(3);                                                                                        \
-        }                                                                                                         \
+            std::fflush(stdout);                                                                                        \
+            std::_Exit(3);                                                                                              \
+        }                                                                                                               \
     } while (0)
 
 // Numbers of one seed, which is the program's argument.
@@ -102,8 +102,10 @@ class Verdict {
     }
     void close(const char *what, double got, double want, double bound) { close(what, std::vector<double>{got}, std::vector<double>{want}, bound); }
     int end() {
-        if (faults.empty()) std::printf("%s: right (%d checks)\n", name, checks);
-        else std::printf("%s: wrong: %s\n", name, faults.c_str());
+        if (faults.empty())
+            std::printf("%s: right (%d checks)\n", name, checks);
+        else
+            std::printf("%s: wrong: %s\n", name, faults.c_str());
         std::fflush(stdout);
         return faults.empty() && checks > 0 ? 0 : 1;
     }
