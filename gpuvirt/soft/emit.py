@@ -372,8 +372,8 @@ class Emitter(Builder):
         if target is None or target == self.cfg.exit.idx:
             return "done"
         block = self.cfg.order[target]
-        if not block.div:
-            # All lanes meet there when it postdominates; then there is nothing to ask.
+        if not block.div and not self.meetings:
+            # All lanes meet there when it postdominates; then there is nothing to ask, unless some may have been put off at a barrier before it.
             p: Block | None = self.cfg.order[limit]
             while p is not None and p.idx < target:
                 following = p.ipdom

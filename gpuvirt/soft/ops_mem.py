@@ -218,6 +218,7 @@ def load(e: Emitter, where: Where, t: str, n: int, volatile: bool = False, invar
 
     if volatile or not _worth_asking(e, where, stride):
         return gathered()
+    addresses = _settled(e, addresses)
     return e.either(_contiguous(e, addresses, stride, mask), side_by_side, gathered)
 
 
@@ -233,10 +234,13 @@ def _worth_asking(e: Emitter, where: Where, stride: int) -> bool:
     return group < LANES and all(s - pattern.steps[i // group * group] == i % group * stride for i, s in enumerate(pattern.steps))
 
 
+def _settled(e: Emitter, addresses: Val) -> Val:
+    """What lanes that are off hold may be anything, also what LLVM calls poison: a branch must not depend on that."""
+    return e.let(f"freeze {addresses.ty} {addresses.s}", "i64", True)
+
+
 def _contiguous(e: Emitter, addresses: Val, stride: int, mask: Val | None) -> Val:
     """Asks at run time whether the lanes' accesses lie side by side: strides are often parameters, and a gather costs ten times a plain load."""
-    # What lanes that are off hold may be anything, also what LLVM calls poison: a branch must not depend on that.
-    addresses = e.let(f"freeze {addresses.ty} {addresses.s}", "i64", True)
     line = e.add(e.splat(e.extract(addresses, 0)), e.lanes([i * stride for i in range(LANES)], "i64"))
     apart = e.icmp("ne", addresses, line)
     if mask is not None:
@@ -389,6 +393,7 @@ def store(e: Emitter, where: Where, values: list[Val], volatile: bool = False) -
     if volatile or not _worth_asking(e, where, stride):
         scattered()
     else:
+        addresses = _settled(e, addresses)
         e.either(_contiguous(e, addresses, stride, mask), side_by_side, scattered)
 
 

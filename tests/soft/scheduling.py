@@ -84,6 +84,29 @@ def mutex_then_barrier() -> None:
 
 
 @case
+def one_lane_waits_for_a_block_then_barrier() -> None:
+    """As a product split into parts does: a lane that is put off holds the others up at the barrier, and what follows it runs once."""
+    source = """
+extern "C" __global__ void k(volatile int *flag, int *out, int n) {
+    int t = threadIdx.x;
+    if (blockIdx.x == 0 && t == 0) {
+        for (long long from = clock64(); clock64() - from < 20000000;) ;
+        *flag = 1;
+    }
+    if (blockIdx.x == 1 && t == 0) while (atomicCAS((int *)flag, 1, 1) != 1) ;
+    __syncthreads();
+    int *mine = out + blockIdx.x * 32 + t;
+    if (t < n) mine[0] += 1;
+    out[64 + blockIdx.x * 32 + t] += 1;
+    if (t < n / 2) mine[0] += 1;
+}"""
+    out = zeros(128)
+    cuda(source).launch("k", 2, 32, zeros(1), out, i32(20))
+    lanes = np.arange(32)
+    assert out[:64].tolist() == 2 * ((lanes < 20).astype(int) + (lanes < 10)).tolist() and (out[64:] == 1).all()
+
+
+@case
 def a_lock_for_each_element() -> None:
     k = cuda(r"""extern "C" __global__ void f(int* locks, volatile int* data, int n) {
         for (int r = 0; r < 6; r++) {
@@ -175,7 +198,8 @@ def lanes_hand_on_in_a_chain() -> None:
 def producer_and_consumers_in_one_warp() -> None:
     """The consumers' loop comes first in the program, then the other way about."""
     for first in ("threadIdx.x != 5", "threadIdx.x == 5"):
-        k = cuda(r"""__device__ void produce(volatile int* box, volatile int* full, int n) {
+        k = cuda(
+            r"""__device__ void produce(volatile int* box, volatile int* full, int n) {
             for (int i = 0; i < n; i++) { while (*full) {} *box = 100 + i; __threadfence_block(); *full = 31; }
         }
         __device__ void consume(volatile int* box, volatile int* taken, int* full, int n, int* out) {
@@ -195,8 +219,10 @@ def producer_and_consumers_in_one_warp() -> None:
             taken[threadIdx.x] = 0;
             __syncthreads();
             if (FIRST) { BODY1 } else { BODY2 }
-        }""".replace("FIRST", first).replace("BODY1", "consume(&box, taken, &full, n, out);" if "!=" in first else "produce(&box, &full, n);")
-             .replace("BODY2", "produce(&box, &full, n);" if "!=" in first else "consume(&box, taken, &full, n, out);"))
+        }""".replace("FIRST", first)
+            .replace("BODY1", "consume(&box, taken, &full, n, out);" if "!=" in first else "produce(&box, &full, n);")
+            .replace("BODY2", "produce(&box, &full, n);" if "!=" in first else "consume(&box, taken, &full, n, out);")
+        )
         out = zeros(32)
         k.launch("f", 1, 32, out, i32(1))
         assert (np.delete(out, 5) == 100).all(), out
