@@ -30,11 +30,12 @@ def run(command: tuple[str, ...], quiet: bool, verbose: int, **options: Any) -> 
     """
     from gpuvirt.client.connect import connected
     from gpuvirt.client.environment import apply, variables
-    from gpuvirt.client.launcher import NotStarted, launch, reported
+    from gpuvirt.client.launcher import NotStarted, check_there, launch, reported
     from gpuvirt.client.settings import resolve
 
     settings = resolve(options)
     try:
+        check_there(command[0])
         with connected(settings, verbose > 1) as found:
             status = found.status
             if not quiet:

@@ -49,6 +49,16 @@ def reported(found: Connected) -> Iterator[dict[str, str]]:
             report_ended(found.status, name)
 
 
+def check_there(program: str) -> None:
+    """Before anything is started for it: is there such a program?
+
+    Raises:
+        NotStarted: there is none.
+    """
+    if not (os.path.lexists(program) if os.sep in program else any(os.path.lexists(os.path.join(folder, program)) for folder in os.get_exec_path())):
+        raise NotStarted(f"{program}: no such program", NOT_FOUND)
+
+
 def launch(command: Sequence[str], environment: Mapping[str, str]) -> int:
     """Runs the program to its end and returns the exit code a shell would show: its own, or 128 and the signal's number.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import select
 import signal
 import socket
 import sys
@@ -21,6 +22,8 @@ from gpuvirt.server.worker_library import SessionConfig, Worker, WorkerLibrary
 from gpuvirt.transport.handshake import LINK_SHM
 
 CLOSE_LIMIT = 0.7  # seconds: however the session ended, its memory must be free within one
+
+LOOK_AGAIN = 0.25  # seconds between an idle worker's looks at what other sessions have put into the cache of images
 
 
 def main() -> int:
@@ -39,6 +42,8 @@ def main() -> int:
         messages.send(daemon, {"op": "failed", "text": str(error)})
         return 1
     messages.send(daemon, {"op": "ready"})
+    while not select.select([daemon], [], [], LOOK_AGAIN)[0]:
+        library.refresh_cache()
     received = messages.receive(daemon)
     if received is None:
         return 0

@@ -109,6 +109,7 @@ class WorkerLibrary:
         lib.worker_get_figures.argtypes, lib.worker_get_figures.restype = [handle, ctypes.POINTER(WorkerFigures)], None
         lib.worker_close.argtypes, lib.worker_close.restype = [handle], None
         lib.worker_open_cache.argtypes, lib.worker_open_cache.restype = [ctypes.c_char_p], handle
+        lib.worker_refresh_cache.argtypes, lib.worker_refresh_cache.restype = [handle], None
         lib.worker_use_cache.argtypes, lib.worker_use_cache.restype = [handle, handle, ctypes.c_char_p], None
         lib.worker_ledger_release.argtypes, lib.worker_ledger_release.restype = [ctypes.c_int32, ctypes.c_uint32], ctypes.c_int
         self.lib = lib
@@ -119,6 +120,10 @@ class WorkerLibrary:
     def open_cache(self) -> None:
         """Looks at the images of modules kept on this host, for the session to come: tens of milliseconds when they are many."""
         self._images = self.lib.worker_open_cache(os.fsencode(paths.image_cache()))
+
+    def refresh_cache(self) -> None:
+        """Looks again, for as long as no session has come; next to nothing when no image has."""
+        self.lib.worker_refresh_cache(self._images)
 
     def open(self, config: SessionConfig, fd: int, memfd: int, ledger_fd: int, compiler: int | None, compiler_build: str = "") -> Worker:
         """Takes over the descriptors and opens the backend.

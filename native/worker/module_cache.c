@@ -14,10 +14,10 @@
 #ifndef MODULE_CACHE_BYTES /* tests make them small */
 #define MODULE_CACHE_BYTES (1ull << 30)
 #define MODULE_CACHE_FILES 4096u
-#define KEEP_OPEN 512u /* files that stay open while their session runs: what was promised can be read, whoever removes its name */
-#endif
+#define KEEP_OPEN 512u              /* files that stay open while their session runs: what was promised can be read, whoever removes its name */
 #define LOOK_AT_BYTES (16ull << 20) /* read before a session begins, to offer what is whole */
 #define LATE_BYTES (4ull << 20)     /* read while a session begins, of what has come since */
+#endif
 #define KEY_SIZE 8u
 #define NAME_LENGTH (2 * (GV_SHA256_SIZE + GV_META_DIGEST_SIZE + KEY_SIZE) + 2)
 
@@ -297,17 +297,27 @@ struct module_cache *module_cache_open(const char *folder) {
     return c;
 }
 
-void module_cache_choose(struct module_cache *c, const char *key) {
-    uint8_t digest[GV_SHA256_SIZE];
-    gv_sha256(key, strlen(key), digest);
-    memcpy(c->key, digest, sizeof c->key);
+/* Whether the folder may hold what has not been read yet. */
+static bool changed(const struct module_cache *c) {
     /* A folder's time is as coarse as the kernel's tick: what came within the same one would not show. */
     struct stat now;
     struct timespec clock = {0};
     clock_gettime(CLOCK_REALTIME, &clock);
-    if (fstat(c->folder, &now) || now.st_mtim.tv_sec != c->changed.tv_sec || now.st_mtim.tv_nsec != c->changed.tv_nsec ||
-        clock.tv_sec - now.st_mtim.tv_sec < 2)
-        scan(c);
+    return fstat(c->folder, &now) || now.st_mtim.tv_sec != c->changed.tv_sec || now.st_mtim.tv_nsec != c->changed.tv_nsec ||
+           clock.tv_sec - now.st_mtim.tv_sec < 2;
+}
+
+void module_cache_refresh(struct module_cache *c) {
+    if (!c || !changed(c)) return;
+    scan(c);
+    look(c, LOOK_AT_BYTES);
+}
+
+void module_cache_choose(struct module_cache *c, const char *key) {
+    uint8_t digest[GV_SHA256_SIZE];
+    gv_sha256(key, strlen(key), digest);
+    memcpy(c->key, digest, sizeof c->key);
+    if (changed(c)) scan(c);
     uint32_t kept = 0;
     for (uint32_t i = 0; i < c->n; i++) {
         struct entry *e = &c->entries[i];

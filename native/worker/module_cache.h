@@ -23,6 +23,8 @@ enum module_kept {
  * to see that it is whole and keeps it open, as much as it may. When the folder holds too much, what was used least recently goes. NULL: there is none to
  * be had. */
 struct module_cache *module_cache_open(const char *folder);
+/* Takes in what has come since, while no session is there yet; cheap when nothing has. */
+void module_cache_refresh(struct module_cache *c);
 /* Once, before all that follows: takes in what has come since, and leaves only what is ours. `key` is a text that no worker shares whose answers could
  * differ. */
 void module_cache_choose(struct module_cache *c, const char *key);

@@ -65,8 +65,7 @@ def say(fact: str, **what: Any) -> None:
 def start() -> None:
     for name, *args in (("cuInit", 0), ("cuDevicePrimaryCtxRetain", byref(context), 0), ("cuCtxSetCurrent", context)):
         if (result := cu(name, *args)) != "ok":
-            say("stopped", call=name, result=result)
-            sys.exit(3)
+            sys.exit(say("stopped", call=name, result=result) or 3)
 
 def kernel() -> tuple[c_uint64, c_uint64]:
     """The function, and 4 KiB of zeros for it."""
@@ -225,11 +224,13 @@ def concurrent(rounds: str = "", when: str = "") -> None:
         say("kernel", rounds=rounds, begin_ns=clock[0], end_ns=clock[1], results=results)
         return [*clock]
 
-    begin, end = spun(2000)
+    begin, end, tried = 0, 1, 500
+    while 0 < end - begin < 5e7:  # warm then; and a wait may slow down as it goes on
+        begin, end, tried = *spun(4 * tried), 4 * tried
     if rounds:  # this is the second process
         spun(int(rounds), float(when))
     elif end > begin:
-        many, at = int(2000 * 0.3e9 / (end - begin)), time.time() + 4  # about 0.3 s, when both are ready
+        many, at = int(tried * 0.3e9 / (end - begin)), time.time() + 4  # about 0.3 s, when both are ready
         alone, other, ours = spun(many), child("concurrent", many, at), spun(many, at)
         said = json.loads(other.communicate()[0].splitlines()[-1])
         theirs = [said["begin_ns"], said["end_ns"]]
@@ -303,9 +304,8 @@ def procs() -> None:
     def answer(name: str, version: int, flags: int) -> str:
         out.value = 0
         code = lib.cuGetProcAddress_v2(name.encode(), byref(out), version, c_uint64(flags), byref(status))
-        if not out.value:
-            return f"{error(code)}/{status.value}"
-        return (symbol[2] or b"not exported").decode() if process.dladdr(out, symbol) else "of no library"
+        owner = (symbol[2] or b"not exported").decode() if process.dladdr(out, symbol) else "of no library"
+        return owner if out else f"{error(code)}/{status.value}"
 
     for name in sorted({re.sub(r"(_v\d+)?(_ptsz|_ptds)?$", "", s.decode()) for s in strings}):
         before: list[str] = []

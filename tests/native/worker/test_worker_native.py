@@ -57,9 +57,9 @@ def test_module_cache(build: str, tmp_path: Path) -> None:
         NATIVE / "worker/module_cache.c",
         *(NATIVE / "wire" / f"{n}.c" for n in ("sha256", "module_known", "module_meta")),
     ]
-    limits = ["-DMODULE_CACHE_BYTES=(1ull<<16)", "-DMODULE_CACHE_FILES=16u", "-DKEEP_OPEN=4u"]
+    limits = ["-DMODULE_CACHE_BYTES=(1ull<<16)", "-DMODULE_CACHE_FILES=16u", "-DKEEP_OPEN=4u", "-DLOOK_AT_BYTES=(1ull<<16)", "-DLATE_BYTES=10000ull"]
     flags = ["-std=gnu11", "-g", "-Wall", "-Wextra", "-Werror", *BUILDS[build], *limits]
     done = subprocess.run(["gcc", *flags, *map(str, sources), "-o", str(program)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     ran = subprocess.run([program, tmp_path], capture_output=True, text=True, timeout=60, check=False)
-    assert ran.returncode == 0 and "6 cases passed" in ran.stdout, f"{ran.stdout}\n{ran.stderr}"
+    assert ran.returncode == 0 and "7 cases passed" in ran.stdout, f"{ran.stdout}\n{ran.stderr}"

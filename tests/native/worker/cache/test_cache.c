@@ -1,4 +1,4 @@
-/* The worker's cache of images, with limits of 64 KiB and 16 files: what is listed, kept, refused, forgotten. argv[1]: an empty folder. */
+/* The worker's cache of images, with limits of 64 KiB and 16 files, and 10,000 bytes to look at while a session begins: what is listed, kept, refused, forgotten. argv[1]: an empty folder. */
 #define _GNU_SOURCE
 #include "../../../../native/worker/module_cache.h"
 
@@ -188,9 +188,28 @@ static void late(void) {
     CHECK(!memcmp(list[0].hash, hash, 8)); /* the latest */
     CHECK(has(c, 7, 100) && has(c, 1, 100) && has(c, 4, 100) && !has(c, 5, 100));
     module_cache_close(c);
+    module_cache_refresh(NULL);
     module_cache_choose(idle, "another key");
     CHECK(!module_cache_list(idle, list, 10) && put(idle, 1, 100, META) == MODULE_PROMISED);
     module_cache_close(idle);
+}
+
+/* What is too much to be looked at while a program waits is looked at before, and then promised. */
+static void refreshed(void) {
+    enum { LARGE = 6000 };
+    for (int again = 0; again < 2; again++) {
+        empty();
+        struct module_cache *c = module_cache_open(folder), *other = opened("key");
+        put(other, 1, LARGE, META);
+        put(other, 2, LARGE, META);
+        module_cache_close(other);
+        if (again) module_cache_refresh(c);
+        module_cache_choose(c, "key");
+        CHECK(module_cache_list(c, list, 10) == 2);
+        static const uint8_t none[4];
+        for (int i = 0; i < 2; i++) CHECK(!memcmp(list[i].meta, none, 4) == (i && !again));
+        module_cache_close(c);
+    }
 }
 
 static void damaged(void) {
@@ -238,7 +257,7 @@ static void unusable(void) {
 int main(int argc, char **argv) {
     CHECK(argc > 1);
     snprintf(folder, sizeof folder, "%s/a/b", argv[1]);
-    static const struct test_case cases[] = {{"keeps", keeps}, {"bounded", bounded}, {"promises", promises},
-                                             {"late", late},   {"damaged", damaged}, {"unusable", unusable}};
+    static const struct test_case cases[] = {{"keeps", keeps},         {"bounded", bounded}, {"promises", promises}, {"late", late},
+                                             {"refreshed", refreshed}, {"damaged", damaged}, {"unusable", unusable}};
     return run_cases(cases, sizeof cases / sizeof *cases, 1, argv, 30);
 }
