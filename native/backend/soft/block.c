@@ -19,6 +19,8 @@
 /* Rounds in which every warp only waited for memory to change, before another block is let in beside them: programs that trust a whole wave of
  * blocks to be resident get it. */
 #define ROUNDS_BEFORE_COMPANY 256
+/* What is left of a grid is so many claims for each core. */
+#define RUNS_PER_HAND 16
 
 _Noreturn void soft_leave(struct runner *r) { siglongjmp(r->jump, 1); }
 
@@ -165,11 +167,28 @@ void soft_runner_release(struct runner *r) {
 
 /* ---- warps ---- */
 
-static bool claim(struct grid *g, uint64_t *index) {
+/* How many blocks to take at once. Neighbouring blocks mostly use neighbouring memory: a core that runs many of them one after the other reads it as
+ * one stream, which the processor's prefetchers follow, while cores that take every other block all get broken streams. A share of what is left, so
+ * that the cores end together; one by one while better code may come, for it is taken up with the next claim. */
+static uint64_t run_length(const struct grid *g) {
+    const struct soft_code *code = g->launch->code;
+    if (g->longest_run == 1 || (code->tier && soft_grid_entry(g) == code->entry)) return 1;
+    uint64_t next = atomic_load_explicit(&g->next, memory_order_relaxed), left = next < g->total ? g->total - next : 0;
+    uint64_t share = left / (RUNS_PER_HAND * (g->engine->n_threads + 1));
+    return share < 1 ? 1 : share > g->longest_run ? g->longest_run : share;
+}
+
+static bool claim(struct runner *r, struct grid *g, uint64_t *index) {
     if (atomic_load_explicit(&g->stop, memory_order_relaxed)) return false;
-    if (g->launch->code->tier) soft_grid_tier(g);
-    *index = atomic_fetch_add_explicit(&g->next, 1, memory_order_relaxed);
-    return *index < g->total;
+    if (r->run_next == r->run_end) {
+        if (g->launch->code->tier) soft_grid_tier(g);
+        uint64_t length = run_length(g), first = atomic_fetch_add_explicit(&g->next, length, memory_order_relaxed);
+        if (first >= g->total) return false;
+        r->run_next = first;
+        r->run_end = g->total - first < length ? g->total : first + length;
+    }
+    *index = r->run_next++;
+    return true;
 }
 
 static void block_place(struct block *b, const struct grid *g, uint64_t index) {
@@ -217,7 +236,7 @@ static void run_direct(struct runner *r, struct grid *g) {
     struct fiber *f = &r->direct;
     f->block = b;
     uint64_t index;
-    while (claim(g, &index)) {
+    while (claim(r, g, &index)) {
         soft_entry *entry = soft_grid_entry(g);
         block_place(b, g, index);
         b->live = 1;
@@ -282,7 +301,7 @@ static void run_fibers(struct runner *r, struct grid *g) {
     for (;;) {
         uint64_t index;
         while (more && r->n_resident < most) {
-            if (!(more = claim(g, &index))) break;
+            if (!(more = claim(r, g, &index))) break;
             if (!admit(r, g, index)) {
                 soft_grid_fail(g, CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES, NULL, "no memory for a block");
                 return;
@@ -314,6 +333,7 @@ static void run_fibers(struct runner *r, struct grid *g) {
 void soft_run_grid(struct runner *r, struct grid *g) {
     r->grid = g;
     r->warp = NULL;
+    r->run_next = r->run_end = 0;
     uint32_t mxcsr = __builtin_ia32_stmxcsr();
     switch (sigsetjmp(r->jump, 0)) {
     case 0:

@@ -12,6 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#define RUN_THREADS 65536       /* about so many threads of a grid are taken at once */
 #define THREAD_STACK (8u << 20) /* kernels without barriers run on the thread's own stack */
 
 /* ---- the grid's error and text ---- */
@@ -222,6 +223,8 @@ static void prepare(struct grid *g, struct soft_engine *e, const struct soft_lau
     g->total = (uint64_t)l->grid[0] * l->grid[1] * l->grid[2];
     uint64_t hands = e->n_threads + 1;
     g->quota = (g->total + hands - 1) / hands;
+    /* Blocks that wait for each other are handed out singly: one that waits for its predecessor would wait for all of the predecessor's run. */
+    g->longest_run = l->cooperative || code->uses_barrier > 1 ? 1 : (RUN_THREADS + g->threads - 1) / g->threads;
     if (code->tier) g->began_ns = now_ns();
     pthread_cond_init(&g->left, NULL);
     pthread_mutex_init(&g->error_lock, NULL);

@@ -50,6 +50,7 @@ struct grid {
     bool fibers;             /* warps wait for each other: one fiber each */
     uint32_t shared_bytes, local_stride;
     uint64_t total, quota; /* blocks; blocks a runner takes at first (cooperative) */
+    uint64_t longest_run;  /* blocks that a runner may take at once */
     _Atomic uint64_t next;
     _Atomic bool stop;
     uint64_t began_ns; /* with a tier */
@@ -107,6 +108,7 @@ struct runner {
     bool progress;                /* a warp did more than wait for memory to change since the scheduler last cleared this */
     struct grid *_Atomic grid;    /* also read by soft_engine_stop */
     const struct soft_warp *warp; /* that runs, for messages */
+    uint64_t run_next, run_end;   /* blocks that this runner has taken and not begun */
     struct block **resident;
     uint32_t n_resident, resident_size;
     struct block *free_blocks;

@@ -70,6 +70,46 @@ static void test_indices(void) {
     }
 }
 
+/* ---- who runs which blocks ---- */
+
+enum { MANY_BLOCKS = 4096 };
+struct taken {
+    pthread_t by[MANY_BLOCKS];
+    uint32_t times[MANY_BLOCKS];
+    uint32_t backwards; /* blocks that a thread began after a later one */
+};
+
+static void takes(struct soft_warp *w) {
+    static __thread uint64_t last_grid, last;
+    struct taken *t = *(struct taken *const *)w->params;
+    uint32_t block = w->ctaid[0] + w->nctaid[0] * (w->ctaid[1] + w->nctaid[1] * w->ctaid[2]);
+    if (w->grid_id == last_grid && block < last) __atomic_fetch_add(&t->backwards, 1, __ATOMIC_RELAXED);
+    last_grid = w->grid_id;
+    last = block;
+    if (!__atomic_fetch_add(&t->times[block], 1, __ATOMIC_RELAXED)) t->by[block] = pthread_self();
+    if (block % 64 == 0) usleep(100); /* the others get their share */
+}
+
+/* A thread takes neighbouring blocks together, in their order; those of kernels whose blocks wait for each other one by one. */
+static void test_runs(void) {
+    static struct taken t;
+    struct taken *params[1] = {&t};
+    struct soft_code code = {.entry = takes, .param_bytes = 8};
+    struct soft_launch l = {.code = &code, .kernel = "takes", .grid = {128, 8, 4}, .block = {32, 1, 1}, .params = params, .params_size = 8};
+    for (uint32_t barrier = 0; barrier < 2; barrier++) {
+        memset(&t, 0, sizeof t);
+        code.uses_barrier = barrier;
+        CHECK_INT(soft_engine_run(engine, &l, err, sizeof err), 0);
+        uint32_t borders = 0;
+        for (uint32_t i = 0; i < MANY_BLOCKS; i++) {
+            CHECK_INT(t.times[i], 1);
+            borders += i && !pthread_equal(t.by[i], t.by[i - 1]);
+        }
+        CHECK_INT(t.backwards, 0);
+        CHECK(borders < MANY_BLOCKS / 8); /* four hands: some 64 * ln(4096 / 64) + 64 claims */
+    }
+}
+
 /* ---- barriers ---- */
 
 /* Each warp adds a number to shared memory, everybody must see the sum; several rounds. */
@@ -495,6 +535,7 @@ int main(void) {
     heap = soft_heap_create(1u << 20);
     CHECK(engine && heap);
     test_indices();
+    test_runs();
     test_barrier();
     test_exited_warps_count();
     test_reductions();
