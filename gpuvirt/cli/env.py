@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import sys
 from typing import Any
 
@@ -30,15 +29,10 @@ def env(as_json: bool, **options: Any) -> None:
         raise click.UsageError("--local: a private local pool lives with its program; use `gpuvirt run --local`, or start one with `gpuvirt serve`")
     wanted = variables(settings, check_pool(named_pool(settings), settings.token))
     if as_json:
-        values = [{"name": v.name, "value": v.value, "prefix": v.prefix, "comment": v.comment} for v in wanted]
+        values = [{"name": v.name, "value": v.value, "prefix": v.prefix, "flags": v.flags, "comment": v.comment} for v in wanted]
         click.echo(json.dumps(values, indent=2))
         return
     for variable in wanted:
-        value = shlex.quote(variable.value)
-        if variable.prefix:
-            value += f'"${{{variable.name}:+:${variable.name}}}"'
-        elif variable.optional:
-            value = f'"${{{variable.name}-{variable.value}}}"'
         # Comments are for reading eyes: an interactive zsh that evaluates them takes them for words.
         comment = f"  # {variable.comment}" if sys.stdout.isatty() else ""
-        click.echo(f"export {variable.name}={value}{comment}")
+        click.echo(variable.exported() + comment)

@@ -41,7 +41,7 @@ def run(command: tuple[str, ...], quiet: bool, verbose: int, **options: Any) -> 
             if not quiet:
                 announce(found, settings)
             wanted = variables(found.settings, status)
-            made_known = [v.name for v in wanted if v.optional and v.name not in os.environ]
+            made_known = [v.name for v in wanted if v.makes_known(os.environ)]
             if made_known and not quiet:
                 click.echo(f"gpuvirt: these are software GPUs, so that these are set: {', '.join(made_known)} (-v shows all, -q is quiet)", err=True)
             if verbose:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -18,25 +19,53 @@ SOFTWARE = {
     "TRITON_DEFAULT_BACKEND": ("gpuvirt", "nor does Triton: its own backend, for an architecture that it knows (found on PYTHONPATH)"),
 }
 PTXAS = ("TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH")
+# XLA times its choices behind a kernel that waits for a word of mapped host memory, and puts kernels into CUDA graphs; there is neither yet.
+XLA = ("--xla_gpu_autotune_level=0", "--xla_gpu_enable_command_buffer=")
 
 
 @dataclass(frozen=True)
 class Variable:
-    """One variable. prefix: `value` goes in front of what the variable holds already, with a colon between; optional: what the user has set stays."""
+    """One variable.
+
+    prefix: `value` goes in front of what the variable holds already, with a colon between; optional: what the user has set stays;
+    flags: it holds flags, of which those that the user gives stay, and a file's name, which is how some programs take many flags, stays too.
+    """
 
     name: str
     value: str
     comment: str
     prefix: bool = False
     optional: bool = False
+    flags: bool = False
 
     def merged(self, old: str | None) -> str:
         """The variable's value where it was `old` before."""
+        if self.flags and old:
+            given = [flag.partition("=")[0] for flag in old.split()]
+            mine = [flag for flag in self.value.split() if flag.partition("=")[0] not in given]
+            return old if not given or not given[0].startswith("-") else " ".join([*mine, old])
         if not self.prefix or not old:
             return self.value
         mine = self.value.split(":")
         parts = (old.replace(" ", ":") if self.name == "LD_PRELOAD" else old).split(":")  # the loader takes blanks as well
         return ":".join([*mine, *(part for part in parts if part and part not in mine)])
+
+    def exported(self) -> str:
+        """The line of shell that sets it."""
+        value = shlex.quote(self.value)
+        if self.flags:  # the last of several counts
+            setting = f'export {self.name}={value}"${{{self.name}:+ ${self.name}}}"'
+            return f'case "${{{self.name}:--}}" in -*) {setting};; esac'
+        if self.prefix:
+            value += f'"${{{self.name}:+:${self.name}}}"'
+        elif self.optional:
+            value = f'"${{{self.name}-{self.value}}}"'
+        return f"export {self.name}={value}"
+
+    def makes_known(self, environment: Mapping[str, str]) -> bool:
+        """Whether it tells the program something that the user has not decided."""
+        old = environment.get(self.name)
+        return (self.optional and old is None) or (self.flags and self.merged(old) != old)
 
 
 def variables(settings: Settings, status: PoolStatus) -> list[Variable]:
@@ -85,6 +114,7 @@ def software() -> list[Variable]:
         *(Variable(name, str(ptxas), "the same for Triton", optional=True) for name in PTXAS),
         Variable("TRITON_LIBCUDA_PATH", str(paths.library(paths.CUDA).parent), "where Triton's own compiler finds the driver", optional=True),
         *(Variable(name, value, comment, optional=True) for name, (value, comment) in SOFTWARE.items()),
+        Variable("XLA_FLAGS", " ".join(XLA), "no autotuning (it needs mapped host memory) and no CUDA graphs in XLA", flags=True),
     ]
 
 

@@ -56,6 +56,26 @@ def test_what_the_user_set_for_cupy_stays(gpuvirt: Gpuvirt, server: FakeServer) 
         assert subprocess.run(["sh", "-c", f"{before} {line}; echo $CUPY_COMPILE_WITH_PTX"], capture_output=True, text=True).stdout == f"{after}\n"
 
 
+def test_the_users_flags_for_xla_stay(gpuvirt: Gpuvirt, server: FakeServer) -> None:
+    """A flag that the user gives, and a file of flags; what they leave open is ours, once."""
+    (line,) = [line for line in gpuvirt("env", server=server).stdout.splitlines() if "XLA_FLAGS" in line]
+
+    def by_run(before: str | None) -> str:
+        return gpuvirt("run", "--", "sh", "-c", 'echo "$XLA_FLAGS"', server=server, XLA_FLAGS=before).stdout.rstrip("\n")
+
+    def by_shell(before: str | None) -> str:
+        env = {"PATH": os.environ["PATH"]} | ({} if before is None else {"XLA_FLAGS": before})
+        return subprocess.run(["sh", "-c", f'{line}; printenv XLA_FLAGS'], capture_output=True, text=True, env=env).stdout.rstrip("\n")
+
+    ours = by_run(None)
+    assert "--xla_gpu_autotune_level=0" in ours.split() and by_run("") == by_shell(None) == by_shell("") == by_run(ours) == ours
+    assert by_run("--xla_gpu_autotune_level=4") == "--xla_gpu_enable_command_buffer= --xla_gpu_autotune_level=4"
+    assert by_shell("--xla_gpu_autotune_level=4") == f"{ours} --xla_gpu_autotune_level=4"  # the last one counts
+    assert by_run("/my/flags") == by_shell("/my/flags") == "/my/flags"
+    told = gpuvirt("run", "--", "true", server=server, XLA_FLAGS="--xla_dump_to=x").stderr
+    assert "XLA_FLAGS" in told and "XLA_FLAGS" not in gpuvirt("run", "--", "true", server=server, XLA_FLAGS=ours).stderr
+
+
 def test_software_gpus_are_said_to_be_such(gpuvirt: Gpuvirt, server: FakeServer) -> None:
     done = gpuvirt("run", "--", "true", server=server)
     assert [line for line in done.stderr.splitlines() if "software GPUs" in line and "CUPY_COMPILE_WITH_PTX" in line and "TRITON_PTXAS_PATH" in line]
@@ -68,7 +88,8 @@ def test_real_gpus_need_nothing_of_it(software: bool) -> None:
     status = PoolStatus(PoolAddress("localhost", 7), "127.0.0.1", greeting, Token(bytes(16), bytes(32), bytes(32)))
     found = {v.name: v.value for v in variables(Settings(), status)}
     assert ("compat" in found["LD_PRELOAD"]) is software
-    assert {"PATH", "CUPY_COMPILE_WITH_PTX", "NUMBA_FORCE_CUDA_CC", "TRITON_PTXAS_PATH", "TRITON_DEFAULT_BACKEND"} <= found.keys() or not software
+    special = {"PATH", "XLA_FLAGS", "CUPY_COMPILE_WITH_PTX", "NUMBA_FORCE_CUDA_CC", "TRITON_PTXAS_PATH", "TRITON_DEFAULT_BACKEND"}
+    assert special <= found.keys() or not software
     assert software or not [name for name in found if not name.startswith(("LD_", "GPUVIRT_"))]
 
 
