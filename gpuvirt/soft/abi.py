@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-VERSION = 1
+VERSION = 2
 OFFSETS = {
     "ctaid": 0,
     "nctaid": 12,
@@ -23,7 +23,9 @@ OFFSETS = {
     "dynamic_shared": 112,
     "exited": 116,
     "engine": 120,
+    "blocks": 128,
+    "stop": 136,
 }
-SIZE = 128
+SIZE = 144
 RED = {"and": 0, "or": 1, "popc": 2}
 TRAP, TRAP_STACK, TRAP_BAD_PC = 0, 1, 2

@@ -22,6 +22,7 @@ class SoftCode(ctypes.Structure):
         ("uses_barrier", ctypes.c_uint32),
         ("param_bytes", ctypes.c_uint32),
         ("flush", ctypes.c_uint32),
+        ("loops", ctypes.c_uint32),
         ("tier", ctypes.c_void_p),
     )
 
@@ -148,6 +149,7 @@ class Bridge:
             result.uses_barrier = d.uses_barrier
             result.param_bytes = d.param_bytes
             result.flush = int(d.flush)
+            result.loops = int(d.loops)
             result.tier = ctypes.addressof(code.tier) if code.tier is not None else None
         except BaseException as error:
             return self._fail(error, err, err_size)

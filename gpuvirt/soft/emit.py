@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuvirt.soft import abi, forms, patterns
+from gpuvirt.soft import abi, forms, patterns, runs
 from gpuvirt.soft.analysis import Analysis, Edge
 from gpuvirt.soft.builder import Builder, ModuleText, Val
 from gpuvirt.soft.cfg import Block, Loop
@@ -26,7 +26,7 @@ _SPIN_PATIENCE = 64  # after so many rounds in a row the lanes that have left th
 class Emitter(Builder):
     """The state of emitting one function."""
 
-    def __init__(self, module: ModuleText, analysis: Analysis, layout: Layout, symbol: str) -> None:
+    def __init__(self, module: ModuleText, analysis: Analysis, layout: Layout, symbol: str, loops: bool = False) -> None:
         super().__init__(module)
         self.an = analysis
         self.cfg = analysis.cfg
@@ -36,6 +36,8 @@ class Emitter(Builder):
         self.symbol = symbol
         self.shape = analysis.shape
         self.allocas: list[str] = []
+        self.loops = loops  # the entry runs all warps of several blocks (runs.py)
+        self.before: list[str] = []  # with loops: what comes before the first warp
         self.prologue: list[str] = []
         self.slots: dict[str, tuple[str, str]] = {}
         self.cache: dict[str, Val] = {}
@@ -51,6 +53,7 @@ class Emitter(Builder):
         self.masks: dict[int, str] = {}
         self.fields: dict[str, Val] = {}
         self.param_slots: dict[str, Val] = {}
+        self.param_values: dict[tuple[int, str], Val] = {}
         self.carry: str | None = None
         self.asked_so_far = 0  # questions at run time whether lanes access memory side by side
         self.computed: list[str] = []  # registers with results of arithmetic since the last load
@@ -65,10 +68,15 @@ class Emitter(Builder):
         """A field of struct soft_warp; loaded once, at the function's start."""
         key = f"{name}{index}"
         found = self.fields.get(key)
+        if found is None and self.loops:
+            found = runs.changing(self, name, index)
         if found is None:
             offset = abi.OFFSETS[name] + index * INT_BITS[t] // 8
-            self.prologue.append(f"  %w.{key}.p = getelementptr i8, ptr %w, i64 {offset}")
-            self.prologue.append(f"  %w.{key} = load {t}, ptr %w.{key}.p, !invariant.load !0")
+            lines = self.before if self.loops else self.prologue
+            # A device function may be put into the kernel's loop over warps.
+            same = "" if name in runs.CHANGING and not self.func.is_kernel else ", !invariant.load !0"
+            lines.append(f"  %w.{key}.p = getelementptr i8, ptr %w, i64 {offset}")
+            lines.append(f"  %w.{key} = load {t}, ptr %w.{key}.p{same}")
             found = self.fields[key] = Val(f"%w.{key}", t)
         return found
 
@@ -76,7 +84,7 @@ class Emitter(Builder):
         """A value computed once in the function's prologue (from fields and constants)."""
         found = self.fields.get(key)
         if found is None:
-            self.prologue.append(f"  %{key} = {text}")
+            (self.allocas if text.startswith("alloca") else self.prologue).append(f"  %{key} = {text}")
             found = self.fields[key] = Val(f"%{key}", t, v)
         return found
 
@@ -403,9 +411,12 @@ class Emitter(Builder):
             from gpuvirt.soft.ops_stack import leave
 
             leave(self)
-        self.emit("ret void")
+        if self.loops:
+            first, last = runs.around(self)
+        else:
+            first, last = [], ["  ret void"]
         head_text = f"define {'' if self.func.is_kernel else 'internal '}void @{self.symbol}({self.signature()}) #0 {{\nentry:"
-        return "\n".join([head_text, *self.allocas, *self.prologue, "  br label %b0", *self.lines, "}"])
+        return "\n".join([head_text, *self.allocas, *self.before, *first, *self.prologue, "  br label %b0", *self.lines, *last, "}"])
 
     def emit_late(self) -> None:
         """At the function's end: lanes that were put off, at spin loops and meetings, go on, in turn."""

@@ -108,7 +108,7 @@ class Kernels:
             params[param.offset : param.offset + param.size] = data
         d = code.description
         tier = ctypes.addressof(code.tier) if code.tier else None
-        soft = SoftCode(code.entry, d.static_shared, d.dynamic_offset, d.local_bytes, d.uses_barrier, d.param_bytes, int(d.flush), tier)
+        soft = SoftCode(code.entry, d.static_shared, d.dynamic_offset, d.local_bytes, d.uses_barrier, d.param_bytes, int(d.flush), int(d.loops), tier)
         text = ctypes.create_string_buffer(512)
         three = ctypes.c_uint32 * 3
         rc = engine().soft_exec_launch(

@@ -26,6 +26,7 @@ from gpuvirt.soft import (  # noqa: F401  they register opcodes
     ops_texture,
     ops_video,
     ops_warp,
+    runs,
 )
 from gpuvirt.soft.analysis import Analysis
 from gpuvirt.soft.builder import ModuleText
@@ -50,6 +51,7 @@ class Description:
     param_bytes: int
     globals: list[str] = field(default_factory=list)
     flush: bool = False
+    loops: bool = False  # the entry runs many warps a call
     ir_bytes: int = 0  # of a cache entry that has the IR before the code
 
     def pack(self) -> bytes:
@@ -75,6 +77,7 @@ def translate(module: Module, kernel: str, shape: tuple[int, int, int]) -> tuple
     text = ModuleText(jit.host().feature_set)
     text.flush = hardware_flush(program, text.features)
     uses_barrier = 0
+    loops = runs.possible(program, shape)
     count = 0
     try:
         for name, body in program.bodies.items():
@@ -83,7 +86,7 @@ def translate(module: Module, kernel: str, shape: tuple[int, int, int]) -> tuple
             symbol = ENTRY if name == kernel else ops_call.function_symbol(name)
             forced: set[str] = set()
             while True:
-                emitter = Emitter(text, Analysis(cfg, shape, names, forced), layout.enter(body), symbol)
+                emitter = Emitter(text, Analysis(cfg, shape, names, forced), layout.enter(body), symbol, loops and name == kernel)
                 try:
                     text.functions.append(emitter.run())
                     break
@@ -99,7 +102,9 @@ def translate(module: Module, kernel: str, shape: tuple[int, int, int]) -> tuple
         where = getattr(locals().get("emitter"), "ins", None)
         raise BadPtx(f"cannot translate '{where}': {type(error).__name__}: {error}") from error
     params = module.funcs[kernel].param_bytes
-    description = Description(layout.static_shared, layout.dynamic_offset, layout.local_bytes, uses_barrier, params, list(text.globals), text.flush)
+    description = Description(
+        layout.static_shared, layout.dynamic_offset, layout.local_bytes, uses_barrier, params, list(text.globals), text.flush, loops
+    )
     return text.text(), description, count
 
 

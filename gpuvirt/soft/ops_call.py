@@ -6,7 +6,7 @@ which the 32 lanes' values lie one after the other. `frame` is where the functio
 
 from __future__ import annotations
 
-from gpuvirt.soft import abi
+from gpuvirt.soft import abi, runs
 from gpuvirt.soft.builder import Val
 from gpuvirt.soft.emit import Emitter
 from gpuvirt.soft.layout import FUNCTION_BASE, SYSCALLS, address_taken
@@ -57,6 +57,23 @@ def load_param(e: Emitter, ins: Ins, dsts: list[Operand], element: str) -> bool:
     if found is None:
         return False
     for dst, value in zip(dsts, load(e, _where(e, found[0], found[1], symbol[1]), element, len(dsts)), strict=True):
+        e.wr(dst, value, ins.type.kind == "s")
+    return True
+
+
+def kernel_param(e: Emitter, ins: Ins, dsts: list[Operand], element: str) -> bool:
+    """ld.param of one of the kernel's own parameters, where it can be read once for many warps."""
+    symbol = _symbol(ins.ops[1])
+    if symbol is None or not e.func.is_kernel:
+        return False
+    start = next((p.offset for p in e.func.params if p.name == symbol[0]), None)
+    if start is None:
+        return False
+    size = ins.type.bits // 8
+    values = [runs.parameter(e, start + symbol[1] + i * size, element) for i in range(len(dsts))]
+    for dst, value in zip(dsts, values, strict=True):
+        if value is None:
+            return False
         e.wr(dst, value, ins.type.kind == "s")
     return True
 

@@ -441,9 +441,9 @@ def ld(e: Emitter, ins: Ins) -> None:
     dsts = list(dst.items) if isinstance(dst, Vec) else [dst]
     element = f"i{t.bits}"
     if space == "param":
-        from gpuvirt.soft.ops_call import load_param
+        from gpuvirt.soft.ops_call import kernel_param, load_param
 
-        if load_param(e, ins, dsts, element):
+        if load_param(e, ins, dsts, element) or kernel_param(e, ins, dsts, element):
             return
     where = address(e, ins, ins.ops[1], space)
     volatile = not _VOLATILE.isdisjoint(ins.mods)

@@ -240,6 +240,16 @@ static void run_direct(struct runner *r, struct grid *g) {
         soft_entry *entry = soft_grid_entry(g);
         block_place(b, g, index);
         b->live = 1;
+        if (g->launch->code->loops) {
+            warp_fill(f, b, g, 0);
+            f->warp.blocks = (uint32_t)(r->run_end - index);
+            r->run_next = r->run_end;
+            r->warp = &f->warp;
+            r->in_kernel = 1;
+            entry(&f->warp);
+            r->in_kernel = 0;
+            continue;
+        }
         for (uint32_t warp = 0; warp < g->warps; warp++) {
             warp_fill(f, b, g, warp);
             r->warp = &f->warp;

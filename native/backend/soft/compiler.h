@@ -23,7 +23,7 @@ struct soft_tier {
 
 /* A kernel compiled for one block shape, ready to run. */
 struct soft_code {
-    void (*entry)(struct soft_warp *); /* runs one warp of 32 lanes from start to end */
+    void (*entry)(struct soft_warp *); /* runs one warp of 32 lanes from start to end, or many (`loops`) */
     uint32_t static_shared;            /* bytes of statically declared shared memory */
     uint32_t dynamic_offset;           /* where dynamic shared memory begins, >= static_shared */
     uint32_t local_bytes;              /* local memory (.local arrays) of one lane, bytes */
@@ -32,6 +32,7 @@ struct soft_code {
     uint32_t uses_barrier;
     uint32_t param_bytes;
     uint32_t flush;         /* the kernel wants the processor to take subnormal numbers for zeros (MXCSR's DAZ and FTZ) */
+    uint32_t loops;         /* `entry` heeds soft_warp.blocks */
     struct soft_tier *tier; /* NULL: `entry` is final */
 };
 

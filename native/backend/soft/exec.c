@@ -239,6 +239,7 @@ static void prepare(struct grid *g, struct soft_engine *e, const struct soft_lau
     w->grid_id = atomic_fetch_add(&e->grid_ids, 1) + 1;
     w->grid_workspace = workspace;
     w->dynamic_shared = l->dynamic_shared;
+    w->stop = &g->stop;
 }
 
 int soft_engine_run(struct soft_engine *e, const struct soft_launch *l, char *err, size_t err_size) {

@@ -18,11 +18,11 @@
 
 #include <stdint.h>
 
-#define SOFT_ABI_VERSION 1u
+#define SOFT_ABI_VERSION 2u
 #define SOFT_LANES 32u
 
-/* What one warp sees. Filled by the engine before each call of entry; compiled code only reads it. All fields keep their value for the whole
- * call, also across barriers (a fiber that moves to another thread keeps its soft_warp). 64-byte aligned. */
+/* What one warp sees. Filled by the engine before each call of entry; compiled code only reads it, but for loops over warps (`blocks`). All fields
+ * keep their value for the whole warp, also across barriers (a fiber that moves to another thread keeps its soft_warp). 64-byte aligned. */
 struct soft_warp {
     uint32_t ctaid[3];     /*   0: this block's index in the grid */
     uint32_t nctaid[3];    /*  12: the grid's shape, blocks */
@@ -43,6 +43,11 @@ struct soft_warp {
     uint32_t dynamic_shared; /* 112: %dynamic_smem_size, bytes */
     uint32_t exited;         /* 116: lanes that ended inside a device function */
     void *engine;            /* 120: the engine's own; compiled code never looks at it */
+    /* Only of code with soft_code.loops: runs all warps of that many blocks, this one and those that follow in the grid, x fastest, and meanwhile keeps
+     * ctaid, warp, first_thread, lanes and local what they are for the warp that runs (exited is 0 at its start). It asks *stop between two blocks, and
+     * returns early when that is not 0. blocks == 0: this one warp. */
+    uint32_t blocks;           /* 128 */
+    const volatile void *stop; /* 136: a byte */
 };
 
 /* Every lane mask below has bit i for lane i of the calling warp. */

@@ -90,15 +90,40 @@ static void takes(struct soft_warp *w) {
     if (block % 64 == 0) usleep(100); /* the others get their share */
 }
 
+/* As compiled code with `loops` does it. */
+static void loop(struct soft_warp *w, void (*warp)(struct soft_warp *)) {
+    uint32_t first = w->warp, end = w->blocks ? w->warps : first + 1, threads = w->ntid[0] * w->ntid[1] * w->ntid[2];
+    for (uint32_t left = w->blocks;;) {
+        for (uint32_t i = first; i < end; i++) {
+            w->warp = i;
+            w->first_thread = i * 32;
+            w->lanes = threads - w->first_thread >= 32 ? ~0u : (1u << (threads - w->first_thread)) - 1;
+            warp(w);
+        }
+        if (left <= 1 || __atomic_load_n((const char *)w->stop, __ATOMIC_RELAXED)) return;
+        left--;
+        if (++w->ctaid[0] < w->nctaid[0]) continue;
+        w->ctaid[0] = 0;
+        if (++w->ctaid[1] < w->nctaid[1]) continue;
+        w->ctaid[1] = 0;
+        w->ctaid[2]++;
+    }
+}
+
+static void takes_many(struct soft_warp *w) { loop(w, takes); }
+static void iota_many(struct soft_warp *w) { loop(w, iota); }
+
 /* A thread takes neighbouring blocks together, in their order; those of kernels whose blocks wait for each other one by one. */
 static void test_runs(void) {
     static struct taken t;
     struct taken *params[1] = {&t};
     struct soft_code code = {.entry = takes, .param_bytes = 8};
     struct soft_launch l = {.code = &code, .kernel = "takes", .grid = {128, 8, 4}, .block = {32, 1, 1}, .params = params, .params_size = 8};
-    for (uint32_t barrier = 0; barrier < 2; barrier++) {
+    for (uint32_t barrier = 0; barrier < 3; barrier++) {
         memset(&t, 0, sizeof t);
-        code.uses_barrier = barrier;
+        code.uses_barrier = barrier == 1;
+        code.loops = barrier == 2;
+        code.entry = code.loops ? takes_many : takes;
         CHECK_INT(soft_engine_run(engine, &l, err, sizeof err), 0);
         uint32_t borders = 0;
         for (uint32_t i = 0; i < MANY_BLOCKS; i++) {
@@ -107,6 +132,20 @@ static void test_runs(void) {
         }
         CHECK_INT(t.backwards, 0);
         CHECK(borders < MANY_BLOCKS / 8); /* four hands: some 64 * ln(4096 / 64) + 64 claims */
+    }
+}
+
+/* Code that loops gets many blocks a call, and one warp where warps are fibers. */
+static void test_loops(void) {
+    static uint32_t out[40 * 7 * 3 * 150];
+    uint32_t *params[1] = {out};
+    struct soft_code code = {.entry = iota_many, .param_bytes = 8, .loops = 1};
+    struct soft_launch l = {.code = &code, .kernel = "iota", .grid = {7, 3, 40}, .block = {15, 5, 2}, .params = params, .params_size = 8};
+    for (uint32_t way = 0; way < 3; way++) {
+        memset(out, 0, sizeof out);
+        code.uses_barrier = way;
+        CHECK_INT(soft_engine_run(engine, &l, err, sizeof err), 0);
+        for (uint32_t i = 0; i < sizeof out / sizeof *out; i++) CHECK_INT(out[i], i + 1);
     }
 }
 
@@ -473,7 +512,7 @@ static void endless(struct soft_warp *w) {
 
 static void *runs_endless(void *arg) {
     char text[512];
-    struct soft_code code = {.entry = endless, .uses_barrier = arg != NULL};
+    struct soft_code code = {.entry = endless, .uses_barrier = arg != NULL, .loops = 1};
     struct soft_launch l = {.code = &code, .kernel = "endless", .grid = {8, 1, 1}, .block = {64, 1, 1}};
     CHECK_INT(soft_engine_run(engine, &l, text, sizeof text), 719);
     CHECK_TEXT(text, "stopped");
@@ -536,6 +575,7 @@ int main(void) {
     CHECK(engine && heap);
     test_indices();
     test_runs();
+    test_loops();
     test_barrier();
     test_exited_warps_count();
     test_reductions();
