@@ -57,6 +57,9 @@ class Emitter(Builder):
         self.carry: str | None = None
         self.asked_so_far = 0  # questions at run time whether lanes access memory side by side
         self.computed: list[str] = []  # registers with results of arithmetic since the last load
+        self.ahead_of: dict[str, Val] = {}  # of registers with addresses, in this block: how far ahead to prefetch (ahead.py)
+        self.rounds: dict[tuple[int, int], int] = {}
+        self.turned: set[int] = set()  # loops that let other warps have their turn
         total = self.shape[0] * self.shape[1] * self.shape[2]
         self.full_warp = self.func.is_kernel and total % LANES == 0
         self.full: Val = Val(_TRUE, "i1", True, True)
@@ -196,6 +199,7 @@ class Emitter(Builder):
         self.dirty.clear()
         self.forget()
         self.computed.clear()
+        self.ahead_of.clear()
 
     # Operands --------------------------------------------------------------------------------------------------------------------------------
 

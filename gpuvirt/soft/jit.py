@@ -19,7 +19,7 @@ _state: Host | None = None
 HELPERS = (
     "soft_barrier_sync", "soft_barrier_arrive", "soft_barrier_red", "soft_yield", "soft_nanosleep", "soft_globaltimer", "soft_vprintf", "soft_malloc",
     "soft_free", "soft_assert_fail", "soft_trap", "soft_unsupported", "soft_mbarrier", "soft_mbarrier_test", "soft_bulk_copy", "soft_bulk_zero",
-    "soft_bulk_reduce", "soft_st_async", "soft_red_async", "soft_tensor_copy", "soft_tensor_replace", "soft_f64", "soft_tex_1d",
+    "soft_bulk_reduce", "soft_st_async", "soft_red_async", "soft_tensor_copy", "soft_tensor_replace", "soft_f64", "soft_tex_1d", "soft_turn",
 )  # fmt: skip
 _known_symbols: set[str] = set()
 

@@ -82,7 +82,7 @@ def address(e: Emitter, ins: Ins, operand: Operand, space: str) -> Where:
         where.apart = True
         return where
     if value.v:
-        return Where(None, value, pattern)
+        return Where(None, value, pattern, start, offset)
     return Where(value, None, pattern, start, offset)
 
 
@@ -433,7 +433,7 @@ _VOLATILE = {"volatile", "relaxed", "acquire", "release", "mmio", "cv", "wt"}
 
 @opcode("ld", "ldu")
 def ld(e: Emitter, ins: Ins) -> None:
-    from gpuvirt.soft import whole
+    from gpuvirt.soft import ahead, whole
 
     t = ins.type
     space = space_of(ins)
@@ -447,6 +447,8 @@ def ld(e: Emitter, ins: Ins) -> None:
             return
     where = address(e, ins, ins.ops[1], space)
     volatile = not _VOLATILE.isdisjoint(ins.mods)
+    if space == "global" and not volatile:
+        ahead.prefetch(e, ins, where, t.bits // 8 * len(dsts))
     if volatile and whole.is_whole(element, len(dsts)):
         values = whole.load_whole(e, where, element, len(dsts))
     else:

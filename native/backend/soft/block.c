@@ -29,7 +29,8 @@ void soft_suspend(struct runner *r, struct fiber *f) {
     if (atomic_load_explicit(&r->grid->stop, memory_order_relaxed)) soft_leave(r);
 }
 
-/* Only at barriers, which every warp reaches in its turn: where warps wait for memory to change, the scheduler has to see each of them wait. */
+/* Only at barriers, which every warp reaches in its turn, and where a warp has done something: where warps wait for memory to change, the scheduler has
+ * to see each of them wait. */
 void soft_pass_on(struct runner *r, struct fiber *f) {
     struct block *b = f->block;
     r->progress = true;

@@ -88,6 +88,12 @@ SOFT_EXPORT void soft_yield(struct soft_warp *w) {
     sched_yield();
 }
 
+SOFT_EXPORT void soft_turn(struct soft_warp *w) {
+    struct fiber *f = soft_fiber_of(w);
+    struct block *b = f->block;
+    if (b->runner->grid->fibers && b->runnable & ~(1u << w->warp)) soft_pass_on(b->runner, f);
+}
+
 SOFT_EXPORT void soft_nanosleep(struct soft_warp *w, uint32_t ns) {
     struct fiber *f = soft_fiber_of(w);
     struct block *b = f->block;

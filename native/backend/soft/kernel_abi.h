@@ -69,6 +69,10 @@ uint32_t soft_barrier_red(struct soft_warp *w, uint32_t id, uint32_t threads, ui
  * A kernel that may call this or soft_nanosleep has uses_barrier set. */
 void soft_yield(struct soft_warp *w);
 
+/* Called now and then by loops that stream through memory, in kernels with barriers: lets the block's next warp that can go on have its turn, so that
+ * warps that read side by side do so at about the same time. */
+void soft_turn(struct soft_warp *w);
+
 /* nanosleep.u32: as soft_yield, then sleeps at most `ns` nanoseconds (the engine may cut it to what is useful). */
 void soft_nanosleep(struct soft_warp *w, uint32_t ns);
 
