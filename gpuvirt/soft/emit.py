@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from gpuvirt.soft import abi, forms, patterns, runs
 from gpuvirt.soft.analysis import Analysis, Edge
 from gpuvirt.soft.builder import Builder, ModuleText, Val
@@ -14,8 +16,11 @@ from gpuvirt.soft.registry import OPCODES
 from gpuvirt.soft.types import INT_BITS, LANES, Type, llvm_type
 from gpuvirt.soft.waiting import ALIGNED, BLOCK, OPEN, PART, WARP
 
+if TYPE_CHECKING:
+    from gpuvirt.soft.apart import Frame
+
 _TRUE = "splat (i1 true)"
-_SPIN_YIELD = 16  # a waiting loop calls soft_yield every so many rounds
+SPIN_YIELD = 16  # a waiting loop calls soft_yield every so many rounds
 _LONG = 48  # a block of so many instructions is long
 _GROUP = 4  # so many results between two groups of loads part them
 _MANY = 64  # ... but not more: they do not fit anyway
@@ -55,6 +60,7 @@ class Emitter(Builder):
         self.param_slots: dict[str, Val] = {}
         self.param_values: dict[tuple[int, str], Val] = {}
         self.carry: str | None = None
+        self.frame: Frame | None = None  # where lanes may go apart: what is written down for them then
         self.asked_so_far = 0  # questions at run time whether lanes access memory side by side
         self.computed: list[str] = []  # registers with results of arithmetic since the last load
         self.ahead_of: dict[str, Val] = {}  # of registers with addresses, in this block: how far ahead to prefetch (ahead.py)
@@ -398,6 +404,8 @@ class Emitter(Builder):
         """The function's text."""
         self._prepare_edges()
         self.meetings = self.an.active_meetings()
+        if any(kind in OPEN for kind in self.meetings.values()):
+            self.frame = None  # who has passed such a barrier is known to vector code only
         order = self.cfg.order
         self.setup()
         ends: dict[int, list[Loop]] = {}
@@ -420,7 +428,12 @@ class Emitter(Builder):
         else:
             first, last = [], ["  ret void"]
         head_text = f"define {'' if self.func.is_kernel else 'internal '}void @{self.symbol}({self.signature()}) #0 {{\nentry:"
-        return "\n".join([head_text, *self.allocas, *self.before, *first, *self.prologue, "  br label %b0", *self.lines, *last, "}"])
+        start = self.first()
+        return "\n".join([head_text, *self.allocas, *self.before, *first, *self.prologue, *start, *self.lines, *last, "}"])
+
+    def first(self) -> list[str]:
+        """How the function begins, after its prologue."""
+        return ["  br label %b0"]
 
     def emit_late(self) -> None:
         """At the function's end: lanes that were put off, at spin loops and meetings, go on, in turn."""
@@ -575,13 +588,28 @@ class Emitter(Builder):
         bits = self.let(f"load i32, ptr {self.mask_slot(head)}", "i32")
         again = self.icmp("ne", bits, self.const(0, "i32"))
         after = self.chain(loop.last, loop)
-        if any(h is head for _, h in self.an.resume):
+        if self.put_off(loop):
             count = self.spin_counter(f"s{loop.first}")
             patient = self.icmp("ult", count, self.const(_SPIN_PATIENCE, "i32"))
             # Else the lanes that have left go first (they may hold what the others wait for); the function's end brings the others back.
             again = self.band(again, patient)
             self.emit(f"store i32 {self.select(again, count, self.const(0, 'i32')).s}, ptr %s{loop.first}")
+        elif self.may_leave(loop):
+            from gpuvirt.soft import apart
+
+            assert self.frame is not None
+            apart.loop_check(self, self.frame, loop, bits, again, after)
+            self.reset()
+            return
         self.emit(f"br i1 {again.s}, label %b{loop.first}, label %{after}")
+
+    def may_leave(self, loop: Loop) -> bool:
+        """Whether lanes may go apart at the end of the loop."""
+        return self.frame is not None and loop.first in self.an.waiting_loops and loop.first in self.looped and not self.put_off(loop)
+
+    def put_off(self, loop: Loop) -> bool:
+        """Whether the lanes that stay in the loop are put off after some rounds."""
+        return any(head.idx == loop.first for _, head in self.an.resume)
 
     def spin_counter(self, name: str) -> Val:
         slot = f"%{name}"
@@ -598,7 +626,7 @@ class Emitter(Builder):
         """In a loop that waits for memory: lets others run now and then."""
         self.uses_barrier = self.waits = True
         count = self.spin_counter(f"y{block.idx}")
-        turn = self.icmp("eq", self.band(count, self.const(_SPIN_YIELD - 1, "i32")), self.const(0, "i32"))
+        turn = self.icmp("eq", self.band(count, self.const(SPIN_YIELD - 1, "i32")), self.const(0, "i32"))
         self.m.declare("soft_yield", "declare void @soft_yield(ptr)")
         n = self.n = self.n + 1
         self.emit(f"br i1 {turn.s}, label %y{n}, label %z{n}")
@@ -618,7 +646,7 @@ class Emitter(Builder):
         else:
             condition = None
         selector = self.rd_int(block.selector, 32) if block.kind == "brx" else None
-        if any(s.idx <= block.idx and s.idx in self.an.waiting_loops for s in block.succs):
+        if any(s.idx <= block.idx and s.idx in self.an.waiting_loops and not self._asks_later(block, s) for s in block.succs):
             self.spin_yield(block)
         self.flush()
         if block.kind == "br":
@@ -647,6 +675,15 @@ class Emitter(Builder):
                     self.lines.append(f"{label}:")
                     self.forget()
                     self.go(block, succ)
+
+    def _asks_later(self, block: Block, head: Block) -> bool:
+        """Whether the lanes that go back come by the loop's end, where others are let in."""
+        if self.frame is None or not (block.div or block.idx in self.an.diverging):
+            return False
+        loop = self.cfg.loop_of[block.idx]
+        while loop is not None and loop.first != head.idx:
+            loop = loop.parent
+        return loop is not None and self.may_leave(loop)
 
     def go(self, block: Block, target: Block) -> None:
         """All lanes of the block go to one target."""

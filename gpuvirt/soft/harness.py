@@ -29,6 +29,7 @@ _SOURCES = (
     "helpers_tensor",
     "helpers_float",
     "helpers_texture",
+    "lanes",
     "ranges",
 )
 _engine: ctypes.CDLL | None = None

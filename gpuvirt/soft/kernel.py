@@ -29,6 +29,7 @@ from gpuvirt.soft import (  # noqa: F401  they register opcodes
     runs,
 )
 from gpuvirt.soft.analysis import Analysis
+from gpuvirt.soft.apart import Frame, LaneAnalysis, LaneEmitter, frame_bytes, lane_symbol
 from gpuvirt.soft.builder import ModuleText
 from gpuvirt.soft.cfg import Cfg
 from gpuvirt.soft.emit import Emitter
@@ -86,9 +87,17 @@ def translate(module: Module, kernel: str, shape: tuple[int, int, int]) -> tuple
             symbol = ENTRY if name == kernel else ops_call.function_symbol(name)
             forced: set[str] = set()
             while True:
-                emitter = Emitter(text, Analysis(cfg, shape, names, forced), layout.enter(body), symbol, loops and name == kernel)
+                analysis = Analysis(cfg, shape, names, forced)
+                emitter = Emitter(text, analysis, layout.enter(body), symbol, loops and name == kernel)
+                frame = emitter.frame = Frame(cfg) if layout.stack_pointer is None and len(program.bodies) == 1 else None
                 try:
-                    text.functions.append(emitter.run())
+                    function = emitter.run()
+                    if frame is not None and frame.blocks:
+                        text.functions.append(function.replace(frame_bytes(emitter), str(frame.size)))
+                        single = LaneAnalysis(cfg, shape, names, analysis.waiting_loops)
+                        emitter = LaneEmitter(text, single, layout.enter(body), lane_symbol(symbol)).begin(frame)
+                        function = emitter.run()
+                    text.functions.append(function)
                     break
                 except UniformityLost as lost:
                     if lost.register in forced:

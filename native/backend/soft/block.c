@@ -163,6 +163,7 @@ void soft_runner_release(struct runner *r) {
         r->free_fibers = f->next_free;
         soft_fiber_free(f);
     }
+    soft_lanes_free(&r->direct);
     free(r->resident);
 }
 
@@ -217,6 +218,7 @@ static void warp_fill(struct fiber *f, const struct block *b, const struct grid 
     w->shared = b->shared;
     w->local = b->local ? b->local + (size_t)g->local_stride * SOFT_LANES * warp : NULL;
     w->engine = f;
+    f->apart = false;
 }
 
 static void fiber_main(struct fiber *f) {

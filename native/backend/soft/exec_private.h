@@ -53,7 +53,8 @@ struct grid {
     uint64_t longest_run;  /* blocks that a runner may take at once */
     _Atomic uint64_t next;
     _Atomic bool stop;
-    uint64_t began_ns; /* with a tier */
+    _Atomic uint32_t apart; /* warps whose lanes have gone apart */
+    uint64_t began_ns;      /* with a tier */
     /* Under the engine's lock. */
     struct grid *later;
     uint32_t helpers;
@@ -81,6 +82,9 @@ struct fiber {
     struct fiber *next_free;
     uint32_t value; /* result of the reduction that it waited for */
     bool done, yielded;
+    bool apart;                            /* its lanes run by themselves (lanes.c) */
+    struct lanes *lanes;                   /* kept for the next time */
+    uint64_t waits_since, waits_since_cpu; /* in the loop that it asked about last */
 };
 
 struct block {
@@ -142,6 +146,14 @@ void soft_suspend(struct runner *r, struct fiber *f);
 /* The same, and on the way the next warp of the block that can go on: from warp to warp without the scheduler. */
 void soft_pass_on(struct runner *r, struct fiber *f);
 void soft_warp_exited(struct block *b, uint32_t warp);
+
+/* helpers_barrier.c: lets other warps, then other threads, run. */
+void soft_warp_yield(struct fiber *f);
+
+/* lanes.c */
+void soft_lanes_free(struct fiber *f);
+/* Lets the other lanes of a warp run whose lanes are apart. */
+void soft_lane_yield(struct fiber *f);
 
 /* exec.c: notes the grid's error unless there is one, and stops it. */
 void soft_grid_fail(struct grid *g, int error, const struct soft_warp *where, const char *format, ...) __attribute__((format(printf, 4, 5)));

@@ -61,6 +61,7 @@ struct fiber *soft_fiber_new(void) {
 }
 
 void soft_fiber_free(struct fiber *f) {
+    soft_lanes_free(f);
     munmap((char *)f->stack - SOFT_GUARD, SOFT_GUARD + SOFT_STACK);
     free(f);
 }

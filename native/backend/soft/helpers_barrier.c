@@ -76,8 +76,7 @@ SOFT_EXPORT uint32_t soft_barrier_red(struct soft_warp *w, uint32_t id, uint32_t
     return arrive(w, id, threads, lanes, op, set, true);
 }
 
-SOFT_EXPORT void soft_yield(struct soft_warp *w) {
-    struct fiber *f = soft_fiber_of(w);
+void soft_warp_yield(struct fiber *f) {
     struct runner *r = f->block->runner;
     if (r->grid->fibers) {
         f->yielded = true;
@@ -94,10 +93,22 @@ SOFT_EXPORT void soft_turn(struct soft_warp *w) {
     if (b->runner->grid->fibers && b->runnable & ~(1u << w->warp)) soft_pass_on(b->runner, f);
 }
 
+SOFT_EXPORT void soft_yield(struct soft_warp *w) {
+    struct fiber *f = soft_fiber_of(w);
+    if (f->apart)
+        soft_lane_yield(f);
+    else
+        soft_warp_yield(f);
+}
+
 SOFT_EXPORT void soft_nanosleep(struct soft_warp *w, uint32_t ns) {
     struct fiber *f = soft_fiber_of(w);
     struct block *b = f->block;
     struct runner *r = b->runner;
+    if (f->apart) {
+        soft_lane_yield(f);
+        return;
+    }
     bool alone = !r->grid->fibers || (r->n_resident == 1 && !(b->runnable & (b->runnable - 1)));
     soft_yield(w);
     /* Where other warps could run on this thread, sleeping would hold them up. */

@@ -76,6 +76,26 @@ void soft_turn(struct soft_warp *w);
 /* nanosleep.u32: as soft_yield, then sleeps at most `ns` nanoseconds (the engine may cut it to what is useful). */
 void soft_nanosleep(struct soft_warp *w, uint32_t ns);
 
+/* As soft_yield, for a loop in which some lanes of the warp wait while others are elsewhere; `turns`: how often in a row it has called. Not 0 when the
+ * lanes have waited for so long that they should go apart: the others may be what they wait for. */
+uint32_t soft_wait(struct soft_warp *w, uint32_t turns);
+
+/* Going apart. Each call under way makes a frame, innermost first, of so many bytes (of which the first 8 are the engine's: the frame of the call
+ * inside this one) and returns to its caller, until the kernel calls soft_apart: it calls `entry` for each lane, with a warp of that lane alone and
+ * the kernel's frame, and returns when all lanes have ended. */
+void *soft_apart_frame(struct soft_warp *w, uint64_t bytes);
+void soft_apart(struct soft_warp *w, void (*entry)(struct soft_warp *, void *frame));
+
+/* What lanes that are apart do together. An exchange: each lane writes its operands to area[operand * 32 + lane], soft_lane_meet waits for those of the
+ * `named` lanes that have not ended and returns who has come, each does all of the instruction, soft_lane_part waits until all have done it. Only
+ * equal keys meet. */
+uint64_t *soft_lane_area(struct soft_warp *w);
+uint32_t soft_lane_meet(struct soft_warp *w, uint32_t named, uint32_t key);
+void soft_lane_part(struct soft_warp *w, uint32_t group);
+/* The block's barriers: one of SOFT_RED_*, or one of these. */
+enum { SOFT_LANE_SYNC = 3, SOFT_LANE_ARRIVE = 4 };
+uint32_t soft_lane_barrier(struct soft_warp *w, uint32_t id, uint32_t threads, uint32_t op, uint32_t set);
+
 /* %globaltimer, nanoseconds since the epoch. %clock and %clock64 are inlined (the host's cycle counter). */
 uint64_t soft_globaltimer(struct soft_warp *w);
 

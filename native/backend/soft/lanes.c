@@ -1,0 +1,226 @@
+/* A warp whose lanes wait for one another in a way that going together cannot serve goes apart: each lane gets a stack and runs code of its own, in
+ * which registers are scalars. Lanes meet where the program says so, at exchanges and barriers. All lanes of a warp run on one thread, in turn, until
+ * they wait, so plain integers do. */
+#include "cuda_values.h"
+#include "exec_private.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define SOFT_EXPORT __attribute__((visibility("default")))
+#define AREA_VALUES 96 /* registers that one instruction exchanges, at most */
+#define KEY_PART 0x80000000u
+#define KEY_BARRIER 0x40000000u
+/* A loop's turns, of SPIN_YIELD rounds each, before the time is looked at, and how long the first warp of a grid waits then, by the clock and by the
+ * processor time that waiting took. Loops that look back at other blocks get what they wait for in less, also where the thread that runs the other
+ * block waits for a processor; warps after one that went apart wait for half as long as that one. */
+#define TURNS 64
+#define PATIENCE_NS 30000000ull
+#define PATIENCE_CPU_NS 5000000ull
+#define HALVINGS 5
+
+/* What vector code leaves of one call for the lanes to go on from; innermost first. Compiled code fills the rest. */
+struct frame {
+    struct frame *inner;
+    char rest[];
+};
+
+enum { GONE, RUNS, MEETS };
+
+struct lanes {
+    struct fiber *fiber[SOFT_LANES]; /* of which warp, sp and stack are used */
+    uint8_t state[SOFT_LANES];
+    uint32_t named[SOFT_LANES], key[SOFT_LANES], met[SOFT_LANES], value[SOFT_LANES];
+    uint32_t alive;
+    uint32_t running; /* a lane's number */
+    bool progress;
+    void *home; /* the warp's own stack */
+    void (*entry)(struct soft_warp *, void *);
+    struct frame *frames;
+    uint64_t area[AREA_VALUES][SOFT_LANES];
+};
+
+static uint64_t now_ns(clockid_t clock) {
+    struct timespec t;
+    clock_gettime(clock, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static void drop_frames(struct lanes *s) {
+    while (s->frames) {
+        struct frame *inner = s->frames->inner;
+        free(s->frames);
+        s->frames = inner;
+    }
+}
+
+void soft_lanes_free(struct fiber *f) {
+    struct lanes *s = f->lanes;
+    if (!s) return;
+    drop_frames(s);
+    for (uint32_t i = 0; i < SOFT_LANES; i++)
+        if (s->fiber[i]) soft_fiber_free(s->fiber[i]);
+    free(s);
+    f->lanes = NULL;
+    f->apart = false;
+}
+
+/* ---- going apart ---- */
+
+SOFT_EXPORT uint32_t soft_wait(struct soft_warp *w, uint32_t turns) {
+    struct fiber *f = soft_fiber_of(w);
+    soft_yield(w);
+    if (turns <= 1) f->waits_since = now_ns(CLOCK_MONOTONIC);
+    if (turns < TURNS) return 0;
+    if (turns == TURNS) f->waits_since_cpu = now_ns(CLOCK_THREAD_CPUTIME_ID);
+    uint32_t before = atomic_load_explicit(&f->block->runner->grid->apart, memory_order_relaxed);
+    if (before > HALVINGS) before = HALVINGS;
+    return now_ns(CLOCK_MONOTONIC) - f->waits_since > PATIENCE_NS >> before &&
+           now_ns(CLOCK_THREAD_CPUTIME_ID) - f->waits_since_cpu > PATIENCE_CPU_NS >> before;
+}
+
+static _Noreturn void no_memory(struct fiber *f) {
+    struct runner *r = f->block->runner;
+    soft_grid_fail(r->grid, CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES, &f->warp, "no memory for lanes that go apart");
+    soft_leave(r);
+}
+
+SOFT_EXPORT void *soft_apart_frame(struct soft_warp *w, uint64_t bytes) {
+    struct fiber *f = soft_fiber_of(w);
+    if (!f->lanes && !(f->lanes = calloc(1, sizeof *f->lanes))) no_memory(f);
+    if (!f->apart) drop_frames(f->lanes); /* of a grid that was given up */
+    f->apart = true;
+    struct frame *frame = aligned_alloc(64, (bytes + 63) & ~63ull);
+    if (!frame) no_memory(f);
+    memset(frame, 0, bytes);
+    frame->inner = f->lanes->frames;
+    return f->lanes->frames = frame;
+}
+
+/* A meeting of lane i can take place: everybody whom it names, and who is still there, waits for the same. */
+static uint32_t complete(struct lanes *s, uint32_t i) {
+    uint32_t want = (s->named[i] & s->alive) | 1u << i;
+    for (uint32_t todo = want; todo; todo &= todo - 1) {
+        uint32_t j = (uint32_t)__builtin_ctz(todo);
+        if (s->state[j] != MEETS || s->key[j] != s->key[i] || ((s->named[j] & s->alive) | 1u << j) != want) return 0;
+    }
+    return want;
+}
+
+static void release(struct lanes *s, uint32_t group) {
+    for (uint32_t todo = group; todo; todo &= todo - 1) {
+        uint32_t j = (uint32_t)__builtin_ctz(todo);
+        s->state[j] = RUNS;
+        s->met[j] = group;
+    }
+}
+
+static void lane_main(struct fiber *l) {
+    struct lanes *s = soft_fiber_of(&l->warp)->lanes;
+    s->entry(&l->warp, s->frames);
+    s->state[s->running] = GONE;
+    s->alive &= ~l->warp.lanes;
+    s->progress = true;
+    for (uint32_t todo = s->alive; todo; todo &= todo - 1) {
+        uint32_t i = (uint32_t)__builtin_ctz(todo), group = s->state[i] == MEETS ? complete(s, i) : 0;
+        release(s, group);
+    }
+    soft_switch(&l->sp, s->home);
+    __builtin_unreachable();
+}
+
+/* Nobody can go on. Programs that name lanes which never come are wrong, but there are such: they meet whoever is there. */
+static void release_some(struct lanes *s) {
+    uint32_t first = (uint32_t)__builtin_ctz(s->alive), group = 0;
+    for (uint32_t todo = s->alive; todo; todo &= todo - 1) {
+        uint32_t i = (uint32_t)__builtin_ctz(todo);
+        if (s->key[i] == s->key[first] && s->named[i] == s->named[first]) group |= 1u << i;
+    }
+    release(s, group);
+}
+
+SOFT_EXPORT void soft_apart(struct soft_warp *w, void (*entry)(struct soft_warp *, void *)) {
+    struct fiber *f = soft_fiber_of(w);
+    struct runner *r = f->block->runner;
+    struct grid *g = r->grid;
+    struct lanes *s = f->lanes;
+    atomic_fetch_add_explicit(&g->apart, 1, memory_order_relaxed);
+    s->entry = entry;
+    s->alive = w->lanes;
+    for (uint32_t todo = s->alive; todo; todo &= todo - 1) {
+        uint32_t i = (uint32_t)__builtin_ctz(todo);
+        struct fiber *l = s->fiber[i];
+        if (!l && !(l = s->fiber[i] = soft_fiber_new())) no_memory(f);
+        l->warp = *w;
+        l->warp.lanes = 1u << i;
+        soft_fiber_prepare(l, lane_main);
+        s->state[i] = RUNS;
+    }
+    while (s->alive) {
+        s->progress = false;
+        bool ran = false;
+        for (uint32_t todo = s->alive; todo; todo &= todo - 1) {
+            uint32_t i = (uint32_t)__builtin_ctz(todo);
+            if (s->state[i] != RUNS) continue;
+            ran = true;
+            s->running = i;
+            r->warp = &s->fiber[i]->warp;
+            soft_switch(&s->home, s->fiber[i]->sp);
+        }
+        r->warp = w;
+        if (!s->alive) break;
+        if (!ran)
+            release_some(s);
+        else if (!s->progress)
+            soft_warp_yield(f);
+        if (atomic_load_explicit(&g->stop, memory_order_relaxed)) soft_leave(r);
+    }
+    drop_frames(s);
+    f->apart = false;
+}
+
+/* ---- lanes that are apart ---- */
+
+void soft_lane_yield(struct fiber *f) {
+    struct lanes *s = f->lanes;
+    soft_switch(&s->fiber[s->running]->sp, s->home);
+}
+
+/* Waits until all lanes that `named` says, of those that have not ended, have come with the same key; returns them. */
+static uint32_t meet(struct lanes *s, uint32_t named, uint32_t key) {
+    uint32_t i = s->running;
+    s->named[i] = named;
+    s->key[i] = key;
+    s->state[i] = MEETS;
+    s->progress = true;
+    uint32_t group = complete(s, i);
+    release(s, group);
+    if (!group) soft_switch(&s->fiber[i]->sp, s->home);
+    return s->met[i];
+}
+
+SOFT_EXPORT uint64_t *soft_lane_area(struct soft_warp *w) { return soft_fiber_of(w)->lanes->area[0]; }
+
+SOFT_EXPORT uint32_t soft_lane_meet(struct soft_warp *w, uint32_t named, uint32_t key) { return meet(soft_fiber_of(w)->lanes, named, key); }
+
+SOFT_EXPORT void soft_lane_part(struct soft_warp *w, uint32_t group) { meet(soft_fiber_of(w)->lanes, group, KEY_PART); }
+
+SOFT_EXPORT uint32_t soft_lane_barrier(struct soft_warp *w, uint32_t id, uint32_t threads, uint32_t op, uint32_t set) {
+    struct lanes *s = soft_fiber_of(w)->lanes;
+    uint32_t i = s->running;
+    s->value[i] = set;
+    uint32_t group = meet(s, ~0u, KEY_BARRIER | id), first = (uint32_t)__builtin_ctz(group);
+    if (first == i) { /* one arrives for the whole warp */
+        uint32_t bits = 0;
+        for (uint32_t j = 0; j < SOFT_LANES; j++) bits |= (group >> j & 1 && s->value[j]) ? 1u << j : 0;
+        if (op == SOFT_LANE_ARRIVE)
+            soft_barrier_arrive(w, id, threads, group);
+        else if (op == SOFT_LANE_SYNC)
+            soft_barrier_sync(w, id, threads, group);
+        else
+            s->value[i] = soft_barrier_red(w, id, threads, group, op, bits);
+    }
+    meet(s, group, KEY_PART);
+    return s->value[first];
+}
