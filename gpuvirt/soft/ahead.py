@@ -19,7 +19,8 @@ from gpuvirt.soft.types import LANES
 _LINE = 64
 _ACCESSES = 8  # so many of a loop's accesses are under way: lines that lie a power of two apart share a few places of the caches
 _LENGTH = 256  # instructions that take about as long as memory does
-_MOST = 64  # a loop with more loads than that is left alone
+_MOST = 4  # the processor overlaps more loads than that by itself
+_MOST_SHARED = 16  # the same where warps meet at barriers in the loop
 
 
 def prefetch(e: Emitter, ins: Ins, where: Where, stride: int) -> None:
@@ -91,10 +92,10 @@ def _rounds(e: Emitter, first: int, last: int) -> int:
     if found is None:
         body = list(itertools.chain.from_iterable(b.ins for b in e.cfg.order[first : last + 1]))
         loads = sum(i.op == "ld" and "global" in i.mods for i in body)
-        if loads > _MOST:
+        if any(i.op in ("bar", "barrier") for i in body):  # the other warps have their turn meanwhile
+            found = int(loads <= _MOST_SHARED)
+        elif loads > _MOST:
             found = 0
-        elif any(i.op in ("bar", "barrier") for i in body):  # the other warps have their turn meanwhile
-            found = 1
         else:
             found = max(1, min(_ACCESSES // max(loads, 1), _LENGTH // max(len(body), 1)))
         e.rounds[first, last] = found
