@@ -36,14 +36,16 @@ def prefetch(e: Emitter, ins: Ins, where: Where, stride: int) -> None:
     if loop.first not in e.turned:
         e.turned.add(loop.first)
         _turn(e, loop, rounds)
-    steps = tuple(i * stride for i in range(LANES)) if where.pattern is None else where.pattern.steps
-    addresses = [e.extract(where.start, i) for i in starts]
+    near = where.near
+    known = where.pattern or near
+    steps = known.steps if known is not None else tuple(i * stride for i in range(LANES))
+    addresses = [e.extract(where.start, i) for i in starts] if near is None else [near.lead]
     name = operand.base.name
     step = e.ahead_of.get(name)
     if step is None:
         before, none = _before(e, addresses[0]), e.const(0, "i64")
         step = e.select(e.icmp("eq", before, none), none, e.sub(addresses[0], before))  # in the first round nothing is known
-        if where.pattern is None:  # who knows: only where it goes on as it went
+        if where.pattern is None and near is None:  # who knows: only where it goes on as it went
             step = e.select(e.icmp("eq", step, _before(e, step)), step, none)
         step = e.ahead_of[name] = step if rounds == 1 else e.mul(step, e.const(rounds, "i64"))
     e.m.declare("llvm.prefetch.p0", "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")

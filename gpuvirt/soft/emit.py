@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpuvirt.soft import abi, forms, patterns, runs
+from gpuvirt.soft import abi, forms, near, patterns, runs
 from gpuvirt.soft.analysis import Analysis, Edge
 from gpuvirt.soft.builder import Builder, ModuleText, Val
 from gpuvirt.soft.cfg import Block, Loop
 from gpuvirt.soft.errors import BadPtx, UniformityLost, Unsupported
 from gpuvirt.soft.layout import Layout
+from gpuvirt.soft.near import Near
 from gpuvirt.soft.parser import FloatImm, Imm, Ins, Name, Not, Operand, Reg, Special, Sym, Vec
 from gpuvirt.soft.patterns import Pattern
 from gpuvirt.soft.registry import OPCODES
@@ -65,6 +66,7 @@ class Emitter(Builder):
         self.computed: list[str] = []  # registers with results of arithmetic since the last load
         self.ahead_of: dict[str, Val] = {}  # of registers with addresses, in this block: how far ahead to prefetch (ahead.py)
         self.rounds: dict[tuple[int, int], int] = {}
+        self.near: dict[str, Near] = {}  # registers of this block with addresses that follow a pattern unless an index wraps
         self.turned: set[int] = set()  # loops that let other warps have their turn
         total = self.shape[0] * self.shape[1] * self.shape[2]
         self.full_warp = self.func.is_kernel and total % LANES == 0
@@ -206,6 +208,7 @@ class Emitter(Builder):
         self.forget()
         self.computed.clear()
         self.ahead_of.clear()
+        self.near.clear()
 
     # Operands --------------------------------------------------------------------------------------------------------------------------------
 
@@ -735,6 +738,9 @@ class Emitter(Builder):
         if loads and self.computed:
             self._finish_before_loads()
         handler(self, ins)
+        if ins.dsts:
+            self.lead = False
+            near.follow(self, ins)
         if ins.op in _COMPUTES and ins.type.kind == "f" and ins.type.bits >= 32 and len(self.block.ins) >= _LONG:
             self.computed.extend(ins.dsts)
 

@@ -7,6 +7,7 @@ import itertools
 from gpuvirt.soft import prelude
 from gpuvirt.soft.builder import Val
 from gpuvirt.soft.emit import Emitter
+from gpuvirt.soft.near import Near
 from gpuvirt.soft.parser import Addr, Imm, Ins, Operand, Reg, Sym, Vec
 from gpuvirt.soft.patterns import Pattern
 from gpuvirt.soft.registry import opcode
@@ -33,6 +34,7 @@ class Where:
         self.scalar = scalar  # the address of lane 0, for uniform and affine addresses
         self.lanes = lanes
         self.pattern = pattern  # None: uniform (scalar only) or irregular (lanes only)
+        self.near: Near | None = None  # a pattern that the lanes probably follow
         self.start, self.offset = start, offset  # the scalar is their sum, where start is there
 
     def at(self, e: Emitter, more: int = 0) -> Val:
@@ -82,7 +84,10 @@ def address(e: Emitter, ins: Ins, operand: Operand, space: str) -> Where:
         where.apart = True
         return where
     if value.v:
-        return Where(None, value, pattern, start, offset)
+        where = Where(None, value, pattern, start, offset)
+        if pattern is None and space in ("", "global", "const") and isinstance(base, Reg):
+            where.near = e.near.get(base.name)
+        return where
     return Where(value, None, pattern, start, offset)
 
 
@@ -216,10 +221,17 @@ def load(e: Emitter, where: Where, t: str, n: int, volatile: bool = False, invar
     def side_by_side() -> list[Val]:
         return _load_wide(e, e.pointer(e.extract(addresses, 0)), t, n, size, mask)
 
+    if where.near is not None and not volatile and _in_line(where.near, stride):
+        near = where.near
+        return e.either(near.holds, lambda: _load_wide(e, e.offset(e.pointer(near.lead), where.offset), t, n, size, mask), gathered)
     if volatile or not _worth_asking(e, where, stride):
         return gathered()
     addresses = _settled(e, addresses)
     return e.either(_contiguous(e, addresses, stride, mask), side_by_side, gathered)
+
+
+def _in_line(near: Near, stride: int) -> bool:
+    return all(s == i * stride for i, s in enumerate(near.steps))
 
 
 def _worth_asking(e: Emitter, where: Where, stride: int) -> bool:
@@ -390,7 +402,15 @@ def store(e: Emitter, where: Where, values: list[Val], volatile: bool = False) -
         _store_wide(e, e.pointer(e.extract(addresses, 0)), values, size, mask)
         return []
 
-    if volatile or not _worth_asking(e, where, stride):
+    if where.near is not None and not volatile and _in_line(where.near, stride):
+        near = where.near
+
+        def in_line() -> list[Val]:
+            _store_wide(e, e.offset(e.pointer(near.lead), where.offset), values, size, mask)
+            return []
+
+        e.either(near.holds, in_line, scattered)
+    elif volatile or not _worth_asking(e, where, stride):
         scattered()
     else:
         addresses = _settled(e, addresses)
