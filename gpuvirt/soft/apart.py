@@ -11,10 +11,10 @@ from __future__ import annotations
 from gpuvirt.soft import abi
 from gpuvirt.soft.analysis import Analysis
 from gpuvirt.soft.builder import Val
-from gpuvirt.soft.cfg import Block, Cfg, Loop
+from gpuvirt.soft.cfg import Cfg, Loop
 from gpuvirt.soft.emit import SPIN_YIELD, Emitter
 from gpuvirt.soft.errors import Unsupported
-from gpuvirt.soft.parser import Call, Imm, Ins, Operand
+from gpuvirt.soft.parser import Addr, Call, Ins, Name, Operand, Sym
 from gpuvirt.soft.types import INT_BITS, LANES
 
 W = Val("%w", "ptr")
@@ -25,6 +25,10 @@ CALLING = 1 << 30  # beside a block's number: the lane is inside the call that t
 _AREA_VALUES = 96  # AREA_VALUES in lanes.c
 _KEYS = ("bar", "shfl", "vote", "match", "redux", "elect", "mma", "wmma", "ldmatrix", "stmatrix", "movmatrix")
 _SYNC, _ARRIVE = 3, 4
+
+
+def function_symbol(name: str) -> str:
+    return f'"f.{name}"'
 
 
 def lane_symbol(symbol: str) -> str:
@@ -61,10 +65,11 @@ class Frame:
         return [name for name, i in self.cfg.reg_index.items() if live >> i & 1]
 
 
-def _pending(e: Emitter, loop: Loop) -> list[int]:
-    """Blocks at which lanes may be when the loop's first block is to be run again, or another after it."""
-    found = {t for t in e.ahead[loop.last] if t > loop.last and t != e.cfg.exit.idx}
-    around: Loop | None = loop
+def _pending(e: Emitter, position: int, around: Loop | None) -> list[int]:
+    """Blocks at which lanes may be behind a block, inside the loop `around`."""
+    if e.an.resume or e.meetings:
+        return sorted(e.targets)
+    found = {t for t in e.ahead[position] if t > position and t != e.cfg.exit.idx}
     while around is not None:
         if around.first in e.looped:
             found.add(around.first)
@@ -87,7 +92,7 @@ def loop_check(e: Emitter, frame: Frame, loop: Loop, bits: Val, again: Val, afte
     e.emit(f"store i32 0, ptr %{counter}")
     e.emit(f"br label %{after}")
     e.lines.append(f"ask{n}:")
-    pending = _pending(e, loop)
+    pending = _pending(e, loop.last, loop)
     where = {t: e.let(f"load i32, ptr {e.mask_slot(e.cfg.order[t])}", "i32") for t in pending if t != loop.first}
     long = e.call("soft_wait", "i32", [W, e.lshr(count, e.const(SPIN_YIELD.bit_length() - 1, "i32"))], declare=True)
     others = zero
@@ -103,15 +108,59 @@ def loop_check(e: Emitter, frame: Frame, loop: Loop, bits: Val, again: Val, afte
     depart(e)
 
 
-def write_frame(e: Emitter, frame: Frame, where: dict[int, Val]) -> Val:
-    """Writes down where the lanes are (masks of lanes by block) and what they need."""
-    frame.blocks |= set(where)
-    names = frame.live(set(where))
+def call(e: Emitter, frame: Frame, text: str) -> None:
+    """A call of a function in which lanes may go apart."""
+    left = e.let(f"call i1 {text}", "i1")
+    n = e.n = e.n + 1
+    e.emit(f"br i1 {left.s}, label %apart{n}, label %back{n}")
+    e.lines.append(f"apart{n}:")
+    before = dict(e.cache), dict(e.expanded), dict(e._splats), dict(e._casts)
+    number = e.block.idx
+    where = {t: e.let(f"load i32, ptr {e.mask_slot(e.cfg.order[t])}", "i32") for t in _pending(e, number, e.cfg.loop_of[number])}
+    if number in where and not e.block.div:
+        del where[number]
+    calling = e.bits_of(e.mask)
+    if e.calls_left is not None:  # lanes that call other functions, later
+        rest = e.let(f"load i32, ptr {e.calls_left.s}", "i32")
+        calling = e.band(calling, e.invert(rest))
+        where[number] = e.bor(where[number], rest) if number in where else rest
+    write_frame(e, frame, where, calling)
+    depart(e)
+    e.lines.append(f"back{n}:")
+    e.cache, e.expanded, e._splats, e._casts = before
+
+
+def _call_memory(e: Emitter, number: int) -> list[tuple[str, Val, int]]:
+    """What a block has in memory when its first instruction, a call, is under way, and what a block reads: names, memory and bytes of a lane."""
+    from gpuvirt.soft.ops_call import slot_of
+
+    found: dict[str, tuple[str, Val, int]] = {}
+    for ins in e.cfg.order[number].ins:
+        names: list[str] = []
+        if isinstance(ins.args, Call):
+            names = [*ins.args.returns, *(a.name for a in ins.args.args if isinstance(a, (Name, Sym)))]
+        elif ins.op == "ld" and isinstance(ins.ops[1], Addr) and isinstance(ins.ops[1].base, Sym):
+            names = [ins.ops[1].base.name]
+        for name in names:
+            if name in e.body.params:
+                slot = slot_of(e, name)
+                assert slot is not None
+                found[name] = (f"param.{name}", *slot)
+    return list(found.values())
+
+
+def write_frame(e: Emitter, frame: Frame, where: dict[int, Val], calling: Val | None = None) -> None:
+    """Writes down where the lanes are (masks of lanes by block; those inside the call that this block begins with) and what they need."""
+    here = {e.block.idx} if calling is not None else set()
+    frame.blocks |= set(where) | here
+    names = frame.live(set(where) | here)
     memory = e.let(f"call ptr @soft_apart_frame(ptr %w, i64 {frame_bytes(e)})", "ptr")
     e.m.declare("soft_apart_frame", "declare ptr @soft_apart_frame(ptr, i64)")
-    blocks = Val(f"splat (i32 {e.cfg.exit.idx})", "i32", True, True)
+    blocks = Val("splat (i32 -1)", "i32", True, True)  # has ended, or come back from the function
     for number, bits in where.items():
         blocks = e.select(e.mask_of(bits), e.const(number, "i32"), blocks)
+    if calling is not None:
+        blocks = e.select(e.mask_of(calling), e.const(e.block.idx | CALLING, "i32"), blocks)
     e.emit(f"store {V32} {e.splat(blocks).s}, ptr {e.offset(memory, _BLOCKS).s}, align 4")
     for name in names:
         value = e.splat(e.get_lanes(name))
@@ -119,7 +168,17 @@ def write_frame(e: Emitter, frame: Frame, where: dict[int, Val]) -> Val:
             value = e.cast("zext", value, "i8")
         place = e.offset(memory, frame.place(name, INT_BITS[value.t] // 8))
         e.emit(f"store {value.ty} {value.s}, ptr {place.s}, align 8")
-    return memory
+    pieces = {key: (slot, size) for number in sorted(set(where) | here) for key, slot, size in _call_memory(e, number)}
+    if calling is not None:
+        for i, slot in enumerate(e.call_results):
+            pieces[f"result.{e.block.idx}.{i}"] = (slot, 8)
+    for key, (slot, size) in pieces.items():
+        _copy(e, e.offset(memory, frame.place(key, size)), slot, size)
+
+
+def _copy(e: Emitter, to: Val, source: Val, lane_bytes: int) -> None:
+    e.m.declare("llvm.memcpy.p0.p0.i64", "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)")
+    e.emit(f"call void @llvm.memcpy.p0.p0.i64(ptr {to.s}, ptr {source.s}, i64 {lane_bytes * LANES}, i1 false)")
 
 
 def frame_bytes(e: Emitter) -> str:
@@ -152,8 +211,11 @@ class LaneAnalysis(Analysis):
         self.meetings, self.one_sided = {}, set()
         self.varying, self.edges, self.resume, self.diverging, self.apart = set(), [], [], set(), False
         self.patterns, self.affine, self._known = {}, {}, {}
-        for block in cfg.order:
+
+    def begin(self) -> LaneAnalysis:
+        for block in self.cfg.order:
             block.div, block.waits = False, 0
+        return self
 
     def broadcast(self, ins: Ins) -> bool:
         return False
@@ -162,12 +224,11 @@ class LaneAnalysis(Analysis):
 class LaneEmitter(Emitter):
     """Writes a function for one lane of a warp: the warp that it gets has no other."""
 
-    frame: Frame
-
     def begin(self, frame: Frame) -> LaneEmitter:
-        self.frame = frame
+        self.left = frame
         self.full_warp = False
         self.met: Val | None = None
+        self.results: dict[str, Val] = {}
         return self
 
     def signature(self) -> str:
@@ -182,21 +243,44 @@ class LaneEmitter(Emitter):
     def first(self) -> list[str]:
         """The function's beginning, or where the lane was in vector code."""
         lines, self.lines = self.lines, []
+        self.forget()
+        self.allocas.append("  %inner = alloca ptr")
+        self.prologue.append("  store ptr null, ptr %inner")
         self.emit("%fresh = icmp eq ptr %from, null")
         self.emit("br i1 %fresh, label %b0, label %resume")
         self.lines.append("resume:")
         where = self.let(f"getelementptr i32, ptr {self.offset(Val('%from', 'ptr'), _BLOCKS).s}, i32 {self.lane.s}", "ptr")
         block = self.let(f"load i32, ptr {where.s}", "i32")
-        for name, offset in self.frame.offsets.items():
+        gone = self.icmp("eq", block, self.const(-1, "i32"))
+        self.emit(f"br i1 {gone.s}, label %done, label %resume.here")
+        self.lines.append("resume.here:")
+        for name, offset in self.left.offsets.items():
+            piece = name.partition(".")[2] if name.startswith("param.") else None
+            if piece is not None or name in self.results:
+                memory = self.param_slots[piece] if piece is not None else self.results[name]
+                size = self.body.params[piece].size if piece is not None else 8
+                _copy(self, memory, self.offset(Val("%from", "ptr"), offset), size)
+                continue
             text, t = self.slot(name)
             bits = _stored(INT_BITS[t])
             place = self.let(f"getelementptr i{bits}, ptr {self.offset(Val('%from', 'ptr'), offset).s}, i32 {self.lane.s}", "ptr")
             value = self.let(f"load i{bits}, ptr {place.s}", f"i{bits}")
             self.emit(f"store {t} {self.resize(value, t).s}, ptr {text}")
-        cases = " ".join(f"i32 {n}, label %b{n}" for n in sorted(self.frame.blocks))
-        self.emit(f"switch i32 {block.s}, label %done [ {cases} ]")
+        inner = self.let("load ptr, ptr %from", "ptr")
+        calling = self.icmp("ne", self.band(block, self.const(CALLING, "i32")), self.const(0, "i32"))
+        self.emit(f"store ptr {self.select(calling, inner, Val('null', 'ptr')).s}, ptr %inner")
+        number = self.band(block, self.const(CALLING - 1, "i32"))
+        cases = " ".join(f"i32 {n}, label %b{n}" for n in sorted(self.left.blocks))
+        self.emit(f"switch i32 {number.s}, label %done [ {cases} ]")
         out, self.lines = self.lines, lines
         return out
+
+    def call_function(self, name: str, arguments: list[str]) -> None:
+        for i, memory in enumerate(self.call_results):
+            self.results[f"result.{self.block.idx}.{i}"] = memory
+        inner = self.let("load ptr, ptr %inner", "ptr")
+        self.emit("store ptr null, ptr %inner")
+        self.emit(f"call void @{lane_symbol(function_symbol(name))}({', '.join([*arguments, f'ptr {inner.s}'])})")
 
     def own(self, value: Val) -> Val:
         """The lane's own value."""
@@ -284,4 +368,4 @@ class LaneEmitter(Emitter):
         self.call("soft_lane_barrier", "i32", [W, number, threads, kind, zero], declare=True)
 
 
-__all__ = ["Block", "Call", "Frame", "Imm", "LaneAnalysis", "LaneEmitter", "lane_symbol"]
+__all__ = ["Frame", "LaneAnalysis", "LaneEmitter", "frame_bytes", "lane_symbol"]

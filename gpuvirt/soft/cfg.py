@@ -60,8 +60,9 @@ _BRANCHED = {"call", "bar", "barrier", "trap", "nanosleep", "ldmatrix", "mma", "
 class Cfg:
     """The flow graph of a function."""
 
-    def __init__(self, body: Body, exits: bool = False) -> None:
+    def __init__(self, body: Body, exits: bool = False, leaving: frozenset[str] = frozenset()) -> None:
         self.body = body
+        self.leaving = leaving  # functions in which lanes may go apart: such a call begins a block
         self.exits = exits  # functions that are called may end threads
         self.exit = Block("$exit")
         self.exit.kind = "exit"
@@ -100,7 +101,7 @@ class Cfg:
                 block.pred, block.neg = ins.pred, ins.neg
             pending.append((block, targets))
 
-        splitter = Splitter([i for _, b in self.body.blocks for i in b])
+        splitter = Splitter([i for _, b in self.body.blocks for i in b], self.leaving)
         for label, instructions in self.body.blocks:
             block = new(label)
             for ins in instructions:

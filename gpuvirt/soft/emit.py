@@ -61,6 +61,8 @@ class Emitter(Builder):
         self.param_slots: dict[str, Val] = {}
         self.param_values: dict[tuple[int, str], Val] = {}
         self.carry: str | None = None
+        self.calls_left: Val | None = None  # of a call of several functions: where the lanes are noted that are still to call
+        self.call_results: list[Val] = []  # of the call under way: memory for what is returned in registers
         self.frame: Frame | None = None  # where lanes may go apart: what is written down for them then
         self.asked_so_far = 0  # questions at run time whether lanes access memory side by side
         self.computed: list[str] = []  # registers with results of arithmetic since the last load
@@ -429,10 +431,29 @@ class Emitter(Builder):
         if self.loops:
             first, last = runs.around(self)
         else:
-            first, last = [], ["  ret void"]
-        head_text = f"define {'' if self.func.is_kernel else 'internal '}void @{self.symbol}({self.signature()}) #0 {{\nentry:"
+            first, last = [], [f"  {self.returns()}"]
+        kind = "" if self.func.is_kernel else "internal "
+        head_text = f"define {kind}{'i1' if self.leaves() else 'void'} @{self.symbol}({self.signature()}) #0 {{\nentry:"
         start = self.first()
         return "\n".join([head_text, *self.allocas, *self.before, *first, *self.prologue, *start, *self.lines, *last, "}"])
+
+    def leaves(self) -> bool:
+        """Whether the function tells its caller if lanes have gone apart in it."""
+        return self.frame is not None and not self.func.is_kernel
+
+    def call_function(self, name: str, arguments: list[str]) -> None:
+        """Calls a device function."""
+        from gpuvirt.soft import apart
+        from gpuvirt.soft.ops_call import function_symbol
+
+        text = f"@{function_symbol(name)}({', '.join(arguments)})"
+        if self.frame is not None and name in self.cfg.leaving:
+            apart.call(self, self.frame, text)
+        else:
+            self.emit(f"call void {text}")
+
+    def returns(self) -> str:
+        return "ret i1 false" if self.leaves() else "ret void"
 
     def first(self) -> list[str]:
         """How the function begins, after its prologue."""

@@ -37,6 +37,7 @@ from gpuvirt.soft.errors import BadPtx, SoftError, UniformityLost, Unsupported
 from gpuvirt.soft.flushing import hardware_flush
 from gpuvirt.soft.layout import Layout, Program
 from gpuvirt.soft.module import Module
+from gpuvirt.soft.waiting import readers
 
 ENTRY = "gv_kernel"
 
@@ -79,25 +80,24 @@ def translate(module: Module, kernel: str, shape: tuple[int, int, int]) -> tuple
     text.flush = hardware_flush(program, text.features)
     uses_barrier = 0
     loops = runs.possible(program, shape)
+    # Where a kernel's frame is, in which lanes may go apart; functions that may be told of it.
+    leaving = readers(program.bodies, program.calls) if len(program.bodies) > 1 and layout.stack_pointer is None else frozenset()
+    single: list[tuple[Frame, LaneAnalysis, Layout, str]] = []
     count = 0
     try:
         for name, body in program.bodies.items():
-            cfg = Cfg(body, program.exits)
+            cfg = Cfg(body, program.exits, leaving)
             names = {p.name for p in body.func.params + body.func.returns}
             symbol = ENTRY if name == kernel else ops_call.function_symbol(name)
             forced: set[str] = set()
             while True:
                 analysis = Analysis(cfg, shape, names, forced)
                 emitter = Emitter(text, analysis, layout.enter(body), symbol, loops and name == kernel)
-                frame = emitter.frame = Frame(cfg) if layout.stack_pointer is None and len(program.bodies) == 1 else None
+                frame = Frame(cfg)
+                emitter.frame = frame if layout.stack_pointer is None and (name == kernel or name in leaving) else None
                 try:
-                    function = emitter.run()
-                    if frame is not None and frame.blocks:
-                        text.functions.append(function.replace(frame_bytes(emitter), str(frame.size)))
-                        single = LaneAnalysis(cfg, shape, names, analysis.waiting_loops)
-                        emitter = LaneEmitter(text, single, layout.enter(body), lane_symbol(symbol)).begin(frame)
-                        function = emitter.run()
-                    text.functions.append(function)
+                    text.functions.append(emitter.run().replace(frame_bytes(emitter), str(frame.size)))
+                    single.append((frame, LaneAnalysis(cfg, shape, names, analysis.waiting_loops), layout.enter(body), symbol))
                     break
                 except UniformityLost as lost:
                     if lost.register in forced:
@@ -107,6 +107,10 @@ def translate(module: Module, kernel: str, shape: tuple[int, int, int]) -> tuple
                         block.div, block.waits = False, 0
             uses_barrier = max(uses_barrier, 2 if emitter.waits else int(emitter.uses_barrier))
             count += sum(len(b.ins) for b in cfg.order)
+        if any(frame.blocks for frame, *_ in single):
+            for frame, alone, view, symbol in single:
+                emitter = LaneEmitter(text, alone.begin(), view, lane_symbol(symbol)).begin(frame)
+                text.functions.append(emitter.run())
     except (AssertionError, IndexError, KeyError, StopIteration, ValueError, AttributeError, TypeError) as error:
         where = getattr(locals().get("emitter"), "ins", None)
         raise BadPtx(f"cannot translate '{where}': {type(error).__name__}: {error}") from error

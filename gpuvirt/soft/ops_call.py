@@ -100,7 +100,7 @@ def check_frame(e: Emitter) -> None:
     e.prologue.append("  br i1 %deep, label %stack, label %fits")
     e.prologue.append("stack:")
     e.prologue.append(f"  call void @soft_trap(ptr %w, i32 %mask, i32 {abi.TRAP_STACK})")
-    e.prologue.append("  ret void")
+    e.prologue.append(f"  {e.returns()}")
     e.prologue.append("fits:")
 
 
@@ -129,7 +129,7 @@ def _result(e: Emitter, name: str) -> tuple[Val, str | None]:
     if found is not None:
         return found[0], None
     bits = e.body.regs[name].bits
-    return e.alloca(f"<{LANES} x i{bits}>, align 64"), name
+    return e.alloca(f"<{LANES} x i{64 if e.cfg.leaving else bits}>, align 64"), name
 
 
 @opcode("call")
@@ -137,6 +137,7 @@ def call(e: Emitter, ins: Ins) -> None:
     parts = ins.args
     assert isinstance(parts, Call)
     results = [_result(e, r) for r in parts.returns]
+    e.call_results = [memory for memory, register in results if register is not None]
     target = parts.target
     if (
         isinstance(target, (Sym, Name))
@@ -158,8 +159,7 @@ def call(e: Emitter, ins: Ins) -> None:
 
 def _direct(e: Emitter, name: str, arguments: list[Val], lanes: Val) -> None:
     e.callees.add(name)
-    text = ", ".join(["ptr %w", f"i32 {lanes.s}", f"i32 {frame_after(e).s}", *(f"ptr {a.s}" for a in arguments)])
-    e.emit(f"call void @{function_symbol(name)}({text})")
+    e.call_function(name, ["ptr %w", f"i32 {lanes.s}", f"i32 {frame_after(e).s}", *(f"ptr {a.s}" for a in arguments)])
 
 
 def function_symbol(name: str) -> str:
@@ -183,6 +183,7 @@ def _indirect(e: Emitter, ins: Ins, target: Operand, parts: Call, arguments: lis
     bits = e.exec_bits()
     left = e.alloca("i32")
     e.emit(f"store i32 {bits.s}, ptr {left.s}")
+    e.calls_left = left
     for name in candidates:
         token = FUNCTION_BASE + 16 * (names.index(name) + 1)
         here = e.band(e.bits_of(e.icmp("eq", address, e.const(token, "i64"))), bits)
@@ -195,6 +196,7 @@ def _indirect(e: Emitter, ins: Ins, target: Operand, parts: Call, arguments: lis
         _direct(e, name, arguments, here)
         e.emit(f"br label %skip{n}")
         e.lines.append(f"skip{n}:")
+    e.calls_left = None
     rest = e.let(f"load i32, ptr {left.s}", "i32")
     bad = e.icmp("ne", rest, e.const(0, "i32"))
     n = e.n = e.n + 1

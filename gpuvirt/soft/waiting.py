@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpuvirt.soft.parser import Addr, Imm, Ins, Reg
+from gpuvirt.soft.parser import Addr, Call, Imm, Ins, Name, Reg, Sym
 
 if TYPE_CHECKING:
     from gpuvirt.soft.cfg import Block, Cfg, Loop
+    from gpuvirt.soft.parser import Body
 
 _WAITING = {"volatile", "relaxed", "acquire", "mmio"}
 _READS_ONLY = {"add": 0, "or": 0, "xor": 0, "and": -1}  # atom.OP with this operand
@@ -57,6 +58,24 @@ def _registers(operand: object) -> set[str]:
     return set()
 
 
+def readers(bodies: dict[str, Body], calls: dict[str, set[str]]) -> frozenset[str]:
+    """The functions that read what others may write meanwhile, themselves or in functions that they call."""
+    found = {name for name, body in bodies.items() if any(reads_again(i) for _, block in body.blocks for i in block)}
+    size = -1
+    while size != len(found):
+        size = len(found)
+        found |= {name for name, called in calls.items() if called & found}
+    return frozenset(found)
+
+
+def calls_one_of(ins: Ins, names: frozenset[str]) -> bool:
+    """Whether the instruction may call one of the functions."""
+    if not names or not isinstance(ins.args, Call):
+        return False
+    target = ins.args.target
+    return target.name in names if isinstance(target, (Sym, Name)) else True
+
+
 def find_loops(cfg: Cfg) -> tuple[set[int], set[int]]:
     """First blocks of the loops that may wait for memory to change, and of those among them whose lanes may wait for one another."""
     waiting: set[int] = set()
@@ -64,13 +83,14 @@ def find_loops(cfg: Cfg) -> tuple[set[int], set[int]]:
     for loop in cfg.loops:
         blocks = cfg.order[loop.first : loop.last + 1]
         reads = [i for b in blocks for i in b.ins if reads_again(i)]
-        if not reads:
+        calls = cfg.leaving and any(calls_one_of(i, cfg.leaving) for b in blocks for i in b.ins)
+        if not reads and not calls:
             continue
-        if any(cfg.loop_of[b.idx] is loop for b in blocks if any(reads_again(i) for i in b.ins)):
+        if calls or any(cfg.loop_of[b.idx] is loop for b in blocks if any(reads_again(i) for i in b.ins)):
             waiting.add(loop.first)
         # Loops around plain volatile loads would belong here too. But those of prefix sums look back in just that way at other blocks, and going on
         # apart after each look costs them a hundredfold.
-        if _spins(cfg, loop, blocks, [i for i in reads if i.op != "ld"]):
+        if (cfg.body.func.is_kernel or not cfg.leaving) and _spins(cfg, loop, blocks, [i for i in reads if i.op != "ld"]):
             spins.add(loop.first)
             waiting.add(loop.first)
     return waiting, spins
@@ -125,14 +145,19 @@ def _collective(ins: Ins) -> bool:
 class Splitter:
     """Says which instructions must be the first of their block, because they may be meetings."""
 
-    def __init__(self, instructions: list[Ins]) -> None:
+    def __init__(self, instructions: list[Ins], leaving: frozenset[str] = frozenset()) -> None:
+        self.leaving = leaving
         self.waits = any(reads_again(i) for i in instructions)
         loose = any(i.op == "barrier" and "aligned" not in i.mods for i in instructions)
         self.apart = self.waits or loose
 
     def before(self, ins: Ins, block: list[Ins]) -> bool:
         """Whether a new block begins with `ins`, which would otherwise come after `block`."""
-        if not block or not self.apart:
+        if not block:
+            return False
+        if calls_one_of(ins, self.leaving):
+            return True
+        if not self.apart:
             return False
         if _collective(ins):  # those who have just exchanged something are still together
             return not (_collective(block[0]) and {block[0].op, ins.op} <= _COLLECTIVE and block[0].ops[-1] == ins.ops[-1])

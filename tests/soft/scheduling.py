@@ -162,6 +162,84 @@ def tickets() -> None:
     assert serving[0] == 256 and sorted(order) == list(range(256))
 
 
+LOCK = r"""
+__device__ __noinline__ void take(int* l) { while (atomicCAS(l, 0, 1)) {} __threadfence(); }
+__device__ __noinline__ void drop(int* l) { __threadfence(); atomicExch(l, 0); }
+__device__ __noinline__ bool attempt(int* l) { bool got = atomicCAS(l, 0, 1) == 0; __threadfence(); return got; }
+"""
+
+
+@case
+def lock_in_functions() -> None:
+    """Taken inside a function that is called, given back in another, by the caller between them."""
+    k = cuda(LOCK + r"""extern "C" __global__ void f(int* lock, volatile int* sum, int* mine, int n) {
+        int last = -1;
+        for (int i = 0; i < n; i++) { take(lock); int x = *sum; *sum = x + 1; last = x; drop(lock); }
+        mine[blockIdx.x * blockDim.x + threadIdx.x] = last + threadIdx.x;
+    }""")
+    lock, total, mine = zeros(1), zeros(1), zeros(200)
+    k.launch("f", 2, 100, lock, total, mine, i32(3))
+    assert total[0] == 600, total[0]
+    assert len(set(mine - np.arange(200) % 100)) == 200 and max(mine - np.arange(200) % 100) == 599
+
+
+@case
+def lock_attempted_in_a_function() -> None:
+    """The loop is the caller's, and a lane that has the lock goes on behind the loop, or inside it."""
+    k = cuda(LOCK + r"""extern "C" __global__ void f(int* lock, volatile int* sum) {
+        while (!attempt(lock)) {}
+        *sum = *sum + 1;
+        drop(lock);
+        bool done = false;
+        while (!done) if (attempt(lock)) { *sum = *sum + 1; drop(lock); done = true; }
+    }""")
+    lock, total = zeros(1), zeros(1)
+    k.launch("f", 2, 80, lock, total)
+    assert total[0] == 320, total[0]
+
+
+@case
+def lock_through_pointers() -> None:
+    k = cuda(LOCK + r"""
+    __device__ __noinline__ int one(int* lock, volatile int* sum) { take(lock); int x = *sum; *sum = x + 1; drop(lock); return x; }
+    __device__ __noinline__ int two(int* lock, volatile int* sum) { take(lock); int x = *sum; *sum = x + 2; drop(lock); return -x; }
+    __device__ __noinline__ int none(int* lock, volatile int* sum) { return 7; }
+    typedef int (*work)(int*, volatile int*);
+    __device__ work works[3] = {one, two, none};
+    extern "C" __global__ void f(int* lock, volatile int* sum, int* out) {
+        int t = threadIdx.x, before = t * 3;
+        out[t] = works[t % 3](lock, sum) + before;
+    }""")
+    lock, total, out = zeros(1), zeros(1), zeros(96)
+    k.launch("f", 1, 96, lock, total, out)
+    assert total[0] == 96, total[0]
+    t = np.arange(96)
+    got = out - 3 * t
+    assert (got[2::3] == 7).all() and (got[0::3] >= 0).all() and (got[1::3] <= 0).all()
+    assert len({*got[0::3], *-got[1::3]}) == 64
+
+
+@case
+def locks_in_a_recursion() -> None:
+    """Each level takes a lock of its own and holds it while it goes down."""
+    k = cuda(LOCK + r"""__device__ __noinline__ int down(int* locks, volatile int* sums, int level) {
+        if (level == 0) return 1;
+        take(&locks[level]);
+        sums[level] = sums[level] + 1;
+        int deeper = down(locks, sums, level - 1);
+        drop(&locks[level]);
+        return deeper + level;
+    }
+    extern "C" __global__ void f(int* locks, volatile int* sums, int* out) {
+        int t = threadIdx.x;
+        out[t] = down(locks, sums, 2 + t % 4) * 1000 + t;
+    }""")
+    locks, sums, out = zeros(8), zeros(8), zeros(64)
+    k.launch("f", 1, 64, locks, sums, out)
+    assert not locks.any() and sums.tolist() == [0, 64, 64, 48, 32, 16, 0, 0], sums
+    assert out.tolist() == [(1 + sum(range(1, 3 + t % 4))) * 1000 + t for t in range(64)], out
+
+
 @case
 def atomics_that_only_read() -> None:
     """Polling with atomicAdd(p, 0)."""
