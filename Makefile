@@ -54,8 +54,18 @@ $(VENV)/.test: $(VENV)/.demo
 TORCH := torch==2.15.0
 
 $(VENV)/torch/.installed: $(VENV)/.tools
+	@$(PYTHON) tools/preflight.py torch
 	rm -rf $(VENV)/torch
 	$(PIP) install --progress-bar off --target $(VENV)/torch $(TORCH) numpy scipy
+	@touch $@
+
+# TensorFlow and JAX, with the same libraries of CUDA 12: about 4 GB to download. JAX 0.10 wants virtual memory management, which is not there yet.
+XLA := 'tensorflow[and-cuda]==2.21.0' 'jax[cuda12]==0.9.2'
+
+$(VENV)/xla/.installed: $(VENV)/.tools
+	@$(PYTHON) tools/preflight.py xla
+	rm -rf $(VENV)/xla
+	$(PIP) install --progress-bar off --target $(VENV)/xla $(XLA)
 	@touch $@
 
 # ---- running ---------------------------------------------------------------------------------------------------------
@@ -66,7 +76,7 @@ demo: $(VENV)/.demo $(VENV)/.built
 test: $(VENV)/.test $(VENV)/.built
 	$(BIN)/pytest -m "not long"
 
-test-long: $(VENV)/.test $(VENV)/.built $(VENV)/torch/.installed
+test-long: $(VENV)/.test $(VENV)/.built $(VENV)/torch/.installed $(VENV)/xla/.installed
 	$(BIN)/pytest -m "long"
 
 check: $(VENV)/.test $(VENV)/.built lint

@@ -13,6 +13,8 @@ STEPS = {
     "build": (900, 130, "the build tools and NVIDIA's header wheels"),
     "demo": (4000, 1150, "CuPy, NVRTC, cuBLAS, cuRAND and nvcc from wheels"),
     "test": (5000, 1800, "cuDNN, cuFFT, cuSOLVER, cuSPARSE, Numba, SciPy and the linters from wheels"),
+    "torch": (6500, 3500, "PyTorch and Triton with CUDA 13's libraries from wheels"),
+    "xla": (9000, 4500, "TensorFlow and JAX with CUDA 12's libraries from wheels"),
 }
 
 

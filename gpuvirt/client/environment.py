@@ -17,6 +17,7 @@ SOFTWARE = {
     "CUPY_COMPILE_WITH_PTX": ("1", "CuPy would make machine code; a software GPU runs PTX"),
     "NUMBA_FORCE_CUDA_CC": ("9.0", "Numba does not know compute capability 13.0"),
     "TRITON_DEFAULT_BACKEND": ("gpuvirt", "nor does Triton: its own backend, for an architecture that it knows (found on PYTHONPATH)"),
+    "TF_CUDNN_USE_AUTOTUNE": ("0", "TensorFlow would have every algorithm for a convolution compiled, to time them"),
 }
 PTXAS = ("TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH")
 # XLA times its choices behind a kernel that waits for a word of mapped host memory, and puts kernels into CUDA graphs; there is neither yet.

@@ -395,11 +395,19 @@ static void free_module(struct shim_module *m) {
     object_free(m);
 }
 
+/* Says so, once in a row: libraries try again, for each of their kernels (NCCL) and for each device. */
 static void refuse_image(struct shim_context *c, const struct module_source *source, const char *why) {
-    char name[300];
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static char last[1024];
+    char name[300], line[sizeof last];
     int capability = device_capability(c->info);
-    shim_log("%s carries no program for this device of compute capability %d.%d%s: %s", source_name(source, name, sizeof name), capability / 10,
-             capability % 10, c->info->flags & GV_DEVICE_WANTS_PTX ? " (which runs PTX only)" : "", why);
+    snprintf(line, sizeof line, "%s carries no program for this device of compute capability %d.%d%s: %s", source_name(source, name, sizeof name),
+             capability / 10, capability % 10, c->info->flags & GV_DEVICE_WANTS_PTX ? " (which runs PTX only)" : "", why);
+    pthread_mutex_lock(&lock);
+    bool again = !strcmp(line, last);
+    memcpy(last, line, strlen(line) + 1);
+    pthread_mutex_unlock(&lock);
+    if (!again) shim_log("%s", line);
 }
 
 int module_load(struct shim_context *c, const struct image *image, const struct module_source *source, const struct jit_options *jit,

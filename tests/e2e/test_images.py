@@ -47,7 +47,7 @@ def test_newest_ptx_that_the_capability_allows(pool: Server, fatbin: Callable[..
 
 
 def test_without_ptx(pool: Server, fatbin: Callable[..., Path]) -> None:
-    """Refused by a line that says where the image is from and what is in it."""
+    """Refused by a line that says where the image is from and what is in it, and says it once."""
     image = fatbin("none", "90,code=sm_90")
     codes, said = found(pool, image)
     assert codes == [209, 209]

@@ -17,6 +17,7 @@ for load, source in ((cuda.cuModuleLoad, sys.argv[1].encode()), (cuda.cuModuleLo
     code = load(ctypes.byref(module), source)
     if code:
         found.append(code)
+        assert load(ctypes.byref(module), source) == code  # as libraries do
         continue
     assert cuda.cuModuleGetFunction(ctypes.byref(function), module, b"which") == 0
     assert cuda.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, None, (ctypes.c_void_p * 1)(ctypes.addressof(memory)), None) == 0

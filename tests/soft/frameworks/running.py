@@ -19,15 +19,20 @@ def names(program: str) -> list[str]:
     return [after.split()[1].split("(")[0] for line, after in itertools.pairwise(lines) if line == "@check"]
 
 
-def run(program: str, folder: Path, packages: Path | None = None, fault: str = "", limit: float = 300) -> tuple[dict[str, str], str]:
+def run(program: str, folder: Path, packages: Path | None = None, fault: str = "", limit: float = 300, gpus: int = 1) -> tuple[dict[str, str], str]:
     """What was wrong in each check ("" for nothing), and what else the program printed."""
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("GPUVIRT_", "NUMBA_", "TRITON_", "CUPY_")) or k == "GPUVIRT_CACHE"}
+    ours = ("GPUVIRT_", "NUMBA_", "TRITON_", "CUPY_", "XLA_", "JAX_", "TF_")
+    env = {k: v for k, v in os.environ.items() if not k.startswith(ours) or k == "GPUVIRT_CACHE"}
     env |= {"NUMBA_CACHE_DIR": str(folder), "TRITON_CACHE_DIR": str(folder / "triton")}
     paths = [str(FAULT)] if fault else []
     env["PYTHONPATH"] = os.pathsep.join([*paths, *([str(packages)] if packages else []), str(HERE)])
     if fault:
         env |= {"FAULT": fault, "GPUVIRT_CACHE": str(folder / "cache")}
-    line = [sys.executable, "-P", "-m", "gpuvirt", "run", "--local", "--", sys.executable, "-W", "ignore", str(HERE / f"{program}_program.py")]
+    if packages and program == "tensorflow":  # its wheel does not find all of NVIDIA's by itself, on any GPU
+        libraries = sorted(map(str, packages.glob("nvidia/*/lib")))
+        env["LD_LIBRARY_PATH"] = os.pathsep.join([*libraries, *filter(None, [env.get("LD_LIBRARY_PATH")])])
+    gpuvirt = [sys.executable, "-P", "-m", "gpuvirt", "run", "--local", "--gpus", str(gpus), "--"]
+    line = [*gpuvirt, sys.executable, "-W", "ignore", str(HERE / f"{program}_program.py")]
     done = subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=limit, env=env, check=False)
     found: dict[str, str] = {}
     printed = []
