@@ -30,12 +30,14 @@ def prefetch(e: Emitter, ins: Ins, where: Where, stride: int) -> None:
     if loop is None or where.start is None or not isinstance(operand, Addr) or not isinstance(operand.base, Reg):
         return
     rounds = _rounds(e, loop.first, loop.last)
-    if not rounds or (where.lanes is None and where.pattern is None):
+    if where.lanes is None and where.pattern is None:
         return
-    starts = [0] if where.pattern is None or where.scalar is not None else list(range(0, LANES, where.pattern.group))
     if loop.first not in e.turned:
         e.turned.add(loop.first)
         _turn(e, loop, rounds)
+    if not rounds:
+        return
+    starts = [0] if where.pattern is None or where.scalar is not None else list(range(0, LANES, where.pattern.group))
     near = where.near
     known = where.pattern or near
     steps = known.steps if known is not None else tuple(i * stride for i in range(LANES))
