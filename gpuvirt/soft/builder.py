@@ -39,6 +39,8 @@ class ModuleText:
     def __init__(self, features: frozenset[str] = frozenset()) -> None:
         self.features = features
         self.flush = False  # the processor flushes subnormal numbers (flushing.py)
+        self.careful = False  # whether parameters are pointers to aligned memory is tested at each access, not taken for granted (alignment.py)
+        self.needs: dict[int, int] = {}  # what is taken for granted: the parameter at an offset is a multiple of so many bytes
         self.declares: dict[str, str] = {}
         self.helpers: dict[str, str] = {}
         self.functions: list[str] = []

@@ -19,14 +19,19 @@ from gpuvirt.soft.module import Module
 
 @dataclass(eq=False)
 class Code:
-    """A kernel ready to run: its entry and its description. With a `tier`, better code may come, and the entry is taken from there."""
+    """A kernel ready to run: its entry and its description. With a `tier`, better code may come, and the entry is taken from there.
+
+    `needs` is the description's list as C has it (struct soft_need).
+    """
 
     entry: int
     description: kernel.Description
     loaded: list[jit.Loaded]
     tier: Tier | None = None
+    needs: ctypes.Array[ctypes.c_uint32] | None = None
 
 
+CAREFUL = 1 << 31  # beside a kernel's number
 IMPROVER = Improver()
 
 
@@ -46,7 +51,7 @@ class LoadedModule:
         self.index = Module(text)
         self.digest = digest
         self.addresses: dict[str, int] = {}
-        self.slots: dict[tuple[int, tuple[int, int, int]], _Slot] = {}
+        self.slots: dict[tuple[int, tuple[int, int, int], bool], _Slot] = {}
         self.lock = threading.Lock()
 
 
@@ -87,37 +92,42 @@ class Compiler:
                 ctypes.memmove(address, data, len(data))
 
     def kernel_get(self, module: int, number: int, block: tuple[int, int, int]) -> Code:
-        """The code of a kernel for a block shape; compiles it if need be."""
+        """The code of a kernel for a block shape; compiles it if need be. With CAREFUL: code that takes nothing for granted."""
         loaded = self._module(module)
+        careful = bool(number & CAREFUL)
+        number &= CAREFUL - 1
         if not 0 <= number < len(loaded.index.kernels):
             raise BadCall(f"module {module:#x} has no kernel {number}")
         if min(block) < 1 or block[0] * block[1] * block[2] > 1024:
             raise BadCall(f"a block of {block[0]} x {block[1]} x {block[2]} threads")
         with loaded.lock:
-            slot = loaded.slots.setdefault((number, block), _Slot())
+            slot = loaded.slots.setdefault((number, block, careful), _Slot())
         with slot.lock:
             if slot.error is not None:
                 raise slot.error
             if slot.code is None:
                 begin = time.monotonic()
                 try:
-                    slot.code = self._compile(loaded, number, block)
+                    slot.code = self._compile(loaded, number, block, careful)
                 except SoftError as error:
                     slot.error = error
                     raise
                 kernel_log.ready(loaded.digest, loaded.index.kernels[number].name, block, time.monotonic() - begin)
             return slot.code
 
-    def _compile(self, loaded: LoadedModule, number: int, block: tuple[int, int, int]) -> Code:
+    def _compile(self, loaded: LoadedModule, number: int, block: tuple[int, int, int], careful: bool) -> Code:
         func = loaded.index.kernels[number]
-        identity = f"{loaded.digest};{func.name};{block};{jit.key_of_machine()};{own_version()}"
-        built = kernel.build(loaded.index, func.name, block, identity)
+        identity = f"{loaded.digest};{func.name};{block};{jit.key_of_machine()};{own_version()}{';careful' if careful else ''}"
+        built = kernel.build(loaded.index, func.name, block, identity, careful)
         description = built.description
         missing = [g for g in description.globals if g not in loaded.addresses]
         if missing:
             raise BadCall(f"the module's globals are not placed yet ({missing[0]})")
         addresses = [loaded.addresses[g] for g in description.globals]
         code = Code(0, description, [])
+        if description.needs:
+            flat = [n for need in description.needs for n in need]
+            code.needs = (ctypes.c_uint32 * len(flat))(*flat)
         code.entry = _load(code, built.code, addresses)
         if built.level < kernel.GOOD:
             code.tier = self.improver.tier(code.entry)

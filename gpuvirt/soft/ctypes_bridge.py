@@ -6,7 +6,7 @@ import ctypes
 import traceback
 from typing import Any
 
-from gpuvirt.soft.compiler import Compiler
+from gpuvirt.soft.compiler import Code, Compiler
 from gpuvirt.soft.errors import UNKNOWN, SoftError
 from gpuvirt.soft.link import Input, link
 
@@ -24,7 +24,18 @@ class SoftCode(ctypes.Structure):
         ("flush", ctypes.c_uint32),
         ("loops", ctypes.c_uint32),
         ("tier", ctypes.c_void_p),
+        ("needs", ctypes.c_void_p),
+        ("n_needs", ctypes.c_uint32),
     )
+
+    @staticmethod
+    def of(code: Code) -> SoftCode:
+        """What C is told of a kernel; `code` must outlive it."""
+        d = code.description
+        tier = ctypes.addressof(code.tier) if code.tier is not None else None
+        needs = ctypes.addressof(code.needs) if code.needs is not None else None
+        sizes = (d.static_shared, d.dynamic_offset, d.local_bytes, d.uses_barrier, d.param_bytes)
+        return SoftCode(code.entry, *sizes, int(d.flush), int(d.loops), tier, needs, len(d.needs))
 
 
 _P = ctypes.c_void_p
@@ -139,18 +150,7 @@ class Bridge:
 
     def _get(self, _self: int, module: int, number: int, block: Any, out: Any, err: int, err_size: int) -> int:
         try:
-            code = self.compiler.kernel_get(module, number, (block[0], block[1], block[2]))
-            d = code.description
-            result = out[0]
-            result.entry = code.entry
-            result.static_shared = d.static_shared
-            result.dynamic_offset = d.dynamic_offset
-            result.local_bytes = d.local_bytes
-            result.uses_barrier = d.uses_barrier
-            result.param_bytes = d.param_bytes
-            result.flush = int(d.flush)
-            result.loops = int(d.loops)
-            result.tier = ctypes.addressof(code.tier) if code.tier is not None else None
+            out[0] = SoftCode.of(self.compiler.kernel_get(module, number, (block[0], block[1], block[2])))
         except BaseException as error:
             return self._fail(error, err, err_size)
         return 0

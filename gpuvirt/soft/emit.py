@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpuvirt.soft import abi, forms, near, patterns, runs
+from gpuvirt.soft import abi, alignment, forms, near, patterns, runs
 from gpuvirt.soft.analysis import Analysis, Edge
 from gpuvirt.soft.builder import Builder, ModuleText, Val
 from gpuvirt.soft.cfg import Block, Loop
@@ -65,6 +65,9 @@ class Emitter(Builder):
         self.call_results: list[Val] = []  # of the call under way: memory for what is returned in registers
         self.frame: Frame | None = None  # where lanes may go apart: what is written down for them then
         self.asked_so_far = 0  # questions at run time whether lanes access memory side by side
+        self.alignment = alignment.Alignment(self)
+        self.checks: dict[tuple[object, ...], alignment.Check] = {}  # tests of addresses that the block's end makes
+        self.checked: set[tuple[object, ...]] = set()  # and those made where the access was
         self.computed: list[str] = []  # registers with results of arithmetic since the last load
         self.ahead_of: dict[str, Val] = {}  # of registers with addresses, in this block: how far ahead to prefetch (ahead.py)
         self.rounds: dict[tuple[int, int], int] = {}
@@ -211,6 +214,7 @@ class Emitter(Builder):
         self.computed.clear()
         self.ahead_of.clear()
         self.near.clear()
+        self.checked.clear()
 
     # Operands --------------------------------------------------------------------------------------------------------------------------------
 
@@ -662,6 +666,7 @@ class Emitter(Builder):
     def terminate(self, block: Block) -> None:
         self.pred = None
         self.lead = False
+        alignment.settle(self)
         if block.kind == "cbr":
             assert block.pred is not None
             condition = self.get(block.pred)

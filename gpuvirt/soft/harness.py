@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from gpuvirt.soft import jit
-from gpuvirt.soft.compiler import Code, Compiler
+from gpuvirt.soft.compiler import CAREFUL, Code, Compiler
 from gpuvirt.soft.ctypes_bridge import SoftCode
 
 _SOURCES = (
@@ -78,11 +78,11 @@ class Kernels:
         size = np.dtype(dtype).itemsize * count
         return np.frombuffer((ctypes.c_char * size).from_address(self.addresses[name]), dtype)
 
-    def get(self, name: str, block: Sequence[int]) -> Code:
+    def get(self, name: str, block: Sequence[int], careful: bool = False) -> Code:
         """The kernel compiled for a block shape."""
         names = [k.name for k in self.index.kernels]
         shape = tuple([*block, 1, 1][:3])
-        return self.compiler.kernel_get(self.number, names.index(name), shape)  # type: ignore[arg-type]
+        return self.compiler.kernel_get(self.number, names.index(name) | (CAREFUL if careful else 0), shape)  # type: ignore[arg-type]
 
     def launch(
         self, name: str, grid: Sequence[int] | int, block: Sequence[int] | int, *args: Any, shared: int = 0, cooperative: bool = False
@@ -107,9 +107,9 @@ class Kernels:
             if len(data) != param.size:
                 raise TypeError(f"{name}: the argument {param.name} has {param.size} bytes, not {len(data)}")
             params[param.offset : param.offset + param.size] = data
-        d = code.description
-        tier = ctypes.addressof(code.tier) if code.tier else None
-        soft = SoftCode(code.entry, d.static_shared, d.dynamic_offset, d.local_bytes, d.uses_barrier, d.param_bytes, int(d.flush), int(d.loops), tier)
+        if any(params[place] % size for place, size in code.description.needs):
+            code = self.get(name, block, careful=True)
+        soft = SoftCode.of(code)
         text = ctypes.create_string_buffer(512)
         three = ctypes.c_uint32 * 3
         rc = engine().soft_exec_launch(

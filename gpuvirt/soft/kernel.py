@@ -54,6 +54,7 @@ class Description:
     globals: list[str] = field(default_factory=list)
     flush: bool = False
     loops: bool = False  # the entry runs many warps a call
+    needs: list[tuple[int, int]] = field(default_factory=list)  # (offset, size): parameters that are multiples of a size
     ir_bytes: int = 0  # of a cache entry that has the IR before the code
 
     def pack(self) -> bytes:
@@ -71,12 +72,13 @@ def _check_cluster(directives: str) -> None:
         raise Unsupported(f"unsupported PTX directive '.reqnctapercluster {found.group(1).strip()}': a cluster is one block")
 
 
-def translate(module: Module, kernel: str, shape: tuple[int, int, int]) -> tuple[str, Description, int]:
-    """(LLVM IR, description, number of PTX instructions) of a kernel for a block shape."""
+def translate(module: Module, kernel: str, shape: tuple[int, int, int], careful: bool = False) -> tuple[str, Description, int]:
+    """(LLVM IR, description, number of PTX instructions) of a kernel for a block shape; careful: it takes nothing of its parameters for granted."""
     _check_cluster(module.funcs[kernel].directives)
     program = Program(module, kernel)
     layout = Layout(program)
     text = ModuleText(jit.host().feature_set)
+    text.careful = careful
     text.flush = hardware_flush(program, text.features)
     uses_barrier = 0
     loops = runs.possible(program, shape)
@@ -118,6 +120,7 @@ def translate(module: Module, kernel: str, shape: tuple[int, int, int]) -> tuple
     description = Description(
         layout.static_shared, layout.dynamic_offset, layout.local_bytes, uses_barrier, params, list(text.globals), text.flush, loops
     )
+    description.needs = sorted(text.needs.items())
     return text.text(), description, count
 
 
@@ -143,11 +146,12 @@ def cache_key(identity: str, level: int) -> str:
     return hashlib.sha256(f"{identity};{level}".encode()).hexdigest()
 
 
-def build(module: Module, kernel: str, shape: tuple[int, int, int], identity: str) -> Built:
+def build(module: Module, kernel: str, shape: tuple[int, int, int], identity: str, careful: bool = False) -> Built:
     """The object code of a kernel, the best that the cache has, else made here.
 
     Args:
-        identity: names module, kernel, shape, machine and compiler.
+        identity: names module, kernel, shape, machine and compiler, and says whether the code is careful.
+        careful: see translate.
     """
     for level in (GOOD, QUICK):
         found = object_cache.read(cache_key(identity, level))
@@ -156,7 +160,7 @@ def build(module: Module, kernel: str, shape: tuple[int, int, int], identity: st
                 description = Description.unpack(found[0])
                 start = description.ir_bytes
                 return Built(level, found[1][start:], description, found[1][:start])
-    text, description, _ = translate(module, kernel, shape)
+    text, description, _ = translate(module, kernel, shape, careful)
     level = QUICK if len(text) >= LARGE else GOOD
     code = jit.compile_object(text, level)
     if level == QUICK and jit.large_frames(code) > QUICK_STACK:

@@ -34,8 +34,8 @@ def each_lane(e: Emitter, symbol: str, ret: str, args: list[Val]) -> Val:
 
 
 def lanes_of(e: Emitter, ins: Ins, operand: Operand, space: str) -> Val:
-    """The generic addresses of [operand]."""
-    return spread(e, address(e, ins, operand, space))
+    """The generic addresses of [operand], which the engine looks at."""
+    return spread(e, address(e, ins, operand, space, 1))
 
 
 def spaces_of(ins: Ins) -> list[str]:
@@ -74,7 +74,7 @@ def mbarrier(e: Emitter, ins: Ins) -> None:
 def _wait(e: Emitter, ins: Ins) -> None:
     """test_wait and try_wait: the latter lets other warps run before it says no."""
     ops = ins.ops
-    where = address(e, ins, ops[1], space_of(ins))
+    where = address(e, ins, ops[1], space_of(ins), 1)
     patient = "try_wait" in ins.mods
     parity = "parity" in ins.mods
     if patient:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from gpuvirt.soft import prelude
+from gpuvirt.soft import alignment, prelude
 from gpuvirt.soft.builder import Val
 from gpuvirt.soft.emit import Emitter
 from gpuvirt.soft.near import Near
@@ -45,8 +45,13 @@ class Where:
         return e.offset(e.pointer(self.scalar), more)
 
 
-def address(e: Emitter, ins: Ins, operand: Operand, space: str) -> Where:
-    """The generic (host) address of [base + offset]."""
+def address(e: Emitter, ins: Ins, operand: Operand, space: str, size: int | None = None, only: int = -1) -> Where:
+    """The generic (host) address of [base + offset].
+
+    Args:
+        size: bytes that must be aligned; by default those that the instruction moves.
+        only: the lanes whose addresses count.
+    """
     if not isinstance(operand, Addr):
         raise e.fail("no address")
     base, offset = operand.base, operand.offset
@@ -66,14 +71,20 @@ def address(e: Emitter, ins: Ins, operand: Operand, space: str) -> Where:
             elif value.v:
                 pattern = e.an.patterns.get(name)
         e.lead = False
+        own = value
         # Sign extension: an address just below 0 stays just below it, so that lane 0's address serves as base also when that lane does not take part.
         value = e.resize(value, "i64", space in ("shared", "local"))
     elif isinstance(base, Imm):
-        value = e.const(base.value, "i64")
+        value = own = e.const(base.value, "i64")
     elif isinstance(base, Sym):
-        value = e.symbol_address(base)
+        value = own = e.symbol_address(base)
     else:
         raise e.fail("no address")
+    if size is None:
+        size = ins.type.bits // 8 * _width(ins)
+    if size > 1 and space != "param":
+        volatile = not _VOLATILE.isdisjoint(ins.mods)
+        alignment.require(e, base, own, offset, size, space, only, now=volatile and size == 16)
     start = value
     if offset:
         value = e.add(value, e.const(offset, "i64"))
@@ -555,4 +566,5 @@ def nanosleep(e: Emitter, ins: Ins) -> None:
 
 @opcode("trap")
 def trap(e: Emitter, ins: Ins) -> None:
+    alignment.settle(e)
     e.call("soft_trap", "void", [Val("%w", "ptr"), e.exec_bits(), e.const(0, "i32")], declare=True)

@@ -164,10 +164,11 @@ def transposed(e: Emitter, value: Val) -> Val:
     return e.let(f"bitcast <64 x i16> {turned} to <{LANES} x i32>", "i32", True)
 
 
-def _rows(e: Emitter, ins: Ins, operand: Operand) -> list[Val]:
-    """Pointers to the rows whose addresses the lanes give."""
-    addresses = spread(e, address(e, ins, operand, "shared"))
-    return [e.pointer(e.extract(addresses, lane)) for lane in range(LANES)]
+def _rows(e: Emitter, ins: Ins, operand: Operand, registers: int) -> list[Val]:
+    """Pointers to the rows whose addresses the first lanes give, eight for a register."""
+    lanes = 8 * registers
+    addresses = spread(e, address(e, ins, operand, "shared", 16, (1 << lanes) - 1))
+    return [e.pointer(e.extract(addresses, lane)) for lane in range(lanes)]
 
 
 @opcode("ldmatrix")
@@ -175,12 +176,9 @@ def ldmatrix(e: Emitter, ins: Ins) -> None:
     if "m8n8" not in ins.mods or "b16" not in ins.mods:
         raise e.fail()
     registers = items(ins.ops[0])
-    addresses = spread(e, address(e, ins, ins.ops[1], "shared"))
+    pointers = _rows(e, ins, ins.ops[1], len(registers))
     for i, register in enumerate(registers):
-        rows = []
-        for r in range(8):
-            pointer = e.pointer(e.extract(addresses, 8 * i + r))
-            rows.append(e.let(f"load <4 x i32>, ptr {pointer.s}, align 4", "i32"))
+        rows = [e.let(f"load <4 x i32>, ptr {pointers[8 * i + r].s}, align 4", "i32") for r in range(8)]
         value = _concat(e, rows, "i32", 4)
         e.wr(register, transposed(e, value) if "trans" in ins.mods else value)
 
@@ -189,8 +187,9 @@ def ldmatrix(e: Emitter, ins: Ins) -> None:
 def stmatrix(e: Emitter, ins: Ins) -> None:
     if "m8n8" not in ins.mods or "b16" not in ins.mods:
         raise e.fail()
-    pointers = _rows(e, ins, ins.ops[0])
-    for i, register in enumerate(items(ins.ops[1])):
+    registers = items(ins.ops[1])
+    pointers = _rows(e, ins, ins.ops[0], len(registers))
+    for i, register in enumerate(registers):
         value = e.splat(e.rd_int(register, 32))
         if "trans" in ins.mods:
             value = transposed(e, value)
@@ -211,10 +210,12 @@ def cp_async(e: Emitter, ins: Ins) -> None:
     if not isinstance(size, Imm):
         raise e.fail()
     words = size.value // 4
-    source = address(e, ins, ins.ops[1], "global")
-    target = address(e, ins, ins.ops[0], "shared")
     extra = ins.ops[3] if len(ins.ops) > 3 else None
-    if extra is None or isinstance(extra, Imm) or _is_policy(e, ins, extra):
+    always = extra is None or isinstance(extra, Imm) or _is_policy(e, ins, extra)
+    # A copy that may read less than all of it, nothing perhaps, may have any address for that.
+    source = address(e, ins, ins.ops[1], "global", size.value if always else 1)
+    target = address(e, ins, ins.ops[0], "shared", size.value)
+    if always:
         if isinstance(extra, Imm) and extra.value < size.value:
             raise e.fail()
         values = load(e, source, "i32", words)
@@ -271,7 +272,7 @@ def wmma(e: Emitter, ins: Ins) -> None:
     stride_operand = ins.ops[2] if len(ins.ops) > 2 else None
     from gpuvirt.soft.ops_mem import space_of
 
-    where = address(e, ins, memory, space_of(ins))
+    where = address(e, ins, memory, space_of(ins), 1)
     base = where.scalar if where.scalar is not None else e.extract(spread(e, where), 0)
     row_major = "row" in ins.mods
     default = {"a": k if row_major else m, "b": n if row_major else k}.get(part, n if row_major else m)

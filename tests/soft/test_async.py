@@ -108,12 +108,12 @@ def test_states_of_a_barrier() -> None:
         mbarrier.arrive_drop.shared.b64 %q3, [%r2]; mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%r2], 100; mbarrier.arrive.shared.b64 _, [%r2];
         mbarrier.test_wait.shared.b64 %p2, [%r2], %q1; selp.u32 %r6, 1, 0, %p2;
         mbarrier.complete_tx.relaxed.cta.shared::cta.b64 [%r2], 100; mbarrier.test_wait.shared.b64 %p2, [%r2], %q3; selp.u32 %r7, 1, 0, %p2;
-        mbarrier.test_wait.parity.shared.b64 %p2, [%r2], 1; selp.u32 %r8, 1, 0, %p2; st.global.v4.u32 [%q0+8], {%r5, %r6, %r7, %r8};
+        mbarrier.test_wait.parity.shared.b64 %p2, [%r2], 1; selp.u32 %r8, 1, 0, %p2; st.global.v2.u32 [%q0+8], {%r5, %r6}; st.global.v2.u32 [%q0+16], {%r7, %r8};
         mbarrier.arrive.noComplete.shared.b64 %q4, [%r2], 3; mbarrier.pending_count.b64 %r5, %q4;
         cp.async.mbarrier.arrive.shared.b64 [%r2]; mbarrier.test_wait.shared.b64 %p2, [%r2], %q4; selp.u32 %r6, 1, 0, %p2;
         cp.async.mbarrier.arrive.noinc.shared.b64 [%r2]; mbarrier.test_wait.shared.b64 %p2, [%r2], %q4; selp.u32 %r7, 1, 0, %p2;
         mbarrier.arrive.shared.b64 %q5, [%r2]; mbarrier.pending_count.b64 %r8, %q5;
-        st.global.v4.u32 [%q0+24], {%r5, %r6, %r7, %r8}; END:""",
+        st.global.v2.u32 [%q0+24], {%r5, %r6}; st.global.v2.u32 [%q0+32], {%r7, %r8}; END:""",
     )
     y = np.zeros(10, np.uint32)
     k.launch("k", 1, 32, y)

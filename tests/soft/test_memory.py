@@ -129,7 +129,9 @@ add.u32 %r1, %r1, %r2; ld.global.v8.f32 {%f0, %f1, %f2, %f3, %f4, %f5, %f6, %f7}
 st.shared.v4.f32 [%r1+16], {%f3, %f2, %f1, %f0}; ld.shared.v2.b64 {%q3, %q4}, [%r1]; ld.shared.v2.b64 {%q5, %q6}, [%r1+16];
 st.global.v4.b64 [%q1], {%q3, %q4, %q5, %q6}; bar.warp.sync -1; ld.global.v4.b64 {%q3, %q4, %q5, %q6}, [%q1]; mov.b64 {%r3, %r4}, %q3; mov.b64 {%r5, %r6}, %q4;
 mov.b64 {%r7, %r8}, %q5; mov.b64 {%r9, %r10}, %q6; st.global.v8.b32 [%q1], {%r4, %r3, %r6, %r5, %r8, %r7, %r10, %r9}; ret; }""")
-    x, y = np.arange(64 * 8, dtype=np.float32).reshape(64, 8), np.zeros((64, 8), np.float32)
+    room = np.zeros((2, 64 * 8 + 8), np.float32)
+    x, y = (r[-r.ctypes.data % 32 // 4 :][: 64 * 8].reshape(64, 8) for r in room)  # 32-byte accesses are aligned
+    x[:] = np.arange(64 * 8).reshape(64, 8)
     k.launch("k", 1, 64, x, y)
     assert np.array_equal(y, x[:, ::-1].reshape(64, 4, 2)[:, :, ::-1].reshape(64, 8))
 

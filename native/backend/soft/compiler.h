@@ -21,6 +21,11 @@ struct soft_tier {
     int32_t wake_fd;
 };
 
+/* Something that a kernel's code takes for granted: the parameter at this offset is a multiple of `size`, a power of two, at most 128. */
+struct soft_need {
+    uint32_t offset, size;
+};
+
 /* A kernel compiled for one block shape, ready to run. */
 struct soft_code {
     void (*entry)(struct soft_warp *); /* runs one warp of 32 lanes from start to end, or many (`loops`) */
@@ -34,7 +39,13 @@ struct soft_code {
     uint32_t flush;         /* the kernel wants the processor to take subnormal numbers for zeros (MXCSR's DAZ and FTZ) */
     uint32_t loops;         /* `entry` heeds soft_warp.blocks */
     struct soft_tier *tier; /* NULL: `entry` is final */
+    /* A launch whose parameters break one of these needs the kernel's careful code. The compiler's memory, valid as long as the module is loaded. */
+    const struct soft_need *needs;
+    uint32_t n_needs;
 };
+
+/* Beside a kernel's number: code that takes nothing of its parameters for granted, and ends where an access proves to be misaligned. */
+#define SOFT_CAREFUL 0x80000000u
 
 /* One input of a link; `data` is not terminated. */
 struct soft_link_input {
@@ -52,7 +63,7 @@ struct soft_compiler {
     void (*release_meta)(void *self, void *meta);
     /* Says where the module's globals live (in metadata order) and writes their initial values there. Once, before any kernel_get. */
     int (*module_bind)(void *self, uint64_t module, uint32_t n_globals, const uint64_t *addresses, char *err, size_t err_size);
-    /* Compiles kernel number `kernel` (metadata order) for this block shape, or finds it in the cache. May take seconds. */
+    /* Compiles kernel number `kernel` (metadata order, perhaps with SOFT_CAREFUL) for this block shape, or finds it in the cache. May take seconds. */
     int (*kernel_get)(void *self, uint64_t module, uint32_t kernel, const uint32_t block[3], struct soft_code *code, char *err, size_t err_size);
     void (*module_unload)(void *self, uint64_t module);
     /* Makes one PTX text, NUL included, of several inputs; release_meta frees it. */

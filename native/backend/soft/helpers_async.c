@@ -30,8 +30,7 @@ static uint64_t settle(uint64_t word) {
 }
 
 SOFT_EXPORT uint64_t soft_mbarrier(struct soft_warp *w, uint32_t lane, uint32_t op, void *address, uint64_t count, int64_t tx) {
-    (void)w;
-    (void)lane;
+    if ((uintptr_t)address % 8) soft_trap(w, 1u << lane, SOFT_TRAP_MISALIGNED);
     uint64_t word, before;
     memcpy(&word, address, 8);
     before = word;
@@ -53,7 +52,7 @@ SOFT_EXPORT uint64_t soft_mbarrier(struct soft_warp *w, uint32_t lane, uint32_t 
 
 /* Whether the phase that `state` was returned in, or the one of parity `state` (0 or 1), is over; `patient`: lets others run first if it is not. */
 SOFT_EXPORT uint32_t soft_mbarrier_test(struct soft_warp *w, uint32_t lane, void *address, uint64_t state, uint32_t by_parity, uint32_t patient) {
-    (void)lane;
+    if ((uintptr_t)address % 8) soft_trap(w, 1u << lane, SOFT_TRAP_MISALIGNED);
     for (int round = 0;; round++) {
         uint64_t word;
         memcpy(&word, address, 8);

@@ -124,6 +124,14 @@ SOFT_EXPORT _Noreturn void soft_trap(struct soft_warp *w, uint32_t lanes, uint32
     soft_leave(r);
 }
 
+SOFT_EXPORT _Noreturn void soft_misaligned(struct soft_warp *w, uint32_t lanes, uint64_t address, uint32_t size, uint32_t space) {
+    static const char *const names[] = {"", "shared ", "local "};
+    struct runner *r = runner_of(w);
+    soft_grid_fail(r->grid, CUDA_ERROR_MISALIGNED_ADDRESS, w, "misaligned %saddress 0x%llx for %u bytes (lanes 0x%08x)", names[space < 3 ? space : 0],
+                   (unsigned long long)address, size, lanes);
+    soft_leave(r);
+}
+
 SOFT_EXPORT _Noreturn void soft_unsupported(struct soft_warp *w, const char *text) {
     struct runner *r = runner_of(w);
     soft_grid_fail(r->grid, CUDA_ERROR_ILLEGAL_INSTRUCTION, w, "the software GPU lacks %.200s", text);

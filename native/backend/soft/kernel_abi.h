@@ -10,8 +10,8 @@
  * Addresses. A generic address is a host address. The shared window is the offset from `shared`; the local window is the offset from a lane's own
  * `local + lane * local_stride`; global, const and param addresses are host addresses. A 32-bit shared address is therefore always representable.
  *
- * Faults. Compiled code has no checks around memory accesses: an access outside what is mapped raises SIGSEGV or SIGBUS in the engine's thread, and the
- * engine turns it into CUDA_ERROR_ILLEGAL_ADDRESS. Integer division by zero does not fault (the result is all ones or the dividend, as on a GPU). The engine
+ * Faults. Compiled code does not look whether memory is there: an access outside what is mapped raises SIGSEGV or SIGBUS in the engine's thread, and the
+ * engine turns it into CUDA_ERROR_ILLEGAL_ADDRESS. That addresses are aligned it proves or tests (gpuvirt/soft/alignment.py). Integer division by zero does not fault (the result is all ones or the dividend, as on a GPU). The engine
  * leaves the warps of a faulted grid behind (it never returns into them): compiled code holds no locks and owns no memory except through soft_malloc. */
 #ifndef GV_SOFT_KERNEL_ABI_H
 #define GV_SOFT_KERNEL_ABI_H
@@ -118,6 +118,10 @@ enum {
     SOFT_TRAP_MISALIGNED = 3 /* CUDA_ERROR_MISALIGNED_ADDRESS */
 };
 _Noreturn void soft_trap(struct soft_warp *w, uint32_t lanes, uint32_t kind);
+
+/* An access of `size` bytes to an address that is no multiple of it: the first of the lanes', in the terms of its space. Does not return. */
+enum { SOFT_SPACE_GENERIC, SOFT_SPACE_SHARED, SOFT_SPACE_LOCAL };
+_Noreturn void soft_misaligned(struct soft_warp *w, uint32_t lanes, uint64_t address, uint32_t size, uint32_t space);
 
 /* ---- asynchronous copies: each call is for one lane ---- */
 

@@ -33,16 +33,16 @@ static int check(const struct gv_launch *l) {
     return 0;
 }
 
-static const struct soft_code *find(struct gv_module *m, uint32_t kernel, const uint32_t block[3]) {
+static const struct soft_code *find(struct gv_module *m, uint32_t kernel, const uint32_t block[3], bool careful) {
     for (struct soft_variant *v = m->kernels[kernel].variants; v; v = v->next)
-        if (!memcmp(v->block, block, sizeof v->block)) return &v->code;
+        if (v->careful == careful && !memcmp(v->block, block, sizeof v->block)) return &v->code;
     return NULL;
 }
 
 /* The kernel compiled for this block shape. Two streams may compile the same one at the same time; the compiler's cache answers the second. */
-static int compiled(struct gv_module *m, uint32_t kernel, const uint32_t block[3], const struct soft_code **out, char *err) {
+static int compiled(struct gv_module *m, uint32_t kernel, const uint32_t block[3], bool careful, const struct soft_code **out, char *err) {
     pthread_mutex_lock(&m->lock);
-    const struct soft_code *code = find(m, kernel, block);
+    const struct soft_code *code = find(m, kernel, block, careful);
     pthread_mutex_unlock(&m->lock);
     if (code) {
         *out = code;
@@ -52,13 +52,14 @@ static int compiled(struct gv_module *m, uint32_t kernel, const uint32_t block[3
     struct soft_variant *v = calloc(1, sizeof *v);
     if (!v) return CUDA_ERROR_OUT_OF_MEMORY;
     memcpy(v->block, block, sizeof v->block);
-    int rc = compiler->kernel_get(compiler->self, m->id, kernel, block, &v->code, err, GV_ERR_SIZE);
+    v->careful = careful;
+    int rc = compiler->kernel_get(compiler->self, m->id, kernel | (careful ? SOFT_CAREFUL : 0), block, &v->code, err, GV_ERR_SIZE);
     if (rc) {
         free(v);
         return rc;
     }
     pthread_mutex_lock(&m->lock);
-    code = find(m, kernel, block);
+    code = find(m, kernel, block, careful);
     if (!code) {
         v->next = m->kernels[kernel].variants;
         m->kernels[kernel].variants = v;
@@ -71,11 +72,19 @@ static int compiled(struct gv_module *m, uint32_t kernel, const uint32_t block[3
     return 0;
 }
 
+/* Whether the parameters are what the code takes for granted. */
+static bool as_needed(const struct soft_code *code, const char *params) {
+    for (uint32_t i = 0; i < code->n_needs; i++)
+        if ((unsigned char)params[code->needs[i].offset] & (code->needs[i].size - 1)) return false;
+    return true;
+}
+
 static int launch_run(struct gv_stream *s, struct op *op, char *err) {
     struct launch_op *l = (struct launch_op *)op;
     struct gv_backend *b = s->context->backend;
     const struct soft_code *code;
-    int rc = compiled(l->module, l->kernel, l->block, &code, err);
+    int rc = compiled(l->module, l->kernel, l->block, false, &code, err);
+    if (!rc && !as_needed(code, l->params)) rc = compiled(l->module, l->kernel, l->block, true, &code, err);
     if (rc) return rc;
     struct soft_launch launch = {.code = code,
                                  .kernel = soft_kernel_name(l->module, l->kernel),

@@ -9,6 +9,7 @@
 struct soft_variant {
     struct soft_variant *next;
     uint32_t block[3];
+    bool careful;
     struct soft_code code;
 };
 
