@@ -221,11 +221,24 @@ static void warp_fill(struct fiber *f, const struct block *b, const struct grid 
     f->apart = false;
 }
 
+/* A warp from start to end; then, without the scheduler, on to the next of its block that can go on. */
 static void fiber_main(struct fiber *f) {
-    struct runner *r = f->block->runner;
+    struct block *b = f->block;
+    struct runner *r = b->runner;
     soft_grid_entry(r->grid)(&f->warp);
-    f->done = true;
-    soft_switch(&f->sp, r->scheduler_sp);
+    uint32_t warp = f->warp.warp;
+    soft_warp_exited(b, warp);
+    r->progress = true;
+    void *to = r->scheduler_sp;
+    if (b->runnable && !atomic_load_explicit(&r->grid->stop, memory_order_relaxed)) {
+        uint32_t later = b->runnable & ~((2u << warp) - 1);
+        struct fiber *next = b->fibers[__builtin_ctz(later ? later : b->runnable)];
+        next->yielded = false;
+        r->running = next;
+        r->warp = &next->warp;
+        to = next->sp;
+    }
+    soft_switch(&f->sp, to);
     __builtin_unreachable();
 }
 
@@ -263,19 +276,26 @@ static void run_direct(struct runner *r, struct grid *g) {
     }
 }
 
-static bool admit(struct runner *r, struct grid *g, uint64_t index) {
-    struct block *b = resident_add(r, g);
-    if (!b) return false;
+/* Lets a resident block stand for the grid's block of that index. */
+static void begin(struct block *b, const struct grid *g, uint64_t index) {
     block_place(b, g, index);
     b->live = b->warps;
-    b->runnable = b->warps == 32 ? ~0u : (1u << b->warps) - 1;
+    b->runnable = b->alive = b->warps == 32 ? ~0u : (1u << b->warps) - 1;
     memset(b->barriers, 0, sizeof b->barriers);
     for (uint32_t i = 0; i < b->warps; i++) {
         struct fiber *f = b->fibers[i];
-        warp_fill(f, b, g, i);
-        f->done = false;
+        memcpy(f->warp.ctaid, b->index, sizeof f->warp.ctaid);
+        f->warp.exited = 0;
+        f->apart = false;
         soft_fiber_prepare(f, fiber_main);
     }
+}
+
+static bool admit(struct runner *r, struct grid *g, uint64_t index) {
+    struct block *b = resident_add(r, g);
+    if (!b) return false;
+    for (uint32_t i = 0; i < b->warps; i++) warp_fill(b->fibers[i], b, g, i);
+    begin(b, g, index);
     return true;
 }
 
@@ -292,9 +312,7 @@ static bool run_round(struct runner *r, struct block *b) {
         r->in_kernel = 1;
         soft_switch(&r->scheduler_sp, f->sp);
         r->in_kernel = 0;
-        f = r->running; /* whoever came back */
-        r->progress |= !f->yielded;
-        if (f->done) soft_warp_exited(b, f->warp.warp);
+        r->progress |= !r->running->yielded; /* of whoever came back */
     }
     return r->progress;
 }
@@ -326,6 +344,11 @@ static void run_fibers(struct runner *r, struct grid *g) {
             struct block *b = r->resident[k];
             progress |= run_round(r, b);
             if (!b->live) {
+                if (more && r->n_resident <= most && (more = claim(r, g, &index))) {
+                    begin(b, g, index);
+                    k++;
+                    continue;
+                }
                 r->resident[k] = r->resident[--r->n_resident];
                 block_retire(r, b);
             } else if (!b->runnable) {

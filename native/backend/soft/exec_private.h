@@ -72,6 +72,7 @@ struct barrier {
     uint32_t waiting; /* which warps wait */
     uint32_t all;     /* counts whoever has not exited; else a number of warps was given */
     uint32_t value;   /* of the reduction so far */
+    bool reduces;     /* somebody who has arrived wants the value, or gave a number of warps */
 };
 
 struct fiber {
@@ -81,7 +82,7 @@ struct fiber {
     struct block *block;
     struct fiber *next_free;
     uint32_t value; /* result of the reduction that it waited for */
-    bool done, yielded;
+    bool yielded;
     bool apart;                            /* its lanes run by themselves (lanes.c) */
     struct lanes *lanes;                   /* kept for the next time */
     uint64_t waits_since, waits_since_cpu; /* in the loop that it asked about last */
@@ -92,6 +93,7 @@ struct block {
     uint32_t index[3];
     uint32_t warps, live; /* live: not exited */
     uint32_t runnable;    /* warps that can go on */
+    uint32_t alive;       /* warps that have not exited */
     struct fiber *fibers[SOFT_MAX_WARPS];
     struct barrier barriers[SOFT_BARRIERS];
     char *shared;

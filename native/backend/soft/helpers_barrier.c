@@ -17,7 +17,9 @@ static void complete(struct block *b, struct barrier *bar) {
 /* A warp that exits no longer holds up barriers that wait for everybody; those with a count of their own still want that many. */
 void soft_warp_exited(struct block *b, uint32_t warp) {
     b->runnable &= ~(1u << warp);
+    b->alive &= ~(1u << warp);
     b->live--;
+    if (b->alive == b->runnable) return; /* nobody waits */
     for (uint32_t i = 0; i < SOFT_BARRIERS; i++) {
         struct barrier *bar = &b->barriers[i];
         if (bar->waiting && bar->all && bar->arrived >= b->live) complete(b, bar);
@@ -50,6 +52,7 @@ static uint32_t arrive(struct soft_warp *w, uint32_t id, uint32_t threads, uint3
     }
     struct barrier *bar = &b->barriers[id];
     bar->value = reduce(bar->value, !bar->arrived, op, lanes, set);
+    bar->reduces = true;
     bar->arrived++;
     bar->all = !threads;
     uint32_t value = bar->value;
@@ -64,8 +67,37 @@ static uint32_t arrive(struct soft_warp *w, uint32_t id, uint32_t threads, uint3
     return f->value;
 }
 
+/* The whole block's barrier, which programs cross most, does the same as `arrive` and `soft_pass_on` in one piece. */
 SOFT_EXPORT void soft_barrier_sync(struct soft_warp *w, uint32_t id, uint32_t threads, uint32_t lanes) {
-    arrive(w, id, threads, lanes, SOFT_RED_OR, 0, true);
+    struct fiber *f = soft_fiber_of(w);
+    struct block *b = f->block;
+    struct barrier *bar = &b->barriers[id % SOFT_BARRIERS];
+    if (threads || id >= SOFT_BARRIERS || !b->fibers[0] || bar->reduces) {
+        arrive(w, id, threads, lanes, SOFT_RED_OR, 0, true);
+        return;
+    }
+    if (++bar->arrived >= b->live) {
+        b->runnable |= bar->waiting;
+        bar->arrived = bar->waiting = 0;
+        return;
+    }
+    uint32_t bit = 1u << w->warp, next = b->runnable & ~bit;
+    bar->all = 1;
+    bar->waiting |= bit;
+    b->runnable = next;
+    if (next & -(bit << 1)) next &= -(bit << 1); /* a later warp first */
+    struct runner *r = b->runner;
+    if (!next) {
+        soft_pass_on(r, f);
+        return;
+    }
+    struct fiber *to = b->fibers[__builtin_ctz(next)];
+    r->progress = true;
+    to->yielded = false;
+    r->running = to;
+    r->warp = &to->warp;
+    soft_switch(&f->sp, to->sp);
+    if (atomic_load_explicit(&r->grid->stop, memory_order_relaxed)) soft_leave(r);
 }
 
 SOFT_EXPORT void soft_barrier_arrive(struct soft_warp *w, uint32_t id, uint32_t threads, uint32_t lanes) {
