@@ -32,8 +32,8 @@ def prefetch(e: Emitter, ins: Ins, where: Where, stride: int) -> None:
     rounds = _rounds(e, loop.first, loop.last)
     if where.lanes is None and where.pattern is None:
         return
-    if loop.first not in e.turned:
-        e.turned.add(loop.first)
+    if (loop.first, e.whole) not in e.turned:
+        e.turned.add((loop.first, e.whole))
         _turn(e, loop, rounds)
     if not rounds:
         return

@@ -34,8 +34,11 @@ class Edge:
 class Analysis:
     """Divergence, uniformity and patterns of one function for one block shape."""
 
-    def __init__(self, cfg: Cfg, shape: tuple[int, int, int], param_names: set[str], forced: set[str] | None = None) -> None:
+    def __init__(
+        self, cfg: Cfg, shape: tuple[int, int, int], param_names: set[str], forced: set[str] | None = None, assumed: dict[str, int] | None = None
+    ) -> None:
         self.cfg = cfg
+        self.assumed = assumed or {}  # registers whose value is taken for granted (assume.py)
         self.body = cfg.body
         self.shape = shape
         self.is_kernel = cfg.body.func.is_kernel
@@ -259,6 +262,9 @@ class Analysis:
                 for dst in ins.dsts:
                     defs.setdefault(dst, []).append((block, ins))
         barred: set[str] = set()
+        for name, number in self.assumed.items():
+            known[name] = patterns.constant(number)
+            del defs[name]
         for name, sites in defs.items():
             if regs[name].kind not in _INTEGER or regs[name].bits < 16:
                 known[name] = None

@@ -71,7 +71,7 @@ class ModuleText:
         for data, name in self.constants.items():
             escaped = "".join(f"\\{b:02X}" for b in data + b"\0")
             parts.append(f'{name} = private constant [{len(data) + 1} x i8] c"{escaped}"')
-        parts.append(f"@gv_globals = global [{max(len(self.globals), 1)} x i64] zeroinitializer, align 16")
+        parts.append(f"@gv_globals = dso_local global [{max(len(self.globals), 1)} x i64] zeroinitializer, align 16")
         parts.extend(self.helpers.values())
         parts.extend(self.functions)
         # A large frame touches each of its pages when it is made, so that it cannot jump over the guard below a stack.
@@ -86,6 +86,7 @@ class ModuleText:
         parts.append(f"attributes #2 = {{ nounwind alwaysinline {common} }}")
         parts.append("!0 = !{}")
         parts.append('!1 = !{!"branch_weights", i32 1, i32 1000}')  # what is rarely done
+        parts.append('!2 = !{!"branch_weights", i32 1000, i32 1}')  # what mostly is so
         return "\n".join(parts) + "\n"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpuvirt.soft import abi, alignment, forms, near, patterns, runs
+from gpuvirt.soft import abi, alignment, forms, near, patterns, runs, together
 from gpuvirt.soft.analysis import Analysis, Edge
 from gpuvirt.soft.builder import Builder, ModuleText, Val
 from gpuvirt.soft.cfg import Block, Loop
@@ -41,6 +41,8 @@ class Emitter(Builder):
         self.layout = layout
         self.symbol = symbol
         self.shape = analysis.shape
+        self.linkage = "" if analysis.body.func.is_kernel else "internal "
+        self.attributes = 0
         self.allocas: list[str] = []
         self.loops = loops  # the entry runs all warps of several blocks (runs.py)
         self.before: list[str] = []  # with loops: what comes before the first warp
@@ -64,6 +66,11 @@ class Emitter(Builder):
         self.calls_left: Val | None = None  # of a call of several functions: where the lanes are noted that are still to call
         self.call_results: list[Val] = []  # of the call under way: memory for what is returned in registers
         self.frame: Frame | None = None  # where lanes may go apart: what is written down for them then
+        self.doubles = True
+        self.copies: set[int] = set()  # blocks that exist a second time, for all lanes together (together.py)
+        self.whole = False  # such a copy is being emitted
+        self.decides: Ins | None = None  # the comparison by which the block's lanes part
+        self.sides: tuple[Val, Val] | None = None
         self.asked_so_far = 0  # questions at run time whether lanes access memory side by side
         self.alignment = alignment.Alignment(self)
         self.checks: dict[tuple[object, ...], alignment.Check] = {}  # tests of addresses that the block's end makes
@@ -72,7 +79,7 @@ class Emitter(Builder):
         self.ahead_of: dict[str, Val] = {}  # of registers with addresses, in this block: how far ahead to prefetch (ahead.py)
         self.rounds: dict[tuple[int, int], int] = {}
         self.near: dict[str, Near] = {}  # registers of this block with addresses that follow a pattern unless an index wraps
-        self.turned: set[int] = set()  # loops that let other warps have their turn
+        self.turned: set[tuple[int, bool]] = set()  # loops that let other warps have their turn
         total = self.shape[0] * self.shape[1] * self.shape[2]
         self.full_warp = self.func.is_kernel and total % LANES == 0
         self.full: Val = Val(_TRUE, "i1", True, True)
@@ -173,17 +180,24 @@ class Emitter(Builder):
             found = self.expanded[name] = self.add(self.splat(value), self.lanes(steps, value.t))
         return found
 
+    @property
+    def parted(self) -> bool:
+        """Whether what is being emitted may run with some of the lanes only."""
+        return self.block.div and not self.whole
+
     def put(self, name: str, value: Val) -> None:
         """Writes a register (value in its own width) under the instruction's guard, keeping what waiting lanes may still read."""
         if name == "_":
             return
+        if name in self.an.assumed:
+            value = self.const(self.an.assumed[name], value.t)
         vector = self.is_vector(name)
         if value.v and not vector:
             raise UniformityLost(name, str(self.ins))
         if vector:
             value = self.splat(value)
             condition: Val | None = None
-            if self.block.waits >> self.cfg.reg_index[name] & 1:
+            if not self.whole and self.block.waits >> self.cfg.reg_index[name] & 1:
                 condition = self.mask
             if self.pred is not None:
                 condition = self.pred if condition is None else self.band(condition, self.pred)
@@ -415,6 +429,7 @@ class Emitter(Builder):
         self.meetings = self.an.active_meetings()
         if any(kind in OPEN for kind in self.meetings.values()):
             self.frame = None  # who has passed such a barrier is known to vector code only
+        self.copies = together.twice(self) if self.doubles else set()
         order = self.cfg.order
         self.setup()
         ends: dict[int, list[Loop]] = {}
@@ -422,6 +437,8 @@ class Emitter(Builder):
             ends.setdefault(loop.last, []).append(loop)
         for block in order[:-1]:
             self.emit_block(block)
+            if block.idx in self.copies:
+                self.emit_whole(block)
             for loop in sorted(ends.get(block.idx, []), key=lambda x: -x.first):
                 if loop.first in self.looped:
                     self.emit_loop_check(loop)
@@ -436,8 +453,8 @@ class Emitter(Builder):
             first, last = runs.around(self)
         else:
             first, last = [], [f"  {self.returns()}"]
-        kind = "" if self.func.is_kernel else "internal "
-        head_text = f"define {kind}{'i1' if self.leaves() else 'void'} @{self.symbol}({self.signature()}) #0 {{\nentry:"
+        returned = "i1" if self.leaves() else "void"
+        head_text = f"define {self.linkage}{returned} @{self.symbol}({self.signature()}) #{self.attributes} {{\nentry:"
         start = self.first()
         return "\n".join([head_text, *self.allocas, *self.before, *first, *self.prologue, *start, *self.lines, *last, "}"])
 
@@ -525,6 +542,19 @@ class Emitter(Builder):
             if block.idx in self.targets:
                 self.emit(f"store i32 0, ptr {self.mask_slot(block)}")
             self.mask = self.full
+        self.body_of(block)
+
+    def emit_whole(self, block: Block) -> None:
+        """The copy of a block for all lanes together."""
+        self.reset()
+        self.block, self.mask, self.whole = block, self.full, True
+        self.lines.append(f"whole{block.idx}:")
+        self.body_of(block)
+        self.whole = False
+
+    def body_of(self, block: Block) -> None:
+        self.sides = None
+        self.decides = together.deciding(block) if self.copies and not self.parted else None
         for ins in block.ins:
             self.instruction(ins)
         self.terminate(block)
@@ -685,13 +715,15 @@ class Emitter(Builder):
             self.switch(block, selector)
         else:
             assert condition is not None
-            if condition.v:
+            if condition.v and self.copies and not self.parted:
+                together.part(self, block, condition, self.sides)
+            elif condition.v:
                 taken = self.bits_of(self.band(self.mask, condition))
                 other = self.bits_of(self.band(self.mask, self.invert(condition)))
                 self.send(block.succs[0], taken)
                 self.send(block.succs[1], other)
                 self.emit(f"br label %{self.chain(block.idx)}")
-            elif block.div:
+            elif self.parted:
                 bits = self.bits_of(self.mask)
                 zero = self.const(0, "i32")
                 self.send(block.succs[0], self.select(condition, bits, zero))
@@ -716,12 +748,15 @@ class Emitter(Builder):
 
     def go(self, block: Block, target: Block) -> None:
         """All lanes of the block go to one target."""
-        if target is self.cfg.exit and not block.div:
+        if target is self.cfg.exit and not self.parted:
             self.emit("br label %done")
             return
-        if block.div:
+        if self.parted:
             self.send(target, self.bits_of(self.mask))
             self.emit(f"br label %{self.chain(block.idx)}")
+            return
+        if target.idx in self.copies:
+            self.emit(f"br label %whole{target.idx}")
             return
         if target.div:
             self.emit(f"store i32 {self.bits_of(self.full).s}, ptr {self.mask_slot(target)}")
@@ -730,7 +765,7 @@ class Emitter(Builder):
     def switch(self, block: Block, selector: Val) -> None:
         """brx.idx"""
         n = self.n = self.n + 1
-        if selector.v or block.div:
+        if selector.v or self.parted:
             for i, succ in enumerate(block.succs):
                 hit = self.icmp("eq", selector, self.const(i, "i32"))
                 self.send(succ, self.bits_of(self.band(self.mask, self.splat(hit))))
@@ -763,6 +798,9 @@ class Emitter(Builder):
         loads = ins.op == "ld" and ins.mods[0] != "param"
         if loads and self.computed:
             self._finish_before_loads()
+        if ins is self.decides:
+            self.lead = False
+            self.sides = together.sides(self, ins)
         handler(self, ins)
         if ins.dsts:
             self.lead = False

@@ -78,7 +78,8 @@ class Host:
         return ",".join(("+" if on else "-") + name for name, on in sorted(found.items()))
 
     def machine(self, level: int) -> llvm.TargetMachine:
-        return self.target.create_target_machine(cpu=self.cpu, features=self.features, opt=level, codemodel="jitdefault", reloc="default", jit=True)
+        # Constants lie within reach of the code (Loaded), so that an instruction names them itself; the large code model takes two more for each.
+        return self.target.create_target_machine(cpu=self.cpu, features=self.features, opt=level, codemodel="small", reloc="pic", jit=True)
 
 
 def host() -> Host:
@@ -154,7 +155,8 @@ class Loaded:
 
     def __init__(self, data: bytes) -> None:
         machine = host().machine(2)
-        self.engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+        # llvmlite's own memory manager keeps all of an object in one piece: the code reaches its constants by 32-bit offsets.
+        self.engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine, use_lmm=True)
         self.engine.add_object_file(llvm.ObjectFileRef.from_data(data))
         self.engine.finalize_object()
 

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 import lz4.block
 
 from gpuvirt.soft import (  # noqa: F401  they register opcodes
+    assume,
     jit,
     object_cache,
     ops_async,
@@ -72,6 +73,27 @@ def _check_cluster(directives: str) -> None:
         raise Unsupported(f"unsupported PTX directive '.reqnctapercluster {found.group(1).strip()}': a cluster is one block")
 
 
+def _forget(cfg: Cfg) -> None:
+    """Another analysis of the same function may follow."""
+    for block in cfg.order:
+        block.div, block.waits = False, 0
+
+
+def _guesses(cfg: Cfg, shape: tuple[int, int, int], names: set[str]) -> list[assume.Guess]:
+    """The parameters whose usual value is worth a version of a kernel."""
+    if not cfg.body.func.is_kernel:
+        return []
+    before = Analysis(cfg, shape, names)
+    taken = assume.guesses(before)
+    if taken:
+        _forget(cfg)
+        after = Analysis(cfg, shape, names, None, {g.register: g.value for g in taken})
+        if assume.plain(after) <= assume.plain(before):
+            taken = []
+    _forget(cfg)
+    return taken
+
+
 def translate(module: Module, kernel: str, shape: tuple[int, int, int], careful: bool = False) -> tuple[str, Description, int]:
     """(LLVM IR, description, number of PTX instructions) of a kernel for a block shape; careful: it takes nothing of its parameters for granted."""
     _check_cluster(module.funcs[kernel].directives)
@@ -91,23 +113,35 @@ def translate(module: Module, kernel: str, shape: tuple[int, int, int], careful:
             cfg = Cfg(body, program.exits, leaving)
             names = {p.name for p in body.func.params + body.func.returns}
             symbol = ENTRY if name == kernel else ops_call.function_symbol(name)
-            forced: set[str] = set()
-            while True:
-                analysis = Analysis(cfg, shape, names, forced)
-                emitter = Emitter(text, analysis, layout.enter(body), symbol, loops and name == kernel)
-                frame = Frame(cfg)
-                emitter.frame = frame if layout.stack_pointer is None and (name == kernel or name in leaving) else None
-                try:
-                    text.functions.append(emitter.run().replace(frame_bytes(emitter), str(frame.size)))
-                    single.append((frame, LaneAnalysis(cfg, shape, names, analysis.waiting_loops), layout.enter(body), symbol))
-                    break
-                except UniformityLost as lost:
-                    if lost.register in forced:
-                        raise
-                    forced.add(lost.register)
-                    for block in cfg.order:
-                        block.div, block.waits = False, 0
-            uses_barrier = max(uses_barrier, 2 if emitter.waits else int(emitter.uses_barrier))
+            taken = [] if leaving else _guesses(cfg, shape, names)
+            versions: list[tuple[str, list[assume.Guess]]] = [(symbol, [])]
+            if taken:
+                versions = [(f"{symbol}.guessed", taken), (f"{symbol}.general", [])]
+            for symbol_of_version, granted in versions:
+                forced: set[str] = set()
+                while True:
+                    analysis = Analysis(cfg, shape, names, forced, {g.register: g.value for g in granted})
+                    emitter = Emitter(text, analysis, layout.enter(body), symbol_of_version, loops and name == kernel)
+                    frame = Frame(cfg)
+                    emitter.frame = frame if layout.stack_pointer is None and (name == kernel or name in leaving) else None
+                    emitter.doubles = not leaving
+                    if taken:
+                        emitter.linkage, emitter.attributes = "internal ", 2 if granted else 1
+                        emitter.doubles = bool(granted)  # the version for any stride is rarely run
+                    try:
+                        text.functions.append(emitter.run().replace(frame_bytes(emitter), str(frame.size)))
+                        if not taken:
+                            single.append((frame, LaneAnalysis(cfg, shape, names, analysis.waiting_loops), layout.enter(body), symbol))
+                        break
+                    except UniformityLost as lost:
+                        if lost.register in forced:
+                            raise
+                        forced.add(lost.register)
+                        _forget(cfg)
+                _forget(cfg)
+                uses_barrier = max(uses_barrier, 2 if emitter.waits else int(emitter.uses_barrier))
+            if taken:
+                text.functions.append(assume.chooser(symbol, versions[0][0], versions[1][0], taken))
             count += sum(len(b.ins) for b in cfg.order)
         if any(frame.blocks for frame, *_ in single):
             for frame, alone, view, symbol in single:
