@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from soft.libraries import case, native, running, scan
@@ -13,6 +15,7 @@ from gpuvirt.soft import jit, kernel
 from gpuvirt.soft.module import Module
 
 LIBRARIES = sorted(case.LIBRARIES)
+AT_ONCE = 400  # cases in one test of `make test-long`: some minutes each
 
 
 def failures(records: list[running.Record]) -> str:
@@ -27,11 +30,17 @@ def test_some_cases(library: str, tmp_path: Path) -> None:
     assert any(r.kernels for r in records), "no kernel ran"
 
 
+def parts() -> list[Any]:
+    """Every library's cases in parts of about the same length and kind: (library, which, how many)."""
+    counts = {library: math.ceil(sum(1 for _ in case.cases_of(library)) / AT_ONCE) for library in LIBRARIES}
+    return [pytest.param(library, i, n, id=f"{library}-{i + 1}of{n}") for library, n in counts.items() for i in range(n)]
+
+
 @pytest.mark.long
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("library", LIBRARIES)
-def test_all_cases(library: str, tmp_path: Path) -> None:
-    ids = [c.id for c in case.cases_of(library)]
+@pytest.mark.parametrize("library, part, of", parts())
+def test_all_cases(library: str, part: int, of: int, tmp_path: Path) -> None:
+    ids = [c.id for c in case.cases_of(library)][part::of]
     records = running.run(library, ids, tmp_path, limit=900)  # a Mersenne twister's first state takes minutes
     assert len(records) == len(ids) and not failures(records), failures(records)
 
