@@ -13,12 +13,14 @@ from gpuvirt.soft.builder import Val
 from gpuvirt.soft.cfg import Loop
 from gpuvirt.soft.emit import Emitter
 from gpuvirt.soft.ops_mem import Where
-from gpuvirt.soft.parser import Addr, Ins, Reg
+from gpuvirt.soft.parser import Addr, Imm, Ins, Operand, Reg, Special, Sym
 from gpuvirt.soft.types import LANES
 
 _LINE = 64
 _ACCESSES = 8  # so many of a loop's accesses are under way: lines that lie a power of two apart share a few places of the caches
 _LENGTH = 256  # instructions that take about as long as memory does
+_SMALL = 8192  # bytes a round that the processor follows by itself
+_DEEP = 8
 _MOST = 4  # the processor overlaps more loads than that by itself
 _MOST_SHARED = 16  # the same where warps meet at barriers in the loop
 
@@ -28,6 +30,9 @@ def prefetch(e: Emitter, ins: Ins, where: Where, stride: int) -> None:
     loop = e.cfg.loop_of[e.block.idx]
     operand = ins.ops[1]
     if loop is None or where.start is None or not isinstance(operand, Addr) or not isinstance(operand.base, Reg):
+        return
+    step = _step(e, loop, operand.base.name, ())
+    if step is not None and abs(step) <= _SMALL:
         return
     rounds = _rounds(e, loop.first, loop.last)
     if where.lanes is None and where.pattern is None:
@@ -43,16 +48,16 @@ def prefetch(e: Emitter, ins: Ins, where: Where, stride: int) -> None:
     steps = known.steps if known is not None else tuple(i * stride for i in range(LANES))
     addresses = [e.extract(where.start, i) for i in starts] if near is None else [near.lead]
     name = operand.base.name
-    step = e.ahead_of.get(name)
-    if step is None:
+    far = e.ahead_of.get(name)
+    if far is None:
         before, none = _before(e, addresses[0]), e.const(0, "i64")
-        step = e.select(e.icmp("eq", before, none), none, e.sub(addresses[0], before))  # in the first round nothing is known
+        far = e.select(e.icmp("eq", before, none), none, e.sub(addresses[0], before))  # in the first round nothing is known
         if where.pattern is None and near is None:  # who knows: only where it goes on as it went
-            step = e.select(e.icmp("eq", step, _before(e, step)), step, none)
-        step = e.ahead_of[name] = step if rounds == 1 else e.mul(step, e.const(rounds, "i64"))
+            far = e.select(e.icmp("eq", far, _before(e, far)), far, none)
+        far = e.ahead_of[name] = far if rounds == 1 else e.mul(far, e.const(rounds, "i64"))
     e.m.declare("llvm.prefetch.p0", "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
     for first, address in zip(starts, addresses, strict=True):
-        target = e.offset(e.pointer(e.add(address, step)), where.offset)
+        target = e.offset(e.pointer(e.add(address, far)), where.offset)
         lanes = steps if len(starts) == 1 else steps[first : first + LANES // len(starts)]
         for place in _lines(lanes, stride):
             e.emit(f"call void @llvm.prefetch.p0(ptr {e.offset(target, place).s}, i32 0, i32 3, i32 1)")
@@ -88,6 +93,47 @@ def _before(e: Emitter, value: Val) -> Val:
     last = e.let(f"load i64, ptr {slot.s}", "i64")
     e.emit(f"store i64 {value.s}, ptr {slot.s}")
     return last
+
+
+def _step(e: Emitter, loop: Loop, name: str, above: tuple[str, ...]) -> int | None:
+    """By how much a register grows in each round of a loop, where that is a constant."""
+    sites = e.defined.get(loop.first)
+    if sites is None:
+        sites = e.defined[loop.first] = {}
+        for block in e.cfg.order[loop.first : loop.last + 1]:
+            for ins in block.ins:
+                for dst in ins.dsts:
+                    sites.setdefault(dst, []).append(ins)
+    made = sites.get(name, [])
+    if not made:
+        return 0
+    ins = made[0]
+    if len(made) > 1 or ins.pred is not None or len(ins.dsts) > 1 or name in above or len(above) > _DEEP:
+        return None
+
+    def of(operand: Operand) -> int | None:
+        if isinstance(operand, (Imm, Sym, Special)):
+            return 0
+        return _step(e, loop, operand.name, (*above, name)) if isinstance(operand, Reg) else None
+
+    ops = ins.ops
+    if ins.op in ("mov", "cvt", "cvta"):
+        return of(ops[1])
+    if ins.op in ("add", "sub"):
+        sign = 1 if ins.op == "add" else -1
+        if isinstance(ops[1], Reg) and ops[1].name == name and isinstance(ops[2], Imm):
+            return sign * ops[2].value
+        a, b = of(ops[1]), of(ops[2])
+        return None if a is None or b is None else a + sign * b
+    if ins.op in ("mul", "mad", "shl") and "hi" not in ins.mods:
+        a = of(ops[1])
+        if isinstance(ops[2], Imm):
+            a = None if a is None else a << min(ops[2].value, 64) if ins.op == "shl" else a * ops[2].value
+        elif a != 0 or of(ops[2]) != 0:
+            return None
+        c = of(ops[3]) if ins.op == "mad" else 0
+        return None if a is None or c is None else a + c
+    return None
 
 
 def _rounds(e: Emitter, first: int, last: int) -> int:

@@ -78,6 +78,7 @@ class Emitter(Builder):
         self.computed: list[str] = []  # registers with results of arithmetic since the last load
         self.ahead_of: dict[str, Val] = {}  # of registers with addresses, in this block: how far ahead to prefetch (ahead.py)
         self.rounds: dict[tuple[int, int], int] = {}
+        self.defined: dict[int, dict[str, list[Ins]]] = {}  # by a loop's first block: what each register is made by in it
         self.near: dict[str, Near] = {}  # registers of this block with addresses that follow a pattern unless an index wraps
         self.turned: set[tuple[int, bool]] = set()  # loops that let other warps have their turn
         total = self.shape[0] * self.shape[1] * self.shape[2]
