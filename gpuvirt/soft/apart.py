@@ -11,7 +11,7 @@ from __future__ import annotations
 from gpuvirt.soft import abi
 from gpuvirt.soft.analysis import Analysis
 from gpuvirt.soft.builder import Val
-from gpuvirt.soft.cfg import Cfg, Loop
+from gpuvirt.soft.cfg import Block, Cfg, Loop
 from gpuvirt.soft.emit import SPIN_YIELD, Emitter
 from gpuvirt.soft.errors import Unsupported
 from gpuvirt.soft.parser import Addr, Call, Ins, Name, Operand, Sym
@@ -106,6 +106,30 @@ def loop_check(e: Emitter, frame: Frame, loop: Loop, bits: Val, again: Val, afte
     e.lines.append(f"apart{n}:")
     write_frame(e, frame, where)
     depart(e)
+
+
+def exchange_check(e: Emitter, frame: Frame, block: Block) -> None:
+    """Before an exchange between some lanes of the warp: they go apart when it names others that are elsewhere, for those may come to another place
+    like it."""
+    others = e.const(0, "i32")
+    where = {}
+    for number in _pending(e, block.idx, e.cfg.loop_of[block.idx]):
+        if number != block.idx:
+            where[number] = e.let(f"load i32, ptr {e.mask_slot(e.cfg.order[number])}", "i32")
+            others = e.bor(others, where[number])
+    bits = where[block.idx] = e.let(f"load i32, ptr {e.mask_slot(block)}", "i32")
+    e.ins, e.pred, e.lead = block.ins[0], None, False
+    named = e.rd_int(block.ins[0].ops[-1], 32)
+    missing = e.icmp("ne", e.band(named, others), e.const(0, "i32"))
+    if missing.v:
+        missing = e.icmp("ne", e.band(e.bits_of(missing), bits), e.const(0, "i32"))
+    n = e.n = e.n + 1
+    e.emit(f"br i1 {missing.s}, label %apart{n}, label %all{n}")
+    e.lines.append(f"apart{n}:")
+    write_frame(e, frame, where)
+    depart(e)
+    e.reset()
+    e.lines.append(f"all{n}:")
 
 
 def call(e: Emitter, frame: Frame, text: str) -> None:

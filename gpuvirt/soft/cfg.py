@@ -60,13 +60,14 @@ _BRANCHED = {"call", "bar", "barrier", "trap", "nanosleep", "ldmatrix", "mma", "
 class Cfg:
     """The flow graph of a function."""
 
-    def __init__(self, body: Body, exits: bool = False, leaving: frozenset[str] = frozenset()) -> None:
+    def __init__(self, body: Body, exits: bool = False, leaving: frozenset[str] = frozenset(), divided: bool = False) -> None:
         self.body = body
+        self.divided = divided  # exchanges between lanes begin blocks
         self.leaving = leaving  # functions in which lanes may go apart: such a call begins a block
         self.exits = exits  # functions that are called may end threads
         self.exit = Block("$exit")
         self.exit.kind = "exit"
-        entry = self._build()
+        entry = self._build(divided)
         self.order = self._arrange(entry)
         for index, block in enumerate(self.order):
             block.idx = index
@@ -78,7 +79,7 @@ class Cfg:
         self.reg_index = {name: i for i, name in enumerate(body.regs)}
         self._liveness()
 
-    def _build(self) -> Block:
+    def _build(self, divided: bool) -> Block:
         blocks: dict[str, Block] = {}
         sequence: list[Block] = []
         pending: list[tuple[Block, list[str | None]]] = []
@@ -101,7 +102,7 @@ class Cfg:
                 block.pred, block.neg = ins.pred, ins.neg
             pending.append((block, targets))
 
-        splitter = Splitter([i for _, b in self.body.blocks for i in b], self.leaving)
+        splitter = Splitter([i for _, b in self.body.blocks for i in b], self.leaving, divided)
         for label, instructions in self.body.blocks:
             block = new(label)
             for ins in instructions:

@@ -15,7 +15,7 @@ from gpuvirt.soft.parser import FloatImm, Imm, Ins, Name, Not, Operand, Reg, Spe
 from gpuvirt.soft.patterns import Pattern
 from gpuvirt.soft.registry import OPCODES
 from gpuvirt.soft.types import INT_BITS, LANES, Type, llvm_type
-from gpuvirt.soft.waiting import ALIGNED, BLOCK, OPEN, PART, WARP
+from gpuvirt.soft.waiting import ALIGNED, BLOCK, OPEN, PART, WARP, find_divided
 
 if TYPE_CHECKING:
     from gpuvirt.soft.apart import Frame
@@ -432,6 +432,7 @@ class Emitter(Builder):
             self.frame = None  # who has passed such a barrier is known to vector code only
         self.copies = together.twice(self) if self.doubles else set()
         order = self.cfg.order
+        self.divided = find_divided(self.cfg, self.meetings) if self.frame is not None and self.cfg.divided else set()
         self.setup()
         ends: dict[int, list[Loop]] = {}
         for loop in self.cfg.loops:
@@ -532,6 +533,11 @@ class Emitter(Builder):
             some = self.icmp("ne", bits, self.const(0, "i32"))
             self.emit(f"br i1 {some.s}, label %b{block.idx}, label %{self.chain(block.idx)}")
         self.lines.append(f"b{block.idx}:")
+        if block.idx in self.divided:
+            from gpuvirt.soft import apart
+
+            assert self.frame is not None
+            apart.exchange_check(self, self.frame, block)
         if block.idx in self.meetings:
             self.meet(block)
             return
@@ -688,11 +694,11 @@ class Emitter(Builder):
         turn = self.icmp("eq", self.band(count, self.const(SPIN_YIELD - 1, "i32")), self.const(0, "i32"))
         self.m.declare("soft_yield", "declare void @soft_yield(ptr)")
         n = self.n = self.n + 1
-        self.emit(f"br i1 {turn.s}, label %y{n}, label %z{n}")
-        self.lines.append(f"y{n}:")
+        self.emit(f"br i1 {turn.s}, label %yield{n}, label %yielded{n}")
+        self.lines.append(f"yield{n}:")
         self.emit("call void @soft_yield(ptr %w)")
-        self.emit(f"br label %z{n}")
-        self.lines.append(f"z{n}:")
+        self.emit(f"br label %yielded{n}")
+        self.lines.append(f"yielded{n}:")
 
     def terminate(self, block: Block) -> None:
         self.pred = None

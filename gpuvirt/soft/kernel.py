@@ -38,7 +38,7 @@ from gpuvirt.soft.errors import BadPtx, SoftError, UniformityLost, Unsupported
 from gpuvirt.soft.flushing import hardware_flush
 from gpuvirt.soft.layout import Layout, Program
 from gpuvirt.soft.module import Module
-from gpuvirt.soft.waiting import readers
+from gpuvirt.soft.waiting import exchanges, find_divided, readers
 
 ENTRY = "gv_kernel"
 
@@ -79,6 +79,15 @@ def _forget(cfg: Cfg) -> None:
         block.div, block.waits = False, 0
 
 
+def _divided(cfg: Cfg, shape: tuple[int, int, int], names: set[str]) -> bool:
+    """Whether parts of a warp may exchange something in a place where others of the same warp would have to come along."""
+    if not exchanges(cfg):
+        return False
+    found = find_divided(cfg, Analysis(cfg, shape, names).active_meetings())
+    _forget(cfg)
+    return bool(found)
+
+
 def _guesses(cfg: Cfg, shape: tuple[int, int, int], names: set[str]) -> list[assume.Guess]:
     """The parameters whose usual value is worth a version of a kernel."""
     if not cfg.body.func.is_kernel:
@@ -113,7 +122,9 @@ def translate(module: Module, kernel: str, shape: tuple[int, int, int], careful:
             cfg = Cfg(body, program.exits, leaving)
             names = {p.name for p in body.func.params + body.func.returns}
             symbol = ENTRY if name == kernel else ops_call.function_symbol(name)
-            taken = [] if leaving else _guesses(cfg, shape, names)
+            if name == kernel and layout.stack_pointer is None and _divided(cfg, shape, names):
+                cfg = Cfg(body, program.exits, leaving, divided=True)
+            taken = [] if leaving or cfg.divided else _guesses(cfg, shape, names)
             versions: list[tuple[str, list[assume.Guess]]] = [(symbol, [])]
             if taken:
                 versions = [(f"{symbol}.guessed", taken), (f"{symbol}.general", [])]
@@ -124,7 +135,7 @@ def translate(module: Module, kernel: str, shape: tuple[int, int, int], careful:
                     emitter = Emitter(text, analysis, layout.enter(body), symbol_of_version, loops and name == kernel)
                     frame = Frame(cfg)
                     emitter.frame = frame if layout.stack_pointer is None and (name == kernel or name in leaving) else None
-                    emitter.doubles = not leaving
+                    emitter.doubles = not leaving and not cfg.divided
                     if taken:
                         emitter.linkage, emitter.attributes = "internal ", 2 if granted else 1
                         emitter.doubles = bool(granted)  # the version for any stride is rarely run

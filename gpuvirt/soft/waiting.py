@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _WAITING = {"volatile", "relaxed", "acquire", "mmio"}
 _READS_ONLY = {"add": 0, "or": 0, "xor": 0, "and": -1}  # atom.OP with this operand
+_SPACES = {"param", "const", "local", "nc"}  # where nobody else writes
+_ACTS = {"st", "stu", "atom", "red", "bar", "barrier", "call", "cp", "shfl", "vote", "match", "redux"}
 _COLLECTIVE = {"shfl", "vote", "match", "redux", "elect"}
 
 # Kinds of meetings: a block's barrier that each thread passes for itself, one that a warp passes as a whole, a __syncwarp that has others beside
@@ -84,6 +86,8 @@ def find_loops(cfg: Cfg) -> tuple[set[int], set[int]]:
         blocks = cfg.order[loop.first : loop.last + 1]
         reads = [i for b in blocks for i in b.ins if reads_again(i)]
         calls = cfg.leaving and any(calls_one_of(i, cfg.leaving) for b in blocks for i in b.ins)
+        if _only_looks(cfg, loop, blocks):
+            waiting.add(loop.first)
         if not reads and not calls:
             continue
         if calls or any(cfg.loop_of[b.idx] is loop for b in blocks if any(reads_again(i) for i in b.ins)):
@@ -94,6 +98,16 @@ def find_loops(cfg: Cfg) -> tuple[set[int], set[int]]:
             spins.add(loop.first)
             waiting.add(loop.first)
     return waiting, spins
+
+
+def _only_looks(cfg: Cfg, loop: Loop, blocks: list[Block]) -> bool:
+    """Whether each round does the same as the last: it ends when plain loads, which a fence or assembler repeats, find something else."""
+    if any(i.op in _ACTS or (i.op == "mbarrier" and not reads_again(i)) for b in blocks for i in b.ins):
+        return False
+    carried = cfg.order[loop.first].live_in
+    if any(carried >> cfg.reg_index[d] & 1 for b in blocks for i in b.ins for d in i.dsts):
+        return False
+    return any(i.op == "ld" and _SPACES.isdisjoint(i.mods) for b in blocks for i in b.ins)
 
 
 def _spins(cfg: Cfg, loop: Loop, blocks: list[Block], reads: list[Ins]) -> bool:
@@ -136,6 +150,43 @@ def find_meetings(cfg: Cfg) -> dict[int, str]:
     return found
 
 
+def exchanges(cfg: Cfg) -> bool:
+    """Whether lanes exchange something anywhere."""
+    return any(_collective(i) for block in cfg.order for i in block.ins)
+
+
+def find_divided(cfg: Cfg, meetings: dict[int, str]) -> set[int]:
+    """Blocks in which only some of the warp's lanes may exchange something, while others that it names come to another such place: in a branch beside
+    it; for a __syncwarp, which may pair with any other, anywhere."""
+    places: dict[str, list[Block]] = {}
+    for block in cfg.order:
+        for op in dict.fromkeys(i.op for i in block.ins if _collective(i)):
+            places.setdefault("bar" if op == "barrier" else op, []).append(block)
+    found: set[int] = set()
+    if not any(b.div for blocks in places.values() for b in blocks):
+        return found
+    after: list[int] | None = None
+    for op, blocks in places.items():
+        if len(blocks) > 1 and any(b.div for b in blocks):
+            after = after or _reach(cfg)
+            for a in blocks:
+                if any(b is not a and not after[a.idx] >> b.idx & 1 and not after[b.idx] >> a.idx & 1 for b in blocks):
+                    found.add(a.idx)
+        if op == "bar":
+            found.update(b.idx for b in blocks if not meetings and (len(blocks) > 1 or cfg.loop_of[b.idx] is not None))
+    return {i for i in found if cfg.order[i].div}
+
+
+def _reach(cfg: Cfg) -> list[int]:
+    """For each block the blocks ahead that can be reached from it without going back."""
+    after = [0] * len(cfg.order)
+    for block in reversed(cfg.order):
+        for succ in block.succs:
+            if succ.idx > block.idx:
+                after[block.idx] |= 1 << succ.idx | after[succ.idx]
+    return after
+
+
 def _collective(ins: Ins) -> bool:
     return (
         ins.pred is None and (ins.op in _COLLECTIVE or (ins.op in ("bar", "barrier") and "warp" in ins.mods)) and "sync" in ins.mods and bool(ins.ops)
@@ -145,11 +196,11 @@ def _collective(ins: Ins) -> bool:
 class Splitter:
     """Says which instructions must be the first of their block, because they may be meetings."""
 
-    def __init__(self, instructions: list[Ins], leaving: frozenset[str] = frozenset()) -> None:
+    def __init__(self, instructions: list[Ins], leaving: frozenset[str] = frozenset(), divided: bool = False) -> None:
         self.leaving = leaving
         self.waits = any(reads_again(i) for i in instructions)
         loose = any(i.op == "barrier" and "aligned" not in i.mods for i in instructions)
-        self.apart = self.waits or loose
+        self.apart = self.waits or loose or divided
 
     def before(self, ins: Ins, block: list[Ins]) -> bool:
         """Whether a new block begins with `ins`, which would otherwise come after `block`."""
