@@ -24,6 +24,7 @@ class SoftCode(ctypes.Structure):
         ("flush", ctypes.c_uint32),
         ("loops", ctypes.c_uint32),
         ("tier", ctypes.c_void_p),
+        ("pace", ctypes.c_uint64),
         ("needs", ctypes.c_void_p),
         ("n_needs", ctypes.c_uint32),
     )

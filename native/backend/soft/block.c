@@ -184,6 +184,7 @@ static bool claim(struct runner *r, struct grid *g, uint64_t *index) {
     if (atomic_load_explicit(&g->stop, memory_order_relaxed)) return false;
     if (r->run_next == r->run_end) {
         if (g->launch->code->tier) soft_grid_tier(g);
+        if (g->alone) soft_grid_maybe_long(g);
         uint64_t length = run_length(g), first = atomic_fetch_add_explicit(&g->next, length, memory_order_relaxed);
         if (first >= g->total) return false;
         r->run_next = first;

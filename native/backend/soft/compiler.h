@@ -39,6 +39,7 @@ struct soft_code {
     uint32_t flush;         /* the kernel wants the processor to take subnormal numbers for zeros (MXCSR's DAZ and FTZ) */
     uint32_t loops;         /* `entry` heeds soft_warp.blocks */
     struct soft_tier *tier; /* NULL: `entry` is final */
+    _Atomic uint64_t pace;  /* the engine's own, 0 at first: cycles that a block took lately */
     /* A launch whose parameters break one of these needs the kernel's careful code. The compiler's memory, valid as long as the module is loaded. */
     const struct soft_need *needs;
     uint32_t n_needs;

@@ -12,6 +12,9 @@
 #include <time.h>
 #include <unistd.h>
 
+/* Waking another thread costs some microseconds. A grid that is over by then, as its kernel's blocks went lately, is left to the thread that brought
+ * it. */
+#define SHORT_CYCLES 20000
 #define RUN_THREADS 65536       /* about so many threads of a grid are taken at once */
 #define THREAD_STACK (8u << 20) /* kernels without barriers run on the thread's own stack */
 
@@ -126,6 +129,7 @@ static void *helper(void *arg) {
             continue;
         }
         g->helpers++;
+        g->helped++;
         enter(e, r);
         pthread_mutex_unlock(&e->lock);
         soft_run_grid(r, g);
@@ -242,6 +246,39 @@ static void prepare(struct grid *g, struct soft_engine *e, const struct soft_lau
     w->stop = &g->stop;
 }
 
+/* Under the lock: offers the grid to the pool. */
+static void offer(struct soft_engine *e, struct grid *g) {
+    struct grid **p = &e->grids;
+    while (*p) p = &(*p)->later;
+    *p = g;
+    g->listed = true;
+    for (uint64_t i = 1; i < g->total && i <= e->sleeping; i++) pthread_cond_signal(&e->work);
+}
+
+void soft_grid_maybe_long(struct grid *g) {
+    if (__builtin_ia32_rdtsc() - g->began_cycles < SHORT_CYCLES) return;
+    g->alone = false;
+    struct soft_engine *e = g->engine;
+    pthread_mutex_lock(&e->lock);
+    if (!e->stopping) offer(e, g);
+    pthread_mutex_unlock(&e->lock);
+}
+
+static bool is_short(const struct grid *g) {
+    if (g->launch->cooperative || g->launch->code->uses_barrier > 1) return false;
+    uint64_t pace = atomic_load_explicit(&g->launch->code->pace, memory_order_relaxed);
+    return pace && g->total < SHORT_CYCLES / pace;
+}
+
+/* Blocks that took much longer than usual were probably held up. */
+static void note_pace(struct grid *g) {
+    _Atomic uint64_t *pace = (_Atomic uint64_t *)&g->launch->code->pace;
+    uint64_t old = atomic_load_explicit(pace, memory_order_relaxed);
+    uint64_t now = (__builtin_ia32_rdtsc() - g->began_cycles) * (1 + g->helped) / g->total;
+    if (old && now > 2 * old) now = 2 * old;
+    atomic_store_explicit(pace, now ? now : 1, memory_order_relaxed);
+}
+
 int soft_engine_run(struct soft_engine *e, const struct soft_launch *l, char *err, size_t err_size) {
     int rc = check(l, err, err_size);
     if (rc) return rc;
@@ -260,23 +297,23 @@ int soft_engine_run(struct soft_engine *e, const struct soft_launch *l, char *er
     bool stopping = e->stopping, shared = !stopping && g.total > 1 && e->n_threads;
     if (!stopping) enter(e, r);
     if (shared) {
-        struct grid **p = &e->grids;
-        while (*p) p = &(*p)->later;
-        *p = &g;
-        for (uint64_t i = 1; i < g.total && i <= e->sleeping; i++) pthread_cond_signal(&e->work);
+        g.began_cycles = __builtin_ia32_rdtsc();
+        g.alone = is_short(&g);
+        if (!g.alone) offer(e, &g);
     }
     pthread_mutex_unlock(&e->lock);
     if (!stopping) {
         soft_run_grid(r, &g);
         pthread_mutex_lock(&e->lock);
         leave(e, r);
-        if (shared) {
+        if (g.listed) {
             struct grid **p = &e->grids;
             while (*p != &g) p = &(*p)->later;
             *p = g.later;
             while (g.helpers) pthread_cond_wait(&g.left, &e->lock);
         }
         pthread_mutex_unlock(&e->lock);
+        if (shared) note_pace(&g);
     } else {
         soft_grid_fail(&g, CUDA_ERROR_LAUNCH_FAILED, NULL, "stopped");
     }

@@ -55,9 +55,12 @@ struct grid {
     _Atomic bool stop;
     _Atomic uint32_t apart; /* warps whose lanes have gone apart */
     uint64_t began_ns;      /* with a tier */
+    uint64_t began_cycles;  /* where others could help */
+    bool alone;             /* not worth waking others for, as far as is known; only the caller's thread looks at it */
     /* Under the engine's lock. */
     struct grid *later;
-    uint32_t helpers;
+    uint32_t helpers, helped; /* inside it; that ever were */
+    bool listed;
     pthread_cond_t left; /* the last helper has left */
     /* The first error wins; under error_lock. */
     pthread_mutex_t error_lock;
@@ -157,7 +160,9 @@ void soft_lanes_free(struct fiber *f);
 /* Lets the other lanes of a warp run whose lanes are apart. */
 void soft_lane_yield(struct fiber *f);
 
-/* exec.c: notes the grid's error unless there is one, and stops it. */
+/* exec.c: a grid that was thought to be short and is not gets help after all. */
+void soft_grid_maybe_long(struct grid *g);
+/* Notes the grid's error unless there is one, and stops it. */
 void soft_grid_fail(struct grid *g, int error, const struct soft_warp *where, const char *format, ...) __attribute__((format(printf, 4, 5)));
 /* With a tier: asks for better code once the grid, and those before it, have taken long enough. Now and then, by anybody. */
 void soft_grid_tier(struct grid *g);

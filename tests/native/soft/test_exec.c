@@ -3,6 +3,7 @@
 #include <setjmp.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <sys/mman.h>
 #include <time.h>
@@ -147,6 +148,40 @@ static void test_loops(void) {
         CHECK_INT(soft_engine_run(engine, &l, err, sizeof err), 0);
         for (uint32_t i = 0; i < sizeof out / sizeof *out; i++) CHECK_INT(out[i], i + 1);
     }
+}
+
+/* ---- who helps ---- */
+
+struct shared_out {
+    pthread_t by[64];
+    uint32_t microseconds;
+};
+
+static void notes_thread(struct soft_warp *w) {
+    struct shared_out *o = *(struct shared_out *const *)w->params;
+    o->by[w->ctaid[0]] = pthread_self();
+    if (o->microseconds) usleep(o->microseconds);
+}
+
+/* Grids that are over before another thread would be awake stay with the caller; once their blocks take long the others help again. */
+static void test_short_grids(void) {
+    struct shared_out o = {.microseconds = 0}, *params[1] = {&o};
+    struct soft_code code = {.entry = notes_thread, .param_bytes = 8};
+    struct soft_launch l = {.code = &code, .kernel = "notes", .grid = {4, 1, 1}, .block = {32, 1, 1}, .params = params, .params_size = 8};
+    uint32_t alone = 0;
+    for (int i = 0; i < 300; i++) {
+        CHECK_INT(soft_engine_run(engine, &l, err, sizeof err), 0);
+        bool mine = true;
+        for (uint32_t j = 0; j < 4; j++) mine = mine && pthread_equal(o.by[j], pthread_self());
+        alone += mine && i >= 100;
+    }
+    CHECK(alone > 150);
+    o.microseconds = 3000;
+    l.grid[0] = 64;
+    CHECK_INT(soft_engine_run(engine, &l, err, sizeof err), 0);
+    bool helped = false;
+    for (uint32_t j = 0; j < 64; j++) helped = helped || !pthread_equal(o.by[j], pthread_self());
+    CHECK(helped);
 }
 
 /* ---- barriers ---- */
@@ -560,7 +595,9 @@ static void measure(void) {
     soft_engine_stop(engine);
     soft_engine_destroy(engine);
     engine = pool;
-    for (int i = 0; i < 2000; i++) run(nothing, 2, 32, 0, 0, 0, 0, NULL, 0);
+    struct soft_code code = {.entry = nothing};
+    struct soft_launch two = {.code = &code, .kernel = "two", .grid = {2, 1, 1}, .block = {32, 1, 1}};
+    for (int i = 0; i < 2000; i++) CHECK_INT(soft_engine_run(engine, &two, err, sizeof err), 0);
     double t6 = seconds();
     printf("one core: block of one warp %.1f ns, warp of a block of 32 without barriers %.1f ns, with fibers %.1f ns, warp at a barrier %.1f ns, "
            "launch of one block %.0f ns; pool: launch of two blocks %.0f ns\n",
@@ -576,6 +613,7 @@ int main(void) {
     test_indices();
     test_runs();
     test_loops();
+    test_short_grids();
     test_barrier();
     test_exited_warps_count();
     test_reductions();
