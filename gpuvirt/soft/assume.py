@@ -84,6 +84,9 @@ def _access(an: Analysis, instructions: list[Ins], made: dict[str, list[Ins]], r
             else:
                 continue
             changed = True
+    # What is compared is a number of elements (a matrix's width, say), not the distance between two.
+    if any(ins.op == "setp" and any(isinstance(o, Reg) and o.name in same for o in ins.ops) for ins in instructions):
+        return None
     for ins in instructions:
         if ins.op in ("ld", "st") and "param" not in ins.mods and "local" not in ins.mods:
             place = ins.ops[1] if ins.op == "ld" else ins.ops[0]
