@@ -10,7 +10,7 @@ import weakref
 from dataclasses import dataclass
 
 from gpuvirt.soft import jit, kernel, kernel_log, meta
-from gpuvirt.soft.errors import BadCall, SoftError
+from gpuvirt.soft.errors import BadCall, SoftError, whatever_comes
 from gpuvirt.soft.image import ptx_of
 from gpuvirt.soft.improve import Improver, Tier, Wish
 from gpuvirt.soft.initial import initial_bytes
@@ -65,9 +65,10 @@ class Compiler:
 
     def module_load(self, module: int, image: bytes) -> bytes:
         """Indexes an image; returns its metadata (native/wire/module_meta.h)."""
-        text = ptx_of(image)
-        loaded = LoadedModule(text, hashlib.sha256(text.encode("latin-1")).hexdigest())
-        blob = meta.pack(loaded.index)
+        with whatever_comes("the module"):
+            text = ptx_of(image)
+            loaded = LoadedModule(text, hashlib.sha256(text.encode("latin-1")).hexdigest())
+            blob = meta.pack(loaded.index)
         with self.lock:
             self.modules[module] = loaded
         return blob
@@ -87,9 +88,10 @@ class Compiler:
             raise BadCall(f"{len(addresses)} addresses for {len(index.globals)} globals")
         loaded.addresses = {v.name: a for v, a in zip(index.globals, addresses, strict=True)}
         for variable, address in zip(index.globals, addresses, strict=True):
-            data = initial_bytes(index, variable, loaded.addresses)
+            with whatever_comes(f"the initial value of '{variable.name}'"):
+                data = initial_bytes(index, variable, loaded.addresses)
             if data:
-                ctypes.memmove(address, data, len(data))
+                ctypes.memmove(address, data[: variable.size], min(len(data), variable.size))
 
     def kernel_get(self, module: int, number: int, block: tuple[int, int, int]) -> Code:
         """The code of a kernel for a block shape; compiles it if need be. With CAREFUL: code that takes nothing for granted."""
@@ -118,7 +120,8 @@ class Compiler:
     def _compile(self, loaded: LoadedModule, number: int, block: tuple[int, int, int], careful: bool) -> Code:
         func = loaded.index.kernels[number]
         identity = f"{loaded.digest};{func.name};{block};{jit.key_of_machine()};{own_version()}{';careful' if careful else ''}"
-        built = kernel.build(loaded.index, func.name, block, identity, careful)
+        with whatever_comes(f"the kernel '{func.name}'"):
+            built = kernel.build(loaded.index, func.name, block, identity, careful)
         description = built.description
         missing = [g for g in description.globals if g not in loaded.addresses]
         if missing:

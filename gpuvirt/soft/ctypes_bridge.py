@@ -7,7 +7,7 @@ import traceback
 from typing import Any
 
 from gpuvirt.soft.compiler import Code, Compiler
-from gpuvirt.soft.errors import UNKNOWN, SoftError
+from gpuvirt.soft.errors import UNKNOWN, SoftError, whatever_comes
 from gpuvirt.soft.link import Input, link
 
 
@@ -134,7 +134,9 @@ class Bridge:
     def _link(self, _self: int, count: int, inputs: Any, out: Any, out_size: Any, err: int, err_size: int) -> int:
         try:
             given = [Input(i.type, (i.name or b"").decode("utf-8", "replace"), ctypes.string_at(i.data, i.size)) for i in inputs[:count]]
-            self._hand_over(link(given), out, out_size)
+            with whatever_comes("what is to be linked"):
+                image = link(given)
+            self._hand_over(image, out, out_size)
         except BaseException as error:
             return self._fail(error, err, err_size)
         return 0

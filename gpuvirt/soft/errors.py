@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 INVALID_VALUE = 1
 OUT_OF_MEMORY = 2
 INVALID_IMAGE = 200
 NO_BINARY_FOR_GPU = 209
 INVALID_PTX = 218
+UNSUPPORTED_PTX_VERSION = 222
 NOT_FOUND = 500
 LAUNCH_FAILED = 719
 NOT_SUPPORTED = 801
@@ -23,6 +27,18 @@ class BadPtx(SoftError):
     """The text is not PTX as the language defines it."""
 
     code = INVALID_PTX
+
+
+class BadImage(SoftError):
+    """Neither PTX nor a container of it that is whole."""
+
+    code = INVALID_IMAGE
+
+
+class TooNew(SoftError):
+    """PTX of a version that this compiler does not know."""
+
+    code = UNSUPPORTED_PTX_VERSION
 
 
 class Unsupported(SoftError):
@@ -55,3 +71,14 @@ class LinkFailed(SoftError):
     """Modules that do not fit together; the message names the symbol."""
 
     code = INVALID_IMAGE
+
+
+@contextlib.contextmanager
+def whatever_comes(what: str) -> Iterator[None]:
+    """PTX comes from anywhere: whatever stumbles over it, the program gets an error of CUDA's and the worker goes on."""
+    try:
+        yield
+    except SoftError:
+        raise
+    except Exception as error:
+        raise BadPtx(f"cannot make sense of {what}: {type(error).__name__}: {str(error)[:300]}") from error

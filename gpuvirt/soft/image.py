@@ -5,13 +5,14 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from gpuvirt.soft.errors import BadPtx, NoPtx
+from gpuvirt.soft.errors import BadImage, NoPtx
 
 FATBIN_MAGIC = 0xBA55ED50
 WRAPPER_MAGIC = 0x466243B1
 ELF_MAGIC = b"\x7fELF"
 KIND_PTX, KIND_ELF = 1, 2
 FLAG_LZ4, FLAG_ZSTD = 0x2000, 0x8000
+_MOST_TEXT = 1 << 29  # bytes that a compressed entry may unpack to
 _HEADER = struct.Struct("<IHHQ")
 _ENTRY = struct.Struct("<HHIQIIHHIIIQQQ")
 
@@ -34,12 +35,14 @@ def entries(image: bytes) -> list[Entry]:
         magic, _version, header_size, size = _HEADER.unpack_from(image, position)
         if magic != FATBIN_MAGIC:
             break
+        if header_size < _HEADER.size:
+            raise BadImage("the fatbin's header is damaged")
         start = position + header_size
         end = min(start + size, len(image))
         while start + _ENTRY.size <= end:
             kind, _ver, entry_header, entry_size, packed, _o, _minor, _major, arch, _n, _l, flags, _z, raw = _ENTRY.unpack_from(image, start)
             if entry_header < _ENTRY.size or start + entry_header > end:
-                raise BadPtx("the fatbin's entry header is damaged")
+                raise BadImage("the fatbin's entry header is damaged")
             body = image[start + entry_header : start + entry_header + entry_size]
             found.append(Entry(kind, arch, flags, body[:packed] if packed and flags & (FLAG_LZ4 | FLAG_ZSTD) else body, raw))
             start += entry_header + entry_size
@@ -49,17 +52,19 @@ def entries(image: bytes) -> list[Entry]:
 
 def unpack(entry: Entry) -> bytes:
     """The payload of an entry, decompressed."""
+    if entry.flags & (FLAG_LZ4 | FLAG_ZSTD) and entry.raw_size > _MOST_TEXT:
+        raise BadImage(f"the fatbin's compressed PTX is said to have {entry.raw_size} bytes")
     try:
         if entry.flags & FLAG_ZSTD:
             import zstandard
 
-            return zstandard.ZstdDecompressor().decompress(entry.payload, max_output_size=max(entry.raw_size, 1 << 20) * 2)
+            return zstandard.ZstdDecompressor().decompress(entry.payload, max_output_size=min(max(entry.raw_size, 1 << 20) * 2, _MOST_TEXT))
         if entry.flags & FLAG_LZ4:
             import lz4.block
 
             return bytes(lz4.block.decompress(entry.payload, uncompressed_size=entry.raw_size))
     except Exception as error:
-        raise BadPtx(f"the fatbin's compressed PTX does not unpack: {error}") from error
+        raise BadImage(f"the fatbin's compressed PTX does not unpack: {error}") from error
     return entry.payload
 
 
@@ -80,7 +85,7 @@ def ptx_of(image: bytes) -> str:
         text = text[:nul]
     decoded = text.decode("latin-1")
     if ".version" not in decoded[:65536]:
-        raise NoPtx("the image is neither PTX text (no .version directive) nor a fatbin with PTX in it")
+        raise BadImage("the image is empty" if not text else "the image is neither PTX text (no .version directive) nor a fatbin with PTX in it")
     return decoded
 
 
@@ -105,8 +110,10 @@ def _archived(data: bytes) -> list[tuple[str, bytes]]:
         header = data[position : position + 60]
         try:
             size = int(header[48:58])
+            if size < 0:
+                raise ValueError
         except ValueError:
-            raise BadPtx("the library's table of contents is damaged") from None
+            raise BadImage("the library's table of contents is damaged") from None
         body = data[position + 60 : position + 60 + size]
         name = header[:16].rstrip()
         if name == b"//":
@@ -125,9 +132,9 @@ def _sections(data: bytes) -> dict[str, bytes]:
         table, entry_size, count, names_at = struct.unpack_from("<Q", data, 40)[0], *struct.unpack_from("<HHH", data, 58)
         headers = [struct.unpack_from("<IIQQQQ", data, table + i * entry_size) for i in range(count)]
         texts = data[headers[names_at][4] : headers[names_at][4] + headers[names_at][5]]
-    except (struct.error, IndexError):
-        raise BadPtx("the object file is damaged") from None
-    return {texts[h[0] :].split(b"\0", 1)[0].decode("latin-1"): data[h[4] : h[4] + h[5]] for h in headers if h[1] == 1}
+        return {texts[h[0] : texts.find(b"\0", h[0])].decode("latin-1"): data[h[4] : h[4] + h[5]] for h in headers if h[1] == 1}
+    except (struct.error, IndexError, OverflowError):
+        raise BadImage("the object file is damaged") from None
 
 
 def host_members(data: bytes) -> list[tuple[str, str]]:

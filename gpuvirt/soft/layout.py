@@ -11,6 +11,8 @@ from gpuvirt.soft.parser import Body, Call, Ins, Name, Operand, Reg, Special, Sy
 FUNCTION_BASE = 0x0F00_0000_0000_0000  # addresses of device functions: no memory is there
 _TAKEN = re.compile(r"mov\.[bu]64\s+[^,;]+,\s*([A-Za-z_$][\w$]*)\s*;")
 RECURSION_BYTES = 16384
+MOST_LOCAL = 512 << 10  # of a thread, as on all GPUs
+MOST_SHARED = 227 << 10  # of a block (SOFT_SHARED_OPTIN)
 STACK_BYTES = 16384  # of a lane, for alloca
 RESERVED_BYTES = 1024  # shared memory that the system keeps for itself in each block; cooperative groups synchronise parts of a block there
 SYSCALLS = {"vprintf", "malloc", "free", "__assertfail"}
@@ -119,9 +121,13 @@ class Layout:
         self.dynamic_offset = -(-size // align_dynamic) * align_dynamic
         for symbol in dynamic:
             self.offsets[symbol] = self.dynamic_offset
+        if size > MOST_SHARED or self.dynamic_offset > MOST_SHARED:
+            raise BadPtx(f"'{program.kernel}' has {size} bytes of static shared memory; a block may have {MOST_SHARED}")
         for name, symbol in body_dynamic:
             self.private[name][symbol] = self.dynamic_offset
         self.local_bytes = self._depth(program)
+        if self.local_bytes > MOST_LOCAL:
+            raise BadPtx(f"'{program.kernel}' has {self.local_bytes} bytes of local memory a thread; it may have {MOST_LOCAL}")
         self.stack_pointer: int | None = None  # where a lane's local memory says how far down `alloca` has come
         if any(ins.op in ("alloca", "stacksave", "stackrestore") for body in program.bodies.values() for _, block in body.blocks for ins in block):
             self.stack_low = self.local_bytes

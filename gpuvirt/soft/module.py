@@ -10,7 +10,7 @@ import bisect
 import re
 from dataclasses import dataclass, field
 
-from gpuvirt.soft.errors import BadPtx, Unsupported
+from gpuvirt.soft.errors import BadPtx, TooNew, Unsupported
 from gpuvirt.soft.types import TYPES
 
 
@@ -92,6 +92,28 @@ def strip_comments(text: str) -> str:
     return _COMMENT.sub(" ", text)
 
 
+NEWEST = 9  # of PTX's versions
+_MOST_BYTES = 1 << 48  # of a variable: more than any memory
+_MOST_PARAMS = 1 << 20  # bytes; a kernel may have 32764, a device function's are as large as a structure of the language
+
+
+def _number(text: str) -> int:
+    try:
+        return int(text[:40], 0)
+    except ValueError:
+        raise BadPtx(f"'{text[:40]}' is no number of elements") from None
+
+
+def _alignment(text: str, otherwise: int) -> int:
+    found = re.search(r"\.align\s+(\d+)", text)
+    if not found:
+        return otherwise
+    align = int(found.group(1)) if len(found.group(1)) < 5 else 0
+    if align < 1 or align & (align - 1):
+        raise BadPtx(f"an alignment of {found.group(1)[:20]}: it is a power of two, and at most 8192")
+    return align
+
+
 def parse_variable(text: str, linkage: str = "") -> list[Variable]:
     """The variables of one declaration (`.shared .align 4 .b8 name[12];`)."""
     match = VARIABLE.match(text.strip())
@@ -103,19 +125,20 @@ def parse_variable(text: str, linkage: str = "") -> list[Variable]:
             return []
         raise BadPtx(f"unknown type .{element} in '{text.strip()[:80]}'")
     size = TYPES[element].bits // 8 * int(vector or 1)
-    align_match = re.search(r"\.align\s+(\d+)", attributes or "")
-    align = int(align_match.group(1)) if align_match else size
+    align = _alignment(attributes or "", size)
     unsized = False
     count = 1
     for dim in re.findall(r"\[([^\]]*)\]", dims or ""):
         if dim.strip():
-            count *= int(dim.strip().rstrip("U"), 0)
+            count *= _number(dim.strip().rstrip("U"))
         else:
             unsized = True
             if init:
                 count *= init.count(",") + 1
     if unsized and not init:
         count = 0
+    if size * count > _MOST_BYTES:
+        raise BadPtx(f"the variable '{name}' has {size * count} bytes")
     first = Variable(name, space, align, size * count, element, linkage, init, unsized and not init)
     return [first]
 
@@ -136,13 +159,14 @@ def parse_params(text: str | None) -> list[Param]:
         size = element
         dims = re.findall(r"\d+", name.group(2))
         for dim in dims:
-            size *= int(dim)
+            size *= _number(dim)
         # In `.param .u64 .ptr .align 16 name` the alignment belongs to what is pointed at.
-        align_match = re.search(r"\.align\s+(\d+)", piece.split(".ptr")[0])
-        align = int(align_match.group(1)) if align_match else element
+        align = _alignment(piece.split(".ptr")[0], element)
         offset = (offset + align - 1) // align * align
         params.append(Param(name.group(1), offset, size, align, bool(name.group(2).strip())))
         offset += size
+    if offset > _MOST_PARAMS:
+        raise BadPtx(f"parameters of {offset} bytes")
     return params
 
 
@@ -204,7 +228,13 @@ class Module:
                 line = text[position:end]
                 if key == ".version":
                     numbers = re.findall(r"\d+", line)
+                    if len(numbers) < 2 or len(numbers[0]) + len(numbers[1]) > 6:
+                        raise BadPtx(f"cannot read '{line[:60]}'")
                     self.version = int(numbers[0]) * 10 + int(numbers[1])
+                    if int(numbers[0]) > NEWEST:
+                        raise TooNew(
+                            f"this is PTX of version {numbers[0]}.{numbers[1]}; the software GPU knows {NEWEST}.x: build with an older CUDA toolkit"
+                        )
                 elif key == ".target":
                     found = re.search(r"sm_(\w+)", line)
                     self.target = found.group(1) if found else ""
@@ -213,6 +243,8 @@ class Module:
                 position = end
             elif key == ".alias":
                 end = text.find(";", position)
+                if end < 0:
+                    raise BadPtx(f"a declaration without ';': {text[position : position + 60]}")
                 names = _NAMES.findall(text[position + 6 : end])
                 if len(names) == 2 and names[1] in self.funcs:
                     self.funcs[names[0]] = self.funcs[names[1]]
@@ -224,6 +256,8 @@ class Module:
                 if key not in (".pragma", ".tex", ".texref", ".samplerref", ".surfref", ".branchtargets", ".calltargets", ".callprototype"):
                     raise BadPtx(f"unknown directive {key} at module scope, line {text.count(chr(10), 0, position) + 1}")
                 position = end + 1
+            if position <= begin:  # what should end it was not found
+                raise BadPtx(f"a declaration without end: '{text[begin : begin + 60]}', line {text.count(chr(10), 0, begin) + 1}")
             linkage = ""
 
     def _skip_braces(self, position: int) -> int:

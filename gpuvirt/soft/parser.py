@@ -145,6 +145,7 @@ SPECIALS = {
     "%reserved_smem_offset_cap", "%reserved_smem_offset_0", "%reserved_smem_offset_1", "%current_graph_exec",
 }  # fmt: skip
 
+MOST_REGISTERS = 1 << 18  # of a function; compilers' largest ones have some ten thousand
 CARRY = "$cc"  # the condition code register of add.cc and its like
 
 _LABEL = re.compile(r"([\w$%]+)\s*:(?!:)\s*")
@@ -527,6 +528,8 @@ class _Parser:
         for piece in match.group(2).split(","):
             family = re.match(r"\s*(.*?)<\s*(\d+)\s*>\s*$", piece)
             if family:
+                if len(family.group(2)) > 7 or len(self.body.regs) + int(family.group(2)) > MOST_REGISTERS:
+                    raise BadPtx(f"more than {MOST_REGISTERS} registers in one function ('{text[:60]}')")
                 for n in range(int(family.group(2))):
                     self.body.regs[self.declare(f"{family.group(1)}{n}")] = kind
             else:

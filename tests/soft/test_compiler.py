@@ -82,8 +82,8 @@ def test_errors() -> None:
     assert t.load(1, b"\x7fELF" + bytes(60))[0] == 209
     assert b"PTX" in t.err.value
     assert t.load(1, fatbin((2, 90, 0, b"\x7fELF", 0)))[0] == 209
-    assert t.load(1, b"no image at all")[0] == 209
-    assert t.load(1, fatbin((1, 80, 0x2000, b"broken", 100)))[0] == 218
+    assert t.load(1, b"no image at all")[0] == t.load(1, b"")[0] == 200
+    assert t.load(1, fatbin((1, 80, 0x2000, b"broken", 100)))[0] == 200
     assert t.load(1, (HEAD + ".visible .entry k( {").encode())[0] == 218
     assert t.load(2, STORE.replace("%s", "frobnicate.b32 %r, %r;").encode())[0] == 0
     assert t.get(2, 0, 32, 1, 1)[0] == 801

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpuvirt.soft.errors import LinkFailed, NoPtx
+from gpuvirt.soft.errors import BadImage, LinkFailed, NoPtx
 from gpuvirt.soft.harness import Kernels
 from gpuvirt.soft.link import Input, link, merge
 
@@ -178,7 +178,7 @@ def test_library(library: Path) -> None:
 
 def test_what_cannot_be_linked_is_named() -> None:
     for data, why in ((b"BC\xc0\xde", "neither PTX"), (fatbin((2, 90, b"x")), "no PTX"), (b"\x7fELF" + bytes(14) + b"\xbe\0" + bytes(60), "machine code")):
-        with pytest.raises(NoPtx, match=f"input 'odd' cannot be linked: .*{why}"):
+        with pytest.raises((NoPtx, BadImage), match=f"input 'odd' cannot be linked: .*{why}"):
             link([Input(0, "odd", data)])
     with pytest.raises(NoPtx, match="NVVM or LTO"):
         link([Input(5, "odd", MAIN.encode())])
