@@ -71,7 +71,7 @@ class Emitter(Builder):
         self.whole = False  # such a copy is being emitted
         self.decides: Ins | None = None  # the comparison by which the block's lanes part
         self.sides: tuple[Val, Val] | None = None
-        self.asked_so_far = 0  # questions at run time whether lanes access memory side by side
+        self.asked_so_far = [0, 0]  # questions at run time whether lanes access memory side by side: elsewhere, and in copies for all lanes
         self.alignment = alignment.Alignment(self)
         self.checks: dict[tuple[object, ...], alignment.Check] = {}  # tests of addresses that the block's end makes
         self.checked: set[tuple[object, ...]] = set()  # and those made where the access was

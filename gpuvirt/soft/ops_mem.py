@@ -248,9 +248,9 @@ def _in_line(near: Near, stride: int) -> bool:
 def _worth_asking(e: Emitter, where: Where, stride: int) -> bool:
     """Whether the lanes' accesses may lie side by side for all that is known. Each question makes the function longer: only so many are asked."""
     pattern = where.pattern
-    if where.apart or e.asked_so_far >= _QUESTIONS:
+    if where.apart or e.asked_so_far[e.whole] >= _QUESTIONS:
         return False
-    e.asked_so_far += 1
+    e.asked_so_far[e.whole] += 1
     if pattern is None:
         return True
     group = pattern.group
