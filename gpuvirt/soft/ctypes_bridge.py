@@ -36,7 +36,7 @@ class SoftCode(ctypes.Structure):
         tier = ctypes.addressof(code.tier) if code.tier is not None else None
         needs = ctypes.addressof(code.needs) if code.needs is not None else None
         sizes = (d.static_shared, d.dynamic_offset, d.local_bytes, d.uses_barrier, d.param_bytes)
-        return SoftCode(code.entry, *sizes, int(d.flush), int(d.loops), tier, needs, len(d.needs))
+        return SoftCode(code.entry, *sizes, int(d.flush), int(d.loops), tier=tier, needs=needs, n_needs=len(d.needs))
 
 
 _P = ctypes.c_void_p
