@@ -97,6 +97,7 @@ class Builder:
         self.m = module
         self.lines: list[str] = []
         self.n = 0
+        self.clean: set[str] = set()  # floats that are not subnormal
         self._splats: dict[tuple[str, str], Val] = {}
         self._casts: dict[tuple[str, str], Val] = {}
 
@@ -247,13 +248,13 @@ class Builder:
         v = f"<{n} x {t}>"
         constants = ([tail] if tail else []) + ([f"{v} poison", f"i{n} -1", "i32 4"] if masked else [])
         kinds = [c.rsplit(" ", 1)[0] for c in constants]
-        self.m.declare(name, f"declare {v} @{name}({', '.join([v] * len(args) + kinds)})")
+        self.m.declare(name, f"declare {v} @{name}({', '.join([f'<{n} x {a.t}>' for a in args] + kinds)})")
         wide = [self.splat(a) for a in args]
         parts = []
         for start in range(0, LANES if vector else n, n):
             picks = ", ".join(f"i32 {start + i}" for i in range(n))
-            pieces = [self.let(f"shufflevector {w.ty} {w.s}, {w.ty} poison, <{n} x i32> <{picks}>", t).s for w in wide]
-            parts.append(self.let(f"call {v} @{name}({', '.join([f'{v} {p}' for p in pieces] + constants)})", t).s)
+            pieces = [(w.t, self.let(f"shufflevector {w.ty} {w.s}, {w.ty} poison, <{n} x i32> <{picks}>", w.t).s) for w in wide]
+            parts.append(self.let(f"call {v} @{name}({', '.join([f'<{n} x {pt}> {p}' for pt, p in pieces] + constants)})", t).s)
         if not vector:
             return self.let(f"extractelement {v} {parts[0]}, i32 0", t)
         while len(parts) > 1:

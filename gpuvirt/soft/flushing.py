@@ -9,7 +9,8 @@ around the grid (soft_code.flush), arithmetic is emitted as it is, and only what
 from __future__ import annotations
 
 from gpuvirt.soft.layout import Program
-from gpuvirt.soft.parser import Ins
+from gpuvirt.soft.parser import Body, FloatImm, Ins, Operand, Reg
+from gpuvirt.soft.types import TYPES
 
 _FLOATS = {"f64", "f32", "f32x2", "bf16", "bf16x2", "e4m3x2", "e5m2x2"}
 # They move bits, or compute on halves, which are normal numbers once widened (the instruction that widens them ignores the mode).
@@ -23,12 +24,41 @@ def hardware_flush(program: Program, features: frozenset[str]) -> bool:
         return False
     flushes = False
     for body in program.bodies.values():
+        tame = _tame(body)
         for _, block in body.blocks:
             for ins in block:
-                if not _agrees(ins):
+                if not _agrees(ins) and not _agrees_by_range(ins, tame):
                     return False
                 flushes = flushes or "ftz" in ins.mods
     return flushes
+
+
+def _tame(body: Body) -> dict[str, bool]:
+    """Registers with doubles that are whole numbers (True), or such a number times a constant not far from 1: zero or far from subnormal."""
+    found: dict[str, bool] = {}
+    wild: set[str] = set()
+    for _, block in body.blocks:
+        for ins in block:
+            whole = ins.op == "cvt" and len(ins.mods) > 1 and ins.mods[-2] == "f64" and ins.mods[-1] in TYPES and TYPES[ins.mods[-1]].kind in "us"
+            factor = ins.ops[1] if ins.op == "mul" and ins.mods[-1] == "f64" and _moderate(ins.ops[2]) else None
+            for name in ins.dsts:
+                if name in found or not (whole or (isinstance(factor, Reg) and found.get(factor.name, False))):
+                    wild.add(name)
+                else:
+                    found[name] = whole
+    return {name: whole for name, whole in found.items() if name not in wild}
+
+
+def _moderate(operand: Operand) -> bool:
+    return isinstance(operand, FloatImm) and operand.bits == 64 and 123 < (operand.pattern >> 52 & 0x7FF) < 1923
+
+
+def _agrees_by_range(ins: Ins, tame: dict[str, bool]) -> bool:
+    """Arithmetic in double whose numbers cannot be subnormal, and whose only way on is to a float that is flushed."""
+    if ins.op == "cvt" and len(ins.mods) > 1 and ins.mods[-1] == "f64":
+        source = ins.ops[1]
+        return ins.mods[-2] == "f32" and "ftz" in ins.mods and "rn" in ins.mods and isinstance(source, Reg) and source.name in tame
+    return bool(ins.dsts) and all(name in tame for name in ins.dsts)
 
 
 def _agrees(ins: Ins) -> bool:

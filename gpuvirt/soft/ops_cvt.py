@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpuvirt.soft.builder import Val
 from gpuvirt.soft.emit import Emitter
-from gpuvirt.soft.ops_float import canonical, flush, flushed, narrow, pack_halves, saturate, step, widen
+from gpuvirt.soft.ops_float import canonical, clean, flush, flushed, narrow, pack_halves, saturate, step, widen
 from gpuvirt.soft.parser import Ins
 from gpuvirt.soft.registry import opcode
 from gpuvirt.soft.types import TYPES, Type, llvm_type
@@ -129,13 +129,25 @@ def _odd(e: Emitter, a: Val) -> Val:
     return e.bitcast(e.bor(e.as_int(truncated), e.cast("zext", e.bor(above, below), "i32")), "float")
 
 
+def saturated(e: Emitter, a: Val, bits: int, signed: bool) -> Val:
+    """A float or double as integer, towards zero, within the integer's bounds; NaN as 0. LLVM would do it lane by lane."""
+    t = f"i{bits}"
+    if not a.v or (bits != 32 and not (bits == 64 and "avx512dq" in e.m.features)):
+        return e.intrinsic("fptosi.sat" if signed else "fptoui.sat", a, suffix=[t, a.t], ret=t)
+    least, beyond = (-(2.0 ** (bits - 1)), 2.0 ** (bits - 1)) if signed else (0.0, 2.0**bits)
+    high = e.fcmp("oge", a, e.fconst(beyond, a.t))
+    near = e.select(e.fcmp("ogt", a, e.fconst(least, a.t)), a, e.fconst(least, a.t))
+    whole = e.cast("fptosi" if signed else "fptoui", e.select(high, e.fconst(0.0, a.t), near), t)
+    whole = e.select(high, e.const((1 << (bits - 1)) - 1 if signed else -1, t), whole)
+    return e.select(e.fcmp("uno", a, a), e.const(0, t), whole) if signed else whole
+
+
 def _float_to_int(e: Emitter, ins: Ins, to: Type, t: Type, mode: str | None) -> None:
     a = _read(e, ins, t)
     if mode in _INTEGRAL and mode != "rzi":
         a = e.intrinsic(_INTEGRAL[mode], a)
     signed = to.kind == "s"
-    name = "fptosi.sat" if signed else "fptoui.sat"
-    result = e.intrinsic(name, a, suffix=[f"i{to.bits}", a.t], ret=f"i{to.bits}")
+    result = saturated(e, a, to.bits, signed)
     if to.bits == 64:  # NaN becomes 0x8000000000000000 there, and 0 for 32 bits and less
         result = e.select(e.fcmp("uno", a, a), e.const(1 << 63, "i64"), result)
     e.wr(ins.ops[0], result, signed)
@@ -159,7 +171,7 @@ def _int_to_float(e: Emitter, ins: Ins, to: Type, t: Type, mode: str | None, a: 
                 value = e.select(e.icmp("slt", a, e.const(0, "i64")), e.fneg(value), value)
         e.wr(ins.ops[0], narrow(e, value, to, mode if mode in ("rn", "rz", "rm", "rp") else "rn"))
         return
-    result = e.cast(kind, a, llvm_type(to))
+    result = clean(e, e.cast(kind, a, llvm_type(to)))
     if mode in ("rz", "rm", "rp"):
         if t.bits <= 32:
             exact = e.cast(kind, a, "double")

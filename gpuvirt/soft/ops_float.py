@@ -14,12 +14,18 @@ _MIN_NORMAL = {"float": 0x3810000000000000, "double": 0x0010000000000000}
 
 def flush(e: Emitter, a: Val) -> Val:
     """Subnormal numbers to zero of the same sign."""
-    if a.t != "float" or a.c:
+    if a.t != "float" or a.c or a.s in e.clean:
         return a
     bits = e.as_int(a)
     exponent = e.band(bits, e.const(0x7F800000, "i32"))
     zero = e.band(bits, e.const(-(1 << 31), "i32"))
-    return e.bitcast(e.select(e.icmp("eq", exponent, e.const(0, "i32")), zero, bits), "float")
+    return clean(e, e.bitcast(e.select(e.icmp("eq", exponent, e.const(0, "i32")), zero, bits), "float"))
+
+
+def clean(e: Emitter, a: Val) -> Val:
+    """Notes that a value is not subnormal."""
+    e.clean.add(a.s)
+    return a
 
 
 def flushed(e: Emitter, a: Val) -> Val:
@@ -294,15 +300,17 @@ def _finish(e: Emitter, ins: Ins, value: Val) -> Val:
     if "ftz" in ins.mods:
         # Rounding by steps, and products and sums that the optimiser may take away, can leave a subnormal number.
         whole = next((m for m in ins.mods if m in MODES), "rn") == "rn" or e.can_round()
-        value = flushed(e, value) if whole and not _idle(ins) else flush(e, value)
+        value = clean(e, flushed(e, value)) if whole and not _idle(ins) and value.t == "float" else flush(e, value)
     if "sat" in ins.mods:
         value = saturate(e, value)
     return value
 
 
 def _idle(ins: Ins) -> bool:
-    """Whether an operand is written as 0 or 1: x * 1 is x to the optimiser."""
-    return any(isinstance(o, FloatImm) and o.pattern & 0x7FFFFFFF in (0, 0x3F800000) for o in ins.ops)
+    """Whether the optimiser may take an operand for the result: x * 1, x / 1, x + 0."""
+    sizes = {o.pattern & 0x7FFFFFFF for o in ins.ops if isinstance(o, FloatImm)}
+    one, zero = 0x3F800000 in sizes, 0 in sizes
+    return zero if ins.op in ("add", "sub") else one if ins.op in ("mul", "div") else one and zero
 
 
 @opcode("fma")
@@ -377,7 +385,8 @@ def neg_abs_float(e: Emitter, ins: Ins) -> None:
     a = e.rd(ins.ops[1], t)
     if "ftz" in ins.mods:
         a = flush(e, a)
-    e.wr(ins.ops[0], e.fneg(a) if ins.op == "neg" else e.intrinsic("fabs", a))
+    result = e.fneg(a) if ins.op == "neg" else e.intrinsic("fabs", a)
+    e.wr(ins.ops[0], clean(e, result) if a.s in e.clean else result)
 
 
 @opcode("copysign")

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from gpuvirt.soft.builder import Val
 from gpuvirt.soft.emit import Emitter
-from gpuvirt.soft.ops_float import MODES, by_processor, directed, flush, flushed, fma, narrow, step, widen
+from gpuvirt.soft.ops_cvt import saturated
+from gpuvirt.soft.ops_float import MODES, by_processor, clean, directed, flush, flushed, fma, narrow, step, widen
 from gpuvirt.soft.parser import Ins
 from gpuvirt.soft.registry import opcode
 from gpuvirt.soft.types import TYPES
@@ -25,13 +26,15 @@ def _horner(e: Emitter, x: Val, coefficients: list[float]) -> Val:
 def exp2(e: Emitter, x: Val) -> Val:
     """2**x of a float; about 1 ulp, subnormal results included."""
     coefficients = [1.5316464e-05, 1.5398798e-04, 1.3333558e-03, 9.6180975e-03, 5.5504110e-02, 2.4022651e-01, 6.9314718e-01, 1.0]
-    if e.can_round():
-        # The processor's min and max give their second operand when one is NaN; it scales by powers of two beyond the normal range too.
-        high = e.wide_op("llvm.x86.avx512.max.ps.512", [e.fconst(-160.0, "float"), x], "i32 4")
-        limited = e.wide_op("llvm.x86.avx512.min.ps.512", [e.fconst(160.0, "float"), high], "i32 4")
-        whole = e.intrinsic("roundeven", limited)
-        p = _horner(e, e.fsub(limited, whole), coefficients)
-        return e.wide_op("llvm.x86.avx512.mask.scalef.ps.512", [p, whole], "", masked=True)
+    if "avx512dq" in e.m.features:
+        # x = whole sixteenths + r, downwards; 2**x = 2**floor(x) * table[sixteenths] * 2**r. The low bits of x + 3 * 2**18, rounded downwards, count
+        # sixteenths; of numbers too large for that, infinite ones too, r is 0, and scaling by the processor goes beyond all bounds.
+        index = e.as_int(e.round_op("add", [x, e.fconst(786432.0, "float")], "rm"))
+        r = e.wide_op("llvm.x86.avx512.mask.reduce.ps.512", [x], "i32 73", masked=True)
+        table = Val("<" + ", ".join(f"float {e.fconst(2.0 ** (i % 16 / 16), 'float').s}" for i in range(32)) + ">", "float", True, True)
+        root = e.wide_op("llvm.x86.avx512.permvar.sf.512", [table, index], "")
+        p = e.intrinsic("fma", e.fmul(root, r), _horner(e, r, [0.056414664, 0.24020511, 0.69314724]), root)
+        return e.wide_op("llvm.x86.avx512.mask.scalef.ps.512", [p, x], "", masked=True)
     limited = e.intrinsic("minnum", e.intrinsic("maxnum", x, e.fconst(-160.0, "float")), e.fconst(160.0, "float"))
     whole = e.intrinsic("roundeven", limited)
     f = e.fsub(limited, whole)
@@ -79,7 +82,7 @@ def sin_cos(e: Emitter, x: Val, cosine: bool) -> Val:
     r = e.intrinsic("fma", turns, e.fconst(-1.5707963267948966, "double"), wide)
     r = e.intrinsic("fma", turns, e.fconst(-6.123233995736766e-17, "double"), r)
     f = e.cast("fptrunc", r, "float")
-    quadrant = e.intrinsic("fptosi.sat", turns, suffix=["i32", "double"], ret="i32")
+    quadrant = saturated(e, turns, 32, True)
     if cosine:
         quadrant = e.add(quadrant, e.const(1, "i32"))
     z = e.fmul(f, f)
@@ -138,7 +141,7 @@ def special(e: Emitter, ins: Ins) -> None:
         return
     a = e.rd(ins.ops[1], t)
     ftz = "ftz" in ins.mods
-    if ftz and t.bits == 32:
+    if ftz and t.bits == 32 and op != "ex2":  # 2**x is 1 anyway
         a = flushed(e, a)
     if t.bits == 64 and op in ("rcp", "rsqrt") and ftz:  # rcp.approx.ftz.f64: only the upper half of the result counts
         result = _compute(e, op, a, "rn")
@@ -148,7 +151,7 @@ def special(e: Emitter, ins: Ins) -> None:
     mode = next((m for m in ins.mods if m in MODES), "rn")
     result = _compute(e, op, a, mode)
     if ftz and t.bits == 32:
-        result = flushed(e, result) if mode == "rn" or e.can_round() else flush(e, result)
+        result = clean(e, flushed(e, result)) if mode == "rn" or e.can_round() else flush(e, result)
     e.wr(ins.ops[0], result)
 
 
