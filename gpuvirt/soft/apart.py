@@ -16,12 +16,14 @@ from gpuvirt.soft.emit import SPIN_YIELD, Emitter
 from gpuvirt.soft.errors import Unsupported
 from gpuvirt.soft.parser import Addr, Call, Ins, Name, Operand, Sym
 from gpuvirt.soft.types import INT_BITS, LANES
+from gpuvirt.soft.waiting import OPEN
 
 W = Val("%w", "ptr")
 V32 = f"<{LANES} x i32>"
 _BLOCKS = 64  # where a frame has each lane's block, and where its values begin
 _VALUES = _BLOCKS + 4 * LANES
 CALLING = 1 << 30  # beside a block's number: the lane is inside the call that the block begins with
+PASSED = 1 << 29  # the lane has passed the barrier that the block begins with
 _AREA_VALUES = 96  # AREA_VALUES in lanes.c
 _KEYS = ("bar", "shfl", "vote", "match", "redux", "elect", "mma", "wmma", "ldmatrix", "stmatrix", "movmatrix")
 _SYNC, _ARRIVE = 3, 4
@@ -49,6 +51,7 @@ class Frame:
         self.offsets: dict[str, int] = {}
         self.size = _VALUES
         self.blocks: set[int] = set()
+        self.passed: set[int] = set()  # those of them that begin with a barrier which lanes may have passed
 
     def place(self, name: str, lane_bytes: int) -> int:
         """Where the lanes' values of a register, or of a parameter's memory, lie."""
@@ -183,6 +186,10 @@ def write_frame(e: Emitter, frame: Frame, where: dict[int, Val], calling: Val | 
     blocks = Val("splat (i32 -1)", "i32", True, True)  # has ended, or come back from the function
     for number, bits in where.items():
         blocks = e.select(e.mask_of(bits), e.const(number, "i32"), blocks)
+        if e.meetings.get(number) in OPEN:
+            frame.passed.add(number)
+            passed = e.band(bits, e.let("load i32, ptr %passed", "i32"))
+            blocks = e.select(e.mask_of(passed), e.const(number | PASSED, "i32"), blocks)
     if calling is not None:
         blocks = e.select(e.mask_of(calling), e.const(e.block.idx | CALLING, "i32"), blocks)
     e.emit(f"store {V32} {e.splat(blocks).s}, ptr {e.offset(memory, _BLOCKS).s}, align 4")
@@ -293,7 +300,11 @@ class LaneEmitter(Emitter):
         inner = self.let("load ptr, ptr %from", "ptr")
         calling = self.icmp("ne", self.band(block, self.const(CALLING, "i32")), self.const(0, "i32"))
         self.emit(f"store ptr {self.select(calling, inner, Val('null', 'ptr')).s}, ptr %inner")
-        number = self.band(block, self.const(CALLING - 1, "i32"))
+        if self.left.passed:
+            self.allocas.append("  %skip = alloca i32")
+            self.prologue.append("  store i32 0, ptr %skip")
+            self.emit(f"store i32 {self.band(block, self.const(PASSED, 'i32')).s}, ptr %skip")
+        number = self.band(block, self.const(PASSED - 1, "i32"))
         cases = " ".join(f"i32 {n}, label %b{n}" for n in sorted(self.left.blocks))
         self.emit(f"switch i32 {number.s}, label %done [ {cases} ]")
         out, self.lines = self.lines, lines
@@ -389,7 +400,17 @@ class LaneEmitter(Emitter):
         number = self.rd_int(ops[0], 32) if ops else zero
         threads = self.rd_int(ops[1], 32) if len(ops) > 1 else zero
         kind = self.const(_ARRIVE if "arrive" in ins.mods else _SYNC, "i32")
+        skips = self.block.idx in self.left.passed and ins is self.block.ins[0]
+        n = self.n = self.n + 1
+        if skips:
+            skip = self.icmp("ne", self.let("load i32, ptr %skip", "i32"), zero)
+            self.emit("store i32 0, ptr %skip")
+            self.emit(f"br i1 {skip.s}, label %skipped{n}, label %sync{n}")
+            self.lines.append(f"sync{n}:")
         self.call("soft_lane_barrier", "i32", [W, number, threads, kind, zero], declare=True)
+        if skips:
+            self.emit(f"br label %skipped{n}")
+            self.lines.append(f"skipped{n}:")
 
 
 __all__ = ["Frame", "LaneAnalysis", "LaneEmitter", "frame_bytes", "lane_symbol"]

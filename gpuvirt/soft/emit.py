@@ -428,12 +428,13 @@ class Emitter(Builder):
         """The function's text."""
         self._prepare_edges()
         self.meetings = self.an.active_meetings()
-        if any(kind in OPEN for kind in self.meetings.values()):
-            self.frame = None  # who has passed such a barrier is known to vector code only
         self.copies = together.twice(self) if self.doubles else set()
         order = self.cfg.order
         self.divided = find_divided(self.cfg, self.meetings) if self.frame is not None and self.cfg.divided else set()
         self.setup()
+        if any(kind in OPEN for kind in self.meetings.values()):
+            self.once("passed", "alloca i32", "ptr")
+            self.prologue.append("  store i32 0, ptr %passed")
         ends: dict[int, list[Loop]] = {}
         for loop in self.cfg.loops:
             ends.setdefault(loop.last, []).append(loop)
@@ -577,9 +578,6 @@ class Emitter(Builder):
         passed = zero
         if any(k in OPEN for k in self.meetings.values()):
             slot = self.once("passed", "alloca i32", "ptr")
-            if "passed.0" not in self.fields:
-                self.prologue.append(f"  store i32 0, ptr {slot.s}")
-                self.fields["passed.0"] = slot
             passed = self.let(f"load i32, ptr {slot.s}", "i32")
         n = self.n = self.n + 1
         if passing:

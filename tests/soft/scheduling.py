@@ -488,6 +488,57 @@ def barriers_in_both_branches() -> None:
 
 
 @case
+def tickets_between_barriers_in_branches() -> None:
+    """Threads pass the block's barrier each for itself, in several branches, and wait for one another by tickets and locks between."""
+    k = cuda(r"""extern "C" __global__ void f(int* out, volatile int* order, int* lock) {
+        __shared__ volatile int serving, box[96], sum; __shared__ int next;
+        int t = threadIdx.x, n = blockDim.x;
+        if (t == 0) { serving = 0; next = 0; sum = 0; }
+        __syncthreads();
+        if (t % 3 == 0) {
+            box[t] = t; asm volatile("barrier.sync 0;" ::: "memory"); out[t] = box[(t + 1) % n];
+        } else {
+            int mine = atomicAdd(&next, 1);
+            while (serving != mine) ;
+            order[mine] = t; box[t] = 2 * t; __threadfence_block();
+            serving = mine + 1;
+            while (atomicCAS(lock, 0, 1)) ;
+            sum = sum + t; __threadfence();
+            atomicExch(lock, 0);
+            if (t % 3 == 1) { asm volatile("barrier.sync 0;" ::: "memory"); out[t] = box[(t + 2) % n]; }
+            else { asm volatile("barrier.sync 0;" ::: "memory"); out[t] = box[(t + n - 1) % n] + sum; }
+        }
+        asm volatile("barrier.sync 0;" ::: "memory");
+        out[t] += 10000 * (serving == n / 3 * 2);
+    }""")
+    for n in (48, 96):
+        out, order = zeros(n), zeros(n)
+        k.launch("f", 1, n, out, order, zeros(1))
+        t = np.arange(n)
+        box, total = np.where(t % 3 == 0, t, 2 * t), t[t % 3 != 0].sum()
+        want = np.where(t % 3 == 0, box[(t + 1) % n], np.where(t % 3 == 1, box[(t + 2) % n], box[(t + n - 1) % n] + total)) + 10000
+        assert (out == want).all(), (n, out, want)
+        assert sorted(order[: n // 3 * 2]) == t[t % 3 != 0].tolist()
+
+
+@case
+def locks_and_syncwarps_in_both_branches() -> None:
+    k = cuda(r"""extern "C" __global__ void f(int* out, int* lock, volatile int* sum) {
+        __shared__ volatile int box[32];
+        int t = threadIdx.x;
+        while (atomicCAS(lock, 0, 1)) ;
+        *sum = *sum + 1; __threadfence();
+        atomicExch(lock, 0);
+        if (t % 2) { box[t] = t; __syncwarp(); out[t] = box[t - 1]; __syncwarp(); box[t] = 7; __syncwarp(); out[t] += box[t - 1]; }
+        else { box[t] = 3 * t; __syncwarp(); out[t] = box[t + 1]; __syncwarp(); box[t] = 9; __syncwarp(); out[t] += box[t + 1]; }
+    }""")
+    out, total = zeros(32), zeros(1)
+    k.launch("f", 1, 32, out, zeros(1), total)
+    t = np.arange(32)
+    assert total[0] == 32 and (out == np.where(t % 2, 3 * (t - 1) + 9, t + 1 + 7)).all(), out
+
+
+@case
 def barriers_after_exits_and_with_partial_warps() -> None:
     k = cuda(r"""extern "C" __global__ void f(int* out) {
         __shared__ int box[128];
