@@ -7,6 +7,7 @@ import itertools
 from gpuvirt.soft import alignment, prelude
 from gpuvirt.soft.builder import Val
 from gpuvirt.soft.emit import Emitter
+from gpuvirt.soft.errors import BadPtx
 from gpuvirt.soft.near import Near
 from gpuvirt.soft.parser import Addr, Imm, Ins, Operand, Reg, Sym, Vec
 from gpuvirt.soft.patterns import Pattern
@@ -499,6 +500,8 @@ def st(e: Emitter, ins: Ins) -> None:
         return
     t = ins.type
     space = space_of(ins)
+    if space == "const":
+        raise BadPtx(f"constant memory cannot be written ('{ins}')")
     src = ins.ops[1]
     sources = list(src.items) if isinstance(src, Vec) else [src]
     if space == "param":

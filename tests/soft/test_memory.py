@@ -62,6 +62,14 @@ def test_trap_ends_the_grid() -> None:
         run("setp.eq.u32 %p1, %r0, 77; @%p1 trap; mov.u32 $d, $a;", np.uint32, A)
 
 
+def test_constant_memory_is_not_written() -> None:
+    with pytest.raises(Exception, match="constant memory cannot be written") as info:
+        Kernels(
+            ".version 8.0\n.target sm_80\n.address_size 64\n.const .align 4 .u32 fixed = 1;\n.visible .entry k() { st.const.u32 [fixed], 2; ret; }"
+        ).get("k", (32,))
+    assert getattr(info.value, "code", None) == 218
+
+
 def test_a_missing_instruction_is_named_at_launch() -> None:
     with pytest.raises(Exception, match="multimem") as info:
         run("multimem.ld_reduce.global.add.u32 $d, [%aa];", np.uint32, A)
