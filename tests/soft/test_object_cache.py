@@ -5,14 +5,17 @@ from __future__ import annotations
 import hashlib
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from gpuvirt.soft import object_cache
+from gpuvirt.soft import compiler, object_cache
+from gpuvirt.soft.harness import Kernels
 
 
 def key(n: int) -> str:
@@ -156,3 +159,77 @@ def test_many_processes_at_once(cache: Path) -> None:
             p.kill()
     assert not list(cache.rglob("new.*"))
     assert sum(p.stat().st_size for p in cache.rglob("*") if p.is_file()) <= 200_000
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts a small disk")
+def test_a_disk_that_is_really_full(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file system of 256 KiB: what fits is kept, the next is not written and leaves nothing, and what has room again is."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "none", str(disk)], capture_output=True, check=False).returncode:
+        pytest.skip("this root may not mount a small disk")
+    try:
+        monkeypatch.setenv("GPUVIRT_CACHE", str(disk))
+        kept = [n for n in range(12) if object_cache.write(key(n), b"a", bytes([n]) * 60_000)]
+        assert 2 <= len(kept) <= 4, kept
+        assert not [p for p in disk.rglob("new.*")]
+        assert all(object_cache.read(key(n)) == (b"a", bytes([n]) * 60_000) for n in kept)
+        k = Kernels(STORE)  # the compiler goes on without the cache
+        out = np.zeros(32, np.uint32)
+        (disk / "rest").write_bytes(bytes(os.statvfs(disk).f_bavail * os.statvfs(disk).f_bsize))
+        k.launch("k", 1, 32, out)
+        assert (out == np.arange(32)).all()
+        (disk / "rest").unlink()
+        object_cache.remove(key(kept[0]))
+        assert object_cache.write(key(20), b"a", b"b") and object_cache.read(key(20)) == (b"a", b"b")
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+STORE = """.version 8.0
+.target sm_80
+.address_size 64
+.visible .entry k(.param .u64 p) { .reg .b64 %q<3>; .reg .b32 %r<3>; ld.param.u64 %q0, [p]; mov.u32 %r0, %tid.x; mul.wide.u32 %q1, %r0, 4;
+add.u64 %q0, %q0, %q1; st.global.u32 [%q0], %r0; ret; }
+"""
+
+
+def compiled_right(text: str) -> None:
+    out = np.zeros(32, np.uint32)
+    Kernels(text).launch("k", 1, 32, out)
+    assert (out == np.arange(32)).all()
+
+
+def test_the_folder_goes_away_while_the_program_runs(cache: Path) -> None:
+    compiled_right(STORE)
+    only_file(cache)
+    shutil.rmtree(cache)
+    compiled_right(STORE + "// another\n")
+    only_file(cache)
+
+
+def test_what_another_version_left_is_not_run(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another compiler's entry has another name; one that is sound but not what it should be is compiled anew."""
+    compiled_right(STORE)
+    first = only_file(cache)
+    monkeypatch.setattr(compiler, "_version", "another compiler")
+    compiled_right(STORE)
+    assert len([p for p in cache.rglob("*") if p.is_file()]) == 2
+    # A sound entry whose description is of another making.
+    (other,) = [p for p in cache.rglob("*") if p.is_file() and p != first]
+    object_cache.write(other.name, b'{"something": "else"}', b"no code")
+    compiled_right(STORE)
+    about = object_cache.read(other.name)
+    assert about is not None and b"static_shared" in about[0]
+
+
+def test_two_processes_compile_the_same_kernel_at_once(cache: Path) -> None:
+    text = "import numpy as np; from soft.test_object_cache import STORE, compiled_right; compiled_right(STORE)"
+    folder = str(Path(__file__).parent.parent)
+    own = [subprocess.Popen([sys.executable, "-c", text], env={**os.environ, "PYTHONPATH": folder}) for _ in range(3)]
+    try:
+        assert [p.wait(120) for p in own] == [0] * 3
+    finally:
+        for p in own:
+            p.kill()
+    only_file(cache)

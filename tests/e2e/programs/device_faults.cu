@@ -27,7 +27,7 @@ __global__ void owns(long long at) {
     sink = *(volatile int *)((char *)here + at);
 }
 __global__ void chosen(int v, int *out) { // one thread of many blocks fails
-    if (blockIdx.x == 5 && threadIdx.x == 77) assert(v == 1 && "a message");
+    if (blockIdx.x == 5 && threadIdx.x == 13 && threadIdx.y == 1) assert(v == 1 && "a message");
     if (blockIdx.x == 6) out[threadIdx.x] = 1;
 }
 __global__ void traps() { asm volatile("trap;"); }
@@ -86,11 +86,11 @@ int main(int argc, char **argv) {
         lots<<<1, 64, 0, one>>>((int *)v);
         say(cudaStreamSynchronize(one));
         CHECK(cudaMemcpy(&n, v, 4, cudaMemcpyDeviceToHost));
-        std::printf("%s\n", n > 500 && n <= 1024 ? "full" : "odd");
+        std::printf("%d\n", n);
         return 0;
     } else if (is(name, "endless")) {
         endless<<<2, 64, 0, one>>>((int *)v);
-        std::printf("launched\n");
+        std::printf("running\n");
         std::fflush(stdout);
         say(cudaDeviceSynchronize());
         return 0;
@@ -100,12 +100,12 @@ int main(int argc, char **argv) {
         float ms = 0;
         CHECK(cudaEventCreate(&begin));
         CHECK(cudaEventRecord(begin));
-        for (int round = 0; ms < 1000 * at; round++) {
+        for (int round = 0; !round || ms < 1000 * at; round++) {
             CHECK(cudaMemset(w, 0, 4 << 20));
             iota<<<64, 256>>>((int *)w, 1 << 20);
             CHECK(cudaMemcpy(got.data(), w, 4 << 20, cudaMemcpyDeviceToHost));
             for (int i = 0; i < 1 << 20; i++) EXPECT(got[i] == i * 3 + 1);
-            if (!round) std::printf("begun\n"), std::fflush(stdout);
+            if (!round) std::printf("running\n"), std::fflush(stdout);
             CHECK(cudaEventRecord(event));
             CHECK(cudaEventSynchronize(event));
             CHECK(cudaEventElapsedTime(&ms, begin, event));
