@@ -26,7 +26,7 @@ _INSTRUCTION = re.compile(r"(?<![\w.%\"/])([a-z][a-z0-9]*)((?:\.[A-Za-z0-9_:]+)*
 
 
 @cache
-def tested() -> dict[str, set[str]]:
+def what_tests_run() -> dict[str, set[str]]:
     """For every opcode the types and modifiers with which it occurs in the tables of cases or in the test files' PTX."""
     texts = [path.read_text() for path in HERE.glob("test_*.py") if path != Path(__file__)]
     for name in TABLES:
@@ -51,6 +51,6 @@ def test_the_table_lists_what_is_implemented() -> None:
 
 @pytest.mark.parametrize("op", FORMS)
 def test_every_type_of_an_opcode_has_a_test(op: str) -> None:
-    assert op in tested(), "no test at all"
-    missing = sorted((FORMS[op].types | FORMS[op].mods) - tested()[op] - UNSEEN)
+    assert op in what_tests_run(), "no test at all"
+    missing = sorted((FORMS[op].types | FORMS[op].mods) - what_tests_run()[op] - UNSEEN)
     assert not missing, f"{op}: no test with {', '.join(missing)}"
