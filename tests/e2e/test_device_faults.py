@@ -57,7 +57,7 @@ def test_what_a_fault_says_and_leaves(server: Server, program: Path, case: str) 
     (name, code), said = FAULTS[case]
     done = run_program(server, [program, *case.split()])
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.split() == [name] * 10 + ["cudaSuccess"]
+    assert done.stdout.split() == [name] * 10 + ["cudaSuccess"] + [name] * 2
     lines = [line for line in done.stderr.splitlines() if "failed on" in line]
     assert len(lines) == 1 and f"CUDA error {code}: " in lines[0] and re.search(said, lines[0]), done.stderr
 

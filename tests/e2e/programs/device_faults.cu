@@ -126,5 +126,7 @@ int main(int argc, char **argv) {
     std::thread([] { say(cudaDeviceSynchronize()); }).join();
     say(cudaGetLastError());
     say(cudaPeekAtLastError());
+    say(cudaDeviceReset()); // does not help: CUDA says that the process has to end
+    say(cudaMalloc(&p, 16));
     return 0;
 }
