@@ -16,10 +16,10 @@ NAMES = [n for n in scheduling.CASES if n not in scheduling.MISSING]
 TESTS = Path(__file__).resolve().parents[1]
 
 
-def run(names: list[str], prefix: tuple[str, ...] = ()) -> dict[str, str]:
+def run(names: list[str], prefix: tuple[str, ...] = (), **more: str) -> dict[str, str]:
     """The outcome of each case. One that hangs ends its process; the others go on in another."""
     found: dict[str, str] = {}
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS.parent), str(TESTS)])}
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS.parent), str(TESTS)]), **more}
     while rest := [n for n in names if n not in found]:
         done = subprocess.run([*prefix, sys.executable, "-m", "soft.scheduling", *rest], capture_output=True, text=True, env=env, timeout=600, check=False)
         begun = ""
@@ -49,4 +49,12 @@ def test_threads_that_wait_for_one_another(outcomes: dict[str, str], name: str) 
 @pytest.mark.long
 def test_on_one_core() -> None:
     core = str(min(os.sched_getaffinity(0)))
-    assert set(run(NAMES, ("taskset", "-c", core)).values()) == {"right"}
+    found = run(NAMES, ("taskset", "-c", core))
+    assert set(found.values()) == {"right"}, found
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("isa", ["avx2", "baseline"])
+def test_on_older_processors(isa: str) -> None:
+    found = run(NAMES, GPUVIRT_SOFT_ISA=isa)
+    assert set(found.values()) == {"right"}, found
