@@ -19,6 +19,7 @@ from gpuvirt.soft.types import LANES, TYPES
 
 if TYPE_CHECKING:
     from gpuvirt.soft.emit import Emitter
+    from gpuvirt.soft.values import Values
 
 _MOST = 40  # low bits that are followed: indices are sign-extended by shifting them 32 bits up and down
 _ROOTS = 6  # parameters that one value may come from
@@ -76,7 +77,7 @@ def _product(a: Known, b: Known) -> Known:
 class Alignment:
     """What every register of a function is a multiple of."""
 
-    def __init__(self, e: Emitter) -> None:
+    def __init__(self, e: Values) -> None:
         self.e = e
         self.known: dict[str, Known] = {}
         sites = [ins for block in e.cfg.order for ins in block.ins if ins.dsts]

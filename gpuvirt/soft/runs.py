@@ -19,6 +19,7 @@ from gpuvirt.soft.types import LANES
 if TYPE_CHECKING:
     from gpuvirt.soft.emit import Emitter
     from gpuvirt.soft.layout import Program
+    from gpuvirt.soft.values import Values
 
 CHANGING = ("ctaid", "warp", "first_thread", "lanes", "local")  # fields that differ from warp to warp
 MOST_PARAMS = 24  # read before the first warp: more only crowd each other out of the processor's registers
@@ -40,7 +41,7 @@ def possible(program: Program, shape: tuple[int, int, int]) -> bool:
     return True
 
 
-def changing(e: Emitter, name: str, index: int) -> Val | None:
+def changing(e: Values, name: str, index: int) -> Val | None:
     """A field that differs from warp to warp; None for others."""
     if name not in CHANGING:
         return None

@@ -11,10 +11,10 @@ from gpuvirt.soft.layout import RESERVED_BYTES
 from gpuvirt.soft.types import LANES
 
 if TYPE_CHECKING:
-    from gpuvirt.soft.emit import Emitter
+    from gpuvirt.soft.values import Values
 
 
-def _thread(e: Emitter, name: str) -> Val:
+def _thread(e: Values, name: str) -> Val:
     """%tid.x, .y and .z for the block shape that this code is for."""
     nx, ny, nz = e.shape
     axis = name[-1]
@@ -50,7 +50,7 @@ def _thread(e: Emitter, name: str) -> Val:
     return e.once("tidz", f"udiv {b.ty} {rows.s}, splat (i32 {ny})", "i32", True)
 
 
-def _lanemask(e: Emitter, kind: str) -> Val:
+def _lanemask(e: Values, kind: str) -> Val:
     values = {
         "eq": [1 << i for i in range(LANES)],
         "le": [(2 << i) - 1 for i in range(LANES)],
@@ -72,7 +72,7 @@ _FIELDS = {
 }
 
 
-def read_special(e: Emitter, name: str) -> Val:
+def read_special(e: Values, name: str) -> Val:
     """The value of a special register; 32 or 64 bits by its own width."""
     base, _, part = name.partition(".")
     axis = "xyzw".find(part[:1]) if part else 0
