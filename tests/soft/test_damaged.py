@@ -142,16 +142,16 @@ def offer(image: bytes, machine_code: bool = False) -> str:
     return "good"
 
 
-KNOWN = {2464}  # a cp.async of 2**63 bytes: the compiler writes a load for each word
+KNOWN = re.compile(r"cp\.async[^;]*\], \d{8,}")  # a copy of 2**63 bytes, say: the compiler writes a load for each word, and is long at it
 
 
 def try_texts(seeds: range, machine_code: bool) -> None:
     seen = set()
     for seed in seeds:
-        if seed in KNOWN:
-            continue
         r = random.Random(seed)
         text = damaged(r, r.choice(TEXTS))
+        if KNOWN.search(text):
+            continue
         try:
             seen.add(offer(text.encode("latin-1", "replace"), machine_code))
         except Hangs:
