@@ -68,7 +68,7 @@ class Frame:
         return [name for name, i in self.cfg.reg_index.items() if live >> i & 1]
 
 
-def _pending(e: Emitter, position: int, around: Loop | None) -> list[int]:
+def pending(e: Emitter, position: int, around: Loop | None) -> list[int]:
     """Blocks at which lanes may be behind a block, inside the loop `around`."""
     if e.an.resume or e.meetings:
         return sorted(e.targets)
@@ -95,8 +95,8 @@ def loop_check(e: Emitter, frame: Frame, loop: Loop, bits: Val, again: Val, afte
     e.emit(f"store i32 0, ptr %{counter}")
     e.emit(f"br label %{after}")
     e.lines.append(f"ask{n}:")
-    pending = _pending(e, loop.last, loop)
-    where = {t: e.let(f"load i32, ptr {e.mask_slot(e.cfg.order[t])}", "i32") for t in pending if t != loop.first}
+    at = pending(e, loop.last, loop)
+    where = {t: e.let(f"load i32, ptr {e.mask_slot(e.cfg.order[t])}", "i32") for t in at if t != loop.first}
     long = e.call("soft_wait", "i32", [W, e.lshr(count, e.const(SPIN_YIELD.bit_length() - 1, "i32"))], declare=True)
     others = zero
     for mask in where.values():
@@ -116,7 +116,7 @@ def exchange_check(e: Emitter, frame: Frame, block: Block) -> None:
     like it."""
     others = e.const(0, "i32")
     where = {}
-    for number in _pending(e, block.idx, e.cfg.loop_of[block.idx]):
+    for number in pending(e, block.idx, e.cfg.loop_of[block.idx]):
         if number != block.idx:
             where[number] = e.let(f"load i32, ptr {e.mask_slot(e.cfg.order[number])}", "i32")
             others = e.bor(others, where[number])
@@ -143,7 +143,7 @@ def call(e: Emitter, frame: Frame, text: str) -> None:
     e.lines.append(f"apart{n}:")
     before = dict(e.cache), dict(e.expanded), dict(e._splats), dict(e._casts)
     number = e.block.idx
-    where = {t: e.let(f"load i32, ptr {e.mask_slot(e.cfg.order[t])}", "i32") for t in _pending(e, number, e.cfg.loop_of[number])}
+    where = {t: e.let(f"load i32, ptr {e.mask_slot(e.cfg.order[t])}", "i32") for t in pending(e, number, e.cfg.loop_of[number])}
     if number in where and not e.block.div:
         del where[number]
     calling = e.bits_of(e.mask)

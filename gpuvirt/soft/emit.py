@@ -12,7 +12,7 @@ from gpuvirt.soft.parser import Ins
 from gpuvirt.soft.registry import OPCODES
 from gpuvirt.soft.types import INT_BITS, LANES
 from gpuvirt.soft.values import Values
-from gpuvirt.soft.waiting import ALIGNED, BLOCK, OPEN, PART, WARP, find_divided
+from gpuvirt.soft.waiting import ALIGNED, BLOCK, OPEN, PART, WARP, find_divided, meets_next
 
 SPIN_YIELD = 16  # a waiting loop calls soft_yield every so many rounds
 _LONG = 48  # a block of so many instructions is long
@@ -330,7 +330,13 @@ class Emitter(Values):
 
     def may_leave(self, loop: Loop) -> bool:
         """Whether lanes may go apart at the end of the loop."""
-        return self.frame is not None and loop.first in self.an.waiting_loops and loop.first in self.looped and not self.put_off(loop)
+        from gpuvirt.soft import apart
+
+        if self.frame is None or loop.first not in self.an.waiting_loops or loop.first not in self.looped or self.put_off(loop):
+            return False
+        # Lanes that stay at a meeting of the whole warp until those in the loop come cannot help these.
+        waiting = apart.pending(self, loop.last, loop)
+        return not self.func.is_kernel or any(t != loop.first and not meets_next(self.cfg, self.an.meetings, t) for t in waiting)
 
     def put_off(self, loop: Loop) -> bool:
         """Whether the lanes that stay in the loop are put off after some rounds."""

@@ -150,6 +150,16 @@ def find_meetings(cfg: Cfg) -> dict[int, str]:
     return found
 
 
+def meets_next(cfg: Cfg, meetings: dict[int, str], number: int) -> bool:
+    """Whether lanes that are at a block come to a meeting of the whole warp before they do anything that others notice."""
+    block = cfg.order[number]
+    while meetings.get(block.idx) not in GATHERING:
+        if len(block.succs) != 1 or block.succs[0].idx <= block.idx or any(i.op in _ACTS or reads_again(i) for i in block.ins):
+            return False
+        block = block.succs[0]
+    return True
+
+
 def exchanges(cfg: Cfg) -> bool:
     """Whether lanes exchange something anywhere."""
     return any(_collective(i) for block in cfg.order for i in block.ins)

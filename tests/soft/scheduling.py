@@ -13,6 +13,8 @@ import numpy as np
 from soft.nvrtc import compile_ptx
 
 from gpuvirt.soft.harness import Kernels
+from gpuvirt.soft.kernel import translate
+from gpuvirt.soft.module import Module
 
 DEADLINE = 60
 # What still hangs or is wrong.
@@ -34,6 +36,32 @@ def zeros(n: int) -> np.ndarray[Any, Any]:
 
 
 i32 = np.int32
+
+
+# ---- blocks in turn ----
+
+SEMAPHORE = r"""extern "C" __global__ void f(int* turn, int* log) {
+    if (threadIdx.x == 0) {
+        int seen;
+        do asm volatile("ld.global.acquire.gpu.b32 %0, [%1];" : "=r"(seen) : "l"(turn) : "memory"); while (seen != blockIdx.x);
+    }
+    __syncwarp(); __syncthreads();
+    log[blockIdx.x * blockDim.x + threadIdx.x] = *(volatile int*)turn;
+    __syncthreads();
+    if (threadIdx.x == 0) asm volatile("st.global.release.gpu.b32 [%0], %1;" :: "l"(turn), "r"(blockIdx.x + 1) : "memory");
+}"""
+
+
+@case
+def blocks_take_turns_by_a_semaphore() -> None:
+    """As matrix products add up in order: one thread of each block waits for the block before, the others of its warp for that thread, so that they
+    need no code of their own (which takes long to make where a kernel is large)."""
+    turn, log = zeros(1), zeros(12 * 64)
+    ptx = compile_ptx(SEMAPHORE, "compute_90")
+    Kernels(ptx).launch("f", 12, 64, turn, log)
+    assert turn[0] == 12 and (log.reshape(12, 64) == np.arange(12)[:, None]).all(), log
+    text, _, _ = translate(Module(ptx), "f", (64, 1, 1))
+    assert "lane.gv_kernel" not in text
 
 
 # ---- locks ----

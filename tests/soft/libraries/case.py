@@ -25,11 +25,11 @@ SINGLE, DOUBLE = EPS["f32"], EPS["f64"]
 class Library:
     """Where a library's cases are, and its files: (folder of NVIDIA's wheels, or of site-packages; pattern). note: for its section of the tables.
 
-    The module has a function `cases() -> Iterator[Case]`; it may import CuPy only inside the functions that run.
+    Each module has a function `cases() -> Iterator[Case]`; it may import CuPy only inside the functions that run.
     """
 
     title: str
-    module: str
+    modules: tuple[str, ...]
     files: tuple[tuple[str, str], ...]
     note: str = ""
 
@@ -39,13 +39,13 @@ CUFFT_NOTE = """Beside PTX the file has 11,651 containers that hold LTO-IR alone
 CURAND_NOTE = """The reference is the library's own generator on the CPU with the same seed. MTGP32's normal numbers in double are compared as float ones: there
 the CPU generator calculates in single precision (its lognormal ones agree in double)."""
 LIBRARIES = {
-    "cublas": Library("cuBLAS and cuBLASLt", "cublas_cases", (("cublas/lib", "libcublas.so.*"), ("cublas/lib", "libcublasLt.so.*"))),
-    "cufft": Library("cuFFT", "cufft_cases", (("cufft/lib", "libcufft.so.*"),), CUFFT_NOTE),
-    "curand": Library("cuRAND", "curand_cases", (("curand/lib", "libcurand.so.*"),), CURAND_NOTE),
-    "cudnn": Library("cuDNN", "cudnn_cases", (("cudnn/lib", "libcudnn_*.so.*"),)),
-    "cupy": Library("CuPy", "cupy_cases", (("cupy", "_core/*.so"), ("cupy/cuda", "*.so"), ("cupy/random", "*.so"))),
-    "cusolver": Library("cuSOLVER", "cusolver_cases", (("cusolver/lib", "libcusolver.so.*"),)),
-    "cusparse": Library("cuSPARSE", "cusparse_cases", (("cusparse/lib", "libcusparse.so.*"),)),
+    "cublas": Library("cuBLAS and cuBLASLt", ("cublas_cases",), (("cublas/lib", "libcublas.so.*"), ("cublas/lib", "libcublasLt.so.*"))),
+    "cufft": Library("cuFFT", ("cufft_cases",), (("cufft/lib", "libcufft.so.*"),), CUFFT_NOTE),
+    "curand": Library("cuRAND", ("curand_cases",), (("curand/lib", "libcurand.so.*"),), CURAND_NOTE),
+    "cudnn": Library("cuDNN", ("cudnn_cases", "cudnn_more_cases"), (("cudnn/lib", "libcudnn_*.so.*"),)),
+    "cupy": Library("CuPy", ("cupy_cases",), (("cupy", "_core/*.so"), ("cupy/cuda", "*.so"), ("cupy/random", "*.so"))),
+    "cusolver": Library("cuSOLVER", ("cusolver_cases", "cusolver_api_cases"), (("cusolver/lib", "libcusolver.so.*"),)),
+    "cusparse": Library("cuSPARSE", ("cusparse_cases",), (("cusparse/lib", "libcusparse.so.*"),)),
 }
 
 
@@ -120,11 +120,12 @@ class Case:
 def cases_of(library: str) -> Iterator[Case]:
     """All cases of a library."""
     seen: set[str] = set()
-    for case in importlib.import_module(f"{__package__}.{LIBRARIES[library].module}").cases():
-        if case.id in seen:
-            raise ValueError(f"two cases are called {case.id}")
-        seen.add(case.id)
-        yield case
+    for module in LIBRARIES[library].modules:
+        for case in importlib.import_module(f"{__package__}.{module}").cases():
+            if case.id in seen:
+                raise ValueError(f"two cases are called {case.id}")
+            seen.add(case.id)
+            yield case
 
 
 def generator(*names: object) -> np.random.Generator:
