@@ -170,6 +170,8 @@ void soft_grid_print(struct grid *g, const char *text, size_t size);
 
 /* fiber.c */
 void soft_switch(void **save, void *to);
+/* The same, but goes on by a jump: a processor expects a return to go where the last call came from, and another warp mostly waits at another barrier. */
+void soft_switch_jump(void **save, void *to);
 struct fiber *soft_fiber_new(void);
 void soft_fiber_free(struct fiber *f);
 /* The next switch to f->sp calls entry(f) on its stack; entry does not return. */

@@ -96,8 +96,8 @@ SOFT_EXPORT void soft_barrier_sync(struct soft_warp *w, uint32_t id, uint32_t th
     to->yielded = false;
     r->running = to;
     r->warp = &to->warp;
-    soft_switch(&f->sp, to->sp);
     if (atomic_load_explicit(&r->grid->stop, memory_order_relaxed)) soft_leave(r);
+    soft_switch_jump(&f->sp, to->sp); /* the last thing, so that it goes back into compiled code itself */
 }
 
 SOFT_EXPORT void soft_barrier_arrive(struct soft_warp *w, uint32_t id, uint32_t threads, uint32_t lanes) {
