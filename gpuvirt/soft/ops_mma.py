@@ -207,7 +207,7 @@ def movmatrix(e: Emitter, ins: Ins) -> None:
 def cp_async(e: Emitter, ins: Ins) -> None:
     """cp.async copies at once; what waits for it has nothing to wait for."""
     size = ins.ops[2]
-    if not isinstance(size, Imm):
+    if not isinstance(size, Imm) or size.value not in (4, 8, 16):
         raise e.fail()
     words = size.value // 4
     extra = ins.ops[3] if len(ins.ops) > 3 else None
