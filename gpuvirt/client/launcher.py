@@ -79,7 +79,8 @@ def launch(command: Sequence[str], environment: Mapping[str, str]) -> int:
         while True:
             # Another thread that does not block SIGCHLD may be given it, and then it is lost: so we also look now and then.
             info = signal.sigtimedwait(watched, LOOK_AGAIN)
-            if info is None or info.si_signo == signal.SIGCHLD:
+            # And a wait that was interrupted until its time was over gives a number that nobody has set (Python 3.11).
+            if info is None or info.si_signo == signal.SIGCHLD or info.si_signo not in watched:
                 done, status = os.waitpid(pid, os.WNOHANG)
                 if done:
                     return os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)

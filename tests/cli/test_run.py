@@ -161,6 +161,16 @@ def test_env_is_what_run_sets(gpuvirt: Gpuvirt, server: FakeServer, lib_dir: Pat
     assert listed <= env.keys() and {"LD_PRELOAD", "LD_LIBRARY_PATH", "GPUVIRT_POOL", "GPUVIRT_GPUS", "GPUVIRT_STATS"} <= listed
 
 
+def test_an_interrupted_wait_is_no_signal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python's sigtimedwait, interrupted until its time is over, gives what was in memory by chance."""
+    from types import SimpleNamespace
+
+    from gpuvirt.client import launcher
+
+    monkeypatch.setattr(launcher.signal, "sigtimedwait", lambda *_: SimpleNamespace(si_signo=1 << 20, si_code=0))
+    assert launcher.launch(["sh", "-c", "exit 3"], os.environ) == 3
+
+
 def test_prefix_variables_are_not_doubled() -> None:
     variable = Variable("LD_PRELOAD", "/a:/b", "", prefix=True)
     assert variable.merged(None) == variable.merged("") == "/a:/b"
