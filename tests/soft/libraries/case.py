@@ -34,12 +34,15 @@ class Library:
     note: str = ""
 
 
+CUBLAS_NOTE = """Products of 8-bit integers run where the library chooses a kernel that has PTX; for others (64x64x64 among them) it has machine code
+alone, and cuBLAS returns `CUBLAS_STATUS_NOT_SUPPORTED`. The same status, by the library's own choice, have at this capability strided batches of complex
+numbers in TF32, and `cublasCsyrk3mEx` and `cublasCherk3mEx`."""
 CUFFT_NOTE = """Beside PTX the file has 11,651 containers that hold LTO-IR alone. They are linked with a program's own callbacks when a plan is made
 (`cufftXtSetJITCallback`), and such a plan is refused with `CUFFT_INTERNAL_ERROR`. All transforms without callbacks have PTX."""
 CURAND_NOTE = """The reference is the library's own generator on the CPU with the same seed. MTGP32's normal numbers in double are compared as float ones: there
 the CPU generator calculates in single precision (its lognormal ones agree in double)."""
 LIBRARIES = {
-    "cublas": Library("cuBLAS and cuBLASLt", ("cublas_cases",), (("cublas/lib", "libcublas.so.*"), ("cublas/lib", "libcublasLt.so.*"))),
+    "cublas": Library("cuBLAS and cuBLASLt", ("cublas_cases",), (("cublas/lib", "libcublas.so.*"), ("cublas/lib", "libcublasLt.so.*")), CUBLAS_NOTE),
     "cufft": Library("cuFFT", ("cufft_cases",), (("cufft/lib", "libcufft.so.*"),), CUFFT_NOTE),
     "curand": Library("cuRAND", ("curand_cases",), (("curand/lib", "libcurand.so.*"),), CURAND_NOTE),
     "cudnn": Library("cuDNN", ("cudnn_cases", "cudnn_more_cases"), (("cudnn/lib", "libcudnn_*.so.*"),)),
