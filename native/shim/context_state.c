@@ -1,4 +1,5 @@
 /* What a program asks of a context and sets on it. */
+#include "gv_client.h"
 #include "gv_impl.h"
 #include "objects.h"
 
@@ -105,6 +106,14 @@ CUresult impl_cuCtxSetLimit(CUlimit limit, size_t value) {
         break;
     }
     default: return CUDA_ERROR_UNSUPPORTED_LIMIT;
+    }
+    if (limit == CU_LIMIT_STACK_SIZE || limit == CU_LIMIT_PRINTF_FIFO_SIZE || limit == CU_LIMIT_MALLOC_HEAP_SIZE) {
+        struct session_reply reply;
+        struct gv_reply_context_limit answer = {0};
+        rc = call_context_limit(c->id, &(struct gv_cmd_context_limit){.limit = (uint32_t)limit, .value = value}, &answer, &reply);
+        session_reply_done(&reply);
+        if (rc) return rc;
+        value = answer.value;
     }
     c->limits[limit] = value;
     return CUDA_SUCCESS;

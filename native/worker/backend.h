@@ -97,6 +97,8 @@ struct gv_backend_ops {
 
     int (*context_create)(struct gv_backend *b, uint32_t device, uint32_t flags, int primary, struct gv_context **out, char *err);
     void (*context_destroy)(struct gv_context *c);
+    /* cuCtxSetLimit for what kernels notice: the stack, printf's buffer, malloc's heap. `value` becomes what it is now. */
+    int (*context_limit)(struct gv_context *c, uint32_t limit, uint64_t *value);
     int (*memory_info)(struct gv_context *c, uint64_t *free_bytes, uint64_t *total_bytes);
     /* The last asynchronous error's text ("illegal address 0x0 in kernel saxpy, block (1,0,0)"); "" when there is none. [any] */
     const char *(*error_text)(struct gv_context *c);

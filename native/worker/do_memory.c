@@ -82,6 +82,16 @@ int worker_do_memory_grow(void *worker, const struct gv_record *record, const st
     return worker_reply(w, record, status, status == WORKER_OUT_OF_MEMORY ? "the device's memory is used up" : NULL, NULL, 0);
 }
 
+int worker_do_context_limit(void *worker, const struct gv_record *record, const struct gv_cmd_context_limit *c) {
+    struct worker *w = worker;
+    struct gv_context *context = memory_context(w, record);
+    struct gv_reply_context_limit reply = {.value = c->value};
+    int status = context ? w->ops->context_limit(context, c->limit, &reply.value) : WORKER_INVALID_CONTEXT;
+    uint8_t body[16];
+    gv_reply_context_limit_encode(&reply, body);
+    return worker_reply(w, record, status, NULL, body, (uint32_t)gv_reply_context_limit_size(&reply));
+}
+
 int worker_do_memory_shrink(void *worker, const struct gv_record *record, const struct gv_cmd_memory_shrink *c) {
     struct worker *w = worker;
     struct gv_context *context = memory_context(w, record);

@@ -138,6 +138,15 @@ static int context_create(struct gv_backend *b, uint32_t device, uint32_t flags,
     return 0;
 }
 
+static int context_limit(struct gv_context *c, uint32_t limit, uint64_t *value) {
+    int status = cuda_enter(c);
+    size_t now = 0;
+    if (!status) status = c->b->driver.context_set_limit((CUlimit)limit, *value);
+    if (!status) status = c->b->driver.context_get_limit(&now, (CUlimit)limit);
+    if (!status) *value = now;
+    return status;
+}
+
 static void context_destroy(struct gv_context *c) {
     struct gv_backend *b = c->b;
     /* Marks and gates must not outlive the context: they are due as soon as the device has drained. */
@@ -291,6 +300,7 @@ const struct gv_backend_ops gv_backend_cuda = {
     .reserve_window = reserve_window,
     .context_create = context_create,
     .context_destroy = context_destroy,
+    .context_limit = context_limit,
     .memory_info = memory_info,
     .error_text = error_text,
     .memory_back = memory_back,

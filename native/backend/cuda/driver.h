@@ -23,6 +23,8 @@
     F(context_create, cuCtxCreate_v2, (CUcontext *, unsigned, CUdevice))                                                                      \
     F(context_destroy, cuCtxDestroy_v2, (CUcontext))                                                                                          \
     F(context_set, cuCtxSetCurrent, (CUcontext))                                                                                              \
+    F(context_set_limit, cuCtxSetLimit, (CUlimit, size_t))                                                                                    \
+    F(context_get_limit, cuCtxGetLimit, (size_t *, CUlimit))                                                                                  \
     F(context_synchronize, cuCtxSynchronize, (void))                                                                                          \
     F(memory_info, cuMemGetInfo_v2, (size_t *, size_t *))                                                                                     \
     F(memory_alloc, cuMemAlloc_v2, (CUdeviceptr *, size_t))                                                                                   \

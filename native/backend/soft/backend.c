@@ -150,6 +150,12 @@ static void context_destroy(struct gv_context *c) {
     soft_context_drop(c);
 }
 
+/* malloc's heap grows and shrinks; the stack and printf's buffer are as large as they are. */
+static int context_limit(struct gv_context *c, uint32_t limit, uint64_t *value) {
+    if (limit == CU_LIMIT_MALLOC_HEAP_SIZE) soft_heap_limit(c->heap, *value);
+    return 0;
+}
+
 static const char *error_text(struct gv_context *c) { return atomic_load(&c->error) ? c->error_text : ""; }
 
 const struct gv_backend_ops gv_backend_soft = {
@@ -161,6 +167,7 @@ const struct gv_backend_ops gv_backend_soft = {
     .reserve_window = soft_reserve_window,
     .context_create = context_create,
     .context_destroy = context_destroy,
+    .context_limit = context_limit,
     .memory_info = soft_memory_info,
     .error_text = error_text,
     .memory_back = soft_memory_back,

@@ -33,6 +33,10 @@ enum { /* flags of streams and events */
        CU_EVENT_DISABLE_TIMING = 2,
 };
 
+enum { /* CUlimit */
+       CU_LIMIT_MALLOC_HEAP_SIZE = 2,
+};
+
 enum { /* CUfunction_attribute that can be set */
        CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8,
        CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT = 9,

@@ -39,6 +39,8 @@ void soft_engine_destroy(struct soft_engine *e);
 int soft_engine_run(struct soft_engine *e, const struct soft_launch *launch, char *err, size_t err_size);
 
 struct soft_heap *soft_heap_create(uint64_t limit);
+/* From now on; what has been handed out stays. */
+void soft_heap_limit(struct soft_heap *h, uint64_t limit);
 void soft_heap_destroy(struct soft_heap *h);
 
 /* Calls fn(arg) so that a memory fault in it ends it instead of the process. False when that happened; *fault then holds the address. fn must own

@@ -43,6 +43,12 @@ struct soft_heap *soft_heap_create(uint64_t limit) {
     return h;
 }
 
+void soft_heap_limit(struct soft_heap *h, uint64_t limit) {
+    pthread_mutex_lock(&h->lock);
+    h->limit = limit;
+    pthread_mutex_unlock(&h->lock);
+}
+
 void soft_heap_destroy(struct soft_heap *h) {
     if (!h) return;
     while (h->pieces.next != &h->pieces) {
@@ -58,11 +64,11 @@ SOFT_EXPORT void *soft_malloc(struct soft_warp *w, uint32_t lane, uint64_t size)
     (void)lane;
     struct runner *r = runner_of(w);
     struct soft_heap *h = r->grid->launch->heap;
-    if (!h || !size || size > h->limit) return NULL;
+    if (!h || !size || size > UINT64_MAX / 2) return NULL;
     uint64_t whole = ((size + 15) & ~15ull) + sizeof(struct piece);
     r->in_helper = 1; /* nothing may throw this thread out while it holds the heap's lock or is inside malloc */
     pthread_mutex_lock(&h->lock);
-    struct piece *p = whole > h->limit - h->used ? NULL : aligned_alloc(16, whole);
+    struct piece *p = h->used > h->limit || whole > h->limit - h->used ? NULL : aligned_alloc(16, whole);
     if (p) {
         *p = (struct piece){.magic = HEAP_MAGIC, .size = whole, .previous = &h->pieces, .next = h->pieces.next, .heap = h};
         p->next->previous = p;

@@ -173,6 +173,11 @@ static int context_create(struct gv_backend *b, uint32_t device, uint32_t flags,
     return *out = c, 0;
 }
 static void context_destroy(struct gv_context *c) { free(c); }
+static int context_limit(struct gv_context *c, uint32_t limit, uint64_t *value) {
+    (void)c;
+    *value += 1;
+    return limit == 2 ? 0 : 215;
+}
 static int memory_info(struct gv_context *c, uint64_t *f, uint64_t *t) {
     *f = 1000, *t = 2000;
     (void)c;
@@ -321,6 +326,7 @@ static int mark_follows(struct gv_stream *s) {
      .reserve_window = reserve_window,       \
      .context_create = context_create,       \
      .context_destroy = context_destroy,     \
+     .context_limit = context_limit,         \
      .memory_info = memory_info,             \
      .error_text = error_text,               \
      .memory_back = memory_back,             \

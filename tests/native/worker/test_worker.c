@@ -102,6 +102,7 @@ enum {
     OP_bye = GV_OP_BYE,
     OP_context_create = GV_OP_CONTEXT_CREATE,
     OP_context_destroy = GV_OP_CONTEXT_DESTROY,
+    OP_context_limit = GV_OP_CONTEXT_LIMIT,
     OP_memory_grow = GV_OP_MEMORY_GROW,
     OP_memory_shrink = GV_OP_MEMORY_SHRINK,
     OP_memory_alloc = GV_OP_MEMORY_ALLOC,
@@ -210,6 +211,9 @@ static void memory(void) {
     CHECK(answer(POST(memory_alloc, GV_RECORD_SYNC, 1, .size = 1 << 30)) == 2);
     CHECK(answer(POST(memory_info, GV_RECORD_SYNC, 1)) == 0);
     CHECK(answer(POST(memory_info, GV_RECORD_SYNC, 99)) == 201);
+    CHECK(answer(POST(context_limit, GV_RECORD_SYNC, 1, .limit = 2, .value = 100)) == 0);
+    CHECK(answer(POST(context_limit, GV_RECORD_SYNC, 1, .limit = 3, .value = 100)) == 215);
+    CHECK(answer(POST(context_limit, GV_RECORD_SYNC, 99, .limit = 2, .value = 100)) == 201);
     CHECK(failed_status(POST(memory_free, 0, 1, .address = 1 << 29)) == 1);
     bye();
 }

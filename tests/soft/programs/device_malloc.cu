@@ -55,6 +55,14 @@ __global__ void scratch(const int *in, long long *out, int n) {
     delete object;
 }
 
+/* A megabyte a thread: so many of them as the heap has room for. */
+__global__ void fill_heap(int *got) {
+    char *p = (char *)malloc(1 << 20);
+    if (p) p[threadIdx.x] = 1, atomicAdd(got, 1);
+    __syncthreads();
+    free(p);
+}
+
 __global__ void too_much(int *refused) {
     void *p = malloc((size_t)1 << 40);
     if (!p) atomicAdd(refused, 1);
@@ -87,5 +95,15 @@ int main(int argc, char **argv) {
     v.same("destructors", after - before, n);
     too_much<<<1, 40>>>(refused);
     v.same("too much is refused", refused.first(), 40);
+    Array<int> few(1), many(1);
+    fill_heap<<<1, 60>>>(few);
+    CHECK(cudaDeviceSynchronize());
+    v.that("the heap has its limit", few.first() >= 10 && few.first() <= 16);
+    size_t limit = 0;
+    CHECK(cudaDeviceSetLimit(cudaLimitMallocHeapSize, 80 << 20));
+    CHECK(cudaDeviceGetLimit(&limit, cudaLimitMallocHeapSize));
+    v.that("the limit is what was set", limit >= 80 << 20);
+    fill_heap<<<1, 60>>>(many);
+    v.same("a larger heap", many.first(), 60);
     return v.end();
 }
