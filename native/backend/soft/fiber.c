@@ -13,49 +13,35 @@
 #error "the software GPU runs on x86-64 only"
 #endif
 
-/* mxcsr, which a callee keeps as well, is the same in all fibers of a grid. */
+/* Saves what a callee keeps, and takes up what the other fiber has saved. mxcsr, which a callee keeps as well, is the same in all fibers of a grid. */
+#define EXCHANGE              \
+    "    pushq %rbp\n"        \
+    "    pushq %rbx\n"        \
+    "    pushq %r12\n"        \
+    "    pushq %r13\n"        \
+    "    pushq %r14\n"        \
+    "    pushq %r15\n"        \
+    "    movq %rsp, (%rdi)\n" \
+    "    movq %rsi, %rsp\n"   \
+    "    popq %r15\n"         \
+    "    popq %r14\n"         \
+    "    popq %r13\n"         \
+    "    popq %r12\n"         \
+    "    popq %rbx\n"         \
+    "    popq %rbp\n"
+
 __asm__(".text\n"
         ".p2align 4\n"
         ".hidden soft_switch\n"
         ".globl soft_switch\n"
         ".type soft_switch, @function\n"
-        "soft_switch:\n"
-        "    pushq %rbp\n"
-        "    pushq %rbx\n"
-        "    pushq %r12\n"
-        "    pushq %r13\n"
-        "    pushq %r14\n"
-        "    pushq %r15\n"
-        "    movq %rsp, (%rdi)\n"
-        "    movq %rsi, %rsp\n"
-        "    popq %r15\n"
-        "    popq %r14\n"
-        "    popq %r13\n"
-        "    popq %r12\n"
-        "    popq %rbx\n"
-        "    popq %rbp\n"
-        "    ret\n"
+        "soft_switch:\n" EXCHANGE "    ret\n"
         ".size soft_switch, .-soft_switch\n"
         ".p2align 4\n"
         ".hidden soft_switch_jump\n"
         ".globl soft_switch_jump\n"
         ".type soft_switch_jump, @function\n"
-        "soft_switch_jump:\n"
-        "    pushq %rbp\n"
-        "    pushq %rbx\n"
-        "    pushq %r12\n"
-        "    pushq %r13\n"
-        "    pushq %r14\n"
-        "    pushq %r15\n"
-        "    movq %rsp, (%rdi)\n"
-        "    movq %rsi, %rsp\n"
-        "    popq %r15\n"
-        "    popq %r14\n"
-        "    popq %r13\n"
-        "    popq %r12\n"
-        "    popq %rbx\n"
-        "    popq %rbp\n"
-        "    popq %rcx\n"
+        "soft_switch_jump:\n" EXCHANGE "    popq %rcx\n"
         "    jmpq *%rcx\n"
         ".size soft_switch_jump, .-soft_switch_jump\n"
         ".p2align 4\n"
