@@ -309,6 +309,14 @@ static void answer(struct session_reply *reply) {
             fake.backed[device] += c.size;
         break;
     }
+    case GV_OP_CONTEXT_LIMIT: {
+        struct gv_cmd_context_limit c;
+        if (gv_cmd_context_limit_decode(&c, record.body, record.size)) abort();
+        struct gv_reply_context_limit r = {.value = c.value};
+        gv_reply_context_limit_encode(&r, body);
+        reply->body = body, reply->body_size = (uint32_t)gv_reply_context_limit_size(&r);
+        break;
+    }
     case GV_OP_MEMORY_INFO: {
         struct gv_reply_memory_info r = {.free = FAKE_DEVICE_MEMORY - fake.backed[device_of_context[record.ctx]], .total = FAKE_DEVICE_MEMORY};
         gv_reply_memory_info_encode(&r, body);

@@ -113,9 +113,16 @@ static void many_senders(void) {
     }
 }
 
+static _Atomic uint64_t sent;
+
+/* Begins when nothing more has been sent for a while: the sender is blocked then. */
 static void *receive_late(void *arg) {
     struct stream *s = arg;
-    usleep(100000);
+    uint64_t before;
+    do {
+        before = atomic_load(&sent);
+        usleep(50000);
+    } while (!before || atomic_load(&sent) != before);
     for (uint64_t i = 1; i <= s->count; i++) CHECK(receive_numbered(s->link, i) == 60000);
     return NULL;
 }
@@ -139,9 +146,11 @@ static void full_ring(void) {
             uint64_t *words = (uint64_t *)(void *)(r + 1);
             for (uint32_t k = 0; k < 60000 / 8; k++) words[k] = i * 0x9e3779b97f4a7c15u + k;
             gv_send_commit(p.client);
+            atomic_store(&sent, i);
         }
         gv_send_flush(p.client);
         pthread_join(receiver, NULL);
+        atomic_store(&sent, 0);
         CHECK(blocked_total > 20000000);
         close_pair(&p);
     }
