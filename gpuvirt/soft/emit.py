@@ -334,6 +334,9 @@ class Emitter(Values):
 
         if self.frame is None or loop.first not in self.an.waiting_loops or loop.first not in self.looped or self.put_off(loop):
             return False
+        # Who asks which lanes are beside it counts on those with whom it came, also after it has waited for another warp.
+        if any(i.op == "activemask" for block in self.cfg.order for i in block.ins):
+            return False
         # Lanes that stay at a meeting of the whole warp until those in the loop come cannot help these.
         waiting = apart.pending(self, loop.last, loop)
         return not self.func.is_kernel or any(t != loop.first and not meets_next(self.cfg, self.an.meetings, t) for t in waiting)

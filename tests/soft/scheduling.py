@@ -53,6 +53,32 @@ SEMAPHORE = r"""extern "C" __global__ void f(int* turn, int* log) {
 
 
 @case
+def lanes_with_an_active_mask_stay_together() -> None:
+    """Lanes that wait for other warps, and then exchange with those that __activemask names, as triangular solvers do: in code for one lane each that
+    would be the lane alone."""
+    source = r"""extern "C" __global__ void f(volatile int* ready, int* out) {
+        int lane = threadIdx.x & 31, warp = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32, sum = 0;
+        for (int i = 0; i < 4; i++) {
+            unsigned together = __activemask();
+            if (lane < 5) while (ready[warp] <= i) {}
+            __threadfence();
+            sum += __shfl_down_sync(together, lane + i, 1);
+        }
+        out[warp * 32 + lane] = sum;
+        __threadfence();
+        if (lane == 0) ready[warp + 1] = 4;
+    }"""
+    ptx = compile_ptx(source, "compute_90")
+    ready, out = zeros(9), zeros(8 * 32)
+    ready[0] = 4
+    Kernels(ptx).launch("f", 4, 64, ready, out)
+    lane = np.arange(32)
+    want = 4 * np.minimum(lane + 1, 31) + 6
+    assert (out.reshape(8, 32) == want).all(), out
+    assert "lane.gv_kernel" not in translate(Module(ptx), "f", (64, 1, 1))[0]
+
+
+@case
 def blocks_take_turns_by_a_semaphore() -> None:
     """As matrix products add up in order: one thread of each block waits for the block before, the others of its warp for that thread, so that they
     need no code of their own (which takes long to make where a kernel is large)."""
