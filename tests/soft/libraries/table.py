@@ -90,7 +90,7 @@ def kernel_table(library: str, records: list[running.Record], seconds: float) ->
 def section(library: str, records: list[running.Record], count: int, seconds: float) -> str:
     wrong, note = sum(not r.right for r in records), case.LIBRARIES[library].note
     of = f" of {count}" if len(records) < count else ""
-    said = f"{len(records)}{of} cases run, {wrong} of them fail{"s" * (wrong == 1)}." if wrong else f"{len(records)}{of} cases run, all within the limit."
+    said = f"{len(records)}{of} cases run, {wrong} of them fail{'s' * (wrong == 1)}." if wrong else f"{len(records)}{of} cases run, all within the limit."
     return "\n".join(
         [
             f"## {case.LIBRARIES[library].title}",
