@@ -481,8 +481,9 @@ def ld(e: Emitter, ins: Ins) -> None:
     volatile = not _VOLATILE.isdisjoint(ins.mods)
     if space == "global" and not volatile:
         ahead.prefetch(e, ins, where, t.bits // 8 * len(dsts))
-    if volatile and whole.is_whole(element, len(dsts)):
-        values = whole.load_whole(e, where, element, len(dsts))
+    # Pairs that are read past the caches are read while others write them: a sum whose bits say whether it is there yet, with no flag beside it.
+    if (volatile or ("cg" in ins.mods and len(dsts) == 2)) and whole.is_whole(element, len(dsts)):
+        values = whole.load_whole(e, where, element, len(dsts), volatile)
     else:
         values = load(e, where, element, len(dsts), volatile, space == "param" and e.func.is_kernel)
     if "acquire" in ins.mods:

@@ -1,4 +1,5 @@
-"""Volatile and relaxed accesses of vectors: each lane's 8 or 16 bytes move in one piece, for threads elsewhere may read or write the same ones."""
+"""Volatile and relaxed accesses of vectors, and pairs read past the caches: each lane's 8 or 16 bytes move in one piece, for threads elsewhere may
+read or write the same ones."""
 
 from __future__ import annotations
 
@@ -17,10 +18,10 @@ def is_whole(t: str, n: int) -> bool:
     return n > 1 and n * int(t[1:]) in (64, 128)
 
 
-def load_whole(e: Emitter, where: Where, t: str, n: int) -> list[Val]:
+def load_whole(e: Emitter, where: Where, t: str, n: int, volatile: bool = True) -> list[Val]:
     """n elements of type t per lane; scalars when the address is uniform."""
     bits = int(t[1:])
-    halves = load(e, where, "i64", 1, True) if n * bits == 64 else _load_pair(e, where)
+    halves = load(e, where, "i64", 1, volatile) if n * bits == 64 else _load_pair(e, where)
     return [e.resize(e.lshr(halves[k * bits // 64], e.const(k * bits % 64, "i64")), t) for k in range(n)]
 
 

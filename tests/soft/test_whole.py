@@ -24,7 +24,7 @@ mov.u32 %r6, 0; mov.u32 %r7, 0;
 @%p0 bra READ;
 WRITE: add.u32 %r6, %r6, 1;
 {make}
-st.{how}.global.{type} [%q3], {{{values}}};
+st.{put}.global.{type} [%q3], {{{values}}};
 setp.lt.u32 %p1, %r6, {rounds}; @%p1 bra WRITE;
 ret;
 READ: add.u32 %r6, %r6, 1;
@@ -47,12 +47,13 @@ def kernel(kind: str, how: str, uniform: bool) -> Kernels:
         make += f" add.{size} {values[i]}, {values[0]}, {i};"
         compare += f" add.{size} {values[0]}, {values[0]}, 1; setp.ne.{size} %p2, {values[0]}, {values[i]}; @%p2 add.u32 %r7, %r7, 1;"
     slot = "mov.u64 %q3, %q0; " if uniform else ""
-    text = TEXT.format(slot=slot, make=make, type=kind, values=", ".join(values), compare=compare, how=how, rounds=ROUNDS)
+    text = TEXT.format(slot=slot, make=make, type=kind, values=", ".join(values), compare=compare, how=how, put="volatile" if how == "cg" else how, rounds=ROUNDS)
     return Kernels(HEAD + text.replace("setp.lt.u32 %p1, %r5, %r8", "mov.u32 %r8, %ntid.x; shl.b32 %r8, %r8, 1; setp.lt.u32 %p1, %r5, %r8"))
 
 
-@pytest.mark.parametrize("how", ["relaxed.gpu", "volatile"])
-@pytest.mark.parametrize("kind", ["v2.u32", "v4.u32", "v2.u64"])
+@pytest.mark.parametrize(
+    ("kind", "how"), [*((kind, how) for kind in ("v2.u32", "v4.u32", "v2.u64") for how in ("relaxed.gpu", "volatile")), ("v2.u32", "cg"), ("v2.u64", "cg")]
+)
 @pytest.mark.parametrize("uniform", [False, True])
 def test_no_vector_is_torn(kind: str, how: str, uniform: bool) -> None:
     count, bits = int(kind[1]), int(kind.split(".u")[1])
