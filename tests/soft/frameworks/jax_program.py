@@ -7,21 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 from checks import check, main
 from jax import lax
+from samples import EPS, normal, positive, rng
 
 jax.config.update("jax_default_matmul_precision", "highest")  # else products round their factors to TF32, here as on a GPU
 GPU, CPU = jax.devices("gpu")[0], jax.devices("cpu")[0]
-EPS = float(np.finfo(np.float32).eps)
-rng = np.random.default_rng(1)
-
-
-def normal(*shape):
-    return rng.standard_normal(shape).astype(np.float32)
-
-
-def positive(n):
-    """A symmetric matrix whose eigenvalues are positive."""
-    a = normal(n, n)
-    return a @ a.T + n * np.eye(n, dtype=np.float32)
 
 
 def same(function, *arguments, bound=64.0):

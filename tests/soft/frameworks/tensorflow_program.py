@@ -9,20 +9,10 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
 import numpy as np
 import tensorflow as tf
 from checks import check, main
+from samples import EPS, normal, positive, rng
 
 tf.config.experimental.enable_tensor_float_32_execution(False)
 assert tf.config.list_logical_devices("GPU"), "TensorFlow found no GPU"
-EPS = float(np.finfo(np.float32).eps)
-rng = np.random.default_rng(1)
-
-
-def normal(*shape):
-    return rng.standard_normal(shape).astype(np.float32)
-
-
-def positive(n):
-    a = normal(n, n)
-    return a @ a.T + n * np.eye(n, dtype=np.float32)
 
 
 def same(function, *arguments, bound=64.0, ways=("eager", "xla")):
