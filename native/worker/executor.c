@@ -14,6 +14,9 @@
 
 enum { CARRY_ON, CLIENT_LOST, PROTOCOL_ERROR };
 
+/* The one command that needs no room and gives some: were it held back until there is room, what holds the room would be held for ever. */
+static bool gives_room(uint16_t op) { return op == GV_OP_HOST_DONE; }
+
 /* Commands that a driver may carry out only when the device has come to rest. */
 static bool may_wait(uint16_t op) {
     switch (op) {
@@ -68,7 +71,7 @@ static int step(struct worker *w, char *err) {
         return CARRY_ON;
     }
     /* While it waits for room the link is read on: acknowledgements give room too, and they come with the commands. */
-    bool room = worker_has_room(w), ahead = !room || (may_wait(record->op) && worker_waits_for_host(w));
+    bool room = gives_room(record->op) || worker_has_room(w), ahead = !room || (may_wait(record->op) && worker_waits_for_host(w));
     if (!room || may_wait(record->op))
         rest(w);
     else if (!atomic_load_explicit(&w->busy, memory_order_relaxed))

@@ -646,14 +646,18 @@ static void flood_behind_a_host_function(void) {
 
 enum { LUMP = 1 << 20, LUMPS = 24 };
 
-static void *send_lumps(void *data) {
-    for (int i = 0; i < LUMPS; i++) {
+static void send_some_lumps(void *data, int count) {
+    for (int i = 0; i < count; i++) {
         memset(data, i + 1, LUMP);
         uint64_t number = ++bulk_sent;
         POST(copy_in, 0, 1, .stream = 100, .dst = (uint64_t)(i % 8) * LUMP, .width = LUMP, .height = 1, .depth = 1, .pitch = LUMP, .slice = LUMP,
              .bulk = number);
         CHECK(gv_bulk_send(client, 0, data, LUMP) == number);
     }
+}
+
+static void *send_lumps(void *data) {
+    send_some_lumps(data, LUMPS);
     return NULL;
 }
 
@@ -673,6 +677,22 @@ static void copies_behind_a_host_function(void) {
     uint64_t seq = POST(fence, GV_RECORD_MARK, 1, .stream = 100);
     CHECK(completed().upto == seq);
     for (int i = 0; i < 8; i++) CHECK(fake.memory[i * LUMP] == LUMPS - 8 + i + 1 && fake.memory[i * LUMP + LUMP - 1] == LUMPS - 8 + i + 1);
+    bye();
+}
+
+/* As many bytes as the worker keeps, so that the answer itself is what the executor takes up when there is no room. */
+static void answer_when_there_is_no_room(void) {
+    begin();
+    attach();
+    POST(host_func, 0, 1, .stream = 100, .tag = 9);
+    host_function_comes(9, 0);
+    void *data = malloc(LUMP);
+    send_some_lumps(data, WORKER_MAX_STAGING / LUMP);
+    free(data);
+    usleep(100000); /* until the worker has taken them all, or the test proves less */
+    POST(host_done, 0, 1, .tag = 9);
+    uint64_t seq = POST(fence, GV_RECORD_MARK, 1, .stream = 100);
+    CHECK(completed().upto == seq);
     bye();
 }
 
@@ -910,6 +930,7 @@ int main(int argc, char **argv) {
                                              {"floods", floods},
                                              {"flood_behind_a_host_function", flood_behind_a_host_function},
                                              {"copies_behind_a_host_function", copies_behind_a_host_function},
+                                             {"answer_when_there_is_no_room", answer_when_there_is_no_room},
                                              {"free_behind_a_host_function", free_behind_a_host_function},
                                              {"host_functions_hear_of_errors", host_functions_hear_of_errors},
                                              {"a_context_takes_its_things_along", a_context_takes_its_things_along},
