@@ -1,0 +1,31 @@
+"""The list that the cases enter themselves in, and what they share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from soft.nvrtc import compile_ptx
+
+from gpuvirt.soft.harness import Kernels
+
+# What still hangs or is wrong.
+MISSING: set[str] = set()
+CASES: dict[str, Callable[[], None]] = {}
+
+
+def case(f: Callable[[], None]) -> Callable[[], None]:
+    CASES[f.__name__] = f
+    return f
+
+
+def cuda(source: str) -> Kernels:
+    return Kernels(compile_ptx(source, "compute_90"))
+
+
+def zeros(n: int) -> np.ndarray[Any, Any]:
+    return np.zeros(n, np.int32)
+
+
+i32 = np.int32

@@ -1,0 +1,128 @@
+"""Producers and consumers: lanes, warps and blocks that hand something on to one another."""
+
+from __future__ import annotations
+
+import numpy as np
+from soft.scheduling.cases import case, cuda, i32, zeros
+
+
+@case
+def lanes_hand_on_in_a_chain() -> None:
+    """Lane i waits for lane i - 1, and for lane i + 1 on the way back."""
+    k = cuda(r"""extern "C" __global__ void f(volatile int* flag, int* out) {
+        int t = threadIdx.x;
+        if (t) while (!flag[t - 1]) {}
+        int x = t ? out[t - 1] : 0;
+        out[t] = x + t; __threadfence(); flag[t] = 1;
+        if (t + 1 < blockDim.x) while (flag[t + 1] < 2) {}
+        __threadfence(); flag[t] = 2;
+    }""")
+    for threads in (32, 50, 96):
+        flag, out = zeros(threads), zeros(threads)
+        k.launch("f", 1, threads, flag, out)
+        assert (out == np.cumsum(np.arange(threads))).all() and (flag == 2).all()
+
+
+@case
+def producer_and_consumers_in_one_warp() -> None:
+    """The consumers' loop comes first in the program, then the other way about."""
+    for first in ("threadIdx.x != 5", "threadIdx.x == 5"):
+        k = cuda(
+            r"""__device__ void produce(volatile int* box, volatile int* full, int n) {
+            for (int i = 0; i < n; i++) { while (*full) {} *box = 100 + i; __threadfence_block(); *full = 31; }
+        }
+        __device__ void consume(volatile int* box, volatile int* taken, int* full, int n, int* out) {
+            for (int i = 0; i < n; i++) {
+                while (*(volatile int*)full == 0 || taken[threadIdx.x] > i) {}
+                int x = *box;
+                out[threadIdx.x] += x;
+                __threadfence_block();
+                taken[threadIdx.x] = i + 1;
+                atomicSub(full, 1);
+                while (*(volatile int*)full != 0) {}
+            }
+        }
+        extern "C" __global__ void f(int* out, int n) {
+            __shared__ int box, full; __shared__ int taken[32];
+            if (threadIdx.x == 0) { box = 0; full = 0; }
+            taken[threadIdx.x] = 0;
+            __syncthreads();
+            if (FIRST) { BODY1 } else { BODY2 }
+        }""".replace("FIRST", first)
+            .replace("BODY1", "consume(&box, taken, &full, n, out);" if "!=" in first else "produce(&box, &full, n);")
+            .replace("BODY2", "produce(&box, &full, n);" if "!=" in first else "consume(&box, taken, &full, n, out);")
+        )
+        out = zeros(32)
+        k.launch("f", 1, 32, out, i32(1))
+        assert (np.delete(out, 5) == 100).all(), out
+
+
+@case
+def ping_pong_of_two_lanes() -> None:
+    k = cuda(r"""extern "C" __global__ void f(volatile int* turn, int* log, int n) {
+        int me = threadIdx.x / 16;
+        if (threadIdx.x % 16) return;
+        for (int i = 0; i < n; i++) {
+            while (*turn != 2 * i + me) {}
+            log[2 * i + me] = me;
+            __threadfence();
+            *turn = 2 * i + me + 1;
+        }
+    }""")
+    turn, log = zeros(1), zeros(80)
+    k.launch("f", 1, 32, turn, log, i32(40))
+    assert turn[0] == 80 and (log == np.arange(80) % 2).all()
+
+
+@case
+def warps_hand_on() -> None:
+    k = cuda(r"""extern "C" __global__ void f(int* out) {
+        __shared__ volatile int flag; __shared__ int sum;
+        int warp = threadIdx.x / 32;
+        if (threadIdx.x == 0) { flag = 0; sum = 0; }
+        __syncthreads();
+        while (flag != (int)(blockDim.x / 32) - 1 - warp) {}
+        atomicAdd(&sum, warp * 100 + 1);
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) { out[warp] = sum; __threadfence_block(); flag = flag + 1; }
+    }""")
+    out = zeros(8)
+    k.launch("f", 1, 256, out)
+    assert out.tolist() == list(np.cumsum([32 * (100 * w + 1) for w in range(7, -1, -1)]))[::-1]
+
+
+@case
+def blocks_wait_for_earlier_blocks() -> None:
+    """Decoupled look-back: thousands of blocks, each waits for the one before it."""
+    k = cuda(r"""extern "C" __global__ void f(volatile int* flag, volatile int* prefix, const int* in) {
+        __shared__ int before;
+        if (threadIdx.x == 0) {
+            int b = blockIdx.x, sum = 0;
+            if (b) { while (!flag[b - 1]) {} __threadfence(); sum = prefix[b - 1]; }
+            prefix[b] = sum + in[b]; __threadfence(); flag[b] = 1;
+            before = sum;
+        }
+        __syncthreads();
+        if (before < 0) __trap();
+    }""")
+    n = 5000
+    flag, prefix, source = zeros(n), zeros(n), np.arange(n, dtype=np.int32) % 7
+    k.launch("f", n, 64, flag, prefix, source)
+    assert (prefix == np.cumsum(source)).all()
+
+
+@case
+def blocks_wait_for_later_blocks() -> None:
+    """A barrier of all blocks by a counter, as programs make it that know how many blocks are resident; of one warp each, and of several."""
+    k = cuda(r"""extern "C" __global__ void f(int* count, volatile int* seen) {
+        for (int round = 1; round <= 3; round++) {
+            __syncthreads();
+            if (threadIdx.x == 0) { atomicAdd(count, 1); while (*(volatile int*)count < round * (int)gridDim.x) {} }
+            __syncthreads();
+            if (threadIdx.x == 0) seen[blockIdx.x] += *(volatile int*)count >= round * (int)gridDim.x;
+        }
+    }""")
+    for threads in (32, 64, 256):
+        count, seen = zeros(1), zeros(24)
+        k.launch("f", 24, threads, count, seen)
+        assert count[0] == 72 and (seen == 3).all(), (threads, count, seen)
