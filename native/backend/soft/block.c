@@ -219,6 +219,8 @@ static void warp_fill(struct fiber *f, const struct block *b, const struct grid 
     w->shared = b->shared;
     w->local = b->local ? b->local + (size_t)g->local_stride * SOFT_LANES * warp : NULL;
     w->engine = f;
+    f->bit = 1u << warp;
+    f->beside = b->fibers[warp + 1 < b->warps ? warp + 1 : 0];
     f->apart = false;
 }
 

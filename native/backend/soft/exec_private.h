@@ -79,9 +79,11 @@ struct barrier {
 };
 
 struct fiber {
-    struct soft_warp warp; /* 64-byte aligned */
+    struct soft_warp warp; /* 64-byte aligned, and first: a warp's address is its fiber's */
     void *sp;
-    void *stack; /* lowest usable byte; below it lies the guard page */
+    struct fiber *beside; /* the block's next warp; after the last its first */
+    uint32_t bit;         /* 1 << warp.warp */
+    void *stack;          /* lowest usable byte; below it lies the guard page */
     struct block *block;
     struct fiber *next_free;
     uint32_t value; /* result of the reduction that it waited for */

@@ -67,12 +67,13 @@ static uint32_t arrive(struct soft_warp *w, uint32_t id, uint32_t threads, uint3
     return f->value;
 }
 
-/* The whole block's barrier, which programs cross most, does the same as `arrive` and `soft_pass_on` in one piece. */
+/* The whole block's barrier, which programs cross most, does the same as `arrive` and `soft_pass_on` in one piece. Everything that the next warp does
+ * depends on where its stack is, so the way from this warp's address to that is kept short: two loads, behind branches that the processor foresees. */
 SOFT_EXPORT void soft_barrier_sync(struct soft_warp *w, uint32_t id, uint32_t threads, uint32_t lanes) {
-    struct fiber *f = soft_fiber_of(w);
+    struct fiber *f = (struct fiber *)w, *to = f->beside;
     struct block *b = f->block;
     struct barrier *bar = &b->barriers[id % SOFT_BARRIERS];
-    if (threads || id >= SOFT_BARRIERS || !b->fibers[0] || bar->reduces) {
+    if (w->engine != w || threads || id >= SOFT_BARRIERS || !b->fibers[0] || bar->reduces) {
         arrive(w, id, threads, lanes, SOFT_RED_OR, 0, true);
         return;
     }
@@ -81,17 +82,15 @@ SOFT_EXPORT void soft_barrier_sync(struct soft_warp *w, uint32_t id, uint32_t th
         bar->arrived = bar->waiting = 0;
         return;
     }
-    uint32_t bit = 1u << w->warp, next = b->runnable & ~bit;
+    uint32_t next = b->runnable & ~f->bit;
     bar->all = 1;
-    bar->waiting |= bit;
+    bar->waiting |= f->bit;
     b->runnable = next;
-    if (next & -(bit << 1)) next &= -(bit << 1); /* a later warp first */
     struct runner *r = b->runner;
-    if (!next) {
+    if (!(next & to->bit)) {
         soft_pass_on(r, f);
         return;
     }
-    struct fiber *to = b->fibers[__builtin_ctz(next)];
     r->progress = true;
     to->yielded = false;
     r->running = to;
