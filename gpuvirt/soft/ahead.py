@@ -29,7 +29,7 @@ def prefetch(e: Emitter, ins: Ins, where: Where, stride: int) -> None:
     """Before a load of `stride` bytes a lane."""
     loop = e.cfg.loop_of[e.block.idx]
     operand = ins.ops[1]
-    if loop is None or where.start is None or not isinstance(operand, Addr) or not isinstance(operand.base, Reg):
+    if loop is None or (where.start is None and not where.firsts) or not isinstance(operand, Addr) or not isinstance(operand.base, Reg):
         return
     step = _step(e, loop, operand.base.name, ())
     if step is not None and abs(step) <= _SMALL:
@@ -46,7 +46,9 @@ def prefetch(e: Emitter, ins: Ins, where: Where, stride: int) -> None:
     near = where.near
     known = where.pattern or near
     steps = known.steps if known is not None else tuple(i * stride for i in range(LANES))
-    addresses = [e.extract(where.start, i) for i in starts] if near is None else [near.lead]
+    addresses = where.firsts if near is None else [near.lead]
+    if not addresses and where.start is not None:
+        addresses = [e.extract(where.start, i) for i in starts]
     name = operand.base.name
     far = e.ahead_of.get(name)
     if far is None:

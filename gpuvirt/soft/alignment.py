@@ -183,11 +183,11 @@ class Check(NamedTuple):
     pred: Val | None
 
 
-def require(e: Emitter, base: Operand, value: Val, offset: int, size: int, space: str, only: int = -1, now: bool = False) -> None:
+def require(e: Emitter, base: Operand, value: Val | None, offset: int, size: int, space: str, only: int = -1, now: bool = False) -> None:
     """The lanes that execute, and are in `only`, access `size` bytes at value + offset, in the space's own terms.
 
     Args:
-        value: of `base`; for a register with a pattern it may be lane 0's.
+        value: of `base`; for a register with a pattern it may be lane 0's. None: a register that is kept by groups of lanes.
         now: the test must come before the access.
     """
     if space == "local":
@@ -200,6 +200,9 @@ def require(e: Emitter, base: Operand, value: Val, offset: int, size: int, space
                 place = next(p.offset for p in e.func.params if p.name == root.name) + root.offset
                 e.m.needs[place] = max(e.m.needs.get(place, 1), size >> root.shift)
         return
+    if value is None:
+        assert isinstance(base, Reg)
+        value = e.put_together(base.name)
     steps = e.an.affine.get(base.name) if isinstance(base, Reg) and not value.v else None
     if steps is not None and any(s % size for s in steps):
         value = e.add(e.splat(value), e.lanes(steps, value.t))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gpuvirt.soft import patterns
+from gpuvirt.soft import groups, patterns
 from gpuvirt.soft.cfg import Block, Cfg, Loop
 from gpuvirt.soft.parser import CARRY, Addr, FloatImm, Imm, Ins, Name, Operand, Pair, Reg, Special, Sym, Vec
 from gpuvirt.soft.patterns import ANY, UNIFORM, Known, Pattern
@@ -65,6 +65,7 @@ class Analysis:
             if found <= self.one_sided:
                 break
             self.one_sided |= found
+        self.grouped = groups.find(cfg, self.patterns)  # registers that are kept as one scalar for each group of so many lanes
 
     # Divergence ------------------------------------------------------------------------------------------------------------------------------
 

@@ -241,7 +241,7 @@ class LaneAnalysis(Analysis):
         self.waiting_loops, self.spin_loops = waiting, set()
         self.meetings, self.one_sided = {}, set()
         self.varying, self.edges, self.resume, self.diverging, self.apart = set(), [], [], set(), False
-        self.patterns, self.affine, self._known, self.assumed = {}, {}, {}, {}
+        self.patterns, self.affine, self.grouped, self._known, self.assumed = {}, {}, {}, {}, {}
 
     def begin(self) -> LaneAnalysis:
         for block in self.cfg.order:

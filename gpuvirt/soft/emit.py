@@ -3,6 +3,8 @@ ops_*.py files."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from gpuvirt.soft import alignment, forms, near, runs, together
 from gpuvirt.soft.analysis import Edge
 from gpuvirt.soft.builder import Val
@@ -477,12 +479,25 @@ class Emitter(Values):
         if ins is self.decides:
             self.lead = False
             self.sides = together.sides(self, ins)
-        handler(self, ins)
+        if len(ins.dsts) == 1 and ins.dsts[0] in self.an.grouped:
+            self._by_groups(ins, handler)
+        else:
+            handler(self, ins)
         if ins.dsts:
             self.lead = False
             near.follow(self, ins)
         if ins.op in _COMPUTES and ins.type.kind == "f" and ins.type.bits >= 32 and len(self.block.ins) >= _LONG:
             self.computed.extend(ins.dsts)
+
+    def _by_groups(self, ins: Ins, handler: Callable[[Emitter, Ins], None]) -> None:
+        """An instruction whose result is kept as one scalar for each group of lanes."""
+        name = ins.dsts[0]
+        self.lead = True
+        self.by_groups = []
+        for self.leader in range(0, LANES, self.an.grouped[name]):  # noqa: B020
+            handler(self, ins)
+        self.leader = -1
+        self.put_groups(name, self.by_groups)
 
     def _finish_before_loads(self) -> None:
         """In long blocks LLVM moves all loads to the front, far more than there are registers, and spills what they got. A group of loads that

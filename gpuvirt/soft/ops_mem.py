@@ -31,6 +31,7 @@ class Where:
     """An address: either one scalar for the warp, or per lane, perhaps with a pattern (group, steps)."""
 
     def __init__(self, scalar: Val | None, lanes: Val | None, pattern: Pattern | None, start: Val | None = None, offset: int = 0) -> None:
+        self.firsts: list[Val] = []  # of each group of the pattern the first lane's address less the offset, where the address is kept by groups
         self.apart = False  # the lanes' places are known not to lie side by side
         self.scalar = scalar  # the address of lane 0, for uniform and affine addresses
         self.lanes = lanes
@@ -44,6 +45,15 @@ class Where:
             return e.offset(e.pointer(self.start), self.offset + more)
         assert self.scalar is not None
         return e.offset(e.pointer(self.scalar), more)
+
+    def of_lane(self, e: Emitter, lane: int) -> Val:
+        """A pointer to the place of a group's lane, by the pattern."""
+        assert self.pattern is not None
+        if self.scalar is not None:
+            return self.at(e, self.pattern.steps[lane])
+        if self.firsts:
+            return e.offset(e.pointer(self.firsts[lane // self.pattern.group]), self.offset + self.pattern.steps[lane])
+        return e.pointer(e.extract(spread(e, self), lane))
 
 
 def address(e: Emitter, ins: Ins, operand: Operand, space: str, size: int | None = None, only: int = -1) -> Where:
@@ -59,6 +69,8 @@ def address(e: Emitter, ins: Ins, operand: Operand, space: str, size: int | None
     pattern: Pattern | None = None
     e.lead = False
     vary_local = space == "local"
+    if isinstance(base, Reg) and base.name in e.an.grouped:
+        return _by_groups(e, ins, base, offset, space, only)
     if isinstance(base, Reg):
         name = base.name
         if name in e.an.affine and not vary_local:
@@ -103,8 +115,27 @@ def address(e: Emitter, ins: Ins, operand: Operand, space: str, size: int | None
     return Where(value, None, pattern, start, offset)
 
 
+def _by_groups(e: Emitter, ins: Ins, base: Reg, offset: int, space: str, only: int) -> Where:
+    """An address that is kept as one scalar for each group of lanes."""
+    pattern = e.an.patterns[base.name]
+    size = ins.type.bits // 8 * _width(ins)
+    if size > 1:
+        alignment.require(e, base, None, offset, size, space, only, now=size == 16 and not _VOLATILE.isdisjoint(ins.mods))
+    where = Where(None, None, pattern, None, offset)
+    for lane in range(0, LANES, pattern.group):
+        first = e.resize(e.of_lane(base.name, lane), "i64", space == "shared")
+        where.firsts.append(e.add(first, e.shared_base()) if space == "shared" else first)
+    return where
+
+
 def spread(e: Emitter, where: Where) -> Val:
     """The address of every lane."""
+    if where.lanes is None and where.firsts:
+        assert where.pattern is not None
+        parts = [e.let(f"insertelement {_vec('i64', where.pattern.group)} poison, i64 {first.s}, i32 0", "i64") for first in where.firsts]
+        parts = [_shuffle(e, part.s, "i64", where.pattern.group, [0] * where.pattern.group) for part in parts]
+        together = _concat(e, parts, "i64", where.pattern.group)
+        where.lanes = e.add(together, e.lanes([s + where.offset for s in where.pattern.steps], "i64"))
     if where.lanes is None:
         assert where.scalar is not None
         where.lanes = e.splat(where.scalar)
@@ -327,7 +358,7 @@ def _load_groups(e: Emitter, where: Where, pattern: Pattern, t: str, n: int, siz
         return None
     outs: list[list[Val]] = [[] for _ in range(n)]
     for start in range(0, LANES, run):
-        pointer = where.at(e, pattern.steps[start]) if where.scalar is not None else e.pointer(e.extract(spread(e, where), start))
+        pointer = where.of_lane(e, start)
         if kind == "broadcast":
             for k in range(n):
                 one = e.let(f"load {t}, ptr {e.offset(pointer, k * size).s}, align {size}", t)
@@ -385,7 +416,7 @@ def store(e: Emitter, where: Where, values: list[Val], volatile: bool = False) -
         if found is not None and found[1] == "contiguous" and (mask is None or n == 1):
             run = found[0]
             for start in range(0, LANES, run):
-                pointer = where.at(e, pattern.steps[start]) if where.scalar is not None else e.pointer(e.extract(spread(e, where), start))
+                pointer = where.of_lane(e, start)
                 parts = [_shuffle(e, v.s, t, LANES, list(range(start, start + run))) for v in values]
                 wide = _interleave(e, parts, t, run)
                 if mask is None:

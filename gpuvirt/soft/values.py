@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
-from gpuvirt.soft import abi, alignment, runs
+from gpuvirt.soft import abi, alignment, patterns, runs
 from gpuvirt.soft.analysis import Analysis
 from gpuvirt.soft.builder import Builder, ModuleText, Val
 from gpuvirt.soft.cfg import Block
@@ -47,7 +47,9 @@ class Values(Builder):
         self.block: Block = self.cfg.order[0]
         self.ins: Ins | None = None
         self.pred: Val | None = None
-        self.lead = False
+        self.lead = False  # what is computed is one lane's value, from which others follow
+        self.leader = -1  # whose, where it is that of each group's first lane in turn
+        self.by_groups: list[Val] = []  # the results of the instruction under way, which is carried out for each group
         self.uses_barrier = False
         self.waits = False
         self.callees: set[str] = set()
@@ -154,6 +156,8 @@ class Values(Builder):
 
     def get(self, name: str) -> Val:
         """A register's value in its own width, as kept: scalar for uniform and affine registers."""
+        if name in self.an.grouped:
+            return self.put_together(name)
         found = self.cache.get(name)
         if found is None:
             if name not in self.body.regs:
@@ -164,15 +168,66 @@ class Values(Builder):
         return found
 
     def get_lanes(self, name: str) -> Val:
-        """A register's value; an affine one is spread over the lanes unless scalars of lane 0 are being computed."""
-        value = self.get(name)
+        """A register's value; an affine one is spread over the lanes unless one lane's value is being computed."""
         steps = self.an.affine.get(name)
+        if self.leader >= 0 and name in self.an.grouped:
+            return self.of_lane(name, self.leader)
+        value = self.get(name)
+        if self.leader >= 0:
+            if value.v:
+                return self.extract(value, self.leader)
+            return self.add(value, self.const(steps[self.leader], value.t)) if steps is not None and steps[self.leader] else value
         if steps is None or self.lead:
             return value
         found = self.expanded.get(name)
         if found is None:
             found = self.expanded[name] = self.add(self.splat(value), self.lanes(steps, value.t))
         return found
+
+    def group_slot(self, name: str, first: int) -> tuple[str, str]:
+        """The stack slot of one group's value of a register that is kept by groups, and its type."""
+        found = self.slots.get(f"{name}#{first}")
+        if found is None:
+            t = f"i{self.body.regs[name].bits}"
+            text = f"%r{len(self.slots)}"
+            self.allocas.append(f"  {text} = alloca {t}")
+            self.prologue.append(f"  store {t} 0, ptr {text}")
+            found = self.slots[f"{name}#{first}"] = (text, t)
+        return found
+
+    def of_lane(self, name: str, lane: int) -> Val:
+        """One lane's value of a register that is kept by groups."""
+        first = lane // self.an.grouped[name] * self.an.grouped[name]
+        key = f"{name}#{first}"
+        found = self.cache.get(key)
+        if found is None:
+            text, t = self.group_slot(name, first)
+            found = self.cache[key] = self.let(f"load {t}, ptr {text}", t)
+        step = self.an.patterns[name].steps[lane]
+        return self.add(found, self.const(step, found.t)) if step else found
+
+    def put_together(self, name: str) -> Val:
+        """All lanes' values of a register that is kept by groups."""
+        found = self.expanded.get(name)
+        if found is None:
+            size = self.an.grouped[name]
+            firsts = [self.of_lane(name, first) for first in range(0, LANES, size)]
+            t, n = firsts[0].t, len(firsts)
+            text = "poison"
+            for i, first in enumerate(firsts):
+                text = self.let(f"insertelement <{n} x {t}> {text}, {t} {first.s}, i32 {i}", t).s
+            picks = ", ".join(f"i32 {lane // size}" for lane in range(LANES))
+            spread = self.let(f"shufflevector <{n} x {t}> {text}, <{n} x {t}> poison, <{LANES} x i32> <{picks}>", t, True)
+            found = self.expanded[name] = self.add(spread, self.lanes(self.an.patterns[name].steps, t))
+        return found
+
+    def put_groups(self, name: str, values: list[Val]) -> None:
+        """Writes a register that is kept by groups."""
+        size = self.an.grouped[name]
+        for i, value in enumerate(values):
+            self.cache[f"{name}#{i * size}"] = value
+        self.expanded.pop(name, None)
+        self.dirty.add(name)
 
     @property
     def parted(self) -> bool:
@@ -185,6 +240,13 @@ class Values(Builder):
             return
         if name in self.an.assumed:
             value = self.const(self.an.assumed[name], value.t)
+        if name in self.an.grouped:
+            if value.v:
+                value = self.extract(value, self.leader)
+            if self.pred is not None:
+                value = self.select(self.pred, value, self.of_lane(name, self.leader))
+            self.by_groups.append(value)
+            return
         vector = self.is_vector(name)
         if value.v and not vector:
             raise UniformityLost(name, str(self.ins))
@@ -209,6 +271,11 @@ class Values(Builder):
         index = self.cfg.reg_index
         for name in sorted(self.dirty):
             if live >> index[name] & 1:
+                if name in self.an.grouped:
+                    for first in range(0, LANES, self.an.grouped[name]):
+                        text, t = self.group_slot(name, first)
+                        self.emit(f"store {t} {self.cache[f'{name}#{first}'].s}, ptr {text}")
+                    continue
                 text, t = self.slot(name)
                 self.emit(f"store {t} {self.cache[name].s}, ptr {text}")
         self.dirty.clear()
@@ -307,7 +374,14 @@ class Values(Builder):
     def special(self, name: str) -> Val:
         from gpuvirt.soft.specials import read_special
 
-        return read_special(self, name)
+        value = read_special(self, name)
+        if self.leader >= 0:
+            if value.v:
+                return self.extract(value, self.leader)
+            p = patterns.special(name, self.shape)
+            step = p.steps[self.leader] - p.steps[0] if isinstance(p, Pattern) else 0
+            return self.add(value, self.const(step, value.t)) if step else value
+        return value
 
     def symbol_address(self, sym: Sym) -> Val:
         """The address of a variable in its own space, or of a function or parameter."""

@@ -1,0 +1,164 @@
+"""Addresses that follow a pattern in each half or quarter of a warp, as in blocks of 16 x 16 threads, which are kept as one scalar each."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from gpuvirt.soft import kernel
+from gpuvirt.soft.analysis import Analysis
+from gpuvirt.soft.cfg import Cfg
+from gpuvirt.soft.harness import Kernels
+from gpuvirt.soft.layout import Program
+from gpuvirt.soft.module import Module
+
+SHAPES = [(16, 16), (8, 16), (16, 4), (8, 8, 2), (16, 2, 3), (4, 8), (32, 3), (16, 3), (12, 5)]
+MASK = 0xFFFFFFFF
+
+HEAD = """
+.version 8.0
+.target sm_80
+.address_size 64
+.visible .entry k(.param .u64 out, .param .u64 in, .param .u32 stride, .param .u32 rounds, .param .u32 flag)
+{
+  .reg .pred %p<8>; .reg .b32 %r<40>; .reg .b64 %rd<40>;
+  .shared .align 16 .b8 tile[16384];
+  ld.param.u64 %rd1, [out]; ld.param.u64 %rd2, [in];
+  ld.param.u32 %r1, [stride]; ld.param.u32 %r2, [rounds]; ld.param.u32 %r3, [flag];
+  mov.u32 %r4, %tid.x; mov.u32 %r5, %tid.y; mov.u32 %r6, %tid.z; mov.u32 %r7, %ntid.x; mov.u32 %r8, %ntid.y;
+  mad.lo.s32 %r9, %r6, %r8, %r5;
+  mad.lo.s32 %r10, %r9, %r7, %r4;
+  mov.u32 %r20, 0; mov.u32 %r11, 0;
+  setp.ne.u32 %p1, %r3, 0;
+"""
+# Behind it %r20 is what the thread found.
+TAIL = """
+  mul.wide.u32 %rd30, %r10, 4;
+  add.s64 %rd31, %rd1, %rd30;
+  st.global.u32 [%rd31], %r20;
+  ret;
+}
+"""
+ROW = "mad.lo.s32 %r12, %r9, %r1, %r4; mul.wide.s32 %rd3, %r12, 4; add.s64 %rd4, %rd2, %rd3;"
+SUM = "mad.lo.u32 %r20, %r20, 3, %r13;"
+LOOP = "L: {} add.s32 %r11, %r11, 1; setp.lt.u32 %p2, %r11, %r2; @%p2 bra L;"
+
+# Name: (code, what thread (row, x) reads in a round of the words of `in`, whether its addresses are kept by groups).
+CASES = {
+    "a row on": (ROW + LOOP.format("ld.global.u32 %r13, [%rd4+8];" + SUM + "add.s64 %rd4, %rd4, 64;"), lambda y, x, s, k, f: y * s + x + 2 + 16 * k, True),
+    "by a parameter": (
+        ROW + "mul.wide.s32 %rd5, %r1, 4;" + LOOP.format("ld.global.u32 %r13, [%rd4];" + SUM + "add.s64 %rd4, %rd4, %rd5;"),
+        lambda y, x, s, k, f: (y + k) * s + x,
+        True,
+    ),
+    "computed in the loop": (
+        LOOP.format("mad.lo.s32 %r14, %r11, 7, %r9; mad.lo.s32 %r12, %r14, %r1, %r4; mul.wide.s32 %rd3, %r12, 4; add.s64 %rd4, %rd2, %rd3;"
+                    "ld.global.u32 %r13, [%rd4];" + SUM),
+        lambda y, x, s, k, f: (y + 7 * k) * s + x,
+        True,
+    ),
+    "only sometimes on": (
+        ROW + LOOP.format("ld.global.u32 %r13, [%rd4];" + SUM + "@%p1 add.s64 %rd4, %rd4, 32;"), lambda y, x, s, k, f: y * s + x + 8 * k * f, True
+    ),
+    "one of two addresses": (
+        ROW + "@!%p1 bra N; mad.lo.s32 %r24, %r9, %r1, 9; add.s32 %r25, %r4, %r24; mul.wide.s32 %rd3, %r25, 4; add.s64 %rd4, %rd2, %rd3; N:"
+        + LOOP.format("ld.global.u32 %r13, [%rd4];" + SUM + "add.s64 %rd4, %rd4, 4;"),
+        lambda y, x, s, k, f: y * s + x + k + 9 * f,
+        True,
+    ),
+    "the same for a row": (
+        "mul.lo.s32 %r12, %r9, %r1; mul.wide.s32 %rd3, %r12, 4; add.s64 %rd4, %rd2, %rd3;"
+        + LOOP.format("ld.global.u32 %r13, [%rd4];" + SUM + "add.s64 %rd4, %rd4, 4;"),
+        lambda y, x, s, k, f: y * s + k,
+        True,
+    ),
+    "every second word": (
+        "mad.lo.s32 %r12, %r9, %r1, %r4; add.s32 %r26, %r12, %r4; mul.wide.s32 %rd3, %r26, 4; add.s64 %rd4, %rd2, %rd3;"
+        + LOOP.format("ld.global.u32 %r13, [%rd4];" + SUM + "add.s64 %rd4, %rd4, 4;"),
+        lambda y, x, s, k, f: y * s + 2 * x + k,
+        True,
+    ),
+    "of some lanes": (
+        ROW + "and.b32 %r15, %r10, 3; setp.eq.u32 %p3, %r15, 0;"
+        + LOOP.format("mov.u32 %r13, 5; @!%p3 ld.global.u32 %r13, [%rd4];" + SUM + "add.s64 %rd4, %rd4, 64;"),
+        lambda y, x, s, k, f: ("unless", y * s + x + 16 * k),
+        True,
+    ),
+    "pairs of some lanes": (
+        "shl.b32 %r16, %r4, 1; mad.lo.s32 %r12, %r9, %r1, %r16; mul.wide.s32 %rd3, %r12, 4; add.s64 %rd4, %rd2, %rd3;"
+        "and.b32 %r15, %r10, 3; setp.eq.u32 %p3, %r15, 0;"
+        + LOOP.format("mov.u32 %r13, 5; mov.u32 %r17, 0; @!%p3 ld.global.v2.u32 {%r17, %r13}, [%rd4+8];" + SUM + "add.s64 %rd4, %rd4, 64;"),
+        lambda y, x, s, k, f: ("unless", y * s + 2 * x + 3 + 16 * k),
+        True,
+    ),
+    "in a branch": (
+        ROW + "and.b32 %r15, %r10, 3; setp.eq.u32 %p3, %r15, 0; mov.u32 %r13, 5; @%p3 bra N;"
+        + LOOP.format("ld.global.u32 %r13, [%rd4];" + SUM + "add.s64 %rd4, %rd4, 64;") + "bra M; N: mov.u32 %r20, 77; M:",
+        lambda y, x, s, k, f: ("branch", y * s + x + 16 * k),
+        True,
+    ),
+    "through shared memory": (
+        ROW + "mov.u32 %r21, tile; shl.b32 %r22, %r9, 7; add.s32 %r21, %r21, %r22; shl.b32 %r22, %r4, 2; add.s32 %r23, %r21, %r22;"
+        + LOOP.format(
+            "ld.global.u32 %r13, [%rd4]; st.shared.u32 [%r23+4], %r13; bar.sync 0; ld.shared.u32 %r13, [%r23+4];" + SUM
+            + "ld.shared.u32 %r13, [%r21+4]; bar.sync 0;" + SUM + "add.s64 %rd4, %rd4, 64;"
+        ),
+        lambda y, x, s, k, f: ("both", y * s + x + 16 * k, y * s + 16 * k),
+        True,
+    ),
+    "volatile": (ROW + LOOP.format("ld.volatile.global.u32 %r13, [%rd4];" + SUM + "add.s64 %rd4, %rd4, 64;"), lambda y, x, s, k, f: y * s + x + 16 * k, True),
+    "wanted as a number too": (
+        ROW + LOOP.format("ld.global.u32 %r13, [%rd4];" + SUM + "sub.s64 %rd6, %rd4, %rd2; cvt.u32.u64 %r18, %rd6; add.s32 %r20, %r20, %r18; add.s64 %rd4, %rd4, 64;"),
+        lambda y, x, s, k, f: ("number", y * s + x + 16 * k),
+        False,
+    ),
+}  # fmt: skip
+
+
+def grouped(text: str, shape: tuple[int, ...]) -> dict[str, int]:
+    program = Program(Module(text), "k")
+    body = program.bodies["k"]
+    cfg = Cfg(body, program.exits, frozenset())
+    return Analysis(cfg, tuple([*shape, 1, 1][:3]), {p.name for p in body.func.params}).grouped  # type: ignore[arg-type]
+
+
+def threads(shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    nx, ny, nz = [*shape, 1, 1][:3]
+    return np.divmod(np.arange(nx * ny * nz), nx)
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("flag", [0, 1])
+def test_cases(name: str, flag: int) -> None:
+    """Each kind of address, in every shape of a block."""
+    body, place, by_groups = CASES[name]
+    text = HEAD + body + TAIL
+    assert (16 in grouped(text, (16, 16)).values()) == by_groups
+    assert (8 in grouped(text, (8, 8, 2)).values()) == by_groups
+    assert not grouped(text, (32, 3))
+    kernels = Kernels(text)
+    stride, rounds = 134, 5
+    words = np.random.default_rng(1).integers(0, 1 << 32, 40000, dtype=np.uint32)
+    for shape in SHAPES:
+        y, x = threads(shape)
+        want = np.zeros(len(x), np.uint64)
+        off = np.arange(len(x)) % 4 == 0
+        for k in range(rounds):
+            at = place(y, x, stride, k, flag)
+            if isinstance(at, tuple):
+                kind, *places = at
+                for p in places:
+                    read = words[p]
+                    want = want * 3 + np.where(off, 5, read) if kind == "unless" else want * 3 + read
+                if kind == "number":
+                    want += 4 * places[0].astype(np.uint64)
+            else:
+                want = want * 3 + words[at]
+            want &= MASK
+        if name == "in a branch":
+            want[off] = 77
+        out = np.zeros(len(x), np.uint32)
+        kernels.launch("k", 1, shape, out, words, np.uint32(stride), np.uint32(rounds), np.uint32(flag))
+        assert np.array_equal(out, want.astype(np.uint32)), (shape, np.flatnonzero(out != want)[:8])
