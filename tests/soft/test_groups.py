@@ -7,7 +7,6 @@ import random
 import numpy as np
 import pytest
 
-from gpuvirt.soft import kernel
 from gpuvirt.soft.analysis import Analysis
 from gpuvirt.soft.cfg import Cfg
 from gpuvirt.soft.harness import Kernels
@@ -162,3 +161,70 @@ def test_cases(name: str, flag: int) -> None:
         out = np.zeros(len(x), np.uint32)
         kernels.launch("k", 1, shape, out, words, np.uint32(stride), np.uint32(rounds), np.uint32(flag))
         assert np.array_equal(out, want.astype(np.uint32)), (shape, np.flatnonzero(out != want)[:8])
+
+
+def index(r: random.Random, x: np.ndarray, y: np.ndarray, u: int) -> tuple[str, str, np.ndarray] | None:
+    """(PTX, register, its values): an index that is made of the thread's place at random; None: one that runs over."""
+    values = {"%r4": x.astype(np.int64), "%r9": y.astype(np.int64), "%r1": np.full(len(x), u)}
+    text = []
+    for i in range(r.randrange(3, 9)):
+        name, a, b = f"%i{i}", r.choice(list(values)[-4:]), r.choice(list(values))
+        c = r.choice([1, 2, 3, 4, 8, 15, 16, 31, 48, 64, 100])
+        op = r.choice(["add", "sub", "mul", "mad", "madr", "shl", "shr", "and", "or", "xor", "addc", "mulr"])
+        va, vb = values[a], values[b]
+        line, value = {
+            "add": (f"add.s32 {name}, {a}, {b};", va + vb),
+            "sub": (f"sub.s32 {name}, {a}, {b};", va - vb),
+            "mul": (f"mul.lo.s32 {name}, {a}, {c};", va * c),
+            "mulr": (f"mul.lo.s32 {name}, {a}, %r1;", va * u),
+            "mad": (f"mad.lo.s32 {name}, {a}, {c}, {b};", va * c + vb),
+            "madr": (f"mad.lo.s32 {name}, {a}, %r1, {b};", va * u + vb),
+            "shl": (f"shl.b32 {name}, {a}, {c % 5};", va << c % 5),
+            "shr": (f"shr.u32 {name}, {a}, {c % 5};", va >> c % 5),
+            "and": (f"and.b32 {name}, {a}, {c};", va & c),
+            "or": (f"or.b32 {name}, {a}, {c};", va | c),
+            "xor": (f"xor.b32 {name}, {a}, {c};", va ^ c),
+            "addc": (f"add.s32 {name}, {a}, {-c};", va - c),
+        }[op]
+        if abs(value).max() >= 1 << 24 or (op == "shr" and va.min() < 0):
+            return None
+        values[name] = value
+        text.append(line)
+    return " ".join(text), name, value
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_indices(seed: int) -> None:
+    """What is known of lanes in groups holds: every thread reads what it would read alone, in a loop that goes on by a parameter."""
+    r = random.Random(seed)
+    words = np.random.default_rng(seed).integers(0, 1 << 32, 300000, dtype=np.uint32)
+    for shape in r.sample([(16, 16), (8, 8), (16, 4, 2), (8, 4, 4), (4, 16), (2, 32), (16, 3)], 3):
+        y, x = threads(shape)
+        found = None
+        while found is None or found[2].max() - found[2].min() > 200000:
+            u = r.choice([1, 2, 16, 32, 40, 100, 128])
+            found = index(r, x, y, u)
+        code, name, value = found
+        least = int(value.min())
+        body = f".reg .b32 %i<10>; {code} sub.s32 %r12, {name}, {least}; mul.wide.s32 %rd3, %r12, 4; add.s64 %rd4, %rd2, %rd3; mul.wide.s32 %rd5, %r1, 4;"
+        body += LOOP.format("ld.global.u32 %r13, [%rd4]; add.s64 %rd4, %rd4, %rd5;" + SUM)
+        text = HEAD + body + TAIL
+        want = np.zeros(len(x), np.uint64)
+        for k in range(3):
+            want = (want * 3 + words[value - least + u * k]) & MASK
+        out = np.zeros(len(x), np.uint32)
+        Kernels(text).launch("k", 1, shape, out, words, np.uint32(u), np.uint32(3), np.uint32(0))
+        assert np.array_equal(out, want.astype(np.uint32)), (shape, u, code)
+
+
+def test_random_indices_are_of_groups() -> None:
+    """Of the random ones enough follow such a pattern."""
+    r = random.Random(5)
+    shape, some = (16, 16), 0
+    y, x = threads(shape)
+    for _ in range(60):
+        found = index(r, x, y, 40)
+        if found is not None:
+            text = HEAD + f".reg .b32 %i<10>; {found[0]} mul.wide.s32 %rd3, {found[1]}, 4; add.s64 %rd4, %rd2, %rd3; ld.global.u32 %r20, [%rd4];" + TAIL
+            some += bool(grouped(text, shape))
+    assert some >= 10
