@@ -27,6 +27,8 @@ def run(*options: str, url: str = "", **more: str) -> dict[str, Any]:
     more = {k: v for k, v in os.environ.items() if k == "GPUVIRT_CACHE" or k.startswith("GPUVIRT_SOFT")} | more
     line = [sys.executable, "-P", "-m", "gpuvirt", "run", *(["--pool", url] if url else ["--local"]), "--", sys.executable, str(PROGRAM), *options]
     done = subprocess.run(line, stdout=subprocess.PIPE, text=True, check=False, env=clean_environment(**more))
+    if done.returncode == 2:
+        raise click.UsageError("the program refused its options; see above")
     if done.returncode:
         raise click.ClickException(f"{' '.join(line)}: exit {done.returncode}")
     figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

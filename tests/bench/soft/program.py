@@ -428,6 +428,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=0.2)
     parser.add_argument("--small", type=int, default=1)
     options = parser.parse_args()
+    if unknown := [name for name in options.rows.split(",") if name and name not in ROWS]:
+        parser.error(f"no such row: {', '.join(unknown)}; there are {', '.join(ROWS)}")
     import cupy as cp
     from kernels import SOURCE
 
