@@ -196,6 +196,27 @@ void allocator_ahead_done(struct allocator *a, uint64_t address, uint64_t size, 
     a->free_bytes += size;
 }
 
+uint64_t allocator_reserve(struct allocator *a, uint64_t size, uint64_t alignment, uint64_t hint) {
+    if (alignment < a->chunk) alignment = a->chunk;
+    struct treap_node *node = hint && hint % alignment == 0 ? treap_floor(&a->unbacked, hint, 0) : NULL;
+    if (node) {
+        struct allocator_extent *e = BY_ADDRESS(node);
+        uint64_t before = hint - node->key;
+        if (before < e->size && size <= e->size - before) return cut_run(a, &a->unbacked, false, e, hint, size) ? 0 : hint;
+    }
+    for (node = treap_floor(&a->unbacked, UINT64_MAX, 0); node; node = node->key ? treap_floor(&a->unbacked, node->key - 1, 0) : NULL) {
+        struct allocator_extent *e = BY_ADDRESS(node);
+        if (size > e->size) continue;
+        uint64_t address = (extent_end(e) - size) & ~(alignment - 1);
+        if (address >= node->key) return cut_run(a, &a->unbacked, false, e, address, size) ? 0 : address;
+    }
+    return 0;
+}
+
+void allocator_unreserve(struct allocator *a, uint64_t address, uint64_t size) {
+    add_run(a, &a->unbacked, false, address, size); /* failing loses address space only */
+}
+
 int allocator_give(struct allocator *a, uint64_t address, uint64_t size, uint64_t stamp) {
     struct allocator_quarantine *q = malloc(sizeof *q);
     if (!q) return -1;

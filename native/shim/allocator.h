@@ -45,6 +45,10 @@ int allocator_grow(struct allocator *a, uint64_t size, uint64_t most);
 uint64_t allocator_ahead(struct allocator *a, uint64_t want, uint64_t *address);
 /* The answer is here: that range is free credit now, or unbacked as it was. */
 void allocator_ahead_done(struct allocator *a, uint64_t address, uint64_t size, bool backed);
+/* Takes `size` bytes (whole chunks) of unbacked addresses away, at `hint` if that is free, else as high as possible, where growth comes last. 0: no room. */
+uint64_t allocator_reserve(struct allocator *a, uint64_t size, uint64_t alignment, uint64_t hint);
+/* Gives them back. */
+void allocator_unreserve(struct allocator *a, uint64_t address, uint64_t size);
 /* Ends an allocation; it is reusable after release(passed >= stamp). 0, or -1 without memory for the note (then it stays lost until the end). */
 int allocator_give(struct allocator *a, uint64_t address, uint64_t size, uint64_t stamp);
 /* Every stream has passed `passed`. Returns the bytes that became free. */

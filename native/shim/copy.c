@@ -27,11 +27,21 @@ static uint64_t extent(const struct copy_side *side, const struct copy_box *box)
     return all;
 }
 
-/* Finds the range a device side lies in; all of it must. */
-static int check_device(struct copy_side *side, const struct copy_box *box) {
+#define MAY_READ 1u
+#define MAY_WRITE 3u
+
+/* Finds the range a device side lies in; all of it must. `rights`: what is to be done there. */
+static int check_device(struct shim_stream *s, struct copy_side *side, const struct copy_box *box, unsigned rights) {
     struct range r;
     uint64_t size = extent(side, box);
     if (!size || !range_find_device(side->address, &r)) return CUDA_ERROR_INVALID_VALUE;
+    if (r.kind == RANGE_MAPPED) {
+        /* It is no context's; that of the stream will do, or the primary one of another device that has it. */
+        struct shim_context *theirs = r.device == s->context->device ? NULL : context_primary(r.device);
+        side->context = theirs && atomic_load(&theirs->object.live) ? theirs : s->context;
+        side->ctx = side->context->id;
+        return range_mapped(side->address, size, rights) ? 0 : CUDA_ERROR_INVALID_VALUE;
+    }
     if (size > r.size - (side->address - range_base(&r))) return CUDA_ERROR_INVALID_VALUE;
     side->ctx = r.ctx;
     side->context = r.context;
@@ -370,8 +380,8 @@ int copy_box(struct shim_stream *s, const struct copy_side *dst_side, const stru
         return CUDA_ERROR_INVALID_VALUE;
     if (box.height > 1 && (dst.pitch < box.width || src.pitch < box.width)) return CUDA_ERROR_INVALID_VALUE;
     flatten(&dst, &src, &box);
-    int rc = dst.where == COPY_DEVICE ? check_device(&dst, &box) : check_host(&dst, &box);
-    if (!rc) rc = src.where == COPY_DEVICE ? check_device(&src, &box) : check_host(&src, &box);
+    int rc = dst.where == COPY_DEVICE ? check_device(s, &dst, &box, MAY_WRITE) : check_host(&dst, &box);
+    if (!rc) rc = src.where == COPY_DEVICE ? check_device(s, &src, &box, MAY_READ) : check_host(&src, &box);
     if (rc) return rc;
     if (dst.where == COPY_DEVICE)
         return src.where == COPY_DEVICE ? device_to_device(s, &dst, &src, &box, wait) : host_to_device(s, &dst, &src, &box, wait);
@@ -408,7 +418,7 @@ int copy_fill(struct shim_stream *s, uint64_t dst, uint64_t pitch, unsigned elem
         if (!rc) fill_host((char *)(uintptr_t)dst, pitch, element, value, width, height);
         return rc;
     }
-    int rc = check_device(&side, &box);
+    int rc = check_device(s, &side, &box, MAY_WRITE);
     if (rc) return rc;
     struct gv_cmd_fill c = {.stream = stream_id(s), .dst = dst, .pitch = pitch, .elem = element, .value = value, .width = width, .height = height};
     uint64_t seq = post_fill(stream_ctx(s), 0, &c);

@@ -79,12 +79,12 @@ static void grow_ahead(struct device_memory *m, const struct shim_context *c) {
 }
 
 /* The device's memory, set up at first use; lock held. */
-static int prepare(struct device_memory *m, const struct shim_context *c) {
-    m->ctx = c->id;
+static int prepare(struct device_memory *m, uint32_t server_device) {
     if (m->ready) return 0;
     const struct shim_server *server = session_server();
-    struct gv_window_part part = gv_window_part(server->window_base, server->window_size, server->n_devices, c->server_device);
-    if (allocator_init(&m->allocator, part.base, part.client_size, c->info->chunk ? c->info->chunk : ALLOCATOR_MIN_GROW, server->initial))
+    struct gv_window_part part = gv_window_part(server->window_base, server->window_size, server->n_devices, server_device);
+    uint64_t chunk = server->devices[server_device].chunk;
+    if (allocator_init(&m->allocator, part.base, part.client_size, chunk ? chunk : ALLOCATOR_MIN_GROW, server->initial))
         return CUDA_ERROR_OUT_OF_MEMORY;
     m->allocator.grow = grow;
     m->allocator.shrink = shrink;
@@ -158,7 +158,8 @@ int memory_allocate(struct shim_context *c, size_t size, CUdeviceptr *out) {
     if (fixed_addresses()) {
         struct device_memory *m = &devices[c->server_device];
         pthread_mutex_lock(&m->lock);
-        rc = prepare(m, c);
+        m->ctx = c->id;
+        rc = prepare(m, c->server_device);
         if (!rc) rc = place(m, c, bytes, &address);
         if (!rc) grow_ahead(m, c);
         pthread_mutex_unlock(&m->lock);
@@ -251,12 +252,27 @@ void memory_trim(struct shim_context *c, uint64_t keep) {
     if (!fixed_addresses()) return;
     struct device_memory *m = &devices[c->server_device];
     pthread_mutex_lock(&m->lock);
-    if (m->ready) {
+    if (!prepare(m, c->server_device)) {
         m->ctx = c->id;
         ahead_answered(m, true);
         settle(m, c);
         allocator_shrink(&m->allocator, 0, keep);
     }
+    pthread_mutex_unlock(&m->lock);
+}
+
+int memory_reserve(uint32_t server_device, uint64_t size, uint64_t alignment, uint64_t hint, uint64_t *address) {
+    struct device_memory *m = &devices[server_device];
+    pthread_mutex_lock(&m->lock);
+    *address = prepare(m, server_device) ? 0 : allocator_reserve(&m->allocator, size, alignment, hint);
+    pthread_mutex_unlock(&m->lock);
+    return *address ? 0 : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+void memory_unreserve(uint32_t server_device, uint64_t address, uint64_t size) {
+    struct device_memory *m = &devices[server_device];
+    pthread_mutex_lock(&m->lock);
+    allocator_unreserve(&m->allocator, address, size);
     pthread_mutex_unlock(&m->lock);
 }
 

@@ -9,8 +9,9 @@
 #define RESTING_SLOTS 1024
 
 struct object_space object_spaces[OBJECT_KINDS] = {
-    [OBJECT_CONTEXT] = {.stride = 1024}, [OBJECT_STREAM] = {.stride = 1024},  [OBJECT_EVENT] = {.stride = 256},  [OBJECT_MODULE] = {.stride = 256},
-    [OBJECT_FUNCTION] = {.stride = 256}, [OBJECT_LIBRARY] = {.stride = 4096}, [OBJECT_KERNEL] = {.stride = 512}, [OBJECT_LINK] = {.stride = 2048},
+    [OBJECT_CONTEXT] = {.stride = 1024}, [OBJECT_STREAM] = {.stride = 1024},  [OBJECT_EVENT] = {.stride = 256},
+    [OBJECT_MODULE] = {.stride = 256},   [OBJECT_FUNCTION] = {.stride = 256}, [OBJECT_LIBRARY] = {.stride = 4096},
+    [OBJECT_KERNEL] = {.stride = 512},   [OBJECT_LINK] = {.stride = 2048},    [OBJECT_PHYSICAL] = {.stride = 128},
 };
 
 _Static_assert(sizeof(struct shim_context) <= 1024, "a context fits its slot");

@@ -27,6 +27,7 @@ enum object_kind {
     OBJECT_LIBRARY,
     OBJECT_KERNEL,
     OBJECT_LINK,
+    OBJECT_PHYSICAL,
     OBJECT_KINDS
 };
 
@@ -163,7 +164,8 @@ static inline bool stream_passed(const struct shim_stream *s, uint64_t id, uint6
 
 /* ---- memory (memory.c, pointer.c, host_memory.c) ------------------------------------------------------------------- */
 
-enum range_kind { RANGE_DEVICE, RANGE_GLOBAL, RANGE_HOST, RANGE_REGISTERED };
+/* RANGE_MAPPED: one mapping of virtual memory management; neighbours may be used as one range. It belongs to no context. */
+enum range_kind { RANGE_DEVICE, RANGE_GLOBAL, RANGE_MAPPED, RANGE_HOST, RANGE_REGISTERED };
 
 /* One allocation or registration that addresses are judged by. */
 struct range {
@@ -173,7 +175,7 @@ struct range {
     uint32_t ctx; /* id of the context it belongs to */
     CUdevice device;
     struct shim_context *context;
-    unsigned flags; /* host: CU_MEMHOSTALLOC_*, CU_MEMHOSTREGISTER_* */
+    unsigned flags; /* host: CU_MEMHOSTALLOC_*, CU_MEMHOSTREGISTER_*; mapped: rights, two bits a device */
     uint64_t buffer_id;
     bool sync_memops;
 };
@@ -188,6 +190,11 @@ bool range_remove(uint64_t base, enum range_kind kind, enum range_kind or_kind, 
 bool range_find_device(uint64_t address, struct range *out);
 bool range_find_host(uint64_t address, struct range *out);
 bool range_find(uint64_t address, struct range *out);
+/* Whether [address, address + size) lies in mappings without a gap where some device may do what `rights` says (CU_MEM_ACCESS_FLAGS). */
+bool range_mapped(uint64_t address, uint64_t size, unsigned rights);
+void range_set_rights(uint64_t base, unsigned rights);
+/* The addresses set aside that an address lies in (virtual.c); false when there are none. */
+bool virtual_reservation(uint64_t address, uint64_t *base, uint64_t *size);
 /* Does any host range touch [base, base + size)? */
 bool range_host_overlaps(uint64_t base, uint64_t size);
 /* The next device or global range of a context at or above `from` (for taking a context down). */
@@ -201,6 +208,9 @@ int memory_release(CUdeviceptr address);
 void memory_trim(struct shim_context *c, uint64_t keep);
 /* Bytes backed on a device of the server, and in use. */
 void memory_usage(uint32_t server_device, uint64_t *reserved, uint64_t *used);
+/* Sets addresses of a device's part of the window aside, and gives them back. `hint`: where to, if that is free. CUDA_ERROR_OUT_OF_MEMORY when the part has no room. */
+int memory_reserve(uint32_t server_device, uint64_t size, uint64_t alignment, uint64_t hint, uint64_t *address);
+void memory_unreserve(uint32_t server_device, uint64_t address, uint64_t size);
 /* Gives every allocation of a context back, and forgets its module globals; nothing runs in it any more. */
 void memory_context_gone(struct shim_context *c);
 

@@ -12,7 +12,7 @@ static uint64_t last_buffer_id;
 
 #define RANGE(n) treap_entry(n, struct range, node)
 
-static struct treap *map_of(enum range_kind kind) { return kind == RANGE_DEVICE || kind == RANGE_GLOBAL ? &device_map : &host_map; }
+static struct treap *map_of(enum range_kind kind) { return kind < RANGE_HOST ? &device_map : &host_map; }
 
 int range_add(const struct range *range, uint64_t base) {
     struct range *r = malloc(sizeof *r);
@@ -84,6 +84,27 @@ bool range_next_of(uint32_t ctx, uint64_t from, struct range *out) {
     return found;
 }
 
+bool range_mapped(uint64_t address, uint64_t size, unsigned rights) {
+    uint64_t at = address;
+    unsigned each = rights & 2u ? 0xaaaaaaaau : 0x55555555u; /* the bit of every device */
+    pthread_mutex_lock(&lock);
+    struct treap_node *n = treap_floor(&device_map, address, UINT64_MAX);
+    for (; n && RANGE(n)->kind == RANGE_MAPPED && n->key <= at && at - n->key < RANGE(n)->size; n = treap_next(&device_map, n)) {
+        if (!(RANGE(n)->flags & each)) break;
+        at = n->key + RANGE(n)->size;
+        if (at - address >= size) break;
+    }
+    pthread_mutex_unlock(&lock);
+    return at - address >= size;
+}
+
+void range_set_rights(uint64_t base, unsigned rights) {
+    pthread_mutex_lock(&lock);
+    struct treap_node *n = treap_floor(&device_map, base, 0);
+    if (n && n->key == base && RANGE(n)->kind == RANGE_MAPPED) RANGE(n)->flags = rights;
+    pthread_mutex_unlock(&lock);
+}
+
 bool range_host_overlaps(uint64_t base, uint64_t size) {
     pthread_mutex_lock(&lock);
     struct treap_node *n = treap_floor(&host_map, base, UINT64_MAX);
@@ -112,6 +133,8 @@ static bool is_host(const struct range *r) { return r->kind == RANGE_HOST || r->
 /* One attribute of an address; r is NULL for an address that is not ours. Returns CUDA_ERROR_INVALID_VALUE for one that does not apply. */
 static int attribute(CUpointer_attribute which, uint64_t address, const struct range *r, void *data) {
     bool host = r && is_host(r);
+    uint64_t base = r ? range_base(r) : 0, size = r ? r->size : 0;
+    if (r && r->kind == RANGE_MAPPED) virtual_reservation(address, &base, &size);
     switch ((int)which) {
     case CU_POINTER_ATTRIBUTE_CONTEXT: *(CUcontext *)data = r ? (CUcontext)r->context : NULL; break;
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE: *(unsigned *)data = !r ? 0 : host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE; break;
@@ -126,13 +149,15 @@ static int attribute(CUpointer_attribute which, uint64_t address, const struct r
     case CU_POINTER_ATTRIBUTE_IS_MANAGED: *(unsigned *)data = 0; break;
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: *(int *)data = r ? r->device : -2; break;
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: *(unsigned *)data = 0; break;
-    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: *(uint64_t *)data = r ? range_base(r) : 0; break;
-    case CU_POINTER_ATTRIBUTE_RANGE_SIZE: *(size_t *)data = r ? r->size : 0; break;
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: *(uint64_t *)data = base; break;
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE: *(size_t *)data = size; break;
     case CU_POINTER_ATTRIBUTE_MAPPED: *(char *)data = r != NULL; break;
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES: *(uint64_t *)data = 0; break;
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE: *(unsigned *)data = 0; break;
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
-        *(unsigned *)data = r ? CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE : CU_POINTER_ATTRIBUTE_ACCESS_FLAG_NONE;
+        *(unsigned *)data = !r                        ? CU_POINTER_ATTRIBUTE_ACCESS_FLAG_NONE
+                            : r->kind == RANGE_MAPPED ? r->flags >> 2 * r->device & 3u
+                                                      : CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE;
         break;
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: *(CUmemoryPool *)data = NULL; break;
     case CU_POINTER_ATTRIBUTE_MAPPING_SIZE: *(size_t *)data = r ? r->size : 0; break;

@@ -17,6 +17,7 @@ struct gv_context;
 struct gv_stream;
 struct gv_event;
 struct gv_module;
+struct gv_physical;
 
 #define GV_ERR_SIZE 512
 
@@ -109,6 +110,21 @@ struct gv_backend_ops {
     /* Otherwise. */
     int (*memory_alloc)(struct gv_context *c, uint64_t size, uint64_t *address);
     int (*memory_free)(struct gv_context *c, uint64_t address);
+
+    /* Virtual memory management; sizes and addresses are multiples of the device's chunk. All seven may be NULL: there is none. With fixed addresses the client sets
+     * addresses of its part of the window aside by itself, and the first two are not called. */
+    int (*address_reserve)(struct gv_backend *b, uint64_t size, uint64_t alignment, uint64_t *address);
+    int (*address_free)(struct gv_backend *b, uint64_t address, uint64_t size);
+    /* Memory of the context's device without an address. CUDA_ERROR_OUT_OF_MEMORY when the device is full. */
+    int (*physical_create)(struct gv_context *c, uint64_t size, struct gv_physical **out);
+    /* CUDA_ERROR_INVALID_VALUE while it is mapped. */
+    int (*physical_destroy)(struct gv_physical *p);
+    /* Its first `size` bytes, for nobody's use until memory_access says so. What is mapped already and gets a second address must not be in use meanwhile. */
+    int (*memory_map)(struct gv_physical *p, uint64_t address, uint64_t size);
+    /* A range of whole mappings, at once: whoever still uses it has an error. The content stays with the physical memory. */
+    int (*memory_unmap)(struct gv_backend *b, uint64_t address, uint64_t size);
+    /* What one of the session's devices may do in a range of whole mappings: CU_MEM_ACCESS_FLAGS (0 nothing, 1 read, 3 read and write). */
+    int (*memory_access)(struct gv_backend *b, uint64_t address, uint64_t size, uint32_t device, uint32_t rights);
 
     int (*stream_create)(struct gv_context *c, uint32_t flags, int32_t priority, struct gv_stream **out);
     void (*stream_destroy)(struct gv_stream *s);              /* work already queued still runs */

@@ -26,6 +26,11 @@ static bool may_wait(uint16_t op) {
     case GV_OP_MEMORY_SHRINK:
     case GV_OP_MEMORY_ALLOC:
     case GV_OP_MEMORY_FREE:
+    case GV_OP_MEMORY_CREATE:
+    case GV_OP_MEMORY_DESTROY:
+    case GV_OP_MEMORY_MAP:
+    case GV_OP_MEMORY_UNMAP:
+    case GV_OP_MEMORY_ACCESS:
     case GV_OP_STREAM_DESTROY:
     case GV_OP_MODULE_LOAD:
     case GV_OP_MODULE_LOAD_KNOWN:

@@ -75,6 +75,11 @@ struct worker_event {
     uint32_t ctx;
 };
 
+struct worker_physical {
+    struct gv_physical *physical;
+    uint64_t size;
+};
+
 struct worker_module {
     struct gv_module *module;
     uint32_t ctx;
@@ -141,6 +146,8 @@ struct worker {
 
     struct handles contexts, streams, events, modules;
     struct handles allocations;    /* addresses=reply: address to size */
+    struct handles physicals;      /* to struct worker_physical */
+    int map_failed;                /* status of the last mapping that failed and that no answer has told of yet, 0 */
     struct worker_stream *current; /* the stream of the command being carried out; its mark goes there */
 
     _Atomic uint64_t commands, launches, memory_used, bulk_received;

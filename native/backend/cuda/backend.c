@@ -80,8 +80,13 @@ static const int not_remote[] = {
     CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM,
     CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES,
     CU_DEVICE_ATTRIBUTE_DIRECT_MANAGED_MEM_ACCESS_FROM_HOST,
-    CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
     CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
+    CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED,
+    CU_DEVICE_ATTRIBUTE_GENERIC_COMPRESSION_SUPPORTED,
+    CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED,
+    CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED,
+    CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
+    CU_DEVICE_ATTRIBUTE_HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
     CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED,
     CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED,
 };
@@ -97,7 +102,8 @@ static int device_info(struct gv_backend *b, uint32_t device, struct gv_device_i
     if (status) return status;
     memcpy(out->uuid, uuid.bytes, sizeof out->uuid);
     out->total_memory = b->memory && b->memory < total ? b->memory : total;
-    out->chunk = 2 << 20;
+    out->chunk = cuda_granularity(b, d);
+    if (!out->chunk) out->chunk = 2 << 20;
     for (int i = 1; i < GV_MAX_ATTRIBUTES; i++) {
         int value = 0;
         if (b->driver.device_attribute(&value, (CUdevice_attribute)i, d)) continue;
@@ -307,6 +313,13 @@ const struct gv_backend_ops gv_backend_cuda = {
     .memory_unback = memory_back,
     .memory_alloc = memory_alloc,
     .memory_free = memory_free,
+    .address_reserve = cuda_address_reserve,
+    .address_free = cuda_address_free,
+    .physical_create = cuda_physical_create,
+    .physical_destroy = cuda_physical_destroy,
+    .memory_map = cuda_memory_map,
+    .memory_unmap = cuda_memory_unmap,
+    .memory_access = cuda_memory_access,
     .stream_create = stream_create,
     .stream_destroy = stream_destroy,
     .stream_legacy = stream_legacy,

@@ -93,6 +93,16 @@ bool cuda_marks_stop(struct gv_backend *b);
 /* Until all marks and gates of the context have been called. */
 void cuda_marks_await(struct gv_context *c);
 
+/* What memory is created in multiples of; 0: the device has no virtual memory management. */
+uint64_t cuda_granularity(struct gv_backend *b, CUdevice device);
+int cuda_address_reserve(struct gv_backend *b, uint64_t size, uint64_t alignment, uint64_t *address);
+int cuda_address_free(struct gv_backend *b, uint64_t address, uint64_t size);
+int cuda_physical_create(struct gv_context *c, uint64_t size, struct gv_physical **out);
+int cuda_physical_destroy(struct gv_physical *p);
+int cuda_memory_map(struct gv_physical *p, uint64_t address, uint64_t size);
+int cuda_memory_unmap(struct gv_backend *b, uint64_t address, uint64_t size);
+int cuda_memory_access(struct gv_backend *b, uint64_t address, uint64_t size, uint32_t device, uint32_t rights);
+
 int cuda_link(struct gv_context *c, const struct gv_link_job *job, struct gv_link_result *out);
 int cuda_module_load(struct gv_context *c, const void *image, size_t size, struct gv_module **out, void **meta, size_t *meta_size, char *err);
 void cuda_module_unload(struct gv_module *m);

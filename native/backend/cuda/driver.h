@@ -29,6 +29,14 @@
     F(memory_info, cuMemGetInfo_v2, (size_t *, size_t *))                                                                                     \
     F(memory_alloc, cuMemAlloc_v2, (CUdeviceptr *, size_t))                                                                                   \
     F(memory_free, cuMemFree_v2, (CUdeviceptr))                                                                                               \
+    F(address_reserve, cuMemAddressReserve, (CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long))                                 \
+    F(address_free, cuMemAddressFree, (CUdeviceptr, size_t))                                                                                  \
+    F(memory_create, cuMemCreate, (CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *, unsigned long long))                  \
+    F(memory_release, cuMemRelease, (CUmemGenericAllocationHandle))                                                                           \
+    F(memory_map, cuMemMap, (CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, unsigned long long))                                  \
+    F(memory_unmap, cuMemUnmap, (CUdeviceptr, size_t))                                                                                        \
+    F(memory_access, cuMemSetAccess, (CUdeviceptr, size_t, const CUmemAccessDesc *, size_t))                                                  \
+    F(memory_granularity, cuMemGetAllocationGranularity, (size_t *, const CUmemAllocationProp *, CUmemAllocationGranularity_flags))           \
     F(host_alloc, cuMemHostAlloc, (void **, size_t, unsigned))                                                                                \
     F(host_free, cuMemFreeHost, (void *))                                                                                                     \
     F(stream_create, cuStreamCreateWithPriority, (CUstream *, unsigned, int))                                                                 \

@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include "stream.h"
+#include "virtual.h"
 
 #define DRIVER_VERSION 13000 /* the lowest that the 13.x libraries take, and the 12.x ones as well */
 #define CAPABILITY 130       /* for which nobody has machine code, so that libraries hand over PTX */
@@ -174,6 +175,13 @@ const struct gv_backend_ops gv_backend_soft = {
     .memory_unback = soft_memory_unback,
     .memory_alloc = soft_memory_alloc,
     .memory_free = soft_memory_free,
+    .address_reserve = soft_address_reserve,
+    .address_free = soft_address_free,
+    .physical_create = soft_physical_create,
+    .physical_destroy = soft_physical_destroy,
+    .memory_map = soft_memory_map,
+    .memory_unmap = soft_memory_unmap,
+    .memory_access = soft_memory_access,
     .stream_create = soft_stream_create,
     .stream_destroy = soft_stream_destroy,
     .stream_legacy = soft_stream_legacy,

@@ -89,6 +89,7 @@ static const struct attribute attributes[] = {
     {90, 1},                     /* COMPUTE_PREEMPTION_SUPPORTED */
     {95, 1},                     /* COOPERATIVE_LAUNCH */
     {97, SOFT_SHARED_OPTIN},     /* MAX_SHARED_MEMORY_PER_BLOCK_OPTIN */
+    {102, 1},                    /* VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED */
     {106, SOFT_BLOCKS_PER_SM},   /* MAX_BLOCKS_PER_MULTIPROCESSOR */
     {111, SOFT_SHARED_RESERVED}, /* RESERVED_SHARED_MEMORY_PER_BLOCK */
     {126, 1},                    /* MEM_SYNC_DOMAIN_COUNT */

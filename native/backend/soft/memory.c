@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include "stream.h"
+#include "virtual.h"
 
 #ifndef MAP_FIXED_NOREPLACE
 #define MAP_FIXED_NOREPLACE 0x100000
@@ -28,9 +29,9 @@ static _Atomic uint64_t *slot_used(struct gv_backend *b, const struct soft_devic
     return (_Atomic uint64_t *)&b->memory.ledger->slot_used[b->memory.slot][d->ordinal];
 }
 
-/* Books `size` bytes, or nothing. The pool's sum is raised by compare and swap, so that an attempt that fails is never seen by another session.
- * Lock held. */
-static int charge(struct gv_backend *b, struct soft_device *d, uint64_t size) {
+/* The pool's sum is raised by compare and swap, so that an attempt that fails is never seen by another session.
+ */
+int soft_memory_charge(struct gv_backend *b, struct soft_device *d, uint64_t size) {
     if (size > d->limit - d->used) return CUDA_ERROR_OUT_OF_MEMORY;
     if (b->memory.ledger) {
         uint64_t used = atomic_load(pool_used(b, d));
@@ -43,7 +44,7 @@ static int charge(struct gv_backend *b, struct soft_device *d, uint64_t size) {
     return 0;
 }
 
-static void discharge(struct gv_backend *b, struct soft_device *d, uint64_t size) {
+void soft_memory_discharge(struct gv_backend *b, struct soft_device *d, uint64_t size) {
     d->used -= size;
     if (!b->memory.ledger) return;
     atomic_fetch_sub(slot_used(b, d), size);
@@ -126,8 +127,9 @@ void soft_memory_close(struct gv_backend *b) {
         m->holds = h->next;
         free(h);
     }
+    soft_virtual_close(m);
     if (m->size) munmap((void *)(uintptr_t)m->base, m->size);
-    for (uint32_t i = 0; i < b->n_devices; i++) discharge(b, &b->devices[i], b->devices[i].used);
+    for (uint32_t i = 0; i < b->n_devices; i++) soft_memory_discharge(b, &b->devices[i], b->devices[i].used);
     if (m->ledger) munmap(m->ledger, sizeof *m->ledger);
     soft_ranges_free(&m->backed);
     pthread_mutex_destroy(&m->lock);
@@ -173,7 +175,7 @@ static bool held(const struct soft_memory *m, uint64_t address, uint64_t size) {
     return false;
 }
 
-/* Only what the client placed in the window: it alone decides when that goes. A strict device is out of the CPU's reach, as a real one is. */
+/* Only what the client placed in the window: it alone decides when that goes; and not what it mapped there, which goes without asking. A strict device is out of the CPU's reach, as a real one is. */
 void *soft_host_view(struct gv_backend *b, uint64_t address, uint64_t size) {
     struct soft_memory *m = &b->memory;
     struct soft_hold *h = b->strict || !size ? NULL : malloc(sizeof *h);
@@ -185,7 +187,7 @@ void *soft_host_view(struct gv_backend *b, uint64_t address, uint64_t size) {
         const struct gv_window_part *part = &b->devices[i].part;
         good = address >= part->base && size <= part->client_size && address - part->base <= part->client_size - size;
     }
-    if (good) good = soft_ranges_hold(&m->backed, address, size);
+    if (good) good = soft_ranges_hold(&m->backed, address, size) && !soft_mappings_touch(m, address, size);
     if (good) {
         h->next = m->holds;
         m->holds = h;
@@ -212,7 +214,8 @@ int soft_memory_back(struct gv_context *c, uint64_t address, uint64_t size) {
     struct soft_memory *m = &b->memory;
     if (!m->size) return CUDA_ERROR_NOT_SUPPORTED;
     pthread_mutex_lock(&m->lock);
-    int rc = client_range(c, address, size) && !soft_ranges_touch(&m->backed, address, size) ? charge(b, c->device, size) : CUDA_ERROR_INVALID_VALUE;
+    bool fresh = client_range(c, address, size) && !soft_ranges_touch(&m->backed, address, size) && !soft_mappings_touch(m, address, size);
+    int rc = fresh ? soft_memory_charge(b, c->device, size) : CUDA_ERROR_INVALID_VALUE;
     if (!rc) {
         if (!soft_ranges_add(&m->backed, address, size)) {
             rc = CUDA_ERROR_OUT_OF_MEMORY;
@@ -220,7 +223,7 @@ int soft_memory_back(struct gv_context *c, uint64_t address, uint64_t size) {
             soft_ranges_remove(&m->backed, address, size);
             rc = CUDA_ERROR_OUT_OF_MEMORY;
         }
-        if (rc) discharge(b, c->device, size);
+        if (rc) soft_memory_discharge(b, c->device, size);
         /* Kernels walk memory in the grid's order, a stretch here and a stretch there: with small pages that costs a look-up each. */
         if (!rc && size >= HUGE_PAGE) madvise((void *)(uintptr_t)address, size, MADV_HUGEPAGE);
     }
@@ -233,13 +236,14 @@ int soft_memory_unback(struct gv_context *c, uint64_t address, uint64_t size) {
     struct soft_memory *m = &b->memory;
     if (!m->size) return CUDA_ERROR_NOT_SUPPORTED;
     pthread_mutex_lock(&m->lock);
-    int rc = client_range(c, address, size) && soft_ranges_hold(&m->backed, address, size) && !held(m, address, size) ? 0 : CUDA_ERROR_INVALID_VALUE;
+    bool ours = client_range(c, address, size) && soft_ranges_hold(&m->backed, address, size) && !soft_mappings_touch(m, address, size);
+    int rc = ours && !held(m, address, size) ? 0 : CUDA_ERROR_INVALID_VALUE;
     if (!rc && !soft_ranges_remove(&m->backed, address, size)) rc = CUDA_ERROR_OUT_OF_MEMORY;
     if (!rc && !release_pages(address, size)) {
         soft_ranges_add(&m->backed, address, size); /* cannot fail: what was just taken out goes back to its place */
         rc = CUDA_ERROR_OUT_OF_MEMORY;
     }
-    if (!rc) discharge(b, c->device, size);
+    if (!rc) soft_memory_discharge(b, c->device, size);
     pthread_mutex_unlock(&m->lock);
     return rc;
 }
@@ -276,7 +280,7 @@ int soft_memory_place(struct gv_backend *b, struct soft_device *d, uint64_t size
     if (!p) return CUDA_ERROR_OUT_OF_MEMORY;
     *p = (struct soft_placed){.device = d, .size = size, .own_mapping = !m->size, .user = user};
     pthread_mutex_lock(&m->lock);
-    int rc = charge(b, d, size);
+    int rc = soft_memory_charge(b, d, size);
     if (!rc) {
         if (p->own_mapping) {
             char *all = mmap(NULL, size + 2 * SOFT_PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -291,7 +295,7 @@ int soft_memory_place(struct gv_backend *b, struct soft_device *d, uint64_t size
             unmap_placed(p);
             rc = CUDA_ERROR_OUT_OF_MEMORY;
         }
-        if (rc) discharge(b, d, size);
+        if (rc) soft_memory_discharge(b, d, size);
     }
     if (!rc) {
         p->next = *link;
@@ -311,7 +315,7 @@ void soft_memory_unplace(struct gv_backend *b, struct soft_placed *p) {
     *link = p->next;
     soft_ranges_remove(&m->backed, p->address, p->size);
     unmap_placed(p);
-    discharge(b, p->device, p->size);
+    soft_memory_discharge(b, p->device, p->size);
     pthread_mutex_unlock(&m->lock);
     free(p);
 }

@@ -57,6 +57,15 @@ struct soft_memory {
     struct soft_hold *holds;
     struct gv_ledger *ledger;
     uint32_t slot;
+
+    /* Virtual memory management (virtual.c). */
+    struct soft_mapping *mappings; /* by address */
+    size_t n_mappings, mappings_size;
+    struct gv_physical *physicals;         /* all */
+    struct soft_reservation *reservations; /* addresses set aside where there is no window */
+    bool has_file;                         /* for what is mapped more than once */
+    int file;
+    struct soft_ranges file_used;
 };
 
 struct gv_backend {
@@ -117,6 +126,9 @@ int soft_memory_back(struct gv_context *c, uint64_t address, uint64_t size);
 int soft_memory_unback(struct gv_context *c, uint64_t address, uint64_t size);
 int soft_memory_alloc(struct gv_context *c, uint64_t size, uint64_t *address);
 int soft_memory_free(struct gv_context *c, uint64_t address);
+/* Books `size` bytes on a device, or nothing (CUDA_ERROR_OUT_OF_MEMORY), and takes them off again; memory.lock held. */
+int soft_memory_charge(struct gv_backend *b, struct soft_device *d, uint64_t size);
+void soft_memory_discharge(struct gv_backend *b, struct soft_device *d, uint64_t size);
 /* Zeroed memory placed by the worker; counts against the limits. */
 int soft_memory_place(struct gv_backend *b, struct soft_device *d, uint64_t size, bool user, struct soft_placed **out);
 void soft_memory_unplace(struct gv_backend *b, struct soft_placed *p);

@@ -51,10 +51,10 @@ int session_attach(void) {
         info->total_memory = FAKE_DEVICE_MEMORY;
         info->chunk = 2 << 20;
         info->flags = GV_DEVICE_WANTS_PTX | GV_DEVICE_SOFTWARE;
-        static const int values[][2] = {{1, 1024},   {2, 1024},  {3, 1024},        {4, 64},     {5, 0x7fffffff}, {6, 65535}, {7, 65535},
-                                        {8, 49152},  {10, 32},   {11, 0x7fffffff}, {12, 65536}, {14, 512},       {16, 2},    {33, 1},
-                                        {34, 0},     {39, 2048}, {50, 0},          {75, 13},    {76, 0},         {78, 1},    {81, 102400},
-                                        {82, 65536}, {95, 1},    {97, 101376},     {106, 32},   {111, 1024},     {115, 1}};
+        static const int values[][2] = {{1, 1024},   {2, 1024},  {3, 1024},        {4, 64},     {5, 0x7fffffff}, {6, 65535},  {7, 65535},
+                                        {8, 49152},  {10, 32},   {11, 0x7fffffff}, {12, 65536}, {14, 512},       {16, 2},     {33, 1},
+                                        {34, 0},     {39, 2048}, {50, 0},          {75, 13},    {76, 0},         {78, 1},     {81, 102400},
+                                        {82, 65536}, {95, 1},    {97, 101376},     {102, 1},    {106, 32},       {111, 1024}, {115, 1}};
         for (size_t i = 0; i < sizeof values / sizeof values[0]; i++) {
             info->attributes[values[i][0]] = values[i][1];
             info->has_attribute[values[i][0]] = 1;
@@ -161,6 +161,11 @@ static struct {
     char *data;
 } late[16];
 
+static struct {
+    uint64_t handle, size;
+    uint32_t device;
+} physicals[64];
+
 static int device_of(uint64_t address) { return (int)((address - server.window_base) / (WINDOW / FAKE_DEVICES)); }
 
 static void copy_rows(char *dst, uint64_t dst_pitch, const char *src, uint64_t src_pitch, uint64_t width, uint64_t height) {
@@ -236,6 +241,28 @@ static void carry_out(void) {
         fake.backed[device_of(c.address)] -= c.size;
         break;
     }
+    case GV_OP_MEMORY_DESTROY: {
+        struct gv_cmd_memory_destroy c;
+        if (gv_cmd_memory_destroy_decode(&c, record.body, record.size)) abort();
+        int i = 0;
+        while (i < 64 && physicals[i].handle != c.handle) i++;
+        if (i == 64) abort();
+        fake.backed[physicals[i].device] -= physicals[i].size;
+        physicals[i].handle = 0;
+        break;
+    }
+    case GV_OP_MEMORY_MAP: {
+        struct gv_cmd_memory_map c;
+        if (gv_cmd_memory_map_decode(&c, record.body, record.size) || device_of(c.address) >= FAKE_DEVICES) abort();
+        fake.mapped += c.size;
+        break;
+    }
+    case GV_OP_MEMORY_UNMAP: {
+        struct gv_cmd_memory_unmap c;
+        if (gv_cmd_memory_unmap_decode(&c, record.body, record.size) || c.size > fake.mapped) abort();
+        fake.mapped -= c.size;
+        break;
+    }
     case GV_OP_KERNEL_ATTRIBUTE: {
         struct gv_cmd_kernel_attribute c;
         if (gv_cmd_kernel_attribute_decode(&c, record.body, record.size)) abort();
@@ -307,6 +334,24 @@ static void answer(struct session_reply *reply) {
             reply->status = CUDA_ERROR_OUT_OF_MEMORY;
         else
             fake.backed[device] += c.size;
+        break;
+    }
+    case GV_OP_MEMORY_CREATE: {
+        struct gv_cmd_memory_create c;
+        if (gv_cmd_memory_create_decode(&c, record.body, record.size) || !c.handle || c.device >= FAKE_DEVICES) abort();
+        int i = 0;
+        while (i < 64 && physicals[i].handle) i++;
+        if (i == 64) abort();
+        reply->status = fake.backed[c.device] + c.size > FAKE_DEVICE_MEMORY ? CUDA_ERROR_OUT_OF_MEMORY : 0;
+        if (reply->status) break;
+        fake.backed[c.device] += c.size;
+        physicals[i].handle = c.handle, physicals[i].size = c.size, physicals[i].device = c.device;
+        break;
+    }
+    case GV_OP_MEMORY_ACCESS: {
+        struct gv_cmd_memory_access c;
+        if (gv_cmd_memory_access_decode(&c, record.body, record.size) || c.device >= FAKE_DEVICES) abort();
+        reply->status = fake.access_status;
         break;
     }
     case GV_OP_CONTEXT_LIMIT: {

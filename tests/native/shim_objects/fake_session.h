@@ -23,6 +23,8 @@ extern struct fake {
     int load_status;  /* what module_load answers */
     size_t load_size; /* of the image it was sent */
     bool lost;
+    int access_status;              /* what memory_access answers */
+    uint64_t mapped;                /* bytes */
     const char *cache;              /* folder for metadata of modules, NULL: none */
     uint64_t lent;                  /* payloads sent from where they lie */
     uint64_t loans_low, loans_high; /* the memory that was last asked about */

@@ -82,6 +82,15 @@ static void rules(void) {
     EQUAL(a.backed, before - given);
     EQUAL(server.backed, a.backed);
     EQUAL(a.backed, a.used + a.free_bytes);
+
+    /* Addresses set aside: as high as may be, or where the caller wants them. */
+    EQUAL(allocator_reserve(&a, 4 * MB, 0, 0), BASE + 1020 * MB);
+    EQUAL(allocator_reserve(&a, 2 * MB, 8 * MB, 0), BASE + 1016 * MB);
+    EQUAL(allocator_reserve(&a, 4 * MB, 0, BASE + 500 * MB), BASE + 500 * MB);
+    EQUAL(allocator_reserve(&a, 4 * MB, 0, BASE + 502 * MB), BASE + 1012 * MB); /* taken */
+    EQUAL(allocator_reserve(&a, 1025 * MB, 0, 0), 0);
+    allocator_unreserve(&a, BASE + 1016 * MB, 2 * MB);
+    EQUAL(allocator_reserve(&a, 4 * MB, 0, 0), BASE + 1016 * MB);
     allocator_fini(&a);
 }
 
@@ -97,7 +106,7 @@ static void random_use(unsigned seed) {
         uint64_t address, size, stamp;
         int state; /* 0 unused, 1 in use, 2 in quarantine */
     } block[256] = {0};
-    uint64_t clock = 0, passed = 0, ahead = 0, ahead_address = 0;
+    uint64_t clock = 0, passed = 0, ahead = 0, ahead_address = 0, reserved = 0, reserved_size = 0, set_aside = 0;
     srandom(seed);
     for (int step = 0; step < 20000; step++) {
         int i = (int)(random() % 256);
@@ -138,11 +147,28 @@ static void random_use(unsigned seed) {
             allocator_ahead_done(&a, ahead_address, ahead, random() % 4 && !grow(NULL, ahead_address, ahead));
             ahead = 0;
         }
+        /* Addresses set aside belong to nobody else until they are given back. */
+        if (!reserved && random() % 100 == 0) {
+            uint64_t size = (1 + (uint64_t)random() % 8) * 2 * MB, alignment = 1ull << (18 + random() % 6),
+                     hint = BASE + (uint64_t)random() % 128 * 2 * MB;
+            reserved = allocator_reserve(&a, size, alignment, random() % 2 ? hint : 0);
+            CHECK(!reserved || (reserved % alignment == 0 && reserved % (2 * MB) == 0 && reserved >= BASE && reserved + size <= BASE + UNITS * UNIT));
+            if (reserved) reserved_size = size;
+            if (reserved) set_aside++;
+            for (uint64_t u = (reserved - BASE) / UNIT; reserved && u < (reserved - BASE + size) / UNIT; u++) {
+                CHECK(!owned[u]);
+                owned[u] = 1;
+            }
+        } else if (reserved && random() % 50 == 0) {
+            memset(&owned[(reserved - BASE) / UNIT], 0, reserved_size / UNIT);
+            allocator_unreserve(&a, reserved, reserved_size);
+            reserved = 0;
+        }
         if (random() % 500 == 0) allocator_shrink(&a, 0, (uint64_t)random() % (8 * MB));
         EQUAL(a.backed, a.used + a.free_bytes + a.quarantined);
         EQUAL(a.backed, server.backed);
     }
-    CHECK(server.grows > 0 && server.shrinks > 0);
+    CHECK(server.grows > 0 && server.shrinks > 0 && set_aside > 10);
     allocator_fini(&a);
 }
 

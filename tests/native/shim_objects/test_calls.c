@@ -697,6 +697,86 @@ static void faults(void) {
     EQUAL(impl_cuCtxSynchronize(), 0); /* the other context is well */
 }
 
+/* What it costs, and that all of a device can be had this way too; what is refused is in tests/e2e/programs/virtual_memory.cu. */
+static void virtual_memory(void) {
+    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
+    CUmemAccessDesc access = {.location = prop.location, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CUmemGenericAllocationHandle a, b, again;
+    CUdeviceptr at, hinted;
+    size_t unit = 0, free_bytes, total, now;
+    unsigned long long rights;
+    CUstream s;
+    EQUAL(impl_cuMemGetInfo(&free_bytes, &total), 0);
+    EQUAL(impl_cuMemGetAllocationGranularity(&unit, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM), 0);
+    EQUAL(unit, 2 << 20);
+    fake_reset();
+    EQUAL(impl_cuMemAddressReserve(&at, 8 * unit, 0, 0, 0), 0);
+    EQUAL(impl_cuMemAddressFree(at, 8 * unit), 0);
+    EQUAL(impl_cuMemAddressReserve(&hinted, 4 * unit, 0, at - 64 * unit, 0), 0);
+    EQUAL(hinted, at - 64 * unit);
+    EQUAL(impl_cuMemAddressFree(hinted, 4 * unit), 0);
+    EQUAL(impl_cuMemAddressReserve(&at, 8 * unit, 64 * unit, 0, 0), 0);
+    EQUAL(at % (64 * unit), 0);
+    EQUAL(fake.waits, 0);
+    EQUAL(impl_cuMemCreate(&a, 2 * unit, &prop, 0), 0);
+    EQUAL(impl_cuMemCreate(&b, 2 * unit, &prop, 0), 0);
+    EQUAL(fake.waits, 2);
+    EQUAL(impl_cuMemMap(at, 2 * unit, 0, a, 0), 0);
+    EQUAL(impl_cuMemMap(at + 2 * unit, 2 * unit, 0, b, 0), 0);
+    EQUAL(impl_cuMemRelease(b), 0);
+    EQUAL(fake.count[GV_OP_MEMORY_DESTROY], 0); /* the mapping has it */
+    fake.access_status = CUDA_ERROR_OUT_OF_MEMORY;
+    EQUAL(impl_cuMemSetAccess(at, 4 * unit, &access, 1), CUDA_ERROR_OUT_OF_MEMORY);
+    EQUAL(impl_cuMemGetAccess(&rights, &prop.location, at), 0);
+    EQUAL(rights, 0);
+    fake.access_status = 0;
+    EQUAL(impl_cuMemsetD8(at, 1, 4 * unit), CUDA_ERROR_INVALID_VALUE);
+    EQUAL(impl_cuMemSetAccess(at, 4 * unit, &access, 1), 0);
+    EQUAL(fake.waits, 4); /* the two answers about access */
+    EQUAL(fake.mapped, 4 * unit);
+    EQUAL(impl_cuMemsetD8(at, 1, 4 * unit), 0);
+    EQUAL(((char *)(uintptr_t)at)[3 * unit], 1);
+    EQUAL(impl_cuMemRetainAllocationHandle(&again, (void *)(uintptr_t)(at + 3 * unit)), 0);
+    EQUAL(again, b);
+    EQUAL(impl_cuMemRelease(again), 0);
+
+    /* Unmapping waits for what is under way, and for nothing else. */
+    EQUAL(impl_cuStreamCreate(&s, CU_STREAM_NON_BLOCKING), 0);
+    EQUAL(impl_cuCtxSynchronize(), 0);
+    fake_reset();
+    fake.hold = true;
+    EQUAL(impl_cuMemUnmap(at + 2 * unit, 2 * unit), 0);
+    EQUAL(fake.waits, 0);
+    EQUAL(fake.count[GV_OP_MEMORY_DESTROY], 1);
+    EQUAL(impl_cuMemsetD8Async(at, 2, unit, s), 0);
+    EQUAL(impl_cuMemUnmap(at, 2 * unit), 0);
+    EQUAL(fake.waits, 1);
+    fake.hold = false;
+    EQUAL(impl_cuMemsetD8(at, 1, 1), CUDA_ERROR_INVALID_VALUE);
+    EQUAL(impl_cuMemRelease(a), 0);
+    EQUAL(fake.mapped, 0);
+
+    /* All there is; credit that is kept for plain allocations is given back for it, and taken again. */
+    CUdeviceptr plain;
+    EQUAL(impl_cuMemAlloc(&plain, 32 << 20), 0);
+    EQUAL(impl_cuMemFree(plain), 0);
+    EQUAL(impl_cuMemCreate(&a, free_bytes / unit * unit, &prop, 0), 0);
+    EQUAL(impl_cuMemCreate(&b, unit, &prop, 0), CUDA_ERROR_OUT_OF_MEMORY);
+    EQUAL(impl_cuMemAlloc(&plain, unit), CUDA_ERROR_OUT_OF_MEMORY);
+    EQUAL(impl_cuMemGetInfo(&now, &total), 0);
+    CHECK(now < unit);
+    EQUAL(impl_cuMemRelease(a), 0);
+    EQUAL(impl_cuMemAlloc(&plain, 32 << 20), 0);
+    EQUAL(impl_cuMemFree(plain), 0);
+    EQUAL(impl_cuMemGetInfo(&now, &total), 0);
+    EQUAL(now, free_bytes);
+
+    /* They are the program's, not a context's: what is left when the session is lost does not hang. */
+    EQUAL(impl_cuMemCreate(&a, unit, &prop, 0), 0);
+    EQUAL(impl_cuMemMap(at, unit, 0, a, 0), 0);
+    EQUAL(impl_cuMemSetAccess(at, unit, &access, 1), 0);
+}
+
 static void resets(void) {
     CUcontext again;
     CUdeviceptr d;
@@ -726,6 +806,10 @@ static void lost(void) {
     EQUAL(impl_cuMemsetD8Async(d, 0, 16, s), CUDA_ERROR_DEVICE_UNAVAILABLE);
     EQUAL(impl_cuStreamSynchronize(s), CUDA_ERROR_DEVICE_UNAVAILABLE);
     EQUAL(impl_cuMemAlloc(&d, 4096), CUDA_ERROR_DEVICE_UNAVAILABLE);
+    CUmemGenericAllocationHandle h;
+    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
+    EQUAL(impl_cuMemCreate(&h, 2 << 20, &prop, 0), CUDA_ERROR_DEVICE_UNAVAILABLE);
+    EQUAL(impl_cuMemAddressReserve(&d, 2 << 20, 0, 0, 0), CUDA_ERROR_DEVICE_UNAVAILABLE);
     EQUAL(impl_cuStreamDestroy(s), 0);
     EQUAL(impl_cuDevicePrimaryCtxRelease(0), 0); /* taking down what is left does not hang */
     EQUAL(impl_cuCtxSynchronize(), CUDA_ERROR_CONTEXT_IS_DESTROYED);
@@ -746,6 +830,7 @@ int main(void) {
     libraries();
     faults();
     resets();
+    virtual_memory();
     lost();
     return check_result("calls");
 }

@@ -36,6 +36,7 @@ OBJECTS = [
     "stream",
     "stream_calls",
     "treap",
+    "virtual",
 ]
 FLAGS = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-g"]
 MEMORY = "-fsanitize=address,undefined"

@@ -843,6 +843,223 @@ static void test_destroyed_context(void) {
     close_all();
 }
 
+/* ---- virtual memory management ---- */
+
+static uint64_t left(void) {
+    uint64_t free_bytes, total;
+    CHECK_INT(ops->memory_info(ctx, &free_bytes, &total), 0);
+    return free_bytes;
+}
+
+static struct gv_physical *physical(uint64_t size) {
+    struct gv_physical *p;
+    CHECK_INT(ops->physical_create(ctx, size, &p), 0);
+    return p;
+}
+
+/* What the device sees there is `first`, `first` + 1... */
+static void expect_numbers(struct gv_stream *s, uint64_t at, uint64_t n, uint32_t first) {
+    uint32_t *out = calloc(n, 4);
+    CHECK_INT(to_host(s, out, at, n * 4), 0);
+    CHECK_INT(sync_stream(s), 0);
+    for (uint64_t i = 0; i < n; i++) CHECK_INT(out[i], first + i);
+    free(out);
+}
+
+static void put_numbers(struct gv_stream *s, uint64_t at, uint64_t n, uint32_t first) {
+    uint32_t *in = calloc(n, 4);
+    for (uint64_t i = 0; i < n; i++) in[i] = first + (uint32_t)i;
+    CHECK_INT(to_device(s, at, in, n * 4), 0);
+    CHECK_INT(sync_stream(s), 0);
+    free(in);
+}
+
+/* With and without a window; what is mapped lies somewhere in [at, at + 16 chunks). */
+static void use_mappings(uint64_t at) {
+    struct gv_stream *s = stream(1);
+    uint64_t before = left(), n = CHUNK / 4;
+    struct gv_physical *a = physical(CHUNK), *b = physical(2 * CHUNK), *none;
+    CHECK_INT(left(), before - 3 * CHUNK);
+    CHECK_INT(ops->physical_create(ctx, before, &none), 2);
+    CHECK_INT(ops->physical_create(ctx, CHUNK + MIB, &none), 1);
+    CHECK_INT(ops->physical_create(ctx, 0, &none), 1);
+
+    /* Side by side, used as one. */
+    CHECK_INT(ops->memory_map(a, at, CHUNK), 0);
+    CHECK_INT(ops->memory_map(b, at + CHUNK, 2 * CHUNK), 0);
+    CHECK_INT(ops->memory_map(a, at + 2 * CHUNK, CHUNK), 1); /* something is there */
+    CHECK_INT(ops->memory_map(a, at + 4 * CHUNK, 2 * CHUNK), 1);
+    CHECK_INT(ops->memory_map(a, at + MIB, CHUNK), 1);
+    CHECK_INT(ops->memory_map(a, 0x7000000000ull, CHUNK), 1); /* nobody's addresses */
+    CHECK_INT(ops->physical_destroy(a), 1);
+    CHECK_INT(ops->memory_access(backend, at, 3 * CHUNK, 0, 2), 1);
+    CHECK_INT(ops->memory_access(backend, at, 3 * CHUNK, 1, 3), 1);
+    CHECK_INT(ops->memory_access(backend, at, 2 * CHUNK, 0, 3), 1);
+    CHECK_INT(ops->memory_access(backend, at, 4 * CHUNK, 0, 3), 1);
+    CHECK_INT(ops->memory_access(backend, at, 3 * CHUNK, 0, 3), 0);
+    CHECK(!ops->host_view(backend, at, CHUNK)); /* goes without asking who looks */
+    put_numbers(s, at, 3 * n, 1);
+    struct gv_module *m = module();
+    struct scale_params p = {(uint32_t *)(uintptr_t)(at + CHUNK - 64), 3, 32};
+    CHECK_INT(launch(s, m, SCALE, 1, 32, &p, sizeof p), 0);
+    CHECK_INT(sync_stream(s), 0);
+    for (uint32_t i = 0; i < 32; i++) CHECK_INT(p.data[i], 3 * (n - 16 + i + 1));
+    put_numbers(s, at, 3 * n, 1);
+
+    /* What is written stays in the memory, wherever that is. */
+    CHECK_INT(ops->memory_unmap(backend, at, 2 * CHUNK), 1);
+    CHECK_INT(ops->memory_unmap(backend, at, 4 * CHUNK), 1);
+    CHECK_INT(ops->memory_unmap(backend, at + 3 * CHUNK, CHUNK), 1);
+    CHECK_INT(ops->memory_unmap(backend, at, 3 * CHUNK), 0);
+    CHECK(left() <= before - 3 * CHUNK);
+    CHECK_INT(ops->memory_map(b, at + 4 * CHUNK, 2 * CHUNK), 0);
+    CHECK_INT(ops->memory_access(backend, at + 4 * CHUNK, 2 * CHUNK, 0, 1), 0);
+    expect_numbers(s, at + 4 * CHUNK, 2 * n, 1 + (uint32_t)n);
+    /* Twice. The second time it is written, seen the first time; both ways. */
+    CHECK_INT(ops->memory_map(b, at + 8 * CHUNK, 2 * CHUNK), 0);
+    CHECK_INT(ops->memory_access(backend, at + 8 * CHUNK, 2 * CHUNK, 0, 3), 0);
+    expect_numbers(s, at + 8 * CHUNK, 2 * n, 1 + (uint32_t)n);
+    put_numbers(s, at + 8 * CHUNK, 2 * n, 77);
+    expect_numbers(s, at + 4 * CHUNK, 2 * n, 77);
+    CHECK_INT(ops->memory_access(backend, at + 4 * CHUNK, 2 * CHUNK, 0, 3), 0);
+    put_numbers(s, at + 4 * CHUNK, 2 * n, 99);
+    expect_numbers(s, at + 8 * CHUNK, 2 * n, 99);
+    CHECK_INT(ops->memory_unmap(backend, at + 4 * CHUNK, 2 * CHUNK), 0);
+    expect_numbers(s, at + 8 * CHUNK, 2 * n, 99);
+    CHECK_INT(ops->memory_unmap(backend, at + 8 * CHUNK, 2 * CHUNK), 0);
+    /* A part of one that is parked; of a fresh one. */
+    CHECK_INT(ops->memory_map(b, at, CHUNK), 0);
+    CHECK_INT(ops->memory_access(backend, at, CHUNK, 0, 3), 0);
+    expect_numbers(s, at, n, 99);
+    struct gv_physical *fresh = physical(4 * CHUNK);
+    CHECK_INT(ops->memory_map(fresh, at + 12 * CHUNK, CHUNK), 0);
+    CHECK_INT(ops->memory_access(backend, at + 12 * CHUNK, CHUNK, 0, 3), 0);
+    put_numbers(s, at + 12 * CHUNK, n, 5);
+    expect_numbers(s, at, n, 99);
+    CHECK_INT(ops->memory_unmap(backend, at + 12 * CHUNK, CHUNK), 0);
+    CHECK_INT(ops->physical_destroy(fresh), 0);
+    CHECK_INT(ops->memory_unmap(backend, at, CHUNK), 0);
+    CHECK_INT(ops->physical_destroy(a), 0);
+    CHECK_INT(ops->physical_destroy(b), 0);
+    ops->module_unload(m);
+    CHECK_INT(left(), before);
+    ops->stream_destroy(s);
+}
+
+/* A launch, copies and a fill where nothing may be used, or less than they do; each in a context of its own. */
+static void use_what_may_not_be_used(uint64_t at) {
+    static char buffer[64];
+    struct gv_context *mine = ctx;
+    for (int i = 0; i < 5; i++) {
+        ctx = context(0);
+        struct gv_stream *s = stream(1);
+        struct gv_module *m = module();
+        struct gv_physical *p = physical(CHUNK);
+        struct scale_params params = {(uint32_t *)(uintptr_t)at, 3, 32};
+        if (i) CHECK_INT(ops->memory_map(p, at, CHUNK), 0);
+        if (i == 2 || i == 3) CHECK_INT(ops->memory_access(backend, at, CHUNK, 0, 1), 0);
+        if (i == 4) {
+            CHECK_INT(ops->memory_access(backend, at, CHUNK, 0, 3), 0);
+            CHECK_INT(launch(s, m, SCALE, 1, 32, &params, sizeof params), 0);
+            CHECK_INT(sync_stream(s), 0);
+            CHECK_INT(ops->memory_access(backend, at, CHUNK, 0, 0), 0);
+        }
+        if (i == 3)
+            CHECK_INT(to_device(s, at, buffer, sizeof buffer), 0);
+        else
+            CHECK_INT(launch(s, m, SCALE, 1, 32, &params, sizeof params), 0);
+        CHECK_INT(sync_stream(s), 700);
+        CHECK(strstr(ops->error_text(ctx), "illegal address"));
+        if (i) CHECK_INT(ops->memory_unmap(backend, at, CHUNK), 0);
+        CHECK_INT(ops->physical_destroy(p), 0);
+        ops->module_unload(m);
+        ops->stream_destroy(s);
+        ops->context_destroy(ctx);
+    }
+    ctx = mine;
+}
+
+static void test_virtual_memory(void) {
+    open_plain();
+    uint64_t at = mem + 64 * CHUNK;
+    use_mappings(at);
+    use_what_may_not_be_used(at);
+    /* The two kinds of memory keep out of each other's way. */
+    struct gv_physical *p = physical(CHUNK);
+    CHECK_INT(ops->memory_map(p, mem, CHUNK), 1);
+    CHECK_INT(ops->memory_map(p, at, CHUNK), 0);
+    CHECK_INT(ops->memory_back(ctx, at, CHUNK), 1);
+    CHECK_INT(ops->memory_access(backend, at, CHUNK, 0, 3), 0);
+    CHECK_INT(ops->memory_unback(ctx, at, CHUNK), 1);
+    CHECK_INT(ops->memory_unmap(backend, mem, CHUNK), 1);
+    uint64_t address;
+    CHECK_INT(ops->address_reserve(backend, CHUNK, 0, &address), 801);
+    CHECK_INT(ops->address_free(backend, at, CHUNK), 1);
+    /* What is left ends with the session: mapped, mapped twice, parked. */
+    CHECK_INT(ops->memory_map(p, at + CHUNK, CHUNK), 0);
+    CHECK_INT(ops->memory_map(physical(CHUNK), at + 2 * CHUNK, CHUNK), 0);
+    CHECK_INT(ops->memory_map(physical(CHUNK), at + 3 * CHUNK, CHUNK), 0);
+    CHECK_INT(ops->memory_access(backend, at + 3 * CHUNK, CHUNK, 0, 3), 0);
+    CHECK_INT(ops->memory_unmap(backend, at + 3 * CHUNK, CHUNK), 0);
+    close_all();
+
+    struct gv_backend_config c = config(1);
+    c.strict = 1;
+    open_with(&c);
+    CHECK_INT(ops->address_reserve(backend, 16 * CHUNK, 8 * CHUNK, &at), 0);
+    CHECK_INT(at % (8 * CHUNK), 0);
+    CHECK_INT(ops->address_reserve(backend, MIB, 0, &address), 1);
+    CHECK_INT(ops->address_reserve(backend, CHUNK, 3 * CHUNK, &address), 1);
+    CHECK_INT(ops->address_reserve(backend, 1ull << 60, 0, &address), 2);
+    use_mappings(at);
+    p = physical(CHUNK);
+    CHECK_INT(ops->memory_map(p, at + 15 * CHUNK, CHUNK), 0);
+    CHECK_INT(ops->memory_map(p, at + 16 * CHUNK, CHUNK), 1);
+    CHECK_INT(ops->address_free(backend, at, 16 * CHUNK), 1);
+    CHECK_INT(ops->memory_unmap(backend, at + 15 * CHUNK, CHUNK), 0);
+    CHECK_INT(ops->address_free(backend, at, CHUNK), 1);
+    CHECK_INT(ops->address_free(backend, at, 16 * CHUNK), 0);
+    CHECK_INT(ops->address_reserve(backend, CHUNK, 0, &address), 0);
+    close_all();
+}
+
+/* One thread maps, moves and shares memory while kernels and copies run in other memory beside it. */
+static void test_mapping_while_busy(void) {
+    open_plain();
+    uint64_t at = mem + 64 * CHUNK;
+    struct gv_physical *still = physical(CHUNK), *moving = physical(CHUNK);
+    CHECK_INT(ops->memory_map(still, at + CHUNK, CHUNK), 0);
+    CHECK_INT(ops->memory_access(backend, at + CHUNK, CHUNK, 0, 3), 0);
+    struct gv_stream *s = stream(1), *own = stream(1);
+    struct gv_module *m = module();
+    static uint32_t ones[1024], out[1024];
+    for (int i = 0; i < 1024; i++) ones[i] = 1;
+    CHECK_INT(to_device(s, at + CHUNK, ones, sizeof ones), 0);
+    struct scale_params p = {(uint32_t *)(uintptr_t)(at + CHUNK), 3, 1024};
+    uint32_t expected = 1;
+    for (uint32_t round = 0; round < 60; round++) {
+        CHECK_INT(launch(s, m, SCALE, 32, 32, &p, sizeof p), 0);
+        expected *= 3;
+        uint64_t to = at + (round & 1 ? 0 : 2 * CHUNK);
+        CHECK_INT(ops->memory_map(moving, to, CHUNK), 0);
+        CHECK_INT(ops->memory_access(backend, to, CHUNK, 0, 3), 0);
+        if (round) expect_numbers(own, to, 1000, round - 1);
+        put_numbers(own, to, 1000, round);
+        if (round == 40) { /* from here on in the file */
+            CHECK_INT(ops->memory_map(moving, at + 3 * CHUNK, CHUNK), 0);
+            CHECK_INT(ops->memory_unmap(backend, at + 3 * CHUNK, CHUNK), 0);
+        }
+        CHECK_INT(ops->memory_unmap(backend, to, CHUNK), 0);
+    }
+    CHECK_INT(to_host(s, out, at + CHUNK, sizeof out), 0);
+    CHECK_INT(sync_stream(s), 0);
+    for (int i = 0; i < 1024; i++) CHECK_INT(out[i], expected);
+    ops->module_unload(m);
+    ops->stream_destroy(s);
+    ops->stream_destroy(own);
+    close_all();
+}
+
 static void measure(void) {
     open_plain();
     struct gv_stream *s = stream(1);
@@ -885,6 +1102,8 @@ static const struct {
     {"strict", test_strict},
     {"ledger", test_ledger},
     {"destroyed_context", test_destroyed_context},
+    {"virtual_memory", test_virtual_memory},
+    {"mapping_while_busy", test_mapping_while_busy},
     {"measure", measure},
     {"close_while_busy", test_close_while_busy},
 };

@@ -36,6 +36,8 @@ BACKEND_TESTS = [
     "strict",
     "ledger",
     "destroyed_context",
+    "virtual_memory",
+    "mapping_while_busy",
     "measure",
     "close_while_busy",
 ]

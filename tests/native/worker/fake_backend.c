@@ -208,6 +208,44 @@ static int memory_free(struct gv_context *c, uint64_t address) {
     while (fake.free_waits && atomic_load(&fake.queued)) usleep(1000);
     return address < fake.used ? 0 : 1;
 }
+struct gv_physical {
+    uint64_t size;
+};
+static int address_reserve(struct gv_backend *b, uint64_t size, uint64_t alignment, uint64_t *address) {
+    (void)b;
+    *address = 1ull << 40 | alignment;
+    return size ? 0 : 1;
+}
+static int address_free(struct gv_backend *b, uint64_t address, uint64_t size) { return (void)b, (void)size, address >> 40 ? 0 : 1; }
+static int physical_create(struct gv_context *c, uint64_t size, struct gv_physical **out) {
+    (void)c;
+    if (fake.used + size > sizeof fake.memory) return 2;
+    fake.used += size;
+    *out = calloc(1, sizeof **out);
+    (*out)->size = size;
+    return 0;
+}
+static int physical_destroy(struct gv_physical *p) {
+    if (fake.mapped) return 1;
+    fake.used -= p->size;
+    free(p);
+    return 0;
+}
+static int memory_map(struct gv_physical *p, uint64_t address, uint64_t size) {
+    if (size > p->size || !address) return 2;
+    fake.mapped++;
+    return 0;
+}
+static int memory_unmap(struct gv_backend *b, uint64_t address, uint64_t size) {
+    (void)b, (void)address, (void)size;
+    if (!fake.mapped) return 1;
+    fake.mapped--;
+    return 0;
+}
+static int memory_access(struct gv_backend *b, uint64_t address, uint64_t size, uint32_t device, uint32_t rights) {
+    (void)b, (void)address, (void)size, (void)device;
+    return fake.mapped && rights < 4 ? 0 : 1;
+}
 static struct gv_stream *stream_legacy(struct gv_context *c) { return c->legacy; }
 static int event_create(struct gv_context *c, uint32_t flags, struct gv_event **out) {
     (void)c, (void)flags;
@@ -333,6 +371,13 @@ static int mark_follows(struct gv_stream *s) {
      .memory_unback = memory_unback,         \
      .memory_alloc = memory_alloc,           \
      .memory_free = memory_free,             \
+     .address_reserve = address_reserve,     \
+     .address_free = address_free,           \
+     .physical_create = physical_create,     \
+     .physical_destroy = physical_destroy,   \
+     .memory_map = memory_map,               \
+     .memory_unmap = memory_unmap,           \
+     .memory_access = memory_access,         \
      .stream_create = stream_create,         \
      .stream_destroy = stream_destroy,       \
      .stream_legacy = stream_legacy,         \

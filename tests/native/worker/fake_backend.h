@@ -26,6 +26,7 @@ struct fake_state {
     _Atomic int viewed; /* ranges that are held */
     _Atomic int views_given;
     _Atomic bool tells_marks; /* mark_follows knows */
+    _Atomic int mapped;       /* pieces of physical memory */
     _Atomic int alive;        /* streams, events and modules that the worker holds */
 };
 extern struct fake_state fake;

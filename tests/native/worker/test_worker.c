@@ -108,6 +108,13 @@ enum {
     OP_memory_alloc = GV_OP_MEMORY_ALLOC,
     OP_memory_info = GV_OP_MEMORY_INFO,
     OP_memory_free = GV_OP_MEMORY_FREE,
+    OP_memory_create = GV_OP_MEMORY_CREATE,
+    OP_memory_destroy = GV_OP_MEMORY_DESTROY,
+    OP_memory_map = GV_OP_MEMORY_MAP,
+    OP_memory_unmap = GV_OP_MEMORY_UNMAP,
+    OP_memory_access = GV_OP_MEMORY_ACCESS,
+    OP_address_reserve = GV_OP_ADDRESS_RESERVE,
+    OP_address_free = GV_OP_ADDRESS_FREE,
     OP_stream_create = GV_OP_STREAM_CREATE,
     OP_stream_destroy = GV_OP_STREAM_DESTROY,
     OP_fence = GV_OP_FENCE,
@@ -215,6 +222,43 @@ static void memory(void) {
     CHECK(answer(POST(context_limit, GV_RECORD_SYNC, 1, .limit = 3, .value = 100)) == 215);
     CHECK(answer(POST(context_limit, GV_RECORD_SYNC, 99, .limit = 2, .value = 100)) == 201);
     CHECK(failed_status(POST(memory_free, 0, 1, .address = 1 << 29)) == 1);
+    bye();
+}
+
+static void virtual_memory(void) {
+    begin();
+    attach();
+    struct worker_figures figures;
+    CHECK(answer(POST(memory_create, GV_RECORD_SYNC, 0, .handle = 7, .size = 4096)) == 0);
+    CHECK(answer(POST(memory_create, GV_RECORD_SYNC, 0, .handle = 7, .size = 4096)) == 1); /* a number is used once */
+    CHECK(answer(POST(memory_create, GV_RECORD_SYNC, 0, .handle = 8, .size = 1 << 30)) == 2);
+    CHECK(strstr((char *)body, "used up"));
+    worker_get_figures(worker, &figures);
+    CHECK(figures.memory_used == 4096);
+    CHECK(answer(POST(address_reserve, GV_RECORD_SYNC, 0, .size = 4096, .alignment = 512)) == 0);
+    struct gv_reply_address_reserve reply;
+    CHECK(gv_reply_address_reserve_decode(&reply, body, answer_size()) == 0 && reply.address == (1ull << 40 | 512));
+    CHECK(answer(POST(address_reserve, GV_RECORD_SYNC, 0)) == 1);
+    CHECK(answer(POST(memory_access, GV_RECORD_SYNC, 0, .address = 5, .size = 4096, .rights = 3)) == 1);
+    /* A mapping that fails is told of with the access, once. */
+    POST(memory_map, 0, 0, .handle = 7, .address = 5, .size = 8192);
+    CHECK(answer(POST(memory_access, GV_RECORD_SYNC, 0, .address = 5, .size = 8192, .rights = 3)) == 2);
+    CHECK(strstr((char *)body, "no room"));
+    CHECK(answer(POST(memory_access, GV_RECORD_SYNC, 0, .address = 5, .size = 8192, .rights = 3)) == 1);
+    POST(memory_map, 0, 0, .handle = 99, .address = 5, .size = 4096);
+    CHECK(answer(POST(memory_access, GV_RECORD_SYNC, 0, .address = 5, .size = 4096, .rights = 3)) == 400);
+    CHECK(failed_status(POST(memory_unmap, 0, 0, .address = 5, .size = 4096)) == 1);
+    POST(memory_map, 0, 0, .handle = 7, .address = 5, .size = 4096);
+    CHECK(answer(POST(memory_access, GV_RECORD_SYNC, 0, .address = 5, .size = 4096, .rights = 3)) == 0);
+    CHECK(failed_status(POST(memory_destroy, 0, 0, .handle = 7)) == 1); /* and it is still there */
+    POST(memory_unmap, 0, 0, .address = 5, .size = 4096);
+    POST(memory_destroy, 0, 0, .handle = 7);
+    CHECK(failed_status(POST(memory_destroy, 0, 0, .handle = 7)) == 400);
+    POST(address_free, 0, 0, .address = reply.address, .size = 4096);
+    CHECK(failed_status(POST(address_free, 0, 0, .address = 5, .size = 4096)) == 1);
+    CHECK(answer(POST(memory_create, GV_RECORD_SYNC, 0, .handle = 9, .size = 4096)) == 0); /* ends with the session */
+    worker_get_figures(worker, &figures);
+    CHECK(figures.memory_used == 4096 && !fake.mapped);
     bye();
 }
 
@@ -916,6 +960,7 @@ static void refuses_to_open(void) {
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {{"goodbye", goodbye},
                                              {"memory", memory},
+                                             {"virtual_memory", virtual_memory},
                                              {"copies", copies},
                                              {"sent_in_place", sent_in_place},
                                              {"payloads_before_their_commands", payloads_before_their_commands},

@@ -137,6 +137,37 @@ CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t size) {
     *address = 0x10000000ull + 0x1000000ull * (unsigned)n_allocated++;
     return state();
 }
+struct fake_virtual fake_virtual;
+static CUresult virtual_state(void) {
+    int fail = fake_virtual.fail;
+    fake_virtual.fail = 0;
+    return (CUresult)(fail ? fail : (int)state());
+}
+CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocationProp *prop, CUmemAllocationGranularity_flags option) {
+    *granularity = option == CU_MEM_ALLOC_GRANULARITY_MINIMUM && prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE ? 2 << 20 : 1;
+    return CUDA_SUCCESS;
+}
+CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignment, CUdeviceptr addr, unsigned long long flags) {
+    fake_virtual.reserved = size, fake_virtual.alignment = alignment;
+    *ptr = 0x7000000000ull;
+    return addr || flags ? CUDA_ERROR_INVALID_VALUE : virtual_state();
+}
+CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size) { return (void)size, fake_virtual.freed = ptr, virtual_state(); }
+CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop, unsigned long long flags) {
+    fake_virtual.created = size, fake_virtual.prop = *prop;
+    *handle = 4242;
+    return flags ? CUDA_ERROR_INVALID_VALUE : virtual_state();
+}
+CUresult cuMemRelease(CUmemGenericAllocationHandle handle) { return fake_virtual.released = handle, virtual_state(); }
+CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags) {
+    fake_virtual.mapped = ptr, fake_virtual.handle = handle;
+    return offset || flags || !size ? CUDA_ERROR_INVALID_VALUE : virtual_state();
+}
+CUresult cuMemUnmap(CUdeviceptr ptr, size_t size) { return (void)size, fake_virtual.unmapped = ptr, virtual_state(); }
+CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *desc, size_t count) {
+    fake_virtual.access = *desc;
+    return !ptr || !size || count != 1 ? CUDA_ERROR_INVALID_VALUE : virtual_state();
+}
 CUresult cuMemHostAlloc(void **memory, size_t size, unsigned flags) { return (void)flags, *memory = malloc(size), CUDA_SUCCESS; }
 CUresult cuMemFreeHost(void *memory) { return free(memory), CUDA_SUCCESS; }
 

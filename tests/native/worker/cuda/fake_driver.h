@@ -28,6 +28,16 @@ struct fake_link {
     bool addresses;
 };
 extern struct fake_link fake_link;
+/* What the calls of virtual memory management were given last. */
+struct fake_virtual {
+    CUmemAllocationProp prop;
+    CUdeviceptr mapped, unmapped, freed;
+    CUmemGenericAllocationHandle handle, released;
+    CUmemAccessDesc access;
+    size_t created, reserved, alignment;
+    int fail; /* what the next of them returns */
+};
+extern struct fake_virtual fake_virtual;
 extern _Atomic int fake_events, fake_streams; /* alive */
 
 #endif

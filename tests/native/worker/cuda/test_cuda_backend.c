@@ -293,6 +293,39 @@ static void devices_and_limits(void) {
     end();
 }
 
+static void virtual_memory(void) {
+    begin(8 << 20);
+    struct gv_device_info info;
+    CHECK(ops->device_info(backend, 0, &info) == 0);
+    CHECK(info.attributes[CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED]);
+    CHECK(!info.attributes[CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED]);
+    CHECK(!info.attributes[CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED] && !info.attributes[CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED]);
+    uint64_t address, b;
+    CHECK(ops->address_reserve(backend, 16 << 20, 4 << 20, &address) == 0);
+    CHECK(address == 0x7000000000ull && fake_virtual.reserved == 16 << 20 && fake_virtual.alignment == 4 << 20);
+    struct gv_physical *p, *none;
+    CHECK(ops->physical_create(context, 6 << 20, &p) == 0);
+    CHECK(fake_virtual.created == 6 << 20 && fake_virtual.prop.type == CU_MEM_ALLOCATION_TYPE_PINNED);
+    CHECK(fake_virtual.prop.location.id == 1 && !fake_virtual.prop.requestedHandleTypes); /* the second device of the machine, the session's first */
+    CHECK(ops->physical_create(context, 4 << 20, &none) == 2 && ops->memory_alloc(context, 4 << 20, &b) == 2); /* one limit for both kinds */
+    fake_virtual.fail = 2;
+    CHECK(ops->physical_create(context, 2 << 20, &none) == 2);
+    CHECK(ops->memory_map(p, address, 6 << 20) == 0);
+    CHECK(fake_virtual.mapped == address && fake_virtual.handle == 4242);
+    CHECK(ops->memory_access(backend, address, 6 << 20, 0, 3) == 0);
+    CHECK(fake_virtual.access.location.id == 1 && fake_virtual.access.flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    fake_virtual.fail = 1;
+    CHECK(ops->memory_unmap(backend, address, 2 << 20) == 1);
+    CHECK(ops->memory_unmap(backend, address, 6 << 20) == 0 && fake_virtual.unmapped == address);
+    fake_virtual.fail = 1;
+    CHECK(ops->physical_destroy(p) == 1);
+    CHECK(ops->memory_alloc(context, 4 << 20, &b) == 2); /* it is still there */
+    CHECK(ops->physical_destroy(p) == 0 && fake_virtual.released == 4242);
+    CHECK(ops->memory_alloc(context, 8 << 20, &b) == 0 && ops->memory_free(context, b) == 0);
+    CHECK(ops->address_free(backend, address, 16 << 20) == 0 && fake_virtual.freed == address);
+    end();
+}
+
 static void drivers_that_will_not_do(void) {
     char err[GV_ERR_SIZE];
     uint32_t device = 0;
@@ -321,6 +354,7 @@ int main(int argc, char **argv) {
                                              {"modules_and_launches", modules_and_launches},
                                              {"links", links},
                                              {"devices_and_limits", devices_and_limits},
+                                             {"virtual_memory", virtual_memory},
                                              {"drivers_that_will_not_do", drivers_that_will_not_do}};
     if (argc < 2) return 2;
     driver = argv[1];

@@ -1,0 +1,372 @@
+/* Virtual memory management: physical memory with a handle, mapped where the program wants it.
+ *
+ * Memory that is mapped once, as nearly all is, is private to its address: so it has huge pages and needs no file. Unmapped, its pages are parked elsewhere, for what was
+ * written stays in the handle's memory. Only what is mapped a second time, so that two addresses mean the same bytes, moves into a file that all share. */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "stream.h"
+#include "virtual.h"
+
+#define FILE_BYTES (1ull << 46) /* of the shared file; nothing of it is there before it is written */
+
+enum state {
+    FRESH,   /* no page yet */
+    PRIVATE, /* the pages lie where it is mapped, `at` */
+    PARKED,  /* not mapped; the pages lie at `at` */
+    SHARED   /* in the file, from `at` on */
+};
+
+struct gv_physical {
+    struct gv_physical *next, *previous; /* memory.physicals */
+    struct gv_backend *backend;
+    struct soft_device *device;
+    uint64_t size;
+    uint32_t maps;
+    enum state state;
+    uint64_t at;
+};
+
+/* Addresses set aside where there is no window. */
+struct soft_reservation {
+    struct soft_reservation *next;
+    uint64_t address, size;
+};
+
+static void *pointer(uint64_t address) { return (void *)(uintptr_t)address; }
+
+static bool whole_chunks(uint64_t address, uint64_t size) {
+    return size && address % SOFT_CHUNK == 0 && size % SOFT_CHUNK == 0 && address + size > address;
+}
+
+/* ---- mappings, sorted by address; memory.lock held in all of this ---- */
+
+/* Index of the first mapping that ends behind `address`. */
+static size_t find(const struct soft_memory *m, uint64_t address) {
+    size_t low = 0, high = m->n_mappings;
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+        if (m->mappings[middle].address + m->mappings[middle].size > address)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return low;
+}
+
+bool soft_mappings_touch(const struct soft_memory *m, uint64_t address, uint64_t size) {
+    size_t i = find(m, address);
+    return i < m->n_mappings && m->mappings[i].address < address + size;
+}
+
+/* The mappings that [address, address + size) consists of: *first, and how many; 0 when it has holes, or begins or ends inside of one. */
+static size_t whole_mappings(const struct soft_memory *m, uint64_t address, uint64_t size, size_t *first) {
+    size_t i = *first = find(m, address);
+    uint64_t at = address, end = address + size;
+    for (; i < m->n_mappings && at < end && m->mappings[i].address == at; i++) at += m->mappings[i].size;
+    return size && at == end ? i - *first : 0;
+}
+
+/* Whether the program may have set these addresses aside. In a window the client does that by itself. */
+static bool reserved(const struct gv_backend *b, uint64_t address, uint64_t size) {
+    const struct soft_memory *m = &b->memory;
+    for (uint32_t i = 0; m->size && i < b->n_devices; i++) {
+        const struct gv_window_part *part = &b->devices[i].part;
+        if (address >= part->base && size <= part->client_size && address - part->base <= part->client_size - size) return true;
+    }
+    for (const struct soft_reservation *r = m->reservations; r; r = r->next) {
+        if (address >= r->address && size <= r->size && address - r->address <= r->size - size) return true;
+    }
+    return false;
+}
+
+/* What all devices together may do there: two bits each, as CU_MEM_ACCESS_FLAGS. They share one address space, so the most that any of them may is what it is. */
+static int protection(uint32_t rights) {
+    uint32_t read = rights & 0x55555555u, write = (rights >> 1) & 0x55555555u;
+    return write ? PROT_READ | PROT_WRITE : read ? PROT_READ : PROT_NONE;
+}
+
+static bool nothing_at(uint64_t address, uint64_t size) {
+    return mmap(pointer(address), size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) != MAP_FAILED;
+}
+
+/* ---- the file ---- */
+
+static int take_offset(struct soft_memory *m, uint64_t size, uint64_t *offset) {
+    if (!m->has_file) {
+        int fd = memfd_create("gpuvirt-memory", MFD_CLOEXEC);
+        if (fd < 0) return CUDA_ERROR_OUT_OF_MEMORY;
+        if (ftruncate(fd, (off_t)FILE_BYTES)) {
+            close(fd);
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        }
+        m->file = fd;
+        m->has_file = true;
+    }
+    uint64_t at = 0;
+    for (size_t i = 0; i < m->file_used.n && m->file_used.items[i].start - at < size; i++) at = m->file_used.items[i].end;
+    if (at + size > FILE_BYTES || !soft_ranges_add(&m->file_used, at, size)) return CUDA_ERROR_OUT_OF_MEMORY;
+    *offset = at;
+    return 0;
+}
+
+static void give_offset(struct soft_memory *m, uint64_t offset, uint64_t size) {
+    fallocate(m->file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset, (off_t)size);
+    soft_ranges_remove(&m->file_used, offset, size); /* without memory for the note the place in the file is not used again; it holds nothing */
+}
+
+/* Copies pages into the file; what was never written stays a hole there. */
+static bool copy_out(const struct soft_memory *m, uint64_t from, uint64_t offset, uint64_t size) {
+    static const char zeros[SOFT_PAGE];
+    for (uint64_t at = 0; at < size; at += SOFT_PAGE) {
+        const void *page = pointer(from + at);
+        bool written = memcmp(page, zeros, SOFT_PAGE) != 0;
+        if (written && pwrite(m->file, page, SOFT_PAGE, (off_t)(offset + at)) != (ssize_t)SOFT_PAGE) return false;
+    }
+    return true;
+}
+
+/* Moves the memory into the file. What the device writes meanwhile would be lost: the caller sees to it that nothing runs. */
+static int share(struct soft_memory *m, struct gv_physical *p) {
+    uint64_t offset;
+    if (p->state == SHARED) return 0;
+    int rc = take_offset(m, p->size, &offset);
+    if (rc) return rc;
+    struct soft_mapping *mapping = p->state == PRIVATE ? &m->mappings[find(m, p->at)] : NULL;
+    int now = mapping ? protection(mapping->rights) : PROT_READ;
+    bool good = p->state == FRESH || ((now || !mprotect(pointer(p->at), p->size, PROT_READ)) && copy_out(m, p->at, offset, p->size));
+    if (good && mapping) good = mmap(pointer(p->at), p->size, now, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, m->file, (off_t)offset) != MAP_FAILED;
+    if (!good) {
+        give_offset(m, offset, p->size);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    if (p->state == PARKED) munmap(pointer(p->at), p->size);
+    p->state = SHARED;
+    p->at = offset;
+    return 0;
+}
+
+/* ---- handles ---- */
+
+int soft_physical_create(struct gv_context *c, uint64_t size, struct gv_physical **out) {
+    struct gv_backend *b = c->backend;
+    struct soft_memory *m = &b->memory;
+    if (!size || size % SOFT_CHUNK) return CUDA_ERROR_INVALID_VALUE;
+    struct gv_physical *p = calloc(1, sizeof *p);
+    if (!p) return CUDA_ERROR_OUT_OF_MEMORY;
+    *p = (struct gv_physical){.backend = b, .device = c->device, .size = size};
+    pthread_mutex_lock(&m->lock);
+    int rc = soft_memory_charge(b, p->device, size);
+    if (!rc) {
+        p->next = m->physicals;
+        if (p->next) p->next->previous = p;
+        m->physicals = p;
+    }
+    pthread_mutex_unlock(&m->lock);
+    if (rc)
+        free(p);
+    else
+        *out = p;
+    return rc;
+}
+
+int soft_physical_destroy(struct gv_physical *p) {
+    struct gv_backend *b = p->backend;
+    struct soft_memory *m = &b->memory;
+    pthread_mutex_lock(&m->lock);
+    if (p->maps) {
+        pthread_mutex_unlock(&m->lock);
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (p->state == PARKED) munmap(pointer(p->at), p->size);
+    if (p->state == SHARED) give_offset(m, p->at, p->size);
+    soft_memory_discharge(b, p->device, p->size);
+    if (p->next) p->next->previous = p->previous;
+    if (p->previous)
+        p->previous->next = p->next;
+    else
+        m->physicals = p->next;
+    pthread_mutex_unlock(&m->lock);
+    free(p);
+    return 0;
+}
+
+/* ---- mapping ---- */
+
+/* Puts the memory at an address where nobody may touch it yet. */
+static int put(struct soft_memory *m, struct gv_physical *p, uint64_t address, uint64_t size) {
+    if (p->state == SHARED || p->maps || size != p->size) {
+        int rc = share(m, p);
+        if (rc) return rc;
+        void *at = mmap(pointer(address), size, PROT_NONE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, m->file, (off_t)p->at);
+        return at == MAP_FAILED ? CUDA_ERROR_OUT_OF_MEMORY : 0;
+    }
+    if (p->state == PARKED) {
+        if (mprotect(pointer(p->at), size, PROT_NONE)) return CUDA_ERROR_OUT_OF_MEMORY;
+        void *at = mremap(pointer(p->at), size, size, MREMAP_MAYMOVE | MREMAP_FIXED, pointer(address));
+        if (at == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
+    } else if (!nothing_at(address, size)) { /* one mapping of its own, which can be moved as one */
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    p->state = PRIVATE;
+    p->at = address;
+    return 0;
+}
+
+int soft_memory_map(struct gv_physical *p, uint64_t address, uint64_t size) {
+    struct gv_backend *b = p->backend;
+    struct soft_memory *m = &b->memory;
+    if (!whole_chunks(address, size) || size > p->size) return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&m->lock);
+    int rc = 0;
+    if (!reserved(b, address, size) || soft_ranges_touch(&m->backed, address, size) || soft_mappings_touch(m, address, size))
+        rc = CUDA_ERROR_INVALID_VALUE;
+    if (!rc && m->n_mappings == m->mappings_size) {
+        size_t more = m->mappings_size ? 2 * m->mappings_size : 16;
+        struct soft_mapping *list = realloc(m->mappings, more * sizeof *list);
+        if (list) {
+            m->mappings = list;
+            m->mappings_size = more;
+        } else {
+            rc = CUDA_ERROR_OUT_OF_MEMORY;
+        }
+    }
+    if (!rc) rc = put(m, p, address, size);
+    if (!rc) {
+        size_t i = find(m, address);
+        memmove(&m->mappings[i + 1], &m->mappings[i], (m->n_mappings - i) * sizeof *m->mappings);
+        m->mappings[i] = (struct soft_mapping){.address = address, .size = size, .physical = p};
+        m->n_mappings++;
+        p->maps++;
+    }
+    pthread_mutex_unlock(&m->lock);
+    return rc;
+}
+
+/* Takes one mapping's pages away; they stay in its memory. */
+static int take_away(struct soft_mapping *g) {
+    struct gv_physical *p = g->physical;
+    if (p->state == PRIVATE) {
+        /* The address keeps a mapping, of nothing, all the time: no other thread's memory can come to lie there. */
+        void *to = mremap(pointer(g->address), g->size, g->size, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, NULL);
+        if (to == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
+        p->state = PARKED;
+        p->at = (uint64_t)(uintptr_t)to;
+    }
+    return nothing_at(g->address, g->size) ? 0 : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+int soft_memory_unmap(struct gv_backend *b, uint64_t address, uint64_t size) {
+    struct soft_memory *m = &b->memory;
+    size_t first;
+    pthread_mutex_lock(&m->lock);
+    size_t n = whole_mappings(m, address, size, &first);
+    int rc = n ? 0 : CUDA_ERROR_INVALID_VALUE;
+    while (n-- && !rc) {
+        struct soft_mapping *g = &m->mappings[first];
+        if (g->rights && !soft_ranges_remove(&m->backed, g->address, g->size)) {
+            rc = CUDA_ERROR_OUT_OF_MEMORY;
+            break;
+        }
+        g->rights = 0;
+        rc = take_away(g);
+        if (rc) break;
+        g->physical->maps--;
+        m->n_mappings--;
+        memmove(g, g + 1, (m->n_mappings - first) * sizeof *g);
+    }
+    pthread_mutex_unlock(&m->lock);
+    return rc;
+}
+
+static int set_rights(struct soft_memory *m, struct soft_mapping *g, uint32_t rights) {
+    int before = protection(g->rights), after = protection(rights);
+    if (before != after) {
+        if (!before && !soft_ranges_add(&m->backed, g->address, g->size)) return CUDA_ERROR_OUT_OF_MEMORY;
+        if (mprotect(pointer(g->address), g->size, after) || (before && !after && !soft_ranges_remove(&m->backed, g->address, g->size))) {
+            if (!before) soft_ranges_remove(&m->backed, g->address, g->size); /* cannot fail: it was just put there */
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        }
+        if (!before) madvise(pointer(g->address), g->size, MADV_HUGEPAGE);
+    }
+    g->rights = rights;
+    return 0;
+}
+
+int soft_memory_access(struct gv_backend *b, uint64_t address, uint64_t size, uint32_t device, uint32_t rights) {
+    struct soft_memory *m = &b->memory;
+    if (device >= b->n_devices || (rights != 0 && rights != 1 && rights != 3)) return CUDA_ERROR_INVALID_VALUE;
+    size_t first;
+    pthread_mutex_lock(&m->lock);
+    size_t n = whole_mappings(m, address, size, &first);
+    int rc = n ? 0 : CUDA_ERROR_INVALID_VALUE;
+    for (size_t i = first; i < first + n && !rc; i++) {
+        struct soft_mapping *g = &m->mappings[i];
+        rc = set_rights(m, g, (g->rights & ~(3u << 2 * device)) | rights << 2 * device);
+    }
+    pthread_mutex_unlock(&m->lock);
+    return rc;
+}
+
+/* ---- addresses, where there is no window ---- */
+
+int soft_address_reserve(struct gv_backend *b, uint64_t size, uint64_t alignment, uint64_t *address) {
+    struct soft_memory *m = &b->memory;
+    if (m->size) return CUDA_ERROR_NOT_SUPPORTED; /* addresses are the client's */
+    if (alignment < SOFT_CHUNK) alignment = SOFT_CHUNK;
+    if (!size || size % SOFT_CHUNK || alignment & (alignment - 1)) return CUDA_ERROR_INVALID_VALUE;
+    struct soft_reservation *r = size + alignment > size ? malloc(sizeof *r) : NULL;
+    char *all = r ? mmap(NULL, size + alignment, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0) : MAP_FAILED;
+    if (all == MAP_FAILED) {
+        free(r);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    uint64_t start = (uint64_t)(uintptr_t)all, at = (start + alignment - 1) & ~(alignment - 1);
+    if (at > start) munmap(all, at - start);
+    munmap(pointer(at + size), start + alignment - at);
+    madvise(pointer(at), size, MADV_DONTDUMP);
+    *r = (struct soft_reservation){.address = at, .size = size};
+    pthread_mutex_lock(&m->lock);
+    r->next = m->reservations;
+    m->reservations = r;
+    pthread_mutex_unlock(&m->lock);
+    *address = at;
+    return 0;
+}
+
+int soft_address_free(struct gv_backend *b, uint64_t address, uint64_t size) {
+    struct soft_memory *m = &b->memory;
+    pthread_mutex_lock(&m->lock);
+    struct soft_reservation **at = &m->reservations, *r;
+    while (*at && ((*at)->address != address || (*at)->size != size)) at = &(*at)->next;
+    r = *at;
+    bool good = r && !soft_mappings_touch(m, address, size);
+    if (good) *at = r->next;
+    pthread_mutex_unlock(&m->lock);
+    if (!good) return CUDA_ERROR_INVALID_VALUE;
+    munmap(pointer(address), size);
+    free(r);
+    return 0;
+}
+
+void soft_virtual_close(struct soft_memory *m) {
+    while (m->physicals) {
+        struct gv_physical *p = m->physicals;
+        m->physicals = p->next;
+        if (p->state == PARKED) munmap(pointer(p->at), p->size);
+        free(p);
+    }
+    while (m->reservations) {
+        struct soft_reservation *r = m->reservations;
+        m->reservations = r->next;
+        munmap(pointer(r->address), r->size);
+        free(r);
+    }
+    free(m->mappings);
+    if (m->has_file) close(m->file);
+    soft_ranges_free(&m->file_used);
+}

@@ -1,0 +1,27 @@
+/* Virtual memory management on the software GPU, as backend.h has it, and what memory.c needs to know of it. */
+#ifndef SOFT_VIRTUAL_H
+#define SOFT_VIRTUAL_H
+
+#include "soft.h"
+
+/* Physical memory at an address. */
+struct soft_mapping {
+    uint64_t address, size;
+    struct gv_physical *physical;
+    uint32_t rights; /* two bits a device of the session: CU_MEM_ACCESS_FLAGS */
+};
+
+int soft_address_reserve(struct gv_backend *b, uint64_t size, uint64_t alignment, uint64_t *address);
+int soft_address_free(struct gv_backend *b, uint64_t address, uint64_t size);
+int soft_physical_create(struct gv_context *c, uint64_t size, struct gv_physical **out);
+int soft_physical_destroy(struct gv_physical *p);
+int soft_memory_map(struct gv_physical *p, uint64_t address, uint64_t size);
+int soft_memory_unmap(struct gv_backend *b, uint64_t address, uint64_t size);
+int soft_memory_access(struct gv_backend *b, uint64_t address, uint64_t size, uint32_t device, uint32_t rights);
+
+/* Whether anything is mapped in [address, address + size); memory.lock held. */
+bool soft_mappings_touch(const struct soft_memory *m, uint64_t address, uint64_t size);
+/* Everything ends; nothing runs any more. */
+void soft_virtual_close(struct soft_memory *m);
+
+#endif
