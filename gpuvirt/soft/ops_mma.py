@@ -8,6 +8,7 @@ columns 2t, 2t + 1. So, for one k, all that every lane needs of A and B is one r
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from gpuvirt.soft import ops_narrow
 from gpuvirt.soft.builder import Val
@@ -21,6 +22,8 @@ from gpuvirt.soft.types import LANES, TYPES
 ELEMENT_BITS = {"f64": 64, "tf32": 32, "f32": 32, "f16": 16, "bf16": 16, "s8": 8, "u8": 8, "e4m3": 8, "e5m2": 8}
 ELEMENT_BITS |= {"e2m3": 8, "e3m2": 8, "e2m1": 8, "s4": 4, "u4": 4, "b1": 1}  # kind::f8f6f4 gives every element of its formats a byte
 _INTEGERS = ("s8", "u8", "s4", "u4")
+_MANY = 8  # so many products in one block are calls of a function
+_BITS = {"float": 32, "double": 64, "i32": 32}
 
 
 def moved(e: Emitter, value: Val, picks: list[int]) -> Val:
@@ -34,12 +37,16 @@ def items(operand: Operand) -> list[Operand]:
     return list(operand.items) if isinstance(operand, Vec) else [operand]
 
 
-def elements(e: Emitter, register: Operand, kind: str) -> list[Val]:
+def fragment(e: Emitter, register: Operand, kind: str) -> Val:
+    """A fragment register as it is."""
+    return e.splat(e.rd(register, TYPES["f64"]) if ELEMENT_BITS[kind] == 64 else e.rd_int(register, 32))
+
+
+def elements(e: Emitter, raw: Val, kind: str) -> list[Val]:
     """The elements of one fragment register in the type in which products are made: float, double or i32."""
     bits = ELEMENT_BITS[kind]
     if bits == 64:
-        return [e.splat(e.rd(register, TYPES["f64"]))]
-    raw = e.splat(e.rd_int(register, 32))
+        return [raw]
     if kind == "tf32":  # the lower 13 bits do not take part
         return [e.bitcast(e.band(raw, e.const(~0x1FFF, "i32")), "float")]
     if kind == "f32":
@@ -66,7 +73,7 @@ def accumulators(e: Emitter, operand: Operand, kind: str) -> list[Val]:
         elif kind == "f32":
             out.append(e.splat(e.rd(register, TYPES["f32"])))
         else:
-            out.extend(elements(e, register, kind))
+            out.extend(elements(e, fragment(e, register, kind), kind))
     return out
 
 
@@ -120,20 +127,94 @@ def mma(e: Emitter, ins: Ins) -> None:
     if a_kind == "b1":
         _mma_bits(e, ins, m // 8)
         return
-    a_regs = [elements(e, r, a_kind) for r in items(ins.ops[1])]
-    b_regs = [elements(e, r, b_kind) for r in items(ins.ops[2])]
-    total = accumulators(e, ins.ops[3], c_kind)
+    left, right = items(ins.ops[1]), items(ins.ops[2])
     per = max(32 // ELEMENT_BITS[a_kind], 1)
-    rows = m // 8
-    if len(a_regs) * per * LANES != m * k or len(b_regs) * per * LANES != n * k:
+    if len(left) * per * LANES != m * k or len(right) * per * LANES != n * k:
         raise e.fail("fragment sizes")
-    for step in range(k):
+    product = Product(m // 8, k, a_kind, b_kind, "satfinite" in ins.mods)
+    if "avx512f" in e.m.features and sum(i.op == "mma" for i in e.block.ins) >= _MANY:
+        a_raw, b_raw = [fragment(e, r, a_kind) for r in left], [fragment(e, r, b_kind) for r in right]
+        total = _call(e, product, accumulators(e, ins.ops[3], c_kind), a_raw, b_raw)
+    else:
+        a_regs = [elements(e, fragment(e, r, a_kind), a_kind) for r in left]
+        b_regs = [elements(e, fragment(e, r, b_kind), b_kind) for r in right]
+        total = _multiply(e, product, accumulators(e, ins.ops[3], c_kind), a_regs, b_regs)
+    write_accumulators(e, ins.ops[0], d_kind, total)
+
+
+class Product(NamedTuple):
+    """A kind of product: 8 * rows by k times k by 8."""
+
+    rows: int
+    k: int
+    a_kind: str
+    b_kind: str
+    saturate: bool
+
+
+def _multiply(e: Emitter, p: Product, total: list[Val], a_regs: list[list[Val]], b_regs: list[list[Val]]) -> list[Val]:
+    """The sums with the product added, from the elements of the fragments' registers."""
+    rows = p.rows
+    per = max(32 // ELEMENT_BITS[p.a_kind], 1)
+    for step in range(p.k):
         block, t, part = step // (4 * per), step // per % 4, step % per
         a = [moved(e, a_regs[block * rows + h][part], [lane // 4 * 4 + t for lane in range(LANES)]) for h in range(rows)]
         b = [moved(e, b_regs[block][part], [(lane % 4 * 2 + odd) * 4 + t for lane in range(LANES)]) for odd in range(2)]
         for i in range(2 * rows):
-            total[i] = accumulate(e, a[i // 2], b[i % 2], total[i], "satfinite" in ins.mods)
-    write_accumulators(e, ins.ops[0], d_kind, total)
+            total[i] = accumulate(e, a[i // 2], b[i % 2], total[i], p.saturate)
+    return total
+
+
+def _call(e: Emitter, p: Product, total: list[Val], a_regs: list[Val], b_regs: list[Val]) -> list[Val]:
+    """The same in a function. Of a block with a hundred products LLVM does one step of each after the other, so that all sums come from memory and go
+    back at every step, and their code is larger than the processor's caches for code."""
+    values = [*total, *b_regs, *a_regs]
+    pieces = [(v.t, text) for v in values for text in _pieces(e, v)]
+    results = [t for v in total for t in [f"<{512 // _BITS[v.t]} x {v.t}>"] * (LANES * _BITS[v.t] // 512)]
+    kind = "{ " + ", ".join(results) + " }"
+    name = f'"mma.{p.rows}.{p.k}.{p.a_kind}.{p.b_kind}.{int(p.saturate)}"'
+    e.m.helper(name, lambda: _function(e, name, p, kind, values, len(total), len(b_regs)))
+    arguments = ", ".join(f"<{512 // _BITS[t]} x {t}> {text}" for t, text in pieces)
+    all_ = e.let(f"call x86_regcallcc {kind} @{name}({arguments})", "").s
+    made = [e.let(f"extractvalue {kind} {all_}, {i}", "").s for i in range(len(results))]
+    return _joined(e, made, [v.t for v in total])
+
+
+def _pieces(e: Emitter, value: Val) -> list[str]:
+    """A vector as registers of the processor."""
+    n = 512 // _BITS[value.t]
+    picks = [", ".join(f"i32 {start + i}" for i in range(n)) for start in range(0, LANES, n)]
+    return [e.let(f"shufflevector {value.ty} {value.s}, {value.ty} poison, <{n} x i32> <{p}>", value.t).s for p in picks]
+
+
+def _joined(e: Emitter, pieces: list[str], types: list[str]) -> list[Val]:
+    out, at = [], 0
+    for t in types:
+        n = 512 // _BITS[t]
+        parts = [Val(text, t) for text in pieces[at : at + LANES // n]]
+        out.append(_concat(e, parts, t, n))
+        at += LANES // n
+    return out
+
+
+def _function(e: Emitter, name: str, p: Product, kind: str, values: list[Val], sums: int, right: int) -> str:
+    """The function's text: made with the emitter's own lines put aside."""
+    before = e.lines, e._splats, e._casts, len(e.prologue), len(e.allocas)
+    e.lines, e._splats, e._casts = [], {}, {}
+    types = [v.t for v in values]
+    names = [(f"%x{i}.{j}", t) for i, t in enumerate(types) for j in range(LANES * _BITS[t] // 512)]
+    given = _joined(e, [text for text, _ in names], types)
+    a_regs, b_regs = [elements(e, r, p.a_kind) for r in given[sums + right :]], [elements(e, r, p.b_kind) for r in given[sums : sums + right]]
+    total = _multiply(e, p, given[:sums], a_regs, b_regs)
+    made = [(v.t, text) for v in total for text in _pieces(e, v)]
+    last = "poison"
+    for i, (t, text) in enumerate(made):
+        last = e.let(f"insertvalue {kind} {last}, <{512 // _BITS[t]} x {t}> {text}, {i}", "").s
+    parameters = ", ".join(f"<{512 // _BITS[t]} x {t}> {text}" for text, t in names)
+    body = "\n".join(e.lines)
+    e.lines, e._splats, e._casts = before[:3]
+    assert before[3:] == (len(e.prologue), len(e.allocas))
+    return f"define internal x86_regcallcc {kind} @{name}({parameters}) #1 {{\n{body}\n  ret {kind} {last}\n}}"
 
 
 def _mma_bits(e: Emitter, ins: Ins, rows: int) -> None:
@@ -322,8 +403,8 @@ def _wmma_mma(e: Emitter, ins: Ins, m: int, n: int, k: int, kinds: list[str]) ->
     if len(kinds) == 2:  # d and c of f16 inputs
         kinds = [kinds[0], "f16", "f16", kinds[1]]
     d_kind, a_kind, b_kind, c_kind = kinds[-4:]
-    a_elements = [x for r in items(ins.ops[1]) for x in elements(e, r, a_kind)]
-    b_elements = [x for r in items(ins.ops[2]) for x in elements(e, r, b_kind)]
+    a_elements = [x for r in items(ins.ops[1]) for x in elements(e, fragment(e, r, a_kind), a_kind)]
+    b_elements = [x for r in items(ins.ops[2]) for x in elements(e, fragment(e, r, b_kind), b_kind)]
     total = accumulators(e, ins.ops[3], c_kind)
     pa, pb = len(a_elements), len(b_elements)
     cache: dict[tuple[int, int], Val] = {}
