@@ -129,6 +129,7 @@ static int reserve(uint64_t size, uint64_t alignment, uint64_t hint, struct rese
 CUresult impl_cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignment, CUdeviceptr addr, unsigned long long flags) {
     int rc = usable();
     if (rc) return rc;
+    if (!device_attribute(device_info(0), CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)) return CUDA_ERROR_NOT_SUPPORTED;
     if (!ptr || flags || !whole(size, granularity(0)) || alignment & (alignment - 1)) return CUDA_ERROR_INVALID_VALUE;
     struct reservation *r = calloc(1, sizeof *r);
     if (!r) return CUDA_ERROR_OUT_OF_MEMORY;

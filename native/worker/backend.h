@@ -121,9 +121,9 @@ struct gv_backend_ops {
     int (*physical_destroy)(struct gv_physical *p);
     /* Its first `size` bytes, for nobody's use until memory_access says so. What is mapped already and gets a second address must not be in use meanwhile. */
     int (*memory_map)(struct gv_physical *p, uint64_t address, uint64_t size);
-    /* A range of whole mappings, at once: whoever still uses it has an error. The content stays with the physical memory. */
+    /* A range of whole mappings, at once: whoever still uses it has an error. Fails while host_view holds any of it. The content stays with the physical memory. */
     int (*memory_unmap)(struct gv_backend *b, uint64_t address, uint64_t size);
-    /* What one of the session's devices may do in a range of whole mappings: CU_MEM_ACCESS_FLAGS (0 nothing, 1 read, 3 read and write). */
+    /* The same holds for taking rights away. What one of the session's devices may do in a range of whole mappings: CU_MEM_ACCESS_FLAGS (0 nothing, 1 read, 3 read and write). */
     int (*memory_access)(struct gv_backend *b, uint64_t address, uint64_t size, uint32_t device, uint32_t rights);
 
     int (*stream_create)(struct gv_context *c, uint32_t flags, int32_t priority, struct gv_stream **out);
@@ -167,7 +167,7 @@ struct gv_backend_ops {
      * error, and has returned before a mark queued later on the stream is called. */
     int (*gate)(struct gv_stream *s, void (*fn)(void *arg), void *arg);
 
-    /* Where the CPU can reach device memory: a pointer to [address, address + size), which stays valid until host_view_end with the same range (memory_unback fails
+    /* Where the CPU can reach device memory: a pointer to [address, address + size), which stays valid until host_view_end with the same range (memory_unback and memory_unmap fail
      * meanwhile). Reading and writing there is ordered with nothing: only in a gate of a stream that it concerns. NULL when all of it is not backed, or not to be reached.
      * Both functions may be NULL. [any] */
     void *(*host_view)(struct gv_backend *b, uint64_t address, uint64_t size);

@@ -168,14 +168,13 @@ static bool client_range(const struct gv_context *c, uint64_t address, uint64_t 
            address - part->base <= part->client_size - size;
 }
 
-/* Lock held. */
-static bool held(const struct soft_memory *m, uint64_t address, uint64_t size) {
+bool soft_memory_held(const struct soft_memory *m, uint64_t address, uint64_t size) {
     for (const struct soft_hold *h = m->holds; h; h = h->next)
         if (h->address < address + size && address < h->address + h->size) return true;
     return false;
 }
 
-/* Only what the client placed in the window: it alone decides when that goes; and not what it mapped there, which goes without asking. A strict device is out of the CPU's reach, as a real one is. */
+/* Only what the client placed or mapped in the window: it alone decides when that goes. A strict device is out of the CPU's reach, as a real one is. */
 void *soft_host_view(struct gv_backend *b, uint64_t address, uint64_t size) {
     struct soft_memory *m = &b->memory;
     struct soft_hold *h = b->strict || !size ? NULL : malloc(sizeof *h);
@@ -187,7 +186,7 @@ void *soft_host_view(struct gv_backend *b, uint64_t address, uint64_t size) {
         const struct gv_window_part *part = &b->devices[i].part;
         good = address >= part->base && size <= part->client_size && address - part->base <= part->client_size - size;
     }
-    if (good) good = soft_ranges_hold(&m->backed, address, size) && !soft_mappings_touch(m, address, size);
+    if (good) good = soft_ranges_hold(&m->backed, address, size) && soft_mappings_writable(m, address, size);
     if (good) {
         h->next = m->holds;
         m->holds = h;
@@ -237,7 +236,7 @@ int soft_memory_unback(struct gv_context *c, uint64_t address, uint64_t size) {
     if (!m->size) return CUDA_ERROR_NOT_SUPPORTED;
     pthread_mutex_lock(&m->lock);
     bool ours = client_range(c, address, size) && soft_ranges_hold(&m->backed, address, size) && !soft_mappings_touch(m, address, size);
-    int rc = ours && !held(m, address, size) ? 0 : CUDA_ERROR_INVALID_VALUE;
+    int rc = ours && !soft_memory_held(m, address, size) ? 0 : CUDA_ERROR_INVALID_VALUE;
     if (!rc && !soft_ranges_remove(&m->backed, address, size)) rc = CUDA_ERROR_OUT_OF_MEMORY;
     if (!rc && !release_pages(address, size)) {
         soft_ranges_add(&m->backed, address, size); /* cannot fail: what was just taken out goes back to its place */

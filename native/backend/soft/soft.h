@@ -134,6 +134,8 @@ int soft_memory_place(struct gv_backend *b, struct soft_device *d, uint64_t size
 void soft_memory_unplace(struct gv_backend *b, struct soft_placed *p);
 void *soft_host_view(struct gv_backend *b, uint64_t address, uint64_t size);
 void soft_host_view_end(struct gv_backend *b, uint64_t address, uint64_t size);
+/* Whether somebody outside of a stream reaches into [address, address + size); memory.lock held. */
+bool soft_memory_held(const struct soft_memory *m, uint64_t address, uint64_t size);
 /* Whether device work may touch [address, address + size). */
 bool soft_memory_valid(struct gv_backend *b, uint64_t address, uint64_t size);
 

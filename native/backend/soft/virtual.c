@@ -90,6 +90,13 @@ static int protection(uint32_t rights) {
     return write ? PROT_READ | PROT_WRITE : read ? PROT_READ : PROT_NONE;
 }
 
+bool soft_mappings_writable(const struct soft_memory *m, uint64_t address, uint64_t size) {
+    for (size_t i = find(m, address); i < m->n_mappings && m->mappings[i].address < address + size; i++) {
+        if (!(protection(m->mappings[i].rights) & PROT_WRITE)) return false;
+    }
+    return true;
+}
+
 static bool nothing_at(uint64_t address, uint64_t size) {
     return mmap(pointer(address), size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) != MAP_FAILED;
 }
@@ -265,7 +272,7 @@ int soft_memory_unmap(struct gv_backend *b, uint64_t address, uint64_t size) {
     size_t first;
     pthread_mutex_lock(&m->lock);
     size_t n = whole_mappings(m, address, size, &first);
-    int rc = n ? 0 : CUDA_ERROR_INVALID_VALUE;
+    int rc = n && !soft_memory_held(m, address, size) ? 0 : CUDA_ERROR_INVALID_VALUE;
     while (n-- && !rc) {
         struct soft_mapping *g = &m->mappings[first];
         if (g->rights && !soft_ranges_remove(&m->backed, g->address, g->size)) {
@@ -285,6 +292,7 @@ int soft_memory_unmap(struct gv_backend *b, uint64_t address, uint64_t size) {
 
 static int set_rights(struct soft_memory *m, struct soft_mapping *g, uint32_t rights) {
     int before = protection(g->rights), after = protection(rights);
+    if (before & ~after && soft_memory_held(m, g->address, g->size)) return CUDA_ERROR_INVALID_VALUE;
     if (before != after) {
         if (!before && !soft_ranges_add(&m->backed, g->address, g->size)) return CUDA_ERROR_OUT_OF_MEMORY;
         if (mprotect(pointer(g->address), g->size, after) || (before && !after && !soft_ranges_remove(&m->backed, g->address, g->size))) {

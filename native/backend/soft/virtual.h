@@ -21,6 +21,8 @@ int soft_memory_access(struct gv_backend *b, uint64_t address, uint64_t size, ui
 
 /* Whether anything is mapped in [address, address + size); memory.lock held. */
 bool soft_mappings_touch(const struct soft_memory *m, uint64_t address, uint64_t size);
+/* Whether all that is mapped there may be written; true when nothing is. memory.lock held. */
+bool soft_mappings_writable(const struct soft_memory *m, uint64_t address, uint64_t size);
 /* Everything ends; nothing runs any more. */
 void soft_virtual_close(struct soft_memory *m);
 
