@@ -59,8 +59,8 @@ $(VENV)/torch/.installed: $(VENV)/.tools
 	$(PIP) install --progress-bar off --target $(VENV)/torch $(TORCH) numpy scipy
 	@touch $@
 
-# TensorFlow and JAX, with the same libraries of CUDA 12: about 4 GB to download. JAX 0.10.1 wants virtual memory management, which is not there yet.
-XLA := 'tensorflow[and-cuda]==2.21.0' 'jax[cuda12]==0.10.0'
+# TensorFlow and JAX, with the same libraries of CUDA 12: about 4 GB to download.
+XLA := 'tensorflow[and-cuda]==2.21.0' 'jax[cuda12]==0.10.2'
 
 $(VENV)/xla/.installed: $(VENV)/.tools
 	@$(PYTHON) tools/preflight.py xla

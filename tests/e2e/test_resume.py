@@ -83,6 +83,12 @@ def test_a_hundred_cuts(own_pool: Callable[..., Server], build: Callable[..., Pa
     assert {c.direction for c in bulk} == {0, 1}
 
 
+def test_mapped_memory(own_pool: Callable[..., Server], build: Callable[..., Path], cutter: Callable[[Server], Cutter]) -> None:
+    """Cuts between memory's creation, its mapping and its use: nothing of it is lost or done twice."""
+    server = own_pool()
+    assert cut_often(server, cutter(server), [build("virtual_memory", "-std=c++17")], "tcp", 2, seed=1) == "right\n"
+
+
 def test_lost_launches_show(own_pool: Callable[..., Server], build: Callable[..., Path]) -> None:
     """The same check with a worker that loses launches: it must not pass."""
     server = own_pool()
