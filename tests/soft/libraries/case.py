@@ -48,7 +48,7 @@ LIBRARIES = {
     "cudnn": Library("cuDNN", ("cudnn_cases", "cudnn_more_cases"), (("cudnn/lib", "libcudnn_*.so.*"),)),
     "cupy": Library("CuPy", ("cupy_cases",), (("cupy", "_core/*.so"), ("cupy/cuda", "*.so"), ("cupy/random", "*.so"))),
     "cusolver": Library("cuSOLVER", ("cusolver_cases", "cusolver_api_cases"), (("cusolver/lib", "libcusolver.so.*"),)),
-    "cusparse": Library("cuSPARSE", ("cusparse_cases",), (("cusparse/lib", "libcusparse.so.*"),)),
+    "cusparse": Library("cuSPARSE", ("cusparse_cases", "cusparse_api_cases"), (("cusparse/lib", "libcusparse.so.*"),)),
 }
 
 
