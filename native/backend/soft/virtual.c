@@ -3,6 +3,7 @@
  * Memory that is mapped once, as nearly all is, is private to its address: so it has huge pages and needs no file. Unmapped, its pages are parked elsewhere, for what was
  * written stays in the handle's memory. Only what is mapped a second time, so that two addresses mean the same bytes, moves into a file that all share. */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +12,11 @@
 
 #include "stream.h"
 #include "virtual.h"
+
+/* MREMAP_DONTUNMAP, which neither every C library names nor every kernel knows. Tests set another. */
+#ifndef SOFT_DONTUNMAP
+#define SOFT_DONTUNMAP 4
+#endif
 
 #define FILE_BYTES (1ull << 46) /* of the shared file; nothing of it is there before it is written */
 
@@ -254,12 +260,23 @@ int soft_memory_map(struct gv_physical *p, uint64_t address, uint64_t size) {
     return rc;
 }
 
+/* Moves pages to where nobody looks. The address keeps a mapping, of nothing, all the time, so that no other thread's memory can come to lie there; before Linux 5.7
+ * that cannot be had, and the kernel's habit of placing memory elsewhere has to do. */
+static void *park(uint64_t address, uint64_t size) {
+    void *to = mremap(pointer(address), size, size, MREMAP_MAYMOVE | SOFT_DONTUNMAP, NULL);
+    if (to != MAP_FAILED || errno != EINVAL) return to;
+    void *room = mmap(NULL, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (room == MAP_FAILED) return MAP_FAILED;
+    to = mremap(pointer(address), size, size, MREMAP_MAYMOVE | MREMAP_FIXED, room);
+    if (to == MAP_FAILED) munmap(room, size);
+    return to;
+}
+
 /* Takes one mapping's pages away; they stay in its memory. */
 static int take_away(struct soft_mapping *g) {
     struct gv_physical *p = g->physical;
     if (p->state == PRIVATE) {
-        /* The address keeps a mapping, of nothing, all the time: no other thread's memory can come to lie there. */
-        void *to = mremap(pointer(g->address), g->size, g->size, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, NULL);
+        void *to = park(g->address, g->size);
         if (to == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
         p->state = PARKED;
         p->at = (uint64_t)(uintptr_t)to;

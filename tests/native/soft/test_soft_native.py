@@ -19,6 +19,7 @@ VARIANTS = {
     "fortified": ["-O2", "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=2"],
     "address": ["-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"],
     "thread": ["-O1", "-fsanitize=thread"],
+    "old-kernel": ["-O1", "-DSOFT_DONTUNMAP=64"],  # a flag of mremap's that is refused, as a kernel before 5.7 does
 }
 BACKEND_TESTS = [
     "devices",
@@ -98,6 +99,13 @@ def test_backend_under_sanitizers(build: Build, variant: str) -> None:
         if name == "close_while_busy" or (variant == "thread" and name == "ledger"):
             continue
         run(program, name)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", ["virtual_memory", "mapping_while_busy"])
+def test_mapping_on_an_old_kernel(build: Build, name: str) -> None:
+    run(build("test_backend", "old-kernel"), name)
 
 
 def test_all_tests_are_listed() -> None:
