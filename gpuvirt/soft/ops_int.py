@@ -79,7 +79,8 @@ def add_sub(e: Emitter, ins: Ins) -> None:
     e.wr(ins.ops[0], e.op(ins.op, a, b), t.kind == "s")
 
 
-# Carry: PTX's CC.CF, kept as one more register. Borrow of a subtraction is kept as 1, as the instructions that consume it expect.
+# Carry: PTX's CC.CF, kept as one more register. It is the carry of an addition for subtractions too (a - b is a + ~b + 1), set where nothing was
+# borrowed, as on a GPU. That shows where the two are mixed: the 128-bit division of CUDA's library subtracts and asks by `addc` for the sign.
 
 
 def read_carry(e: Emitter) -> Val:
@@ -92,10 +93,10 @@ def set_carry(e: Emitter, op: str, a: Val, b: Val, carry_in: Val | None, ins: In
     x, y = e.cast("zext", a, wide), e.cast("zext", b, wide)
     total = e.op(op, x, y)
     if carry_in is not None:
-        total = e.op(op, total, e.cast("zext", carry_in, wide))
+        total = e.op(op, total, e.cast("zext", e.invert(carry_in) if op == "sub" else carry_in, wide))
     if write:
-        out = e.band(e.lshr(total, e.const(int(bits[1:]), wide)), e.const(1, wide))
-        e.put(CARRY, e.resize(out, "i1"))
+        out = e.resize(e.band(e.lshr(total, e.const(int(bits[1:]), wide)), e.const(1, wide)), "i1")
+        e.put(CARRY, e.invert(out) if op == "sub" else out)
     e.wr(ins.ops[0], e.resize(total, bits))
 
 

@@ -127,7 +127,11 @@ struct inward {
     const struct piece *piece;
     char *staging;
     bool lend; /* the source stays as it is until the copy is done */
+    bool tell; /* somebody may soon want to know that the copy is done */
+    uint64_t last;
 };
+
+static uint32_t flags_of(const struct inward *in, const struct piece *p) { return in->tell && p->last ? GV_RECORD_MARK : 0; }
 
 static uint64_t post_bulk_in(void *arg, uint64_t number) {
     const struct inward *in = arg;
@@ -140,7 +144,7 @@ static uint64_t post_bulk_in(void *arg, uint64_t number) {
                                .pitch = p->device_pitch,
                                .slice = p->device_pitch * p->rows,
                                .bulk = number};
-    return post_copy_in(stream_ctx(in->stream), 0, &c);
+    return post_copy_in(stream_ctx(in->stream), flags_of(in, p), &c);
 }
 
 /* The piece's bytes as they travel: rows packed, in *staging, which is made when first needed. NULL: no memory. */
@@ -169,20 +173,23 @@ static int send_piece(void *arg, const struct piece *p) {
                                    .slice = p->device_pitch * p->rows,
                                    .data = data,
                                    .data_size = (uint32_t)size};
-        seq = post_copy_in(stream_ctx(in->stream), 0, &c);
+        seq = post_copy_in(stream_ctx(in->stream), flags_of(in, p), &c);
     } else {
         in->piece = p;
         seq = lend ? session_bulk_lend(data, size, post_bulk_in, in) : session_bulk_out(data, size, post_bulk_in, in);
     }
     if (!seq) return post_refused();
-    stream_posted(in->stream, seq, false);
+    stream_posted(in->stream, seq, flags_of(in, p) != 0);
+    in->last = seq;
     return 0;
 }
 
-static int send_now(struct shim_stream *s, const struct copy_side *dst, const struct copy_side *src, const struct copy_box *box, bool lend) {
-    struct inward in = {.stream = s, .lend = lend};
+/* `wait`: the program takes it for done when the call returns. It is only taken up then, which nobody can tell but streams that are not ordered with this one. */
+static int send_now(struct shim_stream *s, const struct copy_side *dst, const struct copy_side *src, const struct copy_box *box, bool wait) {
+    struct inward in = {.stream = s, .lend = !wait && src->pinned, .tell = wait && atomic_load(&s->context->apart)};
     int rc = each_piece(dst, src, box, send_piece, &in);
     free(in.staging);
+    if (!rc && wait) stream_copied(s, in.last);
     return rc;
 }
 
@@ -262,7 +269,7 @@ static int host_to_device(struct shim_stream *s, const struct copy_side *dst, co
     if (!wait && src->pinned && host_writes_pending(src->address, end)) return defer(s, dst, src, box);
     /* A call that waits may wait for the writers too; pageable memory is taken as it is. */
     int rc = wait ? host_writes_wait(src->address, end) : 0;
-    return rc ? rc : send_now(s, dst, src, box, !wait && src->pinned);
+    return rc ? rc : send_now(s, dst, src, box, wait);
 }
 
 /* ---- device to host ------------------------------------------------------------------------------------------------ */

@@ -111,6 +111,7 @@ CUresult impl_cuMemAllocHost(void **out, size_t size) { return impl_cuMemHostAll
 CUresult impl_cuMemFreeHost(void *memory) {
     struct range r;
     if (!shim_initialized()) return CUDA_ERROR_NOT_INITIALIZED;
+    if (!memory) return CUDA_SUCCESS; /* as free(), cudaFree and cudaFreeHost have it */
     uint64_t base = (uint64_t)(uintptr_t)memory;
     if (!range_find_host(base, &r) || range_base(&r) != base || r.kind != RANGE_HOST) return CUDA_ERROR_INVALID_VALUE;
     host_writes_wait(base, base + r.size);   /* nobody may write there any more */

@@ -94,6 +94,8 @@ struct shim_context {
     struct shim_stream *streams; /* the legacy and per-thread ones and destroyed ones with work under way included */
     struct shim_module *modules;
     struct shim_stream *legacy;
+    _Atomic bool apart;        /* has had streams that are not ordered with the legacy one */
+    _Atomic uint64_t copied;   /* the newest of its streams' copied */
     struct shim_context *next; /* list of live contexts, under context_lock */
 };
 
@@ -125,6 +127,8 @@ struct shim_stream {
     bool retired;  /* destroyed by the program, waits for its last work */
     unsigned flags;
     int priority;
+    _Atomic uint64_t copied; /* the last copy to the device that counts as done for whatever the program does next: see stream_after_copies */
+    _Atomic uint64_t after;  /* what is posted here comes after the context's copies up to this one */
     CUstreamAttrValue attributes[8];
 };
 
@@ -146,6 +150,11 @@ void stream_retire(struct shim_stream *s);
 void stream_drop_all(struct shim_context *c);
 /* Resolves a handle and checks its context's and its own sticky status. */
 int stream_require(CUstream handle, struct shim_stream **out);
+/* A copy to the device that a program has waited for counts as done for all it does next, on any stream. The call returns when the copy is taken up; streams that are
+ * ordered with its own come after it anyway, and the first call on any other waits here (stream_require does it). */
+int stream_after_copies(struct shim_stream *s);
+/* `seq` on `s` is such a copy. */
+void stream_copied(struct shim_stream *s, uint64_t seq);
 /* Notes that the command `seq` was posted to the stream, with GV_RECORD_MARK or not. */
 void stream_posted(struct shim_stream *s, uint64_t seq, bool marked);
 /* Makes sure that a completion will be told for all that was posted to the stream so far; does not wait. Returns the seq to wait for, 0 when nothing is under way. */

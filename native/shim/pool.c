@@ -1,37 +1,123 @@
 /* Stream-ordered allocation. Every allocation is stream-ordered here anyway: it is placed at once, without a wait, and a freed range is used again only after all
- * streams have passed the free. So the one default pool of a device is a view on its credit; pools of the program's own are unsupported. */
+ * streams have passed the free. So a pool, the default one or the program's own, is a view on its device's credit, and what it says to be
+ * used is the device's. */
+#include <pthread.h>
+#include <stdlib.h>
+
 #include "gv_impl.h"
 #include "objects.h"
 
-/* Handles of the default pools: the addresses of these. */
-static struct pool {
+/* A handle is the address of one of these. */
+struct pool {
+    struct pool *next; /* of the program's own */
+    CUdevice device;
     uint64_t release_threshold;
     int reuse[3]; /* the three reuse policies, kept and told back: reuse is always safe */
-} pools[GV_MAX_DEVICES] = {[0 ... GV_MAX_DEVICES - 1] = {.reuse = {1, 1, 1}}};
+};
+
+static struct pool defaults[GV_MAX_DEVICES] = {[0 ... GV_MAX_DEVICES - 1] = {.reuse = {1, 1, 1}}};
+static struct pool *own_pools;              /* those that were not destroyed */
+static struct pool *chosen[GV_MAX_DEVICES]; /* by cuDeviceSetMemPool; NULL: the default one */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+static bool is_own(const struct pool *pool) {
+    pthread_mutex_lock(&lock);
+    const struct pool *p = own_pools;
+    while (p && p != pool) p = p->next;
+    pthread_mutex_unlock(&lock);
+    return p != NULL;
+}
 
 static int find(CUmemoryPool handle, struct pool **out, CUdevice *device) {
     if (!shim_initialized()) return CUDA_ERROR_NOT_INITIALIZED;
     for (int i = 0; i < device_count(); i++) {
-        if ((struct pool *)handle == &pools[i]) {
-            *out = &pools[i];
+        if ((struct pool *)handle == &defaults[i]) {
+            *out = &defaults[i];
             *device = i;
             return session_broken();
         }
     }
-    return CUDA_ERROR_INVALID_VALUE;
+    if (!is_own((struct pool *)handle)) return CUDA_ERROR_INVALID_VALUE;
+    *out = (struct pool *)handle;
+    *device = (*out)->device;
+    return session_broken();
 }
 
-CUresult impl_cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice device) {
+static int check_device(const void *out, CUdevice device) {
     if (!shim_initialized()) return CUDA_ERROR_NOT_INITIALIZED;
     const struct gv_device_info *info = device_info(device);
     if (!info) return CUDA_ERROR_INVALID_DEVICE;
-    if (!pool) return CUDA_ERROR_INVALID_VALUE;
-    if (!device_attribute(info, CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED)) return CUDA_ERROR_NOT_SUPPORTED;
-    *pool = (CUmemoryPool)&pools[device];
+    if (!out) return CUDA_ERROR_INVALID_VALUE;
+    return device_attribute(info, CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED) ? 0 : CUDA_ERROR_NOT_SUPPORTED;
+}
+
+CUresult impl_cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice device) {
+    int rc = check_device(pool, device);
+    if (!rc) *pool = (CUmemoryPool)&defaults[device];
+    return rc;
+}
+
+CUresult impl_cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice device) {
+    int rc = check_device(pool, device);
+    if (rc) return rc;
+    pthread_mutex_lock(&lock);
+    *pool = (CUmemoryPool)(chosen[device] ? chosen[device] : &defaults[device]);
+    pthread_mutex_unlock(&lock);
     return CUDA_SUCCESS;
 }
 
-CUresult impl_cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice device) { return impl_cuDeviceGetDefaultMemPool(pool, device); }
+CUresult impl_cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool) {
+    struct pool *p;
+    CUdevice of;
+    int rc = check_device(pool, device);
+    if (!rc) rc = find(pool, &p, &of);
+    if (rc) return rc;
+    if (of != device) return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&lock);
+    chosen[device] = p;
+    pthread_mutex_unlock(&lock);
+    return CUDA_SUCCESS;
+}
+
+/* ---- the program's own ---------------------------------------------------------------------------------------------- */
+
+CUresult impl_cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties) {
+    if (!properties) return shim_initialized() ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_NOT_INITIALIZED;
+    if (properties->allocType != CU_MEM_ALLOCATION_TYPE_PINNED) return CUDA_ERROR_INVALID_VALUE;
+    if (properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE || properties->handleTypes != CU_MEM_HANDLE_TYPE_NONE) {
+        shim_log_once("cuMemPoolCreate: only pools of a device's memory that are not shared with other processes are supported");
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
+    int rc = check_device(pool, properties->location.id);
+    if (rc) return rc;
+    struct pool *p = malloc(sizeof *p);
+    if (!p) return CUDA_ERROR_OUT_OF_MEMORY;
+    pthread_mutex_lock(&lock);
+    *p = (struct pool){.next = own_pools, .device = properties->location.id, .reuse = {1, 1, 1}};
+    own_pools = p;
+    pthread_mutex_unlock(&lock);
+    *pool = (CUmemoryPool)p;
+    return CUDA_SUCCESS;
+}
+
+/* What was allocated from it stays until it is freed, as with a real driver. */
+CUresult impl_cuMemPoolDestroy(CUmemoryPool pool) {
+    if (!shim_initialized()) return CUDA_ERROR_NOT_INITIALIZED;
+    pthread_mutex_lock(&lock);
+    struct pool **at = &own_pools, *p = NULL;
+    while (*at && *at != (struct pool *)pool) at = &(*at)->next;
+    if (*at) {
+        p = *at;
+        *at = p->next;
+        if (chosen[p->device] == p) chosen[p->device] = NULL;
+    }
+    pthread_mutex_unlock(&lock);
+    if (!p) return CUDA_ERROR_INVALID_VALUE; /* a default pool, or none */
+    free(p);
+    return CUDA_SUCCESS;
+}
+
+/* ---- memory --------------------------------------------------------------------------------------------------------- */
 
 CUresult impl_cuMemAllocAsync(CUdeviceptr *address, size_t size, CUstream stream) {
     struct shim_stream *s;

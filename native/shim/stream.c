@@ -33,6 +33,7 @@ int stream_new(struct shim_context *c, enum stream_kind kind, unsigned flags, in
     s->priority = priority;
     s->session.id = kind == STREAM_LEGACY ? GV_LEGACY_STREAM(c->id) : s->object.id;
     s->session.ctx = c->id;
+    if (!s->blocking || kind == STREAM_PER_THREAD) atomic_store(&c->apart, true);
     session_stream_add(&s->session);
     if (kind != STREAM_LEGACY) {
         struct gv_cmd_stream_create create = {.stream = s->object.id, .flags = flags, .priority = priority};
@@ -148,7 +149,7 @@ int stream_require(CUstream handle, struct shim_stream **out) {
     if (rc) return rc;
     if ((*out)->context != c) rc = context_status((*out)->context);
     if (!rc) rc = atomic_load_explicit(&(*out)->session.status, memory_order_relaxed);
-    return rc;
+    return rc ? rc : stream_after_copies(*out);
 }
 
 struct session_stream *stream_session(struct shim_stream *s) { return &s->session; }
@@ -211,6 +212,38 @@ int stream_drain(struct shim_stream *s) {
     uint64_t seq = stream_fence(s);
     if (!seq) return atomic_load_explicit(&s->session.status, memory_order_relaxed);
     return wait_seq(&s->session, seq);
+}
+
+/* ---- copies that the program has waited for ------------------------------------------------------------------------- */
+
+void stream_copied(struct shim_stream *s, uint64_t seq) {
+    raise_to(&s->copied, seq);
+    raise_to(&s->context->copied, seq);
+}
+
+static bool ordered(const struct shim_stream *a, const struct shim_stream *b) {
+    return a == b || (a->kind == STREAM_LEGACY && b->blocking) || (b->kind == STREAM_LEGACY && a->blocking);
+}
+
+int stream_after_copies(struct shim_stream *s) {
+    struct shim_context *c = s->context;
+    uint64_t newest = atomic_load_explicit(&c->copied, memory_order_acquire);
+    if (newest <= atomic_load_explicit(&s->after, memory_order_relaxed)) return 0;
+    struct shim_stream *other;
+    do {
+        uint64_t seq = 0;
+        pthread_mutex_lock(&c->lock);
+        for (other = c->streams; other; other = other->next) {
+            seq = atomic_load(&other->copied);
+            if (!ordered(other, s) && seq > atomic_load_explicit(&other->session.completed, memory_order_acquire)) break;
+        }
+        if (other && atomic_load(&other->session.marked) < seq) seq = fence_locked(other);
+        pthread_mutex_unlock(&c->lock);
+        int rc = other && seq ? wait_seq(&other->session, seq) : 0;
+        if (rc) return rc;
+    } while (other);
+    raise_to(&s->after, newest);
+    return 0;
 }
 
 /* ---- all streams --------------------------------------------------------------------------------------------------- */

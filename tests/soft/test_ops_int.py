@@ -279,6 +279,9 @@ def _cases() -> list[Case]:
     out.append(case(split + "sub.cc.u32 %r3, %r3, %r5; subc.u32 %r4, %r4, %r6; mov.b64 $d, {%r3, %r4};", np.uint64, lambda a, b: a - b, u64, u64))
     text = split + "add.cc.u32 %r3, %r3, %r5; addc.cc.u32 %r4, %r4, %r6; addc.u32 $d, 0, 0;"
     out.append(case(text, np.uint32, lambda a, b: (a + b) >> 64, u64, u64))
+    # The flag is a carry for both: after a subtraction it says that nothing was borrowed, and one that was left by an addition is no borrow.
+    out.append(case("sub.cc.u32 %r3, $a, $b; addc.u32 $d, 0, 0;", np.uint32, lambda a, b: a >= b, words, words))
+    out.append(case("add.cc.u32 %r3, $a, $b; subc.u32 $d, 0, 0;", np.uint32, lambda a, b: (a + b >> 32) - 1, words, words))
     text = split + "mul.lo.u32 %r7, %r3, %r5; mad.hi.u32 %r8, %r3, %r5, 0; mad.lo.cc.u32 %r8, %r4, %r5, %r8; madc.hi.u32 $d, %r4, %r5, 0;"
     out.append(case(text, np.uint32, lambda a, b: (a * (b & 0xFFFFFFFF)) >> 64, u64, u64))
     out.append(case("setp.lt.and.s32 %p1|%p2, $a, $b, %p0; selp.b32 $d, 1, 0, %p2;", np.uint32, lambda a, b: 0, s32, s32))

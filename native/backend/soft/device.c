@@ -92,6 +92,7 @@ static const struct attribute attributes[] = {
     {102, 1},                    /* VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED */
     {106, SOFT_BLOCKS_PER_SM},   /* MAX_BLOCKS_PER_MULTIPROCESSOR */
     {111, SOFT_SHARED_RESERVED}, /* RESERVED_SHARED_MEMORY_PER_BLOCK */
+    {115, 1},                    /* MEMORY_POOLS_SUPPORTED */
     {126, 1},                    /* MEM_SYNC_DOMAIN_COUNT */
     {131, -1},                   /* NUMA_ID */
     {134, -1},                   /* HOST_NUMA_ID */
