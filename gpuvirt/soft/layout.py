@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from gpuvirt.soft.errors import BadPtx
+from gpuvirt.soft.errors import BadPtx, Unsupported
 from gpuvirt.soft.module import Module
 from gpuvirt.soft.parser import Body, Call, Ins, Name, Operand, Reg, Special, Sym, Vec, parse_body
 
@@ -15,6 +15,8 @@ MOST_LOCAL = 512 << 10  # of a thread, as on all GPUs
 MOST_SHARED = 227 << 10  # of a block (SOFT_SHARED_OPTIN)
 STACK_BYTES = 16384  # of a lane, for alloca
 RESERVED_BYTES = 1024  # shared memory that the system keeps for itself in each block; cooperative groups synchronise parts of a block there
+# What only a driver has, beside those below. Such names come with the device runtime library, most of which nobody calls.
+DRIVERS_OWN = ("__cuda_syscall_", "cnp")
 SYSCALLS = {"vprintf", "malloc", "free", "__assertfail"}
 
 
@@ -50,6 +52,8 @@ class Program:
             if name in self.bodies:
                 continue
             func = module.funcs[name]
+            if func.start == func.end and name.startswith(DRIVERS_OWN):
+                raise Unsupported(f"kernels that launch kernels (dynamic parallelism) are not supported: '{name}' is called; launch from the host")
             if func.start == func.end:
                 raise BadPtx(f"the function '{name}' is called but not defined in this module")
             body = self.bodies[name] = parse_body(module, func)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from gpuvirt.soft.device_runtime import CALLS
 from gpuvirt.soft.errors import LinkFailed, NoPtx, SoftError
 from gpuvirt.soft.image import host_members, is_host_code, ptx_of
-from gpuvirt.soft.layout import SYSCALLS
+from gpuvirt.soft.layout import DRIVERS_OWN, SYSCALLS
 from gpuvirt.soft.module import Item, Module
 
 _HEADER = re.compile(r"^[ \t]*\.(version|target|address_size)[^\n]*\n?", re.M)
@@ -146,7 +146,7 @@ def _missing(users: Sequence[Module], modules: Sequence[Module]) -> list[tuple[i
 
 def _check_references(users: Sequence[Module], modules: Sequence[Module], names: Sequence[str]) -> None:
     """Whatever is declared elsewhere and used here must be here."""
-    missing = _missing(users, modules)
+    missing = [(n, item) for n, item in _missing(users, modules) if not item.name.startswith(DRIVERS_OWN)]
     if missing:
         raise LinkFailed("; ".join(dict.fromkeys(f"undefined reference to '{item.name}' in '{names[n]}'" for n, item in missing)))
 

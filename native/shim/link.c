@@ -259,6 +259,57 @@ CUresult impl_cuLinkComplete(CUlinkState state, void **image, size_t *size) {
     return rc;
 }
 
+/* ---- programs that were compiled in pieces --------------------------------------------------------------------------- */
+
+/* What an image that is one of several parts has for the target. */
+static int choose_part(const struct image *image, unsigned number, const struct image_target *target, struct image_choice *out) {
+    struct image one = {.parts = {image->parts[number]}, .n = 1};
+    char why[512];
+    return image_choose(&one, target, out, why, sizeof why);
+}
+
+int link_image(struct shim_context *c, const struct image *image, const struct image_target *target, struct image_choice *out, char *why,
+               size_t why_size) {
+    struct shim_link l = {.context = c, .ctx = c->id};
+    unsigned first = 0;
+    int rc;
+    if (image->linked) {
+        rc = choose_part(image, 0, target, out);
+        if (rc != CUDA_ERROR_NO_BINARY_FOR_GPU) return rc;
+        first = 1;
+    }
+    for (unsigned i = first; i < image->n; i++) {
+        struct image_choice choice;
+        rc = choose_part(image, i, target, &choice);
+        if (rc == CUDA_ERROR_NO_BINARY_FOR_GPU) continue; /* whoever needs it is told the name that is missing */
+        char name[32];
+        snprintf(name, sizeof name, "part %u", i + 1 - first);
+        if (!rc) rc = append(&l, &(struct gv_link_part){.type = CU_JIT_INPUT_FATBINARY, .name = name, .data = choice.data, .size = choice.size});
+        image_choice_free(&choice);
+        if (rc) {
+            free(l.inputs);
+            return rc;
+        }
+    }
+    if (!l.n_inputs) return image_choose(image, target, out, why, why_size);
+    struct session_reply reply = {0};
+    struct gv_reply_link answer = {0};
+    void *text = NULL;
+    size_t size = 0;
+    rc = link_remote(&l, &answer, &reply);
+    bool answered = !rc;
+    if (!rc) rc = answer.result;
+    if (!rc) rc = take_image(&answer, &text, &size);
+    if (rc) {
+        snprintf(why, why_size, "%s", answered && answer.error[0] ? answer.error : reply.text[0] ? reply.text : "no reason was given");
+        if (!session_broken()) shim_log_once("a program that was compiled in %u pieces cannot be linked: %s", l.n_inputs, why);
+    }
+    session_reply_done(&reply);
+    free(l.inputs);
+    if (!rc) *out = (struct image_choice){.data = text, .size = size, .is_ptx = true, .owned = true};
+    return rc;
+}
+
 CUresult impl_cuLinkDestroy(CUlinkState state) {
     if (!shim_initialized()) return CUDA_ERROR_NOT_INITIALIZED;
     struct shim_link *l = object_get(OBJECT_LINK, state);

@@ -415,7 +415,8 @@ int module_load(struct shim_context *c, const struct image *image, const struct 
     struct image_target target = {.capability = device_capability(c->info), .wants_ptx = c->info->flags & GV_DEVICE_WANTS_PTX};
     struct image_choice choice;
     char why[512];
-    int rc = image_choose(image, &target, &choice, why, sizeof why);
+    int rc = (image->n > 1 && target.wants_ptx ? link_image(c, image, &target, &choice, why, sizeof why)
+                                               : image_choose(image, &target, &choice, why, sizeof why));
     if (rc) {
         if (rc == CUDA_ERROR_NO_BINARY_FOR_GPU) refuse_image(c, source, why);
         jit_write_logs(jit, rc, "", why);

@@ -309,6 +309,10 @@ int jit_options_read(unsigned n, CUjit_option *options, void **values, struct ji
 /* Fills the buffers: `info` when status is 0, else `error`. jit may be NULL. */
 void jit_write_logs(const struct jit_options *jit, int status, const char *info, const char *error);
 
+/* What of an image of several parts runs on a device that wants PTX: what was linked when the program was built, where that has PTX, else what the server's linker makes of
+ * the parts. Fails as image_choose does, or as the link. */
+int link_image(struct shim_context *c, const struct image *image, const struct image_target *target, struct image_choice *out, char *why,
+               size_t why_size);
 /* Loads an opened image into a context. */
 int module_load(struct shim_context *c, const struct image *image, const struct module_source *source, const struct jit_options *jit,
                 struct shim_library *library, struct shim_module **out);

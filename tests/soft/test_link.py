@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpuvirt.soft.errors import BadImage, LinkFailed, NoPtx
+from gpuvirt.soft.errors import BadImage, LinkFailed, NoPtx, Unsupported
 from gpuvirt.soft.harness import Kernels
 from gpuvirt.soft.link import Input, link, merge
 
@@ -70,6 +70,17 @@ WEAK = (
 """
 )
 
+LIBRARY_OF_DRIVER = (
+    OLD
+    + """
+.extern .func cnpOfTheDriver();
+.visible .entry parent()
+{
+  call cnpOfTheDriver; ret;
+}
+"""
+)
+
 
 def values(text: str) -> list[int]:
     out = np.zeros(4, np.uint32)
@@ -125,6 +136,14 @@ def test_undefined(name: str) -> None:
     without = LIBRARY.replace(f" {name}", f" other_{name}")
     with pytest.raises(LinkFailed, match=f"undefined reference to '{name}'"):
         merge([MAIN, without])
+
+
+def test_launches_from_kernels() -> None:
+    """What only a driver has may be missing, as the device runtime library needs more of it than anybody calls. A kernel that comes to it says so."""
+    text = merge([MAIN, LIBRARY, LIBRARY_OF_DRIVER])
+    assert values(text) == EXPECTED
+    with pytest.raises(Unsupported, match=r"launch kernels .*'cnpOfTheDriver'"):
+        Kernels(text).launch("parent", 1, 1)
 
 
 def test_alone() -> None:
