@@ -25,6 +25,7 @@ OBJECTS = [
     "image",
     "launch",
     "library",
+    "link",
     "memory",
     "module",
     "module_cache",
@@ -87,6 +88,7 @@ def calls(name: str, tmp_path: Path, generated: tuple[Path, str], sanitizer: str
         WIRE / "module_meta.c",
         WIRE / "module_known.c",
         WIRE / "lz4.c",
+        WIRE / "link_inputs.c",
     ]
     sources += [SHIM / f"{source}.c" for source in OBJECTS]
     build_and_run(tmp_path / name, sources, ["-isystem", cuda, f"-I{out}", f"-I{SHIM}", f"-I{WIRE}", f"-I{HERE}", *flags], sanitizer, args)
