@@ -56,7 +56,7 @@ def matmul():
 
 
 @check
-def matmul_tensor_cores():
+def matmul_tf32_and_bfloat16():
     """TF32 and bfloat16 keep 11 and 8 bits of a factor."""
     with jax.default_matmul_precision("default"):
         same(lambda a, b: a @ b, normal(64, 48), normal(48, 80), bound=2**14)

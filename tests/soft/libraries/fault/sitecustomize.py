@@ -8,6 +8,8 @@ import re
 import sys
 
 ULPS = {"float": "0x3FF0000040000000", "double": "0x3FF0000000001000"}  # 1 + 2^-22 and 1 + 2^-40
+if os.environ.get("FAULT") == "coarse":
+    ULPS = dict.fromkeys(ULPS, "0x3FF0010000000000")  # 1 + 2^-12
 ENTRY = re.compile(r"\.entry\s+([\w$]+)")
 FMA = re.compile(r"^(\s*)(%[\w.]+) = (call (?:<32 x )?(float|double)>? @llvm\.fma\..*)$", re.M)
 
@@ -23,7 +25,7 @@ def _inexact(found: re.Match[str]) -> str:
 if os.environ.get("FAULT") and "gpuvirt.server.worker" in sys.orig_argv:
     from gpuvirt.soft import kernel, ops_mma
 
-    if os.environ["FAULT"] == "fma":  # every fused multiply-add is off by two ulps, f64 ones by some more
+    if os.environ["FAULT"] in ("fma", "coarse"):  # every fused multiply-add is off by two ulps, f64 ones by some more; coarse: by 2^-12 of itself
         _translate = kernel.translate
 
         def translate(*arguments):  # type: ignore[no-untyped-def]
