@@ -14,7 +14,7 @@ def program(build: Callable[..., Path]) -> Path:
     return build("virtual_memory", "-std=c++17")
 
 
-@pytest.mark.parametrize("link", ["shm", "tcp", "tcp(channels=2)"])
+@pytest.mark.parametrize("link", ["shm", "tcp", pytest.param("tcp(channels=2)", marks=pytest.mark.long)])
 def test_everything(pool: Server, program: Path, link: str) -> None:
     before = pool.memory_used()
     assert_right(run_program(pool, [program], "--gpus", "2", "--link", link))
@@ -26,6 +26,7 @@ def test_where_the_driver_places_memory(chained: Server, program: Path) -> None:
     assert_right(run_program(chained, [program], "--gpus", "2"))
 
 
+@pytest.mark.long
 def test_a_limit_of_its_own(pool: Server, program: Path) -> None:
     assert_right(run_program(pool, [program], "--gpus", "1", "--memory", "512m"))
 
