@@ -339,13 +339,20 @@ static uint64_t sent;
 
 /* Calls post with the payload's number and lets go of the lock. Returns what post did, 0 when it could not be sent. */
 static uint64_t send_out(uint64_t (*post)(void *arg, uint64_t number), void *arg, uint64_t (*send)(const struct loan *l), const struct loan *l) {
-    if (session_broken()) return 0;
-    host_func_throttle();
-    pthread_mutex_lock(&out_lock);
+    uint64_t size = l->high - l->low;
+    for (;;) {
+        if (session_broken()) return 0;
+        host_func_throttle();
+        host_func_await_late(size);
+        pthread_mutex_lock(&out_lock);
+        if (!host_func_late_crowded(size)) break;
+        pthread_mutex_unlock(&out_lock); /* another thread was faster */
+    }
     host_func_hold();
     uint64_t seq = post(arg, sent + 1);
     host_func_let_go();
     if (seq) {
+        atomic_fetch_add(&session.sent, size);
         gv_send_flush(session.link); /* the worker should know what the payload is for before it is all there */
         uint64_t number = send(l);
         if (number == sent + 1) {
@@ -365,6 +372,8 @@ uint64_t session_bulk_out(const void *data, uint64_t size, uint64_t (*post)(void
     uint64_t at = (uint64_t)(uintptr_t)data;
     return send_out(post, arg, send_copied, &(struct loan){.low = at, .high = at + size});
 }
+
+bool session_late_crowded(uint64_t size) { return host_func_late_crowded(size); }
 
 uint64_t session_late_tags(uint64_t n) {
     static _Atomic uint64_t given;

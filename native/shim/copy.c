@@ -252,7 +252,7 @@ static int defer(struct shim_stream *s, const struct copy_side *dst, const struc
     posting.tag = session_late_tags(posting.n);
     *l = posting;
     l->staging = staging;
-    uint64_t function = session_stream_callback(send_later, NULL, l);
+    uint64_t function = session_late_func(send_later, l);
     uint64_t seq = function ? post_host_func(stream_ctx(s), 0, &(struct gv_cmd_host_func){.stream = stream_id(s), .tag = function}) : 0;
     if (!seq) return session_broken() || function ? post_refused() : CUDA_ERROR_OUT_OF_MEMORY;
     stream_posted(s, seq, false);
@@ -266,7 +266,9 @@ static int defer(struct shim_stream *s, const struct copy_side *dst, const struc
 
 static int host_to_device(struct shim_stream *s, const struct copy_side *dst, const struct copy_side *src, const struct copy_box *box, bool wait) {
     uint64_t end = src->address + extent(src, box);
-    if (!wait && src->pinned && host_writes_pending(src->address, end)) return defer(s, dst, src, box);
+    /* Behind many others that are sent late it is sent late as well: the call would have to wait for them. */
+    bool late = !wait && src->pinned && (host_writes_pending(src->address, end) || session_late_crowded(box->width * box->height * box->depth));
+    if (late) return defer(s, dst, src, box);
     /* A call that waits may wait for the writers too; pageable memory is taken as it is. */
     int rc = wait ? host_writes_wait(src->address, end) : 0;
     return rc ? rc : send_now(s, dst, src, box, wait);

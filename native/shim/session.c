@@ -10,7 +10,7 @@
 #include "gv_client.h"
 #include "session_state.h"
 
-struct session_state session = {.held_at = UINT64_MAX};
+struct session_state session = {.held_at = UINT64_MAX, .late_at = UINT64_MAX};
 struct session_stats session_stats;
 
 /* Shorter than this, a caller did not wait for the worker but for another thread that was filling its record. */

@@ -124,6 +124,10 @@ int session_take_payload(uint64_t tag, void *dst, uint64_t size);
  * says so, with the stream's status when with_status, and answered with host_done. */
 uint64_t session_host_func(void (*fn)(void *data), void *data);
 uint64_t session_stream_callback(void (*fn)(void *stream, int status, void *data), void *stream, void *data);
+/* A function of the shim's own, which sends late payloads: on another thread, and answered with host_done before it is called, whatever became of the stream. */
+uint64_t session_late_func(void (*fn)(void *stream, int status, void *data), void *data);
+/* Whether a payload of `size` bytes that is sent now would have to wait for late functions. */
+bool session_late_crowded(uint64_t size);
 
 /* ---- figures and messages ------------------------------------------------------------------------------------------ */
 

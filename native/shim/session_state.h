@@ -22,6 +22,11 @@
 #ifndef SESSION_BEHIND_HOST
 #define SESSION_BEHIND_HOST (64ull << 20)
 #endif
+/* Bytes of payloads that may be sent behind a late function that has not run (session_late_func): what it sends comes after them on the bulk channel, and
+ * the streams that they are for may stand behind it, so that the worker has to keep them all meanwhile. It keeps so many, whatever else it does. */
+#ifndef SESSION_BEHIND_LATE
+#define SESSION_BEHIND_LATE (64ull << 20)
+#endif
 #define SESSION_GOODBYE_NS 2000000000ll
 #define SESSION_ATTACH_NS 60000000000ll
 
@@ -34,6 +39,8 @@ struct session_state {
     _Atomic uint64_t bulk_acked; /* only its address counts: what progress_wait takes for gv_bulk_acked */
     _Atomic uint64_t posted;     /* bytes of records posted so far; written under the link's send lock */
     _Atomic uint64_t held_at;    /* the same when the oldest host function that has not run was posted; UINT64_MAX: there is none */
+    _Atomic uint64_t sent;       /* bytes of payloads sent so far, but for late ones; written under the bulk order lock */
+    _Atomic uint64_t late_at;    /* the same when the oldest late function that has not run was posted; UINT64_MAX: there is none */
     int owner;                   /* pid that attached */
     struct shim_server server;
     char pool[256]; /* the server as the user named it */
@@ -95,6 +102,9 @@ static inline void host_func_throttle(void) {
     uint64_t held_at = atomic_load_explicit(&session.held_at, memory_order_relaxed);
     if (held_at != UINT64_MAX && atomic_load_explicit(&session.posted, memory_order_relaxed) - held_at > SESSION_BEHIND_HOST) host_func_await();
 }
+/* The same for payloads behind a late function: whether one of `size` bytes has to wait, and waiting. */
+bool host_func_late_crowded(uint64_t size);
+void host_func_await_late(uint64_t size);
 void host_func_hold(void);
 void host_func_let_go(void);
 void host_func_over(void);

@@ -502,3 +502,7 @@ uint64_t session_stream_callback(void (*fn)(void *stream, int status, void *data
     fn(stream, 0, data);
     return atomic_fetch_add(&last_host_tag, 1) + 1;
 }
+
+uint64_t session_late_func(void (*fn)(void *stream, int status, void *data), void *data) { return session_stream_callback(fn, NULL, data); }
+
+bool session_late_crowded(uint64_t size) { return size > UINT64_MAX / 2; }

@@ -150,7 +150,7 @@ static void *payloads_out(void *arg) {
         struct payload *p = out;
         if (!(out = p->next)) out_end = &out;
         pthread_mutex_unlock(&out_lock);
-        struct timespec t = {0, fake->delay_ms * 1000000l};
+        struct timespec t = {fake->delay_ms / 1000, fake->delay_ms % 1000 * 1000000l};
         nanosleep(&t, NULL);
         uint8_t *data = malloc(p->size);
         for (uint64_t i = 0; i < p->size; i++) data[i] = fake_byte(p->src, i);
@@ -175,6 +175,10 @@ static void *payloads_in(void *arg) {
     while (!gv_bulk_recv_header(link_, &h)) {
         uint8_t *data = malloc(h.size ? h.size : 1);
         if (gv_bulk_recv(link_, data, h.size)) break;
+        if (h.tag & GV_BULK_LATE) { /* its command is told by the tag, not by the number */
+            free(data);
+            continue;
+        }
         while (!announced[h.number % ANNOUNCED].known) usleep(100);
         bool good = h.size == announced[h.number % ANNOUNCED].size;
         for (uint64_t i = 0; good && i < h.size; i += i + 64 < h.size ? 61 : 1) good = data[i] == fake_byte(announced[h.number % ANNOUNCED].dst, i);
@@ -292,10 +296,10 @@ static void on_launch(const struct gv_record *r, const struct gv_cmd_launch *c) 
     gv_send_flush(link_);
 }
 
-/* A host function's place in its stream: what follows on the stream completes after it. */
+/* Host functions' places in their streams, by tag: what follows on the stream completes after them. */
 static struct {
     uint64_t tag, stream, seq;
-} gate;
+} gates[8];
 
 static uint64_t last_bulk;
 
@@ -368,7 +372,7 @@ static void handle(const struct gv_record *r) {
     case GV_OP_HOST_FUNC: {
         struct gv_cmd_host_func c;
         must(!gv_cmd_host_func_decode(&c, body, size), "host_func");
-        gate.tag = c.tag, gate.stream = c.stream, gate.seq = r->seq;
+        gates[c.tag % 8].tag = c.tag, gates[c.tag % 8].stream = c.stream, gates[c.tag % 8].seq = r->seq;
         struct gv_evt_call_host e = {.tag = c.tag, .stream = c.stream, .bulk = last_bulk, .status = c.stream == 66 ? 700 : 0};
         SEND(call_host, GV_OP_CALL_HOST, e);
         mark = false;
@@ -376,9 +380,9 @@ static void handle(const struct gv_record *r) {
     }
     case GV_OP_HOST_DONE: {
         struct gv_cmd_host_done c;
-        must(!gv_cmd_host_done_decode(&c, body, size) && c.tag == gate.tag, "host_done");
+        must(!gv_cmd_host_done_decode(&c, body, size) && c.tag == gates[c.tag % 8].tag, "host_done");
         fake->host_done++;
-        completed(gate.stream, gate.seq, 0, 0);
+        completed(gates[c.tag % 8].stream, gates[c.tag % 8].seq, 0, 0);
         break;
     }
     case GV_OP_MODULE_LOAD: {
@@ -446,7 +450,7 @@ struct fake *fake_start(enum fake_attach attach) {
     if (!pid) {
         prctl(PR_SET_PDEATHSIG, SIGKILL); /* of the test; a stopped worker dies too */
         signal(SIGPIPE, SIG_IGN);
-        alarm(120);
+        alarm(300);
         fake = f;
         serve();
         _exit(0);

@@ -43,10 +43,10 @@ uint64_t post_out(struct session_stream *s, void *dst, uint64_t src, uint64_t wi
 uint64_t send_in(struct session_stream *s, uint64_t dst, uint64_t size);
 /* The same, sent from where it lies: returns the memory, which must stay until the session has let go of it. NULL: lost. */
 uint8_t *lend_in(struct session_stream *s, uint64_t dst, uint64_t size);
-/* Waits until the predicate holds, two seconds at most. */
+/* Waits until the predicate holds, or time enough has passed for every hang. */
 #define SOON(predicate)                                          \
     ({                                                           \
-        double until_ = seconds() + 2;                           \
+        double until_ = seconds() + 60;                          \
         while (!(predicate) && seconds() < until_) usleep(1000); \
         (predicate);                                             \
     })

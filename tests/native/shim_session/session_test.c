@@ -119,7 +119,7 @@ int main(int argc, char **argv) {
     set("GPUVIRT_LINK", argv[2]);
     pid_t client = fork();
     if (!client) {
-        alarm(60);
+        alarm(240);
         exit(s->client(f));
     }
     int status = 0;

@@ -203,7 +203,7 @@ static _Atomic uint64_t before_it, behind_it;
 
 static void dawdle(void *arg) {
     (void)arg;
-    double until = seconds() + 20;
+    double until = seconds() + 200;
     while (session.posted - before_it < SESSION_BEHIND_HOST * 9 / 10 && seconds() < until) usleep(1000);
     usleep(200000); /* for as much again, if nothing stopped it */
     behind_it = session.posted - before_it;
@@ -224,6 +224,51 @@ static int behind_a_host_function(struct fake *f) {
     CHECK(session_stats.waits > waits);
     CHECK(behind_it <= SESSION_BEHIND_HOST + GV_RECORD_MAX && behind_it > SESSION_BEHIND_HOST * 9 / 10);
     CHECK(session_wait_stream(&s, post_marked_fence(&s)) == 0 && f->launches == 30000);
+    return 0;
+}
+
+static _Atomic bool wait_on, late_ran;
+static uint8_t late_data[4 << 20];
+
+static void wait_for_late(void *arg) {
+    (void)arg;
+    while (!late_ran) usleep(1000);
+}
+
+/* The stream is told to go on first, or the worker would have to keep what is sent here until it is. */
+static void send_late(void *stream, int status, void *arg) {
+    struct fake *f = arg;
+    (void)stream, (void)status;
+    CHECK(SOON(f->host_done == 1));
+    while (wait_on) usleep(1000);
+    CHECK(session_bulk_late(session_late_tags(1), late_data, sizeof late_data) == 0);
+    late_ran = true;
+}
+
+static void *stop_waiting(void *arg) {
+    (void)arg;
+    usleep(100000);
+    wait_on = false;
+    return NULL;
+}
+
+/* Late functions are not held up by the program's, and payloads stay within a bound behind them. */
+static int late_functions(struct fake *f) {
+    static struct session_stream s, other;
+    set_up(&s, 5);
+    set_up(&other, 6);
+    wait_on = true;
+    struct gv_cmd_host_func c = {.stream = 6, .tag = session_host_func(wait_for_late, NULL)};
+    uint64_t programs = post_host_func(1, GV_RECORD_MARK, &c);
+    c = (struct gv_cmd_host_func){.stream = 5, .tag = session_late_func(send_late, f)};
+    CHECK(programs && post_host_func(1, GV_RECORD_MARK, &c));
+    CHECK(!session_late_crowded(SESSION_BEHIND_LATE) && session_late_crowded(SESSION_BEHIND_LATE + 1));
+    CHECK(send_in(&s, 1, SESSION_BEHIND_LATE * 2 / 3) && !late_ran); /* nobody had to wait */
+    pthread_t t;
+    CHECK(!pthread_create(&t, NULL, stop_waiting, NULL));
+    CHECK(send_in(&s, 2, SESSION_BEHIND_LATE * 2 / 3) && late_ran);
+    CHECK(session_wait_stream(&other, programs) == 0 && !session_late_crowded(SESSION_BEHIND_LATE + 1));
+    pthread_join(t, NULL);
     return 0;
 }
 
@@ -301,6 +346,7 @@ const struct scenario work_scenarios[] = {
     {"thirty_two_threads", FAKE_ATTACH, crowd, NULL, 0},
     {"host_functions", FAKE_ATTACH, host_functions, NULL, 0},
     {"behind_a_host_function", FAKE_ATTACH, behind_a_host_function, NULL, 0},
+    {"late_functions", FAKE_ATTACH, late_functions, NULL, 0},
     {"failures", FAKE_ATTACH, failures, NULL, 0},
     {"prints", FAKE_ATTACH, prints, NULL, 0},
     {"prints_into_nothing", FAKE_ATTACH, prints_into_nothing, NULL, 0},
