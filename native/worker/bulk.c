@@ -60,13 +60,18 @@ static void early_free(struct worker *w, struct worker_early *early) {
     free(early);
 }
 
-/* The command of a payload that has come already, or is coming. lock held. False: they do not fit. */
-static bool claim(struct worker *w, struct worker_early *early, struct worker_expected *e) {
+/* lock held. */
+static void early_unlist(struct worker *w, struct worker_early *early) {
     struct worker_early **at = &w->early_first, *last = NULL;
     for (; *at != early; at = &(*at)->next) last = *at;
     *at = early->next;
     if (w->early_last == early) w->early_last = last;
     atomic_store(&w->early_bytes, atomic_load(&w->early_bytes) - early->staged);
+}
+
+/* The command of a payload that has come already, or is coming. lock held. False: they do not fit. */
+static bool claim(struct worker *w, struct worker_early *early, struct worker_expected *e) {
+    early_unlist(w, early);
     bool right = early->number == e->number && (!e->landing || worker_landing_size(e->landing) == early->size);
     if (right && e->landing) worker_landing_claim(e->landing, early);
     if (!early->whole) {
@@ -278,9 +283,11 @@ static bool receive(struct worker *w, const struct gv_bulk_header *header) {
     }
     if (good) atomic_store(&w->bulk_received, header->number);
     if (good && e && !e->discard && !e->landing && !block_of(e, header->size)) good = false; /* an empty one */
-    if (early && good) early->whole = true;
-    if (early && early->claimed) { /* its bytes will never come */
+    if (early && good) {
+        early->whole = true;
+    } else if (early) { /* its bytes will never come; nor will the reader, if its command should still come for it */
         e = early->claimed;
+        if (!e) early_unlist(w, early);
         early_free(w, early);
     }
     if (e) arrive(w, e, !good);

@@ -167,6 +167,12 @@ static int queue_out(struct worker *w, const struct gv_record *record, const str
 
 /* ---- from the device, in place: the stream stands still while the link reads the device's memory */
 
+static void in_place(struct worker *w, int more) {
+    pthread_mutex_lock(&w->lock);
+    w->n_in_place += (uint64_t)(int64_t)more;
+    pthread_mutex_unlock(&w->lock);
+}
+
 static void out_drop(struct outgoing *o) {
     struct worker *w = o->w;
     pthread_mutex_lock(&w->lock);
@@ -206,6 +212,7 @@ static void send_from_device(void *arg) {
         pthread_mutex_unlock(&w->lock);
     }
     w->ops->host_view_end(w->backend, o->src, o->size);
+    in_place(w, -1);
     worker_stream_drop(o->stream);
     if (o->status)
         free(o);
@@ -220,9 +227,11 @@ static bool queue_in_place(struct worker *w, const struct gv_record *record, con
     o->src = c->src;
     o->view = w->ops->host_view(w->backend, c->src, o->size);
     if (!o->view) return false;
+    in_place(w, 1);
     bool marked = w->ops->mark(o->stream->stream, out_status, o) == 0;
     int status = marked ? w->ops->gate(o->stream->stream, send_from_device, o) : WORKER_OUT_OF_MEMORY;
     if (!status) return true;
+    in_place(w, -1);
     w->ops->host_view_end(w->backend, c->src, o->size);
     if (!marked) return false;
     /* The mark still looks at it: it is left alone. */

@@ -185,6 +185,13 @@ bool worker_waits_for_host(struct worker *w) {
     return waits;
 }
 
+bool worker_waits_for_client(struct worker *w) {
+    pthread_mutex_lock(&w->lock);
+    bool waits = w->n_host_calls || w->n_in_place;
+    pthread_mutex_unlock(&w->lock);
+    return waits;
+}
+
 bool worker_host_done(struct worker *w, uint64_t tag) {
     pthread_mutex_lock(&w->lock);
     struct host_call *h = handles_get(&w->host_calls, tag);

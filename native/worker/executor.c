@@ -17,9 +17,10 @@ enum { CARRY_ON, CLIENT_LOST, PROTOCOL_ERROR };
 /* The one command that needs no room and gives some: were it held back until there is room, what holds the room would be held for ever. */
 static bool gives_room(uint16_t op) { return op == GV_OP_HOST_DONE; }
 
-/* Commands that a driver may carry out only when the device has come to rest. */
+/* Commands that a driver may carry out only when the device has come to rest, or whose own payload may lie behind others that wait for their streams. */
 static bool may_wait(uint16_t op) {
     switch (op) {
+    case GV_OP_LINK:
     case GV_OP_CONTEXT_CREATE:
     case GV_OP_CONTEXT_DESTROY:
     case GV_OP_MEMORY_GROW:
@@ -64,19 +65,21 @@ static void rest(struct worker *w) {
 
 /* Carries out one record, from those set aside or from the link. */
 static int step(struct worker *w, char *err) {
+    /* Also when there are some aside: a link takes the thread that looked last for its reader, whom it never holds back when he sends. */
+    const struct gv_record *record = gv_recv_peek(w->link);
+    if (gv_link_dead(w->link)) {
+        snprintf(err, GV_ERR_SIZE, "%s", gv_link_death(w->link));
+        return CLIENT_LOST; /* what it left behind is nobody's */
+    }
     struct worker_aside *aside = worker_aside_take(w);
-    const struct gv_record *record = aside ? aside->record : gv_recv_peek(w->link);
+    if (aside) record = aside->record;
     if (!record) {
-        if (gv_link_dead(w->link)) {
-            snprintf(err, GV_ERR_SIZE, "%s", gv_link_death(w->link));
-            return CLIENT_LOST;
-        }
         rest(w);
         gv_recv_wait(w->link, SLEEP_NS, IDLE_SPIN_NS);
         return CARRY_ON;
     }
     /* While it waits for room the link is read on: acknowledgements give room too, and they come with the commands. */
-    bool room = gives_room(record->op) || worker_has_room(w), ahead = !room || (may_wait(record->op) && worker_waits_for_host(w));
+    bool room = gives_room(record->op) || worker_has_room(w), ahead = !room || (may_wait(record->op) && worker_waits_for_client(w));
     if (!room || may_wait(record->op))
         rest(w);
     else if (!atomic_load_explicit(&w->busy, memory_order_relaxed))

@@ -174,6 +174,7 @@ struct worker {
     uint64_t worker_tags;
     struct handles host_calls; /* tag to struct host_call: host functions queued or under way */
     uint64_t n_host_calls;
+    uint64_t n_in_place; /* copies that are queued or on their way out of device memory in place */
 
     /* The lookout (lookout.c). Under ahead_lock. */
     pthread_mutex_t ahead_lock;
@@ -248,6 +249,8 @@ bool worker_aside_put(struct worker *w, const struct gv_record *record, bool fro
 /* ---- host functions (do_stream.c) -------------------------------------------------------------------------------------- */
 
 bool worker_waits_for_host(struct worker *w);
+/* Whether a stream waits, or is going to, for something that comes with the client's records: a host function's answer, an acknowledgement. */
+bool worker_waits_for_client(struct worker *w);
 /* The client has run the function; false when there is none of that tag. Any thread. */
 bool worker_host_done(struct worker *w, uint64_t tag);
 

@@ -340,6 +340,7 @@ static int gate(struct gv_stream *s, void (*fn)(void *), void *arg) { return que
 static void *host_view(struct gv_backend *b, uint64_t address, uint64_t size) {
     (void)b;
     if (!fake.views || address > sizeof fake.memory || size > sizeof fake.memory - address) return NULL;
+    for (; atomic_load(&fake.hold_views); usleep(1000)) atomic_store(&fake.held_views, true);
     atomic_fetch_add(&fake.viewed, 1);
     atomic_fetch_add(&fake.views_given, 1);
     return fake.memory + address;

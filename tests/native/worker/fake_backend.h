@@ -22,8 +22,9 @@ struct fake_state {
     _Atomic uint64_t backed; /* bytes */
     _Atomic int queued;      /* jobs */
     _Atomic int most_queued;
-    _Atomic bool views; /* the CPU reaches the memory */
-    _Atomic int viewed; /* ranges that are held */
+    _Atomic bool views;                  /* the CPU reaches the memory */
+    _Atomic bool hold_views, held_views; /* host_view comes back when the first is false; it sets the second while it waits */
+    _Atomic int viewed;                  /* ranges that are held */
     _Atomic int views_given;
     _Atomic bool tells_marks; /* mark_follows knows */
     _Atomic int mapped;       /* pieces of physical memory */

@@ -134,8 +134,9 @@ enum {
     OP_launch = GV_OP_LAUNCH,
 };
 
+/* The next record, however long it takes: a case that hangs is ended by its alarm. */
 static const struct gv_record *next(void) {
-    for (int i = 0; i < 400; i++) {
+    for (;;) {
         const struct gv_record *r = gv_recv_peek(client);
         if (r) return r;
         if (gv_link_dead(client)) {
@@ -144,7 +145,6 @@ static const struct gv_record *next(void) {
         }
         gv_recv_wait(client, 20000000, 1000);
     }
-    return NULL;
 }
 
 static uint8_t body[512 << 10];
@@ -731,9 +731,13 @@ static void answer_when_there_is_no_room(void) {
     POST(host_func, 0, 1, .stream = 100, .tag = 9);
     host_function_comes(9, 0);
     void *data = malloc(LUMP);
+    struct worker_figures figures;
     send_some_lumps(data, WORKER_MAX_STAGING / LUMP);
     free(data);
-    usleep(100000); /* until the worker has taken them all, or the test proves less */
+    do { /* until the worker has taken them all, behind three commands of attach()'s and the host function */
+        usleep(1000);
+        worker_get_figures(worker, &figures);
+    } while (figures.commands < 4 + WORKER_MAX_STAGING / LUMP);
     POST(host_done, 0, 1, .tag = 9);
     uint64_t seq = POST(fence, GV_RECORD_MARK, 1, .stream = 100);
     CHECK(completed().upto == seq);
@@ -760,6 +764,61 @@ static void free_behind_a_host_function(void) {
     struct worker_figures figures;
     worker_get_figures(worker, &figures);
     CHECK(figures.memory_used == 0); /* the one at address 0 has no name of its own in the figures */
+    bye();
+}
+
+struct sending {
+    void *data;
+    const void *last;
+    uint64_t last_size;
+};
+
+static void *send_lumps_and_another(void *arg) {
+    struct sending *s = arg;
+    for (int i = 1; i <= LUMPS; i++) CHECK(gv_bulk_send(client, 0, s->data, LUMP) == (uint64_t)i);
+    CHECK(gv_bulk_send(client, 0, s->last, s->last_size) == LUMPS + 1);
+    return NULL;
+}
+
+/* A command that waits for its own payload, which lies behind more of others than the worker keeps; theirs wait for a host function. */
+static void link_behind_copies_that_wait(void) {
+    begin();
+    attach();
+    fake.views = true;
+    POST(host_func, 0, 1, .stream = 100, .tag = 9);
+    host_function_comes(9, 0);
+    for (int i = 0; i < LUMPS; i++)
+        POST(copy_in, 0, 1, .stream = 100, .dst = 0, .width = LUMP, .height = 1, .depth = 1, .pitch = LUMP, .slice = LUMP, .bulk = (uint64_t)i + 1);
+    static uint64_t inputs[1000];
+    struct gv_link_part part = {.type = 1, .name = "only", .data = "abc", .size = 3};
+    gv_link_part_put(inputs, &part);
+    uint64_t seq = POST(link, GV_RECORD_SYNC, 1, .n_inputs = 1, .bulk = LUMPS + 1);
+    POST(host_done, 0, 1, .tag = 9);
+    struct sending sending = {calloc(1, LUMP), inputs, gv_link_part_size(&part)};
+    pthread_t sender;
+    CHECK(pthread_create(&sender, NULL, send_lumps_and_another, &sending) == 0);
+    CHECK(answer(seq) == 0);
+    struct gv_reply_link reply;
+    CHECK(gv_reply_link_decode(&reply, body, answer_size()) == 0 && reply.result == 0 && reply.image_size == 3);
+    pthread_join(sender, NULL);
+    free(sending.data);
+    bye();
+}
+
+/* A call of the driver that waits for the device, which waits until the client has said that it has what is sent in place. */
+static void free_behind_a_copy_in_place(void) {
+    begin();
+    attach();
+    fake.views = fake.free_waits = true;
+    enum { SIZE = 8 << 20 }; /* more than the sockets hold */
+    CHECK(answer(POST(memory_alloc, GV_RECORD_SYNC, 1, .size = 4096)) == 0);
+    POST(copy_out, 0, 1, .stream = 100, .src = 0, .width = SIZE, .height = 1, .depth = 1, .pitch = SIZE, .slice = SIZE, .tag = 77);
+    POST(memory_free, 0, 1, .address = 0);
+    uint8_t *back = malloc(SIZE);
+    receive(77, back, SIZE);
+    free(back);
+    uint64_t seq = POST(fence, GV_RECORD_MARK, 1, .stream = 100);
+    CHECK(completed().upto == seq && fake.views_given == 1);
     bye();
 }
 
@@ -920,7 +979,26 @@ static void wrong_payload(void) {
     POST(copy_in, 0, 1, .stream = 100, .dst = 0, .width = 1 << 20, .height = 1, .depth = 1, .pitch = 1 << 20, .slice = 1 << 20, .bulk = 1);
     gv_bulk_send(client, 0, "short", 5);
 }
+/* The client goes in the middle of a payload that came before its command, which is carried out when nobody receives any more. */
+static void gone_in_an_early_payload(void) {
+    begin();
+    attach();
+    fake.views = true;
+    atomic_store(&fake.hold_views, true);
+    enum { SIZE = 2 << 20 };
+    uint8_t *data = calloc(1, SIZE);
+    CHECK(gv_bulk_open(client, 0, SIZE) == 1 && gv_bulk_part(client, data, SIZE / 2, NULL, NULL) == 0);
+    usleep(50000); /* until the worker has it, or the test proves less */
+    POST(copy_in, 0, 1, .stream = 100, .dst = 0, .width = SIZE, .height = 1, .depth = 1, .pitch = SIZE, .slice = SIZE, .bulk = 1);
+    while (!atomic_load(&fake.held_views)) usleep(1000);
+    gone();
+    usleep(100000); /* as above: until the worker's reader has ended */
+    atomic_store(&fake.hold_views, false);
+    end(1);
+    free(data);
+}
 static void client_gone(void) {
+    gone_in_an_early_payload();
     ends_badly(gone, 1);
     ends_badly(gone_in_a_payload, 1);
     ends_badly(gone_in_a_host_function, 1);
@@ -977,6 +1055,8 @@ int main(int argc, char **argv) {
                                              {"copies_behind_a_host_function", copies_behind_a_host_function},
                                              {"answer_when_there_is_no_room", answer_when_there_is_no_room},
                                              {"free_behind_a_host_function", free_behind_a_host_function},
+                                             {"link_behind_copies_that_wait", link_behind_copies_that_wait},
+                                             {"free_behind_a_copy_in_place", free_behind_a_copy_in_place},
                                              {"host_functions_hear_of_errors", host_functions_hear_of_errors},
                                              {"a_context_takes_its_things_along", a_context_takes_its_things_along},
                                              {"nobody_waits_for_what_cannot_be", nobody_waits_for_what_cannot_be},
@@ -986,5 +1066,5 @@ int main(int argc, char **argv) {
                                              {"refuses_to_open", refuses_to_open}};
     if (argc < 2) return 2;
     transport = argv[1];
-    return run_cases(cases, sizeof cases / sizeof *cases, argc - 1, argv + 1, 60);
+    return run_cases(cases, sizeof cases / sizeof *cases, argc - 1, argv + 1, 240);
 }
