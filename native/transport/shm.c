@@ -20,7 +20,9 @@
 #include "placement.h"
 
 /* Sleeps are cut into slices, so that a peer that died between publishing and waking costs a moment, not the session. */
+#ifndef SLICE_NS /* tests make it long, so that a wake-up that is lost is seen */
 #define SLICE_NS 200000000
+#endif
 /* The worker's reader naps for a while after the last record before it sleeps for good. A napper looks again by itself, so a sender that does not wait
  * need not wake it: that would cost the sender 10 us, and often 90 us when the kernel lets the woken thread run in its place. Each nap costs some 15 us
  * of the worker's core, hence the end. */
@@ -30,7 +32,9 @@
 /* A writer that finds a ring full gives the reader this long before it sleeps. */
 #define FULL_SPIN_NS 20000
 /* After the peer's end, this long to read what it left. */
+#ifndef DRAIN_MS /* tests make it long: they may run on a machine that is busy with other things */
 #define DRAIN_MS 500
+#endif
 /* Payloads move in pieces of this size, so that both sides copy at the same time and the piece stays in the cache between them. */
 #define BULK_PIECE (256u * 1024u)
 
