@@ -68,7 +68,8 @@ def program(programs: dict[str, Path], build: str) -> Path:
     below = [HERE, NATIVE / "transport", NATIVE / "wire"]
     sources = [*(NATIVE / "shim" / f"{name}.c" for name in SESSION), *(file for folder in below for file in folder.glob("*.c"))]
     includes = [generated, NATIVE, NATIVE / "wire", NATIVE / "transport", NATIVE / "shim", HERE]
-    command = ["gcc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-g", "-DSESSION_BEHIND_LATE=(3ull<<20)", *SANITIZERS[build], *(f"-I{i}" for i in includes), *map(str, sources)]
+    command = ["gcc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-g", "-DSESSION_BEHIND_LATE=(3ull<<20)", *SANITIZERS[build]]
+    command += [*(f"-I{i}" for i in includes), *map(str, sources)]
     command += [str(generated / "gv_commands.c"), "-lpthread", "-o", str(folder / build)]
     made = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert made.returncode == 0, made.stderr
