@@ -20,8 +20,8 @@
 #include "placement.h"
 
 /* Sleeps are cut into slices, so that a peer that died between publishing and waking costs a moment, not the session. */
-#ifndef SLICE_NS /* tests make it long, so that a wake-up that is lost is seen */
-#define SLICE_NS 200000000
+#ifndef SHM_SLICE_NS /* tests make it long, so that a wake-up that is lost is seen */
+#define SHM_SLICE_NS 200000000
 #endif
 /* The worker's reader naps for a while after the last record before it sleeps for good. A napper looks again by itself, so a sender that does not wait
  * need not wake it: that would cost the sender 10 us, and often 90 us when the kernel lets the woken thread run in its place. Each nap costs some 15 us
@@ -77,7 +77,7 @@ static bool over(struct shm *s) { return gv_link_dead(&s->link) || atomic_load(&
 /* Sleeps until `word` was reset or a slice is over. The caller has set it to `how` and looked again. */
 static void sleep_on(_Atomic uint32_t *word, uint32_t how, int64_t until) {
     int64_t left = until - gv_now_ns();
-    if (left > SLICE_NS) left = SLICE_NS;
+    if (left > SHM_SLICE_NS) left = SHM_SLICE_NS;
     if (left > 0) gv_futex_wait(word, how, left);
     atomic_store(word, GV_RING_AWAKE);
 }

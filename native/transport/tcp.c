@@ -29,8 +29,8 @@
 #define NAP_MAX_NS 320000
 /* After so many looks at a ring that nobody wrote to it sleeps until it is woken. */
 #define NAPS_BEFORE_SLEEP 20
-#ifndef SLEEP_NS /* and looks again after so long at the latest; tests make it long, so that a wake-up that is lost is seen */
-#define SLEEP_NS 1000000000
+#ifndef TCP_SLEEP_NS /* and looks again after so long at the latest; tests make it long, so that a wake-up that is lost is seen */
+#define TCP_SLEEP_NS 1000000000
 #endif
 /* A sender waits when so much was sent that the peer has not acknowledged. */
 #ifndef KEPT_LIMIT /* tests make it small */
@@ -256,7 +256,7 @@ static void *run_writer(void *arg) {
         atomic_store(&t->control->reader_sleeps, 1);
         if (atomic_load(&t->control->tail) == seen && !atomic_load(&t->clogged) && !atomic_load(&t->stop) && atomic_load(&t->state) == TCP_UP &&
             !gv_link_dead(&t->link)) {
-            gv_futex_wait(&t->control->reader_sleeps, 1, SLEEP_NS);
+            gv_futex_wait(&t->control->reader_sleeps, 1, TCP_SLEEP_NS);
             look_after(t);
         }
         atomic_store(&t->control->reader_sleeps, 0);

@@ -64,7 +64,7 @@ def build_and_run(program: Path, sources: list[Path], includes: list[str], sanit
         text=True,
     )
     assert compiled.returncode == 0, compiled.stderr
-    ran = subprocess.run([program, *args], capture_output=True, text=True, timeout=60)
+    ran = subprocess.run([program, *args], capture_output=True, text=True, timeout=280)
     assert ran.returncode == 0, ran.stderr
 
 

@@ -57,17 +57,20 @@ static void shares(struct soft_warp *w) {
     soft_barrier_sync(w, 0, 0, w->lanes);
 }
 
-static void slow(struct soft_warp *w) {
+/* A kernel that ends when four of it run. */
+static _Atomic int met;
+static void meets(struct soft_warp *w) {
     (void)w;
-    usleep(30000);
+    atomic_fetch_add(&met, 1);
+    for (int i = 0; atomic_load(&met) < 4 && i < 100000; i++) usleep(1000);
 }
 
 static const struct fake_kernel kernels[] = {{"scale", scale, 16, 0, 0, 0},
                                              {"wild", wild, 0, 0, 0, 0},
                                              {"endless", endless, 0, 0, 0, 0},
                                              {"shares", shares, 0, 1024, 1, 256},
-                                             {"slow", slow, 0, 0, 0, 0}};
-enum { SCALE, WILD, ENDLESS, SHARES, SLOW };
+                                             {"meets", meets, 0, 0, 0, 0}};
+enum { SCALE, WILD, ENDLESS, SHARES, MEETS };
 static struct fake_compiler compiler = {.kernels = kernels, .n_kernels = 5};
 static struct soft_compiler table;
 
@@ -153,7 +156,7 @@ static bool wait_until(const int *flag, int milliseconds) {
 static int sync_stream(struct gv_stream *s) {
     struct waiter w = {0};
     CHECK_INT(ops->mark(s, told, &w), 0);
-    CHECK(wait_until(&w.done, 20000));
+    CHECK(wait_until(&w.done, 200000));
     return w.status;
 }
 
@@ -532,7 +535,7 @@ static void test_legacy_stream(void) {
     CHECK_INT(sync_stream(c), 0);
     CHECK_INT(w.done, 0);
     open_door(&g);
-    CHECK(wait_until(&w.done, 5000));
+    CHECK(wait_until(&w.done, 200000));
     ops->stream_destroy(b);
     ops->stream_destroy(c);
     ops->stream_destroy(free_one);
@@ -552,6 +555,7 @@ static void test_events(void) {
     CHECK_INT(ops->event_elapsed(first, second, &ms), 400);
     struct door d = {0};
     CHECK_INT(ops->event_record(first, a), 0);
+    CHECK_INT(sync_stream(a), 0); /* it has its time */
     CHECK_INT(ops->gate(a, stand, &d), 0);
     CHECK_INT(ops->event_record(second, a), 0);
     CHECK_INT(ops->event_record(untimed, a), 0);
@@ -566,7 +570,7 @@ static void test_events(void) {
     CHECK(!strcmp(order, "b"));
     CHECK_INT(sync_stream(a), 0);
     CHECK_INT(ops->event_elapsed(first, second, &ms), 0);
-    CHECK(ms > 25 && ms < 5000);
+    CHECK(ms > 25 && ms < 200000);
     float back;
     CHECK_INT(ops->event_elapsed(second, first, &back), 0);
     CHECK(back == -ms);
@@ -585,7 +589,7 @@ static void test_events(void) {
     CHECK_INT(ops->mark(a, told, &w), 0);
     CHECK(!wait_until(&w.done, 20));
     open_door(&e);
-    CHECK(wait_until(&w.done, 5000));
+    CHECK(wait_until(&w.done, 200000));
     ops->event_destroy(second);
     ops->event_destroy(untimed);
     ops->stream_destroy(a);
@@ -594,16 +598,19 @@ static void test_events(void) {
 }
 
 static _Atomic int at_once, most_at_once;
+/* Until so many are here at once, or have been; and a little for more to come, if more may. */
 static void crowd(void *arg) {
-    (void)arg;
+    const int *wanted = arg;
     int n = atomic_fetch_add(&at_once, 1) + 1, most = atomic_load(&most_at_once);
     while (n > most && !atomic_compare_exchange_weak(&most_at_once, &most, n)) {
     }
-    usleep(50000);
+    for (int i = 0; atomic_load(&most_at_once) < *wanted && i < 100000; i++) usleep(1000);
+    usleep(20000);
     atomic_fetch_sub(&at_once, 1);
 }
 
 static int count_crowd(int strict) {
+    int wanted = strict ? 8 : 12;
     struct gv_backend_config c = config(1);
     c.strict = strict;
     open_with(&c);
@@ -611,7 +618,7 @@ static int count_crowd(int strict) {
     most_at_once = 0;
     for (int i = 0; i < 12; i++) {
         s[i] = stream(1);
-        CHECK_INT(ops->gate(s[i], crowd, NULL), 0);
+        CHECK_INT(ops->gate(s[i], crowd, &wanted), 0);
     }
     for (int i = 0; i < 12; i++) {
         CHECK_INT(sync_stream(s[i]), 0);
@@ -622,23 +629,19 @@ static int count_crowd(int strict) {
 }
 
 static void test_concurrency(void) {
-    CHECK(count_crowd(0) > 8);
+    CHECK_INT(count_crowd(0), 12);
     CHECK_INT(count_crowd(1), 8);
-    /* Kernels too: four of 30 ms take less than three of them would. */
+    /* Kernels too. */
     open_plain();
     struct gv_module *m = module();
     struct gv_stream *s[4];
-    struct timespec t0, t1;
     for (int i = 0; i < 4; i++) {
         s[i] = stream(1);
-        CHECK_INT(launch(s[i], m, SLOW, 1, 32, NULL, 0), 0);
-        CHECK_INT(sync_stream(s[i]), 0);
+        CHECK_INT(launch(s[i], m, MEETS, 1, 32, NULL, 0), 0);
     }
-    clock_gettime(CLOCK_MONOTONIC, &t0);
-    for (int i = 0; i < 4; i++) CHECK_INT(launch(s[i], m, SLOW, 1, 32, NULL, 0), 0);
-    for (int i = 0; i < 4; i++) CHECK_INT(sync_stream(s[i]), 0);
-    clock_gettime(CLOCK_MONOTONIC, &t1);
-    CHECK((t1.tv_sec - t0.tv_sec) * 1000 + (t1.tv_nsec - t0.tv_nsec) / 1000000 < 90);
+    CHECK_INT(sync_stream(s[0]), 0);
+    CHECK_INT(atomic_load(&met), 4);
+    for (int i = 1; i < 4; i++) CHECK_INT(sync_stream(s[i]), 0);
     for (int i = 0; i < 4; i++) ops->stream_destroy(s[i]);
     ops->module_unload(m);
     close_all();
@@ -781,7 +784,7 @@ static void test_ledger(void) {
         exit(0);
     }
     close(stop[0]);
-    for (int i = 0; i < 1000 && atomic_load((_Atomic uint64_t *)&l->used[0]) < 100 * CHUNK; i++) usleep(5000);
+    for (int i = 0; i < 40000 && atomic_load((_Atomic uint64_t *)&l->used[0]) < 100 * CHUNK; i++) usleep(5000);
     usleep(20000);
     CHECK_INT(l->used[0], 100 * CHUNK);
     CHECK_INT(l->slot_used[5][0] + l->slot_used[6][0], 100 * CHUNK);
@@ -817,7 +820,7 @@ static void test_close_while_busy(void) {
     open_plain();
     static struct door never;
     CHECK_INT(ops->gate(stream(1), stand, &never), 0);
-    CHECK(wait_until(&never.reached, 5000));
+    CHECK(wait_until(&never.reached, 200000));
     ops->close(backend);
 }
 

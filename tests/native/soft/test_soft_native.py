@@ -71,25 +71,25 @@ def run(program: Path, *arguments: str) -> str:
         "UBSAN_OPTIONS": "print_stacktrace=1",
         "TSAN_OPTIONS": "halt_on_error=1",
     }
-    result = subprocess.run([program, *arguments], capture_output=True, text=True, timeout=60, env=environment)
+    result = subprocess.run([program, *arguments], capture_output=True, text=True, timeout=280, env=environment)
     assert result.returncode == 0, f"exit {result.returncode}\n{result.stdout}\n{result.stderr}"
     assert result.stdout.endswith("ok\n")
     return result.stdout
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("variant", ["plain", "fortified", "address"])
 def test_engine(build: Build, variant: str) -> None:
     print(run(build("test_exec", variant)))
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", BACKEND_TESTS)
 def test_backend(build: Build, name: str) -> None:
     print(run(build("test_backend", "plain"), name))
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("variant", ["address", "thread"])
 def test_backend_under_sanitizers(build: Build, variant: str) -> None:
     program = build("test_backend", variant)
@@ -102,7 +102,7 @@ def test_backend_under_sanitizers(build: Build, variant: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", ["virtual_memory", "mapping_while_busy"])
 def test_mapping_on_an_old_kernel(build: Build, name: str) -> None:
     run(build("test_backend", "old-kernel"), name)

@@ -127,32 +127,39 @@ static void *receive_late(void *arg) {
     return NULL;
 }
 
-/* A full ring blocks the sender, says for how long, and loses nothing. */
+/* Sends 400 large records to somebody who begins late; how long the sender says that it was blocked. */
+static uint64_t send_into_a_full_ring(const char *transport) {
+    struct pair p = make_pair(transport);
+    struct stream s = {p.worker, 400};
+    pthread_t receiver;
+    uint64_t blocked_total = 0;
+    CHECK(pthread_create(&receiver, NULL, receive_late, &s) == 0);
+    for (uint64_t i = 1; i <= s.count; i++) {
+        uint64_t blocked;
+        struct gv_record *r = gv_send_begin(p.client, sizeof *r + 60000, &blocked);
+        CHECK(r);
+        blocked_total += blocked;
+        r->op = (uint16_t)(i % 1000);
+        r->flags = 0;
+        r->ctx = (uint32_t)i;
+        uint64_t *words = (uint64_t *)(void *)(r + 1);
+        for (uint32_t k = 0; k < 60000 / 8; k++) words[k] = i * 0x9e3779b97f4a7c15u + k;
+        gv_send_commit(p.client);
+        atomic_store(&sent, i);
+    }
+    gv_send_flush(p.client);
+    pthread_join(receiver, NULL);
+    atomic_store(&sent, 0);
+    close_pair(&p);
+    return blocked_total;
+}
+
+/* A full ring blocks the sender, says for how long, and loses nothing. A sender that was merely kept from its core looks blocked to the receiver, and is not:
+ * then once more. */
 static void full_ring(void) {
     EACH(transport) {
-        struct pair p = make_pair(transport);
-        struct stream s = {p.worker, 400};
-        pthread_t receiver;
-        uint64_t blocked_total = 0;
-        CHECK(pthread_create(&receiver, NULL, receive_late, &s) == 0);
-        for (uint64_t i = 1; i <= s.count; i++) {
-            uint64_t blocked;
-            struct gv_record *r = gv_send_begin(p.client, sizeof *r + 60000, &blocked);
-            CHECK(r);
-            blocked_total += blocked;
-            r->op = (uint16_t)(i % 1000);
-            r->flags = 0;
-            r->ctx = (uint32_t)i;
-            uint64_t *words = (uint64_t *)(void *)(r + 1);
-            for (uint32_t k = 0; k < 60000 / 8; k++) words[k] = i * 0x9e3779b97f4a7c15u + k;
-            gv_send_commit(p.client);
-            atomic_store(&sent, i);
-        }
-        gv_send_flush(p.client);
-        pthread_join(receiver, NULL);
-        atomic_store(&sent, 0);
-        CHECK(blocked_total > 20000000);
-        close_pair(&p);
+        int tries = 0;
+        while (send_into_a_full_ring(transport) <= 20000000) CHECK(++tries < 10);
     }
 }
 
@@ -187,19 +194,19 @@ static void waiting(void) {
         int64_t start = gv_now_ns();
         gv_recv_wait(p.worker, 30000000, 1000000);
         int64_t took = gv_now_ns() - start;
-        CHECK(took >= 30000000 && took < 500000000);
+        CHECK(took >= 30000000);
 
         gv_recv_wake(p.worker); /* before the wait: it returns at once */
         start = gv_now_ns();
-        gv_recv_wait(p.worker, 5000000000, 0);
-        CHECK(gv_now_ns() - start < 1000000000);
+        gv_recv_wait(p.worker, 2 * PATIENCE_NS, 0);
+        CHECK(gv_now_ns() - start < PATIENCE_NS);
 
         pthread_t waker;
         CHECK(pthread_create(&waker, NULL, wake_later, p.worker) == 0);
         start = gv_now_ns();
-        gv_recv_wait(p.worker, 5000000000, 0);
+        gv_recv_wait(p.worker, 2 * PATIENCE_NS, 0);
         took = gv_now_ns() - start;
-        CHECK(took > 30000000 && took < 2000000000);
+        CHECK(took > 30000000 && took < PATIENCE_NS);
         pthread_join(waker, NULL);
 
         gv_recv_wait(p.worker, 20000000, 0); /* a wake does not last for two waits */
@@ -268,16 +275,17 @@ static void *note_arrivals(void *arg) {
     for (uint64_t i = 0; i < LATE_COUNT; i++) {
         int64_t sent;
         const struct gv_record *r;
-        while (!(r = gv_recv_peek(s->link))) gv_recv_wait(s->link, 1000000000, 20000);
+        while (!(r = gv_recv_peek(s->link))) gv_recv_wait(s->link, PATIENCE_NS, 20000);
         memcpy(&sent, r + 1, sizeof sent);
         sent = gv_now_ns() - sent;
         gv_recv_consume(s->link);
-        s->count += sent > 50000000; /* much more than it should take: other programs are running here too */
+        s->count += sent > PATIENCE_NS / 10;
     }
     return NULL;
 }
 
-/* A record that nobody flushes reaches a receiver that spins, naps or sleeps. Were a sleeper not woken, it would be late by a fifth of a second. */
+/* A record that nobody flushes reaches a receiver that spins, naps or sleeps. Were a sleeper not woken, it would be late by what SHM_SLICE_NS and TCP_SLEEP_NS are
+ * in this test. */
 static void arrives_soon(void) {
     EACH(transport) {
         struct pair p = make_pair(transport);
@@ -296,7 +304,7 @@ static void arrives_soon(void) {
             gv_send_commit(p.client);
         }
         pthread_join(receiver, NULL);
-        CHECK(s.count <= LATE_COUNT / 10);
+        CHECK(s.count == 0);
         close_pair(&p);
     }
 }
@@ -467,9 +475,9 @@ static void kill_wakes_all(void) {
         CHECK(pthread_create(&threads[3], NULL, fill_bulk, p.client) == 0);
         CHECK(pthread_create(&threads[4], NULL, kill_later, p.client) == 0);
         int64_t start = gv_now_ns();
-        while (!gv_link_dead(p.client)) gv_recv_wait(p.client, 5000000000, 0);
+        while (!gv_link_dead(p.client)) gv_recv_wait(p.client, 2 * PATIENCE_NS, 0);
         for (int i = 0; i < 5; i++) pthread_join(threads[i], NULL);
-        CHECK(gv_now_ns() - start < 1000000000);
+        CHECK(gv_now_ns() - start < PATIENCE_NS / 10); /* less than any sleep */
         CHECK(strcmp(gv_link_death(p.client), "the test says so") == 0);
         gv_link_kill(p.client, "a later reason");
         CHECK(strcmp(gv_link_death(p.client), "the test says so") == 0);
@@ -506,5 +514,5 @@ int main(int argc, char **argv) {
         {"kill_wakes_all", kill_wakes_all},
         {"impossible_sizes", impossible_sizes},
     };
-    return run_cases(cases, sizeof cases / sizeof *cases, argc, argv, 60);
+    return run_cases(cases, sizeof cases / sizeof *cases, argc, argv, 240);
 }

@@ -468,5 +468,5 @@ int main(int argc, char **argv) {
         {"taken_up_in_the_middle", taken_up_in_the_middle},
         {"wrong_memory", wrong_memory},
     };
-    return run_cases(cases, sizeof cases / sizeof *cases, argc, argv, 60);
+    return run_cases(cases, sizeof cases / sizeof *cases, argc, argv, 240);
 }

@@ -73,5 +73,5 @@ static void rubbish(void) {
 
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {{"all_sizes", all_sizes}, {"packs", packs}, {"known_block", known_block}, {"rubbish", rubbish}};
-    return run_cases(cases, sizeof cases / sizeof *cases, argc, argv, 60);
+    return run_cases(cases, sizeof cases / sizeof *cases, argc, argv, 240);
 }

@@ -87,5 +87,5 @@ static void misaligned(void) {
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {
         {"accessors", accessors}, {"lengths", lengths}, {"wrong_numbers", wrong_numbers}, {"misaligned", misaligned}};
-    return run_cases(cases, sizeof cases / sizeof *cases, argc, argv, 30);
+    return run_cases(cases, sizeof cases / sizeof *cases, argc, argv, 240);
 }

@@ -250,5 +250,5 @@ int main(int argc, char **argv) {
         {"two_processes", two_processes},
         {"many_producers", many_producers},
     };
-    return run_cases(cases, sizeof cases / sizeof *cases, argc, argv, 60);
+    return run_cases(cases, sizeof cases / sizeof *cases, argc, argv, 240);
 }

@@ -69,5 +69,5 @@ static void equal(void) {
 
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {{"digests", digests}, {"in_pieces", in_pieces}, {"macs", macs}, {"equal", equal}};
-    return run_cases(cases, sizeof cases / sizeof *cases, argc, argv, 30);
+    return run_cases(cases, sizeof cases / sizeof *cases, argc, argv, 240);
 }

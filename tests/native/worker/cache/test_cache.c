@@ -259,5 +259,5 @@ int main(int argc, char **argv) {
     snprintf(folder, sizeof folder, "%s/a/b", argv[1]);
     static const struct test_case cases[] = {{"keeps", keeps},         {"bounded", bounded}, {"promises", promises}, {"late", late},
                                              {"refreshed", refreshed}, {"damaged", damaged}, {"unusable", unusable}};
-    return run_cases(cases, sizeof cases / sizeof *cases, 1, argv, 30);
+    return run_cases(cases, sizeof cases / sizeof *cases, 1, argv, 120);
 }
