@@ -271,8 +271,9 @@ def test_boxes_are_stored_and_added() -> None:
     assert np.array_equal(y, want)
 
 
-def test_a_program_changes_a_tensor_map() -> None:
-    """tensormap.replace of a copy in shared memory, published with cp_fenceproxy, then used."""
+@pytest.mark.parametrize("beginning", ["another", "nothing"])
+def test_a_program_changes_a_tensor_map(beginning: str) -> None:
+    """tensormap.replace of a copy in shared memory, or of zeros, published with cp_fenceproxy, then used."""
     a, b = (aligned(rng.standard_normal((16, 16)).astype(np.float32)) for _ in range(2))
     out = np.zeros(4 * 4 * 4, np.uint8)
     text = f"""setp.ne.u32 %p1, %r0, 0; @%p1 bra GO; mbarrier.init.shared.b64 [%r2], 1; mbarrier.arrive.expect_tx.shared.b64 _, [%r2], 128;
@@ -280,6 +281,7 @@ def test_a_program_changes_a_tensor_map() -> None:
         GO: bar.sync 0; {wait("0")} @%p1 bra FENCE; ld.global.u64 %q4, [%q1]; mov.u32 %r5, 4; mov.u32 %r7, 13; mov.u64 %q5, 64;
         tensormap.replace.tile.global_address.shared::cta.b1024.b64 [%r1], %q4;
         tensormap.replace.tile.box_dim.shared::cta.b1024.b32 [%r1], 0, %r5; tensormap.replace.tile.box_dim.shared::cta.b1024.b32 [%r1], 1, %r5;
+        tensormap.replace.tile.global_dim.shared::cta.b1024.b32 [%r1], 0, 16; tensormap.replace.tile.element_stride.shared.b1024.b32 [%r1], 1, 1;
         tensormap.replace.tile.global_dim.shared::cta.b1024.b32 [%r1], 1, %r7; tensormap.replace.tile.global_stride.shared::cta.b1024.b64 [%r1], 0, %q5;
         tensormap.replace.tile.element_stride.shared.b1024.b32 [%r1], 0, 1; tensormap.replace.tile.rank.shared::cta.b1024.b32 [%r1], 1;
         tensormap.replace.tile.elemtype.shared::cta.b1024.b32 [%r1], 7; tensormap.replace.tile.interleave_layout.shared::cta.b1024.b32 [%r1], 0;
@@ -291,7 +293,8 @@ def test_a_program_changes_a_tensor_map() -> None:
         STAY: bar.sync 0; {wait("1", label="V")} setp.ge.u32 %p2, %r0, 16; @%p2 bra END; shl.b32 %r5, %r0, 2; add.u32 %r6, %r1, %r5; ld.shared.u32 %r7, [%r6];
         cvt.u64.u32 %q3, %r5; add.u64 %q3, %q3, %q2; st.global.u32 [%q3], %r7; END:"""
     where = np.array([b.ctypes.data], np.uint64)
-    kernel(".param .u64 m, .param .u64 w, .param .u64 y", text).launch("k", 1, 32, tensor_map(a, (8, 8)), where, out)
+    start = tensor_map(a, (8, 8)) if beginning == "another" else aligned(np.zeros(128, np.uint8))
+    kernel(".param .u64 m, .param .u64 w, .param .u64 y", text).launch("k", 1, 32, start, where, out)
     assert np.array_equal(out.view(np.float32).reshape(4, 4), boxed(b[:13], (11, 5), (4, 4), (1, 1), 0))
 
 
