@@ -141,8 +141,7 @@ SOFT_EXPORT void soft_tensor_replace(struct soft_warp *w, uint32_t lane, struct 
     (void)lane;
     struct runner *r = soft_fiber_of(w)->block->runner;
     /* A program that builds a map from nothing begins with zeros, and replaces every field. */
-    static const struct soft_tensor_map nothing;
-    if (!memcmp(map, &nothing, sizeof nothing)) *map = (struct soft_tensor_map){.magic = SOFT_TENSOR_MAGIC, .rank = 1, .step = {1, 1, 1, 1, 1}};
+    if (!map->magic && !map->rank && !map->address) *map = (struct soft_tensor_map){.magic = SOFT_TENSOR_MAGIC, .rank = 1, .step = {1, 1, 1, 1, 1}};
     bool good = map->magic == SOFT_TENSOR_MAGIC && which < 5;
     switch (good ? field : ~0u) {
     case SOFT_TENSOR_ADDRESS: map->address = value; break;
