@@ -41,6 +41,9 @@ CUFFT_NOTE = """Beside PTX the file has 11,651 containers that hold LTO-IR alone
 (`cufftXtSetJITCallback`), and such a plan is refused with `CUFFT_INTERNAL_ERROR`. All transforms without callbacks have PTX."""
 CURAND_NOTE = """The reference is the library's own generator on the CPU with the same seed. MTGP32's normal numbers in double are compared as float ones: there
 the CPU generator calculates in single precision (its lognormal ones agree in double)."""
+CUSPARSE_NOTE = """Of the library itself: SDDMM takes complex matrices that are to be transposed and conjugated without an error and reads them as they are,
+`csr2csr_compress` keeps the values above its tolerance, not those whose size is (so its PTX compares), and products of floats in blocked
+ELLPACK are done in TF32."""
 LIBRARIES = {
     "cublas": Library("cuBLAS and cuBLASLt", ("cublas_cases",), (("cublas/lib", "libcublas.so.*"), ("cublas/lib", "libcublasLt.so.*")), CUBLAS_NOTE),
     "cufft": Library("cuFFT", ("cufft_cases",), (("cufft/lib", "libcufft.so.*"),), CUFFT_NOTE),
@@ -48,7 +51,7 @@ LIBRARIES = {
     "cudnn": Library("cuDNN", ("cudnn_cases", "cudnn_more_cases"), (("cudnn/lib", "libcudnn_*.so.*"),)),
     "cupy": Library("CuPy", ("cupy_cases",), (("cupy", "_core/*.so"), ("cupy/cuda", "*.so"), ("cupy/random", "*.so"))),
     "cusolver": Library("cuSOLVER", ("cusolver_cases", "cusolver_api_cases"), (("cusolver/lib", "libcusolver.so.*"),)),
-    "cusparse": Library("cuSPARSE", ("cusparse_cases", "cusparse_api_cases"), (("cusparse/lib", "libcusparse.so.*"),)),
+    "cusparse": Library("cuSPARSE", ("cusparse_cases", "cusparse_api_cases"), (("cusparse/lib", "libcusparse.so.*"),), CUSPARSE_NOTE),
 }
 
 
