@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def bench(*options: str) -> subprocess.CompletedProcess[str]:
     line = [sys.executable, "-P", "-m", "gpuvirt", "bench", "--tiny", *options]
-    return subprocess.run(line, capture_output=True, text=True, timeout=120, env=clean_environment(), check=False)
+    return subprocess.run(line, capture_output=True, text=True, timeout=280, env=clean_environment(), check=False)
 
 
 @pytest.mark.slow

@@ -46,6 +46,6 @@ def gpuvirt(tmp_path: Path, lib_dir: Path) -> Gpuvirt:
             if value is None:
                 env.pop(name, None)
         line = [sys.executable, "-P", "-m", "gpuvirt", *map(str, arguments)]
-        return subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, env=env, check=False)
+        return subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=200, env=env, check=False)
 
     return run

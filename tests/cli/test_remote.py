@@ -12,7 +12,7 @@ from server.harness import FakeServer, environment
 
 def python(code: str, server: FakeServer, lib_dir: Path, tmp_path: Path) -> subprocess.CompletedProcess[str]:
     env = environment(tmp_path) | {"GPUVIRT_LIB_DIR": str(lib_dir), "GPUVIRT_TOKEN": server.token.text()}
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, env=env, check=False)
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env=env, check=False)
 
 
 def test_the_libraries_are_there_for_whoever_asks(server: FakeServer, lib_dir: Path, tmp_path: Path) -> None:

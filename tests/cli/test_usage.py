@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -87,12 +86,10 @@ def test_later_is_refused_in_the_environment(gpuvirt: Gpuvirt, name: str) -> Non
 
 def test_help_is_quick() -> None:
     """No heavy import for a line of help."""
-    began = time.monotonic()
     code = "import sys; from gpuvirt.cli import main\ntry: main(['--help'])\nexcept SystemExit: pass\n"
     code += "print(sorted(m for m in ('zmq', 'rich', 'numpy', 'llvmlite', 'msgpack', 'asyncio') if m in sys.modules), file=sys.stderr)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stderr.strip() == "[]"
-    assert time.monotonic() - began < 5
 
 
 def test_no_pool(gpuvirt: Gpuvirt) -> None:

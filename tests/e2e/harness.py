@@ -41,7 +41,7 @@ class Server:
         return self.json("ps")
 
     def json(self, verb: str) -> list[dict[str, Any]]:
-        done = subprocess.run([*GPUVIRT, verb, "--pool", self.url, "--json"], capture_output=True, text=True, timeout=30, check=True)
+        done = subprocess.run([*GPUVIRT, verb, "--pool", self.url, "--json"], capture_output=True, text=True, timeout=120, check=True)
         parsed: list[dict[str, Any]] = json.loads(done.stdout)
         return parsed
 
@@ -55,7 +55,7 @@ class Server:
         if self.process.poll() is None:
             self.process.send_signal(how)
         try:
-            self.process.wait(15)
+            self.process.wait(60)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
@@ -70,7 +70,7 @@ def start_server(
     line = [*(prefix or []), *GPUVIRT, "serve", "--listen", listen, "--ready-file", str(ready), *options]
     with log.open("ab") as out:
         process = subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=env or clean_environment())
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while not ready.exists():
         if process.poll() is not None or time.monotonic() > deadline:
             process.kill()
@@ -85,7 +85,7 @@ def run_line(server: Server | str, *options: str) -> list[str]:
     return [*GPUVIRT, "run", "--pool", url, *options, "--"]
 
 
-def run_program(server: Server | str, command: list[str | Path], *options: str, timeout: float = 120, **env: str) -> subprocess.CompletedProcess[str]:
+def run_program(server: Server | str, command: list[str | Path], *options: str, timeout: float = 240, **env: str) -> subprocess.CompletedProcess[str]:
     """Runs a command through `gpuvirt run` and returns what it did."""
     line = [*run_line(server, *options), *map(str, command)]
     return subprocess.run(
@@ -118,7 +118,8 @@ def running(server: Server, command: list[str | Path], *options: str, **env: str
             process.communicate()
 
 
-def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
+def wait_until(condition: Callable[[], bool], seconds: float = 60) -> bool:
+    """The limit is for what never happens: a machine that is busy with other things is given time."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if condition():

@@ -47,4 +47,4 @@ def test_a_worker_that_lingers_is_noticed(own_pool: Callable[..., Server], build
         time.sleep(0.5)
         assert Path(f"/proc/{worker}").exists() and server.memory_used() > before
         os.kill(worker, signal.SIGCONT)
-        assert wait_until(lambda: server.memory_used() == before, 3)
+        assert wait_until(lambda: server.memory_used() == before)

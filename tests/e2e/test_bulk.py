@@ -20,6 +20,13 @@ def test_pinned_memory(pool: Server, build: Callable[..., Path], link: str) -> N
     assert_right(run_program(pool, [build("pinned")], "--link", link, timeout=120))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("link", ["tcp", "shm"])
+def test_more_than_a_worker_keeps(pool: Server, build: Callable[..., Path], link: str) -> None:
+    """What is sent late comes to a stream that takes it; nobody waits for one who waits for him."""
+    assert_right(run_program(pool, [build("pinned"), "much"], "--link", link, timeout=240))
+
+
 @pytest.mark.parametrize("link", ["tcp", "shm"])
 def test_an_early_overwrite_is_noticed(pool: Server, build: Callable[..., Path], link: str) -> None:
     """The test of the test: memory that is sent from where it lies shows what the program does to it too early."""

@@ -17,7 +17,7 @@ PTX = "// by hand { \n.version 8.7\n.target sm_120a, debug\n.address_size 64\n.v
 
 def ptxas(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     program = paths.program(f"{paths.COMPAT_PROGRAMS}/ptxas")
-    return subprocess.run([program, *arguments], capture_output=True, text=True, cwd=folder, timeout=20, check=False)
+    return subprocess.run([program, *arguments], capture_output=True, text=True, cwd=folder, timeout=100, check=False)
 
 
 @pytest.mark.parametrize(

@@ -92,10 +92,10 @@ def test_client_killed(own_pool: Callable[..., Server], build: Callable[..., Pat
         (session,) = server.sessions()
         worker, program = int(session["worker_pid"]), int(session["pid"])
         os.kill(program, signal.SIGKILL)
-        assert wait_until(lambda: not Path(f"/proc/{worker}").exists(), 5)
-        launcher.communicate(timeout=10)
+        assert wait_until(lambda: not Path(f"/proc/{worker}").exists(), 30)
+        launcher.communicate(timeout=60)
         assert launcher.returncode == 128 + signal.SIGKILL
-    assert wait_until(lambda: server.memory_used() == before and server.sessions() == [], 5)
+    assert wait_until(lambda: server.memory_used() == before and server.sessions() == [])
 
 
 @pytest.mark.parametrize("link", FAR)
@@ -106,7 +106,7 @@ def test_worker_killed(own_pool: Callable[..., Server], build: Callable[..., Pat
         (worker,) = server.worker_pids()
         time.sleep(0.2)
         os.kill(worker, signal.SIGKILL)
-        out, err = program.communicate(timeout=10)
+        out, err = program.communicate(timeout=60)
     assert program.returncode == 3 and "cuda error" in out, out + err
     assert server.url in err, err
 

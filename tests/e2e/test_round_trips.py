@@ -57,9 +57,13 @@ def test_cold_start(cached: tuple[Server, Path], tmp_path: Path) -> None:
 def test_cold_start_by_the_clock(cached: tuple[Server, Path], tmp_path: Path) -> None:
     """What counters miss the clock sees: so much longer the program takes for each millisecond of distance, be it counted as a wait or not."""
     start(cached, tmp_path / "stats")
-    near = min(start(cached, tmp_path / "stats", "delay(rtt=1ms,tcp)")[2] for _ in range(3))
-    far = min(start(cached, tmp_path / "stats", "delay(rtt=201ms,tcp)")[2] for _ in range(3))
-    trips = (far - near) / 0.2
+    near, far, trips = [], [], 0.0
+    for rounds in range(1, 11):
+        near.append(start(cached, tmp_path / "stats", "delay(rtt=1ms,tcp)")[2])
+        far.append(start(cached, tmp_path / "stats", "delay(rtt=201ms,tcp)")[2])
+        trips = (min(far) - min(near)) / 0.2
+        if rounds >= 3 and 5 < trips < MOST:  # or not yet: on a busy machine it takes longer until each of the two has had a quiet moment
+            break
     assert 5 < trips < MOST, f"{trips:.1f} round trips"
 
 

@@ -18,7 +18,7 @@ def program(build: Callable[..., Path]) -> Path:
 def test_everything(pool: Server, program: Path, link: str) -> None:
     before = pool.memory_used()
     assert_right(run_program(pool, [program], "--gpus", "2", "--link", link))
-    assert wait_until(lambda: pool.memory_used() == before, 5)
+    assert wait_until(lambda: pool.memory_used() == before)
 
 
 def test_where_the_driver_places_memory(chained: Server, program: Path) -> None:

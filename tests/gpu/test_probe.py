@@ -42,7 +42,7 @@ def by_fact(section: dict[str, Any], fact: str) -> list[dict[str, Any]]:
 def test_probe_over_the_software_gpu(tmp_path: Path) -> None:
     out = tmp_path / "facts.json"
     line = [sys.executable, "-P", "-m", "gpuvirt", "run", "--local", "--", *PROBE, "--json", str(out)]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=180, env=environment(), check=False)
+    done = subprocess.run(line, capture_output=True, text=True, timeout=280, env=environment(), check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     sections = json.loads(out.read_text())["sections"]
     assert set(sections) == SECTIONS
@@ -72,12 +72,12 @@ def test_a_crash_and_a_hang_are_facts(tmp_path: Path) -> None:
     compiler = shutil.which("cc") or shutil.which("gcc")
     assert compiler
     subprocess.run([compiler, "-shared", "-fPIC", "-w", "-O0", "-o", driver, source], check=True)
-    line = [*PROBE, "--json", str(out), "--limit", "2", "tables", "hostflag", "attributes"]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=60, env=environment(PROBE_DRIVER=str(driver)), check=False)
+    line = [*PROBE, "--json", str(out), "--limit", "6", "tables", "hostflag", "attributes"]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=200, env=environment(PROBE_DRIVER=str(driver)), check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     sections = json.loads(out.read_text())["sections"]
     assert sections["tables"]["ended"] == "killed by signal 11"
-    assert re.fullmatch("stopped after 2 s", sections["hostflag"]["ended"])
+    assert re.fullmatch("stopped after 6 s", sections["hostflag"]["ended"])
     assert sections["attributes"]["ended"] == "ok" and {f["value"] for f in by_fact(sections["attributes"], "attribute")} == {"absent"}
 
 
@@ -87,5 +87,5 @@ def test_it_stays_small() -> None:
 
 
 def test_without_a_driver() -> None:
-    done = subprocess.run(PROBE, capture_output=True, text=True, timeout=60, env=environment(PROBE_DRIVER="/nowhere/libcuda.so.1"), check=False)
+    done = subprocess.run(PROBE, capture_output=True, text=True, timeout=200, env=environment(PROBE_DRIVER="/nowhere/libcuda.so.1"), check=False)
     assert done.returncode == 77 and done.stdout.startswith("no NVIDIA driver found")

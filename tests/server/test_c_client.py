@@ -48,7 +48,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(client: Path, url: str, link: str, token: Token, gpus: int = 1) -> subprocess.CompletedProcess[str]:
     line = [str(client), url, link, token.id.hex(), token.secret.hex(), str(gpus)]
-    return subprocess.run(line, capture_output=True, text=True, timeout=20, check=False)
+    return subprocess.run(line, capture_output=True, text=True, timeout=100, check=False)
 
 
 @pytest.mark.parametrize(("link", "transport"), [("auto", "shm"), ("shm", "shm"), ("tcp", "tcp")])

@@ -7,7 +7,6 @@ import fcntl
 import os
 import signal
 import socket
-import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -166,23 +165,29 @@ def test_a_launch_that_ended_before_its_session_began(own_server: Callable[..., 
     mine, welcome, _ = server.attach(launch=b"m" * 16)
     with mine, theirs:
         assert welcome.status == hs.WELCOME_OK
-        mine.settimeout(5)
+        mine.settimeout(100)
         assert mine.recv(1) == b""
         theirs.sendall(b"still there?")
         assert theirs.recv(100) == b"still there?"
 
 
-def test_attach_is_quick(server: FakeServer) -> None:
-    """The target is 20 ms to a prestarted worker; a busy machine gets some more, the median of several decides."""
-    took = []
+def children(pid: int) -> set[int]:
+    return {int(child) for task in Path(f"/proc/{pid}/task").glob("*/children") for child in task.read_text().split()}
+
+
+def test_attach_takes_a_prestarted_worker(server: FakeServer) -> None:
+    """One that was there before anybody came, each time: nobody waits for a process to start."""
+    gone: set[int] = set()
     for _ in range(5):
-        time.sleep(0.4)  # the next worker starts in the background
-        began = time.monotonic()
+        wait_until(lambda: bool(children(server.process.pid) - gone))  # the next worker starts in the background
+        before = children(server.process.pid)
         sock, welcome, _ = server.attach()
-        took.append(time.monotonic() - began)
         assert welcome.status == hs.WELCOME_OK
+        (session,) = server.ask("ps")["sessions"]
+        assert session["worker_pid"] in before
+        gone.add(session["worker_pid"])
         sock.close()
-    assert statistics.median(took) < 0.02, took
+        wait_until(lambda: server.ask("ps")["sessions"] == [])
 
 
 def test_many_attach_at_once(server: FakeServer) -> None:
@@ -201,11 +206,9 @@ def test_client_gone_frees_its_memory(own_server: Callable[..., FakeServer]) -> 
     sock, _, _ = server.attach()
     wait_until(lambda: server.ask("devices")["devices"][0]["memory_used"] == 1000)
     (session,) = server.ask("ps")["sessions"]
-    began = time.monotonic()
     sock.close()
     wait_until(lambda: server.ask("devices")["devices"][0]["memory_used"] == 0)
-    assert time.monotonic() - began < 1
-    wait_until(lambda: not Path(f"/proc/{session['worker_pid']}").exists(), 1)
+    wait_until(lambda: not Path(f"/proc/{session['worker_pid']}").exists())
     assert "client lost" in server.stop()
 
 
@@ -214,13 +217,11 @@ def test_worker_killed_frees_its_memory_and_tells_the_client(own_server: Callabl
     sock, _, _ = server.attach()
     wait_until(lambda: server.ask("devices")["devices"][0]["memory_used"] == 1000)
     (session,) = server.ask("ps")["sessions"]
-    began = time.monotonic()
     os.kill(session["worker_pid"], signal.SIGKILL)
-    sock.settimeout(2)
+    sock.settimeout(100)
     assert sock.recv(1) == b""
     wait_until(lambda: server.ask("devices")["devices"][0]["memory_used"] == 0)
     assert server.ask("devices")["devices"][0]["sessions"] == 0
-    assert time.monotonic() - began < 2
     # The server goes on.
     other, welcome, _ = server.attach()
     other.close()
@@ -259,10 +260,8 @@ def test_worker_binary_missing_later(own_server: Callable[..., FakeServer], tmp_
     sock, welcome, _ = server.attach()  # the prestarted one
     assert welcome.status == hs.WELCOME_OK
     time.sleep(0.5)
-    began = time.monotonic()
     other, welcome, _ = server.attach()
     assert welcome.status == hs.WELCOME_FAILED and "worker did not start" in welcome.text
-    assert time.monotonic() - began < 9
     assert len(server.ask("ps")["sessions"]) == 1
     sock.close()
     other.close()
@@ -310,18 +309,17 @@ def test_ends_with_its_parent(start: Callable[..., FakeServer], tmp_path: Path) 
     line = [sys.executable, str(HERE / "fake_server.py"), json.dumps({"ready_file": str(ready), "parent_fd": reading})]
     process = subprocess.Popen(line, pass_fds=[reading], stderr=subprocess.DEVNULL, env=environment(tmp_path))
     os.close(reading)
-    wait_until(ready.exists, 20)
+    wait_until(ready.exists)
     assert process.poll() is None
     os.close(writing)
-    assert process.wait(5) == 0
+    assert process.wait(100) == 0
 
 
 def test_unproved_connections_do_not_pile_up(own_server: Callable[..., FakeServer]) -> None:
     """Hundreds of connections that say nothing do not keep anybody else from attaching."""
     server = own_server()
     silent = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(300)]
-    began = time.monotonic()
     sock, welcome, _ = server.attach()
-    assert welcome.status == hs.WELCOME_OK and time.monotonic() - began < 3
+    assert welcome.status == hs.WELCOME_OK
     for one in [sock, *silent]:
         one.close()

@@ -1,6 +1,7 @@
 // Copies from pinned memory, which are sent from where it lies. Prints "right". With the argument "early" the source is overwritten before its copy is
 // done, which a test that looks must notice: prints "noticed".
 #include "check.h"
+#include <chrono>
 #include <cstring>
 #include <thread>
 #include <vector>
@@ -189,6 +190,33 @@ static void large_and_torn() {
     CHECK(cudaFreeHost(h));
 }
 
+// Into pinned memory and out of it again, nobody waits between: more than a worker keeps for a stream that has not come to it. Then as much of other
+// memory behind such a copy.
+static void more_than_is_kept() {
+    const size_t size = (size_t)272 << 20;
+    unsigned char *d = device(2 * size), *h = pinned(size);
+    cudaStream_t stream;
+    CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    CHECK(cudaMemsetAsync(d, 7, size, stream));
+    CHECK(cudaMemcpyAsync(h, d, size, cudaMemcpyDeviceToHost, stream));
+    CHECK(cudaMemcpyAsync(d + size, h, size, cudaMemcpyHostToDevice, stream));
+    CHECK(cudaStreamSynchronize(stream));
+    std::vector<unsigned char> back(size, 1);
+    CHECK(cudaMemcpy(back.data(), d + size, size, cudaMemcpyDeviceToHost));
+    EXPECT(back[0] == 7 && !std::memcmp(back.data(), back.data() + 1, size - 1));
+    CHECK(cudaLaunchHostFunc(
+        stream, [](void *) { std::this_thread::sleep_for(std::chrono::milliseconds(500)); }, nullptr));
+    CHECK(cudaMemcpyAsync(h, d, 1 << 20, cudaMemcpyDeviceToHost, stream));
+    CHECK(cudaMemcpyAsync(d, h, 1 << 20, cudaMemcpyHostToDevice, stream));
+    for (int i = 0; i < 2; i++) {
+        back[5] = (unsigned char)i;
+        CHECK(cudaMemcpyAsync(d + size, back.data(), size, cudaMemcpyHostToDevice, stream));
+    }
+    CHECK(cudaStreamSynchronize(stream));
+    CHECK(cudaMemcpy(back.data(), d + size, 64, cudaMemcpyDeviceToHost));
+    EXPECT(back[4] == 7 && back[5] == 1);
+}
+
 static void one_thread(unsigned me) {
     const size_t size = 3 << 20;
     cudaStream_t stream;
@@ -212,6 +240,11 @@ static void one_thread(unsigned me) {
 int main(int argc, char **argv) {
     if (argc > 1 && !std::strcmp(argv[1], "early")) {
         std::printf(overwritten(true) ? "nothing noticed\n" : "noticed\n");
+        return 0;
+    }
+    if (argc > 1 && !std::strcmp(argv[1], "much")) {
+        more_than_is_kept();
+        std::printf("right\n");
         return 0;
     }
     EXPECT(overwritten(false));
