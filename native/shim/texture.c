@@ -75,6 +75,9 @@ CUresult impl_cuTexObjectCreate(CUtexObject *out, const CUDA_RESOURCE_DESC *reso
     struct gv_reply_texture_create answer;
     rc = call_texture_create(c->id, &command, &answer, &reply);
     session_reply_done(&reply);
+    if (rc == CUDA_ERROR_NOT_SUPPORTED)
+        shim_log_once("cuTexObjectCreate: this device has textures of linear memory only, read by the element's number; a kernel can read pitched "
+                      "memory as it is");
     if (rc) {
         free(t);
         return rc;
