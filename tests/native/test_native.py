@@ -72,6 +72,7 @@ def test_plain_sha256(build: Builder) -> None:
 
 # An unanswering server has the time that the test gives it, what may be under way is cut from 64 and 256 MiB to a few, an end waits for readers.
 SMALLER = ("-include", str(HERE / "transport/open_ns.h"), "-DKEPT_LIMIT=4194304u", "-DCOPIES_LIMIT=8388608ull", "-DDRAIN_MS=100000")
+BROKEN = "-DTEST_PATIENCE_NS=5000000000LL"  # what is to be noticed may be that something never comes
 # Whoever is not woken sleeps so long that it is seen.
 LONG_SLEEPS = ("-DSHM_SLICE_NS=50000000000", "-DTCP_SLEEP_NS=50000000000")
 TRANSPORT = [
@@ -111,20 +112,20 @@ def test_delay_threads(build: Builder) -> None:
 @pytest.mark.parametrize(("fault", "case"), [(1, "a_round_trip_is_never_early"), (2, "a_rate_paces"), (3, "a_stalled_reader_stops_the_sender")])
 def test_a_broken_delay_is_noticed(build: Builder, fault: int, case: str) -> None:
     """A line that lets go too early, does not pace or has no bounds (GV_BREAK_DELAY) is what the cases would find."""
-    program = build(f"test_delay_{fault}", "undefined", [*LINK, *HELPERS, HERE / "transport/test_delay.c"], (f"-DGV_BREAK_DELAY={fault}",))
+    program = build(f"test_delay_{fault}", "undefined", [*LINK, *HELPERS, HERE / "transport/test_delay.c"], (f"-DGV_BREAK_DELAY={fault}", BROKEN))
     assert run(program, case).returncode == 1
 
 
 def test_a_lost_byte_of_a_payload_is_noticed(build: Builder) -> None:
     """A channel that comes back one byte too late in the stream (GV_BREAK_BULK) is what the cases would find."""
-    program = build("test_bulk_broken", "undefined", [*LINK, *HELPERS, HERE / "transport/test_bulk.c"], (*SMALLER, "-DGV_BREAK_BULK"))
+    program = build("test_bulk_broken", "undefined", [*LINK, *HELPERS, HERE / "transport/test_bulk.c"], (*SMALLER, "-DGV_BREAK_BULK", BROKEN))
     assert run(program, "cut_1").returncode == 1
 
 
 @pytest.mark.parametrize("case", ["records_cut", "cut_while_coming_back"])
 def test_records_that_are_not_sent_again_are_noticed(build: Builder, case: str) -> None:
     """A link that goes on after a cut without what was on its way (GV_BREAK_RESUME) is what the cases would find."""
-    program = build("test_resume_broken", "undefined", [*LINK, *HELPERS, HERE / "transport/test_resume.c"], (*SMALLER, "-DGV_BREAK_RESUME"))
+    program = build("test_resume_broken", "undefined", [*LINK, *HELPERS, HERE / "transport/test_resume.c"], (*SMALLER, "-DGV_BREAK_RESUME", BROKEN))
     assert run(program, case).returncode == 1
 
 

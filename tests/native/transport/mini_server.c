@@ -14,7 +14,7 @@
 
 #define SESSION 0x1122334455667788u
 
-_Atomic int64_t test_open_ns = PATIENCE_NS;
+_Atomic int64_t test_open_ns = TEST_PATIENCE_NS;
 
 static const uint64_t rings[4] = {1 << 20, 1 << 20, 1 << 21, 1 << 21};
 
@@ -258,7 +258,7 @@ void mini_start(struct mini_server *s, enum fault fault) {
     memset(s, 0, sizeof *s);
     s->fault = fault;
     /* Where there is an answer it may take its time, where there is none the time is to be over. */
-    atomic_store(&test_open_ns, fault == SILENT ? 700000000 : fault == NO_ANSWER ? 3000000000 : PATIENCE_NS);
+    atomic_store(&test_open_ns, fault == SILENT ? 700000000 : fault == NO_ANSWER ? 3000000000 : TEST_PATIENCE_NS);
     memset(s->token_id, 7, sizeof s->token_id);
     memset(s->secret, 9, sizeof s->secret);
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -291,7 +291,7 @@ void mini_stop(struct mini_server *s) {
 }
 
 struct gv_link *mini_worker(struct mini_server *s) {
-    for (int64_t until = gv_now_ns() + PATIENCE_NS; gv_now_ns() < until;) {
+    for (int64_t until = gv_now_ns() + TEST_PATIENCE_NS; gv_now_ns() < until;) {
         struct gv_link *worker = atomic_exchange(&s->worker, NULL);
         if (worker) return worker;
         usleep(1000);

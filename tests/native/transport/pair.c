@@ -132,7 +132,7 @@ int send_numbered(struct gv_link *link, uint32_t body, uint64_t n) {
 }
 
 int64_t receive_numbered(struct gv_link *link, uint64_t n) {
-    int64_t until = gv_now_ns() + PATIENCE_NS;
+    int64_t until = gv_now_ns() + TEST_PATIENCE_NS;
     const struct gv_record *record;
     while (!(record = gv_recv_peek(link))) {
         if (gv_link_dead(link)) return -1;

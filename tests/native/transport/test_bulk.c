@@ -61,7 +61,7 @@ static void stop_listening(struct listener *l) {
 }
 
 static void await(_Atomic int *word, int value) {
-    for (int64_t until = gv_now_ns() + PATIENCE_NS; atomic_load(word) != value; usleep(200)) CHECK(gv_now_ns() < until);
+    for (int64_t until = gv_now_ns() + TEST_PATIENCE_NS; atomic_load(word) != value; usleep(200)) CHECK(gv_now_ns() < until);
 }
 
 static int wait_acked(void *arg, uint64_t position) {
@@ -243,7 +243,7 @@ static void parts_do_not_wait(void) {
         for (uint64_t n = 1; n <= 20; n++) {
             CHECK(gv_bulk_open(p.client, n, LARGEST) == n && gv_bulk_part(p.client, pattern, LARGEST, count, &done) == 0);
         }
-        CHECK(gv_now_ns() - start < PATIENCE_NS && atomic_load(&done) < 20);
+        CHECK(gv_now_ns() - start < TEST_PATIENCE_NS && atomic_load(&done) < 20);
         gv_link_close(p.client);
         CHECK(atomic_load(&done) == 20);
         gv_link_close(p.worker);
@@ -285,7 +285,7 @@ static void death_ends_all_waiting(void) {
             CHECK(pthread_create(&threads[0], NULL, send_one, &s) == 0 && pthread_create(&threads[1], NULL, wait_header, p.client) == 0);
             CHECK(pthread_create(&threads[2], NULL, kill_soon, p.client) == 0);
             for (int i = 0; i < 3; i++) pthread_join(threads[i], NULL);
-            CHECK(gv_now_ns() - start < PATIENCE_NS && s.result == 0);
+            CHECK(gv_now_ns() - start < TEST_PATIENCE_NS && s.result == 0);
             await(&done, 1);
             /* And afterwards. */
             CHECK(gv_bulk_open(p.client, 8, 1) == 0 && gv_bulk_send(p.client, 8, "x", 1) == 0);
@@ -490,7 +490,7 @@ static void death_while_down(void) {
         int64_t start = gv_now_ns();
         CHECK(pthread_create(&threads[2], NULL, kill_soon, link) == 0);
         for (int i = 0; i < 3; i++) pthread_join(threads[i], NULL);
-        CHECK(gv_now_ns() - start < PATIENCE_NS);
+        CHECK(gv_now_ns() - start < TEST_PATIENCE_NS);
         close_session(&s);
         CHECK(l.lent == atomic_load(&l.done) && l.lent > 0);
     }

@@ -83,7 +83,7 @@ static pthread_t kill_later(pid_t pid) {
 }
 
 static void finish(struct gv_link *link, pid_t pid, pthread_t killer, int64_t since) {
-    CHECK(gv_now_ns() - since < PATIENCE_NS / 2);
+    CHECK(gv_now_ns() - since < TEST_PATIENCE_NS / 2);
     CHECK(gv_link_dead(link) && gv_link_death(link)[0]);
     pthread_join(killer, NULL);
     CHECK(waitpid(pid, NULL, 0) == pid);
@@ -105,7 +105,7 @@ static void while_waiting(void) {
             int64_t start = gv_now_ns();
             pthread_t killer = kill_later(pid);
             while (!gv_link_dead(link)) {
-                gv_recv_wait(link, PATIENCE_NS, spinning ? PATIENCE_NS : 0);
+                gv_recv_wait(link, TEST_PATIENCE_NS, spinning ? TEST_PATIENCE_NS : 0);
                 CHECK(gv_recv_peek(link) == NULL);
             }
             finish(link, pid, killer, start);
@@ -177,7 +177,7 @@ static void while_nobody_looks(void) {
     CHECK(pthread_create(&reader, NULL, wait_header, link) == 0);
     int64_t start = gv_now_ns();
     pthread_t killer = kill_later(pid);
-    while (!gv_link_dead(link) && gv_now_ns() - start < PATIENCE_NS) usleep(1000);
+    while (!gv_link_dead(link) && gv_now_ns() - start < TEST_PATIENCE_NS) usleep(1000);
     pthread_join(reader, NULL);
     finish(link, pid, killer, start);
 }
@@ -263,7 +263,7 @@ static void abandon(void) {
         gv_link_close(p.client);
         int64_t start = gv_now_ns();
         CHECK(receive_numbered(p.worker, 50) == -1); /* although the child lives */
-        CHECK(gv_now_ns() - start < PATIENCE_NS / 2);
+        CHECK(gv_now_ns() - start < TEST_PATIENCE_NS / 2);
         gv_link_close(p.worker);
         stop(child);
         close(hold[0]);

@@ -322,7 +322,7 @@ static bool lost_in_the_line(void) {
     }
     CHECK(n == 0 || (n < 0 && errno == ECONNRESET));
     CHECK(gv_now_ns() - begin >= 50 * MS);
-    for (int64_t until = gv_now_ns() + PATIENCE_NS; send(w.near, "x", 1, MSG_NOSIGNAL) >= 0; sleep_ns(MS)) CHECK(gv_now_ns() < until);
+    for (int64_t until = gv_now_ns() + TEST_PATIENCE_NS; send(w.near, "x", 1, MSG_NOSIGNAL) >= 0; sleep_ns(MS)) CHECK(gv_now_ns() < until);
     close(w.near);
     gv_delay_drain();
     return true;
@@ -376,7 +376,7 @@ static void closing_does_not_wait_for_a_stuck_peer(void) {
     int64_t begin = gv_now_ns();
     close(w.near);
     gv_delay_drain();
-    CHECK(gv_now_ns() - begin < PATIENCE_NS);
+    CHECK(gv_now_ns() - begin < TEST_PATIENCE_NS);
     close(w.far);
     gv_delay_drain();
 }

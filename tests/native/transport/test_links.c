@@ -198,15 +198,15 @@ static void waiting(void) {
 
         gv_recv_wake(p.worker); /* before the wait: it returns at once */
         start = gv_now_ns();
-        gv_recv_wait(p.worker, 2 * PATIENCE_NS, 0);
-        CHECK(gv_now_ns() - start < PATIENCE_NS);
+        gv_recv_wait(p.worker, 2 * TEST_PATIENCE_NS, 0);
+        CHECK(gv_now_ns() - start < TEST_PATIENCE_NS);
 
         pthread_t waker;
         CHECK(pthread_create(&waker, NULL, wake_later, p.worker) == 0);
         start = gv_now_ns();
-        gv_recv_wait(p.worker, 2 * PATIENCE_NS, 0);
+        gv_recv_wait(p.worker, 2 * TEST_PATIENCE_NS, 0);
         took = gv_now_ns() - start;
-        CHECK(took > 30000000 && took < PATIENCE_NS);
+        CHECK(took > 30000000 && took < TEST_PATIENCE_NS);
         pthread_join(waker, NULL);
 
         gv_recv_wait(p.worker, 20000000, 0); /* a wake does not last for two waits */
@@ -275,11 +275,11 @@ static void *note_arrivals(void *arg) {
     for (uint64_t i = 0; i < LATE_COUNT; i++) {
         int64_t sent;
         const struct gv_record *r;
-        while (!(r = gv_recv_peek(s->link))) gv_recv_wait(s->link, PATIENCE_NS, 20000);
+        while (!(r = gv_recv_peek(s->link))) gv_recv_wait(s->link, TEST_PATIENCE_NS, 20000);
         memcpy(&sent, r + 1, sizeof sent);
         sent = gv_now_ns() - sent;
         gv_recv_consume(s->link);
-        s->count += sent > PATIENCE_NS / 10;
+        s->count += sent > TEST_PATIENCE_NS / 10;
     }
     return NULL;
 }
@@ -475,9 +475,9 @@ static void kill_wakes_all(void) {
         CHECK(pthread_create(&threads[3], NULL, fill_bulk, p.client) == 0);
         CHECK(pthread_create(&threads[4], NULL, kill_later, p.client) == 0);
         int64_t start = gv_now_ns();
-        while (!gv_link_dead(p.client)) gv_recv_wait(p.client, 2 * PATIENCE_NS, 0);
+        while (!gv_link_dead(p.client)) gv_recv_wait(p.client, 2 * TEST_PATIENCE_NS, 0);
         for (int i = 0; i < 5; i++) pthread_join(threads[i], NULL);
-        CHECK(gv_now_ns() - start < PATIENCE_NS / 10); /* less than any sleep */
+        CHECK(gv_now_ns() - start < TEST_PATIENCE_NS / 10); /* less than any sleep */
         CHECK(strcmp(gv_link_death(p.client), "the test says so") == 0);
         gv_link_kill(p.client, "a later reason");
         CHECK(strcmp(gv_link_death(p.client), "the test says so") == 0);

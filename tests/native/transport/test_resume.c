@@ -81,7 +81,7 @@ static void *send_records(void *arg) {
 
 static void *receive_records(void *arg) {
     struct flow *f = arg;
-    int64_t until = gv_now_ns() + 2 * PATIENCE_NS;
+    int64_t until = gv_now_ns() + 2 * TEST_PATIENCE_NS;
     for (uint64_t n = 1; n <= f->records;) {
         const struct gv_record *record = gv_recv_peek(f->link);
         if (!record) {
@@ -137,7 +137,7 @@ static void *send_payloads(void *arg) {
             CHECK(gv_bulk_part(f->link, data, size, part_done, &lent[n]) == 0);
         }
     }
-    int64_t until = gv_now_ns() + 2 * PATIENCE_NS;
+    int64_t until = gv_now_ns() + 2 * TEST_PATIENCE_NS;
     for (uint64_t n = 3; n <= f->payloads; n += 3)
         while (!atomic_load(&lent[n].done)) {
             CHECK(!gv_link_dead(f->link) && gv_now_ns() < until);
@@ -306,7 +306,7 @@ static void unknown_session(void) {
     struct session s;
     open_with(&s, RESUME_REFUSED, "tcp", GRACE_S);
     cutter_cut_all(&s.cutter);
-    await_death(s.p.client, PATIENCE_NS, "no such session");
+    await_death(s.p.client, TEST_PATIENCE_NS, "no such session");
     close_session(&s);
 }
 
@@ -314,7 +314,7 @@ static void denied_session(void) {
     struct session s;
     open_with(&s, RESUME_DENIED, "tcp", GRACE_S);
     cutter_cut_all(&s.cutter);
-    await_death(s.p.client, PATIENCE_NS, "the key of this session is another one");
+    await_death(s.p.client, TEST_PATIENCE_NS, "the key of this session is another one");
     CHECK(s.server.resumes == 1 && counts(s.p.client).resumes == 0); /* asked once: the answer will be no other */
     close_session(&s);
 }
@@ -323,7 +323,7 @@ static void server_gone(void) {
     struct session s;
     open_with(&s, NO_FAULT, "tcp", GRACE_S);
     cutter_close(&s.cutter);
-    await_death(s.p.client, PATIENCE_NS, "no gpuvirt server answers");
+    await_death(s.p.client, TEST_PATIENCE_NS, "no gpuvirt server answers");
     close_session(&s);
 }
 
@@ -333,10 +333,10 @@ static void unreachable_for_longer(void) {
     atomic_store(&s.cutter.refuse, true);
     cutter_cut_all(&s.cutter);
     int64_t start = gv_now_ns();
-    await_death(s.p.client, PATIENCE_NS, "within the grace period of 2 s");
+    await_death(s.p.client, TEST_PATIENCE_NS, "within the grace period of 2 s");
     CHECK(gv_now_ns() - start > 1900000000);
     CHECK_TEXT(s.notice, "trying again for up to 2 s");
-    await_death(s.p.worker, PATIENCE_NS, "within the grace period of 2 s");
+    await_death(s.p.worker, TEST_PATIENCE_NS, "within the grace period of 2 s");
     close_session(&s);
 }
 
@@ -345,7 +345,7 @@ static void unreachable_for_a_while(void) {
     open_with(&s, NO_FAULT, "tcp", GRACE_S);
     atomic_store(&s.cutter.refuse, true);
     cutter_cut_all(&s.cutter);
-    for (int64_t until = gv_now_ns() + PATIENCE_NS; !atomic_load(&s.notices) && gv_now_ns() < until;) { /* told after a second */
+    for (int64_t until = gv_now_ns() + TEST_PATIENCE_NS; !atomic_load(&s.notices) && gv_now_ns() < until;) { /* told after a second */
         CHECK(gv_recv_peek(s.p.client) == NULL);
         gv_recv_wait(s.p.client, 10000000, 0);
     }
@@ -362,8 +362,8 @@ static void no_grace(void) {
     struct session s;
     open_with(&s, NO_FAULT, "tcp", 0);
     cutter_cut_all(&s.cutter);
-    await_death(s.p.client, PATIENCE_NS, "");
-    await_death(s.p.worker, PATIENCE_NS / 2, "");
+    await_death(s.p.client, TEST_PATIENCE_NS, "");
+    await_death(s.p.worker, TEST_PATIENCE_NS / 2, "");
     close_session(&s);
 }
 
@@ -384,7 +384,7 @@ static void client_gone(void) {
             CHECK(!gv_link_dead(s.p.worker));
             gv_link_client_gone(s.p.worker);
         }
-        await_death(s.p.worker, PATIENCE_NS / 2, "");
+        await_death(s.p.worker, TEST_PATIENCE_NS / 2, "");
         close_session(&s);
     }
 }
@@ -399,7 +399,7 @@ static void held_back(void) {
     struct flow f = {.link = s.p.client, .records = 20000, .seed = 9};
     gv_recv_wait(s.p.client, 0, 0); /* this thread is the reader */
     CHECK(pthread_create(&sender, NULL, send_records, &f) == 0);
-    for (int64_t until = gv_now_ns() + PATIENCE_NS; counts(s.p.client).kept_bytes < KEPT_LIMIT && gv_now_ns() < until;) usleep(10000);
+    for (int64_t until = gv_now_ns() + TEST_PATIENCE_NS; counts(s.p.client).kept_bytes < KEPT_LIMIT && gv_now_ns() < until;) usleep(10000);
     usleep(200000); /* for more, if nothing stopped it */
     struct gv_link_counts c = counts(s.p.client);
     CHECK(c.kept_bytes >= KEPT_LIMIT && c.kept_bytes < KEPT_LIMIT + (2 << 20));
