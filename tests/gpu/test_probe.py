@@ -49,9 +49,11 @@ def test_probe_over_the_software_gpu(tmp_path: Path) -> None:
     ended = {name: section["ended"] for name, section in sections.items()}
     assert set(ended.values()) == {"ok"}, f"{ended}\n{done.stdout}"
     assert all(section["facts"] for section in sections.values()), sections
-    # What the shim cannot do is a fact, not a crash.
+    # The hints lie outside of the session's window: other addresses are given, or there is none for so much.
     reserved = {k: v for f in by_fact(sections["hint"], "reserved") for k, v in f.items() if " at 0x" in k and not k.endswith(" 0x0")}
-    assert len(reserved) == 20 and all(got in ("CUDA_ERROR_NOT_SUPPORTED", wanted.split()[-1]) for wanted, got in reserved.items())
+    given = {k: int(v, 16) for k, v in reserved.items() if v.startswith("0x")}
+    assert len(reserved) == 20 and len(given) >= 10 and all(address and address % (2 << 20) == 0 for address in given.values()), reserved
+    assert {v for k, v in reserved.items() if k not in given} <= {"CUDA_ERROR_OUT_OF_MEMORY"}, reserved
     assert len(sections["hint"]["other_runs"]) == 2 and len(by_fact(sections["hint"], "same_reserved")) == 6
     values = {f["n"]: f["value"] for f in by_fact(sections["attributes"], "attribute")}
     assert values[10] == 32 and values[75] == 13  # warp size, capability
