@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import itertools
 
+from gpuvirt.soft.addresses import Where
 from gpuvirt.soft.builder import Val
 from gpuvirt.soft.cfg import Loop
 from gpuvirt.soft.emit import Emitter
-from gpuvirt.soft.ops_mem import Where
 from gpuvirt.soft.parser import Addr, Imm, Ins, Operand, Reg, Special, Sym
 from gpuvirt.soft.types import LANES
 

@@ -494,7 +494,8 @@ class Emitter(Values):
         name = ins.dsts[0]
         self.lead = True
         self.by_groups = []
-        for self.leader in range(0, LANES, self.an.grouped[name]):  # noqa: B020
+        for first in range(0, LANES, self.an.grouped[name]):
+            self.leader = first
             handler(self, ins)
         self.leader = -1
         self.put_groups(name, self.by_groups)

@@ -7,9 +7,9 @@ nothing to wait for.
 from __future__ import annotations
 
 from gpuvirt.soft import prelude
+from gpuvirt.soft.addresses import address, space_of, spread
 from gpuvirt.soft.builder import Val
 from gpuvirt.soft.emit import Emitter
-from gpuvirt.soft.ops_mem import address, space_of, spread
 from gpuvirt.soft.parser import Addr, Imm, Ins, Operand, Reg, Vec
 from gpuvirt.soft.registry import opcode
 from gpuvirt.soft.types import TYPES

@@ -7,11 +7,12 @@ which the 32 lanes' values lie one after the other. `frame` is where the functio
 from __future__ import annotations
 
 from gpuvirt.soft import abi, runs
+from gpuvirt.soft.addresses import Where
 from gpuvirt.soft.builder import Val
 from gpuvirt.soft.emit import Emitter
 from gpuvirt.soft.layout import FUNCTION_BASE, SYSCALLS, address_taken
 from gpuvirt.soft.module import Func
-from gpuvirt.soft.ops_mem import Where, gather, load, scatter, store
+from gpuvirt.soft.ops_mem import gather, load, scatter, store
 from gpuvirt.soft.parser import Addr, Call, Ins, Name, Operand, Reg, Sym
 from gpuvirt.soft.patterns import Pattern
 from gpuvirt.soft.registry import opcode

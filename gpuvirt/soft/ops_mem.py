@@ -5,164 +5,17 @@ from __future__ import annotations
 import itertools
 
 from gpuvirt.soft import alignment, prelude
+from gpuvirt.soft.addresses import VOLATILE, Where, address, concat, shuffle, space_of, spread, vec
 from gpuvirt.soft.builder import Val
 from gpuvirt.soft.emit import Emitter
 from gpuvirt.soft.errors import BadPtx
 from gpuvirt.soft.near import Near
-from gpuvirt.soft.parser import Addr, Imm, Ins, Operand, Reg, Sym, Vec
+from gpuvirt.soft.parser import Ins, Vec
 from gpuvirt.soft.patterns import Pattern
 from gpuvirt.soft.registry import opcode
 from gpuvirt.soft.types import LANES
 
 _QUESTIONS = 40
-SPACES = ("global", "shared", "local", "param", "const")
-
-
-def space_of(ins: Ins) -> str:
-    """The state space of a memory instruction; "" is generic."""
-    for mod in ins.mods:
-        base = mod.split("::")[0]
-        if base in SPACES:
-            return base
-    return ""
-
-
-class Where:
-    """An address: either one scalar for the warp, or per lane, perhaps with a pattern (group, steps)."""
-
-    def __init__(self, scalar: Val | None, lanes: Val | None, pattern: Pattern | None, start: Val | None = None, offset: int = 0) -> None:
-        self.firsts: list[Val] = []  # of each group of the pattern the first lane's address less the offset, where the address is kept by groups
-        self.apart = False  # the lanes' places are known not to lie side by side
-        self.scalar = scalar  # the address of lane 0, for uniform and affine addresses
-        self.lanes = lanes
-        self.pattern = pattern  # None: uniform (scalar only) or irregular (lanes only)
-        self.near: Near | None = None  # a pattern that the lanes probably follow
-        self.start, self.offset = start, offset  # the scalar is their sum, where start is there
-
-    def at(self, e: Emitter, more: int = 0) -> Val:
-        """A pointer to lane 0's place and so many bytes on; constant parts stay constant, for the processor's addressing."""
-        if self.start is not None:
-            return e.offset(e.pointer(self.start), self.offset + more)
-        assert self.scalar is not None
-        return e.offset(e.pointer(self.scalar), more)
-
-    def of_lane(self, e: Emitter, lane: int) -> Val:
-        """A pointer to the place of a group's lane, by the pattern."""
-        assert self.pattern is not None
-        if self.scalar is not None:
-            return self.at(e, self.pattern.steps[lane])
-        if self.firsts:
-            return e.offset(e.pointer(self.firsts[lane // self.pattern.group]), self.offset + self.pattern.steps[lane])
-        return e.pointer(e.extract(spread(e, self), lane))
-
-
-def address(e: Emitter, ins: Ins, operand: Operand, space: str, size: int | None = None, only: int = -1) -> Where:
-    """The generic (host) address of [base + offset].
-
-    Args:
-        size: bytes that must be aligned; by default those that the instruction moves.
-        only: the lanes whose addresses count.
-    """
-    if not isinstance(operand, Addr):
-        raise e.fail("no address")
-    base, offset = operand.base, operand.offset
-    pattern: Pattern | None = None
-    e.lead = False
-    vary_local = space == "local"
-    if isinstance(base, Reg) and base.name in e.an.grouped:
-        return _by_groups(e, ins, base, offset, space, only)
-    if isinstance(base, Reg):
-        name = base.name
-        if name in e.an.affine and not vary_local:
-            e.lead = True
-            value = e.get(name)
-            pattern = e.an.patterns[name]
-        else:
-            value = e.get(name)
-            if name in e.an.affine:
-                value = e.get_lanes(name)
-            elif value.v:
-                pattern = e.an.patterns.get(name)
-        e.lead = False
-        own = value
-        # Sign extension: an address just below 0 stays just below it, so that lane 0's address serves as base also when that lane does not take part.
-        value = e.resize(value, "i64", space in ("shared", "local"))
-    elif isinstance(base, Imm):
-        value = own = e.const(base.value, "i64")
-    elif isinstance(base, Sym):
-        value = own = e.symbol_address(base)
-    else:
-        raise e.fail("no address")
-    if size is None:
-        size = ins.type.bits // 8 * _width(ins)
-    if size > 1 and space != "param":
-        volatile = not _VOLATILE.isdisjoint(ins.mods)
-        alignment.require(e, base, own, offset, size, space, only, now=volatile and size == 16)
-    start = value
-    if offset:
-        value = e.add(value, e.const(offset, "i64"))
-    if space == "shared":
-        value, start = e.add(value, e.shared_base()), e.add(start, e.shared_base())
-    elif vary_local:
-        where = Where(None, e.add(value, e.local_base()), None)
-        where.apart = True
-        return where
-    if value.v:
-        where = Where(None, value, pattern, start, offset)
-        if pattern is None and space in ("", "global", "const") and isinstance(base, Reg):
-            where.near = e.near.get(base.name)
-        return where
-    return Where(value, None, pattern, start, offset)
-
-
-def _by_groups(e: Emitter, ins: Ins, base: Reg, offset: int, space: str, only: int) -> Where:
-    """An address that is kept as one scalar for each group of lanes."""
-    pattern = e.an.patterns[base.name]
-    size = ins.type.bits // 8 * _width(ins)
-    if size > 1:
-        alignment.require(e, base, None, offset, size, space, only, now=size == 16 and not _VOLATILE.isdisjoint(ins.mods))
-    where = Where(None, None, pattern, None, offset)
-    for lane in range(0, LANES, pattern.group):
-        first = e.resize(e.of_lane(base.name, lane), "i64", space == "shared")
-        where.firsts.append(e.add(first, e.shared_base()) if space == "shared" else first)
-    return where
-
-
-def spread(e: Emitter, where: Where) -> Val:
-    """The address of every lane."""
-    if where.lanes is None and where.firsts:
-        assert where.pattern is not None
-        parts = [e.let(f"insertelement {_vec('i64', where.pattern.group)} poison, i64 {first.s}, i32 0", "i64") for first in where.firsts]
-        parts = [_shuffle(e, part.s, "i64", where.pattern.group, [0] * where.pattern.group) for part in parts]
-        together = _concat(e, parts, "i64", where.pattern.group)
-        where.lanes = e.add(together, e.lanes([s + where.offset for s in where.pattern.steps], "i64"))
-    if where.lanes is None:
-        assert where.scalar is not None
-        where.lanes = e.splat(where.scalar)
-        if where.pattern is not None:
-            where.lanes = e.add(where.lanes, e.lanes(where.pattern.steps, "i64"))
-    return where.lanes
-
-
-def _vec(t: str, n: int) -> str:
-    return f"<{n} x {t}>"
-
-
-def _shuffle(e: Emitter, a: str, t: str, n: int, picks: list[int]) -> Val:
-    index = ", ".join(f"i32 {p}" for p in picks)
-    return Val(e.let(f"shufflevector {_vec(t, n)} {a}, {_vec(t, n)} poison, <{len(picks)} x i32> <{index}>", t).s, t, len(picks) == LANES)
-
-
-def _concat(e: Emitter, parts: list[Val], t: str, size: int) -> Val:
-    """Vectors of `size` elements joined pairwise to one of 32."""
-    while len(parts) > 1:
-        joined = []
-        for i in range(0, len(parts), 2):
-            index = ", ".join(f"i32 {k}" for k in range(2 * size))
-            a, b = parts[i], parts[i + 1]
-            joined.append(e.let(f"shufflevector {_vec(t, size)} {a.s}, {_vec(t, size)} {b.s}, <{2 * size} x i32> <{index}>", t))
-        parts, size = joined, size * 2
-    return Val(parts[0].s, t, True)
 
 
 def _wide_mask(e: Emitter, mask: Val, n: int) -> str:
@@ -175,14 +28,14 @@ def _wide_mask(e: Emitter, mask: Val, n: int) -> str:
 
 def _masked_load(e: Emitter, pointer: Val, mask: str, t: str, n: int, align: int) -> Val:
     name = f"llvm.masked.load.v{n}{t}.p0"
-    e.m.declare(name, f"declare {_vec(t, n)} @{name}(ptr, i32, {_vec('i1', n)}, {_vec(t, n)})")
-    return e.let(f"call {_vec(t, n)} @{name}(ptr {pointer.s}, i32 {align}, {_vec('i1', n)} {mask}, {_vec(t, n)} zeroinitializer)", t, n == LANES)
+    e.m.declare(name, f"declare {vec(t, n)} @{name}(ptr, i32, {vec('i1', n)}, {vec(t, n)})")
+    return e.let(f"call {vec(t, n)} @{name}(ptr {pointer.s}, i32 {align}, {vec('i1', n)} {mask}, {vec(t, n)} zeroinitializer)", t, n == LANES)
 
 
 def _masked_store(e: Emitter, value: str, pointer: Val, mask: str, t: str, n: int, align: int) -> None:
     name = f"llvm.masked.store.v{n}{t}.p0"
-    e.m.declare(name, f"declare void @{name}({_vec(t, n)}, ptr, i32, {_vec('i1', n)})")
-    e.emit(f"call void @{name}({_vec(t, n)} {value}, ptr {pointer.s}, i32 {align}, {_vec('i1', n)} {mask})")
+    e.m.declare(name, f"declare void @{name}({vec(t, n)}, ptr, i32, {vec('i1', n)})")
+    e.emit(f"call void @{name}({vec(t, n)} {value}, ptr {pointer.s}, i32 {align}, {vec('i1', n)} {mask})")
 
 
 def _has_gather(e: Emitter, t: str) -> bool:
@@ -194,9 +47,9 @@ def gather(e: Emitter, addresses: Val, t: str, align: int, mask: Val | None, vol
     if _has_gather(e, t) and not volatile:
         pointers = e.cast("inttoptr", addresses, "ptr")
         name = f"llvm.masked.gather.v{LANES}{t}.v{LANES}p0"
-        e.m.declare(name, f"declare {_vec(t, LANES)} @{name}({_vec('ptr', LANES)}, i32, {_vec('i1', LANES)}, {_vec(t, LANES)})")
+        e.m.declare(name, f"declare {vec(t, LANES)} @{name}({vec('ptr', LANES)}, i32, {vec('i1', LANES)}, {vec(t, LANES)})")
         m = mask.s if mask is not None else "splat (i1 true)"
-        text = f"call {_vec(t, LANES)} @{name}({pointers.ty} {pointers.s}, i32 {align}, {_vec('i1', LANES)} {m}, {_vec(t, LANES)} zeroinitializer)"
+        text = f"call {vec(t, LANES)} @{name}({pointers.ty} {pointers.s}, i32 {align}, {vec('i1', LANES)} {m}, {vec(t, LANES)} zeroinitializer)"
         return e.let(text, t, True)
     bits = e.const(-1, "i32") if mask is None else e.bits_of(mask)
     return e.call(prelude.gather(e.m, t, align, volatile), t, [addresses, bits], True)
@@ -208,9 +61,9 @@ def scatter(e: Emitter, addresses: Val, value: Val, align: int, mask: Val | None
     if _has_gather(e, t) and not volatile:
         pointers = e.cast("inttoptr", addresses, "ptr")
         name = f"llvm.masked.scatter.v{LANES}{t}.v{LANES}p0"
-        e.m.declare(name, f"declare void @{name}({_vec(t, LANES)}, {_vec('ptr', LANES)}, i32, {_vec('i1', LANES)})")
+        e.m.declare(name, f"declare void @{name}({vec(t, LANES)}, {vec('ptr', LANES)}, i32, {vec('i1', LANES)})")
         m = mask.s if mask is not None else "splat (i1 true)"
-        e.emit(f"call void @{name}({value.ty} {value.s}, {pointers.ty} {pointers.s}, i32 {align}, {_vec('i1', LANES)} {m})")
+        e.emit(f"call void @{name}({value.ty} {value.s}, {pointers.ty} {pointers.s}, i32 {align}, {vec('i1', LANES)} {m})")
         return
     bits = e.const(-1, "i32") if mask is None else e.bits_of(mask)
     e.call(prelude.scatter(e.m, t, align, volatile), "void", [addresses, value, bits])
@@ -306,12 +159,12 @@ def _contiguous(e: Emitter, addresses: Val, stride: int, mask: Val | None) -> Va
 def _load_wide(e: Emitter, pointer: Val, t: str, n: int, size: int, mask: Val | None, volatile: bool = False) -> list[Val]:
     """n elements per lane that lie side by side, lane after lane."""
     if mask is None:
-        wide = e.let(f"load {'volatile ' if volatile else ''}{_vec(t, LANES * n)}, ptr {pointer.s}, align {size}", t, n == 1)
+        wide = e.let(f"load {'volatile ' if volatile else ''}{vec(t, LANES * n)}, ptr {pointer.s}, align {size}", t, n == 1)
     else:
         wide = _masked_load(e, pointer, _wide_mask(e, mask, n), t, LANES * n, size)
     if n == 1:
         return [wide]
-    return [_shuffle(e, wide.s, t, LANES * n, [i * n + k for i in range(LANES)]) for k in range(n)]
+    return [shuffle(e, wide.s, t, LANES * n, [i * n + k for i in range(LANES)]) for k in range(n)]
 
 
 def _runs(steps: tuple[int, ...], group: int, stride: int) -> tuple[int, str] | None:
@@ -335,8 +188,8 @@ def _load_stretch(e: Emitter, where: Where, pattern: Pattern, t: str, n: int, si
         return None
     if any(b - a != stride for a, b in itertools.pairwise(places)):
         return None
-    whole = e.let(f"load {_vec(t, len(places) * n)}, ptr {where.at(e, places[0]).s}, align {size}", t).s
-    return [_shuffle(e, whole, t, len(places) * n, [(s - places[0]) // size + k for s in steps]) for k in range(n)]
+    whole = e.let(f"load {vec(t, len(places) * n)}, ptr {where.at(e, places[0]).s}, align {size}", t).s
+    return [shuffle(e, whole, t, len(places) * n, [(s - places[0]) // size + k for s in steps]) for k in range(n)]
 
 
 def _sorted_runs(steps: tuple[int, ...], size: int) -> tuple[list[int], int] | None:
@@ -362,11 +215,11 @@ def _load_groups(e: Emitter, where: Where, pattern: Pattern, t: str, n: int, siz
         if kind == "broadcast":
             for k in range(n):
                 one = e.let(f"load {t}, ptr {e.offset(pointer, k * size).s}, align {size}", t)
-                a = e.let(f"insertelement {_vec(t, run)} poison, {t} {one.s}, i32 0", t)
-                outs[k].append(e.let(f"shufflevector {_vec(t, run)} {a.s}, {_vec(t, run)} poison, <{run} x i32> zeroinitializer", t))
+                a = e.let(f"insertelement {vec(t, run)} poison, {t} {one.s}, i32 0", t)
+                outs[k].append(e.let(f"shufflevector {vec(t, run)} {a.s}, {vec(t, run)} poison, <{run} x i32> zeroinitializer", t))
             continue
         if mask is None:
-            wide = e.let(f"load {_vec(t, run * n)}, ptr {pointer.s}, align {size}", t)
+            wide = e.let(f"load {vec(t, run * n)}, ptr {pointer.s}, align {size}", t)
         else:
             index = ", ".join(f"i32 {start + i}" for i in range(run))
             part = e.let(f"shufflevector <{LANES} x i1> {mask.s}, <{LANES} x i1> poison, <{run} x i32> <{index}>", "i1")
@@ -375,8 +228,8 @@ def _load_groups(e: Emitter, where: Where, pattern: Pattern, t: str, n: int, siz
             outs[0].append(wide)
         else:
             for k in range(n):
-                outs[k].append(_shuffle(e, wide.s, t, run * n, [i * n + k for i in range(run)]))
-    return [_concat(e, parts, t, run) for parts in outs]
+                outs[k].append(shuffle(e, wide.s, t, run * n, [i * n + k for i in range(run)]))
+    return [concat(e, parts, t, run) for parts in outs]
 
 
 def last_lane(e: Emitter) -> Val:
@@ -417,22 +270,22 @@ def store(e: Emitter, where: Where, values: list[Val], volatile: bool = False) -
             run = found[0]
             for start in range(0, LANES, run):
                 pointer = where.of_lane(e, start)
-                parts = [_shuffle(e, v.s, t, LANES, list(range(start, start + run))) for v in values]
+                parts = [shuffle(e, v.s, t, LANES, list(range(start, start + run))) for v in values]
                 wide = _interleave(e, parts, t, run)
                 if mask is None:
-                    e.emit(f"store {_vec(t, run * n)} {wide}, ptr {pointer.s}, align {size}")
+                    e.emit(f"store {vec(t, run * n)} {wide}, ptr {pointer.s}, align {size}")
                 else:
-                    part = _shuffle(e, mask.s, "i1", LANES, list(range(start, start + run)))
+                    part = shuffle(e, mask.s, "i1", LANES, list(range(start, start + run)))
                     _masked_store(e, wide, pointer, part.s, t, run, size)
             return
     if pattern is not None and pattern.group == LANES and mask is None and n == 1 and not volatile and where.scalar is not None:
         sorted_ = _sorted_runs(pattern.steps, size)
         if sorted_ is not None:
             order, run = sorted_
-            ordered = _shuffle(e, values[0].s, t, LANES, order).s
+            ordered = shuffle(e, values[0].s, t, LANES, order).s
             for i in range(0, LANES, run):
-                piece = _shuffle(e, ordered, t, LANES, list(range(i, i + run))).s
-                e.emit(f"store {_vec(t, run)} {piece}, ptr {where.at(e, pattern.steps[order[i]]).s}, align {size}")
+                piece = shuffle(e, ordered, t, LANES, list(range(i, i + run))).s
+                e.emit(f"store {vec(t, run)} {piece}, ptr {where.at(e, pattern.steps[order[i]]).s}, align {size}")
             return
     addresses = spread(e, where)
 
@@ -465,7 +318,7 @@ def _store_wide(e: Emitter, pointer: Val, values: list[Val], size: int, mask: Va
     t, n = values[0].t, len(values)
     wide = _interleave(e, values, t, LANES)
     if mask is None:
-        e.emit(f"store {_vec(t, LANES * n)} {wide}, ptr {pointer.s}, align {size}")
+        e.emit(f"store {vec(t, LANES * n)} {wide}, ptr {pointer.s}, align {size}")
     else:
         _masked_store(e, wide, pointer, _wide_mask(e, mask, n), t, LANES * n, size)
 
@@ -479,19 +332,12 @@ def _interleave(e: Emitter, values: list[Val], t: str, lanes: int) -> str:
         joined = []
         for i in range(0, len(texts), 2):
             index = ", ".join(f"i32 {k}" for k in range(2 * size))
-            joined.append(e.let(f"shufflevector {_vec(t, size)} {texts[i]}, {_vec(t, size)} {texts[i + 1]}, <{2 * size} x i32> <{index}>", t).s)
+            joined.append(e.let(f"shufflevector {vec(t, size)} {texts[i]}, {vec(t, size)} {texts[i + 1]}, <{2 * size} x i32> <{index}>", t).s)
         texts, size = joined, size * 2
     if n == 1:
         return texts[0]
     index = ", ".join(f"i32 {k * lanes + i}" for i in range(lanes) for k in range(n))
-    return e.let(f"shufflevector {_vec(t, size)} {texts[0]}, {_vec(t, size)} poison, <{size} x i32> <{index}>", t).s
-
-
-def _width(ins: Ins) -> int:
-    return next((int(m[1]) for m in ins.mods if m in ("v2", "v4", "v8")), 1)
-
-
-_VOLATILE = {"volatile", "relaxed", "acquire", "release", "mmio", "cv", "wt"}
+    return e.let(f"shufflevector {vec(t, size)} {texts[0]}, {vec(t, size)} poison, <{size} x i32> <{index}>", t).s
 
 
 @opcode("ld", "ldu")
@@ -509,7 +355,7 @@ def ld(e: Emitter, ins: Ins) -> None:
         if load_param(e, ins, dsts, element) or kernel_param(e, ins, dsts, element):
             return
     where = address(e, ins, ins.ops[1], space)
-    volatile = not _VOLATILE.isdisjoint(ins.mods)
+    volatile = not VOLATILE.isdisjoint(ins.mods)
     if space == "global" and not volatile:
         ahead.prefetch(e, ins, where, t.bits // 8 * len(dsts))
     # Pairs that are read past the caches are read while others write them: a sum whose bits say whether it is there yet, with no flag beside it.
@@ -547,7 +393,7 @@ def st(e: Emitter, ins: Ins) -> None:
         e.emit("fence release")
     from gpuvirt.soft import whole
 
-    volatile = not _VOLATILE.isdisjoint(ins.mods)
+    volatile = not VOLATILE.isdisjoint(ins.mods)
     if volatile and whole.is_whole(values[0].t, len(values)):
         whole.store_whole(e, where, values)
     else:

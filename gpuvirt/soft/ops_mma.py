@@ -11,10 +11,11 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from gpuvirt.soft import ops_narrow
+from gpuvirt.soft.addresses import Where, address, concat, space_of, spread
 from gpuvirt.soft.builder import Val
 from gpuvirt.soft.emit import Emitter
 from gpuvirt.soft.ops_float import narrow, widen
-from gpuvirt.soft.ops_mem import Where, _concat, address, gather, load, spread, store
+from gpuvirt.soft.ops_mem import gather, load, store
 from gpuvirt.soft.parser import Imm, Ins, Operand, Vec
 from gpuvirt.soft.registry import opcode
 from gpuvirt.soft.types import LANES, TYPES
@@ -192,7 +193,7 @@ def _joined(e: Emitter, pieces: list[str], types: list[str]) -> list[Val]:
     for t in types:
         n = 512 // _BITS[t]
         parts = [Val(text, t) for text in pieces[at : at + LANES // n]]
-        out.append(_concat(e, parts, t, n))
+        out.append(concat(e, parts, t, n))
         at += LANES // n
     return out
 
@@ -260,7 +261,7 @@ def ldmatrix(e: Emitter, ins: Ins) -> None:
     pointers = _rows(e, ins, ins.ops[1], len(registers))
     for i, register in enumerate(registers):
         rows = [e.let(f"load <4 x i32>, ptr {pointers[8 * i + r].s}, align 4", "i32") for r in range(8)]
-        value = _concat(e, rows, "i32", 4)
+        value = concat(e, rows, "i32", 4)
         e.wr(register, transposed(e, value) if "trans" in ins.mods else value)
 
 
@@ -351,8 +352,6 @@ def wmma(e: Emitter, ins: Ins) -> None:
     registers = items(ins.ops[1] if is_store else ins.ops[0])
     memory = ins.ops[0] if is_store else ins.ops[1]
     stride_operand = ins.ops[2] if len(ins.ops) > 2 else None
-    from gpuvirt.soft.ops_mem import space_of
-
     where = address(e, ins, memory, space_of(ins), 1)
     base = where.scalar if where.scalar is not None else e.extract(spread(e, where), 0)
     row_major = "row" in ins.mods

@@ -4,9 +4,10 @@ read or write the same ones."""
 from __future__ import annotations
 
 from gpuvirt.soft import prelude
+from gpuvirt.soft.addresses import Where, spread
 from gpuvirt.soft.builder import Val
 from gpuvirt.soft.emit import Emitter
-from gpuvirt.soft.ops_mem import Where, guarded, last_lane, load, spread, store
+from gpuvirt.soft.ops_mem import guarded, last_lane, load, store
 from gpuvirt.soft.types import LANES
 
 V64 = f"<{LANES} x i64>"

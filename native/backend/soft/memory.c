@@ -29,8 +29,7 @@ static _Atomic uint64_t *slot_used(struct gv_backend *b, const struct soft_devic
     return (_Atomic uint64_t *)&b->memory.ledger->slot_used[b->memory.slot][d->ordinal];
 }
 
-/* The pool's sum is raised by compare and swap, so that an attempt that fails is never seen by another session.
- */
+/* The pool's sum is raised by compare and swap, so that an attempt that fails is never seen by another session. */
 int soft_memory_charge(struct gv_backend *b, struct soft_device *d, uint64_t size) {
     if (size > d->limit - d->used) return CUDA_ERROR_OUT_OF_MEMORY;
     if (b->memory.ledger) {
