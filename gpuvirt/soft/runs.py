@@ -45,6 +45,8 @@ def changing(e: Values, name: str, index: int) -> Val | None:
     """A field that differs from warp to warp; None for others."""
     if name not in CHANGING:
         return None
+    if name == "local":
+        e.asks_local = True
     if warps_of(e.shape) == 1 and name in ("warp", "first_thread"):
         return e.const(0, "i32")
     if name == "lanes":
@@ -69,7 +71,8 @@ def around(e: Emitter) -> tuple[list[str], list[str]]:
     warps = warps_of(e.shape)
     total = e.shape[0] * e.shape[1] * e.shape[2]
     many = warps > 1
-    local = e.layout.local_bytes > 0
+    # Code may ask whether an address is local, and access what would be, in a kernel that has no local memory.
+    local = e.layout.local_bytes > 0 or e.asks_local
     first: list[str] = []
     for i in range(3):
         first += _field(f"ctaid{i}.0", "i32", at["ctaid"] + 4 * i)

@@ -39,6 +39,7 @@ class Values(Builder):
         self.allocas: list[str] = []
         self.loops = loops  # the entry runs all warps of several blocks (runs.py)
         self.before: list[str] = []  # with loops: what comes before the first warp
+        self.asks_local = False  # with loops: the code reads where the warp's local memory is
         self.prologue: list[str] = []
         self.slots: dict[str, tuple[str, str]] = {}
         self.cache: dict[str, Val] = {}

@@ -81,6 +81,18 @@ ld.param.u64 %a0, [out]; mov.u32 %r0, %tid.x; mov.u32 %r1, %ctaid.x; mov.u32 %r2
 mul.wide.u32 %a1, %r0, 4; add.u64 %a0, %a0, %a1; mov.u64 %a2, 12000; alloca.u64 %a3, %a2, 8; st.local.u32 [%a3], %r0; st.local.u32 [%a3+11996], %r0;
 ld.local.u32 %r3, [%a3]; ld.local.u32 %r4, [%a3+11996]; add.u32 %r3, %r3, %r4; st.global.u32 [%a0], %r3; ret; }
 """
+# What cuda::atomic makes of a pointer that might be local, in a kernel that has no local memory.
+ASKS = """.version 8.0
+.target sm_80
+.address_size 64
+.visible .entry asks(.param .u64 out) { .reg .pred %p; .reg .b64 %a<3>; .reg .b32 %r;
+ld.param.u64 %a0, [out]; isspacep.local %p, %a0; @%p bra LOCAL;
+cvta.to.global.u64 %a1, %a0; atom.global.add.u32 %r, [%a1], 1; bra END;
+LOCAL: cvta.to.local.u64 %a2, %a0; ld.local.u32 %r, [%a2]; add.u32 %r, %r, 1; st.local.u32 [%a2], %r;
+END: ret; }
+.visible .entry only_asks(.param .u64 out) { .reg .pred %p; .reg .b64 %a<2>; .reg .b32 %r;
+ld.param.u64 %a0, [out]; isspacep.local %p, %a0; selp.b32 %r, 1000, 1, %p; cvta.to.global.u64 %a1, %a0; red.global.add.u32 [%a1], %r; ret; }
+"""
 SEEN = np.dtype([("times", "u4"), ("block", "3u4"), ("thread", "3u4"), ("warp", "u4"), ("lane", "u4"), ("grid", "3u4")])
 
 
@@ -144,6 +156,16 @@ def test_nothing_is_left_of_the_warp_before(kernels: Kernels, threads: int) -> N
     np.testing.assert_array_equal(out, np.where((i < n) & ~ended, right, 0))
     Kernels(TAKES).launch("takes", blocks, threads, out)
     np.testing.assert_array_equal(out, 2 * i)
+
+
+@pytest.mark.parametrize("threads", [1, 32, 33, 128])
+@pytest.mark.parametrize("name", ["asks", "only_asks"])
+def test_local_addresses_are_asked_for_without_local_memory(name: str, threads: int) -> None:
+    count = np.zeros(1, np.uint32)
+    kernels = Kernels(ASKS)
+    assert kernels.get(name, (threads,)).description.local_bytes == 0
+    kernels.launch(name, 40, threads, count)
+    assert count[0] == 40 * threads
 
 
 @pytest.mark.parametrize("name", ["faults", "traps"])
