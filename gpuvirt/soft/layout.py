@@ -68,7 +68,7 @@ class Program:
                             called.update(address_taken(module))
                         elif isinstance(target, (Sym, Name)) and target.name not in SYSCALLS:
                             called.add(target.name)
-            for target_name in called:
+            for target_name in sorted(called):
                 if target_name not in module.funcs:
                     raise BadPtx(f"the function '{target_name}' is called but not declared")
                 work.append(target_name)

@@ -16,6 +16,7 @@ import hashlib
 import importlib
 import json
 import lzma
+import os
 import random
 import re
 import subprocess
@@ -203,7 +204,8 @@ def tree_of(side: str, folder: Path) -> Path:
 def records(tree: Path, corpus: Path, *options: str) -> dict[int, str]:
     """What a process of its own records of one version."""
     line = [sys.executable, __file__, "record", str(corpus), "--tree", str(tree), *options]
-    done = subprocess.run(line, stdout=subprocess.PIPE, text=True, check=True, cwd="/")
+    env = {**os.environ, "PYTHONHASHSEED": "0"}  # revisions before the compiler's output was deterministic
+    done = subprocess.run(line, stdout=subprocess.PIPE, text=True, check=True, cwd="/", env=env)
     return {row["number"]: row.get("digest", row.get("text")) for row in map(json.loads, done.stdout.splitlines())}
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import re
 import struct
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -188,3 +191,20 @@ def test_functions_on_one_line(text: str) -> None:
 def test_variable_behind_a_function_on_one_line() -> None:
     module = Module(HEAD + ".func f() { ret; } .visible .global .u32 t[2] = { 1,\n2\n};\n.visible .entry k()\n{\nret;\n}\n")
     assert [v.name for v in module.globals] == ["t"] and [k.name for k in module.kernels] == ["k"]
+
+
+def test_the_same_text_makes_the_same_ir_in_every_process() -> None:
+    """Nothing in the IR follows the order of a set, which differs from process to process: builds can be compared."""
+    names = [f"f{i}" for i in range(12)]
+    functions = "\n".join(f".func {name}() {{ ret; }}" for name in names)
+    calls = "\n".join(f"{{ call {name}, (); }}" for name in names)
+    text = f".version 8.0\n.target sm_90\n.address_size 64\n{functions}\n.visible .entry k() {{ {calls} ret; }}"
+    code = (
+        "import sys\nfrom gpuvirt.soft.module import Module\nfrom gpuvirt.soft.kernel import translate\n"
+        "print(translate(Module(sys.argv[1]), 'k', (32, 1, 1))[0])"
+    )
+    made = {
+        subprocess.run([sys.executable, "-c", code, text], env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True).stdout
+        for seed in ("1", "2", "3")
+    }
+    assert len(made) == 1 and all(f"f.{name}" in next(iter(made)) for name in names)
