@@ -7,7 +7,7 @@
 
 #include "transport.h"
 #include "futex.h"
-#include "way.h"
+#include "redial.h"
 
 struct gv_transport {
     const char *name;

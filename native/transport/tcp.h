@@ -5,7 +5,7 @@
 #include <pthread.h>
 
 #include "../wire/ring.h"
-#include "kept.h"
+#include "unacked.h"
 #include "link.h"
 #include "tcp_bulk.h"
 

@@ -1,4 +1,4 @@
-#include "kept.h"
+#include "unacked.h"
 
 #include <stdlib.h>
 #include <string.h>

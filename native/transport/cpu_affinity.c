@@ -1,5 +1,5 @@
 #define _GNU_SOURCE
-#include "placement.h"
+#include "cpu_affinity.h"
 
 #include <sched.h>
 
