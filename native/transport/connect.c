@@ -207,37 +207,37 @@ static bool open_session(struct attempt *a, bool shm) {
     return shake(a, a->fd, &hello, o->secret, a->greeting.nonce, &a->welcome, shm ? &a->memfd : NULL);
 }
 
-/* The client's way to the session's server from here on. NULL: no memory. */
-static struct gv_way *way_of(const struct attempt *a) {
-    struct gv_way *way = calloc(1, sizeof *way);
-    if (!way) return NULL;
-    way->address = a->address;
-    way->session = a->welcome.session;
-    way->grace_ns = (int64_t)a->welcome.grace_s * 1000000000;
-    way->rtt_ns = a->rtt_ns;
-    way->spec = a->spec;
-    way->channels = a->spec.channels ? a->spec.channels : 1;
-    if (way->channels > a->welcome.channels) way->channels = a->welcome.channels;
-    way->notice = a->options->notice;
-    way->notice_arg = a->options->notice_arg;
-    snprintf(way->program, sizeof way->program, "%s", a->options->program ? a->options->program : program_invocation_short_name);
-    gv_session_key(way->key, a->options->secret, a->greeting.nonce, a->nonce, a->welcome.session);
-    return way;
+/* What reconnecting and further connections need. NULL: no memory. */
+static struct gv_redial_target *redial_target(const struct attempt *a) {
+    struct gv_redial_target *redial = calloc(1, sizeof *redial);
+    if (!redial) return NULL;
+    redial->address = a->address;
+    redial->session = a->welcome.session;
+    redial->grace_ns = (int64_t)a->welcome.grace_s * 1000000000;
+    redial->rtt_ns = a->rtt_ns;
+    redial->spec = a->spec;
+    redial->channels = a->spec.channels ? a->spec.channels : 1;
+    if (redial->channels > a->welcome.channels) redial->channels = a->welcome.channels;
+    redial->notice = a->options->notice;
+    redial->notice_arg = a->options->notice_arg;
+    snprintf(redial->program, sizeof redial->program, "%s", a->options->program ? a->options->program : program_invocation_short_name);
+    gv_session_key(redial->key, a->options->secret, a->greeting.nonce, a->nonce, a->welcome.session);
+    return redial;
 }
 
-int gv_redial(const struct gv_way *way, int channel, uint32_t epoch, int64_t until, char *why, size_t why_size) {
+int gv_redial(const struct gv_redial_target *target, int channel, uint32_t epoch, int64_t until, char *why, size_t why_size) {
     struct gv_open_error err = {0};
-    struct attempt a = {.err = &err, .address = way->address, .spec = way->spec, .until = until};
+    struct attempt a = {.err = &err, .address = target->address, .spec = target->spec, .until = until};
     struct gv_hello hello = {.kind = channel < 0 ? GV_HELLO_RESUME : GV_HELLO_CHANNEL,
                              .link = GV_LINK_TCP,
                              .channel = channel < 0 ? 0 : (uint16_t)channel,
-                             .session = way->session,
+                             .session = target->session,
                              .epoch = epoch};
     int fd = dial_tcp(&a, why, why_size);
     /* Whoever listened there is gone, and the session with him. */
     if (fd < 0) return errno == ECONNREFUSED ? GV_REDIAL_FINAL : GV_REDIAL_AGAIN;
-    fill_identity(&hello, way->program);
-    if (read_greeting(&a, fd, &a.greeting) && fill_nonce(&a, hello.nonce) && shake(&a, fd, &hello, way->key, a.greeting.nonce, &a.welcome, NULL)) {
+    fill_identity(&hello, target->program);
+    if (read_greeting(&a, fd, &a.greeting) && fill_nonce(&a, hello.nonce) && shake(&a, fd, &hello, target->key, a.greeting.nonce, &a.welcome, NULL)) {
         gv_set_blocking(fd);
         return fd;
     }
@@ -262,11 +262,11 @@ static struct gv_link *make_link(struct attempt *a, bool shm) {
         fail(a, GV_OPEN_PROTOCOL, "the server at %s offers no bulk channel", a->address.url);
         return NULL;
     } else {
-        struct gv_way *way = way_of(a);
-        link = way ? gv_tcp_new(a->fd, way) : NULL;
+        struct gv_redial_target *redial = redial_target(a);
+        link = redial ? gv_tcp_new(a->fd, redial) : NULL;
         if (!link) {
             fail(a, GV_OPEN_LOCAL, "the link to %s could not be set up: %s", a->address.url, strerror(errno));
-            free(way);
+            free(redial);
         }
     }
     if (!link) return NULL;

@@ -1,7 +1,7 @@
 /* Where threads run. A wake-up often puts the woken thread on the core of the one who woke it, also when another core is idle; two that wait for each
  * other by polling then take turns of some 2 us each, or, where neither gives way, of a whole time slice. */
-#ifndef GV_PLACEMENT_H
-#define GV_PLACEMENT_H
+#ifndef GV_CPU_AFFINITY_H
+#define GV_CPU_AFFINITY_H
 
 #include <stdint.h>
 

@@ -11,8 +11,8 @@
 
 struct gv_transport {
     const char *name;
-    /* Before the send lock is taken: waits while so much is under way that nobody but the link's reader may add to it. When it began to wait, 0 if it
-     * did not have to. NULL: nobody ever has to. */
+    /* Back-pressure, before the send lock is taken: blocks every thread but the reader while unacknowledged data exceeds the limit. Returns when
+     * the wait began (ns, gv_now_ns), 0 if there was none. NULL: no limit of its own. */
     int64_t (*admit)(struct gv_link *link);
     /* Room for one record, the send lock held: waits while there is none. NULL when the link died. */
     void *(*reserve)(struct gv_link *link, uint32_t size);
@@ -84,7 +84,7 @@ struct gv_link { /* NOLINT(clang-analyzer-optin.performance.Padding): sender's a
     uint64_t session;
     gv_seal_fn seal, open;
     void *seal_arg;
-    struct gv_way *way; /* the client's way to the server, for connecting again; NULL on the worker's end */
+    struct gv_redial_target *redial; /* what the client needs to connect again; NULL on the worker's end */
     _Atomic int64_t rtt_ns;
     int (*bulk_waiter)(void *arg, uint64_t position);
     void *bulk_waiter_arg;
@@ -93,14 +93,14 @@ struct gv_link { /* NOLINT(clang-analyzer-optin.performance.Padding): sender's a
 };
 
 void gv_link_init(struct gv_link *link, const struct gv_transport *transport);
-/* Frees what gv_link_init and a client's way took. */
+/* Frees what gv_link_init and the client's redial target took. */
 void gv_link_fini(struct gv_link *link);
 /* gv_link_kill with the text of an errno behind `what`. */
 void gv_link_kill_errno(struct gv_link *link, const char *what, int error);
 
-/* The ends. NULL with errno set (tcp), or with a reason in `why` (shm); the descriptors stay the caller's then, and `way`, which is the client's way
- * back and NULL on the worker's end. */
-struct gv_link *gv_tcp_new(int fd, struct gv_way *way);
+/* The ends. NULL with errno set (tcp), or with a reason in `why` (shm); the descriptors stay the caller's then, and `redial`, which
+ * is NULL on the worker's end. */
+struct gv_link *gv_tcp_new(int fd, struct gv_redial_target *redial);
 struct gv_link *gv_shm_new(int fd, int memfd, const uint64_t rings[4], bool client, char why[GV_DEATH_TEXT]);
 /* For a socket that carries a link: no delay, and a dead host is noticed within some 20 s. */
 void gv_tcp_tune(int fd);

@@ -1,6 +1,6 @@
-/* The client's way to its session's server, kept for further connections: bulk channels, and those that take the place of one that was cut. */
-#ifndef GV_WAY_H
-#define GV_WAY_H
+/* What the client needs to connect to its session again: bulk channels, and connections that replace one that was cut. */
+#ifndef GV_REDIAL_H
+#define GV_REDIAL_H
 
 #include <stddef.h>
 #include <stdint.h>
@@ -9,7 +9,7 @@
 #include "dial.h"
 #include "link_spec.h"
 
-struct gv_way {
+struct gv_redial_target {
     struct gv_address address;
     uint8_t key[GV_SECRET_SIZE]; /* the session's */
     uint64_t session;
@@ -26,6 +26,6 @@ struct gv_way {
 
 /* A further connection of the session, the handshake done: the main one in place of the last (channel -1, `epoch` higher than ever), or a bulk
  * channel's. A descriptor that waits, or GV_REDIAL_*; `why` is one line then. `until` is a time of gv_now_ns. */
-int gv_redial(const struct gv_way *way, int channel, uint32_t epoch, int64_t until, char *why, size_t why_size);
+int gv_redial(const struct gv_redial_target *redial, int channel, uint32_t epoch, int64_t until, char *why, size_t why_size);
 
 #endif

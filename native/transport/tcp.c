@@ -33,8 +33,8 @@
 #define TCP_SLEEP_NS 1000000000
 #endif
 /* A sender waits when so much was sent that the peer has not acknowledged. */
-#ifndef KEPT_LIMIT /* tests make it small */
-#define KEPT_LIMIT (64u << 20)
+#ifndef UNACKED_LIMIT /* tests make it small */
+#define UNACKED_LIMIT (64u << 20)
 #endif
 /* After so many records, or bytes of them, the peer is told that they came. */
 #define ACK_RECORDS 256
@@ -84,16 +84,16 @@ static void write_note(struct tcp *t) {
     t->note_left = sizeof t->note;
 }
 
-/* What is committed becomes what is kept. pushing held. */
+/* Moves committed records to the unacknowledged ones. pushing held. */
 static bool take_committed(struct tcp *t) {
     const void *at;
     for (uint64_t n; (n = gv_ring_span(&t->unsent, &t->tx, &at)) != 0;) {
-        if (!gv_kept_put(&t->kept, at, n)) {
+        if (!gv_unacked_put(&t->unacked, at, n)) {
             gv_link_kill(&t->link, "out of memory");
             return false;
         }
         /* Told before there is room again: a sender that is as fast as this loop must be held back all the same. */
-        atomic_store(&t->n_kept, gv_kept_bytes(&t->kept));
+        atomic_store(&t->n_unacked, gv_unacked_bytes(&t->unacked));
         t->unsent.head += n;
         gv_ring_release(&t->unsent);
     }
@@ -102,17 +102,17 @@ static bool take_committed(struct tcp *t) {
 
 /* Lets go of what the peer has. pushing held. */
 static bool drop_acknowledged(struct tcp *t) {
-    if (gv_kept_drop(&t->kept, atomic_load(&t->peer_seq))) return true;
+    if (gv_unacked_drop(&t->unacked, atomic_load(&t->peer_seq))) return true;
     gv_link_kill(&t->link, "malformed record: the peer acknowledges what was never sent");
     return false;
 }
 
 /* Sends as much as the socket takes. pushing held. True: all of it. */
-static bool send_kept(struct tcp *t, enum pushed *result) {
+static bool send_unacked(struct tcp *t, enum pushed *result) {
     for (;;) {
-        if (!t->note_left && owes(t) && gv_kept_between(&t->kept)) write_note(t);
+        if (!t->note_left && owes(t) && gv_unacked_between(&t->unacked)) write_note(t);
         const void *at;
-        uint64_t n = gv_kept_next(&t->kept, &at);
+        uint64_t n = gv_unacked_next(&t->unacked, &at);
         if (!n && !t->note_left) return true;
         struct iovec parts[2] = {{(char *)(&t->note + 1) - t->note_left, t->note_left}, {(void *)(uintptr_t)at, n}};
         struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
@@ -120,7 +120,7 @@ static bool send_kept(struct tcp *t, enum pushed *result) {
         if (sent >= 0) {
             size_t of_note = (size_t)sent < t->note_left ? (size_t)sent : t->note_left;
             t->note_left -= of_note;
-            gv_kept_sent(&t->kept, (uint64_t)sent - of_note);
+            gv_unacked_sent(&t->unacked, (uint64_t)sent - of_note);
             *result = PUSHED_ALL;
         } else if (errno == EAGAIN || errno == ENOBUFS) {
             return false;
@@ -139,13 +139,13 @@ static enum pushed push(struct tcp *t) {
         if (atomic_exchange(&t->pushing, 1)) return BUSY;
         bool all = true;
         if (!gv_link_dead(&t->link) && drop_acknowledged(t) && take_committed(t)) {
-            if (atomic_load(&t->state) == TCP_UP) all = send_kept(t, &result);
+            if (atomic_load(&t->state) == TCP_UP) all = send_unacked(t, &result);
             atomic_store(&t->clogged, !all);
-            atomic_store_explicit(&t->n_kept, gv_kept_bytes(&t->kept), memory_order_relaxed);
-            atomic_store_explicit(&t->kept_peak, t->kept.peak, memory_order_relaxed);
+            atomic_store_explicit(&t->n_unacked, gv_unacked_bytes(&t->unacked), memory_order_relaxed);
+            atomic_store_explicit(&t->unacked_peak, t->unacked.peak, memory_order_relaxed);
         }
         uint64_t head = t->unsent.head;
-        bool between = gv_kept_between(&t->kept);
+        bool between = gv_unacked_between(&t->unacked);
         atomic_store(&t->pushing, 0);
         if (!all) return SOCKET_FULL;
         /* Somebody may have committed, or asked to tell, after we looked and found us still at it. */
@@ -165,10 +165,10 @@ void gv_tcp_ack_now(struct tcp *t) {
     if (push(t) == SOCKET_FULL) wake_writer(t);
 }
 
-/* Whether this thread has to wait until the peer has more of what was sent. Whoever reads the link is not held up, or the acknowledgements that others
- * wait for would not be read. */
+/* Back-pressure: whether this thread must wait for acknowledgements. The last thread to look for records is the reader and is exempt, or nobody
+ * would read the acknowledgements that the others wait for. */
 static bool held_back(struct tcp *t) {
-    return atomic_load_explicit(&t->n_kept, memory_order_relaxed) >= KEPT_LIMIT &&
+    return atomic_load_explicit(&t->n_unacked, memory_order_relaxed) >= UNACKED_LIMIT &&
            atomic_load_explicit(&t->reader, memory_order_relaxed) != (uint64_t)pthread_self();
 }
 
@@ -461,7 +461,7 @@ static void linger(struct tcp *t) {
 }
 
 static void free_tcp(struct tcp *t) {
-    gv_kept_free(&t->kept);
+    gv_unacked_free(&t->unacked);
     gv_tcp_bulk_free(t);
     gv_link_fini(&t->link);
     pthread_mutex_destroy(&t->state_lock);
@@ -522,7 +522,7 @@ static const struct gv_transport tcp_transport = {
     .close = tcp_close,
 };
 
-struct gv_link *gv_tcp_new(int fd, struct gv_way *way) {
+struct gv_link *gv_tcp_new(int fd, struct gv_redial_target *redial) {
     struct tcp *t = NULL;
     if (posix_memalign((void **)&t, 128, sizeof *t) != 0) {
         errno = ENOMEM;
@@ -531,8 +531,8 @@ struct gv_link *gv_tcp_new(int fd, struct gv_way *way) {
     memset(t, 0, sizeof *t);
     gv_link_init(&t->link, &tcp_transport);
     t->fd = fd;
-    t->makes_way = !way;
-    gv_kept_init(&t->kept);
+    t->makes_way = !redial;
+    gv_unacked_init(&t->unacked);
     pthread_mutex_init(&t->state_lock, NULL);
     pthread_mutex_init(&t->resume_lock, NULL);
     pthread_condattr_t monotonic;
@@ -540,12 +540,12 @@ struct gv_link *gv_tcp_new(int fd, struct gv_way *way) {
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_cond_init(&t->state_changed, &monotonic);
     pthread_condattr_destroy(&monotonic);
-    t->link.way = way;
-    if (way) {
-        atomic_store(&t->grace_ns, way->grace_ns);
-        atomic_store(&t->link.rtt_ns, way->rtt_ns);
-        t->link.session = way->session;
-        snprintf(t->link.server, sizeof t->link.server, "%s", way->address.url);
+    t->link.redial = redial;
+    if (redial) {
+        atomic_store(&t->grace_ns, redial->grace_ns);
+        atomic_store(&t->link.rtt_ns, redial->rtt_ns);
+        t->link.session = redial->session;
+        snprintf(t->link.server, sizeof t->link.server, "%s", redial->address.url);
     }
     t->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     int error = t->wake_fd < 0 ? errno : 0;
@@ -559,7 +559,7 @@ struct gv_link *gv_tcp_new(int fd, struct gv_way *way) {
         gv_ring_reader_init(&t->unsent, t->control, t->ring, GV_COMMAND_RING);
         gv_tcp_tune(fd);
         opened = true;
-        error = gv_tcp_bulk_open(t, way ? way->channels : 0);
+        error = gv_tcp_bulk_open(t, redial ? redial->channels : 0);
         if (!error) error = gv_thread_start(&t->thread, run_writer, t, "gpuvirt-link");
     }
     if (!error) return &t->link;
@@ -571,7 +571,7 @@ struct gv_link *gv_tcp_new(int fd, struct gv_way *way) {
         if (t->bulk.wake_fd >= 0) close(t->bulk.wake_fd);
     }
     if (t->wake_fd >= 0) close(t->wake_fd);
-    t->link.way = NULL; /* the caller's still */
+    t->link.redial = NULL; /* the caller's still */
     gv_link_fini(&t->link);
     free(t->buffer);
     free(t->ring);

@@ -23,21 +23,21 @@ struct tcp { /* NOLINT(clang-analyzer-optin.performance.Padding): sender's and r
     int wake_fd;
     bool makes_way; /* the worker's end: its reader leaves the core of the client's thread that it answers */
 
-    /* Sending: the ring's writer is under the link's send lock; its reader, `kept` and `note` are under `pushing`. */
+    /* Sending: the ring's writer is under the link's send lock; its reader, `unacked` and `note` are under `pushing`. */
     struct gv_ring_control *control;
     void *ring;
     struct gv_ring_writer tx;
     uint64_t offered; /* where the ring's tail was when a sender was last asked to flush */
     _Alignas(128) _Atomic uint32_t pushing;
     struct gv_ring_reader unsent;
-    struct gv_kept kept;
+    struct gv_unacked unacked;
     struct tcp_note note; /* an acknowledgement on its way out: the last note_left bytes of it */
     size_t note_left;
-    _Atomic uint64_t n_kept;    /* bytes in kept */
+    _Atomic uint64_t n_unacked; /* bytes in unacked */
     _Atomic bool tell;          /* an acknowledgement is due now */
-    _Atomic bool clogged;       /* the socket took no more of what is kept */
-    _Atomic uint64_t peer_seq;  /* the peer has all records up to this one; kept may not know it yet */
-    _Atomic uint32_t held_back; /* senders wait for room in kept: a futex, raised when the peer has more */
+    _Atomic bool clogged;       /* the socket took no more of what is unacknowledged */
+    _Atomic uint64_t peer_seq;  /* the peer has all records up to this one; unacked may not know it yet */
+    _Atomic uint32_t held_back; /* senders wait for room in unacked: a futex, raised when the peer has more */
     pthread_t thread;
     _Atomic bool stop;
 
@@ -62,7 +62,7 @@ struct tcp { /* NOLINT(clang-analyzer-optin.performance.Padding): sender's and r
     int64_t cut_at;
     char cut_why[GV_DEATH_TEXT];
     _Atomic int64_t grace_ns;
-    _Atomic uint64_t cuts, resumes, records_resent, bulk_resent, kept_peak;
+    _Atomic uint64_t cuts, resumes, records_resent, bulk_resent, unacked_peak;
 };
 
 /* ---- tcp.c */

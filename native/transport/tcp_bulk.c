@@ -173,7 +173,7 @@ static void *dial(void *arg) {
         int64_t since = c->since;
         memcpy(cause, c->why, sizeof cause);
         pthread_mutex_unlock(&b->lock);
-        int fd = gv_redial(t->link.way, channel, epochs[channel]++, now + ATTACH_NS, why, sizeof why);
+        int fd = gv_redial(t->link.redial, channel, epochs[channel]++, now + ATTACH_NS, why, sizeof why);
         if (fd >= 0 && gv_tcp_bulk_attach(t, (uint32_t)channel, fd, epochs[channel] - 1) == 0) {
             pause = PAUSE_MIN_NS;
             continue;
@@ -482,7 +482,7 @@ int gv_tcp_bulk_open(struct tcp *t, uint32_t channels) {
     if (b->wake_fd < 0) return errno;
     int error = gv_thread_start(&b->sender, send_parts, t, "gpuvirt-bulk");
     b->has_sender = !error;
-    if (!error && t->link.way) {
+    if (!error && t->link.redial) {
         error = gv_thread_start(&b->dialler, dial, t, "gpuvirt-dial");
         b->has_dialler = !error;
     }

@@ -71,13 +71,13 @@ static bool come_up(struct tcp *t, int fd, uint32_t epoch, uint64_t peer_seq, ui
     gv_set_blocking(fd);
     gv_tcp_spin_lock(&t->pushing);
     gv_tcp_spin_lock(&t->receiving);
-    bool sound = peer_seq >= t->kept.dropped && gv_kept_drop(&t->kept, peer_seq) && gv_tcp_bulk_peer_has(t, peer_bulk);
+    bool sound = peer_seq >= t->unacked.dropped && gv_unacked_drop(&t->unacked, peer_seq) && gv_tcp_bulk_peer_has(t, peer_bulk);
     bool placed = sound && !gv_link_dead(&t->link) && dup3(fd, t->fd, O_CLOEXEC) >= 0;
     int error = errno;
     if (placed) {
-        atomic_fetch_add(&t->records_resent, gv_kept_rewind(&t->kept));
+        atomic_fetch_add(&t->records_resent, gv_unacked_rewind(&t->unacked));
 #ifdef GV_BREAK_RESUME /* Defined by one test only, which shows that it would notice if nothing were sent again. */
-        t->kept.cursor = t->kept.piece_end = t->kept.end;
+        t->unacked.cursor = t->unacked.piece_end = t->unacked.end;
 #endif
         t->note_left = 0;
         atomic_store(&t->peer_seq, peer_seq);
@@ -139,7 +139,7 @@ static int64_t went_down(struct tcp *t, char why[GV_DEATH_TEXT]) {
 }
 
 static void notice(struct tcp *t, const char *text) {
-    if (t->link.way->notice && !atomic_load(&t->last)) t->link.way->notice(t->link.way->notice_arg, text);
+    if (t->link.redial->notice && !atomic_load(&t->last)) t->link.redial->notice(t->link.redial->notice_arg, text);
 }
 
 /* Sleeps, unless the link is closed or dies. */
@@ -160,9 +160,9 @@ static void too_long(struct tcp *t, const char *why) {
 }
 
 static void reconnect(struct tcp *t) {
-    struct gv_way *way = t->link.way;
+    struct gv_redial_target *redial = t->link.redial;
     char cause[GV_DEATH_TEXT], why[400], text[1200];
-    int64_t began = went_down(t, cause), end = began + way->grace_ns, pause = PAUSE_MIN_NS;
+    int64_t began = went_down(t, cause), end = began + redial->grace_ns, pause = PAUSE_MIN_NS;
     bool told = false;
     uint32_t epoch = t->link.epoch;
     snprintf(why, sizeof why, "%s", cause);
@@ -173,7 +173,7 @@ static void reconnect(struct tcp *t) {
             return;
         }
         epoch++; /* also after an attempt that failed: the server may have seen more of it than we know */
-        int fd = gv_redial(way, -1, epoch, now + ATTEMPT_NS < end ? now + ATTEMPT_NS : end, why, sizeof why);
+        int fd = gv_redial(redial, -1, epoch, now + ATTEMPT_NS < end ? now + ATTEMPT_NS : end, why, sizeof why);
         if (fd == GV_REDIAL_FINAL) {
             snprintf(text, GV_DEATH_TEXT, "%.40s; then: %.150s", cause, why);
             gv_link_kill(&t->link, text);
@@ -197,7 +197,7 @@ static void reconnect(struct tcp *t) {
             if (patience > 0) pause_for(t, patience);
             told = true;
             snprintf(text, sizeof text, "the connection to %s is lost (%s): trying again for up to %.0f s", t->link.server, cause,
-                     seconds(way->grace_ns));
+                     seconds(redial->grace_ns));
             if (!atomic_load(&t->stop) && !gv_link_dead(&t->link)) notice(t, text);
         } else {
             pause_for(t, pause);
@@ -207,7 +207,7 @@ static void reconnect(struct tcp *t) {
 }
 
 void gv_tcp_while_down(struct tcp *t) {
-    if (t->link.way) {
+    if (t->link.redial) {
         reconnect(t);
         return;
     }
@@ -251,7 +251,7 @@ void gv_tcp_counts(const struct gv_link *link, struct gv_link_counts *counts) {
     *counts = (struct gv_link_counts){.cuts = atomic_load(&t->cuts),
                                       .resumes = atomic_load(&t->resumes),
                                       .records_resent = atomic_load(&t->records_resent),
-                                      .kept_bytes = atomic_load(&t->n_kept),
-                                      .kept_peak = atomic_load(&t->kept_peak),
+                                      .unacked_bytes = atomic_load(&t->n_unacked),
+                                      .unacked_peak = atomic_load(&t->unacked_peak),
                                       .bulk_resent = atomic_load(&t->bulk_resent)};
 }

@@ -6,18 +6,18 @@
 #include "../wire/record.h"
 
 #define FIRST_SIZE (1u << 20)
-#define LARGE (4u << 20) /* memory of this size is given back once nothing is kept */
+#define LARGE (4u << 20) /* memory of this size is given back once nothing is unacknowledged */
 
-void gv_kept_init(struct gv_kept *k) { *k = (struct gv_kept){0}; }
+void gv_unacked_init(struct gv_unacked *k) { *k = (struct gv_unacked){0}; }
 
-void gv_kept_free(struct gv_kept *k) {
+void gv_unacked_free(struct gv_unacked *k) {
     free(k->data);
     k->data = NULL;
     k->size = k->front = k->cursor = k->end = k->piece_end = 0;
 }
 
 /* Begins at the start of the memory again, where the caches are warm. */
-static void move_to(struct gv_kept *k, uint8_t *memory) {
+static void move_to(struct gv_unacked *k, uint8_t *memory) {
     if (k->end > k->front) memmove(memory, k->data + k->front, k->end - k->front);
     k->cursor -= k->front;
     k->piece_end -= k->front;
@@ -25,10 +25,10 @@ static void move_to(struct gv_kept *k, uint8_t *memory) {
     k->front = 0;
 }
 
-static bool make_room(struct gv_kept *k, uint64_t size) {
-    uint64_t needed = gv_kept_bytes(k) + size;
+static bool make_room(struct gv_unacked *k, uint64_t size) {
+    uint64_t needed = gv_unacked_bytes(k) + size;
     /* Moving what is there costs less than half of what it makes room for, or else the memory is too small. */
-    if (needed <= k->size && gv_kept_bytes(k) <= k->size / 2) {
+    if (needed <= k->size && gv_unacked_bytes(k) <= k->size / 2) {
         move_to(k, k->data);
         return true;
     }
@@ -43,29 +43,29 @@ static bool make_room(struct gv_kept *k, uint64_t size) {
     return true;
 }
 
-bool gv_kept_put(struct gv_kept *k, const void *records, uint64_t size) {
+bool gv_unacked_put(struct gv_unacked *k, const void *records, uint64_t size) {
     if (size > k->size - k->end && !make_room(k, size)) return false;
     memcpy(k->data + k->end, records, size);
     k->end += size;
-    if (gv_kept_bytes(k) > k->peak) k->peak = gv_kept_bytes(k);
+    if (gv_unacked_bytes(k) > k->peak) k->peak = gv_unacked_bytes(k);
     return true;
 }
 
-static const struct gv_record *record_at(const struct gv_kept *k, uint64_t position) {
+static const struct gv_record *record_at(const struct gv_unacked *k, uint64_t position) {
     return (const struct gv_record *)(const void *)(k->data + position);
 }
 
-uint64_t gv_kept_next(struct gv_kept *k, const void **at) {
+uint64_t gv_unacked_next(struct gv_unacked *k, const void **at) {
     if (k->cursor == k->piece_end) k->piece_end = k->end;
     *at = k->data + k->cursor;
     return k->piece_end - k->cursor;
 }
 
-void gv_kept_sent(struct gv_kept *k, uint64_t size) { k->cursor += size; }
+void gv_unacked_sent(struct gv_unacked *k, uint64_t size) { k->cursor += size; }
 
-bool gv_kept_between(const struct gv_kept *k) { return k->cursor == k->piece_end; }
+bool gv_unacked_between(const struct gv_unacked *k) { return k->cursor == k->piece_end; }
 
-bool gv_kept_drop(struct gv_kept *k, uint64_t seq) {
+bool gv_unacked_drop(struct gv_unacked *k, uint64_t seq) {
     uint64_t position = k->front;
     /* A record that is only halfway out cannot have arrived whole. */
     while (position < k->cursor && record_at(k, position)->seq <= seq) {
@@ -77,13 +77,13 @@ bool gv_kept_drop(struct gv_kept *k, uint64_t seq) {
     k->front = position;
     if (seq > k->dropped) return false;
     if (k->front == k->end) {
-        if (k->size >= LARGE) gv_kept_free(k);
+        if (k->size >= LARGE) gv_unacked_free(k);
         k->front = k->cursor = k->end = k->piece_end = 0;
     }
     return true;
 }
 
-uint64_t gv_kept_rewind(struct gv_kept *k) {
+uint64_t gv_unacked_rewind(struct gv_unacked *k) {
     uint64_t again = 0;
     for (uint64_t position = k->front; position < k->cursor; position += record_at(k, position)->size) again++;
     k->cursor = k->piece_end = k->front;

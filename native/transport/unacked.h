@@ -3,36 +3,36 @@
  *     front ...sent, not acknowledged... cursor ...not sent... end
  *
  * The bytes between front and end are whole records, the oldest first. */
-#ifndef GV_KEPT_H
-#define GV_KEPT_H
+#ifndef GV_UNACKED_H
+#define GV_UNACKED_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-struct gv_kept {
+struct gv_unacked {
     uint8_t *data;
     uint64_t size; /* of the memory */
     uint64_t front, cursor, end;
     uint64_t piece_end; /* how far what was last begun to be sent reaches: between records */
-    uint64_t peak;      /* the most bytes that were ever kept */
+    uint64_t peak;      /* the most bytes that were ever unacknowledged */
     uint64_t dropped;   /* seq of the last record that the peer was known to have */
 };
 
-void gv_kept_init(struct gv_kept *k);
-void gv_kept_free(struct gv_kept *k);
+void gv_unacked_init(struct gv_unacked *k);
+void gv_unacked_free(struct gv_unacked *k);
 /* Adds `size` bytes of whole records. False: no memory. */
-bool gv_kept_put(struct gv_kept *k, const void *records, uint64_t size);
-/* What is to be sent next, in one piece: its size, from *at; gv_kept_sent says how much of it went. */
-uint64_t gv_kept_next(struct gv_kept *k, const void **at);
-void gv_kept_sent(struct gv_kept *k, uint64_t size);
+bool gv_unacked_put(struct gv_unacked *k, const void *records, uint64_t size);
+/* What is to be sent next, in one piece: its size, from *at; gv_unacked_sent says how much of it went. */
+uint64_t gv_unacked_next(struct gv_unacked *k, const void **at);
+void gv_unacked_sent(struct gv_unacked *k, uint64_t size);
 /* Whether something else may be sent now: nothing is halfway out. */
-bool gv_kept_between(const struct gv_kept *k);
+bool gv_unacked_between(const struct gv_unacked *k);
 /* The peer has all records up to `seq`. False: it cannot have them, they were never sent. */
-bool gv_kept_drop(struct gv_kept *k, uint64_t seq);
+bool gv_unacked_drop(struct gv_unacked *k, uint64_t seq);
 /* Everything goes out again. Returns how many records that had begun to. */
-uint64_t gv_kept_rewind(struct gv_kept *k);
+uint64_t gv_unacked_rewind(struct gv_unacked *k);
 
-static inline uint64_t gv_kept_bytes(const struct gv_kept *k) { return k->end - k->front; }
+static inline uint64_t gv_unacked_bytes(const struct gv_unacked *k) { return k->end - k->front; }
 
 #endif

@@ -105,7 +105,7 @@ def test_nothing_sent_again_shows(tmp_path: Path, flags: list[str], code: int) -
     sources = [*native.glob("wire/*.c"), *native.glob("transport/*.c")]
     sources += [tests / f"{name}.c" for name in ("pair", "mini_server", "cutter", "test_resume")]
     program = tmp_path / "test_resume"
-    limits = ["-DOPEN_NS=700000000LL", "-DKEPT_LIMIT=4194304u", "-DCOPIES_LIMIT=8388608ull"]  # as all its tests have them
+    limits = ["-DOPEN_NS=700000000LL", "-DUNACKED_LIMIT=4194304u", "-DCOPIES_LIMIT=8388608ull"]  # as all its tests have them
     subprocess.run(["cc", "-std=gnu11", "-O1", "-pthread", *limits, *flags, *map(str, sources), "-o", str(program)], check=True)
     done = subprocess.run([str(program), "records_cut"], capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == code, done.stdout + done.stderr

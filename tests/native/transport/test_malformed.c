@@ -350,16 +350,16 @@ static void taken_up_with_lies(void) {
     }
     /* What it said it had it cannot lack afterwards: it is not there any more. */
     struct raw raw = open_sent();
-    struct gv_link_counts counts = {.kept_bytes = 1};
+    struct gv_link_counts counts = {.unacked_bytes = 1};
     struct tcp_note all = note(GV_RECORD_ACK, 0, SENT, 0);
     CHECK(send(raw.fd, &all, sizeof all, 0) == sizeof all);
-    for (int i = 0; i < 200 && counts.kept_bytes; i++) {
+    for (int i = 0; i < 200 && counts.unacked_bytes; i++) {
         CHECK(gv_recv_peek(raw.link) == NULL);
         gv_recv_wait(raw.link, 10000000, 0);
         gv_send_flush(raw.link);
         gv_link_get_counts(raw.link, &counts);
     }
-    CHECK(counts.kept_bytes == 0 && !gv_link_dead(raw.link));
+    CHECK(counts.unacked_bytes == 0 && !gv_link_dead(raw.link));
     CHECK(come_back(&raw, note(GV_RECORD_RESUME, 1, SENT - 1, 0), 1) == -1);
     CHECK_TEXT(gv_link_death(raw.link), "lacks what it had acknowledged");
     close_raw(&raw);

@@ -199,7 +199,7 @@ static void uncut(void) {
     open_with(&s, NO_FAULT, "tcp", GRACE_S);
     traffic(&s, 5000, 100, 0, 1);
     CHECK(counts(s.p.client).cuts == 0 && counts(s.p.worker).cuts == 0 && s.notices == 0);
-    CHECK(counts(s.p.client).kept_peak < 4 << 20);
+    CHECK(counts(s.p.client).unacked_peak < 4 << 20);
     close_session(&s);
 }
 
@@ -399,10 +399,10 @@ static void held_back(void) {
     struct flow f = {.link = s.p.client, .records = 20000, .seed = 9};
     gv_recv_wait(s.p.client, 0, 0); /* this thread is the reader */
     CHECK(pthread_create(&sender, NULL, send_records, &f) == 0);
-    for (int64_t until = gv_now_ns() + TEST_PATIENCE_NS; counts(s.p.client).kept_bytes < KEPT_LIMIT && gv_now_ns() < until;) usleep(10000);
+    for (int64_t until = gv_now_ns() + TEST_PATIENCE_NS; counts(s.p.client).unacked_bytes < UNACKED_LIMIT && gv_now_ns() < until;) usleep(10000);
     usleep(200000); /* for more, if nothing stopped it */
     struct gv_link_counts c = counts(s.p.client);
-    CHECK(c.kept_bytes >= KEPT_LIMIT && c.kept_bytes < KEPT_LIMIT + (2 << 20));
+    CHECK(c.unacked_bytes >= UNACKED_LIMIT && c.unacked_bytes < UNACKED_LIMIT + (2 << 20));
     for (; n < 10; n++) CHECK(send_numbered(s.p.client, 8, 1));
     atomic_store(&s.cutter.hole, false);
     uint64_t got = 0;
