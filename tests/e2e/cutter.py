@@ -6,6 +6,7 @@ import contextlib
 import socket
 import struct
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from gpuvirt.transport import handshake as hs
@@ -28,7 +29,7 @@ class Cut:
 @dataclass
 class Cutter:
     """Listens in front of `port`. Cuts happen where the plan says; `reconnect` says at which byte of its own each connection that takes another's
-    place is cut, the first entry for the first."""
+    place is cut, the first entry for the first. `rewrite` changes what is carried: direction and bytes to as many bytes."""
 
     port: int
     plan: tuple[list[int], list[int]] = field(default_factory=lambda: ([], []))
@@ -36,6 +37,7 @@ class Cutter:
     refuse: bool = False
     hole: bool = False
     reset: bool = False
+    rewrite: Callable[[int, bytes], bytes] | None = None
     carried: list[int] = field(default_factory=lambda: [0, 0])
     cuts: list[Cut] = field(default_factory=list)
 
@@ -136,6 +138,8 @@ class _Way:
                     threading.Event().wait(0.02)
                 if direction == UP:
                     self._look(data)
+                if self.cutter.rewrite:
+                    data = self.cutter.rewrite(direction, data)
                 go, cut = self.cutter.allowed(self, direction, len(data))
                 target.sendall(data[:go])
                 if cut:

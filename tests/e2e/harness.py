@@ -51,6 +51,11 @@ class Server:
     def worker_pids(self) -> list[int]:
         return [int(s["worker_pid"]) for s in self.sessions()]
 
+    def token(self) -> str:
+        """The default token of this user's servers."""
+        done = subprocess.run([*GPUVIRT, "token", "show"], capture_output=True, text=True, timeout=100, check=True, env=clean_environment())
+        return done.stdout.strip()
+
     def stop(self, how: int = signal.SIGTERM) -> None:
         if self.process.poll() is None:
             self.process.send_signal(how)

@@ -33,13 +33,8 @@ def cutter() -> Iterator[Callable[[Server], Cutter]]:
         each.close()
 
 
-def token(server: Server) -> str:
-    done = subprocess.run([*GPUVIRT, "token", "show"], capture_output=True, text=True, timeout=100, check=True, env=clean_environment())
-    return done.stdout.strip()
-
-
 def through(server: Server, cutter: Cutter, command: list[str | Path], link: str = "tcp", **env: str) -> subprocess.CompletedProcess[str]:
-    return run_program(cutter.url, command, "--link", link, GPUVIRT_TOKEN=token(server), **env)
+    return run_program(cutter.url, command, "--link", link, GPUVIRT_TOKEN=server.token(), **env)
 
 
 def left_nothing(server: Server, before: int) -> bool:
@@ -117,7 +112,7 @@ def test_nobody_there_for_a_while(own_pool: Callable[..., Server], build: Callab
     proxy = cutter(server)
     program = [build("once"), "400"]
     reference = run_program(server, program, "--link", "tcp")
-    environment = {"GPUVIRT_TOKEN": token(server), "GPUVIRT_POOL": proxy.url}
+    environment = {"GPUVIRT_TOKEN": server.token(), "GPUVIRT_POOL": proxy.url}
     line = [*GPUVIRT, "run", "--pool", proxy.url, "--link", "tcp", "--", *map(str, program)]
     process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean_environment(**environment))
     assert process.stdout is not None and process.stdout.readline() == "running\n"
@@ -258,7 +253,7 @@ class running_through:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env=clean_environment(GPUVIRT_TOKEN=token(server)),
+            env=clean_environment(GPUVIRT_TOKEN=server.token()),
         )
 
     def __enter__(self) -> subprocess.Popen[str]:
