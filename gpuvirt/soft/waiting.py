@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 _WAITING = {"volatile", "relaxed", "acquire", "mmio"}
 _READS_ONLY = {"add": 0, "or": 0, "xor": 0, "and": -1}  # atom.OP with this operand
 _SPACES = {"param", "const", "local", "nc"}  # where nobody else writes
-_ACTS = {"st", "stu", "atom", "red", "bar", "barrier", "call", "cp", "shfl", "vote", "match", "redux"}
 _COLLECTIVE = {"shfl", "vote", "match", "redux", "elect"}
+_ACTS = {"st", "stmatrix", "atom", "red", "bar", "barrier", "call", "cp", "tensormap", "trap", *_COLLECTIVE}
 
 # Kinds of meetings: a block's barrier that each thread passes for itself, one that a warp passes as a whole, a __syncwarp that has others beside
 # it, an exchange of the whole warp, one of some lanes. The first and third may be met by lanes at another; the second and fourth bring the warp
@@ -50,6 +50,13 @@ def reads_again(ins: Ins) -> bool:
         and isinstance(operand, Imm)
         and (operand.value == _READS_ONLY[name] or operand.value & 0xFFFFFFFF == _READS_ONLY[name] & 0xFFFFFFFF)
     )
+
+
+def _acts(ins: Ins) -> bool:
+    """Whether other threads may notice that the instruction was carried out."""
+    if ins.op == "mbarrier":
+        return ins.mods[0] not in ("test_wait", "try_wait", "pending_count")
+    return ins.op in _ACTS or (ins.op == "wmma" and ins.mods[0] == "store")
 
 
 def _registers(operand: object) -> set[str]:
@@ -102,7 +109,7 @@ def find_loops(cfg: Cfg) -> tuple[set[int], set[int]]:
 
 def _only_looks(cfg: Cfg, loop: Loop, blocks: list[Block]) -> bool:
     """Whether each round does the same as the last: it ends when plain loads, which a fence or assembler repeats, find something else."""
-    if any(i.op in _ACTS or (i.op == "mbarrier" and not reads_again(i)) for b in blocks for i in b.ins):
+    if any(_acts(i) for b in blocks for i in b.ins):
         return False
     carried = cfg.order[loop.first].live_in
     if any(carried >> cfg.reg_index[d] & 1 for b in blocks for i in b.ins for d in i.dsts):
@@ -154,7 +161,7 @@ def meets_next(cfg: Cfg, meetings: dict[int, str], number: int) -> bool:
     """Whether lanes that are at a block come to a meeting of the whole warp before they do anything that others notice."""
     block = cfg.order[number]
     while meetings.get(block.idx) not in GATHERING:
-        if len(block.succs) != 1 or block.succs[0].idx <= block.idx or any(i.op in _ACTS or reads_again(i) for i in block.ins):
+        if len(block.succs) != 1 or block.succs[0].idx <= block.idx or any(_acts(i) or reads_again(i) for i in block.ins):
             return False
         block = block.succs[0]
     return True

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 from soft.scheduling.cases import case, cuda, i32, zeros
 
+from gpuvirt.soft.harness import Kernels
+
 
 @case
 def lanes_hand_on_in_a_chain() -> None:
@@ -126,3 +128,31 @@ def blocks_wait_for_later_blocks() -> None:
         count, seen = zeros(1), zeros(24)
         k.launch("f", 24, threads, count, seen)
         assert count[0] == 72 and (seen == 3).all(), (threads, count, seen)
+
+
+@case
+def arrivals_before_a_syncwarp() -> None:
+    """Half of a warp waits for a flag; the other half, whose code comes later, arrives at an mbarrier on its way to the __syncwarp that both come to.
+    Another warp waits for the arrivals and sets the flag. (PTX, for a compiler puts loops last.)"""
+    k = Kernels(""".version 8.0
+    .target sm_90
+    .address_size 64
+    .visible .entry f(.param .u64 out) {
+        .reg .pred %p<5>; .reg .b32 %r<3>; .reg .b64 %a<4>;
+        .shared .align 8 .b64 here; .shared .b32 flag;
+        mov.u32 %r0, %tid.x; setp.ne.u32 %p0, %r0, 0; @%p0 bra READY;
+        st.volatile.shared.u32 [flag], 0; mbarrier.init.shared.b64 [here], 16;
+        READY: bar.sync 0; setp.gt.u32 %p3, %r0, 31; @%p3 bra OTHER;
+        setp.gt.u32 %p1, %r0, 15; @%p1 bra ARRIVE;
+        SPIN: ld.volatile.shared.u32 %r1, [flag]; setp.eq.u32 %p2, %r1, 0; @%p2 bra SPIN;
+        bra MEET;
+        ARRIVE: mbarrier.arrive.shared.b64 %a0, [here];
+        MEET: bar.warp.sync -1; bra END;
+        OTHER: mbarrier.test_wait.parity.shared.b64 %p4, [here], 0; @!%p4 bra OTHER;
+        st.volatile.shared.u32 [flag], 1;
+        END: ld.volatile.shared.u32 %r2, [flag]; add.u32 %r2, %r2, %r0;
+        ld.param.u64 %a1, [out]; mul.wide.u32 %a2, %r0, 4; add.u64 %a1, %a1, %a2; st.global.u32 [%a1], %r2; ret;
+    }""")
+    out = zeros(64)
+    k.launch("f", 1, 64, out)
+    assert out.tolist() == [1 + t for t in range(64)], out
