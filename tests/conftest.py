@@ -6,9 +6,19 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
+from cpu_times import Recorder
 
 EXPECTED = Path(__file__).with_name("expected_skips.txt")
 skipped: list[tuple[str, str]] = []
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--cpu-times", type=Path, metavar="FILE", help="write each test's CPU and wall seconds (tests/cpu_times.py)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if path := config.getoption("--cpu-times"):
+        config.pluginmanager.register(Recorder(path))
 
 
 def expected_skips() -> list[tuple[str, str]]:

@@ -1,9 +1,8 @@
-"""Compiling the C that these tests need."""
+"""The C that these tests write."""
 
 from __future__ import annotations
 
 import re
-import subprocess
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,27 +29,6 @@ BY_HAND = {
         "impl_cuModuleGetLoadingMode",
     ),
 }
-
-
-def compile_c(out: Path, sources: list[Path], includes: list[Path], *flags: str) -> Path:
-    """Compiles and links with the warnings of the product."""
-    command = [
-        "cc",
-        "-std=gnu11",
-        "-Wall",
-        "-Wextra",
-        "-Werror",
-        "-g",
-        "-O1",
-        *(f"-I{i}" for i in includes),
-        *flags,
-        "-o",
-        str(out),
-        *map(str, sources),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
-    return out
 
 
 def recorders(gv_impl: str) -> str:

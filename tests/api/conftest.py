@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import c_build
 import pytest
-from api.building import ROOT, compile_c, recorders
+from api.building import ROOT, recorders
 
 sys.path.insert(0, str(ROOT / "native" / "api"))
 
@@ -21,11 +22,8 @@ def headers_at() -> list[Path]:
 
 
 @pytest.fixture(scope="session")
-def generated(tmp_path_factory: pytest.TempPathFactory, headers_at: list[Path]) -> Path:
-    out = tmp_path_factory.mktemp("generated")
-    *folders, nvml = headers_at
-    generate.generate(folders, nvml, out)
-    return out
+def generated() -> Path:
+    return c_build.generated()
 
 
 @pytest.fixture(scope="session")
@@ -41,16 +39,13 @@ def fake_driver(generated: Path, includes: list[Path], tmp_path_factory: pytest.
     sources = [ROOT / "native" / "shim" / f"{name}.c" for name in SHIM]
     sources += [generated / name for name in ("gv_stubs.c", "gv_proc_table.c", "gv_errors.c")]
     sources += [out / "recorders.c", Path(__file__).with_name("fakes.c")]
-    here = [*includes, Path(__file__).parent]
-    return compile_c(
-        out / "libcuda.so.1", sources, here, "-shared", "-fPIC", "-fvisibility=hidden", "-Wl,--no-undefined,-z,nodelete,-Bsymbolic", "-lpthread"
-    )
+    flags = ["-fvisibility=hidden", *(f"-I{folder}" for folder in (*includes, Path(__file__).parent))]
+    return c_build.library(out / "libcuda.so.1", sources, flags=flags, libraries=["-Wl,--no-undefined,-z,nodelete,-Bsymbolic"])
 
 
 @pytest.fixture(scope="session")
 def fake_nvml(fake_driver: Path, generated: Path, includes: list[Path]) -> Path:
     """libnvidia-ml.so.1 beside the fake driver, as they are installed."""
     sources = [*sorted((ROOT / "native" / "shim" / "nvml").glob("*.c")), generated / "gv_nvml_stubs.c"]
-    return compile_c(
-        fake_driver.parent / "libnvidia-ml.so.1", sources, includes, "-shared", "-fPIC", "-fvisibility=hidden", "-Wl,--no-undefined", "-lpthread"
-    )
+    flags = ["-fvisibility=hidden", *(f"-I{folder}" for folder in includes)]
+    return c_build.library(fake_driver.parent / "libnvidia-ml.so.1", sources, flags=flags, libraries=["-Wl,--no-undefined"])

@@ -11,8 +11,9 @@ import threading
 import uuid
 from pathlib import Path
 
+import c_build
 import pytest
-from api.building import ROOT, compile_c
+from api.building import ROOT
 
 RUNTIME = "6bd5fb6c-5bf4-e74a-8987-d93912fd9df9"
 BUFFERS = "a094798c-2e74-2e74-93f2-0800200c0a66"
@@ -214,9 +215,8 @@ def test_storage_destructors_and_md2_vectors(includes: list[Path], tmp_path: Pat
     source = tmp_path / "storage.c"
     source.write_text(STORAGE_TEST)
     shim = ROOT / "native" / "shim"
-    program = compile_c(
-        tmp_path / "storage", [source, shim / "context_storage.c", shim / "md2.c"], includes, "-fsanitize=address,undefined", "-lpthread"
-    )
+    sources = [source, shim / "context_storage.c", shim / "md2.c"]
+    program = c_build.program(tmp_path / "storage", sources, variant="address", flags=[f"-I{folder}" for folder in includes])
     assert subprocess.run([str(program)], timeout=60, check=False).returncode == 0
 
 

@@ -11,8 +11,8 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
+import c_build
 import pytest
-from api.building import compile_c
 
 HERE = Path(__file__).parent
 NOT_INITIALIZED, DEINITIALIZED, UNAVAILABLE, NOT_SUPPORTED = 3, 4, 46, 801
@@ -199,9 +199,10 @@ def test_after_the_end(fake_driver: Path, tmp_path: Path, includes: list[Path]) 
         int main(void) { printf("%d\\n", cuCtxSynchronize()); return 0; }
     """)
     # A library that does not depend on ours (the symbols are found at run time) and stands behind it is torn down after it.
-    compile_c(late, [tmp_path / "late.c"], includes, "-shared", "-fPIC", "-Wl,-z,lazy")
+    flags = [f"-I{folder}" for folder in includes]
+    c_build.library(late, [tmp_path / "late.c"], flags=flags, libraries=["-Wl,-z,lazy"])
     libraries = [f"-Wl,-rpath,{fake_driver.parent}:{tmp_path},--no-as-needed", str(fake_driver), str(late)]
-    compile_c(program, [tmp_path / "main.c"], includes, *libraries)
+    c_build.program(program, [tmp_path / "main.c"], flags=flags, libraries=libraries)
     done = subprocess.run([str(program)], capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout.split() == ["0", str(DEINITIALIZED), "0"]
 

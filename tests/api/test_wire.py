@@ -6,9 +6,10 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+import c_build
 import command_spec
 import emit_commands
-from api.building import ROOT, compile_c
+from api.building import ROOT
 from command_spec import Body, Field
 
 MAIN = """\
@@ -130,8 +131,8 @@ def test_round_trip_and_refusals(generated: Path, includes: list[Path], tmp_path
     main += [f"        try_{body.name}();\n" for body in bodies]
     main.append('    }\n    puts("ok");\n    return 0;\n}\n')
     (tmp_path / "wire.c").write_text("".join(main))
-    sanitize = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
-    program = compile_c(tmp_path / "wire", [tmp_path / "wire.c", generated / "gv_commands.c"], includes, *sanitize)
+    sources = [tmp_path / "wire.c", generated / "gv_commands.c"]
+    program = c_build.program(tmp_path / "wire", sources, variant="address", flags=[f"-I{folder}" for folder in includes])
     for seed in ("1", "20261121", "987654321"):
         done = subprocess.run([str(program), seed], capture_output=True, text=True, timeout=120, check=False)
         assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr[-3000:]
@@ -157,5 +158,5 @@ def test_names_and_dispatch(generated: Path, includes: list[Path], tmp_path: Pat
     code.append("    x.r.op = 2; x.r.size = 8; if (gv_dispatch(&seen, &x.r) != -1) return 251;\n    return 0;\n}\n")
     (tmp_path / "dispatch.c").write_text("".join(code))
     sources = [tmp_path / "dispatch.c", generated / "gv_dispatch.c", generated / "gv_commands.c"]
-    program = compile_c(tmp_path / "dispatch", sources, includes, "-fsanitize=address,undefined")
+    program = c_build.program(tmp_path / "dispatch", sources, variant="address", flags=[f"-I{folder}" for folder in includes])
     assert subprocess.run([str(program)], timeout=60, check=False).returncode == 0

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import c_build
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -39,8 +39,7 @@ def by_python(text: str) -> str:
 def by_library(tmp_path_factory: pytest.TempPathFactory) -> Library:
     program = tmp_path_factory.mktemp("links") / "link_tool"
     sources = [ROOT / "native/transport/link_spec.c", ROOT / "tests/native/transport/link_tool.c"]
-    flags = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
-    subprocess.run([shutil.which("cc") or "gcc", *flags, *map(str, sources), "-o", str(program)], check=True)
+    c_build.program(program, sources, variant="address")
 
     def ask(texts: list[str]) -> list[str]:
         said = subprocess.run([program], input=b"".join(text.encode("utf-8", "surrogateescape") + b"\0" for text in texts), capture_output=True)

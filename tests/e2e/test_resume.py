@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import c_build
 import pytest
 from e2e import test_ways
 from e2e.cutter import Cutter
@@ -101,7 +102,7 @@ def test_nothing_sent_again_shows(tmp_path: Path, flags: list[str], code: int) -
     sources += [tests / f"{name}.c" for name in ("pair", "mini_server", "cutter", "test_resume")]
     program = tmp_path / "test_resume"
     limits = ["-DOPEN_NS=700000000LL", "-DUNACKED_LIMIT=4194304u", "-DCOPIES_LIMIT=8388608ull"]  # as all its tests have them
-    subprocess.run(["cc", "-std=gnu11", "-O1", "-pthread", *limits, *flags, *map(str, sources), "-o", str(program)], check=True)
+    c_build.program(program, sources, flags=[*limits, *flags])
     done = subprocess.run([str(program), "records_cut"], capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == code, done.stdout + done.stderr
 

@@ -4,47 +4,31 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
-import sys
 from pathlib import Path
 
+import c_build
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = ROOT / "tests/fuzz"
-CC = shutil.which("cc") or "gcc"
-FLAGS = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-g", "-O1", "-pthread", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 RUNS, SECONDS = "200000", "15"
 
 
 @pytest.fixture(scope="session")
 def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The generated command decoders, and the list of them."""
+    """A folder with the list of the generated command decoders, which is what driver.c goes through."""
     folder = tmp_path_factory.mktemp("generated")
-    sys.path.insert(0, str(ROOT / "native/api"))
-    try:
-        import command_spec
-        import emit_commands
-    finally:
-        sys.path.remove(str(ROOT / "native/api"))
-    spec = command_spec.load(ROOT / "native/api/commands.toml")
-    header = emit_commands.header(spec)
-    (folder / "gv_commands.h").write_text(header)
-    (folder / "gv_commands.c").write_text(emit_commands.source(spec))
-    names = re.findall(r"^int (\w+)_decode\(", header, re.MULTILINE)
+    names = re.findall(r"^int (\w+)_decode\(", (c_build.generated() / "gv_commands.h").read_text(), re.MULTILINE)
     assert len(names) > 20
     (folder / "decoders.inc").write_text("".join(f"DECODER({name})\n" for name in names))
     return folder
 
 
 def build(folder: Path, generated: Path, *flags: str) -> Path:
-    program = folder / "fuzz"
-    sources = [HERE / "decode.c", HERE / "driver.c", *sorted((ROOT / "native/wire").glob("*.c")), generated / "gv_commands.c"]
-    include = [f"-I{generated}", f"-I{ROOT / 'native/wire'}", "-DFUZZ_COMMANDS"]
-    done = subprocess.run([CC, *FLAGS, *include, *flags, *map(str, sources), "-o", str(program)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return program
+    sources = [HERE / "decode.c", HERE / "driver.c", *sorted((ROOT / "native/wire").glob("*.c")), c_build.generated() / "gv_commands.c"]
+    include = [f"-I{generated}", f"-I{c_build.generated()}", f"-I{ROOT / 'native/wire'}", "-DFUZZ_COMMANDS"]
+    return c_build.program(folder / "fuzz", sources, variant="address", flags=[*include, *flags])
 
 
 def fuzz(program: Path, *args: str) -> subprocess.CompletedProcess[str]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import re
 import secrets
-import shutil
 import struct
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import c_build
 import pytest
 
 from gpuvirt.transport import handshake as hs
@@ -21,9 +21,7 @@ HERE = ROOT / "tests/native"
 WIRE = sorted((ROOT / "native/wire").glob("*.c"))
 LINK = [*WIRE, *sorted((ROOT / "native/transport").glob("*.c"))]
 HELPERS = [HERE / "transport/pair.c", HERE / "transport/mini_server.c", HERE / "transport/cutter.c"]
-CC = shutil.which("cc") or "gcc"
-FLAGS = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-g", "-O1", "-pthread", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer"]
-ADDRESS, THREAD = "address,undefined", "thread"
+ADDRESS, THREAD = "address", "thread"
 
 Builder = Callable[..., Path]
 
@@ -37,13 +35,10 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Builder:
     built: dict[str, Path] = {}
 
     def make(name: str, sanitizer: str, sources: list[Path], flags: tuple[str, ...] = ()) -> Path:
-        program = folder / f"{name}.{sanitizer.split(',')[0]}"
-        if program.name not in built:
-            command = [CC, *FLAGS, f"-fsanitize={sanitizer}", *flags, *map(str, sources), "-o", str(program)]
-            done = subprocess.run(command, capture_output=True, text=True)
-            assert done.returncode == 0, done.stderr
-            built[program.name] = program
-        return built[program.name]
+        key = f"{name}.{sanitizer}"
+        if key not in built:
+            built[key] = c_build.program(folder / key, sources, variant=sanitizer, flags=flags)
+        return built[key]
 
     return make
 

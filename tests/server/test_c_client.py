@@ -6,6 +6,7 @@ import dataclasses
 import subprocess
 from pathlib import Path
 
+import c_build
 import pytest
 from server.harness import FakeServer
 
@@ -41,9 +42,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("client")
     (folder / "client.c").write_text('#include "native/wire/handshake.h"\n' + CLIENT)
     sources = [*ROOT.glob("native/transport/*.c"), *(ROOT / "native" / "wire" / name for name in ("handshake.c", "ring.c", "sha256.c"))]
-    line = ["gcc", "-std=gnu11", f"-I{ROOT}", "client.c", *map(str, sources), "-lpthread", "-o", "client"]
-    subprocess.run(line, cwd=folder, check=True)
-    return folder / "client"
+    return c_build.program(folder / "client", [folder / "client.c", *sources], flags=[f"-I{ROOT}"])
 
 
 def run(client: Path, url: str, link: str, token: Token, gpus: int = 1) -> subprocess.CompletedProcess[str]:

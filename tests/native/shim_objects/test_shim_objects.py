@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
-import pytest
+import c_build
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent.parent
@@ -39,31 +38,12 @@ OBJECTS = [
     "treap",
     "virtual",
 ]
-FLAGS = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-g"]
-MEMORY = "-fsanitize=address,undefined"
-RACES = "-fsanitize=thread"
-
-
-@pytest.fixture(scope="module")
-def generated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """The generated sources and the folder of cuda.h."""
-    found = subprocess.run([sys.executable, ROOT / "tools" / "find_headers.py"], capture_output=True, text=True, check=True).stdout.strip()
-    cuda13, cuda12, nvml = found.split(";")
-    out = tmp_path_factory.mktemp("generated")
-    generator = ROOT / "native" / "api" / "generate.py"
-    command = [sys.executable, str(generator), "--headers", cuda13, "--headers", cuda12, "--nvml", nvml, "--out", str(out)]
-    subprocess.run(command, check=True, capture_output=True)
-    return out, cuda13
+MEMORY, RACES = "address", "thread"
 
 
 def build_and_run(program: Path, sources: list[Path], includes: list[str], sanitizer: str = MEMORY, args: tuple[str, ...] = ()) -> None:
     """Compiles a test and runs it; its complaints are the assertion's text."""
-    compiled = subprocess.run(
-        ["gcc", *FLAGS, sanitizer, "-fno-sanitize-recover=all", *includes, *map(str, sources), "-lpthread", "-ldl", "-o", str(program)],
-        capture_output=True,
-        text=True,
-    )
-    assert compiled.returncode == 0, compiled.stderr
+    c_build.program(program, sources, variant=sanitizer, flags=includes, libraries=["-ldl"])
     ran = subprocess.run([program, *args], capture_output=True, text=True, timeout=280)
     assert ran.returncode == 0, ran.stderr
 
@@ -77,9 +57,9 @@ def test_image(tmp_path: Path) -> None:
     build_and_run(tmp_path / "image", [HERE / "test_image.c", SHIM / "image.c"], [f"-I{SHIM}", f"-I{HERE}"])
 
 
-def calls(name: str, tmp_path: Path, generated: tuple[Path, str], sanitizer: str, flags: tuple[str, ...] = (), args: tuple[str, ...] = ()) -> None:
+def calls(name: str, tmp_path: Path, sanitizer: str, flags: tuple[str, ...] = (), args: tuple[str, ...] = ()) -> None:
     """A test of the driver's calls with a fake worker behind them."""
-    out, cuda = generated
+    out, cuda = c_build.generated(), c_build.cuda_headers()
     sources = [
         HERE / f"{name}.c",
         HERE / "fake_session.c",
@@ -94,16 +74,16 @@ def calls(name: str, tmp_path: Path, generated: tuple[Path, str], sanitizer: str
     build_and_run(tmp_path / name, sources, ["-isystem", cuda, f"-I{out}", f"-I{SHIM}", f"-I{WIRE}", f"-I{HERE}", *flags], sanitizer, args)
 
 
-def test_calls(tmp_path: Path, generated: tuple[Path, str]) -> None:
-    calls("test_calls", tmp_path, generated, MEMORY)
+def test_calls(tmp_path: Path) -> None:
+    calls("test_calls", tmp_path, MEMORY)
 
 
-def test_threads(tmp_path: Path, generated: tuple[Path, str]) -> None:
-    calls("test_threads", tmp_path, generated, RACES)
+def test_threads(tmp_path: Path) -> None:
+    calls("test_threads", tmp_path, RACES)
 
 
-def test_module_cache(tmp_path: Path, generated: tuple[Path, str]) -> None:
+def test_module_cache(tmp_path: Path) -> None:
     folder = tmp_path / "cache"
     folder.mkdir()
     limits = ("-DMETA_CACHE_BYTES=(1ull<<20)", "-DMETA_CACHE_FILES=16u", "-DLEARNED_MAX=64u")
-    calls("test_module_cache", tmp_path, generated, MEMORY, limits, (str(folder),))
+    calls("test_module_cache", tmp_path, MEMORY, limits, (str(folder),))

@@ -6,22 +6,17 @@ import base64
 import json
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
+import c_build
 import pytest
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent.parent
 NATIVE = ROOT / "native"
 SESSION = ["session", "attach", "progress", "events", "bulk", "host_func", "lifecycle", "settings", "stats", "log", "quiet_write", "token", "window"]
-SANITIZERS = {
-    "plain": ["-O2"],
-    "address": ["-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"],
-    "thread": ["-O1", "-fsanitize=thread"],
-}
 # The session leaves the link's threads and memory to the end of the process: other threads of the program may be in them.
 # A thread that sends from the program's memory may still be on its way out of sendmsg when the peer has it all and the memory goes: the address
 # sanitizer's wrapper would look at it once more then.
@@ -62,18 +57,13 @@ def program(programs: dict[str, Path], build: str) -> Path:
     if build in programs:
         return programs[build]
     folder = programs[""]
-    generated = folder / "generated"
-    if not generated.exists():
-        subprocess.run([sys.executable, str(NATIVE / "api" / "generate.py"), "--out", str(generated)], check=True, capture_output=True, timeout=120)
+    generated = c_build.generated()
     below = [HERE, NATIVE / "transport", NATIVE / "wire"]
     sources = [*(NATIVE / "shim" / f"{name}.c" for name in SESSION), *(file for folder in below for file in folder.glob("*.c"))]
+    sources.append(generated / "gv_commands.c")
     includes = [generated, NATIVE, NATIVE / "wire", NATIVE / "transport", NATIVE / "shim", HERE]
-    command = ["gcc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-g", "-DSESSION_BEHIND_LATE=(3ull<<20)", *SANITIZERS[build]]
-    command += [*(f"-I{i}" for i in includes), *map(str, sources)]
-    command += [str(generated / "gv_commands.c"), "-lpthread", "-o", str(folder / build)]
-    made = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    assert made.returncode == 0, made.stderr
-    programs[build] = folder / build
+    flags = ["-DSESSION_BEHIND_LATE=(3ull<<20)", *(f"-I{i}" for i in includes)]
+    programs[build] = c_build.program(folder / build, sources, variant=build, flags=flags)
     return programs[build]
 
 

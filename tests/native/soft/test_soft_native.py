@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import c_build
 import pytest
 
 HERE = Path(__file__).parent
 NATIVE = HERE.parents[2] / "native"
 Build = Callable[[str, str], Path]
-FLAGS = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-g", "-fvisibility=hidden", "-pthread"]
-VARIANTS = {
-    "plain": ["-O2"],
-    "fortified": ["-O2", "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=2"],
-    "address": ["-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"],
-    "thread": ["-O1", "-fsanitize=thread"],
-    "old-kernel": ["-O1", "-DSOFT_DONTUNMAP=64"],  # a flag of mremap's that is refused, as a kernel before 5.7 does
-}
+OLD_KERNEL = ("-DSOFT_DONTUNMAP=64",)  # a flag of mremap's that is refused, as a kernel before 5.7 does
 BACKEND_TESTS = [
     "devices",
     "memory_limits",
@@ -54,11 +47,9 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
         key = (program, variant)
         if key not in done:
             sources = [HERE / f"{program}.c", *sorted((NATIVE / "backend/soft").glob("*.c")), NATIVE / "wire/module_meta.c"]
-            includes = [f"-I{NATIVE / part}" for part in ("backend/soft", "worker", "wire")]
-            target = folder / f"{program}-{variant}"
-            compiler = os.environ.get("CC") or shutil.which("gcc") or "cc"
-            subprocess.run([compiler, *FLAGS, *VARIANTS[variant], *includes, "-o", target, *sources, "-lm"], check=True, timeout=240)
-            done[key] = target
+            flags = ["-fvisibility=hidden", *(f"-I{NATIVE / part}" for part in ("backend/soft", "worker", "wire"))]
+            how, flags = ("plain", [*flags, *OLD_KERNEL]) if variant == "old-kernel" else (variant, flags)
+            done[key] = c_build.program(folder / f"{program}-{variant}", sources, variant=how, flags=flags, libraries=["-lm"])
         return done[key]
 
     return make

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-import shutil
 import struct
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import c_build
 import pytest
 
 from gpuvirt.soft import ctypes_bridge, jit
@@ -81,9 +80,8 @@ DONE:
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     target = tmp_path_factory.mktemp("bridge") / "libbridge.so"
     sources = [HERE / "bridge.c", *sorted((NATIVE / "backend/soft").glob("*.c")), NATIVE / "wire/module_meta.c"]
-    includes = [f"-I{NATIVE / part}" for part in ("backend/soft", "worker", "wire")]
-    flags = ["-std=gnu11", "-O2", "-g", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread"]
-    subprocess.run([shutil.which("gcc") or "cc", *flags, *includes, "-o", target, *sources, "-lm"], check=True, timeout=240)
+    flags = ["-fvisibility=hidden", *(f"-I{NATIVE / part}" for part in ("backend/soft", "worker", "wire"))]
+    c_build.library(target, sources, flags=flags, libraries=["-lm"])
     loaded = ctypes.CDLL(str(target))
     loaded.bridge_open.restype = ctypes.c_uint64
     loaded.bridge_global.restype = ctypes.c_uint64

@@ -1,0 +1,128 @@
+"""Builds the C programs of the tests. Each translation unit is compiled once, however many programs it is linked into.
+
+An object is known by the text that the preprocessor makes of its source, the flags that concern code, and the compiler: so the objects in build/tests
+are those of the code that is there, and stay from one run to the next.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+NATIVE = ROOT / "native"
+STORE = ROOT / "build" / "tests"
+DAYS_KEPT = 7
+STRICT = ("-std=gnu11", "-Wall", "-Wextra", "-Werror", "-g", "-pthread")
+SANITIZED = ("-O1", "-fno-omit-frame-pointer", "-fno-sanitize-recover=all")
+VARIANTS: dict[str, tuple[str, ...]] = {
+    "plain": ("-O2",),
+    "fortified": ("-O2", "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=2"),
+    "address": (*SANITIZED, "-fsanitize=address,undefined"),
+    "thread": (*SANITIZED, "-fsanitize=thread"),
+    "undefined": (*SANITIZED, "-fsanitize=undefined"),
+}
+
+
+@cache
+def compiler() -> str:
+    found = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
+    assert found, "no C compiler"
+    return found
+
+
+@cache
+def _compiler_version() -> str:
+    return subprocess.run([compiler(), "--version"], capture_output=True, text=True, check=True).stdout
+
+
+def _run(line: list[str]) -> bytes:
+    done = subprocess.run(line, capture_output=True, timeout=300, check=False)
+    assert done.returncode == 0, f"{' '.join(line)}\n{done.stderr.decode(errors='replace')[-4000:]}"
+    return done.stdout
+
+
+def _replace(made: Path, target: Path) -> Path:
+    os.replace(made, target)  # two runs beside each other may make the same
+    return target
+
+
+@cache
+def _object(source: Path, flags: tuple[str, ...]) -> Path:
+    text = _run([compiler(), *flags, "-E", str(source)])
+    code = [f for f in flags if not f.startswith(("-I", "-D", "-U")) or "FORTIFY" in f]  # what the others do is in the text
+    identity = "\0".join([_compiler_version(), *code, str(source)]).encode() + b"\0" + text
+    target = STORE / "objects" / f"{hashlib.sha256(identity).hexdigest()[:32]}.o"
+    if target.exists():
+        os.utime(target)
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    made = target.with_suffix(f".{os.getpid()}.{time.monotonic_ns()}")
+    _run([compiler(), *flags, "-c", str(source), "-o", str(made)])
+    return _replace(made, target)
+
+
+def objects(sources: Iterable[Path], flags: Sequence[str]) -> list[Path]:
+    """The sources' objects, compiled with `flags` where they are not there yet, two at a time."""
+    _forget_old()
+    with ThreadPoolExecutor(os.cpu_count() or 2) as pool:
+        return list(pool.map(lambda source: _object(source, tuple(flags)), sources))
+
+
+def program(target: Path, sources: Iterable[Path], *, variant: str = "plain", flags: Sequence[str] = (), libraries: Sequence[str] = ()) -> Path:
+    """Links `target` from C sources, compiled with the product's warnings in one of the variants; `flags` (-D, -I, -include) are for all of them."""
+    made = objects(sources, (*STRICT, *VARIANTS[variant], *flags))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    _run([compiler(), "-pthread", *VARIANTS[variant], *map(str, made), "-o", str(target), *libraries])
+    return target
+
+
+def library(target: Path, sources: Iterable[Path], *, variant: str = "plain", flags: Sequence[str] = (), libraries: Sequence[str] = ()) -> Path:
+    """As `program`, for a shared library."""
+    made = objects(sources, (*STRICT, *VARIANTS[variant], "-fPIC", *flags))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    _run([compiler(), "-pthread", *VARIANTS[variant], "-shared", *map(str, made), "-o", str(target), *libraries])
+    return target
+
+
+@cache
+def generated() -> Path:
+    """The folder of what native/api/generate.py makes of the API's table and the CUDA headers."""
+    inputs = sorted(p for p in (NATIVE / "api").rglob("*") if p.is_file() and "__pycache__" not in p.parts)
+    digest = hashlib.sha256(cuda_headers().encode())
+    for path in inputs:
+        digest.update(str(path).encode() + path.read_bytes())
+    target = STORE / f"generated-{digest.hexdigest()[:16]}"
+    if not target.exists():
+        made = target.with_name(f"{target.name}.{os.getpid()}")
+        made.mkdir(parents=True)
+        _run([sys.executable, str(NATIVE / "api" / "generate.py"), "--out", str(made)])
+        try:
+            _replace(made, target)
+        except OSError:  # another run was faster
+            shutil.rmtree(made)
+    os.utime(target)
+    return target
+
+
+@cache
+def cuda_headers() -> str:
+    """The folder of CUDA 13's cuda.h."""
+    return _run([sys.executable, str(ROOT / "tools" / "find_headers.py")]).decode().split(";")[0]
+
+
+@cache
+def _forget_old() -> None:
+    """Removes, once a run, what no test has asked for in a week."""
+    before = time.time() - DAYS_KEPT * 86400
+    for path in [*STORE.glob("objects/*"), *STORE.glob("generated-*")]:
+        if path.stat().st_mtime < before:
+            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
