@@ -24,6 +24,10 @@ struct gv_link_input {
 int gv_link_option_travels(uint32_t option);
 
 #define GV_LINK_MAX_OPTIONS 64u
+/* Bytes that any input takes: its header, and a name of at least its NUL, padded. */
+#define GV_LINK_INPUT_LEAST (sizeof(struct gv_link_input) + 8)
+/* Inputs of one link: as many as the largest payload (4 GiB) has room for. */
+#define GV_LINK_MAX_INPUTS ((uint32_t)((1ull << 32) / GV_LINK_INPUT_LEAST))
 
 /* An input as it lies in a payload. */
 struct gv_link_part {

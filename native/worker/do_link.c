@@ -48,9 +48,10 @@ int worker_do_link(void *worker, const struct gv_record *record, const struct gv
             return -1;
         }
     }
-    /* Every input takes more than a byte, so a lie about their number costs no memory. */
-    bool sound = c->n_inputs <= size && c->options_size % sizeof(struct gv_link_option) == 0;
-    struct gv_link_part *parts = sound ? calloc(c->n_inputs + 1, sizeof *parts) : NULL;
+    /* No more inputs than the payload has room for: the array is never larger than a small multiple of what the client has sent. */
+    bool sound =
+        c->n_inputs <= size / GV_LINK_INPUT_LEAST && c->n_inputs <= GV_LINK_MAX_INPUTS && c->options_size % sizeof(struct gv_link_option) == 0;
+    struct gv_link_part *parts = sound ? calloc((size_t)c->n_inputs + 1, sizeof *parts) : NULL;
     struct gv_link_result *result = calloc(1, sizeof *result);
     uint64_t at = 0;
     for (uint32_t i = 0; parts && sound && i < c->n_inputs; i++) sound = gv_link_part_take(payload, size, &at, &parts[i]) == 0;

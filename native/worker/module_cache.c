@@ -123,7 +123,7 @@ static void scan(struct module_cache *c) {
     uint32_t n_slots = 1024, known = c->n;
     while (n_slots < 2 * known + 2) n_slots *= 2;
     uint32_t *slots = calloc(n_slots, sizeof *slots); /* a table of known entries by hash: index + 1 */
-    bool *seen = calloc(known + 1, sizeof *seen);
+    bool *seen = calloc((size_t)known + 1, sizeof *seen);
     if (!d || !slots || !seen || fstat(c->folder, &folder)) {
         if (d) closedir(d);
         if (!d && copy >= 0) close(copy);

@@ -12,7 +12,8 @@ int soft_link(struct gv_context *c, const struct gv_link_job *job, struct gv_lin
         snprintf(out->error, sizeof out->error, "this worker has no compiler for device code");
         return CUDA_ERROR_NOT_SUPPORTED;
     }
-    struct soft_link_input *inputs = calloc(job->n_inputs + 1, sizeof *inputs);
+    if (job->n_inputs > GV_LINK_MAX_INPUTS) return CUDA_ERROR_INVALID_VALUE;
+    struct soft_link_input *inputs = calloc((size_t)job->n_inputs + 1, sizeof *inputs);
     if (!inputs) return CUDA_ERROR_OUT_OF_MEMORY;
     for (uint32_t i = 0; i < job->n_inputs; i++) {
         const struct gv_link_part *part = &job->inputs[i];

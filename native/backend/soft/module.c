@@ -61,7 +61,7 @@ static int bind_globals(struct gv_module *m, char *err) {
     const struct gv_meta_header *header = m->meta;
     const struct gv_meta_global *globals = gv_meta_globals(m->meta);
     const struct soft_compiler *compiler = m->context->backend->compiler;
-    uint64_t *addresses = malloc((header->n_globals + 1) * sizeof *addresses);
+    uint64_t *addresses = malloc(((size_t)header->n_globals + 1) * sizeof *addresses);
     if (!addresses) return CUDA_ERROR_OUT_OF_MEMORY;
     for (uint32_t i = 0; i < header->n_globals; i++) addresses[i] = globals[i].address;
     int rc = compiler->module_bind(compiler->self, m->id, header->n_globals, addresses, err, GV_ERR_SIZE);

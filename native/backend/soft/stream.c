@@ -246,7 +246,7 @@ void *soft_op_new(size_t size, enum op_kind kind, int (*fn)(struct gv_stream *, 
 
 static bool depend(struct op *op, struct gv_stream *on, uint64_t seq) {
     if (on->completed >= seq) return true;
-    struct dependency *more = realloc(op->dependencies, (op->n_dependencies + 1) * sizeof *more);
+    struct dependency *more = realloc(op->dependencies, ((size_t)op->n_dependencies + 1) * sizeof *more);
     if (!more) return false;
     op->dependencies = more;
     more[op->n_dependencies++] = (struct dependency){on, seq};

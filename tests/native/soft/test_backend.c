@@ -704,6 +704,27 @@ static void test_drop_launches(void) {
     close_all();
 }
 
+static int link_none(void *self, uint32_t n, const struct soft_link_input *inputs, void **image, size_t *size, char *text, size_t text_size) {
+    (void)self, (void)n, (void)inputs, (void)image, (void)size, (void)text, (void)text_size;
+    return 200;
+}
+
+/* A count of inputs that wraps to zero in 32 bits, and the most that a payload has room for, plus one. */
+static void test_link_counts(void) {
+    struct gv_backend_config c = config(1);
+    table.link = link_none;
+    open_with(&c);
+    struct gv_link_part part = {.type = 1, .name = "one", .data = "text", .size = 4};
+    struct gv_link_job job = {.inputs = &part, .n_inputs = 0xffffffff};
+    static struct gv_link_result result;
+    CHECK_INT(ops->link(ctx, &job, &result), 1);
+    job.n_inputs = GV_LINK_MAX_INPUTS + 1;
+    CHECK_INT(ops->link(ctx, &job, &result), 1);
+    job.n_inputs = 1;
+    CHECK_INT(ops->link(ctx, &job, &result), 200);
+    ops->close(backend);
+}
+
 static void test_strict(void) {
     struct gv_backend_config c = config(1);
     c.strict = 1;
@@ -1113,6 +1134,7 @@ static const struct {
     {"concurrency", test_concurrency},
     {"many_threads", test_many_threads},
     {"drop_launches", test_drop_launches},
+    {"link_counts", test_link_counts},
     {"strict", test_strict},
     {"ledger", test_ledger},
     {"destroyed_context", test_destroyed_context},

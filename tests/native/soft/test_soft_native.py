@@ -27,6 +27,7 @@ BACKEND_TESTS = [
     "concurrency",
     "many_threads",
     "drop_launches",
+    "link_counts",
     "strict",
     "ledger",
     "destroyed_context",

@@ -1,0 +1,368 @@
+/* The worker's command handlers (native/worker/do_*.c) on bodies of chance: everything between the decoder and the backend. The link, the payload channel and
+ * the backend are here: a backend that looks at every byte it is given, so that a buffer which is too short is the address sanitizer's to see.
+ *
+ *     handlers RUNS SECONDS SEED    at most RUNS commands and SECONDS seconds; prints how many were carried out
+ *     handlers many_inputs          one link command whose count of inputs wraps to zero in 32 bits */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "../../native/wire/module_meta.h"
+#include "../../native/worker/state.h"
+
+static uint64_t state = 88172645463325252u;
+
+static uint64_t chance(uint64_t below) {
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    return below ? (state * 0x2545f4914f6cdd1du >> 11) % below : 0;
+}
+
+static volatile uint8_t sink;
+
+static void look_at(const void *data, uint64_t size) {
+    const uint8_t *p = data;
+    if (size && size <= 1 << 20) { /* more is looked at by its ends */
+        for (uint64_t i = 0; i < size; i++) sink ^= p[i];
+    } else if (size) {
+        sink ^= p[0] ^ p[size - 1];
+    }
+}
+
+/* ---- a link that takes every event -------------------------------------------------------------------------------------- */
+
+static _Alignas(8) uint8_t sent[GV_RECORD_MAX];
+
+struct gv_record *gv_send_begin(struct gv_link *link, uint32_t size, uint64_t *blocked_ns) {
+    (void)link, (void)blocked_ns;
+    if (size > sizeof sent) abort();
+    return (struct gv_record *)sent;
+}
+uint64_t gv_send_commit(struct gv_link *link) { return (void)link, 1; }
+void gv_send_flush(struct gv_link *link) { (void)link; }
+void gv_link_set_rtt(struct gv_link *link, int64_t rtt_ns) { (void)link, (void)rtt_ns; }
+
+/* ---- payloads: their bytes are of chance, their sizes those of what was sent -------------------------------------------- */
+
+static const void *payload;
+static uint64_t payload_size, payload_held; /* as the header says; bytes that there are */
+static bool payloads_get_lost;              /* one in sixteen */
+
+void worker_expect(struct worker *w, struct worker_expected *e, uint64_t number, void *data, uint64_t size) {
+    (void)w;
+    *e = (struct worker_expected){.number = number, .size = size, .data = data};
+}
+
+bool worker_wait_payload(struct worker *w, struct worker_expected *e) {
+    (void)w;
+    bool own = !e->data;
+    uint64_t size = own ? payload_size : e->size;
+    if (own) e->data = malloc(payload_held ? payload_held : 1);
+    if (own && payload_held) memcpy(e->data, payload, payload_held);
+    if (!own) memset(e->data, 1, size);
+    e->size = size;
+    return !payloads_get_lost || chance(16);
+}
+
+int worker_discard_payload(struct worker *w, uint64_t number) { return (void)w, (void)number, 0; }
+
+int worker_land(struct worker *w, const struct gv_record *record, struct worker_stream *s, uint64_t number, uint64_t dst, uint64_t size) {
+    return (void)w, (void)record, (void)s, (void)number, (void)dst, (void)size, 0;
+}
+
+uint64_t worker_send_payload(struct worker *w, uint64_t tag, void *data, uint64_t size, bool staged) {
+    look_at(data, size);
+    if (staged)
+        staging_give(&w->staging, data, size);
+    else
+        free(data);
+    return tag ? 1 : 2;
+}
+
+uint64_t worker_send_in_place(struct worker *w, uint64_t tag, void *data, uint64_t size, void (*done)(void *arg), void *arg) {
+    (void)w;
+    look_at(data, size);
+    done(arg);
+    return tag ? 1 : 2;
+}
+
+/* ---- a backend that does at once what it is asked ----------------------------------------------------------------------- */
+
+static char object[64];
+static int answer(void) { return chance(8) ? 0 : (int)chance(4) ? 1 : 2; }
+
+#define MAKE(type, out) (*(out) = (type *)(void *)object, answer())
+
+static int driver_version(struct gv_backend *b) { return (void)b, 13000; }
+static int device_info(struct gv_backend *b, uint32_t device, struct gv_device_info *out) {
+    (void)b;
+    memset(out, 0, sizeof *out);
+    out->total_memory = 1ull << 30;
+    return device < 2 ? 0 : 1;
+}
+static int reserve_window(struct gv_backend *b, uint64_t base, uint64_t size) { return (void)b, base && size ? 0 : 1; }
+static int context_create(struct gv_backend *b, uint32_t device, uint32_t flags, int primary, struct gv_context **out, char *err) {
+    (void)b, (void)device, (void)flags, (void)primary, (void)err;
+    *out = (struct gv_context *)(void *)object;
+    return 0;
+}
+static void context_destroy(struct gv_context *c) { (void)c; }
+static int context_limit(struct gv_context *c, uint32_t limit, uint64_t *value) { return (void)c, *value += limit, answer(); }
+static int memory_info(struct gv_context *c, uint64_t *f, uint64_t *t) { return (void)c, *f = *t = 1, answer(); }
+static const char *error_text(struct gv_context *c) { return (void)c, "an error"; }
+static int memory_back(struct gv_context *c, uint64_t a, uint64_t s) { return (void)c, (void)a, (void)s, answer(); }
+static int memory_alloc(struct gv_context *c, uint64_t size, uint64_t *address) { return (void)c, *address = size | 1, answer(); }
+static int memory_free(struct gv_context *c, uint64_t address) { return (void)c, (void)address, answer(); }
+static int address_reserve(struct gv_backend *b, uint64_t size, uint64_t alignment, uint64_t *address) {
+    return (void)b, *address = size | alignment, answer();
+}
+static int address_free(struct gv_backend *b, uint64_t address, uint64_t size) { return (void)b, (void)address, (void)size, answer(); }
+static int physical_create(struct gv_context *c, uint64_t size, struct gv_physical **out) {
+    return (void)c, (void)size, MAKE(struct gv_physical, out);
+}
+static int physical_destroy(struct gv_physical *p) { return (void)p, answer(); }
+static int memory_map(struct gv_physical *p, uint64_t address, uint64_t size) { return (void)p, (void)address, (void)size, answer(); }
+static int memory_unmap(struct gv_backend *b, uint64_t address, uint64_t size) { return (void)b, (void)address, (void)size, answer(); }
+static int memory_access(struct gv_backend *b, uint64_t address, uint64_t size, uint32_t device, uint32_t rights) {
+    if (device >= 2) abort();
+    return (void)b, (void)address, (void)size, (void)rights, answer();
+}
+static int stream_create(struct gv_context *c, uint32_t flags, int32_t priority, struct gv_stream **out) {
+    return (void)c, (void)flags, (void)priority, MAKE(struct gv_stream, out);
+}
+static void stream_destroy(struct gv_stream *s) { (void)s; }
+static struct gv_stream *stream_legacy(struct gv_context *c) { return (void)c, (struct gv_stream *)(void *)object; }
+static int event_create(struct gv_context *c, uint32_t flags, struct gv_event **out) { return (void)c, (void)flags, MAKE(struct gv_event, out); }
+static void event_destroy(struct gv_event *e) { (void)e; }
+static int event_record(struct gv_event *e, struct gv_stream *s) { return (void)e, (void)s, answer(); }
+static int event_elapsed(struct gv_event *a, struct gv_event *b, float *ms) { return (void)a, (void)b, *ms = 1, answer(); }
+static int stream_wait_event(struct gv_stream *s, struct gv_event *e) { return (void)s, (void)e, answer(); }
+static int copy_to_device(struct gv_stream *s, uint64_t dst, const void *src, const struct gv_shape *shape) {
+    (void)s, (void)dst;
+    look_at(src, shape->width * shape->height * shape->depth);
+    return answer();
+}
+static int copy_to_host(struct gv_stream *s, void *dst, uint64_t src, const struct gv_shape *shape) {
+    (void)s, (void)src;
+    memset(dst, 1, shape->width * shape->height * shape->depth);
+    return answer();
+}
+static int copy_device(struct gv_stream *s, uint64_t dst, struct gv_context *dc, uint64_t src, struct gv_context *sc, const struct gv_shape *shape) {
+    return (void)s, (void)dst, (void)dc, (void)src, (void)sc, (void)shape, answer();
+}
+static int fill(struct gv_stream *s, uint64_t dst, uint64_t pitch, uint32_t elem, uint32_t value, uint64_t width, uint64_t height) {
+    return (void)s, (void)dst, (void)pitch, (void)elem, (void)value, (void)width, (void)height, answer();
+}
+static int module_load(struct gv_context *c, const void *image, size_t size, struct gv_module **out, void **meta, size_t *meta_size, char *err) {
+    (void)c, (void)err;
+    look_at(image, size);
+    struct gv_meta_header *m = calloc(1, sizeof *m);
+    *m = (struct gv_meta_header){.magic = GV_META_MAGIC, .version = GV_META_VERSION};
+    *meta = m;
+    *meta_size = sizeof *m;
+    *out = (struct gv_module *)(void *)object;
+    return 0;
+}
+static void module_unload(struct gv_module *m) { (void)m; }
+static int module_global(struct gv_module *m, const char *name, uint64_t *address, uint64_t *size) {
+    return (void)m, *address = 1, *size = strlen(name), answer();
+}
+static int link_inputs(struct gv_context *c, const struct gv_link_job *job, struct gv_link_result *out) {
+    (void)c;
+    for (uint32_t i = 0; i < job->n_inputs; i++) {
+        look_at(job->inputs[i].name, strlen(job->inputs[i].name));
+        look_at(job->inputs[i].options, job->inputs[i].n_options * sizeof(struct gv_link_option));
+        look_at(job->inputs[i].data, job->inputs[i].size);
+    }
+    look_at(job->options, job->n_options * sizeof *job->options);
+    out->size = chance(1 << 20);
+    out->image = calloc(1, out->size + 1);
+    return answer();
+}
+static int set_attribute(struct gv_module *m, uint32_t k, int32_t a, int32_t v) { return (void)m, (void)k, (void)a, (void)v, answer(); }
+static int launch(struct gv_stream *s, const struct gv_launch *l) { return (void)s, look_at(l->params, l->params_size), answer(); }
+static int texture_create(struct gv_context *c, const struct gv_texture *t, uint64_t *out) { return (void)c, (void)t, *out = 1, answer(); }
+static int texture_destroy(struct gv_context *c, uint64_t texture) { return (void)c, (void)texture, answer(); }
+static int tensor_map(struct gv_context *c, const struct gv_tensor_map *wanted, void *map) {
+    if (!wanted->rank || wanted->rank > 5) abort();
+    return (void)c, memset(map, 1, 128), answer();
+}
+static int mark(struct gv_stream *s, void (*fn)(void *arg, int status), void *arg) { return (void)s, fn(arg, answer()), 0; }
+static int gate(struct gv_stream *s, void (*fn)(void *arg), void *arg) { return (void)s, fn(arg), 0; }
+
+static const struct gv_backend_ops ops = {.name = "fuzz",
+                                          .driver_version = driver_version,
+                                          .device_info = device_info,
+                                          .reserve_window = reserve_window,
+                                          .context_create = context_create,
+                                          .context_destroy = context_destroy,
+                                          .context_limit = context_limit,
+                                          .memory_info = memory_info,
+                                          .error_text = error_text,
+                                          .memory_back = memory_back,
+                                          .memory_unback = memory_back,
+                                          .memory_alloc = memory_alloc,
+                                          .memory_free = memory_free,
+                                          .address_reserve = address_reserve,
+                                          .address_free = address_free,
+                                          .physical_create = physical_create,
+                                          .physical_destroy = physical_destroy,
+                                          .memory_map = memory_map,
+                                          .memory_unmap = memory_unmap,
+                                          .memory_access = memory_access,
+                                          .stream_create = stream_create,
+                                          .stream_destroy = stream_destroy,
+                                          .stream_legacy = stream_legacy,
+                                          .event_create = event_create,
+                                          .event_destroy = event_destroy,
+                                          .event_record = event_record,
+                                          .event_elapsed = event_elapsed,
+                                          .stream_wait_event = stream_wait_event,
+                                          .copy_to_device = copy_to_device,
+                                          .copy_to_host = copy_to_host,
+                                          .copy_device = copy_device,
+                                          .fill = fill,
+                                          .module_load = module_load,
+                                          .module_unload = module_unload,
+                                          .module_global = module_global,
+                                          .link = link_inputs,
+                                          .kernel_set_attribute = set_attribute,
+                                          .launch = launch,
+                                          .texture_create = texture_create,
+                                          .texture_destroy = texture_destroy,
+                                          .tensor_map = tensor_map,
+                                          .mark = mark,
+                                          .gate = gate};
+
+/* ---- commands ----------------------------------------------------------------------------------------------------------- */
+
+/* The fixed part of each command's body, and where the lengths of its blobs stand in it. */
+struct shape {
+    uint16_t op;
+    uint32_t fixed, n_blobs;
+    struct {
+        uint32_t at;
+        bool text;
+    } blobs[6];
+};
+static const struct shape shapes[] = {
+#include "shapes.inc"
+};
+
+static struct worker *new_worker(void) {
+    struct worker *w = calloc(1, sizeof *w);
+    pthread_mutex_init(&w->lock, NULL);
+    pthread_cond_init(&w->changed, NULL);
+    pthread_cond_init(&w->room, NULL);
+    staging_init(&w->staging);
+    w->ops = &ops;
+    w->n_devices = 2;
+    w->device_contexts[0] = w->device_contexts[1] = (struct gv_context *)(void *)object;
+    atomic_store(&w->stopping, true); /* host functions are told, and not waited for */
+    return w;
+}
+
+static uint64_t number(void) {
+    static const uint64_t odd[] = {2, 3, 7, 8, 64, 4096, 1 << 20, 0x7fffffff, 0x80000000, 0xffffffff, 1ull << 32, 1ull << 46, 1ull << 63, UINT64_MAX};
+    return chance(3) ? chance(3) : odd[chance(sizeof odd / sizeof *odd)];
+}
+
+/* An input of a link, sound or nearly so. */
+static uint32_t put_input(uint8_t *to) {
+    struct gv_link_option option = {.option = 7, .value = 3};
+    struct gv_link_part part = {.type = 1, .n_options = (uint32_t)chance(2), .name = "kernel.ptx", .options = &option, .data = "text", .size = 4};
+    gv_link_part_put(to, &part);
+    if (chance(4) == 0) to[chance(gv_link_part_size(&part))] ^= (uint8_t)(1u << chance(8));
+    return (uint32_t)gv_link_part_size(&part);
+}
+
+/* A blob: link inputs, numbers or nothing; its size. */
+static uint32_t put_blob(uint8_t *to, bool text) {
+    uint32_t size = 0, n = (uint32_t)chance(6);
+    if (text) {
+        memcpy(to, "known", 6);
+        return n < 5 ? n : 5;
+    }
+    bool inputs = chance(2);
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t value = number();
+        if (!inputs) memcpy(to + size, &value, 8);
+        size += inputs ? put_input(to + size) : 8;
+    }
+    return chance(8) ? size : size / 2;
+}
+
+static int command(struct worker *w, const struct shape *shape) {
+    static _Alignas(8) uint8_t record_of[16384], bulk[4096];
+    struct gv_record *record = (struct gv_record *)record_of;
+    uint8_t *body = record_of + sizeof *record;
+    memset(record_of, 0, sizeof record_of);
+    for (uint32_t at = 0; at + 4 <= shape->fixed; at += 4) {
+        uint64_t value = number();
+        memcpy(body + at, &value, chance(2) && at % 8 == 0 && at + 8 <= shape->fixed ? 8 : 4);
+    }
+    uint32_t size = shape->fixed;
+    for (uint32_t i = 0; i < shape->n_blobs; i++) {
+        uint32_t length = put_blob(body + size, shape->blobs[i].text);
+        memcpy(body + shape->blobs[i].at, &length, 4);
+        if (shape->blobs[i].text) body[size + length] = 0;
+        size += (length + (uint32_t)shape->blobs[i].text + 7) / 8 * 8;
+    }
+    /* On the heap and of its own size: the command's blobs end where the record does. */
+    struct gv_record *exact = malloc(sizeof *record + size);
+    memcpy(exact, record, sizeof *record + size);
+    *exact = (struct gv_record){.size = (uint32_t)(sizeof *record + size),
+                                .op = shape->op,
+                                .seq = 1,
+                                .ctx = (uint32_t)chance(3),
+                                .flags = (uint16_t)(chance(2) * GV_RECORD_MARK)};
+    payload = bulk;
+    payload_size = payload_held = put_blob(bulk, false);
+    w->current = NULL;
+    int bad = gv_dispatch(w, exact);
+    if (!bad && w->current && exact->flags & GV_RECORD_MARK) bad = worker_mark(w, w->current, exact);
+    free(exact);
+    return bad;
+}
+
+/* A payload of 4 GiB can say that it holds 2^32 - 1 inputs. Only its beginning is here: whoever believes it reads and writes past the end. */
+static int many_inputs(void) {
+    struct worker *w = new_worker();
+    w->attached = true;
+    struct gv_link_part part = {.type = 1, .name = "one"};
+    static _Alignas(8) uint8_t one[64];
+    gv_link_part_put(one, &part);
+    payload = one;
+    payload_held = gv_link_part_size(&part);
+    payload_size = 1ull << 32;
+    struct gv_record record = {.op = GV_OP_LINK, .seq = 1};
+    struct gv_cmd_link c = {.bulk = 1, .n_inputs = 0xffffffff};
+    int refused = worker_do_link(w, &record, &c);
+    printf("%s\n", refused ? "refused" : "taken");
+    return refused ? 0 : 1;
+}
+
+int main(int argc, char **argv) {
+    if (argc == 2 && !strcmp(argv[1], "many_inputs")) return many_inputs();
+    if (argc != 4) return 2;
+    uint64_t runs = strtoull(argv[1], NULL, 10), done = 0, carried_out = 0;
+    time_t end = time(NULL) + strtol(argv[2], NULL, 10);
+    state = strtoull(argv[3], NULL, 10) * 2654435761u + 88172645463325252u;
+    payloads_get_lost = true;
+    struct worker *w = new_worker();
+    uint8_t seen[256] = {0};
+    for (; done < runs && (done % 256 || time(NULL) < end); done++) {
+        const struct shape *shape = &shapes[chance(sizeof shapes / sizeof *shapes)];
+        if (command(w, shape)) continue;
+        carried_out++;
+        seen[shape->op % 256] = 1;
+        if (shape->op == GV_OP_ATTACH) w->attached = false;
+    }
+    unsigned kinds = 0;
+    for (unsigned i = 0; i < 256; i++) kinds += seen[i];
+    printf("%llu commands, %llu carried out, of %u of %zu kinds\n", (unsigned long long)done, (unsigned long long)carried_out, kinds,
+           sizeof shapes / sizeof *shapes);
+    return 0;
+}
