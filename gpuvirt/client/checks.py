@@ -62,7 +62,7 @@ def _libraries() -> Iterator[Result]:
 
 def _compiler() -> Result:
     name = "software GPU's compiler"
-    done = subprocess.run([sys.executable, "-P", "-c", "import gpuvirt.soft.ctypes_bridge"], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-P", "-c", "import gpuvirt.soft.host.ctypes_bridge"], capture_output=True, text=True, check=False)
     if done.returncode:
         why = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         return Result(name, FAIL, f"cannot be imported: {why}", "install gpuvirt's requirements: make setup (in a clone) or pip install gpuvirt")

@@ -55,14 +55,14 @@ class _Compiler:
     """The software GPU's compiler; keeps alive what the C side points to."""
 
     def __init__(self, library: WorkerLibrary) -> None:
-        from gpuvirt.soft import compiler, ctypes_bridge, jit
+        from gpuvirt.soft.host import ctypes_bridge, jit, module_registry
 
         missing = jit.register_library(library.lib)
         if missing:
             raise GpuvirtError(f"the worker library lacks {', '.join(missing)}; build it again: make setup")
         self.bridge: Any = ctypes_bridge.Bridge()
         self.address: int = self.bridge.address
-        self.build = compiler.own_version()
+        self.build = module_registry.own_version()
 
 
 def _run(library: WorkerLibrary, compiler: _Compiler | None, daemon: socket.socket, message: dict[str, Any], fds: list[int]) -> int:

@@ -5,19 +5,19 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from gpuvirt.soft import kernel  # noqa: F401  registers the opcodes
-from gpuvirt.soft.forms import FORMS
-from gpuvirt.soft.registry import OPCODES
+from gpuvirt.soft import pipeline  # noqa: F401  registers the opcodes
+from gpuvirt.soft.codegen.opcode_handlers import OPCODES
+from gpuvirt.soft.ptx.opcodes import FORMS
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "SOFTWARE_GPU.md"
 BEGIN, END = "<!-- opcodes: begin -->\n", "<!-- opcodes: end -->\n"
 FLOW = ("bra", "brx", "ret")  # the control flow graph's, without emitter functions
 SUBJECTS = {
-    "ops_int": "Integer, logic, comparison, moves (add, mul and their like also for floating types)", "ops_float": "Floating point",
-    "ops_math": "Special functions", "ops_cvt": "Conversion", "ops_mem": "Memory, ordering, hints", "ops_atom": "Atomics",
-    "ops_video": "Video", "ops_warp": "Warp and barrier", "ops_call": "Calls", "ops_mma": "Matrix", "ops_texture": "Textures",
-    "ops_stack": "Stack and exit",
-    "ops_async": "Asynchronous copy, mbarrier, clusters (of one block)",
+    "integer": "Integer, logic, comparison, moves (add, mul and their like also for floating types)", "floating": "Floating point",
+    "transcendental": "Special functions", "convert": "Conversion", "memory": "Memory, ordering, hints", "atomic": "Atomics",
+    "video": "Video", "warp": "Warp and barrier", "call": "Calls", "mma": "Matrix", "texture": "Textures",
+    "stack": "Stack and exit",
+    "async_copy": "Asynchronous copy, mbarrier, clusters (of one block)",
 }  # fmt: skip
 
 

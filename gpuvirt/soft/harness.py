@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from gpuvirt.soft import jit
-from gpuvirt.soft.compiler import CAREFUL, Code, Compiler
-from gpuvirt.soft.ctypes_bridge import SoftCode
+from gpuvirt.soft.host import jit
+from gpuvirt.soft.host.ctypes_bridge import SoftCode
+from gpuvirt.soft.host.module_registry import CAREFUL, Code, Compiler
 
 _SOURCES = (
     "exec",

@@ -113,7 +113,7 @@ def start_fake(folder: Path, **options: Any) -> FakeServer:
 
 def build_echo_worker(folder: Path) -> None:
     """Builds echo_worker.c as the worker library in `folder`, with the functions that a worker looks up for compiled kernels (never called here)."""
-    from gpuvirt.soft.jit import HELPERS
+    from gpuvirt.soft.host.jit import HELPERS
 
     helpers = folder / "helpers.c"
     helpers.write_text("".join(f"void {name}(void) {{}}\n" for name in HELPERS))

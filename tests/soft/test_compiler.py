@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import shutil
 import struct
 import subprocess
 import sys
@@ -17,11 +18,12 @@ import numpy as np
 import pytest
 import zstandard
 
-from gpuvirt.soft import abi, jit, kernel
-from gpuvirt.soft.compiler import Compiler
-from gpuvirt.soft.ctypes_bridge import Bridge, SoftCode
+from gpuvirt.soft import abi, pipeline
 from gpuvirt.soft.harness import Kernels
-from gpuvirt.soft.module import Module
+from gpuvirt.soft.host import jit
+from gpuvirt.soft.host.ctypes_bridge import Bridge, SoftCode
+from gpuvirt.soft.host.module_registry import Compiler, digest_of_sources, own_version
+from gpuvirt.soft.ptx.module import Module
 
 NATIVE = Path(__file__).resolve().parents[2] / "native"
 HEAD = ".version 8.0\n.target sm_80\n.address_size 64\n"
@@ -133,7 +135,7 @@ def test_cache_is_used_and_damage_is_repaired(monkeypatch: pytest.MonkeyPatch, t
         compiled.append(level)
         return real(text, level)
 
-    monkeypatch.setattr(kernel.jit, "compile_object", counting)
+    monkeypatch.setattr(pipeline.jit, "compile_object", counting)
     image = STORE.replace("%s", "").encode()
     assert value_of(image) == 7 and len(compiled) == 1
     assert value_of(image) == 7 and len(compiled) == 1
@@ -151,7 +153,7 @@ def test_one_compilation_for_many_threads(monkeypatch: pytest.MonkeyPatch, tmp_p
     monkeypatch.setenv("GPUVIRT_CACHE", str(tmp_path))
     compiled: list[int] = []
     real = jit.compile_object
-    monkeypatch.setattr(kernel.jit, "compile_object", lambda text, level: compiled.append(level) or real(text, level))
+    monkeypatch.setattr(pipeline.jit, "compile_object", lambda text, level: compiled.append(level) or real(text, level))
     compiler = Compiler()
     compiler.module_load(1, STORE.replace("%s", "").encode())
     found: list[Any] = []
@@ -161,6 +163,27 @@ def test_one_compilation_for_many_threads(monkeypatch: pytest.MonkeyPatch, tmp_p
     for thread in threads:
         thread.join(30)
     assert len(found) == 6 and len(set(found)) == 1 and len(compiled) == 1
+
+
+def test_the_cache_key_covers_every_source(tmp_path: Path) -> None:
+    """Object code is not reused after a change of any source, whichever sub-package it lies in."""
+    root = Path(abi.__file__).parent
+    assert own_version() == digest_of_sources(root)
+    copy = tmp_path / "soft"
+    shutil.copytree(root, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    seen = [digest_of_sources(copy)]
+    assert seen == [own_version()]
+    folders = sorted({path.parent for path in copy.rglob("*.py")})
+    assert {"analysis", "codegen", "host", "ops", "ptx"} <= {folder.name for folder in folders}
+    for folder in folders:
+        for path in sorted(folder.glob("*.py")):
+            path.write_bytes(path.read_bytes() + b"# changed\n")
+            seen.append(digest_of_sources(copy))
+    (copy / "ops" / "new.py").touch()
+    seen.append(digest_of_sources(copy))
+    (copy / "ops" / "new.py").rename(copy / "ptx" / "new.py")
+    seen.append(digest_of_sources(copy))
+    assert len(set(seen)) == len(seen)
 
 
 def test_abi_mirror() -> None:
@@ -200,7 +223,7 @@ def test_the_same_text_makes_the_same_ir_in_every_process() -> None:
     calls = "\n".join(f"{{ call {name}, (); }}" for name in names)
     text = f".version 8.0\n.target sm_90\n.address_size 64\n{functions}\n.visible .entry k() {{ {calls} ret; }}"
     code = (
-        "import sys\nfrom gpuvirt.soft.module import Module\nfrom gpuvirt.soft.kernel import translate\n"
+        "import sys\nfrom gpuvirt.soft.ptx.module import Module\nfrom gpuvirt.soft.pipeline import translate\n"
         "print(translate(Module(sys.argv[1]), 'k', (32, 1, 1))[0])"
     )
     made = {

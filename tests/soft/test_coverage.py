@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from gpuvirt.soft import coverage
-from gpuvirt.soft.forms import FORMS, unknown
-from gpuvirt.soft.registry import OPCODES
+from gpuvirt.soft.codegen.opcode_handlers import OPCODES
+from gpuvirt.soft.ptx.opcodes import FORMS, unknown
 
 HERE = Path(__file__).parent
 TABLES = ("test_ops_int", "test_ops_float", "test_ops_convert", "test_ops_warp", "test_ops_video", "test_ops_forms", "test_ops_matrix", "test_ops_atom", "test_async", "test_memory")

@@ -18,10 +18,11 @@ import pytest
 from soft import test_misaligned
 from soft.test_improve import ROUNDS
 
-from gpuvirt.soft import jit, kernel
-from gpuvirt.soft.compiler import Compiler
+from gpuvirt.soft import pipeline
 from gpuvirt.soft.errors import BadImage, BadPtx, NoPtx, SoftError, TooNew, whatever_comes
-from gpuvirt.soft.image import FLAG_LZ4, FLAG_ZSTD, host_members, ptx_of
+from gpuvirt.soft.host import jit
+from gpuvirt.soft.host.module_registry import Compiler
+from gpuvirt.soft.ptx.image import FLAG_LZ4, FLAG_ZSTD, host_members, ptx_of
 
 CALLS = """.version 8.3
 .target sm_80
@@ -133,7 +134,7 @@ def offer(image: bytes, machine_code: bool = False) -> str:
         index = compiler.modules[1].index
         for func in index.kernels[:4]:
             with whatever_comes(func.name):
-                text, _, _ = kernel.translate(index, func.name, (32, 1, 1))
+                text, _, _ = pipeline.translate(index, func.name, (32, 1, 1))
                 if machine_code:
                     jit.compile_object(text, 1)
     except SoftError as error:

@@ -10,7 +10,15 @@ import pytest
 from soft import test_ops_atom, test_ops_convert, test_ops_float, test_ops_forms, test_ops_int
 from soft.ptx_op import Case, check
 
-from gpuvirt.soft import ops_async, ops_atom, ops_cvt, ops_float, ops_int, ops_narrow, prelude
+from gpuvirt.soft.codegen import helpers
+from gpuvirt.soft.ops import (
+    async_copy,
+    atomic,
+    convert,
+    floating,
+    fp8,
+    integer,
+)
 
 TABLES = (test_ops_float, test_ops_forms, test_ops_int, test_ops_convert, test_ops_atom)
 
@@ -21,7 +29,7 @@ def same(_e: Any, value: Any, *_: Any) -> Any:
 
 def nearest(original: Callable[..., Any]) -> Callable[..., Any]:
     """Rounds to nearest where something else was asked for."""
-    return lambda e, op, args, mode: ops_float._nearest(e, op, args)
+    return lambda e, op, args, mode: floating._nearest(e, op, args)
 
 
 def no_carry(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -34,15 +42,15 @@ def larger(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 FAULTS: dict[str, tuple[Any, str, Callable[..., Any], tuple[str, ...]]] = {
-    "add.rz.f32": (ops_float, "directed", nearest, ("add.rz.f32", "mul.rz.f32")),
-    "fma.rm.f64": (ops_float, "directed", nearest, ("fma.rm.f64", "div.rm.f64")),
-    "ftz of operands and results": (ops_float, "flush", lambda _: same, ("mul.rn.ftz.f32x2", "fma.rn.ftz.f32x2")),
-    "sat": (ops_float, "saturate", lambda _: same, ("add.rn.sat.f32", "fma.rn.sat.f32")),
-    "canonical NaN": (ops_float, "canonical", lambda _: same, ("max.ftz.f32 $d, $a, $b;",)),
-    "carry": (ops_int, "set_carry", no_carry, ("addc.u32", "subc.cc.u64")),
-    "bf16 cut off": (ops_float, "to_bfloat", lambda f: lambda e, a, mode: f(e, a, "rz"), ("add.rn.bf16 ", "cvt.rn.bf16.f32")),
-    "eight bits": (ops_narrow, "encode", lambda f: lambda e, a, name: e.bxor(f(e, a, name), e.const(1, "i32")), ("e4m3x2.f32",)),
-    "atomic minimum": (prelude, "combine", larger, ("atom.shared.min.u32", "atom.global.min.noftz.f16")),
+    "add.rz.f32": (floating, "directed", nearest, ("add.rz.f32", "mul.rz.f32")),
+    "fma.rm.f64": (floating, "directed", nearest, ("fma.rm.f64", "div.rm.f64")),
+    "ftz of operands and results": (floating, "flush", lambda _: same, ("mul.rn.ftz.f32x2", "fma.rn.ftz.f32x2")),
+    "sat": (floating, "saturate", lambda _: same, ("add.rn.sat.f32", "fma.rn.sat.f32")),
+    "canonical NaN": (floating, "canonical", lambda _: same, ("max.ftz.f32 $d, $a, $b;",)),
+    "carry": (integer, "set_carry", no_carry, ("addc.u32", "subc.cc.u64")),
+    "bf16 cut off": (floating, "to_bfloat", lambda f: lambda e, a, mode: f(e, a, "rz"), ("add.rn.bf16 ", "cvt.rn.bf16.f32")),
+    "eight bits": (fp8, "encode", lambda f: lambda e, a, name: e.bxor(f(e, a, name), e.const(1, "i32")), ("e4m3x2.f32",)),
+    "atomic minimum": (helpers, "combine", larger, ("atom.shared.min.u32", "atom.global.min.noftz.f16")),
 }  # fmt: skip
 
 
@@ -57,12 +65,12 @@ def test_a_fault_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path
     module, attribute, fault, texts = FAULTS[name]
     original = getattr(module, attribute)
     monkeypatch.setenv("GPUVIRT_CACHE", str(tmp_path))  # what was compiled by the sound compiler must not answer
-    for other in (ops_float, ops_cvt, ops_int, ops_narrow, ops_atom, ops_async, prelude):
+    for other in (floating, convert, integer, fp8, atomic, async_copy, helpers):
         if getattr(other, attribute, None) is original:
             monkeypatch.setattr(other, attribute, fault(original))
     if name == "bf16 cut off":
-        monkeypatch.setattr(ops_float, "narrow", lambda e, a, t, mode="rn": ops_float.to_bfloat(e, a, mode))
-        monkeypatch.setattr(ops_cvt, "narrow", ops_float.narrow)
+        monkeypatch.setattr(floating, "narrow", lambda e, a, t, mode="rn": floating.to_bfloat(e, a, mode))
+        monkeypatch.setattr(convert, "narrow", floating.narrow)
     for case in cases(texts):
         kept = tuple(i.copy() for i in case.inputs)
         with pytest.raises(AssertionError, match="wrong"):

@@ -7,11 +7,11 @@ import random
 import numpy as np
 import pytest
 
-from gpuvirt.soft.analysis import Analysis
-from gpuvirt.soft.cfg import Cfg
+from gpuvirt.soft.analysis.cfg import Cfg
+from gpuvirt.soft.analysis.divergence import Analysis
 from gpuvirt.soft.harness import Kernels, LaunchError
-from gpuvirt.soft.layout import Program
-from gpuvirt.soft.module import Module
+from gpuvirt.soft.ptx.layout import Program
+from gpuvirt.soft.ptx.module import Module
 
 SHAPES = [(16, 16), (8, 16), (16, 4), (8, 8, 2), (16, 2, 3), (4, 8), (32, 3), (16, 3), (12, 5)]
 MASK = 0xFFFFFFFF

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpuvirt.soft import compiler, improve, jit, kernel, object_cache
+from gpuvirt.soft import pipeline
 from gpuvirt.soft.harness import Kernels
+from gpuvirt.soft.host import jit, module_registry, object_cache, tiering
 
 HEAD = ".version 8.0\n.target sm_80\n.address_size 64\n"
 # Each thread makes n rounds of x = x * 5 + 1 from its number on and stores x.
@@ -36,13 +37,13 @@ def expected(threads: int, n: int) -> np.ndarray[Any, Any]:
 
 
 @pytest.fixture
-def improver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[improve.Improver]:
+def improver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[tiering.Improver]:
     """Every kernel is large, and hot after a millisecond."""
     monkeypatch.setenv("GPUVIRT_CACHE", str(tmp_path))
-    monkeypatch.setattr(kernel, "LARGE", 0)
-    monkeypatch.setattr(improve, "BUDGET_NS", 1_000_000)
-    own = improve.Improver()
-    monkeypatch.setattr(compiler, "IMPROVER", own)
+    monkeypatch.setattr(pipeline, "LARGE", 0)
+    monkeypatch.setattr(tiering, "BUDGET_NS", 1_000_000)
+    own = tiering.Improver()
+    monkeypatch.setattr(module_registry, "IMPROVER", own)
     yield own
     own.close()
 
@@ -56,16 +57,16 @@ def until(condition: Callable[[], bool], seconds: float = 30) -> bool:
     return True
 
 
-def test_a_hot_kernel_gets_good_code_and_the_cache_keeps_it(improver: improve.Improver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_hot_kernel_gets_good_code_and_the_cache_keeps_it(improver: tiering.Improver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     levels: list[int] = []
     real = jit.compile_object
     monkeypatch.setattr(jit, "compile_object", lambda text, level: levels.append(level) or real(text, level))
-    monkeypatch.setattr(improve, "BUDGET_NS", 10**15)  # a busy machine holds up the first launch, too
+    monkeypatch.setattr(tiering, "BUDGET_NS", 10**15)  # a busy machine holds up the first launch, too
     k = Kernels(ROUNDS)
     out = np.zeros(256, np.uint32)
     k.launch("rounds", 2, 128, out, np.uint32(1))
     code = k.get("rounds", (128,))
-    assert code.tier is not None and code.tier.entry == code.entry and not code.tier.asked and levels == [kernel.QUICK]
+    assert code.tier is not None and code.tier.entry == code.entry and not code.tier.asked and levels == [pipeline.QUICK]
     code.tier.budget_ns = 1_000_000
     want = expected(256, 1000)
 
@@ -79,10 +80,10 @@ def test_a_hot_kernel_gets_good_code_and_the_cache_keeps_it(improver: improve.Im
     assert until(lambda: len(list(tmp_path.rglob("kernels/*/*"))) == 1), "the good code takes the quick code's place"
     again = Kernels(ROUNDS)
     again.launch("rounds", 2, 128, out, np.uint32(1000))
-    assert (out == want).all() and again.get("rounds", (128,)).tier is None and levels == [kernel.QUICK]
+    assert (out == want).all() and again.get("rounds", (128,)).tier is None and levels == [pipeline.QUICK]
 
 
-def test_code_changes_between_the_blocks_of_one_grid(improver: improve.Improver) -> None:
+def test_code_changes_between_the_blocks_of_one_grid(improver: tiering.Improver) -> None:
     """A launch that is long enough ends on other code than it began with, and is right."""
     k = Kernels(ROUNDS)
     code = k.get("rounds", (128,))
@@ -112,7 +113,7 @@ def test_code_changes_between_the_blocks_of_one_grid(improver: improve.Improver)
     assert done
 
 
-def test_a_helper_that_dies_is_replaced_and_given_up_in_the_end(improver: improve.Improver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_helper_that_dies_is_replaced_and_given_up_in_the_end(improver: tiering.Improver, monkeypatch: pytest.MonkeyPatch) -> None:
     assert improver._compile(b"no lz4") is None  # an error in the helper is no death
     helper = improver._helper
     assert helper is not None and helper.poll() is None
@@ -120,10 +121,10 @@ def test_a_helper_that_dies_is_replaced_and_given_up_in_the_end(improver: improv
     helper.wait()
     assert improver._compile(b"no lz4") is None
     assert improver._helper is not None and improver._helper is not helper
-    monkeypatch.setattr(improve, "_start", lambda: subprocess.Popen(["/bin/false"], stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+    monkeypatch.setattr(tiering, "_start", lambda: subprocess.Popen(["/bin/false"], stdin=subprocess.PIPE, stdout=subprocess.PIPE))
     improver._helper.kill()
     improver._helper.wait()
-    assert improver._compile(b"no lz4") is None and improver._failures == improve.ATTEMPTS
+    assert improver._compile(b"no lz4") is None and improver._failures == tiering.ATTEMPTS
     k = Kernels(ROUNDS)
     out = np.zeros(128, np.uint32)
     for _ in range(20):
@@ -131,7 +132,7 @@ def test_a_helper_that_dies_is_replaced_and_given_up_in_the_end(improver: improv
     assert (out == expected(128, 1000)).all()
 
 
-def test_a_module_that_goes_takes_its_wishes_along(improver: improve.Improver) -> None:
+def test_a_module_that_goes_takes_its_wishes_along(improver: tiering.Improver) -> None:
     k = Kernels(ROUNDS)
     k.launch("rounds", 1, 32, np.zeros(32, np.uint32), np.uint32(1))
     (wish,) = improver._wishes
@@ -144,8 +145,8 @@ def test_a_module_that_goes_takes_its_wishes_along(improver: improve.Improver) -
 
 PARENT = """
 import sys, time
-from gpuvirt.soft import improve
-improver = improve.Improver()
+from gpuvirt.soft.host import tiering
+improver = tiering.Improver()
 assert improver._compile(b"no lz4") is None
 print(improver._helper.pid, flush=True)
 if sys.argv[1] == "wait": time.sleep(60)
@@ -165,7 +166,7 @@ def test_the_helper_ends_with_its_parent(end: str) -> None:
     parent.stdout.close()
 
 
-def test_a_launch_does_not_wait_for_the_helper(improver: improve.Improver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_launch_does_not_wait_for_the_helper(improver: tiering.Improver, monkeypatch: pytest.MonkeyPatch) -> None:
     """The helper is stopped in the middle: other kernels compile and hot ones go on."""
     assert improver._compile(b"no lz4") is None
     helper = improver._helper
@@ -189,7 +190,7 @@ def test_a_launch_does_not_wait_for_the_helper(improver: improve.Improver, monke
         helper.send_signal(signal.SIGCONT)
 
 
-def test_quick_code_that_takes_too_much_stack_is_not_used(improver: improve.Improver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quick_code_that_takes_too_much_stack_is_not_used(improver: tiering.Improver, monkeypatch: pytest.MonkeyPatch) -> None:
     """Quick code keeps every value that lives across blocks on the stack; a frame of cuDNN's was larger than the stack and its guard together."""
     n = 400
     spread = "".join(f"mad.lo.u32 %v{i}, %r1, {2 * i + 3}, {i}; " for i in range(n))
@@ -213,8 +214,8 @@ def test_quick_code_that_takes_too_much_stack_is_not_used(improver: improve.Impr
     want = np.zeros(32, np.uint32)
     for i in range(n):
         want = want * np.uint32(5) + np.arange(32, dtype=np.uint32) * np.uint32(2 * i + 3) + np.uint32(i)
-    for room, made in ((kernel.QUICK_STACK, [kernel.QUICK]), (n * 128 // 2, [kernel.QUICK, kernel.GOOD])):
-        monkeypatch.setattr(kernel, "QUICK_STACK", room)
+    for room, made in ((pipeline.QUICK_STACK, [pipeline.QUICK]), (n * 128 // 2, [pipeline.QUICK, pipeline.GOOD])):
+        monkeypatch.setattr(pipeline, "QUICK_STACK", room)
         levels.clear()
         frames.clear()
         out = np.arange(32, dtype=np.uint32)

@@ -11,7 +11,7 @@ import pytest
 
 from gpuvirt.soft.errors import BadImage, LinkFailed, NoPtx, Unsupported
 from gpuvirt.soft.harness import Kernels
-from gpuvirt.soft.link import Input, link, merge
+from gpuvirt.soft.ptx.linker import Input, link, merge
 
 HEAD = ".version {}\n.target sm_{}\n.address_size 64\n"
 OLD, NEW = HEAD.format("7.0", "75"), HEAD.format("8.7", "90a")

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpuvirt.soft import alignment
+from gpuvirt.soft.codegen import alignment_checks
 from gpuvirt.soft.harness import Kernels, LaunchError
-from gpuvirt.soft.kernel import translate
+from gpuvirt.soft.pipeline import translate
 
 HEAD = ".version 8.8\n.target sm_120a\n.address_size 64\n.const .align 16 .b8 fixed[4096];\n"
 # Parameters: memory, a distance in bytes (what is misaligned), whether lane 5 alone does it, memory that holds the memory's address.
@@ -151,5 +151,5 @@ def test_usual_addresses_cost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_the_tests_it_is_not_noticed(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     """The deliberate fault: addresses are not looked at."""
     monkeypatch.setenv("GPUVIRT_CACHE", str(tmp_path))
-    monkeypatch.setattr(alignment, "require", lambda *_a, **_k: None)
+    monkeypatch.setattr(alignment_checks, "require", lambda *_a, **_k: None)
     launch(FORMS["ld of lanes"][0], 2)

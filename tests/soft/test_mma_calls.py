@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpuvirt.soft import kernel
+from gpuvirt.soft import pipeline
 from gpuvirt.soft.harness import Kernels
-from gpuvirt.soft.module import Module
+from gpuvirt.soft.ptx.module import Module
 
 COUNT = 9
 # (instruction, registers of A, B, C; the types of a register of A and B, and of C)
@@ -93,7 +93,7 @@ def test_the_same_bits(form: str, a: int, b: int, c: int, ab: str, cd: str) -> N
 
 def test_called_where_there_are_many() -> None:
     """One function for all, where the processor's registers are wide enough."""
-    many, one = (kernel.translate(Module(text(*FORMS[0], n)), "k", (32, 1, 1))[0] for n in (COUNT, 1))
+    many, one = (pipeline.translate(Module(text(*FORMS[0], n)), "k", (32, 1, 1))[0] for n in (COUNT, 1))
     assert '@"mma.' not in one
     if '@"mma.' in many:
         assert many.count("define internal x86_regcallcc") == 1 and many.count("call x86_regcallcc") == COUNT

@@ -13,8 +13,8 @@ import pytest
 from soft import cuda_programs
 
 from gpuvirt.demo.programs import find_nvcc
-from gpuvirt.soft import kernel
-from gpuvirt.soft.module import Module
+from gpuvirt.soft import pipeline
+from gpuvirt.soft.ptx.module import Module
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted(p for folder in ("gpuvirt/soft", "native/backend/soft", "native/worker") for p in (ROOT / folder).rglob("*") if p.suffix in (".py", ".c", ".h"))
@@ -106,8 +106,8 @@ def test_renaming_everything_changes_no_code(tmp_path: Path, program: str) -> No
         assert len(module.kernels) >= 3 and all(k.name in new for k in module.kernels)
         for shape in SHAPES:
             for entry in module.kernels:
-                before, about, count = kernel.translate(module, entry.name, shape)
-                after, same, as_many = kernel.translate(other, new[entry.name], shape)
+                before, about, count = pipeline.translate(module, entry.name, shape)
+                after, same, as_many = pipeline.translate(other, new[entry.name], shape)
                 back = {fresh: old for old, fresh in new.items()}
                 after = re.sub(IDENTIFIER, lambda m, back=back: back.get(m[0], m[0]), after)
                 assert (in_order(after), as_many) == (in_order(before), count), entry.name

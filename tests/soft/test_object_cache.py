@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpuvirt.soft import compiler, object_cache
 from gpuvirt.soft.harness import Kernels
+from gpuvirt.soft.host import module_registry, object_cache
 
 
 def key(n: int) -> str:
@@ -136,7 +136,7 @@ def test_use_keeps_an_entry_young(cache: Path) -> None:
 
 WRITER = """
 import sys, hashlib
-from gpuvirt.soft import object_cache
+from gpuvirt.soft.host import object_cache
 object_cache.LIMIT = 256 * 200_000
 seed = int(sys.argv[1])
 for n in range(400):
@@ -212,7 +212,7 @@ def test_what_another_version_left_is_not_run(cache: Path, monkeypatch: pytest.M
     """Another compiler's entry has another name; one that is sound but not what it should be is compiled anew."""
     compiled_right(STORE)
     first = only_file(cache)
-    monkeypatch.setattr(compiler, "_version", "another compiler")
+    monkeypatch.setattr(module_registry, "_version", "another compiler")
     compiled_right(STORE)
     assert len([p for p in cache.rglob("*") if p.is_file()]) == 2
     # A sound entry whose description is of another making.

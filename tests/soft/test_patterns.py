@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpuvirt.soft import patterns
+from gpuvirt.soft.analysis import lane_affine
 from gpuvirt.soft.harness import Kernels
 
 # out[i] is the sum of i & 1, i & 3, ... i & 127: the mask has another value in every turn of the loop.
@@ -35,13 +35,13 @@ again:
 
 
 def test_two_constants_are_no_constant() -> None:
-    joined = patterns.join(patterns.constant(1), patterns.constant(3))
+    joined = lane_affine.join(lane_affine.constant(1), lane_affine.constant(3))
     assert joined is not None and joined.constant is None and joined.flat
 
 
 def test_the_same_pattern_keeps_all_it_says() -> None:
-    five = patterns.constant(5)
-    assert patterns.join(five, five) == five
+    five = lane_affine.constant(5)
+    assert lane_affine.join(five, five) == five
 
 
 def test_a_mask_that_changes_from_turn_to_turn() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from gpuvirt.soft import patterns
+from gpuvirt.soft.analysis import lane_affine
 from gpuvirt.soft.harness import Kernels
 
 HEAD = """
@@ -76,11 +76,11 @@ def test_steps_end_at_the_width_of_the_register(name: str, threads: int) -> None
 
 
 def test_a_multiple_of_a_large_power_is_no_constant() -> None:
-    assert patterns.shift_left(patterns.UNIFORM, 62).constant is None
-    assert patterns.shift_left(patterns.shift_left(patterns.UNIFORM, 40), 40).constant is None
-    product = patterns.multiply(patterns.UNIFORM, patterns.constant(1 << 62))
+    assert lane_affine.shift_left(lane_affine.UNIFORM, 62).constant is None
+    assert lane_affine.shift_left(lane_affine.shift_left(lane_affine.UNIFORM, 40), 40).constant is None
+    product = lane_affine.multiply(lane_affine.UNIFORM, lane_affine.constant(1 << 62))
     assert product is not None and product.constant is None
-    joined = patterns.join(patterns.constant(0), patterns.constant(1 << 62))
+    joined = lane_affine.join(lane_affine.constant(0), lane_affine.constant(1 << 62))
     assert joined is not None and joined.constant is None
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpuvirt.soft import runs
+from gpuvirt.soft.codegen import warp_loop
 from gpuvirt.soft.harness import Kernels, LaunchError
 from tests.soft.nvrtc import compile_ptx, library
 
@@ -197,7 +197,7 @@ def test_warps_that_meet_are_not_run_one_after_the_other(kernels: Kernels) -> No
 
 def test_stale_warps_would_be_seen(kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:
     """The tests above fail when the loop forgets what it has to keep up to date."""
-    real = runs.around
+    real = warp_loop.around
 
     def forgets(e: Any) -> tuple[list[str], list[str]]:
         first, last = real(e)
@@ -205,9 +205,9 @@ def test_stale_warps_would_be_seen(kernels: Kernels, monkeypatch: pytest.MonkeyP
             line for line in last if "ptr %run.ctaid" not in line
         ]
 
-    monkeypatch.setattr(runs, "around", forgets)
-    monkeypatch.setattr("gpuvirt.soft.kernel.object_cache.read", lambda key: None)
-    monkeypatch.setattr("gpuvirt.soft.kernel.object_cache.write", lambda *a: True)
+    monkeypatch.setattr(warp_loop, "around", forgets)
+    monkeypatch.setattr("gpuvirt.soft.pipeline.object_cache.read", lambda key: None)
+    monkeypatch.setattr("gpuvirt.soft.pipeline.object_cache.write", lambda *a: True)
     broken = Kernels(compile_ptx(SOURCE))
     with pytest.raises(AssertionError):
         test_nothing_is_left_of_the_warp_before(broken, 128)

@@ -1,13 +1,13 @@
-"""Kernels that are made for the usual case as well: strides that are parameters (assume.py), branches that all lanes take alike (together.py)."""
+"""Kernels that are made for the usual case as well: strides that are parameters (stride_versions.py), branches that all lanes take alike (uniform_branches.py)."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from gpuvirt.soft import kernel
+from gpuvirt.soft import pipeline
 from gpuvirt.soft.harness import Kernels
-from gpuvirt.soft.module import Module
+from gpuvirt.soft.ptx.module import Module
 
 HEAD = ".version 7.0\n.target sm_75\n.address_size 64\n"
 # y[i * b] = 3 * x[i * a], the strides in bytes, as CuPy's kernels do it: a loop over the grid, 64-bit indices, products kept in the upper half.
@@ -50,7 +50,7 @@ def test_strides(n: int, block: int) -> None:
 
 
 def test_the_usual_strides_make_plain_accesses() -> None:
-    text, _, _ = kernel.translate(Module(STRIDES), "k", (128, 1, 1))
+    text, _, _ = pipeline.translate(Module(STRIDES), "k", (128, 1, 1))
     guessed = text[text.index("void @gv_kernel.guessed") : text.index("void @gv_kernel.general")]
     assert "gather" not in guessed and "scatter" not in guessed and "load <32 x i32>" in guessed and "store <32 x i32>" in guessed
 

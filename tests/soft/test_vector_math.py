@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpuvirt.soft import kernel
-from gpuvirt.soft.module import Module
+from gpuvirt.soft import pipeline
+from gpuvirt.soft.ptx.module import Module
 from tests.soft import ptx_op
 
 TINY = np.float32([1e-40, -1e-40, 2.0**-149, -(2.0**-127), 0.0, -0.0, 2.0**-126, 1.5, -3.0])
@@ -57,8 +57,8 @@ def test_doubles_beside_flushed_floats(scale: float, flushes: bool) -> None:
     got = ptx_op.run(text + tail, np.float32, x)
     np.testing.assert_array_equal(got, ((x * scale).astype(np.float32) * np.float32(2)))
     module = Module(ptx_op.kernel_text(text + tail, np.float32, (x,)))
-    features = kernel.jit.host().feature_set
-    assert kernel.translate(module, "k", (128, 1, 1))[1].flush == (flushes and "f16c" in features)
+    features = pipeline.jit.host().feature_set
+    assert pipeline.translate(module, "k", (128, 1, 1))[1].flush == (flushes and "f16c" in features)
     kept = ptx_op.run(text + " mov.b64 $d, %e2;", np.float64, x)
     np.testing.assert_array_equal(bits(kept), bits(x * scale))
 

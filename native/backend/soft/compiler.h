@@ -12,7 +12,7 @@
 struct soft_warp; /* kernel_abi.h */
 
 /* Through which a kernel gets better code while it is in use. The compiler's memory; valid as long as the module is loaded. The same struct is in
- * gpuvirt/soft/improve.py. */
+ * gpuvirt/soft/host/tiering.py. */
 struct soft_tier {
     _Atomic uint64_t entry;    /* the best code so far, as soft_code.entry; read anew for every block. Code that was here once stays valid */
     _Atomic uint64_t spent_ns; /* the engine adds what grids took */

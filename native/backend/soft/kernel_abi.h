@@ -2,7 +2,7 @@
  *
  * Compiled code runs one warp of 32 lanes per call of soft_code.entry, on the engine's stack for that warp. It reads `struct soft_warp` and calls
  * the functions below by name; the engine exports each with default visibility, and the compiler looks the names up in the library that it is told
- * (gpuvirt.soft.jit.register_library). A null entry in that look-up is an error at the first kernel that needs the symbol, never earlier.
+ * (gpuvirt.soft.host.jit.register_library). A null entry in that look-up is an error at the first kernel that needs the symbol, never earlier.
  *
  * gpuvirt/soft/abi.py mirrors the struct's offsets; tests/soft checks the mirror against this header. Change both together and raise
  * SOFT_ABI_VERSION, which is part of the key of the disk cache.
@@ -11,7 +11,7 @@
  * `local + lane * local_stride`; global, const and param addresses are host addresses. A 32-bit shared address is therefore always representable.
  *
  * Faults. Compiled code does not look whether memory is there: an access outside what is mapped raises SIGSEGV or SIGBUS in the engine's thread, and the
- * engine turns it into CUDA_ERROR_ILLEGAL_ADDRESS. That addresses are aligned it proves or tests (gpuvirt/soft/alignment.py). Integer division by zero does not fault (the result is all ones or the dividend, as on a GPU). The engine
+ * engine turns it into CUDA_ERROR_ILLEGAL_ADDRESS. That addresses are aligned it proves or tests (gpuvirt/soft/codegen/alignment_checks.py). Integer division by zero does not fault (the result is all ones or the dividend, as on a GPU). The engine
  * leaves the warps of a faulted grid behind (it never returns into them): compiled code holds no locks and owns no memory except through soft_malloc. */
 #ifndef GV_SOFT_KERNEL_ABI_H
 #define GV_SOFT_KERNEL_ABI_H

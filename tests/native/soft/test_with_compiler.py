@@ -10,7 +10,7 @@ from pathlib import Path
 import c_build
 import pytest
 
-from gpuvirt.soft import ctypes_bridge, jit
+from gpuvirt.soft.host import ctypes_bridge, jit
 
 HERE = Path(__file__).parent
 NATIVE = HERE.parents[2] / "native"

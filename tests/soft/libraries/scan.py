@@ -9,7 +9,7 @@ with such files anywhere below (Triton's cache, what a program wrote with nvrtcG
     python tests/soft/libraries/scan.py --forms FILE...
 
 looks at every instruction of every kernel instead, without translating any: how often each opcode occurs with its modifiers, and which of them the table
-of opcodes (gpuvirt/soft/forms.py) lacks.
+of opcodes (gpuvirt/soft/ptx/opcodes.py) lacks.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpuvirt.soft import kernel
+from gpuvirt.soft import pipeline
 from gpuvirt.soft.errors import SoftError
-from gpuvirt.soft.forms import FORMS, unknown
-from gpuvirt.soft.image import FATBIN_MAGIC, KIND_PTX, entries, unpack
-from gpuvirt.soft.module import Func, Module
+from gpuvirt.soft.ptx.image import FATBIN_MAGIC, KIND_PTX, entries, unpack
+from gpuvirt.soft.ptx.module import Func, Module
+from gpuvirt.soft.ptx.opcodes import FORMS, unknown
 
 
 @dataclass
@@ -153,7 +153,7 @@ def scan(path: Path, seconds: float, seed: int, digests: set[str] | None = None)
             break
         result.tried += 1
         try:
-            kernel.translate(module, func.name, block_of(func))
+            pipeline.translate(module, func.name, block_of(func))
             result.translated += 1
         except SoftError as error:
             result.refused[reason(error)] += 1

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from soft.libraries import case, native, running, scan
 
-from gpuvirt.soft import jit, kernel
-from gpuvirt.soft.module import Module
+from gpuvirt.soft import pipeline
+from gpuvirt.soft.host import jit
+from gpuvirt.soft.ptx.module import Module
 
 LIBRARIES = sorted(case.LIBRARIES)
 AT_ONCE = 400  # cases in one test of `make test-long`: some minutes each
@@ -75,7 +76,7 @@ def test_renamed_kernels_get_the_same_machine_code() -> None:
         code, seconds = [], []
         for module, entry in ((Module(text), name), (Module(renamed), "something_else")):
             begin = time.monotonic()
-            ir, description, _ = kernel.translate(module, entry, scan.block_of(module.funcs[entry]))
+            ir, description, _ = pipeline.translate(module, entry, scan.block_of(module.funcs[entry]))
             code.append((jit.compile_object(ir, 1), description))
             seconds.append(time.monotonic() - begin)
         assert code[0] == code[1], name

@@ -7,8 +7,8 @@ from soft.nvrtc import compile_ptx
 from soft.scheduling.cases import case, cuda, i32, zeros
 
 from gpuvirt.soft.harness import Kernels
-from gpuvirt.soft.kernel import translate
-from gpuvirt.soft.module import Module
+from gpuvirt.soft.pipeline import translate
+from gpuvirt.soft.ptx.module import Module
 
 # ---- blocks in turn ----
 

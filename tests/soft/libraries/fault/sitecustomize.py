@@ -23,27 +23,29 @@ def _inexact(found: re.Match[str]) -> str:
 
 
 if os.environ.get("FAULT") and "gpuvirt.server.worker" in sys.orig_argv:
-    from gpuvirt.soft import kernel, ops_mma
+    from gpuvirt.soft import pipeline
+    from gpuvirt.soft.ops import mma
 
     if os.environ["FAULT"] in ("fma", "coarse"):  # every fused multiply-add is off by two ulps, f64 ones by some more; coarse: by 2^-12 of itself
-        _translate = kernel.translate
+        _translate = pipeline.translate
 
         def translate(*arguments):  # type: ignore[no-untyped-def]
             text, *rest = _translate(*arguments)
             return FMA.sub(_inexact, text), *rest
 
-        kernel.translate = translate
+        pipeline.translate = translate
     elif os.environ["FAULT"] == "mma":  # two results of every matrix instruction change places
-        _write = ops_mma.write_accumulators
+        _write = mma.write_accumulators
 
         def write(e, operand, kind, values):  # type: ignore[no-untyped-def]
             _write(e, operand, kind, [values[1], values[0], *values[2:]])
 
-        ops_mma.write_accumulators = write
+        mma.write_accumulators = write
     elif os.environ["FAULT"] == "renamed":  # no fault, but all kernels have other names when they are compiled
-        from gpuvirt.soft import compiler, meta
+        from gpuvirt.soft.host import module_registry
+        from gpuvirt.soft.ptx import metadata
 
-        _ptx_of, _pack = compiler.ptx_of, meta.pack
+        _ptx_of, _pack = module_registry.ptx_of, metadata.pack
         names: dict[str, str] = {}
 
         def ptx_of(image):  # type: ignore[no-untyped-def]
@@ -65,6 +67,6 @@ if os.environ.get("FAULT") and "gpuvirt.server.worker" in sys.orig_argv:
                 for func, name in zip(module.kernels, renamed, strict=True):
                     func.name = name
 
-        compiler.ptx_of, meta.pack = ptx_of, pack
+        module_registry.ptx_of, metadata.pack = ptx_of, pack
     else:
         raise SystemExit(f"there is no fault {os.environ['FAULT']}")

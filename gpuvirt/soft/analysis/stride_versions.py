@@ -1,0 +1,137 @@
+"""Strides that are parameters, taken for what they mostly are.
+
+CuPy, Numba and others pass the distance between an array's elements as a parameter, so that nothing is known of an address when a kernel is compiled.
+Nearly always the elements lie side by side. Where a parameter is multiplied by an index that differs between lanes, and what comes of it is the
+address of an access of s bytes, the kernel is made twice: once for the parameter being s, where analysis finds plain vector loads, and once for any
+value. The parameters are compared when a warp begins.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from gpuvirt.soft import abi
+from gpuvirt.soft.analysis.divergence import Analysis
+from gpuvirt.soft.analysis.lane_affine import Pattern
+from gpuvirt.soft.ptx.parser import Addr, Ins, Operand, Reg, Sym, Vec
+from gpuvirt.soft.ptx.types import LANES
+
+_MOST = 600  # instructions of a kernel that is made twice
+_MANY = 8  # parameters that are compared
+_KEEPS = {"mov", "cvt", "cvta", "add", "sub", "mul", "mad", "shl", "shr"}  # what addresses are made with
+
+
+class Guess(NamedTuple):
+    """A register that holds `bytes` bytes at `offset` of the kernel's parameters, and the value it is taken to have."""
+
+    register: str
+    offset: int
+    bytes: int
+    value: int
+
+
+def guesses(an: Analysis) -> list[Guess]:
+    """What is worth taking for granted of a kernel's parameters."""
+    cfg = an.cfg
+    instructions = [ins for block in cfg.order for ins in block.ins]
+    if not an.is_kernel or len(instructions) > _MOST or an.waiting_loops:
+        return []
+    made: dict[str, list[Ins]] = {}
+    for ins in instructions:
+        for name in ins.dsts:
+            made.setdefault(name, []).append(ins)
+    offsets = {p.name: p.offset for p in cfg.body.func.params}
+    found = []
+    for ins in instructions:
+        for name, offset, size in _parameters(ins, offsets):
+            if len(made[name]) != 1:
+                continue
+            value = _access(an, instructions, made, name)
+            if value is not None:
+                found.append(Guess(name, offset, size, value))
+    return found if len(found) <= _MANY else []
+
+
+def _parameters(ins: Ins, offsets: dict[str, int]) -> list[tuple[str, int, int]]:
+    """(register, offset, bytes) of the integers that an instruction loads from the kernel's parameters."""
+    if ins.op != "ld" or ins.mods[0] != "param" or ins.pred is not None or ins.type.kind not in "bus" or ins.type.bits < 32:
+        return []
+    place = ins.ops[1]
+    if not (isinstance(place, Addr) and isinstance(place.base, Sym) and place.base.name in offsets):
+        return []
+    size = ins.type.bits // 8
+    items = ins.ops[0].items if isinstance(ins.ops[0], Vec) else (ins.ops[0],)
+    start = offsets[place.base.name] + place.base.offset + place.offset
+    return [(o.name, start + i * size, size) for i, o in enumerate(items) if isinstance(o, Reg)]
+
+
+def _access(an: Analysis, instructions: list[Ins], made: dict[str, list[Ins]], register: str) -> int | None:
+    """The bytes of an access whose address is made of lanes' indices times the register."""
+    same = {register}
+    reached: set[str] = set()
+    changed = True
+    while changed:
+        changed = False
+        for ins in instructions:
+            if len(ins.dsts) != 1 or ins.op not in _KEEPS or ins.dsts[0] in reached or ins.dsts[0] in same:
+                continue
+            sources = [o.name for o in ins.ops[1:] if isinstance(o, Reg)]
+            name = ins.dsts[0]
+            if ins.op in ("mov", "cvt") and sources and sources[0] in same and len(made[name]) == 1:
+                same.add(name)
+            elif any(s in reached for s in sources) or (ins.op in ("mul", "mad") and _scales(an, ins.ops[1], ins.ops[2], same)):
+                reached.add(name)
+            else:
+                continue
+            changed = True
+    # What is compared is a number of elements (a matrix's width, say), not the distance between two.
+    if any(ins.op == "setp" and any(isinstance(o, Reg) and o.name in same for o in ins.ops) for ins in instructions):
+        return None
+    for ins in instructions:
+        if ins.op in ("ld", "st") and "param" not in ins.mods and "local" not in ins.mods:
+            place = ins.ops[1] if ins.op == "ld" else ins.ops[0]
+            if isinstance(place, Addr) and isinstance(place.base, Reg) and place.base.name in reached:
+                data = ins.ops[0] if ins.op == "ld" else ins.ops[1]
+                return (len(data.items) if isinstance(data, Vec) else 1) * ins.type.bits // 8
+    return None
+
+
+def _scales(an: Analysis, a: Operand, b: Operand, same: set[str]) -> bool:
+    """Whether one factor is the parameter and the other differs between lanes in a known way."""
+    pairs = [(a.name, b.name), (b.name, a.name)] if isinstance(a, Reg) and isinstance(b, Reg) else []
+    return any(one in same and other in an.patterns for one, other in pairs)
+
+
+def plain(an: Analysis) -> int:
+    """How many accesses are known to be of lanes side by side."""
+    count = 0
+    for block in an.cfg.order:
+        for ins in block.ins:
+            if ins.op not in ("ld", "st") or "param" in ins.mods or "local" in ins.mods:
+                continue
+            place = ins.ops[1] if ins.op == "ld" else ins.ops[0]
+            data = ins.ops[0] if ins.op == "ld" else ins.ops[1]
+            if isinstance(place, Addr) and isinstance(place.base, Reg):
+                size = (len(data.items) if isinstance(data, Vec) else 1) * ins.type.bits // 8
+                p: Pattern | None = an.patterns.get(place.base.name)
+                count += p is not None and p.group == LANES and all(s == i * size for i, s in enumerate(p.steps))
+    return count
+
+
+def chooser(entry: str, guessed: str, general: str, taken: list[Guess]) -> str:
+    """The kernel's entry, which calls one of its two bodies."""
+    lines = [f"define void @{entry}(ptr %w) #0 {{"]
+    lines.append(f"  %a = getelementptr i8, ptr %w, i64 {abi.OFFSETS['params']}")
+    lines.append("  %p = load ptr, ptr %a, !invariant.load !0")
+    before = "true"
+    for i, (offset, size, value) in enumerate(sorted({(g.offset, g.bytes, g.value) for g in taken})):
+        t = f"i{8 * size}"
+        lines.append(f"  %a{i} = getelementptr i8, ptr %p, i64 {offset}")
+        lines.append(f"  %x{i} = load {t}, ptr %a{i}, align {size}, !invariant.load !0")
+        lines.append(f"  %c{i} = icmp eq {t} %x{i}, {value}")
+        lines.append(f"  %y{i} = and i1 {before}, %c{i}")
+        before = f"%y{i}"
+    lines.append(f"  br i1 {before}, label %guessed, label %general, !prof !2")
+    lines += ["guessed:", f"  call void @{guessed}(ptr %w)", "  ret void"]
+    lines += ["general:", f"  tail call void @{general}(ptr %w)", "  ret void", "}"]
+    return "\n".join(lines)

@@ -1,0 +1,1 @@
+"""LLVM IR: functions under lane masks, memory accesses, runtime helpers."""

@@ -1,0 +1,524 @@
+"""Writes a function's LLVM IR: control flow under lane masks. Registers and operands are in context.py, the opcodes in ops/."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gpuvirt.soft.analysis.cfg import Block, Loop
+from gpuvirt.soft.analysis.divergence import Edge
+from gpuvirt.soft.analysis.spin_loops import ALIGNED, BLOCK, OPEN, PART, WARP, find_divided, meets_next
+from gpuvirt.soft.codegen import alignment_checks, speculative_affine, uniform_branches, warp_loop
+from gpuvirt.soft.codegen.context import Values
+from gpuvirt.soft.codegen.ir_builder import Val
+from gpuvirt.soft.codegen.opcode_handlers import OPCODES
+from gpuvirt.soft.errors import Unsupported
+from gpuvirt.soft.ptx import opcodes
+from gpuvirt.soft.ptx.parser import Ins
+from gpuvirt.soft.ptx.types import INT_BITS, LANES
+
+SPIN_YIELD = 16  # a waiting loop calls soft_yield every so many rounds
+_LONG = 48  # a block of so many instructions is long
+_GROUP = 4  # so many results between two groups of loads part them
+_MANY = 64  # ... but not more: they do not fit anyway
+_COMPUTES = {"fma", "mad", "add", "sub", "mul"}
+_SPIN_PATIENCE = 64  # after so many rounds in a row the lanes that have left the loop run on first
+
+
+class Emitter(Values):
+    """Emits one function."""
+
+    # Control flow ----------------------------------------------------------------------------------------------------------------------------
+
+    def mask_slot(self, block: Block) -> str:
+        """Where the lanes that wait at a block are noted (32 bits)."""
+        found = self.masks.get(block.idx)
+        if found is None:
+            found = self.masks[block.idx] = f"%m{block.idx}"
+            self.allocas.append(f"  {found} = alloca i32")
+            self.prologue.append(f"  store i32 0, ptr {found}")
+        return found
+
+    def send(self, target: Block, bits: Val) -> None:
+        """Adds lanes to those waiting at a block."""
+        if target is self.cfg.exit:
+            return
+        slot = self.mask_slot(target)
+        old = self.let(f"load i32, ptr {slot}", "i32")
+        self.emit(f"store i32 {self.bor(old, bits).s}, ptr {slot}")
+
+    def _prepare_edges(self) -> None:
+        """For every position of the order: the blocks ahead at which lanes may wait, and the loops whose first block may have waiting lanes."""
+        n = len(self.cfg.order)
+        ahead: list[set[int]] = [set() for _ in range(n)]
+        looped: set[int] = set()
+        for edge in self.an.edges:
+            if edge.target.idx > edge.source.idx:
+                self._mark(ahead, edge)
+            else:
+                looped.add(edge.target.idx)
+        self.ahead = [sorted(a) for a in ahead]
+        self.looped = looped
+
+    def _mark(self, ahead: list[set[int]], edge: Edge) -> None:
+        for i in range(min(edge.first, edge.source.idx), edge.target.idx):
+            ahead[i].add(edge.target.idx)
+
+    def chain(self, position: int, after: Loop | None = None) -> str:
+        """The label at which to go on after the block at `position` (or after the end of the loop `after`) when lanes may wait anywhere ahead."""
+        loop = self.cfg.loop_of[position] if after is None else after.parent
+        limit = position if after is None else after.last
+        targets = [t for t in self.ahead[limit] if t > limit]
+        target = targets[0] if targets else None
+        while loop is not None:
+            if loop.first in self.looped and (target is None or target > loop.last):
+                return f"l{loop.first}"
+            if loop.last >= (target if target is not None else len(self.cfg.order)):
+                break
+            loop = loop.parent
+        if target is None or target == self.cfg.exit.idx:
+            return "done"
+        block = self.cfg.order[target]
+        if not block.div and not self.meetings:
+            # All lanes meet there when it postdominates; then there is nothing to ask, unless some may have been put off at a barrier before it.
+            p: Block | None = self.cfg.order[limit]
+            while p is not None and p.idx < target:
+                following = p.ipdom
+                p = None if following is p else following
+            if p is block:
+                return f"b{target}"
+        return f"c{target}"
+
+    def run(self) -> str:
+        """The function's text."""
+        self._prepare_edges()
+        self.meetings = self.an.active_meetings()
+        self.copies = uniform_branches.twice(self) if self.doubles else set()
+        order = self.cfg.order
+        self.divided = find_divided(self.cfg, self.meetings) if self.frame is not None and self.cfg.divided else set()
+        self.setup()
+        if any(kind in OPEN for kind in self.meetings.values()):
+            self.once("passed", "alloca i32", "ptr")
+            self.prologue.append("  store i32 0, ptr %passed")
+        ends: dict[int, list[Loop]] = {}
+        for loop in self.cfg.loops:
+            ends.setdefault(loop.last, []).append(loop)
+        for block in order[:-1]:
+            self.emit_block(block)
+            if block.idx in self.copies:
+                self.emit_whole(block)
+            for loop in sorted(ends.get(block.idx, []), key=lambda x: -x.first):
+                if loop.first in self.looped:
+                    self.emit_loop_check(loop)
+        self.reset()
+        self.lines.append("done:")
+        self.emit_late()
+        if not self.func.is_kernel:
+            from gpuvirt.soft.ops.stack import leave
+
+            leave(self)
+        if self.loops:
+            first, last = warp_loop.around(self)
+        else:
+            first, last = [], [f"  {self.returns()}"]
+        returned = "i1" if self.leaves() else "void"
+        head_text = f"define {self.linkage}{returned} @{self.symbol}({self.signature()}) #{self.attributes} {{\nentry:"
+        start = self.first()
+        return "\n".join([head_text, *self.allocas, *self.before, *first, *self.prologue, *start, *self.lines, *last, "}"])
+
+    def leaves(self) -> bool:
+        """Whether the function tells its caller if lanes have gone apart in it."""
+        return self.frame is not None and not self.func.is_kernel
+
+    def call_function(self, name: str, arguments: list[str]) -> None:
+        """Calls a device function."""
+        from gpuvirt.soft.codegen import lane_fallback
+        from gpuvirt.soft.ops.call import function_symbol
+
+        text = f"@{function_symbol(name)}({', '.join(arguments)})"
+        if self.frame is not None and name in self.cfg.leaving:
+            lane_fallback.call(self, self.frame, text)
+        else:
+            self.emit(f"call void {text}")
+
+    def returns(self) -> str:
+        return "ret i1 false" if self.leaves() else "ret void"
+
+    def first(self) -> list[str]:
+        """How the function begins, after its prologue."""
+        return ["  br label %b0"]
+
+    def emit_late(self) -> None:
+        """At the function's end: lanes that were put off, at spin loops and meetings, go on, in turn."""
+        late = sorted({head.idx for _, head in self.an.resume} | set(self.meetings))
+        if not late:
+            return
+        turn = self.once("turn", "alloca i32", "ptr")
+        self.prologue.append(f"  store i32 -1, ptr {turn.s}")
+        last = self.let(f"load i32, ptr {turn.s}", "i32")
+        pending = [self.icmp("ne", self.let(f"load i32, ptr {self.mask_slot(self.cfg.order[n])}", "i32"), self.const(0, "i32")) for n in late]
+        for i, (number, some) in enumerate([*zip(late, pending, strict=True)] * 2):
+            if i < len(late):
+                some = self.band(some, self.icmp("slt", last, self.const(number, "i32")))
+            self.emit(f"br i1 {some.s}, label %late{i}, label %later{i}")
+            self.lines.append(f"late{i}:")
+            self.emit(f"store i32 {number}, ptr {turn.s}")
+            self.emit(f"br label %b{number}")
+            self.lines.append(f"later{i}:")
+
+    def signature(self) -> str:
+        if self.func.is_kernel:
+            return "ptr %w"
+        names = [f"ptr %p{i}" for i in range(len(self.func.params) + len(self.func.returns))]
+        return ", ".join(["ptr %w", "i32 %mask", "i32 %frame", *names])
+
+    def setup(self) -> None:
+        """What every block may rely on: the mask of all lanes of this call, and the stack that `alloca` takes from."""
+        if self.func.is_kernel:
+            if not self.full_warp:
+                bits = self.field("lanes", "i32")
+                self.full = self.once("full", f"bitcast i32 {bits.s} to <{LANES} x i1>", "i1", True)
+        else:
+            self.full = self.once("full", f"bitcast i32 %mask to <{LANES} x i1>", "i1", True)
+            for i, param in enumerate(self.func.returns + self.func.params):
+                self.param_slots[param.name] = Val(f"%p{i}", "ptr")
+            from gpuvirt.soft.ops.call import check_frame
+
+            check_frame(self)
+        from gpuvirt.soft.ops.stack import enter
+
+        enter(self)
+
+    def emit_block(self, block: Block) -> None:
+        self.reset()
+        self.block = block
+        asked = block.idx in self.asked
+        if asked:
+            self.lines.append(f"c{block.idx}:")
+            bits = self.let(f"load i32, ptr {self.mask_slot(block)}", "i32")
+            some = self.icmp("ne", bits, self.const(0, "i32"))
+            self.emit(f"br i1 {some.s}, label %b{block.idx}, label %{self.chain(block.idx)}")
+        self.lines.append(f"b{block.idx}:")
+        if block.idx in self.divided:
+            from gpuvirt.soft.codegen import lane_fallback
+
+            assert self.frame is not None
+            lane_fallback.exchange_check(self, self.frame, block)
+        if block.idx in self.meetings:
+            self.meet(block)
+            return
+        if block.div:
+            bits = self.let(f"load i32, ptr {self.mask_slot(block)}", "i32")
+            self.emit(f"store i32 0, ptr {self.mask_slot(block)}")
+            self.mask = self.mask_of(bits)
+        else:
+            if block.idx in self.targets:
+                self.emit(f"store i32 0, ptr {self.mask_slot(block)}")
+            self.mask = self.full
+        self.body_of(block)
+
+    def emit_whole(self, block: Block) -> None:
+        """The copy of a block for all lanes together."""
+        self.reset()
+        self.block, self.mask, self.whole = block, self.full, True
+        self.lines.append(f"whole{block.idx}:")
+        self.body_of(block)
+        self.whole = False
+
+    def body_of(self, block: Block) -> None:
+        self.sides = None
+        self.decides = uniform_branches.deciding(block) if self.copies and not self.parted else None
+        for ins in block.ins:
+            self.instruction(ins)
+        self.terminate(block)
+
+    def meet(self, block: Block) -> None:
+        """A block that begins with a barrier: lanes that come before others whom it concerns are put off until those have come too. Lanes may come to
+        different barriers, as if they were one; those at the others are noted in %passed and go on from theirs later."""
+        kind = self.meetings[block.idx]
+        passing = kind in OPEN
+        own = self.mask_slot(block)
+        zero = self.const(0, "i32")
+        bits = self.let(f"load i32, ptr {own}", "i32")
+        passed = zero
+        if any(k in OPEN for k in self.meetings.values()):
+            slot = self.once("passed", "alloca i32", "ptr")
+            passed = self.let(f"load i32, ptr {slot.s}", "i32")
+        n = self.n = self.n + 1
+        if passing:
+            gone = self.band(bits, passed)
+            self.emit(f"br i1 {self.icmp('ne', gone, zero).s}, label %meet{n}.passed, label %meet{n}.new")
+            self.lines.append(f"meet{n}.passed:")
+            self.emit(f"store i32 {self.band(passed, self.invert(gone)).s}, ptr %passed")
+            self.emit(f"store i32 {self.band(bits, self.invert(gone)).s}, ptr {own}")
+            self.emit(f"br label %meet{n}.on")
+            self.lines.append(f"meet{n}.new:")
+        alike = {BLOCK: (BLOCK, ALIGNED), ALIGNED: (BLOCK, ALIGNED), WARP: (WARP,)}.get(kind, ())
+        under_way, met = passed, zero
+        for number in sorted(self.targets - {block.idx}):
+            waiting = self.let(f"load i32, ptr {self.mask_slot(self.cfg.order[number])}", "i32")
+            if self.meetings.get(number) in alike:
+                met = self.bor(met, waiting)
+            else:
+                under_way = self.bor(under_way, waiting)
+        bar = block.ins[0]
+        self.ins, self.pred, self.lead = bar, None, False
+        if kind in (WARP, PART):  # each lane waits for those that it names
+            self.mask = self.mask_of(bits)
+            named = self.rd_int(bar.ops[-1], 32)
+            ready = self.icmp("eq", self.band(named, under_way), zero)
+            if ready.v:
+                going = self.band(bits, self.bits_of(ready))
+                met = (
+                    zero
+                    if kind == PART
+                    else self.band(met, self.extract(named, self.band(self.intrinsic("cttz", bits, tail="i1 false"), self.const(31, "i32"))))
+                )
+            else:
+                going = self.select(ready, bits, zero)
+                met = self.band(met, named)
+        else:
+            going = self.select(self.icmp("eq", under_way, zero), bits, zero)
+        wait = self.icmp("eq", going, zero) if block.div else self.icmp("ne", under_way, zero)
+        self.emit(f"br i1 {wait.s}, label %{self.chain(block.idx)}, label %meet{n}.all")
+        self.lines.append(f"meet{n}.all:")
+        self.emit(f"store i32 {self.band(bits, self.invert(going)).s}, ptr {own}")
+        bits = going
+        self.mask = self.mask_of(bits) if block.div else self.full
+        self.instruction(bar)
+        if passing:
+            self.emit(f"store i32 {self.bor(passed, met).s}, ptr %passed")
+            self.emit(f"br label %meet{n}.on")
+            self.reset()
+            self.lines.append(f"meet{n}.on:")
+            self.mask = self.mask_of(self.let(f"phi i32 [ {gone.s}, %meet{n}.passed ], [ {bits.s}, %meet{n}.all ]", "i32"))
+        for ins in block.ins[1:]:
+            self.instruction(ins)
+        self.terminate(block)
+
+    @property
+    def asked(self) -> set[int]:
+        return self.targets
+
+    @property
+    def targets(self) -> set[int]:
+        """Blocks at which lanes may wait."""
+        found = getattr(self, "_targets", None)
+        if found is None:
+            found = {e.target.idx for e in self.an.edges if e.target is not self.cfg.exit}
+            self._targets: set[int] = found
+        return found
+
+    def emit_loop_check(self, loop: Loop) -> None:
+        self.reset()
+        head = self.cfg.order[loop.first]
+        self.lines.append(f"l{loop.first}:")
+        bits = self.let(f"load i32, ptr {self.mask_slot(head)}", "i32")
+        again = self.icmp("ne", bits, self.const(0, "i32"))
+        after = self.chain(loop.last, loop)
+        if self.put_off(loop):
+            count = self.spin_counter(f"s{loop.first}")
+            patient = self.icmp("ult", count, self.const(_SPIN_PATIENCE, "i32"))
+            # Else the lanes that have left go first (they may hold what the others wait for); the function's end brings the others back.
+            again = self.band(again, patient)
+            self.emit(f"store i32 {self.select(again, count, self.const(0, 'i32')).s}, ptr %s{loop.first}")
+        elif self.may_leave(loop):
+            from gpuvirt.soft.codegen import lane_fallback
+
+            assert self.frame is not None
+            lane_fallback.loop_check(self, self.frame, loop, bits, again, after)
+            self.reset()
+            return
+        self.emit(f"br i1 {again.s}, label %b{loop.first}, label %{after}")
+
+    def may_leave(self, loop: Loop) -> bool:
+        """Whether lanes may go apart at the end of the loop."""
+        from gpuvirt.soft.codegen import lane_fallback
+
+        if self.frame is None or loop.first not in self.an.waiting_loops or loop.first not in self.looped or self.put_off(loop):
+            return False
+        # Who asks which lanes are beside it counts on those with whom it came, also after it has waited for another warp.
+        if any(i.op == "activemask" for block in self.cfg.order for i in block.ins):
+            return False
+        # Lanes that stay at a meeting of the whole warp until those in the loop come cannot help these.
+        waiting = lane_fallback.pending(self, loop.last, loop)
+        return not self.func.is_kernel or any(t != loop.first and not meets_next(self.cfg, self.an.meetings, t) for t in waiting)
+
+    def put_off(self, loop: Loop) -> bool:
+        """Whether the lanes that stay in the loop are put off after some rounds."""
+        return any(head.idx == loop.first for _, head in self.an.resume)
+
+    def spin_counter(self, name: str) -> Val:
+        slot = f"%{name}"
+        if f"n{name}" not in self.fields:
+            self.allocas.append(f"  {slot} = alloca i32")
+            self.prologue.append(f"  store i32 0, ptr {slot}")
+            self.fields[f"n{name}"] = Val(slot, "ptr")
+        old = self.let(f"load i32, ptr {slot}", "i32")
+        new = self.add(old, self.const(1, "i32"))
+        self.emit(f"store i32 {new.s}, ptr {slot}")
+        return new
+
+    def spin_yield(self, block: Block) -> None:
+        """In a loop that waits for memory: lets others run now and then."""
+        self.uses_barrier = self.waits = True
+        count = self.spin_counter(f"y{block.idx}")
+        turn = self.icmp("eq", self.band(count, self.const(SPIN_YIELD - 1, "i32")), self.const(0, "i32"))
+        self.m.declare("soft_yield", "declare void @soft_yield(ptr)")
+        n = self.n = self.n + 1
+        self.emit(f"br i1 {turn.s}, label %yield{n}, label %yielded{n}")
+        self.lines.append(f"yield{n}:")
+        self.emit("call void @soft_yield(ptr %w)")
+        self.emit(f"br label %yielded{n}")
+        self.lines.append(f"yielded{n}:")
+
+    def terminate(self, block: Block) -> None:
+        self.pred = None
+        self.lead = False
+        alignment_checks.settle(self)
+        if block.kind == "cbr":
+            assert block.pred is not None
+            condition = self.get(block.pred)
+            if block.neg:
+                condition = self.invert(condition)
+        else:
+            condition = None
+        selector = self.rd_int(block.selector, 32) if block.kind == "brx" else None
+        if any(s.idx <= block.idx and s.idx in self.an.waiting_loops and not self._asks_later(block, s) for s in block.succs):
+            self.spin_yield(block)
+        self.flush()
+        if block.kind == "br":
+            self.go(block, block.succs[0])
+        elif block.kind == "brx":
+            assert selector is not None
+            self.switch(block, selector)
+        else:
+            assert condition is not None
+            if condition.v and self.copies and not self.parted:
+                uniform_branches.part(self, block, condition, self.sides)
+            elif condition.v:
+                taken = self.bits_of(self.band(self.mask, condition))
+                other = self.bits_of(self.band(self.mask, self.invert(condition)))
+                self.send(block.succs[0], taken)
+                self.send(block.succs[1], other)
+                self.emit(f"br label %{self.chain(block.idx)}")
+            elif self.parted:
+                bits = self.bits_of(self.mask)
+                zero = self.const(0, "i32")
+                self.send(block.succs[0], self.select(condition, bits, zero))
+                self.send(block.succs[1], self.select(condition, zero, bits))
+                self.emit(f"br label %{self.chain(block.idx)}")
+            else:
+                n = self.n = self.n + 1
+                self.emit(f"br i1 {condition.s}, label %t{n}, label %f{n}")
+                for label, succ in ((f"t{n}", block.succs[0]), (f"f{n}", block.succs[1])):
+                    self.lines.append(f"{label}:")
+                    self.forget()
+                    self.go(block, succ)
+
+    def _asks_later(self, block: Block, head: Block) -> bool:
+        """Whether the lanes that go back come by the loop's end, where others are let in."""
+        if self.frame is None or not (block.div or block.idx in self.an.diverging):
+            return False
+        loop = self.cfg.loop_of[block.idx]
+        while loop is not None and loop.first != head.idx:
+            loop = loop.parent
+        return loop is not None and self.may_leave(loop)
+
+    def go(self, block: Block, target: Block) -> None:
+        """All lanes of the block go to one target."""
+        if target is self.cfg.exit and not self.parted:
+            self.emit("br label %done")
+            return
+        if self.parted:
+            self.send(target, self.bits_of(self.mask))
+            self.emit(f"br label %{self.chain(block.idx)}")
+            return
+        if target.idx in self.copies:
+            self.emit(f"br label %whole{target.idx}")
+            return
+        if target.div:
+            self.emit(f"store i32 {self.bits_of(self.full).s}, ptr {self.mask_slot(target)}")
+        self.emit(f"br label %b{target.idx}")
+
+    def switch(self, block: Block, selector: Val) -> None:
+        """brx.idx"""
+        n = self.n = self.n + 1
+        if selector.v or self.parted:
+            for i, succ in enumerate(block.succs):
+                hit = self.icmp("eq", selector, self.const(i, "i32"))
+                self.send(succ, self.bits_of(self.band(self.mask, self.splat(hit))))
+            self.emit(f"br label %{self.chain(block.idx)}")
+            return
+        cases = " ".join(f"i32 {i}, label %x{n}.{i}" for i in range(len(block.succs)))
+        self.emit(f"switch i32 {selector.s}, label %x{n}.0 [ {cases} ]")
+        for i, succ in enumerate(block.succs):
+            self.lines.append(f"x{n}.{i}:")
+            self.forget()
+            self.go(block, succ)
+
+    # Instructions ----------------------------------------------------------------------------------------------------------------------------
+
+    def instruction(self, ins: Ins) -> None:
+        handler = OPCODES.get(ins.op)
+        if handler is None:
+            raise Unsupported(f"unsupported PTX instruction '{'.'.join((ins.op, *ins.mods))}' ({ins.text})")
+        modifier = opcodes.unknown(ins.op, ins.mods)
+        if modifier is not None:
+            raise Unsupported(f"unsupported PTX instruction '{'.'.join((ins.op, *ins.mods))}': .{modifier} ({ins.text})")
+        self.ins = ins
+        self.lead = False
+        self.pred = None
+        if ins.pred is not None:
+            pred = self.get(ins.pred)
+            self.pred = self.invert(pred) if ins.neg else pred
+        if len(ins.dsts) == 1 and (ins.dsts[0] in self.an.affine or (id(ins) in self.an.one_sided and ins.dsts[0] not in self.an.varying)):
+            self.lead = True
+        loads = ins.op == "ld" and ins.mods[0] != "param"
+        if loads and self.computed:
+            self._finish_before_loads()
+        if ins is self.decides:
+            self.lead = False
+            self.sides = uniform_branches.sides(self, ins)
+        if len(ins.dsts) == 1 and ins.dsts[0] in self.an.grouped:
+            self._by_groups(ins, handler)
+        else:
+            handler(self, ins)
+        if ins.dsts:
+            self.lead = False
+            speculative_affine.follow(self, ins)
+        if ins.op in _COMPUTES and ins.type.kind == "f" and ins.type.bits >= 32 and len(self.block.ins) >= _LONG:
+            self.computed.extend(ins.dsts)
+
+    def _by_groups(self, ins: Ins, handler: Callable[[Emitter, Ins], None]) -> None:
+        """An instruction whose result is kept as one scalar for each group of lanes."""
+        name = ins.dsts[0]
+        self.lead = True
+        self.by_groups = []
+        for first in range(0, LANES, self.an.grouped[name]):
+            self.leader = first
+            handler(self, ins)
+        self.leader = -1
+        self.put_groups(name, self.by_groups)
+
+    def _finish_before_loads(self) -> None:
+        """In long blocks LLVM moves all loads to the front, far more than there are registers, and spills what they got. A group of loads that
+        follows arithmetic is kept behind it: empty assembler code that needs the results and that no load may pass."""
+        names = dict.fromkeys(self.computed)
+        self.computed.clear()
+        if not _GROUP <= len(names) <= _MANY:
+            return
+        bits = 512 if "avx512f" in self.m.features else 256 if "avx" in self.m.features else 128
+        for name in names:
+            value = self.cache.get(name)
+            if value is None or not value.v or value.c:
+                continue
+            n = bits // INT_BITS[value.t]
+            for start in range(0, LANES, n):
+                picks = ", ".join(f"i32 {start + i}" for i in range(n))
+                part = self.let(f"shufflevector {value.ty} {value.s}, {value.ty} poison, <{n} x i32> <{picks}>", value.t)
+                self.emit(f'call void asm sideeffect "", "{"v" if bits == 512 else "x"}"(<{n} x {value.t}> {part.s})')
+        self.emit('call void asm sideeffect "", "~{memory}"()')
+
+    def fail(self, why: str = "") -> Unsupported:
+        """The error for a form of an instruction that is not supported."""
+        return Unsupported(f"unsupported PTX instruction '{self.ins}'" + (f": {why}" if why else ""))

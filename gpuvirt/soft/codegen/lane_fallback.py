@@ -1,0 +1,416 @@
+"""Lanes of a warp that go apart: where a warp waits for itself, its lanes leave the code for 32 lanes and go on in code for one (class LaneEmitter),
+each on a stack of its own, and meet only where the program says so. That is the last resort: it serves every program, at the speed of one lane.
+
+Vector code leaves at a loop that waits for memory to change, once some lanes have waited there for long while others wait elsewhere (loop_check). It
+writes down what each lane needs to go on: the block at which it waits, and the registers that may be read from there. Code for one lane begins with
+that block. In calls under way each function writes down its own part and returns to its caller (native/backend/soft/lanes.c has the rest).
+"""
+
+from __future__ import annotations
+
+from gpuvirt.soft import abi
+from gpuvirt.soft.analysis.cfg import Block, Cfg, Loop
+from gpuvirt.soft.analysis.divergence import Analysis
+from gpuvirt.soft.analysis.spin_loops import OPEN
+from gpuvirt.soft.codegen.emitter import SPIN_YIELD, Emitter
+from gpuvirt.soft.codegen.ir_builder import Val
+from gpuvirt.soft.errors import Unsupported
+from gpuvirt.soft.ptx.parser import Addr, Call, Ins, Name, Operand, Sym
+from gpuvirt.soft.ptx.types import INT_BITS, LANES
+
+W = Val("%w", "ptr")
+V32 = f"<{LANES} x i32>"
+_BLOCKS = 64  # where a frame has each lane's block, and where its values begin
+_VALUES = _BLOCKS + 4 * LANES
+CALLING = 1 << 30  # beside a block's number: the lane is inside the call that the block begins with
+PASSED = 1 << 29  # the lane has passed the barrier that the block begins with
+_AREA_VALUES = 96  # AREA_VALUES in lanes.c
+_KEYS = ("bar", "shfl", "vote", "match", "redux", "elect", "mma", "wmma", "ldmatrix", "stmatrix", "movmatrix")
+_SYNC, _ARRIVE = 3, 4
+
+
+def function_symbol(name: str) -> str:
+    return f'"f.{name}"'
+
+
+def lane_symbol(symbol: str) -> str:
+    """The name of a function's code for one lane."""
+    return f'"lane.{symbol.strip(chr(34))}"'
+
+
+def _stored(bits: int) -> int:
+    """Bits of a register's lane in a frame: predicates take a byte."""
+    return max(bits, 8)
+
+
+class Frame:
+    """What a function writes down when lanes go apart: where it keeps which register, and at which blocks lanes may then be."""
+
+    def __init__(self, cfg: Cfg) -> None:
+        self.cfg = cfg
+        self.offsets: dict[str, int] = {}
+        self.size = _VALUES
+        self.blocks: set[int] = set()
+        self.passed: set[int] = set()  # those of them that begin with a barrier which lanes may have passed
+
+    def place(self, name: str, lane_bytes: int) -> int:
+        """Where the lanes' values of a register, or of a parameter's memory, lie."""
+        if name not in self.offsets:
+            self.offsets[name] = self.size
+            self.size += -(-lane_bytes * LANES // 64) * 64
+        return self.offsets[name]
+
+    def live(self, blocks: set[int]) -> list[str]:
+        """The registers that are read from these blocks on."""
+        live = 0
+        for number in blocks:
+            live |= self.cfg.order[number].live_in
+        return [name for name, i in self.cfg.reg_index.items() if live >> i & 1]
+
+
+def pending(e: Emitter, position: int, around: Loop | None) -> list[int]:
+    """Blocks at which lanes may be behind a block, inside the loop `around`."""
+    if e.an.resume or e.meetings:
+        return sorted(e.targets)
+    found = {t for t in e.ahead[position] if t > position and t != e.cfg.exit.idx}
+    while around is not None:
+        if around.first in e.looped:
+            found.add(around.first)
+        around = around.parent
+    return sorted(found)
+
+
+def loop_check(e: Emitter, frame: Frame, loop: Loop, bits: Val, again: Val, after: str) -> None:
+    """Behind the last block of a loop that waits for memory to change: another round for the lanes that stay in it, or, now and then, a question."""
+    e.uses_barrier = e.waits = True
+    n = e.n = e.n + 1
+    zero = e.const(0, "i32")
+    counter = f"s{loop.first}"
+    e.emit(f"br i1 {again.s}, label %stay{n}, label %gone{n}")
+    e.lines.append(f"stay{n}:")
+    count = e.spin_counter(counter)
+    turn = e.icmp("eq", e.band(count, e.const(SPIN_YIELD - 1, "i32")), zero)
+    e.emit(f"br i1 {turn.s}, label %ask{n}, label %b{loop.first}")
+    e.lines.append(f"gone{n}:")
+    e.emit(f"store i32 0, ptr %{counter}")
+    e.emit(f"br label %{after}")
+    e.lines.append(f"ask{n}:")
+    at = pending(e, loop.last, loop)
+    where = {t: e.let(f"load i32, ptr {e.mask_slot(e.cfg.order[t])}", "i32") for t in at if t != loop.first}
+    long = e.call("soft_wait", "i32", [W, e.lshr(count, e.const(SPIN_YIELD.bit_length() - 1, "i32"))], declare=True)
+    others = zero
+    for mask in where.values():
+        others = e.bor(others, mask)
+    if not e.func.is_kernel:  # whoever has not come along may hold what is waited for
+        others = e.bor(others, e.band(e.invert(bits), e.field("lanes", "i32")))
+    where[loop.first] = bits
+    leave = e.band(e.icmp("ne", long, zero), e.icmp("ne", others, zero))
+    e.emit(f"br i1 {leave.s}, label %apart{n}, label %b{loop.first}")
+    e.lines.append(f"apart{n}:")
+    write_frame(e, frame, where)
+    depart(e)
+
+
+def exchange_check(e: Emitter, frame: Frame, block: Block) -> None:
+    """Before an exchange between some lanes of the warp: they go apart when it names others that are elsewhere, for those may come to another place
+    like it."""
+    others = e.const(0, "i32")
+    where = {}
+    for number in pending(e, block.idx, e.cfg.loop_of[block.idx]):
+        if number != block.idx:
+            where[number] = e.let(f"load i32, ptr {e.mask_slot(e.cfg.order[number])}", "i32")
+            others = e.bor(others, where[number])
+    bits = where[block.idx] = e.let(f"load i32, ptr {e.mask_slot(block)}", "i32")
+    e.ins, e.pred, e.lead = block.ins[0], None, False
+    named = e.rd_int(block.ins[0].ops[-1], 32)
+    missing = e.icmp("ne", e.band(named, others), e.const(0, "i32"))
+    if missing.v:
+        missing = e.icmp("ne", e.band(e.bits_of(missing), bits), e.const(0, "i32"))
+    n = e.n = e.n + 1
+    e.emit(f"br i1 {missing.s}, label %apart{n}, label %all{n}")
+    e.lines.append(f"apart{n}:")
+    write_frame(e, frame, where)
+    depart(e)
+    e.reset()
+    e.lines.append(f"all{n}:")
+
+
+def call(e: Emitter, frame: Frame, text: str) -> None:
+    """A call of a function in which lanes may go apart."""
+    left = e.let(f"call i1 {text}", "i1")
+    n = e.n = e.n + 1
+    e.emit(f"br i1 {left.s}, label %apart{n}, label %back{n}")
+    e.lines.append(f"apart{n}:")
+    before = dict(e.cache), dict(e.expanded), dict(e._splats), dict(e._casts)
+    number = e.block.idx
+    where = {t: e.let(f"load i32, ptr {e.mask_slot(e.cfg.order[t])}", "i32") for t in pending(e, number, e.cfg.loop_of[number])}
+    if number in where and not e.block.div:
+        del where[number]
+    calling = e.bits_of(e.mask)
+    if e.calls_left is not None:  # lanes that call other functions, later
+        rest = e.let(f"load i32, ptr {e.calls_left.s}", "i32")
+        calling = e.band(calling, e.invert(rest))
+        where[number] = e.bor(where[number], rest) if number in where else rest
+    write_frame(e, frame, where, calling)
+    depart(e)
+    e.lines.append(f"back{n}:")
+    e.cache, e.expanded, e._splats, e._casts = before
+
+
+def _call_memory(e: Emitter, number: int) -> list[tuple[str, Val, int]]:
+    """What a block has in memory when its first instruction, a call, is under way, and what a block reads: names, memory and bytes of a lane."""
+    from gpuvirt.soft.ops.call import slot_of
+
+    found: dict[str, tuple[str, Val, int]] = {}
+    for ins in e.cfg.order[number].ins:
+        names: list[str] = []
+        if isinstance(ins.args, Call):
+            names = [*ins.args.returns, *(a.name for a in ins.args.args if isinstance(a, (Name, Sym)))]
+        elif ins.op == "ld" and isinstance(ins.ops[1], Addr) and isinstance(ins.ops[1].base, Sym):
+            names = [ins.ops[1].base.name]
+        for name in names:
+            if name in e.body.params:
+                slot = slot_of(e, name)
+                assert slot is not None
+                found[name] = (f"param.{name}", *slot)
+    return list(found.values())
+
+
+def write_frame(e: Emitter, frame: Frame, where: dict[int, Val], calling: Val | None = None) -> None:
+    """Writes down where the lanes are (masks of lanes by block; those inside the call that this block begins with) and what they need."""
+    here = {e.block.idx} if calling is not None else set()
+    frame.blocks |= set(where) | here
+    names = frame.live(set(where) | here)
+    memory = e.let(f"call ptr @soft_apart_frame(ptr %w, i64 {frame_bytes(e)})", "ptr")
+    e.m.declare("soft_apart_frame", "declare ptr @soft_apart_frame(ptr, i64)")
+    blocks = Val("splat (i32 -1)", "i32", True, True)  # has ended, or come back from the function
+    for number, bits in where.items():
+        blocks = e.select(e.mask_of(bits), e.const(number, "i32"), blocks)
+        if e.meetings.get(number) in OPEN:
+            frame.passed.add(number)
+            passed = e.band(bits, e.let("load i32, ptr %passed", "i32"))
+            blocks = e.select(e.mask_of(passed), e.const(number | PASSED, "i32"), blocks)
+    if calling is not None:
+        blocks = e.select(e.mask_of(calling), e.const(e.block.idx | CALLING, "i32"), blocks)
+    e.emit(f"store {V32} {e.splat(blocks).s}, ptr {e.offset(memory, _BLOCKS).s}, align 4")
+    for name in names:
+        value = e.splat(e.get_lanes(name))
+        if value.t == "i1":
+            value = e.cast("zext", value, "i8")
+        place = e.offset(memory, frame.place(name, INT_BITS[value.t] // 8))
+        e.emit(f"store {value.ty} {value.s}, ptr {place.s}, align 8")
+    pieces = {key: (slot, size) for number in sorted(set(where) | here) for key, slot, size in _call_memory(e, number)}
+    if calling is not None:
+        for i, slot in enumerate(e.call_results):
+            pieces[f"result.{e.block.idx}.{i}"] = (slot, 8)
+    for key, (slot, size) in pieces.items():
+        _copy(e, e.offset(memory, frame.place(key, size)), slot, size)
+
+
+def _copy(e: Emitter, to: Val, source: Val, lane_bytes: int) -> None:
+    e.m.declare("llvm.memcpy.p0.p0.i64", "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)")
+    e.emit(f"call void @llvm.memcpy.p0.p0.i64(ptr {to.s}, ptr {source.s}, i64 {lane_bytes * LANES}, i1 false)")
+
+
+def frame_bytes(e: Emitter) -> str:
+    """Stands for the size of the function's frame, which is known at its end."""
+    return f"$frame.{e.func.name}$"
+
+
+def depart(e: Emitter) -> None:
+    if e.func.is_kernel:
+        e.m.declare("soft_apart", "declare void @soft_apart(ptr, ptr)")
+        e.emit(f"call void @soft_apart(ptr %w, ptr @{lane_symbol(e.symbol)})")
+        e.emit("br label %run.out" if e.loops else "ret void")
+    else:
+        e.emit("ret i1 true")
+
+
+# Code for one lane -----------------------------------------------------------------------------------------------------------------------------
+
+
+class LaneAnalysis(Analysis):
+    """For one lane nothing differs between lanes."""
+
+    def __init__(self, cfg: Cfg, shape: tuple[int, int, int], param_names: set[str], waiting: set[int]) -> None:
+        self.cfg = cfg
+        self.body = cfg.body
+        self.shape = shape
+        self.is_kernel = cfg.body.func.is_kernel
+        self.param_names = param_names
+        self.waiting_loops, self.spin_loops = waiting, set()
+        self.meetings, self.one_sided = {}, set()
+        self.varying, self.edges, self.resume, self.diverging, self.apart = set(), [], [], set(), False
+        self.patterns, self.affine, self.grouped, self._known, self.assumed = {}, {}, {}, {}, {}
+
+    def begin(self) -> LaneAnalysis:
+        for block in self.cfg.order:
+            block.div, block.waits = False, 0
+        return self
+
+    def broadcast(self, ins: Ins) -> bool:
+        return False
+
+
+class LaneEmitter(Emitter):
+    """Writes a function for one lane of a warp: the warp that it gets has no other."""
+
+    def begin(self, frame: Frame) -> LaneEmitter:
+        self.left = frame
+        self.full_warp = False
+        self.met: Val | None = None
+        self.results: dict[str, Val] = {}
+        return self
+
+    def signature(self) -> str:
+        return super().signature() + ", ptr %from"
+
+    def setup(self) -> None:
+        lanes = self.field("lanes", "i32")
+        self.m.declare("llvm.cttz.i32", "declare i32 @llvm.cttz.i32(i32, i1)")
+        self.lane = self.once("lane", f"call i32 @llvm.cttz.i32(i32 {lanes.s}, i1 false)", "i32")
+        super().setup()
+
+    def first(self) -> list[str]:
+        """The function's beginning, or where the lane was in vector code."""
+        lines, self.lines = self.lines, []
+        self.forget()
+        self.allocas.append("  %inner = alloca ptr")
+        self.prologue.append("  store ptr null, ptr %inner")
+        self.emit("%fresh = icmp eq ptr %from, null")
+        self.emit("br i1 %fresh, label %b0, label %resume")
+        self.lines.append("resume:")
+        where = self.let(f"getelementptr i32, ptr {self.offset(Val('%from', 'ptr'), _BLOCKS).s}, i32 {self.lane.s}", "ptr")
+        block = self.let(f"load i32, ptr {where.s}", "i32")
+        gone = self.icmp("eq", block, self.const(-1, "i32"))
+        self.emit(f"br i1 {gone.s}, label %done, label %resume.here")
+        self.lines.append("resume.here:")
+        for name, offset in self.left.offsets.items():
+            piece = name.partition(".")[2] if name.startswith("param.") else None
+            if piece is not None or name in self.results:
+                memory = self.param_slots[piece] if piece is not None else self.results[name]
+                size = self.body.params[piece].size if piece is not None else 8
+                _copy(self, memory, self.offset(Val("%from", "ptr"), offset), size)
+                continue
+            text, t = self.slot(name)
+            bits = _stored(INT_BITS[t])
+            place = self.let(f"getelementptr i{bits}, ptr {self.offset(Val('%from', 'ptr'), offset).s}, i32 {self.lane.s}", "ptr")
+            value = self.let(f"load i{bits}, ptr {place.s}", f"i{bits}")
+            self.emit(f"store {t} {self.resize(value, t).s}, ptr {text}")
+        inner = self.let("load ptr, ptr %from", "ptr")
+        calling = self.icmp("ne", self.band(block, self.const(CALLING, "i32")), self.const(0, "i32"))
+        self.emit(f"store ptr {self.select(calling, inner, Val('null', 'ptr')).s}, ptr %inner")
+        if self.left.passed:
+            self.allocas.append("  %skip = alloca i32")
+            self.prologue.append("  store i32 0, ptr %skip")
+            self.emit(f"store i32 {self.band(block, self.const(PASSED, 'i32')).s}, ptr %skip")
+        number = self.band(block, self.const(PASSED - 1, "i32"))
+        cases = " ".join(f"i32 {n}, label %b{n}" for n in sorted(self.left.blocks))
+        self.emit(f"switch i32 {number.s}, label %done [ {cases} ]")
+        out, self.lines = self.lines, lines
+        return out
+
+    def call_function(self, name: str, arguments: list[str]) -> None:
+        for i, memory in enumerate(self.call_results):
+            self.results[f"result.{self.block.idx}.{i}"] = memory
+        inner = self.let("load ptr, ptr %inner", "ptr")
+        self.emit("store ptr null, ptr %inner")
+        self.emit(f"call void @{lane_symbol(function_symbol(name))}({', '.join([*arguments, f'ptr {inner.s}'])})")
+
+    def own(self, value: Val) -> Val:
+        """The lane's own value."""
+        return self.extract(value, self.lane) if value.v else value
+
+    def put(self, name: str, value: Val) -> None:
+        value = self.own(value)
+        if self.met is not None:  # the results of an exchange belong to those who took part
+            value = self.select(self.met, value, self.own(self.get(name)))
+        super().put(name, value)
+
+    def special(self, name: str) -> Val:
+        return self.own(super().special(name))
+
+    def instruction(self, ins: Ins) -> None:
+        if ins.op in ("bar", "barrier") and "warp" not in ins.mods:
+            self.barrier(ins)
+        elif ins.op in _KEYS or ins.op == "barrier":
+            self.exchange(ins)
+        else:
+            super().instruction(ins)
+
+    def _guard(self, ins: Ins) -> Val | None:
+        if ins.pred is None:
+            return None
+        value = self.get(ins.pred)
+        return self.invert(value) if ins.neg else value
+
+    def exchange(self, ins: Ins) -> None:
+        """An instruction in which lanes take part together: each writes down its registers, and does all of it."""
+        self.ins, self.pred = ins, None
+        guard = self._guard(ins)
+        named = self._named(ins)
+        if guard is not None:
+            named = self.select(guard, named, self.const(0, "i32"))
+        names = list(dict.fromkeys(s for s in ins.srcs if s != ins.pred))
+        if len(names) > _AREA_VALUES:
+            raise Unsupported(f"unsupported PTX instruction '{ins}': too many operands")
+        area = self.call("soft_lane_area", "ptr", [W], declare=True)
+        for i, name in enumerate(names):
+            value = self.resize(self.get(name), "i64")
+            place = self.let(f"getelementptr i64, ptr {self.offset(area, 8 * LANES * i).s}, i32 {self.lane.s}", "ptr")
+            self.emit(f"store i64 {value.s}, ptr {place.s}")
+        met = self.call(
+            "soft_lane_meet", "i32", [W, named, self.const(1 + _KEYS.index("bar" if ins.op == "barrier" else ins.op), "i32")], declare=True
+        )
+        before = {name: self.cache.get(name) for name in names}
+        for i, name in enumerate(names):
+            value = self.let(f"load <{LANES} x i64>, ptr {self.offset(area, 8 * LANES * i).s}, align 8", "i64", True)
+            self.cache[name] = self.resize(value, f"i{self.body.regs[name].bits}")
+        bare = Ins(ins.op, ins.mods, ins.ops, None, False, ins.text)
+        bare.dsts, bare.srcs, bare.args = ins.dsts, names, ins.args
+        self.mask, self.met = self.mask_of(met), guard
+        spread = {name: self.cache[name] for name in names}
+        super().instruction(bare)
+        self.mask, self.met = self.full, None
+        for name, old in before.items():
+            if self.cache.get(name) is spread[name] and old is not None:
+                self.cache[name] = old
+        self.call("soft_lane_part", "void", [W, met], declare=True)
+
+    def _named(self, ins: Ins) -> Val:
+        if "sync" in ins.mods and ins.ops and ins.op in ("bar", "barrier", "shfl", "vote", "match", "redux", "elect"):
+            return self.rd_int(ins.ops[-1], 32)
+        return self.const(-1, "i32")
+
+    def barrier(self, ins: Ins) -> None:
+        """A barrier of the block, at which the warp arrives once all its lanes have."""
+        if "cluster" in ins.mods and "arrive" in ins.mods:
+            return
+        self.ins, self.pred, self.uses_barrier = ins, None, True
+        ops: list[Operand] = [] if "cluster" in ins.mods else ins.ops
+        zero = self.const(0, "i32")
+        if "red" in ins.mods:
+            op = next(m for m in ins.mods if m in ("and", "or", "popc"))
+            value = self.select(self.rd_pred(ops[-1]), self.const(1, "i32"), zero)
+            threads = self.rd_int(ops[2], 32) if len(ops) == 4 else zero
+            arguments = [W, self.rd_int(ops[1], 32), threads, self.const(abi.RED[op], "i32"), value]
+            result = self.call("soft_lane_barrier", "i32", arguments, declare=True)
+            self.wr(ops[0], result if op == "popc" else self.icmp("ne", result, zero))
+            return
+        number = self.rd_int(ops[0], 32) if ops else zero
+        threads = self.rd_int(ops[1], 32) if len(ops) > 1 else zero
+        kind = self.const(_ARRIVE if "arrive" in ins.mods else _SYNC, "i32")
+        skips = self.block.idx in self.left.passed and ins is self.block.ins[0]
+        n = self.n = self.n + 1
+        if skips:
+            skip = self.icmp("ne", self.let("load i32, ptr %skip", "i32"), zero)
+            self.emit("store i32 0, ptr %skip")
+            self.emit(f"br i1 {skip.s}, label %skipped{n}, label %sync{n}")
+            self.lines.append(f"sync{n}:")
+        self.call("soft_lane_barrier", "i32", [W, number, threads, kind, zero], declare=True)
+        if skips:
+            self.emit(f"br label %skipped{n}")
+            self.lines.append(f"skipped{n}:")
+
+
+__all__ = ["Frame", "LaneAnalysis", "LaneEmitter", "frame_bytes", "lane_symbol"]

@@ -1,0 +1,159 @@
+"""Prefetching in loops: what a load of global memory will read some rounds later is asked for now.
+
+A warp walks through memory in strides of a block or of the whole grid, which the processor's own prefetchers do not follow: half of the time of a
+tiled matrix product went into waiting for them. How far a round goes is seen at run time, from where lane 0 read the last time, so that it does not
+matter how the address came about. A prefetch never faults, and a wrong one costs next to nothing.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+from gpuvirt.soft.analysis.cfg import Loop
+from gpuvirt.soft.codegen.addressing import Where
+from gpuvirt.soft.codegen.emitter import Emitter
+from gpuvirt.soft.codegen.ir_builder import Val
+from gpuvirt.soft.ptx.parser import Addr, Imm, Ins, Operand, Reg, Special, Sym
+from gpuvirt.soft.ptx.types import LANES
+
+_LINE = 64
+_ACCESSES = 8  # so many of a loop's accesses are under way: lines that lie a power of two apart share a few places of the caches
+_LENGTH = 256  # instructions that take about as long as memory does
+_SMALL = 8192  # bytes a round that the processor follows by itself
+_DEEP = 8
+_MOST = 4  # the processor overlaps more loads than that by itself
+_MOST_SHARED = 16  # the same where warps meet at barriers in the loop
+
+
+def prefetch(e: Emitter, ins: Ins, where: Where, stride: int) -> None:
+    """Before a load of `stride` bytes a lane."""
+    loop = e.cfg.loop_of[e.block.idx]
+    operand = ins.ops[1]
+    if loop is None or (where.start is None and not where.firsts) or not isinstance(operand, Addr) or not isinstance(operand.base, Reg):
+        return
+    step = _step(e, loop, operand.base.name, ())
+    if step is not None and abs(step) <= _SMALL:
+        return
+    rounds = _rounds(e, loop.first, loop.last)
+    if where.lanes is None and where.pattern is None:
+        return
+    if (loop.first, e.whole) not in e.turned:
+        e.turned.add((loop.first, e.whole))
+        _turn(e, loop, rounds)
+    if not rounds:
+        return
+    starts = [0] if where.pattern is None or where.scalar is not None else list(range(0, LANES, where.pattern.group))
+    near = where.near
+    known = where.pattern or near
+    steps = known.steps if known is not None else tuple(i * stride for i in range(LANES))
+    addresses = where.firsts if near is None else [near.lead]
+    if not addresses and where.start is not None:
+        addresses = [e.extract(where.start, i) for i in starts]
+    name = operand.base.name
+    far = e.ahead_of.get(name)
+    if far is None:
+        before, none = _before(e, addresses[0]), e.const(0, "i64")
+        far = e.select(e.icmp("eq", before, none), none, e.sub(addresses[0], before))  # in the first round nothing is known
+        if where.pattern is None and near is None:  # who knows: only where it goes on as it went
+            far = e.select(e.icmp("eq", far, _before(e, far)), far, none)
+        far = e.ahead_of[name] = far if rounds == 1 else e.mul(far, e.const(rounds, "i64"))
+    e.m.declare("llvm.prefetch.p0", "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
+    for first, address in zip(starts, addresses, strict=True):
+        target = e.offset(e.pointer(e.add(address, far)), where.offset)
+        lanes = steps if len(starts) == 1 else steps[first : first + LANES // len(starts)]
+        for place in _lines(lanes, stride):
+            e.emit(f"call void @llvm.prefetch.p0(ptr {e.offset(target, place).s}, i32 0, i32 3, i32 1)")
+
+
+def _turn(e: Emitter, loop: Loop, rounds: int) -> None:
+    """The warps of a block read side by side: only when they do it at about the same time, memory's rows and the processor's prefetchers are used
+    well. So a loop that reads on and on hands over to the next warp every few rounds, in kernels whose barriers give each warp a stack of its own."""
+    total = e.shape[0] * e.shape[1] * e.shape[2]
+    if not e.func.is_kernel or total <= LANES or loop.first in e.an.waiting_loops:
+        return
+    barriers = {b.idx for b in e.cfg.order for i in b.ins if i.op in ("bar", "barrier")}
+    if not barriers or not barriers.isdisjoint(range(loop.first, loop.last + 1)):
+        return
+    every = 1
+    while every < rounds:
+        every *= 2
+    count = e.spin_counter(f"turn{loop.first}")
+    now = e.icmp("eq", e.band(count, e.const(every - 1, "i32")), e.const(0, "i32"))
+    n = e.n = e.n + 1
+    e.m.declare("soft_turn", "declare void @soft_turn(ptr)")
+    e.emit(f"br i1 {now.s}, label %turn{n}, label %on{n}, !prof !1")
+    e.lines.append(f"turn{n}:")
+    e.emit("call void @soft_turn(ptr %w)")
+    e.emit(f"br label %on{n}")
+    e.lines.append(f"on{n}:")
+
+
+def _before(e: Emitter, value: Val) -> Val:
+    """What this was the last time, and keeps it for the next."""
+    slot = e.alloca("i64")
+    e.prologue.append(f"  store i64 0, ptr {slot.s}")
+    last = e.let(f"load i64, ptr {slot.s}", "i64")
+    e.emit(f"store i64 {value.s}, ptr {slot.s}")
+    return last
+
+
+def _step(e: Emitter, loop: Loop, name: str, above: tuple[str, ...]) -> int | None:
+    """By how much a register grows in each round of a loop, where that is a constant."""
+    sites = e.defined.get(loop.first)
+    if sites is None:
+        sites = e.defined[loop.first] = {}
+        for block in e.cfg.order[loop.first : loop.last + 1]:
+            for ins in block.ins:
+                for dst in ins.dsts:
+                    sites.setdefault(dst, []).append(ins)
+    made = sites.get(name, [])
+    if not made:
+        return 0
+    ins = made[0]
+    if len(made) > 1 or ins.pred is not None or len(ins.dsts) > 1 or name in above or len(above) > _DEEP:
+        return None
+
+    def of(operand: Operand) -> int | None:
+        if isinstance(operand, (Imm, Sym, Special)):
+            return 0
+        return _step(e, loop, operand.name, (*above, name)) if isinstance(operand, Reg) else None
+
+    ops = ins.ops
+    if ins.op in ("mov", "cvt", "cvta"):
+        return of(ops[1])
+    if ins.op in ("add", "sub"):
+        sign = 1 if ins.op == "add" else -1
+        if isinstance(ops[1], Reg) and ops[1].name == name and isinstance(ops[2], Imm):
+            return sign * ops[2].value
+        a, b = of(ops[1]), of(ops[2])
+        return None if a is None or b is None else a + sign * b
+    if ins.op in ("mul", "mad", "shl") and "hi" not in ins.mods:
+        a = of(ops[1])
+        if isinstance(ops[2], Imm):
+            a = None if a is None else a << min(ops[2].value, 64) if ins.op == "shl" else a * ops[2].value
+        elif a != 0 or of(ops[2]) != 0:
+            return None
+        c = of(ops[3]) if ins.op == "mad" else 0
+        return None if a is None or c is None else a + c
+    return None
+
+
+def _rounds(e: Emitter, first: int, last: int) -> int:
+    """How many rounds of a loop ahead; 0: not at all."""
+    found = e.rounds.get((first, last))
+    if found is None:
+        body = list(itertools.chain.from_iterable(b.ins for b in e.cfg.order[first : last + 1]))
+        loads = sum(i.op == "ld" and "global" in i.mods for i in body)
+        if any(i.op in ("bar", "barrier") for i in body):  # the other warps have their turn meanwhile
+            found = int(loads <= _MOST_SHARED)
+        elif loads > _MOST:
+            found = 0
+        else:
+            found = max(1, min(_ACCESSES // max(loads, 1), _LENGTH // max(len(body), 1)))
+        e.rounds[first, last] = found
+    return found
+
+
+def _lines(steps: tuple[int, ...], stride: int) -> list[int]:
+    """Offsets from lane 0's place, one for each cache line that lanes touch (were lane 0's at a line's start)."""
+    return sorted({(s + b) // _LINE * _LINE for s in steps for b in range(0, stride, _LINE)})

@@ -1,0 +1,83 @@
+"""Addresses from unsigned 32-bit indices, whose lanes lie side by side unless the index wraps within the warp.
+
+`base + 4 * (uint64_t)i` follows i's lane pattern as long as no lane's i runs over 2**32, which hardly an index does but which the language allows. So
+beside the vector of addresses lane 0's is computed, and whether the pattern holds: one comparison of scalars, of the index, instead of one of all
+lanes' addresses at every load. This is followed within a block.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from gpuvirt.soft.codegen.ir_builder import Val
+from gpuvirt.soft.ptx.parser import Imm, Ins, Operand, Reg, Vec
+from gpuvirt.soft.ptx.types import LANES
+
+if TYPE_CHECKING:
+    from gpuvirt.soft.codegen.emitter import Emitter
+
+_FAR = 1 << 20  # indices of a warp that are further apart are no neighbours
+
+
+class Near(NamedTuple):
+    """A register's value is `lead` + steps[lane] in every lane, if `holds`."""
+
+    lead: Val
+    holds: Val
+    steps: tuple[int, ...]
+
+
+def follow(e: Emitter, ins: Ins) -> None:
+    """After each instruction: what is known of the register it wrote."""
+    found = _result(e, ins) if ins.pred is None and len(ins.dsts) == 1 else None
+    for name in ins.dsts:
+        e.near.pop(name, None)
+    if found is not None and e.is_vector(ins.dsts[0]) and ins.dsts[0] not in e.an.patterns:
+        e.near[ins.dsts[0]] = found
+
+
+def _result(e: Emitter, ins: Ins) -> Near | None:
+    op, mods, ops = ins.op, ins.mods, ins.ops
+    if not mods or len(ops) < 2 or not isinstance(ops[0], Reg) or isinstance(ops[1], Vec) or e.body.regs[ops[0].name].bits != 64:
+        return None
+    if op in ("mul", "mad") and "wide" in mods and mods[-1] == "u32":
+        scale = ops[2]
+        if not isinstance(scale, Imm) or not 0 < scale.value < _FAR:
+            return None
+        found = _extended(e, ops[1])
+        if found is None:
+            return None
+        c = scale.value
+        found = Near(e.mul(found.lead, e.const(c, "i64")), found.holds, tuple(s * c for s in found.steps))
+        return found if op == "mul" else _sum(e, found, ops[3])
+    if op == "cvt" and mods[-2:] in (("u64", "u32"), ("s64", "u32")):
+        return _extended(e, ops[1])
+    if op == "add" and mods in (("s64",), ("u64",)):
+        for one, other in ((ops[1], ops[2]), (ops[2], ops[1])):
+            if isinstance(one, Reg) and one.name in e.near:
+                return _sum(e, e.near[one.name], other)
+    if op == "shl" and isinstance(ops[1], Reg) and ops[1].name in e.near and isinstance(ops[2], Imm) and 0 <= ops[2].value < 8:
+        known, count = e.near[ops[1].name], ops[2].value
+        return Near(e.shl(known.lead, e.const(count, "i64")), known.holds, tuple(s << count for s in known.steps))
+    return None
+
+
+def _extended(e: Emitter, operand: Operand) -> Near | None:
+    """A 32-bit index without its sign, in 64 bits."""
+    if not isinstance(operand, Reg) or operand.name not in e.an.affine or e.body.regs[operand.name].bits != 32:
+        return None
+    steps = e.an.affine[operand.name]
+    if min(steps) < 0 or max(steps) >= _FAR:
+        return None
+    lead = e.get(operand.name)
+    holds = e.icmp("ule", lead, e.const((1 << 32) - 1 - max(steps), "i32"))
+    return Near(e.cast("zext", lead, "i64"), e.let(f"freeze i1 {holds.s}", "i1"), steps)
+
+
+def _sum(e: Emitter, known: Near, operand: Operand) -> Near | None:
+    if isinstance(operand, Imm):
+        return Near(e.add(known.lead, e.const(operand.value, "i64")), known.holds, known.steps)
+    if not isinstance(operand, Reg) or e.is_vector(operand.name) or e.body.regs[operand.name].bits != 64:
+        return None
+    steps = e.an.affine.get(operand.name, (0,) * LANES)
+    return Near(e.add(known.lead, e.get(operand.name)), known.holds, tuple(a + b for a, b in zip(known.steps, steps, strict=True)))

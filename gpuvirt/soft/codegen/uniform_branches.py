@@ -1,0 +1,100 @@
+"""Branches that usually take all lanes of a warp the same way (`if (i < n)`, the end of a loop over the grid).
+
+A block in which lanes may be apart exists twice: once under a mask, and once for all lanes together, without one. A branch of the second kind asks
+whether all lanes go one way, and goes on without a mask; only a warp that really divides enters the blocks with masks, until its lanes meet again.
+Comparisons of an index with a bound are asked of the first and the last lane alone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpuvirt.soft.codegen.ir_builder import Val
+from gpuvirt.soft.ptx.parser import Imm, Ins, Operand, Reg
+from gpuvirt.soft.ptx.types import TYPES
+
+if TYPE_CHECKING:
+    from gpuvirt.soft.analysis.cfg import Block
+    from gpuvirt.soft.codegen.emitter import Emitter
+
+_MOST = 600  # instructions of a function that are emitted twice
+_LOWER = {"lt": "lt", "le": "le", "lo": "lt", "ls": "le"}
+_UPPER = {"gt": "gt", "ge": "ge", "hi": "gt", "hs": "ge"}
+
+
+def twice(e: Emitter) -> set[int]:
+    """The blocks that are worth a copy for all lanes together."""
+    if not e.func.is_kernel or e.meetings or e.an.apart or e.an.resume or e.an.waiting_loops or e.cfg.exits:
+        return set()
+    blocks = [b for b in e.cfg.order if b.div and b is not e.cfg.exit]
+    if sum(len(b.ins) for b in blocks) > _MOST or any(b.kind == "brx" for b in e.cfg.order):
+        return set()
+    return {b.idx for b in blocks}
+
+
+def deciding(block: Block) -> Ins | None:
+    """The instruction of a block that makes the predicate of its branch."""
+    if block.kind != "cbr":
+        return None
+    for ins in reversed(block.ins):
+        if block.pred in ins.dsts:
+            return ins if ins.op == "setp" and ins.pred is None and len(ins.dsts) == 1 and len(ins.ops) == 3 else None
+    return None
+
+
+def sides(e: Emitter, ins: Ins) -> tuple[Val, Val] | None:
+    """(all lanes say yes, all lanes say no) of a comparison of an index with a bound; None where that is not known of two lanes."""
+    t = TYPES.get(ins.mods[-1])
+    name = ins.mods[0]
+    index, bound = ins.ops[1], ins.ops[2]
+    if t is None or t.kind not in "bus" or t.bits < 32 or (name not in _LOWER and name not in _UPPER):
+        return None
+    if not (isinstance(index, Reg) and index.name in e.an.affine and e.body.regs[index.name].bits == t.bits and _uniform(e, bound)):
+        return None
+    steps = e.an.affine[index.name]
+    most = max(steps)
+    if min(steps) < 0 or most >= 1 << 20:
+        return None
+    signed = t.kind == "s"
+    first = e.get(index.name)
+    limit = e.rd_int(bound, t.bits, signed)
+    letter = "s" if signed else "u"
+    last = e.add(first, e.const(most, first.t))
+    near = e.icmp(f"{letter}ge", last, first)  # the lanes' values do not wrap around
+    less = name in _LOWER
+    condition = f"{letter}{_LOWER[name] if less else _UPPER[name]}"
+    a, b = e.icmp(condition, first, limit), e.icmp(condition, last, limit)
+    every, some = (b, a) if less else (a, b)
+    return e.band(near, every), e.band(near, e.invert(some))
+
+
+def _uniform(e: Emitter, operand: Operand) -> bool:
+    return isinstance(operand, Imm) or (isinstance(operand, Reg) and operand.name not in e.an.varying)
+
+
+def part(e: Emitter, block: Block, condition: Val, known: tuple[Val, Val] | None) -> None:
+    """The end of a block in which all lanes are together, by a condition that may divide them."""
+    n = e.n = e.n + 1
+    yes, no = block.succs
+    if known is not None:
+        every, none = known if not block.neg else known[::-1]
+    else:
+        taken = e.bits_of(e.band(e.mask, condition))
+        every = e.icmp("eq", taken, e.bits_of(e.full))
+        none = e.icmp("eq", taken, e.const(0, "i32"))
+    # A jump ahead is mostly not taken: it leaves, or leads around something.
+    ways = [(every, yes, "every"), (none, no, "none")]
+    for way, (some, target, letter) in enumerate(ways if yes.idx <= block.idx else ways[::-1]):
+        following = f"some{n}" if way == 0 else f"apart{n}"
+        e.emit(f"br i1 {some.s}, label %{letter}{n}, label %{following}" + (", !prof !2" if way else ""))
+        e.lines.append(f"{letter}{n}:")
+        e.go(block, target)
+        e.lines.append(f"{following}:")
+    e.forget()
+    taken = e.bits_of(e.band(e.mask, condition))
+    e.send(yes, taken)
+    e.send(no, e.bxor(taken, e.bits_of(e.full)))
+    e.emit(f"br label %{e.chain(block.idx)}")
+
+
+__all__ = ["deciding", "part", "sides", "twice"]

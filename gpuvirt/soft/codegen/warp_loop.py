@@ -1,0 +1,178 @@
+"""The loop over warps and blocks around the code of one warp.
+
+A call of the entry costs more than what a small kernel does in one warp. So the entry of a kernel whose warps do not wait for each other runs all
+warps of as many blocks as the engine says (`blocks` in struct soft_warp; 0: only the one warp), one after the other, and what is the same for all of
+them (parameters, the grid's shape, what is computed of those) is read and computed once.
+
+What struct soft_warp says of the warp is kept up to date all the while: the engine names the warp in messages, device functions and the engine's
+functions read it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpuvirt.soft import abi
+from gpuvirt.soft.codegen.ir_builder import Val
+from gpuvirt.soft.ptx.types import LANES
+
+if TYPE_CHECKING:
+    from gpuvirt.soft.codegen.context import Values
+    from gpuvirt.soft.codegen.emitter import Emitter
+    from gpuvirt.soft.ptx.layout import Program
+
+CHANGING = ("ctaid", "warp", "first_thread", "lanes", "local")  # fields that differ from warp to warp
+MOST_PARAMS = 24  # read before the first warp: more only crowd each other out of the processor's registers
+
+
+def warps_of(shape: tuple[int, int, int]) -> int:
+    return -(-shape[0] * shape[1] * shape[2] // LANES)
+
+
+def possible(program: Program, shape: tuple[int, int, int]) -> bool:
+    """Whether the warps of a block may run one after the other."""
+    if warps_of(shape) == 1:
+        return True
+    for body in program.bodies.values():
+        for _, block in body.blocks:
+            for ins in block:
+                if ins.op in ("bar", "barrier", "mbarrier", "nanosleep") and ins.mods[:1] != ("warp",):
+                    return False
+    return True
+
+
+def changing(e: Values, name: str, index: int) -> Val | None:
+    """A field that differs from warp to warp; None for others."""
+    if name not in CHANGING:
+        return None
+    if name == "local":
+        e.asks_local = True
+    if warps_of(e.shape) == 1 and name in ("warp", "first_thread"):
+        return e.const(0, "i32")
+    if name == "lanes":
+        total = e.shape[0] * e.shape[1] * e.shape[2]
+        if total % LANES == 0:
+            return e.const(-1, "i32")
+        if total < LANES:
+            return e.const((1 << total) - 1, "i32")
+    return Val(f"%run.{name}{index if name == 'ctaid' else ''}", "i64" if name == "local" else "i32")
+
+
+def _field(name: str, t: str, offset: int, same: bool = False) -> list[str]:
+    return [
+        f"  %run.{name}.p = getelementptr i8, ptr %w, i64 {offset}",
+        f"  %run.{name} = load {t}, ptr %run.{name}.p{', !invariant.load !0' if same else ''}",
+    ]
+
+
+def around(e: Emitter) -> tuple[list[str], list[str]]:
+    """What comes before the code of one warp, and after it (there the block `done` goes on)."""
+    at = abi.OFFSETS
+    warps = warps_of(e.shape)
+    total = e.shape[0] * e.shape[1] * e.shape[2]
+    many = warps > 1
+    # Code may ask whether an address is local, and access what would be, in a kernel that has no local memory.
+    local = e.layout.local_bytes > 0 or e.asks_local
+    first: list[str] = []
+    for i in range(3):
+        first += _field(f"ctaid{i}.0", "i32", at["ctaid"] + 4 * i)
+    for i in range(2):
+        first += _field(f"nctaid{i}", "i32", at["nctaid"] + 4 * i, True)
+    first += _field("blocks", "i32", at["blocks"])
+    first += _field("stop", "ptr", at["stop"], True)
+    if many:
+        first += _field("warp.0", "i32", at["warp"])
+        for name in ("warp", "first_thread", "lanes", "local"):
+            first.append(f"  %run.{name}.p = getelementptr i8, ptr %w, i64 {at[name]}")
+        first += [
+            "  %run.single = icmp eq i32 %run.blocks, 0",
+            "  %run.second = add i32 %run.warp.0, 1",
+            f"  %run.end = select i1 %run.single, i32 %run.second, i32 {warps}",
+        ]
+        if local:
+            first += [
+                *_field("stride", "i64", at["local_stride"], True),
+                f"  %run.size = mul i64 %run.stride, {LANES}",
+                "  %run.local.w = load i64, ptr %run.local.p",
+                "  %run.warp.0w = zext i32 %run.warp.0 to i64",
+                "  %run.local.off = mul i64 %run.size, %run.warp.0w",
+                "  %run.local.0 = sub i64 %run.local.w, %run.local.off",
+            ]
+    elif local:
+        first += _field("local", "i64", at["local"])
+    first += ["  br label %run.block", "run.block:"]
+    for i in range(3):
+        first.append(f"  %run.ctaid{i} = phi i32 [ %run.ctaid{i}.0, %entry ], [ %run.ctaid{i}.1, %run.next ]")
+    first += ["  %run.left = phi i32 [ %run.blocks, %entry ], [ %run.left.1, %run.next ]", "  br label %run.in", "run.in:"]
+    if many:
+        first += [
+            "  %run.warp = phi i32 [ %run.warp.0, %run.block ], [ %run.warp.1, %run.out ]",
+            f"  %run.first_thread = mul i32 %run.warp, {LANES}",
+            "  store volatile i32 %run.warp, ptr %run.warp.p",
+            "  store i32 %run.first_thread, ptr %run.first_thread.p",
+        ]
+        if total % LANES:
+            first += [
+                f"  %run.tail = icmp eq i32 %run.warp, {warps - 1}",
+                f"  %run.lanes = select i1 %run.tail, i32 {(1 << total % LANES) - 1}, i32 -1",
+                "  store i32 %run.lanes, ptr %run.lanes.p",
+            ]
+        if local:
+            first += [
+                "  %run.warp.w = zext i32 %run.warp to i64",
+                "  %run.local.at = mul i64 %run.size, %run.warp.w",
+                "  %run.local = add i64 %run.local.0, %run.local.at",
+                "  store i64 %run.local, ptr %run.local.p",
+            ]
+    if any(ins.op == "$exited" for block in e.cfg.order for ins in block.ins):
+        first += [f"  %run.exited.p = getelementptr i8, ptr %w, i64 {at['exited']}", "  store i32 0, ptr %run.exited.p"]
+    last = ["  br label %run.out", "run.out:"]
+    if many:
+        last += [
+            "  %run.warp.1 = add i32 %run.warp, 1",
+            "  %run.more = icmp ult i32 %run.warp.1, %run.end",
+            "  br i1 %run.more, label %run.in, label %run.done",
+            "run.done:",
+        ]
+    last += [
+        "  %run.left.1 = add i32 %run.left, -1",
+        "  %run.again = icmp sgt i32 %run.left.1, 0",
+        "  br i1 %run.again, label %run.ask, label %run.leave",
+        "run.ask:",
+        "  %run.stopped = load volatile i8, ptr %run.stop",
+        "  %run.on = icmp eq i8 %run.stopped, 0",
+        "  br i1 %run.on, label %run.next, label %run.leave",
+        "run.next:",
+        "  %run.ctaid0.i = add i32 %run.ctaid0, 1",
+        "  %run.ctaid0.e = icmp eq i32 %run.ctaid0.i, %run.nctaid0",
+        "  %run.ctaid0.1 = select i1 %run.ctaid0.e, i32 0, i32 %run.ctaid0.i",
+        "  %run.carry0 = zext i1 %run.ctaid0.e to i32",
+        "  %run.ctaid1.i = add i32 %run.ctaid1, %run.carry0",
+        "  %run.ctaid1.e = icmp eq i32 %run.ctaid1.i, %run.nctaid1",
+        "  %run.ctaid1.1 = select i1 %run.ctaid1.e, i32 0, i32 %run.ctaid1.i",
+        "  %run.carry1 = zext i1 %run.ctaid1.e to i32",
+        "  %run.ctaid2.1 = add i32 %run.ctaid2, %run.carry1",
+        *(f"  store volatile i32 %run.ctaid{i}.1, ptr %run.ctaid{i}.0.p" for i in range(3)),
+        "  br label %run.block",
+        "run.leave:",
+        "  ret void",
+    ]
+    return first, last
+
+
+def parameter(e: Emitter, offset: int, t: str) -> Val | None:
+    """A parameter of the kernel, read before the first warp."""
+    size = int(t[1:]) // 8
+    if not e.loops or offset < 0 or offset % size or offset + size > e.func.param_bytes:
+        return None
+    found = e.param_values.get((offset, t))
+    if found is None and len(e.param_values) < MOST_PARAMS:
+        base = e.field("params", "i64")
+        name = f"%run.p{offset}.{t}"
+        e.before += [
+            f"  {name}.a = add i64 {base.s}, {offset}",
+            f"  {name}.p = inttoptr i64 {name}.a to ptr",
+            f"  {name} = load {t}, ptr {name}.p, align {size}, !invariant.load !0",
+        ]
+        found = e.param_values[offset, t] = Val(name, t)
+    return found

@@ -1,0 +1,180 @@
+"""The software GPU's compiler as the C side sees it (native/backend/soft/compiler.h), without ctypes."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import threading
+import time
+import weakref
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuvirt.soft import pipeline
+from gpuvirt.soft.errors import BadCall, SoftError, whatever_comes
+from gpuvirt.soft.host import jit, kernel_log
+from gpuvirt.soft.host.tiering import Improver, Tier, Wish
+from gpuvirt.soft.ptx import metadata
+from gpuvirt.soft.ptx.image import ptx_of
+from gpuvirt.soft.ptx.initializers import initial_bytes
+from gpuvirt.soft.ptx.module import Module
+
+
+@dataclass(eq=False)
+class Code:
+    """A kernel ready to run: its entry and its description. With a `tier`, better code may come, and the entry is taken from there.
+
+    `needs` is the description's list as C has it (struct soft_need).
+    """
+
+    entry: int
+    description: pipeline.Description
+    loaded: list[jit.Loaded]
+    tier: Tier | None = None
+    needs: ctypes.Array[ctypes.c_uint32] | None = None
+
+
+CAREFUL = 1 << 31  # beside a kernel's number
+IMPROVER = Improver()
+
+
+class _Slot:
+    """One kernel for one block shape: whoever comes first compiles, the others wait."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.code: Code | None = None
+        self.error: SoftError | None = None
+
+
+class LoadedModule:
+    """A module in a context: its index, where its globals live, its compiled kernels."""
+
+    def __init__(self, text: str, digest: str) -> None:
+        self.index = Module(text)
+        self.digest = digest
+        self.addresses: dict[str, int] = {}
+        self.slots: dict[tuple[int, tuple[int, int, int], bool], _Slot] = {}
+        self.lock = threading.Lock()
+
+
+class Compiler:
+    """All modules of a process. Methods may be called from any thread; they raise SoftError."""
+
+    def __init__(self) -> None:
+        self.modules: dict[int, LoadedModule] = {}
+        self.lock = threading.Lock()
+        self.improver = IMPROVER
+
+    def module_load(self, module: int, image: bytes) -> bytes:
+        """Indexes an image; returns its metadata (native/wire/module_meta.h)."""
+        with whatever_comes("the module"):
+            text = ptx_of(image)
+            loaded = LoadedModule(text, hashlib.sha256(text.encode("latin-1")).hexdigest())
+            blob = metadata.pack(loaded.index)
+        with self.lock:
+            self.modules[module] = loaded
+        return blob
+
+    def _module(self, module: int) -> LoadedModule:
+        with self.lock:
+            found = self.modules.get(module)
+        if found is None:
+            raise BadCall(f"there is no module {module:#x}")
+        return found
+
+    def module_bind(self, module: int, addresses: list[int]) -> None:
+        """Says where the globals live (metadata order) and writes their initial values there."""
+        loaded = self._module(module)
+        index = loaded.index
+        if len(addresses) != len(index.globals):
+            raise BadCall(f"{len(addresses)} addresses for {len(index.globals)} globals")
+        loaded.addresses = {v.name: a for v, a in zip(index.globals, addresses, strict=True)}
+        for variable, address in zip(index.globals, addresses, strict=True):
+            with whatever_comes(f"the initial value of '{variable.name}'"):
+                data = initial_bytes(index, variable, loaded.addresses)
+            if data:
+                ctypes.memmove(address, data[: variable.size], min(len(data), variable.size))
+
+    def kernel_get(self, module: int, number: int, block: tuple[int, int, int]) -> Code:
+        """The code of a kernel for a block shape; compiles it if need be. With CAREFUL: code that takes nothing for granted."""
+        loaded = self._module(module)
+        careful = bool(number & CAREFUL)
+        number &= CAREFUL - 1
+        if not 0 <= number < len(loaded.index.kernels):
+            raise BadCall(f"module {module:#x} has no kernel {number}")
+        if min(block) < 1 or block[0] * block[1] * block[2] > 1024:
+            raise BadCall(f"a block of {block[0]} x {block[1]} x {block[2]} threads")
+        with loaded.lock:
+            slot = loaded.slots.setdefault((number, block, careful), _Slot())
+        with slot.lock:
+            if slot.error is not None:
+                raise slot.error
+            if slot.code is None:
+                begin = time.monotonic()
+                try:
+                    slot.code = self._compile(loaded, number, block, careful)
+                except SoftError as error:
+                    slot.error = error
+                    raise
+                kernel_log.ready(loaded.digest, loaded.index.kernels[number].name, block, time.monotonic() - begin)
+            return slot.code
+
+    def _compile(self, loaded: LoadedModule, number: int, block: tuple[int, int, int], careful: bool) -> Code:
+        func = loaded.index.kernels[number]
+        identity = f"{loaded.digest};{func.name};{block};{jit.key_of_machine()};{own_version()}{';careful' if careful else ''}"
+        with whatever_comes(f"the kernel '{func.name}'"):
+            built = pipeline.build(loaded.index, func.name, block, identity, careful)
+        description = built.description
+        missing = [g for g in description.globals if g not in loaded.addresses]
+        if missing:
+            raise BadCall(f"the module's globals are not placed yet ({missing[0]})")
+        addresses = [loaded.addresses[g] for g in description.globals]
+        code = Code(0, description, [])
+        if description.needs:
+            flat = [n for need in description.needs for n in need]
+            code.needs = (ctypes.c_uint32 * len(flat))(*flat)
+        code.entry = _load(code, built.code, addresses)
+        if built.level < pipeline.GOOD:
+            code.tier = self.improver.tier(code.entry)
+            weak = weakref.ref(code)
+
+            def improve(better: bytes) -> None:
+                found = weak()
+                if found is not None and found.tier is not None:
+                    found.tier.entry = _load(found, better, addresses)
+                    pipeline.keep_good(identity, description, better)
+
+            self.improver.wish(Wish(code, code.tier, built.ir, improve))
+        return code
+
+    def module_unload(self, module: int) -> None:
+        with self.lock:
+            self.modules.pop(module, None)
+
+
+def _load(code: Code, data: bytes, addresses: list[int]) -> int:
+    """Puts an object into memory, for as long as `code` lives; the address of its entry."""
+    ready = jit.Loaded(data)
+    ready.set_globals(addresses)
+    code.loaded.append(ready)
+    return ready.address(pipeline.ENTRY)
+
+
+_version: str | None = None
+
+
+def own_version() -> str:
+    """A digest of the compiler itself: code of another version of it is not reused."""
+    global _version
+    if _version is None:
+        _version = digest_of_sources(Path(__file__).parents[1])
+    return _version
+
+
+def digest_of_sources(root: Path) -> str:
+    """A digest of every Python source below a folder, and of their places in it."""
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        digest.update(f"{path.relative_to(root)};".encode() + hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()

@@ -1,0 +1,175 @@
+"""Better code for kernels that turn out to matter, made in the background.
+
+A large kernel first gets code that is made quickly. The engine counts the time it spends in it (struct soft_tier in native/backend/soft/compiler.h)
+and says so on an event descriptor once that was much; then a helper process compiles the kernel's IR again, and the new entry is put where the engine
+takes it from at its next block. The old code stays for those who are in it, until the module goes.
+
+It is a process and not a thread because llvmlite holds one lock around every call of LLVM: a compilation in this process would hold up those that a
+launch waits for. It runs at low priority, starts when first needed, ends when it has had nothing to do for a while, and when this process ends.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import os
+import queue
+import signal
+import struct
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
+
+import lz4.block
+
+BUDGET_NS = 100_000_000  # time spent in a kernel's quick code after which good code is asked for
+IDLE = 60.0  # seconds that the helper waits for more work
+PRIORITY = 5  # added to the helper's nice value: kernels that run meanwhile keep most of the cores
+ATTEMPTS = 3  # helpers that may die before nothing more is asked of any
+_SIZE = struct.Struct("<Q")
+_RESULT = struct.Struct("<?Q")
+
+
+class Tier(ctypes.Structure):
+    """struct soft_tier"""
+
+    _fields_ = (
+        ("entry", ctypes.c_uint64),
+        ("spent_ns", ctypes.c_uint64),
+        ("budget_ns", ctypes.c_uint64),
+        ("asked", ctypes.c_uint32),
+        ("wake_fd", ctypes.c_int32),
+    )
+
+
+class Wish:
+    """A kernel with quick code, and what is to be done with the good code."""
+
+    def __init__(self, owner: object, tier: Tier, ir: bytes, use: Callable[[bytes], None]) -> None:
+        self.owner = weakref.ref(owner)  # whose end makes the wish void
+        self.tier = tier
+        self.ir = ir
+        self.use = use
+
+
+class Improver:
+    """Waits for kernels to become hot and has them compiled again. One a process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._wishes: list[Wish] = []
+        self._fd = -1
+        self._helper: subprocess.Popen[bytes] | None = None
+        self._failures = 0
+
+    def tier(self, entry: int) -> Tier:
+        """The cell through which the engine finds the entry of a kernel that may get better code."""
+        with self._lock:
+            if self._fd < 0:
+                self._fd = os.eventfd(0, os.EFD_CLOEXEC)
+                threading.Thread(target=self._run, name="improver", daemon=True).start()
+                atexit.register(self.close)
+        return Tier(entry, 0, BUDGET_NS, 0, self._fd)
+
+    def wish(self, wish: Wish) -> None:
+        """Remembers what to do when the engine says that a kernel is hot."""
+        with self._lock:
+            self._wishes = [w for w in self._wishes if w.owner() is not None]
+            self._wishes.append(wish)
+
+    def close(self) -> None:
+        """Ends the helper."""
+        with self._lock:
+            helper, self._helper = self._helper, None
+            self._failures = ATTEMPTS
+        if helper is not None:
+            helper.kill()
+            helper.wait()
+
+    def _next(self) -> tuple[Wish, object] | None:
+        with self._lock:
+            for wish in self._wishes:
+                owner = wish.owner()
+                if owner is not None and wish.tier.asked:
+                    self._wishes.remove(wish)
+                    return wish, owner
+        return None
+
+    def _run(self) -> None:
+        while True:
+            os.eventfd_read(self._fd)
+            while (found := self._next()) is not None:
+                wish, owner = found
+                code = self._compile(wish.ir)
+                if code is not None:
+                    with contextlib.suppress(Exception):  # the quick code goes on serving
+                        wish.use(code)
+                del found, wish, owner
+
+    def _compile(self, ir: bytes) -> bytes | None:
+        while True:
+            with self._lock:
+                if self._failures >= ATTEMPTS:
+                    return None
+                if self._helper is None:
+                    self._helper = _start()
+                helper = self._helper
+            assert helper.stdin is not None and helper.stdout is not None
+            with contextlib.suppress(OSError, struct.error):
+                helper.stdin.write(_SIZE.pack(len(ir)) + ir)
+                helper.stdin.flush()
+                good, size = _RESULT.unpack(helper.stdout.read(_RESULT.size))
+                data = helper.stdout.read(size)
+                if len(data) == size:
+                    return data if good else None
+            with self._lock:  # it is gone; if it only had nothing to do for long, the next one does it
+                if self._helper is helper:
+                    self._helper = None
+                    if helper.wait() != 0:
+                        self._failures += 1
+
+
+def _start() -> subprocess.Popen[bytes]:
+    root = Path(__file__).resolve().parents[3]
+    code = f"import sys; sys.path.append({str(root)!r}); from gpuvirt.soft.host import tiering; tiering.serve()"
+    return subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+
+# ---- the helper ----
+
+
+def serve() -> None:
+    """The helper's life: IR in, objects out, until its parent is gone or there is nothing to do."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with contextlib.suppress(OSError):
+        os.nice(PRIORITY)
+    results = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what anybody else prints is no result
+    from gpuvirt.soft import pipeline
+    from gpuvirt.soft.host import jit
+
+    work: queue.Queue[bytes] = queue.Queue()
+    threading.Thread(target=_read, args=(sys.stdin.buffer, work), daemon=True).start()
+    while True:
+        try:
+            ir = work.get(timeout=IDLE)
+        except queue.Empty:
+            os._exit(0)
+        try:
+            good, data = True, jit.compile_object(lz4.block.decompress(ir).decode(), pipeline.GOOD)
+        except Exception as error:
+            good, data = False, str(error).encode()
+        results.write(_RESULT.pack(good, len(data)) + data)
+        results.flush()
+
+
+def _read(source: BinaryIO, work: queue.Queue[bytes]) -> None:
+    """Ends the process with its parent, also in the middle of a compilation."""
+    while len(head := source.read(_SIZE.size)) == _SIZE.size:
+        work.put(source.read(_SIZE.unpack(head)[0]))
+    os._exit(0)

@@ -1,0 +1,1 @@
+"""What each opcode does: a module a group of instructions."""

@@ -1,0 +1,1 @@
+"""PTX as text: images, modules, instructions, where their data lies, linking."""

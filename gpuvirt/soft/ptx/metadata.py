@@ -1,0 +1,63 @@
+"""The metadata blob of a module (native/wire/module_meta.h)."""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+
+from gpuvirt.soft.ptx.module import Func, Module
+
+MAGIC, VERSION = 0x4154454D, 1
+COMPLETE = 1
+GLOBAL_CONST = 1
+_HEADER = struct.Struct("<8I")
+_KERNEL = struct.Struct("<16I")
+_PARAM = struct.Struct("<2I")
+_GLOBAL = struct.Struct("<4I2Q")
+REGISTERS = 32  # there is no register file here; a number with which occupancy calculations give sensible answers
+
+
+def _threads(func: Func, directive: str) -> list[int]:
+    found = re.search(rf"\.{directive}\s+([\d\s,]+)", func.directives)
+    numbers = [int(n) for n in found.group(1).replace(",", " ").split()] if found else []
+    return ([*numbers, 1, 1, 1])[:3] if numbers else []
+
+
+def max_threads(func: Func) -> int:
+    """CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK"""
+    for directive in ("reqntid", "maxntid"):
+        numbers = _threads(func, directive)
+        if numbers:
+            return min(math.prod(numbers), 1024)
+    return 1024
+
+
+def pack(module: Module) -> bytes:
+    """The blob, all addresses 0."""
+    strings = bytearray()
+
+    def intern(name: str) -> int:
+        offset = len(strings)
+        strings.extend(name.encode("latin-1") + b"\0")
+        return offset
+
+    kernels, params, variables = bytearray(), bytearray(), bytearray()
+    n_params = 0
+    consts = sum(v.size for v in module.globals if v.space == "const")
+    for func in module.kernels:
+        required = _threads(func, "reqntid") or [0, 0, 0]
+        target = re.match(r"\d+", module.target)
+        binary = int(target.group()) if target else 0
+        kernels += _KERNEL.pack(
+            intern(func.name), n_params, len(func.params), func.param_bytes, max_threads(func), func.static_shared, consts, func.local_bytes,
+            REGISTERS, binary, binary, *required, 0, 0,
+        )  # fmt: skip
+        for param in func.params:
+            params += _PARAM.pack(param.offset, param.size)
+        n_params += len(func.params)
+    for variable in module.globals:
+        flags = GLOBAL_CONST if variable.space == "const" else 0
+        variables += _GLOBAL.pack(intern(variable.name), flags, variable.align, 0, variable.size, 0)
+    header = _HEADER.pack(MAGIC, VERSION, COMPLETE, len(module.kernels), n_params, len(module.globals), len(strings), 0)
+    return bytes(header + kernels + params + variables + strings)
