@@ -1,4 +1,4 @@
-"""gpuvirt: GPUs the machine does not have.
+"""gpuvirt: remote GPUs for unmodified CUDA programs.
 
 import gpuvirt
 
@@ -7,26 +7,28 @@ with gpuvirt.remote(pool="tcp://gpu-host:7070"):
     ...
 
 for device in gpuvirt.devices(pool="tcp://gpu-host:7070"):
-    print(device["name"])
+    print(device.name, device.memory)
 """
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from gpuvirt.errors import GpuvirtError
 
 if TYPE_CHECKING:
-    from gpuvirt.client.remote import devices, remote
+    from gpuvirt.client.devices import Device, devices
+    from gpuvirt.client.remote import remote
 
 __version__ = "0.1.0"
-__all__ = ["GpuvirtError", "__version__", "devices", "remote"]
+__all__ = ["Device", "GpuvirtError", "__version__", "devices", "remote"]
+
+# Name: its module. Loaded when first used: the command line and the workers import this package too and need none of it.
+_LAZY = {"Device": "gpuvirt.client.devices", "devices": "gpuvirt.client.devices", "remote": "gpuvirt.client.remote"}
 
 
 def __getattr__(name: str) -> Any:
-    # The command line and the workers import this package too and need neither.
-    if name in ("devices", "remote"):
-        from gpuvirt.client import remote as module
-
-        return getattr(module, name)
+    if name in _LAZY:
+        return getattr(importlib.import_module(_LAZY[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

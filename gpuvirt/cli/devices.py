@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import click
@@ -14,11 +15,11 @@ from gpuvirt.cli.options import JSON, POOL
 @JSON
 def devices(pool: str | None, as_json: bool) -> None:
     """List a pool's GPUs, and how much of them is used."""
-    from gpuvirt.client.remote import devices as list_devices
+    from gpuvirt.client.devices import devices as list_devices
 
     found = list_devices(pool)
     if as_json:
-        click.echo(json.dumps(found, indent=2))
+        click.echo(json.dumps([dataclasses.asdict(device) for device in found], indent=2))
         return
     from rich.console import Console
     from rich.table import Table
@@ -27,7 +28,7 @@ def devices(pool: str | None, as_json: bool) -> None:
 
     table = Table("GPU", "name", "server", "memory", "used", "sessions")
     for device in found:
-        used = "?" if device["memory_used"] is None else format_size(device["memory_used"])
-        server = f"{device['server']} ({device['backend']})"
-        table.add_row(str(device["ordinal"]), device["name"], server, format_size(device["memory"]), used, str(device["sessions"]))
+        used = "?" if device.memory_used is None else format_size(device.memory_used)
+        server = f"{device.server} ({device.backend})"
+        table.add_row(str(device.ordinal), device.name, server, format_size(device.memory), used, str(device.sessions))
     Console().print(table)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gpuvirt.capability import format_capability, parse_capability
 from gpuvirt.sizes import parse_size
 
 if TYPE_CHECKING:
@@ -42,11 +43,9 @@ def link(text: str) -> str:
 
 
 def capability(text: str) -> str:
-    """8.0."""
-    from gpuvirt.client.settings import parse_capability
-
+    """A compute capability: 8.0."""
     try:
-        return parse_capability(text)
+        return format_capability(parse_capability(text))
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
 
@@ -98,7 +97,6 @@ _PROGRAM = (
         metavar="LINK",
         help="How to reach the server: auto, shm, tcp, tcp(channels=4), or as from afar: 'delay(rtt=30ms,rate=10gbit,tcp)'.  [default: auto]",
     ),
-    click.option("--no-wait", is_flag=True, default=None, help="Fail at once when there are not enough GPUs."),
     click.option(
         "--capability", type=capability, metavar="X.Y", help="Compute capability that software GPUs tell the program.  [default: the server's]"
     ),

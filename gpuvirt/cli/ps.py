@@ -15,14 +15,10 @@ from gpuvirt.cli.options import JSON, POOL
 @JSON
 def ps(pool: str | None, as_json: bool) -> None:
     """List the sessions at work on a pool."""
-    from gpuvirt.client.connect import named_pool
+    from gpuvirt.client.connect import ask_pool
     from gpuvirt.client.settings import resolve
-    from gpuvirt.transport.control import request
-    from gpuvirt.transport.pool import check_pool
 
-    settings = resolve({"pool": pool})
-    status = check_pool(named_pool(settings), settings.token)
-    found = request(status.peer, status.greeting.control_port, status.token, "ps")["sessions"]
+    found = ask_pool(resolve({"pool": pool}), "ps")["sessions"]
     if as_json:
         click.echo(json.dumps(found, indent=2))
         return

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import click
 
+from gpuvirt.capability import parse_capability
 from gpuvirt.cli.options import address, size
+from gpuvirt.cli.options import capability as capability_text
 
 LINKS = ("tcp", "shm")
 
@@ -32,21 +34,13 @@ def duration(text: str) -> int:
     return seconds
 
 
-def compute_capability(text: str) -> int:
-    """13.0, as 130."""
-    match = re.fullmatch(r"(\d{1,2})\.(\d)", text)
-    if not match:
-        raise click.BadParameter(f"{text!r} is not a compute capability such as 13.0")
-    return int(match[1]) * 10 + int(match[2])
-
-
 @click.command(epilog="\b\nExamples:\n  gpuvirt serve --backend soft --gpus 2\n  gpuvirt serve --listen 0.0.0.0:7070")
 @click.option("--listen", type=address, default="127.0.0.1:7070", show_default=True, metavar="HOST:PORT", help="Where; port 0 takes a free one.")
 @click.option("--backend", type=click.Choice(["auto", "cuda", "soft"]), default="auto", show_default=True, help="Real GPUs or software GPUs.")
 @click.option("--driver", type=click.Path(path_type=Path), help="cuda: the driver library, an absolute path.  [default: the system's]")
 @click.option("--gpus", type=click.IntRange(1, 16), help="How many GPUs.  [default: soft 1, cuda all]")
 @click.option("--gpu-memory", type=size, metavar="SIZE", help="soft: memory of one GPU.  [default: an equal share of half the RAM]")
-@click.option("--capability", type=compute_capability, metavar="X.Y", help="soft: compute capability.  [default: 13.0]")
+@click.option("--capability", type=capability_text, metavar="X.Y", help="soft: compute capability.  [default: 13.0]")
 @click.option("--strict", is_flag=True, help="soft: imitate the real driver's legal nastiness, for tests.")
 @click.option(
     "--grace", type=duration, default="60s", show_default=True, metavar="TIME", help="How long a session outlives a cut connection: 30s, 2m, 0."
@@ -63,7 +57,7 @@ def serve(
     driver: Path | None,
     gpus: int | None,
     gpu_memory: int | None,
-    capability: int | None,
+    capability: str | None,
     strict: bool,
     grace: int,
     links: tuple[str, ...],
@@ -97,7 +91,7 @@ def serve(
         driver=driver,
         gpus=gpus,
         gpu_memory=gpu_memory,
-        capability=capability or 0,
+        capability=parse_capability(capability) if capability else 0,
         strict=strict,
         links=links,
         grace=grace,

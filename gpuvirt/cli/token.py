@@ -22,14 +22,10 @@ def token() -> None:
 
 
 def _ask(pool: str, op: str, **arguments: Any) -> dict[str, Any]:
+    from gpuvirt.client.connect import ask_pool
     from gpuvirt.client.settings import resolve
-    from gpuvirt.transport.control import request
-    from gpuvirt.transport.pool import check_pool
 
-    settings = resolve({"pool": pool})
-    assert settings.pool is not None
-    status = check_pool(settings.pool, settings.token)
-    return request(status.peer, status.greeting.control_port, status.token, op, **arguments)
+    return ask_pool(resolve({"pool": pool}), op, **arguments)
 
 
 @token.command(epilog="\b\nExample:\n  export GPUVIRT_TOKEN=$(ssh gpu-host gpuvirt token show)")

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from gpuvirt import paths
 from gpuvirt.client import links
+from gpuvirt.client.connect import ask
 from gpuvirt.client.settings import Settings, resolve
 from gpuvirt.errors import GpuvirtError
 from gpuvirt.sizes import format_size
-from gpuvirt.transport.control import request
 from gpuvirt.transport.handshake import WIRE_VERSION
 from gpuvirt.transport.pool import PoolAddress, PoolStatus, check_pool, greet
 
@@ -128,7 +128,7 @@ def _port(address: PoolAddress) -> Result:
 def _control(status: PoolStatus) -> Result:
     port = status.greeting.control_port
     try:
-        info = request(status.peer, port, status.token, "info")
+        info = ask(status, "info")
     except GpuvirtError as error:
         return Result("control channel", FAIL, str(error), f"open port {port} of {status.address.host}")
     from gpuvirt import __version__

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from gpuvirt.client.local_pool import LocalPool
 from gpuvirt.client.settings import Settings
 from gpuvirt.errors import GpuvirtError
+from gpuvirt.transport.control import request
 from gpuvirt.transport.pool import PoolAddress, PoolStatus, check_pool
 
 
@@ -59,3 +61,24 @@ def named_pool(settings: Settings) -> PoolAddress:
     if settings.pool is None:
         raise GpuvirtError("no pool is set; name one with --pool tcp://HOST:PORT or GPUVIRT_POOL, or start one with `gpuvirt serve`")
     return settings.pool
+
+
+def ask(status: PoolStatus, op: str, **arguments: Any) -> dict[str, Any]:
+    """Asks one question of a server that has let us in, over its control channel.
+
+    Returns:
+        The answer's fields.
+
+    Raises:
+        ControlError: no answer in time, or the server refused.
+    """
+    return request(status.peer, status.greeting.control_port, status.token, op, **arguments)
+
+
+def ask_pool(settings: Settings, op: str, **arguments: Any) -> dict[str, Any]:
+    """Asks one question of the pool that is set.
+
+    Raises:
+        GpuvirtError: no pool is set, it does not answer, or it refuses the token or the question.
+    """
+    return ask(check_pool(named_pool(settings), settings.token), op, **arguments)

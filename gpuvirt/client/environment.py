@@ -91,8 +91,6 @@ def variables(settings: Settings, status: PoolStatus) -> list[Variable]:
     ]
     if settings.memory is not None:
         found.append(Variable("GPUVIRT_MEMORY", str(settings.memory), "bytes per GPU"))
-    if settings.no_wait:
-        found.append(Variable("GPUVIRT_NO_WAIT", "1", "fail at once when there are not enough GPUs"))
     if settings.capability is not None:
         found.append(Variable("GPUVIRT_CAPABILITY", settings.capability, "the compute capability that software GPUs tell the program"))
     if settings.stats:

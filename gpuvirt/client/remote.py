@@ -1,24 +1,23 @@
-"""In-process activation: `gpuvirt.remote()`, and `gpuvirt.devices()`."""
+"""In-process activation: `gpuvirt.remote()`."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 import sys
+import threading
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from gpuvirt import paths
 from gpuvirt.client import settings as client_settings
-from gpuvirt.client.connect import connect, named_pool
+from gpuvirt.client.connect import connect
 from gpuvirt.client.environment import apply, variables
 from gpuvirt.client.settings import Settings
 from gpuvirt.errors import GpuvirtError
-from gpuvirt.transport.control import request
-from gpuvirt.transport.pool import check_pool
 
 _active: _Activation | None = None
+_activating = threading.Lock()
 
 
 class _Activation:
@@ -49,22 +48,27 @@ class _Activation:
 class remote:
     """Remote GPUs for this process: ``with gpuvirt.remote(gpus=2): import cupy; ...``
 
-    Must be entered before the first import or call that loads CUDA: the CUDA driver is loaded once in a process and cannot be changed
-    afterwards. For the same reason leaving the context does not yet give the GPUs back: in this version the session ends with the process, and
-    entering again (with the same arguments) continues it. Programs that this process starts are not affected; use ``gpuvirt run`` for those.
+    Enter it before the first import or call that loads CUDA: the CUDA driver is loaded once in a process and cannot be changed afterwards. For the
+    same reason leaving the context does not give the GPUs back: the session ends with the process, and entering again (with the same arguments)
+    continues it. A server that has too few GPUs refuses at once; nothing waits for GPUs to become free.
+
+    Threads: all threads of the process share the session. Entering is serialised by a lock; enter before other threads use CUDA.
+
+    Processes: a child made by ``fork()`` after the first CUDA call gets CUDA_ERROR_NOT_INITIALIZED, as with a real driver; one made before may use
+    CUDA and gets a session of its own. Programs that this process starts are not affected: LD_PRELOAD is not set; start them with ``gpuvirt run``.
 
     Args:
-        gpus: how many GPUs.
+        gpus: how many GPUs, 1 to 16; None takes GPUVIRT_GPUS or the configuration file, and without those 1.
         pool: ``tcp://HOST:PORT``; None takes GPUVIRT_POOL or the configuration file, and without those a private local pool that ends with
             the process.
-        memory: per GPU, bytes or text such as ``4g``.
-        link: ``auto``, ``shm``, ``tcp``, ``tcp(channels=4)`` or one of them as from afar: ``delay(rtt=30ms,rate=10gbit,tcp)``.
-        no_wait: fail at once when there are not enough GPUs.
-        local: a private local pool, whatever is configured.
-        capability: compute capability that software GPUs tell the program, such as ``8.0``; None takes the server's.
+        memory: per GPU: bytes, or text in powers of 1024 such as ``512m`` (MiB) or ``4g`` (GiB); None: all that the GPU has.
+        link: ``auto``, ``shm``, ``tcp``, ``tcp(channels=4)``, or one of them delayed, ``delay(rtt=30ms,rate=10gbit,tcp)``; None: ``auto``.
+        local: True: a private local pool, even if a pool is configured.
+        capability: compute capability that software GPUs report to the program, such as ``8.0``; None: the server's.
 
     Raises:
-        GpuvirtError: no such server, no token, CUDA is loaded already, or other arguments than before.
+        GpuvirtError: an argument is not valid (when constructed); no such server, no token, CUDA is loaded already, or entered before with other
+            arguments (when entered).
     """
 
     def __init__(
@@ -74,26 +78,25 @@ class remote:
         *,
         memory: int | str | None = None,
         link: str | None = None,
-        no_wait: bool | None = None,
         local: bool | None = None,
         capability: str | None = None,
     ) -> None:
         self._settings = client_settings.resolve(
-            {"gpus": gpus, "pool": pool, "memory": memory, "link": link, "no_wait": no_wait, "local": local or None, "capability": capability},
+            {"gpus": gpus, "pool": pool, "memory": memory, "link": link, "local": local or None, "capability": capability},
             _active.environment if _active else None,
         )
 
     def __enter__(self) -> remote:
         global _active
-        if _active is None:
-            loaded = loaded_cuda()
-            if loaded is not None:
-                raise GpuvirtError(f"CUDA is loaded in this process already ({loaded}); enter gpuvirt.remote() before the first import that uses it")
-            _active = _Activation(self._settings)
-        elif _active.settings != self._settings:
-            raise GpuvirtError(
-                f"this process is attached to {_active.connected.status.address.url} already, with other settings; a process has one session so far"
-            )
+        with _activating:
+            if _active is None:
+                loaded = loaded_cuda()
+                if loaded is not None:
+                    raise GpuvirtError(f"CUDA is already loaded ({loaded}); enter gpuvirt.remote() before the first import that uses it")
+                _active = _Activation(self._settings)
+            elif _active.settings != self._settings:
+                url = _active.connected.status.address.url
+                raise GpuvirtError(f"this process is already attached to {url} with other settings; a process has one session")
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -101,7 +104,11 @@ class remote:
 
     @property
     def pool(self) -> str:
-        """The server's URL."""
+        """The server's URL, ``tcp://HOST:PORT``.
+
+        Raises:
+            GpuvirtError: no `remote` has been entered in this process.
+        """
         if _active is None:
             raise GpuvirtError("gpuvirt.remote() has not been entered")
         return _active.connected.status.address.url
@@ -115,22 +122,3 @@ def loaded_cuda() -> str | None:
         if name.startswith(("libcuda.so", "libcudart.so", "libcudart-", "libnvidia-ml.so")):
             return path[0]
     return None
-
-
-def devices(pool: str | None = None) -> list[dict[str, Any]]:
-    """The GPUs of a pool.
-
-    Args:
-        pool: ``tcp://HOST:PORT``; None takes GPUVIRT_POOL or the configuration file.
-
-    Returns:
-        One dict a GPU: ``ordinal``, ``name``, ``memory`` (bytes), ``memory_used`` (bytes, None where only the driver knows), ``sessions``,
-        ``server``, ``backend``.
-
-    Raises:
-        GpuvirtError: no pool is set, or it does not answer.
-    """
-    settings = client_settings.resolve({"pool": pool})
-    status = check_pool(named_pool(settings), settings.token)
-    answer = request(status.peer, status.greeting.control_port, status.token, "devices")
-    return [{**device, "server": answer["server"], "backend": answer["backend"]} for device in answer["devices"]]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from gpuvirt import paths
+from gpuvirt.capability import format_capability, parse_capability
 from gpuvirt.client import links
 from gpuvirt.errors import GpuvirtError
 from gpuvirt.sizes import parse_size
 from gpuvirt.transport.pool import PoolAddress, parse_pool
 
-# Part of the grammar, but not of this version. Ignoring them would be a lie about what the program gets.
-LATER = ("compute", "idle", "for")
+# Settings of a later version. They are refused, because a program that sets one would not get what it asks for.
+LATER = ("compute", "idle", "for", "no_wait")
 MAX_GPUS = 16
 
 
@@ -39,7 +39,6 @@ class Settings:
     gpus: int = 1
     memory: int | None = None
     link: str = "auto"
-    no_wait: bool = False
     capability: str | None = None
     stats: str | None = None
     token: str | None = None
@@ -67,17 +66,6 @@ def parse_gpus(value: Any) -> int:
     return number
 
 
-def parse_capability(text: str) -> str:
-    """Checks a compute capability.
-
-    Raises:
-        ValueError: it is none.
-    """
-    if not re.fullmatch(r"[1-9]\d?\.\d", text.strip()):
-        raise ValueError(f"{text!r} is not a compute capability such as 8.0")
-    return text.strip()
-
-
 def _parse_bool(value: Any) -> bool:
     text = str(value).lower()
     if text in ("1", "true", "yes", "on"):
@@ -103,8 +91,7 @@ _PARSERS: dict[str, Callable[[Any], Any]] = {
     "gpus": parse_gpus,
     "memory": _parse_memory,
     "link": lambda value: parse_link(str(value)),
-    "no_wait": _parse_bool,
-    "capability": lambda value: parse_capability(str(value)),
+    "capability": lambda value: format_capability(parse_capability(str(value))),
     "stats": _parse_stats,
     "token": lambda value: str(value),
 }

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from server.harness import FakeServer, environment
 
+import gpuvirt
+
 
 def python(code: str, server: FakeServer, lib_dir: Path, tmp_path: Path) -> subprocess.CompletedProcess[str]:
     env = environment(tmp_path) | {"GPUVIRT_LIB_DIR": str(lib_dir), "GPUVIRT_TOKEN": server.token.text()}
@@ -32,7 +34,7 @@ except gpuvirt.GpuvirtError as error:
     assert done.returncode == 0, done.stderr
     first, second = done.stdout.splitlines()
     assert first == f"{server.url} 2 tcp 1 {'LD_PRELOAD' in os.environ}"
-    assert "attached to" in second and "other settings" in second
+    assert "already attached to" in second and "other settings" in second
     assert done.stderr == "[shim]"
 
 
@@ -46,7 +48,7 @@ except gpuvirt.GpuvirtError as error:
     print(error)
 """
     done = python(code, server, lib_dir, tmp_path)
-    assert done.stdout.startswith("CUDA is loaded in this process already (") and "libcuda.so.1" in done.stdout, done.stderr
+    assert done.stdout.startswith("CUDA is already loaded (") and "libcuda.so.1" in done.stdout, done.stderr
 
 
 def test_no_server(server: FakeServer, lib_dir: Path, tmp_path: Path) -> None:
@@ -65,8 +67,35 @@ for what in (lambda: gpuvirt.remote(pool=url).__enter__(), lambda: gpuvirt.devic
 
 
 def test_devices(server: FakeServer, lib_dir: Path, tmp_path: Path) -> None:
-    done = python(f"import gpuvirt; print([d['ordinal'] for d in gpuvirt.devices({server.url!r})])", server, lib_dir, tmp_path)
-    assert done.stdout == "[0, 1]\n", done.stderr
+    code = f"""
+import dataclasses, gpuvirt
+found = gpuvirt.devices({server.url!r})
+print([(type(d) is gpuvirt.Device, d.ordinal, d.memory, d.server, d.backend) for d in found])
+try:
+    found[0].memory = 0
+except dataclasses.FrozenInstanceError:
+    print("frozen")
+"""
+    done = python(code, server, lib_dir, tmp_path)
+    expected = [(True, ordinal, 1 << 30, "testserver", "soft") for ordinal in (0, 1)]
+    assert done.stdout == f"{expected}\nfrozen\n", done.stderr
+
+
+def test_not_entered(server: FakeServer, lib_dir: Path, tmp_path: Path) -> None:
+    code = """
+import gpuvirt
+try:
+    gpuvirt.remote(local=True).pool
+except gpuvirt.GpuvirtError as error:
+    print(error)
+"""
+    done = python(code, server, lib_dir, tmp_path)
+    assert done.stdout == "gpuvirt.remote() has not been entered\n", done.stderr
+
+
+def test_type_checkers_read_the_annotations() -> None:
+    """PEP 561: without this file the annotations of an installed package are not used."""
+    assert (Path(gpuvirt.__file__).parent / "py.typed").is_file()
 
 
 def test_a_private_pool_is_entered_again(server: FakeServer, lib_dir: Path, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ SHOW = "import os, json; print(json.dumps(dict(os.environ)))"
 
 def test_what_the_program_sees(gpuvirt: Gpuvirt, server: FakeServer, lib_dir: Path) -> None:
     done = gpuvirt(
-        "run", "--gpus", "2", "--memory", "512m", "--link", "tcp", "--no-wait", "--stats=out.json", "--", "python3", "-c", SHOW,
+        "run", "--gpus", "2", "--memory", "512m", "--link", "tcp", "--stats=out.json", "--", "python3", "-c", SHOW,
         server=server, LD_PRELOAD=None, LD_LIBRARY_PATH="/opt/lib",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -35,7 +35,7 @@ def test_what_the_program_sees(gpuvirt: Gpuvirt, server: FakeServer, lib_dir: Pa
     assert folders[0] == str(lib_dir) and folders[-1] == "/opt/lib"
     assert any((Path(folder) / "libcuda.so").resolve() == lib_dir / "libcuda.so.1" for folder in folders)
     assert env["GPUVIRT_POOL"] == server.url and env["GPUVIRT_LINK"] == "tcp" and env["GPUVIRT_GPUS"] == "2"
-    assert env["GPUVIRT_MEMORY"] == str(512 << 20) and env["GPUVIRT_NO_WAIT"] == "1"
+    assert env["GPUVIRT_MEMORY"] == str(512 << 20)
     assert env["GPUVIRT_STATS"] == str(Path("out.json").absolute())
     assert env["CUPY_COMPILE_WITH_PTX"] == "1"
     assert str(Path(env["TRITON_PTXAS_PATH"]).parent) in env["PATH"].split(":")

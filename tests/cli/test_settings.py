@@ -15,15 +15,15 @@ NOWHERE = Path("/nowhere/config.toml")
 
 
 def test_defaults() -> None:
-    assert resolve({}, {}, NOWHERE) == Settings(None, False, 1, None, "auto", False, None, None)
+    assert resolve({}, {}, NOWHERE) == Settings(None, False, 1, None, "auto", None, None)
 
 
 def test_order(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
-    file.write_text('pool = "tcp://file:1"\ngpus = 4\nlink = "tcp"\nno-wait = true\nmemory = "1g"\n')
-    env = {"GPUVIRT_POOL": "tcp://env:2", "GPUVIRT_GPUS": "3", "GPUVIRT_NO_WAIT": "0"}
+    file.write_text('pool = "tcp://file:1"\ngpus = 4\nlink = "tcp"\nmemory = "1g"\n')
+    env = {"GPUVIRT_POOL": "tcp://env:2", "GPUVIRT_GPUS": "3"}
     found = resolve({"gpus": 2}, env, file)
-    assert found == Settings(PoolAddress("env", 2), False, 2, 1 << 30, "tcp", False, None, None)
+    assert found == Settings(PoolAddress("env", 2), False, 2, 1 << 30, "tcp", None, None)
 
 
 def test_local_and_pool_are_one_setting(tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ def test_local_and_pool_are_one_setting(tmp_path: Path) -> None:
         ({"GPUVIRT_MEMORY": "4x"}, "GPUVIRT_MEMORY"),
         ({"GPUVIRT_POOL": "host"}, "GPUVIRT_POOL: 'host' is not a pool"),
         ({"GPUVIRT_LINK": "verbs"}, "GPUVIRT_LINK: the link verbs is not in this version"),
-        ({"GPUVIRT_NO_WAIT": "perhaps"}, "GPUVIRT_NO_WAIT"),
+        ({"GPUVIRT_NO_WAIT": "1"}, "GPUVIRT_NO_WAIT is not in this version"),
         ({"GPUVIRT_COMPUTE": "50"}, "GPUVIRT_COMPUTE is not in this version"),
     ],
 )

@@ -1,0 +1,58 @@
+"""The GPUs of a pool: `gpuvirt.devices()` and what it returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpuvirt.client.connect import ask_pool
+from gpuvirt.client.settings import resolve
+
+
+@dataclass(frozen=True)
+class Device:
+    """One GPU of a pool, as it was when the server was asked.
+
+    Attributes:
+        ordinal: its number on its server, from 0. A program numbers the GPUs that it was granted from 0, whatever their ordinals.
+        name: as the driver reports it.
+        memory: total memory in bytes.
+        memory_used: bytes in use by all sessions together; None on real GPUs, where only the driver knows.
+        sessions: how many sessions share it.
+        server: the name of its server.
+        backend: "cuda" for a real GPU, "soft" for a software GPU.
+    """
+
+    ordinal: int
+    name: str
+    memory: int
+    memory_used: int | None
+    sessions: int
+    server: str
+    backend: str
+
+
+def devices(pool: str | None = None) -> list[Device]:
+    """Lists the GPUs of a pool. Does not load CUDA, and may be called from any thread.
+
+    Args:
+        pool: ``tcp://HOST:PORT``; None takes GPUVIRT_POOL or the configuration file.
+
+    Returns:
+        The devices in the order of their ordinals.
+
+    Raises:
+        GpuvirtError: no pool is set, it does not answer, or it refuses the token.
+    """
+    answer = ask_pool(resolve({"pool": pool}), "devices")
+    return [
+        Device(
+            ordinal=found["ordinal"],
+            name=found["name"],
+            memory=found["memory"],
+            memory_used=found["memory_used"],
+            sessions=found["sessions"],
+            server=answer["server"],
+            backend=answer["backend"],
+        )
+        for found in answer["devices"]
+    ]
