@@ -1,4 +1,4 @@
-"""Mirror of native/backend/soft/kernel_abi.h: where compiled code finds what in struct soft_warp."""
+"""Mirror of native/backend/soft/engine/kernel_abi.h: where compiled code finds what in struct soft_warp."""
 
 from __future__ import annotations
 

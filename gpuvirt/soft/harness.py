@@ -17,21 +17,6 @@ from gpuvirt.soft.host import jit
 from gpuvirt.soft.host.ctypes_bridge import SoftCode
 from gpuvirt.soft.host.module_registry import CAREFUL, Code, Compiler
 
-_SOURCES = (
-    "exec",
-    "block",
-    "fiber",
-    "fault",
-    "helpers_barrier",
-    "helpers_misc",
-    "helpers_printf",
-    "helpers_async",
-    "helpers_tensor",
-    "helpers_float",
-    "helpers_texture",
-    "lanes",
-    "ranges",
-)
 _engine: ctypes.CDLL | None = None
 _numbers = itertools.count(1)
 
@@ -45,12 +30,12 @@ class LaunchError(Exception):
 
 
 def engine() -> ctypes.CDLL:
-    """The execution engine, built from native/backend/soft with the system's C compiler at first use."""
+    """The execution engine, built from native/backend/soft/engine with the system's C compiler at first use."""
     global _engine
     if _engine is None:
         native = Path(__file__).resolve().parents[2] / "native"
         target = Path(tempfile.mkdtemp(prefix="gpuvirt-soft-")) / "libsoftexec.so"
-        sources = [str(native / "backend" / "soft" / f"{name}.c") for name in _SOURCES]
+        sources = map(str, sorted((native / "backend" / "soft" / "engine").glob("*.c")))
         flags = ["-std=gnu11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", f"-I{native}", f"-I{native / 'backend' / 'soft'}"]
         subprocess.run(["cc", *flags, "-o", str(target), *sources, "-lpthread", "-lm"], check=True)
         _engine = ctypes.CDLL(str(target))

@@ -98,7 +98,7 @@ struct worker_expected {
     struct worker_expected *next;
     uint64_t number, size; /* a late one's tag in place of its number */
     void *data;
-    struct worker_landing *landing; /* instead of data: a copy to the device (landing.c) */
+    struct worker_landing *landing; /* instead of data: a copy to the device (bulk_copy_in.c) */
     bool discard;                   /* nobody wants it: the reader frees this */
     bool arrived, failed;
 };
@@ -176,7 +176,7 @@ struct worker {
     uint64_t n_host_calls;
     uint64_t n_in_place; /* copies that are queued or on their way out of device memory in place */
 
-    /* The lookout (lookout.c). Under ahead_lock. */
+    /* The lookout (read_ahead.c). Under ahead_lock. */
     pthread_mutex_t ahead_lock;
     pthread_cond_t ahead_changed;
     bool ahead; /* the executor is held up and has left the link to the lookout */
@@ -234,7 +234,7 @@ int worker_count(struct worker *w, struct worker_stream *s, const struct gv_reco
 /* At the end of every callback of a mark: tells the client what the stream has come to, unless another mark follows at once. */
 void worker_tell(struct worker *w, struct worker_stream *s, int status);
 
-/* ---- the executor (executor.c) and its lookout (lookout.c) ------------------------------------------------------------- */
+/* ---- the executor (executor.c) and its lookout (read_ahead.c) ------------------------------------------------------------- */
 
 int worker_lookout_start(struct worker *w);
 void worker_lookout_stop(struct worker *w);
@@ -284,7 +284,7 @@ uint64_t worker_send_in_place(struct worker *w, uint64_t tag, void *data, uint64
 bool worker_withdraw(struct worker *w, struct worker_expected *e);
 void worker_piece_drop(struct worker *w, struct worker_piece *p);
 
-/* ---- copies to the device whose bytes come on the bulk channel (landing.c) ---------------------------------------------- */
+/* ---- copies to the device whose bytes come on the bulk channel (bulk_copy_in.c) ---------------------------------------------- */
 
 /* A contiguous copy. 0; the client was told of an error. */
 int worker_land(struct worker *w, const struct gv_record *record, struct worker_stream *s, uint64_t number, uint64_t dst, uint64_t size);

@@ -187,7 +187,7 @@ def test_the_cache_key_covers_every_source(tmp_path: Path) -> None:
 
 
 def test_abi_mirror() -> None:
-    header = (NATIVE / "backend" / "soft" / "kernel_abi.h").read_text()
+    header = (NATIVE / "backend" / "soft" / "engine" / "kernel_abi.h").read_text()
     version = re.search(r"SOFT_ABI_VERSION (\d+)u", header)
     assert version and int(version.group(1)) == abi.VERSION
     offsets = {name: int(offset) for name, offset in re.findall(r"(\w+)(?:\[3\])?;\s*/\*\s*(\d+)[:\s]", header)}

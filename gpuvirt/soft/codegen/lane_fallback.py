@@ -3,7 +3,7 @@ each on a stack of its own, and meet only where the program says so. That is the
 
 Vector code leaves at a loop that waits for memory to change, once some lanes have waited there for long while others wait elsewhere (loop_check). It
 writes down what each lane needs to go on: the block at which it waits, and the registers that may be read from there. Code for one lane begins with
-that block. In calls under way each function writes down its own part and returns to its caller (native/backend/soft/lanes.c has the rest).
+that block. In calls under way each function writes down its own part and returns to its caller (native/backend/soft/engine/lanes.c has the rest).
 """
 
 from __future__ import annotations

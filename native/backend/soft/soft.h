@@ -16,7 +16,7 @@
 #include "../../worker/backend.h"
 #include "compiler.h"
 #include "cuda_values.h"
-#include "exec.h"
+#include "engine/exec.h"
 #include "ledger.h"
 #include "limits.h"
 #include "ranges.h"

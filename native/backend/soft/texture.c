@@ -1,7 +1,7 @@
 /* Texture objects in linear memory, and tensor maps. */
-#include "texture.h"
+#include "engine/texture.h"
 #include "soft.h"
-#include "tensor_map.h"
+#include "engine/tensor_map.h"
 
 #include <stdlib.h>
 

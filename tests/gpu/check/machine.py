@@ -164,7 +164,7 @@ def _build_by_hand(python: str, compiler: str, headers: list[str], folder: Path)
     for place in (generated, *(ROOT / "native" / name for name in ("api", "wire", "transport", "shim", "worker", ""))):
         flags += ["-I", str(place)]
     link = [*(ROOT / "native/wire").glob("*.c"), *(ROOT / "native/transport").glob("*.c"), *(generated / f for f in outputs["API_COMMON_C"])]
-    backends = [*(ROOT / "native/backend/soft").glob("*.c"), *(ROOT / "native/backend/cuda").glob("*.c")]
+    backends = [*(ROOT / "native/backend/soft").rglob("*.c"), *(ROOT / "native/backend/cuda").glob("*.c")]
     parts = {
         "libcuda.so.1": [*link, *(ROOT / "native/shim").glob("*.c"), *(generated / f for f in outputs["API_SHIM_C"])],
         "libnvidia-ml.so.1": [*(ROOT / "native/shim/nvml").glob("*.c"), *(generated / f for f in outputs["API_NVML_C"])],

@@ -8,7 +8,7 @@
 
 #include "check.h"
 #include "compiler.h"
-#include "kernel_abi.h"
+#include "engine/kernel_abi.h"
 #include "module_meta.h"
 
 struct fake_kernel {

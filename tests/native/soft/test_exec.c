@@ -10,8 +10,8 @@
 #include <unistd.h>
 
 #include "check.h"
-#include "exec.h"
-#include "kernel_abi.h"
+#include "engine/exec.h"
+#include "engine/kernel_abi.h"
 #include "limits.h"
 
 static struct soft_engine *engine;

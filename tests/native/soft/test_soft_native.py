@@ -47,7 +47,7 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
     def make(program: str, variant: str) -> Path:
         key = (program, variant)
         if key not in done:
-            sources = [HERE / f"{program}.c", *sorted((NATIVE / "backend/soft").glob("*.c")), NATIVE / "wire/module_meta.c"]
+            sources = [HERE / f"{program}.c", *sorted((NATIVE / "backend/soft").rglob("*.c")), NATIVE / "wire/module_meta.c"]
             flags = ["-fvisibility=hidden", *(f"-I{NATIVE / part}" for part in ("backend/soft", "worker", "wire"))]
             how, flags = ("plain", [*flags, *OLD_KERNEL]) if variant == "old-kernel" else (variant, flags)
             done[key] = c_build.program(folder / f"{program}-{variant}", sources, variant=how, flags=flags, libraries=["-lm"])

@@ -1,7 +1,7 @@
 /* A warp whose lanes wait for one another in a way that going together cannot serve goes apart: each lane gets a stack and runs code of its own, in
  * which registers are scalars. Lanes meet where the program says so, at exchanges and barriers. All lanes of a warp run on one thread, in turn, until
  * they wait, so plain integers do. */
-#include "cuda_values.h"
+#include "../cuda_values.h"
 #include "exec_private.h"
 
 #include <stdlib.h>

@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "compiler.h"
+#include "../compiler.h"
 
 struct soft_engine;
 struct soft_heap; /* what soft_malloc hands out */

@@ -18,7 +18,7 @@
 
 #include "exec.h"
 #include "kernel_abi.h"
-#include "limits.h"
+#include "../limits.h"
 
 /* Bytes of a fiber's stack, of which only what is used costs memory: one frame of a large kernel took more than 1 MiB. */
 #ifdef __SANITIZE_ADDRESS__ /* which marks all of it usable, again and again */
