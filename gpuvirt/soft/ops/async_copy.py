@@ -1,7 +1,7 @@
 """Asynchronous copies and what waits for them: mbarrier objects, bulk and tensor copies, tensor maps, and clusters (of one block).
 
-All of it happens at once, lane after lane, in the engine (native/backend/soft/engine/helpers_async.c and helpers_tensor.c); commit and wait groups then have
-nothing to wait for.
+All of it happens at once, lane after lane, in the engine (native/backend/soft/engine/helpers_async.c and helpers_tensor.c); commit and wait
+groups then have nothing to wait for.
 """
 
 from __future__ import annotations
