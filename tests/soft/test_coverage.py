@@ -14,7 +14,7 @@ from gpuvirt.soft.codegen.opcode_handlers import OPCODES
 from gpuvirt.soft.ptx.opcodes import FORMS, unknown
 
 HERE = Path(__file__).parent
-TABLES = ("test_ops_int", "test_ops_float", "test_ops_convert", "test_ops_warp", "test_ops_video", "test_ops_forms", "test_ops_matrix", "test_ops_atom", "test_async", "test_memory")
+TABLES = ("test_ops_int", "test_ops_float", "test_ops_convert", "test_ops_warp", "test_ops_video", "test_ops_forms", "test_ops_matrix", "test_ops_atom", "test_async_copy", "test_memory")
 # The order of memory accesses, caches and hints: no test can see a difference.
 UNSEEN = {
     "weak", "relaxed", "acquire", "release", "acq_rel", "volatile", "mmio", "sc", "cta", "cluster", "gpu", "sys", "ca", "cg", "cs", "lu", "cv", "wb", "wt", "nc",

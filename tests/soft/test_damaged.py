@@ -16,7 +16,7 @@ from types import FrameType
 import lz4.block
 import pytest
 from soft import test_misaligned
-from soft.test_improve import ROUNDS
+from soft.test_tiering import ROUNDS
 
 from gpuvirt.soft import pipeline
 from gpuvirt.soft.errors import BadImage, BadPtx, NoPtx, SoftError, TooNew, whatever_comes

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).resolve().parent
-QUICK = ["test_ops_atom.py", "test_mma.py", "test_regressions_patterns.py"]
-NOT_AGAIN = {"test_isa.py", "test_object_cache.py", "test_improve.py", "test_programs.py", "test_faults_noticed.py"}
+QUICK = ["test_ops_atom.py", "test_mma.py", "test_regressions_lane_affine.py"]
+NOT_AGAIN = {"test_isa.py", "test_object_cache.py", "test_tiering.py", "test_programs.py", "test_faults_noticed.py"}
 
 
 def run(isa: str, *arguments: str) -> subprocess.CompletedProcess[str]:
