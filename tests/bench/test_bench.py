@@ -48,7 +48,8 @@ def test_every_link_that_leads_there(tmp_path: Path) -> None:
 def test_a_link_with_a_delay_has_no_bare_transport() -> None:
     done = bench("--rounds", "1", "--link", "delay(rtt=1ms,tcp)")
     assert done.returncode == 0, done.stderr
-    assert "no bare transport" in " ".join(done.stdout.split()) and "64" not in done.stdout.split("\n")[0]
+    words = " ".join(done.stdout.split())
+    assert "A link with a delay has no bare transport" in words and "64 bytes through sockets" not in words
     assert "using a private local pool" in done.stderr
     for heading in ("cuLaunchKernel", "waits of 100 steps", "Launches from many threads", "software GPU"):
         assert heading in done.stdout

@@ -121,4 +121,4 @@ def test_a_silent_server_does_not_hold_up_the_end() -> None:
         began = time.monotonic()
         with pytest.raises(GpuvirtError):
             report_ended(status, b"l" * 16)
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 30

@@ -17,7 +17,7 @@ import pytest
 
 from gpuvirt.soft import pipeline
 from gpuvirt.soft.harness import Kernels
-from gpuvirt.soft.host import jit, module_registry, object_cache, tiering
+from gpuvirt.soft.host import jit, module_registry, tiering
 
 HEAD = ".version 8.0\n.target sm_80\n.address_size 64\n"
 # Each thread makes n rounds of x = x * 5 + 1 from its number on and stores x.
@@ -48,7 +48,8 @@ def improver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[tierin
     own.close()
 
 
-def until(condition: Callable[[], bool], seconds: float = 30) -> bool:
+def until(condition: Callable[[], bool], seconds: float = 100) -> bool:
+    """The limit is for what never happens: a machine that is busy with other things is given time."""
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > end:
@@ -83,34 +84,28 @@ def test_a_hot_kernel_gets_good_code_and_the_cache_keeps_it(improver: tiering.Im
     assert (out == want).all() and again.get("rounds", (128,)).tier is None and levels == [pipeline.QUICK]
 
 
+# As ROUNDS, but threads of the blocks from the eighth on wait for the word at `gate` first.
+GATED = (
+    ROUNDS.replace("rounds(", "gated(").replace(".param .u32 n)", ".param .u32 n, .param .u64 gate)")
+    .replace("L: ", "ld.param.u64 %a2, [gate]; setp.lt.u32 %p, %r2, 8; @%p bra L; W: ld.volatile.global.u32 %r5, [%a2]; setp.eq.u32 %p, %r5, 0; @%p bra W; L: ")
+)  # fmt: skip
+
+
 def test_code_changes_between_the_blocks_of_one_grid(improver: tiering.Improver) -> None:
-    """A launch that is long enough ends on other code than it began with, and is right."""
-    k = Kernels(ROUNDS)
-    code = k.get("rounds", (128,))
-    assert code.tier is not None
-    blocks, n, done = 64, 20_000, False
-    deadline = time.monotonic() + 60
-    while not done and time.monotonic() < deadline:  # the grid is made longer until it sees the change
-        out = np.zeros(blocks * 128, np.uint32)
-        before = code.tier.entry
-        k.launch("rounds", blocks, 128, out, np.uint32(n))
-        x = np.arange(len(out), dtype=np.uint32)
-        power, total = 1, 0
-        for _ in range(n):
-            total, power = (total * 5 + 1) & 0xFFFFFFFF, power * 5 & 0xFFFFFFFF
-        assert (out == x * np.uint32(power) + np.uint32(total)).all()
-        done = before == code.entry and code.tier.entry != code.entry
-        if not done and code.tier.entry != code.entry:
-            k = Kernels(ROUNDS)  # it came between two launches: start over with a longer one
-            code = k.get("rounds", (128,))
-            if code.tier is None:
-                for path in (object_cache.directory() or Path()).rglob("*/*"):
-                    path.unlink()
-                k = Kernels(ROUNDS)
-                code = k.get("rounds", (128,))
-            assert code.tier is not None
-        blocks *= 4
-    assert done
+    """Blocks that begin after the good code is there run on it, in a grid that began on the quick code."""
+    k = Kernels(GATED)
+    tier = k.get("gated", (128,)).tier
+    assert tier is not None
+    tier.budget_ns = 0  # asked for when the first block is claimed
+    quick, blocks, n = tier.entry, 64, 50
+    out, gate = np.zeros(blocks * 128, np.uint32), np.zeros(1, np.uint32)
+    launch = threading.Thread(target=k.launch, args=("gated", blocks, 128, out, np.uint32(n), gate), daemon=True)
+    launch.start()
+    assert until(lambda: tier.entry != quick), "no good code came"
+    assert launch.is_alive() and not out[8 * 128 :].any(), "the grid did not wait for the gate"
+    gate[0] = 1
+    launch.join(100)
+    assert not launch.is_alive() and (out == expected(blocks * 128, n)).all()
 
 
 def test_a_helper_that_dies_is_replaced_and_given_up_in_the_end(improver: tiering.Improver, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,8 +156,8 @@ def test_the_helper_ends_with_its_parent(end: str) -> None:
     if end == "killed":
         os.kill(helper, 0)
         parent.kill()
-    assert parent.wait(30) == (-9 if end == "killed" else 0)
-    assert until(lambda: not Path(f"/proc/{helper}").exists() or "\nState:\tZ" in Path(f"/proc/{helper}/status").read_text(), 10)
+    assert parent.wait(100) == (-9 if end == "killed" else 0)
+    assert until(lambda: not Path(f"/proc/{helper}").exists() or "\nState:\tZ" in Path(f"/proc/{helper}/status").read_text())
     parent.stdout.close()
 
 
@@ -184,7 +179,7 @@ def test_a_launch_does_not_wait_for_the_helper(improver: tiering.Improver, monke
             done.set()
 
         threading.Thread(target=work, daemon=True).start()
-        assert done.wait(30)
+        assert done.wait(100)
         assert (out == expected(128, 1000)).all()
     finally:
         helper.send_signal(signal.SIGCONT)
