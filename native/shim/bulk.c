@@ -6,7 +6,6 @@
 
 #include "session_state.h"
 
-#define EXPECT_BUCKETS 256u
 #define BOUNCE_SIZE (256u * 1024u) /* short rows are received together and spread from here */
 #define PARCEL_MAX (1ull << 30)
 #define PARCELS_MAX 64
@@ -20,81 +19,6 @@
 struct loan {
     uint64_t low, high, position;
 };
-
-/* ---- what we wait for ---------------------------------------------------------------------------------------------- */
-
-struct expected {
-    uint64_t tag;
-    char *dst;
-    uint64_t width, height, depth, pitch, slice;
-    uint64_t received; /* bytes, of payloads that have come; the reader's */
-    struct expected *next;
-};
-
-static pthread_mutex_t expect_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct expected *expected[EXPECT_BUCKETS], *spare;
-static uint64_t next_tag = 1;
-
-uint64_t session_expect(void *dst, uint64_t width, uint64_t height, uint64_t depth, uint64_t pitch, uint64_t slice) {
-    pthread_mutex_lock(&expect_lock);
-    struct expected *e = spare;
-    if (e) {
-        spare = e->next;
-    } else if (!(e = malloc(sizeof *e))) {
-        pthread_mutex_unlock(&expect_lock);
-        session_lost("out of memory on this side", "a copy to the host");
-        return 0;
-    }
-    *e = (struct expected){.tag = next_tag++, .dst = dst, .width = width, .height = height, .depth = depth, .pitch = pitch, .slice = slice};
-    struct expected **bucket = &expected[e->tag % EXPECT_BUCKETS];
-    e->next = *bucket;
-    *bucket = e;
-    uint64_t tag = e->tag;
-    pthread_mutex_unlock(&expect_lock);
-    return tag;
-}
-
-/* Rows that follow each other are one row. */
-static void flatten(struct expected *e) {
-    if (e->height > 1 && e->pitch != e->width) return;
-    uint64_t slice = e->width * e->height;
-    if (e->depth <= 1 || e->slice == slice) {
-        e->width = slice * e->depth;
-        e->height = e->depth = 1;
-    } else if (e->height > 1) {
-        e->width = slice;
-        e->height = 1;
-    }
-}
-
-static uint64_t size_of(const struct expected *e) { return e->width * e->height * e->depth; }
-
-/* Looks for it; `coming` bytes of it are about to come, and with the last of them it is taken out. */
-static bool expect_find(uint64_t tag, uint64_t coming, struct expected *out) {
-    pthread_mutex_lock(&expect_lock);
-    struct expected **at = &expected[tag % EXPECT_BUCKETS];
-    while (*at && (*at)->tag != tag) at = &(*at)->next;
-    struct expected *e = *at;
-    if (e) {
-        *out = *e;
-        e->received += coming;
-        if (e->received >= size_of(e)) {
-            *at = e->next;
-            e->next = spare;
-            spare = e;
-        }
-    }
-    pthread_mutex_unlock(&expect_lock);
-    if (e) flatten(out);
-    return e != NULL;
-}
-
-static bool expect_take(uint64_t tag, struct expected *out) { return expect_find(tag, UINT64_MAX / 2, out); }
-
-void session_expect_cancel(uint64_t tag) {
-    struct expected e;
-    expect_take(tag, &e);
-}
 
 /* ---- writing into the program's memory ----------------------------------------------------------------------------- */
 
@@ -119,19 +43,6 @@ void bulk_quiesce(void) {
     }
 }
 
-int bulk_inline(uint64_t tag, int status, const void *data, uint32_t size) {
-    struct expected e;
-    if (!expect_take(tag, &e)) return -1;
-    if (status) return 0; /* no data: the stream's status says why */
-    if (e.received || size != size_of(&e)) return -1;
-    if (!landing_begin()) return 0;
-    const char *from = data;
-    for (uint64_t z = 0; z < e.depth; z++)
-        for (uint64_t y = 0; y < e.height; y++, from += e.width) memcpy(e.dst + z * e.slice + y * e.pitch, from, e.width);
-    landing_end();
-    return 0;
-}
-
 /* ---- completions that wait for a payload --------------------------------------------------------------------------- */
 
 struct deferred {
@@ -143,6 +54,15 @@ static _Atomic uint64_t landed; /* payloads 1..landed are in place */
 static struct deferred *deferred;
 static size_t deferred_room;
 static _Atomic size_t n_deferred;
+
+int bulk_inline(uint64_t tag, int status, const void *data, uint32_t size) {
+    if (!landing_begin()) return 0;
+    pthread_mutex_lock(&landing_lock); /* the other thread that publishes completions must find the copy whole or open */
+    int bad = expect_inline(tag, status, data, size);
+    pthread_mutex_unlock(&landing_lock);
+    landing_end();
+    return bad;
+}
 
 uint64_t bulk_landed(void) { return atomic_load(&landed); }
 
@@ -169,35 +89,40 @@ static bool defer(const struct deferred *d) {
 }
 
 void bulk_publish(uint64_t stream, uint64_t upto, uint64_t bulk, int status) {
-    if (bulk <= atomic_load(&landed) && !atomic_load(&n_deferred)) {
-        progress_publish(stream, upto, status);
-        return;
-    }
+    enum expect_outcome outcome = EXPECT_RECEIVING;
+    uint64_t receiving = 0;
+    if (bulk <= atomic_load(&landed) && !atomic_load(&n_deferred)) outcome = progress_publish(stream, upto, status, &receiving);
+    if (outcome == EXPECT_MISSING) expect_missing();
+    if (outcome != EXPECT_RECEIVING) return;
     pthread_mutex_lock(&landing_lock);
     /* A stream's completions keep their order, also when a later one names no payload. */
     for (size_t i = 0; i < atomic_load(&n_deferred); i++)
         if (deferred[i].stream == stream && deferred[i].bulk > bulk) bulk = deferred[i].bulk;
-    bool kept = true;
-    if (bulk <= atomic_load(&landed))
-        progress_publish(stream, upto, status);
-    else
-        kept = defer(&(struct deferred){stream, upto, bulk, status});
+    if (bulk <= atomic_load(&landed)) {
+        outcome = progress_publish(stream, upto, status, &receiving);
+        if (outcome == EXPECT_RECEIVING) bulk = receiving; /* has not landed: its number is counted with this lock held */
+    }
+    bool kept = outcome != EXPECT_RECEIVING || defer(&(struct deferred){stream, upto, bulk, status});
     pthread_mutex_unlock(&landing_lock);
+    if (outcome == EXPECT_MISSING) expect_missing();
     if (!kept) session_lost("too many completions wait for data that does not come", NULL);
 }
 
 static void publish_landed(uint64_t number) {
+    bool missing = false;
     pthread_mutex_lock(&landing_lock);
     atomic_store(&landed, number);
     size_t kept = 0;
     for (size_t i = 0; i < atomic_load(&n_deferred); i++) {
-        if (deferred[i].bulk <= number)
-            progress_publish(deferred[i].stream, deferred[i].upto, deferred[i].status);
-        else
+        uint64_t receiving; /* nothing: this is the thread that receives */
+        if (deferred[i].bulk > number)
             deferred[kept++] = deferred[i];
+        else if (progress_publish(deferred[i].stream, deferred[i].upto, deferred[i].status, &receiving) == EXPECT_MISSING)
+            missing = true;
     }
     atomic_store(&n_deferred, kept);
     pthread_mutex_unlock(&landing_lock);
+    if (missing) expect_missing();
     progress_changed();
 }
 
@@ -278,20 +203,20 @@ int session_take_payload(uint64_t tag, void *dst, uint64_t size) {
 
 static char *bounce; /* BOUNCE_SIZE bytes of the reader's */
 
-/* Receives the next `size` bytes of what e describes. Whole short rows come together, by way of the bounce buffer. False: the link is dead. */
-static bool receive_rows(const struct expected *e, uint64_t size) {
-    uint64_t at = e->received;
+/* Receives the area's next `size` bytes, which begin at its byte `at`. Whole short rows come together, by way of the bounce buffer. False: the link is
+ * dead. */
+static bool receive_rows(const struct host_area *a, uint64_t at, uint64_t size) {
     while (size) {
-        uint64_t row = at / e->width, x = at % e->width, n = e->width - x < size ? e->width - x : size;
-        char *dst = e->dst + row / e->height * e->slice + row % e->height * e->pitch + x;
-        if (x || n < e->width || e->width >= BOUNCE_SIZE / 4) {
+        uint64_t row = at / a->width, x = at % a->width, n = a->width - x < size ? a->width - x : size;
+        char *dst = a->dst + row / a->height * a->slice + row % a->height * a->pitch + x;
+        if (x || n < a->width || a->width >= BOUNCE_SIZE / 4) {
             if (gv_bulk_recv(session.link, dst, n)) return false;
         } else {
-            uint64_t rows = (size < BOUNCE_SIZE ? size : BOUNCE_SIZE) / e->width;
-            n = rows * e->width;
+            uint64_t rows = (size < BOUNCE_SIZE ? size : BOUNCE_SIZE) / a->width;
+            n = rows * a->width;
             if (gv_bulk_recv(session.link, bounce, n)) return false;
             for (uint64_t i = 0; i < rows; i++, row++)
-                memcpy(e->dst + row / e->height * e->slice + row % e->height * e->pitch, bounce + i * e->width, e->width);
+                memcpy(a->dst + row / a->height * a->slice + row % a->height * a->pitch, bounce + i * a->width, a->width);
         }
         at += n;
         size -= n;
@@ -301,16 +226,16 @@ static bool receive_rows(const struct expected *e, uint64_t size) {
 
 /* A payload brings what was asked for, or the next part of it. NULL: done. "": the link is dead. Else what is wrong. */
 static const char *receive(const struct gv_bulk_header *header) {
+    struct host_area area;
+    uint64_t at;
     if (header->number != bulk_landed() + 1) return "a payload is out of order";
     if (header->tag & GV_WORKER_TAG) return receive_parcel(header);
-    struct expected e;
-    if (!expect_find(header->tag, header->size, &e)) return "a payload that nobody asked for";
-    if (header->size > size_of(&e) - e.received) return "a payload is larger than its copy";
-    if (!header->size) return NULL;
     if (!landing_begin()) return "";
-    bool good = receive_rows(&e, header->size);
+    const char *why = expect_receive(header->tag, header->number, header->size, &area, &at);
+    bool good = why || !header->size || (area.dst ? receive_rows(&area, at, header->size) : !gv_bulk_recv(session.link, NULL, header->size));
+    if (good && !why) expect_received(header->tag, header->size);
     landing_end();
-    return good ? NULL : "";
+    return why ? why : good ? NULL : "";
 }
 
 static void *reader(void *arg) {

@@ -256,6 +256,7 @@ static int defer(struct shim_stream *s, const struct copy_side *dst, const struc
     uint64_t seq = function ? post_host_func(stream_ctx(s), 0, &(struct gv_cmd_host_func){.stream = stream_id(s), .tag = function}) : 0;
     if (!seq) return session_broken() || function ? post_refused() : CUDA_ERROR_OUT_OF_MEMORY;
     stream_posted(s, seq, false);
+    session_host_func_posted(function, &s->session, seq);
     int rc = each_piece(dst, src, box, post_later, &posting);
     if (rc) return rc;
     /* Until then the source is in use: nobody may free it, and what is copied from it next comes after. */
@@ -309,6 +310,7 @@ static int fetch_piece(void *arg, const struct piece *p) {
         return post_refused();
     }
     stream_posted(out->stream, seq, mark);
+    session_expect_posted(tag, &out->stream->session, seq);
     out->seqs[out->n++ % PIECES_UNDER_WAY] = seq;
     out->last = seq;
     return 0;

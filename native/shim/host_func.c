@@ -8,7 +8,8 @@
 
 struct host_func {
     uint64_t tag, bulk;
-    uint64_t posted, sent; /* bytes of commands and of payloads before it */
+    uint64_t posted, sent;   /* bytes of commands and of payloads before it */
+    uint64_t stream_id, seq; /* where it stands; seq 0: not told yet */
     bool late;
     int status;
     void (*fn)(void *data);
@@ -33,9 +34,19 @@ static void answer(const struct host_func *f) {
     if (post_host_done(0, 0, &done)) session_flush(); /* a stream on the worker stands still for this */
 }
 
+/* Copies queued before it are visible in it, and over. False: the session is. */
+static bool copies_over(const struct host_func *f) {
+    if (f->bulk && bulk_wait_landed(f->bulk)) return false;
+    enum expect_outcome outcome;
+    uint64_t receiving;
+    while ((outcome = progress_end_copies(f->stream_id, f->seq, f->status, &receiving)) == EXPECT_RECEIVING)
+        if (bulk_wait_landed(receiving)) return false;
+    if (outcome == EXPECT_MISSING) expect_missing();
+    return outcome == EXPECT_ENDED;
+}
+
 static void run(struct host_func *f) {
-    /* Copies queued before it are visible in it. */
-    if (f->bulk && bulk_wait_landed(f->bulk)) return;
+    if (!copies_over(f)) return;
     /* What a late function sends the worker keeps until the stream takes it, and that may be more than it keeps: so the stream goes on first. */
     if (f->late) answer(f);
     if (f->callback)
@@ -64,7 +75,7 @@ static void *callbacks(void *arg) {
     pthread_mutex_lock(&lock);
     while (!atomic_load(&session.over)) {
         struct host_func *f = caller->due;
-        if (!f) {
+        if (!f || !f->seq) {
             pthread_cond_wait(&due_or_over, &lock);
             continue;
         }
@@ -152,6 +163,16 @@ uint64_t session_stream_callback(void (*fn)(void *stream, int status, void *data
 
 uint64_t session_late_func(void (*fn)(void *stream, int status, void *data), void *data) {
     return add((struct host_func){.callback = fn, .data = data, .late = true});
+}
+
+void session_host_func_posted(uint64_t tag, struct session_stream *s, uint64_t seq) {
+    pthread_mutex_lock(&lock);
+    struct host_func *lists[] = {registered, callers[0].due, callers[1].due};
+    for (unsigned i = 0; i < sizeof lists / sizeof *lists; i++)
+        for (struct host_func *f = lists[i]; f; f = f->next)
+            if (f->tag == tag) f->stream_id = s->id, f->seq = seq;
+    pthread_cond_broadcast(&due_or_over);
+    pthread_mutex_unlock(&lock);
 }
 
 int host_func_due(uint64_t tag, uint64_t bulk, int status) {

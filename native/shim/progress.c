@@ -265,15 +265,23 @@ void session_stream_remove(struct session_stream *s) {
     struct session_stream **at = bucket_of(s->id);
     while (*at && *at != s) at = &(*at)->next;
     if (*at) *at = s->next;
+    expect_stream_gone(s);
     pthread_mutex_unlock(&streams_lock);
 }
 
-void progress_publish(uint64_t stream, uint64_t upto, int status) {
+static struct session_stream *find_stream(uint64_t id) {
+    struct session_stream *s = *bucket_of(id);
+    while (s && s->id != id) s = s->next;
+    return s;
+}
+
+enum expect_outcome progress_publish(uint64_t stream, uint64_t upto, int status, uint64_t *receiving) {
     uint32_t failed_ctx = 0;
+    enum expect_outcome outcome = EXPECT_ENDED;
     pthread_mutex_lock(&streams_lock);
-    struct session_stream *s = *bucket_of(stream);
-    while (s && s->id != stream) s = s->next;
-    if (s) {
+    struct session_stream *s = find_stream(stream);
+    if (s) outcome = expect_end(s, upto, status || atomic_load(&s->status), receiving);
+    if (s && outcome == EXPECT_ENDED) {
         if (status) {
             atomic_store(&s->status, status);
             failed_ctx = s->ctx;
@@ -282,6 +290,15 @@ void progress_publish(uint64_t stream, uint64_t upto, int status) {
     }
     pthread_mutex_unlock(&streams_lock);
     if (failed_ctx) context_failed(failed_ctx, status);
+    return outcome;
+}
+
+enum expect_outcome progress_end_copies(uint64_t stream, uint64_t before, int status, uint64_t *receiving) {
+    pthread_mutex_lock(&streams_lock);
+    struct session_stream *s = find_stream(stream);
+    enum expect_outcome outcome = s ? expect_end(s, before - 1, status || atomic_load(&s->status), receiving) : EXPECT_ENDED;
+    pthread_mutex_unlock(&streams_lock);
+    return outcome;
 }
 
 void progress_context_failed(uint32_t ctx, int status) {

@@ -83,6 +83,9 @@ struct session_stream {
     _Atomic uint64_t completed;  /* everything up to this seq is done, and its data has landed */
     _Atomic int status;          /* sticky asynchronous error, 0 */
     struct session_stream *next; /* hash chain */
+    /* Copies to the host whose bytes are missing, by seq, and the seq up to which none may be (expected.c). */
+    struct expected *first_copy, *last_copy;
+    uint64_t copies_ended;
 };
 /* Stream ids in events: a context's legacy stream has no handle, so it is named by its context. */
 #define GV_LEGACY_STREAM(ctx) (0xffff000000000000ull | (uint64_t)(ctx))
@@ -113,6 +116,8 @@ void session_loans_wait(uint64_t low, uint64_t high);
 /* Where a device-to-host copy is to land. The host side is width x height x depth, rows `pitch` bytes apart, slices `slice` bytes. Returns its
  * tag for copy_out. The bytes are written from a thread of ours, and are there before the copy's stream position counts as completed. */
 uint64_t session_expect(void *dst, uint64_t width, uint64_t height, uint64_t depth, uint64_t pitch, uint64_t slice);
+/* copy_out was posted to the stream as `seq`. Nothing is written for it any more once the stream has completed that. */
+void session_expect_posted(uint64_t tag, struct session_stream *s, uint64_t seq);
 void session_expect_cancel(uint64_t tag); /* the record could not be posted */
 /* A payload whose tag the worker chose and named in a reply (module metadata larger than a record): waits until it is here and puts its `size`
  * bytes at dst. The bulk reader keeps such payloads until they are taken: tags of the worker's own have the top bit set. 0, or a CUresult.
@@ -124,6 +129,8 @@ int session_take_payload(uint64_t tag, void *dst, uint64_t size);
  * says so, with the stream's status when with_status, and answered with host_done. */
 uint64_t session_host_func(void (*fn)(void *data), void *data);
 uint64_t session_stream_callback(void (*fn)(void *stream, int status, void *data), void *stream, void *data);
+/* host_func was posted to the stream as `seq`. The function is not called before this: all copies that were posted before it are over then. */
+void session_host_func_posted(uint64_t tag, struct session_stream *s, uint64_t seq);
 /* A function of the shim's own, which sends late payloads: on another thread, and answered with host_done before it is called, whatever became of the stream. */
 uint64_t session_late_func(void (*fn)(void *stream, int status, void *data), void *data);
 /* Whether a payload of `size` bytes that is sent now would have to wait for late functions. */

@@ -1,8 +1,8 @@
-/* The session's own insides, shared by session.c, attach.c, progress.c, events.c, bulk.c, host_func.c and lifecycle.c. Nothing else includes
- * this.
+/* The session's own insides, shared by session.c, attach.c, progress.c, events.c, bulk.c, expected.c, host_func.c and lifecycle.c. Nothing else
+ * includes this.
  *
  * Locks, in the order they may be taken: bulk order (bulk.c), the link's send lock, then either `replies` (session.c), or the landing lock
- * (bulk.c) and the stream table (progress.c); all others are leaves. Whoever handles incoming records never sends: a full command ring must
+ * (bulk.c), the stream table (progress.c) and the expected copies (expected.c); all others are leaves. Whoever handles incoming records never sends: a full command ring must
  * not stop the reply ring. */
 #ifndef SHIM_SESSION_STATE_H
 #define SHIM_SESSION_STATE_H
@@ -71,12 +71,37 @@ int progress_wait(const _Atomic uint64_t *counter, uint64_t target, int64_t dead
 void progress_changed(void);
 /* What a waiter is waiting for now, or NULL. */
 const char *progress_waiting_for(void);
-void progress_publish(uint64_t stream, uint64_t upto, int status);
+/* A stream has completed everything up to `upto`. Nothing is published, and it is for the caller to act, when its copies do not end with that. */
+enum expect_outcome progress_publish(uint64_t stream, uint64_t upto, int status, uint64_t *receiving);
+/* Only ends the stream's copies that were posted before command `before`, which has been reached. */
+enum expect_outcome progress_end_copies(uint64_t stream, uint64_t before, int status, uint64_t *receiving);
 void progress_context_failed(uint32_t ctx, int status);
 
 /* ---- events.c ---- */
 /* Handles one record. -1: it made no sense, and *why says so. */
 int events_handle(const struct gv_record *record, const char **why);
+
+/* ---- expected.c ---- */
+/* Host memory that a copy writes: `height` rows of `width` bytes, `pitch` bytes apart, `depth` times, `slice` bytes apart. dst NULL: nowhere. */
+struct host_area {
+    char *dst;
+    uint64_t width, height, depth, pitch, slice;
+};
+enum expect_outcome {
+    EXPECT_ENDED,    /* nothing is written any more for the copies up to there */
+    EXPECT_MISSING,  /* bytes of one are missing: call expect_missing, with no lock held */
+    EXPECT_RECEIVING /* a payload of one is being written: try again when it has landed */
+};
+/* The stream has reached `upto`: its copies up to there end. `failed` ones are dropped. *receiving: the number of the payload, for EXPECT_RECEIVING. */
+enum expect_outcome expect_end(struct session_stream *s, uint64_t upto, bool failed, uint64_t *receiving);
+/* The session is lost, because the server said that a copy was complete which is not. */
+void expect_missing(void);
+void expect_stream_gone(struct session_stream *s);
+/* Payload `number` brings the next `size` bytes for a copy: fills in where they go, from its byte *at on. NULL, or what is wrong. expect_received ends it. */
+const char *expect_receive(uint64_t tag, uint64_t number, uint64_t size, struct host_area *area, uint64_t *at);
+void expect_received(uint64_t tag, uint64_t size);
+/* All bytes of a small copy, or the status with which it has none. -1: no such copy, or not its size. */
+int expect_inline(uint64_t tag, int status, const void *data, uint32_t size);
 
 /* ---- bulk.c ---- */
 int bulk_start(void);

@@ -22,6 +22,8 @@ static struct shim_server server;
 static uint64_t seq;
 static struct session_stream *streams;
 static int fault;
+/* Copies to the host and host functions whose place in the stream the session has not been told: by this thread. */
+static _Thread_local int not_told;
 
 /* One lock for everything: held from begin to end of a record, and taken again inside. */
 static pthread_mutex_t send_lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
@@ -124,6 +126,7 @@ void fake_reset(void) {
 
 int session_wait_stream(struct session_stream *s, uint64_t upto) {
     if (fake.lost) return session_broken();
+    if (not_told) abort();
     pthread_mutex_lock(&send_lock);
     if (atomic_load(&s->completed) < upto) {
         fake.waits++;
@@ -174,6 +177,7 @@ static void copy_rows(char *dst, uint64_t dst_pitch, const char *src, uint64_t s
 
 static void carry_out(void) {
     fake.count[record.op]++;
+    if (record.op == GV_OP_COPY_OUT || record.op == GV_OP_HOST_FUNC) not_told++;
     switch (record.op) {
     case GV_OP_CONTEXT_CREATE: {
         struct gv_cmd_context_create c;
@@ -489,6 +493,18 @@ void session_expect_cancel(uint64_t tag) {
         if (expected[i].tag == tag) expected[i].tag = 0;
     }
     pthread_mutex_unlock(&send_lock);
+}
+
+void session_expect_posted(uint64_t tag, struct session_stream *s, uint64_t at) {
+    (void)tag;
+    if (!s->id || !at) abort();
+    not_told--;
+}
+
+void session_host_func_posted(uint64_t tag, struct session_stream *s, uint64_t at) {
+    (void)tag;
+    if (!s->id || !at) abort();
+    not_told--;
 }
 
 static _Atomic uint64_t last_host_tag;

@@ -119,7 +119,9 @@ static void *accept_channels(void *arg) {
 /* ---- payloads ------------------------------------------------------------------------------------------------------ */
 
 struct payload {
-    uint64_t tag, src, size;
+    uint64_t tag, src, size, number;
+    enum fake_copies how;
+    uint64_t stream, seq;
     struct payload *next;
 };
 static pthread_mutex_t out_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -130,16 +132,54 @@ static uint64_t numbers;
 /* Those for a copy come in several, as a worker sends them that has only a part ready; cut wherever. */
 static uint64_t parts_of(uint64_t tag, uint64_t size) { return tag >> 63 || size < 5000 ? 1 : 3; }
 
-static uint64_t send_payload(uint64_t tag, uint64_t src, uint64_t size) {
+static uint64_t queue_payload(struct payload payload) {
     struct payload *p = malloc(sizeof *p);
-    *p = (struct payload){tag, src, size, NULL};
+    *p = payload;
     pthread_mutex_lock(&out_lock);
     *out_end = p;
     out_end = &p->next;
-    uint64_t number = numbers += parts_of(tag, size);
+    uint64_t number = p->number = numbers += p->how == FAKE_DURING ? 1 : p->how && p->size <= 4096 ? 0 : p->how ? 3 : parts_of(p->tag, p->size);
     pthread_cond_signal(&out_due);
     pthread_mutex_unlock(&out_lock);
     return number;
+}
+
+static uint64_t send_payload(uint64_t tag, uint64_t src, uint64_t size) {
+    return queue_payload((struct payload){.tag = tag, .src = src, .size = size});
+}
+
+static void await_release(void) {
+    while (!fake->release) usleep(1000);
+}
+
+static void completed(uint64_t stream, uint64_t upto, uint64_t bulk, int status);
+static void send_inline(uint64_t tag, const void *data, uint32_t size);
+
+/* Completes p's copy before all of its bytes are sent; FAKE_LATE has done so. */
+static void send_early_completion(const struct payload *p, const uint8_t *data) {
+    uint64_t part = p->size / 3;
+    if (p->how == FAKE_DURING) {
+        gv_bulk_open(link_, p->tag, p->size);
+        gv_bulk_part(link_, data, part, NULL, NULL);
+        usleep(50000); /* the client is in the middle of it then */
+        completed(p->stream, p->seq, p->number - 1, fake->failure);
+        await_release();
+        gv_bulk_part(link_, data + part, p->size - part, NULL, NULL);
+        while (gv_bulk_acked(link_) < gv_bulk_position(link_) && !gv_link_dead(link_)) usleep(1000);
+        return;
+    }
+    if (p->how == FAKE_HALF) {
+        gv_bulk_send(link_, p->tag, data, part);
+        completed(p->stream, p->seq, p->number - 2, fake->failure);
+    }
+    await_release();
+    if (p->size <= 4096) {
+        send_inline(p->tag, data, (uint32_t)p->size);
+        return;
+    }
+    if (p->how == FAKE_LATE) gv_bulk_send(link_, p->tag, data, part);
+    gv_bulk_send(link_, p->tag, data + part, part);
+    gv_bulk_send(link_, p->tag, data + 2 * part, p->size - 2 * part);
 }
 
 static void *payloads_out(void *arg) {
@@ -155,7 +195,8 @@ static void *payloads_out(void *arg) {
         uint8_t *data = malloc(p->size);
         for (uint64_t i = 0; i < p->size; i++) data[i] = fake_byte(p->src, i);
         uint64_t n = parts_of(p->tag, p->size), step = n > 1 ? p->size * 2 / 5 + 1 : p->size, at = 0;
-        for (uint64_t i = 0; i < n; i++, at += step) gv_bulk_send(link_, p->tag, data + at, i + 1 < n ? step : p->size - at);
+        if (p->how) send_early_completion(p, data);
+        for (uint64_t i = 0; !p->how && i < n; i++, at += step) gv_bulk_send(link_, p->tag, data + at, i + 1 < n ? step : p->size - at);
         free(data);
         free(p);
     }
@@ -213,6 +254,11 @@ static void reply(uint64_t answers, int status, const char *text, const void *bo
 static void completed(uint64_t stream, uint64_t upto, uint64_t bulk, int status) {
     struct gv_evt_completed e = {.stream = stream, .upto = upto, .bulk = bulk, .status = status};
     SEND(completed, GV_OP_COMPLETED, e);
+}
+
+static void send_inline(uint64_t tag, const void *data, uint32_t size) {
+    struct gv_evt_data_inline e = {.tag = tag, .data = data, .data_size = size};
+    SEND(data_inline, GV_OP_DATA_INLINE, e);
 }
 
 static void on_attach(const struct gv_record *r, const void *body, uint32_t size) {
@@ -348,13 +394,17 @@ static void handle(const struct gv_record *r) {
         must(!gv_cmd_copy_out_decode(&c, body, size), "copy_out");
         stream = c.stream;
         uint64_t n = c.width * c.height * c.depth;
-        if (n > 4096) {
+        if (fake->copies && stream == 5) {
+            enum fake_copies how = (enum fake_copies)fake->copies;
+            queue_payload((struct payload){.tag = c.tag, .src = c.src, .size = n, .how = how, .stream = stream, .seq = r->seq});
+            if (how == FAKE_LATE && mark) completed(stream, r->seq, 0, fake->failure);
+            mark = false;
+        } else if (n > 4096) {
             bulk = last_bulk = send_payload(c.tag, c.src, n);
         } else {
             uint8_t data[4096];
             for (uint64_t i = 0; i < n; i++) data[i] = fake_byte(c.src, i);
-            struct gv_evt_data_inline e = {.tag = c.tag, .data = data, .data_size = (uint32_t)n};
-            SEND(data_inline, GV_OP_DATA_INLINE, e);
+            send_inline(c.tag, data, (uint32_t)n);
         }
         break;
     }

@@ -27,12 +27,23 @@ enum fake_order {
     FAKE_FLOOD,        /* sends `module` completions of the stream 77 that nobody has */
 };
 
+/* What comes of a copy to the host on stream 5. All but the first complete too early, and the rest of the bytes follows once `release` is set. */
+enum fake_copies {
+    FAKE_SOUND,
+    FAKE_LATE,   /* completes, then sends the bytes */
+    FAKE_HALF,   /* completes after the first of three payloads, and names it */
+    FAKE_DURING, /* completes in the middle of a payload */
+};
+
 /* What the test can see of it; shared memory. */
 struct fake {
     pid_t pid;
     int port;
     int attach;           /* enum fake_attach */
     _Atomic int delay_ms; /* before each payload to the client goes out */
+    _Atomic int copies;   /* enum fake_copies */
+    _Atomic int failure;  /* with which those that complete too early do so, 0: none */
+    _Atomic int release;
     _Atomic int sessions, byes, gone, launches, payloads_in, bad_payloads, host_done;
     _Atomic uint64_t sent;
 };

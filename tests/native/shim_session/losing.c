@@ -35,7 +35,7 @@ static void killed_soon(struct fake *f) {
     CHECK(!pthread_create(&t, NULL, kill_soon, f) && !pthread_detach(t));
 }
 
-static int lost(void) {
+int lost(void) {
     CHECK(session_broken() == 46 && session_attach() == 46);
     CHECK(strstr(session_error_text(46), "lost the GPU server tcp://127.0.0.1:"));
     CHECK(!dead_since || seconds() - dead_since < 40);
@@ -150,8 +150,7 @@ static int for_a_host_function(struct fake *f) {
     set_up(&s, 5);
     f->delay_ms = 200000; /* the payload does not come */
     post_out(&s, data, 1, sizeof data, 1, sizeof data);
-    struct gv_cmd_host_func c = {.stream = 5, .tag = session_host_func(never, NULL)};
-    uint64_t seq = post_host_func(1, GV_RECORD_MARK, &c);
+    uint64_t seq = post_function(&s, session_host_func(never, NULL));
     killed_soon(f);
     CHECK(session_wait_stream(&s, seq) == 46);
     return lost();
@@ -230,7 +229,7 @@ static int random_events(struct fake *f) {
     return taken > 1000 && refused > 1000 ? 0 : 1;
 }
 
-static void no_bye(struct fake *f) { CHECK(f->byes == 0); }
+void no_bye(struct fake *f) { CHECK(f->byes == 0); }
 
 const struct scenario loss_scenarios[] = {
     {"lost_in_a_call", FAKE_ATTACH, in_a_call, no_bye, 3},

@@ -151,8 +151,7 @@ static int exits_in_host_function(struct fake *f) {
     (void)f;
     static struct session_stream s;
     set_up(&s, 5);
-    struct gv_cmd_host_func c = {.stream = 5, .tag = session_host_func(exit_here, NULL)};
-    post_host_func(1, 0, &c);
+    post_function(&s, session_host_func(exit_here, NULL));
     session_flush();
     pause();
     return 1;

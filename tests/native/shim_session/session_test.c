@@ -44,7 +44,17 @@ uint64_t post_order(enum fake_order order, uint64_t argument, const void *params
 uint64_t post_out(struct session_stream *s, void *dst, uint64_t src, uint64_t width, uint64_t height, uint64_t pitch) {
     struct gv_cmd_copy_out c = {.stream = s->id, .src = src, .width = width, .height = height, .depth = 1};
     c.tag = session_expect(dst, width, height, 1, pitch, pitch * height);
-    return post_copy_out(s->ctx, GV_RECORD_MARK, &c);
+    uint64_t seq = post_copy_out(s->ctx, GV_RECORD_MARK, &c);
+    session_expect_posted(c.tag, s, seq);
+    return seq;
+}
+
+uint64_t post_function(struct session_stream *s, uint64_t tag) {
+    struct gv_cmd_host_func c = {.stream = s->id, .tag = tag};
+    CHECK(tag != 0);
+    uint64_t seq = post_host_func(s->ctx, GV_RECORD_MARK, &c);
+    session_host_func_posted(tag, s, seq);
+    return seq;
 }
 
 struct in {
@@ -75,7 +85,7 @@ uint8_t *lend_in(struct session_stream *s, uint64_t dst, uint64_t size) {
     return session_bulk_lend(data, size, post_in, &in) ? data : NULL;
 }
 
-static const struct scenario *const all[] = {attach_scenarios, work_scenarios, loss_scenarios, process_scenarios};
+static const struct scenario *const all[] = {attach_scenarios, work_scenarios, early_scenarios, loss_scenarios, process_scenarios};
 
 static const struct scenario *find(const char *name) {
     for (unsigned i = 0; i < sizeof all / sizeof *all; i++)

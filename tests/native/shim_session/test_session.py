@@ -16,7 +16,10 @@ import pytest
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent.parent
 NATIVE = ROOT / "native"
-SESSION = ["session", "attach", "progress", "events", "bulk", "host_func", "lifecycle", "settings", "stats", "log", "quiet_write", "token", "window"]
+SESSION = [
+    "session", "attach", "progress", "events", "bulk", "expected", "host_func", "lifecycle", "settings", "stats", "log", "quiet_write",
+    "token", "window",
+]  # fmt: skip
 # The session leaves the link's threads and memory to the end of the process: other threads of the program may be in them.
 # A thread that sends from the program's memory may still be on its way out of sendmsg when the peer has it all and the memory goes: the address
 # sanitizer's wrapper would look at it once more then.
@@ -36,6 +39,11 @@ LOSSES = [
     "lost_before_a_call", "lost_for_a_host_function", "lost_for_a_parcel", "nonsense_malformed", "nonsense_unknown", "nonsense_stray_reply",
     "nonsense_stray_data", "nonsense_stray_inline", "nonsense_wrong_inline",
 ]  # fmt: skip
+TOO_EARLY = [
+    "early_success_small", "early_success_late", "early_success_half", "early_success_during", "early_success_unattended",
+    "early_success_before_posted", "early_success_of_a_later_command", "early_success_in_a_host_function",
+]  # fmt: skip
+FAILED_EARLY = ["early_failure_small", "early_failure_late", "early_failure_half", "early_failure_during"]
 PROCESSES = [
     "fork_before", "fork_after", "fork_orphan", "exit", "exit_late", "exit_busy", "exit_in_host_function", "exit_hung", "exit_abrupt",
 ]  # fmt: skip
@@ -80,12 +88,12 @@ def said(done: subprocess.CompletedProcess[str]) -> list[str]:
 
 def test_every_scenario_is_run(programs: dict[str, Path]) -> None:
     listed = subprocess.run([str(program(programs, "plain")), "list"], capture_output=True, text=True, check=False).stdout.split()
-    assert sorted(listed) == sorted([*WORKING_ATTACHES, *FAILING_ATTACHES, "attach_fails", *WORK, *LOSSES, *PROCESSES])
+    assert sorted(listed) == sorted([*WORKING_ATTACHES, *FAILING_ATTACHES, "attach_fails", *WORK, *TOO_EARLY, *FAILED_EARLY, *LOSSES, *PROCESSES])
 
 
 @sanitizers
 @links
-@pytest.mark.parametrize("scenario", [*WORKING_ATTACHES, *WORK, *PROCESSES])
+@pytest.mark.parametrize("scenario", [*WORKING_ATTACHES, *WORK, *FAILED_EARLY, *PROCESSES])
 def test_works(programs: dict[str, Path], build: str, link: str, scenario: str) -> None:
     done = run(program(programs, build), scenario, link)
     if scenario == "prints":
@@ -111,6 +119,15 @@ def test_attach_fails(programs: dict[str, Path], build: str, link: str, scenario
 def test_loss(programs: dict[str, Path], build: str, link: str, scenario: str) -> None:
     lines = said(run(program(programs, build), scenario, link))
     assert len(lines) == 1 and lines[0].startswith("gpuvirt: lost the GPU server tcp://127.0.0.1:") and " during " in lines[0]
+
+
+@sanitizers
+@links
+@pytest.mark.parametrize("scenario", TOO_EARLY)
+def test_completion_before_the_data(programs: dict[str, Path], build: str, link: str, scenario: str) -> None:
+    """A copy to the host that is reported as complete without its bytes: the session ends, and nothing is written afterwards."""
+    lines = said(run(program(programs, build), scenario, link))
+    assert len(lines) == 1 and "a copy to the host as complete before all of its bytes had arrived" in lines[0]
 
 
 # ---- settings -----------------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ static int calls(struct fake *f) {
 
 /* ---- data ---------------------------------------------------------------------------------------------------------- */
 
-static void check_rows(const uint8_t *dst, uint64_t src, uint64_t width, uint64_t height, uint64_t pitch) {
+void check_rows(const uint8_t *dst, uint64_t src, uint64_t width, uint64_t height, uint64_t pitch) {
     for (uint64_t y = 0; y < height; y++) {
         for (uint64_t x = 0; x < width; x++) CHECK(dst[y * pitch + x] == fake_byte(src, y * width + x));
         for (uint64_t x = width; x < pitch; x++) CHECK(dst[y * pitch + x] == 0xaa); /* between the rows nothing is touched */
@@ -185,17 +185,12 @@ static int host_functions(struct fake *f) {
         src = 50 + i;
         memset(seen_by_host, 0, sizeof seen_by_host);
         post_out(&s, seen_by_host, src, sizeof seen_by_host, 1, sizeof seen_by_host);
-        struct gv_cmd_host_func c = {.stream = 5, .tag = session_host_func(look, &src)};
-        CHECK(c.tag != 0);
-        uint64_t seq = post_host_func(1, GV_RECORD_MARK, &c);
-        CHECK(session_wait_stream(&s, seq) == 0);
+        CHECK(session_wait_stream(&s, post_function(&s, session_host_func(look, &src))) == 0);
         CHECK(called == (int)i + 1 && f->host_done == (int)i + 1);
     }
     /* A failed stream: the callback learns of it, a host function is not called. */
-    struct gv_cmd_host_func c = {.stream = 66, .tag = session_stream_callback(callback, &called, &seen_by_host)};
-    CHECK(session_wait_stream(&bad, post_host_func(1, GV_RECORD_MARK, &c)) == 0 && called == 704);
-    c.tag = session_host_func(look, NULL);
-    CHECK(session_wait_stream(&bad, post_host_func(1, GV_RECORD_MARK, &c)) == 0 && called == 704 && f->host_done == 6);
+    CHECK(session_wait_stream(&bad, post_function(&bad, session_stream_callback(callback, &called, &seen_by_host))) == 0 && called == 704);
+    CHECK(session_wait_stream(&bad, post_function(&bad, session_host_func(look, NULL))) == 0 && called == 704 && f->host_done == 6);
     return 0;
 }
 
@@ -214,9 +209,9 @@ static void dawdle(void *arg) {
 static int behind_a_host_function(struct fake *f) {
     static struct session_stream s;
     set_up(&s, 5);
-    struct gv_cmd_host_func c = {.stream = 5, .tag = session_host_func(dawdle, NULL)};
+    uint64_t tag = session_host_func(dawdle, NULL);
     before_it = session.posted;
-    CHECK(post_host_func(1, GV_RECORD_MARK, &c) != 0);
+    CHECK(post_function(&s, tag) != 0);
     char params[4000] = {0};
     struct gv_cmd_launch launch = {.stream = 5, .params = params, .params_size = sizeof params};
     uint64_t waits = session_stats.waits;
@@ -258,10 +253,8 @@ static int late_functions(struct fake *f) {
     set_up(&s, 5);
     set_up(&other, 6);
     wait_on = true;
-    struct gv_cmd_host_func c = {.stream = 6, .tag = session_host_func(wait_for_late, NULL)};
-    uint64_t programs = post_host_func(1, GV_RECORD_MARK, &c);
-    c = (struct gv_cmd_host_func){.stream = 5, .tag = session_late_func(send_late, f)};
-    CHECK(programs && post_host_func(1, GV_RECORD_MARK, &c));
+    uint64_t programs = post_function(&other, session_host_func(wait_for_late, NULL));
+    CHECK(programs && post_function(&s, session_late_func(send_late, f)));
     CHECK(!session_late_crowded(SESSION_BEHIND_LATE) && session_late_crowded(SESSION_BEHIND_LATE + 1));
     CHECK(send_in(&s, 1, SESSION_BEHIND_LATE * 2 / 3) && !late_ran); /* nobody had to wait */
     pthread_t t;
