@@ -86,6 +86,7 @@ lint: $(VENV)/.test $(VENV)/.built
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check gpuvirt
 	$(BIN)/mypy
+	$(BIN)/python tools/import_circles.py
 	$(BIN)/python tools/c_lint.py
 
 bench: $(VENV)/.test $(VENV)/.built

@@ -14,7 +14,7 @@
 #include <string.h>
 #include <time.h>
 
-/* ---- time, statistics, output (main.c) */
+/* ---- time, statistics, output (answer.c) */
 
 static inline double now_us(void) {
     struct timespec t;
@@ -26,12 +26,14 @@ static inline double now_us(void) {
 double quantile(double *values, int n, double p);
 static inline double median(double *values, int n) { return quantile(values, n, 0.5); }
 
-/* malloc that succeeds; calloc likewise. */
+/* malloc; ends the program when there is no memory. */
 void *room(size_t size);
 
 /* One "name": value of the answer's object; text: the value in quotes. */
 void put(const char *name, double value);
 void put_text(const char *name, const char *text);
+/* Ends the answer's object and its line. */
+void end_answer(void);
 
 /* Ends the program with one line on stderr, in which `what` is named. */
 _Noreturn void fail(const char *what, const char *why);

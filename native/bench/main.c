@@ -11,45 +11,6 @@
  * The first line of the output, before any command, is driver_start's answer. */
 #include "bench.h"
 
-static int fields;
-
-static int compare(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-double quantile(double *values, int n, double p) {
-    qsort(values, (size_t)n, sizeof *values, compare);
-    int i = (int)(p * n);
-    return values[i < n ? i : n - 1];
-}
-
-void *room(size_t size) {
-    void *memory = malloc(size);
-    if (!memory) fail("memory", "there is no more");
-    return memory;
-}
-
-void put(const char *name, double value) { printf("%s\"%s\": %.6g", fields++ ? ", " : "{", name, value); }
-
-void put_text(const char *name, const char *text) {
-    printf("%s\"%s\": \"", fields++ ? ", " : "{", name);
-    for (; *text; text++)
-        if (*text >= ' ' && *text != '"' && *text != '\\') putchar(*text);
-    putchar('"');
-}
-
-_Noreturn void fail(const char *what, const char *why) {
-    fprintf(stderr, "%s: %s\n", what, why);
-    _Exit(1);
-}
-
-static void answer(void) {
-    puts(fields ? "}" : "{}");
-    fflush(stdout);
-    fields = 0;
-}
-
 /* Up to three numbers behind the command's name, and the word behind them. Returns how many numbers there were. */
 static int arguments(const char *from, long long numbers[3], const char **word) {
     int n = 0;
@@ -91,9 +52,9 @@ int main(int argc, char **argv) {
     driver_start();
     for (int i = 2; i < argc; i++)
         if (!obey(argv[i])) fail(argv[i], "no such command");
-    answer();
+    end_answer();
     if (argc > 2) return 0;
-    for (char line[256]; fgets(line, sizeof line, stdin); answer())
+    for (char line[256]; fgets(line, sizeof line, stdin); end_answer())
         if (!obey(line)) fail(line, "no such command");
     return 0;
 }
