@@ -5,20 +5,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from gpuvirt.soft import pipeline  # noqa: F401  registers the opcodes
-from gpuvirt.soft.codegen.opcode_handlers import OPCODES
-from gpuvirt.soft.ptx.opcodes import FORMS
+from gpuvirt.soft.ptx.opcodes import OPCODES
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "SOFTWARE_GPU.md"
 BEGIN, END = "<!-- opcodes: begin -->\n", "<!-- opcodes: end -->\n"
-FLOW = ("bra", "brx", "ret")  # the control flow graph's, without emitter functions
-SUBJECTS = {
-    "integer": "Integer, logic, comparison, moves (add, mul and their like also for floating types)", "floating": "Floating point",
-    "transcendental": "Special functions", "convert": "Conversion", "memory": "Memory, ordering, hints", "atomic": "Atomics",
-    "video": "Video", "warp": "Warp and barrier", "call": "Calls", "mma": "Matrix", "texture": "Textures",
-    "stack": "Stack and exit",
-    "async_copy": "Asynchronous copy, mbarrier, clusters (of one block)",
-}  # fmt: skip
 
 
 def _shown(words: frozenset[str]) -> str:
@@ -27,16 +17,13 @@ def _shown(words: frozenset[str]) -> str:
 
 def table() -> str:
     """The generated part of the page."""
-    subjects: dict[str, list[str]] = {"flow": list(FLOW), **{name: [] for name in SUBJECTS}}
-    for name, handler in OPCODES.items():
-        if name in FORMS:
-            subjects.setdefault(handler.__module__.rsplit(".", 1)[-1], []).append(name)
-    lines = [f"{len(FORMS)} opcodes.", ""]
-    for subject, names in subjects.items():
-        if not names:
-            continue
-        lines += [f"### {SUBJECTS.get(subject, 'Control flow')}", "", "| opcode | types | modifiers |", "|---|---|---|"]
-        lines += [f"| {name} | {_shown(FORMS[name].types)} | {_shown(FORMS[name].mods)} |" for name in sorted(names)]
+    rows = [row for row in OPCODES.values() if not row.name.startswith("$")]
+    lines = [f"{len(rows)} opcodes.", ""]
+    for subject in dict.fromkeys(row.subject for row in rows):
+        lines += [f"### {subject}", "", "| opcode | what it does | types | modifiers |", "|---|---|---|---|"]
+        for row in sorted((row for row in rows if row.subject == subject), key=lambda row: row.name):
+            doc = row.doc.replace("|", "\\|")
+            lines.append(f"| {row.name} | {doc} | {_shown(row.types)} | {_shown(row.modifiers)} |")
         lines.append("")
     return "\n".join(lines)
 

@@ -15,7 +15,7 @@ from gpuvirt.soft.analysis.cfg import Cfg
 from gpuvirt.soft.analysis.denormal_mode import hardware_flush
 from gpuvirt.soft.analysis.divergence import Analysis
 from gpuvirt.soft.analysis.spin_loops import exchanges, find_divided, readers
-from gpuvirt.soft.codegen import warp_loop
+from gpuvirt.soft.codegen import opcode_handlers, warp_loop
 from gpuvirt.soft.codegen.emitter import Emitter
 from gpuvirt.soft.codegen.ir_builder import ModuleText
 from gpuvirt.soft.codegen.lane_fallback import Frame, LaneAnalysis, LaneEmitter, frame_bytes, lane_symbol
@@ -39,6 +39,7 @@ from gpuvirt.soft.ops import (  # noqa: F401  they register opcodes
 from gpuvirt.soft.ptx.layout import Layout, Program
 from gpuvirt.soft.ptx.module import Module
 
+opcode_handlers.bind()
 ENTRY = "gv_kernel"
 
 

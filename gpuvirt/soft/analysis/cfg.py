@@ -11,6 +11,7 @@ import sys
 
 from gpuvirt.soft.analysis.spin_loops import Splitter
 from gpuvirt.soft.errors import BadPtx
+from gpuvirt.soft.ptx.opcodes import Flow
 from gpuvirt.soft.ptx.parser import Body, Ins, Name, Operand, Reg
 from gpuvirt.soft.ptx.types import TYPES
 
@@ -51,10 +52,6 @@ class Loop:
         self.first = first
         self.last = last
         self.parent: Loop | None = None
-
-
-# A guard on these becomes a branch around them: they cannot be done for some lanes by masking alone.
-_BRANCHED = {"call", "bar", "barrier", "trap", "nanosleep", "ldmatrix", "mma", "wmma", "cp", "stmatrix", "mbarrier", "tensormap"}
 
 
 class Cfg:
@@ -108,16 +105,16 @@ class Cfg:
             for ins in instructions:
                 if block.kind or splitter.before(ins, block.ins):
                     block = split()
-                op = ins.op
-                if op == "bra":
+                flow = ins.traits.flow
+                if flow is Flow.JUMP:
                     target = ins.ops[0]
                     assert isinstance(target, Name)
                     finish(block, "cbr" if ins.pred else "br", [target.name, None] if ins.pred else [target.name], ins)
-                elif op in ("ret", "exit"):
-                    if op == "exit" and not self.body.func.is_kernel:
+                elif flow in (Flow.RETURN, Flow.EXIT):
+                    if flow is Flow.EXIT and not self.body.func.is_kernel:
                         block.ins.append(ins)
                     finish(block, "cbr" if ins.pred else "br", ["$exit", None] if ins.pred else ["$exit"], ins)
-                elif op == "brx":
+                elif flow is Flow.INDEXED:
                     if ins.pred:
                         counter += 1
                         skip = f"$k{counter}"
@@ -128,23 +125,23 @@ class Cfg:
                         block = blocks[skip]
                     else:
                         self._brx(block, ins, pending)
-                elif ins.pred and (op in _BRANCHED or (op == "setmaxnreg")):
+                elif ins.pred and flow in (Flow.BRANCHED, Flow.CALL, Flow.TRAP):
                     counter += 1
                     skip = f"$k{counter}"
                     finish(block, "cbr", [skip, None], Ins("bra", (), [], ins.pred, not ins.neg, ""))
                     block = split()
-                    bare = Ins(op, ins.mods, ins.ops, None, False, ins.text)
+                    bare = Ins(ins.op, ins.mods, ins.ops, None, False, ins.text)
                     bare.dsts, bare.srcs, bare.args = ins.dsts, [s for s in ins.srcs if s != ins.pred], ins.args
                     block.ins.append(bare)
-                    if op == "trap":
+                    if flow is Flow.TRAP:
                         finish(block, "br", ["$exit"])
                     block = new(skip)
-                elif op == "trap":
+                elif flow is Flow.TRAP:
                     block.ins.append(ins)
                     finish(block, "br", ["$exit"])
                 else:
                     block.ins.append(ins)
-                if op == "call" and self.exits:  # the lanes that have ended in it go to the end here too
+                if flow is Flow.CALL and self.exits:  # the lanes that have ended in it go to the end here too
                     self.body.regs[EXITED] = TYPES["pred"]
                     ended = Ins(EXITED, (), [Reg(EXITED)], None, False, "lanes that ended in a call")
                     ended.dsts = [EXITED]

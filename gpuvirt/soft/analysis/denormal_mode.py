@@ -9,12 +9,10 @@ around the grid (soft_code.flush), arithmetic is emitted as it is, and only what
 from __future__ import annotations
 
 from gpuvirt.soft.ptx.layout import Program
+from gpuvirt.soft.ptx.opcodes import FLOATS, Denormals, Formula
 from gpuvirt.soft.ptx.parser import Body, FloatImm, Ins, Operand, Reg
 from gpuvirt.soft.ptx.types import TYPES
 
-_FLOATS = {"f64", "f32", "f32x2", "bf16", "bf16x2", "e4m3x2", "e5m2x2"}
-# They move bits, or compute on halves, which are normal numbers once widened (the instruction that widens them ignores the mode).
-_MOVES = {"mov", "ld", "ldu", "st", "selp", "shfl", "neg", "abs", "copysign", "testp", "cp", "prefetch"}
 _EXACT = {"rni", "rzi"}  # of a subnormal number these give zero in any case
 
 
@@ -39,8 +37,9 @@ def _tame(body: Body) -> dict[str, bool]:
     wild: set[str] = set()
     for _, block in body.blocks:
         for ins in block:
-            whole = ins.op == "cvt" and len(ins.mods) > 1 and ins.mods[-2] == "f64" and ins.mods[-1] in TYPES and TYPES[ins.mods[-1]].kind in "us"
-            factor = ins.ops[1] if ins.op == "mul" and ins.mods[-1] == "f64" and _moderate(ins.ops[2]) else None
+            converts = ins.traits.formula is Formula.CONVERT and len(ins.mods) > 1 and ins.mods[-2] == "f64"
+            whole = converts and ins.mods[-1] in TYPES and TYPES[ins.mods[-1]].kind in "us"
+            factor = ins.ops[1] if ins.traits.formula is Formula.MUL and ins.mods[-1] == "f64" and _moderate(ins.ops[2]) else None
             for name in ins.dsts:
                 if name in found or not (whole or (isinstance(factor, Reg) and found.get(factor.name, False))):
                     wild.add(name)
@@ -55,28 +54,28 @@ def _moderate(operand: Operand) -> bool:
 
 def _agrees_by_range(ins: Ins, tame: dict[str, bool]) -> bool:
     """Arithmetic in double whose numbers cannot be subnormal, and whose only way on is to a float that is flushed."""
-    if ins.op == "cvt" and len(ins.mods) > 1 and ins.mods[-1] == "f64":
+    if ins.traits.formula is Formula.CONVERT and len(ins.mods) > 1 and ins.mods[-1] == "f64":
         source = ins.ops[1]
         return ins.mods[-2] == "f32" and "ftz" in ins.mods and "rn" in ins.mods and isinstance(source, Reg) and source.name in tame
     return bool(ins.dsts) and all(name in tame for name in ins.dsts)
 
 
 def _agrees(ins: Ins) -> bool:
-    op, mods = ins.op, ins.mods
-    types = {m for m in mods if m in _FLOATS}
-    if op in ("mma", "wmma", "wgmma", "tcgen05", "tex", "tld4") or (op == "cp" and "reduce" in mods):
+    denormals, mods = ins.traits.denormals, ins.mods
+    types = {m for m in mods if m in FLOATS}
+    if denormals is Denormals.NEVER:
         return False
     if not types:
         return True
-    if op in _MOVES and ("ftz" not in mods or types == {"f32"}):
+    if denormals is Denormals.KEEPS and ("ftz" not in mods or types == {"f32"}):
         return True
     if types == {"f32"} and "ftz" in mods:
         return True
-    if op == "cvt":
+    if denormals is Denormals.CONVERTS:
         if types == {"f32"} and "ftz" not in mods:
             to_float = mods[-2] == "f32" if len(mods) > 1 else False
             # From a float of 32 bits only what cannot see a subnormal number; to one nothing subnormal can come of integers and halves.
             return to_float or not _EXACT.isdisjoint(mods) or (mods[-2:-1] == ("f16",) and "rn" in mods)
         return False
     # An addition in global memory flushes on a GPU too; in shared memory it does not.
-    return op in ("atom", "red") and types == {"f32"} and "global" in mods and "add" in mods
+    return denormals is Denormals.ADDS and types == {"f32"} and "global" in mods and "add" in mods

@@ -14,12 +14,14 @@ from gpuvirt.soft.analysis import lane_affine, subwarp_scalars
 from gpuvirt.soft.analysis.cfg import Block, Cfg, Loop
 from gpuvirt.soft.analysis.lane_affine import ANY, UNIFORM, Known, Pattern
 from gpuvirt.soft.analysis.spin_loops import GATHERING, OPEN, find_loops, find_meetings
+from gpuvirt.soft.ptx.opcodes import Formula, Varies
 from gpuvirt.soft.ptx.parser import CARRY, Addr, FloatImm, Imm, Ins, Name, Operand, Pair, Reg, Special, Sym, Vec
 from gpuvirt.soft.ptx.types import LANES, TYPES
 
-_VARYING = {"$exited", "alloca", "atom", "mma", "ldmatrix", "wmma", "movmatrix", "stacksave", "tex", "tld4", "suld", "wgmma"}
 _VARYING_SPECIALS = ("%tid", "%laneid", "%lanemask")
 _INTEGER = "busx"
+_LOGIC = (Formula.AND, Formula.OR, Formula.XOR)
+_FOLLOWED = (*_LOGIC, Formula.ADD, Formula.SUB, Formula.MUL, Formula.MAD, Formula.SHL, Formula.SHR)
 
 
 class Edge:
@@ -91,36 +93,23 @@ class Analysis:
 
     def result_varies(self, ins: Ins) -> bool:
         """Whether an instruction's results may differ between lanes, its guard aside."""
-        op, mods = ins.op, ins.mods
-        if op in _VARYING:
+        varies = ins.traits.varies
+        if varies in (Varies.ALWAYS, Varies.ELECTED):
             return True
-        if id(ins) in self.one_sided:
+        if varies is Varies.NEVER or id(ins) in self.one_sided:
             return False
-        if op in ("activemask", "bar", "barrier"):
-            return False
-        if op in ("vote", "redux"):
+        if varies is Varies.MEMBERS:
             return self.groups_vary(ins)
-        if op == "elect" or (op == "mbarrier" and mods[0] not in ("test_wait", "try_wait", "pending_count")):
-            return True
-        if op == "match":
-            return "all" not in mods or self.groups_vary(ins)
-        if op == "shfl":
+        if varies is Varies.SHUFFLE:
             # Also when all lanes hold the same value, whether the source lane exists differs between them.
             return not self.broadcast(ins) and (self.operand_varies(ins.ops[1]) or isinstance(ins.ops[0], Pair))
-        if op == "call":
-            return True
-        if op == "cvta" and "local" in mods:
-            return True
-        if op == "ld" and "local" in mods:
-            return True
-        if op == "ld" and any(m.split("::")[0] == "param" for m in mods):
+        if varies is Varies.PARAMETER:
             base = ins.ops[1].base if isinstance(ins.ops[1], Addr) else None
             if isinstance(base, Sym) and not (self.is_kernel and base.name in self.param_names):
                 return True
-        start = 0 if ins.ops and isinstance(ins.ops[0], Addr) else 1
         if CARRY in ins.srcs and CARRY in self.varying:
             return True
-        return any(self.operand_varies(o) for o in ins.ops[start:])
+        return any(self.operand_varies(o) for o in ins.ops[1:])
 
     def groups_vary(self, ins: Ins) -> bool:
         """A collective instruction whose member mask may differ between lanes: parts of the warp that each take part in one of their own."""
@@ -150,7 +139,7 @@ class Analysis:
                     varies = (ins.pred is not None and ins.pred in varying) or self.result_varies(ins)
                     for dst in dsts:
                         if dst not in varying and (varies or block.waits >> index[dst] & 1):
-                            same = ins.op == "elect" and dst not in _pair_second(ins) and not self.groups_vary(ins)
+                            same = ins.traits.varies is Varies.ELECTED and dst not in _pair_second(ins) and not self.groups_vary(ins)
                             if same and not block.waits >> index[dst] & 1:
                                 continue
                             varying.add(dst)
@@ -331,17 +320,17 @@ class Analysis:
 
     def _transfer(self, ins: Ins, get: Callable[[Operand], Known]) -> Known:
         """The pattern of an instruction's result."""
-        op, mods, ops = ins.op, ins.mods, ins.ops
+        formula, mods, ops = ins.traits.formula, ins.mods, ins.ops
         if len(ops) < 2 or isinstance(ops[0], (Vec, Addr)) or isinstance(ops[1], (Vec, Addr)) or not mods:
             return None
-        if op == "cvta":
+        if formula is Formula.ADDRESS:
             return None if "local" in mods else get(ops[1])
         if mods[-1] not in TYPES:
             return None
         t = TYPES[mods[-1]]
-        if op == "mov":
+        if formula is Formula.COPY:
             return get(ops[1]) if t.kind in _INTEGER else None
-        if op == "cvt":
+        if formula is Formula.CONVERT:
             to = TYPES.get(mods[-2]) if len(mods) > 1 else None
             if to is None or t.kind not in "us" or to.kind not in "us" or "sat" in mods or t.bits < 16 or to.bits < 16:
                 return None
@@ -355,7 +344,7 @@ class Analysis:
             return p
         if t.kind not in "bus" or t.bits < 16:
             return None
-        if op not in ("add", "sub", "mul", "mad", "shl", "shr", "and", "or", "xor"):
+        if formula not in _FOLLOWED:
             return None
         if "cc" in mods or "sat" in mods or "hi" in mods or "x2" in mods:
             return None
@@ -364,39 +353,41 @@ class Analysis:
             return None
         if not isinstance(a, Pattern) or not isinstance(b, Pattern):
             return ANY
-        if op == "add":
+        if formula is Formula.ADD:
             return lane_affine.add(a, b)
-        if op == "sub":
+        if formula is Formula.SUB:
             return lane_affine.add(a, b, -1)
-        if op in ("mul", "mad"):
+        if formula in (Formula.MUL, Formula.MAD):
             if "wide" in mods and not (lane_affine.widens(a, t.bits, t.kind == "s") and lane_affine.widens(b, t.bits, t.kind == "s")):
                 return None
             product = lane_affine.multiply(a, b)
-            if product is None or op == "mul":
+            if product is None or formula is Formula.MUL:
                 return product
             addend = get(ops[3])
             if not isinstance(addend, Pattern):
                 return addend
             return lane_affine.add(product, addend)
         c = b.constant
-        if op in ("and", "or", "xor") and c is None and a.constant is not None:
+        if formula in _LOGIC and c is None and a.constant is not None:
             a, c = b, a.constant
         if c is None:
-            return lane_affine.disjoint(a, b) if op in ("or", "xor") else None
-        if op == "shl":
+            return lane_affine.disjoint(a, b) if formula is not Formula.AND and formula in _LOGIC else None
+        if formula is Formula.SHL:
             return lane_affine.shift_left(a, c) if 0 <= c < t.bits else None
-        if op == "shr":
+        if formula is Formula.SHR:
             return lane_affine.shift_right(a, c, t.bits, t.kind == "s") if 0 <= c < t.bits else None
-        if op == "and":
+        if formula is Formula.AND:
             return lane_affine.bit_and(a, c, t.bits)
-        return lane_affine.bit_or(a, c, t.bits, op == "xor")
+        return lane_affine.bit_or(a, c, t.bits, formula is Formula.XOR)
 
     def _one_sided(self) -> set[int]:
         """The comparisons with a constant that all lanes answer alike (of the values that do differ between lanes)."""
         found = set()
         for block in self.cfg.order:
             for ins in block.ins:
-                if ins.op != "setp" or len(ins.ops) != 3 or len(ins.dsts) != 1 or ins.dsts[0] not in self.varying or not isinstance(ins.ops[1], Reg):
+                if ins.traits.formula is not Formula.COMPARE or len(ins.ops) != 3 or len(ins.dsts) != 1 or ins.dsts[0] not in self.varying:
+                    continue
+                if not isinstance(ins.ops[1], Reg):
                     continue
                 t = TYPES.get(ins.mods[-1])
                 c, p = self._constant(ins.ops[2]), self._known.get(ins.ops[1].name)

@@ -13,17 +13,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gpuvirt.soft.ptx.opcodes import BARRIERS, Access, Polls, Sync
 from gpuvirt.soft.ptx.parser import Addr, Call, Imm, Ins, Name, Reg, Sym
 
 if TYPE_CHECKING:
     from gpuvirt.soft.analysis.cfg import Block, Cfg, Loop
     from gpuvirt.soft.ptx.parser import Body
 
-_WAITING = {"volatile", "relaxed", "acquire", "mmio"}
 _READS_ONLY = {"add": 0, "or": 0, "xor": 0, "and": -1}  # atom.OP with this operand
 _SPACES = {"param", "const", "local", "nc"}  # where nobody else writes
-_COLLECTIVE = {"shfl", "vote", "match", "redux", "elect"}
-_ACTS = {"st", "stmatrix", "atom", "red", "bar", "barrier", "call", "cp", "tensormap", "trap", *_COLLECTIVE}
 
 # Kinds of meetings: a block's barrier that each thread passes for itself, one that a warp passes as a whole, a __syncwarp that has others beside
 # it, an exchange of the whole warp, one of some lanes. The first and third may be met by lanes at another; the second and fourth bring the warp
@@ -35,14 +33,9 @@ GATHERING = (ALIGNED, FULL)
 
 def reads_again(ins: Ins) -> bool:
     """Whether the instruction reads what others may write meanwhile."""
-    if ins.op == "mbarrier":
-        return ins.mods[0] in ("test_wait", "try_wait")
-    if ins.op == "ld":
-        return not _WAITING.isdisjoint(ins.mods)
-    if ins.op != "atom":
-        return False
-    if "cas" in ins.mods or "exch" in ins.mods:
-        return True
+    polls = ins.traits.polls
+    if polls is not Polls.NEUTRAL:
+        return polls is Polls.ALWAYS
     name = next((m for m in ins.mods if m in _READS_ONLY), None)
     operand = ins.ops[2] if len(ins.ops) > 2 else None
     return (
@@ -50,13 +43,6 @@ def reads_again(ins: Ins) -> bool:
         and isinstance(operand, Imm)
         and (operand.value == _READS_ONLY[name] or operand.value & 0xFFFFFFFF == _READS_ONLY[name] & 0xFFFFFFFF)
     )
-
-
-def _acts(ins: Ins) -> bool:
-    """Whether other threads may notice that the instruction was carried out."""
-    if ins.op == "mbarrier":
-        return ins.mods[0] not in ("test_wait", "try_wait", "pending_count")
-    return ins.op in _ACTS or (ins.op == "wmma" and ins.mods[0] == "store")
 
 
 def _registers(operand: object) -> set[str]:
@@ -101,7 +87,7 @@ def find_loops(cfg: Cfg) -> tuple[set[int], set[int]]:
             waiting.add(loop.first)
         # Loops around plain volatile loads would belong here too. But those of prefix sums look back in just that way at other blocks, and going on
         # apart after each look costs them a hundredfold.
-        if (cfg.body.func.is_kernel or not cfg.leaving) and _spins(cfg, loop, blocks, [i for i in reads if i.op != "ld"]):
+        if (cfg.body.func.is_kernel or not cfg.leaving) and _spins(cfg, loop, blocks, [i for i in reads if i.traits.access is not Access.LOAD]):
             spins.add(loop.first)
             waiting.add(loop.first)
     return waiting, spins
@@ -109,12 +95,12 @@ def find_loops(cfg: Cfg) -> tuple[set[int], set[int]]:
 
 def _only_looks(cfg: Cfg, loop: Loop, blocks: list[Block]) -> bool:
     """Whether each round does the same as the last: it ends when plain loads, which a fence or assembler repeats, find something else."""
-    if any(_acts(i) for b in blocks for i in b.ins):
+    if any(i.traits.acts for b in blocks for i in b.ins):
         return False
     carried = cfg.order[loop.first].live_in
     if any(carried >> cfg.reg_index[d] & 1 for b in blocks for i in b.ins for d in i.dsts):
         return False
-    return any(i.op == "ld" and _SPACES.isdisjoint(i.mods) for b in blocks for i in b.ins)
+    return any(i.traits.access is Access.LOAD and _SPACES.isdisjoint(i.mods) for b in blocks for i in b.ins)
 
 
 def _spins(cfg: Cfg, loop: Loop, blocks: list[Block], reads: list[Ins]) -> bool:
@@ -125,7 +111,7 @@ def _spins(cfg: Cfg, loop: Loop, blocks: list[Block], reads: list[Ins]) -> bool:
         if len(block.succs) > 1 and any(not loop.first < s.idx <= loop.last or s.idx <= block.idx for s in block.succs):
             exits |= {block.pred} if block.pred else _registers(block.selector)
     for ins in reads:
-        place = ins.ops[0] if ins.op == "ld" and isinstance(ins.ops[0], Addr) else ins.ops[1] if len(ins.ops) > 1 else None
+        place = ins.ops[1] if len(ins.ops) > 1 else None
         if _registers(place) & changing:
             continue  # each round looks elsewhere: that is a search
         tainted = set(ins.dsts)
@@ -152,8 +138,8 @@ def find_meetings(cfg: Cfg) -> dict[int, str]:
         if _collective(first):
             named = first.ops[-1]
             found[block.idx] = FULL if isinstance(named, Imm) and named.value & 0xFFFFFFFF == 0xFFFFFFFF else PART
-        elif first.op in ("bar", "barrier") and "arrive" not in first.mods and "cluster" not in first.mods:
-            found[block.idx] = BLOCK if first.op == "barrier" and "aligned" not in first.mods and "red" not in first.mods else ALIGNED
+        elif first.traits.sync in BARRIERS:
+            found[block.idx] = BLOCK if first.traits.sync is Sync.LOOSE else ALIGNED
     return found
 
 
@@ -161,7 +147,7 @@ def meets_next(cfg: Cfg, meetings: dict[int, str], number: int) -> bool:
     """Whether lanes that are at a block come to a meeting of the whole warp before they do anything that others notice."""
     block = cfg.order[number]
     while meetings.get(block.idx) not in GATHERING:
-        if len(block.succs) != 1 or block.succs[0].idx <= block.idx or any(_acts(i) or reads_again(i) for i in block.ins):
+        if len(block.succs) != 1 or block.succs[0].idx <= block.idx or any(i.traits.acts or reads_again(i) for i in block.ins):
             return False
         block = block.succs[0]
     return True
@@ -205,9 +191,7 @@ def _reach(cfg: Cfg) -> list[int]:
 
 
 def _collective(ins: Ins) -> bool:
-    return (
-        ins.pred is None and (ins.op in _COLLECTIVE or (ins.op in ("bar", "barrier") and "warp" in ins.mods)) and "sync" in ins.mods and bool(ins.ops)
-    )
+    return ins.pred is None and ins.traits.sync in (Sync.EXCHANGE, Sync.MEMBERS) and "sync" in ins.mods and bool(ins.ops)
 
 
 class Splitter:
@@ -228,7 +212,7 @@ class Splitter:
         if not self.apart:
             return False
         if _collective(ins):  # those who have just exchanged something are still together
-            return not (_collective(block[0]) and {block[0].op, ins.op} <= _COLLECTIVE and block[0].ops[-1] == ins.ops[-1])
-        if ins.op not in ("bar", "barrier") or "arrive" in ins.mods or "cluster" in ins.mods or "warp" in ins.mods:
+            return not (_collective(block[0]) and block[0].traits.sync is ins.traits.sync is Sync.EXCHANGE and block[0].ops[-1] == ins.ops[-1])
+        if ins.traits.sync not in BARRIERS:
             return False
         return self.waits or (ins.op == "barrier" and "aligned" not in ins.mods)

@@ -13,12 +13,15 @@ from typing import NamedTuple
 from gpuvirt.soft import abi
 from gpuvirt.soft.analysis.divergence import Analysis
 from gpuvirt.soft.analysis.lane_affine import Pattern
+from gpuvirt.soft.ptx.opcodes import Access, Formula
 from gpuvirt.soft.ptx.parser import Addr, Ins, Operand, Reg, Sym, Vec
 from gpuvirt.soft.ptx.types import LANES
 
 _MOST = 600  # instructions of a kernel that is made twice
 _MANY = 8  # parameters that are compared
-_KEEPS = {"mov", "cvt", "cvta", "add", "sub", "mul", "mad", "shl", "shr"}  # what addresses are made with
+_COPIES = (Formula.COPY, Formula.CONVERT)
+_SCALES = (Formula.MUL, Formula.MAD)
+_KEEPS = (*_COPIES, *_SCALES, Formula.ADDRESS, Formula.ADD, Formula.SUB, Formula.SHL, Formula.SHR)  # what addresses are made with
 
 
 class Guess(NamedTuple):
@@ -54,7 +57,7 @@ def guesses(an: Analysis) -> list[Guess]:
 
 def _parameters(ins: Ins, offsets: dict[str, int]) -> list[tuple[str, int, int]]:
     """(register, offset, bytes) of the integers that an instruction loads from the kernel's parameters."""
-    if ins.op != "ld" or ins.mods[0] != "param" or ins.pred is not None or ins.type.kind not in "bus" or ins.type.bits < 32:
+    if ins.traits.access is not Access.LOAD or ins.mods[0] != "param" or ins.pred is not None or ins.type.kind not in "bus" or ins.type.bits < 32:
         return []
     place = ins.ops[1]
     if not (isinstance(place, Addr) and isinstance(place.base, Sym) and place.base.name in offsets):
@@ -73,27 +76,32 @@ def _access(an: Analysis, instructions: list[Ins], made: dict[str, list[Ins]], r
     while changed:
         changed = False
         for ins in instructions:
-            if len(ins.dsts) != 1 or ins.op not in _KEEPS or ins.dsts[0] in reached or ins.dsts[0] in same:
+            formula = ins.traits.formula
+            if len(ins.dsts) != 1 or formula not in _KEEPS or ins.dsts[0] in reached or ins.dsts[0] in same:
                 continue
             sources = [o.name for o in ins.ops[1:] if isinstance(o, Reg)]
             name = ins.dsts[0]
-            if ins.op in ("mov", "cvt") and sources and sources[0] in same and len(made[name]) == 1:
+            if formula in _COPIES and sources and sources[0] in same and len(made[name]) == 1:
                 same.add(name)
-            elif any(s in reached for s in sources) or (ins.op in ("mul", "mad") and _scales(an, ins.ops[1], ins.ops[2], same)):
+            elif any(s in reached for s in sources) or (formula in _SCALES and _scales(an, ins.ops[1], ins.ops[2], same)):
                 reached.add(name)
             else:
                 continue
             changed = True
     # What is compared is a number of elements (a matrix's width, say), not the distance between two.
-    if any(ins.op == "setp" and any(isinstance(o, Reg) and o.name in same for o in ins.ops) for ins in instructions):
+    if any(ins.traits.formula is Formula.COMPARE and any(isinstance(o, Reg) and o.name in same for o in ins.ops) for ins in instructions):
         return None
     for ins in instructions:
-        if ins.op in ("ld", "st") and "param" not in ins.mods and "local" not in ins.mods:
-            place = ins.ops[1] if ins.op == "ld" else ins.ops[0]
+        if ins.traits.access in (Access.LOAD, Access.STORE) and "param" not in ins.mods and "local" not in ins.mods:
+            place, data = _place(ins)
             if isinstance(place, Addr) and isinstance(place.base, Reg) and place.base.name in reached:
-                data = ins.ops[0] if ins.op == "ld" else ins.ops[1]
                 return (len(data.items) if isinstance(data, Vec) else 1) * ins.type.bits // 8
     return None
+
+
+def _place(ins: Ins) -> tuple[Operand, Operand]:
+    """A load's or store's operands for address and data."""
+    return (ins.ops[1], ins.ops[0]) if ins.traits.access is Access.LOAD else (ins.ops[0], ins.ops[1])
 
 
 def _scales(an: Analysis, a: Operand, b: Operand, same: set[str]) -> bool:
@@ -107,10 +115,9 @@ def plain(an: Analysis) -> int:
     count = 0
     for block in an.cfg.order:
         for ins in block.ins:
-            if ins.op not in ("ld", "st") or "param" in ins.mods or "local" in ins.mods:
+            if ins.traits.access not in (Access.LOAD, Access.STORE) or "param" in ins.mods or "local" in ins.mods:
                 continue
-            place = ins.ops[1] if ins.op == "ld" else ins.ops[0]
-            data = ins.ops[0] if ins.op == "ld" else ins.ops[1]
+            place, data = _place(ins)
             if isinstance(place, Addr) and isinstance(place.base, Reg):
                 size = (len(data.items) if isinstance(data, Vec) else 1) * ins.type.bits // 8
                 p: Pattern | None = an.patterns.get(place.base.name)

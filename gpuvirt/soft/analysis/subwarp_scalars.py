@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from gpuvirt.soft.analysis.cfg import Cfg
 from gpuvirt.soft.analysis.lane_affine import Pattern
+from gpuvirt.soft.ptx.opcodes import Access
 from gpuvirt.soft.ptx.parser import Addr, Ins, Reg
 
 _LEAST = 8  # lanes a group: with less there are as many scalars as there were vectors
@@ -36,9 +37,10 @@ def find(cfg: Cfg, patterns: dict[str, Pattern]) -> dict[str, int]:
 def _read(ins: Ins) -> set[str]:
     """What an instruction reads, but for the address that it loads from or stores to."""
     read = set(ins.srcs)
-    if ins.op in ("ld", "st") and not any(m.split("::")[0] in ("local", "param", "async", "bulk") for m in ins.mods):
-        values = ins.ops[1:] if ins.op == "st" else []
-        for operand in ins.ops[:1] if ins.op == "st" else ins.ops[1:2]:
+    access = ins.traits.access
+    if access in (Access.LOAD, Access.STORE) and not any(m.split("::")[0] in ("local", "param") for m in ins.mods):
+        values = ins.ops[1:] if access is Access.STORE else []
+        for operand in ins.ops[:1] if access is Access.STORE else ins.ops[1:2]:
             if isinstance(operand, Addr) and isinstance(operand.base, Reg) and not any(_names(v, operand.base.name) for v in values):
                 read.discard(operand.base.name)
     return read

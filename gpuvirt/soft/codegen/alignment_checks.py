@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpuvirt.soft.codegen.ir_builder import Val
+from gpuvirt.soft.ptx.opcodes import Access, Formula
 from gpuvirt.soft.ptx.parser import Addr, Imm, Ins, Operand, Reg, Sym, Vec
 from gpuvirt.soft.ptx.types import LANES, TYPES
 
@@ -48,6 +49,7 @@ def multiple(zeros: int) -> Known:
 
 
 NOTHING = multiple(0)
+_EITHER = (Formula.ADD, Formula.SUB, Formula.CHOOSE, Formula.OR, Formula.XOR)  # a multiple of what both operands are multiples of
 
 
 def _zeros(value: int) -> int:
@@ -86,7 +88,7 @@ class Alignment:
             changed = False
             for ins in sites:
                 for i, name in enumerate(ins.dsts):
-                    value = self._parameter(ins, i) if ins.op == "ld" else self._transfer(ins)
+                    value = self._parameter(ins, i) if ins.traits.access is Access.LOAD else self._transfer(ins)
                     if value is None:
                         continue
                     old = self.known.get(name)
@@ -121,16 +123,16 @@ class Alignment:
 
     def _transfer(self, ins: Ins) -> Known | None:
         """What an instruction's result is a multiple of."""
-        op, mods, ops = ins.op, ins.mods, ins.ops
+        formula, mods, ops = ins.traits.formula, ins.mods, ins.ops
         if len(ops) < 2 or len(ins.dsts) != 1 or not isinstance(ops[0], Reg):
             return NOTHING
-        if op in ("cvta", "mov"):
+        if formula in (Formula.ADDRESS, Formula.COPY):
             found = self.of(ops[1])
             return found if found is None or "local" not in mods else _both(found, multiple(_LOCAL))
-        if op == "cvt":
+        if formula is Formula.CONVERT:
             integer = len(mods) > 1 and all(m in TYPES and TYPES[m].kind in "bus" for m in mods[-2:])
             return self.of(ops[1]) if integer and "sat" not in mods else NOTHING
-        if op == "shfl":
+        if formula is Formula.SHUFFLE:
             return self.of(ops[1])
         t = TYPES.get(mods[-1]) if mods else None
         if t is None or t.kind not in "bus" or len(ops) < 3:
@@ -138,21 +140,21 @@ class Alignment:
         a, b = self.of(ops[1]), self.of(ops[2])
         if a is None or b is None:
             return None
-        if op in ("add", "sub", "selp", "min", "max", "or", "xor"):
+        if formula in _EITHER:
             return _both(a, b)
         by = ops[2].value if isinstance(ops[2], Imm) else -1
-        if op in ("mul", "mad"):
+        if formula in (Formula.MUL, Formula.MAD):
             if "hi" in mods:
                 return NOTHING
-            product, c = _product(a, b), self.of(ops[3]) if op == "mad" else multiple(_MOST)
+            product, c = _product(a, b), self.of(ops[3]) if formula is Formula.MAD else multiple(_MOST)
             return None if c is None else _both(product, c)
-        if op == "shl":
+        if formula is Formula.SHL:
             return _shifted(a, max(by, 0))
-        if op == "shr":
+        if formula is Formula.SHR:
             if not 0 <= by < a.zeros or any(r.shift < by for r in a.roots):
                 return NOTHING
             return Known(frozenset(r._replace(shift=r.shift - by) for r in a.roots), a.zeros - by)
-        if op == "and":
+        if formula is Formula.AND:
             keeps = isinstance(ops[2], Imm) and by & 0xFF == 0xFF
             return a if keeps or a.zeros >= b.zeros else b
         return NOTHING

@@ -10,9 +10,10 @@ from gpuvirt.soft.analysis.spin_loops import ALIGNED, BLOCK, OPEN, PART, WARP, f
 from gpuvirt.soft.codegen import alignment_checks, speculative_affine, uniform_branches, warp_loop
 from gpuvirt.soft.codegen.context import Values
 from gpuvirt.soft.codegen.ir_builder import Val
-from gpuvirt.soft.codegen.opcode_handlers import OPCODES
+from gpuvirt.soft.codegen.opcode_handlers import HANDLERS
 from gpuvirt.soft.errors import Unsupported
 from gpuvirt.soft.ptx import opcodes
+from gpuvirt.soft.ptx.opcodes import Access, Formula, Sync
 from gpuvirt.soft.ptx.parser import Ins
 from gpuvirt.soft.ptx.types import INT_BITS, LANES
 
@@ -20,7 +21,7 @@ SPIN_YIELD = 16  # a waiting loop calls soft_yield every so many rounds
 _LONG = 48  # a block of so many instructions is long
 _GROUP = 4  # so many results between two groups of loads part them
 _MANY = 64  # ... but not more: they do not fit anyway
-_COMPUTES = {"fma", "mad", "add", "sub", "mul"}
+_COMPUTES = (Formula.FMA, Formula.MAD, Formula.ADD, Formula.SUB, Formula.MUL)
 _SPIN_PATIENCE = 64  # after so many rounds in a row the lanes that have left the loop run on first
 
 
@@ -337,7 +338,7 @@ class Emitter(Values):
         if self.frame is None or loop.first not in self.an.waiting_loops or loop.first not in self.looped or self.put_off(loop):
             return False
         # Who asks which lanes are beside it counts on those with whom it came, also after it has waited for another warp.
-        if any(i.op == "activemask" for block in self.cfg.order for i in block.ins):
+        if any(i.traits.sync is Sync.OBSERVE for block in self.cfg.order for i in block.ins):
             return False
         # Lanes that stay at a meeting of the whole warp until those in the loop come cannot help these.
         waiting = lane_fallback.pending(self, loop.last, loop)
@@ -459,7 +460,7 @@ class Emitter(Values):
     # Instructions ----------------------------------------------------------------------------------------------------------------------------
 
     def instruction(self, ins: Ins) -> None:
-        handler = OPCODES.get(ins.op)
+        handler = HANDLERS.get(ins.op)
         if handler is None:
             raise Unsupported(f"unsupported PTX instruction '{'.'.join((ins.op, *ins.mods))}' ({ins.text})")
         modifier = opcodes.unknown(ins.op, ins.mods)
@@ -473,7 +474,7 @@ class Emitter(Values):
             self.pred = self.invert(pred) if ins.neg else pred
         if len(ins.dsts) == 1 and (ins.dsts[0] in self.an.affine or (id(ins) in self.an.one_sided and ins.dsts[0] not in self.an.varying)):
             self.lead = True
-        loads = ins.op == "ld" and ins.mods[0] != "param"
+        loads = ins.traits.access is Access.LOAD and ins.mods[0] != "param"
         if loads and self.computed:
             self._finish_before_loads()
         if ins is self.decides:
@@ -486,7 +487,7 @@ class Emitter(Values):
         if ins.dsts:
             self.lead = False
             speculative_affine.follow(self, ins)
-        if ins.op in _COMPUTES and ins.type.kind == "f" and ins.type.bits >= 32 and len(self.block.ins) >= _LONG:
+        if ins.traits.formula in _COMPUTES and ins.type.kind == "f" and ins.type.bits >= 32 and len(self.block.ins) >= _LONG:
             self.computed.extend(ins.dsts)
 
     def _by_groups(self, ins: Ins, handler: Callable[[Emitter, Ins], None]) -> None:

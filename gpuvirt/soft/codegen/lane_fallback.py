@@ -15,6 +15,7 @@ from gpuvirt.soft.analysis.spin_loops import OPEN
 from gpuvirt.soft.codegen.emitter import SPIN_YIELD, Emitter
 from gpuvirt.soft.codegen.ir_builder import Val
 from gpuvirt.soft.errors import Unsupported
+from gpuvirt.soft.ptx.opcodes import BARRIERS, OPCODES, Access, Sync
 from gpuvirt.soft.ptx.parser import Addr, Call, Ins, Name, Operand, Sym
 from gpuvirt.soft.ptx.types import INT_BITS, LANES
 
@@ -25,7 +26,9 @@ _VALUES = _BLOCKS + 4 * LANES
 CALLING = 1 << 30  # beside a block's number: the lane is inside the call that the block begins with
 PASSED = 1 << 29  # the lane has passed the barrier that the block begins with
 _AREA_VALUES = 96  # AREA_VALUES in lanes.c
-_KEYS = ("bar", "shfl", "vote", "match", "redux", "elect", "mma", "wmma", "ldmatrix", "stmatrix", "movmatrix")
+_BARRIERS = (*BARRIERS, Sync.ARRIVE, Sync.CLUSTER)
+_TOGETHER = (Sync.EXCHANGE, Sync.MEMBERS, Sync.WARP)  # what lanes do together, lanes at the same opcode
+_KEYS = [name for name, row in OPCODES.items() if any(t.sync in _TOGETHER for t in row.all)]
 _SYNC, _ARRIVE = 3, 4
 
 
@@ -166,7 +169,7 @@ def _call_memory(e: Emitter, number: int) -> list[tuple[str, Val, int]]:
         names: list[str] = []
         if isinstance(ins.args, Call):
             names = [*ins.args.returns, *(a.name for a in ins.args.args if isinstance(a, (Name, Sym)))]
-        elif ins.op == "ld" and isinstance(ins.ops[1], Addr) and isinstance(ins.ops[1].base, Sym):
+        elif ins.traits.access is Access.LOAD and isinstance(ins.ops[1], Addr) and isinstance(ins.ops[1].base, Sym):
             names = [ins.ops[1].base.name]
         for name in names:
             if name in e.body.params:
@@ -331,9 +334,9 @@ class LaneEmitter(Emitter):
         return self.own(super().special(name))
 
     def instruction(self, ins: Ins) -> None:
-        if ins.op in ("bar", "barrier") and "warp" not in ins.mods:
+        if ins.traits.sync in _BARRIERS:
             self.barrier(ins)
-        elif ins.op in _KEYS or ins.op == "barrier":
+        elif ins.traits.sync in _TOGETHER:
             self.exchange(ins)
         else:
             super().instruction(ins)
@@ -359,9 +362,7 @@ class LaneEmitter(Emitter):
             value = self.resize(self.get(name), "i64")
             place = self.let(f"getelementptr i64, ptr {self.offset(area, 8 * LANES * i).s}, i32 {self.lane.s}", "ptr")
             self.emit(f"store i64 {value.s}, ptr {place.s}")
-        met = self.call(
-            "soft_lane_meet", "i32", [W, named, self.const(1 + _KEYS.index("bar" if ins.op == "barrier" else ins.op), "i32")], declare=True
-        )
+        met = self.call("soft_lane_meet", "i32", [W, named, self.const(1 + _KEYS.index(ins.op), "i32")], declare=True)
         before = {name: self.cache.get(name) for name in names}
         for i, name in enumerate(names):
             value = self.let(f"load <{LANES} x i64>, ptr {self.offset(area, 8 * LANES * i).s}, align 8", "i64", True)
@@ -378,7 +379,7 @@ class LaneEmitter(Emitter):
         self.call("soft_lane_part", "void", [W, met], declare=True)
 
     def _named(self, ins: Ins) -> Val:
-        if "sync" in ins.mods and ins.ops and ins.op in ("bar", "barrier", "shfl", "vote", "match", "redux", "elect"):
+        if "sync" in ins.mods and ins.ops and ins.traits.sync is not Sync.WARP:
             return self.rd_int(ins.ops[-1], 32)
         return self.const(-1, "i32")
 

@@ -13,9 +13,11 @@ from gpuvirt.soft.analysis.cfg import Loop
 from gpuvirt.soft.codegen.addressing import Where
 from gpuvirt.soft.codegen.emitter import Emitter
 from gpuvirt.soft.codegen.ir_builder import Val
+from gpuvirt.soft.ptx.opcodes import BARRIERS, Access, Formula, Sync
 from gpuvirt.soft.ptx.parser import Addr, Imm, Ins, Operand, Reg, Special, Sym
 from gpuvirt.soft.ptx.types import LANES
 
+_BARRIERS = (*BARRIERS, Sync.ARRIVE, Sync.CLUSTER, Sync.MEMBERS)
 _LINE = 64
 _ACCESSES = 8  # so many of a loop's accesses are under way: lines that lie a power of two apart share a few places of the caches
 _LENGTH = 256  # instructions that take about as long as memory does
@@ -71,7 +73,7 @@ def _turn(e: Emitter, loop: Loop, rounds: int) -> None:
     total = e.shape[0] * e.shape[1] * e.shape[2]
     if not e.func.is_kernel or total <= LANES or loop.first in e.an.waiting_loops:
         return
-    barriers = {b.idx for b in e.cfg.order for i in b.ins if i.op in ("bar", "barrier")}
+    barriers = {b.idx for b in e.cfg.order for i in b.ins if i.traits.sync in _BARRIERS}
     if not barriers or not barriers.isdisjoint(range(loop.first, loop.last + 1)):
         return
     every = 1
@@ -119,21 +121,22 @@ def _step(e: Emitter, loop: Loop, name: str, above: tuple[str, ...]) -> int | No
         return _step(e, loop, operand.name, (*above, name)) if isinstance(operand, Reg) else None
 
     ops = ins.ops
-    if ins.op in ("mov", "cvt", "cvta"):
+    formula = ins.traits.formula
+    if formula in (Formula.COPY, Formula.CONVERT, Formula.ADDRESS):
         return of(ops[1])
-    if ins.op in ("add", "sub"):
-        sign = 1 if ins.op == "add" else -1
+    if formula in (Formula.ADD, Formula.SUB):
+        sign = 1 if formula is Formula.ADD else -1
         if isinstance(ops[1], Reg) and ops[1].name == name and isinstance(ops[2], Imm):
             return sign * ops[2].value
         a, b = of(ops[1]), of(ops[2])
         return None if a is None or b is None else a + sign * b
-    if ins.op in ("mul", "mad", "shl") and "hi" not in ins.mods:
+    if formula in (Formula.MUL, Formula.MAD, Formula.SHL) and "hi" not in ins.mods:
         a = of(ops[1])
         if isinstance(ops[2], Imm):
-            a = None if a is None else a << min(ops[2].value, 64) if ins.op == "shl" else a * ops[2].value
+            a = None if a is None else a << min(ops[2].value, 64) if formula is Formula.SHL else a * ops[2].value
         elif a != 0 or of(ops[2]) != 0:
             return None
-        c = of(ops[3]) if ins.op == "mad" else 0
+        c = of(ops[3]) if formula is Formula.MAD else 0
         return None if a is None or c is None else a + c
     return None
 
@@ -143,8 +146,8 @@ def _rounds(e: Emitter, first: int, last: int) -> int:
     found = e.rounds.get((first, last))
     if found is None:
         body = list(itertools.chain.from_iterable(b.ins for b in e.cfg.order[first : last + 1]))
-        loads = sum(i.op == "ld" and "global" in i.mods for i in body)
-        if any(i.op in ("bar", "barrier") for i in body):  # the other warps have their turn meanwhile
+        loads = sum(i.traits.access is Access.LOAD and "global" in i.mods for i in body)
+        if any(i.traits.sync in _BARRIERS for i in body):  # the other warps have their turn meanwhile
             found = int(loads <= _MOST_SHARED)
         elif loads > _MOST:
             found = 0

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpuvirt.soft.codegen.ir_builder import Val
+from gpuvirt.soft.ptx.opcodes import Formula
 from gpuvirt.soft.ptx.parser import Imm, Ins, Operand, Reg, Vec
 from gpuvirt.soft.ptx.types import LANES
 
@@ -37,10 +38,10 @@ def follow(e: Emitter, ins: Ins) -> None:
 
 
 def _result(e: Emitter, ins: Ins) -> Near | None:
-    op, mods, ops = ins.op, ins.mods, ins.ops
+    formula, mods, ops = ins.traits.formula, ins.mods, ins.ops
     if not mods or len(ops) < 2 or not isinstance(ops[0], Reg) or isinstance(ops[1], Vec) or e.body.regs[ops[0].name].bits != 64:
         return None
-    if op in ("mul", "mad") and "wide" in mods and mods[-1] == "u32":
+    if formula in (Formula.MUL, Formula.MAD) and "wide" in mods and mods[-1] == "u32":
         scale = ops[2]
         if not isinstance(scale, Imm) or not 0 < scale.value < _FAR:
             return None
@@ -49,14 +50,14 @@ def _result(e: Emitter, ins: Ins) -> Near | None:
             return None
         c = scale.value
         found = Near(e.mul(found.lead, e.const(c, "i64")), found.holds, tuple(s * c for s in found.steps))
-        return found if op == "mul" else _sum(e, found, ops[3])
-    if op == "cvt" and mods[-2:] in (("u64", "u32"), ("s64", "u32")):
+        return found if formula is Formula.MUL else _sum(e, found, ops[3])
+    if formula is Formula.CONVERT and mods[-2:] in (("u64", "u32"), ("s64", "u32")):
         return _extended(e, ops[1])
-    if op == "add" and mods in (("s64",), ("u64",)):
+    if formula is Formula.ADD and mods in (("s64",), ("u64",)):
         for one, other in ((ops[1], ops[2]), (ops[2], ops[1])):
             if isinstance(one, Reg) and one.name in e.near:
                 return _sum(e, e.near[one.name], other)
-    if op == "shl" and isinstance(ops[1], Reg) and ops[1].name in e.near and isinstance(ops[2], Imm) and 0 <= ops[2].value < 8:
+    if formula is Formula.SHL and isinstance(ops[1], Reg) and ops[1].name in e.near and isinstance(ops[2], Imm) and 0 <= ops[2].value < 8:
         known, count = e.near[ops[1].name], ops[2].value
         return Near(e.shl(known.lead, e.const(count, "i64")), known.holds, tuple(s << count for s in known.steps))
     return None

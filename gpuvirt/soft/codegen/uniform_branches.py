@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpuvirt.soft.codegen.ir_builder import Val
+from gpuvirt.soft.ptx.opcodes import Formula
 from gpuvirt.soft.ptx.parser import Imm, Ins, Operand, Reg
 from gpuvirt.soft.ptx.types import TYPES
 
@@ -38,7 +39,7 @@ def deciding(block: Block) -> Ins | None:
         return None
     for ins in reversed(block.ins):
         if block.pred in ins.dsts:
-            return ins if ins.op == "setp" and ins.pred is None and len(ins.dsts) == 1 and len(ins.ops) == 3 else None
+            return ins if ins.traits.formula is Formula.COMPARE and ins.pred is None and len(ins.dsts) == 1 and len(ins.ops) == 3 else None
     return None
 
 

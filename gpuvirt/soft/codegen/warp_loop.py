@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from gpuvirt.soft import abi
 from gpuvirt.soft.codegen.ir_builder import Val
+from gpuvirt.soft.ptx.opcodes import BARRIERS, Sync
 from gpuvirt.soft.ptx.types import LANES
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from gpuvirt.soft.codegen.emitter import Emitter
     from gpuvirt.soft.ptx.layout import Program
 
+_TURNS = (*BARRIERS, Sync.ARRIVE, Sync.CLUSTER, Sync.OBJECT, Sync.SLEEP)  # where other warps of the block have their turn
 CHANGING = ("ctaid", "warp", "first_thread", "lanes", "local")  # fields that differ from warp to warp
 MOST_PARAMS = 24  # read before the first warp: more only crowd each other out of the processor's registers
 
@@ -36,7 +38,7 @@ def possible(program: Program, shape: tuple[int, int, int]) -> bool:
     for body in program.bodies.values():
         for _, block in body.blocks:
             for ins in block:
-                if ins.op in ("bar", "barrier", "mbarrier", "nanosleep") and ins.mods[:1] != ("warp",):
+                if ins.traits.sync in _TURNS:
                     return False
     return True
 

@@ -10,7 +10,7 @@ from gpuvirt.soft.codegen import helpers
 from gpuvirt.soft.codegen.addressing import address, space_of, spread
 from gpuvirt.soft.codegen.emitter import Emitter
 from gpuvirt.soft.codegen.ir_builder import Val
-from gpuvirt.soft.codegen.opcode_handlers import opcode
+from gpuvirt.soft.codegen.opcode_handlers import emits
 from gpuvirt.soft.ptx.parser import Addr, Imm, Ins, Operand, Reg, Vec
 from gpuvirt.soft.ptx.types import TYPES
 
@@ -43,7 +43,7 @@ def spaces_of(ins: Ins) -> list[str]:
     return [m.split("::")[0] for m in ins.mods if m.split("::")[0] in ("global", "shared")]
 
 
-@opcode("mbarrier")
+@emits
 def mbarrier(e: Emitter, ins: Ins) -> None:
     mods, ops = ins.mods, ins.ops
     what = mods[0]
@@ -89,7 +89,7 @@ def _wait(e: Emitter, ins: Ins) -> None:
     e.wr(ops[0], e.icmp("ne", over, e.const(0, "i32")))
 
 
-@opcode("cp")
+@emits
 def cp(e: Emitter, ins: Ins) -> None:
     mods = ins.mods
     if not {"async"} <= set(mods) or "im2col" in mods or any(m.startswith(("im2col::", "tile::")) for m in mods):
@@ -155,7 +155,7 @@ def _tensor(e: Emitter, ins: Ins) -> None:
     each_lane(e, "soft_tensor_copy", "", [place, shared, e.const(how, "i32"), e.const(rank, "i32"), barrier, *at])
 
 
-@opcode("tensormap")
+@emits
 def tensormap(e: Emitter, ins: Ins) -> None:
     mods, ops = ins.mods, ins.ops
     if "cp_fenceproxy" in mods:
@@ -173,13 +173,13 @@ def tensormap(e: Emitter, ins: Ins) -> None:
     each_lane(e, "soft_tensor_replace", "", arguments)
 
 
-@opcode("mapa")
+@emits
 def mapa(e: Emitter, ins: Ins) -> None:
     """The address of a variable in another block of the cluster: there is only one block."""
     e.wr(ins.ops[0], e.rd_int(ins.ops[1], ins.type.bits))
 
 
-@opcode("getctarank")
+@emits
 def getctarank(e: Emitter, ins: Ins) -> None:
     e.wr(ins.ops[0], e.const(0, "i32"))
 

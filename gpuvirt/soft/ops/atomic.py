@@ -6,7 +6,7 @@ from gpuvirt.soft.codegen import helpers
 from gpuvirt.soft.codegen.addressing import address, space_of, spread
 from gpuvirt.soft.codegen.emitter import Emitter
 from gpuvirt.soft.codegen.ir_builder import Val
-from gpuvirt.soft.codegen.opcode_handlers import opcode
+from gpuvirt.soft.codegen.opcode_handlers import emits
 from gpuvirt.soft.ptx.parser import Ins, Operand, Reg, Vec
 from gpuvirt.soft.ptx.types import LANES, TYPES, Type
 
@@ -14,7 +14,7 @@ _OPS = ("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec", "s
 _REDUCED = {"add", "min", "max", "and", "or", "xor"}
 
 
-@opcode("atom", "red")
+@emits
 def atom(e: Emitter, ins: Ins) -> None:
     if "async" in ins.mods:
         from gpuvirt.soft.ops import async_copy

@@ -12,7 +12,7 @@ from gpuvirt.soft.codegen import warp_loop
 from gpuvirt.soft.codegen.addressing import Where
 from gpuvirt.soft.codegen.emitter import Emitter
 from gpuvirt.soft.codegen.ir_builder import Val
-from gpuvirt.soft.codegen.opcode_handlers import opcode
+from gpuvirt.soft.codegen.opcode_handlers import emits
 from gpuvirt.soft.ops.memory import gather, load, scatter, store
 from gpuvirt.soft.ptx.layout import FUNCTION_BASE, SYSCALLS, address_taken
 from gpuvirt.soft.ptx.module import Func
@@ -134,7 +134,7 @@ def _result(e: Emitter, name: str) -> tuple[Val, str | None]:
     return e.alloca(f"<{LANES} x i{64 if e.cfg.leaving else bits}>, align 64"), name
 
 
-@opcode("call")
+@emits
 def call(e: Emitter, ins: Ins) -> None:
     parts = ins.args
     assert isinstance(parts, Call)

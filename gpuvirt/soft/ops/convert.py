@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpuvirt.soft.codegen.emitter import Emitter
 from gpuvirt.soft.codegen.ir_builder import Val
-from gpuvirt.soft.codegen.opcode_handlers import opcode
+from gpuvirt.soft.codegen.opcode_handlers import emits
 from gpuvirt.soft.ops.floating import canonical, clean, flush, flushed, narrow, pack_halves, saturate, step, widen
 from gpuvirt.soft.ptx.parser import Ins
 from gpuvirt.soft.ptx.types import TYPES, Type, llvm_type
@@ -16,7 +16,7 @@ def _floats(t: Type) -> bool:
     return t.kind in "fh"
 
 
-@opcode("cvt")
+@emits
 def cvt(e: Emitter, ins: Ins) -> None:
     types = [TYPES[m] for m in ins.mods if m in TYPES]
     mode = next((m for m in ins.mods if m in ("rn", "rz", "rm", "rp", "rna", *_INTEGRAL)), None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpuvirt.soft.codegen.emitter import Emitter
 from gpuvirt.soft.codegen.ir_builder import Val
-from gpuvirt.soft.codegen.opcode_handlers import opcode
+from gpuvirt.soft.codegen.opcode_handlers import emits
 from gpuvirt.soft.ptx.parser import FloatImm, Ins, Operand, Pair
 from gpuvirt.soft.ptx.types import INT_BITS, LANES, TYPES, Type
 
@@ -313,7 +313,7 @@ def _idle(ins: Ins) -> bool:
     return zero if ins.op in ("add", "sub") else one if ins.op in ("mul", "div") else one and zero
 
 
-@opcode("fma")
+@emits
 def fma_op(e: Emitter, ins: Ins) -> None:
     arithmetic(e, ins)
 
@@ -389,13 +389,13 @@ def neg_abs_float(e: Emitter, ins: Ins) -> None:
     e.wr(ins.ops[0], clean(e, result) if a.s in e.clean else result)
 
 
-@opcode("copysign")
+@emits
 def copysign(e: Emitter, ins: Ins) -> None:
     t = ins.type
     e.wr(ins.ops[0], e.intrinsic("copysign", e.rd(ins.ops[2], t), e.rd(ins.ops[1], t)))
 
 
-@opcode("testp")
+@emits
 def testp(e: Emitter, ins: Ins) -> None:
     t = ins.type
     a = e.rd(ins.ops[1], t)

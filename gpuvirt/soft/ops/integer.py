@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpuvirt.soft.codegen.emitter import Emitter
 from gpuvirt.soft.codegen.ir_builder import Builder, Val
-from gpuvirt.soft.codegen.opcode_handlers import opcode
+from gpuvirt.soft.codegen.opcode_handlers import emits
 from gpuvirt.soft.ptx.parser import CARRY, Imm, Ins, Pair, Sym, Vec
 from gpuvirt.soft.ptx.types import TYPES, Type
 
@@ -15,7 +15,7 @@ def is_float(t: Type) -> bool:
     return t.kind in "fh" or t.name in ("f16x2", "bf16x2", "f32x2")
 
 
-@opcode("mov")
+@emits
 def mov(e: Emitter, ins: Ins) -> None:
     dst, src = ins.ops
     t = ins.type
@@ -32,7 +32,7 @@ def mov(e: Emitter, ins: Ins) -> None:
     e.wr(dst, e.rd_int(src, t.bits))
 
 
-@opcode("cvta")
+@emits
 def cvta(e: Emitter, ins: Ins) -> None:
     dst, src = ins.ops[0], ins.ops[1]
     value = e.rd_int(src, 64)
@@ -58,7 +58,7 @@ def packed16(e: Emitter, ins: Ins, t: Type, operation: str) -> None:
     e.wr(ins.ops[0], e.bor(parts[0], parts[1]))
 
 
-@opcode("add", "sub")
+@emits
 def add_sub(e: Emitter, ins: Ins) -> None:
     t = ins.type
     if is_float(t):
@@ -100,13 +100,13 @@ def set_carry(e: Emitter, op: str, a: Val, b: Val, carry_in: Val | None, ins: In
     e.wr(ins.ops[0], e.resize(total, bits))
 
 
-@opcode("addc", "subc")
+@emits
 def addc(e: Emitter, ins: Ins) -> None:
     t = ins.type
     set_carry(e, ins.op[:3], e.rd(ins.ops[1], t), e.rd(ins.ops[2], t), read_carry(e), ins, "cc" in ins.mods)
 
 
-@opcode("mul", "mad", "mul24", "mad24", "madc")
+@emits
 def mul_mad(e: Emitter, ins: Ins) -> None:
     t = ins.type
     if is_float(t):
@@ -142,7 +142,7 @@ def mul_mad(e: Emitter, ins: Ins) -> None:
     e.wr(ins.ops[0], result, signed)
 
 
-@opcode("sad")
+@emits
 def sad(e: Emitter, ins: Ins) -> None:
     t = ins.type
     s = "s" if t.kind == "s" else "u"
@@ -151,7 +151,7 @@ def sad(e: Emitter, ins: Ins) -> None:
     e.wr(ins.ops[0], e.add(difference, e.rd(ins.ops[3], t)))
 
 
-@opcode("div", "rem")
+@emits
 def div_rem(e: Emitter, ins: Ins) -> None:
     t = ins.type
     if is_float(t):
@@ -178,7 +178,7 @@ def div_rem(e: Emitter, ins: Ins) -> None:
     e.wr(ins.ops[0], result, t.kind == "s")
 
 
-@opcode("min", "max")
+@emits
 def min_max(e: Emitter, ins: Ins) -> None:
     t = ins.type
     if is_float(t):
@@ -196,7 +196,7 @@ def min_max(e: Emitter, ins: Ins) -> None:
     e.wr(ins.ops[0], result, t.kind == "s")
 
 
-@opcode("neg", "abs")
+@emits
 def neg_abs(e: Emitter, ins: Ins) -> None:
     t = ins.type
     if is_float(t):
@@ -209,7 +209,7 @@ def neg_abs(e: Emitter, ins: Ins) -> None:
     e.wr(ins.ops[0], result, True)
 
 
-@opcode("and", "or", "xor")
+@emits
 def logic(e: Emitter, ins: Ins) -> None:
     t = ins.type
     if t.kind == "p":
@@ -218,19 +218,19 @@ def logic(e: Emitter, ins: Ins) -> None:
     e.wr(ins.ops[0], e.op(ins.op, e.rd(ins.ops[1], t), e.rd(ins.ops[2], t)))
 
 
-@opcode("not")
+@emits
 def bit_not(e: Emitter, ins: Ins) -> None:
     t = ins.type
     e.wr(ins.ops[0], e.invert(e.rd_pred(ins.ops[1]) if t.kind == "p" else e.rd(ins.ops[1], t)))
 
 
-@opcode("cnot")
+@emits
 def cnot(e: Emitter, ins: Ins) -> None:
     a = e.rd(ins.ops[1], ins.type)
     e.wr(ins.ops[0], e.cast("zext", e.icmp("eq", a, e.imm(0, a)), a.t))
 
 
-@opcode("shl", "shr")
+@emits
 def shift(e: Emitter, ins: Ins) -> None:
     t = ins.type
     bits = t.bits
@@ -254,7 +254,7 @@ def shift(e: Emitter, ins: Ins) -> None:
     e.wr(ins.ops[0], e.select(fits, result, e.imm(0, result)))
 
 
-@opcode("shf")
+@emits
 def shf(e: Emitter, ins: Ins) -> None:
     low, high, n = (e.rd_int(o, 32) for o in ins.ops[1:4])
     left = "l" in ins.mods
@@ -293,7 +293,7 @@ def lut3(b: Builder, a: Val, c: Val, d: Val, table: int) -> Val:
     return total
 
 
-@opcode("lop3")
+@emits
 def lop3(e: Emitter, ins: Ins) -> None:
     ops = ins.ops
     a, b, c = (e.rd_int(o, 32) for o in ops[1:4])
@@ -312,7 +312,7 @@ def lop3(e: Emitter, ins: Ins) -> None:
     e.wr(ops[0], result)
 
 
-@opcode("popc", "clz", "brev", "bfind")
+@emits
 def count_bits(e: Emitter, ins: Ins) -> None:
     t = ins.type
     a = e.rd(ins.ops[1], t)
@@ -334,7 +334,7 @@ def count_bits(e: Emitter, ins: Ins) -> None:
     e.wr(ins.ops[0], e.resize(result, "i32"))
 
 
-@opcode("fns")
+@emits
 def fns(e: Emitter, ins: Ins) -> None:
     """The n-th set bit from a position: n > 0 upwards, n < 0 downwards, n == 0: the position itself if set."""
     mask, base, n = (e.rd_int(o, 32) for o in ins.ops[1:4])
@@ -359,7 +359,7 @@ def _field(e: Emitter, operand: object) -> Val:
     return e.band(e.rd_int(operand, 32), e.const(255, "i32"))
 
 
-@opcode("bfe")
+@emits
 def bfe(e: Emitter, ins: Ins) -> None:
     t = ins.type
     bits = t.bits
@@ -390,7 +390,7 @@ def bfe(e: Emitter, ins: Ins) -> None:
     e.wr(ins.ops[0], result, t.kind == "s")
 
 
-@opcode("bfi")
+@emits
 def bfi(e: Emitter, ins: Ins) -> None:
     t = ins.type
     a, b = e.rd(ins.ops[1], t), e.rd(ins.ops[2], t)
@@ -406,7 +406,7 @@ def bfi(e: Emitter, ins: Ins) -> None:
     e.wr(ins.ops[0], e.bor(e.band(e.shl(a, shift_by), mask), e.band(b, e.invert(mask))))
 
 
-@opcode("bmsk")
+@emits
 def bmsk(e: Emitter, ins: Ins) -> None:
     a, b = e.rd_int(ins.ops[1], 32), e.rd_int(ins.ops[2], 32)
     if "wrap" in ins.mods:
@@ -418,7 +418,7 @@ def bmsk(e: Emitter, ins: Ins) -> None:
     e.wr(ins.ops[0], e.select(inside, e.shl(ones, e.select(inside, a, zero)), zero))
 
 
-@opcode("szext")
+@emits
 def szext(e: Emitter, ins: Ins) -> None:
     a, n = e.rd_int(ins.ops[1], 32), e.rd_int(ins.ops[2], 32)
     n = e.band(n, e.const(31, "i32")) if "wrap" in ins.mods else e.intrinsic("umin", n, e.const(32, "i32"))
@@ -428,7 +428,7 @@ def szext(e: Emitter, ins: Ins) -> None:
     e.wr(ins.ops[0], e.select(zero, e.const(0, "i32"), result))
 
 
-@opcode("prmt")
+@emits
 def prmt(e: Emitter, ins: Ins) -> None:
     a, b = e.rd_int(ins.ops[1], 32), e.rd_int(ins.ops[2], 32)
     selector = ins.ops[3]
@@ -481,7 +481,7 @@ def _permute(e: Emitter, a: Val, b: Val, selector: Val) -> Val:
     return total
 
 
-@opcode("dp4a", "dp2a")
+@emits
 def dot(e: Emitter, ins: Ins) -> None:
     kinds = [m for m in ins.mods if m in ("u32", "s32")]
     a, b, total = (e.rd_int(o, 32) for o in ins.ops[1:4])
@@ -539,7 +539,7 @@ def compare_operands(e: Emitter, ins: Ins, t: Type) -> list[tuple[Val, Val, Type
     return [(x, y, t)]
 
 
-@opcode("setp")
+@emits
 def setp(e: Emitter, ins: Ins) -> None:
     t = ins.type
     name = next(m for m in ins.mods if m in _COMPARISONS)
@@ -559,7 +559,7 @@ def setp(e: Emitter, ins: Ins) -> None:
         e.wr(dst, firsts[0])
 
 
-@opcode("set")
+@emits
 def set_(e: Emitter, ins: Ins) -> None:
     types = [TYPES[m] for m in ins.mods if m in TYPES]
     to, t = types[0], types[-1]
@@ -580,13 +580,13 @@ def set_(e: Emitter, ins: Ins) -> None:
     e.wr(ins.ops[0], e.select(results[0], e.const(ones, width), e.const(0, width)))
 
 
-@opcode("selp")
+@emits
 def selp(e: Emitter, ins: Ins) -> None:
     t = ins.type
     e.wr(ins.ops[0], e.select(e.rd_pred(ins.ops[3]), e.rd_int(ins.ops[1], t.bits), e.rd_int(ins.ops[2], t.bits)), t.kind == "s")
 
 
-@opcode("slct")
+@emits
 def slct(e: Emitter, ins: Ins) -> None:
     types = [TYPES[m] for m in ins.mods if m in TYPES]
     t, kind = types[0], types[-1]

@@ -9,7 +9,7 @@ from gpuvirt.soft.codegen import alignment_checks, helpers
 from gpuvirt.soft.codegen.addressing import VOLATILE, Where, address, concat, shuffle, space_of, spread, vec
 from gpuvirt.soft.codegen.emitter import Emitter
 from gpuvirt.soft.codegen.ir_builder import Val
-from gpuvirt.soft.codegen.opcode_handlers import opcode
+from gpuvirt.soft.codegen.opcode_handlers import emits
 from gpuvirt.soft.codegen.speculative_affine import Near
 from gpuvirt.soft.errors import BadPtx
 from gpuvirt.soft.ptx.parser import Ins, Vec
@@ -340,7 +340,7 @@ def _interleave(e: Emitter, values: list[Val], t: str, lanes: int) -> str:
     return e.let(f"shufflevector {vec(t, size)} {texts[0]}, {vec(t, size)} poison, <{size} x i32> <{index}>", t).s
 
 
-@opcode("ld", "ldu")
+@emits
 def ld(e: Emitter, ins: Ins) -> None:
     from gpuvirt.soft.codegen import prefetch, single_copy_access
 
@@ -369,7 +369,7 @@ def ld(e: Emitter, ins: Ins) -> None:
         e.wr(d, value, t.kind == "s")
 
 
-@opcode("st")
+@emits
 def st(e: Emitter, ins: Ins) -> None:
     if "async" in ins.mods or "bulk" in ins.mods:
         from gpuvirt.soft.ops import async_copy
@@ -400,22 +400,22 @@ def st(e: Emitter, ins: Ins) -> None:
         store(e, where, values, volatile)
 
 
-@opcode("membar", "fence")
+@emits
 def fence(e: Emitter, ins: Ins) -> None:
     e.emit("fence seq_cst")
 
 
-@opcode("prefetch", "prefetchu", "discard", "applypriority", "griddepcontrol", "setmaxnreg", "pmevent", "brkpt")
+@emits
 def ignored(e: Emitter, ins: Ins) -> None:
     """Hints, and what has no effect here."""
 
 
-@opcode("createpolicy")
+@emits
 def createpolicy(e: Emitter, ins: Ins) -> None:
     e.wr(ins.ops[0], e.const(0, "i64"))
 
 
-@opcode("isspacep")
+@emits
 def isspacep(e: Emitter, ins: Ins) -> None:
     a = e.rd_int(ins.ops[1], 64)
     kind = space_of(ins)
@@ -433,7 +433,7 @@ def isspacep(e: Emitter, ins: Ins) -> None:
         e.wr(ins.ops[0], e.const(0, "i1"))
 
 
-@opcode("nanosleep")
+@emits
 def nanosleep(e: Emitter, ins: Ins) -> None:
     e.uses_barrier = e.waits = True
     ns = e.rd_int(ins.ops[0], 32)
@@ -445,7 +445,7 @@ def nanosleep(e: Emitter, ins: Ins) -> None:
     e.call("soft_nanosleep", "void", [Val("%w", "ptr"), ns], declare=True)
 
 
-@opcode("trap")
+@emits
 def trap(e: Emitter, ins: Ins) -> None:
     alignment_checks.settle(e)
     e.call("soft_trap", "void", [Val("%w", "ptr"), e.exec_bits(), e.const(0, "i32")], declare=True)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from gpuvirt.soft.codegen.addressing import Where, address, concat, space_of, spread
 from gpuvirt.soft.codegen.emitter import Emitter
 from gpuvirt.soft.codegen.ir_builder import Val
-from gpuvirt.soft.codegen.opcode_handlers import opcode
+from gpuvirt.soft.codegen.opcode_handlers import emits
 from gpuvirt.soft.ops import fp8
 from gpuvirt.soft.ops.floating import narrow, widen
 from gpuvirt.soft.ops.memory import gather, load, store
@@ -108,7 +108,7 @@ def shape_of(ins: Ins) -> tuple[int, int, int]:
     raise ValueError("no shape")
 
 
-@opcode("mma")
+@emits
 def mma(e: Emitter, ins: Ins) -> None:
     m, n, k = shape_of(ins)
     kinds = [x for x in ins.mods if x in ELEMENT_BITS or x == "s32"]
@@ -253,7 +253,7 @@ def _rows(e: Emitter, ins: Ins, operand: Operand, registers: int) -> list[Val]:
     return [e.pointer(e.extract(addresses, lane)) for lane in range(lanes)]
 
 
-@opcode("ldmatrix")
+@emits
 def ldmatrix(e: Emitter, ins: Ins) -> None:
     if "m8n8" not in ins.mods or "b16" not in ins.mods:
         raise e.fail()
@@ -265,7 +265,7 @@ def ldmatrix(e: Emitter, ins: Ins) -> None:
         e.wr(register, transposed(e, value) if "trans" in ins.mods else value)
 
 
-@opcode("stmatrix")
+@emits
 def stmatrix(e: Emitter, ins: Ins) -> None:
     if "m8n8" not in ins.mods or "b16" not in ins.mods:
         raise e.fail()
@@ -281,7 +281,7 @@ def stmatrix(e: Emitter, ins: Ins) -> None:
             e.emit(f"store <4 x i32> {row}, ptr {pointers[8 * i + r].s}, align 4")
 
 
-@opcode("movmatrix")
+@emits
 def movmatrix(e: Emitter, ins: Ins) -> None:
     e.wr(ins.ops[0], transposed(e, e.rd_int(ins.ops[1], 32)))
 
@@ -336,7 +336,7 @@ def _is_policy(e: Emitter, ins: Ins, operand: Operand) -> bool:
 # number (l / M) % parts. B the same with columns. C and D: element number i * 32 + l, row after row.
 
 
-@opcode("wmma")
+@emits
 def wmma(e: Emitter, ins: Ins) -> None:
     m, n, k = shape_of(ins)
     kinds = [x for x in ins.mods if x in ELEMENT_BITS or x in ("s32", "b1", "s4", "u4")]

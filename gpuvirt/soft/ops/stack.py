@@ -11,12 +11,12 @@ from __future__ import annotations
 from gpuvirt.soft import abi
 from gpuvirt.soft.codegen.emitter import Emitter
 from gpuvirt.soft.codegen.ir_builder import Val
-from gpuvirt.soft.codegen.opcode_handlers import opcode
+from gpuvirt.soft.codegen.opcode_handlers import emits
 from gpuvirt.soft.ops.memory import gather, scatter
+from gpuvirt.soft.ptx.opcodes import Access
 from gpuvirt.soft.ptx.parser import Imm, Ins
 
 W = Val("%w", "ptr")
-_OPS = ("alloca", "stackrestore")
 
 
 def _slot(e: Emitter) -> Val:
@@ -27,7 +27,7 @@ def _slot(e: Emitter) -> Val:
 
 
 def _takes(e: Emitter) -> bool:
-    return any(ins.op in _OPS for block in e.cfg.order for ins in block.ins)
+    return any(ins.traits.access is Access.TAKES for block in e.cfg.order for ins in block.ins)
 
 
 def enter(e: Emitter) -> None:
@@ -49,7 +49,7 @@ def leave(e: Emitter) -> None:
         scatter(e, _slot(e), e.fields["stack at entry"], 4, e.full)
 
 
-@opcode("alloca")
+@emits
 def alloca(e: Emitter, ins: Ins) -> None:
     """alloca p, size, alignment"""
     ops = ins.ops
@@ -74,7 +74,7 @@ def alloca(e: Emitter, ins: Ins) -> None:
     e.wr(ops[0], e.splat(after))
 
 
-@opcode("stacksave")
+@emits
 def stacksave(e: Emitter, ins: Ins) -> None:
     e.wr(
         ins.ops[0],
@@ -84,7 +84,7 @@ def stacksave(e: Emitter, ins: Ins) -> None:
     )
 
 
-@opcode("stackrestore")
+@emits
 def stackrestore(e: Emitter, ins: Ins) -> None:
     scatter(e, _slot(e), e.splat(e.rd_int(ins.ops[0], 32)), 4, e.exec_mask())
 
@@ -93,7 +93,7 @@ def _exited(e: Emitter) -> Val:
     return e.let(f"getelementptr i8, ptr %w, i64 {abi.OFFSETS['exited']}", "ptr")
 
 
-@opcode("exit")
+@emits
 def exit_in_function(e: Emitter, ins: Ins) -> None:
     """`exit` inside a device function; in a kernel it is the flow graph's."""
     place = _exited(e)
@@ -101,7 +101,7 @@ def exit_in_function(e: Emitter, ins: Ins) -> None:
     e.emit(f"store i32 {e.bor(old, e.exec_bits()).s}, ptr {place.s}")
 
 
-@opcode("$exited")
+@emits
 def exited(e: Emitter, ins: Ins) -> None:
     """After a call: the lanes that ended in it."""
     bits = e.let(f"load i32, ptr {_exited(e).s}", "i32")

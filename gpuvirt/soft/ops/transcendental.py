@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from gpuvirt.soft.codegen.emitter import Emitter
 from gpuvirt.soft.codegen.ir_builder import Val
-from gpuvirt.soft.codegen.opcode_handlers import opcode
+from gpuvirt.soft.codegen.opcode_handlers import emits
 from gpuvirt.soft.ops.convert import saturated
 from gpuvirt.soft.ops.floating import MODES, by_processor, clean, directed, flush, flushed, fma, narrow, step, widen
 from gpuvirt.soft.ptx.parser import Ins
@@ -127,7 +127,7 @@ def _rounded_unary(e: Emitter, op: str, a: Val, mode: str) -> Val:
     return by_processor(e, "sqrt", [a], mode)
 
 
-@opcode("rcp", "sqrt", "rsqrt", "ex2", "lg2", "sin", "cos", "tanh")
+@emits
 def special(e: Emitter, ins: Ins) -> None:
     t = ins.type
     op = ins.op

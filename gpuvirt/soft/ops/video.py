@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpuvirt.soft.codegen.emitter import Emitter
 from gpuvirt.soft.codegen.ir_builder import Val
-from gpuvirt.soft.codegen.opcode_handlers import opcode
+from gpuvirt.soft.codegen.opcode_handlers import emits
 from gpuvirt.soft.errors import BadPtx
 from gpuvirt.soft.ptx.parser import Ins, Operand, Part
 from gpuvirt.soft.ptx.types import TYPES, Type
@@ -64,7 +64,7 @@ def _finish(e: Emitter, ins: Ins, value: Val, t: Type) -> None:
     e.wr(target.reg, word)
 
 
-@opcode("vadd", "vsub", "vabsdiff", "vmin", "vmax")
+@emits
 def arithmetic(e: Emitter, ins: Ins) -> None:
     to, ta, tb = _types(ins, 3)
     a, b = _read(e, ins.ops[1], ta), _read(e, ins.ops[2], tb)
@@ -80,7 +80,7 @@ def arithmetic(e: Emitter, ins: Ins) -> None:
     _finish(e, ins, value, to)
 
 
-@opcode("vshl", "vshr")
+@emits
 def shift(e: Emitter, ins: Ins) -> None:
     to, ta, tb = _types(ins, 3)
     a, b = _read(e, ins.ops[1], ta), _read(e, ins.ops[2], tb)
@@ -92,7 +92,7 @@ def shift(e: Emitter, ins: Ins) -> None:
         _finish(e, ins, e.ashr(a, b), to)
 
 
-@opcode("vmad")
+@emits
 def multiply(e: Emitter, ins: Ins) -> None:
     _, ta, tb = _types(ins, 3)
     first, second, third = (_part(o) for o in ins.ops[1:4])
@@ -115,7 +115,7 @@ def multiply(e: Emitter, ins: Ins) -> None:
     e.wr(ins.ops[0], e.resize(total, "i32"))
 
 
-@opcode("vset")
+@emits
 def compare(e: Emitter, ins: Ins) -> None:
     ta, tb = _types(ins, 2)
     name = next(m for m in ins.mods if m in COMPARISONS)
@@ -146,7 +146,7 @@ def _piece(e: Emitter, a: Val, b: Val, which: int, count: int, signed: bool) -> 
     return e.op("ashr" if signed else "lshr", value, e.const(32 - bits, "i32"))
 
 
-@opcode(*(f"{name}{count}" for name in ("vadd", "vsub", "vavrg", "vabsdiff", "vmin", "vmax", "vset") for count in (2, 4)))
+@emits
 def simd(e: Emitter, ins: Ins) -> None:
     name, count = ins.op[:-1], int(ins.op[-1])
     if name == "vset":

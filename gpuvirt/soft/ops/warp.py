@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpuvirt.soft import abi
 from gpuvirt.soft.codegen.emitter import Emitter
 from gpuvirt.soft.codegen.ir_builder import Val
-from gpuvirt.soft.codegen.opcode_handlers import opcode
+from gpuvirt.soft.codegen.opcode_handlers import emits
 from gpuvirt.soft.ops.floating import canonical
 from gpuvirt.soft.ptx.parser import Imm, Ins, Operand, Pair
 from gpuvirt.soft.ptx.types import LANES
@@ -52,7 +52,7 @@ def permute(e: Emitter, value: Val, index: Val) -> Val:
     return result
 
 
-@opcode("shfl")
+@emits
 def shfl(e: Emitter, ins: Ins) -> None:
     dst, ok = _split(ins.ops[0])
     mode = next(m for m in ins.mods if m in ("idx", "up", "down", "bfly"))
@@ -129,7 +129,7 @@ def _predicate_bits(e: Emitter, operand: Operand, lanes: Val) -> Val:
     return e.select(p, lanes, e.imm(0, lanes))
 
 
-@opcode("vote")
+@emits
 def vote(e: Emitter, ins: Ins) -> None:
     lanes = _named_lanes(e, ins.ops[2] if "sync" in ins.mods else None)
     bits = _predicate_bits(e, ins.ops[1], lanes)
@@ -144,12 +144,12 @@ def vote(e: Emitter, ins: Ins) -> None:
         e.wr(ins.ops[0], e.bor(e.icmp("eq", bits, zero), e.icmp("eq", bits, lanes)))
 
 
-@opcode("activemask")
+@emits
 def activemask(e: Emitter, ins: Ins) -> None:
     e.wr(ins.ops[0], e.exec_bits())
 
 
-@opcode("elect")
+@emits
 def elect(e: Emitter, ins: Ins) -> None:
     dst, p = _split(ins.ops[0])
     lanes = _named_lanes(e, ins.ops[1])
@@ -159,7 +159,7 @@ def elect(e: Emitter, ins: Ins) -> None:
         e.wr(p, e.icmp("eq", e.lane_ids(), leader))
 
 
-@opcode("match")
+@emits
 def match(e: Emitter, ins: Ins) -> None:
     dst, p = _split(ins.ops[0])
     value = e.splat(e.rd_int(ins.ops[1], ins.type.bits))
@@ -182,7 +182,7 @@ def match(e: Emitter, ins: Ins) -> None:
         e.wr(p, every)
 
 
-@opcode("redux")
+@emits
 def redux(e: Emitter, ins: Ins) -> None:
     t = ins.type
     op = next(m for m in ins.mods if m in ("add", "min", "max", "and", "or", "xor"))
@@ -250,7 +250,7 @@ def _uniform(e: Emitter, operand: Operand) -> Val:
     return e.extract(value, _first(e, e.exec_bits())) if value.v else value
 
 
-@opcode("bar", "barrier")
+@emits
 def bar(e: Emitter, ins: Ins) -> None:
     mods, ops = ins.mods, ins.ops
     if "warp" in mods:

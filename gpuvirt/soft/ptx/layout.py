@@ -6,6 +6,7 @@ import re
 
 from gpuvirt.soft.errors import BadPtx, Unsupported
 from gpuvirt.soft.ptx.module import Module
+from gpuvirt.soft.ptx.opcodes import Access, Flow
 from gpuvirt.soft.ptx.parser import Body, Call, Ins, Name, Operand, Reg, Special, Sym, Vec, parse_body
 
 FUNCTION_BASE = 0x0F00_0000_0000_0000  # addresses of device functions: no memory is there
@@ -60,7 +61,7 @@ class Program:
             called = self.calls[name] = set()
             for _, block in body.blocks:
                 for ins in block:
-                    self.exits = self.exits or (ins.op == "exit" and not func.is_kernel)
+                    self.exits = self.exits or (ins.traits.flow is Flow.EXIT and not func.is_kernel)
                     if isinstance(ins.args, Call):
                         target = ins.args.target
                         if isinstance(target, Reg):
@@ -133,7 +134,7 @@ class Layout:
         if self.local_bytes > MOST_LOCAL:
             raise BadPtx(f"'{program.kernel}' has {self.local_bytes} bytes of local memory a thread; it may have {MOST_LOCAL}")
         self.stack_pointer: int | None = None  # where a lane's local memory says how far down `alloca` has come
-        if any(ins.op in ("alloca", "stacksave", "stackrestore") for body in program.bodies.values() for _, block in body.blocks for ins in block):
+        if any(ins.traits.access in (Access.STACK, Access.TAKES) for body in program.bodies.values() for _, block in body.blocks for ins in block):
             self.stack_low = self.local_bytes
             self.stack_pointer = self.stack_low + STACK_BYTES
             self.local_bytes = self.stack_pointer + 16

@@ -1,188 +1,287 @@
-"""The table of what is supported: for every opcode its types and modifiers.
+"""What an opcode is, to all that asks: one row of the table (opcode_table.py) for each.
 
-The emitter asks it before each instruction, so that a modifier nobody has thought of is an error that names it and not something silently left out;
-the page in docs/ is generated from it, and the tests hold it against what they run. A type or modifier here does not go with every other one: what is
-left is refused where the instruction is emitted.
+A row is all that the compiler knows of an opcode: its types and modifiers, its traits (what its instructions write, how they take part in control
+flow, memory and synchronisation), the function that emits its code, and a line for the documentation. Analyses and code generation ask for traits
+and name no opcode, so that a new opcode is a row and a function.
+
+A row without a trait, or with one that does not fit the others, is an error when this module is imported.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, fields
+from enum import Enum
 from functools import cache
-from typing import NamedTuple
 
+from gpuvirt.soft.ptx.opcode_table import TABLE
 from gpuvirt.soft.ptx.types import TYPES
 
 
-class Forms(NamedTuple):
-    """What may stand behind an opcode."""
+class Result(Enum):
+    """What an instruction writes."""
 
+    NONE = "none"
+    FIRST = "first"  # its first operand: a register, a vector of registers or a pair d|p
+
+
+class Carry(Enum):
+    """Its use of the condition code register."""
+
+    NONE = "-"
+    READS = "reads"
+    WRITES = "writes"
+    BOTH = "both"
+
+
+class Varies(Enum):
+    """Whether lanes of a warp may get different results, the instruction's guard aside."""
+
+    NONE = "-"  # there is no result
+    OPERANDS = "operands"  # if an operand differs between them
+    ALWAYS = "always"
+    NEVER = "never"
+    MEMBERS = "members"  # if the mask of the lanes that take part differs
+    ELECTED = "elected"  # the predicate always, the lane's number if the mask differs
+    SHUFFLE = "shuffle"  # if the value differs and is not one lane's for all; a predicate beside it always
+    PARAMETER = "parameter"  # if it is no kernel's parameter, or an operand differs
+
+
+class Access(Enum):
+    """Its access to memory."""
+
+    NONE = "-"  # none that an analysis asks for
+    LOAD = "load"  # reads at the address that is its second operand
+    STORE = "store"  # writes at the address that is its first operand
+    WRITES = "writes"  # in any other way
+    STACK = "stack"  # the lane's stack pointer
+    TAKES = "takes"  # moves it
+
+
+class Sync(Enum):
+    """The threads that it brings together, or that it asks for."""
+
+    NONE = "-"
+    EXCHANGE = "exchange"  # the lanes that its mask names exchange values
+    MEMBERS = "members"  # the lanes that its mask names wait for each other
+    WARP = "warp"  # all lanes of the warp execute it together
+    OBSERVE = "observe"  # tells which lanes are together
+    BARRIER = "barrier"  # the block's barrier, at which each warp comes as a whole
+    LOOSE = "loose"  # the block's barrier, at which each thread comes by itself
+    REDUCE = "reduce"  # the block's barrier, with a result
+    ARRIVE = "arrive"  # the block's barrier, without waiting
+    CLUSTER = "cluster"  # the cluster's barrier
+    OBJECT = "object"  # a barrier object in memory
+    SLEEP = "sleep"  # other warps may run meanwhile
+
+
+class Polls(Enum):
+    """Whether it reads memory that others write meanwhile, so that a loop may wait by it."""
+
+    NONE = "-"
+    ALWAYS = "always"
+    NEUTRAL = "neutral"  # if its operand leaves the memory as it is (add 0)
+
+
+class Flow(Enum):
+    """What runs next, and what a guard does."""
+
+    MASKED = "masked"  # the next instruction; lanes whose guard is false keep their registers and leave memory alone
+    BRANCHED = "branched"  # the next instruction; a guard becomes a branch around it
+    CALL = "call"  # a function, then the next; a guard becomes a branch around it
+    JUMP = "jump"  # the label that is its last operand
+    INDEXED = "indexed"  # a label of the list that is its last operand
+    RETURN = "return"  # the function's end
+    EXIT = "exit"  # the thread's end
+    TRAP = "trap"  # the grid's end; a guard becomes a branch around it
+
+
+class Formula(Enum):
+    """What the result is of the operands, for the analyses of addresses, loop bounds and guards."""
+
+    NONE = "-"  # nothing that they follow
+    COPY = "copy"
+    ADDRESS = "address"
+    CONVERT = "convert"
+    ADD = "add"
+    SUB = "sub"
+    MUL = "mul"
+    MAD = "mad"
+    FMA = "fma"
+    SHL = "shl"
+    SHR = "shr"
+    AND = "and"
+    OR = "or"
+    XOR = "xor"
+    CHOOSE = "choose"  # one of the two operands
+    SHUFFLE = "shuffle"  # another lane's operand
+    COMPARE = "compare"
+
+
+class Denormals(Enum):
+    """Whether its results are the same while the processor flushes subnormal numbers."""
+
+    NONE = "-"  # it has no floating type
+    KEEPS = "keeps"  # yes: it moves bits
+    FTZ = "ftz"  # if it is an .f32 instruction that flushes itself
+    CONVERTS = "converts"  # by its two types
+    ADDS = "adds"  # if it adds .f32 in global memory
+    NEVER = "never"
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What the compiler's passes ask of an instruction: the columns of the table."""
+
+    result: Result
+    carry: Carry
+    varies: Varies
+    access: Access
+    sync: Sync
+    polls: Polls
+    flow: Flow
+    formula: Formula
+    denormals: Denormals
+
+    @property
+    def acts(self) -> bool:
+        """Whether other threads may notice that the instruction was carried out."""
+        return self.access in _NOTICED or self.sync in _JOINT or self.flow in (Flow.CALL, Flow.TRAP)
+
+
+_NOTICED = (Access.STORE, Access.WRITES)
+BARRIERS = (Sync.BARRIER, Sync.LOOSE, Sync.REDUCE)  # of the block, which wait
+_JOINT = (*BARRIERS, Sync.ARRIVE, Sync.CLUSTER, Sync.MEMBERS, Sync.EXCHANGE)
+COLUMNS: dict[str, type[Enum]] = {
+    "result": Result, "carry": Carry, "varies": Varies, "access": Access, "sync": Sync, "polls": Polls, "flow": Flow, "formula": Formula,
+    "denormals": Denormals,
+}  # fmt: skip
+assert list(COLUMNS) == [f.name for f in fields(Traits)]
+
+# What is left to the emitter to refuse has these, so that a kernel is as good as its reachable instructions.
+UNKNOWN = Traits(
+    Result.NONE, Carry.NONE, Varies.NONE, Access.NONE, Sync.NONE, Polls.NONE, Flow.MASKED, Formula.NONE, Denormals.NONE
+)  # fmt: skip
+_FLOATS = {"f64", "f32", "f32x2", "bf16", "bf16x2", "e4m3x2", "e5m2x2"}  # formats with exponents that are subnormal in .f32 or .f64
+_HINTS = ("L1::", "L2::", "level::")  # modifiers that change nothing that a program could see
+
+
+@dataclass(frozen=True)
+class Opcode:
+    """A row of the table."""
+
+    name: str
     types: frozenset[str]
-    mods: frozenset[str]
+    modifiers: frozenset[str]
+    base: Traits
+    variants: tuple[tuple[frozenset[str], Traits], ...]  # of instructions that have one of the modifiers; the first counts
+    handler: str  # MODULE:FUNCTION in gpuvirt.soft.ops, empty where the control flow graph is all there is of it
+    subject: str
+    doc: str
+
+    @property
+    def all(self) -> tuple[Traits, ...]:
+        return (self.base, *(traits for _, traits in self.variants))
+
+    def traits(self, mods: tuple[str, ...]) -> Traits:
+        for some, traits in self.variants:
+            if not some.isdisjoint(mods):
+                return traits
+        return self.base
 
 
-_I = "u16 s16 u32 s32 u64 s64"
-_B = "b16 b32 b64"
-_F = "f16 f16x2 bf16 bf16x2 f32 f64"
-_ROUND = "rn rz rm rp"
-_INT_COMPARE = "eq ne lt le gt ge lo ls hi hs"
-_COMPARE = f"{_INT_COMPARE} equ neu ltu leu gtu geu num nan"
-_SPACES = "global shared local const param shared::cta shared::cluster param::entry param::func"
-_ORDER = "weak relaxed acquire release acq_rel volatile mmio sc cta cluster gpu sys"
-_CACHE = "ca cg cs lu cv wb wt nc"
-_SHAPES = "m8n8k4 m8n8k16 m8n8k32 m8n8k128 m16n8k4 m16n8k8 m16n8k16 m16n8k32 m16n8k64 m16n8k128 m16n8k256"
-_SELECT = "sat add"
-
-_TABLE = f"""
-abs        | s16 s32 s64 {_F} | ftz
-activemask | b32 |
-add        | {_I} u16x2 s16x2 {_F} f32x2 | {_ROUND} ftz sat cc
-addc       | u32 s32 u64 s64 | cc
-alloca     | u64 |
-and        | {_B} pred |
-applypriority | | global L2::evict_normal
-atom       | {_B} b128 u32 s32 u64 s64 {_F} | {_SPACES} {_ORDER} add min max and or xor exch cas inc dec noftz v2 v4 v8
-bar        | u32 pred | sync arrive red warp cta popc and or aligned
-barrier    | u32 pred | sync arrive red cta cluster popc and or aligned wait relaxed acquire release
-bfe        | u32 s32 u64 s64 |
-bfi        | b32 b64 |
-bfind      | u32 s32 u64 s64 | shiftamt
-bmsk       | b32 | clamp wrap
-bra        | | uni
-brev       | b32 b64 |
-brkpt      | |
-brx        | | idx uni
-call       | | uni
-clz        | b32 b64 |
-cnot       | {_B} |
-copysign   | f32 f64 |
-cos        | f32 | approx ftz
-cp         | b32 b64 u32 s32 u64 s64 f16 bf16 f32 f64 | async ca cg global shared shared::cta shared::cluster commit_group wait_group \
-wait_all bulk \
-tensor reduce mbarrier arrive noinc b64 mbarrier::complete_tx::bytes bulk_group prefetch L2 tile 1d 2d 3d 4d 5d read multicast::cluster cp_mask \
-add min max and or xor inc dec noftz
-createpolicy | b64 | fractional range global cvt L2
-cvt        | u8 s8 {_I} f16 bf16 f32 f64 tf32 b32 f16x2 bf16x2 e4m3x2 e5m2x2 e2m3x2 e3m2x2 e2m1x2 ue8m0x2 | {_ROUND} rna rni rzi rmi rpi \
-ftz sat relu \
-satfinite pack
-cvta       | u64 | to {_SPACES}
-discard    | | global L2
-div        | {_I} f32 f64 | {_ROUND} ftz approx full
-dp2a       | u32 s32 | lo hi
-dp4a       | u32 s32 |
-elect      | | sync
-ex2        | f16 f16x2 bf16 bf16x2 f32 | approx ftz
-exit       | |
-fence      | | {_ORDER} proxy alias async async.global async::generic tensormap::generic mbarrier_init global shared::cta shared::cluster \
-sync_restrict::shared::cta sync_restrict::shared::cluster
-fma        | {_F} f32x2 | {_ROUND} ftz sat relu
-fns        | b32 |
-getctarank | u32 u64 | shared::cluster
-griddepcontrol | | launch_dependents wait
-isspacep   | | {_SPACES}
-ld         | b8 u8 s8 {_B} b128 {_I} f32 f64 | {_SPACES} {_ORDER} {_CACHE} v2 v4 v8 unified
-ldmatrix   | b16 | sync aligned m8n8 x1 x2 x4 trans shared shared::cta
-ldu        | b8 u8 s8 {_B} {_I} f32 f64 | global v2 v4
-lg2        | f32 | approx ftz
-lop3       | b32 | and or
-mad        | {_I} f32 f64 | lo hi wide sat cc {_ROUND} ftz
-mad24      | u32 s32 | lo hi sat
-madc       | u32 s32 u64 s64 | lo hi cc
-mapa       | u32 u64 | shared::cluster
-match      | b32 b64 | any all sync
-max        | {_I} u16x2 s16x2 {_F} | ftz NaN xorsign abs relu
-mbarrier   | b64 | init inval arrive arrive_drop expect_tx complete_tx test_wait try_wait pending_count parity noComplete {_ORDER} \
-shared shared::cta shared::cluster
-membar     | | cta gl sys
-min        | {_I} u16x2 s16x2 {_F} | ftz NaN xorsign abs relu
-mma        | f16 bf16 tf32 f32 f64 s8 u8 s32 | sync aligned row col {_SHAPES} e4m3 e5m2 e2m1 e2m3 e3m2 s4 u4 b1 and xor popc satfinite kind::f8f6f4
-mov        | b8 {_B} b128 {_I} f16 bf16 f32 f64 pred |
-movmatrix  | b16 | sync aligned m8n8 trans
-mul        | {_I} {_F} f32x2 | lo hi wide {_ROUND} ftz sat
-mul24      | u32 s32 | lo hi
-nanosleep  | u32 |
-neg        | s16 s32 s64 {_F} | ftz
-not        | {_B} pred |
-or         | {_B} pred |
-pmevent    | | mask
-popc       | b32 b64 |
-prefetch   | | global local L1 L2 tensormap const param L2::evict_last L2::evict_normal
-prefetchu  | | L1
-prmt       | b32 | f4e b4e rc8 ecl ecr rc16
-rcp        | f32 f64 | {_ROUND} approx ftz
-red        | b32 b64 u32 s32 u64 s64 {_F} | {_SPACES} {_ORDER} add min max and or xor inc dec noftz v2 v4 v8 async mbarrier::complete_tx::bytes
-redux      | u32 s32 b32 f32 | sync add min max and or xor abs NaN
-rem        | {_I} |
-ret        | | uni
-rsqrt      | f32 f64 | approx ftz
-sad        | {_I} |
-selp       | {_B} {_I} f16 f32 f64 |
-set        | {_B} {_I} f16 f16x2 bf16 bf16x2 f32 f64 | {_COMPARE} and or xor ftz
-setmaxnreg | u32 | inc dec sync aligned
-setp       | {_B} {_I} f16 f16x2 bf16 bf16x2 f32 f64 | {_COMPARE} and or xor ftz
-shf        | b32 | l r clamp wrap
-shfl       | b32 | sync idx up down bfly
-shl        | {_B} |
-shr        | {_B} {_I} |
-sin        | f32 | approx ftz
-slct       | {_B} {_I} f32 f64 | ftz
-sqrt       | f32 f64 | {_ROUND} approx ftz
-st         | b8 u8 s8 {_B} b128 {_I} f32 f64 | {_SPACES} {_ORDER} {_CACHE} v2 v4 v8 async bulk mbarrier::complete_tx::bytes
-stackrestore | u64 |
-stacksave  | u64 |
-stmatrix   | b16 | sync aligned m8n8 x1 x2 x4 trans shared shared::cta
-sub        | {_I} {_F} f32x2 | {_ROUND} ftz sat cc
-subc       | u32 s32 u64 s64 | cc
-szext      | u32 s32 | clamp wrap
-tanh       | f16 f16x2 bf16 bf16x2 f32 | approx
-tensormap  | b32 b64 | replace tile cp_fenceproxy global_address rank box_dim global_dim global_stride element_stride elemtype \
-interleave_layout swizzle_mode \
-fill_mode global shared shared::cta b1024 tensormap::generic release cta cluster gpu sys sync aligned
-testp      | f32 f64 | finite infinite number notanumber normal subnormal
-tex        | u32 s32 f32 | 1d v4
-trap       | |
-vabsdiff   | u32 s32 | sat add min max
-vadd       | u32 s32 | sat add min max
-vmad       | u32 s32 | sat po shr7 shr15
-vmax       | u32 s32 | sat add min max
-vmin       | u32 s32 | sat add min max
-vote       | pred b32 | sync all any uni ballot
-vset       | u32 s32 | eq ne lt le gt ge add min max
-vshl       | u32 s32 | sat add min max clamp wrap
-vshr       | u32 s32 | sat add min max clamp wrap
-vsub       | u32 s32 | sat add min max
-{chr(10).join(f"{name}{n} | u32 s32 | {_SELECT}" for name in ("vabsdiff", "vadd", "vavrg", "vmax", "vmin", "vsub") for n in (2, 4))}
-{chr(10).join(f"vset{n} | u32 s32 | add eq ne lt le gt ge" for n in (2, 4))}
-wmma       | f16 bf16 tf32 f32 f64 s8 u8 s32 | load store mma a b c d sync aligned row col m16n16k16 m8n32k16 m32n8k16 m16n16k8 m8n8k4 \
-global shared \
-shared::cta satfinite rn
-xor        | {_B} pred |
-"""
+class TableError(Exception):
+    """The table has a row that says too little, or contradicts itself."""
 
 
-def _read() -> dict[str, Forms]:
-    out = {}
-    for line in _TABLE.replace("\\\n", "").strip().splitlines():
-        name, types, mods = (part.split() for part in line.split("|"))
-        out[name[0]] = Forms(frozenset(types), frozenset(mods))
-    return out
+def read(text: str) -> dict[str, Opcode]:
+    """The rows of a table's text.
+
+    Raises:
+        TableError: a row lacks something, has an unknown word, or does not agree with itself.
+    """
+    found: dict[str, Opcode] = {}
+    subject = ""
+    block: list[str] = []
+    for line in [*text.splitlines(), ""]:
+        if line.startswith(" "):
+            block.append(line)
+            continue
+        if block:
+            row = _row(block, subject)
+            if row.name in found:
+                raise TableError(f"two rows of '{row.name}'")
+            found[row.name] = row
+        block = [line] if line and not line.startswith("# ") else []
+        if line.startswith("# "):
+            subject = line[2:]
+    return found
 
 
-FORMS = _read()
-# Hints that change nothing that a program could see.
-_HINTS = ("L1::", "L2::", "level::")
+def _row(lines: list[str], subject: str) -> Opcode:
+    name = lines[0].split("|")[0].strip()
+    traits = [line for i, line in enumerate(lines) if i == 0 or line.lstrip().startswith(".")]
+    if len(lines) != len(traits) + 2:
+        raise TableError(f"'{name}': behind its traits a row has a line with function and documentation, and one with types and modifiers")
+    about, forms = lines[-2:]
+    handler, bar, doc = (part.strip() for part in about.partition("|"))
+    types, bar2, modifiers = forms.partition("|")
+    if not (bar and bar2 and handler and doc and subject):
+        raise TableError(f"'{name}' lacks its function, documentation, types, modifiers or subject")
+    read_lines = [_traits(name, line) for line in traits]
+    variants = []
+    for line, one in zip(traits[1:], read_lines[1:], strict=True):
+        some = frozenset(word.removeprefix(".") for word in line.split("|")[0].split())
+        if not some <= set(modifiers.split()):
+            raise TableError(f"'{name}' has traits of modifiers that it does not have: {line.split('|')[0].strip()}")
+        variants.append((some, one))
+    row = Opcode(
+        name, frozenset(types.split()), frozenset(modifiers.split()), read_lines[0], tuple(variants), "" if handler == "-" else handler, subject, doc
+    )
+    _check(row)
+    return row
+
+
+def _traits(name: str, line: str) -> Traits:
+    cells = [cell.strip() for cell in line.split("|")[1:]]
+    if len(cells) != len(COLUMNS):
+        raise TableError(f"'{name}' has {len(cells)} traits, not {len(COLUMNS)}: {line}")
+    try:
+        return Traits(*(kind(cell) for kind, cell in zip(COLUMNS.values(), cells, strict=True)))  # type: ignore[arg-type]
+    except ValueError as error:
+        raise TableError(f"'{name}': {error}") from error
+
+
+def _check(row: Opcode) -> None:
+    """What traits of one row must have in common."""
+    for traits in row.all:
+        if (traits.result is Result.NONE) != (traits.varies is Varies.NONE):
+            raise TableError(f"'{row.name}': an instruction has a result just if it says how that varies")
+        if (traits.denormals is Denormals.NONE) == bool(_FLOATS & row.types):
+            raise TableError(f"'{row.name}': an instruction has floating types just if it says what becomes of subnormal numbers")
+        if (traits.flow in (Flow.JUMP, Flow.INDEXED, Flow.RETURN)) == bool(row.handler):
+            raise TableError(f"'{row.name}': what the control flow graph does has no function, all else has one")
+
+
+OPCODES = read(TABLE)
+FLOATS = frozenset(_FLOATS)
+
+
+@cache
+def traits_of(op: str, mods: tuple[str, ...]) -> Traits:
+    """The traits of an instruction."""
+    row = OPCODES.get(op)
+    return row.traits(mods) if row is not None else UNKNOWN
 
 
 @cache
 def unknown(op: str, mods: tuple[str, ...]) -> str | None:
-    """The first modifier that the opcode does not have; None when it has them all."""
-    if op not in FORMS:
-        return None
-    forms = FORMS[op]
-    for mod in mods:
-        if mod in forms.types or mod in forms.mods or mod.startswith(_HINTS):
-            continue
-        return mod
-    return None
+    """The first modifier that the opcode does not have; None when it has them all. A type or modifier of a row does not go with every other one: what
+    is left is refused where the instruction is emitted."""
+    row = OPCODES[op]
+    return next((m for m in mods if m not in row.types and m not in row.modifiers and not m.startswith(_HINTS)), None)
 
 
-__all__ = ["FORMS", "TYPES", "Forms", "unknown"]
+__all__ = [
+    "BARRIERS", "COLUMNS", "FLOATS", "OPCODES", "TYPES", "Access", "Carry", "Denormals", "Flow", "Formula", "Opcode", "Polls", "Result", "Sync",
+    "TableError", "Traits", "Varies", "read", "traits_of", "unknown",
+]  # fmt: skip

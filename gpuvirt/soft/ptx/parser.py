@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from gpuvirt.soft.errors import BadPtx
 from gpuvirt.soft.ptx.module import Func, Module, Param, Variable, parse_params, parse_variable, strip_comments
+from gpuvirt.soft.ptx.opcodes import Carry, Flow, Result, traits_of
 from gpuvirt.soft.ptx.types import TYPES, Type
 
 
@@ -89,11 +90,12 @@ Operand = object
 class Ins:
     """One instruction. `pred` is a register name or None, `neg` its negation."""
 
-    __slots__ = ("args", "dsts", "mods", "neg", "op", "ops", "pred", "srcs", "text")
+    __slots__ = ("args", "dsts", "mods", "neg", "op", "ops", "pred", "srcs", "text", "traits")
 
     def __init__(self, op: str, mods: tuple[str, ...], ops: list[Operand], pred: str | None, neg: bool, text: str) -> None:
         self.op = op
         self.mods = mods
+        self.traits = traits_of(op, mods)
         self.ops = ops
         self.pred = pred
         self.neg = neg
@@ -156,10 +158,6 @@ _FLOAT = re.compile(r"[-+]?(?:\d+\.\d*|\.\d+|\d+)(?:[eE][-+]?\d+)?$")
 _LINES = re.compile(r"^[ \t]*(?:\.loc|\.file|@@DWARF)\b[^\n]*$", re.M)
 _PIECES = re.compile(r"[;{}]|[^;{}\"]+|\"(?:[^\"\\]|\\.)*\"")
 _ADDRESS = re.compile(r"(.+?)\s*([-+])\s*([-+]?\s*(?:0[xX][0-9a-fA-F]+|\d+)U?)$")
-_NO_DST = {
-    "st", "red", "bra", "bar", "barrier", "membar", "fence", "prefetch", "prefetchu", "nanosleep", "ret", "exit", "trap", "brkpt", "call", "brx",
-    "discard", "applypriority", "cp", "griddepcontrol", "pmevent", "setmaxnreg", "stackrestore", "sust", "sured", "wmma_store",
-}  # fmt: skip
 
 
 def to_int(text: str) -> int:
@@ -395,10 +393,11 @@ class _Parser:
         op, mods = parts[0], tuple(parts[1:])
         if op == "callseq":
             return
-        if op == "call":
+        flow = traits_of(op, mods).flow
+        if flow is Flow.CALL:
             ins = Ins(op, mods, [], pred, bool(neg), text)
             self.call(ins, rest)
-        elif op in ("bra", "brx"):
+        elif flow in (Flow.JUMP, Flow.INDEXED):
             operands = split_operands(rest)
             ops: list[Operand] = [self.operand(o) for o in operands[:-1]] + [Name(operands[-1])]
             ins = Ins(op, mods, ops, pred, bool(neg), text)
@@ -406,7 +405,7 @@ class _Parser:
             ins = Ins(op, mods, [self.operand(o) for o in split_operands(rest)] if rest else [], pred, bool(neg), text)
         self.registers(ins)
         ins.text = " ".join(text.split())
-        if op in ("bra", "brx"):
+        if flow in (Flow.JUMP, Flow.INDEXED):
             last = ins.ops[-1]
             assert isinstance(last, Name)
             ins.args = list(self.scopes) if len(self.scopes) > 1 else None  # what they will have declared by their ends
@@ -417,7 +416,7 @@ class _Parser:
         known = {label for label, _ in self.body.blocks}
         for _, block in self.body.blocks:
             for ins in block:
-                if ins.op != "bra":
+                if ins.traits.flow is not Flow.JUMP:
                     continue
                 last = ins.ops[-1]
                 assert isinstance(last, Name)
@@ -463,33 +462,23 @@ class _Parser:
         ops = ins.ops
         dsts: list[str] = []
         srcs: list[str] = []
-        if ins.op == "call":
+        if ins.traits.flow is Flow.CALL:
             call = ins.args
             assert isinstance(call, Call)
             _collect(call.target, srcs)
             for arg in call.args:
                 _collect(arg, srcs)
             dsts.extend(r for r in call.returns if r in self.body.regs)
-        elif ops:
-            start = 0
-            no_dst = ins.op in _NO_DST or (ins.op == "wmma" and ins.mods[:1] == ("store",))
-            if ins.op in ("bar", "barrier") and "red" in ins.mods:
-                no_dst = False
-            if not no_dst:
-                first = ops[0]
-                if isinstance(first, Addr):
-                    srcs_first = True
-                else:
-                    srcs_first = False
-                    _collect(first, dsts)
-                start = 0 if srcs_first else 1
-            for operand in ops[start:]:
-                _collect(operand, srcs)
-        if "cc" in ins.mods:
+        else:
+            writes = ins.traits.result is Result.FIRST
+            for i, operand in enumerate(ops):
+                _collect(operand, dsts if writes and i == 0 else srcs)
+        carry = ins.traits.carry
+        if carry is not Carry.NONE:
             self.body.regs[CARRY] = TYPES["pred"]
+        if carry in (Carry.WRITES, Carry.BOTH):
             dsts.append(CARRY)
-        if ins.op in ("addc", "subc", "madc"):
-            self.body.regs[CARRY] = TYPES["pred"]
+        if carry in (Carry.READS, Carry.BOTH):
             srcs.append(CARRY)
         if ins.pred is not None:
             srcs.append(ins.pred)

@@ -9,7 +9,7 @@ with such files anywhere below (Triton's cache, what a program wrote with nvrtcG
     python tests/soft/libraries/scan.py --forms FILE...
 
 looks at every instruction of every kernel instead, without translating any: how often each opcode occurs with its modifiers, and which of them the table
-of opcodes (gpuvirt/soft/ptx/opcodes.py) lacks.
+of opcodes (gpuvirt/soft/ptx/opcode_table.py) lacks.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from gpuvirt.soft import pipeline
 from gpuvirt.soft.errors import SoftError
 from gpuvirt.soft.ptx.image import FATBIN_MAGIC, KIND_PTX, entries, unpack
 from gpuvirt.soft.ptx.module import Func, Module
-from gpuvirt.soft.ptx.opcodes import FORMS, unknown
+from gpuvirt.soft.ptx.opcodes import OPCODES, unknown
 
 
 @dataclass
@@ -107,11 +107,11 @@ def forms(path: Path, result: Result) -> Counter[str]:
     for text in ptx_texts(path, result):
         result.modules += 1
         for opcode in _OPCODE.findall(text):
-            if opcode.split(".")[0] in FORMS or opcode.count("."):
+            if opcode.split(".")[0] in OPCODES or opcode.count("."):
                 found[opcode] += 1
     for opcode, count in found.items():
         op, *mods = opcode.split(".")
-        lacking = "" if op not in FORMS else unknown(op, tuple(mods))
+        lacking = "" if op not in OPCODES else unknown(op, tuple(mods))
         if lacking is not None:
             result.refused[f"{opcode}: " + (f".{lacking}" if lacking else "the opcode")] += count
     return found
