@@ -1,6 +1,6 @@
 """Builds the C programs of the tests. Each translation unit is compiled once, however many programs it is linked into.
 
-An object is known by the text that the preprocessor makes of its source, the flags that concern code, and the compiler: so the objects in build/tests
+An object is known by the text that the preprocessor makes of its source, the flags that concern code, and the compiler: so the objects in build-tests
 are those of the code that is there, and stay from one run to the next.
 """
 
@@ -19,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 NATIVE = ROOT / "native"
-STORE = ROOT / "build" / "tests"
+STORE = ROOT / "build-tests"
 DAYS_KEPT = 7
 STRICT = ("-std=gnu11", "-Wall", "-Wextra", "-Werror", "-g", "-pthread")
 SANITIZED = ("-O1", "-fno-omit-frame-pointer", "-fno-sanitize-recover=all")
