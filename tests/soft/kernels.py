@@ -1,16 +1,16 @@
-"""Runs kernels from PTX text on NumPy arrays in this process: for tests and experiments, without client, worker or transport."""
+"""Runs kernels from PTX text on NumPy arrays in this process, without client, worker or transport."""
 
 from __future__ import annotations
 
 import ctypes
 import itertools
 import struct
-import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import c_build
 import numpy as np
 
 from gpuvirt.soft.host import jit
@@ -30,15 +30,14 @@ class LaunchError(Exception):
 
 
 def engine() -> ctypes.CDLL:
-    """The execution engine, built from native/backend/soft/engine with the system's C compiler at first use."""
+    """The execution engine, built from native/backend/soft/engine at first use."""
     global _engine
     if _engine is None:
-        native = Path(__file__).resolve().parents[2] / "native"
-        target = Path(tempfile.mkdtemp(prefix="gpuvirt-soft-")) / "libsoftexec.so"
-        sources = map(str, sorted((native / "backend" / "soft" / "engine").glob("*.c")))
-        flags = ["-std=gnu11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", f"-I{native}", f"-I{native / 'backend' / 'soft'}"]
-        subprocess.run(["cc", *flags, "-o", str(target), *sources, "-lpthread", "-lm"], check=True)
-        _engine = ctypes.CDLL(str(target))
+        soft = c_build.NATIVE / "backend" / "soft"
+        flags = ["-fvisibility=hidden", f"-I{c_build.NATIVE}", f"-I{soft}"]
+        with tempfile.TemporaryDirectory() as folder:  # it stays mapped
+            made = c_build.library(Path(folder) / "libsoftexec.so", sorted((soft / "engine").glob("*.c")), flags=flags, libraries=["-lm"])
+            _engine = ctypes.CDLL(str(made))
         missing = jit.register_library(_engine)
         if missing:
             raise RuntimeError(f"the engine lacks {', '.join(missing)}")

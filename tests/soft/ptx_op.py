@@ -8,8 +8,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-
-from gpuvirt.soft.harness import Kernels
+from soft.kernels import Kernels
 
 Array = np.ndarray[Any, Any]
 HEAD = ".version 8.7\n.target sm_90a\n.address_size 64\n"

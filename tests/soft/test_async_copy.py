@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from gpuvirt.soft.harness import Kernels, LaunchError, engine
+from soft.kernels import Kernels, LaunchError, engine
 
 HEAD = ".version 8.8\n.target sm_120a\n.address_size 64\n"
 REGISTERS = ".reg .pred %p<9>; .reg .b32 %r<40>; .reg .b64 %q<20>; .reg .b16 %h<9>; .shared .align 1024 .b8 sm[16384]; .shared .b64 bar[4];"

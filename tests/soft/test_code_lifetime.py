@@ -6,8 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-from gpuvirt.soft.harness import Kernels
+from soft.kernels import Kernels
 
 TEXT = (
     ".version 8.0\n.target sm_80\n.address_size 64\n.visible .global .align 4 .u32 g = 7; .visible .entry k(.param .u64 p) { .reg .b64 %a; .reg .b32 %r; "

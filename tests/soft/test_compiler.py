@@ -17,9 +17,9 @@ import lz4.block
 import numpy as np
 import pytest
 import zstandard
+from soft.kernels import Kernels
 
 from gpuvirt.soft import abi, pipeline
-from gpuvirt.soft.harness import Kernels
 from gpuvirt.soft.host import jit
 from gpuvirt.soft.host.ctypes_bridge import Bridge, SoftCode
 from gpuvirt.soft.host.module_registry import Compiler, digest_of_sources, own_version

@@ -6,8 +6,7 @@ import random
 
 import numpy as np
 import pytest
-
-from gpuvirt.soft.harness import Kernels
+from soft.kernels import Kernels
 
 THREADS, FUEL = 80, 40
 MASK = 0xFFFFFFFF

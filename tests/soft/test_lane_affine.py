@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+from soft.kernels import Kernels
 
 from gpuvirt.soft.analysis import lane_affine
-from gpuvirt.soft.harness import Kernels
 
 # out[i] is the sum of i & 1, i & 3, ... i & 127: the mask has another value in every turn of the loop.
 MASKS = """

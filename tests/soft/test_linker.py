@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from soft.kernels import Kernels
 
 from gpuvirt.soft.errors import BadImage, LinkFailed, NoPtx, Unsupported
-from gpuvirt.soft.harness import Kernels
 from gpuvirt.soft.ptx.linker import Input, link, merge
 
 HEAD = ".version {}\n.target sm_{}\n.address_size 64\n"

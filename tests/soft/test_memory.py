@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from soft.kernels import Kernels, LaunchError
 from soft.ptx_op import Case, check, run
-
-from gpuvirt.soft.harness import Kernels, LaunchError
 
 A = np.random.default_rng(3).integers(0, 1 << 32, 200, np.uint32)
 SPACES = ".shared .align 16 .b32 s[128]; .local .align 16 .b32 l[8]; "

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from soft.kernels import Kernels, LaunchError
 
 from gpuvirt.soft.codegen import alignment_checks
-from gpuvirt.soft.harness import Kernels, LaunchError
 from gpuvirt.soft.pipeline import translate
 
 HEAD = ".version 8.8\n.target sm_120a\n.address_size 64\n.const .align 16 .b8 fixed[4096];\n"

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from soft import nvrtc
-
-from gpuvirt.soft.harness import Kernels
+from soft.kernels import Kernels
 
 pytestmark = pytest.mark.skipif(nvrtc.library() is None, reason="needs the NVRTC wheel")
 rng = np.random.default_rng(3)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from soft.kernels import Kernels
 
 from gpuvirt.soft import pipeline
-from gpuvirt.soft.harness import Kernels
 from gpuvirt.soft.ptx.module import Module
 
 COUNT = 9

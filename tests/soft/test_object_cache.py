@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from soft.kernels import Kernels
 
-from gpuvirt.soft.harness import Kernels
 from gpuvirt.soft.host import module_registry, object_cache
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from soft.kernels import Kernels
 from soft.nvrtc import compile_ptx, library
-
-from gpuvirt.soft import harness
 
 pytestmark = pytest.mark.skipif(library() is None, reason="the NVRTC wheel is not installed")
 
@@ -42,11 +41,11 @@ extern "C" __global__ void walks(unsigned *out, const unsigned *x, const int *st
 
 
 @pytest.fixture(scope="module")
-def kernels() -> harness.Kernels:
-    return harness.Kernels(compile_ptx(SOURCE))
+def kernels() -> Kernels:
+    return Kernels(compile_ptx(SOURCE))
 
 
-def test_warps_that_stream_take_turns(kernels: harness.Kernels) -> None:
+def test_warps_that_stream_take_turns(kernels: Kernels) -> None:
     n, warps = 128 * 100, 4
     first, last = np.zeros(warps, np.uint32), np.zeros(warps, np.uint32)
     out, x, clock = np.zeros(128, np.float32), np.arange(n, dtype=np.float32) % 7, np.zeros(1, np.uint32)
@@ -56,7 +55,7 @@ def test_warps_that_stream_take_turns(kernels: harness.Kernels) -> None:
     assert first.max() < last.min(), (first, last)
 
 
-def test_any_walk_through_memory_is_right(kernels: harness.Kernels) -> None:
+def test_any_walk_through_memory_is_right(kernels: Kernels) -> None:
     rng = np.random.default_rng()
     rounds = 200
     steps = rng.integers(0, 3000, rounds).astype(np.int32)

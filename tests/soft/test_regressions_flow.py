@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from soft.kernels import Kernels
 from soft.nvrtc import compile_ptx, library
-
-from gpuvirt.soft.harness import Kernels
 
 pytestmark = pytest.mark.skipif(library() is None, reason="the NVRTC wheel is not installed")
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from soft.kernels import Kernels
 
 from gpuvirt.soft.analysis import lane_affine
-from gpuvirt.soft.harness import Kernels
 
 HEAD = """
 .version 7.0

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from soft.kernels import Kernels
 from soft.ptx_op import HEAD
-
-from gpuvirt.soft.harness import Kernels
 
 ROUNDS = 100_000
 

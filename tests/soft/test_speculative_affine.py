@@ -6,9 +6,8 @@ import struct
 
 import numpy as np
 import pytest
+from soft.kernels import Kernels
 from soft.nvrtc import compile_ptx, library
-
-from gpuvirt.soft import harness
 
 pytestmark = pytest.mark.skipif(library() is None, reason="the NVRTC wheel is not installed")
 
@@ -31,8 +30,8 @@ extern "C" __global__ void wide(long long *out, const int4 *x, unsigned start) {
 
 
 @pytest.fixture(scope="module")
-def kernels() -> harness.Kernels:
-    return harness.Kernels(compile_ptx(SOURCE))
+def kernels() -> Kernels:
+    return Kernels(compile_ptx(SOURCE))
 
 
 def place(array: np.ndarray, index: int) -> bytes:
@@ -42,7 +41,7 @@ def place(array: np.ndarray, index: int) -> bytes:
 
 @pytest.mark.parametrize("start", [0, 5, 2**31 - 9, 2**32 - 64, 2**32 - 20])
 @pytest.mark.parametrize("part", [(0, 32), (0, 7), (9, 31)])
-def test_indices(kernels: harness.Kernels, start: int, part: tuple[int, int]) -> None:
+def test_indices(kernels: Kernels, start: int, part: tuple[int, int]) -> None:
     rng = np.random.default_rng()
     x = rng.integers(-(2**30), 2**30, 64, dtype=np.int32)
     wraps = start + 35 > 2**32
@@ -73,7 +72,7 @@ def test_indices(kernels: harness.Kernels, start: int, part: tuple[int, int]) ->
     assert (out[first:last] == x[first:last]).all() and not out[:first].any() and not out[last:].any()
 
 
-def test_vectors(kernels: harness.Kernels) -> None:
+def test_vectors(kernels: Kernels) -> None:
     x = np.random.default_rng().integers(-(2**30), 2**30, (64, 4), dtype=np.int32)
     out = np.zeros(64, np.int64)
     for start in (0, 2**31 - 40, 2**32 - 64):

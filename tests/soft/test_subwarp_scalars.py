@@ -6,10 +6,10 @@ import random
 
 import numpy as np
 import pytest
+from soft.kernels import Kernels, LaunchError
 
 from gpuvirt.soft.analysis.cfg import Cfg
 from gpuvirt.soft.analysis.divergence import Analysis
-from gpuvirt.soft.harness import Kernels, LaunchError
 from gpuvirt.soft.ptx.layout import Program
 from gpuvirt.soft.ptx.module import Module
 

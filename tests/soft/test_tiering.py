@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from soft.kernels import Kernels
 
 from gpuvirt.soft import pipeline
-from gpuvirt.soft.harness import Kernels
 from gpuvirt.soft.host import jit, module_registry, tiering
 
 HEAD = ".version 8.0\n.target sm_80\n.address_size 64\n"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from soft.kernels import Kernels
 
 from gpuvirt.soft import pipeline
-from gpuvirt.soft.harness import Kernels
 from gpuvirt.soft.ptx.module import Module
 
 HEAD = ".version 7.0\n.target sm_75\n.address_size 64\n"

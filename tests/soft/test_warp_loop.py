@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from soft.kernels import Kernels, LaunchError
 
 from gpuvirt.soft.codegen import warp_loop
-from gpuvirt.soft.harness import Kernels, LaunchError
 from tests.soft.nvrtc import compile_ptx, library
 
 pytestmark = pytest.mark.skipif(library() is None, reason="no NVRTC")

@@ -6,9 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from soft.kernels import Kernels
 from soft.nvrtc import compile_ptx
-
-from gpuvirt.soft.harness import Kernels
 
 # What still hangs or is wrong.
 MISSING: set[str] = set()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+from soft.kernels import Kernels
 from soft.nvrtc import compile_ptx
 from soft.scheduling.cases import case, cuda, i32, zeros
 
-from gpuvirt.soft.harness import Kernels
 from gpuvirt.soft.pipeline import translate
 from gpuvirt.soft.ptx.module import Module
 

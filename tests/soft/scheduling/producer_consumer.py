@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+from soft.kernels import Kernels
 from soft.scheduling.cases import case, cuda, i32, zeros
-
-from gpuvirt.soft.harness import Kernels
 
 
 @case

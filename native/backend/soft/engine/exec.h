@@ -50,8 +50,7 @@ int soft_guarded(void (*fn)(void *arg), void *arg, uint64_t *fault);
 /* Blocks the signals that belong to the program's main thread in a thread of ours. First thing in each. */
 void soft_thread_signals(void);
 
-/* For tests and the compiler's harness: runs a grid on an engine of its own kind, made at first use and kept. heap: 8 MiB, console: standard
- * output. */
+/* For the compiler's tests: runs a grid on an engine of its own kind, made at first use and kept. heap: 8 MiB, console: standard output. */
 int soft_exec_launch(const struct soft_code *code, const uint32_t grid[3], const uint32_t block[3], uint32_t dynamic_shared, uint32_t cooperative,
                      const void *params, uint32_t params_size, char *err, uint32_t err_size);
 
