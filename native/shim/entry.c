@@ -8,11 +8,11 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "error.h"
 #include "gv_symbols.h"
+#include "../wire/clock.h"
 #include "quiet_write.h"
 
 #define STATE_UNINITIALIZED 1u /* cuInit has not been seen yet */
@@ -27,12 +27,6 @@ static int trace_fd = -1;
 static int64_t trace_start;
 static _Atomic uint8_t told[GV_SYMBOLS];
 
-static int64_t now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000ll + t.tv_nsec;
-}
-
 static void after_fork(void) { atomic_fetch_or(&entry_state, STATE_FORKED | STATE_UNINITIALIZED); }
 
 __attribute__((constructor)) static void begin(void) {
@@ -44,7 +38,7 @@ __attribute__((constructor)) static void begin(void) {
         shim_log("GPUVIRT_TRACE: %s cannot be written (%m): calls are not traced", path);
         return;
     }
-    trace_start = now();
+    trace_start = gv_now_ns();
     atomic_fetch_or(&entry_state, STATE_TRACE);
 }
 
@@ -137,10 +131,10 @@ static void put_value(struct line *line, enum entry_how how, uint64_t value, boo
     }
 }
 
-void entry_trace_begin(struct entry_call *call) { call->started = now(); }
+void entry_trace_begin(struct entry_call *call) { call->started = gv_now_ns(); }
 
 CUresult entry_trace_end(const struct entry_call *call, CUresult result) {
-    int64_t ended = now();
+    int64_t ended = gv_now_ns();
     bool made = call->started >= 0; /* else it was refused at the gate, its arguments were not taken */
     const struct entry_symbol *s = &entry_symbols[call->symbol];
     struct line line = {.n = 0};

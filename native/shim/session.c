@@ -5,9 +5,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "gv_client.h"
+#include "../wire/clock.h"
 #include "session_state.h"
 
 struct session_state session = {.held_at = UINT64_MAX, .late_at = UINT64_MAX};
@@ -19,11 +19,7 @@ struct session_stats session_stats;
 static char lost_text[768];
 static char attach_text[768];
 
-int64_t session_now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000ll + t.tv_nsec;
-}
+int64_t session_now(void) { return gv_now_ns(); }
 
 const struct shim_server *session_server(void) { return &session.server; }
 

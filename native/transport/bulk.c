@@ -72,10 +72,7 @@ static struct copy *copy_take(struct gv_link *link) {
             link->bulk_waiter(link->bulk_waiter_arg, acked + 1);
             pthread_mutex_lock(&copies->lock);
         }
-        struct timespec soon;
-        clock_gettime(CLOCK_MONOTONIC, &soon);
-        soon.tv_nsec += 1000000;
-        if (soon.tv_nsec >= 1000000000) soon.tv_sec++, soon.tv_nsec -= 1000000000;
+        struct timespec soon = gv_deadline(CLOCK_MONOTONIC, 1000000);
         if (copies->out >= COPIES_LIMIT) pthread_cond_timedwait(&copies->fewer, &copies->lock, &soon);
     }
     struct copy *c = copies->spare;

@@ -1,4 +1,4 @@
-/* Sleeping on a word of memory, the clock, and a lock that is held for a few instructions only. */
+/* Sleeping on a word of memory, and a lock that is held for a few instructions only. */
 #ifndef GV_FUTEX_H
 #define GV_FUTEX_H
 
@@ -10,11 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
-static inline int64_t gv_now_ns(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
+#include "../wire/clock.h"
 
 static inline void gv_pause(void) {
 #if defined(__x86_64__)

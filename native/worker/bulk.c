@@ -5,8 +5,8 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "../wire/clock.h"
 #include "state.h"
 
 #define COMMAND_NS 100000         /* how long the reader looks out for a command that must be about to come */
@@ -178,10 +178,7 @@ static struct worker_expected *take_expected(struct worker *w, const struct gv_b
 static struct worker_expected *look_for_command(struct worker *w, const struct gv_bulk_header *header) {
     struct worker_expected *e = take_expected(w, header);
     if (e || atomic_load(&w->stopping)) return e;
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_nsec += COMMAND_NS;
-    if (until.tv_nsec >= 1000000000) until.tv_sec++, until.tv_nsec -= 1000000000;
+    struct timespec until = gv_deadline(CLOCK_REALTIME, COMMAND_NS);
     pthread_cond_timedwait(&w->changed, &w->lock, &until);
     return take_expected(w, header);
 }
@@ -413,9 +410,7 @@ void worker_bulk_stop(struct worker *w) {
         pthread_mutex_lock(&w->lock);
     }
     /* What the link still holds it lets go of now that it is dead; what it does not, when it is closed. */
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += PARTS_PATIENCE / 1000000000;
+    struct timespec until = gv_deadline(CLOCK_REALTIME, PARTS_PATIENCE);
     while (w->n_outgoing && pthread_cond_timedwait(&w->sendable, &w->lock, &until) == 0) continue;
     for (struct worker_early *early; (early = w->early_first);) {
         w->early_first = early->next;

@@ -7,8 +7,8 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "../wire/clock.h"
 #include "state.h"
 
 #define OPEN_NS 100000 /* how long the reader gives a stream that may be idle to come to the copy */
@@ -57,18 +57,12 @@ static bool over(struct worker_landing *l) {
 
 /* ---- with a view ------------------------------------------------------------------------------------------------------- */
 
-static int64_t now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
 /* An idle stream is about to come to the copy: its thread only has to be let run. lock held, and let go meanwhile. */
 static void look_for_stream(struct worker_landing *l) {
     struct worker *w = l->w;
     l->looked = true;
     pthread_mutex_unlock(&w->lock);
-    for (int64_t until = now() + OPEN_NS; !atomic_load(&l->open) && now() < until;) sched_yield();
+    for (int64_t until = gv_now_ns() + OPEN_NS; !atomic_load(&l->open) && gv_now_ns() < until;) sched_yield();
     pthread_mutex_lock(&w->lock);
 }
 

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "../wire/clock.h"
 #include "state.h"
 
 #define LOOK_NS 20000000 /* between looks at the link */
@@ -102,10 +103,7 @@ static void *look_out(void *arg) {
             pthread_mutex_lock(&w->ahead_lock);
             continue;
         }
-        struct timespec until;
-        clock_gettime(CLOCK_MONOTONIC, &until);
-        until.tv_nsec += LOOK_NS;
-        if (until.tv_nsec >= 1000000000) until.tv_sec++, until.tv_nsec -= 1000000000;
+        struct timespec until = gv_deadline(CLOCK_MONOTONIC, LOOK_NS);
         pthread_cond_timedwait(&w->ahead_changed, &w->ahead_lock, &until);
     }
     pthread_mutex_unlock(&w->ahead_lock);

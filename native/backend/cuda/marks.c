@@ -8,11 +8,12 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "../../wire/clock.h"
 #include "backend_cuda.h"
 
 #define ASK_AGAIN_NS 5000 /* at first; doubles up to */
 #define ASK_SLOWLY_NS 200000
-#define CLOSE_PATIENCE 1 /* seconds */
+#define CLOSE_PATIENCE 1000000000 /* ns */
 
 /* ---- marks ------------------------------------------------------------------------------------------------------------- */
 
@@ -254,9 +255,7 @@ bool cuda_marks_stop(struct gv_backend *b) {
     pthread_mutex_unlock(&b->lock);
     if (b->has_watcher) pthread_join(b->watcher, NULL);
     b->has_watcher = false;
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += CLOSE_PATIENCE;
+    struct timespec until = gv_deadline(CLOCK_REALTIME, CLOSE_PATIENCE);
     pthread_mutex_lock(&b->lock);
     while (b->gates_running && pthread_cond_timedwait(&b->progress, &b->lock, &until) == 0) continue;
     bool quiet = !b->gates_running && !b->watched;

@@ -2,14 +2,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "stream.h"
+#include "../../wire/clock.h"
 #include "virtual.h"
 
-#define DRIVER_VERSION 13000 /* the lowest that the 13.x libraries take, and the 12.x ones as well */
-#define CAPABILITY 130       /* for which nobody has machine code, so that libraries hand over PTX */
-#define CLOSE_PATIENCE 1     /* seconds */
+#define DRIVER_VERSION 13000      /* the lowest that the 13.x libraries take, and the 12.x ones as well */
+#define CAPABILITY 130            /* for which nobody has machine code, so that libraries hand over PTX */
+#define CLOSE_PATIENCE 1000000000 /* ns */
 
 /* ---- backend ---- */
 
@@ -58,9 +58,7 @@ static void backend_close(struct gv_backend *b) {
     soft_stream_wake_all(b);
     pthread_mutex_unlock(&b->lock);
     int quiet = soft_engine_stop(b->engine);
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += CLOSE_PATIENCE;
+    struct timespec until = gv_deadline(CLOCK_REALTIME, CLOSE_PATIENCE);
     pthread_mutex_lock(&b->lock);
     int rc = 0;
     while (b->n_threads && !rc) rc = pthread_cond_timedwait(&b->done, &b->lock, &until);

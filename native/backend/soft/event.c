@@ -1,7 +1,7 @@
 /* Events. An event points at its latest record; whoever waits holds the record that was the latest when it asked. */
 #include <stdlib.h>
-#include <time.h>
 
+#include "../../wire/clock.h"
 #include "stream.h"
 
 struct gv_event {
@@ -42,10 +42,9 @@ struct record_op {
 static void record_drop(struct gv_stream *s, struct op *op) {
     struct gv_backend *b = s->context->backend;
     struct stamp *t = ((struct record_op *)op)->stamp;
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
+    uint64_t now = (uint64_t)gv_now_ns();
     pthread_mutex_lock(&b->lock);
-    t->time = (uint64_t)now.tv_sec * 1000000000ull + (uint64_t)now.tv_nsec;
+    t->time = now;
     t->done = true;
     soft_stamp_drop_locked(t);
     if (b->waiters) pthread_cond_broadcast(&b->done);

@@ -5,9 +5,9 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <time.h>
 
 #include "stream.h"
+#include "../../wire/clock.h"
 #include "virtual.h"
 
 #ifndef MAP_FIXED_NOREPLACE
@@ -16,7 +16,7 @@
 
 #define HUGE_PAGE (2u << 20)
 #define DEFAULT_MEMORY (4ull << 30)
-#define FREE_PATIENCE 10 /* seconds an allocation waits for frees that wait for the device */
+#define FREE_PATIENCE 10000000000 /* ns an allocation waits for frees that wait for the device */
 
 static uint64_t round_up(uint64_t value, uint64_t unit) { return (value + unit - 1) & ~(unit - 1); }
 
@@ -322,9 +322,7 @@ void soft_memory_unplace(struct gv_backend *b, struct soft_placed *p) {
 
 /* Frees that wait for the device hold memory that a driver, whose free waits in its caller, would have back already. */
 static bool wait_for_frees(struct gv_backend *b) {
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += FREE_PATIENCE;
+    struct timespec until = gv_deadline(CLOCK_REALTIME, FREE_PATIENCE);
     pthread_mutex_lock(&b->lock);
     bool waited = b->frees, late = false;
     while (b->frees && !b->closing && !late) {

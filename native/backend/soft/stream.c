@@ -6,10 +6,11 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
+
+#include "../../wire/clock.h"
 
 #define THREAD_STACK (8u << 20) /* kernels without barriers run on it */
-#define IDLE_SECONDS 10
+#define IDLE_NS 10000000000
 /* How long a thread looks for more work before it sleeps: about what waking it up costs whoever brings the work. It offers its core meanwhile. */
 #define LOOK_NS 50000
 
@@ -147,18 +148,12 @@ static void forget_dependencies(struct op *op) {
     op->n_dependencies = 0;
 }
 
-static uint64_t now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
-}
-
 /* Lock held, released meanwhile. */
 static void look_for_work(struct gv_stream *s) {
     struct gv_backend *b = s->context->backend;
-    uint64_t queued = atomic_load(&s->queued), until = now() + LOOK_NS;
+    uint64_t queued = atomic_load(&s->queued), until = (uint64_t)gv_now_ns() + LOOK_NS;
     pthread_mutex_unlock(&b->lock);
-    while (atomic_load_explicit(&s->queued, memory_order_relaxed) == queued && now() < until) sched_yield();
+    while (atomic_load_explicit(&s->queued, memory_order_relaxed) == queued && (uint64_t)gv_now_ns() < until) sched_yield();
     pthread_mutex_lock(&b->lock);
 }
 
@@ -168,9 +163,7 @@ static struct op *next_op(struct gv_stream *s) {
     if (!s->first && !s->destroyed) look_for_work(s);
     while (!s->first) {
         if (s->destroyed || b->closing) return NULL;
-        struct timespec until;
-        clock_gettime(CLOCK_MONOTONIC, &until);
-        until.tv_sec += IDLE_SECONDS;
+        struct timespec until = gv_deadline(CLOCK_MONOTONIC, IDLE_NS);
         s->sleeping = true;
         int rc = pthread_cond_timedwait(&s->wake, &b->lock, &until);
         s->sleeping = false;

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "exec.h"
 #include "../cuda_values.h"
+#include "../../../wire/clock.h"
 #include "exec_private.h"
 
 #include <sched.h>
@@ -75,16 +76,10 @@ void soft_grid_print(struct grid *g, const char *text, size_t size) {
 
 /* ---- better code ---- */
 
-static uint64_t now_ns(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
-}
-
 void soft_grid_tier(struct grid *g) {
     struct soft_tier *tier = g->launch->code->tier;
     if (atomic_load_explicit(&tier->asked, memory_order_relaxed)) return;
-    uint64_t spent = atomic_load_explicit(&tier->spent_ns, memory_order_relaxed) + (now_ns() - g->began_ns);
+    uint64_t spent = atomic_load_explicit(&tier->spent_ns, memory_order_relaxed) + ((uint64_t)gv_now_ns() - g->began_ns);
     if (spent < tier->budget_ns || atomic_exchange(&tier->asked, 1)) return;
     uint64_t one = 1;
     /* Cannot block: the counter is far from full. */
@@ -229,7 +224,7 @@ static void prepare(struct grid *g, struct soft_engine *e, const struct soft_lau
     g->quota = (g->total + hands - 1) / hands;
     /* Blocks that wait for each other are handed out singly: one that waits for its predecessor would wait for all of the predecessor's run. */
     g->longest_run = l->cooperative || code->uses_barrier > 1 ? 1 : (RUN_THREADS + g->threads - 1) / g->threads;
-    if (code->tier) g->began_ns = now_ns();
+    if (code->tier) g->began_ns = (uint64_t)gv_now_ns();
     pthread_cond_init(&g->left, NULL);
     pthread_mutex_init(&g->error_lock, NULL);
     struct soft_warp *w = &g->model;
@@ -319,7 +314,7 @@ int soft_engine_run(struct soft_engine *e, const struct soft_launch *l, char *er
     }
     if (l->code->tier) {
         soft_grid_tier(&g);
-        atomic_fetch_add_explicit(&l->code->tier->spent_ns, now_ns() - g.began_ns, memory_order_relaxed);
+        atomic_fetch_add_explicit(&l->code->tier->spent_ns, (uint64_t)gv_now_ns() - g.began_ns, memory_order_relaxed);
     }
     flush_text(&g);
     if (g.error && err && err_size) snprintf(err, err_size, "%s", g.message);

@@ -1,11 +1,11 @@
 /* What compiled kernels call besides barriers: time, the device heap, traps. */
 #include "../cuda_values.h"
+#include "../../../wire/clock.h"
 #include "exec_private.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define SOFT_EXPORT __attribute__((visibility("default")))
 #define HEAP_MAGIC 0x70616568746f7367ull
@@ -14,9 +14,7 @@ static struct runner *runner_of(const struct soft_warp *w) { return soft_fiber_o
 
 SOFT_EXPORT uint64_t soft_globaltimer(struct soft_warp *w) {
     (void)w;
-    struct timespec t;
-    clock_gettime(CLOCK_REALTIME, &t);
-    return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
+    return (uint64_t)gv_clock_ns(CLOCK_REALTIME);
 }
 
 /* ---- the device heap ---- */
