@@ -1,10 +1,10 @@
-"""The one exception that a user is meant to see as a line."""
+"""The exception whose text is shown to the user."""
 
 from __future__ import annotations
 
 
 class GpuvirtError(Exception):
-    """Something that gpuvirt itself could not do. Its text is one line that says what happened and what to do about it.
+    """An error of gpuvirt itself. Its text is one line: what happened, and what to do about it.
 
     The command line prints it as ``gpuvirt: TEXT`` and exits with 125.
     """

@@ -1,4 +1,4 @@
-"""Where things lie: the built libraries, what a server keeps, where servers and clients of one user meet."""
+"""Paths: built libraries, a server's state, caches, configuration, runtime folders."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def library_dir() -> Path:
 
 
 def library(name: str) -> Path:
-    """The path of one built library (`CUDA`, `NVML`, `WORKER`).
+    """The path of a built library (`CUDA`, `NVML`, `WORKER`).
 
     Raises:
-        GpuvirtError: it is not there; the text says how to build it.
+        GpuvirtError: there is no such file; the text says how to build it.
     """
     path = library_dir() / name
     if not path.is_file():
@@ -38,18 +38,18 @@ def library(name: str) -> Path:
 
 
 def program(name: str) -> Path:
-    """The path of one built program (`BENCH`): beside the libraries, or where the build put it when ``GPUVIRT_LIB_DIR`` names a folder without it.
+    """The path of a built program (`BENCH`, `COMPAT`): in the library folder, or in ``gpuvirt/lib`` if that folder has none.
 
     Raises:
-        GpuvirtError: it is not there; the text says how to build it.
+        GpuvirtError: there is no such file; the text says how to build it.
     """
     beside = Path(__file__).resolve().parent / "lib" / name
     return beside if beside.is_file() and not (library_dir() / name).is_file() else library(name)
 
 
 def unversioned_dir() -> Path:
-    """A folder with ``libcuda.so``, the name compilers link against. That is the library folder where the build left such a link there (wheels
-    cannot carry links), else a folder of the user's cache in which it is made."""
+    """A folder with ``libcuda.so``, the name that compilers link against: the library folder if the build made that link there, else (wheels cannot
+    contain links) a folder in the user's cache, where it is made."""
     lib = library(CUDA)
     if (lib.parent / "libcuda.so").exists():
         return lib.parent
@@ -71,7 +71,7 @@ def cache_dir() -> Path:
 
 
 def image_cache() -> Path:
-    """Where workers keep images of modules that they have loaded: ``GPUVIRT_CACHE/images``, by default in `cache_dir`."""
+    """The folder of workers' module cache: ``GPUVIRT_CACHE/images``, by default in `cache_dir`."""
     override = os.environ.get("GPUVIRT_CACHE")
     return (Path(override).absolute() if override else cache_dir()) / "images"
 
@@ -82,7 +82,7 @@ def config_file() -> Path:
 
 
 def state_dir() -> Path:
-    """Where a server keeps its key and its tokens: ``GPUVIRT_STATE``, by default ``~/.local/state/gpuvirt``."""
+    """The folder of a server's key and tokens: ``GPUVIRT_STATE``, by default ``~/.local/state/gpuvirt``."""
     override = os.environ.get("GPUVIRT_STATE")
     if override:
         return Path(override).absolute()
@@ -90,11 +90,11 @@ def state_dir() -> Path:
 
 
 def runtime_dirs() -> list[Path]:
-    """Where the servers and clients of one user on one host meet, best first: ``$XDG_RUNTIME_DIR/gpuvirt``, ``/tmp/gpuvirt-UID``.
+    """Folders in which clients find servers of the same user on the same host, best first: ``$XDG_RUNTIME_DIR/gpuvirt``, ``/tmp/gpuvirt-UID``.
 
-    For a server on TCP port PORT there lie its unix socket ``PORT.sock`` and, with mode 0600, ``PORT.token``: the text of a token that clients
-    of the same user take when ``GPUVIRT_TOKEN`` is not set and the server is on their own host (see `find_local_token`). A server writes both
-    folders, because its clients may not have the same XDG_RUNTIME_DIR.
+    They hold, for a server on TCP port PORT, its unix socket ``PORT.sock`` and, with mode 0600, ``PORT.token``: the text of a token that clients
+    of the same user take when ``GPUVIRT_TOKEN`` is not set and the server is on their own host (see `find_local_token`). A server writes the token
+    to both folders, because its clients may have another XDG_RUNTIME_DIR.
     """
     dirs = [Path(f"/tmp/gpuvirt-{os.getuid()}")]
     xdg = os.environ.get("XDG_RUNTIME_DIR")
@@ -104,10 +104,10 @@ def runtime_dirs() -> list[Path]:
 
 
 def private_dir(path: Path) -> Path:
-    """Makes sure that `path` is a folder of this user's which nobody else can enter.
+    """Makes `path` a folder that belongs to this user and that no other user can enter.
 
     Raises:
-        GpuvirtError: it cannot be had.
+        GpuvirtError: it cannot be made, is not a folder, or belongs to another user.
     """
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -115,7 +115,7 @@ def private_dir(path: Path) -> Path:
     except OSError as error:
         raise GpuvirtError(f"the folder {path} cannot be made: {error.strerror}") from None
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-        raise GpuvirtError(f"{path} is not a folder of yours; remove it, or name another place")
+        raise GpuvirtError(f"{path} is not a folder of yours; remove it, or set another one")
     if found.st_mode & 0o077:
         path.chmod(0o700)
     return path
@@ -124,8 +124,8 @@ def private_dir(path: Path) -> Path:
 def find_local_token(port: int) -> str | None:
     """The token text that this user's server on this host and TCP port left, or None.
 
-    Looks for ``PORT.token`` in each of `runtime_dirs` and takes the first that is a regular file (not a link), owned by this user, and closed
-    to group and others. The shim does the same.
+    Takes the first ``PORT.token`` in `runtime_dirs` that is a regular file (not a link), is owned by this user and is not accessible to group and
+    others. The shim follows the same rule.
     """
     for folder in runtime_dirs():
         try:
@@ -140,7 +140,7 @@ def find_local_token(port: int) -> str | None:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Writes a file of mode 0600 at one stroke: a reader sees the old text or the new, never a part."""
+    """Writes a file of mode 0600 atomically: a reader sees the old text or the new, never a part."""
     fd, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 0600
     try:
         with os.fdopen(fd, "w") as file:

@@ -1,4 +1,4 @@
-"""Sizes of memory as people write them."""
+"""Memory sizes as text."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 
 
 def parse_size(text: str) -> int:
-    """Bytes meant by ``512m``, ``4g``, ``1.5GiB`` or a plain number; units are powers of 1024.
+    """The bytes of ``512m``, ``4g``, ``1.5GiB`` or a plain number; units are powers of 1024 (``4g`` is 4 GiB).
 
     Raises:
-        ValueError: it is none of these, or zero.
+        ValueError: the text is not a size, or is zero or 2**63 bytes or more.
     """
     match = _SIZE.fullmatch(text.strip())
     if not match:
@@ -24,7 +24,7 @@ def parse_size(text: str) -> int:
 
 
 def format_size(size: int) -> str:
-    """``4.0 GiB``, for people."""
+    """Bytes as text for people, such as ``4.0 GiB``."""
     value = float(size)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if value < 1024:

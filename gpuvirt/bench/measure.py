@@ -11,10 +11,10 @@ from typing import Any
 
 from gpuvirt.bench.program import BenchProgram, Figures
 from gpuvirt.client import links
-from gpuvirt.client.connect import Connected
+from gpuvirt.client.connect import Connected, ask
 from gpuvirt.client.environment import apply, variables
 from gpuvirt.errors import GpuvirtError
-from gpuvirt.transport.control import ControlError, request
+from gpuvirt.transport.control import ControlError
 from gpuvirt.transport.pool import PoolStatus
 
 FAR = "delay(rtt=30ms,tcp)"  # of the training loop from afar
@@ -78,7 +78,7 @@ def worker_of(program: BenchProgram, status: PoolStatus) -> int:
     if not status.same_host:
         return 0
     try:
-        sessions = request(status.peer, status.greeting.control_port, status.token, "ps")["sessions"]
+        sessions = ask(status, "ps")["sessions"]
     except ControlError:
         return 0
     return next((int(s["worker_pid"]) for s in sessions if s["pid"] == program.pid), 0)

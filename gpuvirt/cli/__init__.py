@@ -1,4 +1,4 @@
-"""The command line: one file a verb, loaded when it is used."""
+"""The command line: one file per verb, imported when the verb is used."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ import click
 from gpuvirt import __version__
 from gpuvirt.errors import GpuvirtError
 
-OWN_ERROR = 125  # anything that gpuvirt itself could not do; usage errors are 2; otherwise the program's own code
+OWN_ERROR = 125  # exit code of gpuvirt's own errors; usage errors are 2; otherwise the program's exit code
 INTERRUPTED = 128 + 2  # as a shell shows Ctrl-C
 
-# Verb: the module that holds a click command of the same name, and its line in --help.
+# Verb: the module that defines a click command of the same name, and the verb's line in `gpuvirt --help`.
 VERBS = {
     "run": ("gpuvirt.cli.run", "Run a program with remote GPUs."),
     "env": ("gpuvirt.cli.env", "Print the variables a program needs without the launcher."),
     "serve": ("gpuvirt.cli.serve", "Offer this machine's GPUs, or software GPUs, to others."),
     "devices": ("gpuvirt.cli.devices", "List a pool's GPUs."),
-    "ps": ("gpuvirt.cli.ps", "List the sessions at work on a pool."),
-    "token": ("gpuvirt.cli.token", "Show, make and revoke the tokens that let clients in."),
-    "doctor": ("gpuvirt.cli.doctor", "Check what could be wrong, and say what to do about it."),
-    "bench": ("gpuvirt.cli.bench", "Measure what calls, copies and launches cost, beside the bare transport."),
-    "demo": ("gpuvirt.cli.demo", "Run the examples on two software GPUs, compared with NumPy."),
+    "ps": ("gpuvirt.cli.ps", "List a pool's sessions."),
+    "token": ("gpuvirt.cli.token", "Show, create, list and revoke tokens."),
+    "doctor": ("gpuvirt.cli.doctor", "Check the installation, the token and the connection."),
+    "bench": ("gpuvirt.cli.bench", "Measure driver calls, copies and launches beside the bare transport."),
+    "demo": ("gpuvirt.cli.demo", "Run the examples on two software GPUs and compare with NumPy."),
 }
 
 
 class Verbs(click.Group):
-    """Imports a verb's module only when that verb is asked for, so that `gpuvirt --help` costs nothing."""
+    """Imports a verb's module only when that verb runs, so that `gpuvirt --help` is fast."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(VERBS)
@@ -52,18 +52,18 @@ class Verbs(click.Group):
             formatter.write_dl([(verb, line) for verb, (_, line) in VERBS.items()])
 
 
-@click.command(cls=Verbs, epilog="\b\nExample:\n  gpuvirt run --pool tcp://gpu-host:7070 -- python train.py")
+@click.command(cls=Verbs, epilog="\b\nExamples:\n  gpuvirt run -- python train.py\n  gpuvirt run --pool tcp://gpu-host:7070 -- python train.py")
 @click.version_option(__version__, prog_name="gpuvirt")
 def cli() -> None:
-    """GPUs the machine does not have, for unmodified CUDA programs.
+    """Remote GPUs for unmodified CUDA programs.
 
-    Each option of run and env can also be given as an environment variable GPUVIRT_<NAME> or as a key of ~/.config/gpuvirt/config.toml; an
-    option beats the environment, the environment beats the file.
+    Each option of run, env and bench can also be given as an environment variable GPUVIRT_<NAME> or as a key of ~/.config/gpuvirt/config.toml.
+    An option takes precedence over the environment, the environment over the file.
     """
 
 
 def main(arguments: list[str] | None = None) -> Any:
-    """The `gpuvirt` command. Exits with 125 and one line on stderr for our own errors, 2 for wrong usage."""
+    """The `gpuvirt` command. Exits with 125 and one line on stderr after an error of gpuvirt's own, with 2 after wrong usage."""
     try:
         return cli.main(arguments, prog_name="gpuvirt")
     except (GpuvirtError, OSError) as error:

@@ -1,4 +1,4 @@
-"""`gpuvirt bench`: what calls, copies and launches cost on a pool."""
+"""`gpuvirt bench`: times of driver calls, copies and launches on a pool."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ TABLE_WIDTH = 150  # columns, where the output is no terminal
     "  gpuvirt bench --local --link 'delay(rtt=30ms,rate=10gbit,tcp)'\n  gpuvirt bench --json > figures.json",
 )
 @program_options
-@click.option("--rounds", type=click.IntRange(1, 1000), metavar="N", help="How often everything is measured.  [default: 5, with --quick 3]")
-@click.option("--quick", is_flag=True, help="Fewer of everything: some ten seconds.")
+@click.option(
+    "--rounds", type=click.IntRange(1, 1000), metavar="N", help="Number of rounds; each measures everything once.  [default: 5, with --quick 3]"
+)
+@click.option("--quick", is_flag=True, help="Fewer repetitions: some ten seconds.")
 @click.option("--tiny", is_flag=True, hidden=True)
 @JSON
 def bench(rounds: int | None, quick: bool, tiny: bool, as_json: bool, **options: Any) -> None:
-    """Measure what calls, copies, launches and a training step cost, beside the bare transport in the same run.
+    """Measure driver calls, copies, launches and a training step, beside the bare transport in the same run.
 
-    Without a pool (--pool, GPUVIRT_POOL, configuration file) a private one is started on this machine and ended with the measurements. Without a
-    link, each one that leads to the server is measured.
+    Without a pool (--pool, GPUVIRT_POOL, configuration file) a private local one is started, and ended with the measurements. Without --link, each
+    link that reaches the server is measured.
 
-    Exits with 0 when everything was measured, whether or not targets are met; 1 when the GPU computed something wrong; 125 when gpuvirt itself
-    failed.
+    Exits with 0 when everything was measured, whether or not targets are met, with 1 when a result was wrong, with 125 when gpuvirt itself failed.
     """
     from rich.console import Console
 
@@ -66,7 +67,7 @@ def bench(rounds: int | None, quick: bool, tiny: bool, as_json: bool, **options:
 
 
 def _write_stats(target: str | None, result: dict[str, Any]) -> None:
-    """The figures of each measuring program, a line of JSON each."""
+    """Writes one line of JSON for each measuring program."""
     if not target:
         return
     lines = [json.dumps(figures["stats"]) for made in result["rounds"] for figures in made]

@@ -11,13 +11,13 @@ import click
 TABLE_WIDTH = 110  # columns, where the output is no terminal
 
 
-@click.command(epilog="Example:  gpuvirt demo --seed 42 --transport shm")
-@click.option("--seed", default=7, show_default=True, type=click.IntRange(0, 2**32 - 1), help="What the programs make their input from.")
+@click.command(epilog="\b\nExamples:\n  gpuvirt demo --seed 42 --transport shm\n  gpuvirt demo --only cupy/sorting.py")
+@click.option("--seed", default=7, show_default=True, type=click.IntRange(0, 2**32 - 1), help="Seed of the programs' random input.")
 @click.option(
-    "--transport", "transports", multiple=True, type=click.Choice(["tcp", "shm"]), help="Only over this one. May be repeated.  [default: both]"
+    "--transport", "transports", multiple=True, type=click.Choice(["tcp", "shm"]), help="Use only this transport; may be repeated.  [default: both]"
 )
-@click.option("--only", multiple=True, metavar="NAME", help="Only this example, such as cupy/sorting.py. May be repeated.")
-@click.option("--examples", type=click.Path(path_type=Path, file_okay=False), help="Where the examples are.")
+@click.option("--only", multiple=True, metavar="NAME", help="Run only this example, such as cupy/sorting.py; may be repeated.")
+@click.option("--examples", type=click.Path(path_type=Path, file_okay=False), help="Folder of the examples.  [default: the checkout's]")
 @click.option("--break", "broken", is_flag=True, help="Use a worker that drops every kernel launch: every row must fail.")
 @click.option("--json", "as_json", is_flag=True, help="Print the rows as JSON.")
 def demo(seed: int, transports: tuple[str, ...], only: tuple[str, ...], examples: Path | None, broken: bool, as_json: bool) -> None:
@@ -58,7 +58,7 @@ def demo(seed: int, transports: tuple[str, ...], only: tuple[str, ...], examples
         for row in rows:
             figures = ("-" if v is None else str(v) for v in (row.calls, row.waits, row.launches))
             table.add_row(row.program, row.device, row.transport, "[green]ok" if row.ok else "[red]WRONG", *figures, f"{row.seconds:.1f}")
-        # A pipe or a log has no width of its own: rather long lines than cut names.
+        # A pipe or a log has no width: use long lines rather than cut names.
         Console(width=None if sys.stdout.isatty() else TABLE_WIDTH).print(table)
     if not all(row.ok for row in rows):
         raise SystemExit(1)

@@ -1,4 +1,4 @@
-"""`gpuvirt devices`: what a pool has."""
+"""`gpuvirt devices`: the GPUs of a pool."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpuvirt.cli.options import JSON, POOL
 @POOL
 @JSON
 def devices(pool: str | None, as_json: bool) -> None:
-    """List a pool's GPUs, and how much of them is used."""
+    """List a pool's GPUs, their memory and how many sessions use each."""
     from gpuvirt.client.devices import devices as list_devices
 
     found = list_devices(pool)

@@ -1,4 +1,4 @@
-"""`gpuvirt doctor`: what could be wrong, checked one by one."""
+"""`gpuvirt doctor`: checks of the installation and of a pool."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from gpuvirt.cli.options import JSON, POOL
 @POOL
 @JSON
 def doctor(pool: str | None, as_json: bool) -> None:
-    """Check the libraries, the software GPU's compiler, the pool, the token, the ports and the link.
+    """Check the libraries, the software GPU's compiler, the pool, the token, the ports and the link; print a remedy for each failure.
 
-    Exits with 1 if a check failed. Without a pool only this machine is checked.
+    Without a pool only this machine is checked. Exits with 1 if a check failed.
     """
     from gpuvirt.client.checks import FAIL, run_checks
 

@@ -1,4 +1,4 @@
-"""`gpuvirt env`: the variables, for a shell or another launcher."""
+"""`gpuvirt env`: the variables of `gpuvirt run`, for a shell or another launcher."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from gpuvirt.cli.options import JSON, ProgramCommand, program_options
 @program_options
 @JSON
 def env(as_json: bool, **options: Any) -> None:
-    """Print every variable a program needs, as a shell would set it.
+    """Print every variable a program needs without the launcher, as shell commands.
 
-    The pool is asked, because software GPUs need some more. A private local pool cannot be printed: nothing would keep it.
+    Asks the pool, because software GPUs need more variables. --local is refused: a private local pool ends with the program that started it.
     """
     from gpuvirt.client.connect import named_pool
     from gpuvirt.client.environment import variables
@@ -33,6 +33,6 @@ def env(as_json: bool, **options: Any) -> None:
         click.echo(json.dumps(values, indent=2))
         return
     for variable in wanted:
-        # Comments are for reading eyes: an interactive zsh that evaluates them takes them for words.
+        # Comments only on a terminal: an interactive zsh that evaluates the output would take them as arguments.
         comment = f"  # {variable.comment}" if sys.stdout.isatty() else ""
         click.echo(variable.exported() + comment)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def size(text: str) -> int:
-    """A size of memory: 512m, 4g."""
+    """A size in bytes, from 512m or 4g."""
     try:
         return parse_size(text)
     except ValueError as error:
@@ -24,7 +24,7 @@ def size(text: str) -> int:
 
 
 def address(text: str) -> tuple[str, int]:
-    """HOST:PORT, [IPV6]:PORT."""
+    """Host and port, from HOST:PORT or [IPV6]:PORT."""
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not colon or not host or not port.isdecimal() or int(port) > 65535:
@@ -33,7 +33,7 @@ def address(text: str) -> tuple[str, int]:
 
 
 def link(text: str) -> str:
-    """A link as native/transport/link_spec.h has the grammar; what else it knows is refused by name."""
+    """The text of a link; native/transport/link_spec.h has the grammar."""
     from gpuvirt.client.settings import parse_link
 
     try:
@@ -51,7 +51,7 @@ def capability(text: str) -> str:
 
 
 def pool_url(text: str) -> str:
-    """tcp://HOST:PORT."""
+    """The URL of a pool, checked: tcp://HOST:PORT."""
     from gpuvirt.errors import GpuvirtError
     from gpuvirt.transport.pool import parse_pool
 
@@ -62,7 +62,7 @@ def pool_url(text: str) -> str:
 
 
 class ProgramCommand(click.Command):
-    """A verb with ``--stats[=FILE]``: a bare ``--stats`` never takes the word behind it for its file."""
+    """A verb with ``--stats[=FILE]``: a bare ``--stats`` does not take the following argument as its file."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         with_value = {
@@ -88,31 +88,29 @@ JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 _PROGRAM = (
     POOL,
-    click.option("--local", is_flag=True, default=None, help="A private pool on this machine, whatever is configured."),
-    click.option("--gpus", type=click.IntRange(1, 16), metavar="N", help="How many GPUs.  [default: 1]"),
-    click.option("--memory", type=size, metavar="SIZE", help="Memory per GPU, such as 4g.  [default: what there is]"),
+    click.option("--local", is_flag=True, default=None, help="Start a private pool on this machine, even if a pool is configured."),
+    click.option("--gpus", type=click.IntRange(1, 16), metavar="N", help="Number of GPUs, 1 to 16.  [default: 1]"),
+    click.option("--memory", type=size, metavar="SIZE", help="Memory per GPU, such as 512m or 4g (powers of 1024).  [default: all of it]"),
     click.option(
         "--link",
         type=link,
         metavar="LINK",
-        help="How to reach the server: auto, shm, tcp, tcp(channels=4), or as from afar: 'delay(rtt=30ms,rate=10gbit,tcp)'.  [default: auto]",
+        help="How to reach the server: auto, shm, tcp, tcp(channels=4), or delayed: 'delay(rtt=30ms,rate=10gbit,tcp)'.  [default: auto]",
     ),
-    click.option(
-        "--capability", type=capability, metavar="X.Y", help="Compute capability that software GPUs tell the program.  [default: the server's]"
-    ),
-    click.option("--stats", metavar="[=FILE]", help="Write the figures at exit: calls, waits, bytes. To stderr without a file."),
+    click.option("--capability", type=capability, metavar="X.Y", help="Compute capability that software GPUs report.  [default: the server's]"),
+    click.option("--stats", metavar="[=FILE]", help="Write calls, waits, launches and bytes when the program ends: to FILE, without one to stderr."),
 )
 
 
 def program_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that say what a program gets; the function takes them as keywords and hands them to `settings.resolve`."""
+    """Adds the options of a program's settings; the function passes its keyword arguments on to `settings.resolve`."""
     for option in reversed(_PROGRAM):
         function = option(function)
     return function
 
 
 def announce(found: Connected, settings: Settings) -> None:
-    """Says on stderr that a private pool is used because none is set."""
+    """Prints on stderr that a private pool is used because no pool is set."""
     if not found.private or settings.chosen_local:
         return
     kind = "software " if found.status.software else ""

@@ -1,4 +1,4 @@
-"""`gpuvirt ps`: who is at work on a pool."""
+"""`gpuvirt ps`: the sessions of a pool."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpuvirt.cli.options import JSON, POOL
 @POOL
 @JSON
 def ps(pool: str | None, as_json: bool) -> None:
-    """List the sessions at work on a pool."""
+    """List a pool's sessions: program, user, GPUs, link, memory."""
     from gpuvirt.client.connect import ask_pool
     from gpuvirt.client.settings import resolve
 

@@ -14,19 +14,21 @@ from gpuvirt.cli.options import ProgramCommand, announce, program_options
 @click.command(
     cls=ProgramCommand,
     context_settings={"allow_interspersed_args": False},
-    epilog="\b\nExamples:\n  gpuvirt run -- python train.py\n  gpuvirt run --pool tcp://gpu-host:7070 --gpus 2 --stats=stats.json -- ./simulate 1000",
+    epilog="\b\nExamples:\n  gpuvirt run -- python train.py\n"
+    "  gpuvirt run --pool tcp://gpu-host:7070 --gpus 2 --stats=stats.json -- ./simulate 1000\n"
+    "  gpuvirt run --pool tcp://gpu-host:7070 --link 'delay(rtt=30ms,tcp)' -- python train.py",
 )
 @program_options
-@click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors on stderr.")
-@click.option("-v", "--verbose", count=True, help="Say on stderr what is set for the program.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only errors on stderr.")
+@click.option("-v", "--verbose", count=True, help="Print the variables that are set for the program on stderr; -vv: the private pool's log, too.")
 @click.argument("command", nargs=-1, required=True, metavar="CMD...", type=click.UNPROCESSED)
 def run(command: tuple[str, ...], quiet: bool, verbose: int, **options: Any) -> None:
     """Run a program with remote GPUs.
 
-    Without a pool (--pool, GPUVIRT_POOL, configuration file) a private one is started on this machine and ended with the program.
+    Without a pool (--pool, GPUVIRT_POOL, configuration file) a private local one is started, and ended with the program.
 
-    Exits with the program's code (128 and the number for a signal); 125 when gpuvirt itself failed, 126 or 127 when the program could not be
-    executed or was not found. Nothing of gpuvirt's goes to stdout.
+    Exits with the program's exit code (128 plus the number of a signal that ended it), 125 when gpuvirt itself failed, 126 when the program could
+    not be executed, 127 when it was not found. gpuvirt prints nothing on stdout.
     """
     from gpuvirt.client.connect import connected
     from gpuvirt.client.environment import apply, variables
@@ -41,9 +43,9 @@ def run(command: tuple[str, ...], quiet: bool, verbose: int, **options: Any) -> 
             if not quiet:
                 announce(found, settings)
             wanted = variables(found.settings, status)
-            made_known = [v.name for v in wanted if v.makes_known(os.environ)]
-            if made_known and not quiet:
-                click.echo(f"gpuvirt: these are software GPUs, so that these are set: {', '.join(made_known)} (-v shows all, -q is quiet)", err=True)
+            news = [v.name for v in wanted if v.is_news(os.environ)]
+            if news and not quiet:
+                click.echo(f"gpuvirt: software GPUs: setting {', '.join(news)} (-v shows all, -q is quiet)", err=True)
             if verbose:
                 for variable in wanted:
                     value = "..." if variable.name == "GPUVIRT_TOKEN" else variable.value

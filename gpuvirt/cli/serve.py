@@ -15,7 +15,7 @@ LINKS = ("tcp", "shm")
 
 
 def links_offered(text: str) -> tuple[str, ...]:
-    """tcp, shm or both, with a comma between."""
+    """Link names separated by commas: tcp, shm."""
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
     for name in names:
         if name not in LINKS:
@@ -24,7 +24,7 @@ def links_offered(text: str) -> tuple[str, ...]:
 
 
 def duration(text: str) -> int:
-    """Seconds: 60, 60s, 2m, 1h."""
+    """A time in seconds, from 60, 60s, 2m or 1h."""
     match = re.fullmatch(r"(\d{1,6})\s*([smh]?)", text.strip())
     if not match:
         raise click.BadParameter(f"{text!r} is not a time such as 60s or 2m")
@@ -35,19 +35,28 @@ def duration(text: str) -> int:
 
 
 @click.command(epilog="\b\nExamples:\n  gpuvirt serve --backend soft --gpus 2\n  gpuvirt serve --listen 0.0.0.0:7070")
-@click.option("--listen", type=address, default="127.0.0.1:7070", show_default=True, metavar="HOST:PORT", help="Where; port 0 takes a free one.")
+@click.option(
+    "--listen", type=address, default="127.0.0.1:7070", show_default=True, metavar="HOST:PORT", help="Address to listen on; port 0 takes a free port."
+)
 @click.option("--backend", type=click.Choice(["auto", "cuda", "soft"]), default="auto", show_default=True, help="Real GPUs or software GPUs.")
 @click.option("--driver", type=click.Path(path_type=Path), help="cuda: the driver library, an absolute path.  [default: the system's]")
 @click.option("--gpus", type=click.IntRange(1, 16), help="How many GPUs.  [default: soft 1, cuda all]")
 @click.option("--gpu-memory", type=size, metavar="SIZE", help="soft: memory of one GPU.  [default: an equal share of half the RAM]")
 @click.option("--capability", type=capability_text, metavar="X.Y", help="soft: compute capability.  [default: 13.0]")
-@click.option("--strict", is_flag=True, help="soft: imitate the real driver's legal nastiness, for tests.")
+@click.option("--strict", is_flag=True, help="soft: imitate what a real driver is free to do, for tests.")
 @click.option(
-    "--grace", type=duration, default="60s", show_default=True, metavar="TIME", help="How long a session outlives a cut connection: 30s, 2m, 0."
+    "--grace",
+    type=duration,
+    default="60s",
+    show_default=True,
+    metavar="TIME",
+    help="How long a session is kept after its connection was cut: 30s, 2m, 0.",
 )
-@click.option("--link", "links", type=links_offered, default="tcp,shm", show_default=True, metavar="LINKS", help="Which links to offer.")
-@click.option("--name", help="What to call this server.  [default: the host's name]")
-@click.option("--ready-file", type=click.Path(path_type=Path, dir_okay=False), help="Write JSON with address, control port and pid there once ready.")
+@click.option("--link", "links", type=links_offered, default="tcp,shm", show_default=True, metavar="LINKS", help="Links that clients may use.")
+@click.option("--name", help="Name of this server, shown by other verbs.  [default: the host's name]")
+@click.option(
+    "--ready-file", type=click.Path(path_type=Path, dir_okay=False), help="Write JSON with pool, port, control port and pid to this file when ready."
+)
 @click.option("--test-drop-launches", is_flag=True, hidden=True)
 @click.option("--parent-fd", type=int, hidden=True)
 @click.option("--private-folder", type=click.Path(path_type=Path), hidden=True)
@@ -69,8 +78,8 @@ def serve(
 ) -> None:
     """Offer GPUs to other programs and machines.
 
-    Runs in the foreground until Ctrl-C or SIGTERM. Clients on the same host need no token if they belong to the same user; others need the one
-    that `gpuvirt token show` prints.
+    Runs in the foreground until Ctrl-C or SIGTERM. Clients of the same user on the same host need no token; others need the one that
+    `gpuvirt token show` prints. Data connections are not encrypted: see SECURITY.md before listening on another address than 127.0.0.1.
     """
     if driver is not None and not driver.is_absolute():
         raise click.UsageError("--driver needs an absolute path: a bare name could find gpuvirt's own libcuda.so.1")

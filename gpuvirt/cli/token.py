@@ -1,4 +1,4 @@
-"""`gpuvirt token`: what lets clients in. Works on this machine's server, or with --pool on another one by its control channel."""
+"""`gpuvirt token`: on this machine's token file, or with --pool on a server's, over its control channel."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from gpuvirt.cli.options import JSON, POOL
 from gpuvirt.errors import GpuvirtError
 
 
-@click.group(epilog="\b\nExample:\n  gpuvirt token create alice")
+@click.group(epilog="\b\nExamples:\n  gpuvirt token show\n  gpuvirt token create alice\n  gpuvirt token revoke alice")
 def token() -> None:
-    """Show, make, list and revoke tokens.
+    """Show, create, list and revoke tokens.
 
-    A token is a secret: it gives the right to run code on the server. Without --pool these verbs work on this user's own server on this machine,
-    running or not.
+    A token is a secret: its holder can run code on the server. Without --pool these verbs work on the tokens of this user's servers on this
+    machine, whether a server runs or not.
     """
 
 
@@ -31,7 +31,7 @@ def _ask(pool: str, op: str, **arguments: Any) -> dict[str, Any]:
 @token.command(epilog="\b\nExample:\n  export GPUVIRT_TOKEN=$(ssh gpu-host gpuvirt token show)")
 @click.argument("name", default="default")
 def show(name: str) -> None:
-    """Print a token of this machine's server; without NAME the one made at its first start."""
+    """Print a token of this machine's servers; without NAME the one that was created at the first start."""
     from gpuvirt.server.tokens import DEFAULT_NAME, TokenStore
 
     store = TokenStore()
@@ -47,10 +47,10 @@ def show(name: str) -> None:
 
 @token.command(epilog="\b\nExample:\n  gpuvirt token create alice")
 @click.argument("name")
-@click.option("--admin", is_flag=True, help="May also make and revoke tokens from afar.")
+@click.option("--admin", is_flag=True, help="The token may also create and revoke tokens with --pool.")
 @POOL
 def create(name: str, admin: bool, pool: str | None) -> None:
-    """Make a token called NAME and print it."""
+    """Create a token called NAME and print it."""
     if pool:
         click.echo(_ask(pool, "token_create", name=name, admin=admin)["token"])
         return
@@ -63,7 +63,7 @@ def create(name: str, admin: bool, pool: str | None) -> None:
 @click.argument("which", metavar="NAME|ID")
 @POOL
 def revoke(which: str, pool: str | None) -> None:
-    """Take a token away. Sessions under way go on; nothing new is let in."""
+    """Revoke a token. Connected sessions continue; new connections are refused."""
     if pool:
         entry = _ask(pool, "token_revoke", which=which)["revoked"]
     else:
@@ -77,7 +77,7 @@ def revoke(which: str, pool: str | None) -> None:
 @POOL
 @JSON
 def list_tokens(pool: str | None, as_json: bool) -> None:
-    """List the tokens, without their secrets."""
+    """List the tokens without their secrets."""
     if pool:
         found: list[dict[str, Any]] = _ask(pool, "token_list")["tokens"]
     else:
@@ -90,8 +90,8 @@ def list_tokens(pool: str | None, as_json: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("id", "name", "may", "made")
+    table = Table("id", "name", "rights", "created")
     for entry in found:
-        made = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry["created"]))
-        table.add_row(entry["id"][:8], entry["name"], "use GPUs, manage tokens" if entry["admin"] else "use GPUs", made)
+        created = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry["created"]))
+        table.add_row(entry["id"][:8], entry["name"], "use GPUs, manage tokens" if entry["admin"] else "use GPUs", created)
     Console().print(table)

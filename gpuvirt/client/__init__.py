@@ -1,1 +1,1 @@
-"""The client's Python side: settings, the environment of a program, the launcher, in-process activation."""
+"""The client's Python code: settings, a program's environment, the launcher, in-process activation."""

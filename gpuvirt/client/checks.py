@@ -20,12 +20,12 @@ from gpuvirt.transport.handshake import WIRE_VERSION
 from gpuvirt.transport.pool import PoolAddress, PoolStatus, check_pool, greet
 
 OK, WARN, FAIL = "ok", "warn", "fail"
-SHM_NEEDED = 64 << 20  # rings of one session, with room
+SHM_NEEDED = 64 << 20  # bytes: the rings of one session and a margin
 
 
 @dataclass(frozen=True)
 class Result:
-    """One line: what was looked at, how it is, and what to do about it."""
+    """The result of one check: its name, its status, what was found, and a remedy."""
 
     name: str
     status: str
@@ -34,7 +34,7 @@ class Result:
 
 
 def run_checks(pool: str | None) -> list[Result]:
-    """All checks, in an order in which the first failure explains the later ones."""
+    """Runs all checks, in an order in which the first failure explains later ones."""
     results = [*_libraries(), _compiler(), _shared_memory(), *_places()]
     try:
         settings = resolve({"pool": pool})
@@ -50,12 +50,12 @@ def _libraries() -> Iterator[Result]:
         except GpuvirtError as error:
             yield Result(name, FAIL, *_split(error))
             continue
-        # In a process of its own: a driver that is loaded here would stay, and one that crashes would take the doctor with it.
+        # In a separate process: a library cannot be unloaded again, and one that crashes would end this process.
         code = "import ctypes, os, sys; ctypes.CDLL(sys.argv[1], mode=os.RTLD_NOW)"
         done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=False)
         if done.returncode:
             why = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-            yield Result(name, FAIL, f"{path} does not load: {why}", "build it anew: make setup")
+            yield Result(name, FAIL, f"{path} does not load: {why}", "build it again: make setup")
         else:
             yield Result(name, OK, str(path))
 
@@ -70,12 +70,12 @@ def _compiler() -> Result:
 
 
 def _shared_memory() -> Result:
-    # The rings are memfds, which /dev/shm's limit does not bind; but a tiny /dev/shm is how a container says that shared memory is scarce.
+    # The rings are memfds, which /dev/shm's size does not limit; but a small /dev/shm shows that a container limits shared memory.
     try:
         free = shutil.disk_usage("/dev/shm").free
         os.close(os.memfd_create("gpuvirt-doctor", os.MFD_CLOEXEC))
     except OSError as error:
-        return Result("shared memory", WARN, f"cannot be had: {error.strerror}", "use --link tcp")
+        return Result("shared memory", WARN, f"not available: {error.strerror}", "use --link tcp")
     if free < SHM_NEEDED:
         return Result("shared memory", WARN, f"/dev/shm has {format_size(free)} free", "in a container: --shm-size=1g; or use --link tcp")
     return Result("shared memory", OK, f"memfd works, /dev/shm has {format_size(free)} free")
@@ -86,7 +86,7 @@ def _places() -> Iterator[Result]:
         try:
             paths.private_dir(folder)
         except (GpuvirtError, OSError) as error:
-            yield Result("runtime folder", WARN, str(error), "servers and clients of yours on this host will need a token and use tcp")
+            yield Result("runtime folder", WARN, str(error), "your servers and clients on this host need GPUVIRT_TOKEN and use tcp")
         else:
             yield Result("runtime folder", OK, str(folder))
 
@@ -94,7 +94,7 @@ def _places() -> Iterator[Result]:
 def _pool(settings: Settings) -> Iterator[Result]:
     if settings.pool is None:
         yield _port(PoolAddress("127.0.0.1", 7070))
-        yield Result("pool", WARN, "none is set, so `gpuvirt run` starts a private local one", "name one with --pool or GPUVIRT_POOL")
+        yield Result("pool", WARN, "none is set; `gpuvirt run` starts a private local one", "set one with --pool or GPUVIRT_POOL")
         return
     try:
         sock, greeting = greet(settings.pool)
@@ -102,14 +102,14 @@ def _pool(settings: Settings) -> Iterator[Result]:
         yield Result("pool", FAIL, *_split(error))
         return
     sock.close()
-    yield Result("pool", OK, f"{settings.pool.url} answers, it calls itself {greeting.server_name}")
+    yield Result("pool", OK, f"{settings.pool.url} answers; its name is {greeting.server_name}")
     yield Result("wire version", OK, f"{WIRE_VERSION} on both sides")
     try:
         status = check_pool(settings.pool, settings.token)
     except GpuvirtError as error:
         yield Result("token", FAIL, *_split(error))
         return
-    yield Result("token", OK, "accepted, and the server proved that it knows it too")
+    yield Result("token", OK, "accepted; the server proved that it holds the same token")
     yield _control(status)
     yield _link(status, settings)
 
@@ -143,12 +143,12 @@ def _link(status: PoolStatus, settings: Settings) -> Result:
     link, why = status.auto_link()
     if (kind := links.parse(settings.link).kind) not in ("auto", link):
         if kind == "shm":
-            return Result("link", FAIL, f"{settings.link} is set, and only tcp is possible: {why}", "use --link auto")
+            return Result("link", FAIL, f"{settings.link} is set, but only tcp is possible: {why}", "use --link auto")
         return Result("link", OK, f"{settings.link} is set; auto would take {link}: {why}")
     return Result("link", OK, f"auto takes {link}: {why}")
 
 
 def _split(error: GpuvirtError) -> tuple[str, str]:
-    """What happened, and the remedy behind the semicolon."""
+    """An error's text up to its first semicolon, and the remedy after it."""
     text, _, remedy = str(error).partition("; ")
     return text, remedy

@@ -1,4 +1,4 @@
-"""From settings to a server that lets us in: the pool that is set, or a private local one."""
+"""Finds the server that settings name, or starts a private local pool, and checks that it accepts this client."""
 
 from __future__ import annotations
 
@@ -16,7 +16,12 @@ from gpuvirt.transport.pool import PoolAddress, PoolStatus, check_pool
 
 @dataclass(frozen=True)
 class Connected:
-    """A server that was asked and said yes. private: ours, for whoever opened it to close; settings: as they are for a program on this server."""
+    """A server that accepted this client.
+
+    Attributes:
+        settings: the settings for a program on this server; with a private pool, its token.
+        private: the private local pool, which the caller of `connect` closes; None for a pool that was set.
+    """
 
     status: PoolStatus
     settings: Settings
@@ -24,16 +29,16 @@ class Connected:
 
 
 def connect(settings: Settings, verbose: bool = False) -> Connected:
-    """The server that these settings mean, asked whether it lets us in.
+    """Connects to the server that the settings name.
 
     Raises:
-        GpuvirtError: it cannot be had, and why, in one line.
+        GpuvirtError: the server does not answer, refuses, or (a private local pool) does not start.
     """
     if settings.pool is not None:
         return Connected(check_pool(settings.pool, settings.token, settings.gpus, settings.memory or 0), settings)
     pool = LocalPool(settings.gpus, settings.memory, verbose)
     try:
-        # Its own token, whatever GPUVIRT_TOKEN says: that one is for another server.
+        # The private pool's own token: GPUVIRT_TOKEN is for another server.
         token = pool.token()
         return Connected(check_pool(pool.address, token), replace(settings, token=token), pool)
     except BaseException:
@@ -43,7 +48,7 @@ def connect(settings: Settings, verbose: bool = False) -> Connected:
 
 @contextlib.contextmanager
 def connected(settings: Settings, verbose: bool = False) -> Iterator[Connected]:
-    """`connect`, and a private pool ends with the context."""
+    """`connect` as a context manager: a private pool is closed at the end."""
     found = connect(settings, verbose)
     try:
         yield found
@@ -53,10 +58,10 @@ def connected(settings: Settings, verbose: bool = False) -> Iterator[Connected]:
 
 
 def named_pool(settings: Settings) -> PoolAddress:
-    """The pool, for verbs that do not start one.
+    """The pool of the settings, for verbs that do not start a private one.
 
     Raises:
-        GpuvirtError: none is set.
+        GpuvirtError: no pool is set.
     """
     if settings.pool is None:
         raise GpuvirtError("no pool is set; name one with --pool tcp://HOST:PORT or GPUVIRT_POOL, or start one with `gpuvirt serve`")
@@ -64,7 +69,7 @@ def named_pool(settings: Settings) -> PoolAddress:
 
 
 def ask(status: PoolStatus, op: str, **arguments: Any) -> dict[str, Any]:
-    """Asks one question of a server that has let us in, over its control channel.
+    """Sends one request to a server that accepted this client, over its control channel.
 
     Returns:
         The answer's fields.
@@ -76,9 +81,9 @@ def ask(status: PoolStatus, op: str, **arguments: Any) -> dict[str, Any]:
 
 
 def ask_pool(settings: Settings, op: str, **arguments: Any) -> dict[str, Any]:
-    """Asks one question of the pool that is set.
+    """Sends one request to the pool of the settings.
 
     Raises:
-        GpuvirtError: no pool is set, it does not answer, or it refuses the token or the question.
+        GpuvirtError: no pool is set, it does not answer, or it refuses the token or the request.
     """
     return ask(check_pool(named_pool(settings), settings.token), op, **arguments)

@@ -1,4 +1,4 @@
-"""The variables that put a program on remote GPUs. `gpuvirt run` sets them, `gpuvirt env` prints them; nothing else is needed."""
+"""The variables that make a program use remote GPUs. `gpuvirt run` sets them, `gpuvirt env` prints them; nothing else is needed."""
 
 from __future__ import annotations
 
@@ -12,24 +12,26 @@ from gpuvirt.client.settings import Settings
 from gpuvirt.errors import GpuvirtError
 from gpuvirt.transport.pool import PoolStatus
 
-# What programs need to know of a software GPU, whose compute capability (13.0) no compiler has machine code for.
+# Variables for software GPUs: their compute capability (13.0) is one that no compiler generates machine code for.
 SOFTWARE = {
-    "CUPY_COMPILE_WITH_PTX": ("1", "CuPy would make machine code; a software GPU runs PTX"),
+    "CUPY_COMPILE_WITH_PTX": ("1", "CuPy compiles to PTX, which a software GPU runs"),
     "NUMBA_FORCE_CUDA_CC": ("9.0", "Numba does not know compute capability 13.0"),
-    "TRITON_DEFAULT_BACKEND": ("gpuvirt", "nor does Triton: its own backend, for an architecture that it knows (found on PYTHONPATH)"),
-    "TF_CUDNN_USE_AUTOTUNE": ("0", "TensorFlow would have every algorithm for a convolution compiled, to time them"),
+    "TRITON_DEFAULT_BACKEND": ("gpuvirt", "Triton does not know it either: gpuvirt's Triton backend (on PYTHONPATH) names one that it knows"),
+    "TF_CUDNN_USE_AUTOTUNE": ("0", "TensorFlow would compile every algorithm of a convolution to time them"),
 }
 PTXAS = ("TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH")
-# XLA times its choices behind a kernel that waits for a word of mapped host memory, and puts kernels into CUDA graphs; there is neither yet.
+# XLA's autotuner waits in a kernel for mapped host memory, and XLA captures kernels into CUDA graphs; gpuvirt supports neither.
 XLA = ("--xla_gpu_autotune_level=0", "--xla_gpu_enable_command_buffer=")
 
 
 @dataclass(frozen=True)
 class Variable:
-    """One variable.
+    """One environment variable.
 
-    prefix: `value` goes in front of what the variable holds already, with a colon between; optional: what the user has set stays;
-    flags: it holds flags, of which those that the user gives stay, and a file's name, which is how some programs take many flags, stays too.
+    Attributes:
+        prefix: `value` is put before the variable's present value, separated by a colon.
+        optional: a value that the user has set is kept.
+        flags: the variable holds flags; `value` adds those that the user has not set. A value that is no flag (a file of flags) is kept.
     """
 
     name: str
@@ -40,7 +42,7 @@ class Variable:
     flags: bool = False
 
     def merged(self, old: str | None) -> str:
-        """The variable's value where it was `old` before."""
+        """The variable's new value where it was `old`."""
         if self.flags and old:
             given = [flag.partition("=")[0] for flag in old.split()]
             mine = [flag for flag in self.value.split() if flag.partition("=")[0] not in given]
@@ -48,13 +50,13 @@ class Variable:
         if not self.prefix or not old:
             return self.value
         mine = self.value.split(":")
-        parts = (old.replace(" ", ":") if self.name == "LD_PRELOAD" else old).split(":")  # the loader takes blanks as well
+        parts = (old.replace(" ", ":") if self.name == "LD_PRELOAD" else old).split(":")  # the loader accepts blanks, too
         return ":".join([*mine, *(part for part in parts if part and part not in mine)])
 
     def exported(self) -> str:
-        """The line of shell that sets it."""
+        """The shell command that sets it."""
         value = shlex.quote(self.value)
-        if self.flags:  # the last of several counts
+        if self.flags:  # the last of several takes effect
             setting = f'export {self.name}={value}"${{{self.name}:+ ${self.name}}}"'
             return f'case "${{{self.name}:--}}" in -*) {setting};; esac'
         if self.prefix:
@@ -63,17 +65,17 @@ class Variable:
             value = f'"${{{self.name}-{self.value}}}"'
         return f"export {self.name}={value}"
 
-    def makes_known(self, environment: Mapping[str, str]) -> bool:
-        """Whether it tells the program something that the user has not decided."""
+    def is_news(self, environment: Mapping[str, str]) -> bool:
+        """Whether it changes a program's own setting that the user has not set; `gpuvirt run` prints the names of those."""
         old = environment.get(self.name)
         return (self.optional and old is None) or (self.flags and self.merged(old) != old)
 
 
 def variables(settings: Settings, status: PoolStatus) -> list[Variable]:
-    """Everything a program needs to use this pool with these settings.
+    """All variables that a program needs to use this pool with these settings.
 
     Raises:
-        GpuvirtError: the libraries are not built, or lie at a path that LD_PRELOAD cannot hold.
+        GpuvirtError: the libraries are not built, or their path has a space or a colon, which LD_PRELOAD cannot hold.
     """
     cuda, nvml = paths.library(paths.CUDA), paths.library(paths.NVML)
     preloaded = [cuda, nvml, *([paths.program(paths.COMPAT)] if status.software else [])]
@@ -83,8 +85,8 @@ def variables(settings: Settings, status: PoolStatus) -> list[Variable]:
         raise GpuvirtError(f"LD_PRELOAD cannot hold the path {unfit[0]} (a space or a colon in it); install gpuvirt elsewhere or set GPUVIRT_LIB_DIR")
     folders = dict.fromkeys([str(cuda.parent), str(link_dir)])
     found = [
-        Variable("LD_PRELOAD", ":".join(map(str, preloaded)), "the CUDA driver and NVML, for whatever loads them", prefix=True),
-        Variable("LD_LIBRARY_PATH", ":".join(folders), "for programs and compilers that look for libcuda.so themselves", prefix=True),
+        Variable("LD_PRELOAD", ":".join(map(str, preloaded)), "gpuvirt's CUDA driver and NVML", prefix=True),
+        Variable("LD_LIBRARY_PATH", ":".join(folders), "for programs and compilers that search for libcuda.so", prefix=True),
         Variable("GPUVIRT_POOL", status.address.url, "the server"),
         Variable("GPUVIRT_LINK", settings.link, "how to reach it: auto, shm, tcp, tcp(channels=4), delay(rtt=30ms,rate=10gbit,tcp)"),
         Variable("GPUVIRT_GPUS", str(settings.gpus), "how many GPUs"),
@@ -92,23 +94,23 @@ def variables(settings: Settings, status: PoolStatus) -> list[Variable]:
     if settings.memory is not None:
         found.append(Variable("GPUVIRT_MEMORY", str(settings.memory), "bytes per GPU"))
     if settings.capability is not None:
-        found.append(Variable("GPUVIRT_CAPABILITY", settings.capability, "the compute capability that software GPUs tell the program"))
+        found.append(Variable("GPUVIRT_CAPABILITY", settings.capability, "the compute capability that software GPUs report"))
     if settings.stats:
-        found.append(Variable("GPUVIRT_STATS", settings.stats, "where to write the figures at exit; - is stderr"))
+        found.append(Variable("GPUVIRT_STATS", settings.stats, "file for the statistics at exit; - is stderr"))
     if settings.token:
         found.append(Variable("GPUVIRT_TOKEN", settings.token, "a secret"))
     return found + (software() if status.software else [])
 
 
 def software() -> list[Variable]:
-    """What programs need in addition where the GPUs are software ones.
+    """Further variables for programs on software GPUs.
 
     Raises:
         GpuvirtError: the libraries are not built.
     """
     ptxas = paths.program(f"{paths.COMPAT_PROGRAMS}/ptxas")
     return [
-        Variable("PATH", str(ptxas.parent), "a ptxas that hands PTX through, for XLA", prefix=True),
+        Variable("PATH", str(ptxas.parent), "a ptxas that passes PTX through, for XLA", prefix=True),
         Variable("PYTHONPATH", str(paths.PYTHON_COMPAT), "Triton's backend for software GPUs", prefix=True),
         *(Variable(name, str(ptxas), "the same for Triton", optional=True) for name in PTXAS),
         Variable("TRITON_LIBCUDA_PATH", str(paths.library(paths.CUDA).parent), "where Triton's own compiler finds the driver", optional=True),
@@ -118,7 +120,7 @@ def software() -> list[Variable]:
 
 
 def apply(found: list[Variable], environment: Mapping[str, str] | None = None) -> dict[str, str]:
-    """An environment with the variables in it."""
+    """A copy of the environment (by default this process's) with the variables set."""
     env = dict(os.environ if environment is None else environment)
     for variable in found:
         if not (variable.optional and variable.name in env):
