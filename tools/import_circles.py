@@ -48,7 +48,6 @@ CIRCLES: dict[tuple[str, ...], str] = {
 
 # Folder: how many source files it may have, and the reason.
 FOLDERS: dict[str, tuple[int, str]] = {
-    "native/shim": (70, "session, generated ABI and objects are in one folder"),
 }
 
 

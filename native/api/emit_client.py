@@ -10,7 +10,7 @@ TOP = """\
 #define GV_CLIENT_H
 
 #include "gv_commands.h"
-#include "session.h"
+#include "session/session.h"
 
 /* post_X sends a one-way command and returns its seq; 0: the session is lost, or the body does not fit a record
  * (the caller keeps bytes within GV_INLINE_MAX).

@@ -20,7 +20,7 @@ def prototypes(functions: list[Function]) -> dict[str, tuple[Function, str]]:
 
 
 def header(functions: list[Function]) -> str:
-    out = [BANNER, '#ifndef GV_IMPL_H\n#define GV_IMPL_H\n\n#include "shim.h"\n']
+    out = [BANNER, '#ifndef GV_IMPL_H\n#define GV_IMPL_H\n\n#include "objects/shim.h"\n']
     title = ""
     for f, declaration in prototypes(functions).values():
         if f.title != title:

@@ -30,7 +30,7 @@ def versions(functions: list[Function], api: Api) -> dict[str, list[tuple[int, S
 
 def source(functions: list[Function], api: Api) -> str:
     table = versions(functions, api)
-    out = [BANNER, '#include "proc_address.h"\n\n']
+    out = [BANNER, '#include "abi/proc_address.h"\n\n']
     out += [f'extern CUresult stub_{s.name}(void) __asm__("{s.name}");\n' for _, rows in sorted(table.items()) for _, s in rows]
     out.append("\nconst struct proc_version proc_versions[] = {\n")
     names, at = [], 0
@@ -61,7 +61,7 @@ def errors(api: Api) -> str:
     return "".join(
         [
             BANNER,
-            '#include "error.h"\n\nconst struct error_row error_rows[] = {\n',
+            '#include "abi/error_strings.h"\n\nconst struct error_row error_rows[] = {\n',
             *rows,
             "};\n",
             f"const unsigned error_rows_count = {len(rows)};\n",

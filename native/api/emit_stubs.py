@@ -17,7 +17,7 @@ enum gv_symbol {
 """
 
 SOURCE = """\
-#include "entry.h"
+#include "abi/entry.h"
 #include "gv_impl.h"
 #include "gv_symbols.h"
 

@@ -13,7 +13,7 @@ sys.path.insert(0, str(ROOT / "native" / "api"))
 
 import generate
 
-SHIM = ["entry", "error", "proc_address", "misc", "export_tables", "context_storage", "integrity", "md2", "quiet_write"]
+SHIM = ROOT / "native" / "shim"
 
 
 @pytest.fixture(scope="session")
@@ -36,7 +36,7 @@ def fake_driver(generated: Path, includes: list[Path], tmp_path_factory: pytest.
     """libcuda.so.1 over recorders: everything of the API but no session."""
     out = tmp_path_factory.mktemp("driver")
     (out / "recorders.c").write_text(recorders((generated / "gv_impl.h").read_text()))
-    sources = [ROOT / "native" / "shim" / f"{name}.c" for name in SHIM]
+    sources = [*sorted((SHIM / "abi").glob("*.c")), SHIM / "session" / "quiet_write.c"]
     sources += [generated / name for name in ("gv_stubs.c", "gv_proc_table.c", "gv_errors.c")]
     sources += [out / "recorders.c", Path(__file__).with_name("fakes.c")]
     flags = ["-fvisibility=hidden", *(f"-I{folder}" for folder in (*includes, Path(__file__).parent))]
@@ -46,6 +46,6 @@ def fake_driver(generated: Path, includes: list[Path], tmp_path_factory: pytest.
 @pytest.fixture(scope="session")
 def fake_nvml(fake_driver: Path, generated: Path, includes: list[Path]) -> Path:
     """libnvidia-ml.so.1 beside the fake driver, as they are installed."""
-    sources = [*sorted((ROOT / "native" / "shim" / "nvml").glob("*.c")), generated / "gv_nvml_stubs.c"]
+    sources = [*sorted((SHIM / "nvml").glob("*.c")), generated / "gv_nvml_stubs.c"]
     flags = ["-fvisibility=hidden", *(f"-I{folder}" for folder in includes)]
     return c_build.library(fake_driver.parent / "libnvidia-ml.so.1", sources, flags=flags, libraries=["-Wl,--no-undefined"])

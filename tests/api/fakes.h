@@ -2,7 +2,7 @@
 #ifndef FAKES_H
 #define FAKES_H
 
-#include "shim.h"
+#include "objects/shim.h"
 
 /* Notes the call and returns what the test set. */
 CUresult fake_call(const char *name, CUstream stream);

@@ -158,8 +158,8 @@ def test_current_context_is_meant_by_null(lib: ctypes.CDLL) -> None:
 STORAGE_TEST = """
 #include <stdio.h>
 #include <string.h>
-#include "context_storage.h"
-#include "md2.h"
+#include "abi/context_storage.h"
+#include "abi/md2.h"
 
 static int destroyed, again;
 
@@ -215,7 +215,7 @@ def test_storage_destructors_and_md2_vectors(includes: list[Path], tmp_path: Pat
     source = tmp_path / "storage.c"
     source.write_text(STORAGE_TEST)
     shim = ROOT / "native" / "shim"
-    sources = [source, shim / "context_storage.c", shim / "md2.c"]
+    sources = [source, shim / "abi" / "context_storage.c", shim / "abi" / "md2.c"]
     program = c_build.program(tmp_path / "storage", sources, variant="address", flags=[f"-I{folder}" for folder in includes])
     assert subprocess.run([str(program)], timeout=60, check=False).returncode == 0
 

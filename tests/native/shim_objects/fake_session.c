@@ -9,8 +9,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "module_meta.h"
-#include "window.h"
+#include "wire/module_meta.h"
+#include "wire/window.h"
 
 struct fake fake;
 struct session_stats session_stats;

@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 #include "gv_commands.h"
-#include "shim.h"
+#include "objects/shim.h"
 
 #define FAKE_DEVICES 2
 #define FAKE_DEVICE_MEMORY (256ull << 20)

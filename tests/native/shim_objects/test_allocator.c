@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "allocator.h"
+#include "objects/memory/allocator.h"
 #include "check.h"
 
 #define BASE 0x100000000000ull

@@ -5,7 +5,7 @@
 #include "check.h"
 #include "fake_session.h"
 #include "gv_impl.h"
-#include "objects.h"
+#include "objects/objects.h"
 
 static CUcontext context;
 

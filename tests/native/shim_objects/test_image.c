@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "check.h"
-#include "image.h"
+#include "objects/module/image.h"
 
 struct entry {
     uint16_t kind, version;

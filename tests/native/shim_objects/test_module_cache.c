@@ -1,7 +1,7 @@
 /* What the shim remembers of modules, with limits of 16 files and 64 images: the server's list, what was learned since, metadata on disk. argv[1]: an
  * empty folder. */
 #include "fake_session.h"
-#include "module_cache.h"
+#include "objects/module/module_cache.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "check.h"
-#include "module_meta.h"
+#include "wire/module_meta.h"
 
 static struct gv_device_info device, another;
 

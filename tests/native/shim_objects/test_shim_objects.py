@@ -9,35 +9,9 @@ import c_build
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent.parent
-SHIM = ROOT / "native" / "shim"
-WIRE = ROOT / "native" / "wire"
-OBJECTS = [
-    "allocator",
-    "context",
-    "context_state",
-    "copy",
-    "copy_calls",
-    "device",
-    "event",
-    "function",
-    "host_memory",
-    "image",
-    "launch",
-    "library",
-    "link",
-    "memory",
-    "module",
-    "module_cache",
-    "module_calls",
-    "objects",
-    "occupancy",
-    "pointer",
-    "pool",
-    "stream",
-    "stream_calls",
-    "treap",
-    "virtual",
-]
+NATIVE = ROOT / "native"
+SHIM, WIRE = NATIVE / "shim", NATIVE / "wire"
+OBJECTS = sorted((SHIM / "objects").rglob("*.c"))
 MEMORY, RACES = "address", "thread"
 
 
@@ -49,12 +23,12 @@ def build_and_run(program: Path, sources: list[Path], includes: list[str], sanit
 
 
 def test_allocator(tmp_path: Path) -> None:
-    sources = [HERE / "test_allocator.c", SHIM / "allocator.c", SHIM / "treap.c"]
+    sources = [HERE / "test_allocator.c", *(SHIM / "objects/memory" / name for name in ("allocator.c", "treap.c"))]
     build_and_run(tmp_path / "allocator", sources, [f"-I{SHIM}", f"-I{HERE}"])
 
 
 def test_image(tmp_path: Path) -> None:
-    build_and_run(tmp_path / "image", [HERE / "test_image.c", SHIM / "image.c"], [f"-I{SHIM}", f"-I{HERE}"])
+    build_and_run(tmp_path / "image", [HERE / "test_image.c", SHIM / "objects/module/image.c"], [f"-I{SHIM}", f"-I{HERE}"])
 
 
 def calls(name: str, tmp_path: Path, sanitizer: str, flags: tuple[str, ...] = (), args: tuple[str, ...] = ()) -> None:
@@ -64,14 +38,10 @@ def calls(name: str, tmp_path: Path, sanitizer: str, flags: tuple[str, ...] = ()
         HERE / f"{name}.c",
         HERE / "fake_session.c",
         out / "gv_commands.c",
-        WIRE / "sha256.c",
-        WIRE / "module_meta.c",
-        WIRE / "module_known.c",
-        WIRE / "lz4.c",
-        WIRE / "link_inputs.c",
+        *(WIRE / f"{name}.c" for name in ("sha256", "module_meta", "module_known", "lz4", "link_inputs")),
+        *OBJECTS,
     ]
-    sources += [SHIM / f"{source}.c" for source in OBJECTS]
-    build_and_run(tmp_path / name, sources, ["-isystem", cuda, f"-I{out}", f"-I{SHIM}", f"-I{WIRE}", f"-I{HERE}", *flags], sanitizer, args)
+    build_and_run(tmp_path / name, sources, ["-isystem", cuda, f"-I{out}", f"-I{SHIM}", f"-I{NATIVE}", f"-I{WIRE}", f"-I{HERE}", *flags], sanitizer, args)
 
 
 def test_calls(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@
 #include "check.h"
 #include "fake_session.h"
 #include "gv_impl.h"
-#include "objects.h"
+#include "objects/objects.h"
 
 #define THREADS 8
 #define ROUNDS 150

@@ -5,7 +5,7 @@
 #include <signal.h>
 #include <string.h>
 
-#include "session_state.h"
+#include "session/session_state.h"
 
 static _Atomic double dead_since;
 

@@ -8,7 +8,7 @@
 
 #include "fake_worker.h"
 #include "gv_client.h"
-#include "session.h"
+#include "session/session.h"
 
 #define CHECK(...) CHECK_AT(__FILE__, __LINE__, __VA_ARGS__)
 #define CHECK_AT(file, line, ...)                                        \

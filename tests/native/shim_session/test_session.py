@@ -16,10 +16,6 @@ import pytest
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent.parent
 NATIVE = ROOT / "native"
-SESSION = [
-    "session", "attach", "progress", "events", "bulk", "expected", "host_func", "lifecycle", "settings", "stats", "log", "quiet_write",
-    "token", "window",
-]  # fmt: skip
 # The session leaves the link's threads and memory to the end of the process: other threads of the program may be in them.
 # A thread that sends from the program's memory may still be on its way out of sendmsg when the peer has it all and the memory goes: the address
 # sanitizer's wrapper would look at it once more then.
@@ -66,8 +62,8 @@ def program(programs: dict[str, Path], build: str) -> Path:
         return programs[build]
     folder = programs[""]
     generated = c_build.generated()
-    below = [HERE, NATIVE / "transport", NATIVE / "wire"]
-    sources = [*(NATIVE / "shim" / f"{name}.c" for name in SESSION), *(file for folder in below for file in folder.glob("*.c"))]
+    below = [HERE, NATIVE / "shim" / "session", NATIVE / "transport", NATIVE / "wire"]
+    sources = [file for folder in below for file in sorted(folder.glob("*.c"))]
     sources.append(generated / "gv_commands.c")
     includes = [generated, NATIVE, NATIVE / "wire", NATIVE / "transport", NATIVE / "shim", HERE]
     flags = ["-DSESSION_BEHIND_LATE=(3ull<<20)", *(f"-I{i}" for i in includes)]

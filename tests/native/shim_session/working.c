@@ -4,7 +4,7 @@
 #include <pthread.h>
 #include <string.h>
 
-#include "session_state.h"
+#include "session/session_state.h"
 
 static int calls(struct fake *f) {
     (void)f;

@@ -1,0 +1,145 @@
+/* Events. An event is a position in a stream: recording costs one one-way command, and queries are answered from what the stream is known to have completed. */
+#include "gv_client.h"
+#include "gv_impl.h"
+#include "objects/objects.h"
+
+CUresult impl_cuEventCreate(CUevent *event, unsigned int flags) {
+    struct shim_context *c;
+    int rc = context_require(&c);
+    if (rc) return rc;
+    const unsigned known = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
+    if (!event || flags & ~known) return CUDA_ERROR_INVALID_VALUE;
+    if (flags & CU_EVENT_INTERPROCESS) {
+        if (!(flags & CU_EVENT_DISABLE_TIMING)) return CUDA_ERROR_INVALID_VALUE;
+        shim_log_once("cuEventCreate: events shared between processes are not supported");
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
+    struct shim_event *e = object_new(OBJECT_EVENT);
+    if (!e) return CUDA_ERROR_OUT_OF_MEMORY;
+    pthread_mutex_init(&e->lock, NULL);
+    e->context = c;
+    e->ctx = c->id;
+    e->flags = flags;
+    if (!post_event_create(c->id, 0, &(struct gv_cmd_event_create){.event = e->object.id, .flags = flags})) {
+        object_free(e);
+        return post_refused();
+    }
+    object_publish(e);
+    *event = (CUevent)e;
+    return CUDA_SUCCESS;
+}
+
+/* The event behind a handle; one of a context that is gone is gone with it. */
+static int find(CUevent event, struct shim_event **out) {
+    if (!shim_initialized()) return CUDA_ERROR_NOT_INITIALIZED;
+    struct shim_event *e = object_get(OBJECT_EVENT, event);
+    if (!e) return CUDA_ERROR_INVALID_HANDLE;
+    if (e->context->id != e->ctx || !atomic_load(&e->context->object.live)) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    *out = e;
+    int rc = session_broken();
+    return rc ? rc : context_status(e->context);
+}
+
+CUresult impl_cuEventDestroy(CUevent event) {
+    if (!shim_initialized()) return CUDA_ERROR_NOT_INITIALIZED;
+    struct shim_event *e = object_get(OBJECT_EVENT, event);
+    if (!e || !object_retire(e)) return CUDA_ERROR_INVALID_HANDLE;
+    if (e->context->id == e->ctx && atomic_load(&e->context->object.live))
+        post_event_destroy(e->ctx, 0, &(struct gv_cmd_event_destroy){.event = e->object.id});
+    object_free(e);
+    return CUDA_SUCCESS;
+}
+
+CUresult impl_cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned int flags) {
+    struct shim_stream *s;
+    struct shim_event *e;
+    int rc = stream_require(stream, &s);
+    if (!rc) rc = find(event, &e);
+    if (rc) return rc;
+    if (flags & ~(unsigned)CU_EVENT_RECORD_EXTERNAL) return CUDA_ERROR_INVALID_VALUE;
+    if (e->context != s->context) return CUDA_ERROR_INVALID_HANDLE;
+    pthread_mutex_lock(&e->lock);
+    uint64_t seq = post_event_record(e->ctx, GV_RECORD_MARK, &(struct gv_cmd_event_record){.event = e->object.id, .stream = stream_id(s)});
+    if (seq) {
+        stream_posted(s, seq, true);
+        e->stream = s;
+        e->stream_id = s->object.id;
+        e->seq = seq;
+    } else {
+        rc = post_refused();
+    }
+    pthread_mutex_unlock(&e->lock);
+    return rc;
+}
+
+CUresult impl_cuEventRecord(CUevent event, CUstream stream) { return impl_cuEventRecordWithFlags(event, stream, 0); }
+
+/* Where the event was recorded last; false when it never was. */
+static bool position(struct shim_event *e, struct shim_stream **stream, uint64_t *id, uint64_t *seq) {
+    pthread_mutex_lock(&e->lock);
+    *stream = e->stream;
+    *id = e->stream_id;
+    *seq = e->seq;
+    pthread_mutex_unlock(&e->lock);
+    return *stream != NULL;
+}
+
+/* The error of the stream it was recorded on, if that stream is still the same. */
+static int status_of(const struct shim_stream *s, uint64_t id) {
+    return s->object.id == id ? atomic_load_explicit(&s->session.status, memory_order_relaxed) : 0;
+}
+
+static int query(struct shim_event *e) {
+    struct shim_stream *s;
+    uint64_t id, seq;
+    if (!position(e, &s, &id, &seq)) return CUDA_SUCCESS;
+    if (!stream_passed(s, id, seq)) {
+        session_flush();
+        session_poll();
+        if (!stream_passed(s, id, seq)) {
+            int rc = session_broken();
+            return rc ? rc : CUDA_ERROR_NOT_READY;
+        }
+    }
+    return status_of(s, id);
+}
+
+CUresult impl_cuEventQuery(CUevent event) {
+    struct shim_event *e;
+    int rc = find(event, &e);
+    return rc ? rc : query(e);
+}
+
+CUresult impl_cuEventSynchronize(CUevent event) {
+    struct shim_event *e;
+    int rc = find(event, &e);
+    if (rc) return rc;
+    struct shim_stream *s;
+    uint64_t id, seq;
+    if (!position(e, &s, &id, &seq)) return CUDA_SUCCESS;
+    if (stream_passed(s, id, seq)) return status_of(s, id);
+    rc = session_wait_stream(&s->session, seq);
+    if (rc && !session_broken()) context_failed(e->ctx, rc);
+    return rc;
+}
+
+CUresult impl_cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end) {
+    struct shim_event *a, *b;
+    int rc = find(start, &a);
+    if (!rc) rc = find(end, &b);
+    if (rc) return rc;
+    if (!milliseconds) return CUDA_ERROR_INVALID_VALUE;
+    struct shim_stream *s;
+    uint64_t id, seq;
+    if ((a->flags | b->flags) & CU_EVENT_DISABLE_TIMING || a->context != b->context) return CUDA_ERROR_INVALID_HANDLE;
+    if (!position(a, &s, &id, &seq) || !position(b, &s, &id, &seq)) return CUDA_ERROR_INVALID_HANDLE;
+    rc = query(a);
+    if (!rc) rc = query(b);
+    if (rc) return rc;
+    struct session_reply reply;
+    struct gv_reply_event_elapsed answer;
+    rc = call_event_elapsed(a->ctx, &(struct gv_cmd_event_elapsed){.start = a->object.id, .end = b->object.id}, &answer, &reply);
+    if (!rc) *milliseconds = answer.milliseconds;
+    session_reply_done(&reply);
+    return rc;
+}

@@ -1,0 +1,210 @@
+/* Launches: checked here, packed here, sent one-way. */
+#include <string.h>
+
+#include "gv_client.h"
+#include "gv_impl.h"
+#include "objects/objects.h"
+
+/* No device takes more kernel parameters than this. */
+#define MOST_PARAMS 32768
+
+struct request {
+    CUfunction function;
+    unsigned grid[3], block[3];
+    unsigned shared;
+    CUstream stream;
+    void **params, **extra;
+    bool cooperative;
+    const char *call;
+};
+
+/* ---- checks -------------------------------------------------------------------------------------------------------- */
+
+/* What the runtime calls cudaErrorInvalidConfiguration. It launches kernels of libraries and hands on what the driver says without another look, and programs know it to
+ * say this for a grid or block that no device takes; who launches a function is told CUDA_ERROR_INVALID_VALUE, as the driver's documentation has it. */
+#define INVALID_CONFIGURATION 9
+
+static int invalid_shape(const struct request *r) {
+    return object_get(OBJECT_KERNEL, r->function) ? INVALID_CONFIGURATION : CUDA_ERROR_INVALID_VALUE;
+}
+
+static int check_shape(const struct shim_function *f, const struct request *r) {
+    const int32_t *limit = f->context->info->attributes;
+    for (int i = 0; i < 3; i++) {
+        if (!r->grid[i] || !r->block[i]) return invalid_shape(r);
+        if (r->grid[i] > (unsigned)limit[CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X + i]) return invalid_shape(r);
+        if (r->block[i] > (unsigned)limit[CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X + i]) return invalid_shape(r);
+    }
+    uint64_t threads = (uint64_t)r->block[0] * r->block[1] * r->block[2];
+    if (threads > (unsigned)limit[CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK]) return invalid_shape(r);
+    if (threads > f->max_threads) return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
+    const uint32_t *required = f->meta->required_threads;
+    for (int i = 0; i < 3 && required[0]; i++) {
+        if (r->block[i] != (required[i] ? required[i] : 1)) return CUDA_ERROR_INVALID_VALUE;
+    }
+    return r->shared > atomic_load_explicit(&f->max_dynamic_shared, memory_order_relaxed) ? CUDA_ERROR_INVALID_VALUE : 0;
+}
+
+static int check_cooperative(const struct shim_function *f, const struct request *r) {
+    const struct gv_device_info *info = f->context->info;
+    if (!device_attribute(info, CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH)) {
+        shim_log_once("%s: this device has no cooperative launches", r->call);
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
+    uint64_t most = (uint64_t)occupancy_blocks(f, (int)(r->block[0] * r->block[1] * r->block[2]), r->shared) *
+                    (uint64_t)device_attribute(info, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+    uint64_t blocks = (uint64_t)r->grid[0] * r->grid[1];
+    if (blocks > most || blocks * r->grid[2] > most) return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
+    return 0;
+}
+
+/* ---- parameters ---------------------------------------------------------------------------------------------------- */
+
+/* From the program's pointers, one a parameter, by the sizes in the metadata. */
+static int pack(const struct shim_function *f, void **params, char *out) {
+    uint32_t n = f->meta->n_params, end = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct gv_meta_param *p = &f->params[i];
+        const void *from = params[i];
+        if (!from) return CUDA_ERROR_INVALID_VALUE;
+        if (p->offset > end) memset(out + end, 0, p->offset - end);
+        switch (p->size) {
+        case 8: memcpy(out + p->offset, from, 8); break;
+        case 4: memcpy(out + p->offset, from, 4); break;
+        default: memcpy(out + p->offset, from, p->size); break;
+        }
+        if (p->offset + p->size > end) end = p->offset + p->size;
+    }
+    if (f->meta->param_bytes > end) memset(out + end, 0, f->meta->param_bytes - end);
+    return 0;
+}
+
+/* The packed buffer a program hands over itself. */
+static int unwrap_extra(const struct shim_function *f, void **extra, const void **out) {
+    const void *buffer = NULL;
+    const size_t *size = NULL;
+    for (; *extra != CU_LAUNCH_PARAM_END; extra += 2) {
+        if (*extra == CU_LAUNCH_PARAM_BUFFER_POINTER)
+            buffer = extra[1];
+        else if (*extra == CU_LAUNCH_PARAM_BUFFER_SIZE)
+            size = extra[1];
+        else
+            return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (!buffer || !size || *size < f->meta->param_bytes) return CUDA_ERROR_INVALID_VALUE;
+    *out = buffer;
+    return 0;
+}
+
+/* ---- the launch ---------------------------------------------------------------------------------------------------- */
+
+static int launch(const struct request *r) {
+    struct shim_stream *s;
+    struct shim_function *f;
+    int rc = stream_require(r->stream, &s);
+    if (!rc) rc = function_resolve(r->function, s->context, &f);
+    if (!rc) rc = check_shape(f, r);
+    if (!rc && r->cooperative) rc = check_cooperative(f, r);
+    if (rc) return rc;
+    if (f->settings.cluster_width > 1 || f->settings.cluster_height > 1 || f->settings.cluster_depth > 1) {
+        shim_log_once("%s: thread block clusters are not supported yet", r->call);
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
+    if (f->meta->param_bytes > MOST_PARAMS || (r->params && r->extra)) return CUDA_ERROR_INVALID_VALUE;
+    char packed[MOST_PARAMS];
+    const void *params = packed;
+    if (f->meta->n_params || f->meta->param_bytes) {
+        if (r->extra)
+            rc = unwrap_extra(f, r->extra, &params);
+        else
+            rc = r->params ? pack(f, r->params, packed) : CUDA_ERROR_INVALID_VALUE;
+        if (rc) return rc;
+    }
+    struct gv_cmd_launch c = {.stream = stream_id(s),
+                              .module = f->module->object.id,
+                              .kernel = f->index,
+                              .shared = r->shared,
+                              .cooperative = r->cooperative,
+                              .grid = {r->grid[0], r->grid[1], r->grid[2]},
+                              .block = {r->block[0], r->block[1], r->block[2]},
+                              .params = params,
+                              .params_size = f->meta->param_bytes};
+    uint64_t seq = post_launch(s->session.ctx, 0, &c);
+    if (!seq) return post_refused();
+    stream_posted(s, seq, false);
+    return 0;
+}
+
+CUresult impl_cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x,
+                             unsigned int block_y, unsigned int block_z, unsigned int shared, CUstream stream, void **params, void **extra) {
+    struct request r = {.function = function,
+                        .grid = {grid_x, grid_y, grid_z},
+                        .block = {block_x, block_y, block_z},
+                        .shared = shared,
+                        .stream = stream,
+                        .params = params,
+                        .extra = extra,
+                        .call = "cuLaunchKernel"};
+    return launch(&r);
+}
+
+CUresult impl_cuLaunchCooperativeKernel(CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x,
+                                        unsigned int block_y, unsigned int block_z, unsigned int shared, CUstream stream, void **params) {
+    struct request r = {.function = function,
+                        .grid = {grid_x, grid_y, grid_z},
+                        .block = {block_x, block_y, block_z},
+                        .shared = shared,
+                        .stream = stream,
+                        .params = params,
+                        .cooperative = true,
+                        .call = "cuLaunchCooperativeKernel"};
+    return launch(&r);
+}
+
+CUresult impl_cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **params, void **extra) {
+    if (!config || (config->numAttrs && !config->attrs)) return CUDA_ERROR_INVALID_VALUE;
+    struct request r = {.function = function,
+                        .grid = {config->gridDimX, config->gridDimY, config->gridDimZ},
+                        .block = {config->blockDimX, config->blockDimY, config->blockDimZ},
+                        .shared = config->sharedMemBytes,
+                        .stream = config->hStream,
+                        .params = params,
+                        .extra = extra,
+                        .call = "cuLaunchKernelEx"};
+    CUevent after[2];
+    unsigned n_after = 0;
+    for (unsigned i = 0; i < config->numAttrs; i++) {
+        const CUlaunchAttribute *a = &config->attrs[i];
+        switch ((int)a->id) {
+        case CU_LAUNCH_ATTRIBUTE_COOPERATIVE: r.cooperative = a->value.cooperative != 0; break;
+        case CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION:
+            if (a->value.clusterDim.x > 1 || a->value.clusterDim.y > 1 || a->value.clusterDim.z > 1) {
+                shim_log_once("cuLaunchKernelEx: thread block clusters are not supported yet");
+                return CUDA_ERROR_NOT_SUPPORTED;
+            }
+            break;
+        /* Hints about scheduling and caches, and permissions to overlap that need not be used: without them the results are the same. */
+        case CU_LAUNCH_ATTRIBUTE_IGNORE:
+        case CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW:
+        case CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY:
+        case CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE:
+        case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION:
+        case CU_LAUNCH_ATTRIBUTE_PRIORITY:
+        case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP:
+        case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN:
+        case CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION:
+        case CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT: break;
+        /* An event that may come while the kernel runs may also come when it has ended. */
+        case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT:
+        case CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT:
+            if (n_after == 2) return CUDA_ERROR_INVALID_VALUE;
+            after[n_after++] =
+                (int)a->id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT ? a->value.programmaticEvent.event : a->value.launchCompletionEvent.event;
+            break;
+        default: shim_log_once("cuLaunchKernelEx: launch attribute %d is not supported", (int)a->id); return CUDA_ERROR_NOT_SUPPORTED;
+        }
+    }
+    int rc = launch(&r);
+    for (unsigned i = 0; !rc && i < n_after; i++) rc = impl_cuEventRecord(after[i], config->hStream);
+    return rc; /* NOLINT(clang-analyzer-optin.core.EnumCastOutOfRange): 9 is for the runtime, see above */
+}

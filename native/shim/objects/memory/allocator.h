@@ -1,0 +1,59 @@
+/* Places allocations inside one device's part of the window. Pure bookkeeping: what needs the worker goes through the two callbacks, so that it can be tested alone.
+ * Not thread-safe; the caller (memory.c) holds the device's lock.
+ *
+ * Address space is in one of four states:  unbacked -> (grow) -> free credit -> (take) -> in use -> (give) -> quarantine -> (release) -> free credit -> (shrink) -> unbacked.
+ * A range leaves quarantine when every stream has passed the stamp (a sequence number) it was freed at. */
+#ifndef SHIM_ALLOCATOR_H
+#define SHIM_ALLOCATOR_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "objects/memory/treap.h"
+
+#define ALLOCATOR_ALIGN 512ull
+#define ALLOCATOR_MIN_GROW (2ull << 20)
+
+struct allocator_extent;
+
+struct allocator {
+    uint64_t base, size;                            /* the client's part; base is a multiple of chunk */
+    uint64_t chunk;                                 /* granularity of backing, a power of two */
+    struct treap free_by_address, free_by_size;     /* backed, reusable */
+    struct treap unbacked;                          /* by address, chunk multiples */
+    struct allocator_quarantine *first, *last;      /* stamps never fall from first to last */
+    uint64_t backed, free_bytes, quarantined, used; /* backed = free + quarantined + used */
+    /* 0, or the CUresult of the worker (out of memory). */
+    int (*grow)(void *arg, uint64_t address, uint64_t size);
+    void (*shrink)(void *arg, uint64_t address, uint64_t size);
+    void *arg;
+};
+
+/* `initial` bytes at the start are backed already. 0, or -1 without memory. */
+int allocator_init(struct allocator *a, uint64_t base, uint64_t size, uint64_t chunk, uint64_t initial);
+void allocator_fini(struct allocator *a);
+
+/* Bytes that an allocation of `size` bytes occupies; 0 when that does not fit 64 bits. */
+uint64_t allocator_round(uint64_t size);
+/* An address from free credit, best fit, or 0 when nothing fits. `size` as allocator_round gives it. */
+uint64_t allocator_take(struct allocator *a, uint64_t size);
+/* Gets more credit, so that a following take of `size` succeeds: doubling up to `most` bytes at a time, and exactly what is needed when the worker refuses that.
+ * 0, or the worker's CUresult, or CUDA_ERROR_OUT_OF_MEMORY when the window itself is full. */
+int allocator_grow(struct allocator *a, uint64_t size, uint64_t most);
+/* Sets [*address, + returned size) aside, at most `want` bytes, to be backed without waiting for the answer; 0 when nothing is left of the window. Until
+ * allocator_ahead_done it is in none of the states. */
+uint64_t allocator_ahead(struct allocator *a, uint64_t want, uint64_t *address);
+/* The answer is here: that range is free credit now, or unbacked as it was. */
+void allocator_ahead_done(struct allocator *a, uint64_t address, uint64_t size, bool backed);
+/* Takes `size` bytes (whole chunks) of unbacked addresses away, at `hint` if that is free, else as high as possible, where growth comes last. 0: no room. */
+uint64_t allocator_reserve(struct allocator *a, uint64_t size, uint64_t alignment, uint64_t hint);
+/* Gives them back. */
+void allocator_unreserve(struct allocator *a, uint64_t address, uint64_t size);
+/* Ends an allocation; it is reusable after release(passed >= stamp). 0, or -1 without memory for the note (then it stays lost until the end). */
+int allocator_give(struct allocator *a, uint64_t address, uint64_t size, uint64_t stamp);
+/* Every stream has passed `passed`. Returns the bytes that became free. */
+uint64_t allocator_release(struct allocator *a, uint64_t passed);
+/* Gives free credit back in whole chunks: blocks of at least `least` bytes, until at most `keep` bytes of free credit are left. Returns the bytes given back. */
+uint64_t allocator_shrink(struct allocator *a, uint64_t least, uint64_t keep);
+
+#endif

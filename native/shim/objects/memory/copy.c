@@ -1,0 +1,439 @@
+/* Copies and fills. Whatever a call looks like, it becomes boxes of width x height x depth between two sides, each a device range or host memory; boxes become records.
+ *
+ * Host to device: small data travels in the record, more on the bulk channel. The call returns when the source has been taken, or at once where the source is pinned
+ * and the call asynchronous: then it is sent from where it lies. Device to host: the session writes the bytes where they belong, and the stream's completion says that
+ * they are there. The calls themselves are in copy_calls.c. */
+#include "objects/memory/copy.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "gv_client.h"
+
+/* One command copies at most so many bytes in a row; the worker cuts them up as it needs. */
+#define RUN (64ull << 20)
+/* Rows that are not one run go in pieces of about this many bytes. */
+#define PIECE (4ull << 20)
+/* A copy that is waited for has at most this many pieces under way. */
+#define PIECES_UNDER_WAY 16
+
+/* ---- checks -------------------------------------------------------------------------------------------------------- */
+
+/* Bytes from the first to behind the last of a box, 0 when that overflows. */
+static uint64_t extent(const struct copy_side *side, const struct copy_box *box) {
+    uint64_t rows, slices, all;
+    if (__builtin_mul_overflow(side->pitch, box->height - 1, &rows) || __builtin_mul_overflow(side->slice, box->depth - 1, &slices)) return 0;
+    if (__builtin_add_overflow(rows, slices, &all) || __builtin_add_overflow(all, box->width, &all)) return 0;
+    return all;
+}
+
+#define MAY_READ 1u
+#define MAY_WRITE 3u
+
+/* Finds the range a device side lies in; all of it must. `rights`: what is to be done there. */
+static int check_device(struct shim_stream *s, struct copy_side *side, const struct copy_box *box, unsigned rights) {
+    struct range r;
+    uint64_t size = extent(side, box);
+    if (!size || !range_find_device(side->address, &r)) return CUDA_ERROR_INVALID_VALUE;
+    if (r.kind == RANGE_MAPPED) {
+        /* It is no context's; that of the stream will do, or the primary one of another device that has it. */
+        struct shim_context *theirs = r.device == s->context->device ? NULL : context_primary(r.device);
+        side->context = theirs && atomic_load(&theirs->object.live) ? theirs : s->context;
+        side->ctx = side->context->id;
+        return range_mapped(side->address, size, rights) ? 0 : CUDA_ERROR_INVALID_VALUE;
+    }
+    if (size > r.size - (side->address - range_base(&r))) return CUDA_ERROR_INVALID_VALUE;
+    side->ctx = r.ctx;
+    side->context = r.context;
+    return 0;
+}
+
+static int check_host(struct copy_side *side, const struct copy_box *box) {
+    struct range r;
+    uint64_t size = extent(side, box);
+    if (!side->address || !size || size - 1 > UINT64_MAX - side->address) return CUDA_ERROR_INVALID_VALUE;
+    if (range_find_host(side->address, &r)) {
+        if (size > r.size - (side->address - range_base(&r))) return CUDA_ERROR_INVALID_VALUE;
+        side->pinned = true;
+    }
+    return 0;
+}
+
+/* Rows that follow one another without a gap on both sides are one row; the same for slices. */
+static void flatten(struct copy_side *a, struct copy_side *b, struct copy_box *box) {
+    if (box->height == 1) a->pitch = b->pitch = box->width;
+    if (box->height > 1 && a->pitch == box->width && b->pitch == box->width) {
+        if (box->depth == 1 || (a->slice == box->width * box->height && b->slice == a->slice)) {
+            box->width *= box->height;
+            box->height = 1;
+            a->pitch = b->pitch = box->width;
+        }
+    }
+    if (box->depth > 1 && box->height == 1 && a->slice == box->width && b->slice == box->width) {
+        box->width *= box->depth;
+        box->depth = 1;
+        a->pitch = b->pitch = box->width;
+    }
+    if (box->depth > 1 && box->height == 1) { /* slices of one row are rows */
+        box->height = box->depth;
+        box->depth = 1;
+        a->pitch = a->slice;
+        b->pitch = b->slice;
+    }
+    if (box->depth == 1) {
+        a->slice = a->pitch * box->height;
+        b->slice = b->pitch * box->height;
+    }
+}
+
+/* ---- pieces -------------------------------------------------------------------------------------------------------- */
+
+/* A piece of a box between host and device: `rows` rows of `width` bytes. */
+struct piece {
+    uint64_t device, host;
+    uint64_t width, rows;
+    uint64_t device_pitch, host_pitch;
+    bool last;
+};
+
+/* Cuts a box into pieces and calls fn for each, until one fails. */
+static int each_piece(const struct copy_side *device, const struct copy_side *host, const struct copy_box *box,
+                      int (*fn)(void *arg, const struct piece *piece), void *arg) {
+    uint64_t rows_each = box->width >= PIECE ? 1 : PIECE / box->width, width_each = box->width < RUN ? box->width : RUN;
+    for (uint64_t z = 0; z < box->depth; z++) {
+        for (uint64_t y = 0; y < box->height; y += rows_each) {
+            for (uint64_t x = 0; x < box->width; x += width_each) {
+                struct piece p = {
+                    .device = device->address + z * device->slice + y * device->pitch + x,
+                    .host = host->address + z * host->slice + y * host->pitch + x,
+                    .width = box->width - x < width_each ? box->width - x : width_each,
+                    .rows = box->height - y < rows_each ? box->height - y : rows_each,
+                    .device_pitch = device->pitch,
+                    .host_pitch = host->pitch,
+                };
+                p.last = z + 1 == box->depth && y + p.rows == box->height && x + p.width == box->width;
+                int rc = fn(arg, &p);
+                if (rc) return rc;
+            }
+        }
+    }
+    return 0;
+}
+
+/* ---- host to device ------------------------------------------------------------------------------------------------ */
+
+struct inward {
+    struct shim_stream *stream;
+    const struct piece *piece;
+    char *staging;
+    bool lend; /* the source stays as it is until the copy is done */
+    bool tell; /* somebody may soon want to know that the copy is done */
+    uint64_t last;
+};
+
+static uint32_t flags_of(const struct inward *in, const struct piece *p) { return in->tell && p->last ? GV_RECORD_MARK : 0; }
+
+static uint64_t post_bulk_in(void *arg, uint64_t number) {
+    const struct inward *in = arg;
+    const struct piece *p = in->piece;
+    struct gv_cmd_copy_in c = {.stream = stream_id(in->stream),
+                               .dst = p->device,
+                               .width = p->width,
+                               .height = p->rows,
+                               .depth = 1,
+                               .pitch = p->device_pitch,
+                               .slice = p->device_pitch * p->rows,
+                               .bulk = number};
+    return post_copy_in(stream_ctx(in->stream), flags_of(in, p), &c);
+}
+
+/* The piece's bytes as they travel: rows packed, in *staging, which is made when first needed. NULL: no memory. */
+static const void *packed(const struct piece *p, char **staging) {
+    const char *data = (const char *)(uintptr_t)p->host;
+    if (p->rows == 1 || p->host_pitch == p->width) return data;
+    if (!*staging) *staging = malloc(PIECE);
+    for (uint64_t y = 0; *staging && y < p->rows; y++) memcpy(*staging + y * p->width, data + y * p->host_pitch, p->width);
+    return *staging;
+}
+
+static int send_piece(void *arg, const struct piece *p) {
+    struct inward *in = arg;
+    uint64_t size = p->width * p->rows;
+    const void *data = packed(p, &in->staging);
+    if (!data) return CUDA_ERROR_OUT_OF_MEMORY;
+    bool lend = in->lend && data != in->staging;
+    uint64_t seq;
+    if (size <= GV_INLINE_MAX) {
+        struct gv_cmd_copy_in c = {.stream = stream_id(in->stream),
+                                   .dst = p->device,
+                                   .width = p->width,
+                                   .height = p->rows,
+                                   .depth = 1,
+                                   .pitch = p->device_pitch,
+                                   .slice = p->device_pitch * p->rows,
+                                   .data = data,
+                                   .data_size = (uint32_t)size};
+        seq = post_copy_in(stream_ctx(in->stream), flags_of(in, p), &c);
+    } else {
+        in->piece = p;
+        seq = lend ? session_bulk_lend(data, size, post_bulk_in, in) : session_bulk_out(data, size, post_bulk_in, in);
+    }
+    if (!seq) return post_refused();
+    stream_posted(in->stream, seq, flags_of(in, p) != 0);
+    in->last = seq;
+    return 0;
+}
+
+/* `wait`: the program takes it for done when the call returns. It is only taken up then, which nobody can tell but streams that are not ordered with this one. */
+static int send_now(struct shim_stream *s, const struct copy_side *dst, const struct copy_side *src, const struct copy_box *box, bool wait) {
+    struct inward in = {.stream = s, .lend = !wait && src->pinned, .tell = wait && atomic_load(&s->context->apart)};
+    int rc = each_piece(dst, src, box, send_piece, &in);
+    free(in.staging);
+    if (!rc && wait) stream_copied(s, in.last);
+    return rc;
+}
+
+/* A copy whose source is not written yet: an earlier asynchronous copy or host function may still do that, and the call must not wait for it. So in front of the copy the
+ * stream stops at a host function of ours, which sends the data as it is then. Such payloads have tags, as others overtake them. */
+struct later {
+    struct shim_stream *stream;
+    struct copy_side dst, src;
+    struct copy_box box;
+    uint64_t tag, n, posted;
+    char *staging;
+};
+
+static int count_piece(void *arg, const struct piece *p) {
+    (void)p;
+    ((struct later *)arg)->n++;
+    return 0;
+}
+
+static int post_later(void *arg, const struct piece *p) {
+    struct later *l = arg;
+    struct gv_cmd_copy_in c = {.stream = stream_id(l->stream),
+                               .dst = p->device,
+                               .width = p->width,
+                               .height = p->rows,
+                               .depth = 1,
+                               .pitch = p->device_pitch,
+                               .slice = p->device_pitch * p->rows,
+                               .bulk = l->tag++};
+    l->posted = post_copy_in(stream_ctx(l->stream), p->last ? GV_RECORD_MARK : 0, &c);
+    if (!l->posted) return post_refused();
+    stream_posted(l->stream, l->posted, p->last);
+    return 0;
+}
+
+static int send_later_piece(void *arg, const struct piece *p) {
+    struct later *l = arg;
+    return session_bulk_late(l->tag++, packed(p, &l->staging), p->width * p->rows);
+}
+
+/* Called whatever became of the stream: the worker waits for the bytes. */
+static void send_later(void *stream, int status, void *arg) {
+    struct later *l = arg;
+    (void)stream, (void)status;
+    each_piece(&l->dst, &l->src, &l->box, send_later_piece, l);
+    free(l->staging);
+    free(l);
+}
+
+static int defer(struct shim_stream *s, const struct copy_side *dst, const struct copy_side *src, const struct copy_box *box) {
+    struct later posting = {.stream = s, .dst = *dst, .src = *src, .box = *box}, *l = malloc(sizeof *l);
+    /* Rows are packed in memory that must not be missing then. */
+    char *staging = box->height > 1 ? malloc(PIECE) : NULL;
+    if (!l || (box->height > 1 && !staging)) {
+        free(l);
+        free(staging);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    each_piece(dst, src, box, count_piece, &posting);
+    posting.tag = session_late_tags(posting.n);
+    *l = posting;
+    l->staging = staging;
+    uint64_t function = session_late_func(send_later, l);
+    uint64_t seq = function ? post_host_func(stream_ctx(s), 0, &(struct gv_cmd_host_func){.stream = stream_id(s), .tag = function}) : 0;
+    if (!seq) return session_broken() || function ? post_refused() : CUDA_ERROR_OUT_OF_MEMORY;
+    stream_posted(s, seq, false);
+    session_host_func_posted(function, &s->session, seq);
+    int rc = each_piece(dst, src, box, post_later, &posting);
+    if (rc) return rc;
+    /* Until then the source is in use: nobody may free it, and what is copied from it next comes after. */
+    host_writes_add(src->address, src->address + extent(src, box), s, posting.posted);
+    session_flush();
+    return 0;
+}
+
+static int host_to_device(struct shim_stream *s, const struct copy_side *dst, const struct copy_side *src, const struct copy_box *box, bool wait) {
+    uint64_t end = src->address + extent(src, box);
+    /* Behind many others that are sent late it is sent late as well: the call would have to wait for them. */
+    bool late = !wait && src->pinned && (host_writes_pending(src->address, end) || session_late_crowded(box->width * box->height * box->depth));
+    if (late) return defer(s, dst, src, box);
+    /* A call that waits may wait for the writers too; pageable memory is taken as it is. */
+    int rc = wait ? host_writes_wait(src->address, end) : 0;
+    return rc ? rc : send_now(s, dst, src, box, wait);
+}
+
+/* ---- device to host ------------------------------------------------------------------------------------------------ */
+
+struct outward {
+    struct shim_stream *stream;
+    bool waiting;
+    uint64_t seqs[PIECES_UNDER_WAY]; /* of the last pieces, in a circle */
+    uint64_t n, last;
+};
+
+static int fetch_piece(void *arg, const struct piece *p) {
+    struct outward *out = arg;
+    if (out->waiting && out->n >= PIECES_UNDER_WAY) {
+        int rc = session_wait_stream(&out->stream->session, out->seqs[out->n % PIECES_UNDER_WAY]);
+        if (rc) return rc;
+    }
+    uint64_t tag = session_expect((void *)(uintptr_t)p->host, p->width, p->rows, 1, p->host_pitch, p->host_pitch * p->rows);
+    if (!tag) {
+        int rc = session_broken();
+        return rc ? rc : CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    struct gv_cmd_copy_out c = {.stream = stream_id(out->stream),
+                                .src = p->device,
+                                .width = p->width,
+                                .height = p->rows,
+                                .depth = 1,
+                                .pitch = p->device_pitch,
+                                .slice = p->device_pitch * p->rows,
+                                .tag = tag};
+    bool mark = p->last || out->waiting;
+    uint64_t seq = post_copy_out(stream_ctx(out->stream), mark ? GV_RECORD_MARK : 0, &c);
+    if (!seq) {
+        session_expect_cancel(tag);
+        return post_refused();
+    }
+    stream_posted(out->stream, seq, mark);
+    session_expect_posted(tag, &out->stream->session, seq);
+    out->seqs[out->n++ % PIECES_UNDER_WAY] = seq;
+    out->last = seq;
+    return 0;
+}
+
+static int device_to_host(struct shim_stream *s, const struct copy_side *dst, const struct copy_side *src, const struct copy_box *box, bool wait) {
+    /* As with a real driver: into pageable memory the call waits. */
+    struct outward out = {.stream = s, .waiting = wait || !dst->pinned};
+    int rc = each_piece(src, dst, box, fetch_piece, &out);
+    if (out.waiting) {
+        /* Also after a failure: nothing may be written to the caller's memory once the call has returned. */
+        int status = out.last ? session_wait_stream(&s->session, out.last) : 0;
+        if (status && !session_broken()) context_failed(stream_ctx(s), status);
+        return rc ? rc : status;
+    }
+    if (out.last) host_writes_add(dst->address, dst->address + extent(dst, box), s, out.last);
+    return rc;
+}
+
+/* ---- the others ---------------------------------------------------------------------------------------------------- */
+
+static int device_to_device(struct shim_stream *s, const struct copy_side *dst, const struct copy_side *src, const struct copy_box *box, bool wait) {
+    /* A copy between contexts that is not asynchronous is ordered after everything in both, and before everything that follows in both. */
+    bool foreign = wait && (dst->context != s->context || src->context != s->context);
+    int rc = 0;
+    if (foreign && dst->context != s->context) rc = stream_drain_context(dst->context);
+    if (!rc && foreign && src->context != s->context && src->context != dst->context) rc = stream_drain_context(src->context);
+    if (rc) return rc;
+    struct gv_cmd_copy_device c = {.stream = stream_id(s),
+                                   .dst = dst->address,
+                                   .src = src->address,
+                                   .dst_ctx = dst->ctx,
+                                   .src_ctx = src->ctx,
+                                   .width = box->width,
+                                   .height = box->height,
+                                   .depth = box->depth,
+                                   .dst_pitch = dst->pitch,
+                                   .dst_slice = dst->slice,
+                                   .src_pitch = src->pitch,
+                                   .src_slice = src->slice};
+    uint64_t seq = post_copy_device(stream_ctx(s), foreign ? GV_RECORD_MARK : 0, &c);
+    if (!seq) return post_refused();
+    stream_posted(s, seq, foreign);
+    return foreign ? stream_drain(s) : 0;
+}
+
+static int host_to_host(struct shim_stream *s, const struct copy_side *dst, const struct copy_side *src, const struct copy_box *box) {
+    int rc = stream_drain(s);
+    if (!rc) rc = host_writes_wait(src->address, src->address + extent(src, box));
+    if (rc) return rc;
+    for (uint64_t z = 0; z < box->depth; z++) {
+        for (uint64_t y = 0; y < box->height; y++) {
+            memmove((char *)(uintptr_t)dst->address + z * dst->slice + y * dst->pitch,
+                    (const char *)(uintptr_t)src->address + z * src->slice + y * src->pitch, box->width);
+        }
+    }
+    return 0;
+}
+
+static void choose_side(struct copy_side *side) {
+    struct range r;
+    if (side->where == COPY_ANYWHERE) side->where = range_find_device(side->address, &r) ? COPY_DEVICE : COPY_HOST;
+}
+
+/* An address that nothing is known about, but that lies where only device memory can: not the host's. */
+static bool inside_window(uint64_t address) {
+    const struct shim_server *server = session_server();
+    return server->addresses == GV_ADDRESSES_FIXED && address - server->window_base < server->window_size;
+}
+
+int copy_box(struct shim_stream *s, const struct copy_side *dst_side, const struct copy_side *src_side, const struct copy_box *shape, bool wait) {
+    if (!shape->width || !shape->height || !shape->depth) return 0;
+    struct copy_side dst = *dst_side, src = *src_side;
+    struct copy_box box = *shape;
+    choose_side(&dst);
+    choose_side(&src);
+    if ((dst.where == COPY_HOST && inside_window(dst.address)) || (src.where == COPY_HOST && inside_window(src.address)))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (box.height > 1 && (dst.pitch < box.width || src.pitch < box.width)) return CUDA_ERROR_INVALID_VALUE;
+    flatten(&dst, &src, &box);
+    int rc = dst.where == COPY_DEVICE ? check_device(s, &dst, &box, MAY_WRITE) : check_host(&dst, &box);
+    if (!rc) rc = src.where == COPY_DEVICE ? check_device(s, &src, &box, MAY_READ) : check_host(&src, &box);
+    if (rc) return rc;
+    if (dst.where == COPY_DEVICE)
+        return src.where == COPY_DEVICE ? device_to_device(s, &dst, &src, &box, wait) : host_to_device(s, &dst, &src, &box, wait);
+    return src.where == COPY_DEVICE ? device_to_host(s, &dst, &src, &box, wait) : host_to_host(s, &dst, &src, &box);
+}
+
+/* ---- fills --------------------------------------------------------------------------------------------------------- */
+
+static void fill_host(char *dst, uint64_t pitch, unsigned element, uint32_t value, uint64_t width, uint64_t height) {
+    for (uint64_t y = 0; y < height; y++) {
+        char *row = dst + y * pitch;
+        for (uint64_t x = 0; x < width; x++) memcpy(row + x * element, &value, element); /* little-endian: the low bytes come first */
+    }
+}
+
+int copy_fill(struct shim_stream *s, uint64_t dst, uint64_t pitch, unsigned element, uint32_t value, uint64_t width, uint64_t height) {
+    uint64_t row;
+    if (dst % element || (height > 1 && pitch % element)) return CUDA_ERROR_INVALID_VALUE;
+    if (!width || !height) return 0;
+    if (__builtin_mul_overflow(width, (uint64_t)element, &row) || (height > 1 && pitch < row)) return CUDA_ERROR_INVALID_VALUE;
+    if (height == 1 || pitch == row) {
+        if (__builtin_mul_overflow(width, height, &width) || __builtin_mul_overflow(row, height, &row)) return CUDA_ERROR_INVALID_VALUE;
+        height = 1;
+        pitch = row;
+    }
+    struct copy_side side = {.where = COPY_ANYWHERE, .address = dst, .pitch = pitch, .slice = 0};
+    struct copy_box box = {.width = row, .height = height, .depth = 1};
+    struct range r;
+    if (!range_find_device(dst, &r)) {
+        if (!range_find_host(dst, &r)) return CUDA_ERROR_INVALID_VALUE;
+        int rc = check_host(&side, &box);
+        if (!rc) rc = stream_drain(s);
+        if (!rc) rc = host_writes_wait(dst, dst + extent(&side, &box));
+        if (!rc) fill_host((char *)(uintptr_t)dst, pitch, element, value, width, height);
+        return rc;
+    }
+    int rc = check_device(s, &side, &box, MAY_WRITE);
+    if (rc) return rc;
+    struct gv_cmd_fill c = {.stream = stream_id(s), .dst = dst, .pitch = pitch, .elem = element, .value = value, .width = width, .height = height};
+    uint64_t seq = post_fill(stream_ctx(s), 0, &c);
+    if (!seq) return post_refused();
+    stream_posted(s, seq, false);
+    return 0;
+}

@@ -1,0 +1,28 @@
+/* One engine for all copies and fills; copy_calls.c translates the driver's many calls into it. */
+#ifndef SHIM_COPY_H
+#define SHIM_COPY_H
+
+#include "objects/objects.h"
+
+enum copy_where { COPY_HOST, COPY_DEVICE, COPY_ANYWHERE }; /* ANYWHERE: as the address map says */
+
+struct copy_side {
+    enum copy_where where;
+    uint64_t address;      /* of the box's first byte */
+    uint64_t pitch, slice; /* bytes from row to row, from slice to slice */
+    /* Filled in by copy_box. */
+    uint32_t ctx; /* device: the owner */
+    struct shim_context *context;
+    bool pinned; /* host: allocated or registered */
+};
+
+struct copy_box {
+    uint64_t width, height, depth; /* width in bytes */
+};
+
+/* Queues a copy on a stream. `wait`: the call is one that returns when the host's side is done. 0 or a CUresult; what lies outside an allocation is CUDA_ERROR_INVALID_VALUE. */
+int copy_box(struct shim_stream *s, const struct copy_side *dst, const struct copy_side *src, const struct copy_box *box, bool wait);
+/* Queues a fill with elements of 1, 2 or 4 bytes; width counts elements. */
+int copy_fill(struct shim_stream *s, uint64_t dst, uint64_t pitch, unsigned element, uint32_t value, uint64_t width, uint64_t height);
+
+#endif

@@ -1,0 +1,168 @@
+/* Pinned host memory. Nothing needs pinning on this side: it is memory of our own, known to the address map, so that copies know how they may use it. */
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "gv_impl.h"
+#include "objects/objects.h"
+
+/* ---- what is still being written ----------------------------------------------------------------------------------- */
+
+/* A device-to-host copy that was not waited for, or a host function, which may write anywhere. */
+struct host_write {
+    uint64_t low, high;
+    struct shim_stream *stream;
+    uint64_t stream_id, seq;
+};
+
+static struct {
+    pthread_mutex_t lock;
+    struct host_write *list;
+    size_t n, capacity;
+} writes = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* Drops what has been written meanwhile; writes.lock held. */
+static void prune(void) {
+    size_t kept = 0;
+    for (size_t i = 0; i < writes.n; i++) {
+        const struct host_write *w = &writes.list[i];
+        if (!stream_passed(w->stream, w->stream_id, w->seq)) writes.list[kept++] = *w;
+    }
+    writes.n = kept;
+}
+
+void host_writes_add(uint64_t low, uint64_t high, struct shim_stream *s, uint64_t seq) {
+    pthread_mutex_lock(&writes.lock);
+    if (writes.n == writes.capacity) prune();
+    if (writes.n == writes.capacity) {
+        size_t capacity = writes.capacity ? 2 * writes.capacity : 64;
+        struct host_write *more = realloc(writes.list, capacity * sizeof *more);
+        if (!more) {
+            pthread_mutex_unlock(&writes.lock);
+            session_wait_stream(&s->session, seq); /* cannot remember it: then it has to be over */
+            return;
+        }
+        writes.list = more;
+        writes.capacity = capacity;
+    }
+    writes.list[writes.n++] = (struct host_write){.low = low, .high = high, .stream = s, .stream_id = s->object.id, .seq = seq};
+    pthread_mutex_unlock(&writes.lock);
+}
+
+/* The first writer of [low, high) that is not over; writes.lock held. */
+static bool find_writer(uint64_t low, uint64_t high, struct host_write *out) {
+    if (writes.n) prune();
+    for (size_t i = 0; i < writes.n; i++) {
+        if (writes.list[i].low >= high || low >= writes.list[i].high) continue;
+        *out = writes.list[i];
+        return true;
+    }
+    return false;
+}
+
+bool host_writes_pending(uint64_t low, uint64_t high) {
+    struct host_write found;
+    pthread_mutex_lock(&writes.lock);
+    bool pending = find_writer(low, high, &found);
+    pthread_mutex_unlock(&writes.lock);
+    return pending;
+}
+
+int host_writes_wait(uint64_t low, uint64_t high) {
+    for (;;) {
+        struct host_write found;
+        pthread_mutex_lock(&writes.lock);
+        bool pending = find_writer(low, high, &found);
+        pthread_mutex_unlock(&writes.lock);
+        if (!pending) return 0;
+        int rc = session_wait_stream(&found.stream->session, found.seq);
+        /* Not passed, and yet no error: the process is leaving, and nobody writes any more. */
+        if (rc || !stream_passed(found.stream, found.stream_id, found.seq)) return rc;
+    }
+}
+
+/* ---- allocation ---------------------------------------------------------------------------------------------------- */
+
+static size_t page_round(size_t size) {
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    return (size + page - 1) & ~(page - 1);
+}
+
+CUresult impl_cuMemHostAlloc(void **out, size_t size, unsigned int flags) {
+    struct shim_context *c;
+    int rc = context_require(&c);
+    if (rc) return rc;
+    const unsigned known = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED;
+    if (!out || !size || flags & ~known || size > SIZE_MAX / 2) return CUDA_ERROR_INVALID_VALUE;
+    void *memory = mmap(NULL, page_round(size), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
+    struct range r = {.size = size, .kind = RANGE_HOST, .ctx = c->id, .device = c->device, .context = c, .flags = flags};
+    rc = range_add(&r, (uint64_t)(uintptr_t)memory);
+    if (rc) {
+        munmap(memory, page_round(size));
+        return rc;
+    }
+    *out = memory;
+    return CUDA_SUCCESS;
+}
+
+CUresult impl_cuMemAllocHost(void **out, size_t size) { return impl_cuMemHostAlloc(out, size, 0); }
+
+CUresult impl_cuMemFreeHost(void *memory) {
+    struct range r;
+    if (!shim_initialized()) return CUDA_ERROR_NOT_INITIALIZED;
+    if (!memory) return CUDA_SUCCESS; /* as free(), cudaFree and cudaFreeHost have it */
+    uint64_t base = (uint64_t)(uintptr_t)memory;
+    if (!range_find_host(base, &r) || range_base(&r) != base || r.kind != RANGE_HOST) return CUDA_ERROR_INVALID_VALUE;
+    host_writes_wait(base, base + r.size);   /* nobody may write there any more */
+    session_loans_wait(base, base + r.size); /* or read */
+    if (!range_remove(base, RANGE_HOST, RANGE_HOST, &r)) return CUDA_ERROR_INVALID_VALUE;
+    munmap(memory, page_round(r.size));
+    return CUDA_SUCCESS;
+}
+
+CUresult impl_cuMemHostGetFlags(unsigned int *flags, void *memory) {
+    struct range r;
+    if (!shim_initialized()) return CUDA_ERROR_NOT_INITIALIZED;
+    if (!flags || !range_find_host((uint64_t)(uintptr_t)memory, &r) || r.kind != RANGE_HOST) return CUDA_ERROR_INVALID_VALUE;
+    *flags = r.flags;
+    return CUDA_SUCCESS;
+}
+
+CUresult impl_cuMemHostGetDevicePointer(CUdeviceptr *address, void *memory, unsigned int flags) {
+    struct shim_context *c;
+    int rc = context_require(&c);
+    if (rc) return rc;
+    struct range r;
+    if (!address || flags || !range_find_host((uint64_t)(uintptr_t)memory, &r)) return CUDA_ERROR_INVALID_VALUE;
+    shim_log_once("cuMemHostGetDevicePointer: host memory cannot be mapped into a remote GPU yet; copy it instead");
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+/* ---- registration -------------------------------------------------------------------------------------------------- */
+
+CUresult impl_cuMemHostRegister(void *memory, size_t size, unsigned int flags) {
+    struct shim_context *c;
+    int rc = context_require(&c);
+    if (rc) return rc;
+    const unsigned known = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_IOMEMORY | CU_MEMHOSTREGISTER_READ_ONLY;
+    uint64_t base = (uint64_t)(uintptr_t)memory;
+    if (!memory || !size || flags & ~known || size > UINT64_MAX - base) return CUDA_ERROR_INVALID_VALUE;
+    if (flags & CU_MEMHOSTREGISTER_IOMEMORY) {
+        shim_log_once("cuMemHostRegister: memory of other devices is not supported");
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
+    if (range_host_overlaps(base, size)) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+    struct range r = {.size = size, .kind = RANGE_REGISTERED, .ctx = c->id, .device = c->device, .context = c, .flags = flags};
+    return range_add(&r, base);
+}
+
+CUresult impl_cuMemHostUnregister(void *memory) {
+    struct range r;
+    if (!shim_initialized()) return CUDA_ERROR_NOT_INITIALIZED;
+    uint64_t base = (uint64_t)(uintptr_t)memory;
+    if (!range_find_host(base, &r) || range_base(&r) != base || r.kind != RANGE_REGISTERED) return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+    host_writes_wait(base, base + r.size);
+    session_loans_wait(base, base + r.size);
+    return range_remove(base, RANGE_REGISTERED, RANGE_REGISTERED, &r) ? CUDA_SUCCESS : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+}

@@ -1,0 +1,309 @@
+/* Device memory. With fixed addresses every allocation is placed here, inside memory that the worker has already backed; only one that is larger than
+ * what is left of that credit waits for more. */
+#include <stdlib.h>
+
+#include "wire/window.h"
+#include "objects/memory/allocator.h"
+#include "gv_client.h"
+#include "gv_impl.h"
+#include "objects/objects.h"
+
+/* Free credit that is kept instead of being given back is a sixteenth of the device, at most this. */
+#define MOST_KEPT (256ull << 20)
+/* Blocks smaller than this are never given back while there is memory. */
+#define SHRINK_LEAST (64ull << 20)
+
+/* One device of the server. */
+static struct device_memory {
+    pthread_mutex_t lock;
+    bool ready;
+    uint32_t ctx;    /* that the command under way works in; under lock */
+    uint64_t fenced; /* bytes in quarantine when fences were last posted */
+    /* Credit that was asked for before it is needed; its answer is looked at when memory is needed next. */
+    bool asked;
+    struct session_reply ahead;
+    uint64_t ahead_address, ahead_size;
+    uint64_t refused; /* bytes that were backed when the worker last refused */
+    struct allocator allocator;
+} devices[GV_MAX_DEVICES] = {[0 ... GV_MAX_DEVICES - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER}};
+
+static bool fixed_addresses(void) { return session_server()->addresses == GV_ADDRESSES_FIXED; }
+
+static int grow(void *arg, uint64_t address, uint64_t size) {
+    struct device_memory *m = arg;
+    struct session_reply reply;
+    int rc = call_memory_grow(m->ctx, &(struct gv_cmd_memory_grow){.address = address, .size = size}, NULL, &reply);
+    session_reply_done(&reply);
+    return rc;
+}
+
+static void shrink(void *arg, uint64_t address, uint64_t size) {
+    struct device_memory *m = arg;
+    post_memory_shrink(m->ctx, 0, &(struct gv_cmd_memory_shrink){.address = address, .size = size});
+}
+
+/* Free credit that is kept for the next allocation; more is given back. */
+static uint64_t most_kept(const struct shim_context *c) {
+    uint64_t sixteenth = c->info->total_memory / 16;
+    return sixteenth < MOST_KEPT ? sixteenth : MOST_KEPT;
+}
+
+/* Takes the answer about credit that was asked for ahead, if it is here, or waits for it. True when there was one. lock held. */
+static bool ahead_answered(struct device_memory *m, bool wait) {
+    if (!m->asked) return false;
+    if (wait)
+        session_wait_call(&m->ahead);
+    else if (!atomic_load(&m->ahead.answered))
+        return false;
+    m->asked = false;
+    int status = m->ahead.status;
+    session_reply_done(&m->ahead);
+    if (status) m->refused = m->allocator.backed;
+    allocator_ahead_done(&m->allocator, m->ahead_address, m->ahead_size, !status);
+    return true;
+}
+
+/* Asks for more credit, without waiting, when little is left: as much as there is already, so that a program that goes on allocating does not wait,
+ * and never so much that it would be given back. lock held. */
+static void grow_ahead(struct device_memory *m, const struct shim_context *c) {
+    struct allocator *a = &m->allocator;
+    uint64_t kept = most_kept(c), low = a->backed < kept ? a->backed / 4 : kept / 4, want = a->backed < kept / 2 ? a->backed : kept / 2;
+    if (m->asked || a->free_bytes + a->quarantined >= low || a->backed == m->refused) return;
+    m->ahead_size = allocator_ahead(a, want, &m->ahead_address);
+    if (!m->ahead_size) return;
+    struct gv_cmd_memory_grow command = {.address = m->ahead_address, .size = m->ahead_size};
+    void *body = session_begin_call(GV_OP_MEMORY_GROW, m->ctx, (uint32_t)gv_cmd_memory_grow_size(&command), &m->ahead);
+    if (body) gv_cmd_memory_grow_encode(&command, body);
+    m->asked = body && session_send_call(&m->ahead);
+    if (!m->asked) allocator_ahead_done(a, m->ahead_address, m->ahead_size, false); /* the session is lost */
+}
+
+/* The device's memory, set up at first use; lock held. */
+static int prepare(struct device_memory *m, uint32_t server_device) {
+    if (m->ready) return 0;
+    const struct shim_server *server = session_server();
+    struct gv_window_part part = gv_window_part(server->window_base, server->window_size, server->n_devices, server_device);
+    uint64_t chunk = server->devices[server_device].chunk;
+    if (allocator_init(&m->allocator, part.base, part.client_size, chunk ? chunk : ALLOCATOR_MIN_GROW, server->initial))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    m->allocator.grow = grow;
+    m->allocator.shrink = shrink;
+    m->allocator.arg = m;
+    m->ready = true;
+    return 0;
+}
+
+/* Moves out of quarantine what every stream has passed, and gives back what is too much to keep; lock held. */
+static void settle(struct device_memory *m, const struct shim_context *c) {
+    if (m->allocator.first) {
+        uint64_t newest, passed;
+        stream_progress(&newest, &passed);
+        allocator_release(&m->allocator, passed);
+        if (m->fenced > m->allocator.quarantined) m->fenced = m->allocator.quarantined;
+    }
+    uint64_t keep = most_kept(c);
+    if (m->allocator.free_bytes > keep) allocator_shrink(&m->allocator, SHRINK_LEAST, keep);
+}
+
+/* Waits until nothing is in quarantine that was there at the call; lock held, released meanwhile. */
+static void wait_quarantine(struct device_memory *m, const struct shim_context *c) {
+    pthread_mutex_unlock(&m->lock);
+    stream_drain_context(NULL);
+    pthread_mutex_lock(&m->lock);
+    m->ctx = c->id;
+    settle(m, c);
+}
+
+/* Places `size` bytes (as allocator_round gives them). */
+static int place(struct device_memory *m, struct shim_context *c, uint64_t size, uint64_t *address) {
+    struct allocator *a = &m->allocator;
+    if (a->first) {
+        session_poll();
+        uint64_t newest, passed;
+        stream_progress(&newest, &passed);
+        allocator_release(a, passed);
+    }
+    ahead_answered(m, false);
+    if ((*address = allocator_take(a, size))) return 0;
+    if (ahead_answered(m, true) && (*address = allocator_take(a, size))) return 0;
+    /* When most of what is backed only waits for the device to pass, waiting is right; else more memory is. */
+    if (a->quarantined >= size && a->quarantined >= a->backed / 2) {
+        wait_quarantine(m, c);
+        if ((*address = allocator_take(a, size))) return 0;
+    }
+    int rc = allocator_grow(a, size, c->info->total_memory / 8);
+    if (!rc) {
+        *address = allocator_take(a, size);
+        return *address ? 0 : CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    if (rc != CUDA_ERROR_OUT_OF_MEMORY) return rc;
+    /* The last resorts: what is in quarantine, then all free credit in pieces that are too small, given back and asked for in one. */
+    if (a->quarantined) {
+        wait_quarantine(m, c);
+        if ((*address = allocator_take(a, size))) return 0;
+    }
+    if (allocator_shrink(a, 0, 0)) rc = allocator_grow(a, size, 0);
+    if (!rc) {
+        *address = allocator_take(a, size);
+        return *address ? 0 : CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    return rc;
+}
+
+int memory_allocate(struct shim_context *c, size_t size, CUdeviceptr *out) {
+    if (!size) return CUDA_ERROR_INVALID_VALUE;
+    uint64_t bytes = allocator_round(size), address = 0;
+    if (!bytes || bytes > c->info->total_memory) return CUDA_ERROR_OUT_OF_MEMORY;
+    int rc;
+    if (fixed_addresses()) {
+        struct device_memory *m = &devices[c->server_device];
+        pthread_mutex_lock(&m->lock);
+        m->ctx = c->id;
+        rc = prepare(m, c->server_device);
+        if (!rc) rc = place(m, c, bytes, &address);
+        if (!rc) grow_ahead(m, c);
+        pthread_mutex_unlock(&m->lock);
+    } else {
+        struct session_reply reply;
+        struct gv_reply_memory_alloc answer = {0};
+        rc = call_memory_alloc(c->id, &(struct gv_cmd_memory_alloc){.size = size}, &answer, &reply);
+        session_reply_done(&reply);
+        address = answer.address;
+    }
+    if (rc) return rc;
+    struct range r = {.size = size, .kind = RANGE_DEVICE, .ctx = c->id, .device = c->device, .context = c};
+    rc = range_add(&r, address);
+    if (!rc) *out = address;
+    return rc;
+}
+
+/* Gives back a range that is no longer in the map. */
+static void give(const struct range *r) {
+    if (!fixed_addresses()) {
+        post_memory_free(r->ctx, 0, &(struct gv_cmd_memory_free){.address = range_base(r)});
+        return;
+    }
+    struct device_memory *m = &devices[r->context->server_device];
+    uint64_t newest, passed;
+    stream_progress(&newest, &passed);
+    pthread_mutex_lock(&m->lock);
+    m->ctx = r->ctx;
+    allocator_give(&m->allocator, range_base(r), allocator_round(r->size), newest);
+    settle(m, r->context);
+    /* So that the quarantine empties by itself while the program goes on: ask now and then to be told how far the streams are. */
+    bool fence = m->allocator.quarantined > m->fenced + m->allocator.backed / 8;
+    if (fence) m->fenced = m->allocator.quarantined;
+    pthread_mutex_unlock(&m->lock);
+    if (fence) stream_fence_all();
+}
+
+void memory_context_gone(struct shim_context *c) {
+    struct range r;
+    for (uint64_t from = 0; range_next_of(c->id, from, &r); from = range_base(&r) + 1) {
+        enum range_kind kind = r.kind;
+        if (range_remove(range_base(&r), kind, kind, &r) && kind == RANGE_DEVICE) give(&r);
+    }
+}
+
+/* ---- calls --------------------------------------------------------------------------------------------------------- */
+
+CUresult impl_cuMemAlloc(CUdeviceptr *address, size_t size) {
+    struct shim_context *c;
+    int rc = context_require(&c);
+    if (rc) return rc;
+    if (!address) return CUDA_ERROR_INVALID_VALUE;
+    return memory_allocate(c, size, address);
+}
+
+CUresult impl_cuMemAllocPitch(CUdeviceptr *address, size_t *pitch, size_t width, size_t height, unsigned int element) {
+    struct shim_context *c;
+    int rc = context_require(&c);
+    if (rc) return rc;
+    if (!address || !pitch || !width || !height || (element != 4 && element != 8 && element != 16)) return CUDA_ERROR_INVALID_VALUE;
+    uint64_t align = (uint64_t)device_attribute(c->info, CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT);
+    if (align < ALLOCATOR_ALIGN) align = ALLOCATOR_ALIGN;
+    uint64_t row;
+    if (width > SIZE_MAX - align) return CUDA_ERROR_INVALID_VALUE;
+    row = (width + align - 1) / align * align;
+    int most = device_attribute(c->info, CU_DEVICE_ATTRIBUTE_MAX_PITCH);
+    if (most > 0 && row > (uint64_t)most) return CUDA_ERROR_INVALID_VALUE;
+    if (height > SIZE_MAX / row) return CUDA_ERROR_OUT_OF_MEMORY;
+    rc = memory_allocate(c, row * height, address);
+    if (!rc) *pitch = row;
+    return rc;
+}
+
+/* In any thread, whatever its current context: memory belongs to the context it was allocated in. */
+int memory_release(CUdeviceptr address) {
+    struct range r;
+    if (!range_remove(address, RANGE_DEVICE, RANGE_DEVICE, &r)) return CUDA_ERROR_INVALID_VALUE;
+    give(&r);
+    return 0;
+}
+
+CUresult impl_cuMemFree(CUdeviceptr address) {
+    struct shim_context *c;
+    int rc = context_require(&c);
+    if (rc) return rc;
+    return address ? memory_release(address) : 0;
+}
+
+void memory_trim(struct shim_context *c, uint64_t keep) {
+    if (!fixed_addresses()) return;
+    struct device_memory *m = &devices[c->server_device];
+    pthread_mutex_lock(&m->lock);
+    if (!prepare(m, c->server_device)) {
+        m->ctx = c->id;
+        ahead_answered(m, true);
+        settle(m, c);
+        allocator_shrink(&m->allocator, 0, keep);
+    }
+    pthread_mutex_unlock(&m->lock);
+}
+
+int memory_reserve(uint32_t server_device, uint64_t size, uint64_t alignment, uint64_t hint, uint64_t *address) {
+    struct device_memory *m = &devices[server_device];
+    pthread_mutex_lock(&m->lock);
+    *address = prepare(m, server_device) ? 0 : allocator_reserve(&m->allocator, size, alignment, hint);
+    pthread_mutex_unlock(&m->lock);
+    return *address ? 0 : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+void memory_unreserve(uint32_t server_device, uint64_t address, uint64_t size) {
+    struct device_memory *m = &devices[server_device];
+    pthread_mutex_lock(&m->lock);
+    allocator_unreserve(&m->allocator, address, size);
+    pthread_mutex_unlock(&m->lock);
+}
+
+void memory_usage(uint32_t server_device, uint64_t *reserved, uint64_t *used) {
+    struct device_memory *m = &devices[server_device];
+    pthread_mutex_lock(&m->lock);
+    *reserved = m->allocator.backed;
+    *used = m->allocator.used;
+    pthread_mutex_unlock(&m->lock);
+}
+
+CUresult impl_cuMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
+    struct shim_context *c;
+    int rc = context_require(&c);
+    if (rc) return rc;
+    struct session_reply reply;
+    struct gv_reply_memory_info answer = {0};
+    rc = call_memory_info(c->id, &(struct gv_cmd_memory_info){0}, &answer, &reply);
+    session_reply_done(&reply);
+    if (rc) return rc;
+    uint64_t credit = 0;
+    if (fixed_addresses()) {
+        struct device_memory *m = &devices[c->server_device];
+        pthread_mutex_lock(&m->lock);
+        ahead_answered(m, false); /* it was asked for before, so the worker has taken it off what is free */
+        /* Backed, but not in use by the program: to the program it is free. */
+        credit = m->ready ? m->allocator.backed - m->allocator.used : session_server()->initial;
+        pthread_mutex_unlock(&m->lock);
+    }
+    answer.free += credit;
+    if (free_bytes) *free_bytes = answer.free < answer.total ? answer.free : answer.total;
+    if (total_bytes) *total_bytes = answer.total;
+    return CUDA_SUCCESS;
+}

@@ -1,0 +1,344 @@
+/* The CUDA objects behind the handles, for the files that implement them (context.c, stream.c, ...). Everybody else sees shim.h.
+ *
+ * Handles are pointers into regions, one per kind, that are reserved once and never unmapped. So any value can be judged without following it: it must lie in the region
+ * of its kind, at a slot's start, and the slot must be live. Slots are reused late (first freed, first reused, and only after many others), so that a stale handle is
+ * nearly always recognised; what travels on the wire is a number that is never used twice. */
+#ifndef SHIM_OBJECTS_H
+#define SHIM_OBJECTS_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "wire/module_meta.h"
+#include "objects/module/image.h"
+#include "objects/shim.h"
+#include "objects/memory/treap.h"
+
+/* ---- slots (objects.c) --------------------------------------------------------------------------------------------- */
+
+enum object_kind {
+    OBJECT_CONTEXT,
+    OBJECT_STREAM,
+    OBJECT_EVENT,
+    OBJECT_MODULE,
+    OBJECT_FUNCTION,
+    OBJECT_LIBRARY,
+    OBJECT_KERNEL,
+    OBJECT_LINK,
+    OBJECT_PHYSICAL,
+    OBJECT_KINDS
+};
+
+struct object {
+    _Atomic uint32_t live;
+    uint32_t kind;
+    uint64_t id; /* unique in the process, never 0, small enough never to meet a special stream id */
+    struct object *next_free;
+};
+
+struct object_space {
+    char *base;
+    _Atomic uint64_t used; /* bytes handed out so far */
+    uint32_t stride;       /* a power of two */
+};
+extern struct object_space object_spaces[OBJECT_KINDS];
+
+/* A fresh slot, zeroed but for its header, with a new id, not live yet. NULL: out of memory. */
+void *object_new(enum object_kind kind);
+void object_publish(void *object);
+/* Ends a handle's life; false when it was not live (any more): of two threads that destroy it, one wins. */
+bool object_retire(void *object);
+/* Returns the slot. Its memory stays readable. */
+void object_free(void *object);
+uint64_t object_next_id(void);
+/* The slot that a value denotes, live or not; NULL when it denotes none of this kind. */
+static inline void *object_slot(enum object_kind kind, const void *handle) {
+    const struct object_space *space = &object_spaces[kind];
+    uint64_t offset = (uint64_t)(uintptr_t)handle - (uint64_t)(uintptr_t)space->base;
+    if (offset >= atomic_load_explicit(&space->used, memory_order_acquire) || (offset & (space->stride - 1))) return NULL;
+    return (void *)(uintptr_t)handle;
+}
+/* The live object behind a handle, or NULL. */
+static inline void *object_get(enum object_kind kind, const void *handle) {
+    struct object *o = object_slot(kind, handle);
+    return o && atomic_load_explicit(&o->live, memory_order_acquire) ? o : NULL;
+}
+
+/* What a call returns whose command could not be sent: the session is lost, or over because the process is leaving. */
+static inline int post_refused(void) {
+    int rc = session_broken();
+    return rc ? rc : (int)CUDA_ERROR_DEINITIALIZED;
+}
+
+/* ---- contexts (context.c) ------------------------------------------------------------------------------------------ */
+
+#define CONTEXT_LIMITS 16
+
+struct shim_context {
+    struct object object;
+    uint32_t id; /* on the wire; new at each life of a primary context */
+    CUdevice device;
+    uint32_t server_device;
+    bool primary;
+    int retained; /* primary: how many times; under context_lock */
+    unsigned flags, api_version;
+    _Atomic int status; /* sticky */
+    size_t limits[CONTEXT_LIMITS];
+    CUfunc_cache cache_config;
+    CUsharedconfig shared_config;
+    uint32_t peers; /* bit per device whose memory this context may use */
+    const struct gv_device_info *info;
+    pthread_mutex_t lock;        /* guards the two lists */
+    struct shim_stream *streams; /* the legacy and per-thread ones and destroyed ones with work under way included */
+    struct shim_module *modules;
+    struct shim_stream *legacy;
+    _Atomic bool apart;        /* has had streams that are not ordered with the legacy one */
+    _Atomic uint64_t copied;   /* the newest of its streams' copied */
+    struct shim_context *next; /* list of live contexts, under context_lock */
+};
+
+extern pthread_mutex_t context_lock;
+extern struct shim_context *context_list;
+
+/* The current context, checked: 0 and *out, or what a call without a usable one returns (no context, destroyed, faulted, session lost). */
+int context_require(struct shim_context **out);
+/* A context given by handle, checked the same way; NULL is an invalid context. */
+int context_check(CUcontext handle, struct shim_context **out);
+/* The primary context of a device, brought to life (not retained) if it is not; for libraries, which need some context. */
+int context_any(struct shim_context **out);
+/* Server-side device behind an ordinal the program sees; the caller checked the ordinal. */
+uint32_t device_server_index(CUdevice device);
+int device_attribute(const struct gv_device_info *info, int attribute); /* 0 when the driver does not know it */
+int device_capability(const struct gv_device_info *info);               /* 10 * major + minor */
+
+/* ---- streams and events (stream.c, event.c) ------------------------------------------------------------------------ */
+
+enum stream_kind { STREAM_LEGACY, STREAM_CREATED, STREAM_PER_THREAD };
+
+struct shim_stream {
+    struct object object;
+    struct session_stream session;
+    struct shim_context *context;
+    struct shim_stream *next, *previous; /* in the context's list */
+    enum stream_kind kind;
+    bool blocking; /* implicitly ordered with the legacy stream */
+    bool retired;  /* destroyed by the program, waits for its last work */
+    unsigned flags;
+    int priority;
+    _Atomic uint64_t copied; /* the last copy to the device that counts as done for whatever the program does next: see stream_after_copies */
+    _Atomic uint64_t after;  /* what is posted here comes after the context's copies up to this one */
+    CUstreamAttrValue attributes[8];
+};
+
+struct shim_event {
+    struct object object;
+    struct shim_context *context;
+    uint32_t ctx;
+    unsigned flags;
+    pthread_mutex_t lock;
+    struct shim_stream *stream; /* of the last record; NULL: never recorded */
+    uint64_t stream_id, seq;
+};
+
+/* A stream of a context; not live yet for the program (its handle is published by the caller). */
+int stream_new(struct shim_context *c, enum stream_kind kind, unsigned flags, int priority, struct shim_stream **out);
+/* Retires a stream; its slot is freed once its work is done. */
+void stream_retire(struct shim_stream *s);
+/* Frees everything left, when nothing runs in the context any more. */
+void stream_drop_all(struct shim_context *c);
+/* Resolves a handle and checks its context's and its own sticky status. */
+int stream_require(CUstream handle, struct shim_stream **out);
+/* A copy to the device that a program has waited for counts as done for all it does next, on any stream. The call returns when the copy is taken up; streams that are
+ * ordered with its own come after it anyway, and the first call on any other waits here (stream_require does it). */
+int stream_after_copies(struct shim_stream *s);
+/* `seq` on `s` is such a copy. */
+void stream_copied(struct shim_stream *s, uint64_t seq);
+/* Notes that the command `seq` was posted to the stream, with GV_RECORD_MARK or not. */
+void stream_posted(struct shim_stream *s, uint64_t seq, bool marked);
+/* Makes sure that a completion will be told for all that was posted to the stream so far; does not wait. Returns the seq to wait for, 0 when nothing is under way. */
+uint64_t stream_fence(struct shim_stream *s);
+/* Waits for everything that was posted to all streams of one context (NULL: of all contexts). Returns the first error. */
+int stream_drain_context(struct shim_context *c);
+/* Posts fences for all streams of all contexts, so that they will tell their progress; does not wait. */
+void stream_fence_all(void);
+/* The highest seq posted to any stream, and the highest seq that no stream has yet to pass (UINT64_MAX: nothing is under way). */
+void stream_progress(uint64_t *newest, uint64_t *passed);
+/* Has the command seq of that stream completed? Also true when the stream is long gone. */
+static inline bool stream_passed(const struct shim_stream *s, uint64_t id, uint64_t seq) {
+    uint64_t completed = atomic_load_explicit(&s->session.completed, memory_order_acquire);
+    return completed >= seq || s->object.id != id;
+}
+
+/* ---- memory (memory.c, address_map.c, host_memory.c) ------------------------------------------------------------------- */
+
+/* RANGE_MAPPED: one mapping of virtual memory management; neighbours may be used as one range. It belongs to no context. */
+enum range_kind { RANGE_DEVICE, RANGE_GLOBAL, RANGE_MAPPED, RANGE_HOST, RANGE_REGISTERED };
+
+/* One allocation or registration that addresses are judged by. */
+struct range {
+    struct treap_node node; /* key: base */
+    uint64_t size;          /* as asked for */
+    enum range_kind kind;
+    uint32_t ctx; /* id of the context it belongs to */
+    CUdevice device;
+    struct shim_context *context;
+    unsigned flags; /* host: CU_MEMHOSTALLOC_*, CU_MEMHOSTREGISTER_*; mapped: rights, two bits a device */
+    uint64_t buffer_id;
+    bool sync_memops;
+};
+
+static inline uint64_t range_base(const struct range *r) { return r->node.key; }
+
+/* Adds a range (copied). 0 or CUDA_ERROR_OUT_OF_MEMORY. */
+int range_add(const struct range *range, uint64_t base);
+/* Removes the range of one of two kinds that begins at base; false when there is none. *out gets what it was. */
+bool range_remove(uint64_t base, enum range_kind kind, enum range_kind or_kind, struct range *out);
+/* The device or global range that contains an address; false when there is none. */
+bool range_find_device(uint64_t address, struct range *out);
+bool range_find_host(uint64_t address, struct range *out);
+bool range_find(uint64_t address, struct range *out);
+/* Whether [address, address + size) lies in mappings without a gap where some device may do what `rights` says (CU_MEM_ACCESS_FLAGS). */
+bool range_mapped(uint64_t address, uint64_t size, unsigned rights);
+void range_set_rights(uint64_t base, unsigned rights);
+/* The addresses set aside that an address lies in (virtual_memory.c); false when there are none. */
+bool virtual_reservation(uint64_t address, uint64_t *base, uint64_t *size);
+/* Does any host range touch [base, base + size)? */
+bool range_host_overlaps(uint64_t base, uint64_t size);
+/* The next device or global range of a context at or above `from` (for taking a context down). */
+bool range_next_of(uint32_t ctx, uint64_t from, struct range *out);
+
+/* Allocates in a context; the address is in the map afterwards. CUDA_ERROR_OUT_OF_MEMORY is exact. */
+int memory_allocate(struct shim_context *c, size_t size, CUdeviceptr *out);
+/* Frees; CUDA_ERROR_INVALID_VALUE for what is no allocation. The memory is used again only after every stream has passed this point. */
+int memory_release(CUdeviceptr address);
+/* Gives free credit of the context's device back, down to `keep` bytes. */
+void memory_trim(struct shim_context *c, uint64_t keep);
+/* Bytes backed on a device of the server, and in use. */
+void memory_usage(uint32_t server_device, uint64_t *reserved, uint64_t *used);
+/* Sets addresses of a device's part of the window aside, and gives them back. `hint`: where to, if that is free. CUDA_ERROR_OUT_OF_MEMORY when the part has no room. */
+int memory_reserve(uint32_t server_device, uint64_t size, uint64_t alignment, uint64_t hint, uint64_t *address);
+void memory_unreserve(uint32_t server_device, uint64_t address, uint64_t size);
+/* Gives every allocation of a context back, and forgets its module globals; nothing runs in it any more. */
+void memory_context_gone(struct shim_context *c);
+
+/* Host memory that an earlier asynchronous copy or host function may still write: adds it, and waits until nothing writes [low, high) any more. */
+void host_writes_add(uint64_t low, uint64_t high, struct shim_stream *s, uint64_t seq);
+int host_writes_wait(uint64_t low, uint64_t high);
+bool host_writes_pending(uint64_t low, uint64_t high);
+
+/* ---- modules (module.c, library.c, function.c) --------------------------------------------------------------------- */
+
+/* Where the program has an image from, for messages: a file it named, or its pointer. */
+struct module_source {
+    const void *pointer;
+    const char *path;
+};
+
+struct shim_module {
+    struct object object;
+    struct shim_context *context;
+    uint32_t ctx;
+    void *meta;                       /* module_meta.h, checked */
+    struct shim_function **functions; /* one a kernel, in metadata order */
+    uint32_t n_functions;
+    uint32_t *by_name;                   /* kernel numbers, sorted by name */
+    struct shim_library *library;        /* that loaded it, or NULL */
+    struct module_global *globals;       /* asked for by name, beyond the metadata */
+    bool placed;                         /* the metadata have the addresses of the globals; else each is asked for when it is needed */
+    struct shim_module *next, *previous; /* in the context's list */
+};
+
+/* What a program may set on a kernel. */
+struct kernel_settings {
+    int max_dynamic_shared; /* -1: the default */
+    int carveout;           /* -1: the default */
+    int cluster_width, cluster_height, cluster_depth;
+    int nonportable_cluster, cluster_policy;
+};
+
+struct shim_function {
+    struct object object;
+    struct shim_module *module;
+    struct shim_context *context;
+    const struct gv_meta_kernel *meta;
+    const struct gv_meta_param *params;
+    const char *name;
+    uint32_t ctx, index;
+    uint32_t max_threads;
+    _Atomic uint32_t max_dynamic_shared;
+    struct kernel_settings settings;
+    struct shim_kernel *kernel; /* of the library, or NULL */
+};
+
+#define KERNEL_CONTEXTS 32
+
+/* A kernel of a library: independent of contexts; each context that uses it has a function of its own. */
+struct shim_kernel {
+    struct object object;
+    struct shim_library *library;
+    char *name; /* its own copy */
+    uint32_t index;
+    _Atomic uint32_t ctx[KERNEL_CONTEXTS];
+    struct shim_function *functions[KERNEL_CONTEXTS];
+    struct kernel_settings *settings; /* per device the program sees, or NULL */
+};
+
+struct shim_library {
+    struct object object;
+    pthread_mutex_t lock;
+    struct image image;
+    struct module_source source;    /* path: ours to free */
+    struct library_module *modules; /* one a context */
+    struct shim_kernel **kernels;   /* metadata order, known after the first load */
+    uint32_t n_kernels;
+    bool loaded;
+};
+
+#define KERNEL_SETTINGS_DEFAULT ((struct kernel_settings){.max_dynamic_shared = -1, .carveout = -1})
+
+/* Log buffers of the just-in-time compiler options; all may be NULL. */
+struct jit_options {
+    char *info, *error;
+    size_t info_size, error_size;
+    void **info_written, **error_written; /* where the option's value stands */
+};
+
+int jit_options_read(unsigned n, CUjit_option *options, void **values, struct jit_options *out);
+/* Fills the buffers: `info` when status is 0, else `error`. jit may be NULL. */
+void jit_write_logs(const struct jit_options *jit, int status, const char *info, const char *error);
+
+/* What of an image of several parts runs on a device that wants PTX: what was linked when the program was built, where that has PTX, else what the server's linker makes of
+ * the parts. Fails as image_choose does, or as the link. */
+int link_image(struct shim_context *c, const struct image *image, const struct image_target *target, struct image_choice *out, char *why,
+               size_t why_size);
+/* Loads an opened image into a context. */
+int module_load(struct shim_context *c, const struct image *image, const struct module_source *source, const struct jit_options *jit,
+                struct shim_library *library, struct shim_module **out);
+void module_unload(struct shim_module *m);
+/* Asks for the addresses of all globals that are not known yet, of all modules of all contexts, so that the map of addresses has them. False when there was
+ * nothing to ask. */
+bool module_place_globals(void);
+/* Unloads everything that a context still holds. */
+void module_context_gone(struct shim_context *c);
+struct shim_function *module_find(const struct shim_module *m, const char *name);
+int module_global(struct shim_module *m, const char *name, CUdeviceptr *address, size_t *size);
+/* Reads a whole file, NUL added. 0, CUDA_ERROR_FILE_NOT_FOUND, CUDA_ERROR_OUT_OF_MEMORY. The caller frees. */
+int image_read_file(const char *path, void **data, size_t *size);
+
+/* The function that a CUfunction or a CUkernel means in a context; loads the library there if need be. */
+int function_resolve(CUfunction handle, struct shim_context *c, struct shim_function **out);
+int kernel_function(struct shim_kernel *k, struct shim_context *c, struct shim_function **out);
+/* The library forgets what it had loaded into a context. */
+void library_context_gone(struct shim_library *l, uint32_t ctx);
+int function_get_attribute(const struct shim_function *f, int attribute, int *value);
+int function_set_attribute(struct shim_function *f, int attribute, int value);
+/* Validates a setting and puts it into `settings`; static_shared is the kernel's. */
+int settings_set(struct kernel_settings *settings, const struct gv_device_info *info, uint32_t static_shared, int attribute, int value);
+int function_param_info(const struct shim_function *f, size_t index, size_t *offset, size_t *size);
+
+/* Blocks of one kernel that fit a multiprocessor at once (occupancy.c). */
+int occupancy_blocks(const struct shim_function *f, int block_threads, size_t dynamic_shared);
+
+#endif

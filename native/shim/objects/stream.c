@@ -1,0 +1,341 @@
+/* Streams: identities, what was posted to each, and waiting for it. What a program asks of a stream is in stream_calls.c. */
+#include <stdlib.h>
+
+#include "gv_client.h"
+#include "objects/objects.h"
+
+/* ---- life ---------------------------------------------------------------------------------------------------------- */
+
+/* Unlinks what was destroyed and has finished since; c->lock held. */
+static void reap(struct shim_context *c) {
+    bool lost = session_broken() != 0;
+    for (struct shim_stream *s = c->streams, *next; s; s = next) {
+        next = s->next;
+        if (!s->retired) continue;
+        if (!lost && atomic_load(&s->session.completed) < atomic_load(&s->session.posted)) continue;
+        if (s->previous)
+            s->previous->next = s->next;
+        else
+            c->streams = s->next;
+        if (s->next) s->next->previous = s->previous;
+        session_stream_remove(&s->session);
+        object_free(s);
+    }
+}
+
+int stream_new(struct shim_context *c, enum stream_kind kind, unsigned flags, int priority, struct shim_stream **out) {
+    struct shim_stream *s = object_new(OBJECT_STREAM);
+    if (!s) return CUDA_ERROR_OUT_OF_MEMORY;
+    s->context = c;
+    s->kind = kind;
+    s->blocking = !(flags & CU_STREAM_NON_BLOCKING);
+    s->flags = flags;
+    s->priority = priority;
+    s->session.id = kind == STREAM_LEGACY ? GV_LEGACY_STREAM(c->id) : s->object.id;
+    s->session.ctx = c->id;
+    if (!s->blocking || kind == STREAM_PER_THREAD) atomic_store(&c->apart, true);
+    session_stream_add(&s->session);
+    if (kind != STREAM_LEGACY) {
+        struct gv_cmd_stream_create create = {.stream = s->object.id, .flags = flags, .priority = priority};
+        if (!post_stream_create(c->id, 0, &create)) {
+            session_stream_remove(&s->session);
+            object_free(s);
+            return post_refused();
+        }
+    }
+    pthread_mutex_lock(&c->lock);
+    reap(c);
+    s->next = c->streams;
+    if (s->next) s->next->previous = s;
+    c->streams = s;
+    pthread_mutex_unlock(&c->lock);
+    *out = s;
+    return 0;
+}
+
+void stream_retire(struct shim_stream *s) {
+    struct shim_context *c = s->context;
+    stream_fence(s); /* so that its end is told, for events recorded on it and for those who wait for the whole context */
+    post_stream_destroy(c->id, 0, &(struct gv_cmd_stream_destroy){.stream = s->object.id});
+    pthread_mutex_lock(&c->lock);
+    s->retired = true;
+    reap(c);
+    pthread_mutex_unlock(&c->lock);
+}
+
+void stream_drop_all(struct shim_context *c) {
+    pthread_mutex_lock(&c->lock);
+    while (c->streams) {
+        struct shim_stream *s = c->streams;
+        c->streams = s->next;
+        if (!s->retired && s->kind != STREAM_LEGACY) post_stream_destroy(c->id, 0, &(struct gv_cmd_stream_destroy){.stream = s->object.id});
+        session_stream_remove(&s->session);
+        object_free(s);
+    }
+    pthread_mutex_unlock(&c->lock);
+}
+
+/* ---- the calling thread's own default streams ---------------------------------------------------------------------- */
+
+struct own_stream {
+    struct own_stream *next;
+    uint32_t ctx;
+    struct shim_stream *stream;
+    uint64_t id;
+};
+
+static _Thread_local struct own_stream *own_streams;
+static pthread_key_t own_key;
+static pthread_once_t own_once = PTHREAD_ONCE_INIT;
+
+static void drop_own_streams(void *list) {
+    for (struct own_stream *o = list, *next; o; o = next) {
+        next = o->next;
+        if (!session_in_forked_child() && o->stream->object.id == o->id && object_retire(o->stream)) stream_retire(o->stream);
+        free(o);
+    }
+    own_streams = NULL;
+}
+
+static void make_own_key(void) { pthread_key_create(&own_key, drop_own_streams); }
+
+static int own_stream(struct shim_context *c, struct shim_stream **out) {
+    for (struct own_stream *o = own_streams; o; o = o->next) {
+        if (o->ctx == c->id) {
+            *out = o->stream;
+            return 0;
+        }
+    }
+    struct own_stream *o = calloc(1, sizeof *o);
+    if (!o) return CUDA_ERROR_OUT_OF_MEMORY;
+    int rc = stream_new(c, STREAM_PER_THREAD, CU_STREAM_DEFAULT, 0, &o->stream);
+    if (rc) {
+        free(o);
+        return rc;
+    }
+    object_publish(o->stream);
+    o->ctx = c->id;
+    o->id = o->stream->object.id;
+    o->next = own_streams;
+    own_streams = o;
+    pthread_once(&own_once, make_own_key);
+    pthread_setspecific(own_key, o);
+    *out = o->stream;
+    return 0;
+}
+
+/* ---- handles ------------------------------------------------------------------------------------------------------- */
+
+static int resolve(CUstream handle, struct shim_context *c, struct shim_stream **out) {
+    if (!handle || handle == CU_STREAM_LEGACY) {
+        *out = c->legacy;
+        return c->legacy ? 0 : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    }
+    if (handle == CU_STREAM_PER_THREAD) return own_stream(c, out);
+    *out = object_get(OBJECT_STREAM, handle);
+    return *out ? 0 : CUDA_ERROR_INVALID_HANDLE;
+}
+
+int stream_resolve(CUstream handle, struct shim_stream **out) {
+    struct shim_context *c = context_current();
+    if (!c) return shim_initialized() ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_NOT_INITIALIZED;
+    return resolve(handle, c, out);
+}
+
+int stream_require(CUstream handle, struct shim_stream **out) {
+    struct shim_context *c;
+    int rc = context_require(&c);
+    if (!rc) rc = resolve(handle, c, out);
+    if (rc) return rc;
+    if ((*out)->context != c) rc = context_status((*out)->context);
+    if (!rc) rc = atomic_load_explicit(&(*out)->session.status, memory_order_relaxed);
+    return rc ? rc : stream_after_copies(*out);
+}
+
+struct session_stream *stream_session(struct shim_stream *s) { return &s->session; }
+
+uint64_t stream_id(const struct shim_stream *s) { return s->kind == STREAM_LEGACY ? 0 : s->object.id; }
+
+uint32_t stream_ctx(const struct shim_stream *s) { return s->session.ctx; }
+
+/* ---- progress ------------------------------------------------------------------------------------------------------ */
+
+static void raise_to(_Atomic uint64_t *value, uint64_t to) {
+    uint64_t old = atomic_load_explicit(value, memory_order_relaxed);
+    while (old < to && !atomic_compare_exchange_weak_explicit(value, &old, to, memory_order_release, memory_order_relaxed)) {
+    }
+}
+
+void stream_posted(struct shim_stream *s, uint64_t seq, bool marked) {
+    raise_to(&s->session.posted, seq);
+    if (marked) raise_to(&s->session.marked, seq);
+}
+
+/* The last command that a wait for this stream must cover. The legacy stream covers the blocking streams of its context as well; c->lock held for it. */
+static uint64_t newest_command(const struct shim_stream *s) {
+    uint64_t newest = atomic_load_explicit(&s->session.posted, memory_order_acquire);
+    if (s->kind != STREAM_LEGACY) return newest;
+    for (const struct shim_stream *o = s->context->streams; o; o = o->next) {
+        uint64_t posted = atomic_load_explicit(&o->session.posted, memory_order_acquire);
+        if (o->blocking && posted > newest && atomic_load_explicit(&o->session.completed, memory_order_acquire) < posted) newest = posted;
+    }
+    return newest;
+}
+
+static uint64_t fence_locked(struct shim_stream *s) {
+    uint64_t newest = newest_command(s);
+    if (newest <= atomic_load_explicit(&s->session.completed, memory_order_acquire)) return 0;
+    uint64_t marked = atomic_load_explicit(&s->session.marked, memory_order_acquire);
+    if (marked >= newest) return marked;
+    uint64_t seq = post_fence(s->session.ctx, GV_RECORD_MARK, &(struct gv_cmd_fence){.stream = stream_id(s)});
+    if (!seq) return newest; /* lost; whoever waits is told */
+    stream_posted(s, seq, true);
+    return seq;
+}
+
+uint64_t stream_fence(struct shim_stream *s) {
+    if (s->kind != STREAM_LEGACY) return fence_locked(s);
+    pthread_mutex_lock(&s->context->lock);
+    uint64_t seq = fence_locked(s);
+    pthread_mutex_unlock(&s->context->lock);
+    return seq;
+}
+
+static int wait_seq(struct session_stream *s, uint64_t seq) {
+    uint32_t ctx = s->ctx;
+    int status = session_wait_stream(s, seq);
+    if (status && !session_broken()) context_failed(ctx, status);
+    return status;
+}
+
+int stream_drain(struct shim_stream *s) {
+    uint64_t seq = stream_fence(s);
+    if (!seq) return atomic_load_explicit(&s->session.status, memory_order_relaxed);
+    return wait_seq(&s->session, seq);
+}
+
+/* ---- copies that the program has waited for ------------------------------------------------------------------------- */
+
+void stream_copied(struct shim_stream *s, uint64_t seq) {
+    raise_to(&s->copied, seq);
+    raise_to(&s->context->copied, seq);
+}
+
+static bool ordered(const struct shim_stream *a, const struct shim_stream *b) {
+    return a == b || (a->kind == STREAM_LEGACY && b->blocking) || (b->kind == STREAM_LEGACY && a->blocking);
+}
+
+int stream_after_copies(struct shim_stream *s) {
+    struct shim_context *c = s->context;
+    uint64_t newest = atomic_load_explicit(&c->copied, memory_order_acquire);
+    if (newest <= atomic_load_explicit(&s->after, memory_order_relaxed)) return 0;
+    struct shim_stream *other;
+    do {
+        uint64_t seq = 0;
+        pthread_mutex_lock(&c->lock);
+        for (other = c->streams; other; other = other->next) {
+            seq = atomic_load(&other->copied);
+            if (!ordered(other, s) && seq > atomic_load_explicit(&other->session.completed, memory_order_acquire)) break;
+        }
+        if (other && atomic_load(&other->session.marked) < seq) seq = fence_locked(other);
+        pthread_mutex_unlock(&c->lock);
+        int rc = other && seq ? wait_seq(&other->session, seq) : 0;
+        if (rc) return rc;
+    } while (other);
+    raise_to(&s->after, newest);
+    return 0;
+}
+
+/* ---- all streams --------------------------------------------------------------------------------------------------- */
+
+struct pending_wait {
+    struct session_stream *stream;
+    uint64_t seq;
+};
+
+struct wait_list {
+    struct pending_wait *waits;
+    size_t n, capacity;
+};
+
+/* Posts what fences are needed on a context's streams and adds what to wait for. */
+static int fence_context(struct shim_context *c, struct wait_list *list) {
+    int rc = 0;
+    pthread_mutex_lock(&c->lock);
+    for (struct shim_stream *s = c->streams; s && !rc; s = s->next) {
+        uint64_t seq = fence_locked(s);
+        if (!seq || !list) continue;
+        if (list->n == list->capacity) {
+            size_t capacity = list->capacity ? 2 * list->capacity : 16;
+            struct pending_wait *more = realloc(list->waits, capacity * sizeof *more);
+            if (!more) {
+                rc = CUDA_ERROR_OUT_OF_MEMORY;
+                break;
+            }
+            list->waits = more;
+            list->capacity = capacity;
+        }
+        list->waits[list->n++] = (struct pending_wait){.stream = &s->session, .seq = seq};
+    }
+    pthread_mutex_unlock(&c->lock);
+    return rc;
+}
+
+/* The contexts alive now, for work that may not hold context_lock. Their slots stay readable; one that dies meanwhile has no streams left. */
+static size_t contexts_now(struct shim_context **out, size_t most) {
+    size_t n = 0;
+    pthread_mutex_lock(&context_lock);
+    for (struct shim_context *c = context_list; c && n < most; c = c->next) out[n++] = c;
+    pthread_mutex_unlock(&context_lock);
+    return n;
+}
+
+#define MOST_CONTEXTS 256
+
+int stream_drain_context(struct shim_context *c) {
+    struct shim_context *all[MOST_CONTEXTS];
+    struct wait_list list = {0};
+    size_t n = 1;
+    int rc = 0, status = 0;
+    if (c)
+        all[0] = c;
+    else
+        n = contexts_now(all, MOST_CONTEXTS);
+    for (size_t i = 0; i < n && !rc; i++) rc = fence_context(all[i], &list);
+    /* All fences are on their way: waiting for one after the other costs one round, not many. */
+    for (size_t i = 0; i < list.n; i++) {
+        int one = wait_seq(list.waits[i].stream, list.waits[i].seq);
+        if (one && !status) status = one;
+    }
+    free(list.waits);
+    if (c) {
+        pthread_mutex_lock(&c->lock);
+        reap(c);
+        pthread_mutex_unlock(&c->lock);
+        if (!status) status = context_status(c);
+    }
+    return rc ? rc : status;
+}
+
+void stream_fence_all(void) {
+    struct shim_context *all[MOST_CONTEXTS];
+    size_t n = contexts_now(all, MOST_CONTEXTS);
+    for (size_t i = 0; i < n; i++) fence_context(all[i], NULL);
+}
+
+void stream_progress(uint64_t *newest, uint64_t *passed) {
+    struct shim_context *all[MOST_CONTEXTS];
+    size_t n = contexts_now(all, MOST_CONTEXTS);
+    *newest = 0;
+    *passed = UINT64_MAX;
+    for (size_t i = 0; i < n; i++) {
+        pthread_mutex_lock(&all[i]->lock);
+        for (struct shim_stream *s = all[i]->streams; s; s = s->next) {
+            uint64_t completed = atomic_load_explicit(&s->session.completed, memory_order_acquire);
+            uint64_t posted = atomic_load_explicit(&s->session.posted, memory_order_acquire);
+            if (posted > *newest) *newest = posted;
+            if (completed < posted && completed < *passed) *passed = completed;
+        }
+        pthread_mutex_unlock(&all[i]->lock);
+    }
+}

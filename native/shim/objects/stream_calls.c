@@ -1,0 +1,261 @@
+/* What a program asks of a stream. */
+#include "gv_client.h"
+#include "gv_impl.h"
+#include "objects/objects.h"
+
+/* ---- creation ------------------------------------------------------------------------------------------------------ */
+
+CUresult impl_cuStreamCreateWithPriority(CUstream *stream, unsigned int flags, int priority) {
+    struct shim_context *c;
+    int rc = context_require(&c);
+    if (rc) return rc;
+    if (!stream || flags & ~(unsigned)CU_STREAM_NON_BLOCKING) return CUDA_ERROR_INVALID_VALUE;
+    int greatest = device_attribute(c->info, CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED) ? -5 : 0;
+    if (priority > 0) priority = 0;
+    if (priority < greatest) priority = greatest;
+    struct shim_stream *s;
+    rc = stream_new(c, STREAM_CREATED, flags, priority, &s);
+    if (rc) return rc;
+    object_publish(s);
+    *stream = (CUstream)s;
+    return CUDA_SUCCESS;
+}
+
+CUresult impl_cuStreamCreate(CUstream *stream, unsigned int flags) { return impl_cuStreamCreateWithPriority(stream, flags, 0); }
+
+CUresult impl_cuStreamDestroy(CUstream stream) {
+    if (!shim_initialized()) return CUDA_ERROR_NOT_INITIALIZED;
+    struct shim_stream *s = object_get(OBJECT_STREAM, stream);
+    if (!s || s->kind != STREAM_CREATED || !object_retire(s)) return CUDA_ERROR_INVALID_HANDLE;
+    stream_retire(s);
+    return CUDA_SUCCESS;
+}
+
+/* ---- waiting ------------------------------------------------------------------------------------------------------- */
+
+CUresult impl_cuStreamSynchronize(CUstream stream) {
+    struct shim_stream *s;
+    int rc = stream_require(stream, &s);
+    return rc ? rc : stream_drain(s);
+}
+
+CUresult impl_cuStreamQuery(CUstream stream) {
+    struct shim_stream *s;
+    int rc = stream_require(stream, &s);
+    if (rc) return rc;
+    uint64_t seq = stream_fence(s);
+    if (seq) {
+        session_flush();
+        session_poll();
+        if (atomic_load_explicit(&s->session.completed, memory_order_acquire) < seq) {
+            rc = session_broken();
+            return rc ? rc : CUDA_ERROR_NOT_READY;
+        }
+    }
+    return atomic_load_explicit(&s->session.status, memory_order_relaxed);
+}
+
+CUresult impl_cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags) {
+    struct shim_stream *s;
+    int rc = stream_require(stream, &s);
+    if (rc) return rc;
+    if (flags & ~(unsigned)CU_EVENT_WAIT_EXTERNAL) return CUDA_ERROR_INVALID_VALUE;
+    struct shim_event *e = object_get(OBJECT_EVENT, event);
+    if (!e) return CUDA_ERROR_INVALID_HANDLE;
+    pthread_mutex_lock(&e->lock);
+    /* Nothing to wait for: never recorded, done already, or recorded in the same stream. */
+    if (e->stream && e->stream != s && !stream_passed(e->stream, e->stream_id, e->seq)) {
+        uint64_t seq = post_event_wait(s->session.ctx, 0, &(struct gv_cmd_event_wait){.stream = stream_id(s), .event = e->object.id});
+        if (seq)
+            stream_posted(s, seq, false);
+        else
+            rc = post_refused();
+    }
+    pthread_mutex_unlock(&e->lock);
+    return rc;
+}
+
+/* ---- host functions ------------------------------------------------------------------------------------------------ */
+
+static int post_host_function(struct shim_stream *s, uint64_t tag) {
+    uint64_t seq = post_host_func(s->session.ctx, GV_RECORD_MARK, &(struct gv_cmd_host_func){.stream = stream_id(s), .tag = tag});
+    if (!seq) return post_refused();
+    stream_posted(s, seq, true);
+    session_host_func_posted(tag, &s->session, seq);
+    host_writes_add(0, UINT64_MAX, s, seq); /* it may write any host memory that a later copy reads */
+    session_flush();
+    return 0;
+}
+
+CUresult impl_cuLaunchHostFunc(CUstream stream, CUhostFn fn, void *data) {
+    struct shim_stream *s;
+    int rc = stream_require(stream, &s);
+    if (rc) return rc;
+    if (!fn) return CUDA_ERROR_INVALID_VALUE;
+    return post_host_function(s, session_host_func(fn, data));
+}
+
+/* The synchronisation mode says how the driver should wait for the function; it changes no result. */
+CUresult impl_cuLaunchHostFunc_v2(CUstream stream, CUhostFn fn, void *data, unsigned int mode) {
+    (void)mode;
+    return impl_cuLaunchHostFunc(stream, fn, data);
+}
+
+CUresult impl_cuStreamAddCallback(CUstream stream, CUstreamCallback callback, void *data, unsigned int flags) {
+    struct shim_stream *s;
+    int rc = stream_require(stream, &s);
+    if (rc) return rc;
+    if (!callback || flags) return CUDA_ERROR_INVALID_VALUE;
+    /* The two types differ in names only: a handle, a CUresult, a pointer. */
+    void (*plain)(void *, int, void *) = (void (*)(void *, int, void *))(void (*)(void))callback;
+    return post_host_function(s, session_stream_callback(plain, stream, data));
+}
+
+/* ---- what it is ---------------------------------------------------------------------------------------------------- */
+
+CUresult impl_cuStreamGetPriority(CUstream stream, int *priority) {
+    struct shim_stream *s;
+    int rc = stream_require(stream, &s);
+    if (rc) return rc;
+    if (!priority) return CUDA_ERROR_INVALID_VALUE;
+    *priority = s->priority;
+    return CUDA_SUCCESS;
+}
+
+CUresult impl_cuStreamGetFlags(CUstream stream, unsigned int *flags) {
+    struct shim_stream *s;
+    int rc = stream_require(stream, &s);
+    if (rc) return rc;
+    if (!flags) return CUDA_ERROR_INVALID_VALUE;
+    *flags = s->flags;
+    return CUDA_SUCCESS;
+}
+
+CUresult impl_cuStreamGetId(CUstream stream, unsigned long long *id) {
+    struct shim_stream *s;
+    int rc = stream_require(stream, &s);
+    if (rc) return rc;
+    if (!id) return CUDA_ERROR_INVALID_VALUE;
+    *id = s->object.id;
+    return CUDA_SUCCESS;
+}
+
+CUresult impl_cuStreamGetDevice(CUstream stream, CUdevice *device) {
+    struct shim_stream *s;
+    int rc = stream_require(stream, &s);
+    if (rc) return rc;
+    if (!device) return CUDA_ERROR_INVALID_VALUE;
+    *device = s->context->device;
+    return CUDA_SUCCESS;
+}
+
+CUresult impl_cuStreamGetCtx(CUstream stream, CUcontext *context) {
+    struct shim_stream *s;
+    int rc = stream_require(stream, &s);
+    if (rc) return rc;
+    if (!context) return CUDA_ERROR_INVALID_VALUE;
+    *context = (CUcontext)s->context;
+    return CUDA_SUCCESS;
+}
+
+CUresult impl_cuStreamGetCtx_v2(CUstream stream, CUcontext *context, CUgreenCtx *green) {
+    int rc = impl_cuStreamGetCtx(stream, context);
+    if (!rc && green) *green = NULL;
+    return rc;
+}
+
+/* No stream belongs to a green context; saying so is not an error. */
+CUresult impl_cuStreamGetGreenCtx(CUstream stream, CUgreenCtx *green) {
+    struct shim_stream *s;
+    int rc = stream_require(stream, &s);
+    if (rc) return rc;
+    if (!green) return CUDA_ERROR_INVALID_VALUE;
+    *green = NULL;
+    return CUDA_SUCCESS;
+}
+
+/* ---- attributes ---------------------------------------------------------------------------------------------------- */
+
+/* Where an attribute is kept, -1: no stream has it. */
+static int attribute_slot(CUstreamAttrID attribute) {
+    switch ((int)attribute) {
+    case CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW: return 0;
+    case CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY: return 1;
+    case CU_LAUNCH_ATTRIBUTE_PRIORITY: return 2;
+    case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP: return 3;
+    case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN: return 4;
+    default: return -1;
+    }
+}
+
+CUresult impl_cuStreamGetAttribute(CUstream stream, CUstreamAttrID attribute, CUstreamAttrValue *value) {
+    struct shim_stream *s;
+    int rc = stream_require(stream, &s);
+    if (rc) return rc;
+    int slot = attribute_slot(attribute);
+    if (!value || slot < 0) return CUDA_ERROR_INVALID_VALUE;
+    *value = s->attributes[slot];
+    if ((int)attribute == CU_LAUNCH_ATTRIBUTE_PRIORITY) value->priority = s->priority;
+    if ((int)attribute == CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY && !value->syncPolicy) value->syncPolicy = CU_SYNC_POLICY_AUTO;
+    return CUDA_SUCCESS;
+}
+
+/* All of them are hints about caches and scheduling; they are kept and told back, and change no result. */
+CUresult impl_cuStreamSetAttribute(CUstream stream, CUstreamAttrID attribute, const CUstreamAttrValue *value) {
+    struct shim_stream *s;
+    int rc = stream_require(stream, &s);
+    if (rc) return rc;
+    int slot = attribute_slot(attribute);
+    if (!value || slot < 0) return CUDA_ERROR_INVALID_VALUE;
+    s->attributes[slot] = *value;
+    if ((int)attribute == CU_LAUNCH_ATTRIBUTE_PRIORITY) s->priority = value->priority;
+    return CUDA_SUCCESS;
+}
+
+CUresult impl_cuStreamCopyAttributes(CUstream to, CUstream from) {
+    struct shim_stream *d, *s;
+    int rc = stream_require(to, &d);
+    if (!rc) rc = stream_require(from, &s);
+    if (rc) return rc;
+    for (int i = 0; i < 8; i++) d->attributes[i] = s->attributes[i];
+    d->priority = s->priority;
+    return CUDA_SUCCESS;
+}
+
+/* ---- capture ------------------------------------------------------------------------------------------------------- */
+
+/* Nothing captures yet (cuStreamBeginCapture is unsupported), so these answers are the truth. */
+CUresult impl_cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status) {
+    struct shim_stream *s;
+    int rc = stream_require(stream, &s);
+    if (rc) return rc;
+    if (!status) return CUDA_ERROR_INVALID_VALUE;
+    *status = CU_STREAM_CAPTURE_STATUS_NONE;
+    return CUDA_SUCCESS;
+}
+
+CUresult impl_cuStreamGetCaptureInfo(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id) {
+    (void)id; /* only written while a capture is active */
+    return impl_cuStreamIsCapturing(stream, status);
+}
+
+CUresult impl_cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
+                                        const CUgraphNode **dependencies, size_t *n_dependencies) {
+    (void)id, (void)graph, (void)dependencies, (void)n_dependencies;
+    return impl_cuStreamIsCapturing(stream, status);
+}
+
+CUresult impl_cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
+                                        const CUgraphNode **dependencies, const CUgraphEdgeData **edges, size_t *n_dependencies) {
+    (void)id, (void)graph, (void)dependencies, (void)edges, (void)n_dependencies;
+    return impl_cuStreamIsCapturing(stream, status);
+}
+
+CUresult impl_cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode) {
+    static _Thread_local CUstreamCaptureMode current = CU_STREAM_CAPTURE_MODE_GLOBAL;
+    if (!mode || (int)*mode < 0 || *mode > CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_ERROR_INVALID_VALUE;
+    CUstreamCaptureMode old = current;
+    current = *mode;
+    *mode = old;
+    return CUDA_SUCCESS;
+}

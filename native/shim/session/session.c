@@ -1,0 +1,203 @@
+/* Posting and calling: one record out, for a call one answer back; and the end of a session that was lost. */
+#include "session/session.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "gv_client.h"
+#include "session/session_state.h"
+#include "wire/clock.h"
+
+struct session_state session = {.held_at = UINT64_MAX, .late_at = UINT64_MAX};
+struct session_stats session_stats;
+
+/* Shorter than this, a caller did not wait for the worker but for another thread that was filling its record. */
+#define CONTENTION_NS 10000u
+
+static char lost_text[768];
+static char attach_text[768];
+
+int64_t session_now(void) { return gv_now_ns(); }
+
+const struct shim_server *session_server(void) { return &session.server; }
+
+int session_broken(void) { return atomic_load_explicit(&session.broken, memory_order_acquire); }
+
+static void count_wait(uint64_t ns) {
+    atomic_fetch_add_explicit(&session_stats.waits, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&session_stats.wait_ns, ns, memory_order_relaxed);
+}
+
+void session_waited(int64_t start) {
+    uint64_t ns = (uint64_t)(session_now() - start);
+    if (ns > CONTENTION_NS) count_wait(ns);
+}
+
+/* ---- posting ------------------------------------------------------------------------------------------------------- */
+
+void *session_begin_any(uint16_t op, uint16_t flags, uint32_t ctx, uint32_t body) {
+    uint32_t padded = (body + 7u) & ~7u;
+    if (body > GV_RECORD_MAX - sizeof(struct gv_record)) {
+        session_lost("this client made a record larger than the wire allows", session_doing(op));
+        return NULL;
+    }
+    uint64_t blocked_ns = 0;
+    struct gv_record *record = gv_send_begin(session.link, (uint32_t)sizeof *record + padded, &blocked_ns);
+    if (blocked_ns > CONTENTION_NS) count_wait(blocked_ns);
+    if (!record) {
+        session_lost(NULL, session_doing(op));
+        return NULL;
+    }
+    uint64_t posted = atomic_load_explicit(&session.posted, memory_order_relaxed); /* nobody else writes it while we have the record */
+    atomic_store_explicit(&session.posted, posted + sizeof *record + padded, memory_order_relaxed);
+    record->op = op;
+    record->flags = flags;
+    record->ctx = ctx;
+    char *start = (char *)(record + 1);
+    if (padded) memset(start + padded - 8, 0, 8); /* the padding says nothing of our memory */
+    return start;
+}
+
+void *session_begin(uint16_t op, uint16_t flags, uint32_t ctx, uint32_t body) {
+    if (atomic_load_explicit(&session.broken, memory_order_relaxed)) return NULL;
+    host_func_throttle();
+    return session_begin_any(op, flags, ctx, body);
+}
+
+uint64_t session_end(void) { return gv_send_commit(session.link); }
+
+void session_flush(void) {
+    if (!session_broken()) gv_send_flush(session.link);
+}
+
+/* ---- calls --------------------------------------------------------------------------------------------------------- */
+
+/* Calls whose answer is awaited, by seq. */
+#define REPLY_BUCKETS 64u
+static pthread_mutex_t replies = PTHREAD_MUTEX_INITIALIZER;
+static struct session_reply *awaited[REPLY_BUCKETS];
+
+void *session_begin_call(uint16_t op, uint32_t ctx, uint32_t body, struct session_reply *reply) {
+    reply->seq = 0;
+    reply->status = 0;
+    reply->text[0] = 0;
+    reply->body = NULL;
+    reply->body_size = 0;
+    reply->op = op;
+    reply->next = NULL;
+    atomic_init(&reply->answered, 0);
+    return session_begin(op, GV_RECORD_SYNC, ctx, body);
+}
+
+uint64_t session_send_call(struct session_reply *reply) {
+    /* The seq is known once the record is on its way, and the answer may overtake us: whoever handles it waits for this lock. */
+    pthread_mutex_lock(&replies);
+    reply->seq = gv_send_commit(session.link);
+    if (reply->seq) {
+        struct session_reply **bucket = &awaited[reply->seq % REPLY_BUCKETS];
+        reply->next = *bucket;
+        *bucket = reply;
+    }
+    pthread_mutex_unlock(&replies);
+    return reply->seq;
+}
+
+int session_replied(uint64_t answers, int status, const char *text, const void *body, uint32_t size) {
+    pthread_mutex_lock(&replies);
+    struct session_reply **at = &awaited[answers % REPLY_BUCKETS];
+    while (*at && (*at)->seq != answers) at = &(*at)->next;
+    struct session_reply *reply = *at;
+    if (!reply) {
+        pthread_mutex_unlock(&replies);
+        return -1;
+    }
+    *at = reply->next;
+    reply->status = status;
+    snprintf(reply->text, sizeof reply->text, "%s", text ? text : "");
+    if (size <= sizeof reply->small) {
+        reply->body = reply->small;
+    } else if (!(reply->body = malloc(size))) {
+        reply->status = SESSION_OUT_OF_MEMORY;
+        size = 0;
+    }
+    if (size) memcpy(reply->body, body, size);
+    reply->body_size = size;
+    atomic_store(&reply->answered, 1); /* the caller may go on, and its reply with it */
+    pthread_mutex_unlock(&replies);
+    return 0;
+}
+
+int session_wait_until(struct session_reply *reply, int64_t deadline) {
+    if (!reply->seq) {
+        /* It never went out: only a lost link does that. */
+        session_lost(NULL, session_doing(reply->op));
+        return reply->status = session_broken();
+    }
+    int outcome = progress_wait(&reply->answered, 1, deadline, session_doing(reply->op));
+    if (outcome) {
+        pthread_mutex_lock(&replies);
+        struct session_reply **at = &awaited[reply->seq % REPLY_BUCKETS];
+        while (*at && *at != reply) at = &(*at)->next;
+        if (*at) *at = reply->next;
+        pthread_mutex_unlock(&replies);
+        if (!atomic_load(&reply->answered)) return reply->status = outcome;
+    }
+    return reply->status;
+}
+
+int session_wait_call(struct session_reply *reply) {
+    int64_t start = session_now();
+    int status = session_wait_until(reply, 0);
+    count_wait((uint64_t)(session_now() - start));
+    return status;
+}
+
+int session_end_call(struct session_reply *reply) {
+    session_send_call(reply);
+    return session_wait_call(reply);
+}
+
+void session_reply_done(struct session_reply *reply) {
+    if (reply->body != reply->small) free(reply->body);
+    reply->body = NULL;
+    reply->body_size = 0;
+}
+
+/* ---- the end ------------------------------------------------------------------------------------------------------- */
+
+const char *session_doing(uint16_t op) { return gv_op_name(op); }
+
+void session_lost(const char *why, const char *during) {
+    static pthread_mutex_t once = PTHREAD_MUTEX_INITIALIZER;
+    if (atomic_load(&session.over)) return;
+    gv_link_kill(session.link, why ? why : "gave up");
+    if (!during) during = progress_waiting_for();
+
+    pthread_mutex_lock(&once);
+    bool first = !atomic_load(&session.over);
+    if (first) {
+        const char *death = gv_link_death(session.link);
+        snprintf(lost_text, sizeof lost_text, "lost the GPU server %s (%s)", session.pool, *death ? death : "no reason known");
+        if (!atomic_load(&session.leaving)) {
+            /* Before anybody's call returns: the program may end at once. shim_log does not block. */
+            shim_log("%s during %s; what it held is gone: see that the server runs (`gpuvirt devices --pool %s`), then start this program again",
+                     lost_text, during ? during : "a pause between calls", session.pool);
+            atomic_store_explicit(&session.broken, SESSION_LOST, memory_order_release);
+        }
+        atomic_store(&session.over, 1);
+    }
+    pthread_mutex_unlock(&once);
+    if (!first) return;
+    progress_changed();
+    host_func_over();
+}
+
+void session_attach_text(const char *text) { snprintf(attach_text, sizeof attach_text, "%s", text); }
+
+const char *session_error_text(int code) {
+    if (code == SESSION_LOST && session_broken() == SESSION_LOST) return lost_text;
+    if (code == SESSION_NO_DEVICE && attach_text[0] && !atomic_load(&session.attached)) return attach_text;
+    return NULL;
+}

@@ -1,0 +1,163 @@
+/* The client's session with its worker: attach, post, wait, and what comes back. One per process; the CUDA objects (context.c, stream.c,
+ * memory.c, ...) stand on it and never see a link.
+ *
+ * Threads. Posting is safe from any thread. Incoming records are handled by whichever thread holds the progress lock: a caller that waits
+ * takes it and polls the link itself (no thread wake-up in the way); a background thread holds it when nobody waits. Bulk payloads have a
+ * reader thread of their own. */
+#ifndef SHIM_SESSION_H
+#define SHIM_SESSION_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "transport/transport.h"
+#include "wire/device_info.h"
+#include "wire/module_known.h"
+
+/* ---- attaching ----------------------------------------------------------------------------------------------------- */
+
+struct shim_server {
+    int driver_version;
+    uint32_t addresses;                /* GV_ADDRESSES_* */
+    uint64_t window_base, window_size; /* fixed addresses: kept PROT_NONE in this process */
+    uint64_t initial;                  /* bytes already backed at the start of each device's part */
+    uint32_t n_devices;                /* as the worker has them, before CUDA_VISIBLE_DEVICES */
+    struct gv_device_info devices[GV_MAX_DEVICES];
+    char backend[16], name[64];
+    int64_t rtt_ns;     /* how far it is, as connecting took */
+    uint32_t n_modules; /* images that it keeps, as it said at attach */
+    struct gv_module_known modules[GV_MODULES_KNOWN_MAX];
+};
+
+/* Attaches if that has not happened. 0, or a CUresult: CUDA_ERROR_NO_DEVICE (100) when no server can be had (the reason is logged once),
+ * CUDA_ERROR_NOT_INITIALIZED (3) in a child forked after the parent attached, CUDA_ERROR_DEVICE_UNAVAILABLE (46) once the server is lost. Fast
+ * when attached. */
+int session_attach(void);
+/* Valid after session_attach returned 0. */
+const struct shim_server *session_server(void);
+/* 0 while the session stands; else the CUresult every further call gets. One load. */
+int session_broken(void);
+
+/* ---- posting ------------------------------------------------------------------------------------------------------- */
+
+/* Used by the generated post_X / call_X functions (gv_client.h). begin returns the body of a record of `body` bytes, to be filled at once; end
+ * hands it over and returns its seq. begin returns NULL when the session is lost. flags: GV_RECORD_*. */
+void *session_begin(uint16_t op, uint16_t flags, uint32_t ctx, uint32_t body);
+uint64_t session_end(void);
+void session_flush(void);
+
+/* The answer to a waiting call; body stays valid until session_reply_done. */
+struct session_reply {
+    uint64_t seq;
+    int status;
+    char text[256];
+    void *body;
+    uint32_t body_size;
+    /* The session's own. A reply stays where it is from begin_call to reply_done: body may point into it. */
+    uint16_t op;
+    _Atomic uint64_t answered;
+    struct session_reply *next;
+    uint64_t small[8];
+};
+/* A sync record is registered before it is sent: begin_call .. fill .. end_call (which flushes, waits and returns the status). Counts one wait. */
+void *session_begin_call(uint16_t op, uint32_t ctx, uint32_t body, struct session_reply *reply);
+int session_end_call(struct session_reply *reply);
+void session_reply_done(struct session_reply *reply);
+/* The two halves of session_end_call, for a call whose payload follows on the bulk channel (module images): send hands the record over and
+ * returns its seq (0 when lost) and is what a session_bulk_out callback does; wait flushes, waits for the answer and returns its status. Each
+ * begin_call needs its wait, also after a failed send. begin_call holds the link's send lock until send: in a call with a payload it belongs
+ * inside the session_bulk_out callback, never around session_bulk_out. */
+uint64_t session_send_call(struct session_reply *reply);
+int session_wait_call(struct session_reply *reply);
+
+/* ---- streams' completion ------------------------------------------------------------------------------------------- */
+
+/* What the session knows of one stream; embedded in the shim's stream object. The legacy stream of every context has one of its own. */
+struct session_stream {
+    uint64_t id; /* as it travels; for a legacy stream: GV_LEGACY_STREAM(ctx) names it in COMPLETED events */
+    uint32_t ctx;
+    _Atomic uint64_t posted;     /* seq of the last command posted to it */
+    _Atomic uint64_t marked;     /* seq of the last such command that carried GV_RECORD_MARK */
+    _Atomic uint64_t completed;  /* everything up to this seq is done, and its data has landed */
+    _Atomic int status;          /* sticky asynchronous error, 0 */
+    struct session_stream *next; /* hash chain */
+    /* Copies to the host whose bytes are missing, by seq, and the seq up to which none may be (expected.c). */
+    struct expected *first_copy, *last_copy;
+    uint64_t copies_ended;
+};
+/* Stream ids in events: a context's legacy stream has no handle, so it is named by its context. */
+#define GV_LEGACY_STREAM(ctx) (0xffff000000000000ull | (uint64_t)(ctx))
+
+void session_stream_add(struct session_stream *s);
+void session_stream_remove(struct session_stream *s); /* late events for it are then dropped */
+/* Waits until s->completed >= seq. Returns the stream's status, or session_broken(). Counts one wait unless it was done already. */
+int session_wait_stream(struct session_stream *s, uint64_t seq);
+/* Handles what has already arrived, without waiting (for queries). */
+void session_poll(void);
+
+/* ---- data ---------------------------------------------------------------------------------------------------------- */
+
+/* Sends a host-to-device payload on the bulk channel. `post` is called with the payload's number (under the bulk order lock) and must post the
+ * record that names it; then the bytes go out. Returns when the source may be reused. Returns the seq that post returned, 0 when lost. */
+uint64_t session_bulk_out(const void *data, uint64_t size, uint64_t (*post)(void *arg, uint64_t number), void *arg);
+
+/* The same, but the bytes are sent from where they lie, later: they must stay what they are until the copy's stream has passed it. Returns at once,
+ * unless very much is on its way already. */
+uint64_t session_bulk_lend(const void *data, uint64_t size, uint64_t (*post)(void *arg, uint64_t number), void *arg);
+/* Payloads that are sent long after their command, in a host function that stands before it on its stream: `n` tags for them, successive, the first returned; and
+ * sending one. Returns when the source may be reused: 0, or -1 when the session is lost. */
+uint64_t session_late_tags(uint64_t n);
+int session_bulk_late(uint64_t tag, const void *data, uint64_t size);
+/* Waits until nothing of [low, high) is still to be sent: it may be unmapped then. */
+void session_loans_wait(uint64_t low, uint64_t high);
+
+/* Where a device-to-host copy is to land. The host side is width x height x depth, rows `pitch` bytes apart, slices `slice` bytes. Returns its
+ * tag for copy_out. The bytes are written from a thread of ours, and are there before the copy's stream position counts as completed. */
+uint64_t session_expect(void *dst, uint64_t width, uint64_t height, uint64_t depth, uint64_t pitch, uint64_t slice);
+/* copy_out was posted to the stream as `seq`. Nothing is written for it any more once the stream has completed that. */
+void session_expect_posted(uint64_t tag, struct session_stream *s, uint64_t seq);
+void session_expect_cancel(uint64_t tag); /* the record could not be posted */
+/* A payload whose tag the worker chose and named in a reply (module metadata larger than a record): waits until it is here and puts its `size`
+ * bytes at dst. The bulk reader keeps such payloads until they are taken: tags of the worker's own have the top bit set. 0, or a CUresult.
+ * Counts no wait of its own. */
+int session_take_payload(uint64_t tag, void *dst, uint64_t size);
+#define GV_WORKER_TAG (1ull << 63)
+
+/* Host functions: registers fn and returns its tag for the host_func record; it is called on the session's own callback thread when the worker
+ * says so, with the stream's status when with_status, and answered with host_done. */
+uint64_t session_host_func(void (*fn)(void *data), void *data);
+uint64_t session_stream_callback(void (*fn)(void *stream, int status, void *data), void *stream, void *data);
+/* host_func was posted to the stream as `seq`. The function is not called before this: all copies that were posted before it are over then. */
+void session_host_func_posted(uint64_t tag, struct session_stream *s, uint64_t seq);
+/* A function of the shim's own, which sends late payloads: on another thread, and answered with host_done before it is called, whatever became of the stream. */
+uint64_t session_late_func(void (*fn)(void *stream, int status, void *data), void *data);
+/* Whether a payload of `size` bytes that is sent now would have to wait for late functions. */
+bool session_late_crowded(uint64_t size);
+
+/* ---- figures and messages ------------------------------------------------------------------------------------------ */
+
+struct session_stats {
+    _Atomic uint64_t calls, waits, wait_ns;
+};
+extern struct session_stats session_stats;
+
+/* One line on stderr, "gpuvirt: ...". Never on stdout. */
+void shim_log(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* The same, once per place. */
+#define shim_log_once(...)                                                 \
+    do {                                                                   \
+        static atomic_flag shim_once_ = ATOMIC_FLAG_INIT;                  \
+        if (!atomic_flag_test_and_set(&shim_once_)) shim_log(__VA_ARGS__); \
+    } while (0)
+/* Text for cuGetErrorString(code) when this session has something better to say ("lost the GPU server tcp://..: ..."), else NULL. */
+const char *session_error_text(int code);
+
+/* A setting: GPUVIRT_<name> from the environment, as the process started (read once). */
+const char *shim_setting(const char *name, const char *fallback);
+
+/* True in a child forked after the parent attached. */
+bool session_in_forked_child(void);
+
+#endif

@@ -1,0 +1,163 @@
+/* The session's own insides, shared by session.c, attach.c, progress.c, incoming.c, bulk.c, expected.c, host_functions.c and lifecycle.c. Nothing else
+ * includes this.
+ *
+ * Locks, in the order they may be taken: bulk order (bulk.c), the link's send lock, then either `replies` (session.c), or the landing lock
+ * (bulk.c), the stream table (progress.c) and the expected copies (expected.c); all others are leaves. Whoever handles incoming records never sends: a full command ring must
+ * not stop the reply ring. */
+#ifndef SHIM_SESSION_STATE_H
+#define SHIM_SESSION_STATE_H
+
+#include "session/session.h"
+
+/* The CUresult values the session gives itself; cuda.h is not needed here. */
+#define SESSION_NOT_INITIALIZED 3
+#define SESSION_DEINITIALIZED 4
+#define SESSION_NO_DEVICE 100
+#define SESSION_LOST 46
+#define SESSION_OUT_OF_MEMORY 2
+
+#define SESSION_SPIN_NS 50000 /* how long a waiting caller polls the link before it sleeps */
+/* Bytes of commands that may be posted behind a host function that has not run: its answer goes the same way as they, and the worker keeps them till it
+ * comes. As a driver's, the queue is full then and callers wait. */
+#ifndef SESSION_BEHIND_HOST
+#define SESSION_BEHIND_HOST (64ull << 20)
+#endif
+/* Bytes of payloads that may be sent behind a late function that has not run (session_late_func): what it sends comes after them on the bulk channel, and
+ * the streams that they are for may stand behind it, so that the worker has to keep them all meanwhile. It keeps so many, whatever else it does. */
+#ifndef SESSION_BEHIND_LATE
+#define SESSION_BEHIND_LATE (64ull << 20)
+#endif
+#define SESSION_GOODBYE_NS 2000000000ll
+#define SESSION_ATTACH_NS 60000000000ll
+
+struct session_state {
+    struct gv_link *link; /* set once, before `attached`; never freed: other threads may still be in it at exit */
+    _Atomic int attached, attaching;
+    _Atomic int broken;          /* what new calls get, 0 */
+    _Atomic int over;            /* no record will arrive any more: every waiter returns */
+    _Atomic int leaving;         /* the goodbye has begun: a loss is no news */
+    _Atomic uint64_t bulk_acked; /* only its address counts: what progress_wait takes for gv_bulk_acked */
+    _Atomic uint64_t posted;     /* bytes of records posted so far; written under the link's send lock */
+    _Atomic uint64_t held_at;    /* the same when the oldest host function that has not run was posted; UINT64_MAX: there is none */
+    _Atomic uint64_t sent;       /* bytes of payloads sent so far, but for late ones; written under the bulk order lock */
+    _Atomic uint64_t late_at;    /* the same when the oldest late function that has not run was posted; UINT64_MAX: there is none */
+    int owner;                   /* pid that attached */
+    struct shim_server server;
+    char pool[256]; /* the server as the user named it */
+};
+extern struct session_state session;
+
+/* ---- session.c ---- */
+/* The link is dead, or this end says so (why != NULL): every waiter returns, every later call fails. Logs one line, the first time. `during`
+ * names what was going on. */
+void session_lost(const char *why, const char *during);
+/* A caller was held up from `start` until now: counted as a wait, unless it was only for another thread of the program's. */
+void session_waited(int64_t start);
+/* What session_error_text says about an attach that failed. */
+void session_attach_text(const char *text);
+/* A REPLY arrived. -1: nobody waits for it. */
+int session_replied(uint64_t answers, int status, const char *text, const void *body, uint32_t size);
+/* As session_begin and session_wait_call, also while leaving; wait_until gives up at `deadline` (monotonic ns, 0: never) with -1. */
+void *session_begin_any(uint16_t op, uint16_t flags, uint32_t ctx, uint32_t body);
+int session_wait_until(struct session_reply *reply, int64_t deadline);
+int64_t session_now(void);
+const char *session_doing(uint16_t op);
+
+/* ---- progress.c ---- */
+int progress_start(void);
+/* Waits until *counter >= target (&session.bulk_acked: until gv_bulk_acked is): 0; session_broken() when the session is over before; -1 at the deadline. */
+int progress_wait(const _Atomic uint64_t *counter, uint64_t target, int64_t deadline, const char *what);
+/* Some counter moved on a thread that does not hold the progress lock, or the session is over: whoever waits looks again. */
+void progress_changed(void);
+/* What a waiter is waiting for now, or NULL. */
+const char *progress_waiting_for(void);
+/* A stream has completed everything up to `upto`. Nothing is published, and it is for the caller to act, when its copies do not end with that. */
+enum expect_outcome progress_publish(uint64_t stream, uint64_t upto, int status, uint64_t *receiving);
+/* Only ends the stream's copies that were posted before command `before`, which has been reached. */
+enum expect_outcome progress_end_copies(uint64_t stream, uint64_t before, int status, uint64_t *receiving);
+void progress_context_failed(uint32_t ctx, int status);
+
+/* ---- incoming.c ---- */
+/* Handles one record. -1: it made no sense, and *why says so. */
+int events_handle(const struct gv_record *record, const char **why);
+
+/* ---- expected.c ---- */
+/* Host memory that a copy writes: `height` rows of `width` bytes, `pitch` bytes apart, `depth` times, `slice` bytes apart. dst NULL: nowhere. */
+struct host_area {
+    char *dst;
+    uint64_t width, height, depth, pitch, slice;
+};
+enum expect_outcome {
+    EXPECT_ENDED,    /* nothing is written any more for the copies up to there */
+    EXPECT_MISSING,  /* bytes of one are missing: call expect_missing, with no lock held */
+    EXPECT_RECEIVING /* a payload of one is being written: try again when it has landed */
+};
+/* The stream has reached `upto`: its copies up to there end. `failed` ones are dropped. *receiving: the number of the payload, for EXPECT_RECEIVING. */
+enum expect_outcome expect_end(struct session_stream *s, uint64_t upto, bool failed, uint64_t *receiving);
+/* The session is lost, because the server said that a copy was complete which is not. */
+void expect_missing(void);
+void expect_stream_gone(struct session_stream *s);
+/* Payload `number` brings the next `size` bytes for a copy: fills in where they go, from its byte *at on. NULL, or what is wrong. expect_received ends it. */
+const char *expect_receive(uint64_t tag, uint64_t number, uint64_t size, struct host_area *area, uint64_t *at);
+void expect_received(uint64_t tag, uint64_t size);
+/* All bytes of a small copy, or the status with which it has none. -1: no such copy, or not its size. */
+int expect_inline(uint64_t tag, int status, const void *data, uint32_t size);
+
+/* ---- bulk.c ---- */
+int bulk_start(void);
+/* Waits until so much of the payloads' stream has been acknowledged; -1 when the link is dead. What gv_bulk_set_waiter is given. */
+int bulk_acked(void *arg, uint64_t position);
+/* Publishes now, or as soon as payload `bulk` has landed. */
+void bulk_publish(uint64_t stream, uint64_t upto, uint64_t bulk, int status);
+/* Data of a small copy that came inside a record. -1: no such copy, or not its size. */
+int bulk_inline(uint64_t tag, int status, const void *data, uint32_t size);
+/* Waits until payload `number` has landed: 0 or session_broken(). */
+int bulk_wait_landed(uint64_t number);
+uint64_t bulk_landed(void);
+/* After `over`: until no thread of ours writes into the program's memory any more. */
+void bulk_quiesce(void);
+
+/* ---- host_functions.c ---- */
+/* The worker wants host function `tag` called. -1: no such tag. */
+int host_func_due(uint64_t tag, uint64_t bulk, int status);
+/* Waits while too much has been posted behind a host function that has not run; not between hold and let_go, where the caller has a lock that the
+ * function's thread may want. */
+void host_func_await(void);
+static inline void host_func_throttle(void) {
+    uint64_t held_at = atomic_load_explicit(&session.held_at, memory_order_relaxed);
+    if (held_at != UINT64_MAX && atomic_load_explicit(&session.posted, memory_order_relaxed) - held_at > SESSION_BEHIND_HOST) host_func_await();
+}
+/* The same for payloads behind a late function: whether one of `size` bytes has to wait, and waiting. */
+bool host_func_late_crowded(uint64_t size);
+void host_func_await_late(uint64_t size);
+void host_func_hold(void);
+void host_func_let_go(void);
+void host_func_over(void);
+
+/* ---- lifecycle.c ---- */
+/* Starts a detached thread that takes no signals. stack 0: the default. */
+int session_thread(const char *name, void *(*fn)(void *), void *arg, size_t stack);
+
+/* ---- attach.c ---- */
+/* In a forked child: nobody is attaching here, whatever the parent's other threads were doing. */
+void attach_in_child(void);
+
+/* ---- stats.c ---- */
+/* Writes GPUVIRT_STATS, if set. launches < 0: not known. */
+void stats_write(int64_t launches);
+void gpuvirt_figures(uint64_t figures[3]);
+
+/* ---- token.c ---- */
+struct token {
+    uint8_t id[16], secret[32], server_key[32];
+};
+/* "gpuvirt1.<base64url>". False when the text is no token. */
+bool token_parse(const char *text, struct token *out);
+/* The token for `pool`: GPUVIRT_TOKEN, else the same user's token file of a server on this host. False: none, and err (512 bytes) says what to
+ * do about it. */
+bool token_find(const char *pool, struct token *out, char *err);
+
+/* ---- context.c ---- */
+void context_failed(uint32_t id, int status);
+
+#endif
