@@ -21,14 +21,14 @@ log = logging.getLogger("gpuvirt.server")
 
 Handler = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
 DOMAIN = "gpuvirt"
-MAX_REQUESTS = 64  # under way at once
+MAX_REQUESTS = 64  # being answered at the same time; further ones are dropped
 
 
 class ControlServer:
     """Answers requests of token holders.
 
     Args:
-        handlers: by name of operation; each takes the request and returns the answer's fields, or raises `GpuvirtError` with what to tell.
+        handlers: by operation; each takes the request and returns the answer's fields, or raises `GpuvirtError` with the text for the client.
     """
 
     def __init__(self, tokens: TokenStore, handlers: dict[str, Handler]) -> None:
@@ -46,11 +46,15 @@ class ControlServer:
         self._answering: set[asyncio.Task[None]] = set()
 
     def callback(self, domain: str, key: bytes) -> bool:
-        """Asked by the authenticator: is the holder of this z85 public key let in?"""
+        """Called by the authenticator: whether the holder of this z85 public key may connect."""
         return key in self._tokens.control_keys()
 
     def start(self, host: str, preferred: int) -> int:
-        """Listens on `preferred` if that port is free, else on any other; returns the port."""
+        """Listens on the port `preferred`, or on any free port if it is taken; returns the port.
+
+        Raises:
+            GpuvirtError: the host's address cannot be listened on.
+        """
         self._authenticator.start()
         self._authenticator.configure_curve_callback(domain=DOMAIN, credentials_provider=self)
         sock = self._context.socket(zmq.ROUTER)

@@ -1,4 +1,4 @@
-"""The daemon: puts the parts together, runs until it is told to stop, cleans up."""
+"""The daemon: starts its parts, runs until it is told to stop, cleans up."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import logging
 import os
 import shutil
 import signal
+import socket
 import sys
 import time
 from collections.abc import Sequence
@@ -33,11 +34,11 @@ log = logging.getLogger("gpuvirt.server")
 
 
 class Daemon:
-    """One server. `start`, then `run` until `stop` is called or a signal comes, then everything is undone.
+    """One server: `start` it, then `run` it until `stop` is called; `run` ends all workers and removes all files.
 
     Args:
-        worker_command: what a worker process is; tests inject their own.
-        ledger_release: frees a ledger slot atomically; None takes the worker library's.
+        worker_command: the command that starts a worker process; tests pass their own.
+        ledger_release: frees a slot of the ledger atomically; None takes the worker library's.
     """
 
     def __init__(self, options: ServeOptions, worker_command: Sequence[str] = WORKER_COMMAND, ledger_release: Release | None = None) -> None:
@@ -53,7 +54,7 @@ class Daemon:
 
     @property
     def pool(self) -> str:
-        """The URL that clients on this host use; on all interfaces, the loopback one."""
+        """The URL for clients on this host; the loopback address when the server listens on all interfaces."""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.options.host, self.options.host)
         return f"tcp://[{host}]:{self.port}" if ":" in host else f"tcp://{host}:{self.port}"
 
@@ -62,10 +63,10 @@ class Daemon:
         self._stopping.set()
 
     async def start(self) -> None:
-        """Listens, prestarts a worker and tells that all is ready.
+        """Listens, starts the first worker and writes the ready file.
 
         Raises:
-            GpuvirtError: something needed is not to be had; nothing is left behind.
+            GpuvirtError: a port, the driver, a worker or a file is not available. What was started is undone.
         """
         try:
             await self._start()
@@ -74,7 +75,7 @@ class Daemon:
             raise
 
     async def run(self) -> None:
-        """Serves until told to stop, then ends all workers."""
+        """Serves until `stop` is called, then ends all workers."""
         try:
             await self._stopping.wait()
             log.info("stopping")
@@ -83,7 +84,7 @@ class Daemon:
 
     async def _start(self) -> None:
         options, undo = self.options, self._undo
-        # The port first: it is what most often fails, and at once. Clients that come early wait in the backlog.
+        # The port first: it fails most often, and at once. Clients that connect early wait in the backlog.
         tcp = undo.enter_context(listening.listen_tcp(options.host, options.port))
         self.port = tcp.getsockname()[1]
         tokens = TokenStore()
@@ -102,15 +103,9 @@ class Daemon:
         self.control_port = control.start(tcp.getsockname()[0], self.port + 1 if self.port < 65535 else 0)
 
         sockets, unix_path = [tcp], ""
-        if "shm" in options.links:
-            try:
-                unix, path = listening.listen_unix(self.port)
-            except GpuvirtError as error:
-                log.warning("no shared memory for clients on this host: %s", error)
-            else:
-                undo.callback(listening.remove_files, [path])
-                sockets.append(undo.enter_context(unix))
-                unix_path = str(path)
+        if "shm" in options.links and (unix := self._listen_unix()):
+            sockets.append(unix)
+            unix_path = unix.getsockname()
         boot_id = listening.boot_id()
 
         def greeting(nonce: bytes) -> Greeting:
@@ -122,15 +117,28 @@ class Daemon:
         undo.push_async_callback(listener.close)
         for sock in sockets:
             listener.serve(sock)
-        files = listening.leave_token(self.port, tokens.default().text())
-        undo.callback(listening.remove_files, files)
-        if not files:
-            log.warning("no place to leave the token for your own clients; they need GPUVIRT_TOKEN from `gpuvirt token show`")
+        self._leave_token(tokens)
         self._watch_parent()
         if options.private_folder is not None:
             undo.callback(shutil.rmtree, options.private_folder, ignore_errors=True)
         log.info("serving %s at %s (control port %d)", describe(inventory), self.pool, self.control_port)
         self._write_ready()
+
+    def _listen_unix(self) -> socket.socket | None:
+        """The unix socket over which clients on this host get their rings; None when no folder can hold it."""
+        try:
+            unix, path = listening.listen_unix(self.port)
+        except GpuvirtError as error:
+            log.warning("no shared memory for clients on this host: %s", error)
+            return None
+        self._undo.callback(listening.remove_files, [path])
+        return self._undo.enter_context(unix)
+
+    def _leave_token(self, tokens: TokenStore) -> None:
+        files = listening.leave_token(self.port, tokens.default().text())
+        self._undo.callback(listening.remove_files, files)
+        if not files:
+            log.warning("the token file for your own clients cannot be written; they need GPUVIRT_TOKEN from `gpuvirt token show`")
 
     def _write_ready(self) -> None:
         file = self.options.ready_file
@@ -158,14 +166,14 @@ class Daemon:
         loop = asyncio.get_running_loop()
 
         def readable() -> None:
-            # Nobody ever writes there: readable means that the other end was closed, by whatever kind of end its owner found.
+            # Nothing is ever written to the pipe: readable means that its other end was closed, because its owner ended.
             loop.remove_reader(fd)
             self.stop()
 
         loop.add_reader(fd, readable)
         self._undo.callback(loop.remove_reader, fd)
 
-    # ---- what the control channel answers ---------------------------------------------------------------------------------------
+    # ---- requests of the control channel ---------------------------------------------------------------------------------------
 
     async def _info(self, message: dict[str, Any]) -> dict[str, Any]:
         assert self._inventory is not None

@@ -1,4 +1,4 @@
-"""Which devices a server has: software GPUs as asked for, or what the real driver reports."""
+"""The devices of a server: software GPUs by its options, or those that the real driver reports."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _ALIGN = 64 << 20
 
 @dataclass(frozen=True)
 class Device:
-    """One GPU of the pool."""
+    """One GPU of the server: name as the driver reports it, memory in bytes."""
 
     name: str
     memory: int
@@ -41,7 +41,13 @@ class Device:
 
 @dataclass(frozen=True)
 class Inventory:
-    """All GPUs of the pool, and what a worker needs to know to open them."""
+    """All GPUs of the server, and what a worker needs to open them.
+
+    Attributes:
+        driver: cuda: path of the driver library.
+        capability: soft: compute capability times 10, 0: the backend's default.
+        strict: soft: imitate what a real driver is free to do.
+    """
 
     backend: str
     devices: tuple[Device, ...]
@@ -56,17 +62,17 @@ class Inventory:
 
 
 def take_inventory(options: ServeOptions) -> Inventory:
-    """Decides on the backend and lists the devices.
+    """Chooses the backend and lists the devices.
 
     Raises:
-        GpuvirtError: the driver that was asked for does not work, or there are not as many GPUs.
+        GpuvirtError: the chosen driver does not work, or has fewer GPUs than the options ask for.
     """
     if options.backend == "soft":
         return _soft(options)
     driver = options.driver or find_driver()
     if options.backend == "cuda":
         if driver is None:
-            raise GpuvirtError("no NVIDIA driver (libcuda.so.1) was found; name it with --driver PATH, or serve software GPUs with --backend soft")
+            raise GpuvirtError("no NVIDIA driver (libcuda.so.1) was found; set its path with --driver, or serve software GPUs with --backend soft")
         return _cuda(options, driver)
     if driver is not None:
         try:
@@ -94,7 +100,7 @@ def _cuda(options: ServeOptions, driver: Path) -> Inventory:
 
 
 def _probe(driver: Path) -> list[Device]:
-    """Asks the driver, in a process of its own: the daemon itself must never hold a CUDA context."""
+    """Lists the driver's devices in a separate process: the daemon itself must never hold a CUDA context."""
     line = [sys.executable, "-P", "-m", "gpuvirt.server.probe", str(driver)]
     try:
         done = subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PROBE_LIMIT, check=False)
@@ -107,7 +113,7 @@ def _probe(driver: Path) -> list[Device]:
 
 
 def find_driver() -> Path | None:
-    """The machine's real libcuda.so.1, by absolute path, never ours."""
+    """The absolute path of the machine's real libcuda.so.1, never of the shim; None when there is none."""
     for folder in (*DRIVER_PLACES, *_ldconfig_folders()):
         path = Path(folder) / paths.CUDA
         if path.is_file() and not is_ours(path):
@@ -125,7 +131,7 @@ def _ldconfig_folders() -> list[str]:
 
 
 def is_ours(path: Path) -> bool:
-    """Whether a libcuda.so.1 is a gpuvirt shim: it reads GPUVIRT_POOL, which a real driver does not."""
+    """Whether a libcuda.so.1 is a shim of gpuvirt: it contains gpuvirt's name, which a real driver does not."""
     with path.open("rb") as file:
         if os.fstat(file.fileno()).st_size == 0:
             return False
@@ -134,7 +140,7 @@ def is_ours(path: Path) -> bool:
 
 
 def describe(inventory: Inventory) -> str:
-    """For the start-up line: `2 software GPUs of 3.9 GiB`."""
+    """The text of the start-up line: `2 software GPUs of 3.9 GiB`."""
     sizes = {device.memory for device in inventory.devices}
     names = sorted({device.name for device in inventory.devices})
     size = format_size(sizes.pop()) if len(sizes) == 1 else "different sizes"

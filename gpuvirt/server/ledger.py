@@ -1,6 +1,7 @@
 """Memory used on each software GPU, in a memfd that every worker maps (native/backend/soft/ledger.h).
 
-Workers add what they use; the daemon makes the file, hands it out, reads it, and takes back what a session that has ended left in its slot.
+Workers add and subtract what they use. The daemon makes the file, passes it to workers, reads it, and subtracts what a session that has ended left in
+its slot.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _USED = _TOTAL + 8 * DEVICES
 _SLOT_USED = _USED + 8 * DEVICES
 SIZE = _SLOT_USED + 8 * DEVICES * SLOTS
 
-# Takes the mapping's descriptor and a slot; must subtract what the slot says from `used` atomically, because workers add to it all the time.
+# Takes the memfd and a slot; must subtract the slot's numbers from `used` atomically, because workers change it at the same time.
 Release = Callable[[int, int], None]
 
 
@@ -52,7 +53,7 @@ class Ledger:
         return sum(struct.unpack_from(f"<{DEVICES}Q", self._map, _SLOT_USED + 8 * DEVICES * slot))
 
     def free_slot(self, slot: int) -> None:
-        """Takes back what a session used. Its worker must be gone."""
+        """Subtracts what a session used. Its worker must have ended."""
         if self.slot_used(slot):
             self._release(self.fd, slot)
 

@@ -1,7 +1,7 @@
-"""What a daemon and its worker say to each other: msgpack maps over a SOCK_SEQPACKET socket pair, descriptors beside them.
+"""Messages between a daemon and its worker: msgpack maps over a SOCK_SEQPACKET socket pair, with file descriptors attached.
 
-To the worker:  ``session`` (a `SessionConfig`; descriptors: the connection, then the rings over shm, then the ledger on soft), ``channel``
-(channel; its socket), ``figures`` (id).  To the daemon:  ``ready``, ``opened``, ``failed`` (text), ``figures`` (id and the figures),
+To the worker:  ``session`` (a `SessionConfig`; descriptors: the connection, then the rings over shm, then the ledger on soft), ``connection``
+(which, epoch; its socket), ``gone``, ``figures`` (id).  To the daemon:  ``ready``, ``opened``, ``failed`` (text), ``figures`` (id and the figures),
 ``ended`` (code, text).
 """
 
@@ -28,10 +28,10 @@ def send(sock: socket.socket, message: dict[str, Any], fds: tuple[int, ...] = ()
 
 
 def receive(sock: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
-    """The next message and its descriptors (close-on-exec), None at the end of the conversation.
+    """The next message and its descriptors (close-on-exec); None when the other end was closed.
 
     Raises:
-        BlockingIOError: nothing there, on a non-blocking socket.
+        BlockingIOError: no message has arrived, on a non-blocking socket.
     """
     room = socket.CMSG_SPACE(MAX_FDS * array.array("i").itemsize)
     raw, ancillary, flags, _ = sock.recvmsg(MAX_MESSAGE, room, socket.MSG_CMSG_CLOEXEC)

@@ -1,4 +1,4 @@
-"""What a daemon is started with."""
+"""The options of a daemon."""
 
 from __future__ import annotations
 
@@ -16,15 +16,18 @@ class ServeOptions:
     Attributes:
         host, port: where to listen; port 0 takes a free one.
         backend: "auto", "cuda" or "soft".
-        driver: cuda: absolute path of the driver library, None: look for it.
-        gpus: how many devices; soft makes that many, cuda offers the first so many. None: 1 on soft, all on cuda.
+        driver: cuda: absolute path of the driver library, None: search for it.
+        gpus: number of devices; soft makes that many, cuda offers the first that many. None: 1 on soft, all on cuda.
         gpu_memory: soft: bytes of one device, None: an equal share of half the machine's memory.
-        capability: soft: compute capability times 10, 0: the backend's own choice.
+        capability: soft: compute capability times 10, 0: the backend's default (130).
+        strict: soft: imitate what a real driver is free to do.
         links: which links are offered, of "tcp", "shm".
-        grace: seconds that a session outlives a cut of its tcp connection, 0: it ends with it.
+        grace: seconds for which a session is kept after its tcp connection was cut, 0: it ends at once.
+        name: the server's name.
         ready_file: written once the daemon is ready.
         parent_fd: a pipe; the daemon ends when its other end closes.
-        private_folder: a private pool's own folder, removed at the end: its launcher may be dead by then.
+        drop_launches: the workers drop every kernel launch (a deliberate fault for tests).
+        private_folder: the folder of a private local pool, which the daemon removes at its end, because the launcher may have been killed.
     """
 
     host: str = "127.0.0.1"

@@ -1,6 +1,6 @@
-"""Who gets which GPUs. A pure machine: events in, decisions out, no I/O, no clock.
+"""Decides which GPUs a session gets. Events in, decisions out; no I/O, no clock.
 
-This version shares: any number of sessions work on one device side by side, and a new session gets the devices with the fewest sessions on them.
+Devices are shared: any number of sessions use one device at the same time, and a new session gets the devices with the fewest sessions.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from gpuvirt.sizes import format_size
 
 @dataclass(frozen=True)
 class Wanted:
-    """A client asks for a session. memory: bytes for each device, 0: what there is."""
+    """A client asks for a session. memory: bytes on each device, 0: all of it."""
 
     session: int
     gpus: int
@@ -21,7 +21,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Ended:
-    """A session is over, however it ended."""
+    """A session has ended, for whatever reason."""
 
     session: int
 
@@ -37,7 +37,7 @@ class Grant:
 
 @dataclass(frozen=True)
 class Refuse:
-    """The session gets nothing; `text` is one line for the user."""
+    """The session gets no devices; `text` is one line for the user."""
 
     session: int
     text: str
@@ -45,11 +45,11 @@ class Refuse:
 
 @dataclass
 class Policy:
-    """All devices of one pool and who works on them.
+    """The devices of one server and the sessions that use them.
 
     Args:
         memory: bytes of each device; its length is the number of devices.
-        slots: how many sessions there can be at once.
+        slots: the largest number of sessions at the same time.
     """
 
     memory: list[int]
@@ -57,18 +57,18 @@ class Policy:
     sessions: dict[int, Grant] = field(default_factory=dict)
 
     def load(self, device: int) -> int:
-        """How many sessions work on this device."""
+        """The number of sessions on this device."""
         return sum(device in grant.devices for grant in self.sessions.values())
 
     def handle(self, event: Wanted | Ended) -> Grant | Refuse | None:
-        """Takes one event. A `Wanted` is always decided at once; an `Ended` needs no decision."""
+        """Handles one event. A `Wanted` is decided at once; an `Ended` has no decision."""
         if isinstance(event, Ended):
             self.sessions.pop(event.session, None)
             return None
         return self._decide(event)
 
     def impossible(self, gpus: int, memory: int) -> str | None:
-        """Why this pool can never grant that, whoever else works on it; None when it can."""
+        """The reason why this server can never grant the request, even without other sessions; None when it can."""
         if gpus < 1:
             return "a session needs at least 1 GPU; ask for --gpus 1 or more"
         if gpus > len(self.memory):

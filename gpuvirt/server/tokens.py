@@ -1,4 +1,4 @@
-"""What a server keeps in its state folder: its key pair and its tokens. Several daemons of one user share them, and `gpuvirt token` edits them."""
+"""A server's key pair and tokens, in its state folder. All daemons of one user share them; `gpuvirt token` edits them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DEFAULT_NAME = "default"
 
 @dataclass(frozen=True)
 class TokenEntry:
-    """A token as the server knows it. admin: may list, make and revoke tokens over the control channel."""
+    """A token as the server stores it. admin: may list, create and revoke tokens over the control channel."""
 
     id: str
     secret: str = field(repr=False)
@@ -34,12 +34,12 @@ class TokenEntry:
     created: float
 
     def public(self) -> dict[str, Any]:
-        """What a listing may show."""
+        """The fields without the secret."""
         return {"id": self.id, "name": self.name, "admin": self.admin, "created": self.created}
 
 
 class TokenStore:
-    """The tokens and the server's key pair in `folder` (mode 0700; files 0600, replaced at one stroke, changed under a lock)."""
+    """The tokens and the server's key pair in `folder` (mode 0700; files have mode 0600, are replaced atomically and changed under a lock)."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = paths.private_dir(folder or paths.state_dir())
@@ -60,7 +60,7 @@ class TokenStore:
         return list(self._entries)
 
     def secret(self, token_id: bytes) -> bytes | None:
-        """The secret of a token, or None when there is no such token (any more)."""
+        """The secret of a token; None when there is no such token or it was revoked."""
         self._load()
         for entry in self._entries:
             if entry.id == token_id.hex():
@@ -68,14 +68,12 @@ class TokenStore:
         return None
 
     def control_keys(self) -> dict[bytes, TokenEntry]:
-        """Which z85 public keys the control channel lets in, and whose they are."""
+        """The z85 public keys that the control channel accepts, each with its token."""
         self._load()
         return self._control_keys
 
     def default(self) -> Token:
-        """The token that was made at the first start; when it has been revoked, a fresh one.
-
-        Revoking is how a leaked default token is replaced, so a server always has one for its owner."""
+        """The token that was created at the first start, or a new one if that was revoked: revoking replaces a leaked default token."""
         with self._locked():
             self._load()
             found = next((entry for entry in self._entries if entry.name == DEFAULT_NAME), None)
@@ -90,10 +88,10 @@ class TokenStore:
     # ---- changing -----------------------------------------------------------------------------------------------------
 
     def create(self, name: str, admin: bool = False) -> Token:
-        """Makes a token and keeps it.
+        """Creates a token and stores it.
 
         Raises:
-            GpuvirtError: the name is taken or no name.
+            GpuvirtError: the name is in use, or is not 1 to 64 printable characters.
         """
         if not name or len(name) > 64 or not name.isprintable():
             raise GpuvirtError("a token needs a name of 1 to 64 printable characters")
@@ -106,10 +104,10 @@ class TokenStore:
         return self.token(entry)
 
     def revoke(self, which: str) -> TokenEntry:
-        """Takes a token away, by its name or the beginning of its id (8 digits at least). Sessions that are under way go on; nothing new is let in.
+        """Removes a token, named by its name or by at least the first 8 digits of its id. Connected sessions continue.
 
         Raises:
-            GpuvirtError: none or several fit.
+            GpuvirtError: no token matches, or several do.
         """
         with self._locked():
             self._load()
@@ -147,7 +145,7 @@ class TokenStore:
             raise GpuvirtError(f"the server's key {file} cannot be read ({error}); remove it to make a new one (all tokens then change)") from None
 
     def _load(self) -> bool:
-        """Reads the file again if it has changed. False when there is none yet."""
+        """Reads the file again if it has changed. False when there is no file yet."""
         try:
             found = self._file.stat()
             stamp = (found.st_ino, found.st_mtime_ns, found.st_size)
