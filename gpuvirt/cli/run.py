@@ -19,10 +19,10 @@ from gpuvirt.cli.options import ProgramCommand, announce, program_options
     "  gpuvirt run --pool tcp://gpu-host:7070 --link 'delay(rtt=30ms,tcp)' -- python train.py",
 )
 @program_options
-@click.option("-q", "--quiet", is_flag=True, help="Print only errors on stderr.")
+@click.option("-q", "--quiet", is_flag=True, default=None, help="Print only errors on stderr.")
 @click.option("-v", "--verbose", count=True, help="Print the variables that are set for the program on stderr; -vv: the private pool's log, too.")
 @click.argument("command", nargs=-1, required=True, metavar="CMD...", type=click.UNPROCESSED)
-def run(command: tuple[str, ...], quiet: bool, verbose: int, **options: Any) -> None:
+def run(command: tuple[str, ...], verbose: int, **options: Any) -> None:
     """Run a program with remote GPUs.
 
     Without a pool (--pool, GPUVIRT_POOL, configuration file) a private local one is started, and ended with the program.
@@ -40,11 +40,11 @@ def run(command: tuple[str, ...], quiet: bool, verbose: int, **options: Any) -> 
         check_there(command[0])
         with connected(settings, verbose > 1) as found:
             status = found.status
-            if not quiet:
+            if not settings.quiet:
                 announce(found, settings)
             wanted = variables(found.settings, status)
             news = [v.name for v in wanted if v.is_news(os.environ)]
-            if news and not quiet:
+            if news and not settings.quiet:
                 click.echo(f"gpuvirt: software GPUs: setting {', '.join(news)} (-v shows all, -q is quiet)", err=True)
             if verbose:
                 for variable in wanted:

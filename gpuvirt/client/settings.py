@@ -1,4 +1,4 @@
-"""What a program is to be run with: options beat the environment (GPUVIRT_<NAME>), the environment beats ~/.config/gpuvirt/config.toml."""
+"""A program's settings, from options, the environment (GPUVIRT_<NAME>) and ~/.config/gpuvirt/config.toml, in this order of precedence."""
 
 from __future__ import annotations
 
@@ -27,11 +27,12 @@ class Settings:
 
     Attributes:
         pool: the server; None means a private local pool.
-        chosen_local: that was asked for, and is not just because no pool is set.
-        memory: bytes per GPU, None: what there is.
-        capability: the compute capability that software GPUs tell the program, None: the server's.
-        stats: None: none; "-": one line on stderr; else the file to write.
+        chosen_local: the private pool was asked for (`local`), and is not used just because no pool is set.
+        memory: bytes per GPU, None: all of it.
+        capability: the compute capability that software GPUs report, None: the server's.
+        stats: None: no statistics; "-": one line on stderr; else the path of a file.
         token: text of the token, None: find one.
+        quiet: `gpuvirt run` prints only errors of its own.
     """
 
     pool: PoolAddress | None = None
@@ -42,13 +43,14 @@ class Settings:
     capability: str | None = None
     stats: str | None = None
     token: str | None = None
+    quiet: bool = False
 
 
 def parse_link(text: str) -> str:
-    """Checks a link's text.
+    """Checks the text of a link.
 
     Raises:
-        ValueError: this version has no such link; the text names the wrong part and shows a right one.
+        ValueError: it is not valid; the error names the wrong part and shows a valid text.
     """
     links.parse(text)
     return text.strip() or "auto"
@@ -58,7 +60,7 @@ def parse_gpus(value: Any) -> int:
     """Checks a number of GPUs.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not a number from 1 to 16.
     """
     number = value if isinstance(value, int) and not isinstance(value, bool) else int(value) if str(value).isdecimal() else 0
     if not 1 <= number <= MAX_GPUS:
@@ -94,17 +96,20 @@ _PARSERS: dict[str, Callable[[Any], Any]] = {
     "capability": lambda value: format_capability(parse_capability(str(value))),
     "stats": _parse_stats,
     "token": lambda value: str(value),
+    "quiet": _parse_bool,
 }
 
 
 def resolve(options: Mapping[str, Any], environment: Mapping[str, str] | None = None, file: Path | None = None) -> Settings:
-    """Brings the three layers together.
+    """Combines options, environment and configuration file.
 
     Args:
-        options: what was given on the command line or in a call, by the names of `Settings` and ``local``; None means not given.
+        options: values of the command line or of a call, by the names of `Settings` and ``local``; None means not given.
+        environment: None: this process's.
+        file: the configuration file, None: `paths.config_file`.
 
     Raises:
-        GpuvirtError: the environment or the file holds something unusable; the text names it.
+        GpuvirtError: a value is not valid, or its name is unknown; the text names its source.
     """
     layers = [
         {name: (value, f"--{name.replace('_', '-')}") for name, value in options.items() if value is not None},
@@ -116,7 +121,7 @@ def resolve(options: Mapping[str, Any], environment: Mapping[str, str] | None = 
         here: dict[str, Any] = {}
         for name, (value, source) in layer.items():
             if name in LATER:
-                raise GpuvirtError(f"{source} is not in this version; take it away")
+                raise GpuvirtError(f"{source} is not in this version; remove it")
             if name not in _PARSERS:
                 raise GpuvirtError(f"{source} is not a setting; see `gpuvirt run --help`")
             try:
@@ -125,7 +130,7 @@ def resolve(options: Mapping[str, Any], environment: Mapping[str, str] | None = 
                 raise GpuvirtError(f"{source}: {error}") from None
         if here.get("local") and "pool" in here:
             raise GpuvirtError(f"{layer['pool'][1]} and {layer['local'][1]} contradict each other; give one of them")
-        if "pool" in here or here.get("local"):  # a pool and --local are one setting: the higher layer decides it whole
+        if "pool" in here or here.get("local"):  # a pool and --local are one setting: the layer with precedence decides both
             here.setdefault("local", False)
             here.setdefault("pool", None)
         else:

@@ -80,6 +80,7 @@ def test_software_gpus_are_said_to_be_such(gpuvirt: Gpuvirt, server: FakeServer)
     done = gpuvirt("run", "--", "true", server=server)
     assert [line for line in done.stderr.splitlines() if "software GPUs" in line and "CUPY_COMPILE_WITH_PTX" in line and "TRITON_PTXAS_PATH" in line]
     assert "gpuvirt" not in gpuvirt("run", "-q", "--", "true", server=server).stderr
+    assert "gpuvirt" not in gpuvirt("run", "--", "true", server=server, GPUVIRT_QUIET="1").stderr
 
 
 @pytest.mark.parametrize("software", [True, False])

@@ -26,6 +26,14 @@ def test_order(tmp_path: Path) -> None:
     assert found == Settings(PoolAddress("env", 2), False, 2, 1 << 30, "tcp", None, None)
 
 
+def test_quiet_is_a_setting_like_any_other(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text("quiet = true\n")
+    assert resolve({}, {}, file).quiet
+    assert not resolve({}, {"GPUVIRT_QUIET": "0"}, file).quiet
+    assert resolve({"quiet": True}, {"GPUVIRT_QUIET": "0"}, file).quiet
+
+
 def test_local_and_pool_are_one_setting(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     file.write_text('pool = "tcp://file:1"\n')
