@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import json
 import re
-from dataclasses import asdict, dataclass, field, replace
-
-import lz4.block
+from dataclasses import asdict, dataclass, field
 
 from gpuvirt.soft.analysis import stride_versions
 from gpuvirt.soft.analysis.cfg import Cfg
+from gpuvirt.soft.analysis.convergence_points import exchanges, find_divided
 from gpuvirt.soft.analysis.denormal_mode import hardware_flush
 from gpuvirt.soft.analysis.divergence import Analysis
-from gpuvirt.soft.analysis.spin_loops import exchanges, find_divided, readers
-from gpuvirt.soft.codegen import opcode_handlers, warp_loop
+from gpuvirt.soft.analysis.sync_kinds import readers
+from gpuvirt.soft.codegen import opcode_handlers, target, warp_loop
 from gpuvirt.soft.codegen.emitter import Emitter
 from gpuvirt.soft.codegen.ir_builder import ModuleText
-from gpuvirt.soft.codegen.lane_fallback import Frame, LaneAnalysis, LaneEmitter, frame_bytes, lane_symbol
-from gpuvirt.soft.errors import BadPtx, SoftError, UniformityLost, Unsupported
-from gpuvirt.soft.host import jit, object_cache
+from gpuvirt.soft.codegen.lane_fallback import Frame, LaneAnalysis, LaneEmitter, frame_bytes
+from gpuvirt.soft.codegen.symbols import ENTRY, function_symbol, lane_symbol
+from gpuvirt.soft.errors import BadPtx, UniformityLost, Unsupported
 from gpuvirt.soft.ops import (  # noqa: F401  they register opcodes
     async_copy,
     atomic,
@@ -40,7 +37,6 @@ from gpuvirt.soft.ptx.layout import Layout, Program
 from gpuvirt.soft.ptx.module import Module
 
 opcode_handlers.bind()
-ENTRY = "gv_kernel"
 
 
 @dataclass
@@ -108,7 +104,7 @@ def translate(module: Module, kernel: str, shape: tuple[int, int, int], careful:
     _check_cluster(module.funcs[kernel].directives)
     program = Program(module, kernel)
     layout = Layout(program)
-    text = ModuleText(jit.host().feature_set)
+    text = ModuleText(target.host().feature_set)
     text.careful = careful
     text.flush = hardware_flush(program, text.features)
     uses_barrier = 0
@@ -121,7 +117,7 @@ def translate(module: Module, kernel: str, shape: tuple[int, int, int], careful:
         for name, body in program.bodies.items():
             cfg = Cfg(body, program.exits, leaving)
             names = {p.name for p in body.func.params + body.func.returns}
-            symbol = ENTRY if name == kernel else call.function_symbol(name)
+            symbol = ENTRY if name == kernel else function_symbol(name)
             if name == kernel and layout.stack_pointer is None and _divided(cfg, shape, names):
                 cfg = Cfg(body, program.exits, leaving, divided=True)
             taken = [] if leaving or cfg.divided else _guesses(cfg, shape, names)
@@ -134,7 +130,7 @@ def translate(module: Module, kernel: str, shape: tuple[int, int, int], careful:
                     analysis = Analysis(cfg, shape, names, forced, {g.register: g.value for g in granted})
                     emitter = Emitter(text, analysis, layout.enter(body), symbol_of_version, loops and name == kernel)
                     frame = Frame(cfg)
-                    emitter.frame = frame if layout.stack_pointer is None and (name == kernel or name in leaving) else None
+                    emitter.fallback = frame if layout.stack_pointer is None and (name == kernel or name in leaving) else None
                     emitter.doubles = not leaving and not cfg.divided
                     if taken:
                         emitter.linkage, emitter.attributes = "internal ", 2 if granted else 1
@@ -167,59 +163,3 @@ def translate(module: Module, kernel: str, shape: tuple[int, int, int], careful:
     )
     description.needs = sorted(text.needs.items())
     return text.text(), description, count
-
-
-LARGE = 200_000  # characters of IR from which on a kernel gets quick code first
-# Bytes of stack that quick code may take, which keeps nearly every value of a function in a place of its own: half of what there is (SOFT_STACK in
-# native/backend/soft), and every warp of a block takes it.
-QUICK_STACK = 4 << 20
-QUICK, GOOD = 1, 2
-
-
-@dataclass
-class Built:
-    """A kernel's object code. `ir` (compressed) is there where better code can still be made of it."""
-
-    level: int
-    code: bytes
-    description: Description
-    ir: bytes = b""
-
-
-def cache_key(identity: str, level: int) -> str:
-    """The name of a cache entry."""
-    return hashlib.sha256(f"{identity};{level}".encode()).hexdigest()
-
-
-def build(module: Module, kernel: str, shape: tuple[int, int, int], identity: str, careful: bool = False) -> Built:
-    """The object code of a kernel, the best that the cache has, else made here.
-
-    Args:
-        identity: names module, kernel, shape, machine and compiler, and says whether the code is careful.
-        careful: see translate.
-    """
-    for level in (GOOD, QUICK):
-        found = object_cache.read(cache_key(identity, level))
-        if found is not None:
-            with contextlib.suppress(ValueError, TypeError):
-                description = Description.unpack(found[0])
-                start = description.ir_bytes
-                return Built(level, found[1][start:], description, found[1][:start])
-    text, description, _ = translate(module, kernel, shape, careful)
-    level = QUICK if len(text) >= LARGE else GOOD
-    code = jit.compile_object(text, level)
-    if level == QUICK and jit.large_frames(code) > QUICK_STACK:
-        level, code = GOOD, jit.compile_object(text, GOOD)
-    ir = lz4.block.compress(text.encode()) if level == QUICK else b""
-    description.ir_bytes = len(ir)
-    object_cache.write(cache_key(identity, level), description.pack(), ir + code)
-    return Built(level, code, description, ir)
-
-
-def keep_good(identity: str, description: Description, code: bytes) -> None:
-    """Puts good code in the place of quick code in the cache."""
-    if object_cache.write(cache_key(identity, GOOD), replace(description, ir_bytes=0).pack(), code):
-        object_cache.remove(cache_key(identity, QUICK))
-
-
-__all__ = ["Built", "Description", "SoftError", "build", "keep_good", "translate"]

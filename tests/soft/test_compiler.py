@@ -19,7 +19,7 @@ import pytest
 import zstandard
 from soft.kernels import Kernels
 
-from gpuvirt.soft import abi, pipeline
+from gpuvirt.soft import abi
 from gpuvirt.soft.host import jit
 from gpuvirt.soft.host.ctypes_bridge import Bridge, SoftCode
 from gpuvirt.soft.host.module_registry import Compiler, digest_of_sources, own_version
@@ -135,7 +135,7 @@ def test_cache_is_used_and_damage_is_repaired(monkeypatch: pytest.MonkeyPatch, t
         compiled.append(level)
         return real(text, level)
 
-    monkeypatch.setattr(pipeline.jit, "compile_object", counting)
+    monkeypatch.setattr(jit, "compile_object", counting)
     image = STORE.replace("%s", "").encode()
     assert value_of(image) == 7 and len(compiled) == 1
     assert value_of(image) == 7 and len(compiled) == 1
@@ -153,7 +153,7 @@ def test_one_compilation_for_many_threads(monkeypatch: pytest.MonkeyPatch, tmp_p
     monkeypatch.setenv("GPUVIRT_CACHE", str(tmp_path))
     compiled: list[int] = []
     real = jit.compile_object
-    monkeypatch.setattr(pipeline.jit, "compile_object", lambda text, level: compiled.append(level) or real(text, level))
+    monkeypatch.setattr(jit, "compile_object", lambda text, level: compiled.append(level) or real(text, level))
     compiler = Compiler()
     compiler.module_load(1, STORE.replace("%s", "").encode())
     found: list[Any] = []

@@ -37,5 +37,5 @@ def test_all(isa: str) -> None:
 
 def test_a_name_that_is_none() -> None:
     env = {**os.environ, "GPUVIRT_SOFT_ISA": "sse9"}
-    done = subprocess.run([sys.executable, "-c", "from gpuvirt.soft.host import jit; jit.host()"], env=env, capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", "from gpuvirt.soft.codegen import target; target.host()"], env=env, capture_output=True, text=True, check=False)
     assert done.returncode != 0 and "GPUVIRT_SOFT_ISA=sse9 is none of avx512, avx2, baseline" in done.stderr

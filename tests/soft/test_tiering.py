@@ -16,8 +16,7 @@ import numpy as np
 import pytest
 from soft.kernels import Kernels
 
-from gpuvirt.soft import pipeline
-from gpuvirt.soft.host import jit, module_registry, tiering
+from gpuvirt.soft.host import jit, kernel_compiler, module_registry, tiering
 
 HEAD = ".version 8.0\n.target sm_80\n.address_size 64\n"
 # Each thread makes n rounds of x = x * 5 + 1 from its number on and stores x.
@@ -40,7 +39,7 @@ def expected(threads: int, n: int) -> np.ndarray[Any, Any]:
 def improver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[tiering.Improver]:
     """Every kernel is large, and hot after a millisecond."""
     monkeypatch.setenv("GPUVIRT_CACHE", str(tmp_path))
-    monkeypatch.setattr(pipeline, "LARGE", 0)
+    monkeypatch.setattr(kernel_compiler, "LARGE", 0)
     monkeypatch.setattr(tiering, "BUDGET_NS", 1_000_000)
     own = tiering.Improver()
     monkeypatch.setattr(module_registry, "IMPROVER", own)
@@ -67,7 +66,7 @@ def test_a_hot_kernel_gets_good_code_and_the_cache_keeps_it(improver: tiering.Im
     out = np.zeros(256, np.uint32)
     k.launch("rounds", 2, 128, out, np.uint32(1))
     code = k.get("rounds", (128,))
-    assert code.tier is not None and code.tier.entry == code.entry and not code.tier.asked and levels == [pipeline.QUICK]
+    assert code.tier is not None and code.tier.entry == code.entry and not code.tier.asked and levels == [jit.QUICK]
     code.tier.budget_ns = 1_000_000
     want = expected(256, 1000)
 
@@ -81,7 +80,7 @@ def test_a_hot_kernel_gets_good_code_and_the_cache_keeps_it(improver: tiering.Im
     assert until(lambda: len(list(tmp_path.rglob("kernels/*/*"))) == 1), "the good code takes the quick code's place"
     again = Kernels(ROUNDS)
     again.launch("rounds", 2, 128, out, np.uint32(1000))
-    assert (out == want).all() and again.get("rounds", (128,)).tier is None and levels == [pipeline.QUICK]
+    assert (out == want).all() and again.get("rounds", (128,)).tier is None and levels == [jit.QUICK]
 
 
 # As ROUNDS, but threads of the blocks from the eighth on wait for the word at `gate` first.
@@ -209,8 +208,8 @@ def test_quick_code_that_takes_too_much_stack_is_not_used(improver: tiering.Impr
     want = np.zeros(32, np.uint32)
     for i in range(n):
         want = want * np.uint32(5) + np.arange(32, dtype=np.uint32) * np.uint32(2 * i + 3) + np.uint32(i)
-    for room, made in ((pipeline.QUICK_STACK, [pipeline.QUICK]), (n * 128 // 2, [pipeline.QUICK, pipeline.GOOD])):
-        monkeypatch.setattr(pipeline, "QUICK_STACK", room)
+    for room, made in ((kernel_compiler.QUICK_STACK, [jit.QUICK]), (n * 128 // 2, [jit.QUICK, jit.GOOD])):
+        monkeypatch.setattr(kernel_compiler, "QUICK_STACK", room)
         levels.clear()
         frames.clear()
         out = np.arange(32, dtype=np.uint32)

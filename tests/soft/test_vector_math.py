@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from gpuvirt.soft import pipeline
+from gpuvirt.soft.codegen import target
 from gpuvirt.soft.ptx.module import Module
 from tests.soft import ptx_op
 
@@ -57,7 +58,7 @@ def test_doubles_beside_flushed_floats(scale: float, flushes: bool) -> None:
     got = ptx_op.run(text + tail, np.float32, x)
     np.testing.assert_array_equal(got, ((x * scale).astype(np.float32) * np.float32(2)))
     module = Module(ptx_op.kernel_text(text + tail, np.float32, (x,)))
-    features = pipeline.jit.host().feature_set
+    features = target.host().feature_set
     assert pipeline.translate(module, "k", (128, 1, 1))[1].flush == (flushes and "f16c" in features)
     kept = ptx_op.run(text + " mov.b64 $d, %e2;", np.float64, x)
     np.testing.assert_array_equal(bits(kept), bits(x * scale))

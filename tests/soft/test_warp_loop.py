@@ -206,8 +206,8 @@ def test_stale_warps_would_be_seen(kernels: Kernels, monkeypatch: pytest.MonkeyP
         ]
 
     monkeypatch.setattr(warp_loop, "around", forgets)
-    monkeypatch.setattr("gpuvirt.soft.pipeline.object_cache.read", lambda key: None)
-    monkeypatch.setattr("gpuvirt.soft.pipeline.object_cache.write", lambda *a: True)
+    monkeypatch.setattr("gpuvirt.soft.host.object_cache.read", lambda key: None)
+    monkeypatch.setattr("gpuvirt.soft.host.object_cache.write", lambda *a: True)
     broken = Kernels(compile_ptx(SOURCE))
     with pytest.raises(AssertionError):
         test_nothing_is_left_of_the_warp_before(broken, 128)

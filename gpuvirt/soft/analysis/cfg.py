@@ -7,9 +7,10 @@ both.
 
 from __future__ import annotations
 
+import heapq
 import sys
 
-from gpuvirt.soft.analysis.spin_loops import Splitter
+from gpuvirt.soft.analysis.sync_kinds import Splitter
 from gpuvirt.soft.errors import BadPtx
 from gpuvirt.soft.ptx.opcodes import Flow
 from gpuvirt.soft.ptx.parser import Body, Ins, Name, Operand, Reg
@@ -213,8 +214,6 @@ class Cfg:
                 if succ in owner and owner[succ] != owner[block] and owner[succ] not in edges[owner[block]]:
                     edges[owner[block]].add(owner[succ])
                     indegree[owner[succ]] += 1
-        import heapq
-
         key = [min(position[b] for b in c) for c in components]
         ready = [(key[i], i) for i in range(len(components)) if indegree[i] == 0]
         heapq.heapify(ready)

@@ -12,8 +12,10 @@ from collections.abc import Callable
 
 from gpuvirt.soft.analysis import lane_affine, subwarp_scalars
 from gpuvirt.soft.analysis.cfg import Block, Cfg, Loop
+from gpuvirt.soft.analysis.convergence_points import find_meetings
 from gpuvirt.soft.analysis.lane_affine import ANY, UNIFORM, Known, Pattern
-from gpuvirt.soft.analysis.spin_loops import GATHERING, OPEN, find_loops, find_meetings
+from gpuvirt.soft.analysis.spin_loops import find_loops
+from gpuvirt.soft.analysis.sync_kinds import GATHERING, OPEN
 from gpuvirt.soft.ptx.opcodes import Formula, Varies
 from gpuvirt.soft.ptx.parser import CARRY, Addr, FloatImm, Imm, Ins, Name, Operand, Pair, Reg, Special, Sym, Vec
 from gpuvirt.soft.ptx.types import LANES, TYPES

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from gpuvirt.soft.analysis.lane_affine import Pattern
 from gpuvirt.soft.codegen import alignment_checks
-from gpuvirt.soft.codegen.emitter import Emitter
+from gpuvirt.soft.codegen.context import Context, SpeculativeAffine
 from gpuvirt.soft.codegen.ir_builder import Val
-from gpuvirt.soft.codegen.speculative_affine import Near
 from gpuvirt.soft.ptx.parser import Addr, Imm, Ins, Operand, Reg, Sym
 from gpuvirt.soft.ptx.types import LANES
 
@@ -36,17 +35,17 @@ class Where:
         self.scalar = scalar  # the address of lane 0, for uniform and affine addresses
         self.lanes = lanes
         self.pattern = pattern  # None: uniform (scalar only) or irregular (lanes only)
-        self.near: Near | None = None  # a pattern that the lanes probably follow
+        self.speculative: SpeculativeAffine | None = None  # a pattern that the lanes probably follow
         self.start, self.offset = start, offset  # the scalar is their sum, where start is there
 
-    def at(self, e: Emitter, more: int = 0) -> Val:
+    def at(self, e: Context, more: int = 0) -> Val:
         """A pointer to lane 0's place and so many bytes on; constant parts stay constant, for the processor's addressing."""
         if self.start is not None:
             return e.offset(e.pointer(self.start), self.offset + more)
         assert self.scalar is not None
         return e.offset(e.pointer(self.scalar), more)
 
-    def of_lane(self, e: Emitter, lane: int) -> Val:
+    def of_lane(self, e: Context, lane: int) -> Val:
         """A pointer to the place of a group's lane, by the pattern."""
         assert self.pattern is not None
         if self.scalar is not None:
@@ -56,7 +55,7 @@ class Where:
         return e.pointer(e.extract(spread(e, self), lane))
 
 
-def address(e: Emitter, ins: Ins, operand: Operand, space: str, size: int | None = None, only: int = -1) -> Where:
+def address(e: Context, ins: Ins, operand: Operand, space: str, size: int | None = None, only: int = -1) -> Where:
     """The generic (host) address of [base + offset].
 
     Args:
@@ -110,12 +109,12 @@ def address(e: Emitter, ins: Ins, operand: Operand, space: str, size: int | None
     if value.v:
         where = Where(None, value, pattern, start, offset)
         if pattern is None and space in ("", "global", "const") and isinstance(base, Reg):
-            where.near = e.near.get(base.name)
+            where.speculative = e.speculative.get(base.name)
         return where
     return Where(value, None, pattern, start, offset)
 
 
-def _by_groups(e: Emitter, ins: Ins, base: Reg, offset: int, space: str, only: int) -> Where:
+def _by_groups(e: Context, ins: Ins, base: Reg, offset: int, space: str, only: int) -> Where:
     """An address that is kept as one scalar for each group of lanes."""
     pattern = e.an.patterns[base.name]
     size = ins.type.bits // 8 * width(ins)
@@ -128,7 +127,7 @@ def _by_groups(e: Emitter, ins: Ins, base: Reg, offset: int, space: str, only: i
     return where
 
 
-def spread(e: Emitter, where: Where) -> Val:
+def spread(e: Context, where: Where) -> Val:
     """The address of every lane."""
     if where.lanes is None and where.firsts:
         assert where.pattern is not None
@@ -148,12 +147,12 @@ def vec(t: str, n: int) -> str:
     return f"<{n} x {t}>"
 
 
-def shuffle(e: Emitter, a: str, t: str, n: int, picks: list[int]) -> Val:
+def shuffle(e: Context, a: str, t: str, n: int, picks: list[int]) -> Val:
     index = ", ".join(f"i32 {p}" for p in picks)
     return Val(e.let(f"shufflevector {vec(t, n)} {a}, {vec(t, n)} poison, <{len(picks)} x i32> <{index}>", t).s, t, len(picks) == LANES)
 
 
-def concat(e: Emitter, parts: list[Val], t: str, size: int) -> Val:
+def concat(e: Context, parts: list[Val], t: str, size: int) -> Val:
     """Vectors of `size` elements joined pairwise to one of 32."""
     while len(parts) > 1:
         joined = []

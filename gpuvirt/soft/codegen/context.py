@@ -3,46 +3,54 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
+from abc import ABC, abstractmethod
+from typing import NamedTuple
 
-from gpuvirt.soft import abi
 from gpuvirt.soft.analysis import lane_affine
+from gpuvirt.soft.analysis.alignment import Alignment
 from gpuvirt.soft.analysis.cfg import Block
 from gpuvirt.soft.analysis.divergence import Analysis
 from gpuvirt.soft.analysis.lane_affine import Pattern
-from gpuvirt.soft.codegen import alignment_checks, warp_loop
-from gpuvirt.soft.codegen.ir_builder import Builder, ModuleText, Val
-from gpuvirt.soft.codegen.speculative_affine import Near
-from gpuvirt.soft.errors import BadPtx, UniformityLost
+from gpuvirt.soft.codegen.ir_builder import ModuleText, Val
+from gpuvirt.soft.codegen.special_registers import read_special
+from gpuvirt.soft.codegen.warp_state import WarpState
+from gpuvirt.soft.errors import BadPtx, UniformityLost, Unsupported
 from gpuvirt.soft.ptx.layout import Layout
 from gpuvirt.soft.ptx.parser import FloatImm, Imm, Ins, Not, Operand, Reg, Special, Sym, Vec
 from gpuvirt.soft.ptx.types import INT_BITS, LANES, Type, llvm_type
 
-if TYPE_CHECKING:
-    from gpuvirt.soft.codegen.lane_fallback import Frame
-
 TRUE = "splat (i1 true)"
 
 
-class Values(Builder):
-    """The state of emitting one function, and its values."""
+class SpeculativeAffine(NamedTuple):
+    """A register's value is `lead` + steps[lane] in every lane, if `holds`."""
+
+    lead: Val
+    holds: Val
+    steps: tuple[int, ...]
+
+
+class AddressCheck(NamedTuple):
+    """A test at the end of the block of an address, lane 0's."""
+
+    value: Val
+    size: int
+    space: int
+    mask: Val
+    pred: Val | None
+
+
+class Context(WarpState, ABC):
+    """The state of emitting one function, and its values. Opcodes are written against it."""
 
     def __init__(self, module: ModuleText, analysis: Analysis, layout: Layout, symbol: str, loops: bool = False) -> None:
-        super().__init__(module)
+        super().__init__(module, analysis.body.func, layout, analysis.shape, loops)
         self.an = analysis
         self.cfg = analysis.cfg
         self.body = analysis.body
-        self.func = analysis.body.func
-        self.layout = layout
         self.symbol = symbol
-        self.shape = analysis.shape
         self.linkage = "" if analysis.body.func.is_kernel else "internal "
         self.attributes = 0
-        self.allocas: list[str] = []
-        self.loops = loops  # the entry runs all warps of several blocks (warp_loop.py)
-        self.before: list[str] = []  # with loops: what comes before the first warp
-        self.asks_local = False  # with loops: the code reads where the warp's local memory is
-        self.prologue: list[str] = []
         self.slots: dict[str, tuple[str, str]] = {}
         self.cache: dict[str, Val] = {}
         self.dirty: set[str] = set()
@@ -50,95 +58,36 @@ class Values(Builder):
         self.block: Block = self.cfg.order[0]
         self.ins: Ins | None = None
         self.pred: Val | None = None
-        self.lead = False  # what is computed is one lane's value, from which others follow
         self.leader = -1  # whose, where it is that of each group's first lane in turn
         self.by_groups: list[Val] = []  # the results of the instruction under way, which is carried out for each group
         self.uses_barrier = False
         self.waits = False
         self.callees: set[str] = set()
         self.masks: dict[int, str] = {}
-        self.fields: dict[str, Val] = {}
         self.param_slots: dict[str, Val] = {}
         self.param_values: dict[tuple[int, str], Val] = {}
         self.carry: str | None = None
         self.calls_left: Val | None = None  # of a call of several functions: where the lanes are noted that are still to call
         self.call_results: list[Val] = []  # of the call under way: memory for what is returned in registers
-        self.frame: Frame | None = None  # where lanes may go apart: what is written down for them then
         self.doubles = True
         self.copies: set[int] = set()  # blocks that exist a second time, for all lanes together (uniform_branches.py)
         self.whole = False  # such a copy is being emitted
         self.decides: Ins | None = None  # the comparison by which the block's lanes part
         self.sides: tuple[Val, Val] | None = None
         self.asked_so_far = [0, 0]  # questions at run time whether lanes access memory side by side: elsewhere, and in copies for all lanes
-        self.alignment = alignment_checks.Alignment(self)
-        self.checks: dict[tuple[object, ...], alignment_checks.Check] = {}  # tests of addresses that the block's end makes
+        self.alignment = Alignment(self.cfg, layout, module.careful)
+        self.checks: dict[tuple[object, ...], AddressCheck] = {}  # tests of addresses that the block's end makes
         self.checked: set[tuple[object, ...]] = set()  # and those made where the access was
         self.computed: list[str] = []  # registers with results of arithmetic since the last load
         self.ahead_of: dict[str, Val] = {}  # of registers with addresses, in this block: how far ahead to prefetch (prefetch.py)
         self.rounds: dict[tuple[int, int], int] = {}
         self.defined: dict[int, dict[str, list[Ins]]] = {}  # by a loop's first block: what each register is made by in it
-        self.near: dict[str, Near] = {}  # registers of this block with addresses that follow a pattern unless an index wraps
+        self.speculative: dict[str, SpeculativeAffine] = {}  # registers of this block with addresses that follow a pattern unless an index wraps
         self.turned: set[tuple[int, bool]] = set()  # loops that let other warps have their turn
         total = self.shape[0] * self.shape[1] * self.shape[2]
         self.full_warp = self.func.is_kernel and total % LANES == 0
         self.full: Val = Val(TRUE, "i1", True, True)
         self.mask: Val = self.full
-
-    # The warp's fields -----------------------------------------------------------------------------------------------------------------------
-
-    def field(self, name: str, t: str, index: int = 0) -> Val:
-        """A field of struct soft_warp; loaded once, at the function's start."""
-        key = f"{name}{index}"
-        found = self.fields.get(key)
-        if found is None and self.loops:
-            found = warp_loop.changing(self, name, index)
-        if found is None:
-            offset = abi.OFFSETS[name] + index * INT_BITS[t] // 8
-            lines = self.before if self.loops else self.prologue
-            # A device function may be put into the kernel's loop over warps.
-            same = "" if name in warp_loop.CHANGING and not self.func.is_kernel else ", !invariant.load !0"
-            lines.append(f"  %w.{key}.p = getelementptr i8, ptr %w, i64 {offset}")
-            lines.append(f"  %w.{key} = load {t}, ptr %w.{key}.p{same}")
-            found = self.fields[key] = Val(f"%w.{key}", t)
-        return found
-
-    def once(self, key: str, text: str, t: str, v: bool = False) -> Val:
-        """A value computed once in the function's prologue (from fields and constants)."""
-        found = self.fields.get(key)
-        if found is None:
-            (self.allocas if text.startswith("alloca") else self.prologue).append(f"  %{key} = {text}")
-            found = self.fields[key] = Val(f"%{key}", t, v)
-        return found
-
-    def alloca(self, text: str) -> Val:
-        """Stack memory for the whole call."""
-        name = self.name()
-        self.allocas.append(f"  {name} = alloca {text}")
-        return Val(name, "ptr")
-
-    def shared_base(self) -> Val:
-        return self.field("shared", "i64")
-
-    def local_base(self) -> Val:
-        """The generic address of each lane's local memory."""
-        base, stride = self.field("local", "i64"), self.field("local_stride", "i64")
-        found = self.fields.get("lbase")
-        if found is None:
-            lanes = self.lanes(range(LANES), "i64").s
-            v = f"<{LANES} x i64>"
-            self.prologue += [
-                f"  %lb0 = insertelement {v} poison, i64 {stride.s}, i32 0",
-                f"  %lb1 = shufflevector {v} %lb0, {v} poison, <{LANES} x i32> zeroinitializer",
-                f"  %lb2 = mul {v} %lb1, {lanes}",
-                f"  %lb3 = insertelement {v} poison, i64 {base.s}, i32 0",
-                f"  %lb4 = shufflevector {v} %lb3, {v} poison, <{LANES} x i32> zeroinitializer",
-                f"  %lbase = add {v} %lb2, %lb4",
-            ]
-            found = self.fields["lbase"] = Val("%lbase", "i64", True)
-        return found
-
-    def lane_ids(self) -> Val:
-        return self.lanes(range(LANES), "i32")
 
     # Registers -------------------------------------------------------------------------------------------------------------------------------
 
@@ -291,7 +240,7 @@ class Values(Builder):
         self.forget()
         self.computed.clear()
         self.ahead_of.clear()
-        self.near.clear()
+        self.speculative.clear()
         self.checked.clear()
 
     # Operands --------------------------------------------------------------------------------------------------------------------------------
@@ -375,8 +324,6 @@ class Values(Builder):
         return None
 
     def special(self, name: str) -> Val:
-        from gpuvirt.soft.codegen.special_registers import read_special
-
         value = read_special(self, name)
         if self.leader >= 0:
             if value.v:
@@ -428,3 +375,43 @@ class Values(Builder):
     def exec_bits(self) -> Val:
         mask = self.exec_mask()
         return self.const(-1, "i32") if mask is None else self.bits_of(mask)
+
+    # What emitters add --------------------------------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def call_function(self, name: str, arguments: list[str]) -> None:
+        """Calls a device function."""
+
+    @abstractmethod
+    def returns(self) -> str:
+        """How the function ends."""
+
+    def param_memory(self, name: str) -> tuple[Val, int] | None:
+        """(memory, bytes per lane) of a .param variable: one of a call sequence, or the device function's own."""
+        if name in self.body.params:
+            param = self.body.params[name]
+            found = self.param_slots.get(name)
+            if found is None:
+                found = self.param_slots[name] = self.alloca(f"[{param.size * LANES} x i8], align 64")
+            return found, param.size
+        if not self.func.is_kernel:
+            for own in self.func.params + self.func.returns:
+                if own.name == name:
+                    return self.param_slots[name], own.size
+        return None
+
+    def spin_counter(self, name: str) -> Val:
+        """Counts how often the function has come by here; the count before."""
+        slot = f"%{name}"
+        if f"n{name}" not in self.fields:
+            self.allocas.append(f"  {slot} = alloca i32")
+            self.prologue.append(f"  store i32 0, ptr {slot}")
+            self.fields[f"n{name}"] = Val(slot, "ptr")
+        old = self.let(f"load i32, ptr {slot}", "i32")
+        new = self.add(old, self.const(1, "i32"))
+        self.emit(f"store i32 {new.s}, ptr {slot}")
+        return new
+
+    def fail(self, why: str = "") -> Unsupported:
+        """The error for a form of an instruction that is not supported."""
+        return Unsupported(f"unsupported PTX instruction '{self.ins}'" + (f": {why}" if why else ""))

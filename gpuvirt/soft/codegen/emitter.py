@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from gpuvirt.soft import abi
 from gpuvirt.soft.analysis.cfg import Block, Loop
-from gpuvirt.soft.analysis.divergence import Edge
-from gpuvirt.soft.analysis.spin_loops import ALIGNED, BLOCK, OPEN, PART, WARP, find_divided, meets_next
-from gpuvirt.soft.codegen import alignment_checks, speculative_affine, uniform_branches, warp_loop
-from gpuvirt.soft.codegen.context import Values
+from gpuvirt.soft.analysis.convergence_points import find_divided
+from gpuvirt.soft.analysis.sync_kinds import ALIGNED, BLOCK, OPEN, PART, WARP
+from gpuvirt.soft.codegen import alignment_checks, local_stack, speculative_affine, uniform_branches, warp_loop
+from gpuvirt.soft.codegen.control_flow import ControlFlow
 from gpuvirt.soft.codegen.ir_builder import Val
 from gpuvirt.soft.codegen.opcode_handlers import HANDLERS
+from gpuvirt.soft.codegen.symbols import function_symbol
 from gpuvirt.soft.errors import Unsupported
 from gpuvirt.soft.ptx import opcodes
-from gpuvirt.soft.ptx.opcodes import Access, Formula, Sync
+from gpuvirt.soft.ptx.opcodes import Access, Formula
 from gpuvirt.soft.ptx.parser import Ins
 from gpuvirt.soft.ptx.types import INT_BITS, LANES
 
@@ -25,77 +27,14 @@ _COMPUTES = (Formula.FMA, Formula.MAD, Formula.ADD, Formula.SUB, Formula.MUL)
 _SPIN_PATIENCE = 64  # after so many rounds in a row the lanes that have left the loop run on first
 
 
-class Emitter(Values):
+class Emitter(ControlFlow):
     """Emits one function."""
-
-    # Control flow ----------------------------------------------------------------------------------------------------------------------------
-
-    def mask_slot(self, block: Block) -> str:
-        """Where the lanes that wait at a block are noted (32 bits)."""
-        found = self.masks.get(block.idx)
-        if found is None:
-            found = self.masks[block.idx] = f"%m{block.idx}"
-            self.allocas.append(f"  {found} = alloca i32")
-            self.prologue.append(f"  store i32 0, ptr {found}")
-        return found
-
-    def send(self, target: Block, bits: Val) -> None:
-        """Adds lanes to those waiting at a block."""
-        if target is self.cfg.exit:
-            return
-        slot = self.mask_slot(target)
-        old = self.let(f"load i32, ptr {slot}", "i32")
-        self.emit(f"store i32 {self.bor(old, bits).s}, ptr {slot}")
-
-    def _prepare_edges(self) -> None:
-        """For every position of the order: the blocks ahead at which lanes may wait, and the loops whose first block may have waiting lanes."""
-        n = len(self.cfg.order)
-        ahead: list[set[int]] = [set() for _ in range(n)]
-        looped: set[int] = set()
-        for edge in self.an.edges:
-            if edge.target.idx > edge.source.idx:
-                self._mark(ahead, edge)
-            else:
-                looped.add(edge.target.idx)
-        self.ahead = [sorted(a) for a in ahead]
-        self.looped = looped
-
-    def _mark(self, ahead: list[set[int]], edge: Edge) -> None:
-        for i in range(min(edge.first, edge.source.idx), edge.target.idx):
-            ahead[i].add(edge.target.idx)
-
-    def chain(self, position: int, after: Loop | None = None) -> str:
-        """The label at which to go on after the block at `position` (or after the end of the loop `after`) when lanes may wait anywhere ahead."""
-        loop = self.cfg.loop_of[position] if after is None else after.parent
-        limit = position if after is None else after.last
-        targets = [t for t in self.ahead[limit] if t > limit]
-        target = targets[0] if targets else None
-        while loop is not None:
-            if loop.first in self.looped and (target is None or target > loop.last):
-                return f"l{loop.first}"
-            if loop.last >= (target if target is not None else len(self.cfg.order)):
-                break
-            loop = loop.parent
-        if target is None or target == self.cfg.exit.idx:
-            return "done"
-        block = self.cfg.order[target]
-        if not block.div and not self.meetings:
-            # All lanes meet there when it postdominates; then there is nothing to ask, unless some may have been put off at a barrier before it.
-            p: Block | None = self.cfg.order[limit]
-            while p is not None and p.idx < target:
-                following = p.ipdom
-                p = None if following is p else following
-            if p is block:
-                return f"b{target}"
-        return f"c{target}"
 
     def run(self) -> str:
         """The function's text."""
-        self._prepare_edges()
-        self.meetings = self.an.active_meetings()
         self.copies = uniform_branches.twice(self) if self.doubles else set()
         order = self.cfg.order
-        self.divided = find_divided(self.cfg, self.meetings) if self.frame is not None and self.cfg.divided else set()
+        self.divided = find_divided(self.cfg, self.meetings) if self.fallback is not None and self.cfg.divided else set()
         self.setup()
         if any(kind in OPEN for kind in self.meetings.values()):
             self.once("passed", "alloca i32", "ptr")
@@ -114,9 +53,7 @@ class Emitter(Values):
         self.lines.append("done:")
         self.emit_late()
         if not self.func.is_kernel:
-            from gpuvirt.soft.ops.stack import leave
-
-            leave(self)
+            local_stack.leave(self)
         if self.loops:
             first, last = warp_loop.around(self)
         else:
@@ -126,23 +63,13 @@ class Emitter(Values):
         start = self.first()
         return "\n".join([head_text, *self.allocas, *self.before, *first, *self.prologue, *start, *self.lines, *last, "}"])
 
-    def leaves(self) -> bool:
-        """Whether the function tells its caller if lanes have gone apart in it."""
-        return self.frame is not None and not self.func.is_kernel
-
     def call_function(self, name: str, arguments: list[str]) -> None:
         """Calls a device function."""
-        from gpuvirt.soft.codegen import lane_fallback
-        from gpuvirt.soft.ops.call import function_symbol
-
         text = f"@{function_symbol(name)}({', '.join(arguments)})"
-        if self.frame is not None and name in self.cfg.leaving:
-            lane_fallback.call(self, self.frame, text)
+        if self.fallback is not None and name in self.cfg.leaving:
+            self.fallback.call(self, text)
         else:
             self.emit(f"call void {text}")
-
-    def returns(self) -> str:
-        return "ret i1 false" if self.leaves() else "ret void"
 
     def first(self) -> list[str]:
         """How the function begins, after its prologue."""
@@ -182,17 +109,27 @@ class Emitter(Values):
             self.full = self.once("full", f"bitcast i32 %mask to <{LANES} x i1>", "i1", True)
             for i, param in enumerate(self.func.returns + self.func.params):
                 self.param_slots[param.name] = Val(f"%p{i}", "ptr")
-            from gpuvirt.soft.ops.call import check_frame
+            self._check_frame()
+        local_stack.enter(self)
 
-            check_frame(self)
-        from gpuvirt.soft.ops.stack import enter
-
-        enter(self)
+    def _check_frame(self) -> None:
+        """At the start of a device function: its local variables must fit the lane's local memory."""
+        own = self.layout.frames[self.func.name]
+        if not self.layout.recursive:
+            return
+        self.m.declare("soft_trap", "declare void @soft_trap(ptr, i32, i32)")
+        # A function without local variables recurses on the host's stack alone, so every call counts for something (frame_after).
+        self.prologue.append(f"  %deep = icmp ugt i32 %frame, {self.layout.local_bytes - max(own, 16)}")
+        self.prologue.append("  br i1 %deep, label %stack, label %fits")
+        self.prologue.append("stack:")
+        self.prologue.append(f"  call void @soft_trap(ptr %w, i32 %mask, i32 {abi.TRAP_STACK})")
+        self.prologue.append(f"  {self.returns()}")
+        self.prologue.append("fits:")
 
     def emit_block(self, block: Block) -> None:
         self.reset()
         self.block = block
-        asked = block.idx in self.asked
+        asked = block.idx in self.targets
         if asked:
             self.lines.append(f"c{block.idx}:")
             bits = self.let(f"load i32, ptr {self.mask_slot(block)}", "i32")
@@ -200,10 +137,8 @@ class Emitter(Values):
             self.emit(f"br i1 {some.s}, label %b{block.idx}, label %{self.chain(block.idx)}")
         self.lines.append(f"b{block.idx}:")
         if block.idx in self.divided:
-            from gpuvirt.soft.codegen import lane_fallback
-
-            assert self.frame is not None
-            lane_fallback.exchange_check(self, self.frame, block)
+            assert self.fallback is not None
+            self.fallback.exchange_check(self, block)
         if block.idx in self.meetings:
             self.meet(block)
             return
@@ -296,19 +231,6 @@ class Emitter(Values):
             self.instruction(ins)
         self.terminate(block)
 
-    @property
-    def asked(self) -> set[int]:
-        return self.targets
-
-    @property
-    def targets(self) -> set[int]:
-        """Blocks at which lanes may wait."""
-        found = getattr(self, "_targets", None)
-        if found is None:
-            found = {e.target.idx for e in self.an.edges if e.target is not self.cfg.exit}
-            self._targets: set[int] = found
-        return found
-
     def emit_loop_check(self, loop: Loop) -> None:
         self.reset()
         head = self.cfg.order[loop.first]
@@ -323,41 +245,11 @@ class Emitter(Values):
             again = self.band(again, patient)
             self.emit(f"store i32 {self.select(again, count, self.const(0, 'i32')).s}, ptr %s{loop.first}")
         elif self.may_leave(loop):
-            from gpuvirt.soft.codegen import lane_fallback
-
-            assert self.frame is not None
-            lane_fallback.loop_check(self, self.frame, loop, bits, again, after)
+            assert self.fallback is not None
+            self.fallback.loop_check(self, loop, bits, again, after)
             self.reset()
             return
         self.emit(f"br i1 {again.s}, label %b{loop.first}, label %{after}")
-
-    def may_leave(self, loop: Loop) -> bool:
-        """Whether lanes may go apart at the end of the loop."""
-        from gpuvirt.soft.codegen import lane_fallback
-
-        if self.frame is None or loop.first not in self.an.waiting_loops or loop.first not in self.looped or self.put_off(loop):
-            return False
-        # Who asks which lanes are beside it counts on those with whom it came, also after it has waited for another warp.
-        if any(i.traits.sync is Sync.OBSERVE for block in self.cfg.order for i in block.ins):
-            return False
-        # Lanes that stay at a meeting of the whole warp until those in the loop come cannot help these.
-        waiting = lane_fallback.pending(self, loop.last, loop)
-        return not self.func.is_kernel or any(t != loop.first and not meets_next(self.cfg, self.an.meetings, t) for t in waiting)
-
-    def put_off(self, loop: Loop) -> bool:
-        """Whether the lanes that stay in the loop are put off after some rounds."""
-        return any(head.idx == loop.first for _, head in self.an.resume)
-
-    def spin_counter(self, name: str) -> Val:
-        slot = f"%{name}"
-        if f"n{name}" not in self.fields:
-            self.allocas.append(f"  {slot} = alloca i32")
-            self.prologue.append(f"  store i32 0, ptr {slot}")
-            self.fields[f"n{name}"] = Val(slot, "ptr")
-        old = self.let(f"load i32, ptr {slot}", "i32")
-        new = self.add(old, self.const(1, "i32"))
-        self.emit(f"store i32 {new.s}, ptr {slot}")
-        return new
 
     def spin_yield(self, block: Block) -> None:
         """In a loop that waits for memory: lets others run now and then."""
@@ -418,44 +310,12 @@ class Emitter(Values):
 
     def _asks_later(self, block: Block, head: Block) -> bool:
         """Whether the lanes that go back come by the loop's end, where others are let in."""
-        if self.frame is None or not (block.div or block.idx in self.an.diverging):
+        if self.fallback is None or not (block.div or block.idx in self.an.diverging):
             return False
         loop = self.cfg.loop_of[block.idx]
         while loop is not None and loop.first != head.idx:
             loop = loop.parent
         return loop is not None and self.may_leave(loop)
-
-    def go(self, block: Block, target: Block) -> None:
-        """All lanes of the block go to one target."""
-        if target is self.cfg.exit and not self.parted:
-            self.emit("br label %done")
-            return
-        if self.parted:
-            self.send(target, self.bits_of(self.mask))
-            self.emit(f"br label %{self.chain(block.idx)}")
-            return
-        if target.idx in self.copies:
-            self.emit(f"br label %whole{target.idx}")
-            return
-        if target.div:
-            self.emit(f"store i32 {self.bits_of(self.full).s}, ptr {self.mask_slot(target)}")
-        self.emit(f"br label %b{target.idx}")
-
-    def switch(self, block: Block, selector: Val) -> None:
-        """brx.idx"""
-        n = self.n = self.n + 1
-        if selector.v or self.parted:
-            for i, succ in enumerate(block.succs):
-                hit = self.icmp("eq", selector, self.const(i, "i32"))
-                self.send(succ, self.bits_of(self.band(self.mask, self.splat(hit))))
-            self.emit(f"br label %{self.chain(block.idx)}")
-            return
-        cases = " ".join(f"i32 {i}, label %x{n}.{i}" for i in range(len(block.succs)))
-        self.emit(f"switch i32 {selector.s}, label %x{n}.0 [ {cases} ]")
-        for i, succ in enumerate(block.succs):
-            self.lines.append(f"x{n}.{i}:")
-            self.forget()
-            self.go(block, succ)
 
     # Instructions ----------------------------------------------------------------------------------------------------------------------------
 
@@ -519,7 +379,3 @@ class Emitter(Values):
                 part = self.let(f"shufflevector {value.ty} {value.s}, {value.ty} poison, <{n} x i32> <{picks}>", value.t)
                 self.emit(f'call void asm sideeffect "", "{"v" if bits == 512 else "x"}"(<{n} x {value.t}> {part.s})')
         self.emit('call void asm sideeffect "", "~{memory}"()')
-
-    def fail(self, why: str = "") -> Unsupported:
-        """The error for a form of an instruction that is not supported."""
-        return Unsupported(f"unsupported PTX instruction '{self.ins}'" + (f": {why}" if why else ""))

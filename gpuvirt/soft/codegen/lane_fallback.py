@@ -11,9 +11,11 @@ from __future__ import annotations
 from gpuvirt.soft import abi
 from gpuvirt.soft.analysis.cfg import Block, Cfg, Loop
 from gpuvirt.soft.analysis.divergence import Analysis
-from gpuvirt.soft.analysis.spin_loops import OPEN
+from gpuvirt.soft.analysis.sync_kinds import OPEN
+from gpuvirt.soft.codegen.control_flow import ControlFlow, LaneFallback
 from gpuvirt.soft.codegen.emitter import SPIN_YIELD, Emitter
 from gpuvirt.soft.codegen.ir_builder import Val
+from gpuvirt.soft.codegen.symbols import function_symbol, lane_symbol
 from gpuvirt.soft.errors import Unsupported
 from gpuvirt.soft.ptx.opcodes import BARRIERS, OPCODES, Access, Sync
 from gpuvirt.soft.ptx.parser import Addr, Call, Ins, Name, Operand, Sym
@@ -32,21 +34,12 @@ _KEYS = [name for name, row in OPCODES.items() if any(t.sync in _TOGETHER for t 
 _SYNC, _ARRIVE = 3, 4
 
 
-def function_symbol(name: str) -> str:
-    return f'"f.{name}"'
-
-
-def lane_symbol(symbol: str) -> str:
-    """The name of a function's code for one lane."""
-    return f'"lane.{symbol.strip(chr(34))}"'
-
-
 def _stored(bits: int) -> int:
     """Bits of a register's lane in a frame: predicates take a byte."""
     return max(bits, 8)
 
 
-class Frame:
+class Frame(LaneFallback):
     """What a function writes down when lanes go apart: where it keeps which register, and at which blocks lanes may then be."""
 
     def __init__(self, cfg: Cfg) -> None:
@@ -70,8 +63,20 @@ class Frame:
             live |= self.cfg.order[number].live_in
         return [name for name, i in self.cfg.reg_index.items() if live >> i & 1]
 
+    def call(self, e: ControlFlow, text: str) -> None:
+        call(e, self, text)
 
-def pending(e: Emitter, position: int, around: Loop | None) -> list[int]:
+    def exchange_check(self, e: ControlFlow, block: Block) -> None:
+        exchange_check(e, self, block)
+
+    def loop_check(self, e: ControlFlow, loop: Loop, bits: Val, again: Val, after: str) -> None:
+        loop_check(e, self, loop, bits, again, after)
+
+    def pending(self, e: ControlFlow, position: int, around: Loop | None) -> list[int]:
+        return pending(e, position, around)
+
+
+def pending(e: ControlFlow, position: int, around: Loop | None) -> list[int]:
     """Blocks at which lanes may be behind a block, inside the loop `around`."""
     if e.an.resume or e.meetings:
         return sorted(e.targets)
@@ -83,7 +88,7 @@ def pending(e: Emitter, position: int, around: Loop | None) -> list[int]:
     return sorted(found)
 
 
-def loop_check(e: Emitter, frame: Frame, loop: Loop, bits: Val, again: Val, after: str) -> None:
+def loop_check(e: ControlFlow, frame: Frame, loop: Loop, bits: Val, again: Val, after: str) -> None:
     """Behind the last block of a loop that waits for memory to change: another round for the lanes that stay in it, or, now and then, a question."""
     e.uses_barrier = e.waits = True
     n = e.n = e.n + 1
@@ -114,7 +119,7 @@ def loop_check(e: Emitter, frame: Frame, loop: Loop, bits: Val, again: Val, afte
     depart(e)
 
 
-def exchange_check(e: Emitter, frame: Frame, block: Block) -> None:
+def exchange_check(e: ControlFlow, frame: Frame, block: Block) -> None:
     """Before an exchange between some lanes of the warp: they go apart when it names others that are elsewhere, for those may come to another place
     like it."""
     others = e.const(0, "i32")
@@ -138,7 +143,7 @@ def exchange_check(e: Emitter, frame: Frame, block: Block) -> None:
     e.lines.append(f"all{n}:")
 
 
-def call(e: Emitter, frame: Frame, text: str) -> None:
+def call(e: ControlFlow, frame: Frame, text: str) -> None:
     """A call of a function in which lanes may go apart."""
     left = e.let(f"call i1 {text}", "i1")
     n = e.n = e.n + 1
@@ -160,10 +165,8 @@ def call(e: Emitter, frame: Frame, text: str) -> None:
     e.cache, e.expanded, e._splats, e._casts = before
 
 
-def _call_memory(e: Emitter, number: int) -> list[tuple[str, Val, int]]:
+def _call_memory(e: ControlFlow, number: int) -> list[tuple[str, Val, int]]:
     """What a block has in memory when its first instruction, a call, is under way, and what a block reads: names, memory and bytes of a lane."""
-    from gpuvirt.soft.ops.call import slot_of
-
     found: dict[str, tuple[str, Val, int]] = {}
     for ins in e.cfg.order[number].ins:
         names: list[str] = []
@@ -173,13 +176,13 @@ def _call_memory(e: Emitter, number: int) -> list[tuple[str, Val, int]]:
             names = [ins.ops[1].base.name]
         for name in names:
             if name in e.body.params:
-                slot = slot_of(e, name)
+                slot = e.param_memory(name)
                 assert slot is not None
                 found[name] = (f"param.{name}", *slot)
     return list(found.values())
 
 
-def write_frame(e: Emitter, frame: Frame, where: dict[int, Val], calling: Val | None = None) -> None:
+def write_frame(e: ControlFlow, frame: Frame, where: dict[int, Val], calling: Val | None = None) -> None:
     """Writes down where the lanes are (masks of lanes by block; those inside the call that this block begins with) and what they need."""
     here = {e.block.idx} if calling is not None else set()
     frame.blocks |= set(where) | here
@@ -210,17 +213,17 @@ def write_frame(e: Emitter, frame: Frame, where: dict[int, Val], calling: Val | 
         _copy(e, e.offset(memory, frame.place(key, size)), slot, size)
 
 
-def _copy(e: Emitter, to: Val, source: Val, lane_bytes: int) -> None:
+def _copy(e: ControlFlow, to: Val, source: Val, lane_bytes: int) -> None:
     e.m.declare("llvm.memcpy.p0.p0.i64", "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)")
     e.emit(f"call void @llvm.memcpy.p0.p0.i64(ptr {to.s}, ptr {source.s}, i64 {lane_bytes * LANES}, i1 false)")
 
 
-def frame_bytes(e: Emitter) -> str:
+def frame_bytes(e: ControlFlow) -> str:
     """Stands for the size of the function's frame, which is known at its end."""
     return f"$frame.{e.func.name}$"
 
 
-def depart(e: Emitter) -> None:
+def depart(e: ControlFlow) -> None:
     if e.func.is_kernel:
         e.m.declare("soft_apart", "declare void @soft_apart(ptr, ptr)")
         e.emit(f"call void @soft_apart(ptr %w, ptr @{lane_symbol(e.symbol)})")
@@ -414,4 +417,4 @@ class LaneEmitter(Emitter):
             self.lines.append(f"skipped{n}:")
 
 
-__all__ = ["Frame", "LaneAnalysis", "LaneEmitter", "frame_bytes", "lane_symbol"]
+__all__ = ["Frame", "LaneAnalysis", "LaneEmitter", "frame_bytes"]

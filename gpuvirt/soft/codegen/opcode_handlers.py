@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from gpuvirt.soft.codegen.context import Context
 from gpuvirt.soft.ptx.opcodes import OPCODES, TableError
+from gpuvirt.soft.ptx.parser import Ins
 
-if TYPE_CHECKING:
-    from gpuvirt.soft.codegen.emitter import Emitter
-    from gpuvirt.soft.ptx.parser import Ins
-
-Handler = Callable[["Emitter", "Ins"], None]
+Handler = Callable[[Context, Ins], None]
 HANDLERS: dict[str, Handler] = {}  # by opcode
 _functions: dict[str, Handler] = {}  # as the table names them
 

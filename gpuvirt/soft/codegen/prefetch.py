@@ -11,7 +11,7 @@ import itertools
 
 from gpuvirt.soft.analysis.cfg import Loop
 from gpuvirt.soft.codegen.addressing import Where
-from gpuvirt.soft.codegen.emitter import Emitter
+from gpuvirt.soft.codegen.context import Context
 from gpuvirt.soft.codegen.ir_builder import Val
 from gpuvirt.soft.ptx.opcodes import BARRIERS, Access, Formula, Sync
 from gpuvirt.soft.ptx.parser import Addr, Imm, Ins, Operand, Reg, Special, Sym
@@ -27,7 +27,7 @@ _MOST = 4  # the processor overlaps more loads than that by itself
 _MOST_SHARED = 16  # the same where warps meet at barriers in the loop
 
 
-def prefetch(e: Emitter, ins: Ins, where: Where, stride: int) -> None:
+def prefetch(e: Context, ins: Ins, where: Where, stride: int) -> None:
     """Before a load of `stride` bytes a lane."""
     loop = e.cfg.loop_of[e.block.idx]
     operand = ins.ops[1]
@@ -45,10 +45,10 @@ def prefetch(e: Emitter, ins: Ins, where: Where, stride: int) -> None:
     if not rounds:
         return
     starts = [0] if where.pattern is None or where.scalar is not None else list(range(0, LANES, where.pattern.group))
-    near = where.near
-    known = where.pattern or near
+    speculative = where.speculative
+    known = where.pattern or speculative
     steps = known.steps if known is not None else tuple(i * stride for i in range(LANES))
-    addresses = where.firsts if near is None else [near.lead]
+    addresses = where.firsts if speculative is None else [speculative.lead]
     if not addresses and where.start is not None:
         addresses = [e.extract(where.start, i) for i in starts]
     name = operand.base.name
@@ -56,7 +56,7 @@ def prefetch(e: Emitter, ins: Ins, where: Where, stride: int) -> None:
     if far is None:
         before, none = _before(e, addresses[0]), e.const(0, "i64")
         far = e.select(e.icmp("eq", before, none), none, e.sub(addresses[0], before))  # in the first round nothing is known
-        if where.pattern is None and near is None:  # who knows: only where it goes on as it went
+        if where.pattern is None and speculative is None:  # who knows: only where it goes on as it went
             far = e.select(e.icmp("eq", far, _before(e, far)), far, none)
         far = e.ahead_of[name] = far if rounds == 1 else e.mul(far, e.const(rounds, "i64"))
     e.m.declare("llvm.prefetch.p0", "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
@@ -67,7 +67,7 @@ def prefetch(e: Emitter, ins: Ins, where: Where, stride: int) -> None:
             e.emit(f"call void @llvm.prefetch.p0(ptr {e.offset(target, place).s}, i32 0, i32 3, i32 1)")
 
 
-def _turn(e: Emitter, loop: Loop, rounds: int) -> None:
+def _turn(e: Context, loop: Loop, rounds: int) -> None:
     """The warps of a block read side by side: only when they do it at about the same time, memory's rows and the processor's prefetchers are used
     well. So a loop that reads on and on hands over to the next warp every few rounds, in kernels whose barriers give each warp a stack of its own."""
     total = e.shape[0] * e.shape[1] * e.shape[2]
@@ -90,7 +90,7 @@ def _turn(e: Emitter, loop: Loop, rounds: int) -> None:
     e.lines.append(f"on{n}:")
 
 
-def _before(e: Emitter, value: Val) -> Val:
+def _before(e: Context, value: Val) -> Val:
     """What this was the last time, and keeps it for the next."""
     slot = e.alloca("i64")
     e.prologue.append(f"  store i64 0, ptr {slot.s}")
@@ -99,7 +99,7 @@ def _before(e: Emitter, value: Val) -> Val:
     return last
 
 
-def _step(e: Emitter, loop: Loop, name: str, above: tuple[str, ...]) -> int | None:
+def _step(e: Context, loop: Loop, name: str, above: tuple[str, ...]) -> int | None:
     """By how much a register grows in each round of a loop, where that is a constant."""
     sites = e.defined.get(loop.first)
     if sites is None:
@@ -141,7 +141,7 @@ def _step(e: Emitter, loop: Loop, name: str, above: tuple[str, ...]) -> int | No
     return None
 
 
-def _rounds(e: Emitter, first: int, last: int) -> int:
+def _rounds(e: Context, first: int, last: int) -> int:
     """How many rounds of a loop ahead; 0: not at all."""
     found = e.rounds.get((first, last))
     if found is None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from gpuvirt.soft.codegen import helpers
 from gpuvirt.soft.codegen.addressing import Where, spread
-from gpuvirt.soft.codegen.emitter import Emitter
+from gpuvirt.soft.codegen.context import Context
 from gpuvirt.soft.codegen.ir_builder import Val
-from gpuvirt.soft.ops.memory import guarded, last_lane, load, store
+from gpuvirt.soft.codegen.memory_access import guarded, last_lane, load, store
 from gpuvirt.soft.ptx.types import LANES
 
 V64 = f"<{LANES} x i64>"
@@ -19,14 +19,14 @@ def is_whole(t: str, n: int) -> bool:
     return n > 1 and n * int(t[1:]) in (64, 128)
 
 
-def load_whole(e: Emitter, where: Where, t: str, n: int, volatile: bool = True) -> list[Val]:
+def load_whole(e: Context, where: Where, t: str, n: int, volatile: bool = True) -> list[Val]:
     """n elements of type t per lane; scalars when the address is uniform."""
     bits = int(t[1:])
     halves = load(e, where, "i64", 1, volatile) if n * bits == 64 else _load_pair(e, where)
     return [e.resize(e.lshr(halves[k * bits // 64], e.const(k * bits % 64, "i64")), t) for k in range(n)]
 
 
-def store_whole(e: Emitter, where: Where, values: list[Val]) -> None:
+def store_whole(e: Context, where: Where, values: list[Val]) -> None:
     """The values of each lane, side by side in memory."""
     bits = int(values[0].t[1:])
     halves: list[Val] = []
@@ -42,7 +42,7 @@ def store_whole(e: Emitter, where: Where, values: list[Val]) -> None:
         _store_pair(e, where, *halves)
 
 
-def _load_pair(e: Emitter, where: Where) -> list[Val]:
+def _load_pair(e: Context, where: Where) -> list[Val]:
     if where.pattern is None and where.scalar is not None:
         pointer = guarded(e, e.pointer(where.scalar))
         pair = e.let(f"load volatile {PAIR}, ptr {pointer.s}, align 16", "i64")
@@ -59,7 +59,7 @@ def _load_pair(e: Emitter, where: Where) -> list[Val]:
     return [e.let(f"load {V64}, ptr {half.s}", "i64", True) for half in (low, high)]
 
 
-def _store_pair(e: Emitter, where: Where, low: Val, high: Val) -> None:
+def _store_pair(e: Context, where: Where, low: Val, high: Val) -> None:
     if where.pattern is None and where.scalar is not None:
         pointer = guarded(e, e.pointer(where.scalar))
         if low.v or high.v:  # all lanes write one place: the last active lane's values stay

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from gpuvirt.soft.analysis import lane_affine
 from gpuvirt.soft.codegen.ir_builder import Val
+from gpuvirt.soft.codegen.warp_state import WarpState
 from gpuvirt.soft.errors import Unsupported
 from gpuvirt.soft.ptx.layout import RESERVED_BYTES
 from gpuvirt.soft.ptx.types import LANES
 
-if TYPE_CHECKING:
-    from gpuvirt.soft.codegen.context import Values
 
-
-def _thread(e: Values, name: str) -> Val:
+def _thread(e: WarpState, name: str) -> Val:
     """%tid.x, .y and .z for the block shape that this code is for."""
     nx, ny, nz = e.shape
     axis = name[-1]
@@ -50,7 +46,7 @@ def _thread(e: Values, name: str) -> Val:
     return e.once("tidz", f"udiv {b.ty} {rows.s}, splat (i32 {ny})", "i32", True)
 
 
-def _lanemask(e: Values, kind: str) -> Val:
+def _lanemask(e: WarpState, kind: str) -> Val:
     values = {
         "eq": [1 << i for i in range(LANES)],
         "le": [(2 << i) - 1 for i in range(LANES)],
@@ -72,7 +68,7 @@ _FIELDS = {
 }
 
 
-def read_special(e: Values, name: str) -> Val:
+def read_special(e: WarpState, name: str) -> Val:
     """The value of a special register; 32 or 64 bits by its own width."""
     base, _, part = name.partition(".")
     axis = "xyzw".find(part[:1]) if part else 0

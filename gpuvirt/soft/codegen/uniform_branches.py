@@ -7,23 +7,19 @@ Comparisons of an index with a bound are asked of the first and the last lane al
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from gpuvirt.soft.analysis.cfg import Block
+from gpuvirt.soft.codegen.control_flow import ControlFlow
 from gpuvirt.soft.codegen.ir_builder import Val
 from gpuvirt.soft.ptx.opcodes import Formula
 from gpuvirt.soft.ptx.parser import Imm, Ins, Operand, Reg
 from gpuvirt.soft.ptx.types import TYPES
-
-if TYPE_CHECKING:
-    from gpuvirt.soft.analysis.cfg import Block
-    from gpuvirt.soft.codegen.emitter import Emitter
 
 _MOST = 600  # instructions of a function that are emitted twice
 _LOWER = {"lt": "lt", "le": "le", "lo": "lt", "ls": "le"}
 _UPPER = {"gt": "gt", "ge": "ge", "hi": "gt", "hs": "ge"}
 
 
-def twice(e: Emitter) -> set[int]:
+def twice(e: ControlFlow) -> set[int]:
     """The blocks that are worth a copy for all lanes together."""
     if not e.func.is_kernel or e.meetings or e.an.apart or e.an.resume or e.an.waiting_loops or e.cfg.exits:
         return set()
@@ -43,7 +39,7 @@ def deciding(block: Block) -> Ins | None:
     return None
 
 
-def sides(e: Emitter, ins: Ins) -> tuple[Val, Val] | None:
+def sides(e: ControlFlow, ins: Ins) -> tuple[Val, Val] | None:
     """(all lanes say yes, all lanes say no) of a comparison of an index with a bound; None where that is not known of two lanes."""
     t = TYPES.get(ins.mods[-1])
     name = ins.mods[0]
@@ -69,11 +65,11 @@ def sides(e: Emitter, ins: Ins) -> tuple[Val, Val] | None:
     return e.band(near, every), e.band(near, e.invert(some))
 
 
-def _uniform(e: Emitter, operand: Operand) -> bool:
+def _uniform(e: ControlFlow, operand: Operand) -> bool:
     return isinstance(operand, Imm) or (isinstance(operand, Reg) and operand.name not in e.an.varying)
 
 
-def part(e: Emitter, block: Block, condition: Val, known: tuple[Val, Val] | None) -> None:
+def part(e: ControlFlow, block: Block, condition: Val, known: tuple[Val, Val] | None) -> None:
     """The end of a block in which all lanes are together, by a condition that may divide them."""
     n = e.n = e.n + 1
     yes, no = block.succs

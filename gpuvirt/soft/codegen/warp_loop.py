@@ -10,25 +10,16 @@ functions read it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from gpuvirt.soft import abi
+from gpuvirt.soft.codegen.context import Context
 from gpuvirt.soft.codegen.ir_builder import Val
+from gpuvirt.soft.codegen.warp_state import warps_of
+from gpuvirt.soft.ptx.layout import Program
 from gpuvirt.soft.ptx.opcodes import BARRIERS, Sync
 from gpuvirt.soft.ptx.types import LANES
 
-if TYPE_CHECKING:
-    from gpuvirt.soft.codegen.context import Values
-    from gpuvirt.soft.codegen.emitter import Emitter
-    from gpuvirt.soft.ptx.layout import Program
-
 _TURNS = (*BARRIERS, Sync.ARRIVE, Sync.CLUSTER, Sync.OBJECT, Sync.SLEEP)  # where other warps of the block have their turn
-CHANGING = ("ctaid", "warp", "first_thread", "lanes", "local")  # fields that differ from warp to warp
 MOST_PARAMS = 24  # read before the first warp: more only crowd each other out of the processor's registers
-
-
-def warps_of(shape: tuple[int, int, int]) -> int:
-    return -(-shape[0] * shape[1] * shape[2] // LANES)
 
 
 def possible(program: Program, shape: tuple[int, int, int]) -> bool:
@@ -43,23 +34,6 @@ def possible(program: Program, shape: tuple[int, int, int]) -> bool:
     return True
 
 
-def changing(e: Values, name: str, index: int) -> Val | None:
-    """A field that differs from warp to warp; None for others."""
-    if name not in CHANGING:
-        return None
-    if name == "local":
-        e.asks_local = True
-    if warps_of(e.shape) == 1 and name in ("warp", "first_thread"):
-        return e.const(0, "i32")
-    if name == "lanes":
-        total = e.shape[0] * e.shape[1] * e.shape[2]
-        if total % LANES == 0:
-            return e.const(-1, "i32")
-        if total < LANES:
-            return e.const((1 << total) - 1, "i32")
-    return Val(f"%run.{name}{index if name == 'ctaid' else ''}", "i64" if name == "local" else "i32")
-
-
 def _field(name: str, t: str, offset: int, same: bool = False) -> list[str]:
     return [
         f"  %run.{name}.p = getelementptr i8, ptr %w, i64 {offset}",
@@ -67,7 +41,7 @@ def _field(name: str, t: str, offset: int, same: bool = False) -> list[str]:
     ]
 
 
-def around(e: Emitter) -> tuple[list[str], list[str]]:
+def around(e: Context) -> tuple[list[str], list[str]]:
     """What comes before the code of one warp, and after it (there the block `done` goes on)."""
     at = abi.OFFSETS
     warps = warps_of(e.shape)
@@ -162,7 +136,7 @@ def around(e: Emitter) -> tuple[list[str], list[str]]:
     return first, last
 
 
-def parameter(e: Emitter, offset: int, t: str) -> Val | None:
+def parameter(e: Context, offset: int, t: str) -> Val | None:
     """A parameter of the kernel, read before the first warp."""
     size = int(t[1:]) // 8
     if not e.loops or offset < 0 or offset % size or offset + size > e.func.param_bytes:

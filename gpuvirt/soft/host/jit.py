@@ -1,21 +1,18 @@
-"""Machine code: the host's target, compiling IR to an object, loading objects."""
+"""Machine code: compiling IR to an object, loading objects."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 import re
-import threading
 from pathlib import Path
 
 import llvmlite.binding as llvm
 
-from gpuvirt.errors import GpuvirtError
-from gpuvirt.soft import abi
+from gpuvirt.soft.codegen.target import host
 from gpuvirt.soft.errors import SoftError
 
-_lock = threading.Lock()
-_state: Host | None = None
+QUICK, GOOD = 1, 2  # levels of optimization
 HELPERS = (
     "soft_barrier_sync", "soft_barrier_arrive", "soft_barrier_red", "soft_yield", "soft_nanosleep", "soft_globaltimer", "soft_vprintf", "soft_malloc",
     "soft_free", "soft_assert_fail", "soft_trap", "soft_unsupported", "soft_mbarrier", "soft_mbarrier_test", "soft_bulk_copy", "soft_bulk_zero",
@@ -44,57 +41,6 @@ def register_symbol(name: str, address: int) -> None:
     host()
     llvm.add_symbol(name, address)
     _known_symbols.add(name)
-
-
-ISAS = ("avx512", "avx2", "baseline")
-_BASELINE = {"64bit", "cmov", "cx16", "cx8", "fxsr", "mmx", "sse", "sse2", "x87"}  # every x86-64 there is
-
-
-class Host:
-    """The machine that the code is for."""
-
-    def __init__(self) -> None:
-        llvm.initialize_native_target()
-        llvm.initialize_native_asmprinter()
-        forced = os.environ.get("GPUVIRT_SOFT_ISA", "")
-        if forced not in ("", *ISAS):
-            raise GpuvirtError(f"GPUVIRT_SOFT_ISA={forced} is none of {', '.join(ISAS)}")
-        self.cpu = "x86-64" if forced else llvm.get_host_cpu_name()
-        self.features = self._features(forced)
-        self.feature_set = frozenset(f[1:] for f in self.features.split(",") if f.startswith("+"))
-        self.triple = llvm.get_process_triple()
-        self.target = llvm.Target.from_triple(self.triple)
-
-    @staticmethod
-    def _features(forced: str) -> str:
-        """What the host has, or less of it: to test what older machines get."""
-        try:
-            found = dict(llvm.get_host_cpu_features())
-        except RuntimeError:
-            return ""
-        for name in found:
-            if (forced == "avx2" and name.startswith(("avx512", "avx10", "amx"))) or (forced == "baseline" and name not in _BASELINE):
-                found[name] = False
-        return ",".join(("+" if on else "-") + name for name, on in sorted(found.items()))
-
-    def machine(self, level: int) -> llvm.TargetMachine:
-        # Constants lie within reach of the code (Loaded), so that an instruction names them itself; the large code model takes two more for each.
-        return self.target.create_target_machine(cpu=self.cpu, features=self.features, opt=level, codemodel="small", reloc="pic", jit=True)
-
-
-def host() -> Host:
-    """The one Host of the process."""
-    global _state
-    with _lock:
-        if _state is None:
-            _state = Host()
-        return _state
-
-
-def key_of_machine() -> str:
-    """What of the machine the object code depends on."""
-    h = host()
-    return f"{abi.VERSION};{llvm.llvm_version_info};{h.cpu};{h.features}"
 
 
 # What is run over the IR. Chosen by measurement: LLVM's own O1 and O2 take as long again or longer, and make register-tiled matrix products half as

@@ -10,10 +10,12 @@ import weakref
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuvirt.soft import pipeline
+from gpuvirt.soft.codegen import target
+from gpuvirt.soft.codegen.symbols import ENTRY
 from gpuvirt.soft.errors import BadCall, SoftError, whatever_comes
-from gpuvirt.soft.host import jit, kernel_log
+from gpuvirt.soft.host import jit, kernel_compiler, kernel_log
 from gpuvirt.soft.host.tiering import Improver, Tier, Wish
+from gpuvirt.soft.pipeline import Description
 from gpuvirt.soft.ptx import metadata
 from gpuvirt.soft.ptx.image import ptx_of
 from gpuvirt.soft.ptx.initializers import initial_bytes
@@ -28,7 +30,7 @@ class Code:
     """
 
     entry: int
-    description: pipeline.Description
+    description: Description
     loaded: list[jit.Loaded]
     tier: Tier | None = None
     needs: ctypes.Array[ctypes.c_uint32] | None = None
@@ -122,9 +124,9 @@ class Compiler:
 
     def _compile(self, loaded: LoadedModule, number: int, block: tuple[int, int, int], careful: bool) -> Code:
         func = loaded.index.kernels[number]
-        identity = f"{loaded.digest};{func.name};{block};{jit.key_of_machine()};{own_version()}{';careful' if careful else ''}"
+        identity = f"{loaded.digest};{func.name};{block};{target.key_of_machine()};{own_version()}{';careful' if careful else ''}"
         with whatever_comes(f"the kernel '{func.name}'"):
-            built = pipeline.build(loaded.index, func.name, block, identity, careful)
+            built = kernel_compiler.build(loaded.index, func.name, block, identity, careful)
         description = built.description
         missing = [g for g in description.globals if g not in loaded.addresses]
         if missing:
@@ -135,7 +137,7 @@ class Compiler:
             flat = [n for need in description.needs for n in need]
             code.needs = (ctypes.c_uint32 * len(flat))(*flat)
         code.entry = _load(code, built.code, addresses)
-        if built.level < pipeline.GOOD:
+        if built.level < jit.GOOD:
             code.tier = self.improver.tier(code.entry)
             weak = weakref.ref(code)
 
@@ -143,7 +145,7 @@ class Compiler:
                 found = weak()
                 if found is not None and found.tier is not None:
                     found.tier.entry = _load(found, better, addresses)
-                    pipeline.keep_good(identity, description, better)
+                    kernel_compiler.keep_good(identity, description, better)
 
             self.improver.wish(Wish(code, code.tier, built.ir, improve))
         return code
@@ -158,7 +160,7 @@ def _load(code: Code, data: bytes, addresses: list[int]) -> int:
     ready = jit.Loaded(data)
     ready.set_globals(addresses)
     code.loaded.append(ready)
-    return ready.address(pipeline.ENTRY)
+    return ready.address(ENTRY)
 
 
 _version: str | None = None

@@ -27,6 +27,8 @@ from typing import BinaryIO
 
 import lz4.block
 
+from gpuvirt.soft.host import jit
+
 BUDGET_NS = 100_000_000  # time spent in a kernel's quick code after which good code is asked for
 IDLE = 60.0  # seconds that the helper waits for more work
 PRIORITY = 5  # added to the helper's nice value: kernels that run meanwhile keep most of the cores
@@ -150,9 +152,6 @@ def serve() -> None:
         os.nice(PRIORITY)
     results = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what anybody else prints is no result
-    from gpuvirt.soft import pipeline
-    from gpuvirt.soft.host import jit
-
     work: queue.Queue[bytes] = queue.Queue()
     threading.Thread(target=_read, args=(sys.stdin.buffer, work), daemon=True).start()
     while True:
@@ -161,7 +160,7 @@ def serve() -> None:
         except queue.Empty:
             os._exit(0)
         try:
-            good, data = True, jit.compile_object(lz4.block.decompress(ir).decode(), pipeline.GOOD)
+            good, data = True, jit.compile_object(lz4.block.decompress(ir).decode(), jit.GOOD)
         except Exception as error:
             good, data = False, str(error).encode()
         results.write(_RESULT.pack(good, len(data)) + data)

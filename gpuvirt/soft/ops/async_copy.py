@@ -7,9 +7,10 @@ groups then have nothing to wait for.
 from __future__ import annotations
 
 from gpuvirt.soft.codegen import helpers
-from gpuvirt.soft.codegen.addressing import address, space_of, spread
-from gpuvirt.soft.codegen.emitter import Emitter
+from gpuvirt.soft.codegen.addressing import Where, address, space_of, spread
+from gpuvirt.soft.codegen.context import Context
 from gpuvirt.soft.codegen.ir_builder import Val
+from gpuvirt.soft.codegen.memory_access import gather, load, store
 from gpuvirt.soft.codegen.opcode_handlers import emits
 from gpuvirt.soft.ptx.parser import Addr, Imm, Ins, Operand, Reg, Vec
 from gpuvirt.soft.ptx.types import TYPES
@@ -26,14 +27,14 @@ _FIELDS = {
 _LOAD, _STORE, _TENSOR_REDUCE = 0, 1, 2
 
 
-def each_lane(e: Emitter, symbol: str, ret: str, args: list[Val]) -> Val:
+def each_lane(e: Context, symbol: str, ret: str, args: list[Val]) -> Val:
     """Calls the engine's `symbol`(warp, lane, arguments...) for every executing lane; addresses are passed as i64. The results, lane by lane."""
     values = [e.splat(a) for a in args]
     name = helpers.each(e.m, symbol, ret, [v.t for v in values])
     return e.call(name, ret or "void", [W, *values, e.exec_bits()], bool(ret))
 
 
-def lanes_of(e: Emitter, ins: Ins, operand: Operand, space: str) -> Val:
+def lanes_of(e: Context, ins: Ins, operand: Operand, space: str) -> Val:
     """The generic addresses of [operand], which the engine looks at."""
     return spread(e, address(e, ins, operand, space, 1))
 
@@ -44,7 +45,7 @@ def spaces_of(ins: Ins) -> list[str]:
 
 
 @emits
-def mbarrier(e: Emitter, ins: Ins) -> None:
+def mbarrier(e: Context, ins: Ins) -> None:
     mods, ops = ins.mods, ins.ops
     what = mods[0]
     if what == "pending_count":
@@ -71,7 +72,7 @@ def mbarrier(e: Emitter, ins: Ins) -> None:
         e.wr(ops[0], before)
 
 
-def _wait(e: Emitter, ins: Ins) -> None:
+def _wait(e: Context, ins: Ins) -> None:
     """test_wait and try_wait: the latter lets other warps run before it says no."""
     ops = ins.ops
     where = address(e, ins, ops[1], space_of(ins), 1)
@@ -90,7 +91,7 @@ def _wait(e: Emitter, ins: Ins) -> None:
 
 
 @emits
-def cp(e: Emitter, ins: Ins) -> None:
+def cp(e: Context, ins: Ins) -> None:
     mods = ins.mods
     if not {"async"} <= set(mods) or "im2col" in mods or any(m.startswith(("im2col::", "tile::")) for m in mods):
         raise e.fail()
@@ -104,12 +105,56 @@ def cp(e: Emitter, ins: Ins) -> None:
     if "bulk" in mods:
         _tensor(e, ins) if "tensor" in mods else _bulk(e, ins)
         return
-    from gpuvirt.soft.ops.mma import cp_async
-
-    cp_async(e, ins)
+    _copy_words(e, ins)
 
 
-def _barrier_of(e: Emitter, ins: Ins, operand: Operand | None) -> Val:
+def _copy_words(e: Context, ins: Ins) -> None:
+    """cp.async copies at once; what waits for it has nothing to wait for."""
+    size = ins.ops[2]
+    if not isinstance(size, Imm) or size.value not in (4, 8, 16):
+        raise e.fail()
+    words = size.value // 4
+    extra = ins.ops[3] if len(ins.ops) > 3 else None
+    always = extra is None or isinstance(extra, Imm) or _is_policy(e, ins, extra)
+    # A copy that may read less than all of it, nothing perhaps, may have any address for that.
+    source = address(e, ins, ins.ops[1], "global", size.value if always else 1)
+    target = address(e, ins, ins.ops[0], "shared", size.value)
+    if always:
+        if isinstance(extra, Imm) and extra.value < size.value:
+            raise e.fail()
+        values = load(e, source, "i32", words)
+    else:
+        # src-size: fewer bytes than that are read, the rest are zeros; a predicate: nothing is read.
+        count = e.rd_int(extra, 32) if not _is_predicate(e, extra) else e.select(e.rd_pred(extra), e.const(0, "i32"), e.const(size.value, "i32"))
+        count = e.splat(count)
+        lanes = spread(e, source)
+        whole = e.band(e.mask, e.icmp("uge", count, e.const(size.value, "i32")))
+        part = e.band(e.mask, e.icmp("ult", count, e.const(size.value, "i32")))
+        before = e.mask
+        e.mask = whole
+        values = [e.splat(v) for v in load(e, Where(None, lanes, source.pattern), "i32", words)]
+        e.mask = before
+        for i in range(words):
+            some = e.band(part, e.icmp("ugt", count, e.const(4 * i, "i32")))
+            rest = gather(e, e.add(lanes, e.const(4 * i, "i64")) if i else lanes, "i32", 4, some)
+            left = e.intrinsic("umin", e.intrinsic("usub.sat", count, e.const(4 * i, "i32")), e.const(4, "i32"))
+            bits = e.resize(e.shl(left, e.const(3, "i32")), "i64")
+            keep = e.resize(e.sub(e.shl(e.const(1, "i64"), bits), e.const(1, "i64")), "i32")
+            values[i] = e.select(part, e.band(rest, keep), values[i])
+    store(e, target, values)
+
+
+def _is_predicate(e: Context, operand: Operand) -> bool:
+    name = getattr(getattr(operand, "reg", operand), "name", "")
+    return name in e.body.regs and e.body.regs[name].kind == "p"
+
+
+def _is_policy(e: Context, ins: Ins, operand: Operand) -> bool:
+    name = getattr(operand, "name", "")
+    return any("cache_hint" in m for m in ins.mods) and len(ins.ops) == 4 and name in e.body.regs and e.body.regs[name].bits == 64
+
+
+def _barrier_of(e: Context, ins: Ins, operand: Operand | None) -> Val:
     return NULL if operand is None else lanes_of(e, ins, operand, "shared")
 
 
@@ -117,7 +162,7 @@ def _completes(ins: Ins) -> bool:
     return any(m.startswith("mbarrier::") for m in ins.mods)
 
 
-def _bulk(e: Emitter, ins: Ins) -> None:
+def _bulk(e: Context, ins: Ins) -> None:
     spaces = spaces_of(ins)
     to, source = (lanes_of(e, ins, o, s) for o, s in zip(ins.ops[:2], spaces, strict=True))
     size = e.rd_int(ins.ops[2], 32)
@@ -130,7 +175,7 @@ def _bulk(e: Emitter, ins: Ins) -> None:
     each_lane(e, "soft_bulk_copy", "", [to, source, size, barrier, keep])
 
 
-def _reduction(e: Emitter, ins: Ins) -> tuple[int, int]:
+def _reduction(e: Context, ins: Ins) -> tuple[int, int]:
     op = next((m for m in ins.mods if m in _REDUCE), "")
     kind = next((m for m in reversed(ins.mods) if m in _REDUCED), "")
     if op not in _REDUCE or kind not in _REDUCED:
@@ -138,7 +183,7 @@ def _reduction(e: Emitter, ins: Ins) -> tuple[int, int]:
     return _REDUCE[op], _REDUCED[kind]
 
 
-def _tensor(e: Emitter, ins: Ins) -> None:
+def _tensor(e: Context, ins: Ins) -> None:
     """One box of a tensor map. Loads: [shared], [map, {coordinates}], [mbarrier]; stores and reductions: [map, {coordinates}], [shared]."""
     rank = next((int(m[0]) for m in ins.mods if m in ("1d", "2d", "3d", "4d", "5d")), 0)
     load = spaces_of(ins)[0] == "shared"
@@ -156,7 +201,7 @@ def _tensor(e: Emitter, ins: Ins) -> None:
 
 
 @emits
-def tensormap(e: Emitter, ins: Ins) -> None:
+def tensormap(e: Context, ins: Ins) -> None:
     mods, ops = ins.mods, ins.ops
     if "cp_fenceproxy" in mods:
         spaces = spaces_of(ins)
@@ -174,17 +219,17 @@ def tensormap(e: Emitter, ins: Ins) -> None:
 
 
 @emits
-def mapa(e: Emitter, ins: Ins) -> None:
+def mapa(e: Context, ins: Ins) -> None:
     """The address of a variable in another block of the cluster: there is only one block."""
     e.wr(ins.ops[0], e.rd_int(ins.ops[1], ins.type.bits))
 
 
 @emits
-def getctarank(e: Emitter, ins: Ins) -> None:
+def getctarank(e: Context, ins: Ins) -> None:
     e.wr(ins.ops[0], e.const(0, "i32"))
 
 
-def asynchronous(e: Emitter, ins: Ins) -> None:
+def asynchronous(e: Context, ins: Ins) -> None:
     """st.async and red.async: an mbarrier is told of the bytes."""
     t = ins.type
     if not _completes(ins):
@@ -204,7 +249,7 @@ def asynchronous(e: Emitter, ins: Ins) -> None:
             each_lane(e, "soft_st_async", "", [to, v, e.const(size, "i32"), barrier])
 
 
-def bulk_store(e: Emitter, ins: Ins) -> None:
+def bulk_store(e: Context, ins: Ins) -> None:
     """st.bulk [a], size, 0"""
     if not isinstance(ins.ops[2], Imm) or ins.ops[2].value:
         raise e.fail()

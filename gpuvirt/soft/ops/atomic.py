@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from gpuvirt.soft.codegen import helpers
 from gpuvirt.soft.codegen.addressing import address, space_of, spread
-from gpuvirt.soft.codegen.emitter import Emitter
+from gpuvirt.soft.codegen.context import Context
 from gpuvirt.soft.codegen.ir_builder import Val
+from gpuvirt.soft.codegen.memory_access import guarded
 from gpuvirt.soft.codegen.opcode_handlers import emits
+from gpuvirt.soft.ops import async_copy
 from gpuvirt.soft.ptx.parser import Ins, Operand, Reg, Vec
 from gpuvirt.soft.ptx.types import LANES, TYPES, Type
 
@@ -15,10 +17,8 @@ _REDUCED = {"add", "min", "max", "and", "or", "xor"}
 
 
 @emits
-def atom(e: Emitter, ins: Ins) -> None:
+def atom(e: Context, ins: Ins) -> None:
     if "async" in ins.mods:
-        from gpuvirt.soft.ops import async_copy
-
         async_copy.asynchronous(e, ins)
         return
     t = ins.type
@@ -53,7 +53,7 @@ def _kind(t: Type) -> tuple[str, int, str]:
     return f"i{t.bits}", 1, "s" if t.kind == "s" else "u"
 
 
-def _call(e: Emitter, op: str, element: str, kind: str, parts: int, shared: bool, lanes: Val, value: Val, swap: Val | None) -> Val:
+def _call(e: Context, op: str, element: str, kind: str, parts: int, shared: bool, lanes: Val, value: Val, swap: Val | None) -> Val:
     name = helpers.atomic(e.m, op, element, kind, parts, shared)
     arguments = [lanes, e.splat(value)]
     if swap is not None:
@@ -61,7 +61,7 @@ def _call(e: Emitter, op: str, element: str, kind: str, parts: int, shared: bool
     return e.call(name, value.t, [*arguments, e.exec_bits()], True)
 
 
-def _reduced(e: Emitter, op: str, kind: str, where: Val, value: Val, shared: bool) -> None:
+def _reduced(e: Context, op: str, kind: str, where: Val, value: Val, shared: bool) -> None:
     """All lanes update one place and nobody asks for the old value: combine first, then update once."""
     t = value.t
     bits = int(t[1:])
@@ -77,8 +77,6 @@ def _reduced(e: Emitter, op: str, kind: str, where: Val, value: Val, shared: boo
     total = e.let(f"call {t} @{full}({value.ty} {value.s})", t)
     pointer = e.pointer(where)
     if e.pred is not None:
-        from gpuvirt.soft.ops.memory import guarded
-
         pointer = guarded(e, pointer)
     if shared:
         old = e.let(f"load {t}, ptr {pointer.s}, align {bits // 8}", t)
@@ -89,7 +87,7 @@ def _reduced(e: Emitter, op: str, kind: str, where: Val, value: Val, shared: boo
     e.emit(f"{e.name()} = atomicrmw {rmw} ptr {pointer.s}, {t} {total.s} seq_cst, align {bits // 8}")
 
 
-def _vector(e: Emitter, ins: Ins, t: Type, op: str, where_lanes: Val, ops: list[Operand], width: int) -> None:
+def _vector(e: Context, ins: Ins, t: Type, op: str, where_lanes: Val, ops: list[Operand], width: int) -> None:
     """atom.v2 and its like are one atomic operation per element."""
     source, dst = ops[2], ops[0]
     if not isinstance(source, Vec):

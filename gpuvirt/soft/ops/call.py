@@ -10,10 +10,10 @@ from gpuvirt.soft import abi
 from gpuvirt.soft.analysis.lane_affine import Pattern
 from gpuvirt.soft.codegen import warp_loop
 from gpuvirt.soft.codegen.addressing import Where
-from gpuvirt.soft.codegen.emitter import Emitter
+from gpuvirt.soft.codegen.context import Context
 from gpuvirt.soft.codegen.ir_builder import Val
+from gpuvirt.soft.codegen.memory_access import load, store
 from gpuvirt.soft.codegen.opcode_handlers import emits
-from gpuvirt.soft.ops.memory import gather, load, scatter, store
 from gpuvirt.soft.ptx.layout import FUNCTION_BASE, SYSCALLS, address_taken
 from gpuvirt.soft.ptx.module import Func
 from gpuvirt.soft.ptx.parser import Addr, Call, Ins, Name, Operand, Reg, Sym
@@ -22,22 +22,7 @@ from gpuvirt.soft.ptx.types import LANES
 W = Val("%w", "ptr")
 
 
-def slot_of(e: Emitter, name: str) -> tuple[Val, int] | None:
-    """(memory, bytes per lane) of a .param variable: one of a call sequence, or the device function's own."""
-    if name in e.body.params:
-        param = e.body.params[name]
-        found = e.param_slots.get(name)
-        if found is None:
-            found = e.param_slots[name] = e.alloca(f"[{param.size * LANES} x i8], align 64")
-        return found, param.size
-    if not e.func.is_kernel:
-        for own in e.func.params + e.func.returns:
-            if own.name == name:
-                return e.param_slots[name], own.size
-    return None
-
-
-def _where(e: Emitter, slot: Val, size: int, offset: int) -> Where:
+def _where(e: Context, slot: Val, size: int, offset: int) -> Where:
     base = e.cast("ptrtoint", slot, "i64")
     if offset:
         base = e.add(base, e.const(offset, "i64"))
@@ -50,12 +35,12 @@ def _symbol(operand: Operand) -> tuple[str, int] | None:
     return None
 
 
-def load_param(e: Emitter, ins: Ins, dsts: list[Operand], element: str) -> bool:
+def load_param(e: Context, ins: Ins, dsts: list[Operand], element: str) -> bool:
     """ld.param from a variable of a call sequence or the function's own parameter; False: it is memory like any other."""
     symbol = _symbol(ins.ops[1])
     if symbol is None:
         return False
-    found = slot_of(e, symbol[0])
+    found = e.param_memory(symbol[0])
     if found is None:
         return False
     for dst, value in zip(dsts, load(e, _where(e, found[0], found[1], symbol[1]), element, len(dsts)), strict=True):
@@ -63,7 +48,7 @@ def load_param(e: Emitter, ins: Ins, dsts: list[Operand], element: str) -> bool:
     return True
 
 
-def kernel_param(e: Emitter, ins: Ins, dsts: list[Operand], element: str) -> bool:
+def kernel_param(e: Context, ins: Ins, dsts: list[Operand], element: str) -> bool:
     """ld.param of one of the kernel's own parameters, where it can be read once for many warps."""
     symbol = _symbol(ins.ops[1])
     if symbol is None or not e.func.is_kernel:
@@ -80,33 +65,18 @@ def kernel_param(e: Emitter, ins: Ins, dsts: list[Operand], element: str) -> boo
     return True
 
 
-def store_param(e: Emitter, ins: Ins, sources: list[Operand]) -> bool:
+def store_param(e: Context, ins: Ins, sources: list[Operand]) -> bool:
     symbol = _symbol(ins.ops[0])
     if symbol is None:
         return False
-    found = slot_of(e, symbol[0])
+    found = e.param_memory(symbol[0])
     if found is None:
         return False
     store(e, _where(e, found[0], found[1], symbol[1]), [e.splat(e.rd_int(s, ins.type.bits)) for s in sources])
     return True
 
 
-def check_frame(e: Emitter) -> None:
-    """At the start of a device function: its local variables must fit the lane's local memory."""
-    own = e.layout.frames[e.func.name]
-    if not e.layout.recursive:
-        return
-    e.m.declare("soft_trap", "declare void @soft_trap(ptr, i32, i32)")
-    # A function without local variables recurses on the host's stack alone, so every call counts for something (frame_after).
-    e.prologue.append(f"  %deep = icmp ugt i32 %frame, {e.layout.local_bytes - max(own, 16)}")
-    e.prologue.append("  br i1 %deep, label %stack, label %fits")
-    e.prologue.append("stack:")
-    e.prologue.append(f"  call void @soft_trap(ptr %w, i32 %mask, i32 {abi.TRAP_STACK})")
-    e.prologue.append(f"  {e.returns()}")
-    e.prologue.append("fits:")
-
-
-def frame_after(e: Emitter) -> Val:
+def frame_after(e: Context) -> Val:
     """Where the local memory of a callee begins."""
     own = e.layout.frames[e.func.name]
     if e.func.is_kernel:
@@ -114,10 +84,10 @@ def frame_after(e: Emitter) -> Val:
     return e.add(Val("%frame", "i32"), e.const(max(own, 16) if e.layout.recursive else own, "i32"))
 
 
-def _argument(e: Emitter, operand: Operand) -> Val:
+def _argument(e: Context, operand: Operand) -> Val:
     """The memory of an argument."""
     if isinstance(operand, (Sym, Name)):
-        found = slot_of(e, operand.name)
+        found = e.param_memory(operand.name)
         if found is not None:
             return found[0]
     value = e.splat(e.rd_int(operand, e.body.regs[operand.name].bits if isinstance(operand, Reg) else 32))
@@ -126,8 +96,8 @@ def _argument(e: Emitter, operand: Operand) -> Val:
     return memory
 
 
-def _result(e: Emitter, name: str) -> tuple[Val, str | None]:
-    found = slot_of(e, name)
+def _result(e: Context, name: str) -> tuple[Val, str | None]:
+    found = e.param_memory(name)
     if found is not None:
         return found[0], None
     bits = e.body.regs[name].bits
@@ -135,7 +105,7 @@ def _result(e: Emitter, name: str) -> tuple[Val, str | None]:
 
 
 @emits
-def call(e: Emitter, ins: Ins) -> None:
+def call(e: Context, ins: Ins) -> None:
     parts = ins.args
     assert isinstance(parts, Call)
     results = [_result(e, r) for r in parts.returns]
@@ -159,20 +129,16 @@ def call(e: Emitter, ins: Ins) -> None:
             e.put(register, e.let(f"load <{LANES} x i{bits}>, ptr {memory.s}", f"i{bits}", True))
 
 
-def _direct(e: Emitter, name: str, arguments: list[Val], lanes: Val) -> None:
+def _direct(e: Context, name: str, arguments: list[Val], lanes: Val) -> None:
     e.callees.add(name)
     e.call_function(name, ["ptr %w", f"i32 {lanes.s}", f"i32 {frame_after(e).s}", *(f"ptr {a.s}" for a in arguments)])
-
-
-def function_symbol(name: str) -> str:
-    return f'"f.{name}"'
 
 
 def _fits(func: Func, returns: list[int], params: list[int]) -> bool:
     return [p.size for p in func.returns] == returns and [p.size for p in func.params] == params
 
 
-def _indirect(e: Emitter, ins: Ins, target: Operand, parts: Call, arguments: list[Val]) -> None:
+def _indirect(e: Context, ins: Ins, target: Operand, parts: Call, arguments: list[Val]) -> None:
     """Lanes may call different functions: one call for each function that some lane names."""
     module = e.layout.module
     prototype = e.body.prototypes.get(parts.prototype or "")
@@ -209,7 +175,7 @@ def _indirect(e: Emitter, ins: Ins, target: Operand, parts: Call, arguments: lis
     e.lines.append(f"good{n}:")
 
 
-def _syscall(e: Emitter, name: str, parts: Call, results: list[tuple[Val, str | None]]) -> None:
+def _syscall(e: Context, name: str, parts: Call, results: list[tuple[Val, str | None]]) -> None:
     """Device runtime functions that the engine provides, lane by lane."""
     arguments = [_argument(e, a) for a in parts.args]
     e.m.declare("llvm.cttz.i32", "declare i32 @llvm.cttz.i32(i32, i1)")
@@ -253,6 +219,3 @@ def _syscall(e: Emitter, name: str, parts: Call, results: list[tuple[Val, str | 
         e.emit(f"call void @{symbol}({text})")
     e.emit(f"br label %sys{n}")
     e.lines.append(f"end{n}:")
-
-
-__all__ = ["call", "check_frame", "gather", "scatter"]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from gpuvirt.soft.codegen.emitter import Emitter
+from gpuvirt.soft.codegen.context import Context
 from gpuvirt.soft.codegen.ir_builder import Val
 from gpuvirt.soft.codegen.opcode_handlers import emits
+from gpuvirt.soft.ops import fp8
 from gpuvirt.soft.ops.floating import canonical, clean, flush, flushed, narrow, pack_halves, saturate, step, widen
 from gpuvirt.soft.ptx.parser import Ins
 from gpuvirt.soft.ptx.types import TYPES, Type, llvm_type
@@ -17,7 +18,7 @@ def _floats(t: Type) -> bool:
 
 
 @emits
-def cvt(e: Emitter, ins: Ins) -> None:
+def cvt(e: Context, ins: Ins) -> None:
     types = [TYPES[m] for m in ins.mods if m in TYPES]
     mode = next((m for m in ins.mods if m in ("rn", "rz", "rm", "rp", "rna", *_INTEGRAL)), None)
     if "rs" in ins.mods:
@@ -69,7 +70,7 @@ def cvt(e: Emitter, ins: Ins) -> None:
     e.wr(ins.ops[0], e.resize(a, f"i{to.bits}", t.kind == "s"), to.kind == "s")
 
 
-def _saturate_int(e: Emitter, a: Val, t: Type, to: Type) -> Val:
+def _saturate_int(e: Context, a: Val, t: Type, to: Type) -> Val:
     low, high = (-(1 << (to.bits - 1)), (1 << (to.bits - 1)) - 1) if to.kind == "s" else (0, (1 << to.bits) - 1)
     if t.kind == "s":
         if low > -(1 << (t.bits - 1)):
@@ -81,7 +82,7 @@ def _saturate_int(e: Emitter, a: Val, t: Type, to: Type) -> Val:
     return a
 
 
-def _read(e: Emitter, ins: Ins, t: Type) -> Val:
+def _read(e: Context, ins: Ins, t: Type) -> Val:
     """The source as float or double (16-bit formats widened)."""
     a = e.rd(ins.ops[1], t)
     if t.bits == 16:
@@ -91,7 +92,7 @@ def _read(e: Emitter, ins: Ins, t: Type) -> Val:
     return flushed(e, a) if not _INTEGRAL.keys().isdisjoint(ins.mods) or "sat" in ins.mods else flush(e, a)
 
 
-def _float_to_float(e: Emitter, ins: Ins, to: Type, t: Type, mode: str | None) -> None:
+def _float_to_float(e: Context, ins: Ins, to: Type, t: Type, mode: str | None) -> None:
     a = _read(e, ins, t)
     if mode in _INTEGRAL:
         a = e.intrinsic(_INTEGRAL[mode], a)
@@ -120,7 +121,7 @@ def _float_to_float(e: Emitter, ins: Ins, to: Type, t: Type, mode: str | None) -
     e.wr(ins.ops[0], result)
 
 
-def _odd(e: Emitter, a: Val) -> Val:
+def _odd(e: Context, a: Val) -> Val:
     """A double as float, rounded to odd: a later rounding to 16 bits is then as if made from the double."""
     nearest = e.cast("fptrunc", a, "float")
     back = e.cast("fpext", nearest, "double")
@@ -129,7 +130,7 @@ def _odd(e: Emitter, a: Val) -> Val:
     return e.bitcast(e.bor(e.as_int(truncated), e.cast("zext", e.bor(above, below), "i32")), "float")
 
 
-def saturated(e: Emitter, a: Val, bits: int, signed: bool) -> Val:
+def saturated(e: Context, a: Val, bits: int, signed: bool) -> Val:
     """A float or double as integer, towards zero, within the integer's bounds; NaN as 0. LLVM would do it lane by lane."""
     t = f"i{bits}"
     if not a.v or (bits != 32 and not (bits == 64 and "avx512dq" in e.m.features)):
@@ -142,7 +143,7 @@ def saturated(e: Emitter, a: Val, bits: int, signed: bool) -> Val:
     return e.select(e.fcmp("uno", a, a), e.const(0, t), whole) if signed else whole
 
 
-def _float_to_int(e: Emitter, ins: Ins, to: Type, t: Type, mode: str | None) -> None:
+def _float_to_int(e: Context, ins: Ins, to: Type, t: Type, mode: str | None) -> None:
     a = _read(e, ins, t)
     if mode in _INTEGRAL and mode != "rzi":
         a = e.intrinsic(_INTEGRAL[mode], a)
@@ -153,7 +154,7 @@ def _float_to_int(e: Emitter, ins: Ins, to: Type, t: Type, mode: str | None) -> 
     e.wr(ins.ops[0], result, signed)
 
 
-def _int_to_float(e: Emitter, ins: Ins, to: Type, t: Type, mode: str | None, a: Val) -> None:
+def _int_to_float(e: Context, ins: Ins, to: Type, t: Type, mode: str | None, a: Val) -> None:
     kind = "sitofp" if t.kind == "s" else "uitofp"
     if to.bits == 16:
         if t.bits <= 16:
@@ -191,7 +192,7 @@ def _int_to_float(e: Emitter, ins: Ins, to: Type, t: Type, mode: str | None, a: 
     e.wr(ins.ops[0], result)
 
 
-def _packed(e: Emitter, ins: Ins, to: Type, t: Type, mode: str | None) -> None:
+def _packed(e: Context, ins: Ins, to: Type, t: Type, mode: str | None) -> None:
     """cvt.rn.f16x2.f32 d, a, b: a goes to the upper half, b to the lower; and the 8-bit formats."""
     if to.name in ("f16x2", "bf16x2") and t.name == "f32":
         element = TYPES[to.name[:-2]]
@@ -206,19 +207,17 @@ def _packed(e: Emitter, ins: Ins, to: Type, t: Type, mode: str | None) -> None:
             parts.append(narrow(e, a, element, mode or "rn"))
         e.wr(ins.ops[0], pack_halves(e, parts[0], parts[1]))
         return
-    from gpuvirt.soft.ops import fp8
-
     fp8.convert(e, ins, to, t)
 
 
-def finite(e: Emitter, a: Val, t: Type) -> Val:
+def finite(e: Context, a: Val, t: Type) -> Val:
     """.satfinite: a float that is too large for f16 or bf16 as their largest number."""
     limit = e.fconst(65504.0 if t.kind == "f" else float.fromhex("0x1.fep127"), "float")
     size = e.intrinsic("fabs", a)
     return e.select(e.fcmp("ogt", size, limit), e.intrinsic("copysign", limit if not a.v else e.splat(limit), a), a)
 
 
-def _pack(e: Emitter, ins: Ins, types: list[Type]) -> None:
+def _pack(e: Context, ins: Ins, types: list[Type]) -> None:
     """cvt.pack.sat.u8.s32.b32 d, a, b, c"""
     to, t = types[0], types[1]
     a, b = e.rd_int(ins.ops[1], 32), e.rd_int(ins.ops[2], 32)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuvirt.soft.codegen.emitter import Emitter
+from gpuvirt.soft.codegen.context import Context
 from gpuvirt.soft.codegen.ir_builder import Val
 from gpuvirt.soft.codegen.opcode_handlers import emits
 from gpuvirt.soft.ptx.parser import FloatImm, Ins, Operand, Pair
@@ -12,7 +12,7 @@ MODES = ("rn", "rz", "rm", "rp", "rna")
 _MIN_NORMAL = {"float": 0x3810000000000000, "double": 0x0010000000000000}
 
 
-def flush(e: Emitter, a: Val) -> Val:
+def flush(e: Context, a: Val) -> Val:
     """Subnormal numbers to zero of the same sign."""
     if a.t != "float" or a.c or a.s in e.clean:
         return a
@@ -22,25 +22,25 @@ def flush(e: Emitter, a: Val) -> Val:
     return clean(e, e.bitcast(e.select(e.icmp("eq", exponent, e.const(0, "i32")), zero, bits), "float"))
 
 
-def clean(e: Emitter, a: Val) -> Val:
+def clean(e: Context, a: Val) -> Val:
     """Notes that a value is not subnormal."""
     e.clean.add(a.s)
     return a
 
 
-def flushed(e: Emitter, a: Val) -> Val:
+def flushed(e: Context, a: Val) -> Val:
     """An operand or result of an instruction that computes: flushed, unless the processor does it."""
     return a if e.m.flush else flush(e, a)
 
 
-def saturate(e: Emitter, a: Val) -> Val:
+def saturate(e: Context, a: Val) -> Val:
     """To [0, 1]; NaN to 0."""
     zero, one = e.fconst(0.0, a.t), e.fconst(1.0, a.t)
     positive = e.select(e.fcmp("ogt", a, zero), a, zero)
     return e.select(e.fcmp("olt", positive, one), positive, one)
 
 
-def canonical(e: Emitter, value: Val) -> Val:
+def canonical(e: Context, value: Val) -> Val:
     """A NaN as PTX's canonical one of the format; doubles keep theirs."""
     if value.t != "float":
         return value
@@ -50,14 +50,14 @@ def canonical(e: Emitter, value: Val) -> Val:
 # 16-bit formats ------------------------------------------------------------------------------------------------------------------------------
 
 
-def widen(e: Emitter, a: Val, t: Type) -> Val:
+def widen(e: Context, a: Val, t: Type) -> Val:
     """An f16 (half or i16) or bf16 (i16) value as float; exact."""
     if t.kind == "h":
         return e.bitcast(e.shl(e.cast("zext", a, "i32"), e.const(16, "i32")), "float")
     return e.cast("fpext", e.bitcast(a, "half"), "float")
 
 
-def narrow(e: Emitter, a: Val, t: Type, mode: str = "rn") -> Val:
+def narrow(e: Context, a: Val, t: Type, mode: str = "rn") -> Val:
     """A float to f16 (half) or bf16 (i16)."""
     if t.kind == "h":
         return to_bfloat(e, a, mode)
@@ -66,7 +66,7 @@ def narrow(e: Emitter, a: Val, t: Type, mode: str = "rn") -> Val:
     return e.bitcast(e.select(nan, e.const(0x7FFF, "i16"), e.as_int(half)), "half")
 
 
-def to_bfloat(e: Emitter, a: Val, mode: str) -> Val:
+def to_bfloat(e: Context, a: Val, mode: str) -> Val:
     bits = e.as_int(a)
     upper = e.lshr(bits, e.const(16, "i32"))
     if mode in ("rn", "rna"):
@@ -82,14 +82,14 @@ def to_bfloat(e: Emitter, a: Val, mode: str) -> Val:
     return e.resize(e.select(nan, e.const(0x7FFF, "i32"), upper), "i16")
 
 
-def directed_half(e: Emitter, a: Val, mode: str) -> Val:
+def directed_half(e: Context, a: Val, mode: str) -> Val:
     """A float to half, rounded towards zero, down or up."""
     nearest = e.cast("fptrunc", a, "half")
     back = e.cast("fpext", nearest, "float")
     return step(e, nearest, e.fcmp("ogt", back, a), e.fcmp("olt", back, a), mode)
 
 
-def step(e: Emitter, nearest: Val, above: Val, below: Val, mode: str) -> Val:
+def step(e: Context, nearest: Val, above: Val, below: Val, mode: str) -> Val:
     """Turns a result rounded to nearest into one rounded as `mode`; `above`: it is greater than the exact value, `below`: it is less."""
     bits = e.as_int(nearest)
     width = INT_BITS[nearest.t]
@@ -113,7 +113,7 @@ def step(e: Emitter, nearest: Val, above: Val, below: Val, mode: str) -> Val:
     return e.bitcast(bits, nearest.t)
 
 
-def halves(e: Emitter, operand: Operand, element: Type) -> tuple[Val, Val]:
+def halves(e: Context, operand: Operand, element: Type) -> tuple[Val, Val]:
     """The two 16-bit parts of a packed operand, low first, as i16 (or half)."""
     value = e.rd_int(operand, 32)
     low = e.resize(value, "i16")
@@ -123,7 +123,7 @@ def halves(e: Emitter, operand: Operand, element: Type) -> tuple[Val, Val]:
     return low, high
 
 
-def pack_halves(e: Emitter, low: Val, high: Val) -> Val:
+def pack_halves(e: Context, low: Val, high: Val) -> Val:
     a, b = (e.cast("zext", e.as_int(x), "i32") for x in (low, high))
     return e.bor(a, e.shl(b, e.const(16, "i32")))
 
@@ -131,24 +131,24 @@ def pack_halves(e: Emitter, low: Val, high: Val) -> Val:
 # The operations ------------------------------------------------------------------------------------------------------------------------------
 
 
-def fma(e: Emitter, a: Val, b: Val, c: Val) -> Val:
+def fma(e: Context, a: Val, b: Val, c: Val) -> Val:
     return e.intrinsic("fma", a, b, c)
 
 
-def _nearest(e: Emitter, op: str, args: list[Val]) -> Val:
+def _nearest(e: Context, op: str, args: list[Val]) -> Val:
     if op in ("fma", "mad"):
         return fma(e, *args)
     return e.op({"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}[op], args[0], args[1])
 
 
-def two_sum(e: Emitter, a: Val, b: Val) -> tuple[Val, Val]:
+def two_sum(e: Context, a: Val, b: Val) -> tuple[Val, Val]:
     """a + b and its rounding error, exactly."""
     s = e.fadd(a, b)
     bb = e.fsub(s, a)
     return s, e.fadd(e.fsub(a, e.fsub(s, bb)), e.fsub(b, bb))
 
 
-def directed(e: Emitter, op: str, args: list[Val], mode: str) -> Val:
+def directed(e: Context, op: str, args: list[Val], mode: str) -> Val:
     """An operation rounded towards zero, down or up: the nearest result, moved by the sign of its error."""
     t = args[0].t
     if e.can_round() and t in ("float", "double"):
@@ -193,7 +193,7 @@ _PROCESSOR_OPS = {"mul": 0, "div": 1, "fma": 2, "mad": 2, "sqrt": 3, "add": 4}
 _PROCESSOR_MODES = {"rm": 1, "rp": 2, "rz": 3}
 
 
-def by_processor(e: Emitter, op: str, args: list[Val], mode: str) -> Val:
+def by_processor(e: Context, op: str, args: list[Val], mode: str) -> Val:
     """An operation in double, rounded by the processor as `mode` says: lane after lane, in the engine."""
     values = e.unify(*args)
     v = values[0].v
@@ -209,7 +209,7 @@ def by_processor(e: Emitter, op: str, args: list[Val], mode: str) -> Val:
     return e.let(f"load {kind}, ptr {out.s}", "double", v)
 
 
-def _zero_down(e: Emitter, result: Val, total: Val, a: Val, b: Val) -> Val:
+def _zero_down(e: Context, result: Val, total: Val, a: Val, b: Val) -> Val:
     """Rounding down, a sum of zero is -0 unless both of its terms are positive."""
     width = f"i{INT_BITS[total.t]}"
     negative = e.icmp("slt", e.bor(e.as_int(a), e.as_int(b)), e.const(0, width))
@@ -217,7 +217,7 @@ def _zero_down(e: Emitter, result: Val, total: Val, a: Val, b: Val) -> Val:
     return e.select(is_zero, e.fconst(-0.0, result.t), result)
 
 
-def _overflow(e: Emitter, nearest: Val, args: list[Val], above: Val, below: Val) -> tuple[Val, Val]:
+def _overflow(e: Context, nearest: Val, args: list[Val], above: Val, below: Val) -> tuple[Val, Val]:
     """An infinite result of finite operands lies beyond the exact one, whatever its error was computed to be."""
     infinity = e.fconst(float("inf"), nearest.t)
     too_big, too_small = e.fcmp("oeq", nearest, infinity), e.fcmp("oeq", nearest, e.fneg(infinity))
@@ -227,7 +227,7 @@ def _overflow(e: Emitter, nearest: Val, args: list[Val], above: Val, below: Val)
     return e.bor(above, too_big), e.bor(below, too_small)
 
 
-def _finish16(e: Emitter, ins: Ins, value: Val, element: Type) -> Val:
+def _finish16(e: Context, ins: Ins, value: Val, element: Type) -> Val:
     if "sat" in ins.mods:
         value = saturate(e, value)
     if "relu" in ins.mods:
@@ -236,7 +236,7 @@ def _finish16(e: Emitter, ins: Ins, value: Val, element: Type) -> Val:
     return narrow(e, value, element)
 
 
-def _arithmetic16(e: Emitter, ins: Ins, element: Type, args: list[Val]) -> Val:
+def _arithmetic16(e: Context, ins: Ins, element: Type, args: list[Val]) -> Val:
     """One element of f16 or bf16 arithmetic, in float; the sum of products goes through double so that it is rounded once."""
     op = ins.op
     if op in ("fma", "mad"):
@@ -256,7 +256,7 @@ def _arithmetic16(e: Emitter, ins: Ins, element: Type, args: list[Val]) -> Val:
     return _finish16(e, ins, _nearest(e, op, [widen(e, x, element) for x in args]), element)
 
 
-def arithmetic(e: Emitter, ins: Ins) -> None:
+def arithmetic(e: Context, ins: Ins) -> None:
     """add, sub, mul, fma, mad and div of all floating types."""
     t = ins.type
     count = 3 if ins.op in ("fma", "mad") else 2
@@ -291,12 +291,12 @@ def arithmetic(e: Emitter, ins: Ins) -> None:
     e.wr(ins.ops[0], _finish(e, ins, _rounded(e, ins, args)))
 
 
-def _rounded(e: Emitter, ins: Ins, args: list[Val]) -> Val:
+def _rounded(e: Context, ins: Ins, args: list[Val]) -> Val:
     mode = next((m for m in ins.mods if m in MODES), "rn")
     return _nearest(e, ins.op, args) if mode == "rn" else directed(e, ins.op, args, mode)
 
 
-def _finish(e: Emitter, ins: Ins, value: Val) -> Val:
+def _finish(e: Context, ins: Ins, value: Val) -> Val:
     if "ftz" in ins.mods:
         # Rounding by steps, and products and sums that the optimiser may take away, can leave a subnormal number.
         whole = next((m for m in ins.mods if m in MODES), "rn") == "rn" or e.can_round()
@@ -314,11 +314,11 @@ def _idle(ins: Ins) -> bool:
 
 
 @emits
-def fma_op(e: Emitter, ins: Ins) -> None:
+def fma_op(e: Context, ins: Ins) -> None:
     arithmetic(e, ins)
 
 
-def _min_max(e: Emitter, ins: Ins, a: Val, b: Val) -> Val:
+def _min_max(e: Context, ins: Ins, a: Val, b: Val) -> Val:
     """PTX's min and max: a NaN gives the other operand, with .NaN it gives NaN; -0 is less than +0."""
     name = ("minimum" if ins.op == "min" else "maximum") if "NaN" in ins.mods else ("minnum" if ins.op == "min" else "maxnum")
     if "xorsign" in ins.mods:
@@ -347,7 +347,7 @@ def _min_max(e: Emitter, ins: Ins, a: Val, b: Val) -> Val:
     return result
 
 
-def min_max_float(e: Emitter, ins: Ins) -> None:
+def min_max_float(e: Context, ins: Ins) -> None:
     t = ins.type
     operands = ins.ops[1:]
     if t.name in ("f16x2", "bf16x2") or t.bits == 16:
@@ -372,7 +372,7 @@ def min_max_float(e: Emitter, ins: Ins) -> None:
     e.wr(ins.ops[0], canonical(e, value))
 
 
-def neg_abs_float(e: Emitter, ins: Ins) -> None:
+def neg_abs_float(e: Context, ins: Ins) -> None:
     t = ins.type
     if t.kind == "x" or t.bits == 16:
         a = e.rd_int(ins.ops[1], t.bits)
@@ -390,13 +390,13 @@ def neg_abs_float(e: Emitter, ins: Ins) -> None:
 
 
 @emits
-def copysign(e: Emitter, ins: Ins) -> None:
+def copysign(e: Context, ins: Ins) -> None:
     t = ins.type
     e.wr(ins.ops[0], e.intrinsic("copysign", e.rd(ins.ops[2], t), e.rd(ins.ops[1], t)))
 
 
 @emits
-def testp(e: Emitter, ins: Ins) -> None:
+def testp(e: Context, ins: Ins) -> None:
     t = ins.type
     a = e.rd(ins.ops[1], t)
     bits = e.as_int(a)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gpuvirt.soft.codegen.emitter import Emitter
+from gpuvirt.soft.codegen.context import Context
 from gpuvirt.soft.codegen.ir_builder import Val
 from gpuvirt.soft.ops.floating import halves, narrow, pack_halves, widen
 from gpuvirt.soft.ptx.parser import Ins
@@ -32,7 +32,7 @@ FORMATS = {
 PAIRS = {f"{name}x2" for name in FORMATS} | {"ue8m0x2"}
 
 
-def encode(e: Emitter, a: Val, name: str) -> Val:
+def encode(e: Context, a: Val, name: str) -> Val:
     """A float in the format, to nearest even; what is too large becomes the largest number (.satfinite). In the low bits of an i32."""
     f = FORMATS[name]
     bits = e.as_int(a)
@@ -55,7 +55,7 @@ def encode(e: Emitter, a: Val, name: str) -> Val:
     return e.bor(e.select(nan, e.const(f.nan, "i32"), code), sign)
 
 
-def decode(e: Emitter, code: Val, name: str) -> Val:
+def decode(e: Context, code: Val, name: str) -> Val:
     """A number of the format (in an i16) as half; exact."""
     f = FORMATS[name]
     if name == "e5m2":
@@ -71,7 +71,7 @@ def decode(e: Emitter, code: Val, name: str) -> Val:
     return e.bitcast(e.bor(value, sign), "half")
 
 
-def _to_scale(e: Emitter, a: Val, ins: Ins) -> Val:
+def _to_scale(e: Context, a: Val, ins: Ins) -> Val:
     """A float as ue8m0: the exponent of its size, rounded towards zero or up."""
     size = e.band(e.as_int(a), e.const(0x7FFFFFFF, "i32"))
     infinity = e.const(0x7F800000, "i32")
@@ -87,14 +87,14 @@ def _to_scale(e: Emitter, a: Val, ins: Ins) -> Val:
     return code
 
 
-def _from_scale(e: Emitter, code: Val) -> Val:
+def _from_scale(e: Context, code: Val) -> Val:
     """ue8m0 (in an i16) as bf16."""
     value = e.shl(code, e.const(7, "i16"))
     value = e.select(e.icmp("eq", code, e.const(0, "i16")), e.const(0x0040, "i16"), value)
     return e.select(e.icmp("eq", code, e.const(0xFF, "i16")), e.const(0x7FFF, "i16"), value)
 
 
-def convert(e: Emitter, ins: Ins, to: Type, t: Type) -> None:
+def convert(e: Context, ins: Ins, to: Type, t: Type) -> None:
     """cvt between a pair of these and a pair of f16, bf16 or f32."""
     if to.name in PAIRS:
         _narrowed(e, ins, to, t)
@@ -121,7 +121,7 @@ def convert(e: Emitter, ins: Ins, to: Type, t: Type) -> None:
     e.wr(ins.ops[0], pack_halves(e, parts[0], parts[1]))
 
 
-def _narrowed(e: Emitter, ins: Ins, to: Type, t: Type) -> None:
+def _narrowed(e: Context, ins: Ins, to: Type, t: Type) -> None:
     if t.name == "f32":
         high, low = (e.rd(o, t) for o in ins.ops[1:3])
     elif t.name in ("f16x2", "bf16x2"):

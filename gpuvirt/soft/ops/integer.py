@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from gpuvirt.soft.codegen.emitter import Emitter
+from gpuvirt.soft.codegen.context import Context
 from gpuvirt.soft.codegen.ir_builder import Builder, Val
 from gpuvirt.soft.codegen.opcode_handlers import emits
+from gpuvirt.soft.ops.floating import arithmetic, flushed, halves, min_max_float, neg_abs_float, widen
 from gpuvirt.soft.ptx.parser import CARRY, Imm, Ins, Pair, Sym, Vec
 from gpuvirt.soft.ptx.types import TYPES, Type
 
@@ -16,7 +17,7 @@ def is_float(t: Type) -> bool:
 
 
 @emits
-def mov(e: Emitter, ins: Ins) -> None:
+def mov(e: Context, ins: Ins) -> None:
     dst, src = ins.ops
     t = ins.type
     if t.kind == "p":
@@ -33,7 +34,7 @@ def mov(e: Emitter, ins: Ins) -> None:
 
 
 @emits
-def cvta(e: Emitter, ins: Ins) -> None:
+def cvta(e: Context, ins: Ins) -> None:
     dst, src = ins.ops[0], ins.ops[1]
     value = e.rd_int(src, 64)
     to = "to" in ins.mods
@@ -45,7 +46,7 @@ def cvta(e: Emitter, ins: Ins) -> None:
     e.wr(dst, e.resize(value, f"i{ins.type.bits}"))
 
 
-def packed16(e: Emitter, ins: Ins, t: Type, operation: str) -> None:
+def packed16(e: Context, ins: Ins, t: Type, operation: str) -> None:
     """add/min/max on two 16-bit integers in 32 bits."""
     a, b = e.rd_int(ins.ops[1], 32), e.rd_int(ins.ops[2], 32)
     parts = []
@@ -59,11 +60,9 @@ def packed16(e: Emitter, ins: Ins, t: Type, operation: str) -> None:
 
 
 @emits
-def add_sub(e: Emitter, ins: Ins) -> None:
+def add_sub(e: Context, ins: Ins) -> None:
     t = ins.type
     if is_float(t):
-        from gpuvirt.soft.ops.floating import arithmetic
-
         arithmetic(e, ins)
         return
     if t.name in ("u16x2", "s16x2"):
@@ -83,11 +82,11 @@ def add_sub(e: Emitter, ins: Ins) -> None:
 # borrowed, as on a GPU. That shows where the two are mixed: the 128-bit division of CUDA's library subtracts and asks by `addc` for the sign.
 
 
-def read_carry(e: Emitter) -> Val:
+def read_carry(e: Context) -> Val:
     return e.get(CARRY)
 
 
-def set_carry(e: Emitter, op: str, a: Val, b: Val, carry_in: Val | None, ins: Ins, write: bool = True) -> None:
+def set_carry(e: Context, op: str, a: Val, b: Val, carry_in: Val | None, ins: Ins, write: bool = True) -> None:
     bits = a.t
     wide = f"i{int(bits[1:]) * 2}"
     x, y = e.cast("zext", a, wide), e.cast("zext", b, wide)
@@ -101,17 +100,15 @@ def set_carry(e: Emitter, op: str, a: Val, b: Val, carry_in: Val | None, ins: In
 
 
 @emits
-def addc(e: Emitter, ins: Ins) -> None:
+def addc(e: Context, ins: Ins) -> None:
     t = ins.type
     set_carry(e, ins.op[:3], e.rd(ins.ops[1], t), e.rd(ins.ops[2], t), read_carry(e), ins, "cc" in ins.mods)
 
 
 @emits
-def mul_mad(e: Emitter, ins: Ins) -> None:
+def mul_mad(e: Context, ins: Ins) -> None:
     t = ins.type
     if is_float(t):
-        from gpuvirt.soft.ops.floating import arithmetic
-
         arithmetic(e, ins)
         return
     mods, signed = ins.mods, t.kind == "s"
@@ -143,7 +140,7 @@ def mul_mad(e: Emitter, ins: Ins) -> None:
 
 
 @emits
-def sad(e: Emitter, ins: Ins) -> None:
+def sad(e: Context, ins: Ins) -> None:
     t = ins.type
     s = "s" if t.kind == "s" else "u"
     a, b = e.rd(ins.ops[1], t), e.rd(ins.ops[2], t)
@@ -152,11 +149,9 @@ def sad(e: Emitter, ins: Ins) -> None:
 
 
 @emits
-def div_rem(e: Emitter, ins: Ins) -> None:
+def div_rem(e: Context, ins: Ins) -> None:
     t = ins.type
     if is_float(t):
-        from gpuvirt.soft.ops.floating import arithmetic
-
         arithmetic(e, ins)
         return
     a, b = e.rd(ins.ops[1], t), e.rd(ins.ops[2], t)
@@ -179,11 +174,9 @@ def div_rem(e: Emitter, ins: Ins) -> None:
 
 
 @emits
-def min_max(e: Emitter, ins: Ins) -> None:
+def min_max(e: Context, ins: Ins) -> None:
     t = ins.type
     if is_float(t):
-        from gpuvirt.soft.ops.floating import min_max_float
-
         min_max_float(e, ins)
         return
     if t.name in ("u16x2", "s16x2"):
@@ -197,11 +190,9 @@ def min_max(e: Emitter, ins: Ins) -> None:
 
 
 @emits
-def neg_abs(e: Emitter, ins: Ins) -> None:
+def neg_abs(e: Context, ins: Ins) -> None:
     t = ins.type
     if is_float(t):
-        from gpuvirt.soft.ops.floating import neg_abs_float
-
         neg_abs_float(e, ins)
         return
     a = e.rd(ins.ops[1], t)
@@ -210,7 +201,7 @@ def neg_abs(e: Emitter, ins: Ins) -> None:
 
 
 @emits
-def logic(e: Emitter, ins: Ins) -> None:
+def logic(e: Context, ins: Ins) -> None:
     t = ins.type
     if t.kind == "p":
         e.wr(ins.ops[0], e.op(ins.op, e.rd_pred(ins.ops[1]), e.rd_pred(ins.ops[2])))
@@ -219,19 +210,19 @@ def logic(e: Emitter, ins: Ins) -> None:
 
 
 @emits
-def bit_not(e: Emitter, ins: Ins) -> None:
+def bit_not(e: Context, ins: Ins) -> None:
     t = ins.type
     e.wr(ins.ops[0], e.invert(e.rd_pred(ins.ops[1]) if t.kind == "p" else e.rd(ins.ops[1], t)))
 
 
 @emits
-def cnot(e: Emitter, ins: Ins) -> None:
+def cnot(e: Context, ins: Ins) -> None:
     a = e.rd(ins.ops[1], ins.type)
     e.wr(ins.ops[0], e.cast("zext", e.icmp("eq", a, e.imm(0, a)), a.t))
 
 
 @emits
-def shift(e: Emitter, ins: Ins) -> None:
+def shift(e: Context, ins: Ins) -> None:
     t = ins.type
     bits = t.bits
     a = e.rd(ins.ops[1], t)
@@ -255,7 +246,7 @@ def shift(e: Emitter, ins: Ins) -> None:
 
 
 @emits
-def shf(e: Emitter, ins: Ins) -> None:
+def shf(e: Context, ins: Ins) -> None:
     low, high, n = (e.rd_int(o, 32) for o in ins.ops[1:4])
     left = "l" in ins.mods
     if "clamp" in ins.mods:
@@ -294,7 +285,7 @@ def lut3(b: Builder, a: Val, c: Val, d: Val, table: int) -> Val:
 
 
 @emits
-def lop3(e: Emitter, ins: Ins) -> None:
+def lop3(e: Context, ins: Ins) -> None:
     ops = ins.ops
     a, b, c = (e.rd_int(o, 32) for o in ops[1:4])
     table = ops[4]
@@ -313,7 +304,7 @@ def lop3(e: Emitter, ins: Ins) -> None:
 
 
 @emits
-def count_bits(e: Emitter, ins: Ins) -> None:
+def count_bits(e: Context, ins: Ins) -> None:
     t = ins.type
     a = e.rd(ins.ops[1], t)
     if ins.op == "brev":
@@ -335,7 +326,7 @@ def count_bits(e: Emitter, ins: Ins) -> None:
 
 
 @emits
-def fns(e: Emitter, ins: Ins) -> None:
+def fns(e: Context, ins: Ins) -> None:
     """The n-th set bit from a position: n > 0 upwards, n < 0 downwards, n == 0: the position itself if set."""
     mask, base, n = (e.rd_int(o, 32) for o in ins.ops[1:4])
     zero, ones = e.const(0, "i32"), e.const(-1, "i32")
@@ -355,12 +346,12 @@ def fns(e: Emitter, ins: Ins) -> None:
     e.wr(ins.ops[0], e.select(e.icmp("eq", n, zero), e.select(here, base, ones), position))
 
 
-def _field(e: Emitter, operand: object) -> Val:
+def _field(e: Context, operand: object) -> Val:
     return e.band(e.rd_int(operand, 32), e.const(255, "i32"))
 
 
 @emits
-def bfe(e: Emitter, ins: Ins) -> None:
+def bfe(e: Context, ins: Ins) -> None:
     t = ins.type
     bits = t.bits
     a = e.rd(ins.ops[1], t)
@@ -391,7 +382,7 @@ def bfe(e: Emitter, ins: Ins) -> None:
 
 
 @emits
-def bfi(e: Emitter, ins: Ins) -> None:
+def bfi(e: Context, ins: Ins) -> None:
     t = ins.type
     a, b = e.rd(ins.ops[1], t), e.rd(ins.ops[2], t)
     position, length = _field(e, ins.ops[3]), _field(e, ins.ops[4])
@@ -407,7 +398,7 @@ def bfi(e: Emitter, ins: Ins) -> None:
 
 
 @emits
-def bmsk(e: Emitter, ins: Ins) -> None:
+def bmsk(e: Context, ins: Ins) -> None:
     a, b = e.rd_int(ins.ops[1], 32), e.rd_int(ins.ops[2], 32)
     if "wrap" in ins.mods:
         a, b = (e.band(x, e.const(31, "i32")) for x in (a, b))
@@ -419,7 +410,7 @@ def bmsk(e: Emitter, ins: Ins) -> None:
 
 
 @emits
-def szext(e: Emitter, ins: Ins) -> None:
+def szext(e: Context, ins: Ins) -> None:
     a, n = e.rd_int(ins.ops[1], 32), e.rd_int(ins.ops[2], 32)
     n = e.band(n, e.const(31, "i32")) if "wrap" in ins.mods else e.intrinsic("umin", n, e.const(32, "i32"))
     zero = e.icmp("eq", n, e.const(0, "i32"))
@@ -429,7 +420,7 @@ def szext(e: Emitter, ins: Ins) -> None:
 
 
 @emits
-def prmt(e: Emitter, ins: Ins) -> None:
+def prmt(e: Context, ins: Ins) -> None:
     a, b = e.rd_int(ins.ops[1], 32), e.rd_int(ins.ops[2], 32)
     selector = ins.ops[3]
     mode = next((m for m in ins.mods if m in ("f4e", "b4e", "rc8", "ecl", "ecr", "rc16")), None)
@@ -465,7 +456,7 @@ def prmt(e: Emitter, ins: Ins) -> None:
     e.wr(ins.ops[0], _permute(e, a, b, e.rd_int(selector, 32)))
 
 
-def _permute(e: Emitter, a: Val, b: Val, selector: Val) -> Val:
+def _permute(e: Context, a: Val, b: Val, selector: Val) -> Val:
     both = e.bor(e.cast("zext", a, "i64"), e.shl(e.cast("zext", b, "i64"), e.const(32, "i64")))
     total: Val | None = None
     for i in range(4):
@@ -482,7 +473,7 @@ def _permute(e: Emitter, a: Val, b: Val, selector: Val) -> Val:
 
 
 @emits
-def dot(e: Emitter, ins: Ins) -> None:
+def dot(e: Context, ins: Ins) -> None:
     kinds = [m for m in ins.mods if m in ("u32", "s32")]
     a, b, total = (e.rd_int(o, 32) for o in ins.ops[1:4])
 
@@ -505,7 +496,7 @@ _VIDEO_SIGNED = {"s32", "s16", "s8"}
 _COMPARE = {"lo": "lt", "ls": "le", "hi": "gt", "hs": "ge"}
 
 
-def compare(e: Emitter, name: str, t: Type, a: Val, b: Val) -> Val:
+def compare(e: Context, name: str, t: Type, a: Val, b: Val) -> Val:
     """A comparison as setp and set make it."""
     if t.kind in "f":
         if name in ("num", "nan"):
@@ -523,10 +514,8 @@ def compare(e: Emitter, name: str, t: Type, a: Val, b: Val) -> Val:
 _COMPARISONS = {"eq", "ne", "lt", "le", "gt", "ge", "lo", "ls", "hi", "hs", "equ", "neu", "ltu", "leu", "gtu", "geu", "num", "nan"}
 
 
-def compare_operands(e: Emitter, ins: Ins, t: Type) -> list[tuple[Val, Val, Type]]:
+def compare_operands(e: Context, ins: Ins, t: Type) -> list[tuple[Val, Val, Type]]:
     """The pairs to compare (two for packed types), as values that fcmp or icmp take."""
-    from gpuvirt.soft.ops.floating import flushed, halves, widen
-
     a, b = ins.ops[1], ins.ops[2]
     if t.name in HALVES:
         element = TYPES[t.name[:-2]]
@@ -540,7 +529,7 @@ def compare_operands(e: Emitter, ins: Ins, t: Type) -> list[tuple[Val, Val, Type
 
 
 @emits
-def setp(e: Emitter, ins: Ins) -> None:
+def setp(e: Context, ins: Ins) -> None:
     t = ins.type
     name = next(m for m in ins.mods if m in _COMPARISONS)
     join = next((m for m in ins.mods[1:] if m in ("and", "or", "xor")), None)
@@ -560,7 +549,7 @@ def setp(e: Emitter, ins: Ins) -> None:
 
 
 @emits
-def set_(e: Emitter, ins: Ins) -> None:
+def set_(e: Context, ins: Ins) -> None:
     types = [TYPES[m] for m in ins.mods if m in TYPES]
     to, t = types[0], types[-1]
     name = next(m for m in ins.mods if m in _COMPARISONS)
@@ -581,19 +570,17 @@ def set_(e: Emitter, ins: Ins) -> None:
 
 
 @emits
-def selp(e: Emitter, ins: Ins) -> None:
+def selp(e: Context, ins: Ins) -> None:
     t = ins.type
     e.wr(ins.ops[0], e.select(e.rd_pred(ins.ops[3]), e.rd_int(ins.ops[1], t.bits), e.rd_int(ins.ops[2], t.bits)), t.kind == "s")
 
 
 @emits
-def slct(e: Emitter, ins: Ins) -> None:
+def slct(e: Context, ins: Ins) -> None:
     types = [TYPES[m] for m in ins.mods if m in TYPES]
     t, kind = types[0], types[-1]
     c = e.rd(ins.ops[3], kind)
     if kind.kind == "f":
-        from gpuvirt.soft.ops.floating import flushed
-
         c = flushed(e, c) if "ftz" in ins.mods else c
         condition = e.fcmp("oge", c, e.fconst(0.0, "float"))
     else:

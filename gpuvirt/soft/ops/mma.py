@@ -1,4 +1,4 @@
-"""Matrix instructions on register fragments: mma, ldmatrix, stmatrix, movmatrix, and the asynchronous copies that feed them.
+"""Matrix instructions on register fragments: mma, ldmatrix, stmatrix, movmatrix.
 
 With g = lane / 4 and t = lane % 4, and E elements in a register, an mma's operands lie like this: register i of A holds row g + 8 * (i % 2) (of 16
 rows) and the columns from (i / 2) * 4E + t * E on; register i of B holds column g and the rows from i * 4E + t * E on; C and D hold row g (+ 8) and
@@ -11,13 +11,13 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from gpuvirt.soft.codegen.addressing import Where, address, concat, space_of, spread
-from gpuvirt.soft.codegen.emitter import Emitter
+from gpuvirt.soft.codegen.context import Context
 from gpuvirt.soft.codegen.ir_builder import Val
+from gpuvirt.soft.codegen.memory_access import gather, store
 from gpuvirt.soft.codegen.opcode_handlers import emits
 from gpuvirt.soft.ops import fp8
-from gpuvirt.soft.ops.floating import narrow, widen
-from gpuvirt.soft.ops.memory import gather, load, store
-from gpuvirt.soft.ptx.parser import Imm, Ins, Operand, Vec
+from gpuvirt.soft.ops.floating import narrow, pack_halves, widen
+from gpuvirt.soft.ptx.parser import Ins, Operand, Vec
 from gpuvirt.soft.ptx.types import LANES, TYPES
 
 ELEMENT_BITS = {"f64": 64, "tf32": 32, "f32": 32, "f16": 16, "bf16": 16, "s8": 8, "u8": 8, "e4m3": 8, "e5m2": 8}
@@ -27,7 +27,7 @@ _MANY = 8  # so many products in one block are calls of a function
 _BITS = {"float": 32, "double": 64, "i32": 32}
 
 
-def moved(e: Emitter, value: Val, picks: list[int]) -> Val:
+def moved(e: Context, value: Val, picks: list[int]) -> Val:
     """value[picks[lane]] for constant picks."""
     value = e.splat(value)
     index = ", ".join(f"i32 {p}" for p in picks)
@@ -38,12 +38,12 @@ def items(operand: Operand) -> list[Operand]:
     return list(operand.items) if isinstance(operand, Vec) else [operand]
 
 
-def fragment(e: Emitter, register: Operand, kind: str) -> Val:
+def fragment(e: Context, register: Operand, kind: str) -> Val:
     """A fragment register as it is."""
     return e.splat(e.rd(register, TYPES["f64"]) if ELEMENT_BITS[kind] == 64 else e.rd_int(register, 32))
 
 
-def elements(e: Emitter, raw: Val, kind: str) -> list[Val]:
+def elements(e: Context, raw: Val, kind: str) -> list[Val]:
     """The elements of one fragment register in the type in which products are made: float, double or i32."""
     bits = ELEMENT_BITS[kind]
     if bits == 64:
@@ -66,7 +66,7 @@ def elements(e: Emitter, raw: Val, kind: str) -> list[Val]:
     return out
 
 
-def accumulators(e: Emitter, operand: Operand, kind: str) -> list[Val]:
+def accumulators(e: Context, operand: Operand, kind: str) -> list[Val]:
     out: list[Val] = []
     for register in items(operand):
         if kind == "s32":
@@ -78,11 +78,9 @@ def accumulators(e: Emitter, operand: Operand, kind: str) -> list[Val]:
     return out
 
 
-def write_accumulators(e: Emitter, operand: Operand, kind: str, values: list[Val]) -> None:
+def write_accumulators(e: Context, operand: Operand, kind: str, values: list[Val]) -> None:
     registers = items(operand)
     if kind in ("f16", "bf16"):
-        from gpuvirt.soft.ops.floating import pack_halves
-
         for i, register in enumerate(registers):
             low, high = (narrow(e, v, TYPES[kind]) for v in values[2 * i : 2 * i + 2])
             e.wr(register, pack_halves(e, low, high))
@@ -91,7 +89,7 @@ def write_accumulators(e: Emitter, operand: Operand, kind: str, values: list[Val
         e.wr(register, value)
 
 
-def accumulate(e: Emitter, a: Val, b: Val, c: Val, saturate: bool) -> Val:
+def accumulate(e: Context, a: Val, b: Val, c: Val, saturate: bool) -> Val:
     if a.t == "i32":
         product = e.mul(a, b)
         return e.intrinsic("sadd.sat", c, product) if saturate else e.add(c, product)
@@ -109,7 +107,7 @@ def shape_of(ins: Ins) -> tuple[int, int, int]:
 
 
 @emits
-def mma(e: Emitter, ins: Ins) -> None:
+def mma(e: Context, ins: Ins) -> None:
     m, n, k = shape_of(ins)
     kinds = [x for x in ins.mods if x in ELEMENT_BITS or x == "s32"]
     if (
@@ -153,7 +151,7 @@ class Product(NamedTuple):
     saturate: bool
 
 
-def _multiply(e: Emitter, p: Product, total: list[Val], a_regs: list[list[Val]], b_regs: list[list[Val]]) -> list[Val]:
+def _multiply(e: Context, p: Product, total: list[Val], a_regs: list[list[Val]], b_regs: list[list[Val]]) -> list[Val]:
     """The sums with the product added, from the elements of the fragments' registers."""
     rows = p.rows
     per = max(32 // ELEMENT_BITS[p.a_kind], 1)
@@ -166,7 +164,7 @@ def _multiply(e: Emitter, p: Product, total: list[Val], a_regs: list[list[Val]],
     return total
 
 
-def _call(e: Emitter, p: Product, total: list[Val], a_regs: list[Val], b_regs: list[Val]) -> list[Val]:
+def _call(e: Context, p: Product, total: list[Val], a_regs: list[Val], b_regs: list[Val]) -> list[Val]:
     """The same in a function. Of a block with a hundred products LLVM does one step of each after the other, so that all sums come from memory and go
     back at every step, and their code is larger than the processor's caches for code."""
     values = [*total, *b_regs, *a_regs]
@@ -181,14 +179,14 @@ def _call(e: Emitter, p: Product, total: list[Val], a_regs: list[Val], b_regs: l
     return _joined(e, made, [v.t for v in total])
 
 
-def _pieces(e: Emitter, value: Val) -> list[str]:
+def _pieces(e: Context, value: Val) -> list[str]:
     """A vector as registers of the processor."""
     n = 512 // _BITS[value.t]
     picks = [", ".join(f"i32 {start + i}" for i in range(n)) for start in range(0, LANES, n)]
     return [e.let(f"shufflevector {value.ty} {value.s}, {value.ty} poison, <{n} x i32> <{p}>", value.t).s for p in picks]
 
 
-def _joined(e: Emitter, pieces: list[str], types: list[str]) -> list[Val]:
+def _joined(e: Context, pieces: list[str], types: list[str]) -> list[Val]:
     out, at = [], 0
     for t in types:
         n = 512 // _BITS[t]
@@ -198,7 +196,7 @@ def _joined(e: Emitter, pieces: list[str], types: list[str]) -> list[Val]:
     return out
 
 
-def _function(e: Emitter, name: str, p: Product, kind: str, values: list[Val], sums: int, right: int) -> str:
+def _function(e: Context, name: str, p: Product, kind: str, values: list[Val], sums: int, right: int) -> str:
     """The function's text: made with the emitter's own lines put aside."""
     before = e.lines, e._splats, e._casts, len(e.prologue), len(e.allocas)
     e.lines, e._splats, e._casts = [], {}, {}
@@ -218,7 +216,7 @@ def _function(e: Emitter, name: str, p: Product, kind: str, values: list[Val], s
     return f"define internal x86_regcallcc {kind} @{name}({parameters}) #1 {{\n{body}\n  ret {kind} {last}\n}}"
 
 
-def _mma_bits(e: Emitter, ins: Ins, rows: int) -> None:
+def _mma_bits(e: Context, ins: Ins, rows: int) -> None:
     """Products of single bits: for each register, how many bits of a ^ b or a & b are set."""
     op = "xor" if "xor" in ins.mods else "and"
     a_regs = [e.splat(e.rd_int(r, 32)) for r in items(ins.ops[1])]
@@ -238,7 +236,7 @@ def _mma_bits(e: Emitter, ins: Ins, rows: int) -> None:
 # 8 x 8 matrices of 16-bit elements, as ldmatrix gives them: register of lane l holds row l / 4, columns 2 (l % 4) and the next.
 
 
-def transposed(e: Emitter, value: Val) -> Val:
+def transposed(e: Context, value: Val) -> Val:
     value = e.splat(value)
     wide = e.let(f"bitcast {value.ty} {value.s} to <64 x i16>", "i16").s
     index = ", ".join(f"i32 {(2 * (lane % 4) + h) * 8 + lane // 4}" for lane in range(LANES) for h in range(2))
@@ -246,7 +244,7 @@ def transposed(e: Emitter, value: Val) -> Val:
     return e.let(f"bitcast <64 x i16> {turned} to <{LANES} x i32>", "i32", True)
 
 
-def _rows(e: Emitter, ins: Ins, operand: Operand, registers: int) -> list[Val]:
+def _rows(e: Context, ins: Ins, operand: Operand, registers: int) -> list[Val]:
     """Pointers to the rows whose addresses the first lanes give, eight for a register."""
     lanes = 8 * registers
     addresses = spread(e, address(e, ins, operand, "shared", 16, (1 << lanes) - 1))
@@ -254,7 +252,7 @@ def _rows(e: Emitter, ins: Ins, operand: Operand, registers: int) -> list[Val]:
 
 
 @emits
-def ldmatrix(e: Emitter, ins: Ins) -> None:
+def ldmatrix(e: Context, ins: Ins) -> None:
     if "m8n8" not in ins.mods or "b16" not in ins.mods:
         raise e.fail()
     registers = items(ins.ops[0])
@@ -266,7 +264,7 @@ def ldmatrix(e: Emitter, ins: Ins) -> None:
 
 
 @emits
-def stmatrix(e: Emitter, ins: Ins) -> None:
+def stmatrix(e: Context, ins: Ins) -> None:
     if "m8n8" not in ins.mods or "b16" not in ins.mods:
         raise e.fail()
     registers = items(ins.ops[1])
@@ -282,54 +280,8 @@ def stmatrix(e: Emitter, ins: Ins) -> None:
 
 
 @emits
-def movmatrix(e: Emitter, ins: Ins) -> None:
+def movmatrix(e: Context, ins: Ins) -> None:
     e.wr(ins.ops[0], transposed(e, e.rd_int(ins.ops[1], 32)))
-
-
-def cp_async(e: Emitter, ins: Ins) -> None:
-    """cp.async copies at once; what waits for it has nothing to wait for."""
-    size = ins.ops[2]
-    if not isinstance(size, Imm) or size.value not in (4, 8, 16):
-        raise e.fail()
-    words = size.value // 4
-    extra = ins.ops[3] if len(ins.ops) > 3 else None
-    always = extra is None or isinstance(extra, Imm) or _is_policy(e, ins, extra)
-    # A copy that may read less than all of it, nothing perhaps, may have any address for that.
-    source = address(e, ins, ins.ops[1], "global", size.value if always else 1)
-    target = address(e, ins, ins.ops[0], "shared", size.value)
-    if always:
-        if isinstance(extra, Imm) and extra.value < size.value:
-            raise e.fail()
-        values = load(e, source, "i32", words)
-    else:
-        # src-size: fewer bytes than that are read, the rest are zeros; a predicate: nothing is read.
-        count = e.rd_int(extra, 32) if not _is_predicate(e, extra) else e.select(e.rd_pred(extra), e.const(0, "i32"), e.const(size.value, "i32"))
-        count = e.splat(count)
-        lanes = spread(e, source)
-        whole = e.band(e.mask, e.icmp("uge", count, e.const(size.value, "i32")))
-        part = e.band(e.mask, e.icmp("ult", count, e.const(size.value, "i32")))
-        before = e.mask
-        e.mask = whole
-        values = [e.splat(v) for v in load(e, Where(None, lanes, source.pattern), "i32", words)]
-        e.mask = before
-        for i in range(words):
-            some = e.band(part, e.icmp("ugt", count, e.const(4 * i, "i32")))
-            rest = gather(e, e.add(lanes, e.const(4 * i, "i64")) if i else lanes, "i32", 4, some)
-            left = e.intrinsic("umin", e.intrinsic("usub.sat", count, e.const(4 * i, "i32")), e.const(4, "i32"))
-            bits = e.resize(e.shl(left, e.const(3, "i32")), "i64")
-            keep = e.resize(e.sub(e.shl(e.const(1, "i64"), bits), e.const(1, "i64")), "i32")
-            values[i] = e.select(part, e.band(rest, keep), values[i])
-    store(e, target, values)
-
-
-def _is_predicate(e: Emitter, operand: Operand) -> bool:
-    name = getattr(getattr(operand, "reg", operand), "name", "")
-    return name in e.body.regs and e.body.regs[name].kind == "p"
-
-
-def _is_policy(e: Emitter, ins: Ins, operand: Operand) -> bool:
-    name = getattr(operand, "name", "")
-    return any("cache_hint" in m for m in ins.mods) and len(ins.ops) == 4 and name in e.body.regs and e.body.regs[name].bits == 64
 
 
 # wmma: where the elements of a fragment lie is not specified, so they lie as it suits. A: lane l holds row l % M, and of its K elements the part
@@ -337,7 +289,7 @@ def _is_policy(e: Emitter, ins: Ins, operand: Operand) -> bool:
 
 
 @emits
-def wmma(e: Emitter, ins: Ins) -> None:
+def wmma(e: Context, ins: Ins) -> None:
     m, n, k = shape_of(ins)
     kinds = [x for x in ins.mods if x in ELEMENT_BITS or x in ("s32", "b1", "s4", "u4")]
     if any(x in ("b1", "s4", "u4") for x in kinds):
@@ -398,7 +350,7 @@ def wmma(e: Emitter, ins: Ins) -> None:
             e.wr(register, total)
 
 
-def _wmma_mma(e: Emitter, ins: Ins, m: int, n: int, k: int, kinds: list[str]) -> None:
+def _wmma_mma(e: Context, ins: Ins, m: int, n: int, k: int, kinds: list[str]) -> None:
     if len(kinds) == 2:  # d and c of f16 inputs
         kinds = [kinds[0], "f16", "f16", kinds[1]]
     d_kind, a_kind, b_kind, c_kind = kinds[-4:]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuvirt.soft.codegen.emitter import Emitter
+from gpuvirt.soft.codegen.context import Context
 from gpuvirt.soft.codegen.ir_builder import Val
 from gpuvirt.soft.codegen.opcode_handlers import emits
 from gpuvirt.soft.ptx.parser import Ins, Vec
@@ -10,7 +10,7 @@ from gpuvirt.soft.ptx.types import LANES
 
 
 @emits
-def tex(e: Emitter, ins: Ins) -> None:
+def tex(e: Context, ins: Ins) -> None:
     """tex.1d.v4.f32.s32 {d0, d1, d2, d3}, [texture, {x}]"""
     if "1d" not in ins.mods or "v4" not in ins.mods or ins.mods[-1] != "s32" or len(ins.ops) != 2:
         raise e.fail()

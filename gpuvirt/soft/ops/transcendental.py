@@ -6,16 +6,16 @@ values). Polynomials were fitted on the reduced ranges with the Chebyshev nodes 
 
 from __future__ import annotations
 
-from gpuvirt.soft.codegen.emitter import Emitter
+from gpuvirt.soft.codegen.context import Context
 from gpuvirt.soft.codegen.ir_builder import Val
 from gpuvirt.soft.codegen.opcode_handlers import emits
 from gpuvirt.soft.ops.convert import saturated
-from gpuvirt.soft.ops.floating import MODES, by_processor, clean, directed, flush, flushed, fma, narrow, step, widen
+from gpuvirt.soft.ops.floating import MODES, by_processor, clean, directed, flush, flushed, fma, halves, narrow, pack_halves, step, widen
 from gpuvirt.soft.ptx.parser import Ins
 from gpuvirt.soft.ptx.types import TYPES
 
 
-def _horner(e: Emitter, x: Val, coefficients: list[float]) -> Val:
+def _horner(e: Context, x: Val, coefficients: list[float]) -> Val:
     """Coefficients from the highest power down."""
     total = e.fconst(coefficients[0], x.t)
     for c in coefficients[1:]:
@@ -23,7 +23,7 @@ def _horner(e: Emitter, x: Val, coefficients: list[float]) -> Val:
     return total
 
 
-def exp2(e: Emitter, x: Val) -> Val:
+def exp2(e: Context, x: Val) -> Val:
     """2**x of a float; about 1 ulp, subnormal results included."""
     coefficients = [1.5316464e-05, 1.5398798e-04, 1.3333558e-03, 9.6180975e-03, 5.5504110e-02, 2.4022651e-01, 6.9314718e-01, 1.0]
     if "avx512dq" in e.m.features:
@@ -51,7 +51,7 @@ def exp2(e: Emitter, x: Val) -> Val:
     return e.select(e.fcmp("uno", x, x), x, result)
 
 
-def log2(e: Emitter, x: Val) -> Val:
+def log2(e: Context, x: Val) -> Val:
     """log2 of a float: error below 2**-22 near 1, about 1 ulp elsewhere."""
     tiny = e.fcmp("olt", x, e.fbits(0x3810000000000000, "float"))  # subnormal: scale by 2**24
     scaled = e.select(tiny, e.fmul(x, e.fconst(16777216.0, "float")), x)
@@ -75,7 +75,7 @@ def log2(e: Emitter, x: Val) -> Val:
     return e.select(bad, e.f32bits(0x7FFFFFFF), result)
 
 
-def sin_cos(e: Emitter, x: Val, cosine: bool) -> Val:
+def sin_cos(e: Context, x: Val, cosine: bool) -> Val:
     """sin or cos of a float, reduced in double: good for any argument that the approximate instructions are used for."""
     wide = e.cast("fpext", x, "double")
     turns = e.intrinsic("roundeven", e.fmul(wide, e.fconst(0.6366197723675814, "double")))
@@ -96,7 +96,7 @@ def sin_cos(e: Emitter, x: Val, cosine: bool) -> Val:
     return e.select(e.bor(infinite, e.fcmp("uno", x, x)), e.f32bits(0x7FFFFFFF), result)
 
 
-def tanh(e: Emitter, x: Val) -> Val:
+def tanh(e: Context, x: Val) -> Val:
     """tanh(x) = (1 - t) / (1 + t) with t = exp(-2|x|); for small x a polynomial."""
     size = e.intrinsic("fabs", x)
     t = exp2(e, e.fmul(size, e.fconst(-2.8853900817779268, "float")))
@@ -109,7 +109,7 @@ def tanh(e: Emitter, x: Val) -> Val:
     return e.select(e.fcmp("uno", x, x), x, result)
 
 
-def _rounded_unary(e: Emitter, op: str, a: Val, mode: str) -> Val:
+def _rounded_unary(e: Context, op: str, a: Val, mode: str) -> Val:
     """rcp or sqrt with a rounding mode."""
     one = e.fconst(1.0, a.t)
     if mode != "rn" and e.can_round():
@@ -128,12 +128,10 @@ def _rounded_unary(e: Emitter, op: str, a: Val, mode: str) -> Val:
 
 
 @emits
-def special(e: Emitter, ins: Ins) -> None:
+def special(e: Context, ins: Ins) -> None:
     t = ins.type
     op = ins.op
     if t.kind == "x" or t.bits == 16:
-        from gpuvirt.soft.ops.floating import halves, pack_halves
-
         element = TYPES[t.name[:-2]] if t.kind == "x" else t
         parts = halves(e, ins.ops[1], element) if t.kind == "x" else (e.rd(ins.ops[1], t),)
         results = [narrow(e, _compute(e, op, widen(e, p, element), "rn"), element) for p in parts]
@@ -155,7 +153,7 @@ def special(e: Emitter, ins: Ins) -> None:
     e.wr(ins.ops[0], result)
 
 
-def _compute(e: Emitter, op: str, a: Val, mode: str) -> Val:
+def _compute(e: Context, op: str, a: Val, mode: str) -> Val:
     if op in ("rcp", "sqrt"):
         return _rounded_unary(e, op, a, mode)
     if op == "rsqrt":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuvirt.soft.codegen.emitter import Emitter
+from gpuvirt.soft.codegen.context import Context
 from gpuvirt.soft.codegen.ir_builder import Val
 from gpuvirt.soft.codegen.opcode_handlers import emits
 from gpuvirt.soft.errors import BadPtx
@@ -25,7 +25,7 @@ def _part(operand: Operand) -> Part:
     return operand if isinstance(operand, Part) else Part(operand, "", False)
 
 
-def _read(e: Emitter, operand: Operand, t: Type) -> Val:
+def _read(e: Context, operand: Operand, t: Type) -> Val:
     """The chosen part of a source, extended by its type to 64 bits."""
     part = _part(operand)
     shift, bits = PARTS[part.select]
@@ -35,13 +35,13 @@ def _read(e: Emitter, operand: Operand, t: Type) -> Val:
     return e.resize(value, "i64", t.kind == "s")
 
 
-def _clamp(e: Emitter, value: Val, signed: bool) -> Val:
+def _clamp(e: Context, value: Val, signed: bool) -> Val:
     low, high = (e.const(n, value.t) for n in ((-(1 << 31), (1 << 31) - 1) if signed else (0, (1 << 32) - 1)))
     value = e.select(e.icmp("slt", value, low), low, value)
     return e.select(e.icmp("sgt", value, high), high, value)
 
 
-def _finish(e: Emitter, ins: Ins, value: Val, t: Type) -> None:
+def _finish(e: Context, ins: Ins, value: Val, t: Type) -> None:
     """Saturates, applies the second operation or puts the result into its part of the third operand."""
     if "sat" in ins.mods:
         value = _clamp(e, value, t.kind == "s")
@@ -65,7 +65,7 @@ def _finish(e: Emitter, ins: Ins, value: Val, t: Type) -> None:
 
 
 @emits
-def arithmetic(e: Emitter, ins: Ins) -> None:
+def arithmetic(e: Context, ins: Ins) -> None:
     to, ta, tb = _types(ins, 3)
     a, b = _read(e, ins.ops[1], ta), _read(e, ins.ops[2], tb)
     if ins.op == "vadd":
@@ -81,7 +81,7 @@ def arithmetic(e: Emitter, ins: Ins) -> None:
 
 
 @emits
-def shift(e: Emitter, ins: Ins) -> None:
+def shift(e: Context, ins: Ins) -> None:
     to, ta, tb = _types(ins, 3)
     a, b = _read(e, ins.ops[1], ta), _read(e, ins.ops[2], tb)
     b = e.band(b, e.const(31, "i64")) if "wrap" in ins.mods else e.intrinsic("umin", b, e.const(32, "i64"))
@@ -93,7 +93,7 @@ def shift(e: Emitter, ins: Ins) -> None:
 
 
 @emits
-def multiply(e: Emitter, ins: Ins) -> None:
+def multiply(e: Context, ins: Ins) -> None:
     _, ta, tb = _types(ins, 3)
     first, second, third = (_part(o) for o in ins.ops[1:4])
     signed = "s" in (ta.kind, tb.kind) or first.negated != second.negated or third.negated
@@ -116,7 +116,7 @@ def multiply(e: Emitter, ins: Ins) -> None:
 
 
 @emits
-def compare(e: Emitter, ins: Ins) -> None:
+def compare(e: Context, ins: Ins) -> None:
     ta, tb = _types(ins, 2)
     name = next(m for m in ins.mods if m in COMPARISONS)
     a, b = _read(e, ins.ops[1], ta), _read(e, ins.ops[2], tb)
@@ -139,7 +139,7 @@ def _chosen(operand: Operand, count: int, default: int) -> list[int]:
     return [int(digit) for digit in reversed(select[1:])]
 
 
-def _piece(e: Emitter, a: Val, b: Val, which: int, count: int, signed: bool) -> Val:
+def _piece(e: Context, a: Val, b: Val, which: int, count: int, signed: bool) -> Val:
     bits = 32 // count
     word = a if which < count else b
     value = e.shl(word, e.const(32 - bits - bits * (which % count), "i32"))
@@ -147,7 +147,7 @@ def _piece(e: Emitter, a: Val, b: Val, which: int, count: int, signed: bool) -> 
 
 
 @emits
-def simd(e: Emitter, ins: Ins) -> None:
+def simd(e: Context, ins: Ins) -> None:
     name, count = ins.op[:-1], int(ins.op[-1])
     if name == "vset":
         ta, tb = _types(ins, 2)
@@ -176,7 +176,7 @@ def simd(e: Emitter, ins: Ins) -> None:
     e.wr(target.reg, total)
 
 
-def _combined(e: Emitter, ins: Ins, name: str, x: Val, y: Val) -> Val:
+def _combined(e: Context, ins: Ins, name: str, x: Val, y: Val) -> Val:
     zero, one = e.const(0, "i32"), e.const(1, "i32")
     if name == "vset":
         comparison = next(m for m in ins.mods if m in COMPARISONS)

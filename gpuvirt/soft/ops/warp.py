@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpuvirt.soft import abi
-from gpuvirt.soft.codegen.emitter import Emitter
+from gpuvirt.soft.codegen.context import Context
 from gpuvirt.soft.codegen.ir_builder import Val
 from gpuvirt.soft.codegen.opcode_handlers import emits
 from gpuvirt.soft.ops.floating import canonical
@@ -18,7 +18,7 @@ def _split(operand: Operand) -> tuple[Operand, Operand | None]:
     return (operand.first, operand.second) if isinstance(operand, Pair) else (operand, None)
 
 
-def permute(e: Emitter, value: Val, index: Val) -> Val:
+def permute(e: Context, value: Val, index: Val) -> Val:
     """value[index[lane]] for each lane; index below 32."""
     value, index = e.splat(value), e.splat(index)
     if "avx512f" in e.m.features:
@@ -53,7 +53,7 @@ def permute(e: Emitter, value: Val, index: Val) -> Val:
 
 
 @emits
-def shfl(e: Emitter, ins: Ins) -> None:
+def shfl(e: Context, ins: Ins) -> None:
     dst, ok = _split(ins.ops[0])
     mode = next(m for m in ins.mods if m in ("idx", "up", "down", "bfly"))
     value = e.rd_int(ins.ops[1], 32)
@@ -92,7 +92,7 @@ def shfl(e: Emitter, ins: Ins) -> None:
         e.wr(ok, good)
 
 
-def _constant_shuffle(e: Emitter, mode: str, dst: Operand, ok: Operand | None, value: Val, b: int, c: int) -> None:
+def _constant_shuffle(e: Context, mode: str, dst: Operand, ok: Operand | None, value: Val, b: int, c: int) -> None:
     picks, good = [], []
     segment, clamp = c >> 8 & 31, c & 31
     for lane in range(LANES):
@@ -110,7 +110,7 @@ def _constant_shuffle(e: Emitter, mode: str, dst: Operand, ok: Operand | None, v
         e.wr(ok, e.lanes(good, "i1"))
 
 
-def _named_lanes(e: Emitter, operand: Operand | None) -> Val:
+def _named_lanes(e: Context, operand: Operand | None) -> Val:
     """The lanes that execute and that the member mask names; a vector when lanes may name different ones, each the group that it belongs to."""
     bits = e.exec_bits()
     if operand is None or (isinstance(operand, Imm) and operand.value & 0xFFFFFFFF == 0xFFFFFFFF):
@@ -118,11 +118,11 @@ def _named_lanes(e: Emitter, operand: Operand | None) -> Val:
     return e.band(bits, e.rd_int(operand, 32))
 
 
-def _first(e: Emitter, bits: Val) -> Val:
+def _first(e: Context, bits: Val) -> Val:
     return e.band(e.intrinsic("cttz", bits, tail="i1 false"), e.const(31, "i32"))
 
 
-def _predicate_bits(e: Emitter, operand: Operand, lanes: Val) -> Val:
+def _predicate_bits(e: Context, operand: Operand, lanes: Val) -> Val:
     p = e.rd_pred(operand)
     if p.v:
         return e.band(e.bits_of(p), lanes)
@@ -130,7 +130,7 @@ def _predicate_bits(e: Emitter, operand: Operand, lanes: Val) -> Val:
 
 
 @emits
-def vote(e: Emitter, ins: Ins) -> None:
+def vote(e: Context, ins: Ins) -> None:
     lanes = _named_lanes(e, ins.ops[2] if "sync" in ins.mods else None)
     bits = _predicate_bits(e, ins.ops[1], lanes)
     zero = e.imm(0, lanes)
@@ -145,12 +145,12 @@ def vote(e: Emitter, ins: Ins) -> None:
 
 
 @emits
-def activemask(e: Emitter, ins: Ins) -> None:
+def activemask(e: Context, ins: Ins) -> None:
     e.wr(ins.ops[0], e.exec_bits())
 
 
 @emits
-def elect(e: Emitter, ins: Ins) -> None:
+def elect(e: Context, ins: Ins) -> None:
     dst, p = _split(ins.ops[0])
     lanes = _named_lanes(e, ins.ops[1])
     leader = _first(e, lanes)
@@ -160,7 +160,7 @@ def elect(e: Emitter, ins: Ins) -> None:
 
 
 @emits
-def match(e: Emitter, ins: Ins) -> None:
+def match(e: Context, ins: Ins) -> None:
     dst, p = _split(ins.ops[0])
     value = e.splat(e.rd_int(ins.ops[1], ins.type.bits))
     lanes = _named_lanes(e, ins.ops[2])
@@ -183,7 +183,7 @@ def match(e: Emitter, ins: Ins) -> None:
 
 
 @emits
-def redux(e: Emitter, ins: Ins) -> None:
+def redux(e: Context, ins: Ins) -> None:
     t = ins.type
     op = next(m for m in ins.mods if m in ("add", "min", "max", "and", "or", "xor"))
     lanes = _named_lanes(e, ins.ops[2])
@@ -211,7 +211,7 @@ def redux(e: Emitter, ins: Ins) -> None:
     e.wr(ins.ops[0], canonical(e, e.let(f"call {value.t} @{reduce}({chosen.ty} {chosen.s})", value.t)))
 
 
-def _reduce_groups(e: Emitter, reduce: str, t: str) -> str:
+def _reduce_groups(e: Context, reduce: str, t: str) -> str:
     """A function that gives each lane the reduction over its own group: (values, the group's lanes for each lane, executing lanes, neutral value)."""
     v = f"<{LANES} x {t}>"
     name = f"groups.{reduce.removeprefix('llvm.vector.')}"
@@ -244,14 +244,14 @@ end:
     return e.m.helper(name, lambda: text)
 
 
-def _uniform(e: Emitter, operand: Operand) -> Val:
+def _uniform(e: Context, operand: Operand) -> Val:
     """An operand that must be the same in all executing lanes, as a scalar."""
     value = e.rd_int(operand, 32)
     return e.extract(value, _first(e, e.exec_bits())) if value.v else value
 
 
 @emits
-def bar(e: Emitter, ins: Ins) -> None:
+def bar(e: Context, ins: Ins) -> None:
     mods, ops = ins.mods, ins.ops
     if "warp" in mods:
         e.emit('fence syncscope("singlethread") seq_cst')

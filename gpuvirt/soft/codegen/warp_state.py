@@ -1,0 +1,102 @@
+"""What generated code knows of its warp: the fields of struct soft_warp, and values computed once at the start of a function."""
+
+from __future__ import annotations
+
+from gpuvirt.soft import abi
+from gpuvirt.soft.codegen.ir_builder import Builder, ModuleText, Val
+from gpuvirt.soft.ptx.layout import Layout
+from gpuvirt.soft.ptx.module import Func
+from gpuvirt.soft.ptx.types import INT_BITS, LANES
+
+CHANGING = ("ctaid", "warp", "first_thread", "lanes", "local")  # fields that differ from warp to warp
+
+
+def warps_of(shape: tuple[int, int, int]) -> int:
+    return -(-shape[0] * shape[1] * shape[2] // LANES)
+
+
+class WarpState(Builder):
+    """A function under translation, as far as its warp and its block shape go."""
+
+    def __init__(self, module: ModuleText, func: Func, layout: Layout, shape: tuple[int, int, int], loops: bool) -> None:
+        super().__init__(module)
+        self.func = func
+        self.layout = layout
+        self.shape = shape
+        self.loops = loops  # the entry runs all warps of several blocks (warp_loop.py)
+        self.allocas: list[str] = []
+        self.before: list[str] = []  # with loops: what comes before the first warp
+        self.prologue: list[str] = []
+        self.asks_local = False  # with loops: the code reads where the warp's local memory is
+        self.fields: dict[str, Val] = {}
+        self.lead = False  # what is computed is one lane's value, from which others follow
+
+    def field(self, name: str, t: str, index: int = 0) -> Val:
+        """A field of struct soft_warp; loaded once, at the function's start."""
+        key = f"{name}{index}"
+        found = self.fields.get(key)
+        if found is None and self.loops:
+            found = self._changing(name, index)
+        if found is None:
+            offset = abi.OFFSETS[name] + index * INT_BITS[t] // 8
+            lines = self.before if self.loops else self.prologue
+            # A device function may be put into the kernel's loop over warps.
+            same = "" if name in CHANGING and not self.func.is_kernel else ", !invariant.load !0"
+            lines.append(f"  %w.{key}.p = getelementptr i8, ptr %w, i64 {offset}")
+            lines.append(f"  %w.{key} = load {t}, ptr %w.{key}.p{same}")
+            found = self.fields[key] = Val(f"%w.{key}", t)
+        return found
+
+    def _changing(self, name: str, index: int) -> Val | None:
+        """A field that differs from warp to warp; None for others."""
+        if name not in CHANGING:
+            return None
+        if name == "local":
+            self.asks_local = True
+        if warps_of(self.shape) == 1 and name in ("warp", "first_thread"):
+            return self.const(0, "i32")
+        if name == "lanes":
+            total = self.shape[0] * self.shape[1] * self.shape[2]
+            if total % LANES == 0:
+                return self.const(-1, "i32")
+            if total < LANES:
+                return self.const((1 << total) - 1, "i32")
+        return Val(f"%run.{name}{index if name == 'ctaid' else ''}", "i64" if name == "local" else "i32")
+
+    def once(self, key: str, text: str, t: str, v: bool = False) -> Val:
+        """A value computed once in the function's prologue (from fields and constants)."""
+        found = self.fields.get(key)
+        if found is None:
+            (self.allocas if text.startswith("alloca") else self.prologue).append(f"  %{key} = {text}")
+            found = self.fields[key] = Val(f"%{key}", t, v)
+        return found
+
+    def alloca(self, text: str) -> Val:
+        """Stack memory for the whole call."""
+        name = self.name()
+        self.allocas.append(f"  {name} = alloca {text}")
+        return Val(name, "ptr")
+
+    def shared_base(self) -> Val:
+        return self.field("shared", "i64")
+
+    def local_base(self) -> Val:
+        """The generic address of each lane's local memory."""
+        base, stride = self.field("local", "i64"), self.field("local_stride", "i64")
+        found = self.fields.get("lbase")
+        if found is None:
+            lanes = self.lanes(range(LANES), "i64").s
+            v = f"<{LANES} x i64>"
+            self.prologue += [
+                f"  %lb0 = insertelement {v} poison, i64 {stride.s}, i32 0",
+                f"  %lb1 = shufflevector {v} %lb0, {v} poison, <{LANES} x i32> zeroinitializer",
+                f"  %lb2 = mul {v} %lb1, {lanes}",
+                f"  %lb3 = insertelement {v} poison, i64 {base.s}, i32 0",
+                f"  %lb4 = shufflevector {v} %lb3, {v} poison, <{LANES} x i32> zeroinitializer",
+                f"  %lbase = add {v} %lb2, %lb4",
+            ]
+            found = self.fields["lbase"] = Val("%lbase", "i64", True)
+        return found
+
+    def lane_ids(self) -> Val:
+        return self.lanes(range(LANES), "i32")
