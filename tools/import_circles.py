@@ -37,7 +37,6 @@ CIRCLES: dict[tuple[str, ...], str] = {
         "native/backend/soft/engine/fault",
         "native/backend/soft/engine/helpers_*",
     ): "one scheduler: blocks, their warps' fibers and lanes, and the helpers by which a warp waits or ends",
-    ("gpuvirt.soft.codegen.*", "gpuvirt.soft.ops.*"): "the emitter calls opcode handlers, which are written against the emitter",
     ("native/backend/cuda/*",): "context reference counts and cuda_enter are in the vtable's file",
     ("native/backend/soft/*",): "context reference counts and quotas are in the vtable's file",
     ("native/shim/*",): "session code calls the objects that it serves",
