@@ -11,9 +11,10 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 
@@ -30,6 +31,12 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "thread": (*SANITIZED, "-fsanitize=thread"),
     "undefined": (*SANITIZED, "-fsanitize=undefined"),
 }
+
+
+_compilers = ThreadPoolExecutor(os.cpu_count() or 2)
+_lock = threading.Lock()
+_objects: dict[tuple[Path, tuple[str, ...]], Future[Path]] = {}
+_linked: dict[Path, Future[Path]] = {}
 
 
 @cache
@@ -55,7 +62,6 @@ def _replace(made: Path, target: Path) -> Path:
     return target
 
 
-@cache
 def _object(source: Path, flags: tuple[str, ...]) -> Path:
     text = _run([compiler(), *flags, "-E", str(source)])
     code = [f for f in flags if not f.startswith(("-I", "-D", "-U")) or "FORTIFY" in f]  # what the others do is in the text
@@ -71,31 +77,52 @@ def _object(source: Path, flags: tuple[str, ...]) -> Path:
 
 
 def objects(sources: Iterable[Path], flags: Sequence[str]) -> list[Path]:
-    """The sources' objects, compiled with `flags` where they are not there yet, two at a time."""
-    _forget_old()
-    with ThreadPoolExecutor(os.cpu_count() or 2) as pool:
-        return list(pool.map(lambda source: _object(source, tuple(flags)), sources))
+    """The sources' objects, compiled with `flags` where they are not there yet. Safe in several threads: as many compilers run as there are cores."""
+    asked = []
+    with _lock:
+        _forget_old()
+        for key in [(source, tuple(flags)) for source in sources]:
+            if key not in _objects:
+                _objects[key] = _compilers.submit(_object, *key)
+            asked.append(_objects[key])
+    return [future.result() for future in asked]
+
+
+def _link(target: Path, sources: Iterable[Path], flags: Sequence[str], link_flags: Sequence[str], libraries: Sequence[str]) -> Path:
+    with _lock:
+        mine = target not in _linked
+        linked = _linked.setdefault(target, Future())
+    if mine:
+        try:
+            made = objects(sources, [*STRICT, *flags])
+            target.parent.mkdir(parents=True, exist_ok=True)
+            _run([compiler(), "-pthread", *link_flags, *map(str, made), "-o", str(target), *libraries])
+            linked.set_result(target)
+        except BaseException as error:
+            linked.set_exception(error)
+    return linked.result()
 
 
 def program(target: Path, sources: Iterable[Path], *, variant: str = "plain", flags: Sequence[str] = (), libraries: Sequence[str] = ()) -> Path:
-    """Links `target` from C sources, compiled with the product's warnings in one of the variants; `flags` (-D, -I, -include) are for all of them."""
-    made = objects(sources, (*STRICT, *VARIANTS[variant], *flags))
-    target.parent.mkdir(parents=True, exist_ok=True)
-    _run([compiler(), "-pthread", *VARIANTS[variant], *map(str, made), "-o", str(target), *libraries])
-    return target
+    """Links `target` from C sources, compiled with the product's warnings in one of the variants; `flags` (-D, -I, -include) are for all of them.
+
+    A target is made once a run, whoever asks for it again."""
+    return _link(target, sources, [*VARIANTS[variant], *flags], VARIANTS[variant], libraries)
 
 
 def library(target: Path, sources: Iterable[Path], *, variant: str = "plain", flags: Sequence[str] = (), libraries: Sequence[str] = ()) -> Path:
     """As `program`, for a shared library."""
-    made = objects(sources, (*STRICT, *VARIANTS[variant], "-fPIC", *flags))
-    target.parent.mkdir(parents=True, exist_ok=True)
-    _run([compiler(), "-pthread", *VARIANTS[variant], "-shared", *map(str, made), "-o", str(target), *libraries])
-    return target
+    return _link(target, sources, [*VARIANTS[variant], "-fPIC", *flags], [*VARIANTS[variant], "-shared"], libraries)
+
+
+def generated() -> Path:
+    """The folder of what native/api/generate.py makes of the API's table and the CUDA headers."""
+    with _lock:
+        return _generated()
 
 
 @cache
-def generated() -> Path:
-    """The folder of what native/api/generate.py makes of the API's table and the CUDA headers."""
+def _generated() -> Path:
     inputs = sorted(p for p in (NATIVE / "api").rglob("*") if p.is_file() and "__pycache__" not in p.parts)
     digest = hashlib.sha256(cuda_headers().encode())
     for path in inputs:

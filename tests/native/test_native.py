@@ -7,11 +7,12 @@ import re
 import secrets
 import struct
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import c_build
 import pytest
+from concurrent_runs import ConcurrentRuns
 
 from gpuvirt.transport import handshake as hs
 from gpuvirt.transport import shm
@@ -30,15 +31,11 @@ pytestmark = pytest.mark.timeout(700)
 
 @pytest.fixture(scope="session")
 def build(tmp_path_factory: pytest.TempPathFactory) -> Builder:
-    """Compiles a program once: build(name, sanitizer, sources, flags) gives its path."""
+    """Compiles a program: build(name, sanitizer, sources, flags) gives its path."""
     folder = tmp_path_factory.mktemp("native")
-    built: dict[str, Path] = {}
 
     def make(name: str, sanitizer: str, sources: list[Path], flags: tuple[str, ...] = ()) -> Path:
-        key = f"{name}.{sanitizer}"
-        if key not in built:
-            built[key] = c_build.program(folder / key, sources, variant=sanitizer, flags=flags)
-        return built[key]
+        return c_build.program(folder / f"{name}.{sanitizer}", sources, variant=sanitizer, flags=flags)
 
     return make
 
@@ -48,21 +45,9 @@ def run(program: Path, *args: str, seconds: float = 600) -> subprocess.Completed
     return subprocess.run([str(program), *args], capture_output=True, text=True, timeout=seconds, env=env)
 
 
-def passes(program: Path) -> None:
-    done = run(program)
+def passes(done: subprocess.CompletedProcess[str]) -> None:
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
     assert "cases passed" in done.stdout
-
-
-@pytest.mark.parametrize("sanitizer", [ADDRESS, THREAD])
-@pytest.mark.parametrize("name", ["test_sha256", "test_meta", "test_ring", "test_lz4"])
-def test_wire(build: Builder, name: str, sanitizer: str) -> None:
-    passes(build(name, sanitizer, [*WIRE, HERE / f"wire/{name}.c"]))
-
-
-def test_plain_sha256(build: Builder) -> None:
-    """As on processors without instructions for it."""
-    passes(build("test_sha256_plain", ADDRESS, [*WIRE, HERE / "wire/test_sha256.c"], ("-DSHA256_PLAIN",)))
 
 
 # An unanswering server has the time that the test gives it, what may be under way is cut from 64 and 256 MiB to a few, an end waits for readers.
@@ -70,6 +55,60 @@ SMALLER = ("-include", str(HERE / "transport/open_ns.h"), "-DUNACKED_LIMIT=41943
 BROKEN = "-DTEST_PATIENCE_NS=5000000000LL"  # what is to be noticed may be that something never comes
 # Whoever is not woken sleeps so long that it is seen.
 LONG_SLEEPS = ("-DSHM_SLICE_NS=50000000000", "-DTCP_SLEEP_NS=50000000000")
+
+
+def delay_cases() -> list[str]:
+    return re.findall(r'\{"([a-z_]+)", [a-z_]+\}', (HERE / "transport/test_delay.c").read_text())
+
+
+@pytest.fixture(scope="module")
+def runs(request: pytest.FixtureRequest, build: Builder) -> Iterator[ConcurrentRuns]:
+    """The programs of the tests below."""
+
+    def wire(name: str, sanitizer: str, flags: tuple[str, ...] = ()) -> Path:
+        return build(name + "_plain" * bool(flags), sanitizer, [*WIRE, HERE / f"wire/{name}.c"], flags)
+
+    def transport(name: str, sanitizer: str, flags: tuple[str, ...] = SMALLER, variant: str = "") -> Path:
+        return build(name + variant, sanitizer, [*LINK, *HELPERS, HERE / f"transport/{name}.c"], flags)
+
+    def noticed(program: Path, case: str) -> subprocess.CompletedProcess[str]:
+        """On a busy machine a line that is too quick may take long enough all the same, so it has several tries."""
+        for _ in range(20):
+            done = run(program, case)
+            if done.returncode:
+                break
+        return done
+
+    jobs = {
+        "test_wire": lambda p: run(wire(p["name"], p["sanitizer"])),
+        "test_plain_sha256": lambda p: run(wire("test_sha256", ADDRESS, ("-DSHA256_PLAIN",))),
+        "test_transport": lambda p: run(transport(**p, flags=SMALLER + LONG_SLEEPS * (p["name"] == "test_links"))),
+        "test_delay_threads": lambda p: run(transport("test_delay", THREAD), *(case for case in delay_cases() if "child" not in case)),
+        "test_a_broken_delay_is_noticed": lambda p: noticed(
+            transport("test_delay", "undefined", (f"-DGV_BREAK_DELAY={p['fault']}", BROKEN), f"_{p['fault']}"), p["case"]
+        ),
+        "test_a_lost_byte_of_a_payload_is_noticed": lambda p: run(
+            transport("test_bulk", "undefined", (*SMALLER, "-DGV_BREAK_BULK", BROKEN), "_broken"), "cut_1"
+        ),
+        "test_records_that_are_not_sent_again_are_noticed": lambda p: run(
+            transport("test_resume", "undefined", (*SMALLER, "-DGV_BREAK_RESUME", BROKEN), f"_broken_{p['case']}"), p["case"]
+        ),
+    }
+    with ConcurrentRuns(request, jobs) as started:
+        yield started
+
+
+@pytest.mark.parametrize("sanitizer", [ADDRESS, THREAD])
+@pytest.mark.parametrize("name", ["test_sha256", "test_meta", "test_ring", "test_lz4"])
+def test_wire(runs: ConcurrentRuns, request: pytest.FixtureRequest, name: str, sanitizer: str) -> None:
+    passes(runs.result(request))
+
+
+def test_plain_sha256(runs: ConcurrentRuns, request: pytest.FixtureRequest) -> None:
+    """As on processors without instructions for it."""
+    passes(runs.result(request))
+
+
 TRANSPORT = [
     ("test_links", ADDRESS),
     ("test_links", THREAD),
@@ -85,43 +124,39 @@ TRANSPORT = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "sanitizer"), TRANSPORT)
-def test_transport(build: Builder, name: str, sanitizer: str) -> None:
-    flags = SMALLER + LONG_SLEEPS if name == "test_links" else SMALLER
-    passes(build(name, sanitizer, [*LINK, *HELPERS, HERE / f"transport/{name}.c"], flags))
+def test_transport(runs: ConcurrentRuns, request: pytest.FixtureRequest, name: str, sanitizer: str) -> None:
+    passes(runs.result(request))
 
 
-def delay_cases() -> list[str]:
-    return re.findall(r'\{"([a-z_]+)", [a-z_]+\}', (HERE / "transport/test_delay.c").read_text())
-
-
-def test_delay_threads(build: Builder) -> None:
+@pytest.mark.slow
+def test_delay_threads(runs: ConcurrentRuns, request: pytest.FixtureRequest) -> None:
     """Without the cases that fork with threads about."""
-    program = build("test_delay", THREAD, [*LINK, *HELPERS, HERE / "transport/test_delay.c"], SMALLER)
-    cases = [case for case in delay_cases() if "child" not in case]
-    assert len(cases) > 15
-    done = run(program, *cases)
-    assert f"{len(cases)} cases passed" in done.stdout, done.stderr[-6000:]
+    count = sum("child" not in case for case in delay_cases())
+    assert count > 15
+    done = runs.result(request)
+    assert f"{count} cases passed" in done.stdout, done.stderr[-6000:]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("fault", "case"), [(1, "a_round_trip_is_never_early"), (2, "a_rate_paces"), (3, "a_stalled_reader_stops_the_sender")])
-def test_a_broken_delay_is_noticed(build: Builder, fault: int, case: str) -> None:
+def test_a_broken_delay_is_noticed(runs: ConcurrentRuns, request: pytest.FixtureRequest, fault: int, case: str) -> None:
     """A line that lets go too early, does not pace or has no bounds (GV_BREAK_DELAY) is what the cases would find."""
-    program = build(f"test_delay_{fault}", "undefined", [*LINK, *HELPERS, HERE / "transport/test_delay.c"], (f"-DGV_BREAK_DELAY={fault}", BROKEN))
-    assert run(program, case).returncode == 1
+    assert runs.result(request).returncode == 1
 
 
-def test_a_lost_byte_of_a_payload_is_noticed(build: Builder) -> None:
+@pytest.mark.slow
+def test_a_lost_byte_of_a_payload_is_noticed(runs: ConcurrentRuns, request: pytest.FixtureRequest) -> None:
     """A channel that comes back one byte too late in the stream (GV_BREAK_BULK) is what the cases would find."""
-    program = build("test_bulk_broken", "undefined", [*LINK, *HELPERS, HERE / "transport/test_bulk.c"], (*SMALLER, "-DGV_BREAK_BULK", BROKEN))
-    assert run(program, "cut_1").returncode == 1
+    assert runs.result(request).returncode == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["records_cut", "cut_while_coming_back"])
-def test_records_that_are_not_sent_again_are_noticed(build: Builder, case: str) -> None:
+def test_records_that_are_not_sent_again_are_noticed(runs: ConcurrentRuns, request: pytest.FixtureRequest, case: str) -> None:
     """A link that goes on after a cut without what was on its way (GV_BREAK_RESUME) is what the cases would find."""
-    program = build("test_resume_broken", "undefined", [*LINK, *HELPERS, HERE / "transport/test_resume.c"], (*SMALLER, "-DGV_BREAK_RESUME", BROKEN))
-    assert run(program, case).returncode == 1
+    assert runs.result(request).returncode == 1
 
 
 # ---- C against Python --------------------------------------------------------------------------------------------------------

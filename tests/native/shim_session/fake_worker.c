@@ -98,7 +98,8 @@ static bool shake(int fd, bool over_unix) {
     gv_welcome_prove(&w, channel ? key : secret, h.nonce, g.nonce);
     send_with(fd, &w, sizeof w, memfd);
     if (channel) {
-        must(link_ && !gv_link_add_channel(link_, h.channel, fd), "channel");
+        must(link_ != NULL, "channel");
+        return !gv_link_add_channel(link_, h.channel, fd); /* refused when the client has gone meanwhile */
     } else if (memfd >= 0) {
         must((link_ = gv_link_adopt_shm(fd, memfd, rings[0], rings[1], rings[2], rings[3])) != NULL, "adopt shm");
     } else {

@@ -7,11 +7,12 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import c_build
 import pytest
+from concurrent_runs import ConcurrentRuns
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent.parent
@@ -43,32 +44,29 @@ FAILED_EARLY = ["early_failure_small", "early_failure_late", "early_failure_half
 PROCESSES = [
     "fork_before", "fork_after", "fork_orphan", "exit", "exit_late", "exit_busy", "exit_in_host_function", "exit_hung", "exit_abrupt",
 ]  # fmt: skip
+Programs = Callable[[str], Path]
 TOKEN_PARTS = b"0123456789abcdef" b"the secret of the fake worker..." b"a public key that nobody uses..."  # as in fake_worker.c
 TOKEN = "gpuvirt1." + base64.urlsafe_b64encode(TOKEN_PARTS).decode().rstrip("=")
 
-slow = [pytest.param(name, marks=pytest.mark.slow) for name in ("address", "thread")]
-sanitizers = pytest.mark.parametrize("build", ["plain", *slow])
+sanitizers = pytest.mark.parametrize("build", ["plain", *(pytest.param(name, marks=pytest.mark.slow) for name in ("address", "thread"))])
 links = pytest.mark.parametrize("link", ["tcp", "shm"])
 
 
 @pytest.fixture(scope="module")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The test program, built once for each sanitizer that is asked for."""
-    return {"": tmp_path_factory.mktemp("session")}
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Programs:
+    """The test program, built for the sanitizer that is asked for."""
+    folder = tmp_path_factory.mktemp("session")
 
+    def build_for(build: str) -> Path:
+        generated = c_build.generated()
+        below = [HERE, NATIVE / "shim" / "session", NATIVE / "transport", NATIVE / "wire"]
+        sources = [file for folder in below for file in sorted(folder.glob("*.c"))]
+        sources.append(generated / "gv_commands.c")
+        includes = [generated, NATIVE, NATIVE / "wire", NATIVE / "transport", NATIVE / "shim", HERE]
+        flags = ["-DSESSION_BEHIND_LATE=(3ull<<20)", *(f"-I{i}" for i in includes)]
+        return c_build.program(folder / build, sources, variant=build, flags=flags)
 
-def program(programs: dict[str, Path], build: str) -> Path:
-    if build in programs:
-        return programs[build]
-    folder = programs[""]
-    generated = c_build.generated()
-    below = [HERE, NATIVE / "shim" / "session", NATIVE / "transport", NATIVE / "wire"]
-    sources = [file for folder in below for file in sorted(folder.glob("*.c"))]
-    sources.append(generated / "gv_commands.c")
-    includes = [generated, NATIVE, NATIVE / "wire", NATIVE / "transport", NATIVE / "shim", HERE]
-    flags = ["-DSESSION_BEHIND_LATE=(3ull<<20)", *(f"-I{i}" for i in includes)]
-    programs[build] = c_build.program(folder / build, sources, variant=build, flags=flags)
-    return programs[build]
+    return build_for
 
 
 def run(path: Path, scenario: str, link: str, environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
@@ -82,16 +80,27 @@ def said(done: subprocess.CompletedProcess[str]) -> list[str]:
     return [line for line in done.stderr.splitlines() if line.startswith("gpuvirt: ")]
 
 
-def test_every_scenario_is_run(programs: dict[str, Path]) -> None:
-    listed = subprocess.run([str(program(programs, "plain")), "list"], capture_output=True, text=True, check=False).stdout.split()
+@pytest.fixture(scope="module")
+def runs(request: pytest.FixtureRequest, programs: Programs) -> Iterator[ConcurrentRuns]:
+    """The scenarios of the tests that want nothing else."""
+    def scenario(p: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+        return run(programs(p["build"]), p["scenario"], p["link"])
+
+    tests = ("test_works", "test_attach_fails", "test_loss", "test_completion_before_the_data")
+    with ConcurrentRuns(request, dict.fromkeys(tests, scenario)) as started:
+        yield started
+
+
+def test_every_scenario_is_run(programs: Programs) -> None:
+    listed = subprocess.run([str(programs("plain")), "list"], capture_output=True, text=True, check=False).stdout.split()
     assert sorted(listed) == sorted([*WORKING_ATTACHES, *FAILING_ATTACHES, "attach_fails", *WORK, *TOO_EARLY, *FAILED_EARLY, *LOSSES, *PROCESSES])
 
 
 @sanitizers
 @links
 @pytest.mark.parametrize("scenario", [*WORKING_ATTACHES, *WORK, *FAILED_EARLY, *PROCESSES])
-def test_works(programs: dict[str, Path], build: str, link: str, scenario: str) -> None:
-    done = run(program(programs, build), scenario, link)
+def test_works(runs: ConcurrentRuns, request: pytest.FixtureRequest, build: str, link: str, scenario: str) -> None:
+    done = runs.result(request)
     if scenario == "prints":
         assert done.stdout == "".join(f"line {i}\n" for i in range(50)) + "after\n"
     elif scenario == "failures":
@@ -104,25 +113,25 @@ def test_works(programs: dict[str, Path], build: str, link: str, scenario: str) 
 @sanitizers
 @links
 @pytest.mark.parametrize("scenario", FAILING_ATTACHES)
-def test_attach_fails(programs: dict[str, Path], build: str, link: str, scenario: str) -> None:
-    lines = said(run(program(programs, build), scenario, link))
+def test_attach_fails(runs: ConcurrentRuns, request: pytest.FixtureRequest, build: str, link: str, scenario: str) -> None:
+    lines = said(runs.result(request))
     assert len(lines) == 1 and "tcp://127.0.0.1:" in lines[0]
 
 
 @sanitizers
 @links
 @pytest.mark.parametrize("scenario", LOSSES)
-def test_loss(programs: dict[str, Path], build: str, link: str, scenario: str) -> None:
-    lines = said(run(program(programs, build), scenario, link))
+def test_loss(runs: ConcurrentRuns, request: pytest.FixtureRequest, build: str, link: str, scenario: str) -> None:
+    lines = said(runs.result(request))
     assert len(lines) == 1 and lines[0].startswith("gpuvirt: lost the GPU server tcp://127.0.0.1:") and " during " in lines[0]
 
 
 @sanitizers
 @links
 @pytest.mark.parametrize("scenario", TOO_EARLY)
-def test_completion_before_the_data(programs: dict[str, Path], build: str, link: str, scenario: str) -> None:
+def test_completion_before_the_data(runs: ConcurrentRuns, request: pytest.FixtureRequest, build: str, link: str, scenario: str) -> None:
     """A copy to the host that is reported as complete without its bytes: the session ends, and nothing is written afterwards."""
-    lines = said(run(program(programs, build), scenario, link))
+    lines = said(runs.result(request))
     assert len(lines) == 1 and "a copy to the host as complete before all of its bytes had arrived" in lines[0]
 
 
@@ -144,29 +153,29 @@ def test_completion_before_the_data(programs: dict[str, Path], build: str, link:
         ({"GPUVIRT_LINK": "pigeon"}, "pigeon"),
     ],
 )
-def test_bad_settings(programs: dict[str, Path], environment: dict[str, str], text: str) -> None:
-    lines = said(run(program(programs, "plain"), "attach_fails", "tcp", environment))
+def test_bad_settings(programs: Programs, environment: dict[str, str], text: str) -> None:
+    lines = said(run(programs("plain"), "attach_fails", "tcp", environment))
     assert len(lines) == 1 and text in lines[0]
 
 
 @pytest.mark.parametrize("environment", [{"GPUVIRT_MEMORY": "1.5GiB"}, {"GPUVIRT_MEMORY": "512m", "GPUVIRT_NO_WAIT": "1", "GPUVIRT_GPUS": "2"}])
-def test_good_settings(programs: dict[str, Path], environment: dict[str, str]) -> None:
-    run(program(programs, "plain"), "attach", "auto", environment)
+def test_good_settings(programs: Programs, environment: dict[str, str]) -> None:
+    run(programs("plain"), "attach", "auto", environment)
 
 
-def test_first_server_that_answers(programs: dict[str, Path]) -> None:
-    run(program(programs, "plain"), "attach", "tcp", {"SESSION_TEST_POOL": "tcp://127.0.0.1:1,%s"})
+def test_first_server_that_answers(programs: Programs) -> None:
+    run(programs("plain"), "attach", "tcp", {"SESSION_TEST_POOL": "tcp://127.0.0.1:1,%s"})
 
 
-def test_address_space_limit(programs: dict[str, Path]) -> None:
-    command = f"ulimit -v {200 << 20}; exec {program(programs, 'plain')} attach tcp"
+def test_address_space_limit(programs: Programs) -> None:
+    command = f"ulimit -v {200 << 20}; exec {programs('plain')} attach tcp"
     limited = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=280, check=False)
     assert limited.returncode == 0, limited.stderr
 
 
-def test_token_file(programs: dict[str, Path], tmp_path: Path) -> None:
+def test_token_file(programs: Programs, tmp_path: Path) -> None:
     """The token that a server of the same user left is found, and trusted only when nobody else can have written or read it."""
-    path = program(programs, "plain")
+    path = programs("plain")
     file = tmp_path / "gpuvirt" / "token"
     file.parent.mkdir()
     file.write_text(TOKEN + "\n")
@@ -184,8 +193,8 @@ def test_token_file(programs: dict[str, Path], tmp_path: Path) -> None:
 
 
 @links
-def test_stats(programs: dict[str, Path], link: str, tmp_path: Path) -> None:
-    run(program(programs, "plain"), "fork_after", link, {"GPUVIRT_STATS": str(tmp_path / "stats.json")})
+def test_stats(programs: Programs, link: str, tmp_path: Path) -> None:
+    run(programs("plain"), "fork_after", link, {"GPUVIRT_STATS": str(tmp_path / "stats.json")})
     figures = json.loads((tmp_path / "stats.json").read_text())
     assert list(figures) == ["calls", "waits", "wait_s", "launches", "bytes_out", "bytes_in", "transport", "backend", "server"]
     assert figures["transport"] == link and figures["backend"] == "fake" and figures["launches"] == 0 and figures["server"].startswith("tcp://127.0.0.1:")
@@ -193,8 +202,8 @@ def test_stats(programs: dict[str, Path], link: str, tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["stats.json"]  # the forked children wrote nothing
 
 
-def test_stats_elsewhere(programs: dict[str, Path], tmp_path: Path) -> None:
-    path = program(programs, "plain")
+def test_stats_elsewhere(programs: Programs, tmp_path: Path) -> None:
+    path = programs("plain")
     lines = said(run(path, "exit", "tcp", {"GPUVIRT_STATS": "-"}))
     assert len(lines) == 1 and json.loads(lines[0].removeprefix("gpuvirt: "))["launches"] == 1
     run(path, "exit", "tcp", {"GPUVIRT_STATS": str(tmp_path / "%p.json")})
@@ -206,7 +215,7 @@ def test_stats_elsewhere(programs: dict[str, Path], tmp_path: Path) -> None:
     assert "could not be written" in said(run(path, "exit", "tcp", {"GPUVIRT_STATS": "/nowhere/at/all"}))[0]
 
 
-def test_a_hung_server_does_not_hold_the_exit(programs: dict[str, Path]) -> None:
+def test_a_hung_server_does_not_hold_the_exit(programs: Programs) -> None:
     started = time.monotonic()
-    run(program(programs, "plain"), "exit_hung", "shm")
+    run(programs("plain"), "exit_hung", "shm")
     assert time.monotonic() - started < 60

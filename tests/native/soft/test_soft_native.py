@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 
 import c_build
 import pytest
+from concurrent_runs import ConcurrentRuns
 
 HERE = Path(__file__).parent
 NATIVE = HERE.parents[2] / "native"
-Build = Callable[[str, str], Path]
 OLD_KERNEL = ("-DSOFT_DONTUNMAP=64",)  # a flag of mremap's that is refused, as a kernel before 5.7 does
 BACKEND_TESTS = [
     "devices",
@@ -38,24 +38,6 @@ BACKEND_TESTS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
-    """Compiles a test program in one of the variants, once."""
-    folder = tmp_path_factory.mktemp("soft")
-    done: dict[tuple[str, str], Path] = {}
-
-    def make(program: str, variant: str) -> Path:
-        key = (program, variant)
-        if key not in done:
-            sources = [HERE / f"{program}.c", *sorted((NATIVE / "backend/soft").rglob("*.c")), NATIVE / "wire/module_meta.c"]
-            flags = ["-fvisibility=hidden", *(f"-I{NATIVE / part}" for part in ("backend/soft", "worker", "wire"))]
-            how, flags = ("plain", [*flags, *OLD_KERNEL]) if variant == "old-kernel" else (variant, flags)
-            done[key] = c_build.program(folder / f"{program}-{variant}", sources, variant=how, flags=flags, libraries=["-lm"])
-        return done[key]
-
-    return make
-
-
 def run(program: Path, *arguments: str) -> str:
     environment = {
         **os.environ,
@@ -69,35 +51,52 @@ def run(program: Path, *arguments: str) -> str:
     return result.stdout
 
 
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("variant", ["plain", "fortified", "address"])
-def test_engine(build: Build, variant: str) -> None:
-    print(run(build("test_exec", variant)))
+# Stopping what cannot be stopped leaves things behind on purpose, which the address sanitizer would call leaks; under the thread sanitizer a forked
+# child cannot have threads.
+NOT_UNDER = {"address": ("close_while_busy",), "thread": ("close_while_busy", "ledger")}
+UNDER_SANITIZERS = [(variant, name) for variant, without in NOT_UNDER.items() for name in BACKEND_TESTS if name not in without]
 
 
-@pytest.mark.timeout(600)
+@pytest.fixture(scope="module")
+def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConcurrentRuns]:
+    folder = tmp_path_factory.mktemp("soft")
+
+    def build(program: str, variant: str) -> Path:
+        sources = [HERE / f"{program}.c", *sorted((NATIVE / "backend/soft").rglob("*.c")), NATIVE / "wire/module_meta.c"]
+        flags = ["-fvisibility=hidden", *(f"-I{NATIVE / part}" for part in ("backend/soft", "worker", "wire"))]
+        how, flags = ("plain", [*flags, *OLD_KERNEL]) if variant == "old-kernel" else (variant, flags)
+        return c_build.program(folder / f"{program}-{variant}", sources, variant=how, flags=flags, libraries=["-lm"])
+
+    jobs = {
+        "test_engine": lambda p: run(build("test_exec", p["variant"])),
+        "test_backend": lambda p: run(build("test_backend", "plain"), p["name"]),
+        "test_backend_under_sanitizers": lambda p: run(build("test_backend", p["variant"]), p["name"]),
+        "test_mapping_on_an_old_kernel": lambda p: run(build("test_backend", "old-kernel"), p["name"]),
+    }
+    with ConcurrentRuns(request, jobs) as started:
+        yield started
+
+
+@pytest.mark.parametrize("variant", ["plain", pytest.param("fortified", marks=pytest.mark.slow), pytest.param("address", marks=pytest.mark.slow)])
+def test_engine(runs: ConcurrentRuns, request: pytest.FixtureRequest, variant: str) -> None:
+    print(runs.result(request))
+
+
 @pytest.mark.parametrize("name", BACKEND_TESTS)
-def test_backend(build: Build, name: str) -> None:
-    print(run(build("test_backend", "plain"), name))
-
-
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("variant", ["address", "thread"])
-def test_backend_under_sanitizers(build: Build, variant: str) -> None:
-    program = build("test_backend", variant)
-    for name in BACKEND_TESTS:
-        # Stopping what cannot be stopped leaves things behind on purpose, which the address sanitizer would call leaks;
-        # under the thread sanitizer a forked child cannot have threads.
-        if name == "close_while_busy" or (variant == "thread" and name == "ledger"):
-            continue
-        run(program, name)
+def test_backend(runs: ConcurrentRuns, request: pytest.FixtureRequest, name: str) -> None:
+    print(runs.result(request))
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("variant", "name"), UNDER_SANITIZERS)
+def test_backend_under_sanitizers(runs: ConcurrentRuns, request: pytest.FixtureRequest, variant: str, name: str) -> None:
+    runs.result(request)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["virtual_memory", "mapping_while_busy"])
-def test_mapping_on_an_old_kernel(build: Build, name: str) -> None:
-    run(build("test_backend", "old-kernel"), name)
+def test_mapping_on_an_old_kernel(runs: ConcurrentRuns, request: pytest.FixtureRequest, name: str) -> None:
+    runs.result(request)
 
 
 def test_all_tests_are_listed() -> None:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import c_build
 import pytest
+from concurrent_runs import ConcurrentRuns
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 NATIVE = ROOT / "native"
 
 
-@pytest.mark.timeout(1000)
-@pytest.mark.parametrize("build", ["plain", pytest.param("address", marks=pytest.mark.slow), pytest.param("thread", marks=pytest.mark.slow)])
-def test_worker(build: str, tmp_path: Path) -> None:
+def build_worker(build: str, folder: Path) -> Path:
     generated = c_build.generated()
     sources = [
         *HERE.glob("*.c"),
@@ -29,11 +29,27 @@ def test_worker(build: str, tmp_path: Path) -> None:
     ]
     includes = [f"-I{generated}", f"-I{NATIVE}", f"-I{NATIVE}/wire", f"-I{NATIVE}/worker"]
     limits = ["-DWORKER_MAX_STAGING=(8<<20)", "-DWORKER_MAX_EARLY=(3<<20)"]
-    program = c_build.program(tmp_path / "test_worker", sources, variant=build, flags=[*limits, *includes])
-    for transport in ("tcp", "shm"):
-        env = {**os.environ, "TSAN_OPTIONS": "exitcode=66", "ASAN_OPTIONS": "detect_leaks=0"}
-        ran = subprocess.run([program, transport], capture_output=True, text=True, timeout=480, env=env, check=False)
-        assert ran.returncode == 0 and "28 cases passed" in ran.stdout, f"{transport}\n{ran.stdout}\n{ran.stderr}"
+    return c_build.program(folder / "test_worker", sources, variant=build, flags=[*limits, *includes])
+
+
+@pytest.fixture(scope="module")
+def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConcurrentRuns]:
+    env = {**os.environ, "TSAN_OPTIONS": "exitcode=66", "ASAN_OPTIONS": "detect_leaks=0"}
+
+    def run(p: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+        program = build_worker(p["build"], tmp_path_factory.mktemp("worker"))
+        return subprocess.run([program, p["transport"]], capture_output=True, text=True, timeout=480, env=env, check=False)
+
+    with ConcurrentRuns(request, {"test_worker": run}) as started:
+        yield started
+
+
+@pytest.mark.timeout(1000)
+@pytest.mark.parametrize("transport", ["tcp", "shm"])
+@pytest.mark.parametrize("build", ["plain", pytest.param("address", marks=pytest.mark.slow), pytest.param("thread", marks=pytest.mark.slow)])
+def test_worker(runs: ConcurrentRuns, request: pytest.FixtureRequest, build: str, transport: str) -> None:
+    ran = runs.result(request)
+    assert ran.returncode == 0 and "28 cases passed" in ran.stdout, f"{ran.stdout}\n{ran.stderr}"
 
 
 @pytest.mark.parametrize("build", ["plain", "address"])
