@@ -299,6 +299,30 @@ CUresult impl_cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute attribut
     }
 }
 
+/* Native atomics need hardware between the two: neither the link to the host nor that between devices has any. */
+static int no_atomics(unsigned *capabilities, const CUatomicOperation *operations, unsigned count) {
+    if (!capabilities || !operations || !count) return CUDA_ERROR_INVALID_VALUE;
+    for (unsigned i = 0; i < count; i++)
+        if ((unsigned)operations[i] >= CU_ATOMIC_OPERATION_MAX) return CUDA_ERROR_INVALID_VALUE;
+    memset(capabilities, 0, count * sizeof *capabilities);
+    return CUDA_SUCCESS;
+}
+
+CUresult impl_cuDeviceGetHostAtomicCapabilities(unsigned *capabilities, const CUatomicOperation *operations, unsigned count, CUdevice device) {
+    const struct gv_device_info *info;
+    int rc = find(device, &info);
+    return rc ? rc : no_atomics(capabilities, operations, count);
+}
+
+CUresult impl_cuDeviceGetP2PAtomicCapabilities(unsigned *capabilities, const CUatomicOperation *operations, unsigned count, CUdevice source,
+                                               CUdevice target) {
+    const struct gv_device_info *info;
+    int rc = find(source, &info);
+    if (!rc) rc = find(target, &info);
+    if (!rc && source == target) rc = CUDA_ERROR_INVALID_DEVICE;
+    return rc ? rc : no_atomics(capabilities, operations, count);
+}
+
 CUresult impl_cuDeviceGetExecAffinitySupport(int *supported, CUexecAffinityType type, CUdevice device) {
     const struct gv_device_info *info;
     int rc = find(device, &info);

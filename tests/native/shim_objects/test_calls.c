@@ -40,6 +40,18 @@ static void devices(void) {
     EQUAL(impl_cuDeviceGetAttribute(&value, (CUdevice_attribute)0, 0), CUDA_ERROR_INVALID_VALUE);
     EQUAL(impl_cuDeviceGetAttribute(&value, (CUdevice_attribute)100000, 0), CUDA_ERROR_INVALID_VALUE);
     EQUAL(impl_cuDeviceGetAttribute(&value, CU_DEVICE_ATTRIBUTE_WARP_SIZE, 2), CUDA_ERROR_INVALID_DEVICE);
+    unsigned atomics[2] = {7, 7};
+    CUatomicOperation operations[2] = {CU_ATOMIC_OPERATION_CAS, CU_ATOMIC_OPERATION_FLOAT_MAX};
+    EQUAL(impl_cuDeviceGetHostAtomicCapabilities(atomics, operations, 1, 0), 0);
+    CHECK(atomics[0] == 0 && atomics[1] == 7);
+    EQUAL(impl_cuDeviceGetP2PAtomicCapabilities(atomics, operations, 2, 0, 1), 0);
+    CHECK(atomics[0] == 0 && atomics[1] == 0);
+    EQUAL(impl_cuDeviceGetHostAtomicCapabilities(atomics, operations, 0, 0), CUDA_ERROR_INVALID_VALUE);
+    EQUAL(impl_cuDeviceGetHostAtomicCapabilities(atomics, NULL, 1, 0), CUDA_ERROR_INVALID_VALUE);
+    EQUAL(impl_cuDeviceGetHostAtomicCapabilities(atomics, operations, 1, 2), CUDA_ERROR_INVALID_DEVICE);
+    EQUAL(impl_cuDeviceGetP2PAtomicCapabilities(atomics, operations, 2, 1, 1), CUDA_ERROR_INVALID_DEVICE);
+    operations[1] = CU_ATOMIC_OPERATION_MAX;
+    EQUAL(impl_cuDeviceGetP2PAtomicCapabilities(atomics, operations, 2, 0, 1), CUDA_ERROR_INVALID_VALUE);
     EQUAL(impl_cuDeviceCanAccessPeer(&value, 0, 1), 0);
     EQUAL(value, 1);
     EQUAL(impl_cuDeviceCanAccessPeer(&value, 1, 1), 0);
