@@ -6,9 +6,15 @@ import re
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 WIDTHS = {"u32": 4, "i32": 4, "f32": 4, "u64": 8}
 C_TYPES = {"u32": "uint32_t", "i32": "int32_t", "f32": "float", "u64": "uint64_t"}
+
+
+# What a command can name by a field.
+KINDS = ("context", "event", "module", "physical")
+WORKER_KEYS = {"bytes", "device", "needs", "context", "stream", "find", "take", "kernel", "call", "fails", "may_wait", "work", "saved"}
 
 
 class SpecError(Exception):
@@ -47,6 +53,35 @@ class Body:
 
 
 @dataclass(frozen=True)
+class Work:
+    """What the worker does with a command; see the head of commands.toml. `call`: the backend's function, and its arguments as they stand there."""
+
+    saved: str
+    bytes: str = ""
+    device: bool = False
+    needs: tuple[str, ...] = ()
+    context: bool = False
+    stream: str = ""
+    find: tuple[tuple[str, str], ...] = ()
+    take: tuple[tuple[str, str], ...] = ()
+    kernel: bool = False
+    call: tuple[str, tuple[str, ...]] | None = None
+    fails: str = ""
+    may_wait: bool = False
+    work: bool = False
+
+    @property
+    def by_hand(self) -> bool:
+        """Whether worker_do_X has to be written."""
+        return self.call is None and not self.fence
+
+    @property
+    def fence(self) -> bool:
+        """Whether the command is nothing but its completion mark."""
+        return self.call is None and self.stream == "must" and not (self.find or self.work)
+
+
+@dataclass(frozen=True)
 class Command:
     """A command of the client."""
 
@@ -55,6 +90,7 @@ class Command:
     sync: bool
     body: Body
     reply: Body
+    work: Work
     why: str = ""
 
 
@@ -96,27 +132,71 @@ def lay_out(struct: str, fields: dict[str, str]) -> Body:
     return Body(struct, tuple(placed), -(-offset // 8) * 8)
 
 
+def field_of_call(argument: str) -> str:
+    """The field that an argument of `call` names."""
+    return argument.rpartition(" ")[2]
+
+
+def load_work(name: str, entry: dict[str, Any], body: Body, reply: Body) -> Work:
+    """What stands in the table about the worker, checked against the command's fields."""
+    fields = {f.name: f for f in body.fields}
+    answers = {f.name for f in reply.fields}
+
+    def wrong(what: str) -> SpecError:
+        return SpecError(f"command.{name}: {what}")
+
+    if not re.match(r"(no|todo): \S", entry.get("saved", "")):
+        raise wrong('`saved` says what a session\'s image keeps of it: "no: why not" or "todo: what"')
+    call = re.fullmatch(r"(\w+)\((.*)\)", entry.get("call", ""))
+    if "call" in entry and not call:
+        raise wrong(f"no call: {entry['call']}")
+    work = Work(
+        saved=entry["saved"],
+        bytes=entry.get("bytes", ""),
+        device=entry.get("device", False),
+        needs=tuple(entry.get("needs", ())),
+        context=entry.get("context", False),
+        stream=entry.get("stream", ""),
+        find=tuple(entry.get("find", {}).items()),
+        take=tuple(entry.get("take", {}).items()),
+        kernel=entry.get("kernel", False),
+        call=(call[1], tuple(call[2].split(", "))) if call else None,
+        fails=entry.get("fails", ""),
+        may_wait=entry.get("may_wait", False),
+        work=entry.get("work", False),
+    )
+    if work.stream not in ("", "must", "may"):
+        raise wrong(f"no such way to have a stream: {work.stream}")
+    named = [f for f, _ in work.find + work.take] + ["stream"] * bool(work.stream) + ["device"] * work.device + ["kernel"] * work.kernel
+    named += [work.bytes, "bulk"] if work.bytes else []
+    if missing := [f for f in named if f not in fields]:
+        raise wrong(f"no such field: {missing}")
+    if strange := [kind for _, kind in work.find + work.take if kind not in KINDS]:
+        raise wrong(f"no such kind of object: {strange}")
+    if work.kernel and ("module", "module") not in work.find:
+        raise wrong("a kernel is one of the module's that the command names")
+    known = {"backend"} | ({"context"} if work.context else set()) | ({"stream"} if work.stream == "must" else set())
+    for argument in work.call[1] if work.call else ():
+        place = answers if argument.startswith(("out ", "inout ")) else known | fields.keys()
+        if field_of_call(argument) not in place or (argument.startswith("inout ") and field_of_call(argument) not in fields):
+            raise wrong(f"the call names what is not there: {argument}")
+    return work
+
+
 def load(path: Path) -> CommandSpec:
     """Reads and checks the table: unknown keys, repeated numbers and a sync command without its reason are refused."""
     table = tomllib.loads(path.read_text())
     spec = CommandSpec()
     for name, entry in table.pop("command").items():
-        unknown = entry.keys() - {"number", "class", "why", "fields", "reply"}
+        unknown = entry.keys() - {"number", "class", "why", "fields", "reply"} - WORKER_KEYS
         if unknown or entry["class"] not in ("sync", "async"):
             raise SpecError(f"command.{name}: unknown key or class: {sorted(unknown) or entry['class']}")
         sync = entry["class"] == "sync"
         if sync != ("why" in entry) or (not sync and "reply" in entry):
             raise SpecError(f"command.{name}: a sync command needs a why; an async one has neither a why nor a reply")
-        spec.commands.append(
-            Command(
-                name,
-                entry["number"],
-                sync,
-                lay_out(f"gv_cmd_{name}", entry["fields"]),
-                lay_out(f"gv_reply_{name}", entry.get("reply", {})),
-                entry.get("why", ""),
-            )
-        )
+        body = lay_out(f"gv_cmd_{name}", entry["fields"])
+        reply = lay_out(f"gv_reply_{name}", entry.get("reply", {}))
+        spec.commands.append(Command(name, entry["number"], sync, body, reply, load_work(name, entry, body, reply), entry.get("why", "")))
     for name, entry in table.pop("event").items():
         if unknown := entry.keys() - {"number", "fields"}:
             raise SpecError(f"event.{name}: unknown key: {sorted(unknown)}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from command_spec import CommandSpec
 from emit_proc_address import versions
 from function_spec import Function
 from headers import Api
@@ -25,7 +26,18 @@ def cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
-def page(functions: list[Function], api: Api) -> str:
+IMAGE = """
+## What a session's image will hold
+
+A session that moves to another worker takes an image with it: memory by pages, and a record of what lives. For each command
+`native/api/commands.toml` says what of it the image keeps. Nothing is written yet; this is the list of what has to be.
+
+| command | to be kept |
+|---|---|
+"""
+
+
+def page(functions: list[Function], api: Api, commands: CommandSpec) -> str:
     known = versions(functions, api)
     out = [INTRO.format(major=api.version // 1000, minor=api.version % 1000 // 10)]
     counts = Counter(f.kind for f in functions)
@@ -40,10 +52,14 @@ def page(functions: list[Function], api: Api) -> str:
         for f in functions:
             if f.title == title:
                 numbers = ", ".join(dict.fromkeys(f"{n // 1000}.{n % 1000 // 10}" for n, _ in known[f.base]))
-                remarks = "; ".join(x for x in (f.reason, f.note, "slow" if f.slow else "") if x)
+                remarks = "; ".join(x for x in (f.reason, f.note) if x)
                 out.append(f"| `{f.base}` | {f.kind} | {numbers} | {cell(remarks)} |\n")
     out.append("\n## Not supported\n\n| reason | functions |\n|---|---|\n")
     for reason in dict.fromkeys(f.reason for f in functions if not f.supported):
         names = [f"`{f.base}`" for f in functions if not f.supported and f.reason == reason]
         out.append(f"| {cell(reason)} | {' '.join(names)} |\n")
+    out.append(IMAGE)
+    for c in commands.commands:
+        if c.work.saved.startswith("todo: "):
+            out.append(f"| `{c.name}` | {cell(c.work.saved.removeprefix('todo: '))} |\n")
     return "".join(out)

@@ -26,7 +26,7 @@ def header(functions: list[Function]) -> str:
         if f.title != title:
             title = f.title
             out.append(f"\n/* {title}: {f.file} */\n\n")
-        remarks = [f.kind, f.reason, f.note, "slow" if f.slow else ""]
+        remarks = [f.kind, f.reason, f.note]
         out.append(f"/* {'; '.join(r for r in remarks if r)} */\n{declaration}\n")
     out.append("\n#endif\n")
     return "".join(out)

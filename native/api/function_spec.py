@@ -10,7 +10,7 @@ from pathlib import Path
 
 from headers import Api, Parameter, Symbol
 
-KEYS = {"class", "why", "note", "slow", "before_init", "after_fork", "split", "roles"}
+KEYS = {"class", "why", "note", "before_init", "after_fork", "split", "roles"}
 ROLES = re.compile(
     r"(?:in|out|inout)(?:\[\w+\])?|new|freed|handle|(?:new |out |freed )?address|host (?:in|out|inout)\[\w+\]|string|text\[\w+\]|opaque"
 )
@@ -31,7 +31,6 @@ class Function:
     kind: str  # local, async, sync or unsupported
     reason: str = ""  # why sync, why unsupported
     note: str = ""
-    slow: bool = False
     before_init: bool = False
     after_fork: bool = False
     split: bool = False
@@ -140,7 +139,6 @@ def function(base: str, title: str, file: str, symbols: list[Symbol], entry: dic
         str(kind),
         str(entry.get("why", "")),
         str(entry.get("note", "")),
-        bool(entry.get("slow")),
         bool(entry.get("before_init")),
         bool(entry.get("after_fork")),
         bool(entry.get("split")),

@@ -11,7 +11,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import backend_spec
 import command_spec
+import emit_backend
 import emit_client
 import emit_commands
 import emit_coverage
@@ -41,12 +43,14 @@ def generate(folders: list[Path], nvml: Path, out: Path) -> None:
     api = headers.read(folders)
     functions = function_spec.load(HERE / "functions", api)
     commands = command_spec.load(HERE / "commands.toml")
+    backend = backend_spec.load(HERE / "backend.toml")
     files = {
         "gv_commands.h": emit_commands.header(commands),
         "gv_commands.c": emit_commands.source(commands),
         "gv_client.h": emit_client.header(commands),
         "gv_dispatch.h": emit_dispatch.header(commands),
-        "gv_dispatch.c": emit_dispatch.source(commands),
+        "gv_dispatch.c": emit_dispatch.source(commands, backend),
+        "gv_backend_ops.h": emit_backend.header(backend.values()),
         "gv_impl.h": emit_impl.header(functions),
         "gv_symbols.h": emit_stubs.header(functions),
         "gv_stubs.c": emit_stubs.source(functions, api),
@@ -77,13 +81,13 @@ def main() -> int:
             generate(args.headers, args.nvml, args.out)
         if args.coverage:
             api = headers.read(args.headers)
-            page = emit_coverage.page(function_spec.load(HERE / "functions", api), api)
+            page = emit_coverage.page(function_spec.load(HERE / "functions", api), api, command_spec.load(HERE / "commands.toml"))
             if not args.check:
                 write(args.coverage, page)
             elif not args.coverage.exists() or args.coverage.read_text() != page:
                 print(f"{args.coverage} is not what the tables say: make coverage", file=sys.stderr)
                 return 1
-    except (function_spec.SpecError, command_spec.SpecError) as error:
+    except (function_spec.SpecError, command_spec.SpecError, backend_spec.BackendSpecError) as error:
         print(error, file=sys.stderr)
         return 1
     return 0

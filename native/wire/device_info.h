@@ -18,6 +18,14 @@ struct gv_device_info {
     uint8_t has_attribute[GV_MAX_ATTRIBUTES]; /* 0: this driver does not know that attribute */
 };
 
+/* CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR */
+enum { GV_ATTRIBUTE_CAPABILITY_MAJOR = 75, GV_ATTRIBUTE_CAPABILITY_MINOR = 76 };
+
+/* Compute capability * 10. */
+static inline int gv_device_capability(const struct gv_device_info *info) {
+    return info->attributes[GV_ATTRIBUTE_CAPABILITY_MAJOR] * 10 + info->attributes[GV_ATTRIBUTE_CAPABILITY_MINOR];
+}
+
 #define GV_DEVICE_WANTS_PTX 1u /* choose PTX from a fatbin even beside matching SASS (software GPU) */
 #define GV_DEVICE_SOFTWARE 2u
 

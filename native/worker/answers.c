@@ -39,22 +39,6 @@ static bool is_sticky(int status) {
     }
 }
 
-/* Whether results are wrong from here on when such a command is not carried out. */
-static bool is_work(uint16_t op) {
-    switch (op) {
-    case GV_OP_LAUNCH:
-    case GV_OP_MODULE_LOAD_KNOWN:
-    case GV_OP_COPY_IN:
-    case GV_OP_COPY_OUT:
-    case GV_OP_COPY_DEVICE:
-    case GV_OP_FILL:
-    case GV_OP_EVENT_RECORD:
-    case GV_OP_EVENT_WAIT:
-    case GV_OP_HOST_FUNC: return true;
-    default: return false;
-    }
-}
-
 static void send_failed(struct worker *w, uint32_t ctx, const struct gv_evt_failed *failed) {
     struct gv_record *out = worker_event(w, GV_OP_FAILED, ctx, gv_evt_failed_size(failed));
     if (!out) return;
@@ -64,7 +48,7 @@ static void send_failed(struct worker *w, uint32_t ctx, const struct gv_evt_fail
 }
 
 void worker_failed(struct worker *w, const struct gv_record *record, int status, const char *text) {
-    struct gv_evt_failed failed = {record->seq, record->op, status, is_sticky(status) || is_work(record->op), text ? text : ""};
+    struct gv_evt_failed failed = {record->seq, record->op, status, is_sticky(status) || gv_is_work(record->op), text ? text : ""};
     send_failed(w, record->ctx, &failed);
 }
 

@@ -50,11 +50,9 @@ static bool contiguous(uint64_t width, uint64_t height, uint64_t depth, uint64_t
     return (height == 1 || pitch == width) && (depth == 1 || slice == width * height);
 }
 
-int worker_do_copy_in(void *worker, const struct gv_record *record, const struct gv_cmd_copy_in *c) {
-    struct worker *w = worker;
+int worker_do_copy_in(struct worker *w, const struct gv_record *record, const struct gv_cmd_copy_in *c, struct worker_stream *s) {
     uint64_t size = bytes_of(c->width, c->height, c->depth);
     if (!size || (!c->bulk && c->data_size != size)) return -1;
-    struct worker_stream *s = worker_stream(w, record, c->stream);
     if (!s) return worker_discard_payload(w, c->bulk);
     if (c->bulk && contiguous(c->width, c->height, c->depth, c->pitch, c->slice)) return worker_land(w, record, s, c->bulk, c->dst, size);
     struct incoming *in = malloc(sizeof *in);
@@ -240,11 +238,9 @@ static bool queue_in_place(struct worker *w, const struct gv_record *record, con
     return true;
 }
 
-int worker_do_copy_out(void *worker, const struct gv_record *record, const struct gv_cmd_copy_out *c) {
-    struct worker *w = worker;
+int worker_do_copy_out(struct worker *w, const struct gv_record *record, const struct gv_cmd_copy_out *c, struct worker_stream *s) {
     uint64_t size = bytes_of(c->width, c->height, c->depth);
     if (!size) return -1;
-    struct worker_stream *s = worker_stream(w, record, c->stream);
     struct outgoing *o = s ? calloc(1, sizeof *o) : NULL;
     if (!o) { /* the client was told */
         worker_send_data(w, c->tag, s ? WORKER_OUT_OF_MEMORY : WORKER_INVALID_HANDLE, NULL, 0);
@@ -262,22 +258,10 @@ int worker_do_copy_out(void *worker, const struct gv_record *record, const struc
 
 /* ---- on the device ---------------------------------------------------------------------------------------------------- */
 
-int worker_do_copy_device(void *worker, const struct gv_record *record, const struct gv_cmd_copy_device *c) {
-    struct worker *w = worker;
-    struct worker_stream *s = worker_stream(w, record, c->stream);
-    struct worker_context *dst = worker_context(w, c->dst_ctx), *src = worker_context(w, c->src_ctx);
-    if (!s) return 0;
+int worker_do_copy_device(struct worker *w, const struct gv_record *record, const struct gv_cmd_copy_device *c, struct worker_stream *stream,
+                          struct worker_context *dst_ctx, struct worker_context *src_ctx) {
     struct gv_shape shape = {c->width, c->height, c->depth, c->dst_pitch, c->dst_slice, c->src_pitch, c->src_slice};
-    int status = dst && src ? w->ops->copy_device(s->stream, c->dst, dst->context, c->src, src->context, &shape) : WORKER_INVALID_CONTEXT;
+    int status = w->ops->copy_device(stream->stream, c->dst, dst_ctx->context, c->src, src_ctx->context, &shape);
     if (status) worker_failed(w, record, status, "the copy on the device could not be queued");
-    return 0;
-}
-
-int worker_do_fill(void *worker, const struct gv_record *record, const struct gv_cmd_fill *c) {
-    struct worker *w = worker;
-    struct worker_stream *s = worker_stream(w, record, c->stream);
-    if (!s) return 0;
-    int status = w->ops->fill(s->stream, c->dst, c->pitch, c->elem, c->value, c->width, c->height);
-    if (status) worker_failed(w, record, status, "the fill could not be queued");
     return 0;
 }

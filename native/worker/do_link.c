@@ -31,42 +31,24 @@ static int reply(struct worker *w, const struct gv_record *record, int result, s
     return sent;
 }
 
-int worker_do_link(void *worker, const struct gv_record *record, const struct gv_cmd_link *c) {
-    struct worker *w = worker;
-    const void *payload = c->inputs;
-    uint64_t size = c->inputs_size;
-    void *own = NULL;
-    if (c->bulk) {
-        struct worker_expected e;
-        worker_expect(w, &e, c->bulk, NULL, 0);
-        bool good = worker_wait_payload(w, &e);
-        own = e.data;
-        size = e.size;
-        payload = own;
-        if (!good) {
-            free(own);
-            return -1;
-        }
-    }
+int worker_do_link(struct worker *w, const struct gv_record *record, const struct gv_cmd_link *c, struct worker_bytes *bytes,
+                   struct worker_context *context) {
     /* No more inputs than the payload has room for: the array is never larger than a small multiple of what the client has sent. */
     bool sound =
-        c->n_inputs <= size / GV_LINK_INPUT_LEAST && c->n_inputs <= GV_LINK_MAX_INPUTS && c->options_size % sizeof(struct gv_link_option) == 0;
+        c->n_inputs <= bytes->size / GV_LINK_INPUT_LEAST && c->n_inputs <= GV_LINK_MAX_INPUTS && c->options_size % sizeof(struct gv_link_option) == 0;
     struct gv_link_part *parts = sound ? calloc((size_t)c->n_inputs + 1, sizeof *parts) : NULL;
     struct gv_link_result *result = calloc(1, sizeof *result);
     uint64_t at = 0;
-    for (uint32_t i = 0; parts && sound && i < c->n_inputs; i++) sound = gv_link_part_take(payload, size, &at, &parts[i]) == 0;
+    for (uint32_t i = 0; parts && sound && i < c->n_inputs; i++) sound = gv_link_part_take(bytes->data, bytes->size, &at, &parts[i]) == 0;
     int rc = -1;
     if (sound && parts && result) {
-        struct worker_context *context = worker_context(w, record->ctx);
         struct gv_link_job job = {
             .inputs = parts, .n_inputs = c->n_inputs, .options = c->options, .n_options = c->options_size / sizeof(struct gv_link_option)};
-        int status = context ? w->ops->link(context->context, &job, result) : WORKER_INVALID_CONTEXT;
-        rc = reply(w, record, status, result);
+        rc = reply(w, record, w->ops->link(context->context, &job, result), result);
     } else if (sound) {
         rc = worker_reply(w, record, WORKER_OUT_OF_MEMORY, "the server is out of memory", NULL, 0);
     }
     free(result);
     free(parts);
-    free(own);
     return rc;
 }

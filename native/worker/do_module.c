@@ -1,4 +1,4 @@
-/* Modules and launches. */
+/* Modules. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +19,7 @@ void worker_choose_cache(struct worker *w, int driver_version) {
     int capability = 0;
     for (uint32_t i = 0; i < w->n_devices; i++) {
         const struct gv_device_info *info = &w->infos[i];
-        int each = info->attributes[75] * 10 + info->attributes[76];     /* CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR */
+        int each = gv_device_capability(info);
         if (i && each != capability) return module_cache_close(offered); /* what one of them accepts the other may not */
         capability = each;
     }
@@ -95,57 +95,38 @@ static void *unpack(const void *packed, uint64_t packed_size, uint64_t size) {
     return NULL;
 }
 
-int worker_do_module_load(void *worker, const struct gv_record *record, const struct gv_cmd_module_load *c) {
-    struct worker *w = worker;
-    const void *image = c->image;
-    uint64_t size = c->image_size;
-    void *own = NULL;
+int worker_do_module_load(struct worker *w, const struct gv_record *record, const struct gv_cmd_module_load *c, struct worker_bytes *bytes) {
     bool by_hash = !c->bulk && !c->image_size;
     bool named = c->hash_size == GV_SHA256_SIZE;
     if (by_hash && !named) return -1;
     if (by_hash) {
         size_t found;
-        own = module_cache_get(w->cache, c->hash, &found);
-        if (!own) return worker_reply(w, record, GV_MODULE_NOT_HERE, "that image is not kept here", NULL, 0);
-        size = found;
-        image = own;
-    } else if (c->bulk) {
-        struct worker_expected e;
-        worker_expect(w, &e, c->bulk, NULL, 0);
-        bool good = worker_wait_payload(w, &e);
-        own = e.data;
-        size = e.size;
-        if (!good) {
-            free(own);
-            return -1;
-        }
-        image = own;
+        bytes->data = bytes->own = module_cache_get(w->cache, c->hash, &found);
+        if (!bytes->own) return worker_reply(w, record, GV_MODULE_NOT_HERE, "that image is not kept here", NULL, 0);
+        bytes->size = found;
     }
     if (!by_hash && c->raw) {
-        void *unpacked = unpack(image, size, c->raw);
-        free(own);
+        void *unpacked = unpack(bytes->data, bytes->size, c->raw);
         if (!unpacked) return -1;
-        image = own = unpacked;
-        size = c->raw;
+        free(bytes->own);
+        *bytes = (struct worker_bytes){unpacked, c->raw, unpacked};
     }
     struct loaded l = {0};
     char err[GV_ERR_SIZE] = "";
-    int status = load(w, record, c->module, image, size, &l, err);
+    int status = load(w, record, c->module, bytes->data, bytes->size, &l, err);
     enum module_kept kept = MODULE_NOT_KEPT;
     if (!status && w->cache && named) {
         /* Under the name that its bytes have, whatever the client says. */
         uint8_t hash[GV_SHA256_SIZE];
         memcpy(hash, c->hash, sizeof hash);
-        if (!by_hash) gv_sha256(image, size, hash);
-        if (!memcmp(hash, c->hash, sizeof hash)) kept = module_cache_put(w->cache, hash, image, size, l.digest);
+        if (!by_hash) gv_sha256(bytes->data, bytes->size, hash);
+        if (!memcmp(hash, c->hash, sizeof hash)) kept = module_cache_put(w->cache, hash, bytes->data, bytes->size, l.digest);
     }
-    free(own);
     if (status) return worker_reply(w, record, status, err, NULL, 0);
     return reply_module(w, record, l.meta, l.meta_size, kept, err);
 }
 
-int worker_do_module_load_known(void *worker, const struct gv_record *record, const struct gv_cmd_module_load_known *c) {
-    struct worker *w = worker;
+int worker_do_module_load_known(struct worker *w, const struct gv_record *record, const struct gv_cmd_module_load_known *c) {
     if (c->hash_size != GV_SHA256_SIZE || c->meta_size != GV_META_DIGEST_SIZE) return -1;
     struct loaded l = {0};
     char err[GV_ERR_SIZE] = "";
@@ -166,56 +147,5 @@ int worker_do_module_load_known(void *worker, const struct gv_record *record, co
     }
     free(l.meta);
     if (status) worker_failed(w, record, status, err[0] ? err : "a module that the server accepted before was refused");
-    return 0;
-}
-
-int worker_do_module_unload(void *worker, const struct gv_record *record, const struct gv_cmd_module_unload *c) {
-    struct worker *w = worker;
-    struct worker_module *m = handles_take(&w->modules, c->module);
-    if (!m) {
-        worker_failed(w, record, WORKER_INVALID_HANDLE, "no such module");
-        return 0;
-    }
-    w->ops->module_unload(m->module);
-    free(m);
-    return 0;
-}
-
-int worker_do_module_global(void *worker, const struct gv_record *record, const struct gv_cmd_module_global *c) {
-    struct worker *w = worker;
-    struct worker_module *m = handles_get(&w->modules, c->module);
-    struct gv_reply_module_global reply = {0};
-    int status = m ? w->ops->module_global(m->module, c->name, &reply.address, &reply.size) : WORKER_INVALID_HANDLE;
-    uint8_t body[32];
-    gv_reply_module_global_encode(&reply, body);
-    return worker_reply(w, record, status, NULL, body, (uint32_t)gv_reply_module_global_size(&reply));
-}
-
-int worker_do_kernel_attribute(void *worker, const struct gv_record *record, const struct gv_cmd_kernel_attribute *c) {
-    struct worker *w = worker;
-    struct worker_module *m = handles_get(&w->modules, c->module);
-    int status = m && c->kernel < m->n_kernels ? w->ops->kernel_set_attribute(m->module, c->kernel, c->attribute, c->value) : WORKER_INVALID_HANDLE;
-    if (status) worker_failed(w, record, status, "the kernel's attribute could not be set");
-    return 0;
-}
-
-int worker_do_launch(void *worker, const struct gv_record *record, const struct gv_cmd_launch *c) {
-    struct worker *w = worker;
-    struct worker_stream *s = worker_stream(w, record, c->stream);
-    struct worker_module *m = handles_get(&w->modules, c->module);
-    if (!s) return 0;
-    struct gv_launch launch = {.module = m ? m->module : NULL,
-                               .kernel = c->kernel,
-                               .grid = {c->grid[0], c->grid[1], c->grid[2]},
-                               .block = {c->block[0], c->block[1], c->block[2]},
-                               .shared = c->shared,
-                               .cooperative = c->cooperative,
-                               .params = c->params,
-                               .params_size = c->params_size};
-    int status = m && c->kernel < m->n_kernels ? w->ops->launch(s->stream, &launch) : WORKER_INVALID_HANDLE;
-    if (status)
-        worker_failed(w, record, status, "the launch was refused by the device");
-    else
-        atomic_fetch_add_explicit(&w->launches, 1, memory_order_relaxed);
     return 0;
 }

@@ -45,8 +45,7 @@ static uint64_t advance(struct worker *w) {
     return 0; /* devices too full for that: all memory is asked for */
 }
 
-int worker_do_attach(void *worker, const struct gv_record *record, const struct gv_cmd_attach *c) {
-    struct worker *w = worker;
+int worker_do_attach(struct worker *w, const struct gv_record *record, const struct gv_cmd_attach *c) {
     if (w->attached) return -1;
     atomic_store(&w->rtt_ns, (int64_t)c->rtt_us * 1000);
     gv_link_set_rtt(w->link, (int64_t)c->rtt_us * 1000);
@@ -84,9 +83,8 @@ int worker_do_attach(void *worker, const struct gv_record *record, const struct 
     return sent;
 }
 
-int worker_do_bye(void *worker, const struct gv_record *record, const struct gv_cmd_bye *c) {
+int worker_do_bye(struct worker *w, const struct gv_record *record, const struct gv_cmd_bye *c) {
     (void)c;
-    struct worker *w = worker;
     struct gv_reply_bye reply = {.launches = atomic_load(&w->launches), .commands = atomic_load(&w->commands)};
     uint8_t body[sizeof reply + 16];
     gv_reply_bye_encode(&reply, body);

@@ -3,14 +3,8 @@
 
 #include "state.h"
 
-static struct gv_context *texture_context(struct worker *w, const struct gv_record *record) {
-    struct worker_context *context = handles_get(&w->contexts, record->ctx);
-    return context ? context->context : NULL;
-}
-
-int worker_do_texture_create(void *worker, const struct gv_record *record, const struct gv_cmd_texture_create *c) {
-    struct worker *w = worker;
-    struct gv_context *context = texture_context(w, record);
+int worker_do_texture_create(struct worker *w, const struct gv_record *record, const struct gv_cmd_texture_create *c,
+                             struct worker_context *context) {
     struct gv_reply_texture_create reply = {0};
     struct gv_texture texture = {.kind = c->kind, .format = c->format, .channels = c->channels, .flags = c->flags, .filter = c->filter};
     memcpy(texture.modes, c->modes, sizeof texture.modes);
@@ -18,20 +12,10 @@ int worker_do_texture_create(void *worker, const struct gv_record *record, const
     texture.width = c->width;
     texture.height = c->height;
     texture.pitch = c->pitch;
-    int status = !w->ops->texture_create ? WORKER_NOT_SUPPORTED
-                 : context               ? w->ops->texture_create(context, &texture, &reply.object)
-                                         : WORKER_INVALID_CONTEXT;
+    int status = w->ops->texture_create(context->context, &texture, &reply.object);
     uint8_t body[16];
     gv_reply_texture_create_encode(&reply, body);
     return worker_reply(w, record, status, NULL, body, (uint32_t)gv_reply_texture_create_size(&reply));
-}
-
-int worker_do_texture_destroy(void *worker, const struct gv_record *record, const struct gv_cmd_texture_destroy *c) {
-    struct worker *w = worker;
-    struct gv_context *context = texture_context(w, record);
-    int status = context && w->ops->texture_destroy ? w->ops->texture_destroy(context, c->object) : WORKER_INVALID_CONTEXT;
-    if (status) worker_failed(w, record, status, "no such texture");
-    return 0;
 }
 
 /* An array that the record carries, of at most five numbers. */
@@ -41,9 +25,7 @@ static int take(void *to, const void *data, uint32_t size, uint32_t count, uint3
     return 0;
 }
 
-int worker_do_tensor_map(void *worker, const struct gv_record *record, const struct gv_cmd_tensor_map *c) {
-    struct worker *w = worker;
-    struct gv_context *context = texture_context(w, record);
+int worker_do_tensor_map(struct worker *w, const struct gv_record *record, const struct gv_cmd_tensor_map *c, struct worker_context *context) {
     struct gv_tensor_map wanted = {.type = c->type,
                                    .rank = c->rank,
                                    .interleave = c->interleave,
@@ -56,7 +38,7 @@ int worker_do_tensor_map(void *worker, const struct gv_record *record, const str
         take(wanted.box, c->box, c->box_size, n, 4) || take(wanted.steps, c->steps, c->steps_size, n, 4))
         return -1;
     uint8_t map[128] __attribute__((aligned(64))) = {0}, body[160];
-    int status = !w->ops->tensor_map ? WORKER_NOT_SUPPORTED : context ? w->ops->tensor_map(context, &wanted, map) : WORKER_INVALID_CONTEXT;
+    int status = w->ops->tensor_map(context->context, &wanted, map);
     struct gv_reply_tensor_map reply = {.map = map, .map_size = sizeof map};
     gv_reply_tensor_map_encode(&reply, body);
     return worker_reply(w, record, status, NULL, body, (uint32_t)gv_reply_tensor_map_size(&reply));

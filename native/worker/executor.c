@@ -17,30 +17,6 @@ enum { CARRY_ON, CLIENT_LOST, PROTOCOL_ERROR };
 /* The one command that needs no room and gives some: were it held back until there is room, what holds the room would be held for ever. */
 static bool gives_room(uint16_t op) { return op == GV_OP_HOST_DONE; }
 
-/* Commands that a driver may carry out only when the device has come to rest, or whose own payload may lie behind others that wait for their streams. */
-static bool may_wait(uint16_t op) {
-    switch (op) {
-    case GV_OP_LINK:
-    case GV_OP_CONTEXT_CREATE:
-    case GV_OP_CONTEXT_DESTROY:
-    case GV_OP_MEMORY_GROW:
-    case GV_OP_MEMORY_SHRINK:
-    case GV_OP_MEMORY_ALLOC:
-    case GV_OP_MEMORY_FREE:
-    case GV_OP_MEMORY_CREATE:
-    case GV_OP_MEMORY_DESTROY:
-    case GV_OP_MEMORY_MAP:
-    case GV_OP_MEMORY_UNMAP:
-    case GV_OP_MEMORY_ACCESS:
-    case GV_OP_STREAM_DESTROY:
-    case GV_OP_MODULE_LOAD:
-    case GV_OP_MODULE_LOAD_KNOWN:
-    case GV_OP_MODULE_UNLOAD:
-    case GV_OP_MODULE_GLOBAL: return true;
-    default: return false;
-    }
-}
-
 static int carry_out(struct worker *w, const struct gv_record *record, char *err) {
     w->current = NULL;
     bool known = w->attached || record->op == GV_OP_ATTACH || record->op == GV_OP_BYE;
@@ -79,8 +55,8 @@ static int step(struct worker *w, char *err) {
         return CARRY_ON;
     }
     /* While it waits for room the link is read on: acknowledgements give room too, and they come with the commands. */
-    bool room = gives_room(record->op) || worker_has_room(w), ahead = !room || (may_wait(record->op) && worker_waits_for_client(w));
-    if (!room || may_wait(record->op))
+    bool room = gives_room(record->op) || worker_has_room(w), ahead = !room || (gv_may_wait(record->op) && worker_waits_for_client(w));
+    if (!room || gv_may_wait(record->op))
         rest(w);
     else if (!atomic_load_explicit(&w->busy, memory_order_relaxed))
         atomic_store_explicit(&w->busy, true, memory_order_relaxed);

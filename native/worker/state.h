@@ -246,7 +246,7 @@ void worker_ahead_end(struct worker *w);
 struct worker_aside *worker_aside_take(struct worker *w);
 bool worker_aside_put(struct worker *w, const struct gv_record *record, bool front);
 
-/* ---- host functions (do_stream.c) -------------------------------------------------------------------------------------- */
+/* ---- host functions (do_host_func.c) -------------------------------------------------------------------------------------- */
 
 bool worker_waits_for_host(struct worker *w);
 /* Whether a stream waits, or is going to, for something that comes with the client's records: a host function's answer, an acknowledgement. */
@@ -259,7 +259,7 @@ bool worker_host_done(struct worker *w, uint64_t tag);
 /* Makes the cache of images these devices' own, if there is to be one. */
 void worker_choose_cache(struct worker *w, int driver_version);
 
-/* ---- memory (do_memory.c) ---------------------------------------------------------------------------------------------- */
+/* ---- contexts (do_context.c) ---------------------------------------------------------------------------------------------- */
 
 /* The context went: so does what was made in it and not destroyed. */
 void worker_context_sweep(struct worker *w, uint32_t ctx);
@@ -280,6 +280,14 @@ int worker_discard_payload(struct worker *w, uint64_t number);
 uint64_t worker_send_payload(struct worker *w, uint64_t tag, void *data, uint64_t size, bool staged);
 /* The same for memory that stays the caller's until done(arg): called once, from any thread. */
 uint64_t worker_send_in_place(struct worker *w, uint64_t tag, void *data, uint64_t size, void (*done)(void *arg), void *arg);
+/* What a command carries: its own bytes, or a payload of its own. */
+struct worker_bytes {
+    const void *data;
+    uint64_t size;
+    void *own; /* to be freed, when it is not the record's */
+};
+/* Payload `number`, or with 0 the bytes that are in the record. -1, and nothing to free: it does not come any more. */
+int worker_bytes_take(struct worker *w, uint64_t number, const void *inline_data, uint64_t inline_size, struct worker_bytes *out);
 /* Takes an expectation back that the reader has not begun with; lock held. */
 bool worker_withdraw(struct worker *w, struct worker_expected *e);
 void worker_piece_drop(struct worker *w, struct worker_piece *p);

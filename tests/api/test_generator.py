@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
+import backend_spec
 import command_spec
+import emit_backend
+import emit_dispatch
 import emit_impl
 import emit_proc_address
 import function_spec
@@ -121,7 +126,7 @@ def test_outputs_named_for_cmake_are_those_written(generated: Path) -> None:
         ('[command.a]\nnumber = 1\nclass = "async"\nfields = {x = "u16"}\n[event]\n', "no such field type"),
         ('[command.a]\nnumber = 1\nclass = "async"\nfields = {x = "bytes[2]"}\n[event]\n', "no such field type"),
         ('[command.a]\nnumber = 1\nclass = "sync"\nfields = {}\n[event]\n', "needs a why"),
-        ('[command.a]\nnumber = 1\nclass = "async"\nfields = {}\n[event.b]\nnumber = 1\nfields = {}\n', "must be unique"),
+        ('[command.a]\nnumber = 1\nclass = "async"\nfields = {}\nsaved = "no: never"\n[event.b]\nnumber = 1\nfields = {}\n', "must be unique"),
         ('[command.a]\nnumber = 1\nclass = "async"\nfields = {}\nreply = {x = "u32"}\n[event]\n', "neither a why nor a reply"),
     ],
 )
@@ -130,3 +135,51 @@ def test_command_table_mistakes(tmp_path: Path, text: str, says: str) -> None:
     path.write_text(text)
     with pytest.raises(command_spec.SpecError, match=says):
         command_spec.load(path)
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        ("", "says what a session's image keeps"),
+        ('saved = "later"', "says what a session's image keeps"),
+        ('saved = "no: x"\nfind = { y = "event" }', "no such field"),
+        ('saved = "no: x"\nfind = { x = "texture" }', "no such kind of object"),
+        ('saved = "no: x"\nkernel = true', "no such field"),
+        ('saved = "no: x"\nstream = "perhaps"', "no such way"),
+        ('saved = "no: x"\ncall = "close(context)"', "names what is not there: context"),
+        ('saved = "no: x"\ncall = "close(out x)"', "names what is not there: out x"),
+        ('saved = "no: x"\ncall = "close"', "no call"),
+        ('saved = "no: x"\nfails = "x"\ncall = "teleport(x)"', "no such function of a backend: teleport"),
+        ('saved = "no: x"\nfails = "x"\ncall = "fill(x)"', "fill takes 7 arguments"),
+        ('saved = "no: x"\ncall = "physical_destroy(x)"', "the call can fail"),
+    ],
+)
+def test_mistakes_about_the_worker(tmp_path: Path, row: str, says: str) -> None:
+    path = tmp_path / "commands.toml"
+    path.write_text(f'[command.a]\nnumber = 1\nclass = "async"\nfields = {{ x = "u64" }}\n{row}\n[event]\n')
+    with pytest.raises(command_spec.SpecError, match=says):
+        emit_dispatch.source(command_spec.load(path), backend_spec.load(API / "backend.toml"))
+
+
+def test_commands_that_take_long_and_those_that_matter(generated: Path) -> None:
+    """What the worker asks about a command comes out of the table."""
+    source = (generated / "gv_dispatch.c").read_text()
+    commands = tomllib.loads((API / "commands.toml").read_text())["command"]
+    for function, key in (("gv_may_wait", "may_wait"), ("gv_is_work", "work")):
+        body = source.split(f"bool {function}(")[1].split("}")[0]
+        named = {name.lower() for name in re.findall(r"case GV_OP_(\w+):", body)}
+        assert named == {name for name, row in commands.items() if row.get(key)} and len(named) > 5
+
+
+def test_functions_of_a_backend(tmp_path: Path) -> None:
+    path = tmp_path / "backend.toml"
+    gate = '[gate]\nis = "int (struct gv_stream *s, void (*fn)(void *arg, int n), void *arg)"\noptional = true\n'
+    path.write_text(gate + '[name]\nis = "const char *(void)"\n')
+    found = backend_spec.load(path)
+    assert found["gate"].arguments == ("struct gv_stream *s", "void (*fn)(void *arg, int n)", "void *arg") and found["name"].result == "const char *"
+    text = emit_backend.header(found.values())
+    assert "int (*gate)(struct gv_stream *s, void (*fn)(void *arg, int n), void *arg);" in text and "May be NULL." in text
+    assert "const char *(*name)(void);" in text and ".name = prefix##_name," in text
+    path.write_text('[gate]\nis = "int"\n')
+    with pytest.raises(backend_spec.BackendSpecError, match="no function's type"):
+        backend_spec.load(path)

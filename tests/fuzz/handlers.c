@@ -2,6 +2,7 @@
  * the backend are here: a backend that looks at every byte it is given, so that a buffer which is too short is the address sanitizer's to see.
  *
  *     handlers RUNS SECONDS SEED    at most RUNS commands and SECONDS seconds; prints how many were carried out
+ *     handlers refused              no command whose body is too short or too long, and none that there is not, is carried out
  *     handlers many_inputs          one link command whose count of inputs wraps to zero in 32 bits */
 #include <stdio.h>
 #include <stdlib.h>
@@ -90,72 +91,73 @@ uint64_t worker_send_in_place(struct worker *w, uint64_t tag, void *data, uint64
 
 /* ---- a backend that does at once what it is asked ----------------------------------------------------------------------- */
 
+GV_BACKEND_DECLARE(fuzz);
+
 static char object[64];
 static int answer(void) { return chance(8) ? 0 : (int)chance(4) ? 1 : 2; }
 
 #define MAKE(type, out) (*(out) = (type *)(void *)object, answer())
 
-static int driver_version(struct gv_backend *b) { return (void)b, 13000; }
-static int device_info(struct gv_backend *b, uint32_t device, struct gv_device_info *out) {
+int fuzz_driver_version(struct gv_backend *b) { return (void)b, 13000; }
+int fuzz_device_info(struct gv_backend *b, uint32_t device, struct gv_device_info *out) {
     (void)b;
     memset(out, 0, sizeof *out);
     out->total_memory = 1ull << 30;
     return device < 2 ? 0 : 1;
 }
-static int reserve_window(struct gv_backend *b, uint64_t base, uint64_t size) { return (void)b, base && size ? 0 : 1; }
-static int context_create(struct gv_backend *b, uint32_t device, uint32_t flags, int primary, struct gv_context **out, char *err) {
+int fuzz_reserve_window(struct gv_backend *b, uint64_t base, uint64_t size) { return (void)b, base && size ? 0 : 1; }
+int fuzz_context_create(struct gv_backend *b, uint32_t device, uint32_t flags, int primary, struct gv_context **out, char *err) {
     (void)b, (void)device, (void)flags, (void)primary, (void)err;
     *out = (struct gv_context *)(void *)object;
     return 0;
 }
-static void context_destroy(struct gv_context *c) { (void)c; }
-static int context_limit(struct gv_context *c, uint32_t limit, uint64_t *value) { return (void)c, *value += limit, answer(); }
-static int memory_info(struct gv_context *c, uint64_t *f, uint64_t *t) { return (void)c, *f = *t = 1, answer(); }
-static const char *error_text(struct gv_context *c) { return (void)c, "an error"; }
-static int memory_back(struct gv_context *c, uint64_t a, uint64_t s) { return (void)c, (void)a, (void)s, answer(); }
-static int memory_alloc(struct gv_context *c, uint64_t size, uint64_t *address) { return (void)c, *address = size | 1, answer(); }
-static int memory_free(struct gv_context *c, uint64_t address) { return (void)c, (void)address, answer(); }
-static int address_reserve(struct gv_backend *b, uint64_t size, uint64_t alignment, uint64_t *address) {
+void fuzz_context_destroy(struct gv_context *c) { (void)c; }
+int fuzz_context_limit(struct gv_context *c, uint32_t limit, uint64_t *value) { return (void)c, *value += limit, answer(); }
+int fuzz_memory_info(struct gv_context *c, uint64_t *f, uint64_t *t) { return (void)c, *f = *t = 1, answer(); }
+const char *fuzz_error_text(struct gv_context *c) { return (void)c, "an error"; }
+int fuzz_memory_back(struct gv_context *c, uint64_t a, uint64_t s) { return (void)c, (void)a, (void)s, answer(); }
+int fuzz_memory_unback(struct gv_context *c, uint64_t a, uint64_t s) { return (void)c, (void)a, (void)s, answer(); }
+int fuzz_memory_alloc(struct gv_context *c, uint64_t size, uint64_t *address) { return (void)c, *address = size | 1, answer(); }
+int fuzz_memory_free(struct gv_context *c, uint64_t address) { return (void)c, (void)address, answer(); }
+int fuzz_address_reserve(struct gv_backend *b, uint64_t size, uint64_t alignment, uint64_t *address) {
     return (void)b, *address = size | alignment, answer();
 }
-static int address_free(struct gv_backend *b, uint64_t address, uint64_t size) { return (void)b, (void)address, (void)size, answer(); }
-static int physical_create(struct gv_context *c, uint64_t size, struct gv_physical **out) {
-    return (void)c, (void)size, MAKE(struct gv_physical, out);
-}
-static int physical_destroy(struct gv_physical *p) { return (void)p, answer(); }
-static int memory_map(struct gv_physical *p, uint64_t address, uint64_t size) { return (void)p, (void)address, (void)size, answer(); }
-static int memory_unmap(struct gv_backend *b, uint64_t address, uint64_t size) { return (void)b, (void)address, (void)size, answer(); }
-static int memory_access(struct gv_backend *b, uint64_t address, uint64_t size, uint32_t device, uint32_t rights) {
+int fuzz_address_free(struct gv_backend *b, uint64_t address, uint64_t size) { return (void)b, (void)address, (void)size, answer(); }
+int fuzz_physical_create(struct gv_context *c, uint64_t size, struct gv_physical **out) { return (void)c, (void)size, MAKE(struct gv_physical, out); }
+int fuzz_physical_destroy(struct gv_physical *p) { return (void)p, answer(); }
+int fuzz_memory_map(struct gv_physical *p, uint64_t address, uint64_t size) { return (void)p, (void)address, (void)size, answer(); }
+int fuzz_memory_unmap(struct gv_backend *b, uint64_t address, uint64_t size) { return (void)b, (void)address, (void)size, answer(); }
+int fuzz_memory_access(struct gv_backend *b, uint64_t address, uint64_t size, uint32_t device, uint32_t rights) {
     if (device >= 2) abort();
     return (void)b, (void)address, (void)size, (void)rights, answer();
 }
-static int stream_create(struct gv_context *c, uint32_t flags, int32_t priority, struct gv_stream **out) {
+int fuzz_stream_create(struct gv_context *c, uint32_t flags, int32_t priority, struct gv_stream **out) {
     return (void)c, (void)flags, (void)priority, MAKE(struct gv_stream, out);
 }
-static void stream_destroy(struct gv_stream *s) { (void)s; }
-static struct gv_stream *stream_legacy(struct gv_context *c) { return (void)c, (struct gv_stream *)(void *)object; }
-static int event_create(struct gv_context *c, uint32_t flags, struct gv_event **out) { return (void)c, (void)flags, MAKE(struct gv_event, out); }
-static void event_destroy(struct gv_event *e) { (void)e; }
-static int event_record(struct gv_event *e, struct gv_stream *s) { return (void)e, (void)s, answer(); }
-static int event_elapsed(struct gv_event *a, struct gv_event *b, float *ms) { return (void)a, (void)b, *ms = 1, answer(); }
-static int stream_wait_event(struct gv_stream *s, struct gv_event *e) { return (void)s, (void)e, answer(); }
-static int copy_to_device(struct gv_stream *s, uint64_t dst, const void *src, const struct gv_shape *shape) {
+void fuzz_stream_destroy(struct gv_stream *s) { (void)s; }
+struct gv_stream *fuzz_stream_legacy(struct gv_context *c) { return (void)c, (struct gv_stream *)(void *)object; }
+int fuzz_event_create(struct gv_context *c, uint32_t flags, struct gv_event **out) { return (void)c, (void)flags, MAKE(struct gv_event, out); }
+void fuzz_event_destroy(struct gv_event *e) { (void)e; }
+int fuzz_event_record(struct gv_event *e, struct gv_stream *s) { return (void)e, (void)s, answer(); }
+int fuzz_event_elapsed(struct gv_event *a, struct gv_event *b, float *ms) { return (void)a, (void)b, *ms = 1, answer(); }
+int fuzz_stream_wait_event(struct gv_stream *s, struct gv_event *e) { return (void)s, (void)e, answer(); }
+int fuzz_copy_to_device(struct gv_stream *s, uint64_t dst, const void *src, const struct gv_shape *shape) {
     (void)s, (void)dst;
     look_at(src, shape->width * shape->height * shape->depth);
     return answer();
 }
-static int copy_to_host(struct gv_stream *s, void *dst, uint64_t src, const struct gv_shape *shape) {
+int fuzz_copy_to_host(struct gv_stream *s, void *dst, uint64_t src, const struct gv_shape *shape) {
     (void)s, (void)src;
     memset(dst, 1, shape->width * shape->height * shape->depth);
     return answer();
 }
-static int copy_device(struct gv_stream *s, uint64_t dst, struct gv_context *dc, uint64_t src, struct gv_context *sc, const struct gv_shape *shape) {
+int fuzz_copy_device(struct gv_stream *s, uint64_t dst, struct gv_context *dc, uint64_t src, struct gv_context *sc, const struct gv_shape *shape) {
     return (void)s, (void)dst, (void)dc, (void)src, (void)sc, (void)shape, answer();
 }
-static int fill(struct gv_stream *s, uint64_t dst, uint64_t pitch, uint32_t elem, uint32_t value, uint64_t width, uint64_t height) {
+int fuzz_fill(struct gv_stream *s, uint64_t dst, uint64_t pitch, uint32_t elem, uint32_t value, uint64_t width, uint64_t height) {
     return (void)s, (void)dst, (void)pitch, (void)elem, (void)value, (void)width, (void)height, answer();
 }
-static int module_load(struct gv_context *c, const void *image, size_t size, struct gv_module **out, void **meta, size_t *meta_size, char *err) {
+int fuzz_module_load(struct gv_context *c, const void *image, size_t size, struct gv_module **out, void **meta, size_t *meta_size, char *err) {
     (void)c, (void)err;
     look_at(image, size);
     struct gv_meta_header *m = calloc(1, sizeof *m);
@@ -165,11 +167,11 @@ static int module_load(struct gv_context *c, const void *image, size_t size, str
     *out = (struct gv_module *)(void *)object;
     return 0;
 }
-static void module_unload(struct gv_module *m) { (void)m; }
-static int module_global(struct gv_module *m, const char *name, uint64_t *address, uint64_t *size) {
+void fuzz_module_unload(struct gv_module *m) { (void)m; }
+int fuzz_module_global(struct gv_module *m, const char *name, uint64_t *address, uint64_t *size) {
     return (void)m, *address = 1, *size = strlen(name), answer();
 }
-static int link_inputs(struct gv_context *c, const struct gv_link_job *job, struct gv_link_result *out) {
+int fuzz_link(struct gv_context *c, const struct gv_link_job *job, struct gv_link_result *out) {
     (void)c;
     for (uint32_t i = 0; i < job->n_inputs; i++) {
         look_at(job->inputs[i].name, strlen(job->inputs[i].name));
@@ -181,60 +183,18 @@ static int link_inputs(struct gv_context *c, const struct gv_link_job *job, stru
     out->image = calloc(1, out->size + 1);
     return answer();
 }
-static int set_attribute(struct gv_module *m, uint32_t k, int32_t a, int32_t v) { return (void)m, (void)k, (void)a, (void)v, answer(); }
-static int launch(struct gv_stream *s, const struct gv_launch *l) { return (void)s, look_at(l->params, l->params_size), answer(); }
-static int texture_create(struct gv_context *c, const struct gv_texture *t, uint64_t *out) { return (void)c, (void)t, *out = 1, answer(); }
-static int texture_destroy(struct gv_context *c, uint64_t texture) { return (void)c, (void)texture, answer(); }
-static int tensor_map(struct gv_context *c, const struct gv_tensor_map *wanted, void *map) {
+int fuzz_kernel_set_attribute(struct gv_module *m, uint32_t k, int32_t a, int32_t v) { return (void)m, (void)k, (void)a, (void)v, answer(); }
+int fuzz_launch(struct gv_stream *s, const struct gv_launch *l) { return (void)s, look_at(l->params, l->params_size), answer(); }
+int fuzz_texture_create(struct gv_context *c, const struct gv_texture *t, uint64_t *out) { return (void)c, (void)t, *out = 1, answer(); }
+int fuzz_texture_destroy(struct gv_context *c, uint64_t texture) { return (void)c, (void)texture, answer(); }
+int fuzz_tensor_map(struct gv_context *c, const struct gv_tensor_map *wanted, void *map) {
     if (!wanted->rank || wanted->rank > 5) abort();
     return (void)c, memset(map, 1, 128), answer();
 }
-static int mark(struct gv_stream *s, void (*fn)(void *arg, int status), void *arg) { return (void)s, fn(arg, answer()), 0; }
-static int gate(struct gv_stream *s, void (*fn)(void *arg), void *arg) { return (void)s, fn(arg), 0; }
+int fuzz_mark(struct gv_stream *s, void (*fn)(void *arg, int status), void *arg) { return (void)s, fn(arg, answer()), 0; }
+int fuzz_gate(struct gv_stream *s, void (*fn)(void *arg), void *arg) { return (void)s, fn(arg), 0; }
 
-static const struct gv_backend_ops ops = {.name = "fuzz",
-                                          .driver_version = driver_version,
-                                          .device_info = device_info,
-                                          .reserve_window = reserve_window,
-                                          .context_create = context_create,
-                                          .context_destroy = context_destroy,
-                                          .context_limit = context_limit,
-                                          .memory_info = memory_info,
-                                          .error_text = error_text,
-                                          .memory_back = memory_back,
-                                          .memory_unback = memory_back,
-                                          .memory_alloc = memory_alloc,
-                                          .memory_free = memory_free,
-                                          .address_reserve = address_reserve,
-                                          .address_free = address_free,
-                                          .physical_create = physical_create,
-                                          .physical_destroy = physical_destroy,
-                                          .memory_map = memory_map,
-                                          .memory_unmap = memory_unmap,
-                                          .memory_access = memory_access,
-                                          .stream_create = stream_create,
-                                          .stream_destroy = stream_destroy,
-                                          .stream_legacy = stream_legacy,
-                                          .event_create = event_create,
-                                          .event_destroy = event_destroy,
-                                          .event_record = event_record,
-                                          .event_elapsed = event_elapsed,
-                                          .stream_wait_event = stream_wait_event,
-                                          .copy_to_device = copy_to_device,
-                                          .copy_to_host = copy_to_host,
-                                          .copy_device = copy_device,
-                                          .fill = fill,
-                                          .module_load = module_load,
-                                          .module_unload = module_unload,
-                                          .module_global = module_global,
-                                          .link = link_inputs,
-                                          .kernel_set_attribute = set_attribute,
-                                          .launch = launch,
-                                          .texture_create = texture_create,
-                                          .texture_destroy = texture_destroy,
-                                          .tensor_map = tensor_map,
-                                          .mark = mark,
-                                          .gate = gate};
+static const struct gv_backend_ops ops = {.name = "fuzz", GV_BACKEND_ENTRIES(fuzz)};
 
 /* ---- commands ----------------------------------------------------------------------------------------------------------- */
 
@@ -339,12 +299,44 @@ static int many_inputs(void) {
     payload_size = 1ull << 32;
     struct gv_record record = {.op = GV_OP_LINK, .seq = 1};
     struct gv_cmd_link c = {.bulk = 1, .n_inputs = 0xffffffff};
-    int refused = worker_do_link(w, &record, &c);
-    printf("%s\n", refused ? "refused" : "taken");
-    return refused ? 0 : 1;
+    struct worker_bytes bytes;
+    struct worker_context context = {0};
+    if (worker_bytes_take(w, c.bulk, c.inputs, c.inputs_size, &bytes)) return 1;
+    int rc = worker_do_link(w, &record, &c, &bytes, &context);
+    puts(rc ? "refused" : "taken");
+    return rc ? 0 : 1;
+}
+
+/* Bodies of zeroes; a str among the blobs takes eight bytes for its NUL. */
+static int refused(void) {
+    struct {
+        struct gv_record record;
+        uint64_t body[64];
+    } x;
+    struct worker *w = new_worker();
+    int wrong = 0;
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        uint32_t size = shapes[i].fixed;
+        for (uint32_t j = 0; j < shapes[i].n_blobs; j++) size += shapes[i].blobs[j].text ? 8 : 0;
+        uint32_t sizes[] = {size + 8, size ? size - 8 : size + 16};
+        for (int j = 0; j < 2; j++) {
+            memset(&x, 0, sizeof x);
+            x.record = (struct gv_record){.op = shapes[i].op, .size = (uint32_t)sizeof x.record + sizes[j]};
+            if (gv_dispatch(w, &x.record) == -1) continue;
+            fprintf(stderr, "%s is carried out with %u bytes for %u\n", gv_op_name(shapes[i].op), sizes[j], size);
+            wrong = 1;
+        }
+    }
+    x.record = (struct gv_record){.op = 999, .size = sizeof x.record};
+    if (gv_dispatch(w, &x.record) != -1) wrong = 1;
+    x.record = (struct gv_record){.op = GV_OP_BYE, .size = 8};
+    if (gv_dispatch(w, &x.record) != -1 || w->said_bye) wrong = 1;
+    if (!wrong) puts("refused");
+    return wrong;
 }
 
 int main(int argc, char **argv) {
+    if (argc == 2 && !strcmp(argv[1], "refused")) return refused();
     if (argc == 2 && !strcmp(argv[1], "many_inputs")) return many_inputs();
     if (argc != 4) return 2;
     uint64_t runs = strtoull(argv[1], NULL, 10), done = 0, carried_out = 0;

@@ -99,6 +99,11 @@ def test_handlers_hold(handlers: Path) -> None:
     assert commands >= 2000 and carried_out * 4 > commands and kinds >= known - 2, done.stdout
 
 
+def test_bodies_of_another_size_are_refused(handlers: Path) -> None:
+    done = run_handlers(handlers, "refused")
+    assert (done.returncode, done.stdout) == (0, "refused\n"), done.stderr[-6000:]
+
+
 def test_a_count_of_inputs_that_wraps(handlers: Path) -> None:
     """A link of 2^32 - 1 inputs, as a payload of 4 GiB can announce."""
     done = run_handlers(handlers, "many_inputs")

@@ -75,7 +75,9 @@ struct gv_module {
     CUfunction *functions; /* in metadata order */
 };
 
-/* Makes the context the calling thread's current one. */
+GV_BACKEND_DECLARE(cuda);
+
+/* context.c: makes the context the calling thread's current one. */
 int cuda_enter(struct gv_context *c);
 /* Remembers an asynchronous error's text. */
 void cuda_note_error(struct gv_context *c, int status);
@@ -85,38 +87,16 @@ int cuda_console_open(struct gv_backend *b);
 void cuda_console_drain(struct gv_backend *b);
 void cuda_console_close(struct gv_backend *b);
 
-int cuda_mark(struct gv_stream *s, void (*fn)(void *arg, int status), void *arg);
-int cuda_gate(struct gv_stream *s, void (*fn)(void *arg), void *arg);
 int cuda_marks_start(struct gv_backend *b);
 /* True when nothing of the driver's can come back to us any more. */
 bool cuda_marks_stop(struct gv_backend *b);
 /* Until all marks and gates of the context have been called. */
 void cuda_marks_await(struct gv_context *c);
 
+/* Whether the session may allocate so many bytes more on the context's device. */
+bool cuda_quota_allows(const struct gv_context *c, uint64_t size);
+
 /* What memory is created in multiples of; 0: the device has no virtual memory management. */
 uint64_t cuda_granularity(struct gv_backend *b, CUdevice device);
-int cuda_address_reserve(struct gv_backend *b, uint64_t size, uint64_t alignment, uint64_t *address);
-int cuda_address_free(struct gv_backend *b, uint64_t address, uint64_t size);
-int cuda_physical_create(struct gv_context *c, uint64_t size, struct gv_physical **out);
-int cuda_physical_destroy(struct gv_physical *p);
-int cuda_memory_map(struct gv_physical *p, uint64_t address, uint64_t size);
-int cuda_memory_unmap(struct gv_backend *b, uint64_t address, uint64_t size);
-int cuda_memory_access(struct gv_backend *b, uint64_t address, uint64_t size, uint32_t device, uint32_t rights);
-
-int cuda_link(struct gv_context *c, const struct gv_link_job *job, struct gv_link_result *out);
-int cuda_module_load(struct gv_context *c, const void *image, size_t size, struct gv_module **out, void **meta, size_t *meta_size, char *err);
-void cuda_module_unload(struct gv_module *m);
-int cuda_texture_create(struct gv_context *c, const struct gv_texture *texture, uint64_t *object);
-int cuda_texture_destroy(struct gv_context *c, uint64_t object);
-int cuda_tensor_map(struct gv_context *c, const struct gv_tensor_map *wanted, void *map);
-int cuda_module_global(struct gv_module *m, const char *name, uint64_t *address, uint64_t *size);
-int cuda_kernel_set_attribute(struct gv_module *m, uint32_t kernel, int32_t attribute, int32_t value);
-int cuda_launch(struct gv_stream *s, const struct gv_launch *launch);
-
-int cuda_copy_to_device(struct gv_stream *s, uint64_t dst, const void *src, const struct gv_shape *shape);
-int cuda_copy_to_host(struct gv_stream *s, void *dst, uint64_t src, const struct gv_shape *shape);
-int cuda_copy_device(struct gv_stream *s, uint64_t dst, struct gv_context *dst_ctx, uint64_t src, struct gv_context *src_ctx,
-                     const struct gv_shape *shape);
-int cuda_fill(struct gv_stream *s, uint64_t dst, uint64_t pitch, uint32_t elem, uint32_t value, uint64_t width, uint64_t height);
 
 #endif

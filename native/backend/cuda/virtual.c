@@ -31,8 +31,7 @@ int cuda_address_reserve(struct gv_backend *b, uint64_t size, uint64_t alignment
 int cuda_address_free(struct gv_backend *b, uint64_t address, uint64_t size) { return b->driver.address_free(address, size); }
 
 int cuda_physical_create(struct gv_context *c, uint64_t size, struct gv_physical **out) {
-    uint64_t limit = c->b->memory;
-    if (limit && (size > limit || atomic_load(c->used) > limit - size)) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!cuda_quota_allows(c, size)) return CUDA_ERROR_OUT_OF_MEMORY;
     struct gv_physical *p = calloc(1, sizeof *p);
     CUmemAllocationProp prop = properties(c->device);
     int status = p ? (int)c->b->driver.memory_create(&p->handle, size, &prop, 0) : CUDA_ERROR_OUT_OF_MEMORY;

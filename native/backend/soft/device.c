@@ -121,7 +121,8 @@ static void make_uuid(uint32_t ordinal, uint8_t uuid[16]) {
     uuid[8] = (uint8_t)((uuid[8] & 0x3f) | 0x80);
 }
 
-void soft_device_info(const struct gv_backend *b, uint32_t device, struct gv_device_info *out) {
+int soft_device_info(struct gv_backend *b, uint32_t device, struct gv_device_info *out) {
+    if (device >= b->n_devices) return CUDA_ERROR_INVALID_DEVICE;
     const struct soft_device *d = &b->devices[device];
     memset(out, 0, sizeof *out);
     snprintf(out->name, sizeof out->name, "gpuvirt software GPU");
@@ -135,4 +136,5 @@ void soft_device_info(const struct gv_backend *b, uint32_t device, struct gv_dev
     out->attributes[MULTI_GPU_BOARD_GROUP_ID] = (int32_t)d->ordinal;
     out->attributes[COMPUTE_CAPABILITY_MAJOR] = (int32_t)(b->capability / 10);
     out->attributes[COMPUTE_CAPABILITY_MINOR] = (int32_t)(b->capability % 10);
+    return 0;
 }

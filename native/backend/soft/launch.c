@@ -105,7 +105,7 @@ static void launch_drop(struct gv_stream *s, struct op *op) {
     soft_module_drop(((struct launch_op *)op)->module);
 }
 
-int soft_launch_kernel(struct gv_stream *s, const struct gv_launch *launch) {
+int soft_launch(struct gv_stream *s, const struct gv_launch *launch) {
     int rc = check(launch);
     if (rc) return rc;
     if (s->context->backend->drop_launches) return 0;

@@ -11,14 +11,6 @@ struct soft_mapping {
     uint32_t rights; /* two bits a device of the session: CU_MEM_ACCESS_FLAGS */
 };
 
-int soft_address_reserve(struct gv_backend *b, uint64_t size, uint64_t alignment, uint64_t *address);
-int soft_address_free(struct gv_backend *b, uint64_t address, uint64_t size);
-int soft_physical_create(struct gv_context *c, uint64_t size, struct gv_physical **out);
-int soft_physical_destroy(struct gv_physical *p);
-int soft_memory_map(struct gv_physical *p, uint64_t address, uint64_t size);
-int soft_memory_unmap(struct gv_backend *b, uint64_t address, uint64_t size);
-int soft_memory_access(struct gv_backend *b, uint64_t address, uint64_t size, uint32_t device, uint32_t rights);
-
 /* Whether anything is mapped in [address, address + size); memory.lock held. */
 bool soft_mappings_touch(const struct soft_memory *m, uint64_t address, uint64_t size);
 /* Whether all that is mapped there may be written; true when nothing is. memory.lock held. */

@@ -63,7 +63,8 @@ def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
     def build(program: str, variant: str) -> Path:
         sources = [HERE / f"{program}.c", *sorted((NATIVE / "backend/soft").rglob("*.c")), NATIVE / "wire/module_meta.c"]
-        flags = ["-fvisibility=hidden", *(f"-I{NATIVE / part}" for part in ("backend/soft", "worker", "wire"))]
+        places = [c_build.generated(), *(NATIVE / part for part in ("backend/soft", "worker", "wire"))]
+        flags = ["-fvisibility=hidden", *(f"-I{place}" for place in places)]
         how, flags = ("plain", [*flags, *OLD_KERNEL]) if variant == "old-kernel" else (variant, flags)
         return c_build.program(folder / f"{program}-{variant}", sources, variant=how, flags=flags, libraries=["-lm"])
 

@@ -80,7 +80,8 @@ DONE:
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     target = tmp_path_factory.mktemp("bridge") / "libbridge.so"
     sources = [HERE / "bridge.c", *sorted((NATIVE / "backend/soft").rglob("*.c")), NATIVE / "wire/module_meta.c"]
-    flags = ["-fvisibility=hidden", *(f"-I{NATIVE / part}" for part in ("backend/soft", "worker", "wire"))]
+    places = [c_build.generated(), *(NATIVE / part for part in ("backend/soft", "worker", "wire"))]
+    flags = ["-fvisibility=hidden", *(f"-I{place}" for place in places)]
     c_build.library(target, sources, flags=flags, libraries=["-lm"])
     loaded = ctypes.CDLL(str(target))
     loaded.bridge_open.restype = ctypes.c_uint64

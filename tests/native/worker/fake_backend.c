@@ -11,6 +11,8 @@
 
 struct fake_state fake;
 
+GV_BACKEND_DECLARE(fake);
+
 struct gv_backend {
     int dummy;
 };
@@ -108,7 +110,7 @@ static int queue(struct gv_stream *s, struct job job) {
     return 0;
 }
 
-static int stream_create(struct gv_context *c, uint32_t flags, int32_t priority, struct gv_stream **out) {
+int fake_stream_create(struct gv_context *c, uint32_t flags, int32_t priority, struct gv_stream **out) {
     (void)c, (void)flags, (void)priority;
     struct gv_stream *s = calloc(1, sizeof *s);
     pthread_mutex_init(&s->lock, NULL);
@@ -120,12 +122,12 @@ static int stream_create(struct gv_context *c, uint32_t flags, int32_t priority,
     return *out = s, 0;
 }
 
-static void stream_destroy(struct gv_stream *s) { /* ended by close */
+void fake_stream_destroy(struct gv_stream *s) { /* ended by close */
     (void)s;
     atomic_fetch_sub(&fake.alive, 1);
 }
 
-static int open_backend(const struct gv_backend_config *config, struct gv_backend **out, char *err) {
+int fake_open(const struct gv_backend_config *config, struct gv_backend **out, char *err) {
     if (fake.refuse_open) {
         strcpy(err, "the fake backend does not want to");
         return 3;
@@ -135,7 +137,7 @@ static int open_backend(const struct gv_backend_config *config, struct gv_backen
     return *out = calloc(1, sizeof **out), 0;
 }
 
-static void close_backend(struct gv_backend *b) {
+void fake_close(struct gv_backend *b) {
     for (int i = 0; i < n_streams; i++) {
         struct gv_stream *s = streams[i];
         pthread_mutex_lock(&s->lock);
@@ -148,9 +150,9 @@ static void close_backend(struct gv_backend *b) {
     free(b);
 }
 
-static int driver_version(struct gv_backend *b) { return (void)b, 13000; }
+int fake_driver_version(struct gv_backend *b) { return (void)b, 13000; }
 
-static int device_info(struct gv_backend *b, uint32_t device, struct gv_device_info *out) {
+int fake_device_info(struct gv_backend *b, uint32_t device, struct gv_device_info *out) {
     (void)b;
     memset(out, 0, sizeof *out);
     snprintf(out->name, sizeof out->name, "fake %u", device);
@@ -158,52 +160,52 @@ static int device_info(struct gv_backend *b, uint32_t device, struct gv_device_i
     return 0;
 }
 
-static int reserve_window(struct gv_backend *b, uint64_t base, uint64_t size) {
+int fake_reserve_window(struct gv_backend *b, uint64_t base, uint64_t size) {
     static int asked;
     (void)b, (void)base, (void)size;
     if (!fake.fixed) return 801;
     return asked++ % 2 ? 0 : 1;
 }
 
-static int context_create(struct gv_backend *b, uint32_t device, uint32_t flags, int primary, struct gv_context **out, char *err) {
+int fake_context_create(struct gv_backend *b, uint32_t device, uint32_t flags, int primary, struct gv_context **out, char *err) {
     (void)b, (void)flags, (void)primary, (void)err;
     struct gv_context *c = calloc(1, sizeof *c);
     c->device = device;
-    stream_create(c, 0, 0, &c->legacy);
+    fake_stream_create(c, 0, 0, &c->legacy);
     return *out = c, 0;
 }
-static void context_destroy(struct gv_context *c) { free(c); }
-static int context_limit(struct gv_context *c, uint32_t limit, uint64_t *value) {
+void fake_context_destroy(struct gv_context *c) { free(c); }
+int fake_context_limit(struct gv_context *c, uint32_t limit, uint64_t *value) {
     (void)c;
     *value += 1;
     return limit == 2 ? 0 : 215;
 }
-static int memory_info(struct gv_context *c, uint64_t *f, uint64_t *t) {
+int fake_memory_info(struct gv_context *c, uint64_t *f, uint64_t *t) {
     *f = 1000, *t = 2000;
     (void)c;
     return 0;
 }
-static const char *error_text(struct gv_context *c) { return (void)c, atomic_load(&fake.sticky) ? "as the test wishes" : ""; }
-static int memory_back(struct gv_context *c, uint64_t a, uint64_t s) {
+const char *fake_error_text(struct gv_context *c) { return (void)c, atomic_load(&fake.sticky) ? "as the test wishes" : ""; }
+int fake_memory_back(struct gv_context *c, uint64_t a, uint64_t s) {
     (void)c, (void)a;
     if (!fake.fixed) return 801;
     if (fake.backed + s > fake.fixed) return 2;
     fake.backed += s;
     return 0;
 }
-static int memory_unback(struct gv_context *c, uint64_t a, uint64_t s) {
+int fake_memory_unback(struct gv_context *c, uint64_t a, uint64_t s) {
     (void)c, (void)a;
     fake.backed -= s;
     return 0;
 }
-static int memory_alloc(struct gv_context *c, uint64_t size, uint64_t *address) {
+int fake_memory_alloc(struct gv_context *c, uint64_t size, uint64_t *address) {
     (void)c;
     if (fake.used + size > sizeof fake.memory) return 2;
     *address = fake.used;
     fake.used += size;
     return 0;
 }
-static int memory_free(struct gv_context *c, uint64_t address) {
+int fake_memory_free(struct gv_context *c, uint64_t address) {
     (void)c;
     while (fake.free_waits && atomic_load(&fake.queued)) usleep(1000);
     return address < fake.used ? 0 : 1;
@@ -211,13 +213,13 @@ static int memory_free(struct gv_context *c, uint64_t address) {
 struct gv_physical {
     uint64_t size;
 };
-static int address_reserve(struct gv_backend *b, uint64_t size, uint64_t alignment, uint64_t *address) {
+int fake_address_reserve(struct gv_backend *b, uint64_t size, uint64_t alignment, uint64_t *address) {
     (void)b;
     *address = 1ull << 40 | alignment;
     return size ? 0 : 1;
 }
-static int address_free(struct gv_backend *b, uint64_t address, uint64_t size) { return (void)b, (void)size, address >> 40 ? 0 : 1; }
-static int physical_create(struct gv_context *c, uint64_t size, struct gv_physical **out) {
+int fake_address_free(struct gv_backend *b, uint64_t address, uint64_t size) { return (void)b, (void)size, address >> 40 ? 0 : 1; }
+int fake_physical_create(struct gv_context *c, uint64_t size, struct gv_physical **out) {
     (void)c;
     if (fake.used + size > sizeof fake.memory) return 2;
     fake.used += size;
@@ -225,64 +227,64 @@ static int physical_create(struct gv_context *c, uint64_t size, struct gv_physic
     (*out)->size = size;
     return 0;
 }
-static int physical_destroy(struct gv_physical *p) {
+int fake_physical_destroy(struct gv_physical *p) {
     if (fake.mapped) return 1;
     fake.used -= p->size;
     free(p);
     return 0;
 }
-static int memory_map(struct gv_physical *p, uint64_t address, uint64_t size) {
+int fake_memory_map(struct gv_physical *p, uint64_t address, uint64_t size) {
     if (size > p->size || !address) return 2;
     fake.mapped++;
     return 0;
 }
-static int memory_unmap(struct gv_backend *b, uint64_t address, uint64_t size) {
+int fake_memory_unmap(struct gv_backend *b, uint64_t address, uint64_t size) {
     (void)b, (void)address, (void)size;
     if (!fake.mapped) return 1;
     fake.mapped--;
     return 0;
 }
-static int memory_access(struct gv_backend *b, uint64_t address, uint64_t size, uint32_t device, uint32_t rights) {
+int fake_memory_access(struct gv_backend *b, uint64_t address, uint64_t size, uint32_t device, uint32_t rights) {
     (void)b, (void)address, (void)size, (void)device;
     return fake.mapped && rights < 4 ? 0 : 1;
 }
-static struct gv_stream *stream_legacy(struct gv_context *c) { return c->legacy; }
-static int event_create(struct gv_context *c, uint32_t flags, struct gv_event **out) {
+struct gv_stream *fake_stream_legacy(struct gv_context *c) { return c->legacy; }
+int fake_event_create(struct gv_context *c, uint32_t flags, struct gv_event **out) {
     (void)c, (void)flags;
     atomic_fetch_add(&fake.alive, 1);
     return *out = calloc(1, sizeof **out), 0;
 }
-static void event_destroy(struct gv_event *e) {
+void fake_event_destroy(struct gv_event *e) {
     atomic_fetch_sub(&fake.alive, 1);
     free(e);
 }
-static int event_record(struct gv_event *e, struct gv_stream *s) {
+int fake_event_record(struct gv_event *e, struct gv_stream *s) {
     (void)s;
     e->recorded = 1;
     return 0;
 }
-static int event_elapsed(struct gv_event *a, struct gv_event *b, float *ms) { return *ms = 1.5f, a->recorded && b->recorded ? 0 : 400; }
-static int stream_wait_event(struct gv_stream *s, struct gv_event *e) { return (void)s, (void)e, 0; }
+int fake_event_elapsed(struct gv_event *a, struct gv_event *b, float *ms) { return *ms = 1.5f, a->recorded && b->recorded ? 0 : 400; }
+int fake_stream_wait_event(struct gv_stream *s, struct gv_event *e) { return (void)s, (void)e, 0; }
 
-static int copy_to_device(struct gv_stream *s, uint64_t dst, const void *src, const struct gv_shape *shape) {
+int fake_copy_to_device(struct gv_stream *s, uint64_t dst, const void *src, const struct gv_shape *shape) {
     if (dst >= sizeof fake.memory) return 1;
     return queue(s, (struct job){.kind = COPY_IN, .device = dst, .source = src, .shape = *shape});
 }
-static int copy_to_host(struct gv_stream *s, void *dst, uint64_t src, const struct gv_shape *shape) {
+int fake_copy_to_host(struct gv_stream *s, void *dst, uint64_t src, const struct gv_shape *shape) {
     if (src >= sizeof fake.memory) return 1;
     return queue(s, (struct job){.kind = COPY_OUT, .device = src, .host = dst, .shape = *shape});
 }
-static int copy_device(struct gv_stream *s, uint64_t dst, struct gv_context *dc, uint64_t src, struct gv_context *sc, const struct gv_shape *shape) {
+int fake_copy_device(struct gv_stream *s, uint64_t dst, struct gv_context *dc, uint64_t src, struct gv_context *sc, const struct gv_shape *shape) {
     (void)dc, (void)sc;
     return queue(s, (struct job){.kind = COPY_IN, .device = dst, .source = fake.memory + src, .shape = *shape});
 }
-static int fill(struct gv_stream *s, uint64_t dst, uint64_t pitch, uint32_t elem, uint32_t value, uint64_t width, uint64_t height) {
+int fake_fill(struct gv_stream *s, uint64_t dst, uint64_t pitch, uint32_t elem, uint32_t value, uint64_t width, uint64_t height) {
     (void)pitch;
     if (elem != 1 || height != 1) return 1;
     return queue(s, (struct job){.kind = FILL, .device = dst, .value = value, .shape = {.width = width}});
 }
 
-static int module_load(struct gv_context *c, const void *image, size_t size, struct gv_module **out, void **meta, size_t *meta_size, char *err) {
+int fake_module_load(struct gv_context *c, const void *image, size_t size, struct gv_module **out, void **meta, size_t *meta_size, char *err) {
     (void)c;
     if (size < 4 || memcmp(image, "good", 4)) {
         strcpy(err, "that is no image");
@@ -305,7 +307,7 @@ static int module_load(struct gv_context *c, const void *image, size_t size, str
     return 0;
 }
 /* The inputs' data one behind the other; an input called "bad" is refused. */
-static int link_inputs(struct gv_context *c, const struct gv_link_job *job, struct gv_link_result *out) {
+int fake_link(struct gv_context *c, const struct gv_link_job *job, struct gv_link_result *out) {
     (void)c;
     for (uint32_t i = 0; i < job->n_inputs; i++) {
         const struct gv_link_part *p = &job->inputs[i];
@@ -317,27 +319,27 @@ static int link_inputs(struct gv_context *c, const struct gv_link_job *job, stru
     sprintf(out->info, "%u inputs, %u options, the first with %u", job->n_inputs, job->n_options, job->inputs[0].n_options);
     return 0;
 }
-static void module_unload(struct gv_module *m) {
+void fake_module_unload(struct gv_module *m) {
     atomic_fetch_sub(&fake.alive, 1);
     free(m);
 }
-static int module_global(struct gv_module *m, const char *name, uint64_t *address, uint64_t *size) {
+int fake_module_global(struct gv_module *m, const char *name, uint64_t *address, uint64_t *size) {
     (void)m;
     if (strcmp(name, "known")) return 500;
     return *address = 64, *size = 4, 0;
 }
-static int set_attribute(struct gv_module *m, uint32_t k, int32_t a, int32_t v) {
+int fake_kernel_set_attribute(struct gv_module *m, uint32_t k, int32_t a, int32_t v) {
     (void)m, (void)k, (void)a;
     return v < 0 ? 1 : 0;
 }
-static int launch(struct gv_stream *s, const struct gv_launch *l) {
+int fake_launch(struct gv_stream *s, const struct gv_launch *l) {
     if (l->params_size != 8 || *(const uint64_t *)l->params != 42) return 1;
     return queue(s, (struct job){.kind = LAUNCH});
 }
-static int mark(struct gv_stream *s, void (*fn)(void *, int), void *arg) { return queue(s, (struct job){.kind = MARK, .mark = fn, .arg = arg}); }
-static int gate(struct gv_stream *s, void (*fn)(void *), void *arg) { return queue(s, (struct job){.kind = GATE, .gate = fn, .arg = arg}); }
+int fake_mark(struct gv_stream *s, void (*fn)(void *, int), void *arg) { return queue(s, (struct job){.kind = MARK, .mark = fn, .arg = arg}); }
+int fake_gate(struct gv_stream *s, void (*fn)(void *), void *arg) { return queue(s, (struct job){.kind = GATE, .gate = fn, .arg = arg}); }
 
-static void *host_view(struct gv_backend *b, uint64_t address, uint64_t size) {
+void *fake_host_view(struct gv_backend *b, uint64_t address, uint64_t size) {
     (void)b;
     if (!fake.views || address > sizeof fake.memory || size > sizeof fake.memory - address) return NULL;
     for (; atomic_load(&fake.hold_views); usleep(1000)) atomic_store(&fake.held_views, true);
@@ -345,63 +347,16 @@ static void *host_view(struct gv_backend *b, uint64_t address, uint64_t size) {
     atomic_fetch_add(&fake.views_given, 1);
     return fake.memory + address;
 }
-static void host_view_end(struct gv_backend *b, uint64_t address, uint64_t size) {
+void fake_host_view_end(struct gv_backend *b, uint64_t address, uint64_t size) {
     (void)b, (void)address, (void)size;
     atomic_fetch_sub(&fake.viewed, 1);
 }
-static int mark_follows(struct gv_stream *s) {
+int fake_mark_follows(struct gv_stream *s) {
     pthread_mutex_lock(&s->lock);
     int follows = fake.tells_marks && s->first && s->first->kind == MARK;
     pthread_mutex_unlock(&s->lock);
     return follows;
 }
 
-#define TABLE(name_)                         \
-    {.name = name_,                          \
-     .open = open_backend,                   \
-     .close = close_backend,                 \
-     .driver_version = driver_version,       \
-     .device_info = device_info,             \
-     .reserve_window = reserve_window,       \
-     .context_create = context_create,       \
-     .context_destroy = context_destroy,     \
-     .context_limit = context_limit,         \
-     .memory_info = memory_info,             \
-     .error_text = error_text,               \
-     .memory_back = memory_back,             \
-     .memory_unback = memory_unback,         \
-     .memory_alloc = memory_alloc,           \
-     .memory_free = memory_free,             \
-     .address_reserve = address_reserve,     \
-     .address_free = address_free,           \
-     .physical_create = physical_create,     \
-     .physical_destroy = physical_destroy,   \
-     .memory_map = memory_map,               \
-     .memory_unmap = memory_unmap,           \
-     .memory_access = memory_access,         \
-     .stream_create = stream_create,         \
-     .stream_destroy = stream_destroy,       \
-     .stream_legacy = stream_legacy,         \
-     .event_create = event_create,           \
-     .event_destroy = event_destroy,         \
-     .event_record = event_record,           \
-     .event_elapsed = event_elapsed,         \
-     .stream_wait_event = stream_wait_event, \
-     .copy_to_device = copy_to_device,       \
-     .copy_to_host = copy_to_host,           \
-     .copy_device = copy_device,             \
-     .fill = fill,                           \
-     .module_load = module_load,             \
-     .link = link_inputs,                    \
-     .module_unload = module_unload,         \
-     .module_global = module_global,         \
-     .kernel_set_attribute = set_attribute,  \
-     .launch = launch,                       \
-     .mark = mark,                           \
-     .gate = gate,                           \
-     .host_view = host_view,                 \
-     .host_view_end = host_view_end,         \
-     .mark_follows = mark_follows}
-
-const struct gv_backend_ops gv_backend_soft = TABLE("soft");
-const struct gv_backend_ops gv_backend_cuda = TABLE("cuda");
+const struct gv_backend_ops gv_backend_soft = {.name = "soft", GV_BACKEND_ENTRIES(fake)};
+const struct gv_backend_ops gv_backend_cuda = {.name = "cuda", GV_BACKEND_ENTRIES(fake)};

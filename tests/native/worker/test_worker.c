@@ -583,8 +583,7 @@ static void links(void) {
     CHECK(answer(POST(link, GV_RECORD_SYNC, 1, .n_inputs = 2, .inputs = payload, .inputs_size = (uint32_t)size)) == 0);
     CHECK(gv_reply_link_decode(&reply, body, answer_size()) == 0 && reply.result == 200 && reply.image_size == 0);
     CHECK_TEXT(reply.error, "'bad' of type 4 is bad");
-    CHECK(answer(POST(link, GV_RECORD_SYNC, 9, .n_inputs = 2, .inputs = payload, .inputs_size = (uint32_t)size)) == 0);
-    CHECK(gv_reply_link_decode(&reply, body, answer_size()) == 0 && reply.result == 201);
+    CHECK(answer(POST(link, GV_RECORD_SYNC, 9, .n_inputs = 2, .inputs = payload, .inputs_size = (uint32_t)size)) == 201);
     /* Large inputs and a large image go the bulk way. */
     parts[0] = (struct gv_link_part){.type = 1, .name = "large", .data = calloc(1, 300000), .size = 300000};
     uint64_t seq = POST(link, GV_RECORD_SYNC, 1, .n_inputs = 1, .bulk = ++bulk_sent);

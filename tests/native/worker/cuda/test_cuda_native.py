@@ -16,7 +16,7 @@ NATIVE = ROOT / "native"
 
 @pytest.mark.parametrize("build", ["plain", pytest.param("address", marks=pytest.mark.slow), pytest.param("thread", marks=pytest.mark.slow)])
 def test_cuda_backend(build: str, tmp_path: Path) -> None:
-    includes = ["-isystem", c_build.cuda_headers(), f"-I{NATIVE}", f"-I{NATIVE}/wire", f"-I{NATIVE}/worker"]
+    includes = ["-isystem", c_build.cuda_headers(), f"-I{c_build.generated()}", f"-I{NATIVE}", f"-I{NATIVE}/wire", f"-I{NATIVE}/worker"]
     wire = [NATIVE / "wire" / f"{name}.c" for name in ("module_meta", "link_inputs")]
     sources = [HERE / "test_cuda_backend.c", *(NATIVE / "backend" / "cuda").glob("*.c"), *wire]
     driver = c_build.library(tmp_path / "libfake.so", [HERE / "fake_driver.c", HERE / "fake_defaults.c"], variant=build, flags=includes)

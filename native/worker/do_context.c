@@ -1,0 +1,66 @@
+/* Contexts. */
+#include <stdlib.h>
+
+#include "state.h"
+
+int worker_do_context_create(struct worker *w, const struct gv_record *record, const struct gv_cmd_context_create *c) {
+    char err[GV_ERR_SIZE] = "";
+    struct gv_context *made = NULL;
+    struct worker_context *context = calloc(1, sizeof *context);
+    int status = context ? w->ops->context_create(w->backend, c->device, c->flags, (int)c->primary, &made, err) : WORKER_OUT_OF_MEMORY;
+    if (!status) {
+        context->context = made;
+        context->id = record->ctx;
+        context->device = c->device;
+        atomic_init(&context->refs, 1);
+        context->legacy = worker_stream_new(context, w->ops->stream_legacy(made), WORKER_LEGACY_STREAM | record->ctx);
+        if (!context->legacy || handles_put(&w->contexts, record->ctx, context)) {
+            status = context->legacy ? WORKER_INVALID_VALUE : WORKER_OUT_OF_MEMORY;
+            free(context->legacy);
+            w->ops->context_destroy(made);
+        }
+    }
+    if (status) {
+        free(context);
+        worker_failed(w, record, status, err[0] ? err : "the context could not be made");
+    }
+    return 0;
+}
+
+void worker_context_sweep(struct worker *w, uint32_t ctx) {
+    for (uint64_t i = 0; i < w->streams.size; i++) {
+        struct worker_stream *s = handles_at(&w->streams, i);
+        if (!s || s->context->id != ctx) continue;
+        handles_take(&w->streams, s->id);
+        w->ops->stream_destroy(s->stream);
+        worker_stream_drop(s);
+    }
+    for (uint64_t i = 0; i < w->events.size; i++) {
+        struct worker_event *e = handles_at(&w->events, i);
+        if (!e || e->ctx != ctx) continue;
+        handles_take(&w->events, w->events.ids[i]);
+        w->ops->event_destroy(e->event);
+        free(e);
+    }
+    for (uint64_t i = 0; i < w->modules.size; i++) {
+        struct worker_module *m = handles_at(&w->modules, i);
+        if (!m || m->ctx != ctx) continue;
+        handles_take(&w->modules, w->modules.ids[i]);
+        w->ops->module_unload(m->module);
+        free(m);
+    }
+}
+
+int worker_do_context_destroy(struct worker *w, const struct gv_record *record, const struct gv_cmd_context_destroy *c) {
+    (void)c;
+    struct worker_context *context = handles_take(&w->contexts, record->ctx);
+    if (!context) {
+        worker_failed(w, record, WORKER_INVALID_CONTEXT, "no such context");
+        return 0;
+    }
+    worker_context_sweep(w, record->ctx);
+    w->ops->context_destroy(context->context);
+    worker_stream_drop(context->legacy);
+    worker_context_drop(context);
+    return 0;
+}
