@@ -10,13 +10,16 @@ NVCC := 'nvidia-cuda-nvcc>=13,<14' 'nvidia-cuda-cccl>=13,<14'
 
 SOURCES := pyproject.toml CMakeLists.txt $(shell find native tools -type f \( -name '*.c' -o -name '*.h' -o -name '*.py' -o -name '*.toml' -o -name '*.cmake' -o -name '*.S' \) 2>/dev/null)
 
-.PHONY: help setup demo test test-long check lint bench coverage clean gpu-probe gpu-check gpu-wheels
+.PHONY: help setup demo test test-wide test-long check lint bench coverage clean gpu-probe gpu-check gpu-wheels
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make setup      build gpuvirt and put it into .venv"
 	@echo "make demo       run the examples on two software GPUs, over tcp and shared memory   (SEED=$(SEED))"
-	@echo "make test       every test;  make check: the fast ones and the linters;  make test-long: the long ones"
+	@echo "make check      the linters and the fast tests"
+	@echo "make test       a test of everything, each deliberate fault that a test must catch included"
+	@echo "make test-wide  more of the same: other links, libraries, sanitizers and examples"
+	@echo "make test-long  every library case, PyTorch, TensorFlow and JAX: hours"
 	@echo "make bench      what calls and copies cost beside the bare transport, what distance costs a training loop (15 minutes)"
 	@echo "make gpu-probe  facts about this machine's NVIDIA driver and GPU;  make gpu-check: gpuvirt on it, beside native (BACKEND=chained: without one)"
 	@echo "make gpu-wheels what gpu-check needs on a machine without a network, for Python PY=3.12, into build/gpu-wheels"
@@ -74,13 +77,16 @@ demo: $(VENV)/.demo $(VENV)/.built
 	$(BIN)/gpuvirt demo --seed $(SEED)
 
 test: $(VENV)/.test $(VENV)/.built
-	$(BIN)/pytest -m "not long"
+	$(BIN)/pytest -m "not wide and not long"
+
+test-wide: $(VENV)/.test $(VENV)/.built
+	$(BIN)/pytest -m "wide and not long"
 
 test-long: $(VENV)/.test $(VENV)/.built $(VENV)/torch/.installed $(VENV)/xla/.installed
 	$(BIN)/pytest -m "long"
 
 check: $(VENV)/.test $(VENV)/.built lint
-	$(BIN)/pytest -m "not slow and not long"
+	$(BIN)/pytest -m "not slow and not wide and not long"
 
 lint: $(VENV)/.test $(VENV)/.built
 	$(BIN)/ruff check .

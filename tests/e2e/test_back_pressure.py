@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from e2e.harness import Server, running
 
+pytestmark = pytest.mark.slow
+
 MIB = 1 << 20
 # The limits, as the sources have them. The client keeps sent records (64 MiB, in memory of up to twice that, beside the old while it grows) and a
 # ring of them, copies of pageable memory (256 MiB), and posts so much behind a host function (64 MiB). The worker stages copies (256 MiB and one
@@ -73,8 +75,11 @@ def finish(program: subprocess.Popen[str], seconds: float) -> int:
     return int(lines[0].split()[1])
 
 
-@pytest.mark.parametrize("link", ["tcp", "shm"])
-@pytest.mark.parametrize("what", ["launches", "host", "copies"])
+@pytest.mark.parametrize(
+    ("what", "link"),
+    [("launches", "tcp"), ("copies", "shm"), *(pytest.param(*pair, marks=pytest.mark.wide) for pair in [("launches", "shm"), ("copies", "tcp")])]
+    + [pytest.param("host", link, marks=pytest.mark.wide) for link in ("tcp", "shm")],
+)
 def test_a_flood(own_pool: Callable[..., Server], build: Callable[..., Path], what: str, link: str) -> None:
     """Far more launches or copies than the device can take, while it is busy with one kernel, or waits for a host function."""
     server = own_pool()
@@ -88,7 +93,7 @@ def test_a_flood(own_pool: Callable[..., Server], build: Callable[..., Path], wh
     assert growth["client"] < client and growth["worker"] < worker_bound, {name: size // MIB for name, size in growth.items()}
 
 
-@pytest.mark.parametrize("link", ["tcp", "shm"])
+@pytest.mark.parametrize("link", ["tcp", pytest.param("shm", marks=pytest.mark.wide)])
 def test_a_flood_of_events(own_pool: Callable[..., Server], build: Callable[..., Path], link: str) -> None:
     """Every event asks to be told of; behind a kernel that takes long, they are told of when it is over."""
     server = own_pool()
@@ -103,8 +108,10 @@ def test_a_flood_of_events(own_pool: Callable[..., Server], build: Callable[...,
     }
 
 
-@pytest.mark.parametrize("link", ["tcp", "shm"])
-@pytest.mark.parametrize("what", ["results", "events"])
+@pytest.mark.parametrize(
+    ("what", "link"),
+    [("results", "tcp"), *(pytest.param(*pair, marks=pytest.mark.wide) for pair in [("results", "shm"), ("events", "tcp"), ("events", "shm")])],
+)
 def test_a_client_that_stands_still(own_pool: Callable[..., Server], build: Callable[..., Path], what: str, link: str) -> None:
     """Stopped for longer than the kernel waits for a dead host, while data or completions flow to it: the worker piles up nothing, and it goes on."""
     server = own_pool()

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from e2e.harness import Server, assert_right, run_program, running, wait_until
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("program", ["vector_add", "threads", "host_functions"])
 def test_programs_notice_lost_launches(own_pool: Callable[..., Server], build: Callable[..., Path], program: str) -> None:

@@ -11,6 +11,8 @@ from e2e.cutter import Cutter
 from e2e.harness import Server, assert_right, run_program
 from e2e.test_resume import through
 
+pytestmark = pytest.mark.slow
+
 LINKS = ("tcp", "shm", "tcp(channels=3)", "delay(rtt=20ms,tcp)")
 
 
@@ -20,8 +22,7 @@ def test_pinned_memory(pool: Server, build: Callable[..., Path], link: str) -> N
     assert_right(run_program(pool, [build("pinned")], "--link", link, timeout=120))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("link", ["tcp", "shm"])
+@pytest.mark.parametrize("link", ["tcp", pytest.param("shm", marks=pytest.mark.wide)])
 def test_more_than_a_worker_keeps(pool: Server, build: Callable[..., Path], link: str) -> None:
     """What is sent late comes to a stream that takes it; nobody waits for one who waits for him."""
     assert_right(run_program(pool, [build("pinned"), "much"], "--link", link, timeout=240))
@@ -40,8 +41,7 @@ def test_pinned_memory_on_a_device_out_of_reach(chained: Server, build: Callable
     assert_right(run_program(chained, [build("pinned")], "--link", link, timeout=240))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("link", ["tcp", "tcp(channels=3)"])
+@pytest.mark.parametrize("link", ["tcp", pytest.param("tcp(channels=3)", marks=pytest.mark.wide)])
 def test_pinned_memory_through_cuts(own_pool: Callable[..., Server], build: Callable[..., Path], link: str) -> None:
     """What is lent is sent again from where it lies, from the byte that is missing."""
     server = own_pool()

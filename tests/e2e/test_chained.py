@@ -11,9 +11,13 @@ from e2e.harness import Server, run_program
 from gpuvirt.demo import programs
 from gpuvirt.demo.programs import Program
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
-@pytest.mark.parametrize("program", programs.PROGRAMS, ids=lambda p: p.name)
+
+IN_TEST = ("cuda/tour.cu", "cupy/streams.py")
+
+
+@pytest.mark.parametrize("program", [pytest.param(p, marks=[] if p.name in IN_TEST else pytest.mark.wide, id=p.name) for p in programs.PROGRAMS])
 def test_example(chained: Server, program: Program, tmp_path: Path) -> None:
     examples = programs.find_examples(None)
     if program.name.endswith(".cu"):

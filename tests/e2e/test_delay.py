@@ -17,12 +17,16 @@ from e2e.harness import Server, assert_right, clean_environment, run_line, run_p
 from gpuvirt.demo import programs
 from gpuvirt.demo.programs import Program
 
+pytestmark = pytest.mark.slow
+
 RTT = 0.02
 FAR = ("delay(rtt=20ms,tcp)", "delay(rtt=20ms,shm)")
 PROGRAMS = ("vector_add", "copies", "threads", "host_functions", "limits")
 
 
-@pytest.mark.parametrize("link", [*FAR, "delay(rtt=5ms,rate=500mbit,auto)", "delay(rate=1gbit,tcp)"])
+@pytest.mark.parametrize(
+    "link", [*FAR, *(pytest.param(link, marks=pytest.mark.wide) for link in ("delay(rtt=5ms,rate=500mbit,auto)", "delay(rate=1gbit,tcp)"))]
+)
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_program(pool: Server, build: Callable[..., Path], program: str, link: str) -> None:
     assert_right(run_program(pool, [build(program)], "--link", link, "--gpus", "2"))
@@ -58,9 +62,10 @@ def test_no_answer_is_early(pool: Server, build: Callable[..., Path], tmp_path: 
 
 @pytest.mark.parametrize("link", ["delay(rtt=10ms,tcp)", "shm"])
 def test_an_early_answer_would_be_noticed(pool: Server, build: Callable[..., Path], tmp_path: Path, link: str) -> None:
-    """The deliberate fault: links that are not as far."""
+    """The deliberate fault: links that are not as far. On a busy machine answers may be late all the same, so it has several tries."""
     with pytest.raises(AssertionError):
-        check_answers(pool, build, link, tmp_path / "stats.json")
+        for _ in range(20):
+            check_answers(pool, build, link, tmp_path / "stats.json")
 
 
 @pytest.mark.parametrize("link", FAR)
@@ -84,7 +89,7 @@ def test_two_programs_at_once(pool: Server, build: Callable[..., Path]) -> None:
 
 
 @pytest.mark.parametrize("link", FAR)
-@pytest.mark.parametrize("mode", ["wait", "flood", "copy", "sleep"])
+@pytest.mark.parametrize("mode", ["wait", *(pytest.param(mode, marks=pytest.mark.wide) for mode in ("flood", "copy", "sleep"))])
 def test_client_killed(own_pool: Callable[..., Server], build: Callable[..., Path], mode: str, link: str) -> None:
     server = own_pool()
     before = server.memory_used()
@@ -99,7 +104,7 @@ def test_client_killed(own_pool: Callable[..., Server], build: Callable[..., Pat
 
 
 @pytest.mark.parametrize("link", FAR)
-@pytest.mark.parametrize("mode", ["wait", "flood", "copy"])
+@pytest.mark.parametrize("mode", ["flood", *(pytest.param(mode, marks=pytest.mark.wide) for mode in ("wait", "copy"))])
 def test_worker_killed(own_pool: Callable[..., Server], build: Callable[..., Path], mode: str, link: str) -> None:
     server = own_pool()
     with running(server, [build("busy"), mode], "--link", link) as program:
@@ -114,7 +119,7 @@ def test_worker_killed(own_pool: Callable[..., Server], build: Callable[..., Pat
 EXAMPLES = [p for p in programs.PROGRAMS if p.name in ("cuda/tour.cu", "cupy/streams.py", "cupy/sorting.py")]
 
 
-@pytest.mark.slow
+@pytest.mark.wide
 @pytest.mark.parametrize("link", FAR)
 @pytest.mark.parametrize("program", EXAMPLES, ids=lambda p: p.name)
 def test_example(pool: Server, program: Program, tmp_path: Path, link: str) -> None:

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from e2e.harness import Server, run_program, running, start_server, wait_until
 
+pytestmark = pytest.mark.slow
+
 ILLEGAL, MISALIGNED = ("cudaErrorIllegalAddress", 700), ("cudaErrorMisalignedAddress", 716)
 AT = r" in kernel \S*\w+\S*, block \(\d+,0,0\), warp \d+;"
 # case and distance: what the program is told, and what is said. 10 calls see the error; then cudaPeekAtLastError finds nothing that a launch left.

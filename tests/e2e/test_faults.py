@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 from e2e.harness import GPUVIRT, Server, clean_environment, run_program, running, wait_until
 
+pytestmark = pytest.mark.slow
+
 LINKS = ("tcp", "shm")
 MODES = ("wait", "flood", "copy", "sleep")
 

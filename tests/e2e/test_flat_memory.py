@@ -9,6 +9,8 @@ import pytest
 from e2e.harness import Server, running
 from e2e.test_back_pressure import MIB, Watch, program_under
 
+pytestmark = pytest.mark.slow
+
 # What allocators keep, and what caches are filled with.
 SLACK = 24 * MIB
 SHORT = {"memory": 40_000, "events": 120_000, "modules": 400, "copies": 300}
@@ -26,7 +28,7 @@ def stays_flat(server: Server, program: Path, what: str, count: int, link: str, 
     assert max(grown.values()) < SLACK, {name: size // MIB for name, size in grown.items()}
 
 
-@pytest.mark.parametrize("link", ["tcp", "shm"])
+@pytest.mark.parametrize("link", [pytest.param("tcp", marks=pytest.mark.wide), "shm"])
 @pytest.mark.parametrize("what", SHORT)
 def test_short(own_pool: Callable[..., Server], build: Callable[..., Path], what: str, link: str) -> None:
     stays_flat(own_pool(), build("flat"), what, SHORT[what], link, 60)

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from e2e.harness import HERE, Server, clean_environment, run_program
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = HERE / "programs" / "images.py"
 # PTX beside machine code, of several architectures, a family's among them.
 CODE = ("75,code=compute_75", "90,code=[sm_90,compute_90]", "120f,code=[sm_120f,compute_120f]")

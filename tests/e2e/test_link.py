@@ -7,6 +7,8 @@ import sys
 import pytest
 from e2e.harness import HERE, Server, assert_right, run_program
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = HERE / "programs" / "links.py"
 
 

@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 from e2e.harness import HERE, Server, assert_right, clean_environment, run_line, run_program, running, start_server
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = HERE / "programs" / "modules.py"
 COUNT = 3
 IMAGES = COUNT * 8000  # bytes; each image is larger

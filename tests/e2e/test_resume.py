@@ -16,6 +16,8 @@ from e2e import test_ways
 from e2e.cutter import Cutter
 from e2e.harness import GPUVIRT, HERE, Server, clean_environment, run_line, run_program, running, start_server, wait_until
 
+pytestmark = pytest.mark.slow
+
 ROUNDS = "60"
 
 two_hosts = test_ways.namespaces  # the same fixture
@@ -64,8 +66,7 @@ def cut_often(server: Server, cutter: Cutter, program: list[str | Path], link: s
     return reference.stdout
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("link", ["tcp", "tcp(channels=3)", "delay(rtt=3ms,tcp)"])
+@pytest.mark.parametrize("link", ["tcp", *(pytest.param(link, marks=pytest.mark.wide) for link in ("tcp(channels=3)", "delay(rtt=3ms,tcp)"))])
 def test_a_hundred_cuts(own_pool: Callable[..., Server], build: Callable[..., Path], cutter: Callable[[Server], Cutter], link: str) -> None:
     """At bytes drawn uniformly over a recorded run, both ways; within payloads, within what makes up for a cut."""
     server = own_pool()
@@ -198,10 +199,12 @@ def test_stopped_and_continued(own_pool: Callable[..., Server], build: Callable[
     assert (process.returncode, "running\n" + out) == (0, reference.stdout), err
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("away", "back"),
-    [("route add blackhole 10.199.7.2", "route del blackhole 10.199.7.2"), ("link set veth0 down", "link set veth0 up")],
+    [
+        ("route add blackhole 10.199.7.2", "route del blackhole 10.199.7.2"),
+        pytest.param("link set veth0 down", "link set veth0 up", marks=pytest.mark.wide),
+    ],
     ids=["silent", "unreachable"],
 )
 def test_nothing_arrives(two_hosts: tuple[str, str], build: Callable[..., Path], tmp_path: Path, away: str, back: str) -> None:

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from e2e.harness import HERE, Server, clean_environment, run_program, start_server
 
+pytestmark = pytest.mark.slow
+
 PROGRAMS = HERE / "programs"
 CONNECTING = 3  # a connection's own round trips, which no call waits for: TCP's, the greeting's, the hello's
 MOST = 12

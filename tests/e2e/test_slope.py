@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from e2e.harness import Server, run_program
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = Path(__file__).resolve().parents[1] / "bench" / "programs" / "cupy_training.py"
 READ_EVERY = 50
 
@@ -32,22 +34,19 @@ def only_reads_wait(short: dict[str, Any], long: dict[str, Any]) -> bool:
     return short["waits"] == short["reads"] and long["waits"] == long["reads"] and added[0] == added[1]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("link", ["shm", "tcp", "delay(rtt=30ms,tcp)"])
+@pytest.mark.parametrize("link", ["delay(rtt=30ms,tcp)", *(pytest.param(link, marks=pytest.mark.wide) for link in ("shm", "tcp"))])
 def test_a_training_loop_waits_for_what_it_reads(pool: Server, link: str) -> None:
     short, long = (train(pool, link, steps) for steps in (100, 200))
     assert (short["reads"], long["reads"]) == (2, 4)
     assert only_reads_wait(short, long), (short, long)
 
 
-@pytest.mark.slow
 def test_a_read_in_every_step_is_caught(pool: Server) -> None:
     short, long = (train(pool, "tcp", steps, "--extra-reads") for steps in (100, 200))
     assert not only_reads_wait(short, long), (short, long)
     assert long["waits"] >= 200
 
 
-@pytest.mark.slow
 def test_a_warm_start_from_afar(pool: Server) -> None:
     """From nothing to the first result, modules and caches known to both sides: at most 12 waits."""
     train(pool, "tcp", 50)

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from e2e.harness import Server, assert_right, run_program, wait_until
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def program(build: Callable[..., Path]) -> Path:

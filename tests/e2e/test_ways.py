@@ -26,6 +26,7 @@ def test_program(pool: Server, build: Callable[..., Path], program: str, link: s
     assert_right(run_program(pool, [build(program)], "--link", link, "--gpus", "2"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("link", LINKS)
 @pytest.mark.parametrize("mode", ["before", "after", "exec"])
 def test_fork(pool: Server, build: Callable[..., Path], mode: str, link: str) -> None:
@@ -114,6 +115,7 @@ def test_trace(pool: Server, build: Callable[..., Path], tmp_path: Path) -> None
     assert any("cuDeviceGetAttribute" in line and "local" in line for line in text.splitlines())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", PROGRAMS)
 @pytest.mark.parametrize("link", LINKS)
 def test_chained(chained: Server, build: Callable[..., Path], program: str, link: str) -> None:
@@ -121,6 +123,7 @@ def test_chained(chained: Server, build: Callable[..., Path], program: str, link
     assert_right(run_program(chained, [build(program)], "--link", link, "--gpus", "2", timeout=240))
 
 
+@pytest.mark.slow
 def test_chained_fork(chained: Server, build: Callable[..., Path]) -> None:
     assert_right(run_program(chained, [build("forks"), "before"], timeout=240))
 
@@ -149,6 +152,7 @@ def namespaces() -> Iterator[tuple[str, str]]:
             subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
 
 
+@pytest.mark.slow
 def test_across_network_namespaces(namespaces: tuple[str, str], build: Callable[..., Path], tmp_path: Path) -> None:
     """A server in one namespace, the program in another: a real network between them, and a token."""
     server = start_server(
@@ -171,8 +175,11 @@ def test_device_printf(pool: Server, build: Callable[..., Path], link: str) -> N
     assert (done.returncode, done.stdout.splitlines()) == (0, [*lanes, "host"]), done.stderr
 
 
+IN_TEST = ("cuda/tour.cu", "cupy/sorting.py")
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("program", programs.PROGRAMS, ids=lambda p: p.name)
+@pytest.mark.parametrize("program", [pytest.param(p, marks=[] if p.name in IN_TEST else pytest.mark.wide, id=p.name) for p in programs.PROGRAMS])
 def test_example_by_hand(pool: Server, program: Program, tmp_path: Path) -> None:
     """Every example without the launcher, with the variables that `gpuvirt env` prints."""
     examples = programs.find_examples(None)

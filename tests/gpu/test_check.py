@@ -27,7 +27,7 @@ def named(report: dict[str, Any], part: str, way: str | None = None) -> list[dic
     return [row for row in report["rows"] if row["part"] == part and way in (None, row["way"])]
 
 
-@pytest.mark.slow
+@pytest.mark.wide
 def test_chained(tmp_path: Path) -> None:
     done, report = run_check(tmp_path / "check.json", "--small", BACKEND="chained")
     assert done.returncode == 0 == report["exit"], done.stdout + done.stderr

@@ -38,7 +38,7 @@ def by_fact(section: dict[str, Any], fact: str) -> list[dict[str, Any]]:
     return [f for f in section["facts"] if f["fact"] == fact]
 
 
-@pytest.mark.slow
+@pytest.mark.wide
 def test_probe_over_the_software_gpu(tmp_path: Path) -> None:
     out = tmp_path / "facts.json"
     line = [sys.executable, "-P", "-m", "gpuvirt", "run", "--local", "--", *PROBE, "--json", str(out)]

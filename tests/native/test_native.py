@@ -98,7 +98,7 @@ def runs(request: pytest.FixtureRequest, build: Builder) -> Iterator[ConcurrentR
         yield started
 
 
-@pytest.mark.parametrize("sanitizer", [ADDRESS, THREAD])
+@pytest.mark.parametrize("sanitizer", [ADDRESS, pytest.param(THREAD, marks=pytest.mark.wide)])
 @pytest.mark.parametrize("name", ["test_sha256", "test_meta", "test_ring", "test_lz4"])
 def test_wire(runs: ConcurrentRuns, request: pytest.FixtureRequest, name: str, sanitizer: str) -> None:
     passes(runs.result(request))
@@ -111,13 +111,13 @@ def test_plain_sha256(runs: ConcurrentRuns, request: pytest.FixtureRequest) -> N
 
 TRANSPORT = [
     ("test_links", ADDRESS),
-    ("test_links", THREAD),
+    pytest.param("test_links", THREAD, marks=pytest.mark.wide),
     ("test_connect", ADDRESS),
-    ("test_connect", THREAD),
+    pytest.param("test_connect", THREAD, marks=pytest.mark.wide),
     ("test_malformed", ADDRESS),
     ("test_delay", ADDRESS),
     ("test_bulk", ADDRESS),
-    ("test_bulk", THREAD),
+    pytest.param("test_bulk", THREAD, marks=pytest.mark.wide),
     ("test_resume", ADDRESS),
     ("test_resume", THREAD),
     ("test_death", ADDRESS),  # forks with threads about, which the thread sanitizer does not do
@@ -130,7 +130,7 @@ def test_transport(runs: ConcurrentRuns, request: pytest.FixtureRequest, name: s
     passes(runs.result(request))
 
 
-@pytest.mark.slow
+@pytest.mark.wide
 def test_delay_threads(runs: ConcurrentRuns, request: pytest.FixtureRequest) -> None:
     """Without the cases that fork with threads about."""
     count = sum("child" not in case for case in delay_cases())

@@ -16,12 +16,12 @@ NOT_AGAIN = {"test_isa.py", "test_object_cache.py", "test_tiering.py", "test_pro
 
 def run(isa: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "GPUVIRT_SOFT_ISA": isa}
-    line = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "not long and not slow", *arguments]
+    line = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "not long and not wide and not slow", *arguments]
     return subprocess.run(line, cwd=HERE.parents[1], env=env, capture_output=True, text=True, timeout=1500, check=False)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("isa", ["avx2", "baseline"])
+@pytest.mark.parametrize("isa", ["avx2", pytest.param("baseline", marks=pytest.mark.wide)])
 def test_some(isa: str) -> None:
     done = run(isa, *[str(HERE / name) for name in QUICK], "-k", "f16 or shared or m16n8k16")
     assert done.returncode == 0, done.stdout[-3000:]

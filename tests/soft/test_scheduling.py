@@ -11,7 +11,7 @@ import pytest
 from soft import scheduling
 from soft.nvrtc import library
 
-pytestmark = pytest.mark.skipif(library() is None, reason="the NVRTC wheel is not installed")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(library() is None, reason="the NVRTC wheel is not installed")]
 NAMES = [n for n in scheduling.CASES if n not in scheduling.MISSING]
 TESTS = Path(__file__).resolve().parents[1]
 

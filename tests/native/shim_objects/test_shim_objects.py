@@ -41,7 +41,8 @@ def calls(name: str, tmp_path: Path, sanitizer: str, flags: tuple[str, ...] = ()
         *(WIRE / f"{name}.c" for name in ("sha256", "module_meta", "module_known", "lz4", "link_inputs")),
         *OBJECTS,
     ]
-    build_and_run(tmp_path / name, sources, ["-isystem", cuda, f"-I{out}", f"-I{SHIM}", f"-I{NATIVE}", f"-I{WIRE}", f"-I{HERE}", *flags], sanitizer, args)
+    includes = ["-isystem", cuda, *(f"-I{folder}" for folder in (out, SHIM, NATIVE, WIRE, HERE))]
+    build_and_run(tmp_path / name, sources, [*includes, *flags], sanitizer, args)
 
 
 def test_calls(tmp_path: Path) -> None:

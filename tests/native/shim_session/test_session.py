@@ -48,7 +48,8 @@ Programs = Callable[[str], Path]
 TOKEN_PARTS = b"0123456789abcdef" b"the secret of the fake worker..." b"a public key that nobody uses..."  # as in fake_worker.c
 TOKEN = "gpuvirt1." + base64.urlsafe_b64encode(TOKEN_PARTS).decode().rstrip("=")
 
-sanitizers = pytest.mark.parametrize("build", ["plain", *(pytest.param(name, marks=pytest.mark.slow) for name in ("address", "thread"))])
+SANITIZED = [pytest.param("address", marks=pytest.mark.slow), pytest.param("thread", marks=pytest.mark.wide)]
+sanitizers = pytest.mark.parametrize("build", ["plain", *SANITIZED])
 links = pytest.mark.parametrize("link", ["tcp", "shm"])
 
 

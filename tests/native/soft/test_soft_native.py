@@ -78,7 +78,7 @@ def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         yield started
 
 
-@pytest.mark.parametrize("variant", ["plain", pytest.param("fortified", marks=pytest.mark.slow), pytest.param("address", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("variant", ["plain", pytest.param("fortified", marks=pytest.mark.wide), pytest.param("address", marks=pytest.mark.slow)])
 def test_engine(runs: ConcurrentRuns, request: pytest.FixtureRequest, variant: str) -> None:
     print(runs.result(request))
 
@@ -88,8 +88,10 @@ def test_backend(runs: ConcurrentRuns, request: pytest.FixtureRequest, name: str
     print(runs.result(request))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("variant", "name"), UNDER_SANITIZERS)
+@pytest.mark.parametrize(
+    ("variant", "name"),
+    [pytest.param(variant, name, marks=pytest.mark.slow if variant == "address" else pytest.mark.wide) for variant, name in UNDER_SANITIZERS],
+)
 def test_backend_under_sanitizers(runs: ConcurrentRuns, request: pytest.FixtureRequest, variant: str, name: str) -> None:
     runs.result(request)
 

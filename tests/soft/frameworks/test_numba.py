@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from soft.frameworks import running
 
+pytestmark = pytest.mark.slow
 NAMES = running.names("numba")
 
 
@@ -24,7 +25,6 @@ def test_what_kernels_print(found: tuple[dict[str, str], str]) -> None:
     assert found[1] == "thread 3 of 7 2.500000"
 
 
-@pytest.mark.slow
 def test_a_fault_is_noticed(tmp_path: Path) -> None:
     """Where fused multiply-adds are off in the last places, checks of arithmetic fail, and others do not."""
     wrong = {name for name, text in running.run("numba", tmp_path, fault="fma")[0].items() if text}

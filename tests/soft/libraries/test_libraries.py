@@ -1,4 +1,5 @@
-"""Real libraries on the software GPU against references in higher precision. `make test` runs a few cases of each, `make test-long` all."""
+"""Real libraries on the software GPU against references in higher precision. `make test` runs a few cases of some, `make test-wide` a few of each,
+`make test-long` all."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from gpuvirt.soft.host import jit
 from gpuvirt.soft.ptx.module import Module
 
 LIBRARIES = sorted(case.LIBRARIES)
+WIDE = ("cudnn", "cusolver", "cusparse")  # half a minute of kernels to compile
 AT_ONCE = 400  # cases in one test of `make test-long`: some minutes each
 
 
@@ -23,7 +25,8 @@ def failures(records: list[running.Record]) -> str:
     return "\n".join(str(r) for r in records if not r.right)
 
 
-@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.slow
+@pytest.mark.parametrize("library", [pytest.param(name, marks=pytest.mark.wide) if name in WIDE else name for name in LIBRARIES])
 def test_some_cases(library: str, tmp_path: Path) -> None:
     ids = [c.id for c in case.cases_of(library) if c.fast]
     records = running.run(library, ids, tmp_path)
@@ -61,6 +64,7 @@ def test_a_fault_is_noticed(fault: str, ids: list[str], tmp_path: Path) -> None:
     assert all(not r.failed and r.error > case.LIMIT for r in records), "\n".join(map(str, records))
 
 
+@pytest.mark.slow
 def test_renamed_kernels_get_the_same_machine_code() -> None:
     """Kernels of cuBLAS's matrix products, by their own names and by others: what is compiled is the same, byte for byte, and so is its speed."""
     path = native.find("cublas", "libcublas.so.*")
@@ -87,7 +91,7 @@ def test_renamed_kernels_get_the_same_machine_code() -> None:
     assert seen == 3
 
 
-@pytest.mark.slow
+@pytest.mark.wide
 def test_renamed_kernels_give_the_same_bits(tmp_path: Path) -> None:
     """cuBLAS runs on kernels that have other names when they are compiled: its results are the same bits, its kernels as many."""
     ids = [

@@ -14,7 +14,7 @@ ROOT = HERE.parents[3]
 NATIVE = ROOT / "native"
 
 
-@pytest.mark.parametrize("build", ["plain", pytest.param("address", marks=pytest.mark.slow), pytest.param("thread", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("build", ["plain", pytest.param("address", marks=pytest.mark.slow), pytest.param("thread", marks=pytest.mark.wide)])
 def test_cuda_backend(build: str, tmp_path: Path) -> None:
     includes = ["-isystem", c_build.cuda_headers(), f"-I{c_build.generated()}", f"-I{NATIVE}", f"-I{NATIVE}/wire", f"-I{NATIVE}/worker"]
     wire = [NATIVE / "wire" / f"{name}.c" for name in ("module_meta", "link_inputs")]
