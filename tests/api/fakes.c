@@ -18,6 +18,8 @@ EXPORT struct gv_device_info fake_device[2];
 EXPORT int fake_count = 2;
 
 struct session_stats session_stats;
+_Thread_local CUstream shim_default_stream = CU_STREAM_LEGACY;
+static void (*on_end)(CUcontext context);
 struct shim_context {
     uint32_t id;
 };
@@ -67,8 +69,10 @@ CUresult impl_cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
     return fake_call("impl_cuDevicePrimaryCtxRetain", NULL);
 }
 
+void context_on_end(void (*call)(CUcontext context)) { on_end = call; }
+
 CUresult impl_cuDevicePrimaryCtxReset(CUdevice device) {
-    export_tables_context_gone((CUcontext)&primary[device]);
+    if (on_end) on_end((CUcontext)&primary[device]);
     return fake_call("impl_cuDevicePrimaryCtxReset", NULL);
 }
 

@@ -21,7 +21,6 @@
 #define STATE_TRACE 8u
 
 _Atomic uint32_t entry_state = STATE_UNINITIALIZED;
-_Thread_local CUstream shim_default_stream = CU_STREAM_LEGACY;
 
 static int trace_fd = -1;
 static int64_t trace_start;

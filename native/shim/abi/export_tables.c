@@ -97,8 +97,6 @@ static CUresult local_get(void **value, CUcontext ctx, void *key) {
     return (CUresult)storage_get(ctx, key, value);
 }
 
-void export_tables_context_gone(CUcontext ctx) { storage_drop(ctx); }
-
 /* ---- 263e8860: checks of a context --------------------------------------------------------------------------------- */
 
 static CUresult check_context(CUcontext ctx, uint32_t *result, const void **detail) {
@@ -232,6 +230,7 @@ static struct table tables[TABLES] = {
 };
 
 static void build(void) {
+    context_on_end(storage_drop);
     EACH_16(FILL, RUNTIME)
     EACH_16(FILL, TOOLS_BUFFERS)
     EACH_16(FILL, CURRENT_CONTEXT)

@@ -13,6 +13,9 @@ struct shim_context *context_list;
 static pthread_mutex_t life_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct shim_context *primaries[GV_MAX_DEVICES];
 static _Atomic uint32_t last_context_id;
+static void (*_Atomic on_end)(CUcontext context);
+
+void context_on_end(void (*call)(CUcontext context)) { atomic_store(&on_end, call); }
 
 /* ---- the calling thread's stack ------------------------------------------------------------------------------------ */
 
@@ -98,6 +101,8 @@ void context_failed(uint32_t id, int status) {
     pthread_mutex_unlock(&context_lock);
 }
 
+__attribute__((constructor)) static void hear_of_failures(void) { session_on_context_failure(context_failed); }
+
 uint32_t context_id(const struct shim_context *c) { return c->id; }
 
 CUdevice context_device(const struct shim_context *c) { return c->device; }
@@ -145,7 +150,8 @@ static int context_start(struct shim_context *c) {
 /* Ends a context: waits for its work, then gives everything back (life_lock held). */
 static void context_end(struct shim_context *c) {
     if (!object_retire(c)) return;
-    export_tables_context_gone((CUcontext)c);
+    void (*ending)(CUcontext) = atomic_load(&on_end);
+    if (ending) ending((CUcontext)c);
     stream_drain_context(c);
     module_context_gone(c);
     memory_context_gone(c);

@@ -35,11 +35,10 @@ uint32_t context_server_device(const struct shim_context *c); /* index in shim_s
 struct shim_context *context_primary(CUdevice device);
 /* Sticky error of a context (a faulted kernel), 0. */
 int context_status(const struct shim_context *c);
-/* The worker reported a sticky error for context `id` (a COMPLETED event with a status, or FAILED with sticky set): called by the session, from any thread, takes no lock
- * that is held while posting. Every later call in that context returns it. */
+/* The worker reported a sticky error for context `id`: every later call in that context returns it. */
 void context_failed(uint32_t id, int status);
-/* Implemented beside the private tables: forget what is kept for a context that is about to die. */
-void export_tables_context_gone(CUcontext ctx);
+/* `call` is told of every context that is about to end. One caller only; to be set before there is anything to tell it. */
+void context_on_end(void (*call)(CUcontext context));
 /* Device table after CUDA_VISIBLE_DEVICES (device.c). */
 int device_count(void);
 const struct gv_device_info *device_info(CUdevice device);

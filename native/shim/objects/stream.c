@@ -4,6 +4,8 @@
 #include "gv_client.h"
 #include "objects/objects.h"
 
+_Thread_local CUstream shim_default_stream = CU_STREAM_LEGACY;
+
 /* ---- life ---------------------------------------------------------------------------------------------------------- */
 
 /* Unlinks what was destroyed and has finished since; c->lock held. */

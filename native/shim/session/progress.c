@@ -246,6 +246,10 @@ int progress_start(void) { return session_thread("gpuvirt-events", background, N
 
 /* ---- streams ------------------------------------------------------------------------------------------------------- */
 
+static void (*context_failed)(uint32_t ctx, int status);
+
+void session_on_context_failure(void (*call)(uint32_t ctx, int status)) { context_failed = call; }
+
 #define STREAM_BUCKETS 256u
 static pthread_mutex_t streams_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct session_stream *streams[STREAM_BUCKETS];
@@ -289,7 +293,7 @@ enum expect_outcome progress_publish(uint64_t stream, uint64_t upto, int status,
         if (upto > atomic_load(&s->completed)) atomic_store(&s->completed, upto);
     }
     pthread_mutex_unlock(&streams_lock);
-    if (failed_ctx) context_failed(failed_ctx, status);
+    if (failed_ctx && context_failed) context_failed(failed_ctx, status);
     return outcome;
 }
 
@@ -307,7 +311,7 @@ void progress_context_failed(uint32_t ctx, int status) {
         for (struct session_stream *s = streams[i]; s; s = s->next)
             if (s->ctx == ctx) atomic_store(&s->status, status);
     pthread_mutex_unlock(&streams_lock);
-    context_failed(ctx, status);
+    if (context_failed) context_failed(ctx, status);
 }
 
 int session_wait_stream(struct session_stream *s, uint64_t seq) {

@@ -94,6 +94,9 @@ void session_stream_add(struct session_stream *s);
 void session_stream_remove(struct session_stream *s); /* late events for it are then dropped */
 /* Waits until s->completed >= seq. Returns the stream's status, or session_broken(). Counts one wait unless it was done already. */
 int session_wait_stream(struct session_stream *s, uint64_t seq);
+/* `call` is told of every failure after which nothing can be done in a context: from any thread, and it takes no lock that is held while posting. To be
+ * set before attaching. */
+void session_on_context_failure(void (*call)(uint32_t ctx, int status));
 /* Handles what has already arrived, without waiting (for queries). */
 void session_poll(void);
 

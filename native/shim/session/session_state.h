@@ -157,7 +157,4 @@ bool token_parse(const char *text, struct token *out);
  * do about it. */
 bool token_find(const char *pool, struct token *out, char *err);
 
-/* ---- context.c ---- */
-void context_failed(uint32_t id, int status);
-
 #endif

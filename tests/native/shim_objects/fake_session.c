@@ -14,7 +14,6 @@
 
 struct fake fake;
 struct session_stats session_stats;
-_Thread_local CUstream shim_default_stream;
 
 #define WINDOW (64ull << 30)
 
@@ -84,7 +83,7 @@ bool session_in_forked_child(void) { return false; }
 /* No cache but the test's own. */
 const char *shim_setting(const char *name, const char *fallback) { return strcmp(name, "CACHE") ? fallback : fake.cache ? fake.cache : "/dev/null"; }
 
-void export_tables_context_gone(CUcontext context) { (void)context; }
+void session_on_context_failure(void (*call)(uint32_t ctx, int status)) { (void)call; }
 
 /* ---- completions --------------------------------------------------------------------------------------------------- */
 

@@ -8,9 +8,7 @@
 _Atomic uint32_t failed_ctx;
 _Atomic int failed_status;
 
-/* The shim's context.c, as far as the session is concerned. */
-void context_failed(uint32_t id, int status);
-void context_failed(uint32_t id, int status) {
+static void context_failed(uint32_t id, int status) {
     failed_status = status;
     failed_ctx = id;
 }
@@ -104,6 +102,7 @@ int main(int argc, char **argv) {
     if (argc == 2 && !strcmp(argv[1], "list")) return find(NULL) != NULL;
     const struct scenario *s = argc == 3 ? find(argv[1]) : NULL;
     if (!s) return 2;
+    session_on_context_failure(context_failed);
     struct fake *f = fake_start(s->attach);
     char pool[64], token[256] = "gpuvirt1.";
     snprintf(pool, sizeof pool, "tcp://127.0.0.1:%d", f->port);
