@@ -12,7 +12,6 @@
 #define DEFERRED_MAX (1u << 20)
 /* What may be lent to the link at a time; what is more is sent as pageable memory is. */
 #define LOANS_MAX 4096u
-#define LOANS_SPARE 1024u
 #define LENT_MAX (1ull << 30)
 
 /* Memory of the program's, [low, high), that a payload is sent from; position: the payloads' stream behind it. */
@@ -262,25 +261,30 @@ int bulk_start(void) {
 static pthread_mutex_t out_lock = PTHREAD_MUTEX_INITIALIZER;
 static uint64_t sent;
 
-/* Calls post with the payload's number and lets go of the lock. Returns what post did, 0 when it could not be sent. */
-static uint64_t send_out(uint64_t (*post)(void *arg, uint64_t number), void *arg, uint64_t (*send)(const struct loan *l), const struct loan *l) {
-    uint64_t size = l->high - l->low;
+static bool may_lend(void);
+static uint64_t send_lent(const struct session_bulk *b);
+
+bool session_bulk_reserve(struct session_bulk *b, const void *data, uint64_t size, bool lend) {
     for (;;) {
-        if (session_broken()) return 0;
+        if (session_broken()) return false;
         host_func_throttle();
         host_func_await_late(size);
         pthread_mutex_lock(&out_lock);
         if (!host_func_late_crowded(size)) break;
         pthread_mutex_unlock(&out_lock); /* another thread was faster */
     }
+    *b = (struct session_bulk){.number = sent + 1, .data = data, .size = size, .lend = lend && may_lend()};
     host_func_hold();
-    uint64_t seq = post(arg, sent + 1);
+    return true;
+}
+
+uint64_t session_bulk_commit(const struct session_bulk *b, uint64_t seq) {
     host_func_let_go();
     if (seq) {
-        atomic_fetch_add(&session.sent, size);
+        atomic_fetch_add(&session.sent, b->size);
         gv_send_flush(session.link); /* the worker should know what the payload is for before it is all there */
-        uint64_t number = send(l);
-        if (number == sent + 1) {
+        uint64_t number = b->lend ? send_lent(b) : gv_bulk_send(session.link, 0, b->data, b->size);
+        if (number == b->number) {
             sent = number;
         } else {
             session_lost(number ? "payload numbers do not agree" : NULL, "a copy to the device");
@@ -289,13 +293,6 @@ static uint64_t send_out(uint64_t (*post)(void *arg, uint64_t number), void *arg
     }
     pthread_mutex_unlock(&out_lock);
     return seq;
-}
-
-static uint64_t send_copied(const struct loan *l) { return gv_bulk_send(session.link, 0, (const void *)(uintptr_t)l->low, l->high - l->low); }
-
-uint64_t session_bulk_out(const void *data, uint64_t size, uint64_t (*post)(void *arg, uint64_t number), void *arg) {
-    uint64_t at = (uint64_t)(uintptr_t)data;
-    return send_out(post, arg, send_copied, &(struct loan){.low = at, .high = at + size});
 }
 
 bool session_late_crowded(uint64_t size) { return host_func_late_crowded(size); }
@@ -346,28 +343,25 @@ static void part_done(void *arg) {
     atomic_fetch_sub(&parts, 1);
 }
 
-static uint64_t send_lent(const struct loan *l) {
-    uint64_t number = gv_bulk_open(session.link, 0, l->high - l->low);
+static uint64_t send_lent(const struct session_bulk *b) {
+    uint64_t number = gv_bulk_open(session.link, 0, b->size), low = (uint64_t)(uintptr_t)b->data;
     if (!number) return 0;
     atomic_fetch_add(&parts, 1);
-    if (gv_bulk_part(session.link, (const void *)(uintptr_t)l->low, l->high - l->low, part_done, NULL)) return 0;
+    if (gv_bulk_part(session.link, b->data, b->size, part_done, NULL)) return 0;
     pthread_mutex_lock(&loans_lock);
-    loans[(first_loan + n_loans++) % LOANS_MAX] = (struct loan){l->low, l->high, gv_bulk_position(session.link)};
-    lent += l->high - l->low;
+    loans[(first_loan + n_loans++) % LOANS_MAX] = (struct loan){low, low + b->size, gv_bulk_position(session.link)};
+    lent += b->size;
     pthread_mutex_unlock(&loans_lock);
     return number;
 }
 
-uint64_t session_bulk_lend(const void *data, uint64_t size, uint64_t (*post)(void *arg, uint64_t number), void *arg) {
-    if (session_broken()) return 0;
+/* out_lock held: one loan at a time. */
+static bool may_lend(void) {
     pthread_mutex_lock(&loans_lock);
     settle();
-    /* Other threads may lend at the same time; there is room for one loan of each. */
-    bool room = n_loans < LOANS_MAX - LOANS_SPARE && lent < LENT_MAX;
+    bool room = n_loans < LOANS_MAX && lent < LENT_MAX;
     pthread_mutex_unlock(&loans_lock);
-    if (!room) return session_bulk_out(data, size, post, arg);
-    uint64_t at = (uint64_t)(uintptr_t)data;
-    return send_out(post, arg, send_lent, &(struct loan){.low = at, .high = at + size});
+    return room;
 }
 
 void session_loans_wait(uint64_t low, uint64_t high) {

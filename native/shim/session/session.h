@@ -66,9 +66,8 @@ void *session_begin_call(uint16_t op, uint32_t ctx, uint32_t body, struct sessio
 int session_end_call(struct session_reply *reply);
 void session_reply_done(struct session_reply *reply);
 /* The two halves of session_end_call, for a call whose payload follows on the bulk channel (module images): send hands the record over and
- * returns its seq (0 when lost) and is what a session_bulk_out callback does; wait flushes, waits for the answer and returns its status. Each
- * begin_call needs its wait, also after a failed send. begin_call holds the link's send lock until send: in a call with a payload it belongs
- * inside the session_bulk_out callback, never around session_bulk_out. */
+ * returns its seq (0 when lost); wait flushes, waits for the answer and returns its status. Each begin_call needs its wait, also after a failed
+ * send. begin_call holds the link's send lock until send: so it comes after session_bulk_reserve, and send before session_bulk_commit. */
 uint64_t session_send_call(struct session_reply *reply);
 int session_wait_call(struct session_reply *reply);
 
@@ -102,13 +101,19 @@ void session_poll(void);
 
 /* ---- data ---------------------------------------------------------------------------------------------------------- */
 
-/* Sends a host-to-device payload on the bulk channel. `post` is called with the payload's number (under the bulk order lock) and must post the
- * record that names it; then the bytes go out. Returns when the source may be reused. Returns the seq that post returned, 0 when lost. */
-uint64_t session_bulk_out(const void *data, uint64_t size, uint64_t (*post)(void *arg, uint64_t number), void *arg);
-
-/* The same, but the bytes are sent from where they lie, later: they must stay what they are until the copy's stream has passed it. Returns at once,
- * unless very much is on its way already. */
-uint64_t session_bulk_lend(const void *data, uint64_t size, uint64_t (*post)(void *arg, uint64_t number), void *arg);
+/* A payload for the bulk channel: it is reserved, which gives it its number, then the record that names the number is posted, then it is committed, which
+ * sends the bytes. Whoever has reserved one holds the bulk order lock, and only posts that record before the commit, which is due in any case. */
+struct session_bulk {
+    uint64_t number;
+    const void *data;
+    uint64_t size;
+    bool lend; /* sent later from where it lies, where it stays until the copy's stream has passed it: the commit does not wait for it to be sent */
+};
+/* Waits until there is room. False: the session is lost, and nothing is to be committed. A payload that is not lent, or for which no loan is left, may be
+ * reused after the commit. */
+bool session_bulk_reserve(struct session_bulk *b, const void *data, uint64_t size, bool lend);
+/* `seq`: what posting the record returned; with 0 the payload is not sent. Returns seq, or 0 when the session is lost. */
+uint64_t session_bulk_commit(const struct session_bulk *b, uint64_t seq);
 /* Payloads that are sent long after their command, in a host function that stands before it on its stream: `n` tags for them, successive, the first returned; and
  * sending one. Returns when the source may be reused: 0, or -1 when the session is lost. */
 uint64_t session_late_tags(uint64_t n);

@@ -427,28 +427,27 @@ int session_take_payload(uint64_t tag, void *dst, uint64_t size) {
 
 /* ---- data ---------------------------------------------------------------------------------------------------------- */
 
-uint64_t session_bulk_out(const void *data, uint64_t size, uint64_t (*post)(void *arg, uint64_t number), void *arg) {
-    pthread_mutex_lock(&send_lock);
+bool session_bulk_reserve(struct session_bulk *b, const void *data, uint64_t size, bool lend) {
+    pthread_mutex_lock(&send_lock); /* until the commit */
+    if (lend) fake.lent++;
     memset(&awaiting_bulk, 0, sizeof awaiting_bulk);
-    uint64_t number = post(arg, last_bulk + 1);
-    if (!number) {
-        pthread_mutex_unlock(&send_lock);
-        return 0;
-    }
-    last_bulk++;
-    if (awaiting_bulk.dst) {
-        if (size != awaiting_bulk.width * awaiting_bulk.height) abort();
-        copy_rows((char *)(uintptr_t)awaiting_bulk.dst, awaiting_bulk.pitch, data, awaiting_bulk.width, awaiting_bulk.width, awaiting_bulk.height);
-    } else {
-        fake.load_size = size;
-    }
-    pthread_mutex_unlock(&send_lock);
-    return number;
+    *b = (struct session_bulk){.number = last_bulk + 1, .data = data, .size = size, .lend = lend};
+    return true;
 }
 
-uint64_t session_bulk_lend(const void *data, uint64_t size, uint64_t (*post)(void *arg, uint64_t number), void *arg) {
-    fake.lent++;
-    return session_bulk_out(data, size, post, arg);
+uint64_t session_bulk_commit(const struct session_bulk *b, uint64_t posted) {
+    if (posted) {
+        last_bulk++;
+        if (awaiting_bulk.dst) {
+            if (b->size != awaiting_bulk.width * awaiting_bulk.height) abort();
+            copy_rows((char *)(uintptr_t)awaiting_bulk.dst, awaiting_bulk.pitch, b->data, awaiting_bulk.width, awaiting_bulk.width,
+                      awaiting_bulk.height);
+        } else {
+            fake.load_size = b->size;
+        }
+    }
+    pthread_mutex_unlock(&send_lock);
+    return posted;
 }
 
 static _Atomic uint64_t last_late;

@@ -55,22 +55,17 @@ uint64_t post_function(struct session_stream *s, uint64_t tag) {
     return seq;
 }
 
-struct in {
-    struct session_stream *s;
-    uint64_t dst, size;
-};
-
-static uint64_t post_in(void *arg, uint64_t number) {
-    struct in *in = arg;
-    struct gv_cmd_copy_in c = {.stream = in->s->id, .dst = in->dst, .width = in->size, .height = 1, .depth = 1, .bulk = number};
-    return post_copy_in(in->s->ctx, GV_RECORD_MARK, &c);
+static uint64_t post_in(struct session_stream *s, uint64_t dst, const void *data, uint64_t size, bool lend) {
+    struct session_bulk bulk;
+    if (!session_bulk_reserve(&bulk, data, size, lend)) return 0;
+    struct gv_cmd_copy_in c = {.stream = s->id, .dst = dst, .width = size, .height = 1, .depth = 1, .bulk = bulk.number};
+    return session_bulk_commit(&bulk, post_copy_in(s->ctx, GV_RECORD_MARK, &c));
 }
 
 uint64_t send_in(struct session_stream *s, uint64_t dst, uint64_t size) {
     uint8_t *data = malloc(size);
     for (uint64_t i = 0; i < size; i++) data[i] = fake_byte(dst, i);
-    struct in in = {s, dst, size};
-    uint64_t seq = session_bulk_out(data, size, post_in, &in);
+    uint64_t seq = post_in(s, dst, data, size, false);
     memset(data, 0xee, size);
     free(data);
     return seq;
@@ -79,8 +74,7 @@ uint64_t send_in(struct session_stream *s, uint64_t dst, uint64_t size) {
 uint8_t *lend_in(struct session_stream *s, uint64_t dst, uint64_t size) {
     uint8_t *data = malloc(size);
     for (uint64_t i = 0; i < size; i++) data[i] = fake_byte(dst, i);
-    struct in in = {s, dst, size};
-    return session_bulk_lend(data, size, post_in, &in) ? data : NULL;
+    return post_in(s, dst, data, size, true) ? data : NULL;
 }
 
 static const struct scenario *const all[] = {attach_scenarios, work_scenarios, early_scenarios, loss_scenarios, process_scenarios};

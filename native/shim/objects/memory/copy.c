@@ -124,7 +124,6 @@ static int each_piece(const struct copy_side *device, const struct copy_side *ho
 
 struct inward {
     struct shim_stream *stream;
-    const struct piece *piece;
     char *staging;
     bool lend; /* the source stays as it is until the copy is done */
     bool tell; /* somebody may soon want to know that the copy is done */
@@ -132,20 +131,6 @@ struct inward {
 };
 
 static uint32_t flags_of(const struct inward *in, const struct piece *p) { return in->tell && p->last ? GV_RECORD_MARK : 0; }
-
-static uint64_t post_bulk_in(void *arg, uint64_t number) {
-    const struct inward *in = arg;
-    const struct piece *p = in->piece;
-    struct gv_cmd_copy_in c = {.stream = stream_id(in->stream),
-                               .dst = p->device,
-                               .width = p->width,
-                               .height = p->rows,
-                               .depth = 1,
-                               .pitch = p->device_pitch,
-                               .slice = p->device_pitch * p->rows,
-                               .bulk = number};
-    return post_copy_in(stream_ctx(in->stream), flags_of(in, p), &c);
-}
 
 /* The piece's bytes as they travel: rows packed, in *staging, which is made when first needed. NULL: no memory. */
 static const void *packed(const struct piece *p, char **staging) {
@@ -156,27 +141,33 @@ static const void *packed(const struct piece *p, char **staging) {
     return *staging;
 }
 
+static struct gv_cmd_copy_in copy_in(const struct shim_stream *s, const struct piece *p) {
+    return (struct gv_cmd_copy_in){.stream = stream_id(s),
+                                   .dst = p->device,
+                                   .width = p->width,
+                                   .height = p->rows,
+                                   .depth = 1,
+                                   .pitch = p->device_pitch,
+                                   .slice = p->device_pitch * p->rows};
+}
+
 static int send_piece(void *arg, const struct piece *p) {
     struct inward *in = arg;
     uint64_t size = p->width * p->rows;
     const void *data = packed(p, &in->staging);
     if (!data) return CUDA_ERROR_OUT_OF_MEMORY;
     bool lend = in->lend && data != in->staging;
+    struct gv_cmd_copy_in c = copy_in(in->stream, p);
     uint64_t seq;
     if (size <= GV_INLINE_MAX) {
-        struct gv_cmd_copy_in c = {.stream = stream_id(in->stream),
-                                   .dst = p->device,
-                                   .width = p->width,
-                                   .height = p->rows,
-                                   .depth = 1,
-                                   .pitch = p->device_pitch,
-                                   .slice = p->device_pitch * p->rows,
-                                   .data = data,
-                                   .data_size = (uint32_t)size};
+        c.data = data;
+        c.data_size = (uint32_t)size;
         seq = post_copy_in(stream_ctx(in->stream), flags_of(in, p), &c);
     } else {
-        in->piece = p;
-        seq = lend ? session_bulk_lend(data, size, post_bulk_in, in) : session_bulk_out(data, size, post_bulk_in, in);
+        struct session_bulk bulk;
+        if (!session_bulk_reserve(&bulk, data, size, lend)) return post_refused();
+        c.bulk = bulk.number;
+        seq = session_bulk_commit(&bulk, post_copy_in(stream_ctx(in->stream), flags_of(in, p), &c));
     }
     if (!seq) return post_refused();
     stream_posted(in->stream, seq, flags_of(in, p) != 0);
@@ -211,14 +202,8 @@ static int count_piece(void *arg, const struct piece *p) {
 
 static int post_later(void *arg, const struct piece *p) {
     struct later *l = arg;
-    struct gv_cmd_copy_in c = {.stream = stream_id(l->stream),
-                               .dst = p->device,
-                               .width = p->width,
-                               .height = p->rows,
-                               .depth = 1,
-                               .pitch = p->device_pitch,
-                               .slice = p->device_pitch * p->rows,
-                               .bulk = l->tag++};
+    struct gv_cmd_copy_in c = copy_in(l->stream, p);
+    c.bulk = l->tag++;
     l->posted = post_copy_in(stream_ctx(l->stream), p->last ? GV_RECORD_MARK : 0, &c);
     if (!l->posted) return post_refused();
     stream_posted(l->stream, l->posted, p->last);

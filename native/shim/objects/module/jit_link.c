@@ -165,40 +165,12 @@ CUresult impl_cuLinkAddFile(CUlinkState state, CUjitInputType type, const char *
 
 /* ---- the link ------------------------------------------------------------------------------------------------------ */
 
-struct sending {
-    uint32_t ctx;
-    struct gv_cmd_link command;
-    struct session_reply *reply;
-    bool begun;
-};
-
-static uint64_t post_bulk_link(void *arg, uint64_t number) {
-    struct sending *s = arg;
-    s->command.bulk = number;
-    void *body = session_begin_call(GV_OP_LINK, s->ctx, (uint32_t)gv_cmd_link_size(&s->command), s->reply);
-    if (!body) return 0;
-    s->begun = true;
-    gv_cmd_link_encode(&s->command, body);
-    return session_send_call(s->reply);
-}
-
 static int link_remote(struct shim_link *l, struct gv_reply_link *answer, struct session_reply *reply) {
-    struct sending s = {.ctx = l->ctx,
-                        .reply = reply,
-                        .command = {.n_inputs = l->n_inputs, .options = l->options, .options_size = l->n_options * (uint32_t)sizeof l->options[0]}};
-    if (l->size <= GV_INLINE_MAX) {
-        s.command.inputs = l->inputs;
-        s.command.inputs_size = (uint32_t)l->size;
-        return call_link(l->ctx, &s.command, answer, reply);
-    }
-    memset(reply, 0, sizeof *reply);
-    session_bulk_out(l->inputs, l->size, post_bulk_link, &s);
-    int status = s.begun ? session_wait_call(reply) : post_refused();
-    if (s.begun && !status && gv_reply_link_decode(answer, reply->body, reply->body_size)) {
-        shim_log("the server's answer to link makes no sense");
-        return CUDA_ERROR_UNKNOWN;
-    }
-    return status;
+    struct gv_cmd_link command = {.n_inputs = l->n_inputs, .options = l->options, .options_size = l->n_options * (uint32_t)sizeof l->options[0]};
+    if (l->size > GV_INLINE_MAX) return call_link_bulk(l->ctx, &command, l->inputs, l->size, answer, reply);
+    command.inputs = l->inputs;
+    command.inputs_size = (uint32_t)l->size;
+    return call_link(l->ctx, &command, answer, reply);
 }
 
 /* The image out of a good answer, with a NUL behind it: what is linked may be text. */

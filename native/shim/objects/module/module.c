@@ -44,23 +44,6 @@ struct loading {
     uint8_t digest[GV_SHA256_SIZE]; /* of the metadata kept here */
 };
 
-struct sending {
-    uint32_t ctx;
-    struct gv_cmd_module_load command;
-    struct session_reply *reply;
-    bool begun;
-};
-
-static uint64_t post_bulk_load(void *arg, uint64_t number) {
-    struct sending *s = arg;
-    s->command.bulk = number;
-    void *body = session_begin_call(GV_OP_MODULE_LOAD, s->ctx, (uint32_t)gv_cmd_module_load_size(&s->command), s->reply);
-    if (!body) return 0;
-    s->begun = true;
-    gv_cmd_module_load_encode(&s->command, body);
-    return session_send_call(s->reply);
-}
-
 /* Near servers are sent images as they are: packing takes longer than sending there. */
 #define PACK_RTT_NS 1000000
 #define PACK_LEAST 2048u /* bytes */
@@ -84,10 +67,10 @@ static void *pack(const struct image_choice *choice, size_t *size) {
 static int load_remote(struct shim_context *c, uint64_t id, const struct loading *l, struct gv_reply_module_load *answer,
                        struct session_reply *reply) {
     const struct image_choice *choice = l->choice;
-    struct sending s = {.ctx = c->id, .reply = reply, .command = {.module = id, .hash = l->hash, .hash_size = sizeof l->hash}};
+    struct gv_cmd_module_load command = {.module = id, .hash = l->hash, .hash_size = sizeof l->hash};
     uint8_t ignored[4];
     if (module_place(l->hash, ignored) != MODULE_AWAY) {
-        int status = call_module_load(c->id, &s.command, answer, reply);
+        int status = call_module_load(c->id, &command, answer, reply);
         if (status != GV_MODULE_NOT_HERE) return status;
         session_reply_done(reply);
         module_place_learn(l->hash, MODULE_AWAY, ignored);
@@ -97,24 +80,17 @@ static int load_remote(struct shim_context *c, uint64_t id, const struct loading
     void *packed = pack(choice, &size);
     if (packed) {
         data = packed;
-        s.command.raw = choice->size;
+        command.raw = choice->size;
     }
+    int status;
     if (size <= GV_INLINE_MAX) {
-        s.command.image = data;
-        s.command.image_size = (uint32_t)size;
-        int status = call_module_load(c->id, &s.command, answer, reply);
-        free(packed);
-        return status;
+        command.image = data;
+        command.image_size = (uint32_t)size;
+        status = call_module_load(c->id, &command, answer, reply);
+    } else {
+        status = call_module_load_bulk(c->id, &command, data, size, answer, reply);
     }
-    memset(reply, 0, sizeof *reply);
-    session_bulk_out(data, size, post_bulk_load, &s);
-    int status = s.begun ? session_wait_call(reply) : post_refused();
     free(packed);
-    if (!s.begun) return status;
-    if (!status && gv_reply_module_load_decode(answer, reply->body, reply->body_size)) {
-        shim_log("the server's answer to module_load makes no sense");
-        return CUDA_ERROR_UNKNOWN;
-    }
     return status;
 }
 
