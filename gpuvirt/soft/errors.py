@@ -47,14 +47,6 @@ class Unsupported(SoftError):
     code = NOT_SUPPORTED
 
 
-class UniformityLost(Unsupported):
-    """A register that the analysis took to be the same in all lanes is not; emission is repeated with it as varying."""
-
-    def __init__(self, register: str, text: str) -> None:
-        super().__init__(f"internal: a lane-varying value for the uniform register {register} in '{text}'")
-        self.register = register
-
-
 class NoPtx(SoftError):
     """The image holds nothing that can run here."""
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from soft.kernels import Kernels, LaunchError
 
+from gpuvirt.soft.analysis import divergence
 from gpuvirt.soft.analysis.cfg import Cfg
-from gpuvirt.soft.analysis.divergence import Analysis
 from gpuvirt.soft.ptx.layout import Program
 from gpuvirt.soft.ptx.module import Module
 
@@ -120,7 +120,7 @@ def grouped(text: str, shape: tuple[int, ...]) -> dict[str, int]:
     program = Program(Module(text), "k")
     body = program.bodies["k"]
     cfg = Cfg(body, program.exits, frozenset())
-    return Analysis(cfg, tuple([*shape, 1, 1][:3]), {p.name for p in body.func.params}).grouped  # type: ignore[arg-type]
+    return dict(divergence.analyze(cfg, tuple([*shape, 1, 1][:3])).grouped)  # type: ignore[arg-type]
 
 
 def threads(shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:

@@ -22,7 +22,7 @@ EXITED = "$exited"  # which lanes have ended inside a device function
 class Block:
     """A basic block. `kind`: br (one successor), cbr (successors: taken, not taken), brx, exit."""
 
-    __slots__ = ("div", "idx", "ins", "ipdom", "kind", "live_in", "live_out", "name", "neg", "pred", "preds", "selector", "succs", "waits")
+    __slots__ = ("idx", "ins", "ipdom", "kind", "live_in", "live_out", "name", "neg", "pred", "preds", "selector", "succs")
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -37,8 +37,6 @@ class Block:
         self.ipdom: Block | None = None
         self.live_in = 0
         self.live_out = 0
-        self.div = False
-        self.waits = 0
 
     def __repr__(self) -> str:
         return f"<{self.idx}:{self.name}>"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Set
+
 from gpuvirt.soft.analysis.cfg import Block, Cfg
 from gpuvirt.soft.analysis.sync_kinds import ALIGNED, BLOCK, FULL, GATHERING, PART, collective, reads_again
 from gpuvirt.soft.ptx.opcodes import BARRIERS, Sync
@@ -23,7 +25,7 @@ def find_meetings(cfg: Cfg) -> dict[int, str]:
     return found
 
 
-def meets_next(cfg: Cfg, meetings: dict[int, str], number: int) -> bool:
+def meets_next(cfg: Cfg, meetings: Mapping[int, str], number: int) -> bool:
     """Whether lanes that are at a block come to a meeting of the whole warp before they do anything that others notice."""
     block = cfg.order[number]
     while meetings.get(block.idx) not in GATHERING:
@@ -38,7 +40,7 @@ def exchanges(cfg: Cfg) -> bool:
     return any(collective(i) for block in cfg.order for i in block.ins)
 
 
-def find_divided(cfg: Cfg, meetings: dict[int, str]) -> set[int]:
+def find_divided(cfg: Cfg, meetings: Mapping[int, str], masked: Set[int]) -> set[int]:
     """Blocks in which only some of the warp's lanes may exchange something, while others that it names come to another such place: in a branch beside
     it; for a __syncwarp, which may pair with any other, anywhere."""
     places: dict[str, list[Block]] = {}
@@ -46,18 +48,18 @@ def find_divided(cfg: Cfg, meetings: dict[int, str]) -> set[int]:
         for op in dict.fromkeys(i.op for i in block.ins if collective(i)):
             places.setdefault("bar" if op == "barrier" else op, []).append(block)
     found: set[int] = set()
-    if not any(b.div for blocks in places.values() for b in blocks):
+    if not any(b.idx in masked for blocks in places.values() for b in blocks):
         return found
     after: list[int] | None = None
     for op, blocks in places.items():
-        if len(blocks) > 1 and any(b.div for b in blocks):
+        if len(blocks) > 1 and any(b.idx in masked for b in blocks):
             after = after or _reach(cfg)
             for a in blocks:
                 if any(b is not a and not after[a.idx] >> b.idx & 1 and not after[b.idx] >> a.idx & 1 for b in blocks):
                     found.add(a.idx)
         if op == "bar":
             found.update(b.idx for b in blocks if not meetings and (len(blocks) > 1 or cfg.loop_of[b.idx] is not None))
-    return {i for i in found if cfg.order[i].div}
+    return found & masked
 
 
 def _reach(cfg: Cfg) -> list[int]:

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gpuvirt.soft import abi
-from gpuvirt.soft.analysis.divergence import Analysis
+from gpuvirt.soft.analysis.divergence import Divergence
 from gpuvirt.soft.analysis.lane_affine import Pattern
 from gpuvirt.soft.ptx.opcodes import Access, Formula
 from gpuvirt.soft.ptx.parser import Addr, Ins, Operand, Reg, Sym, Vec
@@ -33,11 +32,11 @@ class Guess(NamedTuple):
     value: int
 
 
-def guesses(an: Analysis) -> list[Guess]:
+def guesses(an: Divergence) -> list[Guess]:
     """What is worth taking for granted of a kernel's parameters."""
     cfg = an.cfg
     instructions = [ins for block in cfg.order for ins in block.ins]
-    if not an.is_kernel or len(instructions) > _MOST or an.waiting_loops:
+    if not cfg.body.func.is_kernel or len(instructions) > _MOST or an.waiting_loops:
         return []
     made: dict[str, list[Ins]] = {}
     for ins in instructions:
@@ -68,7 +67,7 @@ def _parameters(ins: Ins, offsets: dict[str, int]) -> list[tuple[str, int, int]]
     return [(o.name, start + i * size, size) for i, o in enumerate(items) if isinstance(o, Reg)]
 
 
-def _access(an: Analysis, instructions: list[Ins], made: dict[str, list[Ins]], register: str) -> int | None:
+def _access(an: Divergence, instructions: list[Ins], made: dict[str, list[Ins]], register: str) -> int | None:
     """The bytes of an access whose address is made of lanes' indices times the register."""
     same = {register}
     reached: set[str] = set()
@@ -104,13 +103,13 @@ def _place(ins: Ins) -> tuple[Operand, Operand]:
     return (ins.ops[1], ins.ops[0]) if ins.traits.access is Access.LOAD else (ins.ops[0], ins.ops[1])
 
 
-def _scales(an: Analysis, a: Operand, b: Operand, same: set[str]) -> bool:
+def _scales(an: Divergence, a: Operand, b: Operand, same: set[str]) -> bool:
     """Whether one factor is the parameter and the other differs between lanes in a known way."""
     pairs = [(a.name, b.name), (b.name, a.name)] if isinstance(a, Reg) and isinstance(b, Reg) else []
     return any(one in same and other in an.patterns for one, other in pairs)
 
 
-def plain(an: Analysis) -> int:
+def plain(an: Divergence) -> int:
     """How many accesses are known to be of lanes side by side."""
     count = 0
     for block in an.cfg.order:
@@ -123,22 +122,3 @@ def plain(an: Analysis) -> int:
                 p: Pattern | None = an.patterns.get(place.base.name)
                 count += p is not None and p.group == LANES and all(s == i * size for i, s in enumerate(p.steps))
     return count
-
-
-def chooser(entry: str, guessed: str, general: str, taken: list[Guess]) -> str:
-    """The kernel's entry, which calls one of its two bodies."""
-    lines = [f"define void @{entry}(ptr %w) #0 {{"]
-    lines.append(f"  %a = getelementptr i8, ptr %w, i64 {abi.OFFSETS['params']}")
-    lines.append("  %p = load ptr, ptr %a, !invariant.load !0")
-    before = "true"
-    for i, (offset, size, value) in enumerate(sorted({(g.offset, g.bytes, g.value) for g in taken})):
-        t = f"i{8 * size}"
-        lines.append(f"  %a{i} = getelementptr i8, ptr %p, i64 {offset}")
-        lines.append(f"  %x{i} = load {t}, ptr %a{i}, align {size}, !invariant.load !0")
-        lines.append(f"  %c{i} = icmp eq {t} %x{i}, {value}")
-        lines.append(f"  %y{i} = and i1 {before}, %c{i}")
-        before = f"%y{i}"
-    lines.append(f"  br i1 {before}, label %guessed, label %general, !prof !2")
-    lines += ["guessed:", f"  call void @{guessed}(ptr %w)", "  ret void"]
-    lines += ["general:", f"  tail call void @{general}(ptr %w)", "  ret void", "}"]
-    return "\n".join(lines)

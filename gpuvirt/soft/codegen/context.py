@@ -9,12 +9,12 @@ from typing import NamedTuple
 from gpuvirt.soft.analysis import lane_affine
 from gpuvirt.soft.analysis.alignment import Alignment
 from gpuvirt.soft.analysis.cfg import Block
-from gpuvirt.soft.analysis.divergence import Analysis
+from gpuvirt.soft.analysis.divergence import Divergence
 from gpuvirt.soft.analysis.lane_affine import Pattern
 from gpuvirt.soft.codegen.ir_builder import ModuleText, Val
 from gpuvirt.soft.codegen.special_registers import read_special
 from gpuvirt.soft.codegen.warp_state import WarpState
-from gpuvirt.soft.errors import BadPtx, UniformityLost, Unsupported
+from gpuvirt.soft.errors import BadPtx, Unsupported
 from gpuvirt.soft.ptx.layout import Layout
 from gpuvirt.soft.ptx.parser import FloatImm, Imm, Ins, Not, Operand, Reg, Special, Sym, Vec
 from gpuvirt.soft.ptx.types import INT_BITS, LANES, Type, llvm_type
@@ -43,17 +43,18 @@ class AddressCheck(NamedTuple):
 class Context(WarpState, ABC):
     """The state of emitting one function, and its values. Opcodes are written against it."""
 
-    def __init__(self, module: ModuleText, analysis: Analysis, layout: Layout, symbol: str, loops: bool = False) -> None:
-        super().__init__(module, analysis.body.func, layout, analysis.shape, loops)
+    def __init__(self, module: ModuleText, analysis: Divergence, layout: Layout, symbol: str, loops: bool = False) -> None:
+        super().__init__(module, analysis.cfg.body.func, layout, analysis.shape, loops)
         self.an = analysis
         self.cfg = analysis.cfg
-        self.body = analysis.body
+        self.body = analysis.cfg.body
         self.symbol = symbol
-        self.linkage = "" if analysis.body.func.is_kernel else "internal "
+        self.linkage = "" if analysis.cfg.body.func.is_kernel else "internal "
         self.attributes = 0
         self.slots: dict[str, tuple[str, str]] = {}
         self.cache: dict[str, Val] = {}
         self.dirty: set[str] = set()
+        self.lost: set[str] = set()  # registers that were taken to be uniform and got values that vary: the text is of no use
         self.expanded: dict[str, Val] = {}
         self.block: Block = self.cfg.order[0]
         self.ins: Ins | None = None
@@ -184,7 +185,7 @@ class Context(WarpState, ABC):
     @property
     def parted(self) -> bool:
         """Whether what is being emitted may run with some of the lanes only."""
-        return self.block.div and not self.whole
+        return self.block.idx in self.an.masked and not self.whole
 
     def put(self, name: str, value: Val) -> None:
         """Writes a register (value in its own width) under the instruction's guard, keeping what waiting lanes may still read."""
@@ -201,11 +202,12 @@ class Context(WarpState, ABC):
             return
         vector = self.is_vector(name)
         if value.v and not vector:
-            raise UniformityLost(name, str(self.ins))
+            self.lost.add(name)
+            value = self.extract(value, 0)
         if vector:
             value = self.splat(value)
             condition: Val | None = None
-            if not self.whole and self.block.waits >> self.cfg.reg_index[name] & 1:
+            if not self.whole and self.an.waits[self.block.idx] >> self.cfg.reg_index[name] & 1:
                 condition = self.mask
             if self.pred is not None:
                 condition = self.pred if condition is None else self.band(condition, self.pred)
@@ -219,7 +221,7 @@ class Context(WarpState, ABC):
 
     def flush(self) -> None:
         """Stores what later blocks, or waiting lanes, may read."""
-        live = self.block.live_out | self.block.waits
+        live = self.block.live_out | self.an.waits[self.block.idx]
         index = self.cfg.reg_index
         for name in sorted(self.dirty):
             if live >> index[name] & 1:

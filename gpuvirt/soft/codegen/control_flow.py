@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 
 from gpuvirt.soft.analysis.cfg import Block, Loop
 from gpuvirt.soft.analysis.convergence_points import meets_next
-from gpuvirt.soft.analysis.divergence import Analysis, Edge
+from gpuvirt.soft.analysis.divergence import Divergence, Edge
 from gpuvirt.soft.codegen.context import Context
 from gpuvirt.soft.codegen.ir_builder import ModuleText, Val
 from gpuvirt.soft.ptx.layout import Layout
@@ -36,10 +36,10 @@ class LaneFallback(ABC):
 class ControlFlow(Context):
     """The blocks of one function, as code sees them."""
 
-    def __init__(self, module: ModuleText, analysis: Analysis, layout: Layout, symbol: str, loops: bool = False) -> None:
+    def __init__(self, module: ModuleText, analysis: Divergence, layout: Layout, symbol: str, loops: bool = False) -> None:
         super().__init__(module, analysis, layout, symbol, loops)
         self.fallback: LaneFallback | None = None  # where lanes may leave this code and go on one by one
-        self.meetings = analysis.active_meetings()
+        self.meetings = analysis.active_meetings
         self.targets = {e.target.idx for e in analysis.edges if e.target is not self.cfg.exit}  # blocks at which lanes may wait
         self._prepare_edges()
 
@@ -92,7 +92,7 @@ class ControlFlow(Context):
         if target is None or target == self.cfg.exit.idx:
             return "done"
         block = self.cfg.order[target]
-        if not block.div and not self.meetings:
+        if block.idx not in self.an.masked and not self.meetings:
             # All lanes meet there when it postdominates; then there is nothing to ask, unless some may have been put off at a barrier before it.
             p: Block | None = self.cfg.order[limit]
             while p is not None and p.idx < target:
@@ -114,7 +114,7 @@ class ControlFlow(Context):
         if target.idx in self.copies:
             self.emit(f"br label %whole{target.idx}")
             return
-        if target.div:
+        if target.idx in self.an.masked:
             self.emit(f"store i32 {self.bits_of(self.full).s}, ptr {self.mask_slot(target)}")
         self.emit(f"br label %b{target.idx}")
 

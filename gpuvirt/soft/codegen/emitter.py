@@ -34,7 +34,7 @@ class Emitter(ControlFlow):
         """The function's text."""
         self.copies = uniform_branches.twice(self) if self.doubles else set()
         order = self.cfg.order
-        self.divided = find_divided(self.cfg, self.meetings) if self.fallback is not None and self.cfg.divided else set()
+        self.divided = find_divided(self.cfg, self.meetings, self.an.masked) if self.fallback is not None and self.cfg.divided else set()
         self.setup()
         if any(kind in OPEN for kind in self.meetings.values()):
             self.once("passed", "alloca i32", "ptr")
@@ -142,7 +142,7 @@ class Emitter(ControlFlow):
         if block.idx in self.meetings:
             self.meet(block)
             return
-        if block.div:
+        if block.idx in self.an.masked:
             bits = self.let(f"load i32, ptr {self.mask_slot(block)}", "i32")
             self.emit(f"store i32 0, ptr {self.mask_slot(block)}")
             self.mask = self.mask_of(bits)
@@ -214,12 +214,12 @@ class Emitter(ControlFlow):
                 met = self.band(met, named)
         else:
             going = self.select(self.icmp("eq", under_way, zero), bits, zero)
-        wait = self.icmp("eq", going, zero) if block.div else self.icmp("ne", under_way, zero)
+        wait = self.icmp("eq", going, zero) if block.idx in self.an.masked else self.icmp("ne", under_way, zero)
         self.emit(f"br i1 {wait.s}, label %{self.chain(block.idx)}, label %meet{n}.all")
         self.lines.append(f"meet{n}.all:")
         self.emit(f"store i32 {self.band(bits, self.invert(going)).s}, ptr {own}")
         bits = going
-        self.mask = self.mask_of(bits) if block.div else self.full
+        self.mask = self.mask_of(bits) if block.idx in self.an.masked else self.full
         self.instruction(bar)
         if passing:
             self.emit(f"store i32 {self.bor(passed, met).s}, ptr %passed")
@@ -310,7 +310,7 @@ class Emitter(ControlFlow):
 
     def _asks_later(self, block: Block, head: Block) -> bool:
         """Whether the lanes that go back come by the loop's end, where others are let in."""
-        if self.fallback is None or not (block.div or block.idx in self.an.diverging):
+        if self.fallback is None or not (block.idx in self.an.masked or block.idx in self.an.diverging):
             return False
         loop = self.cfg.loop_of[block.idx]
         while loop is not None and loop.first != head.idx:

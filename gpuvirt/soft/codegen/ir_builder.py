@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from gpuvirt.soft.ptx.types import INT_BITS, LANES
 
@@ -48,6 +49,21 @@ class ModuleText:
         self.functions: list[str] = []
         self.constants: dict[bytes, str] = {}
         self.globals: dict[str, int] = {}
+
+    def snapshot(self) -> dict[str, Any]:
+        """The module as it is, to go back to it."""
+        return {name: value.copy() if isinstance(value, (dict, list)) else value for name, value in vars(self).items()}
+
+    def restore(self, before: dict[str, Any]) -> None:
+        for name, value in before.items():
+            own = getattr(self, name)
+            if isinstance(own, dict):
+                own.clear()
+                own.update(value)
+            elif isinstance(own, list):
+                own[:] = value
+            else:
+                setattr(self, name, value)
 
     def declare(self, name: str, text: str) -> None:
         self.declares[name] = text

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from gpuvirt.soft import abi
 from gpuvirt.soft.analysis.cfg import Block, Cfg, Loop
-from gpuvirt.soft.analysis.divergence import Analysis
 from gpuvirt.soft.analysis.sync_kinds import OPEN
 from gpuvirt.soft.codegen.control_flow import ControlFlow, LaneFallback
 from gpuvirt.soft.codegen.emitter import SPIN_YIELD, Emitter
@@ -152,7 +151,7 @@ def call(e: ControlFlow, frame: Frame, text: str) -> None:
     before = dict(e.cache), dict(e.expanded), dict(e._splats), dict(e._casts)
     number = e.block.idx
     where = {t: e.let(f"load i32, ptr {e.mask_slot(e.cfg.order[t])}", "i32") for t in pending(e, number, e.cfg.loop_of[number])}
-    if number in where and not e.block.div:
+    if number in where and e.block.idx not in e.an.masked:
         del where[number]
     calling = e.bits_of(e.mask)
     if e.calls_left is not None:  # lanes that call other functions, later
@@ -233,29 +232,6 @@ def depart(e: ControlFlow) -> None:
 
 
 # Code for one lane -----------------------------------------------------------------------------------------------------------------------------
-
-
-class LaneAnalysis(Analysis):
-    """For one lane nothing differs between lanes."""
-
-    def __init__(self, cfg: Cfg, shape: tuple[int, int, int], param_names: set[str], waiting: set[int]) -> None:
-        self.cfg = cfg
-        self.body = cfg.body
-        self.shape = shape
-        self.is_kernel = cfg.body.func.is_kernel
-        self.param_names = param_names
-        self.waiting_loops, self.spin_loops = waiting, set()
-        self.meetings, self.one_sided = {}, set()
-        self.varying, self.edges, self.resume, self.diverging, self.apart = set(), [], [], set(), False
-        self.patterns, self.affine, self.grouped, self._known, self.assumed = {}, {}, {}, {}, {}
-
-    def begin(self) -> LaneAnalysis:
-        for block in self.cfg.order:
-            block.div, block.waits = False, 0
-        return self
-
-    def broadcast(self, ins: Ins) -> bool:
-        return False
 
 
 class LaneEmitter(Emitter):
@@ -417,4 +393,4 @@ class LaneEmitter(Emitter):
             self.lines.append(f"skipped{n}:")
 
 
-__all__ = ["Frame", "LaneAnalysis", "LaneEmitter", "frame_bytes"]
+__all__ = ["Frame", "LaneEmitter", "frame_bytes"]

@@ -21,9 +21,9 @@ _UPPER = {"gt": "gt", "ge": "ge", "hi": "gt", "hs": "ge"}
 
 def twice(e: ControlFlow) -> set[int]:
     """The blocks that are worth a copy for all lanes together."""
-    if not e.func.is_kernel or e.meetings or e.an.apart or e.an.resume or e.an.waiting_loops or e.cfg.exits:
+    if not e.func.is_kernel or e.meetings or e.an.delayed or e.an.resume or e.an.waiting_loops or e.cfg.exits:
         return set()
-    blocks = [b for b in e.cfg.order if b.div and b is not e.cfg.exit]
+    blocks = [b for b in e.cfg.order if b.idx in e.an.masked and b is not e.cfg.exit]
     if sum(len(b.ins) for b in blocks) > _MOST or any(b.kind == "brx" for b in e.cfg.order):
         return set()
     return {b.idx for b in blocks}

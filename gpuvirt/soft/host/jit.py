@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import re
-from pathlib import Path
 
 import llvmlite.binding as llvm
 
@@ -70,9 +68,6 @@ def compile_object(text: str, level: int) -> bytes:
         passes.run(module, builder)
         return bytes(machine.emit_object(module))
     except RuntimeError as error:
-        dump = os.environ.get("GPUVIRT_SOFT_DUMP")
-        if dump:
-            Path(dump).write_text(text)
         raise SoftError(f"internal: LLVM refused the generated code: {str(error)[:600]}") from error
 
 

@@ -1,0 +1,109 @@
+"""The passes of the compiler: analyses leave their input as it is, a wrong guess is noticed and made good, GPUVIRT_SOFT_DUMP shows what a pass made."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from gpuvirt.errors import GpuvirtError
+from gpuvirt.soft import pipeline
+from gpuvirt.soft.analysis import divergence
+from gpuvirt.soft.analysis.cfg import Block, Cfg
+from gpuvirt.soft.codegen.emitter import Emitter
+from gpuvirt.soft.errors import BadPtx, Unsupported
+from gpuvirt.soft.ptx.layout import Program
+from gpuvirt.soft.ptx.module import Module
+
+SUM = """
+.version 8.0
+.target sm_80
+.address_size 64
+.visible .entry k(.param .u64 p, .param .u32 n)
+{
+    .reg .pred %p<3>; .reg .b32 %r<6>; .reg .b64 %a<4>;
+    ld.param.u64 %a0, [p];
+    ld.param.u32 %r0, [n];
+    mov.u32 %r1, %tid.x;
+    mul.wide.u32 %a1, %r1, 4;
+    add.s64 %a2, %a0, %a1;
+    mov.u32 %r2, 0;
+again:
+    add.u32 %r2, %r2, %r1;
+    add.u32 %r1, %r1, 40;
+    setp.lt.u32 %p1, %r1, %r0;
+    @%p1 bra again;
+    st.global.u32 [%a2], %r2;
+    ret;
+}
+"""
+SHAPE = (128, 1, 1)
+
+
+def graph() -> Cfg:
+    program = Program(Module(SUM), "k")
+    return Cfg(program.bodies["k"], program.exits, frozenset())
+
+
+def state(cfg: Cfg) -> list[dict[str, Any]]:
+    return [{name: repr(getattr(block, name)) for name in Block.__slots__} for block in cfg.order]
+
+
+def test_an_analysis_is_a_function_of_the_graph() -> None:
+    cfg = graph()
+    before = state(cfg)
+    first = divergence.analyze(cfg, SHAPE)
+    guessed = divergence.analyze(cfg, SHAPE, frozenset({"%r0"}), {"%r2": 1})
+    assert first.varying < guessed.varying and first.masked and any(first.waits)
+    assert divergence.analyze(cfg, SHAPE) == first and state(cfg) == before
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        first.masked = frozenset()  # type: ignore[misc]
+
+
+def test_a_wrong_guess_is_made_good(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Were a register taken for uniform that is not, the code would be made again, with that known, and nothing of the first attempt would be left."""
+    right = pipeline.translate(Module(SUM), "k", SHAPE)[0]
+    analyze = divergence.analyze
+
+    def wrong(cfg: Cfg, shape: tuple[int, int, int], forced: Any = frozenset(), assumed: Any = None) -> divergence.Divergence:
+        found = analyze(cfg, shape, forced, assumed)
+        return found if forced else dataclasses.replace(found, varying=found.varying - {"%r2"})
+
+    monkeypatch.setattr(divergence, "analyze", wrong)
+    assert pipeline.translate(Module(SUM), "k", SHAPE)[0] == right
+
+    def never(cfg: Cfg, shape: tuple[int, int, int], forced: Any = frozenset(), assumed: Any = None) -> divergence.Divergence:
+        found = analyze(cfg, shape)
+        return dataclasses.replace(found, varying=found.varying - {"%r2"})
+
+    monkeypatch.setattr(divergence, "analyze", never)  # the deliberate fault: what was lost is not taken into account
+    with pytest.raises(Unsupported, match="uniform registers %r2"):
+        pipeline.translate(Module(SUM), "k", SHAPE)
+
+
+@pytest.mark.parametrize(("name", "shown"), [("parse", "mul.wide.u32 %a1, %r1, 4"), ("split-exchanges", "masked waits"), ("emit", "define void @gv_kernel")])
+def test_a_dump_shows_what_a_pass_made(name: str, shown: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    plain = pipeline.translate(Module(SUM), "k", SHAPE)[0]
+    assert capsys.readouterr().err == ""
+    monkeypatch.setenv("GPUVIRT_SOFT_DUMP", name)
+    assert pipeline.translate(Module(SUM), "k", SHAPE)[0] == plain
+    printed = capsys.readouterr().err
+    assert printed.startswith(f"; k {SHAPE} after {name}\n") and shown in printed and printed.count("; k ") == 1
+
+
+def test_every_pass_can_be_shown_and_no_other(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("GPUVIRT_SOFT_DUMP", ",".join(pipeline.PASSES))
+    pipeline.translate(Module(SUM), "k", SHAPE)
+    assert capsys.readouterr().err.count("; k ") == len(pipeline.PASSES)
+    monkeypatch.setenv("GPUVIRT_SOFT_DUMP", "no-such-pass")
+    with pytest.raises(GpuvirtError, match="there is no pass no-such-pass; there are parse, layout"):
+        pipeline.translate(Module(SUM), "k", SHAPE)
+
+
+def test_an_error_names_the_instruction(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(BadPtx, match=r"cannot translate 'setp\.lt\.u32 %p1, %r1"):
+        pipeline.translate(Module(SUM.replace("setp.lt.u32 %p1, %r1, %r0", "setp.lt.u32 %p1, %r1")), "k", SHAPE)
+    monkeypatch.setattr(Emitter, "run", lambda self: {}["gone"])
+    with pytest.raises(BadPtx, match="KeyError: 'gone'"):
+        pipeline.translate(Module(SUM), "k", SHAPE)
