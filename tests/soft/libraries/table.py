@@ -1,9 +1,10 @@
-"""Writes the tables of docs/SOFTWARE_LIBRARIES.md: what was run on the software GPU and how far off it was, and how many of each library's kernels
-the compiler takes and the cases ran.
+"""Writes what was run of each library on the software GPU and how far off it was, and how many of its kernels the compiler takes and the cases ran.
 
-    python -m tests.soft.libraries.table cublas cufft    # these sections; without names: all
+    python -m tests.soft.libraries.table cublas cufft    # runs their cases; without names: all, two hours on two cores
+    python -m tests.soft.libraries.table --recorded      # runs nothing: what was recorded, by `make test-long` or by this
 
-Each section lies between markers of its own; the others stay as they are.
+A page for each library in build/software-libraries, with a line for each operation and type; --summary writes the libraries' lines in
+docs/SOFTWARE_LIBRARIES.md.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ from pathlib import Path
 from . import case, native, running, scan
 
 DOCUMENT = running.ROOT / "docs" / "SOFTWARE_LIBRARIES.md"
+FOLDER = running.ROOT / "build" / "software-libraries"  # pages, and records of single cases
+BEGIN, END = "<!-- summary: begin -->\n", "<!-- summary: end -->\n"
+SUMMARY = ["| library | cases | kernels in PTX | run by the cases | largest error, float | double | others |", "|---|--:|--:|--:|---|---|---|"]
 EPS_NAMES = {value: name for name, value in [("f64", 2.0**-52), ("f32", 2.0**-23), ("bf16", 2.0**-7), ("f16, tf32", 2.0**-10)]}
 
 
@@ -67,71 +71,100 @@ def error_table(records: list[running.Record]) -> list[str]:
     return lines
 
 
-def kernel_table(library: str, records: list[running.Record], seconds: float) -> list[str]:
-    """What the library's files hold, what of it the compiler takes, what ran. Modules are known by their PTX."""
+@dataclasses.dataclass
+class Kernels:
+    """A library's kernels: for each file its name, what a scan found, and how many the cases ran; `rest` ran and were in none."""
+
+    files: list[tuple[str, scan.Result, int]]
+    rest: int
+
+    @property
+    def count(self) -> int:
+        return sum(result.kernels for _, result, _ in self.files)
+
+    @property
+    def run(self) -> int:
+        return sum(ran for _, _, ran in self.files) + self.rest
+
+
+def kernels_of(library: str, records: list[running.Record], seconds: float) -> Kernels:
+    """Reads the library's files and translates kernels drawn at random, for `seconds` a file. Modules are known by their PTX."""
     ran = {(module, name) for record in records for module, name in record.kernels}
-    lines = ["| file | kernels in PTX | translated of those tried | run by the cases |", "|---|---|---|---|"]
+    files = []
     known: set[str] = set()
     for path in files_of(library):
         digests: set[str] = set()
         result = scan.scan(path, seconds, 1, digests)
-        if not result.containers:
-            continue
-        known |= digests
-        mine = sum(module in digests for module, _ in ran)
-        lines.append(f"| {path.name} | {result.kernels} | {result.translated} of {result.tried} | {mine} |")
+        if result.containers:
+            known |= digests
+            files.append((path.name, result, sum(module in digests for module, _ in ran)))
+    return Kernels(files, sum(module not in known for module, _ in ran))
+
+
+def kernel_table(kernels: Kernels) -> list[str]:
+    lines = ["| file | kernels in PTX | translated of those tried | run by the cases |", "|---|---|---|---|"]
+    for name, result, ran in kernels.files:
+        lines.append(f"| {name} | {result.kernels} | {result.translated} of {result.tried} | {ran} |")
         for why, count in result.refused.most_common():
             lines.append(f"| | | refused ({count}): {why} | |".replace("\n", " "))
-    rest = sum(module not in known for module, _ in ran)
-    lines.append(f"| compiled while running, and other libraries' | | | {rest} |")
+    lines.append(f"| compiled while running, and other libraries' | | | {kernels.rest} |")
     return lines
 
 
-def section(library: str, records: list[running.Record], count: int, seconds: float) -> str:
+def page(library: str, records: list[running.Record], count: int, kernels: Kernels) -> str:
     wrong, note = sum(not r.right for r in records), case.LIBRARIES[library].note
     of = f" of {count}" if len(records) < count else ""
     said = f"{len(records)}{of} cases run, {wrong} of them fail{'s' * (wrong == 1)}." if wrong else f"{len(records)}{of} cases run, all within the limit."
-    return "\n".join(
-        [
-            f"## {case.LIBRARIES[library].title}",
-            "",
-            said,
-            *(["", note] if note else []),
-            "",
-            *kernel_table(library, records, seconds),
-            "",
-            *error_table(records),
-        ]
-    )
+    parts = [f"# {case.LIBRARIES[library].title} on the software GPU", "", said, *(["", note] if note else [])]
+    return "\n".join([*parts, "", *kernel_table(kernels), "", *error_table(records), ""])
 
 
-def recall(folder: Path | None, library: str, everything: bool) -> dict[str, running.Record]:
-    """What an earlier run, perhaps one that did not get to its end, found right, or found at all."""
-    path = folder / f"{library}.jsonl" if folder else None
-    if path is None or not path.exists():
-        return {}
-    records = [running.Record(**json.loads(line)) for line in path.read_text().splitlines() if line.endswith("}")]
-    return {r.id: r for r in records if r.right or everything}
+def summary_line(library: str, records: list[running.Record], kernels: Kernels) -> str:
+    """A library's line of the summary: the largest error of each precision, and whose it is."""
+    cells = []
+    for wanted in ({"f32"}, {"f64"}, None):
+        of_type = [r for r in records if not r.exact and not r.refused and r.eps]
+        name = [EPS_NAMES.get(r.eps, "") for r in of_type]
+        chosen = [r for r, n in zip(of_type, name, strict=True) if (n in wanted if wanted else n not in ("f32", "f64"))]
+        worst = max(chosen, key=lambda r: r.error, default=None)
+        cells.append(f"{number(worst.error)} ({worst.id.split('/')[1]})" if worst else "")
+    return f"| {case.LIBRARIES[library].title} | {len(records)} | {kernels.count} | {kernels.run} | {' | '.join(cells)} |"
 
 
-def remember(folder: Path | None, library: str, record: running.Record) -> None:
-    if folder:
-        folder.mkdir(parents=True, exist_ok=True)
-        with (folder / f"{library}.jsonl").open("a") as file:
-            file.write(json.dumps(dataclasses.asdict(record)) + "\n")
+def summary_cases(text: str) -> dict[str, int]:
+    """The cases of each library that the summary speaks of."""
+    rows = [line.split("|") for line in text.split(BEGIN)[1].split(END)[0].splitlines()[len(SUMMARY) :]]
+    return {row[1].strip(): int(row[2]) for row in rows}
 
 
-def put(library: str, text: str) -> None:
-    """Replaces the library's section, or adds it at the end."""
-    begin, end = f"<!-- {library}: begin -->", f"<!-- {library}: end -->"
-    before = DOCUMENT.read_text()
-    block = f"{begin}\n{text}\n{end}"
-    if begin in before:
-        head, rest = before.split(begin, 1)
-        after = head + block + rest.split(end, 1)[1]
-    else:
-        after = before.rstrip("\n") + f"\n\n{block}\n"
-    DOCUMENT.write_text(after)
+def put_summary_line(library: str, line: str) -> None:
+    head, rest = DOCUMENT.read_text().split(BEGIN)
+    old, tail = rest.split(END)
+    title = f"| {case.LIBRARIES[library].title} |"
+    lines = [line if row.startswith(title) else row for row in old.splitlines()[len(SUMMARY) :]]
+    DOCUMENT.write_text(head + BEGIN + "\n".join([*SUMMARY, *lines]) + "\n" + END + tail)
+
+
+def write_page(library: str, records: list[running.Record], scan_seconds: float) -> Kernels:
+    """Writes a library's page; the kernels that its files have."""
+    kernels = kernels_of(library, records, scan_seconds)
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    (FOLDER / f"{library}.md").write_text(page(library, records, sum(1 for _ in case.cases_of(library)), kernels))
+    return kernels
+
+
+def recall(library: str) -> dict[str, running.Record]:
+    """What was recorded last of each case, perhaps by a run that did not get to its end."""
+    path = FOLDER / f"{library}.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    records = [running.Record(**json.loads(line)) for line in lines if line.endswith("}")]
+    return {r.id: r for r in records}
+
+
+def remember(library: str, record: running.Record) -> None:
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with (FOLDER / f"{library}.jsonl").open("a") as file:
+        file.write(json.dumps(dataclasses.asdict(record)) + "\n")
 
 
 def turn_by_turn(ids: list[str]) -> list[str]:
@@ -143,13 +176,15 @@ def turn_by_turn(ids: list[str]) -> list[str]:
 
 
 def make(library: str, args: argparse.Namespace) -> int:
-    """Runs a library's cases and writes its section; returns how many are wrong."""
+    """Runs a library's cases and writes its page; returns how many are wrong."""
     ids = [c.id for c in case.cases_of(library) if args.only in c.id]
     begin = time.monotonic()
-    kept = recall(args.records, library, args.recorded)
+    if args.anew:
+        (FOLDER / f"{library}.jsonl").unlink(missing_ok=True)
+    kept = {i: r for i, r in recall(library).items() if r.right or args.recorded}
 
     def say(record: running.Record) -> None:
-        remember(args.records, library, record)
+        remember(library, record)
         if not record.right or args.only:
             print(f"{'' if record.right else 'WRONG '}{record} [{record.seconds} s]", flush=True)
 
@@ -162,8 +197,10 @@ def make(library: str, args: argparse.Namespace) -> int:
     if args.only:
         worst = sorted(records, key=lambda r: -r.error)[:5]
         print("worst: " + "; ".join(map(str, worst)))
-    else:
-        put(library, section(library, records, len(ids), args.scan_seconds))
+    elif records:
+        kernels = write_page(library, records, args.scan_seconds)
+        if args.summary:
+            put_summary_line(library, summary_line(library, records, kernels))
     return wrong
 
 
@@ -171,8 +208,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("libraries", nargs="*", help="without any: all")
     parser.add_argument("--scan-seconds", type=float, default=60, help="to translate kernels for, each file")
-    parser.add_argument("--records", type=Path, help="a folder where records are kept: cases that were right are not run again")
-    parser.add_argument("--recorded", action="store_true", help="run nothing: the table is made of what --records has")
+    parser.add_argument("--anew", action="store_true", help="run all cases, also those that were recorded as right")
+    parser.add_argument("--recorded", action="store_true", help="run nothing: the pages are made of what was recorded")
+    parser.add_argument("--summary", action="store_true", help="write the lines of docs/SOFTWARE_LIBRARIES.md, too")
     parser.add_argument("--only", default="", help="only cases with this in their name; nothing is written")
     parser.add_argument("--limit", type=float, default=120, help="seconds for a case")
     args = parser.parse_args()

@@ -6,11 +6,13 @@ from __future__ import annotations
 import math
 import re
 import time
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from soft.libraries import case, native, running, scan
+from soft.libraries import case, native, running, scan, table
 
 from gpuvirt.soft import pipeline
 from gpuvirt.soft.host import jit
@@ -40,13 +42,30 @@ def parts() -> list[Any]:
     return [pytest.param(library, i, n, id=f"{library}-{i + 1}of{n}") for library, n in counts.items() for i in range(n)]
 
 
+@pytest.fixture(scope="module")
+def pages() -> Iterator[set[str]]:
+    """The libraries whose pages in build/software-libraries are written at the end, of all that is recorded by then."""
+    libraries: set[str] = set()
+    yield libraries
+    for library in libraries:
+        table.write_page(library, list(table.recall(library).values()), scan_seconds=10)
+
+
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("library, part, of", parts())
-def test_all_cases(library: str, part: int, of: int, tmp_path: Path) -> None:
+def test_all_cases(pages: set[str], library: str, part: int, of: int, tmp_path: Path) -> None:
+    pages.add(library)
     ids = [c.id for c in case.cases_of(library)][part::of]
-    records = running.run(library, ids, tmp_path, limit=900)  # a Mersenne twister's first state takes minutes
+    say = partial(table.remember, library)
+    records = running.run(library, ids, tmp_path, limit=900, say=say)  # a Mersenne twister's first state takes minutes
     assert len(records) == len(ids) and not failures(records), failures(records)
+
+
+def test_the_page_speaks_of_the_cases_that_are_there() -> None:
+    """A summary that was made before cases came or went is noticed."""
+    there = {library.title: sum(1 for _ in case.cases_of(name)) for name, library in case.LIBRARIES.items()}
+    assert table.summary_cases(table.DOCUMENT.read_text()) == there
 
 
 @pytest.mark.slow
