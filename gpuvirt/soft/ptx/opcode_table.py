@@ -380,7 +380,7 @@ activemask                           | first  | -      | never     | -      | ob
     warp:activemask | the lanes that execute it together
     b32 |
 # Calls
-call                                 | none   | -      | -         | -      | -        | -       | call     | -        | -
+call                                 | returns | -     | always    | -      | -        | -       | call     | -        | -
     call:call | calls a function, by name or address
     | uni
 # Matrix

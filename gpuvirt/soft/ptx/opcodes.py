@@ -22,6 +22,7 @@ class Result(Enum):
 
     NONE = "none"
     FIRST = "first"  # its first operand: a register, a vector of registers or a pair d|p
+    RETURNS = "returns"  # what a function returns
 
 
 class Carry(Enum):

@@ -462,7 +462,7 @@ class _Parser:
         ops = ins.ops
         dsts: list[str] = []
         srcs: list[str] = []
-        if ins.traits.flow is Flow.CALL:
+        if ins.traits.result is Result.RETURNS:
             call = ins.args
             assert isinstance(call, Call)
             _collect(call.target, srcs)
