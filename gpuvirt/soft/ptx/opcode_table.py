@@ -246,7 +246,7 @@ applypriority                        | none   | -      | -         | -      | - 
 griddepcontrol                       | none   | -      | -         | -      | -        | -       | masked   | -        | -
     memory:ignored | grids that depend on one another: they run one after the other here
     | launch_dependents wait
-setmaxnreg                           | none   | -      | -         | -      | -        | -       | branched | -        | -
+setmaxnreg                           | none   | -      | -         | -      | -        | -       | masked   | -        | -
     memory:ignored | registers of a warp: has no effect
     u32 | inc dec sync aligned
 pmevent                              | none   | -      | -         | -      | -        | -       | masked   | -        | -
