@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
 from command_spec import Command, CommandSpec
+from headers import Api
 from writing import BANNER
 
 TOP = """\
@@ -41,7 +44,7 @@ def call(command: Command) -> str:
     struct {reply} ignored;
     if (status == 0 && {reply}_decode(out ? out : &ignored, reply->body, reply->body_size) != 0) {{
         shim_log("the server's answer to {command.name} makes no sense");
-        return 999; /* CUDA_ERROR_UNKNOWN */
+        return @CUDA_ERROR_UNKNOWN@;
     }}
     return status;
 }}
@@ -54,7 +57,7 @@ static inline int call_{command.name}(uint32_t ctx, const struct {body} *c, stru
     if (size > GV_BODY_MAX) {{
         reply->body = NULL;
         reply->body_size = 0;
-        return reply->status = 1; /* CUDA_ERROR_INVALID_VALUE: a name of a quarter of a megabyte */
+        return reply->status = @CUDA_ERROR_INVALID_VALUE@; /* a name of a quarter of a megabyte */
     }}
     void *body = session_begin_call({op}, ctx, (uint32_t)size, reply);
     if (!body) return gv_client_lost();
@@ -84,11 +87,14 @@ LOST = """\
 /* What a call returns whose record could not be begun. */
 static inline int gv_client_lost(void) {
     int status = session_broken();
-    return status ? status : 46; /* CUDA_ERROR_DEVICE_UNAVAILABLE */
+    return status ? status : @CUDA_ERROR_DEVICE_UNAVAILABLE@;
 }
 
 """
 
 
-def header(spec: CommandSpec) -> str:
-    return "".join([BANNER, TOP, LOST, *(call(c) if c.sync else post(c) for c in spec.commands), "#endif\n"])
+def header(spec: CommandSpec, api: Api) -> str:
+    """The file is compiled with cuda.h and without it: results are written as numbers."""
+    text = "".join([BANNER, TOP, LOST, *(call(c) if c.sync else post(c) for c in spec.commands), "#endif\n"])
+    values = {r.name: r.value for r in api.results}
+    return re.sub(r"@(\w+)@", lambda name: f"{values[name[1]]} /* {name[1]} */", text)

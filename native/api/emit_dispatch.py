@@ -49,10 +49,10 @@ static __attribute__((unused)) int missing(struct worker *w, const struct gv_rec
 
 # Kind of object -> the table of the worker, its struct, the member that is the backend's, what is said when there is none.
 OBJECTS = {
-    "context": ("contexts", "worker_context", "context", "WORKER_INVALID_CONTEXT"),
-    "event": ("events", "worker_event", "event", "WORKER_INVALID_HANDLE"),
-    "module": ("modules", "worker_module", "module", "WORKER_INVALID_HANDLE"),
-    "physical": ("physicals", "worker_physical", "physical", "WORKER_INVALID_HANDLE"),
+    "context": ("contexts", "worker_context", "context", "CUDA_ERROR_INVALID_CONTEXT"),
+    "event": ("events", "worker_event", "event", "CUDA_ERROR_INVALID_HANDLE"),
+    "module": ("modules", "worker_module", "module", "CUDA_ERROR_INVALID_HANDLE"),
+    "physical": ("physicals", "worker_physical", "physical", "CUDA_ERROR_INVALID_HANDLE"),
 }
 
 
@@ -89,11 +89,11 @@ def prologue(c: Command, backend: dict[str, BackendFunction]) -> Iterator[str]:
     needs = [*work.needs, *([work.call[0]] if work.call and backend[work.call[0]].optional else [])]
     if needs:
         yield f"if ({' || '.join(f'!w->ops->{name}' for name in dict.fromkeys(needs))}) " + absent(
-            c, "WORKER_NOT_SUPPORTED", "the server's GPU cannot do this"
+            c, "CUDA_ERROR_NOT_SUPPORTED", "the server's GPU cannot do this"
         )
     if work.context:
         yield "struct worker_context *context = worker_context(w, record->ctx);"
-        yield "if (!context) " + absent(c, "WORKER_INVALID_CONTEXT", "the command's context does not exist")
+        yield "if (!context) " + absent(c, "CUDA_ERROR_INVALID_CONTEXT", "the command's context does not exist")
     if work.stream:
         yield "struct worker_stream *stream = worker_stream(w, record, c->stream);"
         if work.stream == "must":
@@ -104,7 +104,7 @@ def prologue(c: Command, backend: dict[str, BackendFunction]) -> Iterator[str]:
         yield f"struct {struct} *{field} = {verb}(&w->{table}, c->{field});"
         yield f"if (!{field}) " + absent(c, status, work.fails or f"the command names a {kind} that does not exist")
     if work.kernel:
-        yield "if (c->kernel >= module->n_kernels) " + absent(c, "WORKER_INVALID_HANDLE", work.fails)
+        yield "if (c->kernel >= module->n_kernels) " + absent(c, "CUDA_ERROR_INVALID_HANDLE", work.fails)
 
 
 def argument(c: Command, text: str) -> str:

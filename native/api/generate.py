@@ -21,6 +21,7 @@ import emit_dispatch
 import emit_impl
 import emit_nvml
 import emit_proc_address
+import emit_results
 import emit_stubs
 import function_spec
 import headers
@@ -47,7 +48,7 @@ def generate(folders: list[Path], nvml: Path, out: Path) -> None:
     files = {
         "gv_commands.h": emit_commands.header(commands),
         "gv_commands.c": emit_commands.source(commands),
-        "gv_client.h": emit_client.header(commands),
+        "gv_client.h": emit_client.header(commands, api),
         "gv_dispatch.h": emit_dispatch.header(commands),
         "gv_dispatch.c": emit_dispatch.source(commands, backend),
         "gv_backend_ops.h": emit_backend.header(backend.values()),
@@ -55,6 +56,7 @@ def generate(folders: list[Path], nvml: Path, out: Path) -> None:
         "gv_symbols.h": emit_stubs.header(functions),
         "gv_stubs.c": emit_stubs.source(functions, api),
         "gv_proc_table.c": emit_proc_address.source(functions, api),
+        "gv_results.h": emit_results.header(api),
         "gv_errors.c": emit_proc_address.errors(api),
         "gv_nvml.h": emit_nvml.header(nvml),
         "gv_nvml_stubs.c": emit_nvml.source(nvml, HERE / "nvml.toml"),

@@ -21,6 +21,13 @@ struct gv_module_known {
 /* Beginning of the metadata's digest that a one-way load carries, so that client and worker mean the same kernels by the same numbers. */
 #define GV_META_DIGEST_SIZE 8u
 
+/* `kept` in the answer to a MODULE_LOAD: what the worker promises of the image. */
+enum gv_module_kept {
+    GV_MODULE_NOT_KEPT,
+    GV_MODULE_PROMISED, /* this session can load it by its hash, come what may */
+    GV_MODULE_ON_DISK   /* it is there for as long as nobody removes it: ask by its hash first */
+};
+
 /* The status of a MODULE_LOAD by hash alone when the worker does not keep that image (any more): no CUresult, the client sends the image then. */
 #define GV_MODULE_NOT_HERE 0x47560001
 

@@ -50,4 +50,10 @@ struct gv_bulk_header {
  * a number of its own, and so does the payload's tag. */
 #define GV_BULK_LATE (1ull << 63)
 
+/* A payload to the client that answers no copy: the worker chose its tag, which has this bit, and names it in a reply. */
+#define GV_BULK_WORKER_TAG (1ull << 63)
+
+/* A context's legacy stream has no handle: in events this names it. */
+#define GV_LEGACY_STREAM(ctx) (0xffff000000000000ull | (uint64_t)(ctx))
+
 #endif

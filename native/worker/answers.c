@@ -25,16 +25,16 @@ int worker_reply(struct worker *w, const struct gv_record *record, int status, c
 
 static bool is_sticky(int status) {
     switch (status) {
-    case 214: /* ECC uncorrectable */
-    case 700: /* illegal address */
-    case 702: /* launch timeout */
-    case 710: /* assert */
-    case 714: /* hardware stack error */
-    case 715: /* illegal instruction */
-    case 716: /* misaligned address */
-    case 717: /* invalid address space */
-    case 718: /* invalid pc */
-    case 719: /* launch failed */ return true;
+    case CUDA_ERROR_ECC_UNCORRECTABLE:
+    case CUDA_ERROR_ILLEGAL_ADDRESS:
+    case CUDA_ERROR_LAUNCH_TIMEOUT:
+    case CUDA_ERROR_ASSERT:
+    case CUDA_ERROR_HARDWARE_STACK_ERROR:
+    case CUDA_ERROR_ILLEGAL_INSTRUCTION:
+    case CUDA_ERROR_MISALIGNED_ADDRESS:
+    case CUDA_ERROR_INVALID_ADDRESS_SPACE:
+    case CUDA_ERROR_INVALID_PC:
+    case CUDA_ERROR_LAUNCH_FAILED: return true;
     default: return false;
     }
 }

@@ -215,7 +215,7 @@ int worker_land(struct worker *w, const struct gv_record *record, struct worker_
     if (!l || !take_pieces(l)) {
         free(l);
         if (view) w->ops->host_view_end(w->backend, dst, size);
-        worker_failed(w, record, WORKER_OUT_OF_MEMORY, "the server has no memory for the copy's bytes");
+        worker_failed(w, record, CUDA_ERROR_OUT_OF_MEMORY, "the server has no memory for the copy's bytes");
         return worker_discard_payload(w, number);
     }
     l->expected = (struct worker_expected){.number = number, .size = size, .landing = l};

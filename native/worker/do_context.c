@@ -7,15 +7,15 @@ int worker_do_context_create(struct worker *w, const struct gv_record *record, c
     char err[GV_ERR_SIZE] = "";
     struct gv_context *made = NULL;
     struct worker_context *context = calloc(1, sizeof *context);
-    int status = context ? w->ops->context_create(w->backend, c->device, c->flags, (int)c->primary, &made, err) : WORKER_OUT_OF_MEMORY;
+    int status = context ? w->ops->context_create(w->backend, c->device, c->flags, (int)c->primary, &made, err) : CUDA_ERROR_OUT_OF_MEMORY;
     if (!status) {
         context->context = made;
         context->id = record->ctx;
         context->device = c->device;
         atomic_init(&context->refs, 1);
-        context->legacy = worker_stream_new(context, w->ops->stream_legacy(made), WORKER_LEGACY_STREAM | record->ctx);
+        context->legacy = worker_stream_new(context, w->ops->stream_legacy(made), GV_LEGACY_STREAM(record->ctx));
         if (!context->legacy || handles_put(&w->contexts, record->ctx, context)) {
-            status = context->legacy ? WORKER_INVALID_VALUE : WORKER_OUT_OF_MEMORY;
+            status = context->legacy ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_OUT_OF_MEMORY;
             free(context->legacy);
             w->ops->context_destroy(made);
         }
@@ -55,7 +55,7 @@ int worker_do_context_destroy(struct worker *w, const struct gv_record *record, 
     (void)c;
     struct worker_context *context = handles_take(&w->contexts, record->ctx);
     if (!context) {
-        worker_failed(w, record, WORKER_INVALID_CONTEXT, "no such context");
+        worker_failed(w, record, CUDA_ERROR_INVALID_CONTEXT, "no such context");
         return 0;
     }
     worker_context_sweep(w, record->ctx);

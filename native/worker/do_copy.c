@@ -14,7 +14,7 @@ static uint64_t bytes_of(uint64_t width, uint64_t height, uint64_t depth) {
 /* Staging for a copy: an error is the client's to hear, and never silent. */
 static void *staging(struct worker *w, const struct gv_record *record, uint64_t size) {
     void *data = staging_take(&w->staging, size);
-    if (!data) worker_failed(w, record, WORKER_OUT_OF_MEMORY, "the server has no memory for the copy's bytes");
+    if (!data) worker_failed(w, record, CUDA_ERROR_OUT_OF_MEMORY, "the server has no memory for the copy's bytes");
     return data;
 }
 
@@ -139,7 +139,7 @@ static int queue_out(struct worker *w, const struct gv_record *record, const str
         if (enough) *pieces[i] = (struct outgoing_piece){.copy = o, .size = size, .data = staging_take(&w->staging, size)};
         if (enough) enough = pieces[i]->data != NULL;
     }
-    int status = enough ? 0 : WORKER_OUT_OF_MEMORY;
+    int status = enough ? 0 : CUDA_ERROR_OUT_OF_MEMORY;
     uint64_t queued = 0;
     o->n_left = (uint32_t)n;
     for (; queued < n && !status; queued++) {
@@ -227,7 +227,7 @@ static bool queue_in_place(struct worker *w, const struct gv_record *record, con
     if (!o->view) return false;
     in_place(w, 1);
     bool marked = w->ops->mark(o->stream->stream, out_status, o) == 0;
-    int status = marked ? w->ops->gate(o->stream->stream, send_from_device, o) : WORKER_OUT_OF_MEMORY;
+    int status = marked ? w->ops->gate(o->stream->stream, send_from_device, o) : CUDA_ERROR_OUT_OF_MEMORY;
     if (!status) return true;
     in_place(w, -1);
     w->ops->host_view_end(w->backend, c->src, o->size);
@@ -243,7 +243,7 @@ int worker_do_copy_out(struct worker *w, const struct gv_record *record, const s
     if (!size) return -1;
     struct outgoing *o = s ? calloc(1, sizeof *o) : NULL;
     if (!o) { /* the client was told */
-        worker_send_data(w, c->tag, s ? WORKER_OUT_OF_MEMORY : WORKER_INVALID_HANDLE, NULL, 0);
+        worker_send_data(w, c->tag, s ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_INVALID_HANDLE, NULL, 0);
         return 0;
     }
     *o = (struct outgoing){.w = w, .stream = s, .size = size, .tag = c->tag, .seq = record->seq};

@@ -15,14 +15,14 @@ static int reply(struct worker *w, const struct gv_record *record, int result, s
         answer.image_size = (uint32_t)r->size;
     } else {
         bulk = r->image;
-        answer.image_tag = WORKER_TAG | ++w->worker_tags;
+        answer.image_tag = GV_BULK_WORKER_TAG | ++w->worker_tags;
         answer.image_bulk_size = r->size;
     }
     uint64_t size = gv_reply_link_size(&answer);
     void *body = malloc(size);
     if (body) gv_reply_link_encode(&answer, body);
     int sent = body ? worker_reply(w, record, 0, NULL, body, (uint32_t)size)
-                    : worker_reply(w, record, WORKER_OUT_OF_MEMORY, "the server is out of memory", NULL, 0);
+                    : worker_reply(w, record, CUDA_ERROR_OUT_OF_MEMORY, "the server is out of memory", NULL, 0);
     free(body);
     if (body && bulk)
         worker_send_payload(w, answer.image_tag, bulk, r->size, false);
@@ -46,7 +46,7 @@ int worker_do_link(struct worker *w, const struct gv_record *record, const struc
             .inputs = parts, .n_inputs = c->n_inputs, .options = c->options, .n_options = c->options_size / sizeof(struct gv_link_option)};
         rc = reply(w, record, w->ops->link(context->context, &job, result), result);
     } else if (sound) {
-        rc = worker_reply(w, record, WORKER_OUT_OF_MEMORY, "the server is out of memory", NULL, 0);
+        rc = worker_reply(w, record, CUDA_ERROR_OUT_OF_MEMORY, "the server is out of memory", NULL, 0);
     }
     free(result);
     free(parts);

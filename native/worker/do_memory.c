@@ -4,7 +4,7 @@
 int worker_do_memory_grow(struct worker *w, const struct gv_record *record, const struct gv_cmd_memory_grow *c, struct worker_context *context) {
     int status = w->ops->memory_back(context->context, c->address, c->size);
     if (!status) atomic_fetch_add(&w->memory_used, c->size);
-    return worker_reply(w, record, status, status == WORKER_OUT_OF_MEMORY ? "the device's memory is used up" : NULL, NULL, 0);
+    return worker_reply(w, record, status, status == CUDA_ERROR_OUT_OF_MEMORY ? "the device's memory is used up" : NULL, NULL, 0);
 }
 
 int worker_do_memory_shrink(struct worker *w, const struct gv_record *record, const struct gv_cmd_memory_shrink *c, struct worker_context *context) {
@@ -23,7 +23,7 @@ int worker_do_memory_alloc(struct worker *w, const struct gv_record *record, con
     if (!status && !handles_put(&w->allocations, reply.address, (void *)(uintptr_t)c->size)) atomic_fetch_add(&w->memory_used, c->size);
     uint8_t body[16];
     gv_reply_memory_alloc_encode(&reply, body);
-    return worker_reply(w, record, status, status == WORKER_OUT_OF_MEMORY ? "the device's memory is used up" : NULL, body,
+    return worker_reply(w, record, status, status == CUDA_ERROR_OUT_OF_MEMORY ? "the device's memory is used up" : NULL, body,
                         (uint32_t)gv_reply_memory_alloc_size(&reply));
 }
 

@@ -41,13 +41,13 @@ struct loaded {
 static int load(struct worker *w, const struct gv_record *record, uint64_t id, const void *image, uint64_t size, struct loaded *out, char *err) {
     struct worker_context *context = worker_context(w, record->ctx);
     struct worker_module *m = calloc(1, sizeof *m);
-    int status = !context ? WORKER_INVALID_CONTEXT
-                 : !m     ? WORKER_OUT_OF_MEMORY
+    int status = !context ? CUDA_ERROR_INVALID_CONTEXT
+                 : !m     ? CUDA_ERROR_OUT_OF_MEMORY
                           : w->ops->module_load(context->context, image, size, &m->module, &out->meta, &out->meta_size, err);
     if (!status && (gv_meta_check(out->meta, out->meta_size) || handles_put(&w->modules, id, m))) {
         w->ops->module_unload(m->module);
         free(out->meta);
-        status = WORKER_UNKNOWN;
+        status = CUDA_ERROR_UNKNOWN;
         snprintf(err, GV_ERR_SIZE, "the module's metadata are not sound, or its id is taken");
     }
     if (status) {
@@ -61,20 +61,20 @@ static int load(struct worker *w, const struct gv_record *record, uint64_t id, c
     return 0;
 }
 
-static int reply_module(struct worker *w, const struct gv_record *record, void *meta, size_t meta_size, enum module_kept kept, const char *log) {
+static int reply_module(struct worker *w, const struct gv_record *record, void *meta, size_t meta_size, enum gv_module_kept kept, const char *log) {
     struct gv_reply_module_load reply = {.kept = kept, .log = log};
     if (meta_size <= META_INLINE_MAX) {
         reply.meta = meta;
         reply.meta_size = (uint32_t)meta_size;
     } else {
-        reply.meta_tag = WORKER_TAG | ++w->worker_tags;
+        reply.meta_tag = GV_BULK_WORKER_TAG | ++w->worker_tags;
         reply.meta_bulk_size = meta_size;
     }
     uint64_t size = gv_reply_module_load_size(&reply);
     void *body = malloc(size);
     if (!body) {
         free(meta);
-        return worker_reply(w, record, WORKER_OUT_OF_MEMORY, "the server is out of memory", NULL, 0);
+        return worker_reply(w, record, CUDA_ERROR_OUT_OF_MEMORY, "the server is out of memory", NULL, 0);
     }
     gv_reply_module_load_encode(&reply, body);
     int sent = worker_reply(w, record, 0, NULL, body, (uint32_t)size);
@@ -114,7 +114,7 @@ int worker_do_module_load(struct worker *w, const struct gv_record *record, cons
     struct loaded l = {0};
     char err[GV_ERR_SIZE] = "";
     int status = load(w, record, c->module, bytes->data, bytes->size, &l, err);
-    enum module_kept kept = MODULE_NOT_KEPT;
+    enum gv_module_kept kept = GV_MODULE_NOT_KEPT;
     if (!status && w->cache && named) {
         /* Under the name that its bytes have, whatever the client says. */
         uint8_t hash[GV_SHA256_SIZE];
@@ -132,7 +132,7 @@ int worker_do_module_load_known(struct worker *w, const struct gv_record *record
     char err[GV_ERR_SIZE] = "";
     size_t size;
     void *image = module_cache_get(w->cache, c->hash, &size);
-    int status = image ? load(w, record, c->module, image, size, &l, err) : WORKER_FILE_NOT_FOUND;
+    int status = image ? load(w, record, c->module, image, size, &l, err) : CUDA_ERROR_FILE_NOT_FOUND;
     free(image);
     if (!image) {
         snprintf(err, sizeof err, "a module that the server kept is gone from its cache, which was damaged meanwhile; start the program again");
@@ -142,7 +142,7 @@ int worker_do_module_load_known(struct worker *w, const struct gv_record *record
         w->ops->module_unload(m->module);
         free(m);
         module_cache_drop(w->cache, c->hash);
-        status = WORKER_INVALID_IMAGE;
+        status = CUDA_ERROR_INVALID_IMAGE;
         snprintf(err, sizeof err, "a module that the server kept does not give the metadata that it gave before; start the program again");
     }
     free(l.meta);

@@ -15,7 +15,7 @@ static void choose_window(struct worker *w, const struct gv_cmd_attach *c) {
         memcpy(&base, offers + at, 8);
         memcpy(&size, offers + at + 8, 8);
         int status = w->ops->reserve_window(w->backend, base, size);
-        if (status == WORKER_NOT_SUPPORTED) return; /* this backend places memory itself */
+        if (status == CUDA_ERROR_NOT_SUPPORTED) return; /* this backend places memory itself */
         if (status) continue;
         w->window_base = base;
         w->window_size = size;
@@ -75,7 +75,7 @@ int worker_do_attach(struct worker *w, const struct gv_record *record, const str
                                     .server = w->name};
     uint64_t size = gv_reply_attach_size(&reply);
     void *body = malloc(size);
-    if (!body) return worker_reply(w, record, WORKER_OUT_OF_MEMORY, "the server is out of memory", NULL, 0);
+    if (!body) return worker_reply(w, record, CUDA_ERROR_OUT_OF_MEMORY, "the server is out of memory", NULL, 0);
     gv_reply_attach_encode(&reply, body);
     w->attached = true;
     int sent = worker_reply(w, record, 0, NULL, body, (uint32_t)size);

@@ -10,7 +10,7 @@ int worker_do_stream_create(struct worker *w, const struct gv_record *record, co
     if (!status && (!s || c->stream <= 1 || handles_put(&w->streams, c->stream, s))) {
         w->ops->stream_destroy(made);
         if (s) worker_stream_drop(s);
-        status = s ? WORKER_INVALID_VALUE : WORKER_OUT_OF_MEMORY;
+        status = s ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_OUT_OF_MEMORY;
     }
     if (status) worker_failed(w, record, status, "the stream could not be made");
     return 0;
@@ -19,8 +19,8 @@ int worker_do_stream_create(struct worker *w, const struct gv_record *record, co
 int worker_do_stream_destroy(struct worker *w, const struct gv_record *record, const struct gv_cmd_stream_destroy *c) {
     struct worker_stream *s = handles_take(&w->streams, c->stream);
     if (!s) {
-        worker_failed(w, record, WORKER_INVALID_HANDLE, "no such stream");
-        if (record->flags & GV_RECORD_MARK) worker_send_completed(w, c->stream, record->ctx, record->seq, 0, WORKER_INVALID_HANDLE);
+        worker_failed(w, record, CUDA_ERROR_INVALID_HANDLE, "no such stream");
+        if (record->flags & GV_RECORD_MARK) worker_send_completed(w, c->stream, record->ctx, record->seq, 0, CUDA_ERROR_INVALID_HANDLE);
         return 0;
     }
     /* A mark asked for with the command itself goes in front of the end. */

@@ -5,10 +5,10 @@
 
 int worker_do_memory_create(struct worker *w, const struct gv_record *record, const struct gv_cmd_memory_create *c) {
     struct worker_physical *p = calloc(1, sizeof *p);
-    int status = p ? w->ops->physical_create(w->device_contexts[c->device], c->size, &p->physical) : WORKER_OUT_OF_MEMORY;
+    int status = p ? w->ops->physical_create(w->device_contexts[c->device], c->size, &p->physical) : CUDA_ERROR_OUT_OF_MEMORY;
     if (!status && handles_put(&w->physicals, c->handle, p)) {
         w->ops->physical_destroy(p->physical);
-        status = WORKER_INVALID_VALUE;
+        status = CUDA_ERROR_INVALID_VALUE;
     }
     if (status) {
         free(p);
@@ -16,7 +16,7 @@ int worker_do_memory_create(struct worker *w, const struct gv_record *record, co
         p->size = c->size;
         atomic_fetch_add(&w->memory_used, c->size);
     }
-    return worker_reply(w, record, status, status == WORKER_OUT_OF_MEMORY ? "the device's memory is used up" : NULL, NULL, 0);
+    return worker_reply(w, record, status, status == CUDA_ERROR_OUT_OF_MEMORY ? "the device's memory is used up" : NULL, NULL, 0);
 }
 
 int worker_do_memory_destroy(struct worker *w, const struct gv_record *record, const struct gv_cmd_memory_destroy *c,
@@ -35,7 +35,7 @@ int worker_do_memory_destroy(struct worker *w, const struct gv_record *record, c
 int worker_do_memory_map(struct worker *w, const struct gv_record *record, const struct gv_cmd_memory_map *c) {
     (void)record;
     struct worker_physical *p = handles_get(&w->physicals, c->handle);
-    int status = p ? w->ops->memory_map(p->physical, c->address, c->size) : WORKER_INVALID_HANDLE;
+    int status = p ? w->ops->memory_map(p->physical, c->address, c->size) : CUDA_ERROR_INVALID_HANDLE;
     if (status) w->map_failed = status;
     return 0;
 }
@@ -45,5 +45,5 @@ int worker_do_memory_access(struct worker *w, const struct gv_record *record, co
     /* A mapping that failed is why: nobody waited for that. */
     if (status && w->map_failed) status = w->map_failed;
     w->map_failed = 0;
-    return worker_reply(w, record, status, status == WORKER_OUT_OF_MEMORY ? "the server has no room for the mapping" : NULL, NULL, 0);
+    return worker_reply(w, record, status, status == CUDA_ERROR_OUT_OF_MEMORY ? "the server has no room for the mapping" : NULL, NULL, 0);
 }

@@ -26,7 +26,7 @@ static int carry_out(struct worker *w, const struct gv_record *record, char *err
         snprintf(err, GV_ERR_SIZE, "record %llu (%s, operation %u) %s", (unsigned long long)record->seq, gv_op_name(record->op), record->op,
                  known ? "is malformed or cannot be carried out" : "comes before the session has been attached");
         struct gv_record copy = *record;
-        worker_failed(w, &copy, WORKER_UNKNOWN, err);
+        worker_failed(w, &copy, CUDA_ERROR_UNKNOWN, err);
         return PROTOCOL_ERROR;
     }
     atomic_fetch_add_explicit(&w->commands, 1, memory_order_relaxed);

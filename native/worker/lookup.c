@@ -19,9 +19,9 @@ struct worker_stream *worker_stream(struct worker *w, const struct gv_record *re
     }
     w->current = s;
     if (!s) {
-        worker_failed(w, record, WORKER_INVALID_HANDLE, "the command names a stream that does not exist");
+        worker_failed(w, record, CUDA_ERROR_INVALID_HANDLE, "the command names a stream that does not exist");
         if (record->flags & GV_RECORD_MARK)
-            worker_send_completed(w, id <= 1 ? WORKER_LEGACY_STREAM | record->ctx : id, record->ctx, record->seq, 0, WORKER_INVALID_HANDLE);
+            worker_send_completed(w, id <= 1 ? GV_LEGACY_STREAM(record->ctx) : id, record->ctx, record->seq, 0, CUDA_ERROR_INVALID_HANDLE);
     }
     return s;
 }

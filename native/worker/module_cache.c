@@ -366,18 +366,18 @@ static bool write_all(int fd, const char *data, size_t size) {
     return true;
 }
 
-enum module_kept module_cache_put(struct module_cache *c, const uint8_t hash[GV_SHA256_SIZE], const void *image, size_t size,
-                                  const uint8_t meta[GV_META_DIGEST_SIZE]) {
-    if (!c || !size) return MODULE_NOT_KEPT;
+enum gv_module_kept module_cache_put(struct module_cache *c, const uint8_t hash[GV_SHA256_SIZE], const void *image, size_t size,
+                                     const uint8_t meta[GV_META_DIGEST_SIZE]) {
+    if (!c || !size) return GV_MODULE_NOT_KEPT;
     struct entry *e = find(c, hash);
-    if (e && !memcmp(e->meta, meta, sizeof e->meta)) return e->fd >= 0 ? MODULE_PROMISED : MODULE_KEPT;
+    if (e && !memcmp(e->meta, meta, sizeof e->meta)) return e->fd >= 0 ? GV_MODULE_PROMISED : GV_MODULE_ON_DISK;
     if (e) forget(c, e); /* the same image gave other metadata: a backend that changed its mind */
-    if (c->bytes + size > MODULE_CACHE_BYTES || c->files >= MODULE_CACHE_FILES) return MODULE_NOT_KEPT;
+    if (c->bytes + size > MODULE_CACHE_BYTES || c->files >= MODULE_CACHE_FILES) return GV_MODULE_NOT_KEPT;
     static unsigned number; /* the executor's alone */
     char temporary[64], name[NAME_LENGTH + 1];
     snprintf(temporary, sizeof temporary, ".new.%d.%u", (int)getpid(), number++);
     int fd = openat(c->folder, temporary, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    if (fd < 0) return MODULE_NOT_KEPT;
+    if (fd < 0) return GV_MODULE_NOT_KEPT;
     struct entry made = {.size = size, .fd = -1};
     memcpy(made.hash, hash, sizeof made.hash);
     memcpy(made.meta, meta, sizeof made.meta);
@@ -393,7 +393,7 @@ enum module_kept module_cache_put(struct module_cache *c, const uint8_t hash[GV_
     }
     if (made.fd < 0) close(fd);
     if (!good) unlinkat(c->folder, temporary, 0);
-    return !e ? MODULE_NOT_KEPT : made.fd < 0 ? MODULE_KEPT : MODULE_PROMISED;
+    return !e ? GV_MODULE_NOT_KEPT : made.fd < 0 ? GV_MODULE_ON_DISK : GV_MODULE_PROMISED;
 }
 
 void module_cache_drop(struct module_cache *c, const uint8_t hash[GV_SHA256_SIZE]) {

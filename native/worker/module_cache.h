@@ -12,13 +12,6 @@
 
 struct module_cache;
 
-/* What became of an image. */
-enum module_kept {
-    MODULE_NOT_KEPT,
-    MODULE_PROMISED, /* this session can load it again, come what may: its file is open */
-    MODULE_KEPT      /* it is on disk, for as long as nobody removes it */
-};
-
 /* Opens the cache in `folder`, made if need be: what may take long, so that a worker does it before its session comes. Reads what was used most recently
  * to see that it is whole and keeps it open, as much as it may. When the folder holds too much, what was used least recently goes. NULL: there is none to
  * be had. */
@@ -34,8 +27,8 @@ uint32_t module_cache_list(struct module_cache *c, struct gv_module_known *out, 
 /* The image of that hash, checked; the caller frees it. NULL: not here. */
 void *module_cache_get(struct module_cache *c, const uint8_t hash[GV_SHA256_SIZE], size_t *size);
 /* Keeps an image and the digest of the metadata it gave, if it can. */
-enum module_kept module_cache_put(struct module_cache *c, const uint8_t hash[GV_SHA256_SIZE], const void *image, size_t size,
-                                  const uint8_t meta[GV_META_DIGEST_SIZE]);
+enum gv_module_kept module_cache_put(struct module_cache *c, const uint8_t hash[GV_SHA256_SIZE], const void *image, size_t size,
+                                     const uint8_t meta[GV_META_DIGEST_SIZE]);
 /* Forgets an image, on disk too. */
 void module_cache_drop(struct module_cache *c, const uint8_t hash[GV_SHA256_SIZE]);
 

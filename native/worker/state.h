@@ -12,6 +12,7 @@
 #include "backend.h"
 #include "gv_commands.h"
 #include "gv_dispatch.h"
+#include "gv_results.h"
 #include "handles.h"
 #include "module_cache.h"
 #include "staging.h"
@@ -34,21 +35,7 @@
 #ifndef WORKER_MAX_AHEAD
 #define WORKER_MAX_AHEAD (256ull << 20) /* bytes of records set aside while the executor cannot take them and what it waits for may lie behind them */
 #endif
-#define WORKER_SOME_AHEAD (16ull << 20)            /* the same where nothing that it waits for can lie there */
-#define WORKER_TAG (1ull << 63)                    /* tags of payloads that the worker names itself */
-#define WORKER_LEGACY_STREAM 0xffff000000000000ull /* | context id: a legacy stream's name in events */
-
-/* Errors of the driver's that the worker itself gives. */
-enum {
-    WORKER_INVALID_VALUE = 1,
-    WORKER_OUT_OF_MEMORY = 2,
-    WORKER_INVALID_IMAGE = 200,
-    WORKER_INVALID_CONTEXT = 201,
-    WORKER_FILE_NOT_FOUND = 301,
-    WORKER_INVALID_HANDLE = 400,
-    WORKER_NOT_SUPPORTED = 801,
-    WORKER_UNKNOWN = 999
-};
+#define WORKER_SOME_AHEAD (16ull << 20) /* the same where nothing that it waits for can lie there */
 
 /* Lives until it is destroyed and none of its streams is left. */
 struct worker_context {

@@ -108,7 +108,7 @@ EXPORT struct worker *worker_open(const struct worker_config *config, char *err)
         staging_set_backend(&w->staging, ops, w->backend);
         if (start_threads(w)) {
             snprintf(err, GV_ERR_SIZE, "no threads to be had");
-            status = WORKER_OUT_OF_MEMORY;
+            status = CUDA_ERROR_OUT_OF_MEMORY;
         }
     }
     if (status) {

@@ -20,6 +20,8 @@ import headers
 import pytest
 from api.building import ROOT
 
+from gpuvirt.soft import errors
+
 API = ROOT / "native" / "api"
 
 
@@ -99,6 +101,12 @@ def test_what_the_headers_tell(api: headers.Api) -> None:
     assert [p.type for p in api.symbols["cuMemcpyDtoH_v2"].parameters] == ["void *", "CUdeviceptr", "size_t"]
     assert (api.scalars["CUstream"], api.scalars["CUdeviceptr"], api.scalars["CUlimit"], api.scalars["size_t"]) == ("pointer", "u8", "i4", "u8")
     assert {r.name: r.value for r in api.results}["CUDA_ERROR_NOT_SUPPORTED"] == 801
+
+
+def test_results_that_the_software_gpu_names(api: headers.Api) -> None:
+    values = {r.name: r.value for r in api.results}
+    named = {f"CUDA_ERROR_{name}": value for name, value in vars(errors).items() if name.isupper()}
+    assert len(named) > 5 and named.items() <= values.items()
 
 
 def test_committed_page_is_not_stale() -> None:

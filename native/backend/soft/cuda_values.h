@@ -1,32 +1,8 @@
-/* The few values of the CUDA driver API that the software GPU speaks, under their CUDA names. The soft backend is compiled against nothing of
- * NVIDIA's. */
+/* The few values of the CUDA driver API that the software GPU speaks, under their CUDA names. The soft backend is compiled without cuda.h. */
 #ifndef SOFT_CUDA_VALUES_H
 #define SOFT_CUDA_VALUES_H
 
-enum { /* CUresult */
-       CUDA_SUCCESS = 0,
-       CUDA_ERROR_INVALID_VALUE = 1,
-       CUDA_ERROR_OUT_OF_MEMORY = 2,
-       CUDA_ERROR_NOT_INITIALIZED = 3,
-       CUDA_ERROR_INVALID_DEVICE = 101,
-       CUDA_ERROR_INVALID_IMAGE = 200,
-       CUDA_ERROR_INVALID_CONTEXT = 201,
-       CUDA_ERROR_INVALID_HANDLE = 400,
-       CUDA_ERROR_NOT_FOUND = 500,
-       CUDA_ERROR_NOT_READY = 600,
-       CUDA_ERROR_ILLEGAL_ADDRESS = 700,
-       CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES = 701,
-       CUDA_ERROR_CONTEXT_IS_DESTROYED = 709,
-       CUDA_ERROR_ASSERT = 710,
-       CUDA_ERROR_HARDWARE_STACK_ERROR = 714,
-       CUDA_ERROR_ILLEGAL_INSTRUCTION = 715,
-       CUDA_ERROR_MISALIGNED_ADDRESS = 716,
-       CUDA_ERROR_INVALID_PC = 718,
-       CUDA_ERROR_LAUNCH_FAILED = 719,
-       CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE = 720,
-       CUDA_ERROR_NOT_SUPPORTED = 801,
-       CUDA_ERROR_UNKNOWN = 999,
-};
+#include "gv_results.h"
 
 enum { /* flags of streams and events */
        CU_STREAM_NON_BLOCKING = 1,

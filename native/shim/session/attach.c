@@ -152,7 +152,7 @@ static int introduce(char *err, size_t room) {
     int64_t start = session_now();
     *err = 0;
     void *body = session_begin_call(GV_OP_ATTACH, 0, (uint32_t)gv_cmd_attach_size(&ask), &reply);
-    int status = SESSION_LOST;
+    int status = CUDA_ERROR_DEVICE_UNAVAILABLE;
     if (body) {
         gv_cmd_attach_encode(&ask, body);
         session_send_call(&reply);
@@ -242,8 +242,8 @@ void attach_in_child(void) { pthread_mutex_init(&lock, NULL); }
 int session_attach(void) {
     static _Atomic int failed;
     if (atomic_load_explicit(&session.attached, memory_order_acquire)) return session_broken();
-    if (session_in_forked_child()) return SESSION_NOT_INITIALIZED;
-    if (atomic_load(&failed)) return SESSION_NO_DEVICE;
+    if (session_in_forked_child()) return CUDA_ERROR_NOT_INITIALIZED;
+    if (atomic_load(&failed)) return CUDA_ERROR_NO_DEVICE;
     pthread_mutex_lock(&lock);
     if (!atomic_load(&session.attached) && !atomic_load(&failed)) {
         static char err[1024];
@@ -251,7 +251,7 @@ int session_attach(void) {
         if (!attach(err, sizeof err)) {
             atomic_store_explicit(&session.attached, 1, memory_order_release);
         } else {
-            const char *lost = session_error_text(SESSION_LOST); /* logged already */
+            const char *lost = session_error_text(CUDA_ERROR_DEVICE_UNAVAILABLE); /* logged already */
             session_attach_text(*err || !lost ? err : lost);
             if (*err) shim_log("%s", err);
             if (session.link && !atomic_load(&session.over)) {
@@ -263,6 +263,6 @@ int session_attach(void) {
         atomic_store(&session.attaching, 0);
     }
     pthread_mutex_unlock(&lock);
-    if (atomic_load(&failed)) return SESSION_NO_DEVICE;
+    if (atomic_load(&failed)) return CUDA_ERROR_NO_DEVICE;
     return session_broken();
 }

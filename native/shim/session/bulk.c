@@ -182,7 +182,7 @@ int session_take_payload(uint64_t tag, void *dst, uint64_t size) {
     struct parcel *p = *parcel_find(tag);
     if (!p) p = parcel_new(tag);
     pthread_mutex_unlock(&parcels_lock);
-    if (!p) return SESSION_OUT_OF_MEMORY;
+    if (!p) return CUDA_ERROR_OUT_OF_MEMORY;
     int outcome = progress_wait(&p->ready, 1, 0, "the load of a module");
     if (outcome) return outcome;
     pthread_mutex_lock(&parcels_lock);
@@ -228,7 +228,7 @@ static const char *receive(const struct gv_bulk_header *header) {
     struct host_area area;
     uint64_t at;
     if (header->number != bulk_landed() + 1) return "a payload is out of order";
-    if (header->tag & GV_WORKER_TAG) return receive_parcel(header);
+    if (header->tag & GV_BULK_WORKER_TAG) return receive_parcel(header);
     if (!landing_begin()) return "";
     const char *why = expect_receive(header->tag, header->number, header->size, &area, &at);
     bool good = why || !header->size || (area.dst ? receive_rows(&area, at, header->size) : !gv_bulk_recv(session.link, NULL, header->size));

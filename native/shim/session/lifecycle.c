@@ -72,7 +72,7 @@ bool session_in_forked_child(void) { return forked; }
 static void in_child(void) {
     if (atomic_load(&session.attached) || atomic_load(&session.attaching)) {
         forked = true;
-        atomic_store(&session.broken, SESSION_NOT_INITIALIZED);
+        atomic_store(&session.broken, CUDA_ERROR_NOT_INITIALIZED);
         atomic_store(&session.over, 1);
     }
     if (session.link) gv_link_abandon(session.link);
@@ -114,7 +114,7 @@ __attribute__((destructor(101))) static void leave(void) {
     bool lost = atomic_load(&session.over);
     int none = 0;
     atomic_store(&session.leaving, 1);
-    atomic_compare_exchange_strong(&session.broken, &none, SESSION_DEINITIALIZED);
+    atomic_compare_exchange_strong(&session.broken, &none, CUDA_ERROR_DEINITIALIZED);
     if (!lost && !session_thread("gpuvirt-bye", goodbye, NULL, 256 * 1024)) {
         int64_t deadline = session_now() + SESSION_GOODBYE_NS + 100000000ll;
         int64_t left;

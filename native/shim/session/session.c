@@ -119,7 +119,7 @@ int session_replied(uint64_t answers, int status, const char *text, const void *
     if (size <= sizeof reply->small) {
         reply->body = reply->small;
     } else if (!(reply->body = malloc(size))) {
-        reply->status = SESSION_OUT_OF_MEMORY;
+        reply->status = CUDA_ERROR_OUT_OF_MEMORY;
         size = 0;
     }
     if (size) memcpy(reply->body, body, size);
@@ -184,7 +184,7 @@ void session_lost(const char *why, const char *during) {
             /* Before anybody's call returns: the program may end at once. shim_log does not block. */
             shim_log("%s during %s; what it held is gone: see that the server runs (`gpuvirt devices --pool %s`), then start this program again",
                      lost_text, during ? during : "a pause between calls", session.pool);
-            atomic_store_explicit(&session.broken, SESSION_LOST, memory_order_release);
+            atomic_store_explicit(&session.broken, CUDA_ERROR_DEVICE_UNAVAILABLE, memory_order_release);
         }
         atomic_store(&session.over, 1);
     }
@@ -197,7 +197,7 @@ void session_lost(const char *why, const char *during) {
 void session_attach_text(const char *text) { snprintf(attach_text, sizeof attach_text, "%s", text); }
 
 const char *session_error_text(int code) {
-    if (code == SESSION_LOST && session_broken() == SESSION_LOST) return lost_text;
-    if (code == SESSION_NO_DEVICE && attach_text[0] && !atomic_load(&session.attached)) return attach_text;
+    if (code == CUDA_ERROR_DEVICE_UNAVAILABLE && session_broken() == CUDA_ERROR_DEVICE_UNAVAILABLE) return lost_text;
+    if (code == CUDA_ERROR_NO_DEVICE && attach_text[0] && !atomic_load(&session.attached)) return attach_text;
     return NULL;
 }

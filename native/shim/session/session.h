@@ -75,7 +75,7 @@ int session_wait_call(struct session_reply *reply);
 
 /* What the session knows of one stream; embedded in the shim's stream object. The legacy stream of every context has one of its own. */
 struct session_stream {
-    uint64_t id; /* as it travels; for a legacy stream: GV_LEGACY_STREAM(ctx) names it in COMPLETED events */
+    uint64_t id; /* as it travels; for a legacy stream: GV_LEGACY_STREAM(ctx) */
     uint32_t ctx;
     _Atomic uint64_t posted;     /* seq of the last command posted to it */
     _Atomic uint64_t marked;     /* seq of the last such command that carried GV_RECORD_MARK */
@@ -86,8 +86,6 @@ struct session_stream {
     struct expected *first_copy, *last_copy;
     uint64_t copies_ended;
 };
-/* Stream ids in events: a context's legacy stream has no handle, so it is named by its context. */
-#define GV_LEGACY_STREAM(ctx) (0xffff000000000000ull | (uint64_t)(ctx))
 
 void session_stream_add(struct session_stream *s);
 void session_stream_remove(struct session_stream *s); /* late events for it are then dropped */
@@ -131,7 +129,6 @@ void session_expect_cancel(uint64_t tag); /* the record could not be posted */
  * bytes at dst. The bulk reader keeps such payloads until they are taken: tags of the worker's own have the top bit set. 0, or a CUresult.
  * Counts no wait of its own. */
 int session_take_payload(uint64_t tag, void *dst, uint64_t size);
-#define GV_WORKER_TAG (1ull << 63)
 
 /* Host functions: registers fn and returns its tag for the host_func record; it is called on the session's own callback thread when the worker
  * says so, with the stream's status when with_status, and answered with host_done. */

@@ -7,14 +7,8 @@
 #ifndef SHIM_SESSION_STATE_H
 #define SHIM_SESSION_STATE_H
 
+#include "gv_results.h"
 #include "session/session.h"
-
-/* The CUresult values the session gives itself; cuda.h is not needed here. */
-#define SESSION_NOT_INITIALIZED 3
-#define SESSION_DEINITIALIZED 4
-#define SESSION_NO_DEVICE 100
-#define SESSION_LOST 46
-#define SESSION_OUT_OF_MEMORY 2
 
 #define SESSION_SPIN_NS 50000 /* how long a waiting caller polls the link before it sleeps */
 /* Bytes of commands that may be posted behind a host function that has not run: its answer goes the same way as they, and the worker keeps them till it

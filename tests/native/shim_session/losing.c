@@ -160,7 +160,7 @@ static int for_a_parcel(struct fake *f) {
     CHECK(session_attach() == 0);
     char byte;
     killed_soon(f);
-    CHECK(session_take_payload(GV_WORKER_TAG | 1, &byte, 1) == 46);
+    CHECK(session_take_payload(GV_BULK_WORKER_TAG | 1, &byte, 1) == 46);
     return lost();
 }
 

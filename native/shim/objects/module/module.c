@@ -346,12 +346,12 @@ static int take_meta(const struct gv_reply_module_load *answer, void **out) {
 
 static int adopt_answer(struct shim_module *m, const struct loading *l, const struct gv_reply_module_load *answer) {
     int rc = take_meta(answer, &m->meta);
-    if (!rc && answer->kept) {
+    if (!rc && answer->kept != GV_MODULE_NOT_KEPT) {
         uint64_t size = answer->meta_tag ? answer->meta_bulk_size : answer->meta_size;
         uint8_t digest[GV_SHA256_SIZE];
         gv_meta_digest(m->meta, size, digest);
         module_meta_write(l->hash, m->context->info, m->meta, size, digest);
-        module_place_learn(l->hash, answer->kept == 1 ? MODULE_ACCEPTED : MODULE_ASK, digest);
+        module_place_learn(l->hash, answer->kept == GV_MODULE_PROMISED ? MODULE_ACCEPTED : MODULE_ASK, digest);
     }
     if (!rc) rc = make_functions(m);
     m->placed = true;

@@ -20,7 +20,7 @@ static void make(int number, char *image, size_t size, uint8_t hash[32]) {
     gv_sha256(image, size, hash);
 }
 
-static enum module_kept put(struct module_cache *c, int number, size_t size, const uint8_t *meta) {
+static enum gv_module_kept put(struct module_cache *c, int number, size_t size, const uint8_t *meta) {
     static char image[1 << 20];
     uint8_t hash[32];
     make(number, image, size, hash);
@@ -91,9 +91,9 @@ static void keeps(void) {
     empty();
     struct module_cache *c = opened("key");
     CHECK(c && !module_cache_list(c, list, 10) && !has(c, 1, 100));
-    CHECK(put(c, 1, 100, META) == MODULE_PROMISED && has(c, 1, 100));
-    CHECK(put(c, 1, 100, META) == MODULE_PROMISED);
-    CHECK(put(c, 2, 100, META) == MODULE_PROMISED);
+    CHECK(put(c, 1, 100, META) == GV_MODULE_PROMISED && has(c, 1, 100));
+    CHECK(put(c, 1, 100, META) == GV_MODULE_PROMISED);
+    CHECK(put(c, 2, 100, META) == GV_MODULE_PROMISED);
     module_cache_close(c);
     set_age(1, 100, 50);
 
@@ -114,7 +114,7 @@ static void keeps(void) {
     make(1, image, sizeof image, hash);
     CHECK(!memcmp(list[0].hash, hash, 8));
     /* Other metadata of the same image take its place. */
-    CHECK(put(c, 1, 100, OTHER) == MODULE_PROMISED);
+    CHECK(put(c, 1, 100, OTHER) == GV_MODULE_PROMISED);
     module_cache_close(c);
     int files;
     on_disk(&files);
@@ -125,7 +125,7 @@ static void bounded(void) {
     empty();
     struct module_cache *c = opened("key");
     int kept = 0, files;
-    for (int i = 0; i < 40; i++) kept += put(c, i, 100, META) != MODULE_NOT_KEPT;
+    for (int i = 0; i < 40; i++) kept += put(c, i, 100, META) != GV_MODULE_NOT_KEPT;
     CHECK(kept == 16);
     for (int i = 0; i < 16; i++) set_age(i, 100, 100 - i);
     module_cache_close(c);
@@ -139,9 +139,9 @@ static void bounded(void) {
 
     empty();
     c = opened("key");
-    CHECK(put(c, 1, 65537, META) == MODULE_NOT_KEPT);
-    CHECK(put(c, 2, 40000, META) == MODULE_PROMISED && put(c, 3, 20000, META) == MODULE_PROMISED);
-    CHECK(put(c, 4, 20000, META) == MODULE_NOT_KEPT && put(c, 4, 5000, META) == MODULE_PROMISED);
+    CHECK(put(c, 1, 65537, META) == GV_MODULE_NOT_KEPT);
+    CHECK(put(c, 2, 40000, META) == GV_MODULE_PROMISED && put(c, 3, 20000, META) == GV_MODULE_PROMISED);
+    CHECK(put(c, 4, 20000, META) == GV_MODULE_NOT_KEPT && put(c, 4, 5000, META) == GV_MODULE_PROMISED);
     set_age(2, 40000, 100);
     module_cache_close(c);
     c = opened("key");
@@ -153,7 +153,7 @@ static void bounded(void) {
 static void promises(void) {
     empty();
     struct module_cache *c = opened("key");
-    for (int i = 0; i < 8; i++) CHECK(put(c, i, 100, META) == (i < 4 ? MODULE_PROMISED : MODULE_KEPT)); /* four may be open */
+    for (int i = 0; i < 8; i++) CHECK(put(c, i, 100, META) == (i < 4 ? GV_MODULE_PROMISED : GV_MODULE_ON_DISK)); /* four may be open */
     for (int i = 0; i < 8; i++) set_age(i, 100, 100 - i);
     module_cache_close(c);
     c = opened("key");
@@ -190,7 +190,7 @@ static void late(void) {
     module_cache_close(c);
     module_cache_refresh(NULL);
     module_cache_choose(idle, "another key");
-    CHECK(!module_cache_list(idle, list, 10) && put(idle, 1, 100, META) == MODULE_PROMISED);
+    CHECK(!module_cache_list(idle, list, 10) && put(idle, 1, 100, META) == GV_MODULE_PROMISED);
     module_cache_close(idle);
 }
 
@@ -230,7 +230,7 @@ static void damaged(void) {
     c = opened("key");
     CHECK(module_cache_list(c, list, 10) == 1);
     CHECK(!has(c, 0, 100) && !has(c, 1, 100) && !has(c, 2, 100) && has(c, 3, 100));
-    CHECK(put(c, 0, 100, META) == MODULE_PROMISED && has(c, 0, 100));
+    CHECK(put(c, 0, 100, META) == GV_MODULE_PROMISED && has(c, 0, 100));
     module_cache_close(c);
     CHECK(access(path, F_OK) == 0); /* what is none of ours stays */
 }
@@ -240,7 +240,7 @@ static void unusable(void) {
     CHECK(!module_cache_open("/dev/null/images"));
     uint8_t hash[32] = {0};
     size_t size;
-    CHECK(!module_cache_list(NULL, list, 10) && !module_cache_get(NULL, hash, &size) && put(NULL, 1, 10, META) == MODULE_NOT_KEPT);
+    CHECK(!module_cache_list(NULL, list, 10) && !module_cache_get(NULL, hash, &size) && put(NULL, 1, 10, META) == GV_MODULE_NOT_KEPT);
     module_cache_drop(NULL, hash);
     module_cache_close(NULL);
     /* Nothing can be made in a folder that is gone. */
@@ -250,7 +250,7 @@ static void unusable(void) {
     char command[2100];
     snprintf(command, sizeof command, "rm -rf '%s'", folder);
     CHECK(!system(command));
-    CHECK(put(c, 1, 100, META) == MODULE_NOT_KEPT && !has(c, 1, 100));
+    CHECK(put(c, 1, 100, META) == GV_MODULE_NOT_KEPT && !has(c, 1, 100));
     module_cache_close(c);
 }
 
