@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-VERSION = 2
+VERSION = 3
 OFFSETS = {
     "ctaid": 0,
     "nctaid": 12,

@@ -15,12 +15,13 @@ from gpuvirt.soft.analysis.cfg import Cfg
 from gpuvirt.soft.analysis.convergence_points import exchanges, find_divided
 from gpuvirt.soft.analysis.denormal_mode import hardware_flush
 from gpuvirt.soft.analysis.divergence import Divergence
+from gpuvirt.soft.analysis.spin_loops import find_looking
 from gpuvirt.soft.analysis.stride_versions import Guess
 from gpuvirt.soft.analysis.sync_kinds import readers
 from gpuvirt.soft.codegen import opcode_handlers, target, version_chooser, warp_loop
 from gpuvirt.soft.codegen.emitter import Emitter
 from gpuvirt.soft.codegen.ir_builder import ModuleText
-from gpuvirt.soft.codegen.lane_fallback import Frame, LaneEmitter, frame_bytes
+from gpuvirt.soft.codegen.lane_fallback import Frame, LaneEmitter, Points, frame_bytes
 from gpuvirt.soft.codegen.symbols import ENTRY, function_symbol, lane_symbol
 from gpuvirt.soft.errors import BadPtx, Unsupported
 from gpuvirt.soft.ops import (  # noqa: F401  they register opcodes
@@ -221,10 +222,12 @@ def emit_lane_fallback(t: Translation) -> None:
     """Where lanes may leave the code for 32: code of every function for one lane."""
     single = [(f, f.frame) for f in t.functions if f.frame is not None]
     if any(frame.blocks for _, frame in single):
+        points = Points()
         for function, frame in single:
-            alone = divergence.of_one_lane(function.cfg, t.shape, function.versions[0].divergence.waiting_loops)
-            t.emitter = LaneEmitter(t.text, alone, t.layout.enter(function.body), lane_symbol(function.symbol)).begin(frame)
+            alone = divergence.of_one_lane(function.cfg, t.shape, find_looking(function.cfg))
+            t.emitter = LaneEmitter(t.text, alone, t.layout.enter(function.body), lane_symbol(function.symbol)).begin(frame, points)
             t.text.functions.append(t.emitter.run())
+        t.text.functions.append(points.table())
 
 
 PASSES: dict[str, Callable[[Translation], None]] = {

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from soft import scheduling
 from soft.nvrtc import library
+from soft.scheduling import convergence
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(library() is None, reason="the NVRTC wheel is not installed")]
 NAMES = [n for n in scheduling.CASES if n not in scheduling.MISSING]
@@ -19,7 +20,8 @@ TESTS = Path(__file__).resolve().parents[1]
 def run(names: list[str], prefix: tuple[str, ...] = (), **more: str) -> dict[str, str]:
     """The outcome of each case. One that hangs ends its process; the others go on in another."""
     found: dict[str, str] = {}
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS.parent), str(TESTS)]), **more}
+    fault = [str(TESTS / "soft" / "libraries" / "fault")] if "FAULT" in more else []
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([*fault, str(TESTS.parent), str(TESTS)]), **more}
     while rest := [n for n in names if n not in found]:
         done = subprocess.run([*prefix, sys.executable, "-m", "soft.scheduling", *rest], capture_output=True, text=True, env=env, timeout=600, check=False)
         begun = ""
@@ -44,6 +46,18 @@ def outcomes() -> dict[str, str]:
 @pytest.mark.parametrize("name", NAMES)
 def test_threads_that_wait_for_one_another(outcomes: dict[str, str], name: str) -> None:
     assert outcomes[name] == "right"
+
+
+def test_lanes_that_go_apart_at_once() -> None:
+    """The same programs where lanes do not wait long before they go apart."""
+    found = run(NAMES, GPUVIRT_SOFT_LANES="always")
+    assert set(found.values()) == {"right"}, found
+
+
+def test_lanes_out_of_step_are_noticed(tmp_path: Path) -> None:
+    """An engine in which lanes that have gone apart meet only at exchanges."""
+    found = run(list(convergence.IN_STEP), FAULT="lanes", GPUVIRT_CACHE=str(tmp_path), GPUVIRT_SOFT_LANES="always")
+    assert all(text.startswith("wrong") for text in found.values()), found
 
 
 @pytest.mark.long

@@ -56,7 +56,21 @@ def _only_looks(cfg: Cfg, loop: Loop, blocks: list[Block]) -> bool:
     return any(i.traits.access is Access.LOAD and _SPACES.isdisjoint(i.mods) for b in blocks for i in b.ins)
 
 
-def _spins(cfg: Cfg, loop: Loop, blocks: list[Block], reads: list[Ins]) -> bool:
+def find_looking(cfg: Cfg) -> set[int]:
+    """First blocks of the loops that end by what they read again and again, wherever they look in each round: of those that may wait for memory to
+    change (find_loops) the ones whose lanes others must not wait for without end."""
+    found = set()
+    for loop in cfg.loops:
+        blocks = cfg.order[loop.first : loop.last + 1]
+        reads = [i for b in blocks for i in b.ins if reads_again(i)]
+        calls = any(calls_one_of(i, cfg.leaving) for b in blocks for i in b.ins)
+        if calls or _only_looks(cfg, loop, blocks) or _spins(cfg, loop, blocks, reads, searches=True):
+            found.add(loop.first)
+    return found
+
+
+def _spins(cfg: Cfg, loop: Loop, blocks: list[Block], reads: list[Ins], searches: bool = False) -> bool:
+    """Whether an exit of the loop depends on one of these reads; not on one that looks elsewhere in each round, unless `searches`."""
     changing = {d for b in blocks for i in b.ins for d in i.dsts if cfg.order[loop.first].live_in >> cfg.reg_index[d] & 1}
     steps = [(set(i.srcs), i.dsts) for b in blocks for i in b.ins]
     exits = set()
@@ -65,7 +79,7 @@ def _spins(cfg: Cfg, loop: Loop, blocks: list[Block], reads: list[Ins]) -> bool:
             exits |= {block.pred} if block.pred else _registers(block.selector)
     for ins in reads:
         place = ins.ops[1] if len(ins.ops) > 1 else None
-        if _registers(place) & changing:
+        if not searches and _registers(place) & changing:
             continue  # each round looks elsewhere: that is a search
         tainted = set(ins.dsts)
         size = -1

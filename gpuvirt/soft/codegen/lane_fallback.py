@@ -1,5 +1,7 @@
 """Lanes of a warp that go apart: where a warp waits for itself, its lanes leave the code for 32 lanes and go on in code for one (class LaneEmitter),
-each on a stack of its own, and meet only where the program says so. That is the last resort: it serves every program, at the speed of one lane.
+each on a stack of its own. They are kept in step as a GPU keeps them: before each instruction that others notice a lane says where it is, and the
+engine lets lanes run so that those that a branch divided come together again where their ways join. That is the last resort: it serves every program,
+at the speed of one lane.
 
 Vector code leaves at a loop that waits for memory to change, once some lanes have waited there for long while others wait elsewhere (loop_check). It
 writes down what each lane needs to go on: the block at which it waits, and the registers that may be read from there. Code for one lane begins with
@@ -10,13 +12,13 @@ from __future__ import annotations
 
 from gpuvirt.soft import abi
 from gpuvirt.soft.analysis.cfg import Block, Cfg, Loop
-from gpuvirt.soft.analysis.sync_kinds import OPEN
+from gpuvirt.soft.analysis.sync_kinds import OPEN, reads_again
 from gpuvirt.soft.codegen.control_flow import ControlFlow, LaneFallback
 from gpuvirt.soft.codegen.emitter import SPIN_YIELD, Emitter
 from gpuvirt.soft.codegen.ir_builder import Val
 from gpuvirt.soft.codegen.symbols import function_symbol, lane_symbol
 from gpuvirt.soft.errors import Unsupported
-from gpuvirt.soft.ptx.opcodes import BARRIERS, OPCODES, Access, Sync
+from gpuvirt.soft.ptx.opcodes import BARRIERS, OPCODES, Access, Flow, Polls, Sync
 from gpuvirt.soft.ptx.parser import Addr, Call, Ins, Name, Operand, Sym
 from gpuvirt.soft.ptx.types import INT_BITS, LANES
 
@@ -31,6 +33,11 @@ _BARRIERS = (*BARRIERS, Sync.ARRIVE, Sync.CLUSTER)
 _TOGETHER = (Sync.EXCHANGE, Sync.MEMBERS, Sync.WARP)  # what lanes do together, lanes at the same opcode
 _KEYS = [name for name, row in OPCODES.items() if any(t.sync in _TOGETHER for t in row.all)]
 _SYNC, _ARRIVE = 3, 4
+
+
+_COMMON = {"param", "const", "local", "nc"}  # spaces in which no lane sees what another does
+_NO_LOOP = -1
+LOOPS = "lane.loops"
 
 
 def _stored(bits: int) -> int:
@@ -234,11 +241,39 @@ def depart(e: ControlFlow) -> None:
 # Code for one lane -----------------------------------------------------------------------------------------------------------------------------
 
 
+class Points:
+    """The numbers of a module's points (instructions that others notice) and loops, in the order in which they are written."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.loops: list[tuple[int, int, int]] = []  # first and last point, the loop around it
+
+    def table(self) -> str:
+        """The loops as the engine wants them (struct soft_lane_loop)."""
+        rows = ", ".join(f"[3 x i32] [i32 {first}, i32 {last}, i32 {outer}]" for first, last, outer in self.loops)
+        return f"@{LOOPS} = internal constant [{len(self.loops)} x [3 x i32]] {f'[{rows}]' if rows else 'zeroinitializer'}"
+
+
+def _noticed(ins: Ins) -> str:
+    """How lanes may notice one another by an instruction: "r", it reads what others write, "w", it writes or does something else that they notice."""
+    if ins.traits.flow is Flow.CALL or ins.traits.sync is Sync.OBSERVE:
+        return "w"
+    if not _COMMON.isdisjoint(m.split("::")[0] for m in ins.mods):
+        return ""
+    if ins.traits.access is Access.LOAD or ins.traits.polls is Polls.ALWAYS:
+        return "r" if ins.traits.access not in (Access.STORE, Access.WRITES) else "w"
+    return "w" if ins.traits.access in (Access.STORE, Access.WRITES) else ""
+
+
 class LaneEmitter(Emitter):
     """Writes a function for one lane of a warp: the warp that it gets has no other."""
 
-    def begin(self, frame: Frame) -> LaneEmitter:
+    def begin(self, frame: Frame, points: Points) -> LaneEmitter:
         self.left = frame
+        self.points = points
+        self.first_loop = len(points.loops)
+        self.first_points: dict[int, int] = {}  # of the blocks
+        self.since = {"r", "w"}  # how the lane has been noticed since the last point
         self.full_warp = False
         self.met: Val | None = None
         self.results: dict[str, Val] = {}
@@ -257,6 +292,10 @@ class LaneEmitter(Emitter):
         """The function's beginning, or where the lane was in vector code."""
         lines, self.lines = self.lines, []
         self.forget()
+        if self.func.is_kernel:
+            self.call("soft_lane_begin", "void", [W, Val(f"@{LOOPS}", "ptr")], declare=True)
+        else:
+            self.call("soft_lane_enter", "void", [W], declare=True)
         self.allocas.append("  %inner = alloca ptr")
         self.prologue.append("  store ptr null, ptr %inner")
         self.emit("%fresh = icmp eq ptr %from, null")
@@ -292,6 +331,45 @@ class LaneEmitter(Emitter):
         out, self.lines = self.lines, lines
         return out
 
+    def run(self) -> str:
+        loops = self.cfg.loops
+        numbers = {loop.first: self.first_loop + i for i, loop in enumerate(loops)}
+        outer = [_NO_LOOP if loop.parent is None else numbers[loop.parent.first] for loop in loops]
+        self.loop_numbers = numbers
+        self.points.loops += [(0, 0, _NO_LOOP)] * len(loops)
+        text = super().run()
+        behind = {**self.first_points, self.cfg.exit.idx: self.points.count + 1}
+        self.points.loops[self.first_loop :] = [
+            (behind[loop.first], behind[loop.last + 1] - 1, around) for loop, around in zip(loops, outer, strict=True)
+        ]
+        return text
+
+    def emit_block(self, block: Block) -> None:
+        self.first_points[block.idx] = self.points.count + 1
+        self.since = {"r", "w"}
+        super().emit_block(block)
+
+    def returns(self) -> str:
+        if self.func.is_kernel:
+            return "ret void"
+        self.m.declare("soft_lane_leave", "declare void @soft_lane_leave(ptr)")
+        return "call void @soft_lane_leave(ptr %w)\n  ret void"
+
+    def point(self, acts: bool) -> None:
+        """The next instruction is one that others notice: the lane does it when it is its turn."""
+        loop = self.cfg.loop_of[self.block.idx]
+        number = self.points.count = self.points.count + 1
+        around = _NO_LOOP if loop is None else self.loop_numbers[loop.first]
+        place = [self.const(number, "i32"), self.const(around, "i32"), self.const(int(acts), "i32")]
+        self.call("soft_lane_at", "void", [W, *place], declare=True)
+        self.since = set()
+
+    def spin_yield(self, block: Block) -> None:
+        self.uses_barrier = self.waits = True
+        for head in block.succs:
+            if head.idx <= block.idx and head.idx in self.an.waiting_loops:
+                self.call("soft_lane_spins", "void", [W, self.const(self.loop_numbers[head.idx], "i32")], declare=True)
+
     def call_function(self, name: str, arguments: list[str]) -> None:
         for i, memory in enumerate(self.call_results):
             self.results[f"result.{self.block.idx}.{i}"] = memory
@@ -314,11 +392,17 @@ class LaneEmitter(Emitter):
 
     def instruction(self, ins: Ins) -> None:
         if ins.traits.sync in _BARRIERS:
+            self.point(True)
             self.barrier(ins)
         elif ins.traits.sync in _TOGETHER:
+            self.point(True)
             self.exchange(ins)
         else:
+            noticed = _noticed(ins)
+            if noticed and (noticed == "w" or "w" in self.since) and self.since:
+                self.point(ins.traits.access in (Access.STORE, Access.WRITES) and not reads_again(ins))
             super().instruction(ins)
+            self.since |= {"r", "w"} if ins.traits.flow is Flow.CALL else set(noticed)
 
     def _guard(self, ins: Ins) -> Val | None:
         if ins.pred is None:

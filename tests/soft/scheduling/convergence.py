@@ -312,3 +312,101 @@ def grid_barrier() -> None:
             want = want[(np.arange(n) + 33 * (r + 1)) % n] + 1
         k.launch("f", 20, threads, a, i32(n), cooperative=True)
         assert (a == want).all()
+
+
+# Lanes that hand on in a chain, by plain loads: the warp's lanes have gone apart behind it.
+_CHAIN = """__device__ void chain(volatile int* flag) {
+    int t = threadIdx.x;
+    if (t) while (!flag[t - 1]) ;
+    __threadfence(); flag[t] = 1;
+}
+"""
+
+
+@case
+def places_given_out_after_a_vote() -> None:
+    """As sparse triangular solvers of cuSPARSE pack what they find: the lanes that voted read how much there is, and one of them adds to it."""
+    k = cuda(
+        _CHAIN
+        + r"""extern "C" __global__ void f(volatile int* flag, int* out, int* count, int n) {
+        __shared__ volatile int filled, rounds; __shared__ int box[1024];
+        int t = threadIdx.x, seen = 0;
+        if (t == 0) filled = rounds = 0;
+        __syncwarp();
+        chain(flag);
+        for (int i = t; ; i += 32) {
+            bool mine = i < n && i * 7 % 3 != t % 2;
+            __syncwarp();
+            unsigned votes = __ballot_sync(~0u, mine);
+            int rank = __popc(votes & ((2u << t) - 1)), before = filled, round = rounds;
+            if (mine) box[before + rank - 1] = i;
+            if (t == 31) filled = before + rank;
+            if (t == 0) rounds = round + 1;
+            seen = seen * 2 + round;
+            if (__all_sync(~0u, i >= n)) break;
+        }
+        __syncwarp();
+        for (int i = t; i < filled; i += 32) out[i] = box[i];
+        if (t == 0) *count = filled;
+        __syncwarp();
+        count[1 + t] = seen;
+    }"""
+    )
+    n = 300
+    out, count = zeros(n), zeros(33)
+    k.launch("f", 1, 32, zeros(32), out, count, i32(n))
+    want = [i for i in range(n) if i * 7 % 3 != i % 32 % 2]
+    assert (count[1:] == sum(r << -(-n // 32) - r for r in range(-(-n // 32) + 1))).all(), count
+    assert count[0] == len(want) and out[: len(want)].tolist() == want, (count, out)
+
+
+@case
+def lanes_in_step_behind_branches_and_loops() -> None:
+    """Where the ways of a branch, of a loop with different rounds, of a switch and of a call join, lanes are together: what one writes before others read
+    it they read, and what they read before it writes they read as it was. With a __syncwarp at each such place it is the same."""
+    source = (
+        _CHAIN
+        + r"""__device__ __noinline__ int deep(volatile int* box, int t, int n) {
+        int x = n;
+        if (t % 3) x += box[(t + 1) % 32]; else for (int i = 0; i < t; i++) x ^= box[i] + i;
+        STEP box[t] = x; STEP
+        int y = box[(t + 7) % 32]; STEP
+        return y + (n ? deep(box, t, n - 1) : 0);
+    }
+    extern "C" __global__ void f(volatile int* flag, volatile int* out, int rounds) {
+        __shared__ volatile int box[32];
+        int t = threadIdx.x, sum = 0;
+        box[t] = t;
+        __syncwarp();
+        chain(flag);
+        __syncwarp();
+        for (int r = 0; r < rounds; r++) {
+            if (t % 4 == 1) { for (int i = 0; i < t + r; i++) sum += box[i % 32]; } else if (t > 20) out[32 + t] = sum; else sum += out[32 + t];
+            STEP box[t] = sum + r; STEP
+            sum = sum * 3 + box[31 - t];
+            int x = box[t ^ 1]; STEP
+            if (t == r % 32) box[t ^ 1] = -x;
+            STEP switch ((t + r) % 5) {
+                case 0: sum += box[0]; break;
+                case 1: sum -= box[1];
+                case 2: sum ^= 77; break;
+                case 3: for (int i = 0; i < t % 7; i++) sum += box[i + r % 3]; break;
+            }
+            sum += box[(t + 3) % 32]; STEP
+            if (r % 2) continue;
+            sum += deep(box, t, 2);
+            sum += box[(t + 1) % 32]; STEP
+        }
+        out[t] = sum;
+    }"""
+    )
+    found = []
+    for step in ("__syncwarp();", ""):
+        out = zeros(64)
+        cuda(source.replace("STEP", step)).launch("f", 1, 32, zeros(32), out, i32(9))
+        found.append(out.tolist())
+    assert found[0] == found[1], found
+
+
+# What programs rely on that lanes keep in step, as they do on a GPU, though they have gone apart.
+IN_STEP = ("places_given_out_after_a_vote", "lanes_in_step_behind_branches_and_loops")

@@ -288,3 +288,17 @@ def atomics_that_only_read() -> None:
     turn, order = zeros(1), zeros(64)
     k.launch("f", 1, 64, turn, order)
     assert (order == 63 - np.arange(64)).all()
+
+
+@case
+def lanes_that_write_while_they_wait() -> None:
+    """Each round of the loop that waits, and of a loop around it, writes."""
+    k = cuda(r"""extern "C" __global__ void f(volatile int* flag, volatile int* tries, int* out) {
+        int t = threadIdx.x;
+        if (t) do { tries[t]++; for (int i = 0; i < 3 && !flag[t - 1]; i++) tries[t] += i; } while (!flag[t - 1]);
+        out[t] = t; __threadfence(); flag[t] = tries[t] + 1;
+    }""")
+    for n in (32, 75):
+        flag, tries, out = zeros(n), zeros(n), zeros(n)
+        k.launch("f", 1, n, flag, tries, out)
+        assert out.tolist() == list(range(n)) and (flag == tries + 1).all(), (flag, out)

@@ -145,6 +145,8 @@ struct soft_engine *soft_engine_create(int helpers) {
         helpers = sched_getaffinity(0, sizeof cores, &cores) ? 1 : CPU_COUNT(&cores);
         helpers = helpers > 1 ? helpers - 1 : 0;
     }
+    const char *lanes = getenv("GPUVIRT_SOFT_LANES");
+    e->eager_lanes = lanes && !strcmp(lanes, "always");
     pthread_mutex_init(&e->lock, NULL);
     pthread_cond_init(&e->work, NULL);
     e->threads = calloc((size_t)helpers + 1, sizeof *e->threads);

@@ -36,6 +36,7 @@ struct soft_engine {
     pthread_t *threads;
     uint32_t n_threads, sleeping;
     uint32_t cores;         /* for %smid */
+    bool eager_lanes;       /* GPUVIRT_SOFT_LANES=always: a test mode in which lanes go apart where they may, without waiting long first */
     struct runner *running; /* every runner inside a grid */
     uint32_t n_running;
     bool stopping;

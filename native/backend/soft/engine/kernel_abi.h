@@ -18,7 +18,7 @@
 
 #include <stdint.h>
 
-#define SOFT_ABI_VERSION 2u
+#define SOFT_ABI_VERSION 3u
 #define SOFT_LANES 32u
 
 /* What one warp sees. Filled by the engine before each call of entry; compiled code only reads it, but for loops over warps (`blocks`). All fields
@@ -85,6 +85,21 @@ uint32_t soft_wait(struct soft_warp *w, uint32_t turns);
  * the kernel's frame, and returns when all lanes have ended. */
 void *soft_apart_frame(struct soft_warp *w, uint64_t bytes);
 void soft_apart(struct soft_warp *w, void (*entry)(struct soft_warp *, void *frame));
+
+/* Where a lane is that runs by itself. The instructions of a module that others notice (accesses to memory that is not the thread's own, calls,
+ * exchanges, barriers) are its points, numbered from 1 in the order of the control flow graph; loops are numbered too. soft_lane_at, before each of
+ * them, returns when it is the lane's turn: lanes at the same point do it before any of them does more, and the lanes behind catch up first. `loop`: the
+ * innermost loop around it, or UINT32_MAX; `acts`: more than a look, or an atomic operation that may only look. soft_lane_spins is called at the end of
+ * each round of a loop that waits for memory to change, soft_lane_enter and soft_lane_leave at a function's beginning and end. */
+struct soft_lane_loop {
+    uint32_t first, last; /* points */
+    uint32_t outer;       /* the loop around it, or UINT32_MAX */
+};
+void soft_lane_begin(struct soft_warp *w, const struct soft_lane_loop *loops);
+void soft_lane_at(struct soft_warp *w, uint32_t point, uint32_t loop, uint32_t acts);
+void soft_lane_spins(struct soft_warp *w, uint32_t loop);
+void soft_lane_enter(struct soft_warp *w);
+void soft_lane_leave(struct soft_warp *w);
 
 /* What lanes that are apart do together. An exchange: each lane writes its operands to area[operand * 32 + lane], soft_lane_meet waits for those of the
  * `named` lanes that have not ended and returns who has come, each does all of the instruction, soft_lane_part waits until all have done it. Only

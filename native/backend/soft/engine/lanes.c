@@ -1,8 +1,9 @@
 /* A warp whose lanes wait for one another in a way that going together cannot serve goes apart: each lane gets a stack and runs code of its own, in
- * which registers are scalars. Lanes meet where the program says so, at exchanges and barriers. All lanes of a warp run on one thread, in turn, until
- * they wait, so plain integers do. */
+ * which registers are scalars. Lanes meet where the program says so, at exchanges and barriers, and stay in step between these as on a GPU
+ * (lane_order.c). All lanes of a warp run on one thread, in turn, so plain integers do. */
 #include "../cuda_values.h"
 #include "exec_private.h"
+#include "lane_order.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -26,15 +27,12 @@ struct frame {
     char rest[];
 };
 
-enum { GONE, RUNS, MEETS };
-
 struct lanes {
     struct fiber *fiber[SOFT_LANES]; /* of which warp, sp and stack are used */
-    uint8_t state[SOFT_LANES];
     uint32_t named[SOFT_LANES], key[SOFT_LANES], met[SOFT_LANES], value[SOFT_LANES];
-    uint32_t alive;
-    uint32_t running; /* a lane's number */
-    bool progress;
+    uint32_t alive, meets; /* lanes that have not ended; those of them that wait for others at a meeting */
+    uint32_t running;      /* a lane's number */
+    struct lane_order order;
     void *home; /* the warp's own stack */
     void (*entry)(struct soft_warp *, void *);
     struct frame *frames;
@@ -71,6 +69,7 @@ void soft_lanes_free(struct fiber *f) {
 SOFT_EXPORT uint32_t soft_wait(struct soft_warp *w, uint32_t turns) {
     struct fiber *f = soft_fiber_of(w);
     soft_yield(w);
+    if (f->block->runner->grid->engine->eager_lanes) return 1;
     if (turns <= 1) f->waits_since = now_ns(CLOCK_MONOTONIC);
     if (turns < TURNS) return 0;
     if (turns == TURNS) f->waits_since_cpu = now_ns(CLOCK_THREAD_CPUTIME_ID);
@@ -103,28 +102,24 @@ static uint32_t complete(struct lanes *s, uint32_t i) {
     uint32_t want = (s->named[i] & s->alive) | 1u << i;
     for (uint32_t todo = want; todo; todo &= todo - 1) {
         uint32_t j = (uint32_t)__builtin_ctz(todo);
-        if (s->state[j] != MEETS || s->key[j] != s->key[i] || ((s->named[j] & s->alive) | 1u << j) != want) return 0;
+        if (!(s->meets >> j & 1) || s->key[j] != s->key[i] || ((s->named[j] & s->alive) | 1u << j) != want) return 0;
     }
     return want;
 }
 
 static void release(struct lanes *s, uint32_t group) {
-    for (uint32_t todo = group; todo; todo &= todo - 1) {
-        uint32_t j = (uint32_t)__builtin_ctz(todo);
-        s->state[j] = RUNS;
-        s->met[j] = group;
-    }
+    s->meets &= ~group;
+    s->order.ready |= group;
+    for (uint32_t todo = group; todo; todo &= todo - 1) s->met[__builtin_ctz(todo)] = group;
 }
 
 static void lane_main(struct fiber *l) {
     struct lanes *s = soft_fiber_of(&l->warp)->lanes;
     s->entry(&l->warp, s->frames);
-    s->state[s->running] = GONE;
     s->alive &= ~l->warp.lanes;
-    s->progress = true;
     for (uint32_t todo = s->alive; todo; todo &= todo - 1) {
-        uint32_t i = (uint32_t)__builtin_ctz(todo), group = s->state[i] == MEETS ? complete(s, i) : 0;
-        release(s, group);
+        uint32_t i = (uint32_t)__builtin_ctz(todo);
+        if (s->meets >> i & 1) release(s, complete(s, i));
     }
     soft_switch(&l->sp, s->home);
     __builtin_unreachable();
@@ -148,6 +143,8 @@ SOFT_EXPORT void soft_apart(struct soft_warp *w, void (*entry)(struct soft_warp 
     atomic_fetch_add_explicit(&g->apart, 1, memory_order_relaxed);
     s->entry = entry;
     s->alive = w->lanes;
+    s->meets = 0;
+    lane_order_begin(&s->order, s->alive);
     for (uint32_t todo = s->alive; todo; todo &= todo - 1) {
         uint32_t i = (uint32_t)__builtin_ctz(todo);
         struct fiber *l = s->fiber[i];
@@ -155,25 +152,18 @@ SOFT_EXPORT void soft_apart(struct soft_warp *w, void (*entry)(struct soft_warp 
         l->warp = *w;
         l->warp.lanes = 1u << i;
         soft_fiber_prepare(l, lane_main);
-        s->state[i] = RUNS;
     }
     while (s->alive) {
-        s->progress = false;
-        bool ran = false;
-        for (uint32_t todo = s->alive; todo; todo &= todo - 1) {
-            uint32_t i = (uint32_t)__builtin_ctz(todo);
-            if (s->state[i] != RUNS) continue;
-            ran = true;
-            s->running = i;
-            r->warp = &s->fiber[i]->warp;
-            soft_switch(&s->home, s->fiber[i]->sp);
+        if (s->meets == s->alive) release_some(s);
+        uint32_t group = lane_order_next(&s->order, s->alive & ~s->meets);
+        for (uint32_t todo = group; todo; todo &= todo - 1) {
+            s->running = (uint32_t)__builtin_ctz(todo);
+            struct fiber *l = s->fiber[s->running];
+            r->warp = &l->warp;
+            soft_switch(&s->home, l->sp);
         }
         r->warp = w;
-        if (!s->alive) break;
-        if (!ran)
-            release_some(s);
-        else if (!s->progress)
-            soft_warp_yield(f);
+        if (lane_order_ran(&s->order, group, s->alive & ~s->meets)) soft_warp_yield(f);
         if (atomic_load_explicit(&g->stop, memory_order_relaxed)) soft_leave(r);
     }
     drop_frames(s);
@@ -192,12 +182,38 @@ static uint32_t meet(struct lanes *s, uint32_t named, uint32_t key) {
     uint32_t i = s->running;
     s->named[i] = named;
     s->key[i] = key;
-    s->state[i] = MEETS;
-    s->progress = true;
+    s->meets |= 1u << i;
+    lane_order_acts(&s->order, i);
     uint32_t group = complete(s, i);
     release(s, group);
-    if (!group) soft_switch(&s->fiber[i]->sp, s->home);
+    if (group)
+        s->order.ready &= ~(1u << i); /* the last to come goes on at once */
+    else
+        soft_switch(&s->fiber[i]->sp, s->home);
     return s->met[i];
+}
+
+SOFT_EXPORT void soft_lane_begin(struct soft_warp *w, const struct soft_lane_loop *loops) { soft_fiber_of(w)->lanes->order.loops = loops; }
+
+SOFT_EXPORT void soft_lane_at(struct soft_warp *w, uint32_t point, uint32_t loop, uint32_t acts) {
+    struct fiber *f = soft_fiber_of(w);
+    lane_order_at(&f->lanes->order, f->lanes->running, point, loop, acts);
+    soft_lane_yield(f);
+}
+
+SOFT_EXPORT void soft_lane_spins(struct soft_warp *w, uint32_t loop) {
+    struct lanes *s = soft_fiber_of(w)->lanes;
+    lane_order_spins(&s->order, s->running, loop);
+}
+
+SOFT_EXPORT void soft_lane_enter(struct soft_warp *w) {
+    struct lanes *s = soft_fiber_of(w)->lanes;
+    lane_order_enter(&s->order, s->running);
+}
+
+SOFT_EXPORT void soft_lane_leave(struct soft_warp *w) {
+    struct lanes *s = soft_fiber_of(w)->lanes;
+    lane_order_leave(&s->order, s->running);
 }
 
 SOFT_EXPORT uint64_t *soft_lane_area(struct soft_warp *w) { return soft_fiber_of(w)->lanes->area[0]; }

@@ -22,7 +22,7 @@ def _inexact(found: re.Match[str]) -> str:
     return f"{indent}{name}.exact = {call}\n{indent}{name} = fmul {kind} {name}.exact, {factor}"
 
 
-if os.environ.get("FAULT") and "gpuvirt.server.worker" in sys.orig_argv:
+if os.environ.get("FAULT") and not {"gpuvirt.server.worker", "soft.scheduling"}.isdisjoint(sys.orig_argv):
     from gpuvirt.soft import pipeline
     from gpuvirt.soft.ops import mma
 
@@ -41,6 +41,17 @@ if os.environ.get("FAULT") and "gpuvirt.server.worker" in sys.orig_argv:
             _write(e, operand, kind, [values[1], values[0], *values[2:]])
 
         mma.write_accumulators = write
+    elif os.environ["FAULT"] == "lanes":  # lanes that have gone apart run on until they wait for memory or at a meeting
+        from gpuvirt.soft.codegen.lane_fallback import LaneEmitter, W
+
+        _spin_yield = LaneEmitter.spin_yield
+
+        def spin_yield(e, block):  # type: ignore[no-untyped-def]
+            _spin_yield(e, block)
+            e.call("soft_yield", "void", [W], declare=True)
+
+        LaneEmitter.spin_yield = spin_yield
+        LaneEmitter.point = lambda e, acts: None
     elif os.environ["FAULT"] == "renamed":  # no fault, but all kernels have other names when they are compiled
         from gpuvirt.soft.host import module_registry
         from gpuvirt.soft.ptx import metadata
