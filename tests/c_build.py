@@ -150,6 +150,6 @@ def cuda_headers() -> str:
 def _forget_old() -> None:
     """Removes, once a run, what no test has asked for in a week."""
     before = time.time() - DAYS_KEPT * 86400
-    for path in [*STORE.glob("objects/*"), *STORE.glob("generated-*")]:
+    for path in [*STORE.glob("objects/*"), *STORE.glob("cuda/*"), *STORE.glob("generated-*")]:
         if path.stat().st_mtime < before:
             shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import c_build
 import pytest
 from e2e.harness import HERE, Server, clean_environment, start_server
 
@@ -48,21 +53,43 @@ def chained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     far.stop()
 
 
+MANY = 40  # tests from which on all programs are compiled beside them: a test mostly waits, and nvcc takes some seconds
+
+
 @pytest.fixture(scope="session")
-def build(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Compiles a program of tests/e2e/programs by the wheel's nvcc; once a session."""
+def build(request: pytest.FixtureRequest) -> Iterator[Callable[..., Path]]:
+    """Compiles a program of tests/e2e/programs by the wheel's nvcc, once for what it is made of: they stay in build-tests."""
     from gpuvirt.demo.programs import find_nvcc
 
-    folder = tmp_path_factory.mktemp("programs")
+    nvcc = find_nvcc()
+    stamp = f"{nvcc} {nvcc.stat().st_size} {nvcc.stat().st_mtime_ns}"
+    programs = HERE / "programs"
+    made: dict[tuple[str, ...], Future[Path]] = {}
+    lock = threading.Lock()
 
     def compile_program(name: str, *options: str) -> Path:
-        target = folder / "-".join([name, *(o.strip("-").replace("=", "_").replace("/", "_") for o in options)])
+        runtime = [] if "-cudart" in options else ["-cudart", "static"]
+        parts = [(programs / f"{name}.cu").read_text(), (programs / "check.h").read_text(), stamp, *runtime, *options]
+        target = c_build.STORE / "cuda" / f"{name}-{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:16]}"
         if not target.exists():
-            source = HERE / "programs" / f"{name}.cu"
-            runtime = [] if "-cudart" in options else ["-cudart", "static"]
-            line = [str(find_nvcc()), "-O2", *runtime, *options, str(source), "-o", str(target)]
+            target.parent.mkdir(parents=True, exist_ok=True)
+            own = target.with_suffix(f".{os.getpid()}")
+            line = [str(nvcc), "-O2", *runtime, *options, str(programs / f"{name}.cu"), "-o", str(own)]
             done = subprocess.run(line, capture_output=True, text=True, check=False)
             assert done.returncode == 0, done.stdout + done.stderr
+            os.replace(own, target)
+        os.utime(target)
         return target
 
-    return compile_program
+    def start(pool: Executor, *program: str) -> Future[Path]:
+        with lock:
+            if program not in made:
+                made[program] = pool.submit(compile_program, *program)
+            return made[program]
+
+    with ThreadPoolExecutor(1) as beside, ThreadPoolExecutor(1) as asked:
+        if sum(item.path.parent == HERE for item in request.session.items) > MANY:
+            for source in sorted(set(programs.glob("*.cu")) - {programs / "images.cu"}):
+                beside.submit(lambda name: start(asked, name).result(), source.stem)
+        yield lambda *program: start(asked, *program).result()
+        beside.shutdown(cancel_futures=True)

@@ -39,7 +39,7 @@ FAULTS = {
 
 @pytest.fixture(scope="module")
 def program(build: Callable[..., Path]) -> Path:
-    return build("device_faults", "-std=c++17")
+    return build("device_faults")
 
 
 @pytest.fixture(scope="module")

@@ -83,7 +83,7 @@ def test_a_hundred_cuts(own_pool: Callable[..., Server], build: Callable[..., Pa
 def test_mapped_memory(own_pool: Callable[..., Server], build: Callable[..., Path], cutter: Callable[[Server], Cutter]) -> None:
     """Cuts between memory's creation, its mapping and its use: nothing of it is lost or done twice."""
     server = own_pool()
-    assert cut_often(server, cutter(server), [build("virtual_memory", "-std=c++17")], "tcp", 2, seed=1) == "right\n"
+    assert cut_often(server, cutter(server), [build("virtual_memory")], "tcp", 2, seed=1) == "right\n"
 
 
 def test_lost_launches_show(own_pool: Callable[..., Server], build: Callable[..., Path]) -> None:

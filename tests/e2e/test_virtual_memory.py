@@ -13,7 +13,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def program(build: Callable[..., Path]) -> Path:
-    return build("virtual_memory", "-std=c++17")
+    return build("virtual_memory")
 
 
 @pytest.mark.parametrize("link", ["shm", "tcp", pytest.param("tcp(channels=2)", marks=pytest.mark.long)])
