@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -17,6 +18,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    with contextlib.suppress(ImportError):  # only some tests need it
+        from hypothesis import HealthCheck, settings
+
+        # On a machine that is busy with other things any example may take long.
+        settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+        settings.load_profile("patient")
     if path := config.getoption("--cpu-times"):
         config.pluginmanager.register(Recorder(path))
 
