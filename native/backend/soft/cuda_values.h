@@ -20,4 +20,7 @@ enum { /* CUfunction_attribute that can be set */
        CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE = 15,
 };
 
+/* CUstreamWaitValue_flags */
+enum { CU_STREAM_WAIT_VALUE_GEQ = 0, CU_STREAM_WAIT_VALUE_EQ = 1, CU_STREAM_WAIT_VALUE_AND = 2 };
+
 #endif

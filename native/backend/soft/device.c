@@ -87,12 +87,18 @@ static const struct attribute attributes[] = {
     {82, SOFT_REGISTERS},        /* MAX_REGISTERS_PER_MULTIPROCESSOR */
     {87, 2},                     /* SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO */
     {90, 1},                     /* COMPUTE_PREEMPTION_SUPPORTED */
+    {92, 1},                     /* CAN_USE_STREAM_MEM_OPS_V1 */
+    {93, 1},                     /* CAN_USE_64_BIT_STREAM_MEM_OPS_V1 */
+    {94, 1},                     /* CAN_USE_STREAM_WAIT_VALUE_NOR_V1 */
     {95, 1},                     /* COOPERATIVE_LAUNCH */
     {97, SOFT_SHARED_OPTIN},     /* MAX_SHARED_MEMORY_PER_BLOCK_OPTIN */
+    {98, 1},                     /* CAN_FLUSH_REMOTE_WRITES: none are ever outstanding */
     {102, 1},                    /* VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED */
     {106, SOFT_BLOCKS_PER_SM},   /* MAX_BLOCKS_PER_MULTIPROCESSOR */
     {111, SOFT_SHARED_RESERVED}, /* RESERVED_SHARED_MEMORY_PER_BLOCK */
     {115, 1},                    /* MEMORY_POOLS_SUPPORTED */
+    {122, 1},                    /* CAN_USE_64_BIT_STREAM_MEM_OPS */
+    {123, 1},                    /* CAN_USE_STREAM_WAIT_VALUE_NOR */
     {126, 1},                    /* MEM_SYNC_DOMAIN_COUNT */
     {131, -1},                   /* NUMA_ID */
     {134, -1},                   /* HOST_NUMA_ID */

@@ -9,9 +9,11 @@
 #include <unistd.h>
 
 #include "backend.h"
+#include "cuda_values.h"
 #include "fake_compiler.h"
 #include "ledger.h"
 #include "limits.h"
+#include "memory_operation.h"
 #include "window.h"
 
 #define MIB (1ull << 20)
@@ -725,6 +727,75 @@ static void test_link_counts(void) {
     ops->close(backend);
 }
 
+/* ---- stream memory operations ---- */
+
+static int operate(struct gv_stream *s, uint32_t kind, uint64_t address, uint64_t value, uint32_t flags) {
+    struct gv_memory_operation o = {.kind = kind, .flags = flags, .address = address, .value = value};
+    return ops->memory_operations(s, &o, sizeof o);
+}
+
+/* A stream that waits is held up by the first value, and let go by the second. */
+static void waits_for(uint32_t kind, uint64_t value, uint32_t flags, uint64_t before, uint64_t after) {
+    struct gv_stream *s = stream(1), *t = stream(1);
+    struct waiter w = {0};
+    uint32_t write = kind == GV_WAIT_VALUE_32 ? GV_WRITE_VALUE_32 : GV_WRITE_VALUE_64;
+    CHECK_INT(operate(t, write, mem, before, 0), 0);
+    CHECK_INT(sync_stream(t), 0);
+    CHECK_INT(operate(s, kind, mem, value, flags), 0);
+    CHECK_INT(ops->mark(s, told, &w), 0);
+    CHECK_INT(operate(t, write, mem + 8, 1, 0), 0);
+    CHECK_INT(sync_stream(t), 0);
+    usleep(2000); /* or the test proves less */
+    pthread_mutex_lock(&lock);
+    CHECK_INT(w.done, 0);
+    pthread_mutex_unlock(&lock);
+    CHECK_INT(operate(t, write, mem, after, 1), 0);
+    CHECK(wait_until(&w.done, 200000));
+    CHECK_INT(w.status, 0);
+    ops->stream_destroy(s);
+    ops->stream_destroy(t);
+}
+
+static void test_memory_operations(void) {
+    open_plain();
+    waits_for(GV_WAIT_VALUE_32, 5, CU_STREAM_WAIT_VALUE_EQ, 6, 5);
+    waits_for(GV_WAIT_VALUE_64, 5ull << 32, CU_STREAM_WAIT_VALUE_EQ, 5, 5ull << 32);
+    waits_for(GV_WAIT_VALUE_32, 5, CU_STREAM_WAIT_VALUE_GEQ, 4, 7);
+    waits_for(GV_WAIT_VALUE_32, 2, CU_STREAM_WAIT_VALUE_GEQ, 0xfffffff0, 3); /* counters that wrap: 2 is after 2^32 - 16 */
+    waits_for(GV_WAIT_VALUE_32, 0xfffffff0, CU_STREAM_WAIT_VALUE_GEQ, 0xffffffef, 2);
+    waits_for(GV_WAIT_VALUE_64, 1ull << 33, CU_STREAM_WAIT_VALUE_GEQ, 1ull << 32, 1ull << 34);
+    waits_for(GV_WAIT_VALUE_32, 6, CU_STREAM_WAIT_VALUE_AND, 9, 4);
+    waits_for(GV_WAIT_VALUE_64, 6ull << 40, CU_STREAM_WAIT_VALUE_AND, 6, 2ull << 40);
+    waits_for(GV_WAIT_VALUE_32, 0xfffffffe, 3, 1, 2); /* NOR */
+    waits_for(GV_WAIT_VALUE_64, ~1ull, 3 | 1u << 30, 1, 2);
+    /* A batch, in its order. */
+    struct gv_stream *s = stream(1);
+    struct gv_memory_operation batch[] = {{GV_WRITE_VALUE_32, 0, mem, 7},
+                                          {GV_MEMORY_BARRIER, 0, 0, 0},
+                                          {GV_WAIT_VALUE_32, CU_STREAM_WAIT_VALUE_EQ, mem, 7},
+                                          {GV_FLUSH_REMOTE_WRITES, 0, 0, 0},
+                                          {GV_WRITE_VALUE_64, 1, mem, ~0ull}};
+    CHECK_INT(ops->memory_operations(s, batch, sizeof batch), 0);
+    CHECK_INT(ops->memory_operations(s, batch, 0), 0);
+    CHECK_INT(sync_stream(s), 0);
+    CHECK(*(uint64_t *)(uintptr_t)mem == ~0ull);
+    /* What a hostile client might send. */
+    static struct gv_memory_operation many[GV_MEMORY_OPERATIONS_MAX + 1];
+    CHECK_INT(ops->memory_operations(s, batch, sizeof batch - 8), 1);
+    CHECK_INT(ops->memory_operations(s, many, sizeof many), 1);
+    CHECK_INT(operate(s, 0, mem, 1, 0), 1);
+    CHECK_INT(operate(s, 8, mem, 1, 0), 1);
+    CHECK_INT(operate(s, GV_WRITE_VALUE_64, mem + 4, 1, 0), 1);
+    CHECK_INT(operate(s, GV_WRITE_VALUE_32, mem + CHUNK, 1, 0), 0); /* found out when it is done */
+    CHECK_INT(sync_stream(s), 700);
+    CHECK(strstr(ops->error_text(ctx), "illegal address") != NULL);
+    /* A wait for what never comes ends with the backend, and does not hold it up. */
+    struct gv_context *fine = context(0);
+    struct gv_stream *never = ops->stream_legacy(fine);
+    CHECK_INT(operate(never, GV_WAIT_VALUE_32, mem, 12345, CU_STREAM_WAIT_VALUE_EQ), 0);
+    ops->close(backend);
+}
+
 static void test_strict(void) {
     struct gv_backend_config c = config(1);
     c.strict = 1;
@@ -1135,6 +1206,7 @@ static const struct {
     {"many_threads", test_many_threads},
     {"drop_launches", test_drop_launches},
     {"link_counts", test_link_counts},
+    {"memory_operations", test_memory_operations},
     {"strict", test_strict},
     {"ledger", test_ledger},
     {"destroyed_context", test_destroyed_context},

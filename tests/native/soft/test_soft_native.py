@@ -28,6 +28,7 @@ BACKEND_TESTS = [
     "many_threads",
     "drop_launches",
     "link_counts",
+    "memory_operations",
     "strict",
     "ledger",
     "destroyed_context",

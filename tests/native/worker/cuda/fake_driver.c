@@ -283,3 +283,16 @@ CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned gx, unsigned gy, unsig
     memcpy(&fake_launch.first, params[0], 8);
     return state();
 }
+
+/* ---- stream memory operations ---- */
+
+struct fake_batch fake_batch;
+
+CUresult cuStreamBatchMemOp_v2(CUstream s, unsigned n, CUstreamBatchMemOpParams *operations, unsigned flags) {
+    (void)s;
+    if (n > 8) return CUDA_ERROR_INVALID_VALUE;
+    fake_batch.n = n;
+    fake_batch.flags = flags;
+    memcpy(fake_batch.operations, operations, n * sizeof *operations);
+    return CUDA_SUCCESS;
+}

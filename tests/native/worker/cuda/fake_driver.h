@@ -28,6 +28,12 @@ struct fake_link {
     bool addresses;
 };
 extern struct fake_link fake_link;
+/* The last batch of stream memory operations. */
+struct fake_batch {
+    unsigned n, flags;
+    CUstreamBatchMemOpParams operations[8];
+};
+extern struct fake_batch fake_batch;
 /* What the calls of virtual memory management were given last. */
 struct fake_virtual {
     CUmemAllocationProp prop;

@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include "../../../../native/wire/module_meta.h"
+#include "../../../../native/wire/memory_operation.h"
 #include "../../../../native/worker/backend.h"
 #include "../../check.h"
 #include "fake_driver.h"
@@ -271,6 +272,28 @@ static void modules_and_launches(void) {
     end();
 }
 
+static void memory_operations(void) {
+    begin(0);
+    struct gv_memory_operation wanted[] = {{GV_WAIT_VALUE_64, CU_STREAM_WAIT_VALUE_NOR, 0x1000, 1ull << 40},
+                                           {GV_WRITE_VALUE_32, CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER, 0x2000, 7},
+                                           {GV_MEMORY_BARRIER, CU_STREAM_MEMORY_BARRIER_TYPE_GPU, 0, 0},
+                                           {GV_FLUSH_REMOTE_WRITES, 0, 0, 0}};
+    CHECK(ops->memory_operations(stream, wanted, sizeof wanted) == 0);
+    const CUstreamBatchMemOpParams *o = fake_batch.operations;
+    CHECK(fake_batch.n == 4 && fake_batch.flags == 0);
+    CHECK(o[0].operation == CU_STREAM_MEM_OP_WAIT_VALUE_64 && o[0].waitValue.address == 0x1000 && o[0].waitValue.value64 == 1ull << 40 &&
+          o[0].waitValue.flags == CU_STREAM_WAIT_VALUE_NOR);
+    CHECK(o[1].operation == CU_STREAM_MEM_OP_WRITE_VALUE_32 && o[1].writeValue.address == 0x2000 && o[1].writeValue.value == 7 &&
+          o[1].writeValue.flags == CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER);
+    CHECK(o[2].operation == CU_STREAM_MEM_OP_BARRIER && o[2].memoryBarrier.flags == CU_STREAM_MEMORY_BARRIER_TYPE_GPU);
+    CHECK(o[3].operation == CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES);
+    static struct gv_memory_operation many[GV_MEMORY_OPERATIONS_MAX + 1];
+    CHECK(ops->memory_operations(stream, many, sizeof many) == 1 && ops->memory_operations(stream, wanted, sizeof wanted - 1) == 1);
+    wanted[0].kind = CU_STREAM_MEM_OP_ATOMIC_REDUCTION;
+    CHECK(ops->memory_operations(stream, wanted, sizeof wanted) == 1 && fake_batch.n == 4);
+    end();
+}
+
 static void devices_and_limits(void) {
     begin(8 << 20);
     struct gv_device_info info;
@@ -353,6 +376,7 @@ int main(int argc, char **argv) {
                                              {"printing", printing},
                                              {"modules_and_launches", modules_and_launches},
                                              {"links", links},
+                                             {"memory_operations", memory_operations},
                                              {"devices_and_limits", devices_and_limits},
                                              {"virtual_memory", virtual_memory},
                                              {"drivers_that_will_not_do", drivers_that_will_not_do}};

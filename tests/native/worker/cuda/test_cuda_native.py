@@ -24,4 +24,4 @@ def test_cuda_backend(build: str, tmp_path: Path) -> None:
     program = c_build.program(tmp_path / "test_cuda_backend", sources, variant=build, flags=includes, libraries=libraries)
     env = {**os.environ, "TSAN_OPTIONS": "exitcode=66", "ASAN_OPTIONS": "detect_leaks=0"}
     ran = subprocess.run([program, driver], capture_output=True, text=True, timeout=240, env=env, check=False)
-    assert ran.returncode == 0 and "10 cases passed" in ran.stdout, f"{ran.stdout}\n{ran.stderr}"
+    assert ran.returncode == 0 and "11 cases passed" in ran.stdout, f"{ran.stdout}\n{ran.stderr}"

@@ -1,0 +1,105 @@
+/* Stream memory operations: a stream waits for a word of device memory, or writes one. Host memory has no address on a device here, so the word is the device's. */
+#include "gv_client.h"
+#include "gv_impl.h"
+#include "memory_operation.h"
+#include "objects/objects.h"
+
+enum { MAY_READ = 1, MAY_WRITE = 3 }; /* CU_MEM_ACCESS_FLAGS */
+
+static int check_word(const struct gv_memory_operation *o, unsigned rights) {
+    uint32_t width = gv_memory_operation_width(o);
+    struct range r;
+    if (o->address % width || !range_find_device(o->address, &r)) return CUDA_ERROR_INVALID_VALUE;
+    bool inside = r.kind == RANGE_MAPPED ? range_mapped(o->address, width, rights) : width <= r.size - (o->address - range_base(&r));
+    return inside ? 0 : CUDA_ERROR_INVALID_VALUE;
+}
+
+/* What the server's device cannot do it says in its attributes. */
+static int check(const struct gv_device_info *device, const struct gv_memory_operation *o) {
+    unsigned known;
+    bool able = true, flush = o->kind == GV_FLUSH_REMOTE_WRITES;
+    switch (o->kind) {
+    case GV_WAIT_VALUE_32:
+    case GV_WAIT_VALUE_64:
+        known = CU_STREAM_WAIT_VALUE_NOR | CU_STREAM_WAIT_VALUE_FLUSH;
+        flush = o->flags & CU_STREAM_WAIT_VALUE_FLUSH;
+        if ((o->flags & 3u) == CU_STREAM_WAIT_VALUE_NOR) able = device_attribute(device, CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR);
+        break;
+    case GV_WRITE_VALUE_32:
+    case GV_WRITE_VALUE_64: known = CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER; break;
+    case GV_FLUSH_REMOTE_WRITES: known = 0; break;
+    case GV_MEMORY_BARRIER: known = CU_STREAM_MEMORY_BARRIER_TYPE_GPU; break;
+    case CU_STREAM_MEM_OP_ATOMIC_REDUCTION: return CUDA_ERROR_NOT_SUPPORTED;
+    default: return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (o->flags & ~known) return CUDA_ERROR_INVALID_VALUE;
+    uint32_t width = gv_memory_operation_width(o);
+    if (width == 8) able = able && device_attribute(device, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS);
+    if (flush) able = able && device_attribute(device, CU_DEVICE_ATTRIBUTE_CAN_FLUSH_REMOTE_WRITES);
+    if (!able) return CUDA_ERROR_NOT_SUPPORTED;
+    bool writes = o->kind == GV_WRITE_VALUE_32 || o->kind == GV_WRITE_VALUE_64;
+    return width ? check_word(o, writes ? MAY_WRITE : MAY_READ) : 0;
+}
+
+/* All of them or none: what is wrong is told before anything is done. */
+static int post(CUstream stream, const struct gv_memory_operation *operations, unsigned n) {
+    struct shim_stream *s;
+    int rc = stream_require(stream, &s);
+    for (unsigned i = 0; i < n && !rc; i++) rc = check(device_info(s->context->device), &operations[i]);
+    if (rc || !n) return rc;
+    struct gv_cmd_memory_operations c = {.stream = stream_id(s), .operations = operations, .operations_size = n * (uint32_t)sizeof operations[0]};
+    uint64_t seq = post_memory_operations(stream_ctx(s), 0, &c);
+    if (!seq) return post_refused();
+    stream_posted(s, seq, false);
+    return 0;
+}
+
+static int post_one(CUstream stream, enum gv_memory_operation_kind kind, CUdeviceptr address, uint64_t value, unsigned flags) {
+    struct gv_memory_operation o = {.kind = kind, .flags = flags, .address = address, .value = value};
+    return post(stream, &o, 1);
+}
+
+CUresult impl_cuStreamWaitValue32(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned int flags) {
+    return post_one(stream, GV_WAIT_VALUE_32, address, value, flags);
+}
+
+CUresult impl_cuStreamWaitValue64(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned int flags) {
+    return post_one(stream, GV_WAIT_VALUE_64, address, value, flags);
+}
+
+CUresult impl_cuStreamWriteValue32(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned int flags) {
+    return post_one(stream, GV_WRITE_VALUE_32, address, value, flags);
+}
+
+CUresult impl_cuStreamWriteValue64(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned int flags) {
+    return post_one(stream, GV_WRITE_VALUE_64, address, value, flags);
+}
+
+static struct gv_memory_operation translate(const CUstreamBatchMemOpParams *p) {
+    struct gv_memory_operation o = {.kind = (uint32_t)p->operation};
+    switch (p->operation) {
+    case CU_STREAM_MEM_OP_WAIT_VALUE_32:
+    case CU_STREAM_MEM_OP_WAIT_VALUE_64:
+        o.flags = p->waitValue.flags;
+        o.address = p->waitValue.address;
+        o.value = p->operation == CU_STREAM_MEM_OP_WAIT_VALUE_32 ? p->waitValue.value : p->waitValue.value64;
+        break;
+    case CU_STREAM_MEM_OP_WRITE_VALUE_32:
+    case CU_STREAM_MEM_OP_WRITE_VALUE_64:
+        o.flags = p->writeValue.flags;
+        o.address = p->writeValue.address;
+        o.value = p->operation == CU_STREAM_MEM_OP_WRITE_VALUE_32 ? p->writeValue.value : p->writeValue.value64;
+        break;
+    case CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES: o.flags = p->flushRemoteWrites.flags; break;
+    case CU_STREAM_MEM_OP_BARRIER: o.flags = p->memoryBarrier.flags; break;
+    default: break; /* refused by its kind */
+    }
+    return o;
+}
+
+CUresult impl_cuStreamBatchMemOp(CUstream stream, unsigned int count, CUstreamBatchMemOpParams *params, unsigned int flags) {
+    struct gv_memory_operation operations[GV_MEMORY_OPERATIONS_MAX];
+    if (flags || count > GV_MEMORY_OPERATIONS_MAX || (count && !params)) return CUDA_ERROR_INVALID_VALUE;
+    for (unsigned i = 0; i < count; i++) operations[i] = translate(&params[i]);
+    return post(stream, operations, count);
+}
