@@ -37,18 +37,24 @@ CIRCLES: dict[tuple[str, ...], str] = {
         "native/backend/soft/engine/fault",
         "native/backend/soft/engine/helpers_*",
     ): "one scheduler: blocks, their warps' fibers and lanes, and the helpers by which a warp waits or ends",
-    ("native/backend/cuda/*",): "context reference counts and cuda_enter are in the vtable's file",
-    ("native/backend/soft/*",): "context reference counts and quotas are in the vtable's file",
+    ("native/backend/cuda/context", "native/backend/cuda/marks"): "a context waits for its marks; a mark's error is its context's",
+    (
+        "native/backend/soft/context",
+        "native/backend/soft/event",
+        "native/backend/soft/stream",
+    ): "a context ends with its streams; their work holds it",
+    ("native/backend/soft/memory", "native/backend/soft/virtual"): "both count against one quota and map into one window",
     ("native/shim/session/*",): "sending, receiving and waiting call each other",
     ("native/shim/objects/*",): "objects end with their context, which calls them; an address may be a module's or a mapping's",
     ("native/transport/*",): "the link's common code calls transports by name",
-    ("native/worker/bulk", "native/worker/bulk_copy_in"): "payloads and their destinations call each other under one lock",
+    ("native/worker/bulk", "native/worker/bulk_copy_in", "native/worker/completion", "native/worker/lookup"): (
+        "payloads and their destinations call each other under one lock, and count their stream's users"
+    ),
     ("native/worker/read_ahead", "native/worker/worker"): "the read-ahead thread stops the worker that starts it",
 }
 
 # Folder: how many source files it may have, and the reason.
-FOLDERS: dict[str, tuple[int, str]] = {
-}
+FOLDERS: dict[str, tuple[int, str]] = {}
 
 
 def sources(root: Path, folder: str, suffixes: tuple[str, ...]) -> list[Path]:

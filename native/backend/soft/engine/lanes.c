@@ -1,13 +1,13 @@
 /* A warp whose lanes wait for one another in a way that going together cannot serve goes apart: each lane gets a stack and runs code of its own, in
  * which registers are scalars. Lanes meet where the program says so, at exchanges and barriers, and stay in step between these as on a GPU
  * (lane_order.c). All lanes of a warp run on one thread, in turn, so plain integers do. */
+#include "../../../wire/clock.h"
 #include "../cuda_values.h"
 #include "exec_private.h"
 #include "lane_order.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define SOFT_EXPORT __attribute__((visibility("default")))
 #define AREA_VALUES 96 /* registers that one instruction exchanges, at most */
@@ -39,12 +39,6 @@ struct lanes {
     uint64_t area[AREA_VALUES][SOFT_LANES];
 };
 
-static uint64_t now_ns(clockid_t clock) {
-    struct timespec t;
-    clock_gettime(clock, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
 static void drop_frames(struct lanes *s) {
     while (s->frames) {
         struct frame *inner = s->frames->inner;
@@ -70,13 +64,13 @@ SOFT_EXPORT uint32_t soft_wait(struct soft_warp *w, uint32_t turns) {
     struct fiber *f = soft_fiber_of(w);
     soft_yield(w);
     if (f->block->runner->grid->engine->eager_lanes) return 1;
-    if (turns <= 1) f->waits_since = now_ns(CLOCK_MONOTONIC);
+    if (turns <= 1) f->waits_since = (uint64_t)gv_clock_ns(CLOCK_MONOTONIC);
     if (turns < TURNS) return 0;
-    if (turns == TURNS) f->waits_since_cpu = now_ns(CLOCK_THREAD_CPUTIME_ID);
+    if (turns == TURNS) f->waits_since_cpu = (uint64_t)gv_clock_ns(CLOCK_THREAD_CPUTIME_ID);
     uint32_t before = atomic_load_explicit(&f->block->runner->grid->apart, memory_order_relaxed);
     if (before > HALVINGS) before = HALVINGS;
-    return now_ns(CLOCK_MONOTONIC) - f->waits_since > PATIENCE_NS >> before &&
-           now_ns(CLOCK_THREAD_CPUTIME_ID) - f->waits_since_cpu > PATIENCE_CPU_NS >> before;
+    return (uint64_t)gv_clock_ns(CLOCK_MONOTONIC) - f->waits_since > PATIENCE_NS >> before &&
+           (uint64_t)gv_clock_ns(CLOCK_THREAD_CPUTIME_ID) - f->waits_since_cpu > PATIENCE_CPU_NS >> before;
 }
 
 static _Noreturn void no_memory(struct fiber *f) {
