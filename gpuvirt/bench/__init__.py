@@ -1,1 +1,1 @@
-"""What driver calls cost, beside the bare transport in the same run: the measurements behind `gpuvirt bench`."""
+"""The measurements of `gpuvirt bench`: times of driver calls, beside the bare transport in the same run."""

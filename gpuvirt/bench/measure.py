@@ -1,4 +1,4 @@
-"""Which measurements are made, over which links, how often."""
+"""The measurements: which, over which links, how often."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from gpuvirt.errors import GpuvirtError
 from gpuvirt.transport.control import ControlError
 from gpuvirt.transport.pool import PoolStatus
 
-FAR = "delay(rtt=30ms,tcp)"  # of the training loop from afar
+FAR = "delay(rtt=30ms,tcp)"  # the link of the distant training loop
 FAR_RTT_MS = 30.0
 
 
 @dataclass(frozen=True)
 class Amounts:
-    """How much of each is measured.
+    """Numbers of repetitions.
 
     Attributes:
-        rounds: programs a link, in turns with the other links; each is a pair with its own bare figures.
-        calls: bursts and idle calls a round.
+        rounds: measuring programs per link, in turns with the other links; each has its own bare figures.
+        calls: bursts and idle calls per round.
         sustained: launches in a row.
-        copy_bytes, copies: size and number of copies each way, a round.
-        threads: of the launch rate.
-        launches: of all threads together.
-        steps: of the training loop, which reads its loss every `read_every`.
-        settle_s: seconds before each program in which the server starts its next worker.
+        copy_bytes, copies: size in bytes and number of copies each way, per round.
+        threads: numbers of threads for the launch rate.
+        launches: launches of all threads together.
+        steps: steps of the training loop, which reads its loss every `read_every` steps.
+        settle_s: seconds of pause before each program, in which the server starts its next worker.
     """
 
     rounds: int
@@ -65,8 +65,8 @@ def links_to_measure(asked: str, status: PoolStatus) -> list[str]:
 
 
 def bare_transport(link: str, status: PoolStatus) -> str:
-    """The bare transport to measure beside a link. A bare one goes between two processes of this host, so there is none for a server elsewhere, nor
-    for a link with a delay."""
+    """The bare transport to measure beside a link: none for a server on another host or a link with a delay, because a bare transport connects two
+    processes of this host."""
     parsed = links.parse(link)
     if not status.same_host or parsed.delayed:
         return "none"
@@ -74,7 +74,7 @@ def bare_transport(link: str, status: PoolStatus) -> str:
 
 
 def worker_of(program: BenchProgram, status: PoolStatus) -> int:
-    """The process that works for a program, 0 when it is on another host or the server does not say."""
+    """The process id of a program's worker; 0 when it is on another host or not known."""
     if not status.same_host:
         return 0
     try:
@@ -85,7 +85,7 @@ def worker_of(program: BenchProgram, status: PoolStatus) -> int:
 
 
 def one_round(link: str, environment: dict[str, str], status: PoolStatus, amounts: Amounts) -> Figures:
-    """Everything once over one link, by one program."""
+    """Measures everything once over one link, with one program."""
     found: Figures = {"link": link}
     with BenchProgram(bare_transport(link, status), {**environment, "GPUVIRT_LINK": link}) as program:
         found |= program.about
@@ -108,11 +108,11 @@ def one_round(link: str, environment: dict[str, str], status: PoolStatus, amount
 
 
 class WrongResult(GpuvirtError):
-    """The GPU computed something else than it should have. Speeds do not matter then."""
+    """The GPU computed a wrong result, so that no time counts."""
 
 
 def far_training(environment: dict[str, str], steps: int, read_every: int) -> Figures:
-    """The training loop as from 30 ms away, beside the same loop over the plain link."""
+    """The training loop with 30 ms of added round-trip time, beside the same loop without."""
     found: Figures = {}
     for name, link in (("local", "tcp"), ("far", FAR)):
         with BenchProgram("none", {**environment, "GPUVIRT_LINK": link}) as program:
@@ -126,14 +126,14 @@ def far_training(environment: dict[str, str], steps: int, read_every: int) -> Fi
 
 
 def run(connected: Connected, amounts: Amounts) -> Iterator[str | Figures]:
-    """Yields a line when something begins and, last, everything that was measured."""
+    """Yields a line of text when a measurement begins and, last, all figures."""
     status, settings = connected.status, connected.settings
     environment = apply(variables(replace(settings, stats=None), status))
     chosen = links_to_measure(settings.link, status)
     rounds: list[list[Figures]] = []
     far: list[Figures] = []
     yield "warming up"
-    for link in chosen:  # kernels are compiled once, and the worker's place in memory is touched
+    for link in chosen:  # compiles the kernels and touches the worker's memory
         with BenchProgram("none", {**environment, "GPUVIRT_LINK": link}) as program:
             program.ask("training 1 1")
             program.ask("oneway 1 100")

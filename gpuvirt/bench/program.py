@@ -1,4 +1,4 @@
-"""The measuring program (native/bench), one process a round: commands go in, answers come out."""
+"""The measuring program (native/bench), one process per round: it reads commands and answers each with a line of JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 from gpuvirt import paths
 from gpuvirt.errors import GpuvirtError
 
-ANSWER_LIMIT = 120.0  # seconds that one measurement may take
+ANSWER_LIMIT = 120.0  # seconds for one measurement
 END_LIMIT = 15.0
 Figures = dict[str, Any]
 
@@ -25,16 +25,16 @@ class BenchProgram:
     """A running program; use it as a context manager.
 
     Args:
-        bare: the bare transport that it measures beside: shm, tcp or none.
-        environment: everything that puts it on its GPUs.
+        bare: the bare transport to measure beside: shm, tcp or none.
+        environment: the program's environment, with the variables of `gpuvirt run`.
 
     Attributes:
-        about: what it said when it had attached: ``attach_ms``, ``device``.
+        about: its first answer: ``attach_ms``, ``device``.
         pid: its process id.
-        stats: what GPUVIRT_STATS said; there once it has ended.
+        stats: what it wrote to GPUVIRT_STATS; empty until it has ended.
 
     Raises:
-        GpuvirtError: it could not do something; the text repeats its own last line.
+        GpuvirtError: a measurement failed or took too long; the text repeats the program's last line.
     """
 
     def __init__(self, bare: str, environment: Mapping[str, str]) -> None:
@@ -59,7 +59,7 @@ class BenchProgram:
             raise
 
     def ask(self, command: str) -> Figures:
-        """One measurement (native/bench/main.c lists them)."""
+        """Makes one measurement (native/bench/main.c lists them) and returns its figures."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(command + "\n")
@@ -86,7 +86,7 @@ class BenchProgram:
         raise GpuvirtError(f"the measurement '{what}' failed: {why}")
 
     def close(self, kill: bool = False) -> None:
-        """Lets it end and reads its figures."""
+        """Ends the program (kill: at once) and reads its statistics."""
         assert self._process.stdin is not None and self._process.stdout is not None
         if kill:
             self._process.kill()

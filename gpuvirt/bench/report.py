@@ -1,4 +1,4 @@
-"""From figures to a table: medians over the rounds, what stands beside them, and whether a target is met."""
+"""The rows of the table: medians over the rounds, bare figures, targets."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ class Quantity:
     """One line of the table.
 
     Attributes:
-        bare: the figure of the bare transport that stands beside it; "" when there is none.
-        target: the most of a time, or the least ratio over bare of a rate; None: none. `beyond`: the target is what may be added to bare.
+        bare: name of the bare transport's figure; "" when there is none.
+        target: by kind of link, the largest time or the smallest ratio of a rate to the bare rate; None: no target.
+        beyond: the target is the largest difference to the bare time.
     """
 
     name: str
@@ -129,7 +130,7 @@ def _message_rows(link: str, figures: list[Figures]) -> list[Row]:
 
 
 def message_us(rate: Figures) -> float | None:
-    """What a launch costs the processors of both sides beside the kernel's execution; None when the worker's side is not known."""
+    """Processor time of both sides for one launch, without the kernel's execution, in µs; None when the worker's is not known."""
     if "worker_us" not in rate:
         return None
     return float(rate["client_us"]) + float(rate["worker_us"]) - float(rate["kernel_us"])

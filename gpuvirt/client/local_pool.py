@@ -1,4 +1,4 @@
-"""A private pool on this machine for one program: a daemon of our own, on a free port, that ends when we do, however we end."""
+"""A private local pool for one program: a daemon on a free port of this machine, which ends when this process ends for any reason."""
 
 from __future__ import annotations
 
@@ -25,24 +25,25 @@ class LocalPool:
     """Starts the pool; use it as a context manager or call `close`.
 
     Args:
-        memory: bytes of one GPU, when it is a software GPU; None: the daemon's own choice.
-        verbose: let its log through to stderr.
+        gpus: number of GPUs.
+        memory: bytes of one software GPU; None: the daemon's default.
+        verbose: print the daemon's log on stderr.
 
     Raises:
-        GpuvirtError: it did not start; the text repeats its own last line.
+        GpuvirtError: the pool did not start; the text repeats the daemon's last line.
     """
 
     def __init__(self, gpus: int, memory: int | None = None, verbose: bool = False) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="gpuvirt-local-"))
         self._process: subprocess.Popen[bytes] | None = None
-        # The daemon ends when the other end of this pipe closes, and the kernel closes it even when we are killed.
+        # The daemon ends when the other end of this pipe closes; the kernel closes it even when this process is killed.
         parent, self._alive = os.pipe()
         ready, log = self._folder / "ready.json", self._folder / "log"
         line = [sys.executable, "-P", "-m", "gpuvirt", "serve", "--listen", "127.0.0.1:0", "--gpus", str(gpus), "--name", "private local pool"]
         line += ["--ready-file", str(ready), "--parent-fd", str(parent), "--private-folder", str(self._folder)]
         if memory is not None:
             line += ["--gpu-memory", str(memory)]
-        env = {**os.environ, "GPUVIRT_STATE": str(self._folder / "state")}  # tokens of its own, which die with it
+        env = {**os.environ, "GPUVIRT_STATE": str(self._folder / "state")}  # its own tokens, removed with the folder
         try:
             with log.open("wb") as out:
                 self._process = subprocess.Popen(
@@ -61,16 +62,16 @@ class LocalPool:
         while not ready.exists():
             if self._process.poll() is not None or time.monotonic() > deadline:
                 lines = log.read_text(errors="replace").strip().splitlines()
-                said = lines[-1].removeprefix("gpuvirt: ").removeprefix("gpuvirt serve: ") if lines else "it said nothing"
+                said = lines[-1].removeprefix("gpuvirt: ").removeprefix("gpuvirt serve: ") if lines else "its log is empty"
                 raise GpuvirtError(f"the private local pool did not start: {said}")
             time.sleep(0.01)
         return PoolAddress("127.0.0.1", int(json.loads(ready.read_text())["port"]))
 
     def token(self) -> str:
-        """The text of the pool's own token.
+        """The text of the pool's token.
 
         Raises:
-            GpuvirtError: the pool left none; it is ending, most likely.
+            GpuvirtError: the pool's token file is not there; the pool is probably ending.
         """
         text = paths.find_local_token(self.address.port)
         if text is None:
@@ -78,7 +79,7 @@ class LocalPool:
         return text
 
     def close(self) -> None:
-        """Ends the pool and everything on it."""
+        """Ends the pool and its sessions."""
         if self._alive >= 0:
             os.close(self._alive)
             self._alive = -1

@@ -1,4 +1,4 @@
-"""The demo's programs: where they are, how each is built and started, how its results are read."""
+"""The demo's programs: finding, building and starting them, reading their results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpuvirt.demo import reference
 
 
 class DemoError(Exception):
-    """Something the demo needs is missing; the text says what to do."""
+    """Something that the demo needs is missing; the text names a remedy."""
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,11 @@ def find_examples(given: Path | None) -> Path:
     for folder in candidates:
         if (folder / "cuda" / "tour.cu").is_file():
             return folder
-    raise DemoError(f"no examples in {' or '.join(map(str, candidates))}; run this in a clone of the repository or name them: --examples FOLDER")
+    raise DemoError(f"no examples in {' or '.join(map(str, candidates))}; run this in a clone of the repository or set their folder with --examples")
 
 
 def find_nvcc() -> Path:
-    """nvcc from the wheel (nvidia-cuda-nvcc): a compiler on PATH is not looked at, so that everybody builds the same.
+    """nvcc from the wheel (nvidia-cuda-nvcc). A compiler on PATH is ignored, so that every machine builds with the same one.
 
     It lives in a folder of its own, ``<environment>/nvcc``: CuPy for CUDA 12 would take CUDA 13's headers if they were in its site-packages.
     """
@@ -54,7 +54,7 @@ def find_nvcc() -> Path:
             break
     else:
         install = f"{sys.executable} -m pip install --target {Path(sys.prefix) / 'nvcc'} 'nvidia-cuda-nvcc>=13,<14' 'nvidia-cuda-cccl>=13,<14'"
-        raise DemoError(f"nvcc's wheel is not installed; get it: {install}")
+        raise DemoError(f"nvcc's wheel is not installed; install it: {install}")
     if not shutil.which("g++"):
         raise DemoError("nvcc needs a C++ compiler; install one: sudo apt-get install g++")
     return nvcc

@@ -1,7 +1,7 @@
-"""What each example should have computed, by NumPy, from the same seed.
+"""The expected results of each example, computed by NumPy from the same seed.
 
-Every function takes the seed and the arrays that the example wrote, and returns what is wrong with them, one line each: an empty list
-means that all of it is right.
+Each function takes the seed and the arrays that the example wrote, and returns one line for each wrong result; an empty list means that all are
+right.
 """
 
 from __future__ import annotations

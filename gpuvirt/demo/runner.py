@@ -1,4 +1,4 @@
-"""Runs the demo's programs on a pool of two software GPUs and gathers one row for each program and transport."""
+"""Runs the demo's programs on a pool of two software GPUs; one row per program and transport."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RUN_TIMEOUT = 300.0  # seconds one program may take
 
 @dataclass
 class Row:
-    """One line of the demo's table. waits: times the program blocked on us; launches: counted by the worker."""
+    """One row of the demo's table. waits: how often the program waited for the server; launches: counted by the worker."""
 
     program: str
     device: str
@@ -98,7 +98,7 @@ def run_one(program: Program, url: str, transport: str, examples: Path, built: P
 
 def _last_line(text: str) -> str:
     lines = [line for line in text.strip().splitlines() if line.strip()]
-    return lines[-1][:300] if lines else "it said nothing"
+    return lines[-1][:300] if lines else "stderr is empty"
 
 
 def run(
