@@ -181,6 +181,46 @@ def test_stores_and_reductions_that_complete_a_barrier() -> None:
     assert y.tolist() == [5, 11, 77, 0, 5]
 
 
+def test_blocks_that_ask_for_others_work() -> None:
+    """As persistent kernels do: a block does its tile, asks for one of a block that has not begun, and goes on as long as it gets one. Who gets none
+    does its own only, and the sums are of every tile once."""
+    k = kernel(
+        ".param .u64 x, .param .u64 y",
+        f""".reg .b128 %w0; setp.ne.u32 %p1, %r0, 0; mov.u32 %r5, %ctaid.x; mov.u32 %r20, 0; @%p1 bra READY; mbarrier.init.shared.b64 [%r2], 1;
+        READY: bar.sync 0; AGAIN: mad.lo.u32 %r6, %r5, 64, %r0; mul.wide.u32 %q2, %r6, 4; add.u64 %q3, %q0, %q2; add.u64 %q4, %q1, %q2;
+        ld.global.u32 %r7, [%q3]; mul.lo.u32 %r7, %r7, 3; red.global.add.u32 [%q4], %r7;
+        st.shared.v4.b32 [%r1], {{-1, -1, -1, -1}}; bar.sync 0; @!%p1 mbarrier.arrive.expect_tx.shared.b64 _, [%r2], 16;
+        @!%p1 clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes.b128 [%r1], [%r2];
+        {wait("%r20")} xor.b32 %r20, %r20, 1; ld.shared.b128 %w0, [%r1];
+        clusterlaunchcontrol.query_cancel.is_canceled.pred.b128 %p2, %w0; @!%p2 bra END;
+        clusterlaunchcontrol.query_cancel.get_first_ctaid.v4.b32.b128 {{%r5, %r8, %r9, _}}, %w0;
+        clusterlaunchcontrol.query_cancel.get_first_ctaid::x.b32.b128 %r5, %w0; clusterlaunchcontrol.query_cancel.get_first_ctaid::y.b32.b128 %r8, %w0;
+        clusterlaunchcontrol.query_cancel.get_first_ctaid::z.b32.b128 %r9, %w0; bra AGAIN; END:""",
+    )
+    x = rng.integers(0, 1 << 20, 11 * 64).astype(np.uint32)
+    y = np.zeros_like(x)
+    k.launch("k", 11, 64, x, y)
+    assert np.array_equal(y, 3 * x)
+
+
+def test_an_answer_of_sixteen_bytes_is_said_to_the_barrier() -> None:
+    k = kernel(
+        ".param .u64 y",
+        """setp.ne.u32 %p1, %r0, 0; @%p1 bra END; mbarrier.init.shared.b64 [%r2], 1; st.shared.v4.b32 [%r1], {-1, -1, -1, -1}; st.shared.b32 [%r1+16], 9;
+        mbarrier.arrive.expect_tx.shared.b64 _, [%r2], 17; mbarrier.test_wait.parity.shared.b64 %p2, [%r2], 0; selp.u32 %r5, 1, 0, %p2;
+        clusterlaunchcontrol.try_cancel.async.mbarrier::complete_tx::bytes.multicast::cluster::all.b128 [%q1], [%q2];
+        mbarrier.test_wait.parity.shared.b64 %p2, [%r2], 0; selp.u32 %r6, 1, 0, %p2; mbarrier.complete_tx.relaxed.cta.shared.b64 [%r2], 1;
+        mbarrier.test_wait.parity.shared.b64 %p2, [%r2], 0; selp.u32 %r7, 1, 0, %p2; st.global.v2.b32 [%q0], {%r5, %r6}; st.global.b32 [%q0+8], %r7;
+        ld.shared.v4.b32 {%r5, %r6, %r7, %r8}, [%r1]; ld.shared.b32 %r9, [%r1+16]; st.global.b32 [%q0+12], %r9;
+        or.b32 %r5, %r5, %r6; or.b32 %r7, %r7, %r8; or.b32 %r5, %r5, %r7; st.global.b32 [%q0+16], %r5; END:""".replace(
+            "mbarrier.init.shared", "mov.u64 %q1, sm; cvta.shared.u64 %q1, %q1; mov.u64 %q2, bar; cvta.shared.u64 %q2, %q2; mbarrier.init.shared"
+        ),
+    )
+    y = np.full(5, 7, np.uint32)
+    k.launch("k", 1, 1, y)
+    assert y.tolist() == [0, 0, 1, 9, 0]
+
+
 # Tensors -------------------------------------------------------------------------------------------------------------------------------------
 
 TYPES = {np.uint8: 0, np.uint16: 1, np.uint32: 2, np.int32: 3, np.uint64: 4, np.int64: 5, np.float16: 6, np.float32: 7, np.float64: 8}

@@ -229,6 +229,26 @@ def getctarank(e: Context, ins: Ins) -> None:
     e.wr(ins.ops[0], e.const(0, "i32"))
 
 
+@emits
+def clusterlaunchcontrol(e: Context, ins: Ins) -> None:
+    """try_cancel [response], [mbarrier] asks for the work of a block that has not begun; query_cancel says what the answer was. Blocks begin in any
+    order, and none is taken back: the answer is no, which is a response of zeros."""
+    mods, ops = ins.mods, ins.ops
+    if mods[0] == "try_cancel":
+        if not _completes(ins) or "async" not in mods:
+            raise e.fail()
+        to, barrier = (lanes_of(e, ins, operand, space_of(ins)) for operand in ops)
+        for offset in (0, 8):
+            each_lane(e, "soft_st_async", "", [e.add(to, e.const(offset, "i64")), e.const(0, "i64"), e.const(8, "i32"), barrier])
+        return
+    response = e.rd_int(ops[1], 128)
+    if "is_canceled" in mods:
+        e.wr(ops[0], e.icmp("ne", response, e.const(0, "i128")))
+        return
+    for item in ops[0].items if isinstance(ops[0], Vec) else ops[:1]:  # no block's number where no block was taken back
+        e.wr(item, e.const(0, "i32"))
+
+
 def asynchronous(e: Context, ins: Ins) -> None:
     """st.async and red.async: an mbarrier is told of the bytes."""
     t = ins.type

@@ -439,6 +439,11 @@ tensormap                            | none   | -      | -         | writes | - 
     async_copy:tensormap | changes a tensor map
     b32 b64 | replace tile cp_fenceproxy global_address rank box_dim global_dim global_stride element_stride elemtype interleave_layout \
         swizzle_mode fill_mode global shared shared::cta b1024 tensormap::generic release cta cluster gpu sys sync aligned
+clusterlaunchcontrol                 | none   | -      | -         | writes | -        | -       | masked   | -        | -
+  .query_cancel                      | first  | -      | operands  | -      | -        | -       | masked   | -        | -
+    async_copy:clusterlaunchcontrol | asks for the work of a block that has not begun: the answer is always no
+    b128 b32 pred | try_cancel async shared::cta mbarrier::complete_tx::bytes multicast::cluster::all query_cancel is_canceled get_first_ctaid \
+        get_first_ctaid::x get_first_ctaid::y get_first_ctaid::z v4
 mapa                                 | first  | -      | operands  | -      | -        | -       | masked   | -        | -
     async_copy:mapa | the address in another block of the cluster
     u32 u64 | shared::cluster
