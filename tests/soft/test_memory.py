@@ -220,3 +220,19 @@ def test_what_is_missing_is_refused_by_name(text: str) -> None:
     with pytest.raises(Exception, match="unsupported PTX instruction '" + text.split(" ")[0].rstrip(";").replace(".", r"\.")) as info:
         run(text + " mov.u32 $d, $a;", np.uint32, A)
     assert getattr(info.value, "code", None) == 801
+
+
+def test_attributes_of_textures() -> None:
+    """txq of handles that differ between lanes, and of one for all; lanes with a false guard ask nothing, whatever their handle."""
+    magic, normalized, integers = 0x58745664, 2, 1
+    table = np.zeros((40, 5), np.uint64)  # struct soft_texture (texture.h): magic and format, channels and flags, address, elements, next
+    lanes = np.arange(40, dtype=np.uint64)
+    flags = np.where(lanes % 3 == 0, normalized, 0) | np.where(lanes % 2 == 0, integers, 0)
+    table[:, 0], table[:, 1], table[:, 3] = magic | 0x20 << 32, 1 | flags.astype(np.uint64) << np.uint64(32), 1000 * lanes + 7
+    text = """mad.lo.u32 %r3, %r2, 40, 0; cvt.u64.u32 %q0, %r3; ld.param.u64 %q1, [pb]; add.u64 %q0, %q0, %q1; setp.ne.u32 %p1, %r2, 5; selp.b64 %q0, %q0, 0, %p1;
+    mov.u32 %r4, 0; mov.u32 %r5, 0; @%p1 txq.width.b32 %r4, [%q0]; @%p1 txq.normalized_coords.b32 %r5, [%q0]; txq.width.b32 %r6, [%q1];
+    shl.b32 %r5, %r5, 30; add.u32 $d, %r4, %r5; add.u32 $d, $d, %r6;"""
+    got = run(text, np.uint32, np.zeros(40, np.uint32), table)
+    want = table[:, 3] + ((flags.astype(np.uint64) >> np.uint64(1) & np.uint64(1)) << np.uint64(30))
+    want[5] = 0
+    assert np.array_equal(got, (want + np.uint64(7)).astype(np.uint32))

@@ -1,12 +1,16 @@
-"""Textures: what there is of them, fetches from linear memory by the element's number."""
+"""Textures: what there is of them, fetches from linear memory by the element's number, and their attributes."""
 
 from __future__ import annotations
 
 from gpuvirt.soft.codegen.context import Context
 from gpuvirt.soft.codegen.ir_builder import Val
+from gpuvirt.soft.codegen.memory_access import gather
 from gpuvirt.soft.codegen.opcode_handlers import emits
-from gpuvirt.soft.ptx.parser import Ins, Vec
+from gpuvirt.soft.ptx.parser import Addr, Ins, Vec
 from gpuvirt.soft.ptx.types import LANES
+
+_FLAGS, _ELEMENTS = 12, 24  # offsets in struct soft_texture (native/backend/soft/engine/texture.h)
+_NORMALIZED_COORDINATES = 1  # the number of the bit CU_TRSF_NORMALIZED_COORDINATES
 
 
 @emits
@@ -28,3 +32,17 @@ def tex(e: Context, ins: Ins) -> None:
     e.call("soft_tex_1d", "void", [Val("%w", "ptr"), e.exec_bits(), *places, out], declare=True)
     for i, item in enumerate(target.items):
         e.wr(item, e.let(f"load <{LANES} x i32>, ptr {e.offset(out, 4 * LANES * i).s}", "i32", True))
+
+
+@emits
+def txq(e: Context, ins: Ins) -> None:
+    """txq.width.b32 d, [texture]: of linear memory, the number of elements."""
+    texture = ins.ops[1]
+    if not isinstance(texture, Addr) or texture.offset:
+        raise e.fail("no texture")
+    handle = e.splat(e.rd_int(texture.base, 64))
+    offset = _ELEMENTS if "width" in ins.mods else _FLAGS
+    value = gather(e, e.add(handle, e.const(offset, "i64")), "i32", 4, e.exec_mask())
+    if "normalized_coords" in ins.mods:
+        value = e.band(e.lshr(value, e.const(_NORMALIZED_COORDINATES, "i32")), e.const(1, "i32"))
+    e.wr(ins.ops[0], value)

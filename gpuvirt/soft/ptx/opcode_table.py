@@ -405,6 +405,9 @@ movmatrix                            | first  | -      | always    | -      | wa
 tex                                  | first  | -      | always    | -      | -        | -       | masked   | -        | never
     texture:tex | reads a texture
     u32 s32 f32 | 1d v4
+txq                                  | first  | -      | always    | -      | -        | -       | masked   | -        | -
+    texture:txq | an attribute of a texture
+    b32 | width normalized_coords
 # Stack and exit
 alloca                               | first  | -      | always    | takes  | -        | -       | masked   | -        | -
     stack:alloca | takes memory from the thread's stack

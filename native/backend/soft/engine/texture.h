@@ -2,6 +2,7 @@
 #ifndef SOFT_TEXTURE_H
 #define SOFT_TEXTURE_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #define SOFT_TEXTURE_MAGIC 0x58745664
@@ -11,5 +12,8 @@ struct soft_texture {
     uint64_t address, elements;
     struct soft_texture *next; /* of the context's, or of the destroyed ones */
 };
+
+/* Compiled code reads these (gpuvirt/soft/ops/texture.py). */
+_Static_assert(offsetof(struct soft_texture, flags) == 12 && offsetof(struct soft_texture, elements) == 24, "texture.py");
 
 #endif
