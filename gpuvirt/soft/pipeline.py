@@ -21,7 +21,7 @@ from gpuvirt.soft.analysis.sync_kinds import readers
 from gpuvirt.soft.codegen import opcode_handlers, target, version_chooser, warp_loop
 from gpuvirt.soft.codegen.emitter import Emitter
 from gpuvirt.soft.codegen.ir_builder import ModuleText
-from gpuvirt.soft.codegen.lane_fallback import Frame, LaneEmitter, Points, frame_bytes
+from gpuvirt.soft.codegen.lane_fallback import Frame, LaneEmitter, Points
 from gpuvirt.soft.codegen.symbols import ENTRY, function_symbol, lane_symbol
 from gpuvirt.soft.errors import BadPtx, Unsupported
 from gpuvirt.soft.ops import (  # noqa: F401  they register opcodes
@@ -207,7 +207,7 @@ def _emitted(t: Translation, function: Function, version: Version) -> str:
             emitter.doubles = bool(version.guesses)  # the version for any stride is rarely run
         else:
             function.frame = frame
-        text = emitter.run().replace(frame_bytes(emitter), str(frame.size))
+        text = emitter.run()
         if not emitter.lost:
             t.uses_barrier = max(t.uses_barrier, 2 if emitter.waits else int(emitter.uses_barrier))
             return text

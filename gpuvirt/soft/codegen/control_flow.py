@@ -29,6 +29,10 @@ class LaneFallback(ABC):
         """Behind the last block of a loop that waits for memory to change."""
 
     @abstractmethod
+    def prologue(self) -> list[str]:
+        """What the function begins with, known once all of it is written: how large the memory is in which lanes leave what they need."""
+
+    @abstractmethod
     def pending(self, e: ControlFlow, position: int, around: Loop | None) -> list[int]:
         """Blocks at which lanes may be behind a block, inside the loop `around`."""
 

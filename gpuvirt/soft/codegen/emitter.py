@@ -54,6 +54,8 @@ class Emitter(ControlFlow):
         self.emit_late()
         if not self.func.is_kernel:
             local_stack.leave(self)
+        if self.fallback is not None:
+            self.prologue += self.fallback.prologue()
         if self.loops:
             first, last = warp_loop.around(self)
         else:

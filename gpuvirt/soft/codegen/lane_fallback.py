@@ -78,6 +78,9 @@ class Frame(LaneFallback):
     def loop_check(self, e: ControlFlow, loop: Loop, bits: Val, again: Val, after: str) -> None:
         loop_check(e, self, loop, bits, again, after)
 
+    def prologue(self) -> list[str]:
+        return [f"  %frame.bytes = add i64 {self.size}, 0"] if self.blocks else []
+
     def pending(self, e: ControlFlow, position: int, around: Loop | None) -> list[int]:
         return pending(e, position, around)
 
@@ -193,7 +196,7 @@ def write_frame(e: ControlFlow, frame: Frame, where: dict[int, Val], calling: Va
     here = {e.block.idx} if calling is not None else set()
     frame.blocks |= set(where) | here
     names = frame.live(set(where) | here)
-    memory = e.let(f"call ptr @soft_apart_frame(ptr %w, i64 {frame_bytes(e)})", "ptr")
+    memory = e.let(f"call ptr @soft_apart_frame(ptr %w, i64 %frame.bytes)", "ptr")
     e.m.declare("soft_apart_frame", "declare ptr @soft_apart_frame(ptr, i64)")
     blocks = Val("splat (i32 -1)", "i32", True, True)  # has ended, or come back from the function
     for number, bits in where.items():
@@ -222,11 +225,6 @@ def write_frame(e: ControlFlow, frame: Frame, where: dict[int, Val], calling: Va
 def _copy(e: ControlFlow, to: Val, source: Val, lane_bytes: int) -> None:
     e.m.declare("llvm.memcpy.p0.p0.i64", "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)")
     e.emit(f"call void @llvm.memcpy.p0.p0.i64(ptr {to.s}, ptr {source.s}, i64 {lane_bytes * LANES}, i1 false)")
-
-
-def frame_bytes(e: ControlFlow) -> str:
-    """Stands for the size of the function's frame, which is known at its end."""
-    return f"$frame.{e.func.name}$"
 
 
 def depart(e: ControlFlow) -> None:
@@ -477,4 +475,4 @@ class LaneEmitter(Emitter):
             self.lines.append(f"skipped{n}:")
 
 
-__all__ = ["Frame", "LaneEmitter", "frame_bytes"]
+__all__ = ["Frame", "LaneEmitter"]
