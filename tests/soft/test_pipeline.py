@@ -107,3 +107,39 @@ def test_an_error_names_the_instruction(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(Emitter, "run", lambda self: {}["gone"])
     with pytest.raises(BadPtx, match="KeyError: 'gone'"):
         pipeline.translate(Module(SUM), "k", SHAPE)
+
+
+REDUCTION = """
+.version 8.0
+.target sm_80
+.address_size 64
+.visible .entry k(.param .u64 p, .param .u32 n)
+{
+    .reg .pred %p<3>; .reg .b32 %r<6>; .reg .b64 %a<4>;
+    ld.param.u64 %a0, [p];
+    ld.param.u32 %r0, [n];
+    mov.u32 %r1, %tid.x;
+    mul.wide.u32 %a1, %r1, 4;
+    add.s64 %a2, %a0, %a1;
+    mov.u32 %r2, 1;
+    setp.ge.u32 %p1, %r1, %r0;
+    @%p1 bra low;
+    mov.u32 %r2, 2;
+low:
+    setp.gt.u32 %p2, %r1, 63;
+    @%p2 bra end;
+    st.global.u32 [%a2], %r2;
+end:
+    ret;
+}
+"""
+
+
+def test_what_all_lanes_answer_alike_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a kernel with copies of blocks for all lanes, a comparison with one result for a whole warp decides its branch as a scalar, at the first try."""
+    attempts = []
+    run = Emitter.run
+    monkeypatch.setattr(Emitter, "run", lambda self: attempts.append(self.an) or run(self))
+    text = pipeline.translate(Module(REDUCTION), "k", SHAPE)[0]
+    assert "whole" in text and len(attempts) == 1 and attempts[0].one_sided
+    assert "icmp ugt i32" in text and "icmp ugt <32 x i32>" not in text

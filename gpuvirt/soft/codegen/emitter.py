@@ -164,7 +164,8 @@ class Emitter(ControlFlow):
 
     def body_of(self, block: Block) -> None:
         self.sides = None
-        self.decides = uniform_branches.deciding(block) if self.copies and not self.parted else None
+        divides = self.copies and not self.parted and block.pred in self.an.varying
+        self.decides = uniform_branches.deciding(block) if divides else None
         for ins in block.ins:
             self.instruction(ins)
         self.terminate(block)
