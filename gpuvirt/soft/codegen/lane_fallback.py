@@ -196,7 +196,7 @@ def write_frame(e: ControlFlow, frame: Frame, where: dict[int, Val], calling: Va
     here = {e.block.idx} if calling is not None else set()
     frame.blocks |= set(where) | here
     names = frame.live(set(where) | here)
-    memory = e.let(f"call ptr @soft_apart_frame(ptr %w, i64 %frame.bytes)", "ptr")
+    memory = e.let("call ptr @soft_apart_frame(ptr %w, i64 %frame.bytes)", "ptr")
     e.m.declare("soft_apart_frame", "declare ptr @soft_apart_frame(ptr, i64)")
     blocks = Val("splat (i32 -1)", "i32", True, True)  # has ended, or come back from the function
     for number, bits in where.items():
