@@ -34,7 +34,7 @@ def engine() -> ctypes.CDLL:
     global _engine
     if _engine is None:
         soft = c_build.NATIVE / "backend" / "soft"
-        flags = ["-fvisibility=hidden", f"-I{c_build.NATIVE}", f"-I{soft}"]
+        flags = ["-fvisibility=hidden", f"-I{c_build.NATIVE}", f"-I{soft}", f"-I{c_build.generated()}"]
         with tempfile.TemporaryDirectory() as folder:  # it stays mapped
             made = c_build.library(Path(folder) / "libsoftexec.so", sorted((soft / "engine").glob("*.c")), flags=flags, libraries=["-lm"])
             _engine = ctypes.CDLL(str(made))
