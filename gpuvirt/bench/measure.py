@@ -61,7 +61,7 @@ def links_to_measure(asked: str, status: PoolStatus) -> list[str]:
     """The link that was asked for; with `auto` each one that leads to this server."""
     if asked != "auto":
         return [asked]
-    return ["shm", "tcp"] if status.auto_link()[0] == "shm" else ["tcp"]
+    return status.links()[0]
 
 
 def bare_transport(link: str, status: PoolStatus) -> str:
@@ -70,7 +70,7 @@ def bare_transport(link: str, status: PoolStatus) -> str:
     parsed = links.parse(link)
     if not status.same_host or parsed.delayed:
         return "none"
-    return status.auto_link()[0] if parsed.kind == "auto" else parsed.kind
+    return status.links()[0][0] if parsed.kind == "auto" else parsed.kind
 
 
 def worker_of(program: BenchProgram, status: PoolStatus) -> int:

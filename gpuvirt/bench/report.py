@@ -9,6 +9,7 @@ from typing import Any
 
 from gpuvirt.bench.program import Figures
 from gpuvirt.client import links
+from gpuvirt.transport.table import named
 
 MESSAGE_TARGET_US = 3.0
 
@@ -32,7 +33,8 @@ class Quantity:
 
 
 def _one_way(kind: str) -> float:
-    return 0.5 if kind == "shm" else 1.0
+    row = named(kind)
+    return row.one_way_target if row else 1.0
 
 
 def _fixed(value: float) -> Callable[[str], float]:

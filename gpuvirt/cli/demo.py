@@ -8,14 +8,14 @@ from pathlib import Path
 
 import click
 
+from gpuvirt.transport.table import NAMES
+
 TABLE_WIDTH = 110  # columns, where the output is no terminal
 
 
 @click.command(epilog="\b\nExamples:\n  gpuvirt demo --seed 42 --transport shm\n  gpuvirt demo --only cupy/sorting.py")
 @click.option("--seed", default=7, show_default=True, type=click.IntRange(0, 2**32 - 1), help="Seed of the programs' random input.")
-@click.option(
-    "--transport", "transports", multiple=True, type=click.Choice(["tcp", "shm"]), help="Use only this transport; may be repeated.  [default: both]"
-)
+@click.option("--transport", "transports", multiple=True, type=click.Choice(NAMES), help="Use only this transport; may be repeated.  [default: all]")
 @click.option("--only", multiple=True, metavar="NAME", help="Run only this example, such as cupy/sorting.py; may be repeated.")
 @click.option("--examples", type=click.Path(path_type=Path, file_okay=False), help="Folder of the examples.  [default: the checkout's]")
 @click.option("--break", "broken", is_flag=True, help="Use a worker that drops every kernel launch: every row must fail.")
@@ -23,7 +23,7 @@ TABLE_WIDTH = 110  # columns, where the output is no terminal
 def demo(seed: int, transports: tuple[str, ...], only: tuple[str, ...], examples: Path | None, broken: bool, as_json: bool) -> None:
     """Run the examples, unmodified, on two software GPUs.
 
-    Starts a private pool, runs each example through `gpuvirt run` over tcp and over shared memory, compares its results with NumPy
+    Starts a private pool, runs each example through `gpuvirt run` over each transport, compares its results with NumPy
     and prints a table. Exits with 1 if any result is wrong.
     """
     from rich.console import Console
@@ -36,7 +36,7 @@ def demo(seed: int, transports: tuple[str, ...], only: tuple[str, ...], examples
     rows: list[runner.Row] = []
     try:
         with progress.status("starting") as status:
-            for item in runner.run(seed, transports or ("tcp", "shm"), examples, broken, only):
+            for item in runner.run(seed, transports or NAMES, examples, broken, only):
                 if isinstance(item, str):
                     status.update(item)
                     continue

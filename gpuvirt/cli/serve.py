@@ -10,16 +10,15 @@ import click
 from gpuvirt.capability import parse_capability
 from gpuvirt.cli.options import address, size
 from gpuvirt.cli.options import capability as capability_text
-
-LINKS = ("tcp", "shm")
+from gpuvirt.transport.table import NAMES
 
 
 def links_offered(text: str) -> tuple[str, ...]:
-    """Link names separated by commas: tcp, shm."""
+    """Link names separated by commas."""
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
     for name in names:
-        if name not in LINKS:
-            raise click.BadParameter(f"{name!r} is not a link this version offers; choose from {', '.join(LINKS)}")
+        if name not in NAMES:
+            raise click.BadParameter(f"{name!r} is not a link this version offers; choose from {', '.join(NAMES)}")
     return names
 
 
@@ -52,7 +51,7 @@ def duration(text: str) -> int:
     metavar="TIME",
     help="How long a session is kept after its connection was cut: 30s, 2m, 0.",
 )
-@click.option("--link", "links", type=links_offered, default="tcp,shm", show_default=True, metavar="LINKS", help="Links that clients may use.")
+@click.option("--link", "links", type=links_offered, default=",".join(NAMES), show_default=True, metavar="LINKS", help="Links that clients may use.")
 @click.option("--name", help="Name of this server, shown by other verbs.  [default: the host's name]")
 @click.option(
     "--ready-file", type=click.Path(path_type=Path, dir_okay=False), help="Write JSON with pool, port, control port and pid to this file when ready."

@@ -97,12 +97,12 @@ def _pool(settings: Settings) -> Iterator[Result]:
         yield Result("pool", WARN, "none is set; `gpuvirt run` starts a private local one", "set one with --pool or GPUVIRT_POOL")
         return
     try:
-        sock, greeting = greet(settings.pool)
+        greeted = greet(settings.pool)
     except GpuvirtError as error:
         yield Result("pool", FAIL, *_split(error))
         return
-    sock.close()
-    yield Result("pool", OK, f"{settings.pool.url} answers; its name is {greeting.server_name}")
+    greeted.sock.close()
+    yield Result("pool", OK, f"{settings.pool.url} answers; its name is {greeted.greeting.server_name}")
     yield Result("wire version", OK, f"{WIRE_VERSION} on both sides")
     try:
         status = check_pool(settings.pool, settings.token)
@@ -140,10 +140,11 @@ def _control(status: PoolStatus) -> Result:
 
 
 def _link(status: PoolStatus, settings: Settings) -> Result:
-    link, why = status.auto_link()
+    possible, why = status.links()
+    link = possible[0]
     if (kind := links.parse(settings.link).kind) not in ("auto", link):
-        if kind == "shm":
-            return Result("link", FAIL, f"{settings.link} is set, but only tcp is possible: {why}", "use --link auto")
+        if kind not in possible:
+            return Result("link", FAIL, f"{settings.link} is set, but only {', '.join(possible)} is possible: {why}", "use --link auto")
         return Result("link", OK, f"{settings.link} is set; auto would take {link}: {why}")
     return Result("link", OK, f"auto takes {link}: {why}")
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from gpuvirt.transport.table import named
+
 WRITE = "write auto, shm, tcp, tcp(channels=4) or delay(rtt=30ms,rate=10gbit,tcp)"
 WRITE_TCP = "write tcp(channels=4)"
 WRITE_DELAY = "write delay(rtt=30ms,rate=10gbit,tcp)"
@@ -24,8 +26,8 @@ class Link:
     """A link as its text says.
 
     Attributes:
-        kind: auto, shm or tcp.
-        channels: bulk connections of tcp, 0: not said.
+        kind: auto, or a transport's name.
+        channels: bulk connections, 0: not said.
         delayed: it is a delay around that link.
         rtt_ns: of the delay.
         rate_bps: bits a second each way, 0: as fast as it goes.
@@ -95,18 +97,17 @@ class _Parser:
 
     def plain(self, name: str) -> None:
         """A link that is not a delay; its name is read already."""
-        if name in ("auto", "shm"):
-            self.link.kind = name
-            if self.text.startswith("(", self.at):
-                raise ValueError(f"the link {name} has no settings; write {name}")
-        elif name == "tcp":
-            self.link.kind = name
+        row = named(name)
+        if row is None and name != "auto":
+            if name == "verbs":
+                raise ValueError(f"the link verbs is not in this version; {WRITE}")
+            raise ValueError(f"'{name[:SHOWN]}' is not a link; {WRITE}")
+        self.link.kind = name
+        if row is not None and row.connections:
             if self.sign("("):
                 self.channels()
-        elif name == "verbs":
-            raise ValueError(f"the link verbs is not in this version; {WRITE}")
-        else:
-            raise ValueError(f"'{name[:SHOWN]}' is not a link; {WRITE}")
+        elif self.text.startswith("(", self.at):
+            raise ValueError(f"the link {name} has no settings; write {name}")
 
     def channels(self) -> None:
         name = self.word()

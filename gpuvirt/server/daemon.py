@@ -29,6 +29,7 @@ from gpuvirt.server.sessions import Sessions
 from gpuvirt.server.tokens import TokenStore
 from gpuvirt.server.workers import WORKER_COMMAND, WorkerPool
 from gpuvirt.transport.handshake import GREETING_SOFTWARE, WIRE_VERSION, Greeting
+from gpuvirt.transport.table import TRANSPORTS
 
 log = logging.getLogger("gpuvirt.server")
 
@@ -102,8 +103,9 @@ class Daemon:
         undo.push_async_callback(control.close)
         self.control_port = control.start(tcp.getsockname()[0], self.port + 1 if self.port < 65535 else 0)
 
+        offered = [row for row in TRANSPORTS if row.name in options.links]
         sockets, unix_path = [tcp], ""
-        if "shm" in options.links and (unix := self._listen_unix()):
+        if any(row.over_unix for row in offered) and (unix := self._listen_unix()):
             sockets.append(unix)
             unix_path = unix.getsockname()
         boot_id = listening.boot_id()
@@ -113,7 +115,7 @@ class Daemon:
             return Greeting(nonce, control_port=self.control_port, flags=flags, boot_id=boot_id, unix_path=unix_path, server_name=options.name)
 
         await workers.wait_ready()
-        listener = Listener(tokens, sessions, greeting, options.links)
+        listener = Listener(tokens, sessions, greeting, offered)
         undo.push_async_callback(listener.close)
         for sock in sockets:
             listener.serve(sock)

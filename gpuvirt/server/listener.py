@@ -14,14 +14,16 @@ import secrets
 import socket
 import stat
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from gpuvirt import paths
 from gpuvirt.errors import GpuvirtError
-from gpuvirt.server.sessions import LINKS, MAIN, Refused, Sessions
+from gpuvirt.server.sessions import MAIN, Moved, Refused, Sessions
 from gpuvirt.server.tokens import TokenStore
 from gpuvirt.transport import handshake as hs
+from gpuvirt.transport import table
+from gpuvirt.transport.transport import Transport
 
 log = logging.getLogger("gpuvirt.server")
 
@@ -95,12 +97,11 @@ class Listener:
 
     Args:
         greeting: what every client is told; called with the nonce of one connection.
-        links: which links are offered, of "tcp", "shm".
+        transports: which are offered.
     """
 
-    def __init__(self, tokens: TokenStore, sessions: Sessions, greeting: Callable[[bytes], hs.Greeting], links: tuple[str, ...]) -> None:
-        self._tokens, self._sessions, self._greeting = tokens, sessions, greeting
-        self._links = {LINKS[name] for name in links}
+    def __init__(self, tokens: TokenStore, sessions: Sessions, greeting: Callable[[bytes], hs.Greeting], transports: Sequence[Transport]) -> None:
+        self._tokens, self._sessions, self._greeting, self._transports = tokens, sessions, greeting, transports
         self._pending: OrderedDict[asyncio.Task[None], None] = OrderedDict()
         self._accepting: list[asyncio.Task[None]] = []
         self._attaching: set[asyncio.Task[None]] = set()
@@ -146,20 +147,22 @@ class Listener:
     async def _client(self, client: socket.socket, peer: str) -> None:
         with client:
             try:
-                nonce = secrets.token_bytes(hs.NONCE_SIZE)
                 async with asyncio.timeout(HANDSHAKE_LIMIT):
                     if client.family != socket.AF_UNIX:
                         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                     loop = asyncio.get_running_loop()
-                    await loop.sock_sendall(client, self._greeting(nonce).pack())
-                    raw = await _receive(client, hs.HELLO_SIZE)
+                    greeting = self._greeting(secrets.token_bytes(hs.NONCE_SIZE)).pack()
+                    await loop.sock_sendall(client, greeting)
+                    raw = await _receive(client, hs.HEAD_SIZE)
+                    raw += await _receive(client, hs.message_size(raw) - hs.HEAD_SIZE)
                     hello = hs.Hello.unpack(raw)
-                await self._answer(client, peer, hello, raw, nonce)
+                await self._answer(client, peer, hello, raw, hs.Transcript(greeting))
             except Refused as refused:
-                log.info("refused %s: %s", peer, refused.text)
-                with contextlib.suppress(OSError):
-                    client.setblocking(False)
-                    client.send(hs.Welcome(status=refused.status, text=refused.text).pack())
+                self._refuse(client, peer, refused)
+            except hs.OtherVersion as error:
+                older, newer = ("client", "server") if error.older else ("server", "client")
+                text = f"the {older} is older than the {newer}: the client speaks wire version {error.version} and this server {hs.WIRE_VERSION}"
+                self._refuse(client, peer, Refused(hs.WELCOME_VERSION, f"{text}; install the same gpuvirt on both"))
             except TimeoutError:
                 log.info("%s did not finish its handshake within %.0f s", peer, HANDSHAKE_LIMIT)
             except (EOFError, BrokenPipeError, ConnectionResetError):
@@ -169,55 +172,66 @@ class Listener:
             except GpuvirtError as error:
                 log.error("%s: %s", peer, error)
 
-    async def _answer(self, client: socket.socket, peer: str, hello: hs.Hello, raw: bytes, nonce: bytes) -> None:
-        if hello.version != hs.WIRE_VERSION:
-            text = f"this server speaks wire version {hs.WIRE_VERSION} and the client {hello.version}; install the same gpuvirt on both"
-            raise Refused(hs.WELCOME_VERSION, text)
-        if hello.kind in (hs.HELLO_CHANNEL, hs.HELLO_RESUME):
-            self._further(client, hello, raw, nonce)
+    def _refuse(self, client: socket.socket, peer: str, refused: Refused) -> None:
+        log.info("refused %s: %s", peer, refused.text)
+        with contextlib.suppress(OSError):
+            client.setblocking(False)
+            client.send(hs.Welcome(status=refused.status, text=refused.text).pack())
+
+    async def _answer(self, client: socket.socket, peer: str, hello: hs.Hello, raw: bytes, transcript: hs.Transcript) -> None:
+        if hello.purpose in (hs.HELLO_CHANNEL, hs.HELLO_RESUME):
+            self._further(client, hello, raw, transcript)
             return
-        if hello.kind not in (hs.HELLO_SESSION, hs.HELLO_CHECK, hs.HELLO_ENDED):
-            raise hs.HandshakeError(f"a hello of unknown kind {hello.kind}")
+        if hello.purpose not in (hs.HELLO_SESSION, hs.HELLO_CHECK, hs.HELLO_ENDED):
+            raise hs.HandshakeError(f"a hello of unknown purpose {hello.purpose}")
         secret = self._tokens.secret(hello.token_id)
         # An unknown token is checked against a secret too, so that the answer's time does not tell the two apart.
-        if not hs.hello_proved(raw, secret or bytes(32), nonce) or secret is None:
+        if not transcript.hello_proved(raw, secret or bytes(32)) or secret is None:
             raise Refused(hs.WELCOME_DENIED, "the token was not accepted")
-        if hello.kind == hs.HELLO_CHECK:
+        if hello.purpose == hs.HELLO_CHECK:
             never = self._sessions.impossible(hello.gpus, hello.memory) if hello.gpus else None
             if never is not None:
                 raise Refused(hs.WELCOME_BUSY, never)
-            client.send(hs.Welcome().pack(secret, hello.nonce, nonce))
+            client.send(transcript.prove_welcome(hs.Welcome(), secret))
             return
-        if hello.kind == hs.HELLO_ENDED:
+        if hello.purpose == hs.HELLO_ENDED:
             self._sessions.launch_ended(hello.launch, hello.token_id)
-            client.send(hs.Welcome().pack(secret, hello.nonce, nonce))
+            client.send(transcript.prove_welcome(hs.Welcome(), secret))
             return
-        self._check_link(client, hello)
+        provides = hs.NEEDS_SAME_HOST | hs.NEEDS_DESCRIPTORS if client.family == socket.AF_UNIX else hs.NEEDS_NETWORK
+        try:
+            transport = table.choose(hello.transports, self._transports, provides)
+        except table.NoTransport as error:
+            raise Refused(hs.WELCOME_FAILED, str(error)) from None
         task = asyncio.current_task()
         assert task is not None
         self._pending.pop(task, None)  # proved: no longer one that may be dropped for a newer one
         self._attaching.add(task)
-        await self._sessions.attach(client, hello, secret, nonce, peer)
+        try:
+            await self._sessions.attach(client, hello, secret, transcript, transport, peer)
+        except Moved as moved:
+            self._tell_moved(client, peer, moved, transcript, secret)
 
-    def _check_link(self, client: socket.socket, hello: hs.Hello) -> None:
-        if hello.link not in self._links:
-            offered = ", ".join(name for name, link in LINKS.items() if link in self._links)
-            asked = hs.LINK_NAMES.get(hello.link, str(hello.link))
-            raise Refused(hs.WELCOME_FAILED, f"this server does not offer the link {asked}; it offers {offered}: choose with --link")
-        if hello.link == hs.LINK_SHM and client.family != socket.AF_UNIX:
-            raise Refused(hs.WELCOME_FAILED, "shared memory needs a connection over the server's unix socket; use --link tcp from another host")
+    def _tell_moved(self, client: socket.socket, peer: str, moved: Moved, transcript: hs.Transcript, key: bytes) -> None:
+        log.info("%s is to go to %s", peer, moved.address)
+        client.setblocking(False)
+        client.send(transcript.prove_welcome(hs.Welcome(status=hs.WELCOME_MOVED, address=moved.address), key))
 
-    def _further(self, client: socket.socket, hello: hs.Hello, raw: bytes, nonce: bytes) -> None:
+    def _further(self, client: socket.socket, hello: hs.Hello, raw: bytes, transcript: hs.Transcript) -> None:
         """A further connection of a session: a bulk channel, or one in the place of a connection that was cut."""
         session = self._sessions.get(hello.session)
         if session is None:
             raise Refused(hs.WELCOME_UNKNOWN, "this server has no such session (any more)")
-        if not hs.hello_proved(raw, session.key, nonce):
+        if not transcript.hello_proved(raw, session.key):
             raise Refused(hs.WELCOME_DENIED, "the connection does not belong to the session")
-        which = MAIN if hello.kind == hs.HELLO_RESUME else hello.channel
-        self._sessions.check_further(session, which, hello.epoch)
+        which = MAIN if hello.purpose == hs.HELLO_RESUME else hello.channel
+        try:
+            self._sessions.check_further(session, which, hello.epoch)
+        except Moved as moved:
+            self._tell_moved(client, session.label, moved, transcript, session.key)
+            return
         # The welcome goes out before the worker has the socket, and so before its first byte.
-        client.send(hs.Welcome(session=session.id).pack(session.key, hello.nonce, nonce))
+        client.send(transcript.prove_welcome(hs.Welcome(session=session.id), session.key))
         self._sessions.add_connection(session, which, client, hello.epoch)
 
 

@@ -1,6 +1,6 @@
 """Messages between a daemon and its worker: msgpack maps over a SOCK_SEQPACKET socket pair, with file descriptors attached.
 
-To the worker:  ``session`` (a `SessionConfig`; descriptors: the connection, then the rings over shm, then the ledger on soft), ``connection``
+To the worker:  ``session`` (a `SessionConfig`; descriptors: the connection, those of its transport, the ledger on soft), ``connection``
 (which, epoch; its socket), ``gone``, ``figures`` (id).  To the daemon:  ``ready``, ``opened``, ``failed`` (text), ``figures`` (id and the figures),
 ``ended`` (code, text).
 """
@@ -15,7 +15,7 @@ from typing import Any
 from gpuvirt.transport.packing import pack, unpack
 
 MAX_MESSAGE = 65536
-MAX_FDS = 4
+MAX_FDS = 8
 
 
 def send(sock: socket.socket, message: dict[str, Any], fds: tuple[int, ...] = ()) -> None:

@@ -6,6 +6,8 @@ import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gpuvirt.transport.table import NAMES
+
 MAX_GPUS = 16  # GV_MAX_DEVICES
 
 
@@ -21,8 +23,8 @@ class ServeOptions:
         gpu_memory: soft: bytes of one device, None: an equal share of half the machine's memory.
         capability: soft: compute capability times 10, 0: the backend's default (130).
         strict: soft: imitate what a real driver is free to do.
-        links: which links are offered, of "tcp", "shm".
-        grace: seconds for which a session is kept after its tcp connection was cut, 0: it ends at once.
+        links: which links are offered, by name (gpuvirt.transport.table).
+        grace: seconds for which a session is kept after its connection was cut, 0: it ends at once.
         name: the server's name.
         ready_file: written once the daemon is ready.
         parent_fd: a pipe; the daemon ends when its other end closes.
@@ -38,7 +40,7 @@ class ServeOptions:
     gpu_memory: int | None = None
     capability: int = 0
     strict: bool = False
-    links: tuple[str, ...] = ("tcp", "shm")
+    links: tuple[str, ...] = NAMES
     grace: int = 60
     name: str = field(default_factory=socket.gethostname)
     ready_file: Path | None = None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import secrets
 import socket
 import time
@@ -18,14 +17,13 @@ from gpuvirt.server.ledger import SLOTS, Ledger
 from gpuvirt.server.policy import Ended, Grant, Policy, Refuse, Wanted
 from gpuvirt.server.worker_library import SessionConfig
 from gpuvirt.server.workers import WorkerPool, WorkerProcess
-from gpuvirt.transport import shm
-from gpuvirt.transport.handshake import LINK_NAMES, LINK_SHM, LINK_TCP, WELCOME_BUSY, WELCOME_FAILED, Hello, Welcome, session_key
+from gpuvirt.transport.handshake import WELCOME_BUSY, WELCOME_FAILED, Hello, Transcript, Welcome
+from gpuvirt.transport.transport import ServerEnd, Transport
 
 log = logging.getLogger("gpuvirt.server")
 
 # Below the 10 s that a client waits for its welcome, so that it hears why.
 WORKER_LIMIT = 9.0
-CHANNELS = 16  # bulk channels that a client may open
 ENDED_LAUNCHES = 4096  # how many are remembered
 MAIN = -1  # the number of a session's main connection, among its channels'
 
@@ -38,16 +36,25 @@ class Refused(Exception):
         self.status, self.text = status, text
 
 
+class Moved(Exception):
+    """The session, or whoever wants one, is to dial another server: `address` (tcp://HOST:PORT)."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(address)
+        self.address = address
+
+
 @dataclass
 class Session:
-    """One client at work."""
+    """One client at work. key: of its further connections, once it has been welcomed."""
 
     id: int
-    key: bytes = field(repr=False)
     grant: Grant
+    transport: Transport
     hello: Hello
     peer: str
     worker: WorkerProcess
+    key: bytes = field(default=b"", repr=False)
     started: float = field(default_factory=time.time)
     epochs: dict[int, int] = field(default_factory=lambda: {MAIN: 0})  # of each connection (MAIN, channels), that of the last one
 
@@ -77,14 +84,17 @@ class Sessions:
         """Why this server can never grant that, None when it can."""
         return self._policy.impossible(gpus, memory)
 
-    async def attach(self, client: socket.socket, hello: Hello, secret: bytes, server_nonce: bytes, peer: str) -> Session:
+    async def attach(self, client: socket.socket, hello: Hello, secret: bytes, transcript: Transcript, transport: Transport, peer: str) -> Session:
         """Grants devices, welcomes the client and hands its connection to a worker.
 
         Args:
             client: stays the caller's to close: the worker has its own descriptor by then.
+            transcript: of the connection's handshake, the hello included.
+            transport: what the session runs over.
 
         Raises:
             Refused: no devices, or no worker.
+            Moved: the client is to ask another server.
             OSError: the client went away meanwhile.
         """
         number = secrets.randbits(63) | 1
@@ -93,15 +103,14 @@ class Sessions:
             raise Refused(WELCOME_BUSY, decision.text)
         assert decision is not None
         worker: WorkerProcess | None = None
-        rings: shm.Rings | None = None
+        end = ServerEnd()
         try:
             worker = await self._workers.take(WORKER_LIMIT)
-            rings = shm.Rings.create() if hello.link == LINK_SHM else None
-            key = session_key(secret, server_nonce, hello.nonce, number)
-            session = Session(number, key, decision, hello, peer, worker)
+            end = transport.open()
+            session = Session(number, decision, transport, hello, peer, worker)
             self._sessions[number] = session
-            self._welcome(client, session, secret, server_nonce, rings)
-            self._hand_over(client, session, rings)
+            self._welcome(client, session, secret, transcript, end)
+            self._hand_over(client, session, end)
             if (hello.launch, hello.token_id) in self._ended_launches:
                 worker.client_gone()  # it ended while this was under way, so that its report found no session
         except BaseException as error:
@@ -115,26 +124,33 @@ class Sessions:
                 raise Refused(WELCOME_FAILED, str(error)) from None
             raise
         finally:
-            if rings is not None:
-                os.close(rings.fd)
+            end.close()
         worker.gone.add_done_callback(lambda _: self._ended(session))
         gpus = ",".join(map(str, decision.devices))
-        log.info("%s from %s over %s: GPU %s, worker %d", session.label, peer, LINK_NAMES[hello.link], gpus, worker.pid)
+        log.info("%s from %s over %s: GPU %s, worker %d", session.label, peer, transport.name, gpus, worker.pid)
         return session
 
-    def _welcome(self, client: socket.socket, session: Session, secret: bytes, server_nonce: bytes, rings: shm.Rings | None) -> None:
-        welcome = Welcome(session=session.id, channels=0 if rings else CHANNELS, grace_s=0 if rings else self._grace)
-        if rings:
-            welcome = Welcome(
-                session=session.id, command_ring=rings.command, reply_ring=rings.reply, bulk_out_ring=rings.bulk_out, bulk_in_ring=rings.bulk_in
-            )
-        raw = welcome.pack(secret, session.hello.nonce, server_nonce)
+    def _grace_of(self, session: Session) -> int:
+        return self._grace if session.transport.resumes else 0
+
+    def _welcome(self, client: socket.socket, session: Session, secret: bytes, transcript: Transcript, end: ServerEnd) -> None:
+        transport = session.transport
+        welcome = Welcome(
+            session=session.id,
+            transport=transport.offer,
+            descriptors=len(end.descriptors),
+            connections=transport.connections,
+            blob=end.blob,
+            grace_s=self._grace_of(session),
+        )
+        raw = transcript.prove_welcome(welcome, secret)
+        session.key = transcript.session_key(secret)
         # A fresh socket's buffer takes a whole welcome; one that does not is no client to wait for.
-        sent = socket.send_fds(client, [raw], [rings.fd]) if rings else client.send(raw)
+        sent = socket.send_fds(client, [raw], list(end.descriptors)) if end.descriptors else client.send(raw)
         if sent != len(raw):
             raise OSError("the client takes nothing")
 
-    def _hand_over(self, client: socket.socket, session: Session, rings: shm.Rings | None) -> None:
+    def _hand_over(self, client: socket.socket, session: Session, end: ServerEnd) -> None:
         inventory, hello = self._inventory, session.hello
         config = SessionConfig(
             session=session.id,
@@ -147,17 +163,13 @@ class Sessions:
             strict=inventory.strict,
             drop_launches=self._drop_launches,
             slot=session.grant.slot,
-            link=hello.link,
-            command_ring=rings.command if rings else 0,
-            reply_ring=rings.reply if rings else 0,
-            bulk_out_ring=rings.bulk_out if rings else 0,
-            bulk_in_ring=rings.bulk_in if rings else 0,
+            transport=session.transport.name,
+            descriptors=len(end.descriptors),
+            blob=end.blob,
             server_name=self._server_name,
-            grace=0 if rings else self._grace,
+            grace=self._grace_of(session),
         )
-        fds = [client.fileno()]
-        if rings:
-            fds.append(rings.fd)
+        fds = [client.fileno(), *end.descriptors]
         if self._ledger:
             fds.append(self._ledger.fd)
         client.setblocking(True)
@@ -169,7 +181,7 @@ class Sessions:
         Raises:
             Refused: a number or an epoch that cannot be; what comes of an earlier attempt must not push aside the present connection.
         """
-        if session.hello.link != LINK_TCP or not MAIN <= which < CHANNELS:
+        if not (session.transport.resumes if which == MAIN else 0 <= which < session.transport.connections):
             raise Refused(WELCOME_FAILED, "this session has no such connection")
         last = session.epochs.get(which)
         if last is not None and (epoch <= last or not self._grace):
@@ -242,7 +254,7 @@ class Sessions:
                 "user": s.hello.user,
                 "host": s.hello.host,
                 "peer": s.peer,
-                "link": LINK_NAMES[s.hello.link],
+                "link": s.transport.name,
                 "devices": [*s.grant.devices],
                 "worker_pid": s.worker.pid,
                 "started": s.started,
@@ -251,6 +263,3 @@ class Sessions:
             }
             for s, found in zip(sessions, figures, strict=True)
         ]
-
-
-LINKS = {"tcp": LINK_TCP, "shm": LINK_SHM}

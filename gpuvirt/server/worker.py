@@ -19,7 +19,6 @@ from typing import Any
 from gpuvirt.errors import GpuvirtError
 from gpuvirt.server import messages
 from gpuvirt.server.worker_library import SessionConfig, Worker, WorkerLibrary
-from gpuvirt.transport.handshake import LINK_SHM
 
 CLOSE_LIMIT = 0.7  # seconds: however the session ended, its memory must be free within one
 
@@ -68,12 +67,10 @@ class _Compiler:
 def _run(library: WorkerLibrary, compiler: _Compiler | None, daemon: socket.socket, message: dict[str, Any], fds: list[int]) -> int:
     del message["op"]
     config = SessionConfig(**message)
-    rest = iter(fds)
-    fd = next(rest)
-    memfd = next(rest) if config.link == LINK_SHM else -1
-    ledger_fd = next(rest, -1)
+    fd, descriptors = fds[0], fds[1 : 1 + config.descriptors]
+    ledger_fd = next(iter(fds[1 + config.descriptors :]), -1)
     try:
-        worker = library.open(config, fd, memfd, ledger_fd, compiler.address if compiler else None, compiler.build if compiler else "")
+        worker = library.open(config, fd, descriptors, ledger_fd, compiler.address if compiler else None, compiler.build if compiler else "")
     except GpuvirtError as error:
         _tell(daemon, {"op": "failed", "text": str(error)})
         return 1

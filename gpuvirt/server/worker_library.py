@@ -35,13 +35,12 @@ class WorkerConfig(ctypes.Structure):
         ("ledger_slot", ctypes.c_uint32),
         ("ledger_fd", ctypes.c_int32),
         ("fd", ctypes.c_int32),
-        ("memfd", ctypes.c_int32),
-        ("link", ctypes.c_uint32),
+        ("transport", ctypes.c_char_p),
+        ("descriptors", ctypes.POINTER(ctypes.c_int32)),
+        ("n_descriptors", ctypes.c_uint32),
+        ("blob_size", ctypes.c_uint32),
+        ("blob", ctypes.c_char_p),
         ("session", ctypes.c_uint64),
-        ("command_ring", ctypes.c_uint64),
-        ("reply_ring", ctypes.c_uint64),
-        ("bulk_out_ring", ctypes.c_uint64),
-        ("bulk_in_ring", ctypes.c_uint64),
         ("compiler", ctypes.c_void_p),
         ("server_name", ctypes.c_char_p),
         ("grace", ctypes.c_uint32),
@@ -68,7 +67,9 @@ class SessionConfig:
     Attributes:
         devices: pool ordinals.
         memory: bytes per device, 0: no limit of its own.
-        link: LINK_TCP or LINK_SHM; over shm the rings' sizes are given.
+        transport: the name of the connection's transport.
+        descriptors: how many of the descriptors are the transport's.
+        blob: what the transport told the client.
         grace: seconds that the session outlives a cut of its connection, 0: none.
     """
 
@@ -82,11 +83,9 @@ class SessionConfig:
     strict: bool
     drop_launches: bool
     slot: int
-    link: int
-    command_ring: int
-    reply_ring: int
-    bulk_out_ring: int
-    bulk_in_ring: int
+    transport: str
+    descriptors: int
+    blob: bytes
     server_name: str
     grace: int
 
@@ -125,7 +124,7 @@ class WorkerLibrary:
         """Looks again, for as long as no session has come; next to nothing when no image has."""
         self.lib.worker_refresh_cache(self._images)
 
-    def open(self, config: SessionConfig, fd: int, memfd: int, ledger_fd: int, compiler: int | None, compiler_build: str = "") -> Worker:
+    def open(self, config: SessionConfig, fd: int, descriptors: list[int], ledger_fd: int, compiler: int | None, compiler_build: str = "") -> Worker:
         """Takes over the descriptors and opens the backend.
 
         Args:
@@ -150,13 +149,12 @@ class WorkerLibrary:
             ledger_slot=config.slot,
             ledger_fd=ledger_fd,
             fd=fd,
-            memfd=memfd,
-            link=config.link,
+            transport=config.transport.encode(),
+            descriptors=(ctypes.c_int32 * len(descriptors))(*descriptors),
+            n_descriptors=len(descriptors),
+            blob_size=len(config.blob),
+            blob=config.blob,
             session=config.session,
-            command_ring=config.command_ring,
-            reply_ring=config.reply_ring,
-            bulk_out_ring=config.bulk_out_ring,
-            bulk_in_ring=config.bulk_in_ring,
             compiler=compiler,
             server_name=config.server_name.encode(),
             grace=config.grace,

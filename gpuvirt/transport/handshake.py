@@ -1,15 +1,9 @@
-"""The handshake in front of every connection: GREETING, HELLO, WELCOME. The format is native/wire/handshake.h; tests hold the two against each other.
+"""The handshake in front of every connection: GREETING, HELLO, STATEs, WELCOME.
 
-Fixed-size little-endian messages. Proofs:
+native/wire/handshake.h describes the format; tests hold the two against each other.
 
-    hello.proof   = HMAC-SHA256(key, "gpuvirt client" | server nonce | hello without its proof)
-    welcome.proof = HMAC-SHA256(key, "gpuvirt server" | client nonce | server nonce | welcome without its proof)
-
-where key is the token's secret (SESSION, CHECK, ENDED) or the session key (CHANNEL, RESUME), which both sides derive (session id: 8 bytes):
-
-    session key   = HMAC-SHA256(secret, "gpuvirt session" | server nonce | client nonce | session id)
-
-None of the labels is followed by a NUL.
+A message is a head (magic, two numbers, its size) and fields (tag, size, bytes); little-endian. What is zero or empty is left out. Proofs are
+computed over all bytes of the connection so far (native/wire/transcript.h, here `Transcript`).
 """
 
 from __future__ import annotations
@@ -17,14 +11,30 @@ from __future__ import annotations
 import hashlib
 import hmac
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any, Protocol
 
 MAGIC = b"GPUVIRT\0"
-WIRE_VERSION = 1
+WIRE_VERSION = 2
+HEAD_SIZE = 16
+MESSAGE_MAX = 8192
+GREETING_LEAST = 320
 NONCE_SIZE = 32
 PROOF_SIZE = 32
 TOKEN_ID_SIZE = 16
 LAUNCH_SIZE = 16
+TRANSPORT_NAME = 16
+TRANSPORTS_MAX = 8
+BLOB_MAX = 512
+KEY_EXCHANGE_MAX = 2048
+
+MESSAGE_HELLO = 1
+MESSAGE_STATE = 2
+MESSAGE_WELCOME = 3
+
+TAG_CRITICAL = 0x8000
+TAG_PAD = 5
+TAG_PROOF = 127
 
 HELLO_SESSION = 1
 HELLO_CHANNEL = 2
@@ -32,12 +42,16 @@ HELLO_CHECK = 3
 HELLO_RESUME = 4
 HELLO_ENDED = 5
 
-LINK_TCP = 1
-LINK_SHM = 2
-LINK_NAMES = {LINK_TCP: "tcp", LINK_SHM: "shm"}
+NEEDS_SAME_HOST = 1
+NEEDS_DESCRIPTORS = 2
+NEEDS_NETWORK = 4
 
 HELLO_NO_WAIT = 1
 GREETING_SOFTWARE = 1
+
+STATE_EVERY = 5  # seconds
+STATE_WAITING = 1
+STATE_PARKED = 2
 
 WELCOME_OK = 0
 WELCOME_VERSION = 1
@@ -45,30 +59,237 @@ WELCOME_DENIED = 2
 WELCOME_BUSY = 3
 WELCOME_FAILED = 4
 WELCOME_UNKNOWN = 5
+WELCOME_MOVED = 6
 
-_GREETING = struct.Struct("<8s4H32s40s108s64s60x")
-_HELLO = struct.Struct("<8s4HQ16s32sIIQII64s32s64s16s208x32s")
-_WELCOME = struct.Struct("<8sHHIQQQQQII256s160x32s")
+MOVES_MAX = 4
 
-GREETING_SIZE = _GREETING.size
-HELLO_SIZE = _HELLO.size
-WELCOME_SIZE = _WELCOME.size
-assert (GREETING_SIZE, HELLO_SIZE, WELCOME_SIZE) == (320, 512, 512)
+_HEAD = struct.Struct("<8sHHI")
+_FIELD = struct.Struct("<HH")
+_FORMATS = {2: "<H", 4: "<I", 8: "<Q"}
 
 
 class HandshakeError(Exception):
     """The bytes are not the message that was expected."""
 
 
-def _text(raw: bytes) -> str:
-    """A NUL-terminated field, printable whatever the peer put there: it ends up in logs and terminals."""
-    text = raw.split(b"\0", 1)[0].decode("utf-8", "replace")
-    return "".join(c if c.isprintable() else "?" for c in text)
+class OtherVersion(HandshakeError):
+    """A message of a peer without our wire version; older: it is the older one of the two."""
+
+    def __init__(self, version: int) -> None:
+        self.version, self.older = version, version < WIRE_VERSION
+        super().__init__(f"wire version {version}")
 
 
-def _field(text: str, size: int) -> bytes:
-    """`text` cut so that it fits with its NUL, never inside a character."""
-    return text.encode()[: size - 1].decode("utf-8", "ignore").encode()
+class Codec(Protocol):
+    """How one field's value becomes bytes; an empty list of them leaves the field out."""
+
+    def encode(self, value: Any) -> list[bytes]: ...
+
+    def decode(self, raw: bytes, before: Any) -> Any: ...
+
+
+@dataclass(frozen=True)
+class _Number:
+    size: int
+
+    def encode(self, value: int) -> list[bytes]:
+        return [struct.pack(_FORMATS[self.size], value)] if value else []
+
+    def decode(self, raw: bytes, before: Any) -> int:
+        if len(raw) != self.size:
+            raise HandshakeError("a number of another size")
+        return int.from_bytes(raw, "little")
+
+
+@dataclass(frozen=True)
+class _Bytes:
+    size: int
+
+    def encode(self, value: bytes) -> list[bytes]:
+        if len(value) != self.size:
+            raise ValueError(f"this field has {self.size} bytes")
+        return [value] if any(value) else []
+
+    def decode(self, raw: bytes, before: Any) -> bytes:
+        if len(raw) != self.size:
+            raise HandshakeError("a field of another size")
+        return raw
+
+
+@dataclass(frozen=True)
+class _Text:
+    room: int  # bytes, one more than what travels
+
+    def encode(self, value: str) -> list[bytes]:
+        # Cut so that it fits, never inside a character.
+        raw = value.encode()[: self.room - 1].decode("utf-8", "ignore").encode()
+        return [raw] if raw else []
+
+    def decode(self, raw: bytes, before: Any) -> str:
+        if len(raw) >= self.room:
+            raise HandshakeError("a text that is too long")
+        # Printable whatever the peer put there: it ends up in logs and terminals.
+        text = raw.split(b"\0", 1)[0].decode("utf-8", "replace")
+        return "".join(c if c.isprintable() else "?" for c in text)
+
+
+@dataclass(frozen=True)
+class _Blob:
+    most: int
+
+    def encode(self, value: bytes) -> list[bytes]:
+        if len(value) > self.most:
+            raise ValueError(f"this field has at most {self.most} bytes")
+        return [value] if value else []
+
+    def decode(self, raw: bytes, before: Any) -> bytes:
+        if len(raw) > self.most:
+            raise HandshakeError("a field that is too long")
+        return raw
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A transport that an end can speak, and what it needs of the connection (NEEDS_*)."""
+
+    name: str = ""
+    needs: int = 0
+
+
+def _pack_offer(offer: Offer) -> bytes:
+    return struct.pack("<I", offer.needs) + offer.name.encode("ascii")
+
+
+def _unpack_offer(raw: bytes) -> Offer:
+    if not 5 <= len(raw) < 4 + TRANSPORT_NAME or 0 in raw[4:]:
+        raise HandshakeError("an offer that is none")
+    return Offer(raw[4:].decode("ascii", "replace"), int.from_bytes(raw[:4], "little"))
+
+
+@dataclass(frozen=True)
+class _Offer:
+    def encode(self, value: Offer) -> list[bytes]:
+        return [_pack_offer(value)] if value.name else []
+
+    def decode(self, raw: bytes, before: Any) -> Offer:
+        return _unpack_offer(raw)
+
+
+@dataclass(frozen=True)
+class _Offers:
+    def encode(self, value: tuple[Offer, ...]) -> list[bytes]:
+        return [_pack_offer(offer) for offer in value]
+
+    def decode(self, raw: bytes, before: tuple[Offer, ...]) -> tuple[Offer, ...]:
+        if len(before) == TRANSPORTS_MAX:
+            raise HandshakeError("too many transports")
+        return (*before, _unpack_offer(raw))
+
+
+_NONCE, _KEY_EXCHANGE = (1, _Bytes(NONCE_SIZE)), (2, _Blob(KEY_EXCHANGE_MAX))
+_FLAGS, _TEXT = (3, _Number(4)), (4, _Text(256))
+_SESSION = (34, _Number(8))
+# For each message its attributes in the order of the fields: tag and codec.
+_GREETING: dict[str, tuple[int, Codec]] = {
+    "nonce": _NONCE, "flags": _FLAGS, "control_port": (16, _Number(2)), "boot_id": (17, _Text(40)), "unix_path": (18, _Text(108)),
+    "server_name": (19, _Text(64)), "key_exchange": _KEY_EXCHANGE,
+}  # fmt: skip
+_HELLO: dict[str, tuple[int, Codec]] = {
+    "purpose": (32, _Number(2)), "channel": (35, _Number(2)), "nonce": _NONCE, "token_id": (33, _Bytes(TOKEN_ID_SIZE)), "session": _SESSION,
+    "epoch": (36, _Number(4)), "flags": _FLAGS, "pid": (39, _Number(4)), "gpus": (37, _Number(4)), "memory": (38, _Number(8)),
+    "program": (40, _Text(64)), "user": (41, _Text(32)), "host": (42, _Text(64)), "launch": (43, _Bytes(LAUNCH_SIZE)),
+    "transports": (44, _Offers()), "key_exchange": _KEY_EXCHANGE,
+}  # fmt: skip
+_STATE: dict[str, tuple[int, Codec]] = {"state": (48, _Number(2)), "place": (49, _Number(4)), "queued": (50, _Number(4)), "text": _TEXT}
+_WELCOME: dict[str, tuple[int, Codec]] = {
+    "status": (64, _Number(4)), "session": _SESSION, "transport": (44, _Offer()), "descriptors": (65, _Number(2)), "connections": (66, _Number(2)),
+    "blob": (67, _Blob(BLOB_MAX)), "grace_s": (68, _Number(4)), "text": _TEXT, "address": (69, _Text(300)), "key_exchange": _KEY_EXCHANGE,
+}  # fmt: skip
+
+
+def _encode(message: Any, table: dict[str, tuple[int, Codec]]) -> bytes:
+    body = b""
+    for name, (tag, codec) in table.items():
+        for raw in codec.encode(getattr(message, name)):
+            body += _FIELD.pack(tag, len(raw)) + raw
+    return body
+
+
+def _decode(cls: Any, table: dict[str, tuple[int, Codec]], body: bytes) -> dict[str, Any]:
+    by_tag = {tag: (name, codec) for name, (tag, codec) in table.items()}
+    found: dict[str, Any] = {}
+    at = 0
+    while at < len(body):
+        if len(body) - at < _FIELD.size:
+            raise HandshakeError("half a field")
+        tag, size = _FIELD.unpack_from(body, at)
+        at += _FIELD.size
+        if size > len(body) - at:
+            raise HandshakeError("a field that reaches beyond its message")
+        raw, at = body[at : at + size], at + size
+        if tag not in by_tag:
+            if tag & TAG_CRITICAL:
+                raise HandshakeError(f"a field that must be understood and is not known ({tag:#x})")
+            continue
+        name, codec = by_tag[tag]
+        if name in found and not isinstance(codec, _Offers):
+            raise HandshakeError("a field twice")
+        found[name] = codec.decode(raw, found.get(name, ()))
+    defaults = {field.name: field.default for field in fields(cls)}
+    zeros = {name: bytes(codec.size) for name, (_, codec) in table.items() if isinstance(codec, _Bytes)}
+    return {name: found.get(name, zeros.get(name, _empty(defaults[name]))) for name in table}
+
+
+def _empty(default: Any) -> Any:
+    """What an attribute is when its field was left out: not the default of whoever makes the message."""
+    return 0 if isinstance(default, int) else default
+
+
+def message_size(head: bytes) -> int:
+    """The whole message's size in bytes, from its first `HEAD_SIZE` bytes.
+
+    Raises:
+        OtherVersion: of another wire version.
+        HandshakeError: no message, or of an impossible size.
+    """
+    if len(head) < HEAD_SIZE or head[:8] != MAGIC:
+        raise HandshakeError("this is no message of a gpuvirt handshake")
+    _, version, _, size = _HEAD.unpack_from(head)
+    if version != WIRE_VERSION:
+        raise OtherVersion(version)
+    if not HEAD_SIZE <= size <= MESSAGE_MAX:
+        raise HandshakeError(f"a message of {size} bytes")
+    return int(size)
+
+
+def greeting_size(head: bytes) -> int:
+    """As `message_size`, for a greeting, whose head says which versions the server speaks."""
+    if len(head) < HEAD_SIZE or head[:8] != MAGIC:
+        raise HandshakeError("this is not a gpuvirt server's greeting")
+    _, low, high, size = _HEAD.unpack_from(head)
+    if high < WIRE_VERSION or low > WIRE_VERSION:
+        raise OtherVersion(high if high < WIRE_VERSION else low)
+    if not HEAD_SIZE <= size <= MESSAGE_MAX:
+        raise HandshakeError(f"a greeting of {size} bytes")
+    return int(size)
+
+
+def _body(raw: bytes, kind: int, proved: bool) -> bytes:
+    if message_size(raw) != len(raw) or _HEAD.unpack_from(raw)[2] != kind:
+        raise HandshakeError("this is another message")
+    if not proved:
+        return raw[HEAD_SIZE:]
+    tail = _FIELD.size + PROOF_SIZE
+    if len(raw) < HEAD_SIZE + tail or raw[-tail:-PROOF_SIZE] != _FIELD.pack(TAG_PROOF, PROOF_SIZE):
+        raise HandshakeError("a message without its proof")
+    return raw[HEAD_SIZE:-tail]
+
+
+def _message(kind: int, body: bytes, proved: bool) -> bytes:
+    """Head and body; with a proof of zeros at the end, which a `Transcript` fills in."""
+    if proved:
+        body += _FIELD.pack(TAG_PROOF, PROOF_SIZE) + bytes(PROOF_SIZE)
+    return _HEAD.pack(MAGIC, WIRE_VERSION, kind, HEAD_SIZE + len(body)) + body
 
 
 @dataclass(frozen=True)
@@ -83,33 +304,31 @@ class Greeting:
     boot_id: str = ""
     unix_path: str = ""
     server_name: str = ""
+    key_exchange: bytes = b""
 
     def pack(self) -> bytes:
-        if len(self.nonce) != NONCE_SIZE:
-            raise ValueError("a nonce has 32 bytes")
         if len(self.unix_path.encode()) > 107:
             raise ValueError("the path of the unix socket is too long")
-        return _GREETING.pack(
-            MAGIC, self.version_min, self.version_max, self.control_port, self.flags, self.nonce,
-            _field(self.boot_id, 40), self.unix_path.encode(), _field(self.server_name, 64),
-        )  # fmt: skip
+        body = _encode(self, _GREETING)
+        missing = GREETING_LEAST - HEAD_SIZE - len(body) - _FIELD.size
+        if missing > 0:
+            body += _FIELD.pack(TAG_PAD, missing) + bytes(missing)
+        return _HEAD.pack(MAGIC, self.version_min, self.version_max, HEAD_SIZE + len(body)) + body
 
     @classmethod
     def unpack(cls, raw: bytes) -> Greeting:
-        if len(raw) != GREETING_SIZE or raw[:8] != MAGIC:
-            raise HandshakeError("this is not a gpuvirt server's greeting")
-        _, low, high, port, flags, nonce, boot_id, path, name = _GREETING.unpack(raw)
-        return cls(nonce, low, high, port, flags, _text(boot_id), _text(path), _text(name))
+        if greeting_size(raw) != len(raw):
+            raise HandshakeError("a greeting of another size")
+        _, low, high, _ = _HEAD.unpack_from(raw)
+        return cls(version_min=low, version_max=high, **_decode(cls, _GREETING, raw[HEAD_SIZE:]))
 
 
 @dataclass(frozen=True)
 class Hello:
-    """Client to server: what I want, a nonce, proof that I hold the secret."""
+    """Client to server: what I want, which transports I speak, a nonce, a proof that I hold the key."""
 
     nonce: bytes
-    version: int = WIRE_VERSION
-    kind: int = HELLO_SESSION
-    link: int = LINK_TCP
+    purpose: int = HELLO_SESSION
     channel: int = 0
     session: int = 0
     token_id: bytes = bytes(TOKEN_ID_SIZE)
@@ -122,77 +341,105 @@ class Hello:
     user: str = ""
     host: str = ""
     launch: bytes = bytes(LAUNCH_SIZE)
+    transports: tuple[Offer, ...] = ()
+    key_exchange: bytes = b""
 
-    def pack(self, key: bytes, server_nonce: bytes) -> bytes:
-        """The message, with its proof."""
-        raw = _HELLO.pack(
-            MAGIC, self.version, self.kind, self.link, self.channel, self.session, self.token_id, self.nonce, self.pid, self.gpus, self.memory,
-            self.epoch, self.flags, _field(self.program, 64), _field(self.user, 32), _field(self.host, 64), self.launch,
-            bytes(PROOF_SIZE),
-        )  # fmt: skip
-        return raw[:-PROOF_SIZE] + hello_proof(raw, key, server_nonce)
+    def pack(self) -> bytes:
+        """The message with a proof of zeros."""
+        return _message(MESSAGE_HELLO, _encode(self, _HELLO), proved=True)
 
     @classmethod
     def unpack(cls, raw: bytes) -> Hello:
-        """Reads the message; the proof is checked apart, by `hello_proved`, once it is known whose key it is."""
-        if len(raw) != HELLO_SIZE or raw[:8] != MAGIC:
-            raise HandshakeError("this is not a gpuvirt client's hello")
-        (_, version, kind, link, channel, session, token_id, nonce, pid, gpus, memory, epoch, flags, program, user, host, launch, _) = _HELLO.unpack(
-            raw
-        )
-        who = _text(program), _text(user), _text(host)
-        return cls(nonce, version, kind, link, channel, session, token_id, pid, gpus, memory, epoch, flags, *who, launch)
+        """Reads the message; the proof is checked apart, by `Transcript.hello_proved`, once it is known whose key it is."""
+        return cls(**_decode(cls, _HELLO, _body(raw, MESSAGE_HELLO, proved=True)))
+
+
+@dataclass(frozen=True)
+class State:
+    """Server to client, before the welcome: not yet."""
+
+    state: int = STATE_WAITING
+    place: int = 0
+    queued: int = 0
+    text: str = ""
+
+    def pack(self) -> bytes:
+        return _message(MESSAGE_STATE, _encode(self, _STATE), proved=False)
+
+    @classmethod
+    def unpack(cls, raw: bytes) -> State:
+        return cls(**_decode(cls, _STATE, _body(raw, MESSAGE_STATE, proved=False)))
 
 
 @dataclass(frozen=True)
 class Welcome:
-    """Server to client: granted or refused and why, proof that the server holds the secret too."""
+    """Server to client: granted, refused (and why) or moved, the transport chosen, a proof that the server holds the key too."""
 
     status: int = WELCOME_OK
-    version: int = WIRE_VERSION
-    channels: int = 0
     session: int = 0
-    command_ring: int = 0
-    reply_ring: int = 0
-    bulk_out_ring: int = 0
-    bulk_in_ring: int = 0
+    transport: Offer = Offer()
+    descriptors: int = 0
+    connections: int = 0
+    blob: bytes = b""
     grace_s: int = 0
     text: str = ""
+    address: str = ""
+    key_exchange: bytes = b""
 
-    def pack(self, key: bytes | None = None, client_nonce: bytes = b"", server_nonce: bytes = b"") -> bytes:
-        """The message; with a proof when `key` is given (a refusal carries none)."""
-        raw = _WELCOME.pack(
-            MAGIC, self.version, self.channels, self.status, self.session, self.command_ring, self.reply_ring, self.bulk_out_ring, self.bulk_in_ring,
-            self.grace_s, 0, _field(self.text, 256), bytes(PROOF_SIZE),
-        )  # fmt: skip
-        return raw if key is None else raw[:-PROOF_SIZE] + welcome_proof(raw, key, client_nonce, server_nonce)
+    def pack(self) -> bytes:
+        """The message with a proof of zeros, as a refusal carries."""
+        return _message(MESSAGE_WELCOME, _encode(self, _WELCOME), proved=True)
 
     @classmethod
     def unpack(cls, raw: bytes) -> Welcome:
-        if len(raw) != WELCOME_SIZE or raw[:8] != MAGIC:
-            raise HandshakeError("this is not a gpuvirt server's welcome")
-        _, version, channels, status, session, command, reply, bulk_out, bulk_in, grace, _, text, _ = _WELCOME.unpack(raw)
-        return cls(status, version, channels, session, command, reply, bulk_out, bulk_in, grace, _text(text))
+        return cls(**_decode(cls, _WELCOME, _body(raw, MESSAGE_WELCOME, proved=True)))
 
 
-def hello_proof(raw: bytes, key: bytes, server_nonce: bytes) -> bytes:
-    return hmac.new(key, b"gpuvirt client" + server_nonce + raw[:-PROOF_SIZE], hashlib.sha256).digest()
+class Transcript:
+    """All bytes of a connection's handshake so far, and the proofs over them.
 
+    Args:
+        greeting: the greeting's bytes.
+    """
 
-def hello_proved(raw: bytes, key: bytes, server_nonce: bytes) -> bool:
-    """Whether the hello `raw` was made by a holder of `key`, for this connection."""
-    return hmac.compare_digest(raw[-PROOF_SIZE:], hello_proof(raw, key, server_nonce))
+    def __init__(self, greeting: bytes) -> None:
+        self._hash = hashlib.sha256(b"gpuvirt wire 2" + greeting)
 
+    def add(self, raw: bytes) -> None:
+        """A message without a proof."""
+        self._hash.update(raw)
 
-def welcome_proof(raw: bytes, key: bytes, client_nonce: bytes, server_nonce: bytes) -> bytes:
-    return hmac.new(key, b"gpuvirt server" + client_nonce + server_nonce + raw[:-PROOF_SIZE], hashlib.sha256).digest()
+    def _mac(self, key: bytes, label: bytes) -> bytes:
+        return hmac.new(key, label + self._hash.digest(), hashlib.sha256).digest()
 
+    def _prove(self, raw: bytes, key: bytes, label: bytes) -> bytes:
+        self._hash.update(raw[:-PROOF_SIZE])
+        proof = self._mac(key, label)
+        self._hash.update(proof)
+        return raw[:-PROOF_SIZE] + proof
 
-def welcome_proved(raw: bytes, key: bytes, client_nonce: bytes, server_nonce: bytes) -> bool:
-    """Whether the welcome `raw` was made by a server that holds `key`, in answer to this hello."""
-    return hmac.compare_digest(raw[-PROOF_SIZE:], welcome_proof(raw, key, client_nonce, server_nonce))
+    def _proved(self, raw: bytes, key: bytes, label: bytes) -> bool:
+        self._hash.update(raw[:-PROOF_SIZE])
+        expected = self._mac(key, label)
+        self._hash.update(raw[-PROOF_SIZE:])
+        return hmac.compare_digest(raw[-PROOF_SIZE:], expected)
 
+    def prove_hello(self, hello: Hello, key: bytes) -> bytes:
+        """The hello's bytes with its proof."""
+        return self._prove(hello.pack(), key, b"gpuvirt client")
 
-def session_key(secret: bytes, server_nonce: bytes, client_nonce: bytes, session: int) -> bytes:
-    """The key of a session's further connections."""
-    return hmac.new(secret, b"gpuvirt session" + server_nonce + client_nonce + struct.pack("<Q", session), hashlib.sha256).digest()
+    def hello_proved(self, raw: bytes, key: bytes) -> bool:
+        """Whether the hello `raw` was made by a holder of `key`, for this connection."""
+        return self._proved(raw, key, b"gpuvirt client")
+
+    def prove_welcome(self, welcome: Welcome, key: bytes) -> bytes:
+        """The welcome's bytes with its proof."""
+        return self._prove(welcome.pack(), key, b"gpuvirt server")
+
+    def welcome_proved(self, raw: bytes, key: bytes) -> bool:
+        """Whether the welcome `raw` was made by a server that holds `key`, in answer to this hello."""
+        return self._proved(raw, key, b"gpuvirt server")
+
+    def session_key(self, secret: bytes) -> bytes:
+        """The key of a session's further connections, once its welcome is part of the transcript."""
+        return self._mac(secret, b"gpuvirt session")

@@ -14,6 +14,7 @@ from pathlib import Path
 from gpuvirt import paths
 from gpuvirt.errors import GpuvirtError
 from gpuvirt.transport import handshake as hs
+from gpuvirt.transport import table
 from gpuvirt.transport.token import Token, parse_token
 
 TIMEOUT = 10.0
@@ -71,19 +72,25 @@ class PoolStatus:
         """Whether its devices are software GPUs."""
         return bool(self.greeting.flags & hs.GREETING_SOFTWARE)
 
-    def auto_link(self) -> tuple[str, str]:
-        """The link that `auto` takes, and why."""
+    def provides(self) -> tuple[int, str]:
+        """What a connection to this server can provide (NEEDS_*), and why not more or why so much."""
         if not self.same_host:
-            return "tcp", "the server is on another host"
+            return hs.NEEDS_NETWORK, "the server is on another host"
+        near = hs.NEEDS_NETWORK | hs.NEEDS_SAME_HOST
         if not self.greeting.unix_path:
-            return "tcp", "the server does not offer shm"
+            return near, "the server offers nothing on a unix socket"
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
                 sock.settimeout(TIMEOUT)
                 sock.connect(self.greeting.unix_path)
         except OSError as error:
-            return "tcp", f"the server's unix socket {self.greeting.unix_path} cannot be reached: {error.strerror}"
-        return "shm", "client and server are on the same host"
+            return near, f"the server's unix socket {self.greeting.unix_path} cannot be reached: {error.strerror}"
+        return near | hs.NEEDS_DESCRIPTORS, "client and server are on the same host"
+
+    def links(self) -> tuple[list[str], str]:
+        """The links that lead to this server, the one that `auto` takes first, and why."""
+        provides, why = self.provides()
+        return [row.name for row in table.usable(provides)], why
 
 
 def own_boot_id() -> str:
@@ -107,7 +114,16 @@ def find_token(address: PoolAddress, same_host: bool, text: str | None = None) -
     return parse_token(text)
 
 
-def greet(address: PoolAddress, timeout: float = TIMEOUT) -> tuple[socket.socket, hs.Greeting]:
+@dataclass(frozen=True)
+class Greeted:
+    """A connection to a server that has greeted."""
+
+    sock: socket.socket
+    greeting: hs.Greeting
+    transcript: hs.Transcript
+
+
+def greet(address: PoolAddress, timeout: float = TIMEOUT) -> Greeted:
     """Connects and reads the greeting. The socket is the caller's.
 
     Raises:
@@ -121,16 +137,30 @@ def greet(address: PoolAddress, timeout: float = TIMEOUT) -> tuple[socket.socket
     except OSError as error:
         raise GpuvirtError(f"no GPU server at {url}: {error.strerror or error}; start one there with `gpuvirt serve`") from None
     try:
-        greeting = hs.Greeting.unpack(_receive(sock, hs.GREETING_SIZE))
+        raw = _receive(sock, hs.HEAD_SIZE)
+        raw += _receive(sock, hs.greeting_size(raw) - hs.HEAD_SIZE)
+        greeting = hs.Greeting.unpack(raw)
+    except hs.OtherVersion as error:
+        sock.close()
+        raise GpuvirtError(other_version(url, error)) from None
     except (OSError, EOFError, hs.HandshakeError) as error:
         sock.close()
         kind = GpuvirtError if isinstance(error, (TimeoutError, hs.HandshakeError)) else BrokeOff
         raise kind(f"what listens at {url} is not a gpuvirt server; check the port") from None
-    if not greeting.version_min <= hs.WIRE_VERSION <= greeting.version_max:
-        sock.close()
-        speaks = f"{greeting.version_min}" if greeting.version_min == greeting.version_max else f"{greeting.version_min} to {greeting.version_max}"
-        raise GpuvirtError(f"{url} speaks wire version {speaks} and this gpuvirt {hs.WIRE_VERSION}; install the same gpuvirt on both")
-    return sock, greeting
+    return Greeted(sock, greeting, hs.Transcript(raw))
+
+
+def other_version(url: str, error: hs.OtherVersion) -> str:
+    """Which side is older, and what to do."""
+    if error.older:
+        return (
+            f"the server at {url} is older than this gpuvirt: it speaks wire version {error.version} and this one version {hs.WIRE_VERSION}; "
+            "install this gpuvirt on the server"
+        )
+    return (
+        f"this gpuvirt is older than the server at {url}: it speaks wire version {hs.WIRE_VERSION} and the server version {error.version}; "
+        "install the server's gpuvirt here"
+    )
 
 
 def check_pool(address: PoolAddress, token_text: str | None = None, gpus: int = 0, memory: int = 0) -> PoolStatus:
@@ -143,20 +173,30 @@ def check_pool(address: PoolAddress, token_text: str | None = None, gpus: int = 
     Raises:
         GpuvirtError: it would not, and why, in one line that names the server.
     """
+    for _ in range(hs.MOVES_MAX + 1):
+        status, welcome = _check_once(address, token_text, gpus, memory)
+        if welcome.status != hs.WELCOME_MOVED:
+            return status
+        address = parse_pool(welcome.address)
+    raise GpuvirtError(f"the pool moved more than {hs.MOVES_MAX} times in a row, at last to {address.url}")
+
+
+def _check_once(address: PoolAddress, token_text: str | None, gpus: int, memory: int) -> tuple[PoolStatus, hs.Welcome]:
     for pause in (*PAUSES, None):
         try:
-            sock, greeting = greet(address)
-            with sock:
-                peer = sock.getpeername()[0]
+            greeted = greet(address)
+            greeting = greeted.greeting
+            with greeted.sock:
+                peer = greeted.sock.getpeername()[0]
                 token = find_token(address, bool(greeting.boot_id) and greeting.boot_id == own_boot_id(), token_text)
-                _say(sock, address, greeting, token, hs.HELLO_CHECK, gpus=gpus, memory=memory)
+                welcome = _say(greeted, address, token, hs.HELLO_CHECK, gpus=gpus, memory=memory)
             break
         except BrokeOff:
             # A connection may be cut within the handshake, too. What is no server at all hangs up each time.
             if pause is None:
                 raise
             time.sleep(pause)
-    return PoolStatus(address, peer, greeting, token)
+    return PoolStatus(address, peer, greeting, token), welcome
 
 
 def report_ended(status: PoolStatus, launch: bytes) -> None:
@@ -167,31 +207,29 @@ def report_ended(status: PoolStatus, launch: bytes) -> None:
     """
     deadline = time.monotonic() + REPORT_LIMIT
     # Where it answered before: no name is looked up again, which could take longer than all the rest.
-    sock, greeting = greet(PoolAddress(status.peer, status.address.port), REPORT_LIMIT)
-    with sock:
+    greeted = greet(PoolAddress(status.peer, status.address.port), REPORT_LIMIT)
+    with greeted.sock as sock:
         sock.settimeout(max(0.1, deadline - time.monotonic()))
-        _say(sock, status.address, greeting, status.token, hs.HELLO_ENDED, launch=launch)
+        _say(greeted, status.address, status.token, hs.HELLO_ENDED, launch=launch)
 
 
 def _say(
-    sock: socket.socket,
+    greeted: Greeted,
     address: PoolAddress,
-    greeting: hs.Greeting,
     token: Token,
-    kind: int,
+    purpose: int,
     gpus: int = 0,
     memory: int = 0,
     launch: bytes = bytes(hs.LAUNCH_SIZE),
-) -> None:
-    """One hello that the server answers and that is all, each end proving itself to the other.
+) -> hs.Welcome:
+    """One hello that the server answers and that is all, each end proving itself to the other. The welcome is OK or MOVED.
 
     Raises:
         GpuvirtError: refused, and why; or no server that holds the token's secret.
     """
-    nonce = secrets.token_bytes(hs.NONCE_SIZE)
     hello = hs.Hello(
-        nonce,
-        kind=kind,
+        secrets.token_bytes(hs.NONCE_SIZE),
+        purpose=purpose,
         token_id=token.id,
         pid=os.getpid(),
         gpus=gpus,
@@ -202,17 +240,22 @@ def _say(
         launch=launch,
     )
     try:
-        sock.sendall(hello.pack(token.secret, greeting.nonce))
-        raw = _receive(sock, hs.WELCOME_SIZE)
+        greeted.sock.sendall(greeted.transcript.prove_hello(hello, token.secret))
+        raw = _receive(greeted.sock, hs.HEAD_SIZE)
+        raw += _receive(greeted.sock, hs.message_size(raw) - hs.HEAD_SIZE)
         welcome = hs.Welcome.unpack(raw)
     except (OSError, EOFError, hs.HandshakeError) as error:
         failed = GpuvirtError if isinstance(error, (TimeoutError, hs.HandshakeError)) else BrokeOff
         raise failed(f"{address.url} broke off the handshake; its log may say why") from None
-    if welcome.status != hs.WELCOME_OK:
+    if welcome.status not in (hs.WELCOME_OK, hs.WELCOME_MOVED):
         remedy = "; set GPUVIRT_TOKEN to what `gpuvirt token show` prints on the server" if welcome.status == hs.WELCOME_DENIED else ""
         raise GpuvirtError(f"{address.url} refused: {welcome.text}{remedy}")
-    if not hs.welcome_proved(raw, token.secret, nonce, greeting.nonce):
-        raise GpuvirtError(f"the server at {address.url} does not hold the token's secret itself; it is not the one the token came from")
+    if not greeted.transcript.welcome_proved(raw, token.secret):
+        raise GpuvirtError(
+            f"the server at {address.url} does not hold the token's secret itself, or the handshake was altered on its way; "
+            "it is not the one the token came from"
+        )
+    return welcome
 
 
 def _user() -> str:

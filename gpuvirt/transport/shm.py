@@ -1,10 +1,13 @@
-"""The shared-memory link's rings, as the daemon makes them (native/transport/shm_layout.h)."""
+"""The shm transport's row, and its rings as the daemon makes them (native/transport/shm_layout.h)."""
 
 from __future__ import annotations
 
 import fcntl
 import os
-from dataclasses import dataclass
+import struct
+
+from gpuvirt.transport import handshake as hs
+from gpuvirt.transport.transport import ServerEnd, Transport
 
 # transport.h: GV_COMMAND_RING, GV_REPLY_RING, GV_BULK_RING
 COMMAND_RING = 1 << 20
@@ -18,23 +21,20 @@ def memory_size(command: int, reply: int, bulk_out: int, bulk_in: int) -> int:
     return HEADER + command + reply + bulk_out + bulk_in
 
 
-@dataclass(frozen=True)
-class Rings:
-    """A memfd of zeros, which is the rings' valid start, sealed against a change of size: a peer that shrinks it would kill the other with SIGBUS."""
+def open_rings() -> ServerEnd:
+    """A memfd of zeros, which is the rings' valid start. The blob says the rings' sizes.
 
-    fd: int
-    command: int = COMMAND_RING
-    reply: int = REPLY_RING
-    bulk_out: int = BULK_RING
-    bulk_in: int = BULK_RING
+    Sealed against a change of size: a peer that shrinks it would kill the other with SIGBUS.
+    """
+    rings = (COMMAND_RING, REPLY_RING, BULK_RING, BULK_RING)
+    fd = os.memfd_create("gpuvirt-rings", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.ftruncate(fd, memory_size(*rings))
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+    except BaseException:
+        os.close(fd)
+        raise
+    return ServerEnd((fd,), struct.pack("<4Q", *rings))
 
-    @classmethod
-    def create(cls) -> Rings:
-        fd = os.memfd_create("gpuvirt-rings", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        try:
-            os.ftruncate(fd, memory_size(COMMAND_RING, REPLY_RING, BULK_RING, BULK_RING))
-            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
-        except BaseException:
-            os.close(fd)
-            raise
-        return cls(fd)
+
+SHM = Transport("shm", needs=hs.NEEDS_SAME_HOST | hs.NEEDS_DESCRIPTORS, connections=0, resumes=False, one_way_target=0.5, open=open_rings)

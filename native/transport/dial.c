@@ -137,16 +137,20 @@ int gv_put(int fd, const void *message, size_t size, int64_t until) {
     return 0;
 }
 
-/* Keeps the first descriptor that came along, closes what else a strange peer sends. */
-static void take_descriptors(struct msghdr *message, int *passed) {
+void gv_passed_close(struct gv_passed *passed) {
+    while (passed->n) close(passed->fd[--passed->n]);
+}
+
+/* Keeps the descriptors that there is room for, closes what else a strange peer sends. */
+static void take_descriptors(struct msghdr *message, struct gv_passed *passed) {
     for (struct cmsghdr *c = CMSG_FIRSTHDR(message); c; c = CMSG_NXTHDR(message, c)) {
         if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
         size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
         for (size_t i = 0; i < count; i++) {
             int fd;
             memcpy(&fd, CMSG_DATA(c) + i * sizeof fd, sizeof fd);
-            if (passed && *passed < 0) {
-                *passed = fd;
+            if (passed && passed->n < GV_DESCRIPTORS_MAX) {
+                passed->fd[passed->n++] = fd;
             } else {
                 close(fd);
             }
@@ -154,14 +158,13 @@ static void take_descriptors(struct msghdr *message, int *passed) {
     }
 }
 
-int gv_get(int fd, void *message, size_t size, int64_t until, int *passed) {
+int gv_get(int fd, void *message, size_t size, int64_t until, struct gv_passed *passed) {
     char *p = message;
-    if (passed) *passed = -1;
     int error = 0;
     while (size && !error) {
         union {
             struct cmsghdr header;
-            char room[CMSG_SPACE(4 * sizeof(int))];
+            char room[CMSG_SPACE(GV_DESCRIPTORS_MAX * sizeof(int))];
         } control;
         struct iovec part = {p, size};
         struct msghdr m = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control.room, .msg_controllen = sizeof control.room};
@@ -177,10 +180,6 @@ int gv_get(int fd, void *message, size_t size, int64_t until, int *passed) {
         } else if (errno != EINTR) {
             error = errno;
         }
-    }
-    if (error && passed && *passed >= 0) {
-        close(*passed);
-        *passed = -1;
     }
     return error;
 }

@@ -6,6 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "../wire/handshake.h"
+
 struct gv_address {
     char host[256];
     char port[8];
@@ -20,10 +22,17 @@ int gv_dial_tcp(const struct gv_address *address, int64_t until, char *why, size
 /* -1 with errno set. */
 int gv_dial_unix(const char *path, int64_t until);
 
-/* Whole messages or nothing. 0, or an errno: ETIMEDOUT, ECONNRESET at the end of file, ... gv_get takes a descriptor that comes along into *passed
- * (-1: none came). */
+/* Descriptors that came with a message. */
+struct gv_passed {
+    int fd[GV_DESCRIPTORS_MAX];
+    uint32_t n;
+};
+void gv_passed_close(struct gv_passed *passed);
+
+/* Whole messages or nothing. 0, or an errno: ETIMEDOUT, ECONNRESET at the end of file, ... gv_get adds the descriptors that come along to `passed`, as far
+ * as it has room, and closes the others; NULL: all of them. */
 int gv_put(int fd, const void *message, size_t size, int64_t until);
-int gv_get(int fd, void *message, size_t size, int64_t until, int *passed);
+int gv_get(int fd, void *message, size_t size, int64_t until, struct gv_passed *passed);
 
 /* Back to a socket that waits. */
 void gv_set_blocking(int fd);

@@ -191,7 +191,7 @@ void gv_link_set_seal(struct gv_link *link, gv_seal_fn seal, gv_seal_fn open, vo
 
 void gv_link_fini(struct gv_link *link) {
     gv_copies_free(&link->copies);
-    free(link->redial);
+    gv_redial_target_free(link->redial);
 }
 
 /* ---- cuts: a link that cannot be cut has none of these */

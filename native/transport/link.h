@@ -9,8 +9,29 @@
 #include "futex.h"
 #include "redial.h"
 
+/* One end of a link that is to be: what the handshake agreed on. */
+struct gv_endpoint {
+    int fd;                  /* the connection of the handshake */
+    struct gv_passed passed; /* the transport's descriptors */
+    const uint8_t *blob;     /* what its server end tells its client end */
+    uint32_t blob_size;
+    uint32_t connections;            /* further connections that the server takes */
+    const struct gv_link_spec *spec; /* client */
+    struct gv_redial_target *redial; /* client; NULL: a cut is the end */
+};
+
+/* A row of the table in transports.c: what a transport needs, and how it does what a link does. */
 struct gv_transport {
-    const char *name;
+    const char *name;                       /* as users write it for --link, less than GV_TRANSPORT_NAME bytes */
+    uint32_t needs;                         /* GV_NEEDS_* of the connection that its handshake runs over */
+    uint32_t descriptors;                   /* that pass from the server end to the client end beside the welcome */
+    uint32_t connections;                   /* the most further connections it can use (bulk channels), 0: none */
+    bool (*probe)(char why[GV_DEATH_TEXT]); /* whether this process can speak it; NULL: always */
+    /* The two ends. They own what `endpoint` holds when they return a link; NULL with a reason: it is the caller's still, as `endpoint` says then. */
+    struct gv_link *(*connect)(struct gv_endpoint *endpoint, char why[GV_DEATH_TEXT]);
+    struct gv_link *(*adopt)(struct gv_endpoint *endpoint, char why[GV_DEATH_TEXT]);
+    /* How the client's end makes a connection again, or a further one; NULL: it cannot, and a cut is the end. */
+    int (*redial)(struct gv_redial_target *target, int channel, uint32_t epoch, int64_t until, char *why, size_t why_size);
     /* Back-pressure, before the send lock is taken: blocks every thread but the reader while unacknowledged data exceeds the limit. Returns when
      * the wait began (ns, gv_now_ns), 0 if there was none. NULL: no limit of its own. */
     int64_t (*admit)(struct gv_link *link);
@@ -45,7 +66,11 @@ struct gv_transport {
     void (*close)(struct gv_link *link); /* ends the threads and frees everything, `link` too */
 };
 
-#define GV_DEATH_TEXT 200
+/* All rows, the preferred first; ends in NULL. */
+extern const struct gv_transport *const gv_transports[];
+const struct gv_transport *gv_transport_named(const char *name); /* NULL: there is none */
+/* Those that a connection which provides so much (GV_NEEDS_*) allows, the preferred first; `wanted`: only this one, "": any. How many. */
+uint32_t gv_transports_usable(const char *wanted, uint32_t provides, const struct gv_transport *rows[GV_TRANSPORTS_MAX]);
 
 /* Copies of payloads on their way (bulk.c). */
 struct gv_copies {
@@ -98,10 +123,6 @@ void gv_link_fini(struct gv_link *link);
 /* gv_link_kill with the text of an errno behind `what`. */
 void gv_link_kill_errno(struct gv_link *link, const char *what, int error);
 
-/* The ends. NULL with errno set (tcp), or with a reason in `why` (shm); the descriptors stay the caller's then, and `redial`, which
- * is NULL on the worker's end. */
-struct gv_link *gv_tcp_new(int fd, struct gv_redial_target *redial);
-struct gv_link *gv_shm_new(int fd, int memfd, const uint64_t rings[4], bool client, char why[GV_DEATH_TEXT]);
 /* For a socket that carries a link: no delay, and a dead host is noticed within some 20 s. */
 void gv_tcp_tune(int fd);
 

@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "link.h"
+
 /* The order of the questions is the one of links.py: whoever changes one of the two changes the other. */
 
 #define WRITE "write auto, shm, tcp, tcp(channels=4) or delay(rtt=30ms,rate=10gbit,tcp)"
@@ -104,16 +106,16 @@ static bool parse_channels(struct parser *p) {
 
 /* One that is not a delay; `name` is read already. */
 static bool parse_plain(struct parser *p, struct word name) {
-    if (is(name, "auto") || is(name, "shm")) {
-        p->spec->kind = is(name, "shm") ? GV_SHM_LINK : GV_ANY_LINK;
-        return *p->at != '(' ? true : fail(p, "the link %.*s has no settings; write %.*s", name.size, name.text, name.size, name.text);
+    char text[GV_TRANSPORT_NAME] = "";
+    if (name.size < (int)sizeof text) memcpy(text, name.text, (size_t)name.size);
+    const struct gv_transport *row = is(name, "auto") ? NULL : gv_transport_named(text);
+    if (!row && !is(name, "auto")) {
+        if (is(name, "verbs")) return fail(p, "the link verbs is not in this version; " WRITE);
+        return fail(p, "'%.*s' is not a link; " WRITE, shown(name), name.text);
     }
-    if (is(name, "tcp")) {
-        p->spec->kind = GV_TCP_LINK;
-        return sign(p, '(') ? parse_channels(p) : true;
-    }
-    if (is(name, "verbs")) return fail(p, "the link verbs is not in this version; " WRITE);
-    return fail(p, "'%.*s' is not a link; " WRITE, shown(name), name.text);
+    if (row) memcpy(p->spec->transport, text, sizeof text);
+    if (row && row->connections) return sign(p, '(') ? parse_channels(p) : true;
+    return *p->at != '(' ? true : fail(p, "the link %.*s has no settings; write %.*s", name.size, name.text, name.size, name.text);
 }
 
 static bool parse_setting(struct parser *p, struct word name, bool *has_rtt, bool *has_rate) {

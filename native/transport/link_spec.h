@@ -12,14 +12,14 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum gv_link_kind { GV_ANY_LINK, GV_SHM_LINK, GV_TCP_LINK };
+#include "../wire/handshake.h"
 
 struct gv_link_spec {
-    enum gv_link_kind kind;
-    uint32_t channels; /* bulk connections of tcp; 0: not said */
-    bool delayed;      /* the user wrote delay(...) */
-    int64_t rtt_ns;    /* of the delay */
-    uint64_t rate_bps; /* bits a second each way, 0: as fast as it goes */
+    char transport[GV_TRANSPORT_NAME]; /* "": auto */
+    uint32_t channels;                 /* bulk connections; 0: not said */
+    bool delayed;                      /* the user wrote delay(...) */
+    int64_t rtt_ns;                    /* of the delay */
+    uint64_t rate_bps;                 /* bits a second each way, 0: as fast as it goes */
 };
 
 #define GV_LINK_CHANNELS_MAX 16u

@@ -1,7 +1,7 @@
 /* Shared memory between two processes of one host: four rings in one memfd (shm_layout.h). Nobody makes a system call while the other side is awake.
  * The unix socket of the handshake stays open and carries nothing: its end of file says that the peer is gone. */
 #define _GNU_SOURCE
-#include "shm_layout.h"
+#include "shm.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -15,7 +15,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 
-#include "link.h"
+#include "delay.h"
 #include "part_queue.h"
 #include "cpu_affinity.h"
 
@@ -353,8 +353,15 @@ static void shm_close(struct gv_link *link) {
     free(s);
 }
 
-static const struct gv_transport shm_transport = {
+static struct gv_link *shm_connect(struct gv_endpoint *endpoint, char why[GV_DEATH_TEXT]);
+static struct gv_link *shm_adopt(struct gv_endpoint *endpoint, char why[GV_DEATH_TEXT]);
+
+const struct gv_transport gv_shm_transport = {
     .name = "shm",
+    .needs = GV_NEEDS_SAME_HOST | GV_NEEDS_DESCRIPTORS,
+    .descriptors = 1,
+    .connect = shm_connect,
+    .adopt = shm_adopt,
     .reserve = shm_reserve,
     .publish = shm_publish,
     .flush = shm_flush,
@@ -389,7 +396,7 @@ static bool sound(int memfd, const uint64_t rings[GV_SHM_RINGS], char why[GV_DEA
     return false;
 }
 
-struct gv_link *gv_shm_new(int fd, int memfd, const uint64_t rings[4], bool client, char why[GV_DEATH_TEXT]) {
+struct gv_link *gv_shm_new(int fd, int memfd, const uint64_t rings[GV_SHM_RINGS], bool client, char why[GV_DEATH_TEXT]) {
     if (!sound(memfd, rings, why)) return NULL;
     uint64_t size = gv_shm_size(rings);
     void *map = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, memfd, 0);
@@ -400,7 +407,7 @@ struct gv_link *gv_shm_new(int fd, int memfd, const uint64_t rings[4], bool clie
         return NULL;
     }
     memset(s, 0, sizeof *s);
-    gv_link_init(&s->link, &shm_transport);
+    gv_link_init(&s->link, &gv_shm_transport);
     gv_part_queue_init(&s->parts, &s->link, write_part);
     s->fd = fd;
     s->memfd = memfd;
@@ -435,14 +442,30 @@ struct gv_link *gv_shm_new(int fd, int memfd, const uint64_t rings[4], bool clie
     return &s->link;
 }
 
-struct gv_link *gv_link_adopt_shm(int fd, int memfd, uint64_t command_ring, uint64_t reply_ring, uint64_t bulk_out_ring, uint64_t bulk_in_ring) {
-    const uint64_t rings[GV_SHM_RINGS] = {command_ring, reply_ring, bulk_out_ring, bulk_in_ring};
-    char why[GV_DEATH_TEXT];
-    struct gv_link *link = gv_shm_new(fd, memfd, rings, false, why);
-    if (!link) {
-        fprintf(stderr, "gpuvirt: %s\n", why);
-        close(fd);
-        close(memfd);
+static bool read_rings(const struct gv_endpoint *endpoint, uint64_t rings[GV_SHM_RINGS], char why[GV_DEATH_TEXT]) {
+    if (endpoint->blob_size == GV_SHM_BLOB) {
+        memcpy(rings, endpoint->blob, GV_SHM_BLOB);
+        return true;
     }
+    snprintf(why, GV_DEATH_TEXT, "the sizes of the rings are missing");
+    return false;
+}
+
+static struct gv_link *shm_connect(struct gv_endpoint *endpoint, char why[GV_DEATH_TEXT]) {
+    uint64_t rings[GV_SHM_RINGS];
+    if (!read_rings(endpoint, rings, why)) return NULL;
+    int memfd = gv_delay_shm(endpoint->fd, endpoint->passed.fd[0], rings, endpoint->spec);
+    if (memfd < 0) {
+        snprintf(why, GV_DEATH_TEXT, "it cannot be delayed: %s", strerror(errno));
+        return NULL;
+    }
+    endpoint->passed.fd[0] = memfd;
+    struct gv_link *link = gv_shm_new(endpoint->fd, memfd, rings, true, why);
+    if (link) link->redial = endpoint->redial;
     return link;
+}
+
+static struct gv_link *shm_adopt(struct gv_endpoint *endpoint, char why[GV_DEATH_TEXT]) {
+    uint64_t rings[GV_SHM_RINGS];
+    return read_rings(endpoint, rings, why) ? gv_shm_new(endpoint->fd, endpoint->passed.fd[0], rings, false, why) : NULL;
 }

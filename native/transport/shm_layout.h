@@ -22,6 +22,9 @@
 
 enum gv_shm_ring { GV_SHM_COMMAND, GV_SHM_REPLY, GV_SHM_BULK_OUT, GV_SHM_BULK_IN, GV_SHM_RINGS };
 
+/* The transport's blob in a welcome: the four sizes, little-endian. */
+#define GV_SHM_BLOB (8u * GV_SHM_RINGS)
+
 /* Bytes of the memfd for rings of these sizes, 0 when a size is not allowed. */
 uint64_t gv_shm_size(const uint64_t rings[GV_SHM_RINGS]);
 

@@ -496,8 +496,16 @@ static int tcp_add_channel(struct gv_link *link, int channel, int fd) {
     return gv_tcp_bulk_attach(t, (uint32_t)channel, fd, 0);
 }
 
-static const struct gv_transport tcp_transport = {
+static struct gv_link *tcp_connect(struct gv_endpoint *endpoint, char why[GV_DEATH_TEXT]);
+static struct gv_link *tcp_adopt(struct gv_endpoint *endpoint, char why[GV_DEATH_TEXT]);
+
+const struct gv_transport gv_tcp_transport = {
     .name = "tcp",
+    .needs = GV_NEEDS_NETWORK,
+    .connections = TCP_CHANNELS_MAX,
+    .connect = tcp_connect,
+    .adopt = tcp_adopt,
+    .redial = gv_redial,
     .admit = tcp_admit,
     .reserve = tcp_reserve,
     .publish = tcp_publish,
@@ -529,7 +537,7 @@ struct gv_link *gv_tcp_new(int fd, struct gv_redial_target *redial) {
         return NULL;
     }
     memset(t, 0, sizeof *t);
-    gv_link_init(&t->link, &tcp_transport);
+    gv_link_init(&t->link, &gv_tcp_transport);
     t->fd = fd;
     t->makes_way = !redial;
     gv_unacked_init(&t->unacked);
@@ -581,8 +589,18 @@ struct gv_link *gv_tcp_new(int fd, struct gv_redial_target *redial) {
     return NULL;
 }
 
-struct gv_link *gv_link_adopt_tcp(int fd) {
-    struct gv_link *link = gv_tcp_new(fd, NULL);
-    if (!link) close(fd);
+static struct gv_link *tcp_connect(struct gv_endpoint *endpoint, char why[GV_DEATH_TEXT]) {
+    if (!endpoint->connections) {
+        snprintf(why, GV_DEATH_TEXT, "it offers no bulk channel");
+        return NULL;
+    }
+    struct gv_link *link = gv_tcp_new(endpoint->fd, endpoint->redial);
+    if (!link) snprintf(why, GV_DEATH_TEXT, "it could not be set up: %s", strerror(errno));
+    return link;
+}
+
+static struct gv_link *tcp_adopt(struct gv_endpoint *endpoint, char why[GV_DEATH_TEXT]) {
+    struct gv_link *link = gv_tcp_new(endpoint->fd, NULL);
+    if (!link) snprintf(why, GV_DEATH_TEXT, "the link could not be set up: %s", strerror(errno));
     return link;
 }

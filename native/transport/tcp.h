@@ -66,6 +66,8 @@ struct tcp { /* NOLINT(clang-analyzer-optin.performance.Padding): sender's and r
 };
 
 /* ---- tcp.c */
+/* One end, over a connected socket; `redial` is NULL on the worker's end. NULL with errno set: both are the caller's still. */
+struct gv_link *gv_tcp_new(int fd, struct gv_redial_target *redial);
 /* The spin locks `pushing` and `receiving`. */
 void gv_tcp_spin_lock(_Atomic uint32_t *lock);
 void gv_tcp_spin_unlock(_Atomic uint32_t *lock);

@@ -173,7 +173,7 @@ static void *dial(void *arg) {
         int64_t since = c->since;
         memcpy(cause, c->why, sizeof cause);
         pthread_mutex_unlock(&b->lock);
-        int fd = gv_redial(t->link.redial, channel, epochs[channel]++, now + ATTACH_NS, why, sizeof why);
+        int fd = t->link.transport->redial(t->link.redial, channel, epochs[channel]++, now + ATTACH_NS, why, sizeof why);
         if (fd >= 0 && gv_tcp_bulk_attach(t, (uint32_t)channel, fd, epochs[channel] - 1) == 0) {
             pause = PAUSE_MIN_NS;
             continue;

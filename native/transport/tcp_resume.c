@@ -173,7 +173,7 @@ static void reconnect(struct tcp *t) {
             return;
         }
         epoch++; /* also after an attempt that failed: the server may have seen more of it than we know */
-        int fd = gv_redial(redial, -1, epoch, now + ATTEMPT_NS < end ? now + ATTEMPT_NS : end, why, sizeof why);
+        int fd = t->link.transport->redial(redial, -1, epoch, now + ATTEMPT_NS < end ? now + ATTEMPT_NS : end, why, sizeof why);
         if (fd == GV_REDIAL_FINAL) {
             snprintf(text, GV_DEATH_TEXT, "%.40s; then: %.150s", cause, why);
             gv_link_kill(&t->link, text);

@@ -27,7 +27,7 @@ struct gv_link;
 
 struct gv_link_options {
     const char *pool;        /* "tcp://HOST:PORT" */
-    const char *link;        /* "auto", "shm", "tcp" */
+    const char *link;        /* what a user may write for it: link_spec.h; NULL and "" are auto */
     const uint8_t *token_id; /* GV_TOKEN_ID_SIZE */
     const uint8_t *secret;   /* GV_SECRET_SIZE */
     uint32_t gpus;
@@ -55,10 +55,11 @@ struct gv_open_error {
  * signals blocked in its threads). Returns NULL and fills err. Waits at most 10 s for an unanswering host. */
 struct gv_link *gv_link_connect(const struct gv_link_options *options, struct gv_open_error *err);
 
-/* Worker end: takes over descriptors handed over by the daemon. tcp: `fd` the main socket, bulk sockets added by gv_link_add_channel.
- * shm: `fd` the unix socket (its end of file means the client is gone), `memfd` the rings. Owns the descriptors from here on. */
-struct gv_link *gv_link_adopt_tcp(int fd);
-struct gv_link *gv_link_adopt_shm(int fd, int memfd, uint64_t command_ring, uint64_t reply_ring, uint64_t bulk_out_ring, uint64_t bulk_in_ring);
+/* Worker end: takes over a connection that the daemon shook hands on, with what belongs to the transport (struct gv_endpoint in link.h). NULL with a
+ * reason in `why` (GV_DEATH_TEXT bytes); the descriptors are the caller's still. Further connections are added by gv_link_add_channel. */
+struct gv_endpoint;
+#define GV_DEATH_TEXT 200
+struct gv_link *gv_link_adopt(const char *transport, struct gv_endpoint *endpoint, char why[GV_DEATH_TEXT]);
 /* A bulk channel's first connection. Waits until both ends have told each other where they are, 5 s at most. 0: taken, with its descriptor; -1: refused,
  * and the descriptor is the caller's still. */
 int gv_link_add_channel(struct gv_link *link, int channel, int fd);
@@ -147,7 +148,7 @@ bool gv_link_dead(const struct gv_link *link);
 /* Why it died, one line ("connection reset by peer", "malformed record: ..."), "" while it lives. */
 const char *gv_link_death(const struct gv_link *link);
 void gv_link_kill(struct gv_link *link, const char *why);  /* declare it dead, from any thread; wakes everybody */
-const char *gv_link_transport(const struct gv_link *link); /* "shm", "tcp" */
+const char *gv_link_transport(const struct gv_link *link); /* its name in the table of transports */
 const char *gv_link_server(const struct gv_link *link);    /* "tcp://host:port" */
 uint64_t gv_link_session(const struct gv_link *link);
 uint64_t gv_link_bytes_out(const struct gv_link *link);

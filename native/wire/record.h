@@ -1,13 +1,13 @@
 /* Records: what travels on a link's command ring (client to worker) and reply ring (worker to client).
  *
- * Wire version 1. All integers little-endian, every record begins at a multiple of 8 bytes and `size` is a multiple of 8.
+ * Wire version 2 (handshake.h). All integers little-endian, every record begins at a multiple of 8 bytes and `size` is a multiple of 8.
  * The bodies are described in native/api/commands.toml; their encoders and decoders are generated from it. */
 #ifndef GV_RECORD_H
 #define GV_RECORD_H
 
 #include <stdint.h>
 
-#define GV_WIRE_VERSION 1u
+#define GV_WIRE_VERSION 2u
 
 struct gv_record {
     uint32_t size;  /* whole record, header included, multiple of 8, at least sizeof(struct gv_record) */

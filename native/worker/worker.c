@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "../wire/handshake.h"
+#include "../transport/link.h"
 #include "state.h"
 
 #define EXPORT __attribute__((visibility("default")))
@@ -35,7 +35,16 @@ static const struct gv_backend_ops *backend_named(const char *name) {
 /* The descriptors of a session that cannot begin are still ours to close. */
 static void drop_descriptors(const struct worker_config *config) {
     if (config->fd >= 0) close(config->fd);
-    if (config->memfd >= 0) close(config->memfd);
+    for (uint32_t i = 0; i < config->n_descriptors; i++) close(config->descriptors[i]);
+}
+
+static struct gv_link *adopt(const struct worker_config *config, char *err) {
+    struct gv_endpoint endpoint = {.fd = config->fd, .blob = config->blob, .blob_size = config->blob_size};
+    char why[GV_DEATH_TEXT] = "too many descriptors";
+    for (uint32_t i = 0; i < config->n_descriptors && i < GV_DESCRIPTORS_MAX; i++) endpoint.passed.fd[endpoint.passed.n++] = config->descriptors[i];
+    struct gv_link *link = config->n_descriptors <= GV_DESCRIPTORS_MAX ? gv_link_adopt(config->transport, &endpoint, why) : NULL;
+    if (!link) snprintf(err, GV_ERR_SIZE, "the connection could not be taken over: %s", why);
+    return link;
 }
 
 /* Ours take no signals: those belong to the program that hosts the library. */
@@ -80,12 +89,9 @@ EXPORT struct worker *worker_open(const struct worker_config *config, char *err)
     w->ops = ops;
     w->n_devices = config->n_devices;
     snprintf(w->name, sizeof w->name, "%s", config->server_name ? config->server_name : "");
-    if (config->link == GV_LINK_SHM)
-        w->link = gv_link_adopt_shm(config->fd, config->memfd, config->command_ring, config->reply_ring, config->bulk_out_ring, config->bulk_in_ring);
-    else
-        w->link = gv_link_adopt_tcp(config->fd);
+    w->link = adopt(config, err);
     if (!w->link) {
-        snprintf(err, GV_ERR_SIZE, "the connection could not be taken over");
+        drop_descriptors(config);
         worker_close(w);
         return NULL;
     }

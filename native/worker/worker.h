@@ -19,15 +19,17 @@ struct worker_config {
     uint32_t strict;         /* soft */
     uint32_t drop_launches;  /* test only */
     uint32_t ledger_slot;
-    int32_t ledger_fd; /* -1: none */
-    int32_t fd;        /* the connection handed over by the daemon */
-    int32_t memfd;     /* shm rings, -1 over tcp */
-    uint32_t link;     /* GV_LINK_* */
+    int32_t ledger_fd;          /* -1: none */
+    int32_t fd;                 /* the connection handed over by the daemon */
+    const char *transport;      /* of the connection: a name in the table of transports */
+    const int32_t *descriptors; /* of the transport */
+    uint32_t n_descriptors;
+    uint32_t blob_size;
+    const uint8_t *blob; /* what the transport's server end told the client */
     uint64_t session;
-    uint64_t command_ring, reply_ring, bulk_out_ring, bulk_in_ring; /* shm */
-    void *compiler;                                                 /* struct soft_compiler *, soft */
+    void *compiler; /* struct soft_compiler *, soft */
     const char *server_name;
-    uint32_t grace; /* tcp: seconds that the session outlives a lost connection, 0: none */
+    uint32_t grace; /* seconds that the session outlives a lost connection, 0: none */
     uint32_t reserved;
 };
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from gpuvirt.transport import handshake as hs
 
 UP, DOWN = 0, 1
-EPOCH_AT = 88  # in a hello
 
 
 @dataclass
@@ -118,14 +117,13 @@ class _Way:
 
     def _look(self, data: bytes) -> None:
         """What kind of connection it is, from the client's hello."""
-        if len(self._head) >= hs.HELLO_SIZE:
+        if self.label != "?":
             return
         self._head += data
-        if len(self._head) >= EPOCH_AT + 4 and self.label == "?":
-            (kind,) = struct.unpack_from("<H", self._head, 10)
-            (epoch,) = struct.unpack_from("<I", self._head, EPOCH_AT)
-            self.label = {hs.HELLO_SESSION: "session", hs.HELLO_CHANNEL: "channel", hs.HELLO_RESUME: "resume"}.get(kind, "other")
-            self.again = self.label == "resume" or (self.label == "channel" and epoch > 0)
+        if len(self._head) >= hs.HEAD_SIZE and len(self._head) >= (size := hs.message_size(self._head)):
+            hello = hs.Hello.unpack(self._head[:size])
+            self.label = {hs.HELLO_SESSION: "session", hs.HELLO_CHANNEL: "channel", hs.HELLO_RESUME: "resume"}.get(hello.purpose, "other")
+            self.again = self.label == "resume" or (self.label == "channel" and hello.epoch > 0)
             with self.cutter._lock:
                 if self.again and self.cutter.reconnect:
                     self.limit = self.cutter.reconnect.pop(0)

@@ -7,6 +7,7 @@
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -67,6 +68,44 @@ static void add_records(struct input *s) {
     }
 }
 
+/* One of each message, all fields filled. */
+static void add_handshake(void) {
+    static struct gv_greeting g = {.version_min = 2, .version_max = 2, .flags = 1, .boot_id = "boot", .unix_path = "/run/x", .server_name = "box"};
+    static struct gv_hello h = {.purpose = 1,
+                                .channel = 2,
+                                .session = 3,
+                                .epoch = 4,
+                                .program = "p",
+                                .user = "u",
+                                .host = "h",
+                                .transports = {2, {{3, "shm"}, {4, "tcp"}}},
+                                .key_exchange = {8, {1}}};
+    static struct gv_state s = {.state = 1, .place = 2, .queued = 3, .text = "soon"};
+    static struct gv_welcome w = {.status = 6,
+                                  .session = 5,
+                                  .transport = {3, "shm"},
+                                  .descriptors = 1,
+                                  .connections = 16,
+                                  .blob = {400, {1}},
+                                  .grace_s = 60,
+                                  .text = "t",
+                                  .address = "tcp://h:1",
+                                  .key_exchange = {1000, {1}}};
+    static uint8_t raw[GV_MESSAGE_MAX];
+    memset(g.nonce, 1, sizeof g.nonce);
+    memset(h.nonce, 1, sizeof h.nonce);
+    memset(h.token_id, 1, sizeof h.token_id);
+    for (uint8_t kind = 0; kind < 4; kind++) {
+        size_t size = kind == 0   ? gv_greeting_encode(&g, raw)
+                      : kind == 1 ? gv_hello_encode(&h, raw)
+                      : kind == 2 ? gv_state_encode(&s, raw)
+                                  : gv_welcome_encode(&w, raw);
+        struct input *in = seed(3);
+        add(in, &kind, 1);
+        add(in, raw, size);
+    }
+}
+
 static void make_seeds(void) {
     uint64_t tails[] = {768, 24, 4096, 0};
     for (int i = 0; i < 4; i++) {
@@ -91,9 +130,7 @@ static void make_seeds(void) {
               .g = {{.name = 8, .size = 4, .align = 4}},
               .strings = "one\0two\0global"};
     add(seed(2), &meta, sizeof meta);
-    struct gv_greeting greeting = {.magic = GV_MAGIC, .version_min = 1, .version_max = 1};
-    memset(greeting.boot_id, 'b', sizeof greeting.boot_id);
-    add(seed(3), &greeting, sizeof greeting);
+    add_handshake();
 
     struct gv_link_option option = {.option = 7, .value = 3};
     struct gv_link_part part = {.type = 1, .n_options = 1, .name = "kernel.ptx", .options = &option, .data = ".version 8.0", .size = 12};
@@ -141,7 +178,26 @@ static uint64_t odd_number(void) {
     return numbers[chance(sizeof numbers / sizeof *numbers)];
 }
 
+/* Another size for one of a handshake's fields: they stand behind the target's byte, the message's and its head. */
+static void mutate_field(struct input *in) {
+    size_t at = 2 + GV_HEAD_SIZE;
+    for (uint64_t skip = chance(18); at + 4 <= in->size; skip--) {
+        uint16_t size;
+        memcpy(&size, in->bytes + at + 2, sizeof size);
+        if (skip == 0) {
+            size = (uint16_t)(chance(2) ? odd_number() : size + 1 - 2 * chance(2));
+            memcpy(in->bytes + at + 2, &size, sizeof size);
+            return;
+        }
+        at += 4u + size;
+    }
+}
+
 static void mutate(struct input *in) {
+    if (in->bytes[0] == 3 && chance(2)) {
+        mutate_field(in);
+        return;
+    }
     size_t body = in->size - 1;
     size_t at = 1 + chance(body);
     switch (chance(7)) {

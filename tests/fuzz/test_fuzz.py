@@ -109,3 +109,11 @@ def test_a_count_of_inputs_that_wraps(handlers: Path) -> None:
     done = run_handlers(handlers, "many_inputs")
     assert done.returncode == 0, done.stderr[-6000:]
     assert done.stdout == "refused\n"
+
+
+def test_a_missing_check_of_a_field_is_noticed(tmp_path: Path, generated: Path) -> None:
+    """GV_BREAK_FIELD leaves out the comparison of a field's size with what is left of its message, in the handshake's decoders."""
+    program = build(tmp_path, generated, "-DGV_BREAK_FIELD")
+    done = fuzz(program, RUNS, SECONDS, "7")
+    assert done.returncode != 0
+    assert "heap-buffer-overflow" in done.stderr

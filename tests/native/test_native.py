@@ -15,7 +15,7 @@ import pytest
 from concurrent_runs import ConcurrentRuns
 
 from gpuvirt.transport import handshake as hs
-from gpuvirt.transport import shm
+from gpuvirt.transport import shm, table
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = ROOT / "tests/native"
@@ -99,7 +99,7 @@ def runs(request: pytest.FixtureRequest, build: Builder) -> Iterator[ConcurrentR
 
 
 @pytest.mark.parametrize("sanitizer", [ADDRESS, pytest.param(THREAD, marks=pytest.mark.wide)])
-@pytest.mark.parametrize("name", ["test_sha256", "test_meta", "test_ring", "test_lz4"])
+@pytest.mark.parametrize("name", ["test_handshake", "test_sha256", "test_meta", "test_ring", "test_lz4"])
 def test_wire(runs: ConcurrentRuns, request: pytest.FixtureRequest, name: str, sanitizer: str) -> None:
     passes(runs.result(request))
 
@@ -163,8 +163,8 @@ def test_records_that_are_not_sent_again_are_noticed(runs: ConcurrentRuns, reque
 
 
 @pytest.fixture(scope="session")
-def proof_tool(build: Builder) -> Callable[[bytes], bytes]:
-    program = build("proof_tool", ADDRESS, [*WIRE, HERE / "wire/proof_tool.c"])
+def handshake_tool(build: Builder) -> Callable[[bytes], bytes]:
+    program = build("handshake_tool", ADDRESS, [*WIRE, HERE / "wire/handshake_tool.c"])
 
     def ask(question: bytes) -> bytes:
         return subprocess.run([str(program)], input=question, capture_output=True, check=True, timeout=30).stdout
@@ -172,38 +172,62 @@ def proof_tool(build: Builder) -> Callable[[bytes], bytes]:
     return ask
 
 
-def test_hello_proofs_agree(proof_tool: Callable[[bytes], bytes]) -> None:
-    key, server = secrets.token_bytes(32), secrets.token_bytes(32)
-    token = bytes(range(16))
-    hello = hs.Hello(secrets.token_bytes(32), session=7, token_id=token, pid=3, gpus=2, memory=9, epoch=1, flags=1, program="p", user="u", host="h")
-    raw = hello.pack(key, server)
-    assert proof_tool(b"v" + key + server + raw) == b"1"
-    assert proof_tool(b"v" + server + key + raw) == b"0"
-    assert proof_tool(b"v" + key + server + raw[:100] + bytes([raw[100] ^ 1]) + raw[101:]) == b"0"
-    made = proof_tool(b"h" + key + server + bytes(10) + raw[10:-32] + bytes(32))
-    assert made == raw and hs.hello_proved(made, key, server)
+def sized(raw: bytes) -> bytes:
+    return struct.pack("<I", len(raw)) + raw
 
 
-def test_welcome_proofs_agree(proof_tool: Callable[[bytes], bytes]) -> None:
-    key, client, server = (secrets.token_bytes(32) for _ in range(3))
-    welcome = hs.Welcome(session=5, channels=1, command_ring=1, reply_ring=2, bulk_out_ring=3, bulk_in_ring=4, grace_s=6, text="t")
-    raw = welcome.pack(key, client, server)
-    assert proof_tool(b"x" + key + client + server + raw) == b"1"
-    assert proof_tool(b"x" + key + server + client + raw) == b"0"
-    assert proof_tool(b"w" + key + client + server + bytes(10) + raw[10:-32] + bytes(32)) == raw
+OFFERS = (hs.Offer("shm", 3), hs.Offer("tcp", 4))
+GREETING = hs.Greeting(bytes(range(32)), control_port=7071, flags=1, boot_id="b" * 36, unix_path="/run/x", server_name="näme", key_exchange=b"k")
+HELLO = hs.Hello(
+    bytes(range(1, 33)), purpose=4, channel=2, session=2**63 + 7, token_id=bytes(range(16)), pid=3, gpus=2, memory=2**40, epoch=1, flags=1,
+    program="p", user="u", host="h", launch=bytes(range(16)), transports=OFFERS, key_exchange=b"x" * 1184,
+)  # fmt: skip
+STATE = hs.State(hs.STATE_PARKED, 2, 9, "soon")
+WELCOME = hs.Welcome(6, 2**63 + 5, hs.Offer("shm", 3), 1, 16, bytes(range(32)), 60, "why", "tcp://[::1]:7070", b"y" * 32)
 
 
-def test_session_keys_agree(proof_tool: Callable[[bytes], bytes]) -> None:
-    secret, server, client = (secrets.token_bytes(32) for _ in range(3))
-    session = secrets.randbits(63)
-    assert proof_tool(b"k" + secret + server + client + struct.pack("<Q", session)) == hs.session_key(secret, server, client, session)
+def test_messages_agree(handshake_tool: Callable[[bytes], bytes]) -> None:
+    """The library reads each of Python's messages and writes the same bytes; also the empty ones."""
+    messages = (
+        (b"g", GREETING), (b"h", HELLO), (b"s", STATE), (b"w", WELCOME),
+        (b"g", hs.Greeting(bytes(32))), (b"h", hs.Hello(bytes(32), gpus=0, purpose=0)), (b"s", hs.State(0)), (b"w", hs.Welcome()),
+    )  # fmt: skip
+    for letter, message in messages:
+        assert handshake_tool(letter + sized(message.pack())) == sized(message.pack()), message
+        assert type(message).unpack(message.pack()) == message
 
 
-def test_greetings_agree(proof_tool: Callable[[bytes], bytes]) -> None:
-    greeting = hs.Greeting(bytes(32), boot_id="b" * 60, unix_path="/run/x", server_name="name")
-    assert proof_tool(b"g" + greeting.pack()) == b"0" + b"b" * 39 + b"\0/run/x\0name\0"
-    assert proof_tool(b"g" + hs.Greeting(bytes(32), version_min=2, version_max=4).pack())[:1] == b"2"
-    assert proof_tool(b"g" + b"x" * hs.GREETING_SIZE)[:1] == b"1"
+def test_messages_are_refused_alike(handshake_tool: Callable[[bytes], bytes]) -> None:
+    """Every bit of a hello flipped in turn, as of each message: either both read it, and the same, or neither does."""
+    for letter, message in ((b"g", GREETING), (b"h", HELLO), (b"s", STATE), (b"w", WELCOME)):
+        raw, question, found = message.pack(), b"", []
+        for bit in range(0, len(raw) * 8, 3):
+            altered = bytearray(raw)
+            altered[bit // 8] ^= 1 << bit % 8
+            question += letter + sized(bytes(altered))
+            try:
+                type(message).unpack(bytes(altered))
+                found.append(True)
+            except hs.HandshakeError:
+                found.append(False)
+        answer, at = handshake_tool(question), 0
+        for bit, taken in enumerate(found):
+            (size,) = struct.unpack_from("<I", answer, at)
+            at += 4 + size
+            assert bool(size) == taken, (letter, bit * 3)
+
+
+def test_proofs_agree(handshake_tool: Callable[[bytes], bytes]) -> None:
+    key = secrets.token_bytes(32)
+    for state in (b"", STATE.pack()):
+        transcript = hs.Transcript(GREETING.pack())
+        hello = transcript.prove_hello(HELLO, key)
+        transcript.add(state)
+        welcome = transcript.prove_welcome(WELCOME, key)
+        parts = [GREETING.pack(), HELLO.pack(), state, WELCOME.pack()]
+        assert handshake_tool(b"p" + key + b"".join(map(sized, parts))) == hello + welcome + transcript.session_key(key)
+        assert handshake_tool(b"v" + key + b"".join(map(sized, [GREETING.pack(), hello, state, welcome]))) == b"11"
+        assert handshake_tool(b"v" + bytes(32) + b"".join(map(sized, [GREETING.pack(), hello, state, welcome]))) == b"00"
 
 
 def test_layout_agrees(build: Builder) -> None:
@@ -211,6 +235,13 @@ def test_layout_agrees(build: Builder) -> None:
     source = build("layout", ADDRESS, [*LINK, HERE / "transport/layout_tool.c"])
     done = run(source, *map(str, (shm.COMMAND_RING, shm.REPLY_RING, shm.BULK_RING, shm.BULK_RING)))
     assert int(done.stdout) == shm.memory_size(shm.COMMAND_RING, shm.REPLY_RING, shm.BULK_RING, shm.BULK_RING)
-    rings = shm.Rings.create()
-    assert os.fstat(rings.fd).st_size == int(done.stdout)
-    os.close(rings.fd)
+    end = shm.open_rings()
+    assert os.fstat(end.descriptors[0]).st_size == int(done.stdout)
+    end.close()
+
+
+def test_tables_agree(build: Builder) -> None:
+    """The transports in Python's table are those of the library, in the same order of preference, with the same needs."""
+    rows = run(build("table", ADDRESS, [*LINK, HERE / "transport/table_tool.c"])).stdout.splitlines()
+    ours = [f"{r.name} {r.needs} {r.connections} {int(r.resumes)}" for r in table.TRANSPORTS]
+    assert rows == ours

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuvirt.transport import handshake as hs
+from gpuvirt.transport import table
 from gpuvirt.transport.control import request
 from gpuvirt.transport.token import Token, parse_token
 
@@ -38,14 +39,13 @@ class FakeServer:
     def url(self) -> str:
         return str(self.ready["pool"])
 
-    def connect(self) -> tuple[socket.socket, hs.Greeting]:
-        sock = socket.create_connection(("127.0.0.1", self.port), timeout=100)
-        return sock, hs.Greeting.unpack(receive(sock, hs.GREETING_SIZE))
+    def connect(self) -> Connection:
+        return Connection(socket.create_connection(("127.0.0.1", self.port), timeout=100))
 
     def attach(self, token: Token | None = None, **hello: Any) -> tuple[socket.socket, hs.Welcome, bytes]:
         """Shakes hands; returns the socket, the welcome and the session key."""
-        sock, greeting = self.connect()
-        return sock, *shake(sock, greeting, token or self.token, **hello)
+        connection = self.connect()
+        return connection.sock, *connection.shake(token or self.token, **hello)
 
     def ask(self, op: str, **arguments: Any) -> dict[str, Any]:
         return request("127.0.0.1", int(self.ready["control_port"]), self.token, op, **arguments)
@@ -64,16 +64,63 @@ def receive(sock: socket.socket, size: int) -> bytes:
     return raw
 
 
-def shake(sock: socket.socket, greeting: hs.Greeting, token: Token, **hello: Any) -> tuple[hs.Welcome, bytes]:
-    nonce = secrets.token_bytes(32)
-    sock.sendall(hs.Hello(nonce, token_id=token.id, **hello).pack(token.secret, greeting.nonce))
-    raw = receive(sock, hs.WELCOME_SIZE)
-    welcome = hs.Welcome.unpack(raw)
-    if welcome.status == hs.WELCOME_OK:
-        assert hs.welcome_proved(raw, token.secret, nonce, greeting.nonce)
-    else:
-        assert raw[-32:] == bytes(32)
-    return welcome, hs.session_key(token.secret, greeting.nonce, nonce, welcome.session)
+class Connection:
+    """A client's connection that has been greeted."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        raw = receive(sock, hs.HEAD_SIZE)
+        raw += receive(sock, hs.greeting_size(raw) - hs.HEAD_SIZE)
+        self.greeting = hs.Greeting.unpack(raw)
+        self.transcript = hs.Transcript(raw)
+        self.states: list[hs.State] = []
+        self.fds: list[int] = []  # that came with the welcome
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.sock.close()
+
+    def say(self, key: bytes, hello: hs.Hello) -> None:
+        self.sock.sendall(self.transcript.prove_hello(hello, key))
+
+    def message(self) -> bytes:
+        head, fds, _, _ = socket.recv_fds(self.sock, hs.HEAD_SIZE, 4)
+        self.fds += fds
+        assert len(head) == hs.HEAD_SIZE, "the connection ended"
+        return head + receive(self.sock, hs.message_size(head) - hs.HEAD_SIZE)
+
+    def welcome(self, key: bytes) -> hs.Welcome:
+        """Reads states, then a welcome, and checks its proof."""
+        while True:
+            raw = self.message()
+            try:
+                self.states.append(hs.State.unpack(raw))
+            except hs.HandshakeError:
+                break
+            self.transcript.add(raw)
+        welcome = hs.Welcome.unpack(raw)
+        if welcome.status in (hs.WELCOME_OK, hs.WELCOME_MOVED):
+            assert self.transcript.welcome_proved(raw, key)
+        else:
+            assert raw[-32:] == bytes(32)
+        return welcome
+
+    def shake(self, token: Token, nonce: bytes | None = None, transports: tuple[str, ...] = ("tcp",), **hello: Any) -> tuple[hs.Welcome, bytes]:
+        """A hello with the token's proof: the welcome and the session key."""
+        offers = tuple(offer(name) for name in transports)
+        self.say(token.secret, hs.Hello(nonce or secrets.token_bytes(32), token_id=token.id, transports=offers, **hello))
+        welcome = self.welcome(token.secret)
+        return welcome, self.transcript.session_key(token.secret)
+
+
+def offer(name: str) -> hs.Offer:
+    row = table.named(name)
+    return row.offer if row else hs.Offer(name)
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 100) -> None:

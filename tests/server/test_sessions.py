@@ -7,15 +7,16 @@ import fcntl
 import os
 import signal
 import socket
+import struct
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from server.harness import FakeServer, receive, shake, wait_until
+from server.harness import Connection, FakeServer, receive, wait_until
 
 from gpuvirt.transport import handshake as hs
-from gpuvirt.transport import shm
+from gpuvirt.transport import shm, table
 from gpuvirt.transport.token import Token, parse_token
 
 
@@ -28,72 +29,84 @@ def config_of(sock: socket.socket) -> dict[str, Any]:
 def test_attach_over_tcp(server: FakeServer) -> None:
     sock, welcome, _ = server.attach(gpus=2, memory=1 << 20, program="prog", pid=77)
     with sock:
-        assert (welcome.status, welcome.channels, welcome.text) == (hs.WELCOME_OK, 16, "")
+        assert (welcome.status, welcome.connections, welcome.text) == (hs.WELCOME_OK, 16, "")
         config = config_of(sock)
         assert config["devices"] == [0, 1] and config["memory"] == 1 << 20 and config["device_memory"] == 1 << 30
-        assert config["session"] == welcome.session and config["link"] == hs.LINK_TCP
+        assert config["session"] == welcome.session and config["transport"] == welcome.transport.name == "tcp"
         (listed,) = [s for s in server.ask("ps")["sessions"] if s["session"] == f"{welcome.session:016x}"]
         assert (listed["program"], listed["pid"], listed["link"], listed["devices"], listed["launches"]) == ("prog", 77, "tcp", [0, 1], 3)
         os.kill(listed["worker_pid"], 0)
     wait_until(lambda: server.ask("ps")["sessions"] == [])
 
 
+def over_unix(server: FakeServer) -> Connection:
+    with server.connect() as first:
+        path = first.greeting.unix_path
+    sock = socket.socket(socket.AF_UNIX)
+    sock.settimeout(100)
+    sock.connect(path)
+    return Connection(sock)
+
+
 def test_attach_over_shm(server: FakeServer) -> None:
-    with socket.socket(socket.AF_UNIX) as sock:
-        tcp, greeting = server.connect()
-        tcp.close()
-        sock.connect(greeting.unix_path)
-        greeting = hs.Greeting.unpack(receive(sock, hs.GREETING_SIZE))
-        nonce = b"n" * 32
-        sock.sendall(hs.Hello(nonce, token_id=server.token.id, link=hs.LINK_SHM).pack(server.token.secret, greeting.nonce))
-        raw, fds, _, _ = socket.recv_fds(sock, hs.WELCOME_SIZE, 4)
-        welcome = hs.Welcome.unpack(raw)
-        assert welcome.status == hs.WELCOME_OK and welcome.channels == 0
-        (fd,) = fds
-        size = shm.memory_size(welcome.command_ring, welcome.reply_ring, welcome.bulk_out_ring, welcome.bulk_in_ring)
-        assert os.fstat(fd).st_size == size
+    with over_unix(server) as connection:
+        welcome, _ = connection.shake(server.token, transports=("shm",))
+        assert welcome.status == hs.WELCOME_OK and welcome.connections == 0 and welcome.descriptors == 1
+        (fd,) = connection.fds
+        rings = struct.unpack("<4Q", welcome.blob)
+        assert os.fstat(fd).st_size == shm.memory_size(*rings)
         seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
         assert seals & fcntl.F_SEAL_SHRINK and seals & fcntl.F_SEAL_GROW
         assert os.pread(fd, 4096, 0) == bytes(4096)
         os.close(fd)
-        assert config_of(sock)["command_ring"] == welcome.command_ring
+        config = config_of(connection.sock)
+        assert (config["transport"], config["descriptors"], config["blob"]) == ("shm", 1, welcome.blob)
+
+
+def test_the_server_chooses(server: FakeServer) -> None:
+    """The first that the client offers, the server has and the connection allows."""
+    for connect, asked, expected in (
+        (server.connect, ("pigeon", "shm", "tcp"), "tcp"),
+        (lambda: over_unix(server), ("pigeon", "tcp", "shm"), "shm"),
+    ):
+        with connect() as connection:
+            welcome, _ = connection.shake(server.token, transports=asked)
+            assert welcome.status == hs.WELCOME_OK and welcome.transport == table.named(expected).offer  # type: ignore[union-attr]
+            for fd in connection.fds:
+                os.close(fd)
 
 
 def test_bulk_channels(server: FakeServer) -> None:
     sock, welcome, key = server.attach()
     with sock:
-        channel, greeting = server.connect()
-        nonce = b"c" * 32
-        channel.sendall(hs.Hello(nonce, kind=hs.HELLO_CHANNEL, session=welcome.session, channel=0).pack(key, greeting.nonce))
-        raw = receive(channel, hs.WELCOME_SIZE)
-        assert hs.Welcome.unpack(raw).status == hs.WELCOME_OK and hs.welcome_proved(raw, key, nonce, greeting.nonce)
-        assert receive(channel, 5) == b" 0  0"
-        channel.close()
+        with server.connect() as channel:
+            channel.say(key, hs.Hello(b"c" * 32, purpose=hs.HELLO_CHANNEL, session=welcome.session, channel=0))
+            assert channel.welcome(key).status == hs.WELCOME_OK
+            assert receive(channel.sock, 5) == b" 0  0"
         # Not with another key, not twice, not for a session that does not exist.
         for session, proof, expected in (
             (welcome.session, bytes(32), hs.WELCOME_DENIED),
             (welcome.session, key, hs.WELCOME_FAILED),
             (welcome.session + 1, key, hs.WELCOME_UNKNOWN),
         ):
-            other, greeting = server.connect()
-            with other:
-                other.sendall(hs.Hello(nonce, kind=hs.HELLO_CHANNEL, session=session, channel=0).pack(proof, greeting.nonce))
-                assert hs.Welcome.unpack(receive(other, hs.WELCOME_SIZE)).status == expected
+            with server.connect() as other:
+                other.say(proof, hs.Hello(b"c" * 32, purpose=hs.HELLO_CHANNEL, session=session, channel=0))
+                assert other.welcome(proof).status == expected
 
 
 def further(server: FakeServer, key: bytes, **hello: Any) -> tuple[int, socket.socket]:
     """A further connection of a session: the status that it is welcomed with."""
-    sock, greeting = server.connect()
-    sock.sendall(hs.Hello(b"f" * 32, **hello).pack(key, greeting.nonce))
-    return hs.Welcome.unpack(receive(sock, hs.WELCOME_SIZE)).status, sock
+    connection = server.connect()
+    connection.say(key, hs.Hello(b"f" * 32, **hello))
+    return connection.welcome(key).status, connection.sock
 
 
 def test_a_session_is_taken_up_again(server: FakeServer) -> None:
     """Its main connection and its channels, each with a higher epoch than the last; nothing of an earlier attempt, nothing without the key."""
     sock, welcome, key = server.attach()
     assert welcome.grace_s == 60
-    resume = {"kind": hs.HELLO_RESUME, "session": welcome.session}
-    channel = {"kind": hs.HELLO_CHANNEL, "session": welcome.session, "channel": 3}
+    resume = {"purpose": hs.HELLO_RESUME, "session": welcome.session}
+    channel = {"purpose": hs.HELLO_CHANNEL, "session": welcome.session, "channel": 3}
     with sock:
         assert config_of(sock)["grace"] == 60
         for how, epoch, expected, said in (
@@ -124,7 +137,7 @@ def test_no_grace_no_return(own_server: Callable[..., FakeServer]) -> None:
     sock, welcome, key = server.attach()
     with sock:
         assert welcome.grace_s == 0 and config_of(sock)["grace"] == 0
-        status, other = further(server, key, kind=hs.HELLO_RESUME, session=welcome.session, epoch=1)
+        status, other = further(server, key, purpose=hs.HELLO_RESUME, session=welcome.session, epoch=1)
         other.close()
         assert status == hs.WELCOME_FAILED
 
@@ -141,14 +154,12 @@ def test_a_launcher_reports(own_server: Callable[..., FakeServer]) -> None:
 
     assert sessions() == 4
     for launch, token, left in ((none, server.token, 4), (theirs, other_token, 4), (mine, server.token, 3), (mine, other_token, 2)):
-        sock, greeting = server.connect()
-        with sock:
-            assert shake(sock, greeting, token, kind=hs.HELLO_ENDED, launch=launch)[0].status == hs.WELCOME_OK
+        with server.connect() as connection:
+            assert connection.shake(token, purpose=hs.HELLO_ENDED, launch=launch)[0].status == hs.WELCOME_OK
         wait_until(lambda left=left: sessions() == left)  # type: ignore[misc]
-    sock, greeting = server.connect()
-    with sock:
+    with server.connect() as connection:
         wrong = Token(server.token.id, bytes(32), server.token.server_key)
-        assert shake(sock, greeting, wrong, kind=hs.HELLO_ENDED, launch=theirs)[0].status == hs.WELCOME_DENIED
+        assert connection.shake(wrong, purpose=hs.HELLO_ENDED, launch=theirs)[0].status == hs.WELCOME_DENIED
     assert sessions() == 2
     for sock in socks:
         sock.close()
@@ -158,9 +169,8 @@ def test_a_launch_that_ended_before_its_session_began(own_server: Callable[..., 
     """A program that is killed while it attaches: the report of its end finds no session, and what comes then must not wait for it."""
     server = own_server(gpus=2)
     other_token = parse_token(server.ask("token_create", name="other")["token"])
-    sock, greeting = server.connect()
-    with sock:
-        assert shake(sock, greeting, server.token, kind=hs.HELLO_ENDED, launch=b"m" * 16)[0].status == hs.WELCOME_OK
+    with server.connect() as connection:
+        assert connection.shake(server.token, purpose=hs.HELLO_ENDED, launch=b"m" * 16)[0].status == hs.WELCOME_OK
     theirs, _, _ = server.attach(other_token, launch=b"m" * 16)
     mine, welcome, _ = server.attach(launch=b"m" * 16)
     with mine, theirs:
@@ -193,11 +203,11 @@ def test_attach_takes_a_prestarted_worker(server: FakeServer) -> None:
 def test_many_attach_at_once(server: FakeServer) -> None:
     """More than there are prestarted workers."""
     made = [server.connect() for _ in range(4)]
-    for sock, greeting in made:
-        sock.sendall(hs.Hello(b"n" * 32, token_id=server.token.id).pack(server.token.secret, greeting.nonce))
-    for sock, _ in made:
-        with sock:
-            assert hs.Welcome.unpack(receive(sock, hs.WELCOME_SIZE)).status == hs.WELCOME_OK
+    for connection in made:
+        connection.say(server.token.secret, hs.Hello(b"n" * 32, token_id=server.token.id, transports=(table.TRANSPORTS[-1].offer,)))
+    for connection in made:
+        with connection:
+            assert connection.welcome(server.token.secret).status == hs.WELCOME_OK
     wait_until(lambda: server.ask("ps")["sessions"] == [])
 
 

@@ -20,9 +20,9 @@
 
 #include "gv_commands.h"
 #include "transport/shm_layout.h"
-#include "transport/transport.h"
+#include "transport/link.h"
 #include "wire/device_info.h"
-#include "wire/proof.h"
+#include "wire/transcript.h"
 
 const uint8_t fake_token[80] = "0123456789abcdef"
                                "the secret of the fake worker..."
@@ -61,13 +61,22 @@ static void send_with(int fd, const void *data, size_t size, int passed) {
     must(sendmsg(fd, &m, MSG_NOSIGNAL) == (ssize_t)size, "welcome");
 }
 
+/* Adopts what the handshake agreed on. */
+static void adopt(const char *transport, int fd, int memfd, const uint64_t rings[4]) {
+    char why[GV_DEATH_TEXT];
+    struct gv_endpoint end = {.fd = fd, .passed = {{memfd}, memfd >= 0}, .blob = (const uint8_t *)rings, .blob_size = memfd >= 0 ? GV_SHM_BLOB : 0};
+    must((link_ = gv_link_adopt(transport, &end, why)) != NULL, why);
+}
+
 /* One connection's handshake. True when it became the session (link_ is set) or one of its channels. */
 static bool shake(int fd, bool over_unix) {
-    static uint8_t key[GV_SECRET_SIZE];
+    static uint8_t key[GV_SECRET_SIZE], raw[GV_MESSAGE_MAX];
     const uint8_t *secret = fake_token + 16;
-    struct gv_greeting g = {.magic = GV_MAGIC, .version_min = 1, .version_max = 1, .server_name = "fake"};
+    struct gv_greeting g = {.version_min = GV_WIRE_VERSION, .version_max = GV_WIRE_VERSION, .server_name = "fake"};
     struct gv_hello h;
     struct gv_welcome w = {.session = 42};
+    struct gv_transcript t;
+    struct gv_head head;
     memset(g.nonce, 7, sizeof g.nonce);
     int boot = open("/proc/sys/kernel/random/boot_id", O_RDONLY);
     if (boot >= 0) {
@@ -75,35 +84,40 @@ static bool shake(int fd, bool over_unix) {
         close(boot);
     }
     memcpy(g.unix_path, local_at.sun_path, sizeof local_at.sun_path);
-    if (send(fd, &g, sizeof g, MSG_NOSIGNAL) != sizeof g || !read_all(fd, &h, sizeof h)) return false;
-    bool channel = h.kind == GV_HELLO_CHANNEL;
-    if (!gv_hello_proved(&h, channel ? key : secret, g.nonce) || (!channel && memcmp(h.token_id, fake_token, 16) != 0)) {
-        memcpy(w.magic, GV_MAGIC, 8);
-        w.version = 1;
+    size_t size = gv_greeting_encode(&g, raw);
+    gv_transcript_begin(&t, raw, size);
+    if (send(fd, raw, size, MSG_NOSIGNAL) != (ssize_t)size || !read_all(fd, raw, GV_HEAD_SIZE)) return false;
+    must(gv_message_head(raw, &head) == GV_HEAD_GOOD, "a hello");
+    if (!read_all(fd, raw + GV_HEAD_SIZE, head.size - GV_HEAD_SIZE)) return false;
+    must(gv_hello_decode(&h, raw, head.size), "a hello");
+    bool channel = h.purpose == GV_HELLO_CHANNEL;
+    if (!gv_hello_proved(&t, raw, head.size, channel ? key : secret) || (!channel && memcmp(h.token_id, fake_token, 16) != 0)) {
         w.status = GV_WELCOME_DENIED;
         snprintf(w.text, sizeof w.text, "the token was not accepted");
-        send_with(fd, &w, sizeof w, -1);
+        send_with(fd, raw, gv_welcome_encode(&w, raw), -1);
         return false;
     }
     uint64_t rings[4] = RINGS;
     int memfd = -1;
-    if (!channel) gv_session_key(key, secret, g.nonce, h.nonce, w.session);
-    if (!channel && h.link == GV_LINK_SHM && over_unix) {
+    if (!channel && over_unix) {
         memfd = memfd_create("rings", MFD_CLOEXEC | MFD_ALLOW_SEALING);
         must(memfd >= 0 && !ftruncate(memfd, (off_t)gv_shm_size(rings)) && !fcntl(memfd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW), "rings");
-        w.command_ring = rings[0], w.reply_ring = rings[1], w.bulk_out_ring = rings[2], w.bulk_in_ring = rings[3];
+        w.blob.size = sizeof rings;
+        memcpy(w.blob.data, rings, sizeof rings);
+        w.descriptors = 1;
     } else if (!channel) {
-        w.channels = 1;
+        w.connections = 1;
     }
-    gv_welcome_prove(&w, channel ? key : secret, h.nonce, g.nonce);
-    send_with(fd, &w, sizeof w, memfd);
+    if (!channel) w.transport = h.transports.at[0];
+    size = gv_welcome_encode(&w, raw);
+    gv_welcome_prove(&t, raw, size, channel ? key : secret);
+    if (!channel) gv_session_key(&t, secret, key);
+    send_with(fd, raw, size, memfd);
     if (channel) {
         must(link_ != NULL, "channel");
         return !gv_link_add_channel(link_, h.channel, fd); /* refused when the client has gone meanwhile */
-    } else if (memfd >= 0) {
-        must((link_ = gv_link_adopt_shm(fd, memfd, rings[0], rings[1], rings[2], rings[3])) != NULL, "adopt shm");
     } else {
-        must((link_ = gv_link_adopt_tcp(fd)) != NULL, "adopt tcp");
+        adopt(w.transport.name, fd, memfd, rings);
     }
     return true;
 }

@@ -4,7 +4,6 @@
 #include "../../../native/transport/link_spec.h"
 
 int main(void) {
-    static const char *const kinds[] = {"auto", "shm", "tcp"};
     char text[4096], error[GV_LINK_ERROR_TEXT];
     size_t size = 0;
     for (int c; (c = getchar()) != EOF;) {
@@ -12,7 +11,8 @@ int main(void) {
         if (c) continue;
         struct gv_link_spec s;
         if (gv_link_spec_parse(text, &s, error)) {
-            printf("%s %u %d %lld %llu\n", kinds[s.kind], s.channels, s.delayed, (long long)s.rtt_ns, (unsigned long long)s.rate_bps);
+            printf("%s %u %d %lld %llu\n", *s.transport ? s.transport : "auto", s.channels, s.delayed, (long long)s.rtt_ns,
+                   (unsigned long long)s.rate_bps);
         } else {
             printf("error %s\n", error);
         }

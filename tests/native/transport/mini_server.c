@@ -2,6 +2,7 @@
 #include "mini_server.h"
 
 #include <arpa/inet.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/mman.h>
@@ -44,15 +45,37 @@ static void put_with(int fd, const void *from, size_t size, const int *fds, size
     c->cmsg_type = SCM_RIGHTS;
     c->cmsg_len = CMSG_LEN(count * sizeof(int));
     memcpy(CMSG_DATA(c), fds, count * sizeof(int));
-    CHECK(sendmsg(fd, &m, MSG_NOSIGNAL) == (ssize_t)size);
+    CHECK(sendmsg(fd, &m, MSG_NOSIGNAL) == (ssize_t)size || errno == EPIPE); /* who does not want to wait has hung up */
 }
 
-static void welcome_shm(struct mini_server *s, int fd, struct gv_welcome *w, const struct gv_hello *hello, const uint8_t *nonce) {
+/* A connection with its handshake so far. */
+struct guest {
+    int fd;
+    struct gv_transcript transcript;
+    struct gv_hello hello;
+    uint8_t raw[GV_MESSAGE_MAX]; /* the hello's */
+    size_t size;
+};
+
+/* Sends a welcome proved with `key`. */
+static void answer(struct guest *g, const struct gv_welcome *w, const uint8_t *key) {
+    uint8_t raw[GV_MESSAGE_MAX];
+    size_t size = gv_welcome_encode(w, raw);
+    gv_welcome_prove(&g->transcript, raw, size, key);
+    put_all(g->fd, raw, size);
+}
+
+static void welcome_shm(struct mini_server *s, struct guest *g, struct gv_welcome *w) {
     uint64_t sizes[4];
+    uint8_t raw[GV_MESSAGE_MAX];
     memcpy(sizes, rings, sizeof sizes);
     if (s->fault == ODD_RINGS) sizes[1] += 4096;
-    w->command_ring = sizes[0], w->reply_ring = sizes[1], w->bulk_out_ring = sizes[2], w->bulk_in_ring = sizes[3];
-    gv_welcome_prove(w, s->secret, hello->nonce, nonce);
+    w->blob.size = sizeof sizes;
+    memcpy(w->blob.data, sizes, sizeof sizes);
+    w->descriptors = 1;
+    size_t size = gv_welcome_encode(w, raw);
+    gv_welcome_prove(&g->transcript, raw, size, s->secret);
+    gv_session_key(&g->transcript, s->secret, s->key);
     int memfd;
     if (s->fault == UNSEALED_MEMORY || s->fault == SHORT_MEMORY) {
         memfd = memfd_create("rings", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -62,75 +85,111 @@ static void welcome_shm(struct mini_server *s, int fd, struct gv_welcome *w, con
     }
     int three[3] = {memfd, memfd, memfd};
     if (s->fault == NO_MEMORY) {
-        put_all(fd, w, sizeof *w);
+        put_all(g->fd, raw, size);
     } else if (s->fault == MEMORY_AND_EOF) {
-        put_with(fd, w, sizeof *w / 2, three, 1);
+        put_with(g->fd, raw, size / 2, three, 1);
     } else {
-        put_with(fd, w, sizeof *w, three, s->fault == TWO_MEMORIES ? 3 : 1);
+        put_with(g->fd, raw, size, three, s->fault == TWO_MEMORIES ? 3 : 1);
     }
-    if (s->fault == NO_FAULT || s->fault == TWO_MEMORIES) {
-        struct gv_link *worker = gv_link_adopt_shm(fd, memfd, rings[0], rings[1], rings[2], rings[3]);
-        CHECK(worker);
-        atomic_store(&s->worker, worker);
+    if (s->fault == NO_FAULT || s->fault == TWO_MEMORIES || s->fault == RESUME_REFUSED || s->fault == RESUME_DENIED) {
+        s->resumable = adopt_shm(g->fd, memfd, rings);
+        CHECK(s->resumable);
+        gv_link_set_grace(s->resumable, (int64_t)s->grace_s * 1000000000);
+        atomic_store(&s->worker, s->resumable);
     } else {
         close(memfd);
-        close(fd);
+        close(g->fd);
     }
 }
 
-static void welcome_session(struct mini_server *s, int fd, const struct gv_hello *hello, const uint8_t *nonce) {
-    struct gv_welcome w = {.session = SESSION, .channels = s->fault == NO_CHANNELS ? 0 : 16, .grace_s = s->grace_s};
-    s->hello = *hello;
+static bool offers(const struct gv_hello *hello, const char *name) {
+    for (uint32_t i = 0; i < hello->transports.n; i++)
+        if (strcmp(hello->transports.at[i].name, name) == 0) return true;
+    return false;
+}
+
+static void say_states(struct mini_server *s, struct guest *g) {
+    for (int i = 0; i < s->waits; i++) {
+        struct gv_state state = {.state = s->state, .place = (uint32_t)(s->waits - i), .queued = 7};
+        uint8_t raw[GV_MESSAGE_MAX];
+        size_t size = gv_state_encode(&state, raw);
+        gv_transcript_add(&g->transcript, raw, size);
+        put_all(g->fd, raw, size);
+        usleep(50000);
+    }
+}
+
+static void welcome_session(struct mini_server *s, struct guest *g) {
+    struct gv_welcome w = {.session = SESSION, .grace_s = s->grace_s};
+    int fd = g->fd;
+    s->hello = g->hello;
     atomic_fetch_add(&s->sessions, 1);
-    gv_session_key(s->key, s->secret, nonce, hello->nonce, SESSION);
-    if (!gv_hello_proved(hello, s->secret, nonce) || memcmp(hello->token_id, s->token_id, sizeof s->token_id) != 0 || s->fault == WRONG_TOKEN) {
-        memcpy(w.magic, GV_MAGIC, 8);
-        w.version = GV_WIRE_VERSION;
+    if (!gv_hello_proved(&g->transcript, g->raw, g->size, s->secret) || memcmp(g->hello.token_id, s->token_id, sizeof s->token_id) != 0 ||
+        s->fault == WRONG_TOKEN) {
         w.status = GV_WELCOME_DENIED;
         strcpy(w.text, "the token is not known here");
-        put_all(fd, &w, sizeof w);
+        answer(g, &w, (const uint8_t[GV_SECRET_SIZE]){0});
         close(fd);
         return;
     }
+    say_states(s, g);
+    if (s->moves_to) {
+        w.status = GV_WELCOME_MOVED;
+        snprintf(w.address, sizeof w.address, "%s", s->moves_to);
+        answer(g, &w, s->secret);
+        close(fd);
+        return;
+    }
+    bool shm = offers(&g->hello, "shm");
+    snprintf(w.transport.name, sizeof w.transport.name, "%s", s->fault == OTHER_TRANSPORT ? "pigeon" : shm ? "shm" : "tcp");
+    if (!shm && s->fault != NO_CHANNELS) w.connections = 16;
     switch (s->fault) {
     case NO_ANSWER: s->held[s->n_held++] = fd; return;
     case BREAKS_OFF: close(fd); return;
     case BUSY_SERVER:
         w.status = GV_WELCOME_BUSY;
-        memset(w.text, 'x', sizeof w.text);
+        memset(w.text, 'x', sizeof w.text - 1);
         memcpy(w.text, "all taken\x1b[2J\n", 14);
-        gv_welcome_prove(&w, s->secret, hello->nonce, nonce);
+        answer(g, &w, s->secret);
         break;
     case REFUSES_MUTELY:
         w.status = 4711;
-        gv_welcome_prove(&w, s->secret, hello->nonce, nonce);
+        answer(g, &w, s->secret);
         break;
-    case STRANGE_WELCOME: memset(&w, 'H', sizeof w); break;
+    case STRANGE_WELCOME: {
+        uint8_t strange[512];
+        memset(strange, 'H', sizeof strange);
+        put_all(fd, strange, sizeof strange);
+        break;
+    }
     case NEWER_WELCOME: {
-        gv_welcome_prove(&w, s->secret, hello->nonce, nonce);
-        w.version = 9;
+        uint8_t raw[GV_MESSAGE_MAX];
+        size_t size = gv_welcome_encode(&w, raw);
+        raw[8] = 9;
+        gv_welcome_prove(&g->transcript, raw, size, s->secret);
+        put_all(fd, raw, size);
         break;
     }
-    case UNPROVED: {
-        uint8_t other[GV_SECRET_SIZE] = {1};
-        gv_welcome_prove(&w, other, hello->nonce, nonce);
+    case UNPROVED: answer(g, &w, (const uint8_t[GV_SECRET_SIZE]){1}); break;
+    case SEALED:
+        w.key_exchange.size = 32;
+        answer(g, &w, s->secret);
         break;
-    }
+    case OTHER_TRANSPORT: answer(g, &w, s->secret); break;
     default:
-        if (hello->link == GV_LINK_SHM) {
-            welcome_shm(s, fd, &w, hello, nonce);
+        if (shm) {
+            welcome_shm(s, g, &w);
             return;
         }
         if (s->fault == CHANNEL_NO_LISTENER) close(s->listening);
-        gv_welcome_prove(&w, s->secret, hello->nonce, nonce);
-        put_all(fd, &w, sizeof w);
-        s->tcp_worker = gv_link_adopt_tcp(fd);
-        CHECK(s->tcp_worker);
-        gv_link_set_grace(s->tcp_worker, (int64_t)s->grace_s * 1000000000);
-        atomic_store(&s->worker, s->tcp_worker);
+        answer(g, &w, s->secret);
+        gv_session_key(&g->transcript, s->secret, s->key);
+        s->resumable = adopt_tcp(fd);
+        CHECK(s->resumable);
+        gv_link_set_grace(s->resumable, (int64_t)s->grace_s * 1000000000);
+        atomic_store(&s->worker, s->resumable);
         return;
     }
-    put_all(fd, &w, sizeof w);
     close(fd);
 }
 
@@ -143,7 +202,7 @@ struct adding {
 /* A thread of its own: the ends of a session's connections greet each other, and wait for that. */
 static void *add_connection(void *arg) {
     struct adding *a = arg;
-    struct gv_link *link = a->server->tcp_worker;
+    struct gv_link *link = a->server->resumable;
     if (a->channel >= 0 && !a->epoch) {
         if (gv_link_add_channel(link, a->channel, a->fd)) close(a->fd);
     } else {
@@ -162,82 +221,110 @@ static void add_later(struct mini_server *s, int channel, int fd, uint32_t epoch
     CHECK(pthread_create(&thread, NULL, add_connection, a) == 0 && pthread_detach(thread) == 0);
 }
 
-static void welcome_resume(struct mini_server *s, int fd, const struct gv_hello *hello, const uint8_t *nonce) {
-    struct gv_welcome w = {.session = hello->session};
-    CHECK(hello->session == SESSION && gv_hello_proved(hello, s->key, nonce));
+static void welcome_resume(struct mini_server *s, struct guest *g) {
+    struct gv_welcome w = {.session = g->hello.session};
+    CHECK(g->hello.session == SESSION && gv_hello_proved(&g->transcript, g->raw, g->size, s->key));
     atomic_fetch_add(&s->resumes, 1);
-    if (s->fault == RESUME_REFUSED) {
+    say_states(s, g);
+    if (s->moves_to) {
+        w.status = GV_WELCOME_MOVED;
+        snprintf(w.address, sizeof w.address, "%s", s->moves_to);
+    } else if (s->fault == RESUME_REFUSED) {
         w.status = GV_WELCOME_UNKNOWN;
         strcpy(w.text, "this server has no such session (any more)");
     } else if (s->fault == RESUME_DENIED) {
         w.status = GV_WELCOME_DENIED;
         strcpy(w.text, "the key of this session is another one");
     }
-    gv_welcome_prove(&w, s->key, hello->nonce, nonce);
-    put_all(fd, &w, sizeof w);
+    answer(g, &w, s->key);
     if (w.status != GV_WELCOME_OK)
-        close(fd);
+        close(g->fd);
     else
-        add_later(s, -1, fd, hello->epoch);
+        add_later(s, -1, g->fd, g->hello.epoch);
 }
 
-static void welcome_channel(struct mini_server *s, int fd, const struct gv_hello *hello, const uint8_t *nonce) {
-    struct gv_welcome w = {.session = hello->session};
-    CHECK(hello->session == SESSION && gv_hello_proved(hello, s->key, nonce));
+static void welcome_channel(struct mini_server *s, struct guest *g) {
+    struct gv_welcome w = {.session = g->hello.session};
+    CHECK(g->hello.session == SESSION && gv_hello_proved(&g->transcript, g->raw, g->size, s->key));
     if (s->fault == CHANNEL_REFUSED) {
         w.status = GV_WELCOME_UNKNOWN;
         strcpy(w.text, "no such session");
     }
-    gv_welcome_prove(&w, s->fault == CHANNEL_UNPROVED ? s->secret : s->key, hello->nonce, nonce);
-    put_all(fd, &w, sizeof w);
+    answer(g, &w, s->fault == CHANNEL_UNPROVED ? s->secret : s->key);
     if (s->fault == NO_FAULT || s->fault == RESUME_REFUSED || s->fault == RESUME_DENIED) {
-        add_later(s, hello->channel, fd, hello->epoch);
+        add_later(s, g->hello.channel, g->fd, g->hello.epoch);
     } else {
-        close(fd);
+        close(g->fd);
     }
     atomic_fetch_add(&s->channels, 1);
 }
 
+/* A greeting as wire version 1 had it. */
+static void greet_as_before(int fd) {
+    struct {
+        char magic[8];
+        uint16_t low, high, control_port, flags;
+        uint8_t rest[304];
+    } old = {.magic = GV_MAGIC, .low = 1, .high = 1, .control_port = 4711, .flags = 1};
+    put_all(fd, &old, sizeof old);
+}
+
+static bool read_hello(struct guest *g) {
+    struct gv_head head;
+    if (!get_all(g->fd, g->raw, GV_HEAD_SIZE)) return false;
+    CHECK(gv_message_head(g->raw, &head) == GV_HEAD_GOOD);
+    g->size = head.size;
+    if (!get_all(g->fd, g->raw + GV_HEAD_SIZE, head.size - GV_HEAD_SIZE)) return false;
+    CHECK(gv_hello_decode(&g->hello, g->raw, g->size));
+    return true;
+}
+
 static void serve_one(struct mini_server *s, int fd) {
-    struct gv_greeting g = {.version_min = 1, .version_max = 1, .server_name = "mini"};
-    struct gv_hello hello;
-    memcpy(g.magic, GV_MAGIC, 8);
-    CHECK(getrandom(g.nonce, sizeof g.nonce, 0) == sizeof g.nonce);
-    read_boot_id(g.boot_id, sizeof g.boot_id);
-    memcpy(g.unix_path, s->unix_path, sizeof g.unix_path);
-    if (s->fault == NEWER) g.version_min = 2, g.version_max = 3;
-    if (s->fault == OTHER_HOST) g.boot_id[0] ^= 1;
-    if (s->fault == NO_UNIX) g.unix_path[0] = 0;
-    if (s->fault == LOST_UNIX) strcat(g.unix_path, "\x1b");
+    struct gv_greeting greeting = {.version_min = GV_WIRE_VERSION, .version_max = GV_WIRE_VERSION, .server_name = "mini"};
+    struct guest *g = calloc(1, sizeof *g);
+    uint8_t raw[GV_MESSAGE_MAX];
+    g->fd = fd;
+    CHECK(getrandom(greeting.nonce, sizeof greeting.nonce, 0) == sizeof greeting.nonce);
+    read_boot_id(greeting.boot_id, sizeof greeting.boot_id);
+    memcpy(greeting.unix_path, s->unix_path, sizeof greeting.unix_path);
+    if (s->fault == NEWER) greeting.version_min = 3, greeting.version_max = 4;
+    if (s->fault == OTHER_HOST) greeting.boot_id[0] ^= 1;
+    if (s->fault == NO_UNIX) greeting.unix_path[0] = 0;
+    if (s->fault == LOST_UNIX) strcat(greeting.unix_path, "\x1b");
+    size_t size = gv_greeting_encode(&greeting, raw);
+    gv_transcript_begin(&g->transcript, raw, size);
     if (s->fault == SILENT) {
         s->held[s->n_held++] = fd;
+        free(g);
         return;
     }
     if (s->fault == GARBAGE || (s->fault == CHANNEL_GARBAGE && atomic_load(&s->sessions))) {
-        memset(&g, 0, sizeof g);
-        strcpy((char *)&g, "HTTP/1.1 400 Bad Request\r\n");
+        memset(raw, 0, size);
+        strcpy((char *)raw, "HTTP/1.1 400 Bad Request\r\n");
     }
     if (s->fault == RESETS) {
         struct linger none = {1, 0};
-        put_all(fd, &g, 100);
+        put_all(fd, raw, 100);
         usleep(20000);
         setsockopt(fd, SOL_SOCKET, SO_LINGER, &none, sizeof none);
         close(fd);
+        free(g);
         return;
     }
-    if (s->fault != HANGS_UP) put_all(fd, &g, sizeof g);
-    if (s->fault == HANGS_UP || !get_all(fd, &hello, sizeof hello)) {
+    if (s->fault == OLDER)
+        greet_as_before(fd);
+    else if (s->fault != HANGS_UP)
+        put_all(fd, raw, size);
+    if (s->fault == HANGS_UP || !read_hello(g)) {
         close(fd);
-        return;
-    }
-    CHECK(memcmp(hello.magic, GV_MAGIC, 8) == 0 && hello.version == GV_WIRE_VERSION);
-    if (hello.kind == GV_HELLO_RESUME) {
-        welcome_resume(s, fd, &hello, g.nonce);
-    } else if (hello.kind == GV_HELLO_CHANNEL) {
-        welcome_channel(s, fd, &hello, g.nonce);
+    } else if (g->hello.purpose == GV_HELLO_RESUME) {
+        welcome_resume(s, g);
+    } else if (g->hello.purpose == GV_HELLO_CHANNEL) {
+        welcome_channel(s, g);
     } else {
-        welcome_session(s, fd, &hello, g.nonce);
+        welcome_session(s, g);
     }
+    free(g);
 }
 
 static void *serve(void *arg) {

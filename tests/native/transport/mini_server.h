@@ -6,7 +6,7 @@
 #include <pthread.h>
 
 #include "../../../native/transport/link.h"
-#include "../../../native/wire/proof.h"
+#include "../../../native/wire/transcript.h"
 
 enum fault {
     NO_FAULT,
@@ -15,7 +15,8 @@ enum fault {
     HANGS_UP,   /* accepts and closes */
     GARBAGE,    /* speaks HTTP */
     RESETS,     /* resets the connection within the greeting */
-    NEWER,      /* only wire versions 2 to 3 */
+    NEWER,      /* only wire versions 3 to 4 */
+    OLDER,      /* a greeting of wire version 1 */
     OTHER_HOST, /* another boot_id */
     NO_UNIX,    /* no unix socket */
     LOST_UNIX,  /* a unix socket that is not there */
@@ -43,6 +44,9 @@ enum fault {
     /* when a session is taken up again */
     RESUME_REFUSED, /* the session is not known any more */
     RESUME_DENIED,  /* the proof is not to its liking */
+    /* what no client asked for */
+    OTHER_TRANSPORT, /* one that was not offered */
+    SEALED,          /* a key exchange */
 };
 
 struct mini_server {
@@ -50,10 +54,13 @@ struct mini_server {
     uint8_t token_id[GV_TOKEN_ID_SIZE], secret[GV_SECRET_SIZE];
     enum fault fault;
     struct gv_hello hello; /* of the last session */
+    const char *moves_to;  /* where a session or a resume is sent, by the test; NULL: stays */
+    int waits;             /* so many states before a session's welcome */
+    uint16_t state;        /* which */
     int listening, unix_listening, stop[2];
     pthread_t thread;
     _Atomic(struct gv_link *) worker;
-    struct gv_link *tcp_worker;  /* the server thread's own view of it, to add the channel */
+    struct gv_link *resumable;   /* the server thread's own view of it, to hand it further connections */
     int held[8], n_held;         /* connections that are kept open in silence */
     uint8_t key[GV_SECRET_SIZE]; /* of the last session */
     uint32_t grace_s;            /* set by the test before a client comes */

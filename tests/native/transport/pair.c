@@ -6,8 +6,6 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 
-#include "../../../native/transport/shm_layout.h"
-#include "../../../native/transport/tcp.h"
 #include "../check.h"
 
 static const uint64_t default_rings[4] = {1 << 20, 1 << 20, 1 << 21, 1 << 21};
@@ -69,6 +67,23 @@ void add_channels(struct pair *pair, int channel, const int fds[2]) {
     CHECK(pthread_join(thread, NULL) == 0 && worker.outcome == 0);
 }
 
+static struct gv_link *adopt(const char *transport, struct gv_endpoint *endpoint) {
+    char why[GV_DEATH_TEXT] = "";
+    struct gv_link *link = gv_link_adopt(transport, endpoint, why);
+    if (link) return link;
+    fprintf(stderr, "not adopted: %s\n", why);
+    CHECK(*why);
+    close(endpoint->fd);
+    gv_passed_close(&endpoint->passed);
+    return NULL;
+}
+
+struct gv_link *adopt_tcp(int fd) { return adopt("tcp", &(struct gv_endpoint){.fd = fd}); }
+
+struct gv_link *adopt_shm(int fd, int memfd, const uint64_t rings[4]) {
+    return adopt("shm", &(struct gv_endpoint){.fd = fd, .passed = {{memfd}, 1}, .blob = (const uint8_t *)rings, .blob_size = GV_SHM_BLOB});
+}
+
 struct pair make_pair(const char *transport) {
     struct pair pair;
     int fds[2];
@@ -77,7 +92,7 @@ struct pair make_pair(const char *transport) {
         tcp_sockets(fds);
         tcp_sockets(bulk);
         pair.client = tcp_client(fds[0]);
-        pair.worker = gv_link_adopt_tcp(fds[1]);
+        pair.worker = adopt_tcp(fds[1]);
         CHECK(pair.client && pair.worker);
         add_channels(&pair, 0, bulk);
     } else {
@@ -86,7 +101,7 @@ struct pair make_pair(const char *transport) {
         int memfd = make_memfd(r);
         CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) == 0);
         pair.client = gv_shm_new(fds[0], memfd, r, true, why);
-        pair.worker = gv_link_adopt_shm(fds[1], dup(memfd), r[0], r[1], r[2], r[3]);
+        pair.worker = adopt_shm(fds[1], dup(memfd), r);
     }
     CHECK(pair.client && pair.worker);
     CHECK(strcmp(gv_link_transport(pair.client), transport) == 0);

@@ -3,6 +3,8 @@
 #define PAIR_H
 
 #include "../../../native/transport/link.h"
+#include "../../../native/transport/shm.h"
+#include "../../../native/transport/tcp.h"
 
 /* Deadlines are for what hangs: a machine that is busy with other things is given time. What is broken on purpose is not. */
 #ifndef TEST_PATIENCE_NS
@@ -13,8 +15,11 @@ struct pair {
     struct gv_link *client, *worker;
 };
 
-/* "tcp" (loopback sockets) or "shm". */
+/* Over a transport of the table, by its name. */
 struct pair make_pair(const char *transport);
+/* The worker's ends as the daemon's descriptors make them; NULL: refused, and the descriptors are closed. */
+struct gv_link *adopt_tcp(int fd);
+struct gv_link *adopt_shm(int fd, int memfd, const uint64_t rings[4]);
 /* The client's end over a socket, with one bulk channel to come. */
 struct gv_link *tcp_client(int fd);
 /* As one that was dialled knows how many there are. */

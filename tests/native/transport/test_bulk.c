@@ -24,7 +24,7 @@ static struct pair open_pair(uint32_t channels) {
     if (!channels) return make_pair("shm");
     int fds[2];
     tcp_sockets(fds);
-    struct pair p = {tcp_client(fds[0]), gv_link_adopt_tcp(fds[1])};
+    struct pair p = {tcp_client(fds[0]), adopt_tcp(fds[1])};
     CHECK(p.client && p.worker);
     expect_channels(p.client, channels);
     for (int i = (int)channels - 1; i >= 0; i--) { /* they come as they like */
@@ -235,7 +235,7 @@ static void parts_do_not_wait(void) {
         if (channels == 2) {
             int fds[2];
             tcp_sockets(fds);
-            p = (struct pair){tcp_client(fds[0]), gv_link_adopt_tcp(fds[1])};
+            p = (struct pair){tcp_client(fds[0]), adopt_tcp(fds[1])};
         } else {
             p = open_pair(channels);
         }
@@ -272,7 +272,7 @@ static void death_ends_all_waiting(void) {
             if (channels == 3) {
                 int fds[2];
                 tcp_sockets(fds);
-                p = (struct pair){tcp_client(fds[0]), gv_link_adopt_tcp(fds[1])};
+                p = (struct pair){tcp_client(fds[0]), adopt_tcp(fds[1])};
             } else {
                 p = open_pair(channels);
             }
@@ -347,7 +347,7 @@ static void greetings(void) {
         int fds[2], bulk[2];
         tcp_sockets(fds);
         tcp_sockets(bulk);
-        struct gv_link *link = gv_link_adopt_tcp(fds[1]);
+        struct gv_link *link = adopt_tcp(fds[1]);
         gv_link_set_grace(link, 10000000000);
         CHECK(link && send(bulk[0], &lies[i].greeting, sizeof lies[i].greeting, 0) == sizeof lies[i].greeting);
         CHECK(gv_link_add_channel(link, (int)lies[i].channel, bulk[1]) == -1);

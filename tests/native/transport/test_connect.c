@@ -152,7 +152,11 @@ static void no_answer_to_connect(void) {
 static void silent_server(void) { refused(SILENT, "auto", GV_OPEN_PROTOCOL, "says nothing"); }
 static void hangs_up(void) { refused(HANGS_UP, "auto", GV_OPEN_PROTOCOL, "hung up before greeting"); }
 static void garbage_server(void) { refused(GARBAGE, "auto", GV_OPEN_PROTOCOL, "is not a gpuvirt server; check the port"); }
-static void other_version(void) { refused(NEWER, "auto", GV_WELCOME_VERSION, "speaks wire versions 2 to 3 and this client version 1"); }
+static void other_version(void) {
+    refused(NEWER, "auto", GV_WELCOME_VERSION, "this client is older than the server");
+    refused(NEWER, "auto", GV_WELCOME_VERSION, "it speaks wire version 2 and the server version 3; install the server's gpuvirt here");
+    refused(OLDER, "auto", GV_WELCOME_VERSION, "is older than this client: it speaks wire version 1 and the client version 2; install the client's");
+}
 
 static void reset_in_greeting(void) {
     struct mini_server server;
@@ -167,7 +171,7 @@ static void reset_in_greeting(void) {
 /* ---- shm asked for where it cannot be had */
 
 static void shm_other_host(void) { refused(OTHER_HOST, "shm", GV_OPEN_USAGE, "needs the server on this host"); }
-static void shm_not_offered(void) { refused(NO_UNIX, "shm", GV_OPEN_USAGE, "does not offer the link shm; use --link tcp"); }
+static void shm_not_offered(void) { refused(NO_UNIX, "shm", GV_OPEN_USAGE, "does not offer the link shm; use --link auto"); }
 static void shm_unreachable(void) { refused(LOST_UNIX, "shm", GV_OPEN_UNREACHABLE, ".sock? of the server"); }
 
 /* ---- the welcome */
@@ -191,17 +195,110 @@ static void breaks_off(void) { refused(BREAKS_OFF, "auto", GV_OPEN_PROTOCOL, "br
 static void busy(void) { refused(BUSY_SERVER, "auto", GV_WELCOME_BUSY, "refused: all taken?[2J?"); }
 static void mute_refusal(void) { refused(REFUSES_MUTELY, "auto", GV_OPEN_PROTOCOL, "gives no reason"); }
 static void strange_welcome(void) { refused(STRANGE_WELCOME, "tcp", GV_OPEN_PROTOCOL, "is not a gpuvirt server"); }
-static void newer_welcome(void) { refused(NEWER_WELCOME, "tcp", GV_WELCOME_VERSION, "answers in wire version 9 and this client speaks version 1"); }
+static void newer_welcome(void) { refused(NEWER_WELCOME, "tcp", GV_WELCOME_VERSION, "answers in wire version 9 and this client speaks version 2"); }
 
 static void unproved(void) {
     refused(UNPROVED, "tcp", GV_OPEN_PROTOCOL, "does not hold the token's secret");
     refused(UNPROVED, "shm", GV_OPEN_PROTOCOL, "does not hold the token's secret");
 }
 
+static void not_asked_for(void) {
+    refused(OTHER_TRANSPORT, "tcp", GV_OPEN_PROTOCOL, "chose a transport that it was not offered");
+    refused(SEALED, "tcp", GV_OPEN_PROTOCOL, "wants to seal a link that this client did not ask to seal");
+}
+
+/* ---- not yet, and elsewhere */
+
+static int notices;
+static char noticed[400];
+
+static void notice(void *arg, const char *text) {
+    (void)arg;
+    notices++;
+    snprintf(noticed, sizeof noticed, "%s", text);
+}
+
+static void waits_for_a_gpu(const char *link, uint16_t state, const char *said) {
+    struct mini_server server;
+    struct gv_open_error err;
+    mini_start(&server, NO_FAULT);
+    server.waits = 4;
+    server.state = state;
+    struct gv_link_options options = mini_options(&server, link);
+    options.notice = notice;
+    notices = 0;
+    struct pair p = {gv_link_connect(&options, &err), NULL};
+    if (!p.client) fprintf(stderr, "%s\n", err.text);
+    CHECK(p.client && notices == 1); /* told once, however often the server says so */
+    CHECK_TEXT(noticed, said);
+    CHECK_TEXT(noticed, server.url);
+    p.worker = mini_worker(&server);
+    mini_close(&server, &p);
+    options.no_wait = true;
+    notices = 0;
+    p.client = gv_link_connect(&options, &err);
+    if (state == GV_STATE_WAITING) {
+        CHECK(!p.client && err.status == (int)GV_WELCOME_BUSY && notices == 0);
+        CHECK_TEXT(err.text, "are taken; run without --no-wait");
+    } else {
+        CHECK(p.client);
+        p.worker = mini_worker(&server);
+        mini_close(&server, &p);
+    }
+    mini_stop(&server);
+}
+
+static void waits(void) {
+    waits_for_a_gpu("tcp", GV_STATE_WAITING, "waiting for a GPU of the server at");
+    waits_for_a_gpu("tcp", GV_STATE_WAITING, "place 4 of 7 in the queue");
+    waits_for_a_gpu("shm", GV_STATE_WAITING, "place 4 of 7 in the queue");
+    waits_for_a_gpu("auto", GV_STATE_PARKED, "bring the session's memory back");
+}
+
+/* Two hops. */
+static void moved(void) {
+    static const char *const links[] = {"tcp", "shm", "auto"};
+    for (size_t i = 0; i < 3; i++) {
+        struct mini_server servers[3];
+        struct gv_open_error err;
+        int before = open_descriptors();
+        for (int k = 0; k < 3; k++) mini_start(&servers[k], NO_FAULT);
+        servers[0].moves_to = servers[1].url;
+        servers[1].moves_to = servers[2].url;
+        struct gv_link_options options = mini_options(&servers[0], links[i]);
+        struct pair p = {gv_link_connect(&options, &err), NULL};
+        if (!p.client) fprintf(stderr, "%s\n", err.text);
+        CHECK(p.client && strcmp(gv_link_server(p.client), servers[2].url) == 0);
+        p.worker = mini_worker(&servers[2]);
+        CHECK(send_numbered(p.client, 8, 1));
+        gv_send_flush(p.client);
+        CHECK(receive_numbered(p.worker, 1) == 8);
+        while (i == 0 && !atomic_load(&servers[2].channels)) usleep(1000);
+        mini_close(&servers[2], &p);
+        for (int k = 0; k < 3; k++) mini_stop(&servers[k]);
+        CHECK(open_descriptors() == before);
+    }
+}
+
+static void moves_on_and_on(void) {
+    struct mini_server server;
+    struct gv_open_error err;
+    mini_start(&server, NO_FAULT);
+    server.moves_to = server.url;
+    struct gv_link_options options = mini_options(&server, "tcp");
+    CHECK(!gv_link_connect(&options, &err));
+    check_error(&err, GV_OPEN_PROTOCOL, server.url, "moved more than 4 times in a row");
+    CHECK(atomic_load(&server.sessions) == GV_MOVES_MAX + 1);
+    server.moves_to = "the moon\x1b";
+    CHECK(!gv_link_connect(&options, &err));
+    check_error(&err, GV_OPEN_PROTOCOL, server.url, "moved to 'the moon?', which is no address");
+    mini_stop(&server);
+}
+
 static void no_channels(void) { refused(NO_CHANNELS, "tcp", GV_OPEN_PROTOCOL, "offers no bulk channel"); }
 
 static void bad_memory(void) {
-    refused(NO_MEMORY, "shm", GV_OPEN_PROTOCOL, "it sent no shared memory");
+    refused(NO_MEMORY, "shm", GV_OPEN_PROTOCOL, "it sent 0 of 1 descriptors");
     refused(SHORT_MEMORY, "shm", GV_OPEN_PROTOCOL, "is not as large as its rings");
     refused(UNSEALED_MEMORY, "shm", GV_OPEN_PROTOCOL, "is not sealed");
     refused(ODD_RINGS, "auto", GV_OPEN_PROTOCOL, "are not powers of two");
@@ -321,6 +418,10 @@ int main(int argc, char **argv) {
         {"strange_welcome", strange_welcome},
         {"newer_welcome", newer_welcome},
         {"unproved", unproved},
+        {"not_asked_for", not_asked_for},
+        {"waits", waits},
+        {"moved", moved},
+        {"moves_on_and_on", moves_on_and_on},
         {"no_channels", no_channels},
         {"bad_memory", bad_memory},
         {"bad_channel", bad_channel},

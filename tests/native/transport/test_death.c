@@ -40,7 +40,7 @@ static pid_t start_worker(const char *transport, void (*work)(struct gv_link *),
         die_with_parent();
         close(fds[0]);
         if (tcp) close(bulk[0]);
-        struct gv_link *link = tcp ? gv_link_adopt_tcp(fds[1]) : gv_link_adopt_shm(fds[1], memfd, rings[0], rings[1], rings[2], rings[3]);
+        struct gv_link *link = tcp ? adopt_tcp(fds[1]) : adopt_shm(fds[1], memfd, rings);
         CHECK(link && (!tcp || gv_link_add_channel(link, 0, bulk[1]) == 0));
         work(link);
         _exit(0);

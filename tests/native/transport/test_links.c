@@ -339,7 +339,7 @@ static void late_channel(void) {
     int fds[2], bulk[2];
     tcp_sockets(fds);
     tcp_sockets(bulk);
-    struct gv_link *client = tcp_client(fds[0]), *worker = gv_link_adopt_tcp(fds[1]);
+    struct gv_link *client = tcp_client(fds[0]), *worker = adopt_tcp(fds[1]);
     CHECK(client && worker);
     struct pair p = {client, worker};
     struct listening listening;

@@ -25,7 +25,7 @@ static struct raw open_raw(bool tcp) {
     if (tcp) {
         tcp_sockets(fds);
         tcp_sockets(bulk);
-        raw.link = gv_link_adopt_tcp(fds[1]);
+        raw.link = adopt_tcp(fds[1]);
         greet_channel(bulk[0]);
         CHECK(raw.link && gv_link_add_channel(raw.link, 0, bulk[1]) == 0);
         raw.bulk = bulk[0];
@@ -34,7 +34,7 @@ static struct raw open_raw(bool tcp) {
         int memfd = make_memfd(rings);
         raw.map = mmap(NULL, gv_shm_size(rings), PROT_READ | PROT_WRITE, MAP_SHARED, memfd, 0);
         CHECK(raw.map != MAP_FAILED);
-        raw.link = gv_link_adopt_shm(fds[1], memfd, rings[0], rings[1], rings[2], rings[3]);
+        raw.link = adopt_shm(fds[1], memfd, rings);
         CHECK(raw.link);
     }
     raw.fd = fds[0];
@@ -442,7 +442,7 @@ static void wrong_memory(void) {
     CHECK(gv_shm_size(rings) == 4096 + (4 << 19));
     CHECK(!gv_shm_new(fds[0], fds[1], rings, true, why)); /* not even a memfd */
     CHECK_TEXT(why, "not as large");
-    CHECK(!gv_link_adopt_shm(fds[0], memfd, 1, 2, 3, 4)); /* closes both */
+    CHECK(!adopt_shm(fds[0], memfd, (const uint64_t[4]){1, 2, 3, 4})); /* closes both */
     CHECK(fcntl(fds[0], F_GETFD) < 0 && fcntl(memfd, F_GETFD) < 0);
     close(fds[1]);
 }

@@ -3,7 +3,6 @@
 #include <stdatomic.h>
 #include <time.h>
 
-#include "../../../native/wire/handshake.h"
 #include "../../../native/wire/module_meta.h"
 #include "../../../native/worker/worker.h"
 #include "../check.h"
@@ -54,13 +53,12 @@ static void begin(void) {
                                    .devices = &device,
                                    .ledger_fd = -1,
                                    .fd = fds[1],
-                                   .memfd = memfd,
-                                   .link = shm ? GV_LINK_SHM : GV_LINK_TCP,
+                                   .transport = transport,
+                                   .descriptors = &memfd,
+                                   .n_descriptors = shm,
+                                   .blob = (const uint8_t *)rings,
+                                   .blob_size = sizeof rings,
                                    .session = 7,
-                                   .command_ring = rings[0],
-                                   .reply_ring = rings[1],
-                                   .bulk_out_ring = rings[2],
-                                   .bulk_in_ring = rings[3],
                                    .server_name = "test"};
     worker = worker_open(&config, reason);
     CHECK(worker);
@@ -1013,14 +1011,8 @@ static void refuses_to_open(void) {
     fake.refuse_open = true;
     uint32_t device = 0;
     char err[512];
-    struct worker_config config = {.struct_size = sizeof config,
-                                   .n_devices = 1,
-                                   .backend = "soft",
-                                   .devices = &device,
-                                   .ledger_fd = -1,
-                                   .fd = fds[1],
-                                   .memfd = -1,
-                                   .link = GV_LINK_TCP};
+    struct worker_config config = {
+        .struct_size = sizeof config, .n_devices = 1, .backend = "soft", .devices = &device, .ledger_fd = -1, .fd = fds[1], .transport = "tcp"};
     CHECK(worker_open(&config, err) == NULL);
     CHECK_TEXT(err, "does not want to");
     config.struct_size--;

@@ -1,0 +1,10 @@
+"""The tcp transport's row: the connection of the handshake carries records, further ones carry payloads."""
+
+from __future__ import annotations
+
+from gpuvirt.transport import handshake as hs
+from gpuvirt.transport.transport import ServerEnd, Transport
+
+CHANNELS = 16  # TCP_CHANNELS_MAX
+
+TCP = Transport("tcp", needs=hs.NEEDS_NETWORK, connections=CHANNELS, resumes=True, one_way_target=1.0, open=ServerEnd)

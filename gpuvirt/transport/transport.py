@@ -1,0 +1,54 @@
+"""A row of the table of transports (`table`): what the daemon knows of a transport.
+
+The bytes are moved by its row in native/transport/transports.c.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gpuvirt.transport import handshake as hs
+
+
+@dataclass(frozen=True)
+class ServerEnd:
+    """What a transport opened for one session. descriptors: for both ends, the opener's to close; blob: what the client's end is told."""
+
+    descriptors: tuple[int, ...] = ()
+    blob: bytes = b""
+
+    def close(self) -> None:
+        for fd in self.descriptors:
+            os.close(fd)
+
+
+@dataclass(frozen=True)
+class Transport:
+    """One transport.
+
+    Attributes:
+        name: as users write it for --link.
+        needs: NEEDS_* of the connection that its handshake runs over; also says which of the daemon's sockets it is offered on.
+        connections: further connections (bulk channels) that a client may make, 0: none.
+        resumes: whether a session outlives a cut of its connection.
+        one_way_target: microseconds that a one-way call may take in the caller (docs/PERFORMANCE.md).
+        open: makes what a session over it needs.
+    """
+
+    name: str
+    needs: int
+    connections: int
+    resumes: bool
+    one_way_target: float
+    open: Callable[[], ServerEnd]
+
+    @property
+    def offer(self) -> hs.Offer:
+        return hs.Offer(self.name, self.needs)
+
+    @property
+    def over_unix(self) -> bool:
+        """Whether it is offered on the daemon's unix socket, and not on the network."""
+        return bool(self.needs & hs.NEEDS_DESCRIPTORS)

@@ -1,0 +1,47 @@
+/* The transports there are, the preferred first. A new one is a file with its row, and a line here. */
+#include <stdio.h>
+#include <string.h>
+
+#include "link.h"
+
+extern const struct gv_transport gv_shm_transport, gv_tcp_transport;
+
+const struct gv_transport *const gv_transports[] = {
+#ifdef GV_MORE_TRANSPORTS /* tests add rows of their own: "&row," */
+    GV_MORE_TRANSPORTS
+#endif
+        & gv_shm_transport,
+    &gv_tcp_transport,
+    NULL,
+};
+
+const struct gv_transport *gv_transport_named(const char *name) {
+    for (int i = 0; gv_transports[i]; i++)
+        if (strcmp(gv_transports[i]->name, name) == 0) return gv_transports[i];
+    return NULL;
+}
+
+uint32_t gv_transports_usable(const char *wanted, uint32_t provides, const struct gv_transport *rows[GV_TRANSPORTS_MAX]) {
+    uint32_t n = 0;
+    char why[GV_DEATH_TEXT];
+    for (int i = 0; gv_transports[i] && n < GV_TRANSPORTS_MAX; i++) {
+        const struct gv_transport *row = gv_transports[i];
+        if (*wanted && strcmp(wanted, row->name) != 0) continue;
+        if (row->needs & ~provides) continue;
+        if (!row->probe || row->probe(why)) rows[n++] = row;
+    }
+    return n;
+}
+
+struct gv_link *gv_link_adopt(const char *transport, struct gv_endpoint *endpoint, char why[GV_DEATH_TEXT]) {
+    const struct gv_transport *row = gv_transport_named(transport);
+    if (!row) {
+        snprintf(why, GV_DEATH_TEXT, "this library has no transport %.40s", transport);
+        return NULL;
+    }
+    if (endpoint->passed.n != row->descriptors) {
+        snprintf(why, GV_DEATH_TEXT, "the transport %s takes %u descriptors, not %u", row->name, row->descriptors, endpoint->passed.n);
+        return NULL;
+    }
+    return row->adopt(endpoint, why);
+}
