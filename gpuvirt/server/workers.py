@@ -1,4 +1,4 @@
-"""Worker processes as the daemon sees them: started ahead of need, given one session, watched to their end."""
+"""Worker processes, seen by the daemon: started in advance, given one session, watched until they end."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ WORKER_COMMAND = (sys.executable, "-P", "-m", "gpuvirt.server.worker")
 
 
 class WorkerProcess:
-    """One worker. `ready` is done when it can take a session; `gone` when the process has ended and was reaped."""
+    """One worker. `ready` is done when it can take a session, `gone` when the process has ended and was reaped."""
 
     def __init__(self, command: Sequence[str], backend: str, on_gone: Callable[[WorkerProcess], None]) -> None:
         loop = asyncio.get_running_loop()
         self._loop, self._on_gone = loop, on_gone
         self.ready: asyncio.Future[None] = loop.create_future()
         self.gone: asyncio.Future[int] = loop.create_future()
-        self.ending = ""  # why it ended, as it told us
+        self.ending = ""  # why it ended
         self._figures: dict[int, asyncio.Future[dict[str, int]]] = {}
         self._next_figures = 1
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            # A session of its own: signals from the daemon's terminal are for the daemon, which then ends its workers in order.
+            # In a new session: signals from the daemon's terminal go to the daemon only, which then ends its workers.
             self._process = subprocess.Popen(
                 [*command, "--fd", str(theirs.fileno()), "--backend", backend],
                 stdin=subprocess.DEVNULL,
@@ -57,20 +57,20 @@ class WorkerProcess:
         loop.add_reader(self._pidfd, self._ended)
 
     def give(self, config: SessionConfig, fds: tuple[int, ...]) -> None:
-        """Hands over a session and its descriptors (which stay open here)."""
+        """Sends a session and its descriptors, which stay open here."""
         messages.send(self._socket, {"op": "session", **asdict(config)}, fds)
 
     def add_connection(self, which: int, fd: int, epoch: int) -> None:
-        """A bulk channel's connection, or (which: -1) the main one's successor; the descriptor stays open here."""
+        """Sends a bulk channel's connection or, with which = -1, one that replaces the main connection; the descriptor stays open here."""
         messages.send(self._socket, {"op": "connection", "which": which, "epoch": epoch}, (fd,))
 
     def client_gone(self) -> None:
-        """The client's program has ended: the session is over as soon as nobody is connected."""
+        """Tells the worker that the client's program has ended: the session ends as soon as it is not connected."""
         with contextlib.suppress(OSError):
             messages.send(self._socket, {"op": "gone"})
 
     async def figures(self) -> dict[str, int]:
-        """The session's figures so far; empty when the worker does not answer in time."""
+        """The session's present figures; empty when the worker does not answer within `FIGURES_LIMIT`."""
         number, self._next_figures = self._next_figures, self._next_figures + 1
         answer: asyncio.Future[dict[str, int]] = self._loop.create_future()
         self._figures[number] = answer
@@ -128,12 +128,12 @@ class WorkerProcess:
             self.ending = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended by itself with exit code {code}"
         if not self.ready.done():
             self.ready.set_exception(GpuvirtError(f"a worker did not start: {self.ending}"))
-        self.ready.exception()  # mark as looked at: an idle worker's failure may interest nobody
+        self.ready.exception()  # marks it as retrieved: asyncio logs exceptions that nobody retrieves
         self.gone.set_result(code)
         self._on_gone(self)
 
     def _drained(self) -> bool:
-        """Reads one last message of an ended worker; true when there is none left."""
+        """Reads one remaining message of a worker that has ended; true when there is none."""
         try:
             if not self._socket.recv(1, socket.MSG_PEEK):
                 return True
@@ -144,10 +144,10 @@ class WorkerProcess:
 
 
 class WorkerPool:
-    """Keeps one worker ready ahead of need.
+    """Keeps one worker ready for the next session.
 
     Args:
-        command: what to start; tests inject their own.
+        command: the command that starts a worker; tests pass their own.
     """
 
     def __init__(self, backend: str, command: Sequence[str] = WORKER_COMMAND) -> None:
@@ -159,15 +159,15 @@ class WorkerPool:
         self._last_failure = ""
 
     def prestart(self) -> None:
-        """Starts the worker for the next session, if there is none."""
+        """Starts the worker for the next session, unless there is one."""
         if self._idle is None and not self._closed:
             self._idle = self._start()
 
     async def wait_ready(self) -> None:
-        """Until the prestarted worker can take a session.
+        """Waits until the prestarted worker can take a session.
 
         Raises:
-            GpuvirtError: it cannot be started.
+            GpuvirtError: the worker cannot be started.
         """
         if self._idle is not None:
             await asyncio.wait_for(asyncio.shield(self._idle.ready), START_LIMIT)
@@ -175,10 +175,10 @@ class WorkerPool:
             raise GpuvirtError(self._last_failure)
 
     async def take(self, limit: float) -> WorkerProcess:
-        """A worker for one session; starts the next one in the background.
+        """Returns a worker for one session and starts the next one in the background.
 
         Raises:
-            GpuvirtError: none could be started within `limit` seconds.
+            GpuvirtError: no worker could be started within `limit` seconds.
         """
         worker, self._idle = self._idle or self._start(), None
         asyncio.get_running_loop().call_soon(self.prestart)
@@ -208,7 +208,7 @@ class WorkerPool:
             self._retry = asyncio.get_running_loop().call_later(RETRY_PAUSE, self.prestart)
 
     async def close(self, limit: float = 2.0) -> None:
-        """Ends all workers: asks, then kills."""
+        """Ends all workers: SIGTERM, and SIGKILL after `limit` seconds."""
         self._closed = True
         if self._retry:
             self._retry.cancel()
@@ -225,7 +225,7 @@ class WorkerPool:
 
 
 def _environment() -> dict[str, str]:
-    """The daemon's own, without our client libraries: a worker must never load the shim in place of what it serves."""
+    """The daemon's environment without gpuvirt's client libraries: a worker must not load the shim in place of the real driver."""
     env = dict(os.environ)
     ours = {str(paths.library_dir() / name) for name in (paths.CUDA, paths.NVML)}
     kept = [p for p in env.get("LD_PRELOAD", "").replace(" ", ":").split(":") if p and p not in ours]

@@ -1,5 +1,5 @@
-/* The bare transport: what two processes of one host can do at best with no more than a shared word, a ring in shared memory, or plain sockets. The
- * other process sleeps on a pipe while it is not measured. */
+/* The bare transport: the best that two processes of one host can do with a shared word, a ring in shared memory, or plain sockets. Between measurements
+ * the other process sleeps in a read of a pipe. */
 #define _GNU_SOURCE
 #include "bench.h"
 
@@ -18,7 +18,7 @@
 #define RING (1u << 20)
 #define PIECE (128u * 1024u)
 #define MESSAGE 64
-#define SPINS 2000 /* looks at a word before its core is offered to others */
+#define SPINS 2000 /* reads of a word before the core is yielded */
 
 struct shared {
     _Alignas(128) _Atomic uint64_t there;
@@ -31,13 +31,13 @@ struct shared {
 enum order { ROUND_TRIPS, SWALLOW, SUPPLY };
 struct command {
     uint64_t order, amount;
-    int64_t cpu; /* where the other side runs: stay away from it */
+    int64_t cpu; /* the CPU of the other side, which this side avoids */
 };
 
 static enum bare kind;
 static struct shared *shared;
 static int control, sock;
-static uint64_t turn; /* of the words: both sides count the same */
+static uint64_t turn; /* number of round trips, counted alike on both sides */
 
 static void wait_for(_Atomic uint64_t *word, uint64_t value) {
     for (int spins = 0; atomic_load_explicit(word, memory_order_acquire) < value; spins++) {
@@ -106,7 +106,7 @@ static void echo(uint64_t n) {
     }
 }
 
-/* Two sides that spin on one core would measure the scheduler: goes elsewhere, and is free to move on from there. */
+/* Moves this process to another core: two sides that spin on one core would measure the scheduler. The affinity is restored afterwards. */
 static void leave(int64_t cpu) {
     static cpu_set_t all;
     if (!CPU_COUNT(&all) && sched_getaffinity(0, sizeof all, &all)) return;
@@ -127,7 +127,7 @@ static _Noreturn void serve(int orders) {
             memset(buffer, 1, size);
         }
         leave(c.cpu);
-        /* Awake and ready: only now does the clock start. */
+        /* The other process is awake and ready: the measured time begins here. */
         if (write(orders, &done, 1) != 1) break;
         if (c.order == SUPPLY) {
             if (kind == BARE_SHM)

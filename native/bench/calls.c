@@ -1,11 +1,11 @@
-/* What one driver call costs its caller. */
+/* Times of single driver calls, in the caller. */
 #include "bench.h"
 
 #include <unistd.h>
 
 #define BURST 256    /* launches, fewer than the command ring holds */
 #define WAITS 25     /* calls one after the other */
-#define SKIPPED 5    /* of them, while the worker wakes up */
+#define SKIPPED 5    /* first calls that are not counted, while the worker wakes up */
 #define ALONE_US 200 /* the program's own work between calls */
 #define ASLEEP_US 10000
 

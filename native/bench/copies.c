@@ -3,7 +3,7 @@
 
 static double gb_s(size_t size, double us) { return (double)size / us / 1e3; }
 
-/* A pattern there and back; ends the program when it comes back changed. */
+/* Copies a pattern to the device and back; ends the program when it has changed. */
 static void verify(void *memory, uint64_t device, size_t size) {
     uint64_t *words = memory;
     for (size_t i = 0; i < size / 8; i++) words[i] = i * 0x9e3779b97f4a7c15u;

@@ -1,4 +1,4 @@
-/* The driver, as any program finds it, and what every measurement uses of it. */
+/* Loads the driver by name, as any CUDA program does, and makes the context, streams and events that measurements use. */
 #include "bench.h"
 
 #include <dlfcn.h>

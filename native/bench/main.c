@@ -1,5 +1,5 @@
 /* Reads commands and answers them; see bench.h. First argument: shm, tcp or none, the bare transport to measure beside. Commands may also be given as
- * further arguments: then all their answers come in one object, and nothing is read.
+ * further arguments: then all answers are written as one object and no input is read.
  *
  *   oneway ROUNDS SUSTAINED           calls_one_way
  *   isolated ROUNDS                   calls_isolated

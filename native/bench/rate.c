@@ -1,4 +1,4 @@
-/* How many launches a second 1 to many threads can make, and what one costs the processors of both sides. */
+/* The rate of launches of several threads, and the processor time of one launch on both sides. */
 #define _GNU_SOURCE
 #include "bench.h"
 
@@ -76,7 +76,7 @@ void rate(int threads, int launches, int worker, bool own_streams) {
         if (own_streams) must(cu.stream_create(&jobs[i].stream, 1u), "cuStreamCreate");
         if (pthread_create(&jobs[i].thread, NULL, work, &jobs[i])) fail("launch rate", "no more threads");
     }
-    /* Everybody has launched once and waits: now the device is drained, then the clocks are read, then they start. */
+    /* Every thread has launched once and waits: drain the device, read the clocks, then start the threads. */
     pthread_barrier_wait(&barrier);
     must(cu.sync_context(), "cuCtxSynchronize");
     pthread_barrier_wait(&barrier);

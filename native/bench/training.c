@@ -154,7 +154,7 @@ void training(int steps, int read_every) {
     fill(made->w1, IN * HIDDEN, 1, 3);
     fill(made->w2, HIDDEN * OUT, 1, 4);
     memcpy(host, made, sizeof *host);
-    /* Once for nothing: kernels are compiled, memory is touched. */
+    /* One step that is not measured: compiles the kernels and touches the memory. */
     start(made);
     step();
     read_loss();

@@ -1,4 +1,4 @@
-/* JAX looks for a GPU's device files before it looks for a driver. Here they seem to be there, to who asks whether they are; nobody can open them. */
+/* Reports NVIDIA's device files, for which JAX looks before it loads the driver: stat() and access() find /dev/nvidia0 and its like; open() fails. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -12,16 +12,16 @@
 #define EXPORT __attribute__((visibility("default")))
 #define NVIDIA_MAJOR 195 /* as the kernel's documentation lists it */
 
-/* The minor number of a device file that seems to be there, -1 for any other path. */
+/* The minor number of a device file that is reported, -1 for any other path. */
 static int minor_of(const char *path) {
     if (!path || strncmp(path, "/dev/nvidia", 11) != 0) return -1;
     return !strcmp(path + 11, "0") ? 0 : !strcmp(path + 11, "ctl") ? 255 : -1;
 }
 
-/* Whether a look-up that failed is to have found the file after all. */
+/* Whether a failed look-up is to report the file as found. */
 static bool pretend(int result, const char *path) { return result && errno == ENOENT && minor_of(path) >= 0; }
 
-/* The C library's own; an older one does not have them all. */
+/* The C library's own functions; an older library lacks some. */
 #define REAL(name, ...)                                   \
     static int (*real)(__VA_ARGS__);                      \
     if (!real) *(void **)&real = dlsym(RTLD_NEXT, #name); \
@@ -70,7 +70,7 @@ EXPORT int fstatat64(int folder, const char *restrict path, struct stat64 *restr
     return 0;
 }
 
-/* What programs call that were built with a C library before 2.33. */
+/* Programs that were built with a C library before 2.33 call these. */
 EXPORT int __xstat(int version, const char *path, struct stat *out) {
     REAL(__xstat, int, const char *, struct stat *)
     int result = real(version, path, out);

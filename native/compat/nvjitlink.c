@@ -1,7 +1,7 @@
-/* nvJitLink for software GPUs. NVIDIA's library makes machine code, for devices that it knows; this one asks our libcuda's linker, whose image a software
- * GPU runs. LTO-IR is NVIDIA's secret: the real library makes PTX of it first, where the program has one.
+/* nvJitLink for software GPUs. NVIDIA's library generates machine code for the devices that it knows; this one calls the linker of our libcuda, whose
+ * image a software GPU runs. The format of LTO-IR is not public: the real library, if the program has it, compiles it to PTX first.
  *
- * It is preloaded, so it is what a program finds by these names; libraries that were linked to NVIDIA's use versioned names of theirs, and keep it. */
+ * It is preloaded, so programs find its functions by name. Libraries that were linked to NVIDIA's nvJitLink use versioned names and keep that one. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <link.h>

@@ -1,6 +1,5 @@
-/* A `ptxas` for programs that run one and hand its output to the driver (Triton, XLA), on software GPUs: those run PTX, so PTX is what comes out. It takes
- * ptxas's command line, and refuses what is not PTX. What PTX says is judged where it is compiled: when the module is loaded, and when a kernel is
- * launched. */
+/* A `ptxas` that passes PTX through, for programs that run ptxas and load its output (Triton, XLA): software GPUs run PTX. It accepts ptxas's command
+ * line and refuses input that is not PTX. Errors in the PTX are reported later, when the module is loaded or a kernel is launched. */
 #include <ctype.h>
 #include <errno.h>
 #include <stdarg.h>
@@ -10,7 +9,7 @@
 
 #include "read_file.h"
 
-/* Newer than any device that a program may meet, so that none refuses it as too old. */
+/* Newer than the release of any toolkit that a program may compare with, so that none refuses it as too old. */
 #define RELEASE "13.9"
 
 static const char *output = "elf.o", *input, *arch = "sm_75";

@@ -1,5 +1,5 @@
-/* Programs that run a ptxas of their own, wherever they have it from (JAX: its wheel's), run ours instead: theirs knows no software GPU, and makes machine
- * code. It stands beside this library, in the folder compat. */
+/* Replaces a program named ptxas by ours when a process is started: JAX runs the ptxas of its wheel, which generates machine code and does not know software
+ * GPUs. Ours is in the folder compat beside this library. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <spawn.h>
