@@ -236,6 +236,52 @@ def wide_svd(kind: str, m: int, n: int) -> Outcome:
     )  # fmt: skip
 
 
+def grid_laplacian(kind: str, side: int) -> Any:
+    """The matrix of a square grid's five-point Laplacian with weights drawn at random, Hermitian and dominated by its diagonal (SciPy's CSR, in double)."""
+    import scipy.sparse
+
+    n = side * side
+    weights = draw(kind, 2, n).astype(np.complex128 if kind.startswith("complex") else np.float64)
+    weights[0, side - 1 :: side] = 0  # a row's last point has none to its right
+    lower = scipy.sparse.diags_array([weights[0, : n - 1], weights[1, : n - side]], offsets=[-1, -side])
+    whole = (lower + lower.conj().T + scipy.sparse.diags_array(np.full(n, 6.0))).tocsr()
+    whole.sort_indices()
+    return whole
+
+
+def sparse_cholesky(kind: str, side: int) -> Outcome:
+    """The low-level interface's factors on the GPU, by what they solve; its kernels wait for one another's rows by volatile loads. SciPy solves it too."""
+    import cupy
+    import scipy.sparse.linalg
+
+    sparse = native.Library("cusparse", "libcusparse.so.*")
+    handle, matrix, info = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+    sparse.call("cusparseCreateMatDescr", ctypes.byref(matrix))
+    library().call("cusolverSpCreate", ctypes.byref(handle))
+    library().call("cusolverSpCreateCsrcholInfo", ctypes.byref(info))
+    dtype, prefix = TYPES[kind][0], f"cusolverSp{LETTERS[kind]}csrchol"
+    a = grid_laplacian(kind, side)
+    a.data = a.data.astype(dtype)
+    n, b = a.shape[0], draw(kind, side * side)
+    values, starts, places = cupy.asarray(a.data), cupy.asarray(a.indptr.astype(np.int32)), cupy.asarray(a.indices.astype(np.int32))
+    shape = (n, a.nnz, matrix)
+    library().call("cusolverSpXcsrcholAnalysis", handle, *shape, starts, places, info)
+    inside, size, singular = ctypes.c_size_t(), ctypes.c_size_t(), ctypes.c_int(-2)
+    library().call(f"{prefix}BufferInfo", handle, *shape, values, starts, places, info, ctypes.byref(inside), ctypes.byref(size))
+    buffer, x = cupy.empty(size.value, np.uint8), cupy.full(n, np.nan, dtype)
+    library().call(f"{prefix}Factor", handle, *shape, values, starts, places, info, buffer)
+    tolerance = ctypes.c_float(1e-6) if REAL[kind] is np.float32 else ctypes.c_double(1e-14)
+    library().call(f"{prefix}ZeroPivot", handle, info, tolerance, ctypes.byref(singular))
+    library().call(f"{prefix}Solve", handle, n, cupy.asarray(b), x, info, buffer)
+    library().call("cusolverSpDestroyCsrcholInfo", info)
+    library().call("cusolverSpDestroy", handle)
+    assert singular.value == -1, singular.value
+    exact = a.astype(np.complex128 if a.dtype.kind == "c" else np.float64)
+    want = scipy.sparse.linalg.spsolve(exact.tocsc(), wide(b))
+    largest = float(np.abs(want).max())
+    return near(kind, 10, (wide(x), want, 10 * largest), (exact @ wide(x), wide(b), 10 * largest))  # no row has more than five; the condition is below ten
+
+
 def cases() -> Iterator[Case]:
     def each(operation: str, kind: str, size: str, run: Callable[..., Outcome], *arguments: Any) -> Case:
         return Case("cusolver", operation, kind, size, lambda: run(kind, *arguments))
@@ -252,6 +298,7 @@ def cases() -> Iterator[Case]:
         for n in (2, 16, 40):
             yield each("potrfBatched, potrsBatched", kind, f"10 of {n}", cholesky_batched, n, 10)
         yield each("potri", kind, "130", inverse, 130)
+        yield each("csrchol", kind, "grid of 70x70", sparse_cholesky, 70)
         for n in (6, 130):
             yield each("sytrf, Xsytrs", kind, f"{n}", symmetric_indefinite, n)
     for kind, n in itertools.product(TYPES, (5, 150)):

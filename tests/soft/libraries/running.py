@@ -43,8 +43,8 @@ class Record:
         return f"{self.id}: " + (self.failed or self.refused or f"error {self.error:.2f}" + (" (must be exact)" if self.exact else ""))
 
 
-def environment(log: Path, fault: str = "", cache: Path | None = None) -> dict[str, str]:
-    """What the programs and the pool that serves them get. A fault needs a cache of its own: faulty code must not stay."""
+def environment(log: Path, fault: str = "", cache: Path | None = None, more: dict[str, str] | None = None) -> dict[str, str]:
+    """What the programs and the pool that serves them get, and `more`. A fault needs a cache of its own: faulty code must not stay."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("GPUVIRT_") or k == "GPUVIRT_CACHE"}
     paths = [str(FAULT)] if fault else []
     env["PYTHONPATH"] = os.pathsep.join([*paths, str(ROOT), str(ROOT / "tests"), *filter(None, [env.get("PYTHONPATH")])])
@@ -53,7 +53,7 @@ def environment(log: Path, fault: str = "", cache: Path | None = None) -> dict[s
         env["GPUVIRT_CACHE"] = str(cache)
     if fault:
         env["FAULT"] = fault
-    return env
+    return {**env, **(more or {})}
 
 
 def _once(library: str, ids: list[str], env: dict[str, str], limit: float, say: Callable[[Record], None]) -> list[Record]:
@@ -114,6 +114,7 @@ def run(
     *,
     fault: str = "",
     cache: Path | None = None,
+    more: dict[str, str] | None = None,
     limit: float = 120,
     say: Callable[[Record], None] = lambda record: None,
 ) -> list[Record]:
@@ -123,7 +124,7 @@ def run(
     records: list[Record] = []
     while todo:
         log = folder / f"kernels-{library}-{len(records)}.jsonl"
-        records += _once(library, todo, environment(log, fault, cache), limit, say)
+        records += _once(library, todo, environment(log, fault, cache, more), limit, say)
         done = {r.id for r in records}
         left = [i for i in todo if i not in done]
         if len(left) == len(todo):

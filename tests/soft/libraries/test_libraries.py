@@ -84,6 +84,17 @@ def test_a_fault_is_noticed(fault: str, ids: list[str], tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.slow
+def test_sparse_cholesky_with_lanes_apart(tmp_path: Path) -> None:
+    """cuSOLVER's sparse Cholesky where warps that wait leave the code for 32 lanes at the first chance; with lanes that do not keep in step it is wrong."""
+    apart = {"GPUVIRT_SOFT_LANES": "always"}
+    ids = [c.id for c in case.cases_of("cusolver") if "/csrchol/double/" in c.id]
+    records = running.run("cusolver", ids, tmp_path, more=apart)
+    assert len(records) == 1 and not failures(records), failures(records)
+    broken = running.run("cusolver", ids, tmp_path / "broken", fault="lanes", cache=tmp_path / "cache", more=apart)
+    assert broken and failures(broken), "nobody noticed that lanes were out of step"
+
+
 def test_renamed_kernels_get_the_same_machine_code() -> None:
     """Kernels of cuBLAS's matrix products, by their own names and by others: what is compiled is the same, byte for byte, and so is its speed."""
     path = native.find("cublas", "libcublas.so.*")
