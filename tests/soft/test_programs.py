@@ -101,6 +101,16 @@ def test_programs_on_older_processors(tmp_path: Path, executables: list[Path], s
 
 
 @pytest.mark.long
+def test_programs_with_lanes_apart(tmp_path: Path, executables: list[Path], seed: int) -> None:
+    server = serve(tmp_path, GPUVIRT_SOFT_LANES="always")
+    try:
+        wrong = {name: got for name, got in run_halves(server, executables, seed).items() if got.code != 0}
+    finally:
+        server.stop()
+    assert not wrong, f"seed {seed}: {wrong}"
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_program_alone(kept: Path, pool: Server, seed: int, name: str) -> None:
     """As a user would have it: compiled by itself, in a process by itself."""
