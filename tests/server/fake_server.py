@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import socket
 import struct
 import sys
 from pathlib import Path
+from typing import Any
 
 from gpuvirt.errors import GpuvirtError
+from gpuvirt.server import daemon
 from gpuvirt.server.daemon import serve
 from gpuvirt.server.options import ServeOptions
+from gpuvirt.server.sessions import Moved, Session, Sessions
+from gpuvirt.transport import handshake as hs
 
 
 def release(fd: int, slot: int) -> None:
@@ -23,8 +29,32 @@ def release(fd: int, slot: int) -> None:
     os.pwrite(fd, bytes(128), slot_at)
 
 
+class Script(Sessions):
+    """Says what the daemon does not say yet, before it attaches: waiting, parked, moved."""
+
+    states: tuple[hs.State, ...] = ()
+    moves_to: str | None = None
+
+    async def attach(self, client: socket.socket, hello: Any, secret: bytes, transcript: Any, *rest: Any) -> Session:
+        for state in self.states:
+            transcript.add(state.pack())
+            await asyncio.get_running_loop().sock_sendall(client, state.pack())
+            await asyncio.sleep(0.05)
+        if self.moves_to:
+            raise Moved(self.moves_to)
+        return await super().attach(client, hello, secret, transcript, *rest)
+
+    def check_further(self, session: Session, which: int, epoch: int) -> None:
+        if self.moves_to:
+            raise Moved(self.moves_to)
+        super().check_further(session, which, epoch)
+
+
 def main() -> int:
     options = json.loads(sys.argv[1])
+    Script.states = tuple(hs.State(**state) for state in options.pop("states", ()))
+    Script.moves_to = options.pop("moves_to", None)
+    daemon.Sessions = Script  # type: ignore[misc]
     worker = options.pop("worker", [sys.executable, str(Path(__file__).with_name("fake_worker.py")), *options.pop("worker_options", [])])
     options["ready_file"] = Path(options["ready_file"])
     options["links"] = tuple(options.get("links", ("tcp", "shm")))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import c_build
 import pytest
 from server.harness import FakeServer
 
+from gpuvirt.transport import handshake as hs
 from gpuvirt.transport.token import Token
 
 ROOT = Path(__file__).parent.parent.parent
@@ -19,12 +21,14 @@ CLIENT = r"""
 #include <stdlib.h>
 #include "native/transport/transport.h"
 #include "native/wire/handshake.h"
+static void notice(void *arg, const char *text) { printf("%s\n", text), (void)arg; }
 int main(int argc, char **argv) {
     uint8_t id[GV_TOKEN_ID_SIZE], secret[GV_SECRET_SIZE];
     if (argc != 6) return 2;
     for (int i = 0; i < GV_TOKEN_ID_SIZE; i++) sscanf(argv[3] + 2 * i, "%2hhx", &id[i]);
     for (int i = 0; i < GV_SECRET_SIZE; i++) sscanf(argv[4] + 2 * i, "%2hhx", &secret[i]);
-    struct gv_link_options options = {.pool = argv[1], .link = argv[2], .token_id = id, .secret = secret, .gpus = (uint32_t)atoi(argv[5])};
+    struct gv_link_options options = {.pool = argv[1], .link = argv[2], .token_id = id, .secret = secret, .gpus = (uint32_t)atoi(argv[5]),
+                                      .notice = notice, .no_wait = getenv("NO_WAIT") != NULL};
     struct gv_open_error error;
     struct gv_link *link = gv_link_connect(&options, &error);
     if (!link) {
@@ -62,3 +66,30 @@ def test_refused(server: FakeServer, client: Path) -> None:
     assert done.returncode == 1 and done.stdout.startswith("2 ") and server.url in done.stdout and "token was not accepted" in done.stdout
     done = run(client, server.url, "auto", server.token, 3)
     assert done.returncode == 1 and done.stdout.startswith("3 ") and "this pool has 2 GPUs" in done.stdout
+
+
+def test_waits(own_server: Callable[..., FakeServer], client: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Quietly but for one line; not at all where the user does not want to."""
+    server = own_server(states=[{"place": 3 - i, "queued": 5} for i in range(3)])
+    for link, transport in (("tcp", "tcp"), ("auto", "shm")):
+        done = run(client, server.url, link, server.token)
+        told = f"waiting for a GPU of the server at {server.url}, place 3 of 5 in the queue\n"
+        assert (done.returncode, done.stdout) == (0, f"{told}{transport} {server.url}\n")
+    monkeypatch.setenv("NO_WAIT", "1")
+    done = run(client, server.url, "tcp", server.token)
+    assert done.returncode == 1 and done.stdout.startswith("3 all GPUs of the server at ")
+
+
+def test_parked(own_server: Callable[..., FakeServer], client: Path) -> None:
+    server = own_server(states=[{"state": hs.STATE_PARKED}])
+    done = run(client, server.url, "tcp", server.token)
+    assert done.stdout.splitlines()[0].endswith("to bring the session's memory back") and done.stdout.endswith(f"tcp {server.url}\n")
+
+
+def test_follows(server: FakeServer, own_server: Callable[..., FakeServer], client: Path) -> None:
+    """To the other server, whose refusal is told under its own name."""
+    moved = own_server(moves_to=server.url)
+    done = run(client, moved.url, "tcp", server.token)
+    assert done.returncode == 1 and moved.url in done.stdout  # the first one does not know that token
+    done = run(client, moved.url, "tcp", moved.token)
+    assert done.returncode == 1 and f"the server at {server.url} refused: the token was not accepted" in done.stdout

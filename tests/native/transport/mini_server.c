@@ -226,7 +226,7 @@ static void welcome_resume(struct mini_server *s, struct guest *g) {
     CHECK(g->hello.session == SESSION && gv_hello_proved(&g->transcript, g->raw, g->size, s->key));
     atomic_fetch_add(&s->resumes, 1);
     say_states(s, g);
-    if (s->moves_to) {
+    if (s->moves_to && atomic_fetch_sub(&s->resume_moves, 1) > 0) {
         w.status = GV_WELCOME_MOVED;
         snprintf(w.address, sizeof w.address, "%s", s->moves_to);
     } else if (s->fault == RESUME_REFUSED) {

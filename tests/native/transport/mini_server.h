@@ -53,10 +53,11 @@ struct mini_server {
     char url[64], unix_path[108];
     uint8_t token_id[GV_TOKEN_ID_SIZE], secret[GV_SECRET_SIZE];
     enum fault fault;
-    struct gv_hello hello; /* of the last session */
-    const char *moves_to;  /* where a session or a resume is sent, by the test; NULL: stays */
-    int waits;             /* so many states before a session's welcome */
-    uint16_t state;        /* which */
+    struct gv_hello hello;    /* of the last session */
+    const char *moves_to;     /* where a session or a resume is sent, by the test; NULL: stays */
+    _Atomic int resume_moves; /* how many resumes are sent there */
+    int waits;                /* so many states before a session's welcome */
+    uint16_t state;           /* which */
     int listening, unix_listening, stop[2];
     pthread_t thread;
     _Atomic(struct gv_link *) worker;

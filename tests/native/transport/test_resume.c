@@ -251,6 +251,33 @@ static void cut_while_coming_back(void) {
     close_session(&s);
 }
 
+/* The server says that the session is parked, then where it is now: the client goes on there, and comes back there ever after. */
+static void moved_while_away(void) {
+    struct session s;
+    open_with(&s, NO_FAULT, "tcp", GRACE_S);
+    while (!atomic_load(&s.server.channels)) usleep(1000);
+    s.server.waits = 2;
+    s.server.state = GV_STATE_PARKED;
+    s.server.moves_to = s.server.url;
+    atomic_store(&s.server.resume_moves, 1);
+    int through_proxy = 0;
+    for (uint64_t n = 1; n <= 3; n++) {
+        struct tcp *client = (struct tcp *)s.p.client;
+        gv_tcp_spin_lock(&client->receiving);
+        gv_tcp_cut(client, "pulled", 0);
+        gv_tcp_spin_unlock(&client->receiving);
+        CHECK(send_numbered(s.p.client, 64, n) && send_numbered(s.p.worker, 64, n));
+        gv_send_flush(s.p.worker);
+        CHECK(receive_numbered(s.p.worker, n) == 64 && receive_numbered(s.p.client, n) == 64);
+        if (n == 1) through_proxy = atomic_load(&s.cutter.connections);
+    }
+    CHECK(counts(s.p.client).resumes == 3 && atomic_load(&s.server.resumes) >= 4);
+    CHECK(atomic_load(&s.cutter.connections) == through_proxy); /* the address it moved to is dialled at once */
+    CHECK(atomic_load(&s.notices) >= 1);
+    CHECK(strcmp(s.p.client->redial->address.url, s.server.url) == 0);
+    close_session(&s);
+}
+
 /* Silence in the middle: the worker is told of another connection before it knows that the first one is of no use. */
 static void worker_notices_last(void) {
     struct session s;
@@ -437,6 +464,7 @@ int main(int argc, char **argv) {
         {"unreachable_for_a_while", unreachable_for_a_while},
         {"no_grace", no_grace},
         {"client_gone", client_gone},
+        {"moved_while_away", moved_while_away},
         {"held_back", held_back},
     };
     signal(SIGPIPE, SIG_IGN);
