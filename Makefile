@@ -120,4 +120,4 @@ coverage: $(VENV)/.built
 	$(BIN)/python native/api/generate.py --coverage docs/COVERAGE.md
 
 clean:
-	rm -rf build build-tests gpuvirt/lib $(VENV)
+	rm -rf build build-lint build-tests gpuvirt/lib $(VENV)

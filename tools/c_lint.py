@@ -1,13 +1,16 @@
 """clang-format and clang-tidy over our C: exits 1 and names every finding.
 
 Format is checked on all of native/ and the C tests; clang-tidy runs on the sources of the built libraries, with the flags of the build
-(build/*/compile_commands.json, written by the editable install).
+(build/*/compile_commands.json, written by the editable install). A source that it has found clean is not looked at again until the source, what it
+includes, the flags, .clang-tidy or clang-tidy itself change: build-lint keeps a digest of each.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -15,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+CLEAN = ROOT / "build-lint"
 
 
 def tool(name: str) -> str:
@@ -40,20 +44,44 @@ def compile_database() -> Path | None:
     return found[-1].parent if found else None
 
 
+def clean_mark(entry: dict[str, str], identity: str) -> Path | None:
+    """The file that is there when this text, with its comments (NOLINT) and macros, was found clean; None when the preprocessor fails."""
+    line = [word for word in shlex.split(entry["command"]) if word != "-c"]
+    if "-o" in line:
+        del line[line.index("-o") : line.index("-o") + 2]
+    done = subprocess.run([*line, "-E", "-C", "-dD"], cwd=entry["directory"], capture_output=True, check=False)
+    if done.returncode != 0:
+        return None
+    return CLEAN / hashlib.sha256("\0".join([identity, *line]).encode() + b"\0" + done.stdout).hexdigest()[:32]
+
+
 def tidy(folder: Path) -> int:
-    entries = {Path(e["file"]) for e in json.loads((folder / "compile_commands.json").read_text())}
+    entries = {Path(e["file"]): e for e in json.loads((folder / "compile_commands.json").read_text())}
     ours = sorted(p for p in entries if p.is_relative_to(ROOT / "native"))
+    version = subprocess.run([tool("clang-tidy"), "--version"], capture_output=True, text=True, check=True).stdout
+    identity = version + (ROOT / ".clang-tidy").read_text()
+    CLEAN.mkdir(exist_ok=True)
+    old = set(CLEAN.iterdir())
     if not ours:
         raise SystemExit("no sources of ours in the compile database")
 
     def one(path: Path) -> int:
+        mark = clean_mark(entries[path], identity)
+        if mark is not None and mark.exists():
+            old.discard(mark)
+            return 0
         done = subprocess.run([tool("clang-tidy"), "--quiet", "-p", str(folder), str(path)], cwd=ROOT, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             print(done.stdout, end="", flush=True)
+        elif mark is not None:
+            mark.touch()
         return done.returncode
 
     with ThreadPoolExecutor(os.cpu_count()) as threads:
-        return max(threads.map(one, ours))
+        worst = max(threads.map(one, ours))
+    for mark in old:  # of texts that are no more
+        mark.unlink(missing_ok=True)
+    return worst
 
 
 def main() -> int:
