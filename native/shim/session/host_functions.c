@@ -36,11 +36,11 @@ static void answer(const struct host_func *f) {
 
 /* Copies queued before it are visible in it, and over. False: the session is. */
 static bool copies_over(const struct host_func *f) {
-    if (f->bulk && bulk_wait_landed(f->bulk)) return false;
+    if (f->bulk && bulk_wait_received(f->bulk)) return false;
     enum expect_outcome outcome;
     uint64_t receiving;
     while ((outcome = progress_end_copies(f->stream_id, f->seq, f->status, &receiving)) == EXPECT_RECEIVING)
-        if (bulk_wait_landed(receiving)) return false;
+        if (bulk_wait_received(receiving)) return false;
     if (outcome == EXPECT_MISSING) expect_missing();
     return outcome == EXPECT_ENDED;
 }

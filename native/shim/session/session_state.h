@@ -1,8 +1,9 @@
-/* The session's own insides, shared by session.c, attach.c, progress.c, incoming.c, bulk.c, expected.c, host_functions.c and lifecycle.c. Nothing else
+/* The session's own insides, shared by session.c, attach.c, progress.c, incoming.c, bulk_in.c, bulk_out.c,
+ * reply_payloads.c, expected.c, host_functions.c and lifecycle.c. Nothing else
  * includes this.
  *
- * Locks, in the order they may be taken: bulk order (bulk.c), the link's send lock, then either `replies` (session.c), or the landing lock
- * (bulk.c), the stream table (progress.c) and the expected copies (expected.c); all others are leaves. Whoever handles incoming records never sends: a full command ring must
+ * Locks, in the order they may be taken: bulk order (bulk_out.c), the link's send lock, then either `replies` (session.c), or the held
+ * completions (bulk_in.c), the stream table (progress.c) and the expected copies (expected.c); all others are leaves. Whoever handles incoming records never sends: a full command ring must
  * not stop the reply ring. */
 #ifndef SHIM_SESSION_STATE_H
 #define SHIM_SESSION_STATE_H
@@ -97,7 +98,7 @@ void expect_received(uint64_t tag, uint64_t size);
 /* All bytes of a small copy, or the status with which it has none. -1: no such copy, or not its size. */
 int expect_inline(uint64_t tag, int status, const void *data, uint32_t size);
 
-/* ---- bulk.c ---- */
+/* ---- bulk_in.c, bulk_out.c, reply_payloads.c ---- */
 int bulk_start(void);
 /* Waits until so much of the payloads' stream has been acknowledged; -1 when the link is dead. What gv_bulk_set_waiter is given. */
 int bulk_acked(void *arg, uint64_t position);
@@ -106,8 +107,10 @@ void bulk_publish(uint64_t stream, uint64_t upto, uint64_t bulk, int status);
 /* Data of a small copy that came inside a record. -1: no such copy, or not its size. */
 int bulk_inline(uint64_t tag, int status, const void *data, uint32_t size);
 /* Waits until payload `number` has landed: 0 or session_broken(). */
-int bulk_wait_landed(uint64_t number);
-uint64_t bulk_landed(void);
+int bulk_wait_received(uint64_t number);
+uint64_t bulk_received(void);
+/* A payload that belongs to a reply has come: receives and keeps it. NULL: done. "": the link is dead. Else what is wrong. */
+const char *reply_payload_receive(const struct gv_bulk_header *header);
 /* After `over`: until no thread of ours writes into the program's memory any more. */
 void bulk_quiesce(void);
 
