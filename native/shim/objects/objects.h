@@ -94,9 +94,9 @@ struct shim_context {
     struct shim_stream *streams; /* the legacy and per-thread ones and destroyed ones with work under way included */
     struct shim_module *modules;
     struct shim_stream *legacy;
-    _Atomic bool apart;        /* has had streams that are not ordered with the legacy one */
-    _Atomic uint64_t copied;   /* the newest of its streams' copied */
-    struct shim_context *next; /* list of live contexts, under context_lock */
+    _Atomic bool has_unordered_streams; /* it has had streams that are not ordered with its legacy stream */
+    _Atomic uint64_t copied;            /* the newest of its streams' copied */
+    struct shim_context *next;          /* list of live contexts, under context_lock */
 };
 
 extern pthread_mutex_t context_lock;
@@ -171,7 +171,7 @@ static inline bool stream_passed(const struct shim_stream *s, uint64_t id, uint6
     return completed >= seq || s->object.id != id;
 }
 
-/* ---- memory (memory.c, address_map.c, host_memory.c) ------------------------------------------------------------------- */
+/* ---- memory (memory/) ------------------------------------------------------------------- */
 
 /* RANGE_MAPPED: one mapping of virtual memory management; neighbours may be used as one range. It belongs to no context. */
 enum range_kind { RANGE_DEVICE, RANGE_GLOBAL, RANGE_MAPPED, RANGE_HOST, RANGE_REGISTERED };
@@ -202,7 +202,11 @@ bool range_find(uint64_t address, struct range *out);
 /* Whether [address, address + size) lies in mappings without a gap where some device may do what `rights` says (CU_MEM_ACCESS_FLAGS). */
 bool range_mapped(uint64_t address, uint64_t size, unsigned rights);
 void range_set_rights(uint64_t base, unsigned rights);
-/* The addresses set aside that an address lies in (virtual_memory.c); false when there are none. */
+/* CU_POINTER_ATTRIBUTE_SYNC_MEMOPS of the device range that contains an address; false when there is none. */
+bool range_set_sync_memops(uint64_t address, bool on);
+/* `call` is made for a device address that is in no range, and returns whether it has added some. To be set before there are addresses. */
+void range_on_unknown(bool (*call)(void));
+/* The addresses set aside that an address lies in (memory/virtual_memory.c); false when there are none. */
 bool virtual_reservation(uint64_t address, uint64_t *base, uint64_t *size);
 /* Does any host range touch [base, base + size)? */
 bool range_host_overlaps(uint64_t base, uint64_t size);
@@ -228,7 +232,7 @@ void host_writes_add(uint64_t low, uint64_t high, struct shim_stream *s, uint64_
 int host_writes_wait(uint64_t low, uint64_t high);
 bool host_writes_pending(uint64_t low, uint64_t high);
 
-/* ---- modules (module.c, library.c, function.c) --------------------------------------------------------------------- */
+/* ---- modules (module/) --------------------------------------------------------------------- */
 
 /* Where the program has an image from, for messages: a file it named, or its pointer. */
 struct module_source {
@@ -317,9 +321,6 @@ int link_image(struct shim_context *c, const struct image *image, const struct i
 int module_load(struct shim_context *c, const struct image *image, const struct module_source *source, const struct jit_options *jit,
                 struct shim_library *library, struct shim_module **out);
 void module_unload(struct shim_module *m);
-/* Asks for the addresses of all globals that are not known yet, of all modules of all contexts, so that the map of addresses has them. False when there was
- * nothing to ask. */
-bool module_place_globals(void);
 /* Unloads everything that a context still holds. */
 void module_context_gone(struct shim_context *c);
 struct shim_function *module_find(const struct shim_module *m, const char *name);

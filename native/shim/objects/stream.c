@@ -35,7 +35,7 @@ int stream_new(struct shim_context *c, enum stream_kind kind, unsigned flags, in
     s->priority = priority;
     s->session.id = kind == STREAM_LEGACY ? GV_LEGACY_STREAM(c->id) : s->object.id;
     s->session.ctx = c->id;
-    if (!s->blocking || kind == STREAM_PER_THREAD) atomic_store(&c->apart, true);
+    if (!s->blocking || kind == STREAM_PER_THREAD) atomic_store(&c->has_unordered_streams, true);
     session_stream_add(&s->session);
     if (kind != STREAM_LEGACY) {
         struct gv_cmd_stream_create create = {.stream = s->object.id, .flags = flags, .priority = priority};

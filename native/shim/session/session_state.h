@@ -1,10 +1,8 @@
-/* The session's own insides, shared by session.c, attach.c, progress.c, incoming.c, bulk_in.c, bulk_out.c,
- * reply_payloads.c, expected.c, host_functions.c and lifecycle.c. Nothing else
- * includes this.
+/* What the files of session/ share; nothing else includes it.
  *
- * Locks, in the order they may be taken: bulk order (bulk_out.c), the link's send lock, then either `replies` (session.c), or the held
- * completions (bulk_in.c), the stream table (progress.c) and the expected copies (expected.c); all others are leaves. Whoever handles incoming records never sends: a full command ring must
- * not stop the reply ring. */
+ * Locks, in the order in which they may be taken: bulk order (bulk_out.c), the link's send lock, then either `replies` (session.c) or held
+ * completions (bulk_in.c), the stream table (progress.c) and expected copies (expected.c). All others are leaves. The thread that handles incoming
+ * records never sends, so that a full command ring cannot stop the reply ring. */
 #ifndef SHIM_SESSION_STATE_H
 #define SHIM_SESSION_STATE_H
 

@@ -177,7 +177,7 @@ static int send_piece(void *arg, const struct piece *p) {
 
 /* `wait`: the program takes it for done when the call returns. It is only taken up then, which nobody can tell but streams that are not ordered with this one. */
 static int send_now(struct shim_stream *s, const struct copy_side *dst, const struct copy_side *src, const struct copy_box *box, bool wait) {
-    struct inward in = {.stream = s, .lend = !wait && src->pinned, .tell = wait && atomic_load(&s->context->apart)};
+    struct inward in = {.stream = s, .lend = !wait && src->pinned, .tell = wait && atomic_load(&s->context->has_unordered_streams)};
     int rc = each_piece(dst, src, box, send_piece, &in);
     free(in.staging);
     if (!rc && wait) stream_copied(s, in.last);

@@ -306,7 +306,9 @@ static struct shim_module *next_unplaced(void) {
     return found;
 }
 
-bool module_place_globals(void) {
+/* Asks for the addresses of all globals that are not known yet, of all modules of all contexts, so that the address map has them. False when there was
+ * nothing to ask. */
+static bool place_globals(void) {
     bool asked = false;
     struct shim_module *m;
     while (atomic_load(&unplaced) && (m = next_unplaced())) {
@@ -319,6 +321,8 @@ bool module_place_globals(void) {
     }
     return asked;
 }
+
+__attribute__((constructor)) static void offer_globals(void) { range_on_unknown(place_globals); }
 
 /* ---- life ---------------------------------------------------------------------------------------------------------- */
 
