@@ -409,22 +409,24 @@ def spin(look: str, ready: str, count: str = "add.u32 %r15, %r15, 1;", name: str
 
 
 def _polls() -> Iterator[Flip]:
-    """A warp waits for another one that cannot run unless the loop lets it."""
-    flag = "setp.ne.u32 %p5, %r1, 0;"
+    """Two warps wait for each other: neither can go on unless the other's loop lets it."""
+    flag, zero = "setp.ne.u32 %p5, %r1, 0;", "st.shared.u32 [{}], 0;"
+    counted = "add.u32 %r15, %r15, 1;"
 
-    def two(look: str, ready: str = flag, setting: str = "st.volatile.shared.u32 [memory], 1;", count: str = "add.u32 %r15, %r15, 1;") -> Kernel:
-        return kernel(
-            f"{_UNTIL} setp.ne.u32 %p0, %r0, 0; @%p0 bra READY; st.shared.u32 [memory], 0; mbarrier.init.shared.b64 [memory+8], 1; READY: bar.sync 0;"
-            f"setp.gt.u32 %p1, %r0, 31; @%p1 bra OTHER; {spin(look, ready, count)} selp.u32 %r9, 1, 0, %p5; bra DONE;"
-            f"OTHER: mov.u32 %r9, 3; setp.ne.u32 %p2, %r0, 32; @%p2 bra DONE; {setting} DONE:", [1] * 32 + [3] * 32, 64)  # fmt: skip
+    def two(look: str, ready: str = flag, set_: str = "st.volatile.shared.u32 [{}], 1;", begin: str = zero, count: str = counted) -> Kernel:
+        here, there = "memory+16", "memory+24"
+        body = f"""{_UNTIL} mov.u32 %r15, 0; setp.ne.u32 %p0, %r0, 0; @%p0 bra READY; {begin.format(here)} {begin.format(there)} READY: bar.sync 0;
+        setp.gt.u32 %p1, %r0, 31; @%p1 bra OTHER; {set_.format(here)} {spin(look.format(there), ready, count, "ONE")} selp.u32 %r9, 1, 0, %p5; bra DONE;
+        OTHER: {spin(look.format(here), ready, count, "TWO")} selp.u32 %r9, 3, 0, %p5; {set_.format(there)} DONE:"""
+        return kernel(body, [1] * 32 + [3] * 32, 64)
 
-    yield Flip("ld", "volatile", "polls", "-", two("ld.volatile.shared.u32 %r1, [memory];"))
-    yield Flip("ld", "", "access", "-", two("membar.cta; ld.shared.u32 %r1, [memory];", count=""))
-    yield Flip("atom", "exch", "polls", "-", two("atom.shared.cas.b32 %r1, [memory], 1, 1;"))
-    yield Flip("atom", "add", "polls", "-", two("atom.shared.add.u32 %r1, [memory], 0;"))
-    yield Flip("atom", "or", "polls", "-", two("atom.shared.or.b32 %r1, [memory], 0;"))
-    yield Flip("mbarrier", "test_wait", "polls", "-", two(
-        "mbarrier.test_wait.parity.shared.b64 %p5, [memory+8], 0;", "", "mbarrier.arrive.shared.b64 %q5, [memory+8];"))  # fmt: skip
+    yield Flip("ld", "volatile", "polls", "-", two("ld.volatile.shared.u32 %r1, [{}];"))
+    yield Flip("ld", "", "access", "-", two("membar.cta; ld.shared.u32 %r1, [{}];", count=""))
+    yield Flip("atom", "exch", "polls", "-", two("atom.shared.cas.b32 %r1, [{}], 1, 1;"))
+    yield Flip("atom", "add", "polls", "-", two("atom.shared.add.u32 %r1, [{}], 0;"))
+    yield Flip("atom", "or", "polls", "-", two("atom.shared.or.b32 %r1, [{}], 0;"))
+    objects = ("mbarrier.arrive.shared.b64 %q5, [{}];", "mbarrier.init.shared.b64 [{}], 32;")
+    yield Flip("mbarrier", "test_wait", "polls", "-", two("mbarrier.test_wait.parity.shared.b64 %p5, [{}], 0;", "", *objects))
 
 
 def _apart(act: str, after: str = "mov.u32 %r9, %r1;", want: Any = None, start: tuple[int, ...] = ()) -> Kernel:
@@ -463,11 +465,9 @@ def _syncs() -> Iterator[Flip]:
         ("match", "", "and.b32 %r2, %r0, 1; match.any.sync.b32 %r9, %r2, -1;", np.where(t % 2, 0xAAAAAAAA, 0x55555555)),
         ("match", "all", "match.all.sync.b32 %r9|%p2, %r1, -1;", [-1] * 32),
         ("redux", "", "redux.sync.add.u32 %r9, %r0, -1;", [496] * 32), ("elect", "", "elect.sync %r9|%p2, -1;", [0] * 32),
-        ("bar", "warp", exchange.format("bar.warp.sync -1;"), 31 - t), ("bar", "", exchange.format("bar.sync 0;"), 31 - t),
-        ("barrier", "", exchange.format("barrier.sync 0;"), 31 - t), ("barrier", "aligned", exchange.format("barrier.sync.aligned 0;"), 31 - t),
+        ("bar", "warp", exchange.format("bar.warp.sync -1;"), 31 - t),
         ("bar", "red", "setp.ne.u32 %p2, %r0, 3; bar.red.popc.u32 %r9, 0, %p2;", [31] * 32),
         ("barrier", "red", "setp.ne.u32 %p2, %r0, 3; barrier.red.popc.u32 %r9, 0, %p2;", [31] * 32),
-        ("barrier", "cluster", exchange.format("barrier.cluster.arrive; barrier.cluster.wait;"), 31 - t),
         ("movmatrix", "", "movmatrix.sync.aligned.m8n8.trans.b16 %r9, %r0;", _transposed()), ("mma", "", f"and.b32 %r5, %r0, 3; setp.eq.u32 %p2, %r5, 0; selp.b32 %r5, 0x3c00, 0, %p2; {_MMA.replace('{%r1, %r1}', '{%r5, %r5}')} mov.b32 %r9, %f1;", [0x3F800000] * 32),
         ("ldmatrix", "", exchange.format("bar.warp.sync -1;") + "and.b32 %r5, %r0, 7; shl.b32 %r5, %r5, 4; add.u32 %r4, %r3, %r5; add.u32 %r4, %r4, 512; ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r9}, [%r4];", t),
     ]:  # fmt: skip
@@ -511,6 +511,8 @@ def _costs() -> Iterator[Flip]:
     yield costs("add", "", "flow", "branched", kernel("mov.u32 %r9, 1; setp.lt.u32 %p0, %r0, 16; @%p0 add.u32 %r9, %r9, %r0;", np.where(t < 16, 1 + t, 1)))
     two = [1] * 64
     yield costs("bar", "", "sync", "-", kernel("bar.sync 0; mov.u32 %r9, 1;", two, 64))
+    yield costs("barrier", "aligned", "sync", "-", kernel("barrier.sync.aligned 0; mov.u32 %r9, 1;", two, 64))
+    yield costs("barrier", "cluster", "sync", "-", kernel("barrier.cluster.arrive; barrier.cluster.wait; mov.u32 %r9, 1;", two, 64))
     yield costs("bar", "arrive", "sync", "-", kernel("bar.arrive 1, 128; mov.u32 %r9, 1;", two, 64))
     yield costs("nanosleep", "", "sync", "-", kernel("nanosleep.u32 100; mov.u32 %r9, 1;", two, 64))
     yield costs("mbarrier", "", "sync", "-", kernel("setp.ne.u32 %p0, %r0, 0; @%p0 bra R; mbarrier.init.shared.b64 [memory], 64; R: mov.u32 %r9, 1;", two, 64))
