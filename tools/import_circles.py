@@ -47,9 +47,6 @@ CIRCLES: dict[tuple[str, ...], str] = {
     ("native/shim/session/*",): "sending, receiving and waiting call each other",
     ("native/shim/objects/*",): "objects end with their context, which calls them; an address may be a module's or a mapping's",
     ("native/transport/*",): "the link's common code calls transports by name",
-    ("native/worker/bulk", "native/worker/bulk_copy_in", "native/worker/completion", "native/worker/lookup"): (
-        "payloads and their destinations call each other under one lock, and count their stream's users"
-    ),
     ("native/worker/read_ahead", "native/worker/worker"): "the read-ahead thread stops the worker that starts it",
 }
 

@@ -72,13 +72,13 @@ static void early_unlist(struct worker *w, struct worker_early *early) {
 /* The command of a payload that has come already, or is coming. lock held. False: they do not fit. */
 static bool claim(struct worker *w, struct worker_early *early, struct worker_expected *e) {
     early_unlist(w, early);
-    bool right = early->number == e->number && (!e->landing || worker_landing_size(e->landing) == early->size);
-    if (right && e->landing) worker_landing_claim(e->landing, early);
+    bool right = early->number == e->number && (!e->to || e->to->size == early->size);
+    if (right && e->to) e->to->claim(e->to, early);
     if (!early->whole) {
         early->claimed = e; /* the reader goes on with it */
         return right;
     }
-    if (right && !e->landing) {
+    if (right && !e->to) {
         pthread_mutex_unlock(&w->lock);
         right = gather(w, early, e);
         pthread_mutex_lock(&w->lock);
@@ -114,6 +114,18 @@ void worker_expect_it(struct worker *w, struct worker_expected *e) {
 void worker_expect(struct worker *w, struct worker_expected *e, uint64_t number, void *data, uint64_t size) {
     *e = (struct worker_expected){.number = number, .size = size, .data = data};
     worker_expect_it(w, e);
+}
+
+int worker_bytes_take(struct worker *w, uint64_t number, const void *inline_data, uint64_t inline_size, struct worker_bytes *out) {
+    *out = (struct worker_bytes){inline_data, inline_size, NULL};
+    if (!number) return 0;
+    struct worker_expected e;
+    worker_expect(w, &e, number, NULL, 0);
+    bool good = worker_wait_payload(w, &e);
+    *out = (struct worker_bytes){e.data, e.size, e.data};
+    if (good) return 0;
+    free(e.data);
+    return -1;
 }
 
 int worker_discard_payload(struct worker *w, uint64_t number) {
@@ -227,7 +239,7 @@ static void *early_place(struct worker *w, struct worker_early *early, uint64_t 
 static void *place(struct worker_expected *e, uint64_t at, uint64_t size, uint64_t *n) {
     *n = size - at;
     if (e->discard) return NULL;
-    if (e->landing) return worker_landing_place(e->landing, at, n);
+    if (e->to) return e->to->place(e->to, at, n);
     char *data = block_of(e, size);
     if (!data) *n = 0;
     return data ? data + at : NULL;
@@ -236,9 +248,9 @@ static void *place(struct worker_expected *e, uint64_t at, uint64_t size, uint64
 /* The command of an early payload has come while it was being received: goes on where the command wants it. lock held, and let go meanwhile. */
 static struct worker_expected *go_over(struct worker *w, struct worker_early *early, uint64_t at, bool *good) {
     struct worker_expected *e = early->claimed;
-    *good = early->number == e->number && (!e->landing || worker_landing_size(e->landing) == early->size);
-    if (*good && e->landing) {
-        worker_landing_landed(e->landing, at);
+    *good = early->number == e->number && (!e->to || e->to->size == early->size);
+    if (*good && e->to) {
+        e->to->received(e->to, at);
     } else if (*good) {
         pthread_mutex_unlock(&w->lock);
         *good = gather(w, early, e);
@@ -255,7 +267,7 @@ static bool receive(struct worker *w, const struct gv_bulk_header *header) {
     bool good = true;
     pthread_mutex_lock(&w->lock);
     struct worker_expected *e = look_for_command(w, header);
-    if (e) good = e->number == name_of(header) && (!e->landing || worker_landing_size(e->landing) == header->size);
+    if (e) good = e->number == name_of(header) && (!e->to || e->to->size == header->size);
     if (!e) good = !atomic_load(&w->stopping) && (early = early_new(w, header));
     while (good) {
         if (early && early->claimed) {
@@ -275,11 +287,11 @@ static bool receive(struct worker *w, const struct gv_bulk_header *header) {
         pthread_mutex_lock(&w->lock);
         if (!good) break;
         at += n;
-        if (early) early->landed = at;
-        if (e && e->landing) worker_landing_landed(e->landing, at);
+        if (early) early->received = at;
+        if (e && e->to) e->to->received(e->to, at);
     }
     if (good) atomic_store(&w->bulk_received, header->number);
-    if (good && e && !e->discard && !e->landing && !block_of(e, header->size)) good = false; /* an empty one */
+    if (good && e && !e->discard && !e->to && !block_of(e, header->size)) good = false; /* an empty one */
     if (early && good) {
         early->whole = true;
     } else if (early) { /* its bytes will never come; nor will the reader, if its command should still come for it */

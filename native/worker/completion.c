@@ -44,9 +44,9 @@ struct mark {
 };
 
 void worker_tell(struct worker *w, struct worker_stream *s, int status) {
-    if (!s->due || (!status && w->ops->mark_follows && w->ops->mark_follows(s->stream))) return;
-    uint64_t upto = s->due;
-    s->due = 0;
+    if (!s->unreported || (!status && w->ops->mark_follows && w->ops->mark_follows(s->stream))) return;
+    uint64_t upto = s->unreported;
+    s->unreported = 0;
     worker_send_completed(w, s->id, s->context->id, upto, s->last_bulk, status);
 }
 
@@ -59,7 +59,7 @@ static void end(struct mark *m) {
 static void reached(void *arg, int status) {
     struct mark *m = arg;
     worker_note(m->w, m->stream, m->seq, m->op, status);
-    if (m->wanted) m->stream->due = m->seq;
+    if (m->wanted) m->stream->unreported = m->seq;
     worker_tell(m->w, m->stream, status);
     end(m);
 }

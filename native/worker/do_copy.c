@@ -54,7 +54,7 @@ int worker_do_copy_in(struct worker *w, const struct gv_record *record, const st
     uint64_t size = bytes_of(c->width, c->height, c->depth);
     if (!size || (!c->bulk && c->data_size != size)) return -1;
     if (!s) return worker_discard_payload(w, c->bulk);
-    if (c->bulk && contiguous(c->width, c->height, c->depth, c->pitch, c->slice)) return worker_land(w, record, s, c->bulk, c->dst, size);
+    if (c->bulk && contiguous(c->width, c->height, c->depth, c->pitch, c->slice)) return worker_bulk_copy_in(w, record, s, c->bulk, c->dst, size);
     struct incoming *in = malloc(sizeof *in);
     void *data = in ? staging(w, record, size) : NULL;
     if (!data) {

@@ -1,4 +1,4 @@
-/* What commands name and carry: contexts and streams by the client's ids, payloads. */
+/* Contexts and streams by the client's ids. */
 #include <stdlib.h>
 
 #include "state.h"
@@ -43,16 +43,4 @@ void worker_stream_drop(struct worker_stream *s) {
     if (atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) != 1) return;
     worker_context_drop(s->context);
     free(s);
-}
-
-int worker_bytes_take(struct worker *w, uint64_t number, const void *inline_data, uint64_t inline_size, struct worker_bytes *out) {
-    *out = (struct worker_bytes){inline_data, inline_size, NULL};
-    if (!number) return 0;
-    struct worker_expected e;
-    worker_expect(w, &e, number, NULL, 0);
-    bool good = worker_wait_payload(w, &e);
-    *out = (struct worker_bytes){e.data, e.size, e.data};
-    if (good) return 0;
-    free(e.data);
-    return -1;
 }

@@ -1,8 +1,8 @@
-/* The lookout: a thread that sees what the executor cannot while something holds it up.
+/* Read-ahead: a thread that sees what the executor cannot while something holds it up.
  *
  * It notices that the client is gone. And where the executor waits for the device (too much is on its way; a driver's call that waits by itself), what
  * the device waits for in its turn may lie in the link behind commands that nobody takes: the client's answer to a host function, or its
- * acknowledgement of data that holds memory or a stream. So the lookout reads on: answers to host functions count at once, acknowledgements are the
+ * acknowledgement of data that holds memory or a stream. So it reads on: answers to host functions count at once, acknowledgements are the
  * link's own, everything else is set aside for the executor in its order. */
 #include <signal.h>
 #include <stdlib.h>
@@ -84,7 +84,7 @@ static bool read_on(struct worker *w) {
     return true;
 }
 
-static void *look_out(void *arg) {
+static void *read_ahead(void *arg) {
     struct worker *w = arg;
     pthread_mutex_lock(&w->ahead_lock);
     while (!atomic_load(&w->stopping)) {
@@ -110,15 +110,15 @@ static void *look_out(void *arg) {
     return NULL;
 }
 
-int worker_lookout_start(struct worker *w) {
-    w->has_lookout = pthread_create(&w->lookout, NULL, look_out, w) == 0;
-    return w->has_lookout ? 0 : -1;
+int worker_read_ahead_start(struct worker *w) {
+    w->has_read_ahead = pthread_create(&w->read_ahead, NULL, read_ahead, w) == 0;
+    return w->has_read_ahead ? 0 : -1;
 }
 
-void worker_lookout_stop(struct worker *w) {
+void worker_read_ahead_stop(struct worker *w) {
     pthread_mutex_lock(&w->ahead_lock);
     pthread_cond_signal(&w->ahead_changed);
     pthread_mutex_unlock(&w->ahead_lock);
-    if (w->has_lookout) pthread_join(w->lookout, NULL);
-    w->has_lookout = false;
+    if (w->has_read_ahead) pthread_join(w->read_ahead, NULL);
+    w->has_read_ahead = false;
 }

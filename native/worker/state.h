@@ -52,9 +52,9 @@ struct worker_stream {
     struct worker_context *context;
     uint64_t id; /* as in completed events */
     _Atomic uint32_t refs;
-    uint32_t uncounted; /* commands queued since the last mark; executor only */
-    uint64_t last_bulk; /* number of the last payload that a copy on this stream sent; touched by its callbacks only, which come in order */
-    uint64_t due;       /* the client is to hear that everything up to here is done, but the next callback will tell it more; theirs as well */
+    uint32_t uncounted;  /* commands queued since the last mark; executor only */
+    uint64_t last_bulk;  /* number of the last payload that a copy on this stream sent; touched by its callbacks only, which come in order */
+    uint64_t unreported; /* completed sequence number that the client has not heard of; superseded by the next mark. Theirs as well; 0: none */
 };
 
 struct worker_event {
@@ -80,20 +80,33 @@ struct worker_piece {
     void *data;
 };
 
+struct worker_early;
+
+/* Where a payload goes that is not received into one block of memory; bulk.c calls it with the lock held. */
+struct worker_destination {
+    uint64_t size;
+    /* Where the bytes from `at` on go, and in *n how many of them; the lock is let go while there is no room. NULL: the session ends. */
+    void *(*place)(struct worker_destination *d, uint64_t at, uint64_t *n);
+    /* All bytes before `end` have come. */
+    void (*received)(struct worker_destination *d, uint64_t end);
+    /* Takes over what came before the command. */
+    void (*claim)(struct worker_destination *d, struct worker_early *early);
+};
+
 /* A payload that a command said will come on the bulk channel, and where it goes. In the order of the commands, but for late ones. */
 struct worker_expected {
     struct worker_expected *next;
     uint64_t number, size; /* a late one's tag in place of its number */
     void *data;
-    struct worker_landing *landing; /* instead of data: a copy to the device (bulk_copy_in.c) */
-    bool discard;                   /* nobody wants it: the reader frees this */
+    struct worker_destination *to; /* instead of data */
+    bool discard;                  /* nobody wants it: the reader frees this */
     bool arrived, failed;
 };
 
 /* A payload that came before its command. Records and payloads travel on different sockets. */
 struct worker_early {
     struct worker_early *next;
-    uint64_t number, size, landed;
+    uint64_t number, size, received;
     struct worker_piece *first, *last;
     uint64_t staged;                 /* bytes of its pieces */
     struct worker_expected *claimed; /* its command has come while it was being received */
@@ -111,7 +124,7 @@ struct worker_outgoing {
     void *arg;
 };
 
-/* A record set aside by the lookout, whole. */
+/* A record set aside by the read-ahead thread, whole. */
 struct worker_aside {
     struct worker_aside *next;
     struct gv_record record[];
@@ -163,15 +176,15 @@ struct worker {
     uint64_t n_host_calls;
     uint64_t n_in_place; /* copies that are queued or on their way out of device memory in place */
 
-    /* The lookout (read_ahead.c). Under ahead_lock. */
+    /* The read-ahead thread (read_ahead.c). Under ahead_lock. */
     pthread_mutex_t ahead_lock;
     pthread_cond_t ahead_changed;
-    bool ahead; /* the executor is held up and has left the link to the lookout */
+    bool ahead; /* the executor is held up and has left the link to the read-ahead thread */
     struct worker_aside *aside_first, *aside_last;
     uint64_t aside_bytes;
 
-    pthread_t reader, sender, lookout;
-    bool has_reader, has_sender, has_lookout;
+    pthread_t reader, sender, read_ahead;
+    bool has_reader, has_sender, has_read_ahead;
 };
 
 /* From here on nobody waits any more: not in gates, not for room, not for payloads. Any thread. */
@@ -221,11 +234,11 @@ int worker_count(struct worker *w, struct worker_stream *s, const struct gv_reco
 /* At the end of every callback of a mark: tells the client what the stream has come to, unless another mark follows at once. */
 void worker_tell(struct worker *w, struct worker_stream *s, int status);
 
-/* ---- the executor (executor.c) and its lookout (read_ahead.c) ------------------------------------------------------------- */
+/* ---- the executor (executor.c) and its read-ahead thread (read_ahead.c) ------------------------------------------------------------- */
 
-int worker_lookout_start(struct worker *w);
-void worker_lookout_stop(struct worker *w);
-/* The executor is about to be held up, and has no record of the link's in its hands: the lookout reads on meanwhile, so that a stream that waits
+int worker_read_ahead_start(struct worker *w);
+void worker_read_ahead_stop(struct worker *w);
+/* The executor is about to be held up, and has no record of the link's in its hands: the read-ahead thread reads on meanwhile, so that a stream that waits
  * for the client gets its answer. */
 void worker_ahead_begin(struct worker *w);
 void worker_ahead_end(struct worker *w);
@@ -279,16 +292,9 @@ int worker_bytes_take(struct worker *w, uint64_t number, const void *inline_data
 bool worker_withdraw(struct worker *w, struct worker_expected *e);
 void worker_piece_drop(struct worker *w, struct worker_piece *p);
 
-/* ---- copies to the device whose bytes come on the bulk channel (bulk_copy_in.c) ---------------------------------------------- */
+/* ---- copies to the device whose bytes come on the bulk channel (bulk_copy_in.c) ----------------------------------------- */
 
 /* A contiguous copy. 0; the client was told of an error. */
-int worker_land(struct worker *w, const struct gv_record *record, struct worker_stream *s, uint64_t number, uint64_t dst, uint64_t size);
-/* Where the payload's bytes from `at` on go, and in *n how many of them; lock held, and let go while there is no room. NULL: the session ends. */
-void *worker_landing_place(struct worker_landing *l, uint64_t at, uint64_t *n);
-/* So many bytes are in place; lock held. */
-void worker_landing_landed(struct worker_landing *l, uint64_t landed);
-/* Takes over what came early; lock held. */
-void worker_landing_claim(struct worker_landing *l, struct worker_early *early);
-uint64_t worker_landing_size(const struct worker_landing *l);
+int worker_bulk_copy_in(struct worker *w, const struct gv_record *record, struct worker_stream *s, uint64_t number, uint64_t dst, uint64_t size);
 
 #endif

@@ -52,7 +52,7 @@ static int start_threads(struct worker *w) {
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    int rc = worker_bulk_start(w) || worker_lookout_start(w);
+    int rc = worker_bulk_start(w) || worker_read_ahead_start(w);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return rc;
 }
@@ -163,7 +163,7 @@ EXPORT void worker_get_figures(struct worker *w, struct worker_figures *out) {
 
 EXPORT void worker_close(struct worker *w) {
     worker_stop(w);
-    worker_lookout_stop(w);
+    worker_read_ahead_stop(w);
     worker_bulk_stop(w);
     staging_end(&w->staging); /* what is still in use ends with the process */
     /* The backend goes before what its callbacks look at. */

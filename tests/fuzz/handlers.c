@@ -67,9 +67,20 @@ bool worker_wait_payload(struct worker *w, struct worker_expected *e) {
     return !payloads_get_lost || chance(16);
 }
 
+int worker_bytes_take(struct worker *w, uint64_t number, const void *inline_data, uint64_t inline_size, struct worker_bytes *out) {
+    *out = (struct worker_bytes){inline_data, inline_size, NULL};
+    if (!number) return 0;
+    struct worker_expected e;
+    worker_expect(w, &e, number, NULL, 0);
+    bool good = worker_wait_payload(w, &e);
+    *out = (struct worker_bytes){e.data, e.size, e.data};
+    if (!good) free(e.data);
+    return good ? 0 : -1;
+}
+
 int worker_discard_payload(struct worker *w, uint64_t number) { return (void)w, (void)number, 0; }
 
-int worker_land(struct worker *w, const struct gv_record *record, struct worker_stream *s, uint64_t number, uint64_t dst, uint64_t size) {
+int worker_bulk_copy_in(struct worker *w, const struct gv_record *record, struct worker_stream *s, uint64_t number, uint64_t dst, uint64_t size) {
     return (void)w, (void)record, (void)s, (void)number, (void)dst, (void)size, 0;
 }
 
