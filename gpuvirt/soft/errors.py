@@ -66,8 +66,8 @@ class LinkFailed(SoftError):
 
 
 @contextlib.contextmanager
-def whatever_comes(what: str) -> Iterator[None]:
-    """PTX comes from anywhere: whatever stumbles over it, the program gets an error of CUDA's and the worker goes on."""
+def as_invalid_ptx(what: str) -> Iterator[None]:
+    """Maps unexpected exceptions on untrusted PTX to CUDA_ERROR_INVALID_PTX; the worker goes on."""
     try:
         yield
     except SoftError:

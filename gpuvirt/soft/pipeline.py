@@ -201,10 +201,10 @@ def _emitted(t: Translation, function: Function, version: Version) -> str:
         frame = Frame(function.cfg)
         if t.layout.stack_pointer is None and (function.is_kernel or function.body.func.name in t.leaving):
             emitter.fallback = frame
-        emitter.doubles = not t.leaving and not function.cfg.divided
+        emitter.uniform_copies = not t.leaving and not function.cfg.divided
         if len(function.versions) > 1:
             emitter.linkage, emitter.attributes = "internal ", 2 if version.guesses else 1
-            emitter.doubles = bool(version.guesses)  # the version for any stride is rarely run
+            emitter.uniform_copies = bool(version.guesses)  # the version for any stride is rarely run
         else:
             function.frame = frame
         text = emitter.run()

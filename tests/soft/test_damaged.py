@@ -19,7 +19,7 @@ from soft import test_misaligned
 from soft.test_tiering import ROUNDS
 
 from gpuvirt.soft import pipeline
-from gpuvirt.soft.errors import BadImage, BadPtx, NoPtx, SoftError, TooNew, whatever_comes
+from gpuvirt.soft.errors import BadImage, BadPtx, NoPtx, SoftError, TooNew, as_invalid_ptx
 from gpuvirt.soft.host import jit
 from gpuvirt.soft.host.module_registry import Compiler
 from gpuvirt.soft.ptx.image import FLAG_LZ4, FLAG_ZSTD, host_members, ptx_of
@@ -133,7 +133,7 @@ def offer(image: bytes, machine_code: bool = False) -> str:
         compiler.module_load(1, image)
         index = compiler.modules[1].index
         for func in index.kernels[:4]:
-            with whatever_comes(func.name):
+            with as_invalid_ptx(func.name):
                 text, _, _ = pipeline.translate(index, func.name, (32, 1, 1))
                 if machine_code:
                     jit.compile_object(text, 1)

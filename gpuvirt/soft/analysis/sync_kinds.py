@@ -57,9 +57,9 @@ class Splitter:
 
     def __init__(self, instructions: list[Ins], leaving: frozenset[str] = frozenset(), divided: bool = False) -> None:
         self.leaving = leaving
-        self.waits = any(reads_again(i) for i in instructions)
+        self.polls = any(reads_again(i) for i in instructions)
         loose = any(i.op == "barrier" and "aligned" not in i.mods for i in instructions)
-        self.apart = self.waits or loose or divided
+        self.splits = self.polls or loose or divided
 
     def before(self, ins: Ins, block: list[Ins]) -> bool:
         """Whether a new block begins with `ins`, which would otherwise come after `block`."""
@@ -67,10 +67,10 @@ class Splitter:
             return False
         if calls_one_of(ins, self.leaving):
             return True
-        if not self.apart:
+        if not self.splits:
             return False
         if collective(ins):  # those who have just exchanged something are still together
             return not (collective(block[0]) and block[0].traits.sync is ins.traits.sync is Sync.EXCHANGE and block[0].ops[-1] == ins.ops[-1])
         if ins.traits.sync not in BARRIERS:
             return False
-        return self.waits or (ins.op == "barrier" and "aligned" not in ins.mods)
+        return self.polls or (ins.op == "barrier" and "aligned" not in ins.mods)

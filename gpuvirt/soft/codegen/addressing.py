@@ -31,7 +31,7 @@ class Where:
 
     def __init__(self, scalar: Val | None, lanes: Val | None, pattern: Pattern | None, start: Val | None = None, offset: int = 0) -> None:
         self.firsts: list[Val] = []  # of each group of the pattern the first lane's address less the offset, where the address is kept by groups
-        self.apart = False  # the lanes' places are known not to lie side by side
+        self.scattered = False  # the lanes' places are known not to lie side by side
         self.scalar = scalar  # the address of lane 0, for uniform and affine addresses
         self.lanes = lanes
         self.pattern = pattern  # None: uniform (scalar only) or irregular (lanes only)
@@ -104,7 +104,7 @@ def address(e: Context, ins: Ins, operand: Operand, space: str, size: int | None
         value, start = e.add(value, e.shared_base()), e.add(start, e.shared_base())
     elif vary_local:
         where = Where(None, e.add(value, e.local_base()), None)
-        where.apart = True
+        where.scattered = True
         return where
     if value.v:
         where = Where(None, value, pattern, start, offset)

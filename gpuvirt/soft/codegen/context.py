@@ -1,4 +1,4 @@
-"""A function under translation: its state, the warp's fields, registers, operands, the lanes that execute. emitter.py goes through it."""
+"""The state of a function under translation: registers, operands, execution masks. Opcodes are written against it; emitter.py drives it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class SpeculativeAffine(NamedTuple):
 
 
 class AddressCheck(NamedTuple):
-    """A test at the end of the block of an address, lane 0's."""
+    """An alignment check of lane 0's address, due at the end of its block."""
 
     value: Val
     size: int
@@ -70,20 +70,20 @@ class Context(WarpState, ABC):
         self.carry: str | None = None
         self.calls_left: Val | None = None  # of a call of several functions: where the lanes are noted that are still to call
         self.call_results: list[Val] = []  # of the call under way: memory for what is returned in registers
-        self.doubles = True
-        self.copies: set[int] = set()  # blocks that exist a second time, for all lanes together (uniform_branches.py)
-        self.whole = False  # such a copy is being emitted
-        self.decides: Ins | None = None  # the comparison by which the block's lanes part
+        self.uniform_copies = True
+        self.copies: set[int] = set()  # blocks that have a uniform copy (uniform_branches.py)
+        self.in_uniform_copy = False  # a uniform copy is being emitted
+        self.decides: Ins | None = None  # the comparison on which the block's lanes diverge
         self.sides: tuple[Val, Val] | None = None
-        self.asked_so_far = [0, 0]  # questions at run time whether lanes access memory side by side: elsewhere, and in copies for all lanes
+        self.contiguity_checks = [0, 0]  # runtime contiguity checks emitted: elsewhere, in uniform copies
         self.alignment = Alignment(self.cfg, layout, module.careful)
-        self.checks: dict[tuple[object, ...], AddressCheck] = {}  # tests of addresses that the block's end makes
-        self.checked: set[tuple[object, ...]] = set()  # and those made where the access was
+        self.checks: dict[tuple[object, ...], AddressCheck] = {}  # alignment checks due at the block's end
+        self.checked: set[tuple[object, ...]] = set()  # alignment checks already emitted in this block
         self.computed: list[str] = []  # registers with results of arithmetic since the last load
-        self.ahead_of: dict[str, Val] = {}  # of registers with addresses, in this block: how far ahead to prefetch (prefetch.py)
+        self.prefetch_distance: dict[str, Val] = {}  # by address register, in this block: bytes ahead to prefetch (prefetch.py)
         self.rounds: dict[tuple[int, int], int] = {}
         self.defined: dict[int, dict[str, list[Ins]]] = {}  # by a loop's first block: what each register is made by in it
-        self.speculative: dict[str, SpeculativeAffine] = {}  # registers of this block with addresses that follow a pattern unless an index wraps
+        self.speculative: dict[str, SpeculativeAffine] = {}  # address registers of this block that are affine unless an index wraps
         self.turned: set[tuple[int, bool]] = set()  # loops that let other warps have their turn
         total = self.shape[0] * self.shape[1] * self.shape[2]
         self.full_warp = self.func.is_kernel and total % LANES == 0
@@ -185,7 +185,7 @@ class Context(WarpState, ABC):
     @property
     def parted(self) -> bool:
         """Whether what is being emitted may run with some of the lanes only."""
-        return self.block.idx in self.an.masked and not self.whole
+        return self.block.idx in self.an.masked and not self.in_uniform_copy
 
     def put(self, name: str, value: Val) -> None:
         """Writes a register (value in its own width) under the instruction's guard, keeping what waiting lanes may still read."""
@@ -207,7 +207,7 @@ class Context(WarpState, ABC):
         if vector:
             value = self.splat(value)
             condition: Val | None = None
-            if not self.whole and self.an.waits[self.block.idx] >> self.cfg.reg_index[name] & 1:
+            if not self.in_uniform_copy and self.an.waits[self.block.idx] >> self.cfg.reg_index[name] & 1:
                 condition = self.mask
             if self.pred is not None:
                 condition = self.pred if condition is None else self.band(condition, self.pred)
@@ -241,7 +241,7 @@ class Context(WarpState, ABC):
         self.dirty.clear()
         self.forget()
         self.computed.clear()
-        self.ahead_of.clear()
+        self.prefetch_distance.clear()
         self.speculative.clear()
         self.checked.clear()
 

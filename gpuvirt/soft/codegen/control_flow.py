@@ -74,7 +74,7 @@ class ControlFlow(Context):
                 self._mark(ahead, edge)
             else:
                 looped.add(edge.target.idx)
-        self.ahead = [sorted(a) for a in ahead]
+        self.waiting_ahead = [sorted(a) for a in ahead]
         self.looped = looped
 
     def _mark(self, ahead: list[set[int]], edge: Edge) -> None:
@@ -85,7 +85,7 @@ class ControlFlow(Context):
         """The label at which to go on after the block at `position` (or after the end of the loop `after`) when lanes may wait anywhere ahead."""
         loop = self.cfg.loop_of[position] if after is None else after.parent
         limit = position if after is None else after.last
-        targets = [t for t in self.ahead[limit] if t > limit]
+        targets = [t for t in self.waiting_ahead[limit] if t > limit]
         target = targets[0] if targets else None
         while loop is not None:
             if loop.first in self.looped and (target is None or target > loop.last):
@@ -149,7 +149,7 @@ class ControlFlow(Context):
 
     def may_leave(self, loop: Loop) -> bool:
         """Whether lanes may go apart at the end of the loop."""
-        if self.fallback is None or loop.first not in self.an.waiting_loops or loop.first not in self.looped or self.put_off(loop):
+        if self.fallback is None or loop.first not in self.an.waiting_loops or loop.first not in self.looped or self.delays_lanes(loop):
             return False
         # Who asks which lanes are beside it counts on those with whom it came, also after it has waited for another warp.
         if any(i.traits.sync is Sync.OBSERVE for block in self.cfg.order for i in block.ins):
@@ -158,6 +158,6 @@ class ControlFlow(Context):
         waiting = self.fallback.pending(self, loop.last, loop)
         return not self.func.is_kernel or any(t != loop.first and not meets_next(self.cfg, self.an.meetings, t) for t in waiting)
 
-    def put_off(self, loop: Loop) -> bool:
+    def delays_lanes(self, loop: Loop) -> bool:
         """Whether the lanes that stay in the loop are put off after some rounds."""
         return any(head.idx == loop.first for _, head in self.an.resume)

@@ -32,7 +32,7 @@ class Emitter(ControlFlow):
 
     def run(self) -> str:
         """The function's text."""
-        self.copies = uniform_branches.twice(self) if self.doubles else set()
+        self.copies = uniform_branches.twice(self) if self.uniform_copies else set()
         order = self.cfg.order
         self.divided = find_divided(self.cfg, self.meetings, self.an.masked) if self.fallback is not None and self.cfg.divided else set()
         self.setup()
@@ -45,7 +45,7 @@ class Emitter(ControlFlow):
         for block in order[:-1]:
             self.emit_block(block)
             if block.idx in self.copies:
-                self.emit_whole(block)
+                self.emit_uniform_copy(block)
             for loop in sorted(ends.get(block.idx, []), key=lambda x: -x.first):
                 if loop.first in self.looped:
                     self.emit_loop_check(loop)
@@ -154,13 +154,13 @@ class Emitter(ControlFlow):
             self.mask = self.full
         self.body_of(block)
 
-    def emit_whole(self, block: Block) -> None:
+    def emit_uniform_copy(self, block: Block) -> None:
         """The copy of a block for all lanes together."""
         self.reset()
-        self.block, self.mask, self.whole = block, self.full, True
+        self.block, self.mask, self.in_uniform_copy = block, self.full, True
         self.lines.append(f"whole{block.idx}:")
         self.body_of(block)
-        self.whole = False
+        self.in_uniform_copy = False
 
     def body_of(self, block: Block) -> None:
         self.sides = None
@@ -241,7 +241,7 @@ class Emitter(ControlFlow):
         bits = self.let(f"load i32, ptr {self.mask_slot(head)}", "i32")
         again = self.icmp("ne", bits, self.const(0, "i32"))
         after = self.chain(loop.last, loop)
-        if self.put_off(loop):
+        if self.delays_lanes(loop):
             count = self.spin_counter(f"s{loop.first}")
             patient = self.icmp("ult", count, self.const(_SPIN_PATIENCE, "i32"))
             # Else the lanes that have left go first (they may hold what the others wait for); the function's end brings the others back.

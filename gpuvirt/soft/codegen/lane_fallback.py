@@ -1,7 +1,8 @@
-"""Lanes of a warp that go apart: where a warp waits for itself, its lanes leave the code for 32 lanes and go on in code for one (class LaneEmitter),
-each on a stack of its own. They are kept in step as a GPU keeps them: before each instruction that others notice a lane says where it is, and the
-engine lets lanes run so that those that a branch divided come together again where their ways join. That is the last resort: it serves every program,
-at the speed of one lane.
+"""Lane fallback (independent thread scheduling).
+
+Where a warp waits for itself, its lanes leave the code for 32 lanes and go on in code for one (class LaneEmitter), each on a stack of its own. They
+are kept in step as a GPU keeps them: before each instruction that others notice a lane says where it is, and the engine lets lanes run so that those
+that a branch divided come together again where their ways join. That is the last resort: it serves every program, at the speed of one lane.
 
 Vector code leaves at a loop that waits for memory to change, once some lanes have waited there for long while others wait elsewhere (loop_check). It
 writes down what each lane needs to go on: the block at which it waits, and the registers that may be read from there. Code for one lane begins with
@@ -89,7 +90,7 @@ def pending(e: ControlFlow, position: int, around: Loop | None) -> list[int]:
     """Blocks at which lanes may be behind a block, inside the loop `around`."""
     if e.an.resume or e.meetings:
         return sorted(e.targets)
-    found = {t for t in e.ahead[position] if t > position and t != e.cfg.exit.idx}
+    found = {t for t in e.waiting_ahead[position] if t > position and t != e.cfg.exit.idx}
     while around is not None:
         if around.first in e.looped:
             found.add(around.first)

@@ -11,7 +11,7 @@ from gpuvirt.soft.codegen.context import Context, SpeculativeAffine
 from gpuvirt.soft.codegen.ir_builder import Val
 from gpuvirt.soft.ptx.types import LANES
 
-_QUESTIONS = 40
+_MOST_CONTIGUITY_CHECKS = 40
 
 
 def _wide_mask(e: Context, mask: Val, n: int) -> str:
@@ -116,7 +116,7 @@ def load(e: Context, where: Where, t: str, n: int, volatile: bool = False, invar
     if where.speculative is not None and not volatile and _in_line(where.speculative, stride):
         speculative = where.speculative
         return e.either(speculative.holds, lambda: _load_wide(e, e.offset(e.pointer(speculative.lead), where.offset), t, n, size, mask), gathered)
-    if volatile or not _worth_asking(e, where, stride):
+    if volatile or not _may_be_contiguous(e, where, stride):
         return gathered()
     addresses = _settled(e, addresses)
     return e.either(_contiguous(e, addresses, stride, mask), side_by_side, gathered)
@@ -126,12 +126,12 @@ def _in_line(speculative: SpeculativeAffine, stride: int) -> bool:
     return all(s == i * stride for i, s in enumerate(speculative.steps))
 
 
-def _worth_asking(e: Context, where: Where, stride: int) -> bool:
+def _may_be_contiguous(e: Context, where: Where, stride: int) -> bool:
     """Whether the lanes' accesses may lie side by side for all that is known. Each question makes the function longer: only so many are asked."""
     pattern = where.pattern
-    if where.apart or e.asked_so_far[e.whole] >= _QUESTIONS:
+    if where.scattered or e.contiguity_checks[e.in_uniform_copy] >= _MOST_CONTIGUITY_CHECKS:
         return False
-    e.asked_so_far[e.whole] += 1
+    e.contiguity_checks[e.in_uniform_copy] += 1
     if pattern is None:
         return True
     group = pattern.group
@@ -302,7 +302,7 @@ def store(e: Context, where: Where, values: list[Val], volatile: bool = False) -
             return []
 
         e.either(speculative.holds, in_line, scattered)
-    elif volatile or not _worth_asking(e, where, stride):
+    elif volatile or not _may_be_contiguous(e, where, stride):
         scattered()
     else:
         addresses = _settled(e, addresses)

@@ -39,8 +39,8 @@ def prefetch(e: Context, ins: Ins, where: Where, stride: int) -> None:
     rounds = _rounds(e, loop.first, loop.last)
     if where.lanes is None and where.pattern is None:
         return
-    if (loop.first, e.whole) not in e.turned:
-        e.turned.add((loop.first, e.whole))
+    if (loop.first, e.in_uniform_copy) not in e.turned:
+        e.turned.add((loop.first, e.in_uniform_copy))
         _turn(e, loop, rounds)
     if not rounds:
         return
@@ -52,13 +52,13 @@ def prefetch(e: Context, ins: Ins, where: Where, stride: int) -> None:
     if not addresses and where.start is not None:
         addresses = [e.extract(where.start, i) for i in starts]
     name = operand.base.name
-    far = e.ahead_of.get(name)
+    far = e.prefetch_distance.get(name)
     if far is None:
         before, none = _before(e, addresses[0]), e.const(0, "i64")
         far = e.select(e.icmp("eq", before, none), none, e.sub(addresses[0], before))  # in the first round nothing is known
-        if where.pattern is None and speculative is None:  # who knows: only where it goes on as it went
+        if where.pattern is None and speculative is None:  # unknown pattern: prefetch only if the stride repeats
             far = e.select(e.icmp("eq", far, _before(e, far)), far, none)
-        far = e.ahead_of[name] = far if rounds == 1 else e.mul(far, e.const(rounds, "i64"))
+        far = e.prefetch_distance[name] = far if rounds == 1 else e.mul(far, e.const(rounds, "i64"))
     e.m.declare("llvm.prefetch.p0", "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
     for first, address in zip(starts, addresses, strict=True):
         target = e.offset(e.pointer(e.add(address, far)), where.offset)

@@ -1,5 +1,5 @@
-"""Volatile and relaxed accesses of vectors, and pairs read past the caches: each lane's 8 or 16 bytes move in one piece, for threads elsewhere may
-read or write the same ones."""
+"""Single-copy atomic accesses: volatile and relaxed vectors, and pairs read past the caches, move each lane's 8 or 16 bytes in one access, because
+other threads may read or write the same bytes."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ V64 = f"<{LANES} x i64>"
 PAIR = "<2 x i64>"  # aligned, the processor moves it at once
 
 
-def is_whole(t: str, n: int) -> bool:
+def is_single_copy(t: str, n: int) -> bool:
     """Whether n elements of type t are such a vector."""
     return n > 1 and n * int(t[1:]) in (64, 128)
 
 
-def load_whole(e: Context, where: Where, t: str, n: int, volatile: bool = True) -> list[Val]:
+def load_single_copy(e: Context, where: Where, t: str, n: int, volatile: bool = True) -> list[Val]:
     """n elements of type t per lane; scalars when the address is uniform."""
     bits = int(t[1:])
     halves = load(e, where, "i64", 1, volatile) if n * bits == 64 else _load_pair(e, where)
     return [e.resize(e.lshr(halves[k * bits // 64], e.const(k * bits % 64, "i64")), t) for k in range(n)]
 
 
-def store_whole(e: Context, where: Where, values: list[Val]) -> None:
+def store_single_copy(e: Context, where: Where, values: list[Val]) -> None:
     """The values of each lane, side by side in memory."""
     bits = int(values[0].t[1:])
     halves: list[Val] = []

@@ -1,8 +1,8 @@
-"""Addresses from unsigned 32-bit indices, whose lanes lie side by side unless the index wraps within the warp.
+"""Addresses from unsigned 32-bit indices, affine in the lane unless the index wraps within the warp.
 
-`base + 4 * (uint64_t)i` follows i's lane pattern as long as no lane's i runs over 2**32, which hardly an index does but which the language allows. So
-beside the vector of addresses lane 0's is computed, and whether the pattern holds: one comparison of scalars, of the index, instead of one of all
-lanes' addresses at every load. This is followed within a block.
+`base + 4 * (uint64_t)i` follows i's lane pattern as long as no lane's i wraps at 2**32; wraparound is rare but legal. Beside the vector of addresses
+lane 0's address is computed, and a flag that the pattern holds: one scalar comparison of the index instead of one of all lanes' addresses at every
+load. Both are tracked within a block.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Branches that usually take all lanes of a warp the same way (`if (i < n)`, the end of a loop over the grid).
+"""Uniform-branch fast path (BOSCC): emits divergent blocks twice, masked and unmasked.
 
-A block in which lanes may be apart exists twice: once under a mask, and once for all lanes together, without one. A branch of the second kind asks
-whether all lanes go one way, and goes on without a mask; only a warp that really divides enters the blocks with masks, until its lanes meet again.
-Comparisons of an index with a bound are asked of the first and the last lane alone.
+Branches like `if (i < n)` usually take all lanes of a warp the same way. A branch in an unmasked copy tests at run time whether all lanes agree
+and, if so, stays in unmasked copies; otherwise it enters the masked blocks, until the lanes reconverge. Comparisons of an affine index with a
+uniform bound are evaluated for the first and the last lane only.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import ctypes
 import traceback
 from typing import Any
 
-from gpuvirt.soft.errors import UNKNOWN, SoftError, whatever_comes
+from gpuvirt.soft.errors import UNKNOWN, SoftError, as_invalid_ptx
 from gpuvirt.soft.host.module_registry import Code, Compiler
 from gpuvirt.soft.ptx.linker import Input, link
 
@@ -134,7 +134,7 @@ class Bridge:
     def _link(self, _self: int, count: int, inputs: Any, out: Any, out_size: Any, err: int, err_size: int) -> int:
         try:
             given = [Input(i.type, (i.name or b"").decode("utf-8", "replace"), ctypes.string_at(i.data, i.size)) for i in inputs[:count]]
-            with whatever_comes("what is to be linked"):
+            with as_invalid_ptx("what is to be linked"):
                 image = link(given)
             self._hand_over(image, out, out_size)
         except BaseException as error:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from gpuvirt.soft.codegen import target
 from gpuvirt.soft.codegen.symbols import ENTRY
-from gpuvirt.soft.errors import BadCall, SoftError, whatever_comes
+from gpuvirt.soft.errors import BadCall, SoftError, as_invalid_ptx
 from gpuvirt.soft.host import jit, kernel_compiler, kernel_log
 from gpuvirt.soft.host.tiering import Improver, Tier, Wish
 from gpuvirt.soft.pipeline import Description
@@ -70,7 +70,7 @@ class Compiler:
 
     def module_load(self, module: int, image: bytes) -> bytes:
         """Indexes an image; returns its metadata (native/wire/module_meta.h)."""
-        with whatever_comes("the module"):
+        with as_invalid_ptx("the module"):
             text = ptx_of(image)
             loaded = LoadedModule(text, hashlib.sha256(text.encode("latin-1")).hexdigest())
             blob = metadata.pack(loaded.index)
@@ -93,7 +93,7 @@ class Compiler:
             raise BadCall(f"{len(addresses)} addresses for {len(index.globals)} globals")
         loaded.addresses = {v.name: a for v, a in zip(index.globals, addresses, strict=True)}
         for variable, address in zip(index.globals, addresses, strict=True):
-            with whatever_comes(f"the initial value of '{variable.name}'"):
+            with as_invalid_ptx(f"the initial value of '{variable.name}'"):
                 data = initial_bytes(index, variable, loaded.addresses)
             if data:
                 ctypes.memmove(address, data[: variable.size], min(len(data), variable.size))
@@ -125,7 +125,7 @@ class Compiler:
     def _compile(self, loaded: LoadedModule, number: int, block: tuple[int, int, int], careful: bool) -> Code:
         func = loaded.index.kernels[number]
         identity = f"{loaded.digest};{func.name};{block};{target.key_of_machine()};{own_version()}{';careful' if careful else ''}"
-        with whatever_comes(f"the kernel '{func.name}'"):
+        with as_invalid_ptx(f"the kernel '{func.name}'"):
             built = kernel_compiler.build(loaded.index, func.name, block, identity, careful)
         description = built.description
         missing = [g for g in description.globals if g not in loaded.addresses]

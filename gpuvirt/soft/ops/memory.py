@@ -29,8 +29,8 @@ def ld(e: Context, ins: Ins) -> None:
     if space == "global" and not volatile:
         prefetch.prefetch(e, ins, where, t.bits // 8 * len(dsts))
     # Pairs that are read past the caches are read while others write them: a sum whose bits say whether it is there yet, with no flag beside it.
-    if (volatile or ("cg" in ins.mods and len(dsts) == 2)) and single_copy_access.is_whole(element, len(dsts)):
-        values = single_copy_access.load_whole(e, where, element, len(dsts), volatile)
+    if (volatile or ("cg" in ins.mods and len(dsts) == 2)) and single_copy_access.is_single_copy(element, len(dsts)):
+        values = single_copy_access.load_single_copy(e, where, element, len(dsts), volatile)
     else:
         values = load(e, where, element, len(dsts), volatile, space == "param" and e.func.is_kernel)
     if "acquire" in ins.mods:
@@ -57,8 +57,8 @@ def st(e: Context, ins: Ins) -> None:
     if "release" in ins.mods:
         e.emit("fence release")
     volatile = not VOLATILE.isdisjoint(ins.mods)
-    if volatile and single_copy_access.is_whole(values[0].t, len(values)):
-        single_copy_access.store_whole(e, where, values)
+    if volatile and single_copy_access.is_single_copy(values[0].t, len(values)):
+        single_copy_access.store_single_copy(e, where, values)
     else:
         store(e, where, values, volatile)
 
