@@ -51,7 +51,9 @@ CIRCLES: dict[tuple[str, ...], str] = {
 }
 
 # Folder: how many source files it may have, and the reason.
-FOLDERS: dict[str, tuple[int, str]] = {}
+FOLDERS: dict[str, tuple[int, str]] = {
+    "native/transport": (35, "six of the files are the delaying wrapper and are still beside the transports"),
+}
 
 
 def sources(root: Path, folder: str, suffixes: tuple[str, ...]) -> list[Path]:
