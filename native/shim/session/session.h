@@ -1,9 +1,8 @@
-/* The client's session with its worker: attach, post, wait, and what comes back. One per process; the CUDA objects (context.c, stream.c,
- * memory.c, ...) stand on it and never see a link.
+/* The client's session with its worker: attaching, sending commands, waiting for completions, and data. One per process. The CUDA objects
+ * (objects/) use it and never see a link.
  *
- * Threads. Posting is safe from any thread. Incoming records are handled by whichever thread holds the progress lock: a caller that waits
- * takes it and polls the link itself (no thread wake-up in the way); a background thread holds it when nobody waits. Bulk payloads have a
- * reader thread of their own. */
+ * Threads. Any thread may post. The thread that holds the progress role handles incoming records: a caller that waits takes the role and polls the
+ * link itself, which saves a thread wake-up; a background thread holds it while nobody waits. A reader thread receives bulk payloads. */
 #ifndef SHIM_SESSION_H
 #define SHIM_SESSION_H
 
@@ -79,7 +78,7 @@ struct session_stream {
     uint32_t ctx;
     _Atomic uint64_t posted;     /* seq of the last command posted to it */
     _Atomic uint64_t marked;     /* seq of the last such command that carried GV_RECORD_MARK */
-    _Atomic uint64_t completed;  /* everything up to this seq is done, and its data has landed */
+    _Atomic uint64_t completed;  /* everything up to this seq is done, and its data has been received */
     _Atomic int status;          /* sticky asynchronous error, 0 */
     struct session_stream *next; /* hash chain */
     /* Copies to the host whose bytes are missing, by seq, and the seq up to which none may be (expected.c). */
@@ -112,33 +111,33 @@ struct session_bulk {
 bool session_bulk_reserve(struct session_bulk *b, const void *data, uint64_t size, bool lend);
 /* `seq`: what posting the record returned; with 0 the payload is not sent. Returns seq, or 0 when the session is lost. */
 uint64_t session_bulk_commit(const struct session_bulk *b, uint64_t seq);
-/* Payloads that are sent long after their command, in a host function that stands before it on its stream: `n` tags for them, successive, the first returned; and
- * sending one. Returns when the source may be reused: 0, or -1 when the session is lost. */
+/* Late payloads are sent after their command, by a host function that precedes the command on its stream. Reserves `n` successive tags for them and
+ * returns the first. */
 uint64_t session_late_tags(uint64_t n);
+/* Sends a late payload of `size` bytes. Returns when the source may be reused: 0, or -1 when the session is lost. */
 int session_bulk_late(uint64_t tag, const void *data, uint64_t size);
-/* Waits until nothing of [low, high) is still to be sent: it may be unmapped then. */
+/* Waits until no byte of [low, high) is still to be sent, so that the memory may be unmapped. */
 void session_loans_wait(uint64_t low, uint64_t high);
 
-/* Where a device-to-host copy is to land. The host side is width x height x depth, rows `pitch` bytes apart, slices `slice` bytes. Returns its
- * tag for copy_out. The bytes are written from a thread of ours, and are there before the copy's stream position counts as completed. */
+/* Registers the destination of a device-to-host copy: width x height x depth bytes, rows `pitch` bytes apart, slices `slice` bytes. Returns the tag for
+ * copy_out, 0 when the session is lost. A thread of the session writes the bytes before the copy's stream position is published as completed. */
 uint64_t session_expect(void *dst, uint64_t width, uint64_t height, uint64_t depth, uint64_t pitch, uint64_t slice);
-/* copy_out was posted to the stream as `seq`. Nothing is written for it any more once the stream has completed that. */
+/* The copy_out was posted to the stream as `seq`. Once the stream has completed `seq`, nothing is written for this copy. */
 void session_expect_posted(uint64_t tag, struct session_stream *s, uint64_t seq);
 void session_expect_cancel(uint64_t tag); /* the record could not be posted */
-/* A payload whose tag the worker chose and named in a reply (module metadata larger than a record): waits until it is here and puts its `size`
- * bytes at dst. The bulk reader keeps such payloads until they are taken: tags of the worker's own have the top bit set. 0, or a CUresult.
- * Counts no wait of its own. */
+/* Takes a payload whose tag (GV_BULK_WORKER_TAG) a reply has named, such as module metadata larger than a record: waits until it has arrived and copies
+ * its `size` bytes to dst. 0, or a CUresult. Counts no wait of its own. */
 int session_take_payload(uint64_t tag, void *dst, uint64_t size);
 
-/* Host functions: registers fn and returns its tag for the host_func record; it is called on the session's own callback thread when the worker
- * says so, with the stream's status when with_status, and answered with host_done. */
+/* Registers a host function and returns its tag for the host_func record, 0 when there is no memory. The session's callback thread calls it when the worker
+ * asks for it, and answers with host_done. A stream callback is given the stream's status; a plain function is not called when that is an error. */
 uint64_t session_host_func(void (*fn)(void *data), void *data);
 uint64_t session_stream_callback(void (*fn)(void *stream, int status, void *data), void *stream, void *data);
-/* host_func was posted to the stream as `seq`. The function is not called before this: all copies that were posted before it are over then. */
+/* The host_func was posted to the stream as `seq`. The function is not called before this is known, because the copies posted before it must be over. */
 void session_host_func_posted(uint64_t tag, struct session_stream *s, uint64_t seq);
-/* A function of the shim's own, which sends late payloads: on another thread, and answered with host_done before it is called, whatever became of the stream. */
+/* Registers a function that sends late payloads. It runs on a thread of its own, whatever the stream's status is, and host_done is sent before it runs. */
 uint64_t session_late_func(void (*fn)(void *stream, int status, void *data), void *data);
-/* Whether a payload of `size` bytes that is sent now would have to wait for late functions. */
+/* Whether sending a payload of `size` bytes now would wait for late functions. */
 bool session_late_crowded(uint64_t size);
 
 /* ---- figures and messages ------------------------------------------------------------------------------------------ */

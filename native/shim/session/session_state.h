@@ -60,18 +60,18 @@ const char *session_doing(uint16_t op);
 int progress_start(void);
 /* Waits until *counter >= target (&session.bulk_acked: until gv_bulk_acked is): 0; session_broken() when the session is over before; -1 at the deadline. */
 int progress_wait(const _Atomic uint64_t *counter, uint64_t target, int64_t deadline, const char *what);
-/* Some counter moved on a thread that does not hold the progress lock, or the session is over: whoever waits looks again. */
+/* A counter has changed on a thread that does not hold the progress role, or the session is over: wakes the waiters to look again. */
 void progress_changed(void);
 /* What a waiter is waiting for now, or NULL. */
 const char *progress_waiting_for(void);
-/* A stream has completed everything up to `upto`. Nothing is published, and it is for the caller to act, when its copies do not end with that. */
+/* Publishes that a stream has completed everything up to `upto`. Unless the outcome is EXPECT_ENDED nothing is published, and the caller acts on it. */
 enum expect_outcome progress_publish(uint64_t stream, uint64_t upto, int status, uint64_t *receiving);
-/* Only ends the stream's copies that were posted before command `before`, which has been reached. */
+/* Ends the stream's copies that were posted before command `before`, which the stream has reached; publishes nothing. */
 enum expect_outcome progress_end_copies(uint64_t stream, uint64_t before, int status, uint64_t *receiving);
 void progress_context_failed(uint32_t ctx, int status);
 
 /* ---- incoming.c ---- */
-/* Handles one record. -1: it made no sense, and *why says so. */
+/* Handles one record. -1: it is malformed, and *why says how. */
 int events_handle(const struct gv_record *record, const char **why);
 
 /* ---- expected.c ---- */
@@ -83,7 +83,7 @@ struct host_area {
 enum expect_outcome {
     EXPECT_ENDED,    /* nothing is written any more for the copies up to there */
     EXPECT_MISSING,  /* bytes of one are missing: call expect_missing, with no lock held */
-    EXPECT_RECEIVING /* a payload of one is being written: try again when it has landed */
+    EXPECT_RECEIVING /* a payload of one is being received: try again when it has arrived */
 };
 /* The stream has reached `upto`: its copies up to there end. `failed` ones are dropped. *receiving: the number of the payload, for EXPECT_RECEIVING. */
 enum expect_outcome expect_end(struct session_stream *s, uint64_t upto, bool failed, uint64_t *receiving);
@@ -100,29 +100,30 @@ int expect_inline(uint64_t tag, int status, const void *data, uint32_t size);
 int bulk_start(void);
 /* Waits until so much of the payloads' stream has been acknowledged; -1 when the link is dead. What gv_bulk_set_waiter is given. */
 int bulk_acked(void *arg, uint64_t position);
-/* Publishes now, or as soon as payload `bulk` has landed. */
+/* Publishes a completion, once payload `bulk` has been received (0: at once). */
 void bulk_publish(uint64_t stream, uint64_t upto, uint64_t bulk, int status);
 /* Data of a small copy that came inside a record. -1: no such copy, or not its size. */
 int bulk_inline(uint64_t tag, int status, const void *data, uint32_t size);
-/* Waits until payload `number` has landed: 0 or session_broken(). */
+/* Waits until payload `number` has been received: 0 or session_broken(). */
 int bulk_wait_received(uint64_t number);
+/* Number of the last payload that has been received whole. */
 uint64_t bulk_received(void);
-/* A payload that belongs to a reply has come: receives and keeps it. NULL: done. "": the link is dead. Else what is wrong. */
+/* Receives a payload that belongs to a reply and keeps it until it is taken. NULL: done. "": the link is dead. Else what is wrong. */
 const char *reply_payload_receive(const struct gv_bulk_header *header);
-/* After `over`: until no thread of ours writes into the program's memory any more. */
+/* After `over`: waits until no thread of the session writes into the program's memory. */
 void bulk_quiesce(void);
 
 /* ---- host_functions.c ---- */
 /* The worker wants host function `tag` called. -1: no such tag. */
 int host_func_due(uint64_t tag, uint64_t bulk, int status);
-/* Waits while too much has been posted behind a host function that has not run; not between hold and let_go, where the caller has a lock that the
- * function's thread may want. */
+/* Waits while more than SESSION_BEHIND_HOST bytes of commands are posted behind a host function that has not run. Does not wait between hold and let_go,
+ * where the caller holds a lock that the function's thread may need. */
 void host_func_await(void);
 static inline void host_func_throttle(void) {
     uint64_t held_at = atomic_load_explicit(&session.held_at, memory_order_relaxed);
     if (held_at != UINT64_MAX && atomic_load_explicit(&session.posted, memory_order_relaxed) - held_at > SESSION_BEHIND_HOST) host_func_await();
 }
-/* The same for payloads behind a late function: whether one of `size` bytes has to wait, and waiting. */
+/* The same for payloads behind a late function (SESSION_BEHIND_LATE): whether one of `size` bytes has to wait; and waiting. */
 bool host_func_late_crowded(uint64_t size);
 void host_func_await_late(uint64_t size);
 void host_func_hold(void);
