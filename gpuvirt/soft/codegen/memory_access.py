@@ -236,45 +236,56 @@ def last_lane(e: Context) -> Val:
 
 def store(e: Context, where: Where, values: list[Val], volatile: bool = False) -> None:
     """The values of each lane, side by side in memory."""
+    mask = e.exec_mask()
+    if where.pattern is None and where.scalar is not None:
+        _store_uniform(e, where, values, volatile)
+        return
+    values = [e.splat(v) for v in values]
+    if where.pattern is None or not _store_affine(e, where, where.pattern, values, mask, volatile):
+        _store_lanes(e, where, values, mask, volatile)
+
+
+def _store_uniform(e: Context, where: Where, values: list[Val], volatile: bool) -> None:
+    """To one address for the whole warp."""
+    t = values[0].t
+    size = int(t[1:]) // 8
+    pointer = guarded(e, where.at(e))
+    last: Val | None = None
+    for i, value in enumerate(values):
+        if value.v:  # all lanes write one place: the last active lane's value stays
+            last = last or last_lane(e)
+            value = e.extract(value, last)
+        target = e.offset(pointer, i * size)
+        if volatile and size <= 8:
+            e.emit(f"store atomic {t} {value.s}, ptr {target.s} release, align {size}")
+        else:
+            e.emit(f"store {t} {value.s}, ptr {target.s}, align {size}")
+
+
+def _store_affine(e: Context, where: Where, pattern: Pattern, values: list[Val], mask: Val | None, volatile: bool) -> bool:
+    """By the lanes' pattern; False: that says nothing of use."""
     t = values[0].t
     size = int(t[1:]) // 8
     n = len(values)
-    mask = e.exec_mask()
-    if where.pattern is None and where.scalar is not None:
-        pointer = guarded(e, where.at(e))
-        last: Val | None = None
-        for i, value in enumerate(values):
-            if value.v:  # all lanes write one place: the last active lane's value stays
-                last = last or last_lane(e)
-                value = e.extract(value, last)
-            target = e.offset(pointer, i * size)
-            if volatile and size <= 8:
-                e.emit(f"store atomic {t} {value.s}, ptr {target.s} release, align {size}")
-            else:
-                e.emit(f"store {t} {value.s}, ptr {target.s}, align {size}")
-        return
-    values = [e.splat(v) for v in values]
-    pattern = where.pattern
     stride = size * n
-    if pattern is not None:
-        if pattern.group == LANES and all(pattern.steps[i] == i * stride for i in range(LANES)):
-            pointer = where.at(e) if where.scalar is not None else e.pointer(e.extract(spread(e, where), 0))
-            _store_wide(e, pointer, values, size, mask)
-            return
-        found = _runs(pattern.steps, pattern.group, stride)
-        if found is not None and found[1] == "contiguous" and (mask is None or n == 1):
-            run = found[0]
-            for start in range(0, LANES, run):
-                pointer = where.of_lane(e, start)
-                parts = [shuffle(e, v.s, t, LANES, list(range(start, start + run))) for v in values]
-                wide = _interleave(e, parts, t, run)
-                if mask is None:
-                    e.emit(f"store {vec(t, run * n)} {wide}, ptr {pointer.s}, align {size}")
-                else:
-                    part = shuffle(e, mask.s, "i1", LANES, list(range(start, start + run)))
-                    _masked_store(e, wide, pointer, part.s, t, run, size)
-            return
-    if pattern is not None and pattern.group == LANES and mask is None and n == 1 and not volatile and where.scalar is not None:
+    if pattern.group == LANES and all(pattern.steps[i] == i * stride for i in range(LANES)):
+        pointer = where.at(e) if where.scalar is not None else e.pointer(e.extract(spread(e, where), 0))
+        _store_wide(e, pointer, values, size, mask)
+        return True
+    found = _runs(pattern.steps, pattern.group, stride)
+    if found is not None and found[1] == "contiguous" and (mask is None or n == 1):
+        run = found[0]
+        for start in range(0, LANES, run):
+            pointer = where.of_lane(e, start)
+            parts = [shuffle(e, v.s, t, LANES, list(range(start, start + run))) for v in values]
+            wide = _interleave(e, parts, t, run)
+            if mask is None:
+                e.emit(f"store {vec(t, run * n)} {wide}, ptr {pointer.s}, align {size}")
+            else:
+                part = shuffle(e, mask.s, "i1", LANES, list(range(start, start + run)))
+                _masked_store(e, wide, pointer, part.s, t, run, size)
+        return True
+    if pattern.group == LANES and mask is None and n == 1 and not volatile and where.scalar is not None:
         sorted_ = _sorted_runs(pattern.steps, size)
         if sorted_ is not None:
             order, run = sorted_
@@ -282,7 +293,14 @@ def store(e: Context, where: Where, values: list[Val], volatile: bool = False) -
             for i in range(0, LANES, run):
                 piece = shuffle(e, ordered, t, LANES, list(range(i, i + run))).s
                 e.emit(f"store {vec(t, run)} {piece}, ptr {where.at(e, pattern.steps[order[i]]).s}, align {size}")
-            return
+            return True
+    return False
+
+
+def _store_lanes(e: Context, where: Where, values: list[Val], mask: Val | None, volatile: bool) -> None:
+    """To addresses of which only the run time knows whether they are contiguous."""
+    size = int(values[0].t[1:]) // 8
+    stride = size * len(values)
     addresses = spread(e, where)
 
     def scattered() -> list[Val]:
