@@ -37,12 +37,6 @@ CIRCLES: dict[tuple[str, ...], str] = {
         "native/backend/soft/engine/fault",
         "native/backend/soft/engine/helpers_*",
     ): "one scheduler: blocks, their warps' fibers and lanes, and the helpers by which a warp waits or ends",
-    ("native/backend/cuda/context", "native/backend/cuda/marks"): "a context waits for its marks; a mark's error is its context's",
-    (
-        "native/backend/soft/context",
-        "native/backend/soft/event",
-        "native/backend/soft/stream",
-    ): "a context ends with its streams; their work holds it",
     ("native/backend/soft/memory", "native/backend/soft/virtual"): "both count against one quota and map into one window",
     ("native/shim/session/*",): "sending, receiving and waiting call each other",
     ("native/shim/objects/*",): "objects end with their context, which calls them; an address may be a module's or a mapping's",

@@ -77,7 +77,7 @@ struct gv_module {
 
 GV_BACKEND_DECLARE(cuda);
 
-/* context.c: makes the context the calling thread's current one. */
+/* enter.c: makes the context the calling thread's current one. */
 int cuda_enter(struct gv_context *c);
 /* Remembers an asynchronous error's text. */
 void cuda_note_error(struct gv_context *c, int status);

@@ -10,10 +10,6 @@ struct gv_event {
     struct stamp *latest; /* under backend.lock; NULL: never recorded */
 };
 
-void soft_stamp_drop_locked(struct stamp *t) {
-    if (t && !--t->refs) free(t);
-}
-
 int soft_event_create(struct gv_context *c, uint32_t flags, struct gv_event **out) {
     struct gv_event *e = calloc(1, sizeof *e);
     if (!e) return CUDA_ERROR_OUT_OF_MEMORY;

@@ -111,7 +111,7 @@ struct gv_context {
 
 GV_BACKEND_DECLARE(soft);
 
-/* ---- context.c ---- */
+/* ---- context_refs.c ---- */
 void soft_context_hold(struct gv_context *c);
 void soft_context_drop(struct gv_context *c);
 /* The first error of a context stays. */

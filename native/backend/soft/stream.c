@@ -97,6 +97,10 @@ static void done(struct gv_backend *b) {
     if (b->waiters) pthread_cond_broadcast(&b->done);
 }
 
+void soft_stamp_drop_locked(struct stamp *t) {
+    if (t && !--t->refs) free(t);
+}
+
 static void wait_done(struct gv_backend *b) {
     b->waiters++;
     pthread_cond_wait(&b->done, &b->lock);
