@@ -13,7 +13,7 @@ from gpuvirt.soft import coverage
 from gpuvirt.soft.ptx.opcodes import OPCODES, unknown
 
 HERE = Path(__file__).parent
-TABLES = ("test_ops_int", "test_ops_float", "test_ops_convert", "test_ops_warp", "test_ops_video", "test_ops_forms", "test_ops_matrix", "test_ops_atom", "test_async_copy", "test_memory")
+TABLES = (*(f"ops.test_ops_{name}" for name in ("int", "float", "convert", "warp", "video", "forms", "matrix", "atom")), "test_async_copy", "test_memory")
 # The order of memory accesses, caches and hints: no test can see a difference.
 UNSEEN = {
     "weak", "relaxed", "acquire", "release", "acq_rel", "volatile", "mmio", "sc", "cta", "cluster", "gpu", "sys", "ca", "cg", "cs", "lu", "cv", "wb", "wt", "nc",
@@ -27,7 +27,7 @@ _INSTRUCTION = re.compile(r"(?<![\w.%\"/])([a-z][a-z0-9]*)((?:\.[A-Za-z0-9_:]+)*
 @cache
 def what_tests_run() -> dict[str, set[str]]:
     """For every opcode the types and modifiers with which it occurs in the tables of cases or in the test files' PTX."""
-    texts = [path.read_text() for path in HERE.glob("test_*.py") if path != Path(__file__)]
+    texts = [path.read_text() for path in HERE.rglob("test_*.py") if path != Path(__file__)]
     for name in TABLES:
         module = importlib.import_module(f"soft.{name}")
         texts += [case.text for case in getattr(module, "CASES", [])] + getattr(module, "TEXTS", [])

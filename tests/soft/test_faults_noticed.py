@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from soft import test_ops_atom, test_ops_convert, test_ops_float, test_ops_forms, test_ops_int
+from soft.ops import test_ops_atom, test_ops_convert, test_ops_float, test_ops_forms, test_ops_int
 from soft.ptx_op import Case, check
 
 from gpuvirt.soft.codegen import helpers

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).resolve().parent
-QUICK = ["test_ops_atom.py", "test_mma.py", "test_regressions_lane_affine.py"]
+QUICK = ["ops/test_ops_atom.py", "ops/test_mma.py", "codegen/test_regressions_lane_affine.py"]
 NOT_AGAIN = {"test_isa.py", "test_object_cache.py", "test_tiering.py", "test_programs.py", "test_faults_noticed.py"}
 
 
@@ -31,7 +31,7 @@ def test_some(isa: str) -> None:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("isa", ["avx512", "avx2", "baseline"])
 def test_all(isa: str) -> None:
-    done = run(isa, *[str(p) for p in sorted(HERE.glob("test_*.py")) if p.name not in NOT_AGAIN])
+    done = run(isa, *[str(p) for p in sorted([*HERE.glob("test_*.py"), *HERE.glob("ops/test_*.py"), *HERE.glob("codegen/test_*.py")]) if p.name not in NOT_AGAIN])
     assert done.returncode == 0, done.stdout[-3000:]
 
 

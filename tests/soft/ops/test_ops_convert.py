@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 from soft import exact
+from soft.ops.test_ops_float import bf16, from_bf16
+from soft.ops.test_ops_float import edges as float_edges
+from soft.ops.test_ops_int import edges as int_edges
 from soft.ptx_op import Case, check, product, tiers
-from soft.test_ops_float import bf16, from_bf16
-from soft.test_ops_float import edges as float_edges
-from soft.test_ops_int import edges as int_edges
 
 INTS = {f"{k}{b}": np.dtype(f"{'i' if k == 's' else 'u'}{b // 8}") for k in "su" for b in (8, 16, 32, 64)}
 FLOATS = {"f16": np.dtype(np.float16), "f32": np.dtype(np.float32), "f64": np.dtype(np.float64)}

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 from soft import exact
+from soft.ops.test_ops_float import B16, E16, E32, E64, PAIRS, edges, flushed, from_bf16, halves, maximum, minimum, nan_or, over_bf16, pairs, to_bf16
+from soft.ops.test_ops_int import T, each
+from soft.ops.test_ops_int import edges as int_edges
 from soft.ptx_op import Case, bits, check, product, run, tiers
-from soft.test_ops_float import B16, E16, E32, E64, PAIRS, edges, flushed, from_bf16, halves, maximum, minimum, nan_or, over_bf16, pairs, to_bf16
-from soft.test_ops_int import T, each
-from soft.test_ops_int import edges as int_edges
 
 ALL = "0xffffffff"
 BPAIRS = np.array([0x3F803F80, 0x00008000, 0x7F7F0001, 0x3EAA3FC0, 0xBF804080, 0x00800080, 0xC1203F00, 0x1234D678, 0x7FFF3F80, 0x7F80FF80], np.uint32)

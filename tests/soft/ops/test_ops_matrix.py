@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from soft.kernels import Kernels
+from soft.ops.test_ops_convert import SMALL, values_of
 from soft.ptx_op import tiers
-from soft.test_ops_convert import SMALL, values_of
 
 rng = np.random.default_rng(21)
 HEAD = ".version 8.8\n.target sm_120a\n.address_size 64\n"
