@@ -52,14 +52,18 @@ def collective(ins: Ins) -> bool:
     return ins.pred is None and ins.traits.sync in (Sync.EXCHANGE, Sync.MEMBERS) and "sync" in ins.mods and bool(ins.ops)
 
 
+def _loose(ins: Ins) -> bool:
+    """Whether the instruction is a barrier of the block to which the lanes of a warp may come one after the other."""
+    return ins.traits.sync in (Sync.LOOSE, Sync.REDUCE) and "aligned" not in ins.mods
+
+
 class Splitter:
     """Says which instructions must be the first of their block, because they may be meetings."""
 
     def __init__(self, instructions: list[Ins], leaving: frozenset[str] = frozenset(), divided: bool = False) -> None:
         self.leaving = leaving
         self.polls = any(reads_again(i) for i in instructions)
-        loose = any(i.op == "barrier" and "aligned" not in i.mods for i in instructions)
-        self.splits = self.polls or loose or divided
+        self.splits = self.polls or divided or any(_loose(i) for i in instructions)
 
     def before(self, ins: Ins, block: list[Ins]) -> bool:
         """Whether a new block begins with `ins`, which would otherwise come after `block`."""
@@ -71,6 +75,4 @@ class Splitter:
             return False
         if collective(ins):  # those who have just exchanged something are still together
             return not (collective(block[0]) and block[0].traits.sync is ins.traits.sync is Sync.EXCHANGE and block[0].ops[-1] == ins.ops[-1])
-        if ins.traits.sync not in BARRIERS:
-            return False
-        return self.polls or (ins.op == "barrier" and "aligned" not in ins.mods)
+        return _loose(ins) or (self.polls and ins.traits.sync in BARRIERS)

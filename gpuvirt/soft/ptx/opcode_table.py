@@ -348,7 +348,7 @@ vset4                                | first  | -      | operands  | -      | - 
     u32 s32 | add eq ne lt le gt ge
 # Warp and barrier
 bar                                  | none   | -      | -         | -      | barrier  | -       | branched | -        | -
-  .red                               | first  | -      | never     | -      | reduce   | -       | branched | -        | -
+  .red                               | first  | -      | never     | -      | barrier  | -       | branched | -        | -
   .warp                              | none   | -      | -         | -      | members  | -       | branched | -        | -
   .arrive                            | none   | -      | -         | -      | arrive   | -       | branched | -        | -
     warp:bar | the block's barrier that a warp passes as a whole; .warp: of the lanes that the mask names

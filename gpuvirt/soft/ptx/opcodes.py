@@ -68,7 +68,7 @@ class Sync(Enum):
     OBSERVE = "observe"  # tells which lanes are together
     BARRIER = "barrier"  # the block's barrier, at which each warp comes as a whole
     LOOSE = "loose"  # the block's barrier, at which each thread comes by itself
-    REDUCE = "reduce"  # the block's barrier, with a result
+    REDUCE = "reduce"  # the same with a result
     ARRIVE = "arrive"  # the block's barrier, without waiting
     CLUSTER = "cluster"  # the cluster's barrier
     OBJECT = "object"  # a barrier object in memory
