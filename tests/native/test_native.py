@@ -23,6 +23,8 @@ WIRE = sorted((ROOT / "native/wire").glob("*.c"))
 LINK = [*WIRE, *sorted((ROOT / "native/transport").glob("*.c"))]
 HELPERS = [HERE / "transport/pair.c", HERE / "transport/mini_server.c", HERE / "transport/cutter.c"]
 ADDRESS, THREAD = "address", "thread"
+# A transport of the tests' own: a file, and a row behind those of the table.
+TOY, TOY_ROW = [HERE / "transport/pipes.c"], "-DGV_MORE_TRANSPORT=gv_pipes_transport"
 
 Builder = Callable[..., Path]
 
@@ -69,7 +71,8 @@ def runs(request: pytest.FixtureRequest, build: Builder) -> Iterator[ConcurrentR
         return build(name + "_plain" * bool(flags), sanitizer, [*WIRE, HERE / f"wire/{name}.c"], flags)
 
     def transport(name: str, sanitizer: str, flags: tuple[str, ...] = SMALLER, variant: str = "") -> Path:
-        return build(name + variant, sanitizer, [*LINK, *HELPERS, HERE / f"transport/{name}.c"], flags)
+        more = TOY if TOY_ROW in flags else []
+        return build(name + variant, sanitizer, [*LINK, *HELPERS, *more, HERE / f"transport/{name}.c"], flags)
 
     def noticed(program: Path, case: str) -> subprocess.CompletedProcess[str]:
         """On a busy machine a line that is too quick may take long enough all the same, so it has several tries."""
@@ -82,7 +85,7 @@ def runs(request: pytest.FixtureRequest, build: Builder) -> Iterator[ConcurrentR
     jobs = {
         "test_wire": lambda p: run(wire(p["name"], p["sanitizer"])),
         "test_plain_sha256": lambda p: run(wire("test_sha256", ADDRESS, ("-DSHA256_PLAIN",))),
-        "test_transport": lambda p: run(transport(**p, flags=SMALLER + LONG_SLEEPS * (p["name"] == "test_links"))),
+        "test_transport": lambda p: run(transport(**p, flags=SMALLER + (*LONG_SLEEPS, TOY_ROW) * (p["name"] == "test_links"))),
         "test_delay_threads": lambda p: run(transport("test_delay", THREAD), *(case for case in delay_cases() if "child" not in case)),
         "test_a_broken_delay_is_noticed": lambda p: noticed(
             transport("test_delay", "undefined", (f"-DGV_BREAK_DELAY={p['fault']}", BROKEN), f"_{p['fault']}"), p["case"]

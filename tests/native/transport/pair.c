@@ -95,6 +95,9 @@ struct pair make_pair(const char *transport) {
         pair.worker = adopt_tcp(fds[1]);
         CHECK(pair.client && pair.worker);
         add_channels(&pair, 0, bulk);
+    } else if (strcmp(transport, "shm") != 0) {
+        CHECK(make_other_pair);
+        pair = make_other_pair(transport);
     } else {
         char why[GV_DEATH_TEXT];
         const uint64_t *r = default_rings;

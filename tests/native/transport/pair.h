@@ -17,6 +17,8 @@ struct pair {
 
 /* Over a transport of the table, by its name. */
 struct pair make_pair(const char *transport);
+/* The same for a transport that a test brings itself. */
+__attribute__((weak)) struct pair make_other_pair(const char *transport);
 /* The worker's ends as the daemon's descriptors make them; NULL: refused, and the descriptors are closed. */
 struct gv_link *adopt_tcp(int fd);
 struct gv_link *adopt_shm(int fd, int memfd, const uint64_t rings[4]);

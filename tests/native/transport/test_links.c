@@ -1,14 +1,13 @@
-/* Both transports, both ends in this process: what arrives, in what order, and what waiting does. */
+/* Every transport of the table, both ends in this process: what arrives, in what order, and what waiting does. */
 #define _GNU_SOURCE
 #include <pthread.h>
 
 #include "../check.h"
 #include "pair.h"
 
-static const char *transports[] = {"tcp", "shm"};
-#define EACH(name)                             \
-    for (size_t each_ = 0; each_ < 2; each_++) \
-        for (const char *name = transports[each_], *once_ = name; once_; once_ = NULL)
+#define EACH(transport)                                \
+    for (int each_ = 0; gv_transports[each_]; each_++) \
+        for (const char *transport = gv_transports[each_]->name, *once_ = transport; once_; once_ = NULL)
 
 /* ---- records */
 
