@@ -211,7 +211,10 @@ static bool take_field(const struct field *f, uint8_t *at, const uint8_t *data, 
         memcpy(at + 2, data, size);
         return true;
     case OFFER: return take_offer((void *)at, data, size);
-    case OFFERS: return offers->n < GV_TRANSPORTS_MAX && take_offer(&offers->at[offers->n++], data, size);
+    case OFFERS:
+        if (offers->n == GV_TRANSPORTS_MAX || !take_offer(&offers->at[offers->n], data, size)) return false;
+        offers->n++;
+        return true;
     default:
         if (size != f->size) return false;
         memcpy(at, data, size);
