@@ -44,10 +44,9 @@ static void close_session(struct session *s) {
     gv_link_last(s->p.client);
     gv_link_last(s->p.worker);
     gv_link_close(s->p.client);
-    while (atomic_load(&s->server.adding)) usleep(1000);
-    gv_link_close(s->p.worker);
     cutter_stop(&s->cutter);
-    mini_stop(&s->server);
+    mini_stop(&s->server); /* before the worker's link: a connection that comes late is given to it */
+    gv_link_close(s->p.worker);
 }
 
 /* ---- traffic both ways while somebody cuts */
