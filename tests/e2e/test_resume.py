@@ -12,7 +12,7 @@ from pathlib import Path
 
 import c_build
 import pytest
-from e2e import test_ways
+from e2e import test_run_configurations
 from e2e.cutter import Cutter
 from e2e.harness import GPUVIRT, HERE, Server, clean_environment, run_line, run_program, running, start_server, wait_until
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 ROUNDS = "60"
 
-two_hosts = test_ways.namespaces  # the same fixture
+two_hosts = test_run_configurations.namespaces  # the same fixture
 
 
 @pytest.fixture
