@@ -22,7 +22,7 @@ from gpuvirt.server import listener as listening
 from gpuvirt.server import worker_library
 from gpuvirt.server.control import ControlServer
 from gpuvirt.server.devices import Inventory, describe, take_inventory
-from gpuvirt.server.ledger import Ledger, Release
+from gpuvirt.server.memory_usage import Ledger, Release
 from gpuvirt.server.listener import Listener
 from gpuvirt.server.options import ServeOptions
 from gpuvirt.server.sessions import Sessions

@@ -1,4 +1,4 @@
-"""Memory used on each software GPU, in a memfd that every worker maps (native/backend/soft/ledger.h).
+"""Memory used on each software GPU, in a memfd that every worker maps (native/backend/soft/memory_usage.h).
 
 Workers add and subtract what they use. The daemon makes the file, passes it to workers, reads it, and subtracts what a session that has ended left in
 its slot.

@@ -13,7 +13,7 @@ from typing import Any
 
 from gpuvirt.errors import GpuvirtError
 from gpuvirt.server.devices import Inventory
-from gpuvirt.server.ledger import SLOTS, Ledger
+from gpuvirt.server.memory_usage import SLOTS, Ledger
 from gpuvirt.server.policy import Ended, Grant, Policy, Refuse, Wanted
 from gpuvirt.server.worker_library import SessionConfig
 from gpuvirt.server.workers import WorkerPool, WorkerProcess

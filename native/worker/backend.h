@@ -30,7 +30,7 @@ struct gv_backend_config {
     uint64_t device_memory; /* soft: bytes of one device */
     int strict;             /* soft: imitate the real driver's legal nastiness; no fixed addresses */
     int drop_launches;      /* test only: a worker that loses every launch */
-    int ledger_fd;          /* soft: shared ledger of memory used per pool device (ledger.h), -1: none */
+    int ledger_fd;          /* soft: shared ledger of memory used per pool device (memory_usage.h), -1: none */
     uint32_t ledger_slot;   /* this session's slot in it */
     void *compiler;         /* soft: struct soft_compiler */
     /* Text that device code printed. [any thread] */

@@ -4,7 +4,7 @@
 #include <stddef.h>
 #include <sys/mman.h>
 
-#include "../backend/soft/ledger.h"
+#include "../backend/soft/memory_usage.h"
 #include "worker.h"
 
 __attribute__((visibility("default"))) int worker_ledger_release(int32_t fd, uint32_t slot) {

@@ -58,7 +58,7 @@ struct worker_figures {
 void worker_get_figures(struct worker *w, struct worker_figures *out);
 void worker_close(struct worker *w);
 
-/* The daemon's part of the ledger (ledger.h): takes what a slot says back from `used` and clears the slot. Its worker must be gone. 0, or an errno. */
+/* The daemon's part of the ledger (memory_usage.h): takes what a slot says back from `used` and clears the slot. Its worker must be gone. 0, or an errno. */
 int worker_ledger_release(int32_t fd, uint32_t slot);
 
 #endif

@@ -34,7 +34,7 @@ def main() -> None:
     messages.send(daemon, {"op": "opened"})
     channels: list[socket.socket] = []
     threading.Thread(target=listen, args=(daemon, channels), daemon=True).start()
-    # 1000 bytes on the first granted device, as soft workers count them (native/backend/soft/ledger.h).
+    # 1000 bytes on the first granted device, as soft workers count them (native/backend/soft/memory_usage.h).
     os.pwrite(ledger, struct.pack("<Q", 1000), 8 + 128 + 128 + 128 * config["slot"] + 8 * config["devices"][0])
     used = 8 + 128 + 8 * config["devices"][0]
     fcntl.flock(ledger, fcntl.LOCK_EX)

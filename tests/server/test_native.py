@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuvirt.server import ledger, worker_library
-from gpuvirt.server.ledger import Ledger
+from gpuvirt.server import memory_usage as ledger, worker_library
+from gpuvirt.server.memory_usage import Ledger
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -17,7 +17,7 @@ PROGRAM = r"""
 #include <stddef.h>
 #include <stdio.h>
 #include "native/worker/worker.h"
-#include "native/backend/soft/ledger.h"
+#include "native/backend/soft/memory_usage.h"
 #include "native/transport/transport.h"
 #include "native/transport/shm_layout.h"
 #include "native/wire/device_info.h"
@@ -72,7 +72,7 @@ def test_ring_sizes(layout: dict[tuple[str, str], tuple[int, int]]) -> None:
 @pytest.fixture(scope="module")
 def release(tmp_path_factory: pytest.TempPathFactory) -> ledger.Release:
     target = tmp_path_factory.mktemp("c") / "release.so"
-    source = ROOT / "native" / "worker" / "ledger_release.c"
+    source = ROOT / "native" / "worker" / "memory_usage_release.c"
     subprocess.run(["gcc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O2", "-fPIC", "-shared", str(source), "-o", str(target)], check=True)
     lib = ctypes.CDLL(str(target))
 

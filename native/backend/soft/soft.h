@@ -17,7 +17,7 @@
 #include "compiler.h"
 #include "cuda_values.h"
 #include "engine/exec.h"
-#include "ledger.h"
+#include "memory_usage.h"
 #include "limits.h"
 #include "ranges.h"
 

@@ -11,7 +11,7 @@
 #include "backend.h"
 #include "cuda_values.h"
 #include "fake_compiler.h"
-#include "ledger.h"
+#include "memory_usage.h"
 #include "limits.h"
 #include "memory_operation.h"
 #include "window.h"
