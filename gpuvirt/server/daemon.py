@@ -22,8 +22,8 @@ from gpuvirt.server import listener as listening
 from gpuvirt.server import worker_library
 from gpuvirt.server.control import ControlServer
 from gpuvirt.server.devices import Inventory, describe, take_inventory
-from gpuvirt.server.memory_usage import Ledger, Release
 from gpuvirt.server.listener import Listener
+from gpuvirt.server.memory_usage import MemoryUsage, Release
 from gpuvirt.server.options import ServeOptions
 from gpuvirt.server.sessions import Sessions
 from gpuvirt.server.tokens import TokenStore
@@ -39,14 +39,14 @@ class Daemon:
 
     Args:
         worker_command: the command that starts a worker process; tests pass their own.
-        ledger_release: frees a slot of the ledger atomically; None takes the worker library's.
+        memory_usage_release: frees a slot of the memory usage table atomically; None takes the worker library's.
     """
 
-    def __init__(self, options: ServeOptions, worker_command: Sequence[str] = WORKER_COMMAND, ledger_release: Release | None = None) -> None:
+    def __init__(self, options: ServeOptions, worker_command: Sequence[str] = WORKER_COMMAND, memory_usage_release: Release | None = None) -> None:
         self.options = options
         self.port = 0
         self.control_port = 0
-        self._worker_command, self._ledger_release = worker_command, ledger_release
+        self._worker_command, self._memory_usage_release = worker_command, memory_usage_release
         self._stopping = asyncio.Event()
         self._undo = contextlib.AsyncExitStack()
         self._started = time.time()
@@ -91,13 +91,15 @@ class Daemon:
         tokens = TokenStore()
         inventory = self._inventory = await asyncio.to_thread(take_inventory, options)
         soft = inventory.backend == "soft"
-        ledger = None
+        memory_usage = None
         if soft:
-            ledger = Ledger([device.memory for device in inventory.devices], self._ledger_release or worker_library.ledger_release())
-            undo.callback(ledger.close)
+            memory_usage = MemoryUsage(
+                [device.memory for device in inventory.devices], self._memory_usage_release or worker_library.memory_usage_release()
+            )
+            undo.callback(memory_usage.close)
         workers = WorkerPool(inventory.backend, self._worker_command)
         undo.push_async_callback(workers.close)
-        sessions = self._sessions = Sessions(inventory, workers, ledger, options.name, options.drop_launches, options.grace)
+        sessions = self._sessions = Sessions(inventory, workers, memory_usage, options.name, options.drop_launches, options.grace)
         workers.prestart()
         control = ControlServer(tokens, {"info": self._info, "devices": self._devices, "ps": self._ps})
         undo.push_async_callback(control.close)
@@ -198,7 +200,7 @@ class Daemon:
         return {"server": self.options.name, "sessions": await self._sessions.list()}
 
 
-def serve(options: ServeOptions, worker_command: Sequence[str] = WORKER_COMMAND, ledger_release: Release | None = None) -> None:
+def serve(options: ServeOptions, worker_command: Sequence[str] = WORKER_COMMAND, memory_usage_release: Release | None = None) -> None:
     """Runs a daemon in this process until SIGTERM, SIGINT or SIGHUP.
 
     Raises:
@@ -211,7 +213,7 @@ def serve(options: ServeOptions, worker_command: Sequence[str] = WORKER_COMMAND,
     log.propagate = False
 
     async def main() -> None:
-        daemon = Daemon(options, worker_command, ledger_release)
+        daemon = Daemon(options, worker_command, memory_usage_release)
         loop = asyncio.get_running_loop()
         for sig in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.add_signal_handler(sig, daemon.stop)

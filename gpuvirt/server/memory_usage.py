@@ -26,17 +26,17 @@ SIZE = _SLOT_USED + 8 * DEVICES * SLOTS
 Release = Callable[[int, int], None]
 
 
-class Ledger:
-    """The daemon's end of the ledger.
+class MemoryUsage:
+    """The table of memory usage, as the daemon sees it.
 
     Args:
         total: bytes of each device.
-        release: frees a slot atomically (`worker_library.ledger_release`).
+        release: frees a slot atomically (`worker_library.memory_usage_release`).
     """
 
     def __init__(self, total: list[int], release: Release) -> None:
         self._release = release
-        self.fd = os.memfd_create("gpuvirt-ledger", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        self.fd = os.memfd_create("gpuvirt-memory-usage", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self.fd, SIZE)
         fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
         self._map = mmap.mmap(self.fd, SIZE)

@@ -28,7 +28,7 @@ class Ended:
 
 @dataclass(frozen=True)
 class Grant:
-    """The session gets these devices (pool ordinals, ascending) and this slot of the ledger."""
+    """The session gets these devices (pool ordinals, ascending) and this slot of the memory usage table."""
 
     session: int
     devices: tuple[int, ...]

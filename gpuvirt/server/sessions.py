@@ -13,7 +13,7 @@ from typing import Any
 
 from gpuvirt.errors import GpuvirtError
 from gpuvirt.server.devices import Inventory
-from gpuvirt.server.memory_usage import SLOTS, Ledger
+from gpuvirt.server.memory_usage import SLOTS, MemoryUsage
 from gpuvirt.server.policy import Ended, Grant, Policy, Refuse, Wanted
 from gpuvirt.server.worker_library import SessionConfig
 from gpuvirt.server.workers import WorkerPool, WorkerProcess
@@ -69,9 +69,15 @@ class Sessions:
     """All sessions of one daemon."""
 
     def __init__(
-        self, inventory: Inventory, workers: WorkerPool, ledger: Ledger | None, server_name: str, drop_launches: bool = False, grace: int = 0
+        self,
+        inventory: Inventory,
+        workers: WorkerPool,
+        memory_usage: MemoryUsage | None,
+        server_name: str,
+        drop_launches: bool = False,
+        grace: int = 0,
     ) -> None:
-        self._inventory, self._workers, self._ledger = inventory, workers, ledger
+        self._inventory, self._workers, self._memory_usage = inventory, workers, memory_usage
         self._server_name, self._drop_launches, self._grace = server_name, drop_launches, grace
         self._policy = Policy([device.memory for device in inventory.devices], SLOTS)
         self._sessions: dict[int, Session] = {}
@@ -170,8 +176,8 @@ class Sessions:
             grace=self._grace_of(session),
         )
         fds = [client.fileno(), *end.descriptors]
-        if self._ledger:
-            fds.append(self._ledger.fd)
+        if self._memory_usage:
+            fds.append(self._memory_usage.fd)
         client.setblocking(True)
         session.worker.give(config, tuple(fds))
 
@@ -221,8 +227,8 @@ class Sessions:
 
     def _ended(self, session: Session) -> None:
         self._sessions.pop(session.id, None)
-        if self._ledger:
-            self._ledger.free_slot(session.grant.slot)
+        if self._memory_usage:
+            self._memory_usage.free_slot(session.grant.slot)
         self._policy.handle(Ended(session.id))
         clean = session.worker.ending.startswith("goodbye")
         (log.info if clean else log.warning)("%s ended: %s", session.label, session.worker.ending)
@@ -236,7 +242,7 @@ class Sessions:
                 "ordinal": ordinal,
                 "name": device.name,
                 "memory": device.memory,
-                "memory_used": self._ledger.used(ordinal) if self._ledger else None,
+                "memory_used": self._memory_usage.used(ordinal) if self._memory_usage else None,
                 "sessions": self._policy.load(ordinal),
             }
             for ordinal, device in enumerate(self._inventory.devices)
@@ -259,7 +265,7 @@ class Sessions:
                 "worker_pid": s.worker.pid,
                 "started": s.started,
                 **found,
-                **({"memory_used": self._ledger.slot_used(s.grant.slot)} if self._ledger else {}),
+                **({"memory_used": self._memory_usage.slot_used(s.grant.slot)} if self._memory_usage else {}),
             }
             for s, found in zip(sessions, figures, strict=True)
         ]

@@ -68,9 +68,9 @@ def _run(library: WorkerLibrary, compiler: _Compiler | None, daemon: socket.sock
     del message["op"]
     config = SessionConfig(**message)
     fd, descriptors = fds[0], fds[1 : 1 + config.descriptors]
-    ledger_fd = next(iter(fds[1 + config.descriptors :]), -1)
+    memory_usage_fd = next(iter(fds[1 + config.descriptors :]), -1)
     try:
-        worker = library.open(config, fd, descriptors, ledger_fd, compiler.address if compiler else None, compiler.build if compiler else "")
+        worker = library.open(config, fd, descriptors, memory_usage_fd, compiler.address if compiler else None, compiler.build if compiler else "")
     except GpuvirtError as error:
         _tell(daemon, {"op": "failed", "text": str(error)})
         return 1

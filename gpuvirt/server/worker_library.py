@@ -32,8 +32,8 @@ class WorkerConfig(ctypes.Structure):
         ("capability", ctypes.c_uint32),
         ("strict", ctypes.c_uint32),
         ("drop_launches", ctypes.c_uint32),
-        ("ledger_slot", ctypes.c_uint32),
-        ("ledger_fd", ctypes.c_int32),
+        ("memory_usage_slot", ctypes.c_uint32),
+        ("memory_usage_fd", ctypes.c_int32),
         ("fd", ctypes.c_int32),
         ("transport", ctypes.c_char_p),
         ("descriptors", ctypes.POINTER(ctypes.c_int32)),
@@ -110,7 +110,7 @@ class WorkerLibrary:
         lib.worker_open_cache.argtypes, lib.worker_open_cache.restype = [ctypes.c_char_p], handle
         lib.worker_refresh_cache.argtypes, lib.worker_refresh_cache.restype = [handle], None
         lib.worker_use_cache.argtypes, lib.worker_use_cache.restype = [handle, handle, ctypes.c_char_p], None
-        lib.worker_ledger_release.argtypes, lib.worker_ledger_release.restype = [ctypes.c_int32, ctypes.c_uint32], ctypes.c_int
+        lib.worker_memory_usage_release.argtypes, lib.worker_memory_usage_release.restype = [ctypes.c_int32, ctypes.c_uint32], ctypes.c_int
         self.lib = lib
         found = path.stat()
         self.build = f"{found.st_mtime_ns};{found.st_size}"
@@ -124,7 +124,9 @@ class WorkerLibrary:
         """Looks again, for as long as no session has come; next to nothing when no image has."""
         self.lib.worker_refresh_cache(self._images)
 
-    def open(self, config: SessionConfig, fd: int, descriptors: list[int], ledger_fd: int, compiler: int | None, compiler_build: str = "") -> Worker:
+    def open(
+        self, config: SessionConfig, fd: int, descriptors: list[int], memory_usage_fd: int, compiler: int | None, compiler_build: str = ""
+    ) -> Worker:
         """Takes over the descriptors and opens the backend.
 
         Args:
@@ -146,8 +148,8 @@ class WorkerLibrary:
             capability=config.capability,
             strict=config.strict,
             drop_launches=config.drop_launches,
-            ledger_slot=config.slot,
-            ledger_fd=ledger_fd,
+            memory_usage_slot=config.slot,
+            memory_usage_fd=memory_usage_fd,
             fd=fd,
             transport=config.transport.encode(),
             descriptors=(ctypes.c_int32 * len(descriptors))(*descriptors),
@@ -224,13 +226,13 @@ class Worker:
         self._lib.worker_close(self._handle)
 
 
-def ledger_release() -> Callable[[int, int], None]:
-    """Loads the library for the one function that the daemon itself needs of it."""
+def memory_usage_release() -> Callable[[int, int], None]:
+    """Loads the library for the one function that the daemon itself calls."""
     lib = WorkerLibrary().lib
 
     def release(fd: int, slot: int) -> None:
-        code = lib.worker_ledger_release(fd, slot)
+        code = lib.worker_memory_usage_release(fd, slot)
         if code:
-            raise OSError(code, f"the ledger's slot {slot} cannot be freed: {os.strerror(code)}")
+            raise OSError(code, f"slot {slot} of the memory usage table cannot be freed: {os.strerror(code)}")
 
     return release

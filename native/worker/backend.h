@@ -24,15 +24,15 @@ struct gv_physical;
 struct gv_backend_config {
     const uint32_t *devices; /* which of the host's GPUs this session got: pool ordinals */
     uint32_t n_devices;
-    uint64_t memory;        /* bytes per device this session may use at most, 0: what the device has */
-    const char *driver;     /* cuda: absolute path of the driver library, NULL: the system's */
-    uint32_t capability;    /* soft: compute capability * 10, 0: 130 */
-    uint64_t device_memory; /* soft: bytes of one device */
-    int strict;             /* soft: imitate the real driver's legal nastiness; no fixed addresses */
-    int drop_launches;      /* test only: a worker that loses every launch */
-    int ledger_fd;          /* soft: shared ledger of memory used per pool device (memory_usage.h), -1: none */
-    uint32_t ledger_slot;   /* this session's slot in it */
-    void *compiler;         /* soft: struct soft_compiler */
+    uint64_t memory;            /* bytes per device this session may use at most, 0: what the device has */
+    const char *driver;         /* cuda: absolute path of the driver library, NULL: the system's */
+    uint32_t capability;        /* soft: compute capability * 10, 0: 130 */
+    uint64_t device_memory;     /* soft: bytes of one device */
+    int strict;                 /* soft: imitate the real driver's legal nastiness; no fixed addresses */
+    int drop_launches;          /* test only: a worker that loses every launch */
+    int memory_usage_fd;        /* soft: memfd of the table of memory usage (memory_usage.h), -1: none */
+    uint32_t memory_usage_slot; /* this session's slot in the table */
+    void *compiler;             /* soft: struct soft_compiler */
     /* Text that device code printed. [any thread] */
     void (*console)(void *arg, const char *text, size_t size);
     void *console_arg;

@@ -104,8 +104,8 @@ EXPORT struct worker *worker_open(const struct worker_config *config, char *err)
                                         .device_memory = config->device_memory,
                                         .strict = (int)config->strict,
                                         .drop_launches = (int)config->drop_launches,
-                                        .ledger_fd = config->ledger_fd,
-                                        .ledger_slot = config->ledger_slot,
+                                        .memory_usage_fd = config->memory_usage_fd,
+                                        .memory_usage_slot = config->memory_usage_slot,
                                         .compiler = config->compiler,
                                         .console = console,
                                         .console_arg = w};

@@ -18,8 +18,8 @@ struct worker_config {
     uint32_t capability;     /* soft, times 10; 0: 130 */
     uint32_t strict;         /* soft */
     uint32_t drop_launches;  /* test only */
-    uint32_t ledger_slot;
-    int32_t ledger_fd;          /* -1: none */
+    uint32_t memory_usage_slot;
+    int32_t memory_usage_fd;    /* -1: none */
     int32_t fd;                 /* the connection handed over by the daemon */
     const char *transport;      /* of the connection: a name in the table of transports */
     const int32_t *descriptors; /* of the transport */
@@ -58,7 +58,7 @@ struct worker_figures {
 void worker_get_figures(struct worker *w, struct worker_figures *out);
 void worker_close(struct worker *w);
 
-/* The daemon's part of the ledger (memory_usage.h): takes what a slot says back from `used` and clears the slot. Its worker must be gone. 0, or an errno. */
-int worker_ledger_release(int32_t fd, uint32_t slot);
+/* Subtracts a slot of the table of memory usage (memory_usage.h) from `used` and clears it. Its worker must have ended. Called by the daemon. 0, or an errno. */
+int worker_memory_usage_release(int32_t fd, uint32_t slot);
 
 #endif

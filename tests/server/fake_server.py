@@ -19,7 +19,7 @@ from gpuvirt.transport import handshake as hs
 
 
 def release(fd: int, slot: int) -> None:
-    """What worker_ledger_release does, without its atomicity, which nothing here needs."""
+    """What worker_memory_usage_release does, without its atomicity, which nothing here needs."""
     import os
 
     slot_at = 8 + 128 + 128 + 128 * slot

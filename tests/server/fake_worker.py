@@ -30,16 +30,16 @@ def main() -> None:
         return
     config, fds = received
     client = socket.socket(fileno=fds[0])
-    ledger = fds[-1]
+    memory_usage = fds[-1]
     messages.send(daemon, {"op": "opened"})
     channels: list[socket.socket] = []
     threading.Thread(target=listen, args=(daemon, channels), daemon=True).start()
     # 1000 bytes on the first granted device, as soft workers count them (native/backend/soft/memory_usage.h).
-    os.pwrite(ledger, struct.pack("<Q", 1000), 8 + 128 + 128 + 128 * config["slot"] + 8 * config["devices"][0])
+    os.pwrite(memory_usage, struct.pack("<Q", 1000), 8 + 128 + 128 + 128 * config["slot"] + 8 * config["devices"][0])
     used = 8 + 128 + 8 * config["devices"][0]
-    fcntl.flock(ledger, fcntl.LOCK_EX)
-    os.pwrite(ledger, struct.pack("<Q", struct.unpack("<Q", os.pread(ledger, 8, used))[0] + 1000), used)
-    fcntl.flock(ledger, fcntl.LOCK_UN)
+    fcntl.flock(memory_usage, fcntl.LOCK_EX)
+    os.pwrite(memory_usage, struct.pack("<Q", struct.unpack("<Q", os.pread(memory_usage, 8, used))[0] + 1000), used)
+    fcntl.flock(memory_usage, fcntl.LOCK_UN)
     while data := client.recv(4096):
         if data == b"crash":
             os.abort()

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuvirt.server import memory_usage as ledger, worker_library
-from gpuvirt.server.memory_usage import Ledger
+from gpuvirt.server import memory_usage, worker_library
+from gpuvirt.server.memory_usage import MemoryUsage
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -26,9 +26,9 @@ int main(void) {
 %s
     printf("worker_config size %%zu 0\n", sizeof(struct worker_config));
     printf("worker_figures size %%zu 0\n", sizeof(struct worker_figures));
-    printf("gv_ledger size %%zu 0\n", sizeof(struct gv_ledger));
-    FIELD(gv_ledger, total); FIELD(gv_ledger, used); FIELD(gv_ledger, slot_used);
-    printf("constants magic %%u %%u\n", GV_LEDGER_MAGIC, GV_MAX_DEVICES);
+    printf("gv_memory_usage size %%zu 0\n", sizeof(struct gv_memory_usage));
+    FIELD(gv_memory_usage, total); FIELD(gv_memory_usage, used); FIELD(gv_memory_usage, slot_used);
+    printf("constants magic %%u %%u\n", GV_MEMORY_USAGE_MAGIC, GV_MAX_DEVICES);
     printf("constants shm %%u %%u\n", GV_SHM_HEADER, GV_SHM_RING_MIN);
     printf("constants rings %%u %%u\n", GV_COMMAND_RING, GV_BULK_RING);
     return 0;
@@ -56,10 +56,11 @@ def test_structures(layout: dict[tuple[str, str], tuple[int, int]], mirror: type
         assert (found.offset, found.size) == layout[name, field], field
 
 
-def test_ledger_layout(layout: dict[tuple[str, str], tuple[int, int]]) -> None:
-    assert layout["gv_ledger", "size"][0] == ledger.SIZE
-    assert layout["constants", "magic"] == (ledger.MAGIC, ledger.DEVICES)
-    assert (layout["gv_ledger", "total"][0], layout["gv_ledger", "used"][0], layout["gv_ledger", "slot_used"][0]) == (8, 8 + 128, 8 + 256)
+def test_memory_usage_layout(layout: dict[tuple[str, str], tuple[int, int]]) -> None:
+    assert layout["gv_memory_usage", "size"][0] == memory_usage.SIZE
+    assert layout["constants", "magic"] == (memory_usage.MAGIC, memory_usage.DEVICES)
+    offsets = [layout["gv_memory_usage", field][0] for field in ("total", "used", "slot_used")]
+    assert offsets == [8, 8 + 128, 8 + 256]
 
 
 def test_ring_sizes(layout: dict[tuple[str, str], tuple[int, int]]) -> None:
@@ -70,33 +71,33 @@ def test_ring_sizes(layout: dict[tuple[str, str], tuple[int, int]]) -> None:
 
 
 @pytest.fixture(scope="module")
-def release(tmp_path_factory: pytest.TempPathFactory) -> ledger.Release:
+def release(tmp_path_factory: pytest.TempPathFactory) -> memory_usage.Release:
     target = tmp_path_factory.mktemp("c") / "release.so"
     source = ROOT / "native" / "worker" / "memory_usage_release.c"
     subprocess.run(["gcc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O2", "-fPIC", "-shared", str(source), "-o", str(target)], check=True)
     lib = ctypes.CDLL(str(target))
 
     def call(fd: int, slot: int) -> None:
-        code = lib.worker_ledger_release(fd, slot)
+        code = lib.worker_memory_usage_release(fd, slot)
         if code:
             raise OSError(code, "release")
 
     return call
 
 
-def test_release(release: ledger.Release) -> None:
+def test_release(release: memory_usage.Release) -> None:
     import struct
 
-    book = Ledger([1 << 30, 2 << 30], release)
+    table = MemoryUsage([1 << 30, 2 << 30], release)
     try:
-        struct.pack_into("<2Q", book._map, 8 + 128, 700, 50)
-        struct.pack_into("<2Q", book._map, 8 + 256 + 128 * 3, 200, 50)
-        assert (book.used(0), book.used(1), book.slot_used(3)) == (700, 50, 250)
-        book.free_slot(3)
-        assert (book.used(0), book.used(1), book.slot_used(3)) == (500, 0, 0)
-        book.free_slot(3)
-        assert book.used(0) == 500
+        struct.pack_into("<2Q", table._map, 8 + 128, 700, 50)
+        struct.pack_into("<2Q", table._map, 8 + 256 + 128 * 3, 200, 50)
+        assert (table.used(0), table.used(1), table.slot_used(3)) == (700, 50, 250)
+        table.free_slot(3)
+        assert (table.used(0), table.used(1), table.slot_used(3)) == (500, 0, 0)
+        table.free_slot(3)
+        assert table.used(0) == 500
         with pytest.raises(OSError, match="release"):
-            release(book.fd, ledger.SLOTS)
+            release(table.fd, memory_usage.SLOTS)
     finally:
-        book.close()
+        table.close()

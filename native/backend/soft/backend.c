@@ -17,8 +17,8 @@ int soft_open(const struct gv_backend_config *config, struct gv_backend **out, c
         return CUDA_ERROR_INVALID_DEVICE;
     }
     for (uint32_t i = 0; i < config->n_devices; i++)
-        if (config->devices[i] >= GV_LEDGER_DEVICES) {
-            snprintf(err, GV_ERR_SIZE, "device %u of the pool does not exist: a pool has at most %d", config->devices[i], GV_LEDGER_DEVICES);
+        if (config->devices[i] >= GV_MEMORY_USAGE_DEVICES) {
+            snprintf(err, GV_ERR_SIZE, "device %u of the pool does not exist: a pool has at most %d", config->devices[i], GV_MEMORY_USAGE_DEVICES);
             return CUDA_ERROR_INVALID_DEVICE;
         }
     struct gv_backend *b = calloc(1, sizeof *b);

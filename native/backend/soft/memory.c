@@ -23,16 +23,16 @@ static uint64_t round_up(uint64_t value, uint64_t unit) { return (value + unit -
 /* ---- limits ---- */
 
 static _Atomic uint64_t *pool_used(struct gv_backend *b, const struct soft_device *d) {
-    return (_Atomic uint64_t *)&b->memory.ledger->used[d->ordinal];
+    return (_Atomic uint64_t *)&b->memory.usage->used[d->ordinal];
 }
 static _Atomic uint64_t *slot_used(struct gv_backend *b, const struct soft_device *d) {
-    return (_Atomic uint64_t *)&b->memory.ledger->slot_used[b->memory.slot][d->ordinal];
+    return (_Atomic uint64_t *)&b->memory.usage->slot_used[b->memory.slot][d->ordinal];
 }
 
 /* The pool's sum is raised by compare and swap, so that an attempt that fails is never seen by another session. */
 int soft_memory_charge(struct gv_backend *b, struct soft_device *d, uint64_t size) {
     if (size > d->limit - d->used) return CUDA_ERROR_OUT_OF_MEMORY;
-    if (b->memory.ledger) {
+    if (b->memory.usage) {
         uint64_t used = atomic_load(pool_used(b, d));
         do {
             if (used > d->total || size > d->total - used) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -45,7 +45,7 @@ int soft_memory_charge(struct gv_backend *b, struct soft_device *d, uint64_t siz
 
 void soft_memory_discharge(struct gv_backend *b, struct soft_device *d, uint64_t size) {
     d->used -= size;
-    if (!b->memory.ledger) return;
+    if (!b->memory.usage) return;
     atomic_fetch_sub(slot_used(b, d), size);
     atomic_fetch_sub(pool_used(b, d), size);
 }
@@ -55,7 +55,7 @@ int soft_memory_info(struct gv_context *c, uint64_t *free_bytes, uint64_t *total
     struct soft_device *d = c->device;
     pthread_mutex_lock(&b->memory.lock);
     uint64_t left = d->limit - d->used;
-    if (b->memory.ledger) {
+    if (b->memory.usage) {
         uint64_t used = atomic_load(pool_used(b, d)), pool = used < d->total ? d->total - used : 0;
         if (left > pool) left = pool;
     }
@@ -70,22 +70,23 @@ int soft_memory_info(struct gv_context *c, uint64_t *free_bytes, uint64_t *total
 int soft_memory_open(struct gv_backend *b, const struct gv_backend_config *config, char *err) {
     struct soft_memory *m = &b->memory;
     pthread_mutex_init(&m->lock, NULL);
-    if (config->ledger_fd >= 0) {
+    if (config->memory_usage_fd >= 0) {
         struct stat st;
-        if (config->ledger_slot >= GV_LEDGER_SLOTS || fstat(config->ledger_fd, &st) || (size_t)st.st_size < sizeof(struct gv_ledger)) {
-            snprintf(err, GV_ERR_SIZE, "the ledger of memory is too small, or slot %u is none of it", config->ledger_slot);
+        if (config->memory_usage_slot >= GV_MEMORY_USAGE_SLOTS || fstat(config->memory_usage_fd, &st) ||
+            (size_t)st.st_size < sizeof(struct gv_memory_usage)) {
+            snprintf(err, GV_ERR_SIZE, "the table of memory usage is too small, or has no slot %u", config->memory_usage_slot);
             return CUDA_ERROR_INVALID_VALUE;
         }
-        void *map = mmap(NULL, sizeof(struct gv_ledger), PROT_READ | PROT_WRITE, MAP_SHARED, config->ledger_fd, 0);
+        void *map = mmap(NULL, sizeof(struct gv_memory_usage), PROT_READ | PROT_WRITE, MAP_SHARED, config->memory_usage_fd, 0);
         if (map == MAP_FAILED) {
-            snprintf(err, GV_ERR_SIZE, "mapping the ledger of memory: %s", strerror(errno));
+            snprintf(err, GV_ERR_SIZE, "mapping the table of memory usage: %s", strerror(errno));
             return CUDA_ERROR_UNKNOWN;
         }
-        m->ledger = map;
-        m->slot = config->ledger_slot;
-        if (m->ledger->magic != GV_LEDGER_MAGIC || m->ledger->version != 1) {
-            snprintf(err, GV_ERR_SIZE, "the ledger of memory is not one of version 1");
-            munmap(map, sizeof(struct gv_ledger));
+        m->usage = map;
+        m->slot = config->memory_usage_slot;
+        if (m->usage->magic != GV_MEMORY_USAGE_MAGIC || m->usage->version != 1) {
+            snprintf(err, GV_ERR_SIZE, "the table of memory usage is not of version 1");
+            munmap(map, sizeof(struct gv_memory_usage));
             return CUDA_ERROR_INVALID_VALUE;
         }
     }
@@ -93,7 +94,7 @@ int soft_memory_open(struct gv_backend *b, const struct gv_backend_config *confi
         struct soft_device *d = &b->devices[i];
         d->ordinal = config->devices[i];
         d->total = config->device_memory ? config->device_memory : DEFAULT_MEMORY;
-        if (m->ledger && m->ledger->total[d->ordinal]) d->total = m->ledger->total[d->ordinal];
+        if (m->usage && m->usage->total[d->ordinal]) d->total = m->usage->total[d->ordinal];
         d->limit = config->memory && config->memory < d->total ? config->memory : d->total;
     }
     return 0;
@@ -129,7 +130,7 @@ void soft_memory_close(struct gv_backend *b) {
     soft_virtual_close(m);
     if (m->size) munmap((void *)(uintptr_t)m->base, m->size);
     for (uint32_t i = 0; i < b->n_devices; i++) soft_memory_discharge(b, &b->devices[i], b->devices[i].used);
-    if (m->ledger) munmap(m->ledger, sizeof *m->ledger);
+    if (m->usage) munmap(m->usage, sizeof *m->usage);
     soft_ranges_free(&m->backed);
     pthread_mutex_destroy(&m->lock);
 }

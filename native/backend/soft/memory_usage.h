@@ -1,19 +1,20 @@
-/* Memory used on each software GPU of a pool, in a memfd that the daemon makes and every worker of the pool maps: limits hold across sessions
- * without asking the daemon. A worker adds to `used` of the device and to its own slot; when it is gone, however it died, the daemon takes back what the slot says. */
-#ifndef GV_LEDGER_H
-#define GV_LEDGER_H
+/* Bytes in use on each software GPU of a server, and by each session: a table in a memfd that the daemon makes and every worker maps, so that limits hold
+ * across sessions without asking the daemon. A worker adds to `used` of the device and to its own slot; after it has ended, for whatever reason, the daemon
+ * subtracts what its slot says. */
+#ifndef GV_MEMORY_USAGE_H
+#define GV_MEMORY_USAGE_H
 
 #include <stdint.h>
 
-#define GV_LEDGER_MAGIC 0x52474c56u
-#define GV_LEDGER_DEVICES 16
-#define GV_LEDGER_SLOTS 1024
+#define GV_MEMORY_USAGE_MAGIC 0x52474c56u
+#define GV_MEMORY_USAGE_DEVICES 16
+#define GV_MEMORY_USAGE_SLOTS 1024
 
-struct gv_ledger {           /* all fields little-endian, atomic u64 */
+struct gv_memory_usage {     /* all fields little-endian, atomic u64 */
     uint32_t magic, version; /* version 1 */
-    uint64_t total[GV_LEDGER_DEVICES];
-    uint64_t used[GV_LEDGER_DEVICES];
-    uint64_t slot_used[GV_LEDGER_SLOTS][GV_LEDGER_DEVICES];
+    uint64_t total[GV_MEMORY_USAGE_DEVICES];
+    uint64_t used[GV_MEMORY_USAGE_DEVICES];
+    uint64_t slot_used[GV_MEMORY_USAGE_SLOTS][GV_MEMORY_USAGE_DEVICES];
 };
 
 #endif

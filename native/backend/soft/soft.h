@@ -55,7 +55,7 @@ struct soft_memory {
     struct soft_ranges backed; /* all addresses that device work may touch */
     struct soft_placed *placed;
     struct soft_hold *holds;
-    struct gv_ledger *ledger;
+    struct gv_memory_usage *usage;
     uint32_t slot;
 
     /* Virtual memory management (virtual.c). */

@@ -27,7 +27,7 @@ static void console(void *arg, const char *data, size_t size) {
 EXPORT uint64_t bridge_open(void *compiler) {
     static const uint32_t devices[] = {0};
     struct gv_backend_config config = {
-        .devices = devices, .n_devices = 1, .device_memory = 64u << 20, .ledger_fd = -1, .compiler = compiler, .console = console};
+        .devices = devices, .n_devices = 1, .device_memory = 64u << 20, .memory_usage_fd = -1, .compiler = compiler, .console = console};
     if (ops->open(&config, &backend, text) || ops->reserve_window(backend, WINDOW, WINDOW_SIZE)) return 0;
     if (ops->context_create(backend, 0, 0, 1, &context, text)) return 0;
     uint64_t memory = gv_window_part(WINDOW, WINDOW_SIZE, 1, 0).base;

@@ -85,7 +85,7 @@ static uint64_t mem; /* one chunk, backed */
 static struct gv_backend_config config(uint32_t n) {
     static const uint32_t devices[] = {0, 1, 2, 3};
     table = fake_table(&compiler);
-    return (struct gv_backend_config){.devices = devices, .n_devices = n, .device_memory = 64 * MIB, .ledger_fd = -1, .compiler = &table};
+    return (struct gv_backend_config){.devices = devices, .n_devices = n, .device_memory = 64 * MIB, .memory_usage_fd = -1, .compiler = &table};
 }
 
 static struct gv_context *context(uint32_t device) {
@@ -833,22 +833,22 @@ static void test_strict(void) {
     close_all();
 }
 
-static int make_ledger(uint64_t total) {
-    int fd = memfd_create("ledger", 0);
-    CHECK(fd >= 0 && !ftruncate(fd, sizeof(struct gv_ledger)));
-    struct gv_ledger *l = mmap(NULL, sizeof *l, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+static int make_memory_usage(uint64_t total) {
+    int fd = memfd_create("memory_usage", 0);
+    CHECK(fd >= 0 && !ftruncate(fd, sizeof(struct gv_memory_usage)));
+    struct gv_memory_usage *l = mmap(NULL, sizeof *l, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     CHECK(l != MAP_FAILED);
-    l->magic = GV_LEDGER_MAGIC;
+    l->magic = GV_MEMORY_USAGE_MAGIC;
     l->version = 1;
-    for (int i = 0; i < GV_LEDGER_DEVICES; i++) l->total[i] = total;
+    for (int i = 0; i < GV_MEMORY_USAGE_DEVICES; i++) l->total[i] = total;
     munmap(l, sizeof *l);
     return fd;
 }
 
 /* Two processes ask for a chunk at a time until there is none: together they get all of it. */
-static void test_ledger(void) {
-    int fd = make_ledger(100 * CHUNK);
-    struct gv_ledger *l = mmap(NULL, sizeof *l, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+static void test_memory_usage(void) {
+    int fd = make_memory_usage(100 * CHUNK);
+    struct gv_memory_usage *l = mmap(NULL, sizeof *l, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     _Atomic int *ready = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     int stop[2];
     CHECK(ready != MAP_FAILED && !pipe(stop));
@@ -857,8 +857,8 @@ static void test_ledger(void) {
         if ((children[child] = fork())) continue;
         struct gv_backend_config c = config(2);
         c.device_memory = 100 * CHUNK;
-        c.ledger_fd = fd;
-        c.ledger_slot = (uint32_t)child + 5;
+        c.memory_usage_fd = fd;
+        c.memory_usage_slot = (uint32_t)child + 5;
         if (child) c.memory = 30 * CHUNK; /* and one of them has a limit of its own */
         open_with(&c);
         uint64_t got = 1;
@@ -890,8 +890,8 @@ static void test_ledger(void) {
     munmap(l, sizeof *l);
     munmap((void *)ready, 4096);
     struct gv_backend_config c = config(1);
-    c.ledger_fd = fd;
-    c.ledger_slot = GV_LEDGER_SLOTS;
+    c.memory_usage_fd = fd;
+    c.memory_usage_slot = GV_MEMORY_USAGE_SLOTS;
     CHECK_INT(ops->open(&c, &backend, err), 1);
     close(fd);
 }
@@ -1208,7 +1208,7 @@ static const struct {
     {"link_counts", test_link_counts},
     {"memory_operations", test_memory_operations},
     {"strict", test_strict},
-    {"ledger", test_ledger},
+    {"memory_usage", test_memory_usage},
     {"destroyed_context", test_destroyed_context},
     {"virtual_memory", test_virtual_memory},
     {"mapping_while_busy", test_mapping_while_busy},

@@ -30,7 +30,7 @@ BACKEND_TESTS = [
     "link_counts",
     "memory_operations",
     "strict",
-    "ledger",
+    "memory_usage",
     "destroyed_context",
     "virtual_memory",
     "mapping_while_busy",
@@ -54,7 +54,7 @@ def run(program: Path, *arguments: str) -> str:
 
 # Stopping what cannot be stopped leaves things behind on purpose, which the address sanitizer would call leaks; under the thread sanitizer a forked
 # child cannot have threads.
-NOT_UNDER = {"address": ("close_while_busy",), "thread": ("close_while_busy", "ledger")}
+NOT_UNDER = {"address": ("close_while_busy",), "thread": ("close_while_busy", "memory_usage")}
 UNDER_SANITIZERS = [(variant, name) for variant, without in NOT_UNDER.items() for name in BACKEND_TESTS if name not in without]
 
 

@@ -51,7 +51,7 @@ static void begin(void) {
                                    .n_devices = 1,
                                    .backend = "soft",
                                    .devices = &device,
-                                   .ledger_fd = -1,
+                                   .memory_usage_fd = -1,
                                    .fd = fds[1],
                                    .transport = transport,
                                    .descriptors = &memfd,
@@ -1012,7 +1012,7 @@ static void refuses_to_open(void) {
     uint32_t device = 0;
     char err[512];
     struct worker_config config = {
-        .struct_size = sizeof config, .n_devices = 1, .backend = "soft", .devices = &device, .ledger_fd = -1, .fd = fds[1], .transport = "tcp"};
+        .struct_size = sizeof config, .n_devices = 1, .backend = "soft", .devices = &device, .memory_usage_fd = -1, .fd = fds[1], .transport = "tcp"};
     CHECK(worker_open(&config, err) == NULL);
     CHECK_TEXT(err, "does not want to");
     config.struct_size--;
