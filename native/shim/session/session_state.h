@@ -1,6 +1,6 @@
 /* What the files of session/ share; nothing else includes it.
  *
- * Locks, in the order in which they may be taken: bulk order (bulk_out.c), the link's send lock, then either `replies` (session.c) or held
+ * Locks, in the order in which they may be taken: bulk order (bulk_out.c), the link's send lock, then either `replies` (posting.c) or held
  * completions (bulk_in.c), the stream table (progress.c) and expected copies (expected.c). All others are leaves. The thread that handles incoming
  * records never sends, so that a full command ring cannot stop the reply ring. */
 #ifndef SHIM_SESSION_STATE_H
@@ -40,7 +40,7 @@ struct session_state {
 };
 extern struct session_state session;
 
-/* ---- session.c ---- */
+/* ---- posting.c ---- */
 /* The link is dead, or this end says so (why != NULL): every waiter returns, every later call fails. Logs one line, the first time. `during`
  * names what was going on. */
 void session_lost(const char *why, const char *during);
