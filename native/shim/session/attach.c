@@ -158,8 +158,7 @@ static int introduce(char *err, size_t room) {
         session_send_call(&reply);
         status = session_wait_until(&reply, session_now() + SESSION_ATTACH_NS);
     }
-    atomic_fetch_add(&session_stats.waits, 1);
-    atomic_fetch_add(&session_stats.wait_ns, (uint64_t)(session_now() - start));
+    session_count_wait((uint64_t)(session_now() - start));
     if (status == -1) {
         wrong = "it did not answer within a minute";
     } else if (!status) {
@@ -226,7 +225,7 @@ static int attach(char *err, size_t room) {
     session.link = link;
     session.owner = getpid();
     gv_bulk_set_waiter(link, bulk_acked, NULL);
-    if (progress_start() || bulk_start()) {
+    if (progress_start(incoming_handle) || bulk_start()) {
         atomic_store(&session.leaving, 1); /* no loss to tell of: this line does */
         session_lost("no thread could be started", NULL);
         snprintf(err, room, "no thread could be started: raise the limit of processes (ulimit -u) or of memory");

@@ -2,35 +2,11 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "session/session_state.h"
 
 #define BOUNCE_SIZE (256u * 1024u) /* short rows are received together and spread from here */
 #define HELD_MAX (1u << 20)
-
-/* ---- writing into the program's memory ----------------------------------------------------------------------------- */
-
-/* Threads of ours that are at it now. Once the session is over, a waiter returns and the program may free its buffer: bulk_quiesce waits for
- * the last writer, and nobody starts after `over`. */
-static _Atomic int writers;
-
-static bool write_begin(void) {
-    atomic_fetch_add(&writers, 1);
-    if (!atomic_load(&session.over)) return true;
-    atomic_fetch_sub(&writers, 1);
-    return false;
-}
-
-static void write_end(void) { atomic_fetch_sub(&writers, 1); }
-
-void bulk_quiesce(void) {
-    int64_t deadline = session_now() + SESSION_GOODBYE_NS;
-    while (atomic_load(&writers) && session_now() < deadline) {
-        struct timespec t = {0, 50000};
-        nanosleep(&t, NULL);
-    }
-}
 
 /* ---- completions that wait for a payload --------------------------------------------------------------------------- */
 
@@ -39,23 +15,18 @@ struct held {
     int status;
 };
 static pthread_mutex_t completions_lock = PTHREAD_MUTEX_INITIALIZER;
-static _Atomic uint64_t received; /* payloads 1..received are in place */
 static struct held *held;
 static size_t held_capacity;
 static _Atomic size_t n_held;
 
 int bulk_inline(uint64_t tag, int status, const void *data, uint32_t size) {
-    if (!write_begin()) return 0;
+    if (!host_write_begin()) return 0;
     pthread_mutex_lock(&completions_lock); /* the other thread that publishes completions must find the copy whole or open */
     int bad = expect_inline(tag, status, data, size);
     pthread_mutex_unlock(&completions_lock);
-    write_end();
+    host_write_end();
     return bad;
 }
-
-uint64_t bulk_received(void) { return atomic_load(&received); }
-
-int bulk_wait_received(uint64_t number) { return progress_wait(&received, number, 0, "a host function"); }
 
 static bool hold(const struct held *d) {
     size_t n = atomic_load(&n_held);
@@ -80,14 +51,14 @@ static bool hold(const struct held *d) {
 void bulk_publish(uint64_t stream, uint64_t upto, uint64_t bulk, int status) {
     enum expect_outcome outcome = EXPECT_RECEIVING;
     uint64_t receiving = 0;
-    if (bulk <= atomic_load(&received) && !atomic_load(&n_held)) outcome = progress_publish(stream, upto, status, &receiving);
+    if (bulk <= atomic_load(&session.received) && !atomic_load(&n_held)) outcome = progress_publish(stream, upto, status, &receiving);
     if (outcome == EXPECT_MISSING) expect_missing();
     if (outcome != EXPECT_RECEIVING) return;
     pthread_mutex_lock(&completions_lock);
     /* A stream's completions keep their order, also when a later one names no payload. */
     for (size_t i = 0; i < atomic_load(&n_held); i++)
         if (held[i].stream == stream && held[i].bulk > bulk) bulk = held[i].bulk;
-    if (bulk <= atomic_load(&received)) {
+    if (bulk <= atomic_load(&session.received)) {
         outcome = progress_publish(stream, upto, status, &receiving);
         if (outcome == EXPECT_RECEIVING) bulk = receiving; /* has not received: its number is counted with this lock held */
     }
@@ -100,7 +71,7 @@ void bulk_publish(uint64_t stream, uint64_t upto, uint64_t bulk, int status) {
 static void publish_received(uint64_t number) {
     bool missing = false;
     pthread_mutex_lock(&completions_lock);
-    atomic_store(&received, number);
+    atomic_store(&session.received, number);
     size_t kept = 0;
     for (size_t i = 0; i < atomic_load(&n_held); i++) {
         uint64_t receiving; /* nothing: this is the thread that receives */
@@ -144,13 +115,13 @@ static bool receive_rows(const struct host_area *a, uint64_t at, uint64_t size) 
 static const char *receive(const struct gv_bulk_header *header) {
     struct host_area area;
     uint64_t at;
-    if (header->number != bulk_received() + 1) return "a payload is out of order";
+    if (header->number != atomic_load(&session.received) + 1) return "a payload is out of order";
     if (header->tag & GV_BULK_WORKER_TAG) return reply_payload_receive(header);
-    if (!write_begin()) return "";
+    if (!host_write_begin()) return "";
     const char *why = expect_receive(header->tag, header->number, header->size, &area, &at);
     bool good = why || !header->size || (area.dst ? receive_rows(&area, at, header->size) : !gv_bulk_recv(session.link, NULL, header->size));
     if (good && !why) expect_received(header->tag, header->size);
-    write_end();
+    host_write_end();
     return why ? why : good ? NULL : "";
 }
 

@@ -84,19 +84,19 @@ void session_loans_wait(uint64_t low, uint64_t high) {
 bool session_bulk_reserve(struct session_bulk *b, const void *data, uint64_t size, bool lend) {
     for (;;) {
         if (session_broken()) return false;
-        host_func_throttle();
-        host_func_await_late(size);
+        throttle_commands();
+        throttle_payload(size);
         pthread_mutex_lock(&out_lock);
-        if (!host_func_late_crowded(size)) break;
+        if (!throttle_payload_would_wait(size)) break;
         pthread_mutex_unlock(&out_lock); /* another thread was faster */
     }
     *b = (struct session_bulk){.number = sent + 1, .data = data, .size = size, .lend = lend && may_lend()};
-    host_func_hold();
+    throttle_exempt_begin();
     return true;
 }
 
 uint64_t session_bulk_commit(const struct session_bulk *b, uint64_t seq) {
-    host_func_let_go();
+    throttle_exempt_end();
     if (seq) {
         atomic_fetch_add(&session.sent, b->size);
         gv_send_flush(session.link); /* the worker should know what the payload is for before it is all there */
@@ -112,7 +112,7 @@ uint64_t session_bulk_commit(const struct session_bulk *b, uint64_t seq) {
     return seq;
 }
 
-bool session_late_crowded(uint64_t size) { return host_func_late_crowded(size); }
+bool session_late_crowded(uint64_t size) { return throttle_payload_would_wait(size); }
 
 uint64_t session_late_tags(uint64_t n) {
     static _Atomic uint64_t given;

@@ -120,7 +120,7 @@ void session_expect_posted(uint64_t tag, struct session_stream *s, uint64_t seq)
         session_lost(too_early, "a copy to the host");
         atomic_store(&s->status, session_broken()); /* a wait for it does not succeed, although its completion has been published */
     }
-    if (receiving) bulk_wait_received(receiving);
+    if (receiving) progress_wait(&session.received, receiving, 0, "a copy to the host");
 }
 
 /* ---- completion ---------------------------------------------------------------------------------------------------- */

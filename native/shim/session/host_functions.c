@@ -26,8 +26,6 @@ static struct caller {
     bool started;
 } callers[2] = {{.due_end = &callers[0].due}, {.due_end = &callers[1].due}}; /* the program's, late ones */
 static uint64_t next_tag = 1;
-static _Atomic uint64_t n_done;         /* host functions that have run */
-static _Thread_local int must_not_wait; /* the functions' own threads, and whoever holds what they may want */
 
 static void answer(const struct host_func *f) {
     struct gv_cmd_host_done done = {.tag = f->tag};
@@ -36,11 +34,11 @@ static void answer(const struct host_func *f) {
 
 /* Copies queued before it are visible in it, and over. False: the session is. */
 static bool copies_over(const struct host_func *f) {
-    if (f->bulk && bulk_wait_received(f->bulk)) return false;
+    if (f->bulk && progress_wait(&session.received, f->bulk, 0, "a host function")) return false;
     enum expect_outcome outcome;
     uint64_t receiving;
     while ((outcome = progress_end_copies(f->stream_id, f->seq, f->status, &receiving)) == EXPECT_RECEIVING)
-        if (bulk_wait_received(receiving)) return false;
+        if (progress_wait(&session.received, receiving, 0, "a host function")) return false;
     if (outcome == EXPECT_MISSING) expect_missing();
     return outcome == EXPECT_ENDED;
 }
@@ -71,7 +69,7 @@ static void note_oldest(void) {
 
 static void *callbacks(void *arg) {
     struct caller *caller = arg;
-    must_not_wait = 1;
+    throttle_exempt_begin(); /* what others wait for is this thread */
     pthread_mutex_lock(&lock);
     while (!atomic_load(&session.over)) {
         struct host_func *f = caller->due;
@@ -89,46 +87,22 @@ static void *callbacks(void *arg) {
         free(f);
         note_oldest();
         pthread_mutex_unlock(&lock);
-        atomic_fetch_add(&n_done, 1);
-        progress_changed();
+        throttle_function_ran();
         pthread_mutex_lock(&lock);
     }
     pthread_mutex_unlock(&lock);
     return NULL;
 }
 
-void host_func_hold(void) { must_not_wait++; }
-
-void host_func_let_go(void) { must_not_wait--; }
-
-void host_func_await(void) {
-    if (must_not_wait) return;
-    int64_t start = session_now();
-    for (;;) {
-        uint64_t done = atomic_load(&n_done), held_at = atomic_load(&session.held_at);
-        if (held_at == UINT64_MAX || atomic_load(&session.posted) - held_at <= SESSION_BEHIND_HOST) break;
-        if (progress_wait(&n_done, done + 1, 0, "a host function")) break;
-    }
-    session_waited(start);
-}
-
-bool host_func_late_crowded(uint64_t size) {
-    uint64_t late_at = atomic_load(&session.late_at);
-    return late_at != UINT64_MAX && atomic_load(&session.sent) + size - late_at > SESSION_BEHIND_LATE && !must_not_wait;
-}
-
-void host_func_await_late(uint64_t size) {
-    if (!host_func_late_crowded(size)) return;
-    int64_t start = session_now();
-    for (;;) {
-        uint64_t done = atomic_load(&n_done);
-        if (!host_func_late_crowded(size) || progress_wait(&n_done, done + 1, 0, "a copy whose source is still being written")) break;
-    }
-    session_waited(start);
+static void session_over(void) {
+    pthread_mutex_lock(&lock);
+    pthread_cond_broadcast(&due_or_over);
+    pthread_mutex_unlock(&lock);
 }
 
 /* lock held. The default stack size: the program's code runs here. */
 static bool have_thread(struct caller *caller) {
+    session_on_over(session_over); /* before the thread looks at `over` */
     if (!caller->started) caller->started = session_thread(caller == callers ? "gpuvirt-calls" : "gpuvirt-late", callbacks, caller, 0) == 0;
     return caller->started;
 }
@@ -192,10 +166,4 @@ int host_func_due(uint64_t tag, uint64_t bulk, int status) {
     }
     pthread_mutex_unlock(&lock);
     return f ? 0 : -1;
-}
-
-void host_func_over(void) {
-    pthread_mutex_lock(&lock);
-    pthread_cond_broadcast(&due_or_over);
-    pthread_mutex_unlock(&lock);
 }

@@ -66,7 +66,7 @@ static int on_console(const void *body, uint32_t size) {
     return 0;
 }
 
-int events_handle(const struct gv_record *record, const char **why) {
+int incoming_handle(const struct gv_record *record, const char **why) {
     static char text[96];
     const void *body = record + 1;
     uint32_t size = record->size - (uint32_t)sizeof *record;

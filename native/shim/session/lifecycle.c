@@ -1,12 +1,8 @@
-/* Our threads, fork() and the end of the process. */
+/* fork() and the end of the process. */
 #define _GNU_SOURCE
 #include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -14,64 +10,13 @@
 #include "gv_client.h"
 #include "session/session_state.h"
 
-/* ---- threads ------------------------------------------------------------------------------------------------------- */
-
-struct start {
-    char name[16];
-    void *(*fn)(void *);
-    void *arg;
-};
-
-static void *started(void *arg) {
-    struct start start = *(struct start *)arg;
-    free(arg);
-    prctl(PR_SET_NAME, start.name);
-    return start.fn(start.arg);
-}
-
-int session_thread(const char *name, void *(*fn)(void *), void *arg, size_t stack) {
-    struct start *start = calloc(1, sizeof *start);
-    pthread_attr_t attr;
-    if (!start || pthread_attr_init(&attr)) {
-        free(start);
-        return -1;
-    }
-    snprintf(start->name, sizeof start->name, "%s", name);
-    start->fn = fn;
-    start->arg = arg;
-    pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-    if (stack) pthread_attr_setstacksize(&attr, stack);
-    /* Signals are the program's: none of its handlers may run on a thread it does not know. */
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    pthread_t thread;
-    int failed = pthread_create(&thread, &attr, started, start);
-    if (failed && stack) { /* too small for the thread-local storage of the program's libraries, which lies on it */
-        pthread_attr_destroy(&attr);
-        failed = pthread_attr_init(&attr);
-        if (!failed) {
-            pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-            failed = pthread_create(&thread, &attr, started, start);
-        }
-    }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_attr_destroy(&attr);
-    if (failed) free(start);
-    return failed ? -1 : 0;
-}
-
 /* ---- fork() -------------------------------------------------------------------------------------------------------- */
-
-static bool forked;
-
-bool session_in_forked_child(void) { return forked; }
 
 /* A child has one thread, and locks as they happened to be: none of ours is touched. What the parent had is closed, so that a child that lives
  * on does not keep a dead session alive, and every call says what a real driver's would. */
 static void in_child(void) {
     if (atomic_load(&session.attached) || atomic_load(&session.attaching)) {
-        forked = true;
+        session.forked = true;
         atomic_store(&session.broken, CUDA_ERROR_NOT_INITIALIZED);
         atomic_store(&session.over, 1);
     }
@@ -110,7 +55,7 @@ static void *goodbye(void *arg) {
  * inside this library: nothing is freed, and the goodbye is said from a thread of its own, so that whatever lock somebody died with costs two
  * seconds and no more. */
 __attribute__((destructor(101))) static void leave(void) {
-    if (!atomic_load(&session.attached) || forked || session.owner != getpid()) return;
+    if (!atomic_load(&session.attached) || session.forked || session.owner != getpid()) return;
     bool lost = atomic_load(&session.over);
     int none = 0;
     atomic_store(&session.leaving, 1);

@@ -1,6 +1,4 @@
-/* Posting and calling: one record out, for a call one answer back; and the end of a session that was lost. */
-#include "session/session.h"
-
+/* Posting and calling: one record out, for a call one answer back. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,46 +6,20 @@
 
 #include "gv_client.h"
 #include "session/session_state.h"
-#include "wire/clock.h"
-
-struct session_state session = {.held_at = UINT64_MAX, .late_at = UINT64_MAX};
-struct session_stats session_stats;
-
-/* Shorter than this, a caller did not wait for the worker but for another thread that was filling its record. */
-#define CONTENTION_NS 10000u
-
-static char lost_text[768];
-static char attach_text[768];
-
-int64_t session_now(void) { return gv_now_ns(); }
-
-const struct shim_server *session_server(void) { return &session.server; }
-
-int session_broken(void) { return atomic_load_explicit(&session.broken, memory_order_acquire); }
-
-static void count_wait(uint64_t ns) {
-    atomic_fetch_add_explicit(&session_stats.waits, 1, memory_order_relaxed);
-    atomic_fetch_add_explicit(&session_stats.wait_ns, ns, memory_order_relaxed);
-}
-
-void session_waited(int64_t start) {
-    uint64_t ns = (uint64_t)(session_now() - start);
-    if (ns > CONTENTION_NS) count_wait(ns);
-}
 
 /* ---- posting ------------------------------------------------------------------------------------------------------- */
 
 void *session_begin_any(uint16_t op, uint16_t flags, uint32_t ctx, uint32_t body) {
     uint32_t padded = (body + 7u) & ~7u;
     if (body > GV_RECORD_MAX - sizeof(struct gv_record)) {
-        session_lost("this client made a record larger than the wire allows", session_doing(op));
+        session_lost("this client made a record larger than the wire allows", gv_op_name(op));
         return NULL;
     }
     uint64_t blocked_ns = 0;
     struct gv_record *record = gv_send_begin(session.link, (uint32_t)sizeof *record + padded, &blocked_ns);
-    if (blocked_ns > CONTENTION_NS) count_wait(blocked_ns);
+    if (blocked_ns > SESSION_CONTENTION_NS) session_count_wait(blocked_ns);
     if (!record) {
-        session_lost(NULL, session_doing(op));
+        session_lost(NULL, gv_op_name(op));
         return NULL;
     }
     uint64_t posted = atomic_load_explicit(&session.posted, memory_order_relaxed); /* nobody else writes it while we have the record */
@@ -62,7 +34,7 @@ void *session_begin_any(uint16_t op, uint16_t flags, uint32_t ctx, uint32_t body
 
 void *session_begin(uint16_t op, uint16_t flags, uint32_t ctx, uint32_t body) {
     if (atomic_load_explicit(&session.broken, memory_order_relaxed)) return NULL;
-    host_func_throttle();
+    throttle_commands();
     return session_begin_any(op, flags, ctx, body);
 }
 
@@ -132,10 +104,10 @@ int session_replied(uint64_t answers, int status, const char *text, const void *
 int session_wait_until(struct session_reply *reply, int64_t deadline) {
     if (!reply->seq) {
         /* It never went out: only a lost link does that. */
-        session_lost(NULL, session_doing(reply->op));
+        session_lost(NULL, gv_op_name(reply->op));
         return reply->status = session_broken();
     }
-    int outcome = progress_wait(&reply->answered, 1, deadline, session_doing(reply->op));
+    int outcome = progress_wait(&reply->answered, 1, deadline, gv_op_name(reply->op));
     if (outcome) {
         pthread_mutex_lock(&replies);
         struct session_reply **at = &awaited[reply->seq % REPLY_BUCKETS];
@@ -150,7 +122,7 @@ int session_wait_until(struct session_reply *reply, int64_t deadline) {
 int session_wait_call(struct session_reply *reply) {
     int64_t start = session_now();
     int status = session_wait_until(reply, 0);
-    count_wait((uint64_t)(session_now() - start));
+    session_count_wait((uint64_t)(session_now() - start));
     return status;
 }
 
@@ -163,41 +135,4 @@ void session_reply_done(struct session_reply *reply) {
     if (reply->body != reply->small) free(reply->body);
     reply->body = NULL;
     reply->body_size = 0;
-}
-
-/* ---- the end ------------------------------------------------------------------------------------------------------- */
-
-const char *session_doing(uint16_t op) { return gv_op_name(op); }
-
-void session_lost(const char *why, const char *during) {
-    static pthread_mutex_t once = PTHREAD_MUTEX_INITIALIZER;
-    if (atomic_load(&session.over)) return;
-    gv_link_kill(session.link, why ? why : "gave up");
-    if (!during) during = progress_waiting_for();
-
-    pthread_mutex_lock(&once);
-    bool first = !atomic_load(&session.over);
-    if (first) {
-        const char *death = gv_link_death(session.link);
-        snprintf(lost_text, sizeof lost_text, "lost the GPU server %s (%s)", session.pool, *death ? death : "no reason known");
-        if (!atomic_load(&session.leaving)) {
-            /* Before anybody's call returns: the program may end at once. shim_log does not block. */
-            shim_log("%s during %s; what it held is gone: see that the server runs (`gpuvirt devices --pool %s`), then start this program again",
-                     lost_text, during ? during : "a pause between calls", session.pool);
-            atomic_store_explicit(&session.broken, CUDA_ERROR_DEVICE_UNAVAILABLE, memory_order_release);
-        }
-        atomic_store(&session.over, 1);
-    }
-    pthread_mutex_unlock(&once);
-    if (!first) return;
-    progress_changed();
-    host_func_over();
-}
-
-void session_attach_text(const char *text) { snprintf(attach_text, sizeof attach_text, "%s", text); }
-
-const char *session_error_text(int code) {
-    if (code == CUDA_ERROR_DEVICE_UNAVAILABLE && session_broken() == CUDA_ERROR_DEVICE_UNAVAILABLE) return lost_text;
-    if (code == CUDA_ERROR_NO_DEVICE && attach_text[0] && !atomic_load(&session.attached)) return attach_text;
-    return NULL;
 }

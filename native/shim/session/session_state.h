@@ -1,7 +1,20 @@
 /* What the files of session/ share; nothing else includes it.
  *
+ * * Layers: a file calls only files of the lines above its own; incoming.c is called by progress.c as the handler that attach.c gives it.
+ *     settings, quiet_write, window_offer
+ *     log, token, threads, session_state
+ *     host_writes, progress_role
+ *     loss                    the session's end
+ *     progress                reading the link and waiting
+ *     throttle, expected, reply_payloads
+ *     posting, streams        commands and calls; the streams' completion
+ *     bulk_in, bulk_out, host_functions
+ *     incoming                handlers of the worker's events
+ *     attach, stats
+ *     lifecycle               fork() and exit
+ *
  * Locks, in the order in which they may be taken: bulk order (bulk_out.c), the link's send lock, then either `replies` (posting.c) or held
- * completions (bulk_in.c), the stream table (progress.c) and expected copies (expected.c). All others are leaves. The thread that handles incoming
+ * completions (bulk_in.c), the stream table (streams.c) and expected copies (expected.c). All others are leaves. The thread that handles incoming
  * records never sends, so that a full command ring cannot stop the reply ring. */
 #ifndef SHIM_SESSION_STATE_H
 #define SHIM_SESSION_STATE_H
@@ -10,6 +23,8 @@
 #include "session/session.h"
 
 #define SESSION_SPIN_NS 50000 /* how long a waiting caller polls the link before it sleeps */
+/* Shorter than this, a caller did not wait for the worker but for another thread that was filling its record. */
+#define SESSION_CONTENTION_NS 10000u
 /* Bytes of commands that may be posted behind a host function that has not run: its answer goes the same way as they, and the worker keeps them till it
  * comes. As a driver's, the queue is full then and callers wait. */
 #ifndef SESSION_BEHIND_HOST
@@ -26,44 +41,87 @@
 struct session_state {
     struct gv_link *link; /* set once, before `attached`; never freed: other threads may still be in it at exit */
     _Atomic int attached, attaching;
-    _Atomic int broken;          /* what new calls get, 0 */
-    _Atomic int over;            /* no record will arrive any more: every waiter returns */
-    _Atomic int leaving;         /* the goodbye has begun: a loss is no news */
-    _Atomic uint64_t bulk_acked; /* only its address counts: what progress_wait takes for gv_bulk_acked */
-    _Atomic uint64_t posted;     /* bytes of records posted so far; written under the link's send lock */
-    _Atomic uint64_t held_at;    /* the same when the oldest host function that has not run was posted; UINT64_MAX: there is none */
-    _Atomic uint64_t sent;       /* bytes of payloads sent so far, but for late ones; written under the bulk order lock */
-    _Atomic uint64_t late_at;    /* the same when the oldest late function that has not run was posted; UINT64_MAX: there is none */
-    int owner;                   /* pid that attached */
+    _Atomic int broken;                /* what new calls get, 0 */
+    _Atomic int over;                  /* no record will arrive any more: every waiter returns */
+    _Atomic int leaving;               /* the goodbye has begun: a loss is no news */
+    _Atomic(const char *) waiting_for; /* what a waiter is waiting for now, or NULL */
+    _Atomic uint64_t received;         /* payloads 1..received are in place */
+    _Atomic uint64_t bulk_acked;       /* only its address counts: what progress_wait takes for gv_bulk_acked */
+    _Atomic uint64_t posted;           /* bytes of records posted so far; written under the link's send lock */
+    _Atomic uint64_t held_at;          /* the same when the oldest host function that has not run was posted; UINT64_MAX: there is none */
+    _Atomic uint64_t sent;             /* bytes of payloads sent so far, but for late ones; written under the bulk order lock */
+    _Atomic uint64_t late_at;          /* the same when the oldest late function that has not run was posted; UINT64_MAX: there is none */
+    int owner;                         /* pid that attached */
+    bool forked;                       /* this is a child forked after the parent attached */
     struct shim_server server;
     char pool[256]; /* the server as the user named it */
 };
 extern struct session_state session;
 
-/* ---- posting.c ---- */
+/* ---- session_state.c ---- */
+int64_t session_now(void);
+/* A caller was held up for so long: counted as a wait. */
+void session_count_wait(uint64_t ns);
+/* A caller was held up from `start` until now: counted as a wait, unless it was only for another thread of the program's. */
+void session_waited(int64_t start);
+
+/* ---- threads.c ---- */
+/* Starts a detached thread that takes no signals. stack 0: the default. */
+int session_thread(const char *name, void *(*fn)(void *), void *arg, size_t stack);
+
+/* ---- host_writes.c ---- */
+/* A thread of the session is about to write into the program's memory, and has. begin is false once the session is over: nothing is to be written. */
+bool host_write_begin(void);
+void host_write_end(void);
+/* After `over`: waits until no thread of the session writes into the program's memory, at most SESSION_GOODBYE_NS. */
+void host_writes_quiesce(void);
+
+/* ---- progress_role.c ---- */
+/* A counter has changed on a thread that does not hold the progress role, or the session is over: wakes the waiters to look again. */
+void progress_changed(void);
+
+/* ---- loss.c ---- */
 /* The link is dead, or this end says so (why != NULL): every waiter returns, every later call fails. Logs one line, the first time. `during`
  * names what was going on. */
 void session_lost(const char *why, const char *during);
-/* A caller was held up from `start` until now: counted as a wait, unless it was only for another thread of the program's. */
-void session_waited(int64_t start);
+/* `call` is told once that the session is over, from whichever thread noticed. */
+void session_on_over(void (*call)(void));
 /* What session_error_text says about an attach that failed. */
 void session_attach_text(const char *text);
+
+/* ---- progress.c ---- */
+/* Handles one incoming record, on the thread that holds the progress role. -1: it is malformed, and *why says how. */
+typedef int progress_handler(const struct gv_record *record, const char **why);
+/* Starts the background thread. -1: it could not be. */
+int progress_start(progress_handler *handler);
+/* Waits until *counter >= target (&session.bulk_acked: until gv_bulk_acked is): 0; session_broken() when the session is over before; -1 at the deadline. */
+int progress_wait(const _Atomic uint64_t *counter, uint64_t target, int64_t deadline, const char *what);
+
+/* ---- throttle.c ---- */
+/* Waits while more than SESSION_BEHIND_HOST bytes of commands are posted behind a host function that has not run. An exempt thread never waits: a
+ * host function's own, and one that holds a lock which such a thread may need. */
+void throttle_commands_wait(void);
+static inline void throttle_commands(void) {
+    uint64_t held_at = atomic_load_explicit(&session.held_at, memory_order_relaxed);
+    if (held_at != UINT64_MAX && atomic_load_explicit(&session.posted, memory_order_relaxed) - held_at > SESSION_BEHIND_HOST)
+        throttle_commands_wait();
+}
+/* The same for payloads behind a late function (SESSION_BEHIND_LATE): waiting, and whether a payload of `size` bytes would have to. */
+void throttle_payload(uint64_t size);
+bool throttle_payload_would_wait(uint64_t size);
+void throttle_exempt_begin(void);
+void throttle_exempt_end(void);
+/* A host function has run. */
+void throttle_function_ran(void);
+
+/* ---- posting.c ---- */
 /* A REPLY arrived. -1: nobody waits for it. */
 int session_replied(uint64_t answers, int status, const char *text, const void *body, uint32_t size);
 /* As session_begin and session_wait_call, also while leaving; wait_until gives up at `deadline` (monotonic ns, 0: never) with -1. */
 void *session_begin_any(uint16_t op, uint16_t flags, uint32_t ctx, uint32_t body);
 int session_wait_until(struct session_reply *reply, int64_t deadline);
-int64_t session_now(void);
-const char *session_doing(uint16_t op);
 
-/* ---- progress.c ---- */
-int progress_start(void);
-/* Waits until *counter >= target (&session.bulk_acked: until gv_bulk_acked is): 0; session_broken() when the session is over before; -1 at the deadline. */
-int progress_wait(const _Atomic uint64_t *counter, uint64_t target, int64_t deadline, const char *what);
-/* A counter has changed on a thread that does not hold the progress role, or the session is over: wakes the waiters to look again. */
-void progress_changed(void);
-/* What a waiter is waiting for now, or NULL. */
-const char *progress_waiting_for(void);
+/* ---- streams.c ---- */
 /* Publishes that a stream has completed everything up to `upto`. Unless the outcome is EXPECT_ENDED nothing is published, and the caller acts on it. */
 enum expect_outcome progress_publish(uint64_t stream, uint64_t upto, int status, uint64_t *receiving);
 /* Ends the stream's copies that were posted before command `before`, which the stream has reached; publishes nothing. */
@@ -72,7 +130,7 @@ void progress_context_failed(uint32_t ctx, int status);
 
 /* ---- incoming.c ---- */
 /* Handles one record. -1: it is malformed, and *why says how. */
-int events_handle(const struct gv_record *record, const char **why);
+int incoming_handle(const struct gv_record *record, const char **why);
 
 /* ---- expected.c ---- */
 /* Host memory that a copy writes: `height` rows of `width` bytes, `pitch` bytes apart, `depth` times, `slice` bytes apart. dst NULL: nowhere. */
@@ -104,35 +162,12 @@ int bulk_acked(void *arg, uint64_t position);
 void bulk_publish(uint64_t stream, uint64_t upto, uint64_t bulk, int status);
 /* Data of a small copy that came inside a record. -1: no such copy, or not its size. */
 int bulk_inline(uint64_t tag, int status, const void *data, uint32_t size);
-/* Waits until payload `number` has been received: 0 or session_broken(). */
-int bulk_wait_received(uint64_t number);
-/* Number of the last payload that has been received whole. */
-uint64_t bulk_received(void);
 /* Receives a payload that belongs to a reply and keeps it until it is taken. NULL: done. "": the link is dead. Else what is wrong. */
 const char *reply_payload_receive(const struct gv_bulk_header *header);
-/* After `over`: waits until no thread of the session writes into the program's memory. */
-void bulk_quiesce(void);
 
 /* ---- host_functions.c ---- */
 /* The worker wants host function `tag` called. -1: no such tag. */
 int host_func_due(uint64_t tag, uint64_t bulk, int status);
-/* Waits while more than SESSION_BEHIND_HOST bytes of commands are posted behind a host function that has not run. Does not wait between hold and let_go,
- * where the caller holds a lock that the function's thread may need. */
-void host_func_await(void);
-static inline void host_func_throttle(void) {
-    uint64_t held_at = atomic_load_explicit(&session.held_at, memory_order_relaxed);
-    if (held_at != UINT64_MAX && atomic_load_explicit(&session.posted, memory_order_relaxed) - held_at > SESSION_BEHIND_HOST) host_func_await();
-}
-/* The same for payloads behind a late function (SESSION_BEHIND_LATE): whether one of `size` bytes has to wait; and waiting. */
-bool host_func_late_crowded(uint64_t size);
-void host_func_await_late(uint64_t size);
-void host_func_hold(void);
-void host_func_let_go(void);
-void host_func_over(void);
-
-/* ---- lifecycle.c ---- */
-/* Starts a detached thread that takes no signals. stack 0: the default. */
-int session_thread(const char *name, void *(*fn)(void *), void *arg, size_t stack);
 
 /* ---- attach.c ---- */
 /* In a forked child: nobody is attaching here, whatever the parent's other threads were doing. */

@@ -222,7 +222,7 @@ static int random_events(struct fake *f) {
         /* Small numbers and sizes that nearly fit are what decoders stumble over. */
         for (uint32_t k = 0; k < 2 * words; k++) body[k] = NEXT() % 4 ? NEXT() % 48 : NEXT() % 2 ? 0 : NEXT() * 40503u;
         const char *why = NULL;
-        int outcome = events_handle(r, &why);
+        int outcome = incoming_handle(r, &why);
         CHECK(outcome == 0 || why != NULL);
         outcome ? refused++ : taken++;
     }
