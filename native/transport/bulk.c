@@ -40,8 +40,9 @@ void gv_bulk_set_waiter(struct gv_link *link, int (*wait)(void *arg, uint64_t po
 /* ---- copies of the caller's memory */
 
 struct copy {
-    struct copy *next;
+    struct copy *next; /* the one sent after it, or another spare one */
     struct gv_link *link;
+    uint64_t end; /* position in the stream behind its last byte */
     uint8_t data[];
 };
 
@@ -49,6 +50,13 @@ static void copy_done(void *arg) {
     struct copy *c = arg;
     struct gv_copies *copies = &c->link->copies;
     pthread_mutex_lock(&copies->lock);
+    struct copy **at = &copies->oldest, *before = NULL;
+    while (*at != c) { /* they end in the stream's order, but for one that a dead link did not take */
+        before = *at;
+        at = &before->next;
+    }
+    *at = c->next;
+    if (copies->newest == c) copies->newest = before;
     copies->out -= COPY_PIECE;
     bool keep = copies->n_spare < COPIES_KEPT;
     if (keep) {
@@ -61,32 +69,48 @@ static void copy_done(void *arg) {
     if (!keep) free(c);
 }
 
-/* A piece, once there are few enough. NULL: no memory, or the link died. */
-static struct copy *copy_take(struct gv_link *link) {
+/* Until one more copy is within the limit, or the link is dead. lock held. */
+static void await_room(struct gv_link *link) {
     struct gv_copies *copies = &link->copies;
-    pthread_mutex_lock(&copies->lock);
     while (copies->out >= COPIES_LIMIT && !gv_link_dead(link)) {
-        uint64_t acked = gv_bulk_acked(link);
-        if (link->bulk_waiter && acked < link->bulk_position) { /* else all has arrived, and is about to be let go of */
+        /* The peer acknowledges in steps: what it is sure to say soon is that it has the oldest copy, with all the others behind it. The end of what it
+         * was sent it may keep to itself until more comes. A copy that it has is about to be let go of: nothing is waited for then but that. */
+        uint64_t end = copies->oldest->end;
+        if (link->bulk_waiter && gv_bulk_acked(link) < end) {
             pthread_mutex_unlock(&copies->lock);
-            link->bulk_waiter(link->bulk_waiter_arg, acked + 1);
+            link->bulk_waiter(link->bulk_waiter_arg, end);
             pthread_mutex_lock(&copies->lock);
         }
         struct timespec soon = gv_deadline(CLOCK_MONOTONIC, 1000000);
         if (copies->out >= COPIES_LIMIT) pthread_cond_timedwait(&copies->fewer, &copies->lock, &soon);
     }
+}
+
+/* Memory for the stream's next `size` bytes, once there are few enough copies. NULL: no memory, or the link died. */
+static struct copy *copy_take(struct gv_link *link, uint64_t size) {
+    struct gv_copies *copies = &link->copies;
+    pthread_mutex_lock(&copies->lock);
+    await_room(link);
     struct copy *c = copies->spare;
     if (c) {
         copies->spare = c->next;
         copies->n_spare--;
+    } else {
+        c = malloc(sizeof *c + COPY_PIECE);
     }
-    copies->out += COPY_PIECE;
+    if (c) {
+        c->next = NULL;
+        c->link = link;
+        c->end = link->bulk_position + size;
+        if (copies->newest)
+            copies->newest->next = c;
+        else
+            copies->oldest = c;
+        copies->newest = c;
+        copies->out += COPY_PIECE;
+    }
     pthread_mutex_unlock(&copies->lock);
-    if (!c && !(c = malloc(sizeof *c + COPY_PIECE))) {
-        gv_link_kill(link, "out of memory");
-        return NULL;
-    }
-    c->link = link;
+    if (!c) gv_link_kill(link, "out of memory");
     return c;
 }
 
@@ -112,7 +136,7 @@ void gv_copies_free(struct gv_copies *copies) {
 static bool send_copies(struct gv_link *link, const uint8_t *data, uint64_t size) {
     while (size) {
         uint64_t piece = size < COPY_PIECE ? size : COPY_PIECE;
-        struct copy *c = copy_take(link);
+        struct copy *c = copy_take(link, piece);
         if (!c) return false;
         memcpy(c->data, data, piece);
         if (gv_bulk_part(link, c->data, piece, copy_done, c)) return false;

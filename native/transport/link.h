@@ -76,6 +76,7 @@ uint32_t gv_transports_usable(const char *wanted, uint32_t provides, const struc
 struct gv_copies {
     pthread_mutex_t lock;
     pthread_cond_t fewer;
+    struct copy *oldest, *newest; /* those that the peer may not have yet, in the stream's order */
     struct copy *spare;
     unsigned n_spare;
     uint64_t out; /* bytes */

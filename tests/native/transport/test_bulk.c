@@ -227,6 +227,69 @@ static void copies_are_bounded(void) {
     }
 }
 
+/* A transport whose peer has all bytes but the last and says so at once; the copies are let go of later, by another thread. */
+#define KEPT_MAX 64
+struct late_transport {
+    struct gv_link link;
+    _Atomic uint64_t acked;
+    _Atomic int n_kept;
+    void (*done[KEPT_MAX])(void *arg);
+    void *arg[KEPT_MAX];
+    _Atomic bool over;
+};
+
+static int late_part(struct gv_link *link, const void *data, uint64_t size, void (*done)(void *arg), void *arg) {
+    (void)data;
+    struct late_transport *l = (struct late_transport *)link;
+    if (done) {
+        int n = atomic_load(&l->n_kept);
+        CHECK(n < KEPT_MAX);
+        l->done[n] = done;
+        l->arg[n] = arg;
+        atomic_store(&l->n_kept, n + 1);
+        atomic_store(&l->acked, link->bulk_position - 1);
+    }
+    (void)size;
+    return 0;
+}
+
+static uint64_t late_acked(const struct gv_link *link) { return atomic_load(&((const struct late_transport *)link)->acked); }
+
+static int never_wait_for_more(void *arg, uint64_t position) {
+    struct late_transport *l = arg;
+    CHECK(position <= atomic_load(&l->acked)); /* more the peer does not say before it gets more */
+    return 0;
+}
+
+static void *let_go_late(void *arg) {
+    struct late_transport *l = arg;
+    for (int next = 0; !atomic_load(&l->over) || next < atomic_load(&l->n_kept);) {
+        usleep(3000);
+        if (next < atomic_load(&l->n_kept)) {
+            l->done[next](l->arg[next]);
+            next++;
+        }
+    }
+    return NULL;
+}
+
+/* At the limit a sender waits for copies to be let go of, not for bytes that the peer acknowledges only once it has got more than there may be. */
+static void no_wait_for_what_is_not_said(void) {
+    static const struct gv_transport row = {.name = "late", .bulk_part = late_part, .bulk_acked = late_acked};
+    static struct late_transport l;
+    pthread_t thread;
+    gv_link_init(&l.link, &row);
+    gv_link_set_rtt(&l.link, 1000000000); /* so far that it copies */
+    gv_bulk_set_waiter(&l.link, never_wait_for_more, &l);
+    CHECK(pthread_create(&thread, NULL, let_go_late, &l) == 0);
+    CHECK(gv_bulk_send(&l.link, 1, pattern, 3 * COPIES_LIMIT) == 1);
+    CHECK(atomic_load(&l.n_kept) == 3 * (COPIES_LIMIT >> 20) && copies_of(&l.link) <= COPIES_LIMIT);
+    atomic_store(&l.over, true);
+    pthread_join(thread, NULL);
+    CHECK(copies_of(&l.link) == 0);
+    gv_link_fini(&l.link);
+}
+
 /* By reference nothing waits: not for room, not for the peer, not for a channel that is still to come. */
 static void parts_do_not_wait(void) {
     for (uint32_t channels = 0; channels <= 2; channels++) {
@@ -501,6 +564,7 @@ int main(int argc, char **argv) {
         {"all_sizes", all_sizes},
         {"large", large},
         {"copies_are_bounded", copies_are_bounded},
+        {"no_wait_for_what_is_not_said", no_wait_for_what_is_not_said},
         {"parts_do_not_wait", parts_do_not_wait},
         {"death_ends_all_waiting", death_ends_all_waiting},
         {"death_at_any_time", death_at_any_time},
