@@ -23,7 +23,7 @@ TABLE_WIDTH = 150  # columns, where the output is no terminal
 @click.option(
     "--rounds", type=click.IntRange(1, 1000), metavar="N", help="Number of rounds; each measures everything once.  [default: 5, with --quick 3]"
 )
-@click.option("--quick", is_flag=True, help="Fewer repetitions: some ten seconds.")
+@click.option("--quick", is_flag=True, help="Fewer repetitions: some 30 seconds.")
 @click.option("--tiny", is_flag=True, hidden=True)
 @JSON
 def bench(rounds: int | None, quick: bool, tiny: bool, as_json: bool, **options: Any) -> None:

@@ -1,7 +1,8 @@
 """Special functions: rcp, sqrt, rsqrt, ex2, lg2, sin, cos, tanh, as vector code.
 
 The approximate forms promise an error bound, not a result; these stay inside it and give exact results where the formats do (powers of two, special
-values). Polynomials were fitted on the reduced ranges with the Chebyshev nodes and checked over all of each range (tests/soft/test_math.py).
+values). Polynomials were fitted on the reduced ranges with the Chebyshev nodes; tests/soft/ops/test_vector_math.py checks them
+over all of each range.
 """
 
 from __future__ import annotations
