@@ -10,7 +10,7 @@ NVCC := 'nvidia-cuda-nvcc>=13,<14' 'nvidia-cuda-cccl>=13,<14'
 
 SOURCES := pyproject.toml CMakeLists.txt $(shell find native tools -type f \( -name '*.c' -o -name '*.h' -o -name '*.py' -o -name '*.toml' -o -name '*.cmake' -o -name '*.S' \) 2>/dev/null)
 
-.PHONY: help setup demo test test-wide test-long check lint bench coverage clean gpu-probe gpu-check gpu-wheels
+.PHONY: help setup demo test test-wide test-long check lint bench coverage results clean gpu-probe gpu-check gpu-wheels
 .DELETE_ON_ERROR:
 
 help:
@@ -23,7 +23,7 @@ help:
 	@echo "make bench      what calls and copies cost beside the bare transport, what distance costs a training loop (15 minutes)"
 	@echo "make gpu-probe  facts about this machine's NVIDIA driver and GPU;  make gpu-check: gpuvirt on it, beside native (BACKEND=chained: without one)"
 	@echo "make gpu-wheels what gpu-check needs on a machine without a network, for Python PY=3.12, into build/gpu-wheels"
-	@echo "make coverage   write docs/COVERAGE.md from the API spec"
+	@echo "make coverage   write docs/COVERAGE.md from the API spec;  make results: gpuvirt/soft/cuda_results.py from NVIDIA's headers"
 
 # ---- set-up ----------------------------------------------------------------------------------------------------------
 
@@ -118,6 +118,9 @@ gpu-wheels: $(VENV)/.tools
 
 coverage: $(VENV)/.built
 	$(BIN)/python native/api/generate.py --coverage docs/COVERAGE.md
+
+results: $(VENV)/.built
+	$(BIN)/python native/api/generate.py --results gpuvirt/soft/cuda_results.py
 
 clean:
 	rm -rf build build-lint build-tests gpuvirt/lib $(VENV)

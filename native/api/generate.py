@@ -2,6 +2,7 @@
 
 python native/api/generate.py --headers DIR13 --headers DIR12 --nvml DIR --out BUILDDIR
 python native/api/generate.py --coverage docs/COVERAGE.md [--check]
+python native/api/generate.py --results gpuvirt/soft/cuda_results.py [--check]
 """
 
 from __future__ import annotations
@@ -73,7 +74,8 @@ def main() -> int:
     parser.add_argument("--nvml", type=Path, help="a folder with nvml.h")
     parser.add_argument("--out", type=Path, help="where the generated files go")
     parser.add_argument("--coverage", type=Path, help="the page to write")
-    parser.add_argument("--check", action="store_true", help="with --coverage: change nothing, exit 1 when the page is not what the tables say")
+    parser.add_argument("--results", type=Path, help="the Python module of CUresult's values to write")
+    parser.add_argument("--check", action="store_true", help="with --coverage, --results: write nothing, exit 1 when a file is stale")
     args = parser.parse_args()
     if not args.headers or not args.nvml:
         *folders, nvml = installed_headers()
@@ -81,13 +83,19 @@ def main() -> int:
     try:
         if args.out:
             generate(args.headers, args.nvml, args.out)
-        if args.coverage:
+        committed: dict[Path, tuple[str, str]] = {}  # text, what makes it
+        if args.coverage or args.results:
             api = headers.read(args.headers)
+        if args.coverage:
             page = emit_coverage.page(function_spec.load(HERE / "functions", api), api, command_spec.load(HERE / "commands.toml"))
+            committed[args.coverage] = page, "make coverage"
+        if args.results:
+            committed[args.results] = emit_results.python(api), "make results"
+        for path, (text, makes_it) in committed.items():
             if not args.check:
-                write(args.coverage, page)
-            elif not args.coverage.exists() or args.coverage.read_text() != page:
-                print(f"{args.coverage} is not what the tables say: make coverage", file=sys.stderr)
+                write(path, text)
+            elif not path.exists() or path.read_text() != text:
+                print(f"{path} is not what the tables and headers say: {makes_it}", file=sys.stderr)
                 return 1
     except (function_spec.SpecError, command_spec.SpecError, backend_spec.BackendSpecError) as error:
         print(error, file=sys.stderr)

@@ -20,7 +20,7 @@ import headers
 import pytest
 from api.building import ROOT
 
-from gpuvirt.soft import errors
+from gpuvirt.soft import cuda_results
 
 API = ROOT / "native" / "api"
 
@@ -103,24 +103,33 @@ def test_what_the_headers_tell(api: headers.Api) -> None:
     assert {r.name: r.value for r in api.results}["CUDA_ERROR_NOT_SUPPORTED"] == 801
 
 
-def test_results_that_the_software_gpu_names(api: headers.Api) -> None:
-    values = {r.name: r.value for r in api.results}
-    named = {f"CUDA_ERROR_{name}": value for name, value in vars(errors).items() if name.isupper()}
-    assert len(named) > 5 and named.items() <= values.items()
+def test_results_have_the_same_numbers_in_both_languages(generated: Path) -> None:
+    c = dict(re.findall(r"^    (CUDA_\w+) = (\d+),$", (generated / "gv_results.h").read_text(), re.M))
+    python = {name: str(value) for name, value in vars(cuda_results).items() if name.startswith("CUDA_")}
+    assert python == c and python["CUDA_ERROR_NOT_SUPPORTED"] == "801"
 
 
-def test_committed_page_is_not_stale() -> None:
-    command = [sys.executable, str(API / "generate.py"), "--coverage", str(ROOT / "docs" / "COVERAGE.md"), "--check"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+def check_committed(option: str, file: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, str(API / "generate.py"), option, str(file), "--check"], capture_output=True, text=True, check=False)
+
+
+COMMITTED = [("--coverage", ROOT / "docs" / "COVERAGE.md"), ("--results", ROOT / "gpuvirt" / "soft" / "cuda_results.py")]
+
+
+@pytest.mark.parametrize(("option", "file"), COMMITTED)
+def test_committed_files_are_not_stale(option: str, file: Path) -> None:
+    done = check_committed(option, file)
     assert done.returncode == 0, done.stderr
 
 
-def test_stale_page_is_noticed(tmp_path: Path) -> None:
-    page = tmp_path / "COVERAGE.md"
-    page.write_text((ROOT / "docs" / "COVERAGE.md").read_text().replace("| sync |", "| async |", 1))
-    done = subprocess.run([sys.executable, str(API / "generate.py"), "--coverage", str(page), "--check"], capture_output=True, text=True, check=False)
+@pytest.mark.parametrize(("option", "file", "old", "new"), [(*COMMITTED[0], "| sync |", "| async |"), (*COMMITTED[1], "= 719", "= 718")])
+def test_stale_files_are_noticed(tmp_path: Path, option: str, file: Path, old: str, new: str) -> None:
+    stale = tmp_path / file.name
+    assert old in file.read_text()
+    stale.write_text(file.read_text().replace(old, new, 1))
+    done = check_committed(option, stale)
     assert done.returncode == 1
-    assert "make coverage" in done.stderr
+    assert f"make {option[2:]}" in done.stderr
 
 
 def test_outputs_named_for_cmake_are_those_written(generated: Path) -> None:

@@ -6,7 +6,8 @@ import ctypes
 import traceback
 from typing import Any
 
-from gpuvirt.soft.errors import UNKNOWN, SoftError, as_invalid_ptx
+from gpuvirt.soft.cuda_results import CUDA_ERROR_UNKNOWN
+from gpuvirt.soft.errors import SoftError, as_invalid_ptx
 from gpuvirt.soft.host.module_registry import Code, Compiler
 from gpuvirt.soft.ptx.linker import Input, link
 
@@ -110,7 +111,7 @@ class Bridge:
             code, line = error.code, str(error)
         else:
             traceback.print_exception(error)
-            code, line = UNKNOWN, f"internal error in the compiler: {type(error).__name__}: {error}"
+            code, line = CUDA_ERROR_UNKNOWN, f"internal error in the compiler: {type(error).__name__}: {error}"
         if text and size:
             data = " ".join(line.split()).encode("utf-8", "replace")[: size - 1] + b"\0"
             ctypes.memmove(text, data, len(data))
