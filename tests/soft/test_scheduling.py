@@ -20,7 +20,7 @@ TESTS = Path(__file__).resolve().parents[1]
 def run(names: list[str], prefix: tuple[str, ...] = (), **more: str) -> dict[str, str]:
     """The outcome of each case. One that hangs ends its process; the others go on in another."""
     found: dict[str, str] = {}
-    fault = [str(TESTS / "soft" / "libraries" / "fault")] if "FAULT" in more else []
+    fault = [str(TESTS / "fault")] if "FAULT" in more else []
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([*fault, str(TESTS.parent), str(TESTS)]), **more}
     while rest := [n for n in names if n not in found]:
         done = subprocess.run([*prefix, sys.executable, "-m", "soft.scheduling", *rest], capture_output=True, text=True, env=env, timeout=600, check=False)

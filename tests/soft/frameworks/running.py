@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-FAULT = HERE.parent / "libraries" / "fault"
+FAULT = HERE.parents[1] / "fault"
 
 
 def names(program: str) -> list[str]:

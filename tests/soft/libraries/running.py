@@ -17,7 +17,7 @@ from . import case
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
-FAULT = HERE / "fault"
+FAULT = HERE.parents[1] / "fault"
 
 
 @dataclass
