@@ -18,9 +18,8 @@ TABLE_WIDTH = 110  # columns, where the output is no terminal
 @click.option("--transport", "transports", multiple=True, type=click.Choice(NAMES), help="Use only this transport; may be repeated.  [default: all]")
 @click.option("--only", multiple=True, metavar="NAME", help="Run only this example, such as cupy/sorting.py; may be repeated.")
 @click.option("--examples", type=click.Path(path_type=Path, file_okay=False), help="Folder of the examples.  [default: the checkout's]")
-@click.option("--break", "broken", is_flag=True, help="Use a worker that drops every kernel launch: every row must fail.")
 @click.option("--json", "as_json", is_flag=True, help="Print the rows as JSON.")
-def demo(seed: int, transports: tuple[str, ...], only: tuple[str, ...], examples: Path | None, broken: bool, as_json: bool) -> None:
+def demo(seed: int, transports: tuple[str, ...], only: tuple[str, ...], examples: Path | None, as_json: bool) -> None:
     """Run the examples, unmodified, on two software GPUs.
 
     Starts a private pool, runs each example through `gpuvirt run` over each transport, compares its results with NumPy
@@ -36,7 +35,7 @@ def demo(seed: int, transports: tuple[str, ...], only: tuple[str, ...], examples
     rows: list[runner.Row] = []
     try:
         with progress.status("starting") as status:
-            for item in runner.run(seed, transports or NAMES, examples, broken, only):
+            for item in runner.run(seed, transports or NAMES, examples, only):
                 if isinstance(item, str):
                     status.update(item)
                     continue
@@ -50,7 +49,7 @@ def demo(seed: int, transports: tuple[str, ...], only: tuple[str, ...], examples
     if as_json:
         click.echo(json.dumps([row.as_dict() for row in rows], indent=2))
     else:
-        table = Table(title=f"Examples on two software GPUs, seed {seed}" + (" (every launch dropped)" if broken else ""))
+        table = Table(title=f"Examples on two software GPUs, seed {seed}")
         for heading in ("program", "device", "transport", "result"):
             table.add_column(heading, no_wrap=True)
         for heading in ("calls", "waits", "launches", "seconds"):

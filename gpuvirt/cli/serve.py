@@ -56,7 +56,6 @@ def duration(text: str) -> int:
 @click.option(
     "--ready-file", type=click.Path(path_type=Path, dir_okay=False), help="Write JSON with pool, port, control port and pid to this file when ready."
 )
-@click.option("--test-drop-launches", is_flag=True, hidden=True)
 @click.option("--parent-fd", type=int, hidden=True)
 @click.option("--private-folder", type=click.Path(path_type=Path), hidden=True)
 def serve(
@@ -71,7 +70,6 @@ def serve(
     links: tuple[str, ...],
     name: str | None,
     ready_file: Path | None,
-    test_drop_launches: bool,
     parent_fd: int | None,
     private_folder: Path | None,
 ) -> None:
@@ -104,7 +102,6 @@ def serve(
         links=links,
         grace=grace,
         ready_file=ready_file,
-        drop_launches=test_drop_launches,
         parent_fd=parent_fd,
         private_folder=private_folder,
         **({"name": name} if name else {}),

@@ -40,13 +40,13 @@ class Row:
 
 
 @contextlib.contextmanager
-def pool(gpus: int, folder: Path, *serve_options: str) -> Iterator[str]:
+def pool(gpus: int, folder: Path) -> Iterator[str]:
     """A private pool of software GPUs. Yields its URL; ends it afterwards."""
     ready = folder / "ready.json"
     log = folder / "serve.log"
     line = [sys.executable, "-P", "-m", "gpuvirt.cli", "serve", "--backend", "soft", "--gpus", str(gpus), "--listen", "127.0.0.1:0"]
     with log.open("wb") as out:
-        server = subprocess.Popen([*line, "--ready-file", str(ready), *serve_options], stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+        server = subprocess.Popen([*line, "--ready-file", str(ready)], stdin=subprocess.DEVNULL, stdout=out, stderr=out)
     try:
         deadline = time.monotonic() + START_TIMEOUT
         while not ready.exists():
@@ -101,10 +101,8 @@ def _last_line(text: str) -> str:
     return lines[-1][:300] if lines else "stderr is empty"
 
 
-def run(
-    seed: int, transports: tuple[str, ...], examples: Path | None = None, broken: bool = False, only: tuple[str, ...] = ()
-) -> Iterator[Row | str]:
-    """Yields a line of text when a step begins, and a Row when a program has run. `broken`: with a worker that drops every launch."""
+def run(seed: int, transports: tuple[str, ...], examples: Path | None = None, only: tuple[str, ...] = ()) -> Iterator[Row | str]:
+    """Yields a line of text when a step begins, and a Row when a program has run."""
     folder_of_examples = programs.find_examples(examples)
     chosen = [p for p in programs.PROGRAMS if not only or p.name in only]
     unknown = set(only) - {p.name for p in programs.PROGRAMS}
@@ -117,7 +115,7 @@ def run(
                 yield f"compiling {program.name}"
                 programs.build_cuda(folder_of_examples / program.name, folder / Path(program.name).stem)
         yield "starting two software GPUs"
-        with pool(2, folder, *(["--test-drop-launches"] if broken else [])) as url:
+        with pool(2, folder) as url:
             for transport in transports:
                 for program in chosen:
                     yield f"{program.name} over {transport}"

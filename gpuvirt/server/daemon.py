@@ -99,7 +99,7 @@ class Daemon:
             undo.callback(memory_usage.close)
         workers = WorkerPool(inventory.backend, self._worker_command)
         undo.push_async_callback(workers.close)
-        sessions = self._sessions = Sessions(inventory, workers, memory_usage, options.name, options.drop_launches, options.grace)
+        sessions = self._sessions = Sessions(inventory, workers, memory_usage, options.name, options.grace)
         workers.prestart()
         control = ControlServer(tokens, {"info": self._info, "devices": self._devices, "ps": self._ps})
         undo.push_async_callback(control.close)

@@ -28,7 +28,6 @@ class ServeOptions:
         name: the server's name.
         ready_file: written once the daemon is ready.
         parent_fd: a pipe; the daemon ends when its other end closes.
-        drop_launches: the workers drop every kernel launch (a deliberate fault for tests).
         private_folder: the folder of a private local pool, which the daemon removes at its end, because the launcher may have been killed.
     """
 
@@ -44,6 +43,5 @@ class ServeOptions:
     grace: int = 60
     name: str = field(default_factory=socket.gethostname)
     ready_file: Path | None = None
-    drop_launches: bool = False
     parent_fd: int | None = None
     private_folder: Path | None = None

@@ -68,17 +68,9 @@ class Session:
 class Sessions:
     """All sessions of one daemon."""
 
-    def __init__(
-        self,
-        inventory: Inventory,
-        workers: WorkerPool,
-        memory_usage: MemoryUsage | None,
-        server_name: str,
-        drop_launches: bool = False,
-        grace: int = 0,
-    ) -> None:
+    def __init__(self, inventory: Inventory, workers: WorkerPool, memory_usage: MemoryUsage | None, server_name: str, grace: int = 0) -> None:
         self._inventory, self._workers, self._memory_usage = inventory, workers, memory_usage
-        self._server_name, self._drop_launches, self._grace = server_name, drop_launches, grace
+        self._server_name, self._grace = server_name, grace
         self._policy = Policy([device.memory for device in inventory.devices], SLOTS)
         self._sessions: dict[int, Session] = {}
         self._ended_launches: OrderedDict[tuple[bytes, bytes], None] = OrderedDict()  # each with the token that said so
@@ -167,7 +159,6 @@ class Sessions:
             device_memory=inventory.devices[0].memory if inventory.backend == "soft" else 0,
             capability=inventory.capability,
             strict=inventory.strict,
-            drop_launches=self._drop_launches,
             slot=session.grant.slot,
             transport=session.transport.name,
             descriptors=len(end.descriptors),

@@ -31,8 +31,8 @@ class WorkerConfig(ctypes.Structure):
         ("device_memory", ctypes.c_uint64),
         ("capability", ctypes.c_uint32),
         ("strict", ctypes.c_uint32),
-        ("drop_launches", ctypes.c_uint32),
         ("memory_usage_slot", ctypes.c_uint32),
+        ("grace", ctypes.c_uint32),
         ("memory_usage_fd", ctypes.c_int32),
         ("fd", ctypes.c_int32),
         ("transport", ctypes.c_char_p),
@@ -43,8 +43,6 @@ class WorkerConfig(ctypes.Structure):
         ("session", ctypes.c_uint64),
         ("compiler", ctypes.c_void_p),
         ("server_name", ctypes.c_char_p),
-        ("grace", ctypes.c_uint32),
-        ("reserved", ctypes.c_uint32),
     ]
 
 
@@ -81,7 +79,6 @@ class SessionConfig:
     device_memory: int
     capability: int
     strict: bool
-    drop_launches: bool
     slot: int
     transport: str
     descriptors: int
@@ -147,7 +144,6 @@ class WorkerLibrary:
             device_memory=config.device_memory,
             capability=config.capability,
             strict=config.strict,
-            drop_launches=config.drop_launches,
             memory_usage_slot=config.slot,
             memory_usage_fd=memory_usage_fd,
             fd=fd,

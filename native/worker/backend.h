@@ -29,7 +29,6 @@ struct gv_backend_config {
     uint32_t capability;        /* soft: compute capability * 10, 0: 130 */
     uint64_t device_memory;     /* soft: bytes of one device */
     int strict;                 /* soft: imitate the real driver's legal nastiness; no fixed addresses */
-    int drop_launches;          /* test only: a worker that loses every launch */
     int memory_usage_fd;        /* soft: memfd of the table of memory usage (memory_usage.h), -1: none */
     uint32_t memory_usage_slot; /* this session's slot in the table */
     void *compiler;             /* soft: struct soft_compiler */

@@ -103,7 +103,6 @@ EXPORT struct worker *worker_open(const struct worker_config *config, char *err)
                                         .capability = config->capability,
                                         .device_memory = config->device_memory,
                                         .strict = (int)config->strict,
-                                        .drop_launches = (int)config->drop_launches,
                                         .memory_usage_fd = config->memory_usage_fd,
                                         .memory_usage_slot = config->memory_usage_slot,
                                         .compiler = config->compiler,

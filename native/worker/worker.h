@@ -17,8 +17,8 @@ struct worker_config {
     uint64_t device_memory;  /* soft */
     uint32_t capability;     /* soft, times 10; 0: 130 */
     uint32_t strict;         /* soft */
-    uint32_t drop_launches;  /* test only */
     uint32_t memory_usage_slot;
+    uint32_t grace;             /* seconds that the session outlives a lost connection, 0: none */
     int32_t memory_usage_fd;    /* -1: none */
     int32_t fd;                 /* the connection handed over by the daemon */
     const char *transport;      /* of the connection: a name in the table of transports */
@@ -29,8 +29,6 @@ struct worker_config {
     uint64_t session;
     void *compiler; /* struct soft_compiler *, soft */
     const char *server_name;
-    uint32_t grace; /* seconds that the session outlives a lost connection, 0: none */
-    uint32_t reserved;
 };
 
 /* Takes over the descriptors and opens the backend. NULL: err (512 bytes) says why; the client has been told. */

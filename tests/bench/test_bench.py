@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from bench import slope
 from bench.pools import clean_environment, pool
+from faults import fault
 
 from gpuvirt.bench import report
 
@@ -58,7 +59,7 @@ def test_a_link_with_a_delay_has_no_bare_transport() -> None:
 @pytest.mark.slow
 def test_a_gpu_that_computes_nothing(tmp_path: Path) -> None:
     """A worker that drops every launch is as quick as can be, and its figures are worth nothing."""
-    with pool(tmp_path, "--test-drop-launches") as url:
+    with pool(tmp_path, **fault("launches")) as url:
         done = bench("--pool", url, "--link", "tcp", "--json")
     assert (done.returncode, done.stdout) == (1, ""), done.stderr
     assert "losses are not those" in done.stderr

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from bench.pools import pool
+from faults import fault
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -28,6 +29,6 @@ def test_small_sizes() -> None:
 @pytest.mark.slow
 def test_a_gpu_that_computes_nothing(tmp_path: Path) -> None:
     """A worker that drops every launch is as quick as can be: every row says that its result is wrong."""
-    with pool(tmp_path, "--test-drop-launches") as url:
+    with pool(tmp_path, **fault("launches")) as url:
         found = run(*TINY, f"--rows={','.join(ROWS)}", url=url)
     assert not [r["name"] for r in found["rows"] if "error" in r or r["right"]]

@@ -10,14 +10,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from e2e.harness import Server, assert_right, run_program, running, wait_until
+from e2e.harness import Server, assert_right, clean_environment, run_program, running, wait_until
+from faults import fault
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("program", ["vector_add", "threads", "host_functions"])
 def test_programs_notice_lost_launches(own_pool: Callable[..., Server], build: Callable[..., Path], program: str) -> None:
-    server = own_pool("--backend", "soft", "--gpus", "2", "--test-drop-launches")
+    server = own_pool("--backend", "soft", "--gpus", "2", env=clean_environment(**fault("launches")))
     with pytest.raises(AssertionError):
         assert_right(run_program(server, [build(program)], "--gpus", "2"))
 

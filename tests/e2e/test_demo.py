@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 from e2e.harness import GPUVIRT, clean_environment
+from faults import fault
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
-def demo(*options: str) -> tuple[int, list[dict[str, Any]], str]:
-    done = subprocess.run([*GPUVIRT, "demo", "--json", *options], capture_output=True, text=True, env=clean_environment(), check=False)
+def demo(*options: str, **env: str) -> tuple[int, list[dict[str, Any]], str]:
+    done = subprocess.run([*GPUVIRT, "demo", "--json", *options], capture_output=True, text=True, env=clean_environment(**env), check=False)
     return done.returncode, json.loads(done.stdout), done.stderr
 
 
@@ -29,6 +30,6 @@ def test_every_row_is_right_with_a_new_seed() -> None:
 
 def test_dropped_launches_fail_every_row() -> None:
     """The deliberate fault: without the kernels, nothing may pass."""
-    code, rows, err = demo("--break")
+    code, rows, err = demo(**fault("launches"))
     assert code == 1 and len(rows) == 18
     assert [row for row in rows if row["ok"]] == [], err

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from e2e.harness import Server, run_program, running, start_server, wait_until
+from e2e.harness import Server, clean_environment, run_program, running, start_server, wait_until
+from faults import fault
 
 pytestmark = pytest.mark.slow
 
@@ -109,7 +110,7 @@ def test_an_endless_kernel_ends(server: Server, program: Path, how: str) -> None
 
 def test_a_server_that_runs_nothing_is_noticed(own_pool: Callable[..., Server], program: Path) -> None:
     """The deliberate fault: launches are dropped, so that nothing faults."""
-    broken = own_pool("--backend", "soft", "--gpus", "1", "--gpu-memory", "1g", "--test-drop-launches")
+    broken = own_pool("--backend", "soft", "--gpus", "1", "--gpu-memory", "1g", env=clean_environment(**fault("launches")))
     for case in ("read-own 2", "trap"):
         done = run_program(broken, [program, *case.split()])
         assert "cudaError" not in done.stdout.replace("cudaErrorNotReady", ""), done.stdout

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from e2e.harness import Server, assert_right, run_program
+from e2e.harness import Server, assert_right, clean_environment, run_program
+from faults import fault
 
 
 @pytest.fixture(scope="module")
@@ -26,6 +27,6 @@ def test_by_the_driver(chained: Server, program: Path) -> None:
 
 def test_a_server_that_runs_nothing_is_noticed(own_pool: Callable[..., Server], program: Path) -> None:
     """The deliberate fault: launches are dropped."""
-    broken = own_pool("--backend", "soft", "--gpus", "1", "--gpu-memory", "1g", "--test-drop-launches")
+    broken = own_pool("--backend", "soft", "--gpus", "1", "--gpu-memory", "1g", env=clean_environment(**fault("launches")))
     done = run_program(broken, [program])
     assert done.returncode == 4 and "host.count == 64" in done.stdout, done.stdout + done.stderr

@@ -15,6 +15,7 @@ import pytest
 from e2e import test_run_configurations
 from e2e.cutter import Cutter
 from e2e.harness import GPUVIRT, HERE, Server, clean_environment, run_line, run_program, running, start_server, wait_until
+from faults import fault
 
 pytestmark = pytest.mark.slow
 
@@ -89,7 +90,7 @@ def test_mapped_memory(own_pool: Callable[..., Server], build: Callable[..., Pat
 def test_lost_launches_show(own_pool: Callable[..., Server], build: Callable[..., Path]) -> None:
     """The same check with a worker that loses launches: it must not pass."""
     server = own_pool()
-    broken = own_pool("--backend", "soft", "--gpus", "1", "--gpu-memory", "1g", "--test-drop-launches")
+    broken = own_pool("--backend", "soft", "--gpus", "1", "--gpu-memory", "1g", env=clean_environment(**fault("launches")))
     program = [build("once"), "6"]
     right, wrong = (run_program(s, program, "--link", "tcp") for s in (server, broken))
     assert right.returncode == 0 and right.stdout != wrong.stdout

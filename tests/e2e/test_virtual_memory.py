@@ -6,7 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from e2e.harness import Server, assert_right, run_program, wait_until
+from e2e.harness import Server, assert_right, clean_environment, run_program, wait_until
+from faults import fault
 
 pytestmark = pytest.mark.slow
 
@@ -43,7 +44,7 @@ def test_what_may_not_be_used_is_a_fault(pool: Server, program: Path, case: str)
 
 def test_a_server_that_runs_nothing_is_noticed(own_pool: Callable[..., Server], program: Path) -> None:
     """The deliberate fault: launches are dropped."""
-    broken = own_pool("--backend", "soft", "--gpus", "1", "--gpu-memory", "1g", "--test-drop-launches")
+    broken = own_pool("--backend", "soft", "--gpus", "1", "--gpu-memory", "1g", env=clean_environment(**fault("launches")))
     done = run_program(broken, [program])
     assert done.returncode == 4 and "host[i] == base" in done.stdout, done.stdout + done.stderr
     assert run_program(broken, [program, "unmapped"]).stdout == "cudaSuccess\n"

@@ -1,7 +1,10 @@
-"""A software GPU with a fault, for tests that must notice, or with other names for kernels: Python imports this at its start where PYTHONPATH leads here. FAULT says which one."""
+"""A software GPU with a fault, for tests that must notice, or with other names for kernels; FAULT says which one.
+
+Python imports this at its start where PYTHONPATH leads here."""
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import os
 import re
@@ -24,6 +27,7 @@ def _inexact(found: re.Match[str]) -> str:
 
 if os.environ.get("FAULT") and not {"gpuvirt.server.worker", "soft.scheduling"}.isdisjoint(sys.orig_argv):
     from gpuvirt.soft import pipeline
+    from gpuvirt.soft.host import kernel_compiler
     from gpuvirt.soft.ops import mma
 
     if os.environ["FAULT"] in ("fma", "coarse"):  # every fused multiply-add is off by two ulps, f64 ones by some more; coarse: by 2^-12 of itself
@@ -34,6 +38,15 @@ if os.environ.get("FAULT") and not {"gpuvirt.server.worker", "soft.scheduling"}.
             return FMA.sub(_inexact, text), *rest
 
         pipeline.translate = translate
+    elif os.environ["FAULT"] == "launches":  # every launch does nothing: kernels are compiled without what they do
+        _build = kernel_compiler.build
+
+        def build(module, kernel, shape, identity, careful=False):  # type: ignore[no-untyped-def]
+            lost, func = copy.copy(module), module.funcs[kernel]
+            lost.text = f"{module.text[: func.start]}{'ret;'.ljust(func.end - func.start)}{module.text[func.end :]}"
+            return _build(lost, kernel, shape, f"{identity};lost", careful)
+
+        kernel_compiler.build = build
     elif os.environ["FAULT"] == "mma":  # two results of every matrix instruction change places
         _write = mma.write_accumulators
 

@@ -55,7 +55,7 @@ def test_chained(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_lost_launches_fail_it(tmp_path: Path) -> None:
-    done, report = run_check(tmp_path / "check.json", "--small", "--test-drop-launches", "programs", "frameworks", "resume", BACKEND="chained")
+    done, report = run_check(tmp_path / "check.json", "--small", "--test-fault=launches", "programs", "frameworks", "resume", BACKEND="chained")
     assert done.returncode == 1 == report["exit"] and "failed" in done.stdout.splitlines()[-2]
     for part, name in (("programs", "vector_add.cu"), ("programs", "examples elementwise.py"), ("frameworks", "CuPy kernel")):
         results = {row["way"]: row["result"] for row in named(report, part) if row["name"] == name}

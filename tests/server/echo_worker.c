@@ -56,7 +56,7 @@ int worker_run(struct worker *w, char *err) {
         struct worker_config *c = &w->c;
         int m = snprintf(out, sizeof out, "%s %s %u:%u,%u", c->backend, c->driver ? c->driver : "-", c->n_devices, w->devices[0], w->devices[1]);
         m += snprintf(out + m, sizeof out - m, " %lu %lu %u %u", c->memory, c->device_memory, c->capability, c->strict);
-        m += snprintf(out + m, sizeof out - m, " %u %u %s %u", c->drop_launches, c->memory_usage_slot, c->transport, c->n_descriptors);
+        m += snprintf(out + m, sizeof out - m, " %u %s %u", c->memory_usage_slot, c->transport, c->n_descriptors);
         m += snprintf(out + m, sizeof out - m, " %.*s %lx %s %d %u", (int)c->blob_size, c->blob, c->session, c->server_name, w->channel, c->grace);
         if (write(w->c.fd, out, (size_t)m) != m) return 2;
     }

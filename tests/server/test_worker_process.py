@@ -20,7 +20,7 @@ from gpuvirt.server.worker_library import SessionConfig
 
 CONFIG = SessionConfig(
     session=0xABC, backend="cuda", driver="/d/libcuda.so.1", devices=[3, 1], memory=5, device_memory=6, capability=130, strict=True,
-    drop_launches=False, slot=17, transport="tcp", descriptors=0, blob=b"blob", server_name="box", grace=44,
+    slot=17, transport="tcp", descriptors=0, blob=b"blob", server_name="box", grace=44,
 )  # fmt: skip
 
 
@@ -69,7 +69,7 @@ def test_everything_arrives(worker: Running) -> None:
     client = worker.session()
     worker.expect("opened")
     client.sendall(b"?")
-    assert client.recv(1000).decode() == "cuda /d/libcuda.so.1 2:3,1 5 6 130 1 0 17 tcp 0 blob abc box 0 44"
+    assert client.recv(1000).decode() == "cuda /d/libcuda.so.1 2:3,1 5 6 130 1 17 tcp 0 blob abc box 0 44"
     ours, theirs = socket.socketpair()
     messages.send(worker.daemon, {"op": "connection", "which": 2, "epoch": 0}, (theirs.fileno(),))
     assert ours.recv(10) == b"c"

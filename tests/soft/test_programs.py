@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from e2e.harness import Server, clean_environment, run_program, start_server
+from faults import fault
 from soft import cuda_programs, program_table
 from soft.cuda_programs import Outcome
 
@@ -73,7 +74,7 @@ def test_program(outcomes: dict[str, Outcome], seed: int, name: str) -> None:
 
 @pytest.fixture(scope="module")
 def broken(tmp_path_factory: pytest.TempPathFactory, executables: list[Path], seed: int) -> Iterator[dict[str, Outcome]]:
-    server = serve(tmp_path_factory.mktemp("broken"), "--test-drop-launches")
+    server = serve(tmp_path_factory.mktemp("broken"), **fault("launches"))
     yield run_halves(server, executables, seed)
     server.stop()
 
@@ -123,7 +124,7 @@ def test_program_alone(kept: Path, pool: Server, seed: int, name: str) -> None:
 @pytest.mark.parametrize("name", HEAVY)
 def test_program_alone_notices_lost_launches(kept: Path, tmp_path: Path, seed: int, name: str) -> None:
     executable = cuda_programs.compile_text(cuda_programs.sources()[name].read_text(), kept)
-    server = serve(tmp_path, "--test-drop-launches")
+    server = serve(tmp_path, **fault("launches"))
     try:
         done = run_program(server, [executable, str(seed)], "--gpus", "2", timeout=300)
     finally:

@@ -29,7 +29,6 @@ int soft_open(const struct gv_backend_config *config, struct gv_backend **out, c
     b->n_devices = config->n_devices;
     b->capability = config->capability ? config->capability : CAPABILITY;
     b->strict = config->strict;
-    b->drop_launches = config->drop_launches;
     pthread_mutex_init(&b->lock, NULL);
     pthread_cond_init(&b->done, NULL);
     int rc = soft_memory_open(b, config, err);

@@ -74,7 +74,7 @@ struct gv_backend {
     void (*console)(void *arg, const char *text, size_t size);
     void *console_arg;
     uint32_t n_devices, capability;
-    bool strict, drop_launches;
+    bool strict;
     struct soft_device devices[GV_MAX_DEVICES];
     struct soft_memory memory;
     _Atomic uint64_t module_ids;

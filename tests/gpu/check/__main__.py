@@ -28,7 +28,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, default=machines.ROOT / "build" / "gpu-check.json", metavar="FILE")
     parser.add_argument("--budget", type=float, default=465, help="seconds for everything (default %(default)s)")
     parser.add_argument("--small", action="store_true", help="the shortest run that still shows everything")
-    parser.add_argument("--test-drop-launches", action="store_true", help="a worker that loses launches: the check must fail")
+    parser.add_argument("--test-fault", choices=["launches"], help="workers with a deliberate fault (tests/fault): the check must fail; chained only")
     parser.add_argument("parts", nargs="*", choices=[*ALL, []], metavar="PART", help=f"of {', '.join(ALL)}; default: all")
     options = parser.parse_args()
     chained = options.backend == "chained"
@@ -49,7 +49,7 @@ def main() -> int:
     print(f"gpu-check ({label}): {gpu}")
     print(*(f"  {name}: {value}" for name, value in found.words().items()), sep="\n", flush=True)
     try:
-        with Ways(found, ["--test-drop-launches"] if options.test_drop_launches else []) as ways:
+        with Ways(found, options.test_fault) as ways:
             check = Check(found, ways, report, options.small)
             for name in wanted:
                 if report.left() < 5:

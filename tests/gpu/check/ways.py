@@ -13,10 +13,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from machine import Machine, Missing, clean_environment
+from machine import ROOT, Machine, Missing, clean_environment
 
 UNSUPPORTED = re.compile(r"gpuvirt: (\w+)(?: is not supported|: host memory cannot)|gpuvirt: (slot \d+ of the private table [0-9a-f]+)")
 START_LIMIT = 60.0
+
+
+def faulty(fault: str) -> dict[str, str]:
+    """What a server's environment has more when its workers have a deliberate fault."""
+    return {"FAULT": fault, "PYTHONPATH": f"{ROOT / 'tests' / 'fault'}:{clean_environment()['PYTHONPATH']}"}
 
 
 @dataclass
@@ -45,10 +50,10 @@ class Ways:
     """Servers and the runs on them; a context manager.
 
     Args:
-        fault: options that break the software GPU that remote programs run on, for trying that the check notices; chained only.
+        fault: breaks the software GPU that remote programs run on (tests/fault), for trying that the check notices; chained only.
     """
 
-    def __init__(self, machine: Machine, fault: list[str]) -> None:
+    def __init__(self, machine: Machine, fault: str | None = None) -> None:
         self.machine = machine
         self.folder = Path(tempfile.mkdtemp(prefix="gpuvirt-check-"))
         self._servers: list[subprocess.Popen[bytes]] = []
@@ -58,7 +63,7 @@ class Ways:
             if machine.chained:
                 soft = ["--backend", "soft", "--strict", "--gpus", "2", "--gpu-memory", "1g"]
                 self.far = self._serve("far", soft)
-                behind = self._serve("faulty", [*soft, *fault]) if fault else self.far
+                behind = self._serve("faulty", soft, **faulty(fault)) if fault else self.far
                 env = {"GPUVIRT_POOL": behind, "GPUVIRT_GPUS": "2"}
                 self.pool = self._serve("near", ["--backend", "cuda", "--driver", str(machine.lib / "libcuda.so.1")], **env)
                 self.environment["CUPY_COMPILE_WITH_PTX"] = "1"

@@ -689,23 +689,6 @@ static void test_many_threads(void) {
     close_all();
 }
 
-static void test_drop_launches(void) {
-    struct gv_backend_config c = config(1);
-    c.drop_launches = 1;
-    open_with(&c);
-    struct gv_module *m = module();
-    struct gv_stream *s = stream(0);
-    struct scale_params p = {(uint32_t *)(uintptr_t)mem, 5, 1};
-    *p.data = 7;
-    CHECK_INT(launch(s, m, SCALE, 1, 32, &p, sizeof p), 0);
-    CHECK_INT(launch(s, m, WILD, 1, 32, &p, sizeof p), 0);
-    CHECK_INT(sync_stream(s), 0);
-    CHECK_INT(*p.data, 7);
-    ops->module_unload(m);
-    ops->stream_destroy(s);
-    close_all();
-}
-
 static int link_none(void *self, uint32_t n, const struct soft_link_input *inputs, void **image, size_t *size, char *text, size_t text_size) {
     (void)self, (void)n, (void)inputs, (void)image, (void)size, (void)text, (void)text_size;
     return 200;
@@ -1204,7 +1187,6 @@ static const struct {
     {"events", test_events},
     {"concurrency", test_concurrency},
     {"many_threads", test_many_threads},
-    {"drop_launches", test_drop_launches},
     {"link_counts", test_link_counts},
     {"memory_operations", test_memory_operations},
     {"strict", test_strict},

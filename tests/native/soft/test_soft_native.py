@@ -26,7 +26,6 @@ BACKEND_TESTS = [
     "events",
     "concurrency",
     "many_threads",
-    "drop_launches",
     "link_counts",
     "memory_operations",
     "strict",
