@@ -14,6 +14,7 @@ from concurrent_runs import ConcurrentRuns
 HERE = Path(__file__).parent
 NATIVE = HERE.parents[2] / "native"
 OLD_KERNEL = ("-DSOFT_DONTUNMAP=64",)  # a flag of mremap's that is refused, as a kernel before 5.7 does
+LONG_SHORT = ("-DSHORT_CYCLES=20000000",)  # a grid of some milliseconds is a short one
 BACKEND_TESTS = [
     "devices",
     "memory_limits",
@@ -65,11 +66,13 @@ def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         sources = [HERE / f"{program}.c", *sorted((NATIVE / "backend/soft").rglob("*.c")), NATIVE / "wire/module_meta.c"]
         places = [c_build.generated(), *(NATIVE / part for part in ("backend/soft", "worker", "wire"))]
         flags = ["-fvisibility=hidden", *(f"-I{place}" for place in places)]
-        how, flags = ("plain", [*flags, *OLD_KERNEL]) if variant == "old-kernel" else (variant, flags)
+        special = {"old-kernel": OLD_KERNEL, "short-grids": LONG_SHORT}
+        how, flags = ("plain", [*flags, *special[variant]]) if variant in special else (variant, flags)
         return c_build.program(folder / f"{program}-{variant}", sources, variant=how, flags=flags, libraries=["-lm"])
 
     jobs = {
         "test_engine": lambda p: run(build("test_exec", p["variant"])),
+        "test_short_grids": lambda p: run(build("test_exec", "short-grids"), "short_grids"),
         "test_backend": lambda p: run(build("test_backend", "plain"), p["name"]),
         "test_backend_under_sanitizers": lambda p: run(build("test_backend", p["variant"]), p["name"]),
         "test_mapping_on_an_old_kernel": lambda p: run(build("test_backend", "old-kernel"), p["name"]),
@@ -81,6 +84,11 @@ def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 @pytest.mark.parametrize("variant", ["plain", pytest.param("fortified", marks=pytest.mark.wide), pytest.param("address", marks=pytest.mark.slow)])
 def test_engine(runs: ConcurrentRuns, request: pytest.FixtureRequest, variant: str) -> None:
     print(runs.result(request))
+
+
+def test_short_grids(runs: ConcurrentRuns, request: pytest.FixtureRequest) -> None:
+    """A grid that is over before another thread would be awake runs on the thread that brought it."""
+    runs.result(request)
 
 
 @pytest.mark.parametrize("name", BACKEND_TESTS)

@@ -13,9 +13,6 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Waking another thread costs some microseconds. A grid that is over by then, as its kernel's blocks went lately, is left to the thread that brought
- * it. */
-#define SHORT_CYCLES 20000
 #define RUN_THREADS 65536       /* about so many threads of a grid are taken at once */
 #define THREAD_STACK (8u << 20) /* kernels without barriers run on the thread's own stack */
 

@@ -27,6 +27,11 @@
 #define SOFT_STACK (8u << 20)
 #endif
 #define SOFT_BARRIERS 16
+/* Waking another thread costs some microseconds. A grid that is over by then, as its kernel's blocks went lately, is left to the thread that brought
+ * it. */
+#ifndef SHORT_CYCLES /* a test makes it long: what a busy machine does to a thread in between should be short beside it */
+#define SHORT_CYCLES 20000
+#endif
 #define SOFT_TEXT (64u << 10) /* device printf's buffer, bytes a grid */
 
 struct soft_engine {
