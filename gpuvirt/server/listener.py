@@ -1,6 +1,7 @@
 """The sockets that clients connect to, and the server's side of the handshake.
 
-No peer can hold up another: every handshake is a task with a time limit, and when too many are under way the oldest one goes.
+No peer can hold up another: every handshake is a task with a time limit for each of its steps, and connections that have proved nothing are shared
+out by address (gpuvirt/server/admission.py).
 """
 
 from __future__ import annotations
@@ -13,13 +14,15 @@ import os
 import secrets
 import socket
 import stat
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from gpuvirt import paths
 from gpuvirt.errors import GpuvirtError
+from gpuvirt.server.acceptor import Acceptor
+from gpuvirt.server.admission import Admission, Place
 from gpuvirt.server.sessions import MAIN, Moved, Refused, Sessions
+from gpuvirt.server.stranger_log import StrangerLog
 from gpuvirt.server.tokens import TokenStore
 from gpuvirt.transport import handshake as hs
 from gpuvirt.transport import table
@@ -27,8 +30,11 @@ from gpuvirt.transport.transport import Transport
 
 log = logging.getLogger("gpuvirt.server")
 
-HANDSHAKE_LIMIT = 10.0  # seconds from connect to a whole hello
-MAX_PENDING = 128  # connections that have not proved anything yet
+HELLO_LIMIT = 5.0  # seconds from the greeting to a hello's head
+REST_LIMIT = 2.0  # seconds from there to its last byte
+PENDING_SHARE = 128  # connections of one address that have not proved anything yet
+PENDING_TOTAL = 1024
+RATE, BURST = 250, 128  # handshakes that one address may begin in a second, and at once
 BACKLOG = 256
 
 
@@ -63,26 +69,45 @@ def listen_unix(port: int) -> tuple[socket.socket, Path]:
         GpuvirtError: there is no place for it.
     """
     problem: Exception | None = None
-    for folder in paths.runtime_dirs():
-        path = folder / f"{port}.sock"
-        if len(str(path).encode()) > 107:
-            problem = GpuvirtError(f"{path} is too long for a unix socket")
-            continue
+    for path in socket_paths(f"{port}.sock"):
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            paths.private_dir(folder)
             with contextlib.suppress(FileNotFoundError):
                 if stat.S_ISSOCK(path.lstat().st_mode):
                     path.unlink()  # we hold the TCP port that names it, so its owner is gone
             sock.bind(str(path))
             sock.listen(BACKLOG)
-        except (OSError, GpuvirtError) as error:
+        except OSError as error:
             problem = error
             sock.close()
             continue
         sock.setblocking(False)
         return sock, path
     raise GpuvirtError(f"no place for the unix socket: {problem}")
+
+
+def socket_paths(name: str) -> list[Path]:
+    """Where a unix socket of this name can be, best first: in folders that only this user can enter.
+
+    Raises:
+        GpuvirtError: nowhere.
+    """
+    found: list[Path] = []
+    problem: Exception | None = None
+    for folder in paths.runtime_dirs():
+        path = folder / name
+        if len(str(path).encode()) > 107:
+            problem = GpuvirtError(f"{path} is too long for a unix socket")
+            continue
+        try:
+            paths.private_dir(folder)
+        except GpuvirtError as error:
+            problem = error
+            continue
+        found.append(path)
+    if not found:
+        raise GpuvirtError(f"no place for a unix socket: {problem}")
+    return found
 
 
 def boot_id() -> str:
@@ -98,65 +123,48 @@ class Listener:
     Args:
         greeting: what every client is told; called with the nonce of one connection.
         transports: which are offered.
+        total: connections of a socket that may be open without a proof.
     """
 
-    def __init__(self, tokens: TokenStore, sessions: Sessions, greeting: Callable[[bytes], hs.Greeting], transports: Sequence[Transport]) -> None:
+    def __init__(
+        self,
+        tokens: TokenStore,
+        sessions: Sessions,
+        greeting: Callable[[bytes], hs.Greeting],
+        transports: Sequence[Transport],
+        total: int = PENDING_TOTAL,
+    ) -> None:
         self._tokens, self._sessions, self._greeting, self._transports = tokens, sessions, greeting, transports
-        self._pending: OrderedDict[asyncio.Task[None], None] = OrderedDict()
-        self._accepting: list[asyncio.Task[None]] = []
-        self._attaching: set[asyncio.Task[None]] = set()
+        self._strangers = StrangerLog(log)
+        self._acceptors: list[Acceptor] = []
+        self._total = total
 
     def serve(self, sock: socket.socket) -> None:
         """Accepts on this listening socket from now on; owns it."""
-        self._accepting.append(asyncio.create_task(self._accept(sock)))
+        if sock.family == socket.AF_UNIX:  # in a folder that only this user can enter
+            admission = Admission(self._total, self._total)
+        else:
+            admission = Admission(min(PENDING_SHARE, self._total), self._total, RATE, BURST)
+        self._acceptors.append(Acceptor(sock, admission, lambda client, peer, place: self._client(client, peer, place, admission), self._strangers))
 
     async def close(self) -> None:
-        tasks = [*self._accepting, *self._pending, *self._attaching]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*(acceptor.close() for acceptor in self._acceptors))
+        self._strangers.close()
 
-    async def _accept(self, listening: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        with listening:
-            while True:
-                try:
-                    client, address = await loop.sock_accept(listening)
-                except OSError as error:
-                    # Out of descriptors, most likely. Whoever hangs in a handshake gives his back.
-                    log.warning("a connection could not be accepted: %s", error.strerror)
-                    self._drop_oldest()
-                    await asyncio.sleep(0.1)
-                    continue
-                client.setblocking(False)
-                if len(self._pending) >= MAX_PENDING:
-                    self._drop_oldest()
-                peer = f"{address[0]}:{address[1]}" if client.family != socket.AF_UNIX else "this host"
-                task = asyncio.create_task(self._client(client, peer))
-                self._pending[task] = None
-                task.add_done_callback(self._forget)
-
-    def _drop_oldest(self) -> None:
-        if self._pending:
-            self._pending.popitem(last=False)[0].cancel()
-
-    def _forget(self, task: asyncio.Task[None]) -> None:
-        self._pending.pop(task, None)
-        self._attaching.discard(task)
-
-    async def _client(self, client: socket.socket, peer: str) -> None:
+    async def _client(self, client: socket.socket, peer: str, place: Place, admission: Admission) -> None:
         with client:
             try:
-                async with asyncio.timeout(HANDSHAKE_LIMIT):
+                async with asyncio.timeout(HELLO_LIMIT):
                     if client.family != socket.AF_UNIX:
                         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                     loop = asyncio.get_running_loop()
                     greeting = self._greeting(secrets.token_bytes(hs.NONCE_SIZE)).pack()
                     await loop.sock_sendall(client, greeting)
                     raw = await _receive(client, hs.HEAD_SIZE)
+                async with asyncio.timeout(REST_LIMIT):
                     raw += await _receive(client, hs.message_size(raw) - hs.HEAD_SIZE)
-                    hello = hs.Hello.unpack(raw)
-                await self._answer(client, peer, hello, raw, hs.Transcript(greeting))
+                hello = hs.Hello.unpack(raw)
+                await self._answer(client, peer, hello, raw, hs.Transcript(greeting), lambda: admission.leave(place))
             except Refused as refused:
                 self._refuse(client, peer, refused)
             except hs.OtherVersion as error:
@@ -164,21 +172,23 @@ class Listener:
                 text = f"the {older} is older than the {newer}: the client speaks wire version {error.version} and this server {hs.WIRE_VERSION}"
                 self._refuse(client, peer, Refused(hs.WELCOME_VERSION, f"{text}; install the same gpuvirt on both"))
             except TimeoutError:
-                log.info("%s did not finish its handshake within %.0f s", peer, HANDSHAKE_LIMIT)
+                self._strangers.info("%s did not finish its handshake in time", peer)
             except (EOFError, BrokenPipeError, ConnectionResetError):
                 pass  # a look at the greeting, or a port scan
             except (OSError, hs.HandshakeError) as error:
-                log.info("%s: %s", peer, error)
+                self._strangers.info("%s: %s", peer, error)
             except GpuvirtError as error:
                 log.error("%s: %s", peer, error)
 
     def _refuse(self, client: socket.socket, peer: str, refused: Refused) -> None:
-        log.info("refused %s: %s", peer, refused.text)
+        self._strangers.info("refused %s: %s", peer, refused.text)
         with contextlib.suppress(OSError):
             client.setblocking(False)
             client.send(hs.Welcome(status=refused.status, text=refused.text).pack())
 
-    async def _answer(self, client: socket.socket, peer: str, hello: hs.Hello, raw: bytes, transcript: hs.Transcript) -> None:
+    async def _answer(
+        self, client: socket.socket, peer: str, hello: hs.Hello, raw: bytes, transcript: hs.Transcript, proved: Callable[[], None]
+    ) -> None:
         if hello.purpose in (hs.HELLO_CHANNEL, hs.HELLO_RESUME):
             self._further(client, hello, raw, transcript)
             return
@@ -203,10 +213,7 @@ class Listener:
             transport = table.choose(hello.transports, self._transports, provides)
         except table.NoTransport as error:
             raise Refused(hs.WELCOME_FAILED, str(error)) from None
-        task = asyncio.current_task()
-        assert task is not None
-        self._pending.pop(task, None)  # proved: no longer one that may be dropped for a newer one
-        self._attaching.add(task)
+        proved()  # no longer one that may be dropped for a newer one
         try:
             await self._sessions.attach(client, hello, secret, transcript, transport, peer)
         except Moved as moved:
