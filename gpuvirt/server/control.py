@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -13,6 +14,9 @@ import zmq.asyncio
 from zmq.auth.asyncio import AsyncioAuthenticator
 
 from gpuvirt.errors import GpuvirtError
+from gpuvirt.server.control_gate import EACH, PENDING_TOTAL, PROOF_LIMIT, ControlGate
+from gpuvirt.server.descriptors import for_strangers
+from gpuvirt.server.listener import listen_tcp, remove_files, socket_paths
 from gpuvirt.server.tokens import TokenEntry, TokenStore
 from gpuvirt.transport.control import MAX_MESSAGE, VERSION
 from gpuvirt.transport.packing import pack, unpack
@@ -22,6 +26,8 @@ log = logging.getLogger("gpuvirt.server")
 Handler = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
 DOMAIN = "gpuvirt"
 MAX_REQUESTS = 64  # being answered at the same time; further ones are dropped
+MAX_SOCKETS = 16  # of ZeroMQ's own
+HEARTBEAT = 10_000  # ms between signs of life of a connection; one that is silent for twice that is closed
 
 
 class ControlServer:
@@ -40,8 +46,11 @@ class ControlServer:
             **handlers,
         }
         self._context = zmq.asyncio.Context()
+        self._context.max_sockets = MAX_SOCKETS
         self._authenticator = AsyncioAuthenticator(self._context, log=logging.getLogger("gpuvirt.server.zap"))
         self._socket: zmq.asyncio.Socket | None = None
+        self._gate: ControlGate | None = None
+        self._undo = contextlib.ExitStack()
         self._task: asyncio.Task[None] | None = None
         self._answering: set[asyncio.Task[None]] = set()
 
@@ -49,38 +58,45 @@ class ControlServer:
         """Called by the authenticator: whether the holder of this z85 public key may connect."""
         return key in self._tokens.control_keys()
 
-    def start(self, host: str, preferred: int) -> int:
+    def start(self, host: str, preferred: int, limit: int) -> int:
         """Listens on the port `preferred`, or on any free port if it is taken; returns the port.
 
+        Args:
+            limit: the daemon's limit of open files.
+
         Raises:
-            GpuvirtError: the host's address cannot be listened on.
+            GpuvirtError: the host's address cannot be listened on, or no folder can hold the unix socket behind the port.
         """
+        path = socket_paths(f"control.{os.getpid()}")[0]
         self._authenticator.start()
         self._authenticator.configure_curve_callback(domain=DOMAIN, credentials_provider=self)
         sock = self._context.socket(zmq.ROUTER)
         sock.linger = 0
-        sock.ipv6 = ":" in host
         sock.maxmsgsize = MAX_MESSAGE
         sock.zap_domain = DOMAIN.encode()
         sock.curve_server = True
         sock.curve_secretkey = self._tokens.server_secret
         sock.curve_publickey = self._tokens.server_public
-        where = f"tcp://[{host}]" if ":" in host else f"tcp://{host}"
-        try:
-            sock.bind(f"{where}:{preferred}")
-        except zmq.ZMQError:
-            try:
-                sock.bind(f"{where}:*")
-            except zmq.ZMQError as error:
-                sock.close()
-                raise GpuvirtError(f"the control channel cannot listen on {host}: {error}") from None
+        sock.handshake_ivl = int(PROOF_LIMIT * 1000)
+        sock.heartbeat_ivl = HEARTBEAT
+        sock.heartbeat_timeout = 2 * HEARTBEAT
         self._socket = sock
+        self._undo.callback(remove_files, [path])
+        try:
+            sock.bind(f"ipc://{path}")
+        except zmq.ZMQError as error:
+            raise GpuvirtError(f"the control channel cannot use {path}: {error}") from None
+        try:
+            listening = listen_tcp(host, preferred)
+        except GpuvirtError:
+            listening = listen_tcp(host, 0)
+        self._gate = ControlGate(listening, str(path), for_strangers(limit, PENDING_TOTAL, EACH))
         self._task = asyncio.create_task(self._serve(sock))
-        endpoint = sock.getsockopt(zmq.LAST_ENDPOINT)
-        assert isinstance(endpoint, bytes)
-        return int(endpoint.decode().rstrip("\0").rsplit(":", 1)[1])
+        return int(listening.getsockname()[1])
 
     async def close(self) -> None:
+        if self._gate:
+            await self._gate.close()
         for task in [*self._answering, *([self._task] if self._task else [])]:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -89,6 +105,7 @@ class ControlServer:
         if self._socket:
             self._socket.close()
         self._context.term()
+        self._undo.close()
 
     async def _serve(self, sock: zmq.asyncio.Socket) -> None:
         while True:

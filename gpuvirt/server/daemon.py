@@ -18,8 +18,8 @@ from typing import Any
 
 from gpuvirt import __version__
 from gpuvirt.errors import GpuvirtError
+from gpuvirt.server import descriptors, worker_library
 from gpuvirt.server import listener as listening
-from gpuvirt.server import worker_library
 from gpuvirt.server.control import ControlServer
 from gpuvirt.server.devices import Inventory, describe, take_inventory
 from gpuvirt.server.listener import Listener
@@ -85,6 +85,7 @@ class Daemon:
 
     async def _start(self) -> None:
         options, undo = self.options, self._undo
+        limit = descriptors.raise_limit()
         # The port first: it fails most often, and at once. Clients that connect early wait in the backlog.
         tcp = undo.enter_context(listening.listen_tcp(options.host, options.port))
         self.port = tcp.getsockname()[1]
@@ -103,7 +104,7 @@ class Daemon:
         workers.prestart()
         control = ControlServer(tokens, {"info": self._info, "devices": self._devices, "ps": self._ps})
         undo.push_async_callback(control.close)
-        self.control_port = control.start(tcp.getsockname()[0], self.port + 1 if self.port < 65535 else 0)
+        self.control_port = control.start(tcp.getsockname()[0], self.port + 1 if self.port < 65535 else 0, limit)
 
         offered = [row for row in TRANSPORTS if row.name in options.links]
         sockets, unix_path = [tcp], ""
@@ -117,7 +118,7 @@ class Daemon:
             return Greeting(nonce, control_port=self.control_port, flags=flags, boot_id=boot_id, unix_path=unix_path, server_name=options.name)
 
         await workers.wait_ready()
-        listener = Listener(tokens, sessions, greeting, offered)
+        listener = Listener(tokens, sessions, greeting, offered, descriptors.for_strangers(limit, listening.PENDING_TOTAL))
         undo.push_async_callback(listener.close)
         for sock in sockets:
             listener.serve(sock)

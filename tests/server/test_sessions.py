@@ -298,7 +298,7 @@ def test_stop_ends_everything(own_server: Callable[..., FakeServer]) -> None:
     sock, _, _ = server.attach()
     (session,) = server.ask("ps")["sessions"]
     folder = Path(server.env["XDG_RUNTIME_DIR"]) / "gpuvirt"
-    assert {f.name for f in folder.iterdir()} == {f"{server.port}.sock", f"{server.port}.token"}
+    assert {f.name for f in folder.iterdir()} == {f"{server.port}.sock", f"{server.port}.token", f"control.{server.process.pid}"}
     server.stop()
     assert server.process.returncode == 0
     assert sock.recv(1) == b""
