@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = ["Device", "GpuvirtError", "__version__", "devices", "remote"]
 
-# Name: its module. Loaded when first used: the command line and the workers import this package too and need none of it.
+# Public name: its module. Modules are imported at first use, because the command line and the workers import this package without needing them.
 _LAZY = {"Device": "gpuvirt.client.devices", "devices": "gpuvirt.client.devices", "remote": "gpuvirt.client.remote"}
 
 

@@ -184,7 +184,7 @@ def as_dict(result: Figures) -> dict[str, Any]:
 
 
 def notes(result: Figures) -> list[str]:
-    """What a reader must know to read the figures right."""
+    """Notes that a reader needs to interpret the figures."""
     found = []
     if result["software"]:
         found.append(

@@ -1,4 +1,4 @@
-"""The report as a reader sees it."""
+"""Prints the report as tables."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def run(command: tuple[str, ...], verbose: int, **options: Any) -> None:
             if not settings.quiet:
                 announce(found, settings)
             wanted = variables(found.settings, status)
-            news = [v.name for v in wanted if v.is_news(os.environ)]
+            news = [v.name for v in wanted if v.is_announced(os.environ)]
             if news and not settings.quiet:
                 click.echo(f"gpuvirt: software GPUs: setting {', '.join(news)} (-v shows all, -q is quiet)", err=True)
             if verbose:

@@ -42,7 +42,7 @@ class Variable:
     flags: bool = False
 
     def merged(self, old: str | None) -> str:
-        """The variable's new value where it was `old`."""
+        """The value to set, `old` being the present one."""
         if self.flags and old:
             given = [flag.partition("=")[0] for flag in old.split()]
             mine = [flag for flag in self.value.split() if flag.partition("=")[0] not in given]
@@ -56,7 +56,7 @@ class Variable:
     def exported(self) -> str:
         """The shell command that sets it."""
         value = shlex.quote(self.value)
-        if self.flags:  # the last of several takes effect
+        if self.flags:  # of repeated flags the last one takes effect
             setting = f'export {self.name}={value}"${{{self.name}:+ ${self.name}}}"'
             return f'case "${{{self.name}:--}}" in -*) {setting};; esac'
         if self.prefix:
@@ -65,8 +65,8 @@ class Variable:
             value = f'"${{{self.name}-{self.value}}}"'
         return f"export {self.name}={value}"
 
-    def is_news(self, environment: Mapping[str, str]) -> bool:
-        """Whether it changes a program's own setting that the user has not set; `gpuvirt run` prints the names of those."""
+    def is_announced(self, environment: Mapping[str, str]) -> bool:
+        """Whether it sets a variable of another program (optional, flags) that the user has not set; `gpuvirt run` names these on stderr."""
         old = environment.get(self.name)
         return (self.optional and old is None) or (self.flags and self.merged(old) != old)
 

@@ -1,4 +1,4 @@
-"""What a user may write for a link. The library reads the same texts in the same way: native/transport/link_spec.h has the grammar."""
+"""Parser of a link's text (`--link`). native/transport/link_spec.c accepts the same texts; link_spec.h has the grammar."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_CHANNELS = 16
 MAX_RTT_NS = 2 * 10**9
 MIN_RATE, MAX_RATE = 10**4, 10**12
 MAX_TEXT = 200
-SHOWN = 40  # of a user's text an error shows no more than this
+SHOWN = 40  # characters of the user's text that an error shows at most
 
 _TIMES = {"us": 10**3, "ms": 10**6, "s": 10**9}
 _RATES = {"bit": 1, "kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
@@ -23,14 +23,14 @@ _QUANTITY = re.compile(r"([0-9]{1,9})(?:\.([0-9]{1,3}))?([^0-9.].*)")
 
 @dataclass
 class Link:
-    """A link as its text says.
+    """A parsed link.
 
     Attributes:
         kind: auto, or a transport's name.
-        channels: bulk connections, 0: not said.
-        delayed: it is a delay around that link.
-        rtt_ns: of the delay.
-        rate_bps: bits a second each way, 0: as fast as it goes.
+        channels: number of bulk channels, 0: not given.
+        delayed: whether a delay wraps the link.
+        rtt_ns: the delay's round-trip time in nanoseconds.
+        rate_bps: the delay's rate in bits a second each way, 0: unlimited.
     """
 
     kind: str = "auto"
@@ -41,12 +41,12 @@ class Link:
 
 
 def parse(text: str) -> Link:
-    """Reads a link's text; an empty one is auto.
+    """Parses a link's text; an empty text means auto.
 
     Raises:
-        ValueError: names the wrong part and shows a right one.
+        ValueError: the text is not a link; the message names the wrong part and shows a valid text.
     """
-    # The library sees bytes.
+    # The C library tests bytes, not characters.
     raw = text.encode("utf-8", "surrogateescape")
     if len(raw) > MAX_TEXT:
         raise ValueError(f"a link's text has at most {MAX_TEXT} characters; {WRITE}")
@@ -54,7 +54,7 @@ def parse(text: str) -> Link:
 
 
 class _Parser:
-    """The order of the questions is the one of link_spec.c: whoever changes one of the two changes the other."""
+    """Tests the parts of a text in the same order as link_spec.c, so that both report the same error; change both together."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -80,7 +80,7 @@ class _Parser:
             self.at += 1
 
     def word(self) -> str:
-        """What stands before the next space or sign; perhaps nothing."""
+        """The characters up to the next space or punctuation; may be empty."""
         self.spaces()
         begin = self.at
         while self.at < len(self.text) and self.text[self.at] not in " (),=":
@@ -96,7 +96,7 @@ class _Parser:
         return found
 
     def plain(self, name: str) -> None:
-        """A link that is not a delay; its name is read already."""
+        """Parses the rest of a link without a delay; its name has been read."""
         row = named(name)
         if row is None and name != "auto":
             if name == "verbs":
@@ -165,7 +165,7 @@ class _Parser:
 
 
 def _quantity(text: str, units: dict[str, int]) -> int | None:
-    """A number of up to nine digits and three decimals, times its unit's worth."""
+    """A number of up to nine digits and three decimals, times the value of its unit."""
     match = _QUANTITY.fullmatch(text)
     if not match or match[3] not in units:
         return None

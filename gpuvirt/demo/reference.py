@@ -90,7 +90,7 @@ def sorting(seed: int, found: Arrays) -> list[str]:
         "rows": np.sort(x.reshape(500, 100), axis=1),
     }
     wrong = compare(found, expected, rtol=0, atol=0)
-    # linspace may round its points differently, so each position is held against the sorted values with that much room.
+    # linspace may round its points differently, so each position is compared with the sorted values within that tolerance.
     points, ordered = np.linspace(-3, 3, 101), np.sort(x)
     low, high = np.searchsorted(ordered, points - 1e-5), np.searchsorted(ordered, points + 1e-5)
     positions = np.asarray(found.get("found", np.empty(0)))

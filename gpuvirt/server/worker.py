@@ -22,7 +22,7 @@ from gpuvirt.server.worker_library import SessionConfig, Worker, WorkerLibrary
 
 CLOSE_LIMIT = 0.7  # seconds: however the session ended, its memory must be free within one
 
-LOOK_AGAIN = 0.25  # seconds between an idle worker's looks at what other sessions have put into the cache of images
+CACHE_REFRESH = 0.25  # seconds between an idle worker's updates of its index of the module cache, to which other sessions add images
 
 
 def main() -> int:
@@ -41,7 +41,7 @@ def main() -> int:
         messages.send(daemon, {"op": "failed", "text": str(error)})
         return 1
     messages.send(daemon, {"op": "ready"})
-    while not select.select([daemon], [], [], LOOK_AGAIN)[0]:
+    while not select.select([daemon], [], [], CACHE_REFRESH)[0]:
         library.refresh_cache()
     received = messages.receive(daemon)
     if received is None:
@@ -97,7 +97,7 @@ def _listen(daemon: socket.socket, worker: Worker) -> None:
             return
         message, fds = received
         if message["op"] == "connection":
-            # Each on a thread of its own: the two ends of a connection say first what they have, and one that is cut meanwhile holds up nobody.
+            # One thread for each connection: its ends first exchange sequence numbers, and a connection that is cut meanwhile must not delay others.
             threading.Thread(target=worker.add_connection, args=(message["which"], fds[0], message["epoch"]), daemon=True).start()
         elif message["op"] == "gone":
             worker.client_gone()

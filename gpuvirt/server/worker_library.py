@@ -114,11 +114,11 @@ class WorkerLibrary:
         self._images: int | None = None
 
     def open_cache(self) -> None:
-        """Looks at the images of modules kept on this host, for the session to come: tens of milliseconds when they are many."""
+        """Indexes the module cache of this host before a session comes; takes tens of milliseconds with thousands of images."""
         self._images = self.lib.worker_open_cache(os.fsencode(paths.image_cache()))
 
     def refresh_cache(self) -> None:
-        """Looks again, for as long as no session has come; next to nothing when no image has."""
+        """Adds new images to the index, while no session has come; costs little when there are none."""
         self.lib.worker_refresh_cache(self._images)
 
     def open(
@@ -184,7 +184,7 @@ class Worker:
     def add_connection(self, which: int, fd: int, epoch: int) -> bool:
         """Hands over a connection: a bulk channel's first (epoch 0), or one in the place of one that was cut (which: -1, the main one).
 
-        Waits until both ends have told each other what they have, some seconds at most. False: it was refused or ended at once. The descriptor is
+        Waits until both ends have exchanged their sequence numbers, some seconds at most. False: it was refused or ended at once. The descriptor is
         the library's in any case.
         """
         with self._lock:

@@ -1,1 +1,1 @@
-"""How the Python sides talk: the handshake in front of every connection, tokens, the control channel."""
+"""Connections as Python processes see them: the table of transports, the handshake, tokens, the control channel."""

@@ -1,4 +1,6 @@
-"""The control channel: questions and answers, msgpack over ZeroMQ with CURVE. Everything slow and rare goes here, never data.
+"""The control channel: requests and answers in msgpack over ZeroMQ with CURVE.
+
+It carries rare requests (devices, sessions, tokens), never commands or payloads.
 
 A request is a map ``{"v": 1, "op": NAME, ...}``, its answer ``{"ok": True, ...}`` or ``{"ok": False, "error": ONE LINE}``. The client's key
 pair is derived from its token (`token.control_secret`), so the server lets in token holders only; the server proves itself by the public key
@@ -26,10 +28,10 @@ class ControlError(GpuvirtError):
 
 
 def request(host: str, port: int, token: Token, op: str, **arguments: Any) -> dict[str, Any]:
-    """Asks one question.
+    """Sends one request and returns the fields of its answer.
 
     Raises:
-        ControlError: no answer within `TIMEOUT` seconds, or the server said no.
+        ControlError: no answer within `TIMEOUT` seconds, or the server refused.
     """
     secret = z85.encode(control_secret(token.secret))
     where = f"[{host}]" if ":" in host else host

@@ -1,8 +1,8 @@
 """The handshake in front of every connection: GREETING, HELLO, STATEs, WELCOME.
 
-native/wire/handshake.h describes the format; tests hold the two against each other.
+native/wire/handshake.h describes the format; tests compare the two implementations.
 
-A message is a head (magic, two numbers, its size) and fields (tag, size, bytes); little-endian. What is zero or empty is left out. Proofs are
+A message is a head (magic, two numbers, its size) and fields (tag, size, bytes); little-endian. Fields that are zero or empty are omitted. Proofs are
 computed over all bytes of the connection so far (native/wire/transcript.h, here `Transcript`).
 """
 
@@ -73,7 +73,7 @@ class HandshakeError(Exception):
 
 
 class OtherVersion(HandshakeError):
-    """A message of a peer without our wire version; older: it is the older one of the two."""
+    """The peer does not speak our wire version. older: the peer is the older side."""
 
     def __init__(self, version: int) -> None:
         self.version, self.older = version, version < WIRE_VERSION
@@ -81,7 +81,7 @@ class OtherVersion(HandshakeError):
 
 
 class Codec(Protocol):
-    """How one field's value becomes bytes; an empty list of them leaves the field out."""
+    """Encodes and decodes one field's value; an empty list of bytes omits the field."""
 
     def encode(self, value: Any) -> list[bytes]: ...
 
@@ -118,7 +118,7 @@ class _Bytes:
 
 @dataclass(frozen=True)
 class _Text:
-    room: int  # bytes, one more than what travels
+    room: int  # bytes of the C array, its NUL included
 
     def encode(self, value: str) -> list[bytes]:
         # Cut so that it fits, never inside a character.
@@ -128,7 +128,7 @@ class _Text:
     def decode(self, raw: bytes, before: Any) -> str:
         if len(raw) >= self.room:
             raise HandshakeError("a text that is too long")
-        # Printable whatever the peer put there: it ends up in logs and terminals.
+        # Made printable, because logs and terminals show it.
         text = raw.split(b"\0", 1)[0].decode("utf-8", "replace")
         return "".join(c if c.isprintable() else "?" for c in text)
 
@@ -241,7 +241,7 @@ def _decode(cls: Any, table: dict[str, tuple[int, Codec]], body: bytes) -> dict[
 
 
 def _empty(default: Any) -> Any:
-    """What an attribute is when its field was left out: not the default of whoever makes the message."""
+    """The value of an attribute whose field was omitted; it may differ from the constructor's default."""
     return 0 if isinstance(default, int) else default
 
 
@@ -294,7 +294,7 @@ def _message(kind: int, body: bytes, proved: bool) -> bytes:
 
 @dataclass(frozen=True)
 class Greeting:
-    """Server to client: who I am, which wire versions, a nonce."""
+    """Server to client: the server's identity, its wire versions, a nonce."""
 
     nonce: bytes
     version_min: int = WIRE_VERSION
@@ -325,7 +325,7 @@ class Greeting:
 
 @dataclass(frozen=True)
 class Hello:
-    """Client to server: what I want, which transports I speak, a nonce, a proof that I hold the key."""
+    """Client to server: the request, the client's transports, a nonce, a proof that the client holds the key."""
 
     nonce: bytes
     purpose: int = HELLO_SESSION
@@ -356,7 +356,7 @@ class Hello:
 
 @dataclass(frozen=True)
 class State:
-    """Server to client, before the welcome: not yet."""
+    """Server to client, before the welcome: the client waits, or its session is parked."""
 
     state: int = STATE_WAITING
     place: int = 0

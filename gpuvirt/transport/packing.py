@@ -14,14 +14,14 @@ def pack(message: dict[str, Any]) -> bytes:
 
 
 def unpack(raw: bytes) -> dict[str, Any]:
-    """One message from bytes that may come from anywhere.
+    """Decodes one message from untrusted bytes.
 
     Raises:
-        ValueError: they are not one map.
+        ValueError: the bytes are not one map.
     """
     try:
         message = msgpack.unpackb(raw)
-    except Exception as error:  # msgpack has many ways to dislike its input
+    except Exception as error:  # msgpack raises exceptions of many types for invalid input
         raise ValueError("this is not msgpack") from error
     if not isinstance(message, dict):
         raise ValueError("this is not a map")

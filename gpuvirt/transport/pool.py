@@ -1,4 +1,4 @@
-"""A pool as a client sees it: its URL, its greeting, and whether it lets this client in."""
+"""The client's view of a pool: its URL, its greeting, and whether the server accepts this client."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from gpuvirt.transport import table
 from gpuvirt.transport.token import Token, parse_token
 
 TIMEOUT = 10.0
-REPORT_LIMIT = 1.0  # seconds that telling of a program's end may take: a server that does not answer must not hold up the launcher's exit
-PAUSES = (0.02, 0.05, 0.1)  # seconds before a handshake that broke off is tried again
+REPORT_LIMIT = 1.0  # seconds for the report of a program's end; a server that does not answer must not delay the launcher's exit
+PAUSES = (0.02, 0.05, 0.1)  # seconds before an interrupted handshake is tried again
 _URL = re.compile(r"tcp://(?:\[([^\]]+)\]|([^:/\[\]]+)):(\d{1,5})/?")
 
 
-class BrokeOff(GpuvirtError):
-    """The connection ended within the handshake."""
+class HandshakeCut(GpuvirtError):
+    """The connection ended during the handshake."""
 
 
 @dataclass(frozen=True)
 class PoolAddress:
-    """Where a pool's server is."""
+    """Host and TCP port of a pool's server."""
 
     host: str
     port: int
@@ -40,10 +40,10 @@ class PoolAddress:
 
 
 def parse_pool(text: str) -> PoolAddress:
-    """Reads ``tcp://HOST:PORT``.
+    """Parses ``tcp://HOST:PORT``.
 
     Raises:
-        GpuvirtError: it is none, or several.
+        GpuvirtError: the text is not one such URL.
     """
     text = text.strip()
     if "," in text:
@@ -56,7 +56,7 @@ def parse_pool(text: str) -> PoolAddress:
 
 @dataclass(frozen=True)
 class PoolStatus:
-    """A server that answered and let us in. peer: the numeric address at which it did; its control channel is there too."""
+    """A server that accepted this client. peer: the numeric address at which it answered, which is also that of its control channel."""
 
     address: PoolAddress
     peer: str
@@ -73,7 +73,7 @@ class PoolStatus:
         return bool(self.greeting.flags & hs.GREETING_SOFTWARE)
 
     def provides(self) -> tuple[int, str]:
-        """What a connection to this server can provide (NEEDS_*), and why not more or why so much."""
+        """What a connection to this server can provide (NEEDS_*), and the reason in words."""
         if not self.same_host:
             return hs.NEEDS_NETWORK, "the server is on another host"
         near = hs.NEEDS_NETWORK | hs.NEEDS_SAME_HOST
@@ -88,7 +88,7 @@ class PoolStatus:
         return near | hs.NEEDS_DESCRIPTORS, "client and server are on the same host"
 
     def links(self) -> tuple[list[str], str]:
-        """The links that lead to this server, the one that `auto` takes first, and why."""
+        """Names of the transports that reach this server, the one that `auto` takes first; and the reason in words."""
         provides, why = self.provides()
         return [row.name for row in table.usable(provides)], why
 
@@ -124,10 +124,10 @@ class Greeted:
 
 
 def greet(address: PoolAddress, timeout: float = TIMEOUT) -> Greeted:
-    """Connects and reads the greeting. The socket is the caller's.
+    """Connects and reads the greeting. The caller closes the socket.
 
     Raises:
-        GpuvirtError: no server there, something else is, or it speaks another wire version.
+        GpuvirtError: nothing listens there, the peer is not a gpuvirt server, or it speaks another wire version.
     """
     url = address.url
     try:
@@ -145,13 +145,13 @@ def greet(address: PoolAddress, timeout: float = TIMEOUT) -> Greeted:
         raise GpuvirtError(other_version(url, error)) from None
     except (OSError, EOFError, hs.HandshakeError) as error:
         sock.close()
-        kind = GpuvirtError if isinstance(error, (TimeoutError, hs.HandshakeError)) else BrokeOff
+        kind = GpuvirtError if isinstance(error, (TimeoutError, hs.HandshakeError)) else HandshakeCut
         raise kind(f"what listens at {url} is not a gpuvirt server; check the port") from None
     return Greeted(sock, greeting, hs.Transcript(raw))
 
 
 def other_version(url: str, error: hs.OtherVersion) -> str:
-    """Which side is older, and what to do."""
+    """A line for the user: which side is older, and the remedy."""
     if error.older:
         return (
             f"the server at {url} is older than this gpuvirt: it speaks wire version {error.version} and this one version {hs.WIRE_VERSION}; "
@@ -164,14 +164,14 @@ def other_version(url: str, error: hs.OtherVersion) -> str:
 
 
 def check_pool(address: PoolAddress, token_text: str | None = None, gpus: int = 0, memory: int = 0) -> PoolStatus:
-    """Asks a server whether it would let this client in.
+    """Asks a server whether it accepts this client.
 
     Args:
         token_text: the token, None: see `find_token`.
-        gpus: with it the server also says whether it has that many at all, with `memory` bytes each; 0 does not ask.
+        gpus: the server also checks that it has this number of GPUs with `memory` bytes each; 0: not checked.
 
     Raises:
-        GpuvirtError: it would not, and why, in one line that names the server.
+        GpuvirtError: it does not; the text is one line with the server and the reason.
     """
     for _ in range(hs.MOVES_MAX + 1):
         status, welcome = _check_once(address, token_text, gpus, memory)
@@ -191,8 +191,8 @@ def _check_once(address: PoolAddress, token_text: str | None, gpus: int, memory:
                 token = find_token(address, bool(greeting.boot_id) and greeting.boot_id == own_boot_id(), token_text)
                 welcome = _say(greeted, address, token, hs.HELLO_CHECK, gpus=gpus, memory=memory)
             break
-        except BrokeOff:
-            # A connection may be cut within the handshake, too. What is no server at all hangs up each time.
+        except HandshakeCut:
+            # The connection may have been cut during the handshake. A peer that is not a gpuvirt server closes every attempt.
             if pause is None:
                 raise
             time.sleep(pause)
@@ -206,7 +206,7 @@ def report_ended(status: PoolStatus, launch: bytes) -> None:
         GpuvirtError: the server could not be told, or not within `REPORT_LIMIT`.
     """
     deadline = time.monotonic() + REPORT_LIMIT
-    # Where it answered before: no name is looked up again, which could take longer than all the rest.
+    # The numeric address: resolving the host's name again could take longer than REPORT_LIMIT.
     greeted = greet(PoolAddress(status.peer, status.address.port), REPORT_LIMIT)
     with greeted.sock as sock:
         sock.settimeout(max(0.1, deadline - time.monotonic()))
@@ -222,10 +222,10 @@ def _say(
     memory: int = 0,
     launch: bytes = bytes(hs.LAUNCH_SIZE),
 ) -> hs.Welcome:
-    """One hello that the server answers and that is all, each end proving itself to the other. The welcome is OK or MOVED.
+    """A handshake that opens no session: sends a hello and returns the welcome, both proved. Its status is OK or MOVED.
 
     Raises:
-        GpuvirtError: refused, and why; or no server that holds the token's secret.
+        GpuvirtError: the server refused (the text gives its reason), or does not hold the token's secret.
     """
     hello = hs.Hello(
         secrets.token_bytes(hs.NONCE_SIZE),
@@ -245,7 +245,7 @@ def _say(
         raw += _receive(greeted.sock, hs.message_size(raw) - hs.HEAD_SIZE)
         welcome = hs.Welcome.unpack(raw)
     except (OSError, EOFError, hs.HandshakeError) as error:
-        failed = GpuvirtError if isinstance(error, (TimeoutError, hs.HandshakeError)) else BrokeOff
+        failed = GpuvirtError if isinstance(error, (TimeoutError, hs.HandshakeError)) else HandshakeCut
         raise failed(f"{address.url} broke off the handshake; its log may say why") from None
     if welcome.status not in (hs.WELCOME_OK, hs.WELCOME_MOVED):
         remedy = "; set GPUVIRT_TOKEN to what `gpuvirt token show` prints on the server" if welcome.status == hs.WELCOME_DENIED else ""

@@ -22,9 +22,9 @@ def memory_size(command: int, reply: int, bulk_out: int, bulk_in: int) -> int:
 
 
 def open_rings() -> ServerEnd:
-    """A memfd of zeros, which is the rings' valid start. The blob says the rings' sizes.
+    """A memfd of zeros, the initial state of the rings. The blob has the rings' sizes.
 
-    Sealed against a change of size: a peer that shrinks it would kill the other with SIGBUS.
+    Its size is sealed: a peer that shrinks it would kill the other side with SIGBUS.
     """
     rings = (COMMAND_RING, REPLY_RING, BULK_RING, BULK_RING)
     fd = os.memfd_create("gpuvirt-rings", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)

@@ -1,4 +1,4 @@
-"""The transports there are, the preferred first (native/transport/transports.c has the same rows), and how one is chosen. Pure functions of facts."""
+"""The table of transports, the preferred first (native/transport/transports.c has the same rows), and the choice of one, by pure functions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NAMES = tuple(row.name for row in TRANSPORTS)
 
 
 class NoTransport(Exception):
-    """None of the transports that were asked for can be had; the text says why, in one line."""
+    """None of the requested transports is available; the text is one line with the reason."""
 
 
 def named(name: str, among: Iterable[Transport] = TRANSPORTS) -> Transport | None:
@@ -25,7 +25,7 @@ def usable(provides: int, among: Iterable[Transport] = TRANSPORTS) -> list[Trans
     """The rows whose needs are met.
 
     Args:
-        provides: NEEDS_* that a connection meets, or could.
+        provides: NEEDS_* that a connection provides.
     """
     return [row for row in among if not row.needs & ~provides]
 

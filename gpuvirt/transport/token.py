@@ -1,7 +1,7 @@
-"""Tokens: what lets a client in. One line of text that carries who it is, the secret, and the server's public key.
+"""Tokens let a client connect. A token is one line of text: an id, a secret and the server's public key.
 
 The secret itself never crosses the wire. Data connections prove it by challenge and response (`handshake`); the control channel uses a Curve25519 key
-pair that both sides derive from it, so that only holders of a token are let in there:
+pair that both sides derive from it, so that it accepts only holders of a token:
 
     control secret key = HMAC-SHA256(secret, "gpuvirt control")
 """
@@ -31,7 +31,7 @@ class Token:
     server_key: bytes = field(repr=False)
 
     def text(self) -> str:
-        """As people pass it on: ``gpuvirt1.`` and base64url (without padding) of id, secret, server key."""
+        """The token as text: ``gpuvirt1.`` and base64url (without padding) of id, secret, server key."""
         return PREFIX + base64.urlsafe_b64encode(self.id + self.secret + self.server_key).decode().rstrip("=")
 
 
@@ -39,7 +39,7 @@ def parse_token(text: str) -> Token:
     """Reads a token's text.
 
     Raises:
-        GpuvirtError: it is not one. The text is not repeated in the message.
+        GpuvirtError: the text is not a token. The message does not repeat it.
     """
     text = text.strip()
     wrong = GpuvirtError("this is not a token (gpuvirt1. and 107 more characters); ask the server's owner for what `gpuvirt token show` prints")

@@ -14,7 +14,7 @@ from gpuvirt.transport import handshake as hs
 
 @dataclass(frozen=True)
 class ServerEnd:
-    """What a transport opened for one session. descriptors: for both ends, the opener's to close; blob: what the client's end is told."""
+    """What a transport opened for one session. descriptors: sent to both ends, closed by the opener; blob: bytes for the client's end."""
 
     descriptors: tuple[int, ...] = ()
     blob: bytes = b""
@@ -30,11 +30,11 @@ class Transport:
 
     Attributes:
         name: as users write it for --link.
-        needs: NEEDS_* of the connection that its handshake runs over; also says which of the daemon's sockets it is offered on.
+        needs: what it needs of the handshake's connection (NEEDS_*); decides on which of the daemon's sockets it is offered.
         connections: further connections (bulk channels) that a client may make, 0: none.
         resumes: whether a session outlives a cut of its connection.
         one_way_target: microseconds that a one-way call may take in the caller (docs/PERFORMANCE.md).
-        open: makes what a session over it needs.
+        open: opens what one session over it needs.
     """
 
     name: str
