@@ -153,7 +153,7 @@ static void context_end(struct shim_context *c) {
     void (*ending)(CUcontext) = atomic_load(&on_end);
     if (ending) ending((CUcontext)c);
     stream_drain_context(c);
-    module_context_gone(c);
+    library_context_gone(c);
     memory_context_gone(c);
     stream_drop_all(c);
     pthread_mutex_lock(&context_lock);

@@ -321,8 +321,10 @@ int link_image(struct shim_context *c, const struct image *image, const struct i
 int module_load(struct shim_context *c, const struct image *image, const struct module_source *source, const struct jit_options *jit,
                 struct shim_library *library, struct shim_module **out);
 void module_unload(struct shim_module *m);
-/* Unloads everything that a context still holds. */
-void module_context_gone(struct shim_context *c);
+/* Takes the first module of a context off its list and ends its handle, for a context that ends; NULL: it has none. module_drop unloads it. */
+struct shim_module *module_take(struct shim_context *c);
+/* Unloads a module that is in no list any more. */
+void module_drop(struct shim_module *m);
 struct shim_function *module_find(const struct shim_module *m, const char *name);
 int module_global(struct shim_module *m, const char *name, CUdeviceptr *address, size_t *size);
 /* Reads a whole file, NUL added. 0, CUDA_ERROR_FILE_NOT_FOUND, CUDA_ERROR_OUT_OF_MEMORY. The caller frees. */
@@ -331,8 +333,8 @@ int image_read_file(const char *path, void **data, size_t *size);
 /* The function that a CUfunction or a CUkernel means in a context; loads the library there if need be. */
 int function_resolve(CUfunction handle, struct shim_context *c, struct shim_function **out);
 int kernel_function(struct shim_kernel *k, struct shim_context *c, struct shim_function **out);
-/* The library forgets what it had loaded into a context. */
-void library_context_gone(struct shim_library *l, uint32_t ctx);
+/* Unloads all modules that a context still holds; the libraries forget theirs. Nothing runs in it any more. */
+void library_context_gone(struct shim_context *c);
 int function_get_attribute(const struct shim_function *f, int attribute, int *value);
 int function_set_attribute(struct shim_function *f, int attribute, int value);
 /* Validates a setting and puts it into `settings`; static_shared is the kernel's. */

@@ -103,7 +103,7 @@ static int need_names(struct shim_library *l) {
     return rc ? rc : get_module(l, c, &m);
 }
 
-void library_context_gone(struct shim_library *l, uint32_t ctx) {
+static void forget_context(struct shim_library *l, uint32_t ctx) {
     pthread_mutex_lock(&l->lock);
     for (struct library_module **at = &l->modules; *at;) {
         struct library_module *e = *at;
@@ -120,6 +120,14 @@ void library_context_gone(struct shim_library *l, uint32_t ctx) {
         }
     }
     pthread_mutex_unlock(&l->lock);
+}
+
+void library_context_gone(struct shim_context *c) {
+    struct shim_module *m;
+    while ((m = module_take(c))) {
+        if (m->library) forget_context(m->library, c->id);
+        module_drop(m);
+    }
 }
 
 /* What was set on the kernel before this context knew it. */

@@ -107,51 +107,6 @@ static bool load_known(struct shim_module *m, struct loading *l, int *rc) {
     return true;
 }
 
-/* ---- the compiler's log -------------------------------------------------------------------------------------------- */
-
-static void write_log(char *buffer, size_t size, void **written, const char *text) {
-    size_t n = 0;
-    if (buffer && size) {
-        n = strlen(text);
-        if (n > size - 1) n = size - 1;
-        memcpy(buffer, text, n);
-        buffer[n] = 0;
-    }
-    if (written) *written = (void *)(uintptr_t)(n ? n + 1 : 0);
-}
-
-void jit_write_logs(const struct jit_options *jit, int status, const char *info, const char *error) {
-    if (!jit) return;
-    write_log(jit->info, jit->info_size, jit->info_written, status ? "" : info);
-    write_log(jit->error, jit->error_size, jit->error_written, status ? error : "");
-}
-
-int jit_options_read(unsigned n, CUjit_option *options, void **values, struct jit_options *out) {
-    memset(out, 0, sizeof *out);
-    if (n && (!options || !values)) return CUDA_ERROR_INVALID_VALUE;
-    for (unsigned i = 0; i < n; i++) {
-        switch ((int)options[i]) {
-        case CU_JIT_INFO_LOG_BUFFER: out->info = values[i]; break;
-        case CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES:
-            out->info_size = (unsigned)(uintptr_t)values[i];
-            out->info_written = &values[i];
-            break;
-        case CU_JIT_ERROR_LOG_BUFFER: out->error = values[i]; break;
-        case CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES:
-            out->error_size = (unsigned)(uintptr_t)values[i];
-            out->error_written = &values[i];
-            break;
-        case CU_JIT_WALL_TIME: {
-            float none = 0;
-            memcpy(&values[i], &none, sizeof none);
-            break;
-        }
-        default: break; /* they tune the compiler of a device; the answer is right without them */
-        }
-    }
-    return 0;
-}
-
 /* ---- kernels and globals ------------------------------------------------------------------------------------------- */
 
 struct module_global {
@@ -459,26 +414,26 @@ static void unlink_module(struct shim_module *m) {
     pthread_mutex_unlock(&c->lock);
 }
 
-/* The caller has retired the handle. */
-void module_unload(struct shim_module *m) {
-    stream_drain_context(m->context); /* as the driver does: no kernel of it may be running */
-    unlink_module(m);
+void module_drop(struct shim_module *m) {
     post_module_unload(m->ctx, 0, &(struct gv_cmd_module_unload){.module = m->object.id});
     free_module(m);
 }
 
-void module_context_gone(struct shim_context *c) {
-    for (;;) {
-        pthread_mutex_lock(&c->lock);
-        struct shim_module *m = c->modules;
-        pthread_mutex_unlock(&c->lock);
-        if (!m) return;
-        if (m->library) library_context_gone(m->library, c->id);
-        object_retire(m);
-        unlink_module(m);
-        post_module_unload(m->ctx, 0, &(struct gv_cmd_module_unload){.module = m->object.id});
-        free_module(m);
-    }
+/* The caller has retired the handle. */
+void module_unload(struct shim_module *m) {
+    stream_drain_context(m->context); /* as the driver does: no kernel of it may be running */
+    unlink_module(m);
+    module_drop(m);
+}
+
+struct shim_module *module_take(struct shim_context *c) {
+    pthread_mutex_lock(&c->lock);
+    struct shim_module *m = c->modules;
+    pthread_mutex_unlock(&c->lock);
+    if (!m) return NULL;
+    object_retire(m);
+    unlink_module(m);
+    return m;
 }
 
 /* ---- for the private tables ---------------------------------------------------------------------------------------- */

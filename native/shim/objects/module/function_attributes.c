@@ -1,0 +1,78 @@
+/* What a function needs, and what may be set on it. Everything is answered from the module's metadata. */
+#include "gv_client.h"
+#include "objects/objects.h"
+
+int function_get_attribute(const struct shim_function *f, int attribute, int *value) {
+    switch (attribute) {
+    case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK: *value = (int)f->max_threads; break;
+    case CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES: *value = (int)f->meta->static_shared; break;
+    case CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES: *value = (int)f->meta->const_bytes; break;
+    case CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES: *value = (int)f->meta->local_bytes; break;
+    case CU_FUNC_ATTRIBUTE_NUM_REGS: *value = (int)f->meta->num_regs; break;
+    case CU_FUNC_ATTRIBUTE_PTX_VERSION: *value = (int)f->meta->ptx_version; break;
+    case CU_FUNC_ATTRIBUTE_BINARY_VERSION: *value = (int)f->meta->binary_version; break;
+    case CU_FUNC_ATTRIBUTE_CACHE_MODE_CA: *value = 0; break;
+    case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES: *value = (int)atomic_load(&f->max_dynamic_shared); break;
+    case CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT: *value = f->settings.carveout; break;
+    case CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET: *value = 0; break;
+    case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH: *value = f->settings.cluster_width; break;
+    case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT: *value = f->settings.cluster_height; break;
+    case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH: *value = f->settings.cluster_depth; break;
+    case CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED: *value = f->settings.nonportable_cluster; break;
+    case CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE: *value = f->settings.cluster_policy; break;
+    default: return CUDA_ERROR_INVALID_VALUE;
+    }
+    return 0;
+}
+
+int settings_set(struct kernel_settings *settings, const struct gv_device_info *info, uint32_t static_shared, int attribute, int value) {
+    switch (attribute) {
+    case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES: {
+        int most = device_attribute(info, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
+        if (!most) most = device_attribute(info, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK);
+        if (value < 0 || (int64_t)value + static_shared > most) return CUDA_ERROR_INVALID_VALUE;
+        settings->max_dynamic_shared = value;
+        return 0;
+    }
+    case CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT:
+        if (value < -1 || value > 100) return CUDA_ERROR_INVALID_VALUE;
+        settings->carveout = value;
+        return 0;
+    case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH:
+        if (value < 0) return CUDA_ERROR_INVALID_VALUE;
+        settings->cluster_width = value;
+        return 0;
+    case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT:
+        if (value < 0) return CUDA_ERROR_INVALID_VALUE;
+        settings->cluster_height = value;
+        return 0;
+    case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH:
+        if (value < 0) return CUDA_ERROR_INVALID_VALUE;
+        settings->cluster_depth = value;
+        return 0;
+    case CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED:
+        if (value != 0 && value != 1) return CUDA_ERROR_INVALID_VALUE;
+        settings->nonportable_cluster = value;
+        return 0;
+    case CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE:
+        if (value < 0 || value > CU_CLUSTER_SCHEDULING_POLICY_LOAD_BALANCING) return CUDA_ERROR_INVALID_VALUE;
+        settings->cluster_policy = value;
+        return 0;
+    default: return CUDA_ERROR_INVALID_VALUE;
+    }
+}
+
+int function_set_attribute(struct shim_function *f, int attribute, int value) {
+    int rc = settings_set(&f->settings, f->context->info, f->meta->static_shared, attribute, value);
+    if (rc) return rc;
+    if (attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES) atomic_store(&f->max_dynamic_shared, (uint32_t)value);
+    struct gv_cmd_kernel_attribute c = {.module = f->module->object.id, .kernel = f->index, .attribute = attribute, .value = value};
+    return post_kernel_attribute(f->ctx, 0, &c) ? 0 : post_refused();
+}
+
+int function_param_info(const struct shim_function *f, size_t index, size_t *offset, size_t *size) {
+    if (!offset || index >= f->meta->n_params) return CUDA_ERROR_INVALID_VALUE;
+    *offset = f->params[index].offset;
+    if (size) *size = f->params[index].size;
+    return 0;
+}
