@@ -38,7 +38,6 @@ CIRCLES: dict[tuple[str, ...], str] = {
         "native/backend/soft/engine/helpers_*",
     ): "one scheduler: blocks, their warps' fibers and lanes, and the helpers by which a warp waits or ends",
     ("native/backend/soft/memory", "native/backend/soft/virtual"): "both count against one quota and map into one window",
-    ("native/shim/objects/*",): "objects end with their context, which calls them; an address may be a module's or a mapping's",
     ("native/transport/*",): "transports use the link's common code, which starts, ends and delays what they do",
     ("native/worker/read_ahead", "native/worker/worker"): "the read-ahead thread stops the worker that starts it",
 }

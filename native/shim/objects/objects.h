@@ -2,7 +2,15 @@
  *
  * Handles are pointers into regions, one per kind, that are reserved once and never unmapped. So any value can be judged without following it: it must lie in the region
  * of its kind, at a slot's start, and the slot must be live. Slots are reused late (first freed, first reused, and only after many others), so that a stale handle is
- * nearly always recognised; what travels on the wire is a number that is never used twice. */
+ * nearly always recognised; what travels on the wire is a number that is never used twice.
+ *
+ * Layers: a file calls only files of the lines above its own.
+ *     object_slots, device, memory/{treap, allocator, address_map}, module/{image, image_file, module_cache, jit_options}
+ *     context                 the thread's stack of contexts, and whether one may be used
+ *     stream                  what was posted to each, and waiting for it
+ *     context_start           a context begins with its legacy stream
+ *     memory/, module/, event, texture, launch, ...    what works in a context
+ *     context_end             gives back all that works in it */
 #ifndef SHIM_OBJECTS_H
 #define SHIM_OBJECTS_H
 
@@ -72,7 +80,7 @@ static inline int post_refused(void) {
     return rc ? rc : (int)CUDA_ERROR_DEINITIALIZED;
 }
 
-/* ---- contexts (context.c) ------------------------------------------------------------------------------------------ */
+/* ---- contexts (context*.c) ----------------------------------------------------------------------------------------- */
 
 #define CONTEXT_LIMITS 16
 
@@ -82,7 +90,7 @@ struct shim_context {
     CUdevice device;
     uint32_t server_device;
     bool primary;
-    int retained; /* primary: how many times; under context_lock */
+    int retained; /* primary: how many times; under context_life_lock */
     unsigned flags, api_version;
     _Atomic int status; /* sticky */
     size_t limits[CONTEXT_LIMITS];
@@ -101,9 +109,23 @@ struct shim_context {
 
 extern pthread_mutex_t context_lock;
 extern struct shim_context *context_list;
+/* Contexts begin and end one after the other; held while one that ends waits for its work. Taken before context_lock. */
+extern pthread_mutex_t context_life_lock;
+
+static inline bool context_live(const struct shim_context *c) { return atomic_load_explicit(&c->object.live, memory_order_acquire); }
+/* The object of a context of a device, not live. NULL: out of memory. */
+struct shim_context *context_object(CUdevice device);
+/* The object of a device's primary context, live or not; NULL for a bad ordinal. context_life_lock held. */
+struct shim_context *context_primary_object(CUdevice device);
+/* The calling thread's stack of contexts. reserve makes room for the next push: 0 or CUDA_ERROR_OUT_OF_MEMORY. pop of an empty stack does nothing. */
+int context_stack_reserve(void);
+void context_push(struct shim_context *c);
+void context_pop(void);
 
 /* The current context, checked: 0 and *out, or what a call without a usable one returns (no context, destroyed, faulted, session lost). */
 int context_require(struct shim_context **out);
+/* A context checked the same way. */
+int context_usable(struct shim_context *c, struct shim_context **out);
 /* A context given by handle, checked the same way; NULL is an invalid context. */
 int context_check(CUcontext handle, struct shim_context **out);
 /* The primary context of a device, brought to life (not retained) if it is not; for libraries, which need some context. */

@@ -21,7 +21,7 @@ extern _Thread_local CUstream shim_default_stream;
 /* cuInit was called (in this process, not inherited over fork). */
 bool shim_initialized(void);
 
-/* ---- contexts (context.c) ------------------------------------------------------------------------------------------ */
+/* ---- contexts (context*.c) ----------------------------------------------------------------------------------------- */
 
 struct shim_context; /* CUcontext points to one */
 /* The calling thread's current context; NULL when there is none. */
