@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "../wire/record.h"
-#include "delay.h"
+#include "delay/delay.h"
 #include "futex.h"
 #include "link.h"
 

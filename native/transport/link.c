@@ -1,6 +1,6 @@
 #define _GNU_SOURCE
 #include "link.h"
-#include "delay.h"
+#include "delay/delay.h"
 
 #include <signal.h>
 #include <stdio.h>

@@ -15,7 +15,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 
-#include "delay.h"
+#include "delay/delay.h"
 #include "part_queue.h"
 #include "cpu_affinity.h"
 

@@ -38,7 +38,7 @@ def by_python(text: str) -> str:
 @pytest.fixture(scope="module")
 def by_library(tmp_path_factory: pytest.TempPathFactory) -> Library:
     program = tmp_path_factory.mktemp("links") / "link_tool"
-    sources = [*ROOT.glob("native/transport/*.c"), *ROOT.glob("native/wire/*.c"), ROOT / "tests/native/transport/link_tool.c"]
+    sources = [*ROOT.glob("native/transport/**/*.c"), *ROOT.glob("native/wire/*.c"), ROOT / "tests/native/transport/link_tool.c"]
     c_build.program(program, sources, variant="address")
 
     def ask(texts: list[str]) -> list[str]:

@@ -20,7 +20,7 @@ from gpuvirt.transport import shm, table
 ROOT = Path(__file__).resolve().parents[2]
 HERE = ROOT / "tests/native"
 WIRE = sorted((ROOT / "native/wire").glob("*.c"))
-LINK = [*WIRE, *sorted((ROOT / "native/transport").glob("*.c"))]
+LINK = [*WIRE, *sorted((ROOT / "native/transport").rglob("*.c"))]
 HELPERS = [HERE / "transport/pair.c", HERE / "transport/mini_server.c", HERE / "transport/cutter.c"]
 ADDRESS, THREAD = "address", "thread"
 # A transport of the tests' own: a file, and a row behind those of the table.

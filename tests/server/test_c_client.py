@@ -46,7 +46,7 @@ int main(int argc, char **argv) {
 def client(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("client")
     (folder / "client.c").write_text('#include "native/wire/handshake.h"\n' + CLIENT)
-    sources = [*ROOT.glob("native/transport/*.c"), *ROOT.glob("native/wire/*.c")]
+    sources = [*ROOT.glob("native/transport/**/*.c"), *ROOT.glob("native/wire/*.c")]
     return c_build.program(folder / "client", [folder / "client.c", *sources], flags=[f"-I{ROOT}"])
 
 

@@ -163,7 +163,7 @@ def _build_by_hand(python: str, compiler: str, headers: list[str], folder: Path)
     flags = ["-std=gnu11", "-O2", "-g", "-fPIC", "-fvisibility=hidden", "-pthread", "-isystem", include13]
     for place in (generated, *(ROOT / "native" / name for name in ("api", "wire", "transport", "shim", "worker", ""))):
         flags += ["-I", str(place)]
-    link = [*(ROOT / "native/wire").glob("*.c"), *(ROOT / "native/transport").glob("*.c"), *(generated / f for f in outputs["API_COMMON_C"])]
+    link = [*(ROOT / "native/wire").glob("*.c"), *(ROOT / "native/transport").rglob("*.c"), *(generated / f for f in outputs["API_COMMON_C"])]
     backends = [*(ROOT / "native/backend/soft").rglob("*.c"), *(ROOT / "native/backend/cuda").glob("*.c")]
     shim = [file for room in ("session", "abi", "objects") for file in (ROOT / "native/shim" / room).rglob("*.c")]
     parts = {

@@ -4,7 +4,7 @@
 
 #include "../../../native/transport/link.h"
 #include "../../../native/transport/shm.h"
-#include "../../../native/transport/tcp.h"
+#include "../../../native/transport/tcp/tcp.h"
 
 /* Deadlines are for what hangs: a machine that is busy with other things is given time. What is broken on purpose is not. */
 #ifndef TEST_PATIENCE_NS

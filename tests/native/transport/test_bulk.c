@@ -3,7 +3,7 @@
 #include <pthread.h>
 #include <sys/socket.h>
 
-#include "../../../native/transport/tcp.h"
+#include "../../../native/transport/tcp/tcp.h"
 #include "../check.h"
 #include "cutter.h"
 #include "mini_server.h"

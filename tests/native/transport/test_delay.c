@@ -1,6 +1,6 @@
 /* Delayed sockets: never early, paced, in order, bounded, and ends that arrive as late as bytes do. */
 #define _GNU_SOURCE
-#include "../../../native/transport/delay.h"
+#include "../../../native/transport/delay/delay.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 
 #include "../../../native/transport/futex.h"
-#include "../../../native/transport/delay_rings.h"
+#include "../../../native/transport/delay/delay_rings.h"
 #include "../../../native/transport/shm_layout.h"
 #include "../check.h"
 #include "mini_server.h"

@@ -6,7 +6,7 @@
 #include <sys/socket.h>
 
 #include "../../../native/transport/shm_layout.h"
-#include "../../../native/transport/tcp.h"
+#include "../../../native/transport/tcp/tcp.h"
 #include "../check.h"
 #include "pair.h"
 

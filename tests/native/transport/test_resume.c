@@ -2,7 +2,7 @@
 #define _GNU_SOURCE
 #include <sys/socket.h>
 
-#include "../../../native/transport/tcp.h"
+#include "../../../native/transport/tcp/tcp.h"
 #include "../check.h"
 #include "cutter.h"
 #include "mini_server.h"

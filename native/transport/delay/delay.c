@@ -13,7 +13,7 @@
 #include <sys/socket.h>
 
 #include "delay_rings.h"
-#include "link.h"
+#include "../link.h"
 
 /* At the end, so long for what was delivered to be acknowledged by the peer's host. */
 #define LINGER_NS 300000000LL

@@ -9,7 +9,7 @@
 
 #include <stdint.h>
 
-#include "link_spec.h"
+#include "../link_spec.h"
 
 /* The descriptor to use in the place of the connected socket `fd` (stream; TCP or unix), whose owner the delay becomes: non-blocking, close-on-exec.
  * Waits for one rtt first, as connecting from afar would have; nothing arrives before another rtt is over, for the peer would have to hear of the

@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "link_spec.h"
+#include "../link_spec.h"
 
 struct gv_wire {
     _Atomic int64_t free_at; /* until when it is taken by what was put into lines already */

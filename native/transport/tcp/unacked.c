@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../wire/record.h"
+#include "../../wire/record.h"
 
 #define FIRST_SIZE (1u << 20)
 #define LARGE (4u << 20) /* memory of this size is given back once nothing is unacknowledged */

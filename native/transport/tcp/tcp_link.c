@@ -18,7 +18,7 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
-#include "cpu_affinity.h"
+#include "../cpu_affinity.h"
 #include "tcp.h"
 
 /* A sender itself writes to the socket whenever so much has gathered: for large bursts nobody else needs to come by. */

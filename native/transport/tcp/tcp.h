@@ -4,9 +4,9 @@
 
 #include <pthread.h>
 
-#include "../wire/ring.h"
+#include "../../wire/ring.h"
 #include "unacked.h"
-#include "link.h"
+#include "../link.h"
 #include "tcp_bulk.h"
 
 enum tcp_state { TCP_UP, TCP_DOWN };

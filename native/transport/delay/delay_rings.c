@@ -11,8 +11,8 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 
-#include "link.h"
-#include "shm_layout.h"
+#include "../link.h"
+#include "../shm_layout.h"
 
 /* Sleeps are cut into slices, as in shm.c: a peer may die between publishing and waking. */
 #define SLICE_NS 200000000LL
