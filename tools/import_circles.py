@@ -38,14 +38,11 @@ CIRCLES: dict[tuple[str, ...], str] = {
         "native/backend/soft/engine/helpers_*",
     ): "one scheduler: blocks, their warps' fibers and lanes, and the helpers by which a warp waits or ends",
     ("native/backend/soft/memory", "native/backend/soft/virtual"): "both count against one quota and map into one window",
-    ("native/transport/*",): "transports use the link's common code, which starts, ends and delays what they do",
     ("native/worker/read_ahead", "native/worker/worker"): "the read-ahead thread stops the worker that starts it",
 }
 
 # Folder: how many source files it may have, and the reason.
-FOLDERS: dict[str, tuple[int, str]] = {
-    "native/transport": (35, "six of the files are the delaying wrapper and are still beside the transports"),
-}
+FOLDERS: dict[str, tuple[int, str]] = {}
 
 
 def sources(root: Path, folder: str, suffixes: tuple[str, ...]) -> list[Path]:

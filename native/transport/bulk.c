@@ -4,12 +4,8 @@
 
 #include "link.h"
 
-#define COPY_PIECE (1u << 20)
-#ifndef COPIES_LIMIT                /* tests make it small */
-#define COPIES_LIMIT (256ull << 20) /* bytes copied and not acknowledged */
-#endif
-#define COPIES_KEPT 16      /* pieces kept for the next payload, the last used first */
-#define COPY_BYTES_PER_NS 8 /* what waiting for an answer is held against */
+#define COPIES_LOOK_NS 1000000 /* between two looks at whether there are few enough */
+#define COPY_BYTES_PER_NS 8    /* what waiting for an answer is held against */
 
 /* ---- sending */
 
@@ -39,107 +35,27 @@ void gv_bulk_set_waiter(struct gv_link *link, int (*wait)(void *arg, uint64_t po
 
 /* ---- copies of the caller's memory */
 
-struct copy {
-    struct copy *next; /* the one sent after it, or another spare one */
-    struct gv_link *link;
-    uint64_t end; /* position in the stream behind its last byte */
-    uint8_t data[];
-};
-
-static void copy_done(void *arg) {
-    struct copy *c = arg;
-    struct gv_copies *copies = &c->link->copies;
-    pthread_mutex_lock(&copies->lock);
-    struct copy **at = &copies->oldest, *before = NULL;
-    while (*at != c) { /* they end in the stream's order, but for one that a dead link did not take */
-        before = *at;
-        at = &before->next;
-    }
-    *at = c->next;
-    if (copies->newest == c) copies->newest = before;
-    copies->out -= COPY_PIECE;
-    bool keep = copies->n_spare < COPIES_KEPT;
-    if (keep) {
-        c->next = copies->spare;
-        copies->spare = c;
-        copies->n_spare++;
-    }
-    pthread_cond_broadcast(&copies->fewer);
-    pthread_mutex_unlock(&copies->lock);
-    if (!keep) free(c);
-}
-
-/* Until one more copy is within the limit, or the link is dead. lock held. */
-static void await_room(struct gv_link *link) {
-    struct gv_copies *copies = &link->copies;
-    while (copies->out >= COPIES_LIMIT && !gv_link_dead(link)) {
+/* Memory for the stream's next `size` bytes, once there are few enough copies. NULL: no memory, or the link died. */
+static struct gv_copy *copy_take(struct gv_link *link, uint64_t size) {
+    uint64_t oldest;
+    while (gv_copies_full(&link->copies, &oldest) && !gv_link_dead(link)) {
         /* The peer acknowledges in steps: what it is sure to say soon is that it has the oldest copy, with all the others behind it. The end of what it
          * was sent it may keep to itself until more comes. A copy that it has is about to be let go of: nothing is waited for then but that. */
-        uint64_t end = copies->oldest->end;
-        if (link->bulk_waiter && gv_bulk_acked(link) < end) {
-            pthread_mutex_unlock(&copies->lock);
-            link->bulk_waiter(link->bulk_waiter_arg, end);
-            pthread_mutex_lock(&copies->lock);
-        }
-        struct timespec soon = gv_deadline(CLOCK_MONOTONIC, 1000000);
-        if (copies->out >= COPIES_LIMIT) pthread_cond_timedwait(&copies->fewer, &copies->lock, &soon);
+        if (link->bulk_waiter && gv_bulk_acked(link) < oldest) link->bulk_waiter(link->bulk_waiter_arg, oldest);
+        gv_copies_wait(&link->copies, COPIES_LOOK_NS);
     }
-}
-
-/* Memory for the stream's next `size` bytes, once there are few enough copies. NULL: no memory, or the link died. */
-static struct copy *copy_take(struct gv_link *link, uint64_t size) {
-    struct gv_copies *copies = &link->copies;
-    pthread_mutex_lock(&copies->lock);
-    await_room(link);
-    struct copy *c = copies->spare;
-    if (c) {
-        copies->spare = c->next;
-        copies->n_spare--;
-    } else {
-        c = malloc(sizeof *c + COPY_PIECE);
-    }
-    if (c) {
-        c->next = NULL;
-        c->link = link;
-        c->end = link->bulk_position + size;
-        if (copies->newest)
-            copies->newest->next = c;
-        else
-            copies->oldest = c;
-        copies->newest = c;
-        copies->out += COPY_PIECE;
-    }
-    pthread_mutex_unlock(&copies->lock);
+    struct gv_copy *c = gv_copies_take(&link->copies, link->bulk_position + size);
     if (!c) gv_link_kill(link, "out of memory");
     return c;
 }
 
-void gv_copies_init(struct gv_copies *copies) {
-    pthread_condattr_t monotonic;
-    memset(copies, 0, sizeof *copies);
-    pthread_mutex_init(&copies->lock, NULL);
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&copies->fewer, &monotonic);
-    pthread_condattr_destroy(&monotonic);
-}
-
-void gv_copies_free(struct gv_copies *copies) {
-    for (struct copy *c; (c = copies->spare);) {
-        copies->spare = c->next;
-        free(c);
-    }
-    pthread_mutex_destroy(&copies->lock);
-    pthread_cond_destroy(&copies->fewer);
-}
-
 static bool send_copies(struct gv_link *link, const uint8_t *data, uint64_t size) {
     while (size) {
-        uint64_t piece = size < COPY_PIECE ? size : COPY_PIECE;
-        struct copy *c = copy_take(link, piece);
+        uint64_t piece = size < GV_COPY_PIECE ? size : GV_COPY_PIECE;
+        struct gv_copy *c = copy_take(link, piece);
         if (!c) return false;
         memcpy(c->data, data, piece);
-        if (gv_bulk_part(link, c->data, piece, copy_done, c)) return false;
+        if (gv_bulk_part(link, c->data, piece, gv_copy_done, c)) return false;
         data += piece;
         size -= piece;
     }

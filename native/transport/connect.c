@@ -6,7 +6,9 @@
 #include <string.h>
 
 #include "attempt.h"
+#include "delay/delay.h"
 #include "link.h"
+#include "redial.h"
 
 /* How often a connection that breaks off within the handshake is made anew, and the pause before the first time; each further one is twice as long. */
 #define OPEN_TRIES 4
@@ -51,6 +53,12 @@ static const struct gv_transport *chosen(struct gv_attempt *a, const struct gv_t
     return NULL;
 }
 
+/* What is left of a client's link when it has been closed. */
+static void link_closed(void *redial) {
+    gv_redial_target_free(redial);
+    gv_delay_drain(); /* what was sent last may still be in a delay line */
+}
+
 static struct gv_link *make_link(struct gv_attempt *a, const struct gv_link_options *o, const struct gv_transport *row) {
     char why[GV_DEATH_TEXT] = "";
     if (a->passed.n < row->descriptors) snprintf(why, sizeof why, "it sent %u of %u descriptors", a->passed.n, row->descriptors);
@@ -74,6 +82,8 @@ static struct gv_link *make_link(struct gv_attempt *a, const struct gv_link_opti
     }
     a->fd = -1; /* the link's from here on */
     a->passed.n = 0;
+    link->closed = link_closed;
+    link->closed_arg = redial;
     link->session = a->welcome.session;
     snprintf(link->server, sizeof link->server, "%s", a->address.url);
     gv_link_set_rtt(link, a->rtt_ns);

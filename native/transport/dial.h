@@ -36,5 +36,7 @@ int gv_get(int fd, void *message, size_t size, int64_t until, struct gv_passed *
 
 /* Back to a socket that waits. */
 void gv_set_blocking(int fd);
+/* For a socket that carries a link: close-on-exec; over TCP no delay, and a dead host is noticed within some 20 s. */
+void gv_tcp_tune(int fd);
 
 #endif

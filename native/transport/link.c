@@ -1,38 +1,9 @@
 #define _GNU_SOURCE
 #include "link.h"
-#include "delay/delay.h"
 
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* How often a contended lock is tried before its taker sleeps: its holder fills one record, some 100 ns. */
-#define LOCK_SPINS 200
-
-void gv_lock_slow(struct gv_lock *lock) {
-    for (int i = 0; i < LOCK_SPINS; i++) {
-        if (atomic_load_explicit(&lock->state, memory_order_relaxed) == 0 && gv_lock_try(lock)) return;
-        gv_pause();
-    }
-    while (atomic_exchange_explicit(&lock->state, 2, memory_order_acquire) != 0) gv_futex_wait(&lock->state, 2, 1000000000);
-}
-
-int gv_thread_start(pthread_t *thread, void *(*run)(void *), void *arg, const char *name) {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_attr_t attr;
-    int error = pthread_attr_init(&attr);
-    if (error) return error;
-    /* Thread-local storage of the program's libraries lives on the stack too, hence not the minimum. */
-    pthread_attr_setstacksize(&attr, 512 * 1024);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    error = pthread_create(thread, &attr, run, arg);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_attr_destroy(&attr);
-    if (!error) pthread_setname_np(*thread, name);
-    return error;
-}
 
 void gv_link_init(struct gv_link *link, const struct gv_transport *transport) {
     memset(link, 0, sizeof *link);
@@ -189,10 +160,7 @@ void gv_link_set_seal(struct gv_link *link, gv_seal_fn seal, gv_seal_fn open, vo
     link->seal_arg = arg;
 }
 
-void gv_link_fini(struct gv_link *link) {
-    gv_copies_free(&link->copies);
-    gv_redial_target_free(link->redial);
-}
+void gv_link_fini(struct gv_link *link) { gv_copies_free(&link->copies); }
 
 /* ---- cuts: a link that cannot be cut has none of these */
 
@@ -242,6 +210,8 @@ void gv_link_abandon(struct gv_link *link) {
 
 void gv_link_close(struct gv_link *link) {
     if (!link || link->abandoned) return;
+    void (*closed)(void *arg) = link->closed;
+    void *arg = link->closed_arg;
     link->transport->close(link);
-    gv_delay_drain(); /* what was sent last may still be in a delay line */
+    if (closed) closed(arg);
 }

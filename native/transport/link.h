@@ -1,13 +1,19 @@
-/* Behind transport.h: what every link has (link.c), and what a transport brings (shm.c, tcp.c). */
+/* Behind transport.h: what every link has (link.c), and what a transport brings (shm.c, tcp/tcp_link.c). */
 #ifndef GV_LINK_H
 #define GV_LINK_H
 
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "transport.h"
+#include "copies.h"
+#include "dial.h"
 #include "futex.h"
-#include "redial.h"
+#include "thread.h"
+#include "transport.h"
+
+struct gv_link_spec;
+struct gv_redial_target;
+struct gv_resume;
 
 /* One end of a link that is to be: what the handshake agreed on. */
 struct gv_endpoint {
@@ -54,7 +60,7 @@ struct gv_transport {
     bool (*bulk_write)(struct gv_link *link, const void *data, uint64_t size);
     void (*bulk_whole)(struct gv_link *link);
     int (*add_channel)(struct gv_link *link, int channel, int fd); /* owns fd when it returns 0 */
-    /* What links do that can be cut; NULL: this one cannot. */
+    /* What links do that come back after a cut (resume.h); NULL: this one does not. */
     int (*resume)(struct gv_link *link, int channel, int fd, uint32_t epoch); /* owns fd */
     void (*set_grace)(struct gv_link *link, int64_t grace_ns);
     void (*last)(struct gv_link *link);
@@ -71,18 +77,6 @@ extern const struct gv_transport *const gv_transports[];
 const struct gv_transport *gv_transport_named(const char *name); /* NULL: there is none */
 /* Those that a connection which provides so much (GV_NEEDS_*) allows, the preferred first; `wanted`: only this one, "": any. How many. */
 uint32_t gv_transports_usable(const char *wanted, uint32_t provides, const struct gv_transport *rows[GV_TRANSPORTS_MAX]);
-
-/* Copies of payloads on their way (bulk.c). */
-struct gv_copies {
-    pthread_mutex_t lock;
-    pthread_cond_t fewer;
-    struct copy *oldest, *newest; /* those that the peer may not have yet, in the stream's order */
-    struct copy *spare;
-    unsigned n_spare;
-    uint64_t out; /* bytes */
-};
-void gv_copies_init(struct gv_copies *copies);
-void gv_copies_free(struct gv_copies *copies);
 
 struct gv_link { /* NOLINT(clang-analyzer-optin.performance.Padding): sender's and receiver's lines apart */
     const struct gv_transport *transport;
@@ -110,7 +104,10 @@ struct gv_link { /* NOLINT(clang-analyzer-optin.performance.Padding): sender's a
     uint64_t session;
     gv_seal_fn seal, open;
     void *seal_arg;
-    struct gv_redial_target *redial; /* what the client needs to connect again; NULL on the worker's end */
+    struct gv_redial_target *redial; /* what the client needs to connect again, its connector's; NULL on the worker's end */
+    struct gv_resume *resume;        /* the transport's, where it resumes */
+    void (*closed)(void *arg);       /* called once the link is closed and freed; NULL: nothing more to do */
+    void *closed_arg;
     _Atomic int64_t rtt_ns;
     int (*bulk_waiter)(void *arg, uint64_t position);
     void *bulk_waiter_arg;
@@ -119,15 +116,9 @@ struct gv_link { /* NOLINT(clang-analyzer-optin.performance.Padding): sender's a
 };
 
 void gv_link_init(struct gv_link *link, const struct gv_transport *transport);
-/* Frees what gv_link_init and the client's redial target took. */
+/* Frees what gv_link_init took. */
 void gv_link_fini(struct gv_link *link);
 /* gv_link_kill with the text of an errno behind `what`. */
 void gv_link_kill_errno(struct gv_link *link, const char *what, int error);
-
-/* For a socket that carries a link: no delay, and a dead host is noticed within some 20 s. */
-void gv_tcp_tune(int fd);
-
-/* Starts a thread that no signal of the program's reaches. 0 or an errno. */
-int gv_thread_start(pthread_t *thread, void *(*run)(void *), void *arg, const char *name);
 
 #endif

@@ -13,7 +13,6 @@
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 
 #include "delay/delay.h"
 #include "part_queue.h"
@@ -58,16 +57,6 @@ struct shm { /* NOLINT(clang-analyzer-optin.performance.Padding): sender's and r
     _Alignas(128) struct gv_ring_reader bulk_rx;
     struct gv_part_queue parts;
 };
-
-uint64_t gv_shm_size(const uint64_t rings[GV_SHM_RINGS]) {
-    uint64_t size = GV_SHM_HEADER;
-    for (int i = 0; i < GV_SHM_RINGS; i++) {
-        uint64_t ring = rings[i];
-        if (ring < GV_SHM_RING_MIN || ring > GV_SHM_RING_MAX || (ring & (ring - 1))) return 0;
-        size += ring;
-    }
-    return size;
-}
 
 /* ---- waiting */
 
@@ -379,25 +368,8 @@ const struct gv_transport gv_shm_transport = {
     .close = shm_close,
 };
 
-/* Whether the memfd is what shm_layout.h says. */
-static bool sound(int memfd, const uint64_t rings[GV_SHM_RINGS], char why[GV_DEATH_TEXT]) {
-    uint64_t size = gv_shm_size(rings);
-    struct stat st;
-    int seals = fcntl(memfd, F_GET_SEALS);
-    if (size == 0) {
-        snprintf(why, GV_DEATH_TEXT, "the sizes of the rings are not powers of two from %u to %u", GV_SHM_RING_MIN, GV_SHM_RING_MAX);
-    } else if (fstat(memfd, &st) != 0 || (uint64_t)st.st_size != size) {
-        snprintf(why, GV_DEATH_TEXT, "the shared memory is not as large as its rings (%llu bytes)", (unsigned long long)size);
-    } else if (seals < 0 || (seals & (F_SEAL_SHRINK | F_SEAL_GROW)) != (F_SEAL_SHRINK | F_SEAL_GROW)) {
-        snprintf(why, GV_DEATH_TEXT, "the shared memory is not sealed against a change of its size");
-    } else {
-        return true;
-    }
-    return false;
-}
-
 struct gv_link *gv_shm_new(int fd, int memfd, const uint64_t rings[GV_SHM_RINGS], bool client, char why[GV_DEATH_TEXT]) {
-    if (!sound(memfd, rings, why)) return NULL;
+    if (!gv_shm_sound(memfd, rings, why, GV_DEATH_TEXT)) return NULL;
     uint64_t size = gv_shm_size(rings);
     void *map = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, memfd, 0);
     struct shm *s = NULL;

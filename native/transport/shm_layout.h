@@ -11,6 +11,7 @@
 #ifndef GV_SHM_LAYOUT_H
 #define GV_SHM_LAYOUT_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -27,6 +28,8 @@ enum gv_shm_ring { GV_SHM_COMMAND, GV_SHM_REPLY, GV_SHM_BULK_OUT, GV_SHM_BULK_IN
 
 /* Bytes of the memfd for rings of these sizes, 0 when a size is not allowed. */
 uint64_t gv_shm_size(const uint64_t rings[GV_SHM_RINGS]);
+/* Whether the memfd is what is said above; if not, `why` is one line. */
+bool gv_shm_sound(int memfd, const uint64_t rings[GV_SHM_RINGS], char *why, size_t why_size);
 
 static inline struct gv_ring_control *gv_shm_control(void *map, enum gv_shm_ring ring) { return (struct gv_ring_control *)map + ring; }
 

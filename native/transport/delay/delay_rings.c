@@ -9,7 +9,6 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 
 #include "../link.h"
 #include "../shm_layout.h"
@@ -161,7 +160,7 @@ void gv_delay_rings_end(struct gv_delay_rings *rings) {
     free(rings);
 }
 
-/* Memory like the daemon's: shm.c asks the same of it. */
+/* Memory like the daemon's: gv_shm_sound asks the same of it. */
 static int make_memory(uint64_t size) {
     int fd = memfd_create("gpuvirt-delay", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0) return -1;
@@ -170,13 +169,6 @@ static int make_memory(uint64_t size) {
     close(fd);
     errno = error;
     return -1;
-}
-
-/* The peer must not be able to cut the memory short under our threads. */
-static bool sound(int memfd, uint64_t size) {
-    struct stat st;
-    int seals = fcntl(memfd, F_GET_SEALS), needed = F_SEAL_SHRINK | F_SEAL_GROW;
-    return size != 0 && fstat(memfd, &st) == 0 && (uint64_t)st.st_size == size && seals >= 0 && (seals & needed) == needed;
 }
 
 static void *map_memory(int fd, uint64_t size) {
@@ -204,7 +196,8 @@ static int start_path(struct gv_delay_rings *r, int ring, const uint64_t sizes[4
 struct gv_delay_rings *gv_delay_rings_start(int memfd, const uint64_t sizes[4], const struct gv_link_spec *spec, struct gv_wire *wires, int inner,
                                             int *near_memfd) {
     uint64_t size = gv_shm_size(sizes);
-    if (!sound(memfd, size)) {
+    char why[GV_DEATH_TEXT];
+    if (!gv_shm_sound(memfd, sizes, why, sizeof why)) {
         errno = EINVAL;
         return NULL;
     }

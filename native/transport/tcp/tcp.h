@@ -1,4 +1,5 @@
-/* What the files of the tcp transport share: tcp.c (records), tcp_resume.c (a cut and its end). Payloads are tcp_bulk.h. */
+/* What the files of the tcp transport share: tcp_send.c and tcp_receive.c (records), tcp_resume.c (what follows a cut), tcp_link.c (the end as a whole, and
+ * the row of the table). Payloads are tcp_bulk.h. */
 #ifndef GV_TCP_H
 #define GV_TCP_H
 
@@ -7,9 +8,10 @@
 #include "../../wire/ring.h"
 #include "unacked.h"
 #include "../link.h"
+#include "../resume.h"
 #include "tcp_bulk.h"
 
-enum tcp_state { TCP_UP, TCP_DOWN };
+#define TCP_BUFFER_SIZE GV_REPLY_RING
 
 /* A record of the transport's own. */
 struct tcp_note {
@@ -39,7 +41,6 @@ struct tcp { /* NOLINT(clang-analyzer-optin.performance.Padding): sender's and r
     _Atomic uint64_t peer_seq;  /* the peer has all records up to this one; unacked may not know it yet */
     _Atomic uint32_t held_back; /* senders wait for room in unacked: a futex, raised when the peer has more */
     pthread_t thread;
-    _Atomic bool stop;
 
     /* Receiving: bytes [at, end) of the buffer are read and not yet handed out. Under `receiving`, which nobody holds for long. */
     _Alignas(128) _Atomic uint32_t receiving;
@@ -53,40 +54,38 @@ struct tcp { /* NOLINT(clang-analyzer-optin.performance.Padding): sender's and r
 
     struct tcp_bulk bulk;
 
-    /* Cuts. Under state_lock, but state is read without. */
-    pthread_mutex_t state_lock;
-    pthread_cond_t state_changed;
-    pthread_mutex_t resume_lock; /* one at a time brings the connection back */
-    _Atomic int state;
-    _Atomic bool last, client_gone;
-    int64_t cut_at;
-    char cut_why[GV_DEATH_TEXT];
-    _Atomic int64_t grace_ns;
-    _Atomic uint64_t cuts, resumes, records_resent, bulk_resent, unacked_peak;
+    struct gv_resume resume;
+    _Atomic uint64_t records_resent, unacked_peak;
 };
 
-/* ---- tcp.c */
-/* One end, over a connected socket; `redial` is NULL on the worker's end. NULL with errno set: both are the caller's still. */
-struct gv_link *gv_tcp_new(int fd, struct gv_redial_target *redial);
+/* ---- tcp_send.c */
 /* The spin locks `pushing` and `receiving`. */
 void gv_tcp_spin_lock(_Atomic uint32_t *lock);
 void gv_tcp_spin_unlock(_Atomic uint32_t *lock);
-/* Sends what there is, as far as the socket takes it. Never waits. */
-void gv_tcp_push(struct tcp *t);
+enum tcp_pushed { TCP_NOTHING_LEFT, TCP_PUSHED_ALL, TCP_SOCKET_FULL, TCP_BUSY };
+/* Sends what is committed, as far as the socket takes it without waiting. TCP_NOTHING_LEFT: others had sent it all; TCP_BUSY: another thread is at it and
+ * will see to ours too. */
+enum tcp_pushed gv_tcp_push(struct tcp *t);
 /* The peer is to hear soon what we have: a payload has come whole. */
 void gv_tcp_ack_now(struct tcp *t);
+void *gv_tcp_reserve(struct gv_link *link, uint32_t size);
+bool gv_tcp_publish(struct gv_link *link);
+void gv_tcp_flush(struct gv_link *link);
+
+/* ---- tcp_receive.c */
+/* Reads what the socket has without waiting. True when something came, or the connection ended. receiving held. */
+bool gv_tcp_fill(struct tcp *t);
+int64_t gv_tcp_admit(struct gv_link *link);
+struct gv_record *gv_tcp_next(struct gv_link *link);
+void gv_tcp_release(struct gv_link *link);
+void gv_tcp_wait(struct gv_link *link, int64_t timeout_ns, int64_t spin_ns);
+void gv_tcp_wake(struct gv_link *link);
 
 /* ---- tcp_resume.c */
-/* The main connection broke: the link is down, or dead where a cut is the end. The caller holds `pushing` or `receiving`, or has seen for himself that
- * the connection which broke is the present one. */
-void gv_tcp_cut(struct tcp *t, const char *what, int error);
-/* The link's own thread, while the link is down: makes the connection again (client), or sees to it that this does not take for ever (worker). */
-void gv_tcp_while_down(struct tcp *t);
-int gv_tcp_resume(struct gv_link *link, int channel, int fd, uint32_t epoch);
-void gv_tcp_set_grace(struct gv_link *link, int64_t grace_ns);
-void gv_tcp_last(struct gv_link *link);
-void gv_tcp_client_gone(struct gv_link *link);
-bool gv_tcp_down(const struct gv_link *link);
-void gv_tcp_counts(const struct gv_link *link, struct gv_link_counts *counts);
+extern const struct gv_resume_ops gv_tcp_resume_ops;
+
+/* ---- tcp_link.c */
+/* One end, over a connected socket; `redial` is NULL on the worker's end. NULL with errno set: the socket is the caller's still. */
+struct gv_link *gv_tcp_new(int fd, struct gv_redial_target *redial);
 
 #endif

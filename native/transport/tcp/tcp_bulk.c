@@ -12,7 +12,10 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
-#include "tcp.h"
+#include "../dial.h"
+#include "../link.h"
+#include "../redial.h"
+#include "../resume.h"
 
 #define TELL_BYTES (1u << 20) /* the peer is told each time so much has come */
 #define PIECES 16             /* parts in one frame's write */
@@ -39,25 +42,23 @@ static void wake_sender(struct tcp_bulk *b) {
 
 /* ---- channels that go down and come up */
 
-static bool final_cut(struct tcp *t) { return atomic_load(&t->last) || atomic_load(&t->client_gone) || atomic_load(&t->grace_ns) <= 0; }
-
 /* The caller uses the channel: no other connection takes the place of the one that broke before it leaves. lock not held. */
-static void cut_channel(struct tcp *t, struct tcp_channel *c, const char *what, int error) {
+static void cut_channel(struct tcp_bulk *b, struct tcp_channel *c, const char *what, int error) {
     char reason[80], why[160];
     snprintf(why, sizeof why, "%s%s", what, error ? strerror_r(error, reason, sizeof reason) : "");
-    if (final_cut(t)) {
-        gv_link_kill(&t->link, why);
+    if (gv_resume_final(b->link->resume)) {
+        gv_link_kill(b->link, why);
         return;
     }
-    pthread_mutex_lock(&t->bulk.lock);
+    pthread_mutex_lock(&b->lock);
     if (c->up) {
         c->up = false;
         c->since = gv_now_ns();
         snprintf(c->why, sizeof c->why, "%.99s", why);
         shutdown(c->fd, SHUT_RDWR);
-        pthread_cond_broadcast(&t->bulk.changed);
+        pthread_cond_broadcast(&b->changed);
     }
-    pthread_mutex_unlock(&t->bulk.lock);
+    pthread_mutex_unlock(&b->lock);
 }
 
 /* The first byte at or after `position` that goes over this channel. */
@@ -76,8 +77,7 @@ static int greet(int fd, const struct tcp_frame *ours, struct tcp_frame *theirs)
 }
 
 /* lock held, nobody uses the channel: the new socket is put in the place of the old one. NULL, or what is wrong. */
-static const char *place(struct tcp *t, uint32_t channel, int fd, uint32_t epoch, const struct tcp_frame *theirs) {
-    struct tcp_bulk *b = &t->bulk;
+static const char *place(struct tcp_bulk *b, uint32_t channel, int fd, uint32_t epoch, const struct tcp_frame *theirs) {
     struct tcp_channel *c = &b->channels[channel];
     if (!b->n) b->n = theirs->size;
     if (!b->n || channel >= b->n || (theirs->size && theirs->size != b->n)) return "malformed: the two ends count their bulk channels differently";
@@ -93,7 +93,7 @@ static const char *place(struct tcp *t, uint32_t channel, int fd, uint32_t epoch
         close(fd);
     }
     uint64_t next = first_of(wanted, channel, b->n);
-    if (epoch && c->next > next) atomic_fetch_add(&t->bulk_resent, c->next - next);
+    if (epoch && c->next > next) atomic_fetch_add(&b->resent, c->next - next);
 #ifdef GV_BREAK_BULK /* Defined by one test only, which shows that it would notice if a byte of what was lost in a cut were not sent again. */
     next += c->next > next;
 #endif
@@ -105,13 +105,12 @@ static const char *place(struct tcp *t, uint32_t channel, int fd, uint32_t epoch
     return NULL;
 }
 
-int gv_tcp_bulk_attach(struct tcp *t, uint32_t channel, int fd, uint32_t epoch) {
-    struct tcp_bulk *b = &t->bulk;
+int gv_tcp_bulk_attach(struct tcp_bulk *b, uint32_t channel, int fd, uint32_t epoch) {
     if (channel >= TCP_CHANNELS_MAX || fd < 0) return -1;
     struct tcp_channel *c = &b->channels[channel];
     pthread_mutex_lock(&b->attaching);
     pthread_mutex_lock(&b->lock);
-    bool good = !gv_link_dead(&t->link) && (!b->n || channel < b->n) && (c->fd < 0 || epoch > c->epoch);
+    bool good = !gv_link_dead(b->link) && (!b->n || channel < b->n) && (c->fd < 0 || epoch > c->epoch);
     if (good && c->up) {
         c->up = false; /* the peer knows before us that it is of no use */
         c->since = gv_now_ns();
@@ -124,14 +123,14 @@ int gv_tcp_bulk_attach(struct tcp *t, uint32_t channel, int fd, uint32_t epoch) 
     const char *wrong = NULL;
     if (!error) {
         pthread_mutex_lock(&b->lock);
-        wrong = place(t, channel, fd, epoch, &theirs);
+        wrong = place(b, channel, fd, epoch, &theirs);
         pthread_cond_broadcast(&b->changed);
         pthread_mutex_unlock(&b->lock);
-        if (!wrong && gv_link_dead(&t->link)) shutdown(c->fd, SHUT_RDWR); /* it may have died before it could shut this one down */
+        if (!wrong && gv_link_dead(b->link)) shutdown(c->fd, SHUT_RDWR); /* it may have died before it could shut this one down */
         wake_sender(b);
     }
     pthread_mutex_unlock(&b->attaching);
-    if (wrong) gv_link_kill(&t->link, wrong);
+    if (wrong) gv_link_kill(b->link, wrong);
     return error || wrong ? -1 : 0;
 }
 
@@ -144,14 +143,13 @@ static void leave(struct tcp_bulk *b, struct tcp_channel *c) {
 
 /* ---- the client dials */
 
-static bool closing(struct tcp *t) { return gv_link_dead(&t->link) || atomic_load(&t->stop); }
+static bool closing(struct tcp_bulk *b) { return gv_link_dead(b->link) || atomic_load(&b->link->resume->stop); }
 
 /* A channel that is to be dialled, -1 when the link ends. */
-static int channel_down(struct tcp *t) {
-    struct tcp_bulk *b = &t->bulk;
+static int channel_down(struct tcp_bulk *b) {
     int found = -1;
     pthread_mutex_lock(&b->lock);
-    while (found < 0 && !closing(t)) {
+    while (found < 0 && !closing(b)) {
         for (uint32_t i = 0; i < b->n && found < 0; i++)
             if (!b->channels[i].up) found = (int)i;
         if (found < 0) pthread_cond_wait(&b->changed, &b->lock);
@@ -161,11 +159,10 @@ static int channel_down(struct tcp *t) {
 }
 
 static void *dial(void *arg) {
-    struct tcp *t = arg;
-    struct tcp_bulk *b = &t->bulk;
+    struct tcp_bulk *b = arg;
     int64_t pause = PAUSE_MIN_NS;
     uint32_t epochs[TCP_CHANNELS_MAX] = {0};
-    for (int channel; (channel = channel_down(t)) >= 0;) {
+    for (int channel; (channel = channel_down(b)) >= 0;) {
         struct tcp_channel *c = &b->channels[channel];
         char why[400], cause[sizeof c->why], text[GV_DEATH_TEXT];
         int64_t now = gv_now_ns();
@@ -173,22 +170,22 @@ static void *dial(void *arg) {
         int64_t since = c->since;
         memcpy(cause, c->why, sizeof cause);
         pthread_mutex_unlock(&b->lock);
-        int fd = t->link.transport->redial(t->link.redial, channel, epochs[channel]++, now + ATTACH_NS, why, sizeof why);
-        if (fd >= 0 && gv_tcp_bulk_attach(t, (uint32_t)channel, fd, epochs[channel] - 1) == 0) {
+        int fd = b->link->transport->redial(b->link->redial, channel, epochs[channel]++, now + ATTACH_NS, why, sizeof why);
+        if (fd >= 0 && gv_tcp_bulk_attach(b, (uint32_t)channel, fd, epochs[channel] - 1) == 0) {
             pause = PAUSE_MIN_NS;
             continue;
         }
         if (fd >= 0) close(fd);
-        if (fd == GV_REDIAL_FINAL || (fd < 0 && final_cut(t)) || gv_now_ns() - since > atomic_load(&t->grace_ns)) {
+        if (fd == GV_REDIAL_FINAL || (fd < 0 && gv_resume_final(b->link->resume)) || gv_now_ns() - since > atomic_load(&b->link->resume->grace_ns)) {
             snprintf(text, sizeof text, "bulk channel: %.36s%s%.140s", cause, *cause ? "; then: " : "", fd < 0 ? why : "the server gave it up");
-            gv_link_kill(&t->link, text);
+            gv_link_kill(b->link, text);
             break;
         }
         struct timespec until;
         int64_t end = gv_now_ns() + pause;
         until = (struct timespec){.tv_sec = end / 1000000000, .tv_nsec = end % 1000000000};
         pthread_mutex_lock(&b->lock);
-        while (!closing(t) && gv_now_ns() < end) pthread_cond_timedwait(&b->changed, &b->lock, &until);
+        while (!closing(b) && gv_now_ns() < end) pthread_cond_timedwait(&b->changed, &b->lock, &until);
         pthread_mutex_unlock(&b->lock);
         pause = pause * 2 < PAUSE_MAX_NS ? pause * 2 : PAUSE_MAX_NS;
     }
@@ -197,12 +194,10 @@ static void *dial(void *arg) {
 
 /* ---- sending */
 
-int gv_tcp_bulk_part(struct gv_link *link, const void *data, uint64_t size, void (*done)(void *arg), void *arg) {
-    struct tcp *t = (struct tcp *)link;
-    struct tcp_bulk *b = &t->bulk;
-    struct tcp_part *p = gv_link_dead(link) ? NULL : malloc(sizeof *p);
+int gv_tcp_bulk_part(struct tcp_bulk *b, const void *data, uint64_t size, void (*done)(void *arg), void *arg) {
+    struct tcp_part *p = gv_link_dead(b->link) ? NULL : malloc(sizeof *p);
     if (!p) {
-        gv_link_kill(link, "out of memory");
+        gv_link_kill(b->link, "out of memory");
         if (done) done(arg);
         return -1;
     }
@@ -274,8 +269,7 @@ static int gather(const struct tcp_bulk *b, struct tcp_channel *c, uint64_t posi
 enum { NOTHING, WENT, BLOCKED, DOWN };
 
 /* Sends some of what the channel is to carry next. */
-static int send_some(struct tcp *t, struct tcp_channel *c, uint32_t channel) {
-    struct tcp_bulk *b = &t->bulk;
+static int send_some(struct tcp_bulk *b, struct tcp_channel *c, uint32_t channel) {
     struct iovec pieces[PIECES + 1];
     pthread_mutex_lock(&b->lock);
     if (!c->up) {
@@ -315,14 +309,13 @@ static int send_some(struct tcp *t, struct tcp_channel *c, uint32_t channel) {
     }
     pthread_mutex_unlock(&b->lock);
     bool blocked = error == EAGAIN || error == ENOBUFS, cut = error && !blocked && error != EINTR;
-    if (cut) cut_channel(t, c, "bulk channel: ", error);
+    if (cut) cut_channel(b, c, "bulk channel: ", error);
     leave(b, c);
     return cut ? DOWN : blocked ? BLOCKED : WENT;
 }
 
 /* Whether a channel on which nobody may be reading just now was cut: its peer waits for what was lost, and would for ever. */
-static void look_after(struct tcp *t, struct tcp_channel *c) {
-    struct tcp_bulk *b = &t->bulk;
+static void look_after(struct tcp_bulk *b, struct tcp_channel *c) {
     pthread_mutex_lock(&b->lock);
     bool up = c->up;
     if (up) c->users++;
@@ -330,14 +323,13 @@ static void look_after(struct tcp *t, struct tcp_channel *c) {
     if (!up) return;
     struct pollfd p = {.fd = c->fd, .events = POLLRDHUP};
     bool cut = poll(&p, 1, 0) > 0 && p.revents;
-    if (cut && !final_cut(t)) cut_channel(t, c, "the peer closed the bulk channel", 0);
+    if (cut && !gv_resume_final(b->link->resume)) cut_channel(b, c, "the peer closed the bulk channel", 0);
     leave(b, c);
 }
 
 static void *send_parts(void *arg) {
-    struct tcp *t = arg;
-    struct tcp_bulk *b = &t->bulk;
-    while (!gv_link_dead(&t->link)) {
+    struct tcp_bulk *b = arg;
+    while (!gv_link_dead(b->link)) {
         struct pollfd fds[TCP_CHANNELS_MAX + 1] = {{.fd = b->wake_fd, .events = POLLIN}};
         struct tcp_channel *watched[TCP_CHANNELS_MAX + 1];
         nfds_t n = 1;
@@ -346,10 +338,10 @@ static void *send_parts(void *arg) {
         uint32_t channels = let_go(b, false);
         for (uint32_t i = 0; i < channels; i++) {
             struct tcp_channel *c = &b->channels[i];
-            int outcome = send_some(t, c, i);
+            int outcome = send_some(b, c, i);
             went = went || outcome == WENT;
             /* Where a cut is the end, whoever next sends or receives finds it: until then it would only keep us awake. */
-            bool watch = !final_cut(t);
+            bool watch = !gv_resume_final(b->link->resume);
             if (outcome == DOWN || (outcome != BLOCKED && !watch)) continue;
             watched[n] = c;
             fds[n++] = (struct pollfd){.fd = c->fd, .events = (short)((outcome == BLOCKED ? POLLOUT : 0) | (watch ? POLLRDHUP : 0))};
@@ -357,19 +349,16 @@ static void *send_parts(void *arg) {
         if (went || poll(fds, n, 1000) <= 0) continue;
         if (fds[0].revents) {
             uint64_t count;
-            if (read(b->wake_fd, &count, sizeof count) < 0 && errno != EAGAIN) gv_link_kill_errno(&t->link, "", errno);
+            if (read(b->wake_fd, &count, sizeof count) < 0 && errno != EAGAIN) gv_link_kill_errno(b->link, "", errno);
         }
         for (nfds_t i = 1; i < n; i++)
-            if (fds[i].revents & ~POLLOUT) look_after(t, watched[i]);
+            if (fds[i].revents & ~POLLOUT) look_after(b, watched[i]);
     }
     let_go(b, true);
     return NULL;
 }
 
-uint64_t gv_tcp_bulk_acked(const struct gv_link *link) { return atomic_load(&((const struct tcp *)link)->bulk.peer_has); }
-
-bool gv_tcp_bulk_peer_has(struct tcp *t, uint64_t position) {
-    struct tcp_bulk *b = &t->bulk;
+bool gv_tcp_bulk_peer_has(struct tcp_bulk *b, uint64_t position) {
     if (position <= atomic_load(&b->peer_has)) return true;
     if (position > atomic_load(&b->handed_out)) return false;
     /* What the peer has is its owner's again, and the peer may have it before the call that sent it has returned: that call never waits. */
@@ -381,15 +370,14 @@ bool gv_tcp_bulk_peer_has(struct tcp *t, uint64_t position) {
 
 /* ---- receiving */
 
-uint64_t gv_tcp_bulk_received(struct tcp *t) { return atomic_load(&t->bulk.received); }
+uint64_t gv_tcp_bulk_received(struct tcp_bulk *b) { return atomic_load(&b->received); }
 
 /* The channel that the next byte comes over, for one system call. NULL when the link died. */
-static struct tcp_channel *enter(struct tcp *t) {
-    struct tcp_bulk *b = &t->bulk;
+static struct tcp_channel *enter(struct tcp_bulk *b) {
     struct tcp_channel *c = NULL;
     pthread_mutex_lock(&b->lock);
     for (;;) {
-        if (gv_link_dead(&t->link)) break;
+        if (gv_link_dead(b->link)) break;
         if (b->n) {
             c = &b->channels[atomic_load(&b->received) / TCP_STRIPE % b->n];
             if (c->up) break;
@@ -432,12 +420,10 @@ static int read_frame(struct tcp_bulk *b, struct tcp_channel *c) {
     return 0;
 }
 
-bool gv_tcp_bulk_read(struct gv_link *link, void *data, uint64_t size) {
-    struct tcp *t = (struct tcp *)link;
-    struct tcp_bulk *b = &t->bulk;
+bool gv_tcp_bulk_read(struct tcp_bulk *b, void *data, uint64_t size) {
     uint8_t *p = data;
     while (size) {
-        struct tcp_channel *c = enter(t);
+        struct tcp_channel *c = enter(b);
         if (!c) return false;
         int error = c->unread ? 0 : read_frame(b, c);
         if (!error) {
@@ -451,14 +437,14 @@ bool gv_tcp_bulk_read(struct gv_link *link, void *data, uint64_t size) {
             if (p) p += got;
         }
         if (error == EPROTO)
-            gv_link_kill(link, "malformed payload on the bulk channel");
+            gv_link_kill(b->link, "malformed payload on the bulk channel");
         else if (error)
-            cut_channel(t, c, error < 0 ? "the peer closed the bulk channel" : "bulk channel: ", error < 0 ? 0 : error);
+            cut_channel(b, c, error < 0 ? "the peer closed the bulk channel" : "bulk channel: ", error < 0 ? 0 : error);
         leave(b, c);
         uint64_t received = atomic_load(&b->received);
         if (received - b->told >= TELL_BYTES) {
             b->told = received;
-            gv_tcp_ack_now(t);
+            b->came(b->link);
         }
     }
     return true;
@@ -466,8 +452,9 @@ bool gv_tcp_bulk_read(struct gv_link *link, void *data, uint64_t size) {
 
 /* ---- life and death */
 
-int gv_tcp_bulk_open(struct tcp *t, uint32_t channels) {
-    struct tcp_bulk *b = &t->bulk;
+int gv_tcp_bulk_open(struct tcp_bulk *b, struct gv_link *link, void (*came)(struct gv_link *link), uint32_t channels) {
+    b->link = link;
+    b->came = came;
     pthread_mutex_init(&b->lock, NULL);
     pthread_mutex_init(&b->attaching, NULL);
     pthread_condattr_t monotonic;
@@ -480,17 +467,16 @@ int gv_tcp_bulk_open(struct tcp *t, uint32_t channels) {
     atomic_store(&b->reading, UINT64_MAX);
     b->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (b->wake_fd < 0) return errno;
-    int error = gv_thread_start(&b->sender, send_parts, t, "gpuvirt-bulk");
+    int error = gv_thread_start(&b->sender, send_parts, b, "gpuvirt-bulk");
     b->has_sender = !error;
-    if (!error && t->link.redial) {
-        error = gv_thread_start(&b->dialler, dial, t, "gpuvirt-dial");
+    if (!error && b->link->redial) {
+        error = gv_thread_start(&b->dialler, dial, b, "gpuvirt-dial");
         b->has_dialler = !error;
     }
     return error;
 }
 
-void gv_tcp_bulk_died(struct tcp *t) {
-    struct tcp_bulk *b = &t->bulk;
+void gv_tcp_bulk_died(struct tcp_bulk *b) {
     pthread_mutex_lock(&b->lock);
     for (uint32_t i = 0; i < TCP_CHANNELS_MAX; i++)
         if (b->channels[i].fd >= 0) shutdown(b->channels[i].fd, SHUT_RDWR);
@@ -500,21 +486,20 @@ void gv_tcp_bulk_died(struct tcp *t) {
     wake_sender(b);
 }
 
-void gv_tcp_bulk_end(struct tcp *t) {
-    struct tcp_bulk *b = &t->bulk;
+void gv_tcp_bulk_end(struct tcp_bulk *b) {
     if (b->has_sender) pthread_join(b->sender, NULL);
     if (b->has_dialler) pthread_join(b->dialler, NULL);
     b->has_sender = b->has_dialler = false;
 }
 
-void gv_tcp_bulk_close_sockets(struct tcp *t) {
+void gv_tcp_bulk_close_sockets(struct tcp_bulk *b) {
     for (uint32_t i = 0; i < TCP_CHANNELS_MAX; i++)
-        if (t->bulk.channels[i].fd >= 0) close(t->bulk.channels[i].fd);
-    close(t->bulk.wake_fd);
+        if (b->channels[i].fd >= 0) close(b->channels[i].fd);
+    close(b->wake_fd);
 }
 
-void gv_tcp_bulk_free(struct tcp *t) {
-    pthread_mutex_destroy(&t->bulk.lock);
-    pthread_mutex_destroy(&t->bulk.attaching);
-    pthread_cond_destroy(&t->bulk.changed);
+void gv_tcp_bulk_free(struct tcp_bulk *b) {
+    pthread_mutex_destroy(&b->lock);
+    pthread_mutex_destroy(&b->attaching);
+    pthread_cond_destroy(&b->changed);
 }

@@ -11,6 +11,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct gv_link;
+
 #define TCP_CHANNELS_MAX 16u
 #define TCP_STRIPE (256u << 10)
 
@@ -41,6 +43,8 @@ struct tcp_channel {
 };
 
 struct tcp_bulk {
+    struct gv_link *link;               /* with a `resume` */
+    void (*came)(struct gv_link *link); /* so much of the peer's stream came that it should be told */
     pthread_mutex_t lock;
     pthread_cond_t changed; /* a channel went up or down, a user left, the link died */
     struct tcp_channel channels[TCP_CHANNELS_MAX];
@@ -57,29 +61,26 @@ struct tcp_bulk {
     int wake_fd;
     pthread_t sender, dialler;
     bool has_sender, has_dialler;
+    _Atomic uint64_t resent; /* bytes that went out again */
     pthread_mutex_t attaching;
 };
 
-struct tcp;
-struct gv_link;
-
 /* 0, or an errno. The client's end dials the channels from a thread of its own. */
-int gv_tcp_bulk_open(struct tcp *t, uint32_t channels);
+int gv_tcp_bulk_open(struct tcp_bulk *b, struct gv_link *link, void (*came)(struct gv_link *link), uint32_t channels);
 /* Ends the threads; the link is dead. */
-void gv_tcp_bulk_end(struct tcp *t);
-void gv_tcp_bulk_free(struct tcp *t);
-void gv_tcp_bulk_close_sockets(struct tcp *t);
-void gv_tcp_bulk_died(struct tcp *t);
+void gv_tcp_bulk_end(struct tcp_bulk *b);
+void gv_tcp_bulk_free(struct tcp_bulk *b);
+void gv_tcp_bulk_close_sockets(struct tcp_bulk *b);
+void gv_tcp_bulk_died(struct tcp_bulk *b);
 
-int gv_tcp_bulk_part(struct gv_link *link, const void *data, uint64_t size, void (*done)(void *arg), void *arg);
-bool gv_tcp_bulk_read(struct gv_link *link, void *data, uint64_t size);
-uint64_t gv_tcp_bulk_acked(const struct gv_link *link);
+int gv_tcp_bulk_part(struct tcp_bulk *b, const void *data, uint64_t size, void (*done)(void *arg), void *arg);
+bool gv_tcp_bulk_read(struct tcp_bulk *b, void *data, uint64_t size);
 /* A connection for a channel: the first (epoch 0), or one in the place of the last. 0: taken, with its descriptor; -1: refused, or it ended at once, and
  * the descriptor is the caller's still. */
-int gv_tcp_bulk_attach(struct tcp *t, uint32_t channel, int fd, uint32_t epoch);
+int gv_tcp_bulk_attach(struct tcp_bulk *b, uint32_t channel, int fd, uint32_t epoch);
 /* Bytes of the peer's stream that have come. */
-uint64_t gv_tcp_bulk_received(struct tcp *t);
+uint64_t gv_tcp_bulk_received(struct tcp_bulk *b);
 /* The peer has ours up to here. False: it cannot. */
-bool gv_tcp_bulk_peer_has(struct tcp *t, uint64_t position);
+bool gv_tcp_bulk_peer_has(struct tcp_bulk *b, uint64_t position);
 
 #endif

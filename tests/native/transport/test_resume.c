@@ -2,7 +2,8 @@
 #define _GNU_SOURCE
 #include <sys/socket.h>
 
-#include "../../../native/transport/tcp/tcp.h"
+#include "../../../native/transport/redial.h"
+#include "../../../native/transport/resume.h"
 #include "../check.h"
 #include "cutter.h"
 #include "mini_server.h"
@@ -261,10 +262,7 @@ static void moved_while_away(void) {
     atomic_store(&s.server.resume_moves, 1);
     int through_proxy = 0;
     for (uint64_t n = 1; n <= 3; n++) {
-        struct tcp *client = (struct tcp *)s.p.client;
-        gv_tcp_spin_lock(&client->receiving);
-        gv_tcp_cut(client, "pulled", 0);
-        gv_tcp_spin_unlock(&client->receiving);
+        gv_resume_cut(s.p.client->resume, "pulled", 0);
         CHECK(send_numbered(s.p.client, 64, n) && send_numbered(s.p.worker, 64, n));
         gv_send_flush(s.p.worker);
         CHECK(receive_numbered(s.p.worker, n) == 64 && receive_numbered(s.p.client, n) == 64);
@@ -282,10 +280,7 @@ static void worker_notices_last(void) {
     struct session s;
     open_with(&s, NO_FAULT, "tcp", GRACE_S);
     for (uint64_t n = 1; n <= 20; n++) {
-        struct tcp *client = (struct tcp *)s.p.client;
-        gv_tcp_spin_lock(&client->receiving);
-        gv_tcp_cut(client, "pulled", 0); /* our side alone: its end of file takes its time over the proxy */
-        gv_tcp_spin_unlock(&client->receiving);
+        gv_resume_cut(s.p.client->resume, "pulled", 0); /* our side alone: its end of file takes its time over the proxy */
         CHECK(send_numbered(s.p.client, 64, n) && send_numbered(s.p.worker, 64, n));
         gv_send_flush(s.p.worker);
         CHECK(receive_numbered(s.p.worker, n) == 64 && receive_numbered(s.p.client, n) == 64);
