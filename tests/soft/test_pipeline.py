@@ -10,7 +10,8 @@ import pytest
 from gpuvirt.errors import GpuvirtError
 from gpuvirt.soft import pipeline
 from gpuvirt.soft.analysis import divergence
-from gpuvirt.soft.analysis.cfg import Block, Cfg
+from gpuvirt.soft.analysis.basic_blocks import EXITED, Block
+from gpuvirt.soft.analysis.cfg import Cfg
 from gpuvirt.soft.codegen.emitter import Emitter
 from gpuvirt.soft.errors import BadPtx, Unsupported
 from gpuvirt.soft.ptx.layout import Program
@@ -39,6 +40,30 @@ again:
 }
 """
 SHAPE = (128, 1, 1)
+ENDS = """
+.version 8.0
+.target sm_80
+.address_size 64
+.func f(.param .b32 x)
+{
+    .reg .pred %p<2>; .reg .b32 %r<2>;
+    ld.param.u32 %r0, [x];
+    setp.eq.u32 %p1, %r0, 3;
+    @%p1 exit;
+    ret;
+}
+.visible .entry k()
+{
+    .reg .b32 %r<2>;
+    mov.u32 %r1, %tid.x;
+    {
+        .param .b32 a;
+        st.param.b32 [a], %r1;
+        call.uni f, (a);
+    }
+    ret;
+}
+"""
 
 
 def graph() -> Cfg:
@@ -48,6 +73,16 @@ def graph() -> Cfg:
 
 def state(cfg: Cfg) -> list[dict[str, Any]]:
     return [{name: repr(getattr(block, name)) for name in Block.__slots__} for block in cfg.order]
+
+
+def test_the_flow_graph_leaves_the_body_as_it_is() -> None:
+    """What it adds for calls that end threads, a register that says which, is its own."""
+    program = Program(Module(ENDS), "k")
+    body = program.bodies["k"]
+    registers, instructions = dict(body.regs), [(label, list(block)) for label, block in body.blocks]
+    cfg = Cfg(body, program.exits, frozenset())
+    assert program.exits and EXITED in cfg.regs and EXITED in cfg.reg_index
+    assert body.regs == registers and [(label, list(block)) for label, block in body.blocks] == instructions
 
 
 def test_an_analysis_is_a_function_of_the_graph() -> None:

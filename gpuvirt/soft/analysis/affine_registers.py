@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Set
 
 from gpuvirt.soft.analysis import lane_affine
-from gpuvirt.soft.analysis.cfg import Block, Cfg
+from gpuvirt.soft.analysis.basic_blocks import Block
+from gpuvirt.soft.analysis.cfg import Cfg
 from gpuvirt.soft.analysis.lane_affine import ANY, UNIFORM, Known, Pattern
 from gpuvirt.soft.ptx.opcodes import Formula
 from gpuvirt.soft.ptx.parser import Addr, Imm, Ins, Operand, Reg, Special, Sym, Vec
@@ -27,7 +28,7 @@ def find_patterns(
         assumed: registers whose value is taken for granted.
     """
     index = cfg.reg_index
-    regs = cfg.body.regs
+    regs = cfg.regs
     known: dict[str, Known] = {}
     defs: dict[str, list[tuple[Block, Ins]]] = {}
     for block in cfg.order:

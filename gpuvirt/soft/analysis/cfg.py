@@ -1,4 +1,4 @@
-"""Control flow: basic blocks, an order in which every loop is contiguous, postdominators and liveness.
+"""Control flow of basic blocks (basic_blocks.py): an order in which every loop is contiguous, postdominators and liveness.
 
 The order is topological over the graph without its retreating edges, and every retreating edge leads to the first block of a
 contiguous region (a loop; irreducible graphs get the same shape by the way strongly connected components are taken apart). The emitter relies on
@@ -9,37 +9,11 @@ from __future__ import annotations
 
 import heapq
 import sys
+from collections.abc import Mapping
 
-from gpuvirt.soft.analysis.sync_kinds import Splitter
-from gpuvirt.soft.errors import BadPtx
-from gpuvirt.soft.ptx.opcodes import Flow
-from gpuvirt.soft.ptx.parser import Body, Ins, Name, Operand, Reg
-from gpuvirt.soft.ptx.types import TYPES
-
-EXITED = "$exited"  # which lanes have ended inside a device function
-
-
-class Block:
-    """A basic block. `kind`: br (one successor), cbr (successors: taken, not taken), brx, exit."""
-
-    __slots__ = ("idx", "ins", "ipdom", "kind", "live_in", "live_out", "name", "neg", "pred", "preds", "selector", "succs")
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.ins: list[Ins] = []
-        self.kind = ""
-        self.pred: str | None = None
-        self.neg = False
-        self.selector: Operand = None
-        self.succs: list[Block] = []
-        self.preds: list[Block] = []
-        self.idx = -1
-        self.ipdom: Block | None = None
-        self.live_in = 0
-        self.live_out = 0
-
-    def __repr__(self) -> str:
-        return f"<{self.idx}:{self.name}>"
+from gpuvirt.soft.analysis.basic_blocks import EXITED, Block, find_blocks
+from gpuvirt.soft.ptx.parser import Body, Reg
+from gpuvirt.soft.ptx.types import TYPES, Type
 
 
 class Loop:
@@ -61,10 +35,10 @@ class Cfg:
         self.divided = divided  # exchanges between lanes begin blocks
         self.leaving = leaving  # functions in which lanes may go apart: such a call begins a block
         self.exits = exits  # functions that are called may end threads
-        self.exit = Block("$exit")
-        self.exit.kind = "exit"
-        entry = self._build(divided)
-        self.order = self._arrange(entry)
+        blocks = find_blocks(body, exits, leaving, divided)
+        self.exit = blocks.exit
+        self.regs: Mapping[str, Type] = {**body.regs, EXITED: TYPES["pred"]} if blocks.asks_exited else body.regs  # by name
+        self.order = self._arrange(blocks.entry)
         for index, block in enumerate(self.order):
             block.idx = index
             for succ in block.succs:
@@ -72,105 +46,8 @@ class Cfg:
                     succ.preds.append(block)
         self.loops = self._loops()
         self._postdominators()
-        self.reg_index = {name: i for i, name in enumerate(body.regs)}
+        self.reg_index = {name: i for i, name in enumerate(self.regs)}
         self._liveness()
-
-    def _build(self, divided: bool) -> Block:
-        blocks: dict[str, Block] = {}
-        sequence: list[Block] = []
-        pending: list[tuple[Block, list[str | None]]] = []
-        counter = 0
-
-        def new(name: str) -> Block:
-            block = Block(name)
-            sequence.append(block)
-            blocks[name] = block
-            return block
-
-        def split() -> Block:
-            nonlocal counter
-            counter += 1
-            return new(f"$s{counter}")
-
-        def finish(block: Block, kind: str, targets: list[str | None], ins: Ins | None = None) -> None:
-            block.kind = kind
-            if ins is not None and ins.pred is not None:
-                block.pred, block.neg = ins.pred, ins.neg
-            pending.append((block, targets))
-
-        splitter = Splitter([i for _, b in self.body.blocks for i in b], self.leaving, divided)
-        for label, instructions in self.body.blocks:
-            block = new(label)
-            for ins in instructions:
-                if block.kind or splitter.before(ins, block.ins):
-                    block = split()
-                flow = ins.traits.flow
-                if flow is Flow.JUMP:
-                    target = ins.ops[0]
-                    assert isinstance(target, Name)
-                    finish(block, "cbr" if ins.pred else "br", [target.name, None] if ins.pred else [target.name], ins)
-                elif flow in (Flow.RETURN, Flow.EXIT):
-                    if flow is Flow.EXIT and not self.body.func.is_kernel:
-                        block.ins.append(ins)
-                    finish(block, "cbr" if ins.pred else "br", ["$exit", None] if ins.pred else ["$exit"], ins)
-                elif flow is Flow.INDEXED:
-                    if ins.pred:
-                        counter += 1
-                        skip = f"$k{counter}"
-                        finish(block, "cbr", [skip, None], Ins("bra", (), [], ins.pred, not ins.neg, ""))
-                        block = split()
-                        self._brx(block, ins, pending)
-                        new(skip)
-                        block = blocks[skip]
-                    else:
-                        self._brx(block, ins, pending)
-                elif ins.pred and flow in (Flow.BRANCHED, Flow.CALL, Flow.TRAP):
-                    counter += 1
-                    skip = f"$k{counter}"
-                    finish(block, "cbr", [skip, None], Ins("bra", (), [], ins.pred, not ins.neg, ""))
-                    block = split()
-                    bare = Ins(ins.op, ins.mods, ins.ops, None, False, ins.text)
-                    bare.dsts, bare.srcs, bare.args = ins.dsts, [s for s in ins.srcs if s != ins.pred], ins.args
-                    block.ins.append(bare)
-                    if flow is Flow.TRAP:
-                        finish(block, "br", ["$exit"])
-                    block = new(skip)
-                elif flow is Flow.TRAP:
-                    block.ins.append(ins)
-                    finish(block, "br", ["$exit"])
-                else:
-                    block.ins.append(ins)
-                if flow is Flow.CALL and self.exits:  # the lanes that have ended in it go to the end here too
-                    self.body.regs[EXITED] = TYPES["pred"]
-                    ended = Ins(EXITED, (), [Reg(EXITED)], None, False, "lanes that ended in a call")
-                    ended.dsts = [EXITED]
-                    block.ins.append(ended)
-                    finish(block, "cbr", ["$exit", None], Ins("bra", (), [], EXITED, False, ""))
-        blocks["$exit"] = self.exit
-        following = {id(b): sequence[i + 1] if i + 1 < len(sequence) else self.exit for i, b in enumerate(sequence)}
-        for block in sequence:
-            if not block.kind:
-                block.kind = "br"
-                block.succs = [following[id(block)]]
-        for block, targets in pending:
-            for target in targets:
-                if target is not None and target not in blocks:
-                    raise BadPtx(f"the label '{target}' is not declared")
-            block.succs = [following[id(block)] if t is None else blocks[t] for t in targets]
-            if block.kind == "cbr" and block.succs[0] is block.succs[1]:
-                block.kind, block.pred = "br", None
-                block.succs = block.succs[:1]
-        return sequence[0]
-
-    def _brx(self, block: Block, ins: Ins, pending: list[tuple[Block, list[str | None]]]) -> None:
-        target = ins.ops[-1]
-        assert isinstance(target, Name)
-        labels = self.body.label_lists.get(target.name)
-        if labels is None:
-            raise BadPtx(f"the branch targets '{target.name}' are not declared")
-        block.kind = "brx"
-        block.selector = ins.ops[0]
-        pending.append((block, list(labels)))
 
     # Order -----------------------------------------------------------------------------------------------------------------------------------
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 
-from gpuvirt.soft.analysis.cfg import Block, Cfg
+from gpuvirt.soft.analysis.basic_blocks import Block
+from gpuvirt.soft.analysis.cfg import Cfg
 from gpuvirt.soft.analysis.sync_kinds import ALIGNED, BLOCK, FULL, GATHERING, PART, collective, reads_again
 from gpuvirt.soft.ptx.opcodes import BARRIERS, Sync
 from gpuvirt.soft.ptx.parser import Imm

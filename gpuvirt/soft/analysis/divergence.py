@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from gpuvirt.soft.analysis import affine_registers, lane_affine, subwarp_scalars
-from gpuvirt.soft.analysis.cfg import Block, Cfg, Loop
+from gpuvirt.soft.analysis.basic_blocks import Block
+from gpuvirt.soft.analysis.cfg import Cfg, Loop
 from gpuvirt.soft.analysis.convergence_points import find_meetings
 from gpuvirt.soft.analysis.lane_affine import Pattern
 from gpuvirt.soft.analysis.spin_loops import find_loops

@@ -8,7 +8,8 @@ it found, a barrier object's test).
 
 from __future__ import annotations
 
-from gpuvirt.soft.analysis.cfg import Block, Cfg, Loop
+from gpuvirt.soft.analysis.basic_blocks import Block
+from gpuvirt.soft.analysis.cfg import Cfg, Loop
 from gpuvirt.soft.analysis.sync_kinds import calls_one_of, reads_again
 from gpuvirt.soft.ptx.opcodes import Access
 from gpuvirt.soft.ptx.parser import Addr, Ins, Reg

@@ -17,7 +17,7 @@ _LEAST = 8  # lanes a group: with less there are as many scalars as there were v
 
 def find(cfg: Cfg, patterns: dict[str, Pattern]) -> dict[str, int]:
     """The registers, and the lanes of their groups: those with such a pattern that nothing but addresses is made of."""
-    regs = cfg.body.regs
+    regs = cfg.regs
     found = {name: p.group for name, p in patterns.items() if _LEAST <= p.group < len(p.steps) and regs[name].bits in (32, 64)}
     changed = bool(found)
     while changed:

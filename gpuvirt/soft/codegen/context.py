@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from gpuvirt.soft.analysis import lane_affine
 from gpuvirt.soft.analysis.alignment import Alignment
-from gpuvirt.soft.analysis.cfg import Block
+from gpuvirt.soft.analysis.basic_blocks import Block
 from gpuvirt.soft.analysis.divergence import Divergence
 from gpuvirt.soft.analysis.lane_affine import Pattern
 from gpuvirt.soft.codegen.ir_builder import ModuleText, Val
@@ -99,7 +99,7 @@ class Context(WarpState, ABC):
         """The stack slot of a register that lives across blocks, and its type."""
         found = self.slots.get(name)
         if found is None:
-            bits = self.body.regs[name].bits
+            bits = self.cfg.regs[name].bits
             t = f"<{LANES} x i{bits}>" if self.is_vector(name) else f"i{bits}"
             text = f"%r{len(self.slots)}"
             self.allocas.append(f"  {text} = alloca {t}")
@@ -113,10 +113,10 @@ class Context(WarpState, ABC):
             return self.put_together(name)
         found = self.cache.get(name)
         if found is None:
-            if name not in self.body.regs:
+            if name not in self.cfg.regs:
                 raise BadPtx(f"the register '{name}' is not declared ({self.ins})")
             text, t = self.slot(name)
-            bits = self.body.regs[name].bits
+            bits = self.cfg.regs[name].bits
             found = self.cache[name] = self.let(f"load {t}, ptr {text}", f"i{bits}", t[0] == "<")
         return found
 
@@ -141,7 +141,7 @@ class Context(WarpState, ABC):
         """The stack slot of one group's value of a register that is kept by groups, and its type."""
         found = self.slots.get(f"{name}#{first}")
         if found is None:
-            t = f"i{self.body.regs[name].bits}"
+            t = f"i{self.cfg.regs[name].bits}"
             text = f"%r{len(self.slots)}"
             self.allocas.append(f"  {text} = alloca {t}")
             self.prologue.append(f"  store {t} 0, ptr {text}")
@@ -292,9 +292,9 @@ class Context(WarpState, ABC):
         if isinstance(operand, Reg):
             if operand.name == "_":
                 return
-            if operand.name not in self.body.regs:
+            if operand.name not in self.cfg.regs:
                 raise BadPtx(f"the register '{operand.name}' is not declared ({self.ins})")
-            bits = self.body.regs[operand.name].bits
+            bits = self.cfg.regs[operand.name].bits
             self.put(operand.name, self.resize(self.as_int(value), f"i{bits}", signed))
         elif isinstance(operand, Vec):
             self.unpack(operand, self.as_int(value))
@@ -379,6 +379,10 @@ class Context(WarpState, ABC):
         return self.const(-1, "i32") if mask is None else self.bits_of(mask)
 
     # What emitters add --------------------------------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def instruction(self, ins: Ins) -> None:
+        """Emits one instruction."""
 
     @abstractmethod
     def call_function(self, name: str, arguments: list[str]) -> None:

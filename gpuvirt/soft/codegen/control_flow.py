@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from gpuvirt.soft.analysis.cfg import Block, Loop
+from gpuvirt.soft.analysis.basic_blocks import Block
+from gpuvirt.soft.analysis.cfg import Loop
 from gpuvirt.soft.analysis.convergence_points import meets_next
 from gpuvirt.soft.analysis.divergence import Divergence, Edge
 from gpuvirt.soft.codegen.context import Context

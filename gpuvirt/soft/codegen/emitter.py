@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gpuvirt.soft import abi
-from gpuvirt.soft.analysis.cfg import Block, Loop
+from gpuvirt.soft.analysis.basic_blocks import Block
+from gpuvirt.soft.analysis.cfg import Loop
 from gpuvirt.soft.analysis.convergence_points import find_divided
-from gpuvirt.soft.analysis.sync_kinds import ALIGNED, BLOCK, OPEN, PART, WARP
-from gpuvirt.soft.codegen import alignment_checks, local_stack, speculative_affine, uniform_branches, warp_loop
+from gpuvirt.soft.codegen import alignment_checks, convergence, local_stack, speculative_affine, uniform_branches, warp_loop
 from gpuvirt.soft.codegen.control_flow import ControlFlow
 from gpuvirt.soft.codegen.ir_builder import Val
 from gpuvirt.soft.codegen.opcode_handlers import HANDLERS
@@ -36,9 +36,7 @@ class Emitter(ControlFlow):
         order = self.cfg.order
         self.divided = find_divided(self.cfg, self.meetings, self.an.masked) if self.fallback is not None and self.cfg.divided else set()
         self.setup()
-        if any(kind in OPEN for kind in self.meetings.values()):
-            self.once("passed", "alloca i32", "ptr")
-            self.prologue.append("  store i32 0, ptr %passed")
+        convergence.begin(self)
         ends: dict[int, list[Loop]] = {}
         for loop in self.cfg.loops:
             ends.setdefault(loop.last, []).append(loop)
@@ -142,7 +140,10 @@ class Emitter(ControlFlow):
             assert self.fallback is not None
             self.fallback.exchange_check(self, block)
         if block.idx in self.meetings:
-            self.meet(block)
+            convergence.emit_point(self, block)
+            for ins in block.ins[1:]:
+                self.instruction(ins)
+            self.terminate(block)
             return
         if block.idx in self.an.masked:
             bits = self.let(f"load i32, ptr {self.mask_slot(block)}", "i32")
@@ -167,70 +168,6 @@ class Emitter(ControlFlow):
         divides = self.copies and not self.parted and block.pred in self.an.varying
         self.decides = uniform_branches.deciding(block) if divides else None
         for ins in block.ins:
-            self.instruction(ins)
-        self.terminate(block)
-
-    def meet(self, block: Block) -> None:
-        """A block that begins with a barrier: lanes that come before others whom it concerns are put off until those have come too. Lanes may come to
-        different barriers, as if they were one; those at the others are noted in %passed and go on from theirs later."""
-        kind = self.meetings[block.idx]
-        passing = kind in OPEN
-        own = self.mask_slot(block)
-        zero = self.const(0, "i32")
-        bits = self.let(f"load i32, ptr {own}", "i32")
-        passed = zero
-        if any(k in OPEN for k in self.meetings.values()):
-            slot = self.once("passed", "alloca i32", "ptr")
-            passed = self.let(f"load i32, ptr {slot.s}", "i32")
-        n = self.n = self.n + 1
-        if passing:
-            gone = self.band(bits, passed)
-            self.emit(f"br i1 {self.icmp('ne', gone, zero).s}, label %meet{n}.passed, label %meet{n}.new")
-            self.lines.append(f"meet{n}.passed:")
-            self.emit(f"store i32 {self.band(passed, self.invert(gone)).s}, ptr %passed")
-            self.emit(f"store i32 {self.band(bits, self.invert(gone)).s}, ptr {own}")
-            self.emit(f"br label %meet{n}.on")
-            self.lines.append(f"meet{n}.new:")
-        alike = {BLOCK: (BLOCK, ALIGNED), ALIGNED: (BLOCK, ALIGNED), WARP: (WARP,)}.get(kind, ())
-        under_way, met = passed, zero
-        for number in sorted(self.targets - {block.idx}):
-            waiting = self.let(f"load i32, ptr {self.mask_slot(self.cfg.order[number])}", "i32")
-            if self.meetings.get(number) in alike:
-                met = self.bor(met, waiting)
-            else:
-                under_way = self.bor(under_way, waiting)
-        bar = block.ins[0]
-        self.ins, self.pred, self.lead = bar, None, False
-        if kind in (WARP, PART):  # each lane waits for those that it names
-            self.mask = self.mask_of(bits)
-            named = self.rd_int(bar.ops[-1], 32)
-            ready = self.icmp("eq", self.band(named, under_way), zero)
-            if ready.v:
-                going = self.band(bits, self.bits_of(ready))
-                met = (
-                    zero
-                    if kind == PART
-                    else self.band(met, self.extract(named, self.band(self.intrinsic("cttz", bits, tail="i1 false"), self.const(31, "i32"))))
-                )
-            else:
-                going = self.select(ready, bits, zero)
-                met = self.band(met, named)
-        else:
-            going = self.select(self.icmp("eq", under_way, zero), bits, zero)
-        wait = self.icmp("eq", going, zero) if block.idx in self.an.masked else self.icmp("ne", under_way, zero)
-        self.emit(f"br i1 {wait.s}, label %{self.chain(block.idx)}, label %meet{n}.all")
-        self.lines.append(f"meet{n}.all:")
-        self.emit(f"store i32 {self.band(bits, self.invert(going)).s}, ptr {own}")
-        bits = going
-        self.mask = self.mask_of(bits) if block.idx in self.an.masked else self.full
-        self.instruction(bar)
-        if passing:
-            self.emit(f"store i32 {self.bor(passed, met).s}, ptr %passed")
-            self.emit(f"br label %meet{n}.on")
-            self.reset()
-            self.lines.append(f"meet{n}.on:")
-            self.mask = self.mask_of(self.let(f"phi i32 [ {gone.s}, %meet{n}.passed ], [ {bits.s}, %meet{n}.all ]", "i32"))
-        for ins in block.ins[1:]:
             self.instruction(ins)
         self.terminate(block)
 

@@ -12,7 +12,8 @@ that block. In calls under way each function writes down its own part and return
 from __future__ import annotations
 
 from gpuvirt.soft import abi
-from gpuvirt.soft.analysis.cfg import Block, Cfg, Loop
+from gpuvirt.soft.analysis.basic_blocks import Block
+from gpuvirt.soft.analysis.cfg import Cfg, Loop
 from gpuvirt.soft.analysis.sync_kinds import OPEN, reads_again
 from gpuvirt.soft.codegen.control_flow import ControlFlow, LaneFallback
 from gpuvirt.soft.codegen.emitter import SPIN_YIELD, Emitter
@@ -428,7 +429,7 @@ class LaneEmitter(Emitter):
         before = {name: self.cache.get(name) for name in names}
         for i, name in enumerate(names):
             value = self.let(f"load <{LANES} x i64>, ptr {self.offset(area, 8 * LANES * i).s}, align 8", "i64", True)
-            self.cache[name] = self.resize(value, f"i{self.body.regs[name].bits}")
+            self.cache[name] = self.resize(value, f"i{self.cfg.regs[name].bits}")
         bare = Ins(ins.op, ins.mods, ins.ops, None, False, ins.text)
         bare.dsts, bare.srcs, bare.args = ins.dsts, names, ins.args
         self.mask, self.met = self.mask_of(met), guard

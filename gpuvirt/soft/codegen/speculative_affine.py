@@ -26,7 +26,7 @@ def follow(e: Context, ins: Ins) -> None:
 
 def _result(e: Context, ins: Ins) -> SpeculativeAffine | None:
     formula, mods, ops = ins.traits.formula, ins.mods, ins.ops
-    if not mods or len(ops) < 2 or not isinstance(ops[0], Reg) or isinstance(ops[1], Vec) or e.body.regs[ops[0].name].bits != 64:
+    if not mods or len(ops) < 2 or not isinstance(ops[0], Reg) or isinstance(ops[1], Vec) or e.cfg.regs[ops[0].name].bits != 64:
         return None
     if formula in (Formula.MUL, Formula.MAD) and "wide" in mods and mods[-1] == "u32":
         scale = ops[2]
@@ -52,7 +52,7 @@ def _result(e: Context, ins: Ins) -> SpeculativeAffine | None:
 
 def _extended(e: Context, operand: Operand) -> SpeculativeAffine | None:
     """A 32-bit index without its sign, in 64 bits."""
-    if not isinstance(operand, Reg) or operand.name not in e.an.affine or e.body.regs[operand.name].bits != 32:
+    if not isinstance(operand, Reg) or operand.name not in e.an.affine or e.cfg.regs[operand.name].bits != 32:
         return None
     steps = e.an.affine[operand.name]
     if min(steps) < 0 or max(steps) >= _FAR:
@@ -65,7 +65,7 @@ def _extended(e: Context, operand: Operand) -> SpeculativeAffine | None:
 def _sum(e: Context, known: SpeculativeAffine, operand: Operand) -> SpeculativeAffine | None:
     if isinstance(operand, Imm):
         return SpeculativeAffine(e.add(known.lead, e.const(operand.value, "i64")), known.holds, known.steps)
-    if not isinstance(operand, Reg) or e.is_vector(operand.name) or e.body.regs[operand.name].bits != 64:
+    if not isinstance(operand, Reg) or e.is_vector(operand.name) or e.cfg.regs[operand.name].bits != 64:
         return None
     steps = e.an.affine.get(operand.name, (0,) * LANES)
     return SpeculativeAffine(e.add(known.lead, e.get(operand.name)), known.holds, tuple(a + b for a, b in zip(known.steps, steps, strict=True)))

@@ -7,7 +7,7 @@ uniform bound are evaluated for the first and the last lane only.
 
 from __future__ import annotations
 
-from gpuvirt.soft.analysis.cfg import Block
+from gpuvirt.soft.analysis.basic_blocks import Block
 from gpuvirt.soft.codegen.control_flow import ControlFlow
 from gpuvirt.soft.codegen.ir_builder import Val
 from gpuvirt.soft.ptx.opcodes import Formula
@@ -46,7 +46,7 @@ def sides(e: ControlFlow, ins: Ins) -> tuple[Val, Val] | None:
     index, bound = ins.ops[1], ins.ops[2]
     if t is None or t.kind not in "bus" or t.bits < 32 or (name not in _LOWER and name not in _UPPER):
         return None
-    if not (isinstance(index, Reg) and index.name in e.an.affine and e.body.regs[index.name].bits == t.bits and _uniform(e, bound)):
+    if not (isinstance(index, Reg) and index.name in e.an.affine and e.cfg.regs[index.name].bits == t.bits and _uniform(e, bound)):
         return None
     steps = e.an.affine[index.name]
     most = max(steps)

@@ -146,12 +146,12 @@ def _copy_words(e: Context, ins: Ins) -> None:
 
 def _is_predicate(e: Context, operand: Operand) -> bool:
     name = getattr(getattr(operand, "reg", operand), "name", "")
-    return name in e.body.regs and e.body.regs[name].kind == "p"
+    return name in e.cfg.regs and e.cfg.regs[name].kind == "p"
 
 
 def _is_policy(e: Context, ins: Ins, operand: Operand) -> bool:
     name = getattr(operand, "name", "")
-    return any("cache_hint" in m for m in ins.mods) and len(ins.ops) == 4 and name in e.body.regs and e.body.regs[name].bits == 64
+    return any("cache_hint" in m for m in ins.mods) and len(ins.ops) == 4 and name in e.cfg.regs and e.cfg.regs[name].bits == 64
 
 
 def _barrier_of(e: Context, ins: Ins, operand: Operand | None) -> Val:

@@ -90,7 +90,7 @@ def _argument(e: Context, operand: Operand) -> Val:
         found = e.param_memory(operand.name)
         if found is not None:
             return found[0]
-    value = e.splat(e.rd_int(operand, e.body.regs[operand.name].bits if isinstance(operand, Reg) else 32))
+    value = e.splat(e.rd_int(operand, e.cfg.regs[operand.name].bits if isinstance(operand, Reg) else 32))
     memory = e.alloca(f"{value.ty}, align 64")
     e.emit(f"store {value.ty} {value.s}, ptr {memory.s}")
     return memory
@@ -100,7 +100,7 @@ def _result(e: Context, name: str) -> tuple[Val, str | None]:
     found = e.param_memory(name)
     if found is not None:
         return found[0], None
-    bits = e.body.regs[name].bits
+    bits = e.cfg.regs[name].bits
     return e.alloca(f"<{LANES} x i{64 if e.cfg.leaving else bits}>, align 64"), name
 
 
@@ -125,7 +125,7 @@ def call(e: Context, ins: Ins) -> None:
         _indirect(e, ins, target, parts, arguments)
     for memory, register in results:
         if register is not None:
-            bits = e.body.regs[register].bits
+            bits = e.cfg.regs[register].bits
             e.put(register, e.let(f"load <{LANES} x i{bits}>, ptr {memory.s}", f"i{bits}", True))
 
 
