@@ -11,6 +11,7 @@ functions read it.
 from __future__ import annotations
 
 from gpuvirt.soft import abi
+from gpuvirt.soft.analysis.basic_blocks import EXITED
 from gpuvirt.soft.codegen.context import Context
 from gpuvirt.soft.codegen.ir_builder import Val
 from gpuvirt.soft.codegen.warp_state import warps_of
@@ -43,74 +44,102 @@ def _field(name: str, t: str, offset: int, same: bool = False) -> list[str]:
 
 def around(e: Context) -> tuple[list[str], list[str]]:
     """What comes before the code of one warp, and after it (there the block `done` goes on)."""
-    at = abi.OFFSETS
-    warps = warps_of(e.shape)
-    total = e.shape[0] * e.shape[1] * e.shape[2]
-    many = warps > 1
     # Code may ask whether an address is local, and access what would be, in a kernel that has no local memory.
     local = e.layout.local_bytes > 0 or e.asks_local
-    first: list[str] = []
-    for i in range(3):
-        first += _field(f"ctaid{i}.0", "i32", at["ctaid"] + 4 * i)
-    for i in range(2):
-        first += _field(f"nctaid{i}", "i32", at["nctaid"] + 4 * i, True)
-    first += _field("blocks", "i32", at["blocks"])
-    first += _field("stop", "ptr", at["stop"], True)
+    many = warps_of(e.shape) > 1
+    first = _read_state(e, many, local) + _begin_block()
     if many:
-        first += _field("warp.0", "i32", at["warp"])
-        for name in ("warp", "first_thread", "lanes", "local"):
-            first.append(f"  %run.{name}.p = getelementptr i8, ptr %w, i64 {at[name]}")
-        first += [
-            "  %run.single = icmp eq i32 %run.blocks, 0",
-            "  %run.second = add i32 %run.warp.0, 1",
-            f"  %run.end = select i1 %run.single, i32 %run.second, i32 {warps}",
-        ]
-        if local:
-            first += [
-                *_field("stride", "i64", at["local_stride"], True),
-                f"  %run.size = mul i64 %run.stride, {LANES}",
-                "  %run.local.w = load i64, ptr %run.local.p",
-                "  %run.warp.0w = zext i32 %run.warp.0 to i64",
-                "  %run.local.off = mul i64 %run.size, %run.warp.0w",
-                "  %run.local.0 = sub i64 %run.local.w, %run.local.off",
-            ]
-    elif local:
-        first += _field("local", "i64", at["local"])
-    first += ["  br label %run.block", "run.block:"]
-    for i in range(3):
-        first.append(f"  %run.ctaid{i} = phi i32 [ %run.ctaid{i}.0, %entry ], [ %run.ctaid{i}.1, %run.next ]")
-    first += ["  %run.left = phi i32 [ %run.blocks, %entry ], [ %run.left.1, %run.next ]", "  br label %run.in", "run.in:"]
-    if many:
-        first += [
-            "  %run.warp = phi i32 [ %run.warp.0, %run.block ], [ %run.warp.1, %run.out ]",
-            f"  %run.first_thread = mul i32 %run.warp, {LANES}",
-            "  store volatile i32 %run.warp, ptr %run.warp.p",
-            "  store i32 %run.first_thread, ptr %run.first_thread.p",
-        ]
-        if total % LANES:
-            first += [
-                f"  %run.tail = icmp eq i32 %run.warp, {warps - 1}",
-                f"  %run.lanes = select i1 %run.tail, i32 {(1 << total % LANES) - 1}, i32 -1",
-                "  store i32 %run.lanes, ptr %run.lanes.p",
-            ]
-        if local:
-            first += [
-                "  %run.warp.w = zext i32 %run.warp to i64",
-                "  %run.local.at = mul i64 %run.size, %run.warp.w",
-                "  %run.local = add i64 %run.local.0, %run.local.at",
-                "  store i64 %run.local, ptr %run.local.p",
-            ]
-    if any(ins.op == "$exited" for block in e.cfg.order for ins in block.ins):
-        first += [f"  %run.exited.p = getelementptr i8, ptr %w, i64 {at['exited']}", "  store i32 0, ptr %run.exited.p"]
+        first += _begin_warp(e, local)
+    if any(ins.op == EXITED for block in e.cfg.order for ins in block.ins):
+        first += [f"  %run.exited.p = getelementptr i8, ptr %w, i64 {abi.OFFSETS['exited']}", "  store i32 0, ptr %run.exited.p"]
     last = ["  br label %run.out", "run.out:"]
     if many:
-        last += [
-            "  %run.warp.1 = add i32 %run.warp, 1",
-            "  %run.more = icmp ult i32 %run.warp.1, %run.end",
-            "  br i1 %run.more, label %run.in, label %run.done",
-            "run.done:",
+        last += _next_warp()
+    return first, last + _next_block()
+
+
+def _read_state(e: Context, many: bool, local: bool) -> list[str]:
+    """What the engine says of the first warp and its block, and where the loop ends."""
+    at = abi.OFFSETS
+    lines: list[str] = []
+    for i in range(3):
+        lines += _field(f"ctaid{i}.0", "i32", at["ctaid"] + 4 * i)
+    for i in range(2):
+        lines += _field(f"nctaid{i}", "i32", at["nctaid"] + 4 * i, True)
+    lines += _field("blocks", "i32", at["blocks"])
+    lines += _field("stop", "ptr", at["stop"], True)
+    if many:
+        lines += _field("warp.0", "i32", at["warp"])
+        for name in ("warp", "first_thread", "lanes", "local"):
+            lines.append(f"  %run.{name}.p = getelementptr i8, ptr %w, i64 {at[name]}")
+        lines += [
+            "  %run.single = icmp eq i32 %run.blocks, 0",
+            "  %run.second = add i32 %run.warp.0, 1",
+            f"  %run.end = select i1 %run.single, i32 %run.second, i32 {warps_of(e.shape)}",
         ]
-    last += [
+        if local:
+            lines += _local_of_warp_0()
+    elif local:
+        lines += _field("local", "i64", at["local"])
+    return lines
+
+
+def _local_of_warp_0() -> list[str]:
+    """%run.size: bytes of a warp's local memory; %run.local.0: where the block's begins."""
+    return [
+        *_field("stride", "i64", abi.OFFSETS["local_stride"], True),
+        f"  %run.size = mul i64 %run.stride, {LANES}",
+        "  %run.local.w = load i64, ptr %run.local.p",
+        "  %run.warp.0w = zext i32 %run.warp.0 to i64",
+        "  %run.local.off = mul i64 %run.size, %run.warp.0w",
+        "  %run.local.0 = sub i64 %run.local.w, %run.local.off",
+    ]
+
+
+def _begin_block() -> list[str]:
+    """The head of the loop over blocks: the block's index, and how many are left."""
+    indices = [f"  %run.ctaid{i} = phi i32 [ %run.ctaid{i}.0, %entry ], [ %run.ctaid{i}.1, %run.next ]" for i in range(3)]
+    left = "  %run.left = phi i32 [ %run.blocks, %entry ], [ %run.left.1, %run.next ]"
+    return ["  br label %run.block", "run.block:", *indices, left, "  br label %run.in", "run.in:"]
+
+
+def _begin_warp(e: Context, local: bool) -> list[str]:
+    """The head of the loop over a block's warps: keeps struct soft_warp what it is for this one."""
+    total = e.shape[0] * e.shape[1] * e.shape[2]
+    lines = [
+        "  %run.warp = phi i32 [ %run.warp.0, %run.block ], [ %run.warp.1, %run.out ]",
+        f"  %run.first_thread = mul i32 %run.warp, {LANES}",
+        "  store volatile i32 %run.warp, ptr %run.warp.p",
+        "  store i32 %run.first_thread, ptr %run.first_thread.p",
+    ]
+    if total % LANES:
+        lines += [
+            f"  %run.tail = icmp eq i32 %run.warp, {warps_of(e.shape) - 1}",
+            f"  %run.lanes = select i1 %run.tail, i32 {(1 << total % LANES) - 1}, i32 -1",
+            "  store i32 %run.lanes, ptr %run.lanes.p",
+        ]
+    if local:
+        lines += [
+            "  %run.warp.w = zext i32 %run.warp to i64",
+            "  %run.local.at = mul i64 %run.size, %run.warp.w",
+            "  %run.local = add i64 %run.local.0, %run.local.at",
+            "  store i64 %run.local, ptr %run.local.p",
+        ]
+    return lines
+
+
+def _next_warp() -> list[str]:
+    return [
+        "  %run.warp.1 = add i32 %run.warp, 1",
+        "  %run.more = icmp ult i32 %run.warp.1, %run.end",
+        "  br i1 %run.more, label %run.in, label %run.done",
+        "run.done:",
+    ]
+
+
+def _next_block() -> list[str]:
+    """Goes on with the block that follows in the grid, x fastest, unless that was the last one or the engine says to stop."""
+    return [
         "  %run.left.1 = add i32 %run.left, -1",
         "  %run.again = icmp sgt i32 %run.left.1, 0",
         "  br i1 %run.again, label %run.ask, label %run.leave",
@@ -133,7 +162,6 @@ def around(e: Context) -> tuple[list[str], list[str]]:
         "run.leave:",
         "  ret void",
     ]
-    return first, last
 
 
 def parameter(e: Context, offset: int, t: str) -> Val | None:

@@ -84,6 +84,8 @@ VARIABLE = re.compile(
 )
 _IN_BODY = re.compile(r"\.(?:shared|local)\s+[.\w\s()]*?\.[busf]\w+\s+[\w$%]+(?:\s*\[[^\];]*\])*\s*;")
 _NAMES = re.compile(r"[\w$%]+")
+_LINKAGES = (".visible", ".extern", ".weak", ".common")
+_IGNORED = (".pragma", ".tex", ".texref", ".samplerref", ".surfref", ".branchtargets", ".calltargets", ".callprototype")  # at module scope
 _HEAD = re.compile(r"\.(?:entry|func)\s")
 
 
@@ -187,6 +189,7 @@ class Module:
         self.globals = [v for v in self.variables.values() if v.space in ("global", "const") and not v.unsized and v.linkage != "extern"]
 
     def _scan(self) -> None:
+        """Goes through the declarations at module scope, without a look into bodies."""
         text, position, size = self.text, 0, len(self.text)
         linkage, begin = "", 0
         while True:
@@ -202,63 +205,85 @@ class Module:
                 if text[position] == ";":
                     position += 1
                     continue
-                raise BadPtx(f"unexpected '{text[position : position + 20]}' at module scope, line {text.count(chr(10), 0, position) + 1}")
+                raise BadPtx(f"unexpected '{text[position : position + 20]}' at module scope, line {self._line(position)}")
             key = word.group()
-            if key in (".visible", ".extern", ".weak", ".common"):
+            if key in _LINKAGES:
                 linkage = key[1:]
                 position = word.end()
                 continue
-            if key in (".entry", ".func"):
-                name, defined, position = self._function(position, linkage)
-                self.items.append(Item("func", name, linkage, begin, position, defined))
-            elif key in (".global", ".const", ".shared"):
-                end = text.find(";", position)
-                if end < 0:
-                    raise BadPtx(f"a declaration without ';': {text[position : position + 60]}")
-                for variable in parse_variable(strip_comments(text[position : end + 1]), linkage):
-                    if variable.linkage != "extern" or variable.name not in self.variables:
-                        self.variables[variable.name] = variable
-                    self.items.append(Item("variable", variable.name, linkage, begin, end + 1, variable.linkage != "extern"))
-                position = end + 1
-            elif key == ".section" or key.startswith("@"):
-                position = self._skip_braces(text.find("{", position)) if "{" in text[position:] else size
-            elif key in (".version", ".target", ".address_size", ".file", ".loc"):
-                end = text.find("\n", position)
-                end = size if end < 0 else end
-                line = text[position:end]
-                if key == ".version":
-                    numbers = re.findall(r"\d+", line)
-                    if len(numbers) < 2 or len(numbers[0]) + len(numbers[1]) > 6:
-                        raise BadPtx(f"cannot read '{line[:60]}'")
-                    self.version = int(numbers[0]) * 10 + int(numbers[1])
-                    if int(numbers[0]) > NEWEST:
-                        raise TooNew(
-                            f"this is PTX of version {numbers[0]}.{numbers[1]}; the software GPU knows {NEWEST}.x: build with an older CUDA toolkit"
-                        )
-                elif key == ".target":
-                    found = re.search(r"sm_(\w+)", line)
-                    self.target = found.group(1) if found else ""
-                elif key == ".address_size" and "64" not in line:
-                    raise Unsupported("32-bit PTX (.address_size 32)")
-                position = end
-            elif key == ".alias":
-                end = text.find(";", position)
-                if end < 0:
-                    raise BadPtx(f"a declaration without ';': {text[position : position + 60]}")
-                names = _NAMES.findall(text[position + 6 : end])
-                if len(names) == 2 and names[1] in self.funcs:
-                    self.funcs[names[0]] = self.funcs[names[1]]
-                    self.items.append(Item("alias", names[0], linkage, begin, end + 1, True))
-                position = end + 1
-            else:
-                end = text.find(";", position)
-                end = size if end < 0 else end
-                if key not in (".pragma", ".tex", ".texref", ".samplerref", ".surfref", ".branchtargets", ".calltargets", ".callprototype"):
-                    raise BadPtx(f"unknown directive {key} at module scope, line {text.count(chr(10), 0, position) + 1}")
-                position = end + 1
+            position = self._declaration(key, linkage, begin, position)
             if position <= begin:  # what should end it was not found
-                raise BadPtx(f"a declaration without end: '{text[begin : begin + 60]}', line {text.count(chr(10), 0, begin) + 1}")
+                raise BadPtx(f"a declaration without end: '{text[begin : begin + 60]}', line {self._line(begin)}")
             linkage = ""
+
+    def _declaration(self, key: str, linkage: str, begin: int, position: int) -> int:
+        """Takes up what stands at `position` and begins with `key`; its text, linkage included, begins at `begin`. Returns the position after it."""
+        if key in (".entry", ".func"):
+            name, defined, position = self._function(position, linkage)
+            self.items.append(Item("func", name, linkage, begin, position, defined))
+            return position
+        if key in (".global", ".const", ".shared"):
+            return self._variables(linkage, begin, position)
+        if key == ".section" or key.startswith("@"):
+            brace = self.text.find("{", position)
+            return self._skip_braces(brace) if brace >= 0 else len(self.text)
+        if key in (".version", ".target", ".address_size", ".file", ".loc"):
+            return self._directive_line(key, position)
+        if key == ".alias":
+            return self._alias(linkage, begin, position)
+        if key not in _IGNORED:
+            raise BadPtx(f"unknown directive {key} at module scope, line {self._line(position)}")
+        end = self.text.find(";", position)
+        return (len(self.text) if end < 0 else end) + 1
+
+    def _variables(self, linkage: str, begin: int, position: int) -> int:
+        end = self._semicolon(position)
+        for variable in parse_variable(strip_comments(self.text[position:end]), linkage):
+            if variable.linkage != "extern" or variable.name not in self.variables:
+                self.variables[variable.name] = variable
+            self.items.append(Item("variable", variable.name, linkage, begin, end, variable.linkage != "extern"))
+        return end
+
+    def _directive_line(self, key: str, position: int) -> int:
+        """A directive that ends with its line."""
+        end = self.text.find("\n", position)
+        end = len(self.text) if end < 0 else end
+        line = self.text[position:end]
+        if key == ".version":
+            self._set_version(line)
+        elif key == ".target":
+            found = re.search(r"sm_(\w+)", line)
+            self.target = found.group(1) if found else ""
+        elif key == ".address_size" and "64" not in line:
+            raise Unsupported("32-bit PTX (.address_size 32)")
+        return end
+
+    def _set_version(self, line: str) -> None:
+        numbers = re.findall(r"\d+", line)
+        if len(numbers) < 2 or len(numbers[0]) + len(numbers[1]) > 6:
+            raise BadPtx(f"cannot read '{line[:60]}'")
+        self.version = int(numbers[0]) * 10 + int(numbers[1])
+        if int(numbers[0]) > NEWEST:
+            raise TooNew(f"this is PTX of version {numbers[0]}.{numbers[1]}; the software GPU knows {NEWEST}.x: build with an older CUDA toolkit")
+
+    def _alias(self, linkage: str, begin: int, position: int) -> int:
+        end = self._semicolon(position)
+        names = _NAMES.findall(self.text[position + len(".alias") : end - 1])
+        if len(names) == 2 and names[1] in self.funcs:
+            self.funcs[names[0]] = self.funcs[names[1]]
+            self.items.append(Item("alias", names[0], linkage, begin, end, True))
+        return end
+
+    def _semicolon(self, position: int) -> int:
+        """The position after the declaration's semicolon."""
+        end = self.text.find(";", position)
+        if end < 0:
+            raise BadPtx(f"a declaration without ';': {self.text[position : position + 60]}")
+        return end + 1
+
+    def _line(self, position: int) -> int:
+        """The number of a position's line, from 1."""
+        return self.text.count("\n", 0, position) + 1
 
     def _skip_braces(self, position: int) -> int:
         depth = 0
