@@ -25,9 +25,11 @@ from gpuvirt.soft.codegen.lane_fallback import Frame, LaneEmitter, Points
 from gpuvirt.soft.codegen.symbols import ENTRY, function_symbol, lane_symbol
 from gpuvirt.soft.errors import BadPtx, Unsupported
 from gpuvirt.soft.ops import (  # noqa: F401  they register opcodes
+    arithmetic,
     async_copy,
     atomic,
     call,
+    compare,
     convert,
     floating,
     integer,

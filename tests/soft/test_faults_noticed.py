@@ -14,7 +14,9 @@ from gpuvirt.soft.codegen import helpers
 from gpuvirt.soft.ops import (
     async_copy,
     atomic,
+    compare,
     convert,
+    float_formats,
     floating,
     fp8,
     integer,
@@ -44,11 +46,11 @@ def larger(original: Callable[..., Any]) -> Callable[..., Any]:
 FAULTS: dict[str, tuple[Any, str, Callable[..., Any], tuple[str, ...]]] = {
     "add.rz.f32": (floating, "directed", nearest, ("add.rz.f32", "mul.rz.f32")),
     "fma.rm.f64": (floating, "directed", nearest, ("fma.rm.f64", "div.rm.f64")),
-    "ftz of operands and results": (floating, "flush", lambda _: same, ("mul.rn.ftz.f32x2", "fma.rn.ftz.f32x2")),
-    "sat": (floating, "saturate", lambda _: same, ("add.rn.sat.f32", "fma.rn.sat.f32")),
-    "canonical NaN": (floating, "canonical", lambda _: same, ("max.ftz.f32 $d, $a, $b;",)),
+    "ftz of operands and results": (float_formats, "flush", lambda _: same, ("mul.rn.ftz.f32x2", "fma.rn.ftz.f32x2")),
+    "sat": (float_formats, "saturate", lambda _: same, ("add.rn.sat.f32", "fma.rn.sat.f32")),
+    "canonical NaN": (float_formats, "canonical", lambda _: same, ("max.ftz.f32 $d, $a, $b;",)),
     "carry": (integer, "set_carry", no_carry, ("addc.u32", "subc.cc.u64")),
-    "bf16 cut off": (floating, "to_bfloat", lambda f: lambda e, a, mode: f(e, a, "rz"), ("add.rn.bf16 ", "cvt.rn.bf16.f32")),
+    "bf16 cut off": (float_formats, "to_bfloat", lambda f: lambda e, a, mode: f(e, a, "rz"), ("add.rn.bf16 ", "cvt.rn.bf16.f32")),
     "eight bits": (fp8, "encode", lambda f: lambda e, a, name: e.bxor(f(e, a, name), e.const(1, "i32")), ("e4m3x2.f32",)),
     "atomic minimum": (helpers, "combine", larger, ("atom.shared.min.u32", "atom.global.min.noftz.f16")),
 }  # fmt: skip
@@ -65,11 +67,11 @@ def test_a_fault_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path
     module, attribute, fault, texts = FAULTS[name]
     original = getattr(module, attribute)
     monkeypatch.setenv("GPUVIRT_CACHE", str(tmp_path))  # what was compiled by the sound compiler must not answer
-    for other in (floating, convert, integer, fp8, atomic, async_copy, helpers):
+    for other in (float_formats, floating, convert, compare, integer, fp8, atomic, async_copy, helpers):
         if getattr(other, attribute, None) is original:
             monkeypatch.setattr(other, attribute, fault(original))
     if name == "bf16 cut off":
-        monkeypatch.setattr(floating, "narrow", lambda e, a, t, mode="rn": floating.to_bfloat(e, a, mode))
+        monkeypatch.setattr(floating, "narrow", lambda e, a, t, mode="rn": float_formats.to_bfloat(e, a, mode))
         monkeypatch.setattr(convert, "narrow", floating.narrow)
     for case in cases(texts):
         kept = tuple(i.copy() for i in case.inputs)

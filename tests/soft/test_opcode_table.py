@@ -91,7 +91,7 @@ def test_every_row_has_its_function_and_every_function_its_row(monkeypatch: pyte
     from gpuvirt.soft import pipeline  # noqa: F401  imports all functions
 
     assert set(opcode_handlers.HANDLERS) == {name for name, row in OPCODES.items() if row.handler}
-    with pytest.raises(TableError, match="integer:add_up"):
-        _bound_with(monkeypatch, read(TABLE.replace("integer:add_sub", "integer:add_up")))
+    with pytest.raises(TableError, match="arithmetic:add_up"):
+        _bound_with(monkeypatch, read(TABLE.replace("arithmetic:add_sub", "arithmetic:add_up")))
     with pytest.raises(TableError, match="no opcode names: integer:sad"):
         _bound_with(monkeypatch, {name: row for name, row in opcodes.OPCODES.items() if name != "sad"})

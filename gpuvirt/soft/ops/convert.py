@@ -6,7 +6,7 @@ from gpuvirt.soft.codegen.context import Context
 from gpuvirt.soft.codegen.ir_builder import Val
 from gpuvirt.soft.codegen.opcode_handlers import emits
 from gpuvirt.soft.ops import fp8
-from gpuvirt.soft.ops.floating import canonical, clean, flush, flushed, narrow, pack_halves, saturate, step, widen
+from gpuvirt.soft.ops.float_formats import canonical, clean, flush, flushed, narrow, pack_halves, saturate, step, widen
 from gpuvirt.soft.ptx.parser import Ins
 from gpuvirt.soft.ptx.types import TYPES, Type, llvm_type
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from gpuvirt.soft.codegen.context import Context
 from gpuvirt.soft.codegen.ir_builder import Val
-from gpuvirt.soft.ops.floating import halves, narrow, pack_halves, widen
+from gpuvirt.soft.ops.float_formats import halves, narrow, pack_halves, widen
 from gpuvirt.soft.ptx.parser import Ins
 from gpuvirt.soft.ptx.types import TYPES, Type
 

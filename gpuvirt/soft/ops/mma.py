@@ -16,7 +16,7 @@ from gpuvirt.soft.codegen.ir_builder import Val
 from gpuvirt.soft.codegen.memory_access import gather, store
 from gpuvirt.soft.codegen.opcode_handlers import emits
 from gpuvirt.soft.ops import fp8
-from gpuvirt.soft.ops.floating import narrow, pack_halves, widen
+from gpuvirt.soft.ops.float_formats import narrow, pack_halves, widen
 from gpuvirt.soft.ptx.parser import Ins, Operand, Vec
 from gpuvirt.soft.ptx.types import LANES, TYPES
 

@@ -11,7 +11,8 @@ from gpuvirt.soft.codegen.context import Context
 from gpuvirt.soft.codegen.ir_builder import Val
 from gpuvirt.soft.codegen.opcode_handlers import emits
 from gpuvirt.soft.ops.convert import saturated
-from gpuvirt.soft.ops.floating import MODES, by_processor, clean, directed, flush, flushed, fma, halves, narrow, pack_halves, step, widen
+from gpuvirt.soft.ops.float_formats import clean, flush, flushed, halves, narrow, pack_halves, step, widen
+from gpuvirt.soft.ops.floating import MODES, by_processor, directed, fma
 from gpuvirt.soft.ptx.parser import Ins
 from gpuvirt.soft.ptx.types import TYPES
 

@@ -6,7 +6,7 @@ from gpuvirt.soft import abi
 from gpuvirt.soft.codegen.context import Context
 from gpuvirt.soft.codegen.ir_builder import Val
 from gpuvirt.soft.codegen.opcode_handlers import emits
-from gpuvirt.soft.ops.floating import canonical
+from gpuvirt.soft.ops.float_formats import canonical
 from gpuvirt.soft.ptx.parser import Imm, Ins, Operand, Pair
 from gpuvirt.soft.ptx.types import LANES
 

@@ -43,11 +43,11 @@ cvta                                 | first  | -      | operands  | -      | - 
     u64 | to {_SPACES}
 add                                  | first  | -      | operands  | -      | -        | -       | masked   | add      | ftz
   .cc                                | first  | writes | operands  | -      | -        | -       | masked   | add      | ftz
-    integer:add_sub | a + b; .cc writes the carry
+    arithmetic:add_sub | a + b; .cc writes the carry
     {_I} u16x2 s16x2 {_F} f32x2 | {_ROUND} ftz sat cc
 sub                                  | first  | -      | operands  | -      | -        | -       | masked   | sub      | ftz
   .cc                                | first  | writes | operands  | -      | -        | -       | masked   | sub      | ftz
-    integer:add_sub | a - b; .cc writes the borrow
+    arithmetic:add_sub | a - b; .cc writes the carry of a + ~b + 1: whether nothing was borrowed
     {_I} {_F} f32x2 | {_ROUND} ftz sat cc
 addc                                 | first  | reads  | operands  | -      | -        | -       | masked   | -        | -
   .cc                                | first  | both   | operands  | -      | -        | -       | masked   | -        | -
@@ -55,45 +55,45 @@ addc                                 | first  | reads  | operands  | -      | - 
     u32 s32 u64 s64 | cc
 subc                                 | first  | reads  | operands  | -      | -        | -       | masked   | -        | -
   .cc                                | first  | both   | operands  | -      | -        | -       | masked   | -        | -
-    integer:addc | a - b - borrow
+    integer:addc | a + ~b + carry: a - b, less 1 unless the carry is set
     u32 s32 u64 s64 | cc
 mul                                  | first  | -      | operands  | -      | -        | -       | masked   | mul      | ftz
-    integer:mul_mad | a * b: the lower or upper half, or (.wide) all of the product
+    arithmetic:mul_mad | a * b: the lower or upper half, or (.wide) all of the product
     {_I} {_F} f32x2 | lo hi wide {_ROUND} ftz sat
 mad                                  | first  | -      | operands  | -      | -        | -       | masked   | mad      | ftz
   .cc                                | first  | writes | operands  | -      | -        | -       | masked   | mad      | ftz
-    integer:mul_mad | a * b + c, with a half or all of the product
+    arithmetic:mul_mad | a * b + c, with a half or all of the product
     {_I} f32 f64 | lo hi wide sat cc {_ROUND} ftz
 mul24                                | first  | -      | operands  | -      | -        | -       | masked   | -        | -
-    integer:mul_mad | the lower 24 bits of a and b multiplied
+    arithmetic:mul_mad | the lower 24 bits of a and b multiplied
     u32 s32 | lo hi
 mad24                                | first  | -      | operands  | -      | -        | -       | masked   | -        | -
-    integer:mul_mad | the lower 24 bits of a and b multiplied, plus c
+    arithmetic:mul_mad | the lower 24 bits of a and b multiplied, plus c
     u32 s32 | lo hi sat
 madc                                 | first  | reads  | operands  | -      | -        | -       | masked   | -        | -
   .cc                                | first  | both   | operands  | -      | -        | -       | masked   | -        | -
-    integer:mul_mad | a * b + c + carry
+    arithmetic:mul_mad | a * b + c + carry
     u32 s32 u64 s64 | lo hi cc
 sad                                  | first  | -      | operands  | -      | -        | -       | masked   | -        | -
     integer:sad | |a - b| + c
     {_I} |
 div                                  | first  | -      | operands  | -      | -        | -       | masked   | -        | ftz
-    integer:div_rem | a / b
+    arithmetic:div_rem | a / b
     {_I} f32 f64 | {_ROUND} ftz approx full
 rem                                  | first  | -      | operands  | -      | -        | -       | masked   | -        | -
-    integer:div_rem | the remainder of a / b
+    arithmetic:div_rem | the remainder of a / b
     {_I} |
 min                                  | first  | -      | operands  | -      | -        | -       | masked   | choose   | ftz
-    integer:min_max | the lesser
+    arithmetic:min_max | the lesser
     {_I} u16x2 s16x2 {_F} | ftz NaN xorsign abs relu
 max                                  | first  | -      | operands  | -      | -        | -       | masked   | choose   | ftz
-    integer:min_max | the greater
+    arithmetic:min_max | the greater
     {_I} u16x2 s16x2 {_F} | ftz NaN xorsign abs relu
 neg                                  | first  | -      | operands  | -      | -        | -       | masked   | -        | keeps
-    integer:neg_abs | -a
+    arithmetic:neg_abs | -a
     s16 s32 s64 {_F} | ftz
 abs                                  | first  | -      | operands  | -      | -        | -       | masked   | -        | keeps
-    integer:neg_abs | |a|
+    arithmetic:neg_abs | |a|
     s16 s32 s64 {_F} | ftz
 and                                  | first  | -      | operands  | -      | -        | -       | masked   | and      | -
     integer:logic | bitwise and
@@ -159,16 +159,16 @@ dp2a                                 | first  | -      | operands  | -      | - 
     integer:dot | two products of halves and bytes, summed
     u32 s32 | lo hi
 setp                                 | first  | -      | operands  | -      | -        | -       | masked   | compare  | ftz
-    integer:setp | compares, into a predicate, or two (p|q)
+    compare:setp | compares, into a predicate, or two (p|q)
     {_B} {_I} f16 f16x2 bf16 bf16x2 f32 f64 | {_COMPARE} and or xor ftz
 set                                  | first  | -      | operands  | -      | -        | -       | masked   | -        | ftz
-    integer:set_ | compares, into a number
+    compare:set_ | compares, into a number
     {_B} {_I} f16 f16x2 bf16 bf16x2 f32 f64 | {_COMPARE} and or xor ftz
 selp                                 | first  | -      | operands  | -      | -        | -       | masked   | choose   | keeps
-    integer:selp | one of two values, by a predicate
+    compare:selp | one of two values, by a predicate
     {_B} {_I} f16 f32 f64 |
 slct                                 | first  | -      | operands  | -      | -        | -       | masked   | -        | ftz
-    integer:slct | one of two values, by a number's sign
+    compare:slct | one of two values, by a number's sign
     {_B} {_I} f32 f64 | ftz
 # Floating point
 fma                                  | first  | -      | operands  | -      | -        | -       | masked   | fma      | ftz
