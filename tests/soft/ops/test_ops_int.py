@@ -177,6 +177,41 @@ U32 = edges(np.uint32)
 SHIFTS = np.array([0, 1, 5, 15, 16, 17, 31, 32, 33, 63, 64, 65, 255, 0x80000001, 0xFFFFFFFF], np.uint32)
 
 
+def adder(kind: str, a: int, b: int, c: int, carry: int, width: int) -> tuple[int, int]:
+    """(result, carry) of an instruction as the adder of a GPU makes it: a subtraction adds the complement, and a carry says that nothing was borrowed."""
+    ones = (1 << width) - 1
+    op, *mods = kind.split(".")
+    if op[:3] == "sub":
+        b ^= ones
+    elif op[:3] == "mad":
+        signed = mods[-1][0] == "s"
+        x, y = (v - (v >> width - 1 << width) if signed else v for v in (a, b))
+        a, b = (x * y if "lo" in mods else x * y >> width) & ones, c
+    total = a + b + carry
+    return total & ones, total >> width
+
+
+def carry_pairs() -> list[Case]:
+    """Each instruction that writes the flag before each that reads it, and what the latter leaves of it."""
+    out: list[Case] = []
+    for width, register in ((32, "%r"), (64, "%q")):
+        numbers = np.array([0, 1, 5, (1 << width) - 1, 1 << width - 1, (1 << width) // 3], f"u{width // 8}")
+        products = [f"{half}.cc.{sign}{width}" for half in ("lo", "hi") for sign in "us"]
+        for first in [f"add.cc.u{width}", f"sub.cc.s{width}", *(f"mad.{p}" for p in products)]:
+            for second in [f"addc.cc.s{width}", f"subc.cc.u{width}", *(f"madc.{p}" for p in products)]:
+
+                def want(a: int, b: int, c: int, first: str = first, second: str = second, w: int = width) -> int:
+                    _, carry = adder(first, a, b, c, int(first[:3] == "sub"), w)
+                    result, carry = adder(second, c, a, b, carry, w)
+                    return result ^ (carry << 1)
+
+                more = [", $c" if first[:3] == "mad" else "", ", $b" if second[:3] == "mad" else ""]
+                text = f"{first} {register}3, $a, $b{more[0]}; {second} {register}4, $c, $a{more[1]}; addc.u{width} {register}5, 0, 0; "
+                text += f"add.u{width} {register}5, {register}5, {register}5; xor.b{width} $d, {register}4, {register}5;"
+                out.append(case(text, numbers.dtype, want, numbers, numbers, numbers))
+    return out
+
+
 def _cases() -> list[Case]:
     out = []
     for name, t in T.items():
@@ -279,9 +314,7 @@ def _cases() -> list[Case]:
     out.append(case(split + "sub.cc.u32 %r3, %r3, %r5; subc.u32 %r4, %r4, %r6; mov.b64 $d, {%r3, %r4};", np.uint64, lambda a, b: a - b, u64, u64))
     text = split + "add.cc.u32 %r3, %r3, %r5; addc.cc.u32 %r4, %r4, %r6; addc.u32 $d, 0, 0;"
     out.append(case(text, np.uint32, lambda a, b: (a + b) >> 64, u64, u64))
-    # The flag is a carry for both: after a subtraction it says that nothing was borrowed, and one that was left by an addition is no borrow.
-    out.append(case("sub.cc.u32 %r3, $a, $b; addc.u32 $d, 0, 0;", np.uint32, lambda a, b: a >= b, words, words))
-    out.append(case("add.cc.u32 %r3, $a, $b; subc.u32 $d, 0, 0;", np.uint32, lambda a, b: (a + b >> 32) - 1, words, words))
+    out.extend(carry_pairs())
     text = split + "mul.lo.u32 %r7, %r3, %r5; mad.hi.u32 %r8, %r3, %r5, 0; mad.lo.cc.u32 %r8, %r4, %r5, %r8; madc.hi.u32 $d, %r4, %r5, 0;"
     out.append(case(text, np.uint32, lambda a, b: (a * (b & 0xFFFFFFFF)) >> 64, u64, u64))
     out.append(case("setp.lt.and.s32 %p1|%p2, $a, $b, %p0; selp.b32 $d, 1, 0, %p2;", np.uint32, lambda a, b: 0, s32, s32))
