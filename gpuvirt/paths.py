@@ -14,6 +14,7 @@ NVML = "libnvidia-ml.so.1"
 WORKER = "libgpuvirt_worker.so"
 BENCH = "gpuvirt-bench"
 COMPAT = "libgpuvirt_compat.so"
+DEVICE_FILES = "libgpuvirt_device_files.so"
 COMPAT_PROGRAMS = "compat"  # a folder, so that it can be on PATH
 PYTHON_COMPAT = Path(__file__).resolve().parent / "compat" / "python"
 
@@ -38,7 +39,7 @@ def library(name: str) -> Path:
 
 
 def program(name: str) -> Path:
-    """The path of a built program (`BENCH`, `COMPAT`): in the library folder, or in ``gpuvirt/lib`` if that folder has none.
+    """The path of a built program or preloaded library: in the library folder, or in ``gpuvirt/lib`` if that folder has none.
 
     Raises:
         GpuvirtError: there is no such file; the text says how to build it.

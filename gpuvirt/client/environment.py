@@ -6,6 +6,7 @@ import os
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from gpuvirt import paths
 from gpuvirt.client.settings import Settings
@@ -19,6 +20,7 @@ SOFTWARE = {
     "TRITON_DEFAULT_BACKEND": ("gpuvirt", "Triton does not know it either: gpuvirt's Triton backend (on PYTHONPATH) names one that it knows"),
     "TF_CUDNN_USE_AUTOTUNE": ("0", "TensorFlow would compile every algorithm of a convolution to time them"),
 }
+DEVICE_FILE = Path("/dev/nvidia0")
 PTXAS = ("TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH")
 # XLA's autotuner waits in a kernel for mapped host memory, and XLA captures kernels into CUDA graphs; gpuvirt supports neither.
 XLA = ("--xla_gpu_autotune_level=0", "--xla_gpu_enable_command_buffer=")
@@ -79,6 +81,8 @@ def variables(settings: Settings, status: PoolStatus) -> list[Variable]:
     """
     cuda, nvml = paths.library(paths.CUDA), paths.library(paths.NVML)
     preloaded = [cuda, nvml, *([paths.program(paths.COMPAT)] if status.software else [])]
+    if not DEVICE_FILE.exists():  # JAX looks for it before it loads the driver
+        preloaded.append(paths.program(paths.DEVICE_FILES))
     link_dir = paths.unversioned_dir()
     unfit = [path.parent for path in preloaded if set(str(path.parent)) & set(": ")]
     if unfit:

@@ -12,6 +12,7 @@ import pytest
 from server.harness import FakeServer
 
 from gpuvirt import paths
+from gpuvirt.client import environment
 from gpuvirt.client.environment import Variable, apply, variables
 from gpuvirt.client.settings import Settings
 from gpuvirt.transport.handshake import GREETING_SOFTWARE, Greeting
@@ -20,6 +21,8 @@ from gpuvirt.transport.token import Token
 
 from .conftest import Gpuvirt
 
+TOKEN = Token(bytes(16), bytes(32), bytes(32))
+DEVICE_FILES = "" if environment.DEVICE_FILE.exists() else f":{paths.program(paths.DEVICE_FILES)}"
 SHOW = "import os, json; print(json.dumps(dict(os.environ)))"
 
 
@@ -30,7 +33,7 @@ def test_what_the_program_sees(gpuvirt: Gpuvirt, server: FakeServer, lib_dir: Pa
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     env = json.loads(done.stdout)
-    assert env["LD_PRELOAD"] == f"{lib_dir}/libcuda.so.1:{lib_dir}/libnvidia-ml.so.1:{paths.program(paths.COMPAT)}"
+    assert env["LD_PRELOAD"] == f"{lib_dir}/libcuda.so.1:{lib_dir}/libnvidia-ml.so.1:{paths.program(paths.COMPAT)}{DEVICE_FILES}"
     folders = env["LD_LIBRARY_PATH"].split(":")
     assert folders[0] == str(lib_dir) and folders[-1] == "/opt/lib"
     assert any((Path(folder) / "libcuda.so").resolve() == lib_dir / "libcuda.so.1" for folder in folders)
@@ -86,12 +89,22 @@ def test_software_gpus_are_said_to_be_such(gpuvirt: Gpuvirt, server: FakeServer)
 @pytest.mark.parametrize("software", [True, False])
 def test_real_gpus_need_nothing_of_it(software: bool) -> None:
     greeting = Greeting(bytes(32), flags=GREETING_SOFTWARE * software)
-    status = PoolStatus(PoolAddress("localhost", 7), "127.0.0.1", greeting, Token(bytes(16), bytes(32), bytes(32)))
+    status = PoolStatus(PoolAddress("localhost", 7), "127.0.0.1", greeting, TOKEN)
     found = {v.name: v.value for v in variables(Settings(), status)}
-    assert ("compat" in found["LD_PRELOAD"]) is software
+    assert (paths.COMPAT in found["LD_PRELOAD"]) is software
     special = {"PATH", "XLA_FLAGS", "CUPY_COMPILE_WITH_PTX", "NUMBA_FORCE_CUDA_CC", "TRITON_PTXAS_PATH", "TRITON_DEFAULT_BACKEND"}
     assert special <= found.keys() or not software
     assert software or not [name for name in found if not name.startswith(("LD_", "GPUVIRT_"))]
+
+
+@pytest.mark.parametrize("software", [True, False])
+@pytest.mark.parametrize("there", [True, False])
+def test_device_files_are_reported_where_there_are_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, software: bool, there: bool) -> None:
+    (tmp_path / "nvidia0").touch()
+    monkeypatch.setattr(environment, "DEVICE_FILE", tmp_path / ("nvidia0" if there else "nvidia1"))
+    status = PoolStatus(PoolAddress("localhost", 7), "127.0.0.1", Greeting(bytes(32), flags=GREETING_SOFTWARE * software), TOKEN)
+    (preloaded,) = [v.value for v in variables(Settings(), status) if v.name == "LD_PRELOAD"]
+    assert (paths.DEVICE_FILES in preloaded) is not there
 
 
 def test_options_behind_the_command_are_the_commands(gpuvirt: Gpuvirt, server: FakeServer) -> None:
@@ -155,7 +168,7 @@ def test_env_is_what_run_sets(gpuvirt: Gpuvirt, server: FakeServer, lib_dir: Pat
     shell = subprocess.run(["sh", "-c", script], capture_output=True, text=True, env=base, check=True)
     env = dict(pair.split("=", 1) for pair in shell.stdout.split("\0") if pair)
     assert env["LD_LIBRARY_PATH"].startswith(f"{lib_dir}:") and env["LD_LIBRARY_PATH"].endswith(":/opt/lib")
-    assert env["LD_PRELOAD"] == f"{lib_dir}/libcuda.so.1:{lib_dir}/libnvidia-ml.so.1:{paths.program(paths.COMPAT)}"
+    assert env["LD_PRELOAD"] == f"{lib_dir}/libcuda.so.1:{lib_dir}/libnvidia-ml.so.1:{paths.program(paths.COMPAT)}{DEVICE_FILES}"
     assert Path(env["PATH"].split(":")[0], "ptxas").is_file() and env["PATH"].endswith(base["PATH"])
     assert env["GPUVIRT_GPUS"] == "2" and env["GPUVIRT_STATS"] == "-" and env["CUPY_COMPILE_WITH_PTX"] == "1"
     listed = {v["name"] for v in json.loads(gpuvirt("env", "--gpus", "2", "--stats", "--json", server=server).stdout)}

@@ -83,6 +83,17 @@ print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """
 
 
+@pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="this machine has device files")
+def test_device_files_for_a_pool_of_drivers_own_gpus(chained: Server, tmp_path: Path) -> None:
+    """JAX looks for them, whatever GPUs the pool has; a ptxas is replaced for software GPUs only."""
+    own = tmp_path / "ptxas"
+    own.write_text("#!/bin/sh\necho makes machine code\n")
+    own.chmod(0o755)
+    done = run_program(chained, [sys.executable, "-c", LOOKS.splitlines()[1] + "\n" + LOOKS.splitlines()[2] + "\n" + LOOKS.splitlines()[3], own])
+    assert done.stdout.splitlines() == ["[True, True, False, False] True True"], done.stderr
+    assert run_program(chained, [own, "--version"]).stdout == "makes machine code\n"
+
+
 def test_what_frameworks_look_for(pool: Server, tmp_path: Path) -> None:
     """A ptxas that a program brings along gives way to ours; a GPU's device files seem to be there."""
     own = tmp_path / "ptxas"
