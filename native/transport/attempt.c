@@ -188,8 +188,6 @@ static bool introduce(struct gv_attempt *a, struct gv_hello *hello, const char *
 static bool wait_on(struct gv_attempt *a, const struct gv_state *state) {
     const char *url = a->address.url;
     char text[400], place[64] = "";
-    if (state->state == GV_STATE_WAITING && a->no_wait)
-        return gv_attempt_fail(a, GV_WELCOME_BUSY, "all GPUs of the server at %s are taken; run without --no-wait to wait for one", url);
     a->until = gv_now_ns() + STATE_NS;
     if (a->told || !a->notice) return true;
     a->told = true;

@@ -20,7 +20,6 @@ struct gv_attempt {
     struct gv_address address;
     struct gv_link_spec spec;
     int64_t until;
-    bool no_wait; /* a server that wants the client to wait is a refusal */
     void (*notice)(void *arg, const char *text);
     void *notice_arg;
 

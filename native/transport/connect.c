@@ -15,7 +15,7 @@
 #define OPEN_PAUSE_US 20000
 
 static void fill_hello(struct gv_hello *hello, const struct gv_link_options *o, const struct gv_transport **rows, uint32_t n) {
-    *hello = (struct gv_hello){.purpose = GV_HELLO_SESSION, .gpus = o->gpus, .memory = o->memory, .flags = o->no_wait ? GV_HELLO_NO_WAIT : 0};
+    *hello = (struct gv_hello){.purpose = GV_HELLO_SESSION, .gpus = o->gpus, .memory = o->memory};
     memcpy(hello->launch, o->launch, sizeof hello->launch);
     memcpy(hello->token_id, o->token_id, GV_TOKEN_ID_SIZE);
     for (uint32_t i = 0; i < n; i++, hello->transports.n++) {
@@ -119,7 +119,7 @@ static struct gv_link *attempt(struct gv_attempt *a, const struct gv_link_option
 }
 
 struct gv_link *gv_link_connect(const struct gv_link_options *options, struct gv_open_error *err) {
-    struct gv_attempt a = {.err = err, .no_wait = options->no_wait, .notice = options->notice, .notice_arg = options->notice_arg, .fd = -1};
+    struct gv_attempt a = {.err = err, .notice = options->notice, .notice_arg = options->notice_arg, .fd = -1};
     char wrong[GV_LINK_ERROR_TEXT];
     memset(err, 0, sizeof *err);
     if (!options->token_id || !options->secret) {

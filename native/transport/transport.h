@@ -32,7 +32,6 @@ struct gv_link_options {
     const uint8_t *secret;   /* GV_SECRET_SIZE */
     uint32_t gpus;
     uint64_t memory;
-    bool no_wait;
     const char *program;
     uint8_t launch[16]; /* GPUVIRT_LAUNCH; zeros: none */
     /* One line for the user about each cut: that it lasts, or that it is over. From a thread of the link's; may be NULL. */

@@ -138,7 +138,7 @@ struct gv_hello {
     uint8_t token_id[GV_TOKEN_ID_SIZE]; /* which token (SESSION, CHECK, ENDED) */
     uint64_t session;                   /* CHANNEL, RESUME: the session it belongs to */
     uint32_t epoch;                     /* RESUME, CHANNEL: 0 for the first connection of its kind, higher for each that takes its place */
-    uint32_t flags;                     /* GV_HELLO_NO_WAIT */
+    uint32_t flags;                     /* none yet: 0, and whoever reads it ignores what it does not know */
     uint32_t pid;
     uint32_t gpus;   /* devices wanted */
     uint64_t memory; /* bytes wanted per device, 0: what there is */
@@ -149,8 +149,6 @@ struct gv_hello {
     struct gv_offers transports;    /* SESSION: what the client speaks over this connection */
     struct gv_key_exchange key_exchange;
 };
-
-#define GV_HELLO_NO_WAIT 1u
 
 /* The server says that it lives and the client is to wait on: at least one every GV_STATE_EVERY_S. */
 #define GV_STATE_EVERY_S 5
@@ -167,7 +165,7 @@ struct gv_state {
 #define GV_WELCOME_OK 0u
 #define GV_WELCOME_VERSION 1u /* no common wire version */
 #define GV_WELCOME_DENIED 2u  /* unknown token or wrong proof */
-#define GV_WELCOME_BUSY 3u    /* not enough GPUs now (with GV_HELLO_NO_WAIT), or more than the pool has */
+#define GV_WELCOME_BUSY 3u    /* not enough GPUs now, or more than the pool has */
 #define GV_WELCOME_FAILED 4u  /* the worker could not be started; text says why */
 #define GV_WELCOME_UNKNOWN 5u /* no such session */
 #define GV_WELCOME_MOVED 6u   /* proved: dial `address` instead, GV_MOVES_MAX times at most */

@@ -28,7 +28,7 @@ int main(int argc, char **argv) {
     for (int i = 0; i < GV_TOKEN_ID_SIZE; i++) sscanf(argv[3] + 2 * i, "%2hhx", &id[i]);
     for (int i = 0; i < GV_SECRET_SIZE; i++) sscanf(argv[4] + 2 * i, "%2hhx", &secret[i]);
     struct gv_link_options options = {.pool = argv[1], .link = argv[2], .token_id = id, .secret = secret, .gpus = (uint32_t)atoi(argv[5]),
-                                      .notice = notice, .no_wait = getenv("NO_WAIT") != NULL};
+                                      .notice = notice};
     struct gv_open_error error;
     struct gv_link *link = gv_link_connect(&options, &error);
     if (!link) {
@@ -68,16 +68,13 @@ def test_refused(server: FakeServer, client: Path) -> None:
     assert done.returncode == 1 and done.stdout.startswith("3 ") and "this pool has 2 GPUs" in done.stdout
 
 
-def test_waits(own_server: Callable[..., FakeServer], client: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Quietly but for one line; not at all where the user does not want to."""
+def test_waits(own_server: Callable[..., FakeServer], client: Path) -> None:
+    """Quietly but for one line."""
     server = own_server(states=[{"place": 3 - i, "queued": 5} for i in range(3)])
     for link, transport in (("tcp", "tcp"), ("auto", "shm")):
         done = run(client, server.url, link, server.token)
         told = f"waiting for a GPU of the server at {server.url}, place 3 of 5 in the queue\n"
         assert (done.returncode, done.stdout) == (0, f"{told}{transport} {server.url}\n")
-    monkeypatch.setenv("NO_WAIT", "1")
-    done = run(client, server.url, "tcp", server.token)
-    assert done.returncode == 1 and done.stdout.startswith("3 all GPUs of the server at ")
 
 
 def test_parked(own_server: Callable[..., FakeServer], client: Path) -> None:

@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -41,13 +40,6 @@ static bool parse_size(const char *text, uint64_t *out) {
     return true;
 }
 
-static bool is_no(const char *text) {
-    static const char *const words[] = {"0", "false", "no", "off"};
-    for (unsigned i = 0; i < sizeof words / sizeof *words; i++)
-        if (strcasecmp(text, words[i]) == 0) return true;
-    return false;
-}
-
 /* Which launch of a program this is, for its server: what `gpuvirt run` sets, 32 hexadecimal digits. Anything else names none. */
 static void read_launch(const char *text, uint8_t out[GV_LAUNCH_SIZE]) {
     if (strlen(text) != 2 * GV_LAUNCH_SIZE || strspn(text, "0123456789abcdefABCDEF") != 2 * GV_LAUNCH_SIZE) return;
@@ -64,7 +56,7 @@ static void notice(void *arg, const char *text) {
 
 /* False: err says what is wrong. */
 static bool read_options(struct gv_link_options *o, char *err, size_t room) {
-    const char *gpus = shim_setting("GPUS", "1"), *memory = shim_setting("MEMORY", NULL), *no_wait = shim_setting("NO_WAIT", "0");
+    const char *gpus = shim_setting("GPUS", "1"), *memory = shim_setting("MEMORY", NULL);
     char *end;
     long n = strtol(gpus, &end, 10);
     if (end == gpus || *end || n < 1 || n > GV_MAX_DEVICES) {
@@ -79,7 +71,6 @@ static bool read_options(struct gv_link_options *o, char *err, size_t room) {
     o->notice = notice;
     o->gpus = (uint32_t)n;
     o->link = shim_setting("LINK", "auto");
-    o->no_wait = !is_no(no_wait);
     o->program = program_invocation_short_name;
     return true;
 }

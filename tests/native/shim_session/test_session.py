@@ -159,7 +159,7 @@ def test_bad_settings(programs: Programs, environment: dict[str, str], text: str
     assert len(lines) == 1 and text in lines[0]
 
 
-@pytest.mark.parametrize("environment", [{"GPUVIRT_MEMORY": "1.5GiB"}, {"GPUVIRT_MEMORY": "512m", "GPUVIRT_NO_WAIT": "1", "GPUVIRT_GPUS": "2"}])
+@pytest.mark.parametrize("environment", [{"GPUVIRT_MEMORY": "1.5GiB"}, {"GPUVIRT_MEMORY": "512m", "GPUVIRT_GPUS": "2"}])
 def test_good_settings(programs: Programs, environment: dict[str, str]) -> None:
     run(programs("plain"), "attach", "auto", environment)
 

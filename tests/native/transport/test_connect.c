@@ -49,13 +49,12 @@ static void works(enum fault fault, const char *asked, const char *got) {
     mini_start(&server, fault);
     struct gv_link_options options = mini_options(&server, asked);
     options.memory = 123;
-    options.no_wait = true;
     struct pair p = {.client = gv_link_connect(&options, &err)};
     if (!p.client) fprintf(stderr, "%s\n", err.text);
     CHECK(p.client);
     CHECK(strcmp(gv_link_transport(p.client), got) == 0 && strcmp(gv_link_server(p.client), server.url) == 0);
     CHECK(gv_link_session(p.client) == 0x1122334455667788u);
-    CHECK(server.hello.gpus == 2 && server.hello.memory == 123 && server.hello.flags == GV_HELLO_NO_WAIT);
+    CHECK(server.hello.gpus == 2 && server.hello.memory == 123 && server.hello.flags == 0);
     CHECK(server.hello.pid == (uint32_t)getpid() && strcmp(server.hello.program, "test") == 0 && server.hello.user[0] && server.hello.host[0]);
     p.worker = mini_worker(&server);
     CHECK(send_numbered(p.client, 8, 1) && send_numbered(p.worker, 16, 1));
@@ -234,17 +233,6 @@ static void waits_for_a_gpu(const char *link, uint16_t state, const char *said) 
     CHECK_TEXT(noticed, server.url);
     p.worker = mini_worker(&server);
     mini_close(&server, &p);
-    options.no_wait = true;
-    notices = 0;
-    p.client = gv_link_connect(&options, &err);
-    if (state == GV_STATE_WAITING) {
-        CHECK(!p.client && err.status == (int)GV_WELCOME_BUSY && notices == 0);
-        CHECK_TEXT(err.text, "are taken; run without --no-wait");
-    } else {
-        CHECK(p.client);
-        p.worker = mini_worker(&server);
-        mini_close(&server, &p);
-    }
     mini_stop(&server);
 }
 
