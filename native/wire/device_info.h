@@ -1,4 +1,4 @@
-/* One GPU as the client sees it: everything cuDevice* answers locally. Travels as is inside the ATTACH reply. */
+/* One GPU as the client sees it: all that cuDevice* answers locally. Sent unchanged inside the reply to ATTACH. */
 #ifndef GV_DEVICE_INFO_H
 #define GV_DEVICE_INFO_H
 

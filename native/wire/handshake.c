@@ -8,7 +8,7 @@
 enum field_type {
     NUMBER, /* 2, 4 or 8 bytes */
     BYTES,  /* exactly so many, or none */
-    TEXT,   /* at most so many with the NUL that does not travel */
+    TEXT,   /* at most so many, with the NUL, which is not sent */
     BLOB,   /* at most so many behind a u16 that says how many */
     OFFER,  /* a struct gv_offer */
     OFFERS  /* a struct gv_offers: a field for each */
@@ -177,7 +177,7 @@ static bool sound_size(const struct gv_head *head) { return head->size >= GV_HEA
 
 enum gv_head_verdict gv_greeting_head(const uint8_t raw[GV_HEAD_SIZE], struct gv_head *head) {
     if (!read_head(raw, head)) return GV_HEAD_FOREIGN;
-    /* The size of another version's greeting is not ours to judge: version 1 had none. */
+    /* The size of another version's greeting is not checked: version 1 had none in the head. */
     if (head->second < GV_WIRE_VERSION) return GV_HEAD_OLDER;
     if (head->first > GV_WIRE_VERSION) return GV_HEAD_NEWER;
     return sound_size(head) ? GV_HEAD_GOOD : GV_HEAD_FOREIGN;

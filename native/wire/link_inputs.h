@@ -1,5 +1,5 @@
-/* What a program gives the linker (cuLink*), packed as one payload: each input is a struct gv_link_input, then its name with its NUL, its options, its
- * data, each padded to 8. */
+/* The inputs of a link (cuLink*), packed as one payload: each input is a struct gv_link_input, then its name with its NUL, its options, its data,
+ * each padded to 8 bytes. */
 #ifndef GV_LINK_INPUTS_H
 #define GV_LINK_INPUTS_H
 
@@ -20,7 +20,7 @@ struct gv_link_input {
     uint64_t size;
 };
 
-/* Whether an option is such a one, and means something on another machine: not buffers, not tables of host addresses. */
+/* Whether an option has a number as its value that is valid on another machine: no buffers, no tables of host addresses. */
 int gv_link_option_travels(uint32_t option);
 
 #define GV_LINK_MAX_OPTIONS 64u
@@ -42,7 +42,7 @@ struct gv_link_part {
 uint64_t gv_link_part_size(const struct gv_link_part *part);
 /* Writes it; `to` is aligned to 8. */
 void gv_link_part_put(void *to, const struct gv_link_part *part);
-/* Reads the input at *at of a payload of `size` bytes, aligned to 8, and moves *at behind it. Believes nothing: -1 when there is no sound input there. */
+/* Reads the input at *at of a payload of `size` untrusted bytes, aligned to 8, and moves *at behind it. -1: there is no valid input. */
 int gv_link_part_take(const void *payload, uint64_t size, uint64_t *at, struct gv_link_part *out);
 
 #endif

@@ -63,7 +63,7 @@ size_t gv_lz4_pack(const void *data, size_t size, void *out, size_t room) {
         uint32_t v = four(start + at), *slot = &table[v * 2654435761u >> (32 - TABLE_BITS)], seen = *slot;
         *slot = (uint32_t)at + 1;
         if (!seen || at + 1 - seen > FURTHEST || four(start + seen - 1) != v) {
-            at += 1 + (misses++ >> 6); /* what does not repeat is passed faster and faster */
+            at += 1 + (misses++ >> 6); /* incompressible data are skipped in growing steps */
             continue;
         }
         misses = 0;
@@ -79,7 +79,7 @@ size_t gv_lz4_pack(const void *data, size_t size, void *out, size_t room) {
     return (size_t)(o.at - (uint8_t *)out);
 }
 
-/* Adds to *length what follows a token's 15; limit: no true length is larger. */
+/* Adds the length bytes that follow a token's 15 to *length; limit: the largest valid length. */
 static int get_length(const uint8_t **at, const uint8_t *end, size_t *length, size_t limit) {
     for (uint8_t more = 255; more == 255;) {
         if (*at == end || *length > limit) return -1;
@@ -109,6 +109,6 @@ int gv_lz4_unpack(const void *packed, size_t packed_size, void *out, size_t size
         if (match == 15 && get_length(&at, end, &match, size)) return -1;
         match += MATCH_LEAST;
         if (!back || back > done || match > size - done) return -1;
-        for (; match; match--, done++) start[done] = start[done - back]; /* it may overlap what it makes */
+        for (; match; match--, done++) start[done] = start[done - back]; /* source and destination may overlap */
     }
 }

@@ -7,7 +7,7 @@
 
 /* Packs `size` bytes into at most `room` bytes at `out`. Returns the packed size, 0 when it does not fit. */
 size_t gv_lz4_pack(const void *data, size_t size, void *out, size_t room);
-/* Unpacks exactly `size` bytes. 0, or -1 when the packed bytes are no such thing; believes nothing, and writes only to [out, out + size). */
+/* Unpacks exactly `size` bytes. 0, or -1 when the packed bytes are invalid. The input is untrusted: writes only to [out, out + size). */
 int gv_lz4_unpack(const void *packed, size_t packed_size, void *out, size_t size);
 
 #endif

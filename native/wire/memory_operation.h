@@ -1,4 +1,4 @@
-/* One stream memory operation as it travels: a word of device memory that a stream waits for or writes. Numbers are CUDA's. */
+/* The wire format of one stream memory operation: a word of device memory that a stream waits for or writes. Numbers are CUDA's. */
 #ifndef GV_MEMORY_OPERATION_H
 #define GV_MEMORY_OPERATION_H
 

@@ -1,7 +1,7 @@
-/* Records: what travels on a link's command ring (client to worker) and reply ring (worker to client).
+/* Records on a link's command ring (client to worker) and reply ring (worker to client).
  *
- * Wire version 2 (handshake.h). All integers little-endian, every record begins at a multiple of 8 bytes and `size` is a multiple of 8.
- * The bodies are described in native/api/commands.toml; their encoders and decoders are generated from it. */
+ * Wire version 2 (handshake.h). All integers are little-endian, every record begins at a multiple of 8 bytes and `size` is a multiple of 8. The
+ * bodies are described in native/api/commands.toml; their encoders and decoders are generated from it. */
 #ifndef GV_RECORD_H
 #define GV_RECORD_H
 
@@ -27,9 +27,9 @@ struct gv_record {
 /* Host-to-device and device-to-host data up to this many bytes travels inside the record. */
 #define GV_INLINE_MAX (64u * 1024u)
 
-/* The transport's own records, between others of the same connection: not numbered, never resent, never seen above it. Their body is a struct
- * gv_received. ACK: what has come, so that the other side need not keep it. RESUME: the same, first on a connection that takes up a session again, each
- * way, before anything else. Their seq is that of the last record that came whole; RESUME's epoch is the new connection's. */
+/* Records of the transport itself, between others of the same connection: not numbered, never sent again, not visible above the transport. Their body
+ * is a struct gv_received. ACK: what has arrived, so that the sender can free it. RESUME: the same, first on a connection that resumes a session, in
+ * each direction, before anything else. Their seq is that of the last complete record; RESUME's epoch is the new connection's. */
 #define GV_RECORD_ACK 0xfffeu
 #define GV_RECORD_RESUME 0xfffdu
 struct gv_received {
@@ -46,11 +46,11 @@ struct gv_bulk_header {
 };
 #define GV_BULK_MAGIC 0x4b4c5542u /* "BULK" */
 
-/* A payload from the client that is sent when its source has been written, long after its command and out of its order: the command names this bit and
- * a number of its own, and so does the payload's tag. */
+/* A payload from the client that is sent when its source has been written, after its command and out of order: the command names this bit and a
+ * number, and so does the payload's tag. */
 #define GV_BULK_LATE (1ull << 63)
 
-/* A payload to the client that answers no copy: the worker chose its tag, which has this bit, and names it in a reply. */
+/* A payload to the client that belongs to no copy: the worker chose its tag, which has this bit, and names it in a reply. */
 #define GV_BULK_WORKER_TAG (1ull << 63)
 
 /* A context's legacy stream has no handle: in events this names it. */

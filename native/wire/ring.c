@@ -20,7 +20,7 @@ int gv_record_check(uint32_t size, uint64_t available, uint32_t limit) {
     return size <= available ? GV_RECORD_WHOLE : GV_RECORD_PART;
 }
 
-/* Whether `n` more bytes fit; looks at the reader's position only when the last known one does not do. */
+/* Whether `n` more bytes fit; reads the reader's position only when the last known one is not sufficient. */
 static bool fits(struct gv_ring_writer *w, uint64_t n) {
     if (n <= w->size - (w->tail - w->head)) return true;
     uint64_t head = atomic_load_explicit(&w->control->head, memory_order_acquire);
@@ -51,7 +51,7 @@ void *gv_ring_reserve(struct gv_ring_writer *w, uint32_t size) {
 bool gv_ring_publish(struct gv_ring_writer *w) {
     w->tail += w->reserved;
     w->reserved = 0;
-    /* Sequentially consistent, as is the reader's "I sleep, is there anything?": one of the two sees the other. */
+    /* Sequentially consistent, as is the reader's store and check before it sleeps: one of the two sees the other. */
     atomic_store(&w->control->tail, w->tail);
     return atomic_load(&w->control->reader_sleeps) == GV_RING_ASLEEP;
 }
@@ -72,7 +72,7 @@ int64_t gv_ring_read(struct gv_ring_reader *r, void *into, uint32_t limit) {
         uint64_t offset = r->head & (r->size - 1);
         uint64_t to_end = r->size - offset;
         uint64_t most = (uint64_t)left < to_end ? (uint64_t)left : to_end;
-        /* Read once: what is judged is what is used, whatever the writer does to the memory meanwhile. */
+        /* Read once, so that the checked value is the one used, whatever the writer does to the memory meanwhile. */
         uint64_t header = atomic_load_explicit((const _Atomic uint64_t *)(const void *)(r->data + offset), memory_order_relaxed);
         uint32_t size = (uint32_t)header;
         if ((uint16_t)(header >> 32) == GV_RING_PAD) {

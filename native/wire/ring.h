@@ -1,14 +1,15 @@
-/* A ring of records, or of plain bytes, between one writer and one reader, over any memory: no system calls, no locks.
+/* A ring of records, or of plain bytes, between one writer and one reader, over any memory, without system calls or locks.
  *
- * Positions count bytes from the beginning of time; a position's place in the ring is its value modulo the ring's size (a power of two). Records
- * lie in one piece: one that would not fit before the ring's end is preceded by a pad record, whose op is GV_RING_PAD and whose size reaches to
- * the end. A pad has only the first 8 bytes of a record header.
+ * Positions count bytes from the start; a position's place in the ring is its value modulo the ring's size (a power of two). Records are contiguous:
+ * one that would not fit before the ring's end is preceded by a pad record, whose op is GV_RING_PAD and whose size reaches to the end. A pad has only
+ * the first 8 bytes of a record header.
  *
- * The other side may be another process that lies. Each side keeps its own position privately and believes the other's only after checking that it
- * is possible; the reader copies a record out before it looks at it, so that it cannot change afterwards.
+ * The other side may be a malicious process. Each side keeps its own position in private memory and uses the other's only after checking that it is
+ * possible; the reader copies a record out before it reads it, so that it cannot change afterwards.
  *
- * Who sleeps sets its word to GV_RING_ASLEEP, looks again, and sleeps on the word (futex). Publishing and releasing tell whether the other side must be
- * woken: then set the word to GV_RING_AWAKE and wake. Who sets it to GV_RING_NAPS looks again by itself before long; nobody has to wake him. */
+ * A side that sleeps sets its word to GV_RING_ASLEEP, checks again, and sleeps on the word (futex). Publishing and releasing return whether the other
+ * side must be woken: then set the word to GV_RING_AWAKE and wake it. A side that sets it to GV_RING_NAPS polls again by itself after a short sleep
+ * and need not be woken. */
 #ifndef GV_RING_H
 #define GV_RING_H
 
@@ -68,7 +69,7 @@ void *gv_ring_reserve(struct gv_ring_writer *w, uint32_t size);
 bool gv_ring_publish(struct gv_ring_writer *w);
 /* Copies the next record into `into` (`limit` bytes of room). Its size; 0 when there is none; -1 when the bytes are no record. */
 int64_t gv_ring_read(struct gv_ring_reader *r, void *into, uint32_t limit);
-/* Lets the writer have what was read. True when the writer must be woken. */
+/* Releases the bytes that were read to the writer. True when the writer must be woken. */
 bool gv_ring_release(struct gv_ring_reader *r);
 /* Whether something was published that was not read. */
 bool gv_ring_readable(const struct gv_ring_reader *r);
@@ -82,14 +83,14 @@ uint64_t gv_ring_span(struct gv_ring_reader *r, const struct gv_ring_writer *w, 
 uint64_t gv_ring_put(struct gv_ring_writer *w, const void *from, uint64_t n, bool *wake);
 /* How many bytes fit now. */
 uint64_t gv_ring_room(struct gv_ring_writer *w);
-/* Copies at most `n` bytes out (`into` NULL: throws them away) and releases them. How many; 0 when there are none; -1 when the writer's position is
+/* Copies at most `n` bytes out (`into` NULL: discards them) and releases them. Returns their number; 0: there are none; -1: the writer's position is
  * impossible. */
 int64_t gv_ring_take(struct gv_ring_reader *r, void *into, uint64_t n, bool *wake);
 
 /* ---- one record's header */
 
 enum { GV_RECORD_BAD = -1, GV_RECORD_PART = 0, GV_RECORD_WHOLE = 1 };
-/* Judges a record's size: `available` bytes of it are there, `limit` is the most it may have. */
+/* Checks a record's size: `available` bytes of it are there, `limit` is the largest valid size. */
 int gv_record_check(uint32_t size, uint64_t available, uint32_t limit);
 
 #endif

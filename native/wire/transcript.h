@@ -18,11 +18,11 @@ struct gv_transcript {
 
 /* Begins with the greeting's bytes. */
 void gv_transcript_begin(struct gv_transcript *t, const uint8_t *greeting, size_t size);
-/* A message that carries no proof, or whose proof was looked at. */
+/* Adds a message that carries no proof, or whose proof was checked. */
 void gv_transcript_add(struct gv_transcript *t, const uint8_t *raw, size_t size);
 
-/* Fill in the proof, the last GV_PROOF_SIZE bytes of an encoded message, and add the message. `key` is the token's secret (SESSION, CHECK, ENDED) or
- * the session key (CHANNEL, RESUME). */
+/* Fills in the proof, the last GV_PROOF_SIZE bytes of an encoded message, and adds the message. `key` is the token's secret (SESSION, CHECK, ENDED)
+ * or the session key (CHANNEL, RESUME). */
 void gv_hello_prove(struct gv_transcript *t, uint8_t *raw, size_t size, const uint8_t key[GV_SECRET_SIZE]);
 void gv_welcome_prove(struct gv_transcript *t, uint8_t *raw, size_t size, const uint8_t key[GV_SECRET_SIZE]);
 /* Whether a received message's proof fits; adds the message. */

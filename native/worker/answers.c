@@ -1,4 +1,4 @@
-/* What goes back to the client. */
+/* Replies and events to the client. */
 #include <stdio.h>
 #include <string.h>
 
@@ -61,7 +61,7 @@ void worker_note(struct worker *w, struct worker_stream *s, uint64_t seq, uint16
 
 void worker_event_done(struct worker *w) {
     gv_send_commit(w->link);
-    /* Read after the record is there: an executor that is not busy any more by then pushes out, or we do. */
+    /* Read after the record is committed: an executor that is no longer busy has already flushed, so this thread flushes. */
     if (!atomic_load(&w->busy)) gv_send_flush(w->link);
 }
 

@@ -1,8 +1,9 @@
-/* Backends execute. `cuda` calls the real driver, `soft` runs the program's PTX on CPU cores; nothing above knows which one it has.
+/* The interface of the backends: `cuda` calls the real driver, `soft` runs the program's PTX on CPU cores; no other file depends on which one it is.
  *
- * Objects are opaque pointers that belong to the backend; the worker maps the client's ids to them. Functions return CUresult values as int (0: done). What is
- * queued on a stream (copies, launches, marks) returns at once and runs in stream order; only module_load, link and context_create may be slow, and nothing
- * waits for the device. All functions may be called from the executor thread; those marked [any] from any thread. `char *err` receives one line of explanation. */
+ * Objects are opaque pointers owned by the backend; the worker maps the client's handles to them. Functions return CUresult values as int (0:
+ * success). Work queued on a stream (copies, launches, marks) returns at once and runs in stream order; only module_load, link and context_create may
+ * take long, and nothing waits for the device. All functions may be called from the executor thread; those marked [any] from any thread. `char *err`
+ * receives one line of text. */
 #ifndef GV_BACKEND_H
 #define GV_BACKEND_H
 
@@ -24,12 +25,12 @@ struct gv_physical;
 struct gv_backend_config {
     const uint32_t *devices; /* which of the host's GPUs this session got: pool ordinals */
     uint32_t n_devices;
-    uint64_t memory;            /* bytes per device this session may use at most, 0: what the device has */
-    const char *driver;         /* cuda: absolute path of the driver library, NULL: the system's */
-    uint32_t capability;        /* soft: compute capability * 10, 0: 130 */
-    uint64_t device_memory;     /* soft: bytes of one device */
-    int strict;                 /* soft: imitate the real driver's legal nastiness; no fixed addresses */
-    int memory_usage_fd;        /* soft: memfd of the table of memory usage (memory_usage.h), -1: none */
+    uint64_t memory;        /* bytes per device this session may use at most, 0: what the device has */
+    const char *driver;     /* cuda: absolute path of the driver library, NULL: the system's */
+    uint32_t capability;    /* soft: compute capability * 10, 0: 130 */
+    uint64_t device_memory; /* soft: bytes of one device */
+    int strict;             /* soft: do what the real driver is allowed to do and the software GPU otherwise does not (strict); no fixed addresses */
+    int memory_usage_fd;    /* soft: memfd of the table of memory usage (memory_usage.h), -1: none */
     uint32_t memory_usage_slot; /* this session's slot in the table */
     void *compiler;             /* soft: struct soft_compiler */
     /* Text that device code printed. [any thread] */
@@ -68,7 +69,7 @@ struct gv_tensor_map {
     uint32_t box[5], steps[5];
 };
 
-/* What the linker is to make one image of. */
+/* The inputs of a link. */
 struct gv_link_job {
     const struct gv_link_part *inputs;
     const struct gv_link_option *options; /* for the whole link */
@@ -77,9 +78,9 @@ struct gv_link_job {
 
 #define GV_LINK_LOG_SIZE 8192
 
-/* What came of it. The texts are always NUL-terminated. */
+/* The result of a link. The texts */
 struct gv_link_result {
-    void *image; /* malloc'ed, the caller's to free; NULL when it failed */
+    void *image; /* malloc'ed, freed by the caller; NULL when the link failed */
     size_t size;
     char info[GV_LINK_LOG_SIZE], error[GV_LINK_LOG_SIZE];
 };

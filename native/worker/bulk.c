@@ -1,6 +1,6 @@
-/* Payloads: one thread receives them into the memory that commands have named, one sends those that copies have made ready.
+/* Payloads: one thread receives them into the memory that commands have named, another sends those that copies have produced.
  *
- * The reader waits for nobody's device: a payload whose command is still to come goes to staging memory, up to a bound. */
+ * The reader never waits for the device: a payload that arrives before its command goes to staging memory, up to WORKER_MAX_EARLY bytes. */
 #define _GNU_SOURCE
 #include <sched.h>
 #include <stdlib.h>
@@ -9,8 +9,8 @@
 #include "../wire/clock.h"
 #include "state.h"
 
-#define COMMAND_NS 100000         /* how long the reader looks out for a command that must be about to come */
-#define PARTS_PATIENCE 1000000000 /* at the end: until the link has let go of what it was given */
+#define COMMAND_NS 100000         /* ns that the reader polls for the command of a payload that has arrived */
+#define PARTS_PATIENCE 1000000000 /* ns to wait at the end of the session until the link has released all parts */
 
 /* ---- in: what commands expect, and what came before them --------------------------------------------------------------- */
 
@@ -28,7 +28,7 @@ static void *block_of(struct worker_expected *e, uint64_t size) {
     return e->size == size ? e->data : NULL;
 }
 
-/* Puts the pieces of an early payload where a block wants them. No lock is needed: they are the caller's. */
+/* Copies the pieces of an early payload into one block. No lock is needed: the caller owns the pieces. */
 static bool gather(struct worker *w, struct worker_early *early, struct worker_expected *e) {
     char *data = e->discard ? NULL : block_of(e, early->size);
     for (struct worker_piece *p; (p = early->first);) {
@@ -69,13 +69,13 @@ static void early_unlist(struct worker *w, struct worker_early *early) {
     atomic_store(&w->early_bytes, atomic_load(&w->early_bytes) - early->staged);
 }
 
-/* The command of a payload that has come already, or is coming. lock held. False: they do not fit. */
+/* The command of a payload that has arrived or is arriving. lock held. False: the two do not match. */
 static bool claim(struct worker *w, struct worker_early *early, struct worker_expected *e) {
     early_unlist(w, early);
     bool right = early->number == e->number && (!e->to || e->to->size == early->size);
     if (right && e->to) e->to->claim(e->to, early);
     if (!early->whole) {
-        early->claimed = e; /* the reader goes on with it */
+        early->claimed = e; /* the reader continues with it */
         return right;
     }
     if (right && !e->to) {
@@ -88,7 +88,7 @@ static bool claim(struct worker *w, struct worker_early *early, struct worker_ex
     return right;
 }
 
-/* The link is never killed with the lock held: it lets go of what it was given then, and whoever gave it takes the lock. */
+/* The link is never killed with the lock held: it then releases its parts, and their `done` takes the lock. */
 void worker_expect_it(struct worker *w, struct worker_expected *e) {
     bool right = true, late = e->number & GV_BULK_LATE;
     pthread_mutex_lock(&w->lock);
@@ -168,7 +168,7 @@ bool worker_wait_payload(struct worker *w, struct worker_expected *e) {
 
 /* ---- the reader -------------------------------------------------------------------------------------------------------- */
 
-/* What a payload is expected under. */
+/* The key under which a payload is expected: its number, or the tag of a late one. */
 static uint64_t name_of(const struct gv_bulk_header *header) { return header->tag & GV_BULK_LATE ? header->tag : header->number; }
 
 static struct worker_expected *take_expected(struct worker *w, const struct gv_bulk_header *header) {
@@ -186,7 +186,7 @@ static struct worker_expected *take_expected(struct worker *w, const struct gv_b
     return e;
 }
 
-/* The expectation of the next payload. lock held, and let go for a moment when there is none yet: its command may be right behind. */
+/* The expectation of the next payload. lock held; released for a moment when there is none, because its command may be next on the link. */
 static struct worker_expected *look_for_command(struct worker *w, const struct gv_bulk_header *header) {
     struct worker_expected *e = take_expected(w, header);
     if (e || atomic_load(&w->stopping)) return e;
@@ -208,8 +208,8 @@ static struct worker_early *early_new(struct worker *w, const struct gv_bulk_hea
     return early;
 }
 
-/* Room for the next bytes of an early payload; lock held, and let go while there is too much of such. NULL: its command has come meanwhile, or the
- * session ends. */
+/* Room for the next bytes of an early payload; lock held, released while there are WORKER_MAX_EARLY bytes of early payloads. NULL: its command has
+ * arrived meanwhile, or the session ends. */
 static void *early_place(struct worker *w, struct worker_early *early, uint64_t at, uint64_t *n) {
     w->reader_waits = true;
     while (!early->claimed && !atomic_load(&w->stopping) && atomic_load(&w->early_bytes) >= WORKER_MAX_EARLY)
@@ -235,7 +235,7 @@ static void *early_place(struct worker *w, struct worker_early *early, uint64_t 
     return data;
 }
 
-/* Where the bytes from `at` on go, and in *n how many. lock held. NULL with *n 0: nowhere; NULL with *n set: they are thrown away. */
+/* Destination of the bytes from `at` on; *n: their number. lock held. NULL with *n 0: there is no memory; NULL with *n set: the bytes are discarded. */
 static void *place(struct worker_expected *e, uint64_t at, uint64_t size, uint64_t *n) {
     *n = size - at;
     if (e->discard) return NULL;
@@ -245,7 +245,8 @@ static void *place(struct worker_expected *e, uint64_t at, uint64_t size, uint64
     return data ? data + at : NULL;
 }
 
-/* The command of an early payload has come while it was being received: goes on where the command wants it. lock held, and let go meanwhile. */
+/* The command of an early payload has arrived while the payload was being received: continues at the command's destination. lock held, released
+ * meanwhile. */
 static struct worker_expected *go_over(struct worker *w, struct worker_early *early, uint64_t at, bool *good) {
     struct worker_expected *e = early->claimed;
     *good = early->number == e->number && (!e->to || e->to->size == early->size);
@@ -260,7 +261,7 @@ static struct worker_expected *go_over(struct worker *w, struct worker_early *ea
     return e;
 }
 
-/* Receives one payload; false when that cannot be. */
+/* Receives one payload; false: the link is dead or the payload is invalid. */
 static bool receive(struct worker *w, const struct gv_bulk_header *header) {
     struct worker_early *early = NULL;
     uint64_t at = 0;
@@ -294,7 +295,7 @@ static bool receive(struct worker *w, const struct gv_bulk_header *header) {
     if (good && e && !e->discard && !e->to && !block_of(e, header->size)) good = false; /* an empty one */
     if (early && good) {
         early->whole = true;
-    } else if (early) { /* its bytes will never come; nor will the reader, if its command should still come for it */
+    } else if (early) { /* its bytes will never arrive, and the reader ends, also if the command should still arrive */
         e = early->claimed;
         if (!e) early_unlist(w, early);
         early_free(w, early);
@@ -315,7 +316,7 @@ static void *read_payloads(void *arg) {
 
 /* ---- out --------------------------------------------------------------------------------------------------------------- */
 
-/* The link needs the bytes no more. Any thread. */
+/* The link has released the bytes. Any thread. */
 static void part_done(void *arg) {
     struct worker_outgoing *o = arg;
     struct worker *w = o->w;
@@ -340,7 +341,7 @@ static void *send_payloads(void *arg) {
     for (;;) {
         while (!w->outgoing_first && !atomic_load(&w->stopping)) pthread_cond_wait(&w->sendable, &w->lock);
         struct worker_outgoing *o = w->outgoing_first;
-        if (atomic_load(&w->stopping)) break; /* nobody wants the rest */
+        if (atomic_load(&w->stopping)) break; /* the rest is not needed */
         w->outgoing_first = o->next;
         if (!o->next) w->outgoing_last = NULL;
         pthread_mutex_unlock(&w->lock);
@@ -392,7 +393,7 @@ int worker_bulk_start(struct worker *w) {
     return w->has_reader && w->has_sender ? 0 : -1;
 }
 
-/* Frees what nobody waits for from a list; its last member that is left. */
+/* Frees the members of a list that no thread waits for; returns the last one left. */
 static struct worker_expected *free_discarded(struct worker_expected **at) {
     struct worker_expected *last = NULL;
     while (*at) {
@@ -421,7 +422,7 @@ void worker_bulk_stop(struct worker *w) {
         part_done(o);
         pthread_mutex_lock(&w->lock);
     }
-    /* What the link still holds it lets go of now that it is dead; what it does not, when it is closed. */
+    /* A dead link releases the parts that it holds, the last ones when it is closed. */
     struct timespec until = gv_deadline(CLOCK_REALTIME, PARTS_PATIENCE);
     while (w->n_outgoing && pthread_cond_timedwait(&w->sendable, &w->lock, &until) == 0) continue;
     for (struct worker_early *early; (early = w->early_first);) {
@@ -429,7 +430,7 @@ void worker_bulk_stop(struct worker *w) {
         early_free(w, early);
     }
     w->early_last = NULL;
-    /* Gates may still wait for what else is expected. */
+    /* Gates may still wait for other expected payloads. */
     w->expected_last = free_discarded(&w->expected_first);
     free_discarded(&w->late);
     pthread_mutex_unlock(&w->lock);

@@ -1,9 +1,9 @@
-/* Contiguous copies to the device whose bytes come on the bulk channel.
+/* Contiguous copies to the device whose bytes arrive on the bulk channel.
  *
- * Where the CPU reaches device memory (host_view), the copy is a gate on its stream and nothing else: once the stream has come there, what has come in
- * meanwhile is copied by the stream's thread, and the reader receives the rest of the payload straight into device memory. Elsewhere the device copies
- * from staging memory, piece by piece, each behind a gate of its own, so that receiving and copying overlap. That memory is taken before the stream is
- * gated: memory that is missing behind a gate would never come. */
+ * Where the CPU can address device memory (host_view), the copy is only a gate on its stream: once the stream has reached it, the stream's thread
+ * copies the bytes that have arrived meanwhile, and the reader receives the rest of the payload directly into device memory. Otherwise the device
+ * copies from staging memory, piece by piece, each behind a gate of its own, so that receiving and copying overlap. Staging memory is allocated
+ * before the stream is gated, because an allocation that fails behind a gate could not be repeated. */
 #include <sched.h>
 #include <stddef.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 #include "../wire/clock.h"
 #include "state.h"
 
-#define OPEN_NS 100000 /* how long the reader gives a stream that may be idle to come to the copy */
+#define OPEN_NS 100000 /* ns that the reader waits for a stream that may be idle to reach the copy */
 
 struct staged_piece {
     struct bulk_copy_in *copy;
@@ -26,12 +26,12 @@ struct bulk_copy_in {
     struct worker_expected expected;
     struct worker_destination to;
     uint64_t dst;
-    uint64_t received; /* bytes that have come; under the worker's lock */
+    uint64_t received; /* bytes that have arrived; under the worker's lock */
     /* With a view. */
     char *view;
-    _Atomic bool open;                 /* the stream has come to the copy */
+    _Atomic bool open;                 /* the stream has reached the copy */
     bool looked;                       /* the reader has waited for that */
-    struct worker_piece *first, *last; /* what came before */
+    struct worker_piece *first, *last; /* the bytes that arrived before that */
     /* Without. */
     uint32_t n_pieces, n_done;
     struct staged_piece pieces[];
@@ -52,7 +52,7 @@ static void free_copy(struct bulk_copy_in *c) {
     free(c);
 }
 
-/* Whether no more bytes will come, all or not; lock held. */
+/* Whether the payload has ended, complete or not; lock held. */
 static bool over(struct bulk_copy_in *c) {
     struct worker_expected *e = &c->expected;
     /* When the session ends while the reader is in it, the dead link makes it stop soon. */
@@ -62,7 +62,7 @@ static bool over(struct bulk_copy_in *c) {
 
 /* ---- with a view ------------------------------------------------------------------------------------------------------- */
 
-/* An idle stream is about to come to the copy: its thread only has to be let run. lock held, and let go meanwhile. */
+/* An idle stream is about to reach the copy, if its thread is scheduled. lock held, released meanwhile. */
 static void look_for_stream(struct bulk_copy_in *c) {
     struct worker *w = c->w;
     c->looked = true;
@@ -79,7 +79,7 @@ static void *view_place(struct bulk_copy_in *c, uint64_t at, uint64_t *n) {
     w->reader_waits = true;
     while (!atomic_load(&c->open) && !atomic_load(&w->stopping) && !has_room(w)) pthread_cond_wait(&w->changed, &w->lock);
     w->reader_waits = false;
-    if (atomic_load(&c->open)) { /* also when stopping: whoever waits at the gate waits for us then */
+    if (atomic_load(&c->open)) { /* also when stopping: the thread at the gate waits for this flag */
         *n = c->to.size - at;
         return c->view + at;
     }
@@ -100,7 +100,7 @@ static void *view_place(struct bulk_copy_in *c, uint64_t at, uint64_t *n) {
     return data;
 }
 
-/* The gate. lock held on the way, but not while bytes move. */
+/* The gate. lock held, but not while bytes are copied. */
 static void copy_as_it_comes(void *arg) {
     struct bulk_copy_in *c = arg;
     struct worker *w = c->w;
@@ -147,7 +147,7 @@ static void piece_done(void *arg, int status) {
     staging_give(&w->staging, p->data, p->size);
     worker_room_again(w);
     worker_tell(w, c->stream, status);
-    if (++c->n_done < c->n_pieces) return; /* only here, and in order */
+    if (++c->n_done < c->n_pieces) return; /* only here; marks are called in order */
     pthread_mutex_lock(&w->lock);
     while (!over(c)) pthread_cond_wait(&w->changed, &w->lock);
     pthread_mutex_unlock(&w->lock);
@@ -196,7 +196,7 @@ static bool take_pieces(struct bulk_copy_in *c) {
 static int queue_pieces(struct bulk_copy_in *c, const struct gv_record *record) {
     const struct gv_backend_ops *ops = c->w->ops;
     struct gv_stream *s = c->stream->stream;
-    uint32_t n = c->n_pieces; /* the last mark may come, and the copy go, at once */
+    uint32_t n = c->n_pieces; /* the last mark may be called, and free the copy, at once */
     int failed = 0;
     for (uint32_t i = 0; i < n; i++) {
         struct staged_piece *p = &c->pieces[i];
@@ -204,7 +204,7 @@ static int queue_pieces(struct bulk_copy_in *c, const struct gv_record *record) 
         int status = ops->gate(s, await_piece, p);
         if (status) await_piece(p);
         if (!status) status = ops->copy_to_device(s, c->dst + p->at, p->data, &shape);
-        /* Without a mark nobody knows when the memory is free again: it is lost then, like the stream. */
+        /* Without a mark the end of the device's access is unknown: the memory is lost, like the stream. */
         int marked = ops->mark(s, piece_done, p);
         if (!failed) failed = status ? status : marked;
     }

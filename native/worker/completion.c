@@ -1,6 +1,6 @@
-/* Completion is pushed: a mark on the stream, and an event to the client when the device gets there. Marks also tell how much is on its way:
- * commands that nobody wants to hear of are counted, and every so many of them get a mark of our own. What a stream has come to is one number that only
- * grows: where its next mark is due already, the client hears of that one instead. */
+/* Completions are pushed: a mark is recorded on the stream, and the client gets an event when the device has reached it. Marks also count the
+ * commands in flight: commands without a mark are counted, and every WORKER_COUNT_EVERY of them get a mark from the worker. The completed number of a
+ * stream only grows: where its next mark is due already, the client is told that one instead. */
 #include <stdlib.h>
 
 #include "state.h"
@@ -40,7 +40,7 @@ struct mark {
     struct worker_stream *stream;
     uint64_t seq, count;
     uint16_t op;
-    bool wanted; /* by the client */
+    bool wanted; /* whether the client asked for it */
 };
 
 void worker_tell(struct worker *w, struct worker_stream *s, int status) {
@@ -73,7 +73,7 @@ static int mark(struct worker *w, struct worker_stream *s, const struct gv_recor
     worker_pending_add(w, m->count);
     int status = w->ops->mark(s->stream, reached, m);
     if (!status) return 0;
-    /* A stream that takes no marks any more still owes the client an answer. */
+    /* A stream that takes no more marks must still answer the client. */
     worker_note(w, s, m->seq, m->op, status);
     if (wanted) worker_send_completed(w, s->id, s->context->id, m->seq, 0, status);
     end(m);

@@ -1,17 +1,17 @@
-/* Copies and fills. What comes in waits in staging memory until the device has taken it; what goes out waits there until it is sent. */
+/* Copies and fills. Bytes to the device stay in staging memory until the device has read them, bytes to the client until they are sent. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "state.h"
 
-/* width * height * depth, 0 when that is not a size. */
+/* width * height * depth, 0 on overflow. */
 static uint64_t bytes_of(uint64_t width, uint64_t height, uint64_t depth) {
     uint64_t plane, all;
     if (__builtin_mul_overflow(width, height, &plane) || __builtin_mul_overflow(plane, depth, &all) || all > 1ull << 46) return 0;
     return all;
 }
 
-/* Staging for a copy: an error is the client's to hear, and never silent. */
+/* Staging for a copy; an error is reported to the client. */
 static void *staging(struct worker *w, const struct gv_record *record, uint64_t size) {
     void *data = staging_take(&w->staging, size);
     if (!data) worker_failed(w, record, CUDA_ERROR_OUT_OF_MEMORY, "the server has no memory for the copy's bytes");
@@ -36,7 +36,7 @@ struct incoming {
 static void incoming_done(void *arg, int status) {
     struct incoming *in = arg;
     give_back(in->w, in->data, in->size);
-    worker_tell(in->w, in->stream, status); /* of what was before: the command's own mark is still to come */
+    worker_tell(in->w, in->stream, status); /* error of earlier work: the command's own mark follows */
     worker_stream_drop(in->stream);
     free(in);
 }
@@ -74,7 +74,7 @@ int worker_do_copy_in(struct worker *w, const struct gv_record *record, const st
     if (!status) status = w->ops->copy_to_device(s->stream, c->dst, data, &shape);
     if (status) worker_failed(w, record, status, "the copy to the device could not be queued");
     worker_stream_hold(s);
-    /* Without a mark nobody knows when the memory is free again: it is lost then, like the stream. */
+    /* Without a mark the end of the device's access is unknown: the memory is lost, like the stream. */
     int marked = w->ops->mark(s->stream, incoming_done, in);
     if (marked && !status) worker_failed(w, record, marked, "the copy to the device could not be followed");
     return 0;
@@ -82,19 +82,19 @@ int worker_do_copy_in(struct worker *w, const struct gv_record *record, const st
 
 /* ---- from the device -------------------------------------------------------------------------------------------------- */
 
-/* One copy: in pieces that go out as payloads of their own, as soon as each is ready; the client puts them together. */
+/* One copy to the client: its pieces are payloads, each sent as soon as it is ready; the client assembles them. */
 struct outgoing {
     struct worker *w;
     struct worker_stream *stream;
     uint64_t size, tag, seq, dst;
-    uint32_t n_left; /* pieces; touched by their marks only, which come in order */
-    bool sent;       /* some have gone out */
-    bool refused;    /* the client knows that nothing comes */
+    uint32_t n_left; /* pieces; used by their marks only, which are called in order */
+    bool sent;       /* some have been sent */
+    bool refused;    /* the client was told that no bytes follow */
     /* In place. */
     uint64_t src;
     char *view;
     int status;
-    bool done;     /* the link needs the memory no more; under the worker's lock */
+    bool done;     /* the link has released the memory; under the worker's lock */
     uint32_t refs; /* the gate, the link; the same */
 };
 
@@ -111,7 +111,7 @@ static void piece_ready(void *arg, int status) {
     struct worker_stream *s = o->stream;
     worker_note(w, s, o->seq, GV_OP_COPY_OUT, status);
     if (o->size > GV_INLINE_MAX && (!status || o->sent)) {
-        /* Once some has gone out the client waits for all of it; that it is worth nothing it hears from the stream. */
+        /* Once a piece was sent the client waits for all of them; that the data are invalid it learns from the stream's error. */
         s->last_bulk = worker_send_payload(w, o->tag, p->data, p->size, true);
         o->sent = true;
     } else {
@@ -218,7 +218,7 @@ static void send_from_device(void *arg) {
         out_drop(o);
 }
 
-/* False: it has to go another way. */
+/* False: the copy must use staging memory. */
 static bool queue_in_place(struct worker *w, const struct gv_record *record, const struct gv_cmd_copy_out *c, struct outgoing *o) {
     bool near = atomic_load_explicit(&w->rtt_ns, memory_order_relaxed) < WORKER_NEAR_NS;
     if (!near || !w->ops->host_view || o->size <= GV_INLINE_MAX || !contiguous(c->width, c->height, c->depth, c->pitch, c->slice)) return false;
@@ -232,7 +232,7 @@ static bool queue_in_place(struct worker *w, const struct gv_record *record, con
     in_place(w, -1);
     w->ops->host_view_end(w->backend, c->src, o->size);
     if (!marked) return false;
-    /* The mark still looks at it: it is left alone. */
+    /* Not freed: the mark still reads it. */
     worker_failed(w, record, status, "the copy to the host could not be queued");
     worker_send_data(w, c->tag, status, NULL, 0);
     return true;

@@ -1,4 +1,4 @@
-/* Events. What is done with them is between the record and the backend (gv_dispatch.c). */
+/* Events. The generated dispatch (gv_dispatch.c) calls the backend for all but these commands. */
 #include <stdlib.h>
 
 #include "state.h"

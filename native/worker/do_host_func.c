@@ -1,4 +1,4 @@
-/* Host functions: the stream stops in a gate until the client has run its function. */
+/* Host functions: the stream waits in a gate until the client has run its function. */
 #include <stdlib.h>
 
 #include "state.h"
@@ -7,9 +7,9 @@ struct host_call {
     struct worker *w;
     struct worker_stream *stream;
     uint64_t tag, seq;
-    int status; /* of the stream when it gets there */
+    int status; /* status of the stream when it reaches the function */
     bool done;
-    enum { IN_STREAM, LOOSE, LOOSE_KEPT } kind; /* loose: no stream waits for the answer; kept: a mark may still look at it */
+    enum { IN_STREAM, LOOSE, LOOSE_KEPT } kind; /* LOOSE: no stream waits for the answer; LOOSE_KEPT: a mark may still read it */
 };
 
 static void note_status(void *arg, int status) {
@@ -66,7 +66,7 @@ int worker_do_host_func(struct worker *w, const struct gv_record *record, const 
     worker_stream_hold(stream);
     int status = w->ops->mark(stream->stream, note_status, h), gated = status ? status : w->ops->gate(stream->stream, call_host, h);
     if (!gated) return 0;
-    /* The function is still to be called, with the error, but nothing waits for it. */
+    /* The function is called with the error, but no stream waits for it. */
     h->kind = status ? LOOSE : LOOSE_KEPT;
     worker_failed(w, record, gated, "the host function could not be queued in its stream");
     tell(h, gated);

@@ -1,4 +1,4 @@
-/* Linking: the inputs of one cuLinkComplete, and the image that comes of them. */
+/* Linking: the inputs of one cuLinkComplete, and the linked image. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -20,7 +20,7 @@ void worker_choose_cache(struct worker *w, int driver_version) {
     for (uint32_t i = 0; i < w->n_devices; i++) {
         const struct gv_device_info *info = &w->infos[i];
         int each = gv_device_capability(info);
-        if (i && each != capability) return module_cache_close(offered); /* what one of them accepts the other may not */
+        if (i && each != capability) return module_cache_close(offered); /* an image that one device accepts may be refused by the other */
         capability = each;
     }
     char key[1024];
@@ -86,7 +86,7 @@ static int reply_module(struct worker *w, const struct gv_record *record, void *
     return sent;
 }
 
-/* An image of `size` bytes that came packed; NULL when it is no such thing. */
+/* Unpacks an image of `size` bytes; NULL: the packed bytes are invalid. */
 static void *unpack(const void *packed, uint64_t packed_size, uint64_t size) {
     if (size > WORKER_MAX_IMAGE || size / 256 > packed_size) return NULL; /* no block holds more than 255 times its size */
     void *image = malloc(size);
@@ -116,7 +116,7 @@ int worker_do_module_load(struct worker *w, const struct gv_record *record, cons
     int status = load(w, record, c->module, bytes->data, bytes->size, &l, err);
     enum gv_module_kept kept = GV_MODULE_NOT_KEPT;
     if (!status && w->cache && named) {
-        /* Under the name that its bytes have, whatever the client says. */
+        /* The name is the hash of the bytes, whatever the client claims. */
         uint8_t hash[GV_SHA256_SIZE];
         memcpy(hash, c->hash, sizeof hash);
         if (!by_hash) gv_sha256(bytes->data, bytes->size, hash);
@@ -137,7 +137,7 @@ int worker_do_module_load_known(struct worker *w, const struct gv_record *record
     if (!image) {
         snprintf(err, sizeof err, "a module that the server kept is gone from its cache, which was damaged meanwhile; start the program again");
     } else if (!status && memcmp(l.digest, c->meta, c->meta_size) != 0) {
-        /* The client would launch its kernels by the wrong numbers. */
+        /* With other metadata the client's kernel numbers would be wrong. */
         struct worker_module *m = handles_take(&w->modules, c->module);
         w->ops->module_unload(m->module);
         free(m);

@@ -1,4 +1,4 @@
-/* Attaching and saying goodbye. */
+/* The commands that begin and end a session. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,7 +24,7 @@ static void choose_window(struct worker *w, const struct gv_cmd_attach *c) {
     }
 }
 
-/* Backs the first bytes of every device's part, as many as all can spare of INITIAL_CREDIT, the half, the quarter... */
+/* Backs the first bytes of every device's part: INITIAL_CREDIT, or the half, the quarter, ... that all devices have free. */
 static uint64_t advance(struct worker *w) {
     for (uint64_t size = INITIAL_CREDIT; size >= GV_WINDOW_ALIGN; size /= 2) {
         uint32_t backed = 0;
@@ -42,7 +42,7 @@ static uint64_t advance(struct worker *w) {
             w->ops->memory_unback(w->device_contexts[backed], part.base, size);
         }
     }
-    return 0; /* devices too full for that: all memory is asked for */
+    return 0; /* not enough free memory: the client asks for all of it */
 }
 
 int worker_do_attach(struct worker *w, const struct gv_record *record, const struct gv_cmd_attach *c) {

@@ -23,7 +23,7 @@ int worker_do_stream_destroy(struct worker *w, const struct gv_record *record, c
         if (record->flags & GV_RECORD_MARK) worker_send_completed(w, c->stream, record->ctx, record->seq, 0, CUDA_ERROR_INVALID_HANDLE);
         return 0;
     }
-    /* A mark asked for with the command itself goes in front of the end. */
+    /* A mark requested by the command itself is recorded before the stream is destroyed. */
     int bad = record->flags & GV_RECORD_MARK ? worker_mark(w, s, record) : 0;
     w->ops->stream_destroy(s->stream);
     worker_stream_drop(s);

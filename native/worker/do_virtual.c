@@ -42,7 +42,7 @@ int worker_do_memory_map(struct worker *w, const struct gv_record *record, const
 
 int worker_do_memory_access(struct worker *w, const struct gv_record *record, const struct gv_cmd_memory_access *c) {
     int status = w->ops->memory_access(w->backend, c->address, c->size, c->device, c->rights);
-    /* A mapping that failed is why: nobody waited for that. */
+    /* Reports an earlier mapping that failed, because cuMemMap had no answer. */
     if (status && w->map_failed) status = w->map_failed;
     w->map_failed = 0;
     return worker_reply(w, record, status, status == CUDA_ERROR_OUT_OF_MEMORY ? "the server has no room for the mapping" : NULL, NULL, 0);

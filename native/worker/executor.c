@@ -1,20 +1,20 @@
-/* The executor: the one thread that takes records, in order, and carries each out by queuing work on the backend. It never waits for the device
- * but in two places: when too much is on its way, and in calls of the driver that wait by themselves. */
+/* The executor: the one thread that takes records in order and executes each by queuing work on the backend. It waits for the device in two cases
+ * only: when too much is in flight, and in driver calls that wait by themselves. */
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "state.h"
 
-#define IDLE_SPIN_NS 20000 /* how long it looks for a record before it sleeps */
+#define IDLE_SPIN_NS 20000 /* ns of polling for a record before it sleeps */
 #define SLEEP_NS 1000000000ll
-#define LINGER_NS 20000000ll /* after the goodbye, each turn */
+#define LINGER_NS 20000000ll /* ns of each wait after the client's last command */
 #define LINGER_TURNS 25
 
 #define EXPORT __attribute__((visibility("default")))
 
 enum { CARRY_ON, CLIENT_LOST, PROTOCOL_ERROR };
 
-/* The one command that needs no room and gives some: were it held back until there is room, what holds the room would be held for ever. */
+/* The one command that needs no room and releases some: held back until there is room, it would wait for itself. */
 static bool gives_room(uint16_t op) { return op == GV_OP_HOST_DONE; }
 
 static int carry_out(struct worker *w, const struct gv_record *record, char *err) {
@@ -33,19 +33,19 @@ static int carry_out(struct worker *w, const struct gv_record *record, char *err
     return CARRY_ON;
 }
 
-/* From here on events are pushed out by those who send them. */
+/* From here on the threads that send events flush them. */
 static void rest(struct worker *w) {
     atomic_store(&w->busy, false);
     gv_send_flush(w->link);
 }
 
-/* Carries out one record, from those set aside or from the link. */
+/* Executes one record, from those that read-ahead queued or from the link. */
 static int step(struct worker *w, char *err) {
-    /* Also when there are some aside: a link takes the thread that looked last for its reader, whom it never holds back when he sends. */
+    /* Also when read-ahead has queued some: the last thread to peek is the link's reader and is exempt from back-pressure. */
     const struct gv_record *record = gv_recv_peek(w->link);
     if (gv_link_dead(w->link)) {
         snprintf(err, GV_ERR_SIZE, "%s", gv_link_death(w->link));
-        return CLIENT_LOST; /* what it left behind is nobody's */
+        return CLIENT_LOST; /* what it has not committed is discarded */
     }
     struct worker_aside *aside = worker_aside_take(w);
     if (aside) record = aside->record;
@@ -54,7 +54,7 @@ static int step(struct worker *w, char *err) {
         gv_recv_wait(w->link, SLEEP_NS, IDLE_SPIN_NS);
         return CARRY_ON;
     }
-    /* While it waits for room the link is read on: acknowledgements give room too, and they come with the commands. */
+    /* While it waits for room, read-ahead reads the link: acknowledgements release room, and they come with the commands. */
     bool room = gives_room(record->op) || worker_has_room(w), ahead = !room || (gv_may_wait(record->op) && worker_waits_for_client(w));
     if (!room || gv_may_wait(record->op))
         rest(w);
@@ -82,7 +82,8 @@ static int step(struct worker *w, char *err) {
     return outcome;
 }
 
-/* The client closes first. A link closed by us could die in one of the client's threads before another has read the answer to its goodbye. */
+/* The client closes the link first. If the worker closed it, one of the client's threads could see the end before another has read the reply to its
+ * last command. */
 static void linger(struct worker *w) {
     for (int i = 0; i < LINGER_TURNS && !gv_link_dead(w->link); i++) {
         if (gv_recv_peek(w->link))

@@ -1,4 +1,4 @@
-/* From the client's ids to our objects. Open addressing; id 0 is never used. */
+/* Hash table from the client's handles to the worker's objects. Open addressing; handle 0 is never used. */
 #ifndef WORKER_HANDLES_H
 #define WORKER_HANDLES_H
 
@@ -7,16 +7,16 @@
 struct handles {
     uint64_t *ids;
     void **objects;
-    uint64_t size, used; /* size: power of two or 0; used counts graves too */
+    uint64_t size, used; /* size: power of two or 0; used: occupied slots, deleted ones included */
 };
 
 void *handles_get(const struct handles *h, uint64_t id);
 /* 0, or -1 when the id is taken, is 0 or 2^64 - 1, or memory is out. */
 int handles_put(struct handles *h, uint64_t id, void *object);
-/* The object in slot `i` < size, or NULL: to go through all of them, taking some out meanwhile. */
+/* The object in slot `i` < size, or NULL: for iteration; objects may be removed meanwhile. */
 void *handles_at(const struct handles *h, uint64_t i);
 void *handles_take(struct handles *h, uint64_t id);
-/* Takes any object out; NULL when none is left. */
+/* Removes and returns any object; NULL: the table is empty. */
 void *handles_pop(struct handles *h);
 void handles_free(struct handles *h);
 

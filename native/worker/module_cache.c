@@ -115,7 +115,7 @@ static uint32_t slot_of(const struct entry *e, const uint32_t *slots, uint32_t n
     return at;
 }
 
-/* Reads the folder: adds what is not known yet, drops what is gone and was not promised. */
+/* Reads the folder: adds new entries, removes those whose file is gone and that were not promised. */
 static void scan(struct module_cache *c) {
     struct stat folder;
     int copy = openat(c->folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -145,7 +145,7 @@ static void scan(struct module_cache *c) {
             continue;
         }
         if (fstatat(c->folder, f->d_name, &st, AT_SYMLINK_NOFOLLOW) || !S_ISREG(st.st_mode)) continue;
-        if (!ours) { /* what a worker that was killed had begun to write */
+        if (!ours) { /* a temporary file of a worker that was killed */
             if (st.st_mtime < now - 3600) unlinkat(c->folder, f->d_name, 0);
             continue;
         }
@@ -182,7 +182,7 @@ static void remove_file(struct module_cache *c, const struct entry *e) {
     c->files -= c->files > 0;
 }
 
-/* From seven eighths of the limits down to three quarters, so that there is room for a while. Sessions that run keep what they promised open. */
+/* Evicts from seven eighths of the limits down to three quarters. Files promised to running sessions stay open. */
 static void evict(struct module_cache *c) {
     if (c->bytes <= MODULE_CACHE_BYTES / 8 * 7 && c->files <= MODULE_CACHE_FILES / 8 * 7) return;
     while (c->n && (c->bytes > MODULE_CACHE_BYTES / 4 * 3 || c->files > MODULE_CACHE_FILES / 4 * 3)) remove_file(c, &c->entries[--c->n]);
@@ -213,7 +213,7 @@ static int open_entry(struct module_cache *c, const struct entry *e) {
     return openat(c->folder, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
 }
 
-/* The whole file if its bytes are what its name says, else NULL. */
+/* The file's contents if their hash is its name, else NULL. */
 static void *read_whole(int fd, const struct entry *e, size_t *size) {
     struct stat st;
     if (fstat(fd, &st) || !S_ISREG(st.st_mode) || st.st_size <= 0 || (uint64_t)st.st_size > MODULE_CACHE_BYTES) return NULL;
@@ -246,7 +246,7 @@ void *module_cache_get(struct module_cache *c, const uint8_t hash[GV_SHA256_SIZE
     return image;
 }
 
-/* Keeps the file open if it may be promised from now on: few are open yet, and its bytes are what its name says. */
+/* Keeps the file open, so that it can be promised, if few are open and its contents match its name. */
 static bool keep_open(struct module_cache *c, struct entry *e) {
     if (c->n_open == KEEP_OPEN) return false;
     size_t size;
@@ -262,7 +262,7 @@ static bool keep_open(struct module_cache *c, struct entry *e) {
     return true;
 }
 
-/* Looks at what was used most recently, until `bytes` are read; what is not whole goes. */
+/* Verifies the most recently used files, until `bytes` are read; removes damaged ones. */
 static void look(struct module_cache *c, uint64_t bytes) {
     uint32_t kept = 0;
     bool enough = false;
@@ -297,9 +297,9 @@ struct module_cache *module_cache_open(const char *folder) {
     return c;
 }
 
-/* Whether the folder may hold what has not been read yet. */
+/* Whether the folder may have changed since it was read. */
 static bool changed(const struct module_cache *c) {
-    /* A folder's time is as coarse as the kernel's tick: what came within the same one would not show. */
+    /* A folder's modification time has the resolution of the kernel's tick: a change within the same tick would not show. */
     struct stat now;
     struct timespec clock = {0};
     clock_gettime(CLOCK_REALTIME, &clock);
@@ -348,7 +348,7 @@ uint32_t module_cache_list(struct module_cache *c, struct gv_module_known *out, 
         const struct entry *e = &c->entries[i];
         if (e->gone) continue;
         memset(&out[n], 0, sizeof out[n]);
-        if (e->fd >= 0) memcpy(out[n].meta, e->meta, sizeof out[n].meta); /* it is whole, and stays */
+        if (e->fd >= 0) memcpy(out[n].meta, e->meta, sizeof out[n].meta); /* it was verified and its file is open */
         memcpy(out[n].hash, e->hash, sizeof out[n].hash);
         n++;
     }
@@ -371,7 +371,7 @@ enum gv_module_kept module_cache_put(struct module_cache *c, const uint8_t hash[
     if (!c || !size) return GV_MODULE_NOT_KEPT;
     struct entry *e = find(c, hash);
     if (e && !memcmp(e->meta, meta, sizeof e->meta)) return e->fd >= 0 ? GV_MODULE_PROMISED : GV_MODULE_ON_DISK;
-    if (e) forget(c, e); /* the same image gave other metadata: a backend that changed its mind */
+    if (e) forget(c, e); /* the same image has other metadata now: the backend has changed */
     if (c->bytes + size > MODULE_CACHE_BYTES || c->files >= MODULE_CACHE_FILES) return GV_MODULE_NOT_KEPT;
     static unsigned number; /* the executor's alone */
     char temporary[64], name[NAME_LENGTH + 1];

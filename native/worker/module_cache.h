@@ -1,6 +1,6 @@
-/* Images that this host's workers have loaded before, kept on disk under their SHA-256, so that they travel once. One flat folder for all workers of
- * a user; a file's name says whose it is: HASH.META.KEY, where KEY stands for the backend, the driver, the device and the build that accepted it, and
- * META for the metadata it gave. Whatever goes wrong with a file means that it is not there. */
+/* The worker's module cache: images that workers of this user on this host have loaded, on disk under their SHA-256, so that a client sends each
+ * once. One flat folder for all workers of a user. File names are HASH.META.KEY: KEY stands for the backend, driver, device and build that accepted
+ * the image, META for its metadata. A file that cannot be read or is damaged counts as absent. */
 #ifndef WORKER_MODULE_CACHE_H
 #define WORKER_MODULE_CACHE_H
 
@@ -12,24 +12,24 @@
 
 struct module_cache;
 
-/* Opens the cache in `folder`, made if need be: what may take long, so that a worker does it before its session comes. Reads what was used most recently
- * to see that it is whole and keeps it open, as much as it may. When the folder holds too much, what was used least recently goes. NULL: there is none to
- * be had. */
+/* Opens the cache in `folder`, which is created if needed. May take long, so a worker calls it before its session comes. Verifies the most recently
+ * used images and keeps their files open, up to a limit; removes the least recently used ones when the folder exceeds its limits. NULL: there is no
+ * usable cache. */
 struct module_cache *module_cache_open(const char *folder);
-/* Takes in what has come since, while no session is there yet; cheap when nothing has. */
+/* Adds images that other workers have written since, while there is no session; cheap when there are none. */
 void module_cache_refresh(struct module_cache *c);
-/* Once, before all that follows: takes in what has come since, and leaves only what is ours. `key` is a text that no worker shares whose answers could
- * differ. */
+/* Once, before all functions below: adds what was written since and keeps only entries of `key`, a text that differs between workers whose results
+ * could differ. */
 void module_cache_choose(struct module_cache *c, const char *key);
 void module_cache_close(struct module_cache *c);
-/* What there is, most recently used first, at most `most` entries; promised is what is open. */
+/* The entries, most recently used first, at most `most`; promised: the file is open. */
 uint32_t module_cache_list(struct module_cache *c, struct gv_module_known *out, uint32_t most);
-/* The image of that hash, checked; the caller frees it. NULL: not here. */
+/* The image of that hash, verified; the caller frees it. NULL: not in the cache. */
 void *module_cache_get(struct module_cache *c, const uint8_t hash[GV_SHA256_SIZE], size_t *size);
-/* Keeps an image and the digest of the metadata it gave, if it can. */
+/* Stores an image and the digest of its metadata; failures are ignored. */
 enum gv_module_kept module_cache_put(struct module_cache *c, const uint8_t hash[GV_SHA256_SIZE], const void *image, size_t size,
                                      const uint8_t meta[GV_META_DIGEST_SIZE]);
-/* Forgets an image, on disk too. */
+/* Removes an image, from disk too. */
 void module_cache_drop(struct module_cache *c, const uint8_t hash[GV_SHA256_SIZE]);
 
 #endif

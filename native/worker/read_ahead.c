@@ -1,9 +1,9 @@
-/* Read-ahead: a thread that sees what the executor cannot while something holds it up.
+/* Read-ahead: a thread that reads the link while the executor is blocked.
  *
- * It notices that the client is gone. And where the executor waits for the device (too much is on its way; a driver's call that waits by itself), what
- * the device waits for in its turn may lie in the link behind commands that nobody takes: the client's answer to a host function, or its
- * acknowledgement of data that holds memory or a stream. So it reads on: answers to host functions count at once, acknowledgements are the
- * link's own, everything else is set aside for the executor in its order. */
+ * It notices that the client is gone. And where the executor waits for the device (too much in flight, a driver call that waits by itself), the
+ * device may in turn wait for something that lies in the link behind commands not yet taken: the client's answer to a host function, or its
+ * acknowledgement of data that occupies memory or gates a stream. Answers to host functions take effect at once, acknowledgements are handled by the
+ * link, and all other records are queued for the executor in their order. */
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,8 +12,8 @@
 #include "../wire/clock.h"
 #include "state.h"
 
-#define LOOK_NS 20000000 /* between looks at the link */
-#define AHEAD_NS 1000000 /* longest wait for a record while the executor is held up: it may want the link back */
+#define LOOK_NS 20000000 /* ns between polls of the link */
+#define AHEAD_NS 1000000 /* longest wait in ns for a record while the executor is blocked, which may want the link back */
 
 bool worker_aside_put(struct worker *w, const struct gv_record *record, bool front) {
     struct worker_aside *a = malloc(sizeof *a + record->size);
@@ -61,7 +61,7 @@ static bool is_answer(struct worker *w, const struct gv_record *record) {
            worker_host_done(w, done.tag);
 }
 
-/* Reads one record on, or waits a little for it. ahead_lock held: the link is ours. False: there is one that cannot be taken now. */
+/* Reads one record, or waits for it at most AHEAD_NS. ahead_lock held: this thread owns the link. False: the next record cannot be taken now. */
 static bool read_on(struct worker *w) {
     const struct gv_record *record = gv_recv_peek(w->link);
     if (!record) {
@@ -74,7 +74,7 @@ static bool read_on(struct worker *w) {
         bool host = worker_waits_for_host(w);
         uint64_t limit = host || atomic_load(&w->outgoing_bytes) ? WORKER_MAX_AHEAD : WORKER_SOME_AHEAD;
         bool fits = w->aside_bytes + record->size <= limit;
-        if (!fits && !host) return false; /* the client's turn to wait */
+        if (!fits && !host) return false; /* back-pressure: the client waits */
         if (!fits || !worker_aside_put(w, record, false)) {
             gv_link_kill(w->link, "too many commands wait behind a host function");
             return true;

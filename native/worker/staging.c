@@ -15,7 +15,7 @@ void staging_set_backend(struct staging *s, const struct gv_backend_ops *ops, st
     s->backend = backend;
 }
 
-/* The exponent of the piece that `size` bytes lie in; above STAGING_LARGEST when it gets a piece of its own. */
+/* The exponent of the piece's size for `size` bytes; above STAGING_LARGEST the piece is allocated for them alone. */
 static unsigned class_of(uint64_t size) {
     unsigned class = STAGING_SMALLEST;
     while (class <= STAGING_LARGEST && size > 1ull << class) class++;

@@ -1,5 +1,5 @@
-/* Staging memory: where bytes of a copy lie between the network and the device. Pieces are kept for the next copy, because pinning memory is slow,
- * and touching new pages is not for free either. */
+/* Staging memory holds the bytes of a copy between network and device. Freed pieces are kept for later copies, because pinning memory is slow and new
+ * pages fault. */
 #ifndef WORKER_STAGING_H
 #define WORKER_STAGING_H
 
@@ -25,17 +25,17 @@ struct staging {
     pthread_mutex_t lock;
     struct staging_free *kept[STAGING_LARGEST - STAGING_SMALLEST + 1];
     uint64_t kept_bytes;
-    bool ended;              /* what comes back now stays where it is */
-    _Atomic uint64_t in_use; /* bytes handed out, as asked for */
+    bool ended;              /* pieces released from now on are not freed */
+    _Atomic uint64_t in_use; /* bytes in use, as requested */
 };
 
 void staging_init(struct staging *s);
-/* Where the memory comes from; without it, from the heap. */
+/* The allocator; NULL: the heap. */
 void staging_set_backend(struct staging *s, const struct gv_backend_ops *ops, struct gv_backend *backend);
-/* Any thread. NULL when memory is out. */
+/* Any thread. NULL: out of memory. */
 void *staging_take(struct staging *s, uint64_t size);
 void staging_give(struct staging *s, void *data, uint64_t size);
-/* Frees what is kept; before the backend is closed. What is given back later is left alone. */
+/* Frees the kept pieces; called before the backend is closed. Pieces released later are not freed. */
 void staging_end(struct staging *s);
 
 #endif

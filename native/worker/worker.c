@@ -1,4 +1,4 @@
-/* One session: opened, asked for figures, closed. What happens between is in executor.c. */
+/* One session: open, figures, close. executor.c runs it. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,7 +32,7 @@ static const struct gv_backend_ops *backend_named(const char *name) {
     return NULL;
 }
 
-/* The descriptors of a session that cannot begin are still ours to close. */
+/* Closes the descriptors of a session that cannot begin. */
 static void drop_descriptors(const struct worker_config *config) {
     if (config->fd >= 0) close(config->fd);
     for (uint32_t i = 0; i < config->n_descriptors; i++) close(config->descriptors[i]);
@@ -47,7 +47,7 @@ static struct gv_link *adopt(const struct worker_config *config, char *err) {
     return link;
 }
 
-/* Ours take no signals: those belong to the program that hosts the library. */
+/* The library's threads take no signals, which belong to the process that hosts it. */
 static int start_threads(struct worker *w) {
     sigset_t all, before;
     sigfillset(&all);
@@ -165,7 +165,7 @@ EXPORT void worker_close(struct worker *w) {
     worker_read_ahead_stop(w);
     worker_bulk_stop(w);
     staging_end(&w->staging); /* what is still in use ends with the process */
-    /* The backend goes before what its callbacks look at. */
+    /* The backend is closed before the memory that its callbacks use is freed. */
     if (w->backend) w->ops->close(w->backend);
     gv_link_close(w->link);
     for (void *o; (o = handles_pop(&w->contexts));) {

@@ -1,4 +1,4 @@
-/* The worker library's face toward the Python process that hosts it (gpuvirt/server/worker.py, through ctypes). One session per process. */
+/* The worker library's interface to the Python process that hosts it (gpuvirt/server/worker.py, through ctypes). One session per process. */
 #ifndef GV_WORKER_H
 #define GV_WORKER_H
 

@@ -6,7 +6,8 @@
 #include "backend_cuda.h"
 
 void cuda_close(struct gv_backend *b) {
-    /* The driver's library is not closed: its threads may still run, and the process ends soon. What they could look at stays then, too. */
+    /* The driver's library is not closed, because its threads may still run; the process ends soon. Memory that they may access is not freed
+     * either. */
     bool quiet = cuda_marks_stop(b);
     cuda_console_close(b);
     if (!quiet) return;
@@ -52,7 +53,7 @@ int cuda_driver_version(struct gv_backend *b) {
     return b->driver.driver_version(&version) ? 0 : version;
 }
 
-/* What a remote program cannot have, whatever the device can: attributes must tell the truth about the GPU as the program sees it. */
+/* Features that a remote program cannot use, whatever the device supports: attributes must describe the GPU as the program sees it. */
 static const int not_remote[] = {
     CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY,
     CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY,
@@ -99,7 +100,7 @@ int cuda_device_info(struct gv_backend *b, uint32_t device, struct gv_device_inf
 
 int cuda_reserve_window(struct gv_backend *b, uint64_t base, uint64_t size) {
     (void)b, (void)base, (void)size;
-    return CUDA_ERROR_NOT_SUPPORTED; /* until a real driver has shown that it honours an address hint */
+    return CUDA_ERROR_NOT_SUPPORTED; /* not used until a real driver is known to honour address hints */
 }
 
 const struct gv_backend_ops gv_backend_cuda = {.name = "cuda", GV_BACKEND_ENTRIES(cuda)};

@@ -1,4 +1,4 @@
-/* What the files of the cuda backend share. */
+/* Structures shared by the files of the cuda backend. */
 #ifndef BACKEND_CUDA_H
 #define BACKEND_CUDA_H
 
@@ -23,18 +23,18 @@ struct gv_backend {
     struct driver driver;
     uint32_t n_devices;
     CUdevice devices[GV_MAX_DEVICES];
-    struct gv_context *first; /* pinned memory is made in it, for all */
+    struct gv_context *first; /* context in which pinned memory is allocated, for all devices */
     uint64_t memory;          /* bytes a device this session may use, 0: no limit of its own */
 
     /* What kernels print (console.c). */
     void (*console)(void *arg, const char *text, size_t size);
     void *console_arg;
     int console_file, console_saved; /* descriptors, -1: none */
-    int64_t console_read;            /* bytes handed on */
+    int64_t console_read;            /* bytes passed to the client */
 
-    /* Marks that wait for the device: a list of streams that have some, watched by one thread (marks.c). */
+    /* Streams with marks that have not been called; one thread watches them (marks.c). */
     pthread_mutex_t lock;
-    pthread_cond_t work, progress; /* a stream got marks; a mark was called, a gate has returned, or the end has come */
+    pthread_cond_t work, progress; /* work: a stream got marks; progress: a mark was called, a gate has returned, or the backend closes */
     struct gv_stream *watched;
     uint32_t gates_running;
     pthread_t watcher;
@@ -83,14 +83,14 @@ int cuda_enter(struct gv_context *c);
 void cuda_note_error(struct gv_context *c, int status);
 
 int cuda_console_open(struct gv_backend *b);
-/* Hands on what has been printed. The watcher, or when there is none. */
+/* Passes printed text to the client. Called by the watcher, or by close when there is none. */
 void cuda_console_drain(struct gv_backend *b);
 void cuda_console_close(struct gv_backend *b);
 
 int cuda_marks_start(struct gv_backend *b);
-/* True when nothing of the driver's can come back to us any more. */
+/* True when no callback of the driver can still run. */
 bool cuda_marks_stop(struct gv_backend *b);
-/* Until all marks and gates of the context have been called. */
+/* Waits until all marks and gates of the context have been called. */
 void cuda_marks_await(struct gv_context *c);
 
 /* Whether the session may allocate so many bytes more on the context's device. */

@@ -1,5 +1,5 @@
-/* What kernels print. The driver writes it to this process's standard output, at its synchronising calls; it belongs to the client. So standard
- * output is a file in memory for as long as the backend is open, and what is found there is handed on before the mark that it came with. */
+/* Output of kernels. The driver writes it to this process's standard output during synchronising calls; it belongs to the client. So standard output
+ * is a memory file while the backend is open, and its contents are passed on before the mark at which they were found. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdio.h>
@@ -30,7 +30,7 @@ void cuda_console_drain(struct gv_backend *b) {
         b->console_read += n;
         any = true;
     }
-    /* What has been read needs no memory any more. A file system that cannot do that only keeps it longer. */
+    /* Frees the pages that have been read. A file system without that operation keeps them. */
     if (any && fallocate(b->console_file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, b->console_read)) return;
 }
 

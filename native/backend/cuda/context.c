@@ -5,7 +5,7 @@
 #include "backend_cuda.h"
 
 int cuda_context_create(struct gv_backend *b, uint32_t device, uint32_t flags, int primary, struct gv_context **out, char *err) {
-    /* What a device's contexts have allocated together is limited together. */
+    /* The limit applies to all contexts of a device together. */
     static _Atomic uint64_t used[GV_MAX_DEVICES];
     struct gv_context *c = calloc(1, sizeof *c);
     struct gv_stream *legacy = calloc(1, sizeof *legacy);
@@ -38,7 +38,7 @@ int cuda_context_limit(struct gv_context *c, uint32_t limit, uint64_t *value) {
 
 void cuda_context_destroy(struct gv_context *c) {
     struct gv_backend *b = c->b;
-    /* Marks and gates must not outlive the context: they are due as soon as the device has drained. */
+    /* Marks and gates must not outlive the context; they are called as soon as the device is idle. */
     if (cuda_enter(c) == 0) b->driver.context_synchronize();
     cuda_marks_await(c);
     if (c->primary)

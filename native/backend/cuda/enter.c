@@ -1,9 +1,9 @@
-/* What every call needs of a context: to enter it, and its asynchronous error. */
+/* Entering a context, and its asynchronous error. */
 #include <stdio.h>
 
 #include "backend_cuda.h"
 
-/* Not remembered on our side: a context that was destroyed by another thread could have given its handle to a new one. */
+/* The current context is not cached: another thread may have destroyed it, and its handle may name a new one. */
 int cuda_enter(struct gv_context *c) { return c->b->driver.context_set(c->context); }
 
 void cuda_note_error(struct gv_context *c, int status) {

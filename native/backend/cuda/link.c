@@ -4,7 +4,7 @@
 
 #include "backend_cuda.h"
 
-/* Options for the driver: those given, and buffers for what it says. */
+/* Options for the driver: those given, and buffers for its logs. */
 struct options {
     CUjit_option names[GV_LINK_MAX_OPTIONS + 4];
     void *values[GV_LINK_MAX_OPTIONS + 4];
@@ -19,7 +19,7 @@ static void add(struct options *o, CUjit_option name, void *value) {
 static void read_options(struct options *o, const struct gv_link_option *given, uint32_t n) {
     o->n = 0;
     for (uint32_t i = 0; i < n && i < GV_LINK_MAX_OPTIONS; i++) {
-        /* Numbers only: a client has no business with this process's addresses. */
+        /* Numbers only: a client must not pass addresses of this process. */
         if (gv_link_option_travels(given[i].option)) add(o, (CUjit_option)given[i].option, (void *)(uintptr_t)given[i].value);
     }
 }
@@ -51,7 +51,7 @@ int cuda_link(struct gv_context *c, const struct gv_link_job *job, struct gv_lin
         else
             status = CUDA_ERROR_OUT_OF_MEMORY;
     }
-    if (state) d->link_destroy(state); /* only now are the logs' buffers ours alone */
+    if (state) d->link_destroy(state); /* the driver writes to the logs' buffers until here */
     out->info[sizeof out->info - 1] = out->error[sizeof out->error - 1] = 0;
     return status;
 }

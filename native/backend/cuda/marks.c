@@ -1,8 +1,7 @@
-/* Marks and gates. A mark is an event recorded on the stream, and one thread that asks the driver for the oldest event of every stream that has
- * marks.
+/* Marks and gates. A mark is an event recorded on the stream; one thread polls the oldest event of every stream with marks, with a back-off.
  *
- * Asking, with a back-off, instead of cuLaunchHostFunc: a host function stops its stream until it has run, is not run at all after an error, and
- * all of them share one thread of the driver's, which the gates need. */
+ * It polls instead of using cuLaunchHostFunc, because a host function blocks its stream until it has run, is not called after an error, and all host
+ * functions share one driver thread, which the gates need. */
 #define _GNU_SOURCE
 #include <signal.h>
 #include <stdlib.h>
@@ -11,14 +10,14 @@
 #include "../../wire/clock.h"
 #include "backend_cuda.h"
 
-#define ASK_AGAIN_NS 5000 /* at first; doubles up to */
+#define ASK_AGAIN_NS 5000 /* ns between polls at first; doubles up to */
 #define ASK_SLOWLY_NS 200000
 #define CLOSE_PATIENCE 1000000000 /* ns */
 
 /* ---- marks ------------------------------------------------------------------------------------------------------------- */
 
-/* Puts `m` behind everything on the stream. When the driver takes no event any more, the context is lost: the mark is then due, with the error, as
- * soon as those before it are. */
+/* Records `m` on the stream. When the driver takes no more events, the context is lost: the mark is then called with the error, after those before
+ * it. */
 static void append(struct gv_stream *s, struct mark *m) {
     struct gv_backend *b = s->context->b;
     int status = cuda_enter(s->context);
@@ -55,16 +54,15 @@ int cuda_mark(struct gv_stream *s, void (*fn)(void *arg, int status), void *arg)
 
 /* ---- gates ------------------------------------------------------------------------------------------------------------- */
 
-/* The driver calls no host functions in a context that is lost, but those who queued a gate count on its call. So every gate is followed by a mark
- * of its own, and when that comes with an error and the gate has not begun, a thread of ours calls it. The marks behind it wait until it has
- * returned. */
+/* The driver calls no host functions in a lost context, but every queued gate must be called. So each gate is followed by a mark of its own; when
+ * that is called with an error and the gate has not begun, one of our threads calls the gate. Later marks wait until it has returned. */
 struct gate {
     struct gv_stream *stream;
-    uint64_t after; /* marks of the stream that were there before it */
+    uint64_t after; /* number of marks on the stream before it */
     void (*fn)(void *arg);
     void *arg;
     enum { GATE_QUEUED, GATE_RUNNING, GATE_DONE } state; /* under the backend's lock */
-    _Atomic bool ours;                                   /* our thread calls it: the driver still may, much later, and must find it */
+    _Atomic bool ours;                                   /* one of our threads calls it; not freed, because the driver may still call it later */
 };
 
 static void call_gate(struct gate *g) {
@@ -78,8 +76,8 @@ static void call_gate(struct gate *g) {
     pthread_mutex_unlock(&b->lock);
 }
 
-/* On the driver's own thread. What the marks before it announce (data that has come back, say) must be on its way before the gate's function is
- * called: their events are done by now, and the watcher is about to notice. */
+/* Runs on the driver's thread. The marks before it (data that has been copied, say) must be called first: their events have completed, and the
+ * watcher is about to see that. */
 static void run_gate(void *arg) {
     struct gate *g = arg;
     if (g->ours) return;
@@ -101,7 +99,7 @@ static void *run_lost_gate(void *arg) {
     return NULL;
 }
 
-/* The gate's own mark is due. Whether the gate has returned; if the driver will not call it any more, it is called. Lock held. */
+/* The gate's own mark is due. Returns whether the gate has returned; calls it if the driver will not. Lock held. */
 static bool gate_done(struct gv_backend *b, struct gate *g, int status) {
     if (g->state == GATE_QUEUED && status) {
         g->state = GATE_RUNNING;
@@ -143,7 +141,7 @@ int cuda_gate(struct gv_stream *s, void (*fn)(void *arg), void *arg) {
 
 /* ---- the watcher ------------------------------------------------------------------------------------------------------- */
 
-/* Takes the stream's oldest mark if the device has got there. The lock is held, and let go while the driver is asked. */
+/* Takes the stream's oldest mark if its event has completed. The lock is held, and released while the driver is polled. */
 static struct mark *take_reached(struct gv_backend *b, struct gv_stream *s, int *status) {
     struct mark *m = s->first;
     *status = m->status;
@@ -160,7 +158,7 @@ static struct mark *take_reached(struct gv_backend *b, struct gv_stream *s, int 
     return m;
 }
 
-/* Calls what is due on one stream. Lock held, and let go meanwhile. Whether anything was. */
+/* Calls the marks that are due on one stream. Lock held, released meanwhile. Returns whether there were any. */
 static bool tell(struct gv_backend *b, struct gv_stream *s) {
     int status = 0;
     struct mark *m;
@@ -170,7 +168,7 @@ static bool tell(struct gv_backend *b, struct gv_stream *s) {
         pthread_mutex_unlock(&b->lock);
         if (status) cuda_note_error(s->context, status);
         if (m->fn) {
-            /* It has come to pass already, but only such a call makes the driver write what kernels printed. */
+            /* The event has completed already, but only a synchronising call makes the driver write the kernels' output. */
             if (m->event && !status) b->driver.event_synchronize(m->event);
             cuda_console_drain(b);
             m->fn(m->arg, status);
@@ -199,7 +197,7 @@ static void *watch(void *arg) {
         for (struct gv_stream **at = &b->watched; *at && !b->stopping;) {
             struct gv_stream *s = *at;
             any |= tell(b, s);
-            /* New streams are put in front of the list meanwhile, never into its middle: find our place again. */
+            /* New streams are inserted only at the head of the list meanwhile: continue after our stream. */
             at = &b->watched;
             while (*at != s) at = &(*at)->next_watched;
             if (s->first) {

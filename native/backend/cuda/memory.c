@@ -27,7 +27,7 @@ int cuda_memory_back(struct gv_context *c, uint64_t address, uint64_t size) { re
 
 int cuda_memory_unback(struct gv_context *c, uint64_t address, uint64_t size) { return (void)c, (void)address, (void)size, CUDA_ERROR_NOT_SUPPORTED; }
 
-/* Sizes by address, to know what a free gives back. */
+/* Sizes by address, for the accounting of frees. */
 static struct allocation {
     struct allocation *next;
     uint64_t address, size;
@@ -67,8 +67,8 @@ int cuda_memory_free(struct gv_context *c, uint64_t address) {
     return 0;
 }
 
-/* Pageable memory will not do for staging: the driver reads it at the call, before a gated payload has come, and waits for the device before it
- * writes it. */
+/* Staging memory must be pinned: with pageable memory the driver reads it during the call, before a gated payload has arrived, and waits for the
+ * device before it writes it. */
 void *cuda_host_alloc(struct gv_backend *b, size_t size) {
     void *memory = NULL;
     if (!b->first || cuda_enter(b->first) || b->driver.host_alloc(&memory, size, CU_MEMHOSTALLOC_PORTABLE)) return NULL;

@@ -1,4 +1,4 @@
-/* Modules by the driver: what it says of their kernels becomes the metadata that the client works with. */
+/* Modules of the driver; its answers about their kernels become the metadata that the client uses. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -156,7 +156,7 @@ int cuda_launch(struct gv_stream *s, const struct gv_launch *l) {
     if (status) return status;
     CUfunction f = l->module->functions[l->kernel];
     if (l->cooperative) {
-        /* This call takes no packed buffer: the parameters' addresses are worked out from the function's own layout. */
+        /* This call takes no packed buffer: the parameters' addresses are computed from the function's layout. */
         void *pointers[1024];
         size_t offset, size, n = 0;
         while (n < 1024 && d->function_param(f, n, &offset, &size) == 0) {

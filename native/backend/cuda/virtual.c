@@ -4,7 +4,7 @@
 #include "backend_cuda.h"
 
 struct gv_physical {
-    struct gv_context *context; /* the worker's own of its device */
+    struct gv_context *context; /* the worker's context of the device */
     CUmemGenericAllocationHandle handle;
     uint64_t size;
 };

@@ -7,8 +7,8 @@
 #include "../../wire/clock.h"
 #include "virtual.h"
 
-#define DRIVER_VERSION 13000      /* the lowest that the 13.x libraries take, and the 12.x ones as well */
-#define CAPABILITY 130            /* for which nobody has machine code, so that libraries hand over PTX */
+#define DRIVER_VERSION 13000      /* the lowest version that libraries of CUDA 13 accept; those of 12 accept it too */
+#define CAPABILITY 130            /* no library has machine code for it, so all of them load PTX */
 #define CLOSE_PATIENCE 1000000000 /* ns */
 
 int soft_open(const struct gv_backend_config *config, struct gv_backend **out, char *err) {
@@ -61,8 +61,8 @@ void soft_close(struct gv_backend *b) {
     while (b->n_threads && !rc) rc = pthread_cond_timedwait(&b->done, &b->lock, &until);
     quiet = quiet && !b->n_threads;
     pthread_mutex_unlock(&b->lock);
-    /* A gate that never returns, or a kernel beyond reach, keeps its thread; then everything stays where that thread may look at it, and the
-     * process is about to end anyway. */
+    /* A gate that never returns, or a kernel that cannot be stopped, keeps its thread; then memory that the thread may access is not freed. The
+     * process ends soon. */
     if (!quiet) return;
     soft_engine_destroy(b->engine);
     soft_memory_close(b);

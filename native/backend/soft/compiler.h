@@ -1,8 +1,7 @@
-/* What the software GPU's C side asks of its compiler (gpuvirt/soft, Python, in the same worker process).
+/* The interface from the software GPU's C code to its compiler (gpuvirt/soft, Python, in the same worker process).
  *
- * The compiler is a table of functions. In a worker it is filled with ctypes callbacks (each takes the GIL for its own duration; no Python
- * runs while a kernel does). Every function returns 0 or a CUresult, and then leaves one line of explanation in `err`. They may be called from any
- * thread, several at once. */
+ * The compiler is a table of functions. In a worker it is filled with ctypes callbacks (each holds the GIL while it runs; no Python runs while a
+ * kernel does). Every function returns 0 or a CUresult, and then one line of text in `err`. They may be called from any thread, several at once. */
 #ifndef GV_SOFT_COMPILER_H
 #define GV_SOFT_COMPILER_H
 
@@ -11,17 +10,17 @@
 
 struct soft_warp; /* kernel_abi.h */
 
-/* Through which a kernel gets better code while it is in use. The compiler's memory; valid as long as the module is loaded. The same struct is in
- * gpuvirt/soft/host/tiering.py. */
+/* Replaces a kernel's code while the kernel is in use. Owned by the compiler; valid as long as the module is loaded. gpuvirt/soft/host/tiering.py
+ * mirrors the struct. */
 struct soft_tier {
-    _Atomic uint64_t entry;    /* the best code so far, as soft_code.entry; read anew for every block. Code that was here once stays valid */
-    _Atomic uint64_t spent_ns; /* the engine adds what grids took */
-    uint64_t budget_ns;        /* when that much is spent, the engine sets `asked` and writes to wake_fd (an eventfd), once */
+    _Atomic uint64_t entry;    /* the best code so far, as soft_code.entry; read again for every block. Earlier code stays valid */
+    _Atomic uint64_t spent_ns; /* time that grids took, added by the engine */
+    uint64_t budget_ns;        /* when spent_ns reaches it, the engine sets `asked` and writes to wake_fd (an eventfd), once */
     _Atomic uint32_t asked;
     int32_t wake_fd;
 };
 
-/* Something that a kernel's code takes for granted: the parameter at this offset is a multiple of `size`, a power of two, at most 128. */
+/* An assumption of a kernel's code: the parameter at this offset is a multiple of `size`, a power of two, at most 128. */
 struct soft_need {
     uint32_t offset, size;
 };
@@ -32,20 +31,20 @@ struct soft_code {
     uint32_t static_shared;            /* bytes of statically declared shared memory */
     uint32_t dynamic_offset;           /* where dynamic shared memory begins, >= static_shared */
     uint32_t local_bytes;              /* local memory (.local arrays) of one lane, bytes */
-    /* 0: warps of a block may simply run one after the other on one stack. 1: they meet at barriers. 2: they also wait for memory to change, which
-     * other blocks may have to do. */
+    /* 0: the warps of a block may run one after the other on one stack. 1: they wait at barriers. 2: they also wait for memory to change, perhaps by
+     * other blocks. */
     uint32_t uses_barrier;
     uint32_t param_bytes;
-    uint32_t flush;         /* the kernel wants the processor to take subnormal numbers for zeros (MXCSR's DAZ and FTZ) */
+    uint32_t flush;         /* the kernel runs with subnormal numbers flushed by the processor (MXCSR's DAZ and FTZ) */
     uint32_t loops;         /* `entry` heeds soft_warp.blocks */
     struct soft_tier *tier; /* NULL: `entry` is final */
-    _Atomic uint64_t pace;  /* the engine's own, 0 at first: cycles that a block took lately */
-    /* A launch whose parameters break one of these needs the kernel's careful code. The compiler's memory, valid as long as the module is loaded. */
+    _Atomic uint64_t pace;  /* for the engine, initially 0: cycles that recent blocks took */
+    /* A launch whose parameters violate one of these runs the kernel's careful code. Owned by the compiler, valid as long as the module is loaded. */
     const struct soft_need *needs;
     uint32_t n_needs;
 };
 
-/* Beside a kernel's number: code that takes nothing of its parameters for granted, and ends where an access proves to be misaligned. */
+/* Flag of a kernel's number: code without assumptions on parameters, which ends the grid at a misaligned access. */
 #define SOFT_CAREFUL 0x80000000u
 
 /* One input of a link; `data` is not terminated. */
@@ -58,11 +57,11 @@ struct soft_link_input {
 
 struct soft_compiler {
     void *self;
-    /* Reads an image (PTX text, or a fatbin holding one PTX entry, LZ4 or ZSTD compressed or plain) and hands back its metadata (module_meta.h, all
-     * addresses 0) in *meta, which release_meta frees. `module` is the caller's name for the module from here on. */
+    /* Reads an image (PTX text, or a fatbin with PTX, LZ4 or ZSTD compressed or plain) and returns its metadata (module_meta.h, all addresses 0) in
+     * *meta, which release_meta frees. `module` is the caller's number for the module from here on. */
     int (*module_load)(void *self, uint64_t module, const void *image, size_t size, void **meta, size_t *meta_size, char *err, size_t err_size);
     void (*release_meta)(void *self, void *meta);
-    /* Says where the module's globals live (in metadata order) and writes their initial values there. Once, before any kernel_get. */
+    /* Sets the addresses of the module's globals (in metadata order) and writes their initial values there. Once, before any kernel_get. */
     int (*module_bind)(void *self, uint64_t module, uint32_t n_globals, const uint64_t *addresses, char *err, size_t err_size);
     /* Compiles kernel number `kernel` (metadata order, perhaps with SOFT_CAREFUL) for this block shape, or finds it in the cache. May take seconds. */
     int (*kernel_get)(void *self, uint64_t module, uint32_t kernel, const uint32_t block[3], struct soft_code *code, char *err, size_t err_size);

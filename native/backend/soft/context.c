@@ -34,13 +34,13 @@ int soft_context_create(struct gv_backend *b, uint32_t device, uint32_t flags, i
     return 0;
 }
 
-/* Streams, events and modules that are still there keep what they need of it. */
+/* Streams, events and modules that still exist hold references to it. */
 void soft_context_destroy(struct gv_context *c) {
     soft_stream_end_context(c);
     soft_context_drop(c);
 }
 
-/* malloc's heap grows and shrinks; the stack and printf's buffer are as large as they are. */
+/* Only the size of malloc's heap can be set; the stack and printf's buffer have fixed sizes. */
 int soft_context_limit(struct gv_context *c, uint32_t limit, uint64_t *value) {
     if (limit == CU_LIMIT_MALLOC_HEAP_SIZE) soft_heap_limit(c->heap, *value);
     return 0;

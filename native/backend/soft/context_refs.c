@@ -1,4 +1,4 @@
-/* What holds a context, and its asynchronous error: for everything that belongs to one. */
+/* Reference counts of a context, and its asynchronous error. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -25,7 +25,7 @@ void soft_context_fail(struct gv_context *c, int error, const char *text) {
     pthread_mutex_lock(&c->backend->lock);
     if (!atomic_load(&c->error)) {
         snprintf(c->error_text, sizeof c->error_text, "%s", text && *text ? text : "error without a message");
-        atomic_store(&c->error, error); /* after the text: whoever sees the error may read it */
+        atomic_store(&c->error, error); /* stored after the text, which readers of the error may read */
     }
     pthread_mutex_unlock(&c->backend->lock);
 }

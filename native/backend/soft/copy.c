@@ -1,4 +1,5 @@
-/* Copies and fills: checked against what is backed, done on the stream's thread, and guarded, as memory may go while they run. */
+/* Copies and fills: checked against backed memory, carried out by the stream's thread, and guarded against faults, because memory may be unmapped
+ * while they run. */
 #include <stdio.h>
 #include <string.h>
 
@@ -44,7 +45,7 @@ static int copy_run(struct gv_stream *stream, struct op *op, char *err) {
     if (!span(s->width, s->height, s->depth, s->src_pitch, s->src_slice, &src_size) ||
         (c->src_device && !soft_memory_valid(b, (uint64_t)(uintptr_t)c->src, src_size)))
         return illegal(err, "copy from", c->src, src_size);
-    /* Rows without gaps are one. */
+    /* Rows without gaps are merged into one. */
     if (s->height > 1 && s->dst_pitch == s->width && s->src_pitch == s->width) {
         s->width *= s->height;
         s->height = 1;
@@ -79,7 +80,7 @@ int soft_copy_to_host(struct gv_stream *s, void *dst, uint64_t src, const struct
     return copy(s, dst, false, (const void *)(uintptr_t)src, true, shape);
 }
 
-/* `later` goes on only when everything now queued on `earlier`, a legacy stream, is done. */
+/* `later` continues only when everything now queued on `earlier`, a legacy stream, has completed. */
 static int after_legacy(struct gv_stream *later, struct gv_stream *earlier) {
     struct gv_event *e;
     int status = soft_event_create(earlier->context, CU_EVENT_DISABLE_TIMING, &e);
@@ -92,8 +93,8 @@ static int after_legacy(struct gv_stream *later, struct gv_stream *earlier) {
 
 int soft_copy_device(struct gv_stream *s, uint64_t dst, struct gv_context *dst_ctx, uint64_t src, struct gv_context *src_ctx,
                      const struct gv_shape *shape) {
-    /* Addresses are the same for all, but not the order: a copy between two devices on the legacy stream begins when both devices have done what was asked
-     * of them before, and what is asked of either afterwards waits for it. */
+    /* Addresses are the same on all devices, but the order is not: a copy between two devices on the legacy stream starts after the earlier work of
+     * both devices, and later work of either waits for it. */
     struct gv_context *ends[2] = {src_ctx, dst_ctx};
     bool ordered = s->legacy && src_ctx->device != dst_ctx->device;
     int status = 0;

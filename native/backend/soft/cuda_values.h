@@ -1,4 +1,4 @@
-/* The few values of the CUDA driver API that the software GPU speaks, under their CUDA names. The soft backend is compiled without cuda.h. */
+/* Values of the CUDA driver API that the soft backend uses, under their CUDA names. It is compiled without cuda.h. */
 #ifndef SOFT_CUDA_VALUES_H
 #define SOFT_CUDA_VALUES_H
 

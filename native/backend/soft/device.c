@@ -1,4 +1,4 @@
-/* What a software GPU says of itself. */
+/* Attributes of a software GPU. */
 #include "soft.h"
 
 #include <fcntl.h>
@@ -111,7 +111,7 @@ static uint64_t hash(uint64_t seed, const char *text, size_t size) {
     return seed;
 }
 
-/* The same for a pool's device number in every session on this host, another on every other host. */
+/* A UUID that is the same for a pool's device number in every session on this host, and another one on other hosts. */
 static void make_uuid(uint32_t ordinal, uint8_t uuid[16]) {
     char host[256] = "gpuvirt software GPU ";
     size_t used = strlen(host);
@@ -123,7 +123,7 @@ static void make_uuid(uint32_t ordinal, uint8_t uuid[16]) {
     used += (size_t)snprintf(host + used, sizeof host - used, " %u", ordinal);
     uint64_t halves[2] = {hash(0xcbf29ce484222325ull, host, used), hash(0x84222325cbf29ce4ull, host, used)};
     memcpy(uuid, halves, 16);
-    uuid[6] = (uint8_t)((uuid[6] & 0x0f) | 0x80); /* a UUID of the vendor's own making */
+    uuid[6] = (uint8_t)((uuid[6] & 0x0f) | 0x80); /* UUID version 8, vendor-specific */
     uuid[8] = (uint8_t)((uuid[8] & 0x3f) | 0x80);
 }
 

@@ -1,4 +1,4 @@
-/* Events. An event points at its latest record; whoever waits holds the record that was the latest when it asked. */
+/* Events. An event refers to its latest record; a waiter holds the record that was the latest when it started to wait. */
 #include <stdlib.h>
 
 #include "../../wire/clock.h"
@@ -34,7 +34,7 @@ struct record_op {
     struct stamp *stamp;
 };
 
-/* Runs also after an error, so that waiters go on and find it themselves. */
+/* Runs also after an error, so that waiters continue and see the error. */
 static void record_drop(struct gv_stream *s, struct op *op) {
     struct gv_backend *b = s->context->backend;
     struct stamp *t = ((struct record_op *)op)->stamp;
@@ -57,7 +57,7 @@ int soft_event_record(struct gv_event *e, struct gv_stream *s) {
         free(r);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    t->refs = 2; /* the event, the operation */
+    t->refs = 2; /* held by the event and the operation */
     r->stamp = t;
     r->op.quick = true;
     pthread_mutex_lock(&b->lock);

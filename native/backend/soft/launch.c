@@ -72,7 +72,7 @@ static int compiled(struct gv_module *m, uint32_t kernel, const uint32_t block[3
     return 0;
 }
 
-/* Whether the parameters are what the code takes for granted. */
+/* Whether the parameters meet the assumptions of the code. */
 static bool as_needed(const struct soft_code *code, const char *params) {
     for (uint32_t i = 0; i < code->n_needs; i++)
         if ((unsigned char)params[code->needs[i].offset] & (code->needs[i].size - 1)) return false;

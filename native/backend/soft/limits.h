@@ -1,10 +1,11 @@
-/* What one software GPU has. The device attributes, the launch checks and the cooperative limit all come from here. */
+/* Limits of one software GPU. The device attributes, the launch checks and the limit of cooperative launches come from here. */
 #ifndef SOFT_LIMITS_H
 #define SOFT_LIMITS_H
 
 #include <stdint.h>
 
-/* A fixed number, not the host's cores: grids that programs size by it, and so the order of their sums, are the same on every machine. */
+/* A constant, independent of the host's cores, so that grids which programs size by it, and the order of their sums, are the same on every
+ * machine. */
 #define SOFT_MULTIPROCESSORS 16
 #define SOFT_MAX_THREADS 1024 /* per block */
 #define SOFT_MAX_WARPS 32     /* per block */
@@ -18,7 +19,7 @@
 #define SOFT_MAX_GRID_X 2147483647
 #define SOFT_MAX_GRID_YZ 65535
 #define SOFT_MAX_BLOCK_Z 64
-#define SOFT_GUARD (1u << 20) /* bytes below a stack that runs kernels which cannot be accessed: frames are as good as always smaller */
+#define SOFT_GUARD (1u << 20) /* bytes of the guard below a stack that runs kernels, larger than nearly all frames */
 
 /* How many blocks of this shape are resident on the device at once (CUDA's occupancy, registers apart). */
 static inline uint64_t soft_resident_blocks(uint32_t threads, uint64_t shared) {

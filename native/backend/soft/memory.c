@@ -1,4 +1,4 @@
-/* Device memory: the window, what is backed in it, what the worker placed itself, and the limits of session, device and pool. */
+/* Device memory: the window and its backed ranges, allocations placed by the worker, and the limits of session, device and pool. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +16,7 @@
 
 #define HUGE_PAGE (2u << 20)
 #define DEFAULT_MEMORY (4ull << 30)
-#define FREE_PATIENCE 10000000000 /* ns an allocation waits for frees that wait for the device */
+#define FREE_PATIENCE 10000000000 /* ns that an allocation waits for frees that wait for the device */
 
 static uint64_t round_up(uint64_t value, uint64_t unit) { return (value + unit - 1) & ~(unit - 1); }
 
@@ -100,7 +100,7 @@ int soft_memory_open(struct gv_backend *b, const struct gv_backend_config *confi
     return 0;
 }
 
-/* Gives pages of the window back: none of them held meanwhile, fresh ones next time. False when the kernel has no room to note that. */
+/* Releases pages of the window: later accesses get new zero pages. False: the kernel has no memory for it. */
 static bool release_pages(uint64_t address, uint64_t size) {
     void *at = (void *)(uintptr_t)address;
     return mmap(at, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) != MAP_FAILED;
@@ -110,7 +110,7 @@ static void unmap_placed(struct soft_placed *p) {
     void *at = (void *)(uintptr_t)p->address;
     if (p->own_mapping)
         munmap((char *)at - SOFT_PAGE, p->size + 2 * SOFT_PAGE);
-    else if (!release_pages(p->address, p->size)) /* at least the content goes */
+    else if (!release_pages(p->address, p->size)) /* release at least the contents */
         madvise(at, p->size, MADV_DONTNEED);
 }
 
@@ -148,7 +148,7 @@ int soft_reserve_window(struct gv_backend *b, uint64_t base, uint64_t size) {
     }
     void *got = mmap((void *)(uintptr_t)base, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
     if (got == MAP_FAILED) return CUDA_ERROR_INVALID_VALUE;
-    if (got != (void *)(uintptr_t)base) { /* a kernel that knows no NOREPLACE */
+    if (got != (void *)(uintptr_t)base) { /* a kernel without MAP_FIXED_NOREPLACE */
         munmap(got, size);
         return CUDA_ERROR_INVALID_VALUE;
     }
@@ -174,7 +174,8 @@ bool soft_memory_held(const struct soft_memory *m, uint64_t address, uint64_t si
     return false;
 }
 
-/* Only what the client placed or mapped in the window: it alone decides when that goes. A strict device is out of the CPU's reach, as a real one is. */
+/* Only memory that the client placed or mapped in the window, which only the client frees. With --strict the CPU cannot address device memory, as
+ * with a real device. */
 void *soft_host_view(struct gv_backend *b, uint64_t address, uint64_t size) {
     struct soft_memory *m = &b->memory;
     struct soft_hold *h = b->strict || !size ? NULL : malloc(sizeof *h);
@@ -223,7 +224,7 @@ int soft_memory_back(struct gv_context *c, uint64_t address, uint64_t size) {
             rc = CUDA_ERROR_OUT_OF_MEMORY;
         }
         if (rc) soft_memory_discharge(b, c->device, size);
-        /* Kernels walk memory in the grid's order, a stretch here and a stretch there: with small pages that costs a look-up each. */
+        /* Kernels access memory in the grid's order, in scattered pieces: with small pages each piece costs a TLB miss. */
         if (!rc && size >= HUGE_PAGE) madvise((void *)(uintptr_t)address, size, MADV_HUGEPAGE);
     }
     pthread_mutex_unlock(&m->lock);
@@ -239,7 +240,7 @@ int soft_memory_unback(struct gv_context *c, uint64_t address, uint64_t size) {
     int rc = ours && !soft_memory_held(m, address, size) ? 0 : CUDA_ERROR_INVALID_VALUE;
     if (!rc && !soft_ranges_remove(&m->backed, address, size)) rc = CUDA_ERROR_OUT_OF_MEMORY;
     if (!rc && !release_pages(address, size)) {
-        soft_ranges_add(&m->backed, address, size); /* cannot fail: what was just taken out goes back to its place */
+        soft_ranges_add(&m->backed, address, size); /* cannot fail: the range was just removed */
         rc = CUDA_ERROR_OUT_OF_MEMORY;
     }
     if (!rc) soft_memory_discharge(b, c->device, size);
@@ -321,7 +322,7 @@ void soft_memory_unplace(struct gv_backend *b, struct soft_placed *p) {
 
 /* ---- allocation where the backend chooses addresses ---- */
 
-/* Frees that wait for the device hold memory that a driver, whose free waits in its caller, would have back already. */
+/* Frees that wait for the device keep memory that a real driver, whose free waits in its caller, would have released. */
 static bool wait_for_frees(struct gv_backend *b) {
     struct timespec until = gv_deadline(CLOCK_REALTIME, FREE_PATIENCE);
     pthread_mutex_lock(&b->lock);
@@ -360,8 +361,7 @@ static void free_drop(struct gv_stream *s, struct op *op) {
     pthread_mutex_unlock(&b->lock);
 }
 
-/* Waits for the device as a driver's free does, but in the stream of its own that does the freeing: the caller may be the one that the device's
- * work waits for. */
+/* Waits for the device as a driver's free does, but on a separate stream: the caller may be the thread that the device's work waits for. */
 int soft_memory_free(struct gv_context *c, uint64_t address) {
     struct gv_backend *b = c->backend;
     struct free_op *f = soft_op_new(sizeof *f, OP_ALWAYS, NULL, free_drop);

@@ -1,4 +1,4 @@
-/* Stream memory operations: the stream's thread writes a word, or looks at one until it is what the operation waits for. */
+/* Stream memory operations: the stream's thread writes a word, or polls one until the wait's condition holds. */
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 #include "../../wire/memory_operation.h"
 #include "stream.h"
 
-/* How long a waiting thread looks without a pause, and the pause after that: a value that comes from another stream comes soon or late. */
+/* ns that a waiting thread polls without a pause, and the pause after that: a value written by another stream comes either soon or late. */
 #define LOOK_NS 50000
 #define PAUSE_NS 50000
 
@@ -23,7 +23,7 @@ struct word {
     uint64_t value; /* read */
 };
 
-/* Whole words at once: kernels of other streams use them meanwhile. */
+/* One access per word, because kernels of other streams access it at the same time. */
 static void access_word(void *arg) {
     struct word *w = arg;
     const struct gv_memory_operation *o = w->operation;
@@ -47,7 +47,7 @@ static bool satisfied(const struct gv_memory_operation *o, uint64_t seen) {
     }
 }
 
-/* Whether nobody is interested any more: the backend closes, or the context has an error. */
+/* Whether the wait is to be given up: the backend closes, or the context has an error. */
 static bool given_up(struct gv_context *c) {
     struct gv_backend *b = c->backend;
     pthread_mutex_lock(&b->lock);
@@ -61,10 +61,10 @@ static int carry_out(struct gv_context *c, const struct gv_memory_operation *o, 
     uint32_t width = gv_memory_operation_width(o);
     bool waits = o->kind == GV_WAIT_VALUE_32 || o->kind == GV_WAIT_VALUE_64;
     uint64_t fault = o->address, look_until = (uint64_t)gv_now_ns() + LOOK_NS;
-    /* Barriers and flushes: what came before on this stream is done, and the next word is accessed in sequential consistency. */
+    /* Barriers and flushes: earlier work of this stream has completed, and the next word is accessed with sequential consistency. */
     if (!width) return 0;
     for (;;) {
-        /* Each time: the memory may go while it is waited for. */
+        /* Checked each time: the memory may be unmapped during the wait. */
         if (!soft_memory_valid(c->backend, o->address, width) || !soft_guarded(access_word, &w, &fault)) {
             snprintf(err, GV_ERR_SIZE, "illegal address 0x%llx: a stream %s a word there", (unsigned long long)fault, waits ? "waits for" : "writes");
             return CUDA_ERROR_ILLEGAL_ADDRESS;

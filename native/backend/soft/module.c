@@ -1,4 +1,4 @@
-/* Modules: the compiler reads the image, we place its globals. */
+/* Modules: the compiler reads the image, this file places its globals. */
 #include "module.h"
 
 #include <stdio.h>

@@ -1,8 +1,7 @@
 /* The software GPU's objects behind backend.h.
  *
- * Locks: backend.lock guards queues, completions, events and contexts' errors; memory.lock guards who owns which address. A module's lock guards
- * its compiled kernels. They are never nested, except that nothing but plain bookkeeping happens under any of them: no copy, kernel, callback or
- * compilation. */
+ * Locks: backend.lock guards queues, completions, events and errors of contexts; memory.lock guards the ownership of addresses. A module's lock
+ * guards its compiled kernels. They are never nested, and no copy, kernel, callback or compilation runs under any of them. */
 #ifndef SOFT_SOFT_H
 #define SOFT_SOFT_H
 
@@ -34,7 +33,7 @@ struct soft_device {
     struct gv_window_part part;
 };
 
-/* A piece of memory that the worker placed by itself. */
+/* An allocation that the worker placed. */
 struct soft_placed {
     struct soft_placed *next; /* by address within a device's part */
     struct soft_device *device;
@@ -43,7 +42,7 @@ struct soft_placed {
     bool user;              /* from memory_alloc */
 };
 
-/* Memory of the window that somebody reaches into from outside of a stream. */
+/* A range of the window that a thread other than a stream's accesses. */
 struct soft_hold {
     struct soft_hold *next;
     uint64_t address, size;
@@ -120,26 +119,26 @@ void soft_context_fail(struct gv_context *c, int error, const char *text);
 /* ---- memory.c ---- */
 int soft_memory_open(struct gv_backend *b, const struct gv_backend_config *config, char *err);
 void soft_memory_close(struct gv_backend *b);
-/* Books `size` bytes on a device, or nothing (CUDA_ERROR_OUT_OF_MEMORY), and takes them off again; memory.lock held. */
+/* Adds `size` bytes to a device's usage, or nothing (CUDA_ERROR_OUT_OF_MEMORY), and subtracts them; memory.lock held. */
 int soft_memory_charge(struct gv_backend *b, struct soft_device *d, uint64_t size);
 void soft_memory_discharge(struct gv_backend *b, struct soft_device *d, uint64_t size);
 /* Zeroed memory placed by the worker; counts against the limits. */
 int soft_memory_place(struct gv_backend *b, struct soft_device *d, uint64_t size, bool user, struct soft_placed **out);
 void soft_memory_unplace(struct gv_backend *b, struct soft_placed *p);
-/* Whether somebody outside of a stream reaches into [address, address + size); memory.lock held. */
+/* Whether a thread other than a stream's accesses [address, address + size); memory.lock held. */
 bool soft_memory_held(const struct soft_memory *m, uint64_t address, uint64_t size);
 /* Whether device work may touch [address, address + size). */
 bool soft_memory_valid(struct gv_backend *b, uint64_t address, uint64_t size);
 
 /* ---- stream.c ---- */
 struct gv_stream *soft_stream_new(struct gv_context *c, uint32_t flags);
-/* The backend closes: threads that wait for work go. backend.lock held. */
+/* The backend closes: threads that wait for work end. backend.lock held. */
 void soft_stream_wake_all(struct gv_backend *b);
-/* The streams that belong to the context itself end after what is queued on them. */
+/* Ends the context's internal streams after their queued work. */
 void soft_stream_end_context(struct gv_context *c);
 
 /* ---- texture.c ---- */
-/* When nothing of the context runs any more. */
+/* Called when no work of the context runs any more. */
 void soft_textures_free(struct gv_context *c);
 
 #endif

@@ -1,4 +1,4 @@
-/* Streams: a queue and a thread each. The thread comes with the first work and goes when there was none for a while. */
+/* Streams: each has a queue and a thread. The thread is started with the first work and ends after some idle time. */
 #define _GNU_SOURCE
 #include "stream.h"
 
@@ -11,7 +11,7 @@
 
 #define THREAD_STACK (8u << 20) /* kernels without barriers run on it */
 #define IDLE_NS 10000000000
-/* How long a thread looks for more work before it sleeps: about what waking it up costs whoever brings the work. It offers its core meanwhile. */
+/* ns that a thread polls for work before it sleeps, about the cost of waking it. It yields its core meanwhile. */
 #define LOOK_NS 50000
 
 /* ---- life ---- */
@@ -54,7 +54,7 @@ struct gv_stream *soft_stream_new(struct gv_context *c, uint32_t flags) {
 }
 
 int soft_stream_create(struct gv_context *c, uint32_t flags, int32_t priority, struct gv_stream **out) {
-    (void)priority; /* all threads are alike to the host */
+    (void)priority; /* stream priorities have no effect */
     if (flags & ~(uint32_t)CU_STREAM_NON_BLOCKING) return CUDA_ERROR_INVALID_VALUE;
     *out = soft_stream_new(c, flags);
     return *out ? 0 : CUDA_ERROR_OUT_OF_MEMORY;
@@ -107,7 +107,7 @@ static void wait_done(struct gv_backend *b) {
     b->waiters--;
 }
 
-/* Until everything that the operation depends on is complete; false when the backend closes. Lock held. */
+/* Waits until everything that the operation depends on has completed; false: the backend closes. Lock held. */
 static bool ready(struct gv_backend *b, struct op *op) {
     for (uint32_t i = 0; i < op->n_dependencies; i++)
         while (op->dependencies[i].stream->completed < op->dependencies[i].seq) {
@@ -161,7 +161,7 @@ static void look_for_work(struct gv_stream *s) {
     pthread_mutex_lock(&b->lock);
 }
 
-/* Waits for the next operation; NULL: the thread is to go. Lock held. */
+/* Waits for the next operation; NULL: the thread is to end. Lock held. */
 static struct op *next_op(struct gv_stream *s) {
     struct gv_backend *b = s->context->backend;
     if (!s->first && !s->destroyed) look_for_work(s);
@@ -200,7 +200,7 @@ static void *stream_thread(void *arg) {
     s->running = false;
     pthread_mutex_unlock(&b->lock);
     drop(s);
-    /* Last: after this the backend may be gone. */
+    /* Last: the backend may be freed after this. */
     pthread_mutex_lock(&b->lock);
     b->n_threads--;
     pthread_cond_broadcast(&b->done);
@@ -312,7 +312,7 @@ int soft_stream_after_all(struct gv_context *c, struct op *op) {
     for (struct gv_stream *s = c->streams; s && enough; s = s->next)
         if (s != c->reaper) enough = depend(op, s, s->work);
     pthread_mutex_unlock(&b->lock);
-    /* Short of memory for the note it is done without waiting for that stream, which is wrong only for a program that frees what it still uses. */
+    /* Without memory for the dependency it does not wait for that stream, which is wrong only for a program that frees memory in use. */
     return soft_stream_push(c->reaper, op);
 }
 
@@ -372,7 +372,7 @@ static int gate_run(struct gv_stream *s, struct op *op, char *err) {
     return 0;
 }
 
-/* Runs also after an error: whoever queued it counts on it to take back what it holds. */
+/* Runs also after an error, because it releases what the caller holds. */
 int soft_gate(struct gv_stream *s, void (*fn)(void *arg), void *arg) {
     struct gate_op *g = soft_op_new(sizeof *g, OP_ALWAYS, gate_run, NULL);
     if (!g) return CUDA_ERROR_OUT_OF_MEMORY;

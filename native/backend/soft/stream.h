@@ -1,4 +1,4 @@
-/* A stream's queue: what copy.c, event.c and launch.c put on it. */
+/* A stream's queue, and the operations that copy.c, event.c and launch.c put on it. */
 #ifndef SOFT_STREAM_H
 #define SOFT_STREAM_H
 
@@ -26,12 +26,13 @@ struct op {
     uint64_t seq;
     struct dependency *dependencies;
     uint32_t n_dependencies;
-    /* Does it, on the stream's thread, without a lock. A CUresult other than 0 becomes the context's error, with err. Not called for skipped work. */
+    /* Carries it out, on the stream's thread, without a lock. A CUresult other than 0 becomes the context's error, with err. Not called for skipped
+     * work. */
     int (*run)(struct gv_stream *s, struct op *op, char *err);
-    /* Gives back what the operation holds, the op itself apart; also after a skip. May be NULL. */
+    /* Releases what the operation holds, but not the op; also after a skip. May be NULL. */
     void (*drop)(struct gv_stream *s, struct op *op);
     struct stamp *wait_for; /* OP_EVENT_WAIT */
-    bool quick;             /* takes no time once it may run */
+    bool quick;             /* completes at once when it may run */
 };
 
 struct gv_stream {

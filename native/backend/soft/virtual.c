@@ -1,7 +1,8 @@
-/* Virtual memory management: physical memory with a handle, mapped where the program wants it.
+/* Virtual memory management: physical memory with a handle, mapped at the program's addresses.
  *
- * Memory that is mapped once, as nearly all is, is private to its address: so it has huge pages and needs no file. Unmapped, its pages are parked elsewhere, for what was
- * written stays in the handle's memory. Only what is mapped a second time, so that two addresses mean the same bytes, moves into a file that all share. */
+ * Memory with one mapping, the common case, is private to its address: it can use huge pages and needs no file. When it is unmapped its pages are
+ * moved elsewhere (PARKED), because the contents belong to the handle. Memory that is mapped a second time, so that two addresses refer to the same
+ * bytes, moves into a shared file. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -18,7 +19,7 @@
 #define SOFT_DONTUNMAP 4
 #endif
 
-#define FILE_BYTES (1ull << 46) /* of the shared file; nothing of it is there before it is written */
+#define FILE_BYTES (1ull << 46) /* bytes of the shared file, which is sparse */
 
 enum state {
     FRESH,   /* no page yet */
@@ -69,7 +70,7 @@ bool soft_mappings_touch(const struct soft_memory *m, uint64_t address, uint64_t
     return i < m->n_mappings && m->mappings[i].address < address + size;
 }
 
-/* The mappings that [address, address + size) consists of: *first, and how many; 0 when it has holes, or begins or ends inside of one. */
+/* The mappings that make up [address, address + size): *first, and their number; 0 when it has holes or begins or ends inside a mapping. */
 static size_t whole_mappings(const struct soft_memory *m, uint64_t address, uint64_t size, size_t *first) {
     size_t i = *first = find(m, address);
     uint64_t at = address, end = address + size;
@@ -77,7 +78,7 @@ static size_t whole_mappings(const struct soft_memory *m, uint64_t address, uint
     return size && at == end ? i - *first : 0;
 }
 
-/* Whether the program may have set these addresses aside. In a window the client does that by itself. */
+/* Whether these addresses may be a reservation of the program. In a window the client keeps its reservations. */
 static bool reserved(const struct gv_backend *b, uint64_t address, uint64_t size) {
     const struct soft_memory *m = &b->memory;
     for (uint32_t i = 0; m->size && i < b->n_devices; i++) {
@@ -90,7 +91,8 @@ static bool reserved(const struct gv_backend *b, uint64_t address, uint64_t size
     return false;
 }
 
-/* What all devices together may do there: two bits each, as CU_MEM_ACCESS_FLAGS. They share one address space, so the most that any of them may is what it is. */
+/* Access rights of all devices there: two bits each, as CU_MEM_ACCESS_FLAGS. They share one address space, so the protection is the most that any of
+ * them has. */
 static int protection(uint32_t rights) {
     uint32_t read = rights & 0x55555555u, write = (rights >> 1) & 0x55555555u;
     return write ? PROT_READ | PROT_WRITE : read ? PROT_READ : PROT_NONE;
@@ -129,10 +131,10 @@ static int take_offset(struct soft_memory *m, uint64_t size, uint64_t *offset) {
 
 static void give_offset(struct soft_memory *m, uint64_t offset, uint64_t size) {
     fallocate(m->file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset, (off_t)size);
-    soft_ranges_remove(&m->file_used, offset, size); /* without memory for the note the place in the file is not used again; it holds nothing */
+    soft_ranges_remove(&m->file_used, offset, size); /* without memory to record it, that part of the file, which is empty, is not used again */
 }
 
-/* Copies pages into the file; what was never written stays a hole there. */
+/* Copies pages into the file; pages never written stay holes. */
 static bool copy_out(const struct soft_memory *m, uint64_t from, uint64_t offset, uint64_t size) {
     static const char zeros[SOFT_PAGE];
     for (uint64_t at = 0; at < size; at += SOFT_PAGE) {
@@ -143,7 +145,7 @@ static bool copy_out(const struct soft_memory *m, uint64_t from, uint64_t offset
     return true;
 }
 
-/* Moves the memory into the file. What the device writes meanwhile would be lost: the caller sees to it that nothing runs. */
+/* Moves the memory into the file. Writes of the device meanwhile would be lost: the caller makes sure that nothing runs. */
 static int share(struct soft_memory *m, struct gv_physical *p) {
     uint64_t offset;
     if (p->state == SHARED) return 0;
@@ -210,7 +212,7 @@ int soft_physical_destroy(struct gv_physical *p) {
 
 /* ---- mapping ---- */
 
-/* Puts the memory at an address where nobody may touch it yet. */
+/* Maps the memory at an address, without access rights. */
 static int put(struct soft_memory *m, struct gv_physical *p, uint64_t address, uint64_t size) {
     if (p->state == SHARED || p->maps || size != p->size) {
         int rc = share(m, p);
@@ -260,8 +262,8 @@ int soft_memory_map(struct gv_physical *p, uint64_t address, uint64_t size) {
     return rc;
 }
 
-/* Moves pages to where nobody looks. The address keeps a mapping, of nothing, all the time, so that no other thread's memory can come to lie there; before Linux 5.7
- * that cannot be had, and the kernel's habit of placing memory elsewhere has to do. */
+/* Moves pages to another address. The old address keeps an empty mapping throughout, so that no other thread's memory is placed there; before Linux
+ * 5.7 that is not possible, and the code relies on the kernel placing memory elsewhere. */
 static void *park(uint64_t address, uint64_t size) {
     void *to = mremap(pointer(address), size, size, MREMAP_MAYMOVE | SOFT_DONTUNMAP, NULL);
     if (to != MAP_FAILED || errno != EINVAL) return to;
@@ -272,7 +274,7 @@ static void *park(uint64_t address, uint64_t size) {
     return to;
 }
 
-/* Takes one mapping's pages away; they stay in its memory. */
+/* Removes one mapping; its pages stay in the physical memory. */
 static int take_away(struct soft_mapping *g) {
     struct gv_physical *p = g->physical;
     if (p->state == PRIVATE) {
@@ -313,7 +315,7 @@ static int set_rights(struct soft_memory *m, struct soft_mapping *g, uint32_t ri
     if (before != after) {
         if (!before && !soft_ranges_add(&m->backed, g->address, g->size)) return CUDA_ERROR_OUT_OF_MEMORY;
         if (mprotect(pointer(g->address), g->size, after) || (before && !after && !soft_ranges_remove(&m->backed, g->address, g->size))) {
-            if (!before) soft_ranges_remove(&m->backed, g->address, g->size); /* cannot fail: it was just put there */
+            if (!before) soft_ranges_remove(&m->backed, g->address, g->size); /* cannot fail: the range was just added */
             return CUDA_ERROR_OUT_OF_MEMORY;
         }
         if (!before) madvise(pointer(g->address), g->size, MADV_HUGEPAGE);

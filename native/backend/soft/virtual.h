@@ -1,4 +1,4 @@
-/* Virtual memory management on the software GPU, as backend.h has it, and what memory.c needs to know of it. */
+/* Virtual memory management of the software GPU: the functions of backend.h, and those that memory.c calls. */
 #ifndef SOFT_VIRTUAL_H
 #define SOFT_VIRTUAL_H
 
@@ -15,7 +15,7 @@ struct soft_mapping {
 bool soft_mappings_touch(const struct soft_memory *m, uint64_t address, uint64_t size);
 /* Whether all that is mapped there may be written; true when nothing is. memory.lock held. */
 bool soft_mappings_writable(const struct soft_memory *m, uint64_t address, uint64_t size);
-/* Everything ends; nothing runs any more. */
+/* Called at the end, when nothing runs any more. */
 void soft_virtual_close(struct soft_memory *m);
 
 #endif
