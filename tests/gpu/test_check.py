@@ -23,8 +23,8 @@ def run_check(out: Path, *options: str, timeout: float = 200, **env: str) -> tup
     return done, json.loads(out.read_text()) if out.exists() else {}
 
 
-def named(report: dict[str, Any], part: str, way: str | None = None) -> list[dict[str, Any]]:
-    return [row for row in report["rows"] if row["part"] == part and way in (None, row["way"])]
+def named(report: dict[str, Any], part: str, link: str | None = None) -> list[dict[str, Any]]:
+    return [row for row in report["rows"] if row["part"] == part and link in (None, row["link"])]
 
 
 @pytest.mark.wide
@@ -33,20 +33,20 @@ def test_chained(tmp_path: Path) -> None:
     assert done.returncode == 0 == report["exit"], done.stdout + done.stderr
     assert report["label"].startswith("chained") and "gpu-check (chained" in done.stdout
     rows = report["rows"]
-    assert all(set(row) == {"part", "name", "way", "result", "detail", "figures"} and row["result"] in RESULTS for row in rows)
+    assert all(set(row) == {"part", "name", "link", "result", "detail", "figures"} and row["result"] in RESULTS for row in rows)
     assert report["counts"]["ok"] == sum(row["result"] == "ok" for row in rows) > 20
-    # The same programs every way, native first.
+    # The same programs natively and over every link, native first.
     for name in ("vector_add.cu", "examples elementwise.py"):
-        assert [row["way"] for row in rows if row["name"] == name] == ["native", "shm", "tcp"]
+        assert [row["link"] for row in rows if row["name"] == name] == ["native", "shm", "tcp"]
     # Chained on itself a driver can differ from the shim in nothing that was asked.
     (wrong_calls,) = [row for row in named(report, "differences") if row["name"] == "wrong calls"]
     assert wrong_calls["figures"]["asked"] > 80 and wrong_calls["figures"]["only native"] == 0
-    assert {row["way"] for row in named(report, "rates")} == {"native", "shm", "tcp"}
+    assert {row["link"] for row in named(report, "rates")} == {"native", "shm", "tcp"}
     assert all(row["figures"].get("of native", 0) > 0 for row in named(report, "rates", "tcp"))
     (cut,) = named(report, "resume")
     assert cut["result"] == "ok" and cut["name"] == "cut 3 times"
     steps = [row for row in named(report, "frameworks") if row["name"] == "CuPy kernel"]
-    assert [row["way"] for row in steps] == ["native", "shm", "delay(rtt=1ms,tcp)"]
+    assert [row["link"] for row in steps] == ["native", "shm", "delay(rtt=1ms,tcp)"]
     assert all(row["figures"]["waits_per_step"] == 0 and len(row["figures"]["values"]) == 5 for row in steps)
     assert all(row["figures"]["remote/native"] > 0 for row in steps[1:])
     # What is said as it comes, and the table, hold every row.
@@ -58,7 +58,7 @@ def test_lost_launches_fail_it(tmp_path: Path) -> None:
     done, report = run_check(tmp_path / "check.json", "--small", "--test-fault=launches", "programs", "frameworks", "resume", BACKEND="chained")
     assert done.returncode == 1 == report["exit"] and "failed" in done.stdout.splitlines()[-2]
     for part, name in (("programs", "vector_add.cu"), ("programs", "examples elementwise.py"), ("frameworks", "CuPy kernel")):
-        results = {row["way"]: row["result"] for row in named(report, part) if row["name"] == name}
+        results = {row["link"]: row["result"] for row in named(report, part) if row["name"] == name}
         assert results.pop("native") == "ok" and len(results) == 2 and set(results.values()) == {"WRONG"}, f"{name}: {results}"
     assert [row["result"] for row in named(report, "resume")] == ["WRONG"]
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 CHECK = Path(__file__).parent / "check"
-MODULES = ("frameworks", "machine", "parts", "proxy", "report", "ways")
+MODULES = ("frameworks", "machine", "parts", "proxy", "report", "runs")
 
 
 @pytest.fixture
@@ -37,26 +37,26 @@ def right(test: str, values: tuple[float, ...] = (2.0, 1.5)) -> str:
 
 
 class Scripted:
-    """Runs that are looked up by (way, tests) instead of run."""
+    """Runs that are looked up by (link, tests) instead of run."""
 
     def __init__(self, module: Any, runs: dict[tuple[str, str], tuple[int | None, str, str]]) -> None:
         self.module, self.runs, self.asked = module, runs, []
 
-    def run(self, command: list[str], way: str, limit: float, *_: Any) -> Any:
+    def run(self, command: list[str], link: str, limit: float, *_: Any) -> Any:
         tests = "" if "--list" in command else command[command.index("--tests") + 1]
-        self.asked.append((way, tests))
-        code, out, err = (0, "a b c", "") if not tests else self.runs[way, tests]
-        return sys.modules["ways"].Ran(code, out, err, 1.0)
+        self.asked.append((link, tests))
+        code, out, err = (0, "a b c", "") if not tests else self.runs[link, tests]
+        return sys.modules["runs"].Ran(code, out, err, 1.0)
 
 
-def rows_of(module: Any, runs: dict[tuple[str, str], tuple[int | None, str, str]], way: str) -> list[tuple[str, str, str]]:
+def rows_of(module: Any, runs: dict[tuple[str, str], tuple[int | None, str, str]], link: str) -> list[tuple[str, str, str]]:
     scripted = Scripted(module, {("native", "a,b,c"): (0, right("a") + right("b") + right("c"), ""), **runs})
     machine = types.SimpleNamespace(frameworks={"torch": "python"})
     report = types.SimpleNamespace(left=lambda: 100.0)
-    check = types.SimpleNamespace(machine=machine, ways=scripted, report=report, small=False, run=scripted.run)
+    check = types.SimpleNamespace(machine=machine, runs=scripted, report=report, small=False, run=scripted.run)
     native: dict[tuple[str, str], dict[str, Any]] = {}
     assert [row.result for row in module.one(check, "torch", "native", native)] == ["ok"] * 3
-    return [(row.name, row.result, row.detail) for row in module.one(check, "torch", way, native)]
+    return [(row.name, row.result, row.detail) for row in module.one(check, "torch", link, native)]
 
 
 def test_after_a_refused_call_the_rest_is_tried_anew(frameworks: Any) -> None:
@@ -97,7 +97,7 @@ def test_what_fails_natively_is_not_ours(frameworks: Any) -> None:
     }
     scripted = Scripted(frameworks, runs)
     machine = types.SimpleNamespace(frameworks={"torch": "python"})
-    check = types.SimpleNamespace(machine=machine, ways=scripted, report=types.SimpleNamespace(left=lambda: 100.0), small=False, run=scripted.run)
+    check = types.SimpleNamespace(machine=machine, runs=scripted, report=types.SimpleNamespace(left=lambda: 100.0), small=False, run=scripted.run)
     native: dict[tuple[str, str], dict[str, Any]] = {}
     assert [row.result for row in frameworks.one(check, "torch", "native", native)] == ["ok", "not run", "not run"]
     assert [row.result for row in frameworks.one(check, "torch", "shm", native)] == ["ok"]

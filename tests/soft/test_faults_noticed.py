@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from soft.ops import test_ops_atom, test_ops_convert, test_ops_float, test_ops_forms, test_ops_int
+from soft.ops import test_ops_atomic, test_ops_convert, test_ops_floating, test_ops_forms, test_ops_integer
 from soft.ptx_op import Case, check
 
 from gpuvirt.soft.codegen import helpers
@@ -22,7 +22,7 @@ from gpuvirt.soft.ops import (
     integer,
 )
 
-TABLES = (test_ops_float, test_ops_forms, test_ops_int, test_ops_convert, test_ops_atom)
+TABLES = (test_ops_floating, test_ops_forms, test_ops_integer, test_ops_convert, test_ops_atomic)
 
 
 def same(_e: Any, value: Any, *_: Any) -> Any:

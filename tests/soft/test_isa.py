@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).resolve().parent
-QUICK = ["ops/test_ops_atom.py", "ops/test_mma.py", "codegen/test_regressions_lane_affine.py"]
+QUICK = ["ops/test_ops_atomic.py", "ops/test_mma.py", "codegen/test_regressions_lane_affine.py"]
 NOT_AGAIN = {"test_isa.py", "test_object_cache.py", "test_tiering.py", "test_programs.py", "test_faults_noticed.py"}
 
 

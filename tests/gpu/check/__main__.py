@@ -17,7 +17,7 @@ from frameworks import frameworks
 from machine import Machine, Missing
 from parts import PARTS, Check
 from report import NOT_RUN, WRONG, Report, Row
-from ways import Ways
+from runs import Runs
 
 ALL = {**PARTS, "frameworks": frameworks}
 
@@ -49,8 +49,8 @@ def main() -> int:
     print(f"gpu-check ({label}): {gpu}")
     print(*(f"  {name}: {value}" for name, value in found.words().items()), sep="\n", flush=True)
     try:
-        with Ways(found, options.test_fault) as ways:
-            check = Check(found, ways, report, options.small)
+        with Runs(found, options.test_fault) as runs:
+            check = Check(found, runs, report, options.small)
             for name in wanted:
                 if report.left() < 5:
                     report.add(Row(name, "", "", NOT_RUN, "the time was spent"))

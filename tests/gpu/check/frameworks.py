@@ -10,7 +10,7 @@ from typing import Any
 from machine import FRAMEWORKS
 from parts import HERE, Check
 from report import MISSING, NOT_RUN, OK, STOPPED, WRONG, Row
-from ways import Ran
+from runs import Ran
 
 PROGRAMS = {"cupy": "cupy_tests.py", "torch": "torch_tests.py", "jax": "jax_tests.py", "tensorflow": "tf_tests.py"}
 NEAR = ("native", "shm", "tcp")
@@ -28,63 +28,63 @@ def frameworks(check: Check) -> Iterator[Row]:
     for name in PROGRAMS:
         if name not in here:
             yield Row("frameworks", FRAMEWORKS[name], "", MISSING, "not installed")
-    ways = ("native", "shm", FAR[1]) if check.small else (*NEAR, *FAR)
-    for group in (ways[:3], ways[3:]):
+    links = ("native", "shm", FAR[1]) if check.small else (*NEAR, *FAR)
+    for group in (links[:3], links[3:]):
         for name in here:
-            for way in group:
-                yield from one(check, name, way, native)
+            for link in group:
+                yield from one(check, name, link, native)
 
 
-def one(check: Check, name: str, way: str, native: dict[tuple[str, str], dict[str, Any]]) -> Iterator[Row]:
-    """All tests of one framework one way: in one process as long as it lives, and in a new one after a test that broke it."""
+def one(check: Check, name: str, link: str, native: dict[tuple[str, str], dict[str, Any]]) -> Iterator[Row]:
+    """All tests of one framework over one link: in one process as long as it lives, and in a new one after a test that broke it."""
     python, label = check.machine.frameworks[name], FRAMEWORKS[name]
     command = [python, str(HERE / "programs" / PROGRAMS[name])]
-    listed = check.ways.run([*command, "--list"], "native", 60) if (name, "") not in native else None
+    listed = check.runs.run([*command, "--list"], "native", 60) if (name, "") not in native else None
     if listed is not None:
         native[name, ""] = {"tests": listed.out.split() if listed.code == 0 else [], "why": listed.why()}
     tests = list(native[name, ""]["tests"])
     if not tests:
-        yield Row("frameworks", label, way, NOT_RUN, f"cannot be imported: {native[name, '']['why']}")
+        yield Row("frameworks", label, link, NOT_RUN, f"cannot be imported: {native[name, '']['why']}")
         return
-    if way != "native":  # what does not run on the machine's own driver says nothing about ours
+    if link != "native":  # what does not run on the machine's own driver says nothing about ours
         tests = [test for test in tests if (name, test) in native]
     if check.small:
         tests = tests[:2]
     while tests:
         if check.report.left() < 5:
-            yield from (Row("frameworks", f"{label} {test}", way, NOT_RUN, "the time was spent") for test in tests)
+            yield from (Row("frameworks", f"{label} {test}", link, NOT_RUN, "the time was spent") for test in tests)
             return
         steps = ["--steps", "5"] if check.small else []
-        ran = check.run([*command, "--tests", ",".join(tests), *steps], way, RUN_LIMIT, check.report.left())
+        ran = check.run([*command, "--tests", ",".join(tests), *steps], link, RUN_LIMIT, check.report.left())
         lines = [json.loads(line) for line in ran.out.splitlines() if line.startswith("{")]
         results = {line["test"]: line for line in lines if "ok" in line}
         begun = [line["test"] for line in lines if "begin" in line]
         for test, found in results.items():
-            if way == "native" and found["ok"]:
+            if link == "native" and found["ok"]:
                 native[name, test] = found
-            yield row(f"{label} {test}", way, test, found, native.get((name, test)), ran)
+            yield row(f"{label} {test}", link, test, found, native.get((name, test)), ran)
         broken = [test for test in begun if test not in results]
         if broken or not begun:
             refused = ran.refused()
-            result = NOT_RUN if way == "native" else STOPPED if refused else WRONG
+            result = NOT_RUN if link == "native" else STOPPED if refused else WRONG
             detail = f"needs {', '.join(refused[:4])}: {ran.why()}" if refused else ran.why()
-            yield Row("frameworks", f"{label} {broken[0] if broken else '(start)'}", way, result, detail[:300])
+            yield Row("frameworks", f"{label} {broken[0] if broken else '(start)'}", link, result, detail[:300])
         if not begun:
             return
         tests = tests[max(tests.index(test) for test in begun) + 1 :]
 
 
-def row(label: str, way: str, test: str, found: dict[str, Any], beside: dict[str, Any] | None, ran: Ran) -> Row:
+def row(label: str, link: str, test: str, found: dict[str, Any], beside: dict[str, Any] | None, ran: Ran) -> Row:
     """One test's line: wrong numbers are wrong, a call that is refused by name stops it."""
     figures = {name: found[name] for name in ("step_ms", *FIGURES) if name in found}
     if not found["ok"]:
         refused = ran.refused()
-        if way == "native":
-            return Row("frameworks", label, way, NOT_RUN, f"not even natively: {found['error']}")
+        if link == "native":
+            return Row("frameworks", label, link, NOT_RUN, f"not even natively: {found['error']}")
         detail = f"needs {', '.join(refused[:4])}: {found['error']}" if refused else f"{found['error']} ({ran.why()})"
-        return Row("frameworks", label, way, STOPPED if refused else WRONG, detail[:300])
-    if way == "native" or beside is None:
-        return Row("frameworks", label, way, OK, found.get("data", ""), figures | {"values": found["values"]})
+        return Row("frameworks", label, link, STOPPED if refused else WRONG, detail[:300])
+    if link == "native" or beside is None:
+        return Row("frameworks", label, link, OK, found.get("data", ""), figures | {"values": found["values"]})
     if "step_ms" in found:
         figures["remote/native"] = found["step_ms"] / beside["step_ms"]
     if "images_s" in found:
@@ -94,4 +94,4 @@ def row(label: str, way: str, test: str, found: dict[str, Any], beside: dict[str
     close = len(found["values"]) == len(beside["values"]) and all(math.isclose(a, b, rel_tol=allowed, abs_tol=1e-5) for a, b in pairs)
     same = found["values"] == beside["values"]
     detail = "same numbers" if same else f"numbers within {allowed:g}" if close else f"{found['values']} is not {beside['values']}"[:300]
-    return Row("frameworks", label, way, OK if close else WRONG, detail, figures | {"values": found["values"]})
+    return Row("frameworks", label, link, OK if close else WRONG, detail, figures | {"values": found["values"]})

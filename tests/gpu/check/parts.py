@@ -17,7 +17,7 @@ from pathlib import Path
 from machine import ROOT, Machine, clean_environment
 from proxy import Proxy
 from report import MISSING, NOT_RUN, OK, STOPPED, TOLD, WRONG, Report, Row
-from ways import Ran, Ways
+from runs import Ran, Runs
 
 HERE = Path(__file__).parent
 SOURCES = ROOT / "tests" / "e2e" / "programs"
@@ -29,12 +29,12 @@ class Check:
     """What every part is given. small: the shortest run that still shows everything."""
 
     machine: Machine
-    ways: Ways
+    runs: Runs
     report: Report
     small: bool
 
-    def run(self, command: list[str], way: str, limit: float, until: float, **env: str) -> Ran:
-        return self.ways.run(command, way, min(limit, until), **env)
+    def run(self, command: list[str], link: str, limit: float, until: float, **env: str) -> Ran:
+        return self.runs.run(command, link, min(limit, until), **env)
 
 
 def failure(ran: Ran) -> tuple[str, str]:
@@ -61,7 +61,7 @@ def compiled(check: Check, sources: list[Path]) -> dict[str, str]:
     """Builds the CUDA programs, several at a time: name -> "" or what the compiler said."""
 
     def one(source: Path) -> tuple[str, str]:
-        target = check.ways.folder / source.stem
+        target = check.runs.folder / source.stem
         line = [str(check.machine.nvcc), "-O2", "-cudart", "static", str(source), "-o", str(target)]
         done = subprocess.run(line, capture_output=True, text=True, check=False)
         return source.stem, "" if done.returncode == 0 else (done.stdout + done.stderr)[-300:]
@@ -83,15 +83,15 @@ def programs(check: Check) -> Iterator[Row]:
             if built[stem]:
                 yield Row("programs", f"{name}.cu", "", WRONG, f"nvcc: {built[stem]}")
                 continue
-            yield from compare_output(check, f"{name}.cu", [str(check.ways.folder / stem), *arguments], EXPECTED.get(name, ""))
+            yield from compare_output(check, f"{name}.cu", [str(check.runs.folder / stem), *arguments], EXPECTED.get(name, ""))
         if "tour" in built:
-            yield from compare_files(check, "examples tour.cu", lambda out: [str(check.ways.folder / "tour"), "7", str(out)], ".bin", "cuda/tour.cu")
+            yield from compare_files(check, "examples tour.cu", lambda out: [str(check.runs.folder / "tour"), "7", str(out)], ".bin", "cuda/tour.cu")
     python = check.machine.frameworks.get("cupy")
     if not python:
         yield Row("programs", "CuPy examples", "", MISSING, "no CuPy on this machine")
         return
     for example in CUPY_EXAMPLES[:1] if check.small else CUPY_EXAMPLES:
-        if example == "two_devices" and check.ways.gpus() < 2:
+        if example == "two_devices" and check.runs.gpus() < 2:
             yield Row("programs", f"examples {example}.py", "", MISSING, "needs two GPUs")
             continue
         script = str(ROOT / "examples" / "cupy" / f"{example}.py")
@@ -103,35 +103,35 @@ def programs(check: Check) -> Iterator[Row]:
 
 
 def compare_output(check: Check, name: str, command: list[str], expected: str) -> Iterator[Row]:
-    """The same standard output and exit code every way; `expected`: what must be in the native one."""
+    """The same standard output and exit code over every link; `expected`: what must be in the native one."""
     native = check.run(command, "native", 60, check.report.left())
     told = {"s": round(native.seconds, 2)}
     if native.code is None or native.code < 0 or expected not in native.out or (native.code and not expected):
         yield Row("programs", name, "native", WRONG, native.why(), told)
         return
     yield Row("programs", name, "native", OK, native.out.strip().splitlines()[0][:60] if native.out.strip() else "", told)
-    for way in LINKS:
-        ran = check.run(command, way, 60, check.report.left())
+    for link in LINKS:
+        ran = check.run(command, link, 60, check.report.left())
         same = (ran.code, ran.out) == (native.code, native.out)
         result, detail = (OK, "same output") if same else failure(ran)
-        yield Row("programs", name, way, result, detail, {"s": round(ran.seconds, 2)} | waits(ran))
+        yield Row("programs", name, link, result, detail, {"s": round(ran.seconds, 2)} | waits(ran))
 
 
 def compare_files(check: Check, name: str, line: Callable[[Path], list[str]], suffix: str, example: str) -> Iterator[Row]:
-    """Results in files: right by the demo's own reference where numpy is here, and the same every way."""
+    """Results in files: right by the demo's own reference where numpy is here, and the same over every link."""
     results: dict[str, Path] = {}
-    for way in ("native", *LINKS):
-        out = check.ways.folder / f"{way}-{Path(example).stem}{suffix}"
-        ran = check.run(line(out), way, 90, check.report.left())
-        told = {"s": round(ran.seconds, 2)} | ({} if way == "native" else waits(ran))
+    for link in ("native", *LINKS):
+        out = check.runs.folder / f"{link}-{Path(example).stem}{suffix}"
+        ran = check.run(line(out), link, 90, check.report.left())
+        told = {"s": round(ran.seconds, 2)} | ({} if link == "native" else waits(ran))
         if ran.code != 0 or not out.is_file():
-            yield Row("programs", name, way, *(failure(ran) if way != "native" else (WRONG, ran.why())), told)
+            yield Row("programs", name, link, *(failure(ran) if link != "native" else (WRONG, ran.why())), told)
             continue
-        results[way] = out
+        results[link] = out
         wrong = checked(check, example, out)
-        same = way == "native" or "native" not in results or same_contents(check, results["native"], out)
-        detail = wrong or ("" if way == "native" else "same results" if same else "right, but not bit for bit the native results")
-        yield Row("programs", name, way, WRONG if wrong else OK, detail, told)
+        same = link == "native" or "native" not in results or same_contents(check, results["native"], out)
+        detail = wrong or ("" if link == "native" else "same results" if same else "right, but not bit for bit the native results")
+        yield Row("programs", name, link, WRONG if wrong else OK, detail, told)
 
 
 def checked(check: Check, example: str, out: Path) -> str:
@@ -159,23 +159,23 @@ def same_contents(check: Check, a: Path, b: Path) -> bool:
 def differences(check: Check) -> Iterator[Row]:
     """What the driver answers and what our shim answers: told, and no failure; some differences are meant."""
     facts: dict[str, dict[str, str]] = {}
-    for way in ("native", "shm"):
-        facts[way] = {}
-        out = check.ways.folder / f"facts-{way}.json"
+    for link in ("native", "shm"):
+        facts[link] = {}
+        out = check.runs.folder / f"facts-{link}.json"
         line = [sys.executable, str(ROOT / "tests/gpu/probe/probe.py"), "--json", str(out), "attributes", "procs"]
-        ran = check.run(line, way, 60, check.report.left())
+        ran = check.run(line, link, 60, check.report.left())
         sections = json.loads(out.read_text())["sections"] if out.is_file() else {}
         for f in [f for section in sections.values() for f in section["facts"]]:
             if f["fact"] == "attribute":
-                facts[way][f"device {f['device']} attribute {f['n']}"] = str(f["value"])
+                facts[link][f"device {f['device']} attribute {f['n']}"] = str(f["value"])
             elif f["fact"] == "proc":
-                facts[way][f"cuGetProcAddress {f['name']} flags {f['flags']}"] = ", ".join(f["answers"])
-        wrong = check.run([sys.executable, str(HERE / "programs" / "wrong_calls.py")], way, 60, check.report.left())
+                facts[link][f"cuGetProcAddress {f['name']} flags {f['flags']}"] = ", ".join(f["answers"])
+        wrong = check.run([sys.executable, str(HERE / "programs" / "wrong_calls.py")], link, 60, check.report.left())
         answers = [json.loads(text) for text in wrong.out.splitlines() if text.startswith("[")]
-        facts[way] |= {what if what.startswith("limit ") else f"call: {what}": answer for what, answer in answers}
+        facts[link] |= {what if what.startswith("limit ") else f"call: {what}": answer for what, answer in answers}
         whole = wrong.code == 0 and ran.code == 0
         detail = "" if whole else wrong.why() if wrong.code else ran.why()
-        yield Row("differences", "all questions asked", way, OK if whole else WRONG, detail, {"answers": len(facts[way])})
+        yield Row("differences", "all questions asked", link, OK if whole else WRONG, detail, {"answers": len(facts[link])})
     native, ours = facts["native"], facts["shm"]
     kinds = {"attributes": "device", "limits": "limit", "cuGetProcAddress": "cuGetProcAddress", "wrong calls": "call:"}
     for kind, start in kinds.items():
@@ -198,27 +198,27 @@ def rates(check: Check) -> Iterator[Row]:
     if not compiler:
         yield Row("rates", "copies and launches", "", MISSING, "no C compiler on this machine")
         return
-    program = check.ways.folder / "bench"
+    program = check.runs.folder / "bench"
     line = [compiler, "-O2", "-pthread", *map(str, sorted((ROOT / "native/bench").glob("*.c"))), "-ldl", "-lm", "-o", str(program)]
     done = subprocess.run(line, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         yield Row("rates", "copies and launches", "", WRONG, done.stderr[-200:])
         return
     native: dict[str, float] = {}
-    for way in ("native", *LINKS):
+    for link in ("native", *LINKS):
         measured = ("oneway 3 500", "waiting 3", "copies 1048576 2") if check.small else ("oneway 41 20000", "waiting 41", "copies 67108864 5")
-        ran = check.run([str(program), "none", *measured], way, 60, check.report.left())
+        ran = check.run([str(program), "none", *measured], link, 60, check.report.left())
         found: dict[str, float] = json.loads(ran.out) if ran.code == 0 else {}
         if not found:
-            yield Row("rates", "copies and launches", way, *(failure(ran) if way != "native" else (WRONG, ran.why())))
+            yield Row("rates", "copies and launches", link, *(failure(ran) if link != "native" else (WRONG, ran.why())))
             continue
         native = native or found
         for name in ("launch_burst", "launch_sustained", "record_burst", "sync", "wait_awake", "h2d", "d2h", "h2d_pinned", "d2h_pinned"):
             copies = "2" in name
             figures = {"GB/s" if copies else "us": found[name]}
-            if way != "native" and native.get(name):
+            if link != "native" and native.get(name):
                 figures["of native"] = found[name] / native[name]
-            yield Row("rates", name, way, OK, "", figures)
+            yield Row("rates", name, link, OK, "", figures)
 
 
 # ---- a connection that is cut ------------------------------------------------------------------------------------------
@@ -226,7 +226,7 @@ def rates(check: Check) -> Iterator[Row]:
 
 def resume(check: Check) -> Iterator[Row]:
     """A program whose connection is reset three times ends with the right result."""
-    port = int(check.ways.pool.rpartition(":")[2])
+    port = int(check.runs.pool.rpartition(":")[2])
     seconds = 3 if check.small else 6
     command = [sys.executable, str(HERE / "programs" / "steady.py"), str(seconds)]
     cuts: list[int] = []
@@ -239,7 +239,7 @@ def resume(check: Check) -> Iterator[Row]:
 
         thread = threading.Thread(target=cutting, daemon=True)
         thread.start()
-        ran = check.ways.run(command, "tcp", min(60, check.report.left()), f"tcp://127.0.0.1:{proxy.port}", GPUVIRT_TOKEN=check.ways.token())
+        ran = check.runs.run(command, "tcp", min(60, check.report.left()), f"tcp://127.0.0.1:{proxy.port}", GPUVIRT_TOKEN=check.runs.token())
         thread.join(10)
     right = ran.code == 0 and ran.out.splitlines()[-1:] != [] and ran.out.splitlines()[-1].startswith("right")
     lost = sum(n > 0 for n in cuts)

@@ -20,20 +20,20 @@ class Row:
     Attributes:
         part: which part of the check.
         name: what was run.
-        way: native, shm, tcp, or a link's text.
+        link: native (no link), or the text of a link.
         figures: what was measured, by name; a ratio is remote / native.
     """
 
     part: str
     name: str
-    way: str
+    link: str
     result: str
     detail: str = ""
     figures: dict[str, Any] = field(default_factory=dict)
 
     def line(self) -> str:
         shown = "  ".join(f"{name} {_short(value)}" for name, value in self.figures.items() if name not in ("values",))
-        return f"{self.part:<12} {self.name:<26} {self.way:<22} {MARKS[self.result]:<8} {shown}{'  ' if shown and self.detail else ''}{self.detail}"
+        return f"{self.part:<12} {self.name:<26} {self.link:<22} {MARKS[self.result]:<8} {shown}{'  ' if shown and self.detail else ''}{self.detail}"
 
 
 def _short(value: Any) -> str:
@@ -102,12 +102,12 @@ class Report:
             print(*(row.line() for row in self.rows), sep="\n")
         else:
             table = Table(title=title, show_lines=False)
-            for column in ("part", "what", "way", "result", "figures", "detail"):
+            for column in ("part", "what", "link", "result", "figures", "detail"):
                 table.add_column(column, overflow="fold")
             styles = {OK: "green", WRONG: "bold red", STOPPED: "yellow"}
             for row in self.rows:
                 figures = ", ".join(f"{name} {_short(value)}" for name, value in row.figures.items() if name != "values")
-                table.add_row(row.part, row.name, row.way, MARKS[row.result], figures, row.detail, style=styles.get(row.result))
+                table.add_row(row.part, row.name, row.link, MARKS[row.result], figures, row.detail, style=styles.get(row.result))
             Console(width=170).print(table, markup=False)
         counts = ", ".join(f"{n} {mark}" for mark, n in self.as_json()["counts"].items() if n)
         print(f"{self.label}: {counts}; {time.monotonic() - self.begin:.0f} s; {'failed' if self.exit_code() else 'passed'}")

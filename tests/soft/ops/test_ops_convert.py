@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 from soft import exact
-from soft.ops.test_ops_float import bf16, from_bf16
-from soft.ops.test_ops_float import edges as float_edges
-from soft.ops.test_ops_int import edges as int_edges
+from soft.ops.test_ops_floating import bf16, from_bf16
+from soft.ops.test_ops_floating import edges as float_edges
+from soft.ops.test_ops_integer import edges as int_edges
 from soft.ptx_op import Case, check, product, tiers
 
 INTS = {f"{k}{b}": np.dtype(f"{'i' if k == 's' else 'u'}{b // 8}") for k in "su" for b in (8, 16, 32, 64)}

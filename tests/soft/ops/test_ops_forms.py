@@ -9,9 +9,25 @@ from typing import Any
 import numpy as np
 import pytest
 from soft import exact
-from soft.ops.test_ops_float import B16, E16, E32, E64, PAIRS, edges, flushed, from_bf16, halves, maximum, minimum, nan_or, over_bf16, pairs, to_bf16
-from soft.ops.test_ops_int import T, each
-from soft.ops.test_ops_int import edges as int_edges
+from soft.ops.test_ops_floating import (
+    B16,
+    E16,
+    E32,
+    E64,
+    PAIRS,
+    edges,
+    flushed,
+    from_bf16,
+    halves,
+    maximum,
+    minimum,
+    nan_or,
+    over_bf16,
+    pairs,
+    to_bf16,
+)
+from soft.ops.test_ops_integer import T, each
+from soft.ops.test_ops_integer import edges as int_edges
 from soft.ptx_op import Case, bits, check, product, run, tiers
 
 ALL = "0xffffffff"

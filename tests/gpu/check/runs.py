@@ -1,4 +1,4 @@
-"""The ways to run a program: on the machine's own driver, and through our shim over each link to our own server."""
+"""Runs of programs: on the machine's own driver, and through our shim over each link to our own server."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Ran:
         return f"{ended}: {last[-1] if last else 'it said nothing'}"[:300]
 
 
-class Ways:
+class Runs:
     """Servers and the runs on them; a context manager.
 
     Args:
@@ -98,12 +98,12 @@ class Ways:
     def server_said(self) -> str:
         return (self.folder / "near.log").read_text(errors="replace")
 
-    def run(self, command: list[str], way: str, limit: float, pool: str | None = None, **env: str) -> Ran:
-        """Runs a command: way "native" on the machine's driver (chained: on the far server directly), else on our server over that link."""
+    def run(self, command: list[str], link: str, limit: float, pool: str | None = None, **env: str) -> Ran:
+        """Runs a command: link "native" on the machine's driver (chained: on the far server directly), else on our server over that link."""
         stats = self.folder / f"stats-{time.monotonic_ns()}.json"
         remote = [self.machine.python, "-m", "gpuvirt", "run", "--gpus", str(self.gpus()), f"--stats={stats}"]
-        if way != "native":
-            line = [*remote, "--pool", pool or self.pool, "--link", way, "--", *command]
+        if link != "native":
+            line = [*remote, "--pool", pool or self.pool, "--link", link, "--", *command]
         elif self.machine.chained:
             line = [*remote, "--pool", self.far, "--link", "shm", "--", *command]
         else:
@@ -141,7 +141,7 @@ class Ways:
                 server.wait()
         subprocess.run(["rm", "-rf", str(self.folder)], check=False)
 
-    def __enter__(self) -> Ways:
+    def __enter__(self) -> Runs:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from soft.kernels import Kernels
-from soft.ops.test_ops_float import bf16, edges, from_bf16, to_bf16
-from soft.ops.test_ops_int import edges as int_edges
+from soft.ops.test_ops_floating import bf16, edges, from_bf16, to_bf16
+from soft.ops.test_ops_integer import edges as int_edges
 from soft.ptx_op import Case, check, product, tiers
 
 HEAD = ".version 8.8\n.target sm_120a\n.address_size 64\n"
