@@ -1,4 +1,4 @@
-"""Whoever has waited for a stream finds the bytes of all copies to the host that the stream is ordered after."""
+"""Whoever has waited for a stream finds the bytes of all copies to the host that the stream is ordered after, and of no others."""
 
 from __future__ import annotations
 
@@ -11,10 +11,25 @@ pytestmark = pytest.mark.slow
 
 PROGRAM = HERE / "programs" / "stream_order.py"
 SLOW_LINE = "delay(rtt=2ms,rate=500mbit,tcp)"  # the bytes come long after the device has copied them
-# A completion names the last payload of its own stream only. Strict: whoever mends it has to take the mark away.
-NOT_YET = pytest.mark.xfail(strict=True, raises=AssertionError, reason="a completion does not wait for payloads of the streams it is ordered after")
+ORDERED = [
+    "own", "by_event", "by_event_of_the_other", "stream_query", "event_query", "chain", "recorded_again", "destroyed", "host_function", "context",
+    "legacy", "legacy_copy", "blocking", "across_legacy", "per_thread",
+]  # fmt: skip
+UNORDERED = ["unordered_legacy", "unordered_stream", "unordered_event"]
 
 
-@pytest.mark.parametrize("how", ["own", pytest.param("event", marks=NOT_YET), pytest.param("legacy", marks=NOT_YET)])
-def test_copies_have_landed(pool: Server, how: str) -> None:
-    assert_right(run_program(pool, [sys.executable, PROGRAM, how], "--link", SLOW_LINE))
+@pytest.mark.parametrize("case", [*ORDERED, *UNORDERED])
+def test_copies_have_landed(pool: Server, case: str) -> None:
+    assert_right(run_program(pool, [sys.executable, PROGRAM, case], "--link", SLOW_LINE))
+
+
+@pytest.mark.parametrize("link", ["shm", "tcp"])
+@pytest.mark.parametrize("case", [*ORDERED, *UNORDERED])
+def test_on_a_fast_line(pool: Server, case: str, link: str) -> None:
+    assert_right(run_program(pool, [sys.executable, PROGRAM, case, "5"], "--link", link))
+
+
+@pytest.mark.parametrize("case", [*ORDERED, *UNORDERED])
+def test_by_the_driver(chained: Server, case: str) -> None:
+    """The cuda backend, with our own shim in the place of the driver."""
+    assert_right(run_program(chained, [sys.executable, PROGRAM, case], "--link", SLOW_LINE))

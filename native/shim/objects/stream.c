@@ -35,6 +35,7 @@ int stream_new(struct shim_context *c, enum stream_kind kind, unsigned flags, in
     s->priority = priority;
     s->session.id = kind == STREAM_LEGACY ? GV_LEGACY_STREAM(c->id) : s->object.id;
     s->session.ctx = c->id;
+    s->session.order = kind == STREAM_LEGACY ? SESSION_LEGACY : s->blocking ? SESSION_BLOCKING : SESSION_UNORDERED;
     if (!s->blocking || kind == STREAM_PER_THREAD) atomic_store(&c->has_unordered_streams, true);
     session_stream_add(&s->session);
     if (kind != STREAM_LEGACY) {
@@ -168,10 +169,7 @@ static void raise_to(_Atomic uint64_t *value, uint64_t to) {
     }
 }
 
-void stream_posted(struct shim_stream *s, uint64_t seq, bool marked) {
-    raise_to(&s->session.posted, seq);
-    if (marked) raise_to(&s->session.marked, seq);
-}
+void stream_posted(struct shim_stream *s, uint64_t seq, bool marked) { session_stream_posted(&s->session, seq, marked, false); }
 
 /* The last command that a wait for this stream must cover. The legacy stream covers the blocking streams of its context as well; c->lock held for it. */
 static uint64_t newest_command(const struct shim_stream *s) {
@@ -191,7 +189,7 @@ static uint64_t fence_locked(struct shim_stream *s) {
     if (marked >= newest) return marked;
     uint64_t seq = post_fence(s->session.ctx, GV_RECORD_MARK, &(struct gv_cmd_fence){.stream = stream_id(s)});
     if (!seq) return newest; /* lost; whoever waits is told */
-    stream_posted(s, seq, true);
+    session_stream_posted(&s->session, seq, true, true);
     return seq;
 }
 

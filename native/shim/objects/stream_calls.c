@@ -66,10 +66,12 @@ CUresult impl_cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int fla
     /* Nothing to wait for: never recorded, done already, or recorded in the same stream. */
     if (e->stream && e->stream != s && !stream_passed(e->stream, e->stream_id, e->seq)) {
         uint64_t seq = post_event_wait(s->session.ctx, 0, &(struct gv_cmd_event_wait){.stream = stream_id(s), .event = e->object.id});
-        if (seq)
+        if (seq) {
+            session_stream_waits(&s->session, seq, e->stream->session.id, e->seq);
             stream_posted(s, seq, false);
-        else
+        } else {
             rc = post_refused();
+        }
     }
     pthread_mutex_unlock(&e->lock);
     return rc;

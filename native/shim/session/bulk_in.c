@@ -1,90 +1,10 @@
-/* Payloads from the server: the reader thread writes them where copies want them, and completions that name a payload are held until it is there. */
-#include <pthread.h>
+/* Payloads from the server: the reader thread writes them where copies want them. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "session/session_state.h"
 
 #define BOUNCE_SIZE (256u * 1024u) /* short rows are received together and spread from here */
-#define HELD_MAX (1u << 20)
-
-/* ---- completions that wait for a payload --------------------------------------------------------------------------- */
-
-struct held {
-    uint64_t stream, upto, bulk;
-    int status;
-};
-static pthread_mutex_t completions_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct held *held;
-static size_t held_capacity;
-static _Atomic size_t n_held;
-
-int bulk_inline(uint64_t tag, int status, const void *data, uint32_t size) {
-    if (!host_write_begin()) return 0;
-    pthread_mutex_lock(&completions_lock); /* the other thread that publishes completions must find the copy whole or open */
-    int bad = expect_inline(tag, status, data, size);
-    pthread_mutex_unlock(&completions_lock);
-    host_write_end();
-    return bad;
-}
-
-static bool hold(const struct held *d) {
-    size_t n = atomic_load(&n_held);
-    /* Successive completions of one stream behind one payload are one. */
-    if (n && held[n - 1].stream == d->stream && held[n - 1].bulk == d->bulk) {
-        if (d->upto > held[n - 1].upto) held[n - 1].upto = d->upto;
-        if (d->status) held[n - 1].status = d->status;
-        return true;
-    }
-    if (n == held_capacity) {
-        size_t room = held_capacity ? held_capacity * 2 : 64;
-        struct held *more = room <= HELD_MAX ? realloc(held, room * sizeof *more) : NULL;
-        if (!more) return false;
-        held = more;
-        held_capacity = room;
-    }
-    held[n] = *d;
-    atomic_store(&n_held, n + 1);
-    return true;
-}
-
-void bulk_publish(uint64_t stream, uint64_t upto, uint64_t bulk, int status) {
-    enum expect_outcome outcome = EXPECT_RECEIVING;
-    uint64_t receiving = 0;
-    if (bulk <= atomic_load(&session.received) && !atomic_load(&n_held)) outcome = progress_publish(stream, upto, status, &receiving);
-    if (outcome == EXPECT_MISSING) expect_missing();
-    if (outcome != EXPECT_RECEIVING) return;
-    pthread_mutex_lock(&completions_lock);
-    /* A stream's completions keep their order, also when a later one names no payload. */
-    for (size_t i = 0; i < atomic_load(&n_held); i++)
-        if (held[i].stream == stream && held[i].bulk > bulk) bulk = held[i].bulk;
-    if (bulk <= atomic_load(&session.received)) {
-        outcome = progress_publish(stream, upto, status, &receiving);
-        if (outcome == EXPECT_RECEIVING) bulk = receiving; /* has not received: its number is counted with this lock held */
-    }
-    bool kept = outcome != EXPECT_RECEIVING || hold(&(struct held){stream, upto, bulk, status});
-    pthread_mutex_unlock(&completions_lock);
-    if (outcome == EXPECT_MISSING) expect_missing();
-    if (!kept) session_lost("too many completions wait for data that does not come", NULL);
-}
-
-static void publish_received(uint64_t number) {
-    bool missing = false;
-    pthread_mutex_lock(&completions_lock);
-    atomic_store(&session.received, number);
-    size_t kept = 0;
-    for (size_t i = 0; i < atomic_load(&n_held); i++) {
-        uint64_t receiving; /* nothing: this is the thread that receives */
-        if (held[i].bulk > number)
-            held[kept++] = held[i];
-        else if (progress_publish(held[i].stream, held[i].upto, held[i].status, &receiving) == EXPECT_MISSING)
-            missing = true;
-    }
-    atomic_store(&n_held, kept);
-    pthread_mutex_unlock(&completions_lock);
-    if (missing) expect_missing();
-    progress_changed();
-}
 
 /* ---- the reader ---------------------------------------------------------------------------------------------------- */
 
@@ -134,7 +54,7 @@ static void *reader(void *arg) {
             session_lost(*why ? why : NULL, NULL);
             break;
         }
-        publish_received(header.number);
+        completions_received(header.number);
     }
     return NULL;
 }

@@ -30,6 +30,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct expected *buckets[BUCKETS], *spare;
 static uint64_t next_tag = 1;
 static unsigned n_dropped;
+static _Atomic uint64_t n_open; /* in the streams' lists */
 
 static uint64_t size_of(const struct host_area *a) { return a->width * a->height * a->depth; }
 
@@ -45,6 +46,8 @@ static void leave_stream(struct expected *e) {
     *(e->earlier ? &e->earlier->later : &s->first_copy) = e->later;
     *(e->later ? &e->later->earlier : &s->last_copy) = e->earlier;
     e->stream = NULL;
+    atomic_fetch_sub(&n_open, 1);
+    atomic_fetch_add(&session.copies_ended, 1);
 }
 
 static void enter_stream(struct expected *e, struct session_stream *s, uint64_t seq) {
@@ -56,6 +59,7 @@ static void enter_stream(struct expected *e, struct session_stream *s, uint64_t 
     e->later = after ? after->later : s->first_copy;
     *(e->later ? &e->later->earlier : &s->last_copy) = e;
     *(after ? &after->later : &s->first_copy) = e;
+    atomic_fetch_add(&n_open, 1);
 }
 
 static void forget(struct expected **at) {
@@ -139,6 +143,30 @@ enum expect_outcome expect_end(struct session_stream *s, uint64_t upto, bool fai
     }
     pthread_mutex_unlock(&lock);
     return outcome;
+}
+
+enum expect_outcome expect_drop(struct session_stream *s, uint64_t upto, uint64_t *receiving) {
+    enum expect_outcome outcome = EXPECT_ENDED;
+    pthread_mutex_lock(&lock);
+    while (s->first_copy && s->first_copy->seq <= upto && !s->first_copy->receiving) drop(s->first_copy);
+    if (s->first_copy && s->first_copy->seq <= upto) {
+        outcome = EXPECT_RECEIVING;
+        *receiving = s->first_copy->receiving;
+    }
+    pthread_mutex_unlock(&lock);
+    return outcome;
+}
+
+bool expect_any_open(void) { return atomic_load(&n_open) != 0; }
+
+uint64_t expect_newest_open(const struct session_stream *s, uint64_t upto) {
+    pthread_mutex_lock(&lock);
+    const struct expected *e = s->last_copy;
+    if (s->first_copy && s->first_copy->seq > upto) e = NULL;
+    while (e && e->seq > upto) e = e->earlier;
+    uint64_t seq = e ? e->seq : 0;
+    pthread_mutex_unlock(&lock);
+    return seq;
 }
 
 void expect_missing(void) { session_lost(too_early, NULL); }

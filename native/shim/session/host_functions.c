@@ -35,12 +35,18 @@ static void answer(const struct host_func *f) {
 /* Copies queued before it are visible in it, and over. False: the session is. */
 static bool copies_over(const struct host_func *f) {
     if (f->bulk && progress_wait(&session.received, f->bulk, 0, "a host function")) return false;
-    enum expect_outcome outcome;
-    uint64_t receiving;
-    while ((outcome = progress_end_copies(f->stream_id, f->seq, f->status, &receiving)) == EXPECT_RECEIVING)
-        if (progress_wait(&session.received, receiving, 0, "a host function")) return false;
-    if (outcome == EXPECT_MISSING) expect_missing();
-    return outcome == EXPECT_ENDED;
+    for (;;) {
+        uint64_t receiving, ended = atomic_load(&session.copies_ended);
+        switch (progress_end_copies(f->stream_id, f->seq, f->status, &receiving)) {
+        case EXPECT_ENDED: return true;
+        case EXPECT_MISSING: expect_missing(); return false;
+        case EXPECT_RECEIVING:
+            if (progress_wait(&session.received, receiving, 0, "a host function")) return false;
+            break;
+        case EXPECT_BEHIND:
+            if (progress_wait(&session.copies_ended, ended + 1, 0, "a host function")) return false;
+        }
+    }
 }
 
 static void run(struct host_func *f) {

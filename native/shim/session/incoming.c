@@ -17,14 +17,14 @@ static int on_reply(const void *body, uint32_t size) {
 static int on_completed(const void *body, uint32_t size) {
     struct gv_evt_completed e;
     if (gv_evt_completed_decode(&e, body, size)) return -1;
-    bulk_publish(e.stream, e.upto, e.bulk, e.status);
+    completion_publish(e.stream, e.upto, e.bulk, e.status);
     return 0;
 }
 
 static int on_data_inline(const void *body, uint32_t size) {
     struct gv_evt_data_inline e;
     if (gv_evt_data_inline_decode(&e, body, size)) return -1;
-    return bulk_inline(e.tag, e.status, e.data, e.data_size);
+    return completions_inline(e.tag, e.status, e.data, e.data_size);
 }
 
 /* Whether this is the first sticky failure of a context: what fails in it afterwards is only the consequence. */
@@ -48,7 +48,7 @@ static int on_failed(const struct gv_record *record, const void *body, uint32_t 
                  e.sticky ? "; its context is lost, every later call in it fails" : "");
         if (shown == FAILURES_SHOWN) shim_log("further failures of this program are not shown");
     }
-    if (e.sticky && e.status) progress_context_failed(record->ctx, e.status);
+    if (e.sticky && e.status) completions_context_failed(record->ctx, e.status);
     return 0;
 }
 

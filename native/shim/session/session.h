@@ -72,6 +72,9 @@ int session_wait_call(struct session_reply *reply);
 
 /* ---- streams' completion ------------------------------------------------------------------------------------------- */
 
+/* How a stream is ordered with the legacy stream of its context. */
+enum session_stream_order { SESSION_UNORDERED, SESSION_BLOCKING, SESSION_LEGACY };
+
 /* What the session knows of one stream; embedded in the shim's stream object. The legacy stream of every context has one of its own. */
 struct session_stream {
     uint64_t id; /* as it travels; for a legacy stream: GV_LEGACY_STREAM(ctx) */
@@ -84,10 +87,20 @@ struct session_stream {
     /* Copies to the host whose bytes are missing, by seq, and the seq up to which none may be (expected.c). */
     struct expected *first_copy, *last_copy;
     uint64_t copies_ended;
+    /* What it is ordered after (stream_order.c). */
+    enum session_stream_order order; /* set before it is added */
+    struct session_stream *order_next, *order_previous;
+    struct order_edge *edges;
+    size_t n_edges, edges_capacity;
 };
 
 void session_stream_add(struct session_stream *s);
 void session_stream_remove(struct session_stream *s); /* late events for it are then dropped */
+/* The command `seq` was posted to the stream, with GV_RECORD_MARK or not; to be said for each one with a mark, as its completion is published only then, and
+ * after session_expect_posted. `fence`: it is only a mark, which is not ordered with the legacy stream unless it is posted there. */
+void session_stream_posted(struct session_stream *s, uint64_t seq, bool marked, bool fence);
+/* The command `seq` of the stream waits for everything up to `upto` of the stream `source`; to be said before session_stream_posted. */
+void session_stream_waits(struct session_stream *s, uint64_t seq, uint64_t source, uint64_t upto);
 /* Waits until s->completed >= seq. Returns the stream's status, or session_broken(). Counts one wait unless it was done already. */
 int session_wait_stream(struct session_stream *s, uint64_t seq);
 /* `call` is told of every failure after which nothing can be done in a context: from any thread, and it takes no lock that is held while posting. To be

@@ -7,14 +7,16 @@
  *     loss                    the session's end
  *     progress                reading the link and waiting
  *     throttle, expected, reply_payloads
- *     posting, streams        commands and calls; the streams' completion
+ *     posting, stream_order   commands and calls; what streams are ordered after
+ *     streams                 the streams' completion
+ *     completions             those that are held back
  *     bulk_in, bulk_out, host_functions
  *     incoming                handlers of the worker's events
  *     attach, stats
  *     lifecycle               fork() and exit
  *
  * Locks, in the order in which they may be taken: bulk order (bulk_out.c), the link's send lock, then either `replies` (posting.c) or held
- * completions (bulk_in.c), the stream table (streams.c) and expected copies (expected.c). All others are leaves. The thread that handles incoming
+ * completions (completions.c), the stream table (streams.c) and expected copies (expected.c). All others are leaves. The thread that handles incoming
  * records never sends, so that a full command ring cannot stop the reply ring. */
 #ifndef SHIM_SESSION_STATE_H
 #define SHIM_SESSION_STATE_H
@@ -46,6 +48,7 @@ struct session_state {
     _Atomic int leaving;               /* the goodbye has begun: a loss is no news */
     _Atomic(const char *) waiting_for; /* what a waiter is waiting for now, or NULL */
     _Atomic uint64_t received;         /* payloads 1..received are in place */
+    _Atomic uint64_t copies_ended;     /* copies to the host that are over */
     _Atomic uint64_t bulk_acked;       /* only its address counts: what progress_wait takes for gv_bulk_acked */
     _Atomic uint64_t posted;           /* bytes of records posted so far; written under the link's send lock */
     _Atomic uint64_t held_at;          /* the same when the oldest host function that has not run was posted; UINT64_MAX: there is none */
@@ -122,10 +125,13 @@ void *session_begin_any(uint16_t op, uint16_t flags, uint32_t ctx, uint32_t body
 int session_wait_until(struct session_reply *reply, int64_t deadline);
 
 /* ---- streams.c ---- */
-/* Publishes that a stream has completed everything up to `upto`. Unless the outcome is EXPECT_ENDED nothing is published, and the caller acts on it. */
-enum expect_outcome progress_publish(uint64_t stream, uint64_t upto, int status, uint64_t *receiving);
-/* Ends the stream's copies that were posted before command `before`, which the stream has reached; publishes nothing. */
-enum expect_outcome progress_end_copies(uint64_t stream, uint64_t before, int status, uint64_t *receiving);
+/* Publishes that a stream has completed everything up to `upto`. Unless the outcome is EXPECT_ENDED nothing is published, and the caller acts on it.
+ * *behind, for EXPECT_BEHIND: the stream's command for which it is so; UINT64_MAX: `upto` is not known to be posted. */
+enum expect_outcome progress_publish(uint64_t stream, uint64_t upto, int status, uint64_t *receiving, uint64_t *behind);
+/* Ends the copies that command `seq` of the stream comes after, and which the stream has reached; publishes nothing. */
+enum expect_outcome progress_end_copies(uint64_t stream, uint64_t seq, int status, uint64_t *receiving);
+void stream_note_posted(struct session_stream *s, uint64_t seq, bool marked, bool fence);
+void stream_forget(struct session_stream *s);
 void progress_context_failed(uint32_t ctx, int status);
 
 /* ---- incoming.c ---- */
@@ -139,14 +145,20 @@ struct host_area {
     uint64_t width, height, depth, pitch, slice;
 };
 enum expect_outcome {
-    EXPECT_ENDED,    /* nothing is written any more for the copies up to there */
-    EXPECT_MISSING,  /* bytes of one are missing: call expect_missing, with no lock held */
-    EXPECT_RECEIVING /* a payload of one is being received: try again when it has arrived */
+    EXPECT_ENDED,     /* nothing is written any more for the copies up to there */
+    EXPECT_MISSING,   /* bytes of one are missing: call expect_missing, with no lock held */
+    EXPECT_RECEIVING, /* a payload of one is being received: try again when it has arrived */
+    EXPECT_BEHIND     /* those of another stream that come before them are not over: try again when session.copies_ended has changed */
 };
 /* The stream has reached `upto`: its copies up to there end. `failed` ones are dropped. *receiving: the number of the payload, for EXPECT_RECEIVING. */
 enum expect_outcome expect_end(struct session_stream *s, uint64_t upto, bool failed, uint64_t *receiving);
 /* The session is lost, because the server said that a copy was complete which is not. */
 void expect_missing(void);
+/* Drops the stream's copies up to `upto`. EXPECT_ENDED or EXPECT_RECEIVING. */
+enum expect_outcome expect_drop(struct session_stream *s, uint64_t upto, uint64_t *receiving);
+/* Whether any stream has a copy whose bytes are missing; the newest of a stream's that is not after `upto`, 0: none. */
+bool expect_any_open(void);
+uint64_t expect_newest_open(const struct session_stream *s, uint64_t upto);
 void expect_stream_gone(struct session_stream *s);
 /* Payload `number` brings the next `size` bytes for a copy: fills in where they go, from its byte *at on. NULL, or what is wrong. expect_received ends it. */
 const char *expect_receive(uint64_t tag, uint64_t number, uint64_t size, struct host_area *area, uint64_t *at);
@@ -154,14 +166,35 @@ void expect_received(uint64_t tag, uint64_t size);
 /* All bytes of a small copy, or the status with which it has none. -1: no such copy, or not its size. */
 int expect_inline(uint64_t tag, int status, const void *data, uint32_t size);
 
+/* ---- stream_order.c, under the stream table's lock ---- */
+void order_stream_added(struct session_stream *s);
+void order_stream_gone(struct session_stream *s);
+/* The commands of `s` from `from` on come after those of `source` up to `upto`. False: no memory. */
+bool order_after(struct session_stream *s, uint64_t from, struct session_stream *source, uint64_t upto);
+/* Command `seq` was posted to the stream: the legacy stream's rule. False: no memory. */
+bool order_posted(struct session_stream *s, uint64_t seq);
+/* Whether bytes are missing of a copy of another stream that the stream's commands up to `upto` come after. *last: the newest command that is the first
+ * to come after such a copy. */
+bool order_open(struct session_stream *s, uint64_t upto, uint64_t *last);
+/* The stream's commands up to `upto` have failed: drops the copies that they come after, of the same context and of failed ones. EXPECT_ENDED or
+ * EXPECT_RECEIVING. */
+enum expect_outcome order_drop(struct session_stream *s, uint64_t upto, uint64_t *receiving);
+
+/* ---- completions.c ---- */
+/* Publishes a completion, once payload `bulk` has been received (0: at once) and the copies that it comes after have their bytes. */
+void completion_publish(uint64_t stream, uint64_t upto, uint64_t bulk, int status);
+/* Payload `number` has been received: publishes what was held for it. */
+void completions_received(uint64_t number);
+/* Data of a small copy that came inside a record. -1: no such copy, or not its size. */
+int completions_inline(uint64_t tag, int status, const void *data, uint32_t size);
+void completions_context_failed(uint32_t ctx, int status);
+/* Publishes what is not to be held any more. */
+void completions_retry(void);
+
 /* ---- bulk_in.c, bulk_out.c, reply_payloads.c ---- */
 int bulk_start(void);
 /* Waits until so much of the payloads' stream has been acknowledged; -1 when the link is dead. What gv_bulk_set_waiter is given. */
 int bulk_acked(void *arg, uint64_t position);
-/* Publishes a completion, once payload `bulk` has been received (0: at once). */
-void bulk_publish(uint64_t stream, uint64_t upto, uint64_t bulk, int status);
-/* Data of a small copy that came inside a record. -1: no such copy, or not its size. */
-int bulk_inline(uint64_t tag, int status, const void *data, uint32_t size);
 /* Receives a payload that belongs to a reply and keeps it until it is taken. NULL: done. "": the link is dead. Else what is wrong. */
 const char *reply_payload_receive(const struct gv_bulk_header *header);
 

@@ -18,15 +18,17 @@ void session_stream_add(struct session_stream *s) {
     struct session_stream **bucket = bucket_of(s->id);
     s->next = *bucket;
     *bucket = s;
+    order_stream_added(s);
     pthread_mutex_unlock(&streams_lock);
 }
 
-void session_stream_remove(struct session_stream *s) {
+void stream_forget(struct session_stream *s) {
     pthread_mutex_lock(&streams_lock);
     struct session_stream **at = bucket_of(s->id);
     while (*at && *at != s) at = &(*at)->next;
     if (*at) *at = s->next;
     expect_stream_gone(s);
+    order_stream_gone(s);
     pthread_mutex_unlock(&streams_lock);
 }
 
@@ -36,12 +38,54 @@ static struct session_stream *find_stream(uint64_t id) {
     return s;
 }
 
-enum expect_outcome progress_publish(uint64_t stream, uint64_t upto, int status, uint64_t *receiving) {
+/* ---- what is posted -------------------------------------------------------------------------------------------------- */
+
+static void raise_to(_Atomic uint64_t *value, uint64_t to) {
+    uint64_t old = atomic_load(value);
+    while (old < to && !atomic_compare_exchange_weak(value, &old, to)) {
+    }
+}
+
+static const char no_memory[] = "out of memory on this side";
+
+void session_stream_waits(struct session_stream *s, uint64_t seq, uint64_t source, uint64_t upto) {
+    if (!expect_any_open()) return;
+    pthread_mutex_lock(&streams_lock);
+    struct session_stream *o = find_stream(source);
+    bool enough = !o || order_after(s, seq, o, upto);
+    pthread_mutex_unlock(&streams_lock);
+    if (!enough) session_lost(no_memory, "a wait for an event");
+}
+
+void stream_note_posted(struct session_stream *s, uint64_t seq, bool marked, bool fence) {
+    if (s->order != SESSION_UNORDERED && (!fence || s->order == SESSION_LEGACY) && expect_any_open()) {
+        pthread_mutex_lock(&streams_lock);
+        bool enough = order_posted(s, seq);
+        pthread_mutex_unlock(&streams_lock);
+        if (!enough) session_lost(no_memory, "a command for a stream");
+    }
+    raise_to(&s->posted, seq);
+    if (marked) raise_to(&s->marked, seq);
+}
+
+/* ---- what is complete -------------------------------------------------------------------------------------------------- */
+
+/* Ends the copies that the stream's commands up to `upto` come after, its own included. streams_lock held. */
+static enum expect_outcome end_copies(struct session_stream *s, uint64_t upto, int status, uint64_t *receiving, uint64_t *behind) {
+    bool failed = status || atomic_load(&s->status);
+    enum expect_outcome outcome = expect_end(s, upto, failed, receiving);
+    if (outcome != EXPECT_ENDED) return outcome;
+    if (failed) return order_drop(s, upto, receiving);
+    return order_open(s, upto, behind) ? EXPECT_BEHIND : EXPECT_ENDED;
+}
+
+enum expect_outcome progress_publish(uint64_t stream, uint64_t upto, int status, uint64_t *receiving, uint64_t *behind) {
     uint32_t failed_ctx = 0;
     enum expect_outcome outcome = EXPECT_ENDED;
+    *behind = UINT64_MAX;
     pthread_mutex_lock(&streams_lock);
     struct session_stream *s = find_stream(stream);
-    if (s) outcome = expect_end(s, upto, status || atomic_load(&s->status), receiving);
+    if (s) outcome = upto > atomic_load(&s->posted) ? EXPECT_BEHIND : end_copies(s, upto, status, receiving, behind);
     if (s && outcome == EXPECT_ENDED) {
         if (status) {
             atomic_store(&s->status, status);
@@ -54,10 +98,11 @@ enum expect_outcome progress_publish(uint64_t stream, uint64_t upto, int status,
     return outcome;
 }
 
-enum expect_outcome progress_end_copies(uint64_t stream, uint64_t before, int status, uint64_t *receiving) {
+enum expect_outcome progress_end_copies(uint64_t stream, uint64_t seq, int status, uint64_t *receiving) {
+    uint64_t behind;
     pthread_mutex_lock(&streams_lock);
     struct session_stream *s = find_stream(stream);
-    enum expect_outcome outcome = s ? expect_end(s, before - 1, status || atomic_load(&s->status), receiving) : EXPECT_ENDED;
+    enum expect_outcome outcome = s ? end_copies(s, seq, status, receiving, &behind) : EXPECT_ENDED;
     pthread_mutex_unlock(&streams_lock);
     return outcome;
 }

@@ -105,6 +105,23 @@ void session_stream_remove(struct session_stream *s) {
     pthread_mutex_unlock(&send_lock);
 }
 
+static void raise_to(_Atomic uint64_t *value, uint64_t to) {
+    if (atomic_load(value) < to) atomic_store(value, to);
+}
+
+void session_stream_posted(struct session_stream *s, uint64_t at, bool marked, bool fence) {
+    (void)fence;
+    if (!s->id || !at) abort();
+    pthread_mutex_lock(&send_lock);
+    raise_to(&s->posted, at);
+    if (marked) raise_to(&s->marked, at);
+    pthread_mutex_unlock(&send_lock);
+}
+
+void session_stream_waits(struct session_stream *s, uint64_t at, uint64_t source, uint64_t upto) {
+    if (!s->id || !source || upto >= at) abort();
+}
+
 static void complete(struct session_stream *s, uint64_t upto) {
     if (fault) atomic_store(&s->status, fault);
     if (atomic_load(&s->completed) < upto) atomic_store(&s->completed, upto);

@@ -53,6 +53,7 @@ static int success_before_posted(struct fake *f) {
     struct gv_cmd_copy_out c = {.stream = 5, .width = sizeof dst, .height = 1, .depth = 1};
     c.tag = session_expect(dst, sizeof dst, 1, 1, sizeof dst, sizeof dst);
     uint64_t seq = post_copy_out(1, GV_RECORD_MARK, &c);
+    session_stream_posted(&s, seq, true, false); /* another thread posted a later command */
     CHECK(session_wait_stream(&s, seq) == 0);
     session_expect_posted(c.tag, &s, seq);
     CHECK(session_wait_stream(&s, seq) == 46);

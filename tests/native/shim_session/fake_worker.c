@@ -170,8 +170,8 @@ static void await_release(void) {
 static void completed(uint64_t stream, uint64_t upto, uint64_t bulk, int status);
 static void send_inline(uint64_t tag, const void *data, uint32_t size);
 
-/* Completes p's copy before all of its bytes are sent; FAKE_LATE has done so. */
-static void send_early_completion(const struct payload *p, const uint8_t *data) {
+/* Completes p's copy before all of its bytes are sent; FAKE_LATE has done so. FAKE_HELD: names the last of them. */
+static void send_at_release(const struct payload *p, const uint8_t *data) {
     uint64_t part = p->size / 3;
     if (p->how == FAKE_DURING) {
         gv_bulk_open(link_, p->tag, p->size);
@@ -190,9 +190,11 @@ static void send_early_completion(const struct payload *p, const uint8_t *data) 
     await_release();
     if (p->size <= 4096) {
         send_inline(p->tag, data, (uint32_t)p->size);
+        if (p->how == FAKE_HELD) completed(p->stream, p->seq, 0, 0);
         return;
     }
-    if (p->how == FAKE_LATE) gv_bulk_send(link_, p->tag, data, part);
+    if (p->how == FAKE_HELD) completed(p->stream, p->seq, p->number, 0);
+    if (p->how != FAKE_HALF) gv_bulk_send(link_, p->tag, data, part);
     gv_bulk_send(link_, p->tag, data + part, part);
     gv_bulk_send(link_, p->tag, data + 2 * part, p->size - 2 * part);
 }
@@ -210,7 +212,7 @@ static void *payloads_out(void *arg) {
         uint8_t *data = malloc(p->size);
         for (uint64_t i = 0; i < p->size; i++) data[i] = fake_byte(p->src, i);
         uint64_t n = parts_of(p->tag, p->size), step = n > 1 ? p->size * 2 / 5 + 1 : p->size, at = 0;
-        if (p->how) send_early_completion(p, data);
+        if (p->how) send_at_release(p, data);
         for (uint64_t i = 0; !p->how && i < n; i++, at += step) gv_bulk_send(link_, p->tag, data + at, i + 1 < n ? step : p->size - at);
         free(data);
         free(p);

@@ -27,9 +27,10 @@ enum fake_order {
     FAKE_FLOOD,        /* sends `module` completions of the stream 77 that nobody has */
 };
 
-/* What comes of a copy to the host on stream 5. All but the first complete too early, and the rest of the bytes follows once `release` is set. */
+/* What comes of a copy to the host on stream 5. All but the first two complete too early, and the rest of the bytes follows once `release` is set. */
 enum fake_copies {
     FAKE_SOUND,
+    FAKE_HELD,   /* nothing comes before `release` */
     FAKE_LATE,   /* completes, then sends the bytes */
     FAKE_HALF,   /* completes after the first of three payloads, and names it */
     FAKE_DURING, /* completes in the middle of a payload */

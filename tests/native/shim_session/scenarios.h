@@ -26,7 +26,7 @@ struct scenario {
     int code;
 };
 
-extern const struct scenario attach_scenarios[], work_scenarios[], early_scenarios[], loss_scenarios[], process_scenarios[];
+extern const struct scenario attach_scenarios[], work_scenarios[], early_scenarios[], order_scenarios[], loss_scenarios[], process_scenarios[];
 
 /* The context that context_failed was told of last, and its status. */
 extern _Atomic uint32_t failed_ctx;

@@ -29,7 +29,9 @@ void set_up(struct session_stream *s, uint64_t id) {
 
 uint64_t post_marked_fence(struct session_stream *s) {
     struct gv_cmd_fence c = {.stream = s->id};
-    return post_fence(s->ctx, GV_RECORD_MARK, &c);
+    uint64_t seq = post_fence(s->ctx, GV_RECORD_MARK, &c);
+    session_stream_posted(s, seq, true, true);
+    return seq;
 }
 
 uint64_t post_order(enum fake_order order, uint64_t argument, const void *params, uint32_t size) {
@@ -44,6 +46,7 @@ uint64_t post_out(struct session_stream *s, void *dst, uint64_t src, uint64_t wi
     c.tag = session_expect(dst, width, height, 1, pitch, pitch * height);
     uint64_t seq = post_copy_out(s->ctx, GV_RECORD_MARK, &c);
     session_expect_posted(c.tag, s, seq);
+    session_stream_posted(s, seq, true, false);
     return seq;
 }
 
@@ -51,6 +54,7 @@ uint64_t post_function(struct session_stream *s, uint64_t tag) {
     struct gv_cmd_host_func c = {.stream = s->id, .tag = tag};
     CHECK(tag != 0);
     uint64_t seq = post_host_func(s->ctx, GV_RECORD_MARK, &c);
+    session_stream_posted(s, seq, true, false);
     session_host_func_posted(tag, s, seq);
     return seq;
 }
@@ -59,7 +63,9 @@ static uint64_t post_in(struct session_stream *s, uint64_t dst, const void *data
     struct session_bulk bulk;
     if (!session_bulk_reserve(&bulk, data, size, lend)) return 0;
     struct gv_cmd_copy_in c = {.stream = s->id, .dst = dst, .width = size, .height = 1, .depth = 1, .bulk = bulk.number};
-    return session_bulk_commit(&bulk, post_copy_in(s->ctx, GV_RECORD_MARK, &c));
+    uint64_t seq = session_bulk_commit(&bulk, post_copy_in(s->ctx, GV_RECORD_MARK, &c));
+    if (seq) session_stream_posted(s, seq, true, false);
+    return seq;
 }
 
 uint64_t send_in(struct session_stream *s, uint64_t dst, uint64_t size) {
@@ -77,7 +83,7 @@ uint8_t *lend_in(struct session_stream *s, uint64_t dst, uint64_t size) {
     return post_in(s, dst, data, size, true) ? data : NULL;
 }
 
-static const struct scenario *const all[] = {attach_scenarios, work_scenarios, early_scenarios, loss_scenarios, process_scenarios};
+static const struct scenario *const all[] = {attach_scenarios, work_scenarios, early_scenarios, order_scenarios, loss_scenarios, process_scenarios};
 
 static const struct scenario *find(const char *name) {
     for (unsigned i = 0; i < sizeof all / sizeof *all; i++)

@@ -41,10 +41,19 @@ TOO_EARLY = [
     "early_success_before_posted", "early_success_of_a_later_command", "early_success_in_a_host_function",
 ]  # fmt: skip
 FAILED_EARLY = ["early_failure_small", "early_failure_late", "early_failure_half", "early_failure_during"]
+# A copy's bytes come late, and another stream is waited for; the fault is caught by those that the copy comes before.
+COVERED = [
+    "order_event", "order_event_small", "order_chain", "order_earlier_copy", "order_legacy", "order_blocking", "order_across_legacy",
+    "order_host_function", "order_before_posted",
+]  # fmt: skip
+ORDER = [
+    *COVERED, "order_failed", "order_source_removed", "order_none", "order_none_by_a_mark", "order_none_across_contexts", "order_none_before",
+    "order_none_yet",
+]  # fmt: skip
 PROCESSES = [
     "fork_before", "fork_after", "fork_orphan", "exit", "exit_late", "exit_busy", "exit_in_host_function", "exit_hung", "exit_abrupt",
 ]  # fmt: skip
-Programs = Callable[[str], Path]
+Programs = Callable[..., Path]
 TOKEN_PARTS = b"0123456789abcdef" b"the secret of the fake worker..." b"a public key that nobody uses..."  # as in fake_worker.c
 TOKEN = "gpuvirt1." + base64.urlsafe_b64encode(TOKEN_PARTS).decode().rstrip("=")
 
@@ -58,14 +67,14 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Programs:
     """The test program, built for the sanitizer that is asked for."""
     folder = tmp_path_factory.mktemp("session")
 
-    def build_for(build: str) -> Path:
+    def build_for(build: str, *link: str) -> Path:
         generated = c_build.generated()
         below = [HERE, NATIVE / "shim" / "session", NATIVE / "transport", NATIVE / "wire"]
         sources = [file for folder in below for file in sorted(folder.glob("*.c"))]
         sources.append(generated / "gv_commands.c")
         includes = [generated, NATIVE, NATIVE / "wire", NATIVE / "transport", NATIVE / "shim", HERE]
         flags = ["-DSESSION_BEHIND_LATE=(3ull<<20)", *(f"-I{i}" for i in includes)]
-        return c_build.program(folder / build, sources, variant=build, flags=flags)
+        return c_build.program(folder / (build + "".join(link)), sources, variant=build, flags=flags, libraries=link)
 
     return build_for
 
@@ -94,12 +103,13 @@ def runs(request: pytest.FixtureRequest, programs: Programs) -> Iterator[Concurr
 
 def test_every_scenario_is_run(programs: Programs) -> None:
     listed = subprocess.run([str(programs("plain")), "list"], capture_output=True, text=True, check=False).stdout.split()
-    assert sorted(listed) == sorted([*WORKING_ATTACHES, *FAILING_ATTACHES, "attach_fails", *WORK, *TOO_EARLY, *FAILED_EARLY, *LOSSES, *PROCESSES])
+    early = [*TOO_EARLY, *FAILED_EARLY, *ORDER]
+    assert sorted(listed) == sorted([*WORKING_ATTACHES, *FAILING_ATTACHES, "attach_fails", *WORK, *early, *LOSSES, *PROCESSES])
 
 
 @sanitizers
 @links
-@pytest.mark.parametrize("scenario", [*WORKING_ATTACHES, *WORK, *FAILED_EARLY, *PROCESSES])
+@pytest.mark.parametrize("scenario", [*WORKING_ATTACHES, *WORK, *FAILED_EARLY, *ORDER, *PROCESSES])
 def test_works(runs: ConcurrentRuns, request: pytest.FixtureRequest, build: str, link: str, scenario: str) -> None:
     done = runs.result(request)
     if scenario == "prints":
@@ -134,6 +144,14 @@ def test_completion_before_the_data(runs: ConcurrentRuns, request: pytest.Fixtur
     """A copy to the host that is reported as complete without its bytes: the session ends, and nothing is written afterwards."""
     lines = said(runs.result(request))
     assert len(lines) == 1 and "a copy to the host as complete before all of its bytes had arrived" in lines[0]
+
+
+@links
+@pytest.mark.parametrize("scenario", COVERED)
+def test_streams_without_order_are_noticed(programs: Programs, link: str, scenario: str) -> None:
+    """The deliberate fault: no completion is held back for the copies of another stream."""
+    with pytest.raises(AssertionError, match="FAILED"):
+        run(programs("plain", "-Wl,--wrap=order_open"), scenario, link)
 
 
 # ---- settings -----------------------------------------------------------------------------------------------------------

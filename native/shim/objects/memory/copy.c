@@ -294,8 +294,8 @@ static int fetch_piece(void *arg, const struct piece *p) {
         session_expect_cancel(tag);
         return post_refused();
     }
-    stream_posted(out->stream, seq, mark);
     session_expect_posted(tag, &out->stream->session, seq);
+    stream_posted(out->stream, seq, mark);
     out->seqs[out->n++ % PIECES_UNDER_WAY] = seq;
     out->last = seq;
     return 0;
