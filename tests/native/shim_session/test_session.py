@@ -70,7 +70,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Programs:
     def build_for(build: str, *link: str) -> Path:
         generated = c_build.generated()
         below = [HERE, NATIVE / "shim" / "session", NATIVE / "transport", NATIVE / "wire"]
-        sources = [file for folder in below for file in sorted(folder.glob("*.c"))]
+        sources = [file for folder in below for file in sorted(folder.rglob("*.c"))]
         sources.append(generated / "gv_commands.c")
         includes = [generated, NATIVE, NATIVE / "wire", NATIVE / "transport", NATIVE / "shim", HERE]
         flags = ["-DSESSION_BEHIND_LATE=(3ull<<20)", *(f"-I{i}" for i in includes)]
