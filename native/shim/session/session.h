@@ -173,6 +173,8 @@ const char *session_error_text(int code);
 
 /* A setting: GPUVIRT_<name> from the environment, as the process started (read once). */
 const char *shim_setting(const char *name, const char *fallback);
+/* The folder that a variable of the system names (HOME, XDG_...), by an absolute path; NULL: none, or the program runs with others' rights. */
+const char *shim_folder_setting(const char *variable);
 
 /* True in a child forked after the parent attached. */
 bool session_in_forked_child(void);

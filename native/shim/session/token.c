@@ -79,8 +79,8 @@ bool token_find(const char *pool, struct token *out, char *err) {
     }
     *err = 0;
     if (pool_port(pool, port, sizeof port)) {
-        const char *runtime = getenv("XDG_RUNTIME_DIR");
-        if (runtime && *runtime) {
+        const char *runtime = shim_folder_setting("XDG_RUNTIME_DIR");
+        if (runtime) {
             snprintf(path, sizeof path, "%s/gpuvirt/%s.token", runtime, port);
             if (token_read(path, out, err)) return true;
         }

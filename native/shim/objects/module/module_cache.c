@@ -109,11 +109,11 @@ static void device_digest(const struct gv_device_info *device, uint8_t digest[GV
 static char folder_path[4096]; /* "": there is none */
 
 static void find_folder(void) {
-    const char *base = shim_setting("CACHE", NULL), *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    int n = base                   ? snprintf(folder_path, sizeof folder_path, "%s/modules", base)
-            : xdg && xdg[0] == '/' ? snprintf(folder_path, sizeof folder_path, "%s/gpuvirt/modules", xdg)
-            : home && *home        ? snprintf(folder_path, sizeof folder_path, "%s/.cache/gpuvirt/modules", home)
-                                   : -1;
+    const char *base = shim_setting("CACHE", NULL), *xdg = shim_folder_setting("XDG_CACHE_HOME"), *home = shim_folder_setting("HOME");
+    int n = base   ? snprintf(folder_path, sizeof folder_path, "%s/modules", base)
+            : xdg  ? snprintf(folder_path, sizeof folder_path, "%s/gpuvirt/modules", xdg)
+            : home ? snprintf(folder_path, sizeof folder_path, "%s/.cache/gpuvirt/modules", home)
+                   : -1;
     if (n < 0 || n >= (int)sizeof folder_path) folder_path[0] = 0;
 }
 
