@@ -31,4 +31,4 @@ def devices(pool: str | None, as_json: bool) -> None:
         used = "?" if device.memory_used is None else format_size(device.memory_used)
         server = f"{device.server} ({device.backend})"
         table.add_row(str(device.ordinal), device.name, server, format_size(device.memory), used, str(device.sessions))
-    Console().print(table)
+    Console(markup=False, emoji=False).print(table)  # names are others' texts

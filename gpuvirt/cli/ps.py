@@ -33,4 +33,4 @@ def ps(pool: str | None, as_json: bool) -> None:
         gpus, since = ",".join(map(str, s["devices"])), f"{time.time() - s['started']:.0f} s"
         user = f"{s['user']}@{s['host']}"
         table.add_row(s["session"], s["program"], str(s["pid"]), user, s["peer"], gpus, s["link"], memory, str(s.get("launches", "?")), since)
-    Console().print(table)
+    Console(markup=False, emoji=False).print(table)  # names are others' texts

@@ -94,4 +94,4 @@ def list_tokens(pool: str | None, as_json: bool) -> None:
     for entry in found:
         created = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry["created"]))
         table.add_row(entry["id"][:8], entry["name"], "use GPUs, manage tokens" if entry["admin"] else "use GPUs", created)
-    Console().print(table)
+    Console(markup=False, emoji=False).print(table)  # names are others' texts

@@ -15,6 +15,7 @@ import zmq
 from zmq.utils import z85
 
 from gpuvirt.errors import GpuvirtError
+from gpuvirt.printable import all_printable
 from gpuvirt.transport.packing import pack, unpack
 from gpuvirt.transport.token import Token, control_secret
 
@@ -28,7 +29,7 @@ class ControlError(GpuvirtError):
 
 
 def request(host: str, port: int, token: Token, op: str, **arguments: Any) -> dict[str, Any]:
-    """Sends one request and returns the fields of its answer.
+    """Sends one request and returns the fields of its answer, each text printable: it ends up in terminals, and a server need not be honest.
 
     Raises:
         ControlError: no answer within `TIMEOUT` seconds, or the server refused.
@@ -48,7 +49,7 @@ def request(host: str, port: int, token: Token, op: str, **arguments: Any) -> di
             sock.send(pack({"v": VERSION, "op": op, **arguments}))
             if not sock.poll(int(TIMEOUT * 1000)):
                 raise ControlError(f"the control channel of {host} (port {port}) does not answer; is that port open, and the token this server's?")
-            answer = unpack(sock.recv())
+            answer: dict[str, Any] = all_printable(unpack(sock.recv()))
     except (zmq.ZMQError, ValueError) as error:
         raise ControlError(f"the control channel of {host} (port {port}) failed: {error}") from None
     finally:
