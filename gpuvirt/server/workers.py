@@ -12,19 +12,27 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from typing import Any
 
 from gpuvirt import paths
 from gpuvirt.errors import GpuvirtError
+from gpuvirt.printable import printable
 from gpuvirt.server import messages
-from gpuvirt.server.worker_library import RUN_ENDINGS, SessionConfig
+from gpuvirt.server.worker_library import RUN_ENDINGS, SessionConfig, WorkerFigures
 
 log = logging.getLogger("gpuvirt.server")
 
 START_LIMIT = 60.0  # seconds until a worker must be ready
 FIGURES_LIMIT = 0.5
+FIGURES = tuple(name for name, *_ in WorkerFigures._fields_)
+TEXT_MOST = 500  # characters of a worker's text that are kept
 RETRY_PAUSE = 5.0  # after a worker that could not even start
 
 WORKER_COMMAND = (sys.executable, "-P", "-m", "gpuvirt.server.worker")
+
+
+def _text(message: dict[str, Any]) -> str:
+    return printable(str(message.get("text", ""))[:TEXT_MOST])
 
 
 class WorkerProcess:
@@ -93,28 +101,35 @@ class WorkerProcess:
             return
         except OSError:
             received = None
+        except ValueError:
+            self._loop.remove_reader(self._socket)
+            self.ending = self.ending or "what it said was no message"
+            self.kill()
+            return
         if received is None:
             self._loop.remove_reader(self._socket)
             return
         message, fds = received
         for fd in fds:  # a worker has none to send
             os.close(fd)
+        # A worker runs strangers' code: whatever its messages hold must not raise here, or the session's slot would stay taken.
         match message.get("op"):
             case "ready":
                 if not self.ready.done():
                     self.ready.set_result(None)
             case "failed":
-                self.ending = str(message.get("text"))
+                self.ending = _text(message)
                 if not self.ready.done():
                     self.ready.set_exception(GpuvirtError(self.ending))
             case "ended":
-                ending, text = RUN_ENDINGS.get(message.get("code", -1), "ended"), str(message.get("text", ""))
+                code, text = message.get("code"), _text(message)
+                ending = RUN_ENDINGS.get(code, "ended") if isinstance(code, int) else "ended"
                 self.ending = f"{ending}: {text}" if text else ending
             case "figures":
-                answer = self._figures.get(message.pop("id", 0))
+                number = message.get("id")
+                answer = self._figures.get(number) if isinstance(number, int) else None
                 if answer is not None and not answer.done():
-                    del message["op"]
-                    answer.set_result(message)
+                    answer.set_result({name: value for name in FIGURES if isinstance(value := message.get(name), int)})
 
     def _ended(self) -> None:
         self._loop.remove_reader(self._pidfd)

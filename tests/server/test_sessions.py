@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from server.harness import Connection, FakeServer, receive, wait_until
 
 from gpuvirt.transport import handshake as hs
@@ -246,6 +247,21 @@ def test_worker_crash(own_server: Callable[..., FakeServer]) -> None:
     assert sock.recv(1) == b""
     wait_until(lambda: server.ask("ps")["sessions"] == [])
     assert "killed by SIGABRT" in server.stop()
+
+
+@pytest.mark.parametrize("what", ["ended", "no message", "no map"])
+def test_worker_that_talks_nonsense(own_server: Callable[..., FakeServer], what: str) -> None:
+    """Its session's slot and memory are free afterwards, the log is printable, and the server ends when it is told to."""
+    server = own_server()
+    sock, _, _ = server.attach()
+    wait_until(lambda: server.ask("devices")["devices"][0]["memory_used"] == 1000)
+    sock.sendall(what.encode())
+    wait_until(lambda: server.ask("ps")["sessions"] == [], 20)
+    assert server.ask("devices")["devices"][0]["memory_used"] == 0
+    sock.close()
+    log = server.stop()
+    assert server.process.returncode == 0
+    assert ("ended: \\x1b[2Jowned" if what == "ended" else "what it said was no message") in log
 
 
 def test_worker_that_cannot_start(start: Callable[..., FakeServer], tmp_path: Path) -> None:
