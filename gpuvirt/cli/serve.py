@@ -51,6 +51,14 @@ def duration(text: str) -> int:
     metavar="TIME",
     help="How long a session is kept after its connection was cut: 30s, 2m, 0.",
 )
+@click.option(
+    "--sessions-per-token",
+    type=click.IntRange(1, 1024),
+    default=128,
+    show_default=True,
+    metavar="N",
+    help="Sessions that one token may have at the same time.",
+)
 @click.option("--link", "links", type=links_offered, default=",".join(NAMES), show_default=True, metavar="LINKS", help="Links that clients may use.")
 @click.option("--name", help="Name of this server, shown by other verbs.  [default: the host's name]")
 @click.option(
@@ -67,6 +75,7 @@ def serve(
     capability: str | None,
     strict: bool,
     grace: int,
+    sessions_per_token: int,
     links: tuple[str, ...],
     name: str | None,
     ready_file: Path | None,
@@ -101,6 +110,7 @@ def serve(
         strict=strict,
         links=links,
         grace=grace,
+        sessions_per_token=sessions_per_token,
         ready_file=ready_file,
         parent_fd=parent_fd,
         private_folder=private_folder,

@@ -9,6 +9,7 @@ from pathlib import Path
 from gpuvirt.transport.table import NAMES
 
 MAX_GPUS = 16  # GV_MAX_DEVICES
+SESSIONS_PER_TOKEN = 128  # a worker without memory of its session takes some 70 MiB
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class ServeOptions:
         strict: soft: imitate what a real driver is free to do.
         links: which links are offered, by name (gpuvirt.transport.table).
         grace: seconds for which a session is kept after its connection was cut, 0: it ends at once.
+        sessions_per_token: sessions that clients with one token may have at the same time.
         name: the server's name.
         ready_file: written once the daemon is ready.
         parent_fd: a pipe; the daemon ends when its other end closes.
@@ -41,6 +43,7 @@ class ServeOptions:
     strict: bool = False
     links: tuple[str, ...] = NAMES
     grace: int = 60
+    sessions_per_token: int = SESSIONS_PER_TOKEN
     name: str = field(default_factory=socket.gethostname)
     ready_file: Path | None = None
     parent_fd: int | None = None

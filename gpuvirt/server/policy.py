@@ -12,11 +12,12 @@ from gpuvirt.sizes import format_size
 
 @dataclass(frozen=True)
 class Wanted:
-    """A client asks for a session. memory: bytes on each device, 0: all of it."""
+    """A client asks for a session. memory: bytes on each device, 0: all of it. owner: its token."""
 
     session: int
     gpus: int
     memory: int = 0
+    owner: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class Grant:
     session: int
     devices: tuple[int, ...]
     slot: int
+    owner: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -50,10 +52,12 @@ class Policy:
     Args:
         memory: bytes of each device; its length is the number of devices.
         slots: the largest number of sessions at the same time.
+        owner_slots: the largest number of sessions of one token at the same time, None: all.
     """
 
     memory: list[int]
     slots: int
+    owner_slots: int | None = None
     sessions: dict[int, Grant] = field(default_factory=dict)
 
     def load(self, device: int) -> int:
@@ -89,10 +93,14 @@ class Policy:
         if never is not None:
             return Refuse(wanted.session, never)
         fitting = [d for d, size in enumerate(self.memory) if size >= wanted.memory]
+        own = sum(grant.owner == wanted.owner for grant in self.sessions.values())
+        if self.owner_slots is not None and own >= self.owner_slots:
+            what = f"this token has {own} sessions on this server, as many as one token may"
+            return Refuse(wanted.session, f"{what}; end one, or have the server run with a higher --sessions-per-token")
         taken = {grant.slot for grant in self.sessions.values()}
         slot = next((s for s in range(self.slots) if s not in taken), None)
         if slot is None:
             return Refuse(wanted.session, f"this server has its limit of {self.slots} sessions; try again when one has ended")
         devices = sorted(sorted(fitting, key=lambda d: (self.load(d), d))[: wanted.gpus])
-        grant = self.sessions[wanted.session] = Grant(wanted.session, tuple(devices), slot)
+        grant = self.sessions[wanted.session] = Grant(wanted.session, tuple(devices), slot, wanted.owner)
         return grant

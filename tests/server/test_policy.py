@@ -35,6 +35,16 @@ def test_several_share_a_device() -> None:
     assert policy.load(0) == 3
 
 
+def test_one_owner_does_not_get_all_slots() -> None:
+    policy = Policy([GIB], 10, owner_slots=2)
+    assert all(isinstance(policy.handle(Wanted(s, 1, owner=b"a")), Grant) for s in (1, 2))
+    refused = policy.handle(Wanted(3, 1, owner=b"a"))
+    assert isinstance(refused, Refuse) and "has 2 sessions" in refused.text and "--sessions-per-token" in refused.text
+    assert isinstance(policy.handle(Wanted(4, 1, owner=b"b")), Grant)
+    policy.handle(Ended(1))
+    assert isinstance(policy.handle(Wanted(5, 1, owner=b"a")), Grant)
+
+
 def test_slots_are_not_shared_and_come_back() -> None:
     policy = Policy([GIB], 2)
     assert (granted(policy, 1, 1).slot, granted(policy, 2, 1).slot) == (0, 1)
