@@ -14,7 +14,10 @@ from gpuvirt.cli.options import JSON, POOL
 @POOL
 @JSON
 def ps(pool: str | None, as_json: bool) -> None:
-    """List a pool's sessions: program, user, GPUs, link, memory."""
+    """List a pool's sessions: program, user, GPUs, link, memory.
+
+    Of sessions with other tokens only an admin's token is told the program and the user.
+    """
     from gpuvirt.client.connect import ask_pool
     from gpuvirt.client.settings import resolve
 
@@ -31,6 +34,7 @@ def ps(pool: str | None, as_json: bool) -> None:
     for s in found:
         memory = "?" if s.get("memory_used") is None else format_size(s["memory_used"])
         gpus, since = ",".join(map(str, s["devices"])), f"{time.time() - s['started']:.0f} s"
-        user = f"{s['user']}@{s['host']}"
-        table.add_row(s["session"], s["program"], str(s["pid"]), user, s["peer"], gpus, s["link"], memory, str(s.get("launches", "?")), since)
+        own = s["program"] is not None
+        who = (s["program"], str(s["pid"]), f"{s['user']}@{s['host']}", s["peer"]) if own else ("-", "-", "-", "-")
+        table.add_row(s["session"], *who, gpus, s["link"], memory, str(s.get("launches", "?")), since)
     Console(markup=False, emoji=False).print(table)  # names are others' texts

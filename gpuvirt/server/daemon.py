@@ -26,7 +26,7 @@ from gpuvirt.server.listener import Listener
 from gpuvirt.server.memory_usage import MemoryUsage, Release
 from gpuvirt.server.options import ServeOptions
 from gpuvirt.server.sessions import Sessions
-from gpuvirt.server.tokens import TokenStore
+from gpuvirt.server.tokens import TokenEntry, TokenStore
 from gpuvirt.server.workers import WORKER_COMMAND, WorkerPool
 from gpuvirt.transport.handshake import GREETING_SOFTWARE, WIRE_VERSION, Greeting
 from gpuvirt.transport.table import TRANSPORTS
@@ -100,7 +100,7 @@ class Daemon:
             undo.callback(memory_usage.close)
         workers = WorkerPool(inventory.backend, self._worker_command)
         undo.push_async_callback(workers.close)
-        sessions = self._sessions = Sessions(inventory, workers, memory_usage, options.name, options.grace)
+        sessions = self._sessions = Sessions(inventory, workers, memory_usage, options.name, options.grace, options.sessions_per_token)
         workers.prestart()
         control = ControlServer(tokens, {"info": self._info, "devices": self._devices, "ps": self._ps})
         undo.push_async_callback(control.close)
@@ -198,7 +198,8 @@ class Daemon:
 
     async def _ps(self, message: dict[str, Any]) -> dict[str, Any]:
         assert self._sessions is not None
-        return {"server": self.options.name, "sessions": await self._sessions.list()}
+        sender: TokenEntry = message["from"]
+        return {"server": self.options.name, "sessions": await self._sessions.list(None if sender.admin else bytes.fromhex(sender.id))}
 
 
 def serve(options: ServeOptions, worker_command: Sequence[str] = WORKER_COMMAND, memory_usage_release: Release | None = None) -> None:

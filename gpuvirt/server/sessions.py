@@ -44,6 +44,11 @@ class Moved(Exception):
         self.address = address
 
 
+def _client(session: Session) -> dict[str, Any]:
+    hello = session.hello
+    return {"program": hello.program, "pid": hello.pid, "user": hello.user, "host": hello.host, "peer": session.peer}
+
+
 @dataclass
 class Session:
     """One client at work. key: of its further connections, once it has been welcomed."""
@@ -68,10 +73,18 @@ class Session:
 class Sessions:
     """All sessions of one daemon."""
 
-    def __init__(self, inventory: Inventory, workers: WorkerPool, memory_usage: MemoryUsage | None, server_name: str, grace: int = 0) -> None:
+    def __init__(
+        self,
+        inventory: Inventory,
+        workers: WorkerPool,
+        memory_usage: MemoryUsage | None,
+        server_name: str,
+        grace: int = 0,
+        per_token: int | None = None,
+    ) -> None:
         self._inventory, self._workers, self._memory_usage = inventory, workers, memory_usage
         self._server_name, self._grace = server_name, grace
-        self._policy = Policy([device.memory for device in inventory.devices], SLOTS)
+        self._policy = Policy([device.memory for device in inventory.devices], SLOTS, per_token)
         self._sessions: dict[int, Session] = {}
         self._ended_launches: OrderedDict[tuple[bytes, bytes], None] = OrderedDict()  # each with the token that said so
 
@@ -96,7 +109,7 @@ class Sessions:
             OSError: the client went away meanwhile.
         """
         number = secrets.randbits(63) | 1
-        decision = self._policy.handle(Wanted(number, hello.gpus, hello.memory))
+        decision = self._policy.handle(Wanted(number, hello.gpus, hello.memory, hello.token_id))
         if isinstance(decision, Refuse):
             raise Refused(WELCOME_BUSY, decision.text)
         assert decision is not None
@@ -239,18 +252,18 @@ class Sessions:
             for ordinal, device in enumerate(self._inventory.devices)
         ]
 
-    async def list(self) -> list[dict[str, Any]]:
-        """One map a session, oldest first, with its worker's figures."""
+    async def list(self, viewer: bytes | None = None) -> list[dict[str, Any]]:
+        """One map a session, oldest first, with its worker's figures.
+
+        Args:
+            viewer: the token that asks; of other tokens' sessions it is not told whose they are and what runs in them. None: of all.
+        """
         sessions = sorted(self._sessions.values(), key=lambda s: s.started)
         figures = await asyncio.gather(*(s.worker.figures() for s in sessions))
         return [
             {
                 "session": f"{s.id:016x}",
-                "program": s.hello.program,
-                "pid": s.hello.pid,
-                "user": s.hello.user,
-                "host": s.hello.host,
-                "peer": s.peer,
+                **(_client(s) if viewer in (None, s.hello.token_id) else {"program": None, "pid": None, "user": None, "host": None, "peer": None}),
                 "link": s.transport.name,
                 "devices": [*s.grant.devices],
                 "worker_pid": s.worker.pid,

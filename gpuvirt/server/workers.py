@@ -22,6 +22,7 @@ from gpuvirt.server.worker_library import RUN_ENDINGS, SessionConfig, WorkerFigu
 
 log = logging.getLogger("gpuvirt.server")
 
+STARTS = max(2, os.cpu_count() or 1)  # workers that are starting at the same time
 START_LIMIT = 60.0  # seconds until a worker must be ready
 FIGURES_LIMIT = 0.5
 FIGURES = tuple(name for name, *_ in WorkerFigures._fields_)
@@ -169,13 +170,16 @@ class WorkerPool:
         self._backend, self._command = backend, command
         self._all: set[WorkerProcess] = set()
         self._idle: WorkerProcess | None = None
+        self._starting = 0
+        self._started = asyncio.Event()
+        self._taking = asyncio.Lock()  # who came first takes first
         self._closed = False
         self._retry: asyncio.TimerHandle | None = None
         self._last_failure = ""
 
     def prestart(self) -> None:
-        """Starts the worker for the next session, unless there is one."""
-        if self._idle is None and not self._closed:
+        """Starts the worker for the next session, unless there is one, or as many are starting as may."""
+        if self._idle is None and not self._closed and self._starting < STARTS:
             self._idle = self._start()
 
     async def wait_ready(self) -> None:
@@ -195,22 +199,39 @@ class WorkerPool:
         Raises:
             GpuvirtError: no worker could be started within `limit` seconds.
         """
-        worker, self._idle = self._idle or self._start(), None
-        asyncio.get_running_loop().call_soon(self.prestart)
+        worker: WorkerProcess | None = None
         try:
-            await asyncio.wait_for(asyncio.shield(worker.ready), limit)
+            async with asyncio.timeout(limit):
+                async with self._taking:
+                    while self._idle is None and self._starting >= STARTS:
+                        self._started.clear()
+                        await self._started.wait()
+                    worker, self._idle = self._idle or self._start(), None
+                asyncio.get_running_loop().call_soon(self.prestart)
+                await asyncio.shield(worker.ready)
         except TimeoutError:
+            if worker is None:
+                raise GpuvirtError(f"no worker could be started within {limit:.0f} s, so many others start; try again later") from None
             worker.kill()
             raise GpuvirtError(f"the worker did not start within {limit:.0f} s; is the server overloaded?") from None
         except asyncio.CancelledError:
-            worker.kill()
+            if worker is not None:
+                worker.kill()
             raise
         return worker
 
     def _start(self) -> WorkerProcess:
         worker = WorkerProcess(self._command, self._backend, self._gone)
         self._all.add(worker)
+        self._starting += 1
+        worker.ready.add_done_callback(self._ready)
         return worker
+
+    def _ready(self, ready: asyncio.Future[None]) -> None:
+        self._starting -= 1
+        self._started.set()
+        if not ready.exception():  # else `_gone` tries again, after a pause
+            self.prestart()
 
     def _gone(self, worker: WorkerProcess) -> None:
         self._all.discard(worker)

@@ -28,11 +28,17 @@ def main() -> None:
     parser.add_argument("--fd", type=int)
     parser.add_argument("--backend")
     parser.add_argument("--die", action="store_true", help="fail before being ready")
+    parser.add_argument("--starts", default=os.devnull, help="append + at the start and - when ready, a while later")
     args = parser.parse_args()
     daemon = socket.socket(fileno=args.fd)
     if args.die:
         messages.send(daemon, {"op": "failed", "text": "this worker was told to fail"})
         sys.exit(1)
+    with open(args.starts, "a") as starts:
+        starts.write("+")
+        starts.flush()
+        time.sleep(0.3 if args.starts != os.devnull else 0)
+        starts.write("-")
     messages.send(daemon, {"op": "ready"})
     received = messages.receive(daemon)
     if received is None:

@@ -8,6 +8,8 @@ import os
 import signal
 import socket
 import struct
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,8 +18,10 @@ from typing import Any
 import pytest
 from server.harness import Connection, FakeServer, receive, wait_until
 
+from gpuvirt.server.workers import STARTS
 from gpuvirt.transport import handshake as hs
 from gpuvirt.transport import shm, table
+from gpuvirt.transport.control import request
 from gpuvirt.transport.token import Token, parse_token
 
 
@@ -210,6 +214,63 @@ def test_many_attach_at_once(server: FakeServer) -> None:
         with connection:
             assert connection.welcome(server.token.secret).status == hs.WELCOME_OK
     wait_until(lambda: server.ask("ps")["sessions"] == [])
+
+
+def test_sessions_of_a_token(own_server: Callable[..., FakeServer]) -> None:
+    """One token does not get all of the server's slots; it is told the limit, and what to do."""
+    server = own_server(sessions_per_token=2)
+    other_token = parse_token(server.ask("token_create", name="other")["token"])
+    made = [server.attach() for _ in range(3)]
+    assert [welcome.status for _, welcome, _ in made] == [hs.WELCOME_OK, hs.WELCOME_OK, hs.WELCOME_BUSY]
+    assert made[2][1].text.startswith("this token has 2 sessions on this server") and "--sessions-per-token" in made[2][1].text
+    made.append(server.attach(other_token))
+    assert made[3][1].status == hs.WELCOME_OK
+    made[0][0].close()
+    wait_until(lambda: len(server.ask("ps")["sessions"]) == 2)
+    made.append(server.attach())
+    assert made[4][1].status == hs.WELCOME_OK
+    for sock, _, _ in made:
+        sock.close()
+
+
+def test_starts_are_bounded(own_server: Callable[..., FakeServer], tmp_path: Path) -> None:
+    """However many clients come at once, few workers are starting at the same time, and all clients get one."""
+    starts = tmp_path / "starts"
+    server = own_server(worker_options=["--starts", str(starts)])
+    made = [server.connect() for _ in range(8)]
+    for connection in made:
+        connection.say(server.token.secret, hs.Hello(b"n" * 32, token_id=server.token.id, transports=(table.TRANSPORTS[-1].offer,)))
+    for connection in made:
+        assert connection.welcome(server.token.secret).status == hs.WELCOME_OK
+    starting = most = 0
+    for sign in starts.read_text():
+        starting += 1 if sign == "+" else -1
+        most = max(most, starting)
+    assert starts.read_text().count("+") >= 8 and most <= STARTS
+    for connection in made:
+        connection.close()
+
+
+def test_whose_sessions_one_sees(own_server: Callable[..., FakeServer]) -> None:
+    """A token's own in full; of others' neither program nor user. An admin's token sees all."""
+    server = own_server(gpus=2)
+    mine, theirs = (parse_token(server.ask("token_create", name=name)["token"]) for name in ("mine", "theirs"))
+    socks = [server.attach(token, program=f"program of {name}", user=name)[0] for token, name in ((mine, "me"), (theirs, "them"))]
+
+    def seen(token: Token) -> list[tuple[Any, ...]]:
+        sessions = request("127.0.0.1", int(server.ready["control_port"]), token, "ps")["sessions"]
+        return [(s["program"], s["user"], s["host"] is None, s["pid"] is None, s["peer"] is None, s["devices"]) for s in sessions]
+
+    own, other = ("program of me", "me", False, False, False), ("program of them", "them", False, False, False)
+    hidden = (None, None, True, True, True)
+    assert seen(mine) == [(*own, [0]), (*hidden, [1])]
+    assert seen(theirs) == [(*hidden, [0]), (*other, [1])]
+    assert seen(server.token) == [(*own, [0]), (*other, [1])]
+    env = server.env | {"GPUVIRT_TOKEN": mine.text(), "COLUMNS": "300"}
+    shown = subprocess.run([sys.executable, "-m", "gpuvirt", "ps", "--pool", server.url], capture_output=True, text=True, timeout=100, env=env).stdout
+    assert "program of me" in shown and "them" not in shown
+    for sock in socks:
+        sock.close()
 
 
 def test_client_gone_frees_its_memory(own_server: Callable[..., FakeServer]) -> None:
