@@ -159,7 +159,7 @@ def build_control_flow(t: Translation) -> None:
 
 
 def split_exchanges(t: Translation) -> None:
-    """Where parts of a warp may exchange something while others of it would have to come along, exchanges begin blocks of their own."""
+    """Begins a block at each exchange that some lanes of a warp may reach without others that take part."""
     for function in t.functions:
         if not function.is_kernel or t.layout.stack_pointer is not None or not exchanges(function.cfg):
             continue
@@ -169,7 +169,7 @@ def split_exchanges(t: Translation) -> None:
 
 
 def choose_versions(t: Translation) -> None:
-    """A kernel whose strides are parameters gets a version for their usual values, where that makes more accesses plain."""
+    """Adds a version for the usual values of strides that are parameters, if that makes more accesses contiguous."""
     for function in t.functions:
         taken = stride_versions.guesses(function.divergence) if function.is_kernel and not t.leaving and not function.cfg.divided else []
         if taken:
@@ -194,7 +194,7 @@ def emit(t: Translation) -> None:
 
 
 def _emitted(t: Translation, function: Function, version: Version) -> str:
-    """A version's text. Where a register that was taken to be uniform gets values that vary, it is emitted again, with that known."""
+    """A version's text. Emits it again when a register that was assumed to be uniform is assigned varying values."""
     forced: frozenset[str] = frozenset()
     assumed = {g.register: g.value for g in version.guesses}
     while True:
@@ -246,7 +246,7 @@ PASSES: dict[str, Callable[[Translation], None]] = {
 
 
 def translate(module: Module, kernel: str, shape: tuple[int, int, int], careful: bool = False) -> tuple[str, Description, int]:
-    """(LLVM IR, description, number of PTX instructions) of a kernel for a block shape; careful: it takes nothing of its parameters for granted."""
+    """(LLVM IR, description, number of PTX instructions) of a kernel for a block shape; careful: without assumptions on its parameters."""
     t = Translation(module, kernel, shape, careful)
     shown = _shown_passes()
     for name, run in PASSES.items():
@@ -272,7 +272,7 @@ def _shown_passes() -> set[str]:
 
 
 def _dump(t: Translation) -> Iterator[str]:
-    """LLVM IR once there is some, before that blocks, before that instructions."""
+    """Prints the LLVM IR if there is some, else the blocks, else the instructions."""
     if t.text.functions:
         yield t.text.text()
     elif t.functions:

@@ -1,1 +1,1 @@
-"""What is known of a function before code is made of it."""
+"""Analyses of a function, before code generation."""

@@ -21,11 +21,11 @@ _FOLLOWED = (*_LOGIC, Formula.ADD, Formula.SUB, Formula.MUL, Formula.MAD, Formul
 def find_patterns(
     cfg: Cfg, shape: tuple[int, int, int], varying: Set[str], waits: list[int], operand_varies: Varies, assumed: Mapping[str, int]
 ) -> dict[str, Known]:
-    """What is known of each register's lanes; of none when that does not settle.
+    """The lane pattern of each register; of none when the iteration does not converge.
 
     Args:
         waits: for each block the registers that waiting lanes may still read.
-        assumed: registers whose value is taken for granted.
+        assumed: registers whose value is assumed.
     """
     index = cfg.reg_index
     regs = cfg.regs
@@ -97,7 +97,7 @@ def find_patterns(
 
 
 def in_lanes(known: dict[str, Known], varying: Set[str]) -> dict[str, Pattern]:
-    """Of the registers that differ between lanes, and do so in a known way: by how much, from the group's first lane."""
+    """For each register that varies by a known pattern: its steps, from the group's first lane on."""
     found = {}
     for name, value in known.items():
         if isinstance(value, Pattern) and name in varying:
@@ -170,7 +170,7 @@ def _transfer(regs: Mapping[str, Type], ins: Ins, get: Callable[[Operand], Known
 
 
 def one_sided(cfg: Cfg, varying: Set[str], known: dict[str, Known]) -> set[int]:
-    """The comparisons with a constant that all lanes answer alike (of the values that do differ between lanes)."""
+    """Comparisons of varying values with a constant whose result is the same in all lanes."""
     found = set()
     for block in cfg.order:
         for ins in block.ins:

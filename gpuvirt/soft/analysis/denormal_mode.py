@@ -17,7 +17,7 @@ _EXACT = {"rni", "rzi"}  # of a subnormal number these give zero in any case
 
 
 def hardware_flush(program: Program, features: frozenset[str]) -> bool:
-    """Whether all of a program agrees with the processor's flushing of subnormal numbers, and has something to flush."""
+    """Whether the processor's flushing of subnormal numbers changes no result of the program, and saves instructions."""
     if "f16c" not in features:
         return False
     flushes = False

@@ -120,7 +120,7 @@ def fits(p: Pattern, bits: int, signed: bool) -> bool:
 def widens(p: Pattern, bits: int, signed: bool) -> bool:
     """Whether extending a value of `bits` bits extends every lane's by the same steps.
 
-    Of 32-bit signed indices with near steps it is taken for granted that no warp crosses 2**31 (they are what addresses are made of).
+    For 32-bit signed indices with small steps it assumes that no warp crosses 2**31 (addresses are made of such indices).
     """
     if fits(p, bits, signed):
         return True

@@ -1,7 +1,7 @@
 """Loops that wait for memory to change.
 
 From sm_70 on every thread makes progress by itself. Here the lanes of a warp go together, so wherever some of them wait for others of their own warp
-they must be put off until those have come along. Such loops are told apart from others, for putting off has its price: one of a spin loop's exits
+they must be put off until those have come along. Only such loops delay lanes, because a delay costs time: one of a spin loop's exits
 depends on a value that it reads again and again from the same place (a volatile or atomic load, a compare-and-swap that does not try again with what
 it found, a barrier object's test).
 """
@@ -14,7 +14,7 @@ from gpuvirt.soft.analysis.sync_kinds import calls_one_of, reads_again
 from gpuvirt.soft.ptx.opcodes import Access
 from gpuvirt.soft.ptx.parser import Addr, Ins, Reg
 
-_SPACES = {"param", "const", "local", "nc"}  # where nobody else writes
+_SPACES = {"param", "const", "local", "nc"}  # spaces that no other thread writes
 
 
 def _registers(operand: object) -> set[str]:
@@ -81,7 +81,7 @@ def _spins(cfg: Cfg, loop: Loop, blocks: list[Block], reads: list[Ins], searches
     for ins in reads:
         place = ins.ops[1] if len(ins.ops) > 1 else None
         if not searches and _registers(place) & changing:
-            continue  # each round looks elsewhere: that is a search
+            continue  # each iteration reads another address: a search
         tainted = set(ins.dsts)
         size = -1
         while size != len(tainted):
@@ -90,7 +90,7 @@ def _spins(cfg: Cfg, loop: Loop, blocks: list[Block], reads: list[Ins], searches
                 if not tainted.isdisjoint(srcs):
                     tainted.update(dsts)
         if "cas" in ins.mods and _registers(ins.ops[2]) & tainted:
-            continue  # it tries again with what it found: somebody always succeeds
+            continue  # it tries again with the value it found: some thread always succeeds
         if exits & tainted:
             return True
     return False

@@ -1,4 +1,4 @@
-"""Strides that are parameters, taken for what they mostly are.
+"""Versions of a kernel for the usual values of strides that are parameters.
 
 CuPy, Numba and others pass the distance between an array's elements as a parameter, so that nothing is known of an address when a kernel is compiled.
 Nearly always the elements lie side by side. Where a parameter is multiplied by an index that differs between lanes, and what comes of it is the
@@ -33,7 +33,7 @@ class Guess(NamedTuple):
 
 
 def guesses(an: Divergence) -> list[Guess]:
-    """What is worth taking for granted of a kernel's parameters."""
+    """The assumptions on a kernel's parameters that make accesses contiguous."""
     cfg = an.cfg
     instructions = [ins for block in cfg.order for ins in block.ins]
     if not cfg.body.func.is_kernel or len(instructions) > _MOST or an.waiting_loops:
@@ -110,7 +110,7 @@ def _scales(an: Divergence, a: Operand, b: Operand, same: set[str]) -> bool:
 
 
 def plain(an: Divergence) -> int:
-    """How many accesses are known to be of lanes side by side."""
+    """The number of accesses that are known to be contiguous over the lanes."""
     count = 0
     for block in an.cfg.order:
         for ins in block.ins:

@@ -1,4 +1,4 @@
-"""Misaligned accesses, found at next to no cost.
+"""Detection of misaligned accesses at run time, at low cost.
 
 Where the alignment of an address depends on the kernel's parameters alone (analysis/alignment.py), these are looked at once a launch, outside of the
 code: what it takes for granted is listed (`ModuleText.needs`), and a launch whose parameters break it gets other code for the kernel, *careful* code,
@@ -60,7 +60,7 @@ def _key(value: Val | None) -> str:
 
 
 def settle(e: Context) -> None:
-    """Makes the tests that are due."""
+    """Emits the tests that are due."""
     if not e.checks:
         return
     checks = list(e.checks.values())

@@ -54,7 +54,7 @@ class Context(WarpState, ABC):
         self.slots: dict[str, tuple[str, str]] = {}
         self.cache: dict[str, Val] = {}
         self.dirty: set[str] = set()
-        self.lost: set[str] = set()  # registers that were taken to be uniform and got values that vary: the text is of no use
+        self.lost: set[str] = set()  # registers assumed to be uniform that were assigned varying values: the text is discarded
         self.expanded: dict[str, Val] = {}
         self.block: Block = self.cfg.order[0]
         self.ins: Ins | None = None
@@ -407,7 +407,7 @@ class Context(WarpState, ABC):
         return None
 
     def spin_counter(self, name: str) -> Val:
-        """Counts how often the function has come by here; the count before."""
+        """Counts how often the function has passed this place; the count before."""
         slot = f"%{name}"
         if f"n{name}" not in self.fields:
             self.allocas.append(f"  {slot} = alloca i32")

@@ -103,8 +103,8 @@ class ModuleText:
         parts.append(f"attributes #1 = {{ nounwind noinline {common} }}")
         parts.append(f"attributes #2 = {{ nounwind alwaysinline {common} }}")
         parts.append("!0 = !{}")
-        parts.append('!1 = !{!"branch_weights", i32 1, i32 1000}')  # what is rarely done
-        parts.append('!2 = !{!"branch_weights", i32 1000, i32 1}')  # what mostly is so
+        parts.append('!1 = !{!"branch_weights", i32 1, i32 1000}')  # a branch rarely taken
+        parts.append('!2 = !{!"branch_weights", i32 1000, i32 1}')  # a branch mostly taken
         return "\n".join(parts) + "\n"
 
 
@@ -120,7 +120,7 @@ class Builder:
         self._casts: dict[tuple[str, str], Val] = {}
 
     def forget(self) -> None:
-        """Values computed so far need not dominate what follows."""
+        """Called where values computed so far need not dominate the following code."""
         self._splats.clear()
         self._casts.clear()
 
@@ -392,7 +392,7 @@ class Builder:
         return self.let(text, ret, ret_vector)
 
     def either(self, condition: Val, yes: Callable[[], list[Val]], no: Callable[[], list[Val]]) -> list[Val]:
-        """Branches on a scalar condition; the values of the way that was taken."""
+        """Branches on a scalar condition; the values of the branch that was taken."""
         n = self.n = self.n + 1
         self.emit(f"br i1 {condition.s}, label %either{n}, label %or{n}")
         before = dict(self._splats), dict(self._casts)

@@ -127,7 +127,7 @@ def _in_line(speculative: SpeculativeAffine, stride: int) -> bool:
 
 
 def _may_be_contiguous(e: Context, where: Where, stride: int) -> bool:
-    """Whether the lanes' accesses may lie side by side for all that is known. Each question makes the function longer: only so many are asked."""
+    """Whether the lanes' accesses may be contiguous. Each run-time test makes the function longer: at most _MOST_CONTIGUITY_CHECKS are emitted."""
     pattern = where.pattern
     if where.scattered or e.contiguity_checks[e.in_uniform_copy] >= _MOST_CONTIGUITY_CHECKS:
         return False
@@ -144,7 +144,7 @@ def _settled(e: Context, addresses: Val) -> Val:
 
 
 def _contiguous(e: Context, addresses: Val, stride: int, mask: Val | None) -> Val:
-    """Asks at run time whether the lanes' accesses lie side by side: strides are often parameters, and a gather costs ten times a plain load."""
+    """Tests at run time whether the lanes' accesses are contiguous: strides are often parameters, and a gather costs ten times a contiguous load."""
     line = e.add(e.splat(e.extract(addresses, 0)), e.lanes([i * stride for i in range(LANES)], "i64"))
     apart = e.icmp("ne", addresses, line)
     if mask is not None:
@@ -263,7 +263,7 @@ def _store_uniform(e: Context, where: Where, values: list[Val], volatile: bool) 
 
 
 def _store_affine(e: Context, where: Where, pattern: Pattern, values: list[Val], mask: Val | None, volatile: bool) -> bool:
-    """By the lanes' pattern; False: that says nothing of use."""
+    """Stores by the lanes' pattern; False: the pattern does not help."""
     t = values[0].t
     size = int(t[1:]) // 8
     n = len(values)
@@ -298,7 +298,7 @@ def _store_affine(e: Context, where: Where, pattern: Pattern, values: list[Val],
 
 
 def _store_lanes(e: Context, where: Where, values: list[Val], mask: Val | None, volatile: bool) -> None:
-    """To addresses of which only the run time knows whether they are contiguous."""
+    """To addresses that are tested at run time for being contiguous."""
     size = int(values[0].t[1:]) // 8
     stride = size * len(values)
     addresses = spread(e, where)

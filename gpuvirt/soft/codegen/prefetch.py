@@ -19,12 +19,12 @@ from gpuvirt.soft.ptx.types import LANES
 
 _BARRIERS = (*BARRIERS, Sync.ARRIVE, Sync.CLUSTER, Sync.MEMBERS)
 _LINE = 64
-_ACCESSES = 8  # so many of a loop's accesses are under way: lines that lie a power of two apart share a few places of the caches
-_LENGTH = 256  # instructions that take about as long as memory does
-_SMALL = 8192  # bytes a round that the processor follows by itself
+_ACCESSES = 8  # accesses of a loop that are prefetched at once: lines a power of two apart share a few cache sets
+_LENGTH = 256  # instructions that take about as long as a memory access
+_SMALL = 8192  # bytes an iteration that the processor's own prefetchers follow
 _DEEP = 8
-_MOST = 4  # the processor overlaps more loads than that by itself
-_MOST_SHARED = 16  # the same where warps meet at barriers in the loop
+_MOST = 4  # loads of a loop; the processor overlaps more than that by itself
+_MOST_SHARED = 16  # the same where the loop has barriers
 
 
 def prefetch(e: Context, ins: Ins, where: Where, stride: int) -> None:
@@ -91,7 +91,7 @@ def _turn(e: Context, loop: Loop, rounds: int) -> None:
 
 
 def _before(e: Context, value: Val) -> Val:
-    """What this was the last time, and keeps it for the next."""
+    """The value of the last iteration; stores this one."""
     slot = e.alloca("i64")
     e.prologue.append(f"  store i64 0, ptr {slot.s}")
     last = e.let(f"load i64, ptr {slot.s}", "i64")
@@ -100,7 +100,7 @@ def _before(e: Context, value: Val) -> Val:
 
 
 def _step(e: Context, loop: Loop, name: str, above: tuple[str, ...]) -> int | None:
-    """By how much a register grows in each round of a loop, where that is a constant."""
+    """The constant by which a register grows in each iteration of a loop, else None."""
     sites = e.defined.get(loop.first)
     if sites is None:
         sites = e.defined[loop.first] = {}
@@ -142,7 +142,7 @@ def _step(e: Context, loop: Loop, name: str, above: tuple[str, ...]) -> int | No
 
 
 def _rounds(e: Context, first: int, last: int) -> int:
-    """How many rounds of a loop ahead; 0: not at all."""
+    """How many iterations ahead a loop's loads are prefetched; 0: not at all."""
     found = e.rounds.get((first, last))
     if found is None:
         body = list(itertools.chain.from_iterable(b.ins for b in e.cfg.order[first : last + 1]))

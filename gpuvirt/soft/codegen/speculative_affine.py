@@ -12,7 +12,7 @@ from gpuvirt.soft.ptx.opcodes import Formula
 from gpuvirt.soft.ptx.parser import Imm, Ins, Operand, Reg, Vec
 from gpuvirt.soft.ptx.types import LANES
 
-_FAR = 1 << 20  # indices of a warp that are further apart are no neighbours
+_FAR = 1 << 20  # largest step between lanes' indices
 
 
 def follow(e: Context, ins: Ins) -> None:

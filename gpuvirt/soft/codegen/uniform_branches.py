@@ -20,7 +20,7 @@ _UPPER = {"gt": "gt", "ge": "ge", "hi": "gt", "hs": "ge"}
 
 
 def twice(e: ControlFlow) -> set[int]:
-    """The blocks that are worth a copy for all lanes together."""
+    """The blocks that get a uniform copy."""
     if not e.func.is_kernel or e.meetings or e.an.delayed or e.an.resume or e.an.waiting_loops or e.cfg.exits:
         return set()
     blocks = [b for b in e.cfg.order if b.idx in e.an.masked and b is not e.cfg.exit]
@@ -30,7 +30,7 @@ def twice(e: ControlFlow) -> set[int]:
 
 
 def deciding(block: Block) -> Ins | None:
-    """The instruction of a block that makes the predicate of its branch."""
+    """The instruction of a block that computes the predicate of its branch."""
     if block.kind != "cbr":
         return None
     for ins in reversed(block.ins):

@@ -19,8 +19,8 @@ from gpuvirt.soft.ptx.layout import Program
 from gpuvirt.soft.ptx.opcodes import BARRIERS, Sync
 from gpuvirt.soft.ptx.types import LANES
 
-_TURNS = (*BARRIERS, Sync.ARRIVE, Sync.CLUSTER, Sync.OBJECT, Sync.SLEEP)  # where other warps of the block have their turn
-MOST_PARAMS = 24  # read before the first warp: more only crowd each other out of the processor's registers
+_TURNS = (*BARRIERS, Sync.ARRIVE, Sync.CLUSTER, Sync.OBJECT, Sync.SLEEP)  # where other warps of the block may run
+MOST_PARAMS = 24  # parameters read before the first warp: more do not fit the processor's registers
 
 
 def possible(program: Program, shape: tuple[int, int, int]) -> bool:

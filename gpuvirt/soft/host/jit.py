@@ -54,7 +54,7 @@ _ONCE = re.compile(r"^define internal void @([\w.$]+)\((.*)\) #0 \{$", re.M)
 
 
 def compile_object(text: str, level: int) -> bytes:
-    """IR to a relocatable object. Level 1: code soon, level 2: good code."""
+    """IR to a relocatable object. Level 1 (QUICK) compiles fast, level 2 (GOOD) optimizes."""
     h = host()
     try:
         module = llvm.parse_assembly(_inline_once(text) if level > 1 else text)

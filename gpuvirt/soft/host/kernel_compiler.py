@@ -20,7 +20,7 @@ QUICK_STACK = 4 << 20
 
 @dataclass
 class Built:
-    """A kernel's object code. `ir` (compressed) is there where better code can still be made of it."""
+    """A kernel's object code. `ir` (compressed) is kept while the code is quick and good code can still be made."""
 
     level: int
     code: bytes
@@ -59,6 +59,6 @@ def build(module: Module, kernel: str, shape: tuple[int, int, int], identity: st
 
 
 def keep_good(identity: str, description: pipeline.Description, code: bytes) -> None:
-    """Puts good code in the place of quick code in the cache."""
+    """Replaces quick code in the cache by good code."""
     if object_cache.write(cache_key(identity, jit.GOOD), replace(description, ir_bytes=0).pack(), code):
         object_cache.remove(cache_key(identity, jit.QUICK))

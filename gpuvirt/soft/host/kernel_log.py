@@ -8,7 +8,7 @@ import os
 
 
 def ready(module: str, kernel: str, block: tuple[int, int, int], seconds: float) -> None:
-    """Writes a line, if somebody wants to know. Workers may share the file: a line is one write.
+    """Writes a line if GPUVIRT_SOFT_LOG is set. Workers may share the file: a line is one write.
 
     Args:
         module: SHA-256 of the module's PTX.

@@ -23,8 +23,8 @@ LIMIT = 2 << 30  # bytes, all folders together
 FOLDERS = 256
 _MAGIC = b"GVK2"
 _HEAD = struct.Struct("<4s32s32sI")  # magic, digest of what follows it, key, length of the description
-_STALE = 3600  # seconds after which a file that was never finished belongs to nobody
-_FRESH = 86400  # seconds for which a use need not be noted again
+_STALE = 3600  # seconds after which an unfinished file is removed
+_FRESH = 86400  # seconds for which a use is not recorded again
 
 
 def directory() -> Path | None:
@@ -43,7 +43,7 @@ def _digest(key: bytes, size: int, body: bytes) -> bytes:
 
 
 def read(key: str) -> tuple[bytes, bytes] | None:
-    """(description, code) of the entry `key` (64 hexadecimal digits), or None when there is none that is whole."""
+    """(description, code) of the entry `key` (64 hexadecimal digits), or None when there is no valid one."""
     folder = directory()
     if folder is None:
         return None
@@ -67,7 +67,7 @@ def read(key: str) -> tuple[bytes, bytes] | None:
 
 
 def write(key: str, description: bytes, code: bytes) -> bool:
-    """Adds an entry. False when it could not be kept."""
+    """Adds an entry. False when it could not be written."""
     folder = directory()
     if folder is None:
         return False
@@ -100,7 +100,7 @@ def remove(key: str) -> None:
 
 
 def _evict(folder: Path, keep: str) -> None:
-    """Brings one folder back to its share; others may be doing the same."""
+    """Removes the least recently used entries of one folder until it keeps to its share; other processes may do so at the same time."""
     now = time.time()
     found: list[tuple[float, int, str]] = []
     with contextlib.suppress(OSError), os.scandir(folder) as entries:

@@ -1,4 +1,4 @@
-"""Better code for kernels that turn out to matter, made in the background.
+"""Recompiles kernels that run long, at the higher optimization level, in the background.
 
 A large kernel first gets code that is made quickly. The engine counts the time it spends in it (struct soft_tier in native/backend/soft/compiler.h)
 and says so on an event descriptor once that was much; then a helper process compiles the kernel's IR again, and the new entry is put where the engine
@@ -50,10 +50,10 @@ class Tier(ctypes.Structure):
 
 
 class Wish:
-    """A kernel with quick code, and what is to be done with the good code."""
+    """A kernel with quick code, and the function that takes the good code."""
 
     def __init__(self, owner: object, tier: Tier, ir: bytes, use: Callable[[bytes], None]) -> None:
-        self.owner = weakref.ref(owner)  # whose end makes the wish void
+        self.owner = weakref.ref(owner)  # when it is gone, the good code is not needed
         self.tier = tier
         self.ir = ir
         self.use = use
@@ -109,7 +109,7 @@ class Improver:
                 wish, owner = found
                 code = self._compile(wish.ir)
                 if code is not None:
-                    with contextlib.suppress(Exception):  # the quick code goes on serving
+                    with contextlib.suppress(Exception):  # the quick code stays in use
                         wish.use(code)
                 del found, wish, owner
 
@@ -146,7 +146,7 @@ def _start() -> subprocess.Popen[bytes]:
 
 
 def serve() -> None:
-    """The helper's life: IR in, objects out, until its parent is gone or there is nothing to do."""
+    """The helper process: reads IR and writes objects until its parent has ended or no work has come for IDLE seconds."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.suppress(OSError):
         os.nice(PRIORITY)

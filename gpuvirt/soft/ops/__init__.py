@@ -1,1 +1,1 @@
-"""What each opcode does: a module a group of instructions."""
+"""The handlers of opcodes, one module for each group of instructions."""

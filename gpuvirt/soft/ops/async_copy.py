@@ -250,7 +250,7 @@ def clusterlaunchcontrol(e: Context, ins: Ins) -> None:
 
 
 def asynchronous(e: Context, ins: Ins) -> None:
-    """st.async and red.async: an mbarrier is told of the bytes."""
+    """st.async and red.async: an mbarrier counts the bytes."""
     t = ins.type
     if not _completes(ins):
         raise e.fail()

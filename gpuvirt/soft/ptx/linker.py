@@ -1,7 +1,7 @@
 """Linking: several PTX modules become one, as the driver's linker (cuLink*) makes one image of several.
 
-What a module keeps to itself gets a name of its own where two modules use the same one; a declaration gives way to its definition, a weak
-definition to a strong one or to the first.
+A module's private names are changed where two modules use the same one; a declaration is replaced by its definition, a weak definition by a
+strong one or by the first.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def _read(text: str, name: str) -> Module:
 
 
 def _declared(module: Module) -> list[Item]:
-    """What the module says that another one has. Dynamic shared memory looks the same, and nobody has it."""
+    """What the module declares as defined elsewhere. A declaration of dynamic shared memory looks the same and has no definition."""
     found = [i for i in module.items if i.linkage == "extern" and not i.defined and i.name not in SYSCALLS]
     return [i for i in found if not (i.kind == "variable" and module.variables[i.name].space == "shared")]
 
@@ -145,7 +145,7 @@ def _missing(users: Sequence[Module], modules: Sequence[Module]) -> list[tuple[i
 
 
 def _check_references(users: Sequence[Module], modules: Sequence[Module], names: Sequence[str]) -> None:
-    """Whatever is declared elsewhere and used here must be here."""
+    """Checks that every external symbol that is used is defined."""
     missing = [(n, item) for n, item in _missing(users, modules) if not item.name.startswith(DRIVERS_OWN)]
     if missing:
         raise LinkFailed("; ".join(dict.fromkeys(f"undefined reference to '{item.name}' in '{names[n]}'" for n, item in missing)))
@@ -169,7 +169,7 @@ def _parts(given: Input) -> list[_Part]:
 
 
 def _wanted(parts: Sequence[_Part]) -> list[_Part]:
-    """The parts without those of libraries that nobody needs, as linkers do it: a library's member comes in when it has what is still missing."""
+    """The parts without those of libraries that nobody needs, as linkers do it: a library's member is linked when it defines a missing symbol."""
     chosen = [part for part in parts if not part.optional]
     rest = [(part, _read(part.text, part.name)) for part in parts if part.optional]
     modules = [_read(part.text, part.name) for part in chosen] if rest else []
