@@ -37,8 +37,6 @@ CIRCLES: dict[tuple[str, ...], str] = {
         "native/backend/soft/engine/fault",
         "native/backend/soft/engine/helpers_*",
     ): "one scheduler: blocks, their warps' fibers and lanes, and the helpers by which a warp waits or ends",
-    ("native/backend/soft/memory", "native/backend/soft/virtual"): "both count against one quota and map into one window",
-    ("native/worker/read_ahead", "native/worker/worker"): "the read-ahead thread stops the worker that starts it",
 }
 
 # Folder: how many source files it may have, and the reason.

@@ -35,6 +35,15 @@ void worker_await_room(struct worker *w) {
     pthread_mutex_unlock(&w->lock);
 }
 
+void worker_stop(struct worker *w) {
+    pthread_mutex_lock(&w->lock);
+    atomic_store(&w->stopping, true);
+    pthread_cond_broadcast(&w->changed);
+    pthread_cond_broadcast(&w->sendable);
+    pthread_cond_broadcast(&w->room);
+    pthread_mutex_unlock(&w->lock);
+}
+
 struct mark {
     struct worker *w;
     struct worker_stream *stream;

@@ -187,9 +187,6 @@ struct worker {
     bool has_reader, has_sender, has_read_ahead;
 };
 
-/* From here on nobody waits any more: not in gates, not for room, not for payloads. Any thread. */
-void worker_stop(struct worker *w);
-
 /* ---- answers and events (answers.c), any thread ----------------------------------------------------------------------- */
 
 /* Room for an event with a body of so many bytes; the caller fills it in and commits. NULL when the client is lost. */
@@ -227,6 +224,8 @@ void worker_room_again(struct worker *w);
 bool worker_has_room(struct worker *w);
 /* Waits until it may, or until the session ends. */
 void worker_await_room(struct worker *w);
+/* From here on nobody waits any more: not in gates, not for room, not for payloads. Any thread. */
+void worker_stop(struct worker *w);
 /* Pushes the stream's completion to the client once everything queued so far is done. */
 int worker_mark(struct worker *w, struct worker_stream *s, const struct gv_record *record);
 /* A command was queued on the stream that nobody asked to be told of. */

@@ -143,15 +143,6 @@ EXPORT int worker_resume(struct worker *w, int32_t channel, int32_t fd, uint32_t
 
 EXPORT void worker_client_gone(struct worker *w) { gv_link_client_gone(w->link); }
 
-void worker_stop(struct worker *w) {
-    pthread_mutex_lock(&w->lock);
-    atomic_store(&w->stopping, true);
-    pthread_cond_broadcast(&w->changed);
-    pthread_cond_broadcast(&w->sendable);
-    pthread_cond_broadcast(&w->room);
-    pthread_mutex_unlock(&w->lock);
-}
-
 EXPORT void worker_get_figures(struct worker *w, struct worker_figures *out) {
     *out = (struct worker_figures){.commands = atomic_load(&w->commands),
                                    .launches = atomic_load(&w->launches),

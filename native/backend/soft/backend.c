@@ -5,7 +5,6 @@
 
 #include "stream.h"
 #include "../../wire/clock.h"
-#include "virtual.h"
 
 #define DRIVER_VERSION 13000      /* the lowest version that libraries of CUDA 13 accept; those of 12 accept it too */
 #define CAPABILITY 130            /* no library has machine code for it, so all of them load PTX */
@@ -65,6 +64,7 @@ void soft_close(struct gv_backend *b) {
      * process ends soon. */
     if (!quiet) return;
     soft_engine_destroy(b->engine);
+    soft_virtual_close(b);
     soft_memory_close(b);
     pthread_cond_destroy(&b->done);
     pthread_mutex_destroy(&b->lock);

@@ -8,7 +8,7 @@
 
 #include "stream.h"
 #include "../../wire/clock.h"
-#include "virtual.h"
+#include "mappings.h"
 
 #ifndef MAP_FIXED_NOREPLACE
 #define MAP_FIXED_NOREPLACE 0x100000
@@ -127,7 +127,6 @@ void soft_memory_close(struct gv_backend *b) {
         m->holds = h->next;
         free(h);
     }
-    soft_virtual_close(m);
     if (m->size) munmap((void *)(uintptr_t)m->base, m->size);
     for (uint32_t i = 0; i < b->n_devices; i++) soft_memory_discharge(b, &b->devices[i], b->devices[i].used);
     if (m->usage) munmap(m->usage, sizeof *m->usage);

@@ -130,6 +130,10 @@ bool soft_memory_held(const struct soft_memory *m, uint64_t address, uint64_t si
 /* Whether device work may touch [address, address + size). */
 bool soft_memory_valid(struct gv_backend *b, uint64_t address, uint64_t size);
 
+/* ---- virtual.c ---- */
+/* Gives back what is mapped, created and reserved; nothing runs any more. */
+void soft_virtual_close(struct gv_backend *b);
+
 /* ---- stream.c ---- */
 struct gv_stream *soft_stream_new(struct gv_context *c, uint32_t flags);
 /* The backend closes: threads that wait for work end. backend.lock held. */

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "stream.h"
-#include "virtual.h"
+#include "mappings.h"
 
 /* MREMAP_DONTUNMAP, which neither every C library names nor every kernel knows. Tests set another. */
 #ifndef SOFT_DONTUNMAP
@@ -50,34 +50,6 @@ static bool whole_chunks(uint64_t address, uint64_t size) {
     return size && address % SOFT_CHUNK == 0 && size % SOFT_CHUNK == 0 && address + size > address;
 }
 
-/* ---- mappings, sorted by address; memory.lock held in all of this ---- */
-
-/* Index of the first mapping that ends behind `address`. */
-static size_t find(const struct soft_memory *m, uint64_t address) {
-    size_t low = 0, high = m->n_mappings;
-    while (low < high) {
-        size_t middle = (low + high) / 2;
-        if (m->mappings[middle].address + m->mappings[middle].size > address)
-            high = middle;
-        else
-            low = middle + 1;
-    }
-    return low;
-}
-
-bool soft_mappings_touch(const struct soft_memory *m, uint64_t address, uint64_t size) {
-    size_t i = find(m, address);
-    return i < m->n_mappings && m->mappings[i].address < address + size;
-}
-
-/* The mappings that make up [address, address + size): *first, and their number; 0 when it has holes or begins or ends inside a mapping. */
-static size_t whole_mappings(const struct soft_memory *m, uint64_t address, uint64_t size, size_t *first) {
-    size_t i = *first = find(m, address);
-    uint64_t at = address, end = address + size;
-    for (; i < m->n_mappings && at < end && m->mappings[i].address == at; i++) at += m->mappings[i].size;
-    return size && at == end ? i - *first : 0;
-}
-
 /* Whether these addresses may be a reservation of the program. In a window the client keeps its reservations. */
 static bool reserved(const struct gv_backend *b, uint64_t address, uint64_t size) {
     const struct soft_memory *m = &b->memory;
@@ -89,20 +61,6 @@ static bool reserved(const struct gv_backend *b, uint64_t address, uint64_t size
         if (address >= r->address && size <= r->size && address - r->address <= r->size - size) return true;
     }
     return false;
-}
-
-/* Access rights of all devices there: two bits each, as CU_MEM_ACCESS_FLAGS. They share one address space, so the protection is the most that any of
- * them has. */
-static int protection(uint32_t rights) {
-    uint32_t read = rights & 0x55555555u, write = (rights >> 1) & 0x55555555u;
-    return write ? PROT_READ | PROT_WRITE : read ? PROT_READ : PROT_NONE;
-}
-
-bool soft_mappings_writable(const struct soft_memory *m, uint64_t address, uint64_t size) {
-    for (size_t i = find(m, address); i < m->n_mappings && m->mappings[i].address < address + size; i++) {
-        if (!(protection(m->mappings[i].rights) & PROT_WRITE)) return false;
-    }
-    return true;
 }
 
 static bool nothing_at(uint64_t address, uint64_t size) {
@@ -151,8 +109,8 @@ static int share(struct soft_memory *m, struct gv_physical *p) {
     if (p->state == SHARED) return 0;
     int rc = take_offset(m, p->size, &offset);
     if (rc) return rc;
-    struct soft_mapping *mapping = p->state == PRIVATE ? &m->mappings[find(m, p->at)] : NULL;
-    int now = mapping ? protection(mapping->rights) : PROT_READ;
+    struct soft_mapping *mapping = p->state == PRIVATE ? &m->mappings[soft_mappings_find(m, p->at)] : NULL;
+    int now = mapping ? soft_mapping_protection(mapping->rights) : PROT_READ;
     bool good = p->state == FRESH || ((now || !mprotect(pointer(p->at), p->size, PROT_READ)) && copy_out(m, p->at, offset, p->size));
     if (good && mapping) good = mmap(pointer(p->at), p->size, now, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, m->file, (off_t)offset) != MAP_FAILED;
     if (!good) {
@@ -252,7 +210,7 @@ int soft_memory_map(struct gv_physical *p, uint64_t address, uint64_t size) {
     }
     if (!rc) rc = put(m, p, address, size);
     if (!rc) {
-        size_t i = find(m, address);
+        size_t i = soft_mappings_find(m, address);
         memmove(&m->mappings[i + 1], &m->mappings[i], (m->n_mappings - i) * sizeof *m->mappings);
         m->mappings[i] = (struct soft_mapping){.address = address, .size = size, .physical = p};
         m->n_mappings++;
@@ -290,7 +248,7 @@ int soft_memory_unmap(struct gv_backend *b, uint64_t address, uint64_t size) {
     struct soft_memory *m = &b->memory;
     size_t first;
     pthread_mutex_lock(&m->lock);
-    size_t n = whole_mappings(m, address, size, &first);
+    size_t n = soft_mappings_whole(m, address, size, &first);
     int rc = n && !soft_memory_held(m, address, size) ? 0 : CUDA_ERROR_INVALID_VALUE;
     while (n-- && !rc) {
         struct soft_mapping *g = &m->mappings[first];
@@ -310,7 +268,7 @@ int soft_memory_unmap(struct gv_backend *b, uint64_t address, uint64_t size) {
 }
 
 static int set_rights(struct soft_memory *m, struct soft_mapping *g, uint32_t rights) {
-    int before = protection(g->rights), after = protection(rights);
+    int before = soft_mapping_protection(g->rights), after = soft_mapping_protection(rights);
     if (before & ~after && soft_memory_held(m, g->address, g->size)) return CUDA_ERROR_INVALID_VALUE;
     if (before != after) {
         if (!before && !soft_ranges_add(&m->backed, g->address, g->size)) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -329,7 +287,7 @@ int soft_memory_access(struct gv_backend *b, uint64_t address, uint64_t size, ui
     if (device >= b->n_devices || (rights != 0 && rights != 1 && rights != 3)) return CUDA_ERROR_INVALID_VALUE;
     size_t first;
     pthread_mutex_lock(&m->lock);
-    size_t n = whole_mappings(m, address, size, &first);
+    size_t n = soft_mappings_whole(m, address, size, &first);
     int rc = n ? 0 : CUDA_ERROR_INVALID_VALUE;
     for (size_t i = first; i < first + n && !rc; i++) {
         struct soft_mapping *g = &m->mappings[i];
@@ -380,7 +338,8 @@ int soft_address_free(struct gv_backend *b, uint64_t address, uint64_t size) {
     return 0;
 }
 
-void soft_virtual_close(struct soft_memory *m) {
+void soft_virtual_close(struct gv_backend *b) {
+    struct soft_memory *m = &b->memory;
     while (m->physicals) {
         struct gv_physical *p = m->physicals;
         m->physicals = p->next;
