@@ -14,7 +14,7 @@
 #include "../../wire/window.h"
 #include "../../worker/backend.h"
 #include "compiler.h"
-#include "cuda_values.h"
+#include "driver_constants.h"
 #include "engine/exec.h"
 #include "memory_usage.h"
 #include "limits.h"

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "backend.h"
-#include "cuda_values.h"
+#include "driver_constants.h"
 #include "fake_compiler.h"
 #include "memory_usage.h"
 #include "limits.h"

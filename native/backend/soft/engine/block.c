@@ -1,6 +1,6 @@
 /* Running blocks on one thread: which are resident, which warp goes next, what happens when one ends. */
 #undef _FORTIFY_SOURCE /* its siglongjmp takes a jump from a fiber's stack for an error */
-#include "../cuda_values.h"
+#include "../driver_constants.h"
 #include "exec_private.h"
 
 #include <sched.h>

@@ -1,7 +1,7 @@
 /* The pool: callers bring grids and work on them, helpers join in where there are more blocks than hands. */
 #define _GNU_SOURCE
 #include "exec.h"
-#include "../cuda_values.h"
+#include "../driver_constants.h"
 #include "../../../wire/clock.h"
 #include "exec_private.h"
 

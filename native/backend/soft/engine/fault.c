@@ -1,7 +1,7 @@
 /* Faults of device code: a signal raised while a warp runs ends its grid, everything else goes where it went before we came. */
 #define _GNU_SOURCE
 #undef _FORTIFY_SOURCE /* its siglongjmp takes a jump from a fiber's stack for an error */
-#include "../cuda_values.h"
+#include "../driver_constants.h"
 #include "exec_private.h"
 
 #include <errno.h>

@@ -1,5 +1,5 @@
 /* Barriers of a block, and the waiting that spin loops do. All warps of a block run on one thread, so plain integers do. */
-#include "../cuda_values.h"
+#include "../driver_constants.h"
 #include "exec_private.h"
 
 #include <sched.h>

@@ -1,5 +1,5 @@
 /* Tensor copies: boxes of up to five dimensions between global and shared memory, as a tensor map describes them. */
-#include "../cuda_values.h"
+#include "../driver_constants.h"
 #include "exec_private.h"
 #include "tensor_map.h"
 

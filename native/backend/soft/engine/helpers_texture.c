@@ -1,5 +1,5 @@
 /* tex.1d from linear memory. */
-#include "../cuda_values.h"
+#include "../driver_constants.h"
 #include "exec_private.h"
 #include "texture.h"
 

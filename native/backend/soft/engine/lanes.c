@@ -2,7 +2,7 @@
  * which registers are scalars. Lanes meet where the program says so, at exchanges and barriers, and stay in step between these as on a GPU
  * (lane_order.c). All lanes of a warp run on one thread, in turn, so plain integers do. */
 #include "../../../wire/clock.h"
-#include "../cuda_values.h"
+#include "../driver_constants.h"
 #include "exec_private.h"
 #include "lane_order.h"
 

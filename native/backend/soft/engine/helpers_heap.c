@@ -1,5 +1,5 @@
 /* What compiled kernels call besides barriers: time, the device heap, traps. */
-#include "../cuda_values.h"
+#include "../driver_constants.h"
 #include "../../../wire/clock.h"
 #include "exec_private.h"
 

@@ -1,6 +1,6 @@
-/* Values of the CUDA driver API that the soft backend uses, under their CUDA names. It is compiled without cuda.h. */
-#ifndef SOFT_CUDA_VALUES_H
-#define SOFT_CUDA_VALUES_H
+/* Constants of the CUDA driver API that the soft backend uses, under their CUDA names. It is compiled without cuda.h. */
+#ifndef SOFT_DRIVER_CONSTANTS_H
+#define SOFT_DRIVER_CONSTANTS_H
 
 #include "gv_results.h"
 
