@@ -140,10 +140,14 @@ class Daemon:
         return self._undo.enter_context(unix)
 
     def _leave_token(self, tokens: TokenStore) -> None:
-        files = listening.leave_token(self.port, tokens.default().text())
-        self._undo.callback(listening.remove_files, files)
-        if not files:
-            log.warning("the token file for your own clients cannot be written; they need GPUVIRT_TOKEN from `gpuvirt token show`")
+        left = listening.LocalTokens(self.port, tokens.default().text())
+        self._undo.callback(left.remove)
+        if left.missing:
+            log.warning(
+                "the token file for your own clients is already another server's on port %d, or cannot be written; "
+                "clients that are refused need GPUVIRT_TOKEN from `gpuvirt token show`",
+                self.port,
+            )
 
     def _write_ready(self) -> None:
         file = self.options.ready_file

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import fcntl
 import logging
 import os
 import secrets
@@ -63,18 +64,23 @@ def listen_tcp(host: str, port: int) -> socket.socket:
 
 
 def listen_unix(port: int) -> tuple[socket.socket, Path]:
-    """A listening unix socket in the first runtime folder that can be used, and its path. One that a dead server left is replaced.
+    """A listening unix socket in the first runtime folder that can be used, and its path (clients learn it from the greeting).
+
+    One that a dead server left is replaced. Beside a server that has the same port on another address it has a name of its own.
 
     Raises:
         GpuvirtError: there is no place for it.
     """
     problem: Exception | None = None
-    for path in socket_paths(f"{port}.sock"):
+    for path in socket_paths(f"{port}.sock") + socket_paths(f"{port}.{os.getpid()}.sock"):
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
+            if _listens(path):
+                sock.close()
+                continue
             with contextlib.suppress(FileNotFoundError):
                 if stat.S_ISSOCK(path.lstat().st_mode):
-                    path.unlink()  # we hold the TCP port that names it, so its owner is gone
+                    path.unlink()
             sock.bind(str(path))
             sock.listen(BACKLOG)
         except OSError as error:
@@ -84,6 +90,19 @@ def listen_unix(port: int) -> tuple[socket.socket, Path]:
         sock.setblocking(False)
         return sock, path
     raise GpuvirtError(f"no place for the unix socket: {problem}")
+
+
+def _listens(path: Path) -> bool:
+    """Whether a server that lives has this socket."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+        sock.setblocking(False)
+        try:
+            sock.connect(str(path))
+        except BlockingIOError:
+            return True  # its backlog is full
+        except OSError:
+            return False
+        return True
 
 
 def socket_paths(name: str) -> list[Path]:
@@ -258,18 +277,48 @@ async def _receive(client: socket.socket, size: int) -> bytes:
     return raw
 
 
-def leave_token(port: int, text: str) -> list[Path]:
-    """Writes ``PORT.token`` for this user's clients into every runtime folder that can be used; returns the files."""
-    files = []
-    for folder in paths.runtime_dirs():
-        try:
-            file = paths.private_dir(folder) / f"{port}.token"
-            paths.write_private(file, text + "\n")
-        except (OSError, GpuvirtError) as error:
-            log.debug("no token file in %s: %s", folder, error)
-            continue
-        files.append(file)
-    return files
+class LocalTokens:
+    """``PORT.token`` for this user's clients, in every runtime folder that can be used: there until `remove`.
+
+    A server holds a lock on its files. One that lives keeps them, whoever comes later with the same port on another address.
+
+    Attributes:
+        missing: a folder holds another token for this port, or none could be written.
+    """
+
+    def __init__(self, port: int, text: str) -> None:
+        self._files: list[tuple[Path, int]] = []
+        self.missing = False
+        for folder in paths.runtime_dirs():
+            try:
+                self._leave(paths.private_dir(folder) / f"{port}.token", text)
+            except (OSError, GpuvirtError) as error:
+                log.debug("no token file in %s: %s", folder, error)
+        self.missing = self.missing or not self._files
+
+    def _leave(self, file: Path, text: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            found = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                fcntl.flock(found, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                self.missing = True
+                return
+            finally:
+                os.close(found)
+        paths.write_private(file, text + "\n")
+        fd = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        self._files.append((file, fd))
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def remove(self) -> None:
+        """Removes the files that are still this server's."""
+        for file, fd in self._files:
+            with contextlib.suppress(OSError):
+                if os.path.samestat(os.fstat(fd), file.lstat()):
+                    os.unlink(file)
+            os.close(fd)
+        self._files = []
 
 
 def remove_files(files: list[Path]) -> None:

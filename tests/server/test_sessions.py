@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import fcntl
+import json
 import os
 import signal
 import socket
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from server.harness import Connection, FakeServer, receive, wait_until
+from server.harness import HERE, Connection, FakeServer, environment, receive, wait_until
 
 from gpuvirt.server.workers import STARTS
 from gpuvirt.transport import handshake as hs
@@ -338,8 +339,6 @@ def test_worker_that_cannot_start(start: Callable[..., FakeServer], tmp_path: Pa
 
 def test_worker_binary_missing_later(own_server: Callable[..., FakeServer], tmp_path: Path) -> None:
     """Workers that stop starting while the server runs: a refusal that says so, and no hang."""
-    import sys
-
     script = tmp_path / "worker.py"
     script.write_text((Path(__file__).parent / "fake_worker.py").read_text())
     server = own_server(worker=[sys.executable, str(script)])
@@ -383,14 +382,37 @@ def test_stop_ends_everything(own_server: Callable[..., FakeServer]) -> None:
     assert list(folder.iterdir()) == []
 
 
+def test_one_port_on_two_addresses(start: Callable[..., FakeServer], tmp_path: Path) -> None:
+    """The second server harms nothing of the first's: not when it starts, not when it ends."""
+    first = start(tmp_path / "first")
+    folder = Path(first.env["XDG_RUNTIME_DIR"]) / "gpuvirt"
+    sock, token = folder / f"{first.port}.sock", folder / f"{first.port}.token"
+    before = token.read_text(), sock.stat().st_ino
+    (tmp_path / "second").mkdir()
+    (tmp_path / "second" / "run").symlink_to(tmp_path / "first" / "run")  # the same user's folders, a state of its own
+    line = [sys.executable, str(HERE / "fake_server.py")]
+    ready = tmp_path / "ready"
+    options = {"ready_file": str(ready), "host": "127.0.0.2", "port": first.port}
+    second = subprocess.Popen(
+        [*line, json.dumps(options)], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment(tmp_path / "second")
+    )
+    wait_until(lambda: ready.exists() or second.poll() is not None)
+    assert (token.read_text(), sock.stat().st_ino) == before
+    with Connection(socket.create_connection(("127.0.0.2", first.port))) as connection:
+        own = Path(connection.greeting.unix_path)
+    assert own.exists() and not own.samefile(sock)
+    second.terminate()
+    assert f"already another server's on port {first.port}" in second.communicate(timeout=100)[1]
+    assert (token.read_text(), sock.stat().st_ino) == before
+    attached, welcome, _ = first.attach()
+    attached.close()
+    assert welcome.status == hs.WELCOME_OK
+    first.stop()
+    assert list(folder.iterdir()) == []
+
+
 def test_ends_with_its_parent(start: Callable[..., FakeServer], tmp_path: Path) -> None:
     """A private pool ends when the pipe of its launcher closes."""
-    import json
-    import subprocess
-    import sys
-
-    from server.harness import HERE, environment
-
     reading, writing = os.pipe()
     ready = tmp_path / "ready.json"
     line = [sys.executable, str(HERE / "fake_server.py"), json.dumps({"ready_file": str(ready), "parent_fd": reading})]
