@@ -11,7 +11,7 @@ import pytest
 
 HERE = Path(__file__).resolve().parent
 QUICK = ["ops/test_ops_atomic.py", "ops/test_mma.py", "codegen/test_regressions_lane_affine.py"]
-NOT_AGAIN = {"test_isa.py", "test_object_cache.py", "test_tiering.py", "test_programs.py", "test_faults_noticed.py"}
+NOT_AGAIN = {"test_isa.py", "test_object_cache.py", "test_tiering.py", "test_programs.py", "test_deliberate_faults.py"}
 
 
 def run(isa: str, *arguments: str) -> subprocess.CompletedProcess[str]:
