@@ -1,4 +1,4 @@
-"""Runs the programs of a module's tests beside each other: most of what tests in C do is wait for one another's threads, sockets and limits.
+"""Runs the programs of a test module concurrently, because C tests mostly wait for threads, sockets and time limits.
 
     JOBS = {"test_links": lambda item: subprocess.run([program, item["case"]], ...)}
 

@@ -1,4 +1,4 @@
-"""What all tests share: every skip must be listed with its reason in tests/expected_skips.txt."""
+"""Rules for all tests: every skip must be listed with its reason in tests/expected_skips.txt."""
 
 from __future__ import annotations
 

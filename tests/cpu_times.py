@@ -1,4 +1,4 @@
-"""What tests cost: CPU seconds of the whole process tree and wall seconds of each test, and tables of them.
+"""CPU seconds of the whole process tree and wall seconds of each test, and tables of them.
 
     pytest --cpu-times=build/times.json ...
     python -m tests.cpu_times build/times.json [--most 30]      # by area and tier, and the dearest tests

@@ -1,4 +1,4 @@
-"""The C that these tests write."""
+"""C sources that these tests generate."""
 
 from __future__ import annotations
 

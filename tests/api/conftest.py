@@ -1,4 +1,4 @@
-"""Builds the generated sources once, and from them a libcuda.so.1 whose implementations only record, so that what is before them is tested alone."""
+"""Builds the generated sources, and with them a libcuda.so.1 whose implementations only record their calls, to test the generated code alone."""
 
 from __future__ import annotations
 

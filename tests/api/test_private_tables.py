@@ -1,4 +1,4 @@
-"""What cuGetExportTable gives, and the driver query, over the fake driver."""
+"""Export tables (cuGetExportTable) and the driver query, with the fake driver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NVIDIA's own runtime libraries start on the stubs and tables: their look-ups, their private tables, their three questions about the driver."""
+"""NVIDIA's runtime libraries start on the stubs and tables: symbol look-ups, export tables, and their queries of the driver."""
 
 from __future__ import annotations
 

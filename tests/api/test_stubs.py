@@ -1,4 +1,4 @@
-"""The exported functions, over implementations that only record: what reaches them, what is refused before, what the trace says."""
+"""The exported functions over implementations that only record: forwarded arguments, calls refused before that, and the trace."""
 
 from __future__ import annotations
 

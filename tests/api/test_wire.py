@@ -1,4 +1,6 @@
-"""Every record of the wire: what is encoded is decoded again, and what is not a record is refused. A C program under the address sanitizer does both with random contents."""
+"""Every record of the wire: encoding and decoding are inverse, malformed records are refused. A C program does both with random contents under the
+address sanitizer.
+"""
 
 # ruff: noqa: E501 (lines of C)
 from __future__ import annotations

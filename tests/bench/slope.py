@@ -1,4 +1,4 @@
-"""`python -m tests.bench.slope`: what distance costs a CuPy training loop, and a cold start.
+"""`python -m tests.bench.slope`: the effect of network latency on a CuPy training loop, and a cold start.
 
 The loop runs as from 0, 1, 30 and 150 ms away, in turns, 400 and 800 steps. Beside the counted waits the clock is asked: the slope of the loop's time
 over the distance is the number of round trips it really made, whatever the counters say. The loop's time is taken inside the program, in steady

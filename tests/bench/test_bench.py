@@ -1,4 +1,4 @@
-"""The benchmarks run, and their reports have what readers look for. Speeds are nobody's business here."""
+"""The benchmarks run, and their reports have the documented fields. Speeds are not asserted."""
 
 from __future__ import annotations
 

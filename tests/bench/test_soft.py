@@ -1,4 +1,4 @@
-"""The benchmark of the software GPU runs, and what it compares is right. Speeds are nobody's business here."""
+"""The benchmark of the software GPU runs, and its results are right. Speeds are not asserted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server without real workers, libraries without content: enough for everything up to the program's first CUDA call."""
+"""A server without real workers and libraries without contents, sufficient up to a program's first CUDA call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The launcher: exit codes and signals, as if it were not there."""
+"""The launcher passes exit codes and signals on unchanged."""
 
 from __future__ import annotations
 

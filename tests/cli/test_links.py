@@ -1,4 +1,4 @@
-"""Two parsers, one grammar: what Python lets through, the library understands, and both say the same of what is wrong."""
+"""Python's parser of links and the library's accept the same texts and report the same errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options beat the environment, the environment beats the file."""
+"""Options take precedence over the environment, the environment over the configuration file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pools to run on, and the compiler."""
+"""Fixtures: pools of software GPUs, and the compiler of CUDA programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A proxy between clients and a server that cuts connections at chosen bytes: both ends at once, in the middle of whatever is under way."""
+"""A proxy between clients and a server that resets both ends of a connection after a given number of bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Servers, programs and ways to run them: what a user has, and nothing else."""
+"""Servers, programs and the commands that run them, as a user would."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nobody piles up what the other side cannot take: memory stays under bounds that follow from the limits, and everything comes right in the end."""
+"""Back-pressure: memory of client and worker stays below bounds that follow from the limits, and results are right."""
 
 from __future__ import annotations
 

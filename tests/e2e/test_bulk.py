@@ -1,4 +1,4 @@
-"""Copies from memory that the program lends to them, from near and from afar."""
+"""Copies from the program's memory that are sent by reference, over local and delayed links."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The examples, faults and device output through the cuda backend, chained on our own shim: plumbing, not meaning."""
+"""The examples, faults and device output through the cuda backend, chained on our own shim: tests the parts together, not a real driver."""
 
 from __future__ import annotations
 

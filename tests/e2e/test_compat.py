@@ -1,4 +1,4 @@
-"""What programs that make machine code themselves meet on software GPUs: a ptxas, an nvJitLink."""
+"""The replacements of ptxas and nvJitLink that programs use with software GPUs."""
 
 from __future__ import annotations
 

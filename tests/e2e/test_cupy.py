@@ -1,4 +1,4 @@
-"""CuPy through gpuvirt: what the examples do not already show."""
+"""CuPy through gpuvirt: functions that the examples do not use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From afar: the same programs with the same results, and every answer as late as it would be."""
+"""Programs over delayed links: the same results, and no answer earlier than the delay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Faults of device code: errors of CUDA's in their session alone, said once with kernel, block, warp and address, and seen by every later call."""
+"""Faults of device code: a CUDA error in their session only, one line with kernel, block, warp and address, and the same error from every later
+call.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes wrong, and that it goes wrong well: a clear line, the right code, in time, and nothing left behind."""
+"""Failures of servers, links and programs: one clear line, the right code, in time, and nothing left behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""cuLink* by a program, near and far."""
+"""cuLink* called by a program, over local and delayed links."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A program that does the same for long holds no more memory for it, and neither does its worker."""
+"""A program that repeats the same work does not grow, and neither does its worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Modules travel once: the second process of a program sends no image and waits for none, whatever became of the files meanwhile."""
+"""The module cache: the second process of a program sends no image and waits for none, whatever happened to the cache's files."""
 
 from __future__ import annotations
 

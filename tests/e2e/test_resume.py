@@ -1,4 +1,4 @@
-"""Connections that are cut: the program goes on as if nothing had been, or ends with a clear word."""
+"""Connections that are cut: the program continues, or ends with a clear message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a program waits for: few answers to its first result, then only what it reads."""
+"""Waits of a program: few up to its first result, then only those for data that it reads."""
 
 from __future__ import annotations
 

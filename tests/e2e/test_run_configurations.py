@@ -1,4 +1,4 @@
-"""The same programs in every way a user may run them."""
+"""The same programs in every configuration: links, runtimes, fork, gpuvirt env, private pools, chained, across namespaces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Distance costs a training loop only what it reads: its waits are counted at 30 ms, and doubling the steps adds none but the reads.
+"""Waits of a training loop are those of its reads: counted at 30 ms, and doubling the steps adds only the reads.
 
 The speeds are measured by `make bench` (tests/bench/slope.py); here only counts and a deadline, and that a loop which reads in every step is caught.
 """

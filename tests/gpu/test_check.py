@@ -1,4 +1,4 @@
-"""gpu-check's logic, chained on software GPUs: that it compares, tells and fails when it must. Nothing here says anything about a real GPU."""
+"""The logic of gpu-check, chained on software GPUs: it compares, reports, and fails when it must. Shows nothing about a real GPU."""
 
 from __future__ import annotations
 

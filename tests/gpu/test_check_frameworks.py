@@ -1,4 +1,4 @@
-"""How gpu-check reads framework programs that fail: with runs made up here, since what really fails depends on the machine."""
+"""How gpu-check reads framework programs that fail, with simulated runs, because real failures depend on the machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The glossary and CONTRIBUTING.md name what there is."""
+"""The files that the glossary and CONTRIBUTING.md name exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A machine that lacks something hears so in one line, before anything is downloaded."""
+"""tools/preflight.py: a missing prerequisite is reported in one line before anything is downloaded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is not let in, and what he is told."""
+"""Clients that the server refuses, and the message that they get."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compiled code goes with its module."""
+"""The lifetime of compiled code is that of its module."""
 
 from __future__ import annotations
 

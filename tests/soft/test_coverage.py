@@ -1,4 +1,4 @@
-"""The table of opcodes, the page and the tests say the same: what is in the table is tested and on the page."""
+"""Table of opcodes, docs/SOFTWARE_GPU.md and tests agree: every row is documented and tested."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deliberate faults in the compiler, each of which the tables of cases must notice: rounding, flushing, saturation, NaN, a carry, an atomic's minimum."""
+"""Deliberate faults in the compiler that the tables of cases must catch: rounding, flushing, saturation, NaN, a carry, an atomic's minimum."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Independent thread scheduling: whoever waits for another thread, of the same warp, block or grid, gets to go on."""
+"""Independent thread scheduling: a thread that waits for another one of the same warp, block or grid does not stop its progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs compiled in several pieces (nvcc -rdc=true), whose device code nobody has linked for this device: their PTX is linked as they start."""
+"""Programs compiled with nvcc -rdc=true whose device code was not linked for this device: their PTX is linked at load time."""
 
 from __future__ import annotations
 

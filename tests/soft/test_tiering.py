@@ -1,4 +1,4 @@
-"""Kernels get quick code first and good code when they turn out to matter: while they run, without a pause, and whatever happens to the helper."""
+"""Tiering: kernels get quick code first and good code after some run time: during a launch, without a pause, and when the helper process fails."""
 
 from __future__ import annotations
 

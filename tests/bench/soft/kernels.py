@@ -1,4 +1,4 @@
-"""The CUDA C++ that the benchmark runs: plain kernels as a textbook has them."""
+"""The CUDA C++ kernels of the benchmark, in textbook form."""
 
 SOURCE = r"""
 extern "C" __global__ void saxpy(float *y, const float *x, float a, int n) {

@@ -1,4 +1,4 @@
-"""What is measured, inside the program: each thing on the GPU, and NumPy's way of doing it beside it, in turns. Prints one line of JSON.
+"""The measured program: each row on the GPU and with NumPy, in turns. Prints one line of JSON.
 
 Data is on the device. A turn is as many calls as fill a few tenths of a second, with a synchronise before the clock starts and one before it stops.
 NumPy writes into arrays that are there already, and its matrix products use every core. What the two compute is compared once.

@@ -1,4 +1,4 @@
-"""`python -m tests.bench.soft.starts`: what starting costs on the software GPU, library by library.
+"""`python -m tests.bench.soft.starts`: start-up time on the software GPU, by library.
 
 Each library does one thing in a program of its own under `gpuvirt run`: first with an empty cache (everything it launches is translated and
 compiled), then again in further programs, with the cache that the first one left. Results are checked as the tests check them. "First call" is from

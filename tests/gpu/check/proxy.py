@@ -1,4 +1,4 @@
-"""A TCP proxy whose connections can be cut, as a network would: both ends are reset, and what was on its link is lost."""
+"""A TCP proxy whose connections can be cut as by a network: both ends are reset, and data in flight are lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random control flow, irreducible graphs and early exits included: every thread must do what it would do alone."""
+"""Random control flow, irreducible graphs and early exits included: every thread must compute what it computes alone."""
 
 from __future__ import annotations
 

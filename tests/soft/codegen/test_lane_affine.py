@@ -1,4 +1,4 @@
-"""Lane patterns, where a wrong one would be a wrong result."""
+"""Lane patterns, in kernels where a wrong pattern gives a wrong result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Vectors that threads on other cores write meanwhile: volatile and relaxed accesses are never seen half done. Single-pass scans hand a flag and a sum on so."""
+"""Volatile and relaxed vector accesses are single-copy: a thread never reads a half-written vector, as single-pass scans rely on."""
 
 from __future__ import annotations
 

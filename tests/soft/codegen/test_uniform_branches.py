@@ -1,4 +1,4 @@
-"""Kernels that are made for the usual case as well: strides that are parameters (stride_versions.py), branches that all lanes take alike (uniform_branches.py)."""
+"""Versions for usual strides (stride_versions.py) and uniform copies of blocks (uniform_branches.py)."""
 
 from __future__ import annotations
 

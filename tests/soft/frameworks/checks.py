@@ -1,4 +1,4 @@
-"""How a program of these tests says what it found: one line of JSON a check."""
+"""The output of programs of checks: one line of JSON a check."""
 
 from __future__ import annotations
 

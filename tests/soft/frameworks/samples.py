@@ -1,4 +1,4 @@
-"""What the programs of checks calculate with: random numbers, the same ones in every run."""
+"""Input of the programs of checks: random numbers, the same in every run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blocks of many products, which call a function for each, compute the same bits as single products do."""
+"""Blocks with many products call one function for each kind of product and compute the same bits as single products."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions that vectors have an own way for: 2**x by a table, conversions to integers, and who flushes subnormal numbers when."""
+"""Functions with code of their own for vectors: 2**x by a table, conversions to integers, and flushing of subnormal numbers."""
 
 from __future__ import annotations
 

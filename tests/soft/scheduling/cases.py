@@ -1,4 +1,4 @@
-"""The list that the cases enter themselves in, and what they share."""
+"""The registry of cases, and their helpers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Producers and consumers: lanes, warps and blocks that hand something on to one another."""
+"""Producers and consumers: lanes, warps and blocks that pass data to each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the driver answers to wrong calls, and to questions whose answer is a matter of taste: a line of JSON each, for comparing two drivers."""
+"""Answers of the driver to invalid calls and to queries whose answers differ between drivers: one line of JSON each, for comparing two drivers."""
 
 from __future__ import annotations
 
