@@ -35,9 +35,11 @@ static void settle(void) {
     }
 }
 
+/* On a thread of the link. Over shm the position that session_loans_wait waits for is reached without a record that would wake it. */
 static void part_done(void *arg) {
     (void)arg;
     atomic_fetch_sub(&parts, 1);
+    progress_changed();
 }
 
 static uint64_t send_lent(const struct session_bulk *b) {
