@@ -20,6 +20,7 @@ from gpuvirt.soft.ptx.module import Module
 
 LIBRARIES = sorted(case.LIBRARIES)
 WIDE = ("cudnn", "cusolver", "cusparse")  # half a minute of kernels to compile
+TRIES = 20  # of a fault that shows by chance
 AT_ONCE = 400  # cases in one test of `make test-long`: some minutes each
 
 
@@ -84,15 +85,17 @@ def test_a_fault_is_noticed(fault: str, ids: list[str], tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_sparse_cholesky_with_lanes_apart(tmp_path: Path) -> None:
     """cuSOLVER's sparse Cholesky where warps that wait leave the code for 32 lanes at the first chance; with lanes that do not keep in step it is wrong."""
     apart = {"GPUVIRT_SOFT_LANES": "always"}
     ids = [c.id for c in case.cases_of("cusolver") if "/csrchol/double/" in c.id]
     records = running.run("cusolver", ids, tmp_path, more=apart)
     assert len(records) == 1 and not failures(records), failures(records)
-    broken = running.run("cusolver", ids, tmp_path / "broken", fault="lanes", cache=tmp_path / "cache", more=apart)
-    assert broken and failures(broken), "nobody noticed that lanes were out of step"
+    for attempt in range(TRIES):  # how far lanes get out of step is a matter of chance, and one run in some is right all the same
+        broken = running.run("cusolver", ids, tmp_path / f"broken{attempt}", fault="lanes", cache=tmp_path / "cache", more=apart)
+        if broken and failures(broken):
+            return
+    pytest.fail("nobody noticed that lanes were out of step")
 
 
 def test_renamed_kernels_get_the_same_machine_code() -> None:
