@@ -10,7 +10,7 @@ NVCC := 'nvidia-cuda-nvcc>=13,<14' 'nvidia-cuda-cccl>=13,<14'
 
 SOURCES := pyproject.toml CMakeLists.txt $(shell find native tools -type f \( -name '*.c' -o -name '*.h' -o -name '*.py' -o -name '*.toml' -o -name '*.cmake' -o -name '*.S' \) 2>/dev/null)
 
-.PHONY: help setup demo test test-wide test-long check lint bench coverage results clean gpu-probe gpu-check gpu-wheels
+.PHONY: help setup demo test test-fast test-wide test-long check lint bench coverage results clean gpu-probe gpu-check gpu-wheels
 .DELETE_ON_ERROR:
 
 help:
@@ -85,7 +85,11 @@ test-wide: $(VENV)/.test $(VENV)/.built
 test-long: $(VENV)/.test $(VENV)/.built $(VENV)/torch/.installed $(VENV)/xla/.installed
 	$(BIN)/pytest -m "long"
 
-check: $(VENV)/.test $(VENV)/.built lint
+# The linters and the tests beside each other: either alone keeps one core busy at most.
+check: $(VENV)/.test $(VENV)/.built
+	$(MAKE) -j2 --output-sync=target lint test-fast
+
+test-fast: $(VENV)/.test $(VENV)/.built
 	$(BIN)/pytest -m "not slow and not wide and not long"
 
 lint: $(VENV)/.test $(VENV)/.built

@@ -9,6 +9,8 @@ import pytest
 from e2e.harness import Server, assert_right, clean_environment, run_program
 from faults import fault
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def program(build: Callable[..., Path]) -> Path:

@@ -21,7 +21,7 @@ PROGRAMS = ("vector_add", "copies", "threads", "host_functions", "limits")
 
 
 @pytest.mark.parametrize("link", LINKS)
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("program", [PROGRAMS[0], *(pytest.param(p, marks=pytest.mark.slow) for p in PROGRAMS[1:])])
 def test_program(pool: Server, build: Callable[..., Path], program: str, link: str) -> None:
     assert_right(run_program(pool, [build(program)], "--link", link, "--gpus", "2"))
 
@@ -33,6 +33,7 @@ def test_fork(pool: Server, build: Callable[..., Path], mode: str, link: str) ->
     assert_right(run_program(pool, [build("forks"), mode], "--link", link))
 
 
+@pytest.mark.slow
 def test_shared_cudart(pool: Server, build: Callable[..., Path]) -> None:
     """The runtime as a shared library, as Python packages have it."""
     from gpuvirt.demo.programs import find_nvcc
@@ -61,6 +62,7 @@ def printed_environment(pool: Server, *options: str) -> dict[str, str]:
     return dict(pair.split("=", 1) for pair in shell.stdout.split("\0") if "=" in pair)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variable", ["LD_PRELOAD", "LD_LIBRARY_PATH"])
 @pytest.mark.parametrize("link", LINKS)
 def test_environment_by_hand(pool: Server, build: Callable[..., Path], variable: str, link: str) -> None:
@@ -71,6 +73,7 @@ def test_environment_by_hand(pool: Server, build: Callable[..., Path], variable:
     assert_right(done)
 
 
+@pytest.mark.slow
 def test_environment_by_hand_cupy(pool: Server) -> None:
     env = printed_environment(pool)
     code = "import cupy; print(int((cupy.arange(1000) ** 2).sum()))"
@@ -78,6 +81,7 @@ def test_environment_by_hand_cupy(pool: Server) -> None:
     assert done.stdout == f"{sum(i * i for i in range(1000))}\n", done.stderr
 
 
+@pytest.mark.slow
 def test_two_processes_at_once(pool: Server, build: Callable[..., Path]) -> None:
     line = [*run_line(pool, "--gpus", "2"), str(build("copies"))]
     both = [subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean_environment()) for _ in range(2)]
@@ -86,6 +90,7 @@ def test_two_processes_at_once(pool: Server, build: Callable[..., Path]) -> None
         assert (process.returncode, out) == (0, "right\n"), err
 
 
+@pytest.mark.slow
 def test_visible_devices(pool: Server) -> None:
     code = "import cupy; print(cupy.cuda.runtime.getDeviceCount())"
     for visible, count in (("0", "1"), ("1,0", "2"), ("0,1", "2"), ("0,-1,1", "1")):
@@ -98,6 +103,7 @@ def test_nothing_on_stdout_and_the_programs_exit_code(pool: Server) -> None:
     assert (done.returncode, done.stdout) == (41, "only this"), done.stderr
 
 
+@pytest.mark.slow
 def test_private_pool(build: Callable[..., Path]) -> None:
     """With no pool named, a private one is started, announced on stderr, and ended."""
     line = [sys.executable, "-P", "-m", "gpuvirt", "run", "--", str(build("vector_add"))]
@@ -168,6 +174,7 @@ def test_across_network_namespaces(namespaces: tuple[str, str], build: Callable[
         server.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("link", LINKS)
 def test_device_printf(pool: Server, build: Callable[..., Path], link: str) -> None:
     done = run_program(pool, [build("prints")], "--link", link)

@@ -71,6 +71,7 @@ def test_decoders_hold(tmp_path: Path, generated: Path) -> None:
     assert inputs >= 2000 and decoders > 20
 
 
+@pytest.mark.slow
 def test_a_missing_check_is_noticed(tmp_path: Path, generated: Path) -> None:
     """GV_BREAK_DECODER leaves out the comparison of a record's size with the reader's room."""
     program = build(tmp_path, generated, "-DGV_BREAK_DECODER")
@@ -92,6 +93,7 @@ def run_handlers(program: Path, *args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([str(program), *args], capture_output=True, text=True, timeout=120, env=env)
 
 
+@pytest.mark.slow
 def test_handlers_hold(handlers: Path) -> None:
     done = run_handlers(handlers, "100000", "15", "7")
     assert done.returncode == 0, done.stderr[-6000:]
@@ -99,11 +101,13 @@ def test_handlers_hold(handlers: Path) -> None:
     assert commands >= 2000 and carried_out * 4 > commands and kinds >= known - 2, done.stdout
 
 
+@pytest.mark.slow
 def test_bodies_of_another_size_are_refused(handlers: Path) -> None:
     done = run_handlers(handlers, "refused")
     assert (done.returncode, done.stdout) == (0, "refused\n"), done.stderr[-6000:]
 
 
+@pytest.mark.slow
 def test_a_count_of_inputs_that_wraps(handlers: Path) -> None:
     """A link of 2^32 - 1 inputs, as a payload of 4 GiB can announce."""
     done = run_handlers(handlers, "many_inputs")
@@ -111,6 +115,7 @@ def test_a_count_of_inputs_that_wraps(handlers: Path) -> None:
     assert done.stdout == "refused\n"
 
 
+@pytest.mark.slow
 def test_a_missing_check_of_a_field_is_noticed(tmp_path: Path, generated: Path) -> None:
     """GV_BREAK_FIELD leaves out the comparison of a field's size with what is left of its message, in the handshake's decoders."""
     program = build(tmp_path, generated, "-DGV_BREAK_FIELD")

@@ -85,6 +85,7 @@ def test_full_folders(tool: ModuleType, tmp_path: Path) -> None:
     assert tool.check(tmp_path, {}, {"native/wire": (31, "reason")})[0] == ["native/wire has 30 source files; take its entry out"]
 
 
+@pytest.mark.slow
 def test_calls(tool: ModuleType) -> None:
     """A circle of calls in the library that is built here: the scheduler's, which is allowed with its reason."""
     calls = tool.call_graph(ROOT)

@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 import c_build
+import pytest
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent.parent
@@ -45,14 +46,17 @@ def calls(name: str, tmp_path: Path, sanitizer: str, flags: tuple[str, ...] = ()
     build_and_run(tmp_path / name, sources, [*includes, *flags], sanitizer, args)
 
 
+@pytest.mark.slow
 def test_calls(tmp_path: Path) -> None:
     calls("test_calls", tmp_path, MEMORY)
 
 
+@pytest.mark.slow
 def test_threads(tmp_path: Path) -> None:
     calls("test_threads", tmp_path, RACES)
 
 
+@pytest.mark.slow
 def test_module_cache(tmp_path: Path) -> None:
     folder = tmp_path / "cache"
     folder.mkdir()

@@ -44,9 +44,10 @@ def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         yield started
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1000)
 @pytest.mark.parametrize("transport", ["tcp", "shm"])
-@pytest.mark.parametrize("build", ["plain", pytest.param("address", marks=pytest.mark.slow), pytest.param("thread", marks=pytest.mark.wide)])
+@pytest.mark.parametrize("build", ["plain", "address", pytest.param("thread", marks=pytest.mark.wide)])
 def test_worker(runs: ConcurrentRuns, request: pytest.FixtureRequest, build: str, transport: str) -> None:
     ran = runs.result(request)
     assert ran.returncode == 0 and "28 cases passed" in ran.stdout, f"{ran.stdout}\n{ran.stderr}"
