@@ -1,7 +1,7 @@
 /* Virtual memory management: physical memory with a handle, mapped at the program's addresses.
  *
  * Memory with one mapping, the common case, is private to its address: it can use huge pages and needs no file. When it is unmapped its pages are
- * moved elsewhere (PARKED), because the contents belong to the handle. Memory that is mapped a second time, so that two addresses refer to the same
+ * moved elsewhere (DETACHED), because the contents belong to the handle. Memory that is mapped a second time, so that two addresses refer to the same
  * bytes, moves into a shared file. */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -22,10 +22,10 @@
 #define FILE_BYTES (1ull << 46) /* bytes of the shared file, which is sparse */
 
 enum state {
-    FRESH,   /* no page yet */
-    PRIVATE, /* the pages lie where it is mapped, `at` */
-    PARKED,  /* not mapped; the pages lie at `at` */
-    SHARED   /* in the file, from `at` on */
+    FRESH,    /* no page yet */
+    PRIVATE,  /* the pages lie where it is mapped, `at` */
+    DETACHED, /* not mapped; the pages lie at `at` */
+    SHARED    /* in the file, from `at` on */
 };
 
 struct gv_physical {
@@ -117,7 +117,7 @@ static int share(struct soft_memory *m, struct gv_physical *p) {
         give_offset(m, offset, p->size);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    if (p->state == PARKED) munmap(pointer(p->at), p->size);
+    if (p->state == DETACHED) munmap(pointer(p->at), p->size);
     p->state = SHARED;
     p->at = offset;
     return 0;
@@ -155,7 +155,7 @@ int soft_physical_destroy(struct gv_physical *p) {
         pthread_mutex_unlock(&m->lock);
         return CUDA_ERROR_INVALID_VALUE;
     }
-    if (p->state == PARKED) munmap(pointer(p->at), p->size);
+    if (p->state == DETACHED) munmap(pointer(p->at), p->size);
     if (p->state == SHARED) give_offset(m, p->at, p->size);
     soft_memory_discharge(b, p->device, p->size);
     if (p->next) p->next->previous = p->previous;
@@ -178,7 +178,7 @@ static int put(struct soft_memory *m, struct gv_physical *p, uint64_t address, u
         void *at = mmap(pointer(address), size, PROT_NONE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, m->file, (off_t)p->at);
         return at == MAP_FAILED ? CUDA_ERROR_OUT_OF_MEMORY : 0;
     }
-    if (p->state == PARKED) {
+    if (p->state == DETACHED) {
         if (mprotect(pointer(p->at), size, PROT_NONE)) return CUDA_ERROR_OUT_OF_MEMORY;
         void *at = mremap(pointer(p->at), size, size, MREMAP_MAYMOVE | MREMAP_FIXED, pointer(address));
         if (at == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -238,7 +238,7 @@ static int take_away(struct soft_mapping *g) {
     if (p->state == PRIVATE) {
         void *to = park(g->address, g->size);
         if (to == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
-        p->state = PARKED;
+        p->state = DETACHED;
         p->at = (uint64_t)(uintptr_t)to;
     }
     return nothing_at(g->address, g->size) ? 0 : CUDA_ERROR_OUT_OF_MEMORY;
@@ -343,7 +343,7 @@ void soft_virtual_close(struct gv_backend *b) {
     while (m->physicals) {
         struct gv_physical *p = m->physicals;
         m->physicals = p->next;
-        if (p->state == PARKED) munmap(pointer(p->at), p->size);
+        if (p->state == DETACHED) munmap(pointer(p->at), p->size);
         free(p);
     }
     while (m->reservations) {
