@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from backend_spec import BackendFunction
-from command_spec import Command, CommandSpec, SpecError, field_of_call
+from command_spec import Command, CommandSpec, Object, SpecError, field_of_call
 from writing import BANNER, c_string
 
 TOP = """\
@@ -18,12 +18,7 @@ TOP = """\
 
 struct worker;
 struct worker_bytes;
-struct worker_context;
-struct worker_event;
-struct worker_module;
-struct worker_physical;
-struct worker_stream;
-
+@OBJECTS@
 /* Carries out one record of the client; -1 for an unknown command, or a body that is not what the command says, which ends the session. The record
  * is whole (its size was checked by the link); the command's pointers point into it. */
 int gv_dispatch(struct worker *w, const struct gv_record *record);
@@ -47,22 +42,13 @@ static __attribute__((unused)) int missing(struct worker *w, const struct gv_rec
 
 """
 
-# Kind of object -> the table of the worker, its struct, the member that is the backend's, what is said when there is none.
-OBJECTS = {
-    "context": ("contexts", "worker_context", "context", "CUDA_ERROR_INVALID_CONTEXT"),
-    "event": ("events", "worker_event", "event", "CUDA_ERROR_INVALID_HANDLE"),
-    "module": ("modules", "worker_module", "module", "CUDA_ERROR_INVALID_HANDLE"),
-    "physical": ("physicals", "worker_physical", "physical", "CUDA_ERROR_INVALID_HANDLE"),
-}
-
-
 def parameters(c: Command) -> list[str]:
     """What worker_do_X gets besides the worker, the record and the command."""
     work = c.work
     out = ["struct worker_bytes *bytes"] if work.bytes else []
     out += ["struct worker_context *context"] if work.context else []
     out += ["struct worker_stream *stream"] if work.stream else []
-    out += [f"struct {OBJECTS[kind][1]} *{field}" for field, kind in work.find + work.take]
+    out += [f"struct worker_{kind} *{field}" for field, kind in work.find]
     return out
 
 
@@ -72,14 +58,20 @@ def prototype(c: Command) -> str:
 
 
 def header(spec: CommandSpec) -> str:
-    return "".join([BANNER, TOP, *(f"{prototype(c)};\n" for c in spec.commands if c.work.by_hand), "\n#endif\n"])
+    objects = "".join(f"struct {o.struct};\n" for o in spec.objects.values())
+    return "".join([BANNER, TOP.replace("@OBJECTS@\n", objects), *(f"{prototype(c)};\n" for c in spec.commands if c.work.by_hand), "\n#endif\n"])
+
+
+def no_such(kind: str) -> str:
+    """What the client is told of a handle of nobody's."""
+    return f"the command names {'an' if kind[0] in 'aeiou' else 'a'} {kind} that does not exist"
 
 
 def absent(c: Command, status: str, text: str) -> str:
     return f"return missing(w, record, {'true' if c.sync else 'false'}, {status}, {c_string(text)});"
 
 
-def prologue(c: Command, backend: dict[str, BackendFunction]) -> Iterator[str]:
+def prologue(c: Command, objects: dict[str, Object], backend: dict[str, BackendFunction]) -> Iterator[str]:
     work = c.work
     if work.device:
         yield "if (c->device >= w->n_devices) return -1;"
@@ -98,11 +90,10 @@ def prologue(c: Command, backend: dict[str, BackendFunction]) -> Iterator[str]:
         yield "struct worker_stream *stream = worker_stream(w, record, c->stream);"
         if work.stream == "must":
             yield "if (!stream) return 0;"
-    for field, kind in work.find + work.take:
-        table, struct, _, status = OBJECTS[kind]
-        verb = "handles_take" if (field, kind) in work.take else "handles_get"
-        yield f"struct {struct} *{field} = {verb}(&w->{table}, c->{field});"
-        yield f"if (!{field}) " + absent(c, status, work.fails or f"the command names a {kind} that does not exist")
+    for field, kind in work.find:
+        o = objects[kind]
+        yield f"struct {o.struct} *{field} = handles_get(&{o.table}, c->{field});"
+        yield f"if (!{field}) " + absent(c, o.missing, work.fails or no_such(kind))
     if work.kernel:
         yield "if (c->kernel >= module->n_kernels) " + absent(c, "CUDA_ERROR_INVALID_HANDLE", work.fails)
 
@@ -112,20 +103,51 @@ def argument(c: Command, text: str) -> str:
     name = field_of_call(text)
     if text.startswith(("out ", "inout ")):
         return f"&reply.{name}"
-    objects = {**dict(work.find), **dict(work.take)}
-    if name in objects:
-        return f"{name}->{OBJECTS[objects[name]][2]}"
+    if text.startswith("struct "):
+        return "&described"
+    if text.startswith("new "):
+        return "&made"
+    if name in dict(work.find):
+        return f"{name}->{dict(work.find)[name]}"
     if name == "backend":
         return "w->backend"
+    if name == "device_context":
+        return "w->device_contexts[c->device]"
     if (name == "context" and work.context) or (name == "stream" and work.stream):
         return f"{name}->{name}"
     blob = any(f.name == name and f.type == "bytes" for f in c.body.fields)
     return f"c->{name}, c->{name}_size" if blob else f"c->{name}"
 
 
-def call(c: Command, backend: dict[str, BackendFunction]) -> Iterator[str]:
+def described(c: Command) -> Iterator[str]:
+    """A struct of the backend's with what the command's fields of the same names say."""
+    assert c.work.call
+    for text in c.work.call[1]:
+        if text.startswith("struct "):
+            scalars = ", ".join(f".{f.name} = c->{f.name}" for f in c.body.fields if f.count == 1)
+            yield f"{text} described = {{{scalars}}};"
+            for f in c.body.fields:
+                if f.count > 1:
+                    yield f"memcpy(described.{f.name}, c->{f.name}, sizeof described.{f.name});"
+
+
+def kept(c: Command, objects: dict[str, Object], made_by: BackendFunction) -> Iterator[str]:
+    """What was made becomes the client's, or is destroyed again."""
+    assert c.work.make
+    field, kind = c.work.make
+    o = objects[kind]
+    if made_by.result == "void":
+        raise SpecError(f"command.{c.name}: {made_by.name} makes something and cannot fail")
+    given = ["w", *(["context"] if o.context or o.by_hand else []), f"c->{field}", "made", *([f"c->{o.bytes}"] if o.bytes else [])]
+    yield f"if (!status && (status = worker_keep_{kind}({', '.join(given)}))) w->ops->{o.destroy}(made);"
+
+
+def call(c: Command, objects: dict[str, Object], backend: dict[str, BackendFunction]) -> Iterator[str]:
     """The backend's function, and the answer or what the client is told of a failure."""
     assert c.work.call
+    yield from described(c)
+    if c.work.make:
+        yield f"struct gv_{c.work.make[1]} *made = NULL;"
     name, texts = c.work.call
     arguments = ", ".join(argument(c, text) for text in texts)
     if len(arguments.split(", ")) != len(backend[name].arguments):
@@ -135,8 +157,8 @@ def call(c: Command, backend: dict[str, BackendFunction]) -> Iterator[str]:
         yield f"struct {c.reply.name} reply = {{{preset}}};"
     void = backend[name].result == "void"
     yield f"{'' if void else 'int status = '}w->ops->{name}({arguments});"
-    for field, _ in c.work.take:
-        yield f"free({field});"
+    if c.work.make:
+        yield from kept(c, objects, backend[name])
     status = "0" if void else "status"
     if c.sync and c.reply.fields:
         if c.reply.blobs:
@@ -145,7 +167,9 @@ def call(c: Command, backend: dict[str, BackendFunction]) -> Iterator[str]:
         yield f"{c.reply.name}_encode(&reply, body);"
         yield f"return worker_reply(w, record, {status}, NULL, body, sizeof body);"
     elif c.sync:
-        yield f"return worker_reply(w, record, {status}, NULL, NULL, 0);"
+        full = c.work.make is not None and objects[c.work.make[1]].bytes
+        text = 'status == CUDA_ERROR_OUT_OF_MEMORY ? "the device\'s memory is used up" : NULL' if full else "NULL"
+        yield f"return worker_reply(w, record, {status}, {text}, NULL, 0);"
     else:
         if not void:
             if not c.work.fails:
@@ -154,11 +178,16 @@ def call(c: Command, backend: dict[str, BackendFunction]) -> Iterator[str]:
         yield "return 0;"
 
 
-def carry_out(c: Command, backend: dict[str, BackendFunction]) -> str:
+def carry_out(c: Command, objects: dict[str, Object], backend: dict[str, BackendFunction]) -> str:
     """The function for one command, its body decoded and its bytes there."""
-    lines = ["(void)record, (void)c;", *prologue(c, backend)]
+    lines = ["(void)record, (void)c;", *prologue(c, objects, backend)]
     if c.work.call:
-        lines += call(c, backend)
+        lines += call(c, objects, backend)
+    elif c.work.destroy:
+        field, kind = c.work.destroy
+        lines.append(f"int status = worker_destroy_{kind}(w, c->{field});")
+        text = c.work.fails or no_such(kind)
+        lines += [f"if (status) worker_failed(w, record, status, {c_string(text)});", "return 0;"]
     elif c.work.fence:
         lines.append("return 0;")
     else:
@@ -188,8 +217,8 @@ def trait(name: str, ops: list[str]) -> str:
 
 
 def source(spec: CommandSpec, backend: dict[str, BackendFunction]) -> str:
-    out = [BANNER, '#include "gv_dispatch.h"\n\n#include <stdlib.h>\n\n', HELPERS]
-    out += [carry_out(c, backend) for c in spec.commands]
+    out = [BANNER, '#include "gv_dispatch.h"\n\n#include <stdlib.h>\n#include <string.h>\n\n', HELPERS]
+    out += [carry_out(c, spec.objects, backend) for c in spec.commands]
     out.append("int gv_dispatch(struct worker *w, const struct gv_record *record) {\n")
     out.append("    if (record->size < sizeof *record) return -1;\n    const void *body = record + 1;\n")
     out.append("    uint32_t size = record->size - (uint32_t)sizeof *record;\n    switch (record->op) {\n")

@@ -21,6 +21,7 @@ import emit_coverage
 import emit_dispatch
 import emit_impl
 import emit_nvml
+import emit_objects
 import emit_proc_address
 import emit_results
 import emit_stubs
@@ -50,6 +51,8 @@ def generate(folders: list[Path], nvml: Path, out: Path) -> None:
         "gv_commands.h": emit_commands.header(commands),
         "gv_commands.c": emit_commands.source(commands),
         "gv_client.h": emit_client.header(commands, api),
+        "gv_objects.h": emit_objects.header(commands),
+        "gv_objects.c": emit_objects.source(commands, backend),
         "gv_dispatch.h": emit_dispatch.header(commands),
         "gv_dispatch.c": emit_dispatch.source(commands, backend),
         "gv_backend_ops.h": emit_backend.header(backend.values()),

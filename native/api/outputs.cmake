@@ -1,5 +1,5 @@
 set(API_COMMON_C gv_commands.c)
 set(API_SHIM_C gv_stubs.c gv_proc_table.c gv_errors.c)
-set(API_WORKER_C gv_dispatch.c)
+set(API_WORKER_C gv_dispatch.c gv_objects.c)
 set(API_NVML_C gv_nvml_stubs.c)
-set(API_HEADERS gv_commands.h gv_client.h gv_dispatch.h gv_backend_ops.h gv_impl.h gv_symbols.h gv_results.h gv_nvml.h)
+set(API_HEADERS gv_commands.h gv_client.h gv_dispatch.h gv_objects.h gv_backend_ops.h gv_impl.h gv_symbols.h gv_results.h gv_nvml.h)

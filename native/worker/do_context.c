@@ -35,20 +35,7 @@ void worker_context_sweep(struct worker *w, uint32_t ctx) {
         w->ops->stream_destroy(s->stream);
         worker_stream_drop(s);
     }
-    for (uint64_t i = 0; i < w->events.size; i++) {
-        struct worker_event *e = handles_at(&w->events, i);
-        if (!e || e->ctx != ctx) continue;
-        handles_take(&w->events, w->events.ids[i]);
-        w->ops->event_destroy(e->event);
-        free(e);
-    }
-    for (uint64_t i = 0; i < w->modules.size; i++) {
-        struct worker_module *m = handles_at(&w->modules, i);
-        if (!m || m->ctx != ctx) continue;
-        handles_take(&w->modules, w->modules.ids[i]);
-        w->ops->module_unload(m->module);
-        free(m);
-    }
+    gv_objects_end_context(w, ctx);
 }
 
 int worker_do_context_destroy(struct worker *w, const struct gv_record *record, const struct gv_cmd_context_destroy *c) {

@@ -40,22 +40,20 @@ struct loaded {
 /* Loads an image and gives it the client's id. */
 static int load(struct worker *w, const struct gv_record *record, uint64_t id, const void *image, uint64_t size, struct loaded *out, char *err) {
     struct worker_context *context = worker_context(w, record->ctx);
-    struct worker_module *m = calloc(1, sizeof *m);
-    int status = !context ? CUDA_ERROR_INVALID_CONTEXT
-                 : !m     ? CUDA_ERROR_OUT_OF_MEMORY
-                          : w->ops->module_load(context->context, image, size, &m->module, &out->meta, &out->meta_size, err);
-    if (!status && (gv_meta_check(out->meta, out->meta_size) || handles_put(&w->modules, id, m))) {
-        w->ops->module_unload(m->module);
+    struct gv_module *made = NULL;
+    int status = CUDA_ERROR_INVALID_CONTEXT;
+    if (context) status = w->ops->module_load(context->context, image, size, &made, &out->meta, &out->meta_size, err);
+    if (!status && (gv_meta_check(out->meta, out->meta_size) || worker_keep_module(w, context, id, made))) {
+        w->ops->module_unload(made);
         free(out->meta);
         status = CUDA_ERROR_UNKNOWN;
         snprintf(err, GV_ERR_SIZE, "the module's metadata are not sound, or its id is taken");
     }
     if (status) {
-        free(m);
         out->meta = NULL;
         return status;
     }
-    m->ctx = record->ctx;
+    struct worker_module *m = handles_get(&w->objects.modules, id);
     m->n_kernels = ((const struct gv_meta_header *)out->meta)->n_kernels;
     gv_meta_digest(out->meta, out->meta_size, out->digest);
     return 0;
@@ -138,9 +136,7 @@ int worker_do_module_load_known(struct worker *w, const struct gv_record *record
         snprintf(err, sizeof err, "a module that the server kept is gone from its cache, which was damaged meanwhile; start the program again");
     } else if (!status && memcmp(l.digest, c->meta, c->meta_size) != 0) {
         /* With other metadata the client's kernel numbers would be wrong. */
-        struct worker_module *m = handles_take(&w->modules, c->module);
-        w->ops->module_unload(m->module);
-        free(m);
+        worker_destroy_module(w, c->module);
         module_cache_drop(w->cache, c->hash);
         status = CUDA_ERROR_INVALID_IMAGE;
         snprintf(err, sizeof err, "a module that the server kept does not give the metadata that it gave before; start the program again");

@@ -3,17 +3,12 @@
 
 #include "state.h"
 
-int worker_do_stream_create(struct worker *w, const struct gv_record *record, const struct gv_cmd_stream_create *c, struct worker_context *context) {
-    struct gv_stream *made = NULL;
-    int status = w->ops->stream_create(context->context, c->flags, c->priority, &made);
-    struct worker_stream *s = status ? NULL : worker_stream_new(context, made, c->stream);
-    if (!status && (!s || c->stream <= 1 || handles_put(&w->streams, c->stream, s))) {
-        w->ops->stream_destroy(made);
-        if (s) worker_stream_drop(s);
-        status = s ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    if (status) worker_failed(w, record, status, "the stream could not be made");
-    return 0;
+int worker_keep_stream(struct worker *w, struct worker_context *context, uint64_t id, struct gv_stream *made) {
+    struct worker_stream *s = worker_stream_new(context, made, id);
+    if (!s) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (id > 1 && !handles_put(&w->streams, id, s)) return 0;
+    worker_stream_drop(s);
+    return CUDA_ERROR_INVALID_VALUE;
 }
 
 int worker_do_stream_destroy(struct worker *w, const struct gv_record *record, const struct gv_cmd_stream_destroy *c) {

@@ -12,6 +12,7 @@
 #include "backend.h"
 #include "gv_commands.h"
 #include "gv_dispatch.h"
+#include "gv_objects.h"
 #include "gv_results.h"
 #include "handles.h"
 #include "module_cache.h"
@@ -55,22 +56,6 @@ struct worker_stream {
     uint32_t uncounted;  /* commands queued since the last mark; executor only */
     uint64_t last_bulk;  /* number of the last payload that a copy on this stream sent; touched by its callbacks only, which come in order */
     uint64_t unreported; /* completed sequence number that the client has not heard of; superseded by the next mark. Theirs as well; 0: none */
-};
-
-struct worker_event {
-    struct gv_event *event;
-    uint32_t ctx;
-};
-
-struct worker_physical {
-    struct gv_physical *physical;
-    uint64_t size;
-};
-
-struct worker_module {
-    struct gv_module *module;
-    uint32_t ctx;
-    uint32_t n_kernels;
 };
 
 /* A part of a payload in staging memory. It is listed before its bytes are there: how far the payload has come says whether they are. */
@@ -144,9 +129,9 @@ struct worker {
     struct module_cache *cache; /* images of modules, as worker_use_cache gave it; NULL: none. Executor only, as all of the cache */
     char *cache_build;          /* likewise */
 
-    struct handles contexts, streams, events, modules;
+    struct handles contexts, streams;
+    struct worker_objects objects; /* all other kinds */
     struct handles allocations;    /* addresses=reply: address to size */
-    struct handles physicals;      /* to struct worker_physical */
     int map_failed;                /* status of the last mapping that failed and that no answer has told of yet, 0 */
     struct worker_stream *current; /* the stream of the command being carried out; its mark goes there */
 
@@ -209,6 +194,8 @@ struct worker_context *worker_context(struct worker *w, uint32_t ctx);
  * client was told, also what it would otherwise wait for. */
 struct worker_stream *worker_stream(struct worker *w, const struct gv_record *record, uint64_t id);
 struct worker_stream *worker_stream_new(struct worker_context *c, struct gv_stream *stream, uint64_t id);
+/* As worker_keep_K in gv_objects.h. */
+int worker_keep_stream(struct worker *w, struct worker_context *context, uint64_t id, struct gv_stream *made);
 void worker_stream_hold(struct worker_stream *s);
 void worker_stream_drop(struct worker_stream *s);   /* any thread */
 void worker_context_drop(struct worker_context *c); /* any thread */

@@ -165,16 +165,11 @@ EXPORT void worker_close(struct worker *w) {
         free(c);
     }
     for (void *o; (o = handles_pop(&w->streams));) free(o);
-    for (void *o; (o = handles_pop(&w->events));) free(o);
-    for (void *o; (o = handles_pop(&w->modules));) free(o);
-    for (void *o; (o = handles_pop(&w->physicals));) free(o);
+    gv_objects_free(w);
     for (struct worker_aside *a; (a = worker_aside_take(w));) free(a);
     handles_free(&w->contexts);
     handles_free(&w->streams);
-    handles_free(&w->events);
-    handles_free(&w->modules);
     handles_free(&w->allocations);
-    handles_free(&w->physicals);
     handles_free(&w->host_calls);
     module_cache_close(w->cache);
     free(w->cache_build);

@@ -162,6 +162,13 @@ def test_command_table_mistakes(tmp_path: Path, text: str, says: str) -> None:
         ('saved = "no: x"\nfind = { y = "event" }', "no such field"),
         ('saved = "no: x"\nfind = { x = "texture" }', "no such kind of object"),
         ('saved = "no: x"\nkernel = true', "no such field"),
+        ('saved = "no: x"\ndestroy = { x = "texture" }', "no such kind of object"),
+        ('saved = "no: x"\ndestroy = { x = "paint" }\ncall = "paint_end(x)"', "all that its command does"),
+        ('saved = "no: x"\nmake = { x = "paint" }', "what `make` names is what the call makes"),
+        ('saved = "no: x"\nmake = { x = "paint" }\ncall = "event_create(x, x, new x)"', "a paint is made in a context"),
+        ('saved = "no: x"\ncontext = true\nmake = { x = "paint" }\ncall = "event_create(context, x, new x)"', "the call can fail"),
+        ('saved = "no: x"\n[object.x]\ncontext = true', "an object has a `destroy`"),
+        ('saved = "no: x"\n[object.x]\ndestroy = "close"\nsize = "x"', "unknown key"),
         ('saved = "no: x"\nstream = "perhaps"', "no such way"),
         ('saved = "no: x"\ncall = "close(context)"', "names what is not there: context"),
         ('saved = "no: x"\ncall = "close(out x)"', "names what is not there: out x"),
@@ -173,9 +180,73 @@ def test_command_table_mistakes(tmp_path: Path, text: str, says: str) -> None:
 )
 def test_mistakes_about_the_worker(tmp_path: Path, row: str, says: str) -> None:
     path = tmp_path / "commands.toml"
-    path.write_text(f'[command.a]\nnumber = 1\nclass = "async"\nfields = {{ x = "u64" }}\n{row}\n[event]\n')
+    paint = '[object.paint]\ndestroy = "event_destroy"\ncontext = true\n'
+    path.write_text(f'{paint}[command.a]\nnumber = 1\nclass = "async"\nfields = {{ x = "u64" }}\n{row}\n[event]\n')
     with pytest.raises(command_spec.SpecError, match=says):
         emit_dispatch.source(command_spec.load(path), backend_spec.load(API / "backend.toml"))
+
+
+NEW_OBJECT = """
+[object.brush]
+destroy = "brush_destroy"
+context = true
+bytes = "width"
+[command.brush_create]
+number = 9001
+class = "async"
+fields = { brush = "u64", width = "u64", bristles = "u32" }
+context = true
+make = { brush = "brush" }
+call = "brush_create(context, width, bristles, new brush)"
+fails = "the brush could not be made"
+saved = "todo: width and bristles"
+[command.brush_destroy]
+number = 9002
+class = "async"
+fields = { brush = "u64" }
+destroy = { brush = "brush" }
+saved = "no: it leaves the image"
+[command.brush_dip]
+number = 9003
+class = "async"
+fields = { brush = "u64", stream = "u64" }
+stream = "must"
+find = { brush = "brush" }
+call = "brush_dip(brush, stream)"
+fails = "the brush could not be dipped"
+saved = "no: an image is taken at rest"
+"""
+NEW_FUNCTIONS = """
+[brush_create]
+is = "int (struct gv_context *c, uint64_t width, uint32_t bristles, struct gv_brush **out)"
+optional = true
+[brush_destroy]
+is = "int (struct gv_brush *b)"
+optional = true
+[brush_dip]
+is = "int (struct gv_brush *b, struct gv_stream *s)"
+optional = true
+"""
+
+
+def test_a_new_object_needs_no_code_in_the_worker(tmp_path: Path, headers_at: list[Path]) -> None:
+    """Rows in two tables and the backend's type: the worker makes it, finds it, ends it with its context, and compiles as it is."""
+    tables = shutil.copytree(API, tmp_path / "native" / "api")
+    for name, more in (("commands.toml", NEW_OBJECT), ("backend.toml", NEW_FUNCTIONS)):
+        with (tables / name).open("a") as file:
+            file.write(more)
+    *folders, nvml = headers_at
+    line = [sys.executable, str(tables / "generate.py"), "--nvml", str(nvml), *(word for f in folders for word in ("--headers", str(f)))]
+    subprocess.run([*line, "--out", str(tmp_path / "out")], check=True)
+    kept = (tmp_path / "out" / "gv_objects.c").read_text()
+    end = kept.split("void gv_objects_end_context(")[1].split("\n}\n")[0]
+    assert "worker_destroy_brush(w, w->objects.brushs.ids[i])" in end and "atomic_fetch_sub(&w->memory_used, o->bytes)" in kept
+    flags = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-include", str(tmp_path / "brush.h")]
+    (tmp_path / "brush.h").write_text("struct gv_brush;\n")
+    include = [f"-I{folder}" for folder in (tmp_path / "out", *(ROOT / "native" / part for part in ("wire", "worker", "")))]
+    for source in (tmp_path / "out" / "gv_dispatch.c", tmp_path / "out" / "gv_objects.c", *(ROOT / "native" / "worker").glob("*.c")):
+        done = subprocess.run(["cc", *flags, *include, str(source)], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
 
 
 def test_commands_that_take_long_and_those_that_matter(generated: Path) -> None:

@@ -53,7 +53,8 @@ HANDLERS = ["answers", "completion", "handles", "lookup", "module_cache", "stagi
 def build_handlers(folder: Path, generated: Path) -> Path:
     worker = ROOT / "native/worker"
     sources = [HERE / "handlers.c", *sorted(worker.glob("do_*.c")), *(worker / f"{name}.c" for name in HANDLERS)]
-    sources += [*sorted((ROOT / "native/wire").glob("*.c")), *(c_build.generated() / f"{name}.c" for name in ("gv_commands", "gv_dispatch"))]
+    sources += sorted((ROOT / "native/wire").glob("*.c"))
+    sources += [c_build.generated() / f"{name}.c" for name in ("gv_commands", "gv_dispatch", "gv_objects")]
     include = [f"-I{folder}" for folder in (generated, c_build.generated(), ROOT / "native/wire", worker)]
     return c_build.program(folder / "handlers", sources, variant="address", flags=include)
 

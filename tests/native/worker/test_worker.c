@@ -832,6 +832,34 @@ static void host_functions_hear_of_errors(void) {
     bye();
 }
 
+/* What the backend made and the client cannot have, because the handle is taken, is destroyed again; the object of that handle stays. */
+static void what_cannot_be_kept_goes(void) {
+    begin();
+    attach();
+    POST(event_create, 0, 1, .event = 5);
+    CHECK(answer(POST(memory_create, GV_RECORD_SYNC, 0, .handle = 50, .device = 0, .size = 64)) == 0);
+    int alive = atomic_load(&fake.alive);
+    uint64_t used = fake.used;
+    struct worker_figures before, after;
+    worker_get_figures(worker, &before);
+    CHECK(failed_status(POST(event_create, 0, 1, .event = 5)) == 1);
+    CHECK(failed_status(POST(event_create, 0, 1, .event = 0)) == 1);
+    CHECK(failed_status(POST(stream_create, 0, 1, .stream = 100)) == 1);
+    CHECK(failed_status(POST(stream_create, 0, 1, .stream = 1)) == 1); /* the default stream's */
+    CHECK(answer(POST(module_load, GV_RECORD_SYNC, 1, .module = 40, .image = "good", .image_size = 4)) == 0);
+    CHECK(answer(POST(module_load, GV_RECORD_SYNC, 1, .module = 40, .image = "good", .image_size = 4)) == 999);
+    CHECK(answer(POST(memory_create, GV_RECORD_SYNC, 0, .handle = 50, .device = 0, .size = 64)) == 1);
+    CHECK(atomic_load(&fake.alive) == alive + 1 && fake.used == used); /* the module */
+    worker_get_figures(worker, &after);
+    CHECK(after.memory_used == before.memory_used);
+    POST(event_destroy, 0, 1, .event = 5);
+    POST(memory_destroy, 0, 0, .handle = 50);
+    POST(module_unload, 0, 1, .module = 40);
+    CHECK(answer(POST(memory_info, GV_RECORD_SYNC, 1)) == 0);
+    CHECK(atomic_load(&fake.alive) == alive - 1 && fake.used == used - 64);
+    bye();
+}
+
 /* ---- more ---------------------------------------------------------------------------------------------------------------- */
 
 static void a_context_takes_its_things_along(void) {
@@ -1050,6 +1078,7 @@ int main(int argc, char **argv) {
                                              {"free_behind_a_copy_in_place", free_behind_a_copy_in_place},
                                              {"host_functions_hear_of_errors", host_functions_hear_of_errors},
                                              {"a_context_takes_its_things_along", a_context_takes_its_things_along},
+                                             {"what_cannot_be_kept_goes", what_cannot_be_kept_goes},
                                              {"nobody_waits_for_what_cannot_be", nobody_waits_for_what_cannot_be},
                                              {"fixed_addresses", fixed_addresses},
                                              {"malformed", malformed},

@@ -26,6 +26,7 @@ def build_worker(build: str, folder: Path) -> Path:
         *(NATIVE / "wire").glob("*.c"),
         generated / "gv_commands.c",
         generated / "gv_dispatch.c",
+        generated / "gv_objects.c",
     ]
     includes = [f"-I{generated}", f"-I{NATIVE}", f"-I{NATIVE}/wire", f"-I{NATIVE}/worker"]
     limits = ["-DWORKER_MAX_STAGING=(8<<20)", "-DWORKER_MAX_EARLY=(3<<20)"]
@@ -50,7 +51,7 @@ def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 @pytest.mark.parametrize("build", ["plain", "address", pytest.param("thread", marks=pytest.mark.wide)])
 def test_worker(runs: ConcurrentRuns, request: pytest.FixtureRequest, build: str, transport: str) -> None:
     ran = runs.result(request)
-    assert ran.returncode == 0 and "28 cases passed" in ran.stdout, f"{ran.stdout}\n{ran.stderr}"
+    assert ran.returncode == 0 and "29 cases passed" in ran.stdout, f"{ran.stdout}\n{ran.stderr}"
 
 
 @pytest.mark.parametrize("build", ["plain", "address"])

@@ -1,22 +1,7 @@
-/* Textures and tensor maps: what device code names by a value of the driver's. */
+/* Tensor maps. Textures are between the record and the backend (gv_dispatch.c). */
 #include <string.h>
 
 #include "state.h"
-
-int worker_do_texture_create(struct worker *w, const struct gv_record *record, const struct gv_cmd_texture_create *c,
-                             struct worker_context *context) {
-    struct gv_reply_texture_create reply = {0};
-    struct gv_texture texture = {.kind = c->kind, .format = c->format, .channels = c->channels, .flags = c->flags, .filter = c->filter};
-    memcpy(texture.modes, c->modes, sizeof texture.modes);
-    texture.address = c->address;
-    texture.width = c->width;
-    texture.height = c->height;
-    texture.pitch = c->pitch;
-    int status = w->ops->texture_create(context->context, &texture, &reply.object);
-    uint8_t body[16];
-    gv_reply_texture_create_encode(&reply, body);
-    return worker_reply(w, record, status, NULL, body, (uint32_t)gv_reply_texture_create_size(&reply));
-}
 
 /* An array that the record carries, of at most five numbers. */
 static int take(void *to, const void *data, uint32_t size, uint32_t count, uint32_t each) {
