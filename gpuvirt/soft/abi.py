@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-VERSION = 3
+VERSION = 4
 OFFSETS = {
     "ctaid": 0,
     "nctaid": 12,

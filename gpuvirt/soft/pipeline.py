@@ -163,7 +163,7 @@ def split_exchanges(t: Translation) -> None:
     for function in t.functions:
         if not function.is_kernel or t.layout.stack_pointer is not None or not exchanges(function.cfg):
             continue
-        if find_divided(function.cfg, function.divergence.active_meetings, function.divergence.masked):
+        if find_divided(function.cfg, function.divergence.active_convergence_points, function.divergence.masked):
             function.cfg = Cfg(function.body, t.program.exits, t.leaving, divided=True)
             function.divergence = divergence.analyze(function.cfg, t.shape)
 

@@ -54,7 +54,7 @@ if os.environ.get("FAULT") and not {"gpuvirt.server.worker", "soft.scheduling"}.
             _write(e, operand, kind, [values[1], values[0], *values[2:]])
 
         mma.write_accumulators = write
-    elif os.environ["FAULT"] == "lanes":  # lanes that have gone apart run on until they wait for memory or at a meeting
+    elif os.environ["FAULT"] == "lanes":  # lanes in the lane fallback run on until they wait for memory or at an exchange
         from gpuvirt.soft.codegen.lane_fallback import LaneEmitter, W
 
         _spin_yield = LaneEmitter.spin_yield

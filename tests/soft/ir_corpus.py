@@ -4,7 +4,7 @@
     python tests/soft/ir_corpus.py compare build/ir-corpus HEAD~1 .   # each side is a git revision or a folder that holds gpuvirt/
 
 `compare` exits with 1 when a kernel differs. With --normalize, unused declarations are dropped and values and labels numbered anew, in the order in
-which they occur, before texts are compared. With --rename OLD=NEW (may be repeated) the first side's identifiers OLD are taken for NEW. --count N takes
+which they occur, before texts are compared. With --rename OLD=NEW (may be repeated) the first side's identifiers OLD are taken for NEW; a # in both stands for the same number. --count N takes
 the corpus's first N kernels, which are a random sample too; --show N prints where the first N kernels that differ begin to.
 """
 
@@ -150,7 +150,8 @@ def record(corpus: Path, count: int, only: set[int] | None, normal: bool, rename
                 text = f"{type(error).__name__}: {error}"
             for rename in renames:
                 old, new = rename.split("=")
-                text = re.sub(rf"(?<![\w.$]){re.escape(old)}(?![\w.$])", new, text)
+                old = re.escape(old).replace(r"\#", "([0-9]+)")
+                text = re.sub(rf"(?<![\w.$]){old}(?![\w.$])", new.replace("#", r"\1"), text)
             if normal:
                 text = normalized(text)
             out = {"number": number, "text": text} if only is not None else {"number": number, "digest": hashlib.sha256(text.encode()).hexdigest()}

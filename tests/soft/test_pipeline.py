@@ -176,5 +176,5 @@ def test_what_all_lanes_answer_alike_is_asked_once(monkeypatch: pytest.MonkeyPat
     run = Emitter.run
     monkeypatch.setattr(Emitter, "run", lambda self: attempts.append(self.an) or run(self))
     text = pipeline.translate(Module(REDUCTION), "k", SHAPE)[0]
-    assert "whole" in text and len(attempts) == 1 and attempts[0].one_sided
+    assert "\nuniform" in text and len(attempts) == 1 and attempts[0].one_sided
     assert "icmp ugt i32" in text and "icmp ugt <32 x i32>" not in text

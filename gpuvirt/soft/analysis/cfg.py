@@ -33,7 +33,7 @@ class Cfg:
     def __init__(self, body: Body, exits: bool = False, leaving: frozenset[str] = frozenset(), divided: bool = False) -> None:
         self.body = body
         self.divided = divided  # exchanges between lanes begin blocks
-        self.leaving = leaving  # functions in which lanes may go apart: such a call begins a block
+        self.leaving = leaving  # functions in which lanes may leave the code for 32 of them: such a call begins a block
         self.exits = exits  # functions that are called may end threads
         blocks = find_blocks(body, exits, leaving, divided)
         self.exit = blocks.exit

@@ -1,4 +1,4 @@
-"""Where lanes of a warp meet: blocks that begin with a barrier or an exchange between lanes, to which lanes may come one after the other."""
+"""Where lanes of a warp converge: blocks that begin with a barrier or an exchange between lanes, to which lanes may come one after the other."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from gpuvirt.soft.ptx.opcodes import BARRIERS, Sync
 from gpuvirt.soft.ptx.parser import Imm
 
 
-def find_meetings(cfg: Cfg) -> dict[int, str]:
-    """The blocks that begin with a meeting, by number, and its kind. Those that are not OPEN only matter where lanes are apart for another reason."""
+def find_convergence_points(cfg: Cfg) -> dict[int, str]:
+    """The blocks that begin with a convergence point, and its kind. Kinds that are not OPEN matter only where lanes diverge for another reason."""
     found: dict[int, str] = {}
     for block in cfg.order:
         if not block.ins:
@@ -26,10 +26,10 @@ def find_meetings(cfg: Cfg) -> dict[int, str]:
     return found
 
 
-def meets_next(cfg: Cfg, meetings: Mapping[int, str], number: int) -> bool:
-    """Whether lanes that are at a block come to a meeting of the whole warp before they do anything that others notice."""
+def converges_next(cfg: Cfg, convergence_points: Mapping[int, str], number: int) -> bool:
+    """Whether lanes that are at a block come to a convergence point of the whole warp before they do anything that others notice."""
     block = cfg.order[number]
-    while meetings.get(block.idx) not in GATHERING:
+    while convergence_points.get(block.idx) not in GATHERING:
         if len(block.succs) != 1 or block.succs[0].idx <= block.idx or any(i.traits.acts or reads_again(i) for i in block.ins):
             return False
         block = block.succs[0]
@@ -41,7 +41,7 @@ def exchanges(cfg: Cfg) -> bool:
     return any(collective(i) for block in cfg.order for i in block.ins)
 
 
-def find_divided(cfg: Cfg, meetings: Mapping[int, str], masked: Set[int]) -> set[int]:
+def find_divided(cfg: Cfg, convergence_points: Mapping[int, str], masked: Set[int]) -> set[int]:
     """Blocks in which only some of the warp's lanes may exchange something, while others that it names come to another such place: in a branch beside
     it; for a __syncwarp, which may pair with any other, anywhere."""
     places: dict[str, list[Block]] = {}
@@ -59,7 +59,7 @@ def find_divided(cfg: Cfg, meetings: Mapping[int, str], masked: Set[int]) -> set
                 if any(b is not a and not after[a.idx] >> b.idx & 1 and not after[b.idx] >> a.idx & 1 for b in blocks):
                     found.add(a.idx)
         if op == "bar":
-            found.update(b.idx for b in blocks if not meetings and (len(blocks) > 1 or cfg.loop_of[b.idx] is not None))
+            found.update(b.idx for b in blocks if not convergence_points and (len(blocks) > 1 or cfg.loop_of[b.idx] is not None))
     return found & masked
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from gpuvirt.soft.analysis import affine_registers, lane_affine, subwarp_scalars
 from gpuvirt.soft.analysis.basic_blocks import Block
 from gpuvirt.soft.analysis.cfg import Cfg, Loop
-from gpuvirt.soft.analysis.convergence_points import find_meetings
+from gpuvirt.soft.analysis.convergence_points import find_convergence_points
 from gpuvirt.soft.analysis.lane_affine import Pattern
 from gpuvirt.soft.analysis.spin_loops import find_loops
 from gpuvirt.soft.analysis.sync_kinds import GATHERING, OPEN
@@ -51,8 +51,8 @@ class Divergence:
     resume: tuple[tuple[Loop, Block], ...] = ()  # loops in which lanes are put off, and where those go on
     delayed: bool = False  # lanes may be put off while others go on
     waiting_loops: frozenset[int] = frozenset()  # first blocks of the loops that may wait for memory to change
-    meetings: Mapping[int, str] = field(default_factory=dict)  # the blocks at which lanes may meet, and how (sync_kinds.py)
-    active_meetings: Mapping[int, str] = field(default_factory=dict)  # those at which they may really arrive apart
+    convergence_points: Mapping[int, str] = field(default_factory=dict)  # the blocks that begin with one, and its kind (sync_kinds.py)
+    active_convergence_points: Mapping[int, str] = field(default_factory=dict)  # those at which lanes may really arrive one after the other
     one_sided: frozenset[int] = frozenset()  # comparisons (ids) of values that differ between lanes and that all lanes answer alike
     patterns: Mapping[str, Pattern] = field(default_factory=dict)
     affine: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # steps of the registers with a pattern over the whole warp
@@ -126,7 +126,7 @@ class _Solver:
         self.own_params = own_params(cfg)
         # First blocks of the loops that may wait for memory to change, and of those whose lanes may wait for one another.
         self.waiting_loops, self.spin_loops = find_loops(cfg)
-        self.meetings = find_meetings(cfg)
+        self.convergence_points = find_convergence_points(cfg)
         self.one_sided: set[int] = set()
         self._begin()
 
@@ -163,8 +163,8 @@ class _Solver:
             resume=tuple(self.resume),
             delayed=self.delayed,
             waiting_loops=frozenset(self.waiting_loops),
-            meetings=self.meetings,
-            active_meetings=self.active_meetings(),
+            convergence_points=self.convergence_points,
+            active_convergence_points=self.active_convergence_points(),
             one_sided=frozenset(self.one_sided),
             patterns=patterns,
             affine={name: p.steps for name, p in patterns.items() if p.group == LANES},
@@ -232,11 +232,11 @@ class _Solver:
         while loop is not None and not spins:
             spins = loop.first in self.spin_loops
             loop = loop.parent
-        if spins or any(self.meetings.get(b.idx) in OPEN for b in region):
+        if spins or any(self.convergence_points.get(b.idx) in OPEN for b in region):
             # Lanes may be put off there and come back late: only what the whole warp does at once brings them together.
             self.delayed = True
             stop = block.ipdom
-            while stop is not None and stop is not self.cfg.exit and self.meetings.get(stop.idx) not in GATHERING:
+            while stop is not None and stop is not self.cfg.exit and self.convergence_points.get(stop.idx) not in GATHERING:
                 stop = stop.ipdom
             region = self._region(block, stop or self.cfg.exit)
         for b in region:
@@ -256,12 +256,12 @@ class _Solver:
             stack.extend(b.succs)
         return seen
 
-    def active_meetings(self) -> dict[int, str]:
-        """The meetings at which lanes may really arrive apart."""
+    def active_convergence_points(self) -> dict[int, str]:
+        """The convergence points at which lanes may really arrive one after the other."""
         if not self.delayed:
             return {}
         targets = {e.target.idx for e in self.edges}
-        return {i: kind for i, kind in self.meetings.items() if i in targets and (kind in GATHERING or i in self.masked)}
+        return {i: kind for i, kind in self.convergence_points.items() if i in targets and (kind in GATHERING or i in self.masked)}
 
     def _find_waits(self) -> None:
         """Recomputes the edges at whose ends lanes may wait, and from them `waits`."""
@@ -310,7 +310,7 @@ class _Solver:
         late = 0  # what lanes may still read that wait where they were put off: everywhere but where all lanes are together
         for _, head in self.resume:
             late |= head.live_in
-        for number in self.active_meetings():
+        for number in self.active_convergence_points():
             late |= order[number].live_in
         self.waits = [w | (late if i in self.masked else 0) for i, w in enumerate(waits)]
 

@@ -7,9 +7,9 @@ from gpuvirt.soft.ptx.parser import Body, Call, Imm, Ins, Name, Sym
 
 _READS_ONLY = {"add": 0, "or": 0, "xor": 0, "and": -1}  # atom.OP with this operand
 
-# Kinds of meetings: a block's barrier that each thread passes for itself, one that a warp passes as a whole, a __syncwarp that has others beside
-# it, an exchange of the whole warp, one of some lanes. The first and third may be met by lanes at another; the second and fourth bring the warp
-# together.
+# Kinds of convergence points: a block's barrier that each thread passes for itself, one that a warp passes as a whole, a __syncwarp that has others
+# beside it, an exchange of the whole warp, one of some lanes. At the first and third lanes may converge with lanes at another; the second and fourth
+# bring the warp together.
 BLOCK, ALIGNED, WARP, FULL, PART = "block", "aligned", "warp", "full", "part"
 OPEN = (BLOCK, WARP)
 GATHERING = (ALIGNED, FULL)
@@ -58,7 +58,7 @@ def _loose(ins: Ins) -> bool:
 
 
 class Splitter:
-    """Says which instructions must be the first of their block, because they may be meetings."""
+    """Says which instructions must be the first of their block, because they may be convergence points."""
 
     def __init__(self, instructions: list[Ins], leaving: frozenset[str] = frozenset(), divided: bool = False) -> None:
         self.leaving = leaving

@@ -133,8 +133,8 @@ def spread(e: Context, where: Where) -> Val:
         assert where.pattern is not None
         parts = [e.let(f"insertelement {vec('i64', where.pattern.group)} poison, i64 {first.s}, i32 0", "i64") for first in where.firsts]
         parts = [shuffle(e, part.s, "i64", where.pattern.group, [0] * where.pattern.group) for part in parts]
-        together = concat(e, parts, "i64", where.pattern.group)
-        where.lanes = e.add(together, e.lanes([s + where.offset for s in where.pattern.steps], "i64"))
+        bases = concat(e, parts, "i64", where.pattern.group)
+        where.lanes = e.add(bases, e.lanes([s + where.offset for s in where.pattern.steps], "i64"))
     if where.lanes is None:
         assert where.scalar is not None
         where.lanes = e.splat(where.scalar)

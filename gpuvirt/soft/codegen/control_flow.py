@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 
 from gpuvirt.soft.analysis.basic_blocks import Block
 from gpuvirt.soft.analysis.cfg import Loop
-from gpuvirt.soft.analysis.convergence_points import meets_next
+from gpuvirt.soft.analysis.convergence_points import converges_next
 from gpuvirt.soft.analysis.divergence import Divergence, Edge
 from gpuvirt.soft.codegen.context import Context
 from gpuvirt.soft.codegen.ir_builder import ModuleText, Val
@@ -44,7 +44,7 @@ class ControlFlow(Context):
     def __init__(self, module: ModuleText, analysis: Divergence, layout: Layout, symbol: str, loops: bool = False) -> None:
         super().__init__(module, analysis, layout, symbol, loops)
         self.fallback: LaneFallback | None = None  # where lanes may leave this code and go on one by one
-        self.meetings = analysis.active_meetings
+        self.convergence_points = analysis.active_convergence_points
         self.targets = {e.target.idx for e in analysis.edges if e.target is not self.cfg.exit}  # blocks at which lanes may wait
         self._prepare_edges()
 
@@ -97,8 +97,8 @@ class ControlFlow(Context):
         if target is None or target == self.cfg.exit.idx:
             return "done"
         block = self.cfg.order[target]
-        if block.idx not in self.an.masked and not self.meetings:
-            # All lanes meet there when it postdominates; then there is nothing to ask, unless some may have been put off at a barrier before it.
+        if block.idx not in self.an.masked and not self.convergence_points:
+            # All lanes reconverge there when it postdominates; then there is nothing to ask, unless some may be delayed at a barrier before it.
             p: Block | None = self.cfg.order[limit]
             while p is not None and p.idx < target:
                 following = p.ipdom
@@ -117,7 +117,7 @@ class ControlFlow(Context):
             self.emit(f"br label %{self.chain(block.idx)}")
             return
         if target.idx in self.copies:
-            self.emit(f"br label %whole{target.idx}")
+            self.emit(f"br label %uniform{target.idx}")
             return
         if target.idx in self.an.masked:
             self.emit(f"store i32 {self.bits_of(self.full).s}, ptr {self.mask_slot(target)}")
@@ -142,22 +142,22 @@ class ControlFlow(Context):
     # The lane fallback --------------------------------------------------------------------------------------------------------------------------
 
     def leaves(self) -> bool:
-        """Whether the function tells its caller if lanes have gone apart in it."""
+        """Whether the function tells its caller if lanes have left for the lane fallback in it."""
         return self.fallback is not None and not self.func.is_kernel
 
     def returns(self) -> str:
         return "ret i1 false" if self.leaves() else "ret void"
 
     def may_leave(self, loop: Loop) -> bool:
-        """Whether lanes may go apart at the end of the loop."""
+        """Whether lanes may leave for the lane fallback at the end of the loop."""
         if self.fallback is None or loop.first not in self.an.waiting_loops or loop.first not in self.looped or self.delays_lanes(loop):
             return False
         # Who asks which lanes are beside it counts on those with whom it came, also after it has waited for another warp.
         if any(i.traits.sync is Sync.OBSERVE for block in self.cfg.order for i in block.ins):
             return False
-        # Lanes that stay at a meeting of the whole warp until those in the loop come cannot help these.
+        # Lanes that stay at a convergence point of the whole warp until those in the loop come cannot help these.
         waiting = self.fallback.pending(self, loop.last, loop)
-        return not self.func.is_kernel or any(t != loop.first and not meets_next(self.cfg, self.an.meetings, t) for t in waiting)
+        return not self.func.is_kernel or any(t != loop.first and not converges_next(self.cfg, self.an.convergence_points, t) for t in waiting)
 
     def delays_lanes(self, loop: Loop) -> bool:
         """Whether the lanes that stay in the loop are put off after some rounds."""

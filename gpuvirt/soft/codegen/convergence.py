@@ -34,7 +34,7 @@ def begin(e: ControlFlow) -> None:
 
 def emit_point(e: ControlFlow, block: Block) -> None:
     """The block's first instruction, for the lanes that need wait no longer; the code behind it runs with `e.mask`."""
-    kind = e.meetings[block.idx]
+    kind = e.convergence_points[block.idx]
     here = e.let(f"load i32, ptr {e.mask_slot(block)}", "i32")
     passed = e.const(0, "i32")
     if _has_open(e):
@@ -49,26 +49,26 @@ def emit_point(e: ControlFlow, block: Block) -> None:
     e.instruction(block.ins[0])
     if gone is not None:
         e.emit(f"store i32 {e.bor(passed, met).s}, ptr %passed")
-        e.emit(f"br label %meet{n}.on")
+        e.emit(f"br label %converge{n}.on")
         e.reset()
-        e.lines.append(f"meet{n}.on:")
-        e.mask = e.mask_of(e.let(f"phi i32 [ {gone.s}, %meet{n}.passed ], [ {going.s}, %meet{n}.all ]", "i32"))
+        e.lines.append(f"converge{n}.on:")
+        e.mask = e.mask_of(e.let(f"phi i32 [ {gone.s}, %converge{n}.passed ], [ {going.s}, %converge{n}.all ]", "i32"))
 
 
 def _has_open(e: ControlFlow) -> bool:
-    return any(kind in OPEN for kind in e.meetings.values())
+    return any(kind in OPEN for kind in e.convergence_points.values())
 
 
 def _let_pass(e: ControlFlow, block: Block, here: Val, passed: Val, n: int) -> Val:
     """Lanes that others have released go on behind the barrier, without the rest."""
     own = e.mask_slot(block)
     gone = e.band(here, passed)
-    e.emit(f"br i1 {e.icmp('ne', gone, e.const(0, 'i32')).s}, label %meet{n}.passed, label %meet{n}.new")
-    e.lines.append(f"meet{n}.passed:")
+    e.emit(f"br i1 {e.icmp('ne', gone, e.const(0, 'i32')).s}, label %converge{n}.passed, label %converge{n}.new")
+    e.lines.append(f"converge{n}.passed:")
     e.emit(f"store i32 {e.band(passed, e.invert(gone)).s}, ptr %passed")
     e.emit(f"store i32 {e.band(here, e.invert(gone)).s}, ptr {own}")
-    e.emit(f"br label %meet{n}.on")
-    e.lines.append(f"meet{n}.new:")
+    e.emit(f"br label %converge{n}.on")
+    e.lines.append(f"converge{n}.new:")
     return gone
 
 
@@ -78,7 +78,7 @@ def _elsewhere(e: ControlFlow, block: Block, kind: str, passed: Val) -> tuple[Va
     alike = _ALIKE.get(kind, ())
     for number in sorted(e.targets - {block.idx}):
         waiting = e.let(f"load i32, ptr {e.mask_slot(e.cfg.order[number])}", "i32")
-        if e.meetings.get(number) in alike:
+        if e.convergence_points.get(number) in alike:
             met = e.bor(met, waiting)
         else:
             under_way = e.bor(under_way, waiting)
@@ -108,6 +108,6 @@ def _wait(e: ControlFlow, block: Block, lanes: Lanes, going: Val, n: int) -> Non
     """Unless all have come: lanes stay in the block's mask slot, and code goes on with those elsewhere."""
     zero = e.const(0, "i32")
     wait = e.icmp("eq", going, zero) if block.idx in e.an.masked else e.icmp("ne", lanes.under_way, zero)
-    e.emit(f"br i1 {wait.s}, label %{e.chain(block.idx)}, label %meet{n}.all")
-    e.lines.append(f"meet{n}.all:")
+    e.emit(f"br i1 {wait.s}, label %{e.chain(block.idx)}, label %converge{n}.all")
+    e.lines.append(f"converge{n}.all:")
     e.emit(f"store i32 {e.band(lanes.here, e.invert(going)).s}, ptr {e.mask_slot(block)}")

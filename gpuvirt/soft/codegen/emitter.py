@@ -32,9 +32,9 @@ class Emitter(ControlFlow):
 
     def run(self) -> str:
         """The function's text."""
-        self.copies = uniform_branches.twice(self) if self.uniform_copies else set()
+        self.copies = uniform_branches.copied_blocks(self) if self.uniform_copies else set()
         order = self.cfg.order
-        self.divided = find_divided(self.cfg, self.meetings, self.an.masked) if self.fallback is not None and self.cfg.divided else set()
+        self.divided = find_divided(self.cfg, self.convergence_points, self.an.masked) if self.fallback is not None and self.cfg.divided else set()
         self.setup()
         convergence.begin(self)
         ends: dict[int, list[Loop]] = {}
@@ -76,8 +76,8 @@ class Emitter(ControlFlow):
         return ["  br label %b0"]
 
     def emit_late(self) -> None:
-        """At the function's end: lanes that were put off, at spin loops and meetings, go on, in turn."""
-        late = sorted({head.idx for _, head in self.an.resume} | set(self.meetings))
+        """At the function's end: delayed lanes, of spin loops and convergence points, go on, in turn."""
+        late = sorted({head.idx for _, head in self.an.resume} | set(self.convergence_points))
         if not late:
             return
         turn = self.once("turn", "alloca i32", "ptr")
@@ -87,11 +87,11 @@ class Emitter(ControlFlow):
         for i, (number, some) in enumerate([*zip(late, pending, strict=True)] * 2):
             if i < len(late):
                 some = self.band(some, self.icmp("slt", last, self.const(number, "i32")))
-            self.emit(f"br i1 {some.s}, label %late{i}, label %later{i}")
-            self.lines.append(f"late{i}:")
+            self.emit(f"br i1 {some.s}, label %delayed{i}, label %delayed{i}.next")
+            self.lines.append(f"delayed{i}:")
             self.emit(f"store i32 {number}, ptr {turn.s}")
             self.emit(f"br label %b{number}")
-            self.lines.append(f"later{i}:")
+            self.lines.append(f"delayed{i}.next:")
 
     def signature(self) -> str:
         if self.func.is_kernel:
@@ -139,7 +139,7 @@ class Emitter(ControlFlow):
         if block.idx in self.divided:
             assert self.fallback is not None
             self.fallback.exchange_check(self, block)
-        if block.idx in self.meetings:
+        if block.idx in self.convergence_points:
             convergence.emit_point(self, block)
             for ins in block.ins[1:]:
                 self.instruction(ins)
@@ -159,7 +159,7 @@ class Emitter(ControlFlow):
         """The copy of a block for all lanes together."""
         self.reset()
         self.block, self.mask, self.in_uniform_copy = block, self.full, True
-        self.lines.append(f"whole{block.idx}:")
+        self.lines.append(f"uniform{block.idx}:")
         self.body_of(block)
         self.in_uniform_copy = False
 
@@ -227,7 +227,7 @@ class Emitter(ControlFlow):
         else:
             assert condition is not None
             if condition.v and self.copies and not self.parted:
-                uniform_branches.part(self, block, condition, self.sides)
+                uniform_branches.branch(self, block, condition, self.sides)
             elif condition.v:
                 taken = self.bits_of(self.band(self.mask, condition))
                 other = self.bits_of(self.band(self.mask, self.invert(condition)))

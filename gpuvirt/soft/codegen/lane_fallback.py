@@ -2,7 +2,7 @@
 
 Where a warp waits for itself, its lanes leave the code for 32 lanes and go on in code for one (class LaneEmitter), each on a stack of its own. They
 are kept in step as a GPU keeps them: before each instruction that others notice a lane says where it is, and the engine lets lanes run so that those
-that a branch divided come together again where their ways join. That is the last resort: it serves every program, at the speed of one lane.
+that a branch divided reconverge where their ways join. That is the last resort: it serves every program, at the speed of one lane.
 
 Vector code leaves at a loop that waits for memory to change, once some lanes have waited there for long while others wait elsewhere (loop_check). It
 writes down what each lane needs to go on: the block at which it waits, and the registers that may be read from there. Code for one lane begins with
@@ -32,8 +32,8 @@ CALLING = 1 << 30  # beside a block's number: the lane is inside the call that t
 PASSED = 1 << 29  # the lane has passed the barrier that the block begins with
 _AREA_VALUES = 96  # AREA_VALUES in lanes.c
 _BARRIERS = (*BARRIERS, Sync.ARRIVE, Sync.CLUSTER)
-_TOGETHER = (Sync.EXCHANGE, Sync.MEMBERS, Sync.WARP)  # what lanes do together, lanes at the same opcode
-_KEYS = [name for name, row in OPCODES.items() if any(t.sync in _TOGETHER for t in row.all)]
+_COLLECTIVE = (Sync.EXCHANGE, Sync.MEMBERS, Sync.WARP)  # what lanes do together, lanes at the same opcode
+_KEYS = [name for name, row in OPCODES.items() if any(t.sync in _COLLECTIVE for t in row.all)]
 _SYNC, _ARRIVE = 3, 4
 
 
@@ -48,7 +48,7 @@ def _stored(bits: int) -> int:
 
 
 class Frame(LaneFallback):
-    """What a function writes down when lanes go apart: where it keeps which register, and at which blocks lanes may then be."""
+    """What a function writes down when lanes leave the code for 32: where it keeps which register, and at which blocks lanes may then be."""
 
     def __init__(self, cfg: Cfg) -> None:
         self.cfg = cfg
@@ -89,7 +89,7 @@ class Frame(LaneFallback):
 
 def pending(e: ControlFlow, position: int, around: Loop | None) -> list[int]:
     """Blocks at which lanes may be behind a block, inside the loop `around`."""
-    if e.an.resume or e.meetings:
+    if e.an.resume or e.convergence_points:
         return sorted(e.targets)
     found = {t for t in e.waiting_ahead[position] if t > position and t != e.cfg.exit.idx}
     while around is not None:
@@ -116,7 +116,7 @@ def loop_check(e: ControlFlow, frame: Frame, loop: Loop, bits: Val, again: Val, 
     e.lines.append(f"ask{n}:")
     at = pending(e, loop.last, loop)
     where = {t: e.let(f"load i32, ptr {e.mask_slot(e.cfg.order[t])}", "i32") for t in at if t != loop.first}
-    long = e.call("soft_wait", "i32", [W, e.lshr(count, e.const(SPIN_YIELD.bit_length() - 1, "i32"))], declare=True)
+    long = e.call("soft_spin_wait", "i32", [W, e.lshr(count, e.const(SPIN_YIELD.bit_length() - 1, "i32"))], declare=True)
     others = zero
     for mask in where.values():
         others = e.bor(others, mask)
@@ -124,15 +124,15 @@ def loop_check(e: ControlFlow, frame: Frame, loop: Loop, bits: Val, again: Val, 
         others = e.bor(others, e.band(e.invert(bits), e.field("lanes", "i32")))
     where[loop.first] = bits
     leave = e.band(e.icmp("ne", long, zero), e.icmp("ne", others, zero))
-    e.emit(f"br i1 {leave.s}, label %apart{n}, label %b{loop.first}")
-    e.lines.append(f"apart{n}:")
+    e.emit(f"br i1 {leave.s}, label %diverged{n}, label %b{loop.first}")
+    e.lines.append(f"diverged{n}:")
     write_frame(e, frame, where)
     depart(e)
 
 
 def exchange_check(e: ControlFlow, frame: Frame, block: Block) -> None:
-    """Before an exchange between some lanes of the warp: they go apart when it names others that are elsewhere, for those may come to another place
-    like it."""
+    """Before an exchange between some lanes of the warp: they leave for code of one lane when it names others that are elsewhere, for those may
+    come to another place like it."""
     others = e.const(0, "i32")
     where = {}
     for number in pending(e, block.idx, e.cfg.loop_of[block.idx]):
@@ -146,8 +146,8 @@ def exchange_check(e: ControlFlow, frame: Frame, block: Block) -> None:
     if missing.v:
         missing = e.icmp("ne", e.band(e.bits_of(missing), bits), e.const(0, "i32"))
     n = e.n = e.n + 1
-    e.emit(f"br i1 {missing.s}, label %apart{n}, label %all{n}")
-    e.lines.append(f"apart{n}:")
+    e.emit(f"br i1 {missing.s}, label %diverged{n}, label %all{n}")
+    e.lines.append(f"diverged{n}:")
     write_frame(e, frame, where)
     depart(e)
     e.reset()
@@ -155,11 +155,11 @@ def exchange_check(e: ControlFlow, frame: Frame, block: Block) -> None:
 
 
 def call(e: ControlFlow, frame: Frame, text: str) -> None:
-    """A call of a function in which lanes may go apart."""
+    """A call of a function in which lanes may leave."""
     left = e.let(f"call i1 {text}", "i1")
     n = e.n = e.n + 1
-    e.emit(f"br i1 {left.s}, label %apart{n}, label %back{n}")
-    e.lines.append(f"apart{n}:")
+    e.emit(f"br i1 {left.s}, label %diverged{n}, label %back{n}")
+    e.lines.append(f"diverged{n}:")
     before = dict(e.cache), dict(e.expanded), dict(e._splats), dict(e._casts)
     number = e.block.idx
     where = {t: e.let(f"load i32, ptr {e.mask_slot(e.cfg.order[t])}", "i32") for t in pending(e, number, e.cfg.loop_of[number])}
@@ -198,12 +198,12 @@ def write_frame(e: ControlFlow, frame: Frame, where: dict[int, Val], calling: Va
     here = {e.block.idx} if calling is not None else set()
     frame.blocks |= set(where) | here
     names = frame.live(set(where) | here)
-    memory = e.let("call ptr @soft_apart_frame(ptr %w, i64 %frame.bytes)", "ptr")
-    e.m.declare("soft_apart_frame", "declare ptr @soft_apart_frame(ptr, i64)")
+    memory = e.let("call ptr @soft_fallback_frame(ptr %w, i64 %frame.bytes)", "ptr")
+    e.m.declare("soft_fallback_frame", "declare ptr @soft_fallback_frame(ptr, i64)")
     blocks = Val("splat (i32 -1)", "i32", True, True)  # has ended, or come back from the function
     for number, bits in where.items():
         blocks = e.select(e.mask_of(bits), e.const(number, "i32"), blocks)
-        if e.meetings.get(number) in OPEN:
+        if e.convergence_points.get(number) in OPEN:
             frame.passed.add(number)
             passed = e.band(bits, e.let("load i32, ptr %passed", "i32"))
             blocks = e.select(e.mask_of(passed), e.const(number | PASSED, "i32"), blocks)
@@ -231,8 +231,8 @@ def _copy(e: ControlFlow, to: Val, source: Val, lane_bytes: int) -> None:
 
 def depart(e: ControlFlow) -> None:
     if e.func.is_kernel:
-        e.m.declare("soft_apart", "declare void @soft_apart(ptr, ptr)")
-        e.emit(f"call void @soft_apart(ptr %w, ptr @{lane_symbol(e.symbol)})")
+        e.m.declare("soft_fall_back", "declare void @soft_fall_back(ptr, ptr)")
+        e.emit(f"call void @soft_fall_back(ptr %w, ptr @{lane_symbol(e.symbol)})")
         e.emit("br label %run.out" if e.loops else "ret void")
     else:
         e.emit("ret i1 true")
@@ -361,14 +361,14 @@ class LaneEmitter(Emitter):
         number = self.points.count = self.points.count + 1
         around = _NO_LOOP if loop is None else self.loop_numbers[loop.first]
         place = [self.const(number, "i32"), self.const(around, "i32"), self.const(int(acts), "i32")]
-        self.call("soft_lane_at", "void", [W, *place], declare=True)
+        self.call("soft_lane_point", "void", [W, *place], declare=True)
         self.since = set()
 
     def spin_yield(self, block: Block) -> None:
         self.uses_barrier = self.waits = True
         for head in block.succs:
             if head.idx <= block.idx and head.idx in self.an.waiting_loops:
-                self.call("soft_lane_spins", "void", [W, self.const(self.loop_numbers[head.idx], "i32")], declare=True)
+                self.call("soft_lane_spin_round", "void", [W, self.const(self.loop_numbers[head.idx], "i32")], declare=True)
 
     def call_function(self, name: str, arguments: list[str]) -> None:
         for i, memory in enumerate(self.call_results):
@@ -394,7 +394,7 @@ class LaneEmitter(Emitter):
         if ins.traits.sync in _BARRIERS:
             self.point(True)
             self.barrier(ins)
-        elif ins.traits.sync in _TOGETHER:
+        elif ins.traits.sync in _COLLECTIVE:
             self.point(True)
             self.exchange(ins)
         else:
@@ -420,12 +420,12 @@ class LaneEmitter(Emitter):
         names = list(dict.fromkeys(s for s in ins.srcs if s != ins.pred))
         if len(names) > _AREA_VALUES:
             raise Unsupported(f"unsupported PTX instruction '{ins}': too many operands")
-        area = self.call("soft_lane_area", "ptr", [W], declare=True)
+        area = self.call("soft_lane_exchange_area", "ptr", [W], declare=True)
         for i, name in enumerate(names):
             value = self.resize(self.get(name), "i64")
             place = self.let(f"getelementptr i64, ptr {self.offset(area, 8 * LANES * i).s}, i32 {self.lane.s}", "ptr")
             self.emit(f"store i64 {value.s}, ptr {place.s}")
-        met = self.call("soft_lane_meet", "i32", [W, named, self.const(1 + _KEYS.index(ins.op), "i32")], declare=True)
+        met = self.call("soft_lane_exchange_begin", "i32", [W, named, self.const(1 + _KEYS.index(ins.op), "i32")], declare=True)
         before = {name: self.cache.get(name) for name in names}
         for i, name in enumerate(names):
             value = self.let(f"load <{LANES} x i64>, ptr {self.offset(area, 8 * LANES * i).s}, align 8", "i64", True)
@@ -439,7 +439,7 @@ class LaneEmitter(Emitter):
         for name, old in before.items():
             if self.cache.get(name) is spread[name] and old is not None:
                 self.cache[name] = old
-        self.call("soft_lane_part", "void", [W, met], declare=True)
+        self.call("soft_lane_exchange_end", "void", [W, met], declare=True)
 
     def _named(self, ins: Ins) -> Val:
         if "sync" in ins.mods and ins.ops and ins.traits.sync is not Sync.WARP:

@@ -146,10 +146,10 @@ def _settled(e: Context, addresses: Val) -> Val:
 def _contiguous(e: Context, addresses: Val, stride: int, mask: Val | None) -> Val:
     """Tests at run time whether the lanes' accesses are contiguous: strides are often parameters, and a gather costs ten times a contiguous load."""
     line = e.add(e.splat(e.extract(addresses, 0)), e.lanes([i * stride for i in range(LANES)], "i64"))
-    apart = e.icmp("ne", addresses, line)
+    elsewhere = e.icmp("ne", addresses, line)
     if mask is not None:
-        apart = e.band(apart, mask)
-    return e.icmp("eq", e.bits_of(apart), e.const(0, "i32"))
+        elsewhere = e.band(elsewhere, mask)
+    return e.icmp("eq", e.bits_of(elsewhere), e.const(0, "i32"))
 
 
 def _load_wide(e: Context, pointer: Val, t: str, n: int, size: int, mask: Val | None, volatile: bool = False) -> list[Val]:

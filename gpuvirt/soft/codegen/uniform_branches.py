@@ -19,9 +19,9 @@ _LOWER = {"lt": "lt", "le": "le", "lo": "lt", "ls": "le"}
 _UPPER = {"gt": "gt", "ge": "ge", "hi": "gt", "hs": "ge"}
 
 
-def twice(e: ControlFlow) -> set[int]:
+def copied_blocks(e: ControlFlow) -> set[int]:
     """The blocks that get a uniform copy."""
-    if not e.func.is_kernel or e.meetings or e.an.delayed or e.an.resume or e.an.waiting_loops or e.cfg.exits:
+    if not e.func.is_kernel or e.convergence_points or e.an.delayed or e.an.resume or e.an.waiting_loops or e.cfg.exits:
         return set()
     blocks = [b for b in e.cfg.order if b.idx in e.an.masked and b is not e.cfg.exit]
     if sum(len(b.ins) for b in blocks) > _MOST or any(b.kind == "brx" for b in e.cfg.order):
@@ -57,19 +57,19 @@ def sides(e: ControlFlow, ins: Ins) -> tuple[Val, Val] | None:
     limit = e.rd_int(bound, t.bits, signed)
     letter = "s" if signed else "u"
     last = e.add(first, e.const(most, first.t))
-    near = e.icmp(f"{letter}ge", last, first)  # the lanes' values do not wrap around
+    ordered = e.icmp(f"{letter}ge", last, first)  # the lanes' values do not wrap around
     less = name in _LOWER
     condition = f"{letter}{_LOWER[name] if less else _UPPER[name]}"
     a, b = e.icmp(condition, first, limit), e.icmp(condition, last, limit)
     every, some = (b, a) if less else (a, b)
-    return e.band(near, every), e.band(near, e.invert(some))
+    return e.band(ordered, every), e.band(ordered, e.invert(some))
 
 
 def _uniform(e: ControlFlow, operand: Operand) -> bool:
     return isinstance(operand, Imm) or (isinstance(operand, Reg) and operand.name not in e.an.varying)
 
 
-def part(e: ControlFlow, block: Block, condition: Val, known: tuple[Val, Val] | None) -> None:
+def branch(e: ControlFlow, block: Block, condition: Val, known: tuple[Val, Val] | None) -> None:
     """The end of a block in which all lanes are together, by a condition that may divide them."""
     n = e.n = e.n + 1
     yes, no = block.succs
@@ -82,7 +82,7 @@ def part(e: ControlFlow, block: Block, condition: Val, known: tuple[Val, Val] | 
     # A jump ahead is mostly not taken: it leaves, or leads around something.
     ways = [(every, yes, "every"), (none, no, "none")]
     for way, (some, target, letter) in enumerate(ways if yes.idx <= block.idx else ways[::-1]):
-        following = f"some{n}" if way == 0 else f"apart{n}"
+        following = f"some{n}" if way == 0 else f"diverged{n}"
         e.emit(f"br i1 {some.s}, label %{letter}{n}, label %{following}" + (", !prof !2" if way else ""))
         e.lines.append(f"{letter}{n}:")
         e.go(block, target)
@@ -94,4 +94,4 @@ def part(e: ControlFlow, block: Block, condition: Val, known: tuple[Val, Val] | 
     e.emit(f"br label %{e.chain(block.idx)}")
 
 
-__all__ = ["deciding", "part", "sides", "twice"]
+__all__ = ["branch", "copied_blocks", "deciding", "sides"]

@@ -65,7 +65,7 @@ class Sync(Enum):
     EXCHANGE = "exchange"  # the lanes that its mask names exchange values
     MEMBERS = "members"  # the lanes that its mask names wait for each other
     WARP = "warp"  # all lanes of the warp execute it together
-    OBSERVE = "observe"  # tells which lanes are together
+    OBSERVE = "observe"  # tells which lanes execute it in one go
     BARRIER = "barrier"  # the block's barrier, at which each warp comes as a whole
     LOOSE = "loose"  # the block's barrier, at which each thread comes by itself
     REDUCE = "reduce"  # the same with a result

@@ -314,7 +314,7 @@ def grid_barrier() -> None:
         assert (a == want).all()
 
 
-# Lanes that hand on in a chain, by plain loads: the warp's lanes have gone apart behind it.
+# Lanes that hand on in a chain, by plain loads: the lanes are in the lane fallback behind it.
 _CHAIN = """__device__ void chain(volatile int* flag) {
     int t = threadIdx.x;
     if (t) while (!flag[t - 1]) ;
@@ -408,5 +408,5 @@ def lanes_in_step_behind_branches_and_loops() -> None:
     assert found[0] == found[1], found
 
 
-# What programs rely on that lanes keep in step, as they do on a GPU, though they have gone apart.
+# What programs rely on that lanes keep in step, as they do on a GPU, in the lane fallback too.
 IN_STEP = ("places_given_out_after_a_vote", "lanes_in_step_behind_branches_and_loops")

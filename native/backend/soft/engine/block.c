@@ -221,7 +221,7 @@ static void warp_fill(struct fiber *f, const struct block *b, const struct grid 
     w->engine = f;
     f->bit = 1u << warp;
     f->beside = b->fibers[warp + 1 < b->warps ? warp + 1 : 0];
-    f->apart = false;
+    f->lanes_run = false;
 }
 
 /* A warp from start to end; then, without the scheduler, on to the next of its block that can go on. */
@@ -289,7 +289,7 @@ static void begin(struct block *b, const struct grid *g, uint64_t index) {
         struct fiber *f = b->fibers[i];
         memcpy(f->warp.ctaid, b->index, sizeof f->warp.ctaid);
         f->warp.exited = 0;
-        f->apart = false;
+        f->lanes_run = false;
         soft_fiber_prepare(f, fiber_main);
     }
 }

@@ -40,8 +40,9 @@ struct soft_engine {
     struct grid *grids;  /* that want help, oldest first */
     pthread_t *threads;
     uint32_t n_threads, sleeping;
-    uint32_t cores;         /* for %smid */
-    bool eager_lanes;       /* GPUVIRT_SOFT_LANES=always: a test mode in which lanes go apart where they may, without waiting long first */
+    uint32_t cores; /* for %smid */
+    bool
+        eager_lanes; /* GPUVIRT_SOFT_LANES=always: a test mode in which lanes leave the code for 32 of them where they may, without waiting long first */
     struct runner *running; /* every runner inside a grid */
     uint32_t n_running;
     bool stopping;
@@ -59,10 +60,10 @@ struct grid {
     uint64_t longest_run;  /* blocks that a runner may take at once */
     _Atomic uint64_t next;
     _Atomic bool stop;
-    _Atomic uint32_t apart; /* warps whose lanes have gone apart */
-    uint64_t began_ns;      /* with a tier */
-    uint64_t began_cycles;  /* where others could help */
-    bool alone;             /* not worth waking others for, as far as is known; only the caller's thread looks at it */
+    _Atomic uint32_t fallbacks; /* warps whose lanes have left the code for 32 of them */
+    uint64_t began_ns;          /* with a tier */
+    uint64_t began_cycles;      /* where others could help */
+    bool alone;                 /* not worth waking others for, as far as is known; only the caller's thread looks at it */
     /* Under the engine's lock. */
     struct grid *later;
     uint32_t helpers, helped; /* inside it; that ever were */
@@ -94,7 +95,7 @@ struct fiber {
     struct fiber *next_free;
     uint32_t value; /* result of the reduction that it waited for */
     bool yielded;
-    bool apart;                            /* its lanes run by themselves (lanes.c) */
+    bool lanes_run;                        /* its lanes run by themselves (lanes.c) */
     struct lanes *lanes;                   /* kept for the next time */
     uint64_t waits_since, waits_since_cpu; /* in the loop that it asked about last */
 };
@@ -165,7 +166,7 @@ void soft_warp_yield(struct fiber *f);
 
 /* lanes.c */
 void soft_lanes_free(struct fiber *f);
-/* Lets the other lanes of a warp run whose lanes are apart. */
+/* Lets the other lanes of a warp run whose lanes run by themselves. */
 void soft_lane_yield(struct fiber *f);
 
 /* exec.c: a grid that was thought to be short and is not gets help after all. */

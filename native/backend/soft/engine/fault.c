@@ -125,7 +125,7 @@ int soft_guarded(void (*fn)(void *), void *arg, uint64_t *fault) {
 static bool on_guard_page(const struct runner *r) {
     if (!r->warp) return false;
     const struct fiber *f = soft_fiber_of(r->warp);
-    if (f->apart) f = (const struct fiber *)r->warp; /* a lane's */
+    if (f->lanes_run) f = (const struct fiber *)r->warp; /* a lane's */
     if (!f->stack) return false;
     uint64_t low = (uint64_t)(uintptr_t)f->stack;
     return r->fault_address < low && r->fault_address >= low - SOFT_GUARD;

@@ -77,9 +77,9 @@ void soft_fiber_free(struct fiber *f) {
 void soft_fiber_prepare(struct fiber *f, void (*entry)(struct fiber *)) {
     /* Stacks lie whole pages apart: without this all warps of a block would keep their values in the same few sets of the first-level cache. Eight
      * warps, as many as a set has ways, share a page evenly, the next eight lie between them. */
-    uint32_t warp = f->warp.warp, apart = warp % 8 * 512 + warp / 8 * 128;
+    uint32_t warp = f->warp.warp, stagger = warp % 8 * 512 + warp / 8 * 128;
     /* The stack's top is 64-byte aligned; after the return into soft_fiber_start it is as the convention wants it before a call. */
-    uint64_t *sp = (uint64_t *)((char *)f->stack + SOFT_STACK - apart);
+    uint64_t *sp = (uint64_t *)((char *)f->stack + SOFT_STACK - stagger);
 #ifdef __SANITIZE_ADDRESS__ /* frames that a fault left behind are still marked */
     __asan_unpoison_memory_region(f->stack, SOFT_STACK);
 #endif

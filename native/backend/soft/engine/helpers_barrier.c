@@ -126,7 +126,7 @@ SOFT_EXPORT void soft_turn(struct soft_warp *w) {
 
 SOFT_EXPORT void soft_yield(struct soft_warp *w) {
     struct fiber *f = soft_fiber_of(w);
-    if (f->apart)
+    if (f->lanes_run)
         soft_lane_yield(f);
     else
         soft_warp_yield(f);
@@ -136,7 +136,7 @@ SOFT_EXPORT void soft_nanosleep(struct soft_warp *w, uint32_t ns) {
     struct fiber *f = soft_fiber_of(w);
     struct block *b = f->block;
     struct runner *r = b->runner;
-    if (f->apart) {
+    if (f->lanes_run) {
         soft_lane_yield(f);
         return;
     }

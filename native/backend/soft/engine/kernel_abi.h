@@ -18,7 +18,7 @@
 
 #include <stdint.h>
 
-#define SOFT_ABI_VERSION 3u
+#define SOFT_ABI_VERSION 4u
 #define SOFT_LANES 32u
 
 /* What one warp sees. Filled by the engine before each call of entry; compiled code only reads it, but for loops over warps (`blocks`). All fields
@@ -77,36 +77,36 @@ void soft_turn(struct soft_warp *w);
 void soft_nanosleep(struct soft_warp *w, uint32_t ns);
 
 /* As soft_yield, for a loop in which some lanes of the warp wait while others are elsewhere; `turns`: how often in a row it has called. Not 0 when the
- * lanes have waited for so long that they should go apart: the others may be what they wait for. */
-uint32_t soft_wait(struct soft_warp *w, uint32_t turns);
+ * lanes have waited for so long that they should leave the code for 32 of them: the others may be what they wait for. */
+uint32_t soft_spin_wait(struct soft_warp *w, uint32_t turns);
 
-/* Going apart. Each call under way makes a frame, innermost first, of so many bytes (of which the first 8 are the engine's: the frame of the call
- * inside this one) and returns to its caller, until the kernel calls soft_apart: it calls `entry` for each lane, with a warp of that lane alone and
+/* The lane fallback. Each call under way makes a frame, innermost first, of so many bytes (of which the first 8 are the engine's: the frame of the call
+ * inside this one) and returns to its caller, until the kernel calls soft_fall_back: it calls `entry` for each lane, with a warp of that lane alone and
  * the kernel's frame, and returns when all lanes have ended. */
-void *soft_apart_frame(struct soft_warp *w, uint64_t bytes);
-void soft_apart(struct soft_warp *w, void (*entry)(struct soft_warp *, void *frame));
+void *soft_fallback_frame(struct soft_warp *w, uint64_t bytes);
+void soft_fall_back(struct soft_warp *w, void (*entry)(struct soft_warp *, void *frame));
 
 /* Where a lane is that runs by itself. The instructions of a module that others notice (accesses to memory that is not the thread's own, calls,
- * exchanges, barriers) are its points, numbered from 1 in the order of the control flow graph; loops are numbered too. soft_lane_at, before each of
+ * exchanges, barriers) are its points, numbered from 1 in the order of the control flow graph; loops are numbered too. soft_lane_point, before each of
  * them, returns when it is the lane's turn: lanes at the same point do it before any of them does more, and the lanes behind catch up first. `loop`: the
- * innermost loop around it, or UINT32_MAX; `acts`: more than a look, or an atomic operation that may only look. soft_lane_spins is called at the end of
+ * innermost loop around it, or UINT32_MAX; `acts`: more than a look, or an atomic operation that may only look. soft_lane_spin_round is called at the end of
  * each round of a loop that waits for memory to change, soft_lane_enter and soft_lane_leave at a function's beginning and end. */
 struct soft_lane_loop {
     uint32_t first, last; /* points */
     uint32_t outer;       /* the loop around it, or UINT32_MAX */
 };
 void soft_lane_begin(struct soft_warp *w, const struct soft_lane_loop *loops);
-void soft_lane_at(struct soft_warp *w, uint32_t point, uint32_t loop, uint32_t acts);
-void soft_lane_spins(struct soft_warp *w, uint32_t loop);
+void soft_lane_point(struct soft_warp *w, uint32_t point, uint32_t loop, uint32_t acts);
+void soft_lane_spin_round(struct soft_warp *w, uint32_t loop);
 void soft_lane_enter(struct soft_warp *w);
 void soft_lane_leave(struct soft_warp *w);
 
-/* What lanes that are apart do together. An exchange: each lane writes its operands to area[operand * 32 + lane], soft_lane_meet waits for those of the
- * `named` lanes that have not ended and returns who has come, each does all of the instruction, soft_lane_part waits until all have done it. Only
+/* What lanes do together that run by themselves. An exchange: each lane writes its operands to area[operand * 32 + lane], soft_lane_exchange_begin waits for those of the
+ * `named` lanes that have not ended and returns who has come, each does all of the instruction, soft_lane_exchange_end waits until all have done it. Only
  * equal keys meet. */
-uint64_t *soft_lane_area(struct soft_warp *w);
-uint32_t soft_lane_meet(struct soft_warp *w, uint32_t named, uint32_t key);
-void soft_lane_part(struct soft_warp *w, uint32_t group);
+uint64_t *soft_lane_exchange_area(struct soft_warp *w);
+uint32_t soft_lane_exchange_begin(struct soft_warp *w, uint32_t named, uint32_t key);
+void soft_lane_exchange_end(struct soft_warp *w, uint32_t group);
 /* The block's barriers: one of SOFT_RED_*, or one of these. */
 enum { SOFT_LANE_SYNC = 3, SOFT_LANE_ARRIVE = 4 };
 uint32_t soft_lane_barrier(struct soft_warp *w, uint32_t id, uint32_t threads, uint32_t op, uint32_t set);

@@ -1,4 +1,4 @@
-/* Lanes that have gone apart are held together as a GPU holds them: those that are at the same place of the program run in lockstep, from one visible
+/* Lanes in the lane fallback are kept in step as on a GPU: those that are at the same place of the program run in lockstep, from one visible
  * instruction (an access to memory that others see, a call, an exchange) to the next, and those that a branch divided wait where their ways join.
  *
  * Compiled code numbers these instructions ("points") in the order of the control flow graph, which is topological but for the ways back to a loop's
@@ -41,7 +41,7 @@ void lane_order_acts(struct lane_order *o, uint32_t lane) {
     if (o->rounds[lane] <= ROUNDS_MOST) o->idle &= ~(1u << lane);
 }
 
-void lane_order_at(struct lane_order *o, uint32_t lane, uint32_t point, uint32_t loop, bool acts) {
+void lane_order_point(struct lane_order *o, uint32_t lane, uint32_t point, uint32_t loop, bool acts) {
     o->path[lane][level(o, lane)] = (struct lane_place){point, loop};
     if (acts) lane_order_acts(o, lane);
     if (!o->rounds[lane]) return;
@@ -51,7 +51,7 @@ void lane_order_at(struct lane_order *o, uint32_t lane, uint32_t point, uint32_t
     o->idle &= ~(1u << lane);
 }
 
-void lane_order_spins(struct lane_order *o, uint32_t lane, uint32_t loop) {
+void lane_order_spin_round(struct lane_order *o, uint32_t lane, uint32_t loop) {
     uint32_t d = level(o, lane), bit = 1u << lane;
     /* A loop inside one that waits, too, in its rounds: the outer one counts. */
     bool same = o->rounds[lane] && d >= o->spin_depth[lane] && within(o, o->path[lane][o->spin_depth[lane]].point, o->spin_loop[lane]) &&

@@ -1,4 +1,4 @@
-/* Which lanes of a warp run next once its lanes have gone apart (lane_order.c). No fibers and no memory of the program: masks in, masks out. */
+/* Which lanes of a warp run next in the lane fallback (lane_order.c). No fibers and no memory of the program: masks in, masks out. */
 #ifndef SOFT_LANE_ORDER_H
 #define SOFT_LANE_ORDER_H
 
@@ -7,8 +7,8 @@
 
 #include "kernel_abi.h"
 
-#define LANE_DEPTHS 32 /* calls inside one another that are told apart; deeper ones count as one */
-#define LANE_LOOPS 64  /* loops that are told apart; others share an entry */
+#define LANE_DEPTHS 32 /* calls inside one another that are distinguished; deeper ones count as one */
+#define LANE_LOOPS 64  /* loops that are distinguished; others share an entry */
 
 struct lane_place {
     uint32_t point, loop;
@@ -21,7 +21,7 @@ struct lane_order {
     uint32_t depth[SOFT_LANES];
     struct lane_place sweep[LANE_DEPTHS]; /* where the lanes that ran last were, before they ran */
     uint32_t swept;                       /* so many levels of it count */
-    uint32_t ready;                       /* lanes that a meeting let go, or that begin: they run to their next point before any other */
+    uint32_t ready;                       /* lanes that a convergence point let go, or that begin: they run to their next point before any other */
     /* Lanes in a loop that waits for memory: which loop, in which call, rounds in a row (0: in none). */
     uint32_t spin_loop[SOFT_LANES], spin_depth[SOFT_LANES], rounds[SOFT_LANES];
     uint32_t idle;                /* lanes whose last round did nothing but look */
@@ -42,8 +42,8 @@ uint32_t lane_order_next(struct lane_order *o, uint32_t runnable);
 bool lane_order_ran(struct lane_order *o, uint32_t group, uint32_t runnable);
 
 /* What a lane says of itself as it runs. */
-void lane_order_at(struct lane_order *o, uint32_t lane, uint32_t point, uint32_t loop, bool acts);
-void lane_order_spins(struct lane_order *o, uint32_t lane, uint32_t loop);
+void lane_order_point(struct lane_order *o, uint32_t lane, uint32_t point, uint32_t loop, bool acts);
+void lane_order_spin_round(struct lane_order *o, uint32_t lane, uint32_t loop);
 void lane_order_enter(struct lane_order *o, uint32_t lane);
 void lane_order_leave(struct lane_order *o, uint32_t lane);
 /* It met others, or waits to. */

@@ -1,5 +1,5 @@
-/* A warp whose lanes wait for one another in a way that going together cannot serve goes apart: each lane gets a stack and runs code of its own, in
- * which registers are scalars. Lanes meet where the program says so, at exchanges and barriers, and stay in step between these as on a GPU
+/* A warp whose lanes wait for one another in a way that going together cannot serve falls back to code for one lane: each lane gets a stack and runs code of its own, in
+ * which registers are scalars. Lanes converge where the program says so, at exchanges and barriers, and stay in step between these as on a GPU
  * (lane_order.c). All lanes of a warp run on one thread, in turn, so plain integers do. */
 #include "../../../wire/clock.h"
 #include "../driver_constants.h"
@@ -15,7 +15,7 @@
 #define KEY_BARRIER 0x40000000u
 /* A loop's turns, of SPIN_YIELD rounds each, before the time is looked at, and how long the first warp of a grid waits then, by the clock and by the
  * processor time that waiting took. Loops that look back at other blocks get what they wait for in less, also where the thread that runs the other
- * block waits for a processor; warps after one that went apart wait for half as long as that one. */
+ * block waits for a processor; warps after one that fell back wait for half as long as that one. */
 #define TURNS 64
 #define PATIENCE_NS 30000000ull
 #define PATIENCE_CPU_NS 5000000ull
@@ -30,7 +30,7 @@ struct frame {
 struct lanes {
     struct fiber *fiber[SOFT_LANES]; /* of which warp, sp and stack are used */
     uint32_t named[SOFT_LANES], key[SOFT_LANES], met[SOFT_LANES], value[SOFT_LANES];
-    uint32_t alive, meets; /* lanes that have not ended; those of them that wait for others at a meeting */
+    uint32_t alive, waits; /* lanes that have not ended; those of them that wait for others at an exchange or barrier */
     uint32_t running;      /* a lane's number */
     struct lane_order order;
     void *home; /* the warp's own stack */
@@ -55,19 +55,19 @@ void soft_lanes_free(struct fiber *f) {
         if (s->fiber[i]) soft_fiber_free(s->fiber[i]);
     free(s);
     f->lanes = NULL;
-    f->apart = false;
+    f->lanes_run = false;
 }
 
-/* ---- going apart ---- */
+/* ---- from code for 32 lanes to code for one ---- */
 
-SOFT_EXPORT uint32_t soft_wait(struct soft_warp *w, uint32_t turns) {
+SOFT_EXPORT uint32_t soft_spin_wait(struct soft_warp *w, uint32_t turns) {
     struct fiber *f = soft_fiber_of(w);
     soft_yield(w);
     if (f->block->runner->grid->engine->eager_lanes) return 1;
     if (turns <= 1) f->waits_since = (uint64_t)gv_clock_ns(CLOCK_MONOTONIC);
     if (turns < TURNS) return 0;
     if (turns == TURNS) f->waits_since_cpu = (uint64_t)gv_clock_ns(CLOCK_THREAD_CPUTIME_ID);
-    uint32_t before = atomic_load_explicit(&f->block->runner->grid->apart, memory_order_relaxed);
+    uint32_t before = atomic_load_explicit(&f->block->runner->grid->fallbacks, memory_order_relaxed);
     if (before > HALVINGS) before = HALVINGS;
     return (uint64_t)gv_clock_ns(CLOCK_MONOTONIC) - f->waits_since > PATIENCE_NS >> before &&
            (uint64_t)gv_clock_ns(CLOCK_THREAD_CPUTIME_ID) - f->waits_since_cpu > PATIENCE_CPU_NS >> before;
@@ -75,15 +75,15 @@ SOFT_EXPORT uint32_t soft_wait(struct soft_warp *w, uint32_t turns) {
 
 static _Noreturn void no_memory(struct fiber *f) {
     struct runner *r = f->block->runner;
-    soft_grid_fail(r->grid, CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES, &f->warp, "no memory for lanes that go apart");
+    soft_grid_fail(r->grid, CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES, &f->warp, "no memory for the lane fallback");
     soft_leave(r);
 }
 
-SOFT_EXPORT void *soft_apart_frame(struct soft_warp *w, uint64_t bytes) {
+SOFT_EXPORT void *soft_fallback_frame(struct soft_warp *w, uint64_t bytes) {
     struct fiber *f = soft_fiber_of(w);
     if (!f->lanes && !(f->lanes = calloc(1, sizeof *f->lanes))) no_memory(f);
-    if (!f->apart) drop_frames(f->lanes); /* of a grid that was given up */
-    f->apart = true;
+    if (!f->lanes_run) drop_frames(f->lanes); /* of a grid that was given up */
+    f->lanes_run = true;
     struct frame *frame = aligned_alloc(64, (bytes + 63) & ~63ull);
     if (!frame) no_memory(f);
     memset(frame, 0, bytes);
@@ -91,18 +91,18 @@ SOFT_EXPORT void *soft_apart_frame(struct soft_warp *w, uint64_t bytes) {
     return f->lanes->frames = frame;
 }
 
-/* A meeting of lane i can take place: everybody whom it names, and who is still there, waits for the same. */
+/* The lanes with which lane i converges, if it can now: everybody whom it names, and who is still there, waits for the same. */
 static uint32_t complete(struct lanes *s, uint32_t i) {
     uint32_t want = (s->named[i] & s->alive) | 1u << i;
     for (uint32_t todo = want; todo; todo &= todo - 1) {
         uint32_t j = (uint32_t)__builtin_ctz(todo);
-        if (!(s->meets >> j & 1) || s->key[j] != s->key[i] || ((s->named[j] & s->alive) | 1u << j) != want) return 0;
+        if (!(s->waits >> j & 1) || s->key[j] != s->key[i] || ((s->named[j] & s->alive) | 1u << j) != want) return 0;
     }
     return want;
 }
 
 static void release(struct lanes *s, uint32_t group) {
-    s->meets &= ~group;
+    s->waits &= ~group;
     s->order.ready |= group;
     for (uint32_t todo = group; todo; todo &= todo - 1) s->met[__builtin_ctz(todo)] = group;
 }
@@ -113,13 +113,13 @@ static void lane_main(struct fiber *l) {
     s->alive &= ~l->warp.lanes;
     for (uint32_t todo = s->alive; todo; todo &= todo - 1) {
         uint32_t i = (uint32_t)__builtin_ctz(todo);
-        if (s->meets >> i & 1) release(s, complete(s, i));
+        if (s->waits >> i & 1) release(s, complete(s, i));
     }
     soft_switch(&l->sp, s->home);
     __builtin_unreachable();
 }
 
-/* Nobody can go on. Programs that name lanes which never come are wrong, but there are such: they meet whoever is there. */
+/* Nobody can go on. Programs that name lanes which never come are wrong, but there are such: they converge with whoever is there. */
 static void release_some(struct lanes *s) {
     uint32_t first = (uint32_t)__builtin_ctz(s->alive), group = 0;
     for (uint32_t todo = s->alive; todo; todo &= todo - 1) {
@@ -129,15 +129,15 @@ static void release_some(struct lanes *s) {
     release(s, group);
 }
 
-SOFT_EXPORT void soft_apart(struct soft_warp *w, void (*entry)(struct soft_warp *, void *)) {
+SOFT_EXPORT void soft_fall_back(struct soft_warp *w, void (*entry)(struct soft_warp *, void *)) {
     struct fiber *f = soft_fiber_of(w);
     struct runner *r = f->block->runner;
     struct grid *g = r->grid;
     struct lanes *s = f->lanes;
-    atomic_fetch_add_explicit(&g->apart, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&g->fallbacks, 1, memory_order_relaxed);
     s->entry = entry;
     s->alive = w->lanes;
-    s->meets = 0;
+    s->waits = 0;
     lane_order_begin(&s->order, s->alive);
     for (uint32_t todo = s->alive; todo; todo &= todo - 1) {
         uint32_t i = (uint32_t)__builtin_ctz(todo);
@@ -148,8 +148,8 @@ SOFT_EXPORT void soft_apart(struct soft_warp *w, void (*entry)(struct soft_warp 
         soft_fiber_prepare(l, lane_main);
     }
     while (s->alive) {
-        if (s->meets == s->alive) release_some(s);
-        uint32_t group = lane_order_next(&s->order, s->alive & ~s->meets);
+        if (s->waits == s->alive) release_some(s);
+        uint32_t group = lane_order_next(&s->order, s->alive & ~s->waits);
         for (uint32_t todo = group; todo; todo &= todo - 1) {
             s->running = (uint32_t)__builtin_ctz(todo);
             struct fiber *l = s->fiber[s->running];
@@ -157,14 +157,14 @@ SOFT_EXPORT void soft_apart(struct soft_warp *w, void (*entry)(struct soft_warp 
             soft_switch(&s->home, l->sp);
         }
         r->warp = w;
-        if (lane_order_ran(&s->order, group, s->alive & ~s->meets)) soft_warp_yield(f);
+        if (lane_order_ran(&s->order, group, s->alive & ~s->waits)) soft_warp_yield(f);
         if (atomic_load_explicit(&g->stop, memory_order_relaxed)) soft_leave(r);
     }
     drop_frames(s);
-    f->apart = false;
+    f->lanes_run = false;
 }
 
-/* ---- lanes that are apart ---- */
+/* ---- lanes that run by themselves ---- */
 
 void soft_lane_yield(struct fiber *f) {
     struct lanes *s = f->lanes;
@@ -172,11 +172,11 @@ void soft_lane_yield(struct fiber *f) {
 }
 
 /* Waits until all lanes that `named` says, of those that have not ended, have come with the same key; returns them. */
-static uint32_t meet(struct lanes *s, uint32_t named, uint32_t key) {
+static uint32_t converge(struct lanes *s, uint32_t named, uint32_t key) {
     uint32_t i = s->running;
     s->named[i] = named;
     s->key[i] = key;
-    s->meets |= 1u << i;
+    s->waits |= 1u << i;
     lane_order_acts(&s->order, i);
     uint32_t group = complete(s, i);
     release(s, group);
@@ -189,15 +189,15 @@ static uint32_t meet(struct lanes *s, uint32_t named, uint32_t key) {
 
 SOFT_EXPORT void soft_lane_begin(struct soft_warp *w, const struct soft_lane_loop *loops) { soft_fiber_of(w)->lanes->order.loops = loops; }
 
-SOFT_EXPORT void soft_lane_at(struct soft_warp *w, uint32_t point, uint32_t loop, uint32_t acts) {
+SOFT_EXPORT void soft_lane_point(struct soft_warp *w, uint32_t point, uint32_t loop, uint32_t acts) {
     struct fiber *f = soft_fiber_of(w);
-    lane_order_at(&f->lanes->order, f->lanes->running, point, loop, acts);
+    lane_order_point(&f->lanes->order, f->lanes->running, point, loop, acts);
     soft_lane_yield(f);
 }
 
-SOFT_EXPORT void soft_lane_spins(struct soft_warp *w, uint32_t loop) {
+SOFT_EXPORT void soft_lane_spin_round(struct soft_warp *w, uint32_t loop) {
     struct lanes *s = soft_fiber_of(w)->lanes;
-    lane_order_spins(&s->order, s->running, loop);
+    lane_order_spin_round(&s->order, s->running, loop);
 }
 
 SOFT_EXPORT void soft_lane_enter(struct soft_warp *w) {
@@ -210,17 +210,19 @@ SOFT_EXPORT void soft_lane_leave(struct soft_warp *w) {
     lane_order_leave(&s->order, s->running);
 }
 
-SOFT_EXPORT uint64_t *soft_lane_area(struct soft_warp *w) { return soft_fiber_of(w)->lanes->area[0]; }
+SOFT_EXPORT uint64_t *soft_lane_exchange_area(struct soft_warp *w) { return soft_fiber_of(w)->lanes->area[0]; }
 
-SOFT_EXPORT uint32_t soft_lane_meet(struct soft_warp *w, uint32_t named, uint32_t key) { return meet(soft_fiber_of(w)->lanes, named, key); }
+SOFT_EXPORT uint32_t soft_lane_exchange_begin(struct soft_warp *w, uint32_t named, uint32_t key) {
+    return converge(soft_fiber_of(w)->lanes, named, key);
+}
 
-SOFT_EXPORT void soft_lane_part(struct soft_warp *w, uint32_t group) { meet(soft_fiber_of(w)->lanes, group, KEY_PART); }
+SOFT_EXPORT void soft_lane_exchange_end(struct soft_warp *w, uint32_t group) { converge(soft_fiber_of(w)->lanes, group, KEY_PART); }
 
 SOFT_EXPORT uint32_t soft_lane_barrier(struct soft_warp *w, uint32_t id, uint32_t threads, uint32_t op, uint32_t set) {
     struct lanes *s = soft_fiber_of(w)->lanes;
     uint32_t i = s->running;
     s->value[i] = set;
-    uint32_t group = meet(s, ~0u, KEY_BARRIER | id), first = (uint32_t)__builtin_ctz(group);
+    uint32_t group = converge(s, ~0u, KEY_BARRIER | id), first = (uint32_t)__builtin_ctz(group);
     if (first == i) { /* one arrives for the whole warp */
         uint32_t bits = 0;
         for (uint32_t j = 0; j < SOFT_LANES; j++) bits |= (group >> j & 1 && s->value[j]) ? 1u << j : 0;
@@ -231,6 +233,6 @@ SOFT_EXPORT uint32_t soft_lane_barrier(struct soft_warp *w, uint32_t id, uint32_
         else
             s->value[i] = soft_barrier_red(w, id, threads, group, op, bits);
     }
-    meet(s, group, KEY_PART);
+    converge(s, group, KEY_PART);
     return s->value[first];
 }
