@@ -1,5 +1,5 @@
-/* What the worker's files share: one session's state. Only the executor thread touches the tables; what other threads touch is atomic or under a
- * lock that is named beside it. */
+/* The state of one session, shared by the worker's files. Only the executor thread uses the tables; what other threads use is atomic or guarded by
+ * the lock named beside it. */
 #ifndef WORKER_STATE_H
 #define WORKER_STATE_H
 
@@ -19,46 +19,47 @@
 #include "staging.h"
 #include "worker.h"
 
-/* How much may be on its way through the device before the executor takes no further command: bounded memory, whatever the client does. */
+/* Limits of what is in flight on the device before the executor takes no further command: memory stays bounded whatever the client sends. */
 #define WORKER_MAX_PENDING 16384          /* commands queued and not finished */
 #ifndef WORKER_MAX_STAGING                /* tests make it small */
-#define WORKER_MAX_STAGING (256ull << 20) /* bytes of copies on their way */
+#define WORKER_MAX_STAGING (256ull << 20) /* bytes of copies in flight */
 #endif
-#define WORKER_COUNT_EVERY 64     /* commands on a stream for which nobody asked to be told, before we ask ourselves */
-#define WORKER_PIECE (1ull << 20) /* payloads are received, staged and handed to the device by so many bytes */
+#define WORKER_COUNT_EVERY 64     /* commands on a stream without a mark before the worker records one itself */
+#define WORKER_PIECE (1ull << 20) /* bytes of one piece, in which payloads are received, staged and copied */
 #define WORKER_PIECES_MAX 1024u   /* of one copy */
 #ifndef WORKER_MAX_EARLY
-#define WORKER_MAX_EARLY (64ull << 20) /* bytes of payloads whose command is still to come */
+#define WORKER_MAX_EARLY (64ull << 20) /* bytes of early payloads */
 #endif
-#define WORKER_NEAR_NS 1000000 /* a client nearer than this (round trip) reads the device's memory while the stream stands still for it */
+/* ns of round-trip time below which data to the client are sent from device memory in place, while the stream waits */
+#define WORKER_NEAR_NS 1000000
 
 #define WORKER_MAX_IMAGE (1ull << 32) /* bytes of a module's image */
 #ifndef WORKER_MAX_AHEAD
-#define WORKER_MAX_AHEAD (256ull << 20) /* bytes of records set aside while the executor cannot take them and what it waits for may lie behind them */
+#define WORKER_MAX_AHEAD (256ull << 20) /* bytes of records that read-ahead queues while the executor waits for something that may lie behind them */
 #endif
-#define WORKER_SOME_AHEAD (16ull << 20) /* the same where nothing that it waits for can lie there */
+#define WORKER_SOME_AHEAD (16ull << 20) /* the same when what it waits for cannot lie behind them */
 
-/* Lives until it is destroyed and none of its streams is left. */
+/* Freed when it is destroyed and has no streams. */
 struct worker_context {
     struct gv_context *context;
     uint32_t id, device;
     struct worker_stream *legacy;
     _Atomic uint32_t refs;
-    _Atomic bool failure_told; /* the client knows the text of its asynchronous error */
+    _Atomic bool failure_told; /* the client was told the text of its asynchronous error */
 };
 
-/* A stream as the client knows it. Freed when the client destroyed it and nothing that was queued on it is left. */
+/* A stream of the client. Freed when the client has destroyed it and no work queued on it is left. */
 struct worker_stream {
     struct gv_stream *stream;
     struct worker_context *context;
     uint64_t id; /* as in completed events */
     _Atomic uint32_t refs;
     uint32_t uncounted;  /* commands queued since the last mark; executor only */
-    uint64_t last_bulk;  /* number of the last payload that a copy on this stream sent; touched by its callbacks only, which come in order */
+    uint64_t last_bulk;  /* number of the last payload that a copy on this stream sent; used by its callbacks only, which are called in order */
     uint64_t unreported; /* completed sequence number that the client has not heard of; superseded by the next mark. Theirs as well; 0: none */
 };
 
-/* A part of a payload in staging memory. It is listed before its bytes are there: how far the payload has come says whether they are. */
+/* A piece of a payload in staging memory. It is listed before its bytes have arrived; the progress of the payload tells whether they have. */
 struct worker_piece {
     struct worker_piece *next;
     uint64_t at, size; /* in the payload */
@@ -67,49 +68,49 @@ struct worker_piece {
 
 struct worker_early;
 
-/* Where a payload goes that is not received into one block of memory; bulk.c calls it with the lock held. */
+/* The destination of a payload that is not received into one block of memory; bulk.c calls it with the lock held. */
 struct worker_destination {
     uint64_t size;
-    /* Where the bytes from `at` on go, and in *n how many of them; the lock is let go while there is no room. NULL: the session ends. */
+    /* The address for the bytes from `at` on, and in *n how many fit there; the lock is released while there is no room. NULL: the session ends. */
     void *(*place)(struct worker_destination *d, uint64_t at, uint64_t *n);
-    /* All bytes before `end` have come. */
+    /* All bytes before `end` have arrived. */
     void (*received)(struct worker_destination *d, uint64_t end);
-    /* Takes over what came before the command. */
+    /* Takes over the bytes that arrived before the command. */
     void (*claim)(struct worker_destination *d, struct worker_early *early);
 };
 
-/* A payload that a command said will come on the bulk channel, and where it goes. In the order of the commands, but for late ones. */
+/* A payload that a command has announced, and its destination. In the order of the commands, except late payloads. */
 struct worker_expected {
     struct worker_expected *next;
-    uint64_t number, size; /* a late one's tag in place of its number */
+    uint64_t number, size; /* of a late payload: its tag instead of its number */
     void *data;
     struct worker_destination *to; /* instead of data */
-    bool discard;                  /* nobody wants it: the reader frees this */
+    bool discard;                  /* it is not needed: the reader frees this */
     bool arrived, failed;
 };
 
-/* A payload that came before its command. Records and payloads travel on different sockets. */
+/* A payload that arrived before its command, because records and payloads use different sockets. */
 struct worker_early {
     struct worker_early *next;
     uint64_t number, size, received;
     struct worker_piece *first, *last;
     uint64_t staged;                 /* bytes of its pieces */
-    struct worker_expected *claimed; /* its command has come while it was being received */
+    struct worker_expected *claimed; /* its command has arrived while it was being received */
     bool whole;
 };
 
-/* A payload on its way out, by reference. */
+/* A payload to the client, sent by reference. */
 struct worker_outgoing {
     struct worker_outgoing *next;
     struct worker *w;
     uint64_t tag, size;
     void *data;
     bool staged;             /* data is staging memory; else malloc'ed, or what `done` says */
-    void (*done)(void *arg); /* the bytes are not needed any more; any thread, quick. NULL: data is given back */
+    void (*done)(void *arg); /* called when the bytes are not needed any more; any thread, must not block. NULL: data is freed */
     void *arg;
 };
 
-/* A record set aside by the read-ahead thread, whole. */
+/* A record queued by the read-ahead thread, with its body. */
 struct worker_aside {
     struct worker_aside *next;
     struct gv_record record[];
@@ -121,7 +122,7 @@ struct worker {
     struct gv_backend *backend;
     uint32_t n_devices;
     struct gv_device_info infos[GV_MAX_DEVICES];
-    struct gv_context *device_contexts[GV_MAX_DEVICES]; /* ours, one a device: memory can be had before the client made a context */
+    struct gv_context *device_contexts[GV_MAX_DEVICES]; /* the worker's own, one a device, for memory without a context of the client */
     uint32_t addresses;
     uint64_t window_base, window_size;
     bool attached, said_bye;
@@ -132,39 +133,39 @@ struct worker {
     struct handles contexts, streams;
     struct worker_objects objects; /* all other kinds */
     struct handles allocations;    /* addresses=reply: address to size */
-    int map_failed;                /* status of the last mapping that failed and that no answer has told of yet, 0 */
+    int map_failed;                /* status of the last mapping that failed and has not been reported, 0: none */
     struct worker_stream *current; /* the stream of the command being carried out; its mark goes there */
 
     _Atomic uint64_t commands, launches, memory_used, bulk_received;
     _Atomic bool stopping;
-    _Atomic bool busy;      /* the executor has records at hand: it pushes out what others leave behind before it sleeps */
+    _Atomic bool busy;      /* the executor is executing records and flushes what other threads have committed before it sleeps */
     _Atomic int64_t rtt_ns; /* to the client, 0: unknown */
 
     pthread_mutex_t lock;
-    pthread_cond_t changed;   /* payload announced, arrived; host function done; stopping */
-    pthread_cond_t sendable;  /* outgoing queued, stopping */
-    pthread_cond_t room;      /* less is on its way, stopping; waited for by the executor */
-    bool held_up;             /* it does wait */
-    bool reader_waits;        /* for staging memory, or for a stream to come to its copy */
-    _Atomic uint64_t pending; /* commands on their way through the device; changes under lock */
+    pthread_cond_t changed;   /* signalled: payload announced or arrived, host function done, stopping */
+    pthread_cond_t sendable;  /* signalled: outgoing payload queued, stopping */
+    pthread_cond_t room;      /* signalled: less is in flight, stopping; the executor waits for it */
+    bool held_up;             /* the executor waits for room */
+    bool reader_waits;        /* the reader waits for staging memory, or for a stream to reach its copy */
+    _Atomic uint64_t pending; /* commands in flight on the device; changed under lock */
     struct staging staging;
     struct worker_expected *expected_first, *expected_last;
     struct worker_expected *late; /* named by tag, in no order */
     struct worker_early *early_first, *early_last;
-    _Atomic uint64_t early_bytes; /* staging memory of theirs; not counted as the executor's */
+    _Atomic uint64_t early_bytes; /* their staging memory; not counted as the executor's */
     struct worker_outgoing *outgoing_first, *outgoing_last;
-    _Atomic uint64_t outgoing_bytes; /* queued or sent, and still needed */
-    uint64_t n_outgoing;             /* payloads of which this is so */
+    _Atomic uint64_t outgoing_bytes; /* bytes queued or sent, and still needed */
+    uint64_t n_outgoing;             /* number of these payloads */
     uint64_t outgoing_number;        /* payloads queued so far: their numbers on the wire */
     uint64_t worker_tags;
     struct handles host_calls; /* tag to struct host_call: host functions queued or under way */
     uint64_t n_host_calls;
-    uint64_t n_in_place; /* copies that are queued or on their way out of device memory in place */
+    uint64_t n_in_place; /* copies in place that are queued or being sent */
 
     /* The read-ahead thread (read_ahead.c). Under ahead_lock. */
     pthread_mutex_t ahead_lock;
     pthread_cond_t ahead_changed;
-    bool ahead; /* the executor is held up and has left the link to the read-ahead thread */
+    bool ahead; /* the executor is blocked and the read-ahead thread reads the link */
     struct worker_aside *aside_first, *aside_last;
     uint64_t aside_bytes;
 
@@ -174,15 +175,15 @@ struct worker {
 
 /* ---- answers and events (answers.c), any thread ----------------------------------------------------------------------- */
 
-/* Room for an event with a body of so many bytes; the caller fills it in and commits. NULL when the client is lost. */
+/* Reserves an event with a body of so many bytes; the caller fills it in and commits. NULL: the client is lost. */
 struct gv_record *worker_event(struct worker *w, uint16_t op, uint32_t ctx, uint64_t body);
 int worker_reply(struct worker *w, const struct gv_record *record, int status, const char *text, const void *body, uint32_t size);
-/* A one-way command failed: the client hears of it. When what was lost is work (a launch, a copy) the context is lost with it, as nothing that
- * follows could be trusted. */
+/* Reports the failure of a one-way command to the client. When work was lost (a launch, a copy) the context is lost with it, because later results
+ * would be wrong. */
 void worker_failed(struct worker *w, const struct gv_record *record, int status, const char *text);
-/* A stream reported `status` when it came to the command `seq`: the first time that its context has an error, the client hears why. */
+/* A stream reported `status` when it reached the command `seq`: the first error of its context is reported to the client. */
 void worker_note(struct worker *w, struct worker_stream *s, uint64_t seq, uint16_t op, int status);
-/* Hands over an event that a client may wait for: pushed out now, or by the executor, which is about to. */
+/* Commits an event that a client may wait for: flushed now, or by the executor if it is busy. */
 void worker_event_done(struct worker *w);
 void worker_send_completed(struct worker *w, uint64_t stream, uint32_t ctx, uint64_t upto, uint64_t bulk, int status);
 void worker_send_data(struct worker *w, uint64_t tag, int status, const void *data, uint32_t size);
@@ -190,8 +191,8 @@ void worker_send_data(struct worker *w, uint64_t tag, int status, const void *da
 /* ---- finding things (lookup.c) ---------------------------------------------------------------------------------------- */
 
 struct worker_context *worker_context(struct worker *w, uint32_t ctx);
-/* The stream of a command, in the record's context when it is a default stream; it becomes the command's current one. NULL: unknown, and the
- * client was told, also what it would otherwise wait for. */
+/* The stream of a command, in the record's context when it is a default stream; it becomes the command's current stream. NULL: unknown; the client
+ * was told, and its wait was answered. */
 struct worker_stream *worker_stream(struct worker *w, const struct gv_record *record, uint64_t id);
 struct worker_stream *worker_stream_new(struct worker_context *c, struct gv_stream *stream, uint64_t id);
 /* As worker_keep_K in gv_objects.h. */
@@ -202,79 +203,79 @@ void worker_context_drop(struct worker_context *c); /* any thread */
 
 /* ---- completion (completion.c) ---------------------------------------------------------------------------------------- */
 
-/* `count` more commands are on their way / are through. */
+/* `count` more commands are in flight / have completed. */
 void worker_pending_add(struct worker *w, uint64_t count);
 void worker_pending_done(struct worker *w, uint64_t count);
-/* Staging memory was given back. */
+/* Called when staging memory was freed. */
 void worker_room_again(struct worker *w);
-/* Whether a further command may be taken. */
+/* Whether the executor may take a further command. */
 bool worker_has_room(struct worker *w);
-/* Waits until it may, or until the session ends. */
+/* Waits until it may, or the session ends. */
 void worker_await_room(struct worker *w);
-/* From here on nobody waits any more: not in gates, not for room, not for payloads. Any thread. */
+/* Ends all waits of the session: in gates, for room, for payloads. Any thread. */
 void worker_stop(struct worker *w);
-/* Pushes the stream's completion to the client once everything queued so far is done. */
+/* Sends the stream's completion to the client once everything queued so far has completed. */
 int worker_mark(struct worker *w, struct worker_stream *s, const struct gv_record *record);
-/* A command was queued on the stream that nobody asked to be told of. */
+/* Counts a command that was queued on the stream without a mark. */
 int worker_count(struct worker *w, struct worker_stream *s, const struct gv_record *record);
-/* At the end of every callback of a mark: tells the client what the stream has come to, unless another mark follows at once. */
+/* At the end of every callback of a mark: tells the client the stream's completed number, unless another mark follows at once. */
 void worker_tell(struct worker *w, struct worker_stream *s, int status);
 
 /* ---- the executor (executor.c) and its read-ahead thread (read_ahead.c) ------------------------------------------------------------- */
 
 int worker_read_ahead_start(struct worker *w);
 void worker_read_ahead_stop(struct worker *w);
-/* The executor is about to be held up, and has no record of the link's in its hands: the read-ahead thread reads on meanwhile, so that a stream that waits
- * for the client gets its answer. */
+/* The executor is about to block, and holds no record of the link: the read-ahead thread reads the link meanwhile, so that a stream that waits for
+ * the client gets its answer. */
 void worker_ahead_begin(struct worker *w);
 void worker_ahead_end(struct worker *w);
-/* The oldest record set aside, NULL when there is none; the caller frees it. Executor, not while ahead. */
+/* The oldest record that read-ahead queued, NULL: none; the caller frees it. Executor, not while ahead. */
 struct worker_aside *worker_aside_take(struct worker *w);
 bool worker_aside_put(struct worker *w, const struct gv_record *record, bool front);
 
 /* ---- host functions (do_host_func.c) -------------------------------------------------------------------------------------- */
 
 bool worker_waits_for_host(struct worker *w);
-/* Whether a stream waits, or is going to, for something that comes with the client's records: a host function's answer, an acknowledgement. */
+/* Whether a stream waits, or will wait, for something that comes with the client's records: a host function's answer, an acknowledgement. */
 bool worker_waits_for_client(struct worker *w);
 /* The client has run the function; false when there is none of that tag. Any thread. */
 bool worker_host_done(struct worker *w, uint64_t tag);
 
 /* ---- modules (do_module.c) ---------------------------------------------------------------------------------------------- */
 
-/* Makes the cache of images these devices' own, if there is to be one. */
+/* Selects the entries of these devices in the module cache, if there is one. */
 void worker_choose_cache(struct worker *w, int driver_version);
 
 /* ---- contexts (do_context.c) ---------------------------------------------------------------------------------------------- */
 
-/* The context went: so does what was made in it and not destroyed. */
+/* The context was destroyed: removes what was created in it and not destroyed. */
 void worker_context_sweep(struct worker *w, uint32_t ctx);
 
 /* ---- bulk (bulk.c) ----------------------------------------------------------------------------------------------------- */
 
 int worker_bulk_start(struct worker *w);
 void worker_bulk_stop(struct worker *w);
-/* Payload `number` goes to `data`; with NULL, to memory that the reader makes for it and the caller frees. The struct stays the caller's until
- * worker_wait_payload returned. */
+/* Payload `number` goes to `data`; with NULL, to memory that the reader allocates and the caller frees. The struct must stay valid until
+ * worker_wait_payload has returned. */
 void worker_expect(struct worker *w, struct worker_expected *e, uint64_t number, void *data, uint64_t size);
 bool worker_wait_payload(struct worker *w, struct worker_expected *e);
-/* The same for an expectation that is filled in already. */
+/* The same for an expectation that is already filled in. */
 void worker_expect_it(struct worker *w, struct worker_expected *e);
-/* The payload of a command that cannot be carried out: those behind it are in its way, so it is taken and thrown away. */
+/* The payload of a command that cannot be executed: it is received and discarded, because later payloads follow it. */
 int worker_discard_payload(struct worker *w, uint64_t number);
-/* Queues a payload; takes data over. Returns its number. */
+/* Queues a payload and takes ownership of data. Returns its number. */
 uint64_t worker_send_payload(struct worker *w, uint64_t tag, void *data, uint64_t size, bool staged);
-/* The same for memory that stays the caller's until done(arg): called once, from any thread. */
+/* The same for memory that the caller owns until done(arg), which is called once, from any thread. */
 uint64_t worker_send_in_place(struct worker *w, uint64_t tag, void *data, uint64_t size, void (*done)(void *arg), void *arg);
-/* What a command carries: its own bytes, or a payload of its own. */
+/* The data of a command: inside the record, or a payload. */
 struct worker_bytes {
     const void *data;
     uint64_t size;
-    void *own; /* to be freed, when it is not the record's */
+    void *own; /* memory to free, NULL when the data are in the record */
 };
-/* Payload `number`, or with 0 the bytes that are in the record. -1, and nothing to free: it does not come any more. */
+/* Payload `number`, or with 0 the bytes in the record. -1, and nothing to free: it will not arrive. */
 int worker_bytes_take(struct worker *w, uint64_t number, const void *inline_data, uint64_t inline_size, struct worker_bytes *out);
-/* Takes an expectation back that the reader has not begun with; lock held. */
+/* Removes an expectation that the reader has not started to receive; lock held. */
 bool worker_withdraw(struct worker *w, struct worker_expected *e);
 void worker_piece_drop(struct worker *w, struct worker_piece *p);
 
