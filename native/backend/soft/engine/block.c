@@ -1,4 +1,4 @@
-/* Running blocks on one thread: which are resident, which warp goes next, what happens when one ends. */
+/* Runs blocks on one thread: which blocks are resident, which warp runs next, and the end of warps and blocks. */
 #undef _FORTIFY_SOURCE /* its siglongjmp takes a jump from a fiber's stack for an error */
 #include "../driver_constants.h"
 #include "exec_private.h"
@@ -9,17 +9,17 @@
 #include <sys/mman.h>
 #include <time.h>
 
-/* Address space kept behind a block's shared memory, so that every 32-bit offset that is out of bounds faults. Less where so much is not to be had.
- * */
+/* Address space reserved behind a block's shared memory, so that every 32-bit offset out of bounds faults. Less where the kernel does not grant
+ * it. */
 #define SHARED_RESERVE (1ull << 32)
 #define SHARED_RESERVE_LEAST (1ull << 20)
 #define MXCSR_FLUSH 0x8040u /* FTZ and DAZ */
 #define KEEP_FIBERS 64      /* idle ones a thread keeps */
 #define KEEP_BLOCKS 4
-/* Rounds in which every warp only waited for memory to change, before another block is let in beside them: programs that trust a whole wave of
- * blocks to be resident get it. */
+/* Rounds in which all warps only waited for memory to change, after which another block becomes resident: for programs that rely on a whole wave of
+ * resident blocks. */
 #define ROUNDS_BEFORE_COMPANY 256
-/* What is left of a grid is so many claims for each core. */
+/* Number of claims for each core into which the rest of a grid is divided. */
 #define RUNS_PER_HAND 16
 
 _Noreturn void soft_leave(struct runner *r) { siglongjmp(r->jump, 1); }
@@ -29,8 +29,8 @@ void soft_suspend(struct runner *r, struct fiber *f) {
     if (atomic_load_explicit(&r->grid->stop, memory_order_relaxed)) soft_leave(r);
 }
 
-/* Only at barriers, which every warp reaches in its turn, and where a warp has done something: where warps wait for memory to change, the scheduler has
- * to see each of them wait. */
+/* Only at barriers, which every warp reaches, and where a warp has done work: where warps wait for memory to change, the scheduler must see each of
+ * them wait. */
 void soft_pass_on(struct runner *r, struct fiber *f) {
     struct block *b = f->block;
     r->progress = true;
@@ -138,7 +138,7 @@ static struct block *block_take(struct runner *r, const struct grid *g) {
     return b;
 }
 
-/* A block that is resident on this thread from here on. */
+/* Makes a block resident on this thread. */
 static struct block *resident_add(struct runner *r, const struct grid *g) {
     if (r->n_resident == r->resident_size) {
         uint32_t size = r->resident_size ? 2 * r->resident_size : 16;
@@ -169,9 +169,9 @@ void soft_runner_release(struct runner *r) {
 
 /* ---- warps ---- */
 
-/* How many blocks to take at once. Neighbouring blocks mostly use neighbouring memory: a core that runs many of them one after the other reads it as
- * one stream, which the processor's prefetchers follow, while cores that take every other block all get broken streams. A share of what is left, so
- * that the cores end together; one by one while better code may come, for it is taken up with the next claim. */
+/* How many blocks to take at once. Neighbouring blocks mostly use neighbouring memory: one core that runs many of them in order reads one stream,
+ * which the processor's prefetchers follow; cores that alternate between blocks read broken streams. A share of the rest, so that the cores end
+ * together; one block at a time while better code may come, because the next claim uses it. */
 static uint64_t run_length(const struct grid *g) {
     const struct soft_code *code = g->launch->code;
     if (g->longest_run == 1 || (code->tier && soft_grid_entry(g) == code->entry)) return 1;
@@ -224,7 +224,7 @@ static void warp_fill(struct fiber *f, const struct block *b, const struct grid 
     f->lanes_run = false;
 }
 
-/* A warp from start to end; then, without the scheduler, on to the next of its block that can go on. */
+/* Runs a warp from start to end, then, without the scheduler, the next runnable warp of its block. */
 static void fiber_main(struct fiber *f) {
     struct block *b = f->block;
     struct runner *r = b->runner;
@@ -279,7 +279,7 @@ static void run_direct(struct runner *r, struct grid *g) {
     }
 }
 
-/* Lets a resident block stand for the grid's block of that index. */
+/* Sets a resident block up to run the grid's block of that index. */
 static void begin(struct block *b, const struct grid *g, uint64_t index) {
     block_place(b, g, index);
     b->live = b->warps;
@@ -315,7 +315,7 @@ static bool run_round(struct runner *r, struct block *b) {
         r->in_kernel = 1;
         soft_switch(&r->scheduler_sp, f->sp);
         r->in_kernel = 0;
-        r->progress |= !r->running->yielded; /* of whoever came back */
+        r->progress |= !r->running->yielded; /* of the fiber that returned */
     }
     return r->progress;
 }

@@ -1,4 +1,4 @@
-/* The pool: callers bring grids and work on them, helpers join in where there are more blocks than hands. */
+/* The thread pool: callers submit grids and run blocks of them; helpers join when there are more blocks than threads. */
 #define _GNU_SOURCE
 #include "exec.h"
 #include "../driver_constants.h"
@@ -79,7 +79,7 @@ void soft_grid_tier(struct grid *g) {
     uint64_t spent = atomic_load_explicit(&tier->spent_ns, memory_order_relaxed) + ((uint64_t)gv_now_ns() - g->began_ns);
     if (spent < tier->budget_ns || atomic_exchange(&tier->asked, 1)) return;
     uint64_t one = 1;
-    /* Cannot block: the counter is far from full. */
+    /* Cannot block: the eventfd's counter is far from its limit. */
     if (write(tier->wake_fd, &one, sizeof one) != sizeof one) atomic_store(&tier->asked, 0);
 }
 
@@ -165,7 +165,7 @@ int soft_engine_stop(struct soft_engine *e) {
         bool quiet = !e->running;
         for (struct runner *r = e->running; r; r = r->next_running) {
             struct grid *g = r->grid;
-            /* A runner that is just arriving or leaving has no grid; the next try finds it. The grid itself cannot go while its runner is listed. */
+            /* A runner that is entering or leaving has no grid; the next try finds it. The grid is not freed while its runner is listed. */
             if (!g) continue;
             if (!atomic_load(&g->stop)) soft_grid_fail(g, CUDA_ERROR_LAUNCH_FAILED, NULL, "stopped");
             pthread_kill(r->thread, SOFT_STOP_SIGNAL);
@@ -221,7 +221,7 @@ static void prepare(struct grid *g, struct soft_engine *e, const struct soft_lau
     g->total = (uint64_t)l->grid[0] * l->grid[1] * l->grid[2];
     uint64_t hands = e->n_threads + 1;
     g->quota = (g->total + hands - 1) / hands;
-    /* Blocks that wait for each other are handed out singly: one that waits for its predecessor would wait for all of the predecessor's run. */
+    /* Blocks that wait for each other are claimed one at a time: one that waits for its predecessor would wait for the predecessor's whole claim. */
     g->longest_run = l->cooperative || code->uses_barrier > 1 ? 1 : (RUN_THREADS + g->threads - 1) / g->threads;
     if (code->tier) g->began_ns = (uint64_t)gv_now_ns();
     pthread_cond_init(&g->left, NULL);
@@ -264,7 +264,7 @@ static bool is_short(const struct grid *g) {
     return pace && g->total < SHORT_CYCLES / pace;
 }
 
-/* Blocks that took much longer than usual were probably held up. */
+/* Blocks that took much longer than usual were probably preempted. */
 static void note_pace(struct grid *g) {
     _Atomic uint64_t *pace = (_Atomic uint64_t *)&g->launch->code->pace;
     uint64_t old = atomic_load_explicit(pace, memory_order_relaxed);

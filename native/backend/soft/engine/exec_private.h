@@ -27,9 +27,9 @@
 #define SOFT_STACK (8u << 20)
 #endif
 #define SOFT_BARRIERS 16
-/* Waking another thread costs some microseconds. A grid that is over by then, as its kernel's blocks went lately, is left to the thread that brought
- * it. */
-#ifndef SHORT_CYCLES /* a test makes it long: what a busy machine does to a thread in between should be short beside it */
+/* Waking another thread costs some microseconds. A grid that is predicted to end sooner, by the recent blocks of its kernel, stays on the thread that
+ * submitted it. */
+#ifndef SHORT_CYCLES /* tests raise it, so that preemption on a busy machine is short in comparison */
 #define SHORT_CYCLES 20000
 #endif
 #define SOFT_TEXT (64u << 10) /* device printf's buffer, bytes a grid */
@@ -63,7 +63,7 @@ struct grid {
     _Atomic uint32_t fallbacks; /* warps whose lanes have left the code for 32 of them */
     uint64_t began_ns;          /* with a tier */
     uint64_t began_cycles;      /* where others could help */
-    bool alone;                 /* not worth waking others for, as far as is known; only the caller's thread looks at it */
+    bool alone;                 /* predicted to be too short to wake other threads; only the caller's thread reads it */
     /* Under the engine's lock. */
     struct grid *later;
     uint32_t helpers, helped; /* inside it; that ever were */
@@ -153,11 +153,11 @@ void soft_fault_report(struct runner *r);
 /* block.c */
 void soft_run_grid(struct runner *r, struct grid *g);
 void soft_runner_release(struct runner *r);
-/* Leaves the grid at once; the warps stay as they are, for good. */
+/* Leaves the grid at once; its warps are abandoned. */
 _Noreturn void soft_leave(struct runner *r);
-/* Back to the scheduler until this fiber is run again. */
+/* Switches to the scheduler until this fiber runs again. */
 void soft_suspend(struct runner *r, struct fiber *f);
-/* The same, and on the way the next warp of the block that can go on: from warp to warp without the scheduler. */
+/* The same, but switches to the next runnable warp of the block without the scheduler. */
 void soft_pass_on(struct runner *r, struct fiber *f);
 void soft_warp_exited(struct block *b, uint32_t warp);
 
@@ -169,7 +169,7 @@ void soft_lanes_free(struct fiber *f);
 /* Lets the other lanes of a warp run whose lanes run by themselves. */
 void soft_lane_yield(struct fiber *f);
 
-/* exec.c: a grid that was thought to be short and is not gets help after all. */
+/* exec.c: offers a grid that was predicted to be short, and is not, to the pool. */
 void soft_grid_maybe_long(struct grid *g);
 /* Notes the grid's error unless there is one, and stops it. */
 void soft_grid_fail(struct grid *g, int error, const struct soft_warp *where, const char *format, ...) __attribute__((format(printf, 4, 5)));

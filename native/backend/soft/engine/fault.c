@@ -1,4 +1,4 @@
-/* Faults of device code: a signal raised while a warp runs ends its grid, everything else goes where it went before we came. */
+/* Faults of device code: a signal raised while a warp runs ends its grid; all other signals go to the previous handler. */
 #define _GNU_SOURCE
 #undef _FORTIFY_SOURCE /* its siglongjmp takes a jump from a fiber's stack for an error */
 #include "../driver_constants.h"
@@ -20,7 +20,7 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL};
 static struct sigaction previous[NSIG];
 
-/* The process's own business: whatever would have happened without us. */
+/* Not a fault of device code: does what would happen without this handler. */
 static void chain(int signo, siginfo_t *info, void *context) {
     const struct sigaction *old = &previous[signo];
     if (old->sa_flags & SA_SIGINFO && old->sa_sigaction) {

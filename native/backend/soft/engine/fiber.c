@@ -1,4 +1,4 @@
-/* Fibers: a stack of their own and a switch that saves what the x86-64 calling convention makes a callee keep. */
+/* Fibers: a stack each, and a switch that saves the registers that the x86-64 calling convention requires a callee to save. */
 #include "exec_private.h"
 
 #include <stdlib.h>
@@ -13,7 +13,8 @@
 #error "the software GPU runs on x86-64 only"
 #endif
 
-/* Saves what a callee keeps, and takes up what the other fiber has saved. mxcsr, which a callee keeps as well, is the same in all fibers of a grid. */
+/* Saves the callee-saved registers and restores those of the other fiber. mxcsr, which is callee-saved as well, is the same in all fibers of a
+ * grid. */
 #define EXCHANGE              \
     "    pushq %rbp\n"        \
     "    pushq %rbx\n"        \
@@ -75,10 +76,10 @@ void soft_fiber_free(struct fiber *f) {
 }
 
 void soft_fiber_prepare(struct fiber *f, void (*entry)(struct fiber *)) {
-    /* Stacks lie whole pages apart: without this all warps of a block would keep their values in the same few sets of the first-level cache. Eight
-     * warps, as many as a set has ways, share a page evenly, the next eight lie between them. */
+    /* Stacks are whole pages apart: without an offset all warps of a block would use the same few sets of the first-level cache. Eight warps, the
+     * associativity of a set, share a page evenly, the next eight lie between them. */
     uint32_t warp = f->warp.warp, stagger = warp % 8 * 512 + warp / 8 * 128;
-    /* The stack's top is 64-byte aligned; after the return into soft_fiber_start it is as the convention wants it before a call. */
+    /* The stack's top is 64-byte aligned; after the return into soft_fiber_start it is aligned as the calling convention requires before a call. */
     uint64_t *sp = (uint64_t *)((char *)f->stack + SOFT_STACK - stagger);
 #ifdef __SANITIZE_ADDRESS__ /* frames that a fault left behind are still marked */
     __asan_unpoison_memory_region(f->stack, SOFT_STACK);

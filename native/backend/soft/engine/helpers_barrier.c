@@ -14,12 +14,12 @@ static void complete(struct block *b, struct barrier *bar) {
     memset(bar, 0, sizeof *bar);
 }
 
-/* A warp that exits no longer holds up barriers that wait for everybody; those with a count of their own still want that many. */
+/* A warp that exits is no longer awaited by barriers of the whole block; barriers with a thread count still wait for that many. */
 void soft_warp_exited(struct block *b, uint32_t warp) {
     b->runnable &= ~(1u << warp);
     b->alive &= ~(1u << warp);
     b->live--;
-    if (b->alive == b->runnable) return; /* nobody waits */
+    if (b->alive == b->runnable) return; /* no warp waits */
     for (uint32_t i = 0; i < SOFT_BARRIERS; i++) {
         struct barrier *bar = &b->barriers[i];
         if (bar->waiting && bar->all && bar->arrived >= b->live) complete(b, bar);
@@ -67,8 +67,8 @@ static uint32_t arrive(struct soft_warp *w, uint32_t id, uint32_t threads, uint3
     return f->value;
 }
 
-/* The whole block's barrier, which programs cross most, does the same as `arrive` and `soft_pass_on` in one piece. Everything that the next warp does
- * depends on where its stack is, so the way from this warp's address to that is kept short: two loads, behind branches that the processor foresees. */
+/* The whole block's barrier, the most frequent one, does the same as `arrive` and `soft_pass_on` in one function. The next warp depends on the
+ * address of its stack, so the path from this warp's address to that one is short: two loads, behind branches that are predicted. */
 SOFT_EXPORT void soft_barrier_sync(struct soft_warp *w, uint32_t id, uint32_t threads, uint32_t lanes) {
     struct fiber *f = (struct fiber *)w, *to = f->beside;
     struct block *b = f->block;
@@ -142,6 +142,6 @@ SOFT_EXPORT void soft_nanosleep(struct soft_warp *w, uint32_t ns) {
     }
     bool alone = !r->grid->fibers || (r->n_resident == 1 && !(b->runnable & (b->runnable - 1)));
     soft_yield(w);
-    /* Where other warps could run on this thread, sleeping would hold them up. */
+    /* Does not sleep where other warps could run on this thread. */
     if (alone) nanosleep(&(struct timespec){.tv_nsec = ns < 100000 ? ns : 100000}, NULL);
 }

@@ -13,14 +13,14 @@
 #include <string.h>
 
 #define NONE UINT32_MAX
-/* Rounds of nothing but looking, after each of which other warps have had a turn, before the lanes are put aside. What lanes wait for mostly comes from
- * other warps, and then they should stay together; but each time that it was others of the warp who went on, in this loop, halves it. */
+/* Iterations that only read memory, with a turn for other warps after each, before the lanes are put aside. Lanes mostly wait for other warps, and
+ * then they should stay together; but each time the awaited lanes were of the same warp, the number for this loop is halved. */
 #define PATIENCE 256u
 #define HALVINGS 6u
-#define PROBE 32u            /* runs of the others, after which lanes that were put aside look again */
-#define ROUNDS_MOST 1024u    /* rounds of a waiting loop that do more than look, until they count as nothing but looking */
-#define HELD_MOST (1u << 20) /* runs that a lane is held up by others at most */
-#define TURN 1024u           /* runs, after which other warps have a turn in any case */
+#define PROBE 32u            /* runs of the others after which lanes that were put aside run again */
+#define ROUNDS_MOST 1024u    /* iterations of a waiting loop that do more than read, until they count as only reading */
+#define HELD_MOST (1u << 20) /* largest number of runs of others for which a lane waits */
+#define TURN 1024u           /* runs after which other warps have a turn in any case */
 
 static uint32_t level(const struct lane_order *o, uint32_t lane) { return o->depth[lane] < LANE_DEPTHS ? o->depth[lane] : LANE_DEPTHS - 1; }
 
@@ -53,7 +53,7 @@ void lane_order_point(struct lane_order *o, uint32_t lane, uint32_t point, uint3
 
 void lane_order_spin_round(struct lane_order *o, uint32_t lane, uint32_t loop) {
     uint32_t d = level(o, lane), bit = 1u << lane;
-    /* A loop inside one that waits, too, in its rounds: the outer one counts. */
+    /* Of nested waiting loops the outer one counts. */
     bool same = o->rounds[lane] && d >= o->spin_depth[lane] && within(o, o->path[lane][o->spin_depth[lane]].point, o->spin_loop[lane]) &&
                 (d > o->spin_depth[lane] || within(o, o->loops[loop].first, o->spin_loop[lane]));
     if (!same) {
@@ -85,7 +85,7 @@ static uint32_t lowest(const struct lane_order *o, uint32_t set, uint32_t d, uin
     return found;
 }
 
-/* Where to go on in one call: behind the point that was last, within its loop; else from the loop's beginning; else behind the loop. */
+/* The point from which to search in one call: after the last one, within its loop; else the loop's beginning; else behind the loop. */
 static uint32_t choose(const struct lane_order *o, uint32_t set, uint32_t d) {
     uint32_t first = lowest(o, set, d, 0);
     if (o->swept <= d) return first;

@@ -24,10 +24,10 @@ struct lane_order {
     uint32_t ready;                       /* lanes that a convergence point let go, or that begin: they run to their next point before any other */
     /* Lanes in a loop that waits for memory: which loop, in which call, rounds in a row (0: in none). */
     uint32_t spin_loop[SOFT_LANES], spin_depth[SOFT_LANES], rounds[SOFT_LANES];
-    uint32_t idle;                /* lanes whose last round did nothing but look */
-    uint32_t acted;               /* lanes that have done more since their last round */
+    uint32_t idle;                /* lanes whose last iteration only read memory */
+    uint32_t acted;               /* lanes that have done more since their last iteration */
     uint32_t aside;               /* lanes that the others no longer wait for */
-    uint32_t stalled;             /* runs in a row in which everybody was idle */
+    uint32_t stalled;             /* consecutive runs in which all lanes were idle */
     uint8_t releases[LANE_LOOPS]; /* how often lanes were put aside in a loop, by its number */
     uint32_t runs;                /* since lanes were put aside */
     uint32_t turns;               /* runs in all */
@@ -41,7 +41,7 @@ uint32_t lane_order_next(struct lane_order *o, uint32_t runnable);
 /* After they have: who can run now. True when other warps should have a turn, for these only wait or have run for long. */
 bool lane_order_ran(struct lane_order *o, uint32_t group, uint32_t runnable);
 
-/* What a lane says of itself as it runs. */
+/* Reports of a lane as it runs. */
 void lane_order_point(struct lane_order *o, uint32_t lane, uint32_t point, uint32_t loop, bool acts);
 void lane_order_spin_round(struct lane_order *o, uint32_t lane, uint32_t loop);
 void lane_order_enter(struct lane_order *o, uint32_t lane);

@@ -1,6 +1,6 @@
-/* A warp whose lanes wait for one another in a way that going together cannot serve falls back to code for one lane: each lane gets a stack and runs code of its own, in
- * which registers are scalars. Lanes converge where the program says so, at exchanges and barriers, and stay in step between these as on a GPU
- * (lane_order.c). All lanes of a warp run on one thread, in turn, so plain integers do. */
+/* The lane fallback: when the lanes of a warp wait for each other in a way that vector code cannot serve, each lane gets a stack and runs code for
+ * one lane, in which registers are scalars. Lanes meet at the program's exchanges and barriers and otherwise run in the order of lane_order.c. All
+ * lanes of a warp run on one thread, one at a time, so plain integers suffice. */
 #include "../../../wire/clock.h"
 #include "../driver_constants.h"
 #include "exec_private.h"
@@ -13,15 +13,15 @@
 #define AREA_VALUES 96 /* registers that one instruction exchanges, at most */
 #define KEY_PART 0x80000000u
 #define KEY_BARRIER 0x40000000u
-/* A loop's turns, of SPIN_YIELD rounds each, before the time is looked at, and how long the first warp of a grid waits then, by the clock and by the
- * processor time that waiting took. Loops that look back at other blocks get what they wait for in less, also where the thread that runs the other
- * block waits for a processor; warps after one that fell back wait for half as long as that one. */
+/* Turns of a loop, of SPIN_YIELD iterations each, before the clock is read; and the time that the first warp of a grid waits then, by the clock and
+ * by its CPU time. Loops that look back at other blocks are served sooner, also where the other block's thread waits for a core; each warp after one
+ * that took the fallback waits half as long as that one. */
 #define TURNS 64
 #define PATIENCE_NS 30000000ull
 #define PATIENCE_CPU_NS 5000000ull
 #define HALVINGS 5
 
-/* What vector code leaves of one call for the lanes to go on from; innermost first. Compiled code fills the rest. */
+/* The frame that vector code writes for one call, from which lanes continue; innermost first. Compiled code fills the rest. */
 struct frame {
     struct frame *inner;
     char rest[];
@@ -82,7 +82,7 @@ static _Noreturn void no_memory(struct fiber *f) {
 SOFT_EXPORT void *soft_fallback_frame(struct soft_warp *w, uint64_t bytes) {
     struct fiber *f = soft_fiber_of(w);
     if (!f->lanes && !(f->lanes = calloc(1, sizeof *f->lanes))) no_memory(f);
-    if (!f->lanes_run) drop_frames(f->lanes); /* of a grid that was given up */
+    if (!f->lanes_run) drop_frames(f->lanes); /* the grid has failed */
     f->lanes_run = true;
     struct frame *frame = aligned_alloc(64, (bytes + 63) & ~63ull);
     if (!frame) no_memory(f);
@@ -119,7 +119,7 @@ static void lane_main(struct fiber *l) {
     __builtin_unreachable();
 }
 
-/* Nobody can go on. Programs that name lanes which never come are wrong, but there are such: they converge with whoever is there. */
+/* No lane can run. Programs that name lanes which never arrive are invalid, but exist: the lanes that are there meet. */
 static void release_some(struct lanes *s) {
     uint32_t first = (uint32_t)__builtin_ctz(s->alive), group = 0;
     for (uint32_t todo = s->alive; todo; todo &= todo - 1) {
@@ -171,7 +171,7 @@ void soft_lane_yield(struct fiber *f) {
     soft_switch(&s->fiber[s->running]->sp, s->home);
 }
 
-/* Waits until all lanes that `named` says, of those that have not ended, have come with the same key; returns them. */
+/* Waits until all lanes in `named` that have not ended have arrived with the same key; returns them. */
 static uint32_t converge(struct lanes *s, uint32_t named, uint32_t key) {
     uint32_t i = s->running;
     s->named[i] = named;
@@ -181,7 +181,7 @@ static uint32_t converge(struct lanes *s, uint32_t named, uint32_t key) {
     uint32_t group = complete(s, i);
     release(s, group);
     if (group)
-        s->order.ready &= ~(1u << i); /* the last to come goes on at once */
+        s->order.ready &= ~(1u << i); /* the last one to arrive continues at once */
     else
         soft_switch(&s->fiber[i]->sp, s->home);
     return s->met[i];
