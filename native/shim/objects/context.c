@@ -62,7 +62,7 @@ struct shim_context *context_current(void) { return stack.depth ? stack.entries[
 
 struct shim_context *context_get(CUcontext handle) { return object_get(OBJECT_CONTEXT, handle); }
 
-/* A handle that a thread may make current: a live context, or a primary one, which keeps its handle while it is not alive. */
+/* A handle that a thread may make current: a live context, or a primary one, whose handle stays valid while it is not active. */
 static struct shim_context *context_bindable(CUcontext handle) {
     struct shim_context *c = object_slot(OBJECT_CONTEXT, handle);
     return c && (context_live(c) || c->primary) ? c : NULL;

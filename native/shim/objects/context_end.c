@@ -1,4 +1,4 @@
-/* How a context ends: it waits for its work, then its objects are given back. */
+/* Ends contexts: waits for their work, then releases their modules, memory and streams. */
 #include "gv_client.h"
 #include "gv_impl.h"
 #include "objects/objects.h"

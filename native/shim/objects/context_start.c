@@ -1,4 +1,4 @@
-/* How a context comes to life: primary ones when they are first needed, others by cuCtxCreate. */
+/* Starts contexts: a primary context when it is first needed, others in cuCtxCreate. */
 #include "gv_client.h"
 #include "gv_impl.h"
 #include "objects/objects.h"
@@ -51,8 +51,8 @@ int context_any(struct shim_context **out) {
         c = context_primary_object(i);
         if (c && context_live(c)) rc = context_usable(c, out);
     }
-    /* A program whose first call is a launch asks for its kernel before it has any context: the first device's primary one begins early, and is there
-     * when the runtime retains it. */
+    /* A program whose first call is a launch asks for its kernel before it has a context. The primary context of the first device is started
+     * then; the runtime retains it later. */
     struct shim_context *first = rc == CUDA_ERROR_INVALID_CONTEXT ? context_primary_object(0) : NULL;
     if (first && !context_live(first)) {
         rc = session_broken();
@@ -161,7 +161,7 @@ CUresult impl_cuCtxCreate_v4(CUcontext *context, CUctxCreateParams *params, unsi
     return create(context, flags, device, 3020);
 }
 
-/* Attach and detach only count, as in the driver; one attach is the creation itself. */
+/* Attach and detach count references, as in the driver; the creation is the first reference. */
 CUresult impl_cuCtxAttach(CUcontext *context, unsigned int flags) {
     struct shim_context *c;
     if (flags || !context) return CUDA_ERROR_INVALID_VALUE;

@@ -1,4 +1,4 @@
-/* What a program asks of a context and sets on it. */
+/* Queries and settings of a context. */
 #include "gv_client.h"
 #include "gv_impl.h"
 #include "objects/objects.h"
@@ -7,7 +7,7 @@ CUresult impl_cuCtxGetDevice(CUdevice *device) {
     struct shim_context *c = context_current();
     if (!c) return shim_initialized() ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_NOT_INITIALIZED;
     if (!device) return CUDA_ERROR_INVALID_VALUE;
-    *device = c->device; /* known whatever became of the context */
+    *device = c->device; /* also known after the context has ended */
     return CUDA_SUCCESS;
 }
 
@@ -168,7 +168,7 @@ CUresult impl_cuCtxGetStreamPriorityRange(int *least, int *greatest) {
 
 CUresult impl_cuCtxResetPersistingL2Cache(void) {
     struct shim_context *c;
-    return context_require(&c); /* no line of this device's cache is ever made persisting */
+    return context_require(&c); /* the software never makes a cache line persisting */
 }
 
 CUresult impl_cuCtxGetExecAffinity(CUexecAffinityParam *affinity, CUexecAffinityType type) {
@@ -183,7 +183,7 @@ CUresult impl_cuCtxGetExecAffinity(CUexecAffinityParam *affinity, CUexecAffinity
 
 /* ---- peers --------------------------------------------------------------------------------------------------------- */
 
-/* Devices of one session share an address space on the worker, so access between them needs no command; the bookkeeping gives the errors of the driver. */
+/* The devices of a session share one address space on the worker, so peer access needs no command. The peers are recorded to return the driver's errors. */
 CUresult impl_cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags) {
     struct shim_context *c, *other;
     int rc = context_require(&c);

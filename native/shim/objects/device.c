@@ -1,4 +1,4 @@
-/* The device table, and everything that is answered from it. What the program sees is what the server granted, after CUDA_VISIBLE_DEVICES. */
+/* The device table, and the calls that it answers. It holds the devices that the server granted, filtered by CUDA_VISIBLE_DEVICES. */
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 #include "gv_impl.h"
 #include "objects/objects.h"
 
-/* The highest driver interface this library stands for; told when there is no server to ask. */
+/* The highest driver version that this library implements; returned when no server can be asked. */
 #define OWN_DRIVER_VERSION 13000
 
 static struct {
@@ -31,7 +31,7 @@ static void uuid_text(const uint8_t uuid[16], char out[48]) {
     }
 }
 
-/* The device one word of the list means, -1 when it means none. */
+/* The device that one word of the list names; -1: none. */
 static int device_of_word(const struct shim_server *server, const char *word) {
     if (!strncasecmp(word, "GPU-", 4)) {
         int found = -1;
@@ -50,7 +50,7 @@ static int device_of_word(const struct shim_server *server, const char *word) {
     return (int)ordinal;
 }
 
-/* A list of ordinals and UUID prefixes; the first invalid one ends it; naming a device twice hides them all. */
+/* The list holds ordinals and UUID prefixes. The first invalid entry ends it; a device named twice hides all devices. */
 static void read_visible(const struct shim_server *server) {
     const char *list = getenv("CUDA_VISIBLE_DEVICES");
     table.count = 0;
@@ -124,7 +124,7 @@ int device_capability(const struct gv_device_info *info) {
            device_attribute(info, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
 }
 
-/* The device a call names, or what the call returns without it. */
+/* Finds the device that a call names: 0 and *out, or the call's error. */
 static int find(CUdevice device, const struct gv_device_info **out) {
     if (!shim_initialized()) return CUDA_ERROR_NOT_INITIALIZED;
     *out = device_info(device);
@@ -224,7 +224,7 @@ CUresult impl_cuDeviceGetPCIBusId(char *text, int length, CUdevice device) {
     return CUDA_SUCCESS;
 }
 
-/* [domain]:[bus]:[device].[function], [domain]:[bus]:[device] or [bus]:[device].[function], hexadecimal; all that may follow is the end. */
+/* [domain]:[bus]:[device].[function], [domain]:[bus]:[device] or [bus]:[device].[function], hexadecimal, without trailing characters. */
 static bool parse_pci(const char *text, unsigned long fields[3]) {
     unsigned long number[4] = {0};
     char separator[4] = {0};
@@ -272,7 +272,7 @@ CUresult impl_cuDeviceGetByPCIBusId(CUdevice *device, const char *text) {
 
 /* ---- between devices ----------------------------------------------------------------------------------------------- */
 
-/* Devices of one session reach each other: the worker has them all in one address space. */
+/* The devices of a session can access each other: the worker maps them into one address space. */
 CUresult impl_cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer) {
     const struct gv_device_info *info;
     int rc = find(device, &info);
@@ -299,7 +299,7 @@ CUresult impl_cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute attribut
     }
 }
 
-/* Native atomics need hardware between the two: neither the link to the host nor that between devices has any. */
+/* Native atomics need hardware support, which neither the connection to the host nor that between devices has. */
 static int no_atomics(unsigned *capabilities, const CUatomicOperation *operations, unsigned count) {
     if (!capabilities || !operations || !count) return CUDA_ERROR_INVALID_VALUE;
     for (unsigned i = 0; i < count; i++)

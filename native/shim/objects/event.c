@@ -1,4 +1,4 @@
-/* Events. An event is a position in a stream: recording costs one one-way command, and queries are answered from what the stream is known to have completed. */
+/* Events. An event is a position in a stream: recording posts one command without waiting, and queries compare the position with the stream's completion. */
 #include "gv_client.h"
 #include "gv_impl.h"
 #include "objects/objects.h"
@@ -29,7 +29,7 @@ CUresult impl_cuEventCreate(CUevent *event, unsigned int flags) {
     return CUDA_SUCCESS;
 }
 
-/* The event behind a handle; one of a context that is gone is gone with it. */
+/* The event behind a handle. An event of a context that has ended is invalid. */
 static int find(CUevent event, struct shim_event **out) {
     if (!shim_initialized()) return CUDA_ERROR_NOT_INITIALIZED;
     struct shim_event *e = object_get(OBJECT_EVENT, event);
@@ -84,7 +84,7 @@ static bool position(struct shim_event *e, struct shim_stream **stream, uint64_t
     return *stream != NULL;
 }
 
-/* The error of the stream it was recorded on, if that stream is still the same. */
+/* The status of the stream that it was recorded on; 0 when that stream has been destroyed. */
 static int status_of(const struct shim_stream *s, uint64_t id) {
     return s->object.id == id ? atomic_load_explicit(&s->session.status, memory_order_relaxed) : 0;
 }

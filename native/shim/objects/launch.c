@@ -1,4 +1,4 @@
-/* Launches: checked here, packed here, sent one-way. */
+/* Launches: arguments are checked and parameters packed here, and the command is sent without waiting. */
 #include <string.h>
 
 #include "gv_client.h"
@@ -20,8 +20,8 @@ struct request {
 
 /* ---- checks -------------------------------------------------------------------------------------------------------- */
 
-/* What the runtime calls cudaErrorInvalidConfiguration. It launches kernels of libraries and hands on what the driver says without another look, and programs know it to
- * say this for a grid or block that no device takes; who launches a function is told CUDA_ERROR_INVALID_VALUE, as the driver's documentation has it. */
+/* The number of cudaErrorInvalidConfiguration. The runtime launches kernels of libraries and returns the driver's result unchanged, and programs expect this error for an
+ * invalid grid or block. A launch of a function returns CUDA_ERROR_INVALID_VALUE, as the driver's documentation says. */
 #define INVALID_CONFIGURATION 9
 
 static int invalid_shape(const struct request *r) {
@@ -60,7 +60,7 @@ static int check_cooperative(const struct shim_function *f, const struct request
 
 /* ---- parameters ---------------------------------------------------------------------------------------------------- */
 
-/* From the program's pointers, one a parameter, by the sizes in the metadata. */
+/* Packs the parameters from the program's pointers, one for each parameter, by the sizes in the metadata. */
 static int pack(const struct shim_function *f, void **params, char *out) {
     uint32_t n = f->meta->n_params, end = 0;
     for (uint32_t i = 0; i < n; i++) {
@@ -79,7 +79,7 @@ static int pack(const struct shim_function *f, void **params, char *out) {
     return 0;
 }
 
-/* The packed buffer a program hands over itself. */
+/* Takes the buffer of parameters that the program has packed. */
 static int unwrap_extra(const struct shim_function *f, void **extra, const void **out) {
     const void *buffer = NULL;
     const size_t *size = NULL;
@@ -183,7 +183,7 @@ CUresult impl_cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function
                 return CUDA_ERROR_NOT_SUPPORTED;
             }
             break;
-        /* Hints about scheduling and caches, and permissions to overlap that need not be used: without them the results are the same. */
+        /* Hints about scheduling and caches, and permissions to overlap. Results are the same without them. */
         case CU_LAUNCH_ATTRIBUTE_IGNORE:
         case CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW:
         case CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY:
@@ -194,7 +194,7 @@ CUresult impl_cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function
         case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN:
         case CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION:
         case CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT: break;
-        /* An event that may come while the kernel runs may also come when it has ended. */
+        /* An event that may complete while the kernel runs may also complete after it. */
         case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT:
         case CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT:
             if (n_after == 2) return CUDA_ERROR_INVALID_VALUE;

@@ -1,4 +1,4 @@
-/* Stream memory operations: a stream waits for a word of device memory, or writes one. Host memory has no address on a device here, so the word is the device's. */
+/* Stream memory operations: a stream waits for the value of a word in device memory, or writes a word. Host memory has no device address, so words are in device memory. */
 #include "gv_client.h"
 #include "gv_impl.h"
 #include "memory_operation.h"
@@ -14,7 +14,7 @@ static int check_word(const struct gv_memory_operation *o, unsigned rights) {
     return inside ? 0 : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* What the server's device cannot do it says in its attributes. */
+/* Checks an operation against the attributes of the server's device. */
 static int check(const struct gv_device_info *device, const struct gv_memory_operation *o) {
     unsigned known;
     bool able = true, flush = o->kind == GV_FLUSH_REMOTE_WRITES;
@@ -41,7 +41,7 @@ static int check(const struct gv_device_info *device, const struct gv_memory_ope
     return width ? check_word(o, writes ? MAY_WRITE : MAY_READ) : 0;
 }
 
-/* All of them or none: what is wrong is told before anything is done. */
+/* Posts all operations or none: they are checked before the first is posted. */
 static int post(CUstream stream, const struct gv_memory_operation *operations, unsigned n) {
     struct shim_stream *s;
     int rc = stream_require(stream, &s);

@@ -3,9 +3,9 @@
 #include <string.h>
 #include <sys/mman.h>
 
-/* Address space of one kind; nothing of it is used before it is touched. */
+/* Bytes of address space reserved for one kind; pages are allocated when they are first written. */
 #define REGION_BYTES (256ull << 20)
-/* A freed slot rests until this many others of its kind have been freed after it. */
+/* A freed slot is reused only after this many others of its kind have been freed after it. */
 #define RESTING_SLOTS 1024
 
 struct object_space object_spaces[OBJECT_KINDS] = {

@@ -1,7 +1,7 @@
-/* The CUDA objects behind the handles, for the files that implement them (context.c, stream.c, ...). Everybody else sees shim.h.
+/* The CUDA objects behind the handles, for the files that implement them (context.c, stream.c, ...). Other files include shim.h.
  *
- * Handles are pointers into regions, one per kind, that are reserved once and never unmapped. So any value can be judged without following it: it must lie in the region
- * of its kind, at a slot's start, and the slot must be live. Slots are reused late (first freed, first reused, and only after many others), so that a stale handle is
+ * Handles are pointers into regions, one per kind, that are reserved once and never unmapped. So a handle can be checked without dereferencing it: it must lie in the
+ * region of its kind, at the start of a slot, and the slot must be live. Slots are reused late (first freed, first reused, and only after many others), so that a stale handle is
  * nearly always recognised; what travels on the wire is a number that is never used twice.
  *
  * Layers: a file calls only files of the lines above its own.
@@ -56,12 +56,12 @@ extern struct object_space object_spaces[OBJECT_KINDS];
 /* A fresh slot, zeroed but for its header, with a new id, not live yet. NULL: out of memory. */
 void *object_new(enum object_kind kind);
 void object_publish(void *object);
-/* Ends a handle's life; false when it was not live (any more): of two threads that destroy it, one wins. */
+/* Makes a handle invalid. False when it was already: one of two threads that destroy an object gets true. */
 bool object_retire(void *object);
-/* Returns the slot. Its memory stays readable. */
+/* Frees the slot. Its memory stays readable. */
 void object_free(void *object);
 uint64_t object_next_id(void);
-/* The slot that a value denotes, live or not; NULL when it denotes none of this kind. */
+/* The slot at a handle's value, live or not; NULL when no slot of this kind is there. */
 static inline void *object_slot(enum object_kind kind, const void *handle) {
     const struct object_space *space = &object_spaces[kind];
     uint64_t offset = (uint64_t)(uintptr_t)handle - (uint64_t)(uintptr_t)space->base;
@@ -74,7 +74,7 @@ static inline void *object_get(enum object_kind kind, const void *handle) {
     return o && atomic_load_explicit(&o->live, memory_order_acquire) ? o : NULL;
 }
 
-/* What a call returns whose command could not be sent: the session is lost, or over because the process is leaving. */
+/* The result of a call whose command could not be sent: the session is lost, or the process is exiting. */
 static inline int post_refused(void) {
     int rc = session_broken();
     return rc ? rc : (int)CUDA_ERROR_DEINITIALIZED;
@@ -86,7 +86,7 @@ static inline int post_refused(void) {
 
 struct shim_context {
     struct object object;
-    uint32_t id; /* on the wire; new at each life of a primary context */
+    uint32_t id; /* on the wire; a primary context gets a new one each time it is started */
     CUdevice device;
     uint32_t server_device;
     bool primary;
@@ -99,10 +99,10 @@ struct shim_context {
     uint32_t peers; /* bit per device whose memory this context may use */
     const struct gv_device_info *info;
     pthread_mutex_t lock;        /* guards the two lists */
-    struct shim_stream *streams; /* the legacy and per-thread ones and destroyed ones with work under way included */
+    struct shim_stream *streams; /* with the legacy and per-thread streams, and destroyed streams with work in flight */
     struct shim_module *modules;
     struct shim_stream *legacy;
-    _Atomic bool has_unordered_streams; /* it has had streams that are not ordered with its legacy stream */
+    _Atomic bool has_unordered_streams; /* a stream that is not ordered with the legacy stream has existed */
     _Atomic uint64_t copied;            /* the newest of its streams' copied */
     struct shim_context *next;          /* list of live contexts, under context_lock */
 };
@@ -122,15 +122,15 @@ int context_stack_reserve(void);
 void context_push(struct shim_context *c);
 void context_pop(void);
 
-/* The current context, checked: 0 and *out, or what a call without a usable one returns (no context, destroyed, faulted, session lost). */
+/* The current context: 0 and *out, or the call's error (no context, destroyed, faulted, session lost). */
 int context_require(struct shim_context **out);
 /* A context checked the same way. */
 int context_usable(struct shim_context *c, struct shim_context **out);
 /* A context given by handle, checked the same way; NULL is an invalid context. */
 int context_check(CUcontext handle, struct shim_context **out);
-/* The primary context of a device, brought to life (not retained) if it is not; for libraries, which need some context. */
+/* The current context, else any live primary context, else that of the first device, which is started (not retained); for libraries, which need a context. */
 int context_any(struct shim_context **out);
-/* Server-side device behind an ordinal the program sees; the caller checked the ordinal. */
+/* The server's number of a device by its ordinal in the program; the caller has checked the ordinal. */
 uint32_t device_server_index(CUdevice device);
 int device_attribute(const struct gv_device_info *info, int attribute); /* 0 when the driver does not know it */
 int device_capability(const struct gv_device_info *info);               /* 10 * major + minor */
@@ -146,11 +146,11 @@ struct shim_stream {
     struct shim_stream *next, *previous; /* in the context's list */
     enum stream_kind kind;
     bool blocking; /* implicitly ordered with the legacy stream */
-    bool retired;  /* destroyed by the program, waits for its last work */
+    bool retired;  /* destroyed by the program; freed when its work has completed */
     unsigned flags;
     int priority;
-    _Atomic uint64_t copied; /* the last copy to the device that counts as done for whatever the program does next: see stream_after_copies */
-    _Atomic uint64_t after;  /* what is posted here comes after the context's copies up to this one */
+    _Atomic uint64_t copied; /* seq of the last copy to the device that the program regards as complete: see stream_after_copies */
+    _Atomic uint64_t after;  /* later commands are ordered after the context's copies up to this seq */
     CUstreamAttrValue attributes[8];
 };
 
@@ -164,11 +164,11 @@ struct shim_event {
     uint64_t stream_id, seq;
 };
 
-/* A stream of a context; not live yet for the program (its handle is published by the caller). */
+/* A new stream of a context; the caller publishes its handle. */
 int stream_new(struct shim_context *c, enum stream_kind kind, unsigned flags, int priority, struct shim_stream **out);
 /* Retires a stream; its slot is freed once its work is done. */
 void stream_retire(struct shim_stream *s);
-/* Frees everything left, when nothing runs in the context any more. */
+/* Frees the streams of a context in which nothing runs any more. */
 void stream_drop_all(struct shim_context *c);
 /* Resolves a handle and checks its context's and its own sticky status. */
 int stream_require(CUstream handle, struct shim_stream **out);
@@ -179,15 +179,15 @@ int stream_after_copies(struct shim_stream *s);
 void stream_copied(struct shim_stream *s, uint64_t seq);
 /* Notes that the command `seq` was posted to the stream, with GV_RECORD_MARK or not. */
 void stream_posted(struct shim_stream *s, uint64_t seq, bool marked);
-/* Makes sure that a completion will be told for all that was posted to the stream so far; does not wait. Returns the seq to wait for, 0 when nothing is under way. */
+/* Posts a fence if the stream's last command will report no completion; does not wait. Returns the seq to wait for, 0 when nothing is in flight. */
 uint64_t stream_fence(struct shim_stream *s);
 /* Waits for everything that was posted to all streams of one context (NULL: of all contexts). Returns the first error. */
 int stream_drain_context(struct shim_context *c);
-/* Posts fences for all streams of all contexts, so that they will tell their progress; does not wait. */
+/* Posts fences on all streams of all contexts, so that they report their progress; does not wait. */
 void stream_fence_all(void);
-/* The highest seq posted to any stream, and the highest seq that no stream has yet to pass (UINT64_MAX: nothing is under way). */
+/* The highest seq posted to any stream, and the highest seq that all streams have completed (UINT64_MAX: nothing is in flight). */
 void stream_progress(uint64_t *newest, uint64_t *passed);
-/* Has the command seq of that stream completed? Also true when the stream is long gone. */
+/* Whether command seq of that stream has completed; true when the stream has been destroyed. */
 static inline bool stream_passed(const struct shim_stream *s, uint64_t id, uint64_t seq) {
     uint64_t completed = atomic_load_explicit(&s->session.completed, memory_order_acquire);
     return completed >= seq || s->object.id != id;
@@ -195,10 +195,10 @@ static inline bool stream_passed(const struct shim_stream *s, uint64_t id, uint6
 
 /* ---- memory (memory/) ------------------------------------------------------------------- */
 
-/* RANGE_MAPPED: one mapping of virtual memory management; neighbours may be used as one range. It belongs to no context. */
+/* RANGE_MAPPED: one mapping of virtual memory management, which belongs to no context. Adjacent mappings may be used as one range. */
 enum range_kind { RANGE_DEVICE, RANGE_GLOBAL, RANGE_MAPPED, RANGE_HOST, RANGE_REGISTERED };
 
-/* One allocation or registration that addresses are judged by. */
+/* One allocation, registration, global or mapping. */
 struct range {
     struct treap_node node; /* key: base */
     uint64_t size;          /* as asked for */
@@ -221,42 +221,42 @@ bool range_remove(uint64_t base, enum range_kind kind, enum range_kind or_kind, 
 bool range_find_device(uint64_t address, struct range *out);
 bool range_find_host(uint64_t address, struct range *out);
 bool range_find(uint64_t address, struct range *out);
-/* Whether [address, address + size) lies in mappings without a gap where some device may do what `rights` says (CU_MEM_ACCESS_FLAGS). */
+/* Whether mappings without a gap cover [address, address + size) and some device has `rights` (CU_MEM_ACCESS_FLAGS) on each. */
 bool range_mapped(uint64_t address, uint64_t size, unsigned rights);
 void range_set_rights(uint64_t base, unsigned rights);
 /* CU_POINTER_ATTRIBUTE_SYNC_MEMOPS of the device range that contains an address; false when there is none. */
 bool range_set_sync_memops(uint64_t address, bool on);
-/* `call` is made for a device address that is in no range, and returns whether it has added some. To be set before there are addresses. */
+/* Registers a function that is called for a device address in no range; it returns whether it has added ranges. To be set at start. */
 void range_on_unknown(bool (*call)(void));
-/* The addresses set aside that an address lies in (memory/virtual_memory.c); false when there are none. */
+/* The reservation that contains an address (memory/virtual_memory.c); false when there is none. */
 bool virtual_reservation(uint64_t address, uint64_t *base, uint64_t *size);
-/* Does any host range touch [base, base + size)? */
+/* Whether a host range overlaps [base, base + size). */
 bool range_host_overlaps(uint64_t base, uint64_t size);
-/* The next device or global range of a context at or above `from` (for taking a context down). */
+/* The next device or global range of a context at or above `from`. */
 bool range_next_of(uint32_t ctx, uint64_t from, struct range *out);
 
 /* Allocates in a context; the address is in the map afterwards. CUDA_ERROR_OUT_OF_MEMORY is exact. */
 int memory_allocate(struct shim_context *c, size_t size, CUdeviceptr *out);
 /* Frees; CUDA_ERROR_INVALID_VALUE for what is no allocation. The memory is used again only after every stream has passed this point. */
 int memory_release(CUdeviceptr address);
-/* Gives free credit of the context's device back, down to `keep` bytes. */
+/* Gives back free credit of the context's device down to `keep` bytes. */
 void memory_trim(struct shim_context *c, uint64_t keep);
 /* Bytes backed on a device of the server, and in use. */
 void memory_usage(uint32_t server_device, uint64_t *reserved, uint64_t *used);
-/* Sets addresses of a device's part of the window aside, and gives them back. `hint`: where to, if that is free. CUDA_ERROR_OUT_OF_MEMORY when the part has no room. */
+/* Reserves addresses in a device's part of the window, at `hint` if that is free, and releases them. CUDA_ERROR_OUT_OF_MEMORY when the part is full. */
 int memory_reserve(uint32_t server_device, uint64_t size, uint64_t alignment, uint64_t hint, uint64_t *address);
 void memory_unreserve(uint32_t server_device, uint64_t address, uint64_t size);
-/* Gives every allocation of a context back, and forgets its module globals; nothing runs in it any more. */
+/* Frees the allocations of a context and removes its globals from the map; nothing runs in it any more. */
 void memory_context_gone(struct shim_context *c);
 
-/* Host memory that an earlier asynchronous copy or host function may still write: adds it, and waits until nothing writes [low, high) any more. */
+/* Host memory that asynchronous copies and host functions may still write: adds a writer; waits until no writer of [low, high) is left; asks whether there is one. */
 void host_writes_add(uint64_t low, uint64_t high, struct shim_stream *s, uint64_t seq);
 int host_writes_wait(uint64_t low, uint64_t high);
 bool host_writes_pending(uint64_t low, uint64_t high);
 
 /* ---- modules (module/) --------------------------------------------------------------------- */
 
-/* Where the program has an image from, for messages: a file it named, or its pointer. */
+/* The origin of an image, for messages: a file that the program named, or its pointer. */
 struct module_source {
     const void *pointer;
     const char *path;
@@ -271,8 +271,8 @@ struct shim_module {
     uint32_t n_functions;
     uint32_t *by_name;                   /* kernel numbers, sorted by name */
     struct shim_library *library;        /* that loaded it, or NULL */
-    struct module_global *globals;       /* asked for by name, beyond the metadata */
-    bool placed;                         /* the metadata have the addresses of the globals; else each is asked for when it is needed */
+    struct module_global *globals;       /* asked for by name, not in the metadata */
+    bool placed;                         /* the metadata have the addresses of the globals; else they are requested when needed */
     struct shim_module *next, *previous; /* in the context's list */
 };
 
@@ -335,8 +335,8 @@ int jit_options_read(unsigned n, CUjit_option *options, void **values, struct ji
 /* Fills the buffers: `info` when status is 0, else `error`. jit may be NULL. */
 void jit_write_logs(const struct jit_options *jit, int status, const char *info, const char *error);
 
-/* What of an image of several parts runs on a device that wants PTX: what was linked when the program was built, where that has PTX, else what the server's linker makes of
- * the parts. Fails as image_choose does, or as the link. */
+/* Chooses from an image of several parts for a device that wants PTX: the part that was linked when the program was built if it has PTX, else the result of linking the
+ * parts on the server. Fails as image_choose does, or as the link. */
 int link_image(struct shim_context *c, const struct image *image, const struct image_target *target, struct image_choice *out, char *why,
                size_t why_size);
 /* Loads an opened image into a context. */
@@ -352,14 +352,14 @@ int module_global(struct shim_module *m, const char *name, CUdeviceptr *address,
 /* Reads a whole file, NUL added. 0, CUDA_ERROR_FILE_NOT_FOUND, CUDA_ERROR_OUT_OF_MEMORY. The caller frees. */
 int image_read_file(const char *path, void **data, size_t *size);
 
-/* The function that a CUfunction or a CUkernel means in a context; loads the library there if need be. */
+/* The function of a CUfunction or a CUkernel in a context; loads the kernel's library there if necessary. */
 int function_resolve(CUfunction handle, struct shim_context *c, struct shim_function **out);
 int kernel_function(struct shim_kernel *k, struct shim_context *c, struct shim_function **out);
 /* Unloads all modules that a context still holds; the libraries forget theirs. Nothing runs in it any more. */
 void library_context_gone(struct shim_context *c);
 int function_get_attribute(const struct shim_function *f, int attribute, int *value);
 int function_set_attribute(struct shim_function *f, int attribute, int value);
-/* Validates a setting and puts it into `settings`; static_shared is the kernel's. */
+/* Validates a setting and stores it in `settings`; static_shared: the kernel's static shared memory in bytes. */
 int settings_set(struct kernel_settings *settings, const struct gv_device_info *info, uint32_t static_shared, int attribute, int value);
 int function_param_info(const struct shim_function *f, size_t index, size_t *offset, size_t *size);
 

@@ -1,11 +1,11 @@
 /* Occupancy: how many blocks of a kernel fit a multiprocessor, by the rules that NVIDIA documents: threads, blocks, registers and shared memory each set a limit.
- * All numbers come from the device's attributes and the kernel's metadata, so nothing is asked. */
+ * All numbers come from the device's attributes and the kernel's metadata; the worker is not asked. */
 #include "gv_impl.h"
 #include "objects/objects.h"
 
 #define WARP 32
-#define REGISTER_UNIT 256 /* registers are given to a warp in units of this many */
-#define WARP_UNIT 4       /* and to warps in groups of this many, one a sub-core */
+#define REGISTER_UNIT 256 /* registers are allocated to a warp in this unit */
+#define WARP_UNIT 4       /* warps are allocated in groups of this many, one for each sub-core */
 
 static int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
 
@@ -36,7 +36,7 @@ int occupancy_blocks(const struct shim_function *f, int block_threads, size_t dy
     return (int)blocks;
 }
 
-/* The function to judge, of whatever context; a kernel is judged in the current one. */
+/* The function of any context, or a kernel's function in the current context. */
 static int find(CUfunction handle, struct shim_function **out) {
     struct shim_context *c;
     int rc = context_require(&c);
@@ -59,7 +59,7 @@ CUresult impl_cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunctio
     return impl_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, function, block_size, dynamic_shared, 0);
 }
 
-/* The block size, in whole warps where it can be, that keeps most threads on a multiprocessor; among equals the largest. */
+/* The block size, in whole warps where possible, with the most threads on a multiprocessor; the largest of equal ones. */
 CUresult impl_cuOccupancyMaxPotentialBlockSizeWithFlags(int *min_grid, int *block, CUfunction function, CUoccupancyB2DSize dynamic_of,
                                                         size_t dynamic_shared, int limit, unsigned int flags) {
     struct shim_function *f;
@@ -107,7 +107,7 @@ CUresult impl_cuOccupancyAvailableDynamicSMemPerBlock(size_t *size, CUfunction f
     return CUDA_SUCCESS;
 }
 
-/* Clusters of more than one block cannot be launched yet, and these say so in the driver's own terms. */
+/* Clusters of more than one block cannot be launched; these calls report that with the driver's errors. */
 static uint64_t cluster_blocks(const CUlaunchConfig *config) {
     for (unsigned i = 0; i < config->numAttrs; i++) {
         const CUlaunchAttribute *a = &config->attrs[i];

@@ -18,7 +18,7 @@
 /* The stream that copies and fills without a stream argument work on: CU_STREAM_LEGACY, or CU_STREAM_PER_THREAD inside a _ptds stub. */
 extern _Thread_local CUstream shim_default_stream;
 
-/* cuInit was called (in this process, not inherited over fork). */
+/* Whether cuInit has succeeded. */
 bool shim_initialized(void);
 
 /* ---- contexts (context*.c) ----------------------------------------------------------------------------------------- */
@@ -26,7 +26,7 @@ bool shim_initialized(void);
 struct shim_context; /* CUcontext points to one */
 /* The calling thread's current context; NULL when there is none. */
 struct shim_context *context_current(void);
-/* The object behind a handle, NULL when the handle is not a live context. The same for the other objects: a stale or foreign handle is never followed. */
+/* The object behind a handle, NULL when the handle is not a live context. The other objects are checked alike: a stale or foreign handle is never dereferenced. */
 struct shim_context *context_get(CUcontext handle);
 uint32_t context_id(const struct shim_context *c);
 CUdevice context_device(const struct shim_context *c);        /* the ordinal the program sees */
@@ -37,7 +37,7 @@ struct shim_context *context_primary(CUdevice device);
 int context_status(const struct shim_context *c);
 /* The worker reported a sticky error for context `id`: every later call in that context returns it. */
 void context_failed(uint32_t id, int status);
-/* `call` is told of every context that is about to end. One caller only; to be set before there is anything to tell it. */
+/* Registers the one function that is called for each context before it ends. To be set at start. */
 void context_on_end(void (*call)(CUcontext context));
 /* Device table after CUDA_VISIBLE_DEVICES (device.c). */
 int device_count(void);

@@ -1,4 +1,4 @@
-/* Streams: identities, what was posted to each, and waiting for it. What a program asks of a stream is in stream_calls.c. */
+/* Streams: handles, the last command posted to each, and waiting for it. The driver's calls are in stream_calls.c. */
 #include <stdlib.h>
 
 #include "gv_client.h"
@@ -8,7 +8,7 @@ _Thread_local CUstream shim_default_stream = CU_STREAM_LEGACY;
 
 /* ---- life ---------------------------------------------------------------------------------------------------------- */
 
-/* Unlinks what was destroyed and has finished since; c->lock held. */
+/* Frees destroyed streams whose work has completed; c->lock held. */
 static void reap(struct shim_context *c) {
     bool lost = session_broken() != 0;
     for (struct shim_stream *s = c->streams, *next; s; s = next) {
@@ -58,7 +58,7 @@ int stream_new(struct shim_context *c, enum stream_kind kind, unsigned flags, in
 
 void stream_retire(struct shim_stream *s) {
     struct shim_context *c = s->context;
-    stream_fence(s); /* so that its end is told, for events recorded on it and for those who wait for the whole context */
+    stream_fence(s); /* events recorded on it and waits for the whole context need its completion */
     post_stream_destroy(c->id, 0, &(struct gv_cmd_stream_destroy){.stream = s->object.id});
     pthread_mutex_lock(&c->lock);
     s->retired = true;
@@ -188,7 +188,7 @@ static uint64_t fence_locked(struct shim_stream *s) {
     uint64_t marked = atomic_load_explicit(&s->session.marked, memory_order_acquire);
     if (marked >= newest) return marked;
     uint64_t seq = post_fence(s->session.ctx, GV_RECORD_MARK, &(struct gv_cmd_fence){.stream = stream_id(s)});
-    if (!seq) return newest; /* lost; whoever waits is told */
+    if (!seq) return newest; /* the session is lost; the waiter gets its error */
     session_stream_posted(&s->session, seq, true, true);
     return seq;
 }
@@ -258,7 +258,7 @@ struct wait_list {
     size_t n, capacity;
 };
 
-/* Posts what fences are needed on a context's streams and adds what to wait for. */
+/* Posts the fences that a context's streams need and appends the waits to the list. */
 static int fence_context(struct shim_context *c, struct wait_list *list) {
     int rc = 0;
     pthread_mutex_lock(&c->lock);
@@ -281,7 +281,7 @@ static int fence_context(struct shim_context *c, struct wait_list *list) {
     return rc;
 }
 
-/* The contexts alive now, for work that may not hold context_lock. Their slots stay readable; one that dies meanwhile has no streams left. */
+/* The live contexts, for callers that must not hold context_lock. Their slots stay readable; a context that ends meanwhile has no streams. */
 static size_t contexts_now(struct shim_context **out, size_t most) {
     size_t n = 0;
     pthread_mutex_lock(&context_lock);
@@ -302,7 +302,7 @@ int stream_drain_context(struct shim_context *c) {
     else
         n = contexts_now(all, MOST_CONTEXTS);
     for (size_t i = 0; i < n && !rc; i++) rc = fence_context(all[i], &list);
-    /* All fences are on their way: waiting for one after the other costs one round, not many. */
+    /* All fences have been posted, so all these waits together take one round trip. */
     for (size_t i = 0; i < list.n; i++) {
         int one = wait_seq(list.waits[i].stream, list.waits[i].seq);
         if (one && !status) status = one;

@@ -1,4 +1,4 @@
-/* What a program asks of a stream. */
+/* The driver's calls about streams. */
 #include "gv_client.h"
 #include "gv_impl.h"
 #include "objects/objects.h"
@@ -63,7 +63,7 @@ CUresult impl_cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int fla
     struct shim_event *e = object_get(OBJECT_EVENT, event);
     if (!e) return CUDA_ERROR_INVALID_HANDLE;
     pthread_mutex_lock(&e->lock);
-    /* Nothing to wait for: never recorded, done already, or recorded in the same stream. */
+    /* No wait is needed when the event was never recorded, has completed, or was recorded on this stream. */
     if (e->stream && e->stream != s && !stream_passed(e->stream, e->stream_id, e->seq)) {
         uint64_t seq = post_event_wait(s->session.ctx, 0, &(struct gv_cmd_event_wait){.stream = stream_id(s), .event = e->object.id});
         if (seq) {
@@ -84,7 +84,7 @@ static int post_host_function(struct shim_stream *s, uint64_t tag) {
     if (!seq) return post_refused();
     stream_posted(s, seq, true);
     session_host_func_posted(tag, &s->session, seq);
-    host_writes_add(0, UINT64_MAX, s, seq); /* it may write any host memory that a later copy reads */
+    host_writes_add(0, UINT64_MAX, s, seq); /* the function may write host memory that a later copy reads */
     session_flush();
     return 0;
 }
@@ -97,7 +97,7 @@ CUresult impl_cuLaunchHostFunc(CUstream stream, CUhostFn fn, void *data) {
     return post_host_function(s, session_host_func(fn, data));
 }
 
-/* The synchronisation mode says how the driver should wait for the function; it changes no result. */
+/* The synchronisation mode selects how the driver waits for the function; results are the same. */
 CUresult impl_cuLaunchHostFunc_v2(CUstream stream, CUhostFn fn, void *data, unsigned int mode) {
     (void)mode;
     return impl_cuLaunchHostFunc(stream, fn, data);
@@ -108,7 +108,7 @@ CUresult impl_cuStreamAddCallback(CUstream stream, CUstreamCallback callback, vo
     int rc = stream_require(stream, &s);
     if (rc) return rc;
     if (!callback || flags) return CUDA_ERROR_INVALID_VALUE;
-    /* The two types differ in names only: a handle, a CUresult, a pointer. */
+    /* Both types take a pointer, an int and a pointer; the cast changes names only. */
     void (*plain)(void *, int, void *) = (void (*)(void *, int, void *))(void (*)(void))callback;
     return post_host_function(s, session_stream_callback(plain, stream, data));
 }
@@ -166,7 +166,7 @@ CUresult impl_cuStreamGetCtx_v2(CUstream stream, CUcontext *context, CUgreenCtx 
     return rc;
 }
 
-/* No stream belongs to a green context; saying so is not an error. */
+/* No stream belongs to a green context. That is an answer, not an error. */
 CUresult impl_cuStreamGetGreenCtx(CUstream stream, CUgreenCtx *green) {
     struct shim_stream *s;
     int rc = stream_require(stream, &s);
@@ -178,7 +178,7 @@ CUresult impl_cuStreamGetGreenCtx(CUstream stream, CUgreenCtx *green) {
 
 /* ---- attributes ---------------------------------------------------------------------------------------------------- */
 
-/* Where an attribute is kept, -1: no stream has it. */
+/* Index of an attribute in the stream; -1: streams do not have it. */
 static int attribute_slot(CUstreamAttrID attribute) {
     switch ((int)attribute) {
     case CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW: return 0;
@@ -202,7 +202,7 @@ CUresult impl_cuStreamGetAttribute(CUstream stream, CUstreamAttrID attribute, CU
     return CUDA_SUCCESS;
 }
 
-/* All of them are hints about caches and scheduling; they are kept and told back, and change no result. */
+/* These attributes are hints about caches and scheduling: they are stored and returned, and do not change results. */
 CUresult impl_cuStreamSetAttribute(CUstream stream, CUstreamAttrID attribute, const CUstreamAttrValue *value) {
     struct shim_stream *s;
     int rc = stream_require(stream, &s);
@@ -226,7 +226,7 @@ CUresult impl_cuStreamCopyAttributes(CUstream to, CUstream from) {
 
 /* ---- capture ------------------------------------------------------------------------------------------------------- */
 
-/* Nothing captures yet (cuStreamBeginCapture is unsupported), so these answers are the truth. */
+/* cuStreamBeginCapture is not supported, so no stream captures. */
 CUresult impl_cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status) {
     struct shim_stream *s;
     int rc = stream_require(stream, &s);

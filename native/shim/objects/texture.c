@@ -1,4 +1,4 @@
-/* Texture objects and tensor maps. Device code reads their values, so the worker's driver makes them; what the program may ask of a texture is kept here. */
+/* Texture objects and tensor maps. Device code reads their values, so the worker's driver creates them; descriptors are kept here for the program's queries. */
 #include "gv_client.h"
 #include "gv_impl.h"
 #include "objects/objects.h"
@@ -19,7 +19,7 @@ struct texture {
 static struct texture *textures;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* A copy of what is known of a texture of any context. */
+/* Copies the descriptors of a texture of any context. */
 static int find(CUtexObject object, struct texture *out) {
     if (!shim_initialized()) return CUDA_ERROR_NOT_INITIALIZED;
     int rc = CUDA_ERROR_INVALID_VALUE;

@@ -1,10 +1,10 @@
-/* The address map: which allocation an address belongs to. Frees, copies, fills and pointer queries are judged by it, without asking the worker. */
+/* The address map: which allocation an address belongs to. Frees, copies, fills and pointer queries are checked against it, without asking the worker. */
 #include "objects/objects.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Device and host addresses have maps of their own: where the driver places memory, its addresses may be the same numbers as ours. */
+/* Device and host addresses have separate maps: device addresses that the driver chooses may equal host addresses of this process. */
 static struct treap device_map, host_map;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static uint64_t last_buffer_id;
@@ -27,7 +27,7 @@ int range_add(const struct range *range, uint64_t base) {
     pthread_mutex_lock(&lock);
     struct treap_node *same = treap_floor(map, base, 0);
     if (same && same->key == base) {
-        /* The same global may be named by two modules of one library; the map keeps one. */
+        /* Two modules of one library may define the same global; the map keeps one entry. */
         pthread_mutex_unlock(&lock);
         free(r);
         return 0;
@@ -65,7 +65,7 @@ static bool find_in(const struct treap *map, uint64_t address, struct range *out
 
 bool range_find_device(uint64_t address, struct range *out) {
     if (find_in(&device_map, address, out)) return true;
-    /* An address of the server's own choosing that nobody asked for by name, such as a global's: a kernel may have told it. */
+    /* An address that the server chose and the program did not ask for by name, such as a global's; a kernel may have stored it. */
     const struct shim_server *server = session_server();
     bool theirs = server->addresses == GV_ADDRESSES_FIXED && address - server->window_base < server->window_size;
     return theirs && find_more && find_more() && find_in(&device_map, address, out);
@@ -89,7 +89,7 @@ bool range_next_of(uint32_t ctx, uint64_t from, struct range *out) {
 
 bool range_mapped(uint64_t address, uint64_t size, unsigned rights) {
     uint64_t at = address;
-    unsigned each = rights & 2u ? 0xaaaaaaaau : 0x55555555u; /* the bit of every device */
+    unsigned each = rights & 2u ? 0xaaaaaaaau : 0x55555555u; /* one bit for each device */
     pthread_mutex_lock(&lock);
     struct treap_node *n = treap_floor(&device_map, address, UINT64_MAX);
     for (; n && RANGE(n)->kind == RANGE_MAPPED && n->key <= at && at - n->key < RANGE(n)->size; n = treap_next(&device_map, n)) {

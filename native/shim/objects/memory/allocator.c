@@ -5,7 +5,7 @@
 
 #define OUT_OF_MEMORY 2 /* CUDA_ERROR_OUT_OF_MEMORY */
 
-/* A run of addresses: in the two trees of free credit, or (by_address only) in the tree of what is not backed. */
+/* A range of addresses: in both trees of free credit, or (by_address only) in the tree of unbacked addresses. */
 struct allocator_extent {
     struct treap_node by_address; /* key: address */
     struct treap_node by_size;    /* key: size, sub: address */
@@ -28,7 +28,7 @@ static void index_size(struct allocator *a, struct allocator_extent *e) {
     treap_insert(&a->free_by_size, &e->by_size);
 }
 
-/* Puts [address, address + size) into a tree of runs, joined with its neighbours. sized: the tree is the one of free credit. */
+/* Adds [address, address + size) to a tree and joins it with its neighbours. sized: the tree is that of free credit. */
 static int add_run(struct allocator *a, struct treap *tree, bool sized, uint64_t address, uint64_t size) {
     struct treap_node *node = treap_floor(tree, address, 0);
     struct allocator_extent *left = node ? BY_ADDRESS(node) : NULL;
@@ -67,7 +67,7 @@ static int add_run(struct allocator *a, struct treap *tree, bool sized, uint64_t
     return 0;
 }
 
-/* Takes [address, address + size) out of run e, which contains it. */
+/* Removes [address, address + size) from range e, which contains it. */
 static int cut_run(struct allocator *a, struct treap *tree, bool sized, struct allocator_extent *e, uint64_t address, uint64_t size) {
     uint64_t start = e->by_address.key, end = extent_end(e);
     struct allocator_extent *tail = NULL;
@@ -159,7 +159,7 @@ static int back(struct allocator *a, struct allocator_extent *e, uint64_t amount
 int allocator_grow(struct allocator *a, uint64_t size, uint64_t most) {
     for (struct treap_node *node = treap_first(&a->unbacked); node; node = treap_next(&a->unbacked, node)) {
         struct allocator_extent *e = BY_ADDRESS(node);
-        /* A free block that ends where this run begins saves that much. */
+        /* A free block that ends where this range begins reduces the amount by its size. */
         struct treap_node *before = treap_floor(&a->free_by_address, e->by_address.key, 0);
         uint64_t joined = before && extent_end(BY_ADDRESS(before)) == e->by_address.key ? BY_ADDRESS(before)->size : 0;
         uint64_t need = size > joined ? size - joined : 0;
@@ -190,7 +190,7 @@ uint64_t allocator_ahead(struct allocator *a, uint64_t want, uint64_t *address) 
 }
 
 void allocator_ahead_done(struct allocator *a, uint64_t address, uint64_t size, bool backed) {
-    /* Without memory for the note the range is lost until the end, as in allocator_shrink. */
+    /* When memory for the record runs out the range is lost for the session, as in allocator_shrink. */
     if (add_run(a, backed ? &a->free_by_address : &a->unbacked, backed, address, size) || !backed) return;
     a->backed += size;
     a->free_bytes += size;
@@ -214,7 +214,7 @@ uint64_t allocator_reserve(struct allocator *a, uint64_t size, uint64_t alignmen
 }
 
 void allocator_unreserve(struct allocator *a, uint64_t address, uint64_t size) {
-    add_run(a, &a->unbacked, false, address, size); /* failing loses address space only */
+    add_run(a, &a->unbacked, false, address, size); /* a failure loses address space only */
 }
 
 int allocator_give(struct allocator *a, uint64_t address, uint64_t size, uint64_t stamp) {
@@ -237,7 +237,7 @@ uint64_t allocator_release(struct allocator *a, uint64_t passed) {
     uint64_t released = 0;
     while (a->first && a->first->stamp <= passed) {
         struct allocator_quarantine *q = a->first;
-        if (add_run(a, &a->free_by_address, true, q->address, q->size)) break; /* no memory for the note: it stays in quarantine */
+        if (add_run(a, &a->free_by_address, true, q->address, q->size)) break; /* out of memory for the record: the range stays in quarantine */
         a->first = q->next;
         if (!a->first) a->last = NULL;
         a->quarantined -= q->size;
@@ -260,7 +260,7 @@ uint64_t allocator_shrink(struct allocator *a, uint64_t least, uint64_t keep) {
             if (high - low > excess) low = high - excess;
             if (cut_run(a, &a->free_by_address, true, e, low, high - low)) break;
             a->shrink(a->arg, low, high - low);
-            add_run(a, &a->unbacked, false, low, high - low); /* failing loses address space only */
+            add_run(a, &a->unbacked, false, low, high - low); /* a failure loses address space only */
             a->backed -= high - low;
             a->free_bytes -= high - low;
             given += high - low;

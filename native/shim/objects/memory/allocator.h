@@ -1,4 +1,4 @@
-/* Places allocations inside one device's part of the window. Pure bookkeeping: what needs the worker goes through the two callbacks, so that it can be tested alone.
+/* Places allocations inside one device's part of the window. It does no I/O: the two callbacks ask the worker, so that it can be tested alone.
  * Not thread-safe; the caller (memory.c) holds the device's lock.
  *
  * Address space is in one of four states:  unbacked -> (grow) -> free credit -> (take) -> in use -> (give) -> quarantine -> (release) -> free credit -> (shrink) -> unbacked.
@@ -40,16 +40,16 @@ uint64_t allocator_take(struct allocator *a, uint64_t size);
 /* Gets more credit, so that a following take of `size` succeeds: doubling up to `most` bytes at a time, and exactly what is needed when the worker refuses that.
  * 0, or the worker's CUresult, or CUDA_ERROR_OUT_OF_MEMORY when the window itself is full. */
 int allocator_grow(struct allocator *a, uint64_t size, uint64_t most);
-/* Sets [*address, + returned size) aside, at most `want` bytes, to be backed without waiting for the answer; 0 when nothing is left of the window. Until
- * allocator_ahead_done it is in none of the states. */
+/* Takes at most `want` bytes of unbacked addresses at *address and returns their number, 0 when the window is full. The caller asks the worker to back them and does not
+ * wait; until allocator_ahead_done they are in none of the states. */
 uint64_t allocator_ahead(struct allocator *a, uint64_t want, uint64_t *address);
-/* The answer is here: that range is free credit now, or unbacked as it was. */
+/* The worker has answered: the range becomes free credit, or unbacked again. */
 void allocator_ahead_done(struct allocator *a, uint64_t address, uint64_t size, bool backed);
-/* Takes `size` bytes (whole chunks) of unbacked addresses away, at `hint` if that is free, else as high as possible, where growth comes last. 0: no room. */
+/* Takes `size` bytes (whole chunks) of unbacked addresses, at `hint` if that is free, else as high as possible, which allocator_grow uses last. 0: no room. */
 uint64_t allocator_reserve(struct allocator *a, uint64_t size, uint64_t alignment, uint64_t hint);
 /* Gives them back. */
 void allocator_unreserve(struct allocator *a, uint64_t address, uint64_t size);
-/* Ends an allocation; it is reusable after release(passed >= stamp). 0, or -1 without memory for the note (then it stays lost until the end). */
+/* Frees an allocation; it is reusable after release(passed >= stamp). 0, or -1 when memory for the record runs out (the range is then lost for the session). */
 int allocator_give(struct allocator *a, uint64_t address, uint64_t size, uint64_t stamp);
 /* Every stream has passed `passed`. Returns the bytes that became free. */
 uint64_t allocator_release(struct allocator *a, uint64_t passed);

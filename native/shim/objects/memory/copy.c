@@ -1,8 +1,8 @@
-/* Copies and fills. Whatever a call looks like, it becomes boxes of width x height x depth between two sides, each a device range or host memory; boxes become records.
+/* Copies and fills. Each call is translated to a box of width x height x depth between two sides, each a device range or host memory, and each box to commands.
  *
- * Host to device: small data travels in the record, more on the bulk channel. The call returns when the source has been taken, or at once where the source is pinned
- * and the call asynchronous: then it is sent from where it lies. Device to host: the session writes the bytes where they belong, and the stream's completion says that
- * they are there. The calls themselves are in copy_calls.c. */
+ * Host to device: small data travels in the record, more on the bulk channel. The call returns when the source may be reused; an asynchronous call
+ * from pinned memory returns at once, and the link sends from that memory. Device to host: the session writes the bytes to their destination before it publishes the
+ * stream's completion. The driver's calls are in copy_calls.c. */
 #include "objects/memory/copy.h"
 
 #include <stdlib.h>
@@ -10,16 +10,16 @@
 
 #include "gv_client.h"
 
-/* One command copies at most so many bytes in a row; the worker cuts them up as it needs. */
+/* Most bytes of one copy command; the worker divides them further. */
 #define RUN (64ull << 20)
-/* Rows that are not one run go in pieces of about this many bytes. */
+/* Rows that are not contiguous are sent in pieces of about this many bytes. */
 #define PIECE (4ull << 20)
-/* A copy that is waited for has at most this many pieces under way. */
+/* Most pieces in flight of a copy that the call waits for. */
 #define PIECES_UNDER_WAY 16
 
 /* ---- checks -------------------------------------------------------------------------------------------------------- */
 
-/* Bytes from the first to behind the last of a box, 0 when that overflows. */
+/* Bytes from the first byte of a box to the end of its last; 0 when that overflows. */
 static uint64_t extent(const struct copy_side *side, const struct copy_box *box) {
     uint64_t rows, slices, all;
     if (__builtin_mul_overflow(side->pitch, box->height - 1, &rows) || __builtin_mul_overflow(side->slice, box->depth - 1, &slices)) return 0;
@@ -30,13 +30,13 @@ static uint64_t extent(const struct copy_side *side, const struct copy_box *box)
 #define MAY_READ 1u
 #define MAY_WRITE 3u
 
-/* Finds the range a device side lies in; all of it must. `rights`: what is to be done there. */
+/* Finds the range that contains the whole device side. `rights`: the access that is needed there. */
 static int check_device(struct shim_stream *s, struct copy_side *side, const struct copy_box *box, unsigned rights) {
     struct range r;
     uint64_t size = extent(side, box);
     if (!size || !range_find_device(side->address, &r)) return CUDA_ERROR_INVALID_VALUE;
     if (r.kind == RANGE_MAPPED) {
-        /* It is no context's; that of the stream will do, or the primary one of another device that has it. */
+        /* A mapping belongs to no context: the stream's context is used, or the primary context of the device that has the memory. */
         struct shim_context *theirs = r.device == s->context->device ? NULL : context_primary(r.device);
         side->context = theirs && atomic_load(&theirs->object.live) ? theirs : s->context;
         side->ctx = side->context->id;
@@ -59,7 +59,7 @@ static int check_host(struct copy_side *side, const struct copy_box *box) {
     return 0;
 }
 
-/* Rows that follow one another without a gap on both sides are one row; the same for slices. */
+/* Joins rows that are contiguous on both sides into one row, and slices likewise. */
 static void flatten(struct copy_side *a, struct copy_side *b, struct copy_box *box) {
     if (box->height == 1) a->pitch = b->pitch = box->width;
     if (box->height > 1 && a->pitch == box->width && b->pitch == box->width) {
@@ -74,7 +74,7 @@ static void flatten(struct copy_side *a, struct copy_side *b, struct copy_box *b
         box->depth = 1;
         a->pitch = b->pitch = box->width;
     }
-    if (box->depth > 1 && box->height == 1) { /* slices of one row are rows */
+    if (box->depth > 1 && box->height == 1) { /* a slice of one row is a row */
         box->height = box->depth;
         box->depth = 1;
         a->pitch = a->slice;
@@ -96,7 +96,7 @@ struct piece {
     bool last;
 };
 
-/* Cuts a box into pieces and calls fn for each, until one fails. */
+/* Divides a box into pieces and calls fn for each, until one fails. */
 static int each_piece(const struct copy_side *device, const struct copy_side *host, const struct copy_box *box,
                       int (*fn)(void *arg, const struct piece *piece), void *arg) {
     uint64_t rows_each = box->width >= PIECE ? 1 : PIECE / box->width, width_each = box->width < RUN ? box->width : RUN;
@@ -125,14 +125,14 @@ static int each_piece(const struct copy_side *device, const struct copy_side *ho
 struct inward {
     struct shim_stream *stream;
     char *staging;
-    bool lend; /* the source stays as it is until the copy is done */
-    bool tell; /* somebody may soon want to know that the copy is done */
+    bool lend; /* the program does not change the source until the copy has completed */
+    bool tell; /* the program may soon ask whether the copy has completed */
     uint64_t last;
 };
 
 static uint32_t flags_of(const struct inward *in, const struct piece *p) { return in->tell && p->last ? GV_RECORD_MARK : 0; }
 
-/* The piece's bytes as they travel: rows packed, in *staging, which is made when first needed. NULL: no memory. */
+/* The bytes of a piece without gaps between rows. Rows are packed into *staging, which is allocated when first needed. NULL: out of memory. */
 static const void *packed(const struct piece *p, char **staging) {
     const char *data = (const char *)(uintptr_t)p->host;
     if (p->rows == 1 || p->host_pitch == p->width) return data;
@@ -175,7 +175,7 @@ static int send_piece(void *arg, const struct piece *p) {
     return 0;
 }
 
-/* `wait`: the program takes it for done when the call returns. It is only taken up then, which nobody can tell but streams that are not ordered with this one. */
+/* `wait`: the program regards the copy as complete when the call returns. It is only queued then; stream_copied makes streams that are not ordered with this one wait for it. */
 static int send_now(struct shim_stream *s, const struct copy_side *dst, const struct copy_side *src, const struct copy_box *box, bool wait) {
     struct inward in = {.stream = s, .lend = !wait && src->pinned, .tell = wait && atomic_load(&s->context->has_unordered_streams)};
     int rc = each_piece(dst, src, box, send_piece, &in);
@@ -184,8 +184,8 @@ static int send_now(struct shim_stream *s, const struct copy_side *dst, const st
     return rc;
 }
 
-/* A copy whose source is not written yet: an earlier asynchronous copy or host function may still do that, and the call must not wait for it. So in front of the copy the
- * stream stops at a host function of ours, which sends the data as it is then. Such payloads have tags, as others overtake them. */
+/* A copy whose source an earlier asynchronous copy or host function may still write. The call must not wait for that, so a host function of the shim is queued in front of
+ * the copy and sends the data when the stream reaches it. Such payloads are identified by tags, because other payloads are sent before them. */
 struct later {
     struct shim_stream *stream;
     struct copy_side dst, src;
@@ -215,7 +215,7 @@ static int send_later_piece(void *arg, const struct piece *p) {
     return session_bulk_late(l->tag++, packed(p, &l->staging), p->width * p->rows);
 }
 
-/* Called whatever became of the stream: the worker waits for the bytes. */
+/* Also called when the stream has failed: the worker waits for the bytes. */
 static void send_later(void *stream, int status, void *arg) {
     struct later *l = arg;
     (void)stream, (void)status;
@@ -226,7 +226,7 @@ static void send_later(void *stream, int status, void *arg) {
 
 static int defer(struct shim_stream *s, const struct copy_side *dst, const struct copy_side *src, const struct copy_box *box) {
     struct later posting = {.stream = s, .dst = *dst, .src = *src, .box = *box}, *l = malloc(sizeof *l);
-    /* Rows are packed in memory that must not be missing then. */
+    /* Rows are packed into memory that is allocated now, so that it is available when the function runs. */
     char *staging = box->height > 1 ? malloc(PIECE) : NULL;
     if (!l || (box->height > 1 && !staging)) {
         free(l);
@@ -244,7 +244,7 @@ static int defer(struct shim_stream *s, const struct copy_side *dst, const struc
     session_host_func_posted(function, &s->session, seq);
     int rc = each_piece(dst, src, box, post_later, &posting);
     if (rc) return rc;
-    /* Until then the source is in use: nobody may free it, and what is copied from it next comes after. */
+    /* The source is in use until then: it must not be freed, and later copies from it are ordered after this one. */
     host_writes_add(src->address, src->address + extent(src, box), s, posting.posted);
     session_flush();
     return 0;
@@ -252,10 +252,10 @@ static int defer(struct shim_stream *s, const struct copy_side *dst, const struc
 
 static int host_to_device(struct shim_stream *s, const struct copy_side *dst, const struct copy_side *src, const struct copy_box *box, bool wait) {
     uint64_t end = src->address + extent(src, box);
-    /* Behind many others that are sent late it is sent late as well: the call would have to wait for them. */
+    /* With many late payloads outstanding this one is sent late, too; the call would have to wait for them. */
     bool late = !wait && src->pinned && (host_writes_pending(src->address, end) || session_late_crowded(box->width * box->height * box->depth));
     if (late) return defer(s, dst, src, box);
-    /* A call that waits may wait for the writers too; pageable memory is taken as it is. */
+    /* A synchronous call waits for the writers of its source; pageable memory is read at once. */
     int rc = wait ? host_writes_wait(src->address, end) : 0;
     return rc ? rc : send_now(s, dst, src, box, wait);
 }
@@ -265,7 +265,7 @@ static int host_to_device(struct shim_stream *s, const struct copy_side *dst, co
 struct outward {
     struct shim_stream *stream;
     bool waiting;
-    uint64_t seqs[PIECES_UNDER_WAY]; /* of the last pieces, in a circle */
+    uint64_t seqs[PIECES_UNDER_WAY]; /* of the last pieces, a ring */
     uint64_t n, last;
 };
 
@@ -302,11 +302,11 @@ static int fetch_piece(void *arg, const struct piece *p) {
 }
 
 static int device_to_host(struct shim_stream *s, const struct copy_side *dst, const struct copy_side *src, const struct copy_box *box, bool wait) {
-    /* As with a real driver: into pageable memory the call waits. */
+    /* As in the driver, a copy to pageable memory is synchronous. */
     struct outward out = {.stream = s, .waiting = wait || !dst->pinned};
     int rc = each_piece(src, dst, box, fetch_piece, &out);
     if (out.waiting) {
-        /* Also after a failure: nothing may be written to the caller's memory once the call has returned. */
+        /* Also after a failure: the caller's memory must not be written once the call has returned. */
         int status = out.last ? session_wait_stream(&s->session, out.last) : 0;
         if (status && !session_broken()) context_failed(stream_ctx(s), status);
         return rc ? rc : status;
@@ -318,7 +318,7 @@ static int device_to_host(struct shim_stream *s, const struct copy_side *dst, co
 /* ---- the others ---------------------------------------------------------------------------------------------------- */
 
 static int device_to_device(struct shim_stream *s, const struct copy_side *dst, const struct copy_side *src, const struct copy_box *box, bool wait) {
-    /* A copy between contexts that is not asynchronous is ordered after everything in both, and before everything that follows in both. */
+    /* A synchronous copy between contexts is ordered after all earlier work of both and before all later work of both. */
     bool foreign = wait && (dst->context != s->context || src->context != s->context);
     int rc = 0;
     if (foreign && dst->context != s->context) rc = stream_drain_context(dst->context);
@@ -360,7 +360,7 @@ static void choose_side(struct copy_side *side) {
     if (side->where == COPY_ANYWHERE) side->where = range_find_device(side->address, &r) ? COPY_DEVICE : COPY_HOST;
 }
 
-/* An address that nothing is known about, but that lies where only device memory can: not the host's. */
+/* An unknown address in the window, where only device memory lies: it is no host address. */
 static bool inside_window(uint64_t address) {
     const struct shim_server *server = session_server();
     return server->addresses == GV_ADDRESSES_FIXED && address - server->window_base < server->window_size;

@@ -1,4 +1,4 @@
-/* One engine for all copies and fills; copy_calls.c translates the driver's many calls into it. */
+/* All copies and fills; copy_calls.c translates the driver's calls to these two functions. */
 #ifndef SHIM_COPY_H
 #define SHIM_COPY_H
 
@@ -20,9 +20,10 @@ struct copy_box {
     uint64_t width, height, depth; /* width in bytes */
 };
 
-/* Queues a copy on a stream. `wait`: the call is one that returns when the host's side is done. 0 or a CUresult; what lies outside an allocation is CUDA_ERROR_INVALID_VALUE. */
+/* Queues a copy on a stream. `wait`: a synchronous call, which returns when host memory has been read or written. 0 or a CUresult; CUDA_ERROR_INVALID_VALUE outside of
+ * an allocation. */
 int copy_box(struct shim_stream *s, const struct copy_side *dst, const struct copy_side *src, const struct copy_box *box, bool wait);
-/* Queues a fill with elements of 1, 2 or 4 bytes; width counts elements. */
+/* Queues a fill with elements of `element` bytes (1, 2 or 4); width is in elements, pitch in bytes. */
 int copy_fill(struct shim_stream *s, uint64_t dst, uint64_t pitch, unsigned element, uint32_t value, uint64_t width, uint64_t height);
 
 #endif

@@ -1,4 +1,4 @@
-/* Pinned host memory. Nothing needs pinning on this side: it is memory of our own, known to the address map, so that copies know how they may use it. */
+/* Pinned host memory. The client pins nothing: the memory is ordinary memory that the address map records, so that copies may send from it after they return. */
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -8,7 +8,7 @@
 
 /* ---- what is still being written ----------------------------------------------------------------------------------- */
 
-/* A device-to-host copy that was not waited for, or a host function, which may write anywhere. */
+/* An asynchronous device-to-host copy, or a host function, which may write any address. */
 struct host_write {
     uint64_t low, high;
     struct shim_stream *stream;
@@ -21,7 +21,7 @@ static struct {
     size_t n, capacity;
 } writes = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* Drops what has been written meanwhile; writes.lock held. */
+/* Removes writers that have completed; writes.lock held. */
 static void prune(void) {
     size_t kept = 0;
     for (size_t i = 0; i < writes.n; i++) {
@@ -39,7 +39,7 @@ void host_writes_add(uint64_t low, uint64_t high, struct shim_stream *s, uint64_
         struct host_write *more = realloc(writes.list, capacity * sizeof *more);
         if (!more) {
             pthread_mutex_unlock(&writes.lock);
-            session_wait_stream(&s->session, seq); /* cannot remember it: then it has to be over */
+            session_wait_stream(&s->session, seq); /* out of memory for the record: wait for the writer instead */
             return;
         }
         writes.list = more;
@@ -49,7 +49,7 @@ void host_writes_add(uint64_t low, uint64_t high, struct shim_stream *s, uint64_
     pthread_mutex_unlock(&writes.lock);
 }
 
-/* The first writer of [low, high) that is not over; writes.lock held. */
+/* The first writer of [low, high) that has not completed; writes.lock held. */
 static bool find_writer(uint64_t low, uint64_t high, struct host_write *out) {
     if (writes.n) prune();
     for (size_t i = 0; i < writes.n; i++) {
@@ -76,7 +76,7 @@ int host_writes_wait(uint64_t low, uint64_t high) {
         pthread_mutex_unlock(&writes.lock);
         if (!pending) return 0;
         int rc = session_wait_stream(&found.stream->session, found.seq);
-        /* Not passed, and yet no error: the process is leaving, and nobody writes any more. */
+        /* Not completed, without an error: the process is exiting, and nothing is written any more. */
         if (rc || !stream_passed(found.stream, found.stream_id, found.seq)) return rc;
     }
 }
@@ -114,8 +114,8 @@ CUresult impl_cuMemFreeHost(void *memory) {
     if (!memory) return CUDA_SUCCESS; /* as free(), cudaFree and cudaFreeHost have it */
     uint64_t base = (uint64_t)(uintptr_t)memory;
     if (!range_find_host(base, &r) || range_base(&r) != base || r.kind != RANGE_HOST) return CUDA_ERROR_INVALID_VALUE;
-    host_writes_wait(base, base + r.size);   /* nobody may write there any more */
-    session_loans_wait(base, base + r.size); /* or read */
+    host_writes_wait(base, base + r.size);   /* no writer may be left */
+    session_loans_wait(base, base + r.size); /* and no reader */
     if (!range_remove(base, RANGE_HOST, RANGE_HOST, &r)) return CUDA_ERROR_INVALID_VALUE;
     munmap(memory, page_round(r.size));
     return CUDA_SUCCESS;

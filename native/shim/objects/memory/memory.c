@@ -1,5 +1,5 @@
-/* Device memory. With fixed addresses every allocation is placed here, inside memory that the worker has already backed; only one that is larger than
- * what is left of that credit waits for more. */
+/* Device memory. With fixed addresses the client places each allocation in memory that the worker has already backed (credit); only an allocation that
+ * exceeds the credit waits for the worker. */
 #include <stdlib.h>
 
 #include "wire/window.h"
@@ -8,18 +8,18 @@
 #include "gv_impl.h"
 #include "objects/objects.h"
 
-/* Free credit that is kept instead of being given back is a sixteenth of the device, at most this. */
+/* Most bytes of free credit that are kept; the limit is a sixteenth of the device's memory if that is less. */
 #define MOST_KEPT (256ull << 20)
-/* Blocks smaller than this are never given back while there is memory. */
+/* Smaller blocks, in bytes, are not given back while the device has memory. */
 #define SHRINK_LEAST (64ull << 20)
 
 /* One device of the server. */
 static struct device_memory {
     pthread_mutex_t lock;
     bool ready;
-    uint32_t ctx;    /* that the command under way works in; under lock */
+    uint32_t ctx;    /* context of the current command; under lock */
     uint64_t fenced; /* bytes in quarantine when fences were last posted */
-    /* Credit that was asked for before it is needed; its answer is looked at when memory is needed next. */
+    /* A request for credit in advance; its answer is read when memory is needed next. */
     bool asked;
     struct session_reply ahead;
     uint64_t ahead_address, ahead_size;
@@ -42,13 +42,13 @@ static void shrink(void *arg, uint64_t address, uint64_t size) {
     post_memory_shrink(m->ctx, 0, &(struct gv_cmd_memory_shrink){.address = address, .size = size});
 }
 
-/* Free credit that is kept for the next allocation; more is given back. */
+/* Bytes of free credit to keep for later allocations; the rest is given back. */
 static uint64_t most_kept(const struct shim_context *c) {
     uint64_t sixteenth = c->info->total_memory / 16;
     return sixteenth < MOST_KEPT ? sixteenth : MOST_KEPT;
 }
 
-/* Takes the answer about credit that was asked for ahead, if it is here, or waits for it. True when there was one. lock held. */
+/* Takes the answer to the request for credit in advance if it has arrived, or waits for it. True when there was a request. lock held. */
 static bool ahead_answered(struct device_memory *m, bool wait) {
     if (!m->asked) return false;
     if (wait)
@@ -63,8 +63,8 @@ static bool ahead_answered(struct device_memory *m, bool wait) {
     return true;
 }
 
-/* Asks for more credit, without waiting, when little is left: as much as there is already, so that a program that goes on allocating does not wait,
- * and never so much that it would be given back. lock held. */
+/* Requests credit without waiting when little is left, so that a program that continues to allocate does not wait: as many bytes as are backed, and
+ * never so many that they would be given back. lock held. */
 static void grow_ahead(struct device_memory *m, const struct shim_context *c) {
     struct allocator *a = &m->allocator;
     uint64_t kept = most_kept(c), low = a->backed < kept ? a->backed / 4 : kept / 4, want = a->backed < kept / 2 ? a->backed : kept / 2;
@@ -93,7 +93,7 @@ static int prepare(struct device_memory *m, uint32_t server_device) {
     return 0;
 }
 
-/* Moves out of quarantine what every stream has passed, and gives back what is too much to keep; lock held. */
+/* Releases from quarantine what every stream has passed, and gives back free credit beyond the limit; lock held. */
 static void settle(struct device_memory *m, const struct shim_context *c) {
     if (m->allocator.first) {
         uint64_t newest, passed;
@@ -105,7 +105,7 @@ static void settle(struct device_memory *m, const struct shim_context *c) {
     if (m->allocator.free_bytes > keep) allocator_shrink(&m->allocator, SHRINK_LEAST, keep);
 }
 
-/* Waits until nothing is in quarantine that was there at the call; lock held, released meanwhile. */
+/* Waits until all that is in quarantine now has been released; lock held, released during the wait. */
 static void wait_quarantine(struct device_memory *m, const struct shim_context *c) {
     pthread_mutex_unlock(&m->lock);
     stream_drain_context(NULL);
@@ -126,7 +126,7 @@ static int place(struct device_memory *m, struct shim_context *c, uint64_t size,
     ahead_answered(m, false);
     if ((*address = allocator_take(a, size))) return 0;
     if (ahead_answered(m, true) && (*address = allocator_take(a, size))) return 0;
-    /* When most of what is backed only waits for the device to pass, waiting is right; else more memory is. */
+    /* When most of the backed memory is in quarantine, wait for the device; else request more memory. */
     if (a->quarantined >= size && a->quarantined >= a->backed / 2) {
         wait_quarantine(m, c);
         if ((*address = allocator_take(a, size))) return 0;
@@ -137,7 +137,7 @@ static int place(struct device_memory *m, struct shim_context *c, uint64_t size,
         return *address ? 0 : CUDA_ERROR_OUT_OF_MEMORY;
     }
     if (rc != CUDA_ERROR_OUT_OF_MEMORY) return rc;
-    /* The last resorts: what is in quarantine, then all free credit in pieces that are too small, given back and asked for in one. */
+    /* Last, wait for the quarantine; then give back all free credit, whose pieces are too small, and request one piece. */
     if (a->quarantined) {
         wait_quarantine(m, c);
         if ((*address = allocator_take(a, size))) return 0;
@@ -190,7 +190,7 @@ static void give(const struct range *r) {
     m->ctx = r->ctx;
     allocator_give(&m->allocator, range_base(r), allocator_round(r->size), newest);
     settle(m, r->context);
-    /* So that the quarantine empties by itself while the program goes on: ask now and then to be told how far the streams are. */
+    /* Fences from time to time tell how far the streams are, so that the quarantine empties while the program runs. */
     bool fence = m->allocator.quarantined > m->fenced + m->allocator.backed / 8;
     if (fence) m->fenced = m->allocator.quarantined;
     pthread_mutex_unlock(&m->lock);
@@ -233,7 +233,7 @@ CUresult impl_cuMemAllocPitch(CUdeviceptr *address, size_t *pitch, size_t width,
     return rc;
 }
 
-/* In any thread, whatever its current context: memory belongs to the context it was allocated in. */
+/* From any thread and with any current context: memory belongs to the context it was allocated in. */
 int memory_release(CUdeviceptr address) {
     struct range r;
     if (!range_remove(address, RANGE_DEVICE, RANGE_DEVICE, &r)) return CUDA_ERROR_INVALID_VALUE;
@@ -297,8 +297,8 @@ CUresult impl_cuMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
     if (fixed_addresses()) {
         struct device_memory *m = &devices[c->server_device];
         pthread_mutex_lock(&m->lock);
-        ahead_answered(m, false); /* it was asked for before, so the worker has taken it off what is free */
-        /* Backed, but not in use by the program: to the program it is free. */
+        ahead_answered(m, false); /* the worker counts requested credit as used */
+        /* Backed memory that the program does not use is free memory to the program. */
         credit = m->ready ? m->allocator.backed - m->allocator.used : session_server()->initial;
         pthread_mutex_unlock(&m->lock);
     }

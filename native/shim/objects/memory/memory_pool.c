@@ -1,6 +1,6 @@
-/* Stream-ordered allocation. Every allocation is stream-ordered here anyway: it is placed at once, without a wait, and a freed range is used again only after all
- * streams have passed the free. So a pool, the default one or the program's own, is a view on its device's credit, and what it says to be
- * used is the device's. */
+/* Stream-ordered allocation. All allocations are stream-ordered: an allocation is placed without a wait, and a freed range is reused only after all
+ * streams have passed the free. So each pool, the default one or a created one, stands for its device's credit, and its figures are the
+ * device's. */
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -12,7 +12,7 @@ struct pool {
     struct pool *next; /* of the program's own */
     CUdevice device;
     uint64_t release_threshold;
-    int reuse[3]; /* the three reuse policies, kept and told back: reuse is always safe */
+    int reuse[3]; /* the three reuse policies: stored and returned, for reuse is always safe */
 };
 
 static struct pool defaults[GV_MAX_DEVICES] = {[0 ... GV_MAX_DEVICES - 1] = {.reuse = {1, 1, 1}}};
@@ -100,7 +100,7 @@ CUresult impl_cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properti
     return CUDA_SUCCESS;
 }
 
-/* What was allocated from it stays until it is freed, as with a real driver. */
+/* Its allocations stay until they are freed, as in the driver. */
 CUresult impl_cuMemPoolDestroy(CUmemoryPool pool) {
     if (!shim_initialized()) return CUDA_ERROR_NOT_INITIALIZED;
     pthread_mutex_lock(&lock);

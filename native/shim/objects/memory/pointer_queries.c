@@ -1,4 +1,4 @@
-/* What a program asks of an address: answered from the address map. */
+/* Queries about an address, answered from the address map. */
 #include "gv_impl.h"
 #include "objects/objects.h"
 
@@ -15,7 +15,7 @@ CUresult impl_cuMemGetAddressRange(CUdeviceptr *base, size_t *size, CUdeviceptr 
 
 static bool is_host(const struct range *r) { return r->kind == RANGE_HOST || r->kind == RANGE_REGISTERED; }
 
-/* One attribute of an address; r is NULL for an address that is not ours. Returns CUDA_ERROR_INVALID_VALUE for one that does not apply. */
+/* One attribute of an address; r is NULL for an address that is not in the map. CUDA_ERROR_INVALID_VALUE when the attribute does not apply. */
 static int attribute(CUpointer_attribute which, uint64_t address, const struct range *r, void *data) {
     bool host = r && is_host(r);
     uint64_t base = r ? range_base(r) : 0, size = r ? r->size : 0;
@@ -60,7 +60,7 @@ CUresult impl_cuPointerGetAttribute(void *data, CUpointer_attribute which, CUdev
     return attribute(which, address, &r, data);
 }
 
-/* Unlike the single query this succeeds for any address, and what does not apply reads as nothing. */
+/* Unlike the single query this succeeds for any address; an attribute that does not apply is 0. */
 CUresult impl_cuPointerGetAttributes(unsigned int n, CUpointer_attribute *which, void **data, CUdeviceptr address) {
     if (!shim_initialized()) return CUDA_ERROR_NOT_INITIALIZED;
     if (!n || !which || !data) return CUDA_ERROR_INVALID_VALUE;

@@ -1,12 +1,12 @@
-/* Virtual memory management: addresses set aside, physical memory by handle, and what is mapped where. All of it is known here, so most calls are decided without asking the
- * worker; only creating memory and making it accessible wait for it. */
+/* Virtual memory management: reserved addresses, handles of physical memory, and mappings. The client records all of them, so most calls are decided without the worker;
+ * only creating memory and setting access wait for it. */
 #include <stdlib.h>
 
 #include "gv_client.h"
 #include "gv_impl.h"
 #include "objects/objects.h"
 
-/* Physical memory. Lives while the program or a mapping holds it; its handle is good while the program does. */
+/* Physical memory. It exists while the program or a mapping references it; its handle is valid while the program does. */
 struct shim_physical {
     struct object object;
     uint64_t size;
@@ -68,7 +68,7 @@ static bool anything_mapped(uint64_t address, uint64_t size) {
     return mapping_of(address) || (n && n->key - address < size);
 }
 
-/* The first of the mappings that [address, address + size) consists of, NULL when it has holes, or begins or ends inside of one. */
+/* The first of the mappings that make up [address, address + size); NULL when it has holes or begins or ends inside a mapping. */
 static struct mapping *whole_mappings(uint64_t address, uint64_t size) {
     struct mapping *first = mapping_of(address), *m = first;
     if (!first || first->node.key != address || !size) return NULL;
@@ -106,7 +106,7 @@ bool virtual_reservation(uint64_t address, uint64_t *base, uint64_t *size) {
 
 /* ---- addresses ----------------------------------------------------------------------------------------------------- */
 
-/* In the window any device's part will do; that of the current context is as good as another, and comes first. */
+/* Addresses may lie in any device's part of the window; that of the current context's device is tried first. */
 static int reserve(uint64_t size, uint64_t alignment, uint64_t hint, struct reservation *out) {
     struct session_reply reply;
     struct gv_reply_address_reserve answer = {0};
@@ -165,7 +165,7 @@ CUresult impl_cuMemAddressFree(CUdeviceptr ptr, size_t size) {
 
 /* ---- physical memory ----------------------------------------------------------------------------------------------- */
 
-/* A device that the program sees, or what the call returns without one. */
+/* Finds a device that the program sees: 0, or the call's error. */
 static int check_location(const CUmemLocation *location, const char *call) {
     if (location->type == CU_MEM_LOCATION_TYPE_DEVICE) return device_info(location->id) ? 0 : CUDA_ERROR_INVALID_DEVICE;
     if (location->type == CU_MEM_LOCATION_TYPE_INVALID) return CUDA_ERROR_INVALID_VALUE;
@@ -177,7 +177,7 @@ static int check_properties(const CUmemAllocationProp *prop, const char *call) {
     int rc = prop->type == CU_MEM_ALLOCATION_TYPE_PINNED ? check_location(&prop->location, call) : (int)CUDA_ERROR_INVALID_VALUE;
     if (rc) return rc;
     if (!device_attribute(device_info(prop->location.id), CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)) return CUDA_ERROR_NOT_SUPPORTED;
-    /* A file descriptor may be asked for: programs ask that never export (PyTorch's allocator does). Exporting says that it is not supported. */
+    /* A file descriptor may be requested: some programs request one and never export it (PyTorch's allocator). Exporting is not supported. */
     if (prop->requestedHandleTypes & ~(unsigned)CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || prop->allocFlags.gpuDirectRDMACapable ||
         prop->allocFlags.usage) {
         shim_log_once("%s: memory for other processes, for RDMA, for tiles or for decompression is not supported", call);
@@ -196,7 +196,7 @@ CUresult impl_cuMemGetAllocationGranularity(size_t *out, const CUmemAllocationPr
     return rc;
 }
 
-/* What is kept of the device's memory for this program's next allocations, given back. */
+/* Gives back the free credit that is kept for later allocations. */
 static bool give_back_credit(CUdevice device) {
     struct shim_context *c = context_current();
     if (!c || c->device != device || !atomic_load(&c->object.live)) c = context_primary(device);
@@ -284,7 +284,7 @@ CUresult impl_cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGeneric
     if (!m) return CUDA_ERROR_OUT_OF_MEMORY;
     pthread_mutex_lock(&lock);
     struct shim_physical *p = physical_of(handle);
-    /* Memory that gets a second address moves on the server; nothing may use it meanwhile. */
+    /* Memory that is mapped at a second address moves on the server; no work may use it during the move. */
     while (p && p->maps) {
         uint32_t seen = p->maps;
         pthread_mutex_unlock(&lock);
@@ -311,7 +311,7 @@ CUresult impl_cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGeneric
     return rc ? rc : session_broken();
 }
 
-/* Whether everything in a range of whole mappings may be used by the device with at most these rights; lock held. */
+/* Whether the device has at most these rights on all mappings of a range; lock held. */
 static bool takes_away(const struct mapping *m, uint64_t end, CUdevice device, uint32_t rights) {
     for (; m && m->node.key < end; m = mapping_after(m)) {
         if ((m->rights >> 2 * device & 3u) & ~rights) return true;
@@ -326,7 +326,7 @@ CUresult impl_cuMemUnmap(CUdeviceptr ptr, size_t size) {
     struct mapping *m = whole_mappings(ptr, size);
     pthread_mutex_unlock(&lock);
     if (!m) return CUDA_ERROR_INVALID_VALUE;
-    /* As a free: what was asked for before may still use it. An error of the device's is no reason to keep it. */
+    /* As for a free, earlier commands may still use it. An error of the device does not keep it mapped. */
     stream_drain_context(NULL);
     pthread_mutex_lock(&lock);
     m = whole_mappings(ptr, size);
@@ -344,7 +344,7 @@ CUresult impl_cuMemUnmap(CUdeviceptr ptr, size_t size) {
     return rc ? rc : session_broken();
 }
 
-/* The worker's answer about one device; then the books. lock held. */
+/* Asks the worker to set one device's rights, then records them. lock held. */
 static int set_access(struct mapping *first, uint64_t size, CUdevice device, uint32_t rights) {
     struct session_reply reply;
     struct gv_cmd_memory_access c = {.address = first->node.key, .size = size, .device = device_server_index(device), .rights = rights};

@@ -16,7 +16,7 @@ int function_resolve(CUfunction handle, struct shim_context *c, struct shim_func
     return k ? kernel_function(k, c, out) : CUDA_ERROR_INVALID_HANDLE;
 }
 
-/* A function to be asked about: of any context, a kernel in the current one (or whichever there is). */
+/* The function of a query: one of any context, or a kernel's function in the current context (or any other). */
 static int find_function(CUfunction handle, struct shim_function **out) {
     if (!shim_initialized()) return CUDA_ERROR_NOT_INITIALIZED;
     *out = object_get(OBJECT_FUNCTION, handle);

@@ -1,4 +1,4 @@
-/* What a function needs, and what may be set on it. Everything is answered from the module's metadata. */
+/* Attributes of functions: resources that the metadata name, and settings. */
 #include "gv_client.h"
 #include "objects/objects.h"
 

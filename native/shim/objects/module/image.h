@@ -1,5 +1,5 @@
-/* Program images as the application hands them over: a bare pointer to a fatbin wrapper, a fatbin, an ELF file or PTX text, without a size. Here their extent is found
- * and the one piece that this device will run is chosen; only that travels. Pure functions, no session. */
+/* Program images as the application hands them over: a bare pointer to a fatbin wrapper, a fatbin, an ELF file or PTX text, without a size. These
+ * functions find its extent and choose the one part that the device will run; only that is sent. They use no session. */
 #ifndef SHIM_IMAGE_H
 #define SHIM_IMAGE_H
 
@@ -17,7 +17,7 @@ struct image_part {
 
 #define IMAGE_MAX_PARTS 64
 
-/* What one pointer stands for. A wrapper of separately compiled code may name several fatbins. */
+/* The parts behind one pointer. A wrapper of separately compiled code may have several fatbins. */
 struct image {
     struct image_part parts[IMAGE_MAX_PARTS];
     unsigned n;
@@ -40,7 +40,7 @@ struct image_choice {
 
 /* Looks at `pointer`; `limit` is how many bytes are known to be readable there (SIZE_MAX: unknown). 0, CUDA_ERROR_INVALID_IMAGE (200) for what is no image or a corrupt one. */
 int image_open(const void *pointer, size_t limit, struct image *out);
-/* Makes the parts independent of the application's memory. 0 or CUDA_ERROR_OUT_OF_MEMORY. */
+/* Copies the parts out of the application's memory. 0 or CUDA_ERROR_OUT_OF_MEMORY. */
 int image_keep(struct image *image);
 void image_close(struct image *image);
 /* Chooses what runs on `target`: the piece alone, as a fatbin with a single entry, still compressed, or an ELF or PTX as it is. 0, CUDA_ERROR_NO_BINARY_FOR_GPU (209) with

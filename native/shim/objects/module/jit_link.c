@@ -1,4 +1,4 @@
-/* The linker's calls. Inputs are kept here until cuLinkComplete, which sends them all and brings the image back. */
+/* The JIT linker's calls. Inputs are kept here until cuLinkComplete, which sends all of them and receives the image. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -68,7 +68,7 @@ CUresult impl_cuLinkCreate(unsigned int n, CUjit_option *options, void **values,
 
 static const char *const kinds[] = {"a cubin", "PTX", "a fatbin", "a host object", "a host library", "NVVM or LTO code"};
 
-/* Notes why an input was refused, where the program asked for such words. */
+/* Writes the reason for a refused input to the program's log buffer. */
 static int refuse(struct shim_link *l, int rc, const char *name, const char *why) {
     char text[1024];
     snprintf(text, sizeof text, "error   : input '%s' cannot be linked: %s\n", name, why);
@@ -76,7 +76,7 @@ static int refuse(struct shim_link *l, int rc, const char *name, const char *why
     return rc;
 }
 
-/* What of an input travels: of a fatbin the one entry that suits. A device that runs PTX only refuses machine code here, at the call that brings it. */
+/* The part of an input that is sent: of a fatbin the one entry for this device. For a device that runs PTX only, machine code is refused in this call. */
 static int choose(struct shim_link *l, CUjitInputType type, const char *name, const void *data, size_t size, struct image_choice *out) {
     *out = (struct image_choice){.data = data, .size = size};
     bool wants_ptx = l->context->info->flags & GV_DEVICE_WANTS_PTX;
@@ -173,7 +173,7 @@ static int link_remote(struct shim_link *l, struct gv_reply_link *answer, struct
     return call_link(l->ctx, &command, answer, reply);
 }
 
-/* The image out of a good answer, with a NUL behind it: what is linked may be text. */
+/* Takes the image from a successful answer and appends a NUL: the image may be text. */
 static int take_image(const struct gv_reply_link *answer, void **image, size_t *size) {
     uint64_t bytes = answer->image_tag ? answer->image_bulk_size : answer->image_size;
     if (!bytes || bytes > UINT32_MAX) return CUDA_ERROR_UNKNOWN;

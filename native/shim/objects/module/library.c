@@ -38,7 +38,7 @@ static struct shim_kernel *find_kernel(const struct shim_library *l, const char 
     return NULL;
 }
 
-/* After the first load the names are known: a kernel for each, sorted by name. They outlive the module they were read from. */
+/* Creates the kernels of a library after its first load, sorted by name. They outlive the module that the names come from. */
 static int name_kernels(struct shim_library *l, const struct shim_module *m) {
     uint32_t n = m->n_functions;
     l->kernels = calloc(n ? n : 1, sizeof(struct shim_kernel *));
@@ -182,7 +182,7 @@ static int load(CUlibrary *library, const void *pointer, size_t limit, const cha
     l->source = (struct module_source){.pointer = path ? NULL : pointer, .path = path ? strdup(path) : NULL};
     int rc = image_open(pointer, limit, &l->image);
     if (!rc && !preserved) rc = image_keep(&l->image);
-    /* A caller that gave log buffers wants the compiler's word now. */
+    /* A caller with log buffers needs the compiler's log now. */
     struct shim_context *c;
     struct shim_module *m;
     if (!rc && (jit->error || jit->info) && !context_any(&c)) {

@@ -20,7 +20,7 @@ static const char *last_part(const char *path) {
     return slash ? slash + 1 : path;
 }
 
-/* What the program would call an image: the file it named, the library whose memory it lies in, or else who loads it. */
+/* A name of an image for messages: its file, else the shared library that it lies in, else the library that loads it. */
 static const char *source_name(const struct module_source *source, char *text, size_t room) {
     Dl_info own, found;
     if (source->path) return source->path;
@@ -40,15 +40,15 @@ static const char *source_name(const struct module_source *source, char *text, s
 struct loading {
     const struct image_choice *choice;
     uint8_t hash[GV_SHA256_SIZE];
-    bool wants_log;                 /* the caller gave buffers for the compiler's words, so the compiler has to be asked */
+    bool wants_log;                 /* the caller gave log buffers, so the compiler has to run */
     uint8_t digest[GV_SHA256_SIZE]; /* of the metadata kept here */
 };
 
-/* Near servers are sent images as they are: packing takes longer than sending there. */
+/* Below this round-trip time, in ns, images are sent unpacked: packing takes longer than sending. */
 #define PACK_RTT_NS 1000000
 #define PACK_LEAST 2048u /* bytes */
 
-/* The image packed, when the server is far and it gets smaller by an eighth at least; NULL: as it is. */
+/* The packed image, when the server is distant and packing saves at least an eighth; NULL: send it unpacked. */
 static void *pack(const struct image_choice *choice, size_t *size) {
     if (session_server()->rtt_ns < PACK_RTT_NS || choice->size < PACK_LEAST) return NULL;
     size_t room = choice->size - choice->size / 8;
@@ -94,7 +94,7 @@ static int load_remote(struct shim_context *c, uint64_t id, const struct loading
     return status;
 }
 
-/* Loads without waiting what the server has accepted before, when this machine knows its metadata. False: it has to be asked. */
+/* Loads an image without waiting when the server keeps it and this machine has its metadata. False: the server has to be asked. */
 static bool load_known(struct shim_module *m, struct loading *l, int *rc) {
     uint8_t meta[4];
     size_t size;
@@ -180,7 +180,7 @@ struct shim_function *module_find(const struct shim_module *m, const char *name)
     return NULL;
 }
 
-/* So that copies and pointer queries know the module's variables. */
+/* Adds a module's variable to the address map, for copies and pointer queries. */
 static int map_global(struct shim_module *m, uint64_t address, uint64_t size) {
     struct range r = {.size = size, .kind = RANGE_GLOBAL, .ctx = m->ctx, .device = m->context->device, .context = m->context};
     return address && size ? range_add(&r, address) : 0;
@@ -281,7 +281,7 @@ __attribute__((constructor)) static void offer_globals(void) { range_on_unknown(
 
 /* ---- life ---------------------------------------------------------------------------------------------------------- */
 
-/* Takes the metadata out of a good answer. */
+/* Takes the metadata from a successful answer. */
 static int take_meta(const struct gv_reply_module_load *answer, void **out) {
     uint64_t size = answer->meta_tag ? answer->meta_bulk_size : answer->meta_size;
     if (!size || size > UINT32_MAX) return CUDA_ERROR_UNKNOWN;
@@ -330,7 +330,7 @@ static void free_module(struct shim_module *m) {
     object_free(m);
 }
 
-/* Says so, once in a row: libraries try again, for each of their kernels (NCCL) and for each device. */
+/* Logs the reason; not again while it repeats, for libraries retry for each kernel (NCCL) and each device. */
 static void refuse_image(struct shim_context *c, const struct module_source *source, const char *why) {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     static char last[1024];
@@ -421,7 +421,7 @@ void module_drop(struct shim_module *m) {
 
 /* The caller has retired the handle. */
 void module_unload(struct shim_module *m) {
-    stream_drain_context(m->context); /* as the driver does: no kernel of it may be running */
+    stream_drain_context(m->context); /* as in the driver: no kernel of the module may be running */
     unlink_module(m);
     module_drop(m);
 }

@@ -166,7 +166,7 @@ static bool write_all(int fd, const void *from, size_t size) {
     return true;
 }
 
-/* The metadata in an open file, checked against everything that is known of them. */
+/* The metadata in an open file, checked against hash, device and digest. */
 static void *take(int fd, const uint8_t *hash, const uint8_t *device, const uint8_t *meta, size_t *size, uint8_t *digest) {
     struct header h;
     if (!read_all(fd, &h, sizeof h) || memcmp(h.magic, magic, sizeof magic) != 0 || memcmp(h.image, hash, sizeof h.image) != 0 ||
@@ -218,7 +218,7 @@ static int oldest_first(const void *a, const void *b) {
     return x->used < y->used ? -1 : x->used > y->used;
 }
 
-/* Removes what was used least recently when there is too much, down to three quarters; once a process, before it adds something. */
+/* Removes the least recently used files down to three quarters of the limit; once a process, before it adds a file. */
 static void clear_up(int folder) {
     int copy = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *d = copy < 0 ? NULL : fdopendir(copy);

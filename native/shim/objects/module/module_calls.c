@@ -12,7 +12,7 @@ static int load(CUmodule *module, const void *pointer, size_t limit, const char 
     if (rc) return rc;
     if (!module || !pointer) return CUDA_ERROR_INVALID_VALUE;
     rc = image_open(pointer, limit, &image);
-    /* What was read from a file lies in memory of ours: only its path tells anything. */
+    /* An image that was read from a file lies in memory of the shim: only its path identifies it. */
     struct module_source source = {.pointer = path ? NULL : pointer, .path = path};
     if (!rc) rc = module_load(c, &image, &source, jit, NULL, &m);
     if (!rc) *module = (CUmodule)m;
@@ -55,13 +55,13 @@ CUresult impl_cuModuleUnload(CUmodule module) {
     if (!shim_initialized()) return CUDA_ERROR_NOT_INITIALIZED;
     struct shim_module *m = object_get(OBJECT_MODULE, module);
     if (!m) return CUDA_ERROR_INVALID_HANDLE;
-    if (m->library) return CUDA_ERROR_NOT_PERMITTED; /* it goes with its library */
+    if (m->library) return CUDA_ERROR_NOT_PERMITTED; /* it is unloaded with its library */
     if (!object_retire(m)) return CUDA_ERROR_INVALID_HANDLE;
     module_unload(m);
     return CUDA_SUCCESS;
 }
 
-/* Kernels are compiled when they are first launched, whatever CUDA_MODULE_LOADING says: lazy is the truth. */
+/* Kernels are compiled at their first launch, whatever CUDA_MODULE_LOADING says. */
 CUresult impl_cuModuleGetLoadingMode(CUmoduleLoadingMode *mode) {
     if (!mode) return CUDA_ERROR_INVALID_VALUE;
     *mode = CU_MODULE_LAZY_LOADING;
