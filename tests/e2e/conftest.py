@@ -41,7 +41,7 @@ def own_pool(tmp_path: Path) -> Iterator[Callable[..., Server]]:
 
 @pytest.fixture(scope="session")
 def chained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """The `cuda` backend with our own shim in the place of the driver, on strict software GPUs. Proves plumbing, never meaning."""
+    """The `cuda` backend with our own shim in the place of the driver, on strict software GPUs: tests the parts together, not a real driver."""
     from gpuvirt import paths
 
     far = start_server(tmp_path_factory.mktemp("far"), "--backend", "soft", "--strict", "--gpus", "2", "--gpu-memory", "1g")

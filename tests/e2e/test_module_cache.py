@@ -308,7 +308,7 @@ def test_a_server_without_a_cache(tmp_path: Path) -> None:
 
 
 def test_chained(chained: Server, tmp_path: Path) -> None:
-    """The `cuda` backend's metadata come from the driver; plumbing only."""
+    """Chained: the `cuda` backend's metadata come from the driver."""
     setting = Setting(chained, tmp_path, tmp_path / "client", tmp_path, uuid.uuid4().hex)
     assert setting.run("global").waits == COUNT
     ran = setting.run()

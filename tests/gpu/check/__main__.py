@@ -36,7 +36,7 @@ def main() -> int:
     if gpu is None:
         print("no NVIDIA driver found")
         return 77
-    label = "chained: plumbing, not meaning" if chained else "real GPU"
+    label = "chained on software GPUs" if chained else "real GPU"
     wanted = options.parts or list(ALL)
     try:
         python = machines.gpuvirt_python(chained)
