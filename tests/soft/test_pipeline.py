@@ -17,18 +17,28 @@ from gpuvirt.soft.errors import BadPtx, Unsupported
 from gpuvirt.soft.ptx.layout import Program
 from gpuvirt.soft.ptx.module import Module
 
-SUM = """
+
+def kernel(body: str) -> str:
+    """A kernel k(p, n): n is in %r0, the thread's number in %r1, and the address of the thread's word behind p in %a2."""
+    return f"""
 .version 8.0
 .target sm_80
 .address_size 64
 .visible .entry k(.param .u64 p, .param .u32 n)
-{
+{{
     .reg .pred %p<3>; .reg .b32 %r<6>; .reg .b64 %a<4>;
     ld.param.u64 %a0, [p];
     ld.param.u32 %r0, [n];
     mov.u32 %r1, %tid.x;
     mul.wide.u32 %a1, %r1, 4;
     add.s64 %a2, %a0, %a1;
+{body}
+    ret;
+}}
+"""
+
+
+SUM = kernel("""
     mov.u32 %r2, 0;
 again:
     add.u32 %r2, %r2, %r1;
@@ -36,9 +46,7 @@ again:
     setp.lt.u32 %p1, %r1, %r0;
     @%p1 bra again;
     st.global.u32 [%a2], %r2;
-    ret;
-}
-"""
+""")
 SHAPE = (128, 1, 1)
 ENDS = """
 .version 8.0
@@ -144,18 +152,7 @@ def test_an_error_names_the_instruction(monkeypatch: pytest.MonkeyPatch) -> None
         pipeline.translate(Module(SUM), "k", SHAPE)
 
 
-REDUCTION = """
-.version 8.0
-.target sm_80
-.address_size 64
-.visible .entry k(.param .u64 p, .param .u32 n)
-{
-    .reg .pred %p<3>; .reg .b32 %r<6>; .reg .b64 %a<4>;
-    ld.param.u64 %a0, [p];
-    ld.param.u32 %r0, [n];
-    mov.u32 %r1, %tid.x;
-    mul.wide.u32 %a1, %r1, 4;
-    add.s64 %a2, %a0, %a1;
+REDUCTION = kernel("""
     mov.u32 %r2, 1;
     setp.ge.u32 %p1, %r1, %r0;
     @%p1 bra low;
@@ -165,9 +162,7 @@ low:
     @%p2 bra end;
     st.global.u32 [%a2], %r2;
 end:
-    ret;
-}
-"""
+""")
 
 
 def test_what_all_lanes_answer_alike_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
