@@ -173,3 +173,55 @@ def test_what_all_lanes_answer_alike_is_asked_once(monkeypatch: pytest.MonkeyPat
     text = pipeline.translate(Module(REDUCTION), "k", SHAPE)[0]
     assert "\nuniform" in text and len(attempts) == 1 and attempts[0].one_sided
     assert "icmp ugt i32" in text and "icmp ugt <32 x i32>" not in text
+
+
+POLLS = """
+.version 8.7
+.target sm_90a
+.address_size 64
+.visible .entry k()
+{
+    .local .align 4 .b8 of_local[4];
+    .shared .align 4 .b8 of_shared[4];
+    .reg .pred %p<2>; .reg .b32 %r<4>;
+    mov.u32 %r1, %tid.x;
+    mov.u32 %r2, of_SPACE;
+    st.SPACE.u32 [%r2], %r1;
+again:
+    ld.volatile.SPACE.u32 %r3, [%r2];
+    setp.eq.u32 %p1, %r3, 99;
+    @%p1 bra again;
+    ret;
+}
+"""
+
+
+@pytest.mark.parametrize(("space", "waits"), [("local", False), ("shared", True)])
+def test_a_volatile_load_waits_only_for_memory_that_others_write(space: str, waits: bool) -> None:
+    text, description, _ = pipeline.translate(Module(POLLS.replace("SPACE", space)), "k", SHAPE)
+    assert ("@soft_yield" in text, description.uses_barrier) == (waits, 2 * waits)
+
+
+STRIDE = """
+.version 8.7
+.target sm_90a
+.address_size 64
+.visible .entry k(.param .u32 n)
+{
+    .shared .align 16 .b8 memory[4096];
+    .reg .b32 %r<4>;
+    ld.param.u32 %r0, [n];
+    mov.u32 %r1, %tid.x;
+    mov.u32 %r2, memory;
+    mad.lo.u32 %r3, %r1, %r0, %r2;
+    STORE
+    ret;
+}
+"""
+
+
+@pytest.mark.parametrize(("store", "versions"), [("st.shared.b32 [%r3], %r1;", True), ("st.bulk.weak.shared::cta [%r3], 64, 0;", False)])
+def test_stride_versions_are_for_plain_stores(store: str, versions: bool) -> None:
+    """A store in bulk is one lane's by itself: no stride of the lanes' addresses makes it plainer."""
+    text = pipeline.translate(Module(STRIDE.replace("STORE", store)), "k", SHAPE)[0]
+    assert ("@gv_kernel.guessed" in text) == versions
