@@ -256,7 +256,7 @@ class Points:
 
 def _noticed(ins: Ins) -> str:
     """How lanes may notice one another by an instruction: "r", it reads what others write, "w", it writes or does something else that they notice."""
-    if ins.traits.flow is Flow.CALL or ins.traits.sync is Sync.OBSERVE:
+    if ins.traits.flow is Flow.CALL:
         return "w"
     if not _COMMON.isdisjoint(m.split("::")[0] for m in ins.mods):
         return ""
@@ -397,6 +397,9 @@ class LaneEmitter(Emitter):
         elif ins.traits.sync in _COLLECTIVE:
             self.point(True)
             self.exchange(ins)
+        elif ins.traits.sync is Sync.OBSERVE:
+            self.point(False)
+            self.observe(ins)
         else:
             noticed = _noticed(ins)
             if noticed and (noticed == "w" or "w" in self.since) and self.since:
@@ -440,6 +443,16 @@ class LaneEmitter(Emitter):
             if self.cache.get(name) is spread[name] and old is not None:
                 self.cache[name] = old
         self.call("soft_lane_exchange_end", "void", [W, met], declare=True)
+
+    def observe(self, ins: Ins) -> None:
+        """activemask: the lanes that are kept in step with this one, not this one alone."""
+        self.ins, self.pred = ins, None
+        guard = self._guard(ins)
+        executes = self.const(1, "i32") if guard is None else self.cast("zext", guard, "i32")
+        active = self.call("soft_lane_active", "i32", [W, executes], declare=True)
+        self.pred = guard
+        self.wr(ins.ops[0], active)
+        self.pred = None
 
     def _named(self, ins: Ins) -> Val:
         if "sync" in ins.mods and ins.ops and ins.traits.sync is not Sync.WARP:

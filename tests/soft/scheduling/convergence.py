@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+from soft.kernels import Kernels
+from soft.nvrtc import compile_ptx
 from soft.scheduling.cases import case, cuda, i32, zeros
+
+from gpuvirt.soft.pipeline import translate
+from gpuvirt.soft.ptx.module import Module
 
 
 @case
@@ -406,6 +411,37 @@ def lanes_in_step_behind_branches_and_loops() -> None:
         cuda(source.replace("STEP", step)).launch("f", 1, 32, zeros(32), out, i32(9))
         found.append(out.tolist())
     assert found[0] == found[1], found
+
+
+@case
+def active_lanes_of_the_lane_fallback() -> None:
+    """__activemask names all lanes that are in step, also where each has code of its own, and so an exchange with those whom it names reaches them."""
+    source = r"""extern "C" __global__ void f(unsigned* masks, int* out, volatile int* box) {
+        int t = threadIdx.x, x, sum = 0;
+        if (t % 3 == 0) { box[t] = t; x = __shfl_sync(~0u, 100 + t, (t + 1) % 32); box[t] = x; }
+        else { box[t] = -t; x = __shfl_sync(~0u, 200 + t, (t + 2) % 32); box[t] = x + 1; }
+        for (int r = 0; r < 3; r++) {
+            if ((t + r) & 1) {
+                unsigned active = __activemask();
+                masks[r * 32 + t] = active;
+                sum += __shfl_sync(active, x, 31 - __clz(active));
+            } else box[t] = r;
+        }
+        out[t] = sum;
+        unsigned some = 0;
+        asm volatile("{ .reg .pred p; setp.ne.u32 p, %1, 0; @p activemask.b32 %0; }" : "+r"(some) : "r"(t & 4));
+        masks[96 + t] = some;
+    }"""
+    ptx = compile_ptx(source, "compute_90")
+    assert "lane.gv_kernel" in translate(Module(ptx), "f", (32, 1, 1))[0]
+    masks, out = np.zeros(128, np.uint32), zeros(32)
+    Kernels(ptx).launch("f", 1, 32, masks, out, zeros(32))
+    t = np.arange(32)
+    odd, even = np.where(t & 1, 0xAAAAAAAA, 0), np.where(t & 1, 0, 0x55555555)
+    assert masks[:96].tolist() == [*odd, *even, *odd], [hex(m) for m in masks[:96]]
+    assert masks[96:].tolist() == np.where(t & 4, 0xF0F0F0F0, 0).tolist(), [hex(m) for m in masks[96:]]
+    value = np.where(t % 3 == 0, 100 + t, 200 + t)[np.where(t % 3 == 0, t + 1, t + 2) % 32]
+    assert out.tolist() == np.where(t & 1, 2 * value[31], value[30]).tolist(), out
 
 
 # What programs rely on that lanes keep in step, as they do on a GPU, in the lane fallback too.

@@ -107,6 +107,8 @@ void soft_lane_leave(struct soft_warp *w);
 uint64_t *soft_lane_exchange_area(struct soft_warp *w);
 uint32_t soft_lane_exchange_begin(struct soft_warp *w, uint32_t named, uint32_t key);
 void soft_lane_exchange_end(struct soft_warp *w, uint32_t group);
+/* activemask, at a point of its own: the lanes at this point together with the calling one, of which each says whether its guard lets it execute. */
+uint32_t soft_lane_active(struct soft_warp *w, uint32_t executes);
 /* The block's barriers: one of SOFT_RED_*, or one of these. */
 enum { SOFT_LANE_SYNC = 3, SOFT_LANE_ARRIVE = 4 };
 uint32_t soft_lane_barrier(struct soft_warp *w, uint32_t id, uint32_t threads, uint32_t op, uint32_t set);

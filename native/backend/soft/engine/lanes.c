@@ -13,6 +13,7 @@
 #define AREA_VALUES 96 /* registers that one instruction exchanges, at most */
 #define KEY_PART 0x80000000u
 #define KEY_BARRIER 0x40000000u
+#define KEY_ACTIVE 0x20000000u
 /* Turns of a loop, of SPIN_YIELD iterations each, before the clock is read; and the time that the first warp of a grid waits then, by the clock and
  * by its CPU time. Loops that look back at other blocks are served sooner, also where the other block's thread waits for a core; each warp after one
  * that took the fallback waits half as long as that one. */
@@ -32,6 +33,7 @@ struct lanes {
     uint32_t named[SOFT_LANES], key[SOFT_LANES], met[SOFT_LANES], value[SOFT_LANES];
     uint32_t alive, waits; /* lanes that have not ended; those of them that wait for others at an exchange or barrier */
     uint32_t running;      /* a lane's number */
+    uint32_t group;        /* the lanes that were at one point and run to their next: the running one and others */
     struct lane_order order;
     void *home; /* the warp's own stack */
     void (*entry)(struct soft_warp *, void *);
@@ -150,6 +152,7 @@ SOFT_EXPORT void soft_fall_back(struct soft_warp *w, void (*entry)(struct soft_w
     while (s->alive) {
         if (s->waits == s->alive) release_some(s);
         uint32_t group = lane_order_next(&s->order, s->alive & ~s->waits);
+        s->group = group;
         for (uint32_t todo = group; todo; todo &= todo - 1) {
             s->running = (uint32_t)__builtin_ctz(todo);
             struct fiber *l = s->fiber[s->running];
@@ -217,6 +220,16 @@ SOFT_EXPORT uint32_t soft_lane_exchange_begin(struct soft_warp *w, uint32_t name
 }
 
 SOFT_EXPORT void soft_lane_exchange_end(struct soft_warp *w, uint32_t group) { converge(soft_fiber_of(w)->lanes, group, KEY_PART); }
+
+SOFT_EXPORT uint32_t soft_lane_active(struct soft_warp *w, uint32_t executes) {
+    struct lanes *s = soft_fiber_of(w)->lanes;
+    s->value[s->running] = executes;
+    uint32_t group = converge(s, s->group, KEY_ACTIVE), active = 0;
+    for (uint32_t todo = group; todo; todo &= todo - 1)
+        if (s->value[__builtin_ctz(todo)]) active |= todo & -todo;
+    converge(s, group, KEY_PART);
+    return active;
+}
 
 SOFT_EXPORT uint32_t soft_lane_barrier(struct soft_warp *w, uint32_t id, uint32_t threads, uint32_t op, uint32_t set) {
     struct lanes *s = soft_fiber_of(w)->lanes;
