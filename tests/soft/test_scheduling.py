@@ -54,6 +54,11 @@ def test_lanes_that_go_apart_at_once() -> None:
     assert set(found.values()) == {"right"}, found
 
 
+def test_a_value_of_the_setting_that_is_none() -> None:
+    found = run(["mutex_of_all_lanes"], GPUVIRT_SOFT_LANES="alway")
+    assert "GPUVIRT_SOFT_LANES=alway: it is 'always' or unset" in found["mutex_of_all_lanes"], found
+
+
 def test_lanes_out_of_step_are_noticed(tmp_path: Path) -> None:
     """An engine in which lanes that have gone apart meet only at exchanges."""
     found = run(list(convergence.IN_STEP), FAULT="lanes", GPUVIRT_CACHE=str(tmp_path), GPUVIRT_SOFT_LANES="always")

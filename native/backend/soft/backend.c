@@ -20,6 +20,7 @@ int soft_open(const struct gv_backend_config *config, struct gv_backend **out, c
             snprintf(err, GV_ERR_SIZE, "device %u of the pool does not exist: a pool has at most %d", config->devices[i], GV_MEMORY_USAGE_DEVICES);
             return CUDA_ERROR_INVALID_DEVICE;
         }
+    if (!soft_engine_settings_known(err, GV_ERR_SIZE)) return CUDA_ERROR_INVALID_VALUE;
     struct gv_backend *b = calloc(1, sizeof *b);
     if (!b) goto no_memory;
     b->compiler = config->compiler;

@@ -133,6 +133,13 @@ static void *helper(void *arg) {
     return NULL;
 }
 
+bool soft_engine_settings_known(char *err, size_t size) {
+    const char *lanes = getenv("GPUVIRT_SOFT_LANES");
+    if (!lanes || !*lanes || !strcmp(lanes, "always")) return true;
+    snprintf(err, size, "GPUVIRT_SOFT_LANES=%s: it is 'always' or unset", lanes);
+    return false;
+}
+
 struct soft_engine *soft_engine_create(int helpers) {
     soft_fault_install();
     struct soft_engine *e = calloc(1, sizeof *e);
@@ -344,6 +351,7 @@ static void own_console(void *arg, const char *text, size_t size) {
 __attribute__((visibility("default"))) int soft_exec_launch(const struct soft_code *code, const uint32_t grid[3], const uint32_t block[3],
                                                             uint32_t dynamic_shared, uint32_t cooperative, const void *params, uint32_t params_size,
                                                             char *err, uint32_t err_size) {
+    if (!soft_engine_settings_known(err, err_size)) return CUDA_ERROR_INVALID_VALUE;
     pthread_once(&own_once, own_create);
     if (!own_engine) return refuse(err, err_size, CUDA_ERROR_OUT_OF_MEMORY, "no memory for the engine");
     struct soft_launch l = {.code = code,

@@ -3,6 +3,7 @@
 #ifndef SOFT_EXEC_H
 #define SOFT_EXEC_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -28,6 +29,8 @@ struct soft_launch {
 /* helpers: threads that help callers with their grids; < 0: one fewer than the process has cores, as the caller of soft_engine_run works too. NULL:
  * out of memory. */
 struct soft_engine *soft_engine_create(int helpers);
+/* False when GPUVIRT_SOFT_LANES is set to something that it does not know; err says what it knows. */
+bool soft_engine_settings_known(char *err, size_t size);
 /* Every grid under way ends with CUDA_ERROR_LAUNCH_FAILED, every later one fails at once. Waits up to a second for the running ones; true when none
  * is left. */
 int soft_engine_stop(struct soft_engine *e);
