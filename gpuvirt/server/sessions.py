@@ -23,7 +23,8 @@ from gpuvirt.transport.transport import ServerEnd, Transport
 log = logging.getLogger("gpuvirt.server")
 
 # Below the 10 s that a client waits for its welcome, so that it hears why.
-WORKER_LIMIT = 9.0
+WORKER_LIMIT = 8.0
+FORMER_LIMIT = 1.0  # seconds that the session of a program that was replaced has for its own end
 ENDED_LAUNCHES = 4096  # how many are remembered
 MAIN = -1  # the number of a session's main connection, among its channels'
 
@@ -108,6 +109,7 @@ class Sessions:
             Moved: the client is to ask another server.
             OSError: the client went away meanwhile.
         """
+        await self._end_former(hello)
         number = secrets.randbits(63) | 1
         decision = self._policy.handle(Wanted(number, hello.gpus, hello.memory, hello.token_id))
         if isinstance(decision, Refuse):
@@ -140,6 +142,26 @@ class Sessions:
         gpus = ",".join(map(str, decision.devices))
         log.info("%s from %s over %s: GPU %s, worker %d", session.label, peer, transport.name, gpus, worker.pid)
         return session
+
+    async def _end_former(self, hello: Hello) -> None:
+        """Ends the sessions of the program that ran in this process before: it was replaced (exec), and nobody will come back for them.
+
+        Their memory is free when this returns, for what has taken the program's place counts on it.
+        """
+        former = [
+            s.worker
+            for s in self._sessions.values()
+            if any(hello.process) and s.hello.process == hello.process and s.hello.exec_id != hello.exec_id and s.hello.token_id == hello.token_id
+        ]
+        if not former:
+            return
+        for worker in former:
+            worker.client_gone()
+        _, late = await asyncio.wait([worker.gone for worker in former], timeout=FORMER_LIMIT)
+        if late:
+            for worker in former:
+                worker.kill()
+            await asyncio.wait(late)
 
     def _grace_of(self, session: Session) -> int:
         return self._grace if session.transport.resumes else 0

@@ -13,6 +13,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "../wire/own_process.h"
 #include "../wire/record.h"
 #include "delay/delay.h"
 #include "futex.h"
@@ -173,6 +174,7 @@ bool gv_attempt_change_to_unix(struct gv_attempt *a, const char *transport) {
 static bool introduce(struct gv_attempt *a, struct gv_hello *hello, const char *program) {
     const char *user = secure_getenv("USER");
     hello->pid = (uint32_t)getpid();
+    gv_name_own_process(hello);
     snprintf(hello->program, sizeof hello->program, "%s", program ? program : program_invocation_short_name);
     if (user) {
         snprintf(hello->user, sizeof hello->user, "%s", user);

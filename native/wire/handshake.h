@@ -39,6 +39,7 @@
 #define GV_TOKEN_ID_SIZE 16
 #define GV_SECRET_SIZE 32
 #define GV_LAUNCH_SIZE 16
+#define GV_PROCESS_SIZE 16
 #define GV_TRANSPORT_NAME 16     /* with its NUL */
 #define GV_TRANSPORTS_MAX 8      /* in one hello */
 #define GV_BLOB_MAX 512          /* what a transport's server end tells its client end */
@@ -73,6 +74,8 @@
 #define GV_TAG_HOST 42u
 #define GV_TAG_LAUNCH 43u
 #define GV_TAG_TRANSPORT 44u /* u32 needs, then the name; hello: one each, the first is preferred; welcome: the one chosen */
+#define GV_TAG_PROCESS 45u
+#define GV_TAG_EXEC_ID 46u
 #define GV_TAG_STATE 48u
 #define GV_TAG_PLACE 49u
 #define GV_TAG_QUEUED 50u
@@ -146,7 +149,10 @@ struct gv_hello {
     char user[32];
     char host[64];
     uint8_t launch[GV_LAUNCH_SIZE]; /* which launch of a program it belongs to, so that its launcher can tell of its end; zeros: none */
-    struct gv_offers transports;    /* SESSION: what the client speaks over this connection */
+    /* SESSION: which process of which host this is, and which of the programs that it has run one after the other (exec); zeros: not said. A session of
+     * the same token, the same process and another exec_id has no client any more, and ends. */
+    uint8_t process[GV_PROCESS_SIZE], exec_id[GV_PROCESS_SIZE];
+    struct gv_offers transports; /* SESSION: what the client speaks over this connection */
     struct gv_key_exchange key_exchange;
 };
 

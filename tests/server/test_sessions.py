@@ -171,6 +171,30 @@ def test_a_launcher_reports(own_server: Callable[..., FakeServer]) -> None:
         sock.close()
 
 
+def test_a_program_that_was_replaced(own_server: Callable[..., FakeServer]) -> None:
+    """exec: the sessions of the program before end when the same process comes anew; neither another process's, nor another token's, nor its own."""
+    server = own_server()
+    other_token = parse_token(server.ask("token_create", name="other")["token"])
+    first = {"process": b"p" * 16, "exec_id": b"1" * 16}
+    former = server.attach(**first)[0]
+    kept = [
+        server.attach(process=b"q" * 16, exec_id=b"1" * 16)[0],
+        server.attach(other_token, **first)[0],
+        server.attach()[0],
+        server.attach(process=b"p" * 16, exec_id=b"2" * 16)[0],
+        server.attach(process=b"p" * 16, exec_id=b"2" * 16)[0],  # two sessions of one program
+    ]
+    assert len(server.ask("ps")["sessions"]) == len(kept)
+    wait_until(lambda: server.ask("devices")["devices"][0]["memory_used"] == 1000 * len(kept))
+    former.settimeout(100)
+    assert former.recv(1) == b""
+    for sock in kept:
+        sock.sendall(b"still there?")
+        assert sock.recv(100) == b"still there?"
+        sock.close()
+    former.close()
+
+
 def test_a_launch_that_ended_before_its_session_began(own_server: Callable[..., FakeServer]) -> None:
     """A program that is killed while it attaches: the report of its end finds no session, and what comes then must not wait for it."""
     server = own_server(gpus=2)

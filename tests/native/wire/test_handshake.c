@@ -123,6 +123,8 @@ static void all_fields(void) {
     in.channel = 3, in.session = UINT64_MAX, in.epoch = 4, in.flags = 1;
     memset(in.program, 'p', sizeof in.program - 1);
     memset(in.launch, 4, sizeof in.launch);
+    memset(in.process, 5, sizeof in.process);
+    memset(in.exec_id, 6, sizeof in.exec_id);
     in.key_exchange.size = GV_KEY_EXCHANGE_MAX;
     in.transports.n = GV_TRANSPORTS_MAX;
     for (uint32_t i = 0; i < GV_TRANSPORTS_MAX; i++) {
