@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -366,25 +367,38 @@ static bool write_all(int fd, const char *data, size_t size) {
     return true;
 }
 
-enum gv_module_kept module_cache_put(struct module_cache *c, const uint8_t hash[GV_SHA256_SIZE], const void *image, size_t size,
-                                     const uint8_t meta[GV_META_DIGEST_SIZE]) {
-    if (!c || !size) return GV_MODULE_NOT_KEPT;
-    struct entry *e = find(c, hash);
-    if (e && !memcmp(e->meta, meta, sizeof e->meta)) return e->fd >= 0 ? GV_MODULE_PROMISED : GV_MODULE_ON_DISK;
-    if (e) forget(c, e); /* the same image has other metadata now: the backend has changed */
-    if (c->bytes + size > MODULE_CACHE_BYTES || c->files >= MODULE_CACHE_FILES) return GV_MODULE_NOT_KEPT;
+/* What all workers together have put into the folder. */
+static void count(struct module_cache *c) {
+    int copy = openat(c->folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *d = copy < 0 ? NULL : fdopendir(copy);
+    if (!d) {
+        if (copy >= 0) close(copy);
+        return;
+    }
+    c->bytes = c->files = 0;
+    for (struct dirent *f; (f = readdir(d));) {
+        struct stat st;
+        if (fstatat(c->folder, f->d_name, &st, AT_SYMLINK_NOFOLLOW) || !S_ISREG(st.st_mode)) continue;
+        c->bytes += (uint64_t)st.st_size;
+        c->files++;
+    }
+    closedir(d);
+}
+
+static struct entry *write_entry(struct module_cache *c, const uint8_t hash[GV_SHA256_SIZE], const void *image, size_t size,
+                                 const uint8_t meta[GV_META_DIGEST_SIZE]) {
     static unsigned number; /* the executor's alone */
     char temporary[64], name[NAME_LENGTH + 1];
     snprintf(temporary, sizeof temporary, ".new.%d.%u", (int)getpid(), number++);
     int fd = openat(c->folder, temporary, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    if (fd < 0) return GV_MODULE_NOT_KEPT;
+    if (fd < 0) return NULL;
     struct entry made = {.size = size, .fd = -1};
     memcpy(made.hash, hash, sizeof made.hash);
     memcpy(made.meta, meta, sizeof made.meta);
     memcpy(made.key, c->key, sizeof made.key);
     name_of(&made, name);
     bool good = write_all(fd, image, size) && !renameat(c->folder, temporary, c->folder, name);
-    e = good ? add(c) : NULL;
+    struct entry *e = good ? add(c) : NULL;
     if (e) {
         if (c->n_open < KEEP_OPEN) made.fd = fd, c->n_open++;
         *e = made;
@@ -393,7 +407,22 @@ enum gv_module_kept module_cache_put(struct module_cache *c, const uint8_t hash[
     }
     if (made.fd < 0) close(fd);
     if (!good) unlinkat(c->folder, temporary, 0);
-    return !e ? GV_MODULE_NOT_KEPT : made.fd < 0 ? GV_MODULE_ON_DISK : GV_MODULE_PROMISED;
+    return e;
+}
+
+enum gv_module_kept module_cache_put(struct module_cache *c, const uint8_t hash[GV_SHA256_SIZE], const void *image, size_t size,
+                                     const uint8_t meta[GV_META_DIGEST_SIZE]) {
+    if (!c || !size) return GV_MODULE_NOT_KEPT;
+    struct entry *e = find(c, hash);
+    if (e && !memcmp(e->meta, meta, sizeof e->meta)) return e->fd >= 0 ? GV_MODULE_PROMISED : GV_MODULE_ON_DISK;
+    if (e) forget(c, e); /* the same image has other metadata now: the backend has changed */
+    /* The bounds are those of the folder, whoever fills it: one worker at a time counts and writes. */
+    flock(c->folder, LOCK_EX);
+    count(c);
+    bool room = c->bytes + size <= MODULE_CACHE_BYTES && c->files < MODULE_CACHE_FILES;
+    e = room ? write_entry(c, hash, image, size, meta) : NULL;
+    flock(c->folder, LOCK_UN);
+    return !e ? GV_MODULE_NOT_KEPT : e->fd < 0 ? GV_MODULE_ON_DISK : GV_MODULE_PROMISED;
 }
 
 void module_cache_drop(struct module_cache *c, const uint8_t hash[GV_SHA256_SIZE]) {

@@ -235,6 +235,20 @@ static void damaged(void) {
     CHECK(access(path, F_OK) == 0); /* what is none of ours stays */
 }
 
+/* The bounds are the folder's: workers that began together do not fill it once each. */
+static void shared(void) {
+    enum { WORKERS = 8 };
+    struct module_cache *c[WORKERS];
+    int kept = 0, files;
+    empty();
+    for (int i = 0; i < WORKERS; i++) CHECK((c[i] = opened("key")) != NULL);
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < WORKERS; i++) kept += put(c[i], round * WORKERS + i, 16000, META) != GV_MODULE_NOT_KEPT;
+    }
+    CHECK(kept == 4 && on_disk(&files) == 64000 && files == 4);
+    for (int i = 0; i < WORKERS; i++) module_cache_close(c[i]);
+}
+
 static void unusable(void) {
     CHECK(!module_cache_open("/proc/gpuvirt/images"));
     CHECK(!module_cache_open("/dev/null/images"));
@@ -258,6 +272,6 @@ int main(int argc, char **argv) {
     CHECK(argc > 1);
     snprintf(folder, sizeof folder, "%s/a/b", argv[1]);
     static const struct test_case cases[] = {{"keeps", keeps},         {"bounded", bounded}, {"promises", promises}, {"late", late},
-                                             {"refreshed", refreshed}, {"damaged", damaged}, {"unusable", unusable}};
+                                             {"refreshed", refreshed}, {"damaged", damaged}, {"shared", shared},     {"unusable", unusable}};
     return run_cases(cases, sizeof cases / sizeof *cases, 1, argv, 120);
 }
