@@ -83,6 +83,11 @@ bool session_in_forked_child(void) { return false; }
 /* No cache but the test's own. */
 const char *shim_setting(const char *name, const char *fallback) { return strcmp(name, "CACHE") ? fallback : fake.cache ? fake.cache : "/dev/null"; }
 
+const char *shim_folder_setting(const char *variable) {
+    (void)variable;
+    return NULL;
+}
+
 void session_on_context_failure(void (*call)(uint32_t ctx, int status)) { (void)call; }
 
 /* ---- completions --------------------------------------------------------------------------------------------------- */
