@@ -25,7 +25,7 @@ def outcomes() -> dict[int, tuple[Any, Any, bool]]:
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS.parent), str(TESTS)])}
     shares = [[str(n) for n in range(start, len(FLIPS), PROCESSES)] for start in range(PROCESSES)]
     running = [
-        subprocess.Popen([sys.executable, "-m", "soft.trait_flips", *share], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env) for share in shares
+        subprocess.Popen([sys.executable, "-m", "soft.trait_flips_run", *share], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env) for share in shares
     ]
     found = {}
     for one in running:

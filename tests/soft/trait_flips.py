@@ -1,32 +1,18 @@
-"""Kernels that go wrong when one trait of one row of the opcode table is another (test_opcode_traits.py says what is expected of them).
-
-    python -m soft.trait_flips NUMBER...      runs them and prints a line of JSON each
-
-Each is run in a process of its own, for a wrong table may well crash or hang; the caches of compiled code are off, for they do not know of the table.
-"""
+"""Kernels that go wrong when one trait of one row of the opcode table is another (test_opcode_traits.py says what is expected of them,
+trait_flips_run.py runs them)."""
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import signal
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from soft import kernels
 
-from gpuvirt.soft import errors, pipeline
-from gpuvirt.soft.host import object_cache
 from gpuvirt.soft.ptx import opcodes
-from gpuvirt.soft.ptx.module import Module
 
-HANGS = 20  # seconds
 HEAD = ".version 8.8\n.target sm_100a\n.address_size 64\n"
-Outcome = Any
 
 
 class Kernel(NamedTuple):
@@ -429,8 +415,8 @@ def _polls() -> Iterator[Flip]:
     yield Flip("mbarrier", "test_wait", "polls", "-", two("mbarrier.test_wait.parity.shared.b64 %p5, [{}], 0;", "", *objects))
 
 
-def _apart(act: str, after: str = "mov.u32 %r9, %r1;", want: Any = None, start: tuple[int, ...] = ()) -> Kernel:
-    """Half of a warp waits for what the other half does on its way to the __syncwarp to which both come: they go apart."""
+def _fallback(act: str, after: str = "mov.u32 %r9, %r1;", want: Any = None, start: tuple[int, ...] = ()) -> Kernel:
+    """Half of a warp waits for what the other half does on its way to the __syncwarp to which both come: they run in the lane fallback."""
     return kernel(
         f"{_UNTIL} setp.ne.u32 %p0, %r0, 0; @%p0 bra READY; st.shared.u32 [memory], 0; st.shared.u32 [memory+4], 0; READY: bar.sync 0;"
         f"setp.gt.u32 %p1, %r0, 15; @%p1 bra ACT; {spin('ld.volatile.shared.u32 %r1, [memory];', 'setp.ne.u32 %p5, %r1, 0;')} selp.u32 %r1, 1, 0, %p5; bra MEET;"
@@ -450,14 +436,14 @@ def _stacks() -> Iterator[Flip]:
 
 def _acts() -> Iterator[Flip]:
     """Lanes that do nothing that others notice are not let go on alone."""
-    yield Flip("st", "", "access", "-", _apart(_SET))
-    yield Flip("atom", "", "access", "-", _apart("atom.shared.max.u32 %r2, [memory], 1;"))
-    yield Flip("red", "", "access", "-", _apart("red.shared.max.u32 [memory], 1;"))
-    yield Flip("cp", "", "access", "-", _apart("cp.async.ca.shared.global [memory], [%q1], 4; cp.async.wait_all;", start=(1,)))
+    yield Flip("st", "", "access", "-", _fallback(_SET))
+    yield Flip("atom", "", "access", "-", _fallback("atom.shared.max.u32 %r2, [memory], 1;"))
+    yield Flip("red", "", "access", "-", _fallback("red.shared.max.u32 [memory], 1;"))
+    yield Flip("cp", "", "access", "-", _fallback("cp.async.ca.shared.global [memory], [%q1], 4; cp.async.wait_all;", start=(1,)))
 
 
 def _syncs() -> Iterator[Flip]:
-    """What lanes do together, after they have gone apart."""
+    """What lanes do together in the lane fallback."""
     t = LANES
     exchange = "shl.b32 %r2, %r0, 2; mov.u32 %r3, memory; add.u32 %r4, %r3, %r2; st.volatile.shared.u32 [%r4+512], %r0; {} xor.b32 %r2, %r2, 124; add.u32 %r4, %r3, %r2; ld.volatile.shared.u32 %r9, [%r4+512];"
     for op, variant, text, want in [
@@ -471,7 +457,7 @@ def _syncs() -> Iterator[Flip]:
         ("movmatrix", "", "movmatrix.sync.aligned.m8n8.trans.b16 %r9, %r0;", _transposed()), ("mma", "", f"and.b32 %r5, %r0, 3; setp.eq.u32 %p2, %r5, 0; selp.b32 %r5, 0x3c00, 0, %p2; {_MMA.replace('{%r1, %r1}', '{%r5, %r5}')} mov.b32 %r9, %f1;", [0x3F800000] * 32),
         ("ldmatrix", "", exchange.format("bar.warp.sync -1;") + "and.b32 %r5, %r0, 7; shl.b32 %r5, %r5, 4; add.u32 %r4, %r3, %r5; add.u32 %r4, %r4, 512; ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r9}, [%r4];", t),
     ]:  # fmt: skip
-        yield Flip(op, variant, "sync", "-", _apart(_SET, text, want))
+        yield Flip(op, variant, "sync", "-", _fallback(_SET, text, want))
     # Who asks for the lanes beside it keeps those with whom it came, though it waits long for another warp.
     waits = spin("ld.volatile.shared.u32 %r1, [memory];", "setp.ne.u32 %p5, %r1, 0;")
     late = "mov.u64 %q9, %globaltimer; add.u64 %q9, %q9, 1000000000; LATE: nanosleep.u32 1000; mov.u64 %q8, %globaltimer; setp.lt.u64 %p7, %q8, %q9; @%p7 bra LATE;"
@@ -531,79 +517,3 @@ def _costs() -> Iterator[Flip]:
 def all_flips() -> list[Flip]:
     groups = (_results, _carries, _variations, _formulas, _denormals, _flows, _polls, _stacks, _acts, _syncs, _costs)
     return [flip for group in groups for flip in group()]
-
-
-# ---- running -----------------------------------------------------------------------------------------------------------
-
-
-def run(one: Kernel, flip: Flip | None) -> Outcome:
-    """The array's words, or why there are none: an error of the compiler or of the launch, or what it says of a value that differs between lanes
-    though the table says that it does not."""
-    object_cache.read = lambda key: None
-    object_cache.write = lambda key, description, code: False
-    lost: list[str] = []
-    emit = pipeline.Emitter.run
-
-    def note(self: pipeline.Emitter) -> str:
-        text = emit(self)
-        lost.extend(self.lost)
-        return text
-
-    pipeline.Emitter.run = note  # type: ignore[method-assign]
-    if flip is not None:
-        flip.apply()
-    array = np.zeros(max(len(one.want), len(one.start)), np.uint32)
-    array[: len(one.start)] = one.start
-    try:
-        kernels.Kernels(one.text).launch("k", 1, one.threads, array)
-    except kernels.LaunchError as error:
-        return [error.code, *array.tolist()][: len(one.want)]
-    except errors.SoftError as error:
-        return f"{type(error).__name__}: {error}"
-    return f"{lost[0]} differs between lanes" if lost else array[: len(one.want)].tolist()
-
-
-def ir(one: Kernel, flip: Flip | None) -> str:
-    if flip is not None:
-        flip.apply()
-    return pipeline.translate(Module(one.text), "k", (one.threads, 1, 1))[0]
-
-
-def forked(function: Any, *args: Any) -> Outcome:
-    """What a function gives in a child of this process."""
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            os.close(read)
-            signal.alarm(HANGS)
-            with os.fdopen(write, "w") as out:
-                json.dump(function(*args), out)
-        except BaseException as error:
-            os.write(2, f"{type(error).__name__}: {error}\n".encode())
-        finally:
-            os._exit(0)
-    os.close(write)
-    with os.fdopen(read) as answers:
-        text = answers.read()
-    _, status = os.waitpid(child, 0)
-    if os.WIFSIGNALED(status):
-        return f"killed: {signal.Signals(os.WTERMSIG(status)).name}"
-    return json.loads(text) if text else "no answer"
-
-
-def main(numbers: list[int]) -> None:
-    kernels.engine()
-    flips = all_flips()
-    right: dict[Kernel, Outcome] = {}
-    for number in numbers:
-        flip = flips[number]
-        key = flip.kernel._replace(want=tuple(flip.kernel.want))  # type: ignore[arg-type]
-        if key not in right:
-            right[key] = forked(run, flip.kernel, None)
-        changed = flip.costs and forked(ir, flip.kernel, flip) != forked(ir, flip.kernel, None)
-        print(json.dumps([number, right[key], forked(run, flip.kernel, flip), changed]), flush=True)
-
-
-if __name__ == "__main__":
-    main([int(n) for n in sys.argv[1:]] or list(range(len(all_flips()))))
