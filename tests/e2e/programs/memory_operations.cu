@@ -1,6 +1,8 @@
 // Stream memory operations: two streams that hand values to one another, a kernel that waits for a word that a stream writes, a batch, and every refusal. Prints "right".
+// With the argument "meaning": only what any driver does, not which calls are refused, nor the first versions of the functions.
 #include "check.h"
 #include <cstdint>
+#include <cstring>
 #include <cuda.h>
 #include <dlfcn.h>
 #include <vector>
@@ -70,9 +72,9 @@ static void hand_over(cudaStream_t a, cudaStream_t b, Words *w) {
 }
 
 // The kernel runs when the word is written; a host's copy ends a stream's wait as well.
-static void kernel_and_copy(cudaStream_t a, cudaStream_t b, Words *w) {
+static void kernel_and_copy(cudaStream_t a, cudaStream_t b, Words *w, bool all) {
     waits<<<1, 1, 0, a>>>(w, 99);
-    EXPECT(old_write32(b, at(&w->flag), 99, 0) == 0);
+    EXPECT((all ? old_write32 : write32)(b, at(&w->flag), 99, 0) == 0);
     CHECK(cudaStreamSynchronize(a));
     EXPECT(read(w).wide == 693);
     EXPECT(wait64(a, at(&w->wide), 1ull << 40, AND) == 0);
@@ -83,7 +85,7 @@ static void kernel_and_copy(cudaStream_t a, cudaStream_t b, Words *w) {
     CHECK(cudaStreamSynchronize(a));
 }
 
-static void batches(cudaStream_t a, cudaStream_t b, Words *w) {
+static void batches(cudaStream_t a, cudaStream_t b, Words *w, bool all) {
     CUstreamBatchMemOpParams p[5] = {};
     p[0].operation = CU_STREAM_MEM_OP_WAIT_VALUE_64;
     p[0].waitValue.address = at(&w->wide);
@@ -108,6 +110,7 @@ static void batches(cudaStream_t a, cudaStream_t b, Words *w) {
     CHECK(cudaStreamSynchronize(a));
     Words host = read(w);
     EXPECT(host.ping == 1234 && host.seen[2] == 0x22222222 && host.seen[3] == 0x11111111);
+    if (!all) return;
     EXPECT(batch(a, 0, nullptr, 0) == 0);
     // All or nothing.
     p[1].writeValue.value = 1;
@@ -115,7 +118,7 @@ static void batches(cudaStream_t a, cudaStream_t b, Words *w) {
     EXPECT(batch(a, 5, p, 0) == INVALID && batch(a, 1, nullptr, 0) == INVALID && batch(a, 1, p, 1) == INVALID);
     std::vector<CUstreamBatchMemOpParams> many(256, p[2]);
     EXPECT(batch(a, 256, many.data(), 0) == INVALID && batch(a, 255, many.data(), 0) == 0);
-    p[0].operation = CU_STREAM_MEM_OP_ATOMIC_REDUCTION;
+    p[0].operation = (CUstreamBatchMemOpType)8; // CU_STREAM_MEM_OP_ATOMIC_REDUCTION, which the headers of CUDA 12 lack
     EXPECT(batch(a, 1, p, 0) == CUDA_ERROR_NOT_SUPPORTED);
     p[0].operation = (CUstreamBatchMemOpType)77;
     EXPECT(batch(a, 1, p, 0) == INVALID);
@@ -150,7 +153,8 @@ static void per_thread(Words *w) {
     CHECK(cudaStreamDestroy(free_one));
 }
 
-int main() {
+int main(int argc, char **argv) {
+    bool all = argc < 2 || std::strcmp(argv[1], "meaning");
     Words *w;
     cudaStream_t a, b;
     CHECK(cudaMalloc(&w, sizeof *w));
@@ -163,9 +167,9 @@ int main() {
     CHECK(cudaStreamCreateWithFlags(&a, cudaStreamNonBlocking));
     CHECK(cudaStreamCreateWithFlags(&b, cudaStreamNonBlocking));
     hand_over(a, b, w);
-    kernel_and_copy(a, b, w);
-    batches(a, b, w);
-    refusals(a, w, w + 1);
+    kernel_and_copy(a, b, w, all);
+    batches(a, b, w, all);
+    if (all) refusals(a, w, w + 1);
     per_thread(w);
     CHECK(cudaStreamDestroy(a));
     CHECK(cudaStreamDestroy(b));

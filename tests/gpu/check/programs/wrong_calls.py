@@ -118,6 +118,23 @@ def main() -> None:
     ask("cuStreamEndCapture without a capture", "cuStreamEndCapture", stream, byref(out))
     ask("cuStreamIsCapturing", "cuStreamIsCapturing", stream, byref(number))
     ask("cuStreamBeginCapture of the legacy stream", "cuStreamBeginCapture_v2", None, 0)
+    # Nothing here waits: the waits are for a word that is 0 to be at least 0, and what a driver should refuse are writes.
+    call("cuMemsetD32_v2", memory, 0, 1024)
+    call("cuCtxSynchronize")
+    ask("cuStreamWriteValue32 at an odd address", "cuStreamWriteValue32_v2", stream, memory.value + 2, 1, 0)
+    ask("cuStreamWriteValue64 at half a word", "cuStreamWriteValue64_v2", stream, memory.value + 4, 1, 0)
+    ask("cuStreamWriteValue32 to NULL", "cuStreamWriteValue32_v2", stream, 0, 1, 0)
+    ask("cuStreamWriteValue32 with flags 2", "cuStreamWriteValue32_v2", stream, memory, 0, 2)
+    ask("cuStreamWaitValue32 with flags 77", "cuStreamWaitValue32_v2", stream, memory, 0, 76)
+    ask("cuStreamWaitValue32 for at least 0", "cuStreamWaitValue32_v2", stream, memory, 0, 0)
+    ask("cuStreamWaitValue64 for at least 0", "cuStreamWaitValue64_v2", stream, memory, 0, 0)
+    ask("cuStreamWriteValue32 by its first version", "cuStreamWriteValue32", stream, memory, 0, 0)
+    ask("cuStreamBatchMemOp of none", "cuStreamBatchMemOp_v2", stream, 0, None, 0)
+    ask("cuStreamBatchMemOp of no array", "cuStreamBatchMemOp_v2", stream, 1, None, 0)
+    operation = (ctypes.c_uint32 * 12)(77)
+    ask("cuStreamBatchMemOp of an unknown operation", "cuStreamBatchMemOp_v2", stream, 1, operation, 0)
+    ask("cuStreamBatchMemOp with flags 1", "cuStreamBatchMemOp_v2", stream, 1, operation, 1)
+    ask("cuStreamSynchronize after them", "cuStreamSynchronize", stream)
     for n in range(14):
         answers[f"limit {n}"] = f"{call('cuCtxGetLimit', byref(size), n)} {size.value}"
     ask("cuCtxSetLimit 99", "cuCtxSetLimit", 99, 1)
