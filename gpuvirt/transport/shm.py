@@ -1,4 +1,4 @@
-"""The shm transport's row, and its rings as the daemon makes them (native/transport/shm_layout.h)."""
+"""The shm transport's row, and its rings as the daemon makes them (native/transport/shm/shm_layout.h)."""
 
 from __future__ import annotations
 

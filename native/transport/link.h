@@ -1,4 +1,4 @@
-/* Behind transport.h: what every link has (link.c), and what a transport brings (shm.c, tcp/tcp_link.c). */
+/* Behind transport.h: what every link has (link.c), and what a transport brings (shm/shm_link.c, tcp/tcp_link.c). */
 #ifndef GV_LINK_H
 #define GV_LINK_H
 

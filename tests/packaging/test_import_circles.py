@@ -97,4 +97,4 @@ def test_calls(tool: ModuleType) -> None:
 def test_it_reads_this_repository(tool: ModuleType) -> None:
     runs, _ = tool.python_graphs(ROOT)
     assert len(runs) > 50 and "gpuvirt.errors" in runs["gpuvirt.client.settings"]
-    assert len(tool.c_graph(ROOT)["native/transport/shm"]) > 3
+    assert len(tool.c_graph(ROOT)["native/transport/shm/shm_link"]) > 3

@@ -19,7 +19,7 @@ PROGRAM = r"""
 #include "native/worker/worker.h"
 #include "native/backend/soft/memory_usage.h"
 #include "native/transport/transport.h"
-#include "native/transport/shm_layout.h"
+#include "native/transport/shm/shm_layout.h"
 #include "native/wire/device_info.h"
 #define FIELD(s, f) printf(#s " " #f " %%zu %%zu\n", offsetof(struct s, f), sizeof(((struct s *)0)->f))
 int main(void) {

@@ -11,7 +11,7 @@
 #include <sys/socket.h>
 
 #include "../link.h"
-#include "../shm_layout.h"
+#include "../shm/shm_layout.h"
 
 /* Sleeps are cut into slices, as in shm.c: a peer may die between publishing and waking. */
 #define SLICE_NS 200000000LL

@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 #include "gv_commands.h"
-#include "transport/shm_layout.h"
+#include "transport/shm/shm_layout.h"
 #include "transport/link.h"
 #include "wire/device_info.h"
 #include "wire/transcript.h"

@@ -1,5 +1,5 @@
 /* Prints the bytes of the shared memory for four rings. */
-#include "../../../native/transport/shm_layout.h"
+#include "../../../native/transport/shm/shm_layout.h"
 
 #include "../check.h"
 

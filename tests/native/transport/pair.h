@@ -3,7 +3,7 @@
 #define PAIR_H
 
 #include "../../../native/transport/link.h"
-#include "../../../native/transport/shm.h"
+#include "../../../native/transport/shm/shm.h"
 #include "../../../native/transport/tcp/tcp.h"
 
 /* Deadlines are for what hangs: a machine that is busy with other things is given time. What is broken on purpose is not. */

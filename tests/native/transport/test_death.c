@@ -8,7 +8,7 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 
-#include "../../../native/transport/shm_layout.h"
+#include "../../../native/transport/shm/shm_layout.h"
 #include "../check.h"
 #include "pair.h"
 

@@ -14,7 +14,7 @@
 
 #include "../../../native/transport/futex.h"
 #include "../../../native/transport/delay/delay_rings.h"
-#include "../../../native/transport/shm_layout.h"
+#include "../../../native/transport/shm/shm_layout.h"
 #include "../check.h"
 #include "mini_server.h"
 #include "pair.h"

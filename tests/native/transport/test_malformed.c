@@ -5,7 +5,7 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 
-#include "../../../native/transport/shm_layout.h"
+#include "../../../native/transport/shm/shm_layout.h"
 #include "../../../native/transport/tcp/tcp.h"
 #include "../check.h"
 #include "pair.h"

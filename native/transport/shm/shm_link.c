@@ -14,9 +14,9 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 
-#include "delay/delay.h"
-#include "part_queue.h"
-#include "cpu_affinity.h"
+#include "../delay/delay.h"
+#include "../part_queue.h"
+#include "../cpu_affinity.h"
 
 /* Sleeps are cut into slices, so that a peer that died between publishing and waking costs a moment, not the session. */
 #ifndef SHM_SLICE_NS /* tests make it long, so that a wake-up that is lost is seen */

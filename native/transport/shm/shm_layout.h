@@ -15,7 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "../wire/ring.h"
+#include "../../wire/ring.h"
 
 #define GV_SHM_HEADER 4096u
 #define GV_SHM_RING_MIN (2u * GV_RECORD_MAX)

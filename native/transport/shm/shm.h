@@ -2,7 +2,7 @@
 #ifndef GV_SHM_H
 #define GV_SHM_H
 
-#include "link.h"
+#include "../link.h"
 #include "shm_layout.h"
 
 /* One end over `fd`, the unix socket, and the rings in `memfd`. NULL with a reason in `why`: both are the caller's still. */
