@@ -14,10 +14,13 @@ from gpuvirt.client import links
 from gpuvirt.client.connect import Connected, ask
 from gpuvirt.client.environment import apply, variables
 from gpuvirt.errors import GpuvirtError
+from gpuvirt.transport import handshake as hs
 from gpuvirt.transport.control import ControlError
 from gpuvirt.transport.pool import PoolStatus
+from gpuvirt.transport.table import TRANSPORTS
 
-FAR = "delay(rtt=30ms,tcp)"  # the link of the distant training loop
+FAR_TRANSPORT = next(row.name for row in TRANSPORTS if row.needs & hs.NEEDS_NETWORK)  # what a distant server is reached by
+FAR = f"delay(rtt=30ms,{FAR_TRANSPORT})"  # the link of the distant training loop
 FAR_RTT_MS = 30.0
 
 
@@ -114,7 +117,7 @@ class WrongResult(GpuvirtError):
 def far_training(environment: dict[str, str], steps: int, read_every: int) -> Figures:
     """The training loop with 30 ms of added round-trip time, beside the same loop without."""
     found: Figures = {}
-    for name, link in (("local", "tcp"), ("far", FAR)):
+    for name, link in (("local", FAR_TRANSPORT), ("far", FAR)):
         with BenchProgram("none", {**environment, "GPUVIRT_LINK": link}) as program:
             program.ask(f"training {read_every} {read_every}")
             found[name] = program.ask(f"training {steps} {read_every}")

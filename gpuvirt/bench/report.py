@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
+from gpuvirt.bench.measure import FAR_TRANSPORT
 from gpuvirt.bench.program import Figures
 from gpuvirt.client import links
 from gpuvirt.transport.table import named
@@ -94,7 +95,7 @@ def rows(result: Figures) -> list[Row]:
     if result["far"]:
         ratios = [float(f["over_allowed"]) for f in result["far"]]
         text = f"{result['amounts']['steps']} steps from 30 ms away, over local + reads × RTT"
-        found.append(Row("far_training", text, "tcp", "×", median(ratios), min(ratios), max(ratios), target=1.1, met=median(ratios) <= 1.1))
+        found.append(Row("far_training", text, FAR_TRANSPORT, "×", median(ratios), min(ratios), max(ratios), target=1.1, met=median(ratios) <= 1.1))
     return found
 
 

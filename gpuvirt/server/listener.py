@@ -227,7 +227,7 @@ class Listener:
             self._sessions.launch_ended(hello.launch, hello.token_id)
             client.send(transcript.prove_welcome(hs.Welcome(), secret))
             return
-        provides = hs.NEEDS_SAME_HOST | hs.NEEDS_DESCRIPTORS if client.family == socket.AF_UNIX else hs.NEEDS_NETWORK
+        provides = _provides(client)
         try:
             transport = table.choose(hello.transports, self._transports, provides)
         except table.NoTransport as error:
@@ -252,13 +252,18 @@ class Listener:
             raise Refused(hs.WELCOME_DENIED, "the connection does not belong to the session")
         which = MAIN if hello.purpose == hs.HELLO_RESUME else hello.channel
         try:
-            self._sessions.check_further(session, which, hello.epoch)
+            self._sessions.check_further(session, which, hello.epoch, _provides(client))
         except Moved as moved:
             self._tell_moved(client, session.label, moved, transcript, session.key)
             return
         # The welcome goes out before the worker has the socket, and so before its first byte.
         client.send(transcript.prove_welcome(hs.Welcome(session=session.id), session.key))
         self._sessions.add_connection(session, which, client, hello.epoch)
+
+
+def _provides(client: socket.socket) -> int:
+    """NEEDS_* that this connection meets."""
+    return hs.NEEDS_SAME_HOST | hs.NEEDS_DESCRIPTORS if client.family == socket.AF_UNIX else hs.NEEDS_NETWORK
 
 
 async def _receive(client: socket.socket, size: int) -> bytes:

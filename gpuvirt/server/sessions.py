@@ -207,14 +207,19 @@ class Sessions:
         client.setblocking(True)
         session.worker.give(config, tuple(fds))
 
-    def check_further(self, session: Session, which: int, epoch: int) -> None:
+    def check_further(self, session: Session, which: int, epoch: int, provides: int) -> None:
         """Whether a further connection of a session may come: a channel's first (epoch 0), or one that takes the place of an older one.
+
+        Args:
+            provides: NEEDS_* that the connection meets.
 
         Raises:
             Refused: a number or an epoch that cannot be; what comes of an earlier attempt must not push aside the present connection.
         """
         if not (session.transport.resumes if which == MAIN else 0 <= which < session.transport.connections):
             raise Refused(WELCOME_FAILED, "this session has no such connection")
+        if session.transport.needs & ~provides:
+            raise Refused(WELCOME_FAILED, f"a connection of this session comes over what {session.transport.name} needs")
         last = session.epochs.get(which)
         if last is not None and (epoch <= last or not self._grace):
             what = "the connection" if which == MAIN else f"bulk channel {which}"

@@ -84,8 +84,10 @@ static struct gv_link *make_link(struct gv_attempt *a, const struct gv_link_opti
     a->passed.n = 0;
     link->closed = link_closed;
     link->closed_arg = redial;
-    link->session = a->welcome.session;
-    snprintf(link->server, sizeof link->server, "%s", a->address.url);
+    if (!*link->server) { /* one that resumes has taken them from `redial`: its thread may be reading them */
+        link->session = a->welcome.session;
+        snprintf(link->server, sizeof link->server, "%s", a->address.url);
+    }
     gv_link_set_rtt(link, a->rtt_ns);
     return link;
 }

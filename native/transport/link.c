@@ -113,8 +113,8 @@ const struct gv_record *gv_recv_peek(struct gv_link *link) {
         if (!record) return NULL;
         uint64_t bytes = atomic_load_explicit(&link->bytes_in, memory_order_relaxed);
         atomic_store_explicit(&link->bytes_in, bytes + record->size, memory_order_relaxed);
-        if (record->epoch > link->epoch) {
-            malformed(link, "epoch", record->epoch, link->epoch);
+        if (record->epoch > link->epoch_limit) {
+            malformed(link, "epoch", record->epoch, link->epoch_limit);
             return NULL;
         }
         if (record->seq <= link->seq_in && record->seq != 0) {

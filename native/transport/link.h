@@ -99,8 +99,9 @@ struct gv_link { /* NOLINT(clang-analyzer-optin.performance.Padding): sender's a
     uint64_t bulk_position;                  /* bytes of our stream of payloads; the sender's */
     uint64_t bulk_left;                      /* of the payload that is being received */
     struct gv_copies copies;
-    _Atomic uint32_t epoch;
-    bool abandoned; /* this process is a forked child: threads and descriptors are not here */
+    _Atomic uint32_t epoch;       /* of what is sent */
+    _Atomic uint32_t epoch_limit; /* of what may come: the peer may be up again before us */
+    bool abandoned;               /* this process is a forked child: threads and descriptors are not here */
     uint64_t session;
     gv_seal_fn seal, open;
     void *seal_arg;

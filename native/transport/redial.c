@@ -31,7 +31,10 @@ static bool dial_once(struct gv_redial_target *target, struct gv_attempt *a, int
         *final = errno == ECONNREFUSED || a->err->status == (int)GV_WELCOME_VERSION; /* whoever listened there is gone, and the session with it */
         return false;
     }
-    if ((target->needs & GV_NEEDS_DESCRIPTORS) && !gv_attempt_change_to_unix(a, target->spec.transport)) return false;
+    if ((target->needs & GV_NEEDS_DESCRIPTORS) && !gv_attempt_change_to_unix(a, target->spec.transport)) {
+        *final = a->err->status == GV_OPEN_USAGE; /* it moved to another host, or to a server that does not offer this */
+        return false;
+    }
     if (gv_attempt_shake(a, &hello, target->program, target->key)) return true;
     int status = a->err->status;
     *final = status == (int)GV_WELCOME_UNKNOWN || status == (int)GV_WELCOME_DENIED || status == (int)GV_WELCOME_VERSION;

@@ -88,7 +88,8 @@ void gv_resume_up(struct gv_resume *r) {
 }
 
 /* Takes fd. False: the link is dead. */
-static bool come_up(struct gv_resume *r, int fd, const struct gv_resume_point *theirs) {
+static bool come_up(struct gv_resume *r, int fd, uint32_t epoch, const struct gv_resume_point *theirs) {
+    r->link->epoch = epoch; /* the peer has said it, too: it takes records of it */
     const char *wrong = r->ops->replace(r->link, fd, theirs);
     close(fd);
     if (wrong) {
@@ -106,15 +107,15 @@ int gv_resume_take(struct gv_link *link, int fd, uint32_t epoch) {
     struct gv_resume *r = link->resume;
     struct gv_resume_point theirs;
     pthread_mutex_lock(&r->one);
-    bool good = !gv_link_dead(link) && epoch > link->epoch;
+    bool good = !gv_link_dead(link) && epoch > link->epoch_limit;
     if (good) gv_resume_cut(r, "the client came with another connection", 0); /* it knows before us that the old one is of no use */
     good = good && !gv_link_dead(link);
-    if (good) link->epoch = epoch; /* before the client can be up and send records of it */
+    if (good) link->epoch_limit = epoch; /* before the client can be up and send records of it */
     if (!good || r->ops->exchange(link, fd, epoch, &theirs)) {
         close(fd);
         good = false;
     } else {
-        good = come_up(r, fd, &theirs);
+        good = come_up(r, fd, epoch, &theirs);
     }
     pthread_mutex_unlock(&r->one);
     return good ? 0 : -1;
@@ -165,8 +166,8 @@ static void reconnect(struct gv_resume *r) {
             too_long(r, why);
             return;
         }
-        /* Higher also after an attempt that failed: the server may have seen more of it than we know. And ours before the worker can send records of it. */
-        uint32_t epoch = ++link->epoch;
+        /* Higher also after an attempt that failed: the server may have seen more of it than we know. */
+        uint32_t epoch = ++link->epoch_limit;
         int fd = link->transport->redial(redial, -1, epoch, now + ATTEMPT_NS < end ? now + ATTEMPT_NS : end, why, sizeof why);
         if (fd == GV_REDIAL_FINAL) {
             snprintf(text, GV_DEATH_TEXT, "%.40s; then: %.150s", cause, why);
@@ -176,7 +177,7 @@ static void reconnect(struct gv_resume *r) {
         struct gv_resume_point theirs;
         int error = fd >= 0 ? r->ops->exchange(link, fd, epoch, &theirs) : 0;
         if (fd >= 0 && !error) {
-            if (!come_up(r, fd, &theirs) || told) return;
+            if (!come_up(r, fd, epoch, &theirs) || told) return;
             snprintf(text, sizeof text, "the connection to %s was lost (%s) and is back after %.1f s", link->server, cause,
                      seconds(gv_now_ns() - began));
             notice(r, text);
@@ -200,17 +201,21 @@ static void reconnect(struct gv_resume *r) {
     }
 }
 
+int64_t gv_resume_patience(struct gv_resume *r) {
+    char cause[GV_DEATH_TEXT];
+    int64_t left = went_down(r, cause) + atomic_load(&r->grace_ns) - gv_now_ns();
+    if (left > 0) return left < LOOK_NS ? left : LOOK_NS;
+    if (atomic_load(&r->down)) too_long(r, cause);
+    return 0;
+}
+
 void gv_resume_while_down(struct gv_resume *r) {
     if (r->link->redial) {
         reconnect(r);
-        return;
+    } else {
+        int64_t left = gv_resume_patience(r);
+        if (left > 0) pause_for(r, left);
     }
-    char cause[GV_DEATH_TEXT];
-    int64_t left = went_down(r, cause) + atomic_load(&r->grace_ns) - gv_now_ns();
-    if (left > 0)
-        pause_for(r, left < LOOK_NS ? left : LOOK_NS);
-    else if (atomic_load(&r->down))
-        too_long(r, cause);
 }
 
 /* ---- the rest of what a row needs */

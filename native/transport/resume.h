@@ -58,6 +58,8 @@ void gv_resume_up(struct gv_resume *r);
 /* The link's own thread, while the link is down: makes the connection again (client), or sees to it that this does not take for ever (worker; returns
  * after a second at the latest). */
 void gv_resume_while_down(struct gv_resume *r);
+/* For a worker's end that waits by itself: how long it may before it asks again, a second at most. 0, and the link is dead, when it was down for too long. */
+int64_t gv_resume_patience(struct gv_resume *r);
 /* The link is being closed: nobody waits for a connection any longer. */
 void gv_resume_stop(struct gv_resume *r);
 /* The link died: whoever waits looks again. */

@@ -28,12 +28,17 @@ struct gv_record {
 #define GV_INLINE_MAX (64u * 1024u)
 
 /* Records of the transport itself, between others of the same connection: not numbered, never sent again, not visible above the transport. Their body
- * is a struct gv_received. ACK: what has arrived, so that the sender can free it. RESUME: the same, first on a connection that resumes a session, in
- * each direction, before anything else. Their seq is that of the last complete record; RESUME's epoch is the new connection's. */
+ * is a struct gv_received, of a RESUME over shared memory a struct gv_memory_id. ACK: what has arrived, so that the sender can free it. RESUME: the
+ * same, first on a connection that resumes a session, in each direction, before anything else. Their seq is that of the last complete record; RESUME's
+ * epoch is the new connection's. */
 #define GV_RECORD_ACK 0xfffeu
 #define GV_RECORD_RESUME 0xfffdu
 struct gv_received {
     uint64_t bulk; /* bytes of the stream of payloads, headers included */
+};
+/* The body of a RESUME where both ends share memory: which it is, as fstat says. */
+struct gv_memory_id {
+    uint64_t device, inode;
 };
 
 /* Payloads on a bulk channel: each is this header, then `size` bytes. Numbers count 1, 2, 3, ... per direction. */

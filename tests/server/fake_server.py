@@ -44,10 +44,10 @@ class Script(Sessions):
             raise Moved(self.moves_to)
         return await super().attach(client, hello, secret, transcript, *rest)
 
-    def check_further(self, session: Session, which: int, epoch: int) -> None:
+    def check_further(self, session: Session, which: int, epoch: int, provides: int) -> None:
         if self.moves_to:
             raise Moved(self.moves_to)
-        super().check_further(session, which, epoch)
+        super().check_further(session, which, epoch, provides)
 
 
 def main() -> int:

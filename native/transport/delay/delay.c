@@ -285,7 +285,7 @@ static void end(struct pump *p) {
     struct gv_delay_rings *rings = atomic_load(&p->rings);
     p->near = -1;
     pthread_mutex_unlock(&lock);
-    if (rings) gv_delay_rings_end(rings);
+    if (rings) gv_delay_rings_leave(rings, p->inner);
     pthread_mutex_lock(&lock);
     *p->link = p->next;
     if (p->next) p->next->link = p->link;
@@ -372,16 +372,24 @@ int gv_delay_wrap(int fd, const struct gv_link_spec *spec) {
     return -1;
 }
 
-int gv_delay_shm(int near, int memfd, const uint64_t rings[4], const struct gv_link_spec *spec) {
+/* lock held: the newest pump with this number, an older one was closed. NULL: none, or it has rings. */
+static struct pump *pump_of(int near) {
+    for (struct pump *p = pumps; p; p = p->next)
+        if (p->near == near && !atomic_load(&p->rings)) return p;
+    return NULL;
+}
+
+int gv_delay_shm(int near, int memfd, const uint64_t rings[4], const struct gv_link_spec *spec, struct gv_delay_rings **carried) {
+    *carried = NULL;
     if (!spec->delayed) return memfd;
     int near_memfd = -1, error = ENOTCONN;
     pthread_mutex_lock(&lock);
-    for (struct pump *p = pumps; p; p = p->next) {
-        if (p->near != near || atomic_load(&p->rings)) continue;
-        struct gv_delay_rings *carried = gv_delay_rings_start(memfd, rings, spec, wires, p->inner, &near_memfd);
-        error = carried ? 0 : errno;
-        atomic_store(&p->rings, carried);
-        break; /* the newest with this number: an older one was closed */
+    struct pump *p = pump_of(near);
+    if (p) {
+        *carried = gv_delay_rings_start(memfd, rings, spec, wires, &near_memfd);
+        error = *carried ? 0 : errno;
+        if (*carried) gv_delay_rings_join(*carried, p->inner);
+        atomic_store(&p->rings, *carried);
     }
     pthread_mutex_unlock(&lock);
     if (error) {
@@ -390,6 +398,16 @@ int gv_delay_shm(int near, int memfd, const uint64_t rings[4], const struct gv_l
     }
     close(memfd);
     return near_memfd;
+}
+
+void gv_delay_shm_again(int near, struct gv_delay_rings *carried) {
+    pthread_mutex_lock(&lock);
+    struct pump *p = pump_of(near);
+    if (p) {
+        gv_delay_rings_join(carried, p->inner);
+        atomic_store(&p->rings, carried);
+    }
+    pthread_mutex_unlock(&lock);
 }
 
 /* When the pumps whose near ends were closed before `begin` should be through, 0 when there are none. */

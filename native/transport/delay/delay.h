@@ -18,9 +18,12 @@
 int gv_delay_wrap(int fd, const struct gv_link_spec *spec);
 
 /* For a link of shared memory whose handshake ran over the wrapped socket `near`: memory of the same layout (shm_layout.h) to use in the place of
- * `memfd`, which is closed. Threads copy the rings' bytes between the two. `memfd` itself when spec is not delayed. -1 with errno, and memfd is the
- * caller's still. */
-int gv_delay_shm(int near, int memfd, const uint64_t rings[4], const struct gv_link_spec *spec);
+ * `memfd`, which is closed. Threads copy the rings' bytes between the two, until the caller and all sockets have left *carried (delay_rings.h). `memfd`
+ * itself, and *carried NULL, when spec is not delayed. -1 with errno, and memfd is the caller's still. */
+struct gv_delay_rings;
+int gv_delay_shm(int near, int memfd, const uint64_t rings[4], const struct gv_link_spec *spec, struct gv_delay_rings **carried);
+/* The link's connection was made again: the wrapped socket `near` belongs to its rings from now on. */
+void gv_delay_shm_again(int near, struct gv_delay_rings *carried);
 
 /* After near ends were closed: waits until what they had sent has been delivered, within limits. At once when there is nothing to wait for. */
 void gv_delay_drain(void);

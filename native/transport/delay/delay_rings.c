@@ -13,7 +13,7 @@
 #include "../link.h"
 #include "../shm/shm_layout.h"
 
-/* Sleeps are cut into slices, as in shm.c: a peer may die between publishing and waking. */
+/* Sleeps are cut into slices, as in shm_link.c: a peer may die between publishing and waking. */
 #define SLICE_NS 200000000LL
 /* A full ring is looked at so often, and what comes in behind it as well. */
 #define FULL_NS 1000000LL
@@ -33,7 +33,9 @@ struct ring_path {
 struct gv_delay_rings {
     void *near, *far;
     uint64_t size;
-    int inner;
+    pthread_mutex_t lock;
+    int inner; /* of the link's present socket, -1: it has none; under lock */
+    int users; /* under lock */
     int started;
     _Atomic bool stop;
     struct ring_path paths[GV_SHM_RINGS];
@@ -108,7 +110,9 @@ static void *carry(void *arg) {
         int64_t now = gv_now_ns(), again;
         bool full, idle;
         if (!deliver(p, now, &full) || !take_in(p, now, &idle, &again)) {
-            shutdown(p->rings->inner, SHUT_RDWR);
+            pthread_mutex_lock(&p->rings->lock);
+            if (p->rings->inner >= 0) shutdown(p->rings->inner, SHUT_RDWR);
+            pthread_mutex_unlock(&p->rings->lock);
             break;
         }
         now = gv_now_ns();
@@ -146,7 +150,7 @@ void gv_delay_rings_finish(const struct gv_delay_rings *rings, int64_t until) {
     }
 }
 
-void gv_delay_rings_end(struct gv_delay_rings *rings) {
+static void end_rings(struct gv_delay_rings *rings) {
     atomic_store(&rings->stop, true);
     for (int i = 0; i < rings->started; i++) {
         struct ring_path *p = &rings->paths[i];
@@ -157,7 +161,23 @@ void gv_delay_rings_end(struct gv_delay_rings *rings) {
     for (int i = 0; i < GV_SHM_RINGS; i++) gv_line_free(&rings->paths[i].line);
     if (rings->near != MAP_FAILED) munmap(rings->near, rings->size);
     if (rings->far != MAP_FAILED) munmap(rings->far, rings->size);
+    pthread_mutex_destroy(&rings->lock);
     free(rings);
+}
+
+void gv_delay_rings_join(struct gv_delay_rings *rings, int inner) {
+    pthread_mutex_lock(&rings->lock);
+    rings->inner = inner;
+    rings->users++;
+    pthread_mutex_unlock(&rings->lock);
+}
+
+void gv_delay_rings_leave(struct gv_delay_rings *rings, int inner) {
+    pthread_mutex_lock(&rings->lock);
+    if (inner >= 0 && rings->inner == inner) rings->inner = -1;
+    bool last = --rings->users == 0;
+    pthread_mutex_unlock(&rings->lock);
+    if (last) end_rings(rings);
 }
 
 /* Memory like the daemon's: gv_shm_sound asks the same of it. */
@@ -193,7 +213,7 @@ static int start_path(struct gv_delay_rings *r, int ring, const uint64_t sizes[4
     return error;
 }
 
-struct gv_delay_rings *gv_delay_rings_start(int memfd, const uint64_t sizes[4], const struct gv_link_spec *spec, struct gv_wire *wires, int inner,
+struct gv_delay_rings *gv_delay_rings_start(int memfd, const uint64_t sizes[4], const struct gv_link_spec *spec, struct gv_wire *wires,
                                             int *near_memfd) {
     uint64_t size = gv_shm_size(sizes);
     char why[GV_DEATH_TEXT];
@@ -207,11 +227,13 @@ struct gv_delay_rings *gv_delay_rings_start(int memfd, const uint64_t sizes[4], 
     r->near = *near_memfd >= 0 ? map_memory(*near_memfd, size) : MAP_FAILED;
     r->far = *near_memfd >= 0 ? map_memory(memfd, size) : MAP_FAILED;
     r->size = size;
-    r->inner = inner;
+    pthread_mutex_init(&r->lock, NULL);
+    r->inner = -1;
+    r->users = 1;
     int error = r->near == MAP_FAILED || r->far == MAP_FAILED ? errno : 0;
     for (int ring = 0; ring < GV_SHM_RINGS && !error; ring++) error = start_path(r, ring, sizes, spec, wires);
     if (!error) return r;
-    gv_delay_rings_end(r);
+    end_rings(r);
     if (*near_memfd >= 0) close(*near_memfd);
     errno = error;
     return NULL;

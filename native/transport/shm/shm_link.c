@@ -1,11 +1,11 @@
 /* Shared memory between two processes of one host: four rings in one memfd (shm_layout.h). Nobody makes a system call while the other side is awake.
- * The unix socket of the handshake stays open and carries nothing: its end of file says that the peer is gone. */
+ * The unix socket of the handshake stays open and carries nothing: its end of file says that the peer is gone, or that it was cut (shm_resume.c). The
+ * rings outlive it: records and payloads pass while the link is down. */
 #define _GNU_SOURCE
 #include "shm.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,9 +14,10 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 
-#include "../delay/delay.h"
-#include "../part_queue.h"
 #include "../cpu_affinity.h"
+#include "../delay/delay.h"
+#include "../delay/delay_rings.h"
+#include "../redial.h"
 
 /* Sleeps are cut into slices, so that a peer that died between publishing and waking costs a moment, not the session. */
 #ifndef SHM_SLICE_NS /* tests make it long, so that a wake-up that is lost is seen */
@@ -30,33 +31,8 @@
 #define NAP_FOR_NS 5000000
 /* A writer that finds a ring full gives the reader this long before it sleeps. */
 #define FULL_SPIN_NS 20000
-/* After the peer's end, this long to read what it left. */
-#ifndef DRAIN_MS /* tests make it long: they may run on a machine that is busy with other things */
-#define DRAIN_MS 500
-#endif
 /* Payloads move in pieces of this size, so that both sides copy at the same time and the piece stays in the cache between them. */
 #define BULK_PIECE (256u * 1024u)
-
-struct shm { /* NOLINT(clang-analyzer-optin.performance.Padding): sender's and receiver's lines apart */
-    struct gv_link link;
-    int fd, memfd, stop_fd;
-    void *map;
-    uint64_t map_size;
-    bool inherited; /* the kernel would not keep the memory out of forked children */
-    pthread_t watcher;
-    _Atomic bool stop, peer_gone, woken;
-
-    _Alignas(128) struct gv_ring_writer tx;
-    _Atomic bool woke; /* publishing woke the peer, and nobody has made way for it yet */
-    _Alignas(128) struct gv_ring_reader rx;
-    bool naps, heard;         /* the worker's end; whether a record came since the last wait */
-    int64_t nap_until;        /* the sleep for good begins here */
-    int64_t moved_at;         /* when the worker's reader last left the core of its client */
-    struct gv_record *record; /* the received record, out of the peer's reach */
-    _Alignas(128) struct gv_ring_writer bulk_tx;
-    _Alignas(128) struct gv_ring_reader bulk_rx;
-    struct gv_part_queue parts;
-};
 
 /* ---- waiting */
 
@@ -110,6 +86,7 @@ static void *shm_reserve(struct gv_link *link, uint32_t size) {
 
 static bool shm_publish(struct gv_link *link) {
     struct shm *s = (struct shm *)link;
+    atomic_store_explicit(&s->sent, link->seq_out, memory_order_release); /* before the peer can have it */
     if (gv_ring_publish(&s->tx)) {
         gv_wake_sleeper(&s->tx.control->reader_sleeps);
         atomic_store_explicit(&s->woke, true, memory_order_relaxed);
@@ -140,6 +117,7 @@ static struct gv_record *shm_next(struct gv_link *link) {
     int64_t got = gv_ring_read(&s->rx, s->record, GV_RECORD_MAX);
     if (got > 0) {
         s->heard = true;
+        atomic_store_explicit(&s->received, s->record->seq, memory_order_relaxed);
         /* The copy is ours, so the room goes back at once, but in large pieces: every release costs a cache line's way to the writer and back. */
         if (s->rx.head - s->rx.released > s->rx.size / 8) release(&s->rx);
         return s->record;
@@ -271,72 +249,52 @@ static int shm_add_channel(struct gv_link *link, int channel, int fd) {
     return -1; /* payloads have rings */
 }
 
-/* ---- life and death */
-
-static void wake_everybody(struct shm *s) {
-    gv_wake_sleeper(&s->rx.control->reader_sleeps);
-    gv_wake_sleeper(&s->tx.control->writer_sleeps);
-    gv_wake_sleeper(&s->bulk_rx.control->reader_sleeps);
-    gv_wake_sleeper(&s->bulk_tx.control->writer_sleeps);
+static int shm_resume(struct gv_link *link, int channel, int fd, uint32_t epoch) {
+    if (channel < 0) return gv_resume_take(link, fd, epoch);
+    close(fd);
+    return -1;
 }
+
+static void shm_counts(const struct gv_link *link, struct gv_link_counts *counts) {
+    const struct shm *s = (const struct shm *)link;
+    *counts = (struct gv_link_counts){.cuts = atomic_load(&s->resume.cuts), .resumes = atomic_load(&s->resume.resumes)};
+}
+
+/* ---- life and death */
 
 static void shm_died(struct gv_link *link) {
     struct shm *s = (struct shm *)link;
     shutdown(s->fd, SHUT_RDWR); /* tells the peer, and our own watcher */
-    wake_everybody(s);
+    gv_shm_wake_watcher(s);
+    gv_resume_died(&s->resume);
+    gv_shm_wake_everybody(s);
     gv_part_queue_died(&s->parts);
-}
-
-/* Gives the reader a moment for what the peer left behind, then declares the link dead. */
-static void peer_ended(struct shm *s) {
-    atomic_store(&s->peer_gone, true);
-    wake_everybody(s);
-    for (int waited = 0; waited < DRAIN_MS && !gv_link_dead(&s->link) && !atomic_load(&s->stop); waited += 10) {
-        /* The reader's position as it told the writer: its own is another thread's. */
-        if (atomic_load(&s->rx.control->tail) == atomic_load(&s->rx.control->head)) break;
-        struct pollfd stop = {.fd = s->stop_fd, .events = POLLIN};
-        poll(&stop, 1, 10);
-    }
-    if (!atomic_load(&s->stop)) gv_link_kill(&s->link, "the peer closed the connection");
-}
-
-static void *watch(void *arg) {
-    struct shm *s = arg;
-    while (!atomic_load(&s->stop) && !gv_link_dead(&s->link)) {
-        struct pollfd fds[2] = {{.fd = s->fd, .events = POLLIN | POLLRDHUP}, {.fd = s->stop_fd, .events = POLLIN}};
-        if (poll(fds, 2, -1) < 0 || fds[0].revents == 0) continue;
-        char byte;
-        ssize_t n = recv(s->fd, &byte, 1, MSG_DONTWAIT);
-        if (n > 0) {
-            gv_link_kill(&s->link, "malformed: bytes on the socket of a shared-memory link");
-        } else if (n == 0 || (errno != EAGAIN && errno != EINTR)) {
-            peer_ended(s);
-            break;
-        }
-    }
-    return NULL;
 }
 
 static void shm_abandon(struct gv_link *link) {
     struct shm *s = (struct shm *)link;
     close(s->fd);
     close(s->memfd);
-    close(s->stop_fd);
+    close(s->wake_fd);
+    if (s->peer_process >= 0) close(s->peer_process);
     if (s->inherited) munmap(s->map, s->map_size);
 }
 
 static void shm_close(struct gv_link *link) {
     struct shm *s = (struct shm *)link;
-    atomic_store(&s->stop, true);
-    uint64_t one = 1;
-    if (write(s->stop_fd, &one, sizeof one) < 0) shutdown(s->fd, SHUT_RDWR);
+    gv_resume_stop(&s->resume);
+    gv_shm_wake_watcher(s);
     pthread_join(s->watcher, NULL);
     gv_link_kill(link, "closed");
     gv_part_queue_end(&s->parts);
+    gv_resume_fini(&s->resume);
     gv_link_fini(link);
     close(s->fd);
     close(s->memfd);
-    close(s->stop_fd);
+    close(s->wake_fd);
+    if (s->peer_process >= 0) close(s->peer_process);
+    if (s->delayed) gv_delay_rings_leave(s->delayed, -1);
+    pthread_mutex_destroy(&s->socket_lock);
     munmap(s->map, s->map_size);
     free(s->record);
     free(s);
@@ -351,6 +309,7 @@ const struct gv_transport gv_shm_transport = {
     .descriptors = 1,
     .connect = shm_connect,
     .adopt = shm_adopt,
+    .redial = gv_redial,
     .reserve = shm_reserve,
     .publish = shm_publish,
     .flush = shm_flush,
@@ -363,12 +322,19 @@ const struct gv_transport gv_shm_transport = {
     .bulk_write = shm_bulk_write,
     .bulk_read = shm_bulk_read,
     .add_channel = shm_add_channel,
+    .resume = shm_resume,
+    .set_grace = gv_resume_set_grace,
+    .last = gv_resume_last,
+    .client_gone = gv_resume_client_gone,
+    .down = gv_resume_down,
+    .counts = shm_counts,
     .died = shm_died,
     .abandon = shm_abandon,
     .close = shm_close,
 };
 
-struct gv_link *gv_shm_new(int fd, int memfd, const uint64_t rings[GV_SHM_RINGS], bool client, char why[GV_DEATH_TEXT]) {
+static struct gv_link *new_end(int fd, int memfd, const uint64_t rings[GV_SHM_RINGS], bool client, struct gv_redial_target *redial,
+                               struct gv_memory_id memory, struct gv_delay_rings *delayed, char why[GV_DEATH_TEXT]) {
     if (!gv_shm_sound(memfd, rings, why, GV_DEATH_TEXT)) return NULL;
     uint64_t size = gv_shm_size(rings);
     void *map = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, memfd, 0);
@@ -380,12 +346,22 @@ struct gv_link *gv_shm_new(int fd, int memfd, const uint64_t rings[GV_SHM_RINGS]
     }
     memset(s, 0, sizeof *s);
     gv_link_init(&s->link, &gv_shm_transport);
+    s->link.redial = redial;
+    gv_resume_init(&s->resume, &s->link, &gv_shm_resume_ops);
     gv_part_queue_init(&s->parts, &s->link, write_part);
+    pthread_mutex_init(&s->socket_lock, NULL);
     s->fd = fd;
     s->memfd = memfd;
+    s->memory = memory;
+    s->delayed = delayed;
     s->map = map;
     s->map_size = size;
     s->naps = !client;
+    s->peer_process = client ? -1 : gv_shm_peer_process(fd);
+    if (redial) {
+        s->link.session = redial->session;
+        snprintf(s->link.server, sizeof s->link.server, "%s", redial->address.url);
+    }
     s->inherited = madvise(map, size, MADV_DONTFORK) != 0;
     enum gv_shm_ring out = client ? GV_SHM_COMMAND : GV_SHM_REPLY, in = client ? GV_SHM_REPLY : GV_SHM_COMMAND;
     enum gv_shm_ring bulk_out = client ? GV_SHM_BULK_OUT : GV_SHM_BULK_IN, bulk_in = client ? GV_SHM_BULK_IN : GV_SHM_BULK_OUT;
@@ -394,24 +370,29 @@ struct gv_link *gv_shm_new(int fd, int memfd, const uint64_t rings[GV_SHM_RINGS]
     gv_ring_writer_init(&s->bulk_tx, gv_shm_control(map, bulk_out), gv_shm_data(map, rings, bulk_out), rings[bulk_out]);
     gv_ring_reader_init(&s->bulk_rx, gv_shm_control(map, bulk_in), gv_shm_data(map, rings, bulk_in), rings[bulk_in]);
     s->record = malloc(GV_RECORD_MAX);
-    s->stop_fd = eventfd(0, EFD_CLOEXEC);
-    int error = !s->record || s->stop_fd < 0 ? (errno ? errno : ENOMEM) : 0;
+    s->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    int error = !s->record || s->wake_fd < 0 ? (errno ? errno : ENOMEM) : 0;
     if (!error) {
         fcntl(fd, F_SETFD, FD_CLOEXEC);
         fcntl(memfd, F_SETFD, FD_CLOEXEC);
-        error = gv_thread_start(&s->watcher, watch, s, "gpuvirt-link");
+        error = gv_thread_start(&s->watcher, gv_shm_watch, s, "gpuvirt-link");
     }
-    if (error) {
-        snprintf(why, GV_DEATH_TEXT, "the link could not be set up: %s", strerror(error));
-        if (s->stop_fd >= 0) close(s->stop_fd);
-        munmap(map, size);
-        gv_part_queue_end(&s->parts);
-        gv_link_fini(&s->link);
-        free(s->record);
-        free(s);
-        return NULL;
-    }
-    return &s->link;
+    if (!error) return &s->link;
+    snprintf(why, GV_DEATH_TEXT, "the link could not be set up: %s", strerror(error));
+    if (s->wake_fd >= 0) close(s->wake_fd);
+    if (s->peer_process >= 0) close(s->peer_process);
+    munmap(map, size);
+    gv_part_queue_end(&s->parts);
+    gv_resume_fini(&s->resume);
+    gv_link_fini(&s->link);
+    pthread_mutex_destroy(&s->socket_lock);
+    free(s->record);
+    free(s);
+    return NULL;
+}
+
+struct gv_link *gv_shm_new(int fd, int memfd, const uint64_t rings[GV_SHM_RINGS], bool client, char why[GV_DEATH_TEXT]) {
+    return new_end(fd, memfd, rings, client, NULL, gv_shm_memory_id(memfd), NULL, why);
 }
 
 static bool read_rings(const struct gv_endpoint *endpoint, uint64_t rings[GV_SHM_RINGS], char why[GV_DEATH_TEXT]) {
@@ -426,14 +407,16 @@ static bool read_rings(const struct gv_endpoint *endpoint, uint64_t rings[GV_SHM
 static struct gv_link *shm_connect(struct gv_endpoint *endpoint, char why[GV_DEATH_TEXT]) {
     uint64_t rings[GV_SHM_RINGS];
     if (!read_rings(endpoint, rings, why)) return NULL;
-    int memfd = gv_delay_shm(endpoint->fd, endpoint->passed.fd[0], rings, endpoint->spec);
+    struct gv_memory_id memory = gv_shm_memory_id(endpoint->passed.fd[0]);
+    struct gv_delay_rings *delayed = NULL;
+    int memfd = gv_delay_shm(endpoint->fd, endpoint->passed.fd[0], rings, endpoint->spec, &delayed);
     if (memfd < 0) {
         snprintf(why, GV_DEATH_TEXT, "it cannot be delayed: %s", strerror(errno));
         return NULL;
     }
     endpoint->passed.fd[0] = memfd;
-    struct gv_link *link = gv_shm_new(endpoint->fd, memfd, rings, true, why);
-    if (link) link->redial = endpoint->redial;
+    struct gv_link *link = new_end(endpoint->fd, memfd, rings, true, endpoint->redial, memory, delayed, why);
+    if (!link && delayed) gv_delay_rings_leave(delayed, -1);
     return link;
 }
 

@@ -17,10 +17,13 @@ struct cutter {
     _Atomic bool hole;   /* new connections are taken, and nothing goes through */
     _Atomic int cuts, connections;
     int listening, stop[2];
+    int unix_listening;  /* -1: none */
+    char unix_path[128]; /* where the server's own socket is meanwhile */
     pthread_t thread;
 };
 
-void cutter_start(struct cutter *c, const char *server_url);
+/* unix_path: steps between the server and its unix socket, too; descriptors that are passed come through. NULL: does not. */
+void cutter_start(struct cutter *c, const char *server_url, const char *unix_path);
 void cutter_stop(struct cutter *c);
 /* Cuts all that there is now. */
 void cutter_cut_all(struct cutter *c);

@@ -439,7 +439,7 @@ static void open_session(struct session *s, const char *link) {
     memset(s, 0, sizeof *s);
     mini_start(&s->server, NO_FAULT);
     s->server.grace_s = 100;
-    cutter_start(&s->cutter, s->server.url);
+    cutter_start(&s->cutter, s->server.url, NULL);
     struct gv_link_options options = mini_options(&s->server, link);
     options.pool = s->cutter.url;
     s->p.client = gv_link_connect(&options, &err);

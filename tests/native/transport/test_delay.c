@@ -481,9 +481,10 @@ static void descriptors_come_through(void) {
 
 static void no_delay_no_wrapping(void) {
     struct gv_link_spec spec = spec_of("tcp(channels=2)");
-    CHECK(gv_delay_wrap(4711, &spec) == 4711 && gv_delay_shm(4711, 4712, NULL, &spec) == 4712);
+    struct gv_delay_rings *carried;
+    CHECK(gv_delay_wrap(4711, &spec) == 4711 && gv_delay_shm(4711, 4712, NULL, &spec, &carried) == 4712);
     spec = spec_of("delay(rtt=0ms,shm)");
-    CHECK(gv_delay_shm(4711, 4712, NULL, &spec) == -1 && errno == ENOTCONN);
+    CHECK(gv_delay_shm(4711, 4712, NULL, &spec, &carried) == -1 && errno == ENOTCONN);
 }
 
 /* ---- links */
@@ -650,8 +651,9 @@ static struct memories make_memories(const char *text) {
     struct memories m;
     int memfd = make_memfd(sizes), near;
     CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, m.sockets) == 0);
-    m.rings = gv_delay_rings_start(memfd, sizes, &spec, wires, m.sockets[0], &near);
+    m.rings = gv_delay_rings_start(memfd, sizes, &spec, wires, &near);
     CHECK(m.rings);
+    gv_delay_rings_join(m.rings, m.sockets[0]);
     m.near = mmap(NULL, gv_shm_size(sizes), PROT_READ | PROT_WRITE, MAP_SHARED, near, 0);
     m.far = mmap(NULL, gv_shm_size(sizes), PROT_READ | PROT_WRITE, MAP_SHARED, memfd, 0);
     CHECK(m.near != MAP_FAILED && m.far != MAP_FAILED);
@@ -661,7 +663,8 @@ static struct memories make_memories(const char *text) {
 }
 
 static void end_memories(struct memories *m) {
-    gv_delay_rings_end(m->rings);
+    gv_delay_rings_leave(m->rings, m->sockets[0]);
+    gv_delay_rings_leave(m->rings, -1);
     munmap(m->near, gv_shm_size(sizes));
     munmap(m->far, gv_shm_size(sizes));
     close(m->sockets[0]);
@@ -688,11 +691,11 @@ static void unsound_memory_is_refused(void) {
     struct gv_link_spec spec = spec_of("delay(rtt=1ms,shm)");
     uint64_t smaller[4] = {1 << 20, 1 << 20, 1 << 20, 1 << 20};
     int near, memfd = make_memfd(smaller), before = open_descriptors();
-    CHECK(gv_delay_rings_start(memfd, sizes, &spec, wires, -1, &near) == NULL && errno == EINVAL);
+    CHECK(gv_delay_rings_start(memfd, sizes, &spec, wires, &near) == NULL && errno == EINVAL);
     close(memfd);
     memfd = memfd_create("rings", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     CHECK(ftruncate(memfd, (off_t)gv_shm_size(sizes)) == 0);
-    CHECK(gv_delay_rings_start(memfd, sizes, &spec, wires, -1, &near) == NULL && errno == EINVAL);
+    CHECK(gv_delay_rings_start(memfd, sizes, &spec, wires, &near) == NULL && errno == EINVAL);
     CHECK(open_descriptors() == before);
     close(memfd);
 }

@@ -12,6 +12,7 @@
 #define GRACE_S 100
 
 struct session {
+    bool shares; /* memory: nothing of the session's passes through the cutter but handshakes */
     struct mini_server server;
     struct cutter cutter;
     struct pair p;
@@ -30,7 +31,7 @@ static void open_with(struct session *s, enum fault fault, const char *link, uin
     memset(s, 0, sizeof *s);
     mini_start(&s->server, fault);
     s->server.grace_s = grace_s;
-    cutter_start(&s->cutter, s->server.url);
+    cutter_start(&s->cutter, s->server.url, s->server.unix_path);
     struct gv_link_options options = mini_options(&s->server, link);
     options.pool = s->cutter.url;
     options.notice = noticed;
@@ -39,6 +40,23 @@ static void open_with(struct session *s, enum fault fault, const char *link, uin
     if (!s->p.client) fprintf(stderr, "%s\n", err.text);
     CHECK(s->p.client);
     s->p.worker = mini_worker(&s->server);
+    s->shares = strcmp(gv_link_transport(s->p.client), "shm") == 0;
+}
+
+static struct gv_link_counts counts(struct gv_link *link) {
+    struct gv_link_counts c;
+    gv_link_get_counts(link, &c);
+    return c;
+}
+
+/* Until the client has come back so often, and both ends are up. Where handshakes are cut the two count differently. */
+static void await_resumes(struct session *s, uint64_t n) {
+    int64_t until = gv_now_ns() + TEST_PATIENCE_NS;
+    while (counts(s->p.client).resumes < n || gv_link_down(s->p.client) || gv_link_down(s->p.worker)) {
+        if (gv_link_dead(s->p.client)) fprintf(stderr, "died: %s\n", gv_link_death(s->p.client));
+        CHECK(!gv_link_dead(s->p.client) && !gv_link_dead(s->p.worker) && gv_now_ns() < until);
+        usleep(1000);
+    }
 }
 
 static void close_session(struct session *s) {
@@ -153,7 +171,9 @@ static void *receive_payloads(void *arg) {
     uint8_t *data = malloc(3000000);
     for (uint64_t n = 1; n <= f->payloads; n++) {
         struct gv_bulk_header h;
-        CHECK(gv_bulk_recv_header(f->link, &h) == 0);
+        int ended = gv_bulk_recv_header(f->link, &h);
+        if (ended) fprintf(stderr, "died: %s\n", gv_link_death(f->link));
+        CHECK(!ended);
         CHECK(h.number == n && h.tag == n && h.size == size_of(n, f->seed));
         int failed = gv_bulk_recv(f->link, data, h.size);
         if (failed) fprintf(stderr, "died: %s\n", gv_link_death(f->link));
@@ -176,7 +196,10 @@ static void traffic(struct session *s, uint64_t records, uint64_t payloads, int6
     for (int i = 0; i < 8; i++)
         if (i < 4 || payloads) CHECK(pthread_create(&threads[i], NULL, parts[i / 2], &flows[i % 2]) == 0);
     for (uint64_t n = 1; atomic_load(&running); n++) {
-        if (every && atomic_load(&s->cutter.cut_in) == 0) {
+        if (every && s->shares && n % (gv_link_down(s->p.client) ? 100 : 5) == 0) {            /* it is to come back in between */
+            atomic_store(&s->cutter.cut_in, n % 10 ? 0 : 1 + (int64_t)(mix(seed ^ n) % 1500)); /* within the handshakes that follow */
+            cutter_cut_all(&s->cutter);
+        } else if (every && !s->shares && atomic_load(&s->cutter.cut_in) == 0) {
             atomic_store(&s->cutter.reset, mix(seed + n) & 1);
             atomic_store(&s->cutter.cut_in, 1 + (int64_t)(mix(seed ^ (n << 20)) % (uint64_t)(2 * every)));
         }
@@ -188,15 +211,9 @@ static void traffic(struct session *s, uint64_t records, uint64_t payloads, int6
         if (i < 4 || payloads) pthread_join(threads[i], NULL);
 }
 
-static struct gv_link_counts counts(struct gv_link *link) {
-    struct gv_link_counts c;
-    gv_link_get_counts(link, &c);
-    return c;
-}
-
-static void uncut(void) {
+static void uncut(const char *link) {
     struct session s;
-    open_with(&s, NO_FAULT, "tcp", GRACE_S);
+    open_with(&s, NO_FAULT, link, GRACE_S);
     traffic(&s, 5000, 100, 0, 1);
     CHECK(counts(s.p.client).cuts == 0 && counts(s.p.worker).cuts == 0 && s.notices == 0);
     CHECK(counts(s.p.client).unacked_peak < 4 << 20);
@@ -229,33 +246,51 @@ static void payloads_cut(const char *link, uint64_t seed) {
     close_session(&s);
 }
 
+/* Nothing passes over the socket, and nothing waits for it: what is to be seen is that the session is the same after each cut. */
+static void memory_cut(const char *link, uint64_t seed) {
+    struct session s;
+    open_with(&s, NO_FAULT, link, GRACE_S);
+    traffic(&s, 60000, 500, 1, seed);
+    uint64_t within = counts(s.p.client).resumes;
+    cutter_cut_all(&s.cutter);
+    await_resumes(&s, within + 1);
+    fprintf(stderr, "  %s: %d cuts, %llu resumes\n", link, s.cutter.cuts, (unsigned long long)counts(s.p.client).resumes);
+    CHECK(counts(s.p.client).resumes <= (uint64_t)s.server.resumes && counts(s.p.worker).resumes <= (uint64_t)s.server.resumes);
+    CHECK(atomic_load(&s.notices) > 0);
+    close_session(&s);
+}
+
+static void shm_cut(void) { memory_cut("shm", 6); }
+static void delayed_shm_cut(void) { memory_cut("delay(rtt=4ms,shm)", 7); }
 static void one_channel_cut(void) { payloads_cut("tcp", 3); }
 static void four_channels_cut(void) { payloads_cut("tcp(channels=4)", 4); }
 static void delayed_cut(void) { payloads_cut("delay(rtt=4ms,tcp)", 5); }
 
 /* A cut within what makes up for a cut: the handshake, the first records. */
-static void cut_while_coming_back(void) {
+static void cut_while_coming_back(const char *link) {
     struct session s;
-    open_with(&s, NO_FAULT, "tcp", GRACE_S);
+    open_with(&s, NO_FAULT, link, GRACE_S);
     uint64_t n = 0;
-    for (int64_t offset = 1; offset < 760; offset += 24) {
+    for (int64_t offset = 1; offset < (s.shares ? 1320 : 760); offset += 24) {
+        uint64_t before = counts(s.p.client).resumes;
         cutter_cut_all(&s.cutter);
-        atomic_store(&s.cutter.cut_in, offset); /* 320 of greeting, some 200 of hello, some 80 of welcome, 40 each way */
+        atomic_store(&s.cutter.cut_in, offset); /* 320 of greeting (twice with shm), some 200 of hello, some 80 of welcome, 40 each way */
         n++;
         CHECK(send_numbered(s.p.client, 64, n) && send_numbered(s.p.worker, 64, n));
         gv_send_flush(s.p.client);
         gv_send_flush(s.p.worker);
         CHECK(receive_numbered(s.p.client, n) == 64 && receive_numbered(s.p.worker, n) == 64);
+        if (s.shares) await_resumes(&s, before + 1); /* the records did not wait for it */
     }
     CHECK(s.cutter.cuts > 60);
     close_session(&s);
 }
 
 /* The server says that the session is parked, then where it is now: the client goes on there, and comes back there ever after. */
-static void moved_while_away(void) {
+static void moved_while_away(const char *link) {
     struct session s;
-    open_with(&s, NO_FAULT, "tcp", GRACE_S);
-    while (!atomic_load(&s.server.channels)) usleep(1000);
+    open_with(&s, NO_FAULT, link, GRACE_S);
+    while (!s.shares && !atomic_load(&s.server.channels)) usleep(1000);
     s.server.waits = 2;
     s.server.state = GV_STATE_PARKED;
     s.server.moves_to = s.server.url;
@@ -266,6 +301,7 @@ static void moved_while_away(void) {
         CHECK(send_numbered(s.p.client, 64, n) && send_numbered(s.p.worker, 64, n));
         gv_send_flush(s.p.worker);
         CHECK(receive_numbered(s.p.worker, n) == 64 && receive_numbered(s.p.client, n) == 64);
+        await_resumes(&s, n);
         if (n == 1) through_proxy = atomic_load(&s.cutter.connections);
     }
     CHECK(counts(s.p.client).resumes == 3 && atomic_load(&s.server.resumes) >= 4);
@@ -276,28 +312,31 @@ static void moved_while_away(void) {
 }
 
 /* Silence in the middle: the worker is told of another connection before it knows that the first one is of no use. */
-static void worker_notices_last(void) {
+static void worker_notices_last(const char *link) {
     struct session s;
-    open_with(&s, NO_FAULT, "tcp", GRACE_S);
+    open_with(&s, NO_FAULT, link, GRACE_S);
     for (uint64_t n = 1; n <= 20; n++) {
         gv_resume_cut(s.p.client->resume, "pulled", 0); /* our side alone: its end of file takes its time over the proxy */
         CHECK(send_numbered(s.p.client, 64, n) && send_numbered(s.p.worker, 64, n));
         gv_send_flush(s.p.worker);
         CHECK(receive_numbered(s.p.worker, n) == 64 && receive_numbered(s.p.client, n) == 64);
+        await_resumes(&s, n);
+        for (int64_t until = gv_now_ns() + TEST_PATIENCE_NS; counts(s.p.worker).resumes < n && gv_now_ns() < until;) usleep(1000);
     }
     CHECK(counts(s.p.worker).resumes == 20);
     close_session(&s);
 }
 
 /* A connection of an earlier life is no use to anybody. */
-static void stale_epochs(void) {
+static void stale_epochs(const char *link) {
     struct session s;
     int fds[2];
-    open_with(&s, NO_FAULT, "tcp", GRACE_S);
+    open_with(&s, NO_FAULT, link, GRACE_S);
     cutter_cut_all(&s.cutter);
     CHECK(send_numbered(s.p.client, 8, 1));
     gv_send_flush(s.p.client);
     CHECK(receive_numbered(s.p.worker, 1) == 8);
+    await_resumes(&s, 1);
     for (uint32_t epoch = 0; epoch <= 1; epoch++) {
         tcp_sockets(fds);
         CHECK(gv_link_resume(s.p.worker, -1, fds[1], epoch) == -1);
@@ -323,34 +362,34 @@ static void await_death(struct gv_link *link, int64_t limit_ns, const char *text
     CHECK(gv_send_begin(link, 40, NULL) == NULL);
 }
 
-static void unknown_session(void) {
+static void unknown_session(const char *link) {
     struct session s;
-    open_with(&s, RESUME_REFUSED, "tcp", GRACE_S);
+    open_with(&s, RESUME_REFUSED, link, GRACE_S);
     cutter_cut_all(&s.cutter);
     await_death(s.p.client, TEST_PATIENCE_NS, "no such session");
     close_session(&s);
 }
 
-static void denied_session(void) {
+static void denied_session(const char *link) {
     struct session s;
-    open_with(&s, RESUME_DENIED, "tcp", GRACE_S);
+    open_with(&s, RESUME_DENIED, link, GRACE_S);
     cutter_cut_all(&s.cutter);
     await_death(s.p.client, TEST_PATIENCE_NS, "the key of this session is another one");
     CHECK(s.server.resumes == 1 && counts(s.p.client).resumes == 0); /* asked once: the answer will be no other */
     close_session(&s);
 }
 
-static void server_gone(void) {
+static void server_gone(const char *link) {
     struct session s;
-    open_with(&s, NO_FAULT, "tcp", GRACE_S);
+    open_with(&s, NO_FAULT, link, GRACE_S);
     cutter_close(&s.cutter);
     await_death(s.p.client, TEST_PATIENCE_NS, "no gpuvirt server answers");
     close_session(&s);
 }
 
-static void unreachable_for_longer(void) {
+static void unreachable_for_longer(const char *link) {
     struct session s;
-    open_with(&s, NO_FAULT, "tcp", 2);
+    open_with(&s, NO_FAULT, link, 2);
     atomic_store(&s.cutter.refuse, true);
     cutter_cut_all(&s.cutter);
     int64_t start = gv_now_ns();
@@ -361,9 +400,9 @@ static void unreachable_for_longer(void) {
     close_session(&s);
 }
 
-static void unreachable_for_a_while(void) {
+static void unreachable_for_a_while(const char *link) {
     struct session s;
-    open_with(&s, NO_FAULT, "tcp", GRACE_S);
+    open_with(&s, NO_FAULT, link, GRACE_S);
     atomic_store(&s.cutter.refuse, true);
     cutter_cut_all(&s.cutter);
     for (int64_t until = gv_now_ns() + TEST_PATIENCE_NS; !atomic_load(&s.notices) && gv_now_ns() < until;) { /* told after a second */
@@ -379,9 +418,9 @@ static void unreachable_for_a_while(void) {
     close_session(&s);
 }
 
-static void no_grace(void) {
+static void no_grace(const char *link) {
     struct session s;
-    open_with(&s, NO_FAULT, "tcp", 0);
+    open_with(&s, NO_FAULT, link, 0);
     cutter_cut_all(&s.cutter);
     await_death(s.p.client, TEST_PATIENCE_NS, "");
     await_death(s.p.worker, TEST_PATIENCE_NS / 2, "");
@@ -389,10 +428,10 @@ static void no_grace(void) {
 }
 
 /* The launcher says that its program has ended: before the cut, and after it. */
-static void client_gone(void) {
+static void client_gone(const char *link) {
     for (int before = 0; before < 2; before++) {
         struct session s;
-        open_with(&s, NO_FAULT, "tcp", GRACE_S);
+        open_with(&s, NO_FAULT, link, GRACE_S);
         atomic_store(&s.cutter.refuse, true);
         if (before) gv_link_client_gone(s.p.worker);
         CHECK(!gv_link_dead(s.p.worker));
@@ -441,25 +480,103 @@ static void held_back(void) {
     close_session(&s);
 }
 
+/* ---- what a peer may not say on a new socket of shared memory */
+
+struct note {
+    struct gv_record record;
+    struct gv_memory_id memory;
+};
+
+/* The worker is given a socket on which the client says this. */
+static int resume_with(struct gv_link *worker, struct note note, uint32_t epoch) {
+    int fds[2];
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) == 0);
+    note.record.size = sizeof note;
+    note.record.op = GV_RECORD_RESUME;
+    CHECK(write(fds[0], &note, sizeof note) == sizeof note);
+    int outcome = gv_link_resume(worker, -1, fds[1], epoch);
+    close(fds[0]);
+    return outcome;
+}
+
+static void shm_says_nonsense(void) {
+    for (int i = 0; i < 4; i++) {
+        struct pair p = make_pair("shm");
+        struct note note = {.record = {.epoch = 1}, .memory = ((struct shm *)p.worker)->memory};
+        gv_link_set_grace(p.worker, (int64_t)GRACE_S * 1000000000);
+        CHECK(send_numbered(p.worker, 8, 1));
+        note.record.seq = 1;
+        if (i == 0) CHECK(resume_with(p.worker, note, 1) == 0 && !gv_link_dead(p.worker));
+        if (i == 1) note.memory.inode++;
+        if (i == 2) note.record.seq = 2;
+        if (i == 3) note.record.epoch = 2;
+        if (i) CHECK(resume_with(p.worker, note, 1) == -1);
+        CHECK(gv_link_dead(p.worker) == (i == 1 || i == 2));
+        if (i == 1) CHECK_TEXT(gv_link_death(p.worker), "another shared memory");
+        if (i == 2) CHECK_TEXT(gv_link_death(p.worker), "what was never sent");
+        if (i == 3) { /* that connection is of no use; the next one may be */
+            CHECK(gv_link_down(p.worker) && resume_with(p.worker, note, 2) == 0);
+        }
+        if (!gv_link_dead(p.worker)) { /* it may not have less than it once had either */
+            note.record.epoch = 3;
+            note.record.seq = 0;
+            CHECK(resume_with(p.worker, note, 3) == -1);
+            CHECK_TEXT(gv_link_death(p.worker), "lacks what it had acknowledged");
+        }
+        close_pair(&p);
+    }
+}
+
+#define ON_BOTH(name)                             \
+    static void tcp_##name(void) { name("tcp"); } \
+    static void shm_##name(void) { name("shm"); }
+ON_BOTH(uncut)
+ON_BOTH(cut_while_coming_back)
+ON_BOTH(worker_notices_last)
+ON_BOTH(stale_epochs)
+ON_BOTH(unknown_session)
+ON_BOTH(denied_session)
+ON_BOTH(server_gone)
+ON_BOTH(unreachable_for_longer)
+ON_BOTH(unreachable_for_a_while)
+ON_BOTH(no_grace)
+ON_BOTH(client_gone)
+ON_BOTH(moved_while_away)
+
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {
-        {"uncut", uncut},
+        {"uncut", tcp_uncut},
+        {"shm_uncut", shm_uncut},
         {"records_cut", records_cut},
         {"one_channel_cut", one_channel_cut},
         {"four_channels_cut", four_channels_cut},
         {"delayed_cut", delayed_cut},
-        {"cut_while_coming_back", cut_while_coming_back},
-        {"worker_notices_last", worker_notices_last},
-        {"stale_epochs", stale_epochs},
-        {"unknown_session", unknown_session},
-        {"denied_session", denied_session},
-        {"server_gone", server_gone},
-        {"unreachable_for_longer", unreachable_for_longer},
-        {"unreachable_for_a_while", unreachable_for_a_while},
-        {"no_grace", no_grace},
-        {"client_gone", client_gone},
-        {"moved_while_away", moved_while_away},
+        {"cut_while_coming_back", tcp_cut_while_coming_back},
+        {"shm_cut_while_coming_back", shm_cut_while_coming_back},
+        {"worker_notices_last", tcp_worker_notices_last},
+        {"shm_worker_notices_last", shm_worker_notices_last},
+        {"stale_epochs", tcp_stale_epochs},
+        {"shm_stale_epochs", shm_stale_epochs},
+        {"unknown_session", tcp_unknown_session},
+        {"shm_unknown_session", shm_unknown_session},
+        {"denied_session", tcp_denied_session},
+        {"shm_denied_session", shm_denied_session},
+        {"server_gone", tcp_server_gone},
+        {"shm_server_gone", shm_server_gone},
+        {"unreachable_for_longer", tcp_unreachable_for_longer},
+        {"shm_unreachable_for_longer", shm_unreachable_for_longer},
+        {"unreachable_for_a_while", tcp_unreachable_for_a_while},
+        {"shm_unreachable_for_a_while", shm_unreachable_for_a_while},
+        {"no_grace", tcp_no_grace},
+        {"shm_no_grace", shm_no_grace},
+        {"client_gone", tcp_client_gone},
+        {"shm_client_gone", shm_client_gone},
+        {"moved_while_away", tcp_moved_while_away},
+        {"shm_moved_while_away", shm_moved_while_away},
         {"held_back", held_back},
+        {"shm_cut", shm_cut},
+        {"delayed_shm_cut", delayed_shm_cut},
+        {"shm_says_nonsense", shm_says_nonsense},
     };
     signal(SIGPIPE, SIG_IGN);
     return run_cases(cases, sizeof cases / sizeof *cases, argc, argv, 300);
