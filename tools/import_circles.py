@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ast
 import fnmatch
+import os
 import re
 import subprocess
 import sys
@@ -115,7 +116,7 @@ def c_graph(root: Path) -> Graph:
     for path in files:
         own = str(path.with_suffix(""))
         for name in INCLUDE.findall((root / path).read_text()):
-            beside = path.parent / name
+            beside = Path(os.path.normpath(path.parent / name))
             fitting = [beside] if beside in headers else [header for header in headers if str(header).endswith(f"/{name}") or str(header) == name]
             if len(fitting) > 1:
                 raise SystemExit(f"{path}: {name} may be any of {', '.join(map(str, fitting))}; include it by a longer path")
