@@ -10,7 +10,7 @@ from typing import Any
 from gpuvirt.server.admission import Admission, Place, address_group
 from gpuvirt.server.stranger_log import StrangerLog
 
-BATCH = 32  # connections accepted before other work has its turn
+BATCH = 128  # connections accepted before other work has its turn
 PAUSE_LEAST, PAUSE_MOST = 0.05, 1.0  # seconds without accepting after the system had no descriptor or memory for a connection
 
 Handshake = Callable[[socket.socket, str, Place], Coroutine[Any, Any, None]]

@@ -20,7 +20,7 @@ EACH = 3  # descriptors of one connection: the client's, ours towards ZeroMQ, Ze
 PROOF_LIMIT = 3.0  # seconds from connecting to the end of the CURVE handshake
 PENDING_SHARE, PENDING_TOTAL = 16, 64
 PROVED_SHARE, PROVED_TOTAL = 64, 256
-RATE, BURST = 100, 64  # connections of one address that are taken up in a second, and at once
+RATE, BURST = 20, 64  # connections of one address that are taken up in a second, and at once
 PIECE = 65536
 # ZeroMQ's greeting and CURVE's WELCOME, which anybody is sent. What follows is READY, for holders of a token only, or an ERROR, and then it closes.
 BEFORE_PROOF = 64 + 2 + 168

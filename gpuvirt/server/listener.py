@@ -35,8 +35,8 @@ HELLO_LIMIT = 5.0  # seconds from the greeting to a hello's head
 REST_LIMIT = 2.0  # seconds from there to its last byte
 PENDING_SHARE = 128  # connections of one address that have not proved anything yet
 PENDING_TOTAL = 1024
-RATE, BURST = 250, 128  # handshakes that one address may begin in a second, and at once
-BACKLOG = 256
+RATE, BURST = 100, 256  # handshakes that one address may begin in a second, and at once
+BACKLOG = 4096  # a full one drops the first packets of honest clients, who try again after seconds
 
 
 def listen_tcp(host: str, port: int) -> socket.socket:
