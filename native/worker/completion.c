@@ -54,6 +54,7 @@ struct mark {
 
 void worker_tell(struct worker *w, struct worker_stream *s, int status) {
     if (!s->unreported || (!status && w->ops->mark_follows && w->ops->mark_follows(s->stream))) return;
+    worker_order_cover(w, s);
     uint64_t upto = s->unreported;
     s->unreported = 0;
     worker_send_completed(w, s->id, s->context->id, upto, s->last_bulk, status);

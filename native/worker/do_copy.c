@@ -84,12 +84,15 @@ int worker_do_copy_in(struct worker *w, const struct gv_record *record, const st
 
 /* One copy to the client: its pieces are payloads, each sent as soon as it is ready; the client assembles them. */
 struct outgoing {
+    struct worker_copy_out listed; /* first: what it is listed by */
     struct worker *w;
     struct worker_stream *stream;
     uint64_t size, tag, seq, dst;
     uint32_t n_left; /* pieces; used by their marks only, which are called in order */
-    bool sent;       /* some have been sent */
-    bool refused;    /* the client was told that no bytes follow */
+    /* Under the copies' lock: */
+    struct outgoing_piece *unsent, *last_unsent;
+    bool sent;    /* some have been sent */
+    bool refused; /* the client was told that no bytes follow */
     /* In place. */
     uint64_t src;
     char *view;
@@ -100,9 +103,36 @@ struct outgoing {
 
 struct outgoing_piece {
     struct outgoing *copy;
+    struct outgoing_piece *next; /* that is not sent */
+    uint64_t position;           /* of the stream, behind it */
+    bool sent;
     void *data;
     uint64_t size;
 };
+
+/* Sends the copy's first piece that is not sent. The copies' lock is held. */
+static void send_piece(struct outgoing_piece *p, int status) {
+    struct outgoing *o = p->copy;
+    struct worker *w = o->w;
+    o->unsent = p->next;
+    if (!o->unsent) o->last_unsent = NULL;
+    p->sent = true;
+    if (o->size > GV_INLINE_MAX && (!status || o->sent)) {
+        /* Once a piece was sent the client waits for all of them; that the data are invalid it learns from the stream's error. */
+        o->listed.number = worker_send_payload(w, o->tag, p->data, p->size, true);
+        o->sent = true;
+    } else {
+        if (!o->refused) worker_send_data(w, o->tag, status, p->data, status ? 0 : (uint32_t)p->size);
+        o->refused = true;
+        give_back(w, p->data, p->size);
+    }
+}
+
+static void send_finished(struct worker_copy_out *listed) {
+    struct outgoing *o = (struct outgoing *)listed;
+    const struct gv_backend_ops *ops = o->w->ops;
+    while (ops->stream_passed && o->unsent && ops->stream_passed(o->stream->stream, o->unsent->position)) send_piece(o->unsent, 0);
+}
 
 static void piece_ready(void *arg, int status) {
     struct outgoing_piece *p = arg;
@@ -110,21 +140,41 @@ static void piece_ready(void *arg, int status) {
     struct worker *w = o->w;
     struct worker_stream *s = o->stream;
     worker_note(w, s, o->seq, GV_OP_COPY_OUT, status);
-    if (o->size > GV_INLINE_MAX && (!status || o->sent)) {
-        /* Once a piece was sent the client waits for all of them; that the data are invalid it learns from the stream's error. */
-        s->last_bulk = worker_send_payload(w, o->tag, p->data, p->size, true);
-        o->sent = true;
-    } else {
-        if (!o->refused) worker_send_data(w, o->tag, status, p->data, status ? 0 : (uint32_t)p->size);
-        o->refused = true;
-        give_back(w, p->data, p->size);
-    }
+    pthread_mutex_lock(&w->copies.lock);
+    if (!p->sent) send_piece(p, status);
+    if (o->listed.number > s->last_bulk) s->last_bulk = o->listed.number;
+    pthread_mutex_unlock(&w->copies.lock);
+    bool last = --o->n_left == 0;
+    if (last) worker_copies_remove(w, &o->listed);
     worker_tell(w, s, status);
-    if (--o->n_left == 0) {
+    if (last) {
         worker_stream_drop(s);
         free(o);
     }
     free(p);
+}
+
+/* The device's part of a piece is queued, its mark is not. */
+static void list_piece(struct outgoing *o, struct outgoing_piece *p) {
+    struct worker *w = o->w;
+    p->position = w->ops->stream_position ? w->ops->stream_position(o->stream->stream) : 0;
+    pthread_mutex_lock(&w->copies.lock);
+    *(o->last_unsent ? &o->last_unsent->next : &o->unsent) = p;
+    o->last_unsent = p;
+    pthread_mutex_unlock(&w->copies.lock);
+}
+
+/* No mark follows the last piece: it is not sent. */
+static void unlist_last_piece(struct outgoing *o) {
+    pthread_mutex_lock(&o->w->copies.lock);
+    struct outgoing_piece **at = &o->unsent, *before = NULL;
+    while (*at && *at != o->last_unsent) {
+        before = *at;
+        at = &(*at)->next;
+    }
+    *at = NULL;
+    o->last_unsent = before;
+    pthread_mutex_unlock(&o->w->copies.lock);
 }
 
 /* Pieces of a contiguous copy are WORKER_PIECE large; any other copy is one. */
@@ -147,7 +197,9 @@ static int queue_out(struct worker *w, const struct gv_record *record, const str
         struct gv_shape shape = whole ? (struct gv_shape){c->width, c->height, c->depth, c->width, c->width * c->height, c->pitch, c->slice}
                                       : (struct gv_shape){p->size, 1, 1, p->size, p->size, p->size, p->size};
         status = w->ops->copy_to_host(o->stream->stream, p->data, c->src + queued * step, &shape);
+        if (!status) list_piece(o, p);
         int marked = status ? status : w->ops->mark(o->stream->stream, piece_ready, p);
+        if (!status && marked) unlist_last_piece(o);
         if (!status && marked) p->data = NULL; /* the device may still write there: it is lost */
         if (!status) status = marked;
         if (status) break;
@@ -204,11 +256,15 @@ static void send_from_device(void *arg) {
         worker_send_data(w, o->tag, o->status, NULL, 0);
     } else {
         o->refs = 2;
-        o->stream->last_bulk = worker_send_in_place(w, o->tag, o->view, o->size, out_sent, o);
+        pthread_mutex_lock(&w->copies.lock);
+        o->listed.number = worker_send_in_place(w, o->tag, o->view, o->size, out_sent, o);
+        if (o->listed.number > o->stream->last_bulk) o->stream->last_bulk = o->listed.number;
+        pthread_mutex_unlock(&w->copies.lock);
         pthread_mutex_lock(&w->lock);
         while (!o->done && !atomic_load(&w->stopping)) pthread_cond_wait(&w->changed, &w->lock);
         pthread_mutex_unlock(&w->lock);
     }
+    worker_copies_remove(w, &o->listed);
     w->ops->host_view_end(w->backend, o->src, o->size);
     in_place(w, -1);
     worker_stream_drop(o->stream);
@@ -246,10 +302,12 @@ int worker_do_copy_out(struct worker *w, const struct gv_record *record, const s
         worker_send_data(w, c->tag, s ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_INVALID_HANDLE, NULL, 0);
         return 0;
     }
-    *o = (struct outgoing){.w = w, .stream = s, .size = size, .tag = c->tag, .seq = record->seq};
+    *o = (struct outgoing){.listed.send_finished = send_finished, .w = w, .stream = s, .size = size, .tag = c->tag, .seq = record->seq};
     worker_stream_hold(s);
+    worker_copies_add(w, &o->listed);
     int status = queue_in_place(w, record, c, o) ? 0 : queue_out(w, record, c, o);
     if (!status) return 0;
+    worker_copies_remove(w, &o->listed);
     worker_send_data(w, c->tag, status, NULL, 0);
     worker_stream_drop(s);
     free(o);

@@ -16,6 +16,7 @@ static void note_status(void *arg, int status) {
     struct host_call *h = arg;
     worker_note(h->w, h->stream, h->seq, GV_OP_HOST_FUNC, status);
     h->status = status;
+    worker_order_cover(h->w, h->stream);
     worker_tell(h->w, h->stream, status);
 }
 

@@ -21,6 +21,7 @@ static int carry_out(struct worker *w, const struct gv_record *record, char *err
     w->current = NULL;
     bool known = w->attached || record->op == GV_OP_ATTACH || record->op == GV_OP_BYE;
     int bad = known ? gv_dispatch(w, record) : -1;
+    if (!bad && record->op == GV_OP_STREAM_CREATE) worker_order_stream_created(w, record);
     if (!bad && w->current) bad = record->flags & GV_RECORD_MARK ? worker_mark(w, w->current, record) : worker_count(w, w->current, record);
     if (bad && !gv_link_dead(w->link)) {
         snprintf(err, GV_ERR_SIZE, "record %llu (%s, operation %u) %s", (unsigned long long)record->seq, gv_op_name(record->op), record->op,

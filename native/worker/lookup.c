@@ -18,6 +18,7 @@ struct worker_stream *worker_stream(struct worker *w, const struct gv_record *re
         s = handles_get(&w->streams, id);
     }
     w->current = s;
+    if (s) worker_order_command(w, record, s);
     if (!s) {
         worker_failed(w, record, CUDA_ERROR_INVALID_HANDLE, "the command names a stream that does not exist");
         if (record->flags & GV_RECORD_MARK)

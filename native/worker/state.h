@@ -39,13 +39,21 @@
 #endif
 #define WORKER_SOME_AHEAD (16ull << 20) /* the same when what it waits for cannot lie behind them */
 
+/* Where a stream, or an event, stands among the copies to the host (memory_order.c): the index of the newest one that comes before it, and whether what
+ * comes before it may have looked at memory. Written by the executor. */
+struct worker_order {
+    uint64_t after;
+    _Atomic bool looks;
+};
+
 /* Freed when it is destroyed and has no streams. */
 struct worker_context {
     struct gv_context *context;
     uint32_t id, device;
     struct worker_stream *legacy;
     _Atomic uint32_t refs;
-    _Atomic bool failure_told; /* the client was told the text of its asynchronous error */
+    struct worker_order blocking; /* of its streams that are ordered with the legacy one */
+    _Atomic bool failure_told;    /* the client was told the text of its asynchronous error */
 };
 
 /* A stream of the client. Freed when the client has destroyed it and no work queued on it is left. */
@@ -57,6 +65,8 @@ struct worker_stream {
     uint32_t uncounted;  /* commands queued since the last mark; executor only */
     uint64_t last_bulk;  /* number of the last payload that a copy on this stream sent; used by its callbacks only, which are called in order */
     uint64_t unreported; /* completed sequence number that the client has not heard of; superseded by the next mark. Theirs as well; 0: none */
+    struct worker_order order;
+    bool blocking; /* ordered with the legacy stream; executor only */
 };
 
 /* A piece of a payload in staging memory. It is listed before its bytes have arrived; the progress of the payload tells whether they have. */
@@ -110,6 +120,27 @@ struct worker_outgoing {
     void *arg;
 };
 
+/* A copy to the host on its way, from its command until all of it is sent (do_copy.c has the rest). Under the copies' lock. */
+struct worker_copy_out {
+    struct worker_copy_out *next, *previous;
+    uint64_t index, number; /* of the last payload of it that was sent, 0: none */
+    /* Sends what the device has finished of the copy, though its stream's callbacks have not come to it. */
+    void (*send_finished)(struct worker_copy_out *o);
+};
+struct worker_sent_copy {
+    uint64_t index, number;
+};
+#define WORKER_COPIES_KEPT 64u
+struct worker_copies {
+    pthread_mutex_t lock; /* taken before the worker's and the backend's */
+    struct worker_copy_out *first, *last;
+    struct worker_sent_copy sent[WORKER_COPIES_KEPT]; /* sent, and nothing follows them yet */
+    uint64_t n_sent;
+    uint64_t number;           /* of the newest payload of those that something follows */
+    uint64_t n;                /* executor only */
+    _Atomic uint64_t followed; /* index of the newest copy behind which work is queued that may write memory; by the executor */
+};
+
 /* A record queued by the read-ahead thread, with its body. */
 struct worker_aside {
     struct worker_aside *next;
@@ -160,6 +191,7 @@ struct worker {
     uint64_t worker_tags;
     struct handles host_calls; /* tag to struct host_call: host functions queued or under way */
     uint64_t n_host_calls;
+    struct worker_copies copies;
     uint64_t n_in_place; /* copies in place that are queued or being sent */
 
     /* The read-ahead thread (read_ahead.c). Under ahead_lock. */
@@ -220,6 +252,17 @@ int worker_mark(struct worker *w, struct worker_stream *s, const struct gv_recor
 int worker_count(struct worker *w, struct worker_stream *s, const struct gv_record *record);
 /* At the end of every callback of a mark: tells the client the stream's completed number, unless another mark follows at once. */
 void worker_tell(struct worker *w, struct worker_stream *s, int status);
+
+/* ---- order by device memory (memory_order.c) ---------------------------------------------------------------------------------- */
+
+/* A command that names the stream is about to be carried out; a stream has been made. Executor. */
+void worker_order_command(struct worker *w, const struct gv_record *record, struct worker_stream *s);
+void worker_order_stream_created(struct worker *w, const struct gv_record *record);
+/* From a mark's callback, before the client is told of it: what it is told names the payloads of the copies that the stream may have come to know of. */
+void worker_order_cover(struct worker *w, struct worker_stream *s);
+/* The copy of the command that is being carried out; all of it has been sent, or is not going to be. */
+void worker_copies_add(struct worker *w, struct worker_copy_out *o);
+void worker_copies_remove(struct worker *w, struct worker_copy_out *o);
 
 /* ---- the executor (executor.c) and its read-ahead thread (read_ahead.c) ------------------------------------------------------------- */
 

@@ -76,6 +76,7 @@ EXPORT struct worker *worker_open(const struct worker_config *config, char *err)
         return NULL;
     }
     pthread_mutex_init(&w->lock, NULL);
+    pthread_mutex_init(&w->copies.lock, NULL);
     pthread_mutex_init(&w->ahead_lock, NULL);
     pthread_cond_init(&w->changed, NULL);
     pthread_cond_init(&w->sendable, NULL);

@@ -15,21 +15,23 @@ ORDERED = [
     "own", "by_event", "by_event_of_the_other", "stream_query", "event_query", "chain", "recorded_again", "destroyed", "host_function", "context",
     "legacy", "legacy_copy", "blocking", "across_legacy", "per_thread",
 ]  # fmt: skip
-UNORDERED = ["unordered_legacy", "unordered_stream", "unordered_event"]
+BY_MEMORY = ["by_word", "by_word_waited_first", "by_kernels", "by_word_and_event", "by_event_and_word", "by_word_queried", "by_word_in_host_function"]
+UNORDERED = ["unordered_legacy", "unordered_stream", "unordered_event", "unordered_kernels"]
+CASES = [*ORDERED, *BY_MEMORY, *UNORDERED]
 
 
-@pytest.mark.parametrize("case", [*ORDERED, *UNORDERED])
+@pytest.mark.parametrize("case", [*CASES, "not_followed"])
 def test_copies_have_landed(pool: Server, case: str) -> None:
     assert_right(run_program(pool, [sys.executable, PROGRAM, case], "--link", SLOW_LINE))
 
 
 @pytest.mark.parametrize("link", ["shm", "tcp"])
-@pytest.mark.parametrize("case", [*ORDERED, *UNORDERED])
+@pytest.mark.parametrize("case", CASES)
 def test_on_a_fast_line(pool: Server, case: str, link: str) -> None:
     assert_right(run_program(pool, [sys.executable, PROGRAM, case, "5"], "--link", link))
 
 
-@pytest.mark.parametrize("case", [*ORDERED, *UNORDERED])
+@pytest.mark.parametrize("case", [*CASES, "not_followed"])
 def test_by_the_driver(chained: Server, case: str) -> None:
     """The cuda backend, with our own shim in the place of the driver."""
     assert_right(run_program(chained, [sys.executable, PROGRAM, case], "--link", SLOW_LINE))

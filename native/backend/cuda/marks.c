@@ -52,6 +52,26 @@ int cuda_mark(struct gv_stream *s, void (*fn)(void *arg, int status), void *arg)
     return 0;
 }
 
+/* The number of the mark that is queued there next. */
+uint64_t cuda_stream_position(struct gv_stream *s) {
+    struct gv_backend *b = s->context->b;
+    pthread_mutex_lock(&b->lock);
+    uint64_t position = s->marked + 1;
+    pthread_mutex_unlock(&b->lock);
+    return position;
+}
+
+/* Marks are taken, and their events destroyed, by the watcher, which is the caller. */
+int cuda_stream_passed(struct gv_stream *s, uint64_t position) {
+    struct gv_backend *b = s->context->b;
+    pthread_mutex_lock(&b->lock);
+    struct mark *m = position > s->told && position <= s->marked ? s->first : NULL;
+    for (uint64_t at = s->told + 1; m && at < position; at++) m = m->next;
+    CUevent event = m ? m->event : NULL;
+    pthread_mutex_unlock(&b->lock);
+    return event && !cuda_enter(s->context) && !b->driver.event_query(event);
+}
+
 /* ---- gates ------------------------------------------------------------------------------------------------------------- */
 
 /* The driver calls no host functions in a lost context, but every queued gate must be called. So each gate is followed by a mark of its own; when

@@ -359,6 +359,16 @@ int soft_mark_follows(struct gv_stream *s) {
     return follows;
 }
 
+uint64_t soft_stream_position(struct gv_stream *s) { return atomic_load(&s->queued); }
+
+int soft_stream_passed(struct gv_stream *s, uint64_t position) {
+    struct gv_backend *b = s->context->backend;
+    pthread_mutex_lock(&b->lock);
+    bool passed = s->completed >= position;
+    pthread_mutex_unlock(&b->lock);
+    return passed && !atomic_load(&s->context->error); /* in this order: after an error work is skipped */
+}
+
 struct gate_op {
     struct op op;
     void (*fn)(void *arg);

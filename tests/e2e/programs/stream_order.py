@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import sys
 import threading
+import time
 from collections.abc import Callable
 
 SIZE = 16 << 20  # bytes: at 500 Mbit/s they arrive a quarter of a second after the device has copied them
@@ -12,6 +13,28 @@ NON_BLOCKING = 1
 DISABLE_TIMING = 2
 PER_THREAD = ctypes.c_void_p(2)
 NOT_READY = 600
+PTX = b"""
+.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry put(.param .u64 word, .param .u32 value) {
+    .reg .b64 %a; .reg .b32 %v;
+    ld.param.u64 %a, [word];
+    ld.param.u32 %v, [value];
+    st.volatile.global.u32 [%a], %v;
+    ret;
+}
+.visible .entry await(.param .u64 word, .param .u32 value) {
+    .reg .b64 %a; .reg .b32 %v, %n; .reg .pred %p;
+    ld.param.u64 %a, [word];
+    ld.param.u32 %v, [value];
+AGAIN:
+    ld.volatile.global.u32 %n, [%a];
+    setp.ne.u32 %p, %n, %v;
+    @%p bra AGAIN;
+    ret;
+}
+"""
 HOST_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 cuda = ctypes.CDLL("libcuda.so.1")
@@ -56,6 +79,27 @@ class Program:
         self.host = host
         self.seen = (ctypes.c_ubyte * SIZE).from_address(host.value or 0)
         self.value = 0
+        module = ctypes.c_void_p()
+        call("cuModuleLoadData", ctypes.byref(module), PTX)
+        self.functions = {name: ctypes.c_void_p() for name in (b"put", b"await")}
+        for name, function in self.functions.items():
+            call("cuModuleGetFunction", ctypes.byref(function), module, name)
+
+    def launch(self, name: bytes, on: ctypes.c_void_p) -> None:
+        word, value = ctypes.c_uint64(self.word.value), ctypes.c_uint32(self.value)
+        arguments = (ctypes.c_void_p * 2)(ctypes.addressof(word), ctypes.addressof(value))
+        call("cuLaunchKernel", self.functions[name], 1, 1, 1, 1, 1, 1, 0, on, arguments, None)
+
+    def copy_before_word(self, other: ctypes.c_void_p, by_kernels: bool = False) -> None:
+        """Copies on a stream that then writes a word, for which `other` waits."""
+        copying = stream()
+        self.copy(copying)
+        if by_kernels:
+            self.launch(b"put", copying)
+            self.launch(b"await", other)
+        else:
+            call("cuStreamWriteValue32_v2", copying, self.word, ctypes.c_uint32(self.value), 0)
+            call("cuStreamWaitValue32_v2", other, self.word, ctypes.c_uint32(self.value), 1)
 
     def prepare(self) -> None:
         self.value += 1
@@ -215,6 +259,68 @@ def per_thread(p: Program) -> int:
     return p.missing()
 
 
+# ---- the same where only device memory shows the order ------------------------------------------------------------------
+
+
+def by_word(p: Program) -> int:
+    other = stream()
+    p.copy_before_word(other)
+    call("cuStreamSynchronize", other)
+    return p.missing()
+
+
+def by_word_waited_first(p: Program) -> int:
+    """The wait is posted before the copy."""
+    copying, other = stream(), stream()
+    call("cuStreamWaitValue32_v2", other, p.word, ctypes.c_uint32(p.value), 1)
+    p.copy(copying)
+    call("cuStreamWriteValue32_v2", copying, p.word, ctypes.c_uint32(p.value), 0)
+    call("cuStreamSynchronize", other)
+    return p.missing()
+
+
+def by_kernels(p: Program) -> int:
+    other = stream()
+    p.copy_before_word(other, by_kernels=True)
+    call("cuStreamSynchronize", other)
+    return p.missing()
+
+
+def by_word_and_event(p: Program) -> int:
+    first, second, done = stream(), stream(), event()
+    p.copy_before_word(first)
+    call("cuEventRecord", done, first)
+    call("cuStreamWaitEvent", second, done, 0)
+    call("cuStreamSynchronize", second)
+    return p.missing()
+
+
+def by_event_and_word(p: Program) -> int:
+    """A third stream writes the word."""
+    writing, other = stream(), stream()
+    p.copy_before(writing)
+    call("cuStreamWriteValue32_v2", writing, p.word, ctypes.c_uint32(p.value), 0)
+    call("cuStreamWaitValue32_v2", other, p.word, ctypes.c_uint32(p.value), 1)
+    call("cuStreamSynchronize", other)
+    return p.missing()
+
+
+def by_word_queried(p: Program) -> int:
+    other = stream()
+    p.copy_before_word(other)
+    until_ready("cuStreamQuery", other)
+    return p.missing()
+
+
+def by_word_in_host_function(p: Program) -> int:
+    other, found = stream(), []
+    look = HOST_FUNCTION(lambda _: found.append(p.missing()))
+    p.copy_before_word(other)
+    call("cuLaunchHostFunc", other, look, None)
+    call("cuStreamSynchronize", other)
+    return found[0]
+
+
 # ---- what a wait must not cover: the copy cannot be made before the program goes on ---------------------------------------
 
 
@@ -261,11 +367,41 @@ def unordered_event(p: Program) -> int:
     return gated(p, copying, wait)
 
 
+def unordered_kernels(p: Program) -> int:
+    """Kernels wait for no copy that the device has not made, although work is queued behind it."""
+    copying, other = stream(), stream()
+
+    def wait() -> None:
+        p.work(copying)
+        p.launch(b"put", other)
+        p.launch(b"await", other)
+        call("cuStreamSynchronize", other)
+
+    return gated(p, copying, wait)
+
+
+def not_followed(p: Program) -> int:
+    """Kernels wait for no copy that nothing is queued behind: its bytes are on their way when the wait is over. A busy machine may be late once."""
+    copying, other = stream(), stream()
+    for _ in range(5):
+        p.copy(copying)
+        time.sleep(0.05)  # the device has made the copy by then
+        p.launch(b"put", other)
+        call("cuStreamSynchronize", other)
+        under_way = p.missing()
+        call("cuStreamSynchronize", copying)
+        if under_way:
+            return p.missing()
+        p.prepare()
+    return SIZE
+
+
 ORDERED = (
     own, by_event, by_event_of_the_other, stream_query, event_query, chain, recorded_again, destroyed, host_function, context, legacy, legacy_copy,
-    blocking, across_legacy, per_thread,
+    blocking, across_legacy, per_thread, by_word, by_word_waited_first, by_kernels, by_word_and_event, by_event_and_word, by_word_queried,
+    by_word_in_host_function,
 )  # fmt: skip
-UNORDERED = (unordered_legacy, unordered_stream, unordered_event)
+UNORDERED = (unordered_legacy, unordered_stream, unordered_event, unordered_kernels, not_followed)
 CASES: dict[str, Callable[[Program], int]] = {case.__name__: case for case in (*ORDERED, *UNORDERED)}
 
 
