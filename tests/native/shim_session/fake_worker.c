@@ -261,7 +261,7 @@ static void *payloads_in(void *arg) {
         fake->sent++;                                                                      \
     } while (0)
 
-static uint32_t event_ctx;
+static _Atomic uint32_t event_ctx; /* the payloads' thread completes copies, too */
 
 static void reply(uint64_t answers, int status, const char *text, const void *body, uint32_t size) {
     struct gv_evt_reply e = {.answers = answers, .status = status, .text = text, .body = body, .body_size = size};

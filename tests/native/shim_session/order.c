@@ -70,7 +70,7 @@ static int covered(struct fake *f, struct session_stream *waited, uint64_t seq, 
 
 /* The wait ends although nothing has been released. */
 static int not_covered(struct fake *f, struct session_stream *waited, uint64_t seq) {
-    CHECK(session_wait_stream(waited, seq) == 0 && !f->release && dst[0] == 0xaa);
+    CHECK(session_wait_stream(waited, seq) == 0 && !f->release);
     f->release = 1;
     CHECK(session_wait_stream(&s, copied) == 0);
     check_rows(dst, 3, LARGE, 1, LARGE);
