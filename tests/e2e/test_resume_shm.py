@@ -46,16 +46,20 @@ def stopped(pid: int) -> bool:
     return all(stat.read_text().rpartition(")")[2].split()[0] == "T" for stat in Path(f"/proc/{pid}/task").glob("*/stat"))
 
 
-def test_cuts(own_pool: Callable[..., Server], build: Callable[..., Path]) -> None:
+def test_cuts(own_pool: Callable[..., Server], build: Callable[..., Path], tmp_path: Path) -> None:
     """Copies, launches and host functions while the socket is cut: each is done once, and the program says what it says uncut."""
     server = own_pool()
     before = server.memory_used()
-    program: list[str | Path] = [build("once"), "4000"]
+    begin = tmp_path / "begin"
+    begin.touch()
+    program: list[str | Path] = [build("once"), "4000", begin]
     reference = run_program(server, program, "--link", "shm")
     assert reference.returncode == 0, reference.stderr
+    begin.unlink()
     cuts = 0
     with running(server, program, "--link", "shm") as process:
         (worker,) = server.worker_pids()
+        begin.touch()
         while process.poll() is None and cuts < 30:
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):
                 cuts += cut(worker)

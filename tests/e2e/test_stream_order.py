@@ -25,6 +25,7 @@ def test_copies_have_landed(pool: Server, case: str) -> None:
     assert_right(run_program(pool, [sys.executable, PROGRAM, case], "--link", SLOW_LINE))
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("link", ["shm", "tcp"])
 @pytest.mark.parametrize("case", CASES)
 def test_on_a_fast_line(pool: Server, case: str, link: str) -> None:

@@ -1,10 +1,12 @@
 // A program whose result tells whether anything was lost, done twice or done out of order: counters in kernels, host functions, pinned memory that is
 // overwritten as soon as its event has completed, copies of all sizes. Prints the same line however often its connection is cut.
+// once [ROUNDS [FILE]]: begins when FILE exists.
 #include "check.h"
 
 #include <atomic>
 #include <cstdint>
 #include <cstring>
+#include <unistd.h>
 #include <vector>
 
 static const int WORDS = 1 << 18;
@@ -44,6 +46,7 @@ int main(int argc, char **argv) {
     CHECK(cudaDeviceSynchronize());
     std::printf("running\n");
     std::fflush(stdout);
+    while (argc > 2 && access(argv[2], F_OK)) usleep(1000);
     std::vector<uint32_t> pageable(WORDS);
     uint64_t hash = 14695981039346656037ull;
     for (int round = 0; round < rounds; round++) {

@@ -13,7 +13,7 @@ struct fake_state {
     _Atomic int sticky;          /* the context's asynchronous error from now on */
     _Atomic size_t meta_padding; /* makes metadata large */
     uint8_t memory[8 << 20];
-    uint64_t used;
+    _Atomic uint64_t used;
     _Atomic int ran;    /* launches that ran */
     _Atomic int filled; /* fills */
     _Atomic uint64_t image_sum;
