@@ -47,7 +47,7 @@ def build(folder: Path, generated: Path, *flags: str) -> Path:
 
 
 # What stands between the decoder and the backend; threads, sockets and payload channels stay outside.
-HANDLERS = ["answers", "completion", "handles", "lookup", "module_cache", "staging"]
+HANDLERS = ["answers", "completion", "handles", "lookup", "memory_order", "module_cache", "staging"]
 
 
 def build_handlers(folder: Path, generated: Path) -> Path:
