@@ -113,9 +113,13 @@ static void await_client(struct shm *s) {
     pthread_mutex_unlock(&s->socket_lock);
     if (ppoll(fds, 2, &limit, NULL) <= 0) return;
     if (fds[0].revents) take_wakes(s);
-    /* It closed its files before it was dead: this is only asked while the link is down. */
+    if (!fds[1].revents) return;
+    /* It closed its files before it was dead: this is only asked while the link is down. And it is asked of the process that is the client now: another
+     * connection may have come, and closed the descriptor that was waited for, and been cut. */
     pthread_mutex_lock(&s->socket_lock);
-    bool dead = fds[1].revents && !gv_resume_is_up(&s->resume);
+    struct pollfd now = {.fd = s->peer_process, .events = POLLIN};
+    /* NOLINTNEXTLINE(clang-analyzer-unix.BlockInCriticalSection): it does not wait */
+    bool dead = !gv_resume_is_up(&s->resume) && poll(&now, 1, 0) == 1 && now.revents & POLLIN;
     pthread_mutex_unlock(&s->socket_lock);
     if (dead) peer_ended(s, "the client's process has ended");
 }
