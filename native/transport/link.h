@@ -5,7 +5,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "copies.h"
+#include "payload_copies.h"
 #include "dial.h"
 #include "futex.h"
 #include "thread.h"

@@ -1,5 +1,5 @@
 #define _GNU_SOURCE
-#include "copies.h"
+#include "payload_copies.h"
 
 #include <stdlib.h>
 #include <string.h>

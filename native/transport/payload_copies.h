@@ -1,6 +1,6 @@
-/* Copies of payloads that wait for the peer to have them: pieces of memory, of which a link holds no more than a limit. */
-#ifndef GV_COPIES_H
-#define GV_COPIES_H
+/* Copies of payloads that the peer has not acknowledged: pieces of memory, of which a link holds no more than a limit. */
+#ifndef GV_PAYLOAD_COPIES_H
+#define GV_PAYLOAD_COPIES_H
 
 #include <pthread.h>
 #include <stdbool.h>
