@@ -256,6 +256,18 @@ bool soft_memory_valid(struct gv_backend *b, uint64_t address, uint64_t size) {
 
 /* ---- what the worker places ---- */
 
+void soft_memory_await_frees(struct gv_backend *b) {
+    struct timespec until = gv_deadline(CLOCK_REALTIME, FREE_PATIENCE);
+    pthread_mutex_lock(&b->lock);
+    bool late = false;
+    while (b->frees && !b->closing && !late) {
+        b->waiters++;
+        late = pthread_cond_timedwait(&b->done, &b->lock, &until) == ETIMEDOUT;
+        b->waiters--;
+    }
+    pthread_mutex_unlock(&b->lock);
+}
+
 /* First gap of the device's own part that is large enough, and the link to insert at; lock held. A free page stays between neighbours, so that
  * running over an end faults. */
 static uint64_t find_gap(struct soft_memory *m, struct soft_device *d, uint64_t size, struct soft_placed ***link) {
@@ -271,7 +283,7 @@ static uint64_t find_gap(struct soft_memory *m, struct soft_device *d, uint64_t 
     return at + size + SOFT_PAGE <= end ? at : 0;
 }
 
-int soft_memory_place(struct gv_backend *b, struct soft_device *d, uint64_t size, bool user, struct soft_placed **out) {
+static int place(struct gv_backend *b, struct soft_device *d, uint64_t size, bool user, struct soft_placed **out) {
     struct soft_memory *m = &b->memory;
     if (!size || size > d->limit) return CUDA_ERROR_OUT_OF_MEMORY;
     size = round_up(size, SOFT_PAGE);
@@ -306,6 +318,13 @@ int soft_memory_place(struct gv_backend *b, struct soft_device *d, uint64_t size
     return rc;
 }
 
+int soft_memory_place(struct gv_backend *b, struct soft_device *d, uint64_t size, bool user, struct soft_placed **out) {
+    int rc = place(b, d, size, user, out);
+    if (rc != CUDA_ERROR_OUT_OF_MEMORY) return rc;
+    soft_memory_await_frees(b);
+    return place(b, d, size, user, out);
+}
+
 void soft_memory_unplace(struct gv_backend *b, struct soft_placed *p) {
     struct soft_memory *m = &b->memory;
     pthread_mutex_lock(&m->lock);
@@ -321,27 +340,12 @@ void soft_memory_unplace(struct gv_backend *b, struct soft_placed *p) {
 
 /* ---- allocation where the backend chooses addresses ---- */
 
-/* Frees that wait for the device keep memory that a real driver, whose free waits in its caller, would have released. */
-static bool wait_for_frees(struct gv_backend *b) {
-    struct timespec until = gv_deadline(CLOCK_REALTIME, FREE_PATIENCE);
-    pthread_mutex_lock(&b->lock);
-    bool waited = b->frees, late = false;
-    while (b->frees && !b->closing && !late) {
-        b->waiters++;
-        late = pthread_cond_timedwait(&b->done, &b->lock, &until) == ETIMEDOUT;
-        b->waiters--;
-    }
-    pthread_mutex_unlock(&b->lock);
-    return waited && !late;
-}
-
 int soft_memory_alloc(struct gv_context *c, uint64_t size, uint64_t *address) {
     struct gv_backend *b = c->backend;
     if (!size) return CUDA_ERROR_INVALID_VALUE;
     if (b->memory.size) return CUDA_ERROR_NOT_SUPPORTED; /* addresses are the client's */
     struct soft_placed *p;
     int rc = soft_memory_place(b, c->device, size, true, &p);
-    if (rc == CUDA_ERROR_OUT_OF_MEMORY && wait_for_frees(b)) rc = soft_memory_place(b, c->device, size, true, &p);
     if (!rc) *address = p->address;
     return rc;
 }

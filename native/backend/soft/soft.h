@@ -122,7 +122,10 @@ void soft_memory_close(struct gv_backend *b);
 /* Adds `size` bytes to a device's usage, or nothing (CUDA_ERROR_OUT_OF_MEMORY), and subtracts them; memory.lock held. */
 int soft_memory_charge(struct gv_backend *b, struct soft_device *d, uint64_t size);
 void soft_memory_discharge(struct gv_backend *b, struct soft_device *d, uint64_t size);
-/* Zeroed memory placed by the worker; counts against the limits. */
+/* Frees that wait for the device keep memory that a real driver, whose free waits in its caller, would have released: waits for them, at most 10 s.
+ * No lock held. */
+void soft_memory_await_frees(struct gv_backend *b);
+/* Zeroed memory placed by the worker; counts against the limits. Waits for frees when there is not enough. */
 int soft_memory_place(struct gv_backend *b, struct soft_device *d, uint64_t size, bool user, struct soft_placed **out);
 void soft_memory_unplace(struct gv_backend *b, struct soft_placed *p);
 /* Whether a thread other than a stream's accesses [address, address + size); memory.lock held. */

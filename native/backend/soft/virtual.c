@@ -125,7 +125,7 @@ static int share(struct soft_memory *m, struct gv_physical *p) {
 
 /* ---- handles ---- */
 
-int soft_physical_create(struct gv_context *c, uint64_t size, struct gv_physical **out) {
+static int create(struct gv_context *c, uint64_t size, struct gv_physical **out) {
     struct gv_backend *b = c->backend;
     struct soft_memory *m = &b->memory;
     if (!size || size % SOFT_CHUNK) return CUDA_ERROR_INVALID_VALUE;
@@ -145,6 +145,13 @@ int soft_physical_create(struct gv_context *c, uint64_t size, struct gv_physical
     else
         *out = p;
     return rc;
+}
+
+int soft_physical_create(struct gv_context *c, uint64_t size, struct gv_physical **out) {
+    int rc = create(c, size, out);
+    if (rc != CUDA_ERROR_OUT_OF_MEMORY) return rc;
+    soft_memory_await_frees(c->backend);
+    return create(c, size, out);
 }
 
 int soft_physical_destroy(struct gv_physical *p) {

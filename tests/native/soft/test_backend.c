@@ -779,6 +779,12 @@ static void test_memory_operations(void) {
     ops->close(backend);
 }
 
+static void *open_late(void *door) {
+    usleep(20000);
+    open_door(door);
+    return NULL;
+}
+
 static void test_strict(void) {
     struct gv_backend_config c = config(1);
     c.strict = 1;
@@ -808,10 +814,24 @@ static void test_strict(void) {
     open_door(&door);
     CHECK_INT(ops->memory_alloc(ctx, 40 * MIB, &a), 0);
     CHECK_INT(sync_stream(s), 0);
-    struct gv_module *m;
+    /* So do a module's globals and physical memory, although nobody but the free's thread knows of it any more. */
+    pthread_t opener;
+    struct door late = {0};
+    CHECK_INT(ops->gate(s, stand, &late), 0);
     ops->memory_free(ctx, b);
-    m = module();
+    CHECK(!pthread_create(&opener, NULL, open_late, &late));
+    struct gv_module *m = module();
+    pthread_join(opener, NULL);
     ops->module_unload(m);
+    CHECK_INT(ops->memory_alloc(ctx, 24 * MIB, &b), 0);
+    late = (struct door){0};
+    CHECK_INT(ops->gate(s, stand, &late), 0);
+    ops->memory_free(ctx, b);
+    CHECK(!pthread_create(&opener, NULL, open_late, &late));
+    struct gv_physical *physical;
+    CHECK_INT(ops->physical_create(ctx, CHUNK, &physical), 0);
+    pthread_join(opener, NULL);
+    CHECK_INT(ops->physical_destroy(physical), 0);
     ops->stream_destroy(s);
     close_all();
 }
