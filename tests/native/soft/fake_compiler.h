@@ -21,8 +21,8 @@ struct fake_compiler {
     const struct fake_kernel *kernels;
     uint32_t n_kernels;
     _Atomic int loads, unloads, compilations;
-    pthread_t compiled_on;
-    uint64_t table, counter; /* where the two globals of the last module lie */
+    _Atomic pthread_t compiled_on; /* streams compile at the same time */
+    uint64_t table, counter;       /* where the two globals of the last module lie */
     int fail_compilation;
 };
 
@@ -102,7 +102,7 @@ static int fake_get(void *self, uint64_t module, uint32_t kernel, const uint32_t
                                .dynamic_offset = k->static_shared,
                                .uses_barrier = k->uses_barrier,
                                .param_bytes = k->param_bytes};
-    f->compiled_on = pthread_self();
+    atomic_store(&f->compiled_on, pthread_self());
     atomic_fetch_add(&f->compilations, 1);
     return 0;
 }
