@@ -20,19 +20,23 @@ UNORDERED = ["unordered_legacy", "unordered_stream", "unordered_event", "unorder
 CASES = [*ORDERED, *BY_MEMORY, *UNORDERED]
 
 
-@pytest.mark.parametrize("case", [*CASES, "not_followed"])
-def test_copies_have_landed(pool: Server, case: str) -> None:
-    assert_right(run_program(pool, [sys.executable, PROGRAM, case], "--link", SLOW_LINE))
+LINK_IS_SLOW = [*CASES, "not_followed"]
+
+
+@pytest.mark.parametrize("server", ["pool", "chained"])
+def test_copies_have_landed(request: pytest.FixtureRequest, server: str) -> None:
+    """All cases one after the other, on both backends: chained is the cuda backend, with our own shim in the place of the driver."""
+    assert_right(run_program(request.getfixturevalue(server), [sys.executable, PROGRAM, ",".join(LINK_IS_SLOW), "1"], "--link", SLOW_LINE))
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize("server", ["pool", "chained"])
+@pytest.mark.parametrize("case", LINK_IS_SLOW)
+def test_copies_have_landed_alone(request: pytest.FixtureRequest, server: str, case: str) -> None:
+    assert_right(run_program(request.getfixturevalue(server), [sys.executable, PROGRAM, case], "--link", SLOW_LINE))
 
 
 @pytest.mark.wide
 @pytest.mark.parametrize("link", ["shm", "tcp"])
-@pytest.mark.parametrize("case", CASES)
-def test_on_a_fast_line(pool: Server, case: str, link: str) -> None:
-    assert_right(run_program(pool, [sys.executable, PROGRAM, case, "5"], "--link", link))
-
-
-@pytest.mark.parametrize("case", [*CASES, "not_followed"])
-def test_by_the_driver(chained: Server, case: str) -> None:
-    """The cuda backend, with our own shim in the place of the driver."""
-    assert_right(run_program(chained, [sys.executable, PROGRAM, case], "--link", SLOW_LINE))
+def test_on_a_fast_line(pool: Server, link: str) -> None:
+    assert_right(run_program(pool, [sys.executable, PROGRAM, ",".join(CASES), "5"], "--link", link))

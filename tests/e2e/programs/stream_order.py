@@ -1,4 +1,4 @@
-"""Copies to pinned host memory on one stream, waited for in some other way than on that stream: stream_order.py CASE [ROUNDS]."""
+"""Copies to pinned host memory on one stream, waited for in some other way than on that stream: stream_order.py CASE,... [ROUNDS]."""
 
 from __future__ import annotations
 
@@ -405,15 +405,18 @@ UNORDERED = (unordered_legacy, unordered_stream, unordered_event, unordered_kern
 CASES: dict[str, Callable[[Program], int]] = {case.__name__: case for case in (*ORDERED, *UNORDERED)}
 
 
-def main(case: str, rounds: int) -> None:
-    p = Program()
-    for number in range(1, rounds + 1):
-        p.prepare()
-        missing = CASES[case](p)
-        if missing:
-            print(f"round {number}: {missing} of {SIZE} bytes had not come")
-            sys.exit(1)
+def main(cases: list[str], rounds: int) -> None:
+    p, wrong = Program(), False
+    for case in cases:
+        for number in range(1, rounds + 1):
+            p.prepare()
+            missing = CASES[case](p)
+            if missing:
+                print(f"{case}, round {number}: {missing} of {SIZE} bytes had not come")
+                wrong = True
+    if wrong:
+        sys.exit(1)
     print("right")
 
 
-main(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 3)
+main(sys.argv[1].split(","), int(sys.argv[2]) if len(sys.argv) > 2 else 3)
