@@ -14,7 +14,7 @@ import zmq.asyncio
 from zmq.auth.asyncio import AsyncioAuthenticator
 
 from gpuvirt.errors import GpuvirtError
-from gpuvirt.server.control_gate import EACH, PENDING_TOTAL, PROOF_LIMIT, ControlGate
+from gpuvirt.server.control_proxy import EACH, PENDING_TOTAL, PROOF_LIMIT, ControlProxy
 from gpuvirt.server.descriptors import for_strangers
 from gpuvirt.server.listener import listen_tcp, remove_files, socket_paths
 from gpuvirt.server.tokens import TokenEntry, TokenStore
@@ -49,7 +49,7 @@ class ControlServer:
         self._context.max_sockets = MAX_SOCKETS
         self._authenticator = AsyncioAuthenticator(self._context, log=logging.getLogger("gpuvirt.server.zap"))
         self._socket: zmq.asyncio.Socket | None = None
-        self._gate: ControlGate | None = None
+        self._proxy: ControlProxy | None = None
         self._undo = contextlib.ExitStack()
         self._task: asyncio.Task[None] | None = None
         self._answering: set[asyncio.Task[None]] = set()
@@ -90,13 +90,13 @@ class ControlServer:
             listening = listen_tcp(host, preferred)
         except GpuvirtError:
             listening = listen_tcp(host, 0)
-        self._gate = ControlGate(listening, str(path), for_strangers(limit, PENDING_TOTAL, EACH))
+        self._proxy = ControlProxy(listening, str(path), for_strangers(limit, PENDING_TOTAL, EACH))
         self._task = asyncio.create_task(self._serve(sock))
         return int(listening.getsockname()[1])
 
     async def close(self) -> None:
-        if self._gate:
-            await self._gate.close()
+        if self._proxy:
+            await self._proxy.close()
         for task in [*self._answering, *([self._task] if self._task else [])]:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):

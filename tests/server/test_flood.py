@@ -20,8 +20,8 @@ import pytest
 from server.harness import HERE, FakeServer, wait_until
 from server.test_sessions import children
 
-from gpuvirt.server.control_gate import EACH
-from gpuvirt.server.control_gate import PENDING_TOTAL as CONTROL_TOTAL
+from gpuvirt.server.control_proxy import EACH
+from gpuvirt.server.control_proxy import PENDING_TOTAL as CONTROL_TOTAL
 from gpuvirt.server.listener import PENDING_TOTAL
 from gpuvirt.server.stranger_log import LINES
 from gpuvirt.transport import handshake as hs

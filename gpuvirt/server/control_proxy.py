@@ -1,6 +1,6 @@
 """The TCP port of the control channel: carries the bytes between clients and the ZeroMQ socket behind it.
 
-ZeroMQ accepts whoever comes, with no bound by address. So it listens on a unix socket that only this user can reach, and this gate on the network:
+ZeroMQ accepts whoever comes, with no bound by address. So it listens on a unix socket that only this user can reach, and this proxy on the network:
 connections that have proved nothing have a share by address and a few seconds, those that have proved a token a share of their own.
 """
 
@@ -26,7 +26,7 @@ PIECE = 65536
 BEFORE_PROOF = 64 + 2 + 168
 
 
-class ControlGate:
+class ControlProxy:
     """Carries bytes from now on, until `close`.
 
     Args:
