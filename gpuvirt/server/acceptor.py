@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from gpuvirt.server.admission import Admission, Place, address_group
-from gpuvirt.server.stranger_log import StrangerLog
+from gpuvirt.server.rate_limited_log import RateLimitedLog
 
 BATCH = 128  # connections accepted before other work has its turn
 PAUSE_LEAST, PAUSE_MOST = 0.05, 1.0  # seconds without accepting after the system had no descriptor or memory for a connection
@@ -25,7 +25,7 @@ class Acceptor:
             leaves early when the peer has proved itself. It is cancelled when the connection has to go.
     """
 
-    def __init__(self, listening: socket.socket, admission: Admission, handshake: Handshake, strangers: StrangerLog) -> None:
+    def __init__(self, listening: socket.socket, admission: Admission, handshake: Handshake, strangers: RateLimitedLog) -> None:
         self._loop = asyncio.get_running_loop()
         self._listening, self._admission, self._handshake, self._strangers = listening, admission, handshake, strangers
         self._tasks: set[asyncio.Task[None]] = set()

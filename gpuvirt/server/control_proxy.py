@@ -12,7 +12,7 @@ import socket
 
 from gpuvirt.server.acceptor import Acceptor
 from gpuvirt.server.admission import Admission, Place
-from gpuvirt.server.stranger_log import StrangerLog
+from gpuvirt.server.rate_limited_log import RateLimitedLog
 
 log = logging.getLogger("gpuvirt.server")
 
@@ -38,7 +38,7 @@ class ControlProxy:
     def __init__(self, listening: socket.socket, behind: str, total: int = PENDING_TOTAL) -> None:
         self._behind = behind
         self._loop = asyncio.get_running_loop()
-        self._strangers = StrangerLog(log)
+        self._strangers = RateLimitedLog(log)
         self._pending = Admission(min(PENDING_SHARE, total), min(PENDING_TOTAL, total), RATE, BURST)
         self._proved = Admission(PROVED_SHARE, PROVED_TOTAL)
         self._acceptor = Acceptor(listening, self._pending, self._carry, self._strangers)

@@ -22,8 +22,8 @@ from gpuvirt import paths
 from gpuvirt.errors import GpuvirtError
 from gpuvirt.server.acceptor import Acceptor
 from gpuvirt.server.admission import Admission, Place
+from gpuvirt.server.rate_limited_log import RateLimitedLog
 from gpuvirt.server.sessions import MAIN, Moved, Refused, Sessions
-from gpuvirt.server.stranger_log import StrangerLog
 from gpuvirt.server.tokens import TokenStore
 from gpuvirt.transport import handshake as hs
 from gpuvirt.transport import table
@@ -154,7 +154,7 @@ class Listener:
         total: int = PENDING_TOTAL,
     ) -> None:
         self._tokens, self._sessions, self._greeting, self._transports = tokens, sessions, greeting, transports
-        self._strangers = StrangerLog(log)
+        self._strangers = RateLimitedLog(log)
         self._acceptors: list[Acceptor] = []
         self._total = total
 

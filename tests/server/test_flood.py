@@ -23,7 +23,7 @@ from server.test_sessions import children
 from gpuvirt.server.control_proxy import EACH
 from gpuvirt.server.control_proxy import PENDING_TOTAL as CONTROL_TOTAL
 from gpuvirt.server.listener import PENDING_TOTAL
-from gpuvirt.server.stranger_log import LINES
+from gpuvirt.server.rate_limited_log import LINES
 from gpuvirt.transport import handshake as hs
 
 DEADLINE = 30.0  # seconds within which an honest client is let in, on a machine that is busy with other things

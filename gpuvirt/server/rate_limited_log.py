@@ -8,7 +8,7 @@ import logging
 LINES = 5  # a second, in full
 
 
-class StrangerLog:
+class RateLimitedLog:
     """Writes the first `LINES` lines of a second to `log` and, when the second is over, one that says how many others there were, and the last."""
 
     def __init__(self, log: logging.Logger) -> None:
