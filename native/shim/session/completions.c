@@ -21,7 +21,7 @@ static _Atomic size_t n_held;
 static enum expect_outcome attempt(struct held *h) {
     if (h->bulk > atomic_load(&session.received)) return EXPECT_RECEIVING;
     uint64_t receiving;
-    enum expect_outcome outcome = progress_publish(h->stream, h->upto, h->status, &receiving, &h->behind);
+    enum expect_outcome outcome = stream_publish(h->stream, h->upto, h->status, &receiving, &h->behind);
     if (outcome == EXPECT_RECEIVING) h->bulk = receiving; /* has not been received: that is counted with this lock held */
     return outcome;
 }
@@ -54,7 +54,7 @@ static bool hold(struct held h, enum expect_outcome *outcome) {
 void completion_publish(uint64_t stream, uint64_t upto, uint64_t bulk, int status) {
     enum expect_outcome outcome = EXPECT_RECEIVING;
     uint64_t receiving, behind;
-    if (bulk <= atomic_load(&session.received) && !atomic_load(&n_held)) outcome = progress_publish(stream, upto, status, &receiving, &behind);
+    if (bulk <= atomic_load(&session.received) && !atomic_load(&n_held)) outcome = stream_publish(stream, upto, status, &receiving, &behind);
     bool kept = true;
     if (outcome == EXPECT_RECEIVING || outcome == EXPECT_BEHIND) {
         pthread_mutex_lock(&lock);
@@ -122,6 +122,6 @@ void session_stream_remove(struct session_stream *s) {
 }
 
 void completions_context_failed(uint32_t ctx, int status) {
-    progress_context_failed(ctx, status);
+    stream_context_failed(ctx, status);
     completions_retry();
 }

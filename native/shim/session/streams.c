@@ -79,7 +79,7 @@ static enum expect_outcome end_copies(struct session_stream *s, uint64_t upto, i
     return order_open(s, upto, behind) ? EXPECT_BEHIND : EXPECT_ENDED;
 }
 
-enum expect_outcome progress_publish(uint64_t stream, uint64_t upto, int status, uint64_t *receiving, uint64_t *behind) {
+enum expect_outcome stream_publish(uint64_t stream, uint64_t upto, int status, uint64_t *receiving, uint64_t *behind) {
     uint32_t failed_ctx = 0;
     enum expect_outcome outcome = EXPECT_ENDED;
     *behind = UINT64_MAX;
@@ -98,7 +98,7 @@ enum expect_outcome progress_publish(uint64_t stream, uint64_t upto, int status,
     return outcome;
 }
 
-enum expect_outcome progress_end_copies(uint64_t stream, uint64_t seq, int status, uint64_t *receiving) {
+enum expect_outcome stream_end_copies(uint64_t stream, uint64_t seq, int status, uint64_t *receiving) {
     uint64_t behind;
     pthread_mutex_lock(&streams_lock);
     struct session_stream *s = find_stream(stream);
@@ -107,7 +107,7 @@ enum expect_outcome progress_end_copies(uint64_t stream, uint64_t seq, int statu
     return outcome;
 }
 
-void progress_context_failed(uint32_t ctx, int status) {
+void stream_context_failed(uint32_t ctx, int status) {
     pthread_mutex_lock(&streams_lock);
     for (unsigned i = 0; i < STREAM_BUCKETS; i++)
         for (struct session_stream *s = streams[i]; s; s = s->next)
