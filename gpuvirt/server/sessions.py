@@ -15,7 +15,7 @@ from gpuvirt.errors import GpuvirtError
 from gpuvirt.server.devices import Inventory
 from gpuvirt.server.memory_usage import SLOTS, MemoryUsage
 from gpuvirt.server.policy import Ended, Grant, Policy, Refuse, Wanted
-from gpuvirt.server.worker_library import SessionConfig
+from gpuvirt.server.worker_library import RunEnding, SessionConfig
 from gpuvirt.server.workers import WorkerPool, WorkerProcess
 from gpuvirt.transport.handshake import WELCOME_BUSY, WELCOME_FAILED, Hello, Transcript, Welcome
 from gpuvirt.transport.transport import ServerEnd, Transport
@@ -261,7 +261,7 @@ class Sessions:
         if self._memory_usage:
             self._memory_usage.free_slot(session.grant.slot)
         self._policy.handle(Ended(session.id))
-        clean = session.worker.ending.startswith("goodbye")
+        clean = session.worker.run_ending is RunEnding.GOODBYE
         (log.info if clean else log.warning)("%s ended: %s", session.label, session.worker.ending)
 
     # ---- what people see ------------------------------------------------------------------------------------------------

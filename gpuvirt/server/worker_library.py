@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import IntEnum
 from pathlib import Path
 
 from gpuvirt import paths
@@ -15,7 +16,17 @@ from gpuvirt.errors import GpuvirtError
 CLOSE_WAIT = 0.3  # seconds
 ERR_SIZE = 512
 
-RUN_ENDINGS = {0: "goodbye", 1: "client lost", 2: "protocol error"}
+
+class RunEnding(IntEnum):
+    """What worker_run returns."""
+
+    GOODBYE = 0
+    CLIENT_LOST = 1
+    PROTOCOL_ERROR = 2
+
+    @property
+    def text(self) -> str:
+        return self.name.lower().replace("_", " ")
 
 
 class WorkerConfig(ctypes.Structure):
@@ -176,7 +187,7 @@ class Worker:
         self._config = config  # the strings and arrays that it points to live as long as the worker
 
     def run(self) -> tuple[int, str]:
-        """Runs the session to its end: the code of worker_run (`RUN_ENDINGS`) and its text."""
+        """Runs the session to its end: the code of worker_run (`RunEnding`) and its text."""
         err = ctypes.create_string_buffer(ERR_SIZE)
         code = int(self._lib.worker_run(self._handle, err))
         return code, err.value.decode("utf-8", "replace")

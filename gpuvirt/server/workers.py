@@ -18,7 +18,7 @@ from gpuvirt import paths
 from gpuvirt.errors import GpuvirtError
 from gpuvirt.printable import printable
 from gpuvirt.server import messages
-from gpuvirt.server.worker_library import RUN_ENDINGS, SessionConfig, WorkerFigures
+from gpuvirt.server.worker_library import RunEnding, SessionConfig, WorkerFigures
 
 log = logging.getLogger("gpuvirt.server")
 
@@ -44,7 +44,8 @@ class WorkerProcess:
         self._loop, self._on_gone = loop, on_gone
         self.ready: asyncio.Future[None] = loop.create_future()
         self.gone: asyncio.Future[int] = loop.create_future()
-        self.ending = ""  # why it ended
+        self.ending = ""  # why it ended, for people
+        self.run_ending: RunEnding | None = None  # how its session ended, None when the worker did not say so
         self._figures: dict[int, asyncio.Future[dict[str, int]]] = {}
         self._next_figures = 1
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -124,7 +125,8 @@ class WorkerProcess:
                     self.ready.set_exception(GpuvirtError(self.ending))
             case "ended":
                 code, text = message.get("code"), _text(message)
-                ending = RUN_ENDINGS.get(code, "ended") if isinstance(code, int) else "ended"
+                self.run_ending = RunEnding(code) if isinstance(code, int) and code in list(RunEnding) else None
+                ending = self.run_ending.text if self.run_ending is not None else "ended"
                 self.ending = f"{ending}: {text}" if text else ending
             case "figures":
                 number = message.get("id")

@@ -1,0 +1,40 @@
+"""What a daemon makes of a worker's messages."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import Any
+
+import pytest
+
+from gpuvirt.server.worker_library import RunEnding
+from gpuvirt.server.workers import WorkerProcess
+
+SAYS = """
+import socket, sys
+from gpuvirt.server import messages
+messages.send(socket.socket(fileno=int(sys.argv[sys.argv.index("--fd") + 1])), {message})
+"""
+
+
+@pytest.mark.parametrize(
+    ("message", "ending", "text"),
+    [
+        ({"op": "ended", "code": 0, "text": ""}, RunEnding.GOODBYE, "goodbye"),
+        ({"op": "ended", "code": 1, "text": "end of file"}, RunEnding.CLIENT_LOST, "client lost: end of file"),
+        ({"op": "ended", "code": 7, "text": "goodbye"}, None, "ended: goodbye"),
+        ({"op": "ended", "code": [1], "text": "goodbye"}, None, "ended: goodbye"),
+        ({"op": "failed", "text": "goodbye"}, None, "goodbye"),
+    ],
+)
+def test_how_a_session_ended_is_told_by_the_code(message: dict[str, Any], ending: RunEnding | None, text: str) -> None:
+    """Whatever the worker's text says: it may be a stranger's code that chose it."""
+
+    async def run() -> WorkerProcess:
+        worker = WorkerProcess([sys.executable, "-P", "-c", SAYS.format(message=message)], "soft", lambda _: None)
+        await asyncio.wait_for(worker.gone, 30)
+        return worker
+
+    worker = asyncio.run(run())
+    assert (worker.run_ending, worker.ending) == (ending, text)
