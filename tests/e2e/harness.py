@@ -123,6 +123,31 @@ def running(server: Server, command: list[str | Path], *options: str, **env: str
             process.communicate()
 
 
+def kill_worker(server: Server, program: str | Path, mode: str, link: str) -> str:
+    """Kills the worker of a program at work, whose CUDA calls then fail. Returns the program's stderr."""
+    with running(server, [program, mode], "--link", link) as process:
+        (worker,) = server.worker_pids()
+        time.sleep(0.2)
+        os.kill(worker, signal.SIGKILL)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 3 and "cuda error" in out, out + err
+    return err
+
+
+def kill_client(server: Server, program: str | Path, mode: str, link: str) -> None:
+    """Kills a program at work: its worker is gone, long before the grace period is over, and its memory is free."""
+    before = server.memory_used()
+    with running(server, [program, mode], "--link", link) as launcher:
+        (session,) = server.sessions()
+        worker = int(session["worker_pid"])
+        assert server.memory_used() > before
+        os.kill(int(session["pid"]), signal.SIGKILL)
+        assert wait_until(lambda: not Path(f"/proc/{worker}").exists(), 30)
+        launcher.communicate(timeout=60)
+        assert launcher.returncode == 128 + signal.SIGKILL
+    assert wait_until(lambda: server.memory_used() == before and server.sessions() == [])
+
+
 def wait_until(condition: Callable[[], bool], seconds: float = 60) -> bool:
     """The limit is for what never happens: a machine that is busy with other things is given time."""
     deadline = time.monotonic() + seconds

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from e2e.harness import Server, assert_right, clean_environment, run_line, run_program, running, wait_until
+from e2e.harness import Server, assert_right, clean_environment, kill_client, kill_worker, run_line, run_program
 
 from gpuvirt.demo import programs
 from gpuvirt.demo.programs import Program
@@ -91,28 +88,14 @@ def test_two_programs_at_once(pool: Server, build: Callable[..., Path]) -> None:
 @pytest.mark.parametrize("link", FAR)
 @pytest.mark.parametrize("mode", ["wait", *(pytest.param(mode, marks=pytest.mark.wide) for mode in ("flood", "copy", "sleep"))])
 def test_client_killed(own_pool: Callable[..., Server], build: Callable[..., Path], mode: str, link: str) -> None:
-    server = own_pool()
-    before = server.memory_used()
-    with running(server, [build("busy"), mode], "--link", link) as launcher:
-        (session,) = server.sessions()
-        worker, program = int(session["worker_pid"]), int(session["pid"])
-        os.kill(program, signal.SIGKILL)
-        assert wait_until(lambda: not Path(f"/proc/{worker}").exists(), 30)
-        launcher.communicate(timeout=60)
-        assert launcher.returncode == 128 + signal.SIGKILL
-    assert wait_until(lambda: server.memory_used() == before and server.sessions() == [])
+    kill_client(own_pool(), build("busy"), mode, link)
 
 
 @pytest.mark.parametrize("link", FAR)
 @pytest.mark.parametrize("mode", ["flood", *(pytest.param(mode, marks=pytest.mark.wide) for mode in ("wait", "copy"))])
 def test_worker_killed(own_pool: Callable[..., Server], build: Callable[..., Path], mode: str, link: str) -> None:
     server = own_pool()
-    with running(server, [build("busy"), mode], "--link", link) as program:
-        (worker,) = server.worker_pids()
-        time.sleep(0.2)
-        os.kill(worker, signal.SIGKILL)
-        out, err = program.communicate(timeout=60)
-    assert program.returncode == 3 and "cuda error" in out, out + err
+    err = kill_worker(server, build("busy"), mode, link)
     assert server.url in err, err
 
 

@@ -9,12 +9,11 @@ import struct
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from e2e.harness import GPUVIRT, Server, clean_environment, run_program, running, wait_until
+from e2e.harness import GPUVIRT, Server, clean_environment, kill_client, kill_worker, run_program, running, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -33,12 +32,7 @@ def one_line(text: str) -> str:
 @pytest.mark.parametrize("mode", ["wait", "flood", "copy"])
 def test_worker_killed(own_pool: Callable[..., Server], build: Callable[..., Path], mode: str, link: str) -> None:
     server = own_pool()
-    with running(server, [build("busy"), mode], "--link", link) as program:
-        (worker,) = server.worker_pids()
-        time.sleep(0.2)
-        os.kill(worker, signal.SIGKILL)
-        out, err = program.communicate(timeout=60)
-    assert program.returncode == 3 and "cuda error" in out, out + err
+    err = kill_worker(server, build("busy"), mode, link)
     assert server.url in err, err
 
 
@@ -58,18 +52,7 @@ def test_server_and_worker_killed(own_pool: Callable[..., Server], build: Callab
 @pytest.mark.parametrize("link", LINKS)
 @pytest.mark.parametrize("mode", MODES)
 def test_client_killed(own_pool: Callable[..., Server], build: Callable[..., Path], mode: str, link: str) -> None:
-    """Its worker is gone, long before the grace period is over, and its memory is free."""
-    server = own_pool()
-    before = server.memory_used()
-    with running(server, [build("busy"), mode], "--link", link) as launcher:
-        (session,) = server.sessions()
-        worker, program = int(session["worker_pid"]), int(session["pid"])
-        assert server.memory_used() > before
-        os.kill(program, signal.SIGKILL)
-        assert wait_until(lambda: not Path(f"/proc/{worker}").exists(), 30)
-        launcher.communicate(timeout=60)
-        assert launcher.returncode == 128 + signal.SIGKILL
-    assert wait_until(lambda: server.memory_used() == before and server.sessions() == [])
+    kill_client(own_pool(), build("busy"), mode, link)
 
 
 def test_an_endless_kernel_goes_with_its_client(own_pool: Callable[..., Server], build: Callable[..., Path]) -> None:

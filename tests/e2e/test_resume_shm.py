@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from e2e.harness import Server, run_program, running, wait_until
+from e2e.harness import Server, kill_worker, run_program, running, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -103,10 +103,5 @@ def test_away_for_too_long(own_pool: Callable[..., Server], build: Callable[...,
 
 def test_worker_killed(own_pool: Callable[..., Server], build: Callable[..., Path]) -> None:
     """The client asks the server, who knows no such session any more: an error at once, not a wait."""
-    server = own_pool()
-    with running(server, [build("busy"), "wait"], "--link", "shm") as process:
-        (worker,) = server.worker_pids()
-        os.kill(worker, signal.SIGKILL)
-        out, err = process.communicate(timeout=30)
-    assert process.returncode == 3 and "cuda error" in out, out + err
+    err = kill_worker(own_pool(), build("busy"), "wait", "shm")
     assert "no such session" in err, err
