@@ -42,7 +42,6 @@ struct gv_record *gv_send_begin(struct gv_link *link, uint32_t size, uint64_t *b
         if (blocked_ns && !since) since = gv_now_ns();
         gv_lock_slow(&link->send_lock);
     }
-    if (link->seal) size += GV_SEAL_ROOM;
     struct gv_record *record = NULL;
     if (gv_link_dead(link)) {
         /* nothing to reserve */
@@ -66,20 +65,12 @@ uint64_t gv_send_commit(struct gv_link *link) {
     record->size = link->filling_size;
     record->epoch = link->epoch;
     record->seq = seq;
-    bool sealed = true;
-    if (link->seal) {
-        record->flags |= GV_RECORD_SEALED;
-        sealed = link->seal(link->seal_arg, record, record + 1, record->size - (uint32_t)sizeof *record) == 0;
-        /* What could not be sealed must not leave in the clear. */
-        if (!sealed) memset(record + 1, 0, record->size - sizeof *record);
-    }
     uint64_t bytes = atomic_load_explicit(&link->bytes_out, memory_order_relaxed);
     atomic_store_explicit(&link->bytes_out, bytes + link->filling_size, memory_order_relaxed);
     link->filling = NULL;
     bool much = link->transport->publish(link);
     gv_unlock(&link->send_lock);
     if (much) link->transport->flush(link);
-    if (!sealed) gv_link_kill(link, "a record could not be encrypted");
     return seq;
 }
 
@@ -93,16 +84,6 @@ static void malformed(struct gv_link *link, const char *what, uint64_t got, uint
     char text[GV_DEATH_TEXT];
     snprintf(text, sizeof text, "malformed record: %s %llu, expected %llu", what, (unsigned long long)got, (unsigned long long)expected);
     gv_link_kill(link, text);
-}
-
-static bool open_sealed(struct gv_link *link, struct gv_record *record) {
-    uint32_t body = record->size - (uint32_t)sizeof *record;
-    if (!(record->flags & GV_RECORD_SEALED) || body < GV_SEAL_ROOM || link->open(link->seal_arg, record, record + 1, body) != 0) {
-        gv_link_kill(link, "malformed record: it is not encrypted with this session's key");
-        return false;
-    }
-    record->size -= GV_SEAL_ROOM;
-    return true;
 }
 
 const struct gv_record *gv_recv_peek(struct gv_link *link) {
@@ -123,12 +104,6 @@ const struct gv_record *gv_recv_peek(struct gv_link *link) {
         }
         if (record->seq != link->seq_in + 1) {
             malformed(link, "seq", record->seq, link->seq_in + 1);
-            return NULL;
-        }
-        if (link->open) {
-            if (!open_sealed(link, record)) return NULL;
-        } else if (record->flags & GV_RECORD_SEALED) {
-            gv_link_kill(link, "malformed record: it is encrypted, and this session has no key for it");
             return NULL;
         }
         link->seq_in++;
@@ -153,12 +128,6 @@ void gv_recv_wake(struct gv_link *link) {
 }
 
 /* ---- the rest */
-
-void gv_link_set_seal(struct gv_link *link, gv_seal_fn seal, gv_seal_fn open, void *arg) {
-    link->seal = seal;
-    link->open = open;
-    link->seal_arg = arg;
-}
 
 void gv_link_fini(struct gv_link *link) { gv_copies_free(&link->copies); }
 

@@ -103,8 +103,6 @@ struct gv_link { /* NOLINT(clang-analyzer-optin.performance.Padding): sender's a
     _Atomic uint32_t epoch_limit; /* of what may come: the peer may be up again before us */
     bool abandoned;               /* this process is a forked child: threads and descriptors are not here */
     uint64_t session;
-    gv_seal_fn seal, open;
-    void *seal_arg;
     struct gv_redial_target *redial; /* what the client needs to connect again, its connector's; NULL on the worker's end */
     struct gv_resume *resume;        /* the transport's, where it resumes */
     void (*closed)(void *arg);       /* called once the link is closed and freed; NULL: nothing more to do */

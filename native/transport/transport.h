@@ -130,17 +130,6 @@ int gv_bulk_recv_header(struct gv_link *link, struct gv_bulk_header *header);
 /* Receives the payload's next `size` bytes into `data` (NULL: throw them away). 0, or -1 when the link is dead. */
 int gv_bulk_recv(struct gv_link *link, void *data, uint64_t size);
 
-/* ---- encryption ----------------------------------------------------------------------------------------------------- */
-
-/* The record layer's hook, off by default. When set, every record's body passes through `seal` before it is handed over and carries GV_RECORD_SEALED,
- * and every received one must carry it and passes through `open`; both ends must set it before the first record. `header` is what to authenticate
- * beside the body (its seq is never used twice in one direction and epoch); `body` has `size` bytes, changed in place, of which the last GV_SEAL_ROOM
- * are room for a tag and are not part of the message: the largest record is GV_SEAL_ROOM smaller then. seal is called under the send lock. 0, or -1:
- * the link dies. */
-#define GV_SEAL_ROOM 16u
-typedef int (*gv_seal_fn)(void *arg, const struct gv_record *header, void *body, uint32_t size);
-void gv_link_set_seal(struct gv_link *link, gv_seal_fn seal, gv_seal_fn open, void *arg);
-
 /* ---- the rest ------------------------------------------------------------------------------------------------------ */
 
 bool gv_link_dead(const struct gv_link *link);

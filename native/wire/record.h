@@ -19,7 +19,6 @@ struct gv_record {
 };
 
 #define GV_RECORD_SYNC 1u   /* the sender waits: answer with a REPLY record that names this seq */
-#define GV_RECORD_SEALED 2u /* body passed through the link's record-layer encryption hook */
 #define GV_RECORD_MARK 4u   /* push this stream's completion when the command has completed on the device */
 
 /* No record is larger: bigger payloads go on the bulk channel. A receiver ends the session on a larger one. */

@@ -357,67 +357,6 @@ static void late_channel(void) {
     close_pair(&p);
 }
 
-/* ---- encryption */
-
-/* A toy that shows what the hook can do: a key stream from seq, and a sum of header and body as the tag. Nothing to use. */
-static uint64_t toy_sum(const struct gv_record *h, const uint8_t *body, uint32_t size) {
-    uint64_t sum = h->seq * 77 + h->op;
-    for (uint32_t i = 0; i < size; i++) sum = sum * 131 + body[i];
-    return sum;
-}
-
-static void toy_stream(const struct gv_record *h, uint8_t *body, uint32_t size, uint8_t key) {
-    for (uint32_t i = 0; i < size; i++) body[i] ^= (uint8_t)(key + h->seq * 13 + i);
-}
-
-static int toy_seal(void *arg, const struct gv_record *header, void *body, uint32_t size) {
-    uint32_t text = size - GV_SEAL_ROOM;
-    if (header->op == 999) return -1;
-    toy_stream(header, body, text, *(uint8_t *)arg);
-    uint64_t tag[2] = {toy_sum(header, body, text), 0};
-    memcpy((uint8_t *)body + text, tag, sizeof tag);
-    return 0;
-}
-
-static int toy_open(void *arg, const struct gv_record *header, void *body, uint32_t size) {
-    uint32_t text = size - GV_SEAL_ROOM;
-    uint64_t tag[2] = {toy_sum(header, body, text), 0};
-    if (memcmp((uint8_t *)body + text, tag, sizeof tag) != 0) return -1;
-    toy_stream(header, body, text, *(uint8_t *)arg);
-    return 0;
-}
-
-static void sealed(void) {
-    EACH(transport) {
-        uint8_t key = 5;
-        struct pair p = make_pair(transport);
-        gv_link_set_seal(p.client, toy_seal, toy_open, &key);
-        gv_link_set_seal(p.worker, toy_seal, toy_open, &key);
-        for (uint64_t i = 1; i < 200; i++) {
-            CHECK(send_numbered(p.client, 8 * (uint32_t)(i % 50), i));
-            CHECK(send_numbered(p.worker, 8 * (uint32_t)(i % 50), i));
-            gv_send_flush(p.client);
-            gv_send_flush(p.worker);
-            CHECK(receive_numbered(p.worker, i) == (int64_t)(8 * (i % 50)) && receive_numbered(p.client, i) == (int64_t)(8 * (i % 50)));
-        }
-        CHECK(send_numbered(p.client, 8, 999)); /* the hook refuses: nothing may leave in the clear */
-        CHECK(gv_link_dead(p.client));
-        CHECK_TEXT(gv_link_death(p.client), "could not be encrypted");
-        close_pair(&p);
-
-        /* One side without the key: its peer refuses what comes in the clear, and it what comes encrypted. */
-        for (int side = 0; side < 2; side++) {
-            p = make_pair(transport);
-            gv_link_set_seal(side ? p.client : p.worker, toy_seal, toy_open, &key);
-            CHECK(send_numbered(p.client, 80, 1));
-            gv_send_flush(p.client);
-            CHECK(receive_numbered(p.worker, 1) == -1);
-            CHECK_TEXT(gv_link_death(p.worker), side ? "has no key" : "not encrypted with this session's key");
-            close_pair(&p);
-        }
-    }
-}
-
 /* ---- ends */
 
 /* What was sent before the end arrives, then the end. */
@@ -508,7 +447,6 @@ int main(int argc, char **argv) {
         {"arrives_soon", arrives_soon},
         {"idle_is_cheap", idle_is_cheap},
         {"late_channel", late_channel},
-        {"sealed", sealed},
         {"close_delivers", close_delivers},
         {"kill_wakes_all", kill_wakes_all},
         {"impossible_sizes", impossible_sizes},
