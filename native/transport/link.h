@@ -11,6 +11,7 @@
 #include "thread.h"
 #include "transport.h"
 
+struct gv_link_secret;
 struct gv_link_spec;
 struct gv_redial_target;
 struct gv_resume;
@@ -21,9 +22,10 @@ struct gv_endpoint {
     struct gv_passed passed; /* the transport's descriptors */
     const uint8_t *blob;     /* what its server end tells its client end */
     uint32_t blob_size;
-    uint32_t connections;            /* further connections that the server takes */
-    const struct gv_link_spec *spec; /* client */
-    struct gv_redial_target *redial; /* client; NULL: a cut is the end */
+    uint32_t connections;              /* further connections that the server takes */
+    const struct gv_link_spec *spec;   /* client */
+    struct gv_redial_target *redial;   /* client; NULL: a cut is the end */
+    const struct gv_link_secret *seal; /* both ends, where the link is to be sealed (seal/seal.h); NULL: plain. The transport keeps a copy */
 };
 
 /* A row of the table in transports.c: what a transport needs, and how it does what a link does. */

@@ -20,6 +20,7 @@ from gpuvirt.transport import shm, table
 ROOT = Path(__file__).resolve().parents[2]
 HERE = ROOT / "tests/native"
 WIRE = sorted((ROOT / "native/wire").glob("*.c"))
+SEAL = [*WIRE, *sorted((ROOT / "native/transport/seal").glob("*.c"))]
 LINK = [*WIRE, *sorted((ROOT / "native/transport").rglob("*.c"))]
 HELPERS = [HERE / "transport/pair.c", HERE / "transport/mini_server.c", HERE / "transport/cutter.c"]
 ADDRESS, THREAD = "address", "thread"
@@ -36,8 +37,8 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Builder:
     """Compiles a program: build(name, sanitizer, sources, flags) gives its path."""
     folder = tmp_path_factory.mktemp("native")
 
-    def make(name: str, sanitizer: str, sources: list[Path], flags: tuple[str, ...] = ()) -> Path:
-        return c_build.program(folder / f"{name}.{sanitizer}", sources, variant=sanitizer, flags=flags)
+    def make(name: str, sanitizer: str, sources: list[Path], flags: tuple[str, ...] = (), libraries: tuple[str, ...] = ()) -> Path:
+        return c_build.program(folder / f"{name}.{sanitizer}", sources, variant=sanitizer, flags=flags, libraries=libraries)
 
     return make
 
@@ -82,7 +83,16 @@ def runs(request: pytest.FixtureRequest, build: Builder) -> Iterator[ConcurrentR
                 break
         return done
 
+    def seal(name: str, sanitizer: str, flags: tuple[str, ...] = (), libraries: tuple[str, ...] = ()) -> Path:
+        return build(f"{name}_{abs(hash(flags))}", sanitizer, [*SEAL, HERE / f"transport/{name}.c"], flags, libraries)
+
     jobs = {
+        "test_seal": lambda p: run(seal("test_seal", p["sanitizer"]), *(["threads"] if p["sanitizer"] == THREAD else [])),
+        "test_sealing_without_a_library": lambda p: run(seal("test_no_crypto", ADDRESS, p["flags"])),
+        "test_the_programs_own_crypto_is_not_called": lambda p: run(seal("test_own_crypto", "plain", (), ("-rdynamic",))),
+        "test_calls_of_the_programs_own_crypto_are_noticed": lambda p: run(
+            seal("test_own_crypto", "plain", ("-DGV_BREAK_DEEPBIND",), ("-rdynamic",))
+        ),
         "test_wire": lambda p: run(wire(p["name"], p["sanitizer"])),
         "test_plain_sha256": lambda p: run(wire("test_sha256", ADDRESS, ("-DSHA256_PLAIN",))),
         "test_transport": lambda p: run(transport(**p, flags=SMALLER + (*LONG_SLEEPS, TOY_ROW) * (p["name"] == "test_links"))),
@@ -110,6 +120,33 @@ def test_wire(runs: ConcurrentRuns, request: pytest.FixtureRequest, name: str, s
 def test_plain_sha256(runs: ConcurrentRuns, request: pytest.FixtureRequest) -> None:
     """As on processors without instructions for it."""
     passes(runs.result(request))
+
+
+@pytest.mark.parametrize("sanitizer", [ADDRESS, THREAD])
+def test_seal(runs: ConcurrentRuns, request: pytest.FixtureRequest, sanitizer: str) -> None:
+    passes(runs.result(request))
+
+
+def without_library(name: str, said: str) -> tuple[str, ...]:
+    return (f'-DCRYPTO_LIBRARIES="{name}"', f'-DMISSING="{said}"')
+
+
+@pytest.mark.parametrize("flags", [without_library("libnone.so.3", "libnone.so.3"), without_library("libm.so.6", "it has no EVP_CIPHER_CTX_new")])
+def test_sealing_without_a_library(runs: ConcurrentRuns, request: pytest.FixtureRequest, flags: tuple[str, ...]) -> None:
+    """An error that says what to do, each time: a library that is not there, and one that is something else."""
+    passes(runs.result(request))
+
+
+def test_the_programs_own_crypto_is_not_called(runs: ConcurrentRuns, request: pytest.FixtureRequest) -> None:
+    """A program that exports functions of libcrypto's names, as one with a BoringSSL inside does."""
+    passes(runs.result(request))
+
+
+def test_calls_of_the_programs_own_crypto_are_noticed(runs: ConcurrentRuns, request: pytest.FixtureRequest) -> None:
+    """What is loaded without RTLD_DEEPBIND (GV_BREAK_DEEPBIND) calls the program's."""
+    done = runs.result(request)
+    assert done.returncode == 1
+    assert "the program's" in done.stderr
 
 
 TRANSPORT = [
