@@ -71,10 +71,10 @@ def cache_dir() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpuvirt"
 
 
-def image_cache() -> Path:
-    """The folder of workers' module cache: ``GPUVIRT_CACHE/images``, by default in `cache_dir`."""
+def cache_root() -> Path:
+    """The folder of all caches: ``GPUVIRT_CACHE``, by default `cache_dir`."""
     override = os.environ.get("GPUVIRT_CACHE")
-    return (Path(override).absolute() if override else cache_dir()) / "images"
+    return Path(override).absolute() if override else cache_dir()
 
 
 def config_file() -> Path:

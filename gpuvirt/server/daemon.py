@@ -26,6 +26,7 @@ from gpuvirt.server.listener import Listener
 from gpuvirt.server.memory_usage import MemoryUsage, Release
 from gpuvirt.server.options import ServeOptions
 from gpuvirt.server.sessions import Sessions
+from gpuvirt.server.tenants import PRIVATE, Tenant, Tenants
 from gpuvirt.server.tokens import TokenEntry, TokenStore
 from gpuvirt.server.workers import WORKER_COMMAND, WorkerPool
 from gpuvirt.transport.handshake import GREETING_SOFTWARE, WIRE_VERSION, Greeting
@@ -98,9 +99,19 @@ class Daemon:
                 [device.memory for device in inventory.devices], self._memory_usage_release or worker_library.memory_usage_release()
             )
             undo.callback(memory_usage.close)
+        tenants = Tenants()
+        undo.callback(tenants.close)
+        private = options.private_folder is not None
+
+        def tenant_of(token: bytes) -> Tenant:
+            return tenants.of(PRIVATE if private else token)
+
         workers = WorkerPool(inventory.backend, self._worker_command)
         undo.push_async_callback(workers.close)
-        sessions = self._sessions = Sessions(inventory, workers, memory_usage, options.name, options.grace, options.sessions_per_token)
+        sessions = self._sessions = Sessions(
+            inventory, workers, memory_usage, options.name, options.grace, options.sessions_per_token, tenant_of=tenant_of
+        )
+        workers.expect(tenant_of(tokens.default().id))
         workers.prestart()
         control = ControlServer(tokens, {"info": self._info, "devices": self._devices, "ps": self._ps})
         undo.push_async_callback(control.close)

@@ -8,6 +8,7 @@ import secrets
 import socket
 import time
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +16,7 @@ from gpuvirt.errors import GpuvirtError
 from gpuvirt.server.devices import Inventory
 from gpuvirt.server.memory_usage import SLOTS, MemoryUsage
 from gpuvirt.server.policy import Ended, Grant, Policy, Refuse, Wanted
+from gpuvirt.server.tenants import Tenant
 from gpuvirt.server.worker_library import RunEnding, SessionConfig
 from gpuvirt.server.workers import WorkerPool, WorkerProcess
 from gpuvirt.transport.handshake import WELCOME_BUSY, WELCOME_FAILED, Hello, Transcript, Welcome
@@ -60,6 +62,7 @@ class Session:
     hello: Hello
     peer: str
     worker: WorkerProcess
+    tenant: Tenant
     key: bytes = field(default=b"", repr=False)
     started: float = field(default_factory=time.time)
     epochs: dict[int, int] = field(default_factory=lambda: {MAIN: 0})  # of each connection (MAIN, channels), that of the last one
@@ -82,9 +85,11 @@ class Sessions:
         server_name: str,
         grace: int = 0,
         per_token: int | None = None,
+        *,
+        tenant_of: Callable[[bytes], Tenant],
     ) -> None:
         self._inventory, self._workers, self._memory_usage = inventory, workers, memory_usage
-        self._server_name, self._grace = server_name, grace
+        self._server_name, self._grace, self._tenant_of = server_name, grace, tenant_of
         self._policy = Policy([device.memory for device in inventory.devices], SLOTS, per_token)
         self._sessions: dict[int, Session] = {}
         self._ended_launches: OrderedDict[tuple[bytes, bytes], None] = OrderedDict()  # each with the token that said so
@@ -118,9 +123,11 @@ class Sessions:
         worker: WorkerProcess | None = None
         end = ServerEnd()
         try:
+            tenant = self._tenant_of(hello.token_id)
+            self._workers.expect(tenant)
             worker = await self._workers.take(WORKER_LIMIT)
             end = transport.open()
-            session = Session(number, decision, transport, hello, peer, worker)
+            session = Session(number, decision, transport, hello, peer, worker, tenant)
             self._sessions[number] = session
             self._welcome(client, session, secret, transcript, end)
             self._hand_over(client, session, end)
@@ -184,7 +191,10 @@ class Sessions:
             raise OSError("the client takes nothing")
 
     def _hand_over(self, client: socket.socket, session: Session, end: ServerEnd) -> None:
-        inventory, hello = self._inventory, session.hello
+        inventory, hello, tenant = self._inventory, session.hello, session.tenant
+        passed = {"cache": tenant.folder} if tenant.folder >= 0 else {}
+        if self._memory_usage:
+            passed["memory_usage"] = self._memory_usage.fd
         config = SessionConfig(
             session=session.id,
             backend=inventory.backend,
@@ -200,12 +210,12 @@ class Sessions:
             blob=end.blob,
             server_name=self._server_name,
             grace=self._grace_of(session),
+            tenant=tenant.name,
+            cache_key=tenant.key,
+            passed=[*passed],
         )
-        fds = [client.fileno(), *end.descriptors]
-        if self._memory_usage:
-            fds.append(self._memory_usage.fd)
         client.setblocking(True)
-        session.worker.give(config, tuple(fds))
+        session.worker.give(config, (client.fileno(), *end.descriptors, *passed.values()))
 
     def check_further(self, session: Session, which: int, epoch: int, provides: int) -> None:
         """Whether a further connection of a session may come: a channel's first (epoch 0), or one that takes the place of an older one.

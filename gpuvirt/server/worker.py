@@ -14,6 +14,7 @@ import signal
 import socket
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 from gpuvirt.errors import GpuvirtError
@@ -36,25 +37,35 @@ def main() -> int:
     try:
         library = WorkerLibrary()
         compiler = _Compiler(library) if args.backend == "soft" else None
-        library.open_cache()
     except (GpuvirtError, ImportError) as error:
         messages.send(daemon, {"op": "failed", "text": str(error)})
         return 1
     messages.send(daemon, {"op": "ready"})
-    while not select.select([daemon], [], [], CACHE_REFRESH)[0]:
-        library.refresh_cache()
-    received = messages.receive(daemon)
-    if received is None:
-        return 0
-    message, fds = received
-    return _run(library, compiler, daemon, message, fds)
+    tenant = ""
+    while True:
+        while not select.select([daemon], [], [], CACHE_REFRESH)[0]:
+            library.refresh_cache()
+        received = messages.receive(daemon)
+        if received is None:
+            return 0
+        message, fds = received
+        if message["op"] == "session":
+            return _run(library, compiler, daemon, message, fds, tenant)
+        tenant = message["tenant"]
+        library.open_cache(_descriptor(fds[0]) / "images")  # which keeps a descriptor of its own
+        os.close(fds[0])
+
+
+def _descriptor(fd: int) -> Path:
+    """A path to what a descriptor stands for, whoever may not enter the folders above it."""
+    return Path(f"/proc/self/fd/{fd}")
 
 
 class _Compiler:
     """The software GPU's compiler; keeps alive what the C side points to."""
 
     def __init__(self, library: WorkerLibrary) -> None:
-        from gpuvirt.soft.host import ctypes_bridge, jit, module_registry
+        from gpuvirt.soft.host import ctypes_bridge, jit, module_registry, object_cache
 
         missing = jit.register_library(library.lib)
         if missing:
@@ -62,13 +73,33 @@ class _Compiler:
         self.bridge: Any = ctypes_bridge.Bridge()
         self.address: int = self.bridge.address
         self.build = module_registry.own_version()
+        self.keep_in = object_cache.use
 
 
-def _run(library: WorkerLibrary, compiler: _Compiler | None, daemon: socket.socket, message: dict[str, Any], fds: list[int]) -> int:
+def _use_caches(library: WorkerLibrary, compiler: _Compiler | None, config: SessionConfig, folder: int, expected: str) -> None:
+    """Takes the tenant's caches.
+
+    Args:
+        folder: the tenant's, which stays open; -1: it has none.
+        expected: the tenant whose images have been looked at.
+    """
+    if folder < 0:
+        library.close_cache()
+    elif config.tenant != expected:
+        library.open_cache(_descriptor(folder) / "images")
+    if compiler is not None:
+        compiler.keep_in(_descriptor(folder) / "kernels" if folder >= 0 else None, config.cache_key)
+    elif folder >= 0:
+        os.environ["CUDA_CACHE_PATH"] = str(_descriptor(folder) / "driver")  # what the driver compiles, which it would run as it finds it
+
+
+def _run(library: WorkerLibrary, compiler: _Compiler | None, daemon: socket.socket, message: dict[str, Any], fds: list[int], expected: str) -> int:
     del message["op"]
     config = SessionConfig(**message)
     fd, descriptors = fds[0], fds[1 : 1 + config.descriptors]
-    memory_usage_fd = next(iter(fds[1 + config.descriptors :]), -1)
+    passed = dict(zip(config.passed, fds[1 + config.descriptors :], strict=True))
+    memory_usage_fd = passed.get("memory_usage", -1)
+    _use_caches(library, compiler, config, passed.get("cache", -1), expected)
     try:
         worker = library.open(config, fd, descriptors, memory_usage_fd, compiler.address if compiler else None, compiler.build if compiler else "")
     except GpuvirtError as error:

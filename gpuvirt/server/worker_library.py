@@ -6,7 +6,7 @@ import ctypes
 import os
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
 
@@ -80,6 +80,8 @@ class SessionConfig:
         descriptors: how many of the descriptors are the transport's.
         blob: what the transport told the client.
         grace: seconds that the session outlives a cut of its connection, 0: none.
+        tenant, cache_key: whose session it is (gpuvirt.server.tenants).
+        passed: names of the descriptors behind the transport's: "cache", the tenant's folder; "memory_usage", the table of memory usage.
     """
 
     session: int
@@ -96,6 +98,9 @@ class SessionConfig:
     blob: bytes
     server_name: str
     grace: int
+    tenant: str = ""
+    cache_key: bytes = field(default=b"", repr=False)
+    passed: list[str] = field(default_factory=list)
 
 
 class WorkerLibrary:
@@ -116,6 +121,7 @@ class WorkerLibrary:
         lib.worker_get_figures.argtypes, lib.worker_get_figures.restype = [handle, ctypes.POINTER(WorkerFigures)], None
         lib.worker_close.argtypes, lib.worker_close.restype = [handle], None
         lib.worker_open_cache.argtypes, lib.worker_open_cache.restype = [ctypes.c_char_p], handle
+        lib.worker_close_cache.argtypes, lib.worker_close_cache.restype = [handle], None
         lib.worker_refresh_cache.argtypes, lib.worker_refresh_cache.restype = [handle], None
         lib.worker_use_cache.argtypes, lib.worker_use_cache.restype = [handle, handle, ctypes.c_char_p], None
         lib.worker_memory_usage_release.argtypes, lib.worker_memory_usage_release.restype = [ctypes.c_int32, ctypes.c_uint32], ctypes.c_int
@@ -124,9 +130,14 @@ class WorkerLibrary:
         self.build = f"{found.st_mtime_ns};{found.st_size}"
         self._images: int | None = None
 
-    def open_cache(self) -> None:
-        """Indexes the module cache of this host before a session comes; takes tens of milliseconds with thousands of images."""
-        self._images = self.lib.worker_open_cache(os.fsencode(paths.image_cache()))
+    def open_cache(self, folder: Path) -> None:
+        """Indexes a tenant's module cache, in the place of another's; takes tens of milliseconds with thousands of images."""
+        self.close_cache()
+        self._images = self.lib.worker_open_cache(os.fsencode(folder))
+
+    def close_cache(self) -> None:
+        images, self._images = self._images, None
+        self.lib.worker_close_cache(images)
 
     def refresh_cache(self) -> None:
         """Adds new images to the index, while no session has come; costs little when there are none."""
@@ -139,7 +150,8 @@ class WorkerLibrary:
 
         Args:
             compiler: address of a struct soft_compiler, None on cuda. Must outlive the worker.
-            compiler_build: names its version; images that another version has accepted are not taken from the cache.
+            compiler_build: names its version; images that another version has accepted, or that carry another tenant's key, are not taken from
+                the cache.
 
         Raises:
             GpuvirtError: the backend did not open; the client has been told.
@@ -172,7 +184,7 @@ class WorkerLibrary:
         handle = self.lib.worker_open(ctypes.byref(filled), err)
         if not handle:
             raise GpuvirtError(err.value.decode("utf-8", "replace") or "the worker library gave no reason")
-        self.lib.worker_use_cache(handle, self._images, f"{self.build};{compiler_build}".encode())
+        self.lib.worker_use_cache(handle, self._images, f"{self.build};{compiler_build};{config.cache_key.hex()}".encode())
         return Worker(self.lib, handle, filled)
 
 

@@ -18,6 +18,7 @@ from gpuvirt import paths
 from gpuvirt.errors import GpuvirtError
 from gpuvirt.printable import printable
 from gpuvirt.server import messages
+from gpuvirt.server.tenants import Tenant
 from gpuvirt.server.worker_library import RunEnding, SessionConfig, WorkerFigures
 
 log = logging.getLogger("gpuvirt.server")
@@ -65,6 +66,12 @@ class WorkerProcess:
         self._socket = ours
         loop.add_reader(ours, self._readable)
         loop.add_reader(self._pidfd, self._ended)
+
+    def expect(self, tenant: Tenant) -> None:
+        """Says whose session probably comes: what its tenant keeps is then looked at before."""
+        if tenant.folder >= 0:
+            with contextlib.suppress(OSError):
+                messages.send(self._socket, {"op": "expect", "tenant": tenant.name}, (tenant.folder,))
 
     def give(self, config: SessionConfig, fds: tuple[int, ...]) -> None:
         """Sends a session and its descriptors, which stay open here."""
@@ -178,6 +185,15 @@ class WorkerPool:
         self._closed = False
         self._retry: asyncio.TimerHandle | None = None
         self._last_failure = ""
+        self._expected: Tenant | None = None
+
+    def expect(self, tenant: Tenant) -> None:
+        """The next session is probably this tenant's: the worker that waits for it prepares for that."""
+        if tenant is self._expected:
+            return
+        self._expected = tenant
+        if self._idle is not None:
+            self._idle.expect(tenant)
 
     def prestart(self) -> None:
         """Starts the worker for the next session, unless there is one, or as many are starting as may."""
@@ -227,6 +243,8 @@ class WorkerPool:
         self._all.add(worker)
         self._starting += 1
         worker.ready.add_done_callback(self._ready)
+        if self._expected is not None:
+            worker.expect(self._expected)
         return worker
 
     def _ready(self, ready: asyncio.Future[None]) -> None:

@@ -1,5 +1,5 @@
-/* The worker's module cache: images that workers of this user on this host have loaded, on disk under their SHA-256, so that a client sends each
- * once. One flat folder for all workers of a user. File names are HASH.META.KEY: KEY stands for the backend, driver, device and build that accepted
+/* The worker's module cache: images that workers of this tenant on this host have loaded, on disk under their SHA-256, so that a client sends each
+ * once. One flat folder for all workers of a tenant. File names are HASH.META.KEY: KEY stands for the backend, driver, device and build that accepted
  * the image, META for its metadata. A file that cannot be read or is damaged counts as absent. */
 #ifndef WORKER_MODULE_CACHE_H
 #define WORKER_MODULE_CACHE_H

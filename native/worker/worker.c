@@ -127,6 +127,8 @@ EXPORT struct worker *worker_open(const struct worker_config *config, char *err)
 
 EXPORT struct module_cache *worker_open_cache(const char *folder) { return module_cache_open(folder); }
 
+EXPORT void worker_close_cache(struct module_cache *cache) { module_cache_close(cache); }
+
 EXPORT void worker_refresh_cache(struct module_cache *cache) { module_cache_refresh(cache); }
 
 EXPORT void worker_use_cache(struct worker *w, struct module_cache *cache, const char *build) {

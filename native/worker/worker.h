@@ -36,6 +36,8 @@ struct worker *worker_open(const struct worker_config *config, char *err);
 struct module_cache;
 /* Looks at the images of modules kept in `folder`, before there is a session: it may take tens of milliseconds. NULL: the folder cannot be had. */
 struct module_cache *worker_open_cache(const char *folder);
+/* Closes one that is not taken over. NULL does nothing. */
+void worker_close_cache(struct module_cache *cache);
 /* Looks again, for as long as no session has come: what is looked at now is not looked at while a program waits. NULL does nothing. */
 void worker_refresh_cache(struct module_cache *cache);
 /* Takes that cache over, between worker_open and worker_run; without one (NULL) images travel each time. `build` names what the metadata of modules are

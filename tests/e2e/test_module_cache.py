@@ -69,11 +69,17 @@ def start(folder: Path) -> Server:
     return start_server(folder, "--backend", "soft", "--gpus", "2", "--gpu-memory", "1g", env=env)
 
 
+def images_in(folder: Path) -> Path:
+    """Where that server keeps the images of its only tenant."""
+    (found,) = (folder / "cache" / "tenants").glob("*/images")
+    return found
+
+
 @pytest.fixture(scope="module")
 def caching(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Path]]:
     folder = tmp_path_factory.mktemp("caching")
     server = start(folder)
-    yield server, folder / "cache" / "images"
+    yield server, images_in(folder)
     server.stop()
 
 
@@ -163,7 +169,7 @@ def damage(path: Path, how: str) -> None:
 @pytest.mark.parametrize("how", DAMAGES)
 def test_damaged_on_the_server(tmp_path: Path, how: str) -> None:
     """The files are damaged while no server runs: a worker that waits for its session may have opened them before, and what is open stays good."""
-    setting = Setting(start(tmp_path), tmp_path / "cache" / "images", tmp_path / "client", tmp_path, uuid.uuid4().hex)
+    setting = Setting(start(tmp_path), images_in(tmp_path), tmp_path / "client", tmp_path, uuid.uuid4().hex)
     try:
         setting.run()
         setting.server.stop()

@@ -40,12 +40,16 @@ def main() -> None:
         time.sleep(0.3 if args.starts != os.devnull else 0)
         starts.write("-")
     messages.send(daemon, {"op": "ready"})
-    received = messages.receive(daemon)
-    if received is None:
-        return
-    config, fds = received
+    while True:
+        received = messages.receive(daemon)
+        if received is None:
+            return
+        config, fds = received
+        if config["op"] == "session":
+            break
+        os.close(fds[0])  # whose session may come
     client = socket.socket(fileno=fds[0])
-    memory_usage = fds[-1]
+    memory_usage = fds[1 + config["descriptors"] + config["passed"].index("memory_usage")]
     messages.send(daemon, {"op": "opened"})
     channels: list[socket.socket] = []
     threading.Thread(target=listen, args=(daemon, channels), daemon=True).start()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 from dataclasses import dataclass, replace
 
 import lz4.block
@@ -30,7 +29,7 @@ class Built:
 
 def cache_key(identity: str, level: int) -> str:
     """The name of a cache entry."""
-    return hashlib.sha256(f"{identity};{level}".encode()).hexdigest()
+    return object_cache.name(f"{identity};{level}")
 
 
 def build(module: Module, kernel: str, shape: tuple[int, int, int], identity: str, careful: bool = False) -> Built:

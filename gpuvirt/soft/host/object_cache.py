@@ -1,8 +1,9 @@
-"""Compiled kernels on disk, shared by all workers of a user.
+"""Compiled kernels on disk, shared by all workers of a tenant (gpuvirt.server.tenants), or by whoever uses the compiler by itself.
 
 An entry is one file, written beside its place and moved there, so that whoever reads it finds all of it or none of it. It names its own key and
 carries a digest: what is damaged, cut short or in the wrong place counts as absent and is written anew. Nothing that goes wrong here is an error: a
-disk that is full or read-only, a missing home, a folder in the way only mean that kernels are compiled again.
+disk that is full or read-only, a missing home, a folder in the way only mean that kernels are compiled again. What an entry holds is run as it is:
+so names and digests are made with the tenant's key, and who does not have it can write nothing that is taken for an entry.
 
 The size is bounded: entries lie in 256 folders by the first byte of their key, a hash, and each folder keeps to its share. Who adds an entry removes
 the ones in its folder that have not been used for longest.
@@ -11,7 +12,7 @@ the ones in its folder that have not been used for longest.
 from __future__ import annotations
 
 import contextlib
-import hashlib
+import hmac
 import os
 import stat
 import struct
@@ -21,14 +22,33 @@ from pathlib import Path
 
 LIMIT = 2 << 30  # bytes, all folders together
 FOLDERS = 256
-_MAGIC = b"GVK2"
+_MAGIC = b"GVK3"
 _HEAD = struct.Struct("<4s32s32sI")  # magic, digest of what follows it, key, length of the description
 _STALE = 3600  # seconds after which an unfinished file is removed
 _FRESH = 86400  # seconds for which a use is not recorded again
 
+_folder: Path | None = None  # a tenant's
+_key = b""
+
+
+def use(folder: Path | None, key: bytes) -> None:
+    """Keeps kernels in a tenant's folder, under its key. None: keeps none."""
+    global _folder, _key
+    _folder, _key = folder or Path(os.devnull), key
+
+
+def name(identity: str) -> str:
+    """The key of the entry for what `identity` names."""
+    return hmac.digest(_key, identity.encode(), "sha256").hex()
+
 
 def directory() -> Path | None:
-    """Where compiled kernels are kept: ``GPUVIRT_CACHE/kernels``, by default ``~/.cache/gpuvirt/kernels``. None without a home."""
+    """Where compiled kernels are kept: a tenant's folder, else ``GPUVIRT_CACHE/kernels``, by default ``~/.cache/gpuvirt/kernels``.
+
+    None without a home.
+    """
+    if _folder is not None:
+        return _folder
     base = os.environ.get("GPUVIRT_CACHE")
     if base:
         return Path(base) / "kernels"
@@ -39,7 +59,7 @@ def directory() -> Path | None:
 
 
 def _digest(key: bytes, size: int, body: bytes) -> bytes:
-    return hashlib.sha256(key + struct.pack("<I", size) + body).digest()
+    return hmac.digest(_key, key + struct.pack("<I", size) + body, "sha256")
 
 
 def read(key: str) -> tuple[bytes, bytes] | None:

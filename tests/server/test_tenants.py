@@ -1,0 +1,80 @@
+"""Tenants' folders and keys: apart from one another, the same at the next start, and planting by names that are public does not work."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from gpuvirt.errors import GpuvirtError
+from gpuvirt.server import tenants as module
+from gpuvirt.server.tenants import Tenants
+from gpuvirt.soft.host import object_cache
+
+
+def test_tenants_are_apart_and_stay_the_same(tmp_path: Path) -> None:
+    one = Tenants(tmp_path)
+    a, b = one.of(b"a" * 16), one.of(b"b" * 16)
+    assert one.of(b"a" * 16) is a
+    assert len({a.name, b.name, a.key, b.key}) == 4 and not os.path.samestat(os.fstat(a.folder), os.fstat(b.folder))
+    again = Tenants(tmp_path).of(b"a" * 16)
+    assert (again.name, again.key) == (a.name, a.key) and os.path.samestat(os.fstat(a.folder), os.fstat(again.folder))
+    # Names and keys are not to be had from what is public: the token's id goes over the wire in the clear.
+    assert a.name not in (hashlib.sha256(b"a" * 16).hexdigest()[:32], hmac.digest(b"", b"folder;" + b"a" * 16, "sha256").hex()[:32])
+    other = Tenants(tmp_path / "other").of(b"a" * 16)
+    assert other.name != a.name and other.key != a.key
+    for folder in (tmp_path / "tenants", tmp_path / "tenants" / a.name, tmp_path / "tenants" / "secret"):
+        assert not folder.stat().st_mode & 0o077
+    one.close()
+
+
+def test_a_key_says_nothing_about_itself_in_logs(tmp_path: Path) -> None:
+    tenant = Tenants(tmp_path).of(b"a")
+    assert repr(tenant.key) not in repr(tenant) and tenant.key.hex() not in repr(tenant)
+
+
+def test_a_root_that_cannot_be_used_keeps_nothing() -> None:
+    tenant = Tenants(Path("/proc/gpuvirt")).of(b"a" * 16)
+    assert tenant.folder == -1 and len(tenant.key) == 32
+
+
+@pytest.mark.parametrize("wrong", ["short", "readable by others", "link"])
+def test_a_secret_of_somebody_else_is_not_used(tmp_path: Path, wrong: str) -> None:
+    file = tmp_path / "secret"
+    file.write_bytes(bytes(31 if wrong == "short" else 32))
+    file.chmod(0o644 if wrong == "readable by others" else 0o600)
+    if wrong == "link":
+        file.rename(tmp_path / "there")
+        file.symlink_to(tmp_path / "there")
+    with pytest.raises((GpuvirtError, OSError)):
+        module._secret(file)
+
+
+def test_a_tenant_that_does_not_come_again_is_forgotten(tmp_path: Path) -> None:
+    first = Tenants(tmp_path)
+    old, young = first.of(b"old"), first.of(b"young")
+    past = time.time() - module.UNUSED_LIMIT - 100
+    os.utime(tmp_path / "tenants" / old.name, (past, past))
+    Tenants(tmp_path)
+    assert not (tmp_path / "tenants" / old.name).exists() and (tmp_path / "tenants" / young.name).exists()
+
+
+def test_an_entry_without_the_tenants_key_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the review planted: an entry for a kernel that everybody can name, written by somebody who may write the file."""
+    monkeypatch.setattr(object_cache, "_folder", None)
+    monkeypatch.setattr(object_cache, "_key", b"")
+    identity = "a module;a kernel;(32, 1, 1);a machine;a version;2"
+    object_cache.use(tmp_path, b"t" * 32)
+    name = object_cache.name(identity)
+    assert object_cache.write(name, b"about", b"sound code") and object_cache.read(name) == (b"about", b"sound code")
+    for key in (b"", b"o" * 32):
+        object_cache.use(tmp_path, key)
+        assert object_cache.name(identity) != name
+        object_cache.write(name, b"about", b"planted code")  # in the very place of the tenant's entry
+        object_cache.use(tmp_path, b"t" * 32)
+        assert object_cache.read(name) is None
+        assert object_cache.write(name, b"about", b"sound code")
