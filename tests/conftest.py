@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -18,6 +19,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # A shell ignores Ctrl-C in what it puts into the background, and an ignored signal stays so over exec: in programs under test, too.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     with contextlib.suppress(ImportError):  # only some tests need it
         from hypothesis import HealthCheck, settings
 
