@@ -82,6 +82,7 @@ struct gv_link_counts {
     uint64_t records_resent;              /* records that went out again */
     uint64_t unacked_bytes, unacked_peak; /* sent and not acknowledged */
     uint64_t bulk_resent;                 /* bytes of payloads that went out again */
+    uint64_t altered;                     /* frames that were altered on their way; each cut its connection */
 };
 void gv_link_get_counts(const struct gv_link *link, struct gv_link_counts *counts);
 

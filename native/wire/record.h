@@ -18,8 +18,8 @@ struct gv_record {
     uint64_t seq;   /* 1, 2, 3, ... without gaps in each direction; a repeated one is dropped, a gap ends the session */
 };
 
-#define GV_RECORD_SYNC 1u   /* the sender waits: answer with a REPLY record that names this seq */
-#define GV_RECORD_MARK 4u   /* push this stream's completion when the command has completed on the device */
+#define GV_RECORD_SYNC 1u /* the sender waits: answer with a REPLY record that names this seq */
+#define GV_RECORD_MARK 4u /* push this stream's completion when the command has completed on the device */
 
 /* No record is larger: bigger payloads go on the bulk channel. A receiver ends the session on a larger one. */
 #define GV_RECORD_MAX (256u * 1024u)

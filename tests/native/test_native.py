@@ -22,10 +22,11 @@ HERE = ROOT / "tests/native"
 WIRE = sorted((ROOT / "native/wire").glob("*.c"))
 SEAL = [*WIRE, *sorted((ROOT / "native/transport/seal").glob("*.c"))]
 LINK = [*WIRE, *sorted((ROOT / "native/transport").rglob("*.c"))]
-HELPERS = [HERE / "transport/pair.c", HERE / "transport/mini_server.c", HERE / "transport/cutter.c"]
+HELPERS = [HERE / f"transport/{name}.c" for name in ("pair", "mini_server", "cutter", "sealed_peer", "hostile_relay")]
 ADDRESS, THREAD = "address", "thread"
-# A transport of the tests' own: a file, and a row behind those of the table.
-TOY, TOY_ROW = [HERE / "transport/pipes.c"], "-DGV_MORE_TRANSPORT=gv_pipes_transport"
+# Transports of the tests' own: a file, and a row behind those of the table.
+TOY_ROW, SEALED_ROW = "-DGV_MORE_TRANSPORT=gv_pipes_transport", "-DGV_MORE_TRANSPORT=gv_sealed_transport"
+ROWS = {TOY_ROW: HERE / "transport/pipes.c", SEALED_ROW: HERE / "transport/sealed_row.c"}
 
 Builder = Callable[..., Path]
 
@@ -60,6 +61,9 @@ BROKEN = "-DTEST_PATIENCE_NS=5000000000LL"  # what is to be noticed may be that 
 LONG_SLEEPS = ("-DSHM_SLICE_NS=50000000000", "-DTCP_SLEEP_NS=50000000000")
 
 
+MORE = {"test_links": (*LONG_SLEEPS, TOY_ROW), "test_resume": (SEALED_ROW,), "test_delay": (SEALED_ROW,), "test_sealed": (SEALED_ROW,)}
+
+
 def delay_cases() -> list[str]:
     return re.findall(r'\{"([a-z_]+)", [a-z_]+\}', (HERE / "transport/test_delay.c").read_text())
 
@@ -72,7 +76,7 @@ def runs(request: pytest.FixtureRequest, build: Builder) -> Iterator[ConcurrentR
         return build(name + "_plain" * bool(flags), sanitizer, [*WIRE, HERE / f"wire/{name}.c"], flags)
 
     def transport(name: str, sanitizer: str, flags: tuple[str, ...] = SMALLER, variant: str = "") -> Path:
-        more = TOY if TOY_ROW in flags else []
+        more = [ROWS[flag] for flag in flags if flag in ROWS]
         return build(name + variant, sanitizer, [*LINK, *HELPERS, *more, HERE / f"transport/{name}.c"], flags)
 
     def noticed(program: Path, case: str) -> subprocess.CompletedProcess[str]:
@@ -95,8 +99,10 @@ def runs(request: pytest.FixtureRequest, build: Builder) -> Iterator[ConcurrentR
         ),
         "test_wire": lambda p: run(wire(p["name"], p["sanitizer"])),
         "test_plain_sha256": lambda p: run(wire("test_sha256", ADDRESS, ("-DSHA256_PLAIN",))),
-        "test_transport": lambda p: run(transport(**p, flags=SMALLER + (*LONG_SLEEPS, TOY_ROW) * (p["name"] == "test_links"))),
-        "test_delay_threads": lambda p: run(transport("test_delay", THREAD), *(case for case in delay_cases() if "child" not in case)),
+        "test_transport": lambda p: run(transport(**p, flags=SMALLER + MORE.get(p["name"], ()))),
+        "test_delay_threads": lambda p: run(
+            transport("test_delay", THREAD, SMALLER + MORE["test_delay"]), *(case for case in delay_cases() if "child" not in case)
+        ),
         "test_a_broken_delay_is_noticed": lambda p: noticed(
             transport("test_delay", "undefined", (f"-DGV_BREAK_DELAY={p['fault']}", BROKEN), f"_{p['fault']}"), p["case"]
         ),
@@ -160,6 +166,8 @@ TRANSPORT = [
     pytest.param("test_bulk", THREAD, marks=pytest.mark.wide),
     ("test_resume", ADDRESS),
     ("test_resume", THREAD),
+    ("test_sealed", ADDRESS),
+    pytest.param("test_sealed", THREAD, marks=pytest.mark.wide),
     ("test_death", ADDRESS),  # forks with threads about, which the thread sanitizer does not do
 ]
 

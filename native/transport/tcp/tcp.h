@@ -6,6 +6,7 @@
 #include <pthread.h>
 
 #include "../../wire/ring.h"
+#include "framing.h"
 #include "unacked.h"
 #include "../link.h"
 #include "../resume.h"
@@ -13,19 +14,13 @@
 
 #define TCP_BUFFER_SIZE GV_REPLY_RING
 
-/* A record of the transport's own. */
-struct tcp_note {
-    struct gv_record record;
-    struct gv_received received;
-};
-
 struct tcp { /* NOLINT(clang-analyzer-optin.performance.Padding): sender's and receiver's lines apart */
     struct gv_link link;
     int fd; /* the main socket's descriptor: another socket takes its place when the connection was cut */
     int wake_fd;
     bool makes_way; /* the worker's end: its reader leaves the core of the client's thread that it answers */
 
-    /* Sending: the ring's writer is under the link's send lock; its reader, `unacked` and `note` are under `pushing`. */
+    /* Sending: the ring's writer is under the link's send lock; its reader and what follows are under `pushing`. */
     struct gv_ring_control *control;
     void *ring;
     struct gv_ring_writer tx;
@@ -33,8 +28,9 @@ struct tcp { /* NOLINT(clang-analyzer-optin.performance.Padding): sender's and r
     _Alignas(128) _Atomic uint32_t pushing;
     struct gv_ring_reader unsent;
     struct gv_unacked unacked;
-    struct tcp_note note; /* an acknowledgement on its way out: the last note_left bytes of it */
-    size_t note_left;
+    struct gv_framing_out framing_out;
+    uint8_t note[NOTE_ROOM]; /* an acknowledgement on its way out: the last note_left of note_size bytes */
+    size_t note_size, note_left;
     _Atomic uint64_t n_unacked; /* bytes in unacked */
     _Atomic bool tell;          /* an acknowledgement is due now */
     _Atomic bool clogged;       /* the socket took no more of what is unacknowledged */
@@ -45,7 +41,8 @@ struct tcp { /* NOLINT(clang-analyzer-optin.performance.Padding): sender's and r
     /* Receiving: bytes [at, end) of the buffer are read and not yet handed out. Under `receiving`, which nobody holds for long. */
     _Alignas(128) _Atomic uint32_t receiving;
     uint8_t *buffer;
-    size_t at, end, current;               /* current: size of the record that is handed out */
+    size_t at, end, current; /* current: size of the record that is handed out */
+    struct gv_framing_in framing_in;
     _Atomic uint64_t received;             /* seq of the last record handed out */
     _Atomic uint64_t reader;               /* the thread that last looked for records: never held back */
     uint64_t records_untold, bytes_untold; /* received since the last acknowledgement */
@@ -55,7 +52,11 @@ struct tcp { /* NOLINT(clang-analyzer-optin.performance.Padding): sender's and r
     struct tcp_bulk bulk;
 
     struct gv_resume resume;
-    _Atomic uint64_t records_resent, unacked_peak;
+    _Atomic uint64_t records_resent, unacked_peak, altered;
+
+    bool client, sealed; /* sealed: with the secret */
+    struct gv_link_secret secret;
+    struct gv_seal *renewed_out, *renewed_in; /* for the notes of a connection that is to take the place of the last; of whoever brings it */
 };
 
 /* ---- tcp_send.c */
@@ -73,6 +74,8 @@ bool gv_tcp_publish(struct gv_link *link);
 void gv_tcp_flush(struct gv_link *link);
 
 /* ---- tcp_receive.c */
+/* Counts a frame that was altered on its way. True: it was one too many, and the link is dead. receiving held. */
+bool gv_tcp_altered(struct tcp *t);
 /* Reads what the socket has without waiting. True when something came, or the connection ended. receiving held. */
 bool gv_tcp_fill(struct tcp *t);
 int64_t gv_tcp_admit(struct gv_link *link);
@@ -85,7 +88,7 @@ void gv_tcp_wake(struct gv_link *link);
 extern const struct gv_resume_ops gv_tcp_resume_ops;
 
 /* ---- tcp_link.c */
-/* One end, over a connected socket; `redial` is NULL on the worker's end. NULL with errno set: the socket is the caller's still. */
-struct gv_link *gv_tcp_new(int fd, struct gv_redial_target *redial);
+/* One end, the client's or the worker's, over the endpoint's connected socket. NULL with a reason in `why`: the socket is the caller's still. */
+struct gv_link *gv_tcp_new(const struct gv_endpoint *endpoint, bool client, char why[GV_DEATH_TEXT]);
 
 #endif

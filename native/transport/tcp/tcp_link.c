@@ -118,7 +118,15 @@ static void linger(struct tcp *t) {
     }
 }
 
+static void free_framing(struct tcp *t) {
+    struct gv_seal *const seals[] = {t->framing_out.records, t->framing_out.notes, t->framing_in.records,
+                                     t->framing_in.notes,    t->renewed_out,       t->renewed_in};
+    for (size_t i = 0; i < sizeof seals / sizeof *seals; i++) gv_seal_free(seals[i]);
+    explicit_bzero(&t->secret, sizeof t->secret);
+}
+
 static void free_tcp(struct tcp *t) {
+    free_framing(t);
     gv_unacked_free(&t->unacked);
     gv_tcp_bulk_free(&t->bulk);
     gv_link_fini(&t->link);
@@ -165,6 +173,7 @@ static void tcp_counts(const struct gv_link *link, struct gv_link_counts *counts
                                       .records_resent = atomic_load(&t->records_resent),
                                       .unacked_bytes = atomic_load(&t->n_unacked),
                                       .unacked_peak = atomic_load(&t->unacked_peak),
+                                      .altered = atomic_load(&t->altered),
                                       .bulk_resent = atomic_load(&t->bulk.resent)};
 }
 
@@ -208,17 +217,33 @@ const struct gv_transport gv_tcp_transport = {
     .close = tcp_close,
 };
 
-struct gv_link *gv_tcp_new(int fd, struct gv_redial_target *redial) {
+/* False with a reason in `why`, if there is another one than a lack of memory. */
+static bool init_framing(struct tcp *t, const struct gv_link_secret *seal, char why[GV_DEATH_TEXT]) {
+    t->sealed = seal;
+    gv_unacked_init(&t->unacked);
+    if (!seal) return true;
+    t->secret = *seal;
+    gv_unacked_init_frames(&t->unacked, offsetof(struct gv_sealed_head, counter));
+    t->framing_in.next_seq = t->framing_in.next_note = t->framing_out.next_note = 1;
+    return (t->framing_out.records = gv_seal_new(seal, t->client, true, GV_SEAL_RECORDS, 0, 0, why)) &&
+           (t->framing_in.records = gv_seal_new(seal, t->client, false, GV_SEAL_RECORDS, 0, 0, why)) &&
+           (t->framing_out.notes = gv_seal_new(seal, t->client, true, GV_SEAL_NOTES, 0, 0, why)) &&
+           (t->framing_in.notes = gv_seal_new(seal, t->client, false, GV_SEAL_NOTES, 0, 0, why));
+}
+
+struct gv_link *gv_tcp_new(const struct gv_endpoint *endpoint, bool client, char why[GV_DEATH_TEXT]) {
+    struct gv_redial_target *redial = endpoint->redial;
+    int fd = endpoint->fd;
     struct tcp *t = NULL;
     if (posix_memalign((void **)&t, 128, sizeof *t) != 0) {
-        errno = ENOMEM;
+        snprintf(why, GV_DEATH_TEXT, "out of memory");
         return NULL;
     }
     memset(t, 0, sizeof *t);
     gv_link_init(&t->link, &gv_tcp_transport);
     t->fd = fd;
-    t->makes_way = !redial;
-    gv_unacked_init(&t->unacked);
+    t->makes_way = !client;
+    t->client = client;
     t->link.redial = redial;
     gv_resume_init(&t->resume, &t->link, &gv_tcp_resume_ops);
     if (redial) {
@@ -228,6 +253,8 @@ struct gv_link *gv_tcp_new(int fd, struct gv_redial_target *redial) {
     }
     t->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     int error = t->wake_fd < 0 ? errno : 0;
+    *why = 0;
+    if (!error && !init_framing(t, endpoint->seal, why)) error = ENOTSUP;
     if (!error) error = posix_memalign((void **)&t->control, GV_RING_LINE, sizeof *t->control);
     if (!error) error = posix_memalign(&t->ring, 4096, GV_COMMAND_RING);
     if (!error) error = posix_memalign((void **)&t->buffer, 4096, TCP_BUFFER_SIZE);
@@ -250,13 +277,14 @@ struct gv_link *gv_tcp_new(int fd, struct gv_redial_target *redial) {
         if (t->bulk.wake_fd >= 0) close(t->bulk.wake_fd);
     }
     if (t->wake_fd >= 0) close(t->wake_fd);
+    if (!*why) snprintf(why, GV_DEATH_TEXT, "it could not be set up: %s", strerror_r(error, (char[100]){0}, 100));
+    free_framing(t);
     gv_resume_fini(&t->resume);
     gv_link_fini(&t->link);
     free(t->buffer);
     free(t->ring);
     free(t->control);
     free(t);
-    errno = error;
     return NULL;
 }
 
@@ -265,13 +293,7 @@ static struct gv_link *tcp_connect(struct gv_endpoint *endpoint, char why[GV_DEA
         snprintf(why, GV_DEATH_TEXT, "it offers no bulk channel");
         return NULL;
     }
-    struct gv_link *link = gv_tcp_new(endpoint->fd, endpoint->redial);
-    if (!link) snprintf(why, GV_DEATH_TEXT, "it could not be set up: %s", strerror(errno));
-    return link;
+    return gv_tcp_new(endpoint, true, why);
 }
 
-static struct gv_link *tcp_adopt(struct gv_endpoint *endpoint, char why[GV_DEATH_TEXT]) {
-    struct gv_link *link = gv_tcp_new(endpoint->fd, NULL);
-    if (!link) snprintf(why, GV_DEATH_TEXT, "the link could not be set up: %s", strerror(errno));
-    return link;
-}
+static struct gv_link *tcp_adopt(struct gv_endpoint *endpoint, char why[GV_DEATH_TEXT]) { return gv_tcp_new(endpoint, false, why); }

@@ -21,19 +21,29 @@
 
 /* ---- records */
 
+bool gv_tcp_altered(struct tcp *t) {
+    const unsigned *in_a_row = t->framing_in.altered;
+    atomic_fetch_add(&t->altered, 1);
+    if (in_a_row[0] < GV_ALTERED_MOST && in_a_row[1] < GV_ALTERED_MOST) return false;
+    gv_link_kill(&t->link, "frames were altered on their way, again and again: find out what lies between the client and the server");
+    return true;
+}
+
 /* Whether a whole record lies in the buffer; kills the link when what lies there is none. receiving held. */
-static int whole(struct tcp *t) {
-    if (t->end - t->at < sizeof(uint64_t)) return GV_RECORD_PART;
-    uint32_t size;
-    memcpy(&size, t->buffer + t->at, sizeof size);
-    int verdict = gv_record_check(size, t->end - t->at, GV_RECORD_MAX);
-    if (verdict == GV_RECORD_BAD) gv_link_kill(&t->link, "malformed record: an impossible size");
+static enum gv_framed whole(struct tcp *t) {
+    char why[GV_DEATH_TEXT];
+    enum gv_framed verdict = gv_framing_look(&t->framing_in, t->buffer, &t->at, t->end, why);
+    if (verdict == GV_FRAMED_BAD) gv_link_kill(&t->link, why);
+    if (verdict == GV_FRAMED_ALTERED) {
+        t->end = t->at; /* what follows it is nothing to go by */
+        if (!gv_tcp_altered(t)) gv_resume_cut(&t->resume, "a frame was altered on its way", 0);
+    }
     return verdict;
 }
 
 bool gv_tcp_fill(struct tcp *t) {
     if (!gv_resume_is_up(&t->resume)) return false;
-    if (t->at && (t->at == t->end || TCP_BUFFER_SIZE - t->at < GV_RECORD_MAX)) {
+    if (t->at && (t->at == t->end || TCP_BUFFER_SIZE - t->at < FRAME_MOST)) {
         memmove(t->buffer, t->buffer + t->at, t->end - t->at);
         t->end -= t->at;
         t->at = 0;
@@ -70,12 +80,10 @@ static bool acknowledged(struct tcp *t, const struct gv_record *record) {
 /* The next record of the session; receiving held. */
 static struct gv_record *next(struct tcp *t) {
     for (;;) {
-        int verdict = whole(t);
-        if (verdict == GV_RECORD_PART) {
+        enum gv_framed verdict = whole(t);
+        if (verdict == GV_FRAMED_PART) {
             if (!gv_tcp_fill(t)) return NULL;
-        } else if (verdict == GV_RECORD_BAD) {
-            return NULL;
-        } else {
+        } else if (verdict == GV_FRAMED_RECORD) {
             struct gv_record *record = (struct gv_record *)(void *)(t->buffer + t->at);
             if (record->op != GV_RECORD_ACK && record->op != GV_RECORD_RESUME) return record;
             size_t size = record->size;
@@ -83,7 +91,7 @@ static struct gv_record *next(struct tcp *t) {
                 gv_link_kill(&t->link, "malformed record: an acknowledgement that makes no sense");
                 return NULL;
             }
-            t->at += size;
+            t->at = gv_framing_behind(&t->framing_in, t->at, size);
         }
         if (gv_link_dead(&t->link)) return NULL;
     }
@@ -103,7 +111,9 @@ struct gv_record *gv_tcp_next(struct gv_link *link) {
         t->current = record->size;
         t->records_untold++;
         t->bytes_untold += record->size;
-        atomic_store_explicit(&t->received, record->seq, memory_order_relaxed);
+        /* One that comes again in a frame is not the last that we have. */
+        if (record->seq > atomic_load_explicit(&t->received, memory_order_relaxed))
+            atomic_store_explicit(&t->received, record->seq, memory_order_relaxed);
     }
     gv_tcp_spin_unlock(&t->receiving);
     return record;
@@ -112,7 +122,7 @@ struct gv_record *gv_tcp_next(struct gv_link *link) {
 void gv_tcp_release(struct gv_link *link) {
     struct tcp *t = (struct tcp *)link;
     gv_tcp_spin_lock(&t->receiving);
-    t->at += t->current;
+    t->at = gv_framing_behind(&t->framing_in, t->at, t->current);
     t->current = 0;
     if (t->at == t->end) t->at = t->end = 0;
     gv_tcp_spin_unlock(&t->receiving);
@@ -126,7 +136,7 @@ void gv_tcp_release(struct gv_link *link) {
 static bool receivable(struct tcp *t) {
     if (atomic_exchange(&t->woken, false) || gv_link_dead(&t->link)) return true;
     gv_tcp_spin_lock(&t->receiving);
-    bool some = whole(t) != GV_RECORD_PART || gv_tcp_fill(t);
+    bool some = whole(t) != GV_FRAMED_PART || gv_tcp_fill(t);
     gv_tcp_spin_unlock(&t->receiving);
     return some;
 }

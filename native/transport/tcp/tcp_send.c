@@ -29,17 +29,19 @@ static bool owes(const struct tcp *t) { return atomic_load_explicit(&t->tell, me
 static void write_note(struct tcp *t) {
     atomic_store(&t->tell, false); /* before the figures are read: what comes later asks again */
     uint64_t received = atomic_load(&t->received);
-    t->note = (struct tcp_note){.record = {.size = sizeof t->note, .op = GV_RECORD_ACK, .epoch = t->link.epoch, .seq = received},
-                                .received = {gv_tcp_bulk_received(&t->bulk)}};
-    t->note_left = sizeof t->note;
+    struct tcp_note note = {.record = {.size = sizeof note, .op = GV_RECORD_ACK, .epoch = t->link.epoch, .seq = received},
+                            .received = {gv_tcp_bulk_received(&t->bulk)}};
+    t->note_size = t->note_left = gv_framing_note(&t->framing_out, &note, t->note);
+    if (!t->note_size) gv_link_kill(&t->link, "an acknowledgement could not be sealed");
 }
 
 /* Moves committed records to the unacknowledged ones. pushing held. */
 static bool take_committed(struct tcp *t) {
     const void *at;
     for (uint64_t n; (n = gv_ring_span(&t->unsent, &t->tx, &at)) != 0;) {
-        if (!gv_unacked_put(&t->unacked, at, n)) {
-            gv_link_kill(&t->link, "out of memory");
+        n = gv_framing_put(&t->framing_out, &t->unacked, at, n);
+        if (!n) {
+            gv_link_kill(&t->link, t->sealed ? "out of memory, or records could not be sealed" : "out of memory");
             return false;
         }
         /* Told before there is room again: a sender that is as fast as this loop must be held back all the same. */
@@ -64,7 +66,7 @@ static bool send_unacked(struct tcp *t, enum tcp_pushed *result) {
         const void *at;
         uint64_t n = gv_unacked_next(&t->unacked, &at);
         if (!n && !t->note_left) return true;
-        struct iovec parts[2] = {{(char *)(&t->note + 1) - t->note_left, t->note_left}, {(void *)(uintptr_t)at, n}};
+        struct iovec parts[2] = {{t->note + t->note_size - t->note_left, t->note_left}, {(void *)(uintptr_t)at, n}};
         struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
         ssize_t sent = sendmsg(t->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
         if (sent >= 0) {

@@ -8,7 +8,8 @@
 #define FIRST_SIZE (1u << 20)
 #define LARGE (4u << 20) /* memory of this size is given back once nothing is unacknowledged */
 
-void gv_unacked_init(struct gv_unacked *k) { *k = (struct gv_unacked){0}; }
+void gv_unacked_init(struct gv_unacked *k) { *k = (struct gv_unacked){.seq_at = offsetof(struct gv_record, seq)}; }
+void gv_unacked_init_frames(struct gv_unacked *k, size_t seq_at) { *k = (struct gv_unacked){.seq_at = seq_at, .frames = true}; }
 
 void gv_unacked_free(struct gv_unacked *k) {
     free(k->data);
@@ -43,16 +44,35 @@ static bool make_room(struct gv_unacked *k, uint64_t size) {
     return true;
 }
 
-bool gv_unacked_put(struct gv_unacked *k, const void *records, uint64_t size) {
-    if (size > k->size - k->end && !make_room(k, size)) return false;
-    memcpy(k->data + k->end, records, size);
-    k->end += size;
-    if (gv_unacked_bytes(k) > k->peak) k->peak = gv_unacked_bytes(k);
-    return true;
+uint8_t *gv_unacked_room(struct gv_unacked *k, uint64_t size) {
+    if (size > k->size - k->end && !make_room(k, size)) return NULL;
+    return k->data + k->end;
 }
 
-static const struct gv_record *record_at(const struct gv_unacked *k, uint64_t position) {
-    return (const struct gv_record *)(const void *)(k->data + position);
+void gv_unacked_add(struct gv_unacked *k, uint64_t size, uint64_t last) {
+    k->end += size;
+    k->newest = last;
+    if (gv_unacked_bytes(k) > k->peak) k->peak = gv_unacked_bytes(k);
+}
+
+/* Where the unit at `position` ends. */
+static uint64_t behind(const struct gv_unacked *k, uint64_t position) {
+    uint32_t size;
+    memcpy(&size, k->data + position, sizeof size);
+    return position + size;
+}
+
+/* The seqs of its first and last record. */
+static uint64_t first(const struct gv_unacked *k, uint64_t position) {
+    uint64_t seq;
+    memcpy(&seq, k->data + position + k->seq_at, sizeof seq);
+    return seq;
+}
+
+static uint64_t last(const struct gv_unacked *k, uint64_t position) {
+    if (!k->frames) return first(k, position);
+    uint64_t next = behind(k, position);
+    return next < k->end ? first(k, next) - 1 : k->newest;
 }
 
 uint64_t gv_unacked_next(struct gv_unacked *k, const void **at) {
@@ -66,16 +86,16 @@ void gv_unacked_sent(struct gv_unacked *k, uint64_t size) { k->cursor += size; }
 bool gv_unacked_between(const struct gv_unacked *k) { return k->cursor == k->piece_end; }
 
 bool gv_unacked_drop(struct gv_unacked *k, uint64_t seq) {
-    uint64_t position = k->front;
-    /* A record that is only halfway out cannot have arrived whole. */
-    while (position < k->cursor && record_at(k, position)->seq <= seq) {
-        uint64_t next = position + record_at(k, position)->size;
-        if (next > k->cursor) return false;
-        k->dropped = record_at(k, position)->seq;
-        position = next;
+    while (k->front < k->cursor && last(k, k->front) <= seq) {
+        uint64_t next = behind(k, k->front);
+        if (next > k->cursor) return false; /* a unit that is only halfway out cannot have arrived whole */
+        k->gone = last(k, k->front);
+        k->front = next;
     }
-    k->front = position;
-    if (seq > k->dropped) return false;
+    /* It may have some of a frame's records, of one that is wholly out. */
+    bool some = k->front < k->cursor && first(k, k->front) <= seq;
+    if (some ? behind(k, k->front) > k->cursor : seq > k->gone) return false;
+    if (seq > k->dropped) k->dropped = seq;
     if (k->front == k->end) {
         if (k->size >= LARGE) gv_unacked_free(k);
         k->front = k->cursor = k->end = k->piece_end = 0;
@@ -85,7 +105,7 @@ bool gv_unacked_drop(struct gv_unacked *k, uint64_t seq) {
 
 uint64_t gv_unacked_rewind(struct gv_unacked *k) {
     uint64_t again = 0;
-    for (uint64_t position = k->front; position < k->cursor; position += record_at(k, position)->size) again++;
+    for (uint64_t position = k->front; position < k->cursor; position = behind(k, position)) again += last(k, position) - first(k, position) + 1;
     k->cursor = k->piece_end = k->front;
     return again;
 }

@@ -141,7 +141,8 @@ static void welcome_session(struct mini_server *s, struct guest *g) {
         return;
     }
     bool shm = offers(&g->hello, "shm");
-    snprintf(w.transport.name, sizeof w.transport.name, "%s", s->fault == OTHER_TRANSPORT ? "pigeon" : shm ? "shm" : "tcp");
+    bool sealed = !shm && offers(&g->hello, "sealed"); /* sealed_row.c */
+    snprintf(w.transport.name, sizeof w.transport.name, "%s", s->fault == OTHER_TRANSPORT ? "pigeon" : shm ? "shm" : sealed ? "sealed" : "tcp");
     if (!shm && s->fault != NO_CHANNELS) w.connections = 16;
     switch (s->fault) {
     case NO_ANSWER: s->held[s->n_held++] = fd; return;
@@ -184,7 +185,7 @@ static void welcome_session(struct mini_server *s, struct guest *g) {
         if (s->fault == CHANNEL_NO_LISTENER) close(s->listening);
         answer(g, &w, s->secret);
         gv_session_key(&g->transcript, s->secret, s->key);
-        s->resumable = adopt_tcp(fd);
+        s->resumable = sealed ? adopt_sealed(fd) : adopt_tcp(fd);
         CHECK(s->resumable);
         gv_link_set_grace(s->resumable, (int64_t)s->grace_s * 1000000000);
         atomic_store(&s->worker, s->resumable);

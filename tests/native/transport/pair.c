@@ -6,9 +6,18 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 
+#include "../../../native/transport/seal/crypto_library.h"
 #include "../check.h"
 
 static const uint64_t default_rings[4] = {1 << 20, 1 << 20, 1 << 21, 1 << 21};
+
+const struct gv_link_secret test_secret = {.key = {1, 2, 3, 4, 5}, .cipher = GV_CIPHER_AES};
+
+const char *pair_transport(size_t i) {
+    size_t rows = 0;
+    while (gv_transports[rows]) rows++;
+    return i < rows ? gv_transports[i]->name : i == rows ? "sealed" : NULL;
+}
 
 int make_memfd(const uint64_t rings[4]) {
     int fd = memfd_create("rings", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -37,11 +46,16 @@ void expect_channels(struct gv_link *link, uint32_t n) {
     pthread_mutex_unlock(&b->lock);
 }
 
-struct gv_link *tcp_client(int fd) {
-    struct gv_link *link = gv_tcp_new(fd, NULL);
+static struct gv_link *client(int fd, const struct gv_link_secret *seal) {
+    char why[GV_DEATH_TEXT] = "";
+    struct gv_link *link = gv_tcp_new(&(struct gv_endpoint){.fd = fd, .seal = seal}, true, why);
+    if (!link) fprintf(stderr, "no link: %s\n", why);
     if (link) expect_channels(link, 1);
     return link;
 }
+
+struct gv_link *tcp_client(int fd) { return client(fd, NULL); }
+struct gv_link *sealed_client(int fd) { return client(fd, &test_secret); }
 
 void greet_channel(int fd) {
     struct tcp_frame greeting = {.magic = TCP_CHANNEL_MAGIC, .size = 1};
@@ -80,6 +94,8 @@ static struct gv_link *adopt(const char *transport, struct gv_endpoint *endpoint
 
 struct gv_link *adopt_tcp(int fd) { return adopt("tcp", &(struct gv_endpoint){.fd = fd}); }
 
+struct gv_link *adopt_sealed(int fd) { return adopt("tcp", &(struct gv_endpoint){.fd = fd, .seal = &test_secret}); }
+
 struct gv_link *adopt_shm(int fd, int memfd, const uint64_t rings[4]) {
     return adopt("shm", &(struct gv_endpoint){.fd = fd, .passed = {{memfd}, 1}, .blob = (const uint8_t *)rings, .blob_size = GV_SHM_BLOB});
 }
@@ -87,12 +103,13 @@ struct gv_link *adopt_shm(int fd, int memfd, const uint64_t rings[4]) {
 struct pair make_pair(const char *transport) {
     struct pair pair;
     int fds[2];
-    if (strcmp(transport, "tcp") == 0) {
+    bool sealed = strcmp(transport, "sealed") == 0;
+    if (sealed || strcmp(transport, "tcp") == 0) {
         int bulk[2];
         tcp_sockets(fds);
         tcp_sockets(bulk);
-        pair.client = tcp_client(fds[0]);
-        pair.worker = adopt_tcp(fds[1]);
+        pair.client = sealed ? sealed_client(fds[0]) : tcp_client(fds[0]);
+        pair.worker = sealed ? adopt_sealed(fds[1]) : adopt_tcp(fds[1]);
         CHECK(pair.client && pair.worker);
         add_channels(&pair, 0, bulk);
     } else if (strcmp(transport, "shm") != 0) {
@@ -107,7 +124,7 @@ struct pair make_pair(const char *transport) {
         pair.worker = adopt_shm(fds[1], dup(memfd), r);
     }
     CHECK(pair.client && pair.worker);
-    CHECK(strcmp(gv_link_transport(pair.client), transport) == 0);
+    CHECK(strcmp(gv_link_transport(pair.client), sealed ? "tcp" : transport) == 0);
     return pair;
 }
 

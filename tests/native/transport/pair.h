@@ -15,15 +15,22 @@ struct pair {
     struct gv_link *client, *worker;
 };
 
-/* Over a transport of the table, by its name. */
+/* What sealed ends are sealed with. */
+extern const struct gv_link_secret test_secret;
+
+/* Over a transport of the table, by its name, or "sealed": tcp with test_secret. */
 struct pair make_pair(const char *transport);
+/* The names of all that make_pair makes, by number; NULL behind the last. */
+const char *pair_transport(size_t i);
 /* The same for a transport that a test brings itself. */
 __attribute__((weak)) struct pair make_other_pair(const char *transport);
 /* The worker's ends as the daemon's descriptors make them; NULL: refused, and the descriptors are closed. */
 struct gv_link *adopt_tcp(int fd);
+struct gv_link *adopt_sealed(int fd);
 struct gv_link *adopt_shm(int fd, int memfd, const uint64_t rings[4]);
 /* The client's end over a socket, with one bulk channel to come. */
 struct gv_link *tcp_client(int fd);
+struct gv_link *sealed_client(int fd);
 /* As one that was dialled knows how many there are. */
 void expect_channels(struct gv_link *link, uint32_t n);
 /* What the other end of a bulk channel waits for before anything else. */

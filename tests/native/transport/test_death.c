@@ -12,9 +12,9 @@
 #include "../check.h"
 #include "pair.h"
 
-static const char *transports[] = {"tcp", "shm"};
+static const char *transports[] = {"tcp", "sealed", "shm"};
 #define EACH(name)                             \
-    for (size_t each_ = 0; each_ < 2; each_++) \
+    for (size_t each_ = 0; each_ < 3; each_++) \
         for (const char *name = transports[each_], *once_ = name; once_; once_ = NULL)
 
 static const uint64_t rings[4] = {1 << 20, 1 << 20, 1 << 20, 1 << 20};
@@ -26,7 +26,7 @@ static void die_with_parent(void) { prctl(PR_SET_PDEATHSIG, SIGKILL); }
 static pid_t start_worker(const char *transport, void (*work)(struct gv_link *), struct gv_link **client) {
     int fds[2], bulk[2] = {-1, -1}, memfd = -1;
     char why[GV_DEATH_TEXT];
-    bool tcp = strcmp(transport, "tcp") == 0;
+    bool sealed = strcmp(transport, "sealed") == 0, tcp = sealed || strcmp(transport, "tcp") == 0;
     if (tcp) {
         tcp_sockets(fds);
         tcp_sockets(bulk);
@@ -40,14 +40,14 @@ static pid_t start_worker(const char *transport, void (*work)(struct gv_link *),
         die_with_parent();
         close(fds[0]);
         if (tcp) close(bulk[0]);
-        struct gv_link *link = tcp ? adopt_tcp(fds[1]) : adopt_shm(fds[1], memfd, rings);
+        struct gv_link *link = sealed ? adopt_sealed(fds[1]) : tcp ? adopt_tcp(fds[1]) : adopt_shm(fds[1], memfd, rings);
         CHECK(link && (!tcp || gv_link_add_channel(link, 0, bulk[1]) == 0));
         work(link);
         _exit(0);
     }
     close(fds[1]);
     if (tcp) close(bulk[1]);
-    *client = tcp ? tcp_client(fds[0]) : gv_shm_new(fds[0], memfd, rings, true, why);
+    *client = sealed ? sealed_client(fds[0]) : tcp ? tcp_client(fds[0]) : gv_shm_new(fds[0], memfd, rings, true, why);
     CHECK(*client && (!tcp || gv_link_add_channel(*client, 0, bulk[0]) == 0));
     return pid;
 }

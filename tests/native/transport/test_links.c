@@ -1,13 +1,13 @@
-/* Every transport of the table, both ends in this process: what arrives, in what order, and what waiting does. */
+/* Every transport of the table, tcp plain and sealed, both ends in this process: what arrives, in what order, and what waiting does. */
 #define _GNU_SOURCE
 #include <pthread.h>
 
 #include "../check.h"
 #include "pair.h"
 
-#define EACH(transport)                                \
-    for (int each_ = 0; gv_transports[each_]; each_++) \
-        for (const char *transport = gv_transports[each_]->name, *once_ = transport; once_; once_ = NULL)
+#define EACH(transport) \
+    for (size_t each_ = 0; pair_transport(each_); each_++) EACH_ONCE_(transport, pair_transport(each_))
+#define EACH_ONCE_(transport, name) for (const char *transport = (name), *once_ = transport; once_; once_ = NULL)
 
 /* ---- records */
 

@@ -9,23 +9,31 @@
 #include "../../../native/transport/tcp/tcp.h"
 #include "../check.h"
 #include "pair.h"
+#include "sealed_peer.h"
 
 static const uint64_t rings[4] = {1 << 19, 1 << 19, 1 << 19, 1 << 19};
+
+/* In this order: the tests of tcp begin with the second. */
+enum kind { SHM, TCP, SEALED, KINDS };
 
 /* A worker's end and the peer's raw side of it. */
 struct raw {
     struct gv_link *link;
     int fd, bulk; /* tcp: the sockets; shm: fd keeps the link alive */
     void *map;    /* shm */
+    enum kind kind;
+    struct sealed_peer peer; /* sealed */
+    uint64_t fed, noted;     /* records in frames so far, and notes */
 };
 
-static struct raw open_raw(bool tcp) {
-    struct raw raw = {0};
+static struct raw open_raw(enum kind kind) {
+    struct raw raw = {.kind = kind, .fed = 0, .noted = 0};
     int fds[2], bulk[2];
-    if (tcp) {
+    if (kind != SHM) {
         tcp_sockets(fds);
         tcp_sockets(bulk);
-        raw.link = adopt_tcp(fds[1]);
+        raw.link = kind == SEALED ? adopt_sealed(fds[1]) : adopt_tcp(fds[1]);
+        if (kind == SEALED) raw.peer = sealed_peer(0);
         greet_channel(bulk[0]);
         CHECK(raw.link && gv_link_add_channel(raw.link, 0, bulk[1]) == 0);
         raw.bulk = bulk[0];
@@ -46,6 +54,7 @@ static void close_raw(struct raw *raw) {
     close(raw->fd);
     if (raw->map) munmap(raw->map, gv_shm_size(rings));
     if (raw->bulk) close(raw->bulk);
+    sealed_peer_free(&raw->peer);
 }
 
 /* Lets the link read these bytes as its next ones. */
@@ -56,6 +65,11 @@ static void feed(struct raw *raw, const void *bytes, size_t size) {
         memcpy(gv_shm_data(raw->map, rings, GV_SHM_COMMAND) + tail % rings[0], bytes, size);
         atomic_store(&c->tail, tail + size);
     } else {
+        static uint8_t frame[FRAME_BUFFER];
+        if (raw->kind == SEALED) { /* whatever they are, in a frame of their own */
+            size = seal_records(&raw->peer, ++raw->fed, bytes, size, frame);
+            bytes = frame;
+        }
         CHECK(send(raw->fd, bytes, size, MSG_NOSIGNAL) == (ssize_t)size);
     }
 }
@@ -72,37 +86,37 @@ static void expect_death(struct raw *raw, const char *why) {
 
 static void lying_sizes(void) {
     static const uint32_t sizes[] = {0, 8, 16, 20, 25, 26, GV_RECORD_MAX + 8, 0x7ffffff8, 0x80000000, 0xfffffff8, 0xffffffff};
-    for (int tcp = 0; tcp < 2; tcp++) {
+    for (enum kind kind = SHM; kind < KINDS; kind++) {
         for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-            struct raw raw = open_raw(tcp);
+            struct raw raw = open_raw(kind);
             struct gv_record r = {.size = sizes[i], .op = 1, .seq = 1};
             feed(&raw, &r, sizeof r);
-            expect_death(&raw, "malformed record: an impossible size");
+            expect_death(&raw, kind == SEALED ? "malformed record: a frame of impossible ones" : "malformed record: an impossible size");
         }
     }
 }
 
 static void numbers(void) {
-    for (int tcp = 0; tcp < 2; tcp++) {
+    for (enum kind kind = SHM; kind < KINDS; kind++) {
         struct gv_record r = {.size = sizeof r, .op = 1, .seq = 2};
-        struct raw raw = open_raw(tcp);
+        struct raw raw = open_raw(kind);
         feed(&raw, &r, sizeof r);
-        expect_death(&raw, "malformed record: seq 2, expected 1");
-        raw = open_raw(tcp);
+        expect_death(&raw, kind == SEALED ? "a frame of impossible ones" : "malformed record: seq 2, expected 1");
+        raw = open_raw(kind);
         r.seq = 0;
         feed(&raw, &r, sizeof r);
-        expect_death(&raw, "malformed record: seq 0, expected 1");
-        raw = open_raw(tcp);
+        expect_death(&raw, kind == SEALED ? "a frame of impossible ones" : "malformed record: seq 0, expected 1");
+        raw = open_raw(kind);
         r.seq = 1, r.epoch = 1;
         feed(&raw, &r, sizeof r);
         expect_death(&raw, "malformed record: epoch 1, expected 0");
     }
 }
 
-/* A record that came already is dropped, and the session goes on. */
+/* A record that came already is dropped, and the session goes on. In a frame that begins another connection only: test_sealed.c. */
 static void repeated(void) {
-    for (int tcp = 0; tcp < 2; tcp++) {
-        struct raw raw = open_raw(tcp);
+    for (enum kind kind = SHM; kind <= TCP; kind++) {
+        struct raw raw = open_raw(kind);
         struct gv_record r[4] = {
             {.size = 24, .op = 1, .seq = 1}, {.size = 24, .op = 2, .seq = 2}, {.size = 24, .op = 3, .seq = 1}, {.size = 24, .op = 4, .seq = 3}};
         feed(&raw, r, sizeof r);
@@ -118,26 +132,35 @@ static void repeated(void) {
 }
 
 /* A record that comes byte by byte is whole when its last byte is there. */
-static void in_pieces(void) {
-    struct raw raw = open_raw(true);
-    uint8_t bytes[48];
+static void comes_in_pieces(enum kind kind) {
+    struct raw raw = open_raw(kind);
+    uint8_t bytes[48], frame[48 + FRAME_ROOM];
     struct gv_record *r = (struct gv_record *)(void *)bytes;
     memset(bytes, 0, sizeof bytes);
     r->size = sizeof bytes;
     r->op = 5;
     r->seq = 1;
-    for (size_t i = 0; i < sizeof bytes; i++) {
+    memcpy(frame, bytes, sizeof bytes);
+    size_t size = kind == SEALED ? seal_records(&raw.peer, 1, bytes, sizeof bytes, frame) : sizeof bytes;
+    for (size_t i = 0; i < size; i++) {
         CHECK(gv_recv_peek(raw.link) == NULL && !gv_link_dead(raw.link));
-        CHECK(send(raw.fd, bytes + i, 1, MSG_NOSIGNAL) == 1);
+        CHECK(send(raw.fd, frame + i, 1, MSG_NOSIGNAL) == 1);
         gv_recv_wait(raw.link, 1000000000, 0);
     }
     const struct gv_record *got = gv_recv_peek(raw.link);
     CHECK(got && got->op == 5 && got->size == sizeof bytes);
     gv_recv_consume(raw.link);
     r->seq = 2;
-    feed(&raw, bytes, 40);
+    memcpy(frame, bytes, sizeof bytes);
+    if (kind == SEALED) seal_records(&raw.peer, 2, bytes, sizeof bytes, frame);
+    CHECK(send(raw.fd, frame, 40, MSG_NOSIGNAL) == 40);
     shutdown(raw.fd, SHUT_WR);
     expect_death(&raw, "closed the connection within a record");
+}
+
+static void in_pieces(void) {
+    comes_in_pieces(TCP);
+    comes_in_pieces(SEALED);
 }
 
 /* ---- shared memory only */
@@ -145,7 +168,7 @@ static void in_pieces(void) {
 static void tail_lies(void) {
     static const uint64_t tails[] = {(1 << 19) + 8, 4, 25, UINT64_MAX, UINT64_MAX - 7, 1ull << 63};
     for (size_t i = 0; i < sizeof tails / sizeof *tails; i++) {
-        struct raw raw = open_raw(false);
+        struct raw raw = open_raw(SHM);
         atomic_store(&gv_shm_control(raw.map, GV_SHM_COMMAND)->tail, tails[i]);
         expect_death(&raw, "malformed record: an impossible size or position");
     }
@@ -153,22 +176,22 @@ static void tail_lies(void) {
 
 /* A record that claims to reach beyond what was published, or beyond the ring's end; a pad that does not end there. */
 static void beyond(void) {
-    struct raw raw = open_raw(false);
+    struct raw raw = open_raw(SHM);
     struct gv_record r = {.size = 64, .op = 1, .seq = 1};
     feed(&raw, &r, sizeof r);
     expect_death(&raw, "malformed record");
 
-    raw = open_raw(false);
+    raw = open_raw(SHM);
     uint32_t pad[2] = {24, GV_RING_PAD};
     feed(&raw, pad, sizeof pad);
     expect_death(&raw, "malformed record");
 
-    raw = open_raw(false);
+    raw = open_raw(SHM);
     pad[0] = 1 << 19; /* reaches to the end, but only 8 bytes are published */
     feed(&raw, pad, sizeof pad);
     expect_death(&raw, "malformed record");
 
-    raw = open_raw(false);
+    raw = open_raw(SHM);
     static uint8_t filler[GV_RECORD_MAX];
     uint64_t seq = 1;
     for (uint32_t left = (1 << 19) - 16; left;) {
@@ -191,12 +214,12 @@ static void beyond(void) {
 static void head_lies(void) {
     static const uint64_t heads[] = {1ull << 40, UINT64_MAX, 1};
     for (size_t i = 0; i < 2; i++) {
-        struct raw raw = open_raw(false);
+        struct raw raw = open_raw(SHM);
         atomic_store(&gv_shm_control(raw.map, GV_SHM_REPLY)->head, heads[i]);
         for (uint64_t n = 1; send_numbered(raw.link, 30000, n); n++) CHECK(n < 100);
         CHECK_TEXT(gv_link_death(raw.link), "malformed ring");
         close_raw(&raw);
-        raw = open_raw(false);
+        raw = open_raw(SHM);
         atomic_store(&gv_shm_control(raw.map, GV_SHM_BULK_IN)->head, heads[i]);
         static uint8_t data[1 << 20];
         CHECK(gv_bulk_send(raw.link, 0, data, sizeof data) == 0);
@@ -206,7 +229,7 @@ static void head_lies(void) {
 }
 
 static void bulk_tail_lies(void) {
-    struct raw raw = open_raw(false);
+    struct raw raw = open_raw(SHM);
     struct gv_bulk_header h;
     atomic_store(&gv_shm_control(raw.map, GV_SHM_BULK_OUT)->tail, (1 << 19) + 1);
     CHECK(gv_bulk_recv_header(raw.link, &h) == -1);
@@ -229,7 +252,7 @@ static void *rewrite(void *arg) {
 /* The size changes while it is read: what comes out is one record of 64 bytes or a dead link, never anything between. */
 static void changing_record(void) {
     for (int round = 0; round < 20; round++) {
-        struct raw raw = open_raw(false);
+        struct raw raw = open_raw(SHM);
         uint8_t bytes[64] = {0};
         struct gv_record r = {.size = 64, .op = 1, .seq = 1};
         memcpy(bytes, &r, sizeof r);
@@ -249,14 +272,14 @@ static void changing_record(void) {
 }
 
 static void bytes_on_the_socket(void) {
-    struct raw raw = open_raw(false);
+    struct raw raw = open_raw(SHM);
     CHECK(send(raw.fd, "x", 1, 0) == 1);
     expect_death(&raw, "bytes on the socket");
 }
 
 /* Nonsense in the sleeping flags costs wake-ups, not the session. */
 static void odd_flags(void) {
-    struct raw raw = open_raw(false);
+    struct raw raw = open_raw(SHM);
     struct gv_ring_control *c = gv_shm_control(raw.map, GV_SHM_REPLY);
     atomic_store(&c->reader_sleeps, 0xdeadbeef);
     for (uint64_t n = 1; n < 10; n++) CHECK(send_numbered(raw.link, 8, n));
@@ -274,7 +297,7 @@ static void send_frame(int fd, uint32_t size) {
 static void bulk_frames(void) {
     static const struct tcp_frame lies[] = {{1, 40, 0}, {TCP_FRAME_MAGIC, 0, 0}, {TCP_FRAME_MAGIC, TCP_STRIPE + 1, 0}, {TCP_FRAME_MAGIC, 40, 8}};
     for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
-        struct raw raw = open_raw(true);
+        struct raw raw = open_raw(TCP);
         struct gv_bulk_header got;
         CHECK(send(raw.bulk, &lies[i], sizeof lies[i], 0) == sizeof lies[i]);
         CHECK(gv_bulk_recv_header(raw.link, &got) == -1);
@@ -283,14 +306,24 @@ static void bulk_frames(void) {
     }
 }
 
+static struct tcp_note note(uint16_t op, uint32_t epoch, uint64_t seq, uint64_t bulk) {
+    return (struct tcp_note){.record = {.size = sizeof(struct tcp_note), .op = op, .epoch = epoch, .seq = seq}, .received = {bulk}};
+}
+
+/* Says it on the main connection; in a sealed one as the next note. */
+static void say(struct raw *raw, struct tcp_note said) {
+    uint8_t bytes[NOTE_ROOM];
+    size_t size = sizeof said;
+    memcpy(bytes, &said, sizeof said);
+    if (raw->kind == SEALED) size = seal_note(&raw->peer, ++raw->noted, said, bytes);
+    CHECK(send(raw->fd, bytes, size, MSG_NOSIGNAL) == (ssize_t)size);
+}
+
 /* Who has what was never sent is no peer to go on with. */
 static void acknowledged_before_sent(void) {
-    struct tcp_note notes[] = {{.record = {.seq = 1}}, {.received = {1}}};
-    for (size_t i = 0; i < 2; i++) {
-        struct raw raw = open_raw(true);
-        notes[i].record.size = sizeof notes[i];
-        notes[i].record.op = GV_RECORD_ACK;
-        CHECK(send(raw.fd, &notes[i], sizeof notes[i], 0) == sizeof notes[i]);
+    for (int i = 0; i < 4; i++) {
+        struct raw raw = open_raw(i / 2 ? SEALED : TCP);
+        say(&raw, note(GV_RECORD_ACK, 0, i % 2 == 0, i % 2));
         for (int n = 0; n < 200 && !gv_link_dead(raw.link); n++) {
             gv_recv_peek(raw.link);
             gv_recv_wait(raw.link, 10000000, 0);
@@ -305,21 +338,35 @@ static void acknowledged_before_sent(void) {
 
 #define SENT 3
 
-/* A link that sent some records, which have come. */
-static struct raw open_sent(void) {
-    struct raw raw = open_raw(true);
-    struct timeval patience = {.tv_sec = 2};
-    char records[SENT * (sizeof(struct gv_record) + 8)];
-    gv_link_set_grace(raw.link, 20000000000);
-    for (uint64_t n = 1; n <= SENT; n++) CHECK(send_numbered(raw.link, 8, n));
-    gv_send_flush(raw.link);
-    CHECK(setsockopt(raw.fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience) == 0);
-    CHECK(recv(raw.fd, records, sizeof records, MSG_WAITALL) == sizeof records);
-    return raw;
+/* What the link sends next; a frame's records must be one. */
+static void hear(struct raw *raw, void *record, size_t size) {
+    static uint8_t frame[FRAME_BUFFER];
+    if (raw->kind == SEALED) {
+        CHECK(hear_frame(&raw->peer, raw->fd, frame).size == FRAME_ROOM + size);
+        memcpy(record, frame + sizeof(struct gv_sealed_head), size);
+    } else {
+        CHECK(recv(raw->fd, record, size, MSG_WAITALL) == (ssize_t)size);
+    }
 }
 
-static struct tcp_note note(uint16_t op, uint32_t epoch, uint64_t seq, uint64_t bulk) {
-    return (struct tcp_note){.record = {.size = sizeof(struct tcp_note), .op = op, .epoch = epoch, .seq = seq}, .received = {bulk}};
+struct numbered {
+    struct gv_record record;
+    uint64_t body;
+};
+
+/* A link that sent some records, which have come. */
+static struct raw open_sent(enum kind kind) {
+    struct raw raw = open_raw(kind);
+    struct timeval patience = {.tv_sec = 2};
+    struct numbered got;
+    gv_link_set_grace(raw.link, 20000000000);
+    CHECK(setsockopt(raw.fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience) == 0);
+    for (uint64_t n = 1; n <= SENT; n++) {
+        CHECK(send_numbered(raw.link, 8, n));
+        gv_send_flush(raw.link);
+        hear(&raw, &got, sizeof got);
+    }
+    return raw;
 }
 
 /* Another connection, on which the peer says this. */
@@ -328,27 +375,30 @@ static int come_back(struct raw *raw, struct tcp_note said, uint32_t epoch) {
     struct timeval patience = {.tv_sec = 2};
     tcp_sockets(fds);
     CHECK(setsockopt(fds[0], SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience) == 0);
-    CHECK(send(fds[0], &said, sizeof said, 0) == sizeof said);
-    int outcome = gv_link_resume(raw->link, -1, fds[1], epoch);
     close(raw->fd);
     raw->fd = fds[0];
-    return outcome;
+    if (raw->kind == SEALED) {
+        sealed_peer_free(&raw->peer);
+        raw->peer = sealed_peer(epoch);
+        raw->noted = UINT64_MAX; /* the first note is number 0 */
+    }
+    say(raw, said);
+    return gv_link_resume(raw->link, -1, fds[1], epoch);
 }
 
-static void taken_up_with_lies(void) {
+static void comes_back_with_lies(enum kind kind) {
     static const uint64_t seqs[] = {SENT + 1, UINT64_MAX, 0, 0}, bulks[] = {0, 0, 1, UINT64_MAX};
     for (size_t i = 0; i < sizeof seqs / sizeof *seqs; i++) {
-        struct raw raw = open_sent();
+        struct raw raw = open_sent(kind);
         CHECK(come_back(&raw, note(GV_RECORD_RESUME, 1, seqs[i], bulks[i]), 1) == -1);
         CHECK(gv_link_dead(raw.link));
         CHECK_TEXT(gv_link_death(raw.link), "has what was never sent");
         close_raw(&raw);
     }
     /* What it said it had it cannot lack afterwards: it is not there any more. */
-    struct raw raw = open_sent();
+    struct raw raw = open_sent(kind);
     struct gv_link_counts counts = {.unacked_bytes = 1};
-    struct tcp_note all = note(GV_RECORD_ACK, 0, SENT, 0);
-    CHECK(send(raw.fd, &all, sizeof all, 0) == sizeof all);
+    say(&raw, note(GV_RECORD_ACK, 0, SENT, 0));
     for (int i = 0; i < 200 && counts.unacked_bytes; i++) {
         CHECK(gv_recv_peek(raw.link) == NULL);
         gv_recv_wait(raw.link, 10000000, 0);
@@ -361,9 +411,14 @@ static void taken_up_with_lies(void) {
     close_raw(&raw);
 }
 
+static void taken_up_with_lies(void) {
+    comes_back_with_lies(TCP);
+    comes_back_with_lies(SEALED);
+}
+
 /* It was no connection of the session's, and another one may come still; what the peer has is not sent again, what it lacks is. */
-static void taken_up_with_garbage(void) {
-    struct raw raw = open_sent();
+static void comes_back_with_garbage(enum kind kind) {
+    struct raw raw = open_sent(kind);
     struct tcp_note wrong[] = {note(GV_RECORD_ACK, 1, SENT, 0), note(GV_RECORD_RESUME, 3, SENT, 0), note(GV_RECORD_RESUME, 3, SENT, 0)};
     wrong[2].record.size = 24;
     for (uint32_t i = 0; i < 3; i++) {
@@ -373,14 +428,11 @@ static void taken_up_with_garbage(void) {
     for (uint64_t has = 0; has <= SENT; has++) {
         CHECK(come_back(&raw, note(GV_RECORD_RESUME, 4 + (uint32_t)has, has, 0), 4 + (uint32_t)has) == 0);
         struct tcp_note said;
-        CHECK(recv(raw.fd, &said, sizeof said, MSG_WAITALL) == sizeof said);
+        hear(&raw, &said, sizeof said);
         CHECK(said.record.op == GV_RECORD_RESUME && said.record.seq == 0 && said.record.epoch == 4 + has);
         for (uint64_t n = has + 1; n <= SENT; n++) {
-            struct {
-                struct gv_record record;
-                uint64_t body;
-            } got;
-            CHECK(recv(raw.fd, &got, sizeof got, MSG_WAITALL) == sizeof got);
+            struct numbered got;
+            hear(&raw, &got, sizeof got);
             CHECK(got.record.seq == n && got.record.epoch == 0 && got.record.ctx == n); /* the epoch it was first sent in */
         }
     }
@@ -388,17 +440,23 @@ static void taken_up_with_garbage(void) {
     close_raw(&raw);
 }
 
+static void taken_up_with_garbage(void) {
+    comes_back_with_garbage(TCP);
+    comes_back_with_garbage(SEALED);
+}
+
 /* Only a new connection begins like that. */
 static void taken_up_in_the_middle(void) {
-    struct raw raw = open_sent();
-    struct tcp_note again = note(GV_RECORD_RESUME, 0, SENT, 0);
-    CHECK(send(raw.fd, &again, sizeof again, 0) == sizeof again);
-    expect_death(&raw, "an acknowledgement that makes no sense");
+    for (enum kind kind = TCP; kind < KINDS; kind++) {
+        struct raw raw = open_sent(kind);
+        say(&raw, note(GV_RECORD_RESUME, 0, SENT, 0));
+        expect_death(&raw, "an acknowledgement that makes no sense");
+    }
 }
 
 static void bulk_headers(void) {
     for (int lie = 0; lie < 3; lie++) {
-        struct raw raw = open_raw(true);
+        struct raw raw = open_raw(TCP);
         struct gv_bulk_header h = {.number = lie == 0 ? 2 : 1, .epoch = lie == 1, .magic = lie == 2 ? 1 : GV_BULK_MAGIC}, got;
         send_frame(raw.bulk, sizeof h);
         CHECK(send(raw.bulk, &h, sizeof h, 0) == sizeof h);
@@ -406,7 +464,7 @@ static void bulk_headers(void) {
         CHECK_TEXT(gv_link_death(raw.link), "malformed payload");
         close_raw(&raw);
     }
-    struct raw raw = open_raw(true);
+    struct raw raw = open_raw(TCP);
     struct gv_bulk_header h = {.number = 1, .size = 100, .magic = GV_BULK_MAGIC};
     char data[100];
     send_frame(raw.bulk, sizeof h + 100);

@@ -220,9 +220,9 @@ static void uncut(const char *link) {
     close_session(&s);
 }
 
-static void records_cut(void) {
+static void records_cut(const char *link) {
     struct session s;
-    open_with(&s, NO_FAULT, "tcp", GRACE_S);
+    open_with(&s, NO_FAULT, link, GRACE_S);
     traffic(&s, 20000, 0, 300000, 2);
     fprintf(stderr, "  %d cuts, %llu of records' connections, %llu records again\n", s.cutter.cuts, (unsigned long long)counts(s.p.client).resumes,
             (unsigned long long)(counts(s.p.client).records_resent + counts(s.p.worker).records_resent));
@@ -265,6 +265,9 @@ static void delayed_shm_cut(void) { memory_cut("delay(rtt=4ms,shm)", 7); }
 static void one_channel_cut(void) { payloads_cut("tcp", 3); }
 static void four_channels_cut(void) { payloads_cut("tcp(channels=4)", 4); }
 static void delayed_cut(void) { payloads_cut("delay(rtt=4ms,tcp)", 5); }
+static void sealed_one_channel_cut(void) { payloads_cut("sealed", 3); }
+static void sealed_four_channels_cut(void) { payloads_cut("sealed(channels=4)", 4); }
+static void sealed_delayed_cut(void) { payloads_cut("delay(rtt=4ms,sealed)", 5); }
 
 /* A cut within what makes up for a cut: the handshake, the first records. */
 static void cut_while_coming_back(const char *link) {
@@ -450,9 +453,9 @@ static void client_gone(const char *link) {
 }
 
 /* A peer that takes nothing holds senders back, however much they have to send; not the thread that reads. */
-static void held_back(void) {
+static void held_back(const char *link) {
     struct session s;
-    open_with(&s, NO_FAULT, "tcp", GRACE_S);
+    open_with(&s, NO_FAULT, link, GRACE_S);
     atomic_store(&s.cutter.hole, true);
     uint64_t n = 0;
     pthread_t sender;
@@ -527,53 +530,76 @@ static void shm_says_nonsense(void) {
     }
 }
 
-#define ON_BOTH(name)                             \
-    static void tcp_##name(void) { name("tcp"); } \
+#define ON_EACH(name)                                   \
+    static void tcp_##name(void) { name("tcp"); }       \
+    static void sealed_##name(void) { name("sealed"); } \
     static void shm_##name(void) { name("shm"); }
-ON_BOTH(uncut)
-ON_BOTH(cut_while_coming_back)
-ON_BOTH(worker_notices_last)
-ON_BOTH(stale_epochs)
-ON_BOTH(unknown_session)
-ON_BOTH(denied_session)
-ON_BOTH(server_gone)
-ON_BOTH(unreachable_for_longer)
-ON_BOTH(unreachable_for_a_while)
-ON_BOTH(no_grace)
-ON_BOTH(client_gone)
-ON_BOTH(moved_while_away)
+#define ON_TCP(name)                              \
+    static void tcp_##name(void) { name("tcp"); } \
+    static void sealed_##name(void) { name("sealed"); }
+ON_TCP(records_cut)
+ON_TCP(held_back)
+ON_EACH(uncut)
+ON_EACH(cut_while_coming_back)
+ON_EACH(worker_notices_last)
+ON_EACH(stale_epochs)
+ON_EACH(unknown_session)
+ON_EACH(denied_session)
+ON_EACH(server_gone)
+ON_EACH(unreachable_for_longer)
+ON_EACH(unreachable_for_a_while)
+ON_EACH(no_grace)
+ON_EACH(client_gone)
+ON_EACH(moved_while_away)
 
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {
         {"uncut", tcp_uncut},
+        {"sealed_uncut", sealed_uncut},
         {"shm_uncut", shm_uncut},
-        {"records_cut", records_cut},
+        {"records_cut", tcp_records_cut},
+        {"sealed_records_cut", sealed_records_cut},
         {"one_channel_cut", one_channel_cut},
         {"four_channels_cut", four_channels_cut},
         {"delayed_cut", delayed_cut},
+        {"sealed_one_channel_cut", sealed_one_channel_cut},
+        {"sealed_four_channels_cut", sealed_four_channels_cut},
+        {"sealed_delayed_cut", sealed_delayed_cut},
         {"cut_while_coming_back", tcp_cut_while_coming_back},
+        {"sealed_cut_while_coming_back", sealed_cut_while_coming_back},
         {"shm_cut_while_coming_back", shm_cut_while_coming_back},
         {"worker_notices_last", tcp_worker_notices_last},
+        {"sealed_worker_notices_last", sealed_worker_notices_last},
         {"shm_worker_notices_last", shm_worker_notices_last},
         {"stale_epochs", tcp_stale_epochs},
+        {"sealed_stale_epochs", sealed_stale_epochs},
         {"shm_stale_epochs", shm_stale_epochs},
         {"unknown_session", tcp_unknown_session},
+        {"sealed_unknown_session", sealed_unknown_session},
         {"shm_unknown_session", shm_unknown_session},
         {"denied_session", tcp_denied_session},
+        {"sealed_denied_session", sealed_denied_session},
         {"shm_denied_session", shm_denied_session},
         {"server_gone", tcp_server_gone},
+        {"sealed_server_gone", sealed_server_gone},
         {"shm_server_gone", shm_server_gone},
         {"unreachable_for_longer", tcp_unreachable_for_longer},
+        {"sealed_unreachable_for_longer", sealed_unreachable_for_longer},
         {"shm_unreachable_for_longer", shm_unreachable_for_longer},
         {"unreachable_for_a_while", tcp_unreachable_for_a_while},
+        {"sealed_unreachable_for_a_while", sealed_unreachable_for_a_while},
         {"shm_unreachable_for_a_while", shm_unreachable_for_a_while},
         {"no_grace", tcp_no_grace},
+        {"sealed_no_grace", sealed_no_grace},
         {"shm_no_grace", shm_no_grace},
         {"client_gone", tcp_client_gone},
+        {"sealed_client_gone", sealed_client_gone},
         {"shm_client_gone", shm_client_gone},
         {"moved_while_away", tcp_moved_while_away},
+        {"sealed_moved_while_away", sealed_moved_while_away},
         {"shm_moved_while_away", shm_moved_while_away},
-        {"held_back", held_back},
+        {"held_back", tcp_held_back},
+        {"sealed_held_back", sealed_held_back},
         {"shm_cut", shm_cut},
         {"delayed_shm_cut", delayed_shm_cut},
         {"shm_says_nonsense", shm_says_nonsense},
