@@ -109,6 +109,9 @@ def runs(request: pytest.FixtureRequest, build: Builder) -> Iterator[ConcurrentR
         "test_a_lost_byte_of_a_payload_is_noticed": lambda p: run(
             transport("test_bulk", "undefined", (*SMALLER, "-DGV_BREAK_BULK", BROKEN), "_broken"), "cut_1"
         ),
+        "test_a_fault_of_sealing_is_noticed": lambda p: run(
+            transport("test_sealed", "undefined", (*SMALLER, SEALED_ROW, f"-DGV_BREAK_{p['fault']}", BROKEN), f"_{p['fault']}"), p["case"]
+        ),
         "test_records_that_are_not_sent_again_are_noticed": lambda p: run(
             transport("test_resume", "undefined", (*SMALLER, "-DGV_BREAK_RESUME", BROKEN), f"_broken_{p['case']}"), p["case"]
         ),
@@ -204,6 +207,21 @@ def test_a_lost_byte_of_a_payload_is_noticed(runs: ConcurrentRuns, request: pyte
 @pytest.mark.parametrize("case", ["records_cut", "cut_while_coming_back"])
 def test_records_that_are_not_sent_again_are_noticed(runs: ConcurrentRuns, request: pytest.FixtureRequest, case: str) -> None:
     """A link that goes on after a cut without what was on its way (GV_BREAK_RESUME) is what the cases would find."""
+    assert runs.result(request).returncode == 1
+
+
+SEALING_FAULTS = [
+    ("SEAL", "every_bit"),
+    ("SEAL", "altered"),
+    ("NONCE", "no_nonce_twice"),
+    ("REPEATED", "a_frame_comes_again"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("fault", "case"), SEALING_FAULTS)
+def test_a_fault_of_sealing_is_noticed(runs: ConcurrentRuns, request: pytest.FixtureRequest, fault: str, case: str) -> None:
+    """Tags that are not looked at, a nonce that does not advance, records that are handed out again: the cases would find each."""
     assert runs.result(request).returncode == 1
 
 

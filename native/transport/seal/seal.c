@@ -88,6 +88,9 @@ static bool begin(struct gv_seal *s, uint64_t counter, const void *aad, size_t a
     int size = 0;
     if (generation != s->generation && !take_key(s, generation)) return false;
     memcpy(nonce, s->nonce_base, sizeof nonce);
+#ifdef GV_BREAK_NONCE /* a test's fault: both ends count, but not in the nonce */
+    counter = 0;
+#endif
     for (int i = 0; i < 8; i++) nonce[GV_CRYPTO_NONCE - 1 - i] ^= (uint8_t)(counter >> 8 * i);
     if (c->cipher_init(s->context, NULL, NULL, NULL, nonce, s->sending) != 1) return false;
     return !aad_size || c->cipher_update(s->context, NULL, &size, aad, (int)aad_size) == 1;
