@@ -57,6 +57,7 @@ static inline int call_{command.name}(uint32_t ctx, const struct {body} *c, stru
     if (size > GV_BODY_MAX) {{
         reply->body = NULL;
         reply->body_size = 0;
+        reply->names_payload = false;
         return reply->status = @CUDA_ERROR_INVALID_VALUE@; /* a name of a quarter of a megabyte */
     }}
     void *body = session_begin_call({op}, ctx, (uint32_t)size, reply);
@@ -73,6 +74,7 @@ static inline int call_{command.name}(uint32_t ctx, const struct {body} *c, stru
     reply->seq = 0;
     reply->body = NULL;
     reply->body_size = 0;
+    reply->names_payload = false;
     if (!session_bulk_reserve(&bulk, data, size, false)) return gv_client_lost();
     c->bulk = bulk.number;
     void *body = session_begin_call({op}, ctx, (uint32_t){body}_size(c), reply);

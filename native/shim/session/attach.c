@@ -102,6 +102,33 @@ static void choose_capability(struct shim_server *s) {
     if (!heeded) shim_log("GPUVIRT_CAPABILITY is for software GPUs; this server's have their own");
 }
 
+/* Attributes that this library computes with, by their CUdevice_attribute, and more than any device has of each: what is computed from them stays in range. */
+static const struct {
+    uint8_t attribute;
+    int32_t most;
+} bounded[] = {
+    {1, 1 << 14},   /* threads of a block */
+    {8, 1 << 30},   /* shared memory of a block, bytes */
+    {12, 1 << 30},  /* registers of a block */
+    {14, 1 << 20},  /* alignment of textures, bytes */
+    {16, 1 << 14},  /* multiprocessors */
+    {39, 1 << 16},  /* threads of a multiprocessor */
+    {81, 1 << 30},  /* shared memory of a multiprocessor, bytes */
+    {82, 1 << 30},  /* registers of a multiprocessor */
+    {97, 1 << 30},  /* shared memory that a block may ask for, bytes */
+    {106, 1 << 16}, /* blocks of a multiprocessor */
+    {111, 1 << 30}, /* shared memory of a block that is the driver's, bytes */
+    {CAPABILITY_MAJOR, 99}, {CAPABILITY_MINOR, 9},
+};
+
+static bool impossible(const struct gv_device_info *d) {
+    for (size_t i = 0; i < sizeof bounded / sizeof *bounded; i++) {
+        int32_t value = d->attributes[bounded[i].attribute];
+        if (value < 0 || value > bounded[i].most) return true;
+    }
+    return false;
+}
+
 /* NULL, or what is wrong with it. Nothing of it is believed before. */
 static const char *read_server(const struct gv_reply_attach *r, struct shim_server *s) {
     if (!r->devices_size || r->devices_size % sizeof *s->devices || r->devices_size / sizeof *s->devices > GV_MAX_DEVICES)
@@ -124,6 +151,7 @@ static const char *read_server(const struct gv_reply_attach *r, struct shim_serv
         s->devices[i].name[sizeof s->devices[i].name - 1] = 0;
         if (s->addresses == GV_ADDRESSES_FIXED && (!power_of_two(s->devices[i].chunk) || s->devices[i].chunk < CHUNK_MIN))
             return "a wrong memory granularity";
+        if (impossible(&s->devices[i])) return "a device that there cannot be";
     }
     choose_capability(s);
     return NULL;

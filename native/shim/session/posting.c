@@ -59,8 +59,12 @@ void *session_begin_call(uint16_t op, uint32_t ctx, uint32_t body, struct sessio
     reply->body_size = 0;
     reply->op = op;
     reply->next = NULL;
+    reply->names_payload = false;
     atomic_init(&reply->answered, 0);
-    return session_begin(op, GV_RECORD_SYNC, ctx, body);
+    void *start = session_begin(op, GV_RECORD_SYNC, ctx, body);
+    reply->names_payload = start && (op == GV_OP_MODULE_LOAD || op == GV_OP_LINK);
+    if (reply->names_payload) reply_payload_call(1);
+    return start;
 }
 
 uint64_t session_send_call(struct session_reply *reply) {
@@ -135,4 +139,6 @@ void session_reply_done(struct session_reply *reply) {
     if (reply->body != reply->small) free(reply->body);
     reply->body = NULL;
     reply->body_size = 0;
+    if (reply->names_payload) reply_payload_call(-1);
+    reply->names_payload = false;
 }

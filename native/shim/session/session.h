@@ -56,6 +56,7 @@ struct session_reply {
     uint32_t body_size;
     /* The session's own. A reply stays where it is from begin_call to reply_done: body may point into it. */
     uint16_t op;
+    bool names_payload; /* or may do so */
     _Atomic uint64_t answered;
     struct session_reply *next;
     uint64_t small[8];

@@ -197,6 +197,8 @@ int bulk_start(void);
 int bulk_acked(void *arg, uint64_t position);
 /* Receives a payload that belongs to a reply and keeps it until it is taken. NULL: done. "": the link is dead. Else what is wrong. */
 const char *reply_payload_receive(const struct gv_bulk_header *header);
+/* A call whose answer may name a payload begins (1), or is over, what it named taken (-1). */
+void reply_payload_call(int more);
 
 /* ---- host_functions.c ---- */
 /* The worker wants host function `tag` called. -1: no such tag. */

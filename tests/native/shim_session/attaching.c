@@ -61,6 +61,7 @@ const struct scenario attach_scenarios[] = {
     {"attach_refused", FAKE_REFUSE, fails, NULL, 0},
     {"attach_foreign_window", FAKE_FOREIGN_WINDOW, fails, NULL, 0},
     {"attach_no_devices", FAKE_NO_DEVICES, fails, NULL, 0},
+    {"attach_impossible_device", FAKE_IMPOSSIBLE_DEVICE, fails, NULL, 0},
     {"attach_garbage", FAKE_GARBAGE, fails, NULL, 0},
     {"attach_worker_dies", FAKE_DIE, fails, NULL, 0},
     {"attach_fails", FAKE_ATTACH, fails, NULL, 0}, /* the environment sees to it */

@@ -308,6 +308,7 @@ static void on_attach(const struct gv_record *r, const void *body, uint32_t size
         return;
     case FAKE_FOREIGN_WINDOW: a.window_base += 4096; break;
     case FAKE_NO_DEVICES: a.devices_size = 0; break;
+    case FAKE_IMPOSSIBLE_DEVICE: devices[1].attributes[39] = INT32_MAX; break;
     case FAKE_GARBAGE:
         reply(r->seq, 0, "", "garbage!", 8);
         free(devices);
@@ -346,7 +347,7 @@ static void on_launch(const struct gv_record *r, const struct gv_cmd_launch *c) 
         break;
     }
     case FAKE_STRAY_REPLY: reply(r->seq + 1000000, 0, "", NULL, 0); break;
-    case FAKE_STRAY_DATA: send_payload(123456789, 0, 100); break;
+    case FAKE_STRAY_DATA: send_payload(c->module, 0, 100); break;
     case FAKE_WRONG_INLINE: SEND(data_inline, GV_OP_DATA_INLINE, data); break;
     case FAKE_FAIL:
     case FAKE_SOFT_FAIL: SEND(failed, GV_OP_FAILED, failed); break;

@@ -9,7 +9,16 @@
 #include <sys/types.h>
 
 /* How it answers ATTACH. */
-enum fake_attach { FAKE_ATTACH, FAKE_REFUSE, FAKE_FOREIGN_WINDOW, FAKE_NO_DEVICES, FAKE_GARBAGE, FAKE_DIE, FAKE_REPLY_ADDRESSES };
+enum fake_attach {
+    FAKE_ATTACH,
+    FAKE_REFUSE,
+    FAKE_FOREIGN_WINDOW,
+    FAKE_NO_DEVICES,
+    FAKE_IMPOSSIBLE_DEVICE,
+    FAKE_GARBAGE,
+    FAKE_DIE,
+    FAKE_REPLY_ADDRESSES
+};
 
 /* `kernel` of a LAUNCH is an order. */
 enum fake_order {

@@ -190,7 +190,47 @@ static int stray_reply(struct fake *f) {
 }
 static int stray_data(struct fake *f) {
     (void)f;
-    return nonsense(FAKE_STRAY_DATA, 0);
+    return nonsense(FAKE_STRAY_DATA, 123456789);
+}
+static int stray_payload(struct fake *f) {
+    (void)f;
+    return nonsense(FAKE_STRAY_DATA, GV_BULK_WORKER_TAG | 5);
+}
+
+/* Two answers name the same payload, and both calls wait for it. */
+static void *load_the_same(void *arg) {
+    static _Atomic int loading;
+    struct gv_cmd_module_load c = {.module = 7};
+    struct gv_reply_module_load answer;
+    struct session_reply reply;
+    CHECK(call_module_load(1, &c, &answer, &reply) == 0);
+    loading++;
+    CHECK(SOON(loading == 2)); /* neither has taken it */
+    CHECK(session_take_payload(answer.meta_tag, arg, answer.meta_bulk_size) == 46);
+    session_reply_done(&reply);
+    return NULL;
+}
+
+static int one_payload_for_two(struct fake *f) {
+    static uint8_t data[2][300000];
+    pthread_t other;
+    CHECK(session_attach() == 0);
+    f->delay_ms = 300;
+    CHECK(pthread_create(&other, NULL, load_the_same, data[1]) == 0);
+    load_the_same(data[0]);
+    CHECK(pthread_join(other, NULL) == 0);
+    dead_since = seconds();
+    return lost();
+}
+
+/* A tag that is no payload's of its kind: nothing will ever come for it. */
+static int payload_of_a_copy(struct fake *f) {
+    char byte;
+    (void)f;
+    CHECK(session_attach() == 0);
+    CHECK(session_take_payload(5, &byte, 1) == 46);
+    dead_since = seconds();
+    return lost();
 }
 static int stray_inline(struct fake *f) {
     (void)f;
@@ -245,6 +285,9 @@ const struct scenario loss_scenarios[] = {
     {"nonsense_unknown", FAKE_ATTACH, unknown, no_bye, 3},
     {"nonsense_stray_reply", FAKE_ATTACH, stray_reply, no_bye, 3},
     {"nonsense_stray_data", FAKE_ATTACH, stray_data, no_bye, 3},
+    {"nonsense_stray_payload", FAKE_ATTACH, stray_payload, no_bye, 3},
+    {"nonsense_one_payload_for_two", FAKE_ATTACH, one_payload_for_two, no_bye, 3},
+    {"nonsense_payload_of_a_copy", FAKE_ATTACH, payload_of_a_copy, no_bye, 3},
     {"nonsense_stray_inline", FAKE_ATTACH, stray_inline, no_bye, 3},
     {"nonsense_wrong_inline", FAKE_ATTACH, wrong_inline, no_bye, 3},
     {"random_events", FAKE_ATTACH, random_events, NULL, 0},

@@ -25,7 +25,9 @@ OPTIONS = {
     "UBSAN_OPTIONS": "print_stacktrace=1",
     "ASAN_OPTIONS": "intercept_send=0",
 }
-FAILING_ATTACHES = ["attach_refused", "attach_foreign_window", "attach_no_devices", "attach_garbage", "attach_worker_dies"]
+FAILING_ATTACHES = [
+    "attach_refused", "attach_foreign_window", "attach_no_devices", "attach_impossible_device", "attach_garbage", "attach_worker_dies",
+]  # fmt: skip
 WORKING_ATTACHES = ["attach", "attach_reply_addresses"]
 WORK = [
     "calls", "copies_out", "copies_out_unattended", "copies_in", "lent", "worker_named_payloads", "thirty_two_threads", "host_functions",
@@ -34,7 +36,8 @@ WORK = [
 LOSSES = [
     "lost_in_a_call", "lost_in_many_waits", "lost_on_a_full_ring", "lost_in_a_payload_out", "lost_in_a_payload_in", "lost_while_idle",
     "lost_before_a_call", "lost_for_a_host_function", "lost_for_a_parcel", "nonsense_malformed", "nonsense_unknown", "nonsense_stray_reply",
-    "nonsense_stray_data", "nonsense_stray_inline", "nonsense_wrong_inline",
+    "nonsense_stray_data", "nonsense_stray_payload", "nonsense_one_payload_for_two", "nonsense_payload_of_a_copy", "nonsense_stray_inline",
+    "nonsense_wrong_inline",
 ]  # fmt: skip
 TOO_EARLY = [
     "early_success_small", "early_success_late", "early_success_half", "early_success_during", "early_success_unattended",
