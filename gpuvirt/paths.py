@@ -12,6 +12,7 @@ from gpuvirt.errors import GpuvirtError
 CUDA = "libcuda.so.1"
 NVML = "libnvidia-ml.so.1"
 WORKER = "libgpuvirt_worker.so"
+SERVER = "libgpuvirt_server.so"
 BENCH = "gpuvirt-bench"
 COMPAT = "libgpuvirt_compat.so"
 DEVICE_FILES = "libgpuvirt_device_files.so"

@@ -1,19 +1,25 @@
-"""Accepts the connections of one listening socket, each in its turn (gpuvirt/server/admission.py)."""
+"""The connections of one listening socket: accepted, shared out and read by a thread of the server library (native/server/acceptor.h).
+
+What comes here is a whole hello with its connection, and what is to be logged.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import os
 import socket
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable
 
-from gpuvirt.server.admission import Admission, Place, address_group
+from gpuvirt.errors import GpuvirtError
+from gpuvirt.server import server_library
 from gpuvirt.server.rate_limited_log import RateLimitedLog
+from gpuvirt.server.server_library import AcceptorConfig, AcceptorEvent, AdmissionLimits
+from gpuvirt.transport.handshake import NONCE_SIZE
 
-BATCH = 128  # connections accepted before other work has its turn
-PAUSE_LEAST, PAUSE_MOST = 0.05, 1.0  # seconds without accepting after the system had no descriptor or memory for a connection
+AT_ONCE = 4  # hellos that are answered before other work has its turn
 
-Handshake = Callable[[socket.socket, str, Place], Coroutine[Any, Any, None]]
+Hello = Callable[[socket.socket, str, bytes, bytes], None]
 
 
 class Acceptor:
@@ -21,82 +27,76 @@ class Acceptor:
 
     Args:
         listening: a listening socket that does not block; owned from now on.
-        handshake: what to do with a connection: it gets the socket, which it closes, the peer's address as text, and the connection's place, which it
-            leaves early when the peer has proved itself. It is cancelled when the connection has to go.
+        config: without `listening` and the greeting.
+        strangers: where to log what they do.
+        late: the line, with %s for the peer, of a connection that was too slow.
+        greeting: what every client is sent, with a nonce of its own.
+        nonce_at: where in it that is.
+        hello: takes a connection, which is its own from then on, the peer's address as text, the greeting that the client was sent, and its hello, or
+            the first bytes of what is none.
+
+    Raises:
+        GpuvirtError: the system has no thread or descriptor for it.
     """
 
-    def __init__(self, listening: socket.socket, admission: Admission, handshake: Handshake, strangers: RateLimitedLog) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._listening, self._admission, self._handshake, self._strangers = listening, admission, handshake, strangers
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._pause = PAUSE_LEAST
-        self._resume: asyncio.TimerHandle | None = None
-        self._loop.add_reader(listening, self._readable)
+    def __init__(
+        self,
+        listening: socket.socket,
+        config: AcceptorConfig,
+        strangers: RateLimitedLog,
+        late: str,
+        greeting: bytes = b"",
+        nonce_at: int = 0,
+        hello: Hello | None = None,
+    ) -> None:
+        self._lib = server_library.server_library()
+        self._strangers, self._late, self._hello = strangers, late, hello
+        self._greeting = greeting
+        self._nonce_at = nonce_at
+        config.greeting, config.greeting_size, config.nonce_at = greeting, len(greeting), nonce_at
+        self._event = AcceptorEvent()
+        config.struct_size = ctypes.sizeof(AcceptorConfig)
+        config.listening = listening.fileno()
+        self._handle = self._lib.acceptor_open(ctypes.byref(config))
+        if not self._handle:
+            listening.close()
+            raise GpuvirtError(f"connections cannot be accepted: {os.strerror(ctypes.get_errno())}")
+        listening.detach()
+        self._descriptor = self._lib.acceptor_descriptor(self._handle)
+        asyncio.get_running_loop().add_reader(self._descriptor, self._readable)
 
-    async def close(self) -> None:
-        """Stops listening and ends all handshakes."""
-        self._loop.remove_reader(self._listening)
-        if self._resume is not None:
-            self._resume.cancel()
-        self._listening.close()
-        while len(self._admission):
-            self._admission.shed(self._loop.time())
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+    def close(self) -> None:
+        """Stops listening and ends all connections that have not come here."""
+        if self._handle:
+            asyncio.get_running_loop().remove_reader(self._descriptor)
+            self._lib.acceptor_close(self._handle)
+            self._handle = None
 
     def _readable(self) -> None:
-        for _ in range(BATCH):
-            try:
-                client, address = self._listening.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+        event = self._event
+        for _ in range(AT_ONCE):
+            if not self._handle or not self._lib.acceptor_take(self._handle, ctypes.byref(event)):
                 return
-            except OSError as error:
-                self._rest(error)
-                return
-            self._pause = PAUSE_LEAST
-            client.setblocking(False)
-            unix = client.family == socket.AF_UNIX
-            self._admit(client, "this host" if unix else f"{address[0]}:{address[1]}", "" if unix else address_group(address[0]))
-
-    def _rest(self, error: OSError) -> None:
-        """No descriptor or no memory. Trying at once again would keep the processor busy; whoever hangs in a handshake gives his descriptor back."""
-        self._strangers.info("a connection could not be accepted: %s", error.strerror)
-        self._admission.shed(self._loop.time())
-        self._loop.remove_reader(self._listening)
-        self._resume = self._loop.call_later(self._pause, self._again)
-        self._pause = min(self._pause * 2, PAUSE_MOST)
-
-    def _again(self) -> None:
-        self._resume = None
-        self._loop.add_reader(self._listening, self._readable)
-
-    def _admit(self, client: socket.socket, peer: str, group: str) -> None:
-        task: asyncio.Task[None] | None = None
-        timer: asyncio.TimerHandle | None = None
-
-        def drop() -> None:
-            if task is not None:
-                task.cancel()
+            peer = event.peer.decode()
+            if event.kind == server_library.HELLO:
+                raw = ctypes.string_at(ctypes.addressof(event) + AcceptorEvent.hello.offset, event.size)
+                greeting = self._greeting[: self._nonce_at] + bytes(event.nonce) + self._greeting[self._nonce_at + NONCE_SIZE :]
+                client = socket.socket(fileno=event.fd)
+                assert self._hello is not None
+                self._hello(client, peer, greeting, raw)
+            elif event.kind == server_library.LATE:
+                self._strangers.info(self._late, peer, times=event.count)
             else:
-                if timer is not None:
-                    timer.cancel()
-                client.close()
+                self._strangers.info("a connection could not be accepted: %s", os.strerror(event.error), times=event.count)
 
-        def ended(task: asyncio.Task[None]) -> None:
-            self._tasks.discard(task)
-            self._admission.leave(place)
-            client.close()  # a task that was cancelled before it began has not
 
-        def begin() -> None:
-            nonlocal task
-            task = asyncio.create_task(self._handshake(client, peer, place))
-            self._tasks.add(task)
-            task.add_done_callback(ended)
+def limits(share: int, total: int, rate: int = 0, burst: int = 0) -> AdmissionLimits:
+    """Of one port.
 
-        now = self._loop.time()
-        place = self._admission.enter(group, now, drop)
-        if place.start_at > now:
-            timer = self._loop.call_at(place.start_at, begin)
-        else:
-            begin()
+    Args:
+        share: connections of one address.
+        total: of all together.
+        rate: handshakes that one address may begin in a second, 0: any number.
+        burst: how many it may begin at once after a rest.
+    """
+    return AdmissionLimits(min(share, total), total, rate, burst)

@@ -90,13 +90,14 @@ class ControlServer:
             listening = listen_tcp(host, preferred)
         except GpuvirtError:
             listening = listen_tcp(host, 0)
+        port = int(listening.getsockname()[1])
         self._proxy = ControlProxy(listening, str(path), for_strangers(limit, PENDING_TOTAL, EACH))
         self._task = asyncio.create_task(self._serve(sock))
-        return int(listening.getsockname()[1])
+        return port
 
     async def close(self) -> None:
         if self._proxy:
-            await self._proxy.close()
+            self._proxy.close()
         for task in [*self._answering, *([self._task] if self._task else [])]:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):

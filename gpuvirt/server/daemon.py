@@ -7,6 +7,7 @@ import contextlib
 import json
 import logging
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -29,7 +30,7 @@ from gpuvirt.server.sessions import Sessions
 from gpuvirt.server.tenants import PRIVATE, Tenant, Tenants
 from gpuvirt.server.tokens import TokenEntry, TokenStore
 from gpuvirt.server.workers import WORKER_COMMAND, WorkerPool
-from gpuvirt.transport.handshake import GREETING_SOFTWARE, WIRE_VERSION, Greeting
+from gpuvirt.transport.handshake import GREETING_SOFTWARE, NONCE_SIZE, WIRE_VERSION, Greeting
 from gpuvirt.transport.table import TRANSPORTS
 
 log = logging.getLogger("gpuvirt.server")
@@ -122,12 +123,14 @@ class Daemon:
         if any(row.over_unix for row in offered) and (unix := self._listen_unix()):
             sockets.append(unix)
             unix_path = unix.getsockname()
-        boot_id = listening.boot_id()
-
-        def greeting(nonce: bytes) -> Greeting:
-            flags = GREETING_SOFTWARE if soft else 0
-            return Greeting(nonce, control_port=self.control_port, flags=flags, boot_id=boot_id, unix_path=unix_path, server_name=options.name)
-
+        greeting = Greeting(
+            secrets.token_bytes(NONCE_SIZE),
+            control_port=self.control_port,
+            flags=GREETING_SOFTWARE if soft else 0,
+            boot_id=listening.boot_id(),
+            unix_path=unix_path,
+            server_name=options.name,
+        )
         await workers.wait_ready()
         listener = Listener(tokens, sessions, greeting, offered, descriptors.for_strangers(limit, listening.PENDING_TOTAL))
         undo.push_async_callback(listener.close)

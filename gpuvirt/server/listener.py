@@ -1,7 +1,7 @@
 """The sockets that clients connect to, and the server's side of the handshake.
 
-No peer can hold up another: every handshake is a task with a time limit for each of its steps, and connections that have proved nothing are shared
-out by address (gpuvirt/server/admission.py).
+No peer can hold up another: a thread of the server library accepts, greets and reads hellos, with a time limit for each step and places by address
+(native/server/acceptor.h). Here a whole hello is judged, without waiting for anything.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ import errno
 import fcntl
 import logging
 import os
-import secrets
 import socket
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
+from typing import Any
 
 from gpuvirt import paths
 from gpuvirt.errors import GpuvirtError
-from gpuvirt.server.acceptor import Acceptor
-from gpuvirt.server.admission import Admission, Place
+from gpuvirt.server.acceptor import Acceptor, limits
 from gpuvirt.server.rate_limited_log import RateLimitedLog
+from gpuvirt.server.server_library import AcceptorConfig
 from gpuvirt.server.sessions import MAIN, Moved, Refused, Sessions
 from gpuvirt.server.tokens import TokenStore
 from gpuvirt.transport import handshake as hs
@@ -137,10 +137,10 @@ def boot_id() -> str:
 
 
 class Listener:
-    """Accepts connections and shakes hands.
+    """Shakes hands with the clients of the data port.
 
     Args:
-        greeting: what every client is told; called with the nonce of one connection.
+        greeting: what every client is told, each with a fresh nonce in the place of this one's.
         transports: which are offered.
         total: connections of a socket that may be open without a proof.
     """
@@ -149,55 +149,82 @@ class Listener:
         self,
         tokens: TokenStore,
         sessions: Sessions,
-        greeting: Callable[[bytes], hs.Greeting],
+        greeting: hs.Greeting,
         transports: Sequence[Transport],
         total: int = PENDING_TOTAL,
     ) -> None:
-        self._tokens, self._sessions, self._greeting, self._transports = tokens, sessions, greeting, transports
+        self._tokens, self._sessions, self._transports = tokens, sessions, transports
+        self._greeting = greeting.pack()
+        self._nonce_at = self._greeting.index(greeting.nonce)
         self._strangers = RateLimitedLog(log)
         self._acceptors: list[Acceptor] = []
+        self._tasks: set[asyncio.Task[None]] = set()
         self._total = total
 
     def serve(self, sock: socket.socket) -> None:
         """Accepts on this listening socket from now on; owns it."""
         if sock.family == socket.AF_UNIX:  # in a folder that only this user can enter
-            admission = Admission(self._total, self._total)
+            pending = limits(self._total, self._total)
         else:
-            admission = Admission(min(PENDING_SHARE, self._total), self._total, RATE, BURST)
-        self._acceptors.append(Acceptor(sock, admission, lambda client, peer, place: self._client(client, peer, place, admission), self._strangers))
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # the connections inherit it
+            pending = limits(PENDING_SHARE, self._total, RATE, BURST)
+        config = AcceptorConfig(
+            pending=pending,
+            head_ms=int(HELLO_LIMIT * 1000),
+            rest_ms=int(REST_LIMIT * 1000),
+        )
+        late = "%s did not finish its handshake in time"
+        self._acceptors.append(Acceptor(sock, config, self._strangers, late, self._greeting, self._nonce_at, self._client))
 
     async def close(self) -> None:
-        await asyncio.gather(*(acceptor.close() for acceptor in self._acceptors))
+        for acceptor in self._acceptors:
+            acceptor.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         self._strangers.close()
 
-    async def _client(self, client: socket.socket, peer: str, place: Place, admission: Admission) -> None:
+    def _client(self, client: socket.socket, peer: str, greeting: bytes, raw: bytes) -> None:
+        """A hello has come. Who is refused, or asks for no session, is answered at once; a session takes its time, in a task."""
+        transcript = hs.Transcript(greeting)
+        try:
+            hs.message_size(raw)
+            hello = hs.Hello.unpack(raw)
+            attaching = self._answer(client, peer, hello, raw, transcript)
+        except Exception as error:
+            self._failed(client, peer, error)
+            client.close()
+            return
+        if attaching is None:
+            client.close()
+            return
+        task = asyncio.create_task(self._attach(client, peer, attaching))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _attach(self, client: socket.socket, peer: str, attaching: Coroutine[Any, Any, None]) -> None:
         with client:
             try:
-                async with asyncio.timeout(HELLO_LIMIT):
-                    if client.family != socket.AF_UNIX:
-                        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                    loop = asyncio.get_running_loop()
-                    greeting = self._greeting(secrets.token_bytes(hs.NONCE_SIZE)).pack()
-                    await loop.sock_sendall(client, greeting)
-                    raw = await _receive(client, hs.HEAD_SIZE)
-                async with asyncio.timeout(REST_LIMIT):
-                    raw += await _receive(client, hs.message_size(raw) - hs.HEAD_SIZE)
-                hello = hs.Hello.unpack(raw)
-                await self._answer(client, peer, hello, raw, hs.Transcript(greeting), lambda: admission.leave(place))
-            except Refused as refused:
-                self._refuse(client, peer, refused)
-            except hs.OtherVersion as error:
+                await attaching
+            except Exception as error:
+                self._failed(client, peer, error)
+
+    def _failed(self, client: socket.socket, peer: str, error: Exception) -> None:
+        match error:
+            case Refused():
+                self._refuse(client, peer, error)
+            case hs.OtherVersion():
                 older, newer = ("client", "server") if error.older else ("server", "client")
                 text = f"the {older} is older than the {newer}: the client speaks wire version {error.version} and this server {hs.WIRE_VERSION}"
                 self._refuse(client, peer, Refused(hs.WELCOME_VERSION, f"{text}; install the same gpuvirt on both"))
-            except TimeoutError:
-                self._strangers.info("%s did not finish its handshake in time", peer)
-            except (EOFError, BrokenPipeError, ConnectionResetError):
-                pass  # a look at the greeting, or a port scan
-            except (OSError, hs.HandshakeError) as error:
+            case BrokenPipeError() | ConnectionResetError():
+                pass  # it closed
+            case OSError() | hs.HandshakeError():
                 self._strangers.info("%s: %s", peer, error)
-            except GpuvirtError as error:
+            case GpuvirtError():
                 log.error("%s: %s", peer, error)
+            case _:
+                log.error("%s: the handshake failed", peer, exc_info=error)
 
     def _refuse(self, client: socket.socket, peer: str, refused: Refused) -> None:
         self._strangers.info("refused %s: %s", peer, refused.text)
@@ -205,12 +232,11 @@ class Listener:
             client.setblocking(False)
             client.send(hs.Welcome(status=refused.status, text=refused.text).pack())
 
-    async def _answer(
-        self, client: socket.socket, peer: str, hello: hs.Hello, raw: bytes, transcript: hs.Transcript, proved: Callable[[], None]
-    ) -> None:
+    def _answer(self, client: socket.socket, peer: str, hello: hs.Hello, raw: bytes, transcript: hs.Transcript) -> Coroutine[Any, Any, None] | None:
+        """Answers a hello; what is left to do if a session is to be attached."""
         if hello.purpose in (hs.HELLO_CHANNEL, hs.HELLO_RESUME):
             self._further(client, hello, raw, transcript)
-            return
+            return None
         if hello.purpose not in (hs.HELLO_SESSION, hs.HELLO_CHECK, hs.HELLO_ENDED):
             raise hs.HandshakeError(f"a hello of unknown purpose {hello.purpose}")
         secret = self._tokens.secret(hello.token_id)
@@ -222,17 +248,21 @@ class Listener:
             if never is not None:
                 raise Refused(hs.WELCOME_BUSY, never)
             client.send(transcript.prove_welcome(hs.Welcome(), secret))
-            return
+            return None
         if hello.purpose == hs.HELLO_ENDED:
             self._sessions.launch_ended(hello.launch, hello.token_id)
             client.send(transcript.prove_welcome(hs.Welcome(), secret))
-            return
+            return None
         provides = _provides(client)
         try:
             transport = table.choose(hello.transports, self._transports, provides)
         except table.NoTransport as error:
             raise Refused(hs.WELCOME_FAILED, str(error)) from None
-        proved()  # no longer one that may be dropped for a newer one
+        return self._session(client, peer, hello, secret, transcript, transport)
+
+    async def _session(
+        self, client: socket.socket, peer: str, hello: hs.Hello, secret: bytes, transcript: hs.Transcript, transport: Transport
+    ) -> None:
         try:
             await self._sessions.attach(client, hello, secret, transcript, transport, peer)
         except Moved as moved:
@@ -264,22 +294,6 @@ class Listener:
 def _provides(client: socket.socket) -> int:
     """NEEDS_* that this connection meets."""
     return hs.NEEDS_SAME_HOST | hs.NEEDS_DESCRIPTORS if client.family == socket.AF_UNIX else hs.NEEDS_NETWORK
-
-
-async def _receive(client: socket.socket, size: int) -> bytes:
-    """Exactly `size` bytes, never one more: what follows is the worker's.
-
-    Raises:
-        EOFError: the peer closed.
-    """
-    loop = asyncio.get_running_loop()
-    raw = b""
-    while len(raw) < size:
-        part = await loop.sock_recv(client, size - len(raw))
-        if not part:
-            raise EOFError
-        raw += part
-    return raw
 
 
 class LocalTokens:

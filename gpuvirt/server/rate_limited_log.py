@@ -17,15 +17,16 @@ class RateLimitedLog:
         self._last = ""
         self._timer: asyncio.TimerHandle | None = None
 
-    def info(self, text: str, *args: object) -> None:
-        """As `logging.Logger.info`; within an event loop."""
+    def info(self, text: str, *args: object, times: int = 1) -> None:
+        """As `logging.Logger.info`, of what has happened so many times; within an event loop."""
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(1.0, self._summary)
         if self._written < LINES:
             self._written += 1
             self._log.info(text, *args)
-        else:
-            self._kept_back += 1
+            times -= 1
+        if times:
+            self._kept_back += times
             self._last = text % args
 
     def close(self) -> None:

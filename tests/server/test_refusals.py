@@ -172,8 +172,8 @@ def test_slow_hello_is_cut_off(monkeypatch: pytest.MonkeyPatch, server: FakeServ
 
     async def main() -> float:
         listening = listener.listen_tcp("127.0.0.1", 0)
-        greeting = hs.Greeting(bytes(32))
-        serving = listener.Listener(None, None, lambda nonce: greeting, table.TRANSPORTS)  # type: ignore[arg-type]
+        greeting = hs.Greeting(b"n" * 32)
+        serving = listener.Listener(None, None, greeting, table.TRANSPORTS)  # type: ignore[arg-type]
         port = listening.getsockname()[1]
         serving.serve(listening)
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
