@@ -72,8 +72,8 @@ static void close_session(struct session *s) {
 
 struct flow {
     struct gv_link *link;
-    uint64_t records, payloads, seed;
-    _Atomic bool *over; /* the other direction is done too: nobody need read on */
+    uint64_t past, records, payloads, seed; /* the records behind `past` up to `records` */
+    _Atomic bool *over;                     /* the other direction is done too: nobody need read on */
     _Atomic int *running;
 };
 
@@ -86,7 +86,7 @@ static uint64_t mix(uint64_t x) {
 
 static void *send_records(void *arg) {
     struct flow *f = arg;
-    for (uint64_t n = 1; n <= f->records; n++) {
+    for (uint64_t n = f->past + 1; n <= f->records; n++) {
         int sent = send_numbered(f->link, (uint32_t)(mix(n + f->seed) % (n % 50 ? 400 : 60000)) & ~7u, n);
         if (!sent) fprintf(stderr, "died: %s\n", gv_link_death(f->link));
         CHECK(sent);
@@ -100,7 +100,7 @@ static void *send_records(void *arg) {
 static void *receive_records(void *arg) {
     struct flow *f = arg;
     int64_t until = gv_now_ns() + 2 * TEST_PATIENCE_NS;
-    for (uint64_t n = 1; n <= f->records;) {
+    for (uint64_t n = f->past + 1; n <= f->records;) {
         const struct gv_record *record = gv_recv_peek(f->link);
         if (!record) {
             if (gv_link_dead(f->link)) fprintf(stderr, "died: %s\n", gv_link_death(f->link));
@@ -185,11 +185,12 @@ static void *receive_payloads(void *arg) {
     return NULL;
 }
 
-/* Records and payloads both ways; `every`: bytes between two cuts, on average, 0: none. */
-static void traffic(struct session *s, uint64_t records, uint64_t payloads, int64_t every, uint64_t seed) {
+/* Records behind the first `past` and payloads both ways; `every`: bytes between two cuts, on average, 0: none. */
+static void traffic_from(struct session *s, uint64_t past, uint64_t records, uint64_t payloads, int64_t every, uint64_t seed) {
     _Atomic bool over = false;
     _Atomic int running = 0;
-    struct flow flows[2] = {{s->p.client, records, payloads, seed, &over, &running}, {s->p.worker, records, payloads, seed, &over, &running}};
+    struct flow flows[2] = {{s->p.client, past, past + records, payloads, seed, &over, &running},
+                            {s->p.worker, past, past + records, payloads, seed, &over, &running}};
     static void *(*const parts[])(void *) = {send_records, receive_records, send_payloads, receive_payloads};
     pthread_t threads[8];
     atomic_store(&running, payloads ? 6 : 2);
@@ -209,6 +210,10 @@ static void traffic(struct session *s, uint64_t records, uint64_t payloads, int6
     atomic_store(&over, true);
     for (int i = 0; i < 8; i++)
         if (i < 4 || payloads) pthread_join(threads[i], NULL);
+}
+
+static void traffic(struct session *s, uint64_t records, uint64_t payloads, int64_t every, uint64_t seed) {
+    traffic_from(s, 0, records, payloads, every, seed);
 }
 
 static void uncut(const char *link) {
@@ -233,6 +238,18 @@ static void records_cut(const char *link) {
     CHECK(counts(s.p.client).resumes <= (uint64_t)s.server.resumes && counts(s.p.worker).resumes <= (uint64_t)s.server.resumes);
     CHECK(atomic_load(&s.notices) > 0);
     CHECK_TEXT(s.notice, "was lost (");
+    close_session(&s);
+}
+
+/* So often that records are lost or doubled if they can be: each end sends until the connection has come back 300 times. */
+static void sealed_three_hundred_cuts(void) {
+    struct session s;
+    uint64_t records = 0;
+    open_with(&s, NO_FAULT, "sealed", GRACE_S);
+    for (uint64_t round = 1; counts(s.p.client).resumes < 300; round++, records += 2000) traffic_from(&s, records, 2000, 0, 100000, round);
+    fprintf(stderr, "  %d cuts, %llu resumes, %llu records each way, %llu again\n", s.cutter.cuts, (unsigned long long)counts(s.p.client).resumes,
+            (unsigned long long)records, (unsigned long long)(counts(s.p.client).records_resent + counts(s.p.worker).records_resent));
+    CHECK(counts(s.p.client).resumes <= (uint64_t)s.server.resumes && counts(s.p.client).altered == 0 && counts(s.p.worker).altered == 0);
     close_session(&s);
 }
 
@@ -559,6 +576,7 @@ int main(int argc, char **argv) {
         {"shm_uncut", shm_uncut},
         {"records_cut", tcp_records_cut},
         {"sealed_records_cut", sealed_records_cut},
+        {"sealed_three_hundred_cuts", sealed_three_hundred_cuts},
         {"one_channel_cut", one_channel_cut},
         {"four_channels_cut", four_channels_cut},
         {"delayed_cut", delayed_cut},
