@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import time
+from typing import Any
 
 import click
 
 from gpuvirt.cli.options import JSON, POOL
+from gpuvirt.transport.table import named
 
 
 @click.command(epilog="\b\nExample:\n  gpuvirt ps --pool tcp://gpu-host:7070")
@@ -36,5 +38,11 @@ def ps(pool: str | None, as_json: bool) -> None:
         gpus, since = ",".join(map(str, s["devices"])), f"{time.time() - s['started']:.0f} s"
         own = s["program"] is not None
         who = (s["program"], str(s["pid"]), f"{s['user']}@{s['host']}", s["peer"]) if own else ("-", "-", "-", "-")
-        table.add_row(s["session"], *who, gpus, s["link"], memory, str(s.get("launches", "?")), since)
+        table.add_row(s["session"], *who, gpus, _link(s), memory, str(s.get("launches", "?")), since)
     Console(markup=False, emoji=False).print(table)  # names are others' texts
+
+
+def _link(session: dict[str, Any]) -> str:
+    """The transport, and how it is sealed where it could be."""
+    row = named(session["link"])
+    return f"{session['link']} ({session.get('cipher') or 'plain'})" if row is not None and row.seals else str(session["link"])

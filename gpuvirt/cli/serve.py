@@ -60,6 +60,7 @@ def duration(text: str) -> int:
     help="Sessions that one token may have at the same time.",
 )
 @click.option("--link", "links", type=links_offered, default=",".join(NAMES), show_default=True, metavar="LINKS", help="Links that clients may use.")
+@click.option("--plain", is_flag=True, help="Let clients that ask for --link 'tcp(plain)' have links that are not sealed.")
 @click.option("--name", help="Name of this server, shown by other verbs.  [default: the host's name]")
 @click.option(
     "--ready-file", type=click.Path(path_type=Path, dir_okay=False), help="Write JSON with pool, port, control port and pid to this file when ready."
@@ -77,6 +78,7 @@ def serve(
     grace: int,
     sessions_per_token: int,
     links: tuple[str, ...],
+    plain: bool,
     name: str | None,
     ready_file: Path | None,
     parent_fd: int | None,
@@ -109,6 +111,7 @@ def serve(
         capability=parse_capability(capability) if capability else 0,
         strict=strict,
         links=links,
+        plain=plain,
         grace=grace,
         sessions_per_token=sessions_per_token,
         ready_file=ready_file,

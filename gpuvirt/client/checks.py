@@ -18,6 +18,7 @@ from gpuvirt.errors import GpuvirtError
 from gpuvirt.sizes import format_size
 from gpuvirt.transport.handshake import WIRE_VERSION
 from gpuvirt.transport.pool import PoolAddress, PoolStatus, check_pool, greet
+from gpuvirt.transport.table import named
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 SHM_NEEDED = 64 << 20  # bytes: the rings of one session and a margin
@@ -35,7 +36,7 @@ class Result:
 
 def run_checks(pool: str | None) -> list[Result]:
     """Runs all checks, in an order in which the first failure explains later ones."""
-    results = [*_libraries(), _compiler(), _shared_memory(), *_places()]
+    results = [*_libraries(), _compiler(), _sealing(), _shared_memory(), *_places()]
     try:
         settings = resolve({"pool": pool})
     except GpuvirtError as error:
@@ -67,6 +68,17 @@ def _compiler() -> Result:
         why = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         return Result(name, FAIL, f"cannot be imported: {why}", "install gpuvirt's requirements: make setup (in a clone) or pip install gpuvirt")
     return Result(name, OK, "importable")
+
+
+def _sealing() -> Result:
+    name = "sealed links"
+    # In a separate process, as the libraries.
+    code = "from gpuvirt.server.sealing import SealLibrary; print(SealLibrary().version())"
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=False)
+    if done.returncode:
+        why = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1].removeprefix("gpuvirt.errors.GpuvirtError: ")
+        return Result(name, WARN, *_split(GpuvirtError(why)))
+    return Result(name, OK, done.stdout.strip())
 
 
 def _shared_memory() -> Result:
@@ -142,11 +154,19 @@ def _control(status: PoolStatus) -> Result:
 def _link(status: PoolStatus, settings: Settings) -> Result:
     possible, why = status.links()
     link = possible[0]
-    if (kind := links.parse(settings.link).kind) not in ("auto", link):
+    asked = links.parse(settings.link)
+    if (kind := asked.kind) not in ("auto", link) or asked.plain:
         if kind not in possible:
             return Result("link", FAIL, f"{settings.link} is set, but only {', '.join(possible)} is possible: {why}", "use --link auto")
-        return Result("link", OK, f"{settings.link} is set; auto would take {link}: {why}")
-    return Result("link", OK, f"auto takes {link}: {why}")
+        return Result("link", OK, f"{settings.link} is set ({_seals(kind, asked.plain)}); auto would take {link}: {why}")
+    return Result("link", OK, f"auto takes {link} ({_seals(link, False)}): {why}")
+
+
+def _seals(link: str, plain: bool) -> str:
+    row = named(link)
+    if row is None or row.over_unix:
+        return "stays on this host"
+    return "sealed" if row.seals and not plain else "plain"
 
 
 def _split(error: GpuvirtError) -> tuple[str, str]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gpuvirt.transport.table import named
 
 WRITE = "write auto, shm, tcp, tcp(channels=4) or delay(rtt=30ms,rate=10gbit,tcp)"
-WRITE_TCP = "write tcp(channels=4)"
+WRITE_TCP = "write tcp(channels=4) or tcp(plain)"
 WRITE_DELAY = "write delay(rtt=30ms,rate=10gbit,tcp)"
 MAX_CHANNELS = 16
 MAX_RTT_NS = 2 * 10**9
@@ -28,6 +28,7 @@ class Link:
     Attributes:
         kind: auto, or a transport's name.
         channels: number of bulk channels, 0: not given.
+        plain: the link is not to be sealed.
         delayed: whether a delay wraps the link.
         rtt_ns: the delay's round-trip time in nanoseconds.
         rate_bps: the delay's rate in bits a second each way, 0: unlimited.
@@ -38,6 +39,7 @@ class Link:
     delayed: bool = False
     rtt_ns: int = 0
     rate_bps: int = 0
+    plain: bool = False
 
 
 def parse(text: str) -> Link:
@@ -105,14 +107,29 @@ class _Parser:
         self.link.kind = name
         if row is not None and row.connections:
             if self.sign("("):
-                self.channels()
+                self.tcp()
         elif self.text.startswith("(", self.at):
             raise ValueError(f"the link {name} has no settings; write {name}")
 
+    def tcp(self) -> None:
+        while True:
+            name = self.word()
+            if name == "channels":
+                self.channels()
+            elif name == "plain":
+                if self.link.plain:
+                    raise ValueError(f"tcp has two of plain; {WRITE_TCP}")
+                self.link.plain = True
+            else:
+                raise ValueError(f"'{name[:SHOWN]}' is not a setting of tcp; {WRITE_TCP}")
+            if not self.sign(","):
+                break
+        if not self.sign(")"):
+            raise ValueError(f"the ) of tcp is missing after its settings; {WRITE_TCP}")
+
     def channels(self) -> None:
-        name = self.word()
-        if name != "channels":
-            raise ValueError(f"'{name[:SHOWN]}' is not a setting of tcp; {WRITE_TCP}")
+        if self.link.channels:
+            raise ValueError(f"tcp has two of channels; {WRITE_TCP}")
         if not self.sign("="):
             raise ValueError(f"channels of tcp has no value; {WRITE_TCP}")
         value = self.word()
@@ -120,8 +137,6 @@ class _Parser:
         if not 1 <= number <= MAX_CHANNELS:
             raise ValueError(f"'{value[:SHOWN]}' is not a number of channels (1 to {MAX_CHANNELS}); {WRITE_TCP}")
         self.link.channels = number
-        if not self.sign(")"):
-            raise ValueError(f"the ) of tcp(channels={number} is missing; {WRITE_TCP}")
 
     def delay(self) -> None:
         seen: set[str] = set()

@@ -26,6 +26,7 @@ from gpuvirt.server.devices import Inventory, describe, take_inventory
 from gpuvirt.server.listener import Listener
 from gpuvirt.server.memory_usage import MemoryUsage, Release
 from gpuvirt.server.options import ServeOptions
+from gpuvirt.server.sealing import Sealing
 from gpuvirt.server.sessions import Sessions
 from gpuvirt.server.tenants import PRIVATE, Tenant, Tenants
 from gpuvirt.server.tokens import TokenEntry, TokenStore
@@ -109,8 +110,9 @@ class Daemon:
 
         workers = WorkerPool(inventory.backend, self._worker_command)
         undo.push_async_callback(workers.close)
+        sealing = Sealing(options.plain)
         sessions = self._sessions = Sessions(
-            inventory, workers, memory_usage, options.name, options.grace, options.sessions_per_token, tenant_of=tenant_of
+            inventory, workers, memory_usage, options.name, options.grace, options.sessions_per_token, sealing=sealing, tenant_of=tenant_of
         )
         workers.expect(tenant_of(tokens.default().id))
         workers.prestart()
@@ -140,6 +142,8 @@ class Daemon:
         self._watch_parent()
         if options.private_folder is not None:
             undo.callback(shutil.rmtree, options.private_folder, ignore_errors=True)
+        if any(row.seals for row in offered):
+            self._say_sealing(sealing)
         log.info("serving %s at %s (control port %d)", describe(inventory), self.pool, self.control_port)
         self._write_ready()
 
@@ -162,6 +166,14 @@ class Daemon:
                 "clients that are refused need GPUVIRT_TOKEN from `gpuvirt token show`",
                 self.port,
             )
+
+    def _say_sealing(self, sealing: Sealing) -> None:
+        if self.options.plain:
+            log.warning("clients that ask for a plain link get one: whoever is on the way reads and changes what passes")
+        try:
+            sealing.check()
+        except GpuvirtError as error:
+            log.warning("links over tcp cannot be sealed, and clients that want that are refused: %s", error)
 
     def _write_ready(self) -> None:
         file = self.options.ready_file

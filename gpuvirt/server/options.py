@@ -25,6 +25,7 @@ class ServeOptions:
         capability: soft: compute capability times 10, 0: the backend's default (130).
         strict: soft: imitate what a real driver is free to do.
         links: which links are offered, by name (gpuvirt.transport.table).
+        plain: clients that ask for it may have links over a network that are not sealed.
         grace: seconds for which a session is kept after its connection was cut, 0: it ends at once.
         sessions_per_token: sessions that clients with one token may have at the same time.
         name: the server's name.
@@ -42,6 +43,7 @@ class ServeOptions:
     capability: int = 0
     strict: bool = False
     links: tuple[str, ...] = NAMES
+    plain: bool = False
     grace: int = 60
     sessions_per_token: int = SESSIONS_PER_TOKEN
     name: str = field(default_factory=socket.gethostname)

@@ -16,6 +16,7 @@ from gpuvirt.errors import GpuvirtError
 from gpuvirt.server.devices import Inventory
 from gpuvirt.server.memory_usage import SLOTS, MemoryUsage
 from gpuvirt.server.policy import Ended, Grant, Policy, Refuse, Wanted
+from gpuvirt.server.sealing import CIPHERS, Exchange, NotSealed, Sealing
 from gpuvirt.server.tenants import Tenant
 from gpuvirt.server.worker_library import RunEnding, SessionConfig
 from gpuvirt.server.workers import WorkerPool, WorkerProcess
@@ -54,7 +55,7 @@ def _client(session: Session) -> dict[str, Any]:
 
 @dataclass
 class Session:
-    """One client at work. key: of its further connections, once it has been welcomed."""
+    """One client at work. key: of its further connections, once it has been welcomed; seal: of its link, empty where that is plain."""
 
     id: int
     grant: Grant
@@ -63,7 +64,9 @@ class Session:
     peer: str
     worker: WorkerProcess
     tenant: Tenant
+    exchange: Exchange | None = field(default=None, repr=False)
     key: bytes = field(default=b"", repr=False)
+    seal: bytes = field(default=b"", repr=False)
     started: float = field(default_factory=time.time)
     epochs: dict[int, int] = field(default_factory=lambda: {MAIN: 0})  # of each connection (MAIN, channels), that of the last one
 
@@ -72,6 +75,16 @@ class Session:
         """For the log."""
         who = f"{self.hello.user or '?'}@{self.hello.host or '?'}"
         return f"session {self.id:016x} ({self.hello.program or '?'} pid {self.hello.pid}, {who})"
+
+    @property
+    def cipher(self) -> str | None:
+        """By which the link is sealed, None: it is not."""
+        return CIPHERS[self.exchange.cipher] if self.exchange else None
+
+    @property
+    def link(self) -> str:
+        """For people: the transport, and how it is sealed where it could be."""
+        return f"{self.transport.name} ({self.cipher or 'plain'})" if self.transport.seals else self.transport.name
 
 
 class Sessions:
@@ -86,10 +99,12 @@ class Sessions:
         grace: int = 0,
         per_token: int | None = None,
         *,
+        sealing: Sealing | None = None,
         tenant_of: Callable[[bytes], Tenant],
     ) -> None:
         self._inventory, self._workers, self._memory_usage = inventory, workers, memory_usage
         self._server_name, self._grace, self._tenant_of = server_name, grace, tenant_of
+        self._sealing = sealing or Sealing()
         self._policy = Policy([device.memory for device in inventory.devices], SLOTS, per_token)
         self._sessions: dict[int, Session] = {}
         self._ended_launches: OrderedDict[tuple[bytes, bytes], None] = OrderedDict()  # each with the token that said so
@@ -114,6 +129,10 @@ class Sessions:
             Moved: the client is to ask another server.
             OSError: the client went away meanwhile.
         """
+        try:
+            exchange = self._sealing.exchange(transport, hello.key_exchange)
+        except NotSealed as error:
+            raise Refused(WELCOME_FAILED, str(error)) from None
         await self._end_former(hello)
         number = secrets.randbits(63) | 1
         decision = self._policy.handle(Wanted(number, hello.gpus, hello.memory, hello.token_id))
@@ -127,7 +146,7 @@ class Sessions:
             self._workers.expect(tenant)
             worker = await self._workers.take(WORKER_LIMIT)
             end = transport.open()
-            session = Session(number, decision, transport, hello, peer, worker, tenant)
+            session = Session(number, decision, transport, hello, peer, worker, tenant, exchange)
             self._sessions[number] = session
             self._welcome(client, session, secret, transcript, end)
             self._hand_over(client, session, end)
@@ -147,7 +166,7 @@ class Sessions:
             end.close()
         worker.gone.add_done_callback(lambda _: self._ended(session))
         gpus = ",".join(map(str, decision.devices))
-        log.info("%s from %s over %s: GPU %s, worker %d", session.label, peer, transport.name, gpus, worker.pid)
+        log.info("%s from %s over %s: GPU %s, worker %d", session.label, peer, session.link, gpus, worker.pid)
         return session
 
     async def _end_former(self, hello: Hello) -> None:
@@ -182,9 +201,14 @@ class Sessions:
             connections=transport.connections,
             blob=end.blob,
             grace_s=self._grace_of(session),
+            key_exchange=session.exchange.said if session.exchange else b"",
         )
         raw = transcript.prove_welcome(welcome, secret)
-        session.key = transcript.session_key(secret)
+        if session.exchange:
+            session.key, link_secret = transcript.sealed_session_keys(secret, session.exchange.shared)
+            session.seal = link_secret + bytes([session.exchange.cipher])
+        else:
+            session.key = transcript.session_key(secret)
         # A fresh socket's buffer takes a whole welcome; one that does not is no client to wait for.
         sent = socket.send_fds(client, [raw], list(end.descriptors)) if end.descriptors else client.send(raw)
         if sent != len(raw):
@@ -213,6 +237,7 @@ class Sessions:
             tenant=tenant.name,
             cache_key=tenant.key,
             passed=[*passed],
+            seal=session.seal,
         )
         client.setblocking(True)
         session.worker.give(config, (client.fileno(), *end.descriptors, *passed.values()))
@@ -302,6 +327,7 @@ class Sessions:
                 "session": f"{s.id:016x}",
                 **(_client(s) if viewer in (None, s.hello.token_id) else {"program": None, "pid": None, "user": None, "host": None, "peer": None}),
                 "link": s.transport.name,
+                "cipher": s.cipher,
                 "devices": [*s.grant.devices],
                 "worker_pid": s.worker.pid,
                 "started": s.started,

@@ -54,6 +54,7 @@ class WorkerConfig(ctypes.Structure):
         ("session", ctypes.c_uint64),
         ("compiler", ctypes.c_void_p),
         ("server_name", ctypes.c_char_p),
+        ("seal", ctypes.c_char_p),
     ]
 
 
@@ -82,6 +83,7 @@ class SessionConfig:
         grace: seconds that the session outlives a cut of its connection, 0: none.
         tenant, cache_key: whose session it is (gpuvirt.server.tenants).
         passed: names of the descriptors behind the transport's: "cache", the tenant's folder; "memory_usage", the table of memory usage.
+        seal: the link's secret (32 bytes) and its cipher (one byte), empty: the link is plain.
     """
 
     session: int
@@ -101,6 +103,7 @@ class SessionConfig:
     tenant: str = ""
     cache_key: bytes = field(default=b"", repr=False)
     passed: list[str] = field(default_factory=list)
+    seal: bytes = field(default=b"", repr=False)
 
 
 class WorkerLibrary:
@@ -179,6 +182,7 @@ class WorkerLibrary:
             compiler=compiler,
             server_name=config.server_name.encode(),
             grace=config.grace,
+            seal=config.seal or None,
         )
         err = ctypes.create_string_buffer(ERR_SIZE)
         handle = self.lib.worker_open(ctypes.byref(filled), err)

@@ -14,6 +14,8 @@ import struct
 from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
+from gpuvirt.transport import hkdf
+
 MAGIC = b"GPUVIRT\0"
 WIRE_VERSION = 2
 HEAD_SIZE = 16
@@ -28,6 +30,7 @@ TRANSPORT_NAME = 16
 TRANSPORTS_MAX = 8
 BLOB_MAX = 512
 KEY_EXCHANGE_MAX = 2048
+EXCHANGE_SIZE = 33  # a cipher, an X25519 public key (native/transport/seal/exchange.h)
 
 MESSAGE_HELLO = 1
 MESSAGE_STATE = 2
@@ -446,3 +449,12 @@ class Transcript:
     def session_key(self, secret: bytes) -> bytes:
         """The key of a session's further connections, once its welcome is part of the transcript."""
         return self._mac(secret, b"gpuvirt session")
+
+    def sealed_session_keys(self, secret: bytes, shared: bytes) -> tuple[bytes, bytes]:
+        """The same after a key exchange, and the secret that the link is sealed by.
+
+        Args:
+            shared: what the exchange made both ends share.
+        """
+        key = hkdf.extract(self._hash.digest(), secret + shared)
+        return hkdf.expand(key, b"gpuvirt session", 32), hkdf.expand(key, b"gpuvirt link", 32)

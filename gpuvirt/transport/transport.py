@@ -32,6 +32,7 @@ class Transport:
         name: as users write it for --link.
         needs: what it needs of the handshake's connection (NEEDS_*); decides on which of the daemon's sockets it is offered.
         connections: further connections (bulk channels) that a client may make, 0: none.
+        seals: whether what passes is sealed, unless both ends say plain.
         resumes: whether a session outlives a cut of its connection.
         one_way_target: microseconds that a one-way call may take in the caller (docs/PERFORMANCE.md).
         open: opens what one session over it needs.
@@ -40,6 +41,7 @@ class Transport:
     name: str
     needs: int
     connections: int
+    seals: bool
     resumes: bool
     one_way_target: float
     open: Callable[[], ServerEnd]

@@ -9,10 +9,19 @@
 #include "delay/delay.h"
 #include "link.h"
 #include "redial.h"
+#include "seal/exchange.h"
+#include "seal/seal.h"
 
 /* How often a connection that breaks off within the handshake is made anew, and the pause before the first time; each further one is twice as long. */
 #define OPEN_TRIES 4
 #define OPEN_PAUSE_US 20000
+
+/* What a session's handshake leaves both ends with. */
+struct secrets {
+    uint8_t key[GV_SECRET_SIZE]; /* of its further connections */
+    bool sealed;
+    struct gv_link_secret link;
+};
 
 static void fill_hello(struct gv_hello *hello, const struct gv_link_options *o, const struct gv_transport **rows, uint32_t n) {
     *hello = (struct gv_hello){.purpose = GV_HELLO_SESSION, .gpus = o->gpus, .memory = o->memory};
@@ -25,7 +34,8 @@ static void fill_hello(struct gv_hello *hello, const struct gv_link_options *o, 
 }
 
 /* What reconnecting and further connections need. NULL: no memory. */
-static struct gv_redial_target *redial_target(const struct gv_attempt *a, const struct gv_link_options *o, const struct gv_transport *row) {
+static struct gv_redial_target *redial_target(const struct gv_attempt *a, const struct gv_link_options *o, const struct gv_transport *row,
+                                              const struct secrets *secrets) {
     struct gv_redial_target *redial = calloc(1, sizeof *redial);
     if (!redial) return NULL;
     pthread_mutex_init(&redial->lock, NULL);
@@ -41,7 +51,7 @@ static struct gv_redial_target *redial_target(const struct gv_attempt *a, const 
     redial->notice = o->notice;
     redial->notice_arg = o->notice_arg;
     snprintf(redial->program, sizeof redial->program, "%s", o->program ? o->program : program_invocation_short_name);
-    gv_session_key(&a->transcript, o->secret, redial->key);
+    memcpy(redial->key, secrets->key, sizeof redial->key);
     return redial;
 }
 
@@ -53,24 +63,75 @@ static const struct gv_transport *chosen(struct gv_attempt *a, const struct gv_t
     return NULL;
 }
 
+/* ---- sealing ------------------------------------------------------------------------------------------------------- */
+
+/* Puts an offer into the hello where a transport that it names is sealed, and the user did not ask for a plain link. */
+static bool offer_exchange(struct gv_attempt *a, const struct gv_transport **rows, uint32_t n, struct gv_hello *hello,
+                           uint8_t secret[GV_CRYPTO_KEY]) {
+    char why[GV_DEATH_TEXT];
+    bool seals = false;
+    for (uint32_t i = 0; i < n; i++) seals = seals || rows[i]->seals;
+    if (!seals || a->spec.plain) return true;
+    hello->key_exchange.size = GV_EXCHANGE_SIZE;
+    if (gv_exchange_offer(secret, hello->key_exchange.data, why)) return true;
+    return gv_attempt_fail(a, GV_OPEN_LOCAL, "the link with the server at %s cannot be sealed: %s", a->address.url, why);
+}
+
+/* What the welcome makes of the offer. Nothing but a plain link that the user asked for is taken without an answer. */
+static bool finish_exchange(struct gv_attempt *a, const struct gv_link_options *o, const struct gv_transport *row, const struct gv_hello *hello,
+                            uint8_t secret[GV_CRYPTO_KEY], struct secrets *secrets) {
+    const struct gv_key_exchange *answer = &a->welcome.key_exchange;
+    uint8_t shared[GV_CRYPTO_KEY];
+    char why[GV_DEATH_TEXT] = "its answer has another size";
+    const char *url = a->address.url;
+    secrets->sealed = row->seals && !a->spec.plain;
+    if (!secrets->sealed) {
+        gv_session_key(&a->transcript, o->secret, secrets->key);
+        return true;
+    }
+    if (!answer->size) {
+        return gv_attempt_fail(a, GV_OPEN_PROTOCOL,
+                               "the server at %s does not seal the link; install this client's gpuvirt there, or agree on a plain link: "
+                               "--link 'tcp(plain)' here and `gpuvirt serve --plain` there",
+                               url);
+    }
+    if (answer->size != GV_EXCHANGE_SIZE || !gv_exchange_finish(secret, hello->key_exchange.data, answer->data, shared, why))
+        return gv_attempt_fail(a, GV_OPEN_PROTOCOL, "the link with the server at %s cannot be sealed: %s", url, why);
+    gv_sealed_session_keys(&a->transcript, o->secret, shared, secrets->key, secrets->link.key);
+    secrets->link.cipher = answer->data[0];
+    explicit_bzero(shared, sizeof shared);
+    return true;
+}
+
+static void say_plain(const struct gv_attempt *a, const struct gv_link_options *o) {
+    char text[400];
+    if (!o->notice) return;
+    snprintf(text, sizeof text, "the link with the server at %s is plain: whoever is on the way reads and changes what passes", a->address.url);
+    o->notice(o->notice_arg, text);
+}
+
+/* ---- the link ------------------------------------------------------------------------------------------------------ */
+
 /* What is left of a client's link when it has been closed. */
 static void link_closed(void *redial) {
     gv_redial_target_free(redial);
     gv_delay_drain(); /* what was sent last may still be in a delay line */
 }
 
-static struct gv_link *make_link(struct gv_attempt *a, const struct gv_link_options *o, const struct gv_transport *row) {
+static struct gv_link *make_link(struct gv_attempt *a, const struct gv_link_options *o, const struct gv_transport *row,
+                                 const struct secrets *secrets) {
     char why[GV_DEATH_TEXT] = "";
     if (a->passed.n < row->descriptors) snprintf(why, sizeof why, "it sent %u of %u descriptors", a->passed.n, row->descriptors);
     while (a->passed.n > row->descriptors) close(a->passed.fd[--a->passed.n]);
-    struct gv_redial_target *redial = redial_target(a, o, row);
+    struct gv_redial_target *redial = redial_target(a, o, row, secrets);
     struct gv_endpoint endpoint = {.fd = a->fd,
                                    .passed = a->passed,
                                    .blob = a->welcome.blob.data,
                                    .blob_size = a->welcome.blob.size,
                                    .connections = a->welcome.connections,
                                    .spec = &a->spec,
-                                   .redial = redial};
+                                   .redial = redial,
+                                   .seal = secrets->sealed ? &secrets->link : NULL};
     gv_set_blocking(a->fd);
     struct gv_link *link = redial && !*why ? row->connect(&endpoint, why) : NULL;
     if (!link) {
@@ -89,6 +150,7 @@ static struct gv_link *make_link(struct gv_attempt *a, const struct gv_link_opti
         snprintf(link->server, sizeof link->server, "%s", a->address.url);
     }
     gv_link_set_rtt(link, a->rtt_ns);
+    if (row->seals && !secrets->sealed) say_plain(a, o);
     return link;
 }
 
@@ -111,13 +173,19 @@ static struct gv_link *attempt(struct gv_attempt *a, const struct gv_link_option
     const struct gv_transport *rows[GV_TRANSPORTS_MAX], *row;
     uint32_t n;
     struct gv_hello hello;
+    struct secrets secrets = {0};
+    struct gv_link *link = NULL;
+    uint8_t secret[GV_CRYPTO_KEY]; /* of the exchange, for this attempt only */
     if (!gv_attempt_dial(a) || !choose_connection(a, rows, &n)) return NULL;
     fill_hello(&hello, o, rows, n);
     a->until = gv_now_ns() + OPEN_NS; /* the worker may still have to start */
-    if (!gv_attempt_shake(a, &hello, o->program, o->secret)) return NULL;
-    *moved = a->welcome.status == GV_WELCOME_MOVED;
-    if (*moved || !(row = chosen(a, rows, n))) return NULL;
-    return make_link(a, o, row);
+    if (offer_exchange(a, rows, n, &hello, secret) && gv_attempt_shake(a, &hello, o->program, o->secret)) {
+        *moved = a->welcome.status == GV_WELCOME_MOVED;
+        if (!*moved && (row = chosen(a, rows, n)) && finish_exchange(a, o, row, &hello, secret, &secrets)) link = make_link(a, o, row, &secrets);
+    }
+    explicit_bzero(secret, sizeof secret);
+    explicit_bzero(&secrets, sizeof secrets);
+    return link;
 }
 
 struct gv_link *gv_link_connect(const struct gv_link_options *options, struct gv_open_error *err) {

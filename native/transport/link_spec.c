@@ -10,7 +10,7 @@
 /* The order of the questions is the one of links.py: whoever changes one of the two changes the other. */
 
 #define WRITE "write auto, shm, tcp, tcp(channels=4) or delay(rtt=30ms,rate=10gbit,tcp)"
-#define WRITE_TCP "write tcp(channels=4)"
+#define WRITE_TCP "write tcp(channels=4) or tcp(plain)"
 #define WRITE_DELAY "write delay(rtt=30ms,rate=10gbit,tcp)"
 /* Of a user's text an error shows no more than this. */
 #define SHOWN 40
@@ -88,8 +88,7 @@ static bool read_quantity(struct word w, const struct unit *units, uint64_t *val
 }
 
 static bool parse_channels(struct parser *p) {
-    struct word name = next_word(p);
-    if (!is(name, "channels")) return fail(p, "'%.*s' is not a setting of tcp; " WRITE_TCP, shown(name), name.text);
+    if (p->spec->channels) return fail(p, "tcp has two of channels; " WRITE_TCP);
     if (!sign(p, '=')) return fail(p, "channels of tcp has no value; " WRITE_TCP);
     struct word value = next_word(p);
     uint32_t channels = 0;
@@ -101,7 +100,22 @@ static bool parse_channels(struct parser *p) {
         return fail(p, "'%.*s' is not a number of channels (1 to %u); " WRITE_TCP, shown(value), value.text, GV_LINK_CHANNELS_MAX);
     }
     p->spec->channels = channels;
-    return sign(p, ')') ? true : fail(p, "the ) of tcp(channels=%u is missing; " WRITE_TCP, channels);
+    return true;
+}
+
+static bool parse_tcp(struct parser *p) {
+    do {
+        struct word name = next_word(p);
+        if (is(name, "channels")) {
+            if (!parse_channels(p)) return false;
+        } else if (is(name, "plain")) {
+            if (p->spec->plain) return fail(p, "tcp has two of plain; " WRITE_TCP);
+            p->spec->plain = true;
+        } else {
+            return fail(p, "'%.*s' is not a setting of tcp; " WRITE_TCP, shown(name), name.text);
+        }
+    } while (sign(p, ','));
+    return sign(p, ')') ? true : fail(p, "the ) of tcp is missing after its settings; " WRITE_TCP);
 }
 
 /* One that is not a delay; `name` is read already. */
@@ -114,7 +128,7 @@ static bool parse_plain(struct parser *p, struct word name) {
         return fail(p, "'%.*s' is not a link; " WRITE, shown(name), name.text);
     }
     if (row) memcpy(p->spec->transport, text, sizeof text);
-    if (row && row->connections) return sign(p, '(') ? parse_channels(p) : true;
+    if (row && row->connections) return sign(p, '(') ? parse_tcp(p) : true;
     return *p->at != '(' ? true : fail(p, "the link %.*s has no settings; write %.*s", name.size, name.text, name.size, name.text);
 }
 

@@ -1,6 +1,7 @@
 /* What a user may write for a link:
  *
- *     link    auto | shm | tcp | tcp(channels=N) | delay(rtt=TIME, rate=RATE, LINK)
+ *     link    auto | shm | tcp | tcp(SETTINGS) | delay(rtt=TIME, rate=RATE, LINK)
+ *     SETTINGS  channels=N, plain, or both in any order
  *     TIME    a number and us, ms or s; at most 2s. Until an answer to what is sent now can be here
  *     RATE    a number and bit, kbit, mbit or gbit (decimal, a second, each way); from 10kbit to 1000gbit
  *
@@ -17,6 +18,7 @@
 struct gv_link_spec {
     char transport[GV_TRANSPORT_NAME]; /* "": auto */
     uint32_t channels;                 /* bulk connections; 0: not said */
+    bool plain;                        /* the user wrote plain: not sealed */
     bool delayed;                      /* the user wrote delay(...) */
     int64_t rtt_ns;                    /* of the delay */
     uint64_t rate_bps;                 /* bits a second each way, 0: as fast as it goes */

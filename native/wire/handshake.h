@@ -21,8 +21,9 @@
  * cross the wire. SESSION, CHECK and ENDED connections prove the token's secret; CHANNEL and RESUME connections prove the session key, which
  * both sides derive from the secret and the transcript of the connection that opened the session.
  *
- * GV_TAG_KEY_EXCHANGE is reserved for sealing the link. In a greeting or a hello it is an offer: a peer that does not know it goes on
- * without (its own field stays empty). In a welcome it is an answer: a client that offered nothing refuses the welcome. */
+ * GV_TAG_KEY_EXCHANGE is the ephemeral key exchange of a link that is to be sealed (transport/seal/exchange.h): an offer in a SESSION's hello, the
+ * answer in its welcome. A client that offered nothing refuses an answer, one that offered refuses a welcome without it, and a server that seals refuses a
+ * hello without an offer: both are under the proofs, so nobody on the way takes them out. In a greeting nothing is offered yet. */
 #ifndef GV_HANDSHAKE_H
 #define GV_HANDSHAKE_H
 

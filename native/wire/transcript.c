@@ -1,6 +1,9 @@
+#define _GNU_SOURCE
 #include "transcript.h"
 
 #include <string.h>
+
+#include "hkdf.h"
 
 static void mac_of(const struct gv_transcript *t, const char *label, const uint8_t *key, uint8_t mac[GV_PROOF_SIZE]) {
     struct gv_sha256 so_far = t->hash;
@@ -54,4 +57,19 @@ bool gv_welcome_proved(struct gv_transcript *t, const uint8_t *raw, size_t size,
 
 void gv_session_key(const struct gv_transcript *t, const uint8_t secret[GV_SECRET_SIZE], uint8_t key[GV_SECRET_SIZE]) {
     mac_of(t, "gpuvirt session", secret, key);
+}
+
+void gv_sealed_session_keys(const struct gv_transcript *t, const uint8_t secret[GV_SECRET_SIZE], const uint8_t shared[GV_SECRET_SIZE],
+                            uint8_t key[GV_SECRET_SIZE], uint8_t link[GV_SECRET_SIZE]) {
+    static const char session_label[] = "gpuvirt session", link_label[] = "gpuvirt link";
+    struct gv_sha256 so_far = t->hash;
+    uint8_t digest[GV_SHA256_SIZE], material[2 * GV_SECRET_SIZE], extracted[GV_SHA256_SIZE];
+    gv_sha256_end(&so_far, digest);
+    memcpy(material, secret, GV_SECRET_SIZE);
+    memcpy(material + GV_SECRET_SIZE, shared, GV_SECRET_SIZE);
+    gv_hkdf_extract(digest, sizeof digest, material, sizeof material, extracted);
+    gv_hkdf_expand(extracted, session_label, sizeof session_label - 1, key, GV_SECRET_SIZE);
+    gv_hkdf_expand(extracted, link_label, sizeof link_label - 1, link, GV_SECRET_SIZE);
+    explicit_bzero(material, sizeof material);
+    explicit_bzero(extracted, sizeof extracted);
 }

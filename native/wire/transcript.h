@@ -4,6 +4,8 @@
  *     hello's proof   HMAC-SHA256(key, "gpuvirt client" | digest of greeting and hello up to its proof)
  *     welcome's proof HMAC-SHA256(key, "gpuvirt server" | digest of greeting, hello, states and welcome up to its proof)
  *     session key     HMAC-SHA256(secret, "gpuvirt session" | digest of all of the handshake, the welcome's proof included)
+ *     sealed          key = HKDF-Extract(salt = that digest, secret | what the key exchange made both share), and in the session key's place
+ *                     HKDF-Expand(key, "gpuvirt session"); the link's secret is HKDF-Expand(key, "gpuvirt link")
  *
  * No label is followed by a NUL. Whoever alters a byte of the handshake on its way changes a digest, and the next proof does not fit. */
 #ifndef GV_TRANSCRIPT_H
@@ -31,5 +33,8 @@ bool gv_welcome_proved(struct gv_transcript *t, const uint8_t *raw, size_t size,
 
 /* The key of a session's further connections, once its welcome is part of the transcript. */
 void gv_session_key(const struct gv_transcript *t, const uint8_t secret[GV_SECRET_SIZE], uint8_t key[GV_SECRET_SIZE]);
+/* The same after a key exchange, and the secret that the link is sealed by: who learns the token's secret later learns neither. */
+void gv_sealed_session_keys(const struct gv_transcript *t, const uint8_t secret[GV_SECRET_SIZE], const uint8_t shared[GV_SECRET_SIZE],
+                            uint8_t key[GV_SECRET_SIZE], uint8_t link[GV_SECRET_SIZE]);
 
 #endif

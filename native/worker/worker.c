@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "../transport/link.h"
+#include "../transport/seal/seal.h"
 #include "state.h"
 
 #define EXPORT __attribute__((visibility("default")))
@@ -41,8 +42,15 @@ static void drop_descriptors(const struct worker_config *config) {
 static struct gv_link *adopt(const struct worker_config *config, char *err) {
     struct gv_endpoint endpoint = {.fd = config->fd, .blob = config->blob, .blob_size = config->blob_size};
     char why[GV_DEATH_TEXT] = "too many descriptors";
+    struct gv_link_secret secret;
+    if (config->seal) {
+        memcpy(secret.key, config->seal, sizeof secret.key);
+        secret.cipher = config->seal[sizeof secret.key];
+        endpoint.seal = &secret;
+    }
     for (uint32_t i = 0; i < config->n_descriptors && i < GV_DESCRIPTORS_MAX; i++) endpoint.passed.fd[endpoint.passed.n++] = config->descriptors[i];
     struct gv_link *link = config->n_descriptors <= GV_DESCRIPTORS_MAX ? gv_link_adopt(config->transport, &endpoint, why) : NULL;
+    explicit_bzero(&secret, sizeof secret);
     if (!link) snprintf(err, GV_ERR_SIZE, "the connection could not be taken over: %s", why);
     return link;
 }

@@ -29,6 +29,7 @@ struct worker_config {
     uint64_t session;
     void *compiler; /* struct soft_compiler *, soft */
     const char *server_name;
+    const uint8_t *seal; /* 33 bytes: the key and the cipher of struct gv_link_secret; NULL: the link is plain */
 };
 
 /* Takes over the descriptors and opens the backend. NULL: err (512 bytes) says why; the client has been told. */
@@ -58,6 +59,11 @@ struct worker_figures {
 void worker_get_figures(struct worker *w, struct worker_figures *out);
 void worker_close(struct worker *w);
 
+/* The server's end of the key exchange of a session's handshake (gv_exchange_answer in seal/exchange.h), called by the daemon: heard and said are 33
+ * bytes, shared 32. 0, or -1: why (512 bytes) says what to do. */
+int worker_exchange_answer(const uint8_t *heard, uint8_t *said, uint8_t *shared, char *why);
+/* Whether there is a library to seal links with; `text` (512 bytes) gets its version, or what to do. 0, or -1: there is none. */
+int worker_seal_library(char *text);
 /* Subtracts a slot of the table of memory usage (memory_usage.h) from `used` and clears it. Its worker must have ended. Called by the daemon. 0, or an errno. */
 int worker_memory_usage_release(int32_t fd, uint32_t slot);
 

@@ -32,7 +32,7 @@ def by_python(text: str) -> str:
         link = links.parse(text)
     except ValueError as error:
         return f"error {error}"
-    return f"{link.kind} {link.channels} {int(link.delayed)} {link.rtt_ns} {link.rate_bps}"
+    return f"{link.kind} {link.channels} {int(link.delayed)} {link.rtt_ns} {link.rate_bps}{' plain' * link.plain}"
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +68,7 @@ def test_every_error_shows_a_right_text() -> None:
 
 
 PIECES = ["auto", "shm", "tcp", "delay", "verbs", "channels", "rtt", "rate", "(", ")", ",", "=", " ", "30ms", "0.5s", "10gbit", "1.5mbit", "4"]
-PIECES += ["9", ".", "delay(rtt=30ms,", "tcp(channels=4)", "us", "kbit", "x", "é", "\t", "\udcff"]
+PIECES += ["plain", "tcp(plain", "9", ".", "delay(rtt=30ms,", "tcp(channels=4)", "us", "kbit", "x", "é", "\t", "\udcff"]
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

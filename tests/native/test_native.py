@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import secrets
@@ -23,6 +24,7 @@ WIRE = sorted((ROOT / "native/wire").glob("*.c"))
 SEAL = [*WIRE, *sorted((ROOT / "native/transport/seal").glob("*.c"))]
 LINK = [*WIRE, *sorted((ROOT / "native/transport").rglob("*.c"))]
 HELPERS = [HERE / f"transport/{name}.c" for name in ("pair", "mini_server", "cutter", "sealed_peer", "hostile_relay")]
+SEALS = "-DGV_TCP_SEALS=true"
 ADDRESS, THREAD = "address", "thread"
 # Transports of the tests' own: a file, and a row behind those of the table.
 TOY_ROW, SEALED_ROW = "-DGV_MORE_TRANSPORT=gv_pipes_transport", "-DGV_MORE_TRANSPORT=gv_sealed_transport"
@@ -88,11 +90,14 @@ def runs(request: pytest.FixtureRequest, build: Builder) -> Iterator[ConcurrentR
         return done
 
     def seal(name: str, sanitizer: str, flags: tuple[str, ...] = (), libraries: tuple[str, ...] = ()) -> Path:
-        return build(f"{name}_{abs(hash(flags))}", sanitizer, [*SEAL, HERE / f"transport/{name}.c"], flags, libraries)
+        return build(name + "_broken" * bool(flags), sanitizer, [*SEAL, HERE / f"transport/{name}.c"], flags, libraries)
 
     jobs = {
         "test_seal": lambda p: run(seal("test_seal", p["sanitizer"]), *(["threads"] if p["sanitizer"] == THREAD else [])),
-        "test_sealing_without_a_library": lambda p: run(seal("test_no_crypto", ADDRESS, p["flags"])),
+        "test_sealing_without_a_library": lambda p: run(
+            transport("test_no_crypto", ADDRESS, (*SMALLER, *p["flags"], SEALS), f"_{abs(hash(p['flags']))}")
+        ),
+        "test_key_exchange": lambda p: run(transport("test_key_exchange", p["sanitizer"], (*SMALLER, SEALS))),
         "test_the_programs_own_crypto_is_not_called": lambda p: run(seal("test_own_crypto", "plain", (), ("-rdynamic",))),
         "test_calls_of_the_programs_own_crypto_are_noticed": lambda p: run(
             seal("test_own_crypto", "plain", ("-DGV_BREAK_DEEPBIND",), ("-rdynamic",))
@@ -136,10 +141,17 @@ def test_seal(runs: ConcurrentRuns, request: pytest.FixtureRequest, sanitizer: s
     passes(runs.result(request))
 
 
+@pytest.mark.parametrize("sanitizer", [ADDRESS, pytest.param(THREAD, marks=pytest.mark.wide)])
+@pytest.mark.slow
+def test_key_exchange(runs: ConcurrentRuns, request: pytest.FixtureRequest, sanitizer: str) -> None:
+    passes(runs.result(request))
+
+
 def without_library(name: str, said: str) -> tuple[str, ...]:
     return (f'-DCRYPTO_LIBRARIES="{name}"', f'-DMISSING="{said}"')
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flags", [without_library("libnone.so.3", "libnone.so.3"), without_library("libm.so.6", "it has no EVP_CIPHER_CTX_new")])
 def test_sealing_without_a_library(runs: ConcurrentRuns, request: pytest.FixtureRequest, flags: tuple[str, ...]) -> None:
     """An error that says what to do, each time: a library that is not there, and one that is something else."""
@@ -297,6 +309,24 @@ def test_proofs_agree(handshake_tool: Callable[[bytes], bytes]) -> None:
         assert handshake_tool(b"v" + bytes(32) + b"".join(map(sized, [GREETING.pack(), hello, state, welcome]))) == b"00"
 
 
+def test_keys_after_an_exchange_agree(handshake_tool: Callable[[bytes], bytes]) -> None:
+    """Both of them, and each depends on the token, on what the exchange gave, and on every message."""
+    seen = set()
+    key, shared = secrets.token_bytes(32), secrets.token_bytes(32)
+    offers = [dataclasses.replace(HELLO, key_exchange=bytes([n]) * 33) for n in (1, 2)]
+    for k, s, hello, state in [(key, shared, offers[0], b""), (key, shared, offers[1], b""), (key, shared, offers[0], STATE.pack()),
+                               (shared, shared, offers[0], b""), (key, key, offers[0], b"")]:  # fmt: skip
+        transcript = hs.Transcript(GREETING.pack())
+        raw_hello = transcript.prove_hello(hello, k)
+        transcript.add(state)
+        raw_welcome = transcript.prove_welcome(WELCOME, k)
+        session, link = transcript.sealed_session_keys(k, s)
+        assert handshake_tool(b"x" + k + s + b"".join(map(sized, [GREETING.pack(), raw_hello, state, raw_welcome]))) == session + link
+        seen |= {session, link}
+        assert transcript.session_key(k) not in seen
+    assert len(seen) == 10
+
+
 def test_layout_agrees(build: Builder) -> None:
     """The daemon makes the shared memory, the library maps it: one formula, written twice."""
     source = build("layout", ADDRESS, [*LINK, HERE / "transport/layout_tool.c"])
@@ -310,5 +340,5 @@ def test_layout_agrees(build: Builder) -> None:
 def test_tables_agree(build: Builder) -> None:
     """The transports in Python's table are those of the library, in the same order of preference, with the same needs."""
     rows = run(build("table", ADDRESS, [*LINK, HERE / "transport/table_tool.c"])).stdout.splitlines()
-    ours = [f"{r.name} {r.needs} {r.connections} {int(r.resumes)}" for r in table.TRANSPORTS]
+    ours = [f"{r.name} {r.needs} {r.connections} {int(r.resumes)} {int(r.seals)}" for r in table.TRANSPORTS]
     assert rows == ours

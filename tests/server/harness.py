@@ -142,10 +142,13 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def start_fake(folder: Path, **options: Any) -> FakeServer:
-    """Starts a server; options are `ServeOptions`, and worker_options for the stand-in."""
+    """Starts a server; options are `ServeOptions` (plain links are allowed unless they say otherwise), worker_options for the
+    stand-in, and libraries: the folder of the built ones."""
     folder.mkdir(parents=True, exist_ok=True)
     ready, env = folder / "ready.json", environment(folder)
-    line = [sys.executable, str(HERE / "fake_server.py"), json.dumps({"ready_file": str(ready), **options})]
+    if "libraries" in options:
+        env["GPUVIRT_LIB_DIR"] = str(options.pop("libraries"))
+    line = [sys.executable, str(HERE / "fake_server.py"), json.dumps({"ready_file": str(ready), "plain": True, **options})]
     process = subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
     deadline = time.monotonic() + 100
     while not ready.exists():

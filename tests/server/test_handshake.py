@@ -101,7 +101,7 @@ def test_a_blob_has_an_end() -> None:
 # ---- the choice -------------------------------------------------------------------------------------------------------------------
 
 NET, UNIX = hs.NEEDS_NETWORK, hs.NEEDS_SAME_HOST | hs.NEEDS_DESCRIPTORS
-ROCE = Transport("roce", NET, 4, True, 1.0, ServerEnd)
+ROCE = Transport("roce", NET, 4, False, True, 1.0, ServerEnd)
 PIGEON = hs.Offer("pigeon")
 
 

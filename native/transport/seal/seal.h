@@ -15,6 +15,10 @@
 
 #define GV_SEAL_KEY 32u
 #define GV_SEAL_TAG 16u
+/* Whether links over tcp are sealed (gpuvirt/transport/tcp.py says the same). */
+#ifndef GV_TCP_SEALS
+#define GV_TCP_SEALS false
+#endif
 /* So many counters of a bulk channel are sealed by one key. */
 #define GV_SEAL_GENERATION (1u << 20)
 

@@ -14,6 +14,7 @@
 #include <sys/socket.h>
 
 #include "../redial.h"
+#include "../seal/seal.h"
 #include "tcp.h"
 
 /* The writer thread naps between two looks at the ring: this short after it found something unsent, twice as long after every look in vain, for it
@@ -190,6 +191,7 @@ const struct gv_transport gv_tcp_transport = {
     .name = "tcp",
     .needs = GV_NEEDS_NETWORK,
     .connections = TCP_CHANNELS_MAX,
+    .seals = GV_TCP_SEALS,
     .connect = tcp_connect,
     .adopt = tcp_adopt,
     .redial = gv_redial,

@@ -11,8 +11,8 @@ int main(void) {
         if (c) continue;
         struct gv_link_spec s;
         if (gv_link_spec_parse(text, &s, error)) {
-            printf("%s %u %d %lld %llu\n", *s.transport ? s.transport : "auto", s.channels, s.delayed, (long long)s.rtt_ns,
-                   (unsigned long long)s.rate_bps);
+            printf("%s %u %d %lld %llu%s\n", *s.transport ? s.transport : "auto", s.channels, s.delayed, (long long)s.rtt_ns,
+                   (unsigned long long)s.rate_bps, s.plain ? " plain" : "");
         } else {
             printf("error %s\n", error);
         }

@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
+#include "../../../native/transport/seal/exchange.h"
 #include "../check.h"
 #include "pair.h"
 
@@ -57,11 +58,30 @@ struct guest {
     size_t size;
 };
 
+/* The bytes of the key exchange within a message, which may be encoded with its proof already. */
+static uint8_t *exchange_in(uint8_t *raw, size_t size) {
+    for (size_t at = GV_HEAD_SIZE; at + 4 <= size; at += 4u + raw[at + 2] + 256u * raw[at + 3])
+        if (raw[at] == GV_TAG_KEY_EXCHANGE && raw[at + 1] == 0) return raw + at;
+    CHECK(!"the message has a key exchange");
+    return NULL;
+}
+
+/* What somebody on the way does to a message: takes the key exchange out (its tag becomes one that nobody knows), or puts another key there. */
+static void meddle(uint8_t *raw, size_t size, bool strip) {
+    uint8_t *field = exchange_in(raw, size), secret[GV_CRYPTO_KEY];
+    char why[GV_DEATH_TEXT];
+    if (strip)
+        field[1] = 0x70;
+    else
+        CHECK(gv_exchange_offer(secret, field + 4, why));
+}
+
 /* Sends a welcome proved with `key`. */
-static void answer(struct guest *g, const struct gv_welcome *w, const uint8_t *key) {
+static void answer(struct mini_server *s, struct guest *g, const struct gv_welcome *w, const uint8_t *key) {
     uint8_t raw[GV_MESSAGE_MAX];
     size_t size = gv_welcome_encode(w, raw);
     gv_welcome_prove(&g->transcript, raw, size, key);
+    if (s->fault == STRIPPED_WELCOME || s->fault == REPLACED_WELCOME) meddle(raw, size, s->fault == STRIPPED_WELCOME);
     put_all(g->fd, raw, size);
 }
 
@@ -119,16 +139,42 @@ static void say_states(struct mini_server *s, struct guest *g) {
     }
 }
 
+/* Answers the client's offer, where there is one. */
+static bool exchange(struct mini_server *s, struct guest *g, struct gv_welcome *w, uint8_t shared[GV_CRYPTO_KEY]) {
+    char why[GV_DEATH_TEXT] = "";
+    if (!g->hello.key_exchange.size || s->fault == NO_EXCHANGE) return false;
+    CHECK(g->hello.key_exchange.size == GV_EXCHANGE_SIZE);
+    if (!gv_exchange_answer(g->hello.key_exchange.data, w->key_exchange.data, shared, why)) fprintf(stderr, "%s\n", why);
+    CHECK(!*why);
+    w->key_exchange.size = s->fault == ODD_EXCHANGE ? GV_EXCHANGE_SIZE - 1 : GV_EXCHANGE_SIZE;
+    if (s->fault == EMPTY_EXCHANGE) memset(w->key_exchange.data + 1, 0, GV_CRYPTO_KEY);
+    if (s->fault == OTHER_CIPHER) w->key_exchange.data[0] = 9;
+    return true;
+}
+
+static struct gv_link *adopt_sealed_tcp(int fd, const struct gv_link_secret *seal) {
+    char why[GV_DEATH_TEXT] = "";
+    struct gv_link *link = gv_link_adopt("tcp", &(struct gv_endpoint){.fd = fd, .seal = seal}, why);
+    if (!link) fprintf(stderr, "%s\n", why);
+    return link;
+}
+
 static void welcome_session(struct mini_server *s, struct guest *g) {
     struct gv_welcome w = {.session = SESSION, .grace_s = s->grace_s};
     int fd = g->fd;
     s->hello = g->hello;
+    uint8_t shared[GV_CRYPTO_KEY];
     atomic_fetch_add(&s->sessions, 1);
+    if (s->fault == STRIPPED_HELLO || s->fault == REPLACED_HELLO) {
+        meddle(g->raw, g->size, s->fault == STRIPPED_HELLO);
+        CHECK(gv_hello_decode(&g->hello, g->raw, g->size));
+        CHECK((s->fault == STRIPPED_HELLO) == !g->hello.key_exchange.size);
+    }
     if (!gv_hello_proved(&g->transcript, g->raw, g->size, s->secret) || memcmp(g->hello.token_id, s->token_id, sizeof s->token_id) != 0 ||
         s->fault == WRONG_TOKEN) {
         w.status = GV_WELCOME_DENIED;
         strcpy(w.text, "the token is not known here");
-        answer(g, &w, (const uint8_t[GV_SECRET_SIZE]){0});
+        answer(s, g, &w, (const uint8_t[GV_SECRET_SIZE]){0});
         close(fd);
         return;
     }
@@ -136,7 +182,7 @@ static void welcome_session(struct mini_server *s, struct guest *g) {
     if (s->moves_to) {
         w.status = GV_WELCOME_MOVED;
         snprintf(w.address, sizeof w.address, "%s", s->moves_to);
-        answer(g, &w, s->secret);
+        answer(s, g, &w, s->secret);
         close(fd);
         return;
     }
@@ -144,6 +190,7 @@ static void welcome_session(struct mini_server *s, struct guest *g) {
     bool sealed = !shm && offers(&g->hello, "sealed"); /* sealed_row.c */
     snprintf(w.transport.name, sizeof w.transport.name, "%s", s->fault == OTHER_TRANSPORT ? "pigeon" : shm ? "shm" : sealed ? "sealed" : "tcp");
     if (!shm && s->fault != NO_CHANNELS) w.connections = 16;
+    s->sealed = !shm && exchange(s, g, &w, shared);
     switch (s->fault) {
     case NO_ANSWER: s->held[s->n_held++] = fd; return;
     case BREAKS_OFF: close(fd); return;
@@ -151,11 +198,11 @@ static void welcome_session(struct mini_server *s, struct guest *g) {
         w.status = GV_WELCOME_BUSY;
         memset(w.text, 'x', sizeof w.text - 1);
         memcpy(w.text, "all taken\x1b[2J\n", 14);
-        answer(g, &w, s->secret);
+        answer(s, g, &w, s->secret);
         break;
     case REFUSES_MUTELY:
         w.status = 4711;
-        answer(g, &w, s->secret);
+        answer(s, g, &w, s->secret);
         break;
     case STRANGE_WELCOME: {
         uint8_t strange[512];
@@ -171,21 +218,26 @@ static void welcome_session(struct mini_server *s, struct guest *g) {
         put_all(fd, raw, size);
         break;
     }
-    case UNPROVED: answer(g, &w, (const uint8_t[GV_SECRET_SIZE]){1}); break;
+    case UNPROVED: answer(s, g, &w, (const uint8_t[GV_SECRET_SIZE]){1}); break;
     case SEALED:
         w.key_exchange.size = 32;
-        answer(g, &w, s->secret);
+        answer(s, g, &w, s->secret);
         break;
-    case OTHER_TRANSPORT: answer(g, &w, s->secret); break;
+    case OTHER_TRANSPORT: answer(s, g, &w, s->secret); break;
     default:
         if (shm) {
             welcome_shm(s, g, &w);
             return;
         }
         if (s->fault == CHANNEL_NO_LISTENER) close(s->listening);
-        answer(g, &w, s->secret);
-        gv_session_key(&g->transcript, s->secret, s->key);
-        s->resumable = sealed ? adopt_sealed(fd) : adopt_tcp(fd);
+        answer(s, g, &w, s->secret);
+        if (s->sealed) {
+            gv_sealed_session_keys(&g->transcript, s->secret, shared, s->key, s->seal.key);
+            s->seal.cipher = w.key_exchange.data[0];
+        } else {
+            gv_session_key(&g->transcript, s->secret, s->key);
+        }
+        s->resumable = sealed ? adopt_sealed(fd) : s->sealed ? adopt_sealed_tcp(fd, &s->seal) : adopt_tcp(fd);
         CHECK(s->resumable);
         gv_link_set_grace(s->resumable, (int64_t)s->grace_s * 1000000000);
         atomic_store(&s->worker, s->resumable);
@@ -237,7 +289,7 @@ static void welcome_resume(struct mini_server *s, struct guest *g) {
         w.status = GV_WELCOME_DENIED;
         strcpy(w.text, "the key of this session is another one");
     }
-    answer(g, &w, s->key);
+    answer(s, g, &w, s->key);
     if (w.status != GV_WELCOME_OK)
         close(g->fd);
     else
@@ -251,7 +303,7 @@ static void welcome_channel(struct mini_server *s, struct guest *g) {
         w.status = GV_WELCOME_UNKNOWN;
         strcpy(w.text, "no such session");
     }
-    answer(g, &w, s->fault == CHANNEL_UNPROVED ? s->secret : s->key);
+    answer(s, g, &w, s->fault == CHANNEL_UNPROVED ? s->secret : s->key);
     if (s->fault == NO_FAULT || s->fault == RESUME_REFUSED || s->fault == RESUME_DENIED) {
         add_later(s, g->hello.channel, g->fd, g->hello.epoch);
     } else {

@@ -6,6 +6,7 @@
 #include <pthread.h>
 
 #include "../../../native/transport/link.h"
+#include "../../../native/transport/seal/seal.h"
 #include "../../../native/wire/transcript.h"
 
 enum fault {
@@ -47,6 +48,15 @@ enum fault {
     /* what no client asked for */
     OTHER_TRANSPORT, /* one that was not offered */
     SEALED,          /* a key exchange */
+    /* to one who asks for a sealed link */
+    NO_EXCHANGE,    /* no answer to the key exchange */
+    ODD_EXCHANGE,   /* an answer of another size */
+    EMPTY_EXCHANGE, /* a key that gives the same secret with every other */
+    OTHER_CIPHER,   /* one that does not exist */
+    STRIPPED_HELLO, /* somebody on the way took the offer out of the hello */
+    REPLACED_HELLO, /* ... put a key of his own there */
+    STRIPPED_WELCOME,
+    REPLACED_WELCOME,
 };
 
 struct mini_server {
@@ -64,7 +74,9 @@ struct mini_server {
     struct gv_link *resumable;   /* the server thread's own view of it, to hand it further connections */
     int held[8], n_held;         /* connections that are kept open in silence */
     uint8_t key[GV_SECRET_SIZE]; /* of the last session */
-    uint32_t grace_s;            /* set by the test before a client comes */
+    struct gv_link_secret seal;  /* of the last session, where it is sealed */
+    _Atomic bool sealed;
+    uint32_t grace_s; /* set by the test before a client comes */
     _Atomic int sessions, channels, resumes, adding;
 };
 

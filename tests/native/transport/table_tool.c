@@ -1,4 +1,4 @@
-/* Prints the table of transports: name, needs, further connections, whether it resumes. */
+/* Prints the table of transports: name, needs, further connections, whether it resumes, whether it is sealed. */
 #include <stdio.h>
 
 #include "../../../native/transport/link.h"
@@ -6,7 +6,7 @@
 int main(void) {
     for (int i = 0; gv_transports[i]; i++) {
         const struct gv_transport *t = gv_transports[i];
-        printf("%s %u %u %d\n", t->name, t->needs, t->connections, t->redial && t->resume);
+        printf("%s %u %u %d %d\n", t->name, t->needs, t->connections, t->redial && t->resume, t->seals);
     }
     return 0;
 }

@@ -203,7 +203,7 @@ static void unproved(void) {
 
 static void not_asked_for(void) {
     refused(OTHER_TRANSPORT, "tcp", GV_OPEN_PROTOCOL, "chose a transport that it was not offered");
-    refused(SEALED, "tcp", GV_OPEN_PROTOCOL, "wants to seal a link that this client did not ask to seal");
+    refused(SEALED, "tcp(plain)", GV_OPEN_PROTOCOL, "wants to seal a link that this client did not ask to seal");
 }
 
 /* ---- not yet, and elsewhere */

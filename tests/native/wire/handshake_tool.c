@@ -1,6 +1,7 @@
 /* Reads questions about the handshake on stdin, for the test that holds C against Python: one letter, then bytes. MESSAGE is a u32 size and bytes.
  *
  *     g MESSAGE | h MESSAGE | s MESSAGE | w MESSAGE    -> the greeting, hello, state, welcome decoded and encoded again, as MESSAGE; of size 0: malformed
+ *     x KEY SHARED GREETING HELLO STATE WELCOME        -> the session key and the link's secret after a key exchange (the proofs are in the messages)
  *     p KEY GREETING HELLO STATE WELCOME               -> the hello with its proof, the welcome with its proof, the session key
  *     v KEY GREETING HELLO STATE WELCOME               -> two of 1 or 0: is the hello proved, is the welcome?
  *
@@ -73,10 +74,29 @@ static void proofs(bool make) {
     }
 }
 
+static void sealed(void) {
+    static struct message m;
+    uint8_t key[GV_SECRET_SIZE], shared[GV_SECRET_SIZE], out[2][GV_SECRET_SIZE];
+    struct gv_transcript t;
+    get(key, sizeof key);
+    get(shared, sizeof shared);
+    for (int i = 0; i < 4; i++) {
+        get_message(&m);
+        if (i)
+            gv_transcript_add(&t, m.raw, m.size);
+        else
+            gv_transcript_begin(&t, m.raw, m.size);
+    }
+    gv_sealed_session_keys(&t, key, shared, out[0], out[1]);
+    put(out, sizeof out);
+}
+
 int main(void) {
     int question;
     while ((question = getchar()) != EOF) {
-        if (question == 'p' || question == 'v')
+        if (question == 'x')
+            sealed();
+        else if (question == 'p' || question == 'v')
             proofs(question == 'p');
         else
             again(question);
