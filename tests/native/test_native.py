@@ -63,7 +63,8 @@ BROKEN = "-DTEST_PATIENCE_NS=5000000000LL"  # what is to be noticed may be that 
 LONG_SLEEPS = ("-DSHM_SLICE_NS=50000000000", "-DTCP_SLEEP_NS=50000000000")
 
 
-MORE = {"test_links": (*LONG_SLEEPS, TOY_ROW), "test_resume": (SEALED_ROW,), "test_delay": (SEALED_ROW,), "test_sealed": (SEALED_ROW,)}
+MORE = {"test_links": (*LONG_SLEEPS, TOY_ROW)}
+MORE |= dict.fromkeys(("test_bulk", "test_resume", "test_delay", "test_sealed", "test_sealed_bulk"), (SEALED_ROW,))
 
 
 def delay_cases() -> list[str]:
@@ -116,6 +117,9 @@ def runs(request: pytest.FixtureRequest, build: Builder) -> Iterator[ConcurrentR
         ),
         "test_a_fault_of_sealing_is_noticed": lambda p: run(
             transport("test_sealed", "undefined", (*SMALLER, SEALED_ROW, f"-DGV_BREAK_{p['fault']}", BROKEN), f"_{p['fault']}"), p["case"]
+        ),
+        "test_payloads_sealed_wrongly_are_noticed": lambda p: run(
+            transport("test_sealed_bulk", "undefined", (*SMALLER, SEALED_ROW, f"-DGV_BREAK_{p['fault']}", BROKEN), f"_{p['fault']}"), p["case"]
         ),
         "test_records_that_are_not_sent_again_are_noticed": lambda p: run(
             transport("test_resume", "undefined", (*SMALLER, "-DGV_BREAK_RESUME", BROKEN), f"_broken_{p['case']}"), p["case"]
@@ -183,6 +187,8 @@ TRANSPORT = [
     ("test_resume", THREAD),
     ("test_sealed", ADDRESS),
     pytest.param("test_sealed", THREAD, marks=pytest.mark.wide),
+    ("test_sealed_bulk", ADDRESS),
+    pytest.param("test_sealed_bulk", THREAD, marks=pytest.mark.wide),
     ("test_death", ADDRESS),  # forks with threads about, which the thread sanitizer does not do
 ]
 
@@ -213,6 +219,14 @@ def test_a_broken_delay_is_noticed(runs: ConcurrentRuns, request: pytest.Fixture
 def test_a_lost_byte_of_a_payload_is_noticed(runs: ConcurrentRuns, request: pytest.FixtureRequest) -> None:
     """A channel that comes back one byte too late in the stream (GV_BREAK_BULK) is what the cases would find."""
     assert runs.result(request).returncode == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("fault", "case"), [("SEAL", "altered"), ("BULK_COUNT", "altered"), ("BULK_NONCE", "no_nonce_twice")])
+def test_payloads_sealed_wrongly_are_noticed(runs: ConcurrentRuns, request: pytest.FixtureRequest, fault: str, case: str) -> None:
+    """A seal that believes whatever comes, bytes that count before their tag was right, a key without the epoch, so that nonces come again."""
+    done = runs.result(request)
+    assert done.returncode == 1 and "not true" in done.stderr
 
 
 @pytest.mark.slow

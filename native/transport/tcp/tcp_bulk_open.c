@@ -1,6 +1,7 @@
 /* Life and death of what carries the payloads of a tcp link: its threads, its sockets. */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <stdlib.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -8,9 +9,12 @@
 #include "../link.h"
 #include "tcp_channels.h"
 
-int gv_tcp_bulk_open(struct tcp_bulk *b, struct gv_link *link, void (*came)(struct gv_link *link), uint32_t channels) {
+int gv_tcp_bulk_open(struct tcp_bulk *b, struct gv_link *link, void (*came)(struct gv_link *link), uint32_t channels,
+                     const struct gv_link_secret *secret, bool client) {
     b->link = link;
     b->came = came;
+    b->secret = secret;
+    b->client = client;
     pthread_mutex_init(&b->lock, NULL);
     pthread_mutex_init(&b->attaching, NULL);
     pthread_condattr_t monotonic;
@@ -55,6 +59,11 @@ void gv_tcp_bulk_close_sockets(struct tcp_bulk *b) {
 }
 
 void gv_tcp_bulk_free(struct tcp_bulk *b) {
+    for (uint32_t i = 0; i < TCP_CHANNELS_MAX; i++) {
+        gv_tcp_keys_free(&b->channels[i].keys);
+        free(b->channels[i].sealed);
+    }
+    free(b->opened);
     pthread_mutex_destroy(&b->lock);
     pthread_mutex_destroy(&b->attaching);
     pthread_cond_destroy(&b->changed);

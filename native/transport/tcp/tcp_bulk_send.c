@@ -11,6 +11,7 @@
 
 #include "../link.h"
 #include "../resume.h"
+#include "../seal/seal.h"
 #include "tcp_channels.h"
 
 #define PIECES 16 /* parts in one frame's write */
@@ -89,45 +90,104 @@ static int gather(const struct tcp_bulk *b, struct tcp_channel *c, uint64_t posi
 
 enum { NOTHING, WENT, BLOCKED, DOWN };
 
+/* The head of the next frame, of `most` bytes at most. lock held. False: there is nothing to send. */
+static bool begin_frame(struct tcp_bulk *b, struct tcp_channel *c, uint64_t most) {
+    uint64_t end = (c->next / TCP_STRIPE + 1) * TCP_STRIPE;
+    if (end > b->queued) end = b->queued;
+    if (c->next >= end) return false;
+    if (end - c->next > most) end = c->next + most;
+    c->frame = (struct tcp_frame){TCP_FRAME_MAGIC, (uint32_t)(end - c->next), c->next};
+    return true;
+}
+
+static void hand_out(struct tcp_bulk *b, const struct tcp_frame *frame) {
+    uint64_t end = frame->position + frame->size;
+    if (end > atomic_load(&b->handed_out)) atomic_store(&b->handed_out, end);
+}
+
+/* What of a plain frame is still to go, as pieces: how many. 0: there is nothing. lock held. */
+static int plain_frame(struct tcp_bulk *b, struct tcp_channel *c, struct iovec *pieces) {
+    if (!c->head_left && !c->frame_left) {
+        if (!begin_frame(b, c, TCP_STRIPE)) return 0;
+        c->head_left = sizeof c->frame;
+        c->frame_left = c->frame.size;
+        hand_out(b, &c->frame);
+    }
+    pieces[0] = (struct iovec){(uint8_t *)(&c->frame + 1) - c->head_left, c->head_left};
+    return 1 + gather(b, c, c->next, c->frame_left, pieces + 1, PIECES);
+}
+
+/* What the next sealed frame is made of, as pieces: how many. 0: there is nothing. lock held. */
+static int next_sealed(struct tcp_bulk *b, struct tcp_channel *c, struct iovec *pieces) {
+    if (!begin_frame(b, c, TCP_SEALED_MOST)) return 0;
+    int n = gather(b, c, c->next, c->frame.size, pieces, PIECES);
+    c->frame.size = 0;
+    for (int i = 0; i < n; i++) c->frame.size += (uint32_t)pieces[i].iov_len;
+    hand_out(b, &c->frame);
+    return n;
+}
+
+/* Seals them where the frame goes out from. False: that failed. */
+static bool seal_frame(struct tcp_channel *c, const struct iovec *pieces, int n) {
+    if (!c->sealed) c->sealed = malloc(sizeof c->frame + TCP_SEALED_MOST + GV_SEAL_TAG);
+    if (!c->sealed) return false;
+    uint8_t *body = c->sealed + sizeof c->frame;
+    memcpy(c->sealed, &c->frame, sizeof c->frame);
+    c->sealed_left = (uint32_t)sizeof c->frame + c->frame.size + GV_SEAL_TAG;
+    return gv_seal_seal(c->keys.out, c->keys.next_out++, &c->frame, sizeof c->frame, pieces, n, body, body + c->frame.size);
+}
+
+/* So many bytes more have gone. lock held. */
+static void went(struct tcp_bulk *b, struct tcp_channel *c, uint32_t channel, uint32_t sent) {
+    if (c->keys.out) {
+        c->sealed_left -= sent;
+        if (c->sealed_left) return;
+        c->next += c->frame.size;
+    } else {
+        uint32_t of_head = sent < c->head_left ? sent : c->head_left;
+        c->head_left -= of_head;
+        c->frame_left -= sent - of_head;
+        c->next += sent - of_head;
+        if (c->head_left || c->frame_left) return;
+    }
+    c->next = gv_tcp_first_of(c->next, channel, b->n);
+}
+
 /* Sends some of what the channel is to carry next. */
 static int send_some(struct tcp_bulk *b, struct tcp_channel *c, uint32_t channel) {
     struct iovec pieces[PIECES + 1];
     pthread_mutex_lock(&b->lock);
-    if (!c->up) {
+    bool sealed = c->keys.out, halfway = sealed && c->sealed_left;
+    int n = !c->up || halfway ? 0 : sealed ? next_sealed(b, c, pieces) : plain_frame(b, c, pieces);
+    if (!c->up || (!n && !halfway)) {
+        int outcome = c->up ? NOTHING : DOWN;
         pthread_mutex_unlock(&b->lock);
-        return DOWN;
+        return outcome;
     }
-    if (!c->head_left && !c->frame_left) {
-        uint64_t end = (c->next / TCP_STRIPE + 1) * TCP_STRIPE;
-        if (end > b->queued) end = b->queued;
-        if (c->next >= end) {
-            pthread_mutex_unlock(&b->lock);
-            return NOTHING;
-        }
-        c->frame = (struct tcp_frame){TCP_FRAME_MAGIC, (uint32_t)(end - c->next), c->next};
-        c->head_left = sizeof c->frame;
-        c->frame_left = c->frame.size;
-        if (end > atomic_load(&b->handed_out)) atomic_store(&b->handed_out, end);
-    }
-    pieces[0] = (struct iovec){(uint8_t *)(&c->frame + 1) - c->head_left, c->head_left};
-    int n = 1 + gather(b, c, c->next, c->frame_left, pieces + 1, PIECES);
     c->users++;
-    atomic_store(&b->reading, c->next);
+    if (!halfway) atomic_store(&b->reading, c->next);
     pthread_mutex_unlock(&b->lock);
 
+    bool good = true;
+    if (sealed) {
+        good = halfway || seal_frame(c, pieces, n);
+        atomic_store(&b->reading, UINT64_MAX);
+        uint32_t size = (uint32_t)sizeof c->frame + c->frame.size + GV_SEAL_TAG;
+        pieces[0] = (struct iovec){c->sealed + size - c->sealed_left, c->sealed_left};
+        n = 1;
+    }
+    if (!good) {
+        gv_link_kill(b->link, "a payload could not be sealed: out of memory, or the library failed");
+        gv_tcp_channel_leave(b, c);
+        return DOWN;
+    }
     struct msghdr message = {.msg_iov = pieces, .msg_iovlen = (size_t)n};
     ssize_t sent = sendmsg(c->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
     int error = sent < 0 ? errno : 0;
     atomic_store(&b->reading, UINT64_MAX);
 
     pthread_mutex_lock(&b->lock);
-    if (sent > 0) {
-        uint32_t of_head = (uint32_t)sent < c->head_left ? (uint32_t)sent : c->head_left;
-        c->head_left -= of_head;
-        c->frame_left -= (uint32_t)sent - of_head;
-        c->next += (uint64_t)sent - of_head;
-        if (!c->head_left && !c->frame_left) c->next = gv_tcp_first_of(c->next, channel, b->n);
-    }
+    if (sent > 0) went(b, c, channel, (uint32_t)sent);
     pthread_mutex_unlock(&b->lock);
     bool blocked = error == EAGAIN || error == ENOBUFS, cut = error && !blocked && error != EINTR;
     if (cut) gv_tcp_channel_cut(b, c, "bulk channel: ", error);

@@ -13,6 +13,8 @@
 #include "../link.h"
 #include "../redial.h"
 #include "../resume.h"
+#include "../seal/seal.h"
+#include "framing.h"
 
 #define ATTACH_NS 5000000000LL
 #define PAUSE_MIN_NS 50000000LL
@@ -48,16 +50,58 @@ uint64_t gv_tcp_first_of(uint64_t position, uint32_t channel, uint32_t n) {
     return ahead ? (stripe + ahead) * TCP_STRIPE : position;
 }
 
-/* Both ends say which byte they want next, and on how many channels. 0, or an errno. */
-static int greet(int fd, const struct tcp_frame *ours, struct tcp_frame *theirs) {
+bool gv_tcp_channel_altered(struct tcp_bulk *b, struct tcp_channel *c) {
+    atomic_fetch_add(&b->altered, 1);
+    if (atomic_fetch_add(&c->altered, 1) + 1 < GV_ALTERED_MOST) return false;
+    gv_link_kill(b->link, "frames were altered on their way, again and again: find out what lies between the client and the server");
+    return true;
+}
+
+/* ---- keys */
+
+void gv_tcp_keys_free(struct tcp_keys *keys) {
+    gv_seal_free(keys->out);
+    gv_seal_free(keys->in);
+    *keys = (struct tcp_keys){0};
+}
+
+/* False: the link is dead of it. */
+static bool make_keys(struct tcp_bulk *b, uint32_t channel, uint32_t epoch, struct tcp_keys *keys) {
+    char why[GV_DEATH_TEXT];
+    *keys = (struct tcp_keys){0};
+    if (!b->secret) return true;
+#ifdef GV_BREAK_BULK_NONCE /* a test's fault: nonces come again with the next connection */
+    epoch = 0;
+#endif
+    keys->out = gv_seal_new(b->secret, b->client, true, GV_SEAL_BULK, channel, epoch, why);
+    if (keys->out) keys->in = gv_seal_new(b->secret, b->client, false, GV_SEAL_BULK, channel, epoch, why);
+    if (keys->in) return true;
+    gv_tcp_keys_free(keys);
+    gv_link_kill(b->link, why);
+    return false;
+}
+
+/* ---- a new connection */
+
+/* Both ends say which byte they want next, and on how many channels. 0, or an errno; EBADMSG: what the peer said was altered on its way. */
+static int greet(int fd, struct tcp_keys *keys, const struct tcp_frame *ours, struct tcp_frame *theirs) {
+    struct {
+        struct tcp_frame frame;
+        uint8_t tag[GV_SEAL_TAG];
+    } said = {.frame = *ours}, heard;
+    size_t size = keys->out ? sizeof said : sizeof said.frame;
     int64_t until = gv_now_ns() + ATTACH_NS;
-    int error = gv_put(fd, ours, sizeof *ours, until);
-    if (!error) error = gv_get(fd, theirs, sizeof *theirs, until, NULL);
-    return error ? error : theirs->magic != TCP_CHANNEL_MAGIC || theirs->size > TCP_CHANNELS_MAX ? EPROTO : 0;
+    if (keys->out && !gv_seal_seal(keys->out, keys->next_out++, &said.frame, sizeof said.frame, NULL, 0, NULL, said.tag)) return EIO;
+    int error = gv_put(fd, &said, size, until);
+    if (!error) error = gv_get(fd, &heard, size, until, NULL);
+    if (error) return error;
+    if (keys->in && !gv_seal_open(keys->in, keys->next_in++, &heard.frame, sizeof heard.frame, heard.tag, 0, heard.tag, heard.tag)) return EBADMSG;
+    *theirs = heard.frame;
+    return theirs->magic != TCP_CHANNEL_MAGIC || theirs->size > TCP_CHANNELS_MAX ? EPROTO : 0;
 }
 
 /* lock held, nobody uses the channel: the new socket is put in the place of the old one. NULL, or what is wrong. */
-static const char *place(struct tcp_bulk *b, uint32_t channel, int fd, uint32_t epoch, const struct tcp_frame *theirs) {
+static const char *place(struct tcp_bulk *b, uint32_t channel, int fd, uint32_t epoch, struct tcp_keys *keys, const struct tcp_frame *theirs) {
     struct tcp_channel *c = &b->channels[channel];
     if (!b->n) b->n = theirs->size;
     if (!b->n || channel >= b->n || (theirs->size && theirs->size != b->n)) return "malformed: the two ends count their bulk channels differently";
@@ -79,7 +123,10 @@ static const char *place(struct tcp_bulk *b, uint32_t channel, int fd, uint32_t 
 #endif
     c->next = next;
     c->at = NULL;
-    c->head_left = c->frame_left = c->unread = 0;
+    c->head_left = c->frame_left = c->sealed_left = c->unread = 0;
+    gv_tcp_keys_free(&c->keys);
+    c->keys = *keys;
+    *keys = (struct tcp_keys){0};
     c->epoch = epoch;
     c->up = true;
     return NULL;
@@ -90,7 +137,8 @@ int gv_tcp_bulk_attach(struct tcp_bulk *b, uint32_t channel, int fd, uint32_t ep
     struct tcp_channel *c = &b->channels[channel];
     pthread_mutex_lock(&b->attaching);
     pthread_mutex_lock(&b->lock);
-    bool good = !gv_link_dead(b->link) && (!b->n || channel < b->n) && (c->fd < 0 || epoch > c->epoch);
+    bool good = !gv_link_dead(b->link) && (!b->n || channel < b->n) && (c->fd < 0 || epoch > c->epoch) && epoch >= c->fresh;
+    if (good) c->fresh = epoch + 1; /* what is said under an epoch's key is said once */
     if (good && c->up) {
         c->up = false; /* the peer knows before us that it is of no use */
         c->since = gv_now_ns();
@@ -99,16 +147,19 @@ int gv_tcp_bulk_attach(struct tcp_bulk *b, uint32_t channel, int fd, uint32_t ep
     while (good && c->users) pthread_cond_wait(&b->changed, &b->lock);
     struct tcp_frame ours = {TCP_CHANNEL_MAGIC, b->n, atomic_load(&b->received)}, theirs;
     pthread_mutex_unlock(&b->lock);
-    int error = good ? greet(fd, &ours, &theirs) : ECANCELED;
+    struct tcp_keys keys = {0};
+    int error = good && make_keys(b, channel, epoch, &keys) ? greet(fd, &keys, &ours, &theirs) : ECANCELED;
+    if (error == EBADMSG) gv_tcp_channel_altered(b, c);
     const char *wrong = NULL;
     if (!error) {
         pthread_mutex_lock(&b->lock);
-        wrong = place(b, channel, fd, epoch, &theirs);
+        wrong = place(b, channel, fd, epoch, &keys, &theirs);
         pthread_cond_broadcast(&b->changed);
         pthread_mutex_unlock(&b->lock);
         if (!wrong && gv_link_dead(b->link)) shutdown(c->fd, SHUT_RDWR); /* it may have died before it could shut this one down */
         gv_tcp_wake_sender(b);
     }
+    gv_tcp_keys_free(&keys);
     pthread_mutex_unlock(&b->attaching);
     if (wrong) gv_link_kill(b->link, wrong);
     return error || wrong ? -1 : 0;

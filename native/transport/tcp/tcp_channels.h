@@ -29,6 +29,10 @@ uint64_t gv_tcp_first_of(uint64_t position, uint32_t channel, uint32_t n);
 /* The client's thread that dials channels which are down; `arg` is the struct tcp_bulk. */
 void *gv_tcp_dial_channels(void *arg);
 
+/* A frame was altered on its way: it is counted, and the link dies when that happens again and again. True: it is dead. */
+bool gv_tcp_channel_altered(struct tcp_bulk *b, struct tcp_channel *c);
+void gv_tcp_keys_free(struct tcp_keys *keys);
+
 /* ---- tcp_bulk_send.c */
 /* The sending thread; `arg` is the struct tcp_bulk. */
 void *gv_tcp_send_parts(void *arg);

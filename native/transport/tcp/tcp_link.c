@@ -174,7 +174,7 @@ static void tcp_counts(const struct gv_link *link, struct gv_link_counts *counts
                                       .records_resent = atomic_load(&t->records_resent),
                                       .unacked_bytes = atomic_load(&t->n_unacked),
                                       .unacked_peak = atomic_load(&t->unacked_peak),
-                                      .altered = atomic_load(&t->altered),
+                                      .altered = atomic_load(&t->altered) + atomic_load(&t->bulk.altered),
                                       .bulk_resent = atomic_load(&t->bulk.resent)};
 }
 
@@ -267,7 +267,7 @@ struct gv_link *gv_tcp_new(const struct gv_endpoint *endpoint, bool client, char
         gv_ring_reader_init(&t->unsent, t->control, t->ring, GV_COMMAND_RING);
         gv_tcp_tune(fd);
         opened = true;
-        error = gv_tcp_bulk_open(&t->bulk, &t->link, tcp_bulk_whole, redial ? redial->channels : 0);
+        error = gv_tcp_bulk_open(&t->bulk, &t->link, tcp_bulk_whole, redial ? redial->channels : 0, t->sealed ? &t->secret : NULL, client);
         if (!error) error = gv_thread_start(&t->thread, run_writer, t, "gpuvirt-link");
     }
     if (!error) return &t->link;

@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 
 #include "../../../native/transport/tcp/framing.h"
+#include "../../../native/transport/tcp/tcp_bulk.h"
 #include "../../../native/wire/handshake.h"
 #include "../check.h"
 
@@ -62,7 +63,7 @@ static bool shake(struct connection *c, int from) {
         CHECK(gv_message_head(bytes, &head) == GV_HEAD_GOOD);
         if (!get(c->fds[0], bytes + GV_HEAD_SIZE, head.size - GV_HEAD_SIZE)) return false;
         CHECK(gv_hello_decode(&hello, bytes, head.size));
-        atomic_store(&c->frames, hello.purpose != GV_HELLO_CHANNEL);
+        atomic_store(&c->frames, (hello.purpose == GV_HELLO_CHANNEL) == c->relay->channels);
         return put(c->fds[1], bytes, head.size);
     }
     if (!hand_on(c->fds[1], c->fds[0], bytes, &head, true)) return false;
@@ -72,15 +73,25 @@ static bool shake(struct connection *c, int from) {
     return true;
 }
 
+/* The head of a bulk channel's frame, as one of the main connection's that means the same. */
+static struct gv_sealed_head as_record(const void *bytes) {
+    struct tcp_frame f;
+    memcpy(&f, bytes, sizeof f);
+    CHECK(f.magic == TCP_CHANNEL_MAGIC || (f.magic == TCP_FRAME_MAGIC && f.size <= TCP_SEALED_MOST));
+    if (f.magic == TCP_CHANNEL_MAGIC) return (struct gv_sealed_head){FRAME_ROOM, GV_SEAL_NOTES, 0};
+    return (struct gv_sealed_head){(uint32_t)FRAME_ROOM + f.size, GV_SEAL_RECORDS, f.position};
+}
+
 /* A frame, in memory of its own; NULL: the connection has ended. */
-static struct frame *take(int fd) {
-    struct gv_sealed_head head;
-    if (!get(fd, &head, sizeof head)) return NULL;
-    CHECK(head.size <= FRAME_MOST && head.size > sizeof head); /* the ends themselves are honest */
+static struct frame *take(const struct hostile_relay *r, int fd) {
+    struct gv_sealed_head head, raw;
+    if (!get(fd, &raw, sizeof raw)) return NULL;
+    head = r->channels ? as_record(&raw) : raw;
+    CHECK(r->channels || (head.size <= FRAME_MOST && head.size > sizeof head)); /* the ends themselves are honest */
     struct frame *f = malloc(sizeof *f + head.size);
     f->head = head;
-    memcpy(f->bytes, &head, sizeof head);
-    if (get(fd, f->bytes + sizeof head, head.size - sizeof head)) return f;
+    memcpy(f->bytes, &raw, sizeof raw);
+    if (get(fd, f->bytes + sizeof raw, head.size - sizeof raw)) return f;
     free(f);
     return NULL;
 }
@@ -96,6 +107,7 @@ static void keep(struct frame **kept, const struct frame *f) {
 /* Flips a bit of the frame, but for its size. */
 static void flip(struct hostile_relay *r, struct frame *f) {
     uint64_t bit = 32 + any(r) % (8 * (uint64_t)f->head.size - 32);
+    if (r->channels && bit < 64) bit -= 32;
     f->bytes[bit / 8] ^= (uint8_t)(1u << bit % 8);
 }
 
@@ -117,7 +129,7 @@ static bool pass_two(struct connection *c, int from, const struct frame *f, int 
     struct pollfd p = {c->fds[from], POLLIN, 0};
     int to = c->fds[!from];
     struct frame *next = NULL;
-    if (poll(&p, 1, 0) > 0 && !(next = take(c->fds[from]))) return false;
+    if (poll(&p, 1, 0) > 0 && !(next = take(c->relay, c->fds[from]))) return false;
     *did = next && next->head.kind == f->head.kind;
     bool good = !*did ? pass(to, f) && (!next || pass(to, next)) : pass(to, next) && (mischief == DROPS || pass(to, f));
     free(next);
@@ -134,7 +146,11 @@ static bool pass_on(struct connection *c, int from, struct frame *f) {
     pthread_mutex_lock(&r->lock);
     if (mischief == REPLAYS) keep(&old, r->kept[from]);
     if (mischief == REFLECTS) keep(&other, c->last[!from]);
+    if (mischief == DIVERTS && r->recent_of[from] != c) keep(&other, r->recent[from]);
     keep(&c->last[from], f);
+    keep(&r->recent[from], f);
+    r->recent_of[from] = c;
+    if (r->look) r->look(r->look_arg, f->bytes, f->head.size);
     pthread_mutex_unlock(&r->lock);
     if (!chosen(c, from, f, mischief)) {
         free(old);
@@ -146,6 +162,7 @@ static bool pass_on(struct connection *c, int from, struct frame *f) {
     case SWAPS: good = pass_two(c, from, f, mischief, &did); break;
     case REPEATS: good = pass_with_another(to, f, f, &did); break;
     case REPLAYS: good = pass_with_another(to, old, f, &did); break;
+    case DIVERTS:
     case REFLECTS: good = pass_with_another(to, other, f, &did); break;
     default: flip(r, f); good = pass(to, f);
     }
@@ -164,7 +181,7 @@ static void *pump(void *arg) {
     bool good = shake(c, w.from), frames = atomic_load(&c->frames);
     free(arg);
     while (good && frames) {
-        struct frame *f = take(c->fds[w.from]);
+        struct frame *f = take(c->relay, c->fds[w.from]);
         good = f && pass_on(c, w.from, f);
         free(f);
     }
@@ -218,8 +235,9 @@ static void *run(void *arg) {
     return NULL;
 }
 
-void hostile_start(struct hostile_relay *r, const char *server_url, enum mischief mischief) {
+void hostile_start(struct hostile_relay *r, const char *server_url, enum mischief mischief, bool channels) {
     memset(r, 0, sizeof *r);
+    r->channels = channels;
     r->server_port = atoi(strrchr(server_url, ':') + 1);
     atomic_store(&r->mischief, mischief);
     pthread_mutex_init(&r->lock, NULL);
@@ -237,6 +255,6 @@ void hostile_stop(struct hostile_relay *r) {
     pthread_join(r->thread, NULL);
     while (atomic_load(&r->running)) usleep(1000);
     close(r->listening);
-    for (int i = 0; i < 2; i++) free(r->kept[i]);
+    for (int i = 0; i < 2; i++) free(r->kept[i]), free(r->recent[i]);
     pthread_mutex_destroy(&r->lock);
 }

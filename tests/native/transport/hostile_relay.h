@@ -1,5 +1,5 @@
-/* Somebody between a client and a server who knows no key: passes on handshakes and payloads as they are, and does one thing to the frames of each main
- * connection. */
+/* Somebody between a client and a server who knows no key: passes on handshakes as they are, and does one thing to the frames of each main connection, or
+ * of each bulk channel's. */
 #ifndef HOSTILE_RELAY_H
 #define HOSTILE_RELAY_H
 
@@ -16,6 +16,7 @@ enum mischief {
     SWAPS,    /* two of a kind that follow each other */
     REPLAYS,  /* a frame of an earlier connection, in front of another one */
     REFLECTS, /* a frame that goes the other way */
+    DIVERTS,  /* a frame of another connection */
     ALTERS_EVERY_RECORD,
     ALTERS_EVERY_RESUME
 };
@@ -23,6 +24,7 @@ enum mischief {
 struct hostile_relay {
     char url[64]; /* for the client */
     int server_port, listening;
+    bool channels;        /* bulk channels: what is said of records means payloads, what is said of a RESUME means a greeting */
     _Atomic int mischief; /* enum */
     _Atomic int after;    /* of a connection's frames less than this many are left alone first; 0: none */
     _Atomic int done;     /* how often */
@@ -32,10 +34,15 @@ struct hostile_relay {
     _Atomic uint64_t random;
     pthread_t thread;
     pthread_mutex_t lock;
-    struct frame *kept[2]; /* the last one of an earlier connection, each way */
+    struct frame *kept[2];   /* the last one of an earlier connection, each way */
+    struct frame *recent[2]; /* the last one of any, each way */
+    const void *recent_of[2];
+    /* What passes, one frame at a time; NULL: nobody wants to see it. */
+    void (*look)(void *arg, const uint8_t *bytes, size_t size);
+    void *look_arg;
 };
 
-void hostile_start(struct hostile_relay *relay, const char *server_url, enum mischief mischief);
+void hostile_start(struct hostile_relay *relay, const char *server_url, enum mischief mischief, bool channels);
 /* When both ends of all connections are closed. */
 void hostile_stop(struct hostile_relay *relay);
 

@@ -20,12 +20,18 @@ static uint64_t mix(uint64_t x) {
 
 /* ---- links: 0 channels is shared memory */
 
-static struct pair open_pair(uint32_t channels) {
-    if (!channels) return make_pair("shm");
+static struct pair without_channels(bool sealed) {
     int fds[2];
     tcp_sockets(fds);
-    struct pair p = {tcp_client(fds[0]), adopt_tcp(fds[1])};
+    struct pair p = {sealed ? sealed_client(fds[0]) : tcp_client(fds[0]), sealed ? adopt_sealed(fds[1]) : adopt_tcp(fds[1])};
     CHECK(p.client && p.worker);
+    return p;
+}
+
+static struct pair open_pair(uint32_t channels, bool sealed) {
+    if (!channels) return make_pair("shm");
+    int fds[2];
+    struct pair p = without_channels(sealed);
     expect_channels(p.client, channels);
     for (int i = (int)channels - 1; i >= 0; i--) { /* they come as they like */
         tcp_sockets(fds);
@@ -139,13 +145,13 @@ static void *receive_payloads(void *arg) {
     return NULL;
 }
 
-static void all_sizes(void) {
-    static const uint64_t sizes[] = {
-        0, 1, 39, TCP_STRIPE - 41, TCP_STRIPE - 40, TCP_STRIPE, TCP_STRIPE + 1, 0, 0, 3 * TCP_STRIPE, 1000003, 7, 0, 5u << 20, 65537};
+static void of_all_sizes(bool sealed) {
+    static const uint64_t sizes[] = {0,       1, 39, TCP_STRIPE - 41, TCP_STRIPE - 40, TCP_STRIPE,     TCP_STRIPE + 1, 0, 0, 3 * TCP_STRIPE,
+                                     1000003, 7, 0,  5u << 20,        65537,           TCP_SEALED_MOST};
     enum { N = sizeof sizes / sizeof *sizes };
-    for (uint32_t channels = 0; channels <= 4; channels++) {
+    for (uint32_t channels = sealed; channels <= 4; channels++) {
         for (enum how how = 0; how < HOWS; how++) {
-            struct pair p = open_pair(channels);
+            struct pair p = open_pair(channels, sealed);
             struct payloads in = {p.worker, N, sizes};
             struct listener l;
             pthread_t receiver;
@@ -161,11 +167,14 @@ static void all_sizes(void) {
     }
 }
 
+static void all_sizes(void) { of_all_sizes(false); }
+static void sealed_all_sizes(void) { of_all_sizes(true); }
+
 static void large(void) {
     static const uint64_t sizes[] = {LARGEST, LARGEST - 12345, 1};
-    static const uint32_t channels[] = {0, 1, 4};
-    for (int i = 0; i < 3; i++) {
-        struct pair p = open_pair(channels[i]);
+    static const uint32_t channels[] = {0, 1, 4, 1, 4};
+    for (int i = 0; i < 5; i++) {
+        struct pair p = open_pair(channels[i], i > 2);
         struct payloads in = {p.client, 3, sizes};
         struct listener l;
         pthread_t receiver;
@@ -205,7 +214,7 @@ static uint64_t copies_of(struct gv_link *link) {
 static void copies_are_bounded(void) {
     static const uint64_t sizes[] = {LARGEST};
     for (int waits = 0; waits < 2; waits++) {
-        struct pair p = open_pair(2);
+        struct pair p = open_pair(2, waits);
         struct listener l;
         pthread_t threads[2];
         struct sender s = {.link = p.client, .size = LARGEST};
@@ -292,16 +301,9 @@ static void no_wait_for_what_is_not_said(void) {
 
 /* By reference nothing waits: not for room, not for the peer, not for a channel that is still to come. */
 static void parts_do_not_wait(void) {
-    for (uint32_t channels = 0; channels <= 2; channels++) {
+    for (int kind = 0; kind <= 4; kind++) { /* memory; one channel, plain and sealed; none yet */
         _Atomic int done = 0;
-        struct pair p;
-        if (channels == 2) {
-            int fds[2];
-            tcp_sockets(fds);
-            p = (struct pair){tcp_client(fds[0]), adopt_tcp(fds[1])};
-        } else {
-            p = open_pair(channels);
-        }
+        struct pair p = kind < 3 ? open_pair(kind > 0, kind == 2) : without_channels(kind == 4);
         int64_t start = gv_now_ns();
         for (uint64_t n = 1; n <= 20; n++) {
             CHECK(gv_bulk_open(p.client, n, LARGEST) == n && gv_bulk_part(p.client, pattern, LARGEST, count, &done) == 0);
@@ -329,16 +331,9 @@ static void *wait_header(void *arg) {
 
 /* Whoever sends or receives returns when the link dies: with channels and before there are any. */
 static void death_ends_all_waiting(void) {
-    for (uint32_t channels = 0; channels <= 3; channels++) {
+    for (uint32_t channels = 0; channels <= 4; channels++) {
         for (int waits = 0; waits < 2; waits++) {
-            struct pair p;
-            if (channels == 3) {
-                int fds[2];
-                tcp_sockets(fds);
-                p = (struct pair){tcp_client(fds[0]), adopt_tcp(fds[1])};
-            } else {
-                p = open_pair(channels);
-            }
+            struct pair p = channels == 4 ? without_channels(waits) : open_pair(channels == 3 ? 2 : channels, channels == 3);
             pthread_t threads[3];
             struct sender s = {.link = p.client, .size = LARGEST};
             _Atomic int done = 0;
@@ -377,9 +372,9 @@ static void *lend_on(void *arg) {
 
 /* Whenever it dies: each part that was lent is given back, once. */
 static void death_at_any_time(void) {
-    for (uint32_t channels = 0; channels <= 2; channels++) {
+    for (uint32_t channels = 0; channels <= 3; channels++) {
         for (int round = 0; round < 40; round++) {
-            struct pair p = open_pair(channels);
+            struct pair p = open_pair(channels == 3 ? 2 : channels, channels == 3);
             struct lender l = {.link = p.client};
             pthread_t thread;
             CHECK(pthread_create(&thread, NULL, lend_on, &l) == 0);
@@ -543,6 +538,8 @@ static void cut_1(void) { cuts("tcp", 1); }
 static void cut_2(void) { cuts("tcp(channels=2)", 2); }
 static void cut_3(void) { cuts("tcp(channels=3)", 3); }
 static void cut_4(void) { cuts("tcp(channels=4)", 4); }
+static void sealed_cut_1(void) { cuts("sealed", 5); }
+static void sealed_cut_4(void) { cuts("sealed(channels=4)", 6); }
 
 /* The link ends while a channel is down and everybody waits for it. */
 static void death_while_down(void) {
@@ -569,6 +566,7 @@ static void death_while_down(void) {
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {
         {"all_sizes", all_sizes},
+        {"sealed_all_sizes", sealed_all_sizes},
         {"large", large},
         {"copies_are_bounded", copies_are_bounded},
         {"no_wait_for_what_is_not_said", no_wait_for_what_is_not_said},
@@ -580,6 +578,8 @@ int main(int argc, char **argv) {
         {"cut_2", cut_2},
         {"cut_3", cut_3},
         {"cut_4", cut_4},
+        {"sealed_cut_1", sealed_cut_1},
+        {"sealed_cut_4", sealed_cut_4},
         {"death_while_down", death_while_down},
     };
     signal(SIGPIPE, SIG_IGN);

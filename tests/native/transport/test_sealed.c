@@ -390,7 +390,7 @@ static void open_session(struct session *s, enum mischief mischief, int after) {
     memset(s, 0, sizeof *s);
     mini_start(&s->server, NO_FAULT);
     s->server.grace_s = GRACE_S;
-    hostile_start(&s->relay, s->server.url, mischief);
+    hostile_start(&s->relay, s->server.url, mischief, false);
     atomic_store(&s->relay.after, after);
     struct gv_link_options options = mini_options(&s->server, "sealed");
     options.pool = s->relay.url;
