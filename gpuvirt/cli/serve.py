@@ -10,6 +10,7 @@ import click
 from gpuvirt.capability import parse_capability
 from gpuvirt.cli.options import address, size
 from gpuvirt.cli.options import capability as capability_text
+from gpuvirt.server.options import BOX_MODES
 from gpuvirt.transport.table import NAMES
 
 
@@ -59,6 +60,13 @@ def duration(text: str) -> int:
     metavar="N",
     help="Sessions that one token may have at the same time.",
 )
+@click.option(
+    "--box",
+    type=click.Choice(BOX_MODES),
+    default="auto",
+    show_default=True,
+    help="Confine workers: by what this kernel has; only if it has all that counts; not at all (for debuggers).",
+)
 @click.option("--link", "links", type=links_offered, default=",".join(NAMES), show_default=True, metavar="LINKS", help="Links that clients may use.")
 @click.option("--plain", is_flag=True, help="Let clients that ask for --link 'tcp(plain)' have links that are not sealed.")
 @click.option("--name", help="Name of this server, shown by other verbs.  [default: the host's name]")
@@ -77,6 +85,7 @@ def serve(
     strict: bool,
     grace: int,
     sessions_per_token: int,
+    box: str,
     links: tuple[str, ...],
     plain: bool,
     name: str | None,
@@ -114,6 +123,7 @@ def serve(
         plain=plain,
         grace=grace,
         sessions_per_token=sessions_per_token,
+        box=box,
         ready_file=ready_file,
         parent_fd=parent_fd,
         private_folder=private_folder,

@@ -15,6 +15,7 @@ from gpuvirt.client import links
 from gpuvirt.client.connect import ask
 from gpuvirt.client.settings import Settings, resolve
 from gpuvirt.errors import GpuvirtError
+from gpuvirt.server.box.features import features
 from gpuvirt.sizes import format_size
 from gpuvirt.transport.handshake import WIRE_VERSION
 from gpuvirt.transport.pool import PoolAddress, PoolStatus, check_pool, greet
@@ -36,7 +37,7 @@ class Result:
 
 def run_checks(pool: str | None) -> list[Result]:
     """Runs all checks, in an order in which the first failure explains later ones."""
-    results = [*_libraries(), _compiler(), _sealing(), _shared_memory(), *_places()]
+    results = [*_libraries(), _compiler(), _sealing(), _shared_memory(), *_places(), *_box()]
     try:
         settings = resolve({"pool": pool})
     except GpuvirtError as error:
@@ -101,6 +102,13 @@ def _places() -> Iterator[Result]:
             yield Result("runtime folder", WARN, str(error), "your servers and clients on this host need GPUVIRT_TOKEN and use tcp")
         else:
             yield Result("runtime folder", OK, str(folder))
+
+
+def _box() -> Iterator[Result]:
+    """What a server on this machine would confine its workers by."""
+    for feature in features():
+        remedy = "give tokens only to people who may log in here, or use a kernel that has it" if feature.essential and not feature.there else ""
+        yield Result(f"box: {feature.name}", OK if feature.there or not feature.essential else WARN, feature.text, remedy)
 
 
 def _pool(settings: Settings) -> Iterator[Result]:

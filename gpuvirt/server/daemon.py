@@ -17,12 +17,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gpuvirt import __version__
+from gpuvirt import __version__, paths
 from gpuvirt.errors import GpuvirtError
 from gpuvirt.server import descriptors, worker_library
 from gpuvirt.server import listener as listening
+from gpuvirt.server.box.choice import Choice, choose
 from gpuvirt.server.control import ControlServer
-from gpuvirt.server.devices import Inventory, describe, take_inventory
+from gpuvirt.server.devices import Inventory, describe, take_inventory, works_in_box
 from gpuvirt.server.listener import Listener
 from gpuvirt.server.memory_usage import MemoryUsage, Release
 from gpuvirt.server.options import ServeOptions
@@ -101,14 +102,15 @@ class Daemon:
                 [device.memory for device in inventory.devices], self._memory_usage_release or worker_library.memory_usage_release()
             )
             undo.callback(memory_usage.close)
-        tenants = Tenants()
+        box = await asyncio.to_thread(self._choose_box, inventory, tokens)
+        tenants = Tenants(users=box.users)
         undo.callback(tenants.close)
         private = options.private_folder is not None
 
         def tenant_of(token: bytes) -> Tenant:
             return tenants.of(PRIVATE if private else token)
 
-        workers = WorkerPool(inventory.backend, self._worker_command)
+        workers = WorkerPool(inventory.backend, self._worker_command, box.worker_options(), inventory.driver_is_client)
         undo.push_async_callback(workers.close)
         sealing = Sealing(options.plain)
         sessions = self._sessions = Sessions(
@@ -146,6 +148,17 @@ class Daemon:
             self._say_sealing(sealing)
         log.info("serving %s at %s (control port %d)", describe(inventory), self.pool, self.control_port)
         self._write_ready()
+
+    def _choose_box(self, inventory: Inventory, tokens: TokenStore) -> Choice:
+        mode = self.options.box
+        chosen = choose(mode, [tokens.folder, paths.cache_root(), *paths.runtime_dirs()], inventory.driver, inventory.driver_is_client)
+        why = works_in_box(inventory) if chosen.boxed and inventory.driver is not None else None
+        if why is None:
+            return chosen
+        if mode == "required":
+            raise GpuvirtError(f"--box required: inside the box, {why}")
+        log.warning("workers run without a box, because inside it %s; whoever has a token can do what this user can", why)
+        return Choice(False)
 
     def _listen_unix(self) -> socket.socket | None:
         """The unix socket over which clients on this host get their rings; None when no folder can hold it."""

@@ -45,6 +45,7 @@ class Inventory:
 
     Attributes:
         driver: cuda: path of the driver library.
+        driver_is_client: that is gpuvirt's own client library, which dials another server (chained).
         capability: soft: compute capability times 10, 0: the backend's default.
         strict: soft: imitate what a real driver is free to do.
     """
@@ -54,6 +55,7 @@ class Inventory:
     driver: Path | None = None
     capability: int = 0
     strict: bool = False
+    driver_is_client: bool = False
 
     @property
     def title(self) -> str:
@@ -96,12 +98,22 @@ def _cuda(options: ServeOptions, driver: Path) -> Inventory:
     wanted = options.gpus or min(len(found), MAX_GPUS)
     if len(found) < wanted:
         raise GpuvirtError(f"{wanted} GPUs were asked for and {driver} has {len(found)}; serve fewer with --gpus")
-    return Inventory("cuda", tuple(found[:wanted]), driver=driver)
+    return Inventory("cuda", tuple(found[:wanted]), driver=driver, driver_is_client=is_ours(driver))
 
 
-def _probe(driver: Path) -> list[Device]:
+def works_in_box(inventory: Inventory) -> str | None:
+    """Why the real driver does not work inside a worker's box, None when it does."""
+    assert inventory.driver is not None
+    try:
+        _probe(inventory.driver, "--client" if inventory.driver_is_client else "--boxed")
+    except GpuvirtError as error:
+        return str(error)
+    return None
+
+
+def _probe(driver: Path, *options: str) -> list[Device]:
     """Lists the driver's devices in a separate process: the daemon itself must never hold a CUDA context."""
-    line = [sys.executable, "-P", "-m", "gpuvirt.server.probe", str(driver)]
+    line = [sys.executable, "-P", "-m", "gpuvirt.server.probe", str(driver), *options]
     try:
         done = subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PROBE_LIMIT, check=False)
     except subprocess.TimeoutExpired:

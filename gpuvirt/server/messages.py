@@ -40,6 +40,8 @@ def receive(sock: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
             fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
     if not raw:
+        for fd in fds:
+            os.close(fd)
         return None
     if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
         for fd in fds:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from gpuvirt.transport.table import NAMES
 
+BOX_MODES = ("auto", "required", "off")  # by what the kernel has, only without holes, none
 MAX_GPUS = 16  # GV_MAX_DEVICES
 SESSIONS_PER_TOKEN = 128  # a worker without memory of its session takes some 70 MiB
 
@@ -28,6 +29,7 @@ class ServeOptions:
         plain: clients that ask for it may have links over a network that are not sealed.
         grace: seconds for which a session is kept after its connection was cut, 0: it ends at once.
         sessions_per_token: sessions that clients with one token may have at the same time.
+        box: one of `BOX_MODES`.
         name: the server's name.
         ready_file: written once the daemon is ready.
         parent_fd: a pipe; the daemon ends when its other end closes.
@@ -46,6 +48,7 @@ class ServeOptions:
     plain: bool = False
     grace: int = 60
     sessions_per_token: int = SESSIONS_PER_TOKEN
+    box: str = "auto"
     name: str = field(default_factory=socket.gethostname)
     ready_file: Path | None = None
     parent_fd: int | None = None

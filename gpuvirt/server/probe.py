@@ -1,19 +1,29 @@
-"""Lists a real driver's devices as JSON on stdout: `python -m gpuvirt.server.probe /path/to/libcuda.so.1`."""
+"""Lists a real driver's devices as JSON on stdout: `python -m gpuvirt.server.probe /path/to/libcuda.so.1`.
+
+With --boxed it does so inside a worker's box, and makes a context; with --client in the box of a worker whose driver is gpuvirt's client library.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import json
 import sys
+from pathlib import Path
 from typing import Any
+
+from gpuvirt.errors import GpuvirtError
+from gpuvirt.server.box.box import Box
 
 
 class ProbeError(Exception):
     """A driver call failed."""
 
 
-def probe(path: str) -> list[dict[str, Any]]:
+def probe(path: str, use: bool = False) -> list[dict[str, Any]]:
     """Name and memory of each device.
+
+    Args:
+        use: makes a context on the first one, too.
 
     Raises:
         OSError: the library cannot be loaded.
@@ -38,13 +48,20 @@ def probe(path: str) -> list[dict[str, Any]]:
         call("cuDeviceGetName", name, len(name), device)
         call("cuDeviceTotalMem_v2", ctypes.byref(memory), device)
         devices.append({"name": name.value.decode("utf-8", "replace"), "memory": memory.value})
+    if use and devices:
+        call("cuDeviceGet", ctypes.byref(device), 0)
+        call("cuDevicePrimaryCtxRetain", ctypes.byref(ctypes.c_void_p()), device)
+        call("cuDevicePrimaryCtxRelease_v2", device)
     if not devices:
         raise ProbeError("it has no device")
     return devices
 
 
 if __name__ == "__main__":
+    boxed = sys.argv[2:]
     try:
-        print(json.dumps(probe(sys.argv[1])))
-    except (OSError, ProbeError, AttributeError) as error:
+        if boxed:
+            Box("cuda", driver=Path(sys.argv[1]), client="--client" in boxed).close()
+        print(json.dumps(probe(sys.argv[1], bool(boxed))))
+    except (OSError, ProbeError, AttributeError, GpuvirtError) as error:
         sys.exit(str(error))

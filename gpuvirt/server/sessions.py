@@ -234,6 +234,8 @@ class Sessions:
             blob=end.blob,
             server_name=self._server_name,
             grace=self._grace_of(session),
+            driver_is_client=inventory.driver_is_client,
+            user=tenant.user,
             tenant=tenant.name,
             cache_key=tenant.key,
             passed=[*passed],

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from gpuvirt import paths
 from gpuvirt.errors import GpuvirtError
+from gpuvirt.server.box.choice import FIRST_USER, USERS
 
 log = logging.getLogger("gpuvirt.server")
 
@@ -35,20 +36,26 @@ class Tenant:
     name: of its folder.
     key: 32 bytes, for the entries of its caches.
     folder: a descriptor (O_PATH) of its folder, -1: it has none, and nothing is kept.
+    user: the user and group that its workers become, and that its folder belongs to; 0: the server's own.
     """
 
     name: str
     key: bytes = field(repr=False)
     folder: int = -1
+    user: int = 0
 
 
 class Tenants:
     """The tenants' folders below `root` (by default `paths.cache_root`), opened when they are first asked for.
 
     A root that cannot be used is no error: nothing is kept then, as with any cache here.
+
+    Args:
+        users: whether tenants get users of their own; this process must be root's.
     """
 
-    def __init__(self, root: Path | None = None) -> None:
+    def __init__(self, root: Path | None = None, users: bool = False) -> None:
+        self._users = users
         self._known: dict[bytes, Tenant] = {}
         self._root: Path | None = None
         self._secret = secrets.token_bytes(SECRET_SIZE)
@@ -66,21 +73,41 @@ class Tenants:
         found = self._known.get(identity)
         if found is None:
             name, key = (hmac.digest(self._secret, what + identity, "sha256") for what in (b"folder;", b"key;"))
-            found = self._known[identity] = Tenant(name.hex()[:32], key, self._open(name.hex()[:32]))
+            found = self._known[identity] = Tenant(name.hex()[:32], key, *self._open(name.hex()[:32]))
         return found
 
-    def _open(self, name: str) -> int:
+    def _open(self, name: str) -> tuple[int, int]:
+        """The folder's descriptor, and the tenant's user."""
+        user = 0
         if self._root is None:
-            return -1
+            return -1, self._free_user() if self._users else 0
         try:
-            folder = paths.private_dir(self._root / name)
+            folder = self._root / name
+            user = self._user_of(folder)
+            for part in (folder, *(folder / part for part in PARTS)):
+                part.mkdir(mode=0o700, exist_ok=True)
+            _give(folder, user or os.getuid())
             os.utime(folder)
-            for part in PARTS:
-                (folder / part).mkdir(mode=0o700, exist_ok=True)
-            return os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except (GpuvirtError, OSError) as error:
+            return os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC), user
+        except OSError as error:
             log.warning("kernels and images of a tenant are not kept: %s", error)
-            return -1
+            return -1, user
+
+    def _user_of(self, folder: Path) -> int:
+        """The folder's owner is the record of whose user is whose."""
+        if not self._users:
+            return 0
+        with contextlib.suppress(FileNotFoundError):
+            owner = folder.lstat().st_uid
+            if FIRST_USER <= owner < FIRST_USER + USERS:
+                return owner
+        return self._free_user()
+
+    def _free_user(self) -> int:
+        taken = {tenant.user for tenant in self._known.values()}
+        if self._root is not None:
+            taken |= {entry.stat(follow_symlinks=False).st_uid for entry in os.scandir(self._root)}
+        return next(user for user in range(FIRST_USER, FIRST_USER + USERS) if user not in taken)
 
     def close(self) -> None:
         for tenant in self._known.values():
@@ -107,6 +134,21 @@ def _secret(file: Path) -> bytes:
             os.link(fresh, file)
         os.unlink(fresh)
     raise GpuvirtError(f"{file} cannot be made")
+
+
+def _give(folder: Path, user: int) -> None:
+    """Gives a folder, and what is in it, to a user if it is another's: whether tenants have users of their own may change between starts.
+
+    Links are not followed, and a file with several names is removed: it may be somebody else's file."""
+    if folder.lstat().st_uid == user:
+        return
+    for _, _, names, fd in os.fwalk(folder, follow_symlinks=False):
+        os.chown(fd, user, user)
+        for name in names:
+            if os.stat(name, dir_fd=fd, follow_symlinks=False).st_nlink > 1:
+                os.unlink(name, dir_fd=fd)
+            else:
+                os.chown(name, user, user, dir_fd=fd, follow_symlinks=False)
 
 
 def _remove_unused(root: Path) -> None:

@@ -1,7 +1,8 @@
 """The worker process: hosts the worker library for one session. Started by the daemon before it is needed: `python -m gpuvirt.server.worker`.
 
-It says `ready`, waits for its session, runs it in the main thread (inside the library; the GIL is free meanwhile) and ends with it. A second
-thread listens to the daemon. When the daemon goes away, an idle worker ends and a busy one carries on: a daemon's restart does not cut sessions.
+It says `ready`, waits for its session, puts itself into its box (gpuvirt/server/box), runs the session in the main thread (inside the library; the
+GIL is free meanwhile) and ends with it. A second thread listens to the daemon. When the daemon goes away, an idle worker ends and a busy one carries
+on: a daemon's restart does not cut sessions.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from typing import Any
 
 from gpuvirt.errors import GpuvirtError
 from gpuvirt.server import messages
+from gpuvirt.server.box import box
+from gpuvirt.server.options import BOX_MODES
 from gpuvirt.server.worker_library import SessionConfig, Worker, WorkerLibrary
 
 CLOSE_LIMIT = 0.7  # seconds: however the session ended, its memory must be free within one
@@ -30,13 +33,15 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--fd", type=int, required=True, help="the socket to the daemon")
     parser.add_argument("--backend", choices=["soft", "cuda"], required=True)
+    parser.add_argument("--box", choices=BOX_MODES, default="auto", help="off: none; else its parts that this kernel has")
+    parser.add_argument("--helper-user", type=int, default=0, help="the user as which compilers run, 0: this one")
     args = parser.parse_args()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in the daemon's terminal is the daemon's business
     daemon = socket.socket(fileno=args.fd)
     daemon.set_inheritable(False)
     try:
         library = WorkerLibrary()
-        compiler = _Compiler(library) if args.backend == "soft" else None
+        compiler = _Compiler(library, args.box != "off", args.helper_user) if args.backend == "soft" else None
     except (GpuvirtError, ImportError) as error:
         messages.send(daemon, {"op": "failed", "text": str(error)})
         return 1
@@ -50,7 +55,7 @@ def main() -> int:
             return 0
         message, fds = received
         if message["op"] == "session":
-            return _run(library, compiler, daemon, message, fds, tenant)
+            return _run(library, compiler, daemon, message, fds, tenant, args.box != "off")
         tenant = message["tenant"]
         library.open_cache(_descriptor(fds[0]) / "images")  # which keeps a descriptor of its own
         os.close(fds[0])
@@ -64,8 +69,9 @@ def _descriptor(fd: int) -> Path:
 class _Compiler:
     """The software GPU's compiler; keeps alive what the C side points to."""
 
-    def __init__(self, library: WorkerLibrary) -> None:
-        from gpuvirt.soft.host import ctypes_bridge, jit, module_registry, object_cache
+    def __init__(self, library: WorkerLibrary, boxed: bool, helper_user: int) -> None:
+        from gpuvirt.soft.codegen import target
+        from gpuvirt.soft.host import ctypes_bridge, jit, kernel_log, module_registry, object_cache
 
         missing = jit.register_library(library.lib)
         if missing:
@@ -74,6 +80,10 @@ class _Compiler:
         self.address: int = self.bridge.address
         self.build = module_registry.own_version()
         self.keep_in = object_cache.use
+        self.open_log = kernel_log.open_file
+        if boxed:
+            target.host()  # once, for this process and the helper
+            module_registry.IMPROVER.fork_helper(box.helper(helper_user).close, box.no_more_processes)
 
 
 def _use_caches(library: WorkerLibrary, compiler: _Compiler | None, config: SessionConfig, folder: int, expected: str) -> None:
@@ -93,7 +103,28 @@ def _use_caches(library: WorkerLibrary, compiler: _Compiler | None, config: Sess
         os.environ["CUDA_CACHE_PATH"] = str(_descriptor(folder) / "driver")  # what the driver compiles, which it would run as it finds it
 
 
-def _run(library: WorkerLibrary, compiler: _Compiler | None, daemon: socket.socket, message: dict[str, Any], fds: list[int], expected: str) -> int:
+def _close_box(compiler: _Compiler | None, config: SessionConfig, passed: dict[str, int]) -> None:
+    """From here on this process may do what its session needs and nothing else. What has to be opened once more is opened before."""
+    if compiler is not None:
+        compiler.open_log()
+    box.Box(
+        config.backend,
+        driver=Path(config.driver) if config.driver else None,
+        client=config.driver_is_client,
+        user=config.user,
+        folder=passed.get("cache", -1),
+    ).close()
+
+
+def _run(
+    library: WorkerLibrary,
+    compiler: _Compiler | None,
+    daemon: socket.socket,
+    message: dict[str, Any],
+    fds: list[int],
+    expected: str,
+    boxed: bool,
+) -> int:
     del message["op"]
     config = SessionConfig(**message)
     fd, descriptors = fds[0], fds[1 : 1 + config.descriptors]
@@ -101,6 +132,8 @@ def _run(library: WorkerLibrary, compiler: _Compiler | None, daemon: socket.sock
     memory_usage_fd = passed.get("memory_usage", -1)
     _use_caches(library, compiler, config, passed.get("cache", -1), expected)
     try:
+        if boxed:
+            _close_box(compiler, config, passed)
         worker = library.open(config, fd, descriptors, memory_usage_fd, compiler.address if compiler else None, compiler.build if compiler else "")
     except GpuvirtError as error:
         _tell(daemon, {"op": "failed", "text": str(error)})

@@ -81,6 +81,8 @@ class SessionConfig:
         descriptors: how many of the descriptors are the transport's.
         blob: what the transport told the client.
         grace: seconds that the session outlives a cut of its connection, 0: none.
+        driver_is_client: cuda: the driver is gpuvirt's own client library.
+        user: the user and group as which the session runs, 0: the daemon's.
         tenant, cache_key: whose session it is (gpuvirt.server.tenants).
         passed: names of the descriptors behind the transport's: "cache", the tenant's folder; "memory_usage", the table of memory usage.
         seal: the link's secret (32 bytes) and its cipher (one byte), empty: the link is plain.
@@ -100,6 +102,8 @@ class SessionConfig:
     blob: bytes
     server_name: str
     grace: int
+    driver_is_client: bool = False
+    user: int = 0
     tenant: str = ""
     cache_key: bytes = field(default=b"", repr=False)
     passed: list[str] = field(default_factory=list)

@@ -6,10 +6,12 @@ import asyncio
 import contextlib
 import logging
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -24,6 +26,8 @@ from gpuvirt.server.worker_library import RunEnding, SessionConfig, WorkerFigure
 log = logging.getLogger("gpuvirt.server")
 
 STARTS = max(2, os.cpu_count() or 1)  # workers that are starting at the same time
+SO_PASSRIGHTS = 83
+SECRETS = re.compile("TOKEN|SECRET|PASSW|CREDENTIAL|COOKIE|(API|ACCESS|PRIVATE|AUTH).*KEY|AUTH_SOCK", re.I)  # in names of variables
 START_LIMIT = 60.0  # seconds until a worker must be ready
 FIGURES_LIMIT = 0.5
 FIGURES = tuple(name for name, *_ in WorkerFigures._fields_)
@@ -40,7 +44,7 @@ def _text(message: dict[str, Any]) -> str:
 class WorkerProcess:
     """One worker. `ready` is done when it can take a session, `gone` when the process has ended and was reaped."""
 
-    def __init__(self, command: Sequence[str], backend: str, on_gone: Callable[[WorkerProcess], None]) -> None:
+    def __init__(self, command: Sequence[str], backend: str, on_gone: Callable[[WorkerProcess], None], client: bool = False) -> None:
         loop = asyncio.get_running_loop()
         self._loop, self._on_gone = loop, on_gone
         self.ready: asyncio.Future[None] = loop.create_future()
@@ -49,6 +53,7 @@ class WorkerProcess:
         self.run_ending: RunEnding | None = None  # how its session ended, None when the worker did not say so
         self._figures: dict[int, asyncio.Future[dict[str, int]]] = {}
         self._next_figures = 1
+        self._may_say = Counter({"ready": 1, "opened": 1, "failed": 1, "ended": 1})  # how often each may come yet
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             # In a new session: signals from the daemon's terminal go to the daemon only, which then ends its workers.
@@ -58,11 +63,13 @@ class WorkerProcess:
                 stdout=2,
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
-                env=_environment(),
+                env=_environment(client),
             )
         self.pid = self._process.pid
         self._pidfd = os.pidfd_open(self.pid)
         ours.setblocking(False)
+        with contextlib.suppress(OSError):  # since Linux 6.16; closing a descriptor that a worker has prepared for it may take long
+            ours.setsockopt(socket.SOL_SOCKET, SO_PASSRIGHTS, 0)
         self._socket = ours
         loop.add_reader(ours, self._readable)
         loop.add_reader(self._pidfd, self._ended)
@@ -93,6 +100,7 @@ class WorkerProcess:
         self._figures[number] = answer
         try:
             messages.send(self._socket, {"op": "figures", "id": number})
+            self._may_say["figures"] += 1
             return await asyncio.wait_for(answer, FIGURES_LIMIT)
         except (TimeoutError, OSError):
             return {}
@@ -121,8 +129,16 @@ class WorkerProcess:
         message, fds = received
         for fd in fds:  # a worker has none to send
             os.close(fd)
-        # A worker runs strangers' code: whatever its messages hold must not raise here, or the session's slot would stay taken.
-        match message.get("op"):
+        # A worker runs strangers' code: whatever its messages hold must not raise here, or the session's slot would stay taken. And it has little to
+        # say: one that says more keeps the daemon from others.
+        op = message.get("op")
+        self._may_say[op if isinstance(op, str) else ""] -= 1
+        if self._may_say[op if isinstance(op, str) else ""] < 0:
+            self._loop.remove_reader(self._socket)
+            self.ending = self.ending or "it said what nobody had asked for"
+            self.kill()
+            return
+        match op:
             case "ready":
                 if not self.ready.done():
                     self.ready.set_result(None)
@@ -173,10 +189,12 @@ class WorkerPool:
 
     Args:
         command: the command that starts a worker; tests pass their own.
+        options: of the command.
+        client: whether the workers' driver is gpuvirt's own client library.
     """
 
-    def __init__(self, backend: str, command: Sequence[str] = WORKER_COMMAND) -> None:
-        self._backend, self._command = backend, command
+    def __init__(self, backend: str, command: Sequence[str] = WORKER_COMMAND, options: Sequence[str] = (), client: bool = False) -> None:
+        self._backend, self._command, self._client = backend, [*command, *options], client
         self._all: set[WorkerProcess] = set()
         self._idle: WorkerProcess | None = None
         self._starting = 0
@@ -239,7 +257,7 @@ class WorkerPool:
         return worker
 
     def _start(self) -> WorkerProcess:
-        worker = WorkerProcess(self._command, self._backend, self._gone)
+        worker = WorkerProcess(self._command, self._backend, self._gone, self._client)
         self._all.add(worker)
         self._starting += 1
         worker.ready.add_done_callback(self._ready)
@@ -280,9 +298,14 @@ class WorkerPool:
             await asyncio.wait(gone)
 
 
-def _environment() -> dict[str, str]:
-    """The daemon's environment without gpuvirt's client libraries: a worker must not load the shim in place of the real driver."""
-    env = dict(os.environ)
+def _environment(client: bool = False) -> dict[str, str]:
+    """The daemon's environment for a worker: without gpuvirt's client libraries, which it must not load in place of the real driver, and without
+    variables whose names speak of secrets, because whoever runs code in a worker can read them.
+
+    Args:
+        client: whether the worker's driver is gpuvirt's own, which needs a token.
+    """
+    env = {name: value for name, value in os.environ.items() if not SECRETS.search(name) or (client and name == "GPUVIRT_TOKEN")}
     ours = {str(paths.library_dir() / name) for name in (paths.CUDA, paths.NVML)}
     kept = [p for p in env.get("LD_PRELOAD", "").replace(" ", ":").split(":") if p and p not in ours]
     env.pop("LD_PRELOAD", None)

@@ -20,6 +20,8 @@ NONSENSE = {
     b"ended": pack({"op": "ended", "code": [1], "text": "\x1b[2Jowned"}),
     b"no message": b"\xc1\xc1",
     b"no map": b"\x01",
+    b"chatter": pack({"op": "figures", "id": 1}),
+    b"no op": pack({"op": ["ready"]}),
 }
 
 
@@ -29,7 +31,7 @@ def main() -> None:
     parser.add_argument("--backend")
     parser.add_argument("--die", action="store_true", help="fail before being ready")
     parser.add_argument("--starts", default=os.devnull, help="append + at the start and - when ready, a while later")
-    args = parser.parse_args()
+    args, _ = parser.parse_known_args()
     daemon = socket.socket(fileno=args.fd)
     if args.die:
         messages.send(daemon, {"op": "failed", "text": "this worker was told to fail"})

@@ -138,7 +138,8 @@ def environment(folder: Path) -> dict[str, str]:
     env["PYTHONPATH"] = f"{root}:{env['PYTHONPATH']}" if env.get("PYTHONPATH") else root
     runtime = folder / "run"
     runtime.mkdir(parents=True, exist_ok=True)
-    return env | {"XDG_RUNTIME_DIR": str(runtime), "GPUVIRT_STATE": str(folder / "state"), "XDG_CONFIG_HOME": str(folder / "config")}
+    own = {"GPUVIRT_STATE": str(folder / "state"), "GPUVIRT_CACHE": str(folder / "cache"), "XDG_CONFIG_HOME": str(folder / "config")}
+    return env | {"XDG_RUNTIME_DIR": str(runtime)} | own
 
 
 def start_fake(folder: Path, **options: Any) -> FakeServer:
@@ -161,12 +162,12 @@ def start_fake(folder: Path, **options: Any) -> FakeServer:
     return FakeServer(process, found, parse_token(text), env)
 
 
-def build_echo_worker(folder: Path) -> None:
-    """Builds echo_worker.c as the worker library in `folder`, with the functions that a worker looks up for compiled kernels (never called here)."""
+def build_echo_worker(folder: Path, source: str = "echo_worker.c") -> None:
+    """Builds a stand-in of the worker library in `folder`, with the functions that a worker looks up for compiled kernels (never called here)."""
     from gpuvirt.soft.host.jit import HELPERS
 
     helpers = folder / "helpers.c"
     helpers.write_text("".join(f"void {name}(void) {{}}\n" for name in HELPERS))
-    sources = [str(HERE / "echo_worker.c"), str(helpers)]
+    sources = [str(HERE / source), str(helpers)]
     line = ["gcc", "-std=gnu11", "-shared", "-fPIC", f"-I{HERE.parent.parent}", *sources, "-o", "libgpuvirt_worker.so"]
     subprocess.run(line, cwd=folder, check=True)

@@ -335,7 +335,7 @@ def test_worker_crash(own_server: Callable[..., FakeServer]) -> None:
     assert "killed by SIGABRT" in server.stop()
 
 
-@pytest.mark.parametrize("what", ["ended", "no message", "no map"])
+@pytest.mark.parametrize("what", ["ended", "no message", "no map", "chatter", "no op"])
 def test_worker_that_talks_nonsense(own_server: Callable[..., FakeServer], what: str) -> None:
     """Its session's slot and memory are free afterwards, the log is printable, and the server ends when it is told to."""
     server = own_server()
@@ -347,7 +347,8 @@ def test_worker_that_talks_nonsense(own_server: Callable[..., FakeServer], what:
     sock.close()
     log = server.stop()
     assert server.process.returncode == 0
-    assert ("ended: \\x1b[2Jowned" if what == "ended" else "what it said was no message") in log
+    said = {"ended": "ended: \\x1b[2Jowned", "chatter": "it said what nobody had asked for", "no op": "it said what nobody had asked for"}
+    assert said.get(what, "what it said was no message") in log
 
 
 def test_worker_that_cannot_start(start: Callable[..., FakeServer], tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gpuvirt.server import workers
 from gpuvirt.server.worker_library import RunEnding
 from gpuvirt.server.workers import WorkerProcess
 
@@ -38,3 +39,13 @@ def test_how_a_session_ended_is_told_by_the_code(message: dict[str, Any], ending
 
     worker = asyncio.run(run())
     assert (worker.run_ending, worker.ending) == (ending, text)
+
+
+def test_a_worker_gets_no_secrets_by_its_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = ["GPUVIRT_TOKEN", "AWS_SECRET_ACCESS_KEY", "GITHUB_TOKEN", "DB_PASSWORD", "OPENAI_API_KEY", "SSH_AUTH_SOCK", "REGISTRY_CREDENTIALS"]
+    needed = ["GPUVIRT_SOFT_LOG", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "XDG_RUNTIME_DIR"]
+    for name in (*secret, *needed):
+        monkeypatch.setenv(name, "x")
+    found = workers._environment()
+    assert not found.keys() & set(secret) and found.keys() >= set(needed)
+    assert workers._environment(client=True)["GPUVIRT_TOKEN"] == "x"

@@ -216,3 +216,45 @@ def test_quick_code_that_takes_too_much_stack_is_not_used(improver: tiering.Impr
         Kernels(text + f"// {room}\n").launch("wide", 1, 32, out)
         assert np.array_equal(out, want)
         assert levels[: len(made)] == made and frames[0] > n * 128 // 2
+
+
+FORKED = """
+import os, sys, time
+import lz4.block
+from gpuvirt.server.box import box
+from gpuvirt.soft.host import jit, tiering
+text = "define void @f() { ret void }"
+improver = tiering.Improver()
+def confine_more():
+    box.no_more_processes()
+    try:
+        os.fork()
+        os._exit(3)
+    except PermissionError:
+        pass
+    if os.path.exists(sys.argv[1]):
+        os.abort()  # as LLVM does with what it does not expect
+improver.fork_helper(box.helper(0).close, confine_more)
+ir = lz4.block.compress(text.encode())
+print(improver._forked._pid, improver._compile(ir) == jit.compile_object(text, jit.GOOD), improver._compile(b"no lz4"), flush=True)
+open(sys.argv[1], "w").close()
+print(improver._compile(ir) is None, flush=True)
+os.unlink(sys.argv[1])
+print(improver._compile(ir) is not None, improver._failures, flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_forked_helper_compiles_in_a_box_of_its_own(tmp_path: Path) -> None:
+    """It outlives what crashes a compilation, makes no processes where it is given strangers' code, and ends with its parent."""
+    here = tmp_path / "crash"
+    parent = subprocess.Popen([sys.executable, "-c", FORKED, str(here)], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    helper, *said = parent.stdout.readline().split()
+    assert said == ["True", "None"]
+    status = Path(f"/proc/{helper}/status").read_text()
+    assert "NoNewPrivs:\t1" in status and "Seccomp:\t2" in status and "CapEff:\t0000000000000000" in status
+    assert parent.stdout.readline() == "True\n" and parent.stdout.readline() == "True 0\n"
+    parent.kill()
+    parent.communicate()
+    assert until(lambda: not Path(f"/proc/{helper}").exists() or "\nState:\tZ" in Path(f"/proc/{helper}/status").read_text())

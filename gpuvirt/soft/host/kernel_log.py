@@ -6,6 +6,21 @@ import contextlib
 import json
 import os
 
+_file = -1  # opened before it was needed
+
+
+def open_file() -> None:
+    """Opens the file now: a worker in a box cannot when the first kernel is ready."""
+    global _file
+    name = os.environ.get("GPUVIRT_SOFT_LOG")
+    if name and _file < 0:
+        with contextlib.suppress(OSError):
+            _file = _open(name)
+
+
+def _open(name: str) -> int:
+    return os.open(name, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
 
 def ready(module: str, kernel: str, block: tuple[int, int, int], seconds: float) -> None:
     """Writes a line if GPUVIRT_SOFT_LOG is set. Workers may share the file: a line is one write.
@@ -19,8 +34,9 @@ def ready(module: str, kernel: str, block: tuple[int, int, int], seconds: float)
         return
     line = json.dumps({"module": module, "kernel": kernel, "block": block, "seconds": round(seconds, 4), "worker": os.getpid()}) + "\n"
     with contextlib.suppress(OSError):
-        file = os.open(name, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        file = _file if _file >= 0 else _open(name)
         try:
             os.write(file, line.encode())
         finally:
-            os.close(file)
+            if file != _file:
+                os.close(file)

@@ -6,6 +6,9 @@ takes it from at its next block. The old code stays for those who are in it, unt
 
 It is a process and not a thread because llvmlite holds one lock around every call of LLVM: a compilation in this process would hold up those that a
 launch waits for. It runs at low priority, starts when first needed, ends when it has had nothing to do for a while, and when this process ends.
+
+A worker in a box (gpuvirt/server/box) can start no process when that time comes. It forks a helper before its box is closed (`Improver.fork_helper`),
+which waits for the whole session, costs little because it shares the worker's memory, and forks for each compilation.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ import struct
 import subprocess
 import sys
 import threading
+import traceback
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -33,6 +37,7 @@ BUDGET_NS = 100_000_000  # time spent in a kernel's quick code after which good 
 IDLE = 60.0  # seconds that the helper waits for more work
 PRIORITY = 5  # added to the helper's nice value: kernels that run meanwhile keep most of the cores
 ATTEMPTS = 3  # helpers that may die before nothing more is asked of any
+_PR_SET_PDEATHSIG = 1
 _SIZE = struct.Struct("<Q")
 _RESULT = struct.Struct("<?Q")
 
@@ -66,7 +71,8 @@ class Improver:
         self._lock = threading.Lock()
         self._wishes: list[Wish] = []
         self._fd = -1
-        self._helper: subprocess.Popen[bytes] | None = None
+        self._helper: subprocess.Popen[bytes] | _ForkedHelper | None = None
+        self._forked: _ForkedHelper | None = None
         self._failures = 0
 
     def tier(self, entry: int) -> Tier:
@@ -83,6 +89,15 @@ class Improver:
         with self._lock:
             self._wishes = [w for w in self._wishes if w.owner() is not None]
             self._wishes.append(wish)
+
+    def fork_helper(self, confine: Callable[[], None], confine_more: Callable[[], None]) -> None:
+        """Forks the helper now, instead of starting one when it is needed. This process must have one thread.
+
+        Args:
+            confine: called in the helper before it reads anything.
+            confine_more: called in each process that the helper forks for a compilation.
+        """
+        self._forked = _ForkedHelper(confine, confine_more)
 
     def close(self) -> None:
         """Ends the helper."""
@@ -119,7 +134,7 @@ class Improver:
                 if self._failures >= ATTEMPTS:
                     return None
                 if self._helper is None:
-                    self._helper = _start()
+                    self._helper = self._forked or _start()
                 helper = self._helper
             assert helper.stdin is not None and helper.stdout is not None
             with contextlib.suppress(OSError, struct.error):
@@ -142,7 +157,95 @@ def _start() -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 
+class _ForkedHelper:
+    """A helper that is a fork of this process; what `Improver` uses of a Popen."""
+
+    def __init__(self, confine: Callable[[], None], confine_more: Callable[[], None]) -> None:
+        work, self_in = os.pipe()
+        self_out, results = os.pipe()
+        parent = os.getpid()
+        self._pid = os.fork()
+        if not self._pid:
+            status = 1
+            try:
+                _keep_only(work, results)
+                confine()
+                _end_with(parent)
+                _serve_by_forks(confine_more)
+                status = 0
+            except BaseException:
+                traceback.print_exc()
+            os._exit(status)
+        os.close(work)
+        os.close(results)
+        self.stdin: BinaryIO = os.fdopen(self_in, "wb")
+        self.stdout: BinaryIO = os.fdopen(self_out, "rb")
+
+    def kill(self) -> None:
+        """It ends when nobody can ask it any more; a worker in a box may not send it signals."""
+        with contextlib.suppress(OSError):
+            self.stdin.close()
+
+    def wait(self) -> int:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self._pid, 0)
+        return 1  # it ends by itself only when something is wrong
+
+
 # ---- the helper ----
+
+
+def _keep_only(work: int, results: int) -> None:
+    """Keeps two descriptors of all that were inherited, as 0 and 1, and 2."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with contextlib.suppress(OSError):
+        os.nice(PRIORITY)
+    os.dup2(work, 0)
+    os.dup2(results, 1)
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+
+
+def _end_with(parent: int) -> None:
+    """Has this process killed when its parent ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
+    if os.getppid() != parent:
+        os._exit(0)
+
+
+def _serve_by_forks(confine_more: Callable[[], None]) -> None:
+    """Reads IR and writes objects. Each is made in a process of its own: one that crashes on what it was given takes nothing along."""
+    source, results, me = os.fdopen(0, "rb"), os.fdopen(1, "wb"), os.getpid()
+    while len(head := source.read(_SIZE.size)) == _SIZE.size:
+        ir = source.read(_SIZE.unpack(head)[0])
+        answer, write = os.pipe()
+        pid = os.fork()
+        if not pid:
+            status = 1
+            try:
+                os.close(answer)
+                _end_with(me)
+                confine_more()
+                good, data = _made(ir)
+                with os.fdopen(write, "wb") as out:
+                    out.write(bytes([good]) + data)
+                status = 0
+            finally:
+                os._exit(status)
+        os.close(write)
+        with os.fdopen(answer, "rb") as made:
+            found = made.read()
+        _, status = os.waitpid(pid, 0)
+        good = status == 0 and found[:1] == b"\1"
+        results.write(_RESULT.pack(good, len(found[1:])) + found[1:])
+        results.flush()
+
+
+def _made(ir: bytes) -> tuple[bool, bytes]:
+    """Whether it could be compiled, and the object or the reason."""
+    try:
+        return True, jit.compile_object(lz4.block.decompress(ir).decode(), jit.GOOD)
+    except Exception as error:
+        return False, str(error).encode()
 
 
 def serve() -> None:
@@ -159,10 +262,7 @@ def serve() -> None:
             ir = work.get(timeout=IDLE)
         except queue.Empty:
             os._exit(0)
-        try:
-            good, data = True, jit.compile_object(lz4.block.decompress(ir).decode(), jit.GOOD)
-        except Exception as error:
-            good, data = False, str(error).encode()
+        good, data = _made(ir)
         results.write(_RESULT.pack(good, len(data)) + data)
         results.flush()
 

@@ -1,0 +1,1 @@
+"""The box around a worker: what a worker that runs a stranger's code can still reach."""

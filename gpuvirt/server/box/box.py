@@ -1,0 +1,111 @@
+"""Puts this process into its box. A worker does so itself, when it knows its session and before the session's first byte is read: what runs before is
+gpuvirt's own code, and what comes after is at the mercy of a stranger's."""
+
+from __future__ import annotations
+
+import os
+import resource
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuvirt.errors import GpuvirtError
+from gpuvirt.server.box import bpf, calls, files, kernel, landlock
+
+FILES = 4096  # descriptors
+FILE_BYTES = 1 << 46  # of one file: the memfd of shared device memory is sparse and as large (native/backend/soft/virtual.c)
+THREADS = 16384  # of all sessions of a tenant, where it has a user of its own
+
+
+@dataclass(frozen=True)
+class Box:
+    """What one worker may do.
+
+    Attributes:
+        backend: "soft" or "cuda".
+        driver: cuda: the driver library.
+        client: whether the driver is gpuvirt's own client library, which dials another server.
+        user: the user and group that the process becomes, 0: it stays who it is.
+        folder: a descriptor of the tenant's folder, -1: none.
+        fixed_page: the address of a page that must not be moved, grown or doubled, 0: none.
+        leave_out: parts that are not applied, for tests: "limits", "user", "capabilities", "new_privs", "dumpable", "files", "network", "scopes",
+            "calls" or the name of a system call.
+    """
+
+    backend: str
+    driver: Path | None = None
+    client: bool = False
+    user: int = 0
+    folder: int = -1
+    fixed_page: int = 0
+    leave_out: frozenset[str] = frozenset()
+
+    def close(self) -> None:
+        """Applies what this kernel has. There is no way back.
+
+        Raises:
+            GpuvirtError: a part that the kernel has could not be applied, or the process has several threads; the process must not go on then.
+        """
+        if kernel.threads() != 1:
+            raise GpuvirtError("the box cannot be closed: the worker has threads already")
+        try:
+            self._apply()
+        except OSError as error:
+            raise GpuvirtError(f"the box cannot be closed ({error}); to go without: gpuvirt serve --box off") from None
+
+    def _apply(self) -> None:
+        out = self.leave_out
+        rules = self._rules()
+        if "limits" not in out:
+            limit(self.user != 0)
+        if self.user and "user" not in out:
+            os.setgroups([])
+            os.setresgid(self.user, self.user, self.user)
+            os.setresuid(self.user, self.user, self.user)
+        if kernel.known_machine() and "capabilities" not in out:
+            kernel.drop_capabilities()
+        if "new_privs" not in out:
+            kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
+        kernel.prctl(kernel.PR_SET_DUMPABLE, int("dumpable" in out))
+        if rules is not None:
+            rules.restrict()
+        if "calls" not in out and bpf.available():
+            parts = frozenset({"limits", "user", "capabilities", "new_privs", "dumpable", "files", "network", "scopes", "calls"})
+            bpf.install(calls.program(os.getpid(), self.backend, self.client, out - parts, self.fixed_page))
+
+    def _rules(self) -> landlock.Ruleset | None:
+        version, out = landlock.abi(), self.leave_out
+        if not version:
+            return None
+        network = self.client or "network" in out
+        rules = landlock.Ruleset(version, network, "scopes" not in out and not self.client, "files" not in out)
+        files.allow_code(rules, os.getpid())
+        if self.folder >= 0:
+            rules.allow(self.folder, landlock.KEEP)
+        if self.driver is not None:
+            files.allow_driver(rules, self.driver)
+        if self.client:
+            files.allow_client(rules)
+        return rules
+
+
+def helper(user: int) -> Box:
+    """The box of a process that compiles for a worker: no files but code, no network; it may fork, and then has to call `no_more_processes`."""
+    return Box("soft", user=user, leave_out=frozenset({"clone", "prctl"}))
+
+
+def no_more_processes() -> None:
+    """Takes the right to make processes and threads from this process and all that it starts."""
+    if bpf.available():
+        bpf.install(calls.nothing_new())
+
+
+def limit(own_user: bool) -> None:
+    """Sets the resource limits, soft and hard: no core files, few descriptors, no priorities."""
+    wanted = [(resource.RLIMIT_CORE, 0), (resource.RLIMIT_NOFILE, FILES), (resource.RLIMIT_FSIZE, FILE_BYTES), (resource.RLIMIT_MSGQUEUE, 0)]
+    wanted += [(resource.RLIMIT_NICE, 0), (resource.RLIMIT_RTPRIO, 0)]
+    if own_user:
+        wanted.append((resource.RLIMIT_NPROC, THREADS))
+    for which, most in wanted:
+        _, hard = resource.getrlimit(which)
+        most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(which, (most, most))
