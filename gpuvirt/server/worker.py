@@ -45,6 +45,8 @@ def main() -> int:
     except (GpuvirtError, ImportError) as error:
         messages.send(daemon, {"op": "failed", "text": str(error)})
         return 1
+    if args.box != "off":
+        box.prepare(args.backend)
     messages.send(daemon, {"op": "ready"})
     tenant = ""
     while True:

@@ -13,6 +13,7 @@ from gpuvirt.server.box import bpf, calls, files, kernel, landlock
 
 FILES = 4096  # descriptors
 FILE_BYTES = 1 << 46  # of one file: the memfd of shared device memory is sparse and as large (native/backend/soft/virtual.c)
+PARTS = frozenset({"limits", "user", "capabilities", "new_privs", "dumpable", "files", "network", "scopes", "calls"})
 THREADS = 16384  # of all sessions of a tenant, where it has a user of its own
 
 
@@ -27,8 +28,7 @@ class Box:
         user: the user and group that the process becomes, 0: it stays who it is.
         folder: a descriptor of the tenant's folder, -1: none.
         fixed_page: the address of a page that must not be moved, grown or doubled, 0: none.
-        leave_out: parts that are not applied, for tests: "limits", "user", "capabilities", "new_privs", "dumpable", "files", "network", "scopes",
-            "calls" or the name of a system call.
+        leave_out: `PARTS` that are not applied, and names of system calls that are allowed; for tests.
     """
 
     backend: str
@@ -54,7 +54,13 @@ class Box:
 
     def _apply(self) -> None:
         out = self.leave_out
-        rules = self._rules()
+        prepared = _prepared.pop(self.backend, None) if not (out or self.client or self.fixed_page) else None
+        rules, program = prepared or (self._rules(), self._program())
+        if rules is not None:
+            if self.folder >= 0:
+                rules.allow(self.folder, landlock.KEEP)
+            if self.driver is not None:
+                files.allow_driver(rules, self.driver)
         if "limits" not in out:
             limit(self.user != 0)
         if self.user and "user" not in out:
@@ -68,9 +74,8 @@ class Box:
         kernel.prctl(kernel.PR_SET_DUMPABLE, int("dumpable" in out))
         if rules is not None:
             rules.restrict()
-        if "calls" not in out and bpf.available():
-            parts = frozenset({"limits", "user", "capabilities", "new_privs", "dumpable", "files", "network", "scopes", "calls"})
-            bpf.install(calls.program(os.getpid(), self.backend, self.client, out - parts, self.fixed_page))
+        if program is not None:
+            bpf.install(program)
 
     def _rules(self) -> landlock.Ruleset | None:
         version, out = landlock.abi(), self.leave_out
@@ -79,13 +84,23 @@ class Box:
         network = self.client or "network" in out
         rules = landlock.Ruleset(version, network, "scopes" not in out and not self.client, "files" not in out)
         files.allow_code(rules, os.getpid())
-        if self.folder >= 0:
-            rules.allow(self.folder, landlock.KEEP)
-        if self.driver is not None:
-            files.allow_driver(rules, self.driver)
         if self.client:
             files.allow_client(rules)
         return rules
+
+    def _program(self) -> bytes | None:
+        if "calls" in self.leave_out or not bpf.available():
+            return None
+        return calls.program(os.getpid(), self.backend, self.client, self.leave_out - PARTS, self.fixed_page)
+
+
+_prepared: dict[str, tuple[landlock.Ruleset | None, bytes | None]] = {}  # by backend
+
+
+def prepare(backend: str) -> None:
+    """Makes what every session's box has in common, before a session comes: most of the time that closing takes. Not across a fork."""
+    plain = Box(backend)
+    _prepared[backend] = plain._rules(), plain._program()
 
 
 def helper(user: int) -> Box:
