@@ -36,10 +36,9 @@ void *staging_take(struct staging *s, uint64_t size) {
     void *data = NULL;
     if (class <= STAGING_LARGEST) {
         pthread_mutex_lock(&s->lock);
-        struct staging_free **kept = &s->kept[class - STAGING_SMALLEST];
-        if (*kept) {
-            data = *kept;
-            *kept = (*kept)->next;
+        struct staging_kept *kept = &s->kept[class - STAGING_SMALLEST];
+        if (kept->n) {
+            data = kept->pieces[--kept->n];
             s->kept_bytes -= 1ull << class;
         }
         pthread_mutex_unlock(&s->lock);
@@ -49,17 +48,26 @@ void *staging_take(struct staging *s, uint64_t size) {
     return data;
 }
 
+/* False: out of memory. */
+static bool list(struct staging_kept *kept, void *data) {
+    if (kept->n == kept->size) {
+        size_t size = kept->size ? 2 * kept->size : 16;
+        void **pieces = realloc(kept->pieces, size * sizeof *pieces);
+        if (!pieces) return false;
+        kept->pieces = pieces;
+        kept->size = size;
+    }
+    kept->pieces[kept->n++] = data;
+    return true;
+}
+
 void staging_give(struct staging *s, void *data, uint64_t size) {
     unsigned class = class_of(size);
     atomic_fetch_sub(&s->in_use, size);
     pthread_mutex_lock(&s->lock);
     bool keep = class <= STAGING_LARGEST && s->kept_bytes + (1ull << class) <= (s->ops ? STAGING_KEPT_PINNED : STAGING_KEPT) && !s->ended;
-    if (keep) {
-        struct staging_free *piece = data;
-        piece->next = s->kept[class - STAGING_SMALLEST];
-        s->kept[class - STAGING_SMALLEST] = piece;
-        s->kept_bytes += 1ull << class;
-    }
+    if (keep) keep = list(&s->kept[class - STAGING_SMALLEST], data);
+    if (keep) s->kept_bytes += 1ull << class;
     pthread_mutex_unlock(&s->lock);
     if (!keep && !s->ended) unmake(s, data);
 }
@@ -67,11 +75,10 @@ void staging_give(struct staging *s, void *data, uint64_t size) {
 void staging_end(struct staging *s) {
     pthread_mutex_lock(&s->lock);
     for (unsigned i = 0; i < sizeof s->kept / sizeof *s->kept; i++) {
-        while (s->kept[i]) {
-            struct staging_free *piece = s->kept[i];
-            s->kept[i] = piece->next;
-            unmake(s, piece);
-        }
+        struct staging_kept *kept = &s->kept[i];
+        while (kept->n) unmake(s, kept->pieces[--kept->n]);
+        free(kept->pieces);
+        *kept = (struct staging_kept){0};
     }
     s->kept_bytes = 0;
     s->ended = true;

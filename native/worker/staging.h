@@ -1,5 +1,5 @@
 /* Staging memory holds the bytes of a copy between network and device. Freed pieces are kept for later copies, because pinning memory is slow and new
- * pages fault. */
+ * pages fault. Pinned memory is in reach of kernels, so nothing that the worker believes is written there: what is kept is listed elsewhere. */
 #ifndef WORKER_STAGING_H
 #define WORKER_STAGING_H
 
@@ -15,15 +15,16 @@
 #define STAGING_KEPT (64ull << 20)
 #define STAGING_KEPT_PINNED (256ull << 20) /* freeing pinned memory may wait for the device */
 
-struct staging_free {
-    struct staging_free *next;
+struct staging_kept {
+    void **pieces; /* the last one was kept last */
+    size_t n, size;
 };
 
 struct staging {
     const struct gv_backend_ops *ops;
     struct gv_backend *backend;
     pthread_mutex_t lock;
-    struct staging_free *kept[STAGING_LARGEST - STAGING_SMALLEST + 1];
+    struct staging_kept kept[STAGING_LARGEST - STAGING_SMALLEST + 1];
     uint64_t kept_bytes;
     bool ended;              /* pieces released from now on are not freed */
     _Atomic uint64_t in_use; /* bytes in use, as requested */

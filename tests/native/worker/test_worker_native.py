@@ -65,3 +65,11 @@ def test_module_cache(build: str, tmp_path: Path) -> None:
     program = c_build.program(tmp_path / "test_cache", sources, variant=build, flags=limits)
     ran = subprocess.run([program, tmp_path], capture_output=True, text=True, timeout=240, check=False)
     assert ran.returncode == 0 and "8 cases passed" in ran.stdout, f"{ran.stdout}\n{ran.stderr}"
+
+
+def test_staging(tmp_path: Path) -> None:
+    sources = [HERE / "staging/test_staging.c", NATIVE / "worker/staging.c"]
+    flags = [f"-I{c_build.generated()}", f"-I{NATIVE}", f"-I{NATIVE}/wire", f"-I{NATIVE}/worker"]
+    program = c_build.program(tmp_path / "test_staging", sources, variant="address", flags=flags)
+    ran = subprocess.run([program], capture_output=True, text=True, timeout=100, check=False)
+    assert ran.returncode == 0 and "1 cases passed" in ran.stdout, f"{ran.stdout}\n{ran.stderr}"
