@@ -13,7 +13,7 @@ C_TYPES = {"u32": "uint32_t", "i32": "int32_t", "f32": "float", "u64": "uint64_t
 
 
 WORKER_KEYS = {"bytes", "device", "needs", "context", "stream", "find", "make", "destroy", "kernel", "call", "fails", "may_wait", "work", "saved"}
-OBJECT_KEYS = {"destroy", "context", "bytes", "more", "by_hand"}
+OBJECT_KEYS = {"destroy", "context", "bytes", "more", "by_hand", "most", "sum"}
 
 
 class SpecError(Exception):
@@ -91,6 +91,8 @@ class Object:
     bytes: str = ""
     more: tuple[tuple[str, str], ...] = ()
     by_hand: bool = False
+    most: str = ""
+    sum: tuple[tuple[str, str], ...] = ()
 
     @property
     def struct(self) -> str:
@@ -171,7 +173,11 @@ def load_object(kind: str, entry: dict[str, Any]) -> Object:
     more = tuple(entry.get("more", {}).items())
     if "destroy" not in entry or [t for _, t in more if t not in C_TYPES]:
         raise SpecError(f"object.{kind}: an object has a `destroy`, and what is kept besides is a number")
-    return Object(kind, entry["destroy"], entry.get("context", False), entry.get("bytes", ""), more, entry.get("by_hand", False))
+    sums = tuple(entry.get("sum", {}).items())
+    if missing := [name for name, _ in sums if name not in dict(more)]:
+        raise SpecError(f"object.{kind}: what is summed is kept: {missing}")
+    by_hand, most = entry.get("by_hand", False), entry.get("most", "")
+    return Object(kind, entry["destroy"], entry.get("context", False), entry.get("bytes", ""), more, by_hand, most, sums)
 
 
 def single(name: str, key: str, entry: dict[str, Any]) -> tuple[str, str] | None:

@@ -156,7 +156,12 @@ def call(c: Command, objects: dict[str, Object], backend: dict[str, BackendFunct
         preset = ", ".join(f".{field_of_call(t)} = c->{field_of_call(t)}" for t in texts if t.startswith("inout ")) or "0"
         yield f"struct {c.reply.name} reply = {{{preset}}};"
     void = backend[name].result == "void"
-    yield f"{'' if void else 'int status = '}w->ops->{name}({arguments});"
+    most = objects[c.work.make[1]].most if c.work.make else ""
+    if c.work.make and most:
+        yield f"bool room = {objects[c.work.make[1]].table}.live < {most};"
+        yield f"int status = room ? w->ops->{name}({arguments}) : CUDA_ERROR_OUT_OF_MEMORY;"
+    else:
+        yield f"{'' if void else 'int status = '}w->ops->{name}({arguments});"
     if c.work.make:
         yield from kept(c, objects, backend[name])
     status = "0" if void else "status"

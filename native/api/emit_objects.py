@@ -92,6 +92,8 @@ def destroying(o: Object, backend: dict[str, BackendFunction]) -> Iterator[str]:
         yield "if (status) return status;"
     if o.bytes:
         yield "atomic_fetch_sub(&w->memory_used, o->bytes);"
+    for name, total in o.sum:
+        yield f"w->{total} -= o->{name};"
     yield f"handles_take(&{o.table}, id);"
     yield "free(o);"
     yield "return 0;"

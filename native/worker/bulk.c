@@ -39,8 +39,10 @@ static bool gather(struct worker *w, struct worker_early *early, struct worker_e
     return data || e->discard;
 }
 
+/* lock held. */
 static void arrive(struct worker *w, struct worker_expected *e, bool failed) {
     if (e->discard) {
+        w->n_discards--;
         free(e);
         return;
     }
@@ -65,6 +67,7 @@ static void early_unlist(struct worker *w, struct worker_early *early) {
     struct worker_early **at = &w->early_first, *last = NULL;
     for (; *at != early; at = &(*at)->next) last = *at;
     *at = early->next;
+    w->n_early--;
     if (w->early_last == early) w->early_last = last;
     atomic_store(&w->early_bytes, atomic_load(&w->early_bytes) - early->staged);
 }
@@ -130,7 +133,11 @@ int worker_bytes_take(struct worker *w, uint64_t number, const void *inline_data
 
 int worker_discard_payload(struct worker *w, uint64_t number) {
     if (!number) return 0;
-    struct worker_expected *e = malloc(sizeof *e);
+    pthread_mutex_lock(&w->lock);
+    bool room = w->n_discards < WORKER_MAX_DISCARDS;
+    if (room) w->n_discards++;
+    pthread_mutex_unlock(&w->lock);
+    struct worker_expected *e = room ? malloc(sizeof *e) : NULL;
     if (!e) return -1;
     *e = (struct worker_expected){.number = number, .discard = true};
     worker_expect_it(w, e);
@@ -186,13 +193,18 @@ static struct worker_expected *take_expected(struct worker *w, const struct gv_b
     return e;
 }
 
-/* The expectation of the next payload. lock held; released for a moment when there is none, because its command may be next on the link. */
+/* The expectation of the next payload. lock held; released for a moment when there is none, because its command may be next on the link, and for as
+ * long as there are WORKER_MAX_EARLY_PAYLOADS without commands: each costs memory, however small it is. */
 static struct worker_expected *look_for_command(struct worker *w, const struct gv_bulk_header *header) {
     struct worker_expected *e = take_expected(w, header);
     if (e || atomic_load(&w->stopping)) return e;
     struct timespec until = gv_deadline(CLOCK_REALTIME, COMMAND_NS);
     pthread_cond_timedwait(&w->changed, &w->lock, &until);
-    return take_expected(w, header);
+    w->reader_waits = true;
+    while (!(e = take_expected(w, header)) && w->n_early >= WORKER_MAX_EARLY_PAYLOADS && !atomic_load(&w->stopping))
+        pthread_cond_wait(&w->changed, &w->lock);
+    w->reader_waits = false;
+    return e;
 }
 
 static struct worker_early *early_new(struct worker *w, const struct gv_bulk_header *header) {
@@ -200,6 +212,7 @@ static struct worker_early *early_new(struct worker *w, const struct gv_bulk_hea
     if (!early) return NULL;
     early->number = name_of(header);
     early->size = header->size;
+    w->n_early++;
     if (w->early_last)
         w->early_last->next = early;
     else

@@ -23,6 +23,7 @@ void worker_room_again(struct worker *w) { worker_pending_done(w, 0); }
 
 bool worker_has_room(struct worker *w) {
     return atomic_load_explicit(&w->pending, memory_order_relaxed) < WORKER_MAX_PENDING &&
+           atomic_load_explicit(&w->streams_alive, memory_order_relaxed) < WORKER_MAX_STREAMS &&
            atomic_load_explicit(&w->staging.in_use, memory_order_relaxed) - atomic_load_explicit(&w->early_bytes, memory_order_relaxed) <
                WORKER_MAX_STAGING;
 }
@@ -90,8 +91,15 @@ static int mark(struct worker *w, struct worker_stream *s, const struct gv_recor
     return 0;
 }
 
-int worker_mark(struct worker *w, struct worker_stream *s, const struct gv_record *record) { return mark(w, s, record, true); }
+/* How many commands this one counts as: what a launch carries, the backend keeps. The bytes of copies are staging memory, and counted there. */
+static uint32_t weight(const struct gv_record *record) { return record->op == GV_OP_COPY_IN ? 1 : 1 + record->size / WORKER_PENDING_BYTES; }
+
+int worker_mark(struct worker *w, struct worker_stream *s, const struct gv_record *record) {
+    s->uncounted += weight(record) - 1;
+    return mark(w, s, record, true);
+}
 
 int worker_count(struct worker *w, struct worker_stream *s, const struct gv_record *record) {
-    return ++s->uncounted < WORKER_COUNT_EVERY ? 0 : mark(w, s, record, false);
+    s->uncounted += weight(record);
+    return s->uncounted < WORKER_COUNT_EVERY ? 0 : mark(w, s, record, false);
 }

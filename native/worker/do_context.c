@@ -7,8 +7,10 @@ int worker_do_context_create(struct worker *w, const struct gv_record *record, c
     char err[GV_ERR_SIZE] = "";
     struct gv_context *made = NULL;
     struct worker_context *context = calloc(1, sizeof *context);
-    int status = context ? w->ops->context_create(w->backend, c->device, c->flags, (int)c->primary, &made, err) : CUDA_ERROR_OUT_OF_MEMORY;
+    bool room = context && w->contexts.live < GV_CONTEXTS_MAX;
+    int status = room ? w->ops->context_create(w->backend, c->device, c->flags, (int)c->primary, &made, err) : CUDA_ERROR_OUT_OF_MEMORY;
     if (!status) {
+        context->w = w;
         context->context = made;
         context->id = record->ctx;
         context->device = c->device;
@@ -16,6 +18,7 @@ int worker_do_context_create(struct worker *w, const struct gv_record *record, c
         context->legacy = worker_stream_new(context, w->ops->stream_legacy(made), GV_LEGACY_STREAM(record->ctx));
         if (!context->legacy || handles_put(&w->contexts, record->ctx, context)) {
             status = context->legacy ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_OUT_OF_MEMORY;
+            if (context->legacy) atomic_fetch_sub(&w->streams_alive, 1);
             free(context->legacy);
             w->ops->context_destroy(made);
         }

@@ -4,11 +4,13 @@
 
 #include "state.h"
 
-/* width * height * depth, 0 on overflow. */
-static uint64_t bytes_of(uint64_t width, uint64_t height, uint64_t depth) {
+/* Bytes of a copy; 0: no client library sends it. Staging memory has room for one copy of GV_COPY_MAX beyond what it may hold, and rows that lay on
+ * one another would make much of little. */
+static uint64_t bytes_of(uint64_t width, uint64_t height, uint64_t depth, uint64_t pitch, uint64_t slice) {
     uint64_t plane, all;
-    if (__builtin_mul_overflow(width, height, &plane) || __builtin_mul_overflow(plane, depth, &all) || all > 1ull << 46) return 0;
-    return all;
+    if (__builtin_mul_overflow(width, height, &plane) || __builtin_mul_overflow(plane, depth, &all) || !all || all > GV_COPY_MAX) return 0;
+    if (height > 1 && pitch < width) return 0;
+    return depth > 1 && (slice < width || (height > 1 && (slice - width) / pitch < height - 1)) ? 0 : all;
 }
 
 /* Staging for a copy; an error is reported to the client. */
@@ -51,7 +53,7 @@ static bool contiguous(uint64_t width, uint64_t height, uint64_t depth, uint64_t
 }
 
 int worker_do_copy_in(struct worker *w, const struct gv_record *record, const struct gv_cmd_copy_in *c, struct worker_stream *s) {
-    uint64_t size = bytes_of(c->width, c->height, c->depth);
+    uint64_t size = bytes_of(c->width, c->height, c->depth, c->pitch, c->slice);
     if (!size || (!c->bulk && c->data_size != size)) return -1;
     if (!s) return worker_discard_payload(w, c->bulk);
     if (c->bulk && contiguous(c->width, c->height, c->depth, c->pitch, c->slice)) return worker_bulk_copy_in(w, record, s, c->bulk, c->dst, size);
@@ -295,7 +297,7 @@ static bool queue_in_place(struct worker *w, const struct gv_record *record, con
 }
 
 int worker_do_copy_out(struct worker *w, const struct gv_record *record, const struct gv_cmd_copy_out *c, struct worker_stream *s) {
-    uint64_t size = bytes_of(c->width, c->height, c->depth);
+    uint64_t size = bytes_of(c->width, c->height, c->depth, c->pitch, c->slice);
     if (!size) return -1;
     struct outgoing *o = s ? calloc(1, sizeof *o) : NULL;
     if (!o) { /* the client was told */

@@ -11,7 +11,7 @@ int worker_do_launch(struct worker *w, const struct gv_record *record, const str
                                .cooperative = c->cooperative,
                                .params = c->params,
                                .params_size = c->params_size};
-    int status = w->ops->launch(stream->stream, &launch);
+    int status = c->params_size > GV_PARAMS_MAX ? CUDA_ERROR_INVALID_VALUE : w->ops->launch(stream->stream, &launch);
     if (status)
         worker_failed(w, record, status, "the launch was refused by the device");
     else

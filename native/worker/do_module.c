@@ -42,6 +42,12 @@ static int load(struct worker *w, const struct gv_record *record, uint64_t id, c
     struct worker_context *context = worker_context(w, record->ctx);
     struct gv_module *made = NULL;
     int status = CUDA_ERROR_INVALID_CONTEXT;
+    uint64_t weight = size + WORKER_MODULE_BYTES;
+    if (w->objects.modules.live >= GV_MODULES_MAX || weight > WORKER_MAX_IMAGES - w->image_bytes) {
+        snprintf(err, GV_ERR_SIZE, "the session has %llu modules of %llu MiB together: no more fit", (unsigned long long)w->objects.modules.live,
+                 (unsigned long long)w->image_bytes >> 20);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     if (context) status = w->ops->module_load(context->context, image, size, &made, &out->meta, &out->meta_size, err);
     if (!status && (gv_meta_check(out->meta, out->meta_size) || worker_keep_module(w, context, id, made))) {
         w->ops->module_unload(made);
@@ -55,6 +61,8 @@ static int load(struct worker *w, const struct gv_record *record, uint64_t id, c
     }
     struct worker_module *m = handles_get(&w->objects.modules, id);
     m->n_kernels = ((const struct gv_meta_header *)out->meta)->n_kernels;
+    m->host_bytes = weight;
+    w->image_bytes += weight;
     gv_meta_digest(out->meta, out->meta_size, out->digest);
     return 0;
 }

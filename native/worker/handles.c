@@ -27,13 +27,12 @@ static void insert(struct handles *h, uint64_t id, void *object) {
     h->ids[at] = id;
     h->objects[at] = object;
     h->used++;
+    h->live++;
 }
 
 static int grow(struct handles *h) {
-    uint64_t live = 0;
-    for (uint64_t i = 0; i < h->size; i++) live += h->ids[i] && h->ids[i] != GRAVE;
     struct handles bigger = {.size = 64};
-    while (bigger.size < live * 4) bigger.size *= 2;
+    while (bigger.size < h->live * 4) bigger.size *= 2;
     bigger.ids = calloc(bigger.size, sizeof *bigger.ids);
     bigger.objects = malloc(bigger.size * sizeof *bigger.objects);
     if (!bigger.ids || !bigger.objects) {
@@ -60,6 +59,7 @@ void *handles_take(struct handles *h, uint64_t id) {
     int64_t at = find(h, id);
     if (at < 0) return NULL;
     h->ids[at] = GRAVE;
+    h->live--;
     return h->objects[at];
 }
 
@@ -67,6 +67,7 @@ void *handles_pop(struct handles *h) {
     for (uint64_t i = 0; i < h->size; i++) {
         if (h->ids[i] && h->ids[i] != GRAVE) {
             h->ids[i] = GRAVE;
+            h->live--;
             return h->objects[i];
         }
     }

@@ -8,6 +8,7 @@ struct handles {
     uint64_t *ids;
     void **objects;
     uint64_t size, used; /* size: power of two or 0; used: occupied slots, deleted ones included */
+    uint64_t live;       /* objects */
 };
 
 void *handles_get(const struct handles *h, uint64_t id);

@@ -34,6 +34,7 @@ struct worker_stream *worker_stream_new(struct worker_context *c, struct gv_stre
     s->context = c;
     s->id = id;
     atomic_init(&s->refs, 1);
+    atomic_fetch_add_explicit(&c->w->streams_alive, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&c->refs, 1, memory_order_relaxed);
     return s;
 }
@@ -42,6 +43,11 @@ void worker_stream_hold(struct worker_stream *s) { atomic_fetch_add_explicit(&s-
 
 void worker_stream_drop(struct worker_stream *s) {
     if (atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) != 1) return;
+    struct worker *w = s->context->w;
     worker_context_drop(s->context);
     free(s);
+    if (atomic_fetch_sub(&w->streams_alive, 1) < WORKER_MAX_STREAMS) return;
+    pthread_mutex_lock(&w->lock);
+    if (w->held_up) pthread_cond_signal(&w->room);
+    pthread_mutex_unlock(&w->lock);
 }

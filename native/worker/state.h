@@ -16,28 +16,13 @@
 #include "gv_results.h"
 #include "handles.h"
 #include "module_cache.h"
+#include "session_limits.h"
 #include "staging.h"
 #include "worker.h"
 
-/* Limits of what is in flight on the device before the executor takes no further command: memory stays bounded whatever the client sends. */
-#define WORKER_MAX_PENDING 16384          /* commands queued and not finished */
-#ifndef WORKER_MAX_STAGING                /* tests make it small */
-#define WORKER_MAX_STAGING (256ull << 20) /* bytes of copies in flight */
-#endif
-#define WORKER_COUNT_EVERY 64     /* commands on a stream without a mark before the worker records one itself */
-#define WORKER_PIECE (1ull << 20) /* bytes of one piece, in which payloads are received, staged and copied */
-#define WORKER_PIECES_MAX 1024u   /* of one copy */
-#ifndef WORKER_MAX_EARLY
-#define WORKER_MAX_EARLY (64ull << 20) /* bytes of early payloads */
-#endif
+#define WORKER_COUNT_EVERY 64 /* commands on a stream without a mark before the worker records one itself */
 /* ns of round-trip time below which data to the client are sent from device memory in place, while the stream waits */
 #define WORKER_NEAR_NS 1000000
-
-#define WORKER_MAX_IMAGE (1ull << 32) /* bytes of a module's image */
-#ifndef WORKER_MAX_AHEAD
-#define WORKER_MAX_AHEAD (256ull << 20) /* bytes of records that read-ahead queues while the executor waits for something that may lie behind them */
-#endif
-#define WORKER_SOME_AHEAD (16ull << 20) /* the same when what it waits for cannot lie behind them */
 
 /* Where a stream, or an event, stands among the copies to the host (memory_order.c): the index of the newest one that comes before it, and whether what
  * comes before it may have looked at memory. Written by the executor. */
@@ -48,6 +33,7 @@ struct worker_order {
 
 /* Freed when it is destroyed and has no streams. */
 struct worker_context {
+    struct worker *w;
     struct gv_context *context;
     uint32_t id, device;
     struct worker_stream *legacy;
@@ -167,6 +153,9 @@ struct worker {
     int map_failed;                /* status of the last mapping that failed and has not been reported, 0: none */
     struct worker_stream *current; /* the stream of the command being carried out; its mark goes there */
 
+    uint64_t image_bytes;           /* of modules that are loaded; executor only */
+    _Atomic uint32_t streams_alive; /* of the client, destroyed ones that still work included */
+
     _Atomic uint64_t commands, launches, memory_used, bulk_received;
     _Atomic bool stopping;
     _Atomic bool busy;      /* the executor is executing records and flushes what other threads have committed before it sleeps */
@@ -184,6 +173,8 @@ struct worker {
     struct worker_expected *late; /* named by tag, in no order */
     struct worker_early *early_first, *early_last;
     _Atomic uint64_t early_bytes; /* their staging memory; not counted as the executor's */
+    uint32_t n_early;
+    uint32_t n_discards; /* expectations of payloads that nobody wants */
     struct worker_outgoing *outgoing_first, *outgoing_last;
     _Atomic uint64_t outgoing_bytes; /* bytes queued or sent, and still needed */
     uint64_t n_outgoing;             /* number of these payloads */
@@ -304,7 +295,7 @@ void worker_expect(struct worker *w, struct worker_expected *e, uint64_t number,
 bool worker_wait_payload(struct worker *w, struct worker_expected *e);
 /* The same for an expectation that is already filled in. */
 void worker_expect_it(struct worker *w, struct worker_expected *e);
-/* The payload of a command that cannot be executed: it is received and discarded, because later payloads follow it. */
+/* The payload of a command that cannot be executed: it is received and discarded, because later payloads follow it. -1: too many are outstanding. */
 int worker_discard_payload(struct worker *w, uint64_t number);
 /* Queues a payload and takes ownership of data. Returns its number. */
 uint64_t worker_send_payload(struct worker *w, uint64_t tag, void *data, uint64_t size, bool staged);

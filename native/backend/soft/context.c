@@ -15,7 +15,7 @@ int soft_context_create(struct gv_backend *b, uint32_t device, uint32_t flags, i
         c->backend = b;
         c->device = &b->devices[device];
         atomic_init(&c->refs, 1);
-        c->heap = soft_heap_create(SOFT_HEAP);
+        c->heap = soft_heap_create(SOFT_HEAP, &(struct soft_heap_account){soft_memory_heap_take, soft_memory_heap_give, c});
         c->legacy = c->heap ? soft_stream_new(c, 0) : NULL;
     }
     if (!c || !c->legacy) {

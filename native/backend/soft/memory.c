@@ -50,6 +50,21 @@ void soft_memory_discharge(struct gv_backend *b, struct soft_device *d, uint64_t
     atomic_fetch_sub(pool_used(b, d), size);
 }
 
+int soft_memory_heap_take(void *context, uint64_t size) {
+    struct gv_context *c = context;
+    pthread_mutex_lock(&c->backend->memory.lock);
+    int rc = soft_memory_charge(c->backend, c->device, size);
+    pthread_mutex_unlock(&c->backend->memory.lock);
+    return !rc;
+}
+
+void soft_memory_heap_give(void *context, uint64_t size) {
+    struct gv_context *c = context;
+    pthread_mutex_lock(&c->backend->memory.lock);
+    soft_memory_discharge(c->backend, c->device, size);
+    pthread_mutex_unlock(&c->backend->memory.lock);
+}
+
 int soft_memory_info(struct gv_context *c, uint64_t *free_bytes, uint64_t *total_bytes) {
     struct gv_backend *b = c->backend;
     struct soft_device *d = c->device;
@@ -130,7 +145,7 @@ void soft_memory_close(struct gv_backend *b) {
     if (m->size) munmap((void *)(uintptr_t)m->base, m->size);
     for (uint32_t i = 0; i < b->n_devices; i++) soft_memory_discharge(b, &b->devices[i], b->devices[i].used);
     if (m->usage) munmap(m->usage, sizeof *m->usage);
-    soft_ranges_free(&m->backed);
+    address_ranges_free(&m->backed);
     pthread_mutex_destroy(&m->lock);
 }
 
@@ -186,7 +201,7 @@ void *soft_host_view(struct gv_backend *b, uint64_t address, uint64_t size) {
         const struct gv_window_part *part = &b->devices[i].part;
         good = address >= part->base && size <= part->client_size && address - part->base <= part->client_size - size;
     }
-    if (good) good = soft_ranges_hold(&m->backed, address, size) && soft_mappings_writable(m, address, size);
+    if (good) good = address_ranges_hold(&m->backed, address, size) && soft_mappings_writable(m, address, size);
     if (good) {
         h->next = m->holds;
         m->holds = h;
@@ -213,13 +228,13 @@ int soft_memory_back(struct gv_context *c, uint64_t address, uint64_t size) {
     struct soft_memory *m = &b->memory;
     if (!m->size) return CUDA_ERROR_NOT_SUPPORTED;
     pthread_mutex_lock(&m->lock);
-    bool fresh = client_range(c, address, size) && !soft_ranges_touch(&m->backed, address, size) && !soft_mappings_touch(m, address, size);
+    bool fresh = client_range(c, address, size) && !address_ranges_touch(&m->backed, address, size) && !soft_mappings_touch(m, address, size);
     int rc = fresh ? soft_memory_charge(b, c->device, size) : CUDA_ERROR_INVALID_VALUE;
     if (!rc) {
-        if (!soft_ranges_add(&m->backed, address, size)) {
+        if (!address_ranges_add(&m->backed, address, size)) {
             rc = CUDA_ERROR_OUT_OF_MEMORY;
         } else if (mprotect((void *)(uintptr_t)address, size, PROT_READ | PROT_WRITE)) {
-            soft_ranges_remove(&m->backed, address, size);
+            address_ranges_remove(&m->backed, address, size);
             rc = CUDA_ERROR_OUT_OF_MEMORY;
         }
         if (rc) soft_memory_discharge(b, c->device, size);
@@ -235,11 +250,11 @@ int soft_memory_unback(struct gv_context *c, uint64_t address, uint64_t size) {
     struct soft_memory *m = &b->memory;
     if (!m->size) return CUDA_ERROR_NOT_SUPPORTED;
     pthread_mutex_lock(&m->lock);
-    bool ours = client_range(c, address, size) && soft_ranges_hold(&m->backed, address, size) && !soft_mappings_touch(m, address, size);
+    bool ours = client_range(c, address, size) && address_ranges_hold(&m->backed, address, size) && !soft_mappings_touch(m, address, size);
     int rc = ours && !soft_memory_held(m, address, size) ? 0 : CUDA_ERROR_INVALID_VALUE;
-    if (!rc && !soft_ranges_remove(&m->backed, address, size)) rc = CUDA_ERROR_OUT_OF_MEMORY;
+    if (!rc && !address_ranges_remove(&m->backed, address, size)) rc = CUDA_ERROR_OUT_OF_MEMORY;
     if (!rc && !release_pages(address, size)) {
-        soft_ranges_add(&m->backed, address, size); /* cannot fail: the range was just removed */
+        address_ranges_add(&m->backed, address, size); /* cannot fail: the range was just removed */
         rc = CUDA_ERROR_OUT_OF_MEMORY;
     }
     if (!rc) soft_memory_discharge(b, c->device, size);
@@ -249,7 +264,7 @@ int soft_memory_unback(struct gv_context *c, uint64_t address, uint64_t size) {
 
 bool soft_memory_valid(struct gv_backend *b, uint64_t address, uint64_t size) {
     pthread_mutex_lock(&b->memory.lock);
-    bool valid = soft_ranges_hold(&b->memory.backed, address, size);
+    bool valid = address_ranges_hold(&b->memory.backed, address, size);
     pthread_mutex_unlock(&b->memory.lock);
     return valid;
 }
@@ -302,7 +317,7 @@ static int place(struct gv_backend *b, struct soft_device *d, uint64_t size, boo
         }
         if (!p->address) {
             rc = CUDA_ERROR_OUT_OF_MEMORY;
-        } else if (mprotect((void *)(uintptr_t)p->address, size, PROT_READ | PROT_WRITE) || !soft_ranges_add(&m->backed, p->address, size)) {
+        } else if (mprotect((void *)(uintptr_t)p->address, size, PROT_READ | PROT_WRITE) || !address_ranges_add(&m->backed, p->address, size)) {
             unmap_placed(p);
             rc = CUDA_ERROR_OUT_OF_MEMORY;
         }
@@ -331,7 +346,7 @@ void soft_memory_unplace(struct gv_backend *b, struct soft_placed *p) {
     struct soft_placed **link = &m->placed;
     while (*link != p) link = &(*link)->next;
     *link = p->next;
-    soft_ranges_remove(&m->backed, p->address, p->size);
+    address_ranges_remove(&m->backed, p->address, p->size);
     unmap_placed(p);
     soft_memory_discharge(b, p->device, p->size);
     pthread_mutex_unlock(&m->lock);

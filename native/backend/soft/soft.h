@@ -11,6 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "../../wire/session_limits.h"
 #include "../../wire/window.h"
 #include "../../worker/backend.h"
 #include "compiler.h"
@@ -18,7 +19,7 @@
 #include "engine/exec.h"
 #include "memory_usage.h"
 #include "limits.h"
-#include "ranges.h"
+#include "../address_ranges.h"
 
 #define SOFT_CHUNK GV_WINDOW_ALIGN
 #define SOFT_PAGE 4096ull
@@ -50,8 +51,8 @@ struct soft_hold {
 
 struct soft_memory {
     pthread_mutex_t lock;
-    uint64_t base, size;       /* the window; size 0: none */
-    struct soft_ranges backed; /* all addresses that device work may touch */
+    uint64_t base, size;          /* the window; size 0: none */
+    struct address_ranges backed; /* all addresses that device work may touch */
     struct soft_placed *placed;
     struct soft_hold *holds;
     struct gv_memory_usage *usage;
@@ -62,9 +63,10 @@ struct soft_memory {
     size_t n_mappings, mappings_size;
     struct gv_physical *physicals;         /* all */
     struct soft_reservation *reservations; /* addresses set aside where there is no window */
-    bool has_file;                         /* for what is mapped more than once */
+    uint32_t n_reservations;
+    bool has_file; /* for what is mapped more than once */
     int file;
-    struct soft_ranges file_used;
+    struct address_ranges file_used;
 };
 
 struct gv_backend {
@@ -91,7 +93,7 @@ struct gv_backend {
 struct soft_textures {
     struct soft_texture *live;
     struct soft_texture *old, *newest; /* destroyed ones, oldest first */
-    uint32_t n_old;
+    uint32_t n_old, n_live;
 };
 
 struct gv_context {
@@ -122,6 +124,9 @@ void soft_memory_close(struct gv_backend *b);
 /* Adds `size` bytes to a device's usage, or nothing (CUDA_ERROR_OUT_OF_MEMORY), and subtracts them; memory.lock held. */
 int soft_memory_charge(struct gv_backend *b, struct soft_device *d, uint64_t size);
 void soft_memory_discharge(struct gv_backend *b, struct soft_device *d, uint64_t size);
+/* The account of a context's malloc heap (struct soft_heap_account); its argument is the context. */
+int soft_memory_heap_take(void *context, uint64_t size);
+void soft_memory_heap_give(void *context, uint64_t size);
 /* Frees that wait for the device keep memory that a real driver, whose free waits in its caller, would have released: waits for them, at most 10 s.
  * No lock held. */
 void soft_memory_await_frees(struct gv_backend *b);

@@ -27,6 +27,7 @@ int soft_texture_create(struct gv_context *c, const struct gv_texture *texture, 
     if (!bytes || texture->channels > 4 || texture->address % bytes) return CUDA_ERROR_INVALID_VALUE;
     struct soft_textures *all = &c->textures;
     struct soft_texture *t;
+    if (all->n_live >= GV_TEXTURES_MAX) return CUDA_ERROR_OUT_OF_MEMORY;
     if (all->n_old >= KEPT) {
         t = all->old;
         all->old = t->next;
@@ -42,6 +43,7 @@ int soft_texture_create(struct gv_context *c, const struct gv_texture *texture, 
                                .elements = texture->width / bytes,
                                .next = all->live};
     all->live = t;
+    all->n_live++;
     *object = (uint64_t)(uintptr_t)t;
     return 0;
 }
@@ -54,6 +56,7 @@ int soft_texture_destroy(struct gv_context *c, uint64_t object) {
     if (!t) return CUDA_ERROR_INVALID_VALUE;
     *at = t->next;
     t->next = NULL;
+    all->n_live--;
     if (all->n_old++)
         all->newest->next = t;
     else

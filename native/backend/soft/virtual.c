@@ -82,14 +82,14 @@ static int take_offset(struct soft_memory *m, uint64_t size, uint64_t *offset) {
     }
     uint64_t at = 0;
     for (size_t i = 0; i < m->file_used.n && m->file_used.items[i].start - at < size; i++) at = m->file_used.items[i].end;
-    if (at + size > FILE_BYTES || !soft_ranges_add(&m->file_used, at, size)) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (at + size > FILE_BYTES || !address_ranges_add(&m->file_used, at, size)) return CUDA_ERROR_OUT_OF_MEMORY;
     *offset = at;
     return 0;
 }
 
 static void give_offset(struct soft_memory *m, uint64_t offset, uint64_t size) {
     fallocate(m->file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset, (off_t)size);
-    soft_ranges_remove(&m->file_used, offset, size); /* without memory to record it, that part of the file, which is empty, is not used again */
+    address_ranges_remove(&m->file_used, offset, size); /* without memory to record it, that part of the file, which is empty, is not used again */
 }
 
 /* Copies pages into the file; pages never written stay holes. */
@@ -203,8 +203,9 @@ int soft_memory_map(struct gv_physical *p, uint64_t address, uint64_t size) {
     if (!whole_chunks(address, size) || size > p->size) return CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&m->lock);
     int rc = 0;
-    if (!reserved(b, address, size) || soft_ranges_touch(&m->backed, address, size) || soft_mappings_touch(m, address, size))
+    if (!reserved(b, address, size) || address_ranges_touch(&m->backed, address, size) || soft_mappings_touch(m, address, size))
         rc = CUDA_ERROR_INVALID_VALUE;
+    if (!rc && m->n_mappings >= GV_MAPPINGS_MAX) rc = CUDA_ERROR_OUT_OF_MEMORY;
     if (!rc && m->n_mappings == m->mappings_size) {
         size_t more = m->mappings_size ? 2 * m->mappings_size : 16;
         struct soft_mapping *list = realloc(m->mappings, more * sizeof *list);
@@ -259,7 +260,7 @@ int soft_memory_unmap(struct gv_backend *b, uint64_t address, uint64_t size) {
     int rc = n && !soft_memory_held(m, address, size) ? 0 : CUDA_ERROR_INVALID_VALUE;
     while (n-- && !rc) {
         struct soft_mapping *g = &m->mappings[first];
-        if (g->rights && !soft_ranges_remove(&m->backed, g->address, g->size)) {
+        if (g->rights && !address_ranges_remove(&m->backed, g->address, g->size)) {
             rc = CUDA_ERROR_OUT_OF_MEMORY;
             break;
         }
@@ -278,9 +279,9 @@ static int set_rights(struct soft_memory *m, struct soft_mapping *g, uint32_t ri
     int before = soft_mapping_protection(g->rights), after = soft_mapping_protection(rights);
     if (before & ~after && soft_memory_held(m, g->address, g->size)) return CUDA_ERROR_INVALID_VALUE;
     if (before != after) {
-        if (!before && !soft_ranges_add(&m->backed, g->address, g->size)) return CUDA_ERROR_OUT_OF_MEMORY;
-        if (mprotect(pointer(g->address), g->size, after) || (before && !after && !soft_ranges_remove(&m->backed, g->address, g->size))) {
-            if (!before) soft_ranges_remove(&m->backed, g->address, g->size); /* cannot fail: the range was just added */
+        if (!before && !address_ranges_add(&m->backed, g->address, g->size)) return CUDA_ERROR_OUT_OF_MEMORY;
+        if (mprotect(pointer(g->address), g->size, after) || (before && !after && !address_ranges_remove(&m->backed, g->address, g->size))) {
+            if (!before) address_ranges_remove(&m->backed, g->address, g->size); /* cannot fail: the range was just added */
             return CUDA_ERROR_OUT_OF_MEMORY;
         }
         if (!before) madvise(pointer(g->address), g->size, MADV_HUGEPAGE);
@@ -311,7 +312,8 @@ int soft_address_reserve(struct gv_backend *b, uint64_t size, uint64_t alignment
     if (m->size) return CUDA_ERROR_NOT_SUPPORTED; /* addresses are the client's */
     if (alignment < SOFT_CHUNK) alignment = SOFT_CHUNK;
     if (!size || size % SOFT_CHUNK || alignment & (alignment - 1)) return CUDA_ERROR_INVALID_VALUE;
-    struct soft_reservation *r = size + alignment > size ? malloc(sizeof *r) : NULL;
+    bool room = m->n_reservations < GV_RESERVATIONS_MAX && size + alignment > size;
+    struct soft_reservation *r = room ? malloc(sizeof *r) : NULL;
     char *all = r ? mmap(NULL, size + alignment, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0) : MAP_FAILED;
     if (all == MAP_FAILED) {
         free(r);
@@ -325,6 +327,7 @@ int soft_address_reserve(struct gv_backend *b, uint64_t size, uint64_t alignment
     pthread_mutex_lock(&m->lock);
     r->next = m->reservations;
     m->reservations = r;
+    m->n_reservations++;
     pthread_mutex_unlock(&m->lock);
     *address = at;
     return 0;
@@ -338,6 +341,7 @@ int soft_address_free(struct gv_backend *b, uint64_t address, uint64_t size) {
     r = *at;
     bool good = r && !soft_mappings_touch(m, address, size);
     if (good) *at = r->next;
+    if (good) m->n_reservations--;
     pthread_mutex_unlock(&m->lock);
     if (!good) return CUDA_ERROR_INVALID_VALUE;
     munmap(pointer(address), size);
@@ -361,5 +365,5 @@ void soft_virtual_close(struct gv_backend *b) {
     }
     free(m->mappings);
     if (m->has_file) close(m->file);
-    soft_ranges_free(&m->file_used);
+    address_ranges_free(&m->file_used);
 }

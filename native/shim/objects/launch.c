@@ -4,9 +4,7 @@
 #include "gv_client.h"
 #include "gv_impl.h"
 #include "objects/objects.h"
-
-/* No device takes more kernel parameters than this. */
-#define MOST_PARAMS 32768
+#include "wire/session_limits.h"
 
 struct request {
     CUfunction function;
@@ -110,8 +108,8 @@ static int launch(const struct request *r) {
         shim_log_once("%s: thread block clusters are not supported yet", r->call);
         return CUDA_ERROR_NOT_SUPPORTED;
     }
-    if (f->meta->param_bytes > MOST_PARAMS || (r->params && r->extra)) return CUDA_ERROR_INVALID_VALUE;
-    char packed[MOST_PARAMS];
+    if (f->meta->param_bytes > GV_PARAMS_MAX || (r->params && r->extra)) return CUDA_ERROR_INVALID_VALUE;
+    char packed[GV_PARAMS_MAX];
     const void *params = packed;
     if (f->meta->n_params || f->meta->param_bytes) {
         if (r->extra)

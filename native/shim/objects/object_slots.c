@@ -3,6 +3,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "wire/session_limits.h"
+
 /* Bytes of address space reserved for one kind; pages are allocated when they are first written. */
 #define REGION_BYTES (256ull << 20)
 /* A freed slot is reused only after this many others of its kind have been freed after it. */
@@ -13,6 +15,13 @@ struct object_space object_spaces[OBJECT_KINDS] = {
     [OBJECT_MODULE] = {.stride = 256},   [OBJECT_FUNCTION] = {.stride = 256}, [OBJECT_LIBRARY] = {.stride = 4096},
     [OBJECT_KERNEL] = {.stride = 512},   [OBJECT_LINK] = {.stride = 2048},    [OBJECT_PHYSICAL] = {.stride = 128},
 };
+
+/* What a server gives one session of each kind; 0: what the region holds. */
+static const uint32_t most[OBJECT_KINDS] = {
+    [OBJECT_CONTEXT] = GV_CONTEXTS_MAX, [OBJECT_STREAM] = GV_STREAMS_MAX,     [OBJECT_EVENT] = GV_EVENTS_MAX,
+    [OBJECT_MODULE] = GV_MODULES_MAX,   [OBJECT_PHYSICAL] = GV_PHYSICALS_MAX,
+};
+static uint32_t taken[OBJECT_KINDS];
 
 _Static_assert(sizeof(struct shim_context) <= 1024, "a context fits its slot");
 _Static_assert(sizeof(struct shim_stream) <= 1024, "a stream fits its slot");
@@ -48,14 +57,16 @@ static struct object *fresh_slot(enum object_kind kind) {
 void *object_new(enum object_kind kind) {
     pthread_mutex_lock(&lock);
     struct object *o = NULL;
-    if (resting[kind].count <= RESTING_SLOTS) o = fresh_slot(kind);
-    if (!o && resting[kind].first) {
+    bool room = !most[kind] || taken[kind] < most[kind];
+    if (room && resting[kind].count <= RESTING_SLOTS) o = fresh_slot(kind);
+    if (room && !o && resting[kind].first) {
         o = resting[kind].first;
         resting[kind].first = o->next_free;
         if (!resting[kind].first) resting[kind].last = NULL;
         resting[kind].count--;
         memset((char *)o + sizeof *o, 0, object_spaces[kind].stride - sizeof *o);
     }
+    if (o) taken[kind]++;
     pthread_mutex_unlock(&lock);
     if (!o) return NULL;
     o->next_free = NULL;
@@ -80,5 +91,6 @@ void object_free(void *object) {
         resting[o->kind].first = o;
     resting[o->kind].last = o;
     resting[o->kind].count++;
+    taken[o->kind]--;
     pthread_mutex_unlock(&lock);
 }

@@ -27,6 +27,12 @@ static void reap(struct shim_context *c) {
 
 int stream_new(struct shim_context *c, enum stream_kind kind, unsigned flags, int priority, struct shim_stream **out) {
     struct shim_stream *s = object_new(OBJECT_STREAM);
+    if (!s) { /* perhaps there are as many as there may be, and some of them have gone */
+        pthread_mutex_lock(&c->lock);
+        reap(c);
+        pthread_mutex_unlock(&c->lock);
+        s = object_new(OBJECT_STREAM);
+    }
     if (!s) return CUDA_ERROR_OUT_OF_MEMORY;
     s->context = c;
     s->kind = kind;

@@ -622,7 +622,7 @@ static void measure(void) {
 int main(int argc, char **argv) {
     sigaction(SIGSEGV, &(struct sigaction){.sa_handler = program_handler, .sa_flags = SA_NODEFER}, NULL);
     engine = soft_engine_create(3);
-    heap = soft_heap_create(1u << 20);
+    heap = soft_heap_create(1u << 20, NULL);
     CHECK(engine && heap);
     if (argc == 2 && strcmp(argv[1], "short_grids") == 0) {
         test_short_grids();

@@ -339,7 +339,7 @@ static struct soft_heap *own_heap;
 
 static void own_create(void) {
     own_engine = soft_engine_create(-1);
-    own_heap = soft_heap_create(8u << 20);
+    own_heap = soft_heap_create(8u << 20, NULL);
 }
 
 static void own_console(void *arg, const char *text, size_t size) {

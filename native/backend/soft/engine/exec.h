@@ -41,7 +41,14 @@ void soft_engine_destroy(struct soft_engine *e);
  * once. */
 int soft_engine_run(struct soft_engine *e, const struct soft_launch *launch, char *err, size_t err_size);
 
-struct soft_heap *soft_heap_create(uint64_t limit);
+/* What counts the heap's memory: takes `size` bytes more (0: no; then malloc returns NULL), gives so many back. Any thread. */
+struct soft_heap_account {
+    int (*take)(void *arg, uint64_t size);
+    void (*give)(void *arg, uint64_t size);
+    void *arg;
+};
+/* account: NULL counts nothing. */
+struct soft_heap *soft_heap_create(uint64_t limit, const struct soft_heap_account *account);
 /* From now on; what has been handed out stays. */
 void soft_heap_limit(struct soft_heap *h, uint64_t limit);
 void soft_heap_destroy(struct soft_heap *h);

@@ -6,6 +6,7 @@
 
 #define SOFT_EXPORT __attribute__((visibility("default")))
 #define HEAP_MAGIC 0x70616568746f7367ull
+#define HEAP_UNIT (256ull << 10) /* bytes in which the heap's memory is counted */
 
 static struct runner *runner_of(const struct soft_warp *w) { return soft_fiber_of(w)->block->runner; }
 
@@ -19,12 +20,15 @@ struct piece {
 struct soft_heap {
     pthread_mutex_t lock;
     uint64_t used, limit;
+    uint64_t counted; /* bytes, units of HEAP_UNIT; not less than used */
+    struct soft_heap_account account;
     struct piece pieces; /* ring */
 };
 
-struct soft_heap *soft_heap_create(uint64_t limit) {
+struct soft_heap *soft_heap_create(uint64_t limit, const struct soft_heap_account *account) {
     struct soft_heap *h = calloc(1, sizeof *h);
     if (!h) return NULL;
+    if (account) h->account = *account;
     pthread_mutex_init(&h->lock, NULL);
     h->limit = limit;
     h->pieces.previous = h->pieces.next = &h->pieces;
@@ -44,8 +48,27 @@ void soft_heap_destroy(struct soft_heap *h) {
         h->pieces.next = p->next;
         free(p);
     }
+    if (h->counted) h->account.give(h->account.arg, h->counted);
     pthread_mutex_destroy(&h->lock);
     free(h);
+}
+
+/* Whether `size` bytes more may be used; counts them. lock held. */
+static bool count(struct soft_heap *h, uint64_t size) {
+    if (h->used > h->limit || size > h->limit - h->used) return false;
+    if (!h->account.take || size <= h->counted - h->used) return true;
+    uint64_t more = (h->used + size - h->counted + HEAP_UNIT - 1) / HEAP_UNIT * HEAP_UNIT;
+    if (!h->account.take(h->account.arg, more)) return false;
+    h->counted += more;
+    return true;
+}
+
+/* Gives back what is counted and unused, but for a unit or two: a kernel may take it again at once. lock held. */
+static void uncount(struct soft_heap *h) {
+    if (!h->account.give || h->counted - h->used <= 2 * HEAP_UNIT) return;
+    uint64_t less = (h->counted - h->used - HEAP_UNIT) / HEAP_UNIT * HEAP_UNIT;
+    h->account.give(h->account.arg, less);
+    h->counted -= less;
 }
 
 SOFT_EXPORT void *soft_malloc(struct soft_warp *w, uint32_t lane, uint64_t size) {
@@ -56,7 +79,7 @@ SOFT_EXPORT void *soft_malloc(struct soft_warp *w, uint32_t lane, uint64_t size)
     uint64_t whole = ((size + 15) & ~15ull) + sizeof(struct piece);
     r->in_helper = 1; /* nothing may throw this thread out while it holds the heap's lock or is inside malloc */
     pthread_mutex_lock(&h->lock);
-    struct piece *p = h->used > h->limit || whole > h->limit - h->used ? NULL : aligned_alloc(16, whole);
+    struct piece *p = count(h, whole) ? aligned_alloc(16, whole) : NULL;
     if (p) {
         *p = (struct piece){.magic = HEAP_MAGIC, .size = whole, .previous = &h->pieces, .next = h->pieces.next, .heap = h};
         p->next->previous = p;
@@ -86,6 +109,7 @@ SOFT_EXPORT void soft_free(struct soft_warp *w, uint32_t lane, void *address) {
     h->used -= p->size;
     p->magic = 0;
     free(p);
+    uncount(h);
     pthread_mutex_unlock(&h->lock);
     r->in_helper = 0;
 }

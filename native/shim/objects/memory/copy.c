@@ -9,9 +9,8 @@
 #include <string.h>
 
 #include "gv_client.h"
+#include "wire/session_limits.h"
 
-/* Most bytes of one copy command; the worker divides them further. */
-#define RUN (64ull << 20)
 /* Rows that are not contiguous are sent in pieces of about this many bytes. */
 #define PIECE (4ull << 20)
 /* Most pieces in flight of a copy that the call waits for. */
@@ -99,7 +98,7 @@ struct piece {
 /* Divides a box into pieces and calls fn for each, until one fails. */
 static int each_piece(const struct copy_side *device, const struct copy_side *host, const struct copy_box *box,
                       int (*fn)(void *arg, const struct piece *piece), void *arg) {
-    uint64_t rows_each = box->width >= PIECE ? 1 : PIECE / box->width, width_each = box->width < RUN ? box->width : RUN;
+    uint64_t rows_each = box->width >= PIECE ? 1 : PIECE / box->width, width_each = box->width < GV_COPY_MAX ? box->width : GV_COPY_MAX;
     for (uint64_t z = 0; z < box->depth; z++) {
         for (uint64_t y = 0; y < box->height; y += rows_each) {
             for (uint64_t x = 0; x < box->width; x += width_each) {

@@ -1,10 +1,10 @@
-#include "ranges.h"
+#include "address_ranges.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 /* Index of the first range that ends behind `address`. */
-static size_t find(const struct soft_ranges *r, uint64_t address) {
+static size_t find(const struct address_ranges *r, uint64_t address) {
     size_t low = 0, high = r->n;
     while (low < high) {
         size_t middle = (low + high) / 2;
@@ -16,20 +16,20 @@ static size_t find(const struct soft_ranges *r, uint64_t address) {
     return low;
 }
 
-bool soft_ranges_hold(const struct soft_ranges *r, uint64_t start, uint64_t size) {
+bool address_ranges_hold(const struct address_ranges *r, uint64_t start, uint64_t size) {
     size_t i = find(r, start);
     return start + size > start && i < r->n && r->items[i].start <= start && r->items[i].end >= start + size;
 }
 
-bool soft_ranges_touch(const struct soft_ranges *r, uint64_t start, uint64_t size) {
+bool address_ranges_touch(const struct address_ranges *r, uint64_t start, uint64_t size) {
     size_t i = find(r, start);
     return i < r->n && r->items[i].start < start + size;
 }
 
-static bool open_gap(struct soft_ranges *r, size_t at) {
+static bool open_gap(struct address_ranges *r, size_t at) {
     if (r->n == r->size) {
         size_t size = r->size ? 2 * r->size : 16;
-        struct soft_range *items = realloc(r->items, size * sizeof *items);
+        struct address_range *items = realloc(r->items, size * sizeof *items);
         if (!items) return false;
         r->items = items;
         r->size = size;
@@ -39,12 +39,12 @@ static bool open_gap(struct soft_ranges *r, size_t at) {
     return true;
 }
 
-static void close_gap(struct soft_ranges *r, size_t at) {
+static void close_gap(struct address_ranges *r, size_t at) {
     r->n--;
     memmove(&r->items[at], &r->items[at + 1], (r->n - at) * sizeof *r->items);
 }
 
-bool soft_ranges_add(struct soft_ranges *r, uint64_t start, uint64_t size) {
+bool address_ranges_add(struct address_ranges *r, uint64_t start, uint64_t size) {
     uint64_t end = start + size;
     size_t i = find(r, start);
     bool left = i > 0 && r->items[i - 1].end == start, right = i < r->n && r->items[i].start == end;
@@ -57,15 +57,15 @@ bool soft_ranges_add(struct soft_ranges *r, uint64_t start, uint64_t size) {
         r->items[i].start = start;
     } else {
         if (!open_gap(r, i)) return false;
-        r->items[i] = (struct soft_range){start, end};
+        r->items[i] = (struct address_range){start, end};
     }
     return true;
 }
 
-bool soft_ranges_remove(struct soft_ranges *r, uint64_t start, uint64_t size) {
+bool address_ranges_remove(struct address_ranges *r, uint64_t start, uint64_t size) {
     uint64_t end = start + size;
     size_t i = find(r, start);
-    struct soft_range whole = r->items[i];
+    struct address_range whole = r->items[i];
     if (whole.start == start && whole.end == end) {
         close_gap(r, i);
     } else if (whole.start == start) {
@@ -75,12 +75,12 @@ bool soft_ranges_remove(struct soft_ranges *r, uint64_t start, uint64_t size) {
     } else {
         if (!open_gap(r, i + 1)) return false;
         r->items[i].end = start;
-        r->items[i + 1] = (struct soft_range){end, whole.end};
+        r->items[i + 1] = (struct address_range){end, whole.end};
     }
     return true;
 }
 
-void soft_ranges_free(struct soft_ranges *r) {
+void address_ranges_free(struct address_ranges *r) {
     free(r->items);
-    *r = (struct soft_ranges){0};
+    *r = (struct address_ranges){0};
 }
