@@ -14,6 +14,7 @@ void cuda_close(struct gv_backend *b) {
     pthread_cond_destroy(&b->progress);
     pthread_cond_destroy(&b->work);
     pthread_mutex_destroy(&b->lock);
+    address_ranges_free(&b->owned);
     free(b);
 }
 

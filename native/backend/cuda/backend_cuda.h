@@ -8,7 +8,9 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
+#include "../../wire/session_limits.h"
 #include "../../worker/backend.h"
+#include "../address_ranges.h"
 
 struct mark {
     struct mark *next;
@@ -25,6 +27,16 @@ struct gv_backend {
     CUdevice devices[GV_MAX_DEVICES];
     struct gv_context *first; /* context in which pinned memory is allocated, for all devices */
     uint64_t memory;          /* bytes a device this session may use, 0: no limit of its own */
+
+    /* What the session has of it (account.c, memory.c, virtual.c); the executor's. */
+    struct cuda_device {
+        struct gv_context *own; /* the first context of the device, which the worker made for itself */
+        uint64_t used;          /* bytes counted */
+        uint64_t limits[3];     /* of `used`, what the primary context's limits take */
+    } accounts[GV_MAX_DEVICES];
+    struct address_ranges owned; /* allocated or mapped by the session */
+    uint32_t n_allocations, n_reservations;
+    uint64_t mapped; /* bytes */
 
     /* What kernels print (console.c). */
     void (*console)(void *arg, const char *text, size_t size);
@@ -47,8 +59,12 @@ struct gv_context {
     CUdevice device;
     bool primary;
     struct gv_stream *legacy;
-    _Atomic uint64_t *used; /* bytes allocated on this device by the session */
-    _Atomic int error;      /* first asynchronous error */
+    struct cuda_device *account;
+    uint64_t counted;     /* bytes that the context itself takes */
+    uint64_t limits[3];   /* bytes that its limits take beyond their defaults; a primary context's stand in the account */
+    uint64_t defaults[3]; /* as the driver has set them: stack, printf buffer, malloc heap */
+    uint32_t n_textures;
+    _Atomic int error; /* first asynchronous error */
     char error_text[GV_ERR_SIZE];
 };
 
@@ -71,8 +87,12 @@ struct gv_event {
 struct gv_module {
     struct gv_context *context;
     CUmodule module;
+    uint64_t counted; /* bytes of device memory */
     uint32_t n_functions;
     CUfunction *functions; /* in metadata order */
+    struct cuda_params {
+        uint32_t n, bytes;
+    } *params; /* the same */
 };
 
 GV_BACKEND_DECLARE(cuda);
@@ -93,8 +113,18 @@ bool cuda_marks_stop(struct gv_backend *b);
 /* Waits until all marks and gates of the context have been called. */
 void cuda_marks_await(struct gv_context *c);
 
-/* Whether the session may allocate so many bytes more on the context's device. */
-bool cuda_quota_allows(const struct gv_context *c, uint64_t size);
+/* ---- account.c ---- */
+/* Counts so many bytes more on the context's device; false: the session has not so much left. */
+bool cuda_take(struct gv_context *c, uint64_t size);
+void cuda_give(struct gv_context *c, uint64_t size);
+/* Bytes free on the device, as the driver says; 0: it does not. Only where the session has a limit. */
+uint64_t cuda_free_memory(struct gv_context *c);
+/* Counts what the driver has taken since `before` (cuda_free_memory); false: the session has not so much left. */
+bool cuda_take_since(struct gv_context *c, uint64_t before, uint64_t *counted);
+
+/* ---- memory.c ---- */
+/* Whether all of [address, address + size) is the session's device memory: what the client says is an address may be one of this process. */
+bool cuda_memory_owned(struct gv_context *c, uint64_t address, uint64_t size);
 
 /* What memory is created in multiples of; 0: the device has no virtual memory management. */
 uint64_t cuda_granularity(struct gv_backend *b, CUdevice device);

@@ -3,6 +3,22 @@
 
 static bool plain(const struct gv_shape *s) { return s->depth == 1 && (s->height == 1 || (s->dst_pitch == s->width && s->src_pitch == s->width)); }
 
+/* Whether a box in device memory is the session's. */
+static bool owned(struct gv_stream *s, uint64_t address, uint64_t width, uint64_t height, uint64_t depth, uint64_t pitch, uint64_t slice) {
+    uint64_t rows, slices, size;
+    if (!width || !height || !depth) return true;
+    if (__builtin_mul_overflow(height - 1, pitch, &rows) || __builtin_mul_overflow(depth - 1, slice, &slices) ||
+        __builtin_add_overflow(rows, slices, &size) || __builtin_add_overflow(size, width, &size))
+        return false;
+    return cuda_memory_owned(s->context, address, size);
+}
+static bool dst_owned(struct gv_stream *s, uint64_t address, const struct gv_shape *b) {
+    return owned(s, address, b->width, b->height, b->depth, b->dst_pitch, b->dst_slice);
+}
+static bool src_owned(struct gv_stream *s, uint64_t address, const struct gv_shape *b) {
+    return owned(s, address, b->width, b->height, b->depth, b->src_pitch, b->src_slice);
+}
+
 static CUDA_MEMCPY3D cuboid(const struct gv_shape *s) {
     CUDA_MEMCPY3D copy = {.WidthInBytes = s->width,
                           .Height = s->height,
@@ -16,7 +32,7 @@ static CUDA_MEMCPY3D cuboid(const struct gv_shape *s) {
 
 int cuda_copy_to_device(struct gv_stream *s, uint64_t dst, const void *src, const struct gv_shape *shape) {
     struct driver *d = &s->context->b->driver;
-    int status = cuda_enter(s->context);
+    int status = dst_owned(s, dst, shape) ? cuda_enter(s->context) : CUDA_ERROR_INVALID_VALUE;
     if (status) return status;
     if (plain(shape)) return d->copy_in(dst, src, shape->width * shape->height, s->stream);
     CUDA_MEMCPY3D copy = cuboid(shape);
@@ -29,7 +45,7 @@ int cuda_copy_to_device(struct gv_stream *s, uint64_t dst, const void *src, cons
 
 int cuda_copy_to_host(struct gv_stream *s, void *dst, uint64_t src, const struct gv_shape *shape) {
     struct driver *d = &s->context->b->driver;
-    int status = cuda_enter(s->context);
+    int status = src_owned(s, src, shape) ? cuda_enter(s->context) : CUDA_ERROR_INVALID_VALUE;
     if (status) return status;
     if (plain(shape)) return d->copy_out(dst, src, shape->width * shape->height, s->stream);
     CUDA_MEMCPY3D copy = cuboid(shape);
@@ -43,7 +59,7 @@ int cuda_copy_to_host(struct gv_stream *s, void *dst, uint64_t src, const struct
 int cuda_copy_device(struct gv_stream *s, uint64_t dst, struct gv_context *dst_ctx, uint64_t src, struct gv_context *src_ctx,
                      const struct gv_shape *shape) {
     struct driver *d = &s->context->b->driver;
-    int status = cuda_enter(s->context);
+    int status = dst_owned(s, dst, shape) && src_owned(s, src, shape) ? cuda_enter(s->context) : CUDA_ERROR_INVALID_VALUE;
     if (status) return status;
     bool same = dst_ctx->context == src_ctx->context;
     if (plain(shape)) {
@@ -73,6 +89,8 @@ int cuda_copy_device(struct gv_stream *s, uint64_t dst, struct gv_context *dst_c
 
 int cuda_fill(struct gv_stream *s, uint64_t dst, uint64_t pitch, uint32_t elem, uint32_t value, uint64_t width, uint64_t height) {
     struct driver *d = &s->context->b->driver;
+    uint64_t bytes;
+    if (__builtin_mul_overflow(width, (uint64_t)elem, &bytes) || !owned(s, dst, bytes, height, 1, pitch, 0)) return CUDA_ERROR_INVALID_VALUE;
     int status = cuda_enter(s->context);
     if (status) return status;
     bool row = height == 1;

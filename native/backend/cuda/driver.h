@@ -29,6 +29,7 @@
     F(memory_info, cuMemGetInfo_v2, (size_t *, size_t *))                                                                                     \
     F(memory_alloc, cuMemAlloc_v2, (CUdeviceptr *, size_t))                                                                                   \
     F(memory_free, cuMemFree_v2, (CUdeviceptr))                                                                                               \
+    F(pointer_attribute, cuPointerGetAttribute, (void *, CUpointer_attribute, CUdeviceptr))                                                   \
     F(address_reserve, cuMemAddressReserve, (CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long))                                 \
     F(address_free, cuMemAddressFree, (CUdeviceptr, size_t))                                                                                  \
     F(memory_create, cuMemCreate, (CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *, unsigned long long))                  \

@@ -3,9 +3,23 @@
 
 #include "backend_cuda.h"
 
-bool cuda_quota_allows(const struct gv_context *c, uint64_t size) {
-    uint64_t limit = c->b->memory;
-    return !limit || (size <= limit && atomic_load(c->used) <= limit - size);
+#define SMALLEST 512ull /* bytes in which the driver allocates */
+
+/* What the driver says of an address that is none of an allocation or mapping: a module's global is device memory, staging memory is not. */
+static bool device_memory(struct gv_context *c, uint64_t address, uint64_t size) {
+    const struct driver *d = &c->b->driver;
+    unsigned type = 0;
+    CUdeviceptr start = 0;
+    size_t whole = 0;
+    if (cuda_enter(c) || d->pointer_attribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address) || type != CU_MEMORYTYPE_DEVICE) return false;
+    if (d->pointer_attribute(&start, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, address) ||
+        d->pointer_attribute(&whole, CU_POINTER_ATTRIBUTE_RANGE_SIZE, address))
+        return false;
+    return address >= start && address - start <= whole && size <= whole - (address - start);
+}
+
+bool cuda_memory_owned(struct gv_context *c, uint64_t address, uint64_t size) {
+    return !size || address_ranges_hold(&c->b->owned, address, size) || device_memory(c, address, size);
 }
 
 int cuda_memory_info(struct gv_context *c, uint64_t *free_bytes, uint64_t *total_bytes) {
@@ -14,7 +28,7 @@ int cuda_memory_info(struct gv_context *c, uint64_t *free_bytes, uint64_t *total
     if (!status) status = c->b->driver.memory_info(&available, &total);
     uint64_t limit = c->b->memory;
     if (limit && limit < total) {
-        uint64_t left = limit > atomic_load(c->used) ? limit - atomic_load(c->used) : 0;
+        uint64_t left = limit > c->account->used ? limit - c->account->used : 0;
         total = limit;
         if (left < available) available = left;
     }
@@ -27,28 +41,34 @@ int cuda_memory_back(struct gv_context *c, uint64_t address, uint64_t size) { re
 
 int cuda_memory_unback(struct gv_context *c, uint64_t address, uint64_t size) { return (void)c, (void)address, (void)size, CUDA_ERROR_NOT_SUPPORTED; }
 
-/* Sizes by address, for the accounting of frees. */
+/* By address, for the accounting of frees. */
 static struct allocation {
     struct allocation *next;
-    uint64_t address, size;
+    uint64_t address, size, counted;
+    bool listed; /* among the backend's `owned` */
 } *allocations[4096];
 
 static struct allocation **allocation_at(uint64_t address) { return &allocations[(address >> 9) * 0x9e3779b1u >> 20 & 4095]; }
 
 int cuda_memory_alloc(struct gv_context *c, uint64_t size, uint64_t *address) {
-    if (!cuda_quota_allows(c, size)) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (size > UINT64_MAX - SMALLEST) return CUDA_ERROR_OUT_OF_MEMORY;
+    uint64_t counted = (size + SMALLEST - 1) / SMALLEST * SMALLEST;
+    if (c->b->n_allocations >= GV_ALLOCATIONS_MAX || !cuda_take(c, counted)) return CUDA_ERROR_OUT_OF_MEMORY;
     struct allocation *a = malloc(sizeof *a);
     CUdeviceptr p = 0;
     int status = a ? cuda_enter(c) : CUDA_ERROR_OUT_OF_MEMORY;
     if (!status) status = c->b->driver.memory_alloc(&p, size);
     if (status) {
+        cuda_give(c, counted);
         free(a);
         return status;
     }
     struct allocation **at = allocation_at(p);
-    *a = (struct allocation){*at, p, size};
+    *a = (struct allocation){.next = *at, .address = p, .size = size, .counted = counted};
     *at = a;
-    atomic_fetch_add(c->used, size);
+    c->b->n_allocations++;
+    /* Without memory for the list the driver is asked each time. */
+    a->listed = size && !address_ranges_touch(&c->b->owned, p, size) && address_ranges_add(&c->b->owned, p, size);
     *address = p;
     return 0;
 }
@@ -62,7 +82,9 @@ int cuda_memory_free(struct gv_context *c, uint64_t address) {
     struct allocation *a = *at;
     if (!a) return 0;
     *at = a->next;
-    atomic_fetch_sub(c->used, a->size);
+    if (a->listed) address_ranges_remove(&c->b->owned, address, a->size);
+    c->b->n_allocations--;
+    cuda_give(c, a->counted);
     free(a);
     return 0;
 }

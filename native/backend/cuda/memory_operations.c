@@ -34,7 +34,8 @@ int cuda_memory_operations(struct gv_stream *s, const void *operations, uint32_t
     uint32_t n = size / sizeof *all;
     if (size % sizeof *all || n > GV_MEMORY_OPERATIONS_MAX) return CUDA_ERROR_INVALID_VALUE;
     for (uint32_t i = 0; i < n; i++)
-        if (!translate(&all[i], &batch[i])) return CUDA_ERROR_INVALID_VALUE;
+        if (!translate(&all[i], &batch[i]) || !cuda_memory_owned(s->context, all[i].address, gv_memory_operation_width(&all[i])))
+            return CUDA_ERROR_INVALID_VALUE;
     int status = cuda_enter(s->context);
     return status || !n ? status : (int)s->context->b->driver.memory_operations(s->stream, n, batch, 0);
 }

@@ -60,6 +60,7 @@ static int describe(struct gv_module *m, void **meta, size_t *meta_size) {
             if (offset + size > k.param_bytes) k.param_bytes = (uint32_t)(offset + size);
             k.n_params++;
         }
+        m->params[i] = (struct cuda_params){k.n_params, k.param_bytes};
         header.n_params += k.n_params;
         append(&kernels, &k, sizeof k);
     }
@@ -105,8 +106,15 @@ int cuda_module_load(struct gv_context *c, const void *image, size_t size, struc
     m->context = c;
     CUjit_option options[] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
     void *values[] = {err, (void *)(size_t)GV_ERR_SIZE};
-    status = d->module_load(&m->module, copy, 2, options, values);
-    err[GV_ERR_SIZE - 1] = 0;
+    for (int tries = 0; tries < 2; tries++) {
+        uint64_t before = cuda_free_memory(c);
+        status = d->module_load(&m->module, copy, 2, options, values);
+        err[GV_ERR_SIZE - 1] = 0;
+        if (status || cuda_take_since(c, before, &m->counted)) break;
+        d->module_unload(m->module);
+        status = CUDA_ERROR_OUT_OF_MEMORY;
+        snprintf(err, GV_ERR_SIZE, "the session has no device memory left for the module's globals and code");
+    }
     free(copy);
     if (status) {
         free(m);
@@ -115,7 +123,8 @@ int cuda_module_load(struct gv_context *c, const void *image, size_t size, struc
     status = d->function_count(&m->n_functions, m->module);
     if (!status && m->n_functions) {
         m->functions = calloc(m->n_functions, sizeof *m->functions);
-        status = m->functions ? d->functions(m->functions, m->n_functions, m->module) : CUDA_ERROR_OUT_OF_MEMORY;
+        m->params = calloc(m->n_functions, sizeof *m->params);
+        status = m->functions && m->params ? d->functions(m->functions, m->n_functions, m->module) : CUDA_ERROR_OUT_OF_MEMORY;
     }
     if (!status) status = describe(m, meta, meta_size);
     if (status) {
@@ -129,7 +138,9 @@ int cuda_module_load(struct gv_context *c, const void *image, size_t size, struc
 
 void cuda_module_unload(struct gv_module *m) {
     if (cuda_enter(m->context) == 0) m->context->b->driver.module_unload(m->module);
+    cuda_give(m->context, m->counted);
     free(m->functions);
+    free(m->params);
     free(m);
 }
 
@@ -149,21 +160,29 @@ int cuda_kernel_set_attribute(struct gv_module *m, uint32_t kernel, int32_t whic
     return status ? status : (int)m->context->b->driver.function_set_attribute(m->functions[kernel], (CUfunction_attribute)which, value);
 }
 
+/* The driver takes parameters by the kernel's own count and sizes: what is shorter would be read beyond its end. */
 int cuda_launch(struct gv_stream *s, const struct gv_launch *l) {
     const struct driver *d = &s->context->b->driver;
     if (l->kernel >= l->module->n_functions) return CUDA_ERROR_INVALID_HANDLE;
+    const struct cuda_params *params = &l->module->params[l->kernel];
+    if (l->params_size < params->bytes) return CUDA_ERROR_INVALID_VALUE;
     int status = cuda_enter(s->context);
     if (status) return status;
     CUfunction f = l->module->functions[l->kernel];
     if (l->cooperative) {
         /* This call takes no packed buffer: the parameters' addresses are computed from the function's layout. */
-        void *pointers[1024];
-        size_t offset, size, n = 0;
-        while (n < 1024 && d->function_param(f, n, &offset, &size) == 0) {
-            if (offset + size > l->params_size) return CUDA_ERROR_INVALID_VALUE;
-            pointers[n++] = (void *)((const char *)l->params + offset);
+        void **pointers = calloc((size_t)params->n + 1, sizeof *pointers);
+        if (!pointers) return CUDA_ERROR_OUT_OF_MEMORY;
+        size_t offset, size;
+        for (uint32_t n = 0; n < params->n && !status; n++) {
+            status = d->function_param(f, n, &offset, &size);
+            pointers[n] = (void *)((const char *)l->params + offset);
         }
-        return d->launch_cooperative(f, l->grid[0], l->grid[1], l->grid[2], l->block[0], l->block[1], l->block[2], l->shared, s->stream, pointers);
+        if (!status)
+            status =
+                d->launch_cooperative(f, l->grid[0], l->grid[1], l->grid[2], l->block[0], l->block[1], l->block[2], l->shared, s->stream, pointers);
+        free(pointers);
+        return status;
     }
     size_t size = l->params_size;
     void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, (void *)l->params, CU_LAUNCH_PARAM_BUFFER_SIZE, &size, CU_LAUNCH_PARAM_END};

@@ -28,15 +28,18 @@ int cuda_texture_create(struct gv_context *c, const struct gv_texture *texture, 
     sampling.filterMode = (CUfilter_mode)texture->filter;
     sampling.flags = texture->flags;
     CUtexObject made = 0;
-    int status = cuda_enter(c);
+    int status = c->n_textures < GV_TEXTURES_MAX ? cuda_enter(c) : CUDA_ERROR_OUT_OF_MEMORY;
     if (!status) status = c->b->driver.texture_create(&made, &resource, &sampling, NULL);
+    if (!status) c->n_textures++;
     *object = made;
     return status;
 }
 
 int cuda_texture_destroy(struct gv_context *c, uint64_t object) {
     int status = cuda_enter(c);
-    return status ? status : (int)c->b->driver.texture_destroy(object);
+    if (!status) status = c->b->driver.texture_destroy(object);
+    if (!status && c->n_textures) c->n_textures--;
+    return status;
 }
 
 int cuda_tensor_map(struct gv_context *c, const struct gv_tensor_map *wanted, void *map) {

@@ -128,7 +128,26 @@ CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice
     return attribute < 150 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) { return *context = (CUcontext)(intptr_t)(device + 1), CUDA_SUCCESS; }
+struct fake_memory fake_memory;
+CUresult cuMemGetInfo_v2(size_t *available, size_t *total) {
+    *available = fake_memory.free;
+    *total = 64 << 20;
+    return CUDA_SUCCESS;
+}
+CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr address) {
+    bool global = address >= FAKE_GLOBAL && address < FAKE_GLOBAL + FAKE_GLOBAL_SIZE;
+    if (attribute == CU_POINTER_ATTRIBUTE_MEMORY_TYPE) return *(unsigned *)data = global ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST, CUDA_SUCCESS;
+    if (!global) return CUDA_ERROR_INVALID_VALUE;
+    *(uint64_t *)data = attribute == CU_POINTER_ATTRIBUTE_RANGE_START_ADDR ? FAKE_GLOBAL : FAKE_GLOBAL_SIZE;
+    return CUDA_SUCCESS;
+}
+static size_t fake_limits[8] = {1024, 1 << 20, 8 << 20};
+CUresult cuCtxGetLimit(size_t *value, CUlimit limit) { return *value = fake_limits[limit], CUDA_SUCCESS; }
+CUresult cuCtxSetLimit(CUlimit limit, size_t value) { return fake_limits[limit] = value, CUDA_SUCCESS; }
+CUresult cuCtxDestroy_v2(CUcontext context) { return (void)context, fake_memory.free += fake_memory.context, CUDA_SUCCESS; }
+CUresult cuModuleUnload(CUmodule module) { return (void)module, fake_memory.free += fake_memory.module, CUDA_SUCCESS; }
 CUresult cuCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice device) {
+    fake_memory.free -= fake_memory.context;
     return (void)flags, *context = (CUcontext)(intptr_t)(device + 11), CUDA_SUCCESS;
 }
 CUresult cuCtxSynchronize(void) { return state(); }
@@ -219,6 +238,7 @@ CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned n, CUj
         return CUDA_ERROR_INVALID_PTX;
     }
     *module = (CUmodule)0x77;
+    fake_memory.free -= fake_memory.module;
     return CUDA_SUCCESS;
 }
 /* A linker that notes what it is given, and links anything but what is called "bad". */

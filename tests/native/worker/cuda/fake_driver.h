@@ -44,6 +44,14 @@ struct fake_virtual {
     int fail; /* what the next of them returns */
 };
 extern struct fake_virtual fake_virtual;
+/* Bytes of device memory: free, and what each context and each module takes. */
+struct fake_memory {
+    size_t free, context, module;
+};
+extern struct fake_memory fake_memory;
+/* A module's global, device memory that no call has allocated. */
+#define FAKE_GLOBAL 0x1000ull
+#define FAKE_GLOBAL_SIZE 0x2000ull
 extern _Atomic int fake_events, fake_streams; /* alive */
 
 #endif

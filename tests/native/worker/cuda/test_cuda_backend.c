@@ -261,6 +261,9 @@ static void modules_and_launches(void) {
     CHECK(ops->launch(stream, &launch) == 0);
     CHECK(fake_launch.function == (CUfunction)1 && fake_launch.grid == 6 && fake_launch.block == 32 && fake_launch.shared == 5);
     CHECK(fake_launch.first == 4711 && !fake_launch.cooperative);
+    launch.params_size = 8;
+    CHECK(ops->launch(stream, &launch) == 1); /* the kernel takes more than was sent */
+    launch.params_size = 12;
     launch.cooperative = 1;
     CHECK(ops->launch(stream, &launch) == 0);
     CHECK(fake_launch.first == 4711 && fake_launch.cooperative);
@@ -289,6 +292,9 @@ static void memory_operations(void) {
     CHECK(o[3].operation == CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES);
     static struct gv_memory_operation many[GV_MEMORY_OPERATIONS_MAX + 1];
     CHECK(ops->memory_operations(stream, many, sizeof many) == 1 && ops->memory_operations(stream, wanted, sizeof wanted - 1) == 1);
+    wanted[1].address = FAKE_GLOBAL + FAKE_GLOBAL_SIZE; /* nobody's */
+    CHECK(ops->memory_operations(stream, wanted, sizeof wanted) == 1);
+    wanted[1].address = FAKE_GLOBAL;
     wanted[0].kind = CU_STREAM_MEM_OP_ATOMIC_REDUCTION;
     CHECK(ops->memory_operations(stream, wanted, sizeof wanted) == 1 && fake_batch.n == 4);
     end();
@@ -349,6 +355,73 @@ static void virtual_memory(void) {
     end();
 }
 
+/* A copy's address is the session's device memory, or the copy is refused: the driver takes any address of this process, too. */
+static void addresses_of_others(void) {
+    begin(0);
+    uint64_t a, mapped = 0x7000000000ull;
+    struct gv_physical *p;
+    char host[64] = "";
+    struct gv_shape row = {64, 1, 1, 64, 64, 64, 64}, plane = {16, 4, 1, 1024, 4096, 1024, 4096};
+    CHECK(ops->memory_alloc(context, 4096, &a) == 0);
+    CHECK(ops->physical_create(context, 2 << 20, &p) == 0 && ops->memory_map(p, mapped, 2 << 20) == 0);
+    uint64_t pinned = (uint64_t)(uintptr_t)ops->host_alloc(backend, 4096);
+    const uint64_t good[] = {a, a + 4032, FAKE_GLOBAL, mapped, mapped + (2 << 20) - 64},
+                   bad[] = {0, a - 1, a + 4033, pinned, mapped + (2 << 20) - 63};
+    for (size_t i = 0; i < 5; i++) {
+        CHECK(ops->copy_to_device(stream, good[i], host, &row) == 0 && ops->copy_to_host(stream, host, good[i], &row) == 0);
+        CHECK(ops->fill(stream, good[i], 0, 1, 7, 64, 1) == 0 && ops->copy_device(stream, good[i], context, a, context, &row) == 0);
+        CHECK(ops->copy_to_device(stream, bad[i], host, &row) == 1 && ops->copy_to_host(stream, host, bad[i], &row) == 1);
+        CHECK(ops->fill(stream, bad[i], 0, 1, 7, 64, 1) == 1 && ops->copy_device(stream, bad[i], context, a, context, &row) == 1);
+        CHECK(ops->copy_device(stream, a, context, bad[i], context, &row) == 1);
+    }
+    CHECK(ops->copy_to_device(stream, a, host, &plane) == 0 && ops->copy_to_device(stream, a + 1024, host, &plane) == 1); /* its last row */
+    CHECK(ops->fill(stream, a, 1024, 4, 7, 256, 4) == 0 && ops->fill(stream, a, 1024, 4, 7, 256, 5) == 1);
+    CHECK(ops->memory_free(context, a) == 0 && ops->copy_to_device(stream, a, host, &row) == 1);
+    CHECK(ops->memory_unmap(backend, mapped, 2 << 20) == 0 && ops->copy_to_host(stream, host, mapped, &row) == 1);
+    CHECK(ops->physical_destroy(p) == 0);
+    ops->host_free(backend, (void *)(uintptr_t)pinned);
+    end();
+}
+
+/* What the driver takes for contexts, their limits and modules counts against the session's memory. */
+static void what_the_driver_takes(void) {
+    enum { MIB = 1 << 20 };
+    fake_memory = (struct fake_memory){.free = 60 * MIB, .context = 3 * MIB, .module = 2 * MIB};
+    begin(16 * MIB);
+    char err[GV_ERR_SIZE] = "";
+    struct gv_context *others[6];
+    uint64_t a, value = 13ull << 20;
+    for (int i = 0; i < 5; i++) CHECK(ops->context_create(backend, 0, 0, 0, &others[i], err) == 0);
+    CHECK(ops->context_create(backend, 0, 0, 0, &others[5], err) == 2); /* 15 of 16 are used */
+    CHECK(fake_memory.free == 45 * MIB);
+    CHECK(ops->memory_alloc(context, 2 * MIB, &a) == 2);
+    struct gv_module *m;
+    void *meta;
+    size_t size;
+    CHECK(ops->module_load(context, "good", 4, &m, &meta, &size, err) == 2);
+    CHECK_TEXT(err, "globals");
+    CHECK(fake_memory.free == 45 * MIB);
+    for (int i = 0; i < 5; i++) ops->context_destroy(others[i]);
+    CHECK(ops->module_load(context, "good", 4, &m, &meta, &size, err) == 0);
+    free(meta);
+    CHECK(ops->memory_alloc(context, 15 * MIB, &a) == 2);
+    ops->module_unload(m);
+    CHECK(ops->memory_alloc(context, 15 * MIB, &a) == 0 && ops->memory_free(context, a) == 0);
+    /* The heap has 8 MiB by default, which are the context's. */
+    CHECK(ops->context_limit(context, CU_LIMIT_MALLOC_HEAP_SIZE, &value) == 0 && value == 13 * MIB);
+    CHECK(ops->memory_alloc(context, 12 * MIB, &a) == 2);
+    value = 25 * MIB;
+    CHECK(ops->context_limit(context, CU_LIMIT_MALLOC_HEAP_SIZE, &value) == 2);
+    value = 1ull << 40;
+    CHECK(ops->context_limit(context, CU_LIMIT_STACK_SIZE, &value) == 2);
+    CHECK(ops->context_limit(context, CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT, &value) == 215);
+    value = 1 * MIB;
+    CHECK(ops->context_limit(context, CU_LIMIT_MALLOC_HEAP_SIZE, &value) == 0);
+    CHECK(ops->memory_alloc(context, 16 * MIB, &a) == 0 && ops->memory_free(context, a) == 0);
+    end();
+    fake_memory = (struct fake_memory){0};
+}
+
 static void drivers_that_will_not_do(void) {
     char err[GV_ERR_SIZE];
     uint32_t device = 0;
@@ -379,6 +452,8 @@ int main(int argc, char **argv) {
                                              {"memory_operations", memory_operations},
                                              {"devices_and_limits", devices_and_limits},
                                              {"virtual_memory", virtual_memory},
+                                             {"addresses_of_others", addresses_of_others},
+                                             {"what_the_driver_takes", what_the_driver_takes},
                                              {"drivers_that_will_not_do", drivers_that_will_not_do}};
     if (argc < 2) return 2;
     driver = argv[1];
