@@ -67,6 +67,7 @@ def duration(text: str) -> int:
     show_default=True,
     help="Confine workers: by what this kernel has; only if it has all that counts; not at all (for debuggers).",
 )
+@click.option("--memory-per-session", type=size, metavar="SIZE", help="The most that a session may have on each GPU.  [default: all of it]")
 @click.option("--link", "links", type=links_offered, default=",".join(NAMES), show_default=True, metavar="LINKS", help="Links that clients may use.")
 @click.option("--plain", is_flag=True, help="Let clients that ask for --link 'tcp(plain)' have links that are not sealed.")
 @click.option("--name", help="Name of this server, shown by other verbs.  [default: the host's name]")
@@ -86,6 +87,7 @@ def serve(
     grace: int,
     sessions_per_token: int,
     box: str,
+    memory_per_session: int | None,
     links: tuple[str, ...],
     plain: bool,
     name: str | None,
@@ -124,6 +126,7 @@ def serve(
         grace=grace,
         sessions_per_token=sessions_per_token,
         box=box,
+        memory_per_session=memory_per_session or 0,
         ready_file=ready_file,
         parent_fd=parent_fd,
         private_folder=private_folder,

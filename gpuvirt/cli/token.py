@@ -8,8 +8,9 @@ from typing import Any
 
 import click
 
-from gpuvirt.cli.options import JSON, POOL
+from gpuvirt.cli.options import JSON, POOL, size
 from gpuvirt.errors import GpuvirtError
+from gpuvirt.sizes import format_size
 
 
 @click.group(epilog="\b\nExamples:\n  gpuvirt token show\n  gpuvirt token create alice\n  gpuvirt token revoke alice")
@@ -45,18 +46,19 @@ def show(name: str) -> None:
     raise GpuvirtError(f"no token is called {name!r}; see `gpuvirt token list`")
 
 
-@token.command(epilog="\b\nExample:\n  gpuvirt token create alice")
+@token.command(epilog="\b\nExample:\n  gpuvirt token create alice --memory 4g")
 @click.argument("name")
 @click.option("--admin", is_flag=True, help="The token may also create and revoke tokens with --pool.")
+@click.option("--memory", type=size, metavar="SIZE", help="The most that a session with it may have on each GPU.  [default: all of it]")
 @POOL
-def create(name: str, admin: bool, pool: str | None) -> None:
+def create(name: str, admin: bool, memory: int | None, pool: str | None) -> None:
     """Create a token called NAME and print it."""
     if pool:
-        click.echo(_ask(pool, "token_create", name=name, admin=admin)["token"])
+        click.echo(_ask(pool, "token_create", name=name, admin=admin, memory=memory or 0)["token"])
         return
     from gpuvirt.server.tokens import TokenStore
 
-    click.echo(TokenStore().create(name, admin).text())
+    click.echo(TokenStore().create(name, admin, memory or 0).text())
 
 
 @token.command(epilog="\b\nExample:\n  gpuvirt token revoke alice")
@@ -90,8 +92,9 @@ def list_tokens(pool: str | None, as_json: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("id", "name", "rights", "created")
+    table = Table("id", "name", "rights", "memory", "created")
     for entry in found:
+        memory = format_size(entry["memory"]) if entry.get("memory") else "all"
         created = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry["created"]))
-        table.add_row(entry["id"][:8], entry["name"], "use GPUs, manage tokens" if entry["admin"] else "use GPUs", created)
+        table.add_row(entry["id"][:8], entry["name"], "use GPUs, manage tokens" if entry["admin"] else "use GPUs", memory, created)
     Console(markup=False, emoji=False).print(table)  # names are others' texts

@@ -160,7 +160,10 @@ class ControlServer:
     async def _token_create(self, message: dict[str, Any]) -> dict[str, Any]:
         self._admin(message)
         name = str(message.get("name", ""))
-        token = self._tokens.create(name, admin=message.get("admin") is True)
+        memory = message.get("memory", 0)
+        if type(memory) is not int or not 0 <= memory < 1 << 63:
+            raise GpuvirtError("a token's memory is a number of bytes")
+        token = self._tokens.create(name, admin=message.get("admin") is True, memory=memory)
         log.info("token %r made", name)
         return {"token": token.text()}
 

@@ -114,7 +114,15 @@ class Daemon:
         undo.push_async_callback(workers.close)
         sealing = Sealing(options.plain)
         sessions = self._sessions = Sessions(
-            inventory, workers, memory_usage, options.name, options.grace, options.sessions_per_token, sealing=sealing, tenant_of=tenant_of
+            inventory,
+            workers,
+            memory_usage,
+            options.name,
+            options.grace,
+            options.sessions_per_token,
+            options.memory_per_session,
+            sealing=sealing,
+            tenant_of=tenant_of,
         )
         workers.expect(tenant_of(tokens.default().id))
         workers.prestart()

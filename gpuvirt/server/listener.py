@@ -244,7 +244,7 @@ class Listener:
         if not transcript.hello_proved(raw, secret or bytes(32)) or secret is None:
             raise Refused(hs.WELCOME_DENIED, "the token was not accepted")
         if hello.purpose == hs.HELLO_CHECK:
-            never = self._sessions.impossible(hello.gpus, hello.memory) if hello.gpus else None
+            never = self._sessions.impossible(hello.gpus, hello.memory, self._tokens.memory(hello.token_id)) if hello.gpus else None
             if never is not None:
                 raise Refused(hs.WELCOME_BUSY, never)
             client.send(transcript.prove_welcome(hs.Welcome(), secret))
@@ -264,7 +264,7 @@ class Listener:
         self, client: socket.socket, peer: str, hello: hs.Hello, secret: bytes, transcript: hs.Transcript, transport: Transport
     ) -> None:
         try:
-            await self._sessions.attach(client, hello, secret, transcript, transport, peer)
+            await self._sessions.attach(client, hello, secret, transcript, transport, peer, self._tokens.memory(hello.token_id))
         except Moved as moved:
             self._tell_moved(client, peer, moved, transcript, secret)
 

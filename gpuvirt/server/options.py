@@ -30,6 +30,7 @@ class ServeOptions:
         grace: seconds for which a session is kept after its connection was cut, 0: it ends at once.
         sessions_per_token: sessions that clients with one token may have at the same time.
         box: one of `BOX_MODES`.
+        memory_per_session: the most that a session may have on each device, bytes, 0: all of it.
         name: the server's name.
         ready_file: written once the daemon is ready.
         parent_fd: a pipe; the daemon ends when its other end closes.
@@ -49,6 +50,7 @@ class ServeOptions:
     grace: int = 60
     sessions_per_token: int = SESSIONS_PER_TOKEN
     box: str = "auto"
+    memory_per_session: int = 0
     name: str = field(default_factory=socket.gethostname)
     ready_file: Path | None = None
     parent_fd: int | None = None

@@ -12,12 +12,14 @@ from gpuvirt.sizes import format_size
 
 @dataclass(frozen=True)
 class Wanted:
-    """A client asks for a session. memory: bytes on each device, 0: all of it. owner: its token."""
+    """A client asks for a session. memory: bytes on each device, 0: all that it may have. owner: its token. most: what the token
+    allows, bytes on each device, 0: no limit of its own."""
 
     session: int
     gpus: int
     memory: int = 0
     owner: bytes = b""
+    most: int = 0
 
 
 @dataclass(frozen=True)
@@ -29,12 +31,13 @@ class Ended:
 
 @dataclass(frozen=True)
 class Grant:
-    """The session gets these devices (pool ordinals, ascending) and this slot of the memory usage table."""
+    """The session gets these devices (pool ordinals, ascending), this slot of the memory usage table, and at most `memory` bytes a device, 0: all."""
 
     session: int
     devices: tuple[int, ...]
     slot: int
     owner: bytes = b""
+    memory: int = 0
 
 
 @dataclass(frozen=True)
@@ -53,11 +56,13 @@ class Policy:
         memory: bytes of each device; its length is the number of devices.
         slots: the largest number of sessions at the same time.
         owner_slots: the largest number of sessions of one token at the same time, None: all.
+        session_memory: the most that any session may have on each device, bytes, 0: all of it.
     """
 
     memory: list[int]
     slots: int
     owner_slots: int | None = None
+    session_memory: int = 0
     sessions: dict[int, Grant] = field(default_factory=dict)
 
     def load(self, device: int) -> int:
@@ -71,13 +76,21 @@ class Policy:
             return None
         return self._decide(event)
 
-    def impossible(self, gpus: int, memory: int) -> str | None:
-        """The reason why this server can never grant the request, even without other sessions; None when it can."""
+    def most(self, token: int) -> int:
+        """The most that a session may have on each device, by the server's limit and its token's; bytes, 0: all of it."""
+        return min((limit for limit in (self.session_memory, token) if limit), default=0)
+
+    def impossible(self, gpus: int, memory: int, token: int = 0) -> str | None:
+        """The reason why this server can never grant the request, even without other sessions; None when it can. token: its limit, 0: none."""
         if gpus < 1:
             return "a session needs at least 1 GPU; ask for --gpus 1 or more"
         if gpus > len(self.memory):
             have = "1 GPU" if len(self.memory) == 1 else f"{len(self.memory)} GPUs"
             return f"{gpus} GPUs were asked for and this pool has {have}; ask for fewer with --gpus"
+        most = self.most(token)
+        if most and memory > most:
+            whose = "with this token" if most == token else "on this server"
+            return f"{format_size(memory)} per GPU were asked for and a session {whose} may have {format_size(most)}; ask for less with --memory"
         fitting = sum(size >= memory for size in self.memory)
         if fitting < gpus:
             text = f"{format_size(memory)} per GPU were asked for and the pool's GPUs have {format_size(max(self.memory))}"
@@ -89,7 +102,7 @@ class Policy:
     def _decide(self, wanted: Wanted) -> Grant | Refuse:
         if wanted.session in self.sessions:
             raise ValueError(f"session {wanted.session:x} has its devices already")
-        never = self.impossible(wanted.gpus, wanted.memory)
+        never = self.impossible(wanted.gpus, wanted.memory, wanted.most)
         if never is not None:
             return Refuse(wanted.session, never)
         fitting = [d for d, size in enumerate(self.memory) if size >= wanted.memory]
@@ -102,5 +115,5 @@ class Policy:
         if slot is None:
             return Refuse(wanted.session, f"this server has its limit of {self.slots} sessions; try again when one has ended")
         devices = sorted(sorted(fitting, key=lambda d: (self.load(d), d))[: wanted.gpus])
-        grant = self.sessions[wanted.session] = Grant(wanted.session, tuple(devices), slot, wanted.owner)
+        grant = self.sessions[wanted.session] = Grant(wanted.session, tuple(devices), slot, wanted.owner, wanted.memory or self.most(wanted.most))
         return grant

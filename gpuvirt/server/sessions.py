@@ -98,6 +98,7 @@ class Sessions:
         server_name: str,
         grace: int = 0,
         per_token: int | None = None,
+        memory: int = 0,
         *,
         sealing: Sealing | None = None,
         tenant_of: Callable[[bytes], Tenant],
@@ -105,24 +106,27 @@ class Sessions:
         self._inventory, self._workers, self._memory_usage = inventory, workers, memory_usage
         self._server_name, self._grace, self._tenant_of = server_name, grace, tenant_of
         self._sealing = sealing or Sealing()
-        self._policy = Policy([device.memory for device in inventory.devices], SLOTS, per_token)
+        self._policy = Policy([device.memory for device in inventory.devices], SLOTS, per_token, memory)
         self._sessions: dict[int, Session] = {}
         self._ended_launches: OrderedDict[tuple[bytes, bytes], None] = OrderedDict()  # each with the token that said so
 
     def get(self, session: int) -> Session | None:
         return self._sessions.get(session)
 
-    def impossible(self, gpus: int, memory: int) -> str | None:
-        """Why this server can never grant that, None when it can."""
-        return self._policy.impossible(gpus, memory)
+    def impossible(self, gpus: int, memory: int, most: int = 0) -> str | None:
+        """Why this server can never grant that, None when it can. most: the token's limit, 0: none."""
+        return self._policy.impossible(gpus, memory, most)
 
-    async def attach(self, client: socket.socket, hello: Hello, secret: bytes, transcript: Transcript, transport: Transport, peer: str) -> Session:
+    async def attach(
+        self, client: socket.socket, hello: Hello, secret: bytes, transcript: Transcript, transport: Transport, peer: str, most: int = 0
+    ) -> Session:
         """Grants devices, welcomes the client and hands its connection to a worker.
 
         Args:
             client: stays the caller's to close: the worker has its own descriptor by then.
             transcript: of the connection's handshake, the hello included.
             transport: what the session runs over.
+            most: the token's limit, bytes on each device, 0: none.
 
         Raises:
             Refused: no devices, or no worker.
@@ -135,7 +139,7 @@ class Sessions:
             raise Refused(WELCOME_FAILED, str(error)) from None
         await self._end_former(hello)
         number = secrets.randbits(63) | 1
-        decision = self._policy.handle(Wanted(number, hello.gpus, hello.memory, hello.token_id))
+        decision = self._policy.handle(Wanted(number, hello.gpus, hello.memory, hello.token_id, most))
         if isinstance(decision, Refuse):
             raise Refused(WELCOME_BUSY, decision.text)
         assert decision is not None
@@ -215,7 +219,7 @@ class Sessions:
             raise OSError("the client takes nothing")
 
     def _hand_over(self, client: socket.socket, session: Session, end: ServerEnd) -> None:
-        inventory, hello, tenant = self._inventory, session.hello, session.tenant
+        inventory, tenant = self._inventory, session.tenant
         passed = {"cache": tenant.folder} if tenant.folder >= 0 else {}
         if self._memory_usage:
             passed["memory_usage"] = self._memory_usage.fd
@@ -224,7 +228,7 @@ class Sessions:
             backend=inventory.backend,
             driver=str(inventory.driver) if inventory.driver else None,
             devices=list(session.grant.devices),
-            memory=hello.memory,
+            memory=session.grant.memory,
             device_memory=inventory.devices[0].memory if inventory.backend == "soft" else 0,
             capability=inventory.capability,
             strict=inventory.strict,

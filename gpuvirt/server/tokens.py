@@ -25,17 +25,19 @@ DEFAULT_NAME = "default"
 
 @dataclass(frozen=True)
 class TokenEntry:
-    """A token as the server stores it. admin: may list, create and revoke tokens over the control channel."""
+    """A token as the server stores it. admin: may list, create and revoke tokens over the control channel. memory: the most that a session with it
+    may have on each GPU, bytes, 0: no limit of its own."""
 
     id: str
     secret: str = field(repr=False)
     name: str
     admin: bool
     created: float
+    memory: int = 0
 
     def public(self) -> dict[str, Any]:
         """The fields without the secret."""
-        return {"id": self.id, "name": self.name, "admin": self.admin, "created": self.created}
+        return {"id": self.id, "name": self.name, "admin": self.admin, "created": self.created, "memory": self.memory}
 
 
 class TokenStore:
@@ -67,6 +69,11 @@ class TokenStore:
                 return bytes.fromhex(entry.secret)
         return None
 
+    def memory(self, token_id: bytes) -> int:
+        """The most that a session with this token may have on each GPU, bytes, 0: no limit of its own."""
+        self._load()
+        return next((entry.memory for entry in self._entries if entry.id == token_id.hex()), 0)
+
     def control_keys(self) -> dict[bytes, TokenEntry]:
         """The z85 public keys that the control channel accepts, each with its token."""
         self._load()
@@ -87,8 +94,8 @@ class TokenStore:
 
     # ---- changing -----------------------------------------------------------------------------------------------------
 
-    def create(self, name: str, admin: bool = False) -> Token:
-        """Creates a token and stores it.
+    def create(self, name: str, admin: bool = False, memory: int = 0) -> Token:
+        """Creates a token and stores it. memory: as in TokenEntry.
 
         Raises:
             GpuvirtError: the name is in use, or is not 1 to 64 printable characters.
@@ -99,7 +106,7 @@ class TokenStore:
             self._load()
             if any(entry.name == name for entry in self._entries):
                 raise GpuvirtError(f"there is a token {name!r} already; choose another name or revoke that one")
-            entry = self._make(name, admin)
+            entry = self._make(name, admin, memory)
             self._save([*self._entries, entry])
         return self.token(entry)
 
@@ -120,8 +127,8 @@ class TokenStore:
     # ---- files --------------------------------------------------------------------------------------------------------
 
     @staticmethod
-    def _make(name: str, admin: bool) -> TokenEntry:
-        return TokenEntry(secrets.token_hex(ID_SIZE), secrets.token_hex(SECRET_SIZE), name, admin, time.time())
+    def _make(name: str, admin: bool, memory: int = 0) -> TokenEntry:
+        return TokenEntry(secrets.token_hex(ID_SIZE), secrets.token_hex(SECRET_SIZE), name, admin, time.time(), memory)
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:

@@ -45,6 +45,19 @@ def test_one_owner_does_not_get_all_slots() -> None:
     assert isinstance(policy.handle(Wanted(5, 1, owner=b"a")), Grant)
 
 
+@pytest.mark.parametrize(
+    ("server", "token", "asked", "got"), [(0, 0, 0, 0), (0, 5, 0, 5), (7, 0, 0, 7), (7, 5, 0, 5), (7, 9, 0, 7), (7, 5, 5, 5), (7, 5, 1, 1)]
+)
+def test_memory_of_a_session(server: int, token: int, asked: int, got: int) -> None:
+    policy = Policy([GIB], 10, session_memory=server)
+    decision = policy.handle(Wanted(1, 1, asked, b"a", token))
+    assert isinstance(decision, Grant) and decision.memory == got
+    for more in filter(None, (server, token)):
+        refused = policy.handle(Wanted(2, 1, more + 5, b"a", token))
+        assert isinstance(refused, Refuse) and "--memory" in refused.text
+        assert policy.impossible(1, more + 5, token) == refused.text
+
+
 def test_slots_are_not_shared_and_come_back() -> None:
     policy = Policy([GIB], 2)
     assert (granted(policy, 1, 1).slot, granted(policy, 2, 1).slot) == (0, 1)

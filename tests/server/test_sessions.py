@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from server.harness import HERE, Connection, FakeServer, environment, receive, wait_until
 
+from gpuvirt.errors import GpuvirtError
 from gpuvirt.server.workers import STARTS
 from gpuvirt.transport import handshake as hs
 from gpuvirt.transport import shm, table
@@ -239,6 +240,26 @@ def test_many_attach_at_once(server: FakeServer) -> None:
         with connection:
             assert connection.welcome(server.token.secret).status == hs.WELCOME_OK
     wait_until(lambda: server.ask("ps")["sessions"] == [])
+
+
+def test_memory_of_a_session(own_server: Callable[..., FakeServer]) -> None:
+    """Whatever a client asks for, its session gets what the server and its token allow, and it is told which of the two it asked too much of."""
+    server = own_server(memory_per_session=512 << 20)
+    small = parse_token(server.ask("token_create", name="small", memory=64 << 20)["token"])
+    for token, asked, got in ((small, 0, 64 << 20), (small, 32 << 20, 32 << 20), (server.token, 0, 512 << 20), (server.token, 1 << 20, 1 << 20)):
+        sock, welcome, _ = server.attach(token, memory=asked)
+        with sock:
+            assert welcome.status == hs.WELCOME_OK
+            assert config_of(sock)["memory"] == got
+    too_much = ((small, 65 << 20, "with this token may have 64.0 MiB"), (server.token, 513 << 20, "on this server may have 512.0 MiB"))
+    for token, asked, text in too_much:
+        for purpose in (hs.HELLO_SESSION, hs.HELLO_CHECK):
+            sock, welcome, _ = server.attach(token, memory=asked, purpose=purpose)
+            sock.close()
+            assert welcome.status == hs.WELCOME_BUSY and text in welcome.text and "--memory" in welcome.text
+    for wrong in (-1, 1 << 63, "much", True):
+        with pytest.raises(GpuvirtError, match="number of bytes"):
+            server.ask("token_create", name="wrong", memory=wrong)
 
 
 def test_sessions_of_a_token(own_server: Callable[..., FakeServer]) -> None:
