@@ -130,7 +130,7 @@ def _pool(settings: Settings) -> Iterator[Result]:
         yield Result("token", FAIL, *_split(error))
         return
     yield Result("token", OK, "accepted; the server proved that it holds the same token")
-    yield _control(status)
+    yield from _control(status)
     yield _link(status, settings)
 
 
@@ -145,18 +145,25 @@ def _port(address: PoolAddress) -> Result:
     return Result("port", OK, f"{address.port} is free for `gpuvirt serve`")
 
 
-def _control(status: PoolStatus) -> Result:
+def _control(status: PoolStatus) -> Iterator[Result]:
     port = status.greeting.control_port
     try:
         info = ask(status, "info")
     except GpuvirtError as error:
-        return Result("control channel", FAIL, str(error), f"open port {port} of {status.address.host}")
+        yield Result("control channel", FAIL, str(error), f"open port {port} of {status.address.host}")
+        return
     from gpuvirt import __version__
 
     text = f"port {port}, {info['backend']} backend, gpuvirt {info['version']}"
     if info["version"] != __version__:
-        return Result("control channel", WARN, f"{text}, and this is {__version__}", "install the same version on both")
-    return Result("control channel", OK, text)
+        yield Result("control channel", WARN, f"{text}, and this is {__version__}", "install the same version on both")
+    else:
+        yield Result("control channel", OK, text)
+    if info.get("pageable_access"):
+        remedy = "on the server load the driver's module nvidia-uvm with uvm_disable_hmm=1, if its tenants must not trust each other"
+        yield Result("pageable access", WARN, "kernels on this server reach all memory of their own worker, not only the GPU's", remedy)
+    elif info["backend"] == "cuda":
+        yield Result("pageable access", OK, "kernels on this server reach the GPU's memory and what is pinned for it, nothing else")
 
 
 def _link(status: PoolStatus, settings: Settings) -> Result:

@@ -95,6 +95,8 @@ class Daemon:
         self.port = tcp.getsockname()[1]
         tokens = TokenStore()
         inventory = self._inventory = await asyncio.to_thread(take_inventory, options)
+        if inventory.pageable_access:
+            log.warning("kernels reach all memory of the worker that runs them (pageable access): only the box is between them and the rest")
         soft = inventory.backend == "soft"
         memory_usage = None
         if soft:
@@ -239,6 +241,7 @@ class Daemon:
             "wire_version": WIRE_VERSION,
             "pid": os.getpid(),
             "backend": self._inventory.backend,
+            "pageable_access": self._inventory.pageable_access,
             "links": list(self.options.links),
             "started": self._started,
         }

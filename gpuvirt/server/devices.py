@@ -33,10 +33,11 @@ _ALIGN = 64 << 20
 
 @dataclass(frozen=True)
 class Device:
-    """One GPU of the server: name as the driver reports it, memory in bytes."""
+    """One GPU of the server: name as the driver reports it, memory in bytes. pageable_access: kernels reach all memory of their worker (HMM)."""
 
     name: str
     memory: int
+    pageable_access: bool = False
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,10 @@ class Inventory:
     capability: int = 0
     strict: bool = False
     driver_is_client: bool = False
+
+    @property
+    def pageable_access(self) -> bool:
+        return any(device.pageable_access for device in self.devices)
 
     @property
     def title(self) -> str:

@@ -14,13 +14,15 @@ from typing import Any
 from gpuvirt.errors import GpuvirtError
 from gpuvirt.server.box.box import Box
 
+PAGEABLE_MEMORY_ACCESS = 88  # CUdevice_attribute
+
 
 class ProbeError(Exception):
     """A driver call failed."""
 
 
 def probe(path: str, use: bool = False) -> list[dict[str, Any]]:
-    """Name and memory of each device.
+    """Name and memory of each device, and whether its kernels reach all memory of their process (pageable access, HMM).
 
     Args:
         use: makes a context on the first one, too.
@@ -47,7 +49,9 @@ def probe(path: str, use: bool = False) -> list[dict[str, Any]]:
         call("cuDeviceGet", ctypes.byref(device), ordinal)
         call("cuDeviceGetName", name, len(name), device)
         call("cuDeviceTotalMem_v2", ctypes.byref(memory), device)
-        devices.append({"name": name.value.decode("utf-8", "replace"), "memory": memory.value})
+        pageable = ctypes.c_int()
+        reached = lib.cuDeviceGetAttribute(ctypes.byref(pageable), PAGEABLE_MEMORY_ACCESS, device) == 0 and pageable.value != 0
+        devices.append({"name": name.value.decode("utf-8", "replace"), "memory": memory.value, "pageable_access": reached})
     if use and devices:
         call("cuDeviceGet", ctypes.byref(device), 0)
         call("cuDevicePrimaryCtxRetain", ctypes.byref(ctypes.c_void_p()), device)

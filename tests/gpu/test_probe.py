@@ -15,7 +15,7 @@ import pytest
 
 HERE = Path(__file__).parent
 PROBE = [sys.executable, str(HERE / "probe" / "probe.py")]
-SECTIONS = {"attributes", "ipc", "tables", "slots", "hostflag", "costs", "procs", "checkpoint", "hint", "repeat", "concurrent"}
+SECTIONS = {"attributes", "leftover", "ipc", "tables", "slots", "hostflag", "costs", "procs", "checkpoint", "hint", "repeat", "concurrent"}
 
 # A driver whose first export table crashes and whose allocation never returns.
 BAD_DRIVER = """
@@ -57,6 +57,8 @@ def test_probe_over_the_software_gpu(tmp_path: Path) -> None:
     assert len(sections["hint"]["other_runs"]) == 2 and len(by_fact(sections["hint"], "same_reserved")) == 6
     values = {f["n"]: f["value"] for f in by_fact(sections["attributes"], "attribute")}
     assert values[10] == 32 and values[75] == 13  # warp size, capability
+    (left,) = by_fact(sections["leftover"], "leftover")
+    assert left["looked_at_words"] > 1 << 18 and left["pattern_words"] == left["other_words"] == 0
     assert by_fact(sections["repeat"], "same_values")[0]["global"] is True
     names = {f["name"]: f["answers"] for f in by_fact(sections["procs"], "proc") if f["flags"] == 0}
     assert len(names) > 300 and any("cuCtxCreate_v4" in answer for answer in names["cuCtxCreate"])

@@ -262,6 +262,35 @@ def checkpointed() -> None:
     results.append(cu("cuMemcpyDtoH_v2", byref(value), memory.value + GIB - 8, 8))
     say("memory_afterwards", results=results, right=value.value == 0x3737373737373737)
 
+PATTERN = 0x5EED5EED
+
+def leftover() -> None:
+    """Whether memory of a process that was killed comes to another one as it was left: at most 16 GiB are written, and 1 MiB of each 64 read."""
+    writer = child("leftover_written")
+    assert writer.stdout
+    said = json.loads(writer.stdout.readline() or "{}")
+    writer.kill()
+    writer.communicate()
+    start()
+    found = other = looked = 0
+    for _ in range(said.get("chunks", 0)):
+        if not (memory := made("cuMemAlloc_v2", 64 << 20)):
+            break
+        piece = create_string_buffer(1 << 20)
+        if cu("cuMemcpyDtoH_v2", piece, memory, len(piece)) == "ok":
+            words = struct.unpack(f"{len(piece) // 4}I", piece.raw)
+            found, other, looked = found + words.count(PATTERN), other + len(words) - words.count(PATTERN) - words.count(0), looked + len(words)
+    say("leftover", written_MiB=said.get("chunks", 0) * 64, looked_at_words=looked, pattern_words=found, other_words=other)
+
+def leftover_written() -> None:
+    start()
+    free, total, chunks, name = c_size_t(), c_size_t(), 0, create_string_buffer(200)
+    cu("cuMemGetInfo_v2", byref(free), byref(total)), cu("cuDeviceGetName", name, 200, 0)
+    while chunks < min(4 if b"software" in name.value else 256, free.value * 3 // 4 // (64 << 20)) and (memory := made("cuMemAlloc_v2", 64 << 20)):
+        chunks += cu("cuMemsetD32_v2", memory, PATTERN, 16 << 20) == "ok"
+    say("written", chunks=chunks, synchronized=cu("cuCtxSynchronize"))
+    time.sleep(60)
+
 def tables() -> None:
     start()
     for uuid in TABLES:
@@ -321,7 +350,7 @@ def procs() -> None:
 
 # ---- all of them: how many processes ask at the same time, once and again
 
-ONCE = ("attributes", "ipc", "tables", "slots", "hostflag", "costs", "procs", "checkpoint", "concurrent")
+ONCE = ("attributes", "leftover", "ipc", "tables", "slots", "hostflag", "costs", "procs", "checkpoint", "concurrent")
 SECTIONS = {**dict.fromkeys(ONCE, (1,)), "hint": (2, 1), "repeat": (2, 1)}
 
 def ask(name: str, processes: int, limit: float) -> list[dict[str, Any]]:
