@@ -251,6 +251,13 @@ def test_a_fault_of_sealing_is_noticed(runs: ConcurrentRuns, request: pytest.Fix
     assert runs.result(request).returncode == 1
 
 
+@pytest.mark.wide
+def test_rates_of_payloads(build: Builder) -> None:
+    """The program that measures plain and sealed payloads, which compares them, too, ends with a figure for each way and number of channels."""
+    done = run(build("bulk_rates", "plain", [*LINK, *HELPERS, HERE / "transport/bulk_rates.c"], SMALLER), "1")
+    assert done.returncode == 0 and done.stdout.count("of what the cipher alone allows") == 4, done.stderr
+
+
 # ---- C against Python --------------------------------------------------------------------------------------------------------
 
 
