@@ -152,11 +152,13 @@ class Seen:
     """What was seen of a server over some time."""
 
     attached: list[float] = field(default_factory=list)  # seconds each
+    asked: list[float] = field(default_factory=list)  # seconds of each request of the control channel, connecting included
     files: list[int] = field(default_factory=list)
     memory: list[int] = field(default_factory=list)
 
-    def p99(self) -> float:
-        return statistics.quantiles(self.attached, n=100)[98] if len(self.attached) > 1 else self.attached[0]
+
+def p99(seconds: list[float]) -> float:
+    return statistics.quantiles(seconds, n=100)[98] if len(seconds) > 1 else seconds[0]
 
 
 def attach_for(server: FakeServer, seconds: float) -> Seen:
@@ -175,6 +177,9 @@ def attach_for(server: FakeServer, seconds: float) -> Seen:
         seen.files.append(open_files(server))
         seen.memory.append(memory(server))
         sock.close()
+        began = time.monotonic()
+        assert server.ask("devices")["devices"]
+        seen.asked.append(time.monotonic() - began)
     return seen
 
 
@@ -201,7 +206,7 @@ def under_flood(server: FakeServer, seconds: float) -> tuple[Seen, Seen, int]:
     server.process.wait(100)
     reading.join(10)
     assert made[0] > 100 * seconds, "this was no flood"
-    assert max(busy.attached) < DEADLINE
+    assert max(busy.attached) < DEADLINE and max(busy.asked) < DEADLINE
     assert max(busy.files) <= max(quiet.files) + PENDING_TOTAL + (CONTROL_TOTAL + 10) * EACH
     strange = [line for line in lines if "handshake" in line or "refused" in line or "control port" in line or "accepted" in line]
     assert len(strange) <= 3 * (LINES + 1) * (1.25 * seconds + 10)
@@ -218,8 +223,11 @@ def test_a_minute_of_flood(own_server: Callable[..., FakeServer], capsys: pytest
     half = len(busy.memory) // 2
     with capsys.disabled():
         print(
-            f"\n{made} connections of strangers in 60 s; attach p99 {busy.p99() * 1e3:.1f} ms, quiet {quiet.p99() * 1e3:.1f} ms: "
-            f"{busy.p99() / quiet.p99():.1f} times ({len(busy.attached)} and {len(quiet.attached)} attaches); descriptors at most {max(busy.files)}, "
+            f"\n{made} connections of strangers in 60 s; {len(busy.attached)} attaches and requests, quiet {len(quiet.attached)}; "
+            f"attach p99 {p99(busy.attached) * 1e3:.1f} ms, quiet {p99(quiet.attached) * 1e3:.1f} ms: {p99(busy.attached) / p99(quiet.attached):.1f} "
+            f"times; request p99 {p99(busy.asked) * 1e3:.1f} ms, quiet {p99(quiet.asked) * 1e3:.1f} ms: {p99(busy.asked) / p99(quiet.asked):.1f} "
+            f"times; attach median {statistics.median(busy.attached) * 1e3:.1f} ms, quiet {statistics.median(quiet.attached) * 1e3:.1f} ms; "
+            f"load {os.getloadavg()[0]:.1f}; descriptors at most {max(busy.files)}, "
             f"quiet {max(quiet.files)}; memory {max(busy.memory[:half]) >> 20} MiB in the first half, "
             f"{max(busy.memory[half:]) >> 20} MiB in the second"
         )
