@@ -73,8 +73,9 @@ class _Compiler:
 
     def __init__(self, library: WorkerLibrary, boxed: bool, helper_user: int) -> None:
         from gpuvirt.soft.codegen import target
-        from gpuvirt.soft.host import ctypes_bridge, jit, kernel_log, module_registry, object_cache
+        from gpuvirt.soft.host import ctypes_bridge, jit, kernel_log, module_registry, object_cache, settings
 
+        settings.check_settings()
         missing = jit.register_library(library.lib)
         if missing:
             raise GpuvirtError(f"the worker library lacks {', '.join(missing)}; build it again: make setup")

@@ -248,7 +248,7 @@ PASSES: dict[str, Callable[[Translation], None]] = {
 def translate(module: Module, kernel: str, shape: tuple[int, int, int], careful: bool = False) -> tuple[str, Description, int]:
     """(LLVM IR, description, number of PTX instructions) of a kernel for a block shape; careful: without assumptions on its parameters."""
     t = Translation(module, kernel, shape, careful)
-    shown = _shown_passes()
+    shown = shown_passes()
     for name, run in PASSES.items():
         try:
             run(t)
@@ -263,8 +263,12 @@ def translate(module: Module, kernel: str, shape: tuple[int, int, int], careful:
 # GPUVIRT_SOFT_DUMP -----------------------------------------------------------------------------------------------------------------------------
 
 
-def _shown_passes() -> set[str]:
-    """The passes that GPUVIRT_SOFT_DUMP=PASS,... names: what there is after each is printed on stderr."""
+def shown_passes() -> set[str]:
+    """The passes that GPUVIRT_SOFT_DUMP=PASS,... names: what there is after each is printed on stderr.
+
+    Raises:
+        GpuvirtError: there is no such pass.
+    """
     shown = {name for name in os.environ.get("GPUVIRT_SOFT_DUMP", "").split(",") if name}
     if shown - set(PASSES):
         raise GpuvirtError(f"GPUVIRT_SOFT_DUMP: there is no pass {', '.join(sorted(shown - set(PASSES)))}; there are {', '.join(PASSES)}")

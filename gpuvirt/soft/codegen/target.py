@@ -16,15 +16,25 @@ ISAS = ("avx512", "avx2", "baseline")
 _BASELINE = {"64bit", "cmov", "cx16", "cx8", "fxsr", "mmx", "sse", "sse2", "x87"}  # every x86-64 there is
 
 
+def forced_isa() -> str:
+    """GPUVIRT_SOFT_ISA, one of `ISAS`; empty: what the processor has.
+
+    Raises:
+        GpuvirtError: it is something else.
+    """
+    forced = os.environ.get("GPUVIRT_SOFT_ISA", "")
+    if forced not in ("", *ISAS):
+        raise GpuvirtError(f"GPUVIRT_SOFT_ISA={forced} is none of {', '.join(ISAS)}")
+    return forced
+
+
 class Host:
     """The machine that the code is for."""
 
     def __init__(self) -> None:
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
-        forced = os.environ.get("GPUVIRT_SOFT_ISA", "")
-        if forced not in ("", *ISAS):
-            raise GpuvirtError(f"GPUVIRT_SOFT_ISA={forced} is none of {', '.join(ISAS)}")
+        forced = forced_isa()
         self.cpu = "x86-64" if forced else llvm.get_host_cpu_name()
         self.features = self._features(forced)
         self.feature_set = frozenset(f[1:] for f in self.features.split(",") if f.startswith("+"))

@@ -6,7 +6,23 @@ import contextlib
 import json
 import os
 
+from gpuvirt.errors import GpuvirtError
+
 _file = -1  # opened before it was needed
+
+
+def check() -> None:
+    """Whether GPUVIRT_SOFT_LOG, if it is set, names a file that can be written.
+
+    Raises:
+        GpuvirtError: it does not.
+    """
+    name = os.environ.get("GPUVIRT_SOFT_LOG")
+    if name:
+        try:
+            os.close(_open(name))
+        except OSError as error:
+            raise GpuvirtError(f"GPUVIRT_SOFT_LOG={name}: this file cannot be written: {error.strerror}") from None
 
 
 def open_file() -> None:
