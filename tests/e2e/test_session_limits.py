@@ -89,7 +89,10 @@ ATTACKS = {
 }
 
 
-@pytest.mark.parametrize("name", ATTACKS)
+WIDE = {"huge_copy", "events", "textures", "globals"}
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.wide) if name in WIDE else name for name in ATTACKS])
 def test_memory_is_bounded(server: Server, client: Path, name: str) -> None:
     ending, most, more = ATTACKS[name]
     ended, count, grown, _ = attack(server, client, name)

@@ -6,6 +6,7 @@
 #include "fake_session.h"
 #include "gv_impl.h"
 #include "objects/objects.h"
+#include "wire/session_limits.h"
 
 static CUcontext context;
 
@@ -808,6 +809,25 @@ static void resets(void) {
     EQUAL(impl_cuMemFree(d), 0);
 }
 
+/* What a server gives one session of a kind is known here: one more is out of memory at once, without a word to the server, and there is room again
+ * when one has gone. */
+static void as_many_as_a_session_may_have(void) {
+    static CUstream streams[GV_STREAMS_MAX + 1];
+    unsigned n = 0;
+    int rc = 0;
+    fake_reset();
+    while (n <= GV_STREAMS_MAX && !(rc = impl_cuStreamCreate(&streams[n], CU_STREAM_NON_BLOCKING))) n++;
+    EQUAL(rc, CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK(n > GV_STREAMS_MAX - 64 && n <= GV_STREAMS_MAX);
+    EQUAL(fake.count[GV_OP_STREAM_CREATE], (int)n);
+    EQUAL(impl_cuStreamDestroy(streams[0]), 0);
+    EQUAL(impl_cuStreamCreate(&streams[0], CU_STREAM_NON_BLOCKING), 0);
+    EQUAL(impl_cuStreamCreate(&streams[n], CU_STREAM_NON_BLOCKING), CUDA_ERROR_OUT_OF_MEMORY);
+    while (n--) EQUAL(impl_cuStreamDestroy(streams[n]), 0);
+    EQUAL(impl_cuStreamCreate(&streams[0], CU_STREAM_NON_BLOCKING), 0);
+    EQUAL(impl_cuStreamDestroy(streams[0]), 0);
+}
+
 static void lost(void) {
     CUdeviceptr d;
     CUstream s;
@@ -843,6 +863,7 @@ int main(void) {
     faults();
     resets();
     virtual_memory();
+    as_many_as_a_session_may_have();
     lost();
     return check_result("calls");
 }
