@@ -1,4 +1,4 @@
-"""Servers with a stand-in worker, so that these tests need no built library."""
+"""Servers with a stand-in worker, so that these tests need nothing of the worker's."""
 
 from __future__ import annotations
 
