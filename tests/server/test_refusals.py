@@ -335,5 +335,6 @@ def test_log_is_on_stderr(own_server: Callable[..., FakeServer]) -> None:
     server = own_server()
     server.process.terminate()
     out, err = server.process.communicate(timeout=100)
-    assert out == "" and err.startswith("gpuvirt serve: serving 1 software GPU of") and server.url in err
+    assert out == "" and all(line.startswith("gpuvirt serve: ") for line in err.splitlines())
+    assert "gpuvirt serve: serving 1 software GPU of" in err and server.url in err
     wait_until(lambda: server.process.returncode == 0)

@@ -164,12 +164,13 @@ def _build_by_hand(python: str, compiler: str, headers: list[str], folder: Path)
     for place in (generated, *(ROOT / "native" / name for name in ("api", "wire", "transport", "shim", "worker", ""))):
         flags += ["-I", str(place)]
     link = [*(ROOT / "native/wire").glob("*.c"), *(ROOT / "native/transport").rglob("*.c"), *(generated / f for f in outputs["API_COMMON_C"])]
-    backends = [*(ROOT / "native/backend/soft").rglob("*.c"), *(ROOT / "native/backend/cuda").glob("*.c")]
+    backends = [*(ROOT / "native/backend/soft").rglob("*.c"), *(ROOT / "native/backend/cuda").glob("*.c"), *(ROOT / "native/backend").glob("*.c")]
     shim = [file for room in ("session", "abi", "objects") for file in (ROOT / "native/shim" / room).rglob("*.c")]
     parts = {
         "libcuda.so.1": [*link, *shim, *(generated / f for f in outputs["API_SHIM_C"])],
         "libnvidia-ml.so.1": [*(ROOT / "native/shim/nvml").glob("*.c"), *(generated / f for f in outputs["API_NVML_C"])],
         "libgpuvirt_worker.so": [*link, *(ROOT / "native/worker").glob("*.c"), *backends, *(generated / f for f in outputs["API_WORKER_C"])],
+        "libgpuvirt_server.so": [*(ROOT / "native/server").glob("*.c"), ROOT / "native/wire/handshake.c"],
     }
     sources = sorted({s for files in parts.values() for s in files})
     objects = {source: folder / f"{i}.o" for i, source in enumerate(sources)}

@@ -63,7 +63,8 @@ def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     folder = tmp_path_factory.mktemp("soft")
 
     def build(program: str, variant: str) -> Path:
-        sources = [HERE / f"{program}.c", *sorted((NATIVE / "backend/soft").rglob("*.c")), NATIVE / "wire/module_meta.c"]
+        parts = [*sorted((NATIVE / "backend/soft").rglob("*.c")), NATIVE / "backend/address_ranges.c", NATIVE / "wire/module_meta.c"]
+        sources = [HERE / f"{program}.c", *parts]
         places = [c_build.generated(), *(NATIVE / part for part in ("backend/soft", "worker", "wire"))]
         flags = ["-fvisibility=hidden", *(f"-I{place}" for place in places)]
         special = {"old-kernel": OLD_KERNEL, "short-grids": LONG_SHORT}

@@ -79,7 +79,7 @@ DONE:
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     target = tmp_path_factory.mktemp("bridge") / "libbridge.so"
-    sources = [HERE / "bridge.c", *sorted((NATIVE / "backend/soft").rglob("*.c")), NATIVE / "wire/module_meta.c"]
+    sources = [HERE / "bridge.c", *sorted((NATIVE / "backend/soft").rglob("*.c")), NATIVE / "backend/address_ranges.c", NATIVE / "wire/module_meta.c"]
     places = [c_build.generated(), *(NATIVE / part for part in ("backend/soft", "worker", "wire"))]
     flags = ["-fvisibility=hidden", *(f"-I{place}" for place in places)]
     c_build.library(target, sources, flags=flags, libraries=["-lm"])
