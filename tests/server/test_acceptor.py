@@ -13,8 +13,10 @@ from gpuvirt import paths
 from gpuvirt.errors import GpuvirtError
 from gpuvirt.server import server_library
 from gpuvirt.server.acceptor import Acceptor, limits
+from gpuvirt.server.listener import Listener
 from gpuvirt.server.rate_limited_log import LINES, RateLimitedLog
 from gpuvirt.server.server_library import AcceptorConfig
+from gpuvirt.transport import handshake as hs
 
 LOG = logging.getLogger("gpuvirt.server.test")
 
@@ -50,3 +52,30 @@ def test_what_happened_often_is_counted(caplog: pytest.LogCaptureFixture) -> Non
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == LINES + 1
     assert lines[-1] == f"{3 + 2 * LINES - LINES} more lines such as: late: b"
+
+
+def test_a_mistake_of_ours_costs_one_connection(caplog: pytest.LogCaptureFixture) -> None:
+    """It is closed, the log has all of it, and the next one is answered."""
+
+    class Broken:
+        def secret(self, token_id: bytes) -> bytes | None:
+            raise RuntimeError("a mistake")
+
+    async def main() -> None:
+        listening = socket.create_server(("127.0.0.1", 0))
+        listening.setblocking(False)
+        port = listening.getsockname()[1]
+        greeting = hs.Greeting(b"n" * 32)
+        listener = Listener(Broken(), None, greeting, ())  # type: ignore[arg-type]
+        listener.serve(listening)
+        for _ in range(2):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            transcript = hs.Transcript(await reader.readexactly(len(greeting.pack())))
+            writer.write(transcript.prove_hello(hs.Hello(b"m" * 32), b"k" * 32))
+            assert await asyncio.wait_for(reader.read(), 60) == b""
+            writer.close()
+        await listener.close()
+
+    asyncio.run(main())
+    failed = [record for record in caplog.records if "the handshake failed" in record.getMessage()]
+    assert len(failed) == 2 and all(record.exc_info and str(record.exc_info[1]) == "a mistake" for record in failed)
