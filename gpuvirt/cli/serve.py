@@ -98,7 +98,7 @@ def serve(
     """Offer GPUs to other programs and machines.
 
     Runs in the foreground until Ctrl-C or SIGTERM. Clients of the same user on the same host need no token; others need the one that
-    `gpuvirt token show` prints. Data connections are not encrypted: see SECURITY.md before listening on another address than 127.0.0.1.
+    `gpuvirt token show` prints. Links over tcp are sealed; SECURITY.md says what a token amounts to: read it before listening on another address.
     """
     if driver is not None and not driver.is_absolute():
         raise click.UsageError("--driver needs an absolute path: a bare name could find gpuvirt's own libcuda.so.1")

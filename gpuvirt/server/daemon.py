@@ -192,7 +192,7 @@ class Daemon:
 
     def _say_sealing(self, sealing: Sealing) -> None:
         if self.options.plain:
-            log.warning("clients that ask for a plain link get one: whoever is on the way reads and changes what passes")
+            log.warning("clients that ask for a plain link get one: whoever is on the way can read and change what passes")
         try:
             sealing.check()
         except GpuvirtError as error:

@@ -41,8 +41,11 @@ class SealLibrary:
         except OSError as error:
             raise GpuvirtError(f"{path} cannot be loaded: {error}; build it anew: make setup") from None
         text = ctypes.c_char_p
-        self._lib.worker_exchange_answer.argtypes, self._lib.worker_exchange_answer.restype = [text, text, text, text], ctypes.c_int
-        self._lib.worker_seal_library.argtypes, self._lib.worker_seal_library.restype = [text], ctypes.c_int
+        try:
+            self._lib.worker_exchange_answer.argtypes, self._lib.worker_exchange_answer.restype = [text, text, text, text], ctypes.c_int
+            self._lib.worker_seal_library.argtypes, self._lib.worker_seal_library.restype = [text], ctypes.c_int
+        except AttributeError:
+            raise GpuvirtError(f"{path} is of another version; build it anew: make setup") from None
 
     def version(self) -> str:
         """The preferred cipher and the library that has it.

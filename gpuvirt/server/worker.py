@@ -41,6 +41,7 @@ def main() -> int:
     daemon.set_inheritable(False)
     try:
         library = WorkerLibrary()
+        library.load_seal_library()
         compiler = _Compiler(library, args.box != "off", args.helper_user) if args.backend == "soft" else None
     except (GpuvirtError, ImportError) as error:
         messages.send(daemon, {"op": "failed", "text": str(error)})

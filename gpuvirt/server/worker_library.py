@@ -137,6 +137,10 @@ class WorkerLibrary:
         self.build = f"{found.st_mtime_ns};{found.st_size}"
         self._images: int | None = None
 
+    def load_seal_library(self) -> None:
+        """Loads what seals links, where this machine has it, before a session comes and the files around are out of reach."""
+        self.lib.worker_seal_library(ctypes.create_string_buffer(ERR_SIZE))
+
     def open_cache(self, folder: Path) -> None:
         """Indexes a tenant's module cache, in the place of another's; takes tens of milliseconds with thousands of images."""
         self.close_cache()

@@ -6,6 +6,6 @@ from gpuvirt.transport import handshake as hs
 from gpuvirt.transport.transport import ServerEnd, Transport
 
 CHANNELS = 16  # TCP_CHANNELS_MAX
-SEALS = False  # GV_TCP_SEALS
+SEALS = True  # GV_TCP_SEALS
 
 TCP = Transport("tcp", needs=hs.NEEDS_NETWORK, connections=CHANNELS, seals=SEALS, resumes=True, one_way_target=1.0, open=ServerEnd)

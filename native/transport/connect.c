@@ -106,7 +106,7 @@ static bool finish_exchange(struct gv_attempt *a, const struct gv_link_options *
 static void say_plain(const struct gv_attempt *a, const struct gv_link_options *o) {
     char text[400];
     if (!o->notice) return;
-    snprintf(text, sizeof text, "the link with the server at %s is plain: whoever is on the way reads and changes what passes", a->address.url);
+    snprintf(text, sizeof text, "the link with the server at %s is plain: whoever is on the way can read and change what passes", a->address.url);
     o->notice(o->notice_arg, text);
 }
 

@@ -19,6 +19,11 @@ struct worker *worker_open(const struct worker_config *c, char *err) {
     memcpy(w->devices, c->devices, c->n_devices * sizeof *c->devices);
     return w;
 }
+int worker_seal_library(char *text) { return snprintf(text, 512, "nothing is sealed here") - 22; }
+int worker_exchange_answer(const uint8_t *heard, uint8_t *said, uint8_t *shared, char *why) {
+    (void)heard, (void)said, (void)shared;
+    return snprintf(why, 512, "nothing is sealed here") - 23;
+}
 struct module_cache *worker_open_cache(const char *folder) { return (void)folder, NULL; }
 void worker_close_cache(struct module_cache *c) { (void)c; }
 void worker_refresh_cache(struct module_cache *c) { (void)c; }

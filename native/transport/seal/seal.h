@@ -17,7 +17,7 @@
 #define GV_SEAL_TAG 16u
 /* Whether links over tcp are sealed (gpuvirt/transport/tcp.py says the same). */
 #ifndef GV_TCP_SEALS
-#define GV_TCP_SEALS false
+#define GV_TCP_SEALS true
 #endif
 /* So many counters of a bulk channel are sealed by one key. */
 #define GV_SEAL_GENERATION (1u << 20)

@@ -21,6 +21,8 @@
 #include "gv_commands.h"
 #include "transport/shm/shm_layout.h"
 #include "transport/link.h"
+#include "transport/seal/exchange.h"
+#include "transport/seal/seal.h"
 #include "wire/device_info.h"
 #include "wire/transcript.h"
 
@@ -62,9 +64,10 @@ static void send_with(int fd, const void *data, size_t size, int passed) {
 }
 
 /* Adopts what the handshake agreed on. */
-static void adopt(const char *transport, int fd, int memfd, const uint64_t rings[4]) {
+static void adopt(const char *transport, int fd, int memfd, const uint64_t rings[4], const struct gv_link_secret *seal) {
     char why[GV_DEATH_TEXT];
-    struct gv_endpoint end = {.fd = fd, .passed = {{memfd}, memfd >= 0}, .blob = (const uint8_t *)rings, .blob_size = memfd >= 0 ? GV_SHM_BLOB : 0};
+    struct gv_endpoint end = {
+        .fd = fd, .passed = {{memfd}, memfd >= 0}, .blob = (const uint8_t *)rings, .blob_size = memfd >= 0 ? GV_SHM_BLOB : 0, .seal = seal};
     must((link_ = gv_link_adopt(transport, &end, why)) != NULL, why);
 }
 
@@ -109,15 +112,29 @@ static bool shake(int fd, bool over_unix) {
         w.connections = 1;
     }
     if (!channel) w.transport = h.transports.at[0];
+    struct gv_link_secret seal;
+    uint8_t shared[GV_CRYPTO_KEY];
+    char why[GV_DEATH_TEXT];
+    bool sealed = !channel && memfd < 0;
+    if (sealed) {
+        must(h.key_exchange.size == GV_EXCHANGE_SIZE, "an offer");
+        must(gv_exchange_answer(h.key_exchange.data, w.key_exchange.data, shared, why), why);
+        w.key_exchange.size = GV_EXCHANGE_SIZE;
+        seal.cipher = w.key_exchange.data[0];
+    }
     size = gv_welcome_encode(&w, raw);
     gv_welcome_prove(&t, raw, size, channel ? key : secret);
-    if (!channel) gv_session_key(&t, secret, key);
+    if (sealed) {
+        gv_sealed_session_keys(&t, secret, shared, key, seal.key);
+    } else if (!channel) {
+        gv_session_key(&t, secret, key);
+    }
     send_with(fd, raw, size, memfd);
     if (channel) {
         must(link_ != NULL, "channel");
         return !gv_link_add_channel(link_, h.channel, fd); /* refused when the client has gone meanwhile */
     } else {
-        adopt(w.transport.name, fd, memfd, rings);
+        adopt(w.transport.name, fd, memfd, rings, sealed ? &seal : NULL);
     }
     return true;
 }

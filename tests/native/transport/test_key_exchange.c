@@ -49,7 +49,7 @@ static void sealed_by_default(void) {
 static void plain_when_asked_for(void) {
     connects("tcp(plain)", false);
     CHECK(notices == 1);
-    CHECK_TEXT(noticed, "is plain: whoever is on the way reads and changes what passes");
+    CHECK_TEXT(noticed, "is plain: whoever is on the way can read and change what passes");
     connects("delay(rtt=2ms,tcp(channels=2,plain))", false);
     CHECK(notices == 1);
     connects("shm", false); /* never leaves the host */
