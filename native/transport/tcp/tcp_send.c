@@ -38,7 +38,9 @@ static void write_note(struct tcp *t) {
 /* Moves committed records to the unacknowledged ones. pushing held. */
 static bool take_committed(struct tcp *t) {
     const void *at;
-    for (uint64_t n; (n = gv_ring_span(&t->unsent, &t->tx, &at)) != 0;) {
+    /* What is committed meanwhile gathers for the next time: sealed at once it would be frames of a record or two, each as dear as a large one. */
+    uint64_t until = t->sealed ? atomic_load(&t->control->tail) : UINT64_MAX;
+    for (uint64_t n; t->unsent.head < until && (n = gv_ring_span(&t->unsent, &t->tx, &at)) != 0;) {
         n = gv_framing_put(&t->framing_out, &t->unacked, at, n);
         if (!n) {
             gv_link_kill(&t->link, t->sealed ? "out of memory, or records could not be sealed" : "out of memory");
