@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bench import slope
+from bench import link_costs, slope
 from bench.pools import clean_environment, pool
 from faults import fault
 
@@ -114,3 +114,11 @@ def test_the_clock_sees_what_counters_miss() -> None:
     assert uncounted["waits_are_reads"] and not uncounted["slope_is_reads"] and not uncounted["total_met"]
     (counted,) = slope.evaluate(runs({400: 8}, waits=400))
     assert not counted["waits_are_reads"]
+
+
+@pytest.mark.wide
+def test_the_costs_of_sealing(tmp_path: Path) -> None:
+    found = link_costs.measure(tmp_path, rounds=3, records=500)
+    assert set(found) == {"one_way_burst", "one_way_sustained", "one_way_cpu", "waiting", "waiting_cpu", "aead"}
+    assert all(figure["plain"] > 0 and figure["sealed"] > 0 for name, figure in found.items() if name != "aead")
+    assert 0 < found["aead"]["frame_64"] < found["aead"]["frame_64k"]
