@@ -379,16 +379,18 @@ static uint64_t send_outgoing(struct worker *w, struct worker_outgoing outgoing)
     *o = outgoing;
     o->w = w;
     pthread_mutex_lock(&w->lock);
-    if (w->outgoing_last)
+    bool ended = w->outgoing_ended;
+    if (!ended && w->outgoing_last)
         w->outgoing_last->next = o;
-    else
+    else if (!ended)
         w->outgoing_first = o;
-    w->outgoing_last = o;
+    if (!ended) w->outgoing_last = o;
     w->n_outgoing++;
     atomic_store(&w->outgoing_bytes, atomic_load(&w->outgoing_bytes) + o->size);
     uint64_t number = ++w->outgoing_number;
     pthread_cond_broadcast(&w->sendable);
     pthread_mutex_unlock(&w->lock);
+    if (ended) part_done(o); /* the backend, which is closed later, finishes copies still */
     return number;
 }
 
@@ -428,6 +430,8 @@ void worker_bulk_stop(struct worker *w) {
     if (w->has_reader) pthread_join(w->reader, NULL);
     w->has_reader = w->has_sender = false;
     pthread_mutex_lock(&w->lock);
+    w->outgoing_ended = true;
+    w->outgoing_last = NULL;
     while (w->outgoing_first) {
         struct worker_outgoing *o = w->outgoing_first;
         w->outgoing_first = o->next;

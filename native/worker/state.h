@@ -176,6 +176,7 @@ struct worker {
     uint32_t n_early;
     uint32_t n_discards; /* expectations of payloads that nobody wants */
     struct worker_outgoing *outgoing_first, *outgoing_last;
+    bool outgoing_ended;             /* nothing is sent any more */
     _Atomic uint64_t outgoing_bytes; /* bytes queued or sent, and still needed */
     uint64_t n_outgoing;             /* number of these payloads */
     uint64_t outgoing_number;        /* payloads queued so far: their numbers on the wire */

@@ -1054,6 +1054,24 @@ static void refuses_to_open(void) {
     close(fds[0]);
 }
 
+/* The backend is closed after the session's sender has ended: copies that it finishes between the two are sent to nobody. */
+static void copies_end_after_the_sender(void) {
+    enum { COPIES = 60, SIZE = GV_INLINE_MAX + 1 };
+    begin();
+    attach_from(50000);
+    fake.delay_us = 3000;
+    for (uint64_t i = 1; i <= COPIES; i++)
+        POST(copy_out, 0, 1, .stream = 100, .src = 0, .width = SIZE, .height = 1, .depth = 1, .pitch = SIZE, .slice = SIZE, .tag = i);
+    uint64_t seq = POST(memory_info, GV_RECORD_SYNC, 1);
+    CHECK(answer(seq) == 0); /* all are queued */
+    gv_link_kill(client, "the client is gone");
+    pthread_join(thread, NULL);
+    usleep(30000); /* some end now, and are listed */
+    worker_close(worker);
+    CHECK(atomic_load(&fake.queued) == 0); /* and all others while the backend was closed */
+    gv_link_close(client);
+}
+
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {{"goodbye", goodbye},
                                              {"memory", memory},
@@ -1083,6 +1101,7 @@ int main(int argc, char **argv) {
                                              {"fixed_addresses", fixed_addresses},
                                              {"malformed", malformed},
                                              {"client_gone", client_gone},
+                                             {"copies_end_after_the_sender", copies_end_after_the_sender},
                                              {"refuses_to_open", refuses_to_open}};
     if (argc < 2) return 2;
     transport = argv[1];
