@@ -146,6 +146,7 @@ static bool exchange(struct mini_server *s, struct guest *g, struct gv_welcome *
     CHECK(g->hello.key_exchange.size == GV_EXCHANGE_SIZE);
     if (!gv_exchange_answer(g->hello.key_exchange.data, w->key_exchange.data, shared, why)) fprintf(stderr, "%s\n", why);
     CHECK(!*why);
+    s->seal.cipher = w->key_exchange.data[0];
     w->key_exchange.size = s->fault == ODD_EXCHANGE ? GV_EXCHANGE_SIZE - 1 : GV_EXCHANGE_SIZE;
     if (s->fault == EMPTY_EXCHANGE) memset(w->key_exchange.data + 1, 0, GV_CRYPTO_KEY);
     if (s->fault == OTHER_CIPHER) w->key_exchange.data[0] = 9;
@@ -233,7 +234,6 @@ static void welcome_session(struct mini_server *s, struct guest *g) {
         answer(s, g, &w, s->secret);
         if (s->sealed) {
             gv_sealed_session_keys(&g->transcript, s->secret, shared, s->key, s->seal.key);
-            s->seal.cipher = w.key_exchange.data[0];
         } else {
             gv_session_key(&g->transcript, s->secret, s->key);
         }
