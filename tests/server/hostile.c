@@ -195,7 +195,10 @@ static int programs(const char *unused) {
 static int keys(const char *unused) { return (void)unused, done(syscall(SYS_keyctl, 0, -5, 1)); }
 static int counters(const char *unused) {
     (void)unused;
-    struct { uint32_t type, size; uint64_t rest[15]; } cpu_clock = {.type = 1, .size = 128};
+    struct {
+        uint32_t type, size;
+        uint64_t rest[15];
+    } cpu_clock = {.type = 1, .size = 128};
     return closed(syscall(SYS_perf_event_open, &cpu_clock, 0, -1, -1, 0));
 }
 static int segments(const char *unused) { return (void)unused, done(syscall(SYS_shmget, 0x67766974, 4096, 01600)); }
@@ -220,14 +223,51 @@ static int core_files(const char *unused) {
 static int owner(const char *path) { return done(chown(path, 1, 1)); }
 static int chroots(const char *path) { return done(chroot(path)); }
 
-static const struct { const char *name; int (*try)(const char *argument); } attempts[] = {
-    {"read", read_file}, {"write", write_file}, {"list", list}, {"chmod", set_mode}, {"times", set_times}, {"unlink", remove_file}, {"link", hard_link},
-    {"chown", owner}, {"tcp", tcp}, {"udp", udp}, {"listen", listening}, {"unix", unix_socket}, {"redirect", redirect}, {"fast open", fast_open},
-    {"exec", execute}, {"fork", forks}, {"bare fork", bare_fork}, {"clone3", clone3_fork}, {"kill", signals}, {"tgkill", signals_thread},
-    {"tkill", signals_all}, {"pidfd signal", signals_pidfd}, {"owner signal", signals_owner}, {"read memory", reads_memory},
-    {"write memory", writes_memory}, {"ptrace", traces}, {"pidfd_getfd", takes_descriptor}, {"prlimit", limits}, {"dumpable", dumpable},
-    {"mount", mounts}, {"unshare", namespaces}, {"io_uring", rings}, {"userfaultfd", faults}, {"bpf", programs}, {"keyctl", keys}, {"perf", counters},
-    {"shmget", segments}, {"inotify", watches}, {"descriptors", descriptors}, {"core", core_files}, {"chroot", chroots},
+static const struct {
+    const char *name;
+    int (*try)(const char *argument);
+} attempts[] = {
+    {"read", read_file},
+    {"write", write_file},
+    {"list", list},
+    {"chmod", set_mode},
+    {"times", set_times},
+    {"unlink", remove_file},
+    {"link", hard_link},
+    {"chown", owner},
+    {"tcp", tcp},
+    {"udp", udp},
+    {"listen", listening},
+    {"unix", unix_socket},
+    {"redirect", redirect},
+    {"fast open", fast_open},
+    {"exec", execute},
+    {"fork", forks},
+    {"bare fork", bare_fork},
+    {"clone3", clone3_fork},
+    {"kill", signals},
+    {"tgkill", signals_thread},
+    {"tkill", signals_all},
+    {"pidfd signal", signals_pidfd},
+    {"owner signal", signals_owner},
+    {"read memory", reads_memory},
+    {"write memory", writes_memory},
+    {"ptrace", traces},
+    {"pidfd_getfd", takes_descriptor},
+    {"prlimit", limits},
+    {"dumpable", dumpable},
+    {"mount", mounts},
+    {"unshare", namespaces},
+    {"io_uring", rings},
+    {"userfaultfd", faults},
+    {"bpf", programs},
+    {"keyctl", keys},
+    {"perf", counters},
+    {"shmget", segments},
+    {"inotify", watches},
+    {"descriptors", descriptors},
+    {"core", core_files},
+    {"chroot", chroots},
 };
 
 int attempt(const char *name, const char *argument) {
