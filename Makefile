@@ -13,7 +13,10 @@ NVCC := 'nvidia-cuda-nvcc>=13,<14' 'nvidia-cuda-cccl>=13,<14'
 
 SOURCES := pyproject.toml CMakeLists.txt $(shell find native tools -type f \( -name '*.c' -o -name '*.h' -o -name '*.py' -o -name '*.toml' -o -name '*.cmake' -o -name '*.S' \) 2>/dev/null)
 
-.PHONY: help setup demo test test-fast test-wide test-long check lint bench coverage results clean gpu-probe gpu-check gpu-wheels
+SECONDS ?= 3600
+FUZZ_SEED ?= $(shell date +%s)
+
+.PHONY: help setup demo test test-fast test-wide test-long fuzz check lint bench coverage results clean gpu-probe gpu-check gpu-wheels
 .DELETE_ON_ERROR:
 
 help:
@@ -23,6 +26,7 @@ help:
 	@echo "make test       a test of everything, each deliberate fault that a test must catch included"
 	@echo "make test-wide  more of the same: other links, libraries, sanitizers and examples"
 	@echo "make test-long  every library case, PyTorch, TensorFlow and JAX: hours"
+	@echo "make fuzz       sessions by chance on the worker for SECONDS=$(SECONDS); the corpus in tests/fuzz/worker grows"
 	@echo "make bench      what calls and copies cost beside the bare transport, what distance costs a training loop (15 minutes)"
 	@echo "make gpu-probe  facts about this machine's NVIDIA driver and GPU;  make gpu-check: gpuvirt on it, beside native (BACKEND=chained: without one)"
 	@echo "make gpu-wheels what gpu-check needs on a machine without a network, for Python PY=3.12, into build/gpu-wheels"
@@ -87,6 +91,9 @@ test-wide: $(VENV)/.test $(VENV)/.built
 
 test-long: $(VENV)/.test $(VENV)/.built $(VENV)/torch/.installed $(VENV)/xla/.installed
 	$(PYTEST) -m "long"
+
+fuzz: $(VENV)/.test $(VENV)/.built
+	PYTHONPATH=tests $(BIN)/python -m fuzz.worker.grow --seconds $(SECONDS) --seed $(FUZZ_SEED) $(if $(REPLAY),--replay $(REPLAY))
 
 # The linters and the tests beside each other.
 check: $(VENV)/.test $(VENV)/.built

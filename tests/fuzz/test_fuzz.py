@@ -46,13 +46,13 @@ def build(folder: Path, generated: Path, *flags: str) -> Path:
     return c_build.program(folder / "fuzz", sources, variant="address", flags=[*include, *flags])
 
 
-# What stands between the decoder and the backend; threads, sockets and payload channels stay outside.
-HANDLERS = ["answers", "completion", "handles", "lookup", "memory_order", "module_cache", "staging"]
+# What stands between the decoder and the backend; threads, sockets and payload channels stay outside, or are handlers.c's own.
+NOT_HANDLERS = {"bulk", "bulk_copy_in", "executor", "key_exchange", "memory_usage_release", "read_ahead", "worker"}
 
 
 def build_handlers(folder: Path, generated: Path) -> Path:
     worker = ROOT / "native/worker"
-    sources = [HERE / "handlers.c", *sorted(worker.glob("do_*.c")), *(worker / f"{name}.c" for name in HANDLERS)]
+    sources = [HERE / "handlers.c", *(p for p in sorted(worker.glob("*.c")) if p.stem not in NOT_HANDLERS)]
     sources += sorted((ROOT / "native/wire").glob("*.c"))
     sources += [c_build.generated() / f"{name}.c" for name in ("gv_commands", "gv_dispatch", "gv_objects")]
     include = [f"-I{folder}" for folder in (generated, c_build.generated(), ROOT / "native/wire", worker)]

@@ -13,6 +13,7 @@ struct op {
     CUevent event;
     uint64_t number; /* of the event's record */
     CUhostFn fn;
+    bool work; /* fn is what the device does: several streams at a time */
     void *arg;
 };
 
@@ -70,9 +71,9 @@ static void *run(void *arg) {
         if (o->fn && !broken) {
             s->busy = true;
             pthread_mutex_unlock(&lock);
-            pthread_mutex_lock(&host_functions);
+            if (!o->work) pthread_mutex_lock(&host_functions);
             if (!state()) o->fn(o->arg);
-            pthread_mutex_unlock(&host_functions);
+            if (!o->work) pthread_mutex_unlock(&host_functions);
             pthread_mutex_lock(&lock);
             s->busy = false;
         }
@@ -115,6 +116,8 @@ static CUresult queue(CUstream stream, struct op op) {
     return error;
 }
 
+int fake_driver_work(CUstream stream, void (*fn)(void *arg), void *arg) { return queue(stream, (struct op){.fn = fn, .arg = arg, .work = true}); }
+
 CUresult cuGetErrorString(CUresult error, const char **text) {
     *text = error == 700 ? "an illegal memory access was encountered" : "unknown error";
     return CUDA_SUCCESS;
@@ -152,7 +155,7 @@ CUresult cuCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice device) {
 }
 CUresult cuCtxSynchronize(void) { return state(); }
 CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t size) {
-    (void)size;
+    if (size > 0x1000000 || n_allocated == 16) return CUDA_ERROR_OUT_OF_MEMORY;
     *address = 0x10000000ull + 0x1000000ull * (unsigned)n_allocated++;
     return state();
 }
@@ -260,7 +263,8 @@ CUresult cuLinkAddData_v2(CUlinkState state, CUjitInputType type, void *data, si
                           void **values) {
     (void)state, (void)type, (void)options, (void)values;
     if (!strcmp(name, "bad")) return strcpy(link_error, "bad is bad"), CUDA_ERROR_INVALID_PTX;
-    strncat(linked, data, size);
+    size_t room = sizeof linked - 1 - strlen(linked);
+    strncat(linked, data, size < room ? size : room);
     fake_link.own_options += n;
     return CUDA_SUCCESS;
 }
@@ -293,14 +297,15 @@ CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, uns
                         void **params, void **extra) {
     (void)stream, (void)params;
     fake_launch = (struct fake_launch){.function = f, .grid = gx * gy * gz, .block = bx * by * bz, .shared = shared};
-    if (extra && extra[0] == CU_LAUNCH_PARAM_BUFFER_POINTER) memcpy(&fake_launch.first, extra[1], 8);
+    /* A driver reads as much as the function's parameters take, if there is so much. */
+    if (extra && extra[0] == CU_LAUNCH_PARAM_BUFFER_POINTER && *(const size_t *)extra[3] >= 8) memcpy(&fake_launch.first, extra[1], 8);
     return state();
 }
 CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
                                    CUstream stream, void **params) {
     (void)stream;
     fake_launch = (struct fake_launch){.function = f, .grid = gx * gy * gz, .block = bx * by * bz, .shared = shared, .cooperative = true};
-    memcpy(&fake_launch.first, params[0], 8);
+    if (f == (CUfunction)1) memcpy(&fake_launch.first, params[0], 8);
     return state();
 }
 

@@ -12,6 +12,8 @@
 void fake_driver_break(int error);
 /* Streams rest until this is called with false. */
 void fake_driver_hold(bool hold);
+/* Queues what the device itself does, behind the stream's earlier work; a CUresult. */
+int fake_driver_work(CUstream stream, void (*fn)(void *arg), void *arg);
 /* What the next synchronising call finds that kernels have printed. */
 extern const char *_Atomic fake_driver_print;
 /* The last launch, as the driver saw it. */
