@@ -86,6 +86,7 @@ void gv_unacked_sent(struct gv_unacked *k, uint64_t size) { k->cursor += size; }
 bool gv_unacked_between(const struct gv_unacked *k) { return k->cursor == k->piece_end; }
 
 bool gv_unacked_drop(struct gv_unacked *k, uint64_t seq) {
+    if (seq <= k->dropped) return true; /* known: since then a frame of which the peer has some may be on its way again */
     while (k->front < k->cursor && last(k, k->front) <= seq) {
         uint64_t next = behind(k, k->front);
         if (next > k->cursor) return false; /* a unit that is only halfway out cannot have arrived whole */

@@ -334,6 +334,29 @@ static void again_is_the_same(void) {
     close_raw(&raw);
 }
 
+/* The peer has some records of a frame when the connection is cut: the frame comes again, and the link lives. */
+static void cut_within_a_frame(void) {
+    struct raw raw = open_raw();
+    uint8_t *frame = malloc(FRAME_BUFFER);
+    gv_link_set_grace(raw.link, (int64_t)GRACE_S * 1000000000);
+    gv_tcp_spin_lock(&((struct tcp *)raw.link)->pushing); /* as somebody who sends */
+    for (uint64_t n = 1; n <= 5; n++) CHECK(send_numbered(raw.link, 40, n));
+    gv_tcp_spin_unlock(&((struct tcp *)raw.link)->pushing);
+    gv_send_flush(raw.link);
+    for (uint32_t epoch = 0; epoch < 3; epoch++) {
+        if (epoch) {
+            sealed_peer_free(&raw.peer);
+            raw.peer = sealed_peer(epoch);
+            CHECK(come_back(&raw, frame, seal_note(&raw.peer, 0, note(GV_RECORD_RESUME, epoch, 3), frame), epoch) == 0);
+            CHECK(hear_frame(&raw.peer, raw.fd, frame).kind == GV_SEAL_NOTES);
+        }
+        struct gv_sealed_head head = hear_frame(&raw.peer, raw.fd, frame);
+        CHECK(head.kind == GV_SEAL_RECORDS && head.counter == 1 && head.size == FRAME_ROOM + 5 * 64 && !gv_link_dead(raw.link));
+    }
+    free(frame);
+    close_raw(&raw);
+}
+
 /* The two ends do not agree on the secret, or that there is one. */
 static void secrets_differ(void) {
     for (int i = 0; i < 3; i++) {
@@ -514,6 +537,7 @@ int main(int argc, char **argv) {
         {"another_frame_comes_first", another_frame_comes_first},
         {"no_nonce_twice", no_nonce_twice},
         {"again_is_the_same", again_is_the_same},
+        {"cut_within_a_frame", cut_within_a_frame},
         {"secrets_differ", secrets_differ},
         {"a_burst_is_few_frames", a_burst_is_few_frames},
         {"altered", altered},
