@@ -593,7 +593,7 @@ static void a_link(const char *text, const char *transport) {
 static void links_work(void) {
     int before = open_descriptors();
     a_link("delay(rtt=10ms,tcp)", "tcp");
-    a_link("delay(rtt=10ms,sealed)", "tcp");
+    a_link("delay(rtt=10ms,tcp(plain))", "tcp");
     a_link("delay(rtt=10ms,shm)", "shm");
     a_link("delay(rtt=0ms,shm)", "shm");
     a_link("delay(rtt=5ms,rate=1gbit,auto)", "shm");
@@ -620,7 +620,7 @@ static void a_goodbye_arrives(const char *text, const char *transport) {
 
 static void goodbyes_arrive(void) {
     a_goodbye_arrives("delay(rtt=60ms,tcp)", "tcp");
-    a_goodbye_arrives("delay(rtt=60ms,sealed)", "tcp");
+    a_goodbye_arrives("delay(rtt=60ms,tcp(plain))", "tcp");
     a_goodbye_arrives("delay(rtt=60ms,shm)", "shm");
 }
 

@@ -39,6 +39,7 @@ static void open_with(struct session *s, enum fault fault, const char *link, uin
     s->p.client = gv_link_connect(&options, &err);
     if (!s->p.client) fprintf(stderr, "%s\n", err.text);
     CHECK(s->p.client);
+    atomic_store(&s->notices, 0); /* a plain link has said that it is one */
     s->p.worker = mini_worker(&s->server);
     s->shares = strcmp(gv_link_transport(s->p.client), "shm") == 0;
 }
@@ -279,9 +280,9 @@ static void memory_cut(const char *link, uint64_t seed) {
 
 static void shm_cut(void) { memory_cut("shm", 6); }
 static void delayed_shm_cut(void) { memory_cut("delay(rtt=4ms,shm)", 7); }
-static void one_channel_cut(void) { payloads_cut("tcp", 3); }
-static void four_channels_cut(void) { payloads_cut("tcp(channels=4)", 4); }
-static void delayed_cut(void) { payloads_cut("delay(rtt=4ms,tcp)", 5); }
+static void one_channel_cut(void) { payloads_cut("tcp(plain)", 3); }
+static void four_channels_cut(void) { payloads_cut("tcp(channels=4,plain)", 4); }
+static void delayed_cut(void) { payloads_cut("delay(rtt=4ms,tcp(plain))", 5); }
 static void sealed_one_channel_cut(void) { payloads_cut("sealed", 3); }
 static void sealed_four_channels_cut(void) { payloads_cut("sealed(channels=4)", 4); }
 static void sealed_delayed_cut(void) { payloads_cut("delay(rtt=4ms,sealed)", 5); }
@@ -547,12 +548,12 @@ static void shm_says_nonsense(void) {
     }
 }
 
-#define ON_EACH(name)                                   \
-    static void tcp_##name(void) { name("tcp"); }       \
-    static void sealed_##name(void) { name("sealed"); } \
+#define ON_EACH(name)                                    \
+    static void tcp_##name(void) { name("tcp(plain)"); } \
+    static void sealed_##name(void) { name("sealed"); }  \
     static void shm_##name(void) { name("shm"); }
-#define ON_TCP(name)                              \
-    static void tcp_##name(void) { name("tcp"); } \
+#define ON_TCP(name)                                     \
+    static void tcp_##name(void) { name("tcp(plain)"); } \
     static void sealed_##name(void) { name("sealed"); }
 ON_TCP(records_cut)
 ON_TCP(held_back)
