@@ -94,7 +94,7 @@ int session_take_payload(uint64_t tag, void *dst, uint64_t size) {
     n_payloads--;
     pthread_mutex_unlock(&payloads_lock);
     bool right = p->size == size;
-    if (right) memcpy(dst, p->data, size);
+    if (right && size) memcpy(dst, p->data, size);
     free(p->data);
     free(p);
     if (right) return 0;
