@@ -19,13 +19,13 @@ from typing import Any
 
 from gpuvirt import __version__, paths
 from gpuvirt.errors import GpuvirtError
-from gpuvirt.server import descriptors, worker_library
+from gpuvirt.server import descriptors
 from gpuvirt.server import listener as listening
 from gpuvirt.server.box.choice import Choice, choose
 from gpuvirt.server.control import ControlServer
 from gpuvirt.server.devices import Inventory, describe, take_inventory, works_in_box
 from gpuvirt.server.listener import Listener
-from gpuvirt.server.memory_usage import MemoryUsage, Release
+from gpuvirt.server.memory_usage import MemoryUsage
 from gpuvirt.server.options import ServeOptions
 from gpuvirt.server.sealing import Sealing
 from gpuvirt.server.sessions import Sessions
@@ -43,14 +43,13 @@ class Daemon:
 
     Args:
         worker_command: the command that starts a worker process; tests pass their own.
-        memory_usage_release: frees a slot of the memory usage table atomically; None takes the worker library's.
     """
 
-    def __init__(self, options: ServeOptions, worker_command: Sequence[str] = WORKER_COMMAND, memory_usage_release: Release | None = None) -> None:
+    def __init__(self, options: ServeOptions, worker_command: Sequence[str] = WORKER_COMMAND) -> None:
         self.options = options
         self.port = 0
         self.control_port = 0
-        self._worker_command, self._memory_usage_release = worker_command, memory_usage_release
+        self._worker_command = worker_command
         self._stopping = asyncio.Event()
         self._undo = contextlib.AsyncExitStack()
         self._started = time.time()
@@ -100,9 +99,7 @@ class Daemon:
         soft = inventory.backend == "soft"
         memory_usage = None
         if soft:
-            memory_usage = MemoryUsage(
-                [device.memory for device in inventory.devices], self._memory_usage_release or worker_library.memory_usage_release()
-            )
+            memory_usage = MemoryUsage([device.memory for device in inventory.devices])
             undo.callback(memory_usage.close)
         box = await asyncio.to_thread(self._choose_box, inventory, tokens)
         tenants = Tenants(users=box.users)
@@ -256,7 +253,7 @@ class Daemon:
         return {"server": self.options.name, "sessions": await self._sessions.list(None if sender.admin else bytes.fromhex(sender.id))}
 
 
-def serve(options: ServeOptions, worker_command: Sequence[str] = WORKER_COMMAND, memory_usage_release: Release | None = None) -> None:
+def serve(options: ServeOptions, worker_command: Sequence[str] = WORKER_COMMAND) -> None:
     """Runs a daemon in this process until SIGTERM, SIGINT or SIGHUP.
 
     Raises:
@@ -269,7 +266,7 @@ def serve(options: ServeOptions, worker_command: Sequence[str] = WORKER_COMMAND,
     log.propagate = False
 
     async def main() -> None:
-        daemon = Daemon(options, worker_command, memory_usage_release)
+        daemon = Daemon(options, worker_command)
         loop = asyncio.get_running_loop()
         for sig in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.add_signal_handler(sig, daemon.stop)

@@ -1,29 +1,28 @@
 """Memory used on each software GPU, in a memfd that every worker maps (native/backend/soft/memory_usage.h).
 
-Workers add and subtract what they use. The daemon makes the file, passes it to workers, reads it, and subtracts what a session that has ended left in
-its slot.
+A worker reads all of it and writes its own row. The daemon makes the file, gives rows to sessions, reads them, and clears what a session that has
+ended left in its row. What a row says counts for no more than its session's limit.
 """
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import mmap
 import os
 import struct
-from collections.abc import Callable
 
 MAGIC = 0x52474C56
-VERSION = 1
+VERSION = 2
 DEVICES = 16
 SLOTS = 1024
+PAGE = 4096
 _HEADER = struct.Struct("<II")
 _TOTAL = _HEADER.size
-_USED = _TOTAL + 8 * DEVICES
-_SLOT_USED = _USED + 8 * DEVICES
-SIZE = _SLOT_USED + 8 * DEVICES * SLOTS
-
-# Takes the memfd and a slot; must subtract the slot's numbers from `used` atomically, because workers change it at the same time.
-Release = Callable[[int, int], None]
+_LIMIT = _TOTAL + 8 * DEVICES
+ROWS = (_LIMIT + 8 * SLOTS + PAGE - 1) // PAGE * PAGE
+SIZE = ROWS + PAGE * SLOTS
+_MAP_FIXED = 0x10
 
 
 class MemoryUsage:
@@ -31,32 +30,84 @@ class MemoryUsage:
 
     Args:
         total: bytes of each device.
-        release: frees a slot atomically (`worker_library.memory_usage_release`).
+
+    Attributes:
+        fd: of the table, open for reading and writing.
+        read_fd: open for reading only.
     """
 
-    def __init__(self, total: list[int], release: Release) -> None:
-        self._release = release
+    def __init__(self, total: list[int]) -> None:
+        self._total = total
         self.fd = os.memfd_create("gpuvirt-memory-usage", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self.fd, SIZE)
         fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+        self.read_fd = os.open(f"/proc/self/fd/{self.fd}", os.O_RDONLY | os.O_CLOEXEC)
+        os.fchmod(self.fd, 0o400)  # who has it for reading cannot open it once more for writing
         self._map = mmap.mmap(self.fd, SIZE)
         _HEADER.pack_into(self._map, 0, MAGIC, VERSION)
         for device, size in enumerate(total):
             struct.pack_into("<Q", self._map, _TOTAL + 8 * device, size)
+        self._limits: dict[int, int] = {}
+
+    def claim(self, slot: int, limit: int) -> None:
+        """Gives a session its row.
+
+        Args:
+            limit: bytes of each device that it may use, 0: all.
+        """
+        self._clear(slot)
+        self._limits[slot] = limit or max(self._total)
+        struct.pack_into("<Q", self._map, _LIMIT + 8 * slot, self._limits[slot])
 
     def used(self, device: int) -> int:
         """Bytes in use on one device, all sessions together."""
-        return int(struct.unpack_from("<Q", self._map, _USED + 8 * device)[0])
+        return sum(self._row(slot)[device] for slot in self._limits)
 
     def slot_used(self, slot: int) -> int:
         """Bytes one session uses, all devices together."""
-        return sum(struct.unpack_from(f"<{DEVICES}Q", self._map, _SLOT_USED + 8 * DEVICES * slot))
+        return sum(self._row(slot))
+
+    def _row(self, slot: int) -> list[int]:
+        limit = self._limits.get(slot, 0)
+        return [min(value, limit) for value in struct.unpack_from(f"<{DEVICES}Q", self._map, ROWS + PAGE * slot)]
 
     def free_slot(self, slot: int) -> None:
-        """Subtracts what a session used. Its worker must have ended."""
-        if self.slot_used(slot):
-            self._release(self.fd, slot)
+        """Takes a row back. Its worker must have ended."""
+        self._limits.pop(slot, None)
+        struct.pack_into("<Q", self._map, _LIMIT + 8 * slot, 0)
+        self._clear(slot)
+
+    def _clear(self, slot: int) -> None:
+        self._map[ROWS + PAGE * slot : ROWS + PAGE * (slot + 1)] = bytes(PAGE)
 
     def close(self) -> None:
         self._map.close()
+        os.close(self.read_fd)
         os.close(self.fd)
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+
+
+def _mmap(address: int | None, rights: int, flags: int, fd: int, offset: int) -> int:
+    got = _libc.mmap(address, PAGE, rights, flags, fd, offset)
+    if got is None or got == ctypes.c_void_p(-1).value:
+        code = ctypes.get_errno()
+        raise OSError(code, f"mapping the table of memory usage: {os.strerror(code)}")
+    return int(got)
+
+
+def reserve_row() -> int:
+    """Sets the address aside at which a worker will have its row: its box names the address, and is made before the row is known."""
+    return _mmap(None, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
+
+
+def map_row(fd: int, slot: int, address: int) -> None:
+    """Maps one row, writable, at an address that `reserve_row` gave; keeps no descriptor (mmap.mmap does, and with it the whole table).
+
+    Raises:
+        OSError: it cannot be mapped.
+    """
+    _mmap(address, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED | _MAP_FIXED, fd, ROWS + PAGE * slot)

@@ -161,6 +161,8 @@ class Sessions:
             if worker is not None:
                 worker.kill()
                 await asyncio.shield(worker.gone)
+            if self._memory_usage:
+                self._memory_usage.free_slot(decision.slot)
             self._policy.handle(Ended(number))
             if isinstance(error, GpuvirtError):
                 log.error("no worker for a session: %s", error)
@@ -222,7 +224,8 @@ class Sessions:
         inventory, tenant = self._inventory, session.tenant
         passed = {"cache": tenant.folder} if tenant.folder >= 0 else {}
         if self._memory_usage:
-            passed["memory_usage"] = self._memory_usage.fd
+            self._memory_usage.claim(session.grant.slot, session.grant.memory)
+            passed |= {"memory_usage": self._memory_usage.read_fd, "memory_row": self._memory_usage.fd}
         config = SessionConfig(
             session=session.id,
             backend=inventory.backend,

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuvirt.errors import GpuvirtError
-from gpuvirt.server import messages
+from gpuvirt.server import memory_usage, messages
 from gpuvirt.server.box import box
 from gpuvirt.server.options import BOX_MODES
 from gpuvirt.server.worker_library import SessionConfig, Worker, WorkerLibrary
@@ -46,8 +46,9 @@ def main() -> int:
     except (GpuvirtError, ImportError) as error:
         messages.send(daemon, {"op": "failed", "text": str(error)})
         return 1
+    row = memory_usage.reserve_row()
     if args.box != "off":
-        box.prepare(args.backend)
+        box.prepare(args.backend, row)
     messages.send(daemon, {"op": "ready"})
     tenant = ""
     while True:
@@ -58,7 +59,7 @@ def main() -> int:
             return 0
         message, fds = received
         if message["op"] == "session":
-            return _run(library, compiler, daemon, message, fds, tenant, args.box != "off")
+            return _run(library, compiler, daemon, message, fds, tenant, args.box != "off", row)
         tenant = message["tenant"]
         library.open_cache(_descriptor(fds[0]) / "images")  # which keeps a descriptor of its own
         os.close(fds[0])
@@ -107,7 +108,7 @@ def _use_caches(library: WorkerLibrary, compiler: _Compiler | None, config: Sess
         os.environ["CUDA_CACHE_PATH"] = str(_descriptor(folder) / "driver")  # what the driver compiles, which it would run as it finds it
 
 
-def _close_box(compiler: _Compiler | None, config: SessionConfig, passed: dict[str, int]) -> None:
+def _close_box(compiler: _Compiler | None, config: SessionConfig, passed: dict[str, int], row: int) -> None:
     """From here on this process may do what its session needs and nothing else. What has to be opened once more is opened before."""
     if compiler is not None:
         compiler.open_log()
@@ -117,6 +118,7 @@ def _close_box(compiler: _Compiler | None, config: SessionConfig, passed: dict[s
         client=config.driver_is_client,
         user=config.user,
         folder=passed.get("cache", -1),
+        fixed_page=row,
     ).close()
 
 
@@ -128,6 +130,7 @@ def _run(
     fds: list[int],
     expected: str,
     boxed: bool,
+    row: int,
 ) -> int:
     del message["op"]
     config = SessionConfig(**message)
@@ -136,10 +139,16 @@ def _run(
     memory_usage_fd = passed.get("memory_usage", -1)
     _use_caches(library, compiler, config, passed.get("cache", -1), expected)
     try:
+        if "memory_row" in passed:
+            memory_usage.map_row(passed["memory_row"], config.slot, row)
+            os.close(passed.pop("memory_row"))
         if boxed:
-            _close_box(compiler, config, passed)
-        worker = library.open(config, fd, descriptors, memory_usage_fd, compiler.address if compiler else None, compiler.build if compiler else "")
-    except GpuvirtError as error:
+            _close_box(compiler, config, passed, row)
+        address, build = (compiler.address, compiler.build) if compiler else (None, "")
+        worker = library.open(config, fd, descriptors, memory_usage_fd, address, build, row if memory_usage_fd >= 0 else None)
+        if memory_usage_fd >= 0:
+            os.close(memory_usage_fd)  # it is mapped
+    except (GpuvirtError, OSError) as error:
         _tell(daemon, {"op": "failed", "text": str(error)})
         return 1
     _tell(daemon, {"op": "opened"})

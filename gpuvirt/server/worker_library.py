@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
@@ -55,6 +54,7 @@ class WorkerConfig(ctypes.Structure):
         ("compiler", ctypes.c_void_p),
         ("server_name", ctypes.c_char_p),
         ("seal", ctypes.c_char_p),
+        ("memory_row", ctypes.c_void_p),
     ]
 
 
@@ -84,7 +84,8 @@ class SessionConfig:
         driver_is_client: cuda: the driver is gpuvirt's own client library.
         user: the user and group as which the session runs, 0: the daemon's.
         tenant, cache_key: whose session it is (gpuvirt.server.tenants).
-        passed: names of the descriptors behind the transport's: "cache", the tenant's folder; "memory_usage", the table of memory usage.
+        passed: names of the descriptors behind the transport's: "cache", the tenant's folder; "memory_usage", the table of memory usage,
+            and "memory_row", the same writable.
         seal: the link's secret (32 bytes) and its cipher (one byte), empty: the link is plain.
     """
 
@@ -131,7 +132,6 @@ class WorkerLibrary:
         lib.worker_close_cache.argtypes, lib.worker_close_cache.restype = [handle], None
         lib.worker_refresh_cache.argtypes, lib.worker_refresh_cache.restype = [handle], None
         lib.worker_use_cache.argtypes, lib.worker_use_cache.restype = [handle, handle, ctypes.c_char_p], None
-        lib.worker_memory_usage_release.argtypes, lib.worker_memory_usage_release.restype = [ctypes.c_int32, ctypes.c_uint32], ctypes.c_int
         self.lib = lib
         found = path.stat()
         self.build = f"{found.st_mtime_ns};{found.st_size}"
@@ -155,7 +155,14 @@ class WorkerLibrary:
         self.lib.worker_refresh_cache(self._images)
 
     def open(
-        self, config: SessionConfig, fd: int, descriptors: list[int], memory_usage_fd: int, compiler: int | None, compiler_build: str = ""
+        self,
+        config: SessionConfig,
+        fd: int,
+        descriptors: list[int],
+        memory_usage_fd: int,
+        compiler: int | None,
+        compiler_build: str = "",
+        memory_row: int | None = None,
     ) -> Worker:
         """Takes over the descriptors and opens the backend.
 
@@ -163,6 +170,7 @@ class WorkerLibrary:
             compiler: address of a struct soft_compiler, None on cuda. Must outlive the worker.
             compiler_build: names its version; images that another version has accepted, or that carry another tenant's key, are not taken from
                 the cache.
+            memory_row: the address of the session's row of the table of memory usage; None: it is mapped from memory_usage_fd.
 
         Raises:
             GpuvirtError: the backend did not open; the client has been told.
@@ -191,6 +199,7 @@ class WorkerLibrary:
             server_name=config.server_name.encode(),
             grace=config.grace,
             seal=config.seal or None,
+            memory_row=memory_row,
         )
         err = ctypes.create_string_buffer(ERR_SIZE)
         handle = self.lib.worker_open(ctypes.byref(filled), err)
@@ -255,15 +264,3 @@ class Worker:
             if not self._added.wait_for(lambda: self._adding == 0, CLOSE_WAIT):
                 return  # somebody is still in there; the process is about to end
         self._lib.worker_close(self._handle)
-
-
-def memory_usage_release() -> Callable[[int, int], None]:
-    """Loads the library for the one function that the daemon itself calls."""
-    lib = WorkerLibrary().lib
-
-    def release(fd: int, slot: int) -> None:
-        code = lib.worker_memory_usage_release(fd, slot)
-        if code:
-            raise OSError(code, f"slot {slot} of the memory usage table cannot be freed: {os.strerror(code)}")
-
-    return release

@@ -32,6 +32,7 @@ struct gv_backend_config {
     int strict;             /* soft: do what the real driver is allowed to do and the software GPU otherwise does not (strict); no fixed addresses */
     int memory_usage_fd;    /* soft: memfd of the table of memory usage (memory_usage.h), -1: none */
     uint32_t memory_usage_slot; /* this session's slot in the table */
+    void *memory_row;           /* that row, mapped writable (struct gv_memory_row), NULL: it is mapped from memory_usage_fd */
     void *compiler;             /* soft: struct soft_compiler */
     /* Text that device code printed. [any thread] */
     void (*console)(void *arg, const char *text, size_t size);

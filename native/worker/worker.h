@@ -30,6 +30,7 @@ struct worker_config {
     void *compiler; /* struct soft_compiler *, soft */
     const char *server_name;
     const uint8_t *seal; /* 33 bytes: the key and the cipher of struct gv_link_secret; NULL: the link is plain */
+    void *memory_row; /* this session's row of the table of memory usage, mapped writable; NULL: it is mapped from memory_usage_fd, if there is one */
 };
 
 /* Takes over the descriptors and opens the backend. NULL: err (512 bytes) says why; the client has been told. */
@@ -64,7 +65,5 @@ void worker_close(struct worker *w);
 int worker_exchange_answer(const uint8_t *heard, uint8_t *said, uint8_t *shared, char *why);
 /* Whether there is a library to seal links with; `text` (512 bytes) gets its version, or what to do. 0, or -1: there is none. */
 int worker_seal_library(char *text);
-/* Subtracts a slot of the table of memory usage (memory_usage.h) from `used` and clears it. Its worker must have ended. Called by the daemon. 0, or an errno. */
-int worker_memory_usage_release(int32_t fd, uint32_t slot);
 
 #endif

@@ -72,4 +72,3 @@ void worker_close(struct worker *w) {
     if (w->hang) sleep(60);
     free(w);
 }
-int worker_memory_usage_release(int32_t fd, uint32_t slot) { return fd < 0 || slot == 9999; }

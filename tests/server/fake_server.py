@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-import struct
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,17 +15,6 @@ from gpuvirt.server.daemon import serve
 from gpuvirt.server.options import ServeOptions
 from gpuvirt.server.sessions import Moved, Session, Sessions
 from gpuvirt.transport import handshake as hs
-
-
-def release(fd: int, slot: int) -> None:
-    """What worker_memory_usage_release does, without its atomicity, which nothing here needs."""
-    import os
-
-    slot_at = 8 + 128 + 128 + 128 * slot
-    left = struct.unpack("<16Q", os.pread(fd, 128, slot_at))
-    used = struct.unpack("<16Q", os.pread(fd, 128, 8 + 128))
-    os.pwrite(fd, struct.pack("<16Q", *(u - v for u, v in zip(used, left, strict=True))), 8 + 128)
-    os.pwrite(fd, bytes(128), slot_at)
 
 
 class Script(Sessions):
@@ -59,7 +47,7 @@ def main() -> int:
     options["ready_file"] = Path(options["ready_file"])
     options["links"] = tuple(options.get("links", ("tcp", "shm")))
     try:
-        serve(ServeOptions(**{"port": 0, "backend": "soft", **options}), worker, release)
+        serve(ServeOptions(**{"port": 0, "backend": "soft", **options}), worker)
     except GpuvirtError as error:
         print(error, file=sys.stderr)
         return 125

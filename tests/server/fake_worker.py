@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import fcntl
 import os
 import socket
 import struct
@@ -13,6 +12,7 @@ import time
 from typing import Any
 
 from gpuvirt.server import messages
+from gpuvirt.server.memory_usage import PAGE, ROWS
 from gpuvirt.transport.packing import pack
 
 # What a worker must not be able to do harm with, by what the client asks for.
@@ -51,16 +51,12 @@ def main() -> None:
             break
         os.close(fds[0])  # whose session may come
     client = socket.socket(fileno=fds[0])
-    memory_usage = fds[1 + config["descriptors"] + config["passed"].index("memory_usage")]
+    memory_row = fds[1 + config["descriptors"] + config["passed"].index("memory_row")]
     messages.send(daemon, {"op": "opened"})
     channels: list[socket.socket] = []
     threading.Thread(target=listen, args=(daemon, channels), daemon=True).start()
     # 1000 bytes on the first granted device, as soft workers count them (native/backend/soft/memory_usage.h).
-    os.pwrite(memory_usage, struct.pack("<Q", 1000), 8 + 128 + 128 + 128 * config["slot"] + 8 * config["devices"][0])
-    used = 8 + 128 + 8 * config["devices"][0]
-    fcntl.flock(memory_usage, fcntl.LOCK_EX)
-    os.pwrite(memory_usage, struct.pack("<Q", struct.unpack("<Q", os.pread(memory_usage, 8, used))[0] + 1000), used)
-    fcntl.flock(memory_usage, fcntl.LOCK_UN)
+    os.pwrite(memory_row, struct.pack("<Q", 1000), ROWS + PAGE * config["slot"] + 8 * config["devices"][0])
     while data := client.recv(4096):
         if data == b"crash":
             os.abort()

@@ -223,6 +223,22 @@ static int core_files(const char *unused) {
 static int owner(const char *path) { return done(chown(path, 1, 1)); }
 static int chroots(const char *path) { return done(chroot(path)); }
 
+/* The session's row of the table of memory usage is one page of a file that has all sessions'. */
+static void *own_row;
+static int grown(void *map) { return map == MAP_FAILED ? errno : 0; }
+static int grows_row(const char *unused) { return (void)unused, grown(mremap(own_row, 4096, 8192, MREMAP_MAYMOVE)); }
+static int doubles_row(const char *unused) { return (void)unused, grown(mremap(own_row, 0, 8192, MREMAP_MAYMOVE)); }
+static int remaps_row(const char *unused) { return (void)unused, done(syscall(SYS_remap_file_pages, own_row, 4096, 0, 0, 0)); }
+static int opens_table(const char *unused) {
+    (void)unused;
+    for (int fd = 3; fd < 200; fd++) {
+        char path[64], name[200] = "";
+        snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+        if (readlink(path, name, sizeof name - 1) > 0 && strstr(name, "memory-usage")) return closed(open(path, O_RDWR));
+    }
+    return ENOENT;
+}
+
 static const struct {
     const char *name;
     int (*try)(const char *argument);
@@ -268,6 +284,10 @@ static const struct {
     {"descriptors", descriptors},
     {"core", core_files},
     {"chroot", chroots},
+    {"remap row", remaps_row},
+    {"double row", doubles_row},
+    {"open table", opens_table},
+    {"grow row", grows_row},
 };
 
 int attempt(const char *name, const char *argument) {
@@ -286,6 +306,7 @@ struct worker *worker_open(const struct worker_config *c, char *err) {
     (void)err;
     struct worker *w = calloc(1, sizeof *w);
     w->fd = c->fd;
+    own_row = c->memory_row;
     return w;
 }
 struct module_cache *worker_open_cache(const char *folder) { return (void)folder, NULL; }
@@ -297,7 +318,6 @@ int worker_resume(struct worker *w, int32_t channel, int32_t fd, uint32_t epoch)
 void worker_client_gone(struct worker *w) { (void)w; }
 void worker_get_figures(struct worker *w, struct worker_figures *f) { (void)w, memset(f, 0, sizeof *f); }
 void worker_close(struct worker *w) { free(w); }
-int worker_memory_usage_release(int32_t fd, uint32_t slot) { return (void)fd, (void)slot, 0; }
 int worker_run(struct worker *w, char *err) {
     char line[5000], answer[20], *argument;
     FILE *in = fdopen(dup(w->fd), "r");

@@ -248,8 +248,9 @@ def tried_by_a_worker(server: FakeServer, boxed: bool) -> dict[str, int]:
             ("tcp", server.port), ("tcp", server.ready["control_port"]), ("unix", runtime / f"{server.port}.sock"), ("udp", 9),
             ("listen", ""), ("fork", ""), ("bare fork", ""), ("clone3", ""), ("dumpable", ""), ("core", ""),
         ]  # fmt: skip
+        wanted += [("remap row", ""), ("double row", ""), ("grow row", "")]
         if boxed:  # else that is the end of its connection
-            wanted.append(("redirect", f"FD:{server.port}"))
+            wanted += [("redirect", f"FD:{server.port}"), ("open table", "")]
         found = {}
         answers = mine.makefile("r")
         for name, argument in wanted:

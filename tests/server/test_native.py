@@ -1,8 +1,11 @@
-"""The Python mirrors of C structures, and the one C function that the daemon itself calls."""
+"""The Python mirrors of C structures, and the table of memory usage."""
 
 from __future__ import annotations
 
 import ctypes
+import mmap
+import os
+import struct
 import subprocess
 from pathlib import Path
 
@@ -27,7 +30,7 @@ int main(void) {
     printf("worker_config size %%zu 0\n", sizeof(struct worker_config));
     printf("worker_figures size %%zu 0\n", sizeof(struct worker_figures));
     printf("gv_memory_usage size %%zu 0\n", sizeof(struct gv_memory_usage));
-    FIELD(gv_memory_usage, total); FIELD(gv_memory_usage, used); FIELD(gv_memory_usage, slot_used);
+    FIELD(gv_memory_usage, total); FIELD(gv_memory_usage, limit); FIELD(gv_memory_usage, rows);
     printf("constants magic %%u %%u\n", GV_MEMORY_USAGE_MAGIC, GV_MAX_DEVICES);
     printf("constants shm %%u %%u\n", GV_SHM_HEADER, GV_SHM_RING_MIN);
     printf("constants rings %%u %%u\n", GV_COMMAND_RING, GV_BULK_RING);
@@ -59,8 +62,8 @@ def test_structures(layout: dict[tuple[str, str], tuple[int, int]], mirror: type
 def test_memory_usage_layout(layout: dict[tuple[str, str], tuple[int, int]]) -> None:
     assert layout["gv_memory_usage", "size"][0] == memory_usage.SIZE
     assert layout["constants", "magic"] == (memory_usage.MAGIC, memory_usage.DEVICES)
-    offsets = [layout["gv_memory_usage", field][0] for field in ("total", "used", "slot_used")]
-    assert offsets == [8, 8 + 128, 8 + 256]
+    offsets = [layout["gv_memory_usage", field][0] for field in ("total", "limit", "rows")]
+    assert offsets == [8, 8 + 128, memory_usage.ROWS]
 
 
 def test_ring_sizes(layout: dict[tuple[str, str], tuple[int, int]]) -> None:
@@ -70,34 +73,44 @@ def test_ring_sizes(layout: dict[tuple[str, str], tuple[int, int]]) -> None:
     assert layout["constants", "shm"][0] == shm.HEADER and layout["constants", "shm"][1] <= shm.COMMAND_RING
 
 
-@pytest.fixture(scope="module")
-def release(tmp_path_factory: pytest.TempPathFactory) -> memory_usage.Release:
-    target = tmp_path_factory.mktemp("c") / "release.so"
-    source = ROOT / "native" / "worker" / "memory_usage_release.c"
-    subprocess.run(["gcc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O2", "-fPIC", "-shared", str(source), "-o", str(target)], check=True)
-    lib = ctypes.CDLL(str(target))
+def test_rows_of_the_memory_usage_table() -> None:
+    table = MemoryUsage([1 << 30, 2 << 30])
 
-    def call(fd: int, slot: int) -> None:
-        code = lib.worker_memory_usage_release(fd, slot)
-        if code:
-            raise OSError(code, "release")
+    def say(slot: int, *used: int) -> None:
+        os.pwrite(table.fd, struct.pack(f"<{len(used)}Q", *used), memory_usage.ROWS + memory_usage.PAGE * slot)
 
-    return call
-
-
-def test_release(release: memory_usage.Release) -> None:
-    import struct
-
-    table = MemoryUsage([1 << 30, 2 << 30], release)
     try:
-        struct.pack_into("<2Q", table._map, 8 + 128, 700, 50)
-        struct.pack_into("<2Q", table._map, 8 + 256 + 128 * 3, 200, 50)
-        assert (table.used(0), table.used(1), table.slot_used(3)) == (700, 50, 250)
+        table.claim(3, 500)
+        table.claim(4, 0)
+        say(3, 200, 50)
+        say(4, 500)
+        assert (table.used(0), table.used(1), table.slot_used(3), table.slot_used(4)) == (700, 50, 250, 500)
+        say(3, 2**64 - 1)  # nonsense counts as what the session was granted
+        assert (table.used(0), table.slot_used(3)) == (1000, 550)
+        say(7, 10**9)  # a row that no session has
+        assert table.used(0) == 1000 and table.slot_used(7) == 0
+        table.free_slot(3)
         table.free_slot(3)
         assert (table.used(0), table.used(1), table.slot_used(3)) == (500, 0, 0)
-        table.free_slot(3)
-        assert table.used(0) == 500
-        with pytest.raises(OSError, match="release"):
-            release(table.fd, memory_usage.SLOTS)
+        table.claim(3, 0)
+        assert table.slot_used(3) == 0
+    finally:
+        table.close()
+
+
+def test_a_worker_maps_its_row_and_can_write_no_other() -> None:
+    table = MemoryUsage([1 << 30])
+    try:
+        address = memory_usage.reserve_row()
+        memory_usage.map_row(table.fd, 5, address)
+        ctypes.memmove(address, struct.pack("<Q", 77), 8)
+        table.claim(5, 0)
+        assert table.slot_used(5) == 0, "a row is empty when a session gets it"
+        ctypes.memmove(address, struct.pack("<Q", 77), 8)
+        assert table.slot_used(5) == 77
+        with pytest.raises(PermissionError):
+            mmap.mmap(table.read_fd, memory_usage.SIZE)
+        with pytest.raises(OSError, match="mapping"):
+            memory_usage.map_row(table.read_fd, 5, address)
     finally:
         table.close()

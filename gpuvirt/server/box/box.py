@@ -54,7 +54,7 @@ class Box:
 
     def _apply(self) -> None:
         out = self.leave_out
-        prepared = _prepared.pop(self.backend, None) if not (out or self.client or self.fixed_page) else None
+        prepared = None if out or self.client else _prepared.pop((self.backend, self.fixed_page), None)
         rules, program = prepared or (self._rules(), self._program())
         if rules is not None:
             if self.folder >= 0:
@@ -94,13 +94,13 @@ class Box:
         return calls.program(os.getpid(), self.backend, self.client, self.leave_out - PARTS, self.fixed_page)
 
 
-_prepared: dict[str, tuple[landlock.Ruleset | None, bytes | None]] = {}  # by backend
+_prepared: dict[tuple[str, int], tuple[landlock.Ruleset | None, bytes | None]] = {}  # by backend and fixed page
 
 
-def prepare(backend: str) -> None:
+def prepare(backend: str, fixed_page: int = 0) -> None:
     """Makes what every session's box has in common, before a session comes: most of the time that closing takes. Not across a fork."""
-    plain = Box(backend)
-    _prepared[backend] = plain._rules(), plain._program()
+    plain = Box(backend, fixed_page=fixed_page)
+    _prepared[backend, fixed_page] = plain._rules(), plain._program()
 
 
 def helper(user: int) -> Box:

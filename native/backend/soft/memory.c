@@ -1,10 +1,12 @@
 /* Device memory: the window and its backed ranges, allocations placed by the worker, and the limits of session, device and pool. */
 #include <errno.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "stream.h"
 #include "../../wire/clock.h"
@@ -22,22 +24,47 @@ static uint64_t round_up(uint64_t value, uint64_t unit) { return (value + unit -
 
 /* ---- limits ---- */
 
-static _Atomic uint64_t *pool_used(struct gv_backend *b, const struct soft_device *d) {
-    return (_Atomic uint64_t *)&b->memory.usage->used[d->ordinal];
-}
-static _Atomic uint64_t *slot_used(struct gv_backend *b, const struct soft_device *d) {
-    return (_Atomic uint64_t *)&b->memory.usage->slot_used[b->memory.slot][d->ordinal];
+#define ATTEMPTS 200
+
+static uint64_t peek(const uint64_t *word) { return atomic_load((const _Atomic uint64_t *)word); }
+static void put(uint64_t *word, uint64_t value) { atomic_store((_Atomic uint64_t *)word, value); }
+
+/* What the other sessions' rows say, each as far as its session may go. */
+static uint64_t others(struct gv_backend *b, const struct soft_device *d, bool wanted) {
+    const struct gv_memory_usage *usage = b->memory.usage;
+    uint64_t sum = 0;
+    for (uint32_t slot = 0; slot < GV_MEMORY_USAGE_SLOTS; slot++) {
+        uint64_t limit = peek(&usage->limit[slot]);
+        if (!limit || slot == b->memory.slot) continue;
+        const struct gv_memory_row *row = &usage->rows[slot];
+        uint64_t value = peek(wanted ? &row->wanted[d->ordinal] : &row->used[d->ordinal]);
+        sum += value < limit ? value : limit;
+    }
+    return sum;
 }
 
-/* The pool's sum is raised by compare and swap, so that an attempt that fails is never seen by another session. */
+/* Bytes of the device that no session uses. */
+static uint64_t unused(struct gv_backend *b, const struct soft_device *d) {
+    uint64_t used = others(b, d, false) + d->used;
+    return used < d->total ? d->total - used : 0;
+}
+
+/* Announces, looks, and grants itself: of two that ask at the same time at least one sees the other. Where there is not enough for what all announce, who
+ * sees that takes back and tries again a little later, so that one of them gets it. */
 int soft_memory_charge(struct gv_backend *b, struct soft_device *d, uint64_t size) {
     if (size > d->limit - d->used) return CUDA_ERROR_OUT_OF_MEMORY;
-    if (b->memory.usage) {
-        uint64_t used = atomic_load(pool_used(b, d));
-        do {
-            if (used > d->total || size > d->total - used) return CUDA_ERROR_OUT_OF_MEMORY;
-        } while (!atomic_compare_exchange_weak(pool_used(b, d), &used, used + size));
-        atomic_fetch_add(slot_used(b, d), size);
+    struct gv_memory_row *row = b->memory.row;
+    unsigned chance = b->memory.slot * 2654435761u + (unsigned)gv_now_ns();
+    for (int attempt = 0; row; attempt++) {
+        put(&row->wanted[d->ordinal], size);
+        /* What moves from wanted to used between these two is counted twice, never not at all. */
+        uint64_t wanted = others(b, d, true), left = unused(b, d);
+        bool granted = size <= left && wanted <= left - size;
+        if (granted) put(&row->used[d->ordinal], d->used + size);
+        put(&row->wanted[d->ordinal], 0);
+        if (granted) break;
+        if (size > left || attempt == ATTEMPTS) return CUDA_ERROR_OUT_OF_MEMORY;
+        usleep((unsigned)rand_r(&chance) % (attempt < 8 ? 1u << attempt : 256u));
     }
     d->used += size;
     return 0;
@@ -45,9 +72,7 @@ int soft_memory_charge(struct gv_backend *b, struct soft_device *d, uint64_t siz
 
 void soft_memory_discharge(struct gv_backend *b, struct soft_device *d, uint64_t size) {
     d->used -= size;
-    if (!b->memory.usage) return;
-    atomic_fetch_sub(slot_used(b, d), size);
-    atomic_fetch_sub(pool_used(b, d), size);
+    if (b->memory.row) put(&b->memory.row->used[d->ordinal], d->used);
 }
 
 int soft_memory_heap_take(void *context, uint64_t size) {
@@ -71,7 +96,7 @@ int soft_memory_info(struct gv_context *c, uint64_t *free_bytes, uint64_t *total
     pthread_mutex_lock(&b->memory.lock);
     uint64_t left = d->limit - d->used;
     if (b->memory.usage) {
-        uint64_t used = atomic_load(pool_used(b, d)), pool = used < d->total ? d->total - used : 0;
+        uint64_t pool = unused(b, d);
         if (left > pool) left = pool;
     }
     pthread_mutex_unlock(&b->memory.lock);
@@ -81,6 +106,13 @@ int soft_memory_info(struct gv_context *c, uint64_t *free_bytes, uint64_t *total
 }
 
 /* ---- open, close ---- */
+
+#define ROW(slot) (offsetof(struct gv_memory_usage, rows) + (size_t)(slot) * sizeof(struct gv_memory_row))
+
+static void *map_part(int fd, int rights, size_t offset, size_t size) {
+    void *map = mmap(NULL, size, rights, MAP_SHARED, fd, (off_t)offset);
+    return map == MAP_FAILED ? NULL : map;
+}
 
 int soft_memory_open(struct gv_backend *b, const struct gv_backend_config *config, char *err) {
     struct soft_memory *m = &b->memory;
@@ -92,16 +124,16 @@ int soft_memory_open(struct gv_backend *b, const struct gv_backend_config *confi
             snprintf(err, GV_ERR_SIZE, "the table of memory usage is too small, or has no slot %u", config->memory_usage_slot);
             return CUDA_ERROR_INVALID_VALUE;
         }
-        void *map = mmap(NULL, sizeof(struct gv_memory_usage), PROT_READ | PROT_WRITE, MAP_SHARED, config->memory_usage_fd, 0);
-        if (map == MAP_FAILED) {
+        m->slot = config->memory_usage_slot;
+        m->usage = map_part(config->memory_usage_fd, PROT_READ, 0, sizeof *m->usage);
+        m->row = config->memory_row;
+        if (m->usage && !m->row) m->row = map_part(config->memory_usage_fd, PROT_READ | PROT_WRITE, ROW(m->slot), sizeof *m->row);
+        if (!m->usage || !m->row) {
             snprintf(err, GV_ERR_SIZE, "mapping the table of memory usage: %s", strerror(errno));
             return CUDA_ERROR_UNKNOWN;
         }
-        m->usage = map;
-        m->slot = config->memory_usage_slot;
-        if (m->usage->magic != GV_MEMORY_USAGE_MAGIC || m->usage->version != 1) {
-            snprintf(err, GV_ERR_SIZE, "the table of memory usage is not of version 1");
-            munmap(map, sizeof(struct gv_memory_usage));
+        if (m->usage->magic != GV_MEMORY_USAGE_MAGIC || m->usage->version != GV_MEMORY_USAGE_VERSION) {
+            snprintf(err, GV_ERR_SIZE, "the table of memory usage is not of version %d", GV_MEMORY_USAGE_VERSION);
             return CUDA_ERROR_INVALID_VALUE;
         }
     }
@@ -144,7 +176,7 @@ void soft_memory_close(struct gv_backend *b) {
     }
     if (m->size) munmap((void *)(uintptr_t)m->base, m->size);
     for (uint32_t i = 0; i < b->n_devices; i++) soft_memory_discharge(b, &b->devices[i], b->devices[i].used);
-    if (m->usage) munmap(m->usage, sizeof *m->usage);
+    if (m->usage) munmap((void *)m->usage, sizeof *m->usage); /* the row stays: the daemon reads it when this process has ended */
     address_ranges_free(&m->backed);
     pthread_mutex_destroy(&m->lock);
 }

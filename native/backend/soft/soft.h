@@ -55,7 +55,8 @@ struct soft_memory {
     struct address_ranges backed; /* all addresses that device work may touch */
     struct soft_placed *placed;
     struct soft_hold *holds;
-    struct gv_memory_usage *usage;
+    const struct gv_memory_usage *usage;
+    struct gv_memory_row *row; /* ours, writable */
     uint32_t slot;
 
     /* Virtual memory management (virtual.c). */

@@ -842,8 +842,9 @@ static int make_memory_usage(uint64_t total) {
     struct gv_memory_usage *l = mmap(NULL, sizeof *l, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     CHECK(l != MAP_FAILED);
     l->magic = GV_MEMORY_USAGE_MAGIC;
-    l->version = 1;
+    l->version = GV_MEMORY_USAGE_VERSION;
     for (int i = 0; i < GV_MEMORY_USAGE_DEVICES; i++) l->total[i] = total;
+    l->limit[5] = l->limit[6] = total;
     munmap(l, sizeof *l);
     return fd;
 }
@@ -879,17 +880,18 @@ static void test_memory_usage(void) {
         exit(0);
     }
     close(stop[0]);
-    for (int i = 0; i < 40000 && atomic_load((_Atomic uint64_t *)&l->used[0]) < 100 * CHUNK; i++) usleep(5000);
+    for (int i = 0;
+         i < 40000 && atomic_load((_Atomic uint64_t *)&l->rows[5].used[0]) + atomic_load((_Atomic uint64_t *)&l->rows[6].used[0]) < 100 * CHUNK; i++)
+        usleep(5000);
     usleep(20000);
-    CHECK_INT(l->used[0], 100 * CHUNK);
-    CHECK_INT(l->slot_used[5][0] + l->slot_used[6][0], 100 * CHUNK);
-    CHECK_INT(l->used[1], 0);
+    CHECK_INT(l->rows[5].used[0] + l->rows[6].used[0], 100 * CHUNK);
+    CHECK_INT(l->rows[5].used[1] + l->rows[6].used[1], 0);
+    CHECK_INT(l->rows[5].wanted[0] + l->rows[6].wanted[0], 0);
     close(stop[1]);
     int status;
     for (int i = 0; i < 2; i++) CHECK(waitpid(children[i], &status, 0) > 0 && status == 0);
-    CHECK_INT(l->slot_used[5][0], 0); /* closed */
-    CHECK_INT(l->used[0], l->slot_used[6][0]);
-    CHECK(l->used[0] > 0);
+    CHECK_INT(l->rows[5].used[0], 0); /* closed */
+    CHECK(l->rows[6].used[0] > 0);
     munmap(l, sizeof *l);
     munmap((void *)ready, 4096);
     struct gv_backend_config c = config(1);
