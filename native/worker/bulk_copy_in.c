@@ -196,6 +196,7 @@ static bool take_pieces(struct bulk_copy_in *c) {
 static int queue_pieces(struct bulk_copy_in *c, const struct gv_record *record) {
     const struct gv_backend_ops *ops = c->w->ops;
     struct gv_stream *s = c->stream->stream;
+    struct worker *w = c->w;
     uint32_t n = c->n_pieces; /* the last mark may be called, and free the copy, at once */
     int failed = 0;
     for (uint32_t i = 0; i < n; i++) {
@@ -208,7 +209,7 @@ static int queue_pieces(struct bulk_copy_in *c, const struct gv_record *record) 
         int marked = ops->mark(s, piece_done, p);
         if (!failed) failed = status ? status : marked;
     }
-    if (failed) worker_failed(c->w, record, failed, "the copy to the device could not be queued");
+    if (failed) worker_failed(w, record, failed, "the copy to the device could not be queued");
     return 0;
 }
 
