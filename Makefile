@@ -26,7 +26,7 @@ help:
 	@echo "make test       a test of everything, each deliberate fault that a test must catch included"
 	@echo "make test-wide  more of the same: other links, libraries, sanitizers and examples"
 	@echo "make test-long  every library case, PyTorch, TensorFlow and JAX: hours"
-	@echo "make fuzz       sessions by chance on the worker for SECONDS=$(SECONDS); the corpus in tests/fuzz/worker grows"
+	@echo "make fuzz       sessions by chance on the worker for SECONDS=$(SECONDS), then hostile servers against the client; what is found is kept in tests/fuzz"
 	@echo "make bench      what calls and copies cost beside the bare transport, what distance costs a training loop (15 minutes)"
 	@echo "make gpu-probe  facts about this machine's NVIDIA driver and GPU;  make gpu-check: gpuvirt on it, beside native (BACKEND=chained: without one)"
 	@echo "make gpu-wheels what gpu-check needs on a machine without a network, for Python PY=3.12, into build/gpu-wheels"
@@ -94,6 +94,7 @@ test-long: $(VENV)/.test $(VENV)/.built $(VENV)/torch/.installed $(VENV)/xla/.in
 
 fuzz: $(VENV)/.test $(VENV)/.built
 	PYTHONPATH=tests $(BIN)/python -m fuzz.worker.grow --seconds $(SECONDS) --seed $(FUZZ_SEED) $(if $(REPLAY),--replay $(REPLAY))
+	$(if $(REPLAY),,PYTHONPATH=tests $(BIN)/python -m fuzz.shim --seconds $(SECONDS) --first $(FUZZ_SEED)000)
 
 # The linters and the tests beside each other.
 check: $(VENV)/.test $(VENV)/.built
