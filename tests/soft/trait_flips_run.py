@@ -21,7 +21,7 @@ from gpuvirt.soft import errors, pipeline
 from gpuvirt.soft.host import object_cache
 from gpuvirt.soft.ptx.module import Module
 
-HANGS = 20  # seconds
+HANGS, HANGS_THOUGH_RIGHT = 20, 150  # seconds
 Outcome = Any
 
 
@@ -58,14 +58,14 @@ def ir(one: Kernel, flip: Flip | None) -> str:
     return pipeline.translate(Module(one.text), "k", (one.threads, 1, 1))[0]
 
 
-def forked(function: Any, *args: Any) -> Outcome:
-    """What a function gives in a child of this process."""
+def forked(function: Any, *args: Any, limit: int = HANGS) -> Outcome:
+    """What a function gives in a child of this process, which has `limit` seconds."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
         try:
             os.close(read)
-            signal.alarm(HANGS)
+            signal.alarm(limit)
             with os.fdopen(write, "w") as out:
                 json.dump(function(*args), out)
         except BaseException as error:
@@ -89,7 +89,7 @@ def main(numbers: list[int]) -> None:
         flip = flips[number]
         key = flip.kernel._replace(want=tuple(flip.kernel.want))  # type: ignore[arg-type]
         if key not in right:
-            right[key] = forked(run, flip.kernel, None)
+            right[key] = forked(run, trait_flips.patient(flip.kernel), None, limit=HANGS_THOUGH_RIGHT)
         changed = flip.costs and forked(ir, flip.kernel, flip) != forked(ir, flip.kernel, None)
         print(json.dumps([number, right[key], forked(run, flip.kernel, flip), changed]), flush=True)
 
