@@ -87,7 +87,7 @@ def test_a_crash_and_a_hang_are_facts(tmp_path: Path) -> None:
 
 def test_it_stays_small() -> None:
     """Whoever lends a machine wants to read what runs on it first."""
-    assert sum(len((HERE / "probe" / name).read_text().splitlines()) for name in ("probe.c", "probe.py")) <= 400
+    assert sum(len((HERE / "probe" / name).read_text().splitlines()) for name in ("probe.c", "probe.py")) <= 440
 
 
 def test_without_a_driver() -> None:
