@@ -87,7 +87,7 @@ def faulty(bug: Bug, folder: Path) -> Fuzzer:
     return build(folder, instead={source: copy})
 
 
-@pytest.mark.parametrize("bug", [pytest.param(b, id=b.name, marks=pytest.mark.slow if b.file == "staging.c" else pytest.mark.wide) for b in BUGS])
+@pytest.mark.parametrize("bug", [pytest.param(b, id=b.name, marks=pytest.mark.slow if b.file == "staging.c" else pytest.mark.long) for b in BUGS])
 def test_a_bug_is_found(bug: Bug, tmp_path: Path) -> None:
     fuzzer = faulty(bug, tmp_path)
     ran = fuzz(fuzzer, tmp_path, "--seed", "7", "--runs", "3000", "--seconds", "300", "--small", "5", "run")

@@ -176,6 +176,7 @@ CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignment, CU
 }
 CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size) { return (void)size, fake_virtual.freed = ptr, virtual_state(); }
 CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop, unsigned long long flags) {
+    if (size > 1ull << 40) return CUDA_ERROR_OUT_OF_MEMORY; /* more than any device has */
     fake_virtual.created = size, fake_virtual.prop = *prop;
     *handle = 4242;
     return flags ? CUDA_ERROR_INVALID_VALUE : virtual_state();
