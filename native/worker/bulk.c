@@ -122,9 +122,10 @@ void worker_expect(struct worker *w, struct worker_expected *e, uint64_t number,
 int worker_bytes_take(struct worker *w, uint64_t number, const void *inline_data, uint64_t inline_size, struct worker_bytes *out) {
     *out = (struct worker_bytes){inline_data, inline_size, NULL};
     if (!number) return 0;
+    if (number & GV_BULK_LATE) return -1; /* late are only bytes that a copy's stream waits for */
     struct worker_expected e;
     worker_expect(w, &e, number, NULL, 0);
-    bool good = worker_wait_payload(w, &e);
+    bool good = worker_await_payload(w, &e);
     *out = (struct worker_bytes){e.data, e.size, e.data};
     if (good) return 0;
     free(e.data);
@@ -173,6 +174,18 @@ bool worker_wait_payload(struct worker *w, struct worker_expected *e) {
     return good;
 }
 
+bool worker_await_payload(struct worker *w, struct worker_expected *e) {
+    pthread_mutex_lock(&w->lock);
+    w->awaited = e;
+    if (w->reader_waits) pthread_cond_broadcast(&w->changed);
+    pthread_mutex_unlock(&w->lock);
+    bool good = worker_wait_payload(w, e);
+    pthread_mutex_lock(&w->lock);
+    w->awaited = NULL;
+    pthread_mutex_unlock(&w->lock);
+    return good;
+}
+
 /* ---- the reader -------------------------------------------------------------------------------------------------------- */
 
 /* The key under which a payload is expected: its number, or the tag of a late one. */
@@ -193,6 +206,10 @@ static struct worker_expected *take_expected(struct worker *w, const struct gv_b
     return e;
 }
 
+/* Whether payloads without commands may not be waited with for room: their commands come behind the one that waits for a payload behind them. The client
+ * library never sends them in such an order. lock held. */
+static bool in_a_circle(const struct worker *w) { return w->awaited && !w->awaited->arrived; }
+
 /* The expectation of the next payload. lock held; released for a moment when there is none, because its command may be next on the link, and for as
  * long as there are WORKER_MAX_EARLY_PAYLOADS without commands: each costs memory, however small it is. */
 static struct worker_expected *look_for_command(struct worker *w, const struct gv_bulk_header *header) {
@@ -201,7 +218,7 @@ static struct worker_expected *look_for_command(struct worker *w, const struct g
     struct timespec until = gv_deadline(CLOCK_REALTIME, COMMAND_NS);
     pthread_cond_timedwait(&w->changed, &w->lock, &until);
     w->reader_waits = true;
-    while (!(e = take_expected(w, header)) && w->n_early >= WORKER_MAX_EARLY_PAYLOADS && !atomic_load(&w->stopping))
+    while (!(e = take_expected(w, header)) && w->n_early >= WORKER_MAX_EARLY_PAYLOADS && !atomic_load(&w->stopping) && !in_a_circle(w))
         pthread_cond_wait(&w->changed, &w->lock);
     w->reader_waits = false;
     return e;
@@ -225,10 +242,10 @@ static struct worker_early *early_new(struct worker *w, const struct gv_bulk_hea
  * arrived meanwhile, or the session ends. */
 static void *early_place(struct worker *w, struct worker_early *early, uint64_t at, uint64_t *n) {
     w->reader_waits = true;
-    while (!early->claimed && !atomic_load(&w->stopping) && atomic_load(&w->early_bytes) >= WORKER_MAX_EARLY)
+    while (!early->claimed && !atomic_load(&w->stopping) && atomic_load(&w->early_bytes) >= WORKER_MAX_EARLY && !in_a_circle(w))
         pthread_cond_wait(&w->changed, &w->lock);
     w->reader_waits = false;
-    if (early->claimed || atomic_load(&w->stopping)) return NULL;
+    if (early->claimed || atomic_load(&w->stopping) || atomic_load(&w->early_bytes) >= WORKER_MAX_EARLY) return NULL;
     *n = early->size - at < WORKER_PIECE ? early->size - at : WORKER_PIECE;
     struct worker_piece *p = malloc(sizeof *p);
     void *data = p ? staging_take(&w->staging, *n) : NULL;
@@ -282,7 +299,7 @@ static bool receive(struct worker *w, const struct gv_bulk_header *header) {
     pthread_mutex_lock(&w->lock);
     struct worker_expected *e = look_for_command(w, header);
     if (e) good = e->number == name_of(header) && (!e->to || e->to->size == header->size);
-    if (!e) good = !atomic_load(&w->stopping) && (early = early_new(w, header));
+    if (!e) good = !atomic_load(&w->stopping) && w->n_early < WORKER_MAX_EARLY_PAYLOADS && (early = early_new(w, header));
     while (good) {
         if (early && early->claimed) {
             e = go_over(w, early, at, &good);

@@ -68,7 +68,7 @@ int worker_do_copy_in(struct worker *w, const struct gv_record *record, const st
     if (c->bulk) {
         worker_expect(w, &in->expected, c->bulk, data, size);
         status = w->ops->gate(s->stream, await_payload, in);
-        if (status) worker_wait_payload(w, &in->expected);
+        if (status) worker_await_payload(w, &in->expected);
     } else {
         memcpy(data, c->data, size);
     }

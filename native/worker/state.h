@@ -170,7 +170,8 @@ struct worker {
     _Atomic uint64_t pending; /* commands in flight on the device; changed under lock */
     struct staging staging;
     struct worker_expected *expected_first, *expected_last;
-    struct worker_expected *late; /* named by tag, in no order */
+    struct worker_expected *late;          /* named by tag, in no order */
+    const struct worker_expected *awaited; /* by the executor, which takes no further commands until it has arrived */
     struct worker_early *early_first, *early_last;
     _Atomic uint64_t early_bytes; /* their staging memory; not counted as the executor's */
     uint32_t n_early;
@@ -291,9 +292,11 @@ void worker_context_sweep(struct worker *w, uint32_t ctx);
 int worker_bulk_start(struct worker *w);
 void worker_bulk_stop(struct worker *w);
 /* Payload `number` goes to `data`; with NULL, to memory that the reader allocates and the caller frees. The struct must stay valid until
- * worker_wait_payload has returned. */
+ * worker_wait_payload has returned. Not for the executor: worker_await_payload. */
 void worker_expect(struct worker *w, struct worker_expected *e, uint64_t number, void *data, uint64_t size);
 bool worker_wait_payload(struct worker *w, struct worker_expected *e);
+/* The same in the executor. The link is killed when the reader has no room for what comes before the payload: only a further command would make some. */
+bool worker_await_payload(struct worker *w, struct worker_expected *e);
 /* The same for an expectation that is already filled in. */
 void worker_expect_it(struct worker *w, struct worker_expected *e);
 /* The payload of a command that cannot be executed: it is received and discarded, because later payloads follow it. -1: too many are outstanding. */

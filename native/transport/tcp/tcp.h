@@ -34,6 +34,7 @@ struct tcp { /* NOLINT(clang-analyzer-optin.performance.Padding): sender's and r
     _Atomic uint64_t n_unacked; /* bytes in unacked */
     _Atomic bool tell;          /* an acknowledgement is due now */
     _Atomic bool clogged;       /* the socket took no more of what is unacknowledged */
+    bool cut_seen;              /* by the last look at a connection that nobody may be reading; under `receiving` */
     _Atomic uint64_t peer_seq;  /* the peer has all records up to this one; unacked may not know it yet */
     _Atomic uint32_t held_back; /* senders wait for room in unacked: a futex, raised when the peer has more */
     pthread_t thread;

@@ -31,12 +31,14 @@
 
 /* ---- the link's own thread */
 
-/* Whether the connection was cut, for the case that nobody reads it. */
+/* Whether the connection was cut, for the case that nobody reads it. Where a cut is the end, what came before it is still read: the reader has until the
+ * next look. */
 static void look_after(struct tcp *t) {
     gv_tcp_spin_lock(&t->receiving);
     struct pollfd p = {.fd = t->fd, .events = POLLRDHUP};
-    bool up = gv_resume_is_up(&t->resume) && !gv_resume_final(&t->resume);
-    if (up && poll(&p, 1, 0) > 0 && p.revents) gv_resume_cut(&t->resume, "the peer closed the connection", 0);
+    bool cut = gv_resume_is_up(&t->resume) && poll(&p, 1, 0) > 0 && p.revents;
+    if (cut && (t->cut_seen || !gv_resume_final(&t->resume))) gv_resume_cut(&t->resume, "the peer closed the connection", 0);
+    t->cut_seen = cut && gv_resume_is_up(&t->resume);
     gv_tcp_spin_unlock(&t->receiving);
 }
 

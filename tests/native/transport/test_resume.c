@@ -470,6 +470,18 @@ static void client_gone(const char *link) {
     }
 }
 
+/* And it is noticed when nobody reads, as where the worker's reader waits for something that cannot come any more. */
+static void client_gone_unread(const char *link) {
+    struct session s;
+    open_with(&s, NO_FAULT, link, GRACE_S);
+    atomic_store(&s.cutter.refuse, true);
+    gv_link_client_gone(s.p.worker);
+    cutter_cut_all(&s.cutter);
+    for (int64_t until = gv_now_ns() + TEST_PATIENCE_NS / 2; !gv_link_dead(s.p.worker) && gv_now_ns() < until;) usleep(10000);
+    CHECK_TEXT(gv_link_death(s.p.worker), "closed the connection");
+    close_session(&s);
+}
+
 /* A peer that takes nothing holds senders back, however much they have to send; not the thread that reads. */
 static void held_back(const char *link) {
     struct session s;
@@ -568,6 +580,7 @@ ON_EACH(unreachable_for_longer)
 ON_EACH(unreachable_for_a_while)
 ON_EACH(no_grace)
 ON_EACH(client_gone)
+ON_EACH(client_gone_unread)
 ON_EACH(moved_while_away)
 
 int main(int argc, char **argv) {
@@ -614,6 +627,9 @@ int main(int argc, char **argv) {
         {"client_gone", tcp_client_gone},
         {"sealed_client_gone", sealed_client_gone},
         {"shm_client_gone", shm_client_gone},
+        {"client_gone_unread", tcp_client_gone_unread},
+        {"sealed_client_gone_unread", sealed_client_gone_unread},
+        {"shm_client_gone_unread", shm_client_gone_unread},
         {"moved_while_away", tcp_moved_while_away},
         {"sealed_moved_while_away", sealed_moved_while_away},
         {"shm_moved_while_away", shm_moved_while_away},

@@ -965,6 +965,7 @@ static uint64_t lying[16] = {(1ull << 32) | 1, 8, 1ull << 60, 0};
 static void send_lying_link(void) { POST(link, GV_RECORD_SYNC, 1, .n_inputs = 1, .inputs = lying, .inputs_size = sizeof lying); }
 static void send_many_links(void) { POST(link, GV_RECORD_SYNC, 1, .n_inputs = 0xffffffffu, .inputs = lying, .inputs_size = sizeof lying); }
 static void send_stray_done(void) { POST(host_done, 0, 1, .tag = 4711); }
+static void send_late_image(void) { POST(module_load, GV_RECORD_SYNC, 1, .module = 3, .bulk = GV_BULK_LATE | 7); }
 static void malformed(void) {
     ends_badly(send_unknown, 2);
     ends_badly(send_short, 2);
@@ -974,6 +975,7 @@ static void malformed(void) {
     ends_badly(send_stray_done, 2);
     ends_badly(send_lying_link, 2);
     ends_badly(send_many_links, 2);
+    ends_badly(send_late_image, 2);
     begin();
     POST(fence, 0, 1, .stream = 100); /* before attach */
     end(2);
@@ -1004,6 +1006,26 @@ static void wrong_payload(void) {
     POST(copy_in, 0, 1, .stream = 100, .dst = 0, .width = 1 << 20, .height = 1, .depth = 1, .pitch = 1 << 20, .slice = 1 << 20, .bulk = 1);
     gv_bulk_send(client, 0, "short", 5);
 }
+/* The reader has no room for a payload whose command can only come behind the image that the executor waits for, which comes behind the payload. */
+static void *send_too_early(void *data) {
+    gv_bulk_send(client, GV_BULK_LATE | 7, data, 6 << 20);
+    return NULL;
+}
+static void payloads_in_a_circle(void) {
+    for (int image_first = 0; image_first < 2; image_first++) {
+        begin();
+        attach();
+        pthread_t sender;
+        void *data = calloc(6, 1 << 20);
+        if (image_first) POST(module_load, GV_RECORD_SYNC, 1, .module = 3, .bulk = 1);
+        CHECK(pthread_create(&sender, NULL, send_too_early, data) == 0);
+        usleep(50000); /* until the reader waits, or the test proves less */
+        if (!image_first) POST(module_load, GV_RECORD_SYNC, 1, .module = 3, .bulk = 1);
+        pthread_join(sender, NULL);
+        end(1);
+        free(data);
+    }
+}
 /* The client goes in the middle of a payload that came before its command, which is carried out when nobody receives any more. */
 static void gone_in_an_early_payload(void) {
     begin();
@@ -1024,6 +1046,7 @@ static void gone_in_an_early_payload(void) {
 }
 static void client_gone(void) {
     gone_in_an_early_payload();
+    payloads_in_a_circle();
     ends_badly(gone, 1);
     ends_badly(gone_in_a_payload, 1);
     ends_badly(gone_in_a_host_function, 1);
