@@ -18,6 +18,7 @@ def main() -> int:
     parser.add_argument("--replay", help="runs one session instead, a file")
     options = parser.parse_args()
     folder = c_build.STORE / "fuzz"
+    folder.mkdir(parents=True, exist_ok=True)
     fuzzer = build(folder)
     line = [str(fuzzer.program), "--driver", str(fuzzer.driver), "--folder", str(folder), "--corpus", str(HERE / "corpus"), "--seed", options.seed]
     todo = [["--runs", "20", "replay", options.replay]] if options.replay else [["--seconds", options.seconds, "grow"], ["reduce"]]
