@@ -517,14 +517,25 @@ static void serve(void) {
     if (!fake->byes) fprintf(stderr, "fake worker: the client is gone: %s\n", gv_link_death(link_));
 }
 
+/* Listens on a port of 127.0.0.1 for which no server that was killed has left a token: clients of this user would find it. */
+static int listen_somewhere(void) {
+    for (;;) {
+        struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+        socklen_t length = sizeof at;
+        char token[64];
+        int before = listener;
+        listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        must(!bind(listener, (struct sockaddr *)&at, sizeof at) && !listen(listener, 64) && !getsockname(listener, (struct sockaddr *)&at, &length),
+             "listen");
+        if (before > 0) close(before); /* only now, or it would be given again */
+        snprintf(token, sizeof token, "/tmp/gpuvirt-%u/%d.token", (unsigned)geteuid(), ntohs(at.sin_port));
+        if (access(token, F_OK)) return ntohs(at.sin_port);
+    }
+}
+
 struct fake *fake_start(enum fake_attach attach) {
     struct fake *f = mmap(NULL, sizeof *f, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t length = sizeof at;
-    listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    must(!bind(listener, (struct sockaddr *)&at, sizeof at) && !listen(listener, 64) && !getsockname(listener, (struct sockaddr *)&at, &length),
-         "listen");
-    f->port = ntohs(at.sin_port);
+    f->port = listen_somewhere();
     f->attach = attach;
     local = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     local_at.sun_family = AF_UNIX;
