@@ -119,21 +119,36 @@ static bool chosen(struct connection *c, int from, const struct frame *f, int mi
     return mischief && !resume && atomic_fetch_sub(&c->left, 1) <= 0 && !atomic_exchange(&c->spoilt, true);
 }
 
-static bool pass_with_another(int to, const struct frame *first, const struct frame *second, bool *did) {
-    *did = first && second;
+/* Counted before anything goes on: the end that notices it may be looked at at once. */
+static void count(struct connection *c, bool did) {
+    if (did)
+        atomic_fetch_add(&c->relay->done, 1);
+    else
+        atomic_store(&c->spoilt, false);
+}
+
+static bool pass_with_another(struct connection *c, int to, const struct frame *first, const struct frame *second) {
+    count(c, first && second);
     return (!first || pass(to, first)) && (!second || pass(to, second));
 }
 
 /* The frame and the one behind it, if that is here. */
-static bool pass_two(struct connection *c, int from, const struct frame *f, int mischief, bool *did) {
+static bool pass_two(struct connection *c, int from, const struct frame *f, int mischief) {
     struct pollfd p = {c->fds[from], POLLIN, 0};
     int to = c->fds[!from];
     struct frame *next = NULL;
     if (poll(&p, 1, 0) > 0 && !(next = take(c->relay, c->fds[from]))) return false;
-    *did = next && next->head.kind == f->head.kind;
-    bool good = !*did ? pass(to, f) && (!next || pass(to, next)) : pass(to, next) && (mischief == DROPS || pass(to, f));
+    bool did = next && next->head.kind == f->head.kind;
+    count(c, did);
+    bool good = !did ? pass(to, f) && (!next || pass(to, next)) : pass(to, next) && (mischief == DROPS || pass(to, f));
     free(next);
     return good;
+}
+
+static bool pass_altered(struct connection *c, int to, struct frame *f) {
+    count(c, true);
+    flip(c->relay, f);
+    return pass(to, f);
 }
 
 /* Passes the frame on, and does what it does. False: the connection has ended. */
@@ -142,7 +157,7 @@ static bool pass_on(struct connection *c, int from, struct frame *f) {
     int to = c->fds[!from], mischief = atomic_load(&r->mischief);
     atomic_fetch_add(&r->passed, 1);
     struct frame *old = NULL, *other = NULL;
-    bool did = true, good = true;
+    bool good;
     pthread_mutex_lock(&r->lock);
     if (mischief == REPLAYS) keep(&old, r->kept[from]);
     if (mischief == REFLECTS) keep(&other, c->last[!from]);
@@ -159,17 +174,13 @@ static bool pass_on(struct connection *c, int from, struct frame *f) {
     }
     switch (mischief) {
     case DROPS:
-    case SWAPS: good = pass_two(c, from, f, mischief, &did); break;
-    case REPEATS: good = pass_with_another(to, f, f, &did); break;
-    case REPLAYS: good = pass_with_another(to, old, f, &did); break;
+    case SWAPS: good = pass_two(c, from, f, mischief); break;
+    case REPEATS: good = pass_with_another(c, to, f, f); break;
+    case REPLAYS: good = pass_with_another(c, to, old, f); break;
     case DIVERTS:
-    case REFLECTS: good = pass_with_another(to, other, f, &did); break;
-    default: flip(r, f); good = pass(to, f);
+    case REFLECTS: good = pass_with_another(c, to, other, f); break;
+    default: good = pass_altered(c, to, f);
     }
-    if (did)
-        atomic_fetch_add(&r->done, 1);
-    else
-        atomic_store(&c->spoilt, false);
     free(old);
     free(other);
     return good;

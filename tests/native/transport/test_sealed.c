@@ -520,7 +520,8 @@ static void again_and_again(enum mischief mischief) {
         gv_recv_wait(s.p.client, 10000000, 0);
     }
     CHECK_TEXT(gv_link_death(s.p.client), "altered on their way, again and again");
-    CHECK(counts(s.p.client).altered == GV_ALTERED_MOST && atomic_load(&s.relay.done) == GV_ALTERED_MOST);
+    /* The records may be several frames of a connection, all altered: the first is noticed, what follows it is nothing to go by. */
+    CHECK(counts(s.p.client).altered == GV_ALTERED_MOST && atomic_load(&s.relay.done) >= GV_ALTERED_MOST);
     close_session(&s);
 }
 
