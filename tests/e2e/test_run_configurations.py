@@ -54,6 +54,16 @@ def test_auto_link_is_shared_memory_on_the_same_host(pool: Server, build: Callab
     assert 0 < figures["waits"] < figures["calls"]
 
 
+def test_stats_do_not_follow_a_link(pool: Server, build: Callable[..., Path], tmp_path: Path) -> None:
+    """Another user of the host can guess the name of the file that is written first, and leave a link there."""
+    stats, mine = tmp_path / "stats.json", tmp_path / "mine"
+    mine.write_text("kept")
+    script = f'ln -s "{mine}" "{stats}.$$.tmp" && exec "{build("vector_add")}"'
+    assert_right(run_program(pool, ["sh", "-c", script], f"--stats={stats}"))
+    assert mine.read_text() == "kept"
+    assert json.loads(stats.read_text())["launches"] == 1 and not stats.is_symlink()
+
+
 def printed_environment(pool: Server, *options: str) -> dict[str, str]:
     """What `gpuvirt env` prints, as a shell would set it."""
     done = subprocess.run([*run_line(pool)[:-4], "env", "--pool", pool.url, *options], capture_output=True, text=True, check=True)

@@ -74,7 +74,9 @@ void stats_write(int64_t launches) {
     struct stat st;
     bool plain = stat(path, &st) || S_ISREG(st.st_mode);
     snprintf(temporary, sizeof temporary, "%s.%d.tmp", path, (int)getpid());
-    int fd = open(plain ? temporary : path, O_WRONLY | O_CLOEXEC | O_NOCTTY | (plain ? O_CREAT | O_TRUNC : 0), 0666);
+    /* In a folder that others write to, too, a link may wait under that name: the file is a new one, or there is none. */
+    if (plain) unlink(temporary);
+    int fd = open(plain ? temporary : path, O_WRONLY | O_CLOEXEC | O_NOCTTY | (plain ? O_CREAT | O_EXCL : 0), 0666);
     bool good = fd >= 0 && !quiet_write(fd, line, (size_t)n);
     if (fd >= 0) good = !close(fd) && good;
     if (good && plain) good = !rename(temporary, path);
