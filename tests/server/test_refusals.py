@@ -217,7 +217,11 @@ def test_check_finds_the_token_left_for_the_user(server: FakeServer, monkeypatch
     assert check_pool(PoolAddress("127.0.0.1", server.port)).token == server.token
 
 
-@pytest.mark.parametrize("spoil", ["mode", "link"])
+ROOT_ONLY = pytest.param("owner", marks=pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to others"))
+NOBODY = 65534
+
+
+@pytest.mark.parametrize("spoil", ["mode", "link", ROOT_ONLY])
 def test_a_token_file_that_others_could_have_made_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoil: str) -> None:
     monkeypatch.setattr(paths, "runtime_dirs", lambda: [tmp_path])
     file = tmp_path / "7070.token"
@@ -225,10 +229,31 @@ def test_a_token_file_that_others_could_have_made_is_not_believed(tmp_path: Path
     assert paths.find_local_token(7070) == "text"
     if spoil == "mode":
         file.chmod(0o640)
+    elif spoil == "owner":
+        os.chown(file, NOBODY, NOBODY)
     else:
         file.rename(tmp_path / "elsewhere")
         file.symlink_to(tmp_path / "elsewhere")
     assert paths.find_local_token(7070) is None
+
+
+@pytest.mark.parametrize("spoil", ["link", "file", ROOT_ONLY])
+def test_a_folder_that_others_could_have_made_is_not_used(tmp_path: Path, spoil: str) -> None:
+    """/tmp/gpuvirt-UID is a name that any user of the host can take first."""
+    folder = tmp_path / "gpuvirt-1000"
+    (tmp_path / "elsewhere").mkdir()
+    if spoil == "link":
+        folder.symlink_to(tmp_path / "elsewhere")
+    elif spoil == "file":
+        folder.touch()
+    else:
+        folder.mkdir()
+        os.chown(folder, NOBODY, NOBODY)
+    with pytest.raises(GpuvirtError, match="gpuvirt-1000"):
+        paths.private_dir(folder)
+    mine = tmp_path / "mine"
+    mine.mkdir(mode=0o777)
+    assert not paths.private_dir(mine).stat().st_mode & 0o077
 
 
 def test_check_something_else_listens() -> None:
@@ -267,9 +292,11 @@ def test_an_impostor_is_found_out(server: FakeServer) -> None:
 # ---- the control channel ----------------------------------------------------------------------------------------------------------
 
 
-def test_control_needs_a_token(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("what", ["secret", "server_key"])
+def test_control_needs_a_token(server: FakeServer, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    """Neither does the server answer whoever has none, nor is a server believed that is not the token's."""
     monkeypatch.setattr("gpuvirt.transport.control.TIMEOUT", 0.5)
-    wrong = dataclasses.replace(server.token, secret=bytes(32))
+    wrong = dataclasses.replace(server.token, **{what: bytes(range(32))})
     with pytest.raises(ControlError, match="does not answer"):
         request("127.0.0.1", int(server.ready["control_port"]), wrong, "info")
     assert server.ask("info")["wire_version"] == 2

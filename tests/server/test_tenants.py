@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -12,8 +14,22 @@ import pytest
 
 from gpuvirt.errors import GpuvirtError
 from gpuvirt.server import tenants as module
+from gpuvirt.server.box import features
+from gpuvirt.server.box.choice import FIRST_USER
 from gpuvirt.server.tenants import Tenants
 from gpuvirt.soft.host import object_cache
+
+BECOMES = """
+import os, sys
+from gpuvirt.server.box.box import Box
+Box("soft", user=int(sys.argv[1])).close()
+assert set(os.getresuid() + os.getresgid()) == {int(sys.argv[1])} and os.getgroups() == []
+try:
+    os.setresuid(0, 0, 0)
+except OSError:
+    sys.exit(0)
+sys.exit("it is root again")
+"""
 
 
 def test_tenants_are_apart_and_stay_the_same(tmp_path: Path) -> None:
@@ -78,3 +94,33 @@ def test_an_entry_without_the_tenants_key_is_not_run(tmp_path: Path, monkeypatch
         object_cache.use(tmp_path, b"t" * 32)
         assert object_cache.read(name) is None
         assert object_cache.write(name, b"about", b"sound code")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give folders to others")
+def test_tenants_are_users_of_their_own(tmp_path: Path) -> None:
+    """Nobody else can enter a tenant's folder; whose user is whose stays at the next start, and folders from before are given away whole."""
+    before = Tenants(tmp_path).of(b"a" * 16)
+    kernels = tmp_path / "tenants" / before.name / "kernels"
+    assert before.user == 0
+    (kernels / "entry").touch()
+    (tmp_path / "of somebody else").touch()
+    os.link(tmp_path / "of somebody else", kernels / "link")
+    (kernels / "symbolic").symlink_to(tmp_path / "of somebody else")
+    first = Tenants(tmp_path, users=True)
+    a, b = first.of(b"a" * 16), first.of(b"b" * 16)
+    assert a.name == before.name and FIRST_USER <= a.user != b.user >= FIRST_USER
+    for tenant in (a, b):
+        folder = tmp_path / "tenants" / tenant.name
+        for path in (folder, *folder.iterdir()):
+            assert (path.stat().st_uid, path.stat().st_gid) == (tenant.user, tenant.user) and not path.stat().st_mode & 0o077
+    assert (kernels / "entry").stat().st_uid == a.user
+    assert not (kernels / "link").exists() and (tmp_path / "of somebody else").stat().st_uid == 0
+    again = Tenants(tmp_path, users=True)
+    assert (again.of(b"b" * 16).user, again.of(b"a" * 16).user) == (b.user, a.user)
+    assert again.of(b"c" * 16).user not in (a.user, b.user)
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or bool(features.missing()), reason="only root can become another user, in a box that this kernel has")
+def test_a_worker_becomes_its_tenants_user_for_good() -> None:
+    done = subprocess.run([sys.executable, "-P", "-c", BECOMES, str(FIRST_USER + 5)], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
