@@ -223,16 +223,18 @@ void expect_received(uint64_t tag, uint64_t size) {
 }
 
 int expect_inline(uint64_t tag, int status, const void *data, uint32_t size) {
-    struct host_area a = {0};
     pthread_mutex_lock(&lock);
     struct expected **at = find(tag), *e = *at;
     /* A copy comes in one way only. */
     bool right = e && !e->received && !e->receiving && (status || size == size_of(&e->area));
-    if (right && !status && !e->dropped) a = e->area; /* with a status there is no data: the stream says why */
+    if (right && !status && !e->dropped) { /* with a status there is no data: the stream says why */
+        /* Under the lock: whoever asks whether the copy has ended is told so when its bytes are there. They are few. */
+        const struct host_area *a = &e->area;
+        const char *from = data;
+        for (uint64_t z = 0; z < a->depth; z++)
+            for (uint64_t y = 0; y < a->height; y++, from += a->width) memcpy(a->dst + z * a->slice + y * a->pitch, from, a->width);
+    }
     if (right) forget(at);
     pthread_mutex_unlock(&lock);
-    const char *from = data;
-    for (uint64_t z = 0; a.dst && z < a.depth; z++)
-        for (uint64_t y = 0; y < a.height; y++, from += a.width) memcpy(a.dst + z * a.slice + y * a.pitch, from, a.width);
     return right ? 0 : -1;
 }

@@ -19,6 +19,18 @@ bool __wrap_order_open(struct session_stream *stream, uint64_t upto, uint64_t *l
     return false;
 }
 
+/* For a program that is linked with --wrap=memcpy: the copy of a small copy's bytes takes long. */
+static _Atomic bool copying;
+void *__real_memcpy(void *to, const void *from, size_t size) __attribute__((weak));
+void *__wrap_memcpy(void *to, const void *from, size_t size);
+void *__wrap_memcpy(void *to, const void *from, size_t size) {
+    if (to == dst) {
+        copying = true;
+        usleep(300000);
+    }
+    return __real_memcpy(to, from, size);
+}
+
 static void start(struct fake *f, enum session_stream_order of_s, enum session_stream_order of_other) {
     set_up(&s, 5);
     set_up(&other, 6);
@@ -141,6 +153,30 @@ static int order_host_function(struct fake *f) {
     return 0;
 }
 
+static void look_small(void *arg) {
+    (void)arg;
+    check_rows(dst, 3, SMALL, 1, SMALL);
+    returned = true;
+}
+
+/* The host function asks whether it may run while the small copy's bytes are being copied to their place: when that takes long, that is. */
+static int order_during_small_copy(struct fake *f) {
+    bool slow = __real_memcpy;
+    start(f, SESSION_UNORDERED, SESSION_UNORDERED);
+    post_wait(&other, &s, copy(SMALL));
+    struct gv_cmd_host_func c = {.stream = other.id, .tag = session_host_func(look_small, NULL)};
+    uint64_t sent = f->sent, seq = post_host_func(other.ctx, GV_RECORD_MARK, &c);
+    session_stream_posted(&other, seq, true, false);
+    session_flush();
+    CHECK(SOON(f->sent > sent));
+    CHECK(session_wait_stream(&third, post_marked_fence(&third)) == 0); /* the function is due, and its thread waits to hear where it stands */
+    f->release = 1;
+    CHECK(!slow || SOON(copying));
+    session_host_func_posted(c.tag, &other, seq);
+    CHECK(session_wait_stream(&other, seq) == 0 && returned);
+    return 0;
+}
+
 /* The completion is there before the session has been told of the command. */
 static int order_before_posted(struct fake *f) {
     start(f, SESSION_UNORDERED, SESSION_UNORDERED);
@@ -233,6 +269,7 @@ const struct scenario order_scenarios[] = {
     {"order_blocking", FAKE_ATTACH, order_blocking, NULL, 0},
     {"order_across_legacy", FAKE_ATTACH, order_across_legacy, NULL, 0},
     {"order_host_function", FAKE_ATTACH, order_host_function, NULL, 0},
+    {"order_during_small_copy", FAKE_ATTACH, order_during_small_copy, NULL, 0},
     {"order_before_posted", FAKE_ATTACH, order_before_posted, NULL, 0},
     {"order_failed", FAKE_ATTACH, order_failed, NULL, 0},
     {"order_source_removed", FAKE_ATTACH, order_source_removed, NULL, 0},

@@ -50,8 +50,8 @@ COVERED = [
     "order_host_function", "order_before_posted",
 ]  # fmt: skip
 ORDER = [
-    *COVERED, "order_failed", "order_source_removed", "order_none", "order_none_by_a_mark", "order_none_across_contexts", "order_none_before",
-    "order_none_yet",
+    *COVERED, "order_during_small_copy", "order_failed", "order_source_removed", "order_none", "order_none_by_a_mark",
+    "order_none_across_contexts", "order_none_before", "order_none_yet",
 ]  # fmt: skip
 PROCESSES = [
     "fork_before", "fork_after", "fork_orphan", "exit", "exit_late", "exit_busy", "exit_in_host_function", "exit_hung", "exit_abrupt",
@@ -155,6 +155,12 @@ def test_streams_without_order_are_noticed(programs: Programs, link: str, scenar
     """The deliberate fault: no completion is held back for the copies of another stream."""
     with pytest.raises(AssertionError, match="FAILED"):
         run(programs("plain", "-Wl,--wrap=order_open"), scenario, link)
+
+
+@links
+def test_small_copies_end_when_their_bytes_are_there(programs: Programs, link: str) -> None:
+    """A host function of another stream asks for the copy while its bytes are being copied, which takes 0.3 s here."""
+    run(programs("plain", "-Wl,--wrap=memcpy"), "order_during_small_copy", link)
 
 
 # ---- settings -----------------------------------------------------------------------------------------------------------
