@@ -553,9 +553,16 @@ static void test_several_grids(void) {
 }
 
 static _Atomic int started;
+/* Deaf to the engine for a while, like a thread that gets no processor on a busy machine: it is told to stop again and again. */
 static void endless(struct soft_warp *w) {
     (void)w;
+    sigset_t stop;
+    sigemptyset(&stop);
+    sigaddset(&stop, SOFT_STOP_SIGNAL);
+    pthread_sigmask(SIG_BLOCK, &stop, NULL);
     atomic_store(&started, 1);
+    usleep(400000);
+    pthread_sigmask(SIG_UNBLOCK, &stop, NULL);
     for (volatile int i = 0;; i = 1) (void)i;
 }
 

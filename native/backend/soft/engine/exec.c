@@ -175,7 +175,7 @@ int soft_engine_stop(struct soft_engine *e) {
             /* A runner that is entering or leaving has no grid; the next try finds it. The grid is not freed while its runner is listed. */
             if (!g) continue;
             if (!atomic_load(&g->stop)) soft_grid_fail(g, CUDA_ERROR_LAUNCH_FAILED, NULL, "stopped");
-            pthread_kill(r->thread, SOFT_STOP_SIGNAL);
+            if (!atomic_exchange(&r->told_to_stop, true) && pthread_kill(r->thread, SOFT_STOP_SIGNAL)) atomic_store(&r->told_to_stop, false);
         }
         pthread_mutex_unlock(&e->lock);
         if (quiet) return 1;

@@ -125,6 +125,7 @@ struct runner {
     struct fiber *running;        /* the fiber that runs, or came back to the scheduler last */
     bool progress;                /* a warp did more than wait for memory to change since the scheduler last cleared this */
     struct grid *_Atomic grid;    /* also read by soft_engine_stop */
+    _Atomic bool told_to_stop;    /* SOFT_STOP_SIGNAL is under way: signals of its kind queue, and the handler's stack holds few of them at once */
     const struct soft_warp *warp; /* that runs, for messages */
     uint64_t run_next, run_end;   /* blocks that this runner has taken and not begun */
     struct block **resident;

@@ -52,7 +52,10 @@ static void on_fault(int signo, siginfo_t *info, void *context) {
 static void on_stop(int signo) {
     (void)signo;
     struct runner *r = self;
-    if (r && r->in_kernel && !r->in_helper && r->grid && atomic_load(&r->grid->stop)) siglongjmp(r->jump, 1);
+    if (!r) return;
+    bool leave = r->in_kernel && !r->in_helper && r->grid && atomic_load(&r->grid->stop);
+    atomic_store(&r->told_to_stop, false); /* at the end: another one that comes now finds the stack as good as empty */
+    if (leave) siglongjmp(r->jump, 1);
 }
 
 static void release(void *arg) {
