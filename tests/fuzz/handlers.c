@@ -67,6 +67,8 @@ bool worker_wait_payload(struct worker *w, struct worker_expected *e) {
     return !payloads_get_lost || chance(16);
 }
 
+bool worker_await_payload(struct worker *w, struct worker_expected *e) { return worker_wait_payload(w, e); }
+
 int worker_bytes_take(struct worker *w, uint64_t number, const void *inline_data, uint64_t inline_size, struct worker_bytes *out) {
     *out = (struct worker_bytes){inline_data, inline_size, NULL};
     if (!number) return 0;
