@@ -14,6 +14,7 @@ from bench.pools import clean_environment, pool
 from faults import fault
 
 from gpuvirt.bench import report
+from gpuvirt.client import links
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -35,7 +36,8 @@ def test_every_link_that_leads_there(tmp_path: Path) -> None:
         for quantity in report.QUANTITIES:
             row = rows[quantity.name, link]
             assert 0 < row["low"] <= row["value"] <= row["high"], row
-            assert (row["bare"] is not None) == bool(quantity.bare) and (row["met"] is not None) == (quantity.target is not None), row
+            judged = quantity.target is not None and quantity.target(links.parse(link)) is not None
+            assert (row["bare"] is not None) == bool(quantity.bare) and (row["met"] is not None) == judged, row
         assert rows["waits", link]["value"] == 0, rows["waits", link]
         assert rows["message_us", link]["value"] > 0
     assert rows["far_training", "tcp"]["value"] > 0.5
@@ -68,13 +70,13 @@ def test_a_gpu_that_computes_nothing(tmp_path: Path) -> None:
 # ---- what a report says of its figures --------------------------------------------------------------------------------
 
 
-def result(**changed: float) -> dict[str, Any]:
-    """One round over tcp in which everything takes 1, but what is changed."""
+def result(link: str = "tcp(plain)", **changed: float) -> dict[str, Any]:
+    """One round in which everything takes 1, but what is changed."""
     figures: dict[str, Any] = {q.name: 1.0 for q in report.QUANTITIES} | {q.bare: 1.0 for q in report.QUANTITIES if q.bare}
     rate = {"threads": 100, "rate": 1.0, "client_us": 1.0, "worker_us": 4.0, "kernel_us": changed.pop("kernel_us", 3.0)}
     figures |= {"reads": 2, "waits": 2, "rates": [rate]} | changed
     amounts = {"copy_bytes": 64 << 20, "steps": 100, "threads": [100]}
-    return {"links": ["tcp"], "rounds": [[figures]], "far": [], "amounts": amounts, "software": True, "same_host": True}
+    return {"links": [link], "rounds": [[figures]], "far": [], "amounts": amounts, "software": True, "same_host": True}
 
 
 @pytest.mark.parametrize(
@@ -96,6 +98,14 @@ def result(**changed: float) -> dict[str, Any]:
 )
 def test_targets(changed: dict[str, float], name: str, met: bool | None) -> None:
     assert next(row.met for row in report.rows(result(**changed)) if row.name == name) is met
+
+
+def test_copies_over_a_sealed_link_are_not_held_against_plain_sockets() -> None:
+    rows = {row.name: row for row in report.rows(result("tcp", h2d=0.5))}
+    assert rows["h2d"].compared == 0.5 and rows["h2d"].target is None and rows["h2d"].met is None
+    assert rows["wait_awake"].met is not None and rows["launch_burst"].met is not None
+    assert any("sealed link" in note for note in report.notes(result("tcp")))
+    assert not any("sealed link" in note for note in report.notes(result("tcp(plain)")) + report.notes(result("shm")))
 
 
 def runs(trips_of: dict[int, int], reads: int = 8, waits: int = 8) -> slope.Runs:
