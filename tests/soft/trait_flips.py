@@ -463,12 +463,14 @@ def _syncs() -> Iterator[Flip]:
         ("ldmatrix", "", exchange.format("bar.warp.sync -1;") + "and.b32 %r5, %r0, 7; shl.b32 %r5, %r5, 4; add.u32 %r4, %r3, %r5; add.u32 %r4, %r4, 512; ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r9}, [%r4];", t),
     ]:  # fmt: skip
         yield Flip(op, variant, "sync", "-", _fallback(_SET, text, want))
-    # Who asks for the lanes beside it keeps those with whom it came, though it waits long for another warp.
+    # Who asks for the lanes beside it keeps those with whom it came, though it waits long for another warp: 8 s, unless some have gone on alone.
     waits = spin("ld.volatile.shared.u32 %r1, [memory];", "setp.ne.u32 %p5, %r1, 0;")
-    late = "mov.u64 %q9, %globaltimer; add.u64 %q9, %q9, 1000000000; LATE: nanosleep.u32 1000; mov.u64 %q8, %globaltimer; setp.lt.u64 %p7, %q8, %q9; @%p7 bra LATE;"
-    beside = (f"{_UNTIL} mov.u32 %r15, 0; setp.gt.u32 %p1, %r0, 31; @%p1 bra SET; setp.gt.u32 %p2, %r0, 15; @%p2 bra ACT; {waits} bra MEET;"
-              f"ACT: st.volatile.shared.u32 [memory+4], 1; MEET: activemask.b32 %r9; bra ON; SET: {late} {_SET} mov.u32 %r9, 3; ON:")  # fmt: skip
-    yield Flip("activemask", "", "sync", "-", kernel(beside, [-1] * 32 + [3] * 32, threads=64))
+    late = ("mov.u64 %q9, %globaltimer; add.u64 %q9, %q9, 8000000000; LATE: nanosleep.u32 1000; ld.volatile.shared.u32 %r2, [memory+8]; setp.ne.u32 %p7, %r2, 0;"
+            "@%p7 bra SOON; mov.u64 %q8, %globaltimer; setp.lt.u64 %p7, %q8, %q9; @%p7 bra LATE; SOON:")  # fmt: skip
+    beside = (f"{_UNTIL} mov.u32 %r15, 0; st.shared.u32 [memory], 0; st.shared.u32 [memory+8], 0; bar.sync 0; setp.gt.u32 %p1, %r0, 31; @%p1 bra SET;"
+              f"setp.gt.u32 %p2, %r0, 15; @%p2 bra ACT; {waits} bra MEET; ACT: st.volatile.shared.u32 [memory+4], 1;"
+              f"MEET: activemask.b32 %r9; st.volatile.shared.u32 [memory+8], 1; bra ON; SET: {late} {_SET} mov.u32 %r9, 3; ON:")  # fmt: skip
+    yield Flip("activemask", "", "sync", "-", patient(kernel(beside, [-1] * 32 + [3] * 32, threads=64)))
     here = "shl.b32 %r2, %r0, 2; mov.u32 %r3, memory; add.u32 %r4, %r3, %r2; xor.b32 %r2, %r2, 124; add.u32 %r3, %r3, %r2; setp.lt.u32 %p0, %r0, 16;"
     loose = (f"{here} @%p0 bra LOW; st.shared.u32 [%r4], %r0; barrier.sync 0; ld.shared.u32 %r9, [%r3]; bra ON;"
              "LOW: st.shared.u32 [%r4], %r0; barrier.sync 0; ld.shared.u32 %r9, [%r3]; ON:")  # fmt: skip
