@@ -68,6 +68,14 @@ def duration(text: str) -> int:
     help="Confine workers: by what this kernel has; only if it has all that counts; not at all (for debuggers).",
 )
 @click.option("--memory-per-session", type=size, metavar="SIZE", help="The most that a session may have on each GPU.  [default: all of it]")
+@click.option(
+    "--host-memory-per-session",
+    type=size,
+    default="8g",
+    show_default=True,
+    metavar="SIZE",
+    help="The most of this machine's memory that a session may take beside its GPUs' memory.",
+)
 @click.option("--link", "links", type=links_offered, default=",".join(NAMES), show_default=True, metavar="LINKS", help="Links that clients may use.")
 @click.option("--plain", is_flag=True, help="Let clients that ask for --link 'tcp(plain)' have links that are not sealed.")
 @click.option("--name", help="Name of this server, shown by other verbs.  [default: the host's name]")
@@ -88,6 +96,7 @@ def serve(
     sessions_per_token: int,
     box: str,
     memory_per_session: int | None,
+    host_memory_per_session: int,
     links: tuple[str, ...],
     plain: bool,
     name: str | None,
@@ -127,6 +136,7 @@ def serve(
         sessions_per_token=sessions_per_token,
         box=box,
         memory_per_session=memory_per_session or 0,
+        host_memory_per_session=host_memory_per_session,
         ready_file=ready_file,
         parent_fd=parent_fd,
         private_folder=private_folder,

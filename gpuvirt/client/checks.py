@@ -15,6 +15,7 @@ from gpuvirt.client import links
 from gpuvirt.client.connect import ask
 from gpuvirt.client.settings import Settings, resolve
 from gpuvirt.errors import GpuvirtError
+from gpuvirt.server import host_memory
 from gpuvirt.server.box.features import features
 from gpuvirt.sizes import format_size
 from gpuvirt.transport.handshake import WIRE_VERSION
@@ -109,6 +110,9 @@ def _box() -> Iterator[Result]:
     for feature in features():
         remedy = "give tokens only to people who may log in here, or use a kernel that has it" if feature.essential and not feature.there else ""
         yield Result(f"box: {feature.name}", OK if feature.there or not feature.essential else WARN, feature.text, remedy)
+    bounded, text = host_memory.describe()
+    remedy = "" if bounded else "as a service: packaging/gpuvirt.service; by hand: systemd-run --user --scope -p Delegate=yes gpuvirt serve"
+    yield Result("workers' memory", OK if bounded else WARN, text, remedy)
 
 
 def _pool(settings: Settings) -> Iterator[Result]:
@@ -159,6 +163,8 @@ def _control(status: PoolStatus) -> Iterator[Result]:
         yield Result("control channel", WARN, f"{text}, and this is {__version__}", "install the same version on both")
     else:
         yield Result("control channel", OK, text)
+    if bounded := info.get("host_memory"):
+        yield Result("server's workers' memory", OK, bounded)
     if info.get("pageable_access"):
         remedy = "on the server load the driver's module nvidia-uvm with uvm_disable_hmm=1, if its tenants must not trust each other"
         yield Result("pageable access", WARN, "kernels on this server reach all memory of their own worker, not only the GPU's", remedy)

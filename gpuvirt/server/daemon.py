@@ -19,7 +19,7 @@ from typing import Any
 
 from gpuvirt import __version__, paths
 from gpuvirt.errors import GpuvirtError
-from gpuvirt.server import descriptors
+from gpuvirt.server import descriptors, host_memory
 from gpuvirt.server import listener as listening
 from gpuvirt.server.box.choice import Choice, choose
 from gpuvirt.server.control import ControlServer
@@ -55,6 +55,7 @@ class Daemon:
         self._started = time.time()
         self._sessions: Sessions | None = None
         self._inventory: Inventory | None = None
+        self._bounded = ""  # by what workers' memory is, for people
 
     @property
     def pool(self) -> str:
@@ -109,8 +110,14 @@ class Daemon:
         def tenant_of(token: bytes) -> Tenant:
             return tenants.of(PRIVATE if private else token)
 
-        workers = WorkerPool(inventory.backend, self._worker_command, box.worker_options(), inventory.driver_is_client)
+        cgroups = host_memory.take_cgroups()
+        self._bounded = "a cgroup for each worker" if cgroups else "the server ends workers above their bound, looking twice a second"
+        if cgroups is not None:
+            undo.callback(cgroups.close)
+        workers = WorkerPool(inventory.backend, self._worker_command, box.worker_options(), inventory.driver_is_client, cgroups)
         undo.push_async_callback(workers.close)
+        if cgroups is None:
+            undo.callback(host_memory.Watch(lambda: workers.running).close)
         sealing = Sealing(options.plain)
         sessions = self._sessions = Sessions(
             inventory,
@@ -121,6 +128,7 @@ class Daemon:
             options.sessions_per_token,
             options.memory_per_session,
             sealing=sealing,
+            host_memory=options.host_memory_per_session,
             tenant_of=tenant_of,
         )
         workers.expect(tenant_of(tokens.default().id))
@@ -239,6 +247,7 @@ class Daemon:
             "pid": os.getpid(),
             "backend": self._inventory.backend,
             "pageable_access": self._inventory.pageable_access,
+            "host_memory": self._bounded,
             "links": list(self.options.links),
             "started": self._started,
         }

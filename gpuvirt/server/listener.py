@@ -277,7 +277,9 @@ class Listener:
         """A further connection of a session: a bulk channel, or one in the place of a connection that was cut."""
         session = self._sessions.get(hello.session)
         if session is None:
-            raise Refused(hs.WELCOME_UNKNOWN, "this server has no such session (any more)")
+            former = self._sessions.overdrawn(hello.session)
+            known = former is not None and transcript.hello_proved(raw, former.key)
+            raise Refused(hs.WELCOME_UNKNOWN, former.worker.ending if former and known else "this server has no such session (any more)")
         if not transcript.hello_proved(raw, session.key):
             raise Refused(hs.WELCOME_DENIED, "the connection does not belong to the session")
         which = MAIN if hello.purpose == hs.HELLO_RESUME else hello.channel

@@ -10,6 +10,9 @@ from gpuvirt.transport.table import NAMES
 
 BOX_MODES = ("auto", "required", "off")  # by what the kernel has, only without holes, none
 MAX_GPUS = 16  # GV_MAX_DEVICES
+# What a worker takes at most beside its session's device memory: 0.9 GiB of copies, records, objects and threads, the images of modules and what
+# is known of them (native/worker/session_limits.h), Python and LLVM; the rest is the compiler's.
+HOST_MEMORY = 8 << 30
 SESSIONS_PER_TOKEN = 128  # a worker without memory of its session takes some 70 MiB
 
 
@@ -31,6 +34,7 @@ class ServeOptions:
         sessions_per_token: sessions that clients with one token may have at the same time.
         box: one of `BOX_MODES`.
         memory_per_session: the most that a session may have on each device, bytes, 0: all of it.
+        host_memory_per_session: the most host memory that a worker may take beside its session's memory on the devices, bytes.
         name: the server's name.
         ready_file: written once the daemon is ready.
         parent_fd: a pipe; the daemon ends when its other end closes.
@@ -51,6 +55,7 @@ class ServeOptions:
     sessions_per_token: int = SESSIONS_PER_TOKEN
     box: str = "auto"
     memory_per_session: int = 0
+    host_memory_per_session: int = HOST_MEMORY
     name: str = field(default_factory=socket.gethostname)
     ready_file: Path | None = None
     parent_fd: int | None = None

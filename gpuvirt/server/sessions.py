@@ -28,6 +28,7 @@ log = logging.getLogger("gpuvirt.server")
 # Below the 10 s that a client waits for its welcome, so that it hears why.
 WORKER_LIMIT = 8.0
 FORMER_LIMIT = 1.0  # seconds that the session of a program that was replaced has for its own end
+OVERDRAWN = 256  # sessions that are remembered
 ENDED_LAUNCHES = 4096  # how many are remembered
 MAIN = -1  # the number of a session's main connection, among its channels'
 
@@ -101,8 +102,11 @@ class Sessions:
         memory: int = 0,
         *,
         sealing: Sealing | None = None,
+        host_memory: int = 0,
         tenant_of: Callable[[bytes], Tenant],
     ) -> None:
+        self._host_memory = host_memory
+        self._overdrawn: OrderedDict[int, Session] = OrderedDict()  # whose workers took more memory than they may: their clients ask
         self._inventory, self._workers, self._memory_usage = inventory, workers, memory_usage
         self._server_name, self._grace, self._tenant_of = server_name, grace, tenant_of
         self._sealing = sealing or Sealing()
@@ -112,6 +116,10 @@ class Sessions:
 
     def get(self, session: int) -> Session | None:
         return self._sessions.get(session)
+
+    def overdrawn(self, session: int) -> Session | None:
+        """A session that has ended because its worker took more of the host's memory than it may, if that was not long ago."""
+        return self._overdrawn.get(session)
 
     def impossible(self, gpus: int, memory: int, most: int = 0) -> str | None:
         """Why this server can never grant that, None when it can. most: the token's limit, 0: none."""
@@ -246,10 +254,17 @@ class Sessions:
             tenant=tenant.name,
             cache_key=tenant.key,
             passed=[*passed],
+            host_memory=self._host_memory_of(session.grant),
             seal=session.seal,
         )
         client.setblocking(True)
         session.worker.give(config, (client.fileno(), *end.descriptors, *passed.values()))
+
+    def _host_memory_of(self, grant: Grant) -> int:
+        """Bytes that the worker may take; the memory of software GPUs is the host's."""
+        if not self._host_memory:
+            return 0
+        return self._host_memory + sum(grant.memory or self._inventory.devices[device].memory for device in grant.devices)
 
     def check_further(self, session: Session, which: int, epoch: int, provides: int) -> None:
         """Whether a further connection of a session may come: a channel's first (epoch 0), or one that takes the place of an older one.
@@ -305,6 +320,10 @@ class Sessions:
         if self._memory_usage:
             self._memory_usage.free_slot(session.grant.slot)
         self._policy.handle(Ended(session.id))
+        if session.worker.is_overdrawn:
+            self._overdrawn[session.id] = session
+            if len(self._overdrawn) > OVERDRAWN:
+                self._overdrawn.popitem(last=False)
         clean = session.worker.run_ending is RunEnding.GOODBYE
         (log.info if clean else log.warning)("%s ended: %s", session.label, session.worker.ending)
 

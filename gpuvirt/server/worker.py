@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import fcntl
 import os
 import select
 import signal
@@ -21,7 +22,7 @@ from typing import Any
 from gpuvirt.errors import GpuvirtError
 from gpuvirt.server import memory_usage, messages
 from gpuvirt.server.box import box
-from gpuvirt.server.options import BOX_MODES
+from gpuvirt.server.options import BOX_MODES, HOST_MEMORY
 from gpuvirt.server.worker_library import SessionConfig, Worker, WorkerLibrary
 
 CLOSE_LIMIT = 0.7  # seconds: however the session ended, its memory must be free within one
@@ -35,7 +36,10 @@ def main() -> int:
     parser.add_argument("--backend", choices=["soft", "cuda"], required=True)
     parser.add_argument("--box", choices=BOX_MODES, default="auto", help="off: none; else its parts that this kernel has")
     parser.add_argument("--helper-user", type=int, default=0, help="the user as which compilers run, 0: this one")
+    parser.add_argument("--cgroup-fd", type=int, help="the cgroup.procs of the cgroup to enter")
     args = parser.parse_args()
+    if args.cgroup_fd is not None:
+        _enter_cgroup(args.cgroup_fd)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in the daemon's terminal is the daemon's business
     daemon = socket.socket(fileno=args.fd)
     daemon.set_inheritable(False)
@@ -65,6 +69,12 @@ def main() -> int:
         os.close(fds[0])
 
 
+def _enter_cgroup(entrance: int) -> None:
+    """Before anything is forked, which is in it then as well."""
+    os.write(entrance, b"0")
+    os.close(entrance)
+
+
 def _descriptor(fd: int) -> Path:
     """A path to what a descriptor stands for, whoever may not enter the folders above it."""
     return Path(f"/proc/self/fd/{fd}")
@@ -88,7 +98,7 @@ class _Compiler:
         self.open_log = kernel_log.open_file
         if boxed:
             target.host()  # once, for this process and the helper
-            module_registry.IMPROVER.fork_helper(box.helper(helper_user).close, box.no_more_processes)
+            module_registry.IMPROVER.fork_helper(box.helper(helper_user, HOST_MEMORY).close, box.no_more_processes)
 
 
 def _use_caches(library: WorkerLibrary, compiler: _Compiler | None, config: SessionConfig, folder: int, expected: str) -> None:
@@ -108,6 +118,14 @@ def _use_caches(library: WorkerLibrary, compiler: _Compiler | None, config: Sess
         os.environ["CUDA_CACHE_PATH"] = str(_descriptor(folder) / "driver")  # what the driver compiles, which it would run as it finds it
 
 
+def _memory_file(config: SessionConfig) -> int:
+    """The file for device memory that is mapped more than once: twice the session's memory, as what is in it never moves."""
+    fd = os.memfd_create("gpuvirt-memory", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(fd, 2 * len(config.devices) * (config.memory or config.device_memory))
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
+    return fd
+
+
 def _close_box(compiler: _Compiler | None, config: SessionConfig, passed: dict[str, int], row: int) -> None:
     """From here on this process may do what its session needs and nothing else. What has to be opened once more is opened before."""
     if compiler is not None:
@@ -118,6 +136,7 @@ def _close_box(compiler: _Compiler | None, config: SessionConfig, passed: dict[s
         client=config.driver_is_client,
         user=config.user,
         folder=passed.get("cache", -1),
+        data=config.host_memory + box.STACKS if config.host_memory and config.backend == "soft" else 0,
         fixed_page=row,
     ).close()
 
@@ -142,10 +161,11 @@ def _run(
         if "memory_row" in passed:
             memory_usage.map_row(passed["memory_row"], config.slot, row)
             os.close(passed.pop("memory_row"))
+        memory_file = _memory_file(config) if boxed and config.device_memory else 0
         if boxed:
             _close_box(compiler, config, passed, row)
         address, build = (compiler.address, compiler.build) if compiler else (None, "")
-        worker = library.open(config, fd, descriptors, memory_usage_fd, address, build, row if memory_usage_fd >= 0 else None)
+        worker = library.open(config, fd, descriptors, memory_usage_fd, address, build, row if memory_usage_fd >= 0 else None, memory_file)
         if memory_usage_fd >= 0:
             os.close(memory_usage_fd)  # it is mapped
     except (GpuvirtError, OSError) as error:

@@ -55,6 +55,7 @@ class WorkerConfig(ctypes.Structure):
         ("server_name", ctypes.c_char_p),
         ("seal", ctypes.c_char_p),
         ("memory_row", ctypes.c_void_p),
+        ("memory_file", ctypes.c_int32),
     ]
 
 
@@ -86,6 +87,7 @@ class SessionConfig:
         tenant, cache_key: whose session it is (gpuvirt.server.tenants).
         passed: names of the descriptors behind the transport's: "cache", the tenant's folder; "memory_usage", the table of memory usage,
             and "memory_row", the same writable.
+        host_memory: bytes of the host's memory that the worker may take, 0: no bound.
         seal: the link's secret (32 bytes) and its cipher (one byte), empty: the link is plain.
     """
 
@@ -108,6 +110,7 @@ class SessionConfig:
     tenant: str = ""
     cache_key: bytes = field(default=b"", repr=False)
     passed: list[str] = field(default_factory=list)
+    host_memory: int = 0
     seal: bytes = field(default=b"", repr=False)
 
 
@@ -163,6 +166,7 @@ class WorkerLibrary:
         compiler: int | None,
         compiler_build: str = "",
         memory_row: int | None = None,
+        memory_file: int = 0,
     ) -> Worker:
         """Takes over the descriptors and opens the backend.
 
@@ -171,6 +175,7 @@ class WorkerLibrary:
             compiler_build: names its version; images that another version has accepted, or that carry another tenant's key, are not taken from
                 the cache.
             memory_row: the address of the session's row of the table of memory usage; None: it is mapped from memory_usage_fd.
+            memory_file: a memfd for device memory that is mapped more than once, 0: it is made when it is first needed.
 
         Raises:
             GpuvirtError: the backend did not open; the client has been told.
@@ -200,6 +205,7 @@ class WorkerLibrary:
             grace=config.grace,
             seal=config.seal or None,
             memory_row=memory_row,
+            memory_file=memory_file,
         )
         err = ctypes.create_string_buffer(ERR_SIZE)
         handle = self.lib.worker_open(ctypes.byref(filled), err)

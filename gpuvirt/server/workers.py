@@ -19,7 +19,8 @@ from typing import Any
 from gpuvirt import paths
 from gpuvirt.errors import GpuvirtError
 from gpuvirt.printable import printable
-from gpuvirt.server import messages
+from gpuvirt.server import host_memory, messages
+from gpuvirt.server.cgroups import Cgroups, WorkerCgroup
 from gpuvirt.server.tenants import Tenant
 from gpuvirt.server.worker_library import RunEnding, SessionConfig, WorkerFigures
 
@@ -33,6 +34,8 @@ FIGURES_LIMIT = 0.5
 FIGURES = tuple(name for name, *_ in WorkerFigures._fields_)
 TEXT_MOST = 500  # characters of a worker's text that are kept
 RETRY_PAUSE = 5.0  # after a worker that could not even start
+REMOVE_PAUSE = 0.1  # until a cgroup is tried again whose processes have not ended yet
+REMOVE_ATTEMPTS = 100
 
 WORKER_COMMAND = (sys.executable, "-P", "-m", "gpuvirt.server.worker")
 
@@ -42,26 +45,49 @@ def _text(message: dict[str, Any]) -> str:
 
 
 class WorkerProcess:
-    """One worker. `ready` is done when it can take a session, `gone` when the process has ended and was reaped."""
+    """One worker. `ready` is done when it can take a session, `gone` when the process has ended and was reaped.
 
-    def __init__(self, command: Sequence[str], backend: str, on_gone: Callable[[WorkerProcess], None], client: bool = False) -> None:
+    Args:
+        client: whether its driver is gpuvirt's own client library.
+        cgroup: which it enters, None: there is none.
+
+    Attributes:
+        most: bytes of the host's memory that it may take, 0: it has no session yet.
+        is_overdrawn: whether it was ended because it took more.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        backend: str,
+        on_gone: Callable[[WorkerProcess], None],
+        client: bool = False,
+        cgroup: WorkerCgroup | None = None,
+    ) -> None:
         loop = asyncio.get_running_loop()
         self._loop, self._on_gone = loop, on_gone
         self.ready: asyncio.Future[None] = loop.create_future()
         self.gone: asyncio.Future[int] = loop.create_future()
+        self.cgroup = cgroup
+        self.most, self.is_overdrawn = 0, False
         self.ending = ""  # why it ended, for people
         self.run_ending: RunEnding | None = None  # how its session ended, None when the worker did not say so
         self._figures: dict[int, asyncio.Future[dict[str, int]]] = {}
         self._next_figures = 1
         self._may_say = Counter({"ready": 1, "opened": 1, "failed": 1, "ended": 1})  # how often each may come yet
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
+        with theirs, contextlib.ExitStack() as passed:
+            fds, line = [theirs.fileno()], [*command, "--fd", str(theirs.fileno()), "--backend", backend]
+            if cgroup is not None:
+                fds.append(cgroup.open_entrance())
+                passed.callback(os.close, fds[-1])
+                line += ["--cgroup-fd", str(fds[-1])]
             # In a new session: signals from the daemon's terminal go to the daemon only, which then ends its workers.
             self._process = subprocess.Popen(
-                [*command, "--fd", str(theirs.fileno()), "--backend", backend],
+                line,
                 stdin=subprocess.DEVNULL,
                 stdout=2,
-                pass_fds=[theirs.fileno()],
+                pass_fds=fds,
                 start_new_session=True,
                 env=_environment(client),
             )
@@ -81,7 +107,14 @@ class WorkerProcess:
                 messages.send(self._socket, {"op": "expect", "tenant": tenant.name}, (tenant.folder,))
 
     def give(self, config: SessionConfig, fds: tuple[int, ...]) -> None:
-        """Sends a session and its descriptors, which stay open here."""
+        """Sends a session and its descriptors, which stay open here.
+
+        Raises:
+            OSError: the worker is gone, or its memory cannot be bounded.
+        """
+        self.most = config.host_memory
+        if self.cgroup is not None and self.most:
+            self.cgroup.bound(self.most)
         messages.send(self._socket, {"op": "session", **asdict(config)}, fds)
 
     def add_connection(self, which: int, fd: int, epoch: int) -> None:
@@ -110,6 +143,11 @@ class WorkerProcess:
     def kill(self, sig: int = signal.SIGKILL) -> None:
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(sig)
+
+    def overdrawn(self, text: str) -> None:
+        """Ends it, because it has taken more memory than it may."""
+        self.ending, self.is_overdrawn = text, True
+        self.kill()
 
     def _readable(self) -> None:
         try:
@@ -165,6 +203,8 @@ class WorkerProcess:
         os.close(self._pidfd)
         self._socket.close()
         code = self._process.wait()
+        if code == -signal.SIGKILL and self.cgroup is not None and self.cgroup.overdrawn():
+            self.ending, self.is_overdrawn = host_memory.reason(self.most, "its cgroup's bound"), True
         if not self.ending:
             self.ending = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended by itself with exit code {code}"
         if not self.ready.done():
@@ -191,9 +231,18 @@ class WorkerPool:
         command: the command that starts a worker; tests pass their own.
         options: of the command.
         client: whether the workers' driver is gpuvirt's own client library.
+        cgroups: where each worker gets one of its own, None: they have none.
     """
 
-    def __init__(self, backend: str, command: Sequence[str] = WORKER_COMMAND, options: Sequence[str] = (), client: bool = False) -> None:
+    def __init__(
+        self,
+        backend: str,
+        command: Sequence[str] = WORKER_COMMAND,
+        options: Sequence[str] = (),
+        client: bool = False,
+        cgroups: Cgroups | None = None,
+    ) -> None:
+        self._cgroups = cgroups
         self._backend, self._command, self._client = backend, [*command, *options], client
         self._all: set[WorkerProcess] = set()
         self._idle: WorkerProcess | None = None
@@ -204,6 +253,11 @@ class WorkerPool:
         self._retry: asyncio.TimerHandle | None = None
         self._last_failure = ""
         self._expected: Tenant | None = None
+
+    @property
+    def running(self) -> set[WorkerProcess]:
+        """All workers, the one that waits for a session among them."""
+        return self._all
 
     def expect(self, tenant: Tenant) -> None:
         """The next session is probably this tenant's: the worker that waits for it prepares for that."""
@@ -257,7 +311,7 @@ class WorkerPool:
         return worker
 
     def _start(self) -> WorkerProcess:
-        worker = WorkerProcess(self._command, self._backend, self._gone, self._client)
+        worker = WorkerProcess(self._command, self._backend, self._gone, self._client, self._cgroups.make() if self._cgroups else None)
         self._all.add(worker)
         self._starting += 1
         worker.ready.add_done_callback(self._ready)
@@ -273,6 +327,7 @@ class WorkerPool:
 
     def _gone(self, worker: WorkerProcess) -> None:
         self._all.discard(worker)
+        self._remove_cgroup(worker)
         if worker is not self._idle:
             return
         self._idle = None
@@ -280,6 +335,12 @@ class WorkerPool:
         if not self._closed:
             log.error("the idle worker ended: %s; trying again in %.0f s", worker.ending, RETRY_PAUSE)
             self._retry = asyncio.get_running_loop().call_later(RETRY_PAUSE, self.prestart)
+
+    def _remove_cgroup(self, worker: WorkerProcess, attempts: int = REMOVE_ATTEMPTS) -> None:
+        """The worker has ended; the compiler that it has forked ends with it, but not at once."""
+        if self._cgroups is None or worker.cgroup is None or self._cgroups.remove(worker.cgroup) or attempts == 0:
+            return
+        asyncio.get_running_loop().call_later(REMOVE_PAUSE, self._remove_cgroup, worker, attempts - 1)
 
     async def close(self, limit: float = 2.0) -> None:
         """Ends all workers: SIGTERM, and SIGKILL after `limit` seconds."""

@@ -33,6 +33,7 @@ struct gv_backend_config {
     int memory_usage_fd;    /* soft: memfd of the table of memory usage (memory_usage.h), -1: none */
     uint32_t memory_usage_slot; /* this session's slot in the table */
     void *memory_row;           /* that row, mapped writable (struct gv_memory_row), NULL: it is mapped from memory_usage_fd */
+    int memory_file;            /* soft: memfd for device memory that is mapped more than once, taken over; 0: one is made when it is first needed */
     void *compiler;             /* soft: struct soft_compiler */
     /* Text that device code printed. [any thread] */
     void (*console)(void *arg, const char *text, size_t size);

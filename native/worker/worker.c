@@ -115,6 +115,7 @@ EXPORT struct worker *worker_open(const struct worker_config *config, char *err)
                                         .memory_usage_fd = config->memory_usage_fd,
                                         .memory_usage_slot = config->memory_usage_slot,
                                         .memory_row = config->memory_row,
+                                        .memory_file = config->memory_file,
                                         .compiler = config->compiler,
                                         .console = console,
                                         .console_arg = w};

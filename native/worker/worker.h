@@ -31,6 +31,7 @@ struct worker_config {
     const char *server_name;
     const uint8_t *seal; /* 33 bytes: the key and the cipher of struct gv_link_secret; NULL: the link is plain */
     void *memory_row; /* this session's row of the table of memory usage, mapped writable; NULL: it is mapped from memory_usage_fd, if there is one */
+    int32_t memory_file; /* soft: a memfd for device memory that is mapped more than once, taken over; 0: one is made when it is first needed */
 };
 
 /* Takes over the descriptors and opens the backend. NULL: err (512 bytes) says why; the client has been told. */

@@ -17,6 +17,7 @@ from gpuvirt.server.box.box import Box
 EXECUTED = 77  # the exit code of what the attempt to start a program starts
 UNSAID = 255
 NOBODY = 65534
+DATA = 8 << 30  # bytes of writable addresses
 
 
 def run(lib: ctypes.CDLL, folder: str, backend: str, leave_out: list[str] | None, name: str, argument: str) -> int:
@@ -31,7 +32,8 @@ def run(lib: ctypes.CDLL, folder: str, backend: str, leave_out: list[str] | None
                 argument = f"{given.fileno()}:{port}"
             if leave_out is not None:
                 fd = os.open(folder, os.O_PATH)
-                Box(backend, driver=Path("/nowhere/libcuda.so.1"), folder=fd, leave_out=frozenset(leave_out)).close()
+                data = DATA if backend == "soft" else 0
+                Box(backend, driver=Path("/nowhere/libcuda.so.1"), folder=fd, data=data, leave_out=frozenset(leave_out)).close()
             os._exit(lib.attempt(name.encode(), argument.encode()))
         finally:
             os._exit(UNSAID)

@@ -40,6 +40,8 @@ class Script(Sessions):
 
 def main() -> int:
     options = json.loads(sys.argv[1])
+    if entrance := options.pop("entrance", None):
+        Path(entrance).write_text("0")  # the cgroup.procs of a cgroup
     Script.states = tuple(hs.State(**state) for state in options.pop("states", ()))
     Script.moves_to = options.pop("moves_to", None)
     daemon.Sessions = Script  # type: ignore[misc]

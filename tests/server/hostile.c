@@ -220,6 +220,44 @@ static int core_files(const char *unused) {
     struct rlimit found;
     return getrlimit(RLIMIT_CORE, &found) ? errno : found.rlim_max ? 0 : EPERM;
 }
+/* Memory of the host, in the ways that there are; "MiB" of it, which stay. */
+static int keeps(char *at, const char *mib, size_t step, int write) {
+    if (at == MAP_FAILED) return errno;
+    madvise(at, strtoull(mib, NULL, 0) << 20, MADV_NOHUGEPAGE);
+    for (size_t i = 0; i < strtoull(mib, NULL, 0) << 20; i += step)
+        if (write)
+            at[i] = 1;
+        else
+            (void)*(volatile char *)(at + i);
+    return 0;
+}
+static int takes(const char *mib, int rights, int flags, int fd, size_t step) {
+    return keeps(mmap(NULL, strtoull(mib, NULL, 0) << 20, rights, flags | MAP_NORESERVE, fd, 0), mib, step, rights & PROT_WRITE);
+}
+static int takes_private(const char *mib) { return takes(mib, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 4096); }
+static int takes_shared(const char *mib) { return takes(mib, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 4096); }
+static int takes_stack(const char *mib) { return takes(mib, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_GROWSDOWN, -1, 4096); }
+/* Of what is only read the kernel keeps tables, 1/512 of the addresses. */
+static int takes_tables(const char *mib) { return takes(mib, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 2 << 20); }
+static int takes_file(const char *mib) {
+    int fd = memfd_create("hostile", MFD_CLOEXEC);
+    if (fd < 0 || ftruncate(fd, (off_t)(strtoull(mib, NULL, 0) << 20))) return errno;
+    return takes(mib, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 4096);
+}
+static int takes_addresses(const char *mib) {
+    void *at = mmap(NULL, strtoull(mib, NULL, 0) << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return at == MAP_FAILED ? errno : done(munmap(at, strtoull(mib, NULL, 0) << 20));
+}
+static int large_file(const char *path) {
+    signal(SIGXFSZ, SIG_IGN);
+    int fd = open(path, O_RDWR | O_CREAT, 0600);
+    if (fd < 0) return errno;
+    int rc = done(ftruncate(fd, 3ll << 30));
+    if (!rc) rc = done(ftruncate(fd, 0));
+    close(fd);
+    return rc;
+}
+
 static int owner(const char *path) { return done(chown(path, 1, 1)); }
 static int chroots(const char *path) { return done(chroot(path)); }
 
@@ -283,6 +321,13 @@ static const struct {
     {"inotify", watches},
     {"descriptors", descriptors},
     {"core", core_files},
+    {"private memory", takes_private},
+    {"shared memory", takes_shared},
+    {"growing stack", takes_stack},
+    {"tables", takes_tables},
+    {"memory file", takes_file},
+    {"addresses", takes_addresses},
+    {"large file", large_file},
     {"chroot", chroots},
     {"remap row", remaps_row},
     {"double row", doubles_row},

@@ -12,7 +12,8 @@ from gpuvirt.errors import GpuvirtError
 from gpuvirt.server.box import bpf, calls, files, kernel, landlock
 
 FILES = 4096  # descriptors
-FILE_BYTES = 1 << 46  # of one file: the memfd of shared device memory is sparse and as large (native/backend/soft/virtual.c)
+FILE_BYTES = 2 << 30  # of one file: an image or a compiled kernel
+STACKS = 64 << 30  # addresses: of thousands of threads and fibers, of whose stacks little is ever touched (native/backend/soft/engine)
 PARTS = frozenset({"limits", "user", "capabilities", "new_privs", "dumpable", "files", "network", "scopes", "calls"})
 THREADS = 16384  # of all sessions of a tenant, where it has a user of its own
 
@@ -27,6 +28,7 @@ class Box:
         client: whether the driver is gpuvirt's own client library, which dials another server.
         user: the user and group that the process becomes, 0: it stays who it is.
         folder: a descriptor of the tenant's folder, -1: none.
+        data: bytes of writable addresses of its own that the process may have (RLIMIT_DATA), 0: any.
         fixed_page: the address of a page that must not be moved, grown or doubled, 0: none.
         leave_out: `PARTS` that are not applied, and names of system calls that are allowed; for tests.
     """
@@ -36,6 +38,7 @@ class Box:
     client: bool = False
     user: int = 0
     folder: int = -1
+    data: int = 0
     fixed_page: int = 0
     leave_out: frozenset[str] = frozenset()
 
@@ -62,7 +65,7 @@ class Box:
             if self.driver is not None:
                 files.allow_driver(rules, self.driver)
         if "limits" not in out:
-            limit(self.user != 0)
+            limit(self.user != 0, self.data, FILE_BYTES if self.backend == "soft" else 0)
         if self.user and "user" not in out:
             os.setgroups([])
             os.setresgid(self.user, self.user, self.user)
@@ -103,9 +106,9 @@ def prepare(backend: str, fixed_page: int = 0) -> None:
     _prepared[backend, fixed_page] = plain._rules(), plain._program()
 
 
-def helper(user: int) -> Box:
+def helper(user: int, data: int) -> Box:
     """The box of a process that compiles for a worker: no files but code, no network; it may fork, and then has to call `no_more_processes`."""
-    return Box("soft", user=user, leave_out=frozenset({"clone", "prctl"}))
+    return Box("soft", user=user, data=data, leave_out=frozenset({"clone", "prctl"}))
 
 
 def no_more_processes() -> None:
@@ -114,9 +117,10 @@ def no_more_processes() -> None:
         bpf.install(calls.nothing_new())
 
 
-def limit(own_user: bool) -> None:
-    """Sets the resource limits, soft and hard: no core files, few descriptors, no priorities."""
-    wanted = [(resource.RLIMIT_CORE, 0), (resource.RLIMIT_NOFILE, FILES), (resource.RLIMIT_FSIZE, FILE_BYTES), (resource.RLIMIT_MSGQUEUE, 0)]
+def limit(own_user: bool, data: int = 0, file_bytes: int = 0) -> None:
+    """Sets the resource limits, soft and hard: no core files, few descriptors, no priorities; of addresses and of each file where it is not 0."""
+    wanted = [(resource.RLIMIT_CORE, 0), (resource.RLIMIT_NOFILE, FILES), (resource.RLIMIT_MSGQUEUE, 0)]
+    wanted += [(which, most) for which, most in ((resource.RLIMIT_DATA, data), (resource.RLIMIT_FSIZE, file_bytes)) if most]
     wanted += [(resource.RLIMIT_NICE, 0), (resource.RLIMIT_RTPRIO, 0)]
     if own_user:
         wanted.append((resource.RLIMIT_NPROC, THREADS))

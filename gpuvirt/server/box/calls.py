@@ -75,6 +75,8 @@ FORBIDDEN = _names("""
 
 _CLONE_THREAD = 0x00010000
 _CLONE_OTHERS = 0x7E022000  # new namespaces, CLONE_PTRACE
+_SHARED_ANONYMOUS = 0x21  # MAP_ANONYMOUS with the bit that MAP_SHARED and MAP_SHARED_VALIDATE have in common
+_GROWSDOWN = 0x0100
 _MSG_FASTOPEN = 0x20000000  # which connects a socket
 # Duplicates, flags, locks, sizes of pipes, seals. Not F_SETOWN, by which the kernel sends signals.
 _FCNTL = (0, 1, 2, 3, 4, 5, 6, 7, 36, 37, 38, 1030, 1031, 1032, 1033, 1034)
@@ -121,6 +123,15 @@ def rules(pid: int, backend: str, network: bool = False, leave_out: frozenset[st
     }
     if fixed_page:
         own["mremap"] = [Case(_NO.verdict, (Condition(0, _WORD & ~0xFFF, fixed_page),)), _YES]
+    if backend == "soft":
+        # Memory that RLIMIT_DATA does not count: shared, in a memory file, of a stack that grows. What has to be shared lies in one file of a sealed
+        # size, made before the box is closed.
+        own["mmap"] = [
+            Case(_NO.verdict, (Condition(3, _SHARED_ANONYMOUS, _SHARED_ANONYMOUS),)),
+            Case(_NO.verdict, (Condition(3, _GROWSDOWN, _GROWSDOWN),)),
+            _YES,
+        ]
+        own["memfd_create"] = [_NO]
     if backend == "cuda":
         own["ioctl"] = [*(Case(_NO.verdict, (Condition(1, _INT, request),)) for request in _IOCTL_NEVER), _YES]
         own["socket"] = _if_any(0, [_AF_UNIX])

@@ -117,6 +117,16 @@ static void *map_part(int fd, int rights, size_t offset, size_t size) {
 int soft_memory_open(struct gv_backend *b, const struct gv_backend_config *config, char *err) {
     struct soft_memory *m = &b->memory;
     pthread_mutex_init(&m->lock, NULL);
+    if (config->memory_file > 0) {
+        struct stat file;
+        if (fstat(config->memory_file, &file)) {
+            snprintf(err, GV_ERR_SIZE, "the file for shared device memory: %s", strerror(errno));
+            return CUDA_ERROR_INVALID_VALUE;
+        }
+        m->file = config->memory_file;
+        m->file_size = (uint64_t)file.st_size;
+        m->has_file = true;
+    }
     if (config->memory_usage_fd >= 0) {
         struct stat st;
         if (config->memory_usage_slot >= GV_MEMORY_USAGE_SLOTS || fstat(config->memory_usage_fd, &st) ||

@@ -67,6 +67,7 @@ struct soft_memory {
     uint32_t n_reservations;
     bool has_file; /* for what is mapped more than once */
     int file;
+    uint64_t file_size;
     struct address_ranges file_used;
 };
 

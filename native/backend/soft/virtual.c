@@ -19,7 +19,7 @@
 #define SOFT_DONTUNMAP 4
 #endif
 
-#define FILE_BYTES (1ull << 46) /* bytes of the shared file, which is sparse */
+#define FILE_BYTES (1ull << 46) /* bytes of the shared file, which is sparse, where it is made here */
 
 enum state {
     FRESH,    /* no page yet */
@@ -78,11 +78,12 @@ static int take_offset(struct soft_memory *m, uint64_t size, uint64_t *offset) {
             return CUDA_ERROR_OUT_OF_MEMORY;
         }
         m->file = fd;
+        m->file_size = FILE_BYTES;
         m->has_file = true;
     }
     uint64_t at = 0;
     for (size_t i = 0; i < m->file_used.n && m->file_used.items[i].start - at < size; i++) at = m->file_used.items[i].end;
-    if (at + size > FILE_BYTES || !address_ranges_add(&m->file_used, at, size)) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (at + size > m->file_size || !address_ranges_add(&m->file_used, at, size)) return CUDA_ERROR_OUT_OF_MEMORY;
     *offset = at;
     return 0;
 }
@@ -92,15 +93,16 @@ static void give_offset(struct soft_memory *m, uint64_t offset, uint64_t size) {
     address_ranges_remove(&m->file_used, offset, size); /* without memory to record it, that part of the file, which is empty, is not used again */
 }
 
-/* Copies pages into the file; pages never written stay holes. */
+/* Copies pages into the file; pages never written stay holes. By way of a mapping: a limit of the size of files that are written is not this one's. */
 static bool copy_out(const struct soft_memory *m, uint64_t from, uint64_t offset, uint64_t size) {
     static const char zeros[SOFT_PAGE];
+    char *to = mmap(NULL, size, PROT_WRITE, MAP_SHARED | MAP_NORESERVE, m->file, (off_t)offset);
+    if (to == MAP_FAILED) return false;
     for (uint64_t at = 0; at < size; at += SOFT_PAGE) {
         const void *page = pointer(from + at);
-        bool written = memcmp(page, zeros, SOFT_PAGE) != 0;
-        if (written && pwrite(m->file, page, SOFT_PAGE, (off_t)(offset + at)) != (ssize_t)SOFT_PAGE) return false;
+        if (memcmp(page, zeros, SOFT_PAGE) != 0) memcpy(to + at, page, SOFT_PAGE);
     }
-    return true;
+    return munmap(to, size) == 0;
 }
 
 /* Moves the memory into the file. Writes of the device meanwhile would be lost: the caller makes sure that nothing runs. */

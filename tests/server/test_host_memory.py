@@ -1,0 +1,210 @@
+"""A worker that takes more of the host's memory than its session may is ended, its client hears why, and nobody else notices."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from server.harness import FakeServer, build_echo_worker, start_fake, wait_until
+
+from gpuvirt.server import cgroups, host_memory
+from gpuvirt.server.workers import WORKER_COMMAND
+from gpuvirt.transport import handshake as hs
+
+MIB = 1 << 20
+DEVICE, BESIDE = 64 * MIB, 320 * MIB  # what a session may take: on its GPU, beside it
+MORE = 1024  # MiB that a hostile one takes
+
+
+def place_for_cgroups() -> Path | str:
+    """A cgroup below which this test may make one for a daemon, else why not."""
+    mounted, inside = cgroups._mount(cgroups.MOUNTS), cgroups._own(cgroups.OWN)
+    if mounted is None or inside is None:
+        return "no cgroups of version 2 are mounted"
+    own = mounted / inside.lstrip("/")
+    for folder in (own, own.parent):
+        with contextlib.suppress(OSError):
+            if not (folder / "cgroup.type").exists() and "memory" in (folder / "cgroup.controllers").read_text().split():
+                (folder / "cgroup.subtree_control").write_text("+memory")
+            if "memory" in (folder / "cgroup.subtree_control").read_text().split() and os.access(folder / "cgroup.procs", os.W_OK):
+                return folder
+    return f"memory of cgroups below {own} is not this user's to give on; try: systemd-run --user --scope -p Delegate=yes"
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("hostile")
+    build_echo_worker(folder, "hostile.c")
+    return folder
+
+
+@pytest.fixture
+def delegated() -> Iterator[Path]:
+    """A cgroup for a daemon alone."""
+    found = place_for_cgroups()
+    if isinstance(found, str):
+        pytest.skip(found)
+    folder = found / f"gpuvirt-test-{os.getpid()}"
+    folder.mkdir()
+    yield folder
+    wait_until(lambda: cgroups._remove(folder))
+
+
+@pytest.fixture
+def served(hostile: Path, tmp_path: Path) -> Iterator[Callable[..., FakeServer]]:
+    """Real daemons with workers that take what their clients tell them to."""
+    servers: list[FakeServer] = []
+
+    def start(cgroup: Path | None = None, **options: Any) -> FakeServer:
+        command = ["env", f"GPUVIRT_LIB_DIR={hostile}", *WORKER_COMMAND]
+        entrance = str(cgroup / "cgroup.procs") if cgroup else None
+        sizes = {"gpu_memory": DEVICE, "host_memory_per_session": BESIDE} | options
+        servers.append(start_fake(tmp_path / "server", worker=command, entrance=entrance, **sizes))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.stop()
+
+
+class Held:
+    """A session whose worker can be told to try something."""
+
+    def __init__(self, server: FakeServer) -> None:
+        self.server = server
+        for _ in range(20):  # also where a worker takes longer to start than a client waits
+            self.sock, self.welcome, self.key = server.attach()
+            if self.welcome.status == hs.WELCOME_OK:
+                break
+            self.sock.close()
+        assert self.welcome.status == hs.WELCOME_OK, self.welcome.text
+        self.sock.settimeout(100)
+
+    def tries(self, what: str, argument: int) -> int | None:
+        """The errno, None when the worker ended over it."""
+        self.sock.sendall(f"{what}|{argument}\n".encode())
+        answer = self.sock.recv(20)
+        return int(answer) if answer else None
+
+    def is_over(self) -> bool:
+        with contextlib.suppress(ConnectionError):
+            return not self.sock.recv(1)
+        return True
+
+    def resumes(self, key: bytes | None = None) -> hs.Welcome:
+        """What a client hears that wants to go on."""
+        with self.server.connect() as connection:
+            connection.say(key or self.key, hs.Hello(os.urandom(32), purpose=hs.HELLO_RESUME, session=self.welcome.session, epoch=1))
+            return connection.welcome(key or self.key)
+
+
+def assert_ended_for_it(server: FakeServer, taker: Held, other: Held) -> None:
+    wait_until(lambda: len(server.ask("ps")["sessions"]) == 1)
+    assert other.tries("private memory", 16) == 0, "another session goes on"
+    told = taker.resumes()
+    assert told.status == hs.WELCOME_UNKNOWN and "more of the server's memory than the 384.0 MiB" in told.text, told.text
+    assert "--host-memory-per-session" in told.text
+    assert "no such session" in taker.resumes(bytes(32)).text, "only who has the session's key is told"
+    third = Held(server)
+    assert third.tries("private memory", 16) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["private memory", "tables"])
+def test_a_worker_above_its_bound_is_ended_where_there_are_no_cgroups(served: Callable[..., FakeServer], what: str) -> None:
+    if not isinstance(cgroups.find(), str):
+        pytest.skip("the daemon would have cgroups here")
+    server = served()
+    other, taker = Held(server), Held(server)
+    assert taker.tries(what, MORE if what == "private memory" else MORE * 512) in (0, None)
+    assert taker.is_over()
+    assert_ended_for_it(server, taker, other)
+    assert "more of the server's memory" in server.stop()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("box", ["auto", "off"])
+def test_a_cgroup_bounds_all_that_a_worker_takes(served: Callable[..., FakeServer], delegated: Path, box: str) -> None:
+    server = served(delegated, box=box)
+    for what in ("private memory", "tables") if box == "auto" else ("shared memory", "memory file", "growing stack"):
+        other, taker = Held(server), Held(server)
+        workers = sorted(delegated.glob("gpuvirt-worker-*"))
+        assert {(w / "memory.max").read_text().strip() for w in workers} >= {str(DEVICE + BESIDE)}
+        assert taker.tries(what, MORE if what != "tables" else MORE * 512) is None, what
+        assert_ended_for_it(server, taker, other)
+        other.sock.close()
+        wait_until(lambda: not server.ask("ps")["sessions"])
+    wait_until(lambda: len(list(delegated.glob("gpuvirt-worker-*"))) == 1)  # that of the worker that waits
+    assert "each worker's memory is bounded by a cgroup" in server.stop()
+    assert not list(delegated.glob("gpuvirt-*"))
+
+
+@pytest.mark.slow
+def test_a_killed_daemons_cgroups_are_removed_at_the_next_start(served: Callable[..., FakeServer], delegated: Path) -> None:
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    empty, busy, foreign = (delegated / f"gpuvirt-worker-{name}" for name in (f"{gone.pid}-1", f"{gone.pid}-2", f"{os.getpid()}-1"))
+    for folder in (empty, busy, foreign):
+        folder.mkdir()
+    with subprocess.Popen(["sleep", "600"]) as carries_on:
+        (busy / "cgroup.procs").write_text(str(carries_on.pid))
+        server = served(delegated)
+        assert not empty.exists() and busy.exists() and foreign.exists(), "of another daemon that lives, or whose worker does"
+        server.stop()
+        carries_on.kill()
+    wait_until(lambda: cgroups._remove(busy) and cgroups._remove(foreign))
+
+
+# ---- what the daemon finds out at its start, by copies of what the kernel shows ------------------------------------------------------------------
+
+
+@pytest.fixture
+def shown(tmp_path: Path) -> Callable[..., Any]:
+    """`cgroups.find` on a machine as described."""
+
+    def find(controllers: str = "cpu memory pids", inside: str = "/service", others: str = "", kind: str = "cgroup2", root: bool = False) -> Any:
+        folder = tmp_path / "mounted" / inside.strip("/")
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "cgroup.controllers").write_text(controllers)
+        (folder / "cgroup.procs").write_text(f"{os.getpid()}\n{others}")
+        (folder / "cgroup.subtree_control").write_text("")
+        if not root:
+            (folder / "cgroup.type").write_text("domain")
+        (tmp_path / "mounts").write_text(f"1 2 0:3 / / rw - ext4 /dev/a rw\n25 22 0:23 / {tmp_path}/mounted rw shared:4 - {kind} none rw\n")
+        (tmp_path / "own").write_text(f"4:memory:/other\n0::{inside}\n")
+        return cgroups.find(tmp_path / "mounts", tmp_path / "own")
+
+    return find
+
+
+def test_where_cgroups_can_be_made(shown: Callable[..., Any], tmp_path: Path) -> None:
+    assert shown() == cgroups.Place(tmp_path / "mounted" / "service", root=False)
+    assert shown(inside="/", root=True, others="1\n") == cgroups.Place(tmp_path / "mounted", root=True)
+
+
+@pytest.mark.parametrize(
+    ("machine", "why"),
+    [
+        ({"kind": "cgroup"}, "no cgroups of version 2"),
+        ({"controllers": "hugetlb"}, "no controller of memory"),
+        ({"others": "1\n"}, "other processes .such as 1. are in the cgroup"),
+        ({"inside": "/../above"}, "outside of what is mounted"),
+    ],
+)
+def test_why_there_are_no_cgroups(shown: Callable[..., Any], machine: dict[str, str], why: str) -> None:
+    found = shown(**machine)
+    assert isinstance(found, str)
+    assert re.search(why, found)
+
+
+def test_what_a_process_has() -> None:
+    before = host_memory.taken(os.getpid())
+    kept = bytearray(os.urandom(1)) * (32 * MIB)
+    assert 24 * MIB < host_memory.taken(os.getpid()) - before < 64 * MIB
+    assert len(kept) and host_memory.taken(2**22 - 1) == 0
