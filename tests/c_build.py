@@ -153,3 +153,10 @@ def _forget_old() -> None:
     for path in [*STORE.glob("objects/*"), *STORE.glob("cuda/*"), *STORE.glob("generated-*")]:
         if path.stat().st_mtime < before:
             shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+def soft_backend() -> tuple[list[Path], list[str]]:
+    """The sources of the software GPU's backend, and the flags that it and what includes it are compiled with."""
+    sources = [*sorted((NATIVE / "backend/soft").rglob("*.c")), NATIVE / "backend/address_ranges.c", NATIVE / "wire/module_meta.c"]
+    places = [generated(), *(NATIVE / part for part in ("backend/soft", "worker", "wire"))]
+    return sources, ["-fvisibility=hidden", *(f"-I{place}" for place in places)]

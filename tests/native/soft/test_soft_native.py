@@ -12,9 +12,9 @@ import pytest
 from concurrent_runs import ConcurrentRuns
 
 HERE = Path(__file__).parent
-NATIVE = HERE.parents[2] / "native"
 OLD_KERNEL = ("-DSOFT_DONTUNMAP=64",)  # a flag of mremap's that is refused, as a kernel before 5.7 does
 LONG_SHORT = ("-DSHORT_CYCLES=20000000",)  # a grid of some milliseconds is a short one
+PROGRAMS = {"test_exec": ("test_exec",), "test_backend": ("test_backend", "backend_fixture", "memory_cases", "stream_cases")}
 BACKEND_TESTS = [
     "devices",
     "memory_limits",
@@ -63,10 +63,8 @@ def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     folder = tmp_path_factory.mktemp("soft")
 
     def build(program: str, variant: str) -> Path:
-        parts = [*sorted((NATIVE / "backend/soft").rglob("*.c")), NATIVE / "backend/address_ranges.c", NATIVE / "wire/module_meta.c"]
-        sources = [HERE / f"{program}.c", *parts]
-        places = [c_build.generated(), *(NATIVE / part for part in ("backend/soft", "worker", "wire"))]
-        flags = ["-fvisibility=hidden", *(f"-I{place}" for place in places)]
+        backend, flags = c_build.soft_backend()
+        sources = [*(HERE / f"{name}.c" for name in PROGRAMS[program]), *backend]
         special = {"old-kernel": OLD_KERNEL, "short-grids": LONG_SHORT}
         how, flags = ("plain", [*flags, *special[variant]]) if variant in special else (variant, flags)
         return c_build.program(folder / f"{program}-{variant}", sources, variant=how, flags=flags, libraries=["-lm"])

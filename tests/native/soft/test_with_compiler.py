@@ -13,7 +13,6 @@ import pytest
 from gpuvirt.soft.host import ctypes_bridge, jit
 
 HERE = Path(__file__).parent
-NATIVE = HERE.parents[2] / "native"
 
 PTX = """
 .version 8.0
@@ -79,9 +78,8 @@ DONE:
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     target = tmp_path_factory.mktemp("bridge") / "libbridge.so"
-    sources = [HERE / "bridge.c", *sorted((NATIVE / "backend/soft").rglob("*.c")), NATIVE / "backend/address_ranges.c", NATIVE / "wire/module_meta.c"]
-    places = [c_build.generated(), *(NATIVE / part for part in ("backend/soft", "worker", "wire"))]
-    flags = ["-fvisibility=hidden", *(f"-I{place}" for place in places)]
+    backend, flags = c_build.soft_backend()
+    sources = [HERE / "bridge.c", *backend]
     c_build.library(target, sources, flags=flags, libraries=["-lm"])
     loaded = ctypes.CDLL(str(target))
     loaded.bridge_open.restype = ctypes.c_uint64
