@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-static int check_failures;
+__attribute__((weak)) int check_failures; /* one for all files of a program */
 
 #define CHECK(condition)                                                            \
     do {                                                                            \

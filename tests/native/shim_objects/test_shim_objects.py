@@ -32,12 +32,11 @@ def test_image(tmp_path: Path) -> None:
     build_and_run(tmp_path / "image", [HERE / "test_image.c", SHIM / "objects/module/image.c"], [f"-I{SHIM}", f"-I{HERE}"])
 
 
-def calls(name: str, tmp_path: Path, sanitizer: str, flags: tuple[str, ...] = (), args: tuple[str, ...] = ()) -> None:
-    """A test of the driver's calls with a fake worker behind them."""
+def calls(name: str, tmp_path: Path, sanitizer: str, flags: tuple[str, ...] = (), args: tuple[str, ...] = (), more: tuple[str, ...] = ()) -> None:
+    """A test of the driver's calls with a fake worker behind them. more: files of the test beside its first."""
     out, cuda = c_build.generated(), c_build.cuda_headers()
     sources = [
-        HERE / f"{name}.c",
-        HERE / "fake_session.c",
+        *(HERE / f"{part}.c" for part in (name, *more, "fake_session")),
         out / "gv_commands.c",
         *(WIRE / f"{name}.c" for name in ("sha256", "module_meta", "module_known", "lz4", "link_inputs")),
         *OBJECTS,
@@ -48,7 +47,7 @@ def calls(name: str, tmp_path: Path, sanitizer: str, flags: tuple[str, ...] = ()
 
 @pytest.mark.slow
 def test_calls(tmp_path: Path) -> None:
-    calls("test_calls", tmp_path, MEMORY)
+    calls("test_calls", tmp_path, MEMORY, more=("memory_calls",))
 
 
 @pytest.mark.slow
