@@ -79,7 +79,7 @@ def test_killed(own_pool: Callable[..., Server], build: Callable[..., Path]) -> 
         assert session["link"] == "shm"
         os.kill(int(session["pid"]), signal.SIGKILL)
         process.communicate(timeout=60)
-        assert wait_until(lambda: server.sessions() == [] and server.memory_used() == before, 10)
+        assert wait_until(lambda: server.sessions() == [] and server.memory_used() == before, 30)
 
 
 def test_away_for_too_long(own_pool: Callable[..., Server], build: Callable[..., Path]) -> None:

@@ -223,8 +223,8 @@ static void rates(void) {
     acceptor_close(p.acceptor);
 }
 
-/* Sixty hellos of one address lie there: that of another is among the next few. */
-static void hellos_are_taken_in_turn(void) {
+/* How many of sixty hellos of one address come before one of another, which was sent when they had lain there for a while. */
+static int before_another(useconds_t lying) {
     struct port p = open_port(defaults());
     static struct acceptor_event event;
     int fds[60];
@@ -232,10 +232,10 @@ static void hellos_are_taken_in_turn(void) {
         fds[i] = greeted(&p, 2, NULL);
         say_hello(fds[i]);
     }
-    usleep(100000);
+    usleep(lying);
     int honest = greeted(&p, 3, NULL);
     say_hello(honest);
-    usleep(100000);
+    usleep(lying);
     int before = 0, others = 0;
     for (int i = 0; i < 61; i++) {
         take(&p, &event);
@@ -244,10 +244,18 @@ static void hellos_are_taken_in_turn(void) {
         others += strstr(event.peer, "127.0.0.2:") != NULL;
         close(event.fd);
     }
-    CHECK(others == 60 && before > 0 && before < 10);
+    CHECK(others == 60);
     for (int i = 0; i < 60; i++) close(fds[i]);
     close(honest);
     acceptor_close(p.acceptor);
+    return before;
+}
+
+/* That of another address is among the next few. On a busy machine the acceptor may not have read it yet when the others are taken: then with more time. */
+static void hellos_are_taken_in_turn(void) {
+    int before = 60;
+    for (useconds_t lying = 100000; before >= 10 && lying < 10000000; lying *= 4) before = before_another(lying);
+    CHECK(before > 0 && before < 10);
 }
 
 /* Without a descriptor for a connection: the oldest silent one goes, the daemon hears of it, and it goes on. */
@@ -408,7 +416,7 @@ static void bytes_are_carried(void) {
 /* Who says nothing is not even connected; who has not been sent more than anybody is sent is closed in time; who has stays. */
 static void only_the_proved_stay(void) {
     struct behind b = listen_behind();
-    struct port p = carry_to(&b, 300);
+    struct port p = carry_to(&b, 1500); /* what a busy machine takes for the rest */
     static struct acceptor_event event;
     static const uint8_t bytes[UNPROVED + 1];
     int silent = dial(&p, 2), unproved = dial(&p, 2), good = dial(&p, 2);
