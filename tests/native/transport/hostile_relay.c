@@ -269,3 +269,26 @@ void hostile_stop(struct hostile_relay *r) {
     for (int i = 0; i < 2; i++) free(r->kept[i]), free(r->recent[i]);
     pthread_mutex_destroy(&r->lock);
 }
+
+/* ---- a session */
+
+void relayed_open(struct relayed *r, const char *link, enum mischief mischief, int after, bool channels) {
+    memset(r, 0, sizeof *r);
+    mini_start(&r->server, NO_FAULT);
+    r->server.grace_s = 100;
+    hostile_start(&r->relay, r->server.url, mischief, channels);
+    atomic_store(&r->relay.after, after);
+    struct gv_link_options options = mini_options(&r->server, link);
+    options.pool = r->relay.url;
+    r->p = mini_connect(&r->server, &options);
+}
+
+void relayed_close(struct relayed *r) {
+    gv_link_last(r->p.client);
+    gv_link_last(r->p.worker);
+    mini_close(&r->server, &r->p);
+    mini_stop(&r->server);
+    hostile_stop(&r->relay);
+}
+
+uint64_t relayed_noticed(struct relayed *r) { return link_counts(r->p.client).altered + link_counts(r->p.worker).altered; }

@@ -8,6 +8,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "mini_server.h"
+#include "pair.h"
+
 enum mischief {
     LEAVES_ALONE,
     ALTERS,   /* a bit of a frame, but for its size */
@@ -45,5 +48,17 @@ struct hostile_relay {
 void hostile_start(struct hostile_relay *relay, const char *server_url, enum mischief mischief, bool channels);
 /* When both ends of all connections are closed. */
 void hostile_stop(struct hostile_relay *relay);
+
+/* A server, a client, and it between them. */
+struct relayed {
+    struct mini_server server;
+    struct hostile_relay relay;
+    struct pair p;
+};
+
+void relayed_open(struct relayed *r, const char *link, enum mischief mischief, int after, bool channels);
+void relayed_close(struct relayed *r);
+/* How many frames both ends have found altered. */
+uint64_t relayed_noticed(struct relayed *r);
 
 #endif

@@ -449,3 +449,18 @@ void mini_close(struct mini_server *s, struct pair *pair) {
 struct gv_link_options mini_options(struct mini_server *s, const char *link) {
     return (struct gv_link_options){.pool = s->url, .link = link, .token_id = s->token_id, .secret = s->secret, .gpus = 2, .program = "test"};
 }
+
+struct pair mini_connect(struct mini_server *s, const struct gv_link_options *options) {
+    struct gv_open_error err;
+    struct pair pair = {.client = gv_link_connect(options, &err)};
+    if (!pair.client) fprintf(stderr, "%s\n", err.text);
+    CHECK(pair.client);
+    pair.worker = mini_worker(s);
+    return pair;
+}
+
+void take_notice(void *arg, const char *text) {
+    struct notices *notices = arg;
+    snprintf(notices->last, sizeof notices->last, "%s", text);
+    atomic_fetch_add(&notices->n, 1);
+}

@@ -8,6 +8,7 @@
 #include "../../../native/transport/link.h"
 #include "../../../native/transport/seal/seal.h"
 #include "../../../native/wire/transcript.h"
+#include "pair.h"
 
 enum fault {
     NO_FAULT,
@@ -85,9 +86,18 @@ void mini_stop(struct mini_server *server);
 /* The worker's end of the session that was opened last. The caller closes it. */
 struct gv_link *mini_worker(struct mini_server *server);
 /* Closes both ends of a session, the worker's when no thread of the server's is busy with it any more. */
-struct pair;
 void mini_close(struct mini_server *server, struct pair *pair);
 /* What a client needs for it. */
 struct gv_link_options mini_options(struct mini_server *server, const char *link);
+/* A session by these options, which may name somebody in front of the server: both ends. */
+struct pair mini_connect(struct mini_server *server, const struct gv_link_options *options);
+
+/* What a link said to its user. */
+struct notices {
+    _Atomic int n;
+    char last[600];
+};
+/* For gv_link_options.notice; notice_arg is a struct notices. */
+void take_notice(void *notices, const char *text);
 
 #endif

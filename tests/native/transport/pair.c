@@ -2,6 +2,7 @@
 #include "pair.h"
 
 #include <arpa/inet.h>
+#include <dirent.h>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -151,6 +152,20 @@ void listen_start(struct listening *l, struct gv_link *link) {
 void listen_stop(struct listening *l) {
     atomic_store(&l->stop, true);
     pthread_join(l->thread, NULL);
+}
+
+struct gv_link_counts link_counts(struct gv_link *link) {
+    struct gv_link_counts counts;
+    gv_link_get_counts(link, &counts);
+    return counts;
+}
+
+int open_descriptors(void) {
+    int count = 0;
+    DIR *dir = opendir("/proc/self/fd");
+    while (readdir(dir)) count++;
+    closedir(dir);
+    return count;
 }
 
 int send_numbered(struct gv_link *link, uint32_t body, uint64_t n) {

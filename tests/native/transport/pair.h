@@ -48,6 +48,10 @@ struct listening {
 void listen_start(struct listening *l, struct gv_link *link);
 void listen_stop(struct listening *l);
 
+struct gv_link_counts link_counts(struct gv_link *link);
+/* How many this process has, one for counting them included. */
+int open_descriptors(void);
+
 /* A memfd as the daemon makes it. */
 int make_memfd(const uint64_t rings[4]);
 /* Two connected sockets over loopback TCP. */

@@ -40,32 +40,6 @@ static struct pair open_pair(uint32_t channels, bool sealed) {
     return p;
 }
 
-/* Who sends hears of acknowledgements only if somebody reads his link. */
-struct listener {
-    struct gv_link *link;
-    _Atomic bool over;
-    pthread_t thread;
-};
-
-static void *listen_to(void *arg) {
-    struct listener *l = arg;
-    while (!atomic_load(&l->over) && !gv_link_dead(l->link)) {
-        CHECK(gv_recv_peek(l->link) == NULL);
-        gv_recv_wait(l->link, 5000000, 0);
-    }
-    return NULL;
-}
-
-static void start_listening(struct listener *l, struct gv_link *link) {
-    *l = (struct listener){.link = link};
-    CHECK(pthread_create(&l->thread, NULL, listen_to, l) == 0);
-}
-
-static void stop_listening(struct listener *l) {
-    atomic_store(&l->over, true);
-    pthread_join(l->thread, NULL);
-}
-
 static void await(_Atomic int *word, int value) {
     for (int64_t until = gv_now_ns() + TEST_PATIENCE_NS; atomic_load(word) != value; usleep(200)) CHECK(gv_now_ns() < until);
 }
@@ -153,15 +127,15 @@ static void of_all_sizes(bool sealed) {
         for (enum how how = 0; how < HOWS; how++) {
             struct pair p = open_pair(channels, sealed);
             struct payloads in = {p.worker, N, sizes};
-            struct listener l;
+            struct listening l;
             pthread_t receiver;
-            start_listening(&l, p.client);
+            listen_start(&l, p.client);
             CHECK(pthread_create(&receiver, NULL, receive_payloads, &in) == 0);
             for (uint64_t n = 1; n <= N; n++) send_payload(p.client, n, sizes[n - 1], how);
             pthread_join(receiver, NULL);
             CHECK(wait_acked(p.client, gv_bulk_position(p.client)) == 0);
             CHECK(gv_bulk_acked(p.client) == gv_bulk_position(p.client)); /* also what ends with an empty payload */
-            stop_listening(&l);
+            listen_stop(&l);
             close_pair(&p);
         }
     }
@@ -176,13 +150,13 @@ static void large(void) {
     for (int i = 0; i < 5; i++) {
         struct pair p = open_pair(channels[i], i > 2);
         struct payloads in = {p.client, 3, sizes};
-        struct listener l;
+        struct listening l;
         pthread_t receiver;
-        start_listening(&l, p.worker);
+        listen_start(&l, p.worker);
         CHECK(pthread_create(&receiver, NULL, receive_payloads, &in) == 0);
         for (uint64_t n = 1; n <= 3; n++) send_payload(p.worker, n, sizes[n - 1], (enum how)(n - 1));
         pthread_join(receiver, NULL);
-        stop_listening(&l);
+        listen_stop(&l);
         close_pair(&p);
     }
 }
@@ -215,11 +189,11 @@ static void copies_are_bounded(void) {
     static const uint64_t sizes[] = {LARGEST};
     for (int waits = 0; waits < 2; waits++) {
         struct pair p = open_pair(2, waits);
-        struct listener l;
+        struct listening l;
         pthread_t threads[2];
         struct sender s = {.link = p.client, .size = LARGEST};
         struct payloads in = {p.worker, 1, sizes};
-        start_listening(&l, p.client);
+        listen_start(&l, p.client);
         if (waits) {
             gv_bulk_set_waiter(p.client, wait_acked, p.client);
             gv_link_set_rtt(p.client, 1000000000); /* so far that it copies all the same */
@@ -231,7 +205,7 @@ static void copies_are_bounded(void) {
         CHECK(pthread_create(&threads[1], NULL, receive_payloads, &in) == 0);
         for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
         CHECK(s.result == 1);
-        stop_listening(&l);
+        listen_stop(&l);
         close_pair(&p);
     }
 }
@@ -430,24 +404,19 @@ struct session {
 };
 
 static void open_session(struct session *s, const char *link) {
-    struct gv_open_error err;
     memset(s, 0, sizeof *s);
     mini_start(&s->server, NO_FAULT);
     s->server.grace_s = 100;
     cutter_start(&s->cutter, s->server.url, NULL);
     struct gv_link_options options = mini_options(&s->server, link);
     options.pool = s->cutter.url;
-    s->p.client = gv_link_connect(&options, &err);
-    CHECK(s->p.client);
-    s->p.worker = mini_worker(&s->server);
+    s->p = mini_connect(&s->server, &options);
 }
 
 static void close_session(struct session *s) {
     gv_link_last(s->p.client);
     gv_link_last(s->p.worker);
-    gv_link_close(s->p.client);
-    while (atomic_load(&s->server.adding)) usleep(1000);
-    gv_link_close(s->p.worker);
+    mini_close(&s->server, &s->p);
     cutter_stop(&s->cutter);
     mini_stop(&s->server);
 }
@@ -498,11 +467,11 @@ static bool cut_enough(const char *link, uint64_t seed) {
     _Atomic int running = 4;
     open_session(&s, link);
     for (uint64_t n = 0; n < CUT_SIZES; n++) cut_sizes[n] = n % 9 == 4 ? 0 : mix(n + seed) % (n % 5 ? 200000 : 4000000);
-    struct listener listeners[2];
+    struct listening listeners[2];
     struct direction d[2] = {{s.p.client, {s.p.client, CUT_SIZES, cut_sizes}, &running}, {s.p.worker, {s.p.worker, CUT_SIZES, cut_sizes}, &running}};
     pthread_t threads[4];
-    start_listening(&listeners[0], s.p.client);
-    start_listening(&listeners[1], s.p.worker);
+    listen_start(&listeners[0], s.p.client);
+    listen_start(&listeners[1], s.p.worker);
     for (int i = 0; i < 4; i++) CHECK(pthread_create(&threads[i], NULL, i < 2 ? send_all : receive_all, &d[i % 2]) == 0);
     int pulled = 0;
     for (uint64_t n = 1; atomic_load(&running); n++) {
@@ -517,7 +486,7 @@ static bool cut_enough(const char *link, uint64_t seed) {
     }
     atomic_store(&s.cutter.cut_in, 0);
     for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
-    for (int i = 0; i < 2; i++) stop_listening(&listeners[i]);
+    for (int i = 0; i < 2; i++) listen_stop(&listeners[i]);
     struct gv_link_counts counts[2];
     gv_link_get_counts(s.p.client, &counts[0]);
     gv_link_get_counts(s.p.worker, &counts[1]);

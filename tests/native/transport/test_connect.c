@@ -1,7 +1,6 @@
 /* Opening a link: every way it can fail ends in one line that names the server and what to do. The time limit is the test's (open_ns.h). */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/resource.h>
@@ -10,14 +9,6 @@
 #include "../check.h"
 #include "mini_server.h"
 #include "pair.h"
-
-static int open_descriptors(void) {
-    int count = 0;
-    DIR *dir = opendir("/proc/self/fd");
-    while (readdir(dir)) count++;
-    closedir(dir);
-    return count;
-}
 
 /* Every error is one line with the server in it. */
 static void check_error(const struct gv_open_error *err, int status, const char *url, const char *text) {
@@ -208,14 +199,7 @@ static void not_asked_for(void) {
 
 /* ---- not yet, and elsewhere */
 
-static int notices;
-static char noticed[400];
-
-static void notice(void *arg, const char *text) {
-    (void)arg;
-    notices++;
-    snprintf(noticed, sizeof noticed, "%s", text);
-}
+static struct notices notices;
 
 static void waits_for_a_gpu(const char *link, uint16_t state, const char *said) {
     struct mini_server server;
@@ -224,13 +208,14 @@ static void waits_for_a_gpu(const char *link, uint16_t state, const char *said) 
     server.waits = 4;
     server.state = state;
     struct gv_link_options options = mini_options(&server, link);
-    options.notice = notice;
-    notices = 0;
+    options.notice = take_notice;
+    options.notice_arg = &notices;
+    notices.n = 0;
     struct pair p = {gv_link_connect(&options, &err), NULL};
     if (!p.client) fprintf(stderr, "%s\n", err.text);
-    CHECK(p.client && notices == 1); /* told once, however often the server says so */
-    CHECK_TEXT(noticed, said);
-    CHECK_TEXT(noticed, server.url);
+    CHECK(p.client && notices.n == 1); /* told once, however often the server says so */
+    CHECK_TEXT(notices.last, said);
+    CHECK_TEXT(notices.last, server.url);
     p.worker = mini_worker(&server);
     mini_close(&server, &p);
     mini_stop(&server);

@@ -2,7 +2,6 @@
 #define _GNU_SOURCE
 #include "../../../native/transport/delay/delay.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -20,14 +19,6 @@
 #include "pair.h"
 
 #define MS 1000000LL
-
-static int open_descriptors(void) {
-    int count = 0;
-    DIR *dir = opendir("/proc/self/fd");
-    while (readdir(dir)) count++;
-    closedir(dir);
-    return count;
-}
 
 static void sleep_ns(int64_t ns) {
     struct timespec t = {.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000};

@@ -4,14 +4,7 @@
 #include "mini_server.h"
 #include "pair.h"
 
-static int notices;
-static char noticed[400];
-
-static void notice(void *arg, const char *text) {
-    (void)arg;
-    notices++;
-    snprintf(noticed, sizeof noticed, "%s", text);
-}
+static struct notices notices;
 
 /* Both ways, records and a payload. The bulk channel proves the session's key, which both ends derived from what they share. */
 static void connects(const char *link, bool sealed) {
@@ -20,8 +13,9 @@ static void connects(const char *link, bool sealed) {
     char text[6] = "";
     mini_start(&server, NO_FAULT);
     struct gv_link_options options = mini_options(&server, link);
-    options.notice = notice;
-    notices = 0;
+    options.notice = take_notice;
+    options.notice_arg = &notices;
+    notices.n = 0;
     struct pair p = {.client = gv_link_connect(&options, &err)};
     if (!p.client) fprintf(stderr, "%s\n", err.text);
     CHECK(p.client && strcmp(gv_link_transport(p.client), strcmp(link, "shm") == 0 ? "shm" : "tcp") == 0);
@@ -41,19 +35,19 @@ static void connects(const char *link, bool sealed) {
 
 static void sealed_by_default(void) {
     connects("tcp", true);
-    CHECK(notices == 0);
+    CHECK(notices.n == 0);
     connects("tcp(channels=2)", true);
     connects("delay(rtt=2ms,tcp)", true);
 }
 
 static void plain_when_asked_for(void) {
     connects("tcp(plain)", false);
-    CHECK(notices == 1);
-    CHECK_TEXT(noticed, "is plain: whoever is on the way can read and change what passes");
+    CHECK(notices.n == 1);
+    CHECK_TEXT(notices.last, "is plain: whoever is on the way can read and change what passes");
     connects("delay(rtt=2ms,tcp(channels=2,plain))", false);
-    CHECK(notices == 1);
+    CHECK(notices.n == 1);
     connects("shm", false); /* never leaves the host */
-    CHECK(notices == 0);
+    CHECK(notices.n == 0);
 }
 
 static void refused(enum fault fault, const char *link, int status, const char *text) {

@@ -16,44 +16,27 @@ struct session {
     struct mini_server server;
     struct cutter cutter;
     struct pair p;
-    char notice[600];
-    _Atomic int notices;
+    struct notices notices;
 };
 
-static void noticed(void *arg, const char *text) {
-    struct session *s = arg;
-    snprintf(s->notice, sizeof s->notice, "%s", text);
-    atomic_fetch_add(&s->notices, 1);
-}
-
 static void open_with(struct session *s, enum fault fault, const char *link, uint32_t grace_s) {
-    struct gv_open_error err;
     memset(s, 0, sizeof *s);
     mini_start(&s->server, fault);
     s->server.grace_s = grace_s;
     cutter_start(&s->cutter, s->server.url, s->server.unix_path);
     struct gv_link_options options = mini_options(&s->server, link);
     options.pool = s->cutter.url;
-    options.notice = noticed;
-    options.notice_arg = s;
-    s->p.client = gv_link_connect(&options, &err);
-    if (!s->p.client) fprintf(stderr, "%s\n", err.text);
-    CHECK(s->p.client);
-    atomic_store(&s->notices, 0); /* a plain link has said that it is one */
-    s->p.worker = mini_worker(&s->server);
+    options.notice = take_notice;
+    options.notice_arg = &s->notices;
+    s->p = mini_connect(&s->server, &options);
+    atomic_store(&s->notices.n, 0); /* a plain link has said that it is one */
     s->shares = strcmp(gv_link_transport(s->p.client), "shm") == 0;
-}
-
-static struct gv_link_counts counts(struct gv_link *link) {
-    struct gv_link_counts c;
-    gv_link_get_counts(link, &c);
-    return c;
 }
 
 /* Until the client has come back so often, and both ends are up. Where handshakes are cut the two count differently. */
 static void await_resumes(struct session *s, uint64_t n) {
     int64_t until = gv_now_ns() + TEST_PATIENCE_NS;
-    while (counts(s->p.client).resumes < n || gv_link_down(s->p.client) || gv_link_down(s->p.worker)) {
+    while (link_counts(s->p.client).resumes < n || gv_link_down(s->p.client) || gv_link_down(s->p.worker)) {
         if (gv_link_dead(s->p.client)) fprintf(stderr, "died: %s\n", gv_link_death(s->p.client));
         CHECK(!gv_link_dead(s->p.client) && !gv_link_dead(s->p.worker) && gv_now_ns() < until);
         usleep(1000);
@@ -221,8 +204,8 @@ static void uncut(const char *link) {
     struct session s;
     open_with(&s, NO_FAULT, link, GRACE_S);
     traffic(&s, 5000, 100, 0, 1);
-    CHECK(counts(s.p.client).cuts == 0 && counts(s.p.worker).cuts == 0 && s.notices == 0);
-    CHECK(counts(s.p.client).unacked_peak < 4 << 20);
+    CHECK(link_counts(s.p.client).cuts == 0 && link_counts(s.p.worker).cuts == 0 && s.notices.n == 0);
+    CHECK(link_counts(s.p.client).unacked_peak < 4 << 20);
     close_session(&s);
 }
 
@@ -230,15 +213,16 @@ static void records_cut(const char *link) {
     struct session s;
     open_with(&s, NO_FAULT, link, GRACE_S);
     traffic(&s, 20000, 0, 300000, 2);
-    fprintf(stderr, "  %d cuts, %llu of records' connections, %llu records again\n", s.cutter.cuts, (unsigned long long)counts(s.p.client).resumes,
-            (unsigned long long)(counts(s.p.client).records_resent + counts(s.p.worker).records_resent));
-    CHECK(counts(s.p.client).resumes >= 5 && counts(s.p.client).records_resent + counts(s.p.worker).records_resent > 0);
+    fprintf(stderr, "  %d cuts, %llu of records' connections, %llu records again\n", s.cutter.cuts,
+            (unsigned long long)link_counts(s.p.client).resumes,
+            (unsigned long long)(link_counts(s.p.client).records_resent + link_counts(s.p.worker).records_resent));
+    CHECK(link_counts(s.p.client).resumes >= 5 && link_counts(s.p.client).records_resent + link_counts(s.p.worker).records_resent > 0);
     /* One end may be up again when the other one's half of the exchange is cut: then they have counted differently, but never a connection that the
      * server did not welcome. */
-    CHECK(counts(s.p.worker).resumes >= 5);
-    CHECK(counts(s.p.client).resumes <= (uint64_t)s.server.resumes && counts(s.p.worker).resumes <= (uint64_t)s.server.resumes);
-    CHECK(atomic_load(&s.notices) > 0);
-    CHECK_TEXT(s.notice, "was lost (");
+    CHECK(link_counts(s.p.worker).resumes >= 5);
+    CHECK(link_counts(s.p.client).resumes <= (uint64_t)s.server.resumes && link_counts(s.p.worker).resumes <= (uint64_t)s.server.resumes);
+    CHECK(atomic_load(&s.notices.n) > 0);
+    CHECK_TEXT(s.notices.last, "was lost (");
     close_session(&s);
 }
 
@@ -247,10 +231,12 @@ static void sealed_three_hundred_cuts(void) {
     struct session s;
     uint64_t records = 0;
     open_with(&s, NO_FAULT, "sealed", GRACE_S);
-    for (uint64_t round = 1; counts(s.p.client).resumes < 300; round++, records += 2000) traffic_from(&s, records, 2000, 0, 100000, round);
-    fprintf(stderr, "  %d cuts, %llu resumes, %llu records each way, %llu again\n", s.cutter.cuts, (unsigned long long)counts(s.p.client).resumes,
-            (unsigned long long)records, (unsigned long long)(counts(s.p.client).records_resent + counts(s.p.worker).records_resent));
-    CHECK(counts(s.p.client).resumes <= (uint64_t)s.server.resumes && counts(s.p.client).altered == 0 && counts(s.p.worker).altered == 0);
+    for (uint64_t round = 1; link_counts(s.p.client).resumes < 300; round++, records += 2000) traffic_from(&s, records, 2000, 0, 100000, round);
+    fprintf(stderr, "  %d cuts, %llu resumes, %llu records each way, %llu again\n", s.cutter.cuts,
+            (unsigned long long)link_counts(s.p.client).resumes, (unsigned long long)records,
+            (unsigned long long)(link_counts(s.p.client).records_resent + link_counts(s.p.worker).records_resent));
+    CHECK(link_counts(s.p.client).resumes <= (uint64_t)s.server.resumes && link_counts(s.p.client).altered == 0 &&
+          link_counts(s.p.worker).altered == 0);
     close_session(&s);
 }
 
@@ -259,8 +245,8 @@ static void payloads_cut(const char *link, uint64_t seed) {
     open_with(&s, NO_FAULT, link, GRACE_S);
     traffic(&s, 3000, 150, 600000, seed);
     fprintf(stderr, "  %s: %d cuts, %llu bytes of payloads again\n", link, s.cutter.cuts,
-            (unsigned long long)(counts(s.p.client).bulk_resent + counts(s.p.worker).bulk_resent));
-    CHECK(s.cutter.cuts > 10 && counts(s.p.client).bulk_resent + counts(s.p.worker).bulk_resent > 0);
+            (unsigned long long)(link_counts(s.p.client).bulk_resent + link_counts(s.p.worker).bulk_resent));
+    CHECK(s.cutter.cuts > 10 && link_counts(s.p.client).bulk_resent + link_counts(s.p.worker).bulk_resent > 0);
     close_session(&s);
 }
 
@@ -269,12 +255,12 @@ static void memory_cut(const char *link, uint64_t seed) {
     struct session s;
     open_with(&s, NO_FAULT, link, GRACE_S);
     traffic(&s, 60000, 500, 1, seed);
-    uint64_t within = counts(s.p.client).resumes;
+    uint64_t within = link_counts(s.p.client).resumes;
     cutter_cut_all(&s.cutter);
     await_resumes(&s, within + 1);
-    fprintf(stderr, "  %s: %d cuts, %llu resumes\n", link, s.cutter.cuts, (unsigned long long)counts(s.p.client).resumes);
-    CHECK(counts(s.p.client).resumes <= (uint64_t)s.server.resumes && counts(s.p.worker).resumes <= (uint64_t)s.server.resumes);
-    CHECK(atomic_load(&s.notices) > 0);
+    fprintf(stderr, "  %s: %d cuts, %llu resumes\n", link, s.cutter.cuts, (unsigned long long)link_counts(s.p.client).resumes);
+    CHECK(link_counts(s.p.client).resumes <= (uint64_t)s.server.resumes && link_counts(s.p.worker).resumes <= (uint64_t)s.server.resumes);
+    CHECK(atomic_load(&s.notices.n) > 0);
     close_session(&s);
 }
 
@@ -293,7 +279,7 @@ static void cut_while_coming_back(const char *link) {
     open_with(&s, NO_FAULT, link, GRACE_S);
     uint64_t n = 0;
     for (int64_t offset = 1; offset < (s.shares ? 1320 : 760); offset += 24) {
-        uint64_t before = counts(s.p.client).resumes;
+        uint64_t before = link_counts(s.p.client).resumes;
         cutter_cut_all(&s.cutter);
         atomic_store(&s.cutter.cut_in, offset); /* 320 of greeting (twice with shm), some 200 of hello, some 80 of welcome, 40 each way */
         n++;
@@ -325,9 +311,9 @@ static void moved_while_away(const char *link) {
         await_resumes(&s, n);
         if (n == 1) through_proxy = atomic_load(&s.cutter.connections);
     }
-    CHECK(counts(s.p.client).resumes == 3 && atomic_load(&s.server.resumes) >= 4);
+    CHECK(link_counts(s.p.client).resumes == 3 && atomic_load(&s.server.resumes) >= 4);
     CHECK(atomic_load(&s.cutter.connections) == through_proxy); /* the address it moved to is dialled at once */
-    CHECK(atomic_load(&s.notices) >= 1);
+    CHECK(atomic_load(&s.notices.n) >= 1);
     CHECK(strcmp(s.p.client->redial->address.url, s.server.url) == 0);
     close_session(&s);
 }
@@ -342,9 +328,9 @@ static void worker_notices_last(const char *link) {
         gv_send_flush(s.p.worker);
         CHECK(receive_numbered(s.p.worker, n) == 64 && receive_numbered(s.p.client, n) == 64);
         await_resumes(&s, n);
-        for (int64_t until = gv_now_ns() + TEST_PATIENCE_NS; counts(s.p.worker).resumes < n && gv_now_ns() < until;) usleep(1000);
+        for (int64_t until = gv_now_ns() + TEST_PATIENCE_NS; link_counts(s.p.worker).resumes < n && gv_now_ns() < until;) usleep(1000);
     }
-    CHECK(counts(s.p.worker).resumes == 20);
+    CHECK(link_counts(s.p.worker).resumes == 20);
     close_session(&s);
 }
 
@@ -396,7 +382,7 @@ static void denied_session(const char *link) {
     open_with(&s, RESUME_DENIED, link, GRACE_S);
     cutter_cut_all(&s.cutter);
     await_death(s.p.client, TEST_PATIENCE_NS, "the key of this session is another one");
-    CHECK(s.server.resumes == 1 && counts(s.p.client).resumes == 0); /* asked once: the answer will be no other */
+    CHECK(s.server.resumes == 1 && link_counts(s.p.client).resumes == 0); /* asked once: the answer will be no other */
     close_session(&s);
 }
 
@@ -416,7 +402,7 @@ static void unreachable_for_longer(const char *link) {
     int64_t start = gv_now_ns();
     await_death(s.p.client, TEST_PATIENCE_NS, "within the grace period of 2 s");
     CHECK(gv_now_ns() - start > 1900000000);
-    CHECK_TEXT(s.notice, "trying again for up to 2 s");
+    CHECK_TEXT(s.notices.last, "trying again for up to 2 s");
     await_death(s.p.worker, TEST_PATIENCE_NS, "within the grace period of 2 s");
     close_session(&s);
 }
@@ -426,7 +412,7 @@ static void unreachable_for_a_while(const char *link) {
     open_with(&s, NO_FAULT, link, GRACE_S);
     atomic_store(&s.cutter.refuse, true);
     cutter_cut_all(&s.cutter);
-    for (int64_t until = gv_now_ns() + TEST_PATIENCE_NS; !atomic_load(&s.notices) && gv_now_ns() < until;) { /* told after a second */
+    for (int64_t until = gv_now_ns() + TEST_PATIENCE_NS; !atomic_load(&s.notices.n) && gv_now_ns() < until;) { /* told after a second */
         CHECK(gv_recv_peek(s.p.client) == NULL);
         gv_recv_wait(s.p.client, 10000000, 0);
     }
@@ -434,8 +420,8 @@ static void unreachable_for_a_while(const char *link) {
     for (uint64_t n = 1; n <= 1000; n++) CHECK(send_numbered(s.p.client, 800, n));
     atomic_store(&s.cutter.refuse, false);
     for (uint64_t n = 1; n <= 1000; n++) CHECK(receive_numbered(s.p.worker, n) == 800);
-    CHECK(atomic_load(&s.notices) == 1);
-    CHECK_TEXT(s.notice, "trying again for up to 100 s");
+    CHECK(atomic_load(&s.notices.n) == 1);
+    CHECK_TEXT(s.notices.last, "trying again for up to 100 s");
     close_session(&s);
 }
 
@@ -492,9 +478,9 @@ static void held_back(const char *link) {
     struct flow f = {.link = s.p.client, .records = 20000, .seed = 9};
     gv_recv_wait(s.p.client, 0, 0); /* this thread is the reader */
     CHECK(pthread_create(&sender, NULL, send_records, &f) == 0);
-    for (int64_t until = gv_now_ns() + TEST_PATIENCE_NS; counts(s.p.client).unacked_bytes < UNACKED_LIMIT && gv_now_ns() < until;) usleep(10000);
+    for (int64_t until = gv_now_ns() + TEST_PATIENCE_NS; link_counts(s.p.client).unacked_bytes < UNACKED_LIMIT && gv_now_ns() < until;) usleep(10000);
     usleep(200000); /* for more, if nothing stopped it */
-    struct gv_link_counts c = counts(s.p.client);
+    struct gv_link_counts c = link_counts(s.p.client);
     CHECK(c.unacked_bytes >= UNACKED_LIMIT && c.unacked_bytes < UNACKED_LIMIT + (2 << 20));
     for (; n < 10; n++) CHECK(send_numbered(s.p.client, 8, 1));
     atomic_store(&s.cutter.hole, false);

@@ -402,43 +402,14 @@ static void a_burst_is_few_frames(void) {
 #define RECORDS 5000
 
 struct session {
-    struct mini_server server;
-    struct hostile_relay relay;
-    struct pair p;
+    struct relayed r;
     _Atomic bool over;
 };
 
 static void open_session(struct session *s, enum mischief mischief, int after) {
-    struct gv_open_error err;
-    memset(s, 0, sizeof *s);
-    mini_start(&s->server, NO_FAULT);
-    s->server.grace_s = GRACE_S;
-    hostile_start(&s->relay, s->server.url, mischief, false);
-    atomic_store(&s->relay.after, after);
-    struct gv_link_options options = mini_options(&s->server, "sealed");
-    options.pool = s->relay.url;
-    s->p.client = gv_link_connect(&options, &err);
-    if (!s->p.client) fprintf(stderr, "%s\n", err.text);
-    CHECK(s->p.client);
-    s->p.worker = mini_worker(&s->server);
+    relayed_open(&s->r, "sealed", mischief, after, false);
+    atomic_store(&s->over, false);
 }
-
-static void close_session(struct session *s) {
-    gv_link_last(s->p.client);
-    gv_link_last(s->p.worker);
-    gv_link_close(s->p.client);
-    mini_stop(&s->server);
-    gv_link_close(s->p.worker);
-    hostile_stop(&s->relay);
-}
-
-static struct gv_link_counts counts(struct gv_link *link) {
-    struct gv_link_counts c;
-    gv_link_get_counts(link, &c);
-    return c;
-}
-
-static uint64_t noticed(struct session *s) { return counts(s->p.client).altered + counts(s->p.worker).altered; }
 
 struct flow {
     struct session *s;
@@ -480,22 +451,23 @@ static void with_mischief(enum mischief mischief, int after) {
     struct session s;
     open_session(&s, mischief, after);
     _Atomic int receiving = 2;
-    struct flow flows[2] = {{&s, s.p.client, RECORDS, &receiving}, {&s, s.p.worker, RECORDS, &receiving}};
+    struct flow flows[2] = {{&s, s.r.p.client, RECORDS, &receiving}, {&s, s.r.p.worker, RECORDS, &receiving}};
     pthread_t threads[4];
     for (int i = 0; i < 4; i++) CHECK(pthread_create(&threads[i], NULL, i / 2 ? receive_all : send_all, &flows[i % 2]) == 0);
-    while (atomic_load(&s.relay.passed) < 50) usleep(100);
-    if (mischief == REPLAYS) gv_resume_cut(s.p.client->resume, "pulled", 0); /* for there to be an earlier connection */
+    while (atomic_load(&s.r.relay.passed) < 50) usleep(100);
+    if (mischief == REPLAYS) gv_resume_cut(s.r.p.client->resume, "pulled", 0); /* for there to be an earlier connection */
     for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
     while (atomic_load(&receiving)) usleep(1000);
-    atomic_store(&s.relay.mischief, LEAVES_ALONE);
-    for (int64_t until = gv_now_ns() + TEST_PATIENCE_NS; noticed(&s) < (uint64_t)atomic_load(&s.relay.done) && gv_now_ns() < until;) usleep(1000);
+    atomic_store(&s.r.relay.mischief, LEAVES_ALONE);
+    for (int64_t until = gv_now_ns() + TEST_PATIENCE_NS; relayed_noticed(&s.r) < (uint64_t)atomic_load(&s.r.relay.done) && gv_now_ns() < until;)
+        usleep(1000);
     atomic_store(&s.over, true);
     for (int i = 2; i < 4; i++) pthread_join(threads[i], NULL);
-    fprintf(stderr, "  %d times, noticed %llu, %llu resumes\n", atomic_load(&s.relay.done), (unsigned long long)noticed(&s),
-            (unsigned long long)counts(s.p.client).resumes);
-    CHECK(atomic_load(&s.relay.done) >= 5 && noticed(&s) == (uint64_t)atomic_load(&s.relay.done));
-    CHECK(counts(s.p.client).resumes >= 5);
-    close_session(&s);
+    fprintf(stderr, "  %d times, noticed %llu, %llu resumes\n", atomic_load(&s.r.relay.done), (unsigned long long)relayed_noticed(&s.r),
+            (unsigned long long)link_counts(s.r.p.client).resumes);
+    CHECK(atomic_load(&s.r.relay.done) >= 5 && relayed_noticed(&s.r) == (uint64_t)atomic_load(&s.r.relay.done));
+    CHECK(link_counts(s.r.p.client).resumes >= 5);
+    relayed_close(&s.r);
 }
 
 static void altered(void) { with_mischief(ALTERS, 40); }
@@ -510,19 +482,19 @@ static void reflected(void) { with_mischief(REFLECTS, 40); }
 static void again_and_again(enum mischief mischief) {
     struct session s;
     open_session(&s, mischief, 0);
-    for (uint64_t n = 1; n <= 10; n++) CHECK(send_numbered(s.p.worker, 80, n));
-    gv_send_flush(s.p.worker);
-    if (mischief == ALTERS_EVERY_RESUME) gv_resume_cut(s.p.client->resume, "pulled", 0);
-    for (int64_t until = gv_now_ns() + TEST_PATIENCE_NS; !gv_link_dead(s.p.client) && gv_now_ns() < until;) {
-        const struct gv_record *got = gv_recv_peek(s.p.client);
+    for (uint64_t n = 1; n <= 10; n++) CHECK(send_numbered(s.r.p.worker, 80, n));
+    gv_send_flush(s.r.p.worker);
+    if (mischief == ALTERS_EVERY_RESUME) gv_resume_cut(s.r.p.client->resume, "pulled", 0);
+    for (int64_t until = gv_now_ns() + TEST_PATIENCE_NS; !gv_link_dead(s.r.p.client) && gv_now_ns() < until;) {
+        const struct gv_record *got = gv_recv_peek(s.r.p.client);
         if (mischief == ALTERS_EVERY_RECORD) CHECK(!got);
-        if (got) gv_recv_consume(s.p.client);
-        gv_recv_wait(s.p.client, 10000000, 0);
+        if (got) gv_recv_consume(s.r.p.client);
+        gv_recv_wait(s.r.p.client, 10000000, 0);
     }
-    CHECK_TEXT(gv_link_death(s.p.client), "altered on their way, again and again");
+    CHECK_TEXT(gv_link_death(s.r.p.client), "altered on their way, again and again");
     /* The records may be several frames of a connection, all altered: the first is noticed, what follows it is nothing to go by. */
-    CHECK(counts(s.p.client).altered == GV_ALTERED_MOST && atomic_load(&s.relay.done) >= GV_ALTERED_MOST);
-    close_session(&s);
+    CHECK(link_counts(s.r.p.client).altered == GV_ALTERED_MOST && atomic_load(&s.r.relay.done) >= GV_ALTERED_MOST);
+    relayed_close(&s.r);
 }
 
 static void every_record_altered(void) { again_and_again(ALTERS_EVERY_RECORD); }

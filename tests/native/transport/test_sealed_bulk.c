@@ -18,12 +18,6 @@ static uint64_t mix(uint64_t x) {
     return x;
 }
 
-static struct gv_link_counts counts(struct gv_link *link) {
-    struct gv_link_counts c;
-    gv_link_get_counts(link, &c);
-    return c;
-}
-
 /* ---- a worker's end, and its peer by hand: one channel, which comes again and again */
 
 #define FRAME_TEST_MOST 256
@@ -195,7 +189,7 @@ static void every_bit_of_a_frame(void) {
         say(&raw, frame, size);
         if (claimed.size <= TCP_SEALED_MOST) say(&raw, zeros, claimed.size); /* what it may wait for */
         await_cut(&raw);
-        CHECK(counts(raw.link).altered == bit + 1 && atomic_load(&raw.payloads) == raw.number);
+        CHECK(link_counts(raw.link).altered == bit + 1 && atomic_load(&raw.payloads) == raw.number);
         attach_well(&raw);
         pay(&raw);
     }
@@ -213,7 +207,7 @@ static void every_bit_of_a_greeting(void) {
         CHECK(greeting(&raw, said) == size);
         said[bit / 8] ^= (uint8_t)(1u << bit % 8);
         CHECK(attach(&raw, said, size, raw.epoch++) == -1);
-        CHECK(!gv_link_dead(raw.link) && counts(raw.link).altered == bit + 1);
+        CHECK(!gv_link_dead(raw.link) && link_counts(raw.link).altered == bit + 1);
         attach_well(&raw);
         pay(&raw);
     }
@@ -284,7 +278,7 @@ static void not_the_next(void) {
         }
         say(&raw, frame, size);
         await_cut(&raw);
-        CHECK(counts(raw.link).altered == 1);
+        CHECK(link_counts(raw.link).altered == 1);
         attach_well(&raw);
         pay(&raw);
         close_raw(&raw);
@@ -303,7 +297,7 @@ static void nonsense_well_sealed(void) {
         attach_well(&raw);
         say(&raw, frame, seal(&raw, lies[i], bytes, frame));
         await_death(&raw, "malformed payload on the bulk channel");
-        CHECK(counts(raw.link).altered == 0);
+        CHECK(link_counts(raw.link).altered == 0);
         close_raw(&raw);
     }
     /* Past the end of its stripe. */
@@ -323,39 +317,14 @@ static void nonsense_well_sealed(void) {
 #define PAYLOADS 150
 
 struct session {
-    struct mini_server server;
-    struct hostile_relay relay;
-    struct pair p;
-    _Atomic bool over;
+    struct relayed r;
     _Atomic int receiving;
 };
 
 static void open_session(struct session *s, const char *link, enum mischief mischief, int after) {
-    struct gv_open_error err;
-    memset(s, 0, sizeof *s);
-    mini_start(&s->server, NO_FAULT);
-    s->server.grace_s = GRACE_S;
-    hostile_start(&s->relay, s->server.url, mischief, true);
-    atomic_store(&s->relay.after, after);
-    struct gv_link_options options = mini_options(&s->server, link);
-    options.pool = s->relay.url;
-    s->p.client = gv_link_connect(&options, &err);
-    if (!s->p.client) fprintf(stderr, "%s\n", err.text);
-    CHECK(s->p.client);
-    s->p.worker = mini_worker(&s->server);
+    relayed_open(&s->r, link, mischief, after, true);
+    atomic_store(&s->receiving, 0);
 }
-
-static void close_session(struct session *s) {
-    gv_link_last(s->p.client);
-    gv_link_last(s->p.worker);
-    gv_link_close(s->p.client);
-    while (atomic_load(&s->server.adding)) usleep(1000);
-    gv_link_close(s->p.worker);
-    mini_stop(&s->server);
-    hostile_stop(&s->relay);
-}
-
-static uint64_t noticed(struct session *s) { return counts(s->p.client).altered + counts(s->p.worker).altered; }
 
 struct flow {
     struct session *s;
@@ -402,7 +371,7 @@ static void *receive_all(void *arg) {
 
 /* Pulls the plug of one of the client's channels. */
 static void pull(struct session *s, uint64_t chance) {
-    struct tcp_bulk *b = &((struct tcp *)s->p.client)->bulk;
+    struct tcp_bulk *b = &((struct tcp *)s->r.p.client)->bulk;
     pthread_mutex_lock(&b->lock);
     int fd = b->channels[chance % b->n].fd;
     if (fd >= 0) shutdown(fd, SHUT_RDWR);
@@ -413,24 +382,24 @@ static void with_mischief(enum mischief mischief, int after, const char *link) {
     struct session s;
     struct listening listeners[2];
     open_session(&s, link, mischief, after);
-    struct flow flows[2] = {{&s, s.p.client, PAYLOADS}, {&s, s.p.worker, PAYLOADS}};
+    struct flow flows[2] = {{&s, s.r.p.client, PAYLOADS}, {&s, s.r.p.worker, PAYLOADS}};
     pthread_t threads[4];
     atomic_store(&s.receiving, 2);
-    listen_start(&listeners[0], s.p.client);
-    listen_start(&listeners[1], s.p.worker);
+    listen_start(&listeners[0], s.r.p.client);
+    listen_start(&listeners[1], s.r.p.worker);
     for (int i = 0; i < 4; i++) CHECK(pthread_create(&threads[i], NULL, i / 2 ? receive_all : send_all, &flows[i % 2]) == 0);
     for (uint64_t n = 0; mischief == REPLAYS && atomic_load(&s.receiving); n++) { /* somebody has to make it the connection before */
         usleep(20000);
-        if (!atomic_load(&s.relay.done)) pull(&s, n);
+        if (!atomic_load(&s.r.relay.done)) pull(&s, n);
     }
     for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
-    uint64_t seen = noticed(&s); /* first: the relay goes on */
-    int done = atomic_load(&s.relay.done);
+    uint64_t seen = relayed_noticed(&s.r); /* first: the relay goes on */
+    int done = atomic_load(&s.r.relay.done);
     fprintf(stderr, "  %s: %d times, noticed %llu\n", link, done, (unsigned long long)seen);
     /* What was done behind the last payload, or to a connection that had just been cut, nobody looks at. */
     CHECK(done >= 5 && seen >= 5 && seen <= (uint64_t)done);
     for (int i = 0; i < 2; i++) listen_stop(&listeners[i]);
-    close_session(&s);
+    relayed_close(&s.r);
 }
 
 static void with_each_number_of_channels(enum mischief mischief, int after) {
@@ -453,17 +422,17 @@ static void again_and_again(enum mischief mischief) {
     open_session(&s, "sealed", mischief, 0);
     struct listening listening;
     static uint8_t bytes[100];
-    CHECK(gv_bulk_open(s.p.worker, 1, sizeof bytes) == 1 && gv_bulk_part(s.p.worker, bytes, sizeof bytes, NULL, NULL) == 0);
-    listen_start(&listening, s.p.client);
+    CHECK(gv_bulk_open(s.r.p.worker, 1, sizeof bytes) == 1 && gv_bulk_part(s.r.p.worker, bytes, sizeof bytes, NULL, NULL) == 0);
+    listen_start(&listening, s.r.p.client);
     if (mischief == ALTERS_EVERY_RECORD) {
-        CHECK(gv_bulk_recv_header(s.p.client, &h) == -1);
+        CHECK(gv_bulk_recv_header(s.r.p.client, &h) == -1);
     } else {
-        for (int64_t until = gv_now_ns() + TEST_PATIENCE_NS; !gv_link_dead(s.p.client) && gv_now_ns() < until;) usleep(1000);
+        for (int64_t until = gv_now_ns() + TEST_PATIENCE_NS; !gv_link_dead(s.r.p.client) && gv_now_ns() < until;) usleep(1000);
     }
-    CHECK_TEXT(gv_link_death(s.p.client), AGAIN);
-    CHECK(counts(s.p.client).altered == GV_ALTERED_MOST && atomic_load(&s.relay.done) >= GV_ALTERED_MOST);
+    CHECK_TEXT(gv_link_death(s.r.p.client), AGAIN);
+    CHECK(link_counts(s.r.p.client).altered == GV_ALTERED_MOST && atomic_load(&s.r.relay.done) >= GV_ALTERED_MOST);
     listen_stop(&listening);
-    close_session(&s);
+    relayed_close(&s.r);
 }
 
 static void every_payload_altered(void) { again_and_again(ALTERS_EVERY_RECORD); }
@@ -514,15 +483,15 @@ static void no_nonce_twice(void) {
     struct session s;
     struct seen seen = {malloc(16 * SEEN_MOST), 0};
     open_session(&s, "sealed(channels=2)", ALTERS, 10);
-    pthread_mutex_lock(&s.relay.lock);
-    s.relay.look = look;
-    s.relay.look_arg = &seen;
-    pthread_mutex_unlock(&s.relay.lock);
+    pthread_mutex_lock(&s.r.relay.lock);
+    s.r.relay.look = look;
+    s.r.relay.look_arg = &seen;
+    pthread_mutex_unlock(&s.r.relay.lock);
     struct listening listeners[2];
-    listen_start(&listeners[0], s.p.client);
-    listen_start(&listeners[1], s.p.worker);
+    listen_start(&listeners[0], s.r.p.client);
+    listen_start(&listeners[1], s.r.p.worker);
     for (uint64_t n = 1; n <= 6; n++) {
-        struct gv_link *ends[2] = {s.p.client, s.p.worker};
+        struct gv_link *ends[2] = {s.r.p.client, s.r.p.worker};
         for (int i = 0; i < 2; i++) CHECK(gv_bulk_open(ends[i], n, sizeof zeros) == n && gv_bulk_part(ends[i], zeros, sizeof zeros, NULL, NULL) == 0);
         for (int i = 0; i < 2; i++) {
             struct gv_bulk_header h;
@@ -530,13 +499,13 @@ static void no_nonce_twice(void) {
         }
     }
     int n = atomic_load(&seen.n);
-    uint64_t again = counts(s.p.client).bulk_resent + counts(s.p.worker).bulk_resent;
+    uint64_t again = link_counts(s.r.p.client).bulk_resent + link_counts(s.r.p.worker).bulk_resent;
     fprintf(stderr, "  %d frames, %llu bytes again\n", n, (unsigned long long)again);
     CHECK(n > 200 && again > 0);
     qsort(seen.bytes, (size_t)n, 16, compare);
     for (int i = 1; i < n; i++) CHECK(compare(seen.bytes[i - 1], seen.bytes[i]) != 0);
     for (int i = 0; i < 2; i++) listen_stop(&listeners[i]);
-    close_session(&s);
+    relayed_close(&s.r);
     free(seen.bytes);
 }
 
@@ -549,19 +518,19 @@ static void sources_that_change(void) {
     struct listening listening;
     memset(r.data, 1, r.size);
     open_session(&s, "sealed(channels=2)", LEAVES_ALONE, 0);
-    listen_start(&listening, s.p.client);
+    listen_start(&listening, s.r.p.client);
     CHECK(pthread_create(&writer, NULL, write_on, &r) == 0);
     for (uint64_t n = 1; n <= 10; n++) {
         struct gv_bulk_header h;
-        CHECK(gv_bulk_open(s.p.client, n, r.size) == n && gv_bulk_part(s.p.client, r.data, r.size, NULL, NULL) == 0);
-        CHECK(gv_bulk_recv_header(s.p.worker, &h) == 0 && h.size == r.size && gv_bulk_recv(s.p.worker, got, r.size) == 0);
+        CHECK(gv_bulk_open(s.r.p.client, n, r.size) == n && gv_bulk_part(s.r.p.client, r.data, r.size, NULL, NULL) == 0);
+        CHECK(gv_bulk_recv_header(s.r.p.worker, &h) == 0 && h.size == r.size && gv_bulk_recv(s.r.p.worker, got, r.size) == 0);
         for (uint64_t i = 0; i < r.size; i++) CHECK(got[i] == 1 || got[i] == 2);
     }
-    CHECK(noticed(&s) == 0);
+    CHECK(relayed_noticed(&s.r) == 0);
     atomic_store(&r.over, true);
     pthread_join(writer, NULL);
     listen_stop(&listening);
-    close_session(&s);
+    relayed_close(&s.r);
     free(r.data);
     free(got);
 }
