@@ -144,12 +144,13 @@ def environment(folder: Path) -> dict[str, str]:
 
 def start_fake(folder: Path, **options: Any) -> FakeServer:
     """Starts a server; options are `ServeOptions` (plain links are allowed unless they say otherwise), worker_options for the
-    stand-in, and libraries: the folder of the built ones."""
+    stand-in, prefix: what the server's command line begins with, and libraries: the folder of the built ones."""
     folder.mkdir(parents=True, exist_ok=True)
     ready, env = folder / "ready.json", environment(folder)
     if "libraries" in options:
         env["GPUVIRT_LIB_DIR"] = str(options.pop("libraries"))
-    line = [sys.executable, str(HERE / "fake_server.py"), json.dumps({"ready_file": str(ready), "plain": True, **options})]
+    prefix = options.pop("prefix", [])
+    line = [*prefix, sys.executable, str(HERE / "fake_server.py"), json.dumps({"ready_file": str(ready), "plain": True, **options})]
     process = subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
     deadline = time.monotonic() + 100
     while not ready.exists():

@@ -68,6 +68,7 @@ def _users_possible(driver: Path | None) -> bool:
 
 
 def _open_to_others(path: Path) -> bool:
-    """Whether any user may list and read a folder."""
+    """Whether any user may list and read a folder, or read a file."""
     path = path.resolve()
-    return path.stat().st_mode & 0o005 == 0o005 and all(above.stat().st_mode & 0o001 for above in path.parents)
+    wanted = 0o005 if path.is_dir() else 0o004
+    return path.stat().st_mode & wanted == wanted and all(above.stat().st_mode & 0o001 for above in path.parents)
