@@ -336,7 +336,11 @@ int fake_launch(struct gv_stream *s, const struct gv_launch *l) {
     if (l->params_size != 8 || *(const uint64_t *)l->params != 42) return 1;
     return queue(s, (struct job){.kind = LAUNCH});
 }
-int fake_mark(struct gv_stream *s, void (*fn)(void *, int), void *arg) { return queue(s, (struct job){.kind = MARK, .mark = fn, .arg = arg}); }
+int fake_mark(struct gv_stream *s, void (*fn)(void *, int), void *arg) {
+    int status = queue(s, (struct job){.kind = MARK, .mark = fn, .arg = arg});
+    while (fake.marks_wait && atomic_load(&fake.queued)) usleep(1000);
+    return status;
+}
 int fake_gate(struct gv_stream *s, void (*fn)(void *), void *arg) { return queue(s, (struct job){.kind = GATE, .gate = fn, .arg = arg}); }
 
 void *fake_host_view(struct gv_backend *b, uint64_t address, uint64_t size) {

@@ -4,6 +4,7 @@
 #include <time.h>
 
 #include "../../../native/wire/module_meta.h"
+#include "../../../native/worker/session_limits.h"
 #include "../../../native/worker/worker.h"
 #include "../check.h"
 #include "../transport/pair.h"
@@ -1095,6 +1096,21 @@ static void copies_end_after_the_sender(void) {
     gv_link_close(client);
 }
 
+/* The last mark of a copy frees it, and may be called before it has come back from being queued. */
+static void a_refused_copy_ends_early(void) {
+    static uint8_t data[2 * WORKER_PIECE];
+    begin();
+    attach();
+    fake.marks_wait = true;
+    uint64_t seq = POST(copy_in, GV_RECORD_MARK, 1, .stream = 100, .dst = sizeof fake.memory, .width = sizeof data, .height = 1, .depth = 1,
+                        .pitch = sizeof data, .slice = sizeof data, .bulk = ++bulk_sent);
+    CHECK(gv_bulk_send(client, 0, data, sizeof data));
+    CHECK(failed_status(seq) == 1);
+    struct gv_evt_completed e = completed();
+    CHECK(e.upto == seq && e.status == 0);
+    bye();
+}
+
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {{"goodbye", goodbye},
                                              {"memory", memory},
@@ -1125,6 +1141,7 @@ int main(int argc, char **argv) {
                                              {"malformed", malformed},
                                              {"client_gone", client_gone},
                                              {"copies_end_after_the_sender", copies_end_after_the_sender},
+                                             {"a_refused_copy_ends_early", a_refused_copy_ends_early},
                                              {"refuses_to_open", refuses_to_open}};
     if (argc < 2) return 2;
     transport = argv[1];
