@@ -13,7 +13,8 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 NATIVE = ROOT / "native"
 TESTS = ROOT / "tests/native"
-FUZZER = [HERE / f"{name}.c" for name in ("step", "generate", "client", "soft_modules", "fuzzer", "coverage")]
+FUZZER = [HERE / f"{name}.c" for name in ("step", "generate", "mutate", "client", "connections", "soft_modules", "fuzzer", "coverage")]
+PEERS = [TESTS / "transport/pair.c", TESTS / "transport/sealed_peer.c"]
 # Small limits are reached by small sessions.
 LIMITS = ["-DWORKER_MAX_STAGING=(8<<20)", "-DWORKER_MAX_EARLY=(3<<20)", "-DWORKER_MAX_AHEAD=(1<<20)"]
 TRACED = ["-fsanitize-coverage=trace-pc"]
@@ -36,7 +37,7 @@ def product() -> list[Path]:
     """What is fuzzed: all of it but what the daemon calls."""
     folders = [NATIVE / "backend", NATIVE / "transport", NATIVE / "wire"]
     generated = [c_build.generated() / f"{name}.c" for name in ("gv_commands", "gv_dispatch", "gv_objects")]
-    worker = [p for p in sorted((NATIVE / "worker").glob("*.c")) if p.stem not in ("memory_usage_release", "key_exchange")]
+    worker = [p for p in sorted((NATIVE / "worker").glob("*.c")) if p.stem != "key_exchange"]
     return [*worker, *(p for folder in folders for p in sorted(folder.rglob("*.c"))), *generated]
 
 
@@ -54,7 +55,7 @@ def build_driver(folder: Path, variant: str) -> Path:
 
 def build(folder: Path, variant: str = "address", instead: Mapping[Path, Path] | None = None) -> Fuzzer:
     """The fuzzer, in `folder`; `instead`: other sources in the place of some of the product's."""
-    sources = [*((instead or {}).get(p, p) for p in product()), TESTS / "transport/pair.c", *FUZZER]
+    sources = [*((instead or {}).get(p, p) for p in product()), *PEERS, *FUZZER]
     flags = ["-fvisibility=hidden", *LIMITS, *TRACED, *includes(folder)]
     program = c_build.program(folder / "fuzzer", sources, variant=variant, flags=flags, libraries=["-ldl", "-lm"])
     return Fuzzer(program, build_driver(folder, variant))

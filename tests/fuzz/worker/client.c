@@ -1,22 +1,17 @@
 #define _GNU_SOURCE
 #include "client.h"
 
-#include <fcntl.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "../../native/check.h"
-#include "../../native/transport/pair.h"
 #include "clock.h"
+#include "connections.h"
 #include "state.h"
 #include "window.h"
 
@@ -44,11 +39,9 @@ struct client {
     const struct sequence *q;
     struct gv_link *link;
     struct worker *worker;
-    bool sound, answers, shm;
+    struct connections connections;
+    bool sound, answers;
     pthread_t runs, reads, receives;
-    int sockets[4]; /* kept open, so that the client's end of a connection does not notice what happens to the worker's */
-    unsigned n_sockets;
-    int main_fd, memfd;
     char reason[GV_ERR_SIZE];
     int outcome;
     _Atomic bool over, ended;      /* the client is done; the worker is */
@@ -61,6 +54,7 @@ struct client {
     pthread_cond_t changed;
     struct pending pending[PENDING]; /* answers that are due, in order */
     uint64_t asked, answered, marked;
+    uint64_t malformed; /* the first record that must end the session; 0: there was none */
     struct completed completed[STREAMS];
     unsigned n_streams;
     struct expected expected[EXPECTED];
@@ -104,6 +98,8 @@ static void on_reply(struct client *c, const struct gv_record *record) {
     if (c->answered == c->asked) client_wrong("record %llu was answered, and nobody had asked", (unsigned long long)r.answers);
     struct pending p = c->pending[c->answered++ % PENDING];
     if (p.seq != r.answers) client_wrong("record %llu was answered before %llu", (unsigned long long)r.answers, (unsigned long long)p.seq);
+    if (c->malformed && p.seq > c->malformed)
+        client_wrong("%s was answered behind record %llu, which is malformed", gv_op_name(p.op), (unsigned long long)c->malformed);
     if (c->sound && r.status) client_wrong("%s was answered with %d (%s)", gv_op_name(p.op), r.status, r.text);
     uint64_t numbers[2] = {0, 0};
     if (!r.status && r.body_size >= 8) memcpy(numbers, r.body, r.body_size < 16 ? 8 : 16);
@@ -273,6 +269,14 @@ static void account(struct client *c, const struct step *s) {
     }
 }
 
+/* A copy whose record has other bytes than it says. */
+static bool is_malformed(uint16_t op, const void *body, uint32_t size) {
+    struct gv_cmd_copy_in in;
+    uint64_t plane, all;
+    if (op != GV_OP_COPY_IN || gv_cmd_copy_in_decode(&in, body, size) || in.bulk) return false;
+    return __builtin_mul_overflow(in.width, in.height, &plane) || __builtin_mul_overflow(plane, in.depth, &all) || all != in.data_size;
+}
+
 static bool post(struct client *c, const struct step *s) {
     static _Alignas(8) uint8_t body[STEP_BODY_MAX];
     const struct shape *shape = shape_of(s);
@@ -291,6 +295,7 @@ static bool post(struct client *c, const struct step *s) {
     if (c->sound) account(c, s);
     c->posted++;
     uint64_t seq = gv_send_commit(c->link), asked = 0;
+    if (!c->malformed && is_malformed(shape->op, body, (uint32_t)whole)) c->malformed = seq;
     if (shape->awaited) {
         struct pending p = {.seq = seq, .op = shape->op, .into = s->into, .size = step_get(s, "size")};
         c->pending[c->asked % PENDING] = p;
@@ -354,56 +359,6 @@ static void await_rest(struct client *c) {
     }
 }
 
-struct arrival {
-    struct worker *worker;
-    int fd, channel;
-    uint32_t epoch;
-    bool resumes;
-};
-
-static void *arrive(void *arg) {
-    struct arrival *a = arg;
-    if (a->resumes)
-        worker_resume(a->worker, a->channel, a->fd, a->epoch);
-    else
-        worker_add_channel(a->worker, a->channel, a->fd);
-    free(a);
-    return NULL;
-}
-
-/* Somebody connects and says `said`; the worker is told. The socket stays open for some time. */
-static void connect_with(struct client *c, struct arrival arrival, const void *said, size_t size) {
-    int fds[2];
-    if (c->n_sockets == 4) return;
-    if (c->shm)
-        CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) == 0);
-    else
-        tcp_sockets(fds);
-    pthread_t thread;
-    struct arrival *a = malloc(sizeof *a);
-    *a = arrival;
-    a->worker = c->worker;
-    a->fd = fds[1];
-    if (send(fds[0], said, size, MSG_NOSIGNAL) < 0) perror("send");
-    shutdown(fds[0], SHUT_WR); /* who waits for more learns that nothing comes */
-    CHECK(pthread_create(&thread, NULL, arrive, a) == 0);
-    pthread_join(thread, NULL);
-    c->sockets[c->n_sockets++] = fds[0];
-}
-
-static void resume(struct client *c, const struct step *s) {
-    struct {
-        struct gv_record record;
-        uint64_t body[2];
-    } note = {.record = {
-                  .size = sizeof note, .op = GV_RECORD_RESUME, .epoch = (uint32_t)step_get(s, "epoch"), .seq = c->link->seq_in + step_get(s, "seq")}};
-    struct gv_memory_id memory = c->shm ? gv_shm_memory_id(c->memfd) : (struct gv_memory_id){0};
-    note.body[0] = c->shm ? memory.device + step_get(s, "bulk") : step_get(s, "bulk");
-    note.body[1] = memory.inode + step_get(s, "other");
-    struct arrival a = {.channel = -1, .epoch = (uint32_t)step_get(s, "epoch"), .resumes = true};
-    connect_with(c, a, &note, sizeof note - (c->shm ? 0 : 8));
-}
-
 static void carry_out(struct client *c, const struct step *s) {
     uint8_t said[256];
     switch (shape_of(s)->op) {
@@ -420,10 +375,10 @@ static void carry_out(struct client *c, const struct step *s) {
         if (c->sound) await_rest(c);
         break;
     case DO_SLEEP: usleep((useconds_t)(step_get(s, "us") % 20000)); break;
-    case DO_CUT: shutdown(c->main_fd, SHUT_RDWR); break;
-    case DO_RESUME: resume(c, s); break;
+    case DO_CUT: connections_cut(&c->connections); break;
+    case DO_RESUME: connections_resume(&c->connections, s); break;
     case DO_CHANNEL:
-        connect_with(c, (struct arrival){.channel = (int)step_get(s, "channel")}, said, blob_put(&c->world, &s->blobs[0], said, sizeof said));
+        connections_channel(&c->connections, (int)step_get(s, "channel"), said, blob_put(&c->world, &s->blobs[0], said, sizeof said));
         break;
     case DO_END: atomic_store(&c->over, true); break;
     default: post(c, s);
@@ -442,69 +397,6 @@ static void *run_worker(void *arg) {
     return NULL;
 }
 
-/* A machine that is busy with other things is given time: no connection of the session ends because one side does not read for some seconds. */
-static void be_patient(int fd) {
-    unsigned never = 0;
-    if (setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &never, sizeof never)) perror("TCP_USER_TIMEOUT");
-}
-
-static void *add_bulk(void *arg) {
-    struct client *c = arg;
-    CHECK(gv_link_add_channel(c->link, 0, c->sockets[3]) == 0);
-    return NULL;
-}
-
-static void connect_client(struct client *c, const struct surroundings *where) {
-    static const uint64_t rings[4] = {1 << 20, 1 << 20, 1 << 21, 1 << 21};
-    static const char *const backends[] = {"soft", "cuda", "soft"};
-    const struct step *s = &c->q->steps[0];
-    uint64_t backend = step_get(s, "backend") % 3;
-    int fds[2], bulk[2] = {-1, -1}, memfd = -1;
-    uint32_t devices[] = {0, 1};
-    char why[GV_DEATH_TEXT];
-    if (c->shm) {
-        CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) == 0);
-        memfd = make_memfd(rings);
-        c->memfd = dup(memfd);
-        c->link = gv_shm_new(fds[0], dup(memfd), rings, true, why);
-    } else {
-        tcp_sockets(fds);
-        tcp_sockets(bulk);
-        c->link = tcp_client(fds[0]);
-    }
-    CHECK(c->link);
-    c->main_fd = dup(fds[1]);
-    struct worker_config config = {.struct_size = sizeof config,
-                                   .n_devices = step_get(s, "devices") == 2 ? 2 : 1,
-                                   .backend = backends[backend],
-                                   .driver = where->driver,
-                                   .devices = devices,
-                                   .memory = step_get(s, "memory") << 20,
-                                   .device_memory = 64 << 20,
-                                   .strict = backend == 2,
-                                   .grace = (uint32_t)step_get(s, "grace") % 3,
-                                   .memory_usage_fd = -1,
-                                   .fd = fds[1],
-                                   .transport = c->shm ? "shm" : "tcp",
-                                   .descriptors = &memfd,
-                                   .n_descriptors = c->shm,
-                                   .blob = (const uint8_t *)rings,
-                                   .blob_size = sizeof rings,
-                                   .session = 7,
-                                   .compiler = soft_modules(),
-                                   .server_name = "fuzz"};
-    c->worker = worker_open(&config, c->reason);
-    if (!c->worker) client_wrong("no worker: %s", c->reason);
-    if (!c->shm) { /* the two ends of a channel greet each other */
-        pthread_t adding;
-        c->sockets[3] = bulk[0];
-        CHECK(pthread_create(&adding, NULL, add_bulk, c) == 0);
-        CHECK(worker_add_channel(c->worker, 0, bulk[1]) == 0);
-        pthread_join(adding, NULL);
-        for (int i = 0; i < 2; i++) be_patient(fds[i]), be_patient(bulk[i]);
-    }
-}
-
 static void expect(struct client *c, const struct step *s) {
     if (c->n_expected == EXPECTED) return;
     struct expected *e = &c->expected[c->n_expected++];
@@ -517,8 +409,8 @@ static void expect(struct client *c, const struct step *s) {
 static void end_session(struct client *c) {
     c->doing = "at its end";
     gv_link_kill(c->link, "the client is done");
-    shutdown(c->main_fd, SHUT_RDWR);
-    for (unsigned i = 0; i < c->n_sockets; i++) close(c->sockets[i]);
+    connections_cut(&c->connections);
+    connections_leave(&c->connections);
     worker_client_gone(c->worker);
     pthread_join(c->runs, NULL);
     pthread_join(c->reads, NULL);
@@ -535,9 +427,7 @@ static void end_session(struct client *c) {
     c->doing = "closing";
     worker_close(c->worker);
     c->worker = NULL;
-    gv_link_close(c->link);
-    close(c->main_fd);
-    if (c->shm) close(c->memfd);
+    connections_close(&c->connections);
     for (unsigned i = 0; i < c->n_expected; i++) free(c->expected[i].data);
 }
 
@@ -550,13 +440,14 @@ static void run(const struct sequence *q, const struct surroundings *where, stru
     const struct step *s = &q->steps[0];
     c->sound = step_get(s, "sound");
     c->answers = step_get(s, "answers");
-    c->shm = step_get(s, "transport") % 2 == 0;
     pthread_mutex_init(&c->lock, NULL);
     pthread_cond_init(&c->changed, NULL);
     for (uint32_t i = 0; i < q->n; i++)
         if (shape_of(&q->steps[i])->op == DO_EXPECT) expect(c, &q->steps[i]);
     world_number(&c->world, q);
-    connect_client(c, where);
+    connections_open(&c->connections, s, where);
+    c->link = c->connections.link;
+    c->worker = c->connections.worker;
     worker_use_cache(c->worker, cache, "fuzz");
     CHECK(pthread_create(&c->runs, NULL, run_worker, c) == 0);
     CHECK(pthread_create(&c->reads, NULL, read_records, c) == 0);

@@ -8,10 +8,14 @@ struct surroundings {
     const char *driver; /* of the cuda backend: a library */
     const char *folder; /* for what a session leaves on disk: cache-PID in it */
     unsigned patience;  /* s, after which a session that has not ended hangs */
+    bool cuda_alone;    /* whatever a session says */
 };
 
 /* Runs the session and ends it. Whatever is wrong with the worker ends the process: a sanitizer's report, or a line that begins with "wrong: ". */
 void client_run(const struct sequence *q, const struct surroundings *where);
+
+/* How a session's process exits that a busy server has not let begin. */
+#define EXIT_BUSY 4
 
 /* What was expected of a worker is not so. */
 __attribute__((format(printf, 1, 2), noreturn)) void client_wrong(const char *format, ...);

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import c_build
-from fuzz.worker.build_fuzzer import FUZZER, LIMITS, NATIVE, TESTS, Fuzzer, build_driver, includes, product
+from fuzz.worker.build_fuzzer import FUZZER, LIMITS, NATIVE, PEERS, Fuzzer, build_driver, includes, product
 
 # Counters of several threads, in processes that add up what they have counted when they exit.
 COUNTED = ["-O1", "--coverage", "-fprofile-update=atomic"]
@@ -31,7 +31,7 @@ def build_counted(folder: Path) -> Fuzzer:
 
     with ThreadPoolExecutor(os.cpu_count() or 2) as pool:
         list(pool.map(compile_one, names))
-    others = [p for p in product() if p not in names] + [TESTS / "transport/pair.c", *FUZZER]
+    others = [p for p in product() if p not in names] + [*PEERS, *FUZZER]
     objects = c_build.objects(others, [*c_build.VARIANTS["plain"], *flags])
     program = folder / "fuzzer"
     line = [c_build.compiler(), "-pthread", "--coverage", *map(str, [*names.values(), *objects]), "-o", str(program), "-ldl", "-lm"]

@@ -1,5 +1,7 @@
 /* Fuzzes the worker: fuzzer --driver LIBRARY --folder FOLDER [options] COMMAND
  *
+ * --ptx FILE: the driver is a real one, or gpuvirt's client library; every session is on the cuda backend, and this is its modules' image.
+ *
  *   run              sessions by chance, from --seed, for --runs or --seconds, --jobs at a time; with --corpus from its files too; ends at the first that is wrong
  *   grow             the same, and adds what reaches new code to the corpus
  *   print [FILE]     the session that --seed makes, or the file's
@@ -25,12 +27,14 @@
 #include "client.h"
 #include "coverage.h"
 #include "generate.h"
+#include "mutate.h"
 
 #define TEXT (512u << 10)
 #define CORPUS_MAX 4096u
 #define REPORT (64u << 10)
 #define MINIMISE_PATIENCE 10 /* s */
 #define TRIES 4u
+#define BUSY_MOST 20u /* times that a session is begun on a server that is too busy */
 
 static struct surroundings where = {.patience = 60};
 static uint64_t seed = 1, runs = UINT64_MAX;
@@ -77,6 +81,7 @@ struct job {
     struct sequence q;
     int output; /* what it says */
     pid_t child;
+    unsigned begun; /* times */
 };
 static struct job under_way[JOBS_MAX];
 static unsigned n_jobs = 8;
@@ -115,6 +120,12 @@ static bool end(unsigned slot) {
     if (waitpid(j->child, &status, 0) != j->child) perror("waitpid"), exit(2);
     clean_up(j->child);
     j->child = 0;
+    if (WIFEXITED(status) && WEXITSTATUS(status) == EXIT_BUSY && ++j->begun < BUSY_MOST) {
+        close(j->output);
+        begin(slot, &j->q);
+        return end(slot);
+    }
+    j->begun = 0;
     done++;
     ssize_t n = pread(j->output, report, sizeof report - 128, 0);
     close(j->output);
@@ -148,17 +159,18 @@ static void subject(const char *text, char *to, size_t room) {
     if (frame && strncmp(to, "wrong", 5) != 0) snprintf(to + used, room - used, " %.*s", (int)strcspn(frame, ":\n)"), frame);
 }
 
-/* Tried as often at a time as is tried at all: threads do not always meet in the same way. */
+/* In this way alone: a sound session of which something is left out may be wrong by itself. Tried as often at a time as is tried at all: threads do not
+ * always meet in the same way. */
 static bool wrong_as(const struct sequence *q, const char *wanted) {
     char what[200];
-    bool wrong = false;
+    bool wrong = false, otherwise = false;
     for (unsigned i = 0; i < TRIES; i++) begin(i, q);
     for (unsigned i = 0; i < TRIES; i++) {
         if (end(i)) continue;
         subject(report, what, sizeof what);
-        wrong = wrong || !strcmp(what, wanted);
+        *(strcmp(what, wanted) ? &otherwise : &wrong) = true;
     }
-    return wrong;
+    return wrong && !otherwise;
 }
 
 /* ---- making a session smaller --------------------------------------------------------------------------------------------------- */
@@ -175,6 +187,9 @@ static void minimise(struct sequence *q, const char *wanted, double until) {
     static struct sequence less;
     /* What waits for something that was left out is not waited for as long as before. */
     if (where.patience > MINIMISE_PATIENCE && !strstr(wanted, "does not end")) where.patience = MINIMISE_PATIENCE;
+    less = *q;
+    step_set(&less.steps[0], "sound", 0);
+    if (step_get(&q->steps[0], "sound") && wrong_as(&less, wanted)) *q = less;
     for (uint32_t n = q->n / 2; n; n = n > 1 ? n / 2 : 0) {
         for (uint32_t from = 1; from + n <= q->n && now() < until;) {
             less = without(q, from, n);
@@ -263,7 +278,8 @@ static int run(bool grow) {
                 *q = *corpus[chance(&r, n_corpus)];
                 mutate(q, &r);
             } else {
-                generate(q, seed * 1000003 + made);
+                do generate(q, seed * 1000003 + made);
+                while (where.cuda_alone && step_get(&q->steps[0], "backend") != 1 && ++made);
             }
             begin((unsigned)(begun_sessions % n_jobs), q);
         }
@@ -320,9 +336,17 @@ static int reduce(void) {
 }
 
 int main(int argc, char **argv) {
-    static const struct option options[] = {
-        {"jobs", 1, 0, 'j'}, {"small", 1, 0, 'm'},   {"driver", 1, 0, 'd'}, {"folder", 1, 0, 'f'},   {"seed", 1, 0, 's'},
-        {"runs", 1, 0, 'r'}, {"seconds", 1, 0, 't'}, {"corpus", 1, 0, 'c'}, {"patience", 1, 0, 'p'}, {0}};
+    static const struct option options[] = {{"jobs", 1, 0, 'j'},
+                                            {"small", 1, 0, 'm'},
+                                            {"driver", 1, 0, 'd'},
+                                            {"folder", 1, 0, 'f'},
+                                            {"seed", 1, 0, 's'},
+                                            {"runs", 1, 0, 'r'},
+                                            {"seconds", 1, 0, 't'},
+                                            {"corpus", 1, 0, 'c'},
+                                            {"patience", 1, 0, 'p'},
+                                            {"ptx", 1, 0, 'x'},
+                                            {0}};
     static struct sequence q;
     for (int o; (o = getopt_long(argc, argv, "", options, NULL)) != -1;) {
         switch (o) {
@@ -334,6 +358,7 @@ int main(int argc, char **argv) {
         case 'c': corpus_folder = optarg; break;
         case 'j': n_jobs = (unsigned)strtoul(optarg, NULL, 10) % (JOBS_MAX + 1), n_jobs += !n_jobs; break;
         case 'm': small = strtod(optarg, NULL); break;
+        case 'x': image_text = read_file(optarg), where.cuda_alone = true; break;
         case 'p': where.patience = (unsigned)strtoul(optarg, NULL, 10); break;
         default: return 2;
         }

@@ -36,7 +36,7 @@ BUGS = [
         "bulk_copy_in.c",
         "    worker_stream_hold(s);\n    worker_expect_it(w, &c->expected);",
         "    worker_expect_it(w, &c->expected);",
-        "heap-use-after-free|double-free",
+        "heap-use-after-free|double-free|the session does not end",
     ),
     Bug(
         "a destroyed context's streams keep their handles",
@@ -72,5 +72,34 @@ BUGS = [
         "    worker_pending_done(m->w, m->count);",
         "    worker_pending_done(m->w, 1);",
         "wrong: at rest",
+    ),
+    Bug(
+        "the number of a link's inputs wraps",
+        "do_link.c",
+        "c->n_inputs <= bytes->size / GV_LINK_INPUT_LEAST && c->n_inputs <= GV_LINK_MAX_INPUTS && c->options_size % "
+        "sizeof(struct gv_link_option) == 0;\n    struct gv_link_part *parts = sound ? calloc((size_t)c->n_inputs",
+        "c->options_size % sizeof(struct gv_link_option) == 0;\n    struct gv_link_part *parts = sound ? calloc(c->n_inputs",
+        "heap-buffer-overflow",
+    ),
+    Bug(
+        "a host function that was answered keeps its tag",
+        "do_host_func.c",
+        "    handles_take(&w->host_calls, h->tag);\n    w->n_host_calls--;\n    pthread_mutex_unlock(&w->lock);\n    worker_stream_drop",
+        "    w->n_host_calls--;\n    pthread_mutex_unlock(&w->lock);\n    worker_stream_drop",
+        "heap-use-after-free|double-free",
+    ),
+    Bug(
+        "nobody looks whether a copy's record has as many bytes as its shape",
+        "do_copy.c",
+        "if (!size || (!c->bulk && c->data_size != size)) return -1;",
+        "if (!size) return -1;",
+        "which is malformed|heap-buffer-overflow|SEGV",
+    ),
+    Bug(
+        "memory that could not be given back is counted as given back",
+        "do_memory.c",
+        "given back\");\n    else\n        atomic_fetch_sub",
+        "given back\");\n    atomic_fetch_sub",
+        "wrong: the worker counts|wrong: at rest",
     ),
 ]

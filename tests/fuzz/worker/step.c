@@ -14,7 +14,7 @@
 #define NUMBER(name, i) {name, (i) * 8, 8, ROLE_NUMBER, N_KINDS}
 const struct shape shapes[] = {
 #include "shapes.inc"
-    /* backend: 0 soft, 1 cuda, 2 soft as a strict driver. transport: 0 shm, 1 tcp. sound: nothing is wrong with the sequence, so that nothing may fail. */
+    /* backend: 0 soft, 1 cuda, 2 soft as a strict driver. transport: 0 shm, 1 tcp, 2 sealed tcp. sound: nothing is wrong with the sequence, so that nothing may fail. */
     {"session",
      DO_SESSION,
      0,
@@ -220,13 +220,20 @@ uint64_t value_of(struct step_world *w, const struct value *v) {
     return v->base ? w->slots[v->base][v->slot] + v->number : v->number;
 }
 
+const char *image_text;
+
 const char *image_of(uint32_t which, size_t *size) {
     static char images[IMAGES][40000];
     static const size_t sizes[IMAGES] = {64, 3000, sizeof images[0], 100};
+    size_t text = which % IMAGES != 3 && image_text ? strlen(image_text) : 0;
     char *image = images[which %= IMAGES];
     for (size_t i = 5; i < sizes[which]; i++) image[i] = (char)(which + i / 7);
     memcpy(image, which == 3 ? "evil" : "good", 5);
-    return *size = sizes[which], image;
+    if (text && text < sizeof images[0]) {
+        memset(image, '\n', sizeof images[0]);
+        memcpy(image, image_text, text);
+    }
+    return *size = sizes[which] > text ? sizes[which] : text, image;
 }
 
 static uint32_t noise(uint32_t *state) { return *state = *state * 1664525u + 1013904223u, *state >> 8; }

@@ -133,6 +133,8 @@ uint32_t step_encode(struct step_world *w, const struct step *s, uint8_t *body);
 
 /* Images that both backends of the tests take, and what they are named by. */
 #define IMAGES 4u
+/* For a driver that is none of the tests': PTX, with the kernels and globals of soft_modules.c. NULL: images that begin with "good". */
+extern const char *image_text;
 const char *image_of(uint32_t which, size_t *size);
 
 #endif
