@@ -15,6 +15,17 @@
 #endif
 #define NO_ATEXIT 0x00080000L /* OPENSSL_INIT_NO_ATEXIT */
 #define X25519 1034           /* EVP_PKEY_X25519 */
+#define GET_TAG 0x10          /* EVP_CTRL_AEAD_GET_TAG, EVP_CTRL_AEAD_SET_TAG */
+#define SET_TAG 0x11
+#define OCTET_STRING 5 /* OSSL_PARAM_OCTET_STRING */
+
+/* OSSL_PARAM */
+struct parameter {
+    const char *name;
+    unsigned type;
+    void *data;
+    size_t size, size_given;
+};
 
 static struct gv_crypto crypto;
 static bool loaded;
@@ -28,6 +39,20 @@ static void *(*new_private_1)(int type, void *engine, const uint8_t *key, size_t
 static void *(*new_public_1)(int type, void *engine, const uint8_t *key, size_t size);
 static void *(*new_derive_1)(void *key, void *engine);
 
+static int (*get_parameters_3)(void *context, struct parameter *parameters);
+static int (*set_parameters_3)(void *context, const struct parameter *parameters);
+
+/* Version 3 makes such parameters of a control, too, on a way that is as long as the sealing of a small frame. */
+static int tag_out_3(void *context, uint8_t *tag) {
+    struct parameter parameters[] = {{"tag", OCTET_STRING, tag, GV_CRYPTO_TAG, 0}, {0}};
+    return get_parameters_3(context, parameters);
+}
+static int tag_in_3(void *context, const uint8_t *tag) {
+    const struct parameter parameters[] = {{"tag", OCTET_STRING, (void *)(uintptr_t)tag, GV_CRYPTO_TAG, 0}, {0}};
+    return set_parameters_3(context, parameters);
+}
+static int tag_out_1(void *context, uint8_t *tag) { return crypto.context_control(context, GET_TAG, GV_CRYPTO_TAG, tag); }
+static int tag_in_1(void *context, const uint8_t *tag) { return crypto.context_control(context, SET_TAG, GV_CRYPTO_TAG, (void *)(uintptr_t)tag); }
 static void *private_3(const struct gv_crypto *c, const uint8_t *key) { return new_private_3(c->library, "X25519", NULL, key, GV_CRYPTO_KEY); }
 static void *public_3(const struct gv_crypto *c, const uint8_t *key) { return new_public_3(c->library, "X25519", NULL, key, GV_CRYPTO_KEY); }
 static void *derive_3(const struct gv_crypto *c, void *key) { return new_derive_3(c->library, key, NULL); }
@@ -69,6 +94,9 @@ static bool prepare_3(void *h) {
     if (!find(h, "OSSL_LIB_CTX_new", &context_new) || !find(h, "EVP_CIPHER_fetch", &fetch)) return false;
     if (!find(h, "EVP_PKEY_new_raw_private_key_ex", &new_private_3) || !find(h, "EVP_PKEY_new_raw_public_key_ex", &new_public_3)) return false;
     if (!find(h, "EVP_PKEY_CTX_new_from_pkey", &new_derive_3)) return false;
+    if (!find(h, "EVP_CIPHER_CTX_get_params", &get_parameters_3) || !find(h, "EVP_CIPHER_CTX_set_params", &set_parameters_3)) return false;
+    crypto.tag_out = tag_out_3;
+    crypto.tag_in = tag_in_3;
     crypto.private_key = private_3;
     crypto.public_key = public_3;
     crypto.derive_context = derive_3;
@@ -83,6 +111,8 @@ static bool prepare_1(void *h) {
     if (!find(h, "EVP_aes_256_gcm", &aes) || !find(h, "EVP_chacha20_poly1305", &chacha)) return false;
     if (!find(h, "EVP_PKEY_new_raw_private_key", &new_private_1) || !find(h, "EVP_PKEY_new_raw_public_key", &new_public_1)) return false;
     if (!find(h, "EVP_PKEY_CTX_new", &new_derive_1)) return false;
+    crypto.tag_out = tag_out_1;
+    crypto.tag_in = tag_in_1;
     crypto.private_key = private_1;
     crypto.public_key = public_1;
     crypto.derive_context = derive_1;

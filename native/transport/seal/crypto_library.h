@@ -13,6 +13,7 @@ enum gv_cipher { GV_CIPHER_AES = 1, GV_CIPHER_CHACHA = 2 }; /* AES-256-GCM, ChaC
 
 #define GV_CRYPTO_KEY 32u   /* of either cipher, and of X25519 */
 #define GV_CRYPTO_NONCE 12u /* of either cipher */
+#define GV_CRYPTO_TAG 16u
 
 /* libcrypto's functions of the same names, without their types: its headers need not be there. */
 struct gv_crypto {
@@ -25,6 +26,8 @@ struct gv_crypto {
     int (*cipher_init)(void *context, const void *cipher, void *engine, const uint8_t *key, const uint8_t *nonce, int sealing);
     int (*cipher_update)(void *context, uint8_t *out, int *out_size, const uint8_t *in, int in_size);
     int (*cipher_final)(void *context, uint8_t *out, int *out_size);
+    int (*tag_out)(void *context, uint8_t tag[GV_CRYPTO_TAG]); /* of the frame that was sealed; of the one that is to be opened */
+    int (*tag_in)(void *context, const uint8_t tag[GV_CRYPTO_TAG]);
     int (*mark)(void); /* ERR_set_mark, ERR_pop_to_mark: our errors do not stay in the program's queue */
     int (*unmark)(void);
     void *(*private_key)(const struct gv_crypto *crypto, const uint8_t *key);

@@ -10,8 +10,6 @@
 
 #define SIZE_MAX_ONCE (1u << 30)
 #define SET_NONCE_SIZE 0x9 /* EVP_CTRL_AEAD_SET_IVLEN */
-#define GET_TAG 0x10       /* EVP_CTRL_AEAD_GET_TAG */
-#define SET_TAG 0x11       /* EVP_CTRL_AEAD_SET_TAG */
 
 struct gv_seal {
     const struct gv_crypto *crypto;
@@ -22,6 +20,11 @@ struct gv_seal {
     bool sending;
     uint32_t channel, epoch, generation;
     uint8_t nonce_base[GV_CRYPTO_NONCE];
+    /* The frame that the context is set up for. Whatever else uses the context makes it `prepared` no more. */
+    bool prepared;
+    uint64_t ahead;
+    uint8_t aad[GV_SEAL_AHEAD];
+    size_t aad_size;
 };
 
 static void put_u32(uint8_t *p, uint32_t x) {
@@ -96,30 +99,48 @@ static bool begin(struct gv_seal *s, uint64_t counter, const void *aad, size_t a
     return !aad_size || c->cipher_update(s->context, NULL, &size, aad, (int)aad_size) == 1;
 }
 
+bool gv_seal_is_prepared(const struct gv_seal *s, uint64_t counter, const void *aad, size_t aad_size) {
+    return s->prepared && s->ahead == counter && s->aad_size == aad_size && (!aad_size || memcmp(s->aad, aad, aad_size) == 0);
+}
+
+void gv_seal_prepare(struct gv_seal *s, uint64_t counter, const void *aad, size_t aad_size) {
+    if (aad_size > sizeof s->aad || gv_seal_is_prepared(s, counter, aad, aad_size)) return;
+    s->prepared = begin(s, counter, aad, aad_size);
+    s->ahead = counter;
+    s->aad_size = aad_size;
+    if (aad_size) memcpy(s->aad, aad, aad_size);
+}
+
+/* Sets up for this frame, if that is not done; for this one only. */
+static bool take_prepared(struct gv_seal *s, uint64_t counter, const void *aad, size_t aad_size) {
+    bool ours = gv_seal_is_prepared(s, counter, aad, aad_size);
+    s->prepared = false;
+    return ours || begin(s, counter, aad, aad_size);
+}
+
 bool gv_seal_seal(struct gv_seal *s, uint64_t counter, const void *aad, size_t aad_size, const struct iovec *in, int n, uint8_t *out,
                   uint8_t tag[GV_SEAL_TAG]) {
     const struct gv_crypto *c = s->crypto;
     uint8_t rest[GV_SEAL_TAG];
     int size = 0;
-    if (!s->sending || !begin(s, counter, aad, aad_size)) return false;
+    if (!s->sending || !take_prepared(s, counter, aad, aad_size)) return false;
     for (int i = 0; i < n; i++) {
         if (in[i].iov_len > SIZE_MAX_ONCE) return false;
         if (!in[i].iov_len) continue;
         if (c->cipher_update(s->context, out, &size, in[i].iov_base, (int)in[i].iov_len) != 1 || (size_t)size != in[i].iov_len) return false;
         out += size;
     }
-    return c->cipher_final(s->context, rest, &size) == 1 && c->context_control(s->context, GET_TAG, GV_SEAL_TAG, tag) == 1;
+    return c->cipher_final(s->context, rest, &size) == 1 && c->tag_out(s->context, tag) == 1;
 }
 
 bool gv_seal_open(struct gv_seal *s, uint64_t counter, const void *aad, size_t aad_size, const uint8_t *in, size_t size, uint8_t *out,
                   const uint8_t tag[GV_SEAL_TAG]) {
     const struct gv_crypto *c = s->crypto;
-    uint8_t expected[GV_SEAL_TAG], rest[GV_SEAL_TAG];
+    uint8_t rest[GV_SEAL_TAG];
     int got = 0;
-    memcpy(expected, tag, sizeof expected);
-    bool good = !s->sending && size <= SIZE_MAX_ONCE && begin(s, counter, aad, aad_size) &&
-                (!size || (c->cipher_update(s->context, out, &got, in, (int)size) == 1 && (size_t)got == size)) &&
-                c->context_control(s->context, SET_TAG, GV_SEAL_TAG, expected) == 1 && c->cipher_final(s->context, rest, &got) == 1;
+    bool good = !s->sending && size <= SIZE_MAX_ONCE && take_prepared(s, counter, aad, aad_size) &&
+                (!size || (c->cipher_update(s->context, out, &got, in, (int)size) == 1 && (size_t)got == size)) && c->tag_in(s->context, tag) == 1 &&
+                c->cipher_final(s->context, rest, &got) == 1;
 #ifdef GV_BREAK_SEAL /* a test's fault: whatever comes is believed */
     good = true;
 #endif

@@ -15,6 +15,7 @@
 
 #define GV_SEAL_KEY 32u
 #define GV_SEAL_TAG 16u
+#define GV_SEAL_AHEAD 16u
 /* Whether links over tcp are sealed (gpuvirt/transport/tcp.py says the same). */
 #ifndef GV_TCP_SEALS
 #define GV_TCP_SEALS true
@@ -47,6 +48,11 @@ void gv_seal_free(struct gv_seal *s);
  * no piece in another way. False: the library failed. */
 bool gv_seal_seal(struct gv_seal *s, uint64_t counter, const void *aad, size_t aad_size, const struct iovec *in, int n, uint8_t *out,
                   uint8_t tag[GV_SEAL_TAG]);
+/* Sets up for the frame of this counter while there is time, so that gv_seal_seal or gv_seal_open has less to do once it is there. Nothing is owed: for
+ * another frame they set up anew. At most GV_SEAL_AHEAD bytes of aad, or nothing is done. */
+void gv_seal_prepare(struct gv_seal *s, uint64_t counter, const void *aad, size_t aad_size);
+/* Whether it is set up for that one. */
+bool gv_seal_is_prepared(const struct gv_seal *s, uint64_t counter, const void *aad, size_t aad_size);
 /* False: it was altered, or is not this frame; `out` is zeros then. out == in is allowed. */
 bool gv_seal_open(struct gv_seal *s, uint64_t counter, const void *aad, size_t aad_size, const uint8_t *in, size_t size, uint8_t *out,
                   const uint8_t tag[GV_SEAL_TAG]);

@@ -10,6 +10,20 @@
 
 _Static_assert(sizeof(struct gv_sealed_head) % 8 == 0 && GV_SEAL_TAG % 8 == 0, "records in a frame are 8-aligned");
 
+/* What is authenticated beside the ciphertext: the head but for the size. That would add nothing, for a tag covers how long its ciphertext is; and what is
+ * left is known before the frame is, so that it can be prepared for. */
+static struct gv_sealed_head beside(uint32_t kind, uint64_t counter) { return (struct gv_sealed_head){.kind = kind, .counter = counter}; }
+
+static bool open_frame(struct gv_seal *key, const struct gv_sealed_head *head, const uint8_t *text, size_t size, uint8_t *to) {
+    struct gv_sealed_head aad = beside(head->kind, head->counter);
+    return gv_seal_open(key, head->counter, &aad, sizeof aad, text, size, to, text + size);
+}
+
+static void prepare(struct gv_seal *records, uint64_t counter) {
+    struct gv_sealed_head aad = beside(GV_SEAL_RECORDS, counter);
+    gv_seal_prepare(records, counter, &aad, sizeof aad);
+}
+
 /* ---- what is sent */
 
 /* The first of the records that make up a frame: how many bytes, and the last one's seq. */
@@ -25,11 +39,11 @@ static uint64_t batch(const uint8_t *records, uint64_t size, uint64_t *last) {
 }
 
 static bool seal(struct gv_seal *key, uint32_t kind, uint64_t counter, const void *from, uint64_t size, uint8_t *to) {
-    struct gv_sealed_head head = {(uint32_t)(FRAME_ROOM + size), kind, counter};
+    struct gv_sealed_head head = {(uint32_t)(FRAME_ROOM + size), kind, counter}, aad = beside(kind, counter);
     struct iovec in = {(void *)(uintptr_t)from, size};
     uint8_t *text = to + sizeof head;
     memcpy(to, &head, sizeof head);
-    return gv_seal_seal(key, counter, &head, sizeof head, &in, 1, text, text + size);
+    return gv_seal_seal(key, counter, &aad, sizeof aad, &in, 1, text, text + size);
 }
 
 uint64_t gv_framing_put(struct gv_framing_out *out, struct gv_unacked *unacked, const void *records, uint64_t size) {
@@ -42,7 +56,12 @@ uint64_t gv_framing_put(struct gv_framing_out *out, struct gv_unacked *unacked, 
     else if (!seal(out->records, GV_SEAL_RECORDS, first, records, taken, room))
         return 0;
     gv_unacked_add(unacked, framed, last);
+    out->next_seq = last + 1;
     return taken;
+}
+
+void gv_framing_prepare_to_put(struct gv_framing_out *out) {
+    if (out->records) prepare(out->records, out->next_seq);
 }
 
 size_t gv_framing_note(struct gv_framing_out *out, const struct tcp_note *note, void *to) {
@@ -73,7 +92,7 @@ static bool sound(const uint8_t *records, size_t size, uint64_t seq, uint64_t *l
 static enum gv_framed open_records(struct gv_framing_in *in, const struct gv_sealed_head *head, uint8_t *text, size_t size, char why[GV_DEATH_TEXT]) {
     uint64_t last = 0;
     if (in->comes_again ? head->counter > in->next_seq : head->counter != in->next_seq) return GV_FRAMED_ALTERED;
-    if (!gv_seal_open(in->records, head->counter, head, sizeof *head, text, size, text, text + size)) return GV_FRAMED_ALTERED;
+    if (!open_frame(in->records, head, text, size, text)) return GV_FRAMED_ALTERED;
     if (!sound(text, size, head->counter, &last)) return bad("a frame of impossible ones", why);
     if (last < in->next_seq) return GV_FRAMED_ALTERED; /* of an earlier connection */
     in->next_seq = last + 1;
@@ -83,7 +102,7 @@ static enum gv_framed open_records(struct gv_framing_in *in, const struct gv_sea
 
 static enum gv_framed open_note(struct gv_framing_in *in, const struct gv_sealed_head *head, uint8_t *text, size_t size, char why[GV_DEATH_TEXT]) {
     if (size != sizeof(struct tcp_note) || head->counter != in->next_note) return GV_FRAMED_ALTERED;
-    if (!gv_seal_open(in->notes, head->counter, head, sizeof *head, text, size, text, text + size)) return GV_FRAMED_ALTERED;
+    if (!open_frame(in->notes, head, text, size, text)) return GV_FRAMED_ALTERED;
     in->next_note++;
     if (((const struct gv_record *)(const void *)text)->size != size) return bad("a note that is none", why);
     return GV_FRAMED_RECORD;
@@ -127,6 +146,10 @@ enum gv_framed gv_framing_look(struct gv_framing_in *in, uint8_t *buffer, size_t
     return verdict == GV_RECORD_WHOLE ? GV_FRAMED_RECORD : GV_FRAMED_PART;
 }
 
+void gv_framing_prepare_to_look(struct gv_framing_in *in) {
+    if (in->records) prepare(in->records, in->next_seq);
+}
+
 size_t gv_framing_behind(struct gv_framing_in *in, size_t at, size_t size) {
     if (at + size != in->opened) return at + size;
     in->opened = 0;
@@ -149,5 +172,5 @@ bool gv_framing_open_note(struct gv_framing_in *in, const void *from, struct tcp
     memcpy(&head, from, sizeof head);
     if (head.size != NOTE_ROOM || head.kind != GV_SEAL_NOTES || head.counter != in->next_note) return false;
     in->next_note++;
-    return gv_seal_open(in->notes, head.counter, &head, sizeof head, text, sizeof *note, (uint8_t *)note, text + sizeof *note);
+    return open_frame(in->notes, &head, text, sizeof *note, (uint8_t *)note);
 }

@@ -228,7 +228,7 @@ static bool init_framing(struct tcp *t, const struct gv_link_secret *seal, char 
     if (!seal) return true;
     t->secret = *seal;
     gv_unacked_init_frames(&t->unacked, offsetof(struct gv_sealed_head, counter));
-    t->framing_in.next_seq = t->framing_in.next_note = t->framing_out.next_note = 1;
+    t->framing_in.next_seq = t->framing_in.next_note = t->framing_out.next_seq = t->framing_out.next_note = 1;
     return (t->framing_out.records = gv_seal_new(seal, t->client, true, GV_SEAL_RECORDS, 0, 0, why)) &&
            (t->framing_in.records = gv_seal_new(seal, t->client, false, GV_SEAL_RECORDS, 0, 0, why)) &&
            (t->framing_out.notes = gv_seal_new(seal, t->client, true, GV_SEAL_NOTES, 0, 0, why)) &&

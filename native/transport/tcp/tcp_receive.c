@@ -137,6 +137,7 @@ static bool receivable(struct tcp *t) {
     if (atomic_exchange(&t->woken, false) || gv_link_dead(&t->link)) return true;
     gv_tcp_spin_lock(&t->receiving);
     bool some = whole(t) != GV_FRAMED_PART || gv_tcp_fill(t);
+    if (!some) gv_framing_prepare_to_look(&t->framing_in);
     gv_tcp_spin_unlock(&t->receiving);
     return some;
 }

@@ -92,6 +92,7 @@ enum tcp_pushed gv_tcp_push(struct tcp *t) {
         bool all = true;
         if (!gv_link_dead(&t->link) && drop_acknowledged(t) && take_committed(t)) {
             if (gv_resume_is_up(&t->resume)) all = send_unacked(t, &result);
+            gv_framing_prepare_to_put(&t->framing_out);
             atomic_store(&t->clogged, !all);
             atomic_store_explicit(&t->n_unacked, gv_unacked_bytes(&t->unacked), memory_order_relaxed);
             atomic_store_explicit(&t->unacked_peak, t->unacked.peak, memory_order_relaxed);

@@ -27,11 +27,11 @@ void sealed_peer_free(struct sealed_peer *peer) {
 }
 
 static size_t frame(struct gv_seal *seal, uint32_t kind, uint64_t counter, const void *bytes, size_t size, uint8_t *to) {
-    struct gv_sealed_head head = {(uint32_t)(FRAME_ROOM + size), kind, counter};
+    struct gv_sealed_head head = {(uint32_t)(FRAME_ROOM + size), kind, counter}, aad = {0, kind, counter};
     struct iovec in = {(void *)(uintptr_t)bytes, size};
     uint8_t *text = to + sizeof head;
     memcpy(to, &head, sizeof head);
-    CHECK(gv_seal_seal(seal, counter, &head, sizeof head, &in, 1, text, text + size));
+    CHECK(gv_seal_seal(seal, counter, &aad, sizeof aad, &in, 1, text, text + size));
     return head.size;
 }
 
@@ -53,6 +53,7 @@ struct gv_sealed_head hear_frame(struct sealed_peer *peer, int fd, void *into) {
     size_t size = head.size - FRAME_ROOM;
     struct gv_seal *seal = head.kind == GV_SEAL_RECORDS ? peer->records_in : peer->notes_in;
     CHECK(head.kind == GV_SEAL_RECORDS || head.kind == GV_SEAL_NOTES);
-    CHECK(gv_seal_open(seal, head.counter, &head, sizeof head, text, size, text, text + size));
+    struct gv_sealed_head aad = {0, head.kind, head.counter};
+    CHECK(gv_seal_open(seal, head.counter, &aad, sizeof aad, text, size, text, text + size));
     return head;
 }

@@ -271,6 +271,44 @@ static void generations(void) {
     CHECK_TEXT(why, "no cipher has the number 3");
 }
 
+/* What is prepared for one frame is used for that one, once; whatever is prepared, a frame is the same as without. */
+static void prepared(void) {
+    enum { SIZE = 40 };
+    uint8_t text[SIZE] = "forty bytes", aad[32] = "beside the frame", right[SIZE], got[SIZE], tag[2][16], back[SIZE];
+    for (unsigned cipher = 1; cipher <= 2; cipher++) {
+        struct gv_seal *plain = seal_of(cipher, true, true, GV_SEAL_BULK, 0, 0), *out = seal_of(cipher, true, true, GV_SEAL_BULK, 0, 0);
+        struct gv_seal *in = seal_of(cipher, false, false, GV_SEAL_BULK, 0, 0);
+        struct iovec piece = {text, SIZE};
+        for (uint64_t i = 0; i < 4 * 5 * 3; i++) {
+            uint64_t counter = GV_SEAL_GENERATION - 20 + i; /* also over the end of a generation */
+            size_t aad_size = (size_t[]){0, 7, 16, 32, 16}[i % 5];
+            const void *beside = aad_size ? aad : NULL;
+            struct gv_seal *ends[2] = {out, in};
+            for (int end = 0; end < 2; end++) {
+                if (i % 2) gv_seal_prepare(ends[end], counter, beside, aad_size);
+                CHECK(gv_seal_is_prepared(ends[end], counter, beside, aad_size) == (i % 2 && aad_size <= GV_SEAL_AHEAD));
+                if (i % 4 == 2) gv_seal_prepare(ends[end], counter + 1, beside, aad_size); /* for another frame, or for another one after all */
+                if (i % 4 == 3) gv_seal_prepare(ends[end], counter, "another", 7);
+            }
+            text[0] = (uint8_t)i;
+            CHECK(gv_seal_seal(plain, counter, beside, aad_size, &piece, 1, right, tag[0]));
+            for (int again = 0; again < 2; again++) {
+                CHECK(gv_seal_seal(out, counter, beside, aad_size, &piece, 1, got, tag[1]));
+                CHECK(memcmp(got, right, SIZE) == 0 && memcmp(tag[0], tag[1], 16) == 0);
+                CHECK(!gv_seal_is_prepared(out, counter, beside, aad_size));
+            }
+            got[i % SIZE] ^= 1;
+            if (i % 3) CHECK(!gv_seal_open(in, counter, beside, aad_size, got, SIZE, back, tag[1]));
+            CHECK(gv_seal_open(in, counter, beside, aad_size, right, SIZE, back, tag[0]) && memcmp(back, text, SIZE) == 0);
+            CHECK(gv_seal_open(in, counter, beside, aad_size, right, SIZE, back, tag[0]) && memcmp(back, text, SIZE) == 0);
+        }
+        gv_seal_prepare(out, 5, NULL, 0); /* and is wiped with it */
+        gv_seal_free(plain);
+        gv_seal_free(out);
+        gv_seal_free(in);
+    }
+}
+
 /* ---- the exchange -------------------------------------------------------------------------------------------------- */
 
 static void exchanges(void) {
@@ -377,6 +415,7 @@ int main(int argc, char **argv) {
         {"altered", altered},
         {"other_place", other_place},
         {"generations", generations},
+        {"prepared", prepared},
         {"exchanges", exchanges},
     };
     if (argc == 2 && strcmp(argv[1], "seal_costs") == 0) return seal_costs(), 0;

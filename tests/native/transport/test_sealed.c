@@ -357,6 +357,33 @@ static void cut_within_a_frame(void) {
     close_raw(&raw);
 }
 
+/* Who has sent is ready to send more, and who has looked in vain to be sent more: the next frame is the one that was prepared for. */
+static void the_next_is_prepared_for(void) {
+    struct raw raw = open_raw();
+    struct tcp *t = (struct tcp *)raw.link;
+    uint8_t frame[FRAME_ROOM + 2 * sizeof(struct numbered)];
+    for (uint64_t n = 1; n <= 9; n += 2) {
+        struct gv_sealed_head next = {0, GV_SEAL_RECORDS, n};
+        gv_recv_wait(raw.link, 0, 0);
+        CHECK(gv_recv_peek(raw.link) == NULL && gv_seal_is_prepared(t->framing_in.records, n, &next, sizeof next));
+        say(&raw, frame, frame_of(&raw.peer, n, n + 1, frame));
+        expect(&raw, n);
+        CHECK(!gv_seal_is_prepared(t->framing_in.records, n, &next, sizeof next)); /* it has been used */
+        expect(&raw, n + 1);
+        next.counter = n + 2;
+        for (int i = 0; i < 2; i++) {
+            CHECK(send_numbered(raw.link, 8, n + (uint64_t)i));
+            gv_send_flush(raw.link);
+            struct gv_sealed_head head = hear_frame(&raw.peer, raw.fd, frame);
+            CHECK(head.kind == GV_SEAL_RECORDS && head.counter == n + (uint64_t)i);
+        }
+        gv_tcp_spin_lock(&t->pushing); /* our own thread may have been the one who sent */
+        CHECK(gv_seal_is_prepared(t->framing_out.records, n + 2, &next, sizeof next));
+        gv_tcp_spin_unlock(&t->pushing);
+    }
+    close_raw(&raw);
+}
+
 /* The two ends do not agree on the secret, or that there is one. */
 static void secrets_differ(void) {
     for (int i = 0; i < 3; i++) {
@@ -511,6 +538,7 @@ int main(int argc, char **argv) {
         {"no_nonce_twice", no_nonce_twice},
         {"again_is_the_same", again_is_the_same},
         {"cut_within_a_frame", cut_within_a_frame},
+        {"the_next_is_prepared_for", the_next_is_prepared_for},
         {"secrets_differ", secrets_differ},
         {"a_burst_is_few_frames", a_burst_is_few_frames},
         {"altered", altered},
