@@ -53,9 +53,9 @@ def build_driver(folder: Path, variant: str) -> Path:
     return c_build.library(folder / "libfake.so", sources, variant=variant, flags=includes(folder))
 
 
-def build(folder: Path, variant: str = "address", instead: Mapping[Path, Path] | None = None) -> Fuzzer:
-    """The fuzzer, in `folder`; `instead`: other sources in the place of some of the product's."""
+def build(folder: Path, variant: str = "address", instead: Mapping[Path, Path] | None = None, name: str = "fuzzer") -> Fuzzer:
+    """The fuzzer, in `folder`; `instead`: other sources in the place of some of the product's. Those in one folder share all else."""
     sources = [*((instead or {}).get(p, p) for p in product()), *PEERS, *FUZZER]
     flags = ["-fvisibility=hidden", *LIMITS, *TRACED, *includes(folder)]
-    program = c_build.program(folder / "fuzzer", sources, variant=variant, flags=flags, libraries=["-ldl", "-lm"])
+    program = c_build.program(folder / name, sources, variant=variant, flags=flags, libraries=["-ldl", "-lm"])
     return Fuzzer(program, build_driver(folder, variant))

@@ -29,8 +29,14 @@ def nothing_found(ran: subprocess.CompletedProcess[str]) -> int:
 
 
 @pytest.fixture(scope="module")
-def fuzzer(tmp_path_factory: pytest.TempPathFactory) -> Fuzzer:
-    return build(tmp_path_factory.mktemp("fuzzer"))
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where fuzzers are built."""
+    return tmp_path_factory.mktemp("fuzzer")
+
+
+@pytest.fixture(scope="module")
+def fuzzer(programs: Path) -> Fuzzer:
+    return build(programs)
 
 
 @pytest.mark.slow
@@ -76,18 +82,18 @@ def test_the_corpus_is_small() -> None:
     assert files and sum(f.stat().st_size for f in files) <= 200 << 10
 
 
-def faulty(bug: Bug, folder: Path) -> Fuzzer:
+def faulty(bug: Bug, folder: Path, programs: Path) -> Fuzzer:
     source = NATIVE / "worker" / bug.file
     text = source.read_text()
     assert text.count(bug.old) == 1, f"{bug.file} has changed: seeded_bugs.py no longer fits"
     copy = folder / bug.file
     copy.write_text(text.replace(bug.old, bug.new).replace('"../', f'"{NATIVE}/'))
-    return build(folder, instead={source: copy})
+    return build(programs, instead={source: copy}, name=f"fuzzer-{BUGS.index(bug)}")
 
 
 @pytest.mark.parametrize("bug", [pytest.param(b, id=b.name, marks=pytest.mark.slow if b.file == "staging.c" else pytest.mark.long) for b in BUGS])
-def test_a_bug_is_found(bug: Bug, tmp_path: Path) -> None:
-    fuzzer = faulty(bug, tmp_path)
+def test_a_bug_is_found(bug: Bug, programs: Path, tmp_path: Path) -> None:
+    fuzzer = faulty(bug, tmp_path, programs)
     ran = fuzz(fuzzer, tmp_path, "--seed", "7", "--runs", "3000", "--seconds", "300", "--small", "5", "run")
     assert ran.returncode == 1, ran.stdout
     assert re.search(bug.shows, ran.stdout), ran.stdout[-6000:]
