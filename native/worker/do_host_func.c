@@ -9,8 +9,15 @@ struct host_call {
     uint64_t tag, seq;
     int status; /* status of the stream when it reaches the function */
     bool done;
-    enum { IN_STREAM, LOOSE, LOOSE_KEPT } kind; /* LOOSE: no stream waits for the answer; LOOSE_KEPT: a mark may still read it */
+    bool loose;           /* no stream waits for the answer */
+    _Atomic unsigned use; /* by the mark that is queued, and by whoever is owed the answer */
 };
+
+static void release(struct host_call *h) {
+    if (atomic_fetch_sub(&h->use, 1) != 1) return;
+    worker_stream_drop(h->stream);
+    free(h);
+}
 
 static void note_status(void *arg, int status) {
     struct host_call *h = arg;
@@ -18,6 +25,7 @@ static void note_status(void *arg, int status) {
     h->status = status;
     worker_order_cover(h->w, h->stream);
     worker_tell(h->w, h->stream, status);
+    release(h);
 }
 
 static void forget(struct host_call *h) {
@@ -26,8 +34,7 @@ static void forget(struct host_call *h) {
     handles_take(&w->host_calls, h->tag);
     w->n_host_calls--;
     pthread_mutex_unlock(&w->lock);
-    worker_stream_drop(h->stream);
-    free(h);
+    release(h);
 }
 
 static bool tell(struct host_call *h, int status) {
@@ -55,7 +62,7 @@ static void call_host(void *arg) {
 int worker_do_host_func(struct worker *w, const struct gv_record *record, const struct gv_cmd_host_func *c, struct worker_stream *stream) {
     struct host_call *h = malloc(sizeof *h);
     if (!h) return -1;
-    *h = (struct host_call){.w = w, .stream = stream, .tag = c->tag, .seq = record->seq};
+    *h = (struct host_call){.w = w, .stream = stream, .tag = c->tag, .seq = record->seq, .use = 2};
     pthread_mutex_lock(&w->lock);
     int taken = handles_put(&w->host_calls, c->tag, h);
     if (!taken) w->n_host_calls++;
@@ -65,10 +72,14 @@ int worker_do_host_func(struct worker *w, const struct gv_record *record, const 
         return -1;
     }
     worker_stream_hold(stream);
-    int status = w->ops->mark(stream->stream, note_status, h), gated = status ? status : w->ops->gate(stream->stream, call_host, h);
+    int status = w->ops->mark(stream->stream, note_status, h), gated = status;
+    if (status)
+        release(h);
+    else
+        gated = w->ops->gate(stream->stream, call_host, h);
     if (!gated) return 0;
     /* The function is called with the error, but no stream waits for it. */
-    h->kind = status ? LOOSE : LOOSE_KEPT;
+    h->loose = true;
     worker_failed(w, record, gated, "the host function could not be queued in its stream");
     tell(h, gated);
     return 0;
@@ -92,14 +103,10 @@ bool worker_host_done(struct worker *w, uint64_t tag) {
     pthread_mutex_lock(&w->lock);
     struct host_call *h = handles_get(&w->host_calls, tag);
     if (h) h->done = true;
-    int kind = h ? h->kind : IN_STREAM;
-    if (kind == LOOSE_KEPT) {
-        handles_take(&w->host_calls, tag);
-        w->n_host_calls--;
-    }
+    bool loose = h && h->loose;
     pthread_cond_broadcast(&w->changed);
     pthread_mutex_unlock(&w->lock);
-    if (kind == LOOSE) forget(h);
+    if (loose) forget(h);
     return h != NULL;
 }
 

@@ -341,7 +341,9 @@ int fake_mark(struct gv_stream *s, void (*fn)(void *, int), void *arg) {
     while (fake.marks_wait && atomic_load(&fake.queued)) usleep(1000);
     return status;
 }
-int fake_gate(struct gv_stream *s, void (*fn)(void *), void *arg) { return queue(s, (struct job){.kind = GATE, .gate = fn, .arg = arg}); }
+int fake_gate(struct gv_stream *s, void (*fn)(void *), void *arg) {
+    return fake.refuse_gates ? 2 : queue(s, (struct job){.kind = GATE, .gate = fn, .arg = arg});
+}
 
 void *fake_host_view(struct gv_backend *b, uint64_t address, uint64_t size) {
     (void)b;

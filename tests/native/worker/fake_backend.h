@@ -27,9 +27,10 @@ struct fake_state {
     _Atomic int viewed;                  /* ranges that are held */
     _Atomic int views_given;
     _Atomic bool tells_marks; /* mark_follows knows */
-    _Atomic bool marks_wait;  /* mark comes back when the mark has been called */
-    _Atomic int mapped;       /* pieces of physical memory */
-    _Atomic int alive;        /* streams, events and modules that the worker holds */
+    _Atomic bool refuse_gates;
+    _Atomic bool marks_wait; /* mark comes back when the mark has been called */
+    _Atomic int mapped;      /* pieces of physical memory */
+    _Atomic int alive;       /* streams, events and modules that the worker holds */
 };
 extern struct fake_state fake;
 

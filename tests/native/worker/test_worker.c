@@ -4,8 +4,7 @@
 #include <time.h>
 
 #include "../../../native/wire/module_meta.h"
-#include "../../../native/worker/session_limits.h"
-#include "../../../native/worker/worker.h"
+#include "../../../native/worker/state.h"
 #include "../check.h"
 #include "../transport/pair.h"
 #include "fake_backend.h"
@@ -833,6 +832,31 @@ static void host_functions_hear_of_errors(void) {
     bye();
 }
 
+/* A host function that no stream can wait for, behind work that is done and behind work that is not: once it has been answered nothing of it is left, and
+ * its stream can go. */
+static void host_functions_without_a_gate(void) {
+    begin();
+    attach();
+    uint64_t all = POST(fence, GV_RECORD_MARK, 1, .stream = 100);
+    CHECK(completed().upto == all); /* what attach posts has been carried out */
+    fake.refuse_gates = true;
+    uint32_t alive = atomic_load(&worker->streams_alive);
+    for (uint64_t i = 0; i < 2; i++) {
+        POST(stream_create, 0, 1, .stream = 300 + i, .flags = 1);
+        fake.delay_us = i ? 100000 : 0;
+        POST(fill, 0, 1, .stream = 300 + i, .dst = 0, .elem = 1, .value = 7, .width = 4, .height = 1);
+        CHECK(failed_status(POST(host_func, 0, 1, .stream = 300 + i, .tag = 9 + i)) == 2);
+        host_function_comes(9 + i, 2);
+        POST(host_done, 0, 1, .tag = 9 + i);
+        uint64_t seq = POST(stream_destroy, GV_RECORD_MARK, 1, .stream = 300 + i);
+        CHECK(completed().upto == seq);
+    }
+    for (int64_t until = gv_now_ns() + TEST_PATIENCE_NS; atomic_load(&worker->streams_alive) != alive && gv_now_ns() < until; usleep(1000)) continue;
+    CHECK(atomic_load(&worker->streams_alive) == alive);
+    fake.delay_us = 0;
+    bye();
+}
+
 /* What the backend made and the client cannot have, because the handle is taken, is destroyed again; the object of that handle stays. */
 static void what_cannot_be_kept_goes(void) {
     begin();
@@ -1134,6 +1158,7 @@ int main(int argc, char **argv) {
                                              {"link_behind_copies_that_wait", link_behind_copies_that_wait},
                                              {"free_behind_a_copy_in_place", free_behind_a_copy_in_place},
                                              {"host_functions_hear_of_errors", host_functions_hear_of_errors},
+                                             {"host_functions_without_a_gate", host_functions_without_a_gate},
                                              {"a_context_takes_its_things_along", a_context_takes_its_things_along},
                                              {"what_cannot_be_kept_goes", what_cannot_be_kept_goes},
                                              {"nobody_waits_for_what_cannot_be", nobody_waits_for_what_cannot_be},
