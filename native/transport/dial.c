@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "futex.h"
+#include "silence.h"
 
 bool gv_address_parse(const char *pool, struct gv_address *address) {
     static const char scheme[] = "tcp://";
@@ -193,7 +194,6 @@ void gv_set_blocking(int fd) {
 
 void gv_tcp_tune(int fd) {
     int on = 1, idle = 2, interval = 1, count = 3;
-    unsigned timeout_ms = 5000;
     fcntl(fd, F_SETFD, FD_CLOEXEC);
     /* A unix socket, or what else a test hands us, has none of these: that is no error. */
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
@@ -201,5 +201,5 @@ void gv_tcp_tune(int fd) {
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof interval);
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof count);
-    setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout_ms, sizeof timeout_ms);
+    gv_silence_tune(fd); /* while data is under way keepalive is not, and whoever has the socket looks */
 }

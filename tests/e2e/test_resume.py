@@ -200,6 +200,22 @@ def test_stopped_and_continued(own_pool: Callable[..., Server], build: Callable[
     assert (process.returncode, "running\n" + out) == (0, reference.stdout), err
 
 
+@pytest.mark.parametrize("link", ["tcp", "tcp(plain)"])
+def test_stopped_with_full_buffers(own_pool: Callable[..., Server], build: Callable[..., Path], link: str) -> None:
+    """The same while 192 MiB are on their way to the program: its host closes the window, and still answers for it."""
+    server = own_pool("--backend", "soft", "--gpus", "1", "--gpu-memory", "1g", "--grace", "2s", "--plain")
+    with running(server, [build("pressure"), "results", "2"], "--link", link) as process:
+        (session,) = server.sessions()
+        time.sleep(0.6)  # it copies after 0.3
+        os.kill(int(session["pid"]), signal.SIGSTOP)
+        time.sleep(12)
+        assert len(server.sessions()) == 1
+        os.kill(int(session["pid"]), signal.SIGCONT)
+        out, err = process.communicate(timeout=100)
+    assert process.returncode == 0 and out.endswith("right\n"), out + err
+    assert "lost" not in err, err
+
+
 @pytest.mark.parametrize(
     ("away", "back"),
     [
@@ -219,7 +235,7 @@ def test_nothing_arrives(two_hosts: tuple[str, str], build: Callable[..., Path],
             try:
                 assert process.stdout is not None and process.stdout.readline() == "running\n"
                 subprocess.run(["ip", "-n", here, *away.split()], check=True)
-                time.sleep(8)
+                time.sleep(12)
                 assert process.poll() is None
                 subprocess.run(["ip", "-n", here, *back.split()], check=True)
                 out, err = process.communicate(timeout=60)

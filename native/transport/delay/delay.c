@@ -14,6 +14,7 @@
 
 #include "delay_rings.h"
 #include "../link.h"
+#include "../silence.h"
 
 /* At the end, so long for what was delivered to be acknowledged by the peer's host. */
 #define LINGER_NS 300000000LL
@@ -22,6 +23,8 @@
 #define DRAIN_MOST_NS 10000000000LL
 /* The end of a unix socket waits so long for the bytes that its rings sent before it. */
 #define RINGS_NS 1000000000LL
+/* The real socket's peer is looked after so often at least. */
+#define LOOK_NS 1000000000LL
 
 enum way { OUT, IN }; /* from the near end to the real socket, and back */
 
@@ -42,6 +45,7 @@ struct pump {
     int near, inner, real;     /* `near` is only a number here: the user of the pair owns it */
     struct path paths[2];
     int64_t delay_ns;
+    struct gv_silence silence;              /* of the real socket's peer */
     int64_t lost_at;                        /* the real socket was cut, and the near end is to know at that time; 0: it was not */
     _Atomic(struct gv_delay_rings *) rings; /* of a shared-memory link */
 };
@@ -244,8 +248,9 @@ static void wait_for_work(struct pump *p) {
     struct pollfd fds[2] = {events_of(out, in, out->gone), events_of(in, out, in->gone)};
     if (p->lost_at) fds[0].events = 0, fds[1].fd = -1;
     if (left < 0) left = 0;
+    if (left > LOOK_NS) left = LOOK_NS;
     struct timespec limit = {.tv_sec = left / 1000000000, .tv_nsec = left % 1000000000};
-    if (ppoll(fds, 2, left > 1000000000000LL ? NULL : &limit, NULL) <= 0) return;
+    if (ppoll(fds, 2, &limit, NULL) <= 0) return;
     if (fds[0].revents & (POLLHUP | POLLERR)) out->gone = true;
     if (fds[1].revents & POLLHUP) in->gone = true;
     if (fds[1].revents & POLLERR) cut(p, gv_now_ns());
@@ -302,6 +307,7 @@ static void *run(void *arg) {
     prctl(PR_SET_TIMERSLACK, 1UL, 0, 0, 0);
     for (;;) {
         int64_t now = gv_now_ns();
+        if (!p->lost_at && gv_host_silent(&p->silence, p->real)) cut(p, now);
         if (!p->lost_at) move(p, now);
         if (over(p, now)) break;
         wait_for_work(p);

@@ -15,6 +15,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "../silence.h"
+
 struct gv_link;
 struct gv_link_secret;
 struct gv_seal;
@@ -59,6 +61,7 @@ struct tcp_channel {
     struct tcp_part *at; /* in this part or a later one; NULL: look for it */
     uint8_t *sealed;     /* the frame as it goes out, of which the last sealed_left bytes have not; NULL: there was none yet */
     uint32_t sealed_left;
+    struct gv_silence silence;
     /* The reader's. */
     uint32_t unread; /* of the frame */
 };

@@ -9,12 +9,14 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "../futex.h"
 #include "../link.h"
 #include "../resume.h"
 #include "../seal/seal.h"
 #include "tcp_channels.h"
 
 #define PIECES 16 /* parts in one frame's write */
+#define LOOK_NS 1000000000LL
 
 int gv_tcp_bulk_part(struct tcp_bulk *b, const void *data, uint64_t size, void (*done)(void *arg), void *arg) {
     struct tcp_part *p = gv_link_dead(b->link) ? NULL : malloc(sizeof *p);
@@ -195,7 +197,7 @@ static int send_some(struct tcp_bulk *b, struct tcp_channel *c, uint32_t channel
     return cut ? DOWN : blocked ? BLOCKED : WENT;
 }
 
-/* Whether a channel on which nobody may be reading just now was cut: its peer waits for what was lost, and would for ever. */
+/* Whether a channel on which nobody may be reading just now was cut: its peer waits for what was lost, and would for ever. Or its host is silent. */
 static void look_after(struct tcp_bulk *b, struct tcp_channel *c) {
     pthread_mutex_lock(&b->lock);
     bool up = c->up;
@@ -204,12 +206,16 @@ static void look_after(struct tcp_bulk *b, struct tcp_channel *c) {
     if (!up) return;
     struct pollfd p = {.fd = c->fd, .events = POLLRDHUP};
     bool cut = poll(&p, 1, 0) > 0 && p.revents;
-    if (cut && !gv_resume_final(b->link->resume)) gv_tcp_channel_cut(b, c, "the peer closed the bulk channel", 0);
+    if (cut && !gv_resume_final(b->link->resume))
+        gv_tcp_channel_cut(b, c, "the peer closed the bulk channel", 0);
+    else if (gv_host_silent(&c->silence, c->fd))
+        gv_tcp_channel_cut(b, c, "bulk channel: ", ETIMEDOUT);
     gv_tcp_channel_leave(b, c);
 }
 
 void *gv_tcp_send_parts(void *arg) {
     struct tcp_bulk *b = arg;
+    int64_t looked = 0;
     while (!gv_link_dead(b->link)) {
         struct pollfd fds[TCP_CHANNELS_MAX + 1] = {{.fd = b->wake_fd, .events = POLLIN}};
         struct tcp_channel *watched[TCP_CHANNELS_MAX + 1];
@@ -227,7 +233,12 @@ void *gv_tcp_send_parts(void *arg) {
             watched[n] = c;
             fds[n++] = (struct pollfd){.fd = c->fd, .events = (short)((outcome == BLOCKED ? POLLOUT : 0) | (watch ? POLLRDHUP : 0))};
         }
-        if (went || poll(fds, n, 1000) <= 0) continue;
+        int64_t now = gv_now_ns();
+        if (now - looked >= LOOK_NS) {
+            looked = now;
+            for (uint32_t i = 0; i < channels; i++) look_after(b, &b->channels[i]);
+        }
+        if (went || poll(fds, n, LOOK_NS / 1000000) <= 0) continue;
         if (fds[0].revents) {
             uint64_t count;
             if (read(b->wake_fd, &count, sizeof count) < 0 && errno != EAGAIN) gv_link_kill_errno(b->link, "", errno);

@@ -124,6 +124,7 @@ static const char *place(struct tcp_bulk *b, uint32_t channel, int fd, uint32_t 
     c->next = next;
     c->at = NULL;
     c->head_left = c->frame_left = c->sealed_left = c->unread = 0;
+    c->silence = (struct gv_silence){0};
     gv_tcp_keys_free(&c->keys);
     c->keys = *keys;
     *keys = (struct tcp_keys){0};

@@ -15,6 +15,7 @@
 
 #include "../redial.h"
 #include "../seal/seal.h"
+#include "../silence.h"
 #include "tcp.h"
 
 /* The writer thread naps between two looks at the ring: this short after it found something unsent, twice as long after every look in vain, for it
@@ -49,9 +50,15 @@ static void *run_writer(void *arg) {
     uint64_t seen = 0;
     int64_t nap = NAP_MIN_NS;
     int in_vain = 0;
+    struct gv_silence silence = {0};
     while (!atomic_load(&t->resume.stop) && !gv_link_dead(&t->link)) {
         if (!gv_resume_is_up(&t->resume)) {
             gv_resume_while_down(&t->resume);
+            silence = (struct gv_silence){0};
+            continue;
+        }
+        if (gv_host_silent(&silence, t->fd)) {
+            gv_resume_cut(&t->resume, "", ETIMEDOUT);
             continue;
         }
         uint64_t tail = atomic_load(&t->control->tail);
