@@ -95,12 +95,13 @@ static bool finish_exchange(struct gv_attempt *a, const struct gv_link_options *
                                "--link 'tcp(plain)' here and `gpuvirt serve --plain` there",
                                url);
     }
-    if (answer->size != GV_EXCHANGE_SIZE || !gv_exchange_finish(secret, hello->key_exchange.data, answer->data, shared, why))
-        return gv_attempt_fail(a, GV_OPEN_PROTOCOL, "the link with the server at %s cannot be sealed: %s", url, why);
-    gv_sealed_session_keys(&a->transcript, o->secret, shared, secrets->key, secrets->link.key);
-    secrets->link.cipher = answer->data[0];
+    bool good = answer->size == GV_EXCHANGE_SIZE && gv_exchange_finish(secret, hello->key_exchange.data, answer->data, shared, why);
+    if (good) {
+        gv_sealed_session_keys(&a->transcript, o->secret, shared, secrets->key, secrets->link.key);
+        secrets->link.cipher = answer->data[0];
+    }
     explicit_bzero(shared, sizeof shared);
-    return true;
+    return good || gv_attempt_fail(a, GV_OPEN_PROTOCOL, "the link with the server at %s cannot be sealed: %s", url, why);
 }
 
 static void say_plain(const struct gv_attempt *a, const struct gv_link_options *o) {

@@ -36,6 +36,7 @@ bool gv_x25519_shared(const struct gv_crypto *crypto, const uint8_t secret[GV_CR
     if (other) crypto->key_free(other);
     if (own) crypto->key_free(own);
     crypto->unmark();
+    if (!good) explicit_bzero(shared, GV_CRYPTO_KEY);
     return good;
 }
 

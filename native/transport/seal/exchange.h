@@ -22,7 +22,7 @@ bool gv_exchange_answer(const uint8_t heard[GV_EXCHANGE_SIZE], uint8_t said[GV_E
 bool gv_exchange_finish(uint8_t secret[GV_CRYPTO_KEY], const uint8_t said[GV_EXCHANGE_SIZE], const uint8_t heard[GV_EXCHANGE_SIZE],
                         uint8_t shared[GV_CRYPTO_KEY], char why[GV_DEATH_TEXT]);
 
-/* X25519 alone. `shared` false for a peer's key of small order, whose result everybody knows. */
+/* X25519 alone. gv_x25519_shared is false for a peer's key of small order, whose result everybody knows; then `shared` is wiped. */
 bool gv_x25519_public(const struct gv_crypto *crypto, const uint8_t secret[GV_CRYPTO_KEY], uint8_t key[GV_CRYPTO_KEY]);
 bool gv_x25519_shared(const struct gv_crypto *crypto, const uint8_t secret[GV_CRYPTO_KEY], const uint8_t peer[GV_CRYPTO_KEY],
                       uint8_t shared[GV_CRYPTO_KEY]);

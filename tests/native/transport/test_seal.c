@@ -93,6 +93,24 @@ static void x25519_vector(void) {
     check_hex(shared, "4a5d9d5ba4ce2de1728e3bf480350f25e07e21c947d19e3376f09b3c1e161742");
 }
 
+static int (*real_derive)(void *context, uint8_t *out, size_t *size);
+
+static int derive_and_fail(void *context, uint8_t *out, size_t *size) {
+    CHECK(real_derive(context, out, size) == 1);
+    return 0;
+}
+
+/* An exchange that fails when the secret has been computed leaves nothing of it. */
+static void a_failed_exchange_leaves_nothing(void) {
+    static const uint8_t zeros[32];
+    struct gv_crypto failing = *library();
+    uint8_t a[32] = {1}, b[32] = {2}, b_public[32], shared[32];
+    CHECK(gv_x25519_public(library(), b, b_public) && gv_x25519_shared(library(), a, b_public, shared) && memcmp(shared, zeros, 32) != 0);
+    real_derive = failing.derive;
+    failing.derive = derive_and_fail;
+    CHECK(!gv_x25519_shared(&failing, a, b_public, shared) && memcmp(shared, zeros, 32) == 0);
+}
+
 static void hkdf(const uint8_t *salt, size_t salt_size, const uint8_t *material, size_t size, const uint8_t *info, size_t info_size,
                  const char *key_hex, const char *out_hex) {
     uint8_t key[32], out[128];
@@ -409,6 +427,7 @@ int main(int argc, char **argv) {
         {"gcm_vector", gcm_vector},
         {"chacha_vector", chacha_vector},
         {"x25519_vector", x25519_vector},
+        {"a_failed_exchange_leaves_nothing", a_failed_exchange_leaves_nothing},
         {"hkdf_vectors", hkdf_vectors},
         {"frame_format", frame_format},
         {"round_trips", round_trips},
