@@ -15,7 +15,6 @@
 #include "gv_commands.h"
 #include "wire/device_info.h"
 #include "wire/module_known.h"
-#include "wire/module_meta.h"
 
 /* A client that says nothing for so long, all of its threads in calls, waits for what it will never be told, once a lie was told; else it is only slow. */
 #define IDLE_AFTER_LIES_NS 100000000ll
@@ -220,70 +219,6 @@ static void attach(const struct gv_record *r, const struct gv_cmd_attach *c) {
 
 /* ---- modules -------------------------------------------------------------------------------------------------------- */
 
-#define KERNELS 4
-#define PARAMS 6
-#define GLOBALS 3
-
-struct meta {
-    struct gv_meta_header header;
-    struct gv_meta_kernel kernels[KERNELS];
-    struct gv_meta_param params[PARAMS];
-    struct gv_meta_global globals[GLOBALS];
-    char strings[40];
-};
-
-static void *make_meta(uint64_t *size) {
-    struct meta *m = calloc(1, sizeof *m + 65536);
-    *m = (struct meta){.header = {GV_META_MAGIC, GV_META_VERSION, GV_META_GLOBALS_COMPLETE, KERNELS, PARAMS, GLOBALS, sizeof m->strings, 0},
-                       .params = {{0, 8}, {8, 4}, {0, 8}, {8, 8}, {16, 4}, {20, 4}},
-                       .strings = "k0\0k1\0k2\0k3\0g0\0g1\0g2"};
-    for (uint32_t k = 0; k < KERNELS; k++)
-        m->kernels[k] = (struct gv_meta_kernel){.name = 3 * k,
-                                                .first_param = k < 2 ? 0 : 2,
-                                                .n_params = k < 2 ? 2 : 4,
-                                                .param_bytes = k < 2 ? 12 : 24,
-                                                .max_threads = 1024,
-                                                .num_regs = 32,
-                                                .static_shared = 1024,
-                                                .ptx_version = 80,
-                                                .binary_version = 90};
-    for (uint32_t g = 0; g < GLOBALS; g++)
-        m->globals[g] = (struct gv_meta_global){.name = 12 + 3 * g,
-                                                .align = 8,
-                                                .size = 256 << g,
-                                                .address = g ? 0x500000000000 + (atomic_load(&server.bulk_number) + last_seq) * 4096 + g * 1024 : 0};
-    *size = sizeof *m;
-    if (!lie(&dice, LIE_META)) return m;
-    uint32_t *words[] = {&m->header.n_kernels, &m->header.n_params, &m->header.n_globals, &m->header.strings_size, &m->header.flags};
-    struct gv_meta_kernel *k = &m->kernels[roll(&dice, KERNELS)];
-    struct gv_meta_param *p = &m->params[roll(&dice, PARAMS)];
-    struct gv_meta_global *g = &m->globals[roll(&dice, GLOBALS)];
-    uint32_t *of_kernel[] = {&k->name,        &k->first_param,         &k->n_params,
-                             &k->param_bytes, &k->max_threads,         &k->static_shared,
-                             &k->num_regs,    &k->required_threads[0], &k->required_threads[1],
-                             &k->local_bytes, &k->binary_version};
-    for (uint64_t n = 1 + roll(&dice, 4); n; n--) {
-        switch (roll(&dice, 7)) {
-        case 0: spoil(&dice, m, sizeof *m); break;
-        case 1: *words[roll(&dice, 5)] = (uint32_t)odd_number(&dice, *words[0]); break;
-        case 2:
-        case 3: {
-            uint32_t *word = of_kernel[roll(&dice, sizeof of_kernel / sizeof *of_kernel)];
-            *word = (uint32_t)(roll(&dice, 2) ? roll(&dice, 40000) : odd_number(&dice, *word));
-            break;
-        }
-        case 4: p->offset = (uint32_t)odd_number(&dice, p->offset); break;
-        case 5: p->size = (uint32_t)odd_number(&dice, p->size); break;
-        default:
-            g->address = odd_number(&dice, g->address);
-            if (roll(&dice, 2)) g->size = odd_number(&dice, g->size);
-            if (roll(&dice, 4) == 0) g->name = (uint32_t)odd_number(&dice, 0);
-        }
-    }
-    if (roll(&dice, 4) == 0) *size = roll(&dice, 2) ? roll(&dice, sizeof *m) : sizeof *m + roll(&dice, 65536);
-    return m;
-}
-
 /* A tag of the worker's for a payload that an answer names, and the payload. */
 static uint64_t name_payload(void *data, uint64_t size, uint64_t *told) {
     static uint64_t next, again;
@@ -314,7 +249,7 @@ static uint64_t name_payload(void *data, uint64_t size, uint64_t *told) {
 
 static void module_load(const struct gv_record *r) {
     uint64_t size;
-    void *meta = make_meta(&size);
+    void *meta = metadata_make(&dice, atomic_load(&server.bulk_number) + last_seq, &size);
     struct gv_reply_module_load a = {.kept = (uint32_t)roll(&dice, 3), .meta = meta, .meta_size = (uint32_t)size, .log = ""};
     if (roll(&dice, 2)) {
         a.meta_tag = name_payload(memcpy(malloc(size + 1), meta, size), size, &a.meta_bulk_size);

@@ -1,5 +1,5 @@
-/* The server's process: greets.c takes connections and shakes hands, server.c carries out commands, payloads.c sends what copies and modules want. All of
- * them lie. */
+/* The server's process: greets.c takes connections and shakes hands, server.c carries out commands, payloads.c sends what copies and modules want,
+ * metadata.c makes up modules. All of them lie. */
 #ifndef SHIM_FUZZ_SERVER_H
 #define SHIM_FUZZ_SERVER_H
 
@@ -28,6 +28,10 @@ void *greets(void *arg);
 uint64_t payload_queue(struct dice *d, uint64_t tag, void *data, uint64_t size, int delay_ms);
 void *payloads_out(void *arg);
 void *payloads_in(void *arg);
+
+/* metadata.c */
+/* Of a module, to be freed; `number` makes its addresses its own. At least as many bytes are there as *size says, whatever the rest says. */
+void *metadata_make(struct dice *d, uint64_t number, uint64_t *size);
 
 /* server.c */
 void server_must(bool good, const char *what);
