@@ -43,12 +43,9 @@ def taken(pid: int) -> int:
     return 0
 
 
-def reason(most: int, how: str) -> str:
-    """Why a worker was ended, for its client and the log."""
-    return (
-        f"the session wanted more of the server's memory than the {format_size(most)} that it may take ({how}); "
-        "ask for less, or have the server run with a higher --host-memory-per-session"
-    )
+def reason(most: int) -> str:
+    """Why a worker was ended, for its client and the log. Short: a client puts it behind what it says itself, in some 250 characters."""
+    return f"the session took more than its {format_size(most)} of host memory (serve --host-memory-per-session)"
 
 
 def describe() -> tuple[bool, str]:
@@ -94,7 +91,7 @@ class Watch:
             await asyncio.sleep(LOOK)
             for worker in list(self._workers()):
                 if worker.most and taken(worker.pid) > worker.most:
-                    worker.overdrawn(reason(worker.most, "seen by the server"))
+                    worker.overdrawn(reason(worker.most))
 
     def close(self) -> None:
         self._task.cancel()

@@ -204,7 +204,7 @@ class WorkerProcess:
         self._socket.close()
         code = self._process.wait()
         if code == -signal.SIGKILL and self.cgroup is not None and self.cgroup.overdrawn():
-            self.ending, self.is_overdrawn = host_memory.reason(self.most, "its cgroup's bound"), True
+            self.ending, self.is_overdrawn = host_memory.reason(self.most), True
         if not self.ending:
             self.ending = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended by itself with exit code {code}"
         if not self.ready.done():

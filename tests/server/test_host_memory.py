@@ -6,11 +6,13 @@ import contextlib
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from e2e.harness import run_program, start_server
 from server.harness import FakeServer, build_echo_worker, start_fake, wait_until
 
 from gpuvirt.server import cgroups, host_memory
@@ -108,7 +110,7 @@ def assert_ended_for_it(server: FakeServer, taker: Held, other: Held) -> None:
     wait_until(lambda: len(server.ask("ps")["sessions"]) == 1)
     assert other.tries("private memory", 16) == 0, "another session goes on"
     told = taker.resumes()
-    assert told.status == hs.WELCOME_UNKNOWN and "more of the server's memory than the 384.0 MiB" in told.text, told.text
+    assert told.status == hs.WELCOME_UNKNOWN and "more than its 384.0 MiB of host memory" in told.text, told.text
     assert "--host-memory-per-session" in told.text
     assert "no such session" in taker.resumes(bytes(32)).text, "only who has the session's key is told"
     third = Held(server)
@@ -125,7 +127,7 @@ def test_a_worker_above_its_bound_is_ended_where_there_are_no_cgroups(served: Ca
     assert taker.tries(what, MORE if what == "private memory" else MORE * 512) in (0, None)
     assert taker.is_over()
     assert_ended_for_it(server, taker, other)
-    assert "more of the server's memory" in server.stop()
+    assert "more than its 384.0 MiB of host memory" in server.stop()
 
 
 @pytest.mark.slow
@@ -159,6 +161,44 @@ def test_a_killed_daemons_cgroups_are_removed_at_the_next_start(served: Callable
         server.stop()
         carries_on.kill()
     wait_until(lambda: cgroups._remove(busy) and cgroups._remove(foreign))
+
+
+# A kernel without loops whose compilation takes hundreds of MiB, beside a client whose kernel is small.
+COMPILES = """
+import ctypes, sys
+cuda = ctypes.CDLL("libcuda.so.1")
+lines = "\\n".join(f"fma.rn.f32 %f{1 + i * 7 % 97}, %f{1 + i * 5 % 97}, %f{1 + i * 3 % 97}, %f{1 + i % 97};" for i in range(int(sys.argv[1])))
+ptx = f'''.version 7.0
+.target sm_50
+.address_size 64
+.visible .entry k(.param .u64 p) {{
+.reg .f32 %f<100>; .reg .b64 %d<2>;
+ld.param.u64 %d1, [p]; ld.global.f32 %f1, [%d1];
+{lines}
+st.global.f32 [%d1], %f1; ret;
+}}'''
+made, at = ctypes.c_void_p(), ctypes.c_uint64()
+for name, *given in (("cuInit", 0), ("cuCtxCreate_v2", ctypes.byref(made), 0, 0), ("cuMemAlloc_v2", ctypes.byref(at), 4)):
+    assert not getattr(cuda, name)(*given), name
+module, kernel = ctypes.c_void_p(), ctypes.c_void_p()
+code = cuda.cuModuleLoadData(ctypes.byref(module), ptx.encode()) or cuda.cuModuleGetFunction(ctypes.byref(kernel), module, b"k")
+parameters = (ctypes.c_void_p * 1)(ctypes.addressof(at))
+code = code or cuda.cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, None, parameters, None) or cuda.cuCtxSynchronize()
+print(code)
+"""
+
+
+@pytest.mark.slow
+def test_a_compilation_that_explodes_ends_its_session_alone(tmp_path: Path) -> None:
+    server = start_server(tmp_path, "--backend", "soft", "--gpu-memory", "16m", "--host-memory-per-session", "112m")
+    try:
+        large = run_program(server, [sys.executable, "-c", COMPILES, "80000"])
+        assert large.stdout != "0\n", large.stdout + large.stderr
+        assert "more than its 128.0 MiB of host memory" in large.stderr and "--host-memory-per-session" in large.stderr, large.stderr
+        small = run_program(server, [sys.executable, "-c", COMPILES, "10"])
+        assert small.stdout == "0\n", small.stdout + small.stderr
+    finally:
+        server.stop()
 
 
 # ---- what the daemon finds out at its start, by copies of what the kernel shows ------------------------------------------------------------------
