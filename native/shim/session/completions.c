@@ -6,49 +6,95 @@
 #include "session/session_state.h"
 
 #define HELD_MAX (1u << 20)
+#define BUCKETS 256u
+#ifndef COMPLETIONS_STEP /* a test counts what a flood costs */
+#define COMPLETIONS_STEP() ((void)0)
+#endif
 
 struct held {
-    uint64_t stream, upto, bulk;
+    uint64_t upto, bulk;
     uint64_t behind; /* of EXPECT_BEHIND */
     int status;
+    struct held *next;
+};
+
+/* A stream's completions, in their order: while the first is held, so are those behind it. */
+struct queue {
+    uint64_t stream;
+    struct held *first, *last;
+    struct held *failed; /* the first with a status, if it is not tried yet: copies that the others wait for may never come because of it */
+    struct queue *in_bucket;
+    struct queue *next, **link; /* in the list of all */
 };
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct held *held;
-static size_t held_capacity;
+static struct queue *buckets[BUCKETS], *all;
 static _Atomic size_t n_held;
 
+static struct queue **find(uint64_t stream) {
+    struct queue **at = &buckets[(stream ^ stream >> 8 ^ stream >> 16) % BUCKETS];
+    while (*at && (*at)->stream != stream) at = &(*at)->in_bucket;
+    return at;
+}
+
 /* lock held. */
-static enum expect_outcome attempt(struct held *h) {
+static enum expect_outcome attempt(const struct queue *q, struct held *h) {
+    COMPLETIONS_STEP();
     if (h->bulk > atomic_load(&session.received)) return EXPECT_RECEIVING;
     uint64_t receiving;
-    enum expect_outcome outcome = stream_publish(h->stream, h->upto, h->status, &receiving, &h->behind);
+    enum expect_outcome outcome = stream_publish(q->stream, h->upto, h->status, &receiving, &h->behind);
     if (outcome == EXPECT_RECEIVING) h->bulk = receiving; /* has not been received: that is counted with this lock held */
     return outcome;
 }
 
-/* The completion is listed before it is tried: whoever makes it possible and finds nothing held has done so before the try. lock held. */
-static bool hold(struct held h, enum expect_outcome *outcome) {
-    size_t n = atomic_load(&n_held);
-    if (n == held_capacity) {
-        size_t room = held_capacity ? held_capacity * 2 : 64;
-        struct held *more = room <= HELD_MAX ? realloc(held, room * sizeof *more) : NULL;
-        if (!more) return false;
-        held = more;
-        held_capacity = room;
-    }
-    held[n] = h;
-    atomic_store(&n_held, n + 1);
-    *outcome = attempt(&held[n]);
-    bool done = *outcome == EXPECT_ENDED || *outcome == EXPECT_MISSING;
-    struct held *before = n ? &held[n - 1] : NULL, *last = &held[n];
-    /* Successive completions of one stream that wait for the same are one. */
-    if (!done && before && before->stream == last->stream && before->bulk == last->bulk && before->behind == last->behind) {
-        if (last->upto > before->upto) before->upto = last->upto;
-        if (last->status) before->status = last->status;
+static bool is_over(enum expect_outcome outcome) { return outcome == EXPECT_ENDED || outcome == EXPECT_MISSING; }
+
+static void remove_queue(struct queue *q) {
+    *find(q->stream) = q->in_bucket;
+    *q->link = q->next;
+    if (q->next) q->next->link = q->link;
+    free(q);
+}
+
+/* The queue of a stream, an empty one where there was none. NULL: no memory. */
+static struct queue *queue_of(uint64_t stream) {
+    struct queue **at = find(stream), *q = *at;
+    if (q || !(q = calloc(1, sizeof *q))) return q;
+    q->stream = stream;
+    *at = q;
+    q->next = all;
+    q->link = &all;
+    if (all) all->link = &q->next;
+    return all = q;
+}
+
+/* The completion is counted before it is tried: whoever makes it possible and finds nothing held has done so before the try. lock held. */
+static bool hold(uint64_t stream, struct held new, enum expect_outcome *outcome) {
+    struct queue *q = atomic_load(&n_held) < HELD_MAX ? queue_of(stream) : NULL;
+    struct held *last = q ? q->last : NULL;
+    if (!q) return false;
+    atomic_fetch_add(&n_held, 1);
+    /* A stream's completions keep their order, also when a later one names no payload. */
+    if (last && last->bulk > new.bulk) new.bulk = last->bulk;
+    *outcome = attempt(q, &new);
+    bool done = is_over(*outcome), kept = true;
+    if (!done && last && last->bulk == new.bulk && last->behind == new.behind) { /* two that wait for the same are one */
+        if (new.upto > last->upto) last->upto = new.upto;
+        if (new.status) last->status = new.status;
+        if (new.status && !q->failed) q->failed = last;
         done = true;
     }
-    if (done) atomic_store(&n_held, n);
-    return true;
+    struct held *h = done ? NULL : malloc(sizeof *h);
+    if (h) {
+        *h = new;
+        *(last ? &last->next : &q->first) = h;
+        q->last = h;
+        if (h->status && !q->failed) q->failed = h;
+    } else {
+        kept = done;
+        atomic_fetch_sub(&n_held, 1);
+        if (!q->first) remove_queue(q);
+    }
+    return kept;
 }
 
 void completion_publish(uint64_t stream, uint64_t upto, uint64_t bulk, int status) {
@@ -56,28 +102,41 @@ void completion_publish(uint64_t stream, uint64_t upto, uint64_t bulk, int statu
     uint64_t receiving, behind;
     if (bulk <= atomic_load(&session.received) && !atomic_load(&n_held)) outcome = stream_publish(stream, upto, status, &receiving, &behind);
     bool kept = true;
-    if (outcome == EXPECT_RECEIVING || outcome == EXPECT_BEHIND) {
+    if (!is_over(outcome)) {
         pthread_mutex_lock(&lock);
-        /* A stream's completions keep their order, also when a later one names no payload. */
-        for (size_t i = 0; i < atomic_load(&n_held); i++)
-            if (held[i].stream == stream && held[i].bulk > bulk) bulk = held[i].bulk;
-        kept = hold((struct held){.stream = stream, .upto = upto, .bulk = bulk, .status = status}, &outcome);
+        /* Of a stream that there is not nothing is held: as many as the server likes to name. */
+        if (stream_is_known(stream)) kept = hold(stream, (struct held){.upto = upto, .bulk = bulk, .status = status}, &outcome);
         pthread_mutex_unlock(&lock);
     }
     if (outcome == EXPECT_MISSING) expect_missing();
     if (!kept) session_lost("too many completions wait for data that does not come", NULL);
 }
 
+/* Whether the queue's first can be taken out now. lock held. */
+static bool first_is_over(struct queue *q, bool *missing) {
+    enum expect_outcome outcome = attempt(q, q->first);
+    if (!is_over(outcome) && q->failed && q->failed != q->first && is_over(attempt(q, q->failed))) {
+        q->failed = NULL; /* the stream has its status: the first no longer waits for copies */
+        outcome = attempt(q, q->first);
+    }
+    *missing |= outcome == EXPECT_MISSING;
+    return is_over(outcome);
+}
+
 /* Whether one turned out to be false; lock held. */
 static bool publish_held(void) {
     bool missing = false;
-    size_t kept = 0;
-    for (size_t i = 0; i < atomic_load(&n_held); i++) {
-        enum expect_outcome outcome = attempt(&held[i]);
-        if (outcome == EXPECT_RECEIVING || outcome == EXPECT_BEHIND) held[kept++] = held[i];
-        missing |= outcome == EXPECT_MISSING;
+    for (struct queue *q = all, *next; q; q = next) {
+        next = q->next;
+        while (q->first && first_is_over(q, &missing)) {
+            struct held *h = q->first;
+            if (!(q->first = h->next)) q->last = NULL;
+            if (q->failed == h) q->failed = NULL;
+            free(h);
+            atomic_fetch_sub(&n_held, 1);
+        }
+        if (!q->first) remove_queue(q);
     }
-    atomic_store(&n_held, kept);
     return missing;
 }
 

@@ -130,6 +130,7 @@ int session_wait_until(struct session_reply *reply, int64_t deadline);
 enum expect_outcome stream_publish(uint64_t stream, uint64_t upto, int status, uint64_t *receiving, uint64_t *behind);
 /* Ends the copies that command `seq` of the stream comes after, and which the stream has reached; publishes nothing. */
 enum expect_outcome stream_end_copies(uint64_t stream, uint64_t seq, int status, uint64_t *receiving);
+bool stream_is_known(uint64_t id);
 void stream_note_posted(struct session_stream *s, uint64_t seq, bool marked, bool fence);
 void stream_forget(struct session_stream *s);
 void stream_context_failed(uint32_t ctx, int status);

@@ -38,6 +38,13 @@ static struct session_stream *find_stream(uint64_t id) {
     return s;
 }
 
+bool stream_is_known(uint64_t id) {
+    pthread_mutex_lock(&streams_lock);
+    bool known = find_stream(id);
+    pthread_mutex_unlock(&streams_lock);
+    return known;
+}
+
 /* ---- what is posted -------------------------------------------------------------------------------------------------- */
 
 static void raise_to(_Atomic uint64_t *value, uint64_t to) {

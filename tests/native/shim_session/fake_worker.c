@@ -372,6 +372,9 @@ static void on_launch(const struct gv_record *r, const struct gv_cmd_launch *c) 
     case FAKE_FLOOD:
         for (uint64_t i = 0; i < c->module; i++) completed(77, i, 0, 0);
         break;
+    case FAKE_FLOOD_HELD:
+        for (uint64_t i = 1; i <= c->module; i++) completed(6 + i % 2, 1, i, 0);
+        break;
     default: break;
     }
     gv_send_flush(link_);

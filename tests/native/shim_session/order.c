@@ -222,6 +222,26 @@ static int order_source_removed(struct fake *f) {
     return 0;
 }
 
+/* Completions that are all held back cost as much as they are many. The payloads that they name come as those of a copy, one by one. */
+#define FLOOD 3000u
+static _Atomic uint64_t steps;
+void count_completion_step(void) { steps++; }
+
+static int order_flood_held(struct fake *f) {
+    start(f, SESSION_UNORDERED, SESSION_UNORDERED);
+    f->copies = FAKE_SOUND;
+    session_wait_stream(&third, post_marked_fence(&third));
+    uint64_t flood = FLOOD, before = f->sent;
+    post_order(FAKE_FLOOD_HELD, flood, NULL, 0);
+    CHECK(SOON(f->sent >= before + flood));
+    CHECK(session_wait_stream(&s, post_marked_fence(&s)) == 0); /* all have been read */
+    for (int i = 0; i < 200; i++) post_marked_fence(&s);
+    CHECK(session_wait_stream(&s, post_marked_fence(&s)) == 0);
+    fprintf(stderr, "%llu steps for %u completions\n", (unsigned long long)steps, FLOOD);
+    CHECK(steps >= FLOOD && steps < 4ull * FLOOD);
+    return 0;
+}
+
 /* ---- streams that are not ordered after the copy -------------------------------------------------------------------- */
 
 static int order_none(struct fake *f) {
@@ -273,6 +293,7 @@ const struct scenario order_scenarios[] = {
     {"order_before_posted", FAKE_ATTACH, order_before_posted, NULL, 0},
     {"order_failed", FAKE_ATTACH, order_failed, NULL, 0},
     {"order_source_removed", FAKE_ATTACH, order_source_removed, NULL, 0},
+    {"order_flood_held", FAKE_ATTACH, order_flood_held, NULL, 0},
     {"order_none", FAKE_ATTACH, order_none, NULL, 0},
     {"order_none_by_a_mark", FAKE_ATTACH, order_none_by_a_mark, NULL, 0},
     {"order_none_across_contexts", FAKE_ATTACH, order_none_across_contexts, NULL, 0},

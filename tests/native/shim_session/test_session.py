@@ -50,7 +50,7 @@ COVERED = [
     "order_host_function", "order_before_posted",
 ]  # fmt: skip
 ORDER = [
-    *COVERED, "order_during_small_copy", "order_failed", "order_source_removed", "order_none", "order_none_by_a_mark",
+    *COVERED, "order_during_small_copy", "order_failed", "order_source_removed", "order_flood_held", "order_none", "order_none_by_a_mark",
     "order_none_across_contexts", "order_none_before", "order_none_yet",
 ]  # fmt: skip
 PROCESSES = [
@@ -76,7 +76,8 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Programs:
         sources = [file for folder in below for file in sorted(folder.rglob("*.c"))]
         sources.append(generated / "gv_commands.c")
         includes = [generated, NATIVE, NATIVE / "wire", NATIVE / "transport", NATIVE / "shim", HERE]
-        flags = ["-DSESSION_BEHIND_LATE=(3ull<<20)", *(f"-I{i}" for i in includes)]
+        counted = ["-DCOMPLETIONS_STEP()=count_completion_step()", "-include", str(HERE / "count_steps.h")]
+        flags = ["-DSESSION_BEHIND_LATE=(3ull<<20)", *counted, *(f"-I{i}" for i in includes)]
         return c_build.program(folder / (build + "".join(link)), sources, variant=build, flags=flags, libraries=link)
 
     return build_for
