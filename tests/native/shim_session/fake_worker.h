@@ -34,7 +34,7 @@ enum fake_order {
     FAKE_SOFT_FAIL,    /* says that this launch failed */
     FAKE_PRINT,        /* prints what is in params */
     FAKE_FLOOD,        /* sends `module` completions of the stream 77 that nobody has */
-    FAKE_FLOOD_HELD,   /* sends `module` completions of the streams 6 and 7 in turn, each for a payload that has not come, then those payloads */
+    FAKE_FLOOD_HELD,   /* sends `module` completions of the streams 6 and 7 in turn, each for a payload that never comes */
 };
 
 /* What comes of a copy to the host on stream 5. All but the first two complete too early, and the rest of the bytes follows once `release` is set. */

@@ -222,7 +222,7 @@ static int order_source_removed(struct fake *f) {
     return 0;
 }
 
-/* Completions that are all held back cost as much as they are many. The payloads that they name come as those of a copy, one by one. */
+/* Completions that are all held back cost as much as they are many. The payloads that they name never come. */
 #define FLOOD 3000u
 static _Atomic uint64_t steps;
 void count_completion_step(void) { steps++; }
