@@ -168,6 +168,9 @@ int completions_inline(uint64_t tag, int status, const void *data, uint32_t size
     return bad;
 }
 
+/* Another thread of the parent may have held the lock. */
+void completions_in_child(void) { atomic_store(&n_held, 0); }
+
 /* ---- what makes some possible -------------------------------------------------------------------------------------- */
 
 void session_stream_posted(struct session_stream *s, uint64_t seq, bool marked, bool fence) {

@@ -23,6 +23,7 @@ static void in_child(void) {
     if (session.link) gv_link_abandon(session.link);
     session.link = NULL;
     attach_in_child();
+    completions_in_child();
 }
 
 __attribute__((constructor)) static void watch_forks(void) { pthread_atfork(NULL, NULL, in_child); }

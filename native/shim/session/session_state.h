@@ -191,6 +191,8 @@ int completions_inline(uint64_t tag, int status, const void *data, uint32_t size
 void completions_context_failed(uint32_t ctx, int status);
 /* Publishes what is not to be held any more. */
 void completions_retry(void);
+/* None is: a forked child has no session. */
+void completions_in_child(void);
 
 /* ---- bulk_in.c, bulk_out.c, reply_payloads.c ---- */
 int bulk_start(void);

@@ -95,6 +95,27 @@ static int event(struct fake *f, uint64_t size) {
     return covered(f, &other, post_marked_fence(&other), size);
 }
 
+/* The process forks while a completion is held: the child has none, and nobody to wake. */
+static int order_fork(struct fake *f) {
+    start(f, SESSION_UNORDERED, SESSION_UNORDERED);
+    post_wait(&other, &s, copy(LARGE));
+    uint64_t seq = post_marked_fence(&other);
+    for (int i = 0; i < 20; i++) { /* until the completion has come, or the test proves less */
+        usleep(10000);
+        session_poll();
+    }
+    pid_t child = fork();
+    if (!child) {
+        alarm(100);
+        CHECK(session_broken() == 3 && post_command(&s) == 0);
+        _exit(5);
+    }
+    int status = exit_of(child);
+    if (status != 5) fprintf(stderr, "the child ended with %d\n", status);
+    CHECK(status == 5);
+    return covered(f, &other, seq, LARGE);
+}
+
 static int order_event(struct fake *f) { return event(f, LARGE); }
 static int order_event_small(struct fake *f) { return event(f, SMALL); }
 
@@ -283,6 +304,7 @@ static int order_none_yet(struct fake *f) {
 const struct scenario order_scenarios[] = {
     {"order_event", FAKE_ATTACH, order_event, NULL, 0},
     {"order_event_small", FAKE_ATTACH, order_event_small, NULL, 0},
+    {"order_fork", FAKE_ATTACH, order_fork, NULL, 0},
     {"order_chain", FAKE_ATTACH, order_chain, NULL, 0},
     {"order_earlier_copy", FAKE_ATTACH, order_earlier_copy, NULL, 0},
     {"order_legacy", FAKE_ATTACH, order_legacy, NULL, 0},

@@ -7,12 +7,6 @@
 #include <string.h>
 #include <sys/wait.h>
 
-static int exit_of(pid_t pid) {
-    int status;
-    CHECK(waitpid(pid, &status, 0) == pid);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-}
-
 /* The descriptors of this process that are sockets or memfds. */
 static int sockets(void) {
     DIR *dir = opendir("/proc/self/fd");

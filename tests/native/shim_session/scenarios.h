@@ -50,6 +50,8 @@ int lost(void);
 void no_bye(struct fake *f);
 /* Checks what a copy from `src` has put into rows `pitch` apart that were full of 0xaa. */
 void check_rows(const uint8_t *dst, uint64_t src, uint64_t width, uint64_t height, uint64_t pitch);
+/* A child's exit code, or 128 and its signal. */
+int exit_of(pid_t pid);
 /* Waits until the predicate holds, or time enough has passed for every hang. */
 #define SOON(predicate)                                          \
     ({                                                           \

@@ -83,6 +83,12 @@ uint8_t *lend_in(struct session_stream *s, uint64_t dst, uint64_t size) {
     return post_in(s, dst, data, size, true) ? data : NULL;
 }
 
+int exit_of(pid_t pid) {
+    int status;
+    CHECK(waitpid(pid, &status, 0) == pid);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
 static const struct scenario *const all[] = {attach_scenarios, work_scenarios, early_scenarios, order_scenarios, loss_scenarios, process_scenarios};
 
 static const struct scenario *find(const char *name) {

@@ -51,7 +51,7 @@ COVERED = [
 ]  # fmt: skip
 ORDER = [
     *COVERED, "order_during_small_copy", "order_failed", "order_source_removed", "order_flood_held", "order_none", "order_none_by_a_mark",
-    "order_none_across_contexts", "order_none_before", "order_none_yet",
+    "order_none_across_contexts", "order_none_before", "order_none_yet", "order_fork",
 ]  # fmt: skip
 PROCESSES = [
     "fork_before", "fork_after", "fork_orphan", "exit", "exit_late", "exit_busy", "exit_in_host_function", "exit_hung", "exit_abrupt",
