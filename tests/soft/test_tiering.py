@@ -234,7 +234,7 @@ def confine_more():
         pass
     if os.path.exists(sys.argv[1]):
         os.abort()  # as LLVM does with what it does not expect
-improver.fork_helper(box.helper(0).close, confine_more)
+improver.fork_helper(box.helper(0, 8 << 30).close, confine_more)
 ir = lz4.block.compress(text.encode())
 print(improver._forked._pid, improver._compile(ir) == jit.compile_object(text, jit.GOOD), improver._compile(b"no lz4"), flush=True)
 open(sys.argv[1], "w").close()
