@@ -103,8 +103,8 @@ class WorkerCgroup:
         """
         (self.folder / "memory.max").write_text(str(size))
 
-    def overdrawn(self) -> bool:
-        """Whether a process in it was killed because it wanted more."""
+    def oom_killed(self) -> bool:
+        """Whether the kernel has killed a process in it for want of memory."""
         with contextlib.suppress(OSError, ValueError):
             events = dict(line.split() for line in (self.folder / "memory.events").read_text().splitlines())
             return int(events.get("oom_kill", 0)) > 0

@@ -27,12 +27,12 @@ _COUNTED = re.compile(r"^(?:RssAnon|RssShmem|VmPTE):\s+(\d+) kB$", re.M)
 
 
 class Watched(Protocol):
-    """A worker, for the watch. most: bytes, 0: it has no session yet."""
+    """A worker, for the watch. memory_limit: bytes, 0: it has no session yet."""
 
     pid: int
-    most: int
+    memory_limit: int
 
-    def overdrawn(self, text: str) -> None:
+    def end_over_limit(self, text: str) -> None:
         """It is to end, for this reason."""
 
 
@@ -43,9 +43,9 @@ def taken(pid: int) -> int:
     return 0
 
 
-def reason(most: int) -> str:
+def reason(limit: int) -> str:
     """Why a worker was ended, for its client and the log. Short: a client puts it behind what it says itself, in some 250 characters."""
-    return f"the session took more than its {format_size(most)} of host memory (serve --host-memory-per-session)"
+    return f"the session took more than its {format_size(limit)} of host memory (serve --host-memory-per-session)"
 
 
 def describe() -> tuple[bool, str]:
@@ -90,8 +90,8 @@ class Watch:
         while True:
             await asyncio.sleep(LOOK)
             for worker in list(self._workers()):
-                if worker.most and taken(worker.pid) > worker.most:
-                    worker.overdrawn(reason(worker.most))
+                if worker.memory_limit and taken(worker.pid) > worker.memory_limit:
+                    worker.end_over_limit(reason(worker.memory_limit))
 
     def close(self) -> None:
         self._task.cancel()

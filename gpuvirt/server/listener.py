@@ -277,7 +277,7 @@ class Listener:
         """A further connection of a session: a bulk channel, or one in the place of a connection that was cut."""
         session = self._sessions.get(hello.session)
         if session is None:
-            former = self._sessions.overdrawn(hello.session)
+            former = self._sessions.ended_over_limit(hello.session)
             known = former is not None and transcript.hello_proved(raw, former.key)
             raise Refused(hs.WELCOME_UNKNOWN, former.worker.ending if former and known else "this server has no such session (any more)")
         if not transcript.hello_proved(raw, session.key):

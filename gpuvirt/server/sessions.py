@@ -28,7 +28,7 @@ log = logging.getLogger("gpuvirt.server")
 # Below the 10 s that a client waits for its welcome, so that it hears why.
 WORKER_LIMIT = 8.0
 FORMER_LIMIT = 1.0  # seconds that the session of a program that was replaced has for its own end
-OVERDRAWN = 256  # sessions that are remembered
+OVER_LIMIT_MOST = 256  # sessions that are remembered
 ENDED_LAUNCHES = 4096  # how many are remembered
 MAIN = -1  # the number of a session's main connection, among its channels'
 
@@ -106,7 +106,7 @@ class Sessions:
         tenant_of: Callable[[bytes], Tenant],
     ) -> None:
         self._host_memory = host_memory
-        self._overdrawn: OrderedDict[int, Session] = OrderedDict()  # whose workers took more memory than they may: their clients ask
+        self._over_limit: OrderedDict[int, Session] = OrderedDict()  # whose workers took more memory than they may: their clients ask
         self._inventory, self._workers, self._memory_usage = inventory, workers, memory_usage
         self._server_name, self._grace, self._tenant_of = server_name, grace, tenant_of
         self._sealing = sealing or Sealing()
@@ -117,9 +117,9 @@ class Sessions:
     def get(self, session: int) -> Session | None:
         return self._sessions.get(session)
 
-    def overdrawn(self, session: int) -> Session | None:
+    def ended_over_limit(self, session: int) -> Session | None:
         """A session that has ended because its worker took more of the host's memory than it may, if that was not long ago."""
-        return self._overdrawn.get(session)
+        return self._over_limit.get(session)
 
     def impossible(self, gpus: int, memory: int, most: int = 0) -> str | None:
         """Why this server can never grant that, None when it can. most: the token's limit, 0: none."""
@@ -320,10 +320,10 @@ class Sessions:
         if self._memory_usage:
             self._memory_usage.free_slot(session.grant.slot)
         self._policy.handle(Ended(session.id))
-        if session.worker.is_overdrawn:
-            self._overdrawn[session.id] = session
-            if len(self._overdrawn) > OVERDRAWN:
-                self._overdrawn.popitem(last=False)
+        if session.worker.over_limit:
+            self._over_limit[session.id] = session
+            if len(self._over_limit) > OVER_LIMIT_MOST:
+                self._over_limit.popitem(last=False)
         clean = session.worker.run_ending is RunEnding.GOODBYE
         (log.info if clean else log.warning)("%s ended: %s", session.label, session.worker.ending)
 

@@ -52,8 +52,8 @@ class WorkerProcess:
         cgroup: which it enters, None: there is none.
 
     Attributes:
-        most: bytes of the host's memory that it may take, 0: it has no session yet.
-        is_overdrawn: whether it was ended because it took more.
+        memory_limit: bytes of the host's memory that it may take, 0: it has no session yet.
+        over_limit: whether it was ended because it took more.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class WorkerProcess:
         self.ready: asyncio.Future[None] = loop.create_future()
         self.gone: asyncio.Future[int] = loop.create_future()
         self.cgroup = cgroup
-        self.most, self.is_overdrawn = 0, False
+        self.memory_limit, self.over_limit = 0, False
         self.ending = ""  # why it ended, for people
         self.run_ending: RunEnding | None = None  # how its session ended, None when the worker did not say so
         self._figures: dict[int, asyncio.Future[dict[str, int]]] = {}
@@ -112,9 +112,9 @@ class WorkerProcess:
         Raises:
             OSError: the worker is gone, or its memory cannot be bounded.
         """
-        self.most = config.host_memory
-        if self.cgroup is not None and self.most:
-            self.cgroup.bound(self.most)
+        self.memory_limit = config.host_memory
+        if self.cgroup is not None and self.memory_limit:
+            self.cgroup.bound(self.memory_limit)
         messages.send(self._socket, {"op": "session", **asdict(config)}, fds)
 
     def add_connection(self, which: int, fd: int, epoch: int) -> None:
@@ -144,9 +144,9 @@ class WorkerProcess:
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(sig)
 
-    def overdrawn(self, text: str) -> None:
+    def end_over_limit(self, text: str) -> None:
         """Ends it, because it has taken more memory than it may."""
-        self.ending, self.is_overdrawn = text, True
+        self.ending, self.over_limit = text, True
         self.kill()
 
     def _readable(self) -> None:
@@ -203,8 +203,8 @@ class WorkerProcess:
         os.close(self._pidfd)
         self._socket.close()
         code = self._process.wait()
-        if code == -signal.SIGKILL and self.cgroup is not None and self.cgroup.overdrawn():
-            self.ending, self.is_overdrawn = host_memory.reason(self.most), True
+        if code == -signal.SIGKILL and self.cgroup is not None and self.cgroup.oom_killed():
+            self.ending, self.over_limit = host_memory.reason(self.memory_limit), True
         if not self.ending:
             self.ending = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended by itself with exit code {code}"
         if not self.ready.done():

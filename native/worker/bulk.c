@@ -206,9 +206,9 @@ static struct worker_expected *take_expected(struct worker *w, const struct gv_b
     return e;
 }
 
-/* Whether payloads without commands may not be waited with for room: their commands come behind the one that waits for a payload behind them. The client
- * library never sends them in such an order. lock held. */
-static bool in_a_circle(const struct worker *w) { return w->awaited && !w->awaited->arrived; }
+/* A reader that waited now would deadlock: the executor waits for a later payload, and only its next commands would make room for the one that is being
+ * read. The client library sends no payloads in such an order. lock held. */
+static bool would_deadlock(const struct worker *w) { return w->awaited && !w->awaited->arrived; }
 
 /* The expectation of the next payload. lock held; released for a moment when there is none, because its command may be next on the link, and for as
  * long as there are WORKER_MAX_EARLY_PAYLOADS without commands: each costs memory, however small it is. */
@@ -218,7 +218,7 @@ static struct worker_expected *look_for_command(struct worker *w, const struct g
     struct timespec until = gv_deadline(CLOCK_REALTIME, COMMAND_NS);
     pthread_cond_timedwait(&w->changed, &w->lock, &until);
     w->reader_waits = true;
-    while (!(e = take_expected(w, header)) && w->n_early >= WORKER_MAX_EARLY_PAYLOADS && !atomic_load(&w->stopping) && !in_a_circle(w))
+    while (!(e = take_expected(w, header)) && w->n_early >= WORKER_MAX_EARLY_PAYLOADS && !atomic_load(&w->stopping) && !would_deadlock(w))
         pthread_cond_wait(&w->changed, &w->lock);
     w->reader_waits = false;
     return e;
@@ -239,10 +239,10 @@ static struct worker_early *early_new(struct worker *w, const struct gv_bulk_hea
 }
 
 /* Room for the next bytes of an early payload; lock held, released while there are WORKER_MAX_EARLY bytes of early payloads. NULL: its command has
- * arrived meanwhile, or the session ends. */
+ * arrived meanwhile, the session ends, or it would deadlock. */
 static void *early_place(struct worker *w, struct worker_early *early, uint64_t at, uint64_t *n) {
     w->reader_waits = true;
-    while (!early->claimed && !atomic_load(&w->stopping) && atomic_load(&w->early_bytes) >= WORKER_MAX_EARLY && !in_a_circle(w))
+    while (!early->claimed && !atomic_load(&w->stopping) && atomic_load(&w->early_bytes) >= WORKER_MAX_EARLY && !would_deadlock(w))
         pthread_cond_wait(&w->changed, &w->lock);
     w->reader_waits = false;
     if (early->claimed || atomic_load(&w->stopping) || atomic_load(&w->early_bytes) >= WORKER_MAX_EARLY) return NULL;

@@ -20,10 +20,10 @@ struct gv_seal {
     bool sending;
     uint32_t channel, epoch, generation;
     uint8_t nonce_base[GV_CRYPTO_NONCE];
-    /* The frame that the context is set up for. Whatever else uses the context makes it `prepared` no more. */
+    /* The frame that the context is set up for, if it is `prepared`: anything else that uses the context resets that. */
     bool prepared;
-    uint64_t ahead;
-    uint8_t aad[GV_SEAL_AHEAD];
+    uint64_t prepared_for; /* its counter */
+    uint8_t aad[GV_SEAL_AAD_MOST];
     size_t aad_size;
 };
 
@@ -100,13 +100,13 @@ static bool begin(struct gv_seal *s, uint64_t counter, const void *aad, size_t a
 }
 
 bool gv_seal_is_prepared(const struct gv_seal *s, uint64_t counter, const void *aad, size_t aad_size) {
-    return s->prepared && s->ahead == counter && s->aad_size == aad_size && (!aad_size || memcmp(s->aad, aad, aad_size) == 0);
+    return s->prepared && s->prepared_for == counter && s->aad_size == aad_size && (!aad_size || memcmp(s->aad, aad, aad_size) == 0);
 }
 
 void gv_seal_prepare(struct gv_seal *s, uint64_t counter, const void *aad, size_t aad_size) {
     if (aad_size > sizeof s->aad || gv_seal_is_prepared(s, counter, aad, aad_size)) return;
     s->prepared = begin(s, counter, aad, aad_size);
-    s->ahead = counter;
+    s->prepared_for = counter;
     s->aad_size = aad_size;
     if (aad_size) memcpy(s->aad, aad, aad_size);
 }

@@ -15,7 +15,7 @@
 
 #define GV_SEAL_KEY 32u
 #define GV_SEAL_TAG 16u
-#define GV_SEAL_AHEAD 16u
+#define GV_SEAL_AAD_MOST 16u
 /* Whether links over tcp are sealed (gpuvirt/transport/tcp.py says the same). */
 #ifndef GV_TCP_SEALS
 #define GV_TCP_SEALS true
@@ -49,7 +49,7 @@ void gv_seal_free(struct gv_seal *s);
 bool gv_seal_seal(struct gv_seal *s, uint64_t counter, const void *aad, size_t aad_size, const struct iovec *in, int n, uint8_t *out,
                   uint8_t tag[GV_SEAL_TAG]);
 /* Sets up for the frame of this counter while there is time, so that gv_seal_seal or gv_seal_open has less to do once it is there. Nothing is owed: for
- * another frame they set up anew. At most GV_SEAL_AHEAD bytes of aad, or nothing is done. */
+ * another frame they set up anew. At most GV_SEAL_AAD_MOST bytes of aad, or nothing is done. */
 void gv_seal_prepare(struct gv_seal *s, uint64_t counter, const void *aad, size_t aad_size);
 /* Whether it is set up for that one. */
 bool gv_seal_is_prepared(const struct gv_seal *s, uint64_t counter, const void *aad, size_t aad_size);

@@ -12,15 +12,15 @@ _Static_assert(sizeof(struct gv_sealed_head) % 8 == 0 && GV_SEAL_TAG % 8 == 0, "
 
 /* What is authenticated beside the ciphertext: the head but for the size. That would add nothing, for a tag covers how long its ciphertext is; and what is
  * left is known before the frame is, so that it can be prepared for. */
-static struct gv_sealed_head beside(uint32_t kind, uint64_t counter) { return (struct gv_sealed_head){.kind = kind, .counter = counter}; }
+static struct gv_sealed_head aad_of(uint32_t kind, uint64_t counter) { return (struct gv_sealed_head){.kind = kind, .counter = counter}; }
 
 static bool open_frame(struct gv_seal *key, const struct gv_sealed_head *head, const uint8_t *text, size_t size, uint8_t *to) {
-    struct gv_sealed_head aad = beside(head->kind, head->counter);
+    struct gv_sealed_head aad = aad_of(head->kind, head->counter);
     return gv_seal_open(key, head->counter, &aad, sizeof aad, text, size, to, text + size);
 }
 
 static void prepare(struct gv_seal *records, uint64_t counter) {
-    struct gv_sealed_head aad = beside(GV_SEAL_RECORDS, counter);
+    struct gv_sealed_head aad = aad_of(GV_SEAL_RECORDS, counter);
     gv_seal_prepare(records, counter, &aad, sizeof aad);
 }
 
@@ -39,7 +39,7 @@ static uint64_t batch(const uint8_t *records, uint64_t size, uint64_t *last) {
 }
 
 static bool seal(struct gv_seal *key, uint32_t kind, uint64_t counter, const void *from, uint64_t size, uint8_t *to) {
-    struct gv_sealed_head head = {(uint32_t)(FRAME_ROOM + size), kind, counter}, aad = beside(kind, counter);
+    struct gv_sealed_head head = {(uint32_t)(FRAME_ROOM + size), kind, counter}, aad = aad_of(kind, counter);
     struct iovec in = {(void *)(uintptr_t)from, size};
     uint8_t *text = to + sizeof head;
     memcpy(to, &head, sizeof head);

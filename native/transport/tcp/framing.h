@@ -1,8 +1,8 @@
 /* How the records of a tcp link, and its notes between them, lie in the main connection's stream of bytes: one after the other as they are, or in sealed
  * frames.
  *
- * A sealed frame is a head, the ciphertext and a tag; the head is authenticated with it, its size by the ciphertext's length. A frame of RECORDS carries whole records with consecutive
- * numbers, and its counter is the first one's: the key is the same for the life of the link, a record is sealed once, and what goes out again after a
+ * A sealed frame is a head, the ciphertext and a tag; the head is authenticated with it, its size by the ciphertext's length. A frame of RECORDS carries
+ * whole records with consecutive numbers, and its counter is the first one's: the key is the same for the life of the link, a record is sealed once, and what goes out again after a
  * cut is the same ciphertext. A NOTE's key is its connection's; the counter is 0 for the RESUME and then 1, 2, 3, ... Frames of a kind follow each
  * other without gaps: one that is altered, lacks, comes twice or is another connection's is none. */
 #ifndef GV_FRAMING_H
@@ -58,7 +58,7 @@ uint64_t gv_framing_put(struct gv_framing_out *out, struct gv_unacked *unacked, 
 /* Writes what a note is in the stream to `to`, NOTE_ROOM bytes. How many bytes; 0: the library failed. */
 size_t gv_framing_note(struct gv_framing_out *out, const struct tcp_note *note, void *to);
 
-/* Once what there was has gone out: the next frame of records will have been begun. */
+/* Prepares the key for the next frame of records; the caller has sent what there was. */
 void gv_framing_prepare_to_put(struct gv_framing_out *out);
 
 /* ---- what is received */
@@ -72,7 +72,7 @@ enum gv_framed {
 /* What lies at *at among `end` bytes of `buffer`, which is 8-aligned. A whole sealed frame is opened where it lies, and *at then is its first record's.
  * `why` is filled in for BAD. */
 enum gv_framed gv_framing_look(struct gv_framing_in *in, uint8_t *buffer, size_t *at, size_t end, char why[GV_DEATH_TEXT]);
-/* While nothing is there yet: the next frame of records will have been begun. */
+/* Prepares the key for the next frame of records; the caller has found nothing. */
 void gv_framing_prepare_to_look(struct gv_framing_in *in);
 /* Where the next one begins behind what gv_framing_look showed at `at`, of `size` bytes. */
 size_t gv_framing_behind(struct gv_framing_in *in, size_t at, size_t size);

@@ -304,7 +304,7 @@ static void prepared(void) {
             struct gv_seal *ends[2] = {out, in};
             for (int end = 0; end < 2; end++) {
                 if (i % 2) gv_seal_prepare(ends[end], counter, beside, aad_size);
-                CHECK(gv_seal_is_prepared(ends[end], counter, beside, aad_size) == (i % 2 && aad_size <= GV_SEAL_AHEAD));
+                CHECK(gv_seal_is_prepared(ends[end], counter, beside, aad_size) == (i % 2 && aad_size <= GV_SEAL_AAD_MOST));
                 if (i % 4 == 2) gv_seal_prepare(ends[end], counter + 1, beside, aad_size); /* for another frame, or for another one after all */
                 if (i % 4 == 3) gv_seal_prepare(ends[end], counter, "another", 7);
             }

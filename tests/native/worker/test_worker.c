@@ -1036,7 +1036,7 @@ static void *send_too_early(void *data) {
     gv_bulk_send(client, GV_BULK_LATE | 7, data, 6 << 20);
     return NULL;
 }
-static void payloads_in_a_circle(void) {
+static void payloads_that_would_deadlock(void) {
     for (int image_first = 0; image_first < 2; image_first++) {
         begin();
         attach();
@@ -1071,7 +1071,7 @@ static void gone_in_an_early_payload(void) {
 }
 static void client_gone(void) {
     gone_in_an_early_payload();
-    payloads_in_a_circle();
+    payloads_that_would_deadlock();
     ends_badly(gone, 1);
     ends_badly(gone_in_a_payload, 1);
     ends_badly(gone_in_a_host_function, 1);
