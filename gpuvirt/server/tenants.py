@@ -8,6 +8,7 @@ entry that another tenant's worker takes for its own.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hmac
 import logging
 import os
@@ -15,6 +16,7 @@ import secrets
 import shutil
 import stat
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -72,7 +74,9 @@ class Tenants:
         """The tenant of a token, by the token's id."""
         found = self._known.get(identity)
         if found is None:
-            name, key = (hmac.digest(self._secret, what + identity, "sha256") for what in (b"folder;", b"key;"))
+            # Two servers of one root may differ in whether tenants have users: neither takes the other's folders.
+            whose = b"folder of a user;" if self._users else b"folder;"
+            name, key = (hmac.digest(self._secret, what + identity, "sha256") for what in (whose, b"key;"))
             found = self._known[identity] = Tenant(name.hex()[:32], key, *self._open(name.hex()[:32]))
         return found
 
@@ -82,12 +86,16 @@ class Tenants:
         if self._root is None:
             return -1, self._free_user() if self._users else 0
         try:
-            folder = self._root / name
-            user = self._user_of(folder)
-            for part in (folder, *(folder / part for part in PARTS)):
-                part.mkdir(mode=0o700, exist_ok=True)
-            _give(folder, user or os.getuid())
-            os.utime(folder)
+            with _locked(self._root):  # two daemons give two tenants two users
+                folder = self._root / name
+                user = self._user_of(folder)
+                made = [folder, *(folder / part for part in PARTS)]
+                for part in made:
+                    part.mkdir(mode=0o700, exist_ok=True)
+                if user and folder.lstat().st_uid != user:
+                    for part in reversed(made):  # the folder last: its owner is the record
+                        os.chown(part, user, user, follow_symlinks=False)
+                os.utime(folder)
             return os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC), user
         except OSError as error:
             log.warning("kernels and images of a tenant are not kept: %s", error)
@@ -136,19 +144,14 @@ def _secret(file: Path) -> bytes:
     raise GpuvirtError(f"{file} cannot be made")
 
 
-def _give(folder: Path, user: int) -> None:
-    """Gives a folder, and what is in it, to a user if it is another's: whether tenants have users of their own may change between starts.
-
-    Links are not followed, and a file with several names is removed: it may be somebody else's file."""
-    if folder.lstat().st_uid == user:
-        return
-    for _, _, names, fd in os.fwalk(folder, follow_symlinks=False):
-        os.chown(fd, user, user)
-        for name in names:
-            if os.stat(name, dir_fd=fd, follow_symlinks=False).st_nlink > 1:
-                os.unlink(name, dir_fd=fd)
-            else:
-                os.chown(name, user, user, dir_fd=fd, follow_symlinks=False)
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
 
 
 def _remove_unused(root: Path) -> None:

@@ -98,26 +98,40 @@ def test_an_entry_without_the_tenants_key_is_not_run(tmp_path: Path, monkeypatch
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give folders to others")
 def test_tenants_are_users_of_their_own(tmp_path: Path) -> None:
-    """Nobody else can enter a tenant's folder; whose user is whose stays at the next start, and folders from before are given away whole."""
-    before = Tenants(tmp_path).of(b"a" * 16)
-    kernels = tmp_path / "tenants" / before.name / "kernels"
-    assert before.user == 0
-    (kernels / "entry").touch()
-    (tmp_path / "of somebody else").touch()
-    os.link(tmp_path / "of somebody else", kernels / "link")
-    (kernels / "symbolic").symlink_to(tmp_path / "of somebody else")
+    """Nobody else can enter a tenant's folder, and whose user is whose stays at the next start."""
     first = Tenants(tmp_path, users=True)
     a, b = first.of(b"a" * 16), first.of(b"b" * 16)
-    assert a.name == before.name and FIRST_USER <= a.user != b.user >= FIRST_USER
+    assert FIRST_USER <= a.user != b.user >= FIRST_USER
     for tenant in (a, b):
         folder = tmp_path / "tenants" / tenant.name
         for path in (folder, *folder.iterdir()):
             assert (path.stat().st_uid, path.stat().st_gid) == (tenant.user, tenant.user) and not path.stat().st_mode & 0o077
-    assert (kernels / "entry").stat().st_uid == a.user
-    assert not (kernels / "link").exists() and (tmp_path / "of somebody else").stat().st_uid == 0
     again = Tenants(tmp_path, users=True)
     assert (again.of(b"b" * 16).user, again.of(b"a" * 16).user) == (b.user, a.user)
     assert again.of(b"c" * 16).user not in (a.user, b.user)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give folders to others")
+def test_a_server_with_users_leaves_the_folders_of_one_without(tmp_path: Path) -> None:
+    """A server whose driver is a client gives no users, and runs beside one that does: each keeps its tenant's images."""
+    without, beside = Tenants(tmp_path), Tenants(tmp_path, users=True)
+    ours, theirs = without.of(b"a" * 16), beside.of(b"a" * 16)
+    Tenants(tmp_path).of(b"a" * 16)  # one more start
+    for tenant, user in ((ours, 0), (theirs, theirs.user)):
+        folder = tmp_path / "tenants" / tenant.name
+        assert tenant.user == user and [path.stat().st_uid for path in (folder, *folder.iterdir())] == [user] * 4
+    assert theirs.user >= FIRST_USER
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give folders to others")
+def test_folders_that_were_given_away_in_part_are_given_away_whole(tmp_path: Path) -> None:
+    """A daemon was killed in between: the folder's owner is the record, and changes last."""
+    tenant = Tenants(tmp_path, users=True).of(b"a" * 16)
+    folder = tmp_path / "tenants" / tenant.name
+    for path in (folder, folder / "kernels"):
+        os.chown(path, 0, 0)
+    again = Tenants(tmp_path, users=True).of(b"a" * 16)
+    assert again.name == tenant.name and [path.stat().st_uid for path in (folder, *folder.iterdir())] == [again.user] * 4
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or bool(features.missing()), reason="only root can become another user, in a box that this kernel has")
