@@ -6,14 +6,24 @@ import hashlib
 import os
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import c_build
 import pytest
-from e2e.harness import HERE, Server, clean_environment, start_server
+from e2e.harness import HERE, SERVERS, Server, clean_environment, start_server
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A test that fails shows what its servers said, which nobody can look up afterwards."""
+    report = yield
+    if report.failed:
+        for server in SERVERS:
+            report.sections.append((f"log of {server.url}", "\n".join(server.log.read_text(errors="replace").splitlines()[-40:])))
+    return report
 
 
 @pytest.fixture(scope="session")

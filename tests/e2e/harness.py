@@ -24,6 +24,9 @@ def clean_environment(**more: str) -> dict[str, str]:
     return {k: v for k, v in os.environ.items() if not k.startswith("GPUVIRT_")} | more
 
 
+SERVERS: list[Server] = []  # that run, or have ended of themselves
+
+
 @dataclass
 class Server:
     """A `gpuvirt serve` of the test's own."""
@@ -57,6 +60,8 @@ class Server:
         return done.stdout.strip()
 
     def stop(self, how: int = signal.SIGTERM) -> None:
+        if self in SERVERS:
+            SERVERS.remove(self)
         if self.process.poll() is None:
             self.process.send_signal(how)
         try:
@@ -82,7 +87,8 @@ def start_server(
             raise RuntimeError(f"the server did not start: {log.read_text(errors='replace')}")
         time.sleep(0.02)
     info = json.loads(ready.read_text())
-    return Server(process, info["pool"], info, log, options)
+    SERVERS.append(Server(process, info["pool"], info, log, options))
+    return SERVERS[-1]
 
 
 def run_line(server: Server | str, *options: str) -> list[str]:
