@@ -41,6 +41,8 @@ def run(one: Kernel, flip: Flip | None) -> Outcome:
     pipeline.Emitter.run = note  # type: ignore[method-assign]
     if flip is not None:
         flip.apply()
+    if one.eager:
+        os.environ["GPUVIRT_SOFT_LANES"] = "always"
     array = np.zeros(max(len(one.want), len(one.start)), np.uint32)
     array[: len(one.start)] = one.start
     try:
