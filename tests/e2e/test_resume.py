@@ -101,7 +101,7 @@ def test_nothing_sent_again_shows(tmp_path: Path, flags: list[str], code: int) -
     """A link that comes back but sends nothing again (GV_BREAK_RESUME) is noticed by the transport's own test of cuts."""
     native, tests = HERE.parents[1] / "native", HERE.parent / "native/transport"
     sources = [*native.glob("wire/*.c"), *native.glob("transport/**/*.c")]
-    sources += [tests / f"{name}.c" for name in ("pair", "mini_server", "cutter", "test_resume")]
+    sources += [tests / f"{name}.c" for name in ("pair", "mini_server", "cutter", "resume/test_resume")]
     program = tmp_path / "test_resume"
     limits = ["-DOPEN_NS=700000000LL", "-DUNACKED_LIMIT=4194304u", "-DCOPIES_LIMIT=8388608ull"]  # as all its tests have them
     c_build.program(program, sources, flags=[*limits, *flags])

@@ -65,11 +65,19 @@ LONG_SLEEPS = ("-DSHM_SLICE_NS=50000000000", "-DTCP_SLEEP_NS=50000000000")
 
 MORE = {"test_links": (*LONG_SLEEPS, TOY_ROW)}
 # Both kinds of tcp: the table's is plain here, the row of the tests' own is sealed.
-MORE |= dict.fromkeys(("test_bulk", "test_resume", "test_delay", "test_sealed", "test_sealed_bulk"), (SEALED_ROW, PLAIN))
+SEALED_TOO = ("test_bulk", "test_resume", "test_redial", "test_delay", "test_delay_links", "test_sealed", "test_sealed_bulk")
+MORE |= dict.fromkeys(SEALED_TOO, (SEALED_ROW, PLAIN))
 
 
-def delay_cases() -> list[str]:
-    return re.findall(r'\{"([a-z_]+)", [a-z_]+\}', (HERE / "transport/test_delay.c").read_text())
+def transport_source(name: str) -> Path:
+    (source,) = (HERE / "transport").rglob(f"{name}.c")
+    return source
+
+
+def delay_cases(name: str) -> list[str]:
+    """Those that the thread sanitizer runs: it has no forks with threads about."""
+    cases = re.findall(r'\{"([a-z_]+)", [a-z_]+\}', transport_source(name).read_text())
+    return [case for case in cases if "child" not in case]
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +89,7 @@ def runs(request: pytest.FixtureRequest, build: Builder) -> Iterator[ConcurrentR
 
     def transport(name: str, sanitizer: str, flags: tuple[str, ...] = SMALLER, variant: str = "") -> Path:
         more = [ROWS[flag] for flag in flags if flag in ROWS]
-        return build(name + variant, sanitizer, [*LINK, *HELPERS, *more, HERE / f"transport/{name}.c"], flags)
+        return build(name + variant, sanitizer, [*LINK, *HELPERS, *more, transport_source(name)], flags)
 
     def noticed(program: Path, case: str) -> subprocess.CompletedProcess[str]:
         """On a busy machine a line that is too quick may take long enough all the same, so it has several tries."""
@@ -107,9 +115,7 @@ def runs(request: pytest.FixtureRequest, build: Builder) -> Iterator[ConcurrentR
         "test_wire": lambda p: run(wire(p["name"], p["sanitizer"])),
         "test_plain_sha256": lambda p: run(wire("test_sha256", ADDRESS, ("-DSHA256_PLAIN",))),
         "test_transport": lambda p: run(transport(**p, flags=SMALLER + MORE.get(p["name"], ()))),
-        "test_delay_threads": lambda p: run(
-            transport("test_delay", THREAD, SMALLER + MORE["test_delay"]), *(case for case in delay_cases() if "child" not in case)
-        ),
+        "test_delay_threads": lambda p: run(transport(p["name"], THREAD, SMALLER + MORE[p["name"]]), *delay_cases(p["name"])),
         "test_a_broken_delay_is_noticed": lambda p: noticed(
             transport("test_delay", "undefined", (f"-DGV_BREAK_DELAY={p['fault']}", BROKEN), f"_{p['fault']}"), p["case"]
         ),
@@ -182,10 +188,13 @@ TRANSPORT = [
     pytest.param("test_connect", THREAD, marks=pytest.mark.wide),
     ("test_malformed", ADDRESS),
     ("test_delay", ADDRESS),
+    ("test_delay_links", ADDRESS),
     ("test_bulk", ADDRESS),
     pytest.param("test_bulk", THREAD, marks=pytest.mark.wide),
     ("test_resume", ADDRESS),
     ("test_resume", THREAD),
+    ("test_redial", ADDRESS),
+    ("test_redial", THREAD),
     ("test_sealed", ADDRESS),
     pytest.param("test_sealed", THREAD, marks=pytest.mark.wide),
     ("test_sealed_bulk", ADDRESS),
@@ -212,10 +221,10 @@ def test_silence_before_linux_6_15(build: Builder) -> None:
 
 
 @pytest.mark.wide
-def test_delay_threads(runs: ConcurrentRuns, request: pytest.FixtureRequest) -> None:
-    """Without the cases that fork with threads about."""
-    count = sum("child" not in case for case in delay_cases())
-    assert count > 15
+@pytest.mark.parametrize(("name", "least"), [("test_delay", 14), ("test_delay_links", 5)])
+def test_delay_threads(runs: ConcurrentRuns, request: pytest.FixtureRequest, name: str, least: int) -> None:
+    count = len(delay_cases(name))
+    assert count >= least
     done = runs.result(request)
     assert f"{count} cases passed" in done.stdout, done.stderr[-6000:]
 

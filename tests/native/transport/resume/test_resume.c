@@ -1,0 +1,304 @@
+/* Connections that are cut while both ends talk come back: nothing is lost, nothing comes twice, the order stays. */
+#define _GNU_SOURCE
+#include "resume_fixture.h"
+
+struct flow {
+    struct gv_link *link;
+    uint64_t past, records, payloads, seed; /* the records behind `past` up to `records` */
+    _Atomic bool *over;                     /* the other direction is done too: nobody need read on */
+    _Atomic int *running;
+};
+
+static uint64_t mix(uint64_t x) {
+    x ^= x >> 33;
+    x *= 0xff51afd7ed558ccdu;
+    x ^= x >> 33;
+    return x;
+}
+
+static void *send_records(void *arg) {
+    struct flow *f = arg;
+    for (uint64_t n = f->past + 1; n <= f->records; n++) {
+        int sent = send_numbered(f->link, (uint32_t)(mix(n + f->seed) % (n % 50 ? 400 : 60000)) & ~7u, n);
+        if (!sent) fprintf(stderr, "died: %s\n", gv_link_death(f->link));
+        CHECK(sent);
+        if (n % 97 == 0) gv_send_flush(f->link);
+        if (n % 500 == 0) usleep(1000);
+    }
+    gv_send_flush(f->link);
+    return NULL;
+}
+
+static void *receive_records(void *arg) {
+    struct flow *f = arg;
+    int64_t until = gv_now_ns() + 2 * TEST_PATIENCE_NS;
+    for (uint64_t n = f->past + 1; n <= f->records;) {
+        const struct gv_record *record = gv_recv_peek(f->link);
+        if (!record) {
+            if (gv_link_dead(f->link)) fprintf(stderr, "died: %s\n", gv_link_death(f->link));
+            CHECK(!gv_link_dead(f->link) && gv_now_ns() < until);
+            gv_recv_wait(f->link, 50000000, 10000);
+            continue;
+        }
+        CHECK(record->ctx == (uint32_t)n && record->op == n % 1000);
+        uint32_t body = record->size - (uint32_t)sizeof *record;
+        CHECK(body == ((uint32_t)(mix(n + f->seed) % (n % 50 ? 400 : 60000)) & ~7u));
+        const uint64_t *words = (const uint64_t *)(const void *)(record + 1);
+        for (uint32_t i = 0; i < body / 8; i++) CHECK(words[i] == n * 0x9e3779b97f4a7c15u + i);
+        gv_recv_consume(f->link);
+        n++;
+    }
+    atomic_fetch_sub(f->running, 1);
+    /* The other side still wants to hear of what it sends, and we what we have sent. */
+    while (!atomic_load(f->over)) {
+        CHECK(gv_recv_peek(f->link) == NULL);
+        gv_recv_wait(f->link, 10000000, 0);
+    }
+    return NULL;
+}
+
+static uint64_t size_of(uint64_t n, uint64_t seed) { return mix(n * 7 + seed) % (n % 10 ? 30000 : 3000000); }
+
+struct lent {
+    _Atomic int done;
+    uint8_t *data;
+};
+
+static void part_done(void *arg) {
+    struct lent *l = arg;
+    CHECK(atomic_fetch_add(&l->done, 1) == 0);
+    free(l->data); /* whoever looks at it afterwards is found out by the sanitizer */
+}
+
+static void *send_payloads(void *arg) {
+    struct flow *f = arg;
+    struct lent *lent = calloc(f->payloads + 1, sizeof *lent);
+    for (uint64_t n = 1; n <= f->payloads; n++) {
+        uint64_t size = size_of(n, f->seed);
+        uint8_t *data = malloc(size + 1);
+        for (uint64_t i = 0; i < size; i++) data[i] = (uint8_t)(n * 31 + i * 7 + (i >> 8));
+        if (n % 3) {
+            CHECK(gv_bulk_send(f->link, n, data, size) == n);
+            memset(data, 0xee, size); /* ours again */
+            free(data);
+        } else {
+            lent[n].data = data;
+            CHECK(gv_bulk_open(f->link, n, size) == n);
+            CHECK(gv_bulk_part(f->link, data, size, part_done, &lent[n]) == 0);
+        }
+    }
+    int64_t until = gv_now_ns() + 2 * TEST_PATIENCE_NS;
+    for (uint64_t n = 3; n <= f->payloads; n += 3)
+        while (!atomic_load(&lent[n].done)) {
+            CHECK(!gv_link_dead(f->link) && gv_now_ns() < until);
+            usleep(1000);
+        }
+    free(lent);
+    atomic_fetch_sub(f->running, 1);
+    return NULL;
+}
+
+static void *receive_payloads(void *arg) {
+    struct flow *f = arg;
+    uint8_t *data = malloc(3000000);
+    for (uint64_t n = 1; n <= f->payloads; n++) {
+        struct gv_bulk_header h;
+        int ended = gv_bulk_recv_header(f->link, &h);
+        if (ended) fprintf(stderr, "died: %s\n", gv_link_death(f->link));
+        CHECK(!ended);
+        CHECK(h.number == n && h.tag == n && h.size == size_of(n, f->seed));
+        int failed = gv_bulk_recv(f->link, data, h.size);
+        if (failed) fprintf(stderr, "died: %s\n", gv_link_death(f->link));
+        CHECK(!failed);
+        for (uint64_t i = 0; i < h.size; i++) CHECK(data[i] == (uint8_t)(n * 31 + i * 7 + (i >> 8)));
+    }
+    free(data);
+    atomic_fetch_sub(f->running, 1);
+    return NULL;
+}
+
+/* Records behind the first `past` and payloads both ways; `every`: bytes between two cuts, on average, 0: none. */
+static void traffic_from(struct session *s, uint64_t past, uint64_t records, uint64_t payloads, int64_t every, uint64_t seed) {
+    _Atomic bool over = false;
+    _Atomic int running = 0;
+    struct flow flows[2] = {{s->p.client, past, past + records, payloads, seed, &over, &running},
+                            {s->p.worker, past, past + records, payloads, seed, &over, &running}};
+    static void *(*const parts[])(void *) = {send_records, receive_records, send_payloads, receive_payloads};
+    pthread_t threads[8];
+    atomic_store(&running, payloads ? 6 : 2);
+    for (int i = 0; i < 8; i++)
+        if (i < 4 || payloads) CHECK(pthread_create(&threads[i], NULL, parts[i / 2], &flows[i % 2]) == 0);
+    for (uint64_t n = 1; atomic_load(&running); n++) {
+        if (every && s->shares && n % (gv_link_down(s->p.client) ? 100 : 5) == 0) {            /* it is to come back in between */
+            atomic_store(&s->cutter.cut_in, n % 10 ? 0 : 1 + (int64_t)(mix(seed ^ n) % 1500)); /* within the handshakes that follow */
+            cutter_cut_all(&s->cutter);
+        } else if (every && !s->shares && atomic_load(&s->cutter.cut_in) == 0) {
+            atomic_store(&s->cutter.reset, mix(seed + n) & 1);
+            atomic_store(&s->cutter.cut_in, 1 + (int64_t)(mix(seed ^ (n << 20)) % (uint64_t)(2 * every)));
+        }
+        usleep(2000);
+    }
+    atomic_store(&s->cutter.cut_in, 0);
+    atomic_store(&over, true);
+    for (int i = 0; i < 8; i++)
+        if (i < 4 || payloads) pthread_join(threads[i], NULL);
+}
+
+static void traffic(struct session *s, uint64_t records, uint64_t payloads, int64_t every, uint64_t seed) {
+    traffic_from(s, 0, records, payloads, every, seed);
+}
+
+static void uncut(const char *link) {
+    struct session s;
+    open_with(&s, NO_FAULT, link, GRACE_S);
+    traffic(&s, 5000, 100, 0, 1);
+    CHECK(link_counts(s.p.client).cuts == 0 && link_counts(s.p.worker).cuts == 0 && s.notices.n == 0);
+    CHECK(link_counts(s.p.client).unacked_peak < 4 << 20);
+    close_session(&s);
+}
+
+static void records_cut(const char *link) {
+    struct session s;
+    open_with(&s, NO_FAULT, link, GRACE_S);
+    traffic(&s, 20000, 0, 300000, 2);
+    fprintf(stderr, "  %d cuts, %llu of records' connections, %llu records again\n", s.cutter.cuts,
+            (unsigned long long)link_counts(s.p.client).resumes,
+            (unsigned long long)(link_counts(s.p.client).records_resent + link_counts(s.p.worker).records_resent));
+    CHECK(link_counts(s.p.client).resumes >= 5 && link_counts(s.p.client).records_resent + link_counts(s.p.worker).records_resent > 0);
+    /* One end may be up again when the other one's half of the exchange is cut: then they have counted differently, but never a connection that the
+     * server did not welcome. */
+    CHECK(link_counts(s.p.worker).resumes >= 5);
+    CHECK(link_counts(s.p.client).resumes <= (uint64_t)s.server.resumes && link_counts(s.p.worker).resumes <= (uint64_t)s.server.resumes);
+    CHECK(atomic_load(&s.notices.n) > 0);
+    CHECK_TEXT(s.notices.last, "was lost (");
+    close_session(&s);
+}
+
+/* So often that records are lost or doubled if they can be: each end sends until the connection has come back 300 times. */
+static void sealed_three_hundred_cuts(void) {
+    struct session s;
+    uint64_t records = 0;
+    open_with(&s, NO_FAULT, "sealed", GRACE_S);
+    for (uint64_t round = 1; link_counts(s.p.client).resumes < 300; round++, records += 2000) traffic_from(&s, records, 2000, 0, 100000, round);
+    fprintf(stderr, "  %d cuts, %llu resumes, %llu records each way, %llu again\n", s.cutter.cuts,
+            (unsigned long long)link_counts(s.p.client).resumes, (unsigned long long)records,
+            (unsigned long long)(link_counts(s.p.client).records_resent + link_counts(s.p.worker).records_resent));
+    CHECK(link_counts(s.p.client).resumes <= (uint64_t)s.server.resumes && link_counts(s.p.client).altered == 0 &&
+          link_counts(s.p.worker).altered == 0);
+    close_session(&s);
+}
+
+static void payloads_cut(const char *link, uint64_t seed) {
+    struct session s;
+    open_with(&s, NO_FAULT, link, GRACE_S);
+    traffic(&s, 3000, 150, 600000, seed);
+    fprintf(stderr, "  %s: %d cuts, %llu bytes of payloads again\n", link, s.cutter.cuts,
+            (unsigned long long)(link_counts(s.p.client).bulk_resent + link_counts(s.p.worker).bulk_resent));
+    CHECK(s.cutter.cuts > 10 && link_counts(s.p.client).bulk_resent + link_counts(s.p.worker).bulk_resent > 0);
+    close_session(&s);
+}
+
+/* Nothing passes over the socket, and nothing waits for it: what is to be seen is that the session is the same after each cut. */
+static void memory_cut(const char *link, uint64_t seed) {
+    struct session s;
+    open_with(&s, NO_FAULT, link, GRACE_S);
+    traffic(&s, 60000, 500, 1, seed);
+    uint64_t within = link_counts(s.p.client).resumes;
+    cutter_cut_all(&s.cutter);
+    await_resumes(&s, within + 1);
+    fprintf(stderr, "  %s: %d cuts, %llu resumes\n", link, s.cutter.cuts, (unsigned long long)link_counts(s.p.client).resumes);
+    CHECK(link_counts(s.p.client).resumes <= (uint64_t)s.server.resumes && link_counts(s.p.worker).resumes <= (uint64_t)s.server.resumes);
+    CHECK(atomic_load(&s.notices.n) > 0);
+    close_session(&s);
+}
+
+static void shm_cut(void) { memory_cut("shm", 6); }
+static void delayed_shm_cut(void) { memory_cut("delay(rtt=4ms,shm)", 7); }
+static void one_channel_cut(void) { payloads_cut("tcp(plain)", 3); }
+static void four_channels_cut(void) { payloads_cut("tcp(channels=4,plain)", 4); }
+static void delayed_cut(void) { payloads_cut("delay(rtt=4ms,tcp(plain))", 5); }
+static void sealed_one_channel_cut(void) { payloads_cut("sealed", 3); }
+static void sealed_four_channels_cut(void) { payloads_cut("sealed(channels=4)", 4); }
+static void sealed_delayed_cut(void) { payloads_cut("delay(rtt=4ms,sealed)", 5); }
+
+/* A cut within what makes up for a cut: the handshake, the first records. */
+static void cut_while_coming_back(const char *link) {
+    struct session s;
+    open_with(&s, NO_FAULT, link, GRACE_S);
+    uint64_t n = 0;
+    for (int64_t offset = 1; offset < (s.shares ? 1320 : 760); offset += 24) {
+        uint64_t before = link_counts(s.p.client).resumes;
+        cutter_cut_all(&s.cutter);
+        atomic_store(&s.cutter.cut_in, offset); /* 320 of greeting (twice with shm), some 200 of hello, some 80 of welcome, 40 each way */
+        n++;
+        CHECK(send_numbered(s.p.client, 64, n) && send_numbered(s.p.worker, 64, n));
+        gv_send_flush(s.p.client);
+        gv_send_flush(s.p.worker);
+        CHECK(receive_numbered(s.p.client, n) == 64 && receive_numbered(s.p.worker, n) == 64);
+        if (s.shares) await_resumes(&s, before + 1); /* the records did not wait for it */
+    }
+    CHECK(s.cutter.cuts > 60);
+    close_session(&s);
+}
+
+/* A peer that takes nothing holds senders back, however much they have to send; not the thread that reads. */
+static void held_back(const char *link) {
+    struct session s;
+    open_with(&s, NO_FAULT, link, GRACE_S);
+    atomic_store(&s.cutter.hole, true);
+    uint64_t n = 0;
+    pthread_t sender;
+    struct flow f = {.link = s.p.client, .records = 20000, .seed = 9};
+    gv_recv_wait(s.p.client, 0, 0); /* this thread is the reader */
+    CHECK(pthread_create(&sender, NULL, send_records, &f) == 0);
+    for (int64_t until = gv_now_ns() + TEST_PATIENCE_NS; link_counts(s.p.client).unacked_bytes < UNACKED_LIMIT && gv_now_ns() < until;) usleep(10000);
+    usleep(200000); /* for more, if nothing stopped it */
+    struct gv_link_counts c = link_counts(s.p.client);
+    CHECK(c.unacked_bytes >= UNACKED_LIMIT && c.unacked_bytes < UNACKED_LIMIT + (2 << 20));
+    for (; n < 10; n++) CHECK(send_numbered(s.p.client, 8, 1));
+    atomic_store(&s.cutter.hole, false);
+    uint64_t got = 0;
+    while (got < f.records + n) {
+        if (gv_recv_peek(s.p.worker)) {
+            gv_recv_consume(s.p.worker);
+            got++;
+        } else {
+            CHECK(!gv_link_dead(s.p.worker));
+            gv_recv_wait(s.p.worker, 1000000, 0);
+        }
+        if (got % 64 == 0) CHECK(gv_recv_peek(s.p.client) == NULL); /* the acknowledgements */
+    }
+    pthread_join(sender, NULL);
+    close_session(&s);
+}
+
+ON_TCP(records_cut)
+ON_TCP(held_back)
+ON_EACH(uncut)
+ON_EACH(cut_while_coming_back)
+
+int main(int argc, char **argv) {
+    static const struct test_case cases[] = {
+        {"uncut", tcp_uncut},
+        {"sealed_uncut", sealed_uncut},
+        {"shm_uncut", shm_uncut},
+        {"records_cut", tcp_records_cut},
+        {"sealed_records_cut", sealed_records_cut},
+        {"sealed_three_hundred_cuts", sealed_three_hundred_cuts},
+        {"one_channel_cut", one_channel_cut},
+        {"four_channels_cut", four_channels_cut},
+        {"delayed_cut", delayed_cut},
+        {"sealed_one_channel_cut", sealed_one_channel_cut},
+        {"sealed_four_channels_cut", sealed_four_channels_cut},
+        {"sealed_delayed_cut", sealed_delayed_cut},
+        {"cut_while_coming_back", tcp_cut_while_coming_back},
+        {"sealed_cut_while_coming_back", sealed_cut_while_coming_back},
+        {"shm_cut_while_coming_back", shm_cut_while_coming_back},
+        {"held_back", tcp_held_back},
+        {"sealed_held_back", sealed_held_back},
+        {"shm_cut", shm_cut},
+        {"delayed_shm_cut", delayed_shm_cut},
+    };
+    signal(SIGPIPE, SIG_IGN);
+    return run_cases(cases, sizeof cases / sizeof *cases, argc, argv, 300);
+}

@@ -1,0 +1,190 @@
+/* More than the worker takes at a time, and commands that wait for the device while it waits for the client. */
+#include "scripted_client.h"
+
+/* Memory stays bounded and nothing is lost when the device is slower than the client. */
+static void floods(void) {
+    begin();
+    attach();
+    enum { COUNT = 30000 };
+    uint64_t first = 0, last = 0;
+    for (int i = 0; i < COUNT; i++) {
+        last = POST(fence, GV_RECORD_MARK, 1, .stream = 100);
+        if (!first) first = last;
+        const struct gv_record *r;
+        while (i % 64 == 0 && (r = gv_recv_peek(client))) gv_recv_consume(client);
+    }
+    for (uint64_t seen = 0; seen < last;) {
+        const struct gv_record *r = next();
+        CHECK(r && r->op == GV_OP_COMPLETED);
+        struct gv_evt_completed e;
+        CHECK(gv_evt_completed_decode(&e, r + 1, r->size - (uint32_t)sizeof *r) == 0);
+        CHECK(e.upto > seen);
+        seen = e.upto;
+        gv_recv_consume(client);
+    }
+    bye();
+}
+
+/* The answer to a host function is behind more commands than the worker takes at a time. All of them wait for it. */
+static void flood_behind_a_host_function(void) {
+    begin();
+    attach();
+    POST(host_func, 0, 1, .stream = 100, .tag = 9);
+    host_function_comes(9, 0);
+    enum { COUNT = 40000 };
+    for (int i = 0; i < COUNT; i++) POST(fill, 0, 1, .stream = 100, .dst = (uint64_t)i, .elem = 1, .value = 7, .width = 1, .height = 1);
+    POST(host_done, 0, 1, .tag = 9);
+    uint64_t seq = POST(fence, GV_RECORD_MARK, 1, .stream = 100);
+    CHECK(completed().upto == seq);
+    for (int i = 0; i < COUNT; i++) CHECK(fake.memory[i] == 7);
+    CHECK(atomic_load(&fake.most_queued) > 10000 && atomic_load(&fake.most_queued) < 17500);
+    struct worker_figures figures;
+    worker_get_figures(worker, &figures);
+    CHECK(figures.commands >= COUNT && figures.bytes_in > COUNT * 24);
+    bye();
+}
+
+enum { LUMP = 1 << 20, LUMPS = 24 };
+
+static void send_some_lumps(void *data, int count) {
+    for (int i = 0; i < count; i++) {
+        memset(data, i + 1, LUMP);
+        uint64_t number = ++bulk_sent;
+        POST(copy_in, 0, 1, .stream = 100, .dst = (uint64_t)(i % 8) * LUMP, .width = LUMP, .height = 1, .depth = 1, .pitch = LUMP, .slice = LUMP,
+             .bulk = number);
+        CHECK(gv_bulk_send(client, 0, data, LUMP) == number);
+    }
+}
+
+static void *send_lumps(void *data) {
+    send_some_lumps(data, LUMPS);
+    return NULL;
+}
+
+/* The same with more bytes than the worker keeps. */
+static void copies_behind_a_host_function(void) {
+    begin();
+    attach();
+    POST(host_func, 0, 1, .stream = 100, .tag = 9);
+    host_function_comes(9, 0);
+    pthread_t sender;
+    void *data = malloc(LUMP);
+    CHECK(pthread_create(&sender, NULL, send_lumps, data) == 0);
+    usleep(100000);
+    POST(host_done, 0, 1, .tag = 9);
+    pthread_join(sender, NULL);
+    free(data);
+    uint64_t seq = POST(fence, GV_RECORD_MARK, 1, .stream = 100);
+    CHECK(completed().upto == seq);
+    for (int i = 0; i < 8; i++) CHECK(fake.memory[i * LUMP] == LUMPS - 8 + i + 1 && fake.memory[i * LUMP + LUMP - 1] == LUMPS - 8 + i + 1);
+    bye();
+}
+
+/* As many bytes as the worker keeps, so that the answer itself is what the executor takes up when there is no room. */
+static void answer_when_there_is_no_room(void) {
+    begin();
+    attach();
+    POST(host_func, 0, 1, .stream = 100, .tag = 9);
+    host_function_comes(9, 0);
+    void *data = malloc(LUMP);
+    struct worker_figures figures;
+    send_some_lumps(data, WORKER_MAX_STAGING / LUMP);
+    free(data);
+    do { /* until the worker has taken them all, behind three commands of attach()'s and the host function */
+        usleep(1000);
+        worker_get_figures(worker, &figures);
+    } while (figures.commands < 4 + WORKER_MAX_STAGING / LUMP);
+    POST(host_done, 0, 1, .tag = 9);
+    uint64_t seq = POST(fence, GV_RECORD_MARK, 1, .stream = 100);
+    CHECK(completed().upto == seq);
+    bye();
+}
+
+/* A call of the driver that waits for the device, which waits for the client. */
+static void free_behind_a_host_function(void) {
+    begin();
+    attach();
+    fake.free_waits = true;
+    CHECK(answer(POST(memory_alloc, GV_RECORD_SYNC, 1, .size = 4096)) == 0);
+    CHECK(answer(POST(memory_alloc, GV_RECORD_SYNC, 1, .size = 4096)) == 0);
+    POST(host_func, 0, 1, .stream = 100, .tag = 9);
+    host_function_comes(9, 0);
+    POST(memory_free, 0, 1, .address = 4096);
+    POST(fill, 0, 1, .stream = 100, .dst = 5, .elem = 1, .value = 9, .width = 1, .height = 1); /* order is kept */
+    POST(fill, 0, 1, .stream = 100, .dst = 5, .elem = 1, .value = 8, .width = 1, .height = 1);
+    usleep(30000);
+    POST(host_done, 0, 1, .tag = 9);
+    uint64_t seq = POST(fence, GV_RECORD_MARK, 1, .stream = 100);
+    CHECK(completed().upto == seq);
+    CHECK(fake.memory[5] == 8);
+    struct worker_figures figures;
+    worker_get_figures(worker, &figures);
+    CHECK(figures.memory_used == 0); /* the one at address 0 has no name of its own in the figures */
+    bye();
+}
+
+struct sending {
+    void *data;
+    const void *last;
+    uint64_t last_size;
+};
+
+static void *send_lumps_and_another(void *arg) {
+    struct sending *s = arg;
+    for (int i = 1; i <= LUMPS; i++) CHECK(gv_bulk_send(client, 0, s->data, LUMP) == (uint64_t)i);
+    CHECK(gv_bulk_send(client, 0, s->last, s->last_size) == LUMPS + 1);
+    return NULL;
+}
+
+/* A command that waits for its own payload, which lies behind more of others than the worker keeps; theirs wait for a host function. */
+static void link_behind_copies_that_wait(void) {
+    begin();
+    attach();
+    fake.views = true;
+    POST(host_func, 0, 1, .stream = 100, .tag = 9);
+    host_function_comes(9, 0);
+    for (int i = 0; i < LUMPS; i++)
+        POST(copy_in, 0, 1, .stream = 100, .dst = 0, .width = LUMP, .height = 1, .depth = 1, .pitch = LUMP, .slice = LUMP, .bulk = (uint64_t)i + 1);
+    static uint64_t inputs[1000];
+    struct gv_link_part part = {.type = 1, .name = "only", .data = "abc", .size = 3};
+    gv_link_part_put(inputs, &part);
+    uint64_t seq = POST(link, GV_RECORD_SYNC, 1, .n_inputs = 1, .bulk = LUMPS + 1);
+    POST(host_done, 0, 1, .tag = 9);
+    struct sending sending = {calloc(1, LUMP), inputs, gv_link_part_size(&part)};
+    pthread_t sender;
+    CHECK(pthread_create(&sender, NULL, send_lumps_and_another, &sending) == 0);
+    CHECK(answer(seq) == 0);
+    struct gv_reply_link reply;
+    CHECK(gv_reply_link_decode(&reply, body, answer_size()) == 0 && reply.result == 0 && reply.image_size == 3);
+    pthread_join(sender, NULL);
+    free(sending.data);
+    bye();
+}
+
+/* A call of the driver that waits for the device, which waits until the client has said that it has what is sent in place. */
+static void free_behind_a_copy_in_place(void) {
+    begin();
+    attach();
+    fake.views = fake.free_waits = true;
+    enum { SIZE = 8 << 20 }; /* more than the sockets hold */
+    CHECK(answer(POST(memory_alloc, GV_RECORD_SYNC, 1, .size = 4096)) == 0);
+    POST(copy_out, 0, 1, .stream = 100, .src = 0, .width = SIZE, .height = 1, .depth = 1, .pitch = SIZE, .slice = SIZE, .tag = 77);
+    POST(memory_free, 0, 1, .address = 0);
+    uint8_t *back = malloc(SIZE);
+    receive(77, back, SIZE);
+    free(back);
+    uint64_t seq = POST(fence, GV_RECORD_MARK, 1, .stream = 100);
+    CHECK(completed().upto == seq && fake.views_given == 1);
+    bye();
+}
+
+const struct test_case held_up_cases[] = {
+    {"floods", floods},
+    {"flood_behind_a_host_function", flood_behind_a_host_function},
+    {"copies_behind_a_host_function", copies_behind_a_host_function},
+    {"answer_when_there_is_no_room", answer_when_there_is_no_room},
+    {"free_behind_a_host_function", free_behind_a_host_function},
+    {"link_behind_copies_that_wait", link_behind_copies_that_wait},
+    {"free_behind_a_copy_in_place", free_behind_a_copy_in_place},
+    {0},
+};
