@@ -49,7 +49,11 @@ LIBRARIES = {
     "cufft": Library("cuFFT", ("cufft_cases",), (("cufft/lib", "libcufft.so.*"),), CUFFT_NOTE),
     "curand": Library("cuRAND", ("curand_cases",), (("curand/lib", "libcurand.so.*"),), CURAND_NOTE),
     "cudnn": Library("cuDNN", ("cudnn_cases", "cudnn_more_cases"), (("cudnn/lib", "libcudnn_*.so.*"),)),
-    "cupy": Library("CuPy", ("cupy_cases",), (("cupy", "_core/*.so"), ("cupy/cuda", "*.so"), ("cupy/random", "*.so"))),
+    "cupy": Library(
+        "CuPy",
+        ("cupy_cases", "cupy_algebra_cases", "cupy_random_cases"),
+        (("cupy", "_core/*.so"), ("cupy/cuda", "*.so"), ("cupy/random", "*.so")),
+    ),
     "cusolver": Library("cuSOLVER", ("cusolver_cases", "cusolver_api_cases"), (("cusolver/lib", "libcusolver.so.*"),)),
     "cusparse": Library("cuSPARSE", ("cusparse_cases", "cusparse_api_cases"), (("cusparse/lib", "libcusparse.so.*"),), CUSPARSE_NOTE),
 }
