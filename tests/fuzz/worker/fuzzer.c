@@ -46,7 +46,7 @@ static char *names[CORPUS_MAX];
 static unsigned n_corpus;
 static uint8_t reached[COVERAGE_SIZE];
 static char report[REPORT];
-static uint64_t done;
+static uint64_t done, steps; /* sessions that have ended; what they were made of: commands, payloads, cuts and what else a step is */
 
 static double now(void) {
     struct timespec t;
@@ -127,6 +127,7 @@ static bool end(unsigned slot) {
     }
     j->begun = 0;
     done++;
+    steps += j->q.n;
     ssize_t n = pread(j->output, report, sizeof report - 128, 0);
     close(j->output);
     if (n < 0) n = 0;
@@ -300,8 +301,8 @@ static int run(bool grow) {
     }
     unsigned places = 0;
     for (unsigned i = 0; i < COVERAGE_SIZE; i++) places += reached[i];
-    printf("%llu sessions in %.0f s, %u places reached, %u sessions kept, %u of them new\n", (unsigned long long)done, now() - begun, places,
-           n_corpus, n_corpus - from_disk);
+    printf("%llu sessions of %llu steps in %.0f s, %u places reached, %u sessions kept, %u of them new\n", (unsigned long long)done,
+           (unsigned long long)steps, now() - begun, places, n_corpus, n_corpus - from_disk);
     return 0;
 }
 
