@@ -50,7 +50,7 @@ def duration(text: str) -> int:
     default="60s",
     show_default=True,
     metavar="TIME",
-    help="How long a session is kept after its connection was cut: 30s, 2m, 0.",
+    help="How long a session is kept after its connection was cut, and a lease without its agent: 30s, 2m, 0.",
 )
 @click.option(
     "--sessions-per-token",
@@ -58,7 +58,7 @@ def duration(text: str) -> int:
     default=128,
     show_default=True,
     metavar="N",
-    help="Sessions that one token may have at the same time.",
+    help="Sessions, and leases, that one token may have at the same time.",
 )
 @click.option(
     "--box",

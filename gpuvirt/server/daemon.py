@@ -24,6 +24,7 @@ from gpuvirt.server import listener as listening
 from gpuvirt.server.box.choice import Choice, choose
 from gpuvirt.server.control import ControlServer
 from gpuvirt.server.devices import Inventory, describe, take_inventory, works_in_box
+from gpuvirt.server.lease_requests import lease_requests
 from gpuvirt.server.listener import Listener
 from gpuvirt.server.memory_usage import MemoryUsage
 from gpuvirt.server.options import ServeOptions
@@ -133,7 +134,7 @@ class Daemon:
         )
         workers.expect(tenant_of(tokens.default().id))
         workers.prestart()
-        control = ControlServer(tokens, {"info": self._info, "devices": self._devices, "ps": self._ps})
+        control = ControlServer(tokens, {"info": self._info, "devices": self._devices, "ps": self._ps, **lease_requests(sessions, tokens)})
         undo.push_async_callback(control.close)
         self.control_port = control.start(tcp.getsockname()[0], self.port + 1 if self.port < 65535 else 0, limit)
 
@@ -259,7 +260,8 @@ class Daemon:
     async def _ps(self, message: dict[str, Any]) -> dict[str, Any]:
         assert self._sessions is not None
         sender: TokenEntry = message["from"]
-        return {"server": self.options.name, "sessions": await self._sessions.list(None if sender.admin else bytes.fromhex(sender.id))}
+        viewer = None if sender.admin else bytes.fromhex(sender.id)
+        return {"server": self.options.name, "leases": self._sessions.leases(viewer), "sessions": await self._sessions.list(viewer)}
 
 
 def serve(options: ServeOptions, worker_command: Sequence[str] = WORKER_COMMAND) -> None:

@@ -32,7 +32,7 @@ class Watched(Protocol):
     pid: int
     memory_limit: int
 
-    def end_over_limit(self, text: str) -> None:
+    def end(self, text: str) -> None:
         """It is to end, for this reason."""
 
 
@@ -91,7 +91,7 @@ class Watch:
             await asyncio.sleep(LOOK)
             for worker in list(self._workers()):
                 if worker.memory_limit and taken(worker.pid) > worker.memory_limit:
-                    worker.end_over_limit(reason(worker.memory_limit))
+                    worker.end(reason(worker.memory_limit))
 
     def close(self) -> None:
         self._task.cancel()

@@ -244,9 +244,7 @@ class Listener:
         if not transcript.hello_proved(raw, secret or bytes(32)) or secret is None:
             raise Refused(hs.WELCOME_DENIED, "the token was not accepted")
         if hello.purpose == hs.HELLO_CHECK:
-            never = self._sessions.impossible(hello.gpus, hello.memory, self._tokens.memory(hello.token_id)) if hello.gpus else None
-            if never is not None:
-                raise Refused(hs.WELCOME_BUSY, never)
+            self._sessions.check(hello, self._tokens.memory(hello.token_id))
             client.send(transcript.prove_welcome(hs.Welcome(), secret))
             return None
         if hello.purpose == hs.HELLO_ENDED:
@@ -277,7 +275,7 @@ class Listener:
         """A further connection of a session: a bulk channel, or one in the place of a connection that was cut."""
         session = self._sessions.get(hello.session)
         if session is None:
-            former = self._sessions.ended_over_limit(hello.session)
+            former = self._sessions.ended(hello.session)
             known = former is not None and transcript.hello_proved(raw, former.key)
             raise Refused(hs.WELCOME_UNKNOWN, former.worker.ending if former and known else "this server has no such session (any more)")
         if not transcript.hello_proved(raw, session.key):

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import secrets
 import socket
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from gpuvirt.errors import GpuvirtError
 from gpuvirt.server.devices import Inventory
+from gpuvirt.server.leases import Asked, Lease, Leases, Membership, NotGranted
 from gpuvirt.server.memory_usage import SLOTS, MemoryUsage
-from gpuvirt.server.policy import Ended, Grant, Policy, Refuse, Wanted
+from gpuvirt.server.policy import Policy
 from gpuvirt.server.sealing import CIPHERS, Exchange, NotSealed, Sealing
 from gpuvirt.server.tenants import Tenant
 from gpuvirt.server.worker_library import RunEnding, SessionConfig
 from gpuvirt.server.workers import WorkerPool, WorkerProcess
-from gpuvirt.transport.handshake import WELCOME_BUSY, WELCOME_FAILED, Hello, Transcript, Welcome
+from gpuvirt.transport.handshake import WELCOME_BUSY, WELCOME_FAILED, WELCOME_UNKNOWN, Hello, Transcript, Welcome
 from gpuvirt.transport.transport import ServerEnd, Transport
 
 log = logging.getLogger("gpuvirt.server")
@@ -28,8 +30,7 @@ log = logging.getLogger("gpuvirt.server")
 # Below the 10 s that a client waits for its welcome, so that it hears why.
 WORKER_LIMIT = 8.0
 FORMER_LIMIT = 1.0  # seconds that the session of a program that was replaced has for its own end
-OVER_LIMIT_MOST = 256  # sessions that are remembered
-ENDED_LAUNCHES = 4096  # how many are remembered
+TOLD_MOST = 256  # ended sessions that are remembered, because their clients are to hear why
 MAIN = -1  # the number of a session's main connection, among its channels'
 
 
@@ -41,6 +42,15 @@ class Refused(Exception):
         self.status, self.text = status, text
 
 
+@contextlib.contextmanager
+def _refused() -> Iterator[None]:
+    """What the leases do not grant is refused."""
+    try:
+        yield
+    except NotGranted as error:
+        raise Refused(WELCOME_UNKNOWN if error.unknown else WELCOME_BUSY, str(error)) from None
+
+
 class Moved(Exception):
     """The session, or whoever wants one, is to dial another server: `address` (tcp://HOST:PORT)."""
 
@@ -49,9 +59,16 @@ class Moved(Exception):
         self.address = address
 
 
-def _client(session: Session) -> dict[str, Any]:
-    hello = session.hello
-    return {"program": hello.program, "pid": hello.pid, "user": hello.user, "host": hello.host, "peer": session.peer}
+HOLDER = ("program", "pid", "user", "host", "peer")  # what is said of whose a session or a lease is, to those who may know
+
+
+def _holder(hello: Hello, peer: str) -> dict[str, Any]:
+    return {"program": hello.program, "pid": hello.pid, "user": hello.user, "host": hello.host, "peer": peer}
+
+
+def asked(hello: Hello, most: int) -> Asked:
+    """What a hello asks for. most: what its token allows, bytes on each device, 0: no limit of its own."""
+    return Asked(hello.token_id, hello.gpus, hello.memory, most, hello.lease, hello.launch)
 
 
 @dataclass
@@ -59,7 +76,7 @@ class Session:
     """One client at work. key: of its further connections, once it has been welcomed; seal: of its link, empty where that is plain."""
 
     id: int
-    grant: Grant
+    membership: Membership
     transport: Transport
     hello: Hello
     peer: str
@@ -106,24 +123,30 @@ class Sessions:
         tenant_of: Callable[[bytes], Tenant],
     ) -> None:
         self._host_memory = host_memory
-        self._over_limit: OrderedDict[int, Session] = OrderedDict()  # whose workers took more memory than they may: their clients ask
+        self._told: OrderedDict[int, Session] = OrderedDict()  # that have ended for a reason that their clients are told when they ask
         self._inventory, self._workers, self._memory_usage = inventory, workers, memory_usage
         self._server_name, self._grace, self._tenant_of = server_name, grace, tenant_of
         self._sealing = sealing or Sealing()
-        self._policy = Policy([device.memory for device in inventory.devices], SLOTS, per_token, memory)
+        policy = Policy([device.memory for device in inventory.devices], SLOTS, None, memory)
+        self._leases = Leases(policy, SLOTS, per_token, grace)
+        self._expiry: asyncio.TimerHandle | None = None
         self._sessions: dict[int, Session] = {}
-        self._ended_launches: OrderedDict[tuple[bytes, bytes], None] = OrderedDict()  # each with the token that said so
 
     def get(self, session: int) -> Session | None:
         return self._sessions.get(session)
 
-    def ended_over_limit(self, session: int) -> Session | None:
-        """A session that has ended because its worker took more of the host's memory than it may, if that was not long ago."""
-        return self._over_limit.get(session)
+    def ended(self, session: int) -> Session | None:
+        """A session that the server has ended for a reason that its client is to hear, if that was not long ago."""
+        return self._told.get(session)
 
-    def impossible(self, gpus: int, memory: int, most: int = 0) -> str | None:
-        """Why this server can never grant that, None when it can. most: the token's limit, 0: none."""
-        return self._policy.impossible(gpus, memory, most)
+    def check(self, hello: Hello, most: int = 0) -> None:
+        """Whether what a hello asks for could ever be had. most: the token's limit, 0: none.
+
+        Raises:
+            Refused: it could not.
+        """
+        with _refused():
+            self._leases.check(asked(hello, most))
 
     async def attach(
         self, client: socket.socket, hello: Hello, secret: bytes, transcript: Transcript, transport: Transport, peer: str, most: int = 0
@@ -147,10 +170,8 @@ class Sessions:
             raise Refused(WELCOME_FAILED, str(error)) from None
         await self._end_former(hello)
         number = secrets.randbits(63) | 1
-        decision = self._policy.handle(Wanted(number, hello.gpus, hello.memory, hello.token_id, most))
-        if isinstance(decision, Refuse):
-            raise Refused(WELCOME_BUSY, decision.text)
-        assert decision is not None
+        with _refused():
+            membership = self._leases.join(number, asked(hello, most), _holder(hello, peer), time.time())
         worker: WorkerProcess | None = None
         end = ServerEnd()
         try:
@@ -158,20 +179,18 @@ class Sessions:
             self._workers.expect(tenant)
             worker = await self._workers.take(WORKER_LIMIT)
             end = transport.open()
-            session = Session(number, decision, transport, hello, peer, worker, tenant, exchange)
+            session = Session(number, membership, transport, hello, peer, worker, tenant, exchange)
             self._sessions[number] = session
             self._welcome(client, session, secret, transcript, end)
             self._hand_over(client, session, end)
-            if (hello.launch, hello.token_id) in self._ended_launches:
+            if self._leases.launch_has_ended(hello.launch, hello.token_id):
                 worker.client_gone()  # it ended while this was under way, so that its report found no session
         except BaseException as error:
             self._sessions.pop(number, None)
             if worker is not None:
                 worker.kill()
                 await asyncio.shield(worker.gone)
-            if self._memory_usage:
-                self._memory_usage.free_slot(decision.slot)
-            self._policy.handle(Ended(number))
+            self._leave(number, membership)
             if isinstance(error, GpuvirtError):
                 log.error("no worker for a session: %s", error)
                 raise Refused(WELCOME_FAILED, str(error)) from None
@@ -179,7 +198,7 @@ class Sessions:
         finally:
             end.close()
         worker.gone.add_done_callback(lambda _: self._ended(session))
-        gpus = ",".join(map(str, decision.devices))
+        gpus = ",".join(map(str, membership.devices))
         log.info("%s from %s over %s: GPU %s, worker %d", session.label, peer, session.link, gpus, worker.pid)
         return session
 
@@ -232,18 +251,18 @@ class Sessions:
         inventory, tenant = self._inventory, session.tenant
         passed = {"cache": tenant.folder} if tenant.folder >= 0 else {}
         if self._memory_usage:
-            self._memory_usage.claim(session.grant.slot, session.grant.memory)
+            self._memory_usage.claim(session.membership.slot, session.membership.memory)
             passed |= {"memory_usage": self._memory_usage.read_fd, "memory_row": self._memory_usage.fd}
         config = SessionConfig(
             session=session.id,
             backend=inventory.backend,
             driver=str(inventory.driver) if inventory.driver else None,
-            devices=list(session.grant.devices),
-            memory=session.grant.memory,
+            devices=list(session.membership.devices),
+            memory=session.membership.memory,
             device_memory=inventory.devices[0].memory if inventory.backend == "soft" else 0,
             capability=inventory.capability,
             strict=inventory.strict,
-            slot=session.grant.slot,
+            slot=session.membership.slot,
             transport=session.transport.name,
             descriptors=len(end.descriptors),
             blob=end.blob,
@@ -254,17 +273,17 @@ class Sessions:
             tenant=tenant.name,
             cache_key=tenant.key,
             passed=[*passed],
-            host_memory=self._host_memory_of(session.grant),
+            host_memory=self._host_memory_of(session.membership),
             seal=session.seal,
         )
         client.setblocking(True)
         session.worker.give(config, (client.fileno(), *end.descriptors, *passed.values()))
 
-    def _host_memory_of(self, grant: Grant) -> int:
+    def _host_memory_of(self, membership: Membership) -> int:
         """Bytes that the worker may take; the memory of software GPUs is the host's."""
         if not self._host_memory:
             return 0
-        return self._host_memory + sum(grant.memory or self._inventory.devices[device].memory for device in grant.devices)
+        return self._host_memory + sum(membership.memory or self._inventory.devices[device].memory for device in membership.devices)
 
     def check_further(self, session: Session, which: int, epoch: int, provides: int) -> None:
         """Whether a further connection of a session may come: a channel's first (epoch 0), or one that takes the place of an older one.
@@ -306,10 +325,7 @@ class Sessions:
         Returns:
             How many sessions that launch still has.
         """
-        if any(launch):
-            self._ended_launches[launch, owner] = None
-            if len(self._ended_launches) > ENDED_LAUNCHES:
-                self._ended_launches.popitem(last=False)
+        self._leases.launch_ended(launch, owner)
         concerned = [s for s in self._sessions.values() if s.hello.launch == launch and s.hello.token_id == owner and any(launch)]
         for session in concerned:
             session.worker.client_gone()
@@ -317,15 +333,79 @@ class Sessions:
 
     def _ended(self, session: Session) -> None:
         self._sessions.pop(session.id, None)
-        if self._memory_usage:
-            self._memory_usage.free_slot(session.grant.slot)
-        self._policy.handle(Ended(session.id))
-        if session.worker.over_limit:
-            self._over_limit[session.id] = session
-            if len(self._over_limit) > OVER_LIMIT_MOST:
-                self._over_limit.popitem(last=False)
+        self._leave(session.id, session.membership)
+        if session.worker.told:
+            self._told[session.id] = session
+            if len(self._told) > TOLD_MOST:
+                self._told.popitem(last=False)
         clean = session.worker.run_ending is RunEnding.GOODBYE
         (log.info if clean else log.warning)("%s ended: %s", session.label, session.worker.ending)
+
+    def _leave(self, session: int, membership: Membership) -> None:
+        if self._memory_usage:
+            self._memory_usage.free_slot(membership.slot)
+        self._leases.leave(session, time.monotonic())
+        self._watch_expiry()
+
+    # ---- named leases ---------------------------------------------------------------------------------------------------
+
+    def open_lease(self, id: bytes, wanted: Asked, holder: dict[str, Any]) -> Lease:
+        """Grants GPUs that programs can work on by the lease's id.
+
+        Raises:
+            NotGranted: they cannot be had.
+        """
+        lease = self._leases.open(id, wanted, holder, time.monotonic(), time.time())
+        log.info("lease %016x of %s@%s: GPU %s", lease.number, holder["user"] or "?", holder["host"] or "?", ",".join(map(str, lease.devices)))
+        self._watch_expiry()
+        return lease
+
+    def renew_lease(self, id: bytes, owner: bytes) -> Lease:
+        """Its agent lives.
+
+        Raises:
+            NotGranted: there is no such lease.
+        """
+        lease = self._leases.renew(id, owner, time.monotonic())
+        self._watch_expiry()
+        return lease
+
+    def release_lease(self, id: bytes, owner: bytes) -> int:
+        """Takes a lease's GPUs back; what runs on them is ended and told why. Returns how many sessions that were.
+
+        Raises:
+            NotGranted: there is no such lease.
+        """
+        lease = self._leases.find(id, owner)
+        sessions = self._leases.release(id, owner)
+        log.info("lease %016x was given back", lease.number)
+        for number in sessions:
+            if number in self._sessions:
+                self._sessions[number].worker.end("the GPUs were given back (gpuvirt detach, or the end of the shell or block that had them)")
+        return len(sessions)
+
+    def find_lease(self, id: bytes, owner: bytes) -> Lease:
+        """Raises:
+        NotGranted: there is no such lease.
+        """
+        return self._leases.find(id, owner)
+
+    @property
+    def lease_expiry(self) -> float:
+        """Seconds within which a named lease is to be renewed."""
+        return self._leases.expiry
+
+    def _watch_expiry(self) -> None:
+        if self._expiry:
+            self._expiry.cancel()
+        due = self._leases.next_expiry()
+        self._expiry = None if due is None else asyncio.get_running_loop().call_later(max(0.0, due - time.monotonic()), self._expire)
+
+    def _expire(self) -> None:
+        for lease in self._leases.expire(time.monotonic()):
+            if lease.named:
+                log.info("lease %016x has ended: its agent is gone", lease.number)
+        self._watch_expiry()
 
     # ---- what people see ------------------------------------------------------------------------------------------------
 
@@ -337,9 +417,28 @@ class Sessions:
                 "name": device.name,
                 "memory": device.memory,
                 "memory_used": self._memory_usage.used(ordinal) if self._memory_usage else None,
-                "sessions": self._policy.load(ordinal),
+                "sessions": self._leases.sessions_on(ordinal),
             }
             for ordinal, device in enumerate(self._inventory.devices)
+        ]
+
+    def leases(self, viewer: bytes | None = None) -> list[dict[str, Any]]:
+        """One map a lease, oldest first.
+
+        Args:
+            viewer: as for `list`.
+        """
+        return [
+            {
+                "lease": f"{lease.number:016x}",
+                **(lease.holder if viewer in (None, lease.owner) else dict.fromkeys(HOLDER)),
+                "state": "attached" if lease.sessions else "idle",
+                "named": lease.named,
+                "devices": [*lease.devices],
+                "sessions": [f"{session:016x}" for session in sorted(lease.sessions)],
+                "started": lease.started,
+            }
+            for lease in self._leases
         ]
 
     async def list(self, viewer: bytes | None = None) -> list[dict[str, Any]]:
@@ -353,14 +452,15 @@ class Sessions:
         return [
             {
                 "session": f"{s.id:016x}",
-                **(_client(s) if viewer in (None, s.hello.token_id) else {"program": None, "pid": None, "user": None, "host": None, "peer": None}),
+                "lease": f"{s.membership.lease.number:016x}",
+                **(_holder(s.hello, s.peer) if viewer in (None, s.hello.token_id) else dict.fromkeys(HOLDER)),
                 "link": s.transport.name,
                 "cipher": s.cipher,
-                "devices": [*s.grant.devices],
+                "devices": [*s.membership.devices],
                 "worker_pid": s.worker.pid,
                 "started": s.started,
                 **found,
-                **({"memory_used": self._memory_usage.slot_used(s.grant.slot)} if self._memory_usage else {}),
+                **({"memory_used": self._memory_usage.slot_used(s.membership.slot)} if self._memory_usage else {}),
             }
             for s, found in zip(sessions, figures, strict=True)
         ]

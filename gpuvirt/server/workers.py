@@ -53,7 +53,7 @@ class WorkerProcess:
 
     Attributes:
         memory_limit: bytes of the host's memory that it may take, 0: it has no session yet.
-        over_limit: whether it was ended because it took more.
+        told: whether its client is to read in its error why it ended (`ending`).
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class WorkerProcess:
         self.ready: asyncio.Future[None] = loop.create_future()
         self.gone: asyncio.Future[int] = loop.create_future()
         self.cgroup = cgroup
-        self.memory_limit, self.over_limit = 0, False
+        self.memory_limit, self.told = 0, False
         self.ending = ""  # why it ended, for people
         self.run_ending: RunEnding | None = None  # how its session ended, None when the worker did not say so
         self._figures: dict[int, asyncio.Future[dict[str, int]]] = {}
@@ -144,9 +144,9 @@ class WorkerProcess:
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(sig)
 
-    def end_over_limit(self, text: str) -> None:
-        """Ends it, because it has taken more memory than it may."""
-        self.ending, self.over_limit = text, True
+    def end(self, text: str) -> None:
+        """Ends it, and its client is told why."""
+        self.ending, self.told = text, True
         self.kill()
 
     def _readable(self) -> None:
@@ -204,7 +204,7 @@ class WorkerProcess:
         self._socket.close()
         code = self._process.wait()
         if code == -signal.SIGKILL and self.cgroup is not None and self.cgroup.oom_killed():
-            self.ending, self.over_limit = host_memory.reason(self.memory_limit), True
+            self.ending, self.told = host_memory.reason(self.memory_limit), True
         if not self.ending:
             self.ending = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended by itself with exit code {code}"
         if not self.ready.done():

@@ -25,6 +25,7 @@ NONCE_SIZE = 32
 PROOF_SIZE = 32
 TOKEN_ID_SIZE = 16
 LAUNCH_SIZE = 16
+LEASE_SIZE = 16
 PROCESS_SIZE = 16
 TRANSPORT_NAME = 16
 TRANSPORTS_MAX = 8
@@ -201,7 +202,7 @@ _HELLO: dict[str, tuple[int, Codec]] = {
     "purpose": (32, _Number(2)), "channel": (35, _Number(2)), "nonce": _NONCE, "token_id": (33, _Bytes(TOKEN_ID_SIZE)), "session": _SESSION,
     "epoch": (36, _Number(4)), "flags": _FLAGS, "pid": (39, _Number(4)), "gpus": (37, _Number(4)), "memory": (38, _Number(8)),
     "program": (40, _Text(64)), "user": (41, _Text(32)), "host": (42, _Text(64)), "launch": (43, _Bytes(LAUNCH_SIZE)),
-    "process": (45, _Bytes(PROCESS_SIZE)), "exec_id": (46, _Bytes(PROCESS_SIZE)),
+    "process": (45, _Bytes(PROCESS_SIZE)), "exec_id": (46, _Bytes(PROCESS_SIZE)), "lease": (47, _Bytes(LEASE_SIZE)),
     "transports": (44, _Offers()), "key_exchange": _KEY_EXCHANGE,
 }  # fmt: skip
 _STATE: dict[str, tuple[int, Codec]] = {"state": (48, _Number(2)), "place": (49, _Number(4)), "queued": (50, _Number(4)), "text": _TEXT}
@@ -347,6 +348,7 @@ class Hello:
     launch: bytes = bytes(LAUNCH_SIZE)
     process: bytes = bytes(PROCESS_SIZE)
     exec_id: bytes = bytes(PROCESS_SIZE)
+    lease: bytes = bytes(LEASE_SIZE)
     transports: tuple[Offer, ...] = ()
     key_exchange: bytes = b""
 

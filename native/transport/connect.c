@@ -26,6 +26,7 @@ struct secrets {
 static void fill_hello(struct gv_hello *hello, const struct gv_link_options *o, const struct gv_transport **rows, uint32_t n) {
     *hello = (struct gv_hello){.purpose = GV_HELLO_SESSION, .gpus = o->gpus, .memory = o->memory};
     memcpy(hello->launch, o->launch, sizeof hello->launch);
+    memcpy(hello->lease, o->lease, sizeof hello->lease);
     memcpy(hello->token_id, o->token_id, GV_TOKEN_ID_SIZE);
     for (uint32_t i = 0; i < n; i++, hello->transports.n++) {
         hello->transports.at[i].needs = rows[i]->needs;

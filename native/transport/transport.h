@@ -30,10 +30,11 @@ struct gv_link_options {
     const char *link;        /* what a user may write for it: link_spec.h; NULL and "" are auto */
     const uint8_t *token_id; /* GV_TOKEN_ID_SIZE */
     const uint8_t *secret;   /* GV_SECRET_SIZE */
-    uint32_t gpus;
+    uint32_t gpus;           /* 0: as many as the lease has */
     uint64_t memory;
     const char *program;
     uint8_t launch[16]; /* GPUVIRT_LAUNCH; zeros: none */
+    uint8_t lease[16];  /* GPUVIRT_LEASE; zeros: none */
     /* One line for the user about each cut: that it lasts, or that it is over. From a thread of the link's; may be NULL. */
     void (*notice)(void *arg, const char *text);
     void *notice_arg;

@@ -50,6 +50,7 @@ static const struct field hello_fields[] = {
     FIELD(gv_hello, LAUNCH, launch, BYTES),
     FIELD(gv_hello, PROCESS, process, BYTES),
     FIELD(gv_hello, EXEC_ID, exec_id, BYTES),
+    FIELD(gv_hello, LEASE, lease, BYTES),
     FIELD(gv_hello, TRANSPORT, transports, OFFERS),
     FIELD(gv_hello, KEY_EXCHANGE, key_exchange, BLOB),
     {0},

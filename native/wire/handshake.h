@@ -40,6 +40,7 @@
 #define GV_TOKEN_ID_SIZE 16
 #define GV_SECRET_SIZE 32
 #define GV_LAUNCH_SIZE 16
+#define GV_LEASE_SIZE 16
 #define GV_PROCESS_SIZE 16
 #define GV_TRANSPORT_NAME 16     /* with its NUL */
 #define GV_TRANSPORTS_MAX 8      /* in one hello */
@@ -77,6 +78,7 @@
 #define GV_TAG_TRANSPORT 44u /* u32 needs, then the name; hello: one each, the first is preferred; welcome: the one chosen */
 #define GV_TAG_PROCESS 45u
 #define GV_TAG_EXEC_ID 46u
+#define GV_TAG_LEASE 47u
 #define GV_TAG_STATE 48u
 #define GV_TAG_PLACE 49u
 #define GV_TAG_QUEUED 50u
@@ -144,7 +146,7 @@ struct gv_hello {
     uint32_t epoch;                     /* RESUME, CHANNEL: 0 for the first connection of its kind, higher for each that takes its place */
     uint32_t flags;                     /* none yet: 0, and whoever reads it ignores what it does not know */
     uint32_t pid;
-    uint32_t gpus;   /* devices wanted */
+    uint32_t gpus;   /* devices wanted; 0 under a lease: as many as it has */
     uint64_t memory; /* bytes wanted per device, 0: what there is */
     char program[64];
     char user[32];
@@ -153,7 +155,8 @@ struct gv_hello {
     /* SESSION: which process of which host this is, and which of the programs that it has run one after the other (exec); zeros: not said. A session of
      * the same token, the same process and another exec_id has no client any more, and ends. */
     uint8_t process[GV_PROCESS_SIZE], exec_id[GV_PROCESS_SIZE];
-    struct gv_offers transports; /* SESSION: what the client speaks over this connection */
+    uint8_t lease[GV_LEASE_SIZE]; /* SESSION, CHECK: the lease of the same token to work under; zeros: none is named */
+    struct gv_offers transports;  /* SESSION: what the client speaks over this connection */
     struct gv_key_exchange key_exchange;
 };
 
@@ -174,7 +177,7 @@ struct gv_state {
 #define GV_WELCOME_DENIED 2u  /* unknown token or wrong proof */
 #define GV_WELCOME_BUSY 3u    /* not enough GPUs now, or more than the pool has */
 #define GV_WELCOME_FAILED 4u  /* the worker could not be started; text says why */
-#define GV_WELCOME_UNKNOWN 5u /* no such session */
+#define GV_WELCOME_UNKNOWN 5u /* no such session, no such lease */
 #define GV_WELCOME_MOVED 6u   /* proved: dial `address` instead, GV_MOVES_MAX times at most */
 
 #define GV_MOVES_MAX 4

@@ -301,7 +301,7 @@ GREETING = hs.Greeting(bytes(range(32)), control_port=7071, flags=1, boot_id="b"
 HELLO = hs.Hello(
     bytes(range(1, 33)), purpose=4, channel=2, session=2**63 + 7, token_id=bytes(range(16)), pid=3, gpus=2, memory=2**40, epoch=1, flags=1,
     program="p", user="u", host="h", launch=bytes(range(16)), key_exchange=b"x" * 1184, transports=OFFERS,
-    process=bytes(range(2, 18)), exec_id=bytes(range(3, 19)),
+    process=bytes(range(2, 18)), exec_id=bytes(range(3, 19)), lease=bytes(range(4, 20)),
 )  # fmt: skip
 STATE = hs.State(hs.STATE_PARKED, 2, 9, "soon")
 WELCOME = hs.Welcome(6, 2**63 + 5, hs.Offer("shm", 3), 1, 16, bytes(range(32)), 60, "why", "tcp://[::1]:7070", b"y" * 32)

@@ -40,13 +40,17 @@ static bool parse_size(const char *text, uint64_t *out) {
     return true;
 }
 
-/* Which launch of a program this is, for its server: what `gpuvirt run` sets, 32 hexadecimal digits. Anything else names none. */
-static void read_launch(const char *text, uint8_t out[GV_LAUNCH_SIZE]) {
-    if (strlen(text) != 2 * GV_LAUNCH_SIZE || strspn(text, "0123456789abcdefABCDEF") != 2 * GV_LAUNCH_SIZE) return;
-    for (size_t i = 0; i < GV_LAUNCH_SIZE; i++) {
+#define NAME_SIZE 16
+_Static_assert(GV_LAUNCH_SIZE == NAME_SIZE && GV_LEASE_SIZE == NAME_SIZE, "launches and leases have names of one size");
+
+/* The name of a launch or of a lease, 32 hexadecimal digits. False: it is none. */
+static bool read_name(const char *text, uint8_t out[NAME_SIZE]) {
+    if (strlen(text) != 2 * NAME_SIZE || strspn(text, "0123456789abcdefABCDEF") != 2 * NAME_SIZE) return false;
+    for (size_t i = 0; i < NAME_SIZE; i++) {
         char two[3] = {text[2 * i], text[2 * i + 1], 0};
         out[i] = (uint8_t)strtoul(two, NULL, 16);
     }
+    return true;
 }
 
 static void notice(void *arg, const char *text) {
@@ -56,10 +60,14 @@ static void notice(void *arg, const char *text) {
 
 /* False: err says what is wrong. */
 static bool read_options(struct gv_link_options *o, char *err, size_t room) {
-    const char *gpus = shim_setting("GPUS", "1"), *memory = shim_setting("MEMORY", NULL);
-    char *end;
-    long n = strtol(gpus, &end, 10);
-    if (end == gpus || *end || n < 1 || n > GV_MAX_DEVICES) {
+    const char *lease = shim_setting("LEASE", NULL), *gpus = shim_setting("GPUS", lease ? NULL : "1"), *memory = shim_setting("MEMORY", NULL);
+    char *end = NULL;
+    if (lease && !read_name(lease, o->lease)) {
+        snprintf(err, room, "GPUVIRT_LEASE=%s is no lease: 32 hexadecimal digits, as `gpuvirt attach` sets them", lease);
+        return false;
+    }
+    long n = gpus ? strtol(gpus, &end, 10) : 0; /* none: as many as the lease has */
+    if (gpus && (end == gpus || *end || n < 1 || n > GV_MAX_DEVICES)) {
         snprintf(err, room, "GPUVIRT_GPUS=%s is no number from 1 to %d", gpus, GV_MAX_DEVICES);
         return false;
     }
@@ -67,7 +75,7 @@ static bool read_options(struct gv_link_options *o, char *err, size_t room) {
         snprintf(err, room, "GPUVIRT_MEMORY=%s is no size; write it like 512m or 4g", memory);
         return false;
     }
-    read_launch(shim_setting("LAUNCH", ""), o->launch);
+    read_name(shim_setting("LAUNCH", ""), o->launch); /* anything else names none */
     o->notice = notice;
     o->gpus = (uint32_t)n;
     o->link = shim_setting("LINK", "auto");

@@ -125,6 +125,7 @@ static void all_fields(void) {
     memset(in.launch, 4, sizeof in.launch);
     memset(in.process, 5, sizeof in.process);
     memset(in.exec_id, 6, sizeof in.exec_id);
+    memset(in.lease, 7, sizeof in.lease);
     in.key_exchange.size = GV_KEY_EXCHANGE_MAX;
     in.transports.n = GV_TRANSPORTS_MAX;
     for (uint32_t i = 0; i < GV_TRANSPORTS_MAX; i++) {

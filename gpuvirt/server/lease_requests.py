@@ -1,0 +1,80 @@
+"""Requests of the control channel about named leases: open, renew, show, release. Each is answered for leases of the asking token only."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from gpuvirt.errors import GpuvirtError
+from gpuvirt.printable import printable
+from gpuvirt.server.leases import Asked, Lease, NotGranted
+from gpuvirt.server.sessions import Sessions
+from gpuvirt.server.tokens import TokenEntry, TokenStore
+from gpuvirt.transport.handshake import LEASE_SIZE
+
+Handler = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
+TEXT_MOST = 64  # characters of a holder's texts
+
+
+def _number(message: dict[str, Any], name: str, most: int) -> int:
+    value = message.get(name, 0)
+    if type(value) is not int or not 0 <= value <= most:
+        raise GpuvirtError(f"a lease's {name} is a number from 0 to {most}")
+    return value
+
+
+def _id(message: dict[str, Any]) -> bytes:
+    value = message.get("lease")
+    if not isinstance(value, bytes) or len(value) != LEASE_SIZE or not any(value):
+        raise GpuvirtError(f"a lease's id is {LEASE_SIZE} bytes")
+    return value
+
+
+def _holder(said: Any) -> dict[str, Any]:
+    if not isinstance(said, dict):
+        raise GpuvirtError("a lease's holder is a map")
+    texts = {name: printable(str(said.get(name, ""))[:TEXT_MOST]) for name in ("program", "user", "host")}
+    return {**texts, "pid": _number(said, "pid", (1 << 32) - 1), "peer": None}
+
+
+def lease_requests(sessions: Sessions, tokens: TokenStore) -> dict[str, Handler]:
+    """The handlers, by operation.
+
+    ``lease_open`` (lease: the id, 16 random bytes; gpus; memory: bytes on each device, 0: all; holder: the opener's program, pid, user, host)
+    and ``lease_renew`` (lease) answer with the lease's number, its devices and, in ``expiry``, the seconds after which it ends unless it is renewed
+    or has sessions; ``lease_show`` (lease) also with its sessions and their figures; ``lease_release`` (lease) with how many ``sessions`` it has
+    ended.
+    """
+
+    def owner(message: dict[str, Any]) -> bytes:
+        sender: TokenEntry = message["from"]
+        return bytes.fromhex(sender.id)
+
+    def described(lease: Lease) -> dict[str, Any]:
+        return {"number": f"{lease.number:016x}", "devices": [*lease.devices], "expiry": sessions.lease_expiry}
+
+    async def lease_open(message: dict[str, Any]) -> dict[str, Any]:
+        token = owner(message)
+        asked = Asked(token, _number(message, "gpus", 1 << 16), _number(message, "memory", (1 << 63) - 1), tokens.memory(token))
+        return described(sessions.open_lease(_id(message), asked, _holder(message.get("holder"))))
+
+    async def lease_renew(message: dict[str, Any]) -> dict[str, Any]:
+        return described(sessions.renew_lease(_id(message), owner(message)))
+
+    async def lease_show(message: dict[str, Any]) -> dict[str, Any]:
+        lease = sessions.find_lease(_id(message), owner(message))
+        return {**described(lease), "sessions": [s for s in await sessions.list(lease.owner) if s["lease"] == f"{lease.number:016x}"]}
+
+    async def lease_release(message: dict[str, Any]) -> dict[str, Any]:
+        return {"sessions": sessions.release_lease(_id(message), owner(message))}
+
+    def answering(handler: Handler) -> Handler:
+        async def answered(message: dict[str, Any]) -> dict[str, Any]:
+            try:
+                return await handler(message)
+            except NotGranted as error:
+                raise GpuvirtError(str(error)) from None
+
+        return answered
+
+    return {handler.__name__: answering(handler) for handler in (lease_open, lease_renew, lease_show, lease_release)}

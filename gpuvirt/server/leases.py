@@ -1,0 +1,301 @@
+"""Leases: which GPUs a user holds for as long as they are used, and the sessions that work under each. No I/O, no clock of its own.
+
+A lease begins in one of three ways. A *named* one is opened over the control channel; programs join it by its id, which their hellos carry, and it
+outlives them until it is released, or until nobody has renewed it in time and no session is left. That of a *launch* begins with the first session
+of a `gpuvirt run`; all processes of the launch work under it, and it lasts until the last has ended and `LINGER` is over, or the launcher has
+reported. A process of neither has one to itself. Whoever joins a lease holds the token that it was opened with.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpuvirt.server.policy import Ended, Grant, Policy, Refuse, Wanted
+from gpuvirt.sizes import format_size
+from gpuvirt.transport.handshake import LAUNCH_SIZE, LEASE_SIZE
+
+LINGER = 10.0  # seconds that a launch keeps its GPUs between one of its processes and the next
+EXPIRY_LEAST = 5  # seconds that a named lease lasts without being renewed, whatever the grace period is
+ENDED_LAUNCHES = 4096  # how many are remembered
+NO_ID = bytes(LEASE_SIZE)
+NO_LAUNCH = bytes(LAUNCH_SIZE)
+
+
+class NotGranted(Exception):
+    """No lease, or no place under it. Its text is one line for the user.
+
+    Attributes:
+        unknown: there is no such lease (any more).
+    """
+
+    def __init__(self, text: str, unknown: bool = False) -> None:
+        super().__init__(text)
+        self.unknown = unknown
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a session, or whoever opens a lease, asks for.
+
+    Attributes:
+        owner: its token.
+        gpus: how many; 0: as many as the lease has.
+        memory: bytes on each device, 0: what the lease says.
+        most: what the token allows, bytes on each device, 0: no limit of its own.
+        lease: the id of the lease to join, zeros: none is named.
+        launch: which launch of a program it belongs to, zeros: none.
+    """
+
+    owner: bytes
+    gpus: int
+    memory: int = 0
+    most: int = 0
+    lease: bytes = NO_ID
+    launch: bytes = NO_LAUNCH
+
+
+@dataclass(eq=False)
+class Lease:
+    """GPUs of one user.
+
+    Attributes:
+        number: by which people and the policy know it.
+        id: by which programs join it, zeros: it has no name. Whoever knows it still needs the token.
+        memory: bytes on each device for sessions that ask for none, 0: all that they may have.
+        holder: who opened it, for people: program, pid, user, host, peer.
+        sessions: that work under it.
+        expires: when it ends unless it is renewed or has sessions; None: with its last session.
+    """
+
+    number: int
+    owner: bytes
+    devices: tuple[int, ...]
+    memory: int
+    started: float
+    holder: dict[str, Any]
+    id: bytes = field(default=NO_ID, repr=False)
+    launch: bytes = NO_LAUNCH
+    sessions: set[int] = field(default_factory=set)
+    expires: float | None = None
+
+    @property
+    def named(self) -> bool:
+        return self.id != NO_ID
+
+    @property
+    def gpus(self) -> str:
+        """For people: how many."""
+        return "1 GPU" if len(self.devices) == 1 else f"{len(self.devices)} GPUs"
+
+
+@dataclass(frozen=True)
+class Membership:
+    """What one session has: its lease, its slot of the memory usage table, at most `memory` bytes on each device, 0: all."""
+
+    lease: Lease
+    slot: int
+    memory: int
+
+    @property
+    def devices(self) -> tuple[int, ...]:
+        """Pool ordinals, ascending."""
+        return self.lease.devices
+
+
+class Leases:
+    """All leases of one server.
+
+    Args:
+        policy: decides which devices a lease gets.
+        slots: the largest number of sessions, and of leases, at the same time.
+        per_token: the same for one token, None: all.
+        expiry: seconds that a named lease lasts without being renewed.
+    """
+
+    def __init__(self, policy: Policy, slots: int, per_token: int | None = None, expiry: float = EXPIRY_LEAST) -> None:
+        self._policy, self._slots, self._per_token = policy, slots, per_token
+        self.expiry = max(expiry, EXPIRY_LEAST)
+        self._leases: dict[int, Lease] = {}
+        self._named: dict[bytes, Lease] = {}
+        self._launches: dict[tuple[bytes, bytes], Lease] = {}
+        self._ended_launches: OrderedDict[tuple[bytes, bytes], None] = OrderedDict()
+        self._members: dict[int, Membership] = {}
+
+    def __iter__(self) -> Iterator[Lease]:
+        """All leases, oldest first."""
+        return iter(self._leases.values())
+
+    def sessions_on(self, device: int) -> int:
+        """How many sessions use this device."""
+        return sum(device in member.devices for member in self._members.values())
+
+    # ---- named leases ---------------------------------------------------------------------------------------------------
+
+    def open(self, id: bytes, asked: Asked, holder: dict[str, Any], now: float, started: float = 0.0) -> Lease:
+        """A named lease under an id that the opener chose.
+
+        Raises:
+            NotGranted: this server cannot grant it, or there is a lease of this id.
+        """
+        if id in self._named or id == NO_ID:
+            raise NotGranted("there is a lease of this id already; open one under another")
+        lease = self._grant(asked, holder, started)
+        lease.id, lease.expires = id, now + self.expiry
+        self._named[id] = lease
+        return lease
+
+    def find(self, id: bytes, owner: bytes) -> Lease:
+        """The named lease of this id.
+
+        Raises:
+            NotGranted: there is none that this token may use. The answer does not tell whether another token has it.
+        """
+        lease = self._named.get(id)
+        if lease is None or lease.owner != owner:
+            text = "the lease of these GPUs has ended: they were given back, their agent is gone, or the server was started anew"
+            raise NotGranted(f"{text}; leave this shell and attach again, or unset GPUVIRT_LEASE", unknown=True)
+        return lease
+
+    def renew(self, id: bytes, owner: bytes, now: float) -> Lease:
+        """The lease lasts for `expiry` from now on.
+
+        Raises:
+            NotGranted: there is no such lease.
+        """
+        lease = self.find(id, owner)
+        lease.expires = now + self.expiry
+        return lease
+
+    def release(self, id: bytes, owner: bytes) -> set[int]:
+        """Ends a named lease. Returns its sessions, which have lost their GPUs: whoever runs them is to end them.
+
+        Raises:
+            NotGranted: there is no such lease.
+        """
+        lease = self.find(id, owner)
+        self._end(lease)
+        return set(lease.sessions)
+
+    # ---- sessions -------------------------------------------------------------------------------------------------------
+
+    def check(self, asked: Asked) -> None:
+        """Whether a session could ever be had.
+
+        Raises:
+            NotGranted: not on this server, or not under the lease that it names.
+        """
+        if asked.lease != NO_ID:
+            self._fits(self.find(asked.lease, asked.owner), asked)
+        elif asked.gpus and (never := self._policy.impossible(asked.gpus, asked.memory, asked.most)) is not None:
+            raise NotGranted(never)
+
+    def join(self, session: int, asked: Asked, holder: dict[str, Any], started: float = 0.0) -> Membership:
+        """A session begins, under the lease that it names, that of its launch, or one of its own.
+
+        Raises:
+            NotGranted: there is no such lease, it has other GPUs than are asked for, or this server cannot grant one.
+        """
+        if session in self._members:
+            raise ValueError(f"session {session:x} has its devices already")
+        lease = self.find(asked.lease, asked.owner) if asked.lease != NO_ID else self._launches.get((asked.owner, asked.launch))
+        own = sum(member.lease.owner == asked.owner for member in self._members.values())
+        if self._per_token is not None and own >= self._per_token:
+            what = f"this token has {own} sessions on this server, as many as one token may"
+            raise NotGranted(f"{what}; end one, or have the server run with a higher --sessions-per-token")
+        taken = {member.slot for member in self._members.values()}
+        slot = next((s for s in range(self._slots) if s not in taken), None)
+        if slot is None:
+            raise NotGranted(f"this server has its limit of {self._slots} sessions; try again when one has ended")
+        if lease is None:
+            lease = self._grant(asked, holder, started)
+            if asked.launch != NO_LAUNCH:
+                lease.launch = asked.launch
+                self._launches[asked.owner, asked.launch] = lease
+        else:
+            self._fits(lease, asked)
+        if not lease.named:
+            lease.expires = None
+        lease.sessions.add(session)
+        member = self._members[session] = Membership(lease, slot, asked.memory or lease.memory or self._policy.most(asked.most))
+        return member
+
+    def leave(self, session: int, now: float) -> None:
+        """A session has ended, for whatever reason."""
+        member = self._members.pop(session, None)
+        if member is None:
+            return
+        lease = member.lease
+        lease.sessions.discard(session)
+        if lease.sessions or lease.named:
+            return
+        if lease.launch == NO_LAUNCH or self.launch_has_ended(lease.launch, lease.owner):
+            self._end(lease)
+        else:
+            lease.expires = now + LINGER
+
+    def launch_ended(self, launch: bytes, owner: bytes) -> None:
+        """The launcher says that its program has ended: its lease is over when its last session is."""
+        if launch == NO_LAUNCH:
+            return
+        self._ended_launches[launch, owner] = None
+        if len(self._ended_launches) > ENDED_LAUNCHES:
+            self._ended_launches.popitem(last=False)
+        lease = self._launches.get((owner, launch))
+        if lease is not None and not lease.sessions:
+            self._end(lease)
+
+    def launch_has_ended(self, launch: bytes, owner: bytes) -> bool:
+        return (launch, owner) in self._ended_launches
+
+    # ---- time -----------------------------------------------------------------------------------------------------------
+
+    def next_expiry(self) -> float | None:
+        """When `expire` is to be called next, None: no lease ends by itself."""
+        return min((lease.expires for lease in self._leases.values() if lease.expires is not None and not lease.sessions), default=None)
+
+    def expire(self, now: float) -> list[Lease]:
+        """Ends leases that nobody has renewed in time and that have no session; returns them."""
+        over = [lease for lease in self._leases.values() if not lease.sessions and lease.expires is not None and lease.expires <= now]
+        for lease in over:
+            self._end(lease)
+        return over
+
+    # ---- granting -------------------------------------------------------------------------------------------------------
+
+    def _grant(self, asked: Asked, holder: dict[str, Any], started: float) -> Lease:
+        own = sum(lease.owner == asked.owner for lease in self._leases.values())
+        if self._per_token is not None and own >= self._per_token:
+            what = f"this token has {own} leases on this server, as many as one token may"
+            raise NotGranted(f"{what}; end one, or have the server run with a higher --sessions-per-token")
+        if len(self._leases) >= self._slots:
+            raise NotGranted(f"this server has its limit of {self._slots} leases; try again when one has ended")
+        number = secrets.randbits(63) | 1
+        decision = self._policy.handle(Wanted(number, asked.gpus, asked.memory, asked.owner, asked.most))
+        if isinstance(decision, Refuse):
+            raise NotGranted(decision.text)
+        assert isinstance(decision, Grant)
+        lease = self._leases[number] = Lease(number, asked.owner, decision.devices, asked.memory, started, holder)
+        return lease
+
+    def _fits(self, lease: Lease, asked: Asked) -> None:
+        if asked.gpus and asked.gpus != len(lease.devices):
+            whose = "the lease that it works under" if lease.named else "its launch"
+            raise NotGranted(f"--gpus {asked.gpus} (GPUVIRT_GPUS) was asked for and {whose} has {lease.gpus}; leave GPUVIRT_GPUS as it was")
+        never = self._policy.impossible(len(lease.devices), asked.memory, asked.most)
+        if never is not None:
+            raise NotGranted(never)
+        least = min(self._policy.memory[device] for device in lease.devices)
+        if asked.memory > least:
+            text = f"{format_size(asked.memory)} per GPU were asked for and a GPU of this lease has {format_size(least)}"
+            raise NotGranted(f"{text}; ask for less with --memory")
+
+    def _end(self, lease: Lease) -> None:
+        self._leases.pop(lease.number, None)
+        self._named.pop(lease.id, None)
+        if self._launches.get((lease.owner, lease.launch)) is lease:
+            del self._launches[lease.owner, lease.launch]
+        self._policy.handle(Ended(lease.number))

@@ -1,0 +1,211 @@
+"""The leases' bookkeeping: who works on which GPUs, until when."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuvirt.server.leases import LINGER, NO_ID, NO_LAUNCH, Asked, Leases, NotGranted
+from gpuvirt.server.policy import Policy
+
+GIB = 1 << 30
+A, B = b"a" * 16, b"b" * 16
+X, Y = b"x" * 16, b"y" * 16
+HOLDER: dict[str, object] = {}
+
+
+def make(gpus: int = 4, slots: int = 10, per_token: int | None = None, expiry: float = 30, memory: list[int] | None = None) -> Leases:
+    return Leases(Policy(memory or [GIB] * gpus, slots), slots, per_token, expiry)
+
+
+def test_a_process_of_its_own_has_a_lease_of_its_own() -> None:
+    leases = make()
+    first, second = leases.join(1, Asked(A, 2), HOLDER), leases.join(2, Asked(A, 2), HOLDER)
+    assert (first.devices, second.devices) == ((0, 1), (2, 3)) and first.lease is not second.lease
+    leases.leave(1, 0.0)
+    assert list(leases) == [second.lease]
+    assert leases.join(3, Asked(A, 2), HOLDER).devices == (0, 1)
+
+
+def test_a_launch_shares_one() -> None:
+    """Also the process that begins when the one before has ended; other tokens and launches have others."""
+    leases = make()
+    asked = Asked(A, 2, launch=X)
+    members = [leases.join(n, asked, HOLDER) for n in (1, 2)]
+    assert members[0].lease is members[1].lease and members[0].slot != members[1].slot
+    assert leases.join(3, Asked(B, 2, launch=X), HOLDER).devices == (2, 3)
+    for n in (1, 2):
+        leases.leave(n, 100.0)
+    assert leases.next_expiry() == 100 + LINGER and leases.expire(99 + LINGER) == []
+    leases.join(4, Asked(B, 1), HOLDER)  # whatever begins meanwhile
+    again = leases.join(5, asked, HOLDER)
+    assert again.lease is members[0].lease and leases.next_expiry() is None
+    leases.leave(5, 200.0)
+    assert leases.expire(200 + LINGER) == [again.lease]
+    assert leases.join(6, asked, HOLDER).lease is not again.lease
+
+
+def test_a_launch_that_has_ended_keeps_nothing() -> None:
+    leases = make()
+    leases.join(1, Asked(A, 1, launch=X), HOLDER)
+    leases.join(2, Asked(A, 1, launch=Y), HOLDER)
+    leases.leave(1, 0.0)
+    leases.launch_ended(X, B)  # a stranger's word
+    leases.launch_ended(NO_LAUNCH, A)
+    assert len(list(leases)) == 2
+    leases.launch_ended(X, A)
+    leases.launch_ended(Y, A)
+    assert len(list(leases)) == 1
+    leases.leave(2, 0.0)
+    assert list(leases) == []
+    leases.join(3, Asked(A, 1, launch=Y), HOLDER)  # it came after the report
+    leases.leave(3, 0.0)
+    assert list(leases) == []
+
+
+def test_a_named_lease_outlives_its_sessions() -> None:
+    leases = make(expiry=30)
+    lease = leases.open(X, Asked(A, 2), HOLDER, now=0)
+    other = leases.open(Y, Asked(A, 2), HOLDER, now=0)
+    assert (lease.devices, other.devices) == ((0, 1), (2, 3))
+    for n in range(3):
+        assert leases.join(n, Asked(A, 2, lease=X), HOLDER).lease is lease
+        leases.leave(n, 0.0)
+    assert leases.join(3, Asked(A, 0, lease=X, launch=B), HOLDER).devices == (0, 1)  # the lease comes before the launch
+    leases.renew(Y, A, 20)
+    assert leases.expire(49) == [] and leases.expire(50) == [other]
+    leases.leave(3, 60.0)  # nobody has renewed it since, and now it has no session
+    assert leases.next_expiry() == 30 and leases.expire(60) == [lease] and list(leases) == []
+    assert leases.open(X, Asked(A, 4), HOLDER, now=70).devices == (0, 1, 2, 3)
+
+
+def test_release_takes_the_sessions_along() -> None:
+    leases = make()
+    leases.open(X, Asked(A, 1), HOLDER, now=0)
+    leases.join(1, Asked(A, 1, lease=X), HOLDER)
+    leases.join(2, Asked(A, 1, lease=X), HOLDER)
+    assert leases.release(X, A) == {1, 2} and list(leases) == []
+    with pytest.raises(NotGranted, match="has ended") as error:
+        leases.join(3, Asked(A, 1, lease=X), HOLDER)
+    assert error.value.unknown
+    leases.leave(1, 0.0)
+    leases.leave(2, 0.0)
+    assert leases.sessions_on(0) == 0 and leases.next_expiry() is None
+
+
+def test_a_stranger_learns_nothing_of_a_lease() -> None:
+    leases = make()
+    leases.open(X, Asked(A, 1), HOLDER, now=0)
+    texts = set()
+    for id in (X, Y):
+        for attempt in (
+            lambda id=id: leases.join(1, Asked(B, 1, lease=id), HOLDER),
+            lambda id=id: leases.renew(id, B, 0),
+            lambda id=id: leases.release(id, B),
+            lambda id=id: leases.check(Asked(B, 1, lease=id)),
+        ):
+            with pytest.raises(NotGranted) as error:
+                attempt()  # type: ignore[no-untyped-call]
+            texts.add((str(error.value), error.value.unknown))
+    assert len(texts) == 1 and len(list(leases)) == 1 and leases.sessions_on(0) == 0
+
+
+@pytest.mark.parametrize(
+    ("gpus", "memory", "text"),
+    [(1, 0, "--gpus 1 .* has 2 GPUs"), (3, 0, "has 2 GPUs; leave"), (2, 2 * GIB, "of this lease has 1.0 GiB"), (2, 9 * GIB, "--memory")],
+)
+def test_other_than_the_lease_has(gpus: int, memory: int, text: str) -> None:
+    for named in (True, False):
+        leases = make(memory=[GIB, GIB, 4 * GIB, 4 * GIB])
+        if named:
+            leases.open(X, Asked(A, 2), HOLDER, now=0)
+        else:
+            leases.join(1, Asked(A, 2, launch=X), HOLDER)
+        asked = Asked(A, gpus, memory, lease=X if named else NO_ID, launch=X)
+        with pytest.raises(NotGranted, match=text):
+            leases.join(2, asked, HOLDER)
+        if named:
+            with pytest.raises(NotGranted, match=text):
+                leases.check(asked)
+        assert leases.sessions_on(0) == (not named)
+
+
+def test_memory_stays_a_sessions_own() -> None:
+    leases = make()
+    leases.open(X, Asked(A, 1, 5), HOLDER, now=0)
+    leases.open(Y, Asked(A, 1, 0, most=9), HOLDER, now=0)
+    assert [leases.join(n, Asked(A, 1, m, lease=X), HOLDER).memory for n, m in enumerate((0, 3, 7))] == [5, 3, 7]
+    assert leases.join(7, Asked(A, 1, most=9, lease=Y), HOLDER).memory == 9
+    with pytest.raises(NotGranted, match="may have"):
+        leases.join(8, Asked(A, 1, 10, most=9, lease=Y), HOLDER)
+
+
+def test_limits() -> None:
+    leases = make(per_token=2, slots=3)
+    leases.open(X, Asked(A, 1), HOLDER, now=0)
+    with pytest.raises(NotGranted, match="another"):
+        leases.open(X, Asked(A, 1), HOLDER, now=0)
+    with pytest.raises(NotGranted, match="another"):
+        leases.open(NO_ID, Asked(A, 1), HOLDER, now=0)
+    leases.join(1, Asked(A, 1, lease=X), HOLDER)
+    leases.join(2, Asked(A, 1, lease=X), HOLDER)
+    with pytest.raises(NotGranted, match=r"has 2 sessions .*--sessions-per-token"):
+        leases.join(3, Asked(A, 1, lease=X), HOLDER)
+    leases.open(Y, Asked(A, 1), HOLDER, now=0)
+    with pytest.raises(NotGranted, match="has 2 leases"):
+        leases.open(b"z" * 16, Asked(A, 1), HOLDER, now=0)
+    leases.join(3, Asked(B, 1), HOLDER)
+    with pytest.raises(NotGranted, match="3 sessions; try again"):
+        leases.join(4, Asked(B, 1), HOLDER)
+    leases.leave(1, 0.0)
+    with pytest.raises(NotGranted, match="3 leases; try again"):
+        leases.join(4, Asked(B, 1), HOLDER)
+    assert leases.join(5, Asked(A, 1, lease=X), HOLDER).slot == 0
+    with pytest.raises(NotGranted, match="has 4 GPUs"):
+        leases.check(Asked(A, 5))
+
+
+EVENTS = st.lists(st.tuples(st.sampled_from("ojlrxte"), st.integers(0, 5), st.integers(0, 3), st.integers(1, 3)), max_size=80)
+
+
+@given(EVENTS)
+def test_whatever_happens(events: list[tuple[str, int, int, int]]) -> None:
+    """The policy holds exactly the leases that there are, each session is under one, slots are apart, and in the end nothing is left."""
+    policy = Policy([GIB] * 3, 8)
+    leases = Leases(policy, 8, 5, 10)
+    owners, ids, now = (A, B), (NO_ID, X, Y, b"z" * 16), 0.0
+    running: dict[int, set[int]] = {}
+    for kind, session, name, gpus in events:
+        owner = owners[session % 2]
+        try:
+            match kind:
+                case "o":
+                    leases.open(ids[name], Asked(owner, gpus), HOLDER, now)
+                case "j" if session not in running:
+                    running[session] = set(leases.join(session, Asked(owner, gpus, lease=ids[name]), HOLDER).devices)
+                case "l" if session not in running:
+                    running[session] = set(leases.join(session, Asked(owner, gpus, launch=ids[name]), HOLDER).devices)
+                case "e":
+                    leases.leave(session, now)
+                    running.pop(session, None)
+                case "r":
+                    leases.renew(ids[name], owner, now)
+                case "x":
+                    for ended in leases.release(ids[name], owner):
+                        leases.leave(ended, now)
+                        running.pop(ended, None)
+                case "t":
+                    now += gpus * 4
+                    leases.expire(now)
+        except NotGranted:
+            pass
+        assert set(policy.sessions) == {lease.number for lease in leases}
+        assert {s for lease in leases for s in lease.sessions} == set(running)
+        assert sum(leases.sessions_on(d) for d in range(3)) == sum(map(len, running.values()))
+        due = leases.next_expiry()
+        assert due is None or due > now or kind != "t"
+    for session in list(running):
+        leases.leave(session, now)
+    leases.expire(now + 100)
+    assert list(leases) == [] and policy.sessions == {}
