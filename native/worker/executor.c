@@ -1,5 +1,5 @@
 /* The executor: the one thread that takes records in order and executes each by queuing work on the backend. It waits for the device in two cases
- * only: when too much is in flight, and in driver calls that wait by themselves. */
+ * only: when too much is in flight, and in driver calls that wait by themselves, freeing pinned memory among them. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -40,6 +40,12 @@ static void rest(struct worker *w) {
     gv_send_flush(w->link);
 }
 
+/* Whether pinned memory is freed before this record. Not while the device waits for the client, who may take long, unless there is much of it. */
+static bool frees_spare(struct worker *w, uint16_t op) {
+    uint64_t spare = atomic_load_explicit(&w->staging.spare_bytes, memory_order_relaxed);
+    return spare && !gives_room(op) && (spare > STAGING_KEPT || !worker_waits_for_client(w));
+}
+
 /* Executes one record, from those that read-ahead queued or from the link. */
 static int step(struct worker *w, char *err) {
     /* Also when read-ahead has queued some: the last thread to peek is the link's reader and is exempt from back-pressure. */
@@ -56,8 +62,9 @@ static int step(struct worker *w, char *err) {
         return CARRY_ON;
     }
     /* While it waits for room, read-ahead reads the link: acknowledgements release room, and they come with the commands. */
-    bool room = gives_room(record->op) || worker_has_room(w), ahead = !room || (gv_may_wait(record->op) && worker_waits_for_client(w));
-    if (!room || gv_may_wait(record->op))
+    bool room = gives_room(record->op) || worker_has_room(w), frees = frees_spare(w, record->op), waits = frees || gv_may_wait(record->op);
+    bool ahead = !room || (waits && worker_waits_for_client(w));
+    if (!room || waits)
         rest(w);
     else if (!atomic_load_explicit(&w->busy, memory_order_relaxed))
         atomic_store_explicit(&w->busy, true, memory_order_relaxed);
@@ -74,6 +81,7 @@ static int step(struct worker *w, char *err) {
         worker_ahead_begin(w);
     }
     if (!room) worker_await_room(w);
+    if (frees) staging_free_spare(&w->staging);
     int outcome = carry_out(w, record, err);
     if (ahead) worker_ahead_end(w);
     if (aside)

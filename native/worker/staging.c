@@ -24,13 +24,6 @@ static unsigned class_of(uint64_t size) {
 
 static void *make(struct staging *s, uint64_t size) { return s->ops ? s->ops->host_alloc(s->backend, size) : malloc(size); }
 
-static void unmake(struct staging *s, void *data) {
-    if (s->ops)
-        s->ops->host_free(s->backend, data);
-    else
-        free(data);
-}
-
 void *staging_take(struct staging *s, uint64_t size) {
     unsigned class = class_of(size);
     void *data = NULL;
@@ -65,21 +58,35 @@ void staging_give(struct staging *s, void *data, uint64_t size) {
     unsigned class = class_of(size);
     atomic_fetch_sub(&s->in_use, size);
     pthread_mutex_lock(&s->lock);
-    bool keep = class <= STAGING_LARGEST && s->kept_bytes + (1ull << class) <= (s->ops ? STAGING_KEPT_PINNED : STAGING_KEPT) && !s->ended;
+    bool ended = s->ended;
+    bool keep = class <= STAGING_LARGEST && s->kept_bytes + (1ull << class) <= (s->ops ? STAGING_KEPT_PINNED : STAGING_KEPT) && !ended;
     if (keep) keep = list(&s->kept[class - STAGING_SMALLEST], data);
     if (keep) s->kept_bytes += 1ull << class;
+    if (!keep && !ended && s->ops && list(&s->spare, data)) atomic_fetch_add(&s->spare_bytes, size); /* without memory for the list it is lost */
     pthread_mutex_unlock(&s->lock);
-    if (!keep && !s->ended) unmake(s, data);
+    if (!keep && !ended && !s->ops) free(data);
+}
+
+void staging_free_spare(struct staging *s) {
+    pthread_mutex_lock(&s->lock);
+    struct staging_kept spare = s->spare;
+    s->spare = (struct staging_kept){0};
+    atomic_store(&s->spare_bytes, 0);
+    pthread_mutex_unlock(&s->lock);
+    while (spare.n) s->ops->host_free(s->backend, spare.pieces[--spare.n]);
+    free(spare.pieces);
 }
 
 void staging_end(struct staging *s) {
     pthread_mutex_lock(&s->lock);
     for (unsigned i = 0; i < sizeof s->kept / sizeof *s->kept; i++) {
         struct staging_kept *kept = &s->kept[i];
-        while (kept->n) unmake(s, kept->pieces[--kept->n]);
+        while (kept->n && !s->ops) free(kept->pieces[--kept->n]);
         free(kept->pieces);
         *kept = (struct staging_kept){0};
     }
+    free(s->spare.pieces);
+    s->spare = (struct staging_kept){0};
     s->kept_bytes = 0;
     s->ended = true;
     pthread_mutex_unlock(&s->lock);

@@ -71,7 +71,10 @@ static void run_job(struct job *j) {
         break;
     case LAUNCH: atomic_fetch_add(&fake.ran, 1); break;
     case MARK: j->mark(j->arg, status); break;
-    case GATE: j->gate(j->arg); break;
+    case GATE:
+        j->gate(j->arg);
+        atomic_fetch_sub(&fake.gates, 1);
+        break;
     }
 }
 
@@ -342,7 +345,21 @@ int fake_mark(struct gv_stream *s, void (*fn)(void *, int), void *arg) {
     return status;
 }
 int fake_gate(struct gv_stream *s, void (*fn)(void *), void *arg) {
-    return fake.refuse_gates ? 2 : queue(s, (struct job){.kind = GATE, .gate = fn, .arg = arg});
+    if (fake.refuse_gates) return 2;
+    atomic_fetch_add(&fake.gates, 1);
+    return queue(s, (struct job){.kind = GATE, .gate = fn, .arg = arg});
+}
+
+void *fake_host_alloc(struct gv_backend *b, size_t size) {
+    (void)b;
+    atomic_fetch_add(&fake.pinned, 1);
+    return malloc(size);
+}
+void fake_host_free(struct gv_backend *b, void *memory) {
+    (void)b;
+    while (fake.frees_wait && atomic_load(&fake.gates)) usleep(1000);
+    free(memory);
+    atomic_fetch_sub(&fake.pinned, 1);
 }
 
 void *fake_host_view(struct gv_backend *b, uint64_t address, uint64_t size) {

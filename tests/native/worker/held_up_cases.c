@@ -178,6 +178,48 @@ static void free_behind_a_copy_in_place(void) {
     bye();
 }
 
+/* Freeing pinned memory waits for the gates, which wait for the threads that give it back: more of it than is kept, beside a host function that stands
+ * and without one. */
+static void pinned_memory_is_freed_by_nobody_who_is_waited_for(void) {
+    enum { SIZE = 4 * WORKER_PIECE };
+    static uint8_t data[SIZE];
+    begin();
+    attach();
+    fake.frees_wait = true;
+    POST(stream_create, 0, 1, .stream = 200, .flags = 1);
+    for (int stands = 1; stands >= 0; stands--) {
+        if (stands) {
+            POST(host_func, 0, 1, .stream = 100, .tag = 9);
+            host_function_comes(9, 0);
+        }
+        uint64_t seq = POST(copy_in, GV_RECORD_MARK, 1, .stream = 200, .dst = 0, .width = SIZE, .height = 1, .depth = 1, .pitch = SIZE, .slice = SIZE,
+                            .bulk = ++bulk_sent);
+        CHECK(gv_bulk_send(client, 0, data, SIZE));
+        CHECK(completed().upto == seq);
+        if (stands) POST(host_done, 0, 1, .tag = 9);
+        POST(fence, GV_RECORD_MARK, 1, .stream = 100);
+        CHECK(completed().status == 0);
+    }
+    CHECK(answer(POST(memory_info, GV_RECORD_SYNC, 1)) == 0);
+    CHECK(atomic_load(&fake.pinned) <= (int)(STAGING_KEPT_PINNED / WORKER_PIECE));
+    bye();
+}
+
+/* The same at the end of a session, of which a copy still waits for its bytes. */
+static void pinned_memory_at_the_end(void) {
+    static uint8_t data[2 * WORKER_PIECE];
+    begin();
+    attach();
+    round_trip(100000, 100, 100); /* leaves pieces that are kept, of another size */
+    fake.frees_wait = true;
+    fake.delay_us = 100000; /* the worker is closed before the stream has come to the end */
+    POST(copy_in, 0, 1, .stream = 100, .dst = 0, .width = sizeof data, .height = 1, .depth = 1, .pitch = sizeof data, .slice = sizeof data,
+         .bulk = ++bulk_sent);
+    CHECK(answer(POST(memory_info, GV_RECORD_SYNC, 1)) == 0);
+    gv_link_kill(client, "the client is gone");
+    end(1);
+}
+
 const struct test_case held_up_cases[] = {
     {"floods", floods},
     {"flood_behind_a_host_function", flood_behind_a_host_function},
@@ -186,5 +228,7 @@ const struct test_case held_up_cases[] = {
     {"free_behind_a_host_function", free_behind_a_host_function},
     {"link_behind_copies_that_wait", link_behind_copies_that_wait},
     {"free_behind_a_copy_in_place", free_behind_a_copy_in_place},
+    {"pinned_memory_is_freed_by_nobody_who_is_waited_for", pinned_memory_is_freed_by_nobody_who_is_waited_for},
+    {"pinned_memory_at_the_end", pinned_memory_at_the_end},
     {0},
 };
