@@ -74,13 +74,22 @@ def held(done: Done) -> dict[str, int]:
     return dict(zip(names, map(int, re.findall(r"\d+", done.stdout.splitlines()[0])), strict=True))
 
 
+def mistaken(bug: seeded_bugs.Bug) -> str:
+    text = (NATIVE / bug.source).read_text()
+    assert text.count(bug.text) == 1, f"{bug.source} has changed: seeded_bugs.py no longer fits"
+    return text.replace(bug.text, bug.instead)
+
+
+def test_the_seeded_bugs_fit_the_library() -> None:
+    """Those of the wide tests too: who changes the library hears of it at once."""
+    assert all(mistaken(bug) for bug in seeded_bugs.BUGS)
+
+
 def with_bug(folder: Path, bug: seeded_bugs.Bug) -> Path:
     """The fuzzer, of a library with this mistake."""
     source = NATIVE / bug.source
-    text = source.read_text()
-    assert text.count(bug.text) == 1, f"{bug.source} has changed"
     copy = folder / source.name
-    copy.write_text(text.replace(bug.text, bug.instead))
+    copy.write_text(mistaken(bug))
     return build_fuzzer.build(folder / "shim_fuzz", {source: copy})
 
 

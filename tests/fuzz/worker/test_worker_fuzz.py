@@ -82,12 +82,21 @@ def test_the_corpus_is_small() -> None:
     assert files and sum(f.stat().st_size for f in files) <= 200 << 10
 
 
+def with_bug(bug: Bug) -> str:
+    text = (NATIVE / "worker" / bug.file).read_text()
+    assert text.count(bug.old) == 1, f"{bug.file} has changed: seeded_bugs.py no longer fits"
+    return text.replace(bug.old, bug.new).replace('"../', f'"{NATIVE}/')
+
+
+def test_the_seeded_bugs_fit_the_worker() -> None:
+    """Those of the long tests too: who changes the worker hears of it at once."""
+    assert all(with_bug(bug) for bug in BUGS)
+
+
 def faulty(bug: Bug, folder: Path, programs: Path) -> Fuzzer:
     source = NATIVE / "worker" / bug.file
-    text = source.read_text()
-    assert text.count(bug.old) == 1, f"{bug.file} has changed: seeded_bugs.py no longer fits"
     copy = folder / bug.file
-    copy.write_text(text.replace(bug.old, bug.new).replace('"../', f'"{NATIVE}/'))
+    copy.write_text(with_bug(bug))
     return build(programs, instead={source: copy}, name=f"fuzzer-{BUGS.index(bug)}")
 
 
