@@ -26,6 +26,8 @@ def _cases() -> list[Case]:
         "vectors": SPACES + "st.local.v4.b32 [l], {$a, 1, 2, $a}; ld.local.v2.b64 {%q0, %q1}, [l]; shr.u64 %q1, %q1, 32; cvt.u32.u64 $d, %q1;",
         "bytes": SPACES + "st.local.u32 [l], $a; ld.local.u8 %r3, [l+3]; shl.b32 %r3, %r3, 24; ld.local.u8 %r4, [l+2]; shl.b32 %r4, %r4, 16; "
         "ld.local.u16 %r5, [l]; or.b32 %r3, %r3, %r4; or.b32 $d, %r3, %r5;",
+        "elements": SPACES + ".local .v2 .u64 w[4]; mov.u64 %q0, l[3]; st.local.u32 [%q0], $a; mov.u64 %q1, w[0x2]; ld.local.u32 %r3, [l+12]; "
+        "st.local.u32 [%q1+4], %r3; ld.local.u32 $d, [w+36];",
         "ldu": "ldu.global.u32 $d, [%aa];",
         "hints": "prefetch.global.L2 [%aa]; prefetchu.L1 [%aa]; applypriority.global.L2::evict_normal [%aa], 128; nanosleep.u32 1; pmevent 1; "
         "createpolicy.fractional.L2::evict_last.b64 %q0, 1.0; griddepcontrol.wait; mov.u32 $d, $a;",

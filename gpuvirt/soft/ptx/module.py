@@ -27,7 +27,7 @@ class Param:
 
 @dataclass
 class Variable:
-    """A module- or function-scope variable; `init` is the initialiser's text, not yet evaluated."""
+    """A module- or function-scope variable; `init` is the initialiser's text, not yet evaluated. stride: bytes from one element to the next."""
 
     name: str
     space: str
@@ -37,6 +37,7 @@ class Variable:
     linkage: str = ""
     init: str | None = None
     unsized: bool = False
+    stride: int = 1
 
 
 @dataclass
@@ -141,7 +142,7 @@ def parse_variable(text: str, linkage: str = "") -> list[Variable]:
         count = 0
     if size * count > _MOST_BYTES:
         raise BadPtx(f"the variable '{name}' has {size * count} bytes")
-    first = Variable(name, space, align, size * count, element, linkage, init, unsized and not init)
+    first = Variable(name, space, align, size * count, element, linkage, init, unsized and not init, size)
     return [first]
 
 

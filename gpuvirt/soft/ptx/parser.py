@@ -158,6 +158,7 @@ _FLOAT = re.compile(r"[-+]?(?:\d+\.\d*|\.\d+|\d+)(?:[eE][-+]?\d+)?$")
 _LINES = re.compile(r"^[ \t]*(?:\.loc|\.file|@@DWARF)\b[^\n]*$", re.M)
 _PIECES = re.compile(r"[;{}]|[^;{}\"]+|\"(?:[^\"\\]|\\.)*\"")
 _ADDRESS = re.compile(r"(.+?)\s*([-+])\s*([-+]?\s*(?:0[xX][0-9a-fA-F]+|\d+)U?)$")
+_ELEMENT = re.compile(r"([^\s\[]+)\s*\[\s*(0[xX][0-9a-fA-F]+|\d+)U?\s*\]$")  # of an array, whose address is meant
 
 
 def to_int(text: str) -> int:
@@ -285,7 +286,18 @@ class _Parser:
             if isinstance(base_op, Sym):
                 offset = to_int(match.group(3))
                 return Sym(base_op.name, base_op.offset + (-offset if match.group(2) == "-" else offset))
+        match = _ELEMENT.match(text)
+        if match:
+            base_op = self.operand(match.group(1))
+            if isinstance(base_op, Sym):
+                return Sym(base_op.name, base_op.offset + to_int(match.group(2)) * self.stride(base_op.name))
         return Name(text)
+
+    def stride(self, array: str) -> int:
+        variable = self.body.locals.get(array) or self.module.variables.get(array)
+        if variable is None:
+            raise BadPtx(f"'{array}' is no array")
+        return variable.stride
 
     # Statements ------------------------------------------------------------------------------------------------------------------------------
 
