@@ -40,12 +40,12 @@ A session that moves to another worker takes an image with it: memory by pages, 
 def page(functions: list[Function], api: Api, commands: CommandSpec) -> str:
     known = versions(functions, api)
     out = [INTRO.format(major=api.version // 1000, minor=api.version % 1000 // 10)]
-    counts = Counter(f.kind for f in functions)
+    counts = Counter(f.kind for f in functions if f.declared)
     supported = sum(n for kind, n in counts.items() if kind != "unsupported")
     symbols = sum(len(f.symbols) for f in functions)
     out.append("| functions | supported | local | async | sync | not supported | exported symbols |\n|--:|--:|--:|--:|--:|--:|--:|\n")
     out.append(
-        f"| {len(functions)} | {supported} | {counts['local']} | {counts['async']} | {counts['sync']} | {counts['unsupported']} | {symbols} |\n"
+        f"| {counts.total()} | {supported} | {counts['local']} | {counts['async']} | {counts['sync']} | {counts['unsupported']} | {symbols} |\n"
     )
     for title in dict.fromkeys(f.title for f in functions if f.supported):
         out.append(f"\n## {title}\n\n| function | class | versions | remarks |\n|---|---|---|---|\n")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import tomllib
+from pathlib import Path
 
 from function_spec import Function, SpecError
 from headers import Api, Result, Symbol
@@ -13,6 +15,8 @@ def versions(functions: list[Function], api: Api) -> dict[str, list[tuple[int, S
     """Base name -> (first CUDA version, symbol). The k-th version of a name is the k-th of its symbols; both must take the same arguments."""
     found: dict[str, list[tuple[int, Symbol]]] = {}
     for f in functions:
+        if not f.declared:
+            continue  # no header says under which versions it is asked for
         rows: list[tuple[int, Symbol]] = []
         for stream in ("", "_ptsz", "_ptds"):
             symbols = sorted((s for s in f.symbols if s.stream == stream), key=lambda s: s.revision)
@@ -51,13 +55,17 @@ def sentence(result: Result) -> str:
         text = result.name.removeprefix("CUDA_ERROR_").replace("_", " ").lower()
     if len(text) > 160:
         text = text[:160].rsplit(" ", 1)[0] + " ..."
-    if result.value == 0:
-        text = "no error"
     return text[:1].lower() + text[1:] if text[1:2].islower() else text
 
 
-def errors(api: Api) -> str:
-    rows = [f"    {{{r.value}, {c_string(r.name)}, {c_string(sentence(r))}}},\n" for r in sorted(api.results, key=lambda r: r.value)]
+def errors(api: Api, texts: Path) -> str:
+    """texts: TOML, the driver's own text of each error that has one."""
+    own: dict[str, str] = tomllib.loads(texts.read_text())
+    unknown = own.keys() - {r.name for r in api.results}
+    if unknown:
+        raise SpecError(f"{texts.name}: the headers have no {', '.join(sorted(unknown))}")
+    results = sorted(api.results, key=lambda r: r.value)
+    rows = [f"    {{{r.value}, {c_string(r.name)}, {c_string(own.get(r.name) or sentence(r))}}},\n" for r in results]
     return "".join(
         [
             BANNER,

@@ -35,6 +35,7 @@ class Function:
     after_fork: bool = False
     split: bool = False
     roles: dict[str, str] = field(default_factory=dict)
+    declared: bool = True  # in cuda.h; else it is exported all the same
 
     @property
     def supported(self) -> bool:
@@ -93,9 +94,11 @@ def load(folder: Path, api: Api) -> list[Function]:
     functions: list[Function] = []
     problems: list[str] = []
     groups: dict[str, list[str]] = {}
+    undeclared: dict[str, list[str]] = {}
     for path in sorted(folder.glob("*.toml")):
         table = tomllib.loads(path.read_text())
         groups |= table.pop("unsupported", {})
+        undeclared |= table.pop("undeclared", {})
         title, file = table.pop("title", ""), table.pop("file", "")
         for base, entry in table.items():
             if base not in bases:
@@ -116,6 +119,11 @@ def load(folder: Path, api: Api) -> list[Function]:
             functions.append(Function(base, "Not supported", "", bases[base], "unsupported", matches[0]))
     for reason, patterns in groups.items():
         problems += [f"unsupported: {p} ({reason}) matches nothing" for p in patterns if not any(fnmatchcase(b, p) for b in bases.keys() - mentioned)]
+    for reason, names in undeclared.items():
+        problems += [f"undeclared: {name} is in the headers" for name in names if name in bases]
+        functions += [
+            Function(name, "Not supported", "", [Symbol(name, name, 1, "", (), False)], "unsupported", reason, declared=False) for name in names
+        ]
     if problems:
         raise SpecError("\n".join(problems))
     return functions

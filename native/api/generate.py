@@ -61,7 +61,7 @@ def generate(folders: list[Path], nvml: Path, out: Path) -> None:
         "gv_stubs.c": emit_stubs.source(functions, api),
         "gv_proc_table.c": emit_proc_address.source(functions, api),
         "gv_results.h": emit_results.header(api),
-        "gv_errors.c": emit_proc_address.errors(api),
+        "gv_errors.c": emit_proc_address.errors(api, HERE / "error_texts.toml"),
         "gv_nvml.h": emit_nvml.header(nvml),
         "gv_nvml_stubs.c": emit_nvml.source(nvml, HERE / "nvml.toml"),
     }

@@ -285,11 +285,11 @@ CUresult impl_cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer) {
 
 CUresult impl_cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute attribute, CUdevice source, CUdevice target) {
     const struct gv_device_info *info;
+    if (shim_initialized() && !value) return CUDA_ERROR_INVALID_VALUE;
     int rc = find(source, &info);
     if (!rc) rc = find(target, &info);
     if (rc) return rc;
     if (source == target) return CUDA_ERROR_INVALID_DEVICE;
-    if (!value) return CUDA_ERROR_INVALID_VALUE;
     switch ((int)attribute) {
     case CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK: *value = 0; return CUDA_SUCCESS;
     case CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED: *value = 1; return CUDA_SUCCESS;

@@ -18,12 +18,19 @@ struct request {
 
 /* ---- checks -------------------------------------------------------------------------------------------------------- */
 
-/* The number of cudaErrorInvalidConfiguration. The runtime launches kernels of libraries and returns the driver's result unchanged, and programs expect this error for an
- * invalid grid or block. A launch of a function returns CUDA_ERROR_INVALID_VALUE, as the driver's documentation says. */
+/* The number of cudaErrorInvalidConfiguration. The runtime launches the program's own kernels and returns the driver's result unchanged, and programs expect this error for an
+ * invalid grid or block. All others get CUDA_ERROR_INVALID_VALUE, as the driver's documentation says: of functions, and of kernels of libraries that a program has loaded itself. */
 #define INVALID_CONFIGURATION 9
 
 static int invalid_shape(const struct request *r) {
-    return object_get(OBJECT_KERNEL, r->function) ? INVALID_CONFIGURATION : CUDA_ERROR_INVALID_VALUE;
+    const struct shim_kernel *k = object_get(OBJECT_KERNEL, r->function);
+    return k && k->library->image.wrapped ? INVALID_CONFIGURATION : CUDA_ERROR_INVALID_VALUE;
+}
+
+/* Why a block that the device could run is too large for this kernel: its registers do not suffice, or it was compiled for smaller ones (.maxntid). */
+static int too_many_threads(const struct shim_function *f, uint64_t threads) {
+    uint64_t registers = (uint64_t)f->context->info->attributes[CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK];
+    return threads * f->meta->num_regs > registers ? CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES : CUDA_ERROR_INVALID_VALUE;
 }
 
 static int check_shape(const struct shim_function *f, const struct request *r) {
@@ -35,7 +42,7 @@ static int check_shape(const struct shim_function *f, const struct request *r) {
     }
     uint64_t threads = (uint64_t)r->block[0] * r->block[1] * r->block[2];
     if (threads > (unsigned)limit[CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK]) return invalid_shape(r);
-    if (threads > f->max_threads) return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
+    if (threads > f->max_threads) return too_many_threads(f, threads);
     const uint32_t *required = f->meta->required_threads;
     for (int i = 0; i < 3 && required[0]; i++) {
         if (r->block[i] != (required[i] ? required[i] : 1)) return CUDA_ERROR_INVALID_VALUE;
@@ -176,6 +183,7 @@ CUresult impl_cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function
         switch ((int)a->id) {
         case CU_LAUNCH_ATTRIBUTE_COOPERATIVE: r.cooperative = a->value.cooperative != 0; break;
         case CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION:
+            if (!a->value.clusterDim.x || !a->value.clusterDim.y || !a->value.clusterDim.z) return CUDA_ERROR_INVALID_VALUE;
             if (a->value.clusterDim.x > 1 || a->value.clusterDim.y > 1 || a->value.clusterDim.z > 1) {
                 shim_log_once("cuLaunchKernelEx: thread block clusters are not supported yet");
                 return CUDA_ERROR_NOT_SUPPORTED;

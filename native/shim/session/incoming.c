@@ -1,12 +1,26 @@
 /* What the worker says: one function per event. Runs on whichever thread holds the progress role; sends nothing, and blocks on nothing but the
  * program's own stdout. */
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "gv_commands.h"
 #include "session/quiet_write.h"
 #include "session/session_state.h"
 
 #define FAILURES_SHOWN 16
+
+static const char *(*explain_address)(uint64_t address);
+
+void session_on_illegal_address(const char *(*call)(uint64_t address)) { explain_address = call; }
+
+/* More about the address that the worker's text names, "" when there is none or nothing is known. */
+static const char *explained(const char *text) {
+    static const char before[] = "illegal address 0x";
+    const char *at = explain_address && text ? strstr(text, before) : NULL;
+    const char *more = at ? explain_address(strtoull(at + sizeof before - 1, NULL, 16)) : NULL;
+    return more ? more : "";
+}
 
 static int on_reply(const void *body, uint32_t size) {
     struct gv_evt_reply e;
@@ -43,8 +57,8 @@ static int on_failed(const struct gv_record *record, const void *body, uint32_t 
     if (gv_evt_failed_decode(&e, body, size)) return -1;
     if (shown < FAILURES_SHOWN && (!e.sticky || first_of(record->ctx))) {
         shown++;
-        shim_log("%s (command %llu) failed on %s with CUDA error %d: %s%s", gv_op_name((uint16_t)e.op), (unsigned long long)e.failed_seq,
-                 session.pool, e.status, e.text && *e.text ? e.text : "no more is known",
+        shim_log("%s (command %llu) failed on %s with CUDA error %d: %s%s%s", gv_op_name((uint16_t)e.op), (unsigned long long)e.failed_seq,
+                 session.pool, e.status, e.text && *e.text ? e.text : "no more is known", explained(e.text),
                  e.sticky ? "; its context is lost, every later call in it fails" : "");
         if (shown == FAILURES_SHOWN) shim_log("further failures of this program are not shown");
     }

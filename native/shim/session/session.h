@@ -107,6 +107,9 @@ int session_wait_stream(struct session_stream *s, uint64_t seq);
 /* `call` is told of every failure after which nothing can be done in a context: from any thread, and it takes no lock that is held while posting. To be
  * set before attaching. */
 void session_on_context_failure(void (*call)(uint32_t ctx, int status));
+/* `call` says what is known of an address that a kernel could not reach, for the message about it; NULL: nothing. It takes no lock that is held while
+ * posting. To be set before attaching. */
+void session_on_illegal_address(const char *(*call)(uint64_t address));
 /* Handles what has already arrived, without waiting (for queries). */
 void session_poll(void);
 

@@ -62,6 +62,7 @@ int main(int argc, char **argv) {
     if (is(name, "read")) reads<int><<<1, 32, 0, one>>>(nullptr, at, 0);
     else if (is(name, "write")) writes<int><<<1, 32, 0, one>>>(nullptr, at);
     else if (is(name, "read-own")) reads<int><<<1, 32, 0, one>>>(v, at, 0);
+    else if (is(name, "pinned")) writes<int><<<1, 32, 0, one>>>(host, at);
     else if (is(name, "write-wide")) writes<double><<<1, 32, 0, one>>>(v, at);
     else if (is(name, "atomic")) adds<<<1, 32, 0, one>>>(v, at);
     else if (is(name, "shared")) shares<<<1, 64, 0, one>>>(at);

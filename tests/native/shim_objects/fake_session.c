@@ -53,7 +53,7 @@ int session_attach(void) {
         info->chunk = 2 << 20;
         info->flags = GV_DEVICE_WANTS_PTX | GV_DEVICE_SOFTWARE;
         static const int values[][2] = {{1, 1024},   {2, 1024},  {3, 1024},        {4, 64},     {5, 0x7fffffff}, {6, 65535},  {7, 65535},
-                                        {8, 49152},  {10, 32},   {11, 0x7fffffff}, {12, 65536}, {14, 512},       {16, 2},     {33, 1},
+                                        {8, 49152},  {10, 32},   {11, 0x7fffffff}, {12, 16384}, {14, 512},       {16, 2},     {33, 1},
                                         {34, 0},     {39, 2048}, {50, 0},          {75, 13},    {76, 0},         {78, 1},     {81, 102400},
                                         {82, 65536}, {95, 1},    {97, 101376},     {102, 1},    {106, 32},       {111, 1024}, {115, 1}};
         for (size_t i = 0; i < sizeof values / sizeof values[0]; i++) {
@@ -89,6 +89,7 @@ const char *shim_folder_setting(const char *variable) {
 }
 
 void session_on_context_failure(void (*call)(uint32_t ctx, int status)) { (void)call; }
+void session_on_illegal_address(const char *(*call)(uint64_t address)) { (void)call; }
 
 /* ---- completions --------------------------------------------------------------------------------------------------- */
 

@@ -52,7 +52,20 @@ void memory(void) {
     EQUAL(impl_cuPointerGetAttributes(2, which, data, (CUdeviceptr)(uintptr_t)&type), 0);
     CHECK(type == 0 && ordinal == -2);
     EQUAL(impl_cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, big + 4096), CUDA_ERROR_INVALID_VALUE);
+    for (int wrong = 0; wrong < 3; wrong++) {
+        which[1] = (CUpointer_attribute)((const int[]){0, 23, 9999})[wrong];
+        EQUAL(impl_cuPointerGetAttributes(2, which, data, big), CUDA_ERROR_INVALID_VALUE);
+    }
+    which[1] = (CUpointer_attribute)22; /* CU_POINTER_ATTRIBUTE_LOCALITY_DOMAIN_ORDINAL */
+    EQUAL(impl_cuPointerGetAttributes(2, which, data, big), 0);
+    EQUAL(ordinal, -1);
+
+    /* Memory is freed whatever context is current, if any. */
+    EQUAL(impl_cuCtxSetCurrent(NULL), 0);
     EQUAL(impl_cuMemFree(big), 0);
+    EQUAL(impl_cuMemFree(big), CUDA_ERROR_INVALID_VALUE);
+    EQUAL(impl_cuMemAlloc(&big, 4096), CUDA_ERROR_INVALID_CONTEXT);
+    EQUAL(impl_cuCtxSetCurrent(context), 0);
 }
 
 /* A freed range is not handed out while a stream may still use it, and no wait is needed for that. */

@@ -6,6 +6,7 @@
 #include "fake_session.h"
 #include "gv_impl.h"
 #include "memory_calls.h"
+#include "pool_calls.h"
 #include "objects/objects.h"
 #include "wire/session_limits.h"
 
@@ -291,7 +292,8 @@ static void modules(void) {
     EQUAL(impl_cuLaunchKernel(add, 1, 65536, 1, 1, 1, 1, 0, NULL, params, NULL), CUDA_ERROR_INVALID_VALUE);
     EQUAL(impl_cuLaunchKernel(add, 1, 1, 1, 1, 1, 65, 0, NULL, params, NULL), CUDA_ERROR_INVALID_VALUE);
     EQUAL(impl_cuLaunchKernel(add, 1, 1, 1, 1025, 1, 1, 0, NULL, params, NULL), CUDA_ERROR_INVALID_VALUE);
-    EQUAL(impl_cuLaunchKernel(add, 1, 1, 1, 513, 1, 1, 0, NULL, params, NULL), CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES);
+    EQUAL(impl_cuLaunchKernel(add, 1, 1, 1, 513, 1, 1, 0, NULL, params, NULL), CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES); /* 32 registers a thread */
+    EQUAL(impl_cuLaunchKernel(exact, 1, 1, 1, 65, 1, 1, 0, NULL, NULL, NULL), CUDA_ERROR_INVALID_VALUE);            /* compiled for 64 */
     EQUAL(impl_cuLaunchKernel(add, 1, 1, 1, 1, 1, 1, 48129, NULL, params, NULL), CUDA_ERROR_INVALID_VALUE);
     EQUAL(impl_cuLaunchKernel(exact, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL), CUDA_ERROR_INVALID_VALUE);
     EQUAL(impl_cuLaunchKernel((CUfunction)m, 1, 1, 1, 1, 1, 1, 0, NULL, params, NULL), CUDA_ERROR_INVALID_HANDLE);
@@ -360,7 +362,7 @@ static void libraries(void) {
     EQUAL(impl_cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 60000, add, 1), 0);
     EQUAL(impl_cuLaunchKernel((CUfunction)add, 1, 1, 1, 1, 1, 1, 0, NULL, params, NULL), 0);
     uint32_t first = fake.launch_ctx;
-    EQUAL(impl_cuLaunchKernel((CUfunction)add, 1, 1, 1, 1025, 1, 1, 0, NULL, params, NULL), 9); /* cudaErrorInvalidConfiguration */
+    EQUAL(impl_cuLaunchKernel((CUfunction)add, 1, 1, 1, 1025, 1, 1, 0, NULL, params, NULL), CUDA_ERROR_INVALID_VALUE);
     EQUAL(impl_cuKernelGetFunction(&f, add), 0);
     EQUAL(impl_cuCtxCreate_v2(&other, 0, 1), 0);
     EQUAL(impl_cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, NULL, params, NULL), CUDA_ERROR_INVALID_HANDLE); /* a function of another context */
@@ -379,6 +381,47 @@ static void libraries(void) {
     EQUAL(impl_cuLibraryUnload(l), 0);
     EQUAL(impl_cuLibraryUnload(l), CUDA_ERROR_INVALID_HANDLE);
     EQUAL(impl_cuLaunchKernel((CUfunction)add, 1, 1, 1, 1, 1, 1, 0, NULL, params, NULL), CUDA_ERROR_INVALID_HANDLE);
+}
+
+/* What nvcc puts into a program, and the runtime loads: programs expect cudaErrorInvalidConfiguration, and the runtime returns what it gets. */
+static void wrapped_library(void) {
+    struct {
+        uint32_t magic;
+        uint16_t version, header;
+        uint64_t size;
+        uint16_t kind, entry_version;
+        uint32_t entry_header;
+        uint64_t payload;
+        uint32_t compressed, options;
+        uint16_t minor, major;
+        uint32_t arch, name_offset, name_size;
+        uint64_t flags, zero, full_size;
+        char text[(sizeof(FAKE_PTX) + 7) / 8 * 8];
+    } fatbin = {.magic = 0xba55ed50, .version = 1, .header = 16, .kind = 1, .entry_version = 0x101, .entry_header = 64, .arch = 50, .flags = 0x2000};
+    fatbin.size = sizeof fatbin - 16;
+    fatbin.payload = sizeof fatbin.text;
+    memcpy(fatbin.text, FAKE_PTX, sizeof(FAKE_PTX));
+    const struct {
+        uint32_t magic, version;
+        const void *data, *list;
+    } wrapper = {0x466243b1, 1, &fatbin, NULL};
+    CUlibrary l;
+    CUkernel add;
+    uint64_t a = 1;
+    uint32_t b = 3;
+    void *params[] = {&a, &b, &a};
+    EQUAL(impl_cuLibraryLoadData(&l, &wrapper, NULL, NULL, 0, NULL, NULL, 0), 0);
+    EQUAL(impl_cuLibraryGetKernel(&add, l, "add"), 0);
+    EQUAL(impl_cuLaunchKernel((CUfunction)add, 1, 1, 1, 1025, 1, 1, 0, NULL, params, NULL), 9);
+    EQUAL(impl_cuLaunchKernel((CUfunction)add, 0, 1, 1, 1, 1, 1, 0, NULL, params, NULL), 9);
+    EQUAL(impl_cuLaunchKernel((CUfunction)add, 1, 1, 1, 1, 1, 1, 0, NULL, params, NULL), 0);
+    CUlaunchAttribute cluster = {.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, .value.clusterDim = {1, 1, 1}};
+    CUlaunchConfig config = {
+        .gridDimX = 1, .gridDimY = 1, .gridDimZ = 1, .blockDimX = 1, .blockDimY = 1, .blockDimZ = 1, .attrs = &cluster, .numAttrs = 1};
+    EQUAL(impl_cuLaunchKernelEx(&config, (CUfunction)add, params, NULL), 0);
+    cluster.value.clusterDim.y = 0;
+    EQUAL(impl_cuLaunchKernelEx(&config, (CUfunction)add, params, NULL), CUDA_ERROR_INVALID_VALUE);
+    EQUAL(impl_cuLibraryUnload(l), 0);
 }
 
 /* ---- ends ---------------------------------------------------------------------------------------------------------- */
@@ -452,8 +495,10 @@ int main(void) {
     memory_is_asked_for_ahead();
     modules();
     libraries();
+    wrapped_library();
     faults();
     resets();
+    pools();
     virtual_memory();
     as_many_as_a_session_may_have();
     lost();

@@ -244,7 +244,7 @@ int memory_release(CUdeviceptr address) {
 CUresult impl_cuMemFree(CUdeviceptr address) {
     struct shim_context *c;
     int rc = context_require(&c);
-    if (rc) return rc;
+    if (rc && (rc != CUDA_ERROR_INVALID_CONTEXT || !address)) return rc; /* no context need be current */
     return address ? memory_release(address) : 0;
 }
 

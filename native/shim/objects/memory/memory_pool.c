@@ -12,7 +12,8 @@ struct pool {
     struct pool *next; /* of the program's own */
     CUdevice device;
     uint64_t release_threshold;
-    int reuse[3]; /* the three reuse policies: stored and returned, for reuse is always safe */
+    uint32_t readable, writable; /* by which other devices, a bit each. Recorded only: devices of a session share one address space on the worker */
+    int reuse[3];                /* the three reuse policies: stored and returned, for reuse is always safe */
 };
 
 static struct pool defaults[GV_MAX_DEVICES] = {[0 ... GV_MAX_DEVICES - 1] = {.reuse = {1, 1, 1}}};
@@ -206,5 +207,51 @@ CUresult impl_cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attri
     int policy = reuse_policy(attribute);
     if (policy < 0) return CUDA_ERROR_INVALID_VALUE;
     p->reuse[policy] = *(int *)value != 0;
+    return CUDA_SUCCESS;
+}
+
+/* ---- access of other devices ---------------------------------------------------------------------------------------- */
+
+static int check_location(const CUmemLocation *location) {
+    if (location->type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_NOT_SUPPORTED; /* the host cannot reach device memory */
+    return device_info(location->id) ? 0 : CUDA_ERROR_INVALID_DEVICE;
+}
+
+/* The device that has the memory always reads and writes it. */
+CUresult impl_cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *map, size_t count) {
+    struct pool *p;
+    CUdevice device;
+    int rc = find(pool, &p, &device);
+    if (rc) return rc;
+    if (!map && count) return CUDA_ERROR_INVALID_VALUE;
+    for (size_t i = 0; i < count; i++) {
+        int flags = (int)map[i].flags;
+        if ((rc = check_location(&map[i].location))) return rc;
+        if (flags != CU_MEM_ACCESS_FLAGS_PROT_NONE && flags != CU_MEM_ACCESS_FLAGS_PROT_READ && flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
+            return CUDA_ERROR_INVALID_VALUE;
+        if (map[i].location.id == device && flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) return CUDA_ERROR_INVALID_DEVICE;
+    }
+    pthread_mutex_lock(&lock);
+    for (size_t i = 0; i < count; i++) {
+        uint32_t bit = 1u << map[i].location.id;
+        p->readable = (int)map[i].flags == CU_MEM_ACCESS_FLAGS_PROT_NONE ? p->readable & ~bit : p->readable | bit;
+        p->writable = (int)map[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE ? p->writable | bit : p->writable & ~bit;
+    }
+    pthread_mutex_unlock(&lock);
+    return CUDA_SUCCESS;
+}
+
+CUresult impl_cuMemPoolGetAccess(CUmemAccess_flags *flags, CUmemoryPool pool, CUmemLocation *location) {
+    struct pool *p;
+    CUdevice device;
+    int rc = find(pool, &p, &device);
+    if (rc) return rc;
+    if (!flags || !location) return CUDA_ERROR_INVALID_VALUE;
+    if ((rc = check_location(location))) return rc;
+    uint32_t bit = 1u << location->id;
+    pthread_mutex_lock(&lock);
+    bool reads = location->id == device || p->readable & bit, writes = location->id == device || p->writable & bit;
+    pthread_mutex_unlock(&lock);
+    *flags = writes ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : reads ? CU_MEM_ACCESS_FLAGS_PROT_READ : CU_MEM_ACCESS_FLAGS_PROT_NONE;
     return CUDA_SUCCESS;
 }

@@ -2,6 +2,8 @@
 #include "gv_impl.h"
 #include "objects/objects.h"
 
+#define LOCALITY_DOMAIN_ORDINAL 22 /* CU_POINTER_ATTRIBUTE_LOCALITY_DOMAIN_ORDINAL, which older headers lack */
+
 CUresult impl_cuMemGetAddressRange(CUdeviceptr *base, size_t *size, CUdeviceptr address) {
     struct shim_context *c;
     int rc = context_require(&c);
@@ -14,6 +16,16 @@ CUresult impl_cuMemGetAddressRange(CUdeviceptr *base, size_t *size, CUdeviceptr 
 }
 
 static bool is_host(const struct range *r) { return r->kind == RANGE_HOST || r->kind == RANGE_REGISTERED; }
+
+/* Programs for integrated or unified memory let kernels read and write it. */
+static const char *illegal_address(uint64_t address) {
+    struct range r;
+    return range_find(address, &r) && is_host(&r)
+               ? ", which is pinned host memory: kernels cannot reach it (mapped host memory is not supported); copy it to the device"
+               : NULL;
+}
+
+__attribute__((constructor)) static void explain_addresses(void) { session_on_illegal_address(illegal_address); }
 
 /* One attribute of an address; r is NULL for an address that is not in the map. CUDA_ERROR_INVALID_VALUE when the attribute does not apply. */
 static int attribute(CUpointer_attribute which, uint64_t address, const struct range *r, void *data) {
@@ -48,6 +60,8 @@ static int attribute(CUpointer_attribute which, uint64_t address, const struct r
     case CU_POINTER_ATTRIBUTE_MAPPING_SIZE: *(size_t *)data = r ? r->size : 0; break;
     case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR: *(uint64_t *)data = r ? range_base(r) : 0; break;
     case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID: *(unsigned long long *)data = r ? r->buffer_id : 0; break;
+    case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE: *(bool *)data = false; break;
+    case LOCALITY_DOMAIN_ORDINAL: *(int *)data = -1; break;
     default: return CUDA_ERROR_INVALID_VALUE;
     }
     return 0;
@@ -60,6 +74,11 @@ CUresult impl_cuPointerGetAttribute(void *data, CUpointer_attribute which, CUdev
     return attribute(which, address, &r, data);
 }
 
+/* The token of GPUDirect is none that a program could use. */
+static bool is_attribute(CUpointer_attribute which) {
+    return (int)which >= CU_POINTER_ATTRIBUTE_CONTEXT && (int)which <= LOCALITY_DOMAIN_ORDINAL && (int)which != CU_POINTER_ATTRIBUTE_P2P_TOKENS;
+}
+
 /* Unlike the single query this succeeds for any address; an attribute that does not apply is 0. */
 CUresult impl_cuPointerGetAttributes(unsigned int n, CUpointer_attribute *which, void **data, CUdeviceptr address) {
     if (!shim_initialized()) return CUDA_ERROR_NOT_INITIALIZED;
@@ -67,7 +86,7 @@ CUresult impl_cuPointerGetAttributes(unsigned int n, CUpointer_attribute *which,
     struct range r;
     bool found = range_find(address, &r);
     for (unsigned i = 0; i < n; i++) {
-        if (!data[i] || (int)which[i] < 1 || (int)which[i] == CU_POINTER_ATTRIBUTE_P2P_TOKENS) return CUDA_ERROR_INVALID_VALUE;
+        if (!data[i] || !is_attribute(which[i])) return CUDA_ERROR_INVALID_VALUE;
         attribute(which[i], address, found ? &r : NULL, data[i]);
     }
     return CUDA_SUCCESS;
