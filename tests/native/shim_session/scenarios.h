@@ -55,7 +55,7 @@ int exit_of(pid_t pid);
 /* Waits until the predicate holds, or time enough has passed for every hang. */
 #define SOON(predicate)                                          \
     ({                                                           \
-        double until_ = seconds() + 60;                          \
+        double until_ = seconds() + 200;                         \
         while (!(predicate) && seconds() < until_) usleep(1000); \
         (predicate);                                             \
     })
