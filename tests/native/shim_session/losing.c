@@ -3,20 +3,34 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "session/session_state.h"
 
 static _Atomic double dead_since;
 
-/* Once nothing more has been posted for a while: the ring is full. */
+/* Whether the thread that posts, which is the first, waits for something: it is neither running nor in line for a processor. */
+static bool poster_sleeps(void) {
+    char path[64], stat[512] = "";
+    snprintf(path, sizeof path, "/proc/self/task/%d/stat", (int)getpid());
+    FILE *f = fopen(path, "r");
+    CHECK(f && fgets(stat, sizeof stat, f));
+    fclose(f);
+    const char *state = strrchr(stat, ')');
+    return state && state[1] == ' ' && state[2] == 'S';
+}
+
+/* Once whoever posts has been asleep at fifty looks and has posted nothing in between: a second without a post may be one without a processor. */
 static void *kill_when_stuck(void *arg) {
     struct fake *f = arg;
-    uint64_t before;
-    do {
-        before = session.posted;
-        usleep(1000000);
-    } while (session.posted != before || !before);
+    uint64_t before = 0;
+    for (int looks = 0; looks < 50; looks++) {
+        usleep(10000);
+        uint64_t now = session.posted;
+        if (now != before || !poster_sleeps()) looks = 0;
+        before = now;
+    }
     dead_since = seconds();
     kill(f->pid, SIGKILL);
     return NULL;
@@ -87,9 +101,10 @@ static int on_a_full_ring(struct fake *f) {
     CHECK(!pthread_create(&t, NULL, kill_when_stuck, f) && !pthread_detach(t));
     char params[4000] = {0};
     struct gv_cmd_launch c = {.stream = 5, .params = params, .params_size = sizeof params};
-    while (post_launch(1, 0, &c)) {
-    }
-    CHECK(dead_since != 0 && session_stats.wait_ns > 1000000);
+    uint64_t waited = session_stats.wait_ns;
+    for (int posts = 0; post_launch(1, 0, &c); posts++)
+        for (double until = posts == 10 ? seconds() + 0.7 : 0; seconds() < until;) continue; /* as without a processor: nothing is full yet */
+    CHECK(dead_since != 0 && session_stats.wait_ns - waited > 1000000);
     return lost();
 }
 
