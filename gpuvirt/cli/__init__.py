@@ -17,10 +17,12 @@ INTERRUPTED = 128 + 2  # as a shell shows Ctrl-C
 # Verb: the module that defines a click command of the same name, and the verb's line in `gpuvirt --help`.
 VERBS = {
     "run": ("gpuvirt.cli.run", "Run a program with remote GPUs."),
+    "attach": ("gpuvirt.cli.attach", "Start a shell with remote GPUs."),
+    "detach": ("gpuvirt.cli.detach", "Give the GPUs of an attached shell back."),
     "env": ("gpuvirt.cli.env", "Print the variables a program needs without the launcher."),
     "serve": ("gpuvirt.cli.serve", "Offer this machine's GPUs, or software GPUs, to others."),
     "devices": ("gpuvirt.cli.devices", "List a pool's GPUs."),
-    "ps": ("gpuvirt.cli.ps", "List a pool's sessions."),
+    "ps": ("gpuvirt.cli.ps", "List a pool's leases and their sessions."),
     "token": ("gpuvirt.cli.token", "Show, create, list and revoke tokens."),
     "doctor": ("gpuvirt.cli.doctor", "Check the installation, the token and the connection."),
     "bench": ("gpuvirt.cli.bench", "Measure driver calls, copies and launches beside the bare transport."),
@@ -57,7 +59,8 @@ class Verbs(click.Group):
 def cli() -> None:
     """Remote GPUs for unmodified CUDA programs.
 
-    Each option of run, env and bench can also be given as an environment variable GPUVIRT_<NAME> or as a key of ~/.config/gpuvirt/config.toml.
+    Each option of run, attach, env and bench can also be given as an environment variable GPUVIRT_<NAME> or as a key of
+    ~/.config/gpuvirt/config.toml.
     An option takes precedence over the environment, the environment over the file.
     """
 

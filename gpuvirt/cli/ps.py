@@ -1,4 +1,4 @@
-"""`gpuvirt ps`: the sessions of a pool."""
+"""`gpuvirt ps`: the leases of a pool and their sessions."""
 
 from __future__ import annotations
 
@@ -16,30 +16,49 @@ from gpuvirt.transport.table import named
 @POOL
 @JSON
 def ps(pool: str | None, as_json: bool) -> None:
-    """List a pool's sessions: program, user, GPUs, link, memory.
+    """List a pool's leases and the sessions that work under each: program, user, GPUs, link, memory.
 
-    Of sessions with other tokens only an admin's token is told the program and the user.
+    A lease is attached while something runs under it, else idle. Of those of other tokens only an admin's token is told the program and the user.
+    With --json: a list of leases, each with its list of sessions.
     """
     from gpuvirt.client.connect import ask_pool
     from gpuvirt.client.settings import resolve
 
-    found = ask_pool(resolve({"pool": pool}), "ps")["sessions"]
+    answer = ask_pool(resolve({"pool": pool}), "ps")
+    sessions = {s["session"]: s for s in answer["sessions"]}
+    leases = [{**lease, "sessions": [sessions[s] for s in lease["sessions"] if s in sessions]} for lease in answer["leases"]]
     if as_json:
-        click.echo(json.dumps(found, indent=2))
+        click.echo(json.dumps(leases, indent=2))
         return
     from rich.console import Console
     from rich.table import Table
 
+    table = Table("lease", "session", "program", "pid", "user", "from", "GPUs", "link", "memory", "launches", "since")
+    for lease in leases:
+        gpus = ",".join(map(str, lease["devices"]))
+        name = lease["lease"][:8]
+        if lease["named"] or not lease["sessions"]:  # the shell or the program that has the GPUs
+            table.add_row(name, lease["state"], *_who(lease), gpus, "", "", "", _since(lease))
+        for session in lease["sessions"]:
+            table.add_row(name, session["session"], *_who(session), gpus, _link(session), *_figures(session), _since(session))
+    Console(markup=False, emoji=False).print(table)  # names are others' texts
+
+
+def _who(one: dict[str, Any]) -> tuple[str, str, str, str]:
+    if one["program"] is None:
+        return "-", "-", "-", "-"
+    return one["program"], str(one["pid"]), f"{one['user']}@{one['host']}", one["peer"] or ""
+
+
+def _figures(session: dict[str, Any]) -> tuple[str, str]:
     from gpuvirt.sizes import format_size
 
-    table = Table("session", "program", "pid", "user", "from", "GPUs", "link", "memory", "launches", "since")
-    for s in found:
-        memory = "?" if s.get("memory_used") is None else format_size(s["memory_used"])
-        gpus, since = ",".join(map(str, s["devices"])), f"{time.time() - s['started']:.0f} s"
-        own = s["program"] is not None
-        who = (s["program"], str(s["pid"]), f"{s['user']}@{s['host']}", s["peer"]) if own else ("-", "-", "-", "-")
-        table.add_row(s["session"], *who, gpus, _link(s), memory, str(s.get("launches", "?")), since)
-    Console(markup=False, emoji=False).print(table)  # names are others' texts
+    memory = "?" if session.get("memory_used") is None else format_size(session["memory_used"])
+    return memory, str(session.get("launches", "?"))
+
+
+def _since(one: dict[str, Any]) -> str:
+    return f"{time.time() - one['started']:.0f} s"
 
 
 def _link(session: dict[str, Any]) -> str:

@@ -93,8 +93,13 @@ def variables(settings: Settings, status: PoolStatus) -> list[Variable]:
         Variable("LD_LIBRARY_PATH", ":".join(folders), "for programs and compilers that search for libcuda.so", prefix=True),
         Variable("GPUVIRT_POOL", status.address.url, "the server"),
         Variable("GPUVIRT_LINK", settings.link, "how to reach it: auto, shm, tcp, tcp(channels=4), delay(rtt=30ms,rate=10gbit,tcp)"),
-        Variable("GPUVIRT_GPUS", str(settings.gpus), "how many GPUs"),
     ]
+    if settings.gpus:
+        found.append(Variable("GPUVIRT_GPUS", str(settings.gpus), "how many GPUs"))
+    if settings.lease:
+        found.append(Variable("GPUVIRT_LEASE", settings.lease.hex(), "the lease of them, which all programs share"))
+    elif os.environ.get("GPUVIRT_LEASE"):
+        found.append(Variable("GPUVIRT_LEASE", "", "the lease of this shell is another pool's"))
     if settings.memory is not None:
         found.append(Variable("GPUVIRT_MEMORY", str(settings.memory), "bytes per GPU"))
     if settings.capability is not None:

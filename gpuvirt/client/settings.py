@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from gpuvirt.capability import format_capability, parse_capability
 from gpuvirt.client import links
 from gpuvirt.errors import GpuvirtError
 from gpuvirt.sizes import parse_size
+from gpuvirt.transport.handshake import LEASE_SIZE
 from gpuvirt.transport.pool import PoolAddress, parse_pool
 
 # Settings of a later version. They are refused, because a program that sets one would not get what it asks for.
@@ -28,11 +29,13 @@ class Settings:
     Attributes:
         pool: the server; None means a private local pool.
         chosen_local: the private pool was asked for (`local`), and is not used just because no pool is set.
+        gpus: how many; 0: as many as the lease has.
         memory: bytes per GPU, None: all of it.
         capability: the compute capability that software GPUs report, None: the server's.
         stats: None: no statistics; "-": one line on stderr; else the path of a file.
         token: text of the token, None: find one.
-        quiet: `gpuvirt run` prints only errors of its own.
+        quiet: `gpuvirt run` and `attach` print only errors of their own.
+        lease: the id of the lease to work under, 16 bytes, None: none is named.
     """
 
     pool: PoolAddress | None = None
@@ -44,6 +47,7 @@ class Settings:
     stats: str | None = None
     token: str | None = None
     quiet: bool = False
+    lease: bytes | None = field(default=None, repr=False)
 
 
 def parse_link(text: str) -> str:
@@ -87,6 +91,16 @@ def _parse_memory(value: Any) -> int:
     return value if isinstance(value, int) and value > 0 else parse_size(str(value))
 
 
+def _parse_lease(value: Any) -> bytes:
+    try:
+        id = bytes.fromhex(str(value))
+    except ValueError:
+        id = b""
+    if len(id) != LEASE_SIZE:
+        raise ValueError(f"{value!r} is no lease: {2 * LEASE_SIZE} hexadecimal digits, as `gpuvirt attach` sets them")
+    return id
+
+
 _PARSERS: dict[str, Callable[[Any], Any]] = {
     "pool": lambda value: parse_pool(str(value)),
     "local": _parse_bool,
@@ -97,7 +111,9 @@ _PARSERS: dict[str, Callable[[Any], Any]] = {
     "stats": _parse_stats,
     "token": lambda value: str(value),
     "quiet": _parse_bool,
+    "lease": _parse_lease,
 }
+ENVIRONMENT_ONLY = ("lease",)
 
 
 def resolve(options: Mapping[str, Any], environment: Mapping[str, str] | None = None, file: Path | None = None) -> Settings:
@@ -122,7 +138,7 @@ def resolve(options: Mapping[str, Any], environment: Mapping[str, str] | None = 
         for name, (value, source) in layer.items():
             if name in LATER:
                 raise GpuvirtError(f"{source} is not in this version; remove it")
-            if name not in _PARSERS:
+            if name not in _PARSERS or (name in ENVIRONMENT_ONLY and layer is not layers[1]):
                 raise GpuvirtError(f"{source} is not a setting; see `gpuvirt run --help`")
             try:
                 here[name] = _PARSERS[name](value)
@@ -137,8 +153,17 @@ def resolve(options: Mapping[str, Any], environment: Mapping[str, str] | None = 
             here.pop("local", None)
         for name, value in here.items():
             found.setdefault(name, value)
+    if "lease" in found and found.get("pool") != _pool_of(layers[1]):
+        del found["lease"]  # another pool than the lease's was asked for
+    if "lease" in found:
+        found.setdefault("gpus", 0)
     local = bool(found.pop("local", False))
     return Settings(chosen_local=local, **found)
+
+
+def _pool_of(environment: Mapping[str, tuple[Any, str]]) -> PoolAddress | None:
+    """The pool that the environment names, which was checked before."""
+    return parse_pool(str(environment["pool"][0])) if "pool" in environment else None
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, tuple[Any, str]]:

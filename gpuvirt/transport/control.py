@@ -28,11 +28,16 @@ class ControlError(GpuvirtError):
     """The server refused a request, or did not answer."""
 
 
+class RequestRefused(ControlError):
+    """It answered, and refused."""
+
+
 def request(host: str, port: int, token: Token, op: str, **arguments: Any) -> dict[str, Any]:
     """Sends one request and returns the fields of its answer, each text printable: it ends up in terminals, and a server need not be honest.
 
     Raises:
-        ControlError: no answer within `TIMEOUT` seconds, or the server refused.
+        RequestRefused: the server refused.
+        ControlError: no answer within `TIMEOUT` seconds.
     """
     secret = z85.encode(control_secret(token.secret))
     where = f"[{host}]" if ":" in host else host
@@ -55,5 +60,5 @@ def request(host: str, port: int, token: Token, op: str, **arguments: Any) -> di
     finally:
         context.term()
     if not answer.pop("ok", False):
-        raise ControlError(str(answer.get("error", "the server gave no reason")))
+        raise RequestRefused(str(answer.get("error", "the server gave no reason")))
     return answer

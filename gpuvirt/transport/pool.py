@@ -163,25 +163,26 @@ def other_version(url: str, error: hs.OtherVersion) -> str:
     )
 
 
-def check_pool(address: PoolAddress, token_text: str | None = None, gpus: int = 0, memory: int = 0) -> PoolStatus:
+def check_pool(address: PoolAddress, token_text: str | None = None, gpus: int = 0, memory: int = 0, lease: bytes | None = None) -> PoolStatus:
     """Asks a server whether it accepts this client.
 
     Args:
         token_text: the token, None: see `find_token`.
         gpus: the server also checks that it has this number of GPUs with `memory` bytes each; 0: not checked.
+        lease: and that this lease stands and has them.
 
     Raises:
         GpuvirtError: it does not; the text is one line with the server and the reason.
     """
     for _ in range(hs.MOVES_MAX + 1):
-        status, welcome = _check_once(address, token_text, gpus, memory)
+        status, welcome = _check_once(address, token_text, gpus, memory, lease or bytes(hs.LEASE_SIZE))
         if welcome.status != hs.WELCOME_MOVED:
             return status
         address = parse_pool(welcome.address)
     raise GpuvirtError(f"the pool moved more than {hs.MOVES_MAX} times in a row, at last to {address.url}")
 
 
-def _check_once(address: PoolAddress, token_text: str | None, gpus: int, memory: int) -> tuple[PoolStatus, hs.Welcome]:
+def _check_once(address: PoolAddress, token_text: str | None, gpus: int, memory: int, lease: bytes) -> tuple[PoolStatus, hs.Welcome]:
     for pause in (*PAUSES, None):
         try:
             greeted = greet(address)
@@ -189,7 +190,7 @@ def _check_once(address: PoolAddress, token_text: str | None, gpus: int, memory:
             with greeted.sock:
                 peer = greeted.sock.getpeername()[0]
                 token = find_token(address, bool(greeting.boot_id) and greeting.boot_id == own_boot_id(), token_text)
-                welcome = _say(greeted, address, token, hs.HELLO_CHECK, gpus=gpus, memory=memory)
+                welcome = _say(greeted, address, token, hs.HELLO_CHECK, gpus=gpus, memory=memory, lease=lease)
             break
         except HandshakeCut:
             # The connection may have been cut during the handshake. A peer that is not a gpuvirt server closes every attempt.
@@ -221,6 +222,7 @@ def _say(
     gpus: int = 0,
     memory: int = 0,
     launch: bytes = bytes(hs.LAUNCH_SIZE),
+    lease: bytes = bytes(hs.LEASE_SIZE),
 ) -> hs.Welcome:
     """A handshake that opens no session: sends a hello and returns the welcome, both proved. Its status is OK or MOVED.
 
@@ -235,9 +237,10 @@ def _say(
         gpus=gpus,
         memory=memory,
         program="gpuvirt",
-        user=_user(),
+        user=user(),
         host=socket.gethostname(),
         launch=launch,
+        lease=lease,
     )
     try:
         greeted.sock.sendall(greeted.transcript.prove_hello(hello, token.secret))
@@ -258,7 +261,8 @@ def _say(
     return welcome
 
 
-def _user() -> str:
+def user() -> str:
+    """The name of this process's user."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):

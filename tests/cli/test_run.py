@@ -203,7 +203,9 @@ def test_devices_and_ps(gpuvirt: Gpuvirt, server: FakeServer) -> None:
     assert "testserver" in gpuvirt("devices", server=server).stdout
     assert json.loads(gpuvirt("ps", "--json", server=server).stdout) == []
     sock, welcome, _ = server.attach(program="prog", pid=12, user="me", host="here")
-    (session,) = json.loads(gpuvirt("ps", "--json", server=server).stdout)
+    (lease,) = json.loads(gpuvirt("ps", "--json", server=server).stdout)
+    (session,) = lease["sessions"]
+    assert (lease["state"], lease["named"], lease["program"], session["lease"]) == ("attached", False, "prog", lease["lease"])
     assert (session["program"], session["pid"], session["user"], session["host"]) == ("prog", 12, "me", "here")
     assert f"{welcome.session:016x}" == session["session"]
     assert "prog" in gpuvirt("ps", server=server, COLUMNS="200").stdout

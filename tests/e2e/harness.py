@@ -40,8 +40,11 @@ class Server:
     def devices(self) -> list[dict[str, Any]]:
         return self.json("devices")
 
-    def sessions(self) -> list[dict[str, Any]]:
+    def leases(self) -> list[dict[str, Any]]:
         return self.json("ps")
+
+    def sessions(self) -> list[dict[str, Any]]:
+        return [session for lease in self.leases() for session in lease["sessions"]]
 
     def json(self, verb: str) -> list[dict[str, Any]]:
         done = subprocess.run([*GPUVIRT, verb, "--pool", self.url, "--json"], capture_output=True, text=True, timeout=120, check=True)
