@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuvirt.server.policy import Ended, Grant, Policy, Refuse, Wanted
+from gpuvirt.server.policy.sharing import Ended, Grant, Policy, Refuse, Wanted
 
 GIB = 1 << 30
 

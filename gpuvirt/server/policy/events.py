@@ -1,0 +1,78 @@
+"""What the policy machine is told. `at`: seconds on the caller's clock, which never goes back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+COMPUTE = 1000  # parts of one GPU's compute
+PRIORITIES = 100  # the highest priority; the lowest is its negative
+
+
+@dataclass(frozen=True)
+class UserSet:
+    """A user is new, or is treated otherwise from now on. Leases that it has, or waits for, stay.
+
+    Attributes:
+        weight: of its share over time, greater than 0; twice the weight is twice the GPU-seconds while both want more than there is.
+        gpus: the quota, the most GPUs that its leases may have at a time, 0: no limit. A part of a GPU counts as one.
+        priority: the highest priority that it may ask for.
+        memory: the most that it may have on each GPU, bytes, 0: no limit.
+    """
+
+    at: float
+    user: str
+    weight: float = 1.0
+    gpus: int = 0
+    priority: int = 0
+    memory: int = 0
+
+
+@dataclass(frozen=True)
+class UserRevoked:
+    """A user has no rights any more: what waits is refused, what it has is to be ended. A later `UserSet` gives it rights again."""
+
+    at: float
+    user: str
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A user asks for a lease.
+
+    Attributes:
+        lease: its name, not in use.
+        gpus: how many, granted at once.
+        memory: bytes that are reserved on each of them, 0: none, the lease shares what is not reserved.
+        compute: parts of `COMPUTE` that are reserved on each of them, 0: none.
+        priority: from -`PRIORITIES` to `PRIORITIES`; higher ones are served first.
+        no_wait: refuse what cannot be granted at once.
+        wait: seconds for which it waits at most, 0: no limit.
+    """
+
+    at: float
+    lease: int
+    user: str
+    gpus: int
+    memory: int = 0
+    compute: int = 0
+    priority: int = 0
+    no_wait: bool = False
+    wait: float = 0.0
+
+
+@dataclass(frozen=True)
+class Released:
+    """A lease is over, or its client does not wait any more. Of a lease that is not known nothing follows."""
+
+    at: float
+    lease: int
+
+
+@dataclass(frozen=True)
+class Passed:
+    """Nothing has happened but that time has passed; wanted at `PolicyMachine.wake`."""
+
+    at: float
+
+
+Event = UserSet | UserRevoked | Asked | Released | Passed

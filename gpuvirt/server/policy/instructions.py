@@ -1,0 +1,60 @@
+"""What the policy machine wants done."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Grant:
+    """The lease gets these GPUs (ordinals of the pool, ascending). memory: the most that it may have on each, bytes, 0: all."""
+
+    lease: int
+    devices: tuple[int, ...]
+    memory: int = 0
+
+
+@dataclass(frozen=True)
+class Queue:
+    """The lease waits. place: counted from 1, of `queued`, at this moment; `PolicyMachine.place` tells it later. why: for people."""
+
+    lease: int
+    place: int
+    queued: int
+    why: str
+
+
+@dataclass(frozen=True)
+class Refuse:
+    """The lease gets nothing, now (it would have to wait) or never; `text` is one line for the user."""
+
+    lease: int
+    text: str
+
+
+@dataclass(frozen=True)
+class TimedOut:
+    """The lease has waited as long as it wanted to; `text` is one line for the user."""
+
+    lease: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Hold:
+    """Nothing has to be done: these GPUs take no other lease until this one, which waits, is granted. A later one of the same lease replaces it."""
+
+    lease: int
+    devices: tuple[int, ...]
+    text: str
+
+
+@dataclass(frozen=True)
+class End:
+    """The lease is to be ended; it has its GPUs until it is told that they are released."""
+
+    lease: int
+    text: str
+
+
+Instruction = Grant | Queue | Refuse | TimedOut | Hold | End

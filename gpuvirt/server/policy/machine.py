@@ -1,0 +1,483 @@
+"""The policy machine: which lease gets which GPUs, and when. Events in, instructions out; no I/O, no clock, no chance.
+
+**Order.** Higher priority first; among equals the user that has used the least for its weight (shares.py); then who came first.
+A user's own leases keep their order where its quota is what they wait for.
+
+**Backfill.** What does not fit does not stop what does: leases further back in the order are granted past it. Two rules end that:
+
+- *The first in the order holds.* Once it has waited for `HOLD_AFTER`, devices are held for it: they take no other lease. One lease holds at a
+  time, until it is granted. Its devices are free when the leases that they had are over, and any other device that has room takes the place of one
+  that has not.
+- *The eldest holds.* Priority, weights and users who come anew can keep a lease from ever being the first. So of the users' first leases the one
+  that has been that for the longest holds before all others, once that is longer than `PATIENCE`. Such leases have a `LANE`th of the pool's time: one
+  at a time, and after one that had N of G GPUs for a time T (from when it began to hold) the next has to wait for LANE * N / G * T from then on. What
+  they use counts in the fair order like everything else, so shares stay what they are.
+
+**Bound.** If no lease lasts longer than L, a user's first lease is granted within `bound(users, L)`, where so many users have leases that wait,
+whatever comes in meanwhile. After L at most the user's quota has room, for no lease of its own may take what its first one waits for. Then one user
+after the other is the eldest, at most LANE * 2 L after the one before (L until that is granted, L until it is over), L for the next event, and L
+until a lease that holds already is granted. A lease that is the k-th of its user waits at most k times as long.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gpuvirt.server.policy import story
+from gpuvirt.server.policy.events import COMPUTE, PRIORITIES, Asked, Event, Passed, Released, UserRevoked, UserSet
+from gpuvirt.server.policy.instructions import End, Grant, Hold, Instruction, Queue, Refuse, TimedOut
+from gpuvirt.server.policy.room import Room, Shape
+from gpuvirt.server.policy.shares import Account, Clock
+from gpuvirt.sizes import format_size
+
+HOLD_AFTER = 60.0  # s; a minute for small leases to fill gaps, before GPUs stand idle for a large one
+PATIENCE = 4 * 3600.0  # s; half a working day: what the fair order takes, unless the pool is hopelessly overbooked
+LANE = 8  # an eighth: the eldest of all users together get no more, so that age does not bend the shares
+# Leases that do not fit, at which one pass looks before it stops: of one user, of all. It bounds the time of a decision.
+LOOK_USER, LOOK = 8, 64
+HISTORY = 10_000  # events
+
+
+def bound(users: int, longest: float) -> float:
+    """The longest that the first lease of a user waits, seconds.
+
+    Args:
+        users: that have leases which wait, itself included.
+        longest: no lease lasts longer, seconds.
+    """
+    return max(PATIENCE, longest) + (users * (2 * LANE + 2) + 1) * longest
+
+
+@dataclass(eq=False)
+class Lease:
+    """What the machine knows of a lease. devices: () while it waits. rate: GPUs for which it counts in its user's share."""
+
+    id: int
+    account: Account
+    shape: Shape
+    asked: Asked
+    entry: tuple[int, int, int]
+    devices: tuple[int, ...] = ()
+    rate: float = 0.0
+
+
+@dataclass
+class _Holding:
+    """devices: held for the lease. missing: those of them that have no room yet. elder: it came by its age."""
+
+    lease: Lease
+    devices: set[int]
+    missing: set[int]
+    elder: bool
+    since: float
+
+
+def _count(gpus: int) -> str:
+    return "1 GPU" if gpus == 1 else f"{gpus} GPUs"
+
+
+class PolicyMachine:
+    """The devices, users and leases of a pool.
+
+    Args:
+        memory: bytes of each device; its length is the number of devices.
+        most: the most that any lease may have on each device, bytes, 0: all of it.
+        history: events that are kept for `story`.
+    """
+
+    def __init__(self, memory: Sequence[int], most: int = 0, history: int = HISTORY) -> None:
+        self.room = Room(memory)
+        self.leases: dict[int, Lease] = {}
+        self.queued = 0
+        self._most = most
+        self._clock = Clock()
+        self._at = 0.0
+        self._accounts: dict[str, Account] = {}
+        self._waiting: dict[str, Account] = {}  # those whose queues are not empty
+        self._holding: _Holding | None = None
+        self._elder: tuple[Lease, float] | None = None  # the lease that was granted by its age, and when it began to hold
+        self._lane_opens = 0.0
+        self._time_outs: list[tuple[float, int, int]] = []
+        self._arrivals = 0
+        self._history: deque[tuple[Event, list[Instruction]]] = deque(maxlen=history)
+
+    # ---- events -------------------------------------------------------------------------------------------------------
+
+    def handle(self, event: Event) -> list[Instruction]:
+        """Handles one event.
+
+        Raises:
+            ValueError: the lease that is asked for is there already, or a number is out of its range.
+        """
+        out: list[Instruction] = []
+        self._at = max(self._at, event.at)
+        factor = self._clock.set(self._at)
+        if factor != 1.0:
+            for account in self._accounts.values():
+                account.fade(factor)
+        if isinstance(event, Asked):
+            self._check(event)
+        if isinstance(event, Released):
+            self._release(event.lease)
+        self._time_out(out)
+        match event:
+            case Asked():
+                self._ask(event, out)
+            case UserSet():
+                self._set_user(event, out)
+            case UserRevoked():
+                self._revoke(event, out)
+            case Released() | Passed():
+                pass
+        if not isinstance(event, Asked):
+            self._serve(out)
+        self._history.append((event, out))
+        return out
+
+    @property
+    def wake(self) -> float | None:
+        """When `Passed` is wanted next, None: not at all."""
+        while self._time_outs:
+            when, arrival, number = self._time_outs[0]
+            lease = self.leases.get(number)
+            if lease is not None and lease.entry[1] == arrival and not lease.devices:
+                return when
+            heapq.heappop(self._time_outs)
+        return None
+
+    # ---- what is asked of it ------------------------------------------------------------------------------------------
+
+    def impossible(self, user: str, gpus: int, memory: int = 0, compute: int = 0, priority: int = 0) -> str | None:
+        """The reason why the user can never get that, even if nobody else had anything; None when it can."""
+        account = self._accounts.get(user) or Account(user)
+        if account.revoked:
+            return "the token has been revoked; ask the server's owner for another"
+        if gpus < 1:
+            return "a session needs at least 1 GPU; ask for --gpus 1 or more"
+        have = len(self.room.total)
+        if gpus > have:
+            return f"{_count(gpus)} were asked for and this pool has {_count(have)}; ask for fewer with --gpus"
+        if account.quota and gpus > account.quota:
+            return f"{_count(gpus)} were asked for and this token may have {account.quota} at a time; ask for fewer with --gpus"
+        if compute > COMPUTE:
+            return f"{compute / COMPUTE:g} of each GPU's compute were asked for and there is 1; ask for less with --compute"
+        if priority > account.priority:
+            return f"priority {priority} was asked for and this token may ask for {account.priority} at most; ask for less with --priority"
+        most = self.most(account.memory)
+        if most and memory > most:
+            whose = "with this token" if most == account.memory else "on this server"
+            return f"{format_size(memory)} per GPU were asked for and a session {whose} may have {format_size(most)}; ask for less with --memory"
+        fitting = self.room.count_of_size(memory)
+        if fitting < gpus:
+            text = f"{format_size(memory)} per GPU were asked for and the pool's GPUs have {format_size(max(self.room.total))}"
+            if fitting:
+                text = f"only {fitting} of the pool's GPUs have the {format_size(memory)} asked for"
+            return f"{text}; ask for less with --memory"
+        return None
+
+    def most(self, user: int) -> int:
+        """The most that a lease may have on each device, by the pool's limit and its user's; bytes, 0: all of it."""
+        return min((limit for limit in (self._most, user) if limit), default=0)
+
+    def place(self, lease: int) -> tuple[int, int] | None:
+        """The place of a lease among those that wait, from 1, and how many they are; None when it does not wait."""
+        found = self.leases.get(lease)
+        if found is None or found.devices:
+            return None
+        holder = self._holding.lease if self._holding else None
+        if found is holder:
+            return 1, self.queued
+        ahead, rank = 0, self._rank(found)
+        for account in self._waiting.values():
+            ahead += account.ahead_of(rank, self._clock.ahead)
+        if holder is not None and self._rank(holder) > rank:
+            ahead += 1
+        return ahead + 1, self.queued
+
+    def order(self) -> list[int]:
+        """All leases that wait, by their places."""
+        holder = self._holding.lease if self._holding else None
+        waiting = [self.leases[number] for account in self._waiting.values() for _, _, number in account.queue]
+        return [lease.id for lease in sorted(waiting, key=lambda lease: (lease is not holder, self._rank(lease)))]
+
+    @property
+    def held(self) -> tuple[int, frozenset[int]] | None:
+        """The lease that holds, and its devices."""
+        return (self._holding.lease.id, frozenset(self._holding.devices)) if self._holding else None
+
+    def why(self, lease: int) -> str:
+        """Why a lease waits, for people; empty when it does not."""
+        found = self.leases.get(lease)
+        if found is None or found.devices:
+            return ""
+        account, shape = found.account, found.shape
+        if account.quota and account.gpus + shape.gpus > account.quota:
+            return f"its token has {account.gpus} of the {_count(account.quota)} that it may have at a time"
+        holding = self._holding
+        if holding is not None and holding.lease is found:
+            return f"GPU {_names(holding.devices)} will be free for it: {len(holding.devices) - len(holding.missing)} of {shape.gpus} are"
+        free = len(self.room.find(shape))
+        if free == shape.gpus:
+            return "it is not its turn yet"
+        text = f"{free} of the {_count(shape.gpus)} that it needs {'is' if free == 1 else 'are'} free"
+        return text + (f", {len(holding.devices)} held for one that has waited longer" if holding else "")
+
+    def use(self, user: str) -> float:
+        """A user's GPU-seconds, of which half are forgotten after every `shares.HALF_LIFE`."""
+        account = self._accounts.get(user)
+        return account.use(self._clock) if account else 0.0
+
+    def gpus(self, user: str) -> int:
+        """The GPUs that a user's leases have."""
+        account = self._accounts.get(user)
+        return account.gpus if account else 0
+
+    def story(self, lease: int) -> list[str]:
+        """What became of a lease, in words, as far back as events are kept."""
+        return story.tell(self._history, lease)
+
+    # ---- users --------------------------------------------------------------------------------------------------------
+
+    def _account(self, user: str) -> Account:
+        return self._accounts.setdefault(user, Account(user))
+
+    def _set_user(self, event: UserSet, out: list[Instruction]) -> None:
+        if event.weight <= 0 or min(event.gpus, event.memory) < 0:
+            raise ValueError("a user's weight is greater than 0, its limits are not negative")
+        account = self._account(event.user)
+        account.weight, account.quota, account.priority, account.memory = event.weight, event.gpus, event.priority, event.memory
+        account.revoked = False
+        for _, _, number in list(account.queue):
+            lease = self.leases[number]
+            never = self.impossible(event.user, lease.shape.gpus, lease.shape.memory, lease.shape.compute, lease.asked.priority)
+            if never is not None:
+                self._forget(lease)
+                out.append(Refuse(number, never))
+        if self._holding and self._holding.lease.account is account:
+            self._let_go()  # its quota may be another
+
+    def _revoke(self, event: UserRevoked, out: list[Instruction]) -> None:
+        account = self._account(event.user)
+        account.revoked = True
+        for _, _, number in list(account.queue):
+            self._forget(self.leases[number])
+            out.append(Refuse(number, "the token has been revoked; ask the server's owner for another"))
+        out += [End(number, "its token has been revoked") for number in sorted(account.leases)]
+
+    # ---- leases -------------------------------------------------------------------------------------------------------
+
+    def _check(self, event: Asked) -> None:
+        if event.lease in self.leases:
+            raise ValueError(f"there is a lease {event.lease:x} already")
+        if min(event.memory, event.compute) < 0 or event.wait < 0 or abs(event.priority) > PRIORITIES:
+            raise ValueError(f"a lease's numbers are not negative, its priority is from -{PRIORITIES} to {PRIORITIES}")
+
+    def _ask(self, event: Asked, out: list[Instruction]) -> None:
+        never = self.impossible(event.user, event.gpus, event.memory, event.compute, event.priority)
+        if never is not None:
+            out.append(Refuse(event.lease, never))
+            return
+        self._serve(out, all_of_it=any(isinstance(one, TimedOut) for one in out))  # whoever has waited long enough holds first
+        self._arrivals += 1
+        shape = Shape(event.gpus, event.memory, event.compute)
+        account = self._account(event.user)
+        lease = self.leases[event.lease] = Lease(event.lease, account, shape, event, (-event.priority, self._arrivals, event.lease))
+        account.queue_up(self._at, lease.entry)
+        self._waiting[account.name] = account
+        self.queued += 1
+        devices = self.room.find(shape) if self._has_turn(lease) else []
+        if len(devices) == shape.gpus:
+            self._grant(lease, devices, out)
+            return
+        place = self.place(lease.id)
+        assert place is not None
+        why = self.why(lease.id)
+        if event.no_wait:
+            self._forget(lease)
+            out.append(Refuse(lease.id, f"{_count(shape.gpus)} cannot be had without waiting: {why}; leave out --no-wait to wait"))
+            return
+        if event.wait:
+            heapq.heappush(self._time_outs, (self._at + event.wait, lease.entry[1], lease.id))
+        out.append(Queue(lease.id, *place, why))
+
+    def _has_turn(self, lease: Lease) -> bool:
+        """Whether the quota has room for the lease and for those of its user that are ahead of it."""
+        account = lease.account
+        if not account.quota:
+            return True
+        room = account.quota - account.gpus - lease.shape.gpus - self._kept_for(account)
+        for entry in account.queue:
+            if room < 0 or entry == lease.entry:
+                break
+            if not self._holds(entry[2]):
+                room -= self.leases[entry[2]].shape.gpus
+        return room >= 0
+
+    def _holds(self, lease: int) -> bool:
+        return self._holding is not None and self._holding.lease.id == lease
+
+    def _kept_for(self, account: Account) -> int:
+        """GPUs of the user's quota that its lease which holds will need."""
+        holding = self._holding
+        return holding.lease.shape.gpus if holding and holding.lease.account is account else 0
+
+    def _release(self, number: int) -> None:
+        lease = self.leases.get(number)
+        if lease is None:
+            return
+        if not lease.devices:
+            self._forget(lease)
+            return
+        del self.leases[number]
+        account = lease.account
+        account.leases.discard(number)
+        account.gpus -= lease.shape.gpus
+        account.end(self._clock, lease.rate)
+        for device in lease.devices:
+            self.room.give_back(device, lease.shape)
+            if self._holding and device in self._holding.missing and self.room.fits(device, self._holding.lease.shape):
+                self._holding.missing.discard(device)
+        if self._elder and self._elder[0] is lease:
+            since = self._elder[1]
+            self._lane_opens = since + LANE * lease.shape.gpus / len(self.room.total) * (self._at - since)
+            self._elder = None
+
+    def _forget(self, lease: Lease) -> None:
+        """Takes a lease that waits out of everything."""
+        if self._holds(lease.id):
+            self._let_go()
+        self._dequeue(lease)
+        del self.leases[lease.id]
+
+    def _dequeue(self, lease: Lease) -> None:
+        account = lease.account
+        account.leave(self._at, lease.entry)
+        if not account.queue:
+            del self._waiting[account.name]
+        self.queued -= 1
+
+    def _grant(self, lease: Lease, devices: Sequence[int], out: list[Instruction]) -> None:
+        account, shape = lease.account, lease.shape
+        self._dequeue(lease)
+        lease.devices = tuple(sorted(devices))
+        for device in lease.devices:
+            self.room.take(device, shape)
+        # It counts for what others cannot have while it is there; what nobody has reserved is shared, and counts for nobody.
+        lease.rate = sum(max(shape.compute / COMPUTE, shape.memory / self.room.total[d]) for d in lease.devices) if shape.reserves else 0.0
+        account.leases.add(lease.id)
+        account.gpus += shape.gpus
+        account.begin(self._clock, lease.rate)
+        out.append(Grant(lease.id, lease.devices, shape.memory or self.most(account.memory)))
+
+    def _time_out(self, out: list[Instruction]) -> None:
+        while (when := self.wake) is not None and when <= self._at:
+            lease = self.leases[heapq.heappop(self._time_outs)[2]]
+            place = self.place(lease.id)
+            assert place is not None
+            self._forget(lease)
+            waited = f"it has waited {self._at - lease.asked.at:.0f} s, as long as it wanted to"
+            out.append(TimedOut(lease.id, f"{waited}, and was at place {place[0]} of {place[1]}; give more with --wait"))
+
+    # ---- the queue ----------------------------------------------------------------------------------------------------
+
+    def _rank(self, lease: Lease) -> tuple[int, float, int]:
+        return lease.entry[0], lease.account.key(self._clock.ahead), lease.entry[1]
+
+    def _serve(self, out: list[Instruction], all_of_it: bool = True) -> None:
+        """Grants what can be granted, in the order, or (not all_of_it) what is in front of the first that cannot."""
+        if not self._waiting or (self._holding is not None and not all_of_it):
+            return
+        self._go_on_holding(out)
+        if self._holding is None:
+            self._choose_elder(out)
+            self._go_on_holding(out)
+        ahead = self._clock.ahead
+        heap = [(a.queue[0][0], a.key(ahead), a.queue[0][1], 0, self._kept_for(a), a) for a in self._waiting.values()]
+        heapq.heapify(heap)
+        unfit: list[Shape] = []
+        looked = 0
+        while heap and looked < LOOK:
+            _, _, _, index, spoken, account = heapq.heappop(heap)
+            lease = self.leases[account.queue[index][2]]
+            if self._holds(lease.id):
+                index += 1
+            elif account.quota and account.gpus + spoken + lease.shape.gpus > account.quota:
+                continue  # and neither do those behind it get what it waits for
+            else:
+                devices = [] if any(lease.shape.wants_at_least(shape) for shape in unfit) else self.room.find(lease.shape)
+                if len(devices) == lease.shape.gpus:
+                    self._grant(lease, devices, out)
+                else:
+                    if looked == 0 and self._holding is None and self._at - lease.asked.at >= HOLD_AFTER:
+                        self._hold(lease, out, elder=False)
+                    if not all_of_it:
+                        return
+                    if not any(lease.shape.wants_at_least(shape) for shape in unfit):
+                        unfit.append(lease.shape)
+                    looked += 1
+                    index += 1
+                    spoken += lease.shape.gpus
+            if index < min(len(account.queue), LOOK_USER):
+                entry = account.queue[index]
+                heapq.heappush(heap, (entry[0], account.key(ahead), entry[1], index, spoken, account))
+
+    # ---- holding ------------------------------------------------------------------------------------------------------
+
+    def _choose_elder(self, out: list[Instruction]) -> None:
+        if self._elder is not None or self._at < self._lane_opens:
+            return
+        oldest: Lease | None = None
+        for account in self._waiting.values():
+            if self._at - account.first_since < PATIENCE:
+                continue
+            lease = self.leases[account.queue[0][2]]
+            blocked = account.quota and account.gpus + lease.shape.gpus > account.quota
+            if not blocked and (oldest is None or (account.first_since, lease.entry[1]) < (oldest.account.first_since, oldest.entry[1])):
+                oldest = lease
+        if oldest is not None:
+            self._hold(oldest, out, elder=True)
+
+    def _hold(self, lease: Lease, out: list[Instruction], elder: bool) -> None:
+        shape = lease.shape
+        found = set(self.room.find(shape))
+        missing = set([device for device in self.room.emptiest(shape) if device not in found][: shape.gpus - len(found)])
+        devices = found | missing
+        self._holding = _Holding(lease, devices, missing, elder, self._at)
+        for device in devices:
+            self.room.hold(device, True)
+        text = "it has waited longest of all" if elder else "it is the first in the order"
+        out.append(Hold(lease.id, tuple(sorted(devices)), text))
+
+    def _go_on_holding(self, out: list[Instruction]) -> None:
+        """What is held may have become free, or something else in its place."""
+        holding = self._holding
+        if holding is None:
+            return
+        lease = holding.lease
+        if holding.missing and (found := self.room.find(lease.shape, len(holding.missing))):
+            for device in found:
+                left = max(holding.missing, key=lambda d: (self.room.leases(d), d))
+                holding.missing.discard(left)
+                holding.devices.discard(left)
+                holding.devices.add(device)
+                self.room.hold(left, False)
+                self.room.hold(device, True)
+            out.append(Hold(lease.id, tuple(sorted(holding.devices)), "others have become free sooner"))
+        if not holding.missing:
+            self._let_go()
+            if holding.elder:
+                self._elder = lease, holding.since
+            self._grant(lease, sorted(holding.devices), out)
+
+    def _let_go(self) -> None:
+        assert self._holding is not None
+        for device in self._holding.devices:
+            self.room.hold(device, False)
+        self._holding = None
+
+
+def _names(devices: set[int]) -> str:
+    return ", ".join(map(str, sorted(devices)))

@@ -1,0 +1,156 @@
+"""What is free on each device, and which devices a lease gets.
+
+Devices that differ in nothing but their free memory are a *level*: a sorted list, in which one search finds those with enough memory. So to find
+devices costs a search for each level, not a look at each device.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from gpuvirt.server.policy.events import COMPUTE
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a lease wants: so many GPUs, and on each what is reserved (bytes, parts of `COMPUTE`), 0: nothing."""
+
+    gpus: int
+    memory: int = 0
+    compute: int = 0
+
+    @property
+    def reserves(self) -> bool:
+        return bool(self.memory or self.compute)
+
+    def wants_at_least(self, other: Shape) -> bool:
+        """Whether this one cannot be placed where the other cannot."""
+        return self.gpus >= other.gpus and self.memory >= other.memory and self.compute >= other.compute
+
+
+@dataclass
+class _Device:
+    memory: int  # free
+    compute: int  # free
+    leases: int = 0
+    held: bool = False
+
+
+class Room:
+    """The devices of a pool.
+
+    Args:
+        memory: bytes of each device.
+    """
+
+    def __init__(self, memory: Sequence[int]) -> None:
+        self.total = tuple(memory)
+        self._sizes = sorted(memory)
+        self._devices = [_Device(size, COMPUTE) for size in memory]
+        self._levels: dict[tuple[int, int], list[tuple[int, int]]] = {}  # (leases, free compute) -> (free memory, device), ascending
+        self._spread: list[tuple[int, int]] = []  # the levels: fewest leases first, then the least free compute
+        self._packed: list[tuple[int, int]] = []  # the levels as (free compute, leases), ascending
+        for device in range(len(memory)):
+            self._insert(device)
+
+    # ---- reading ------------------------------------------------------------------------------------------------------
+
+    def leases(self, device: int) -> int:
+        """How many leases have the device."""
+        return self._devices[device].leases
+
+    def free(self, device: int) -> tuple[int, int]:
+        """Bytes and parts of compute that nobody has reserved."""
+        return self._devices[device].memory, self._devices[device].compute
+
+    def count_of_size(self, memory: int) -> int:
+        """How many devices have so many bytes, free or not."""
+        return len(self._sizes) - bisect_left(self._sizes, memory)
+
+    def fits(self, device: int, shape: Shape) -> bool:
+        """Whether there is room on this device, held or not. Who reserves nothing wants something that is not reserved."""
+        found = self._devices[device]
+        return found.memory >= max(shape.memory, 1) and found.compute >= max(shape.compute, 1)
+
+    def find(self, shape: Shape, most: int | None = None) -> list[int]:
+        """Devices with room for a lease, the best first: as many as it wants (`most` if given), or fewer when there are no more.
+
+        A lease that reserves compute has the same anywhere: it is packed where the least is left, which keeps whole devices for those who want them.
+        Any other goes where the fewest leases are; of equals it gets the one with the least free.
+        """
+        wanted, found = shape.gpus if most is None else most, list[int]()
+        room = (max(shape.memory, 1), -1)
+        for key in self._levels_for(shape):
+            level = self._levels[key]
+            first = bisect_left(level, room)
+            found += [device for _, device in level[first : first + wanted - len(found)]]
+            if len(found) == wanted:
+                break
+        return found
+
+    def _levels_for(self, shape: Shape) -> Iterator[tuple[int, int]]:
+        if shape.compute:
+            for compute, leases in self._packed[bisect_left(self._packed, (shape.compute, 0)) :]:
+                yield leases, compute
+        else:
+            yield from (key for key in self._spread if key[1])
+
+    def emptiest(self, shape: Shape) -> list[int]:
+        """As many devices as the lease wants that are large enough for it, those with the fewest leases first; fewer when too many are held."""
+        found = list[int]()
+        for key in self._spread:
+            for _, device in reversed(self._levels[key]):
+                if self.total[device] >= shape.memory:
+                    found.append(device)
+                    if len(found) == shape.gpus:
+                        return found
+        return found
+
+    # ---- changing -----------------------------------------------------------------------------------------------------
+
+    def take(self, device: int, shape: Shape) -> None:
+        """A lease gets the device."""
+        self._change(device, -shape.memory, -shape.compute, 1)
+
+    def give_back(self, device: int, shape: Shape) -> None:
+        """A lease does not have the device any more."""
+        self._change(device, shape.memory, shape.compute, -1)
+
+    def hold(self, device: int, held: bool) -> None:
+        """Whether `find` leaves the device out from now on."""
+        found = self._devices[device]
+        if held != found.held:
+            (self._remove if held else self._insert)(device)
+            found.held = held
+
+    def _change(self, device: int, memory: int, compute: int, leases: int) -> None:
+        found = self._devices[device]
+        if not found.held:
+            self._remove(device)
+        found.memory += memory
+        found.compute += compute
+        found.leases += leases
+        if not found.held:
+            self._insert(device)
+
+    def _insert(self, device: int) -> None:
+        found = self._devices[device]
+        key = found.leases, found.compute
+        level = self._levels.get(key)
+        if level is None:
+            level = self._levels[key] = []
+            insort(self._spread, key)
+            insort(self._packed, (found.compute, found.leases))
+        insort(level, (found.memory, device))
+
+    def _remove(self, device: int) -> None:
+        found = self._devices[device]
+        key = found.leases, found.compute
+        level = self._levels[key]
+        del level[bisect_left(level, (found.memory, device))]
+        if not level:
+            del self._levels[key]
+            del self._spread[bisect_left(self._spread, key)]
+            del self._packed[bisect_left(self._packed, (found.compute, found.leases))]

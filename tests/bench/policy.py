@@ -1,0 +1,54 @@
+"""How long the policy machine takes for a decision, by processor time: python -m tests.bench.policy [GPUS [LEASES [USERS]]]"""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+
+from gpuvirt.server.policy.events import COMPUTE, Asked, Released
+from gpuvirt.server.policy.instructions import Grant
+from gpuvirt.server.policy.machine import PolicyMachine
+
+GIB = 1 << 30
+
+
+def measure(gpus: int, leases: int, users: int, events: int = 4000, seed: int = 2) -> dict[str, float]:
+    """A full pool, half as many leases waiting as running: gangs of 1 to 16, parts of GPUs, memory by chance. Milliseconds of one event each."""
+    chance = random.Random(seed)
+    machine = PolicyMachine([80 * GIB] * gpus)
+    running, number, at = list[int](), 0, 0.0
+    mean = 1.5 * gpus / leases  # GPUs a lease
+
+    def ask() -> list[object]:
+        nonlocal number
+        number += 1
+        size = min(16, max(1, round(chance.expovariate(1 / mean))))
+        memory = chance.randrange(80) * GIB if chance.random() < 0.5 else 0
+        return machine.handle(Asked(at, number, f"u{chance.randrange(users)}", size, memory, chance.choice([COMPUTE, 500, 250])))  # type: ignore[return-value]
+
+    while machine.queued < leases // 3 and number < 4 * leases:
+        at += 0.01
+        running += [one.lease for one in ask() if isinstance(one, Grant)]
+    found = len(running), machine.queued
+    took: dict[str, list[float]] = {"ask": [], "release": []}
+    most_granted = 0
+    for i in range(events):
+        at += 1.0
+        kind = ("ask", "release")[i % 2]
+        begun = time.process_time()
+        out = ask() if kind == "ask" else machine.handle(Released(at, running.pop(chance.randrange(len(running)))))
+        took[kind].append((time.process_time() - begun) * 1000)
+        grants = [one.lease for one in out if isinstance(one, Grant)]
+        most_granted = max(most_granted, len(grants))
+        running += grants
+    result: dict[str, float] = {"running": found[0], "waiting": found[1], "most granted at once": most_granted}
+    for kind, each in took.items():
+        each.sort()
+        result |= {f"{kind} median": each[len(each) // 2], f"{kind} 99 %": each[len(each) * 99 // 100], f"{kind} longest": each[-1]}
+    return result
+
+
+if __name__ == "__main__":
+    for name, value in measure(*map(int, sys.argv[1:] or ["10000", "6000", "100"])).items():
+        print(f"{name:24} {value:10.3f}")

@@ -1,0 +1,175 @@
+"""Watches a policy machine: keeps its own books of what was asked, granted and released, and asserts after every event what must always hold."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+from gpuvirt.server.policy.events import COMPUTE, Asked, Event, Released, UserRevoked, UserSet
+from gpuvirt.server.policy.instructions import End, Grant, Hold, Instruction, Queue, Refuse, TimedOut
+from gpuvirt.server.policy.machine import LOOK_USER, PolicyMachine
+from gpuvirt.server.policy.shares import AHEAD, HALF_LIFE
+
+
+@dataclass
+class Known:
+    """A lease that waits or is granted."""
+
+    asked: Asked
+    arrival: int
+    devices: tuple[int, ...] = ()
+    at: float = 0.0  # granted
+
+
+class Referee:
+    """Args: machine: fresh. memory: bytes of its devices."""
+
+    def __init__(self, machine: PolicyMachine, memory: list[int]) -> None:
+        self.machine, self.memory = machine, memory
+        self.now = 0.0
+        self.leases: dict[int, Known] = {}
+        self.users: dict[str, UserSet] = {}
+        self.revoked: set[str] = set()
+        self.used: dict[str, float] = {}  # faded, brought up to `now` at each event
+        self.arrivals = 0
+        self.longest_wait = 0.0
+
+    # ---- one event ----------------------------------------------------------------------------------------------------
+
+    def handle(self, event: Event, thorough: bool = True) -> list[Instruction]:
+        """Gives the event to the machine, judges its answer and, if thorough, the whole of its state."""
+        before = self.machine.held
+        out = self.machine.handle(event)
+        self._pass_time(event.at)
+        match event:
+            case UserSet():
+                self.users[event.user] = event
+                self.revoked.discard(event.user)
+            case UserRevoked():
+                self.revoked.add(event.user)
+                has = {number for number, known in self.leases.items() if known.devices and known.asked.user == event.user}
+                assert {one.lease for one in out if isinstance(one, End)} == has, "what a revoked user has was not ended"
+            case Asked():
+                self.arrivals += 1
+                self.leases[event.lease] = Known(event, self.arrivals)
+                answers = [one for one in out if one.lease == event.lease and isinstance(one, Grant | Queue | Refuse)]
+                assert len(answers) == 1, "a request has one answer"
+                assert not (event.no_wait and isinstance(answers[0], Queue)), "who does not want to wait waits"
+            case Released():
+                self.leases.pop(event.lease, None)
+        for one in out:
+            self._judge(one, before)
+        if thorough:
+            self.check()
+        return out
+
+    def _judge(self, one: Instruction, before: tuple[int, frozenset[int]] | None) -> None:
+        if isinstance(one, End):
+            return
+        assert one.lease in self.leases, f"{one} of a lease that is not there"
+        known = self.leases[one.lease]
+        assert not known.devices, f"{one} of a lease that is granted"
+        match one:
+            case Grant():
+                assert len(set(one.devices)) == len(one.devices) == known.asked.gpus, "a gang is granted partially"
+                held = before[1] if before and before[0] != one.lease and self.machine.held and self.machine.held[0] == before[0] else frozenset()
+                assert not held & self._held_now() & set(one.devices), "a device that is held for another was granted"
+                known.devices, known.at = one.devices, self.now
+                self.longest_wait = max(self.longest_wait, self.now - known.asked.at)
+            case Refuse() | TimedOut():
+                assert one.text
+                if isinstance(one, TimedOut):
+                    assert known.asked.wait and self.now >= known.asked.at + known.asked.wait, "it had not waited that long"
+                del self.leases[one.lease]
+            case Queue():
+                assert 1 <= one.place <= one.queued and one.why
+            case Hold():
+                assert len(set(one.devices)) == known.asked.gpus, "another number of devices is held"
+
+    def _held_now(self) -> frozenset[int]:
+        return self.machine.held[1] if self.machine.held else frozenset()
+
+    def _pass_time(self, at: float) -> None:
+        at = max(at, self.now)
+        faded = 0.5 ** ((at - self.now) / HALF_LIFE)
+        # The integral of a constant rate that fades: rate * (1 - faded) * HALF_LIFE / ln 2.
+        grown = (1 - faded) * HALF_LIFE / 0.6931471805599453
+        rates = self._rates()
+        self.used = {user: self.used.get(user, 0.0) * faded + rates.get(user, 0.0) * grown for user in self.used.keys() | rates.keys()}
+        self.now = at
+
+    def _rates(self) -> dict[str, float]:
+        rates: dict[str, float] = {}
+        for known in self.leases.values():
+            for device in known.devices:
+                share = max(known.asked.compute / COMPUTE, known.asked.memory / self.memory[device])
+                rates[known.asked.user] = rates.get(known.asked.user, 0.0) + share
+        return rates
+
+    # ---- what must always hold ----------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        memory, compute, gpus = self.memory.copy(), [COMPUTE] * len(self.memory), dict[str, int]()
+        for known in self.leases.values():
+            for device in known.devices:
+                memory[device] -= known.asked.memory
+                compute[device] -= known.asked.compute
+            gpus[known.asked.user] = gpus.get(known.asked.user, 0) + len(known.devices)
+        assert min(memory) >= 0, "more memory is reserved than a device has"
+        assert min(compute) >= 0, "more compute is reserved than a device has"
+        self._check_quotas(gpus)
+        waiting = {number: known for number, known in self.leases.items() if not known.devices}
+        order = self.machine.order()
+        assert sorted(order) == sorted(waiting) and self.machine.queued == len(waiting), "a lease that waits was lost"
+        for place, number in enumerate(order, 1):
+            assert self.machine.place(number) == (place, len(order)), "a wrong place"
+            assert self.machine.why(number)
+        self._check_order(order)
+        self._check_nothing_idle(waiting, memory, compute, gpus)
+        for known in waiting.values():
+            assert not known.asked.wait or self.now < known.asked.at + known.asked.wait, "it has waited for too long"
+        assert all(known.asked.user not in self.revoked for known in waiting.values()), "a revoked user waits"
+
+    def _check_quotas(self, gpus: dict[str, int]) -> None:
+        for user, number in gpus.items():
+            quota = self.users[user].gpus if user in self.users else 0
+            has = max((k.at for k in self.leases.values() if k.devices and k.asked.user == user), default=0.0)
+            lowered = user in self.users and self.users[user].at >= has  # what it had before its quota was made smaller stays
+            assert not quota or number <= quota or lowered, "more GPUs than the quota"
+
+    def _check_order(self, order: list[int]) -> None:
+        rates = self._rates()
+        held = self.machine.held
+        ranked = [self.leases[number] for number in order if not held or number != held[0]]
+        for first, second in itertools.pairwise(ranked):
+            a, b = first.asked, second.asked
+            if a.priority != b.priority:
+                assert a.priority > b.priority, "a lower priority is ahead of a higher one"
+            elif a.user == b.user:
+                assert first.arrival < second.arrival, "who came later is ahead"
+            else:
+                keys = [
+                    (self.used.get(user, 0.0) + AHEAD * rates.get(user, 0.0)) / (self.users[user].weight if user in self.users else 1.0)
+                    for user in (a.user, b.user)
+                ]
+                assert keys[0] <= keys[1] * (1 + 1e-6) + 1e-3, "who has used more is ahead"
+
+    def _check_nothing_idle(self, waiting: dict[int, Known], memory: list[int], compute: list[int], gpus: dict[str, int]) -> None:
+        """What waits does not fit. (Only where the queues are so short that a pass sees all of it.)"""
+        if len(waiting) >= LOOK_USER:
+            return
+        held = self._held_now()
+        for number, known in waiting.items():
+            asked = known.asked
+            if self.machine.held and self.machine.held[0] == number:
+                own = held
+            else:
+                own = frozenset()
+                quota = self.users[asked.user].gpus if asked.user in self.users else 0
+                if quota and gpus.get(asked.user, 0) + sum(k.asked.gpus for k in waiting.values() if k.asked.user == asked.user) > quota:
+                    continue  # it may have to let its user's others go first
+            room = sum(
+                memory[d] >= max(asked.memory, 1) and compute[d] >= max(asked.compute, 1) and (d not in held or d in own)
+                for d in range(len(memory))
+            )
+            assert room < asked.gpus, "a lease waits for GPUs that are free"
