@@ -78,7 +78,11 @@ uint64_t gv_bulk_send(struct gv_link *link, uint64_t tag, const void *data, uint
 /* ---- receiving */
 
 int gv_bulk_recv_header(struct gv_link *link, struct gv_bulk_header *header) {
-    if (gv_link_dead(link) || !link->transport->bulk_read(link, header, sizeof *header)) return -1;
+    if (gv_link_dead(link)) return -1;
+    link->between = true;
+    bool came = link->transport->bulk_read(link, header, sizeof *header);
+    link->between = false;
+    if (!came) return -1;
     if (header->magic != GV_BULK_MAGIC || header->number != link->bulk_in + 1 || header->epoch) {
         gv_link_kill(link, "malformed payload on the bulk channel");
         return -1;

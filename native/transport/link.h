@@ -11,6 +11,8 @@
 #include "thread.h"
 #include "transport.h"
 
+struct gv_image_in;
+struct gv_image_out;
 struct gv_link_secret;
 struct gv_link_spec;
 struct gv_redial_target;
@@ -70,6 +72,12 @@ struct gv_transport {
     void (*client_gone)(struct gv_link *link);
     bool (*down)(const struct gv_link *link);
     void (*counts)(const struct gv_link *link, struct gv_link_counts *counts);
+    /* The worker's end goes on in another process; for links that resume. pause: wakes who waits for a payload to begin. cut: ends the connections; nothing
+     * but shared memory passes then. save: what the transport adds to gv_link_save; restore takes it back, on an end that has no connection yet. */
+    void (*pause)(struct gv_link *link);
+    void (*cut)(struct gv_link *link, const char *why);
+    void (*save)(struct gv_link *link, struct gv_image_out *out);
+    void (*restore)(struct gv_link *link, struct gv_image_in *in);
     void (*died)(struct gv_link *link); /* wakes whoever waits, tells the peer; once */
     void (*abandon)(struct gv_link *link);
     void (*close)(struct gv_link *link); /* ends the threads and frees everything, `link` too */
@@ -104,6 +112,8 @@ struct gv_link { /* NOLINT(clang-analyzer-optin.performance.Padding): sender's a
     struct gv_copies copies;
     _Atomic uint32_t epoch;       /* of what is sent */
     _Atomic uint32_t epoch_limit; /* of what may come: the peer may be up again before us */
+    _Atomic bool paused;          /* gv_link_pause */
+    bool between;                 /* the reader of payloads waits for one to begin; its own */
     bool abandoned;               /* this process is a forked child: threads and descriptors are not here */
     uint64_t session;
     struct gv_redial_target *redial; /* what the client needs to connect again, its connector's; NULL on the worker's end */
@@ -116,6 +126,9 @@ struct gv_link { /* NOLINT(clang-analyzer-optin.performance.Padding): sender's a
     char server[300];
     char death[GV_DEATH_TEXT];
 };
+
+/* Whether the reader of payloads, who has none of the next one yet, is to begin none. */
+static inline bool gv_paused_between(const struct gv_link *link) { return link->between && atomic_load(&link->paused); }
 
 void gv_link_init(struct gv_link *link, const struct gv_transport *transport);
 /* Frees what gv_link_init took. */

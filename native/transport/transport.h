@@ -132,6 +132,23 @@ int gv_bulk_recv_header(struct gv_link *link, struct gv_bulk_header *header);
 /* Receives the payload's next `size` bytes into `data` (NULL: throw them away). 0, or -1 when the link is dead. */
 int gv_bulk_recv(struct gv_link *link, void *data, uint64_t size);
 
+/* ---- the worker's end goes on in another process --------------------------------------------------------------------- */
+
+struct gv_image_in;
+struct gv_image_out;
+
+/* Whether the link can: it comes back after a cut, and one is not the end. */
+bool gv_link_movable(const struct gv_link *link);
+/* From now on no payload is begun: gv_bulk_recv_header returns -1 instead, with the link alive. Until gv_link_unpause new connections are refused. */
+void gv_link_pause(struct gv_link *link);
+void gv_link_unpause(struct gv_link *link);
+/* Cuts a paused link's connections. It is down until gv_link_unpause, and then as after any cut. */
+void gv_link_cut(struct gv_link *link, const char *why);
+/* Writes where a link stands that was cut, that nobody reads or sends on, and whose payloads the peer has. */
+void gv_link_save(struct gv_link *link, struct gv_image_out *out);
+/* On a new end, of the same transport and keys, that nobody has used: it goes on where the saved one stood, once the client has connected again. */
+void gv_link_restore(struct gv_link *link, struct gv_image_in *in);
+
 /* ---- the rest ------------------------------------------------------------------------------------------------------ */
 
 bool gv_link_dead(const struct gv_link *link);

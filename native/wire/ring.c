@@ -10,6 +10,17 @@ void gv_ring_reader_init(struct gv_ring_reader *r, struct gv_ring_control *contr
     *r = (struct gv_ring_reader){.control = control, .data = data, .size = size};
 }
 
+bool gv_ring_writer_resume(struct gv_ring_writer *w, uint64_t tail, uint64_t granularity) {
+    w->tail = tail;
+    w->head = atomic_load_explicit(&w->control->head, memory_order_acquire);
+    return tail % granularity == 0 && tail - w->head <= w->size && tail == atomic_load_explicit(&w->control->tail, memory_order_acquire);
+}
+
+bool gv_ring_reader_resume(struct gv_ring_reader *r, uint64_t head, uint64_t granularity) {
+    r->head = r->tail = r->released = head;
+    return head % granularity == 0 && head == atomic_load_explicit(&r->control->head, memory_order_acquire);
+}
+
 int gv_record_check(uint32_t size, uint64_t available, uint32_t limit) {
     if (size < sizeof(struct gv_record) || size % 8) return GV_RECORD_BAD;
 #ifndef GV_BREAK_DECODER /* Defined by one test only, which shows that the fuzzer would notice if this check were missing. */

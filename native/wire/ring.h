@@ -61,6 +61,10 @@ struct gv_ring_reader {
 void gv_ring_writer_init(struct gv_ring_writer *w, struct gv_ring_control *control, void *data, uint64_t size);
 void gv_ring_reader_init(struct gv_ring_reader *r, struct gv_ring_control *control, const void *data, uint64_t size);
 
+/* One side goes on in another process, from the position that it had; what has to be right about it is checked. False: it is impossible. */
+bool gv_ring_writer_resume(struct gv_ring_writer *w, uint64_t tail, uint64_t granularity);
+bool gv_ring_reader_resume(struct gv_ring_reader *r, uint64_t head, uint64_t granularity);
+
 /* ---- records */
 
 /* Room for a record of `size` bytes (multiple of 8, at most half the ring), or NULL while there is none (`broken` tells when there never will be). */

@@ -53,6 +53,12 @@ struct gv_memory_id gv_shm_memory_id(int memfd);
 /* Whoever sleeps at a ring looks again. */
 void gv_shm_wake_everybody(struct shm *s);
 
+/* ---- shm_move.c, for the row */
+void gv_shm_pause(struct gv_link *link);
+void gv_shm_cut(struct gv_link *link, const char *why);
+void gv_shm_save(struct gv_link *link, struct gv_image_out *out);
+void gv_shm_restore(struct gv_link *link, struct gv_image_in *in);
+
 /* ---- shm_link.c */
 /* One end over `fd`, the unix socket, and the rings in `memfd`. NULL with a reason in `why`: both are the caller's still. */
 struct gv_link *gv_shm_new(int fd, int memfd, const uint64_t rings[GV_SHM_RINGS], bool client, char why[GV_DEATH_TEXT]);

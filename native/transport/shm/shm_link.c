@@ -226,6 +226,7 @@ static bool shm_bulk_read(struct gv_link *link, void *data, uint64_t size) {
     /* Within a large payload the next piece is being copied already; in front of one there may be nothing for hours. */
     bool spins = size >= BULK_PIECE;
     while (size) {
+        if (p == data && gv_paused_between(link)) return false;
         bool wake, gone = over(s);
         int64_t n = gv_ring_take(r, p, size < BULK_PIECE ? size : BULK_PIECE, &wake);
         if (wake) gv_wake_sleeper(&r->control->writer_sleeps);
@@ -235,7 +236,7 @@ static bool shm_bulk_read(struct gv_link *link, void *data, uint64_t size) {
         if (n == 0) {
             if (spins && spin_readable(r)) continue;
             atomic_store(&r->control->reader_sleeps, GV_RING_ASLEEP);
-            if (!gv_ring_readable(r) && !over(s)) sleep_on(&r->control->reader_sleeps, GV_RING_ASLEEP, INT64_MAX);
+            if (!gv_ring_readable(r) && !over(s) && !gv_paused_between(link)) sleep_on(&r->control->reader_sleeps, GV_RING_ASLEEP, INT64_MAX);
             atomic_store(&r->control->reader_sleeps, GV_RING_AWAKE);
         }
         if (p) p += n;
@@ -328,6 +329,10 @@ const struct gv_transport gv_shm_transport = {
     .client_gone = gv_resume_client_gone,
     .down = gv_resume_down,
     .counts = shm_counts,
+    .pause = gv_shm_pause,
+    .cut = gv_shm_cut,
+    .save = gv_shm_save,
+    .restore = gv_shm_restore,
     .died = shm_died,
     .abandon = shm_abandon,
     .close = shm_close,

@@ -88,6 +88,12 @@ void gv_tcp_wake(struct gv_link *link);
 /* ---- tcp_resume.c */
 extern const struct gv_resume_ops gv_tcp_resume_ops;
 
+/* ---- tcp_move.c, for the row */
+void gv_tcp_pause(struct gv_link *link);
+void gv_tcp_cut(struct gv_link *link, const char *why);
+void gv_tcp_save(struct gv_link *link, struct gv_image_out *out);
+void gv_tcp_restore(struct gv_link *link, struct gv_image_in *in);
+
 /* ---- tcp_link.c */
 /* One end, the client's or the worker's, over the endpoint's connected socket. NULL with a reason in `why`: the socket is the caller's still. */
 struct gv_link *gv_tcp_new(const struct gv_endpoint *endpoint, bool client, char why[GV_DEATH_TEXT]);

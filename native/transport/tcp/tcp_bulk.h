@@ -17,6 +17,8 @@
 
 #include "../silence.h"
 
+struct gv_image_in;
+struct gv_image_out;
 struct gv_link;
 struct gv_link_secret;
 struct gv_seal;
@@ -108,6 +110,11 @@ bool gv_tcp_bulk_read(struct tcp_bulk *b, void *data, uint64_t size);
 /* A connection for a channel: the first (epoch 0), or one in the place of the last. 0: taken, with its descriptor; -1: refused, or it ended at once, and
  * the descriptor is the caller's still. */
 int gv_tcp_bulk_attach(struct tcp_bulk *b, uint32_t channel, int fd, uint32_t epoch);
+/* The worker's end goes on in another process: ends what is under way on the channels; where the streams of both stand. */
+void gv_tcp_bulk_pause(struct tcp_bulk *b);
+void gv_tcp_bulk_cut(struct tcp_bulk *b, const char *why);
+void gv_tcp_bulk_save(struct tcp_bulk *b, struct gv_image_out *out);
+void gv_tcp_bulk_restore(struct tcp_bulk *b, struct gv_image_in *in);
 /* Bytes of the peer's stream that have come. */
 uint64_t gv_tcp_bulk_received(struct tcp_bulk *b);
 /* The peer has ours up to here. False: it cannot. */

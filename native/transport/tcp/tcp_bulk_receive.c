@@ -13,12 +13,12 @@
 
 uint64_t gv_tcp_bulk_received(struct tcp_bulk *b) { return atomic_load(&b->received); }
 
-/* The channel that the next byte comes over, for one system call. NULL when the link died. */
-static struct tcp_channel *enter(struct tcp_bulk *b) {
+/* The channel that the next byte comes over, for one system call. NULL when the link died, or `nothing` of a payload was read and it is paused. */
+static struct tcp_channel *enter(struct tcp_bulk *b, bool nothing) {
     struct tcp_channel *c = NULL;
     pthread_mutex_lock(&b->lock);
     for (;;) {
-        if (gv_link_dead(b->link)) break;
+        if (gv_link_dead(b->link) || (nothing && gv_paused_between(b->link))) break;
         if (b->n) {
             c = &b->channels[atomic_load(&b->received) / TCP_STRIPE % b->n];
             if (c->up) break;
@@ -143,12 +143,13 @@ static void tell(struct tcp_bulk *b) {
 
 bool gv_tcp_bulk_read(struct tcp_bulk *b, void *data, uint64_t size) {
     uint8_t *p = data;
-    while (size) {
+    for (uint64_t whole = size; size;) {
+        if (size == whole && gv_paused_between(b->link)) return false;
         size_t got = 0;
         if (b->opened_left) {
             got = take_opened(b, p, size);
         } else {
-            struct tcp_channel *c = enter(b);
+            struct tcp_channel *c = enter(b, size == whole);
             if (!c) return false;
             int error = c->keys.in ? read_sealed(b, c, p, size, &got) : read_plain(b, c, p, size, &got);
             if (error) failed(b, c, error);

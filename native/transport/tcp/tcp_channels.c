@@ -138,7 +138,8 @@ int gv_tcp_bulk_attach(struct tcp_bulk *b, uint32_t channel, int fd, uint32_t ep
     struct tcp_channel *c = &b->channels[channel];
     pthread_mutex_lock(&b->attaching);
     pthread_mutex_lock(&b->lock);
-    bool good = !gv_link_dead(b->link) && (!b->n || channel < b->n) && (c->fd < 0 || epoch > c->epoch) && epoch >= c->fresh;
+    bool good =
+        !gv_link_dead(b->link) && !atomic_load(&b->link->paused) && (!b->n || channel < b->n) && (c->fd < 0 || epoch > c->epoch) && epoch >= c->fresh;
     if (good) c->fresh = epoch + 1; /* what is said under an epoch's key is said once */
     if (good && c->up) {
         c->up = false; /* the peer knows before us that it is of no use */

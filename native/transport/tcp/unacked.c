@@ -110,3 +110,21 @@ uint64_t gv_unacked_rewind(struct gv_unacked *k) {
     k->cursor = k->piece_end = k->front;
     return again;
 }
+
+bool gv_unacked_restore(struct gv_unacked *k, const void *units, uint64_t size) {
+    uint64_t least = k->seq_at + sizeof(uint64_t);
+    for (uint64_t at = 0; at < size;) {
+        uint32_t unit;
+        if (size - at < least) return false;
+        memcpy(&unit, (const uint8_t *)units + at, sizeof unit);
+        if (unit < least || unit % 8 || unit > size - at) return false;
+        at += unit;
+    }
+    uint8_t *room = gv_unacked_room(k, size);
+    if (!room) return false;
+    memcpy(room, units, size);
+    /* As if all of it had been sent: an acknowledgement may be of all of it. */
+    k->end += size;
+    k->cursor = k->piece_end = k->end;
+    return true;
+}

@@ -40,6 +40,8 @@ void gv_unacked_sent(struct gv_unacked *k, uint64_t size);
 bool gv_unacked_between(const struct gv_unacked *k);
 /* The peer has all records up to `seq`. False: it cannot have them, they were never sent. */
 bool gv_unacked_drop(struct gv_unacked *k, uint64_t seq);
+/* The `size` bytes of a link that goes on here, of which nothing has been sent on a connection of ours. False: they are no units, or there is no memory. */
+bool gv_unacked_restore(struct gv_unacked *k, const void *units, uint64_t size);
 /* Everything goes out again. Returns how many records that had begun to. */
 uint64_t gv_unacked_rewind(struct gv_unacked *k);
 
