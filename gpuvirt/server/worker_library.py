@@ -55,6 +55,7 @@ class WorkerConfig(ctypes.Structure):
         ("server_name", ctypes.c_char_p),
         ("seal", ctypes.c_char_p),
         ("memory_row", ctypes.c_void_p),
+        ("restored", ctypes.c_uint32),
         ("memory_file", ctypes.c_int32),
     ]
 
@@ -89,6 +90,7 @@ class SessionConfig:
             and "memory_row", the same writable.
         host_memory: bytes of the host's memory that the worker may take, 0: no bound.
         seal: the link's secret (32 bytes) and its cipher (one byte), empty: the link is plain.
+        restored: the session comes from another worker, in the image behind the descriptor "image".
     """
 
     session: int
@@ -112,6 +114,7 @@ class SessionConfig:
     passed: list[str] = field(default_factory=list)
     host_memory: int = 0
     seal: bytes = field(default=b"", repr=False)
+    restored: bool = False
 
 
 class WorkerLibrary:
@@ -128,6 +131,11 @@ class WorkerLibrary:
         lib.worker_add_channel.argtypes, lib.worker_add_channel.restype = [handle, ctypes.c_int32, ctypes.c_int32], ctypes.c_int
         lib.worker_resume.argtypes, lib.worker_resume.restype = [handle, ctypes.c_int32, ctypes.c_int32, ctypes.c_uint32], ctypes.c_int
         lib.worker_client_gone.argtypes, lib.worker_client_gone.restype = [handle], None
+        lib.worker_save.argtypes = [handle, ctypes.c_int32, ctypes.c_uint32, ctypes.c_char_p]
+        lib.worker_save.restype = ctypes.c_int
+        lib.worker_continue.argtypes, lib.worker_continue.restype = [handle], None
+        lib.worker_restore.argtypes, lib.worker_restore.restype = lib.worker_save.argtypes, ctypes.c_int
+        lib.worker_begin.argtypes, lib.worker_begin.restype = [handle], ctypes.c_int
         lib.worker_run.argtypes, lib.worker_run.restype = [handle, ctypes.c_char_p], ctypes.c_int
         lib.worker_get_figures.argtypes, lib.worker_get_figures.restype = [handle, ctypes.POINTER(WorkerFigures)], None
         lib.worker_close.argtypes, lib.worker_close.restype = [handle], None
@@ -206,6 +214,7 @@ class WorkerLibrary:
             seal=config.seal or None,
             memory_row=memory_row,
             memory_file=memory_file,
+            restored=config.restored,
         )
         err = ctypes.create_string_buffer(ERR_SIZE)
         handle = self.lib.worker_open(ctypes.byref(filled), err)
@@ -230,6 +239,50 @@ class Worker:
         err = ctypes.create_string_buffer(ERR_SIZE)
         code = int(self._lib.worker_run(self._handle, err))
         return code, err.value.decode("utf-8", "replace")
+
+    def save(self, fd: int, limit: float) -> str:
+        """Writes the session's image to a descriptor, once the session is at rest, for which there are `limit` seconds.
+
+        Returns:
+            Why it did not, and the session goes on; empty: it stands still until `go_on`.
+        """
+        err = ctypes.create_string_buffer(ERR_SIZE)
+        with self._lock:
+            if self._closed:
+                return "the session has ended"
+            self._adding += 1
+        try:
+            bad = int(self._lib.worker_save(self._handle, fd, int(limit * 1000), err))
+        finally:
+            with self._lock:
+                self._adding -= 1
+                self._added.notify_all()
+        return err.value.decode("utf-8", "replace") if bad else ""
+
+    def go_on(self) -> None:
+        """After `save`: the session goes on here."""
+        with self._lock:
+            if not self._closed:
+                self._lib.worker_continue(self._handle)
+
+    def restore(self, fd: int, limit: float) -> None:
+        """Takes the session over from its image, which has come whole within `limit` seconds.
+
+        Raises:
+            GpuvirtError: it cannot; only `close` can follow.
+        """
+        err = ctypes.create_string_buffer(ERR_SIZE)
+        if int(self._lib.worker_restore(self._handle, fd, int(limit * 1000), err)):
+            raise GpuvirtError(err.value.decode("utf-8", "replace"))
+
+    def begin(self) -> None:
+        """After `restore`, before `run`: the worker that had the session is dead.
+
+        Raises:
+            GpuvirtError: there are no threads to be had.
+        """
+        if int(self._lib.worker_begin(self._handle)):
+            raise GpuvirtError("the worker has no threads to be had")
 
     def add_connection(self, which: int, fd: int, epoch: int) -> bool:
         """Hands over a connection: a bulk channel's first (epoch 0), or one in the place of one that was cut (which: -1, the main one).

@@ -171,8 +171,8 @@ def load_object(kind: str, entry: dict[str, Any]) -> Object:
     if unknown := entry.keys() - OBJECT_KEYS:
         raise SpecError(f"object.{kind}: unknown key: {sorted(unknown)}")
     more = tuple(entry.get("more", {}).items())
-    if "destroy" not in entry or [t for _, t in more if t not in C_TYPES]:
-        raise SpecError(f"object.{kind}: an object has a `destroy`, and what is kept besides is a number")
+    if "destroy" not in entry or [t for _, t in more if t not in C_TYPES and not re.fullmatch(r"u8\[\w+\]", t)]:
+        raise SpecError(f"object.{kind}: an object has a `destroy`, and what is kept besides is a number, or bytes: u8[N]")
     sums = tuple(entry.get("sum", {}).items())
     if missing := [name for name, _ in sums if name not in dict(more)]:
         raise SpecError(f"object.{kind}: what is summed is kept: {missing}")
@@ -196,8 +196,8 @@ def load_work(name: str, entry: dict[str, Any], body: Body, reply: Body, objects
     def wrong(what: str) -> SpecError:
         return SpecError(f"command.{name}: {what}")
 
-    if not re.match(r"(no|todo): \S", entry.get("saved", "")):
-        raise wrong('`saved` says what a session\'s image keeps of it: "no: why not" or "todo: what"')
+    if not re.match(r"(no|todo|image): \S", entry.get("saved", "")):
+        raise wrong('`saved` says what a session\'s image keeps of it: "image: what", "no: why not" or "todo: what"')
     call = re.fullmatch(r"(\w+)\((.*)\)", entry.get("call", ""))
     if "call" in entry and not call:
         raise wrong(f"no call: {entry['call']}")

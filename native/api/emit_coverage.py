@@ -27,12 +27,12 @@ def cell(text: str) -> str:
 
 
 IMAGE = """
-## What a session's image will hold
+## What a session's image does not hold yet
 
-A session that moves to another worker takes an image with it: memory by pages, and a record of what lives. For each command
-`native/api/commands.toml` says what of it the image keeps. Nothing is written yet; this is the list of what has to be.
+A session that moves to another worker takes an image with it: memory by pages, and what lives. For each command `native/api/commands.toml`
+says what of it the image keeps. A session that has some of the following does not move, and `gpuvirt move` says so.
 
-| command | to be kept |
+| command | what is not kept yet |
 |---|---|
 """
 

@@ -44,7 +44,7 @@ def struct(o: Object) -> str:
     members = [f"struct gv_{o.kind} *{o.kind};"]
     members += ["uint32_t ctx;"] if o.context else []
     members += ["uint64_t bytes; /* of memory in use */"] if o.bytes else []
-    members += [f"{C_TYPES[type]} {name};" for name, type in o.more]
+    members += [f"uint8_t {name}{type.removeprefix('u8')};" if type.startswith("u8[") else f"{C_TYPES[type]} {name};" for name, type in o.more]
     return f"struct {o.struct} {{\n{''.join(f'    {m}{chr(10)}' for m in members)}}};\n\n"
 
 

@@ -14,6 +14,8 @@
 #include "../wire/link_inputs.h"
 
 struct gv_backend;
+struct gv_image_in;
+struct gv_image_out;
 struct gv_context;
 struct gv_stream;
 struct gv_event;

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "../wire/clock.h"
+#include "../wire/image_stream.h"
 #include "state.h"
 
 #define COMMAND_NS 100000         /* ns that the reader polls for the command of a payload that has arrived */
@@ -210,6 +211,9 @@ static struct worker_expected *take_expected(struct worker *w, const struct gv_b
  * read. The client library sends no payloads in such an order. lock held. */
 static bool would_deadlock(const struct worker *w) { return w->awaited && !w->awaited->arrived; }
 
+/* Whether the bounds of what comes early end nothing: the session ends, or is paused, which the one payload that is under way must not hold up. */
+static bool unbounded(const struct worker *w) { return atomic_load(&w->stopping) || atomic_load(&w->paused); }
+
 /* The expectation of the next payload. lock held; released for a moment when there is none, because its command may be next on the link, and for as
  * long as there are WORKER_MAX_EARLY_PAYLOADS without commands: each costs memory, however small it is. */
 static struct worker_expected *look_for_command(struct worker *w, const struct gv_bulk_header *header) {
@@ -218,17 +222,17 @@ static struct worker_expected *look_for_command(struct worker *w, const struct g
     struct timespec until = gv_deadline(CLOCK_REALTIME, COMMAND_NS);
     pthread_cond_timedwait(&w->changed, &w->lock, &until);
     w->reader_waits = true;
-    while (!(e = take_expected(w, header)) && w->n_early >= WORKER_MAX_EARLY_PAYLOADS && !atomic_load(&w->stopping) && !would_deadlock(w))
+    while (!(e = take_expected(w, header)) && w->n_early >= WORKER_MAX_EARLY_PAYLOADS && !unbounded(w) && !would_deadlock(w))
         pthread_cond_wait(&w->changed, &w->lock);
     w->reader_waits = false;
     return e;
 }
 
-static struct worker_early *early_new(struct worker *w, const struct gv_bulk_header *header) {
+static struct worker_early *early_new(struct worker *w, uint64_t size, uint64_t number) {
     struct worker_early *early = calloc(1, sizeof *early);
     if (!early) return NULL;
-    early->number = name_of(header);
-    early->size = header->size;
+    early->number = number;
+    early->size = size;
     w->n_early++;
     if (w->early_last)
         w->early_last->next = early;
@@ -238,14 +242,8 @@ static struct worker_early *early_new(struct worker *w, const struct gv_bulk_hea
     return early;
 }
 
-/* Room for the next bytes of an early payload; lock held, released while there are WORKER_MAX_EARLY bytes of early payloads. NULL: its command has
- * arrived meanwhile, the session ends, or it would deadlock. */
-static void *early_place(struct worker *w, struct worker_early *early, uint64_t at, uint64_t *n) {
-    w->reader_waits = true;
-    while (!early->claimed && !atomic_load(&w->stopping) && atomic_load(&w->early_bytes) >= WORKER_MAX_EARLY && !would_deadlock(w))
-        pthread_cond_wait(&w->changed, &w->lock);
-    w->reader_waits = false;
-    if (early->claimed || atomic_load(&w->stopping) || atomic_load(&w->early_bytes) >= WORKER_MAX_EARLY) return NULL;
+/* The next piece of an early payload, in staging memory, and in *n its size; 0 and NULL: no memory. lock held. */
+static void *add_piece(struct worker *w, struct worker_early *early, uint64_t at, uint64_t *n) {
     *n = early->size - at < WORKER_PIECE ? early->size - at : WORKER_PIECE;
     struct worker_piece *p = malloc(sizeof *p);
     void *data = p ? staging_take(&w->staging, *n) : NULL;
@@ -263,6 +261,17 @@ static void *early_place(struct worker *w, struct worker_early *early, uint64_t 
     early->staged += *n;
     atomic_store(&w->early_bytes, atomic_load(&w->early_bytes) + *n);
     return data;
+}
+
+/* Room for the next bytes of an early payload; lock held, released while there are WORKER_MAX_EARLY bytes of early payloads. NULL: its command has
+ * arrived meanwhile, the session ends, or it would deadlock. */
+static void *early_place(struct worker *w, struct worker_early *early, uint64_t at, uint64_t *n) {
+    w->reader_waits = true;
+    while (!early->claimed && !unbounded(w) && atomic_load(&w->early_bytes) >= WORKER_MAX_EARLY && !would_deadlock(w))
+        pthread_cond_wait(&w->changed, &w->lock);
+    w->reader_waits = false;
+    if (early->claimed || atomic_load(&w->stopping) || (!unbounded(w) && atomic_load(&w->early_bytes) >= WORKER_MAX_EARLY)) return NULL;
+    return add_piece(w, early, at, n);
 }
 
 /* Destination of the bytes from `at` on; *n: their number. lock held. NULL with *n 0: there is no memory; NULL with *n set: the bytes are discarded. */
@@ -299,7 +308,9 @@ static bool receive(struct worker *w, const struct gv_bulk_header *header) {
     pthread_mutex_lock(&w->lock);
     struct worker_expected *e = look_for_command(w, header);
     if (e) good = e->number == name_of(header) && (!e->to || e->to->size == header->size);
-    if (!e) good = !atomic_load(&w->stopping) && w->n_early < WORKER_MAX_EARLY_PAYLOADS && (early = early_new(w, header));
+    if (!e)
+        good = !atomic_load(&w->stopping) && (unbounded(w) || w->n_early < WORKER_MAX_EARLY_PAYLOADS) &&
+               (early = early_new(w, header->size, name_of(header)));
     while (good) {
         if (early && early->claimed) {
             e = go_over(w, early, at, &good);
@@ -336,10 +347,26 @@ static bool receive(struct worker *w, const struct gv_bulk_header *header) {
     return good;
 }
 
+/* Waits for the next payload to begin. While the session is paused none does. False: the link is dead. */
+static bool next_payload(struct worker *w, struct gv_bulk_header *header) {
+    while (gv_bulk_recv_header(w->link, header)) {
+        if (gv_link_dead(w->link)) return false;
+        pthread_mutex_lock(&w->lock);
+        w->reader_parked = true;
+        pthread_cond_broadcast(&w->changed);
+        while (atomic_load(&w->paused) && !atomic_load(&w->stopping)) pthread_cond_wait(&w->changed, &w->lock);
+        w->reader_parked = false;
+        pthread_mutex_unlock(&w->lock);
+        if (atomic_load(&w->stopping)) return false;
+    }
+    atomic_store(&w->receiving, true);
+    return true;
+}
+
 static void *read_payloads(void *arg) {
     struct worker *w = arg;
     struct gv_bulk_header header;
-    while (gv_bulk_recv_header(w->link, &header) == 0 && receive(w, &header)) continue;
+    while (next_payload(w, &header) && receive(w, &header)) atomic_store(&w->receiving, false);
     gv_recv_wake(w->link);
     return NULL;
 }
@@ -363,6 +390,39 @@ static void part_done(void *arg) {
     if (w->reader_waits) pthread_cond_broadcast(&w->changed);
     pthread_mutex_unlock(&w->lock);
     free(o);
+}
+
+/* ---- what came early, in a session's image ------------------------------------------------------------------------------ */
+
+void worker_save_early(struct worker *w, struct gv_image_out *out) {
+    pthread_mutex_lock(&w->lock);
+    gv_image_put(out, w->n_early);
+    for (const struct worker_early *early = w->early_first; early; early = early->next) {
+        gv_image_put(out, early->number);
+        gv_image_put(out, early->size);
+        for (const struct worker_piece *p = early->first; p; p = p->next) gv_image_put_bytes(out, p->data, p->size);
+        if (!early->whole) gv_image_out_fail(out, "a payload is under way");
+    }
+    pthread_mutex_unlock(&w->lock);
+}
+
+void worker_restore_early(struct worker *w, struct gv_image_in *in) {
+    pthread_mutex_lock(&w->lock);
+    for (uint64_t n = gv_image_get(in, WORKER_MAX_EARLY_PAYLOADS + 1), left = WORKER_MAX_EARLY + WORKER_MAX_IMAGE; n && !in->failed; n--) {
+        uint64_t number = gv_image_get(in, UINT64_MAX), size = gv_image_get(in, left);
+        struct worker_early *early = in->failed ? NULL : early_new(w, size, number);
+        for (uint64_t at = 0, piece = 1; early && piece && at < size && !in->failed; at += piece) {
+            void *to = add_piece(w, early, at, &piece);
+            if (to) gv_image_get_bytes(in, to, piece);
+            if (!to) gv_image_in_fail(in, "the server is out of memory");
+        }
+        if (!early)
+            gv_image_in_fail(in, "the server is out of memory");
+        else
+            early->received = size, early->whole = true;
+        left -= size;
+    }
+    pthread_mutex_unlock(&w->lock);
 }
 
 static void *send_payloads(void *arg) {

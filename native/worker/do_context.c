@@ -3,30 +3,27 @@
 
 #include "state.h"
 
+int worker_keep_context(struct worker *w, uint32_t id, const struct gv_cmd_context_create *c, struct gv_context *made) {
+    struct worker_context *context = calloc(1, sizeof *context);
+    if (!context) return CUDA_ERROR_OUT_OF_MEMORY;
+    *context = (struct worker_context){.w = w, .context = made, .id = id, .device = c->device, .flags = c->flags, .primary = c->primary};
+    atomic_init(&context->refs, 1);
+    context->legacy = worker_stream_new(context, w->ops->stream_legacy(made), GV_LEGACY_STREAM(id));
+    if (context->legacy && !handles_put(&w->contexts, id, context)) return 0;
+    int status = context->legacy ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_OUT_OF_MEMORY;
+    if (context->legacy) atomic_fetch_sub(&w->streams_alive, 1);
+    free(context->legacy);
+    free(context);
+    return status;
+}
+
 int worker_do_context_create(struct worker *w, const struct gv_record *record, const struct gv_cmd_context_create *c) {
     char err[GV_ERR_SIZE] = "";
     struct gv_context *made = NULL;
-    struct worker_context *context = calloc(1, sizeof *context);
-    bool room = context && w->contexts.live < GV_CONTEXTS_MAX;
+    bool room = w->contexts.live < GV_CONTEXTS_MAX;
     int status = room ? w->ops->context_create(w->backend, c->device, c->flags, (int)c->primary, &made, err) : CUDA_ERROR_OUT_OF_MEMORY;
-    if (!status) {
-        context->w = w;
-        context->context = made;
-        context->id = record->ctx;
-        context->device = c->device;
-        atomic_init(&context->refs, 1);
-        context->legacy = worker_stream_new(context, w->ops->stream_legacy(made), GV_LEGACY_STREAM(record->ctx));
-        if (!context->legacy || handles_put(&w->contexts, record->ctx, context)) {
-            status = context->legacy ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_OUT_OF_MEMORY;
-            if (context->legacy) atomic_fetch_sub(&w->streams_alive, 1);
-            free(context->legacy);
-            w->ops->context_destroy(made);
-        }
-    }
-    if (status) {
-        free(context);
-        worker_failed(w, record, status, err[0] ? err : "the context could not be made");
-    }
+    if (!status && (status = worker_keep_context(w, record->ctx, c, made))) w->ops->context_destroy(made);
+    if (status) worker_failed(w, record, status, err[0] ? err : "the context could not be made");
     return 0;
 }
 

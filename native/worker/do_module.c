@@ -101,6 +101,13 @@ static void *unpack(const void *packed, uint64_t packed_size, uint64_t size) {
     return NULL;
 }
 
+/* The cache has the module's image: a session's image is to have it, too. */
+static void remember(struct worker *w, uint64_t id, const uint8_t *hash) {
+    struct worker_module *m = handles_get(&w->objects.modules, id);
+    m->kept = 1;
+    memcpy(m->hash, hash, sizeof m->hash);
+}
+
 int worker_do_module_load(struct worker *w, const struct gv_record *record, const struct gv_cmd_module_load *c, struct worker_bytes *bytes) {
     bool by_hash = !c->bulk && !c->image_size;
     bool named = c->hash_size == GV_SHA256_SIZE;
@@ -129,6 +136,7 @@ int worker_do_module_load(struct worker *w, const struct gv_record *record, cons
         if (!memcmp(hash, c->hash, sizeof hash)) kept = module_cache_put(w->cache, hash, bytes->data, bytes->size, l.digest);
     }
     if (status) return worker_reply(w, record, status, err, NULL, 0);
+    if (kept != GV_MODULE_NOT_KEPT) remember(w, c->module, c->hash);
     return reply_module(w, record, l.meta, l.meta_size, kept, err);
 }
 
@@ -149,6 +157,7 @@ int worker_do_module_load_known(struct worker *w, const struct gv_record *record
         status = CUDA_ERROR_INVALID_IMAGE;
         snprintf(err, sizeof err, "a module that the server kept does not give the metadata that it gave before; start the program again");
     }
+    if (!status) remember(w, c->module, c->hash);
     free(l.meta);
     if (status) worker_failed(w, record, status, err[0] ? err : "a module that the server accepted before was refused");
     return 0;

@@ -105,7 +105,13 @@ static void linger(struct worker *w) {
 EXPORT int worker_run(struct worker *w, char *err) {
     err[0] = 0;
     int outcome = CARRY_ON;
-    while (outcome == CARRY_ON && !w->said_bye) outcome = step(w, err);
+    while (outcome == CARRY_ON && !w->said_bye) {
+        if (atomic_load_explicit(&w->image_wanted, memory_order_acquire)) {
+            rest(w);
+            worker_write_image(w);
+        }
+        outcome = step(w, err);
+    }
     rest(w);
     gv_link_last(w->link);
     if (w->said_bye) linger(w);

@@ -30,7 +30,13 @@ void worker_order_stream_created(struct worker *w, const struct gv_record *recor
     struct gv_cmd_stream_create c;
     if (gv_cmd_stream_create_decode(&c, record + 1, record->size - (uint32_t)sizeof *record)) return;
     struct worker_stream *s = handles_get(&w->streams, c.stream);
-    if (s) s->blocking = !(c.flags & NON_BLOCKING);
+    if (s) worker_order_stream_made(s, c.flags, c.priority);
+}
+
+void worker_order_stream_made(struct worker_stream *s, uint32_t flags, int32_t priority) {
+    s->flags = flags;
+    s->priority = priority;
+    s->blocking = !(flags & NON_BLOCKING);
 }
 
 void worker_order_command(struct worker *w, const struct gv_record *record, struct worker_stream *s) {

@@ -429,3 +429,15 @@ void module_cache_drop(struct module_cache *c, const uint8_t hash[GV_SHA256_SIZE
     struct entry *e = find(c, hash);
     if (e) forget(c, e);
 }
+
+uint32_t module_cache_promised(const struct module_cache *c, uint8_t (*hashes)[GV_SHA256_SIZE], uint32_t most) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; c && i < c->n && n < most; i++)
+        if (c->entries[i].fd >= 0 && !c->entries[i].gone) memcpy(hashes[n++], c->entries[i].hash, GV_SHA256_SIZE);
+    return n;
+}
+
+bool module_cache_promise(struct module_cache *c, const uint8_t hash[GV_SHA256_SIZE]) {
+    struct entry *e = find(c, hash);
+    return e && (e->fd >= 0 || keep_open(c, e));
+}

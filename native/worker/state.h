@@ -35,7 +35,7 @@ struct worker_order {
 struct worker_context {
     struct worker *w;
     struct gv_context *context;
-    uint32_t id, device;
+    uint32_t id, device, flags, primary;
     struct worker_stream *legacy;
     _Atomic uint32_t refs;
     struct worker_order blocking; /* of its streams that are ordered with the legacy one */
@@ -52,7 +52,9 @@ struct worker_stream {
     uint64_t last_bulk;  /* number of the last payload that a copy on this stream sent; used by its callbacks only, which are called in order */
     uint64_t unreported; /* completed sequence number that the client has not heard of; superseded by the next mark. Theirs as well; 0: none */
     struct worker_order order;
-    bool blocking; /* ordered with the legacy stream; executor only */
+    uint32_t flags; /* as it was made with; executor only, as all that follows */
+    int32_t priority;
+    bool blocking; /* ordered with the legacy stream */
 };
 
 /* A piece of a payload in staging memory. It is listed before its bytes have arrived; the progress of the payload tells whether they have. */
@@ -127,6 +129,15 @@ struct worker_copies {
     _Atomic uint64_t followed; /* index of the newest copy behind which work is queued that may write memory; by the executor */
 };
 
+/* Somebody wants the session's image (image/). Under the worker's lock. */
+struct worker_saving {
+    int fd;
+    int64_t until;   /* gv_now_ns */
+    bool taken;      /* the executor has it, and will say how it went */
+    bool done, good; /* it is written, or is not to be had: `why` */
+    char why[GV_ERR_SIZE];
+};
+
 /* A record queued by the read-ahead thread, with its body. */
 struct worker_aside {
     struct worker_aside *next;
@@ -194,6 +205,14 @@ struct worker {
     struct worker_aside *aside_first, *aside_last;
     uint64_t aside_bytes;
 
+    /* A session that moves. */
+    _Atomic bool image_wanted;    /* the executor is to come to rest and write the session's image */
+    _Atomic bool paused;          /* it has come to rest; changed under lock */
+    _Atomic bool receiving;       /* the reader is at a payload */
+    bool reader_parked;           /* it begins none while the link is paused; under lock, as is what follows */
+    struct worker_saving *saving; /* whoever asked for the image */
+    bool go_on;                   /* and does not need it: the session stays */
+
     pthread_t reader, sender, read_ahead;
     bool has_reader, has_sender, has_read_ahead;
 };
@@ -251,6 +270,7 @@ void worker_tell(struct worker *w, struct worker_stream *s, int status);
 /* A command that names the stream is about to be carried out; a stream has been made. Executor. */
 void worker_order_command(struct worker *w, const struct gv_record *record, struct worker_stream *s);
 void worker_order_stream_created(struct worker *w, const struct gv_record *record);
+void worker_order_stream_made(struct worker_stream *s, uint32_t flags, int32_t priority);
 /* From a mark's callback, before the client is told of it: what it is told names the payloads of the copies that the stream may have come to know of. */
 void worker_order_cover(struct worker *w, struct worker_stream *s);
 /* The copy of the command that is being carried out; all of it has been sent, or is not going to be. */
@@ -286,6 +306,16 @@ void worker_choose_cache(struct worker *w, int driver_version);
 
 /* The context was destroyed: removes what was created in it and not destroyed. */
 void worker_context_sweep(struct worker *w, uint32_t ctx);
+/* What the backend made becomes the client's context `id`; with an error it stays the caller's. */
+int worker_keep_context(struct worker *w, uint32_t id, const struct gv_cmd_context_create *c, struct gv_context *made);
+
+/* ---- a session's image (image/) ------------------------------------------------------------------------------------------- */
+
+/* The executor, between two records: comes to rest, writes the image that is wanted, and waits until the session is to go on here. */
+void worker_write_image(struct worker *w);
+/* Everything that the session has, at rest, to and from an image. worker_restore: before the session's threads run. */
+void worker_save_all(struct worker *w, struct gv_image_out *out);
+void worker_restore_all(struct worker *w, struct gv_image_in *in);
 
 /* ---- bulk (bulk.c) ----------------------------------------------------------------------------------------------------- */
 
@@ -316,6 +346,9 @@ int worker_bytes_take(struct worker *w, uint64_t number, const void *inline_data
 /* Removes an expectation that the reader has not started to receive; lock held. */
 bool worker_withdraw(struct worker *w, struct worker_expected *e);
 void worker_piece_drop(struct worker *w, struct worker_piece *p);
+/* Payloads that came before their commands, to and from a session's image. */
+void worker_save_early(struct worker *w, struct gv_image_out *out);
+void worker_restore_early(struct worker *w, struct gv_image_in *in);
 
 /* ---- copies to the device whose bytes come on the bulk channel (bulk_copy_in.c) ----------------------------------------- */
 

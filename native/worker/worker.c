@@ -122,7 +122,7 @@ EXPORT struct worker *worker_open(const struct worker_config *config, char *err)
     int status = ops->open(&backend, &w->backend, err);
     if (!status) {
         staging_set_backend(&w->staging, ops, w->backend);
-        if (start_threads(w)) {
+        if (!config->restored && start_threads(w)) {
             snprintf(err, GV_ERR_SIZE, "no threads to be had");
             status = CUDA_ERROR_OUT_OF_MEMORY;
         }
@@ -134,6 +134,8 @@ EXPORT struct worker *worker_open(const struct worker_config *config, char *err)
     }
     return w;
 }
+
+EXPORT int worker_begin(struct worker *w) { return w->has_reader ? 0 : start_threads(w); }
 
 EXPORT struct module_cache *worker_open_cache(const char *folder) { return module_cache_open(folder); }
 

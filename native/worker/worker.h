@@ -31,6 +31,7 @@ struct worker_config {
     const char *server_name;
     const uint8_t *seal; /* 33 bytes: the key and the cipher of struct gv_link_secret; NULL: the link is plain */
     void *memory_row; /* this session's row of the table of memory usage, mapped writable; NULL: it is mapped from memory_usage_fd, if there is one */
+    uint32_t restored;   /* the session comes from another worker: worker_restore brings what it has, worker_begin lets it run */
     int32_t memory_file; /* soft: a memfd for device memory that is mapped more than once, taken over; 0: one is made when it is first needed */
 };
 
@@ -46,6 +47,15 @@ void worker_refresh_cache(struct module_cache *cache);
 /* Takes that cache over, between worker_open and worker_run; without one (NULL) images travel each time. `build` names what the metadata of modules are
  * made by: what another build keeps there is not believed. */
 void worker_use_cache(struct worker *w, struct module_cache *cache, const char *build);
+/* The session moves. The old worker: worker_save, any thread but worker_run's, waits at most so long until the session is at rest, and writes its image to the
+ * descriptor. 0: it is written, and the session stands still until worker_continue, or until the process is killed. -1: err (512 bytes) says why not; the session
+ * has gone on. The new worker, opened with `restored` and with its cache: worker_restore reads the image, and is followed by worker_begin and worker_run once the
+ * old one is dead; -1: err says why not, and the session can only be closed. */
+int worker_save(struct worker *w, int32_t fd, uint32_t limit_ms, char *err);
+void worker_continue(struct worker *w);
+int worker_restore(struct worker *w, int32_t fd, uint32_t limit_ms, char *err);
+/* 0, or -1: there are no threads to be had. */
+int worker_begin(struct worker *w);
 /* A further bulk channel's socket, any thread. */
 int worker_add_channel(struct worker *w, int32_t channel, int32_t fd);
 /* A connection in the place of one that was cut (channel -1: the main one), any thread. 0, or -1: refused; the descriptor is taken over either way. */

@@ -29,6 +29,7 @@ int soft_open(const struct gv_backend_config *config, struct gv_backend **out, c
     b->n_devices = config->n_devices;
     b->capability = config->capability ? config->capability : CAPABILITY;
     b->strict = config->strict;
+    b->day_offset = (uint64_t)(gv_clock_ns(CLOCK_REALTIME) - gv_now_ns());
     pthread_mutex_init(&b->lock, NULL);
     pthread_cond_init(&b->done, NULL);
     int rc = soft_memory_open(b, config, err);
@@ -65,6 +66,7 @@ void soft_close(struct gv_backend *b) {
      * process ends soon. */
     if (!quiet) return;
     soft_engine_destroy(b->engine);
+    soft_restoring_free(b);
     soft_virtual_close(b);
     soft_memory_close(b);
     pthread_cond_destroy(&b->done);

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "../../wire/image_stream.h"
 #include "stream.h"
 
 int soft_context_create(struct gv_backend *b, uint32_t device, uint32_t flags, int primary, struct gv_context **out, char *err) {
@@ -44,4 +45,19 @@ void soft_context_destroy(struct gv_context *c) {
 int soft_context_limit(struct gv_context *c, uint32_t limit, uint64_t *value) {
     if (limit == CU_LIMIT_MALLOC_HEAP_SIZE) soft_heap_limit(c->heap, *value);
     return 0;
+}
+
+void soft_save_context(struct gv_context *c, struct gv_image_out *out) {
+    gv_image_put(out, (uint64_t)(int64_t)atomic_load(&c->error));
+    gv_image_put_bytes(out, c->error_text, sizeof c->error_text);
+    gv_image_put(out, soft_heap_get_limit(c->heap));
+    if (soft_heap_in_use(c->heap)) gv_image_out_fail(out, "its kernels hold memory from malloc, which cannot be moved yet");
+    if (c->textures.n_live) gv_image_out_fail(out, "it has textures, which cannot be moved yet");
+}
+
+void soft_restore_context(struct gv_context *c, struct gv_image_in *in) {
+    atomic_store(&c->error, (int)gv_image_get(in, INT32_MAX));
+    gv_image_get_bytes(in, c->error_text, sizeof c->error_text);
+    c->error_text[sizeof c->error_text - 1] = 0;
+    soft_heap_limit(c->heap, gv_image_get(in, UINT64_MAX));
 }

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 
 #include "../../wire/clock.h"
+#include "../../wire/image_stream.h"
 #include "stream.h"
 
 struct gv_event {
@@ -103,4 +104,29 @@ int soft_stream_wait_event(struct gv_stream *s, struct gv_event *e) {
         pthread_mutex_unlock(&b->lock);
     }
     return rc;
+}
+
+/* Times of day, for the other worker's host may have another monotonic clock. */
+void soft_save_event(struct gv_event *e, struct gv_image_out *out) {
+    struct gv_backend *b = e->context->backend;
+    pthread_mutex_lock(&b->lock);
+    gv_image_put(out, e->flags);
+    gv_image_put(out, e->latest != NULL);
+    gv_image_put(out, e->latest ? e->latest->time + b->day_offset : 0);
+    pthread_mutex_unlock(&b->lock);
+}
+
+int soft_restore_event(struct gv_context *c, struct gv_image_in *in, struct gv_event **out) {
+    uint32_t flags = (uint32_t)gv_image_get(in, UINT32_MAX);
+    bool recorded = gv_image_get(in, 1);
+    uint64_t time = gv_image_get(in, UINT64_MAX);
+    struct stamp *t = recorded ? calloc(1, sizeof *t) : NULL;
+    int rc = recorded && !t ? CUDA_ERROR_OUT_OF_MEMORY : soft_event_create(c, flags, out);
+    if (rc) {
+        free(t);
+        return rc;
+    }
+    if (t) *t = (struct stamp){.refs = 1, .done = true, .time = time - c->backend->day_offset};
+    (*out)->latest = t;
+    return 0;
 }

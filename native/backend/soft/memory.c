@@ -340,7 +340,18 @@ static uint64_t find_gap(struct soft_memory *m, struct soft_device *d, uint64_t 
     return at + size + SOFT_PAGE <= end ? at : 0;
 }
 
-static int place(struct gv_backend *b, struct soft_device *d, uint64_t size, bool user, struct soft_placed **out) {
+/* Whether [at, at + size) of the device's own part is free, its neighbours' free pages included; lock held. */
+static bool is_gap(struct soft_memory *m, const struct soft_device *d, uint64_t at, uint64_t size, struct soft_placed ***link) {
+    uint64_t first = d->part.worker_base, end = first + d->part.worker_size;
+    if (!m->size || at % SOFT_PAGE || at < first || at >= end || end - at < size + SOFT_PAGE) return false;
+    struct soft_placed **l = &m->placed;
+    while (*l && (*l)->address + (*l)->size + SOFT_PAGE <= at) l = &(*l)->next;
+    *link = l;
+    return !*l || (*l)->address >= at + size + SOFT_PAGE;
+}
+
+/* wanted: the address that it has to have, 0: any. */
+static int place(struct gv_backend *b, struct soft_device *d, uint64_t size, bool user, uint64_t wanted, struct soft_placed **out) {
     struct soft_memory *m = &b->memory;
     if (!size || size > d->limit) return CUDA_ERROR_OUT_OF_MEMORY;
     size = round_up(size, SOFT_PAGE);
@@ -350,7 +361,9 @@ static int place(struct gv_backend *b, struct soft_device *d, uint64_t size, boo
     pthread_mutex_lock(&m->lock);
     int rc = soft_memory_charge(b, d, size);
     if (!rc) {
-        if (p->own_mapping) {
+        if (wanted) {
+            p->address = is_gap(m, d, wanted, size, &link) ? wanted : 0;
+        } else if (p->own_mapping) {
             char *all = mmap(NULL, size + 2 * SOFT_PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
             if (all != MAP_FAILED) p->address = (uint64_t)(uintptr_t)all + SOFT_PAGE;
             while (*link && (*link)->address < p->address) link = &(*link)->next;
@@ -376,10 +389,14 @@ static int place(struct gv_backend *b, struct soft_device *d, uint64_t size, boo
 }
 
 int soft_memory_place(struct gv_backend *b, struct soft_device *d, uint64_t size, bool user, struct soft_placed **out) {
-    int rc = place(b, d, size, user, out);
+    int rc = place(b, d, size, user, 0, out);
     if (rc != CUDA_ERROR_OUT_OF_MEMORY) return rc;
     soft_memory_await_frees(b);
-    return place(b, d, size, user, out);
+    return place(b, d, size, user, 0, out);
+}
+
+int soft_memory_place_at(struct gv_backend *b, struct soft_device *d, uint64_t size, uint64_t address, struct soft_placed **out) {
+    return place(b, d, size, false, address, out);
 }
 
 void soft_memory_unplace(struct gv_backend *b, struct soft_placed *p) {

@@ -1,6 +1,8 @@
 /* Modules: the compiler reads the image, this file places its globals. */
 #include "module.h"
 
+#include "../../wire/image_stream.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,8 +32,8 @@ void soft_module_drop(struct gv_module *m) {
 
 void soft_module_unload(struct gv_module *m) { soft_module_drop(m); }
 
-/* Gives every global its address inside one piece of memory, in the metadata itself. */
-static int place_globals(struct gv_module *m, char *err) {
+/* Gives every global its address inside one piece of memory, at `wanted` (0: anywhere), in the metadata itself. */
+static int place_globals(struct gv_module *m, uint64_t wanted, char *err) {
     struct gv_backend *b = m->context->backend;
     const struct gv_meta_header *header = m->meta;
     struct gv_meta_global *globals = (struct gv_meta_global *)gv_meta_globals(m->meta);
@@ -48,7 +50,8 @@ static int place_globals(struct gv_module *m, char *err) {
         size += globals[i].size ? globals[i].size : 1;
     }
     if (!size) return 0;
-    int rc = soft_memory_place(b, m->context->device, size, false, &m->globals);
+    int rc = wanted ? soft_memory_place_at(b, m->context->device, size, wanted, &m->globals)
+                    : soft_memory_place(b, m->context->device, size, false, &m->globals);
     if (rc) {
         snprintf(err, GV_ERR_SIZE, "no device memory for %llu bytes of module globals", (unsigned long long)size);
         return rc;
@@ -90,10 +93,10 @@ static struct gv_module *module_new(struct gv_context *c, uint64_t id, void *met
     return m;
 }
 
-int soft_module_load(struct gv_context *c, const void *image, size_t size, struct gv_module **out, void **meta, size_t *meta_size, char *err) {
+/* Loads an image whose globals are to lie at `globals`, 0: anywhere. */
+static int load(struct gv_context *c, const void *image, size_t size, uint64_t globals, struct gv_module **out, char *err) {
     struct gv_backend *b = c->backend;
     const struct soft_compiler *compiler = b->compiler;
-    if (b->strict) nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
     if (!compiler) {
         snprintf(err, GV_ERR_SIZE, "this worker has no compiler for device code");
         return CUDA_ERROR_NOT_SUPPORTED;
@@ -119,19 +122,49 @@ int soft_module_load(struct gv_context *c, const void *image, size_t size, struc
         compiler->module_unload(compiler->self, id);
         return rc;
     }
-    rc = place_globals(m, err);
+    rc = place_globals(m, globals, err);
     if (!rc) rc = bind_globals(m, err);
-    void *copy = rc ? NULL : malloc(read_size);
-    if (!rc && !copy) rc = CUDA_ERROR_OUT_OF_MEMORY;
     if (rc) {
         soft_module_drop(m);
         return rc;
     }
-    memcpy(copy, own, read_size);
-    *meta = copy;
-    *meta_size = read_size;
     *out = m;
     return 0;
+}
+
+int soft_module_load(struct gv_context *c, const void *image, size_t size, struct gv_module **out, void **meta, size_t *meta_size, char *err) {
+    if (c->backend->strict) nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+    int rc = load(c, image, size, 0, out, err);
+    if (rc) return rc;
+    void *copy = malloc((*out)->meta_size);
+    if (!copy) {
+        soft_module_drop(*out);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    memcpy(copy, (*out)->meta, (*out)->meta_size);
+    *meta = copy;
+    *meta_size = (*out)->meta_size;
+    return 0;
+}
+
+void soft_save_module(struct gv_module *m, struct gv_image_out *out) {
+    gv_image_put(out, m->globals ? m->globals->address : 0);
+    gv_image_put(out, m->n_kernels);
+    for (uint32_t i = 0; i < m->n_kernels; i++) gv_image_put(out, atomic_load(&m->kernels[i].max_dynamic));
+}
+
+int soft_restore_module(struct gv_context *c, const void *image, size_t size, struct gv_image_in *in, struct gv_module **out, uint32_t *n_kernels,
+                        char *err) {
+    uint64_t globals = gv_image_get(in, UINT64_MAX);
+    int rc = load(c, image, size, globals, out, err);
+    if (rc) return rc;
+    uint32_t n = *n_kernels = (*out)->n_kernels;
+    bool same = gv_image_get(in, UINT32_MAX) == n && (globals != 0) == ((*out)->globals != NULL);
+    for (uint32_t i = 0; i < n && same; i++) atomic_store(&(*out)->kernels[i].max_dynamic, (uint32_t)gv_image_get(in, SOFT_SHARED_OPTIN));
+    if (same) return 0;
+    snprintf(err, GV_ERR_SIZE, "a module has other kernels or globals than it had");
+    soft_module_drop(*out);
+    return CUDA_ERROR_INVALID_IMAGE;
 }
 
 int soft_module_global(struct gv_module *m, const char *name, uint64_t *address, uint64_t *size) {

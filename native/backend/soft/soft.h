@@ -90,6 +90,8 @@ struct gv_backend {
     uint32_t frees;              /* memory_free calls that wait for the device */
     struct gv_context *contexts; /* all that something still holds */
     bool closing;
+    uint64_t day_offset;              /* ns from the monotonic clock to the time of day, as they were when it was opened */
+    struct soft_restoring *restoring; /* image.c; NULL: none */
 };
 
 struct soft_textures {
@@ -134,11 +136,17 @@ void soft_memory_heap_give(void *context, uint64_t size);
 void soft_memory_await_frees(struct gv_backend *b);
 /* Zeroed memory placed by the worker; counts against the limits. Waits for frees when there is not enough. */
 int soft_memory_place(struct gv_backend *b, struct soft_device *d, uint64_t size, bool user, struct soft_placed **out);
+/* The same at an address of the device's own part of the window; CUDA_ERROR_OUT_OF_MEMORY when it is not free. */
+int soft_memory_place_at(struct gv_backend *b, struct soft_device *d, uint64_t size, uint64_t address, struct soft_placed **out);
 void soft_memory_unplace(struct gv_backend *b, struct soft_placed *p);
 /* Whether a thread other than a stream's accesses [address, address + size); memory.lock held. */
 bool soft_memory_held(const struct soft_memory *m, uint64_t address, uint64_t size);
 /* Whether device work may touch [address, address + size). */
 bool soft_memory_valid(struct gv_backend *b, uint64_t address, uint64_t size);
+
+/* ---- image.c ---- */
+/* What a restore that failed has left. */
+void soft_restoring_free(struct gv_backend *b);
 
 /* ---- virtual.c ---- */
 /* Gives back what is mapped, created and reserved; nothing runs any more. */

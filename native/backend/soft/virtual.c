@@ -13,6 +13,7 @@
 
 #include "stream.h"
 #include "mappings.h"
+#include "physical.h"
 
 /* MREMAP_DONTUNMAP, which neither every C library names nor every kernel knows. Tests set another. */
 #ifndef SOFT_DONTUNMAP
@@ -20,23 +21,6 @@
 #endif
 
 #define FILE_BYTES (1ull << 46) /* bytes of the shared file, which is sparse, where it is made here */
-
-enum state {
-    FRESH,    /* no page yet */
-    PRIVATE,  /* the pages lie where it is mapped, `at` */
-    DETACHED, /* not mapped; the pages lie at `at` */
-    SHARED    /* in the file, from `at` on */
-};
-
-struct gv_physical {
-    struct gv_physical *next, *previous; /* memory.physicals */
-    struct gv_backend *backend;
-    struct soft_device *device;
-    uint64_t size;
-    uint32_t maps;
-    enum state state;
-    uint64_t at;
-};
 
 /* Addresses set aside where there is no window. */
 struct soft_reservation {
@@ -127,7 +111,7 @@ static int share(struct soft_memory *m, struct gv_physical *p) {
 
 /* ---- handles ---- */
 
-static int create(struct gv_context *c, uint64_t size, struct gv_physical **out) {
+int soft_physical_new(struct gv_context *c, uint64_t size, struct gv_physical **out) {
     struct gv_backend *b = c->backend;
     struct soft_memory *m = &b->memory;
     if (!size || size % SOFT_CHUNK) return CUDA_ERROR_INVALID_VALUE;
@@ -150,10 +134,10 @@ static int create(struct gv_context *c, uint64_t size, struct gv_physical **out)
 }
 
 int soft_physical_create(struct gv_context *c, uint64_t size, struct gv_physical **out) {
-    int rc = create(c, size, out);
+    int rc = soft_physical_new(c, size, out);
     if (rc != CUDA_ERROR_OUT_OF_MEMORY) return rc;
     soft_memory_await_frees(c->backend);
-    return create(c, size, out);
+    return soft_physical_new(c, size, out);
 }
 
 int soft_physical_destroy(struct gv_physical *p) {

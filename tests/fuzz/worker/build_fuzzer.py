@@ -37,7 +37,7 @@ def product() -> list[Path]:
     """What is fuzzed: all of it but what the daemon calls."""
     folders = [NATIVE / "backend", NATIVE / "transport", NATIVE / "wire"]
     generated = [c_build.generated() / f"{name}.c" for name in ("gv_commands", "gv_dispatch", "gv_objects")]
-    worker = [p for p in sorted((NATIVE / "worker").glob("*.c")) if p.stem != "key_exchange"]
+    worker = [p for p in sorted((NATIVE / "worker").rglob("*.c")) if p.stem != "key_exchange"]
     return [*worker, *(p for folder in folders for p in sorted(folder.rglob("*.c"))), *generated]
 
 

@@ -169,7 +169,7 @@ def _build_by_hand(python: str, compiler: str, headers: list[str], folder: Path)
     parts = {
         "libcuda.so.1": [*link, *shim, *(generated / f for f in outputs["API_SHIM_C"])],
         "libnvidia-ml.so.1": [*(ROOT / "native/shim/nvml").glob("*.c"), *(generated / f for f in outputs["API_NVML_C"])],
-        "libgpuvirt_worker.so": [*link, *(ROOT / "native/worker").glob("*.c"), *backends, *(generated / f for f in outputs["API_WORKER_C"])],
+        "libgpuvirt_worker.so": [*link, *(ROOT / "native/worker").rglob("*.c"), *backends, *(generated / f for f in outputs["API_WORKER_C"])],
         "libgpuvirt_server.so": [*(ROOT / "native/server").glob("*.c"), ROOT / "native/wire/handshake.c"],
     }
     sources = sorted({s for files in parts.values() for s in files})

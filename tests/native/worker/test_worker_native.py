@@ -21,7 +21,7 @@ def build_worker(build: str, folder: Path) -> Path:
     sources = [
         *HERE.glob("*.c"),
         HERE.parent / "transport" / "pair.c",
-        *(NATIVE / "worker").glob("*.c"),
+        *(NATIVE / "worker").rglob("*.c"),
         *(NATIVE / "transport").rglob("*.c"),
         *(NATIVE / "wire").glob("*.c"),
         generated / "gv_commands.c",

@@ -51,6 +51,9 @@ struct soft_heap_account {
 struct soft_heap *soft_heap_create(uint64_t limit, const struct soft_heap_account *account);
 /* From now on; what has been handed out stays. */
 void soft_heap_limit(struct soft_heap *h, uint64_t limit);
+uint64_t soft_heap_get_limit(struct soft_heap *h);
+/* Whether anything that was handed out has not come back. */
+bool soft_heap_in_use(struct soft_heap *h);
 void soft_heap_destroy(struct soft_heap *h);
 
 /* Calls fn(arg) so that a memory fault in it ends it instead of the process. False when that happened; *fault then holds the address. fn must own

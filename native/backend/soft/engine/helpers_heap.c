@@ -41,6 +41,20 @@ void soft_heap_limit(struct soft_heap *h, uint64_t limit) {
     pthread_mutex_unlock(&h->lock);
 }
 
+uint64_t soft_heap_get_limit(struct soft_heap *h) {
+    pthread_mutex_lock(&h->lock);
+    uint64_t limit = h->limit;
+    pthread_mutex_unlock(&h->lock);
+    return limit;
+}
+
+bool soft_heap_in_use(struct soft_heap *h) {
+    pthread_mutex_lock(&h->lock);
+    bool in_use = h->used != 0;
+    pthread_mutex_unlock(&h->lock);
+    return in_use;
+}
+
 void soft_heap_destroy(struct soft_heap *h) {
     if (!h) return;
     while (h->pieces.next != &h->pieces) {
