@@ -74,6 +74,11 @@ def in_its_box(pid: int) -> bool:
     return 0 not in user_of(pid)
 
 
+def helpers(worker: int) -> list[set[int]]:
+    """The users of its processes that compile."""
+    return [user_of(int(pid)) for pid in Path(f"/proc/{worker}/task/{worker}/children").read_text().split()]
+
+
 def attempts(server: FakeServer) -> tuple[list[set[int]], dict[str, int]]:
     """The users of two tenants' workers, and what the first one comes to at the second one, at the daemon and its files."""
     second = parse_token(server.ask("token_create", name="second")["token"])
@@ -137,13 +142,11 @@ def test_a_session_works_as_another_user(tmp_path: Path) -> None:
                 wait_until(lambda: bool(workers(server)) and in_its_box(workers(server)[0]))
                 (worker,) = workers(server)
                 user = user_of(worker)
-                children = Path(f"/proc/{worker}/task/{worker}/children").read_text().split()
-                helpers = [user_of(int(pid)) for pid in children]
+                wait_until(lambda of=worker: helpers(of) == [{HELPER_USER}])  # which becomes that user in its own time
                 flag.touch()
                 out, err = client.communicate(timeout=100)
             assert (client.returncode, out) == (0, "running\nright\n"), err
             assert len(user) == 1 and FIRST_USER <= min(user) < FIRST_USER + USERS
-            assert helpers == [{HELPER_USER}]
             folder = next(entry for entry in tenants.iterdir() if entry.is_dir())
             assert {path.lstat().st_uid for path in (folder, *folder.rglob("*"))} == user
             assert list(folder.glob("kernels/*/*")) and list(folder.glob("images/*"))
