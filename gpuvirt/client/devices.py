@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from gpuvirt.client.connect import ask_pool
 from gpuvirt.client.settings import resolve
@@ -43,7 +44,11 @@ def devices(pool: str | None = None) -> list[Device]:
     Raises:
         GpuvirtError: no pool is set, it does not answer, or it refuses the token.
     """
-    answer = ask_pool(resolve({"pool": pool}), "devices")
+    return devices_of(ask_pool(resolve({"pool": pool}), "devices"))
+
+
+def devices_of(answer: dict[str, Any]) -> list[Device]:
+    """The devices of a server's answer."""
     return [
         Device(
             ordinal=found["ordinal"],

@@ -61,6 +61,14 @@ class NamedLease:
         """
         return int(ask(self.status, "lease_release", lease=self.id)["sessions"])
 
+    def let_go(self, limit: float) -> None:
+        """The lease ends with the last program that works under it. limit: seconds for the answer.
+
+        Raises:
+            ControlError: the lease has ended already, or no answer.
+        """
+        ask(self.status, "lease_release", lease=self.id, when_idle=True, limit=limit)
+
 
 def open_lease(status: PoolStatus, gpus: int, memory: int | None, id: bytes | None = None, program: str | None = None) -> NamedLease:
     """Opens a lease.

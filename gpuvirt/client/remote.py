@@ -1,61 +1,195 @@
-"""In-process activation: `gpuvirt.remote()`."""
+"""In-process activation: `gpuvirt.remote()` and `gpuvirt.attach()`."""
 
 from __future__ import annotations
 
+import asyncio
+import atexit
+import contextlib
 import ctypes
 import os
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from gpuvirt import paths
 from gpuvirt.client import settings as client_settings
 from gpuvirt.client.connect import connect
 from gpuvirt.client.environment import apply, variables
+from gpuvirt.client.lease import Lease
+from gpuvirt.client.named_lease import NamedLease, open_lease
 from gpuvirt.client.settings import Settings
 from gpuvirt.errors import GpuvirtError
 
 _active: _Activation | None = None
 _activating = threading.Lock()
 
+# The client library reads its settings once, when it is loaded. Without these it takes what the lease has, which may still change before CUDA begins.
+OF_THE_LEASE = ("GPUVIRT_GPUS", "GPUVIRT_MEMORY")
+
 
 class _Activation:
-    """The one activation of this process: what it was asked for, and what it keeps alive."""
+    """The one activation of this process: what it was asked for, the present lease, and what it keeps alive."""
 
-    def __init__(self, settings: Settings) -> None:
-        self.settings = settings
+    def __init__(self, settings: Settings, joined: bool) -> None:
         self.environment = dict(os.environ)  # before it was changed below
+        self.depth = 0  # blocks that this process is in, one in the other
+        self.settings = settings
         # A private pool ends when the kernel closes our end of its pipe, and not before: CUDA libraries still talk to it while the process exits.
         found = self.connected = connect(settings)
         try:
-            # The loader has read its own variables already; what they would load is loaded below.
-            env = apply([v for v in variables(found.settings, found.status) if not v.name.startswith("LD_")])
-            for name, value in env.items():
-                if os.environ.get(name) != value:
-                    os.environ[name] = value
-            if found.status.software and str(paths.PYTHON_COMPAT) not in sys.path:
-                sys.path.append(str(paths.PYTHON_COMPAT))  # what PYTHONPATH is for in programs that start later
-            # A library of this soname that is loaded already satisfies every later dlopen("libcuda.so.1").
-            files = [paths.library(paths.CUDA), paths.library(paths.NVML), *([paths.program(paths.COMPAT)] if found.status.software else [])]
-            self.libraries = [ctypes.CDLL(str(file), mode=ctypes.RTLD_GLOBAL) for file in files]
+            # A lease that this process inherited, of an attached shell or of a parent's block, stays theirs.
+            named = self._inherited() if settings.lease else open_lease(found.status, settings.gpus, settings.memory)
+            self.id = named.id
+            self.driver = self._load() if joined else self._activate()
+            self.lease = Lease(named, self.driver, joined=settings.lease is not None)
+            atexit.register(lambda: self.lease.at_exit())
         except BaseException:
             if found.private is not None:
                 found.private.close()
             raise
 
+    def _inherited(self) -> NamedLease:
+        from gpuvirt.client.connect import ask
+
+        assert self.settings.lease is not None
+        shown = ask(self.connected.status, "lease_show", lease=self.settings.lease)
+        return NamedLease(self.connected.status, self.settings.lease, str(shown["number"]), tuple(shown["devices"]), float(shown["expiry"]))
+
+    def _variables(self) -> dict[str, str]:
+        """All variables of a program on this lease; not the loader's, which has read its own already: what they would load is loaded below."""
+        settings = replace(self.connected.settings, lease=self.id, gpus=self.settings.gpus, memory=self.settings.memory)
+        return apply([v for v in variables(settings, self.connected.status) if not v.name.startswith("LD_")])
+
+    def _activate(self) -> ctypes.CDLL:
+        env = self._variables()
+        for name, value in env.items():
+            if os.environ.get(name) != value:
+                os.environ[name] = value
+        for name in OF_THE_LEASE:
+            os.environ.pop(name, None)
+        if self.connected.status.software and str(paths.PYTHON_COMPAT) not in sys.path:
+            sys.path.append(str(paths.PYTHON_COMPAT))  # what PYTHONPATH is for in programs that start later
+        driver = self._load()
+        self._tell_children()
+        return driver
+
+    def _tell_children(self) -> None:
+        """Programs that this process starts by `gpuvirt run` work under its lease."""
+        env = self._variables()
+        for name in OF_THE_LEASE:
+            if name in env:
+                os.environ[name] = env[name]
+            else:
+                os.environ.pop(name, None)
+
+    def _load(self) -> ctypes.CDLL:
+        # A library of this soname that is loaded already satisfies every later dlopen("libcuda.so.1").
+        software = self.connected.status.software
+        files = [paths.library(paths.CUDA), paths.library(paths.NVML), *([paths.program(paths.COMPAT)] if software else [])]
+        self.libraries = [ctypes.CDLL(str(file), mode=ctypes.RTLD_GLOBAL) for file in files]
+        return self.libraries[0]
+
+    def enter(self, settings: Settings) -> Lease:
+        """A block begins.
+
+        Raises:
+            GpuvirtError: with other settings than the process can have now.
+        """
+        if self.lease.released:
+            self.depth = 0  # whatever blocks had it
+        if self.depth or self.lease.begun:
+            if settings != self.settings:
+                raise GpuvirtError(self._other(settings))
+            if self.lease.released:
+                raise GpuvirtError("this process gave its GPUs back with release(), and what it had on them is gone; start it again")
+        elif self.lease.released:
+            self._anew(settings)
+        elif settings != self.settings:
+            if self.lease.joined:
+                raise GpuvirtError(self._other(settings))
+            self.lease.release()
+            self._anew(settings)
+        self.driver.gpuvirt_block(1)
+        self.depth += 1
+        return self.lease
+
+    def _anew(self, settings: Settings) -> None:
+        """Another lease under the same id, which the client library has read."""
+        if _kind(settings) != _kind(self.settings):
+            raise GpuvirtError(self._other(settings))
+        named = open_lease(self.connected.status, settings.gpus, settings.memory, self.id)
+        self.settings = settings
+        self.lease = Lease(named, self.driver, joined=False)
+        self._tell_children()
+
+    def _other(self, settings: Settings) -> str:
+        url, have = self.connected.status.address.url, "1 GPU" if self.settings.gpus == 1 else f"{self.settings.gpus} GPUs"
+        why = "its CUDA library was loaded for that server and link"
+        if self.lease.begun:
+            why = "CUDA has begun, and a process cannot change its GPUs after that"
+        elif self.depth:
+            why = "a block inside of another has the same GPUs"
+        return f"this process is attached to {have} of {url} already, with other settings; {why}: ask for the same, or start another process"
+
+    def leave(self) -> None:
+        """A block is over. Before CUDA has begun the GPUs are given back; after that they stay this process's, but calls are refused."""
+        self.depth -= 1
+        if self.depth:
+            return
+        begun = self.driver.gpuvirt_block(0)
+        if not (begun or self.lease.joined or self.lease.released):
+            with contextlib.suppress(GpuvirtError):  # then it ends because nobody renews it any more
+                self.lease.release()
+
+
+def _kind(settings: Settings) -> Settings:
+    """What cannot change once the client library is loaded."""
+    return replace(settings, gpus=1, memory=None)
+
+
+def _enter(settings: Settings) -> Lease:
+    global _active
+    with _activating:
+        if _active is None:
+            loaded = loaded_cuda()
+            # In an attached shell the client library is there already.
+            joined = loaded is not None and settings.lease is not None and os.path.realpath(loaded) == os.path.realpath(paths.library(paths.CUDA))
+            if loaded is not None and not joined:
+                raise GpuvirtError(f"CUDA is already loaded ({loaded}); enter gpuvirt.remote() before the first import that uses it")
+            _active = _Activation(settings, joined)
+        return _active.enter(settings)
+
+
+def _leave() -> None:
+    with _activating:
+        if _active is not None and _active.depth:
+            _active.leave()
+
 
 class remote:
-    """Remote GPUs for this process: ``with gpuvirt.remote(gpus=2): import cupy; ...``
+    """Remote GPUs for this process: ``with gpuvirt.remote(gpus=2) as lease: import cupy; ...``
 
-    Enter it before the first import or call that loads CUDA: the CUDA driver is loaded once in a process and cannot be changed afterwards. For the
-    same reason leaving the context does not give the GPUs back: the session ends with the process, and entering again (with the same arguments)
-    continues it. A server that has too few GPUs refuses at once; nothing waits for GPUs to become free.
+    Enter it before the first import or call that loads CUDA: the CUDA driver is loaded once in a process and cannot be changed afterwards. A server
+    that has too few GPUs refuses at once; nothing waits for GPUs to become free.
 
-    Threads: all threads of the process share the session. Entering is serialised by a lock; enter before other threads use CUDA.
+    Blocks: several may follow one another, and be entered inside of one another. Between them frees, destroys, queries and waits succeed; every
+    other CUDA call fails with CUDA_ERROR_NOT_PERMITTED, whose text says why, and nothing of that sticks. Arrays are valid again in the next block.
+    Once CUDA has begun, all blocks have the same arguments; before, they may ask for another number of GPUs and other memory.
+
+    What leaving does not do yet: where CUDA has begun, the GPUs and the memory on them stay this process's until it ends or calls
+    ``lease.release()``, because their content is not kept elsewhere meanwhile. Where it has not begun, leaving gives them back.
+
+    Under a lease that the process has inherited (an attached shell's, GPUVIRT_LEASE) blocks use those GPUs, and leaving them changes nothing of it.
+
+    Threads: all threads of the process share the session and its blocks: CUDA is refused when the last block has been left. Entering and leaving are
+    serialised by a lock; enter before other threads use CUDA. ``async with`` works, too, and keeps the event loop running while it connects.
 
     Processes: a child made by ``fork()`` after the first CUDA call gets CUDA_ERROR_NOT_INITIALIZED, as with a real driver; one made before may use
-    CUDA and gets a session of its own. Programs that this process starts are not affected: LD_PRELOAD is not set; start them with ``gpuvirt run``.
+    CUDA, on the same GPUs, and gets a session of its own. Programs that this process starts are not affected: LD_PRELOAD is not set; start them with
+    ``gpuvirt run``, which puts them on the same GPUs.
 
     Args:
         gpus: how many GPUs, 1 to 16; None takes GPUVIRT_GPUS or the configuration file, and without those 1.
@@ -67,8 +201,8 @@ class remote:
         capability: compute capability that software GPUs report to the program, such as ``8.0``; None: the server's.
 
     Raises:
-        GpuvirtError: an argument is not valid (when constructed); no such server, no token, CUDA is loaded already, or entered before with other
-            arguments (when entered).
+        GpuvirtError: an argument is not valid (when constructed); no such server, no token, CUDA is loaded already, or entered with arguments that
+            this process cannot have any more (when entered).
     """
 
     def __init__(
@@ -86,21 +220,11 @@ class remote:
             _active.environment if _active else None,
         )
 
-    def __enter__(self) -> remote:
-        global _active
-        with _activating:
-            if _active is None:
-                loaded = loaded_cuda()
-                if loaded is not None:
-                    raise GpuvirtError(f"CUDA is already loaded ({loaded}); enter gpuvirt.remote() before the first import that uses it")
-                _active = _Activation(self._settings)
-            elif _active.settings != self._settings:
-                url = _active.connected.status.address.url
-                raise GpuvirtError(f"this process is already attached to {url} with other settings; a process has one session")
-        return self
+    def __enter__(self) -> Lease:
+        return _enter(self._settings)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """The session stays until the process ends; see the class."""
+        _leave()
 
     @property
     def pool(self) -> str:
@@ -111,7 +235,28 @@ class remote:
         """
         if _active is None:
             raise GpuvirtError("gpuvirt.remote() has not been entered")
-        return _active.connected.status.address.url
+        return _active.lease.pool
+
+    async def __aenter__(self) -> Lease:
+        return await asyncio.to_thread(_enter, self._settings)
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await asyncio.to_thread(_leave)
+
+
+def attach(gpus: int | None = None, pool: str | None = None, **options: Any) -> Lease:
+    """Remote GPUs for this process until ``release()`` of the lease, or its end: for notebooks and for programs that are no single block.
+
+    Args:
+        gpus, pool, options: as for `remote`.
+
+    Returns:
+        The lease: its ``devices``, ``stats()``, ``release()``.
+
+    Raises:
+        GpuvirtError: as for `remote`.
+    """
+    return remote(gpus, pool, **options).__enter__()
 
 
 def loaded_cuda() -> str | None:

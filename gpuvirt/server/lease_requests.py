@@ -43,7 +43,7 @@ def lease_requests(sessions: Sessions, tokens: TokenStore) -> dict[str, Handler]
     ``lease_open`` (lease: the id, 16 random bytes; gpus; memory: bytes on each device, 0: all; holder: the opener's program, pid, user, host)
     and ``lease_renew`` (lease) answer with the lease's number, its devices and, in ``expiry``, the seconds after which it ends unless it is renewed
     or has sessions; ``lease_show`` (lease) also with its sessions and their figures; ``lease_release`` (lease) with how many ``sessions`` it has
-    ended.
+    ended (when_idle: it ends none, and the lease with the last).
     """
 
     def owner(message: dict[str, Any]) -> bytes:
@@ -66,6 +66,9 @@ def lease_requests(sessions: Sessions, tokens: TokenStore) -> dict[str, Handler]
         return {**described(lease), "sessions": [s for s in await sessions.list(lease.owner) if s["lease"] == f"{lease.number:016x}"]}
 
     async def lease_release(message: dict[str, Any]) -> dict[str, Any]:
+        if message.get("when_idle") is True:
+            sessions.let_lease_go(_id(message), owner(message))
+            return {"sessions": 0}
         return {"sessions": sessions.release_lease(_id(message), owner(message))}
 
     def answering(handler: Handler) -> Handler:

@@ -180,6 +180,14 @@ class Leases:
         self._end(lease)
         return set(lease.sessions)
 
+    def let_go(self, id: bytes, owner: bytes, now: float) -> None:
+        """Nobody will renew a named lease any more: it ends with its last session.
+
+        Raises:
+            NotGranted: there is no such lease.
+        """
+        self.find(id, owner).expires = now
+
     # ---- sessions -------------------------------------------------------------------------------------------------------
 
     def check(self, asked: Asked) -> None:

@@ -384,6 +384,15 @@ class Sessions:
                 self._sessions[number].worker.end("the GPUs were given back (gpuvirt detach, or the end of the shell or block that had them)")
         return len(sessions)
 
+    def let_lease_go(self, id: bytes, owner: bytes) -> None:
+        """The lease ends when nothing runs under it, at once if nothing does.
+
+        Raises:
+            NotGranted: there is no such lease.
+        """
+        self._leases.let_go(id, owner, time.monotonic())
+        self._watch_expiry()
+
     def find_lease(self, id: bytes, owner: bytes) -> Lease:
         """Raises:
         NotGranted: there is no such lease.

@@ -32,12 +32,12 @@ class RequestRefused(ControlError):
     """It answered, and refused."""
 
 
-def request(host: str, port: int, token: Token, op: str, **arguments: Any) -> dict[str, Any]:
+def request(host: str, port: int, token: Token, op: str, limit: float = TIMEOUT, **arguments: Any) -> dict[str, Any]:
     """Sends one request and returns the fields of its answer, each text printable: it ends up in terminals, and a server need not be honest.
 
     Raises:
         RequestRefused: the server refused.
-        ControlError: no answer within `TIMEOUT` seconds.
+        ControlError: no answer within `limit` seconds.
     """
     secret = z85.encode(control_secret(token.secret))
     where = f"[{host}]" if ":" in host else host
@@ -52,7 +52,7 @@ def request(host: str, port: int, token: Token, op: str, **arguments: Any) -> di
             sock.curve_publickey = zmq.curve_public(secret)
             sock.connect(f"tcp://{where}:{port}")
             sock.send(pack({"v": VERSION, "op": op, **arguments}))
-            if not sock.poll(int(TIMEOUT * 1000)):
+            if not sock.poll(int(limit * 1000)):
                 raise ControlError(f"the control channel of {host} (port {port}) does not answer; is that port open, and the token this server's?")
             answer: dict[str, Any] = all_printable(unpack(sock.recv()))
     except (zmq.ZMQError, ValueError) as error:

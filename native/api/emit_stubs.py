@@ -45,6 +45,8 @@ def flags(f: Function) -> str:
         found.append("ENTRY_NEEDS_INIT")
     if f.kind in ("async", "sync") and f.base != "cuInit":
         found.append("ENTRY_NEEDS_SERVER")
+    if f.kind in ("async", "sync") and not f.outside:
+        found.append("ENTRY_INSIDE")
     if f.after_fork:
         found.append("ENTRY_AFTER_FORK")
     return " | ".join(found) or "0"

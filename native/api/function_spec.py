@@ -10,7 +10,7 @@ from pathlib import Path
 
 from headers import Api, Parameter, Symbol
 
-KEYS = {"class", "why", "note", "before_init", "after_fork", "split", "roles"}
+KEYS = {"class", "why", "note", "before_init", "after_fork", "outside", "split", "roles"}
 ROLES = re.compile(
     r"(?:in|out|inout)(?:\[\w+\])?|new|freed|handle|(?:new |out |freed )?address|host (?:in|out|inout)\[\w+\]|string|text\[\w+\]|opaque"
 )
@@ -33,6 +33,7 @@ class Function:
     note: str = ""
     before_init: bool = False
     after_fork: bool = False
+    outside: bool = False  # works outside of the program's blocks with GPUs although it reaches the server: frees, destroys, waits, queries
     split: bool = False
     roles: dict[str, str] = field(default_factory=dict)
     declared: bool = True  # in cuda.h; else it is exported all the same
@@ -149,6 +150,7 @@ def function(base: str, title: str, file: str, symbols: list[Symbol], entry: dic
         str(entry.get("note", "")),
         bool(entry.get("before_init")),
         bool(entry.get("after_fork")),
+        bool(entry.get("outside")),
         bool(entry.get("split")),
         roles,
     )

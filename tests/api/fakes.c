@@ -163,6 +163,7 @@ const struct shim_server *session_server(void) {
 }
 
 bool session_in_forked_child(void) { return fake_forked; }
+bool session_begun(void) { return false; }
 
 bool shim_initialized(void) { return fake_initialized; }
 

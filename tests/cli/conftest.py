@@ -18,7 +18,10 @@ def lib_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Empty libraries of the right names; libcuda.so.1 says when it is loaded. The worker library echoes."""
     folder = tmp_path_factory.mktemp("lib")
     source = folder / "lib.c"
-    source.write_text('#include <stdio.h>\n__attribute__((constructor)) static void on_load(void) { if (LOUD) fputs("[shim]", stderr); }\n')
+    source.write_text(
+        '#include <stdio.h>\n__attribute__((constructor)) static void on_load(void) { if (LOUD) fputs("[shim]", stderr); }\n'
+        "int gpuvirt_block(int inside) { (void)inside; return 0; }\nvoid gpuvirt_figures(unsigned long long f[3]) { f[0] = f[1] = f[2] = 0; }\n"
+    )
     for name, loud in (("libcuda.so.1", 1), ("libnvidia-ml.so.1", 0)):
         line = ["gcc", "-shared", "-fPIC", f"-DLOUD={loud}", f"-Wl,-soname,{name}", str(source), "-o", str(folder / name)]
         subprocess.run(line, check=True)

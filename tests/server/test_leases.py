@@ -80,6 +80,18 @@ def test_a_named_lease_outlives_its_sessions() -> None:
     assert leases.open(X, Asked(A, 4), HOLDER, now=70).devices == (0, 1, 2, 3)
 
 
+def test_a_lease_that_was_let_go_ends_with_its_last_session() -> None:
+    leases = make()
+    lease = leases.open(X, Asked(A, 1), HOLDER, now=0)
+    leases.join(1, Asked(A, 1, lease=X), HOLDER)
+    with pytest.raises(NotGranted, match="has ended"):
+        leases.let_go(X, B, 1)
+    leases.let_go(X, A, 1)
+    assert leases.expire(2) == []
+    leases.leave(1, 2.0)
+    assert leases.next_expiry() == 1 and leases.expire(2) == [lease]
+
+
 def test_release_takes_the_sessions_along() -> None:
     leases = make()
     leases.open(X, Asked(A, 1), HOLDER, now=0)

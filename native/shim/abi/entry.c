@@ -1,4 +1,5 @@
-/* The gate in front of every call. Three things can close it: the end of the process, a fork after attaching, and a call that comes before cuInit. All are kept in one word. */
+/* The gate in front of every call. Four things can close it: the end of the process, a fork after attaching, a call that comes before cuInit, and one outside of the program's
+ * blocks with GPUs. All are kept in one word. */
 #include "abi/entry.h"
 
 #include <fcntl.h>
@@ -19,12 +20,16 @@
 #define STATE_FORKED 2u        /* this is a child, perhaps of a parent that had attached */
 #define STATE_OVER 4u          /* the library's destructor has run */
 #define STATE_TRACE 8u
+#define STATE_OUTSIDE 16u /* between two blocks with GPUs (gpuvirt.remote() in Python) */
+
+static const char outside_text[] = "this program has GPUs only inside of its gpuvirt.remote() blocks, and is outside of them: enter one";
 
 _Atomic uint32_t entry_state = STATE_UNINITIALIZED;
 
 static int trace_fd = -1;
 static int64_t trace_start;
 static _Atomic uint8_t told[GV_SYMBOLS];
+static _Atomic bool told_outside; /* since the last block */
 
 static void after_fork(void) { atomic_fetch_or(&entry_state, STATE_FORKED | STATE_UNINITIALIZED); }
 
@@ -52,6 +57,11 @@ static int refusal(uint32_t state, unsigned needs) {
         else if (!(needs & ENTRY_AFTER_FORK))
             return CUDA_ERROR_NOT_INITIALIZED;
     }
+    /* cuInit is let through where it has nothing to do. A first one must not even try: its failure would be remembered. */
+    if (state & STATE_OUTSIDE && needs & ENTRY_INSIDE && (needs & ENTRY_NEEDS_INIT || !shim_initialized())) {
+        if (!atomic_exchange(&told_outside, true)) shim_log("a CUDA call was refused: %s", outside_text);
+        return CUDA_ERROR_NOT_PERMITTED;
+    }
     if (state & STATE_UNINITIALIZED) {
         if (shim_initialized())
             atomic_fetch_and(&entry_state, ~STATE_UNINITIALIZED);
@@ -59,6 +69,23 @@ static int refusal(uint32_t state, unsigned needs) {
             return CUDA_ERROR_NOT_INITIALIZED;
     }
     return needs & ENTRY_NEEDS_SERVER ? session_broken() : 0;
+}
+
+const char *entry_error_text(CUresult code) {
+    if (code == CUDA_ERROR_NOT_PERMITTED && atomic_load(&entry_state) & STATE_OUTSIDE) return outside_text;
+    return session_error_text((int)code);
+}
+
+/* A block with GPUs begins (1), is over (0), or neither (-1). Returns whether this process has a session. No part of CUDA: gpuvirt's Python package looks it up. */
+__attribute__((visibility("default"))) int gpuvirt_block(int inside);
+int gpuvirt_block(int inside) {
+    if (inside == 1) {
+        atomic_fetch_and(&entry_state, ~STATE_OUTSIDE);
+        atomic_store(&told_outside, false);
+    } else if (inside == 0) {
+        atomic_fetch_or(&entry_state, STATE_OUTSIDE);
+    }
+    return session_begun();
 }
 
 int entry_refuses(unsigned needs) { return refusal(atomic_load(&entry_state), needs); }

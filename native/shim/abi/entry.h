@@ -11,6 +11,7 @@
 #define ENTRY_NEEDS_INIT 1u   /* cuInit before it */
 #define ENTRY_NEEDS_SERVER 2u /* a session that stands */
 #define ENTRY_AFTER_FORK 4u   /* works in a child forked after attaching, and after the end */
+#define ENTRY_INSIDE 8u       /* refused outside of the program's blocks with GPUs, where it has such blocks */
 
 /* How the trace shows an argument. The OUT_ ones are followed after a call that succeeded. */
 enum entry_how {
@@ -65,6 +66,9 @@ static inline int entry_gate(unsigned symbol, unsigned needs) {
 void entry_trace_begin(struct entry_call *call);
 /* Writes the call's line and returns its result. */
 CUresult entry_trace_end(const struct entry_call *call, CUresult result);
+
+/* What cuGetErrorString says of this code here, NULL: what the header says. */
+const char *entry_error_text(CUresult code);
 
 /* The body of a function that is not supported. */
 CUresult entry_unsupported(unsigned symbol);

@@ -1,6 +1,7 @@
 /* cuGetErrorName and cuGetErrorString. They work at all times: before cuInit, in a forked child, after the end. */
 #include "abi/error_strings.h"
 
+#include "abi/entry.h"
 #include "gv_impl.h"
 
 static const struct error_row *find(int value) {
@@ -31,7 +32,7 @@ CUresult impl_cuGetErrorString(CUresult code, const char **out) {
     if (!out) return CUDA_ERROR_INVALID_VALUE;
     const struct error_row *row = find((int)code);
     /* What this session knows (which server was lost, and why) says more than the header. */
-    const char *ours = row ? session_error_text((int)code) : NULL;
+    const char *ours = row ? entry_error_text(code) : NULL;
     *out = ours ? ours : row ? row->text : NULL;
     return row ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }

@@ -265,6 +265,8 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 void attach_in_child(void) { pthread_mutex_init(&lock, NULL); }
 
+bool session_begun(void) { return atomic_load(&session.attached) || atomic_load(&session.attaching); }
+
 int session_attach(void) {
     static _Atomic int failed;
     if (atomic_load_explicit(&session.attached, memory_order_acquire)) return session_broken();

@@ -174,6 +174,8 @@ void shim_log(const char *format, ...) __attribute__((format(printf, 1, 2)));
     } while (0)
 /* Text for cuGetErrorString(code) when this session has something better to say ("lost the GPU server tcp://..: ..."), else NULL. */
 const char *session_error_text(int code);
+/* Whether this process has a session, or is about to have one. */
+bool session_begun(void);
 
 /* A setting: GPUVIRT_<name> from the environment, as the process started (read once). */
 const char *shim_setting(const char *name, const char *fallback);
