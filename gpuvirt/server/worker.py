@@ -23,7 +23,7 @@ from gpuvirt.errors import GpuvirtError
 from gpuvirt.server import memory_usage, messages
 from gpuvirt.server.box import box
 from gpuvirt.server.options import BOX_MODES, HOST_MEMORY
-from gpuvirt.server.worker_library import SessionConfig, Worker, WorkerLibrary
+from gpuvirt.server.worker_library import RunEnding, SessionConfig, Worker, WorkerLibrary
 
 CLOSE_LIMIT = 0.7  # seconds: however the session ended, its memory must be free within one
 
@@ -85,7 +85,7 @@ class _Compiler:
 
     def __init__(self, library: WorkerLibrary, boxed: bool, helper_user: int) -> None:
         from gpuvirt.soft.codegen import target
-        from gpuvirt.soft.host import ctypes_bridge, jit, kernel_log, module_registry, object_cache, settings
+        from gpuvirt.soft.host import compile_time, ctypes_bridge, jit, kernel_log, module_registry, object_cache, settings
 
         settings.check_settings()
         missing = jit.register_library(library.lib)
@@ -96,6 +96,7 @@ class _Compiler:
         self.build = module_registry.own_version()
         self.keep_in = object_cache.use
         self.open_log = kernel_log.open_file
+        self.bound_time = compile_time.WATCH.start
         if boxed:
             target.host()  # once, for this process and the helper
             module_registry.IMPROVER.fork_helper(box.helper(helper_user, HOST_MEMORY).close, box.no_more_processes)
@@ -172,6 +173,8 @@ def _run(
         _tell(daemon, {"op": "failed", "text": str(error)})
         return 1
     _tell(daemon, {"op": "opened"})
+    if compiler is not None:
+        compiler.bound_time(lambda: _compiled_too_long(daemon))
     threading.Thread(target=_listen, args=(daemon, worker), name="daemon", daemon=True).start()
     code, text = worker.run()
     _tell(daemon, {"op": "ended", "code": code, "text": text})
@@ -182,6 +185,12 @@ def _run(
     worker.close()
     sys.stderr.flush()
     os._exit(0)  # nothing is left to be torn down in order, and the interpreter's own end could wait for a compiler thread
+
+
+def _compiled_too_long(daemon: socket.socket) -> None:
+    """The session ends with its worker: a thread that compiles cannot be ended by itself."""
+    _tell(daemon, {"op": "ended", "code": RunEnding.COMPILED_TOO_LONG, "text": ""})
+    os._exit(0)
 
 
 def _listen(daemon: socket.socket, worker: Worker) -> None:

@@ -17,11 +17,12 @@ ERR_SIZE = 512
 
 
 class RunEnding(IntEnum):
-    """What worker_run returns."""
+    """What worker_run returns, and what a worker says that ends without it."""
 
     GOODBYE = 0
     CLIENT_LOST = 1
     PROTOCOL_ERROR = 2
+    COMPILED_TOO_LONG = 3
 
     @property
     def text(self) -> str:

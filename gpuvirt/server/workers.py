@@ -37,6 +37,8 @@ RETRY_PAUSE = 5.0  # after a worker that could not even start
 REMOVE_PAUSE = 0.1  # until a cgroup is tried again whose processes have not ended yet
 REMOVE_ATTEMPTS = 100
 
+# For its client and the log. Short, as host_memory.reason says.
+COMPILED_TOO_LONG = "device code took longer to compile than the server allows (GPUVIRT_SOFT_COMPILE_LIMIT of its environment)"
 WORKER_COMMAND = (sys.executable, "-P", "-m", "gpuvirt.server.worker")
 
 
@@ -187,6 +189,9 @@ class WorkerProcess:
             case "ended":
                 code, text = message.get("code"), _text(message)
                 self.run_ending = RunEnding(code) if isinstance(code, int) and code in list(RunEnding) else None
+                if self.run_ending is RunEnding.COMPILED_TOO_LONG:
+                    self.end(COMPILED_TOO_LONG)
+                    return
                 ending = self.run_ending.text if self.run_ending is not None else "ended"
                 self.ending = f"{ending}: {text}" if text else ending
             case "figures":

@@ -8,6 +8,7 @@ from typing import Any
 
 from gpuvirt.soft.cuda_results import CUDA_ERROR_UNKNOWN
 from gpuvirt.soft.errors import SoftError, as_invalid_ptx
+from gpuvirt.soft.host.compile_time import WATCH
 from gpuvirt.soft.host.module_registry import Code, Compiler
 from gpuvirt.soft.ptx.linker import Input, link
 
@@ -119,7 +120,8 @@ class Bridge:
 
     def _load(self, _self: int, module: int, image: int, size: int, out: Any, out_size: Any, err: int, err_size: int) -> int:
         try:
-            self._hand_over(self.compiler.module_load(module, ctypes.string_at(image, size)), out, out_size)
+            with WATCH.bounded():
+                self._hand_over(self.compiler.module_load(module, ctypes.string_at(image, size)), out, out_size)
         except BaseException as error:
             return self._fail(error, err, err_size)
         return 0
@@ -135,7 +137,7 @@ class Bridge:
     def _link(self, _self: int, count: int, inputs: Any, out: Any, out_size: Any, err: int, err_size: int) -> int:
         try:
             given = [Input(i.type, (i.name or b"").decode("utf-8", "replace"), ctypes.string_at(i.data, i.size)) for i in inputs[:count]]
-            with as_invalid_ptx("what is to be linked"):
+            with WATCH.bounded(), as_invalid_ptx("what is to be linked"):
                 image = link(given)
             self._hand_over(image, out, out_size)
         except BaseException as error:
@@ -154,7 +156,8 @@ class Bridge:
 
     def _get(self, _self: int, module: int, number: int, block: Any, out: Any, err: int, err_size: int) -> int:
         try:
-            out[0] = SoftCode.of(self.compiler.kernel_get(module, number, (block[0], block[1], block[2])))
+            with WATCH.bounded():
+                out[0] = SoftCode.of(self.compiler.kernel_get(module, number, (block[0], block[1], block[2])))
         except BaseException as error:
             return self._fail(error, err, err_size)
         return 0

@@ -7,10 +7,10 @@ import os
 from gpuvirt.errors import GpuvirtError
 from gpuvirt.soft import pipeline
 from gpuvirt.soft.codegen import target
-from gpuvirt.soft.host import kernel_log
+from gpuvirt.soft.host import compile_time, kernel_log
 
 PREFIX = "GPUVIRT_SOFT_"
-NAMES = ("ISA", "LOG", "DUMP", "LANES")
+NAMES = ("ISA", "LOG", "DUMP", "LANES", "COMPILE_LIMIT")
 
 
 def check_settings() -> None:
@@ -28,3 +28,4 @@ def check_settings() -> None:
     target.forced_isa()
     pipeline.shown_passes()
     kernel_log.check()
+    compile_time.limit()

@@ -16,8 +16,10 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import math
 import os
 import queue
+import resource
 import signal
 import struct
 import subprocess
@@ -31,7 +33,7 @@ from typing import BinaryIO
 
 import lz4.block
 
-from gpuvirt.soft.host import jit
+from gpuvirt.soft.host import compile_time, jit
 
 BUDGET_NS = 100_000_000  # time spent in a kernel's quick code after which good code is asked for
 IDLE = 60.0  # seconds that the helper waits for more work
@@ -224,6 +226,8 @@ def _serve_by_forks(confine_more: Callable[[], None]) -> None:
             try:
                 os.close(answer)
                 _end_with(me)
+                seconds = math.ceil(compile_time.limit())
+                resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))  # the quick code stays in use then
                 confine_more()
                 good, data = _made(ir)
                 with os.fdopen(write, "wb") as out:
