@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bench import link_costs, slope
+from bench import link_costs, sealed_training, slope
 from bench.pools import clean_environment, pool
 from faults import fault
 
@@ -132,3 +132,10 @@ def test_the_costs_of_sealing(tmp_path: Path) -> None:
     assert set(found) == {"one_way_burst", "one_way_sustained", "one_way_cpu", "waiting", "waiting_cpu", "aead"}
     assert all(figure["plain"] > 0 and figure["sealed"] > 0 for name, figure in found.items() if name != "aead")
     assert 0 < found["aead"]["frame_64"] < found["aead"]["frame_64k"]
+
+
+@pytest.mark.wide
+def test_the_cost_of_sealing_for_a_distant_loop(tmp_path: Path) -> None:
+    """Both loops are there in each turn, and none is quicker than its one round trip."""
+    made = sealed_training.measure(tmp_path, turns=2, steps=50)
+    assert len(made) == 2 and all(turn.keys() == {"plain", "sealed"} and min(turn.values()) >= 0.03 for turn in made)
