@@ -413,7 +413,7 @@ class Sessions:
     def _expire(self) -> None:
         for lease in self._leases.expire(time.monotonic()):
             if lease.named:
-                log.info("lease %016x has ended: its agent is gone", lease.number)
+                log.info("lease %016x has ended: nobody keeps it any more", lease.number)
         self._watch_expiry()
 
     # ---- what people see ------------------------------------------------------------------------------------------------
