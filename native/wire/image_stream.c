@@ -2,6 +2,7 @@
 #include "image_stream.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,9 +39,16 @@ static bool await(int fd, short events, int64_t until) {
     }
 }
 
+/* A write that blocks would know no deadline. */
+static void do_not_block(int fd) {
+    int flags = fcntl(fd, F_GETFL);
+    if (flags >= 0) fcntl(fd, F_SETFL, flags | O_NONBLOCK);
+}
+
 /* ---- out ---- */
 
 bool gv_image_out_open(struct gv_image_out *out, int fd, int64_t until) {
+    do_not_block(fd);
     *out = (struct gv_image_out){.fd = fd, .until = until, .digest = DIGEST_SEED, .buffer = malloc(GV_IMAGE_BUFFER)};
     return out->buffer;
 }
@@ -111,6 +119,7 @@ bool gv_image_out_close(struct gv_image_out *out) {
 /* ---- in ---- */
 
 bool gv_image_in_open(struct gv_image_in *in, int fd, int64_t until) {
+    do_not_block(fd);
     *in = (struct gv_image_in){.fd = fd, .until = until, .digest = DIGEST_SEED, .buffer = malloc(GV_IMAGE_BUFFER)};
     return in->buffer;
 }

@@ -33,7 +33,7 @@ struct gv_image_in {
     uint8_t *buffer;
 };
 
-/* The descriptor stays the caller's. False: no memory. */
+/* The descriptor stays the caller's, and blocks no longer. False: no memory. */
 bool gv_image_out_open(struct gv_image_out *out, int fd, int64_t until);
 void gv_image_put(struct gv_image_out *out, uint64_t value);
 void gv_image_put_bytes(struct gv_image_out *out, const void *data, uint64_t size); /* the size is not written */

@@ -137,7 +137,7 @@ def runs(request: pytest.FixtureRequest, build: Builder) -> Iterator[ConcurrentR
 
 
 @pytest.mark.parametrize("sanitizer", [ADDRESS, pytest.param(THREAD, marks=pytest.mark.wide)])
-@pytest.mark.parametrize("name", ["test_handshake", "test_sha256", "test_meta", "test_ring", "test_lz4"])
+@pytest.mark.parametrize("name", ["test_handshake", "test_sha256", "test_meta", "test_ring", "test_lz4", "test_image_stream"])
 def test_wire(runs: ConcurrentRuns, request: pytest.FixtureRequest, name: str, sanitizer: str) -> None:
     passes(runs.result(request))
 
