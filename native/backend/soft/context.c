@@ -52,7 +52,7 @@ void soft_save_context(struct gv_context *c, struct gv_image_out *out) {
     gv_image_put_bytes(out, c->error_text, sizeof c->error_text);
     gv_image_put(out, soft_heap_get_limit(c->heap));
     if (soft_heap_in_use(c->heap)) gv_image_out_fail(out, "its kernels hold memory from malloc, which cannot be moved yet");
-    if (c->textures.n_live) gv_image_out_fail(out, "it has textures, which cannot be moved yet");
+    soft_textures_save(c, out);
 }
 
 void soft_restore_context(struct gv_context *c, struct gv_image_in *in) {
@@ -60,4 +60,5 @@ void soft_restore_context(struct gv_context *c, struct gv_image_in *in) {
     gv_image_get_bytes(in, c->error_text, sizeof c->error_text);
     c->error_text[sizeof c->error_text - 1] = 0;
     soft_heap_limit(c->heap, gv_image_get(in, UINT64_MAX));
+    soft_textures_restore(c, in);
 }

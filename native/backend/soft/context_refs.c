@@ -17,7 +17,7 @@ void soft_context_drop(struct gv_context *c) {
         b->contexts = c->next;
     pthread_mutex_unlock(&b->lock);
     soft_heap_destroy(c->heap);
-    soft_textures_free(c);
+    if (c->textures.end) c->textures.end(c);
     free(c);
 }
 

@@ -94,10 +94,15 @@ struct gv_backend {
     struct soft_restoring *restoring; /* image.c; NULL: none */
 };
 
+struct soft_texture_slot;
+struct soft_texture_page;
+
 struct soft_textures {
-    struct soft_texture *live;
-    struct soft_texture *old, *newest; /* destroyed ones, oldest first */
+    struct soft_texture_slot *live, *unused;
+    struct soft_texture_slot *old, *newest; /* destroyed ones, oldest first */
     uint32_t n_old, n_live;
+    struct soft_texture_page *pages;   /* where they lie */
+    void (*end)(struct gv_context *c); /* called when no work of the context runs any more; NULL: there are none */
 };
 
 struct gv_context {
@@ -160,7 +165,8 @@ void soft_stream_wake_all(struct gv_backend *b);
 void soft_stream_end_context(struct gv_context *c);
 
 /* ---- texture.c ---- */
-/* Called when no work of the context runs any more. */
-void soft_textures_free(struct gv_context *c);
+/* Where they lie, and which ones live; what they are lies in memory. */
+void soft_textures_save(struct gv_context *c, struct gv_image_out *out);
+void soft_textures_restore(struct gv_context *c, struct gv_image_in *in);
 
 #endif

@@ -5,6 +5,10 @@
 
 #include <stdlib.h>
 
+#include "../../wire/image_stream.h"
+
+#define A_PAGE (SOFT_PAGE / sizeof(struct soft_texture))
+#define PAGES_MOST ((GV_TEXTURES_MAX + KEPT) / A_PAGE + 1)
 #define KEPT 4096 /* destroyed textures that wait: launches which name them may still be under way */
 
 static uint32_t format_bytes(uint32_t format) {
@@ -21,61 +25,150 @@ static uint32_t format_bytes(uint32_t format) {
     }
 }
 
+struct soft_texture_slot {
+    struct soft_texture_slot *next; /* of those that live, of the destroyed ones, or of the unused ones */
+    struct soft_texture *texture;
+};
+
+struct soft_texture_page {
+    struct soft_texture_page *next;
+    struct soft_placed *placed;
+    struct soft_texture_slot slots[A_PAGE];
+};
+
+static void free_all(struct gv_context *c) {
+    struct soft_textures *all = &c->textures;
+    for (struct soft_texture_page *page; (page = all->pages);) {
+        all->pages = page->next;
+        soft_memory_unplace(c->backend, page->placed);
+        free(page);
+    }
+    *all = (struct soft_textures){0};
+}
+
+/* Room for more textures, at `address` (0: anywhere). */
+static int add_page(struct gv_context *c, uint64_t address) {
+    struct gv_backend *b = c->backend;
+    struct soft_textures *all = &c->textures;
+    struct soft_texture_page *page = calloc(1, sizeof *page);
+    if (!page) return CUDA_ERROR_OUT_OF_MEMORY;
+    int rc = address ? soft_memory_place_at(b, c->device, SOFT_PAGE, address, &page->placed)
+                     : soft_memory_place(b, c->device, SOFT_PAGE, false, &page->placed);
+    if (rc) {
+        free(page);
+        return rc;
+    }
+    page->next = all->pages;
+    all->pages = page;
+    all->end = free_all;
+    for (size_t i = A_PAGE; i--;) {
+        struct soft_texture_slot *slot = &page->slots[i];
+        *slot = (struct soft_texture_slot){all->unused, (struct soft_texture *)(uintptr_t)page->placed->address + i};
+        all->unused = slot;
+    }
+    return 0;
+}
+
+static uint64_t handle_of(const struct soft_texture_slot *slot) { return (uint64_t)(uintptr_t)slot->texture; }
+
 int soft_texture_create(struct gv_context *c, const struct gv_texture *texture, uint64_t *object) {
     if (texture->kind != 2 || texture->flags & 0x10) return CUDA_ERROR_NOT_SUPPORTED; /* linear memory; no sRGB */
     uint32_t bytes = format_bytes(texture->format) * texture->channels;
     if (!bytes || texture->channels > 4 || texture->address % bytes) return CUDA_ERROR_INVALID_VALUE;
     struct soft_textures *all = &c->textures;
-    struct soft_texture *t;
     if (all->n_live >= GV_TEXTURES_MAX) return CUDA_ERROR_OUT_OF_MEMORY;
+    struct soft_texture_slot *slot;
     if (all->n_old >= KEPT) {
-        t = all->old;
-        all->old = t->next;
+        slot = all->old;
+        all->old = slot->next;
         all->n_old--;
-    } else if (!(t = malloc(sizeof *t))) {
-        return CUDA_ERROR_OUT_OF_MEMORY;
+    } else {
+        int rc = all->unused ? 0 : add_page(c, 0);
+        if (rc) return rc;
+        slot = all->unused;
+        all->unused = slot->next;
     }
-    *t = (struct soft_texture){.magic = SOFT_TEXTURE_MAGIC,
-                               .format = texture->format,
-                               .channels = texture->channels,
-                               .flags = texture->flags,
-                               .address = texture->address,
-                               .elements = texture->width / bytes,
-                               .next = all->live};
-    all->live = t;
+    *slot->texture = (struct soft_texture){.magic = SOFT_TEXTURE_MAGIC,
+                                           .format = texture->format,
+                                           .channels = texture->channels,
+                                           .flags = texture->flags,
+                                           .address = texture->address,
+                                           .elements = texture->width / bytes};
+    slot->next = all->live;
+    all->live = slot;
     all->n_live++;
-    *object = (uint64_t)(uintptr_t)t;
+    *object = handle_of(slot);
     return 0;
+}
+
+static void make_old(struct soft_textures *all, struct soft_texture_slot *slot) {
+    slot->next = NULL;
+    if (all->n_old++)
+        all->newest->next = slot;
+    else
+        all->old = slot;
+    all->newest = slot;
 }
 
 int soft_texture_destroy(struct gv_context *c, uint64_t object) {
     struct soft_textures *all = &c->textures;
-    struct soft_texture **at = &all->live, *t;
-    while (*at && (uint64_t)(uintptr_t)*at != object) at = &(*at)->next;
-    t = *at;
-    if (!t) return CUDA_ERROR_INVALID_VALUE;
-    *at = t->next;
-    t->next = NULL;
+    struct soft_texture_slot **at = &all->live, *slot;
+    while (*at && handle_of(*at) != object) at = &(*at)->next;
+    slot = *at;
+    if (!slot) return CUDA_ERROR_INVALID_VALUE;
+    *at = slot->next;
     all->n_live--;
-    if (all->n_old++)
-        all->newest->next = t;
-    else
-        all->old = t;
-    all->newest = t;
+    make_old(all, slot);
     return 0;
 }
 
-void soft_textures_free(struct gv_context *c) {
+/* ---- in a session's image ---- */
+
+static void put_list(struct gv_image_out *out, const struct soft_texture_slot *slot, uint32_t n) {
+    gv_image_put(out, n);
+    for (; slot; slot = slot->next) gv_image_put(out, handle_of(slot));
+}
+
+void soft_textures_save(struct gv_context *c, struct gv_image_out *out) {
+    const struct soft_textures *all = &c->textures;
+    uint64_t n = 0;
+    for (const struct soft_texture_page *page = all->pages; page; page = page->next) n++;
+    gv_image_put(out, n);
+    for (const struct soft_texture_page *page = all->pages; page; page = page->next) gv_image_put(out, page->placed->address);
+    put_list(out, all->live, all->n_live);
+    put_list(out, all->old, all->n_old);
+}
+
+/* The unused slot of this handle, which is unused no more. */
+static struct soft_texture_slot *take_slot(struct soft_textures *all, uint64_t handle) {
+    struct soft_texture_slot **at = &all->unused;
+    while (*at && handle_of(*at) != handle) at = &(*at)->next;
+    struct soft_texture_slot *slot = *at;
+    if (slot) *at = slot->next;
+    return slot;
+}
+
+void soft_textures_restore(struct gv_context *c, struct gv_image_in *in) {
     struct soft_textures *all = &c->textures;
-    struct soft_texture *lists[] = {all->live, all->old};
-    for (int i = 0; i < 2; i++) {
-        while (lists[i]) {
-            struct soft_texture *t = lists[i];
-            lists[i] = t->next;
-            free(t);
-        }
+    int rc = 0;
+    for (uint64_t n = gv_image_get(in, PAGES_MOST); n && !in->failed && !rc; n--) {
+        uint64_t address = gv_image_get(in, UINT64_MAX);
+        rc = address ? add_page(c, address) : CUDA_ERROR_INVALID_VALUE;
     }
-    *all = (struct soft_textures){0};
+    for (uint64_t n = gv_image_get(in, GV_TEXTURES_MAX); n && !in->failed && !rc; n--) {
+        struct soft_texture_slot *slot = take_slot(all, gv_image_get(in, UINT64_MAX));
+        rc = slot ? 0 : CUDA_ERROR_INVALID_VALUE;
+        if (rc) break;
+        slot->next = all->live;
+        all->live = slot;
+        all->n_live++;
+    }
+    for (uint64_t n = rc ? 0 : gv_image_get(in, KEPT); n && !in->failed && !rc; n--) {
+        struct soft_texture_slot *slot = take_slot(all, gv_image_get(in, UINT64_MAX));
+        rc = slot ? 0 : CUDA_ERROR_INVALID_VALUE;
+        if (slot) make_old(all, slot);
+    }
+    if (rc) gv_image_in_fail(in, "textures of the image lie where none can be");
 }
 
 int soft_tensor_map(struct gv_context *c, const struct gv_tensor_map *wanted, void *map) {

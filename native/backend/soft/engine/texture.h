@@ -1,4 +1,5 @@
-/* A texture of the software GPU, as compiled code finds it: its handle is its address. */
+/* A texture of the software GPU, as compiled code finds it: its handle is its address, in memory that the backend has placed, so that it means the same when
+ * the session has moved. */
 #ifndef SOFT_TEXTURE_H
 #define SOFT_TEXTURE_H
 
@@ -10,7 +11,6 @@
 struct soft_texture {
     uint32_t magic, format, channels, flags; /* CUarray_format; CU_TRSF_* */
     uint64_t address, elements;
-    struct soft_texture *next; /* of the context's, or of the destroyed ones */
 };
 
 /* Compiled code reads these (gpuvirt/soft/ops/texture.py). */
