@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,21 @@ def address(text: str) -> tuple[str, int]:
     if not colon or not host or not port.isdecimal() or int(port) > 65535:
         raise click.BadParameter(f"{text!r} is not HOST:PORT, such as 127.0.0.1:7070")
     return host, int(port)
+
+
+def seconds(text: str) -> float:
+    """A time in seconds, from 500ms, 10s or 2m."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m)", text)
+    if match is None or not float(match[1]):
+        raise click.BadParameter(f"{text!r} is no time such as 10s")
+    return float(match[1]) * {"ms": 0.001, "s": 1, "m": 60}[match[2]]
+
+
+def gpu_list(text: str) -> list[int]:
+    """Numbers of GPUs, from 0 or 0,2."""
+    if not re.fullmatch(r"\d{1,4}(,\d{1,4})*", text):
+        raise click.BadParameter(f"{text!r} names no GPUs; give their numbers, such as 0 or 0,2")
+    return [int(number) for number in text.split(",")]
 
 
 def link(text: str) -> str:

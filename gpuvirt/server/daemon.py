@@ -27,6 +27,7 @@ from gpuvirt.server.devices import Inventory, describe, take_inventory, works_in
 from gpuvirt.server.lease_requests import lease_requests
 from gpuvirt.server.listener import Listener
 from gpuvirt.server.memory_usage import MemoryUsage
+from gpuvirt.server.moves import REST_LIMIT, REST_MOST
 from gpuvirt.server.options import ServeOptions
 from gpuvirt.server.sealing import Sealing
 from gpuvirt.server.sessions import Sessions
@@ -134,7 +135,8 @@ class Daemon:
         )
         workers.expect(tenant_of(tokens.default().id))
         workers.prestart()
-        control = ControlServer(tokens, {"info": self._info, "devices": self._devices, "ps": self._ps, **lease_requests(sessions, tokens)})
+        requests = {"info": self._info, "devices": self._devices, "ps": self._ps, "move": self._move, **lease_requests(sessions, tokens)}
+        control = ControlServer(tokens, requests)
         undo.push_async_callback(control.close)
         self.control_port = control.start(tcp.getsockname()[0], self.port + 1 if self.port < 65535 else 0, limit)
 
@@ -262,6 +264,16 @@ class Daemon:
         sender: TokenEntry = message["from"]
         viewer = None if sender.admin else bytes.fromhex(sender.id)
         return {"server": self.options.name, "leases": self._sessions.leases(viewer), "sessions": await self._sessions.list(viewer)}
+
+    async def _move(self, message: dict[str, Any]) -> dict[str, Any]:
+        assert self._sessions is not None
+        sender: TokenEntry = message["from"]
+        devices, limit = message.get("devices"), message.get("rest", REST_LIMIT)
+        if not isinstance(devices, list) or not all(type(device) is int for device in devices):
+            raise GpuvirtError("a session moves to GPUs that are numbers")
+        if type(limit) not in (int, float) or not 0 < limit <= REST_MOST:
+            raise GpuvirtError(f"a session has at most {REST_MOST:.0f} s to come to rest")
+        return await self._sessions.move(str(message.get("session")), tuple(devices), limit, None if sender.admin else bytes.fromhex(sender.id))
 
 
 def serve(options: ServeOptions, worker_command: Sequence[str] = WORKER_COMMAND) -> None:

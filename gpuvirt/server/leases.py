@@ -11,10 +11,10 @@ from __future__ import annotations
 import secrets
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gpuvirt.server.policy import Ended, Grant, Policy, Refuse, Wanted
+from gpuvirt.server.policy import Ended, Grant, Moved, Policy, Refuse, Wanted
 from gpuvirt.sizes import format_size
 from gpuvirt.transport.handshake import LAUNCH_SIZE, LEASE_SIZE
 
@@ -124,6 +124,7 @@ class Leases:
         self._launches: dict[tuple[bytes, bytes], Lease] = {}
         self._ended_launches: OrderedDict[tuple[bytes, bytes], None] = OrderedDict()
         self._members: dict[int, Membership] = {}
+        self._moving: dict[int, Membership] = {}  # what sessions that are about to move will have
 
     def __iter__(self) -> Iterator[Lease]:
         """All leases, oldest first."""
@@ -214,8 +215,7 @@ class Leases:
         if self._per_token is not None and own >= self._per_token:
             what = f"this token has {own} sessions on this server, as many as one token may"
             raise NotGranted(f"{what}; end one, or have the server run with a higher --sessions-per-token")
-        taken = {member.slot for member in self._members.values()}
-        slot = next((s for s in range(self._slots) if s not in taken), None)
+        slot = self._free_slot()
         if slot is None:
             raise NotGranted(f"this server has its limit of {self._slots} sessions; try again when one has ended")
         if lease is None:
@@ -258,6 +258,61 @@ class Leases:
 
     def launch_has_ended(self, launch: bytes, owner: bytes) -> bool:
         return (launch, owner) in self._ended_launches
+
+    # ---- moving ---------------------------------------------------------------------------------------------------------
+
+    def begin_move(self, session: int, devices: tuple[int, ...]) -> Membership:
+        """What a session will have on these devices; until `end_move`, or else `stop_move`, it has that beside what it has.
+
+        Raises:
+            NotGranted: it cannot go there.
+        """
+        present = self._members.get(session)
+        if present is None:
+            raise NotGranted("it has ended")
+        if session in self._moving:
+            raise NotGranted("it is moving already")
+        sizes = self._policy.memory
+        if len(set(devices)) != len(devices) or len(devices) != len(present.devices):
+            raise NotGranted(f"the session has {present.lease.gpus}; name as many with --gpu, each once")
+        if not all(0 <= device < len(sizes) for device in devices):
+            raise NotGranted(f"this pool has GPUs 0 to {len(sizes) - 1}; `gpuvirt devices` lists them")
+        if devices == present.devices:
+            raise NotGranted(f"the session is on GPU {','.join(map(str, devices))} already")
+        if any(sizes[to] != sizes[since] for to, since in zip(devices, present.devices, strict=True)):
+            raise NotGranted("the session has seen a GPU of another size; choose one with the same memory")
+        self._alone(present)
+        slot = self._free_slot()
+        if slot is None:
+            raise NotGranted(f"this server has its limit of {self._slots} sessions, and a move needs one more; try again when one has ended")
+        self._moving[session] = Membership(replace(present.lease, devices=devices), slot, present.memory)
+        return self._moving[session]
+
+    def end_move(self, session: int) -> Membership:
+        """The session, and its lease, have what `begin_move` said; nobody has what the session had before.
+
+        Raises:
+            NotGranted: another program works under its lease since: it stays where it is.
+        """
+        present, future = self._members[session], self._moving[session]
+        self._alone(present)
+        lease = present.lease
+        lease.devices = future.devices
+        self._policy.handle(Moved(lease.number, lease.devices))
+        member = self._members[session] = Membership(lease, future.slot, future.memory)
+        return member
+
+    def stop_move(self, session: int) -> None:
+        self._moving.pop(session, None)
+
+    def _alone(self, member: Membership) -> None:
+        others = len(member.lease.sessions) - 1
+        if others:
+            raise NotGranted(f"its lease has {others} more session{'s' if others > 1 else ''}, and sessions of one lease do not move together yet")
+
+    def _free_slot(self) -> int | None:
+        taken = {member.slot for member in [*self._members.values(), *self._moving.values()]}
+        return next((s for s in range(self._slots) if s not in taken), None)
 
     # ---- time -----------------------------------------------------------------------------------------------------------
 

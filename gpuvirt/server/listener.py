@@ -23,7 +23,7 @@ from gpuvirt.errors import GpuvirtError
 from gpuvirt.server.acceptor import Acceptor, limits
 from gpuvirt.server.rate_limited_log import RateLimitedLog
 from gpuvirt.server.server_library import AcceptorConfig
-from gpuvirt.server.sessions import MAIN, Moved, Refused, Sessions
+from gpuvirt.server.sessions import MAIN, Moved, Refused, Session, Sessions
 from gpuvirt.server.tokens import TokenStore
 from gpuvirt.transport import handshake as hs
 from gpuvirt.transport import table
@@ -36,6 +36,7 @@ REST_LIMIT = 2.0  # seconds from there to its last byte
 PENDING_SHARE = 128  # connections of one address that have not proved anything yet
 PENDING_TOTAL = 1024
 RATE, BURST = 100, 256  # handshakes that one address may begin in a second, and at once
+MOVE_PATIENCE = 4.0  # seconds that a connection of a session waits while the session moves; the client waits 5
 BACKLOG = 4096  # a full one drops the first packets of honest clients, who try again after seconds
 
 
@@ -235,8 +236,7 @@ class Listener:
     def _answer(self, client: socket.socket, peer: str, hello: hs.Hello, raw: bytes, transcript: hs.Transcript) -> Coroutine[Any, Any, None] | None:
         """Answers a hello; what is left to do if a session is to be attached."""
         if hello.purpose in (hs.HELLO_CHANNEL, hs.HELLO_RESUME):
-            self._further(client, hello, raw, transcript)
-            return None
+            return self._further(client, hello, raw, transcript)
         if hello.purpose not in (hs.HELLO_SESSION, hs.HELLO_CHECK, hs.HELLO_ENDED):
             raise hs.HandshakeError(f"a hello of unknown purpose {hello.purpose}")
         secret = self._tokens.secret(hello.token_id)
@@ -271,8 +271,8 @@ class Listener:
         client.setblocking(False)
         client.send(transcript.prove_welcome(hs.Welcome(status=hs.WELCOME_MOVED, address=moved.address), key))
 
-    def _further(self, client: socket.socket, hello: hs.Hello, raw: bytes, transcript: hs.Transcript) -> None:
-        """A further connection of a session: a bulk channel, or one in the place of a connection that was cut."""
+    def _further(self, client: socket.socket, hello: hs.Hello, raw: bytes, transcript: hs.Transcript) -> Coroutine[Any, Any, None] | None:
+        """A further connection of a session: a bulk channel, or one in the place of a connection that was cut. Returns what is left to do."""
         session = self._sessions.get(hello.session)
         if session is None:
             former = self._sessions.ended(hello.session)
@@ -280,6 +280,21 @@ class Listener:
             raise Refused(hs.WELCOME_UNKNOWN, former.worker.ending if former and known else "this server has no such session (any more)")
         if not transcript.hello_proved(raw, session.key):
             raise Refused(hs.WELCOME_DENIED, "the connection does not belong to the session")
+        if session.moving is not None:
+            return self._place_later(session, session.moving, client, hello, transcript)
+        self._place(session, client, hello, transcript)
+        return None
+
+    async def _place_later(
+        self, session: Session, moving: asyncio.Future[None], client: socket.socket, hello: hs.Hello, transcript: hs.Transcript
+    ) -> None:
+        """The connection is for the worker that has the session afterwards."""
+        await asyncio.wait([moving], timeout=MOVE_PATIENCE)
+        if not moving.done():
+            raise Refused(hs.WELCOME_BUSY, "the session moves")
+        self._place(session, client, hello, transcript)
+
+    def _place(self, session: Session, client: socket.socket, hello: hs.Hello, transcript: hs.Transcript) -> None:
         which = MAIN if hello.purpose == hs.HELLO_RESUME else hello.channel
         try:
             self._sessions.check_further(session, which, hello.epoch, _provides(client))

@@ -1,8 +1,10 @@
 """Messages between a daemon and its worker: msgpack maps over a SOCK_SEQPACKET socket pair, with file descriptors attached.
 
 To the worker:  ``expect`` (tenant; its folder): whose session probably comes; ``session`` (a `SessionConfig`; descriptors: the connection, those of
-its transport, those that `SessionConfig.passed` names), ``connection`` (which, epoch; its socket), ``gone``, ``figures`` (id).  To the daemon:
-``ready``, ``opened``, ``failed`` (text), ``figures`` (id and the figures), ``ended`` (code, text).
+its transport, those that `SessionConfig.passed` names), ``connection`` (which, epoch; its socket), ``gone``, ``figures`` (id); of a session that
+moves ``save`` (limit; where to) and ``go_on``, and to the worker that takes it over ``begin``.
+
+To the daemon: ``ready``, ``opened``, ``failed`` (text), ``figures`` (id and the figures), ``saved`` (text), ``ended`` (code, text).
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from gpuvirt.errors import GpuvirtError
 from gpuvirt.server.devices import Inventory
 from gpuvirt.server.leases import Asked, Lease, Leases, Membership, NotGranted
 from gpuvirt.server.memory_usage import SLOTS, MemoryUsage
+from gpuvirt.server.moves import Handover, carry
 from gpuvirt.server.policy import Policy
 from gpuvirt.server.sealing import CIPHERS, Exchange, NotSealed, Sealing
 from gpuvirt.server.tenants import Tenant
@@ -73,7 +74,8 @@ def asked(hello: Hello, most: int) -> Asked:
 
 @dataclass
 class Session:
-    """One client at work. key: of its further connections, once it has been welcomed; seal: of its link, empty where that is plain."""
+    """One client at work. key: of its further connections, once it has been welcomed; seal: of its link, empty where that is plain; end: what its
+    transport opened for it; moving: done when it has moved, or stayed."""
 
     id: int
     membership: Membership
@@ -86,6 +88,8 @@ class Session:
     key: bytes = field(default=b"", repr=False)
     seal: bytes = field(default=b"", repr=False)
     started: float = field(default_factory=time.time)
+    end: ServerEnd = field(default_factory=ServerEnd)
+    moving: asyncio.Future[None] | None = None
     epochs: dict[int, int] = field(default_factory=lambda: {MAIN: 0})  # of each connection (MAIN, channels), that of the last one
 
     @property
@@ -173,20 +177,22 @@ class Sessions:
         with _refused():
             membership = self._leases.join(number, asked(hello, most), _holder(hello, peer), time.time())
         worker: WorkerProcess | None = None
-        end = ServerEnd()
+        session: Session | None = None
         try:
             tenant = self._tenant_of(hello.token_id)
             self._workers.expect(tenant)
             worker = await self._workers.take(WORKER_LIMIT)
-            end = transport.open()
             session = Session(number, membership, transport, hello, peer, worker, tenant, exchange)
+            session.end = transport.open()
             self._sessions[number] = session
-            self._welcome(client, session, secret, transcript, end)
-            self._hand_over(client, session, end)
+            self._welcome(client, session, secret, transcript, session.end)
+            self._hand_over(client, session)
             if self._leases.launch_has_ended(hello.launch, hello.token_id):
                 worker.client_gone()  # it ended while this was under way, so that its report found no session
         except BaseException as error:
             self._sessions.pop(number, None)
+            if session is not None:
+                session.end.close()
             if worker is not None:
                 worker.kill()
                 await asyncio.shield(worker.gone)
@@ -195,9 +201,8 @@ class Sessions:
                 log.error("no worker for a session: %s", error)
                 raise Refused(WELCOME_FAILED, str(error)) from None
             raise
-        finally:
-            end.close()
-        worker.gone.add_done_callback(lambda _: self._ended(session))
+        attached = session
+        worker.gone.add_done_callback(lambda _: self._worker_gone(attached, worker))
         gpus = ",".join(map(str, membership.devices))
         log.info("%s from %s over %s: GPU %s, worker %d", session.label, peer, session.link, gpus, worker.pid)
         return session
@@ -247,22 +252,28 @@ class Sessions:
         if sent != len(raw):
             raise OSError("the client takes nothing")
 
-    def _hand_over(self, client: socket.socket, session: Session, end: ServerEnd) -> None:
-        inventory, tenant = self._inventory, session.tenant
+    def _hand_over(self, client: socket.socket, session: Session) -> None:
+        given = self._handover(session, session.membership)
+        client.setblocking(True)
+        session.worker.give(given.config, (client.fileno(), *given.descriptors, *given.passed.values()))
+
+    def _handover(self, session: Session, membership: Membership) -> Handover:
+        """What a worker on the membership's devices is given the session with."""
+        inventory, tenant, end = self._inventory, session.tenant, session.end
         passed = {"cache": tenant.folder} if tenant.folder >= 0 else {}
         if self._memory_usage:
-            self._memory_usage.claim(session.membership.slot, session.membership.memory)
+            self._memory_usage.claim(membership.slot, membership.memory)
             passed |= {"memory_usage": self._memory_usage.read_fd, "memory_row": self._memory_usage.fd}
         config = SessionConfig(
             session=session.id,
             backend=inventory.backend,
             driver=str(inventory.driver) if inventory.driver else None,
-            devices=list(session.membership.devices),
-            memory=session.membership.memory,
+            devices=list(membership.devices),
+            memory=membership.memory,
             device_memory=inventory.devices[0].memory if inventory.backend == "soft" else 0,
             capability=inventory.capability,
             strict=inventory.strict,
-            slot=session.membership.slot,
+            slot=membership.slot,
             transport=session.transport.name,
             descriptors=len(end.descriptors),
             blob=end.blob,
@@ -273,11 +284,10 @@ class Sessions:
             tenant=tenant.name,
             cache_key=tenant.key,
             passed=[*passed],
-            host_memory=self._host_memory_of(session.membership),
+            host_memory=self._host_memory_of(membership),
             seal=session.seal,
         )
-        client.setblocking(True)
-        session.worker.give(config, (client.fileno(), *end.descriptors, *passed.values()))
+        return Handover(config, end.descriptors, passed)
 
     def _host_memory_of(self, membership: Membership) -> int:
         """Bytes that the worker may take; the memory of software GPUs is the host's."""
@@ -331,7 +341,74 @@ class Sessions:
             session.worker.client_gone()
         return len(concerned)
 
+    def _worker_gone(self, session: Session, worker: WorkerProcess) -> None:
+        if worker is session.worker:
+            self._ended(session)
+
+    async def move(self, name: str, devices: tuple[int, ...], limit: float, viewer: bytes | None = None) -> dict[str, Any]:
+        """Has a session and its lease go on on other devices, in another worker: its program waits meanwhile, and notices nothing.
+
+        Args:
+            name: the session's id, as `list` has it.
+            limit: seconds that it has to come to rest.
+            viewer: the token that asks; of other tokens there are no sessions. None: of all.
+
+        Raises:
+            GpuvirtError: it stays where it is.
+        """
+        session = next((s for s in self._sessions.values() if f"{s.id:016x}" == name and viewer in (None, s.hello.token_id)), None)
+        if session is None:
+            raise GpuvirtError(f"there is no session {name[:40]!r}; `gpuvirt ps` lists them")
+        if not self._grace_of(session):
+            raise GpuvirtError("the session cannot move: its client could not connect again (the server was started with --grace 0)")
+        if self._inventory.backend != "soft" or self._inventory.strict:
+            raise GpuvirtError("the session cannot move: only sessions on software GPUs can")
+        try:
+            membership = self._leases.begin_move(session.id, devices)
+        except NotGranted as error:
+            raise GpuvirtError(f"the session cannot move: {error}") from None
+        began, former, before, spare = time.monotonic(), session.worker, session.membership, membership.slot
+        since = before.devices
+        session.moving = asyncio.get_running_loop().create_future()
+        worker: WorkerProcess | None = None
+        try:
+            self._workers.expect(session.tenant)
+            worker = await self._workers.take(WORKER_LIMIT)
+            await carry(former, worker, self._handover(session, membership), limit)
+            if session.id not in self._sessions:
+                raise GpuvirtError("it has ended")
+            # From here on the session is the new worker's, and the former one's end is not its end.
+            session.membership = self._leases.end_move(session.id)
+            spare, session.worker, taken = before.slot, worker, worker
+            worker.gone.add_done_callback(lambda _: self._worker_gone(session, taken))
+            former.kill()
+            await asyncio.shield(former.gone)
+            worker.begin()
+            if self._leases.launch_has_ended(session.hello.launch, session.hello.token_id):
+                worker.client_gone()
+        except BaseException as error:
+            former.go_on()
+            if worker is not None:
+                worker.kill()
+                await asyncio.shield(worker.gone)
+            if isinstance(error, GpuvirtError | NotGranted):
+                raise GpuvirtError(f"the session stays where it is: {error}") from None
+            if isinstance(error, OSError):
+                raise GpuvirtError(f"the session has ended: the worker that took it over is gone ({error})") from None
+            raise
+        finally:
+            self._leases.stop_move(session.id)
+            if self._memory_usage:
+                self._memory_usage.free_slot(spare)
+            session.moving.set_result(None)
+            session.moving = None
+        was, now = (",".join(map(str, numbers)) for numbers in (since, devices))
+        took = time.monotonic() - began
+        log.info("%s moved from GPU %s (worker %d) to GPU %s (worker %d) in %.3f s", session.label, was, former.pid, now, worker.pid, took)
+        return {"devices": [*devices], "worker_pid": worker.pid, "from": [*since], "from_pid": former.pid, "seconds": took}
+
     def _ended(self, session: Session) -> None:
+        session.end.close()
         self._sessions.pop(session.id, None)
         self._leave(session.id, session.membership)
         if session.worker.told:

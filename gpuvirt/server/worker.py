@@ -27,6 +27,8 @@ from gpuvirt.server.worker_library import RunEnding, SessionConfig, Worker, Work
 
 CLOSE_LIMIT = 0.7  # seconds: however the session ended, its memory must be free within one
 
+RESTORE_LIMIT = 600.0  # seconds until a session's image must have come whole; the daemon ends what lasts longer
+
 CACHE_REFRESH = 0.25  # seconds between an idle worker's updates of its index of the module cache, to which other sessions add images
 
 
@@ -169,12 +171,19 @@ def _run(
         worker = library.open(config, fd, descriptors, memory_usage_fd, address, build, row if memory_usage_fd >= 0 else None, memory_file)
         if memory_usage_fd >= 0:
             os.close(memory_usage_fd)  # it is mapped
+        if config.restored:
+            worker.restore(passed["image"], RESTORE_LIMIT)
+            os.close(passed["image"])
     except (GpuvirtError, OSError) as error:
         _tell(daemon, {"op": "failed", "text": str(error)})
         return 1
     _tell(daemon, {"op": "opened"})
     if compiler is not None:
         compiler.bound_time(lambda: _compiled_too_long(daemon))
+    if config.restored:
+        if messages.receive(daemon) != ({"op": "begin"}, []):
+            return 1  # the session stays where it was, or there is no daemon any more
+        worker.begin()
     threading.Thread(target=_listen, args=(daemon, worker), name="daemon", daemon=True).start()
     code, text = worker.run()
     _tell(daemon, {"op": "ended", "code": code, "text": text})
@@ -205,10 +214,20 @@ def _listen(daemon: socket.socket, worker: Worker) -> None:
         if message["op"] == "connection":
             # One thread for each connection: its ends first exchange sequence numbers, and a connection that is cut meanwhile must not delay others.
             threading.Thread(target=worker.add_connection, args=(message["which"], fds[0], message["epoch"]), daemon=True).start()
+        elif message["op"] == "save":
+            threading.Thread(target=_save, args=(daemon, worker, fds[0], message["limit"]), daemon=True).start()
+        elif message["op"] == "go_on":
+            worker.go_on()
         elif message["op"] == "gone":
             worker.client_gone()
         elif message["op"] == "figures":
             _tell(daemon, {"op": "figures", "id": message["id"], **worker.figures()})
+
+
+def _save(daemon: socket.socket, worker: Worker, fd: int, limit: float) -> None:
+    text = worker.save(fd, limit)
+    os.close(fd)
+    _tell(daemon, {"op": "saved", "text": text})
 
 
 def _tell(daemon: socket.socket, message: dict[str, Any]) -> None:

@@ -70,6 +70,8 @@ class WorkerProcess:
         self._loop, self._on_gone = loop, on_gone
         self.ready: asyncio.Future[None] = loop.create_future()
         self.gone: asyncio.Future[int] = loop.create_future()
+        self.opened: asyncio.Future[None] = loop.create_future()  # done when its session can begin
+        self._saved: asyncio.Future[str] | None = None
         self.cgroup = cgroup
         self.memory_limit, self.told = 0, False
         self.ending = ""  # why it ended, for people
@@ -142,6 +144,33 @@ class WorkerProcess:
         finally:
             del self._figures[number]
 
+    async def save(self, fd: int, limit: float) -> str:
+        """Has the session's image written to a descriptor, which stays open here, once the session is at rest, for which there are `limit` seconds.
+
+        Returns:
+            Why that was not possible, and the session goes on; empty: it stands still until `go_on`.
+
+        Raises:
+            OSError: the worker is gone.
+        """
+        self._saved = self._loop.create_future()
+        self._may_say["saved"] += 1
+        messages.send(self._socket, {"op": "save", "limit": limit}, (fd,))
+        return await self._saved
+
+    def go_on(self) -> None:
+        """After `save`: the session stays with this worker."""
+        with contextlib.suppress(OSError):
+            messages.send(self._socket, {"op": "go_on"})
+
+    def begin(self) -> None:
+        """Lets a session begin that came from another worker, which is dead.
+
+        Raises:
+            OSError: the worker is gone.
+        """
+        messages.send(self._socket, {"op": "begin"})
+
     def kill(self, sig: int = signal.SIGKILL) -> None:
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(sig)
@@ -182,10 +211,17 @@ class WorkerProcess:
             case "ready":
                 if not self.ready.done():
                     self.ready.set_result(None)
+            case "opened":
+                if not self.opened.done():
+                    self.opened.set_result(None)
+            case "saved":
+                if self._saved is not None and not self._saved.done():
+                    self._saved.set_result(_text(message))
             case "failed":
                 self.ending = _text(message)
-                if not self.ready.done():
-                    self.ready.set_exception(GpuvirtError(self.ending))
+                for future in (self.ready, self.opened):
+                    if not future.done():
+                        future.set_exception(GpuvirtError(self.ending))
             case "ended":
                 code, text = message.get("code"), _text(message)
                 self.run_ending = RunEnding(code) if isinstance(code, int) and code in list(RunEnding) else None
@@ -214,7 +250,12 @@ class WorkerProcess:
             self.ending = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended by itself with exit code {code}"
         if not self.ready.done():
             self.ready.set_exception(GpuvirtError(f"a worker did not start: {self.ending}"))
-        self.ready.exception()  # marks it as retrieved: asyncio logs exceptions that nobody retrieves
+        if not self.opened.done():
+            self.opened.set_exception(GpuvirtError(self.ending))
+        if self._saved is not None and not self._saved.done():
+            self._saved.set_result(f"its worker ended: {self.ending}")
+        for future in (self.ready, self.opened):
+            future.exception()  # marks it as retrieved: asyncio logs exceptions that nobody retrieves
         self.gone.set_result(code)
         self._on_gone(self)
 

@@ -112,7 +112,7 @@ def assert_right(done: subprocess.CompletedProcess[str]) -> None:
 
 
 @contextlib.contextmanager
-def running(server: Server, command: list[str | Path], *options: str, **env: str) -> Iterator[subprocess.Popen[str]]:
+def running(server: Server | str, command: list[str | Path], *options: str, **env: str) -> Iterator[subprocess.Popen[str]]:
     """A program under `gpuvirt run` that has said "running"; killed at the end whatever happened."""
     line = [*run_line(server, *options), *map(str, command)]
     process = subprocess.Popen(

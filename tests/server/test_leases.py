@@ -221,3 +221,63 @@ def test_whatever_happens(events: list[tuple[str, int, int, int]]) -> None:
         leases.leave(session, now)
     leases.expire(now + 100)
     assert list(leases) == [] and policy.sessions == {}
+
+
+def test_a_lease_moves_with_its_session() -> None:
+    """It has both places while it moves; afterwards new sessions of its lease come where it is."""
+    leases = make(2)
+    member, other = leases.join(1, Asked(A, 1, memory=7, launch=X), HOLDER), leases.join(2, Asked(B, 1), HOLDER)
+    future = leases.begin_move(1, (1,))
+    assert (future.devices, future.memory) == ((1,), 7) and len({member.slot, other.slot, future.slot}) == 3
+    assert leases.join(3, Asked(B, 1), HOLDER).slot not in (member.slot, other.slot, future.slot)
+    with pytest.raises(NotGranted, match="moving already"):
+        leases.begin_move(1, (1,))
+    moved = leases.end_move(1)
+    leases.stop_move(1)
+    assert (moved.devices, moved.slot, moved.lease) == ((1,), future.slot, member.lease)
+    assert [leases.sessions_on(device) for device in (0, 1)] == [1, 2]
+    assert leases.join(4, Asked(A, 1, launch=X), HOLDER).devices == (1,)
+    assert leases.join(5, Asked(B, 1), HOLDER).devices == (0,), "which has fewer now"
+
+
+def test_a_move_that_stops_leaves_all_as_it_was() -> None:
+    leases = make(2, slots=2)
+    member = leases.join(1, Asked(A, 1), HOLDER)
+    leases.begin_move(1, (1,))
+    with pytest.raises(NotGranted, match="limit of 2 sessions"):
+        leases.join(2, Asked(A, 1), HOLDER)
+    leases.stop_move(1)
+    assert member.devices == (0,) and leases.join(2, Asked(A, 1), HOLDER).devices == (1,)
+
+
+@pytest.mark.parametrize(
+    ("devices", "why"),
+    [
+        ((0,), "on GPU 0 already"),
+        ((2,), "GPUs 0 to 1"),
+        ((-1,), "GPUs 0 to 1"),
+        ((0, 1), "has 1 GPU; name as many"),
+        ((), "has 1 GPU; name as many"),
+    ],
+)
+def test_moves_that_cannot_be(devices: tuple[int, ...], why: str) -> None:
+    leases = make(2)
+    leases.join(1, Asked(A, 1), HOLDER)
+    with pytest.raises(NotGranted, match=why):
+        leases.begin_move(1, devices)
+    with pytest.raises(NotGranted, match="it has ended"):
+        leases.begin_move(9, (1,))
+
+
+def test_moves_to_another_size_and_of_one_of_several_cannot_be() -> None:
+    leases = make(memory=[GIB, 2 * GIB, GIB])
+    leases.join(1, Asked(A, 1, launch=X), HOLDER)
+    with pytest.raises(NotGranted, match="another size"):
+        leases.begin_move(1, (1,))
+    leases.begin_move(1, (2,))
+    leases.join(2, Asked(A, 1, launch=X), HOLDER)
+    with pytest.raises(NotGranted, match="1 more session"):
+        leases.end_move(1)
+    leases.stop_move(1)
+    with pytest.raises(NotGranted, match="1 more session"):
+        leases.begin_move(1, (2,))

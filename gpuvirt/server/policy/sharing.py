@@ -5,7 +5,7 @@ Devices are shared: any number of sessions use one device at the same time, and 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gpuvirt.sizes import format_size
 
@@ -27,6 +27,14 @@ class Ended:
     """A session has ended, for whatever reason."""
 
     session: int
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A session has other devices now."""
+
+    session: int
+    devices: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -69,10 +77,13 @@ class Policy:
         """The number of sessions on this device."""
         return sum(device in grant.devices for grant in self.sessions.values())
 
-    def handle(self, event: Wanted | Ended) -> Grant | Refuse | None:
-        """Handles one event. A `Wanted` is decided at once; an `Ended` has no decision."""
+    def handle(self, event: Wanted | Moved | Ended) -> Grant | Refuse | None:
+        """Handles one event. A `Wanted` is decided at once; the others have no decision."""
         if isinstance(event, Ended):
             self.sessions.pop(event.session, None)
+            return None
+        if isinstance(event, Moved):
+            self.sessions[event.session] = replace(self.sessions[event.session], devices=event.devices)
             return None
         return self._decide(event)
 

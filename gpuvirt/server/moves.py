@@ -1,0 +1,74 @@
+"""A session goes from one worker to another: the image of it passes between the two, and the daemon sees that never more than one of them has it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from gpuvirt.errors import GpuvirtError
+from gpuvirt.server.worker_library import SessionConfig
+from gpuvirt.server.workers import WorkerProcess
+
+REST_LIMIT = 10.0  # seconds that a session has to come to rest, unless who moves it says otherwise
+REST_MOST = 600.0
+NOBODY_READS = "the image could not be written"  # the new worker has given up, and says why
+REASON_LIMIT = 5.0  # seconds that it has for that
+CARRY_LIMIT = 600.0  # for the image to pass
+
+
+@dataclass(frozen=True)
+class Handover:
+    """What a worker is given a session with.
+
+    Attributes:
+        descriptors: the transport's.
+        passed: by the names in `SessionConfig.passed`.
+    """
+
+    config: SessionConfig
+    descriptors: Sequence[int]
+    passed: Mapping[str, int]
+
+
+async def carry(old: WorkerProcess, new: WorkerProcess, to: Handover, limit: float) -> None:
+    """Has the old worker write the session's image to the new one.
+
+    Returns when the new one has made everything again and waits for `begin`, and the old one stands still.
+
+    Args:
+        limit: seconds that the session has to come to rest.
+
+    Raises:
+        GpuvirtError: the session stays with the old worker, which goes on; the new one is of no use any more.
+    """
+    out, into = socket.socketpair()
+    unconnected, far = socket.socketpair()  # in the place of the client's connection, which comes when the client has noticed
+    with out, into, unconnected, far:
+        config = replace(to.config, restored=True, passed=[*to.passed, "image"])
+        try:
+            new.give(config, (unconnected.fileno(), *to.descriptors, *to.passed.values(), into.fileno()))
+            into.close()
+            saving = asyncio.ensure_future(old.save(out.fileno(), limit))
+            await asyncio.sleep(0)  # it is sent
+            out.close()
+        except OSError as error:
+            raise GpuvirtError(f"a worker has ended: {error}") from None
+        try:
+            async with asyncio.timeout(limit + CARRY_LIMIT):
+                why = await saving
+                if why.startswith(NOBODY_READS):
+                    await asyncio.wait([new.opened], timeout=REASON_LIMIT)
+                if why and not (why.startswith(NOBODY_READS) and new.opened.done()):
+                    raise GpuvirtError(why)
+                await asyncio.shield(new.opened)
+        except TimeoutError:
+            raise GpuvirtError(f"the session's image did not pass within {limit + CARRY_LIMIT:.0f} s") from None
+        except OSError as error:
+            raise GpuvirtError(f"its worker has ended: {error}") from None
+        finally:
+            saving.cancel()
+            with contextlib.suppress(asyncio.CancelledError, OSError, GpuvirtError):
+                await saving

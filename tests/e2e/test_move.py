@@ -1,0 +1,208 @@
+"""Sessions that move to another GPU and another worker while their program runs: the program notices nothing."""
+
+from __future__ import annotations
+
+import random
+import secrets
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from e2e.cutter import Cutter
+from e2e.harness import GPUVIRT, Server, clean_environment, run_program, running, wait_until
+
+from gpuvirt.client.connect import ask_pool
+from gpuvirt.client.settings import resolve
+from gpuvirt.errors import GpuvirtError
+
+TWO = ("--backend", "soft", "--gpus", "2", "--gpu-memory", "1g")
+
+
+def move(server: Server, session: str, gpu: int | str, *options: str, **env: str) -> subprocess.CompletedProcess[str]:
+    line = [*GPUVIRT, "move", session, "--gpu", str(gpu), "--pool", server.url, *options]
+    return subprocess.run(line, capture_output=True, text=True, timeout=200, check=False, env=clean_environment(**env))
+
+
+def moved(server: Server, session: str, gpu: int) -> dict[str, Any]:
+    """Moves a session and checks that the worker that had it is dead."""
+    answer: dict[str, Any] = ask_pool(resolve({"pool": server.url}), "move", session=session, devices=[gpu], rest=60, limit=200)
+    assert answer["devices"] == [gpu] != answer["from"] and answer["worker_pid"] != answer["from_pid"]
+    assert not Path(f"/proc/{answer['from_pid']}").exists() and Path(f"/proc/{answer['worker_pid']}").exists()
+    return answer
+
+
+def refused(server: Server, session: str, gpu: int | str, why: str, *options: str) -> None:
+    done = move(server, session, gpu, *options)
+    assert done.returncode == 125 and done.stdout == "" and why in done.stderr, done.stdout + done.stderr
+
+
+def moves_while_running(server: Server, program: list[str | Path], link: str, least: int, begin: Path, seed: int) -> None:
+    """The program says what it says when its session stays, however often and whenever that moves."""
+    begin.touch()
+    reference = run_program(server, program, "--link", link)
+    assert reference.returncode == 0, reference.stderr
+    begin.unlink()
+    before, chance, count = server.memory_used(), random.Random(seed), 0
+    with running(server, program, "--link", link) as process:
+        (session,) = server.sessions()
+        (gpu,) = session["devices"]
+        begin.touch()
+        while process.poll() is None and count < 4 * least:
+            time.sleep(chance.random() * 0.1)
+            gpu = 1 - gpu
+            try:
+                moved(server, session["session"], gpu)
+            except GpuvirtError:
+                assert wait_until(lambda: process.poll() is not None, 30), "only a session that is over may not move"
+                break
+            count += 1
+            sessions = ask_pool(resolve({"pool": server.url}), "ps")["sessions"]
+            assert [s["session"] for s in sessions if s["devices"] == [gpu]] == [session["session"]] or process.poll() is not None
+            devices = ask_pool(resolve({"pool": server.url}), "devices")["devices"]
+            assert devices[1 - gpu]["memory_used"] == 0
+        out, err = process.communicate(timeout=200)
+    assert (process.returncode, "running\n" + out) == (0, reference.stdout), out + err
+    assert count >= least, "the program was over too soon"
+    assert wait_until(lambda: server.sessions() == [] and server.memory_used() == before)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("link", ["shm", "tcp"])
+def test_moves(own_pool: Callable[..., Server], build: Callable[..., Path], tmp_path: Path, link: str) -> None:
+    """Copies, launches and host functions: each is done once."""
+    begin = tmp_path / "begin"
+    moves_while_running(own_pool(*TWO), [build("once"), "300", begin], link, 1, begin, 1)
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("link", ["shm", "tcp", "tcp(channels=4)", "tcp(plain)", "delay(rtt=5ms,tcp)", "delay(rtt=5ms,shm)"])
+def test_moves_over(own_pool: Callable[..., Server], build: Callable[..., Path], tmp_path: Path, link: str, seed: int) -> None:
+    begin = tmp_path / "begin"
+    moves_while_running(own_pool(*TWO, "--plain"), [build("once"), "1000", begin], link, 3, begin, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("link", ["shm", "tcp"])
+def test_what_device_memory_keeps(own_pool: Callable[..., Server], build: Callable[..., Path], tmp_path: Path, link: str) -> None:
+    """Addresses of allocations and globals, function pointers, textures, mappings, events, kernels' attributes mean what they meant."""
+    server, end = own_pool(*TWO), tmp_path / "end"
+    with running(server, [build("moved"), end], "--link", link) as process:
+        (session,) = server.sessions()
+        for gpu in (1, 0, 1):
+            moved(server, session["session"], gpu)
+            time.sleep(0.1)
+        end.touch()
+        out, err = process.communicate(timeout=100)
+    assert (process.returncode, out) == (0, "right\n"), out + err
+
+
+@pytest.mark.slow
+def test_a_host_function_is_waited_for(own_pool: Callable[..., Server], build: Callable[..., Path], tmp_path: Path) -> None:
+    """A session that waits for its host does not move; it goes on, and moves once the host has answered."""
+    server, end = own_pool(*TWO), tmp_path / "end"
+    with running(server, [build("moved"), end, "host"]) as process:
+        (session,) = server.sessions()
+        refused(
+            server,
+            session["session"],
+            1,
+            "the session stays where it is: the session does not come to rest: a host function has not returned",
+            "--limit",
+            "1s",
+        )
+        assert server.sessions()[0]["worker_pid"] == session["worker_pid"]
+        assert server.devices()[1]["memory_used"] == 0
+        waiting = subprocess.Popen(
+            [*GPUVIRT, "move", session["session"], "--gpu", "1", "--pool", server.url, "--limit", "100s"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        time.sleep(0.5)
+        assert waiting.poll() is None
+        end.touch()
+        said, _ = waiting.communicate(timeout=100)
+        out, err = process.communicate(timeout=100)
+    assert (process.returncode, out) == (0, "right\n"), out + err
+    assert waiting.returncode in (0, 125), said  # it may have ended before it could move
+
+
+@pytest.mark.slow
+def test_refusals(own_pool: Callable[..., Server], build: Callable[..., Path], tmp_path: Path) -> None:
+    """Each says why, and the session goes on where it is."""
+    server, end = own_pool("--backend", "soft", "--gpus", "2", "--gpu-memory", "256m"), tmp_path / "end"
+    with running(server, [build("moved"), end]) as process:
+        (session,) = server.sessions()
+        name = session["session"]
+        refused(server, "0123456789abcdef", 1, "there is no session '0123456789abcdef'; `gpuvirt ps` lists them")
+        refused(server, name, 0, "the session is on GPU 0 already")
+        refused(server, name, 2, "this pool has GPUs 0 to 1")
+        refused(server, name, "0,1", "the session has 1 GPU; name as many with --gpu")
+        assert move(server, name, "x").returncode == 2
+        assert move(server, name, 1, "--limit", "soon").returncode == 2
+        with running(server, [build("moved"), end, "holds", "250"]):
+            refused(server, name, 1, "the session stays where it is: the GPU has not enough free memory")
+        (now,) = server.sessions()
+        assert now["worker_pid"] == session["worker_pid"] and now["devices"] == [0]
+        moved(server, name, 1)
+        end.touch()
+        out, err = process.communicate(timeout=100)
+    assert (process.returncode, out) == (0, "right\n"), out + err
+
+
+@pytest.mark.slow
+def test_no_grace(own_pool: Callable[..., Server], build: Callable[..., Path], tmp_path: Path) -> None:
+    server, end = own_pool(*TWO, "--grace", "0"), tmp_path / "end"
+    with running(server, [build("moved"), end]) as process:
+        (session,) = server.sessions()
+        refused(server, session["session"], 1, "the session cannot move: its client could not connect again (the server was started with --grace 0)")
+        end.touch()
+        assert process.communicate(timeout=100)[0] == "right\n"
+
+
+@pytest.mark.slow
+def test_others_sessions(own_pool: Callable[..., Server], build: Callable[..., Path], tmp_path: Path) -> None:
+    """Of another token there is no session to move, unless an admin asks."""
+    server, end, name = own_pool(*TWO), tmp_path / "end", f"mover-{secrets.token_hex(4)}"
+    made = subprocess.run([*GPUVIRT, "token", "create", name, "--pool", server.url], capture_output=True, text=True, timeout=100, check=True)
+    try:
+        with running(server, [build("moved"), end]) as process:
+            (session,) = server.sessions()
+            done = move(server, session["session"], 1, GPUVIRT_TOKEN=made.stdout.split()[-1])
+            assert done.returncode == 125 and "there is no session" in done.stderr, done.stderr
+            end.touch()
+            assert process.communicate(timeout=100)[0] == "right\n"
+    finally:
+        subprocess.run([*GPUVIRT, "token", "revoke", name, "--pool", server.url], capture_output=True, timeout=100, check=True)
+
+
+@pytest.mark.wide
+def test_moves_under_cuts(own_pool: Callable[..., Server], build: Callable[..., Path], tmp_path: Path) -> None:
+    """Connections are cut all the while, those on which the moved session comes back among them."""
+    server, begin = own_pool(*TWO), tmp_path / "begin"
+    begin.touch()
+    program: list[str | Path] = [build("once"), "1000", begin]
+    reference = run_program(server, program, "--link", "tcp")
+    begin.unlink()
+    cutter, chance = Cutter(server.info["port"]), random.Random(7)
+    try:
+        with running(cutter.url, program, "--link", "tcp", GPUVIRT_TOKEN=server.token()) as process:
+            (session,) = server.sessions()
+            (gpu,) = session["devices"]
+            begin.touch()
+            for _ in range(8):
+                time.sleep(chance.random() * 0.2)
+                cutter.cut_all()
+                time.sleep(chance.random() * 0.1)
+                gpu = 1 - gpu
+                moved(server, session["session"], gpu)
+                cutter.cut_all()
+            out, err = process.communicate(timeout=200)
+    finally:
+        cutter.close()
+    assert (process.returncode, "running\n" + out) == (0, reference.stdout), out + err
+    assert len(cutter.cuts) >= 8
