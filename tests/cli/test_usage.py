@@ -68,7 +68,6 @@ def test_wrong_usage_is_2(gpuvirt: Gpuvirt, line: list[str]) -> None:
         (["run", "--link", "verbs(rails=2)", "--", "true"], "the link verbs is not in this version"),
         (["run", "--link", "delay(rtt=30ms,verbs)", "--", "true"], "the link verbs is not in this version"),
         (["serve", "--grace", "soon"], "such as 60s or 2m"),
-        (["attach"], "attach"),
     ],
 )
 def test_later_is_refused(gpuvirt: Gpuvirt, line: list[str], named: str) -> None:
