@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from e2e.harness import run_program, start_server
+from e2e.harness import clean_environment, run_program, start_server
 from server.harness import FakeServer, build_echo_worker, start_fake, wait_until
 
 from gpuvirt.server import cgroups, host_memory
@@ -190,7 +190,8 @@ print(code)
 
 @pytest.mark.slow
 def test_a_compilation_that_explodes_ends_its_session_alone(tmp_path: Path) -> None:
-    server = start_server(tmp_path, "--backend", "soft", "--gpu-memory", "16m", "--host-memory-per-session", "112m")
+    env = clean_environment(GPUVIRT_CACHE=str(tmp_path / "cache"))  # in which this kernel is not
+    server = start_server(tmp_path, "--backend", "soft", "--gpu-memory", "16m", "--host-memory-per-session", "112m", env=env)
     try:
         large = run_program(server, [sys.executable, "-c", COMPILES, "80000"])
         assert large.stdout != "0\n", large.stdout + large.stderr
