@@ -77,7 +77,7 @@ class Lease:
 
         self._check()
         found = {device.ordinal: device for device in devices_of(ask(self._named.status, "devices"))}
-        return [found[ordinal] for ordinal in self._named.devices]
+        return [found[ordinal] for ordinal in self._named.present_devices()]  # a session may have moved
 
     def stats(self) -> Stats:
         """What this process has used the GPUs for; asks the server.

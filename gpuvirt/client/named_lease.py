@@ -22,7 +22,7 @@ class NamedLease:
     Attributes:
         id: 16 bytes, by which programs join it.
         number: by which `gpuvirt ps` shows it.
-        devices: their ordinals on the server.
+        devices: their ordinals on the server when it was opened.
         expiry: seconds after which it ends unless it is renewed or something runs under it.
     """
 
@@ -43,6 +43,14 @@ class NamedLease:
         ControlError: no answer.
         """
         ask(self.status, "lease_renew", lease=self.id)
+
+    def present_devices(self) -> tuple[int, ...]:
+        """The ordinals of its devices now: `gpuvirt move` changes them.
+
+        Raises:
+            ControlError: the lease has ended, or no answer.
+        """
+        return tuple(ask(self.status, "lease_show", lease=self.id)["devices"])
 
     def show(self) -> list[dict[str, Any]]:
         """The sessions that work under it, as `gpuvirt ps --json` shows them.
