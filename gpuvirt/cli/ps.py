@@ -18,7 +18,8 @@ from gpuvirt.transport.table import named
 def ps(pool: str | None, as_json: bool) -> None:
     """List a pool's leases and the sessions that work under each: program, user, GPUs, link, memory.
 
-    A lease is attached while something runs under it, else idle. Of those of other tokens only an admin's token is told the program and the user.
+    A lease is queued while it waits for its GPUs, attached while something runs under it, else idle.
+    Of those of other tokens only an admin's token is told the program and the user.
     With --json: a list of leases, each with its list of sessions.
     """
     from gpuvirt.client.connect import ask_pool
@@ -35,13 +36,15 @@ def ps(pool: str | None, as_json: bool) -> None:
 
     table = Table("lease", "session", "program", "pid", "user", "from", "GPUs", "link", "memory", "launches", "since")
     for lease in leases:
-        gpus = ",".join(map(str, lease["devices"]))
+        gpus = ",".join(map(str, lease["devices"])) or f"wants {lease['gpus']}"
         name = lease["lease"][:8]
         if lease["named"] or not lease["sessions"]:  # the shell or the program that has the GPUs
             table.add_row(name, lease["state"], *_who(lease), gpus, "", "", "", _since(lease))
         for session in lease["sessions"]:
             table.add_row(name, session["session"], *_who(session), gpus, _link(session), *_figures(session), _since(session))
     Console(markup=False, emoji=False).print(table)  # names are others' texts
+    for lease in sorted((lease for lease in leases if lease["state"] == "queued"), key=lambda lease: lease["place"]):
+        click.echo(f"{lease['lease'][:8]} waits at place {lease['place']} of {lease['queued']}: {lease['why']}")
 
 
 def _who(one: dict[str, Any]) -> tuple[str, str, str, str]:

@@ -4,17 +4,21 @@ A lease begins in one of three ways. A *named* one is opened over the control ch
 outlives them until it is released, or until nobody has renewed it in time and no session is left. That of a *launch* begins with the first session
 of a `gpuvirt run`; all processes of the launch work under it, and it lasts until the last has ended and `LINGER` is over, or the launcher has
 reported. A process of neither has one to itself. Whoever joins a lease holds the token that it was opened with.
+
+A lease that a session begins may have to wait for its GPUs (policy/machine.py); the session is its member meanwhile. A named one is never queued.
 """
 
 from __future__ import annotations
 
 import secrets
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gpuvirt.server.policy import Ended, Grant, Moved, Policy, Refuse, Wanted
+from gpuvirt.server.policy import events
+from gpuvirt.server.policy.instructions import End, Grant, Instruction, Refuse, TimedOut
+from gpuvirt.server.policy.machine import PolicyMachine
 from gpuvirt.sizes import format_size
 from gpuvirt.transport.handshake import LAUNCH_SIZE, LEASE_SIZE
 
@@ -48,6 +52,7 @@ class Asked:
         most: what the token allows, bytes on each device, 0: no limit of its own.
         lease: the id of the lease to join, zeros: none is named.
         launch: which launch of a program it belongs to, zeros: none.
+        compute, priority, no_wait, wait: as in `policy.events.Asked`.
     """
 
     owner: bytes
@@ -56,6 +61,10 @@ class Asked:
     most: int = 0
     lease: bytes = NO_ID
     launch: bytes = NO_LAUNCH
+    compute: int = 0
+    priority: int = 0
+    no_wait: bool = False
+    wait: float = 0.0
 
 
 @dataclass(eq=False)
@@ -64,6 +73,9 @@ class Lease:
 
     Attributes:
         number: by which people and the policy know it.
+        wanted: how many GPUs it has, or waits for.
+        devices: pool ordinals, ascending; () while it waits.
+        refused: why it got none after it had waited, "": it was not refused.
         id: by which programs join it, zeros: it has no name. Whoever knows it still needs the token.
         memory: bytes on each device for sessions that ask for none, 0: all that they may have.
         holder: who opened it, for people: program, pid, user, host, peer.
@@ -73,10 +85,12 @@ class Lease:
 
     number: int
     owner: bytes
-    devices: tuple[int, ...]
+    wanted: int
     memory: int
     started: float
     holder: dict[str, Any]
+    devices: tuple[int, ...] = ()
+    refused: str = ""
     id: bytes = field(default=NO_ID, repr=False)
     launch: bytes = NO_LAUNCH
     sessions: set[int] = field(default_factory=set)
@@ -89,7 +103,11 @@ class Lease:
     @property
     def gpus(self) -> str:
         """For people: how many."""
-        return "1 GPU" if len(self.devices) == 1 else f"{len(self.devices)} GPUs"
+        return "1 GPU" if self.wanted == 1 else f"{self.wanted} GPUs"
+
+    @property
+    def waits(self) -> bool:
+        return not self.devices and not self.refused
 
 
 @dataclass(frozen=True)
@@ -110,13 +128,16 @@ class Leases:
     """All leases of one server.
 
     Args:
-        policy: decides which devices a lease gets.
+        policy: decides which devices a lease gets, and when. Each token is a user of it.
         slots: the largest number of sessions, and of leases, at the same time.
         per_token: the same for one token, None: all.
         expiry: seconds that a named lease lasts without being renewed.
+
+    Attributes:
+        decided: called with a lease that has waited, once it has its GPUs or is refused.
     """
 
-    def __init__(self, policy: Policy, slots: int, per_token: int | None = None, expiry: float = EXPIRY_LEAST) -> None:
+    def __init__(self, policy: PolicyMachine, slots: int, per_token: int | None = None, expiry: float = EXPIRY_LEAST) -> None:
         self._policy, self._slots, self._per_token = policy, slots, per_token
         self.expiry = max(expiry, EXPIRY_LEAST)
         self._leases: dict[int, Lease] = {}
@@ -125,6 +146,9 @@ class Leases:
         self._ended_launches: OrderedDict[tuple[bytes, bytes], None] = OrderedDict()
         self._members: dict[int, Membership] = {}
         self._moving: dict[int, Membership] = {}  # what sessions that are about to move will have
+        self._most: dict[bytes, int] = {}  # what the policy was told of each token
+        self._revoked: set[bytes] = set()  # tokens; a new one has another name
+        self.decided: Callable[[Lease], None] | None = None
 
     def __iter__(self) -> Iterator[Lease]:
         """All leases, oldest first."""
@@ -144,7 +168,7 @@ class Leases:
         """
         if id in self._named or id == NO_ID:
             raise NotGranted("there is a lease of this id already; open one under another")
-        lease = self._grant(asked, holder, started)
+        lease = self._ask(replace(asked, no_wait=True), holder, started, now)
         lease.id, lease.expires = id, now + self.expiry
         self._named[id] = lease
         return lease
@@ -171,14 +195,14 @@ class Leases:
         lease.expires = now + self.expiry
         return lease
 
-    def release(self, id: bytes, owner: bytes) -> set[int]:
+    def release(self, id: bytes, owner: bytes, now: float = 0.0) -> set[int]:
         """Ends a named lease. Returns its sessions, which have lost their GPUs: whoever runs them is to end them.
 
         Raises:
             NotGranted: there is no such lease.
         """
         lease = self.find(id, owner)
-        self._end(lease)
+        self._end(lease, now)
         return set(lease.sessions)
 
     def let_go(self, id: bytes, owner: bytes, now: float) -> None:
@@ -199,11 +223,11 @@ class Leases:
         """
         if asked.lease != NO_ID:
             self._fits(self.find(asked.lease, asked.owner), asked)
-        elif asked.gpus and (never := self._policy.impossible(asked.gpus, asked.memory, asked.most)) is not None:
+        elif asked.gpus and (never := self._impossible(asked, asked.gpus, 0.0)) is not None:
             raise NotGranted(never)
 
-    def join(self, session: int, asked: Asked, holder: dict[str, Any], started: float = 0.0) -> Membership:
-        """A session begins, under the lease that it names, that of its launch, or one of its own.
+    def join(self, session: int, asked: Asked, holder: dict[str, Any], started: float = 0.0, now: float = 0.0) -> Membership:
+        """A session begins, under the lease that it names, that of its launch, or one of its own, which may have to wait.
 
         Raises:
             NotGranted: there is no such lease, it has other GPUs than are asked for, or this server cannot grant one.
@@ -219,7 +243,7 @@ class Leases:
         if slot is None:
             raise NotGranted(f"this server has its limit of {self._slots} sessions; try again when one has ended")
         if lease is None:
-            lease = self._grant(asked, holder, started)
+            lease = self._ask(asked, holder, started, now)
             if asked.launch != NO_LAUNCH:
                 lease.launch = asked.launch
                 self._launches[asked.owner, asked.launch] = lease
@@ -240,12 +264,12 @@ class Leases:
         lease.sessions.discard(session)
         if lease.sessions or lease.named:
             return
-        if lease.launch == NO_LAUNCH or self.launch_has_ended(lease.launch, lease.owner):
-            self._end(lease)
+        if not lease.devices or lease.launch == NO_LAUNCH or self.launch_has_ended(lease.launch, lease.owner):
+            self._end(lease, now)
         else:
             lease.expires = now + LINGER
 
-    def launch_ended(self, launch: bytes, owner: bytes) -> None:
+    def launch_ended(self, launch: bytes, owner: bytes, now: float = 0.0) -> None:
         """The launcher says that its program has ended: its lease is over when its last session is."""
         if launch == NO_LAUNCH:
             return
@@ -254,7 +278,7 @@ class Leases:
             self._ended_launches.popitem(last=False)
         lease = self._launches.get((owner, launch))
         if lease is not None and not lease.sessions:
-            self._end(lease)
+            self._end(lease, now)
 
     def launch_has_ended(self, launch: bytes, owner: bytes) -> bool:
         return (launch, owner) in self._ended_launches
@@ -272,7 +296,7 @@ class Leases:
             raise NotGranted("it has ended")
         if session in self._moving:
             raise NotGranted("it is moving already")
-        sizes = self._policy.memory
+        sizes = self._policy.room.total
         if len(set(devices)) != len(devices) or len(devices) != len(present.devices):
             raise NotGranted(f"the session has {present.lease.gpus}; name as many with --gpu, each once")
         if not all(0 <= device < len(sizes) for device in devices):
@@ -282,23 +306,25 @@ class Leases:
         if any(sizes[to] != sizes[since] for to, since in zip(devices, present.devices, strict=True)):
             raise NotGranted("the session has seen a GPU of another size; choose one with the same memory")
         self._alone(present)
+        self._has_room(present, devices)
         slot = self._free_slot()
         if slot is None:
             raise NotGranted(f"this server has its limit of {self._slots} sessions, and a move needs one more; try again when one has ended")
         self._moving[session] = Membership(replace(present.lease, devices=devices), slot, present.memory)
         return self._moving[session]
 
-    def end_move(self, session: int) -> Membership:
+    def end_move(self, session: int, now: float = 0.0) -> Membership:
         """The session, and its lease, have what `begin_move` said; nobody has what the session had before.
 
         Raises:
-            NotGranted: another program works under its lease since: it stays where it is.
+            NotGranted: another program works under its lease since, or has what it reserves: it stays where it is.
         """
         present, future = self._members[session], self._moving[session]
         self._alone(present)
+        self._has_room(present, future.devices)
         lease = present.lease
         lease.devices = future.devices
-        self._policy.handle(Moved(lease.number, lease.devices))
+        self._carry_out(self._policy.handle(events.Moved(now, lease.number, lease.devices)))
         member = self._members[session] = Membership(lease, future.slot, future.memory)
         return member
 
@@ -310,6 +336,10 @@ class Leases:
         if others:
             raise NotGranted(f"its lease has {others} more session{'s' if others > 1 else ''}, and sessions of one lease do not move together yet")
 
+    def _has_room(self, member: Membership, devices: tuple[int, ...]) -> None:
+        if not self._policy.has_room(member.lease.number, devices):
+            raise NotGranted("what its lease reserves is not free there")
+
     def _free_slot(self) -> int | None:
         taken = {member.slot for member in [*self._members.values(), *self._moving.values()]}
         return next((s for s in range(self._slots) if s not in taken), None)
@@ -317,19 +347,53 @@ class Leases:
     # ---- time -----------------------------------------------------------------------------------------------------------
 
     def next_expiry(self) -> float | None:
-        """When `expire` is to be called next, None: no lease ends by itself."""
-        return min((lease.expires for lease in self._leases.values() if lease.expires is not None and not lease.sessions), default=None)
+        """When `expire` is to be called next, None: no lease ends, and none has waited long enough, by itself."""
+        due = [lease.expires for lease in self._leases.values() if lease.expires is not None and not lease.sessions]
+        wake = self._policy.wake
+        return min(due if wake is None else [*due, wake], default=None)
 
     def expire(self, now: float) -> list[Lease]:
         """Ends leases that nobody has renewed in time and that have no session; returns them."""
         over = [lease for lease in self._leases.values() if not lease.sessions and lease.expires is not None and lease.expires <= now]
         for lease in over:
-            self._end(lease)
+            self._end(lease, now)
+        self._carry_out(self._policy.handle(events.Passed(now)))
         return over
 
     # ---- granting -------------------------------------------------------------------------------------------------------
 
-    def _grant(self, asked: Asked, holder: dict[str, Any], started: float) -> Lease:
+    def place(self, lease: Lease) -> tuple[int, int]:
+        """The place of a lease among those that wait, from 1, and how many they are; zeros when it does not wait."""
+        return self._policy.place(lease.number) or (0, 0)
+
+    def why(self, lease: Lease) -> str:
+        """Why a lease waits, for people."""
+        return self._policy.why(lease.number)
+
+    def revoke(self, owner: bytes, now: float) -> set[int]:
+        """A token is worth nothing any more: its leases that wait are refused. Returns its sessions, which whoever runs them is to end."""
+        self._most.pop(owner, None)
+        self._revoked.add(owner)
+        self._carry_out(out := self._policy.handle(events.UserRevoked(now, owner.hex())))
+        ending = [self._leases[one.lease] for one in out if isinstance(one, End) and one.lease in self._leases]
+        sessions = {session for lease in ending for session in lease.sessions}
+        for lease in ending:
+            if not lease.sessions:
+                self._end(lease, now)
+        return sessions
+
+    def _know(self, asked: Asked, now: float) -> str:
+        """The policy's name of a token; the policy knows its limits."""
+        user = asked.owner.hex()
+        if asked.owner not in self._revoked and self._most.get(asked.owner) != asked.most:
+            self._most[asked.owner] = asked.most
+            self._carry_out(self._policy.handle(events.UserSet(now, user, memory=asked.most)))
+        return user
+
+    def _impossible(self, asked: Asked, gpus: int, now: float) -> str | None:
+        return self._policy.impossible(self._know(asked, now), gpus, asked.memory, asked.compute, asked.priority)
+
+    def _ask(self, asked: Asked, holder: dict[str, Any], started: float, now: float) -> Lease:
         own = sum(lease.owner == asked.owner for lease in self._leases.values())
         if self._per_token is not None and own >= self._per_token:
             what = f"this token has {own} leases on this server, as many as one token may"
@@ -337,28 +401,46 @@ class Leases:
         if len(self._leases) >= self._slots:
             raise NotGranted(f"this server has its limit of {self._slots} leases; try again when one has ended")
         number = secrets.randbits(63) | 1
-        decision = self._policy.handle(Wanted(number, asked.gpus, asked.memory, asked.owner, asked.most))
-        if isinstance(decision, Refuse):
-            raise NotGranted(decision.text)
-        assert isinstance(decision, Grant)
-        lease = self._leases[number] = Lease(number, asked.owner, decision.devices, asked.memory, started, holder)
+        user = self._know(asked, now)
+        lease = self._leases[number] = Lease(number, asked.owner, asked.gpus, asked.memory, started, holder)
+        wanted = events.Asked(now, number, user, asked.gpus, asked.memory, asked.compute, asked.priority, asked.no_wait, asked.wait)
+        self._carry_out(self._policy.handle(wanted), new=lease)
+        if lease.refused:
+            raise NotGranted(lease.refused)
         return lease
 
+    def _carry_out(self, instructions: Sequence[Instruction], new: Lease | None = None) -> None:
+        """Does what the policy says. new: a lease whose caller looks at it itself."""
+        for one in instructions:
+            lease = self._leases.get(one.lease)
+            if lease is None or not isinstance(one, Grant | Refuse | TimedOut):
+                continue
+            if isinstance(one, Grant):
+                lease.devices = one.devices
+            else:
+                lease.refused = one.text
+                self._forget(lease)
+            if lease is not new and self.decided:
+                self.decided(lease)
+
     def _fits(self, lease: Lease, asked: Asked) -> None:
-        if asked.gpus and asked.gpus != len(lease.devices):
+        if asked.gpus and asked.gpus != lease.wanted:
             whose = "the lease that it works under" if lease.named else "its launch"
             raise NotGranted(f"--gpus {asked.gpus} (GPUVIRT_GPUS) was asked for and {whose} has {lease.gpus}; leave GPUVIRT_GPUS as it was")
-        never = self._policy.impossible(len(lease.devices), asked.memory, asked.most)
+        never = self._impossible(asked, lease.wanted, 0.0)
         if never is not None:
             raise NotGranted(never)
-        least = min(self._policy.memory[device] for device in lease.devices)
+        least = min((self._policy.room.total[device] for device in lease.devices), default=asked.memory)
         if asked.memory > least:
             text = f"{format_size(asked.memory)} per GPU were asked for and a GPU of this lease has {format_size(least)}"
             raise NotGranted(f"{text}; ask for less with --memory")
 
-    def _end(self, lease: Lease) -> None:
+    def _end(self, lease: Lease, now: float) -> None:
+        self._forget(lease)
+        self._carry_out(self._policy.handle(events.Released(now, lease.number)))
+
+    def _forget(self, lease: Lease) -> None:
         self._leases.pop(lease.number, None)
         self._named.pop(lease.id, None)
         if self._launches.get((lease.owner, lease.launch)) is lease:
             del self._launches[lease.owner, lease.launch]
-        self._policy.handle(Ended(lease.number))

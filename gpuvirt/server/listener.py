@@ -209,6 +209,9 @@ class Listener:
                 await attaching
             except Exception as error:
                 self._failed(client, peer, error)
+            except asyncio.CancelledError:
+                self._refuse(client, peer, Refused(hs.WELCOME_FAILED, "the server is stopping; try again when it is back"))
+                raise
 
     def _failed(self, client: socket.socket, peer: str, error: Exception) -> None:
         match error:

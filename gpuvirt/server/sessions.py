@@ -18,12 +18,12 @@ from gpuvirt.server.devices import Inventory
 from gpuvirt.server.leases import Asked, Lease, Leases, Membership, NotGranted
 from gpuvirt.server.memory_usage import SLOTS, MemoryUsage
 from gpuvirt.server.moves import Handover, carry
-from gpuvirt.server.policy import Policy
+from gpuvirt.server.policy.machine import PolicyMachine
 from gpuvirt.server.sealing import CIPHERS, Exchange, NotSealed, Sealing
 from gpuvirt.server.tenants import Tenant
 from gpuvirt.server.worker_library import RunEnding, SessionConfig
 from gpuvirt.server.workers import WorkerPool, WorkerProcess
-from gpuvirt.transport.handshake import WELCOME_BUSY, WELCOME_FAILED, WELCOME_UNKNOWN, Hello, Transcript, Welcome
+from gpuvirt.transport.handshake import STATE_EVERY, WELCOME_BUSY, WELCOME_FAILED, WELCOME_UNKNOWN, Hello, State, Transcript, Welcome
 from gpuvirt.transport.transport import ServerEnd, Transport
 
 log = logging.getLogger("gpuvirt.server")
@@ -131,8 +131,10 @@ class Sessions:
         self._inventory, self._workers, self._memory_usage = inventory, workers, memory_usage
         self._server_name, self._grace, self._tenant_of = server_name, grace, tenant_of
         self._sealing = sealing or Sealing()
-        policy = Policy([device.memory for device in inventory.devices], SLOTS, None, memory)
+        policy = PolicyMachine([device.memory for device in inventory.devices], memory)
         self._leases = Leases(policy, SLOTS, per_token, grace)
+        self._leases.decided = self._decided
+        self._waiting: dict[int, set[asyncio.Future[None]]] = {}  # by lease: its sessions
         self._expiry: asyncio.TimerHandle | None = None
         self._sessions: dict[int, Session] = {}
 
@@ -175,10 +177,12 @@ class Sessions:
         await self._end_former(hello)
         number = secrets.randbits(63) | 1
         with _refused():
-            membership = self._leases.join(number, asked(hello, most), _holder(hello, peer), time.time())
+            membership = self._leases.join(number, asked(hello, most), _holder(hello, peer), time.time(), time.monotonic())
         worker: WorkerProcess | None = None
         session: Session | None = None
         try:
+            if membership.lease.waits:
+                await self._wait(client, hello, membership.lease, transcript)
             tenant = self._tenant_of(hello.token_id)
             self._workers.expect(tenant)
             worker = await self._workers.take(WORKER_LIMIT)
@@ -206,6 +210,50 @@ class Sessions:
         gpus = ",".join(map(str, membership.devices))
         log.info("%s from %s over %s: GPU %s, worker %d", session.label, peer, session.link, gpus, worker.pid)
         return session
+
+    async def _wait(self, client: socket.socket, hello: Hello, lease: Lease, transcript: Transcript) -> None:
+        """Returns when the lease has its GPUs. The client is told every few seconds that it waits.
+
+        Raises:
+            Refused: it gets none.
+            ConnectionError: the client went away.
+        """
+        loop = asyncio.get_running_loop()
+        decided: asyncio.Future[None] = loop.create_future()
+        self._waiting.setdefault(lease.number, set()).add(decided)
+        self._watch_expiry()
+        closed: asyncio.Future[None] = loop.create_future()
+        client.setblocking(False)
+
+        def went_away() -> None:  # it says nothing before it is welcomed
+            if not closed.done():
+                closed.set_result(None)
+
+        loop.add_reader(client.fileno(), went_away)
+        place, queued = self._leases.place(lease)
+        log.info("%s (pid %d) waits for %s, place %d of %d: %s", hello.program, hello.pid, lease.gpus, place, queued, self._leases.why(lease))
+        try:
+            while lease.waits:
+                place, queued = self._leases.place(lease)
+                raw = State(place=place, queued=queued, text=self._leases.why(lease)).pack()
+                transcript.add(raw)
+                if client.send(raw) != len(raw):
+                    raise ConnectionResetError("the client takes nothing")
+                await asyncio.wait([decided, closed], timeout=STATE_EVERY, return_when=asyncio.FIRST_COMPLETED)
+                if closed.done():
+                    raise ConnectionResetError("the client went away")
+        finally:
+            loop.remove_reader(client.fileno())
+            self._waiting[lease.number].discard(decided)
+            if not self._waiting[lease.number]:
+                del self._waiting[lease.number]
+        if lease.refused:
+            raise Refused(WELCOME_BUSY, lease.refused)
+
+    def _decided(self, lease: Lease) -> None:
+        for waiting in self._waiting.get(lease.number, ()):
+            if not waiting.done():
+                waiting.set_result(None)
 
     async def _end_former(self, hello: Hello) -> None:
         """Ends the sessions of the program that ran in this process before: it was replaced (exec), and nobody will come back for them.
@@ -335,7 +383,7 @@ class Sessions:
         Returns:
             How many sessions that launch still has.
         """
-        self._leases.launch_ended(launch, owner)
+        self._leases.launch_ended(launch, owner, time.monotonic())
         concerned = [s for s in self._sessions.values() if s.hello.launch == launch and s.hello.token_id == owner and any(launch)]
         for session in concerned:
             session.worker.client_gone()
@@ -454,7 +502,7 @@ class Sessions:
             NotGranted: there is no such lease.
         """
         lease = self._leases.find(id, owner)
-        sessions = self._leases.release(id, owner)
+        sessions = self._leases.release(id, owner, time.monotonic())
         log.info("lease %016x was given back", lease.number)
         for number in sessions:
             if number in self._sessions:
@@ -518,7 +566,10 @@ class Sessions:
             {
                 "lease": f"{lease.number:016x}",
                 **(lease.holder if viewer in (None, lease.owner) else dict.fromkeys(HOLDER)),
-                "state": "attached" if lease.sessions else "idle",
+                "state": "queued" if lease.waits else "attached" if lease.sessions else "idle",
+                **(dict(zip(("place", "queued"), self._leases.place(lease), strict=True)) if lease.waits else {}),
+                **({"why": self._leases.why(lease)} if lease.waits else {}),
+                "gpus": lease.wanted,
                 "named": lease.named,
                 "devices": [*lease.devices],
                 "sessions": [f"{session:016x}" for session in sorted(lease.sessions)],

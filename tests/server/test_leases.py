@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuvirt.server.leases import LINGER, NO_ID, NO_LAUNCH, Asked, Leases, NotGranted
-from gpuvirt.server.policy import Policy
+from gpuvirt.server.leases import LINGER, NO_ID, NO_LAUNCH, Asked, Lease, Leases, Membership, NotGranted
+from gpuvirt.server.policy.machine import PolicyMachine
 
 GIB = 1 << 30
 A, B = b"a" * 16, b"b" * 16
@@ -16,7 +18,7 @@ HOLDER: dict[str, object] = {}
 
 
 def make(gpus: int = 4, slots: int = 10, per_token: int | None = None, expiry: float = 30, memory: list[int] | None = None) -> Leases:
-    return Leases(Policy(memory or [GIB] * gpus, slots), slots, per_token, expiry)
+    return Leases(PolicyMachine(memory or [GIB] * gpus), slots, per_token, expiry)
 
 
 def test_a_process_of_its_own_has_a_lease_of_its_own() -> None:
@@ -178,16 +180,56 @@ def test_limits() -> None:
         leases.check(Asked(A, 5))
 
 
+def test_a_lease_waits_for_memory_that_is_reserved() -> None:
+    """All processes of its launch with it; it is gone with the last of them; a named one does not wait."""
+    leases = make(gpus=1)
+    decided: list[Lease] = []
+    leases.decided = decided.append
+    leases.join(1, Asked(A, 1, GIB), HOLDER)
+    asked = Asked(B, 1, GIB, launch=X)
+    members = [leases.join(n, asked, HOLDER, now=5.0) for n in (2, 3)]
+    assert members[0].lease is members[1].lease and members[0].lease.waits and leases.place(members[0].lease) == (1, 1)
+    with pytest.raises(NotGranted, match="cannot be had without waiting"):
+        leases.open(Y, Asked(A, 1, GIB), HOLDER, now=5)
+    with pytest.raises(NotGranted, match="cannot be had without waiting"):
+        leases.join(9, Asked(A, 1, GIB, no_wait=True), HOLDER, now=5)
+    leases.leave(2, 6.0)
+    assert leases.place(members[0].lease) == (1, 1)
+    leases.leave(3, 7.0)
+    assert len(list(leases)) == 1 and not decided
+    member = leases.join(4, asked, HOLDER, now=8.0)
+    last = leases.join(5, replace(asked, launch=Y, wait=10), HOLDER, now=8.0)
+    assert leases.next_expiry() == 18.0
+    leases.expire(18.0)
+    assert decided == [last.lease] and "10 s" in last.lease.refused and not last.lease.waits
+    leases.leave(5, 18.0)
+    leases.leave(1, 20.0)
+    assert decided == [last.lease, member.lease] and member.devices == (0,) and leases.next_expiry() is None
+
+
+def test_a_revoked_token() -> None:
+    leases = make(gpus=1)
+    leases.join(1, Asked(A, 1, GIB), HOLDER)
+    waiting = leases.join(2, Asked(A, 1, GIB), HOLDER)
+    other = leases.join(3, Asked(B, 1, GIB), HOLDER)
+    assert leases.revoke(A, 1.0) == {1} and "revoked" in waiting.lease.refused
+    with pytest.raises(NotGranted, match="revoked"):
+        leases.check(Asked(A, 1))
+    leases.leave(2, 1.0)
+    leases.leave(1, 2.0)
+    assert other.devices == (0,)
+
+
 EVENTS = st.lists(st.tuples(st.sampled_from("ojlrxte"), st.integers(0, 5), st.integers(0, 3), st.integers(1, 3)), max_size=80)
 
 
 @given(EVENTS)
 def test_whatever_happens(events: list[tuple[str, int, int, int]]) -> None:
     """The policy holds exactly the leases that there are, each session is under one, slots are apart, and in the end nothing is left."""
-    policy = Policy([GIB] * 3, 8)
+    policy = PolicyMachine([GIB] * 3)
     leases = Leases(policy, 8, 5, 10)
     owners, ids, now = (A, B), (NO_ID, X, Y, b"z" * 16), 0.0
-    running: dict[int, set[int]] = {}
+    running: dict[int, Membership] = {}
     for kind, session, name, gpus in events:
         owner = owners[session % 2]
         try:
@@ -195,9 +237,9 @@ def test_whatever_happens(events: list[tuple[str, int, int, int]]) -> None:
                 case "o":
                     leases.open(ids[name], Asked(owner, gpus), HOLDER, now)
                 case "j" if session not in running:
-                    running[session] = set(leases.join(session, Asked(owner, gpus, lease=ids[name]), HOLDER).devices)
+                    running[session] = leases.join(session, Asked(owner, gpus, lease=ids[name]), HOLDER)
                 case "l" if session not in running:
-                    running[session] = set(leases.join(session, Asked(owner, gpus, launch=ids[name]), HOLDER).devices)
+                    running[session] = leases.join(session, Asked(owner, gpus, GIB * (session % 3 // 2), launch=ids[name], wait=9), HOLDER, now=now)
                 case "e":
                     leases.leave(session, now)
                     running.pop(session, None)
@@ -212,15 +254,16 @@ def test_whatever_happens(events: list[tuple[str, int, int, int]]) -> None:
                     leases.expire(now)
         except NotGranted:
             pass
-        assert set(policy.sessions) == {lease.number for lease in leases}
-        assert {s for lease in leases for s in lease.sessions} == set(running)
-        assert sum(leases.sessions_on(d) for d in range(3)) == sum(map(len, running.values()))
+        assert set(policy.leases) == {lease.number for lease in leases}
+        assert {s for lease in leases for s in lease.sessions} == {s for s, member in running.items() if not member.lease.refused}
+        assert sum(leases.sessions_on(d) for d in range(3)) == sum(len(member.devices) for member in running.values())
+        assert policy.queued == sum(lease.waits for lease in leases)
         due = leases.next_expiry()
         assert due is None or due > now or kind != "t"
     for session in list(running):
         leases.leave(session, now)
     leases.expire(now + 100)
-    assert list(leases) == [] and policy.sessions == {}
+    assert list(leases) == [] and policy.leases == {}
 
 
 def test_a_lease_moves_with_its_session() -> None:

@@ -69,10 +69,19 @@ class Released:
 
 
 @dataclass(frozen=True)
+class Moved:
+    """A lease has other devices now, as many and of the same sizes; `PolicyMachine.has_room` has said that it may."""
+
+    at: float
+    lease: int
+    devices: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Passed:
     """Nothing has happened but that time has passed; wanted at `PolicyMachine.wake`."""
 
     at: float
 
 
-Event = UserSet | UserRevoked | Asked | Released | Passed
+Event = UserSet | UserRevoked | Asked | Released | Moved | Passed

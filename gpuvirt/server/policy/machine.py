@@ -23,11 +23,11 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gpuvirt.server.policy import story
-from gpuvirt.server.policy.events import COMPUTE, PRIORITIES, Asked, Event, Passed, Released, UserRevoked, UserSet
+from gpuvirt.server.policy.events import COMPUTE, PRIORITIES, Asked, Event, Moved, Passed, Released, UserRevoked, UserSet
 from gpuvirt.server.policy.instructions import End, Grant, Hold, Instruction, Queue, Refuse, TimedOut
 from gpuvirt.server.policy.room import Room, Shape
 from gpuvirt.server.policy.shares import Account, Clock
@@ -130,6 +130,8 @@ class PolicyMachine:
                 self._set_user(event, out)
             case UserRevoked():
                 self._revoke(event, out)
+            case Moved():
+                self._move(event)
             case Released() | Passed():
                 pass
         if not isinstance(event, Asked):
@@ -336,14 +338,32 @@ class PolicyMachine:
         account.leases.discard(number)
         account.gpus -= lease.shape.gpus
         account.end(self._clock, lease.rate)
-        for device in lease.devices:
-            self.room.give_back(device, lease.shape)
-            if self._holding and device in self._holding.missing and self.room.fits(device, self._holding.lease.shape):
-                self._holding.missing.discard(device)
+        self._give_back(lease.devices, lease.shape)
         if self._elder and self._elder[0] is lease:
             since = self._elder[1]
             self._lane_opens = since + LANE * lease.shape.gpus / len(self.room.total) * (self._at - since)
             self._elder = None
+
+    def has_room(self, number: int, devices: Sequence[int]) -> bool:
+        """Whether a lease that is granted could move to these devices."""
+        lease = self.leases[number]
+        new = set(devices) - set(lease.devices)
+        return not (self._holding and new & self._holding.devices) and all(self.room.fits(device, lease.shape) for device in new)
+
+    def _move(self, event: Moved) -> None:
+        lease = self.leases[event.lease]
+        if len(event.devices) != len(lease.devices) or not self.has_room(event.lease, event.devices):
+            raise ValueError(f"lease {event.lease:x} cannot move there")
+        self._give_back(set(lease.devices) - set(event.devices), lease.shape)
+        for device in set(event.devices) - set(lease.devices):
+            self.room.take(device, lease.shape)
+        lease.devices = tuple(sorted(event.devices))
+
+    def _give_back(self, devices: Iterable[int], shape: Shape) -> None:
+        for device in devices:
+            self.room.give_back(device, shape)
+            if self._holding and device in self._holding.missing and self.room.fits(device, self._holding.lease.shape):
+                self._holding.missing.discard(device)
 
     def _forget(self, lease: Lease) -> None:
         """Takes a lease that waits out of everything."""
