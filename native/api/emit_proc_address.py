@@ -69,7 +69,7 @@ def errors(api: Api, texts: Path) -> str:
     return "".join(
         [
             BANNER,
-            '#include "abi/error_strings.h"\n\nconst struct error_row error_rows[] = {\n',
+            '#include "abi/error_table.h"\n\nconst struct error_row error_rows[] = {\n',
             *rows,
             "};\n",
             f"const unsigned error_rows_count = {len(rows)};\n",

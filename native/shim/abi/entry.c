@@ -11,7 +11,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "abi/error_strings.h"
+#include "abi/error_table.h"
 #include "gv_symbols.h"
 #include "session/quiet_write.h"
 #include "wire/clock.h"
