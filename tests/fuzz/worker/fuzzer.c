@@ -5,7 +5,7 @@
  *   run              sessions by chance, from --seed, for --runs or --seconds, --jobs at a time; with --corpus from its files too; ends at the first that is wrong
  *   grow             the same, and adds what reaches new code to the corpus
  *   print [FILE]     the session that --seed makes, or the file's
- *   replay FILE      one session, --runs times
+ *   replay FILE      one session, --runs times, some at a time
  *   minimise FILE    makes a session that is wrong as small as it stays wrong
  *   reduce           removes from the corpus what reaches nothing that others do not
  *
@@ -172,6 +172,20 @@ static bool wrong_as(const struct sequence *q, const char *wanted) {
         *(strcmp(what, wanted) ? &otherwise : &wrong) = true;
     }
     return wrong && !otherwise;
+}
+
+/* Whether none of `n` at a time is wrong; `report` is about the first that is. */
+static bool replayed(const struct sequence *q, unsigned n) {
+    static char first[REPORT];
+    bool sound = true;
+    for (unsigned i = 0; i < n; i++) begin(i, q);
+    for (unsigned i = 0; i < n; i++) {
+        if (end(i) || !sound) continue;
+        sound = false;
+        memcpy(first, report, sizeof first);
+    }
+    if (!sound) memcpy(report, first, sizeof first);
+    return sound;
 }
 
 /* ---- making a session smaller --------------------------------------------------------------------------------------------------- */
@@ -375,8 +389,11 @@ int main(int argc, char **argv) {
         return printf("%s", text) < 0;
     }
     if (file && !strcmp(command, "replay")) {
-        for (uint64_t i = 0; i < (runs == UINT64_MAX ? 1 : runs); i++)
-            if (!session(&q)) return printf("%s\n", report), 1;
+        for (uint64_t left = runs == UINT64_MAX ? 1 : runs; left;) {
+            unsigned n = left < TRIES ? (unsigned)left : TRIES; /* at a time, as where it was made smaller: alone, threads may never meet so */
+            if (!replayed(&q, n)) return printf("%s\n", report), 1;
+            left -= n;
+        }
         return printf("%s%s: nothing is wrong\n", report, file), 0;
     }
     if (file && !strcmp(command, "minimise")) {
