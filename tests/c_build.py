@@ -6,6 +6,7 @@ are those of the code that is there, and stay from one run to the next.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
@@ -151,8 +152,9 @@ def _forget_old() -> None:
     """Removes, once a run, what no test has asked for in a week."""
     before = time.time() - DAYS_KEPT * 86400
     for path in [*STORE.glob("objects/*"), *STORE.glob("cuda/*"), *STORE.glob("generated-*")]:
-        if path.stat().st_mtime < before:
-            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):  # of another process of this run, which has given it its own name meanwhile
+            if path.stat().st_mtime < before:
+                shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
 
 
 def soft_backend() -> tuple[list[Path], list[str]]:
