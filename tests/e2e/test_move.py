@@ -101,6 +101,24 @@ def test_what_device_memory_keeps(own_pool: Callable[..., Server], build: Callab
 
 
 @pytest.mark.slow
+def test_moves_when_all_is_acknowledged(own_pool: Callable[..., Server], build: Callable[..., Path], tmp_path: Path) -> None:
+    """After a reconnect both ends know that nothing has to go out again: the image has no records for the client."""
+    server, end = own_pool(*TWO), tmp_path / "end"
+    cutter = Cutter(server.info["port"])
+    try:
+        with running(cutter.url, [build("moved"), end], "--link", "tcp", GPUVIRT_TOKEN=server.token()) as process:
+            (session,) = server.sessions()
+            cutter.cut_all()
+            assert wait_until(lambda: "its connection is made again" in server.log.read_text())
+            moved(server, session["session"], 1 - session["devices"][0])
+            end.touch()
+            out, err = process.communicate(timeout=100)
+    finally:
+        cutter.close()
+    assert (process.returncode, out) == (0, "right\n"), out + err
+
+
+@pytest.mark.slow
 def test_a_host_function_is_waited_for(own_pool: Callable[..., Server], build: Callable[..., Path], tmp_path: Path) -> None:
     """A session that waits for its host does not move; it goes on, and moves once the host has answered."""
     server, end = own_pool(*TWO), tmp_path / "end"

@@ -25,7 +25,7 @@ SEEDED = {bug.name: bug for bug in seeded_bugs.BUGS}
 FLOORS = {
     "wire/handshake.c": 0.8,
     "wire/module_meta.c": 0.95,
-    "wire/ring.c": 0.85,
+    "wire/ring.c": 0.8,  # a worker that takes over sets positions; a client does not
     "transport/attempt.c": 0.8,
     "transport/bulk.c": 0.9,
     "transport/link.c": 0.55,

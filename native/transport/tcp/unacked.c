@@ -112,6 +112,7 @@ uint64_t gv_unacked_rewind(struct gv_unacked *k) {
 }
 
 bool gv_unacked_restore(struct gv_unacked *k, const void *units, uint64_t size) {
+    if (!size) return true; /* there is no memory yet, and none is needed */
     uint64_t least = k->seq_at + sizeof(uint64_t);
     for (uint64_t at = 0; at < size;) {
         uint32_t unit;
