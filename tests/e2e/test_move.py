@@ -101,8 +101,8 @@ def test_what_device_memory_keeps(own_pool: Callable[..., Server], build: Callab
 
 
 @pytest.mark.slow
-def test_moves_when_all_is_acknowledged(own_pool: Callable[..., Server], build: Callable[..., Path], tmp_path: Path) -> None:
-    """After a reconnect both ends know that nothing has to go out again: the image has no records for the client."""
+def test_moves_after_a_cut(own_pool: Callable[..., Server], build: Callable[..., Path], tmp_path: Path) -> None:
+    """A connection that was made again is moved like any other."""
     server, end = own_pool(*TWO), tmp_path / "end"
     cutter = Cutter(server.info["port"])
     try:
@@ -110,7 +110,10 @@ def test_moves_when_all_is_acknowledged(own_pool: Callable[..., Server], build: 
             (session,) = server.sessions()
             cutter.cut_all()
             assert wait_until(lambda: "its connection is made again" in server.log.read_text())
-            moved(server, session["session"], 1 - session["devices"][0])
+            gpu = session["devices"][0]
+            for to in (1 - gpu, gpu):
+                time.sleep(0.5)  # until the connection that was made again has said what came
+                moved(server, session["session"], to)
             end.touch()
             out, err = process.communicate(timeout=100)
     finally:

@@ -507,6 +507,23 @@ static void wrong_memory(void) {
     close(fds[1]);
 }
 
+/* What a worker that takes a link over is told of frames that the client may lack; of none, when all is acknowledged. */
+static void units_of_a_link_that_moves(void) {
+    struct gv_unacked k;
+    gv_unacked_init_frames(&k, 8);
+    CHECK(gv_unacked_restore(&k, "", 0) && gv_unacked_bytes(&k) == 0);
+    uint32_t units[12] = {24, 0, 1, 0, 0, 0, 24};
+    for (uint32_t size = 1; size < sizeof units; size++) CHECK(gv_unacked_restore(&k, units, size) == (size == 24));
+    gv_unacked_free(&k);
+    gv_unacked_init_frames(&k, 8);
+    CHECK(gv_unacked_restore(&k, units, sizeof units) && gv_unacked_bytes(&k) == sizeof units);
+    for (uint32_t lie = 0; lie < 64; lie += lie == 24 ? 9 : 1) {
+        units[6] = lie == 24 ? 32 : lie;
+        CHECK(units[6] == 24 || !gv_unacked_restore(&k, units, sizeof units));
+    }
+    gv_unacked_free(&k);
+}
+
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {
         {"lying_sizes", lying_sizes},
@@ -527,6 +544,7 @@ int main(int argc, char **argv) {
         {"taken_up_with_garbage", taken_up_with_garbage},
         {"taken_up_in_the_middle", taken_up_in_the_middle},
         {"wrong_memory", wrong_memory},
+        {"units_of_a_link_that_moves", units_of_a_link_that_moves},
     };
     return run_cases(cases, sizeof cases / sizeof *cases, argc, argv, 240);
 }
