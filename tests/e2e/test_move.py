@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import secrets
 import subprocess
 import time
@@ -55,8 +56,8 @@ def moves_while_running(server: Server, program: list[str | Path], link: str, le
             gpu = 1 - gpu
             try:
                 moved(server, session["session"], gpu)
-            except GpuvirtError:
-                assert wait_until(lambda: process.poll() is not None, 30), "only a session that is over may not move"
+            except GpuvirtError as error:
+                assert re.search("there is no session|ended", str(error)), "only a session that is over may not move"
                 break
             count += 1
             sessions = ask_pool(resolve({"pool": server.url}), "ps")["sessions"]

@@ -354,25 +354,8 @@ struct worker *worker_open(const struct worker_config *c, char *err) {
     own_row = c->memory_row;
     return w;
 }
-int worker_begin(struct worker *w) { return (void)w, 0; }
-int worker_save(struct worker *w, int32_t fd, uint32_t limit_ms, char *err) {
-    return (void)w, (void)fd, (void)limit_ms, snprintf(err, 512, "none of this is saved");
-}
-int worker_restore(struct worker *w, int32_t fd, uint32_t limit_ms, char *err) {
-    return (void)w, (void)fd, (void)limit_ms, snprintf(err, 512, "none of this is restored");
-}
-void worker_continue(struct worker *w) { (void)w; }
-struct module_cache *worker_open_cache(const char *folder) { return (void)folder, NULL; }
-void worker_close_cache(struct module_cache *c) { (void)c; }
-void worker_refresh_cache(struct module_cache *c) { (void)c; }
-void worker_use_cache(struct worker *w, struct module_cache *cache, const char *build) { (void)w, (void)cache, (void)build; }
 int worker_add_channel(struct worker *w, int32_t channel, int32_t fd) { return (void)w, (void)channel, (void)fd, 1; }
 int worker_resume(struct worker *w, int32_t channel, int32_t fd, uint32_t epoch) { return (void)w, (void)channel, (void)fd, (void)epoch, 1; }
-int worker_seal_library(char *text) { return snprintf(text, 512, "nothing is sealed here") - 22; }
-int worker_exchange_answer(const uint8_t *heard, uint8_t *said, uint8_t *shared, char *why) {
-    (void)heard, (void)said, (void)shared;
-    return snprintf(why, 512, "nothing is sealed here") - 23;
-}
 void worker_client_gone(struct worker *w) { (void)w; }
 void worker_get_figures(struct worker *w, struct worker_figures *f) { (void)w, memset(f, 0, sizeof *f); }
 void worker_close(struct worker *w) { free(w); }

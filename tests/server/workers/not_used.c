@@ -1,0 +1,22 @@
+/* What a worker library has and no stand-in of it uses: images of sessions, the module cache, sealing. */
+#include <stdio.h>
+
+#include "native/worker/worker.h"
+
+int worker_begin(struct worker *w) { return (void)w, 0; }
+int worker_save(struct worker *w, int32_t fd, uint32_t limit_ms, char *err) {
+    return (void)w, (void)fd, (void)limit_ms, snprintf(err, 512, "none of this is saved");
+}
+int worker_restore(struct worker *w, int32_t fd, uint32_t limit_ms, char *err) {
+    return (void)w, (void)fd, (void)limit_ms, snprintf(err, 512, "none of this is restored");
+}
+void worker_continue(struct worker *w) { (void)w; }
+struct module_cache *worker_open_cache(const char *folder) { return (void)folder, NULL; }
+void worker_close_cache(struct module_cache *c) { (void)c; }
+void worker_refresh_cache(struct module_cache *c) { (void)c; }
+void worker_use_cache(struct worker *w, struct module_cache *cache, const char *build) { (void)w, (void)cache, (void)build; }
+int worker_seal_library(char *text) { return snprintf(text, 512, "nothing is sealed here") - 22; }
+int worker_exchange_answer(const uint8_t *heard, uint8_t *said, uint8_t *shared, char *why) {
+    (void)heard, (void)said, (void)shared;
+    return snprintf(why, 512, "nothing is sealed here") - 23;
+}
