@@ -4,7 +4,7 @@ To the worker:  ``expect`` (tenant; its folder): whose session probably comes; `
 its transport, those that `SessionConfig.passed` names), ``connection`` (which, epoch; its socket), ``gone``, ``figures`` (id); of a session that
 moves ``save`` (limit; where to) and ``go_on``, and to the worker that takes it over ``begin``.
 
-To the daemon: ``ready``, ``opened``, ``failed`` (text), ``figures`` (id and the figures), ``saved`` (text), ``ended`` (code, text).
+To the daemon: ``ready``, ``opened``, ``failed`` (text), ``figures`` (id and the figures), ``rests``, ``saved`` (text), ``ended`` (code, text).
 """
 
 from __future__ import annotations

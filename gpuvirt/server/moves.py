@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpuvirt.errors import GpuvirtError
@@ -33,13 +33,14 @@ class Handover:
     passed: Mapping[str, int]
 
 
-async def carry(old: WorkerProcess, new: WorkerProcess, to: Handover, limit: float) -> None:
+async def carry(old: WorkerProcess, new: WorkerProcess, to: Handover, limit: float, at_rest: Callable[[], None]) -> None:
     """Has the old worker write the session's image to the new one.
 
     Returns when the new one has made everything again and waits for `begin`, and the old one stands still.
 
     Args:
         limit: seconds that the session has to come to rest.
+        at_rest: called then; from there on the old worker takes no connections.
 
     Raises:
         GpuvirtError: the session stays with the old worker, which goes on; the new one is of no use any more.
@@ -51,7 +52,7 @@ async def carry(old: WorkerProcess, new: WorkerProcess, to: Handover, limit: flo
         try:
             new.give(config, (unconnected.fileno(), *to.descriptors, *to.passed.values(), into.fileno()))
             into.close()
-            saving = asyncio.ensure_future(old.save(out.fileno(), limit))
+            saving = asyncio.ensure_future(old.save(out.fileno(), limit, at_rest))
             await asyncio.sleep(0)  # it is sent
             out.close()
         except OSError as error:

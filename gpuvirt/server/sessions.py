@@ -417,12 +417,16 @@ class Sessions:
             raise GpuvirtError(f"the session cannot move: {error}") from None
         began, former, before, spare = time.monotonic(), session.worker, session.membership, membership.slot
         since = before.devices
-        session.moving = asyncio.get_running_loop().create_future()
+        moving = asyncio.get_running_loop().create_future()
+
+        def at_rest() -> None:
+            session.moving = moving  # until then connections that were lost come back to the former worker: it may wait for what they bring
+
         worker: WorkerProcess | None = None
         try:
             self._workers.expect(session.tenant)
             worker = await self._workers.take(WORKER_LIMIT)
-            await carry(former, worker, self._handover(session, membership), limit)
+            await carry(former, worker, self._handover(session, membership), limit, at_rest)
             if session.id not in self._sessions:
                 raise GpuvirtError("it has ended")
             # From here on the session is the new worker's, and the former one's end is not its end.
@@ -448,7 +452,7 @@ class Sessions:
             self._leases.stop_move(session.id)
             if self._memory_usage:
                 self._memory_usage.free_slot(spare)
-            session.moving.set_result(None)
+            moving.set_result(None)
             session.moving = None
         was, now = (",".join(map(str, numbers)) for numbers in (since, devices))
         took = time.monotonic() - began

@@ -225,7 +225,7 @@ def _listen(daemon: socket.socket, worker: Worker) -> None:
 
 
 def _save(daemon: socket.socket, worker: Worker, fd: int, limit: float) -> None:
-    text = worker.save(fd, limit)
+    text = worker.save(fd, limit, lambda: _tell(daemon, {"op": "rests"}))
     os.close(fd)
     _tell(daemon, {"op": "saved", "text": text})
 

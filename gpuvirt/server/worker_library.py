@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
@@ -14,6 +15,7 @@ from gpuvirt.errors import GpuvirtError
 
 CLOSE_WAIT = 0.3  # seconds
 ERR_SIZE = 512
+AT_REST = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
 class RunEnding(IntEnum):
@@ -132,10 +134,10 @@ class WorkerLibrary:
         lib.worker_add_channel.argtypes, lib.worker_add_channel.restype = [handle, ctypes.c_int32, ctypes.c_int32], ctypes.c_int
         lib.worker_resume.argtypes, lib.worker_resume.restype = [handle, ctypes.c_int32, ctypes.c_int32, ctypes.c_uint32], ctypes.c_int
         lib.worker_client_gone.argtypes, lib.worker_client_gone.restype = [handle], None
-        lib.worker_save.argtypes = [handle, ctypes.c_int32, ctypes.c_uint32, ctypes.c_char_p]
+        lib.worker_save.argtypes = [handle, ctypes.c_int32, ctypes.c_uint32, AT_REST, ctypes.c_void_p, ctypes.c_char_p]
         lib.worker_save.restype = ctypes.c_int
         lib.worker_continue.argtypes, lib.worker_continue.restype = [handle], None
-        lib.worker_restore.argtypes, lib.worker_restore.restype = lib.worker_save.argtypes, ctypes.c_int
+        lib.worker_restore.argtypes, lib.worker_restore.restype = [handle, ctypes.c_int32, ctypes.c_uint32, ctypes.c_char_p], ctypes.c_int
         lib.worker_begin.argtypes, lib.worker_begin.restype = [handle], ctypes.c_int
         lib.worker_run.argtypes, lib.worker_run.restype = [handle, ctypes.c_char_p], ctypes.c_int
         lib.worker_get_figures.argtypes, lib.worker_get_figures.restype = [handle, ctypes.POINTER(WorkerFigures)], None
@@ -241,8 +243,11 @@ class Worker:
         code = int(self._lib.worker_run(self._handle, err))
         return code, err.value.decode("utf-8", "replace")
 
-    def save(self, fd: int, limit: float) -> str:
+    def save(self, fd: int, limit: float, at_rest: Callable[[], None]) -> str:
         """Writes the session's image to a descriptor, once the session is at rest, for which there are `limit` seconds.
+
+        Args:
+            at_rest: called then, on any thread. From there on the session takes no connections.
 
         Returns:
             Why it did not, and the session goes on; empty: it stands still until `go_on`.
@@ -253,7 +258,7 @@ class Worker:
                 return "the session has ended"
             self._adding += 1
         try:
-            bad = int(self._lib.worker_save(self._handle, fd, int(limit * 1000), err))
+            bad = int(self._lib.worker_save(self._handle, fd, int(limit * 1000), AT_REST(lambda _: at_rest()), None, err))
         finally:
             with self._lock:
                 self._adding -= 1

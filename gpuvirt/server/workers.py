@@ -72,6 +72,7 @@ class WorkerProcess:
         self.gone: asyncio.Future[int] = loop.create_future()
         self.opened: asyncio.Future[None] = loop.create_future()  # done when its session can begin
         self._saved: asyncio.Future[str] | None = None
+        self._at_rest: Callable[[], None] = lambda: None
         self.cgroup = cgroup
         self.memory_limit, self.told = 0, False
         self.ending = ""  # why it ended, for people
@@ -144,8 +145,11 @@ class WorkerProcess:
         finally:
             del self._figures[number]
 
-    async def save(self, fd: int, limit: float) -> str:
+    async def save(self, fd: int, limit: float, at_rest: Callable[[], None]) -> str:
         """Has the session's image written to a descriptor, which stays open here, once the session is at rest, for which there are `limit` seconds.
+
+        Args:
+            at_rest: called then; a connection that is given to this worker afterwards is closed.
 
         Returns:
             Why that was not possible, and the session goes on; empty: it stands still until `go_on`.
@@ -153,8 +157,8 @@ class WorkerProcess:
         Raises:
             OSError: the worker is gone.
         """
-        self._saved = self._loop.create_future()
-        self._may_say["saved"] += 1
+        self._saved, self._at_rest = self._loop.create_future(), at_rest
+        self._may_say.update({"saved": 1, "rests": 1})
         messages.send(self._socket, {"op": "save", "limit": limit}, (fd,))
         return await self._saved
 
@@ -214,6 +218,9 @@ class WorkerProcess:
             case "opened":
                 if not self.opened.done():
                     self.opened.set_result(None)
+            case "rests":
+                if self._saved is not None and not self._saved.done():
+                    self._at_rest()
             case "saved":
                 if self._saved is not None and not self._saved.done():
                     self._saved.set_result(_text(message))

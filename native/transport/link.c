@@ -136,7 +136,7 @@ void gv_link_fini(struct gv_link *link) { gv_copies_free(&link->copies); }
 /* ---- cuts: a link that cannot be cut has none of these */
 
 int gv_link_resume(struct gv_link *link, int channel, int fd, uint32_t epoch) {
-    if (link->transport->resume && !atomic_load(&link->paused)) return link->transport->resume(link, channel, fd, epoch);
+    if (link->transport->resume && !atomic_load(&link->held)) return link->transport->resume(link, channel, fd, epoch);
     close(fd);
     return -1;
 }

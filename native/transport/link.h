@@ -113,6 +113,7 @@ struct gv_link { /* NOLINT(clang-analyzer-optin.performance.Padding): sender's a
     _Atomic uint32_t epoch;       /* of what is sent */
     _Atomic uint32_t epoch_limit; /* of what may come: the peer may be up again before us */
     _Atomic bool paused;          /* gv_link_pause */
+    _Atomic bool held;            /* gv_link_hold */
     bool between;                 /* the reader of payloads waits for one to begin; its own */
     bool abandoned;               /* this process is a forked child: threads and descriptors are not here */
     uint64_t session;

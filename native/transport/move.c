@@ -11,10 +11,20 @@ void gv_link_pause(struct gv_link *link) {
     if (link->transport->pause) link->transport->pause(link);
 }
 
-void gv_link_unpause(struct gv_link *link) { atomic_store(&link->paused, false); }
+void gv_link_unpause(struct gv_link *link) {
+    atomic_store(&link->paused, false);
+    gv_link_release(link);
+}
+
+void gv_link_hold(struct gv_link *link, const char *why) {
+    atomic_store(&link->held, true);
+    gv_link_cut(link, why);
+}
+
+void gv_link_release(struct gv_link *link) { atomic_store(&link->held, false); }
 
 void gv_link_cut(struct gv_link *link, const char *why) {
-    /* Whoever brings a connection that the pause came too late for is done first. */
+    /* Whoever brings a connection that came before is done first. */
     pthread_mutex_lock(&link->resume->one);
     link->transport->cut(link, why);
     pthread_mutex_unlock(&link->resume->one);

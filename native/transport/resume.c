@@ -107,7 +107,7 @@ int gv_resume_take(struct gv_link *link, int fd, uint32_t epoch) {
     struct gv_resume *r = link->resume;
     struct gv_resume_point theirs;
     pthread_mutex_lock(&r->one);
-    bool good = !gv_link_dead(link) && !atomic_load(&link->paused) && epoch > link->epoch_limit;
+    bool good = !gv_link_dead(link) && !atomic_load(&link->held) && epoch > link->epoch_limit;
     if (good) gv_resume_cut(r, "the client came with another connection", 0); /* it knows before us that the old one is of no use */
     good = good && !gv_link_dead(link);
     if (good) link->epoch_limit = epoch; /* before the client can be up and send records of it */

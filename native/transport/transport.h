@@ -139,11 +139,16 @@ struct gv_image_out;
 
 /* Whether the link can: it comes back after a cut, and one is not the end. */
 bool gv_link_movable(const struct gv_link *link);
-/* From now on no payload is begun: gv_bulk_recv_header returns -1 instead, with the link alive. Until gv_link_unpause new connections are refused. */
+/* From now on no payload is begun: gv_bulk_recv_header returns -1 instead, with the link alive. One that has begun goes on, also over connections that are made
+ * again. */
 void gv_link_pause(struct gv_link *link);
+/* Payloads begin again, and a link that was held takes connections. */
 void gv_link_unpause(struct gv_link *link);
-/* Cuts a paused link's connections. It is down until gv_link_unpause, and then as after any cut. */
+/* Cuts the link's connections, as a network does. */
 void gv_link_cut(struct gv_link *link, const char *why);
+/* Cuts them and refuses new ones, until gv_link_release. */
+void gv_link_hold(struct gv_link *link, const char *why);
+void gv_link_release(struct gv_link *link);
 /* Writes where a link stands that was cut, that nobody reads or sends on, and whose payloads the peer has. */
 void gv_link_save(struct gv_link *link, struct gv_image_out *out);
 /* On a new end, of the same transport and keys, that nobody has used: it goes on where the saved one stood, once the client has connected again. */

@@ -132,7 +132,9 @@ struct worker_copies {
 /* Somebody wants the session's image (image/). Under the worker's lock. */
 struct worker_saving {
     int fd;
-    int64_t until;   /* gv_now_ns */
+    int64_t until; /* gv_now_ns */
+    void (*at_rest)(void *arg);
+    void *arg;
     bool taken;      /* the executor has it, and will say how it went */
     bool done, good; /* it is written, or is not to be had: `why` */
     char why[GV_ERR_SIZE];

@@ -47,11 +47,11 @@ void worker_refresh_cache(struct module_cache *cache);
 /* Takes that cache over, between worker_open and worker_run; without one (NULL) images travel each time. `build` names what the metadata of modules are
  * made by: what another build keeps there is not believed. */
 void worker_use_cache(struct worker *w, struct module_cache *cache, const char *build);
-/* The session moves. The old worker: worker_save, any thread but worker_run's, waits at most so long until the session is at rest, and writes its image to the
- * descriptor. 0: it is written, and the session stands still until worker_continue, or until the process is killed. -1: err (512 bytes) says why not; the session
+/* The session moves. The old worker: worker_save, any thread but worker_run's, waits at most so long until the session is at rest, calls at_rest (on any thread;
+ * the session takes no connections from here on), and writes its image to the descriptor. 0: it is written, and the session stands still until worker_continue, or until the process is killed. -1: err (512 bytes) says why not; the session
  * has gone on. The new worker, opened with `restored` and with its cache: worker_restore reads the image, and is followed by worker_begin and worker_run once the
  * old one is dead; -1: err says why not, and the session can only be closed. */
-int worker_save(struct worker *w, int32_t fd, uint32_t limit_ms, char *err);
+int worker_save(struct worker *w, int32_t fd, uint32_t limit_ms, void (*at_rest)(void *arg), void *arg, char *err);
 void worker_continue(struct worker *w);
 int worker_restore(struct worker *w, int32_t fd, uint32_t limit_ms, char *err);
 /* 0, or -1: there are no threads to be had. */

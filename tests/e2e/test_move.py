@@ -8,11 +8,12 @@ import secrets
 import subprocess
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from e2e.cutter import Cutter
+from e2e.cutter import UP, Cutter
 from e2e.harness import GPUVIRT, Server, clean_environment, run_program, running, wait_until
 
 from gpuvirt.client.connect import ask_pool
@@ -120,6 +121,33 @@ def test_moves_after_a_cut(own_pool: Callable[..., Server], build: Callable[...,
     finally:
         cutter.close()
     assert (process.returncode, out) == (0, "right\n"), out + err
+
+
+@pytest.mark.slow
+def test_half_a_payload_is_waited_for(own_pool: Callable[..., Server], build: Callable[..., Path], tmp_path: Path) -> None:
+    """A session whose connection is lost in the middle of a copy comes to rest once its client has connected again and sent the rest."""
+    server, begin = own_pool(*TWO), tmp_path / "begin"
+    begin.touch()
+    program: list[str | Path] = [build("once"), "20", begin]
+    reference = run_program(server, program, "--link", "tcp")
+    begin.unlink()
+    cutter = Cutter(server.info["port"])
+    try:
+        with running(cutter.url, program, "--link", "tcp", GPUVIRT_TOKEN=server.token()) as process, ThreadPoolExecutor(1) as pool:
+            (session,) = server.sessions()
+            cutter.refuse = True
+            cutter.plan[UP].append(cutter.carried[UP] + 500_000)  # the first copy has 1 MiB
+            begin.touch()
+            assert wait_until(lambda: len(cutter.cuts) == 1)
+            moving = pool.submit(moved, server, session["session"], 1 - session["devices"][0])
+            time.sleep(0.5)
+            assert not moving.done()
+            cutter.refuse = False
+            moving.result(timeout=100)
+            out, err = process.communicate(timeout=100)
+    finally:
+        cutter.close()
+    assert (process.returncode, "running\n" + out) == (0, reference.stdout), out + err
 
 
 @pytest.mark.slow

@@ -139,7 +139,7 @@ int gv_tcp_bulk_attach(struct tcp_bulk *b, uint32_t channel, int fd, uint32_t ep
     pthread_mutex_lock(&b->attaching);
     pthread_mutex_lock(&b->lock);
     bool good =
-        !gv_link_dead(b->link) && !atomic_load(&b->link->paused) && (!b->n || channel < b->n) && (c->fd < 0 || epoch > c->epoch) && epoch >= c->fresh;
+        !gv_link_dead(b->link) && !atomic_load(&b->link->held) && (!b->n || channel < b->n) && (c->fd < 0 || epoch > c->epoch) && epoch >= c->fresh;
     if (good) c->fresh = epoch + 1; /* what is said under an epoch's key is said once */
     if (good && c->up) {
         c->up = false; /* the peer knows before us that it is of no use */

@@ -65,7 +65,7 @@ void gv_tcp_bulk_pause(struct tcp_bulk *b) {
 }
 
 void gv_tcp_bulk_cut(struct tcp_bulk *b, const char *why) {
-    pthread_mutex_lock(&b->attaching); /* a connection that the pause came too late for is placed first */
+    pthread_mutex_lock(&b->attaching); /* a connection that came before is placed first */
     for (uint32_t i = 0; i < TCP_CHANNELS_MAX; i++) gv_tcp_channel_cut(b, &b->channels[i], why, 0);
     pthread_mutex_unlock(&b->attaching);
 }

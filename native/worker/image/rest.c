@@ -12,8 +12,8 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-#define LOOK_NS 200000       /* ns between two looks at whether it is at rest */
-#define PARK_NS 1000000000ll /* ns that the reader of payloads has once the connection is cut */
+#define LOOK_NS 200000      /* ns between two looks at whether it is at rest */
+#define PARK_NS 100000000ll /* ns that the reader of payloads has once the connection is cut */
 #define LONGEST_LOOK_NS 100000000ll
 #define WRITE_NS 600000000000ll /* ns for writing the image */
 
@@ -65,13 +65,20 @@ static bool take_peeked(struct worker *w) {
     return true;
 }
 
-/* Paused, cut, and with no payload halfway in. False: the last one was halfway in, or the time is over. */
+static bool parks(struct worker *w, int64_t until) {
+    while (!parked(w) && gv_now_ns() < until && !over(w)) nap();
+    return parked(w);
+}
+
+/* Paused, held, and with no payload halfway in. False: the last one is halfway in, and the time is over. */
 static bool stand_still(struct worker *w, int64_t until) {
     pause_session(w, true);
     while (atomic_load(&w->receiving) && gv_now_ns() < until && !over(w)) nap();
-    gv_link_cut(w->link, "the session moves");
-    int64_t patience = gv_now_ns() + PARK_NS;
-    while (!parked(w) && gv_now_ns() < patience && !over(w)) nap();
+    gv_link_hold(w->link, "the session moves");
+    if (!parks(w, gv_now_ns() + PARK_NS)) { /* it has the beginning of a payload: the rest comes when the client has connected again */
+        gv_link_release(w->link);
+        if (parks(w, until)) gv_link_hold(w->link, "the session moves");
+    }
     if (parked(w) && take_peeked(w)) return true;
     pause_session(w, false);
     return false;
@@ -79,17 +86,15 @@ static bool stand_still(struct worker *w, int64_t until) {
 
 /* Read-ahead reads the link meanwhile: answers of the client's come with its commands. */
 static bool come_to_rest(struct worker *w, int64_t until, char *why) {
-    do {
-        const char *what;
-        worker_ahead_begin(w);
-        while (*(what = unrest(w)) && gv_now_ns() < until && !over(w)) nap();
-        worker_ahead_end(w);
-        if (*what) {
-            snprintf(why, GV_ERR_SIZE, "the session does not come to rest: %s", what);
-            return false;
-        }
-        if (stand_still(w, until)) return true;
-    } while (gv_now_ns() < until && !over(w));
+    const char *what;
+    worker_ahead_begin(w);
+    while (*(what = unrest(w)) && gv_now_ns() < until && !over(w)) nap();
+    worker_ahead_end(w);
+    if (*what) {
+        snprintf(why, GV_ERR_SIZE, "the session does not come to rest: %s", what);
+        return false;
+    }
+    if (stand_still(w, until)) return true;
     snprintf(why, GV_ERR_SIZE, "the session does not come to rest: its connection is lost, or data of the program's never end");
     return false;
 }
@@ -109,6 +114,7 @@ static bool write_image(struct worker *w, const struct worker_saving *saving, ch
         return false;
     }
     if (!come_to_rest(w, saving->until, why)) return false;
+    saving->at_rest(saving->arg);
     struct gv_image_out out;
     bool good = gv_image_out_open(&out, saving->fd, gv_now_ns() + WRITE_NS);
     if (good) {
@@ -140,8 +146,8 @@ void worker_write_image(struct worker *w) {
     if (atomic_load(&w->paused)) pause_session(w, false);
 }
 
-EXPORT int worker_save(struct worker *w, int32_t fd, uint32_t limit_ms, char *err) {
-    struct worker_saving saving = {.fd = fd, .until = gv_now_ns() + (int64_t)limit_ms * 1000000};
+EXPORT int worker_save(struct worker *w, int32_t fd, uint32_t limit_ms, void (*at_rest)(void *arg), void *arg, char *err) {
+    struct worker_saving saving = {.fd = fd, .until = gv_now_ns() + (int64_t)limit_ms * 1000000, .at_rest = at_rest, .arg = arg};
     err[0] = 0;
     pthread_mutex_lock(&w->lock);
     if (w->saving) {

@@ -4,8 +4,8 @@
 #include "native/worker/worker.h"
 
 int worker_begin(struct worker *w) { return (void)w, 0; }
-int worker_save(struct worker *w, int32_t fd, uint32_t limit_ms, char *err) {
-    return (void)w, (void)fd, (void)limit_ms, snprintf(err, 512, "none of this is saved");
+int worker_save(struct worker *w, int32_t fd, uint32_t limit_ms, void (*at_rest)(void *arg), void *arg, char *err) {
+    return (void)w, (void)fd, (void)limit_ms, (void)at_rest, (void)arg, snprintf(err, 512, "none of this is saved");
 }
 int worker_restore(struct worker *w, int32_t fd, uint32_t limit_ms, char *err) {
     return (void)w, (void)fd, (void)limit_ms, snprintf(err, 512, "none of this is restored");
