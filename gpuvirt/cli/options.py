@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpuvirt.capability import format_capability, parse_capability
+from gpuvirt.durations import parse_duration
 from gpuvirt.sizes import parse_size
 
 if TYPE_CHECKING:
@@ -34,11 +35,11 @@ def address(text: str) -> tuple[str, int]:
 
 
 def seconds(text: str) -> float:
-    """A time in seconds, from 500ms, 10s or 2m."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m)", text)
-    if match is None or not float(match[1]):
-        raise click.BadParameter(f"{text!r} is no time such as 10s")
-    return float(match[1]) * {"ms": 0.001, "s": 1, "m": 60}[match[2]]
+    """A time in seconds, from 500ms, 10s, 2m, 12h or 30d."""
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 def gpu_list(text: str) -> list[int]:

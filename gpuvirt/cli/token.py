@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from gpuvirt.cli.options import JSON, POOL, size
+from gpuvirt.cli.options import JSON, POOL, seconds, size
 from gpuvirt.errors import GpuvirtError
 from gpuvirt.sizes import format_size
 
@@ -46,26 +46,37 @@ def show(name: str) -> None:
     raise GpuvirtError(f"no token is called {name!r}; see `gpuvirt token list`")
 
 
-@token.command(epilog="\b\nExample:\n  gpuvirt token create alice --memory 4g")
+@token.command(
+    epilog="\b\nExamples:\n  gpuvirt token create laptop --memory 4g\n  gpuvirt token create ci --user alice --gpus 2 --weight 0.5 --expires 30d"
+)
 @click.argument("name")
 @click.option("--admin", is_flag=True, help="The token may also create and revoke tokens with --pool.")
 @click.option("--memory", type=size, metavar="SIZE", help="The most that a session with it may have on each GPU.  [default: all of it]")
+@click.option("--user", metavar="USER", help="Whose it is: all tokens of one user share its weight and its GPUs.  [default: nobody else's]")
+@click.option("--weight", type=click.FloatRange(0.001, 1000), metavar="W", help="Its share over time where GPUs are short.  [default: 1]")
+@click.option("--gpus", type=click.IntRange(1, 65536), metavar="N", help="The most GPUs at a time; a shared one counts as one.  [default: no limit]")
+@click.option("--priority", type=click.IntRange(-100, 100), metavar="P", help="The highest priority that it may ask for.  [default: 0]")
+@click.option("--expires", type=seconds, metavar="TIME", help="How long it is valid: 30d, 12h, 90m.  [default: until it is revoked]")
 @POOL
-def create(name: str, admin: bool, memory: int | None, pool: str | None) -> None:
-    """Create a token called NAME and print it."""
+def create(name: str, admin: bool, expires: float | None, pool: str | None, **rights: Any) -> None:
+    """Create a token called NAME and print it.
+
+    A further token of a --user has the rights of that user's others, and cannot be given other ones.
+    """
+    given = {right: value for right, value in rights.items() if value is not None}
     if pool:
-        click.echo(_ask(pool, "token_create", name=name, admin=admin, memory=memory or 0)["token"])
+        click.echo(_ask(pool, "token_create", name=name, admin=admin, **({"lifetime": expires} if expires else {}), **given)["token"])
         return
     from gpuvirt.server.tokens import TokenStore
 
-    click.echo(TokenStore().create(name, admin, memory or 0).text())
+    click.echo(TokenStore().create(name, admin, lifetime=expires, **given).text())
 
 
 @token.command(epilog="\b\nExample:\n  gpuvirt token revoke alice")
 @click.argument("which", metavar="NAME|ID")
 @POOL
 def revoke(which: str, pool: str | None) -> None:
-    """Revoke a token. Connected sessions continue; new connections are refused."""
+    """Revoke a token. What runs with it or waits in a queue ends within seconds, and is told why; new connections are refused."""
     if pool:
         entry = _ask(pool, "token_revoke", which=which)["revoked"]
     else:
@@ -92,9 +103,20 @@ def list_tokens(pool: str | None, as_json: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("id", "name", "rights", "memory", "created")
+    table = Table("id", "name", "user", "rights", "memory", "GPUs", "weight", "priority", "created", "expires")
     for entry in found:
         memory = format_size(entry["memory"]) if entry.get("memory") else "all"
-        created = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry["created"]))
-        table.add_row(entry["id"][:8], entry["name"], "use GPUs, manage tokens" if entry["admin"] else "use GPUs", memory, created)
+        rights = "use GPUs, manage tokens" if entry["admin"] else "use GPUs"
+        policy = str(entry.get("gpus") or "all"), f"{entry.get('weight', 1):g}", str(entry.get("priority", 0))
+        table.add_row(
+            entry["id"][:8], entry["name"], entry.get("user", ""), rights, memory, *policy, _time(entry["created"]), _expiry(entry.get("expires", 0))
+        )
     Console(markup=False, emoji=False).print(table)  # names are others' texts
+
+
+def _time(at: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
+
+
+def _expiry(at: float) -> str:
+    return "never" if not at else f"{_time(at)} (over)" if at <= time.time() else _time(at)

@@ -17,7 +17,7 @@ from gpuvirt.errors import GpuvirtError
 from gpuvirt.server.control_proxy import EACH, PENDING_TOTAL, PROOF_LIMIT, ControlProxy
 from gpuvirt.server.descriptors import for_strangers
 from gpuvirt.server.listener import listen_tcp, remove_files, socket_paths
-from gpuvirt.server.tokens import TokenEntry, TokenStore
+from gpuvirt.server.tokens import LIFETIME_MOST, RIGHTS, TokenEntry, TokenStore
 from gpuvirt.transport.control import MAX_MESSAGE, VERSION
 from gpuvirt.transport.packing import pack, unpack
 
@@ -143,6 +143,8 @@ class ControlServer:
         message["from"] = self._tokens.control_keys().get(key) if isinstance(key, bytes) else None
         if message["from"] is None:
             raise GpuvirtError("this token has been revoked")
+        if expired := message["from"].expired:
+            raise GpuvirtError(expired)
         return await handler(message)
 
     # ---- tokens -------------------------------------------------------------------------------------------------------------
@@ -160,10 +162,11 @@ class ControlServer:
     async def _token_create(self, message: dict[str, Any]) -> dict[str, Any]:
         self._admin(message)
         name = str(message.get("name", ""))
-        memory = message.get("memory", 0)
-        if type(memory) is not int or not 0 <= memory < 1 << 63:
-            raise GpuvirtError("a token's memory is a number of bytes")
-        token = self._tokens.create(name, admin=message.get("admin") is True, memory=memory)
+        lifetime = message.get("lifetime")
+        if lifetime is not None and (type(lifetime) not in (int, float) or not 0 < lifetime <= LIFETIME_MOST):
+            raise GpuvirtError(f"a token is valid for a number of seconds up to {LIFETIME_MOST:.0f}")
+        rights = {right: message[right] for right in RIGHTS if right in message}
+        token = self._tokens.create(name, message.get("admin") is True, lifetime=lifetime, **rights)
         log.info("token %r made", name)
         return {"token": token.text()}
 

@@ -39,6 +39,8 @@ from gpuvirt.transport.table import TRANSPORTS
 
 log = logging.getLogger("gpuvirt.server")
 
+TOKENS_EVERY = 1.0  # seconds between two looks at the tokens of whoever has something
+
 
 class Daemon:
     """One server: `start` it, then `run` it until `stop` is called; `run` ends all workers and removes all files.
@@ -135,7 +137,7 @@ class Daemon:
         )
         workers.expect(tenant_of(tokens.default().id))
         workers.prestart()
-        requests = {"info": self._info, "devices": self._devices, "ps": self._ps, "move": self._move, **lease_requests(sessions, tokens)}
+        requests = {"info": self._info, "devices": self._devices, "ps": self._ps, "move": self._move, **lease_requests(sessions)}
         control = ControlServer(tokens, requests)
         undo.push_async_callback(control.close)
         self.control_port = control.start(tcp.getsockname()[0], self.port + 1 if self.port < 65535 else 0, limit)
@@ -158,6 +160,8 @@ class Daemon:
         undo.push_async_callback(listener.close)
         for sock in sockets:
             listener.serve(sock)
+        watch = asyncio.create_task(self._watch_tokens(tokens, sessions))
+        undo.callback(watch.cancel)
         self._leave_token(tokens)
         self._watch_parent()
         if options.private_folder is not None:
@@ -166,6 +170,21 @@ class Daemon:
             self._say_sealing(sealing)
         log.info("serving %s at %s (control port %d)", describe(inventory), self.pool, self.control_port)
         self._write_ready()
+
+    @staticmethod
+    async def _watch_tokens(tokens: TokenStore, sessions: Sessions) -> None:
+        """They expire, and are revoked in a file that several servers share."""
+        said = ""
+        while True:
+            await asyncio.sleep(TOKENS_EVERY)
+            try:
+                sessions.end_without_token(tokens.over)
+                text = ""
+            except GpuvirtError as error:
+                text = str(error)
+            if text and text != said:
+                log.error("%s", text)
+            said = text
 
     def _choose_box(self, inventory: Inventory, tokens: TokenStore) -> Choice:
         mode = self.options.box

@@ -9,7 +9,7 @@ from gpuvirt.errors import GpuvirtError
 from gpuvirt.printable import printable
 from gpuvirt.server.leases import Asked, Lease, NotGranted
 from gpuvirt.server.sessions import Sessions
-from gpuvirt.server.tokens import TokenEntry, TokenStore
+from gpuvirt.server.tokens import TokenEntry
 from gpuvirt.transport.handshake import LEASE_SIZE
 
 Handler = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
@@ -37,7 +37,7 @@ def _holder(said: Any) -> dict[str, Any]:
     return {**texts, "pid": _number(said, "pid", (1 << 32) - 1), "peer": None}
 
 
-def lease_requests(sessions: Sessions, tokens: TokenStore) -> dict[str, Handler]:
+def lease_requests(sessions: Sessions) -> dict[str, Handler]:
     """The handlers, by operation.
 
     ``lease_open`` (lease: the id, 16 random bytes; gpus; memory: bytes on each device, 0: all; holder: the opener's program, pid, user, host)
@@ -46,30 +46,32 @@ def lease_requests(sessions: Sessions, tokens: TokenStore) -> dict[str, Handler]
     ended (when_idle: it ends none, and the lease with the last).
     """
 
+    named = sessions.named
+
     def owner(message: dict[str, Any]) -> bytes:
         sender: TokenEntry = message["from"]
         return bytes.fromhex(sender.id)
 
     def described(lease: Lease) -> dict[str, Any]:
-        return {"number": f"{lease.number:016x}", "devices": [*lease.devices], "expiry": sessions.lease_expiry}
+        return {"number": f"{lease.number:016x}", "devices": [*lease.devices], "expiry": named.expiry}
 
     async def lease_open(message: dict[str, Any]) -> dict[str, Any]:
-        token = owner(message)
-        asked = Asked(token, _number(message, "gpus", 1 << 16), _number(message, "memory", (1 << 63) - 1), tokens.memory(token))
-        return described(sessions.open_lease(_id(message), asked, _holder(message.get("holder"))))
+        sender: TokenEntry = message["from"]
+        asked = Asked(owner(message), _number(message, "gpus", 1 << 16), _number(message, "memory", (1 << 63) - 1), sender.rights)
+        return described(named.open(_id(message), asked, _holder(message.get("holder"))))
 
     async def lease_renew(message: dict[str, Any]) -> dict[str, Any]:
-        return described(sessions.renew_lease(_id(message), owner(message)))
+        return described(named.renew(_id(message), owner(message)))
 
     async def lease_show(message: dict[str, Any]) -> dict[str, Any]:
-        lease = sessions.find_lease(_id(message), owner(message))
+        lease = named.find(_id(message), owner(message))
         return {**described(lease), "sessions": [s for s in await sessions.list(lease.owner) if s["lease"] == f"{lease.number:016x}"]}
 
     async def lease_release(message: dict[str, Any]) -> dict[str, Any]:
         if message.get("when_idle") is True:
-            sessions.let_lease_go(_id(message), owner(message))
+            named.let_go(_id(message), owner(message))
             return {"sessions": 0}
-        return {"sessions": sessions.release_lease(_id(message), owner(message))}
+        return {"sessions": named.release(_id(message), owner(message))}
 
     def answering(handler: Handler) -> Handler:
         async def answered(message: dict[str, Any]) -> dict[str, Any]:

@@ -17,8 +17,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpuvirt.server.policy import events
-from gpuvirt.server.policy.instructions import End, Grant, Instruction, Refuse, TimedOut
+from gpuvirt.server.policy.instructions import Grant, Instruction, Refuse, TimedOut
 from gpuvirt.server.policy.machine import PolicyMachine
+from gpuvirt.server.policy.rights import Rights
 from gpuvirt.sizes import format_size
 from gpuvirt.transport.handshake import LAUNCH_SIZE, LEASE_SIZE
 
@@ -27,6 +28,7 @@ EXPIRY_LEAST = 5  # seconds that a named lease lasts without being renewed, what
 ENDED_LAUNCHES = 4096  # how many are remembered
 NO_ID = bytes(LEASE_SIZE)
 NO_LAUNCH = bytes(LAUNCH_SIZE)
+NO_RIGHTS = Rights()
 
 
 class NotGranted(Exception):
@@ -49,7 +51,7 @@ class Asked:
         owner: its token.
         gpus: how many; 0: as many as the lease has.
         memory: bytes on each device, 0: what the lease says.
-        most: what the token allows, bytes on each device, 0: no limit of its own.
+        rights: what the token allows.
         lease: the id of the lease to join, zeros: none is named.
         launch: which launch of a program it belongs to, zeros: none.
         compute, priority, no_wait, wait: as in `policy.events.Asked`.
@@ -58,7 +60,7 @@ class Asked:
     owner: bytes
     gpus: int
     memory: int = 0
-    most: int = 0
+    rights: Rights = NO_RIGHTS
     lease: bytes = NO_ID
     launch: bytes = NO_LAUNCH
     compute: int = 0
@@ -128,7 +130,7 @@ class Leases:
     """All leases of one server.
 
     Args:
-        policy: decides which devices a lease gets, and when. Each token is a user of it.
+        policy: decides which devices a lease gets, and when. Each token is a user of it, or all tokens of one user together are.
         slots: the largest number of sessions, and of leases, at the same time.
         per_token: the same for one token, None: all.
         expiry: seconds that a named lease lasts without being renewed.
@@ -146,8 +148,7 @@ class Leases:
         self._ended_launches: OrderedDict[tuple[bytes, bytes], None] = OrderedDict()
         self._members: dict[int, Membership] = {}
         self._moving: dict[int, Membership] = {}  # what sessions that are about to move will have
-        self._most: dict[bytes, int] = {}  # what the policy was told of each token
-        self._revoked: set[bytes] = set()  # tokens; a new one has another name
+        self._rights: dict[str, Rights] = {}  # what the policy was told of its users
         self.decided: Callable[[Lease], None] | None = None
 
     def __iter__(self) -> Iterator[Lease]:
@@ -252,7 +253,7 @@ class Leases:
         if not lease.named:
             lease.expires = None
         lease.sessions.add(session)
-        member = self._members[session] = Membership(lease, slot, asked.memory or lease.memory or self._policy.most(asked.most))
+        member = self._members[session] = Membership(lease, slot, asked.memory or lease.memory or self._policy.most(asked.rights.memory))
         return member
 
     def leave(self, session: int, now: float) -> None:
@@ -370,24 +371,24 @@ class Leases:
         """Why a lease waits, for people."""
         return self._policy.why(lease.number)
 
-    def revoke(self, owner: bytes, now: float) -> set[int]:
-        """A token is worth nothing any more: its leases that wait are refused. Returns its sessions, which whoever runs them is to end."""
-        self._most.pop(owner, None)
-        self._revoked.add(owner)
-        self._carry_out(out := self._policy.handle(events.UserRevoked(now, owner.hex())))
-        ending = [self._leases[one.lease] for one in out if isinstance(one, End) and one.lease in self._leases]
-        sessions = {session for lease in ending for session in lease.sessions}
-        for lease in ending:
-            if not lease.sessions:
+    def revoke(self, owner: bytes, why: str, now: float) -> None:
+        """A token is worth nothing any more: its leases are over, or are when the sessions that work under them have ended."""
+        for lease in [lease for lease in self._leases.values() if lease.owner == owner]:
+            if lease.waits:
+                lease.refused = why
                 self._end(lease, now)
-        return sessions
+                if self.decided:
+                    self.decided(lease)
+            elif lease.named or not lease.sessions:
+                self._end(lease, now)
 
     def _know(self, asked: Asked, now: float) -> str:
-        """The policy's name of a token; the policy knows its limits."""
-        user = asked.owner.hex()
-        if asked.owner not in self._revoked and self._most.get(asked.owner) != asked.most:
-            self._most[asked.owner] = asked.most
-            self._carry_out(self._policy.handle(events.UserSet(now, user, memory=asked.most)))
+        """The policy's name of who asks; the policy knows its rights."""
+        rights = asked.rights
+        user = f"user {rights.user}" if rights.user else asked.owner.hex()
+        if self._rights.get(user) != rights:
+            self._rights[user] = rights
+            self._carry_out(self._policy.handle(events.UserSet(now, user, rights.weight, rights.gpus, rights.priority, rights.memory)))
         return user
 
     def _impossible(self, asked: Asked, gpus: int, now: float) -> str | None:

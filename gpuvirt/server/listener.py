@@ -24,7 +24,7 @@ from gpuvirt.server.acceptor import Acceptor, limits
 from gpuvirt.server.rate_limited_log import RateLimitedLog
 from gpuvirt.server.server_library import AcceptorConfig
 from gpuvirt.server.sessions import MAIN, Moved, Refused, Session, Sessions
-from gpuvirt.server.tokens import TokenStore
+from gpuvirt.server.tokens import TokenEntry, TokenStore
 from gpuvirt.transport import handshake as hs
 from gpuvirt.transport import table
 from gpuvirt.transport.transport import Transport
@@ -242,12 +242,15 @@ class Listener:
             return self._further(client, hello, raw, transcript)
         if hello.purpose not in (hs.HELLO_SESSION, hs.HELLO_CHECK, hs.HELLO_ENDED):
             raise hs.HandshakeError(f"a hello of unknown purpose {hello.purpose}")
-        secret = self._tokens.secret(hello.token_id)
+        entry = self._tokens.find(hello.token_id)
         # An unknown token is checked against a secret too, so that the answer's time does not tell the two apart.
-        if not transcript.hello_proved(raw, secret or bytes(32)) or secret is None:
+        secret = entry.key if entry else bytes(32)
+        if not transcript.hello_proved(raw, secret) or entry is None:
             raise Refused(hs.WELCOME_DENIED, "the token was not accepted")
+        if expired := entry.expired:  # only its holder is told
+            raise Refused(hs.WELCOME_DENIED, expired)
         if hello.purpose == hs.HELLO_CHECK:
-            self._sessions.check(hello, self._tokens.memory(hello.token_id))
+            self._sessions.check(hello, entry.rights)
             client.send(transcript.prove_welcome(hs.Welcome(), secret))
             return None
         if hello.purpose == hs.HELLO_ENDED:
@@ -259,15 +262,15 @@ class Listener:
             transport = table.choose(hello.transports, self._transports, provides)
         except table.NoTransport as error:
             raise Refused(hs.WELCOME_FAILED, str(error)) from None
-        return self._session(client, peer, hello, secret, transcript, transport)
+        return self._session(client, peer, hello, entry, transcript, transport)
 
     async def _session(
-        self, client: socket.socket, peer: str, hello: hs.Hello, secret: bytes, transcript: hs.Transcript, transport: Transport
+        self, client: socket.socket, peer: str, hello: hs.Hello, token: TokenEntry, transcript: hs.Transcript, transport: Transport
     ) -> None:
         try:
-            await self._sessions.attach(client, hello, secret, transcript, transport, peer, self._tokens.memory(hello.token_id))
+            await self._sessions.attach(client, hello, token.key, transcript, transport, peer, token.rights)
         except Moved as moved:
-            self._tell_moved(client, peer, moved, transcript, secret)
+            self._tell_moved(client, peer, moved, transcript, token.key)
 
     def _tell_moved(self, client: socket.socket, peer: str, moved: Moved, transcript: hs.Transcript, key: bytes) -> None:
         log.info("%s is to go to %s", peer, moved.address)

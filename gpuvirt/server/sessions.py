@@ -15,10 +15,12 @@ from typing import Any
 
 from gpuvirt.errors import GpuvirtError
 from gpuvirt.server.devices import Inventory
-from gpuvirt.server.leases import Asked, Lease, Leases, Membership, NotGranted
+from gpuvirt.server.leases import NO_RIGHTS, Asked, Lease, Leases, Membership, NotGranted
 from gpuvirt.server.memory_usage import SLOTS, MemoryUsage
 from gpuvirt.server.moves import Handover, carry
+from gpuvirt.server.named_leases import NamedLeases
 from gpuvirt.server.policy.machine import PolicyMachine
+from gpuvirt.server.policy.rights import Rights
 from gpuvirt.server.sealing import CIPHERS, Exchange, NotSealed, Sealing
 from gpuvirt.server.tenants import Tenant
 from gpuvirt.server.worker_library import RunEnding, SessionConfig
@@ -67,9 +69,9 @@ def _holder(hello: Hello, peer: str) -> dict[str, Any]:
     return {"program": hello.program, "pid": hello.pid, "user": hello.user, "host": hello.host, "peer": peer}
 
 
-def asked(hello: Hello, most: int) -> Asked:
-    """What a hello asks for. most: what its token allows, bytes on each device, 0: no limit of its own."""
-    return Asked(hello.token_id, hello.gpus, hello.memory, most, hello.lease, hello.launch)
+def asked(hello: Hello, rights: Rights) -> Asked:
+    """What a hello asks for. rights: what its token allows."""
+    return Asked(hello.token_id, hello.gpus, hello.memory, rights, hello.lease, hello.launch)
 
 
 @dataclass
@@ -110,7 +112,11 @@ class Session:
 
 
 class Sessions:
-    """All sessions of one daemon."""
+    """All sessions of one daemon.
+
+    Attributes:
+        named: its named leases.
+    """
 
     def __init__(
         self,
@@ -134,6 +140,7 @@ class Sessions:
         policy = PolicyMachine([device.memory for device in inventory.devices], memory)
         self._leases = Leases(policy, SLOTS, per_token, grace)
         self._leases.decided = self._decided
+        self.named = NamedLeases(self._leases, self._end, self._watch_expiry)
         self._waiting: dict[int, set[asyncio.Future[None]]] = {}  # by lease: its sessions
         self._expiry: asyncio.TimerHandle | None = None
         self._sessions: dict[int, Session] = {}
@@ -145,17 +152,17 @@ class Sessions:
         """A session that the server has ended for a reason that its client is to hear, if that was not long ago."""
         return self._told.get(session)
 
-    def check(self, hello: Hello, most: int = 0) -> None:
-        """Whether what a hello asks for could ever be had. most: the token's limit, 0: none.
+    def check(self, hello: Hello, rights: Rights = NO_RIGHTS) -> None:
+        """Whether what a hello asks for could ever be had. rights: what its token allows.
 
         Raises:
             Refused: it could not.
         """
         with _refused():
-            self._leases.check(asked(hello, most))
+            self._leases.check(asked(hello, rights))
 
     async def attach(
-        self, client: socket.socket, hello: Hello, secret: bytes, transcript: Transcript, transport: Transport, peer: str, most: int = 0
+        self, client: socket.socket, hello: Hello, secret: bytes, transcript: Transcript, transport: Transport, peer: str, rights: Rights = NO_RIGHTS
     ) -> Session:
         """Grants devices, welcomes the client and hands its connection to a worker.
 
@@ -163,7 +170,7 @@ class Sessions:
             client: stays the caller's to close: the worker has its own descriptor by then.
             transcript: of the connection's handshake, the hello included.
             transport: what the session runs over.
-            most: the token's limit, bytes on each device, 0: none.
+            rights: what the token allows.
 
         Raises:
             Refused: no devices, or no worker.
@@ -177,7 +184,7 @@ class Sessions:
         await self._end_former(hello)
         number = secrets.randbits(63) | 1
         with _refused():
-            membership = self._leases.join(number, asked(hello, most), _holder(hello, peer), time.time(), time.monotonic())
+            membership = self._leases.join(number, asked(hello, rights), _holder(hello, peer), time.time(), time.monotonic())
         worker: WorkerProcess | None = None
         session: Session | None = None
         try:
@@ -476,62 +483,25 @@ class Sessions:
         self._leases.leave(session, time.monotonic())
         self._watch_expiry()
 
-    # ---- named leases ---------------------------------------------------------------------------------------------------
+    # ---- leases' ends ---------------------------------------------------------------------------------------------------
 
-    def open_lease(self, id: bytes, wanted: Asked, holder: dict[str, Any]) -> Lease:
-        """Grants GPUs that programs can work on by the lease's id.
+    def end_without_token(self, over: Callable[[bytes], str | None]) -> None:
+        """Ends what tokens have, or wait for, that are worth nothing any more. over: why one is, None: it is valid."""
+        for owner in {lease.owner for lease in self._leases} | {session.hello.token_id for session in self._sessions.values()}:
+            why = over(owner)
+            if why is None:
+                continue
+            log.info("what the token %s has is ended: %s", owner.hex()[:8], why)
+            self._leases.revoke(owner, why, time.monotonic())
+            for session in [s for s in self._sessions.values() if s.hello.token_id == owner]:
+                self._end(session.id, why)
+            self._watch_expiry()
 
-        Raises:
-            NotGranted: they cannot be had.
-        """
-        lease = self._leases.open(id, wanted, holder, time.monotonic(), time.time())
-        log.info("lease %016x of %s@%s: GPU %s", lease.number, holder["user"] or "?", holder["host"] or "?", ",".join(map(str, lease.devices)))
-        self._watch_expiry()
-        return lease
-
-    def renew_lease(self, id: bytes, owner: bytes) -> Lease:
-        """Its agent lives.
-
-        Raises:
-            NotGranted: there is no such lease.
-        """
-        lease = self._leases.renew(id, owner, time.monotonic())
-        self._watch_expiry()
-        return lease
-
-    def release_lease(self, id: bytes, owner: bytes) -> int:
-        """Takes a lease's GPUs back; what runs on them is ended and told why. Returns how many sessions that were.
-
-        Raises:
-            NotGranted: there is no such lease.
-        """
-        lease = self._leases.find(id, owner)
-        sessions = self._leases.release(id, owner, time.monotonic())
-        log.info("lease %016x was given back", lease.number)
-        for number in sessions:
-            if number in self._sessions:
-                self._sessions[number].worker.end("the GPUs were given back (gpuvirt detach, or the end of the shell or block that had them)")
-        return len(sessions)
-
-    def let_lease_go(self, id: bytes, owner: bytes) -> None:
-        """The lease ends when nothing runs under it, at once if nothing does.
-
-        Raises:
-            NotGranted: there is no such lease.
-        """
-        self._leases.let_go(id, owner, time.monotonic())
-        self._watch_expiry()
-
-    def find_lease(self, id: bytes, owner: bytes) -> Lease:
-        """Raises:
-        NotGranted: there is no such lease.
-        """
-        return self._leases.find(id, owner)
-
-    @property
-    def lease_expiry(self) -> float:
-        """Seconds within which a named lease is to be renewed."""
-        return self._leases.expiry
+    def _end(self, number: int, why: str) -> None:
+        """Ends a session, if it runs; its client is told why."""
+        session = self._sessions.get(number)
+        if session is not None and not session.worker.told:
+            session.worker.end(why)
 
     def _watch_expiry(self) -> None:
         if self._expiry:

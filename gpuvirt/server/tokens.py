@@ -9,7 +9,7 @@ import os
 import secrets
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +18,23 @@ from zmq.utils import z85
 
 from gpuvirt import paths
 from gpuvirt.errors import GpuvirtError
+from gpuvirt.server.policy.rights import Rights
 from gpuvirt.transport.token import ID_SIZE, SECRET_SIZE, Token, control_secret
 
 DEFAULT_NAME = "default"
+LIFETIME_MOST = 100 * 365 * 86400.0  # seconds
+RIGHTS = tuple(field.name for field in fields(Rights))
 
 
 @dataclass(frozen=True)
 class TokenEntry:
-    """A token as the server stores it. admin: may list, create and revoke tokens over the control channel. memory: the most that a session with it
-    may have on each GPU, bytes, 0: no limit of its own."""
+    """A token as the server stores it.
+
+    Attributes:
+        admin: may list, create and revoke tokens over the control channel.
+        memory, user, weight, gpus, priority: its `Rights`.
+        expires: when it is worth nothing any more, seconds since the epoch, 0: never.
+    """
 
     id: str
     secret: str = field(repr=False)
@@ -34,10 +42,55 @@ class TokenEntry:
     admin: bool
     created: float
     memory: int = 0
+    user: str = ""
+    weight: float = 1.0
+    gpus: int = 0
+    priority: int = 0
+    expires: float = 0.0
+
+    @property
+    def key(self) -> bytes:
+        """The secret."""
+        return bytes.fromhex(self.secret)
+
+    @property
+    def rights(self) -> Rights:
+        return Rights(self.user, self.memory, self.weight, self.gpus, self.priority)
+
+    @property
+    def expired(self) -> str | None:
+        """Why it is worth nothing any more, for its holder; None: it has not expired."""
+        if not self.expires or time.time() < self.expires:
+            return None
+        return f"this token has expired, at {time.strftime('%Y-%m-%d %H:%M UTC', time.gmtime(self.expires))}; ask the server's owner for another"
 
     def public(self) -> dict[str, Any]:
         """The fields without the secret."""
-        return {"id": self.id, "name": self.name, "admin": self.admin, "created": self.created, "memory": self.memory}
+        return {name: value for name, value in asdict(self).items() if name != "secret"}
+
+
+def _entry(raw: Any) -> TokenEntry:
+    """A token of the file.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if not isinstance(raw, dict):
+        raise ValueError("it lists what is no token")
+    known = {field.name: field.default is MISSING for field in fields(TokenEntry)}
+    if unknown := raw.keys() - known.keys():
+        raise ValueError(f"{sorted(map(str, unknown))[0]!r} of a token is not known to this version")
+    if missing := [name for name, needed in known.items() if needed and name not in raw]:
+        raise ValueError(f"a token has no {missing[0]}")
+    texts = all(isinstance(text, str) for text in (raw["id"], raw["secret"], raw["name"]))
+    times = all(type(at) in (int, float) and at >= 0 for at in (raw["created"], raw.get("expires", 0)))
+    if not texts or not times or type(raw["admin"]) is not bool:
+        raise ValueError("a field of a token is of another kind")
+    entry = TokenEntry(**raw)
+    if len(bytes.fromhex(entry.id)) != ID_SIZE or len(entry.key) != SECRET_SIZE:
+        raise ValueError("a token's id or secret is of another size")
+    assert entry.rights  # in their ranges
+    return entry
 
 
 class TokenStore:
@@ -61,44 +114,54 @@ class TokenStore:
         self._load()
         return list(self._entries)
 
-    def secret(self, token_id: bytes) -> bytes | None:
-        """The secret of a token; None when there is no such token or it was revoked."""
+    def find(self, token_id: bytes) -> TokenEntry | None:
+        """A token, which may have expired; None when there is no such token or it was revoked."""
         self._load()
-        for entry in self._entries:
-            if entry.id == token_id.hex():
-                return bytes.fromhex(entry.secret)
-        return None
+        return next((entry for entry in self._entries if entry.id == token_id.hex()), None)
 
-    def memory(self, token_id: bytes) -> int:
-        """The most that a session with this token may have on each GPU, bytes, 0: no limit of its own."""
-        self._load()
-        return next((entry.memory for entry in self._entries if entry.id == token_id.hex()), 0)
+    def over(self, token_id: bytes) -> str | None:
+        """Why a token that was valid is so no more, for whoever had something with it; None: it is.
+
+        Raises:
+            GpuvirtError: the file cannot be read, or is not there; that is no reason to end anything.
+        """
+        if not self._load():
+            raise GpuvirtError(f"the tokens' file {self._file} is gone; what runs goes on, new connections are refused")
+        entry = self.find(token_id)
+        if entry is None:
+            return "the token has been revoked; ask the server's owner for another"
+        return entry.expired
 
     def control_keys(self) -> dict[bytes, TokenEntry]:
-        """The z85 public keys that the control channel accepts, each with its token."""
+        """The z85 public keys that the control channel knows, each with its token, which may have expired."""
         self._load()
         return self._control_keys
 
     def default(self) -> Token:
-        """The token that was created at the first start, or a new one if that was revoked: revoking replaces a leaked default token."""
+        """The token that was created at the first start, or a new one if that is over: revoking it replaces a leaked default token."""
         with self._locked():
             self._load()
-            found = next((entry for entry in self._entries if entry.name == DEFAULT_NAME), None)
+            found = next((entry for entry in self._entries if entry.name == DEFAULT_NAME and not entry.expired), None)
             if found is None:
                 found = self._make(DEFAULT_NAME, admin=True)
-                self._save([*self._entries, found])
+                self._save([*(entry for entry in self._entries if entry.name != DEFAULT_NAME), found])
         return self.token(found)
 
     def token(self, entry: TokenEntry) -> Token:
-        return Token(bytes.fromhex(entry.id), bytes.fromhex(entry.secret), z85.decode(self.server_public))
+        return Token(bytes.fromhex(entry.id), entry.key, z85.decode(self.server_public))
 
     # ---- changing -----------------------------------------------------------------------------------------------------
 
-    def create(self, name: str, admin: bool = False, memory: int = 0) -> Token:
-        """Creates a token and stores it. memory: as in TokenEntry.
+    def create(self, name: str, admin: bool = False, user: str = "", lifetime: float | None = None, **rights: Any) -> Token:
+        """Creates a token and stores it.
+
+        Args:
+            user: whose it is. All tokens of one user have the same rights: a further one has those of the others, and cannot be given other ones.
+            lifetime: seconds for which it is valid, None: until it is revoked.
+            rights: those of `Rights` that are not the default's, by name.
 
         Raises:
-            GpuvirtError: the name is in use, or is not 1 to 64 printable characters.
+            GpuvirtError: the name is in use, or is not 1 to 64 printable characters; a right is out of its range, or not what the user has.
         """
         if not name or len(name) > 64 or not name.isprintable():
             raise GpuvirtError("a token needs a name of 1 to 64 printable characters")
@@ -106,12 +169,25 @@ class TokenStore:
             self._load()
             if any(entry.name == name for entry in self._entries):
                 raise GpuvirtError(f"there is a token {name!r} already; choose another name or revoke that one")
-            entry = self._make(name, admin, memory)
+            entry = self._make(name, admin, lifetime, self._rights(user, rights))
             self._save([*self._entries, entry])
         return self.token(entry)
 
+    def _rights(self, user: str, wanted: dict[str, Any]) -> Rights:
+        """What a new token of this user has."""
+        others = [entry for entry in self._entries if user and entry.user == user]
+        try:
+            found = Rights(**{**(asdict(others[-1].rights) if others else {"user": user}), **wanted})
+        except ValueError as error:
+            raise GpuvirtError(str(error)) from None
+        if others and found != others[-1].rights:
+            name = next(name for name in wanted if getattr(found, name) != getattr(others[-1].rights, name))
+            has = getattr(others[-1].rights, name)
+            raise GpuvirtError(f"{user!r} has the token {others[-1].name!r} with {name} {has:g}; leave --{name} out, or revoke that token before")
+        return found
+
     def revoke(self, which: str) -> TokenEntry:
-        """Removes a token, named by its name or by at least the first 8 digits of its id. Connected sessions continue.
+        """Removes a token, named by its name or by at least the first 8 digits of its id. Servers end what it has when they notice.
 
         Raises:
             GpuvirtError: no token matches, or several do.
@@ -127,8 +203,10 @@ class TokenStore:
     # ---- files --------------------------------------------------------------------------------------------------------
 
     @staticmethod
-    def _make(name: str, admin: bool, memory: int = 0) -> TokenEntry:
-        return TokenEntry(secrets.token_hex(ID_SIZE), secrets.token_hex(SECRET_SIZE), name, admin, time.time(), memory)
+    def _make(name: str, admin: bool, lifetime: float | None = None, rights: Rights | None = None) -> TokenEntry:
+        now = time.time()
+        expires = now + lifetime if lifetime else 0.0
+        return TokenEntry(secrets.token_hex(ID_SIZE), secrets.token_hex(SECRET_SIZE), name, admin, now, expires=expires, **asdict(rights or Rights()))
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
@@ -158,11 +236,14 @@ class TokenStore:
             stamp = (found.st_ino, found.st_mtime_ns, found.st_size)
             if stamp == self._stamp:
                 return True
-            entries = [TokenEntry(**entry) for entry in json.loads(self._file.read_text())]
+            listed = json.loads(self._file.read_text())
+            if not isinstance(listed, list):
+                raise ValueError("it is no list")
+            entries = [_entry(raw) for raw in listed]
         except FileNotFoundError:
             self._entries, self._control_keys, self._stamp = [], {}, None
             return False
-        except (OSError, ValueError, TypeError) as error:
+        except (OSError, ValueError) as error:
             raise GpuvirtError(f"the tokens in {self._file} cannot be read ({error}); repair the file or remove it to start anew") from None
         self._use(entries, stamp)
         return True
@@ -174,4 +255,4 @@ class TokenStore:
 
     def _use(self, entries: list[TokenEntry], stamp: tuple[int, int, int]) -> None:
         self._entries, self._stamp = entries, stamp
-        self._control_keys = {zmq.curve_public(z85.encode(control_secret(bytes.fromhex(e.secret)))): e for e in entries}
+        self._control_keys = {zmq.curve_public(z85.encode(control_secret(e.key))): e for e in entries}

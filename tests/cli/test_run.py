@@ -229,6 +229,31 @@ def test_tokens(gpuvirt: Gpuvirt, server: FakeServer) -> None:
     assert done.returncode == 125 and "no token is called 'alice'" in done.stderr
 
 
+def test_rights_of_tokens(gpuvirt: Gpuvirt, server: FakeServer) -> None:
+    """Given on the state folder and over the control channel, listed by both, refused by name; a token that is over is refused with the time."""
+    there = {"GPUVIRT_STATE": server.env["GPUVIRT_STATE"], "XDG_RUNTIME_DIR": server.env["XDG_RUNTIME_DIR"], "COLUMNS": "200"}
+    rights = ["--user", "eva", "--gpus", "1", "--weight", "0.5", "--priority", "2", "--memory", "64m"]
+    first = gpuvirt("token", "create", "eva-1", *rights, "--expires", "30d", **there).stdout.strip()
+    assert gpuvirt("token", "create", "eva-2", "--user", "eva", "--expires", "1ms", "--pool", server.url, server=server).returncode == 0
+    listed = json.loads(gpuvirt("token", "list", "--json", "--pool", server.url, server=server).stdout)[-2:]
+    assert [[t[k] for k in ("name", "user", "gpus", "weight", "priority", "memory")] for t in listed] == [
+        [name, "eva", 1, 0.5, 2, 64 << 20] for name in ("eva-1", "eva-2")
+    ]
+    assert 2.59e6 < listed[0]["expires"] - listed[0]["created"] < 2.6e6 and 0 < listed[1]["expires"] - listed[1]["created"] < 0.1
+    shown = gpuvirt("token", "list", **there).stdout
+    assert "eva-2" in shown and "(over)" in shown and "never" in shown and "0.5" in shown
+    wrong = gpuvirt("token", "create", "eva-3", "--user", "eva", "--gpus", "2", "--pool", server.url, server=server)
+    assert wrong.returncode == 125 and "with gpus 1; leave --gpus out" in wrong.stderr
+    over = gpuvirt("token", "show", "eva-2", **there).stdout.strip()
+    for verb in (["devices"], ["run", "--", "true"]):
+        done = gpuvirt(*verb, server=server, GPUVIRT_TOKEN=over)
+        assert done.returncode == 125 and "this token has expired, at 2" in done.stderr, done
+    done = gpuvirt("run", "--gpus", "2", "--", "true", server=server, GPUVIRT_TOKEN=first)
+    assert done.returncode == 125 and "this token may have 1 at a time" in done.stderr
+    for name in ("eva-1", "eva-2"):
+        assert gpuvirt("token", "revoke", name, **there).returncode == 0
+
+
 @pytest.mark.parametrize("link", ["auto", "tcp"])
 def test_doctor(gpuvirt: Gpuvirt, server: FakeServer, link: str) -> None:
     done = gpuvirt("doctor", "--json", server=server, GPUVIRT_LINK=link)

@@ -50,6 +50,10 @@ def test_verbs_that_read_take_json(gpuvirt: Gpuvirt, verb: list[str]) -> None:
         ["serve", "--driver", "libcuda.so.1", "--backend", "cuda"],
         ["serve", "--strict", "--backend", "cuda"],
         ["token"],
+        ["token", "create", "a", "--expires", "soon"],
+        ["token", "create", "a", "--expires", "40000d"],
+        ["token", "create", "a", "--weight", "0"],
+        ["token", "create", "a", "--priority", "101"],
         ["env", "--local"],
     ],
 )

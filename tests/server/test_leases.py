@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from gpuvirt.server.leases import LINGER, NO_ID, NO_LAUNCH, Asked, Lease, Leases, Membership, NotGranted
 from gpuvirt.server.policy.machine import PolicyMachine
+from gpuvirt.server.policy.rights import Rights
 
 GIB = 1 << 30
 A, B = b"a" * 16, b"b" * 16
@@ -148,11 +149,11 @@ def test_other_than_the_lease_has(gpus: int, memory: int, text: str) -> None:
 def test_memory_stays_a_sessions_own() -> None:
     leases = make()
     leases.open(X, Asked(A, 1, 5), HOLDER, now=0)
-    leases.open(Y, Asked(A, 1, 0, most=9), HOLDER, now=0)
+    leases.open(Y, Asked(A, 1, 0, Rights(memory=9)), HOLDER, now=0)
     assert [leases.join(n, Asked(A, 1, m, lease=X), HOLDER).memory for n, m in enumerate((0, 3, 7))] == [5, 3, 7]
-    assert leases.join(7, Asked(A, 1, most=9, lease=Y), HOLDER).memory == 9
+    assert leases.join(7, Asked(A, 1, rights=Rights(memory=9), lease=Y), HOLDER).memory == 9
     with pytest.raises(NotGranted, match="may have"):
-        leases.join(8, Asked(A, 1, 10, most=9, lease=Y), HOLDER)
+        leases.join(8, Asked(A, 1, 10, Rights(memory=9), lease=Y), HOLDER)
 
 
 def test_limits() -> None:
@@ -208,16 +209,39 @@ def test_a_lease_waits_for_memory_that_is_reserved() -> None:
 
 
 def test_a_revoked_token() -> None:
+    """Who waits is refused, leases without sessions are over at once, the others when their sessions have ended."""
     leases = make(gpus=1)
-    leases.join(1, Asked(A, 1, GIB), HOLDER)
+    decided: list[Lease] = []
+    leases.decided = decided.append
+    running = leases.join(1, Asked(A, 1, GIB), HOLDER)
     waiting = leases.join(2, Asked(A, 1, GIB), HOLDER)
     other = leases.join(3, Asked(B, 1, GIB), HOLDER)
-    assert leases.revoke(A, 1.0) == {1} and "revoked" in waiting.lease.refused
-    with pytest.raises(NotGranted, match="revoked"):
-        leases.check(Asked(A, 1))
+    leases.revoke(A, "it is over", 1.0)
+    assert decided == [waiting.lease] and waiting.lease.refused == "it is over"
+    assert list(leases) == [running.lease, other.lease] and leases.place(other.lease) == (1, 1)
     leases.leave(2, 1.0)
     leases.leave(1, 2.0)
     assert other.devices == (0,)
+    leases.leave(3, 3.0)
+    leases.open(X, Asked(B, 1), HOLDER, now=3)
+    leases.open(Y, Asked(A, 1), HOLDER, now=3)
+    running = leases.join(4, Asked(B, 1), HOLDER)
+    leases.join(5, Asked(B, 1, launch=X), HOLDER)
+    leases.leave(5, 3.0)
+    assert [lease.owner for lease in leases] == [B, A, B, B]
+    leases.revoke(B, "it is over", 4.0)
+    assert [lease.owner for lease in leases] == [A, B] and running.lease in leases
+
+
+def test_tokens_of_one_user_are_one() -> None:
+    """And a token of none is nobody else's, though a user may be called what its id is."""
+    leases = make(gpus=2)
+    ada = Rights(user="ada", gpus=1)
+    leases.join(1, Asked(A, 1, rights=ada), HOLDER)
+    assert leases.join(2, Asked(B, 1, rights=ada), HOLDER).lease.waits
+    assert not leases.join(3, Asked(X, 1), HOLDER).lease.waits
+    other = Rights(user=X.hex(), gpus=1)
+    assert not leases.join(4, Asked(Y, 1, rights=other), HOLDER).lease.waits
 
 
 EVENTS = st.lists(st.tuples(st.sampled_from("ojlrxte"), st.integers(0, 5), st.integers(0, 3), st.integers(1, 3)), max_size=80)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import json
 import stat
+import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ import zmq
 from zmq.utils import z85
 
 from gpuvirt.errors import GpuvirtError
+from gpuvirt.server.policy.rights import Rights
 from gpuvirt.server.tokens import TokenStore
 from gpuvirt.transport.token import Token, control_secret, parse_token
 
@@ -41,8 +44,9 @@ def test_first_start_makes_a_token_and_keeps_it(tmp_path: Path) -> None:
     again = TokenStore(tmp_path / "state")
     assert again.default() == token
     assert again.server_public == first.server_public == zmq.curve_public(first.server_secret)
-    assert again.secret(token.id) == token.secret
-    assert again.secret(bytes(16)) is None
+    found = again.find(token.id)
+    assert found is not None and found.key == token.secret
+    assert again.find(bytes(16)) is None
 
 
 def test_nobody_else_can_read_it(tmp_path: Path) -> None:
@@ -55,11 +59,12 @@ def test_nobody_else_can_read_it(tmp_path: Path) -> None:
 def test_changes_are_seen_by_a_running_server(tmp_path: Path) -> None:
     server, cli = TokenStore(tmp_path), TokenStore(tmp_path)
     token = cli.create("alice")
-    assert server.secret(token.id) == token.secret
+    found = server.find(token.id)
+    assert found is not None and found.key == token.secret and server.over(token.id) is None
     key = zmq.curve_public(z85.encode(control_secret(token.secret)))
     assert server.control_keys()[key].name == "alice"
     cli.revoke("alice")
-    assert server.secret(token.id) is None and key not in server.control_keys()
+    assert server.find(token.id) is None and key not in server.control_keys() and "revoked" in (server.over(token.id) or "")
 
 
 def test_revoke_by_id(tmp_path: Path) -> None:
@@ -84,12 +89,80 @@ def test_a_revoked_default_token_is_replaced(tmp_path: Path) -> None:
     store = TokenStore(tmp_path)
     old = store.default()
     store.revoke("default")
-    assert store.secret(old.id) is None
+    assert store.find(old.id) is None
     assert store.default().id != old.id
 
 
-def test_a_damaged_file_is_said_to_be_damaged(tmp_path: Path) -> None:
+def test_an_expired_default_token_is_replaced(tmp_path: Path) -> None:
     store = TokenStore(tmp_path)
-    (tmp_path / "tokens.json").write_text("{")
-    with pytest.raises(GpuvirtError, match=r"tokens\.json cannot be read"):
+    store.revoke("default")
+    old = store.create("default", lifetime=1e-3)
+    time.sleep(0.01)
+    assert store.default().id != old.id and [entry.name for entry in store.entries()] == ["default"]
+
+
+def test_rights_are_kept(tmp_path: Path) -> None:
+    begin = time.time()
+    token = TokenStore(tmp_path).create("a", user="ada", memory=5, weight=0.5, gpus=2, priority=-3, lifetime=3600)
+    entry = TokenStore(tmp_path).find(token.id)
+    assert entry is not None and entry.rights == Rights("ada", 5, 0.5, 2, -3) and not entry.expired
+    assert begin + 3599 < entry.expires < time.time() + 3601
+    assert entry.public() == {name: getattr(entry, name) for name in ("id", "name", "admin", "created", "user", "memory", "weight", "gpus")} | {
+        "priority": -3,
+        "expires": entry.expires,
+    }
+
+
+def test_tokens_of_one_user_have_the_same_rights(tmp_path: Path) -> None:
+    store = TokenStore(tmp_path)
+    store.create("one", user="ada", gpus=2, weight=3)
+    for more in ({}, {"gpus": 2}, {"weight": 3.0}):
+        entry = store.find(store.create(f"with {more}", user="ada", **more).id)
+        assert entry is not None and entry.rights == Rights("ada", 0, 3, 2)
+    for name, wrong in (("gpus", 1), ("weight", 1.0), ("priority", 1), ("memory", 7)):
+        with pytest.raises(GpuvirtError, match=rf"'ada' has the token .* with {name} \d; leave --{name} out"):
+            store.create("other", user="ada", **{name: wrong})
+    entry = store.find(store.create("nobody's").id)
+    assert entry is not None and entry.rights == Rights()
+
+
+def test_a_file_of_an_older_version_is_read(tmp_path: Path) -> None:
+    store = TokenStore(tmp_path)
+    file = tmp_path / "tokens.json"
+    oldest = [{k: v for k, v in entry.items() if k in ("id", "secret", "name", "admin", "created")} for entry in json.loads(file.read_text())]
+    file.write_text(json.dumps(oldest))
+    (entry,) = store.entries()
+    assert entry.rights == Rights() and entry.expires == 0 and not entry.expired
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ("{", "cannot be read"),
+        ("{}", "it is no list"),
+        ("[5]", "it lists what is no token"),
+        ({"quota": 5}, "'quota' of a token is not known to this version"),
+        ({"name": None}, "of another kind"),
+        ({"expires": "soon"}, "of another kind"),
+        ({"expires": -1}, "of another kind"),
+        ({"admin": 1}, "of another kind"),
+        ({"secret": "00"}, "of another size"),
+        ({"id": "zz"}, "non-hexadecimal"),
+        ({"weight": -1}, "weight is a number"),
+        ({"gpus": "2"}, "GPUs are a number"),
+        ({"priority": 1000}, "priority is a number"),
+        ({"memory": -1}, "memory is a number"),
+        ({"user": 5}, "user is a name"),
+        ("name", "a token has no name"),
+    ],
+)
+def test_a_damaged_file_is_said_to_be_damaged(tmp_path: Path, change: str | dict[str, object], text: str) -> None:
+    store = TokenStore(tmp_path)
+    file = tmp_path / "tokens.json"
+    (entry,) = json.loads(file.read_text())
+    if change == "name":
+        del entry["name"]
+    file.write_text(change if isinstance(change, str) and change != "name" else json.dumps([entry | (change if isinstance(change, dict) else {})]))
+    with pytest.raises(GpuvirtError, match=rf"tokens\.json cannot be read .*{text}|tokens\.json {text}") as raised:
         store.entries()
+    assert "repair the file or remove it" in str(raised.value) and entry["secret"] not in str(raised.value)

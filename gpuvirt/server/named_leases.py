@@ -1,0 +1,78 @@
+"""Named leases as the control channel asks for them: opened, renewed, found, given back."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from gpuvirt.server.leases import Asked, Lease, Leases
+
+log = logging.getLogger("gpuvirt.server")
+
+
+class NamedLeases:
+    """The named leases of one daemon.
+
+    Args:
+        end: ends a session, by its number, for a reason that its client is told.
+        changed: is called when a lease may end at another time than before.
+    """
+
+    def __init__(self, leases: Leases, end: Callable[[int, str], None], changed: Callable[[], None]) -> None:
+        self._leases, self._end, self._changed = leases, end, changed
+
+    def open(self, id: bytes, wanted: Asked, holder: dict[str, Any]) -> Lease:
+        """Grants GPUs that programs can work on by the lease's id.
+
+        Raises:
+            NotGranted: they cannot be had.
+        """
+        lease = self._leases.open(id, wanted, holder, time.monotonic(), time.time())
+        log.info("lease %016x of %s@%s: GPU %s", lease.number, holder["user"] or "?", holder["host"] or "?", ",".join(map(str, lease.devices)))
+        self._changed()
+        return lease
+
+    def renew(self, id: bytes, owner: bytes) -> Lease:
+        """Its agent lives.
+
+        Raises:
+            NotGranted: there is no such lease.
+        """
+        lease = self._leases.renew(id, owner, time.monotonic())
+        self._changed()
+        return lease
+
+    def release(self, id: bytes, owner: bytes) -> int:
+        """Takes a lease's GPUs back; what runs on them is ended and told why. Returns how many sessions that were.
+
+        Raises:
+            NotGranted: there is no such lease.
+        """
+        lease = self._leases.find(id, owner)
+        sessions = self._leases.release(id, owner, time.monotonic())
+        log.info("lease %016x was given back", lease.number)
+        for number in sessions:
+            self._end(number, "the GPUs were given back (gpuvirt detach, or the end of the shell or block that had them)")
+        return len(sessions)
+
+    def let_go(self, id: bytes, owner: bytes) -> None:
+        """The lease ends when nothing runs under it, at once if nothing does.
+
+        Raises:
+            NotGranted: there is no such lease.
+        """
+        self._leases.let_go(id, owner, time.monotonic())
+        self._changed()
+
+    def find(self, id: bytes, owner: bytes) -> Lease:
+        """Raises:
+        NotGranted: there is no such lease.
+        """
+        return self._leases.find(id, owner)
+
+    @property
+    def expiry(self) -> float:
+        """Seconds within which a named lease is to be renewed."""
+        return self._leases.expiry
