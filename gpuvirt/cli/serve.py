@@ -53,6 +53,14 @@ def duration(text: str) -> int:
     help="How long a session is kept after its connection was cut, and a lease without its agent: 30s, 2m, 0.",
 )
 @click.option(
+    "--idle",
+    type=duration,
+    default="60s",
+    show_default=True,
+    metavar="TIME",
+    help="soft: park a session that has done nothing for so long, its memory goes to a file until its next call: 30s, 2m, 0 (only to make room).",
+)
+@click.option(
     "--sessions-per-token",
     type=click.IntRange(1, 1024),
     default=128,
@@ -93,6 +101,7 @@ def serve(
     capability: str | None,
     strict: bool,
     grace: int,
+    idle: int,
     sessions_per_token: int,
     box: str,
     memory_per_session: int | None,
@@ -133,6 +142,7 @@ def serve(
         links=links,
         plain=plain,
         grace=grace,
+        idle=idle,
         sessions_per_token=sessions_per_token,
         box=box,
         memory_per_session=memory_per_session or 0,

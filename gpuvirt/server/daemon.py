@@ -133,11 +133,20 @@ class Daemon:
             options.memory_per_session,
             sealing=sealing,
             host_memory=options.host_memory_per_session,
+            idle=options.idle,
             tenant_of=tenant_of,
         )
+        undo.push_async_callback(sessions.close)
         workers.expect(tenant_of(tokens.default().id))
         workers.prestart()
-        requests = {"info": self._info, "devices": self._devices, "ps": self._ps, "move": self._move, **lease_requests(sessions)}
+        requests = {
+            "info": self._info,
+            "devices": self._devices,
+            "ps": self._ps,
+            "move": self._move,
+            "park": self._park,
+            **lease_requests(sessions),
+        }
         control = ControlServer(tokens, requests)
         undo.push_async_callback(control.close)
         self.control_port = control.start(tcp.getsockname()[0], self.port + 1 if self.port < 65535 else 0, limit)
@@ -283,6 +292,11 @@ class Daemon:
         sender: TokenEntry = message["from"]
         viewer = None if sender.admin else bytes.fromhex(sender.id)
         return {"server": self.options.name, "leases": self._sessions.leases(viewer), "sessions": await self._sessions.list(viewer)}
+
+    async def _park(self, message: dict[str, Any]) -> dict[str, Any]:
+        assert self._sessions is not None
+        sender: TokenEntry = message["from"]
+        return await self._sessions.park(str(message.get("session")), None if sender.admin else bytes.fromhex(sender.id))
 
     async def _move(self, message: dict[str, Any]) -> dict[str, Any]:
         assert self._sessions is not None

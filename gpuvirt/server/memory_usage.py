@@ -61,13 +61,14 @@ class MemoryUsage:
 
     def used(self, device: int) -> int:
         """Bytes in use on one device, all sessions together."""
-        return sum(self._row(slot)[device] for slot in self._limits)
+        return sum(self.row(slot)[device] for slot in self._limits)
 
     def slot_used(self, slot: int) -> int:
         """Bytes one session uses, all devices together."""
-        return sum(self._row(slot))
+        return sum(self.row(slot))
 
-    def _row(self, slot: int) -> list[int]:
+    def row(self, slot: int) -> list[int]:
+        """Bytes that one session uses of each device."""
         limit = self._limits.get(slot, 0)
         return [min(value, limit) for value in struct.unpack_from(f"<{DEVICES}Q", self._map, ROWS + PAGE * slot)]
 

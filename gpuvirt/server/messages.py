@@ -2,9 +2,11 @@
 
 To the worker:  ``expect`` (tenant; its folder): whose session probably comes; ``session`` (a `SessionConfig`; descriptors: the connection, those of
 its transport, those that `SessionConfig.passed` names), ``connection`` (which, epoch; its socket), ``gone``, ``figures`` (id); of a session that
-moves ``save`` (limit; where to) and ``go_on``, and to the worker that takes it over ``begin``.
+moves ``save`` (limit; where to) and ``go_on``, and to the worker that takes it over ``begin``; of one that is idle ``park`` (its file) and
+``unpark``.
 
-To the daemon: ``ready``, ``opened``, ``failed`` (text), ``figures`` (id and the figures), ``rests``, ``saved`` (text), ``ended`` (code, text).
+To the daemon: ``ready``, ``opened``, ``failed`` (text), ``figures`` (id and the figures), ``rests``, ``saved`` (text), ``parked`` (text), ``wants``,
+``back``, ``ended`` (code, text).
 """
 
 from __future__ import annotations

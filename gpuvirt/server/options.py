@@ -31,6 +31,7 @@ class ServeOptions:
         links: which links are offered, by name (gpuvirt.transport.table).
         plain: clients that ask for it may have links over a network that are not sealed.
         grace: seconds for which a session is kept after its connection was cut, 0: it ends at once.
+        idle: seconds after which a session that does nothing is parked, 0: none is, but to make room for another.
         sessions_per_token: sessions that clients with one token may have at the same time.
         box: one of `BOX_MODES`.
         memory_per_session: the most that a session may have on each device, bytes, 0: all of it.
@@ -52,6 +53,7 @@ class ServeOptions:
     links: tuple[str, ...] = NAMES
     plain: bool = False
     grace: int = 60
+    idle: int = 60
     sessions_per_token: int = SESSIONS_PER_TOKEN
     box: str = "auto"
     memory_per_session: int = 0

@@ -13,12 +13,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpuvirt import paths
 from gpuvirt.errors import GpuvirtError
 from gpuvirt.server.devices import Inventory
 from gpuvirt.server.leases import NO_RIGHTS, Asked, Lease, Leases, Membership, NotGranted
 from gpuvirt.server.memory_usage import SLOTS, MemoryUsage
 from gpuvirt.server.moves import Handover, carry
 from gpuvirt.server.named_leases import NamedLeases
+from gpuvirt.server.parking import Parking, ParkingState
 from gpuvirt.server.policy.machine import PolicyMachine
 from gpuvirt.server.policy.rights import Rights
 from gpuvirt.server.sealing import CIPHERS, Exchange, NotSealed, Sealing
@@ -92,7 +94,13 @@ class Session:
     started: float = field(default_factory=time.time)
     end: ServerEnd = field(default_factory=ServerEnd)
     moving: asyncio.Future[None] | None = None
+    moves: bool = False  # or comes to rest for that
+    parking: ParkingState = field(default_factory=ParkingState)
     epochs: dict[int, int] = field(default_factory=lambda: {MAIN: 0})  # of each connection (MAIN, channels), that of the last one
+
+    @property
+    def slot(self) -> int:
+        return self.membership.slot
 
     @property
     def label(self) -> str:
@@ -130,6 +138,7 @@ class Sessions:
         *,
         sealing: Sealing | None = None,
         host_memory: int = 0,
+        idle: int = 0,
         tenant_of: Callable[[bytes], Tenant],
     ) -> None:
         self._host_memory = host_memory
@@ -144,6 +153,14 @@ class Sessions:
         self._waiting: dict[int, set[asyncio.Future[None]]] = {}  # by lease: its sessions
         self._expiry: asyncio.TimerHandle | None = None
         self._sessions: dict[int, Session] = {}
+        self._parking: Parking | None = None
+        if memory_usage is not None and not inventory.strict:
+            total = [device.memory for device in inventory.devices]
+            self._parking = Parking(self._sessions.values(), memory_usage, total, idle, paths.cache_root() / "parked")
+
+    async def close(self) -> None:
+        if self._parking is not None:
+            await self._parking.close()
 
     def get(self, session: int) -> Session | None:
         return self._sessions.get(session)
@@ -400,6 +417,15 @@ class Sessions:
         if worker is session.worker:
             self._ended(session)
 
+    def _named(self, name: str, viewer: bytes | None) -> Session:
+        """Raises:
+        GpuvirtError: `viewer` (a token; None: an admin) has no session of this id.
+        """
+        session = next((s for s in self._sessions.values() if f"{s.id:016x}" == name and viewer in (None, s.hello.token_id)), None)
+        if session is None:
+            raise GpuvirtError(f"there is no session {name[:40]!r}; `gpuvirt ps` lists them")
+        return session
+
     async def move(self, name: str, devices: tuple[int, ...], limit: float, viewer: bytes | None = None) -> dict[str, Any]:
         """Has a session and its lease go on on other devices, in another worker: its program waits meanwhile, and notices nothing.
 
@@ -411,9 +437,7 @@ class Sessions:
         Raises:
             GpuvirtError: it stays where it is.
         """
-        session = next((s for s in self._sessions.values() if f"{s.id:016x}" == name and viewer in (None, s.hello.token_id)), None)
-        if session is None:
-            raise GpuvirtError(f"there is no session {name[:40]!r}; `gpuvirt ps` lists them")
+        session = self._named(name, viewer)
         if not self._grace_of(session):
             raise GpuvirtError("the session cannot move: its client could not connect again (the server was started with --grace 0)")
         if self._inventory.backend != "soft" or self._inventory.strict:
@@ -429,6 +453,7 @@ class Sessions:
         def at_rest() -> None:
             session.moving = moving  # until then connections that were lost come back to the former worker: it may wait for what they bring
 
+        session.moves = True
         worker: WorkerProcess | None = None
         try:
             self._workers.expect(session.tenant)
@@ -460,14 +485,34 @@ class Sessions:
             if self._memory_usage:
                 self._memory_usage.free_slot(spare)
             moving.set_result(None)
-            session.moving = None
+            session.moving, session.moves = None, False
         was, now = (",".join(map(str, numbers)) for numbers in (since, devices))
         took = time.monotonic() - began
         log.info("%s moved from GPU %s (worker %d) to GPU %s (worker %d) in %.3f s", session.label, was, former.pid, now, worker.pid, took)
         return {"devices": [*devices], "worker_pid": worker.pid, "from": [*since], "from_pid": former.pid, "seconds": took}
 
+    async def park(self, name: str, viewer: bytes | None = None) -> dict[str, Any]:
+        """Parks a session that is idle: its GPU's memory is others' until its program calls something.
+
+        Args:
+            name, viewer: as for `move`.
+
+        Raises:
+            GpuvirtError: it keeps its memory.
+        """
+        session = self._named(name, viewer)
+        if self._parking is None:
+            raise GpuvirtError("the session cannot be parked: only sessions on software GPUs can")
+        try:
+            given_back = await self._parking.park(session)
+        except GpuvirtError as error:
+            raise GpuvirtError(f"the session keeps its memory: {error}") from None
+        return {"given_back": given_back}
+
     def _ended(self, session: Session) -> None:
         session.end.close()
+        if self._parking is not None:
+            self._parking.ended(session)
         self._sessions.pop(session.id, None)
         self._leave(session.id, session.membership)
         if session.worker.told:
@@ -568,6 +613,7 @@ class Sessions:
                 "link": s.transport.name,
                 "cipher": s.cipher,
                 "devices": [*s.membership.devices],
+                "parked": None if s.parking.parked is None else s.parking.bytes,
                 "worker_pid": s.worker.pid,
                 "started": s.started,
                 **found,

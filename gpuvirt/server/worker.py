@@ -23,7 +23,7 @@ from gpuvirt.errors import GpuvirtError
 from gpuvirt.server import memory_usage, messages
 from gpuvirt.server.box import box
 from gpuvirt.server.options import BOX_MODES, HOST_MEMORY
-from gpuvirt.server.worker_library import RunEnding, SessionConfig, Worker, WorkerLibrary
+from gpuvirt.server.worker_library import ParkSaid, RunEnding, SessionConfig, Worker, WorkerLibrary
 
 CLOSE_LIMIT = 0.7  # seconds: however the session ended, its memory must be free within one
 
@@ -216,6 +216,10 @@ def _listen(daemon: socket.socket, worker: Worker) -> None:
             threading.Thread(target=worker.add_connection, args=(message["which"], fds[0], message["epoch"]), daemon=True).start()
         elif message["op"] == "save":
             threading.Thread(target=_save, args=(daemon, worker, fds[0], message["limit"]), daemon=True).start()
+        elif message["op"] == "park":
+            threading.Thread(target=_park, args=(daemon, worker, fds[0]), daemon=True).start()
+        elif message["op"] == "unpark":
+            worker.unpark()
         elif message["op"] == "go_on":
             worker.go_on()
         elif message["op"] == "gone":
@@ -228,6 +232,18 @@ def _save(daemon: socket.socket, worker: Worker, fd: int, limit: float) -> None:
     text = worker.save(fd, limit, lambda: _tell(daemon, {"op": "rests"}))
     os.close(fd)
     _tell(daemon, {"op": "saved", "text": text})
+
+
+def _park(daemon: socket.socket, worker: Worker, fd: int) -> None:
+    def said(what: ParkSaid) -> None:
+        if what is ParkSaid.BACK:
+            os.close(fd)
+        _tell(daemon, {"op": what.name.lower(), "text": ""})
+
+    text = worker.park(fd, said)
+    if text:
+        os.close(fd)
+        _tell(daemon, {"op": "parked", "text": text})
 
 
 def _tell(daemon: socket.socket, message: dict[str, Any]) -> None:

@@ -16,6 +16,7 @@ from gpuvirt.errors import GpuvirtError
 CLOSE_WAIT = 0.3  # seconds
 ERR_SIZE = 512
 AT_REST = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+PARK_SAID = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int32)
 
 
 class RunEnding(IntEnum):
@@ -29,6 +30,14 @@ class RunEnding(IntEnum):
     @property
     def text(self) -> str:
         return self.name.lower().replace("_", " ")
+
+
+class ParkSaid(IntEnum):
+    """enum worker_park_said"""
+
+    PARKED = 1
+    WANTS = 2
+    BACK = 3
 
 
 class WorkerConfig(ctypes.Structure):
@@ -138,6 +147,9 @@ class WorkerLibrary:
         lib.worker_save.restype = ctypes.c_int
         lib.worker_continue.argtypes, lib.worker_continue.restype = [handle], None
         lib.worker_restore.argtypes, lib.worker_restore.restype = [handle, ctypes.c_int32, ctypes.c_uint32, ctypes.c_char_p], ctypes.c_int
+        lib.worker_park.argtypes = [handle, ctypes.c_int32, PARK_SAID, ctypes.c_void_p, ctypes.c_char_p]
+        lib.worker_park.restype = ctypes.c_int
+        lib.worker_unpark.argtypes, lib.worker_unpark.restype = [handle], None
         lib.worker_begin.argtypes, lib.worker_begin.restype = [handle], ctypes.c_int
         lib.worker_run.argtypes, lib.worker_run.restype = [handle, ctypes.c_char_p], ctypes.c_int
         lib.worker_get_figures.argtypes, lib.worker_get_figures.restype = [handle, ctypes.POINTER(WorkerFigures)], None
@@ -270,6 +282,35 @@ class Worker:
         with self._lock:
             if not self._closed:
                 self._lib.worker_continue(self._handle)
+
+    def park(self, fd: int, said: Callable[[ParkSaid], None]) -> str:
+        """Parks the session, which is idle: its device memory goes to a file, which stays open until it is back.
+
+        Args:
+            said: called on the thread of `run`.
+
+        Returns:
+            Why not; empty: it is parked.
+        """
+        err = ctypes.create_string_buffer(ERR_SIZE)
+        with self._lock:
+            if self._closed:
+                return "the session has ended"
+            self._adding += 1
+        try:
+            self._park_said = PARK_SAID(lambda _, what: said(ParkSaid(what)))
+            bad = int(self._lib.worker_park(self._handle, fd, self._park_said, None, err))
+        finally:
+            with self._lock:
+                self._adding -= 1
+                self._added.notify_all()
+        return err.value.decode("utf-8", "replace") if bad else ""
+
+    def unpark(self) -> None:
+        """There is room for its memory."""
+        with self._lock:
+            if not self._closed:
+                self._lib.worker_unpark(self._handle)
 
     def restore(self, fd: int, limit: float) -> None:
         """Takes the session over from its image, which has come whole within `limit` seconds.

@@ -72,6 +72,8 @@ class WorkerProcess:
         self.gone: asyncio.Future[int] = loop.create_future()
         self.opened: asyncio.Future[None] = loop.create_future()  # done when its session can begin
         self._saved: asyncio.Future[str] | None = None
+        self._parked: asyncio.Future[str] | None = None
+        self._park_said: dict[str, Callable[[], None]] = {}
         self._at_rest: Callable[[], None] = lambda: None
         self.cgroup = cgroup
         self.memory_limit, self.told = 0, False
@@ -162,6 +164,38 @@ class WorkerProcess:
         messages.send(self._socket, {"op": "save", "limit": limit}, (fd,))
         return await self._saved
 
+    async def park(self, fd: int, parked: Callable[[], None], wants: Callable[[], None], back: Callable[[], None]) -> str:
+        """Has the session, if it is idle, write its device memory to a file, whose descriptor stays open here, and give it back.
+
+        Args:
+            parked: called when it has.
+            wants: called when the program has called something: the session waits for `unpark`. Called again if there was no room then after all.
+            back: called when it has its memory again.
+
+        Returns:
+            Why it was not parked; empty: it was.
+
+        Raises:
+            OSError: the worker is gone.
+        """
+        if self._parked is not None and not self._parked.done():
+            return "it is being parked already"
+        self._parked, self._park_said = self._loop.create_future(), {"parked": parked, "wants": wants, "back": back}
+        self._may_say["parked"] += 1
+        messages.send(self._socket, {"op": "park"}, (fd,))
+        said = self._parked
+        either: set[asyncio.Future[Any]] = {said, self.gone}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if not said.done():
+            raise ConnectionResetError("the worker is gone")
+        return said.result()
+
+    def unpark(self) -> None:
+        """There is room for its memory."""
+        self._may_say.update({"wants": 1, "back": 1})
+        with contextlib.suppress(OSError):
+            messages.send(self._socket, {"op": "unpark"})
+
     def go_on(self) -> None:
         """After `save`: the session stays with this worker."""
         with contextlib.suppress(OSError):
@@ -221,6 +255,15 @@ class WorkerProcess:
             case "rests":
                 if self._saved is not None and not self._saved.done():
                     self._at_rest()
+            case "parked":
+                if self._parked is not None and not self._parked.done():
+                    text = _text(message)
+                    if not text:
+                        self._may_say["wants"] += 1
+                        self._park_said["parked"]()
+                    self._parked.set_result(text)
+            case "wants" | "back":
+                self._park_said[op]()
             case "saved":
                 if self._saved is not None and not self._saved.done():
                     self._saved.set_result(_text(message))

@@ -110,6 +110,10 @@ EXPORT int worker_run(struct worker *w, char *err) {
             rest(w);
             worker_write_image(w);
         }
+        if (atomic_load_explicit(&w->park_wanted, memory_order_acquire)) {
+            rest(w);
+            worker_park_here(w);
+        }
         outcome = step(w, err);
     }
     rest(w);

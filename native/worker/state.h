@@ -140,6 +140,15 @@ struct worker_saving {
     char why[GV_ERR_SIZE];
 };
 
+/* Somebody wants the session parked (park.c). Under the worker's lock. */
+#define WORKER_PARK_NS 2000000000ll /* ns that the executor has to take note of it */
+struct worker_parking {
+    int fd;
+    bool taken;        /* the executor has it, and will say how it went */
+    bool done, parked; /* not parked: `why` */
+    char why[GV_ERR_SIZE];
+};
+
 /* A record queued by the read-ahead thread, with its body. */
 struct worker_aside {
     struct worker_aside *next;
@@ -214,6 +223,14 @@ struct worker {
     bool reader_parked;           /* it begins none while the link is paused; under lock, as is what follows */
     struct worker_saving *saving; /* whoever asked for the image */
     bool go_on;                   /* and does not need it: the session stays */
+
+    /* A session that is parked. */
+    _Atomic bool park_wanted;       /* the executor is to park it */
+    struct worker_parking *parking; /* whoever wants that; under lock, as is what follows */
+    bool parked;                    /* its memory is in a file */
+    bool room_granted;              /* and may come back */
+    void (*park_said)(void *arg, int32_t what);
+    void *park_arg;
 
     pthread_t reader, sender, read_ahead;
     bool has_reader, has_sender, has_read_ahead;
@@ -315,9 +332,16 @@ int worker_keep_context(struct worker *w, uint32_t id, const struct gv_cmd_conte
 
 /* The executor, between two records: comes to rest, writes the image that is wanted, and waits until the session is to go on here. */
 void worker_write_image(struct worker *w);
+/* What the session is not at rest for, "" when it is. */
+const char *worker_unrest(struct worker *w);
 /* Everything that the session has, at rest, to and from an image. worker_restore: before the session's threads run. */
 void worker_save_all(struct worker *w, struct gv_image_out *out);
 void worker_restore_all(struct worker *w, struct gv_image_in *in);
+
+/* ---- parking (park.c) ----------------------------------------------------------------------------------------------------- */
+
+/* The executor, between two records: parks the session, and returns when it has its memory again or is over. */
+void worker_park_here(struct worker *w);
 
 /* ---- bulk (bulk.c) ----------------------------------------------------------------------------------------------------- */
 

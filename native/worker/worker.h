@@ -54,6 +54,12 @@ void worker_use_cache(struct worker *w, struct module_cache *cache, const char *
 int worker_save(struct worker *w, int32_t fd, uint32_t limit_ms, void (*at_rest)(void *arg), void *arg, char *err);
 void worker_continue(struct worker *w);
 int worker_restore(struct worker *w, int32_t fd, uint32_t limit_ms, char *err);
+/* Parks an idle session, any thread but worker_run's: its device memory goes to the file, which stays open until it is back. 0: it is parked; -1: err
+ * (512 bytes) says why not. `said` is called, on worker_run's thread, when it is PARKED, when it WANTS its memory back and waits for worker_unpark, again if there was no room for
+ * it then, and when it has it BACK. */
+enum worker_park_said { WORKER_PARKED = 1, WORKER_PARK_WANTS, WORKER_PARK_BACK };
+int worker_park(struct worker *w, int32_t fd, void (*said)(void *arg, int32_t what), void *arg, char *err);
+void worker_unpark(struct worker *w);
 /* 0, or -1: there are no threads to be had. */
 int worker_begin(struct worker *w);
 /* A further bulk channel's socket, any thread. */

@@ -6,14 +6,10 @@
 #include <sys/mman.h>
 
 #include "../../wire/image_stream.h"
+#include "image.h"
 #include "mappings.h"
 #include "physical.h"
 #include "stream.h"
-
-#define RUN_PAGES 64u /* of pages that are not zeros, the most in one run */
-
-/* In front of a run of pages: where it belongs. */
-enum { RUN_END, RUN_ADDRESS, RUN_PHYSICAL };
 
 /* What restore_memory has read and restore_pages puts into place. */
 struct soft_restoring {
@@ -48,8 +44,7 @@ static void between_mappings(const struct soft_memory *m, uint64_t start, uint64
     }
 }
 
-/* The same for everything that the client had backed on a device. */
-static void backed_ranges(struct gv_backend *b, uint32_t device, void (*fn)(void *arg, uint64_t address, uint64_t size), void *arg) {
+void soft_backed_ranges(struct gv_backend *b, uint32_t device, void (*fn)(void *arg, uint64_t address, uint64_t size), void *arg) {
     const struct soft_memory *m = &b->memory;
     const struct gv_window_part *part = &b->devices[device].part;
     for (size_t i = 0; i < m->backed.n; i++) {
@@ -68,19 +63,23 @@ static void put_range(void *arg, uint64_t address, uint64_t size) {
     gv_image_put(arg, size);
 }
 
+uint32_t soft_number_physicals(struct gv_backend *b) {
+    uint32_t number = 0;
+    for (struct gv_physical *p = b->memory.physicals; p; p = p->next) p->number = number++;
+    return number;
+}
+
 void soft_save_memory(struct gv_backend *b, struct gv_image_out *out) {
     struct soft_memory *m = &b->memory;
     if (!m->size) gv_image_out_fail(out, "the driver chose the addresses of its memory, which another one may not have (addresses=reply)");
     pthread_mutex_lock(&m->lock);
     for (uint32_t i = 0; i < b->n_devices; i++) {
         uint64_t n = 0;
-        backed_ranges(b, i, count_one, &n);
+        soft_backed_ranges(b, i, count_one, &n);
         gv_image_put(out, n);
-        backed_ranges(b, i, put_range, out);
+        soft_backed_ranges(b, i, put_range, out);
     }
-    uint32_t number = 0;
-    for (struct gv_physical *p = m->physicals; p; p = p->next) p->number = number++;
-    gv_image_put(out, number);
+    gv_image_put(out, soft_number_physicals(b));
     for (const struct gv_physical *p = m->physicals; p; p = p->next) {
         gv_image_put(out, (uint64_t)(p->device - b->devices));
         gv_image_put(out, p->size);
@@ -172,9 +171,8 @@ static void put_pages(struct gv_image_out *out, uint64_t kind, uint64_t number, 
 
 static void put_range_pages(void *arg, uint64_t address, uint64_t size) { put_pages(arg, RUN_ADDRESS, 0, address, pointer(address), size); }
 
-/* The rights that the pages of a mapping have just now; the other rights are given back. */
-static int protection(const struct soft_memory *m, const struct gv_physical *p) {
-    if (p->state != PRIVATE) return PROT_READ;
+int soft_physical_protection(const struct soft_memory *m, const struct gv_physical *p) {
+    if (p->state == DETACHED) return PROT_NONE;
     return soft_mapping_protection(m->mappings[soft_mappings_find(m, p->at)].rights);
 }
 
@@ -187,7 +185,7 @@ static void put_physical(const struct soft_memory *m, struct gv_image_out *out, 
         munmap(at, p->size);
         return;
     }
-    int now = p->state == DETACHED ? PROT_NONE : protection(m, p);
+    int now = soft_physical_protection(m, p);
     if (!now && mprotect(pointer(p->at), p->size, PROT_READ)) return gv_image_out_fail(out, "the server is out of memory");
     put_pages(out, RUN_PHYSICAL, p->number, 0, pointer(p->at), p->size);
     if (!now) mprotect(pointer(p->at), p->size, PROT_NONE);
@@ -196,7 +194,7 @@ static void put_physical(const struct soft_memory *m, struct gv_image_out *out, 
 void soft_save_pages(struct gv_backend *b, struct gv_image_out *out) {
     struct soft_memory *m = &b->memory;
     pthread_mutex_lock(&m->lock);
-    for (uint32_t i = 0; i < b->n_devices; i++) backed_ranges(b, i, put_range_pages, out);
+    for (uint32_t i = 0; i < b->n_devices; i++) soft_backed_ranges(b, i, put_range_pages, out);
     for (const struct soft_placed *p = m->placed; p; p = p->next) put_range_pages(out, p->address, p->size);
     for (const struct gv_physical *p = m->physicals; p; p = p->next) put_physical(m, out, p);
     const uint64_t end[4] = {RUN_END};

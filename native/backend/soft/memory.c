@@ -70,9 +70,13 @@ int soft_memory_charge(struct gv_backend *b, struct soft_device *d, uint64_t siz
     return 0;
 }
 
+void soft_memory_show(struct gv_backend *b, const struct soft_device *d) {
+    if (b->memory.row) put(&b->memory.row->used[d->ordinal], b->memory.parked ? 0 : d->used);
+}
+
 void soft_memory_discharge(struct gv_backend *b, struct soft_device *d, uint64_t size) {
     d->used -= size;
-    if (b->memory.row) put(&b->memory.row->used[d->ordinal], d->used);
+    soft_memory_show(b, d);
 }
 
 int soft_memory_heap_take(void *context, uint64_t size) {

@@ -57,6 +57,7 @@ struct soft_memory {
     struct soft_hold *holds;
     const struct gv_memory_usage *usage;
     struct gv_memory_row *row; /* ours, writable */
+    bool parked;               /* what is used is in a file (park.c): the row says nothing of it */
     uint32_t slot;
 
     /* Virtual memory management (virtual.c). */
@@ -133,6 +134,8 @@ void soft_memory_close(struct gv_backend *b);
 /* Adds `size` bytes to a device's usage, or nothing (CUDA_ERROR_OUT_OF_MEMORY), and subtracts them; memory.lock held. */
 int soft_memory_charge(struct gv_backend *b, struct soft_device *d, uint64_t size);
 void soft_memory_discharge(struct gv_backend *b, struct soft_device *d, uint64_t size);
+/* Says in our row what is used of a device; memory.lock held. */
+void soft_memory_show(struct gv_backend *b, const struct soft_device *d);
 /* The account of a context's malloc heap (struct soft_heap_account); its argument is the context. */
 int soft_memory_heap_take(void *context, uint64_t size);
 void soft_memory_heap_give(void *context, uint64_t size);

@@ -21,8 +21,7 @@ static void nap(void) { nanosleep(&(struct timespec){.tv_nsec = LOOK_NS}, NULL);
 
 static bool over(struct worker *w) { return atomic_load(&w->stopping) || gv_link_dead(w->link); }
 
-/* What the session is not at rest for, "" when it is. */
-static const char *unrest(struct worker *w) {
+const char *worker_unrest(struct worker *w) {
     const char *what = "";
     pthread_mutex_lock(&w->copies.lock);
     bool copies = w->copies.first;
@@ -88,7 +87,7 @@ static bool stand_still(struct worker *w, int64_t until) {
 static bool come_to_rest(struct worker *w, int64_t until, char *why) {
     const char *what;
     worker_ahead_begin(w);
-    while (*(what = unrest(w)) && gv_now_ns() < until && !over(w)) nap();
+    while (*(what = worker_unrest(w)) && gv_now_ns() < until && !over(w)) nap();
     worker_ahead_end(w);
     if (*what) {
         snprintf(why, GV_ERR_SIZE, "the session does not come to rest: %s", what);

@@ -1,8 +1,10 @@
 // A program that keeps in device memory what must mean the same after its session has moved: addresses of allocations and globals, function pointers,
-// textures, memory that is mapped twice. Prints "running", checks all of it again and again until FILE exists, and prints "right". moved FILE [host | holds MIB]: with "host", a host
-// function waits for FILE; with "holds" it has so much memory and does nothing.
+// textures, memory that is mapped twice. Prints "running", checks all of it again and again until FILE exists, and prints "right". moved FILE [host | holds MIB | pauses]: with "host",
+// a host function waits for FILE; with "holds" it has so much memory and does nothing until FILE exists; with "pauses" it says each round's number, and waits for
+// FILE.NUMBER.
 #include "check.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <cstring>
@@ -87,6 +89,10 @@ int main(int argc, char **argv) {
         std::printf("running\n");
         std::fflush(stdout);
         while (!exists(file)) usleep(1000);
+        std::vector<unsigned char> found((size_t)std::atoi(argv[3]) << 20);
+        CHECK(cudaMemcpy(found.data(), held, found.size(), cudaMemcpyDeviceToHost));
+        EXPECT(std::count(found.begin(), found.end(), 1) == (ptrdiff_t)found.size());
+        std::printf("right\n");
         return 0;
     }
     int constants[16], *memory, *out, large_words = 20000;
@@ -181,6 +187,11 @@ int main(int argc, char **argv) {
         CHECK(cudaEventElapsedTime(&since_first, first, recorded));
         EXPECT(since_first > 0 && since_first < 1e6f);
         EXPECT(cudaEventElapsedTime(&since_first, first, never) == cudaErrorInvalidResourceHandle);
+        if (mode == "pauses") {
+            std::printf("round %d\n", rounds);
+            std::fflush(stdout);
+            while (!exists((std::string(file) + '.' + std::to_string(rounds)).c_str()) && !exists(file)) usleep(1000);
+        }
         usleep(2000);
     }
     unsigned long long counted = 0;
