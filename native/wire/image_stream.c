@@ -169,6 +169,25 @@ bool gv_image_get_bytes(struct gv_image_in *in, void *data, uint64_t size) {
     return !in->failed;
 }
 
+void *gv_image_get_block(struct gv_image_in *in, uint64_t size) {
+    uint8_t *block = NULL;
+    uint64_t have = 0;
+    do { /* a size alone is no reason to take memory */
+        uint64_t more = have ? have : GV_IMAGE_BUFFER;
+        if (more > size - have) more = size - have;
+        uint8_t *larger = realloc(block, have + more + 1);
+        if (!larger) gv_image_in_fail(in, "the server is out of memory");
+        if (!larger || !gv_image_get_bytes(in, larger + have, more)) {
+            free(larger ? larger : block);
+            return NULL;
+        }
+        block = larger;
+        have += more;
+    } while (have < size);
+    block[size] = 0;
+    return block;
+}
+
 uint64_t gv_image_get(struct gv_image_in *in, uint64_t most) {
     uint64_t value;
     if (!gv_image_get_bytes(in, &value, sizeof value)) return 0;

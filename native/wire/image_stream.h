@@ -47,6 +47,8 @@ bool gv_image_in_open(struct gv_image_in *in, int fd, int64_t until);
 uint64_t gv_image_get(struct gv_image_in *in, uint64_t most);
 /* As many bytes as the caller has room for. False: they are not there, and `data` is all zeros. */
 bool gv_image_get_bytes(struct gv_image_in *in, void *data, uint64_t size);
+/* As many bytes in memory of their own (free), with one of zero behind them; no more memory than twice what has come. NULL: they are not there. */
+void *gv_image_get_block(struct gv_image_in *in, uint64_t size);
 /* Whether the digest is the one of what was read; frees the buffer. False, with a reason, also when something was wrong before. */
 bool gv_image_in_close(struct gv_image_in *in);
 void gv_image_in_fail(struct gv_image_in *in, const char *why);

@@ -47,8 +47,8 @@ void gv_tcp_restore(struct gv_link *link, struct gv_image_in *in) {
     atomic_store(&t->peer_seq, gv_image_get(in, UINT64_MAX));
     atomic_store(&t->received, gv_image_get(in, UINT64_MAX));
     uint64_t size = gv_image_get(in, UNACKED_MOST);
-    void *units = malloc(size + 1);
-    bool good = units && gv_image_get_bytes(in, units, size) && gv_unacked_restore(k, units, size);
+    void *units = gv_image_get_block(in, size);
+    bool good = units && gv_unacked_restore(k, units, size);
     free(units);
     atomic_store(&t->n_unacked, gv_unacked_bytes(k));
     gv_tcp_spin_unlock(&t->pushing);

@@ -154,8 +154,8 @@ static void restore_modules(struct worker *w, struct gv_image_in *in) {
         uint8_t hash[GV_SHA256_SIZE];
         struct gv_module *made = NULL;
         gv_image_get_bytes(in, hash, sizeof hash);
-        void *image = in->failed ? NULL : malloc(size + 1);
-        bool good = context && image && gv_image_get_bytes(in, image, size) && weight <= WORKER_MAX_IMAGES - w->image_bytes;
+        void *image = in->failed ? NULL : gv_image_get_block(in, size);
+        bool good = context && image && weight <= WORKER_MAX_IMAGES - w->image_bytes;
         int status = good ? w->ops->restore_module(context->context, image, size, in, &made, &n_kernels, err) : CUDA_ERROR_INVALID_VALUE;
         free(image);
         if (!status && (status = worker_keep_module(w, context, id, made))) w->ops->module_unload(made);

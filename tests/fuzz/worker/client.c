@@ -459,6 +459,7 @@ static void run(const struct sequence *q, const struct surroundings *where, stru
         atomic_store(&c->sending_since, 0);
     }
     if (c->sound && gv_link_dead(c->link)) client_wrong("the link of a sound session has died: %s", gv_link_death(c->link));
+    if (c->sound && where->at_end) return where->at_end(c->worker);
     end_session(c);
 }
 

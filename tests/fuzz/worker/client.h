@@ -4,11 +4,15 @@
 
 #include "step.h"
 
+struct worker;
+
 struct surroundings {
-    const char *driver; /* of the cuda backend: a library */
-    const char *folder; /* for what a session leaves on disk: cache-PID in it */
-    unsigned patience;  /* s, after which a session that has not ended hangs */
-    bool cuda_alone;    /* whatever a session says */
+    const char *driver;                    /* of the cuda backend: a library */
+    const char *folder;                    /* for what a session leaves on disk: cache-PID in it */
+    unsigned patience;                     /* s, after which a session that has not ended hangs */
+    bool cuda_alone;                       /* whatever a session says */
+    const int *rings;                      /* the memory of a sound session over shm, a descriptor; NULL: it makes its own */
+    void (*at_end)(struct worker *worker); /* in the place of the end of a session that is sound */
 };
 
 /* Runs the session and ends it. Whatever is wrong with the worker ends the process: a sanitizer's report, or a line that begins with "wrong: ". */

@@ -127,7 +127,7 @@ void connections_open(struct connections *c, const struct step *s, const struct 
     bool shm = c->transport == OVER_SHM;
     if (shm) {
         CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) == 0);
-        memfd = make_memfd(rings);
+        memfd = where->rings && step_get(s, "sound") ? dup(*where->rings) : make_memfd(rings);
         c->memfd = dup(memfd);
         c->link = gv_shm_new(fds[0], dup(memfd), rings, true, why);
     } else {
