@@ -58,7 +58,7 @@ def test_a_mistake_of_ours_costs_one_connection(caplog: pytest.LogCaptureFixture
     """It is closed, the log has all of it, and the next one is answered."""
 
     class Broken:
-        def secret(self, token_id: bytes) -> bytes | None:
+        def find(self, token_id: bytes) -> None:
             raise RuntimeError("a mistake")
 
     async def main() -> None:
