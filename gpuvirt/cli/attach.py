@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @click.command(
     cls=ProgramCommand,
-    epilog="\b\nExamples:\n  gpuvirt attach --gpus 2\n  gpuvirt attach --pool tcp://gpu-host:7070 --gpus 2 --memory 4g\n"
+    epilog="\b\nExamples:\n  gpuvirt attach --gpus 2\n  gpuvirt attach --pool tcp://gpu-host:7070 --gpus 2 --memory 4g --wait 10m\n"
     '  eval "$(gpuvirt attach --gpus 2 --print --pid $$)"',
 )
 @program_options
@@ -29,19 +29,21 @@ def attach(printed: bool, pid: int | None, **options: Any) -> None:
     """Start a shell with remote GPUs.
 
     Every program started in it sees the same GPUs, which are yours until the shell ends, however it ends, or `gpuvirt detach` gives them back.
-    Without a pool (--pool, GPUVIRT_POOL, configuration file) a private local one is started, and ended with the shell.
+    Without a pool (--pool, GPUVIRT_POOL, configuration file) a private local one is started, and ended with the shell. Where others have the GPUs it
+    waits, and says its place on stderr; --wait bounds that, --no-wait refuses it.
 
     Other shells and IDEs join by the variables that `gpuvirt env` prints in it. Exits with the shell's exit code, 125 when gpuvirt itself failed.
     """
     from gpuvirt.client import agent, shell
     from gpuvirt.client.environment import apply, variables
+    from gpuvirt.client.named_lease import say_waiting
     from gpuvirt.client.settings import resolve
     from gpuvirt.transport.pool import check_pool
 
     if printed != (pid is not None):
         raise click.UsageError('--print and --pid belong together: eval "$(gpuvirt attach --print --pid $$)"')
     settings = _not_nested(resolve(options))
-    kept = agent.start(settings, pid or os.getpid(), "gpuvirt attach")
+    kept = agent.start(settings, pid or os.getpid(), "gpuvirt attach", say_waiting(settings))
     found = kept.settings
     assert found.pool is not None
     wanted = variables(found, check_pool(found.pool, found.token, found.gpus, found.memory or 0, found.lease))

@@ -42,6 +42,16 @@ def seconds(text: str) -> float:
         raise click.BadParameter(str(error)) from None
 
 
+def wait(text: str) -> float:
+    """How long to wait for GPUs, in seconds."""
+    from gpuvirt.client.settings import parse_wait
+
+    try:
+        return parse_wait(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
 def gpu_list(text: str) -> list[int]:
     """Numbers of GPUs, from 0 or 0,2."""
     if not re.fullmatch(r"\d{1,4}(,\d{1,4})*", text):
@@ -115,6 +125,13 @@ _PROGRAM = (
         help="How to reach the server: auto, shm, tcp, tcp(channels=4), or delayed: 'delay(rtt=30ms,rate=10gbit,tcp)'.  [default: auto]",
     ),
     click.option("--capability", type=capability, metavar="X.Y", help="Compute capability that software GPUs report.  [default: the server's]"),
+    click.option(
+        "--no-wait", is_flag=True, default=None, help="Be refused, with the place in the queue, instead of waiting for GPUs that others have."
+    ),
+    click.option("--wait", type=wait, metavar="TIME", help="How long to wait for them at most, such as 90s or 2m.  [default: no limit]"),
+    click.option(
+        "--priority", type=click.IntRange(-100, 100), metavar="P", help="Higher ones are served first, as far as the token allows.  [default: 0]"
+    ),
     click.option("--stats", metavar="[=FILE]", help="Write calls, waits, launches and bytes when the program ends: to FILE, without one to stderr."),
 )
 

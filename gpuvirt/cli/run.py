@@ -14,7 +14,7 @@ from gpuvirt.cli.options import ProgramCommand, announce, program_options
 @click.command(
     cls=ProgramCommand,
     context_settings={"allow_interspersed_args": False},
-    epilog="\b\nExamples:\n  gpuvirt run -- python train.py\n"
+    epilog="\b\nExamples:\n  gpuvirt run -- python train.py\n  gpuvirt run --memory 4g --no-wait -- python train.py\n"
     "  gpuvirt run --pool tcp://gpu-host:7070 --gpus 2 --stats=stats.json -- ./simulate 1000\n"
     "  gpuvirt run --pool tcp://gpu-host:7070 --link 'delay(rtt=30ms,tcp)' -- python train.py",
 )
@@ -26,6 +26,8 @@ def run(command: tuple[str, ...], verbose: int, **options: Any) -> None:
     """Run a program with remote GPUs.
 
     Without a pool (--pool, GPUVIRT_POOL, configuration file) a private local one is started, and ended with the program.
+
+    Where others have the GPUs, its first CUDA call waits, and its place is said on stderr; --wait bounds that, --no-wait refuses it.
 
     Exits with the program's exit code (128 plus the number of a signal that ended it), 125 when gpuvirt itself failed, 126 when the program could
     not be executed, 127 when it was not found. gpuvirt prints nothing on stdout.

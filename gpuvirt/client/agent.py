@@ -14,6 +14,7 @@ import select
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -34,11 +35,12 @@ class Kept:
     devices: tuple[int, ...]
 
 
-def start(settings: Settings, pid: int, program: str) -> Kept:
-    """Starts an agent that keeps a lease for process `pid`.
+def start(settings: Settings, pid: int, program: str, told: Callable[[str], None]) -> Kept:
+    """Starts an agent that keeps a lease for process `pid`; returns when that has its GPUs.
 
     Args:
         program: whose the lease is, for `gpuvirt ps`.
+        told: called with a line for the user while it waits.
 
     Raises:
         GpuvirtError: the pool does not answer or does not grant the lease, or the process has ended.
@@ -50,14 +52,25 @@ def start(settings: Settings, pid: int, program: str) -> Kept:
         "token": settings.token,
         "pid": pid,
         "program": program,
+        "no_wait": settings.no_wait,
+        "wait": settings.wait,
+        "priority": settings.priority,
     }
     line = [sys.executable, "-P", "-m", "gpuvirt.client.agent"]
     process = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True)
-    said, _ = process.communicate(json.dumps(asked).encode())
-    try:
-        answer: dict[str, Any] = json.loads(said)
-    except ValueError:
-        raise GpuvirtError("the agent that keeps the lease did not start; `gpuvirt doctor` checks the installation") from None
+    assert process.stdin is not None and process.stdout is not None
+    answer: dict[str, Any] = {}
+    with contextlib.suppress(BrokenPipeError, ValueError), process.stdout:
+        with process.stdin:
+            process.stdin.write(json.dumps(asked).encode())
+        for said in process.stdout:
+            answer = json.loads(said)
+            if "waiting" not in answer:
+                break
+            told(str(answer["waiting"]))
+    process.wait()  # it has left the agent behind
+    if not answer or "waiting" in answer:
+        raise GpuvirtError("the agent that keeps the lease did not start; `gpuvirt doctor` checks the installation")
     if "error" in answer:
         raise GpuvirtError(str(answer["error"]))
     found = replace(settings, pool=parse_pool(answer["pool"]), token=answer["token"], lease=bytes.fromhex(answer["lease"]))
@@ -71,13 +84,30 @@ def _begin(asked: dict[str, Any]) -> tuple[int, Connected, NamedLease]:
         watched = os.pidfd_open(asked["pid"])
     except OSError as error:
         raise GpuvirtError(f"process {asked['pid']} cannot be watched: {error.strerror}") from None
-    found = connect(Settings(pool=pool, gpus=asked["gpus"], memory=asked["memory"], token=asked["token"]))
+    waiting = {name: asked[name] for name in ("no_wait", "wait", "priority")}
+    found = connect(Settings(pool=pool, gpus=asked["gpus"], memory=asked["memory"], token=asked["token"], **waiting))
+    poll = select.poll()
+    poll.register(watched, select.POLLIN)
+    poll.register(1, 0)  # whoever started it is gone
+
+    def told(line: str) -> None:
+        _say({"waiting": line})
+
+    def pause(seconds: float) -> None:
+        if poll.poll(seconds * 1000):
+            raise GpuvirtError("nobody waits for the GPUs any more")
+
     try:
-        return watched, found, open_lease(found.status, asked["gpus"], asked["memory"], program=asked["program"])
+        return watched, found, open_lease(found.status, found.settings, program=asked["program"], told=told, pause=pause)
     except BaseException:
         if found.private is not None:
             found.private.close()
         raise
+
+
+def _say(what: dict[str, Any]) -> None:
+    """To whoever started this process."""
+    os.write(1, json.dumps(what).encode() + b"\n")
 
 
 def _keep(watched: int, lease: NamedLease) -> None:
@@ -122,7 +152,8 @@ def main() -> None:
     os.chdir("/")
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
-    os.write(1, json.dumps(answer).encode())
+    with contextlib.suppress(BrokenPipeError):
+        _say(answer)
     os.dup2(null, 1)
     if found is None:
         return

@@ -104,11 +104,22 @@ def variables(settings: Settings, status: PoolStatus) -> list[Variable]:
         found.append(Variable("GPUVIRT_MEMORY", str(settings.memory), "bytes per GPU"))
     if settings.capability is not None:
         found.append(Variable("GPUVIRT_CAPABILITY", settings.capability, "the compute capability that software GPUs report"))
+    found += _waiting(settings)
     if settings.stats:
         found.append(Variable("GPUVIRT_STATS", settings.stats, "file for the statistics at exit; - is stderr"))
     if settings.token:
         found.append(Variable("GPUVIRT_TOKEN", settings.token, "a secret"))
     return found + (software() if status.software else [])
+
+
+def _waiting(settings: Settings) -> list[Variable]:
+    """How it waits for GPUs. What this process's environment says otherwise is undone."""
+    values = {
+        "GPUVIRT_NO_WAIT": ("1" if settings.no_wait else "", "refused instead of waiting for GPUs"),
+        "GPUVIRT_WAIT": ("" if settings.wait is None else f"{round(settings.wait * 1000)}ms", "how long to wait for GPUs at most"),
+        "GPUVIRT_PRIORITY": (str(settings.priority or ""), "among those that wait"),
+    }
+    return [Variable(name, value, comment) for name, (value, comment) in values.items() if value or os.environ.get(name)]
 
 
 def software() -> list[Variable]:

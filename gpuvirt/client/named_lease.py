@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import socket
 import sys
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from gpuvirt.client.connect import ask
+from gpuvirt.client.settings import Settings
+from gpuvirt.transport.control import ControlError
 from gpuvirt.transport.handshake import LEASE_SIZE
 from gpuvirt.transport.pool import PoolStatus, user
+
+ASK_EVERY = 1.0  # seconds between two questions of a lease that waits; well below the time after which it would end
 
 
 @dataclass(frozen=True)
@@ -78,21 +85,53 @@ class NamedLease:
         ask(self.status, "lease_release", lease=self.id, when_idle=True, limit=limit)
 
 
-def open_lease(status: PoolStatus, gpus: int, memory: int | None, id: bytes | None = None, program: str | None = None) -> NamedLease:
-    """Opens a lease.
+def open_lease(
+    status: PoolStatus,
+    settings: Settings,
+    id: bytes | None = None,
+    program: str | None = None,
+    told: Callable[[str], None] | None = None,
+    pause: Callable[[float], None] = time.sleep,
+) -> NamedLease:
+    """Opens a lease, and waits until it has its GPUs, unless the settings say otherwise.
 
     Args:
-        memory: bytes on each GPU, None: all that this token may have.
+        settings: how many GPUs, the memory on each, and how to wait for them.
         id: None: a new one.
         program: whose it is, for `gpuvirt ps`; None: this program.
+        told: called with a line for the user when it has to wait, and whenever its place is another.
+        pause: lets so many seconds pass; what it raises ends the lease.
 
     Raises:
-        ControlError: the server cannot grant it, or does not answer.
+        ControlError: the server cannot grant it, not without waiting or not in time, or does not answer.
     """
     id = id or secrets.token_bytes(LEASE_SIZE)
     holder = {"program": program or Path(sys.argv[0] or "python").name, "pid": os.getpid(), "user": user(), "host": socket.gethostname()}
-    opened = ask(status, "lease_open", lease=id, gpus=gpus, memory=memory or 0, holder=holder)
+    waiting = {"queue": not settings.no_wait, "wait_ms": round((settings.wait or 0) * 1000), "priority": settings.priority}
+    opened = ask(status, "lease_open", lease=id, gpus=settings.gpus, memory=settings.memory or 0, holder=holder, **waiting)
+    last = None
+    try:
+        while not opened["devices"]:
+            place = opened["place"], opened["queued"]
+            if told and place != last:
+                told(f"waiting for {_count(settings.gpus)} of {status.address.url}: place {place[0]} of {place[1]} ({opened['why']})")
+            last = place
+            pause(ASK_EVERY)
+            opened = ask(status, "lease_renew", lease=id)
+    except BaseException:
+        with contextlib.suppress(ControlError):  # then it ends because nobody renews it
+            ask(status, "lease_release", lease=id)
+        raise
     return NamedLease(status, id, str(opened["number"]), tuple(opened["devices"]), float(opened["expiry"]))
+
+
+def _count(gpus: int) -> str:
+    return "1 GPU" if gpus == 1 else f"{gpus} GPUs"
+
+
+def say_waiting(settings: Settings) -> Callable[[str], None]:
+    """For `open_lease`: says it on stderr, unless the settings are quiet."""
+    return lambda line: None if settings.quiet else print(f"gpuvirt: {line}", file=sys.stderr, flush=True)
 
 
 def stands(status: PoolStatus, id: bytes) -> bool:

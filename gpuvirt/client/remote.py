@@ -19,7 +19,7 @@ from gpuvirt.client import settings as client_settings
 from gpuvirt.client.connect import connect
 from gpuvirt.client.environment import apply, variables
 from gpuvirt.client.lease import Lease
-from gpuvirt.client.named_lease import NamedLease, open_lease
+from gpuvirt.client.named_lease import NamedLease, open_lease, say_waiting
 from gpuvirt.client.settings import Settings
 from gpuvirt.errors import GpuvirtError
 
@@ -41,7 +41,7 @@ class _Activation:
         found = self.connected = connect(settings)
         try:
             # A lease that this process inherited, of an attached shell or of a parent's block, stays theirs.
-            named = self._inherited() if settings.lease else open_lease(found.status, settings.gpus, settings.memory)
+            named = self._inherited() if settings.lease else open_lease(found.status, settings, told=say_waiting(settings))
             self.id = named.id
             self.driver = self._load() if joined else self._activate()
             self.lease = Lease(named, self.driver, joined=settings.lease is not None)
@@ -120,7 +120,7 @@ class _Activation:
         """Another lease under the same id, which the client library has read."""
         if _kind(settings) != _kind(self.settings):
             raise GpuvirtError(self._other(settings))
-        named = open_lease(self.connected.status, settings.gpus, settings.memory, self.id)
+        named = open_lease(self.connected.status, settings, self.id, told=say_waiting(settings))
         self.settings = settings
         self.lease = Lease(named, self.driver, joined=False)
         self._tell_children()
@@ -147,7 +147,7 @@ class _Activation:
 
 def _kind(settings: Settings) -> Settings:
     """What cannot change once the client library is loaded."""
-    return replace(settings, gpus=1, memory=None)
+    return replace(settings, gpus=1, memory=None, no_wait=False, wait=None, priority=0)
 
 
 def _enter(settings: Settings) -> Lease:
@@ -172,8 +172,8 @@ def _leave() -> None:
 class remote:
     """Remote GPUs for this process: ``with gpuvirt.remote(gpus=2) as lease: import cupy; ...``
 
-    Enter it before the first import or call that loads CUDA: the CUDA driver is loaded once in a process and cannot be changed afterwards. A server
-    that has too few GPUs refuses at once; nothing waits for GPUs to become free.
+    Enter it before the first import or call that loads CUDA: the CUDA driver is loaded once in a process and cannot be changed afterwards. Where
+    others have the GPUs, entering waits until they are free, and says its place on stderr.
 
     Blocks: several may follow one another, and be entered inside of one another. Between them frees, destroys, queries and waits succeed; every
     other CUDA call fails with CUDA_ERROR_NOT_PERMITTED, whose text says why, and nothing of that sticks. Arrays are valid again in the next block.
@@ -199,6 +199,9 @@ class remote:
         link: ``auto``, ``shm``, ``tcp``, ``tcp(channels=4)``, or one of them delayed, ``delay(rtt=30ms,rate=10gbit,tcp)``; None: ``auto``.
         local: True: a private local pool, even if a pool is configured.
         capability: compute capability that software GPUs report to the program, such as ``8.0``; None: the server's.
+        no_wait: True: an error instead of waiting for GPUs that others have.
+        wait: the longest to wait for them: seconds, or text such as ``90s`` or ``2m``; None: without a limit.
+        priority: among those that wait, -100 to 100, higher ones first; the token says up to which.
 
     Raises:
         GpuvirtError: an argument is not valid (when constructed); no such server, no token, CUDA is loaded already, or entered with arguments that
@@ -214,11 +217,13 @@ class remote:
         link: str | None = None,
         local: bool | None = None,
         capability: str | None = None,
+        no_wait: bool | None = None,
+        wait: float | str | None = None,
+        priority: int | None = None,
     ) -> None:
-        self._settings = client_settings.resolve(
-            {"gpus": gpus, "pool": pool, "memory": memory, "link": link, "local": local or None, "capability": capability},
-            _active.environment if _active else None,
-        )
+        given: dict[str, Any] = {"gpus": gpus, "pool": pool, "memory": memory, "link": link, "local": local or None, "capability": capability}
+        given |= {"no_wait": no_wait, "wait": wait, "priority": priority}
+        self._settings = client_settings.resolve(given, _active.environment if _active else None)
 
     def __enter__(self) -> Lease:
         return _enter(self._settings)

@@ -12,14 +12,17 @@ from typing import Any
 from gpuvirt import paths
 from gpuvirt.capability import format_capability, parse_capability
 from gpuvirt.client import links
+from gpuvirt.durations import parse_duration
 from gpuvirt.errors import GpuvirtError
 from gpuvirt.sizes import parse_size
 from gpuvirt.transport.handshake import LEASE_SIZE
 from gpuvirt.transport.pool import PoolAddress, parse_pool
 
 # Settings of a later version. They are refused, because a program that sets one would not get what it asks for.
-LATER = ("compute", "idle", "for", "no_wait")
+LATER = ("compute", "idle", "for")
 MAX_GPUS = 16
+WAIT_MOST = 30 * 86400.0  # seconds
+PRIORITY_MOST = 100
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,9 @@ class Settings:
         token: text of the token, None: find one.
         quiet: `gpuvirt run` and `attach` print only errors of their own.
         lease: the id of the lease to work under, 16 bytes, None: none is named.
+        no_wait: be refused instead of waiting for GPUs.
+        wait: seconds to wait for GPUs at most, None: without a limit.
+        priority: among those that wait, -100 to 100; higher ones are served first.
     """
 
     pool: PoolAddress | None = None
@@ -48,6 +54,9 @@ class Settings:
     token: str | None = None
     quiet: bool = False
     lease: bytes | None = field(default=None, repr=False)
+    no_wait: bool = False
+    wait: float | None = None
+    priority: int = 0
 
 
 def parse_link(text: str) -> str:
@@ -91,6 +100,34 @@ def _parse_memory(value: Any) -> int:
     return value if isinstance(value, int) and value > 0 else parse_size(str(value))
 
 
+def parse_wait(value: Any) -> float:
+    """Seconds to wait, from a number of them or a text.
+
+    Raises:
+        ValueError: it is neither, or longer than the wire can say.
+    """
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    found = float(value) if number else parse_duration(str(value))
+    if not 0.001 <= found <= WAIT_MOST:
+        raise ValueError(f"{value!r} is no time to wait: 1ms to {WAIT_MOST // 86400:.0f}d")
+    return found
+
+
+def parse_priority(value: Any) -> int:
+    """Checks a priority.
+
+    Raises:
+        ValueError: it is no whole number from -100 to 100.
+    """
+    try:
+        found = None if isinstance(value, bool) else int(str(value))
+    except ValueError:
+        found = None
+    if found is None or not -PRIORITY_MOST <= found <= PRIORITY_MOST:
+        raise ValueError(f"{value!r} is no priority (-{PRIORITY_MOST} to {PRIORITY_MOST})")
+    return found
+
+
 def _parse_lease(value: Any) -> bytes:
     try:
         id = bytes.fromhex(str(value))
@@ -112,6 +149,9 @@ _PARSERS: dict[str, Callable[[Any], Any]] = {
     "token": lambda value: str(value),
     "quiet": _parse_bool,
     "lease": _parse_lease,
+    "no_wait": _parse_bool,
+    "wait": parse_wait,
+    "priority": parse_priority,
 }
 ENVIRONMENT_ONLY = ("lease",)
 
@@ -146,6 +186,12 @@ def resolve(options: Mapping[str, Any], environment: Mapping[str, str] | None = 
                 raise GpuvirtError(f"{source}: {error}") from None
         if here.get("local") and "pool" in here:
             raise GpuvirtError(f"{layer['pool'][1]} and {layer['local'][1]} contradict each other; give one of them")
+        if here.get("no_wait"):  # as with a pool and --local
+            if "wait" in here:
+                raise GpuvirtError(f"{layer['no_wait'][1]} and {layer['wait'][1]} contradict each other; give one of them")
+            here["wait"] = None
+        elif "wait" in here:
+            here["no_wait"] = False
         if "pool" in here or here.get("local"):  # a pool and --local are one setting: the layer with precedence decides both
             here.setdefault("local", False)
             here.setdefault("pool", None)

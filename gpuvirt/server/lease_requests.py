@@ -40,10 +40,11 @@ def _holder(said: Any) -> dict[str, Any]:
 def lease_requests(sessions: Sessions) -> dict[str, Handler]:
     """The handlers, by operation.
 
-    ``lease_open`` (lease: the id, 16 random bytes; gpus; memory: bytes on each device, 0: all; holder: the opener's program, pid, user, host)
-    and ``lease_renew`` (lease) answer with the lease's number, its devices and, in ``expiry``, the seconds after which it ends unless it is renewed
-    or has sessions; ``lease_show`` (lease) also with its sessions and their figures; ``lease_release`` (lease) with how many ``sessions`` it has
-    ended (when_idle: it ends none, and the lease with the last).
+    ``lease_open`` (lease: the id, 16 random bytes; gpus; memory: bytes on each device, 0: all; holder: the opener's program, pid, user, host; queue:
+    whether it may wait, wait_ms: for how long at most, 0: no limit; priority) and ``lease_renew`` (lease) answer with the lease's number, its devices
+    and, in ``expiry``, the seconds after which it ends unless it is renewed or has sessions; of one that waits, which has no devices, also with its
+    ``place``, how many are ``queued``, and ``why``. ``lease_show`` (lease) answers also with its sessions and their figures;
+    ``lease_release`` (lease) with how many ``sessions`` it has ended (when_idle: it ends none, and the lease with the last).
     """
 
     named = sessions.named
@@ -53,11 +54,16 @@ def lease_requests(sessions: Sessions) -> dict[str, Handler]:
         return bytes.fromhex(sender.id)
 
     def described(lease: Lease) -> dict[str, Any]:
-        return {"number": f"{lease.number:016x}", "devices": [*lease.devices], "expiry": named.expiry}
+        return {"number": f"{lease.number:016x}", "devices": [*lease.devices], "expiry": named.expiry, **named.waiting(lease)}
 
     async def lease_open(message: dict[str, Any]) -> dict[str, Any]:
         sender: TokenEntry = message["from"]
-        asked = Asked(owner(message), _number(message, "gpus", 1 << 16), _number(message, "memory", (1 << 63) - 1), sender.rights)
+        gpus, memory = _number(message, "gpus", 1 << 16), _number(message, "memory", (1 << 63) - 1)
+        priority, wait_ms = message.get("priority", 0), _number(message, "wait_ms", (1 << 32) - 1)
+        if type(priority) is not int:
+            raise GpuvirtError("a lease's priority is a number")
+        no_wait = message.get("queue") is not True
+        asked = Asked(owner(message), gpus, memory, sender.rights, priority=priority, no_wait=no_wait, wait=wait_ms / 1000)
         return described(named.open(_id(message), asked, _holder(message.get("holder"))))
 
     async def lease_renew(message: dict[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,8 @@ outlives them until it is released, or until nobody has renewed it in time and n
 of a `gpuvirt run`; all processes of the launch work under it, and it lasts until the last has ended and `LINGER` is over, or the launcher has
 reported. A process of neither has one to itself. Whoever joins a lease holds the token that it was opened with.
 
-A lease that a session begins may have to wait for its GPUs (policy/machine.py); the session is its member meanwhile. A named one is never queued.
+A lease may have to wait for its GPUs (policy/machine.py). The session that began it is its member meanwhile; of a named one its
+opener asks until it has them.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from gpuvirt.transport.handshake import LAUNCH_SIZE, LEASE_SIZE
 
 LINGER = 10.0  # seconds that a launch keeps its GPUs between one of its processes and the next
 EXPIRY_LEAST = 5  # seconds that a named lease lasts without being renewed, whatever the grace period is
-ENDED_LAUNCHES = 4096  # how many are remembered
+ENDED_LAUNCHES = 4096  # how many are remembered, and how many named leases that were refused
 NO_ID = bytes(LEASE_SIZE)
 NO_LAUNCH = bytes(LAUNCH_SIZE)
 NO_RIGHTS = Rights()
@@ -67,6 +68,10 @@ class Asked:
     priority: int = 0
     no_wait: bool = False
     wait: float = 0.0
+
+    def __post_init__(self) -> None:
+        if abs(self.priority) > events.PRIORITIES:
+            raise NotGranted(f"priority {self.priority} was asked for and there are -{events.PRIORITIES} to {events.PRIORITIES}")
 
 
 @dataclass(eq=False)
@@ -146,6 +151,7 @@ class Leases:
         self._named: dict[bytes, Lease] = {}
         self._launches: dict[tuple[bytes, bytes], Lease] = {}
         self._ended_launches: OrderedDict[tuple[bytes, bytes], None] = OrderedDict()
+        self._refused: OrderedDict[tuple[bytes, bytes], str] = OrderedDict()  # named leases that had waited, by id and token
         self._members: dict[int, Membership] = {}
         self._moving: dict[int, Membership] = {}  # what sessions that are about to move will have
         self._rights: dict[str, Rights] = {}  # what the policy was told of its users
@@ -162,16 +168,17 @@ class Leases:
     # ---- named leases ---------------------------------------------------------------------------------------------------
 
     def open(self, id: bytes, asked: Asked, holder: dict[str, Any], now: float, started: float = 0.0) -> Lease:
-        """A named lease under an id that the opener chose.
+        """A named lease under an id that the opener chose; it may have to wait for its GPUs, and ends unless it is renewed, then too.
 
         Raises:
             NotGranted: this server cannot grant it, or there is a lease of this id.
         """
         if id in self._named or id == NO_ID:
             raise NotGranted("there is a lease of this id already; open one under another")
-        lease = self._ask(replace(asked, no_wait=True), holder, started, now)
+        lease = self._ask(asked, holder, started, now)
         lease.id, lease.expires = id, now + self.expiry
         self._named[id] = lease
+        self._refused.pop((id, asked.owner), None)
         return lease
 
     def find(self, id: bytes, owner: bytes) -> Lease:
@@ -181,6 +188,8 @@ class Leases:
             NotGranted: there is none that this token may use. The answer does not tell whether another token has it.
         """
         lease = self._named.get(id)
+        if refused := self._refused.get((id, owner)):
+            raise NotGranted(refused, unknown=True)
         if lease is None or lease.owner != owner:
             text = "the lease of these GPUs has ended: they were given back, their agent is gone, or the server was started anew"
             raise NotGranted(f"{text}; leave this shell and attach again, or unset GPUVIRT_LEASE", unknown=True)
@@ -203,6 +212,9 @@ class Leases:
             NotGranted: there is no such lease.
         """
         lease = self.find(id, owner)
+        if lease.waits:
+            self._refuse(lease, "the lease was given back before it had its GPUs", now)
+            return set()
         self._end(lease, now)
         return set(lease.sessions)
 
@@ -375,12 +387,24 @@ class Leases:
         """A token is worth nothing any more: its leases are over, or are when the sessions that work under them have ended."""
         for lease in [lease for lease in self._leases.values() if lease.owner == owner]:
             if lease.waits:
-                lease.refused = why
-                self._end(lease, now)
-                if self.decided:
-                    self.decided(lease)
+                self._refuse(lease, why, now)
             elif lease.named or not lease.sessions:
                 self._end(lease, now)
+
+    def _refuse(self, lease: Lease, why: str, now: float) -> None:
+        """A lease that waits gets nothing, for a reason that is not the policy's."""
+        lease.refused = why
+        self._remember(lease)
+        self._end(lease, now)
+        if self.decided:
+            self.decided(lease)
+
+    def _remember(self, lease: Lease) -> None:
+        """Whoever asks for a named lease that was refused is told why."""
+        if lease.named:
+            self._refused[lease.id, lease.owner] = lease.refused
+            if len(self._refused) > ENDED_LAUNCHES:
+                self._refused.popitem(last=False)
 
     def _know(self, asked: Asked, now: float) -> str:
         """The policy's name of who asks; the policy knows its rights."""
@@ -420,6 +444,7 @@ class Leases:
                 lease.devices = one.devices
             else:
                 lease.refused = one.text
+                self._remember(lease)
                 self._forget(lease)
             if lease is not new and self.decided:
                 self.decided(lease)

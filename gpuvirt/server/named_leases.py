@@ -24,13 +24,14 @@ class NamedLeases:
         self._leases, self._end, self._changed = leases, end, changed
 
     def open(self, id: bytes, wanted: Asked, holder: dict[str, Any]) -> Lease:
-        """Grants GPUs that programs can work on by the lease's id.
+        """Grants GPUs that programs can work on by the lease's id, or lets it wait for them.
 
         Raises:
-            NotGranted: they cannot be had.
+            NotGranted: they cannot be had, or not at once where that is wanted.
         """
         lease = self._leases.open(id, wanted, holder, time.monotonic(), time.time())
-        log.info("lease %016x of %s@%s: GPU %s", lease.number, holder["user"] or "?", holder["host"] or "?", ",".join(map(str, lease.devices)))
+        has = f"waits for {lease.gpus}: {self._leases.why(lease)}" if lease.waits else f"GPU {','.join(map(str, lease.devices))}"
+        log.info("lease %016x of %s@%s: %s", lease.number, holder["user"] or "?", holder["host"] or "?", has)
         self._changed()
         return lease
 
@@ -71,6 +72,13 @@ class NamedLeases:
         NotGranted: there is no such lease.
         """
         return self._leases.find(id, owner)
+
+    def waiting(self, lease: Lease) -> dict[str, Any]:
+        """What is said of a lease that waits: place, queued, why; of another nothing."""
+        if not lease.waits:
+            return {}
+        place, queued = self._leases.place(lease)
+        return {"place": place, "queued": queued, "why": self._leases.why(lease)}
 
     @property
     def expiry(self) -> float:

@@ -27,7 +27,7 @@ from gpuvirt.server.sealing import CIPHERS, Exchange, NotSealed, Sealing
 from gpuvirt.server.tenants import Tenant
 from gpuvirt.server.worker_library import RunEnding, SessionConfig
 from gpuvirt.server.workers import WorkerPool, WorkerProcess
-from gpuvirt.transport.handshake import STATE_EVERY, WELCOME_BUSY, WELCOME_FAILED, WELCOME_UNKNOWN, Hello, State, Transcript, Welcome
+from gpuvirt.transport.handshake import HELLO_NO_WAIT, STATE_EVERY, WELCOME_BUSY, WELCOME_FAILED, WELCOME_UNKNOWN, Hello, State, Transcript, Welcome
 from gpuvirt.transport.transport import ServerEnd, Transport
 
 log = logging.getLogger("gpuvirt.server")
@@ -73,7 +73,9 @@ def _holder(hello: Hello, peer: str) -> dict[str, Any]:
 
 def asked(hello: Hello, rights: Rights) -> Asked:
     """What a hello asks for. rights: what its token allows."""
-    return Asked(hello.token_id, hello.gpus, hello.memory, rights, hello.lease, hello.launch)
+    no_wait, wait = bool(hello.flags & HELLO_NO_WAIT), hello.wait_ms / 1000
+    wanted = hello.gpus, hello.memory, rights, hello.lease, hello.launch
+    return Asked(hello.token_id, *wanted, priority=hello.priority, no_wait=no_wait, wait=wait)
 
 
 @dataclass

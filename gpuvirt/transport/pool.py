@@ -163,26 +163,29 @@ def other_version(url: str, error: hs.OtherVersion) -> str:
     )
 
 
-def check_pool(address: PoolAddress, token_text: str | None = None, gpus: int = 0, memory: int = 0, lease: bytes | None = None) -> PoolStatus:
+def check_pool(
+    address: PoolAddress, token_text: str | None = None, gpus: int = 0, memory: int = 0, lease: bytes | None = None, priority: int = 0
+) -> PoolStatus:
     """Asks a server whether it accepts this client.
 
     Args:
         token_text: the token, None: see `find_token`.
         gpus: the server also checks that it has this number of GPUs with `memory` bytes each; 0: not checked.
         lease: and that this lease stands and has them.
+        priority: and that the token may ask for it.
 
     Raises:
         GpuvirtError: it does not; the text is one line with the server and the reason.
     """
     for _ in range(hs.MOVES_MAX + 1):
-        status, welcome = _check_once(address, token_text, gpus, memory, lease or bytes(hs.LEASE_SIZE))
+        status, welcome = _check_once(address, token_text, gpus, memory, lease or bytes(hs.LEASE_SIZE), priority)
         if welcome.status != hs.WELCOME_MOVED:
             return status
         address = parse_pool(welcome.address)
     raise GpuvirtError(f"the pool moved more than {hs.MOVES_MAX} times in a row, at last to {address.url}")
 
 
-def _check_once(address: PoolAddress, token_text: str | None, gpus: int, memory: int, lease: bytes) -> tuple[PoolStatus, hs.Welcome]:
+def _check_once(address: PoolAddress, token_text: str | None, gpus: int, memory: int, lease: bytes, priority: int) -> tuple[PoolStatus, hs.Welcome]:
     for pause in (*PAUSES, None):
         try:
             greeted = greet(address)
@@ -190,7 +193,7 @@ def _check_once(address: PoolAddress, token_text: str | None, gpus: int, memory:
             with greeted.sock:
                 peer = greeted.sock.getpeername()[0]
                 token = find_token(address, bool(greeting.boot_id) and greeting.boot_id == own_boot_id(), token_text)
-                welcome = _say(greeted, address, token, hs.HELLO_CHECK, gpus=gpus, memory=memory, lease=lease)
+                welcome = _say(greeted, address, token, hs.HELLO_CHECK, gpus=gpus, memory=memory, lease=lease, priority=priority)
             break
         except HandshakeCut:
             # The connection may have been cut during the handshake. A peer that is not a gpuvirt server closes every attempt.
@@ -223,6 +226,7 @@ def _say(
     memory: int = 0,
     launch: bytes = bytes(hs.LAUNCH_SIZE),
     lease: bytes = bytes(hs.LEASE_SIZE),
+    priority: int = 0,
 ) -> hs.Welcome:
     """A handshake that opens no session: sends a hello and returns the welcome, both proved. Its status is OK or MOVED.
 
@@ -241,6 +245,7 @@ def _say(
         host=socket.gethostname(),
         launch=launch,
         lease=lease,
+        priority=priority,
     )
     try:
         greeted.sock.sendall(greeted.transcript.prove_hello(hello, token.secret))

@@ -32,6 +32,9 @@ struct gv_link_options {
     const uint8_t *secret;   /* GV_SECRET_SIZE */
     uint32_t gpus;           /* 0: as many as the lease has */
     uint64_t memory;
+    int32_t priority;
+    uint32_t wait_ms; /* for devices; 0: without a limit */
+    bool no_wait;     /* refused instead of waiting for devices */
     const char *program;
     uint8_t launch[16]; /* GPUVIRT_LAUNCH; zeros: none */
     uint8_t lease[16];  /* GPUVIRT_LEASE; zeros: none */

@@ -44,6 +44,8 @@ static const struct field hello_fields[] = {
     FIELD(gv_hello, PID, pid, NUMBER),
     FIELD(gv_hello, GPUS, gpus, NUMBER),
     FIELD(gv_hello, MEMORY, memory, NUMBER),
+    FIELD(gv_hello, PRIORITY, priority, NUMBER),
+    FIELD(gv_hello, WAIT, wait_ms, NUMBER),
     FIELD(gv_hello, PROGRAM, program, TEXT),
     FIELD(gv_hello, USER, user, TEXT),
     FIELD(gv_hello, HOST, host, TEXT),

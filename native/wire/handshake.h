@@ -82,6 +82,8 @@
 #define GV_TAG_STATE 48u
 #define GV_TAG_PLACE 49u
 #define GV_TAG_QUEUED 50u
+#define GV_TAG_PRIORITY 51u
+#define GV_TAG_WAIT 52u
 #define GV_TAG_STATUS 64u
 #define GV_TAG_DESCRIPTORS 65u
 #define GV_TAG_CONNECTIONS 66u
@@ -137,6 +139,8 @@ struct gv_offers {
     struct gv_offer at[GV_TRANSPORTS_MAX];
 };
 
+#define GV_HELLO_NO_WAIT 1u /* SESSION: to be refused instead of waiting for devices */
+
 struct gv_hello {
     uint16_t purpose; /* GV_HELLO_* */
     uint16_t channel; /* which further connection, from 0 (CHANNEL) */
@@ -144,10 +148,12 @@ struct gv_hello {
     uint8_t token_id[GV_TOKEN_ID_SIZE]; /* which token (SESSION, CHECK, ENDED) */
     uint64_t session;                   /* CHANNEL, RESUME: the session it belongs to */
     uint32_t epoch;                     /* RESUME, CHANNEL: 0 for the first connection of its kind, higher for each that takes its place */
-    uint32_t flags;                     /* none yet: 0, and whoever reads it ignores what it does not know */
+    uint32_t flags;                     /* GV_HELLO_NO_WAIT; whoever reads it ignores what it does not know */
     uint32_t pid;
-    uint32_t gpus;   /* devices wanted; 0 under a lease: as many as it has */
-    uint64_t memory; /* bytes wanted per device, 0: what there is */
+    uint32_t gpus;    /* devices wanted; 0 under a lease: as many as it has */
+    uint64_t memory;  /* bytes wanted per device, 0: what there is */
+    int32_t priority; /* SESSION, CHECK: higher ones are served first; the token says up to which */
+    uint32_t wait_ms; /* SESSION: how long to wait for devices at most, 0: no limit */
     char program[64];
     char user[32];
     char host[64];

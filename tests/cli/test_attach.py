@@ -270,3 +270,33 @@ def test_a_private_pool_lives_with_the_shell(attach: Attach, env: dict[str, str]
 def test_wrong_usage(env: dict[str, str], line: list[str], variables: dict[str, str], code: int, text: str) -> None:
     done = subprocess.run([*GPUVIRT, *line], env=env | variables, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == code and text in done.stderr and done.stdout == ""
+
+
+def test_attaching_waits(env: dict[str, str], tmp_path: Path) -> None:
+    """It says its place, gives up in time or at once, and has the GPU when it is free; who stops waiting leaves the queue."""
+    server = start_fake(tmp_path / "one", gpus=1, gpu_memory=1 << 30, grace=0)
+    there = env | {"GPUVIRT_POOL": server.url, "GPUVIRT_TOKEN": server.token.text()}
+    line = [*GPUVIRT, "attach", "--memory", "1g"]
+
+    def begin(*options: str) -> subprocess.Popen[str]:
+        pipe = subprocess.PIPE
+        return subprocess.Popen([*line, *options], stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=there, cwd=tmp_path)
+
+    having, _, _ = server.attach(gpus=1, memory=1 << 30)
+    refused = begin("--no-wait")
+    assert "it would be at place 1 of 1" in refused.communicate(timeout=100)[1] and refused.returncode == 125
+    late = begin("--wait", "1s")
+    said = late.communicate(timeout=100)[1]
+    assert late.returncode == 125 and f"waiting for 1 GPU of {server.url}: place 1 of 1" in said and "as long as it wanted to" in said
+    stopped = begin()
+    assert stopped.stderr is not None and "place 1 of 1" in stopped.stderr.readline()
+    stopped.kill()
+    stopped.communicate()
+    wait_until(lambda: len(leases(server)) == 1)
+    patient = begin()
+    assert patient.stderr is not None and "place 1 of 1" in patient.stderr.readline()
+    having.close()
+    said, _ = patient.communicate("echo it has $GPUVIRT_GPUS\n", timeout=100)
+    assert (patient.returncode, said) == (0, "it has 1\n")
+    nothing_left(server)
+    server.stop()

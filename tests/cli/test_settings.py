@@ -55,7 +55,7 @@ def test_local_and_pool_are_one_setting(tmp_path: Path) -> None:
         ({"GPUVIRT_MEMORY": "4x"}, "GPUVIRT_MEMORY"),
         ({"GPUVIRT_POOL": "host"}, "GPUVIRT_POOL: 'host' is not a pool"),
         ({"GPUVIRT_LINK": "verbs"}, "GPUVIRT_LINK: the link verbs is not in this version"),
-        ({"GPUVIRT_NO_WAIT": "1"}, "GPUVIRT_NO_WAIT is not in this version"),
+        ({"GPUVIRT_NO_WAIT": "maybe"}, "GPUVIRT_NO_WAIT: 'maybe' is neither"),
         ({"GPUVIRT_COMPUTE": "50"}, "GPUVIRT_COMPUTE is not in this version"),
     ],
 )
@@ -106,3 +106,20 @@ def test_pools() -> None:
     for text in ("host:7070", "tcp://host", "tcp://host:0", "tcp://host:70000", "udp://h:1", "tcp://h:1,tcp://h:2", "tcp://::1:7070"):
         with pytest.raises(GpuvirtError):
             parse_pool(text)
+
+
+def test_waiting(tmp_path: Path) -> None:
+    """--no-wait and --wait are one setting: the layer with precedence decides both."""
+    file = tmp_path / "config.toml"
+    file.write_text('wait = "2m"\npriority = -3\n')
+    found = resolve({}, {}, file)
+    assert (found.no_wait, found.wait, found.priority) == (False, 120.0, -3)
+    found = resolve({}, {"GPUVIRT_NO_WAIT": "1", "GPUVIRT_PRIORITY": "7"}, file)
+    assert (found.no_wait, found.wait, found.priority) == (True, None, 7)
+    found = resolve({"wait": 1.5}, {"GPUVIRT_NO_WAIT": "1"}, file)
+    assert (found.no_wait, found.wait) == (False, 1.5)
+    with pytest.raises(GpuvirtError, match=r"--no-wait and --wait contradict"):
+        resolve({"no_wait": True, "wait": "1s"}, {}, file)
+    for name, wrong in (("wait", "soon"), ("wait", 0), ("wait", "31d"), ("wait", True), ("priority", "high"), ("priority", 101), ("priority", True)):
+        with pytest.raises(GpuvirtError, match=f"--{name}: "):
+            resolve({name: wrong}, {}, file)

@@ -13,7 +13,7 @@ import pytest
 from server.harness import Connection, FakeServer, offer, start_fake, wait_until
 
 from gpuvirt.transport import handshake as hs
-from gpuvirt.transport.control import request
+from gpuvirt.transport.control import RequestRefused, request
 from gpuvirt.transport.token import Token, parse_token
 
 GIB = 1 << 30
@@ -38,6 +38,14 @@ def waits(server: FakeServer, token: Token | None = None, **hello: Any) -> tuple
 def queued(server: FakeServer) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = [lease for lease in server.ask("ps")["leases"] if lease["state"] == "queued"]
     return sorted(found, key=lambda lease: lease["place"])
+
+
+def open_lease(server: FakeServer, token: Token | None = None, **asked: Any) -> tuple[bytes, dict[str, Any]]:
+    id, who = secrets.token_bytes(hs.LEASE_SIZE), {"program": "sh", "pid": 5, "user": "me", "host": "here"}
+    told = request(
+        "127.0.0.1", int(server.ready["control_port"]), token or server.token, "lease_open", lease=id, gpus=1, memory=GIB, holder=who, **asked
+    )
+    return id, told
 
 
 def all_over(server: FakeServer) -> None:
@@ -140,4 +148,74 @@ def test_others_are_not_told_who_waits(server: FakeServer) -> None:
     assert [lease["program"] for lease in seen if lease["state"] == "queued"] == [None]
     first.close()
     one.close()
+    all_over(server)
+
+
+def test_without_waiting(server: FakeServer) -> None:
+    """Refused at once, with the place that it would have; what is free is had."""
+    first, welcome, _ = server.attach(gpus=1, memory=GIB, flags=hs.HELLO_NO_WAIT)
+    assert welcome.status == hs.WELCOME_OK
+    one, _ = waits(server, memory=GIB)
+    refused = server.attach(gpus=1, memory=GIB, flags=hs.HELLO_NO_WAIT)[1]
+    assert refused.status == hs.WELCOME_BUSY and "it would be at place 2 of 2" in refused.text
+    with pytest.raises(RequestRefused, match="it would be at place 2 of 2"):
+        open_lease(server)
+    assert len(queued(server)) == 1
+    first.close()
+    one.close()
+    all_over(server)
+
+
+def test_no_longer_than_it_wants_to(server: FakeServer) -> None:
+    first, _, _ = server.attach(gpus=1, memory=GIB)
+    one, _ = waits(server, memory=GIB, wait_ms=300)
+    refused = one.welcome(server.token.secret)
+    assert refused.status == hs.WELCOME_BUSY and "it has waited 0 s, as long as it wanted to" in refused.text and "--wait" in refused.text
+    id, told = open_lease(server, queue=True, wait_ms=300)
+    assert told["devices"] == [] and (told["place"], told["queued"]) == (1, 1)
+    wait_until(lambda: queued(server) == [])
+    with pytest.raises(RequestRefused, match="as long as it wanted to"):
+        server.ask("lease_renew", lease=id)
+    first.close()
+    all_over(server)
+
+
+def test_priorities(server: FakeServer) -> None:
+    """The higher goes first, as far as its token allows, and a number that there is not is refused."""
+    important = parse_token(server.ask("token_create", name="important", priority=5)["token"])
+    first, _, _ = server.attach(gpus=1, memory=GIB)
+    low, _ = waits(server, memory=GIB, priority=-1)
+    plain, state = waits(server, memory=GIB)
+    assert (state.place, state.queued) == (1, 2)
+    high, state = waits(server, important, memory=GIB, priority=5)
+    assert (state.place, state.queued) == (1, 3)
+    refused = [server.attach(gpus=1, memory=GIB, priority=n, purpose=p)[1] for n in (1, 101, -101) for p in (hs.HELLO_SESSION, hs.HELLO_CHECK)]
+    assert all(one.status == hs.WELCOME_BUSY for one in refused)
+    assert ["may ask for 0 at most" in one.text for one in refused] == [True] * 2 + [False] * 4
+    assert ["there are -100 to 100" in one.text for one in refused] == [False] * 2 + [True] * 4
+    with pytest.raises(RequestRefused, match="may ask for 5 at most"):
+        open_lease(server, important, queue=True, priority=6)
+    for connection in (low, plain, high, first):
+        connection.close()
+    all_over(server)
+
+
+def test_a_named_lease_waits(server: FakeServer) -> None:
+    """Its opener asks until it has its GPUs; given back, or not asked for any more, it leaves the queue."""
+    first, _, _ = server.attach(gpus=1, memory=GIB)
+    id, told = open_lease(server, queue=True)
+    other, _ = open_lease(server, queue=True)
+    assert told["devices"] == [] and (told["place"], told["queued"]) == (1, 1) and told["why"]
+    assert [(lease["program"], lease["named"], lease["place"]) for lease in queued(server)] == [("sh", True, 1), ("sh", True, 2)]
+    under, _ = waits(server, lease=other)  # who works under a lease waits with it
+    assert server.ask("lease_release", lease=other) == {"sessions": 0}
+    refused = under.welcome(server.token.secret)
+    assert refused.status == hs.WELCOME_BUSY and "given back before it had" in refused.text
+    first.close()
+    wait_until(lambda: server.ask("lease_renew", lease=id)["devices"] == [0])
+    sock, welcome, _ = server.attach(lease=id)
+    assert welcome.status == hs.WELCOME_OK
+    server.ask("lease_release", lease=id)
+    sock.close()
+    under.close()
     all_over(server)

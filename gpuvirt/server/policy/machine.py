@@ -299,7 +299,8 @@ class PolicyMachine:
         why = self.why(lease.id)
         if event.no_wait:
             self._forget(lease)
-            out.append(Refuse(lease.id, f"{_count(shape.gpus)} cannot be had without waiting: {why}; ask again later, or for less with --memory"))
+            where = f"it would be at place {place[0]} of {place[1]}"
+            out.append(Refuse(lease.id, f"{_count(shape.gpus)} cannot be had without waiting: {why}, and {where}; ask again without --no-wait"))
             return
         if event.wait:
             heapq.heappush(self._time_outs, (self._at + event.wait, lease.entry[1], lease.id))

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -37,6 +38,56 @@ static bool parse_size(const char *text, uint64_t *out) {
     if (*end == 'b' || *end == 'B') end++;
     if (*end || !(value >= 1 && value < 9e18)) return false;
     *out = (uint64_t)value;
+    return true;
+}
+
+/* "500ms", "10s", "2m", "12h" or "30d", in milliseconds. */
+static bool parse_time(const char *text, uint32_t *out) {
+    static const struct {
+        const char *unit;
+        double ms;
+    } units[] = {{"ms", 1}, {"s", 1e3}, {"m", 60e3}, {"h", 3600e3}, {"d", 86400e3}};
+    char *end;
+    double value = strtod(text, &end);
+    if (end == text || *text < '0' || *text > '9') return false;
+    for (size_t i = 0; i < sizeof units / sizeof *units; i++) {
+        if (strcmp(end, units[i].unit) != 0) continue;
+        value *= units[i].ms;
+        if (!(value > 0 && value <= UINT32_MAX)) return false;
+        *out = value < 1 ? 1 : (uint32_t)value;
+        return true;
+    }
+    return false;
+}
+
+static bool parse_bool(const char *text, bool *out) {
+    static const char *const words[] = {"1", "true", "yes", "on", "0", "false", "no", "off"};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        if (strcasecmp(text, words[i]) != 0) continue;
+        *out = i < 4;
+        return true;
+    }
+    return false;
+}
+
+/* How to wait for devices that others have. False: err says what is wrong. */
+static bool read_waiting(struct gv_link_options *o, char *err, size_t room) {
+    const char *priority = shim_setting("PRIORITY", "0"), *wait = shim_setting("WAIT", NULL), *no_wait = shim_setting("NO_WAIT", "0");
+    char *end;
+    long n = strtol(priority, &end, 10);
+    if (end == priority || *end || n < -100 || n > 100) {
+        snprintf(err, room, "GPUVIRT_PRIORITY=%s is no number from -100 to 100", priority);
+        return false;
+    }
+    if (wait && !parse_time(wait, &o->wait_ms)) {
+        snprintf(err, room, "GPUVIRT_WAIT=%s is no time; write it like 10s, 2m or 12h", wait);
+        return false;
+    }
+    if (!parse_bool(no_wait, &o->no_wait)) {
+        snprintf(err, room, "GPUVIRT_NO_WAIT=%s is neither yes nor no", no_wait);
+        return false;
+    }
+    o->priority = (int32_t)n;
     return true;
 }
 
@@ -75,6 +126,7 @@ static bool read_options(struct gv_link_options *o, char *err, size_t room) {
         snprintf(err, room, "GPUVIRT_MEMORY=%s is no size; write it like 512m or 4g", memory);
         return false;
     }
+    if (!read_waiting(o, err, room)) return false;
     read_name(shim_setting("LAUNCH", ""), o->launch); /* anything else names none */
     o->notice = notice;
     o->gpus = (uint32_t)n;

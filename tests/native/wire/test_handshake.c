@@ -120,7 +120,7 @@ static void all_fields(void) {
     static struct gv_hello in, out;
     static uint8_t raw[GV_MESSAGE_MAX];
     in = a_hello();
-    in.channel = 3, in.session = UINT64_MAX, in.epoch = 4, in.flags = 1;
+    in.channel = 3, in.session = UINT64_MAX, in.epoch = 4, in.flags = 1, in.priority = -100, in.wait_ms = UINT32_MAX;
     memset(in.program, 'p', sizeof in.program - 1);
     memset(in.launch, 4, sizeof in.launch);
     memset(in.process, 5, sizeof in.process);

@@ -74,7 +74,7 @@ def test_a_queue() -> None:
     granted(machine, 1, 2, compute=COMPUTE)
     assert only(machine.handle(Asked(1.0, 2, "ada", 2, compute=COMPUTE))) == Queue(2, 1, 1, "0 of the 2 GPUs that it needs are free")
     refused = only(machine.handle(Asked(1.0, 3, "ben", 1, compute=COMPUTE, no_wait=True)))
-    assert isinstance(refused, Refuse) and "without waiting" in refused.text and "ask again later" in refused.text
+    assert isinstance(refused, Refuse) and "without waiting" in refused.text and "it would be at place 1 of 2" in refused.text
     machine.handle(Asked(2.0, 4, "ben", 1, compute=COMPUTE, wait=30))
     machine.handle(Asked(3.0, 5, "eva", 1, compute=COMPUTE, priority=1))
     assert machine.order() == [5, 4, 2], "ben has used nothing yet"
