@@ -32,8 +32,8 @@ from gpuvirt.transport.transport import ServerEnd, Transport
 
 log = logging.getLogger("gpuvirt.server")
 
-# Below the 10 s that a client waits for its welcome, so that it hears why.
-WORKER_LIMIT = 8.0
+WORKER_PATIENCE = 4.0  # seconds without a worker, after which the client is told that it waits; it gives up when it has heard nothing for 10
+WORKER_LIMIT = 60.0  # seconds until there must be one
 FORMER_LIMIT = 1.0  # seconds that the session of a program that was replaced has for its own end
 TOLD_MOST = 256  # ended sessions that are remembered, because their clients are to hear why
 MAIN = -1  # the number of a session's main connection, among its channels'
@@ -211,7 +211,13 @@ class Sessions:
                 await self._wait(client, hello, membership.lease, transcript)
             tenant = self._tenant_of(hello.token_id)
             self._workers.expect(tenant)
-            worker = await self._workers.take(WORKER_LIMIT)
+            starting = asyncio.ensure_future(self._workers.take(WORKER_LIMIT))
+            try:
+                await self._tell_while(client, transcript, starting, State, WORKER_PATIENCE)
+            finally:
+                if not starting.done():
+                    starting.cancel()
+            worker = await starting
             session = Session(number, membership, transport, hello, peer, worker, tenant, exchange)
             session.end = transport.open()
             self._sessions[number] = session
@@ -244,10 +250,34 @@ class Sessions:
             Refused: it gets none.
             ConnectionError: the client went away.
         """
-        loop = asyncio.get_running_loop()
-        decided: asyncio.Future[None] = loop.create_future()
+        decided: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(lease.number, set()).add(decided)
         self._watch_expiry()
+
+        def state() -> State:
+            place, queued = self._leases.place(lease)
+            return State(place=place, queued=queued, text=self._leases.why(lease))
+
+        place, queued = self._leases.place(lease)
+        log.info("%s (pid %d) waits for %s, place %d of %d: %s", hello.program, hello.pid, lease.gpus, place, queued, self._leases.why(lease))
+        try:
+            await self._tell_while(client, transcript, decided, state)
+        finally:
+            self._waiting[lease.number].discard(decided)
+            if not self._waiting[lease.number]:
+                del self._waiting[lease.number]
+        if lease.refused:
+            raise Refused(WELCOME_BUSY, lease.refused)
+
+    async def _tell_while(
+        self, client: socket.socket, transcript: Transcript, until: asyncio.Future[Any], state: Callable[[], State], patience: float = 0
+    ) -> None:
+        """Returns when `until` is done. Until then the client is told every few seconds, at first after `patience` seconds, that it waits.
+
+        Raises:
+            ConnectionError: the client went away.
+        """
+        loop = asyncio.get_running_loop()
         closed: asyncio.Future[None] = loop.create_future()
         client.setblocking(False)
 
@@ -256,25 +286,18 @@ class Sessions:
                 closed.set_result(None)
 
         loop.add_reader(client.fileno(), went_away)
-        place, queued = self._leases.place(lease)
-        log.info("%s (pid %d) waits for %s, place %d of %d: %s", hello.program, hello.pid, lease.gpus, place, queued, self._leases.why(lease))
         try:
-            while lease.waits:
-                place, queued = self._leases.place(lease)
-                raw = State(place=place, queued=queued, text=self._leases.why(lease)).pack()
+            await asyncio.wait([until, closed], timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+            while not until.done():
+                if closed.done():
+                    raise ConnectionResetError("the client went away")
+                raw = state().pack()
                 transcript.add(raw)
                 if client.send(raw) != len(raw):
                     raise ConnectionResetError("the client takes nothing")
-                await asyncio.wait([decided, closed], timeout=STATE_EVERY, return_when=asyncio.FIRST_COMPLETED)
-                if closed.done():
-                    raise ConnectionResetError("the client went away")
+                await asyncio.wait([until, closed], timeout=STATE_EVERY, return_when=asyncio.FIRST_COMPLETED)
         finally:
             loop.remove_reader(client.fileno())
-            self._waiting[lease.number].discard(decided)
-            if not self._waiting[lease.number]:
-                del self._waiting[lease.number]
-        if lease.refused:
-            raise Refused(WELCOME_BUSY, lease.refused)
 
     def _decided(self, lease: Lease) -> None:
         for waiting in self._waiting.get(lease.number, ()):

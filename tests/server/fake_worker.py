@@ -31,6 +31,7 @@ def main() -> None:
     parser.add_argument("--backend")
     parser.add_argument("--die", action="store_true", help="fail before being ready")
     parser.add_argument("--starts", default=os.devnull, help="append + at the start and - when ready, a while later")
+    parser.add_argument("--slow", type=float, default=0, metavar="SECONDS", help="until it is ready")
     args, _ = parser.parse_known_args()
     daemon = socket.socket(fileno=args.fd)
     if args.die:
@@ -41,6 +42,7 @@ def main() -> None:
         starts.flush()
         time.sleep(0.3 if args.starts != os.devnull else 0)
         starts.write("-")
+    time.sleep(args.slow)
     messages.send(daemon, {"op": "ready"})
     while True:
         received = messages.receive(daemon)

@@ -478,3 +478,19 @@ def test_unproved_connections_do_not_pile_up(own_server: Callable[..., FakeServe
     assert welcome.status == hs.WELCOME_OK
     for one in [sock, *silent]:
         one.close()
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_slow_to_start(own_server: Callable[..., FakeServer]) -> None:
+    """The client is told that it waits, and waits; one that goes away meanwhile takes no worker."""
+    server = own_server(worker_options=["--slow", "6"])
+    first, gone, connection = server.attach()[0], server.connect(), server.connect()
+    for waiting in (gone, connection):
+        waiting.say(server.token.secret, hs.Hello(b"n" * 32, token_id=server.token.id, transports=(table.TRANSPORTS[-1].offer,)))
+    assert hs.State.unpack(gone.message()).state == hs.STATE_WAITING
+    gone.close()
+    assert connection.welcome(server.token.secret).status == hs.WELCOME_OK
+    assert [state.state for state in connection.states][:1] == [hs.STATE_WAITING]
+    wait_until(lambda: len(server.ask("ps")["sessions"]) == 2)
+    for sock in (first, connection):
+        sock.close()
