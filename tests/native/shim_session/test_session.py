@@ -179,6 +179,9 @@ def test_small_copies_end_when_their_bytes_are_there(programs: Programs, link: s
         ({"GPUVIRT_GPUS": "two"}, "GPUVIRT_GPUS=two"),
         ({"GPUVIRT_GPUS": "0"}, "GPUVIRT_GPUS=0"),
         ({"GPUVIRT_MEMORY": "much"}, "GPUVIRT_MEMORY=much"),
+        ({"GPUVIRT_PRIORITY": "101"}, "GPUVIRT_PRIORITY=101"),
+        ({"GPUVIRT_WAIT": "soon"}, "GPUVIRT_WAIT=soon"),
+        ({"GPUVIRT_NO_WAIT": "maybe"}, "GPUVIRT_NO_WAIT=maybe"),
         ({"GPUVIRT_LINK": "pigeon"}, "pigeon"),
     ],
 )
