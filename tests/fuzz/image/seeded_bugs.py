@@ -38,11 +38,4 @@ BUGS = [
         "int status = id > 1 ? w->ops->stream_create",
         "SEGV|null pointer",
     ),
-    Bug(
-        "the sizes of unacknowledged records are believed",
-        "transport/tcp/unacked.c",
-        "if (unit < least || unit % 8 || unit > size - at) return false;",
-        "if (unit < least || unit % 8) return false;",
-        "heap-buffer-overflow|SEGV|wrong",
-    ),
 ]
