@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
@@ -245,9 +246,22 @@ class Worker:
     def __init__(self, lib: ctypes.CDLL, handle: int, config: WorkerConfig) -> None:
         self._lib, self._handle, self._closed = lib, handle, False
         self._lock = threading.Lock()
-        self._adding = 0  # threads that may be in the library for seconds
-        self._added = threading.Condition(self._lock)
+        self._calls = 0  # that may take seconds, and that are under way
+        self._returned = threading.Condition(self._lock)
         self._config = config  # the strings and arrays that it points to live as long as the worker
+
+    @contextlib.contextmanager
+    def _inside(self) -> Iterator[bool]:
+        """A call that may take seconds: `close` waits for it. False: the session is closed, and the call must not be made."""
+        with self._lock:
+            open = not self._closed
+            self._calls += open
+        try:
+            yield open
+        finally:
+            with self._lock:
+                self._calls -= open
+                self._returned.notify_all()
 
     def run(self) -> tuple[int, str]:
         """Runs the session to its end: the code of worker_run (`RunEnding`) and its text."""
@@ -265,16 +279,10 @@ class Worker:
             Why it did not, and the session goes on; empty: it stands still until `go_on`.
         """
         err = ctypes.create_string_buffer(ERR_SIZE)
-        with self._lock:
-            if self._closed:
+        with self._inside() as open:
+            if not open:
                 return "the session has ended"
-            self._adding += 1
-        try:
             bad = int(self._lib.worker_save(self._handle, fd, int(limit * 1000), AT_REST(lambda _: at_rest()), None, err))
-        finally:
-            with self._lock:
-                self._adding -= 1
-                self._added.notify_all()
         return err.value.decode("utf-8", "replace") if bad else ""
 
     def go_on(self) -> None:
@@ -293,17 +301,11 @@ class Worker:
             Why not; empty: it is parked.
         """
         err = ctypes.create_string_buffer(ERR_SIZE)
-        with self._lock:
-            if self._closed:
+        with self._inside() as open:
+            if not open:
                 return "the session has ended"
-            self._adding += 1
-        try:
             self._park_said = PARK_SAID(lambda _, what: said(ParkSaid(what)))
             bad = int(self._lib.worker_park(self._handle, fd, self._park_said, None, err))
-        finally:
-            with self._lock:
-                self._adding -= 1
-                self._added.notify_all()
         return err.value.decode("utf-8", "replace") if bad else ""
 
     def unpark(self) -> None:
@@ -337,19 +339,13 @@ class Worker:
         Waits until both ends have exchanged their sequence numbers, some seconds at most. False: it was refused or ended at once. The descriptor is
         the library's in any case.
         """
-        with self._lock:
-            if self._closed:
+        with self._inside() as open:
+            if not open:
                 os.close(fd)
                 return False
-            self._adding += 1
-        try:
             if which >= 0 and epoch == 0:
                 return int(self._lib.worker_add_channel(self._handle, which, fd)) == 0
             return int(self._lib.worker_resume(self._handle, which, fd, epoch)) == 0
-        finally:
-            with self._lock:
-                self._adding -= 1
-                self._added.notify_all()
 
     def client_gone(self) -> None:
         """The client's program has ended: the session is over as soon as nobody is connected."""
@@ -367,6 +363,6 @@ class Worker:
     def close(self) -> None:
         with self._lock:
             self._closed = True
-            if not self._added.wait_for(lambda: self._adding == 0, CLOSE_WAIT):
+            if not self._returned.wait_for(lambda: self._calls == 0, CLOSE_WAIT):
                 return  # somebody is still in there; the process is about to end
         self._lib.worker_close(self._handle)
