@@ -236,12 +236,14 @@ static void *read_whole(int fd, const struct entry *e, size_t *size) {
     return data;
 }
 
+static void used_now(int fd) { futimens(fd, (struct timespec[2]){{.tv_nsec = UTIME_OMIT}, {.tv_nsec = UTIME_NOW}}); }
+
 void *module_cache_get(struct module_cache *c, const uint8_t hash[GV_SHA256_SIZE], size_t *size) {
     struct entry *e = find(c, hash);
     if (!e) return NULL;
     int fd = e->fd >= 0 ? e->fd : open_entry(c, e);
     void *image = fd < 0 ? NULL : read_whole(fd, e, size);
-    if (image) futimens(fd, (struct timespec[2]){{.tv_nsec = UTIME_OMIT}, {.tv_nsec = UTIME_NOW}});
+    if (image) used_now(fd);
     if (fd >= 0 && fd != e->fd) close(fd);
     if (!image) forget(c, e);
     return image;
@@ -385,28 +387,35 @@ static void count(struct module_cache *c) {
     closedir(d);
 }
 
-static struct entry *write_entry(struct module_cache *c, const uint8_t hash[GV_SHA256_SIZE], const void *image, size_t size,
-                                 const uint8_t meta[GV_META_DIGEST_SIZE]) {
+/* The file of that entry, under its name; -1: it could not be written. */
+static int write_file(struct module_cache *c, const struct entry *e, const void *image) {
     static unsigned number; /* the executor's alone */
     char temporary[64], name[NAME_LENGTH + 1];
     snprintf(temporary, sizeof temporary, ".new.%d.%u", (int)getpid(), number++);
     int fd = openat(c->folder, temporary, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    if (fd < 0) return NULL;
+    if (fd < 0) return -1;
+    name_of(e, name);
+    if (write_all(fd, image, e->size) && !renameat(c->folder, temporary, c->folder, name)) return fd;
+    close(fd);
+    unlinkat(c->folder, temporary, 0);
+    return -1;
+}
+
+static struct entry *write_entry(struct module_cache *c, const uint8_t hash[GV_SHA256_SIZE], const void *image, size_t size,
+                                 const uint8_t meta[GV_META_DIGEST_SIZE]) {
     struct entry made = {.size = size, .fd = -1};
     memcpy(made.hash, hash, sizeof made.hash);
     memcpy(made.meta, meta, sizeof made.meta);
     memcpy(made.key, c->key, sizeof made.key);
-    name_of(&made, name);
-    bool good = write_all(fd, image, size) && !renameat(c->folder, temporary, c->folder, name);
-    struct entry *e = good ? add(c) : NULL;
+    int fd = write_file(c, &made, image);
+    struct entry *e = fd < 0 ? NULL : add(c);
     if (e) {
         if (c->n_open < KEEP_OPEN) made.fd = fd, c->n_open++;
         *e = made;
         c->bytes += size;
         c->files++;
     }
-    if (made.fd < 0) close(fd);
-    if (!good) unlinkat(c->folder, temporary, 0);
+    if (fd >= 0 && made.fd < 0) close(fd);
     return e;
 }
 
@@ -430,14 +439,50 @@ void module_cache_drop(struct module_cache *c, const uint8_t hash[GV_SHA256_SIZE
     if (e) forget(c, e);
 }
 
-uint32_t module_cache_promised(const struct module_cache *c, uint8_t (*hashes)[GV_SHA256_SIZE], uint32_t most) {
+/* ---- sessions that move -------------------------------------------------------------------------------------------- */
+
+/* The entry's file was used last, so whoever clears up takes others; it is there again if somebody has removed its name. */
+static void renew(struct module_cache *c, const struct entry *e) {
+    size_t size;
+    int fd = open_entry(c, e);
+    if (fd >= 0) {
+        used_now(fd);
+    } else if (errno == ENOENT) {
+        void *image = read_whole(e->fd, e, &size);
+        if (image && size == e->size) fd = write_file(c, e, image);
+        free(image);
+    }
+    if (fd >= 0) close(fd);
+}
+
+uint32_t module_cache_hand_over(struct module_cache *c, uint8_t (*hashes)[GV_SHA256_SIZE], uint32_t most) {
     uint32_t n = 0;
-    for (uint32_t i = 0; c && i < c->n && n < most; i++)
-        if (c->entries[i].fd >= 0 && !c->entries[i].gone) memcpy(hashes[n++], c->entries[i].hash, GV_SHA256_SIZE);
+    for (uint32_t i = 0; c && i < c->n && n < most; i++) {
+        const struct entry *e = &c->entries[i];
+        if (e->fd < 0 || e->gone) continue;
+        renew(c, e);
+        memcpy(hashes[n++], e->hash, GV_SHA256_SIZE);
+    }
     return n;
 }
 
-bool module_cache_promise(struct module_cache *c, const uint8_t hash[GV_SHA256_SIZE]) {
-    struct entry *e = find(c, hash);
-    return e && (e->fd >= 0 || keep_open(c, e));
+bool module_cache_take_over(struct module_cache *c, const uint8_t (*hashes)[GV_SHA256_SIZE], uint32_t n) {
+    if (!n) return true;
+    bool *promised = c ? calloc((size_t)c->n + 1, sizeof *promised) : NULL, all = promised != NULL;
+    for (uint32_t i = 0; i < n && all; i++) {
+        const struct entry *e = find(c, hashes[i]);
+        all = e != NULL;
+        if (e) promised[e - c->entries] = true;
+    }
+    /* Nobody was promised what this worker has opened by its own choice: it makes room for what another one has promised. */
+    for (uint32_t i = 0; all && i < c->n; i++) {
+        struct entry *e = &c->entries[i];
+        if (promised[i] || e->fd < 0) continue;
+        close(e->fd);
+        e->fd = -1;
+        c->n_open--;
+    }
+    for (uint32_t i = 0; all && i < c->n; i++) all = !promised[i] || c->entries[i].fd >= 0 || keep_open(c, &c->entries[i]);
+    free(promised);
+    return all;
 }

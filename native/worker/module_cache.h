@@ -29,11 +29,11 @@ void *module_cache_get(struct module_cache *c, const uint8_t hash[GV_SHA256_SIZE
 /* Stores an image and the digest of its metadata; failures are ignored. */
 enum gv_module_kept module_cache_put(struct module_cache *c, const uint8_t hash[GV_SHA256_SIZE], const void *image, size_t size,
                                      const uint8_t meta[GV_META_DIGEST_SIZE]);
-/* The images whose files are open, MODULE_CACHE_PROMISES at most: these the session can load by their hash. Another worker that takes the session over promises
- * each of them; false: it cannot. */
+/* The session moves to another worker. The old one lists what it has promised, at most MODULE_CACHE_PROMISES images, and sees to it that each lies in
+ * the folder; the new one, which has promised nothing yet, promises the same; false: one of them is missing or damaged. */
 #define MODULE_CACHE_PROMISES 1024u
-uint32_t module_cache_promised(const struct module_cache *c, uint8_t (*hashes)[GV_SHA256_SIZE], uint32_t most);
-bool module_cache_promise(struct module_cache *c, const uint8_t hash[GV_SHA256_SIZE]);
+uint32_t module_cache_hand_over(struct module_cache *c, uint8_t (*hashes)[GV_SHA256_SIZE], uint32_t most);
+bool module_cache_take_over(struct module_cache *c, const uint8_t (*hashes)[GV_SHA256_SIZE], uint32_t n);
 /* Removes an image, from disk too. */
 void module_cache_drop(struct module_cache *c, const uint8_t hash[GV_SHA256_SIZE]);
 

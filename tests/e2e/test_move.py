@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 import re
 import secrets
@@ -97,6 +98,24 @@ def test_what_device_memory_keeps(own_pool: Callable[..., Server], build: Callab
         for gpu in (1, 0, 1):
             moved(server, session["session"], gpu)
             time.sleep(0.1)
+        end.touch()
+        out, err = process.communicate(timeout=100)
+    assert (process.returncode, out) == (0, "right\n"), out + err
+
+
+@pytest.mark.slow
+def test_moves_beside_many_images(own_pool: Callable[..., Server], build: Callable[..., Path], tmp_path: Path) -> None:
+    """Images that others have used later, more of them than a worker keeps open, do not take the place of what the session was promised."""
+    server, end = own_pool(*TWO, env=clean_environment(GPUVIRT_CACHE=str(tmp_path / "cache"))), tmp_path / "end"
+    with running(server, [build("moved"), end], "--link", "shm") as process:
+        (session,) = server.sessions()
+        (own,) = (tmp_path / "cache" / "tenants").glob("*/images/*.*.*")
+        _, meta, key = own.name.split(".")
+        for image in (str(number).encode() for number in range(600)):
+            (own.parent / f"{hashlib.sha256(image).hexdigest()}.{meta}.{key}").write_bytes(image)
+        moved(server, session["session"], 1 - session["devices"][0])
+        own.unlink()
+        moved(server, session["session"], session["devices"][0])
         end.touch()
         out, err = process.communicate(timeout=100)
     assert (process.returncode, out) == (0, "right\n"), out + err

@@ -83,11 +83,12 @@ static void restore_counters(struct worker *w, struct gv_image_in *in) {
 
 static void restore_promises(struct worker *w, struct gv_image_in *in) {
     worker_choose_cache(w, w->ops->driver_version(w->backend));
-    for (uint64_t n = gv_image_get(in, MODULE_CACHE_PROMISES); n && !in->failed; n--) {
-        uint8_t hash[GV_SHA256_SIZE];
-        if (gv_image_get_bytes(in, hash, sizeof hash) && !module_cache_promise(w->cache, hash))
-            gv_image_in_fail(in, "an image of a module that the program was promised is no longer kept");
-    }
+    uint8_t (*hashes)[GV_SHA256_SIZE] = malloc(MODULE_CACHE_PROMISES * sizeof *hashes);
+    uint32_t n = (uint32_t)gv_image_get(in, MODULE_CACHE_PROMISES);
+    if (!hashes) gv_image_in_fail(in, "the server is out of memory");
+    if (hashes && n && gv_image_get_bytes(in, hashes, n * sizeof *hashes) && !module_cache_take_over(w->cache, hashes, n))
+        gv_image_in_fail(in, "an image of a module that the program was promised is no longer kept");
+    free(hashes);
 }
 
 static void restore_contexts(struct worker *w, struct gv_image_in *in) {

@@ -38,7 +38,7 @@ static void save_counters(struct worker *w, struct gv_image_out *out) {
 
 static void save_promises(struct worker *w, struct gv_image_out *out) {
     uint8_t (*hashes)[GV_SHA256_SIZE] = malloc(MODULE_CACHE_PROMISES * sizeof *hashes);
-    uint32_t n = hashes ? module_cache_promised(w->cache, hashes, MODULE_CACHE_PROMISES) : 0;
+    uint32_t n = hashes ? module_cache_hand_over(w->cache, hashes, MODULE_CACHE_PROMISES) : 0;
     if (!hashes) gv_image_out_fail(out, "the server is out of memory");
     gv_image_put(out, n);
     if (n) gv_image_put_bytes(out, hashes, n * sizeof *hashes);

@@ -167,6 +167,44 @@ static void promises(void) {
     module_cache_close(c);
 }
 
+/* A worker that takes a session over promises what the old one has promised: not what it has opened itself, and whoever cleared up. */
+static void moved(void) {
+    empty();
+    struct module_cache *old = opened("key"), *other = opened("key");
+    uint8_t hashes[10][32];
+    for (int i = 0; i < 4; i++) CHECK(put(old, i, 100, META) == GV_MODULE_PROMISED);
+    for (int i = 4; i < 10; i++) put(other, i, 100, META);
+    for (int i = 0; i < 10; i++) set_age(i, 100, 100 - i); /* the latest six are the other one's, and four may be open */
+    struct module_cache *late = opened("key");
+    for (int i = 0; i < 4; i++) CHECK(has(late, 6 + i, 100));
+    char gone[2][4096];
+    for (int i = 0; i < 2; i++) path_of(i, 100, gone[i]);
+    for (int i = 0; i < 2; i++) CHECK(!unlink(gone[i]));
+    CHECK(module_cache_hand_over(old, hashes, 10) == 4);
+    struct module_cache *early = opened("key");
+    CHECK(module_cache_take_over(early, hashes, 4) && module_cache_hand_over(early, hashes, 10) == 4);
+    module_cache_close(late);
+    late = opened("key");
+    DIR *d = opendir(folder);
+    for (struct dirent *f; (f = readdir(d));) unlinkat(dirfd(d), f->d_name, 0);
+    closedir(d);
+    for (int i = 0; i < 10; i++) CHECK(has(early, i, 100) == (i < 4));
+    /* A worker that has no file open that is asked for, or is asked for more than it may keep open. */
+    module_cache_close(early);
+    early = opened("key");
+    CHECK(module_cache_take_over(early, hashes, 0) && !module_cache_take_over(early, hashes, 4) && !module_cache_take_over(NULL, hashes, 4));
+    module_cache_close(early);
+    empty();
+    struct module_cache *again = opened("key");
+    for (int i = 0; i < 5; i++) put(again, i, 100, META);
+    for (int i = 0; i < 5; i++) {
+        char image[100];
+        make(i, image, sizeof image, hashes[i]);
+    }
+    CHECK(!module_cache_take_over(again, hashes, 5) && module_cache_take_over(again, &hashes[1], 4));
+    for (struct module_cache *const *c = (struct module_cache *[]){old, other, late, again, NULL}; *c; c++) module_cache_close(*c);
+}
+
 /* A worker looks at the folder long before its session: what came and went meanwhile counts. */
 static void late(void) {
     empty();
@@ -271,7 +309,8 @@ static void unusable(void) {
 int main(int argc, char **argv) {
     CHECK(argc > 1);
     snprintf(folder, sizeof folder, "%s/a/b", argv[1]);
-    static const struct test_case cases[] = {{"keeps", keeps},         {"bounded", bounded}, {"promises", promises}, {"late", late},
-                                             {"refreshed", refreshed}, {"damaged", damaged}, {"shared", shared},     {"unusable", unusable}};
+    static const struct test_case cases[] = {{"keeps", keeps},     {"bounded", bounded}, {"promises", promises},
+                                             {"moved", moved},     {"late", late},       {"refreshed", refreshed},
+                                             {"damaged", damaged}, {"shared", shared},   {"unusable", unusable}};
     return run_cases(cases, sizeof cases / sizeof *cases, 1, argv, 120);
 }
