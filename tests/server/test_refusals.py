@@ -321,9 +321,9 @@ def test_tokens_over_the_control_channel(server: FakeServer) -> None:
         with pytest.raises(ControlError, match="may use GPUs but not manage tokens"):
             request("127.0.0.1", port, made, op, **arguments)
     assert server.ask("token_revoke", which="alice")["revoked"]["name"] == "alice"
-    # The session under way goes on, a new one is not to be had.
-    sock.sendall(b"on")
-    assert sock.recv(10) == b"on"
+    # The session under way is ended, a new one is not to be had.
+    sock.settimeout(60)
+    assert sock.recv(10) == b""
     sock.close()
     other, welcome, _ = server.attach(made)
     other.close()
