@@ -2,11 +2,11 @@
 
 To the worker:  ``expect`` (tenant; its folder): whose session probably comes; ``session`` (a `SessionConfig`; descriptors: the connection, those of
 its transport, those that `SessionConfig.passed` names), ``connection`` (which, epoch; its socket), ``gone``, ``figures`` (id); of a session that
-moves ``save`` (limit; where to) and ``go_on``, and to the worker that takes it over ``begin``; of one that is idle ``park`` (its file) and
-``unpark``.
+moves ``save`` (limit; where to) and ``go_on``, and to the worker that takes it over ``begin``; ``park`` (seconds to finish; its file) and
+``room`` (whether it is granted).
 
 To the daemon: ``ready``, ``opened``, ``failed`` (text), ``figures`` (id and the figures), ``rests``, ``saved`` (text), ``parked`` (text), ``wants``,
-``back``, ``ended`` (code, text).
+``room`` (device, bytes), ``back``, ``ended`` (code, text).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Sessions that are idle are parked: their device memory goes to a file, and the next call of the program brings it back.
+"""Sessions share memory that is not enough for all: one is parked, its device memory goes to a file, and its program's next call brings it back.
 
 A session is idle while its program calls nothing and its GPU has nothing to do. One that has been so for `idle` seconds is parked, and earlier,
-once it has been so for `YIELD`, when another one wants its memory back and there is no room. Those that want theirs back get it in the order in
-which they asked.
+once it has been so for `YIELD`, when another one wants room: its memory back, or an allocation that does not fit. Where nobody is idle those that
+work are parked in turns, whoever has had its memory for longest and for a `QUANTUM` at least. Room is given in the order in which it was asked for.
 """
 
 from __future__ import annotations
@@ -19,12 +19,17 @@ from pathlib import Path
 from typing import Protocol
 
 from gpuvirt.errors import GpuvirtError
-from gpuvirt.server.memory_usage import MemoryUsage
+from gpuvirt.server.memory_usage import DEVICES, MemoryUsage
 from gpuvirt.server.workers import WorkerProcess
 
 log = logging.getLogger("gpuvirt.server")
 
 YIELD = 0.25  # seconds without work, after which a session gives way to one that waits
+QUANTUM = 1.0  # seconds that a session has its memory before it has to give way although it works
+QUANTUM_OF_PARKING = 4  # and so many times what parking it took last
+FINISH = 20.0  # seconds that its GPU then has to finish what has been queued
+ALLOCATION_LIMIT = 60.0  # seconds that an allocation waits for room
+PROMISE = 2.0  # seconds for which room is kept for whom it was granted to
 LOOK_LEAST, LOOK_MOST = 0.1, 15.0  # seconds between two looks at who is idle
 RETRY = 0.05  # seconds between two looks for room, while somebody waits for it
 NOT_IDLE = "it is not idle"  # how a worker's refusal begins that another time may be none
@@ -50,7 +55,11 @@ class ParkingState:
 
     Attributes:
         parked: bytes on each device (by ordinal) that are in its file, None: it has its memory.
-        coming: its memory is on its way back: room for it is taken.
+        asked: bytes on each device that it allocates and for which there is no room, None: nothing.
+        asked_at: monotonic seconds, since when it waits for that or for its memory.
+        promised: bytes that it will use of each device once it has taken what it was granted; None, or older than `PROMISE`: it has.
+        had_since: monotonic seconds, since when it has its memory.
+        took: seconds that parking it took last.
         commands: that it had executed when it was last looked at.
         idle_since: monotonic seconds, when it was first seen with that number.
         never: why it cannot be parked, "": it can, as far as is known.
@@ -58,7 +67,11 @@ class ParkingState:
     """
 
     parked: list[int] | None = None
-    coming: bool = False
+    asked: list[int] | None = None
+    asked_at: float = 0.0
+    promised: list[int] | None = None
+    had_since: float = field(default_factory=time.monotonic)
+    took: float = 0.0
     commands: int = -1
     idle_since: float = field(default_factory=time.monotonic)
     never: str = ""
@@ -68,6 +81,10 @@ class ParkingState:
     def bytes(self) -> int:
         """That are in its file."""
         return sum(self.parked or ())
+
+    def need(self, device: int) -> int:
+        """Bytes of one device that it waits for."""
+        return sum(wanted[device] for wanted in (self.parked, self.asked) if wanted is not None)
 
 
 class Parking:
@@ -83,11 +100,12 @@ class Parking:
     def __init__(self, sessions: Iterable[Parkable], memory_usage: MemoryUsage, total: list[int], idle: float, folder: Path) -> None:
         self._sessions, self._memory_usage, self._total, self._idle, self._folder = sessions, memory_usage, total, idle, folder
         self._waiting: list[Parkable] = []
+        self._finishing: dict[int, tuple[Parkable, asyncio.Task[None]]] = {}  # by slot: work, and are parked when their GPUs have finished it
         self._server: asyncio.Task[None] | None = None
         self._watcher = asyncio.get_running_loop().create_task(self._watch()) if idle else None
 
     async def close(self) -> None:
-        for task in (self._watcher, self._server):
+        for task in (self._watcher, self._server, *(task for _, task in self._finishing.values())):
             if task is not None:
                 task.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
@@ -101,8 +119,15 @@ class Parking:
             os.close(session.parking.file)
             session.parking.file = -1
 
-    async def park(self, session: Parkable) -> int:
-        """Parks a session that is idle. Returns how many bytes it gave back.
+    def serve(self, session: Parkable) -> None:
+        """From now on the session's worker can ask for room."""
+        session.worker.asks_room = lambda device, bytes: self._asks(session, device, bytes)
+
+    async def park(self, session: Parkable, finish: float = 0.0) -> int:
+        """Parks a session. Returns how many bytes it gave back.
+
+        Args:
+            finish: seconds that its GPU has to finish what it does; 0: the session has to be idle.
 
         Raises:
             GpuvirtError: it is not idle, or cannot be parked.
@@ -112,7 +137,7 @@ class Parking:
             raise GpuvirtError("it is parked already")
         if session.moves:
             raise GpuvirtError("it is moving")
-        used = self._memory_usage.row(session.slot)
+        used, began = self._memory_usage.row(session.slot), time.monotonic()
         try:
             if state.file < 0:
                 state.file = self._file()
@@ -120,7 +145,7 @@ class Parking:
             raise GpuvirtError(f"no file for its memory in {self._folder}: {error.strerror}") from None
         try:
             why = await session.worker.park(
-                state.file, lambda: self._has_parked(session, used), lambda: self._wants(session), lambda: self._is_back(session)
+                state.file, finish, lambda: self._has_parked(session, used), lambda: self._wants(session), lambda: self._is_back(session)
             )
         except OSError:
             raise GpuvirtError("it has ended") from None
@@ -128,6 +153,7 @@ class Parking:
             if not why.startswith(NOT_IDLE):
                 state.never = why
             raise GpuvirtError(why)
+        state.took = time.monotonic() - began
         log.info("%s is parked", session.label)
         return sum(used)
 
@@ -140,60 +166,122 @@ class Parking:
         return fd
 
     def _has_parked(self, session: Parkable, used: list[int]) -> None:
-        session.parking.parked, session.parking.coming = used, False
+        session.parking.parked, session.parking.promised = used, None
+
+    def _is_back(self, session: Parkable) -> None:
+        state = session.parking
+        state.parked, state.promised, state.commands = None, None, -1
+        state.idle_since = state.had_since = time.monotonic()
+        os.ftruncate(state.file, 0)
+        log.info("%s has its memory again", session.label)
+
+    # ---- who wants room -------------------------------------------------------------------------------------------------
 
     def _wants(self, session: Parkable) -> None:
-        session.parking.coming = False
+        """Its memory back."""
+        session.parking.asked = None
+        self._wait(session)
+
+    def _asks(self, session: Parkable, device: int, bytes: int) -> None:
+        """For what it allocates."""
+        if not (0 <= device < len(self._total) and 0 < bytes <= self._total[device]):
+            session.worker.answer_room(False)
+            return
+        session.parking.asked = [bytes if device == other else 0 for other in range(DEVICES)]
+        self._wait(session)
+
+    def _wait(self, session: Parkable) -> None:
+        session.parking.promised, session.parking.asked_at = None, time.monotonic()
         if session not in self._waiting:
             self._waiting.append(session)
         if self._server is None or self._server.done():
             self._server = asyncio.get_running_loop().create_task(self._serve())
 
-    def _is_back(self, session: Parkable) -> None:
-        state = session.parking
-        state.parked, state.coming, state.commands, state.idle_since = None, False, -1, time.monotonic()
-        os.ftruncate(state.file, 0)
-        log.info("%s has its memory again", session.label)
-
-    # ---- making room ----------------------------------------------------------------------------------------------------
-
-    def _lacking(self, session: Parkable) -> set[int]:
-        """The devices on which there is no room for what a session wants back."""
-        need = session.parking.parked or []
-        coming = [other.parking.parked or [] for other in self._sessions if other.parking.coming]
-        lacking = set()
-        for device, total in enumerate(self._total):
-            promised = sum(bytes[device] for bytes in coming)
-            if device < len(need) and need[device] and self._memory_usage.used(device) + promised + need[device] > total:
-                lacking.add(device)
-        return lacking
-
     async def _serve(self) -> None:
-        """Gives those their memory back who wait for it, in their order: who asked later for the same device waits until they have it."""
+        """Grants room in the order in which it was asked for: who asked later for the same device waits until the earlier one has it."""
         while self._waiting:
             taken: set[int] = set()
             for session in [*self._waiting]:
-                devices = {device for device, bytes in enumerate(session.parking.parked or []) if bytes}
-                lacking = self._lacking(session)
-                if lacking and not devices & taken and await self._make_room(lacking):
+                devices = {device for device in range(len(self._total)) if session.parking.need(device)}
+                if not devices & taken:
                     lacking = self._lacking(session)
-                if session in self._waiting and not lacking and not devices & taken:
-                    self._waiting.remove(session)
-                    session.parking.coming = True
-                    session.worker.unpark()
+                    if lacking and await self._make_room(session, lacking):
+                        lacking = self._lacking(session)
+                    if session in self._waiting and (not lacking or self._hopeless(session)):
+                        self._answer(session, not lacking)
                 taken |= devices
             await asyncio.sleep(RETRY)
 
-    async def _make_room(self, devices: set[int]) -> bool:
-        """Parks the session that has been idle for longest and has memory on one of these devices. False: there is none."""
+    def _answer(self, session: Parkable, granted: bool) -> None:
+        state, row = session.parking, self._memory_usage.row(session.slot)
+        self._waiting.remove(session)
+        if granted:
+            state.promised, state.asked_at = [row[device] + state.need(device) for device in range(DEVICES)], time.monotonic()
+        else:
+            log.info("%s is out of memory: the other sessions cannot be parked", session.label)
+        state.asked = None
+        session.worker.answer_room(granted)
+
+    def _lacking(self, session: Parkable) -> set[int]:
+        """The devices on which there is no room for what a session waits for."""
+        need = [session.parking.need(device) for device in range(len(self._total))]
+        promised = [sum(self._promised(other, device) for other in self._sessions if other is not session) for device in range(len(self._total))]
+        return {
+            device
+            for device, total in enumerate(self._total)
+            if need[device] and self._memory_usage.used(device) + promised[device] + need[device] > total
+        }
+
+    def _promised(self, session: Parkable, device: int) -> int:
+        """Bytes that it was granted and has not taken yet."""
+        state = session.parking
+        if state.promised is None or time.monotonic() - state.asked_at > PROMISE:
+            return 0
+        return max(0, state.promised[device] - self._memory_usage.row(session.slot)[device])
+
+    def _hopeless(self, session: Parkable) -> bool:
+        """Whether an allocation need not wait: what cannot be parked leaves no room for it, or it has waited for too long."""
+        state = session.parking
+        if state.asked is None:
+            return False
+        stay = [other for other in self._sessions if other is session or (other.parking.never and other.parking.parked is None)]
+        for device, total in enumerate(self._total):
+            if state.asked[device] and sum(self._memory_usage.row(other.slot)[device] for other in stay) + state.need(device) > total:
+                return True
+        return time.monotonic() - state.asked_at > ALLOCATION_LIMIT
+
+    # ---- making room ----------------------------------------------------------------------------------------------------
+
+    async def _make_room(self, session: Parkable, devices: set[int]) -> bool:
+        """Parks another session that has memory on one of these devices, the one that has been idle for longest. Where none is idle, one that
+        works is told to give way."""
         await self._look()
         now = time.monotonic()
-        idle = [s for s in self._sessions if self._may_park(s) and now - s.parking.idle_since >= YIELD and self._uses(s, devices)]
-        for session in sorted(idle, key=lambda s: s.parking.idle_since):
-            with contextlib.suppress(GpuvirtError):
-                await self.park(session)
-                return True
+        others = [other for other in self._sessions if other is not session and self._may_park(other) and self._uses(other, devices)]
+        for other in sorted(others, key=lambda other: other.parking.idle_since):
+            if now - other.parking.idle_since >= YIELD:
+                with contextlib.suppress(GpuvirtError):
+                    await self.park(other)
+                    return True
+        if not any(self._uses(other, devices) for other, _ in self._finishing.values()):
+            due = [other for other in others if not other.parking.never and now - other.parking.had_since >= self._quantum(other)]
+            if due:
+                self._end_turn(min(due, key=lambda other: other.parking.had_since))
         return False
+
+    def _quantum(self, session: Parkable) -> float:
+        return max(QUANTUM, QUANTUM_OF_PARKING * session.parking.took)
+
+    def _end_turn(self, session: Parkable) -> None:
+        async def park() -> None:
+            try:
+                await self.park(session, FINISH)
+            except GpuvirtError:
+                session.parking.had_since = time.monotonic()  # others are tried first, next time
+            finally:
+                del self._finishing[session.slot]
+
+        self._finishing[session.slot] = session, asyncio.get_running_loop().create_task(park())
 
     def _uses(self, session: Parkable, devices: set[int]) -> bool:
         row = self._memory_usage.row(session.slot)
@@ -203,7 +291,8 @@ class Parking:
 
     def _may_park(self, session: Parkable) -> bool:
         state = session.parking
-        return state.parked is None and not state.never and not session.moves and any(self._memory_usage.row(session.slot))
+        finishing = session.slot in self._finishing
+        return state.parked is None and not state.never and not finishing and not session.moves and any(self._memory_usage.row(session.slot))
 
     async def _watch(self) -> None:
         while True:

@@ -221,6 +221,7 @@ class Sessions:
             session = Session(number, membership, transport, hello, peer, worker, tenant, exchange)
             session.end = transport.open()
             self._sessions[number] = session
+            self._serve_room(session)
             self._welcome(client, session, secret, transcript, session.end)
             self._hand_over(client, session)
             if self._leases.launch_has_ended(hello.launch, hello.token_id):
@@ -489,6 +490,7 @@ class Sessions:
             # From here on the session is the new worker's, and the former one's end is not its end.
             session.membership = self._leases.end_move(session.id)
             spare, session.worker, taken = before.slot, worker, worker
+            self._serve_room(session)
             worker.gone.add_done_callback(lambda _: self._worker_gone(session, taken))
             former.kill()
             await asyncio.shield(former.gone)
@@ -533,6 +535,11 @@ class Sessions:
         except GpuvirtError as error:
             raise GpuvirtError(f"the session keeps its memory: {error}") from None
         return {"given_back": given_back}
+
+    def _serve_room(self, session: Session) -> None:
+        """From now on its worker can ask for memory that other sessions have."""
+        if self._parking is not None:
+            self._parking.serve(session)
 
     def _ended(self, session: Session) -> None:
         session.end.close()

@@ -184,6 +184,7 @@ def _run(
         if messages.receive(daemon) != ({"op": "begin"}, []):
             return 1  # the session stays where it was, or there is no daemon any more
         worker.begin()
+    worker.ask_room(lambda device, bytes: _tell(daemon, {"op": "room", "device": device, "bytes": bytes}))
     threading.Thread(target=_listen, args=(daemon, worker), name="daemon", daemon=True).start()
     code, text = worker.run()
     _tell(daemon, {"op": "ended", "code": code, "text": text})
@@ -217,9 +218,9 @@ def _listen(daemon: socket.socket, worker: Worker) -> None:
         elif message["op"] == "save":
             threading.Thread(target=_save, args=(daemon, worker, fds[0], message["limit"]), daemon=True).start()
         elif message["op"] == "park":
-            threading.Thread(target=_park, args=(daemon, worker, fds[0]), daemon=True).start()
-        elif message["op"] == "unpark":
-            worker.unpark()
+            threading.Thread(target=_park, args=(daemon, worker, fds[0], message["finish"]), daemon=True).start()
+        elif message["op"] == "room":
+            worker.answer_room(message["granted"])
         elif message["op"] == "go_on":
             worker.go_on()
         elif message["op"] == "gone":
@@ -234,13 +235,13 @@ def _save(daemon: socket.socket, worker: Worker, fd: int, limit: float) -> None:
     _tell(daemon, {"op": "saved", "text": text})
 
 
-def _park(daemon: socket.socket, worker: Worker, fd: int) -> None:
+def _park(daemon: socket.socket, worker: Worker, fd: int, finish: float) -> None:
     def said(what: ParkSaid) -> None:
         if what is ParkSaid.BACK:
             os.close(fd)
         _tell(daemon, {"op": what.name.lower(), "text": ""})
 
-    text = worker.park(fd, said)
+    text = worker.park(fd, finish, said)
     if text:
         os.close(fd)
         _tell(daemon, {"op": "parked", "text": text})

@@ -17,6 +17,7 @@ from gpuvirt.errors import GpuvirtError
 CLOSE_WAIT = 0.3  # seconds
 ERR_SIZE = 512
 AT_REST = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+ROOM_ASKED = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint64)
 PARK_SAID = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int32)
 
 
@@ -148,9 +149,10 @@ class WorkerLibrary:
         lib.worker_save.restype = ctypes.c_int
         lib.worker_continue.argtypes, lib.worker_continue.restype = [handle], None
         lib.worker_restore.argtypes, lib.worker_restore.restype = [handle, ctypes.c_int32, ctypes.c_uint32, ctypes.c_char_p], ctypes.c_int
-        lib.worker_park.argtypes = [handle, ctypes.c_int32, PARK_SAID, ctypes.c_void_p, ctypes.c_char_p]
+        lib.worker_park.argtypes = [handle, ctypes.c_int32, ctypes.c_uint32, PARK_SAID, ctypes.c_void_p, ctypes.c_char_p]
         lib.worker_park.restype = ctypes.c_int
-        lib.worker_unpark.argtypes, lib.worker_unpark.restype = [handle], None
+        lib.worker_ask_room.argtypes, lib.worker_ask_room.restype = [handle, ROOM_ASKED, ctypes.c_void_p], None
+        lib.worker_answer_room.argtypes, lib.worker_answer_room.restype = [handle, ctypes.c_int32], None
         lib.worker_begin.argtypes, lib.worker_begin.restype = [handle], ctypes.c_int
         lib.worker_run.argtypes, lib.worker_run.restype = [handle, ctypes.c_char_p], ctypes.c_int
         lib.worker_get_figures.argtypes, lib.worker_get_figures.restype = [handle, ctypes.POINTER(WorkerFigures)], None
@@ -291,10 +293,11 @@ class Worker:
             if not self._closed:
                 self._lib.worker_continue(self._handle)
 
-    def park(self, fd: int, said: Callable[[ParkSaid], None]) -> str:
-        """Parks the session, which is idle: its device memory goes to a file, which stays open until it is back.
+    def park(self, fd: int, finish: float, said: Callable[[ParkSaid], None]) -> str:
+        """Parks the session: its device memory goes to a file, which stays open until it is back.
 
         Args:
+            finish: seconds that its GPU has to finish what it does, whatever the program wants next; 0: the session has to be idle.
             said: called on the thread of `run`.
 
         Returns:
@@ -305,14 +308,23 @@ class Worker:
             if not open:
                 return "the session has ended"
             self._park_said = PARK_SAID(lambda _, what: said(ParkSaid(what)))
-            bad = int(self._lib.worker_park(self._handle, fd, self._park_said, None, err))
+            bad = int(self._lib.worker_park(self._handle, fd, int(finish * 1000), self._park_said, None, err))
         return err.value.decode("utf-8", "replace") if bad else ""
 
-    def unpark(self) -> None:
-        """There is room for its memory."""
+    def ask_room(self, asked: Callable[[int, int], None]) -> None:
+        """Says, before `run`, whom to ask for room that other sessions have.
+
+        Args:
+            asked: called with the device and the bytes that an allocation needs; the session waits for `answer_room`.
+        """
+        self._room_asked = ROOM_ASKED(lambda _, device, bytes: asked(device, bytes))
+        self._lib.worker_ask_room(self._handle, self._room_asked, None)
+
+    def answer_room(self, granted: bool) -> None:
+        """There is room for what it waits for, its memory or an allocation; or there is none for the allocation."""
         with self._lock:
             if not self._closed:
-                self._lib.worker_unpark(self._handle)
+                self._lib.worker_answer_room(self._handle, granted)
 
     def restore(self, fd: int, limit: float) -> None:
         """Takes the session over from its image, which has come whole within `limit` seconds.

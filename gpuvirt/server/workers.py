@@ -42,6 +42,10 @@ COMPILED_TOO_LONG = "device code took longer to compile than the server allows (
 WORKER_COMMAND = (sys.executable, "-P", "-m", "gpuvirt.server.worker")
 
 
+def _nothing() -> None:
+    pass
+
+
 def _text(message: dict[str, Any]) -> str:
     return printable(str(message.get("text", ""))[:TEXT_MOST])
 
@@ -56,6 +60,8 @@ class WorkerProcess:
     Attributes:
         memory_limit: bytes of the host's memory that it may take, 0: it has no session yet.
         told: whether its client is to read in its error why it ended (`ending`).
+        asks_room: called with the device and the bytes of an allocation that does not fit because other sessions have the memory; `answer_room` has
+            to follow.
     """
 
     def __init__(
@@ -75,13 +81,14 @@ class WorkerProcess:
         self._parked: asyncio.Future[str] | None = None
         self._park_said: dict[str, Callable[[], None]] = {}
         self._at_rest: Callable[[], None] = lambda: None
+        self.asks_room: Callable[[int, int], None] = lambda device, bytes: self.answer_room(False)
         self.cgroup = cgroup
         self.memory_limit, self.told = 0, False
         self.ending = ""  # why it ended, for people
         self.run_ending: RunEnding | None = None  # how its session ended, None when the worker did not say so
         self._figures: dict[int, asyncio.Future[dict[str, int]]] = {}
         self._next_figures = 1
-        self._may_say = Counter({"ready": 1, "opened": 1, "failed": 1, "ended": 1})  # how often each may come yet
+        self._may_say = Counter({"ready": 1, "opened": 1, "failed": 1, "ended": 1, "room": 1})  # how often each may come yet
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs, contextlib.ExitStack() as passed:
             fds, line = [theirs.fileno()], [*command, "--fd", str(theirs.fileno()), "--backend", backend]
@@ -164,12 +171,13 @@ class WorkerProcess:
         messages.send(self._socket, {"op": "save", "limit": limit}, (fd,))
         return await self._saved
 
-    async def park(self, fd: int, parked: Callable[[], None], wants: Callable[[], None], back: Callable[[], None]) -> str:
-        """Has the session, if it is idle, write its device memory to a file, whose descriptor stays open here, and give it back.
+    async def park(self, fd: int, finish: float, parked: Callable[[], None], wants: Callable[[], None], back: Callable[[], None]) -> str:
+        """Has the session write its device memory to a file, whose descriptor stays open here, and give it back.
 
         Args:
+            finish: seconds that its GPU has to finish what it does, whatever the program wants next; 0: only if it is idle.
             parked: called when it has.
-            wants: called when the program has called something: the session waits for `unpark`. Called again if there was no room then after all.
+            wants: called when the program has called something: the session waits for `answer_room`. Called again if there was no room after all.
             back: called when it has its memory again.
 
         Returns:
@@ -182,7 +190,7 @@ class WorkerProcess:
             return "it is being parked already"
         self._parked, self._park_said = self._loop.create_future(), {"parked": parked, "wants": wants, "back": back}
         self._may_say["parked"] += 1
-        messages.send(self._socket, {"op": "park"}, (fd,))
+        messages.send(self._socket, {"op": "park", "finish": finish}, (fd,))
         said = self._parked
         either: set[asyncio.Future[Any]] = {said, self.gone}
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -190,11 +198,11 @@ class WorkerProcess:
             raise ConnectionResetError("the worker is gone")
         return said.result()
 
-    def unpark(self) -> None:
-        """There is room for its memory."""
-        self._may_say.update({"wants": 1, "back": 1})
+    def answer_room(self, granted: bool) -> None:
+        """There is room for what it waits for, its memory or an allocation; or there is none for the allocation."""
+        self._may_say.update({"wants": 1, "back": 1, "room": 1})
         with contextlib.suppress(OSError):
-            messages.send(self._socket, {"op": "unpark"})
+            messages.send(self._socket, {"op": "room", "granted": granted})
 
     def go_on(self) -> None:
         """After `save`: the session stays with this worker."""
@@ -263,7 +271,11 @@ class WorkerProcess:
                         self._park_said["parked"]()
                     self._parked.set_result(text)
             case "wants" | "back":
-                self._park_said[op]()
+                self._park_said.get(op, _nothing)()
+            case "room":
+                device, bytes = message.get("device"), message.get("bytes")
+                if isinstance(device, int) and isinstance(bytes, int):
+                    self.asks_room(device, bytes)
             case "saved":
                 if self._saved is not None and not self._saved.done():
                     self._saved.set_result(_text(message))

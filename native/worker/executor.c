@@ -34,8 +34,7 @@ static int carry_out(struct worker *w, const struct gv_record *record, char *err
     return CARRY_ON;
 }
 
-/* From here on the threads that send events flush them. */
-static void rest(struct worker *w) {
+void worker_rest(struct worker *w) {
     atomic_store(&w->busy, false);
     gv_send_flush(w->link);
 }
@@ -57,7 +56,7 @@ static int step(struct worker *w, char *err) {
     struct worker_aside *aside = worker_aside_take(w);
     if (aside) record = aside->record;
     if (!record) {
-        rest(w);
+        worker_rest(w);
         gv_recv_wait(w->link, SLEEP_NS, IDLE_SPIN_NS);
         return CARRY_ON;
     }
@@ -65,7 +64,7 @@ static int step(struct worker *w, char *err) {
     bool room = gives_room(record->op) || worker_has_room(w), frees = frees_spare(w, record->op), waits = frees || gv_may_wait(record->op);
     bool ahead = !room || (waits && worker_waits_for_client(w));
     if (!room || waits)
-        rest(w);
+        worker_rest(w);
     else if (!atomic_load_explicit(&w->busy, memory_order_relaxed))
         atomic_store_explicit(&w->busy, true, memory_order_relaxed);
     if (ahead) {
@@ -107,16 +106,16 @@ EXPORT int worker_run(struct worker *w, char *err) {
     int outcome = CARRY_ON;
     while (outcome == CARRY_ON && !w->said_bye) {
         if (atomic_load_explicit(&w->image_wanted, memory_order_acquire)) {
-            rest(w);
+            worker_rest(w);
             worker_write_image(w);
         }
         if (atomic_load_explicit(&w->park_wanted, memory_order_acquire)) {
-            rest(w);
+            worker_rest(w);
             worker_park_here(w);
         }
         outcome = step(w, err);
     }
-    rest(w);
+    worker_rest(w);
     gv_link_last(w->link);
     if (w->said_bye) linger(w);
     worker_stop(w);

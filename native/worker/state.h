@@ -144,6 +144,7 @@ struct worker_saving {
 #define WORKER_PARK_NS 2000000000ll /* ns that the executor has to take note of it */
 struct worker_parking {
     int fd;
+    int64_t until;     /* gv_now_ns: until then its GPU may finish what it does, although the program has more; 0: only if it is idle */
     bool taken;        /* the executor has it, and will say how it went */
     bool done, parked; /* not parked: `why` */
     char why[GV_ERR_SIZE];
@@ -228,9 +229,11 @@ struct worker {
     _Atomic bool park_wanted;       /* the executor is to park it */
     struct worker_parking *parking; /* whoever wants that; under lock, as is what follows */
     bool parked;                    /* its memory is in a file */
-    bool room_granted;              /* and may come back */
     void (*park_said)(void *arg, int32_t what);
     void *park_arg;
+    enum { ROOM_NO_ANSWER, ROOM_GRANTED, ROOM_REFUSED } room_answer; /* what it asked for, parked or with an allocation that does not fit */
+    void (*room_asked)(void *arg, uint32_t device, uint64_t bytes);
+    void *room_arg;
 
     pthread_t reader, sender, read_ahead;
     bool has_reader, has_sender, has_read_ahead;
@@ -338,10 +341,18 @@ const char *worker_unrest(struct worker *w);
 void worker_save_all(struct worker *w, struct gv_image_out *out);
 void worker_restore_all(struct worker *w, struct gv_image_in *in);
 
+/* ---- executor (executor.c) ------------------------------------------------------------------------------------------------ */
+
+/* The executor waits: from here on the threads that send events flush them. */
+void worker_rest(struct worker *w);
+
 /* ---- parking (park.c) ----------------------------------------------------------------------------------------------------- */
 
 /* The executor, between two records: parks the session, and returns when it has its memory again or is over. */
 void worker_park_here(struct worker *w);
+/* The executor, in an operation: asks the daemon for room that other sessions have, and waits for it (gv_backend_config.make_room; arg: the worker). While it
+ * waits the session can itself be parked. */
+bool worker_make_room(void *arg, uint32_t device, uint64_t bytes);
 
 /* ---- bulk (bulk.c) ----------------------------------------------------------------------------------------------------- */
 

@@ -118,7 +118,9 @@ EXPORT struct worker *worker_open(const struct worker_config *config, char *err)
                                         .memory_file = config->memory_file,
                                         .compiler = config->compiler,
                                         .console = console,
-                                        .console_arg = w};
+                                        .console_arg = w,
+                                        .make_room = worker_make_room,
+                                        .make_room_arg = w};
     int status = ops->open(&backend, &w->backend, err);
     if (!status) {
         staging_set_backend(&w->staging, ops, w->backend);

@@ -54,12 +54,16 @@ void worker_use_cache(struct worker *w, struct module_cache *cache, const char *
 int worker_save(struct worker *w, int32_t fd, uint32_t limit_ms, void (*at_rest)(void *arg), void *arg, char *err);
 void worker_continue(struct worker *w);
 int worker_restore(struct worker *w, int32_t fd, uint32_t limit_ms, char *err);
-/* Parks an idle session, any thread but worker_run's: its device memory goes to the file, which stays open until it is back. 0: it is parked; -1: err
- * (512 bytes) says why not. `said` is called, on worker_run's thread, when it is PARKED, when it WANTS its memory back and waits for worker_unpark, again if there was no room for
+/* Parks an idle session, or, with finish_ms, one whose GPU has done what it does within so many ms, whatever the program wants next; any thread but worker_run's: its device memory goes to the file, which stays open until it is back. 0: it is parked; -1: err
+ * (512 bytes) says why not. `said` is called, on worker_run's thread, when it is PARKED, when it WANTS its memory back and waits for worker_answer_room, again if there was no room for
  * it then, and when it has it BACK. */
 enum worker_park_said { WORKER_PARKED = 1, WORKER_PARK_WANTS, WORKER_PARK_BACK };
-int worker_park(struct worker *w, int32_t fd, void (*said)(void *arg, int32_t what), void *arg, char *err);
-void worker_unpark(struct worker *w);
+int worker_park(struct worker *w, int32_t fd, uint32_t finish_ms, void (*said)(void *arg, int32_t what), void *arg, char *err);
+/* Who can make room on a GPU, before worker_run: `asked` is called, on worker_run's thread, when an allocation of `bytes` on that device of the pool does not fit
+ * because other sessions have the memory; it waits for worker_answer_room. */
+void worker_ask_room(struct worker *w, void (*asked)(void *arg, uint32_t device, uint64_t bytes), void *arg);
+/* There is room for what the session wants, its memory if it is parked, and what it allocates; or there is none for what it allocates. Any thread. */
+void worker_answer_room(struct worker *w, int32_t granted);
 /* 0, or -1: there are no threads to be had. */
 int worker_begin(struct worker *w);
 /* A further bulk channel's socket, any thread. */

@@ -26,6 +26,8 @@ int soft_open(const struct gv_backend_config *config, struct gv_backend **out, c
     b->compiler = config->compiler;
     b->console = config->console;
     b->console_arg = config->console_arg;
+    b->make_room = config->make_room;
+    b->make_room_arg = config->make_room_arg;
     b->n_devices = config->n_devices;
     b->capability = config->capability ? config->capability : CAPABILITY;
     b->strict = config->strict;

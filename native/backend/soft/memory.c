@@ -79,6 +79,17 @@ void soft_memory_discharge(struct gv_backend *b, struct soft_device *d, uint64_t
     soft_memory_show(b, d);
 }
 
+/* What is refused for want of room may be refused for another reason too: whoever asks, asks a few times at most. */
+bool soft_memory_make_room(struct gv_backend *b, const struct soft_device *d, uint64_t size) {
+    struct soft_memory *m = &b->memory;
+    pthread_mutex_lock(&m->lock);
+    bool others_have_it = m->row && size <= d->limit - d->used && size <= d->total;
+    bool short_of_room = others_have_it && unused(b, d) < size;
+    pthread_mutex_unlock(&m->lock);
+    if (!short_of_room || !b->make_room) return others_have_it && !short_of_room;
+    return b->make_room(b->make_room_arg, d->ordinal, size);
+}
+
 int soft_memory_heap_take(void *context, uint64_t size) {
     struct gv_context *c = context;
     pthread_mutex_lock(&c->backend->memory.lock);
@@ -269,7 +280,7 @@ void soft_host_view_end(struct gv_backend *b, uint64_t address, uint64_t size) {
     free(h);
 }
 
-int soft_memory_back(struct gv_context *c, uint64_t address, uint64_t size) {
+static int back(struct gv_context *c, uint64_t address, uint64_t size) {
     struct gv_backend *b = c->backend;
     struct soft_memory *m = &b->memory;
     if (!m->size) return CUDA_ERROR_NOT_SUPPORTED;
@@ -288,6 +299,13 @@ int soft_memory_back(struct gv_context *c, uint64_t address, uint64_t size) {
         if (!rc && size >= HUGE_PAGE) madvise((void *)(uintptr_t)address, size, MADV_HUGEPAGE);
     }
     pthread_mutex_unlock(&m->lock);
+    return rc;
+}
+
+int soft_memory_back(struct gv_context *c, uint64_t address, uint64_t size) {
+    int rc = back(c, address, size);
+    for (int i = 0; rc == CUDA_ERROR_OUT_OF_MEMORY && i < SOFT_ROOM_TRIES && soft_memory_make_room(c->backend, c->device, size); i++)
+        rc = back(c, address, size);
     return rc;
 }
 
@@ -396,7 +414,10 @@ int soft_memory_place(struct gv_backend *b, struct soft_device *d, uint64_t size
     int rc = place(b, d, size, user, 0, out);
     if (rc != CUDA_ERROR_OUT_OF_MEMORY) return rc;
     soft_memory_await_frees(b);
-    return place(b, d, size, user, 0, out);
+    rc = place(b, d, size, user, 0, out);
+    for (int i = 0; rc == CUDA_ERROR_OUT_OF_MEMORY && i < SOFT_ROOM_TRIES && soft_memory_make_room(b, d, round_up(size, SOFT_PAGE)); i++)
+        rc = place(b, d, size, user, 0, out);
+    return rc;
 }
 
 int soft_memory_place_at(struct gv_backend *b, struct soft_device *d, uint64_t size, uint64_t address, struct soft_placed **out) {

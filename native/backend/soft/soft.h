@@ -77,6 +77,8 @@ struct gv_backend {
     const struct soft_compiler *compiler;
     void (*console)(void *arg, const char *text, size_t size);
     void *console_arg;
+    bool (*make_room)(void *arg, uint32_t device, uint64_t bytes);
+    void *make_room_arg;
     uint32_t n_devices, capability;
     bool strict;
     struct soft_device devices[GV_MAX_DEVICES];
@@ -142,7 +144,10 @@ void soft_memory_heap_give(void *context, uint64_t size);
 /* Frees that wait for the device keep memory that a real driver, whose free waits in its caller, would have released: waits for them, at most 10 s.
  * No lock held. */
 void soft_memory_await_frees(struct gv_backend *b);
-/* Zeroed memory placed by the worker; counts against the limits. Waits for frees when there is not enough. */
+/* Whether it is worth trying once more to charge so much, as other sessions may have given way; waits for that. [executor, no lock held] */
+#define SOFT_ROOM_TRIES 4
+bool soft_memory_make_room(struct gv_backend *b, const struct soft_device *d, uint64_t size);
+/* Zeroed memory placed by the worker; counts against the limits. Waits for frees, and for room, when there is not enough. */
 int soft_memory_place(struct gv_backend *b, struct soft_device *d, uint64_t size, bool user, struct soft_placed **out);
 /* The same at an address of the device's own part of the window; CUDA_ERROR_OUT_OF_MEMORY when it is not free. */
 int soft_memory_place_at(struct gv_backend *b, struct soft_device *d, uint64_t size, uint64_t address, struct soft_placed **out);

@@ -137,7 +137,10 @@ int soft_physical_create(struct gv_context *c, uint64_t size, struct gv_physical
     int rc = soft_physical_new(c, size, out);
     if (rc != CUDA_ERROR_OUT_OF_MEMORY) return rc;
     soft_memory_await_frees(c->backend);
-    return soft_physical_new(c, size, out);
+    rc = soft_physical_new(c, size, out);
+    for (int i = 0; rc == CUDA_ERROR_OUT_OF_MEMORY && i < SOFT_ROOM_TRIES && soft_memory_make_room(c->backend, c->device, size); i++)
+        rc = soft_physical_new(c, size, out);
+    return rc;
 }
 
 int soft_physical_destroy(struct gv_physical *p) {

@@ -10,10 +10,11 @@ int worker_save(struct worker *w, int32_t fd, uint32_t limit_ms, void (*at_rest)
 int worker_restore(struct worker *w, int32_t fd, uint32_t limit_ms, char *err) {
     return (void)w, (void)fd, (void)limit_ms, snprintf(err, 512, "none of this is restored");
 }
-int worker_park(struct worker *w, int32_t fd, void (*said)(void *arg, int32_t what), void *arg, char *err) {
-    return (void)w, (void)fd, (void)said, (void)arg, snprintf(err, 512, "none of this is parked");
+int worker_park(struct worker *w, int32_t fd, uint32_t finish_ms, void (*said)(void *arg, int32_t what), void *arg, char *err) {
+    return (void)w, (void)fd, (void)finish_ms, (void)said, (void)arg, snprintf(err, 512, "none of this is parked");
 }
-void worker_unpark(struct worker *w) { (void)w; }
+void worker_ask_room(struct worker *w, void (*asked)(void *arg, uint32_t device, uint64_t bytes), void *arg) { (void)w, (void)asked, (void)arg; }
+void worker_answer_room(struct worker *w, int32_t granted) { (void)w, (void)granted; }
 void worker_continue(struct worker *w) { (void)w; }
 struct module_cache *worker_open_cache(const char *folder) { return (void)folder, NULL; }
 void worker_close_cache(struct module_cache *c) { (void)c; }
