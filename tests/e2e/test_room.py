@@ -44,6 +44,7 @@ def test_each_waits_for_the_other(own_pool: Callable[..., Server], build: Callab
         go.touch()
         right(first)
         right(second)
+    assert "is out of memory" not in server.log.read_text()
 
 
 @pytest.mark.slow
