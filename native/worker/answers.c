@@ -23,6 +23,11 @@ int worker_reply(struct worker *w, const struct gv_record *record, int status, c
     return 0;
 }
 
+void worker_rest(struct worker *w) {
+    atomic_store(&w->busy, false);
+    gv_send_flush(w->link);
+}
+
 static bool is_sticky(int status) {
     switch (status) {
     case CUDA_ERROR_ECC_UNCORRECTABLE:

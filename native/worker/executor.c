@@ -34,11 +34,6 @@ static int carry_out(struct worker *w, const struct gv_record *record, char *err
     return CARRY_ON;
 }
 
-void worker_rest(struct worker *w) {
-    atomic_store(&w->busy, false);
-    gv_send_flush(w->link);
-}
-
 /* Whether pinned memory is freed before this record. Not while the device waits for the client, who may take long, unless there is much of it. */
 static bool frees_spare(struct worker *w, uint16_t op) {
     uint64_t spare = atomic_load_explicit(&w->staging.spare_bytes, memory_order_relaxed);

@@ -241,6 +241,8 @@ struct worker {
 
 /* ---- answers and events (answers.c), any thread ----------------------------------------------------------------------- */
 
+/* The executor waits: from here on the threads that send events flush them. */
+void worker_rest(struct worker *w);
 /* Reserves an event with a body of so many bytes; the caller fills it in and commits. NULL: the client is lost. */
 struct gv_record *worker_event(struct worker *w, uint16_t op, uint32_t ctx, uint64_t body);
 int worker_reply(struct worker *w, const struct gv_record *record, int status, const char *text, const void *body, uint32_t size);
@@ -340,11 +342,6 @@ const char *worker_unrest(struct worker *w);
 /* Everything that the session has, at rest, to and from an image. worker_restore: before the session's threads run. */
 void worker_save_all(struct worker *w, struct gv_image_out *out);
 void worker_restore_all(struct worker *w, struct gv_image_in *in);
-
-/* ---- executor (executor.c) ------------------------------------------------------------------------------------------------ */
-
-/* The executor waits: from here on the threads that send events flush them. */
-void worker_rest(struct worker *w);
 
 /* ---- parking (park.c) ----------------------------------------------------------------------------------------------------- */
 
