@@ -235,7 +235,7 @@ CUresult cuLaunchHostFunc(CUstream stream, CUhostFn fn, void *arg) { return queu
 
 /* A module of two kernels: "first" takes (8 bytes, 4 bytes), "second" nothing. */
 CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned n, CUjit_option *options, void **values) {
-    if (memcmp(image, "good", 5)) { /* terminated, whatever came */
+    if (strcmp(image, "good")) { /* terminated, whatever came */
         for (unsigned i = 0; i < n; i++) {
             if (options[i] == CU_JIT_ERROR_LOG_BUFFER) strcpy(values[i], "line 1: not good");
         }
