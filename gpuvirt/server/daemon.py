@@ -28,6 +28,8 @@ from gpuvirt.server.lease_requests import lease_requests
 from gpuvirt.server.listener import Listener
 from gpuvirt.server.memory_usage import MemoryUsage
 from gpuvirt.server.moves import REST_LIMIT, REST_MOST
+from gpuvirt.server.observe.observer import Observer
+from gpuvirt.server.observe.requests import seeing_requests
 from gpuvirt.server.options import ServeOptions
 from gpuvirt.server.sealing import Sealing
 from gpuvirt.server.sessions import Sessions
@@ -137,15 +139,16 @@ class Daemon:
             tenant_of=tenant_of,
         )
         undo.push_async_callback(sessions.close)
+        observer = Observer(options.name, inventory, memory_usage, sessions, tokens.account)
+        undo.push_async_callback(observer.close)
         workers.expect(tenant_of(tokens.default().id))
         workers.prestart()
         requests = {
             "info": self._info,
-            "devices": self._devices,
-            "ps": self._ps,
             "move": self._move,
             "park": self._park,
-            **lease_requests(sessions),
+            **seeing_requests(observer),
+            **lease_requests(sessions, observer.facts),
         }
         control = ControlServer(tokens, requests)
         undo.push_async_callback(control.close)
@@ -282,16 +285,6 @@ class Daemon:
             "links": list(self.options.links),
             "started": self._started,
         }
-
-    async def _devices(self, message: dict[str, Any]) -> dict[str, Any]:
-        assert self._sessions is not None and self._inventory is not None
-        return {"server": self.options.name, "backend": self._inventory.backend, "devices": self._sessions.devices()}
-
-    async def _ps(self, message: dict[str, Any]) -> dict[str, Any]:
-        assert self._sessions is not None
-        sender: TokenEntry = message["from"]
-        viewer = None if sender.admin else bytes.fromhex(sender.id)
-        return {"server": self.options.name, "leases": self._sessions.leases(viewer), "sessions": await self._sessions.list(viewer)}
 
     async def _park(self, message: dict[str, Any]) -> dict[str, Any]:
         assert self._sessions is not None
