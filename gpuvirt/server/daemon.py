@@ -54,7 +54,7 @@ class Daemon:
     def __init__(self, options: ServeOptions, worker_command: Sequence[str] = WORKER_COMMAND) -> None:
         self.options = options
         self.port = 0
-        self.control_port = 0
+        self.control_port = self.metrics_port = 0
         self._worker_command = worker_command
         self._stopping = asyncio.Event()
         self._undo = contextlib.AsyncExitStack()
@@ -99,6 +99,7 @@ class Daemon:
         # The port first: it fails most often, and at once. Clients that connect early wait in the backlog.
         tcp = undo.enter_context(listening.listen_tcp(options.host, options.port))
         self.port = tcp.getsockname()[1]
+        scraped = undo.enter_context(listening.listen_tcp(*options.metrics, "--metrics")) if options.metrics is not None else None
         tokens = TokenStore()
         inventory = self._inventory = await asyncio.to_thread(take_inventory, options)
         if inventory.pageable_access:
@@ -167,6 +168,13 @@ class Daemon:
             unix_path=unix_path,
             server_name=options.name,
         )
+        if scraped is not None:
+            from gpuvirt.server.observe.metrics_server import MetricsServer
+
+            self.metrics_port = scraped.getsockname()[1]
+            metrics = MetricsServer(observer)
+            undo.push_async_callback(metrics.close)
+            await metrics.start(scraped, limit)
         await workers.wait_ready()
         listener = Listener(tokens, sessions, greeting, offered, descriptors.for_strangers(limit, listening.PENDING_TOTAL))
         undo.push_async_callback(listener.close)
@@ -246,6 +254,7 @@ class Daemon:
             "address": f"{self.options.host}:{self.port}",
             "port": self.port,
             "control_port": self.control_port,
+            **({"metrics_port": self.metrics_port} if self.metrics_port else {}),
             "pid": os.getpid(),
         }
         fresh = file.with_name(f".{file.name}.{os.getpid()}")

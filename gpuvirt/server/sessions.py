@@ -8,7 +8,7 @@ import logging
 import secrets
 import socket
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -124,6 +124,7 @@ class Sessions:
 
     Attributes:
         named: its named leases.
+        reconnections: connections that were made again, by the name of the transport.
         changed: is called when a lease or a session is new, has ended, or is parked or back.
         on_end: is called with a session that has ended, before it is forgotten.
     """
@@ -154,6 +155,7 @@ class Sessions:
         self.named = NamedLeases(self._leases, self._end, self._watch_expiry)
         self._waiting: dict[int, set[asyncio.Future[None]]] = {}  # by lease: its sessions
         self._expiry: asyncio.TimerHandle | None = None
+        self.reconnections: Counter[str] = Counter()
         self.changed: Callable[[], None] = lambda: None
         self.on_end: Callable[[Session], None] = lambda session: None
         self._sessions: dict[int, Session] = {}
@@ -427,6 +429,7 @@ class Sessions:
         client.setblocking(True)
         session.worker.add_connection(which, client.fileno(), epoch)
         if again:
+            self.reconnections[session.transport.name] += 1
             log.info("%s: %s is made again", session.label, "its connection" if which == MAIN else f"its bulk channel {which}")
 
     def launch_ended(self, launch: bytes, owner: bytes) -> int:

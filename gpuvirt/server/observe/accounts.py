@@ -23,17 +23,17 @@ class Sums:
     """Of one account, over some time.
 
     Attributes:
-        reserved: GPU-seconds for which it had leases with GPUs, whatever ran: `attached`, `parked` and `idle` (nothing ran) together.
-        attached: those of leases of which a session had its memory.
+        attached: GPU-seconds of leases of which a session had its memory.
         parked: those of leases whose sessions were all parked: the GPUs were given back.
+        idle: those of leases with nothing under them.
         queued: seconds that leases waited for GPUs.
         commands, launches: that workers carried out. bytes_in, bytes_out: over the link, towards the worker and away from it.
         peak_memory: bytes, the most that its sessions had together at a look.
     """
 
-    reserved: float = 0.0
     attached: float = 0.0
     parked: float = 0.0
+    idle: float = 0.0
     queued: float = 0.0
     sessions: int = 0
     commands: int = 0
@@ -41,6 +41,11 @@ class Sums:
     bytes_in: int = 0
     bytes_out: int = 0
     peak_memory: int = 0
+
+    @property
+    def reserved(self) -> float:
+        """GPU-seconds for which it had leases with GPUs, whatever ran."""
+        return self.attached + self.parked + self.idle
 
     def add(self, other: Sums) -> None:
         """Of the same account, over another time."""
@@ -74,12 +79,14 @@ class Accounts:
     Attributes:
         totals: by account.
         links: bytes in and out by the name of the transport, all accounts together.
+        reconnections: connections that were cut and made again, likewise.
         states: leases' GPU-seconds by state, of `facts.LEASE_STATES` but queued.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, reconnections: Mapping[str, int] | None = None) -> None:
         self.totals: dict[str, Sums] = {}
         self.links: dict[str, dict[str, int]] = {}
+        self.reconnections: Mapping[str, int] = {} if reconnections is None else reconnections
         self.states: dict[str, float] = dict.fromkeys((IDLE, ATTACHED, PARKED), 0.0)
         self._fresh: dict[tuple[str, str], Sums] = {}  # by day and account
         self._sessions: dict[int, _Session] = {}
@@ -112,7 +119,7 @@ class Accounts:
             return
         time = holding.gpus * seconds
         self.states[holding.state] += time
-        of_state = {ATTACHED: Sums(time, attached=time), PARKED: Sums(time, parked=time), IDLE: Sums(time)}
+        of_state = {ATTACHED: Sums(attached=time), PARKED: Sums(parked=time), IDLE: Sums(idle=time)}
         self._add(day, holding.account, of_state[holding.state])
 
     def figures(self, session: int, account: str, link: str, wall: float, figures: Mapping[str, int]) -> None:

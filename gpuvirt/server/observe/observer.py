@@ -30,7 +30,7 @@ class Observer:
     def __init__(
         self, name: str, inventory: Inventory, memory_usage: MemoryUsage | None, sessions: Sessions, account_of: Callable[[bytes], str]
     ) -> None:
-        self.accounts = Accounts()
+        self.accounts = Accounts(sessions.reconnections)
         self._sessions, self._memory_usage, self._account_of = sessions, memory_usage, account_of
         self._names: dict[bytes, str] = {}
         queue, room = sessions.named.waiting, sessions.room_place
