@@ -28,7 +28,9 @@ from gpuvirt.server.lease_requests import lease_requests
 from gpuvirt.server.listener import Listener
 from gpuvirt.server.memory_usage import MemoryUsage
 from gpuvirt.server.moves import REST_LIMIT, REST_MOST
+from gpuvirt.server.observe.keeper import Keeper
 from gpuvirt.server.observe.observer import Observer
+from gpuvirt.server.observe.record import Record, record_file
 from gpuvirt.server.observe.requests import seeing_requests
 from gpuvirt.server.options import ServeOptions
 from gpuvirt.server.sealing import Sealing
@@ -141,6 +143,7 @@ class Daemon:
         )
         undo.push_async_callback(sessions.close)
         observer = Observer(options.name, inventory, memory_usage, sessions, tokens.account)
+        keeper = await self._open_record(observer, tokens)
         undo.push_async_callback(observer.close)
         workers.expect(tenant_of(tokens.default().id))
         workers.prestart()
@@ -148,7 +151,7 @@ class Daemon:
             "info": self._info,
             "move": self._move,
             "park": self._park,
-            **seeing_requests(observer),
+            **seeing_requests(observer, keeper),
             **lease_requests(sessions, observer.facts),
         }
         control = ControlServer(tokens, requests)
@@ -190,6 +193,20 @@ class Daemon:
             self._say_sealing(sealing)
         log.info("serving %s at %s (control port %d)", describe(inventory), self.pool, self.control_port)
         self._write_ready()
+
+    async def _open_record(self, observer: Observer, tokens: TokenStore) -> Keeper | None:
+        """The record of use; None, with a warning, where there can be none, and for a private local pool."""
+        if self.options.private_folder is not None:
+            return None
+        try:
+            record = await asyncio.to_thread(Record, record_file(tokens.folder, self.options.host, self.options.port))
+        except GpuvirtError as error:
+            log.warning("what users have had is not kept: %s", error)
+            return None
+        keeper = Keeper(observer.accounts, record)
+        observer.counted = keeper.soon
+        self._undo.push_async_callback(keeper.close)
+        return keeper
 
     @staticmethod
     async def _watch_tokens(tokens: TokenStore, sessions: Sessions) -> None:

@@ -25,6 +25,7 @@ class Observer:
 
     Attributes:
         accounts: their sums since the server was started.
+        counted: is called when a session has ended and is counted.
     """
 
     def __init__(
@@ -32,6 +33,7 @@ class Observer:
     ) -> None:
         self.accounts = Accounts(sessions.reconnections)
         self._sessions, self._memory_usage, self._account_of = sessions, memory_usage, account_of
+        self.counted: Callable[[], None] = lambda: None
         self._names: dict[bytes, str] = {}
         queue, room = sessions.named.waiting, sessions.room_place
         self._source = Source(name, inventory.backend, inventory.devices, memory_usage, queue, room, self._account)
@@ -42,7 +44,7 @@ class Observer:
         self._watcher.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._watcher
-        self.look()
+        await self._ask()
 
     async def facts(self, ask: bool = True) -> Facts:
         """Of this moment.
@@ -77,6 +79,7 @@ class Observer:
     def _ended(self, session: Session) -> None:
         self._count(session)
         self.accounts.ended(session.id)
+        self.counted()
 
     def _account(self, token_id: bytes) -> str:
         """Remembered: what a token has is not counted for another account when the token is revoked meanwhile."""
