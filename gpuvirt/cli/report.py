@@ -27,8 +27,8 @@ def report(pool: str | None, month: str | None, user: str | None, as_json: bool)
     """Show what each user has had of a server in a month.
 
     GPU-hours count GPUs times the hours for which leases had them: reserved, all of it; attached, while something under the lease had its memory;
-    given back, while all that ran under it was parked. The rest of what was reserved had nothing running. Bytes are those over links, in is
-    towards the GPU; the peak is the most memory that the user's sessions had together, looked at every few seconds.
+    given back, while all that ran under it was parked. The rest of what was reserved had nothing running. The peak is the most memory that the user's
+    sessions had together, looked at every few seconds. Bytes are those over links, in is towards the GPU; network is the hours lost to it.
     An admin's token sees all users, another one its own. With --json: the month, and a list of users with sums in seconds and bytes.
     """
     from gpuvirt.client.connect import ask_pool
@@ -45,12 +45,12 @@ def report(pool: str | None, month: str | None, user: str | None, as_json: bool)
     from rich.table import Table
 
     table = Table("user", title=f"GPU-hours and use in {answer['month']}")
-    for column in ("reserved", "attached", "given back", "sessions", "peak", "launches", "in", "out"):
+    for column in ("reserved", "attached", "given back", "sessions", "peak", "launches", "in", "out", "network"):
         table.add_column(column, justify="right")
     for row in answer["users"]:
         table.add_row(row["user"], *_cells(row))
     if len(answer["users"]) > 1:
-        names = ("reserved", "attached", "parked", "sessions", "launches", "bytes_in", "bytes_out")
+        names = ("reserved", "attached", "parked", "sessions", "launches", "bytes_in", "bytes_out", "network")
         total = {name: sum(row[name] for row in answer["users"]) for name in names}
         table.add_section()
         table.add_row("all", *_cells(total | {"peak_memory": None}))
@@ -62,4 +62,12 @@ def _cells(row: dict[str, Any]) -> list[str]:
 
     hours = [f"{row[name] / 3600:.2f}" for name in ("reserved", "attached", "parked")]
     peak = "" if row["peak_memory"] is None else format_size(row["peak_memory"])
-    return [*hours, str(row["sessions"]), peak, str(row["launches"]), format_size(row["bytes_in"]), format_size(row["bytes_out"])]
+    return [
+        *hours,
+        str(row["sessions"]),
+        peak,
+        str(row["launches"]),
+        format_size(row["bytes_in"]),
+        format_size(row["bytes_out"]),
+        f"{row['network'] / 3600:.2f}",
+    ]

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-RATES = ("commands", "launches", "bytes_in", "bytes_out")
+RATES = ("commands", "answers", "cut_ns", "launches", "bytes_in", "bytes_out")
 
 
 class Frames:
     """Makes a frame of each answer to ``top`` (gpuvirt/server/observe/answers.py) in turn.
 
     A frame is the answer, with ``rates`` in each session: by figure, how much it has grown a second since the last frame. In a session's first frame
-    that is since it began. A figure that its worker has not told, now or in the last frame, has none.
+    that is since it began. A figure that its worker has not told, now or in the last frame, has none. ``network`` is the share of that time that was
+    lost to the network: a round trip for each answer that was waited for, and while the connection was cut; of several threads it may be above 1.
     """
 
     def __init__(self) -> None:
@@ -29,4 +30,7 @@ class Frames:
         before, since = (last, self._at) if last is not None else (dict.fromkeys(RATES, 0), session["started"])
         if at <= since:
             return {}
-        return {name: max(0, session[name] - before[name]) / (at - since) for name in RATES if name in session and name in before}
+        rates = {name: max(0, session[name] - before[name]) / (at - since) for name in RATES if name in session and name in before}
+        if rates.keys() >= {"answers", "cut_ns"} and "rtt_ns" in session:
+            rates["network"] = (rates["answers"] * session["rtt_ns"] + rates["cut_ns"]) / 1e9
+        return rates

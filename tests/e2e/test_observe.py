@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from e2e.cutter import Cutter
 from e2e.harness import GPUVIRT, Server, clean_environment, running, wait_until
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -84,3 +85,39 @@ def test_two_users(own_pool: Callable[..., Server], build: Callable[..., Path], 
         assert row["parked"] == pytest.approx(of_user(after, "lease_gpu_seconds_total", user, "parked"))
     assert rows["alice"]["parked"] == 0 < rows["bob"]["parked"]
     assert gpuvirt("report", "--pool", server.url, GPUVIRT_TOKEN=tokens["bob"]).count("alice") == 0
+
+
+@pytest.mark.slow
+def test_what_the_network_takes(own_pool: Callable[..., Server], build: Callable[..., Path], tmp_path: Path) -> None:
+    """Over a link of 20 ms each answer takes as much, and the time of a cut is known; a program on the same host loses next to nothing."""
+    server = own_pool("--backend", "soft", "--gpus", "1", "--gpu-memory", "256m", "--metrics", "127.0.0.1:0")
+    lost: dict[str, float] = {}
+    for number, link in enumerate(("shm", "delay(rtt=20ms,tcp)"), 1):
+        before = scrape(server)
+        stats = tmp_path / f"{number}.json"
+        with running(server, [build("moved"), tmp_path / str(number), "holds", "10"], "--link", link, f"--stats={stats}") as process:
+            (tmp_path / str(number)).touch()
+            out, err = process.communicate(timeout=100)
+            assert (process.returncode, out) == (0, "right\n"), out + err
+        assert wait_until(lambda: server.sessions() == [])
+        after = scrape(server)
+        answers, lost[link] = (
+            sum(value - before.get(key, 0) for key, value in after.items() if key[0] == name)
+            for name in ("gpuvirt_session_answers_total", "gpuvirt_session_network_seconds_total")
+        )
+        said = json.loads(stats.read_text())
+        assert 0 < answers <= said["waits"] + 1, "the goodbye is no call of the program's"
+    assert lost["delay(rtt=20ms,tcp)"] >= 0.02 * answers * 0.99
+    cutter = Cutter(int(server.url.rsplit(":", 1)[1]))
+    end = tmp_path / "cut"
+    with running(cutter.url, [build("moved"), end, "holds", "10"], "--link", "tcp", GPUVIRT_TOKEN=server.token()) as process:
+        before = scrape(server)
+        cutter.cut_all()
+        end.touch()
+        out, err = process.communicate(timeout=100)
+        assert (process.returncode, out) == (0, "right\n"), out + err
+    cutter.close()
+    assert wait_until(lambda: server.sessions() == [])
+    after = scrape(server)
+    key = "gpuvirt_link_reconnections_total", frozenset(["tcp"])
+    assert after[key] > before[key]

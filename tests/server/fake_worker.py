@@ -23,7 +23,7 @@ NONSENSE = {
     b"no op": pack({"op": ["ready"]}),
 }
 
-FIGURES = {"commands": 5, "launches": 3, "bytes_in": 1, "bytes_out": 2, "memory_used": 7}
+FIGURES = {"answers": 2, "cut_ns": 0, "rtt_ns": 1000, "commands": 5, "launches": 3, "bytes_in": 1, "bytes_out": 2, "memory_used": 7}
 
 
 def main() -> None:

@@ -15,6 +15,8 @@ from gpuvirt.server.observe.facts import ATTACHED, FIGURES, IDLE, PARKED, QUEUED
 DAY = 86400
 ACCOUNTS_MOST = 1000  # of a day; what more there are is counted together: what is kept has a bound
 OTHERS = "(others)"
+OF_WORKER = ("answers", "cut_ns")  # figures that begin anew with each worker that has the session
+ROUND_TRIP_MOST = 10**10  # ns; the client says it
 FIGURE_MOST = 1 << 53  # of a session: a worker that lies cannot make a sum overflow, and a float holds it exactly
 
 
@@ -27,7 +29,10 @@ class Sums:
         parked: those of leases whose sessions were all parked: the GPUs were given back.
         idle: those of leases with nothing under them.
         queued: seconds that leases waited for GPUs.
-        commands, launches: that workers carried out. bytes_in, bytes_out: over the link, towards the worker and away from it.
+        commands, launches: that workers carried out. answers: of the commands, those whose program waited for the answer.
+        network: seconds that sessions lost to the network, by what is known: for each answer a round trip as the client measured it when it
+            connected, and for as long as the connection was cut. That much a program was held up at most: several of its threads wait at once.
+        bytes_in, bytes_out: over the link, towards the worker and away from it.
         peak_memory: bytes, the most that its sessions had together at a look.
     """
 
@@ -36,7 +41,9 @@ class Sums:
     idle: float = 0.0
     queued: float = 0.0
     sessions: int = 0
+    network: float = 0.0
     commands: int = 0
+    answers: int = 0
     launches: int = 0
     bytes_in: int = 0
     bytes_out: int = 0
@@ -71,6 +78,7 @@ class _Session:
     account: str
     link: str
     figures: dict[str, int]
+    worker: int = 0
 
 
 class Accounts:
@@ -122,18 +130,27 @@ class Accounts:
         of_state = {ATTACHED: Sums(attached=time), PARKED: Sums(parked=time), IDLE: Sums(idle=time)}
         self._add(day, holding.account, of_state[holding.state])
 
-    def figures(self, session: int, account: str, link: str, wall: float, figures: Mapping[str, int]) -> None:
-        """A session's worker has counted so far; a session that is not known begins. What becomes less is a worker's lie, and counts for nothing."""
+    def figures(self, session: int, account: str, link: str, wall: float, figures: Mapping[str, int], worker: int = 0) -> None:
+        """A session's worker has counted so far; a session that is not known begins. What becomes less is a worker's lie, and counts for nothing.
+
+        Args:
+            worker: which; another one begins anew with `OF_WORKER`, and goes on with the session's other figures.
+        """
         known = self._sessions.get(session)
         grown = Sums()
         if known is None:
-            known = self._sessions[session] = _Session(account, link, dict.fromkeys(FIGURES, 0))
+            known = self._sessions[session] = _Session(account, link, dict.fromkeys((*FIGURES, *OF_WORKER), 0), worker)
             grown.sessions = 1
-        for name in FIGURES:
-            value = min(figures.get(name, 0), FIGURE_MOST)
-            more = max(0, value - known.figures[name])
-            known.figures[name] += more
-            setattr(grown, name, more)
+        if worker != known.worker:
+            known.figures |= dict.fromkeys(OF_WORKER, 0)
+            known.worker = worker
+        more = {}
+        for name, before in known.figures.items():
+            more[name] = max(0, min(figures.get(name, 0), FIGURE_MOST) - before)
+            known.figures[name] += more[name]
+        for name in (*FIGURES, "answers"):
+            setattr(grown, name, more[name])
+        grown.network = (more["answers"] * min(figures.get("rtt_ns", 0), ROUND_TRIP_MOST) + more["cut_ns"]) / 1e9
         of_link = self.links.setdefault(known.link, {"in": 0, "out": 0})
         of_link["in"] += grown.bytes_in
         of_link["out"] += grown.bytes_out

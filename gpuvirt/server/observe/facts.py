@@ -14,7 +14,8 @@ from gpuvirt.server.sessions import Session, holder
 QUEUED, IDLE, ATTACHED, PARKED = LEASE_STATES = ("queued", "idle", "attached", "parked")
 WAITS, MOVES = "waits for memory", "moves"
 SESSION_STATES = (ATTACHED, PARKED, WAITS, MOVES)
-FIGURES = ("commands", "launches", "bytes_in", "bytes_out")  # of a worker, which only grow; bytes as the worker sees them
+FIGURES = ("commands", "launches", "bytes_in", "bytes_out")  # of a session, which only grow; bytes as the worker sees them
+NETWORK = ("answers", "cut_ns", "rtt_ns")  # what its present worker knows of the network
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class SessionFacts:
         given_back: bytes that are in its file, None: it is not parked.
         waits_for: bytes of device memory that it waits for, its own or an allocation's; place, waiting: its place among those that do, from 1.
         memory_used: bytes on all its devices, None where only the driver knows and the worker has not said.
-        figures: what its worker counts (`FIGURES`), as far as it is known.
+        figures: what its worker counts (`FIGURES`, `NETWORK`), as far as it is known.
     """
 
     id: int
@@ -188,5 +189,5 @@ def _session(source: Source, session: Session, figures: Mapping[str, int]) -> Se
         place,
         waiting,
         used,
-        {name: figures[name] for name in FIGURES if name in figures},
+        {name: figures[name] for name in (*FIGURES, *NETWORK) if name in figures},
     )

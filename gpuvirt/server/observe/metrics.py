@@ -80,6 +80,12 @@ def _totals(accounts: Accounts) -> Iterator[Metric]:
     starts = CounterMetricFamily("gpuvirt_session_starts", "Sessions that have begun.", labels=["user"])
     commands = CounterMetricFamily("gpuvirt_session_commands", "Commands that workers carried out.", labels=["user"])
     launches = CounterMetricFamily("gpuvirt_session_launches", "Kernels that workers launched.", labels=["user"])
+    answers = CounterMetricFamily("gpuvirt_session_answers", "Commands whose program waited for the answer.", labels=["user"])
+    network = CounterMetricFamily(
+        "gpuvirt_session_network_seconds",
+        "Seconds lost to the network: a round trip, as measured when connecting, for each answer, and while connections were cut.",
+        labels=["user"],
+    )
     passed = CounterMetricFamily(
         "gpuvirt_session_bytes", "Bytes of commands and payloads; in: towards the GPU, out: to the program.", labels=["user", "direction"]
     )
@@ -93,12 +99,14 @@ def _totals(accounts: Accounts) -> Iterator[Metric]:
         starts.add_metric([user], sums.sessions)
         commands.add_metric([user], sums.commands)
         launches.add_metric([user], sums.launches)
+        answers.add_metric([user], sums.answers)
+        network.add_metric([user], sums.network)
         passed.add_metric([user, "in"], sums.bytes_in)
         passed.add_metric([user, "out"], sums.bytes_out)
         waited.add_metric([user], sums.queued)
         for state in HELD:
             time.add_metric([user, state], getattr(sums, state))
-    yield from (starts, commands, launches, passed, time, waited)
+    yield from (starts, commands, launches, answers, network, passed, time, waited)
     links = CounterMetricFamily("gpuvirt_link_bytes", "Bytes over links, by transport.", labels=["transport", "direction"])
     cuts = CounterMetricFamily("gpuvirt_link_reconnections", "Sessions' connections that were cut and made again.", labels=["transport"])
     for transport, bytes in sorted(accounts.links.items()):

@@ -68,7 +68,7 @@ class Observer:
 
     def _count(self, session: Session) -> str:
         account = self._account(session.hello.token_id)
-        self.accounts.figures(session.id, account, session.transport.name, time.time(), session.worker.last_figures)
+        self.accounts.figures(session.id, account, session.transport.name, time.time(), session.worker.last_figures, session.worker.pid)
         return account
 
     def _memory(self, session: Session) -> int:

@@ -57,6 +57,18 @@ def test_a_worker_that_lies() -> None:
     assert accounts.totals["alice"].launches == FIGURE_MOST and accounts.totals["alice"].sessions == 1
 
 
+def test_what_the_network_takes() -> None:
+    """A round trip for each answer, and the time of cuts; a worker that takes a session over counts from nothing, what its link passed goes on."""
+    accounts, second = Accounts(), 10**9
+    accounts.figures(1, "alice", "tcp", NOON, {"bytes_in": 100, "answers": 10, "rtt_ns": second // 10, "cut_ns": 0}, worker=7)
+    accounts.figures(1, "alice", "tcp", NOON, {"bytes_in": 150, "answers": 12, "rtt_ns": second // 10, "cut_ns": second // 2}, worker=7)
+    accounts.figures(1, "alice", "tcp", NOON, {"bytes_in": 160, "answers": 3, "rtt_ns": second // 10, "cut_ns": second}, worker=8)
+    sums = accounts.totals["alice"]
+    assert (sums.answers, sums.bytes_in, sums.sessions) == (15, 160, 1) and abs(sums.network - (1.2 + 0.5 + 0.3 + 1)) < 1e-9
+    accounts.figures(1, "alice", "tcp", NOON, {"answers": 4, "rtt_ns": 1 << 60}, worker=8)
+    assert sums.network < 14, "a client's word for its round trip has a bound"
+
+
 def test_what_is_kept_has_a_bound() -> None:
     accounts = Accounts()
     for number in range(ACCOUNTS_MOST + 50):

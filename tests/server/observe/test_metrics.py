@@ -45,7 +45,9 @@ def test_what_they_say() -> None:
     accounts = Accounts({"shm": 2})
     accounts.observe(0, 0, [Holding("alice", 2, ATTACHED), Holding("alice", 1, QUEUED), Holding('b"o\\b', 1, PARKED)], {})
     accounts.observe(10, 10, [], {})
-    accounts.figures(1, "alice", "shm", 10, {"commands": 9, "launches": 3, "bytes_in": 5, "bytes_out": 6})
+    accounts.figures(
+        1, "alice", "shm", 10, {"commands": 9, "launches": 3, "bytes_in": 5, "bytes_out": 6, "answers": 4, "rtt_ns": 10**9, "cut_ns": 5 * 10**8}
+    )
     samples = parsed(metrics_text(facts(), accounts).decode())
     assert value(samples, "device_memory_bytes", device="1", name="gpu") == 256 * MIB
     assert [value(samples, f"device_memory_{what}_bytes", device="0") for what in ("used", "given_back")] == [100 * MIB, 3 * MIB]
@@ -62,6 +64,7 @@ def test_what_they_say() -> None:
     assert value(samples, "lease_gpu_seconds_total", user='b"o\\b', state="attached") == 0
     assert value(samples, "lease_wait_seconds_total", user="alice") == 10
     assert [value(samples, "session_bytes_total", user="alice", direction=way) for way in ("in", "out")] == [5, 6]
+    assert [value(samples, f"session_{what}_total", user="alice") for what in ("answers", "network_seconds")] == [4, 4.5]
     assert value(samples, "session_launches_total", user="alice") == 3 and value(samples, "link_reconnections_total", transport="shm") == 2
 
 
