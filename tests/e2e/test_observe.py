@@ -16,6 +16,9 @@ from e2e.cutter import Cutter
 from e2e.harness import GPUVIRT, Server, clean_environment, running, wait_until
 from prometheus_client.parser import text_string_to_metric_families
 
+from gpuvirt.client.connect import ask_pool
+from gpuvirt.client.settings import resolve
+
 USERS = ("alice", "bob")
 
 
@@ -38,7 +41,7 @@ def gpuvirt(*line: str, **env: str) -> str:
 
 @pytest.mark.slow
 def test_two_users(own_pool: Callable[..., Server], build: Callable[..., Path], tmp_path: Path) -> None:
-    """Launches and bytes are the same, while the programs run and afterwards; what was parked is told, and counted as given back."""
+    """Launches and bytes are the same, also of a session that has moved; what was parked is told, and counted as given back."""
     state = {"GPUVIRT_STATE": str(tmp_path / "state")}
     server = own_pool(
         "--backend", "soft", "--gpus", "2", "--gpu-memory", "256m", "--metrics", "127.0.0.1:0", "--idle", "0", env=clean_environment(**state)
@@ -65,6 +68,8 @@ def test_two_users(own_pool: Callable[..., Server], build: Callable[..., Path], 
         seen = json.loads(gpuvirt("top", "--once", "--json", "--pool", server.url, GPUVIRT_TOKEN=tokens["bob"]))
         assert [(one["account"], one["state"]) for one in seen["sessions"]] == [("bob", "parked")] and seen["others"]["sessions"] == 1
         assert seen["others"]["memory_used"] >= 20 << 20 and seen["devices"][sessions["bob"]["devices"][0]]["given_back"] >= 40 << 20
+        to = [1 - sessions["alice"]["devices"][0]]  # in another worker, which goes on counting where this one ends
+        assert ask_pool(resolve({"pool": server.url}), "move", session=sessions["alice"]["session"], devices=to, rest=60, limit=200)["devices"] == to
         before = scrape(server)
         assert of_user(before, "sessions", "parked") == of_user(before, "sessions", "attached") == 1
         for user, process in started.items():

@@ -61,6 +61,20 @@ def test_it_outlives_the_server(tmp_path: Path, how: int) -> None:
     again.stop()
 
 
+def test_it_is_written_without_being_asked_for(tmp_path: Path) -> None:
+    """Soon after a session's end; what a killed server had counted by then is there."""
+    server = start_fake(tmp_path)
+    sock, _, _ = server.attach()
+    sock.close()
+    record = Record(tmp_path / "state" / "usage-127.0.0.1-0.sqlite")
+    wait_until(lambda: bool(found := record.month(month_of(time.time()))) and found["token default"].launches == 4)
+    server.process.kill()
+    server.process.wait(100)
+    sums = record.month(month_of(time.time()))["token default"]
+    assert (sums.sessions, sums.launches, sums.bytes_in, sums.bytes_out) == (1, 4, 1, 2) and sums.attached > 0
+    record.close()
+
+
 def test_who_sees_what(tmp_path: Path) -> None:
     """An admin all, others their own; a month at a time."""
     state = tmp_path / "state"
