@@ -22,25 +22,47 @@ class Terminal:
 
     Args:
         limit: seconds that anything that is waited for may take; it is for what never happens.
+        size: lines and columns.
 
     Attributes:
         shown: all that the terminal has shown, without escape sequences.
         status: how its shell writes the exit code of the last command.
     """
 
-    def __init__(self, line: list[str], env: dict[str, str], cwd: Path, limit: float = 180) -> None:
+    def __init__(self, line: list[str], env: dict[str, str], cwd: Path, limit: float = 180, size: tuple[int, int] = (40, 250)) -> None:
         self._limit, self._raw, self._seen, self._commands = limit, b"", 0, 0
         self.status, self.cwd = "$?", cwd
         self.pid, self._fd = pty.fork()
         if self.pid == 0:
+            fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))
             os.chdir(cwd)
             os.execvpe(line[0], line, env)
-        fcntl.ioctl(self._fd, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 250, 0, 0))
         self.code: int | None = None
 
     @property
     def shown(self) -> str:
         return _ESCAPES.sub("", self._raw.decode(errors="replace"))
+
+    @property
+    def screens(self) -> list[list[str]]:
+        """Of a program that writes its screen anew each time: the lines of each, without escape sequences."""
+        return [_ESCAPES.sub("", screen).split("\r\n") for screen in self._raw.decode(errors="replace").split("\x1b[H")[1:]]
+
+    def wait_for_screens(self, count: int) -> list[list[str]]:
+        """Waits until so many have begun."""
+        deadline = time.monotonic() + self._limit
+        while len(self.screens) < count:
+            assert time.monotonic() < deadline and self._read(), f"no {count} screens:\n{self.shown}"
+        return self.screens
+
+    @property
+    def left_as_it_was(self) -> bool:
+        """Whether a program that had the whole screen has given it back."""
+        return self._raw.count(b"\x1b[?1049h") == self._raw.count(b"\x1b[?1049l") == 1
+
+    def press(self, keys: str) -> None:
+        """Keys without an Enter behind them."""
+        os.write(self._fd, keys.encode())
 
     def type(self, text: str) -> None:
         os.write(self._fd, text.encode() + b"\n")

@@ -23,6 +23,8 @@ VERBS = {
     "serve": ("gpuvirt.cli.serve", "Offer this machine's GPUs, or software GPUs, to others."),
     "devices": ("gpuvirt.cli.devices", "List a pool's GPUs."),
     "ps": ("gpuvirt.cli.ps", "List a pool's leases and their sessions."),
+    "top": ("gpuvirt.cli.top", "Show what a pool does: GPUs, sessions, who waits."),
+    "report": ("gpuvirt.cli.report", "Show what users have had in a month."),
     "park": ("gpuvirt.cli.park", "Have an idle session give its GPU's memory back until it is needed."),
     "move": ("gpuvirt.cli.move", "Move a session to other GPUs while its program runs."),
     "token": ("gpuvirt.cli.token", "Show, create, list and revoke tokens."),

@@ -14,7 +14,7 @@ from gpuvirt.cli.options import JSON, POOL
 @POOL
 @JSON
 def devices(pool: str | None, as_json: bool) -> None:
-    """List a pool's GPUs, their memory and how many sessions use each."""
+    """List a pool's GPUs, their memory, what parked sessions have given back of it, and how many sessions use each."""
     from gpuvirt.client.devices import devices as list_devices
 
     found = list_devices(pool)
@@ -26,9 +26,11 @@ def devices(pool: str | None, as_json: bool) -> None:
 
     from gpuvirt.sizes import format_size
 
-    table = Table("GPU", "name", "server", "memory", "used", "sessions")
+    table = Table("GPU", "name", "server", "memory", "used", "given back", "sessions")
     for device in found:
         used = "?" if device.memory_used is None else format_size(device.memory_used)
         server = f"{device.server} ({device.backend})"
-        table.add_row(str(device.ordinal), device.name, server, format_size(device.memory), used, str(device.sessions))
+        table.add_row(
+            str(device.ordinal), device.name, server, format_size(device.memory), used, format_size(device.given_back), str(device.sessions)
+        )
     Console(markup=False, emoji=False).print(table)  # names are others' texts

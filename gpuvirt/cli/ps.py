@@ -18,7 +18,8 @@ from gpuvirt.transport.table import named
 def ps(pool: str | None, as_json: bool) -> None:
     """List a pool's leases and the sessions that work under each: program, user, GPUs, link, memory.
 
-    A lease is queued while it waits for its GPUs, attached while something runs under it, else idle.
+    A lease is queued while it waits for its GPUs, attached while something runs under it, parked when all of that has given its memory back,
+    else idle. A session says how much memory it has given back, and whether it waits for memory that others have.
     Of those of other tokens only an admin's token is told the program and the user.
     With --json: a list of leases, each with its list of sessions.
     """
@@ -34,17 +35,20 @@ def ps(pool: str | None, as_json: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("lease", "session", "program", "pid", "user", "from", "GPUs", "link", "memory", "launches", "since")
+    table = Table("lease", "session", "state", "program", "pid", "user", "from", "GPUs", "link", "memory", "launches", "since")
     for lease in leases:
         gpus = ",".join(map(str, lease["devices"])) or f"wants {lease['gpus']}"
         name = lease["lease"][:8]
         if lease["named"] or not lease["sessions"]:  # the shell or the program that has the GPUs
-            table.add_row(name, lease["state"], *_who(lease), gpus, "", "", "", _since(lease))
+            table.add_row(name, "", lease["state"], *_who(lease), gpus, "", "", "", _since(lease))
         for session in lease["sessions"]:
-            table.add_row(name, session["session"], *_who(session), gpus, _link(session), *_figures(session), _since(session))
+            table.add_row(name, session["session"], session["state"], *_who(session), gpus, _link(session), *_figures(session), _since(session))
     Console(markup=False, emoji=False).print(table)  # names are others' texts
     for lease in sorted((lease for lease in leases if lease["state"] == "queued"), key=lambda lease: lease["place"]):
         click.echo(f"{lease['lease'][:8]} waits at place {lease['place']} of {lease['queued']}: {lease['why']}")
+    for session in (session for lease in leases for session in lease["sessions"]):
+        if line := _room(session):
+            click.echo(f"{session['session']} {line}")
 
 
 def _who(one: dict[str, Any]) -> tuple[str, str, str, str]:
@@ -58,6 +62,18 @@ def _figures(session: dict[str, Any]) -> tuple[str, str]:
 
     memory = "?" if session.get("memory_used") is None else format_size(session["memory_used"])
     return memory, str(session.get("launches", "?"))
+
+
+def _room(session: dict[str, Any]) -> str:
+    """What is said of the memory of a session that is parked, or waits for some; "": nothing."""
+    from gpuvirt.sizes import format_size
+
+    said = []
+    if session["parked"] is not None:
+        said.append(f"gave back {format_size(session['parked'])}")
+    if session.get("place"):
+        said.append(f"waits for {format_size(session['waits_for'])} that others have, at place {session['place']} of {session['waiting']}")
+    return " and ".join(said)
 
 
 def _since(one: dict[str, Any]) -> str:

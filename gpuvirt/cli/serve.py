@@ -86,10 +86,11 @@ def duration(text: str) -> int:
 )
 @click.option("--link", "links", type=links_offered, default=",".join(NAMES), show_default=True, metavar="LINKS", help="Links that clients may use.")
 @click.option("--plain", is_flag=True, help="Let clients that ask for --link 'tcp(plain)' have links that are not sealed.")
-@click.option("--name", help="Name of this server, shown by other verbs.  [default: the host's name]")
 @click.option(
-    "--ready-file", type=click.Path(path_type=Path, dir_okay=False), help="Write JSON with pool, port, control port and pid to this file when ready."
+    "--metrics", type=address, metavar="HOST:PORT", help="Serve figures for Prometheus at this address, without a token.  [default: nowhere]"
 )
+@click.option("--name", help="Name of this server, shown by other verbs.  [default: the host's name]")
+@click.option("--ready-file", type=click.Path(path_type=Path, dir_okay=False), help="Write JSON with pool, ports and pid to this file when ready.")
 @click.option("--parent-fd", type=int, hidden=True)
 @click.option("--private-folder", type=click.Path(path_type=Path), hidden=True)
 def serve(
@@ -108,6 +109,7 @@ def serve(
     host_memory_per_session: int,
     links: tuple[str, ...],
     plain: bool,
+    metrics: tuple[str, int] | None,
     name: str | None,
     ready_file: Path | None,
     parent_fd: int | None,
@@ -148,6 +150,7 @@ def serve(
         memory_per_session=memory_per_session or 0,
         host_memory_per_session=host_memory_per_session,
         ready_file=ready_file,
+        metrics=metrics,
         parent_fd=parent_fd,
         private_folder=private_folder,
         **({"name": name} if name else {}),

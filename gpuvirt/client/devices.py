@@ -21,6 +21,7 @@ class Device:
         sessions: how many sessions share it.
         server: the name of its server.
         backend: "cuda" for a real GPU, "soft" for a software GPU.
+        given_back: bytes that parked sessions had on it, which are in files now.
     """
 
     ordinal: int
@@ -30,6 +31,7 @@ class Device:
     sessions: int
     server: str
     backend: str
+    given_back: int = 0
 
 
 def devices(pool: str | None = None) -> list[Device]:
@@ -58,6 +60,7 @@ def devices_of(answer: dict[str, Any]) -> list[Device]:
             sessions=found["sessions"],
             server=answer["server"],
             backend=answer["backend"],
+            given_back=found["given_back"],
         )
         for found in answer["devices"]
     ]

@@ -28,6 +28,10 @@ from gpuvirt.server.lease_requests import lease_requests
 from gpuvirt.server.listener import Listener
 from gpuvirt.server.memory_usage import MemoryUsage
 from gpuvirt.server.moves import REST_LIMIT, REST_MOST
+from gpuvirt.server.observe.keeper import Keeper
+from gpuvirt.server.observe.observer import Observer
+from gpuvirt.server.observe.record import Record, record_file
+from gpuvirt.server.observe.requests import seeing_requests
 from gpuvirt.server.options import ServeOptions
 from gpuvirt.server.sealing import Sealing
 from gpuvirt.server.sessions import Sessions
@@ -52,7 +56,7 @@ class Daemon:
     def __init__(self, options: ServeOptions, worker_command: Sequence[str] = WORKER_COMMAND) -> None:
         self.options = options
         self.port = 0
-        self.control_port = 0
+        self.control_port = self.metrics_port = 0
         self._worker_command = worker_command
         self._stopping = asyncio.Event()
         self._undo = contextlib.AsyncExitStack()
@@ -97,6 +101,7 @@ class Daemon:
         # The port first: it fails most often, and at once. Clients that connect early wait in the backlog.
         tcp = undo.enter_context(listening.listen_tcp(options.host, options.port))
         self.port = tcp.getsockname()[1]
+        scraped = undo.enter_context(listening.listen_tcp(*options.metrics, "--metrics")) if options.metrics is not None else None
         tokens = TokenStore()
         inventory = self._inventory = await asyncio.to_thread(take_inventory, options)
         if inventory.pageable_access:
@@ -137,15 +142,17 @@ class Daemon:
             tenant_of=tenant_of,
         )
         undo.push_async_callback(sessions.close)
+        observer = Observer(options.name, inventory, memory_usage, sessions, tokens.account)
+        keeper = await self._open_record(observer, tokens)
+        undo.push_async_callback(observer.close)
         workers.expect(tenant_of(tokens.default().id))
         workers.prestart()
         requests = {
             "info": self._info,
-            "devices": self._devices,
-            "ps": self._ps,
             "move": self._move,
             "park": self._park,
-            **lease_requests(sessions),
+            **seeing_requests(observer, keeper),
+            **lease_requests(sessions, observer.facts),
         }
         control = ControlServer(tokens, requests)
         undo.push_async_callback(control.close)
@@ -164,6 +171,13 @@ class Daemon:
             unix_path=unix_path,
             server_name=options.name,
         )
+        if scraped is not None:
+            from gpuvirt.server.observe.metrics_server import MetricsServer
+
+            self.metrics_port = scraped.getsockname()[1]
+            metrics = MetricsServer(observer)
+            undo.push_async_callback(metrics.close)
+            await metrics.start(scraped, limit)
         await workers.wait_ready()
         listener = Listener(tokens, sessions, greeting, offered, descriptors.for_strangers(limit, listening.PENDING_TOTAL))
         undo.push_async_callback(listener.close)
@@ -179,6 +193,20 @@ class Daemon:
             self._say_sealing(sealing)
         log.info("serving %s at %s (control port %d)", describe(inventory), self.pool, self.control_port)
         self._write_ready()
+
+    async def _open_record(self, observer: Observer, tokens: TokenStore) -> Keeper | None:
+        """The record of use; None, with a warning, where there can be none, and for a private local pool."""
+        if self.options.private_folder is not None:
+            return None
+        try:
+            record = await asyncio.to_thread(Record, record_file(tokens.folder, self.options.host, self.options.port))
+        except GpuvirtError as error:
+            log.warning("what users have had is not kept: %s", error)
+            return None
+        keeper = Keeper(observer.accounts, record)
+        observer.counted = keeper.soon
+        self._undo.push_async_callback(keeper.close)
+        return keeper
 
     @staticmethod
     async def _watch_tokens(tokens: TokenStore, sessions: Sessions) -> None:
@@ -243,6 +271,7 @@ class Daemon:
             "address": f"{self.options.host}:{self.port}",
             "port": self.port,
             "control_port": self.control_port,
+            **({"metrics_port": self.metrics_port} if self.metrics_port else {}),
             "pid": os.getpid(),
         }
         fresh = file.with_name(f".{file.name}.{os.getpid()}")
@@ -282,16 +311,6 @@ class Daemon:
             "links": list(self.options.links),
             "started": self._started,
         }
-
-    async def _devices(self, message: dict[str, Any]) -> dict[str, Any]:
-        assert self._sessions is not None and self._inventory is not None
-        return {"server": self.options.name, "backend": self._inventory.backend, "devices": self._sessions.devices()}
-
-    async def _ps(self, message: dict[str, Any]) -> dict[str, Any]:
-        assert self._sessions is not None
-        sender: TokenEntry = message["from"]
-        viewer = None if sender.admin else bytes.fromhex(sender.id)
-        return {"server": self.options.name, "leases": self._sessions.leases(viewer), "sessions": await self._sessions.list(viewer)}
 
     async def _park(self, message: dict[str, Any]) -> dict[str, Any]:
         assert self._sessions is not None

@@ -8,6 +8,8 @@ from typing import Any
 from gpuvirt.errors import GpuvirtError
 from gpuvirt.printable import printable
 from gpuvirt.server.leases import Asked, Lease, NotGranted
+from gpuvirt.server.observe.answers import sessions_answer
+from gpuvirt.server.observe.facts import Facts
 from gpuvirt.server.sessions import Sessions
 from gpuvirt.server.tokens import TokenEntry
 from gpuvirt.transport.handshake import LEASE_SIZE
@@ -37,7 +39,7 @@ def _holder(said: Any) -> dict[str, Any]:
     return {**texts, "pid": _number(said, "pid", (1 << 32) - 1), "peer": None}
 
 
-def lease_requests(sessions: Sessions) -> dict[str, Handler]:
+def lease_requests(sessions: Sessions, facts: Callable[[], Awaitable[Facts]]) -> dict[str, Handler]:
     """The handlers, by operation.
 
     ``lease_open`` (lease: the id, 16 random bytes; gpus; memory: bytes on each device, 0: all; holder: the opener's program, pid, user, host; queue:
@@ -71,7 +73,8 @@ def lease_requests(sessions: Sessions) -> dict[str, Handler]:
 
     async def lease_show(message: dict[str, Any]) -> dict[str, Any]:
         lease = named.find(_id(message), owner(message))
-        return {**described(lease), "sessions": [s for s in await sessions.list(lease.owner) if s["lease"] == f"{lease.number:016x}"]}
+        seen = sessions_answer(await facts(), lease.owner)
+        return {**described(lease), "sessions": [s for s in seen if s["lease"] == f"{lease.number:016x}"]}
 
     async def lease_release(message: dict[str, Any]) -> dict[str, Any]:
         if message.get("when_idle") is True:

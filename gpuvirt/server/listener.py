@@ -40,8 +40,8 @@ MOVE_PATIENCE = 4.0  # seconds that a connection of a session waits while the se
 BACKLOG = 4096  # a full one drops the first packets of honest clients, who try again after seconds
 
 
-def listen_tcp(host: str, port: int) -> socket.socket:
-    """A listening TCP socket.
+def listen_tcp(host: str, port: int, option: str = "--listen") -> socket.socket:
+    """A listening TCP socket. option: by which the user chooses another.
 
     Raises:
         GpuvirtError: the port is taken, or the address is not this machine's.
@@ -58,7 +58,7 @@ def listen_tcp(host: str, port: int) -> socket.socket:
     except OSError as error:
         sock.close()
         if error.errno == errno.EADDRINUSE:
-            raise GpuvirtError(f"port {port} is taken on {host}; choose another with --listen {host}:PORT (port 0 takes a free one)") from None
+            raise GpuvirtError(f"port {port} is taken on {host}; choose another with {option} {host}:PORT (port 0 takes a free one)") from None
         raise GpuvirtError(f"cannot listen on {host}:{port}: {error.strerror}") from None
     sock.setblocking(False)
     return sock

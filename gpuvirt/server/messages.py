@@ -6,7 +6,7 @@ moves ``save`` (limit; where to) and ``go_on``, and to the worker that takes it 
 ``room`` (whether it is granted).
 
 To the daemon: ``ready``, ``opened``, ``failed`` (text), ``figures`` (id and the figures), ``rests``, ``saved`` (text), ``parked`` (text), ``wants``,
-``room`` (device, bytes), ``back``, ``ended`` (code, text).
+``room`` (device, bytes), ``back``, ``ended`` (code, text and the last figures).
 """
 
 from __future__ import annotations

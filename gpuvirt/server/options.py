@@ -36,6 +36,7 @@ class ServeOptions:
         box: one of `BOX_MODES`.
         memory_per_session: the most that a session may have on each device, bytes, 0: all of it.
         host_memory_per_session: the most host memory that a worker may take beside its session's memory on the devices, bytes.
+        metrics: where to serve figures for Prometheus, None: nowhere; port 0 takes a free one.
         name: the server's name.
         ready_file: written once the daemon is ready.
         parent_fd: a pipe; the daemon ends when its other end closes.
@@ -58,6 +59,7 @@ class ServeOptions:
     box: str = "auto"
     memory_per_session: int = 0
     host_memory_per_session: int = HOST_MEMORY
+    metrics: tuple[str, int] | None = None
     name: str = field(default_factory=socket.gethostname)
     ready_file: Path | None = None
     parent_fd: int | None = None

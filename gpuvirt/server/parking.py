@@ -13,7 +13,7 @@ import logging
 import os
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -95,11 +95,15 @@ class Parking:
         total: bytes of each device.
         idle: seconds after which a session is parked, 0: none is but to make room.
         folder: where the files are.
+
+    Attributes:
+        changed: is called when a session is parked, or has its memory again.
     """
 
     def __init__(self, sessions: Iterable[Parkable], memory_usage: MemoryUsage, total: list[int], idle: float, folder: Path) -> None:
         self._sessions, self._memory_usage, self._total, self._idle, self._folder = sessions, memory_usage, total, idle, folder
         self._waiting: list[Parkable] = []
+        self.changed: Callable[[], None] = lambda: None
         self._finishing: dict[int, tuple[Parkable, asyncio.Task[None]]] = {}  # by slot: work, and are parked when their GPUs have finished it
         self._server: asyncio.Task[None] | None = None
         self._watcher = asyncio.get_running_loop().create_task(self._watch()) if idle else None
@@ -167,13 +171,19 @@ class Parking:
 
     def _has_parked(self, session: Parkable, used: list[int]) -> None:
         session.parking.parked, session.parking.promised = used, None
+        self.changed()
 
     def _is_back(self, session: Parkable) -> None:
         state = session.parking
         state.parked, state.promised, state.commands = None, None, -1
         state.idle_since = state.had_since = time.monotonic()
         os.ftruncate(state.file, 0)
+        self.changed()
         log.info("%s has its memory again", session.label)
+
+    def place(self, session: Parkable) -> tuple[int, int]:
+        """Of a session that waits for room: its place, from 1, and how many wait; zeros when it does not."""
+        return (self._waiting.index(session) + 1, len(self._waiting)) if session in self._waiting else (0, 0)
 
     # ---- who wants room -------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ import logging
 import secrets
 import socket
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -64,10 +64,8 @@ class Moved(Exception):
         self.address = address
 
 
-HOLDER = ("program", "pid", "user", "host", "peer")  # what is said of whose a session or a lease is, to those who may know
-
-
-def _holder(hello: Hello, peer: str) -> dict[str, Any]:
+def holder(hello: Hello, peer: str) -> dict[str, Any]:
+    """Whose a session is, for those who may know."""
     return {"program": hello.program, "pid": hello.pid, "user": hello.user, "host": hello.host, "peer": peer}
 
 
@@ -126,6 +124,9 @@ class Sessions:
 
     Attributes:
         named: its named leases.
+        reconnections: connections that were made again, by the name of the transport.
+        changed: is called when a lease or a session is new, has ended, or is parked or back.
+        on_end: is called with a session that has ended, before it is forgotten.
     """
 
     def __init__(
@@ -154,11 +155,15 @@ class Sessions:
         self.named = NamedLeases(self._leases, self._end, self._watch_expiry)
         self._waiting: dict[int, set[asyncio.Future[None]]] = {}  # by lease: its sessions
         self._expiry: asyncio.TimerHandle | None = None
+        self.reconnections: Counter[str] = Counter()
+        self.changed: Callable[[], None] = lambda: None
+        self.on_end: Callable[[Session], None] = lambda session: None
         self._sessions: dict[int, Session] = {}
         self._parking: Parking | None = None
         if memory_usage is not None and not inventory.strict:
             total = [device.memory for device in inventory.devices]
             self._parking = Parking(self._sessions.values(), memory_usage, total, idle, paths.cache_root() / "parked")
+            self._parking.changed = lambda: self.changed()
 
     async def close(self) -> None:
         if self._parking is not None:
@@ -203,7 +208,7 @@ class Sessions:
         await self._end_former(hello)
         number = secrets.randbits(63) | 1
         with _refused():
-            membership = self._leases.join(number, asked(hello, rights), _holder(hello, peer), time.time(), time.monotonic())
+            membership = self._leases.join(number, asked(hello, rights), holder(hello, peer), time.time(), time.monotonic())
         worker: WorkerProcess | None = None
         session: Session | None = None
         try:
@@ -221,6 +226,7 @@ class Sessions:
             session = Session(number, membership, transport, hello, peer, worker, tenant, exchange)
             session.end = transport.open()
             self._sessions[number] = session
+            self.changed()
             self._serve_room(session)
             self._welcome(client, session, secret, transcript, session.end)
             self._hand_over(client, session)
@@ -301,6 +307,7 @@ class Sessions:
             loop.remove_reader(client.fileno())
 
     def _decided(self, lease: Lease) -> None:
+        self.changed()
         for waiting in self._waiting.get(lease.number, ()):
             if not waiting.done():
                 waiting.set_result(None)
@@ -422,6 +429,7 @@ class Sessions:
         client.setblocking(True)
         session.worker.add_connection(which, client.fileno(), epoch)
         if again:
+            self.reconnections[session.transport.name] += 1
             log.info("%s: %s is made again", session.label, "its connection" if which == MAIN else f"its bulk channel {which}")
 
     def launch_ended(self, launch: bytes, owner: bytes) -> int:
@@ -542,6 +550,7 @@ class Sessions:
             self._parking.serve(session)
 
     def _ended(self, session: Session) -> None:
+        self.on_end(session)
         session.end.close()
         if self._parking is not None:
             self._parking.ended(session)
@@ -581,6 +590,7 @@ class Sessions:
             session.worker.end(why)
 
     def _watch_expiry(self) -> None:
+        self.changed()
         if self._expiry:
             self._expiry.cancel()
         due = self._leases.next_expiry()
@@ -592,63 +602,17 @@ class Sessions:
                 log.info("lease %016x has ended: nobody keeps it any more", lease.number)
         self._watch_expiry()
 
-    # ---- what people see ------------------------------------------------------------------------------------------------
+    # ---- what people see (gpuvirt.server.observe) -----------------------------------------------------------------------
 
-    def devices(self) -> list[dict[str, Any]]:
-        """One map a device: ordinal, name, memory, memory_used (None where only the driver knows), sessions."""
-        return [
-            {
-                "ordinal": ordinal,
-                "name": device.name,
-                "memory": device.memory,
-                "memory_used": self._memory_usage.used(ordinal) if self._memory_usage else None,
-                "sessions": self._leases.sessions_on(ordinal),
-            }
-            for ordinal, device in enumerate(self._inventory.devices)
-        ]
+    def __iter__(self) -> Iterator[Session]:
+        """All that run."""
+        return iter([*self._sessions.values()])
 
-    def leases(self, viewer: bytes | None = None) -> list[dict[str, Any]]:
-        """One map a lease, oldest first.
+    @property
+    def leases(self) -> list[Lease]:
+        """All leases, oldest first."""
+        return [*self._leases]
 
-        Args:
-            viewer: as for `list`.
-        """
-        return [
-            {
-                "lease": f"{lease.number:016x}",
-                **(lease.holder if viewer in (None, lease.owner) else dict.fromkeys(HOLDER)),
-                "state": "queued" if lease.waits else "attached" if lease.sessions else "idle",
-                **self.named.waiting(lease),
-                "gpus": lease.wanted,
-                "named": lease.named,
-                "devices": [*lease.devices],
-                "sessions": [f"{session:016x}" for session in sorted(lease.sessions)],
-                "started": lease.started,
-            }
-            for lease in self._leases
-        ]
-
-    async def list(self, viewer: bytes | None = None) -> list[dict[str, Any]]:
-        """One map a session, oldest first, with its worker's figures.
-
-        Args:
-            viewer: the token that asks; of other tokens' sessions it is not told whose they are and what runs in them. None: of all.
-        """
-        sessions = sorted(self._sessions.values(), key=lambda s: s.started)
-        figures = await asyncio.gather(*(s.worker.figures() for s in sessions))
-        return [
-            {
-                "session": f"{s.id:016x}",
-                "lease": f"{s.membership.lease.number:016x}",
-                **(_holder(s.hello, s.peer) if viewer in (None, s.hello.token_id) else dict.fromkeys(HOLDER)),
-                "link": s.transport.name,
-                "cipher": s.cipher,
-                "devices": [*s.membership.devices],
-                "parked": None if s.parking.parked is None else s.parking.bytes,
-                "worker_pid": s.worker.pid,
-                "started": s.started,
-                **found,
-                **({"memory_used": self._memory_usage.slot_used(s.membership.slot)} if self._memory_usage else {}),
-            }
-            for s, found in zip(sessions, figures, strict=True)
-        ]
+    def room_place(self, session: Session) -> tuple[int, int]:
+        """The place of a session among those that wait for memory, from 1, and how many they are; zeros when it does not wait."""
+        return self._parking.place(session) if self._parking is not None else (0, 0)

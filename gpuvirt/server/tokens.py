@@ -58,6 +58,11 @@ class TokenEntry:
         return Rights(self.user, self.memory, self.weight, self.gpus, self.priority)
 
     @property
+    def account(self) -> str:
+        """As whom what it has is counted, for people."""
+        return self.user or f"token {self.name}"
+
+    @property
     def expired(self) -> str | None:
         """Why it is worth nothing any more, for its holder; None: it has not expired."""
         if not self.expires or time.time() < self.expires:
@@ -118,6 +123,14 @@ class TokenStore:
         """A token, which may have expired; None when there is no such token or it was revoked."""
         self._load()
         return next((entry for entry in self._entries if entry.id == token_id.hex()), None)
+
+    def account(self, token_id: bytes) -> str:
+        """As whom what a token has is counted: its user, or the token itself. Not secret."""
+        try:
+            found = self.find(token_id)
+        except GpuvirtError:
+            found = None
+        return found.account if found is not None else f"token {token_id.hex()[:8]}"
 
     def over(self, token_id: bytes) -> str | None:
         """Why a token that was valid is so no more, for whoever had something with it; None: it is.

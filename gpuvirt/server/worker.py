@@ -187,7 +187,7 @@ def _run(
     worker.ask_room(lambda device, bytes: _tell(daemon, {"op": "room", "device": device, "bytes": bytes}))
     threading.Thread(target=_listen, args=(daemon, worker), name="daemon", daemon=True).start()
     code, text = worker.run()
-    _tell(daemon, {"op": "ended", "code": code, "text": text})
+    _tell(daemon, {"op": "ended", "code": code, "text": text, **worker.figures()})
     # Closing stops kernels and waits for threads; what does not let itself be stopped must not keep the session's memory.
     timer = threading.Timer(CLOSE_LIMIT, os._exit, args=(0,))
     timer.daemon = True

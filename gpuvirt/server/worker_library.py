@@ -83,6 +83,9 @@ class WorkerFigures(ctypes.Structure):
         ("bytes_in", ctypes.c_uint64),
         ("bytes_out", ctypes.c_uint64),
         ("memory_used", ctypes.c_uint64),
+        ("answers", ctypes.c_uint64),
+        ("cut_ns", ctypes.c_uint64),
+        ("rtt_ns", ctypes.c_uint64),
     ]
 
 

@@ -50,6 +50,11 @@ def _text(message: dict[str, Any]) -> str:
     return printable(str(message.get("text", ""))[:TEXT_MOST])
 
 
+def _figures(message: dict[str, Any]) -> dict[str, int]:
+    """Those of a worker's message that are numbers of 64 bits."""
+    return {name: value for name in FIGURES if type(value := message.get(name)) is int and 0 <= value < 1 << 64}
+
+
 class WorkerProcess:
     """One worker. `ready` is done when it can take a session, `gone` when the process has ended and was reaped.
 
@@ -59,6 +64,7 @@ class WorkerProcess:
 
     Attributes:
         memory_limit: bytes of the host's memory that it may take, 0: it has no session yet.
+        last_figures: of its session, as it has said last; at the session's end as they are then.
         told: whether its client is to read in its error why it ended (`ending`).
         asks_room: called with the device and the bytes of an allocation that does not fit because other sessions have the memory; `answer_room` has
             to follow.
@@ -86,6 +92,7 @@ class WorkerProcess:
         self.memory_limit, self.told = 0, False
         self.ending = ""  # why it ended, for people
         self.run_ending: RunEnding | None = None  # how its session ended, None when the worker did not say so
+        self.last_figures: dict[str, int] = {}
         self._figures: dict[int, asyncio.Future[dict[str, int]]] = {}
         self._next_figures = 1
         self._may_say = Counter({"ready": 1, "opened": 1, "failed": 1, "ended": 1, "room": 1})  # how often each may come yet
@@ -286,6 +293,7 @@ class WorkerProcess:
                         future.set_exception(GpuvirtError(self.ending))
             case "ended":
                 code, text = message.get("code"), _text(message)
+                self.last_figures = {**self.last_figures, **_figures(message)}
                 self.run_ending = RunEnding(code) if isinstance(code, int) and code in list(RunEnding) else None
                 if self.run_ending is RunEnding.COMPILED_TOO_LONG:
                     self.end(COMPILED_TOO_LONG)
@@ -296,7 +304,8 @@ class WorkerProcess:
                 number = message.get("id")
                 answer = self._figures.get(number) if isinstance(number, int) else None
                 if answer is not None and not answer.done():
-                    answer.set_result({name: value for name in FIGURES if isinstance(value := message.get(name), int)})
+                    self.last_figures = _figures(message)
+                    answer.set_result(self.last_figures)
 
     def _ended(self) -> None:
         self._loop.remove_reader(self._pidfd)

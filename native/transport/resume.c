@@ -82,9 +82,17 @@ void gv_resume_cut(struct gv_resume *r, const char *what, int error) {
 void gv_resume_up(struct gv_resume *r) {
     atomic_fetch_add(&r->resumes, 1);
     pthread_mutex_lock(&r->lock);
+    if (!gv_resume_is_up(r)) r->down_ns += gv_now_ns() - r->cut_at;
     atomic_store(&r->down, false);
     pthread_cond_broadcast(&r->changed);
     pthread_mutex_unlock(&r->lock);
+}
+
+int64_t gv_resume_down_ns(struct gv_resume *r) {
+    pthread_mutex_lock(&r->lock);
+    int64_t ns = r->down_ns + (gv_resume_is_up(r) ? 0 : gv_now_ns() - r->cut_at);
+    pthread_mutex_unlock(&r->lock);
+    return ns;
 }
 
 /* Takes fd. False: the link is dead. */

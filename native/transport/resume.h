@@ -41,6 +41,7 @@ struct gv_resume {
     char cut_why[GV_DEATH_TEXT];
     _Atomic int64_t grace_ns;
     _Atomic uint64_t cuts, resumes;
+    int64_t down_ns; /* for so long it was down, until the last time that it came up */
 };
 
 /* With the link's redial target, if it has one: it is the client's end then. */
@@ -49,6 +50,8 @@ void gv_resume_fini(struct gv_resume *r);
 
 /* Whether a cut is the end. */
 bool gv_resume_final(const struct gv_resume *r);
+/* For so long the link was down in all, up to now; ns. */
+int64_t gv_resume_down_ns(struct gv_resume *r);
 static inline bool gv_resume_is_up(const struct gv_resume *r) { return !atomic_load(&r->down); }
 /* The connection broke: the link is down, or dead where a cut is the end. The caller holds what keeps another connection from taking its place, or has
  * seen for himself that the one which broke is the present one. */

@@ -83,6 +83,7 @@ void gv_link_set_rtt(struct gv_link *link, int64_t rtt_ns);
 
 struct gv_link_counts {
     uint64_t cuts, resumes;               /* of the main connection */
+    uint64_t down_ns;                     /* for which that was cut */
     uint64_t records_resent;              /* records that went out again */
     uint64_t unacked_bytes, unacked_peak; /* sent and not acknowledged */
     uint64_t bulk_resent;                 /* bytes of payloads that went out again */

@@ -31,6 +31,7 @@ static int carry_out(struct worker *w, const struct gv_record *record, char *err
         return PROTOCOL_ERROR;
     }
     atomic_fetch_add_explicit(&w->commands, 1, memory_order_relaxed);
+    if (record->flags & GV_RECORD_SYNC) atomic_fetch_add_explicit(&w->answers, 1, memory_order_relaxed);
     return CARRY_ON;
 }
 

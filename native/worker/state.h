@@ -179,7 +179,7 @@ struct worker {
     uint64_t image_bytes;           /* of modules that are loaded; executor only */
     _Atomic uint32_t streams_alive; /* of the client, destroyed ones that still work included */
 
-    _Atomic uint64_t commands, launches, memory_used, bulk_received;
+    _Atomic uint64_t commands, answers, launches, memory_used, bulk_received;
     _Atomic bool stopping;
     _Atomic bool busy;      /* the executor is executing records and flushes what other threads have committed before it sleeps */
     _Atomic int64_t rtt_ns; /* to the client, 0: unknown */

@@ -161,11 +161,16 @@ EXPORT int worker_resume(struct worker *w, int32_t channel, int32_t fd, uint32_t
 EXPORT void worker_client_gone(struct worker *w) { gv_link_client_gone(w->link); }
 
 EXPORT void worker_get_figures(struct worker *w, struct worker_figures *out) {
+    struct gv_link_counts counts;
+    gv_link_get_counts(w->link, &counts);
     *out = (struct worker_figures){.commands = atomic_load(&w->commands),
                                    .launches = atomic_load(&w->launches),
                                    .bytes_in = gv_link_bytes_in(w->link),
                                    .bytes_out = gv_link_bytes_out(w->link),
-                                   .memory_used = atomic_load(&w->memory_used)};
+                                   .memory_used = atomic_load(&w->memory_used),
+                                   .answers = atomic_load(&w->answers),
+                                   .cut_ns = counts.down_ns,
+                                   .rtt_ns = (uint64_t)atomic_load(&w->rtt_ns)};
 }
 
 EXPORT void worker_close(struct worker *w) {

@@ -77,6 +77,9 @@ int worker_run(struct worker *w, char *err);
 /* Figures of the session so far, any thread (the daemon asks for `devices` and `ps`). */
 struct worker_figures {
     uint64_t commands, launches, bytes_in, bytes_out, memory_used;
+    /* Since this worker has the session: commands whose sender waited for the answer, and ns for which the connection was cut, as far as this end has
+     * noticed. rtt_ns: a round trip, as the client has measured it; 0: not known. */
+    uint64_t answers, cut_ns, rtt_ns;
 };
 void worker_get_figures(struct worker *w, struct worker_figures *out);
 void worker_close(struct worker *w);

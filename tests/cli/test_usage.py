@@ -26,7 +26,7 @@ def test_every_verb_has_help_with_an_example(gpuvirt: Gpuvirt, line: str) -> Non
     assert done.returncode == 0 and "Example" in done.stdout and "gpuvirt " in done.stdout.split("Example")[1]
 
 
-@pytest.mark.parametrize("verb", [["devices"], ["ps"], ["doctor"], ["token", "list"], ["env"]])
+@pytest.mark.parametrize("verb", [["devices"], ["ps"], ["top"], ["report"], ["doctor"], ["token", "list"], ["env"]])
 def test_verbs_that_read_take_json(gpuvirt: Gpuvirt, verb: list[str]) -> None:
     assert "--json" in gpuvirt(*verb, "--help").stdout
 

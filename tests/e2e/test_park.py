@@ -74,6 +74,10 @@ def test_idle(own_pool: Callable[..., Server], build: Callable[..., Path], tmp_p
         (session,) = server.sessions()
         assert wait_until(lambda: (server.sessions()[0]["parked"] or 0) >= 200 << 20)
         assert server.memory_used() == 0 and resident(session["worker_pid"]) < 190 << 20
+        (lease,), (device,) = server.leases(), server.devices()
+        assert lease["state"] == lease["sessions"][0]["state"] == "parked" and device["given_back"] >= 200 << 20
+        shown = subprocess.run([*GPUVIRT, "ps", "--pool", server.url], capture_output=True, text=True, timeout=200, check=True).stdout
+        assert f"{session['session']} gave back 2" in shown, shown
         end.touch()
         out, err = process.communicate(timeout=100)
     assert (process.returncode, out) == (0, "right\n"), out + err

@@ -258,7 +258,8 @@ static int shm_resume(struct gv_link *link, int channel, int fd, uint32_t epoch)
 
 static void shm_counts(const struct gv_link *link, struct gv_link_counts *counts) {
     const struct shm *s = (const struct shm *)link;
-    *counts = (struct gv_link_counts){.cuts = atomic_load(&s->resume.cuts), .resumes = atomic_load(&s->resume.resumes)};
+    *counts = (struct gv_link_counts){
+        .cuts = atomic_load(&s->resume.cuts), .resumes = atomic_load(&s->resume.resumes), .down_ns = (uint64_t)gv_resume_down_ns(link->resume)};
 }
 
 /* ---- life and death */

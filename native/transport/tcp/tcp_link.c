@@ -180,6 +180,7 @@ static void tcp_counts(const struct gv_link *link, struct gv_link_counts *counts
     const struct tcp *t = (const struct tcp *)link;
     *counts = (struct gv_link_counts){.cuts = atomic_load(&t->resume.cuts),
                                       .resumes = atomic_load(&t->resume.resumes),
+                                      .down_ns = (uint64_t)gv_resume_down_ns(link->resume),
                                       .records_resent = atomic_load(&t->records_resent),
                                       .unacked_bytes = atomic_load(&t->n_unacked),
                                       .unacked_peak = atomic_load(&t->unacked_peak),

@@ -31,6 +31,7 @@ static void moved_while_away(const char *link) {
 static void worker_notices_last(const char *link) {
     struct session s;
     open_with(&s, NO_FAULT, link, GRACE_S);
+    int64_t began = gv_now_ns();
     for (uint64_t n = 1; n <= 20; n++) {
         gv_resume_cut(s.p.client->resume, "pulled", 0); /* our side alone: its end of file takes its time over the proxy */
         CHECK(send_numbered(s.p.client, 64, n) && send_numbered(s.p.worker, 64, n));
@@ -40,6 +41,12 @@ static void worker_notices_last(const char *link) {
         for (int64_t until = gv_now_ns() + TEST_PATIENCE_NS; link_counts(s.p.worker).resumes < n && gv_now_ns() < until;) usleep(1000);
     }
     CHECK(link_counts(s.p.worker).resumes == 20);
+    while (gv_link_down(s.p.client) || gv_link_down(s.p.worker)) usleep(1000);
+    for (struct gv_link **end = (struct gv_link *[]){s.p.client, s.p.worker, NULL}; *end; end++) {
+        uint64_t down = link_counts(*end).down_ns;
+        usleep(2000);
+        CHECK(down > 0 && down == link_counts(*end).down_ns && (int64_t)down < gv_now_ns() - began);
+    }
     close_session(&s);
 }
 
