@@ -6,6 +6,7 @@ one of them becomes something else, so that the times are exact; a look that was
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
@@ -98,7 +99,7 @@ class Accounts:
         self.states: dict[str, float] = dict.fromkeys((IDLE, ATTACHED, PARKED), 0.0)
         self._fresh: dict[tuple[str, str], Sums] = {}  # by day and account
         self._sessions: dict[int, _Session] = {}
-        self._holdings: tuple[Holding, ...] = ()
+        self._held: Counter[tuple[str, str]] = Counter()  # by account and state: GPUs, of those that are queued leases
         self._at: float | None = None
 
     def observe(self, now: float, wall: float, holdings: Iterable[Holding], memory: Mapping[str, int]) -> None:
@@ -113,22 +114,19 @@ class Accounts:
         elapsed = 0.0 if self._at is None else max(0.0, now - self._at)
         self._at = now if self._at is None else max(now, self._at)
         for day, part in _by_day(wall, elapsed):
-            for holding in self._holdings:
-                self._count(day, holding, part)
-        self._holdings = tuple(holdings)
+            for (account, state), count in self._held.items():
+                self._count(day, account, state, count * part)
+        self._held = Counter()
+        for holding in holdings:
+            self._held[holding.account, holding.state] += 1 if holding.state == QUEUED else holding.gpus
         for account, used in memory.items():
             self._add(_day(wall), account, Sums(peak_memory=used))
 
-    def _count(self, day: str, holding: Holding, seconds: float) -> None:
-        if not seconds:
-            return
-        if holding.state == QUEUED:
-            self._add(day, holding.account, Sums(queued=seconds))
-            return
-        time = holding.gpus * seconds
-        self.states[holding.state] += time
-        of_state = {ATTACHED: Sums(attached=time), PARKED: Sums(parked=time), IDLE: Sums(idle=time)}
-        self._add(day, holding.account, of_state[holding.state])
+    def _count(self, day: str, account: str, state: str, time: float) -> None:
+        if state != QUEUED:
+            self.states[state] += time
+        of_state = {ATTACHED: Sums(attached=time), PARKED: Sums(parked=time), IDLE: Sums(idle=time), QUEUED: Sums(queued=time)}
+        self._add(day, account, of_state[state])
 
     def figures(self, session: int, account: str, link: str, wall: float, figures: Mapping[str, int], worker: int = 0) -> None:
         """A session's worker has counted so far; a session that is not known begins. What becomes less is a worker's lie, and counts for nothing.

@@ -50,7 +50,8 @@ class Keeper:
     async def _run(self) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wanted.wait(), KEEP_EVERY)
+                async with asyncio.timeout(KEEP_EVERY):  # wait_for loses a cancellation that comes together with what it waits for
+                    await self._wanted.wait()
                 await asyncio.sleep(SOON)
             self._wanted.clear()
             await self.keep()
