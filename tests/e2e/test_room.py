@@ -40,7 +40,7 @@ def test_an_allocation_makes_room(own_pool: Callable[..., Server], build: Callab
 def test_only_what_is_needed_makes_room(own_pool: Callable[..., Server], build: Callable[..., Path], tmp_path: Path) -> None:
     """A client asks for more memory than it needs, and ahead of need: nobody has to give way for that."""
     server, end = own_pool(*BY_HAND), tmp_path / "end"
-    with running(server, [build("moved"), end, "holds", "150"]) as holder:
+    with running(server, [build("moved"), end, "holds", "180"]) as holder:
         free = (256 << 20) - server.memory_used()
         for fits in (True, False):
             pieces = (free >> 20) // 10 + (-1 if fits else 1)
