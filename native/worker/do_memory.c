@@ -2,9 +2,18 @@
 #include "state.h"
 
 int worker_do_memory_grow(struct worker *w, const struct gv_record *record, const struct gv_cmd_memory_grow *c, struct worker_context *context) {
-    int status = w->ops->memory_back(context->context, c->address, c->size);
-    if (!status) atomic_fetch_add(&w->memory_used, c->size);
-    return worker_reply(w, record, status, status == CUDA_ERROR_OUT_OF_MEMORY ? "the device's memory is used up" : NULL, NULL, 0);
+    bool waits = c->waits && c->needed == c->size;
+    struct gv_reply_memory_grow reply = {.size = c->size};
+    int status = w->ops->memory_back(context->context, c->address, c->size, waits);
+    if (status == CUDA_ERROR_OUT_OF_MEMORY && c->needed && c->needed < c->size) {
+        reply.size = c->needed;
+        status = w->ops->memory_back(context->context, c->address, c->needed, c->waits);
+    }
+    if (status) return worker_reply(w, record, status, status == CUDA_ERROR_OUT_OF_MEMORY ? "the device's memory is used up" : NULL, NULL, 0);
+    atomic_fetch_add(&w->memory_used, reply.size);
+    uint8_t body[16];
+    gv_reply_memory_grow_encode(&reply, body);
+    return worker_reply(w, record, 0, NULL, body, (uint32_t)gv_reply_memory_grow_size(&reply));
 }
 
 int worker_do_memory_shrink(struct worker *w, const struct gv_record *record, const struct gv_cmd_memory_shrink *c, struct worker_context *context) {

@@ -31,7 +31,7 @@ static uint64_t advance(struct worker *w) {
         for (; backed < w->n_devices; backed++) {
             struct gv_window_part part = gv_window_part(w->window_base, w->window_size, w->n_devices, backed);
             if (size > part.client_size || size > w->infos[backed].total_memory || size % w->infos[backed].chunk) break;
-            if (w->ops->memory_back(w->device_contexts[backed], part.base, size)) break;
+            if (w->ops->memory_back(w->device_contexts[backed], part.base, size, false)) break;
         }
         if (backed == w->n_devices) {
             atomic_fetch_add(&w->memory_used, size * backed);

@@ -37,6 +37,21 @@ def test_an_allocation_makes_room(own_pool: Callable[..., Server], build: Callab
 
 
 @pytest.mark.slow
+def test_only_what_is_needed_makes_room(own_pool: Callable[..., Server], build: Callable[..., Path], tmp_path: Path) -> None:
+    """A client asks for more memory than it needs, and ahead of need: nobody has to give way for that."""
+    server, end = own_pool(*BY_HAND), tmp_path / "end"
+    with running(server, [build("moved"), end, "holds", "180"]) as holder:
+        free = (256 << 20) - server.memory_used()
+        for fits in (True, False):
+            pieces = (free >> 20) // 10 + (-1 if fits else 1)
+            with running(server, [build("turns"), str(10 * pieces), "0"]) as other:
+                right(other)
+            assert server.log.read_text().count("is parked") == (0 if fits else 1), free
+        end.touch()
+        right(holder)
+
+
+@pytest.mark.slow
 def test_each_waits_for_the_other(own_pool: Callable[..., Server], build: Callable[..., Path], tmp_path: Path) -> None:
     """Two that have half of what they want, and all of the memory together: the one that waits gives way too."""
     server, go = own_pool(*BY_HAND), tmp_path / "go"

@@ -128,7 +128,7 @@ void fuzz_context_destroy(struct gv_context *c) { (void)c; }
 int fuzz_context_limit(struct gv_context *c, uint32_t limit, uint64_t *value) { return (void)c, *value += limit, answer(); }
 int fuzz_memory_info(struct gv_context *c, uint64_t *f, uint64_t *t) { return (void)c, *f = *t = 1, answer(); }
 const char *fuzz_error_text(struct gv_context *c) { return (void)c, "an error"; }
-int fuzz_memory_back(struct gv_context *c, uint64_t a, uint64_t s) { return (void)c, (void)a, (void)s, answer(); }
+int fuzz_memory_back(struct gv_context *c, uint64_t a, uint64_t s, bool w) { return (void)c, (void)a, (void)s, (void)w, answer(); }
 int fuzz_memory_unback(struct gv_context *c, uint64_t a, uint64_t s) { return (void)c, (void)a, (void)s, answer(); }
 int fuzz_memory_alloc(struct gv_context *c, uint64_t size, uint64_t *address) { return (void)c, *address = size | 1, answer(); }
 int fuzz_memory_free(struct gv_context *c, uint64_t address) { return (void)c, (void)address, answer(); }

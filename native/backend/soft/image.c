@@ -99,7 +99,7 @@ void soft_restore_memory(struct gv_backend *b, struct gv_context *const *context
     for (uint32_t i = 0; i < b->n_devices; i++) {
         for (uint64_t n = gv_image_get(in, UINT64_MAX); n && !in->failed && !rc; n--) {
             uint64_t address = gv_image_get(in, UINT64_MAX), size = gv_image_get(in, UINT64_MAX);
-            if (!in->failed) rc = soft_memory_back(contexts[i], address, size);
+            if (!in->failed) rc = soft_memory_back(contexts[i], address, size, true);
         }
     }
     uint64_t n = rc ? 0 : gv_image_get(in, GV_PHYSICALS_MAX);

@@ -302,9 +302,9 @@ static int back(struct gv_context *c, uint64_t address, uint64_t size) {
     return rc;
 }
 
-int soft_memory_back(struct gv_context *c, uint64_t address, uint64_t size) {
+int soft_memory_back(struct gv_context *c, uint64_t address, uint64_t size, bool waits) {
     int rc = back(c, address, size);
-    for (int i = 0; rc == CUDA_ERROR_OUT_OF_MEMORY && i < SOFT_ROOM_TRIES && soft_memory_make_room(c->backend, c->device, size); i++)
+    for (int i = 0; waits && rc == CUDA_ERROR_OUT_OF_MEMORY && i < SOFT_ROOM_TRIES && soft_memory_make_room(c->backend, c->device, size); i++)
         rc = back(c, address, size);
     return rc;
 }

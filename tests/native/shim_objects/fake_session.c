@@ -356,10 +356,14 @@ static void answer(struct session_reply *reply) {
         struct gv_cmd_memory_grow c;
         if (gv_cmd_memory_grow_decode(&c, record.body, record.size)) abort();
         int device = device_of(c.address);
-        if (fake.backed[device] + c.size > FAKE_DEVICE_MEMORY)
+        struct gv_reply_memory_grow r = {.size = fake.backed[device] + c.size > FAKE_DEVICE_MEMORY ? c.needed : c.size};
+        if (!r.size || fake.backed[device] + r.size > FAKE_DEVICE_MEMORY) {
             reply->status = CUDA_ERROR_OUT_OF_MEMORY;
-        else
-            fake.backed[device] += c.size;
+            break;
+        }
+        fake.backed[device] += r.size;
+        gv_reply_memory_grow_encode(&r, body);
+        reply->body = body, reply->body_size = (uint32_t)gv_reply_memory_grow_size(&r);
         break;
     }
     case GV_OP_MEMORY_CREATE: {

@@ -10,15 +10,18 @@
 
 static struct {
     uint64_t limit, backed, grows, largest_grow, shrinks;
+    uint64_t others; /* bytes of it that other sessions have until somebody waits for them */
 } server;
 
-static int grow(void *arg, uint64_t address, uint64_t size) {
+static int grow(void *arg, uint64_t address, uint64_t needed, bool waits, uint64_t *size) {
     (void)arg;
-    CHECK(address % (2 * MB) == 0 && size % (2 * MB) == 0 && size > 0);
-    if (server.backed + size > server.limit) return 2;
-    server.backed += size;
+    CHECK(address % (2 * MB) == 0 && *size % (2 * MB) == 0 && needed % (2 * MB) == 0 && *size > 0 && needed <= *size);
+    if (server.backed + server.others + *size > server.limit) *size = needed;
+    if (waits && server.backed + server.others + *size > server.limit) server.others = 0;
+    if (!*size || server.backed + server.others + *size > server.limit) return 2;
+    server.backed += *size;
     server.grows++;
-    if (size > server.largest_grow) server.largest_grow = size;
+    if (*size > server.largest_grow) server.largest_grow = *size;
     return 0;
 }
 
@@ -51,17 +54,23 @@ static void rules(void) {
     EQUAL(allocator_take(&a, 3 * MB), 0); /* only 2 MB of credit are left */
 
     /* Doubling, and joined to the free end of what is backed. */
-    EQUAL(allocator_grow(&a, 3 * MB, 1024 * MB), 0);
+    EQUAL(allocator_grow(&a, 3 * MB, 1024 * MB, true), 0);
     EQUAL(server.grows, 1);
     EQUAL(server.largest_grow, 4 * MB);
     EQUAL(allocator_take(&a, 3 * MB), BASE + 2 * MB);
 
-    /* A doubled grow that is refused is tried with what is needed. */
-    server.limit = server.backed + 4 * MB;
-    EQUAL(allocator_grow(&a, 7 * MB, 1024 * MB), 0);
+    /* Where there is not enough for a doubled grow, what is needed is backed. */
+    server.limit = server.backed + 8 * MB, server.others = 4 * MB;
+    EQUAL(allocator_grow(&a, 7 * MB, 1024 * MB, true), 0);
+    EQUAL(a.backed, 12 * MB);
     EQUAL(a.backed, server.backed);
-    EQUAL(allocator_grow(&a, 64 * MB, 1024 * MB), 2);
-    EQUAL(allocator_grow(&a, 1ull << 40, 1024 * MB), 2); /* beyond the window */
+    EQUAL(server.others, 4 * MB); /* nobody had to give way for it */
+    EQUAL(allocator_grow(&a, 8 * MB, 1024 * MB, false), 2);
+    EQUAL(server.others, 4 * MB);
+    EQUAL(allocator_grow(&a, 8 * MB, 1024 * MB, true), 0);
+    EQUAL(server.others, 0);
+    EQUAL(allocator_grow(&a, 64 * MB, 1024 * MB, true), 2);
+    EQUAL(allocator_grow(&a, 1ull << 40, 1024 * MB, true), 2); /* beyond the window */
 
     /* Quarantine: reusable only when the stamp has been passed. */
     EQUAL(allocator_give(&a, first, MB, 10), 0);
@@ -114,7 +123,7 @@ static void random_use(unsigned seed) {
         if (block[i].state == 0) {
             uint64_t size = (1 + (uint64_t)random() % 24) * UNIT;
             uint64_t address = allocator_take(&a, size);
-            if (!address && allocator_grow(&a, size, 32 * MB) == 0) {
+            if (!address && allocator_grow(&a, size, 32 * MB, random() % 2) == 0) {
                 address = allocator_take(&a, size);
                 CHECK(address);
             }
@@ -144,7 +153,7 @@ static void random_use(unsigned seed) {
         /* Credit asked for ahead: the answer comes later, and may be a refusal. */
         if (!ahead && random() % 50 == 0) ahead = allocator_ahead(&a, (uint64_t)random() % (16 * MB), &ahead_address);
         if (ahead && random() % 20 == 0) {
-            allocator_ahead_done(&a, ahead_address, ahead, random() % 4 && !grow(NULL, ahead_address, ahead));
+            allocator_ahead_done(&a, ahead_address, ahead, random() % 4 && !grow(NULL, ahead_address, 0, false, &ahead));
             ahead = 0;
         }
         /* Addresses set aside belong to nobody else until they are given back. */

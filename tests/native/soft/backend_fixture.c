@@ -72,7 +72,7 @@ void open_with(const struct gv_backend_config *c) {
     CHECK_INT(ops->reserve_window(backend, WINDOW, WINDOW_SIZE), 0);
     ctx = context(0);
     mem = gv_window_part(WINDOW, WINDOW_SIZE, c->n_devices, 0).base;
-    CHECK_INT(ops->memory_back(ctx, mem, CHUNK), 0);
+    CHECK_INT(ops->memory_back(ctx, mem, CHUNK, true), 0);
 }
 
 void open_plain(void) {

@@ -31,7 +31,7 @@ EXPORT uint64_t bridge_open(void *compiler) {
     if (ops->open(&config, &backend, text) || ops->reserve_window(backend, WINDOW, WINDOW_SIZE)) return 0;
     if (ops->context_create(backend, 0, 0, 1, &context, text)) return 0;
     uint64_t memory = gv_window_part(WINDOW, WINDOW_SIZE, 1, 0).base;
-    return ops->memory_back(context, memory, 2u << 20) ? 0 : memory;
+    return ops->memory_back(context, memory, 2u << 20, true) ? 0 : memory;
 }
 
 EXPORT int bridge_load(const char *image, struct gv_module **out) {

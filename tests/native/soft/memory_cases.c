@@ -15,24 +15,24 @@ void test_memory_limits(void) {
     CHECK_INT(ops->memory_info(ctx, &free_bytes, &total), 0);
     CHECK_INT(free_bytes, 8 * MIB);
     CHECK_INT(total, 10 * MIB);
-    CHECK_INT(ops->memory_back(ctx, mem + CHUNK, 5 * CHUNK), 2);
-    CHECK_INT(ops->memory_back(ctx, mem + CHUNK, 4 * CHUNK), 0);
-    CHECK_INT(ops->memory_back(ctx, mem + 5 * CHUNK, CHUNK), 2);
-    CHECK_INT(ops->memory_back(ctx, mem, CHUNK), 1);           /* is backed already */
-    CHECK_INT(ops->memory_back(ctx, mem + 6 * CHUNK, MIB), 1); /* no chunk */
+    CHECK_INT(ops->memory_back(ctx, mem + CHUNK, 5 * CHUNK, true), 2);
+    CHECK_INT(ops->memory_back(ctx, mem + CHUNK, 4 * CHUNK, true), 0);
+    CHECK_INT(ops->memory_back(ctx, mem + 5 * CHUNK, CHUNK, true), 2);
+    CHECK_INT(ops->memory_back(ctx, mem, CHUNK, true), 1);           /* is backed already */
+    CHECK_INT(ops->memory_back(ctx, mem + 6 * CHUNK, MIB, true), 1); /* no chunk */
     struct gv_window_part part = gv_window_part(WINDOW, WINDOW_SIZE, 2, 0), second = gv_window_part(WINDOW, WINDOW_SIZE, 2, 1);
-    CHECK_INT(ops->memory_back(ctx, part.worker_base, CHUNK), 1);
-    CHECK_INT(ops->memory_back(ctx, second.base, CHUNK), 1); /* another device's */
+    CHECK_INT(ops->memory_back(ctx, part.worker_base, CHUNK, true), 1);
+    CHECK_INT(ops->memory_back(ctx, second.base, CHUNK, true), 1); /* another device's */
     struct gv_context *other = context(1);
-    CHECK_INT(ops->memory_back(other, second.base, 5 * CHUNK), 0); /* which has a limit of its own */
-    CHECK_INT(ops->memory_back(other, second.base + 5 * CHUNK, CHUNK), 2);
+    CHECK_INT(ops->memory_back(other, second.base, 5 * CHUNK, true), 0); /* which has a limit of its own */
+    CHECK_INT(ops->memory_back(other, second.base + 5 * CHUNK, CHUNK, true), 2);
     memset((void *)(uintptr_t)(mem + CHUNK), 0x55, CHUNK);
     CHECK_INT(ops->memory_unback(ctx, mem + CHUNK, CHUNK), 0);
     CHECK_INT(ops->memory_unback(ctx, mem + CHUNK, CHUNK), 1);
     CHECK_INT(ops->memory_unback(ctx, mem, 3 * CHUNK), 1); /* has a hole */
     CHECK_INT(ops->memory_info(ctx, &free_bytes, &total), 0);
     CHECK_INT(free_bytes, CHUNK);
-    CHECK_INT(ops->memory_back(ctx, mem + CHUNK, CHUNK), 0);
+    CHECK_INT(ops->memory_back(ctx, mem + CHUNK, CHUNK, true), 0);
     for (uint64_t i = 0; i < CHUNK; i += 8) CHECK_INT(*(uint64_t *)(uintptr_t)(mem + CHUNK + i), 0); /* scrubbed */
     CHECK_INT(ops->memory_alloc(ctx, 100, &total), 801);
     ops->context_destroy(other);
@@ -166,7 +166,7 @@ void test_memory_usage(void) {
         close(stop[1]);
         atomic_fetch_add(ready, 1);
         while (atomic_load(ready) < 2) usleep(1000);
-        while (!(rc = ops->memory_back(ctx, mem + got * CHUNK, CHUNK))) got++;
+        while (!(rc = ops->memory_back(ctx, mem + got * CHUNK, CHUNK, true))) got++;
         CHECK_INT(rc, 2);
         CHECK(!child || got <= 30);
         char byte;
@@ -353,7 +353,7 @@ void test_virtual_memory(void) {
     struct gv_physical *p = physical(CHUNK);
     CHECK_INT(ops->memory_map(p, mem, CHUNK), 1);
     CHECK_INT(ops->memory_map(p, at, CHUNK), 0);
-    CHECK_INT(ops->memory_back(ctx, at, CHUNK), 1);
+    CHECK_INT(ops->memory_back(ctx, at, CHUNK, true), 1);
     CHECK_INT(ops->memory_access(backend, at, CHUNK, 0, 3), 0);
     CHECK_INT(ops->memory_unback(ctx, at, CHUNK), 1);
     CHECK_INT(ops->memory_unmap(backend, mem, CHUNK), 1);

@@ -292,7 +292,7 @@ void test_strict(void) {
     c.strict = 1;
     open_with(&c);
     CHECK_INT(ops->reserve_window(backend, WINDOW, WINDOW_SIZE), 801);
-    CHECK_INT(ops->memory_back(ctx, WINDOW, CHUNK), 801);
+    CHECK_INT(ops->memory_back(ctx, WINDOW, CHUNK, true), 801);
     uint64_t a, b, d, free_bytes, total;
     CHECK_INT(ops->memory_alloc(ctx, 40 * MIB, &a), 0);
     CHECK_INT(ops->memory_alloc(ctx, 24 * MIB + 1, &b), 2);

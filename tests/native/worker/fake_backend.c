@@ -189,8 +189,9 @@ int fake_memory_info(struct gv_context *c, uint64_t *f, uint64_t *t) {
     return 0;
 }
 const char *fake_error_text(struct gv_context *c) { return (void)c, atomic_load(&fake.sticky) ? "as the test wishes" : ""; }
-int fake_memory_back(struct gv_context *c, uint64_t a, uint64_t s) {
+int fake_memory_back(struct gv_context *c, uint64_t a, uint64_t s, bool waits) {
     (void)c, (void)a;
+    fake.back_waits += waits;
     if (!fake.fixed) return 801;
     if (fake.backed + s > fake.fixed) return 2;
     fake.backed += s;

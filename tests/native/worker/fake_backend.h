@@ -23,7 +23,8 @@ struct fake_state {
     _Atomic int pinned;      /* pieces of host_alloc's that are there */
     _Atomic uint64_t fixed;  /* addresses=fixed: so many bytes can be backed; the first window offered is refused */
     _Atomic uint64_t backed; /* bytes */
-    _Atomic int queued;      /* jobs */
+    _Atomic uint64_t back_waits; /* calls of memory_back that others may have to give way for */
+    _Atomic int queued;          /* jobs */
     _Atomic int most_queued;
     _Atomic bool views;                  /* the CPU reaches the memory */
     _Atomic bool hold_views, held_views; /* host_view comes back when the first is false; it sets the second while it waits */

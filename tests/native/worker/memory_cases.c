@@ -62,9 +62,17 @@ static void fixed_addresses(void) {
     CHECK(reply.addresses == GV_ADDRESSES_FIXED && reply.window_base == 1ull << 45 && reply.window_size == 1ull << 40);
     CHECK(reply.initial == 4 << 20); /* as much of the usual advance as the device has */
     POST(context_create, 0, 1, .device = 0, .primary = 1);
-    CHECK(answer(POST(memory_grow, GV_RECORD_SYNC, 1, .address = (1ull << 45) + (4 << 20), .size = 2 << 20)) == 2);
+    const uint64_t end = (1ull << 45) + (4 << 20);
+    CHECK(answer(POST(memory_grow, GV_RECORD_SYNC, 1, .address = end, .size = 2 << 20)) == 2);
     CHECK_TEXT((char *)body, "used up");
-    CHECK(answer(POST(memory_grow, GV_RECORD_SYNC, 1, .address = (1ull << 45) + (4 << 20), .size = 1 << 20)) == 0);
+    CHECK(answer(POST(memory_grow, GV_RECORD_SYNC, 1, .address = end, .size = 3 << 20, .needed = 2 << 20)) == 2);
+    CHECK(fake.back_waits == 0); /* nobody has to give way for what is not needed, nor for one who does not wait */
+    CHECK(answer(POST(memory_grow, GV_RECORD_SYNC, 1, .address = end, .size = 2 << 20, .needed = 1 << 20, .waits = 1)) == 0);
+    struct gv_reply_memory_grow grown;
+    CHECK(gv_reply_memory_grow_decode(&grown, body, answer_size()) == 0 && grown.size == 1 << 20);
+    CHECK(fake.back_waits == 1);
+    CHECK(answer(POST(memory_grow, GV_RECORD_SYNC, 1, .address = end, .size = 2 << 20, .needed = 2 << 20, .waits = 1)) == 2);
+    CHECK(fake.back_waits == 2);
     struct worker_figures figures;
     worker_get_figures(worker, &figures);
     CHECK(figures.memory_used == 5 << 20);

@@ -145,10 +145,10 @@ uint64_t allocator_take(struct allocator *a, uint64_t size) {
     return address;
 }
 
-/* Backs [e's start, + amount) and adds it to the free credit. */
-static int back(struct allocator *a, struct allocator_extent *e, uint64_t amount) {
+/* Backs [e's start, + amount), or `needed` bytes of it, and adds that to the free credit. */
+static int back(struct allocator *a, struct allocator_extent *e, uint64_t needed, uint64_t amount, bool waits) {
     uint64_t address = e->by_address.key;
-    int rc = a->grow(a->arg, address, amount);
+    int rc = a->grow(a->arg, address, needed, waits, &amount);
     if (rc) return rc;
     if (cut_run(a, &a->unbacked, false, e, address, amount) || add_run(a, &a->free_by_address, true, address, amount)) return OUT_OF_MEMORY;
     a->backed += amount;
@@ -156,7 +156,7 @@ static int back(struct allocator *a, struct allocator_extent *e, uint64_t amount
     return 0;
 }
 
-int allocator_grow(struct allocator *a, uint64_t size, uint64_t most) {
+int allocator_grow(struct allocator *a, uint64_t size, uint64_t most, bool waits) {
     for (struct treap_node *node = treap_first(&a->unbacked); node; node = treap_next(&a->unbacked, node)) {
         struct allocator_extent *e = BY_ADDRESS(node);
         /* A free block that ends where this range begins reduces the amount by its size. */
@@ -172,9 +172,7 @@ int allocator_grow(struct allocator *a, uint64_t size, uint64_t most) {
         want = (want + a->chunk - 1) & ~(a->chunk - 1);
         if (want < need) want = need;
         if (want > e->size) want = e->size;
-        int rc = back(a, e, want);
-        if (rc == OUT_OF_MEMORY && want > need) rc = back(a, e, need);
-        return rc;
+        return back(a, e, need, want, waits);
     }
     return OUT_OF_MEMORY;
 }

@@ -23,8 +23,9 @@ struct allocator {
     struct treap unbacked;                          /* by address, chunk multiples */
     struct allocator_quarantine *first, *last;      /* stamps never fall from first to last */
     uint64_t backed, free_bytes, quarantined, used; /* backed = free + quarantined + used */
-    /* 0, or the CUresult of the worker (out of memory). */
-    int (*grow)(void *arg, uint64_t address, uint64_t size);
+    /* Backs *size bytes, or `needed` of them if there are no more, and says in *size which; `waits`: until other sessions have given way, if need be. 0, or the
+     * CUresult of the worker (out of memory). */
+    int (*grow)(void *arg, uint64_t address, uint64_t needed, bool waits, uint64_t *size);
     void (*shrink)(void *arg, uint64_t address, uint64_t size);
     void *arg;
 };
@@ -37,9 +38,9 @@ void allocator_fini(struct allocator *a);
 uint64_t allocator_round(uint64_t size);
 /* An address from free credit, best fit, or 0 when nothing fits. `size` as allocator_round gives it. */
 uint64_t allocator_take(struct allocator *a, uint64_t size);
-/* Gets more credit, so that a following take of `size` succeeds: doubling up to `most` bytes at a time, and exactly what is needed when the worker refuses that.
+/* Gets more credit, so that a following take of `size` succeeds: doubling up to `most` bytes at a time, and exactly what is needed when the worker does not have that at once.
  * 0, or the worker's CUresult, or CUDA_ERROR_OUT_OF_MEMORY when the window itself is full. */
-int allocator_grow(struct allocator *a, uint64_t size, uint64_t most);
+int allocator_grow(struct allocator *a, uint64_t size, uint64_t most, bool waits);
 /* Takes at most `want` bytes of unbacked addresses at *address and returns their number, 0 when the window is full. The caller asks the worker to back them and does not
  * wait; until allocator_ahead_done they are in none of the states. */
 uint64_t allocator_ahead(struct allocator *a, uint64_t want, uint64_t *address);

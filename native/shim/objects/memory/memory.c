@@ -29,12 +29,17 @@ static struct device_memory {
 
 static bool fixed_addresses(void) { return session_server()->addresses == GV_ADDRESSES_FIXED; }
 
-static int grow(void *arg, uint64_t address, uint64_t size) {
+static int grow(void *arg, uint64_t address, uint64_t needed, bool waits, uint64_t *size) {
     struct device_memory *m = arg;
     struct session_reply reply;
-    int rc = call_memory_grow(m->ctx, &(struct gv_cmd_memory_grow){.address = address, .size = size}, NULL, &reply);
+    struct gv_reply_memory_grow answer = {0};
+    int rc =
+        call_memory_grow(m->ctx, &(struct gv_cmd_memory_grow){.address = address, .size = *size, .needed = needed, .waits = waits}, &answer, &reply);
     session_reply_done(&reply);
-    return rc;
+    if (rc) return rc;
+    if (answer.size != *size && answer.size != needed) return CUDA_ERROR_UNKNOWN; /* no server of ours says that */
+    *size = answer.size;
+    return 0;
 }
 
 static void shrink(void *arg, uint64_t address, uint64_t size) {
@@ -64,7 +69,7 @@ static bool ahead_answered(struct device_memory *m, bool wait) {
 }
 
 /* Requests credit without waiting when little is left, so that a program that continues to allocate does not wait: as many bytes as are backed, and
- * never so many that they would be given back. lock held. */
+ * never so many that they would be given back. None of them is needed: the worker gives what is free, and a refusal is no error. lock held. */
 static void grow_ahead(struct device_memory *m, const struct shim_context *c) {
     struct allocator *a = &m->allocator;
     uint64_t kept = most_kept(c), low = a->backed < kept ? a->backed / 4 : kept / 4, want = a->backed < kept / 2 ? a->backed : kept / 2;
@@ -126,12 +131,14 @@ static int place(struct device_memory *m, struct shim_context *c, uint64_t size,
     ahead_answered(m, false);
     if ((*address = allocator_take(a, size))) return 0;
     if (ahead_answered(m, true) && (*address = allocator_take(a, size))) return 0;
-    /* When most of the backed memory is in quarantine, wait for the device; else request more memory. */
+    /* When most of the backed memory is in quarantine, wait for the device; else request more memory. What this session has itself is used first, before others
+     * have to give way. */
     if (a->quarantined >= size && a->quarantined >= a->backed / 2) {
         wait_quarantine(m, c);
         if ((*address = allocator_take(a, size))) return 0;
     }
-    int rc = allocator_grow(a, size, c->info->total_memory / 8);
+    bool waits = !a->quarantined && a->free_bytes < a->chunk;
+    int rc = allocator_grow(a, size, c->info->total_memory / 8, waits);
     if (!rc) {
         *address = allocator_take(a, size);
         return *address ? 0 : CUDA_ERROR_OUT_OF_MEMORY;
@@ -142,7 +149,7 @@ static int place(struct device_memory *m, struct shim_context *c, uint64_t size,
         wait_quarantine(m, c);
         if ((*address = allocator_take(a, size))) return 0;
     }
-    if (allocator_shrink(a, 0, 0)) rc = allocator_grow(a, size, 0);
+    if (allocator_shrink(a, 0, 0) || !waits) rc = allocator_grow(a, size, 0, true);
     if (!rc) {
         *address = allocator_take(a, size);
         return *address ? 0 : CUDA_ERROR_OUT_OF_MEMORY;
