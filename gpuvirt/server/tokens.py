@@ -119,6 +119,11 @@ class TokenStore:
         self._load()
         return next((entry for entry in self._entries if entry.id == token_id.hex()), None)
 
+    def rights(self, token_id: bytes) -> Rights | None:
+        """What a token allows, None: it is worth nothing any more."""
+        entry = self.find(token_id)
+        return None if entry is None or entry.expired else entry.rights
+
     def over(self, token_id: bytes) -> str | None:
         """Why a token that was valid is so no more, for whoever had something with it; None: it is.
 
