@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -26,11 +27,11 @@ GIB = 1 << 30
 ROW = LeaseRow(5, b"i" * 16, b"o" * 8, (0, 2), GIB, {"program": "sh"}, 1.0, 2.0)
 
 
-def again(folder: Path, before: FakeServer, **options: Any) -> FakeServer:
-    """The daemon is killed, and another one started on its port."""
-    before.process.kill()
+def again(folder: Path, before: FakeServer, how: int = signal.SIGKILL, **options: Any) -> FakeServer:
+    """The daemon is killed, or stopped, and another one started on its port."""
+    before.process.send_signal(how)
     before.process.communicate(timeout=100)
-    (folder / "ready.json").unlink()
+    (folder / "ready.json").unlink(missing_ok=True)
     return start_fake(folder, port=before.port, **options)
 
 
@@ -56,6 +57,8 @@ def test_a_lease_outlives_the_daemon(tmp_path: Path) -> None:
         assert server.ask("lease_renew", lease=id)["devices"] == opened["devices"]
         with pytest.raises(ControlError, match="cannot be had without waiting"):
             open_lease(server, 3, memory=GIB)
+        server = again(tmp_path, server, signal.SIGTERM, **five)
+        assert leases(server) == before
         sock, welcome, _ = server.attach(lease=id, gpus=3)
         assert welcome.status == hs.WELCOME_OK
         sock.close()
@@ -64,8 +67,7 @@ def test_a_lease_outlives_the_daemon(tmp_path: Path) -> None:
         last, _ = open_lease(server, 5, memory=GIB)
         server.ask("lease_release", lease=last)
     finally:
-        said = server.stop()
-    assert "of an earlier server has ended: its token was revoked" in said, said
+        server.stop()
     assert not ledger_of(tmp_path, server).exists(), "nothing is left that a later server must know"
 
 
