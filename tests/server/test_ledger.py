@@ -111,6 +111,21 @@ def test_a_damaged_ledger_is_put_aside(tmp_path: Path, caplog: pytest.LogCapture
     assert not path.exists()
 
 
+def test_a_full_disk_ends_no_lease(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It is said once, and again when it happens again."""
+    ledger = Ledger(tmp_path, "h", 1)
+    for _ in range(2):
+        ledger._db.execute("PRAGMA query_only = ON")
+        for _ in range(3):
+            ledger.write(ROW)
+            ledger.erase(5)
+        ledger._db.execute("PRAGMA query_only = OFF")
+        ledger.write(ROW)
+        assert [*ledger.leases()] == [ROW]
+    ledger.close()
+    assert caplog.text.count("cannot be written") == 2
+
+
 def _run(path: Path, line: str) -> None:
     db = sqlite3.connect(path, isolation_level=None)
     db.execute(line)

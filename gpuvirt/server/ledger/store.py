@@ -59,6 +59,7 @@ class Ledger:
 
     def __init__(self, folder: Path, host: str, port: int) -> None:
         self.path = folder / f"ledger-{host.replace('/', '_')}-{port}.sqlite"
+        self._said = ""  # why the last change could not be written
         try:
             self._db = self._open()
         except sqlite3.DatabaseError as error:
@@ -109,13 +110,22 @@ class Ledger:
             yield LeaseRow(number, id, owner, tuple(listed), memory, said, started, expires)
 
     def write(self, row: LeaseRow) -> None:
-        """Writes a lease, in the place of what there was of it."""
+        """Writes a lease, in the place of what there was of it. What cannot be written is logged and no error: what has GPUs keeps them."""
         values = (row.number, row.id, row.owner, json.dumps(row.devices), row.memory, json.dumps(row.holder), row.started, row.expires)
-        self._db.execute("INSERT OR REPLACE INTO leases VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
+        self._do("INSERT OR REPLACE INTO leases VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
 
     def erase(self, number: int) -> None:
-        """The lease has ended. One that is not there is no error."""
-        self._db.execute("DELETE FROM leases WHERE number = ?", (number,))
+        """The lease has ended. One that is not there is no error; neither is, as for `write`, one that cannot be erased: it expires."""
+        self._do("DELETE FROM leases WHERE number = ?", (number,))
+
+    def _do(self, line: str, values: tuple[object, ...]) -> None:
+        try:
+            self._db.execute(line, values)
+            self._said = ""
+        except sqlite3.Error as error:
+            if self._said != str(error):
+                log.error("the ledger %s cannot be written (%s): leases do not outlive this server until it can; make room there", self.path, error)
+            self._said = str(error)
 
     def close(self) -> None:
         """Lets go of the file, and removes it when it holds nothing: a server on a port that the system chose does not come back to it."""
