@@ -25,6 +25,7 @@ from gpuvirt.server.box.choice import Choice, choose
 from gpuvirt.server.control import ControlServer
 from gpuvirt.server.devices import Inventory, describe, take_inventory, works_in_box
 from gpuvirt.server.lease_requests import lease_requests
+from gpuvirt.server.ledger.store import Ledger
 from gpuvirt.server.listener import Listener
 from gpuvirt.server.memory_usage import MemoryUsage
 from gpuvirt.server.moves import REST_LIMIT, REST_MOST
@@ -115,6 +116,9 @@ class Daemon:
         tenants = Tenants(users=box.users)
         undo.callback(tenants.close)
         private = options.private_folder is not None
+        ledger = None if private else Ledger(tokens.folder, options.host, self.port)
+        if ledger is not None:
+            undo.callback(ledger.close)  # behind all that may write there
 
         def tenant_of(token: bytes) -> Tenant:
             return tenants.of(PRIVATE if private else token)
@@ -145,6 +149,8 @@ class Daemon:
         observer = Observer(options.name, inventory, memory_usage, sessions, tokens.account)
         keeper = await self._open_record(observer, tokens)
         undo.push_async_callback(observer.close)
+        if ledger is not None:
+            sessions.named.keep(ledger, tokens.rights)
         workers.expect(tenant_of(tokens.default().id))
         workers.prestart()
         requests = {

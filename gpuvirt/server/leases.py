@@ -142,6 +142,7 @@ class Leases:
 
     Attributes:
         decided: called with a lease that has waited, once it has its GPUs or is refused.
+        changed, ended: called with a named lease that has GPUs, when it has others, or another end, than before, and when it has ended.
     """
 
     def __init__(self, policy: PolicyMachine, slots: int, per_token: int | None = None, expiry: float = EXPIRY_LEAST) -> None:
@@ -156,6 +157,8 @@ class Leases:
         self._moving: dict[int, Membership] = {}  # what sessions that are about to move will have
         self._rights: dict[str, Rights] = {}  # what the policy was told of its users
         self.decided: Callable[[Lease], None] | None = None
+        self.changed: Callable[[Lease], None] = lambda lease: None
+        self.ended: Callable[[Lease], None] = lambda lease: None
 
     def __iter__(self) -> Iterator[Lease]:
         """All leases, oldest first."""
@@ -179,7 +182,26 @@ class Leases:
         lease.id, lease.expires = id, now + self.expiry
         self._named[id] = lease
         self._refused.pop((id, asked.owner), None)
+        self._changed(lease)
         return lease
+
+    def restore(self, lease: Lease, rights: Rights, now: float) -> None:
+        """A named lease goes on that an earlier server granted. rights: of its token, now.
+
+        Raises:
+            NotGranted: its GPUs are not there, or others have them.
+        """
+        user = self._know(Asked(lease.owner, lease.wanted, rights=rights), now)
+        devices, lease.devices = lease.devices, ()
+        lease.expires = now + self.expiry  # nobody could renew it meanwhile
+        self._leases[lease.number] = self._named[lease.id] = lease
+        self._carry_out(self._policy.handle(events.Restored(now, lease.number, user, devices, lease.memory)), new=lease)
+        if lease.refused:
+            raise NotGranted(lease.refused)
+
+    def _changed(self, lease: Lease) -> None:
+        if lease.named and lease.devices:
+            self.changed(lease)
 
     def find(self, id: bytes, owner: bytes) -> Lease:
         """The named lease of this id.
@@ -203,6 +225,7 @@ class Leases:
         """
         lease = self.find(id, owner)
         lease.expires = now + self.expiry
+        self._changed(lease)
         return lease
 
     def release(self, id: bytes, owner: bytes, now: float = 0.0) -> set[int]:
@@ -224,7 +247,9 @@ class Leases:
         Raises:
             NotGranted: there is no such lease.
         """
-        self.find(id, owner).expires = now
+        lease = self.find(id, owner)
+        lease.expires = now
+        self._changed(lease)
 
     # ---- sessions -------------------------------------------------------------------------------------------------------
 
@@ -338,6 +363,7 @@ class Leases:
         lease = present.lease
         lease.devices = future.devices
         self._carry_out(self._policy.handle(events.Moved(now, lease.number, lease.devices)))
+        self._changed(lease)
         member = self._members[session] = Membership(lease, future.slot, future.memory)
         return member
 
@@ -442,6 +468,7 @@ class Leases:
                 continue
             if isinstance(one, Grant):
                 lease.devices = one.devices
+                self._changed(lease)
             else:
                 lease.refused = one.text
                 self._remember(lease)
@@ -466,7 +493,8 @@ class Leases:
         self._carry_out(self._policy.handle(events.Released(now, lease.number)))
 
     def _forget(self, lease: Lease) -> None:
-        self._leases.pop(lease.number, None)
+        if self._leases.pop(lease.number, None) is not None and lease.named:
+            self.ended(lease)
         self._named.pop(lease.id, None)
         if self._launches.get((lease.owner, lease.launch)) is lease:
             del self._launches[lease.owner, lease.launch]

@@ -7,7 +7,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from gpuvirt.server.leases import Asked, Lease, Leases
+from gpuvirt.server.leases import Asked, Lease, Leases, NotGranted
+from gpuvirt.server.ledger.store import LeaseRow, Ledger
+from gpuvirt.server.policy.rights import Rights
 
 log = logging.getLogger("gpuvirt.server")
 
@@ -22,6 +24,35 @@ class NamedLeases:
 
     def __init__(self, leases: Leases, end: Callable[[int, str], None], changed: Callable[[], None]) -> None:
         self._leases, self._end, self._changed = leases, end, changed
+
+    def keep(self, ledger: Ledger, rights: Callable[[bytes], Rights | None]) -> None:
+        """Brings back what the ledger has, and writes there from now on what a later server must know.
+
+        Args:
+            rights: of a token, None: it is worth nothing any more.
+        """
+
+        def changed(lease: Lease) -> None:
+            left = 0.0 if lease.expires is None else lease.expires - time.monotonic()
+            ledger.write(LeaseRow(lease.number, lease.id, lease.owner, lease.devices, lease.memory, lease.holder, lease.started, time.time() + left))
+
+        self._leases.changed, self._leases.ended = changed, lambda lease: ledger.erase(lease.number)
+
+        now, wall = time.monotonic(), time.time()
+        for row in ledger.leases():
+            lease = Lease(row.number, row.owner, len(row.devices), row.memory, row.started, row.holder, row.devices, id=row.id)
+            allowed = rights(row.owner)
+            try:
+                if allowed is None:
+                    raise NotGranted("its token was revoked, or has expired")
+                if row.expires <= wall:
+                    raise NotGranted("nobody has renewed it in time")
+                self._leases.restore(lease, allowed, now)
+                log.info("lease %016x goes on: GPU %s", lease.number, ",".join(map(str, lease.devices)))
+            except NotGranted as error:
+                log.info("lease %016x of an earlier server has ended: %s", lease.number, error)
+                ledger.erase(lease.number)
+        self._changed()
 
     def open(self, id: bytes, wanted: Asked, holder: dict[str, Any]) -> Lease:
         """Grants GPUs that programs can work on by the lease's id, or lets it wait for them.

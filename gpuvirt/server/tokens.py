@@ -132,6 +132,11 @@ class TokenStore:
             found = None
         return found.account if found is not None else f"token {token_id.hex()[:8]}"
 
+    def rights(self, token_id: bytes) -> Rights | None:
+        """What a token allows, None: it is worth nothing any more."""
+        entry = self.find(token_id)
+        return None if entry is None or entry.expired else entry.rights
+
     def over(self, token_id: bytes) -> str | None:
         """Why a token that was valid is so no more, for whoever had something with it; None: it is.
 

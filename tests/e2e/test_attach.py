@@ -85,6 +85,28 @@ def test_a_shell_with_two_gpus(four: Server, shell: Callable[..., Terminal]) -> 
     wait_until(lambda: four.leases() == [])
 
 
+def test_the_server_is_killed_and_started_anew(own_pool: Callable[..., Server], four: Server, shell: Callable[..., Terminal]) -> None:
+    """The shell keeps its GPUs, with their memory: its programs compute on them as before, others cannot reserve them, the shell's end frees them."""
+    first, second = shell("--pool", four.url), shell("--pool", four.url, "--memory", "256m")
+    gpus_of(second)
+    before = four.leases()
+    first.type("exit")
+    first.end()
+    wait_until(lambda: len(four.leases()) == 1)
+    four.stop(signal.SIGKILL)
+    again = own_pool(*four.options, listen=four.info["address"])
+    assert again.url == four.url and again.leases() == before[1:] and before[1]["devices"] == [2, 3]
+    gpus_of(second)
+    refused = subprocess.run(
+        [*GPUVIRT, "run", "--pool", again.url, "--gpus", "3", "--memory", "1m", "--no-wait", "--", *PROGRAM.split()],
+        env=clean_environment(), capture_output=True, text=True, timeout=200, check=False,
+    )  # fmt: skip
+    assert refused.returncode != 0 and "2 of the 3 GPUs" in refused.stderr, refused.stdout + refused.stderr
+    second.type("exit 5")
+    assert second.end() == 5
+    wait_until(lambda: again.leases() == [])
+
+
 def test_what_is_killed_leaves_nothing(four: Server, shell: Callable[..., Terminal]) -> None:
     """A program, then the shell over another; the first is a session less, the second the end of the lease and of what runs under it."""
     terminal = shell("--pool", four.url)

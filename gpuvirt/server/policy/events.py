@@ -61,6 +61,22 @@ class Asked:
 
 
 @dataclass(frozen=True)
+class Restored:
+    """A lease that was granted before this machine began: it has these devices whatever its user may have now, or nothing if they have no room.
+
+    Attributes:
+        lease: its name, not in use.
+        memory: bytes that are reserved on each device, 0: none.
+    """
+
+    at: float
+    lease: int
+    user: str
+    devices: tuple[int, ...]
+    memory: int = 0
+
+
+@dataclass(frozen=True)
 class Released:
     """A lease is over, or its client does not wait any more. Of a lease that is not known nothing follows."""
 
@@ -84,4 +100,4 @@ class Passed:
     at: float
 
 
-Event = UserSet | UserRevoked | Asked | Released | Moved | Passed
+Event = UserSet | UserRevoked | Asked | Restored | Released | Moved | Passed

@@ -27,7 +27,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gpuvirt.server.policy import story
-from gpuvirt.server.policy.events import COMPUTE, PRIORITIES, Asked, Event, Moved, Passed, Released, UserRevoked, UserSet
+from gpuvirt.server.policy.events import COMPUTE, PRIORITIES, Asked, Event, Moved, Passed, Released, Restored, UserRevoked, UserSet
 from gpuvirt.server.policy.instructions import End, Grant, Hold, Instruction, Queue, Refuse, TimedOut
 from gpuvirt.server.policy.room import Room, Shape
 from gpuvirt.server.policy.shares import Account, Clock
@@ -132,6 +132,8 @@ class PolicyMachine:
                 self._revoke(event, out)
             case Moved():
                 self._move(event)
+            case Restored():
+                self._restore(event, out)
             case Released() | Passed():
                 pass
         if not isinstance(event, Asked):
@@ -306,6 +308,19 @@ class PolicyMachine:
             heapq.heappush(self._time_outs, (self._at + event.wait, lease.entry[1], lease.id))
         out.append(Queue(lease.id, *place, why))
 
+    def _restore(self, event: Restored, out: list[Instruction]) -> None:
+        shape = Shape(len(event.devices), event.memory)
+        have = range(len(self.room.total))
+        known = event.devices and len(set(event.devices)) == len(event.devices) and all(device in have for device in event.devices)
+        if event.lease in self.leases or not known or not all(self.room.fits(device, shape) for device in event.devices):
+            out.append(Refuse(event.lease, "what it had is not there any more"))
+            return
+        self._arrivals += 1
+        asked = Asked(event.at, event.lease, event.user, shape.gpus, event.memory)
+        account = self._account(event.user)
+        lease = self.leases[event.lease] = Lease(event.lease, account, shape, asked, (0, self._arrivals, event.lease))
+        self._give(lease, event.devices, out)
+
     def _has_turn(self, lease: Lease) -> bool:
         """Whether the quota has room for the lease and for those of its user that are ahead of it."""
         account = lease.account
@@ -381,8 +396,11 @@ class PolicyMachine:
         self.queued -= 1
 
     def _grant(self, lease: Lease, devices: Sequence[int], out: list[Instruction]) -> None:
-        account, shape = lease.account, lease.shape
         self._dequeue(lease)
+        self._give(lease, devices, out)
+
+    def _give(self, lease: Lease, devices: Sequence[int], out: list[Instruction]) -> None:
+        account, shape = lease.account, lease.shape
         lease.devices = tuple(sorted(devices))
         for device in lease.devices:
             self.room.take(device, shape)
