@@ -18,12 +18,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gpuvirt.client.connect import ask_pool
 from gpuvirt.client.settings import resolve
+from gpuvirt.server.observe.metrics_server import FRESH
 
 USERS = ("alice", "bob")
 
 
 def scrape(server: Server) -> dict[tuple[str, frozenset[str]], float]:
-    """Samples by name and the values of their labels."""
+    """Samples by name and the values of their labels, collected after the call has begun."""
+    time.sleep(FRESH)
     with urllib.request.urlopen(f"http://127.0.0.1:{server.info['metrics_port']}/metrics", timeout=100) as answer:
         families = text_string_to_metric_families(answer.read().decode())
         return {(sample.name, frozenset(sample.labels.values())): sample.value for family in families for sample in family.samples}

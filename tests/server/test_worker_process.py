@@ -22,6 +22,7 @@ CONFIG = SessionConfig(
     session=0xABC, backend="cuda", driver="/d/libcuda.so.1", devices=[3, 1], memory=5, device_memory=6, capability=130, strict=True,
     slot=17, transport="tcp", descriptors=0, blob=b"blob", server_name="box", grace=44,
 )  # fmt: skip
+FIGURES = {"commands": 11, "launches": 12, "bytes_in": 13, "bytes_out": 14, "answers": 0, "cut_ns": 0, "rtt_ns": 0}  # beside memory_used
 
 
 @pytest.fixture(scope="module")
@@ -81,10 +82,9 @@ def test_everything_arrives(worker: Running) -> None:
     messages.send(worker.daemon, {"op": "gone"})
     assert client.recv(10) == b"gone"
     messages.send(worker.daemon, {"op": "figures", "id": 5})
-    expected = {"op": "figures", "id": 5, "commands": 11, "launches": 12, "bytes_in": 13, "bytes_out": 14, "memory_used": 2}
-    assert worker.expect("figures") == expected
+    assert worker.expect("figures") == {"op": "figures", "id": 5, "memory_used": 2, **FIGURES}
     client.sendall(b"bye")
-    assert worker.expect("ended") == {"op": "ended", "code": 0, "text": ""}
+    assert worker.expect("ended") == {"op": "ended", "code": 0, "text": "", "memory_used": 2, **FIGURES}
     assert worker.process.wait(100) == 0
     assert client.recv(10) == b""
 
@@ -93,7 +93,7 @@ def test_client_lost(worker: Running) -> None:
     client = worker.session()
     worker.expect("opened")
     client.close()
-    assert worker.expect("ended") == {"op": "ended", "code": 1, "text": "end of file"}
+    assert worker.expect("ended") == {"op": "ended", "code": 1, "text": "end of file", "memory_used": 0, **FIGURES}
     worker.process.wait(100)
 
 
