@@ -42,13 +42,21 @@ def refused(server: Server, session: str, gpu: int | str, why: str, *options: st
     assert done.returncode == 125 and done.stdout == "" and why in done.stderr, done.stdout + done.stderr
 
 
-def moves_while_running(server: Server, program: list[str | Path], link: str, least: int, begin: Path, seed: int) -> None:
+def moves_while_running(server: Server, once: Path, rounds: int, link: str, least: int, begin: Path, seed: int) -> None:
     """The program says what it says when its session stays, however often and whenever that moves."""
+    chance = random.Random(seed)
+    # It may be over before the next worker has started, or before a busy machine lets the test go on: then it has more to do.
+    lines = ([once, str(rounds << 2 * again), begin] for again in range(5))
+    assert any(moves(server, line, link, least, begin, chance) >= least for line in lines), "it was over too soon"
+
+
+def moves(server: Server, program: list[str | Path], link: str, least: int, begin: Path, chance: random.Random) -> int:
+    """Returns how often the session moved."""
     begin.touch()
     reference = run_program(server, program, "--link", link)
     assert reference.returncode == 0, reference.stderr
     begin.unlink()
-    before, chance, count = server.memory_used(), random.Random(seed), 0
+    before, count = server.memory_used(), 0
     with running(server, program, "--link", link) as process:
         (session,) = server.sessions()
         (gpu,) = session["devices"]
@@ -68,8 +76,8 @@ def moves_while_running(server: Server, program: list[str | Path], link: str, le
             assert devices[1 - gpu]["memory_used"] == 0
         out, err = process.communicate(timeout=200)
     assert (process.returncode, "running\n" + out) == (0, reference.stdout), out + err
-    assert count >= least, "the program was over too soon"
     assert wait_until(lambda: server.sessions() == [] and server.memory_used() == before)
+    return count
 
 
 @pytest.mark.slow
@@ -77,7 +85,7 @@ def moves_while_running(server: Server, program: list[str | Path], link: str, le
 def test_moves(own_pool: Callable[..., Server], build: Callable[..., Path], tmp_path: Path, link: str) -> None:
     """Copies, launches and host functions: each is done once."""
     begin = tmp_path / "begin"
-    moves_while_running(own_pool(*TWO), [build("once"), "300", begin], link, 1, begin, 1)
+    moves_while_running(own_pool(*TWO), build("once"), 300, link, 1, begin, 1)
 
 
 @pytest.mark.wide
@@ -85,7 +93,7 @@ def test_moves(own_pool: Callable[..., Server], build: Callable[..., Path], tmp_
 @pytest.mark.parametrize("link", ["shm", "tcp", "tcp(channels=4)", "tcp(plain)", "delay(rtt=5ms,tcp)", "delay(rtt=5ms,shm)"])
 def test_moves_over(own_pool: Callable[..., Server], build: Callable[..., Path], tmp_path: Path, link: str, seed: int) -> None:
     begin = tmp_path / "begin"
-    moves_while_running(own_pool(*TWO, "--plain"), [build("once"), "1000", begin], link, 3, begin, seed)
+    moves_while_running(own_pool(*TWO, "--plain"), build("once"), 1000, link, 3, begin, seed)
 
 
 @pytest.mark.slow
