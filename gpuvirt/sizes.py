@@ -31,3 +31,12 @@ def format_size(size: int) -> str:
             return f"{size} B" if unit == "B" else f"{value:.1f} {unit}"
         value /= 1024
     return f"{value:.1f} TiB"
+
+
+def format_short(value: float, thousand: int = 1024) -> str:
+    """A number in at most 5 characters: 0, 9.5, 950, 1.2k, 34M, 5.0G."""
+    for unit in ("", "k", "M", "G", "T"):
+        if value < 999.5:
+            return f"{value:.0f}{unit}" if value >= 9.95 or value == int(value) else f"{value:.1f}{unit}"
+        value /= thousand
+    return f"{value:.0f}P"

@@ -44,30 +44,30 @@ def report(pool: str | None, month: str | None, user: str | None, as_json: bool)
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("user", title=f"GPU-hours and use in {answer['month']}")
-    for column in ("reserved", "attached", "given back", "sessions", "peak", "launches", "in", "out", "network"):
-        table.add_column(column, justify="right")
+    click.echo(f"GPU-hours and use in {answer['month']}")
+    table = Table("user", box=None, pad_edge=False, padding=(0, 1, 0, 0))  # 80 columns hold it
+    for column in ("reserved", "attached", "given\nback", "sessions", "peak", "launches", "in", "out", "network"):
+        table.add_column(column, justify="right", no_wrap=True)
     for row in answer["users"]:
         table.add_row(row["user"], *_cells(row))
     if len(answer["users"]) > 1:
         names = ("reserved", "attached", "parked", "sessions", "launches", "bytes_in", "bytes_out", "network")
         total = {name: sum(row[name] for row in answer["users"]) for name in names}
-        table.add_section()
         table.add_row("all", *_cells(total | {"peak_memory": None}))
     Console(markup=False, emoji=False).print(table)  # names are others' texts
 
 
 def _cells(row: dict[str, Any]) -> list[str]:
-    from gpuvirt.sizes import format_size
+    from gpuvirt.sizes import format_short
 
     hours = [f"{row[name] / 3600:.2f}" for name in ("reserved", "attached", "parked")]
-    peak = "" if row["peak_memory"] is None else format_size(row["peak_memory"])
+    peak = "" if row["peak_memory"] is None else format_short(row["peak_memory"])
     return [
         *hours,
         str(row["sessions"]),
         peak,
-        str(row["launches"]),
-        format_size(row["bytes_in"]),
-        format_size(row["bytes_out"]),
+        format_short(row["launches"], 1000),
+        format_short(row["bytes_in"]),
+        format_short(row["bytes_out"]),
         f"{row['network'] / 3600:.2f}",
     ]

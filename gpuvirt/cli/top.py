@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpuvirt.cli.options import JSON, POOL, seconds
+from gpuvirt.sizes import format_short
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -135,7 +136,8 @@ def _rendered(frame: dict[str, Any], height: int) -> RenderableType:
     waits += [_room(session) for session in frame["sessions"] if session.get("place")]
     others = frame["others"]
     if others["sessions"]:
-        more = f"{others['sessions']} sessions of others have {short(others['memory_used'])}B, and gave back {short(others['given_back'])}B"
+        has, gave_back = format_short(others["memory_used"]), format_short(others["given_back"])
+        more = f"{others['sessions']} sessions of others have {has}B, and gave back {gave_back}B"
         waits.append(more)
     room = max(1, height - 6 - len(frame["devices"]) - len(waits))
     sessions = sorted(frame["sessions"], key=lambda session: -session["rates"].get("commands", 0))
@@ -160,7 +162,7 @@ def _devices(devices: list[dict[str, Any]]) -> Any:
     for device in devices:
         used = device["memory_used"]
         share = "" if used is None else f"{used / device['memory']:4.0%}"
-        memory = short(device["memory"]), "?" if used is None else short(used), share, short(device["given_back"])
+        memory = format_short(device["memory"]), "?" if used is None else format_short(used), share, format_short(device["given_back"])
         table.add_row(str(device["ordinal"]), device["name"], *memory, str(device["sessions"]))
     return table
 
@@ -172,10 +174,12 @@ def _sessions(sessions: list[dict[str, Any]]) -> Any:
     for session in sessions:
         rates = session["rates"]
         memory = session["parked"] if session["parked"] is not None else session.get("memory_used")
-        figures = [short(rates[name], 1000) if name in rates else "?" for name in ("commands", "launches", "bytes_in", "bytes_out")]
+        figures = [format_short(rates[name], 1000) if name in rates else "?" for name in ("commands", "launches", "bytes_in", "bytes_out")]
         figures.append(f"{rates['network']:.0%}" if "network" in rates else "?")
         gpus, state = ",".join(map(str, session["devices"])), session["state"].split()[0]
-        table.add_row(session["session"][:8], session["user"], session["program"], gpus, state, "?" if memory is None else short(memory), *figures)
+        table.add_row(
+            session["session"][:8], session["user"], session["program"], gpus, state, "?" if memory is None else format_short(memory), *figures
+        )
     return table
 
 
@@ -185,14 +189,5 @@ def _queued(lease: dict[str, Any]) -> str:
 
 
 def _room(session: dict[str, Any]) -> str:
-    memory = f"{short(session['waits_for'])}B of memory"
+    memory = f"{format_short(session['waits_for'])}B of memory"
     return f"{session['session'][:8]} {session['program']} waits for {memory}, place {session['place']} of {session['waiting']}"
-
-
-def short(value: float, thousand: int = 1024) -> str:
-    """A number in at most 5 characters: 0, 9.5, 950, 1.2k, 34M, 5.0G."""
-    for unit in ("", "k", "M", "G", "T"):
-        if value < 999.5:
-            return f"{value:.0f}{unit}" if value >= 9.95 or value == int(value) else f"{value:.1f}{unit}"
-        value /= thousand
-    return f"{value:.0f}P"

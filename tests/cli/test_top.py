@@ -14,8 +14,8 @@ import pytest
 from server.harness import FakeServer, start_fake, wait_until
 from terminal import Terminal
 
-from gpuvirt.cli.top import short
 from gpuvirt.client.frames import Frames
+from gpuvirt.sizes import format_short
 from gpuvirt.transport.token import parse_token
 
 from .conftest import Gpuvirt
@@ -133,8 +133,8 @@ def test_rates() -> None:
 
 @pytest.mark.parametrize(("value", "text"), [(0, "0"), (3, "3"), (0.26, "0.3"), (999, "999"), (999.7, "1.0k"), (1 << 20, "1M"), (3 << 39, "1.5T")])
 def test_short_numbers(value: float, text: str) -> None:
-    assert short(value) == text
+    assert format_short(value) == text
 
 
 def test_short_numbers_are_short() -> None:
-    assert max(len(short(17**power / 3)) for power in range(14)) <= 5
+    assert max(len(format_short(17**power / 3)) for power in range(14)) <= 5

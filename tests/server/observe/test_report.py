@@ -20,7 +20,7 @@ from gpuvirt.transport.token import parse_token
 
 def report(server: FakeServer, *options: str, token: str | None = None) -> subprocess.CompletedProcess[str]:
     line = [sys.executable, "-P", "-m", "gpuvirt", "report", "--pool", server.url, *options]
-    env = server.env | {"GPUVIRT_TOKEN": token or server.token.text(), "COLUMNS": "120"}
+    env = server.env | {"GPUVIRT_TOKEN": token or server.token.text(), "COLUMNS": "80"}
     return subprocess.run(line, capture_output=True, text=True, timeout=200, env=env, check=False)
 
 
@@ -87,7 +87,8 @@ def test_who_sees_what(tmp_path: Path) -> None:
     server = start_fake(tmp_path)
     alice, plain = (server.ask("token_create", name=name, user=user)["token"] for name, user in (("laptop", "alice"), ("plain", "")))
     shown = report(server).stdout
-    assert all(text in shown for text in ("alice", "bob", "2.00", "1.50", "0.50", "3.0 MiB", "11")), shown  # 5 and 6 launches, together
+    assert all(text in shown for text in ("alice", "bob", "2.00", "1.50", "0.50", "3M", "11")), shown  # 5 and 6 launches, together
+    assert "…" not in shown and max(map(len, shown.splitlines())) <= 80, shown
     assert users(server).keys() == {"alice", "bob"} and users(server, "--user", "bob").keys() == {"bob"}
     assert users(server, token=alice).keys() == {"alice"} and users(server, token=plain) == {}
     assert users(server, "--month", "2026-01", token=alice)["alice"]["reserved"] == 36
