@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import click
 
 from gpuvirt.cli.options import JSON, POOL
 from gpuvirt.transport.table import named
+
+COLUMNS = ("lease", "session", "state", "program", "pid", "user", "from", "GPUs", "link", "memory", "launches", "since")
+DETAILS = ("pid", "from", "link", "launches")  # not in a terminal narrower than WIDE columns
+WIDE = 120
+PIPE = 200  # columns where there is no terminal
 
 
 @click.command(epilog="\b\nExample:\n  gpuvirt ps --pool tcp://gpu-host:7070")
@@ -20,7 +26,7 @@ def ps(pool: str | None, as_json: bool) -> None:
 
     A lease is queued while it waits for its GPUs, attached while something runs under it, parked when all of that has given its memory back,
     else idle. A session says how much memory it has given back, and whether it waits for memory that others have.
-    Of those of other tokens only an admin's token is told the program and the user.
+    Of those of other tokens only an admin's token is told the program and the user. In a terminal of less than 120 columns some are left out.
     With --json: a list of leases, each with its list of sessions.
     """
     from gpuvirt.client.connect import ask_pool
@@ -35,15 +41,16 @@ def ps(pool: str | None, as_json: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("lease", "session", "state", "program", "pid", "user", "from", "GPUs", "link", "memory", "launches", "since")
-    for lease in leases:
-        gpus = ",".join(map(str, lease["devices"])) or f"wants {lease['gpus']}"
-        name = lease["lease"][:8]
-        if lease["named"] or not lease["sessions"]:  # the shell or the program that has the GPUs
-            table.add_row(name, "", lease["state"], *_who(lease), gpus, "", "", "", _since(lease))
-        for session in lease["sessions"]:
-            table.add_row(name, session["session"], session["state"], *_who(session), gpus, _link(session), *_figures(session), _since(session))
-    Console(markup=False, emoji=False).print(table)  # names are others' texts
+    console = Console(markup=False, emoji=False)  # names are others' texts
+    if not console.is_terminal:
+        console.width = max(console.width, PIPE)
+    table = Table(box=None, pad_edge=False)
+    shown = [name for name in COLUMNS if console.width >= WIDE or name not in DETAILS]
+    for name in shown:
+        table.add_column(name, no_wrap=name in ("lease", "session"))
+    for row in _rows(leases):
+        table.add_row(*(row.get(name, "") for name in shown))
+    console.print(table)
     for lease in sorted((lease for lease in leases if lease["state"] == "queued"), key=lambda lease: lease["place"]):
         click.echo(f"{lease['lease'][:8]} waits at place {lease['place']} of {lease['queued']}: {lease['why']}")
     for session in (session for lease in leases for session in lease["sessions"]):
@@ -51,17 +58,29 @@ def ps(pool: str | None, as_json: bool) -> None:
             click.echo(f"{session['session']} {line}")
 
 
-def _who(one: dict[str, Any]) -> tuple[str, str, str, str]:
+def _rows(leases: list[dict[str, Any]]) -> Iterator[dict[str, str]]:
+    """What stands in which column."""
+    for lease in leases:
+        gpus = ",".join(map(str, lease["devices"])) or f"wants {lease['gpus']}"
+        whose = {"lease": lease["lease"][:8], "GPUs": gpus}
+        if lease["named"] or not lease["sessions"]:  # the shell or the program that has the GPUs
+            yield {**whose, "state": lease["state"], **_who(lease), "since": _since(lease)}
+        for session in lease["sessions"]:
+            said = {"session": session["session"], "state": session["state"], "link": _link(session), "since": _since(session)}
+            yield {**whose, **said, **_who(session), **_figures(session)}
+
+
+def _who(one: dict[str, Any]) -> dict[str, str]:
     if one["program"] is None:
-        return "-", "-", "-", "-"
-    return one["program"], str(one["pid"]), f"{one['user']}@{one['host']}", one["peer"] or ""
+        return dict.fromkeys(("program", "pid", "user", "from"), "-")
+    return {"program": one["program"], "pid": str(one["pid"]), "user": f"{one['user']}@{one['host']}", "from": one["peer"] or ""}
 
 
-def _figures(session: dict[str, Any]) -> tuple[str, str]:
+def _figures(session: dict[str, Any]) -> dict[str, str]:
     from gpuvirt.sizes import format_size
 
     memory = "?" if session.get("memory_used") is None else format_size(session["memory_used"])
-    return memory, str(session.get("launches", "?"))
+    return {"memory": memory, "launches": str(session.get("launches", "?"))}
 
 
 def _room(session: dict[str, Any]) -> str:

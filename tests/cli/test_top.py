@@ -1,8 +1,9 @@
-"""gpuvirt top: in a terminal, in a pipe, as JSON; who sees what; how it ends."""
+"""gpuvirt top: in a terminal, in a pipe, as JSON; who sees what; how it ends. And gpuvirt ps in a terminal and in a pipe."""
 
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -20,7 +21,8 @@ from gpuvirt.transport.token import parse_token
 
 from .conftest import Gpuvirt
 
-LINE = [sys.executable, "-P", "-m", "gpuvirt", "top"]
+GPUVIRT = [sys.executable, "-P", "-m", "gpuvirt"]
+LINE = [*GPUVIRT, "top"]
 
 
 @pytest.fixture
@@ -138,3 +140,18 @@ def test_short_numbers(value: float, text: str) -> None:
 
 def test_short_numbers_are_short() -> None:
     assert max(len(format_short(17**power / 3)) for power in range(14)) <= 5
+
+
+@pytest.mark.parametrize("columns", [80, 130, None])
+def test_ps_can_be_read(busy: FakeServer, tmp_path: Path, columns: int | None) -> None:
+    """What `gpuvirt move` and `park` are told is whole in an ordinary terminal, and nothing is left out where there is room, or no terminal."""
+    if columns is None:
+        shown = subprocess.run([*GPUVIRT, "ps"], env=environment(busy), capture_output=True, text=True, timeout=200, check=True).stdout
+    else:
+        terminal = Terminal([*GPUVIRT, "ps"], environment(busy), tmp_path, size=(24, columns))
+        assert terminal.end() == 0, terminal.shown
+        shown = terminal.shown
+    ids = [session["session"] for session in busy.ask("ps")["sessions"]]
+    assert len(ids) == 2 and all(re.search(rf"\b{id}\b", shown) for id in ids), shown
+    assert ("launches" in shown) == (columns != 80) and "someone" in shown and "1000 B" in shown and "attached" in shown, shown
+    assert max(map(len, shown.splitlines())) <= (columns or 200), shown
