@@ -164,6 +164,10 @@ class Leases:
         """All leases, oldest first."""
         return iter(self._leases.values())
 
+    def lasts(self, lease: Lease) -> bool:
+        """Whether it has not ended."""
+        return self._leases.get(lease.number) is lease
+
     def sessions_on(self, device: int) -> int:
         """How many sessions use this device."""
         return sum(device in member.devices for member in self._members.values())

@@ -13,6 +13,8 @@ from gpuvirt.server.policy.rights import Rights
 
 log = logging.getLogger("gpuvirt.server")
 
+GIVEN_BACK = "the GPUs were given back (gpuvirt detach, or the end of the shell or block that had them)"  # for who has lost them
+
 
 class NamedLeases:
     """The named leases of one daemon.
@@ -86,7 +88,7 @@ class NamedLeases:
         sessions = self._leases.release(id, owner, time.monotonic())
         log.info("lease %016x was given back", lease.number)
         for number in sessions:
-            self._end(number, "the GPUs were given back (gpuvirt detach, or the end of the shell or block that had them)")
+            self._end(number, GIVEN_BACK)
         return len(sessions)
 
     def let_go(self, id: bytes, owner: bytes) -> None:

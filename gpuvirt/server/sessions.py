@@ -19,7 +19,7 @@ from gpuvirt.server.devices import Inventory
 from gpuvirt.server.leases import NO_RIGHTS, Asked, Lease, Leases, Membership, NotGranted
 from gpuvirt.server.memory_usage import SLOTS, MemoryUsage
 from gpuvirt.server.moves import Handover, carry
-from gpuvirt.server.named_leases import NamedLeases
+from gpuvirt.server.named_leases import GIVEN_BACK, NamedLeases
 from gpuvirt.server.parking import Parking, ParkingState
 from gpuvirt.server.policy.machine import PolicyMachine
 from gpuvirt.server.policy.rights import Rights
@@ -223,6 +223,8 @@ class Sessions:
                 if not starting.done():
                     starting.cancel()
             worker = await starting
+            if not self._leases.lasts(membership.lease):  # it was given back meanwhile, and this was no session yet that could be ended
+                raise Refused(WELCOME_UNKNOWN, GIVEN_BACK)
             session = Session(number, membership, transport, hello, peer, worker, tenant, exchange)
             session.end = transport.open()
             self._sessions[number] = session

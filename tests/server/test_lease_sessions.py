@@ -12,6 +12,7 @@ from server.harness import FakeServer, start_fake, wait_until
 from server.test_sessions import config_of, further
 
 from gpuvirt.transport import handshake as hs
+from gpuvirt.transport import table
 from gpuvirt.transport.control import ControlError, request
 from gpuvirt.transport.token import Token, parse_token
 
@@ -95,6 +96,22 @@ def test_a_strangers_token_cannot_use_a_lease(four: FakeServer) -> None:
     assert (seen["lease"], seen["program"], seen["user"], seen["pid"]) == (opened["number"], None, None, None)
     assert four.ask("lease_show", lease=lease)["sessions"] == []
     four.ask("lease_release", lease=lease)
+
+
+def test_a_lease_that_is_given_back_while_a_session_waits_for_its_worker(own_server: Callable[..., FakeServer]) -> None:
+    """The session does not begin: nothing could end it any more with its lease."""
+    server = own_server(gpus=2, worker_options=["--slow", "3"])
+    lease, _ = open_lease(server, 2)
+    first, _, _ = server.attach()  # has the worker that was ready
+    with server.connect() as waiting:
+        offer = table.TRANSPORTS[-1].offer
+        waiting.say(server.token.secret, hs.Hello(b"n" * 32, token_id=server.token.id, gpus=2, lease=lease, transports=(offer,)))
+        wait_until(lambda: any(one["named"] and one["state"] == "attached" for one in leases(server)))
+        assert server.ask("lease_release", lease=lease) == {"sessions": 1}
+        told = waiting.welcome(server.token.secret)
+    assert told.status == hs.WELCOME_UNKNOWN and "the GPUs were given back" in told.text, told
+    assert len(server.ask("ps")["sessions"]) == len(leases(server)) == 1
+    first.close()
 
 
 def test_who_works_under_a_released_lease_is_told(own_server: Callable[..., FakeServer]) -> None:
