@@ -71,7 +71,8 @@ def moves(server: Server, program: list[str | Path], link: str, least: int, begi
                 break
             count += 1
             sessions = ask_pool(resolve({"pool": server.url}), "ps")["sessions"]
-            assert [s["session"] for s in sessions if s["devices"] == [gpu]] == [session["session"]] or process.poll() is not None
+            there = [s["session"] for s in sessions if s["devices"] == [gpu]] == [session["session"]]
+            assert there or wait_until(lambda: process.poll() is not None), "only a program that is over has no session"
             devices = ask_pool(resolve({"pool": server.url}), "devices")["devices"]
             assert devices[1 - gpu]["memory_used"] == 0
         out, err = process.communicate(timeout=200)
