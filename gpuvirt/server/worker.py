@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import fcntl
 import os
+import queue
 import select
 import signal
 import socket
@@ -180,12 +181,13 @@ def _run(
     _tell(daemon, {"op": "opened"})
     if compiler is not None:
         compiler.bound_time(lambda: _compiled_too_long(daemon))
+    worker.ask_room(lambda device, bytes: _tell(daemon, {"op": "room", "device": device, "bytes": bytes}))
+    begins: queue.SimpleQueue[bool] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(daemon, worker, begins), name="daemon", daemon=True).start()
     if config.restored:
-        if messages.receive(daemon) != ({"op": "begin"}, []):
+        if not begins.get():
             return 1  # the session stays where it was, or there is no daemon any more
         worker.begin()
-    worker.ask_room(lambda device, bytes: _tell(daemon, {"op": "room", "device": device, "bytes": bytes}))
-    threading.Thread(target=_listen, args=(daemon, worker), name="daemon", daemon=True).start()
     code, text = worker.run()
     _tell(daemon, {"op": "ended", "code": code, "text": text, **worker.figures()})
     # Closing stops kernels and waits for threads; what does not let itself be stopped must not keep the session's memory.
@@ -203,16 +205,24 @@ def _compiled_too_long(daemon: socket.socket) -> None:
     os._exit(0)
 
 
-def _listen(daemon: socket.socket, worker: Worker) -> None:
+def _listen(daemon: socket.socket, worker: Worker, begins: queue.SimpleQueue[bool]) -> None:
+    """Does what the daemon says, until that is gone. Before a session that was restored begins it may be asked for figures as well.
+
+    Args:
+        begins: gets True when such a session may begin, False at the end.
+    """
     while True:
         try:
             received = messages.receive(daemon)
         except OSError:
-            return
+            received = None
         if received is None:
+            begins.put(False)
             return
         message, fds = received
-        if message["op"] == "connection":
+        if message["op"] == "begin":
+            begins.put(True)
+        elif message["op"] == "connection":
             # One thread for each connection: its ends first exchange sequence numbers, and a connection that is cut meanwhile must not delay others.
             threading.Thread(target=worker.add_connection, args=(message["which"], fds[0], message["epoch"]), daemon=True).start()
         elif message["op"] == "save":

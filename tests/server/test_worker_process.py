@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import socket
 import subprocess
 import sys
@@ -48,14 +49,21 @@ class Running:
         assert received is not None and received[0]["op"] == op, received
         return received[0]
 
-    def session(self, **changes: Any) -> socket.socket:
-        """Gives it a session; returns the client's end."""
+    def session(self, *passed: int, **changes: Any) -> socket.socket:
+        """Gives it a session, and descriptors behind its connection; returns the client's end."""
         self.expect("ready")
         ours, theirs = socket.socketpair()
         ours.settimeout(100)
-        messages.send(self.daemon, {"op": "session", **asdict(CONFIG), **changes}, (theirs.fileno(),))
+        messages.send(self.daemon, {"op": "session", **asdict(CONFIG), **changes}, (theirs.fileno(), *passed))
         theirs.close()
         return ours
+
+    def restored(self) -> socket.socket:
+        """Gives it a session that another worker had."""
+        with open(os.devnull) as image:
+            client = self.session(image.fileno(), restored=True, passed=["image"])
+        self.expect("opened")
+        return client
 
 
 @pytest.fixture
@@ -116,6 +124,29 @@ def test_the_daemon_may_go(worker: Running) -> None:
     assert client.recv(1000).startswith(b"cuda ")
     client.close()
     assert worker.process.wait(100) == 0
+
+
+def test_a_restored_session_waits_for_its_begin(worker: Running) -> None:
+    """The daemon may ask it for figures meanwhile, and say that its program has ended."""
+    client = worker.restored()
+    client.sendall(b"?")
+    messages.send(worker.daemon, {"op": "figures", "id": 6})
+    assert worker.expect("figures")["id"] == 6
+    messages.send(worker.daemon, {"op": "gone"})
+    assert client.recv(10) == b"gone"
+    assert not select.select([client], [], [], 0.1)[0]  # it has not begun
+    messages.send(worker.daemon, {"op": "begin"})
+    assert client.recv(1000).startswith(b"cuda ")
+    client.sendall(b"bye")
+    worker.expect("ended")
+    assert worker.process.wait(100) == 0
+
+
+def test_a_restored_session_that_never_begins(worker: Running) -> None:
+    client = worker.restored()
+    worker.daemon.close()
+    assert worker.process.wait(100) == 1
+    assert client.recv(10) == b""
 
 
 def test_an_idle_worker_goes_with_the_daemon(worker: Running) -> None:
