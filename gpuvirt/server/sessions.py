@@ -494,6 +494,8 @@ class Sessions:
         try:
             self._workers.expect(session.tenant)
             worker = await self._workers.take(WORKER_LIMIT)
+            if session.id not in self._sessions:
+                raise GpuvirtError("it has ended")
             await carry(former, worker, self._handover(session, membership), limit, at_rest)
             if session.id not in self._sessions:
                 raise GpuvirtError("it has ended")

@@ -86,7 +86,7 @@ BUGS = [
         "shim/session/reply_payloads.c",
         " || (p && p->taken)",
         "",
-        "use-after-free|SEGV",
+        "use-after-free|double-free|SEGV",
     ),
     Bug(
         "waiters_that_are_not_told_of_the_end",
