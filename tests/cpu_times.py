@@ -46,7 +46,7 @@ def tree_seconds(pid: int) -> float:
 
 
 class Recorder:
-    """A pytest plugin that writes {test: [CPU seconds, wall seconds, tier]} at the end of the run."""
+    """A pytest plugin that writes {test: [CPU seconds, wall seconds, tier]} at the end of the run; of xdist's processes each hands its part over."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -60,7 +60,16 @@ class Recorder:
         self.rows[item.nodeid] = (tree_seconds(os.getpid()) - cpu, time.monotonic() - wall, tier)
         return result
 
-    def pytest_sessionfinish(self) -> None:
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        self.rows |= getattr(node, "workeroutput", {}).get("cpu_times", {})
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        handed_over: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
+        if handed_over is not None:
+            handed_over["cpu_times"] = self.rows
+            return
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.path.write_text(json.dumps(self.rows, indent=0))
 
