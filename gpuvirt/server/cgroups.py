@@ -86,10 +86,15 @@ class WorkerCgroup:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        folder.mkdir()
+
+    def make(self) -> None:
+        """Raises:
+        OSError: the kernel refuses.
+        """
+        self.folder.mkdir()
         for name, value in (("memory.swap.max", "0"), ("pids.max", str(THREADS))):
             with contextlib.suppress(OSError):  # not on every kernel
-                (folder / name).write_text(value)
+                (self.folder / name).write_text(value)
 
     def open_entrance(self) -> int:
         """A descriptor: who writes 0 there is in the cgroup from then on, with all that it forks."""
@@ -176,8 +181,14 @@ class Cgroups:
         while True:
             with contextlib.suppress(FileExistsError):
                 made = WorkerCgroup(self._place.folder / f"{WORKER}{os.getpid()}-{next(self._numbers)}")
+                made.make()
                 self._left.add(made)
                 return made
+
+    def adopt(self, folder: Path) -> WorkerCgroup:
+        """That of a worker that an earlier daemon has started."""
+        self._left.add(found := WorkerCgroup(folder))
+        return found
 
     def remove(self, worker: WorkerCgroup) -> bool:
         """Removes a worker's cgroup after its end; False: try again, something in it has not ended yet."""

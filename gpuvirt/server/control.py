@@ -16,7 +16,7 @@ from zmq.auth.asyncio import AsyncioAuthenticator
 from gpuvirt.errors import GpuvirtError
 from gpuvirt.server.control_proxy import EACH, PENDING_TOTAL, PROOF_LIMIT, ControlProxy
 from gpuvirt.server.descriptors import for_strangers
-from gpuvirt.server.listener import listen_tcp, remove_files, socket_paths
+from gpuvirt.server.sockets import listen_tcp, remove_files, socket_paths
 from gpuvirt.server.tokens import LIFETIME_MOST, RIGHTS, TokenEntry, TokenStore
 from gpuvirt.transport.control import MAX_MESSAGE, VERSION
 from gpuvirt.transport.packing import pack, unpack

@@ -19,15 +19,17 @@ from typing import Any
 
 from gpuvirt import __version__, paths
 from gpuvirt.errors import GpuvirtError
-from gpuvirt.server import descriptors, host_memory
+from gpuvirt.server import descriptors, host_memory, sockets
 from gpuvirt.server import listener as listening
 from gpuvirt.server.box.choice import Choice, choose
 from gpuvirt.server.control import ControlServer
 from gpuvirt.server.devices import Inventory, describe, take_inventory, works_in_box
+from gpuvirt.server.fdstore.kept_sessions import SessionStore
+from gpuvirt.server.fdstore.store import DescriptorStore
 from gpuvirt.server.lease_requests import lease_requests
 from gpuvirt.server.ledger.store import Ledger
 from gpuvirt.server.listener import Listener
-from gpuvirt.server.memory_usage import MemoryUsage
+from gpuvirt.server.memory_usage import MemoryUsage, describes
 from gpuvirt.server.moves import REST_LIMIT, REST_MOST
 from gpuvirt.server.observe.keeper import Keeper
 from gpuvirt.server.observe.observer import Observer
@@ -100,23 +102,21 @@ class Daemon:
         options, undo = self.options, self._undo
         limit = descriptors.raise_limit()
         # The port first: it fails most often, and at once. Clients that connect early wait in the backlog.
-        tcp = undo.enter_context(listening.listen_tcp(options.host, options.port))
+        tcp = undo.enter_context(sockets.listen_tcp(options.host, options.port))
         self.port = tcp.getsockname()[1]
-        scraped = undo.enter_context(listening.listen_tcp(*options.metrics, "--metrics")) if options.metrics is not None else None
+        scraped = undo.enter_context(sockets.listen_tcp(*options.metrics, "--metrics")) if options.metrics is not None else None
         tokens = TokenStore()
         inventory = self._inventory = await asyncio.to_thread(take_inventory, options)
         if inventory.pageable_access:
             log.warning("kernels reach all memory of the worker that runs them (pageable access): only the box is between them and the rest")
         soft = inventory.backend == "soft"
-        memory_usage = None
-        if soft:
-            memory_usage = MemoryUsage([device.memory for device in inventory.devices])
-            undo.callback(memory_usage.close)
+        private = options.private_folder is not None
+        kept = self._open_kept_sessions()
+        memory_usage = self._open_memory_usage(inventory, kept) if soft else None
         box = await asyncio.to_thread(self._choose_box, inventory, tokens)
         tenants = Tenants(users=box.users)
         undo.callback(tenants.close)
-        private = options.private_folder is not None
-        ledger = None if private else Ledger(tokens.folder, options.host, self.port)
+        ledger = None if kept is None else Ledger(tokens.folder, options.host, self.port)
         if ledger is not None:
             undo.callback(ledger.close)  # behind all that may write there
 
@@ -149,6 +149,8 @@ class Daemon:
         observer = Observer(options.name, inventory, memory_usage, sessions, tokens.account)
         keeper = await self._open_record(observer, tokens)
         undo.push_async_callback(observer.close)
+        if kept is not None:
+            sessions.adopt(kept, tokens.rights)
         if ledger is not None:
             sessions.named.keep(ledger, tokens.rights)
         workers.expect(tenant_of(tokens.default().id))
@@ -165,9 +167,9 @@ class Daemon:
         self.control_port = control.start(tcp.getsockname()[0], self.port + 1 if self.port < 65535 else 0, limit)
 
         offered = [row for row in TRANSPORTS if row.name in options.links]
-        sockets, unix_path = [tcp], ""
+        served, unix_path = [tcp], ""
         if any(row.over_unix for row in offered) and (unix := self._listen_unix()):
-            sockets.append(unix)
+            served.append(unix)
             unix_path = unix.getsockname()
         greeting = Greeting(
             secrets.token_bytes(NONCE_SIZE),
@@ -187,7 +189,7 @@ class Daemon:
         await workers.wait_ready()
         listener = Listener(tokens, sessions, greeting, offered, descriptors.for_strangers(limit, listening.PENDING_TOTAL))
         undo.push_async_callback(listener.close)
-        for sock in sockets:
+        for sock in served:
             listener.serve(sock)
         watch = asyncio.create_task(self._watch_tokens(tokens, sessions))
         undo.callback(watch.cancel)
@@ -199,6 +201,25 @@ class Daemon:
             self._say_sealing(sealing)
         log.info("serving %s at %s (control port %d)", describe(inventory), self.pool, self.control_port)
         self._write_ready()
+
+    def _open_kept_sessions(self) -> SessionStore | None:
+        """None for a private local pool, which ends with its program."""
+        if self.options.private_folder is not None:
+            return None
+        store = DescriptorStore(self.options.host, self.port)
+        self._undo.callback(store.close)  # behind the workers: it ends when there are none
+        return SessionStore(store)
+
+    def _open_memory_usage(self, inventory: Inventory, kept: SessionStore | None) -> MemoryUsage:
+        total, fd = [device.memory for device in inventory.devices], kept.memory_usage if kept else None
+        if fd is not None and not describes(fd, total):
+            os.close(fd)
+            fd = None
+        usage = MemoryUsage(total, fd)
+        self._undo.callback(usage.close)
+        if kept is not None:
+            kept.keep_memory_usage(usage)
+        return usage
 
     async def _open_record(self, observer: Observer, tokens: TokenStore) -> Keeper | None:
         """The record of use; None, with a warning, where there can be none, and for a private local pool."""
@@ -243,11 +264,11 @@ class Daemon:
     def _listen_unix(self) -> socket.socket | None:
         """The unix socket over which clients on this host get their rings; None when no folder can hold it."""
         try:
-            unix, path = listening.listen_unix(self.port)
+            unix, path = sockets.listen_unix(self.port)
         except GpuvirtError as error:
             log.warning("no shared memory for clients on this host: %s", error)
             return None
-        self._undo.callback(listening.remove_files, [path])
+        self._undo.callback(sockets.remove_files, [path])
         return self._undo.enter_context(unix)
 
     def _leave_token(self, tokens: TokenStore) -> None:
@@ -286,7 +307,7 @@ class Daemon:
             fresh.replace(file)
         except OSError as error:
             raise GpuvirtError(f"the ready file {file} cannot be written: {error.strerror}") from None
-        self._undo.callback(listening.remove_files, [file])
+        self._undo.callback(sockets.remove_files, [file])
 
     def _watch_parent(self) -> None:
         fd = self.options.parent_fd

@@ -164,6 +164,9 @@ class Leases:
         """All leases, oldest first."""
         return iter(self._leases.values())
 
+    def get(self, number: int) -> Lease | None:
+        return self._leases.get(number)
+
     def lasts(self, lease: Lease) -> bool:
         """Whether it has not ended."""
         return self._leases.get(lease.number) is lease
@@ -190,15 +193,19 @@ class Leases:
         return lease
 
     def restore(self, lease: Lease, rights: Rights, now: float) -> None:
-        """A named lease goes on that an earlier server granted. rights: of its token, now.
+        """A lease goes on that an earlier server granted. rights: of its token, now.
 
         Raises:
             NotGranted: its GPUs are not there, or others have them.
         """
         user = self._know(Asked(lease.owner, lease.wanted, rights=rights), now)
         devices, lease.devices = lease.devices, ()
-        lease.expires = now + self.expiry  # nobody could renew it meanwhile
-        self._leases[lease.number] = self._named[lease.id] = lease
+        self._leases[lease.number] = lease
+        if lease.named:
+            lease.expires = now + self.expiry  # nobody could renew it meanwhile
+            self._named[lease.id] = lease
+        elif lease.launch != NO_LAUNCH:
+            self._launches[lease.owner, lease.launch] = lease
         self._carry_out(self._policy.handle(events.Restored(now, lease.number, user, devices, lease.memory)), new=lease)
         if lease.refused:
             raise NotGranted(lease.refused)
@@ -296,6 +303,26 @@ class Leases:
         lease.sessions.add(session)
         member = self._members[session] = Membership(lease, slot, asked.memory or lease.memory or self._policy.most(asked.rights.memory))
         return member
+
+    def adopt(self, session: int, lease: Lease, slot: int, memory: int, rights: Rights, now: float) -> Membership:
+        """A session goes on that an earlier server began.
+
+        Args:
+            lease: under which it worked; of an equal number as one that is here, it is that one.
+            slot, memory: as in `Membership`.
+            rights: of its token, now.
+
+        Raises:
+            NotGranted: its GPUs are not there, or others have them.
+        """
+        if session in self._members or any(member.slot == slot for member in self._members.values()) or not 0 <= slot < self._slots:
+            raise NotGranted("another session is in its place")
+        if lease.number not in self._leases:
+            self.restore(lease, rights, now)
+        lease = self._leases[lease.number]
+        lease.sessions.add(session)
+        self._members[session] = Membership(lease, slot, memory)
+        return self._members[session]
 
     def leave(self, session: int, now: float) -> None:
         """A session has ended, for whatever reason."""

@@ -25,22 +25,33 @@ SIZE = ROWS + PAGE * SLOTS
 _MAP_FIXED = 0x10
 
 
+def describes(fd: int, total: list[int]) -> bool:
+    """Whether a table is of these devices. total: bytes of each."""
+    raw = os.pread(fd, _LIMIT, 0)
+    devices = struct.unpack_from(f"<{DEVICES}Q", raw, _TOTAL)
+    return raw[:_TOTAL] == _HEADER.pack(MAGIC, VERSION) and [*devices] == total + [0] * (DEVICES - len(total))
+
+
 class MemoryUsage:
     """The table of memory usage, as the daemon sees it.
 
     Args:
         total: bytes of each device.
+        fd: of the table of an earlier daemon with the same devices, this one's from now on; None: there is none.
 
     Attributes:
         fd: of the table, open for reading and writing.
         read_fd: open for reading only.
     """
 
-    def __init__(self, total: list[int]) -> None:
+    def __init__(self, total: list[int], fd: int | None = None) -> None:
         self._total = total
-        self.fd = os.memfd_create("gpuvirt-memory-usage", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        os.ftruncate(self.fd, SIZE)
-        fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+        if fd is None:
+            self.fd = os.memfd_create("gpuvirt-memory-usage", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+            os.ftruncate(self.fd, SIZE)
+            fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+        else:
+            self.fd = fd
         self.read_fd = os.open(f"/proc/self/fd/{self.fd}", os.O_RDONLY | os.O_CLOEXEC)
         os.fchmod(self.fd, 0o400)  # who has it for reading cannot open it once more for writing
         self._map = mmap.mmap(self.fd, SIZE)
@@ -58,6 +69,16 @@ class MemoryUsage:
         self._clear(slot)
         self._limits[slot] = limit or max(self._total)
         struct.pack_into("<Q", self._map, _LIMIT + 8 * slot, self._limits[slot])
+
+    def resume(self, slot: int, limit: int) -> None:
+        """A session has this row already. limit: as for `claim`."""
+        self._limits[slot] = limit or max(self._total)
+
+    def clear_free_slots(self) -> None:
+        """Clears what sessions of an earlier daemon left that have ended."""
+        for slot in range(SLOTS):
+            if slot not in self._limits and any(struct.unpack_from(f"<{DEVICES}Q", self._map, ROWS + PAGE * slot)):
+                self.free_slot(slot)
 
     def used(self, device: int) -> int:
         """Bytes in use on one device, all sessions together."""

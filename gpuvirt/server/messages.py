@@ -3,7 +3,7 @@
 To the worker:  ``expect`` (tenant; its folder): whose session probably comes; ``session`` (a `SessionConfig`; descriptors: the connection, those of
 its transport, those that `SessionConfig.passed` names), ``connection`` (which, epoch; its socket), ``gone``, ``figures`` (id); of a session that
 moves ``save`` (limit; where to) and ``go_on``, and to the worker that takes it over ``begin``; ``park`` (seconds to finish; its file) and
-``room`` (whether it is granted).
+``room`` (whether it is granted); ``adopted``: there is another daemon, which has not heard what the former one was asked for and told.
 
 To the daemon: ``ready``, ``opened``, ``failed`` (text), ``figures`` (id and the figures), ``rests``, ``saved`` (text), ``parked`` (text), ``wants``,
 ``room`` (device, bytes), ``back``, ``ended`` (code, text and the last figures).

@@ -42,6 +42,10 @@ class NamedLeases:
 
         now, wall = time.monotonic(), time.time()
         for row in ledger.leases():
+            known = self._leases.get(row.number)
+            if known is not None:  # it has sessions, with which it has come back already
+                known.expires = now + self._leases.expiry if row.expires > wall else now
+                continue
             lease = Lease(row.number, row.owner, len(row.devices), row.memory, row.started, row.holder, row.devices, id=row.id)
             allowed = rights(row.owner)
             try:

@@ -42,6 +42,8 @@ class Parkable(Protocol):
     parking: ParkingState
 
     @property
+    def id(self) -> int: ...
+    @property
     def label(self) -> str: ...
     @property
     def slot(self) -> int: ...
@@ -97,13 +99,13 @@ class Parking:
         folder: where the files are.
 
     Attributes:
-        changed: is called when a session is parked, or has its memory again.
+        changed: is called with a session that is parked, has its memory again, or has a file for it.
     """
 
     def __init__(self, sessions: Iterable[Parkable], memory_usage: MemoryUsage, total: list[int], idle: float, folder: Path) -> None:
         self._sessions, self._memory_usage, self._total, self._idle, self._folder = sessions, memory_usage, total, idle, folder
         self._waiting: list[Parkable] = []
-        self.changed: Callable[[], None] = lambda: None
+        self.changed: Callable[[Parkable], None] = lambda session: None
         self._finishing: dict[int, tuple[Parkable, asyncio.Task[None]]] = {}  # by slot: work, and are parked when their GPUs have finished it
         self._server: asyncio.Task[None] | None = None
         self._watcher = asyncio.get_running_loop().create_task(self._watch()) if idle else None
@@ -127,6 +129,20 @@ class Parking:
         """From now on the session's worker can ask for room."""
         session.worker.asks_room = lambda device, bytes: self._asks(session, device, bytes)
 
+    def adopt(self, session: Parkable, parked: list[int] | None, used: list[int], file: int) -> None:
+        """A session of an earlier daemon, which may have missed what its worker has said last.
+
+        Args:
+            parked: bytes on each device that are in its file, as far as that daemon knew; None: it had its memory.
+            used: bytes that it had of each device when it had its memory last.
+            file: -1: it has none.
+        """
+        state, has = session.parking, any(self._memory_usage.row(session.slot))
+        state.file = file
+        if file >= 0 and not has:
+            state.parked = parked or used
+        session.worker.on_park_said(*self._handlers(session, used))
+
     async def park(self, session: Parkable, finish: float = 0.0) -> int:
         """Parks a session. Returns how many bytes it gave back.
 
@@ -145,12 +161,11 @@ class Parking:
         try:
             if state.file < 0:
                 state.file = self._file()
+                self.changed(session)
         except OSError as error:
             raise GpuvirtError(f"no file for its memory in {self._folder}: {error.strerror}") from None
         try:
-            why = await session.worker.park(
-                state.file, finish, lambda: self._has_parked(session, used), lambda: self._wants(session), lambda: self._is_back(session)
-            )
+            why = await session.worker.park(state.file, finish, *self._handlers(session, used))
         except OSError:
             raise GpuvirtError("it has ended") from None
         if why:
@@ -169,16 +184,20 @@ class Parking:
         os.unlink(name)
         return fd
 
+    def _handlers(self, session: Parkable, used: list[int]) -> tuple[Callable[[], None], ...]:
+        """What the worker says: that it has parked, wants its memory back, has it."""
+        return lambda: self._has_parked(session, used), lambda: self._wants(session), lambda: self._is_back(session)
+
     def _has_parked(self, session: Parkable, used: list[int]) -> None:
         session.parking.parked, session.parking.promised = used, None
-        self.changed()
+        self.changed(session)
 
     def _is_back(self, session: Parkable) -> None:
         state = session.parking
         state.parked, state.promised, state.commands = None, None, -1
         state.idle_since = state.had_since = time.monotonic()
         os.ftruncate(state.file, 0)
-        self.changed()
+        self.changed(session)
         log.info("%s has its memory again", session.label)
 
     def place(self, session: Parkable) -> tuple[int, int]:

@@ -10,25 +10,26 @@ import socket
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 from gpuvirt import paths
 from gpuvirt.errors import GpuvirtError
 from gpuvirt.server.devices import Inventory
-from gpuvirt.server.leases import NO_RIGHTS, Asked, Lease, Leases, Membership, NotGranted
+from gpuvirt.server.fdstore.kept_sessions import Kept, SessionStore, pool_of
+from gpuvirt.server.leases import NO_RIGHTS, Lease, Leases, Membership, NotGranted
 from gpuvirt.server.memory_usage import SLOTS, MemoryUsage
 from gpuvirt.server.moves import Handover, carry
 from gpuvirt.server.named_leases import GIVEN_BACK, NamedLeases
-from gpuvirt.server.parking import Parking, ParkingState
+from gpuvirt.server.parking import Parkable, Parking
 from gpuvirt.server.policy.machine import PolicyMachine
 from gpuvirt.server.policy.rights import Rights
-from gpuvirt.server.sealing import CIPHERS, Exchange, NotSealed, Sealing
+from gpuvirt.server.sealing import Exchange, NotSealed, Sealing
+from gpuvirt.server.session import MAIN, Session, asked, holder
 from gpuvirt.server.tenants import Tenant
 from gpuvirt.server.worker_library import RunEnding, SessionConfig
 from gpuvirt.server.workers import WorkerPool, WorkerProcess
-from gpuvirt.transport.handshake import HELLO_NO_WAIT, STATE_EVERY, WELCOME_BUSY, WELCOME_FAILED, WELCOME_UNKNOWN, Hello, State, Transcript, Welcome
-from gpuvirt.transport.transport import ServerEnd, Transport
+from gpuvirt.transport.handshake import STATE_EVERY, WELCOME_BUSY, WELCOME_FAILED, WELCOME_UNKNOWN, Hello, State, Transcript, Welcome
+from gpuvirt.transport.transport import Transport
 
 log = logging.getLogger("gpuvirt.server")
 
@@ -36,7 +37,6 @@ WORKER_PATIENCE = 4.0  # seconds without a worker, after which the client is tol
 WORKER_LIMIT = 60.0  # seconds until there must be one
 FORMER_LIMIT = 1.0  # seconds that the session of a program that was replaced has for its own end
 TOLD_MOST = 256  # ended sessions that are remembered, because their clients are to hear why
-MAIN = -1  # the number of a session's main connection, among its channels'
 
 
 class Refused(Exception):
@@ -62,61 +62,6 @@ class Moved(Exception):
     def __init__(self, address: str) -> None:
         super().__init__(address)
         self.address = address
-
-
-def holder(hello: Hello, peer: str) -> dict[str, Any]:
-    """Whose a session is, for those who may know."""
-    return {"program": hello.program, "pid": hello.pid, "user": hello.user, "host": hello.host, "peer": peer}
-
-
-def asked(hello: Hello, rights: Rights) -> Asked:
-    """What a hello asks for. rights: what its token allows."""
-    no_wait, wait = bool(hello.flags & HELLO_NO_WAIT), hello.wait_ms / 1000
-    wanted = hello.gpus, hello.memory, rights, hello.lease, hello.launch
-    return Asked(hello.token_id, *wanted, priority=hello.priority, no_wait=no_wait, wait=wait)
-
-
-@dataclass
-class Session:
-    """One client at work. key: of its further connections, once it has been welcomed; seal: of its link, empty where that is plain; end: what its
-    transport opened for it; moving: done when it has moved, or stayed."""
-
-    id: int
-    membership: Membership
-    transport: Transport
-    hello: Hello
-    peer: str
-    worker: WorkerProcess
-    tenant: Tenant
-    exchange: Exchange | None = field(default=None, repr=False)
-    key: bytes = field(default=b"", repr=False)
-    seal: bytes = field(default=b"", repr=False)
-    started: float = field(default_factory=time.time)
-    end: ServerEnd = field(default_factory=ServerEnd)
-    moving: asyncio.Future[None] | None = None
-    moves: bool = False  # or comes to rest for that
-    parking: ParkingState = field(default_factory=ParkingState)
-    epochs: dict[int, int] = field(default_factory=lambda: {MAIN: 0})  # of each connection (MAIN, channels), that of the last one
-
-    @property
-    def slot(self) -> int:
-        return self.membership.slot
-
-    @property
-    def label(self) -> str:
-        """For the log."""
-        who = f"{self.hello.user or '?'}@{self.hello.host or '?'}"
-        return f"session {self.id:016x} ({self.hello.program or '?'} pid {self.hello.pid}, {who})"
-
-    @property
-    def cipher(self) -> str | None:
-        """By which the link is sealed, None: it is not."""
-        return CIPHERS[self.exchange.cipher] if self.exchange else None
-
-    @property
-    def link(self) -> str:
-        """For people: the transport, and how it is sealed where it could be."""
-        return f"{self.transport.name} ({self.cipher or 'plain'})" if self.transport.seals else self.transport.name
 
 
 class Sessions:
@@ -160,10 +105,16 @@ class Sessions:
         self.on_end: Callable[[Session], None] = lambda session: None
         self._sessions: dict[int, Session] = {}
         self._parking: Parking | None = None
+        self._kept: SessionStore | None = None
         if memory_usage is not None and not inventory.strict:
             total = [device.memory for device in inventory.devices]
             self._parking = Parking(self._sessions.values(), memory_usage, total, idle, paths.cache_root() / "parked")
-            self._parking.changed = lambda: self.changed()
+            self._parking.changed = self._parking_changed
+
+    def _parking_changed(self, session: Parkable) -> None:
+        if (known := self._sessions.get(session.id)) is not None:
+            self._keep(known)
+        self.changed()
 
     async def close(self) -> None:
         if self._parking is not None:
@@ -225,12 +176,13 @@ class Sessions:
             worker = await starting
             if not self._leases.lasts(membership.lease):  # it was given back meanwhile, and this was no session yet that could be ended
                 raise Refused(WELCOME_UNKNOWN, GIVEN_BACK)
-            session = Session(number, membership, transport, hello, peer, worker, tenant, exchange)
+            session = Session(number, membership, transport, hello, peer, worker, tenant)
             session.end = transport.open()
             self._sessions[number] = session
             self.changed()
             self._serve_room(session)
-            self._welcome(client, session, secret, transcript, session.end)
+            self._welcome(client, session, secret, transcript, exchange)
+            self._keep(session)
             self._hand_over(client, session)
             if self._leases.launch_has_ended(hello.launch, hello.token_id):
                 worker.client_gone()  # it ended while this was under way, so that its report found no session
@@ -337,8 +289,8 @@ class Sessions:
     def _grace_of(self, session: Session) -> int:
         return self._grace if session.transport.resumes else 0
 
-    def _welcome(self, client: socket.socket, session: Session, secret: bytes, transcript: Transcript, end: ServerEnd) -> None:
-        transport = session.transport
+    def _welcome(self, client: socket.socket, session: Session, secret: bytes, transcript: Transcript, exchange: Exchange | None) -> None:
+        transport, end = session.transport, session.end
         welcome = Welcome(
             session=session.id,
             transport=transport.offer,
@@ -346,12 +298,12 @@ class Sessions:
             connections=transport.connections,
             blob=end.blob,
             grace_s=self._grace_of(session),
-            key_exchange=session.exchange.said if session.exchange else b"",
+            key_exchange=exchange.said if exchange else b"",
         )
         raw = transcript.prove_welcome(welcome, secret)
-        if session.exchange:
-            session.key, link_secret = transcript.sealed_session_keys(secret, session.exchange.shared)
-            session.seal = link_secret + bytes([session.exchange.cipher])
+        if exchange:
+            session.key, link_secret = transcript.sealed_session_keys(secret, exchange.shared)
+            session.seal = link_secret + bytes([exchange.cipher])
         else:
             session.key = transcript.session_key(secret)
         # A fresh socket's buffer takes a whole welcome; one that does not is no client to wait for.
@@ -428,6 +380,7 @@ class Sessions:
         """
         again = which in session.epochs
         session.epochs[which] = epoch
+        self._keep(session)
         client.setblocking(True)
         session.worker.add_connection(which, client.fileno(), epoch)
         if again:
@@ -448,6 +401,58 @@ class Sessions:
         for session in concerned:
             session.worker.client_gone()
         return len(concerned)
+
+    # ---- an earlier daemon's, and a later one's -------------------------------------------------------------------------
+
+    def adopt(self, kept: SessionStore, rights: Callable[[bytes], Rights | None]) -> None:
+        """Goes on with the sessions of an earlier daemon, and keeps them, and those that come, for a later one. Before anybody is served.
+
+        Args:
+            rights: of a token, None: it is worth nothing any more, and what it has is ended when the tokens are looked at next.
+        """
+        self._kept = kept
+        kept.lost(self._keep_all)
+        for one in kept.left:
+            try:
+                self._adopt(one, rights(one.hello.token_id) or NO_RIGHTS)
+            except (NotGranted, GpuvirtError) as error:
+                log.warning("session %016x of an earlier server is ended: %s", one.id, error)
+                one.end_process()
+        if self._memory_usage:
+            self._memory_usage.clear_free_slots()
+        self.changed()
+
+    def _adopt(self, one: Kept, rights: Rights) -> None:
+        """Raises:
+        NotGranted, GpuvirtError: it cannot go on here.
+        """
+        if one.pool != pool_of(self._inventory):
+            raise GpuvirtError("the server's GPUs are others than it began with")
+        membership = self._leases.adopt(one.id, one.lease, one.slot, one.memory, rights, time.monotonic())
+        if self._memory_usage:
+            self._memory_usage.resume(one.slot, one.memory)
+        worker = self._workers.adopt(one.process, one.host_memory, one.cgroup)
+        session = Session(one.id, membership, one.transport, one.hello, one.peer, worker, self._tenant_of(one.hello.token_id), one.key, one.seal)
+        session.started, session.end, session.epochs, session.adopted = one.started, one.end, one.epochs, True
+        self._sessions[session.id] = session
+        self._serve_room(session)
+        if self._parking is not None:
+            self._parking.adopt(session, one.parked, one.used, one.parking_file)
+        worker.gone.add_done_callback(lambda _: self._worker_gone(session, worker))
+        self._keep(session)
+        log.info("%s goes on: GPU %s, worker %d", session.label, ",".join(map(str, membership.devices)), worker.pid)
+
+    def _keep(self, session: Session, former: WorkerProcess | None = None) -> None:
+        """For a later daemon. former: the worker that has had it until now, and must be dead before it goes on."""
+        if self._kept is not None:
+            used = self._memory_usage.row(session.slot) if self._memory_usage else []
+            self._kept.keep(session, pool_of(self._inventory), used, self._host_memory_of(session.membership), former)
+
+    def _keep_all(self) -> None:
+        if self._kept is not None and self._memory_usage:
+            self._kept.keep_memory_usage(self._memory_usage)
+        for session in self._sessions.values():
+            self._keep(session)
 
     def _worker_gone(self, session: Session, worker: WorkerProcess) -> None:
         if worker is session.worker:
@@ -496,6 +501,8 @@ class Sessions:
             worker = await self._workers.take(WORKER_LIMIT)
             if session.id not in self._sessions:
                 raise GpuvirtError("it has ended")
+            if self._kept is not None:
+                self._kept.keep_heir(session, worker)
             await carry(former, worker, self._handover(session, membership), limit, at_rest)
             if session.id not in self._sessions:
                 raise GpuvirtError("it has ended")
@@ -504,9 +511,11 @@ class Sessions:
             spare, session.worker, taken = before.slot, worker, worker
             self._serve_room(session)
             worker.gone.add_done_callback(lambda _: self._worker_gone(session, taken))
+            self._keep(session, former)
             former.kill()
             await asyncio.shield(former.gone)
             worker.begin()
+            self._keep(session)
             if self._leases.launch_has_ended(session.hello.launch, session.hello.token_id):
                 worker.client_gone()
         except BaseException as error:
@@ -525,6 +534,8 @@ class Sessions:
                 self._memory_usage.free_slot(spare)
             moving.set_result(None)
             session.moving, session.moves = None, False
+            if self._kept is not None:
+                self._kept.drop_heir(session)
         was, now = (",".join(map(str, numbers)) for numbers in (since, devices))
         took = time.monotonic() - began
         log.info("%s moved from GPU %s (worker %d) to GPU %s (worker %d) in %.3f s", session.label, was, former.pid, now, worker.pid, took)

@@ -2,7 +2,7 @@
 
 It says `ready`, waits for its session, puts itself into its box (gpuvirt/server/box), runs the session in the main thread (inside the library; the
 GIL is free meanwhile) and ends with it. A second thread listens to the daemon. When the daemon goes away, an idle worker ends and a busy one carries
-on: a daemon's restart does not cut sessions.
+on: a daemon that is started anew on the same address adopts it (gpuvirt/server/fdstore/kept_sessions.py).
 """
 
 from __future__ import annotations
@@ -67,6 +67,8 @@ def main() -> int:
         message, fds = received
         if message["op"] == "session":
             return _run(library, compiler, daemon, message, fds, tenant, args.box != "off", row)
+        if message["op"] != "expect":
+            return 1  # "adopted": its daemon ended before it gave the session to it
         tenant = message["tenant"]
         library.open_cache(_descriptor(fds[0]) / "images")  # which keeps a descriptor of its own
         os.close(fds[0])
@@ -181,9 +183,10 @@ def _run(
     _tell(daemon, {"op": "opened"})
     if compiler is not None:
         compiler.bound_time(lambda: _compiled_too_long(daemon))
-    worker.ask_room(lambda device, bytes: _tell(daemon, {"op": "room", "device": device, "bytes": bytes}))
+    wish = _Wish(daemon)
+    worker.ask_room(lambda device, bytes: wish.say({"op": "room", "device": device, "bytes": bytes}))
     begins: queue.SimpleQueue[bool] = queue.SimpleQueue()
-    threading.Thread(target=_listen, args=(daemon, worker, begins), name="daemon", daemon=True).start()
+    threading.Thread(target=_listen, args=(daemon, worker, wish, begins), name="daemon", daemon=True).start()
     if config.restored:
         if not begins.get():
             return 1  # the session stays where it was, or there is no daemon any more
@@ -205,7 +208,27 @@ def _compiled_too_long(daemon: socket.socket) -> None:
     os._exit(0)
 
 
-def _listen(daemon: socket.socket, worker: Worker, begins: queue.SimpleQueue[bool]) -> None:
+class _Wish:
+    """What the session waits for, until the daemon answers: a daemon that is started anew is told once more."""
+
+    def __init__(self, daemon: socket.socket) -> None:
+        self._daemon = daemon
+        self._message: dict[str, Any] | None = None
+
+    def say(self, message: dict[str, Any]) -> None:
+        self._message = message
+        _tell(self._daemon, message)
+
+    def answered(self) -> None:
+        self._message = None
+
+    def repeat(self) -> None:
+        message = self._message
+        if message is not None:
+            _tell(self._daemon, message)
+
+
+def _listen(daemon: socket.socket, worker: Worker, wish: _Wish, begins: queue.SimpleQueue[bool]) -> None:
     """Does what the daemon says, until that is gone. Before a session that was restored begins it may be asked for figures as well.
 
     Args:
@@ -228,8 +251,13 @@ def _listen(daemon: socket.socket, worker: Worker, begins: queue.SimpleQueue[boo
         elif message["op"] == "save":
             threading.Thread(target=_save, args=(daemon, worker, fds[0], message["limit"]), daemon=True).start()
         elif message["op"] == "park":
-            threading.Thread(target=_park, args=(daemon, worker, fds[0], message["finish"]), daemon=True).start()
+            threading.Thread(target=_park, args=(daemon, worker, wish, fds[0], message["finish"]), daemon=True).start()
+        elif message["op"] == "adopted":
+            worker.go_on()  # nobody knows of a move that was under way
+            begins.put(True)
+            wish.repeat()
         elif message["op"] == "room":
+            wish.answered()
             worker.answer_room(message["granted"])
         elif message["op"] == "go_on":
             worker.go_on()
@@ -245,11 +273,15 @@ def _save(daemon: socket.socket, worker: Worker, fd: int, limit: float) -> None:
     _tell(daemon, {"op": "saved", "text": text})
 
 
-def _park(daemon: socket.socket, worker: Worker, fd: int, finish: float) -> None:
+def _park(daemon: socket.socket, worker: Worker, wish: _Wish, fd: int, finish: float) -> None:
     def said(what: ParkSaid) -> None:
         if what is ParkSaid.BACK:
             os.close(fd)
-        _tell(daemon, {"op": what.name.lower(), "text": ""})
+        message = {"op": what.name.lower(), "text": ""}
+        if what is ParkSaid.WANTS:
+            wish.say(message)
+        else:
+            _tell(daemon, message)
 
     text = worker.park(fd, finish, said)
     if text:

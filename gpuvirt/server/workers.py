@@ -13,7 +13,8 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from gpuvirt import paths
@@ -31,6 +32,7 @@ SO_PASSRIGHTS = 83
 SECRETS = re.compile("TOKEN|SECRET|PASSW|CREDENTIAL|COOKIE|(API|ACCESS|PRIVATE|AUTH).*KEY|AUTH_SOCK", re.I)  # in names of variables
 START_LIMIT = 60.0  # seconds until a worker must be ready
 FIGURES_LIMIT = 0.5
+FIGURES_BACKLOG = 1000  # answers that an earlier daemon has asked for and not read
 FIGURES = tuple(name for name, *_ in WorkerFigures._fields_)
 TEXT_MOST = 500  # characters of a worker's text that are kept
 RETRY_PAUSE = 5.0  # after a worker that could not even start
@@ -50,17 +52,62 @@ def _text(message: dict[str, Any]) -> str:
     return printable(str(message.get("text", ""))[:TEXT_MOST])
 
 
+def _exit_text(code: int | None) -> str:
+    """How a process ended, by its exit code. None: nobody knows."""
+    if code is None:
+        return "ended (an earlier server had started its worker)"
+    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended by itself with exit code {code}"
+
+
 def _figures(message: dict[str, Any]) -> dict[str, int]:
     """Those of a worker's message that are numbers of 64 bits."""
     return {name: value for name in FIGURES if type(value := message.get(name)) is int and 0 <= value < 1 << 64}
 
 
-class WorkerProcess:
-    """One worker. `ready` is done when it can take a session, `gone` when the process has ended and was reaped.
+@dataclass(frozen=True)
+class Process:
+    """A worker's process. pidfd, socket: the `WorkerProcess`'s to close. wait: its exit code once it has ended (negative: the signal that killed it),
+    None where an earlier daemon started it, so that nobody can tell this one."""
+
+    pid: int
+    pidfd: int
+    socket: socket.socket
+    wait: Callable[[], int | None]
+
+
+def start_process(command: Sequence[str], backend: str, client: bool = False, cgroup: WorkerCgroup | None = None) -> Process:
+    """Starts a worker.
 
     Args:
         client: whether its driver is gpuvirt's own client library.
         cgroup: which it enters, None: there is none.
+    """
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs, contextlib.ExitStack() as passed:
+        fds, line = [theirs.fileno()], [*command, "--fd", str(theirs.fileno()), "--backend", backend]
+        if cgroup is not None:
+            fds.append(cgroup.open_entrance())
+            passed.callback(os.close, fds[-1])
+            line += ["--cgroup-fd", str(fds[-1])]
+        # In a new session: signals from the daemon's terminal go to the daemon only, which then ends its workers.
+        process = subprocess.Popen(
+            line,
+            stdin=subprocess.DEVNULL,
+            stdout=2,
+            pass_fds=fds,
+            start_new_session=True,
+            env=_environment(client),
+        )
+    with contextlib.suppress(OSError):  # since Linux 6.16; closing a descriptor that a worker has prepared for it may take long
+        ours.setsockopt(socket.SOL_SOCKET, SO_PASSRIGHTS, 0)
+    return Process(process.pid, os.pidfd_open(process.pid), ours, process.wait)
+
+
+class WorkerProcess:
+    """One worker. `ready` is done when it can take a session, `gone` when the process has ended and, if it is a child of this one, was reaped.
+
+    Args:
+        cgroup: in which it is, None: there is none.
 
     Attributes:
         memory_limit: bytes of the host's memory that it may take, 0: it has no session yet.
@@ -70,18 +117,11 @@ class WorkerProcess:
             to follow.
     """
 
-    def __init__(
-        self,
-        command: Sequence[str],
-        backend: str,
-        on_gone: Callable[[WorkerProcess], None],
-        client: bool = False,
-        cgroup: WorkerCgroup | None = None,
-    ) -> None:
+    def __init__(self, process: Process, on_gone: Callable[[WorkerProcess], None], cgroup: WorkerCgroup | None = None) -> None:
         loop = asyncio.get_running_loop()
         self._loop, self._on_gone = loop, on_gone
         self.ready: asyncio.Future[None] = loop.create_future()
-        self.gone: asyncio.Future[int] = loop.create_future()
+        self.gone: asyncio.Future[None] = loop.create_future()
         self.opened: asyncio.Future[None] = loop.create_future()  # done when its session can begin
         self._saved: asyncio.Future[str] | None = None
         self._parked: asyncio.Future[str] | None = None
@@ -96,30 +136,30 @@ class WorkerProcess:
         self._figures: dict[int, asyncio.Future[dict[str, int]]] = {}
         self._next_figures = 1
         self._may_say = Counter({"ready": 1, "opened": 1, "failed": 1, "ended": 1, "room": 1})  # how often each may come yet
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs, contextlib.ExitStack() as passed:
-            fds, line = [theirs.fileno()], [*command, "--fd", str(theirs.fileno()), "--backend", backend]
-            if cgroup is not None:
-                fds.append(cgroup.open_entrance())
-                passed.callback(os.close, fds[-1])
-                line += ["--cgroup-fd", str(fds[-1])]
-            # In a new session: signals from the daemon's terminal go to the daemon only, which then ends its workers.
-            self._process = subprocess.Popen(
-                line,
-                stdin=subprocess.DEVNULL,
-                stdout=2,
-                pass_fds=fds,
-                start_new_session=True,
-                env=_environment(client),
-            )
-        self.pid = self._process.pid
-        self._pidfd = os.pidfd_open(self.pid)
-        ours.setblocking(False)
-        with contextlib.suppress(OSError):  # since Linux 6.16; closing a descriptor that a worker has prepared for it may take long
-            ours.setsockopt(socket.SOL_SOCKET, SO_PASSRIGHTS, 0)
-        self._socket = ours
-        loop.add_reader(ours, self._readable)
+        self.pid, self._process = process.pid, process
+        self._pidfd, self._socket = process.pidfd, process.socket
+        self._socket.setblocking(False)
+        loop.add_reader(self._socket, self._readable)
         loop.add_reader(self._pidfd, self._ended)
+
+    @property
+    def descriptors(self) -> tuple[int, int]:
+        """By which another daemon can have this worker (`Process`): the process's and the socket's. -1: it has ended."""
+        return self._pidfd, self._socket.fileno()
+
+    def adopt(self, memory_limit: int) -> None:
+        """It has a session, from an earlier daemon; what that has asked it, and was told, nobody knows.
+
+        Args:
+            memory_limit: bytes of the host's memory that it may take, 0: there is no bound.
+        """
+        self.memory_limit = memory_limit
+        for done in (self.ready, self.opened):
+            done.set_result(None)
+        # What it has said to the earlier daemon may come yet, and what it wants comes once more.
+        self._may_say.update({"room": 1, "wants": 2, "back": 1, "parked": 1, "rests": 1, "saved": 1, "figures": FIGURES_BACKLOG})
+        with contextlib.suppress(OSError):
+            messages.send(self._socket, {"op": "adopted"})
 
     def expect(self, tenant: Tenant) -> None:
         """Says whose session probably comes: what its tenant keeps is then looked at before."""
@@ -195,7 +235,8 @@ class WorkerProcess:
         """
         if self._parked is not None and not self._parked.done():
             return "it is being parked already"
-        self._parked, self._park_said = self._loop.create_future(), {"parked": parked, "wants": wants, "back": back}
+        self._parked = self._loop.create_future()
+        self.on_park_said(parked, wants, back)
         self._may_say["parked"] += 1
         messages.send(self._socket, {"op": "park", "finish": finish}, (fd,))
         said = self._parked
@@ -204,6 +245,10 @@ class WorkerProcess:
         if not said.done():
             raise ConnectionResetError("the worker is gone")
         return said.result()
+
+    def on_park_said(self, parked: Callable[[], None], wants: Callable[[], None], back: Callable[[], None]) -> None:
+        """What is to be called from now on, as for `park`."""
+        self._park_said = {"parked": parked, "wants": wants, "back": back}
 
     def answer_room(self, granted: bool) -> None:
         """There is room for what it waits for, its memory or an allocation; or there is none for the allocation."""
@@ -225,8 +270,9 @@ class WorkerProcess:
         messages.send(self._socket, {"op": "begin"})
 
     def kill(self, sig: int = signal.SIGKILL) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            self._process.send_signal(sig)
+        if not self.gone.done():
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, sig)
 
     def end(self, text: str) -> None:
         """Ends it, and its client is told why."""
@@ -271,11 +317,11 @@ class WorkerProcess:
                 if self._saved is not None and not self._saved.done():
                     self._at_rest()
             case "parked":
+                text = _text(message)
+                if not text:
+                    self._may_say["wants"] += 1
+                    self._park_said.get("parked", _nothing)()
                 if self._parked is not None and not self._parked.done():
-                    text = _text(message)
-                    if not text:
-                        self._may_say["wants"] += 1
-                        self._park_said["parked"]()
                     self._parked.set_result(text)
             case "wants" | "back":
                 self._park_said.get(op, _nothing)()
@@ -315,10 +361,10 @@ class WorkerProcess:
         os.close(self._pidfd)
         self._socket.close()
         code = self._process.wait()
-        if code == -signal.SIGKILL and self.cgroup is not None and self.cgroup.oom_killed():
+        self._pidfd = -1
+        if code in (-signal.SIGKILL, None) and self.cgroup is not None and self.cgroup.oom_killed():
             self.ending, self.told = host_memory.reason(self.memory_limit), True
-        if not self.ending:
-            self.ending = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended by itself with exit code {code}"
+        self.ending = self.ending or _exit_text(code)
         if not self.ready.done():
             self.ready.set_exception(GpuvirtError(f"a worker did not start: {self.ending}"))
         if not self.opened.done():
@@ -327,7 +373,7 @@ class WorkerProcess:
             self._saved.set_result(f"its worker ended: {self.ending}")
         for future in (self.ready, self.opened):
             future.exception()  # marks it as retrieved: asyncio logs exceptions that nobody retrieves
-        self.gone.set_result(code)
+        self.gone.set_result(None)
         self._on_gone(self)
 
     def _drained(self) -> bool:
@@ -428,12 +474,24 @@ class WorkerPool:
         return worker
 
     def _start(self) -> WorkerProcess:
-        worker = WorkerProcess(self._command, self._backend, self._gone, self._client, self._cgroups.make() if self._cgroups else None)
+        cgroup = self._cgroups.make() if self._cgroups else None
+        worker = WorkerProcess(start_process(self._command, self._backend, self._client, cgroup), self._gone, cgroup)
         self._all.add(worker)
         self._starting += 1
         worker.ready.add_done_callback(self._ready)
         if self._expected is not None:
             worker.expect(self._expected)
+        return worker
+
+    def adopt(self, process: Process, memory_limit: int, cgroup: str) -> WorkerProcess:
+        """A worker of an earlier daemon, with its session.
+
+        Args:
+            cgroup: the folder of the one that it is in, "": it has none.
+        """
+        worker = WorkerProcess(process, self._gone, self._cgroups.adopt(Path(cgroup)) if self._cgroups and cgroup else None)
+        self._all.add(worker)
+        worker.adopt(memory_limit)
         return worker
 
     def _ready(self, ready: asyncio.Future[None]) -> None:

@@ -6,7 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../wire/clock.h"
 #include "attempt.h"
+
+#define RESTART_NS 10000000000ll /* ns that a server has to be started anew, whose sessions' workers live meanwhile */
 
 static struct gv_address address_of(struct gv_redial_target *target) {
     pthread_mutex_lock(&target->lock);
@@ -21,6 +24,19 @@ static void moved_to(struct gv_redial_target *target, const struct gv_address *a
     pthread_mutex_unlock(&target->lock);
 }
 
+/* Nobody listens. True: whoever listened there is gone, and the session with it. */
+static bool gone(struct gv_redial_target *target, bool refused) {
+    int64_t now = gv_now_ns();
+    pthread_mutex_lock(&target->lock);
+    if (!refused)
+        target->refused_since = 0;
+    else if (!target->refused_since)
+        target->refused_since = now;
+    bool gone = refused && now - target->refused_since > RESTART_NS;
+    pthread_mutex_unlock(&target->lock);
+    return gone;
+}
+
 /* One connection, to the address that is known. True: it is the session's, or says where that is. */
 static bool dial_once(struct gv_redial_target *target, struct gv_attempt *a, int channel, uint32_t epoch, bool *final) {
     struct gv_hello hello = {.purpose = channel < 0 ? GV_HELLO_RESUME : GV_HELLO_CHANNEL,
@@ -28,9 +44,10 @@ static bool dial_once(struct gv_redial_target *target, struct gv_attempt *a, int
                              .session = target->session,
                              .epoch = epoch};
     if (!gv_attempt_dial(a)) {
-        *final = errno == ECONNREFUSED || a->err->status == (int)GV_WELCOME_VERSION; /* whoever listened there is gone, and the session with it */
+        *final = gone(target, errno == ECONNREFUSED) || a->err->status == (int)GV_WELCOME_VERSION;
         return false;
     }
+    gone(target, false);
     if ((target->needs & GV_NEEDS_DESCRIPTORS) && !gv_attempt_change_to_unix(a, target->spec.transport)) {
         *final = a->err->status == GV_OPEN_USAGE; /* it moved to another host, or to a server that does not offer this */
         return false;

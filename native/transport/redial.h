@@ -11,8 +11,9 @@
 #include "link_spec.h"
 
 struct gv_redial_target {
-    pthread_mutex_t lock;        /* guards address */
+    pthread_mutex_t lock;        /* guards address and refused_since */
     struct gv_address address;   /* of the session's server, which may move */
+    int64_t refused_since;       /* gv_now_ns of the first of the connections in a row that nobody accepted, 0: the last one was accepted */
     uint8_t key[GV_SECRET_SIZE]; /* the session's */
     uint64_t session;
     int64_t grace_ns, rtt_ns;

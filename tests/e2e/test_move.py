@@ -157,7 +157,7 @@ def test_half_a_payload_is_waited_for(own_pool: Callable[..., Server], build: Ca
     """A session whose connection is lost in the middle of a copy comes to rest once its client has connected again and sent the rest."""
     server, begin = own_pool(*TWO), tmp_path / "begin"
     begin.touch()
-    program: list[str | Path] = [build("once"), "20", begin]
+    program: list[str | Path] = [build("once"), "500", begin]
     reference = run_program(server, program, "--link", "tcp")
     begin.unlink()
     cutter = Cutter(server.info["port"])

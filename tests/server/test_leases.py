@@ -348,3 +348,43 @@ def test_moves_to_another_size_and_of_one_of_several_cannot_be() -> None:
     leases.stop_move(1)
     with pytest.raises(NotGranted, match="1 more session"):
         leases.begin_move(1, (2,))
+
+
+def kept(lease: Lease) -> Lease:
+    """What the next server knows of a lease."""
+    return replace(lease, sessions=set(), expires=None)
+
+
+def test_sessions_of_an_earlier_server() -> None:
+    """They have the leases, devices and slots that they had; whoever comes then gets others, and what they have is over when they are."""
+    before, after = make(), make()
+    launch, named = Asked(A, 1, launch=X), before.open(Y, Asked(A, 1, GIB), HOLDER, 0.0)
+    members = {1: before.join(1, Asked(B, 1, GIB), HOLDER), 2: before.join(2, launch, HOLDER), 3: before.join(3, launch, HOLDER)}
+    members[4] = before.join(4, Asked(A, 0, lease=Y), HOLDER)
+    for number in (4, 3, 2, 1):
+        was = members[number]
+        now = after.adopt(number, kept(was.lease), was.slot, was.memory, Rights(), 1000.0)
+        assert (now.devices, now.slot, now.memory, now.lease.number) == (was.devices, was.slot, was.memory, was.lease.number)
+    assert len(list(after)) == 3 and after.find(Y, A).sessions == {4} and after.find(Y, A).number == named.number
+    fifth = after.join(5, launch, HOLDER)
+    assert fifth.lease.sessions == {2, 3, 5} and fifth.slot not in {member.slot for member in members.values()}
+    with pytest.raises(NotGranted):
+        after.join(6, Asked(B, 3, GIB, no_wait=True), HOLDER)
+    for number in range(1, 6):
+        after.leave(number, 1000.0)
+    assert {lease.number for lease in after.expire(1000.0 + after.expiry)} == {named.number, fifth.lease.number}
+    assert list(after) == []
+
+
+def test_sessions_that_cannot_go_on() -> None:
+    before = make(2)
+    first, second = before.join(1, Asked(A, 1, GIB), HOLDER), before.join(2, Asked(A, 1, GIB), HOLDER)
+    after = make(2)
+    after.adopt(1, kept(first.lease), first.slot, 0, Rights(), 0.0)
+    for lease, slot in ((kept(second.lease), first.slot), (kept(second.lease), -1), (kept(second.lease), 10)):
+        with pytest.raises(NotGranted, match="in its place"):
+            after.adopt(2, lease, slot, 0, Rights(), 0.0)
+    for devices in ((0,), (2,), ()):
+        with pytest.raises(NotGranted, match="not there any more"):
+            after.adopt(2, replace(kept(second.lease), devices=devices), second.slot, 0, Rights(), 0.0)
+    assert len(list(after)) == 1

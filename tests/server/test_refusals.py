@@ -17,7 +17,7 @@ from server.harness import FakeServer, environment, receive, wait_until
 
 from gpuvirt import paths
 from gpuvirt.errors import GpuvirtError
-from gpuvirt.server import listener
+from gpuvirt.server import listener, sockets
 from gpuvirt.transport import handshake as hs
 from gpuvirt.transport import table
 from gpuvirt.transport.control import ControlError, request
@@ -171,7 +171,7 @@ def test_slow_hello_is_cut_off(monkeypatch: pytest.MonkeyPatch, server: FakeServ
     monkeypatch.setattr(listener, "HELLO_LIMIT", 0.3)
 
     async def main() -> float:
-        listening = listener.listen_tcp("127.0.0.1", 0)
+        listening = sockets.listen_tcp("127.0.0.1", 0)
         greeting = hs.Greeting(b"n" * 32)
         serving = listener.Listener(None, None, greeting, table.TRANSPORTS)  # type: ignore[arg-type]
         port = listening.getsockname()[1]

@@ -10,7 +10,7 @@ import pytest
 
 from gpuvirt.server import workers
 from gpuvirt.server.worker_library import RunEnding
-from gpuvirt.server.workers import WorkerProcess
+from gpuvirt.server.workers import WorkerProcess, start_process
 
 SAYS = """
 import socket, sys
@@ -33,7 +33,7 @@ def test_how_a_session_ended_is_told_by_the_code(message: dict[str, Any], ending
     """Whatever the worker's text says: it may be a stranger's code that chose it."""
 
     async def run() -> WorkerProcess:
-        worker = WorkerProcess([sys.executable, "-P", "-c", SAYS.format(message=message)], "soft", lambda _: None)
+        worker = WorkerProcess(start_process([sys.executable, "-P", "-c", SAYS.format(message=message)], "soft"), lambda _: None)
         await asyncio.wait_for(worker.gone, 30)
         return worker
 

@@ -128,14 +128,20 @@ class Accounts:
         of_state = {ATTACHED: Sums(attached=time), PARKED: Sums(parked=time), IDLE: Sums(idle=time), QUEUED: Sums(queued=time)}
         self._add(day, account, of_state[state])
 
-    def figures(self, session: int, account: str, link: str, wall: float, figures: Mapping[str, int], worker: int = 0) -> None:
+    def figures(self, session: int, account: str, link: str, wall: float, figures: Mapping[str, int], worker: int = 0, adopted: bool = False) -> None:
         """A session's worker has counted so far; a session that is not known begins. What becomes less is a worker's lie, and counts for nothing.
 
         Args:
             worker: which; another one begins anew with `OF_WORKER`, and goes on with the session's other figures.
+            adopted: it began under an earlier server, which has counted what its worker says first.
         """
         known = self._sessions.get(session)
         grown = Sums()
+        if known is None and adopted:
+            if figures:
+                so_far = {name: min(figures.get(name, 0), FIGURE_MOST) for name in (*FIGURES, *OF_WORKER)}
+                self._sessions[session] = _Session(account, link, so_far, worker)
+            return
         if known is None:
             known = self._sessions[session] = _Session(account, link, dict.fromkeys((*FIGURES, *OF_WORKER), 0), worker)
             grown.sessions = 1

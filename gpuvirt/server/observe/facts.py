@@ -9,7 +9,7 @@ from typing import Any
 from gpuvirt.server.devices import Device
 from gpuvirt.server.leases import Lease
 from gpuvirt.server.memory_usage import MemoryUsage
-from gpuvirt.server.sessions import Session, holder
+from gpuvirt.server.session import Session, holder
 
 QUEUED, IDLE, ATTACHED, PARKED = LEASE_STATES = ("queued", "idle", "attached", "parked")
 WAITS, MOVES = "waits for memory", "moves"

@@ -18,11 +18,11 @@ from gpuvirt import __version__
 from gpuvirt.errors import GpuvirtError
 from gpuvirt.server.acceptor import Acceptor, limits
 from gpuvirt.server.descriptors import for_strangers
-from gpuvirt.server.listener import remove_files, socket_paths
 from gpuvirt.server.observe.metrics import CONTENT_TYPE, metrics_text
 from gpuvirt.server.observe.observer import Observer
 from gpuvirt.server.rate_limited_log import RateLimitedLog
 from gpuvirt.server.server_library import AcceptorConfig
+from gpuvirt.server.sockets import remove_files, socket_paths
 
 log = logging.getLogger("gpuvirt.server")
 

@@ -11,7 +11,8 @@ from gpuvirt.server.devices import Inventory
 from gpuvirt.server.memory_usage import MemoryUsage
 from gpuvirt.server.observe.accounts import Accounts, Holding
 from gpuvirt.server.observe.facts import Facts, Source, collect, lease_state
-from gpuvirt.server.sessions import Session, Sessions
+from gpuvirt.server.session import Session
+from gpuvirt.server.sessions import Sessions
 
 LOOK_EVERY = 5.0  # seconds; by so much a killed worker's figures, and a killed daemon's sums, are too small at most
 NAMES_MOST = 4096
@@ -68,7 +69,8 @@ class Observer:
 
     def _count(self, session: Session) -> str:
         account = self._account(session.hello.token_id)
-        self.accounts.figures(session.id, account, session.transport.name, time.time(), session.worker.last_figures, session.worker.pid)
+        worker, link = session.worker, session.transport.name
+        self.accounts.figures(session.id, account, link, time.time(), worker.last_figures, worker.pid, session.adopted)
         return account
 
     def _memory(self, session: Session) -> int:

@@ -44,7 +44,7 @@ struct shm { /* NOLINT(clang-analyzer-optin.performance.Padding): sender's and r
 extern const struct gv_resume_ops gv_shm_resume_ops;
 /* The link's own thread: watches the socket, and sees to a link that is down. */
 void *gv_shm_watch(void *shm);
-/* Which process the connected unix socket's peer is: a pidfd, -1 where the kernel does not say (another pid namespace). */
+/* Which process the connected unix socket's peer is: a pidfd, -1 where it is this process's parent, or the kernel does not say (another pid namespace). */
 int gv_shm_peer_process(int fd);
 /* Interrupts the link's own thread. */
 void gv_shm_wake_watcher(struct shm *s);

@@ -57,6 +57,18 @@ def test_a_worker_that_lies() -> None:
     assert accounts.totals["alice"].launches == FIGURE_MOST and accounts.totals["alice"].sessions == 1
 
 
+def test_a_session_of_an_earlier_server() -> None:
+    """What that has counted is not counted once more."""
+    accounts = Accounts()
+    counted = dict.fromkeys(FIGURES, 70) | {"answers": 7, "cut_ns": 5 * 10**9, "rtt_ns": 10**8}
+    accounts.figures(1, "alice", "tcp", NOON, {}, 10, adopted=True)
+    accounts.figures(1, "alice", "tcp", NOON, counted, 10, adopted=True)
+    assert accounts.totals == {}
+    accounts.figures(1, "alice", "tcp", NOON, counted | {"launches": 75, "answers": 9}, 10, adopted=True)
+    sums = accounts.totals["alice"]
+    assert (sums.sessions, sums.launches, sums.commands, round(sums.network, 3)) == (0, 5, 0, 0.2)
+
+
 def test_what_the_network_takes() -> None:
     """A round trip for each answer, and the time of cuts; a worker that takes a session over counts from nothing, what its link passed goes on."""
     accounts, second = Accounts(), 10**9
