@@ -310,8 +310,10 @@ class Worker:
         with self._inside() as open:
             if not open:
                 return "the session has ended"
-            self._park_said = PARK_SAID(lambda _, what: said(ParkSaid(what)))
-            bad = int(self._lib.worker_park(self._handle, fd, int(finish * 1000), self._park_said, None, err))
+            callback = PARK_SAID(lambda _, what: said(ParkSaid(what)))
+            bad = int(self._lib.worker_park(self._handle, fd, int(finish * 1000), callback, None, err))
+            if not bad:
+                self._park_said = callback  # in the place of the last one, which is called until the session is parked again
         return err.value.decode("utf-8", "replace") if bad else ""
 
     def ask_room(self, asked: Callable[[int, int], None]) -> None:

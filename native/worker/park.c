@@ -168,7 +168,7 @@ EXPORT int worker_park(struct worker *w, int32_t fd, uint32_t finish_ms, void (*
     pthread_mutex_lock(&w->lock);
     if (w->parking || w->parked) {
         pthread_mutex_unlock(&w->lock);
-        snprintf(err, GV_ERR_SIZE, "it is parked already");
+        snprintf(err, GV_ERR_SIZE, "it is not idle: it is being parked, or is parked");
         return -1;
     }
     w->parking = &parking;
