@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +22,7 @@ from gpuvirt.errors import GpuvirtError
 
 TWO = ("--backend", "soft", "--gpus", "2", "--gpu-memory", "256m", "--idle", "0")
 ONE = ("--backend", "soft", "--gpus", "1", "--gpu-memory", "64m", "--idle", "0")  # there is no room for two programs
+MOMENTS = 200
 KEPT = ("session", "worker_pid", "devices", "pid", "user", "link", "started")
 
 
@@ -279,3 +282,47 @@ def test_nobody_comes_after_the_server(build: Callable[..., Path], tmp_path: Pat
         out, err = process.communicate(timeout=100)
     assert (process.returncode, out) == (0, "right\n"), out + err
     assert wait_until(lambda: not lives(session["worker_pid"]) and stores(server) == [])
+
+
+@pytest.mark.long
+def test_two_hundred_moments(own_pool: Callable[..., Server], build: Callable[..., Path], tmp_path: Path) -> None:
+    """Programs come and go, move and are parked, while their server is killed again and again: each says what it says when nothing happens."""
+    server, chance = own_pool("--backend", "soft", "--gpus", "2", "--gpu-memory", "256m", "--idle", "1s"), random.Random(11)
+    program: list[str | Path] = [build("once"), "400"]
+    reference = run_program(server, program)
+    assert reference.returncode == 0, reference.stderr
+    done: list[subprocess.CompletedProcess[str]] = []
+    over = threading.Event()
+
+    def launch(link: str) -> None:
+        while not over.is_set():
+            done.append(run_program(server, program, "--link", link))
+            over.wait(done[-1].returncode != 0)
+
+    def disturb() -> None:
+        while not over.wait(chance.random()):
+            with contextlib.suppress(GpuvirtError, IndexError, ValueError):
+                session = chance.choice(ask_pool(resolve({"pool": server.url}), "ps", limit=5)["sessions"])
+                what = {"op": "park"} if chance.random() < 0.3 else {"op": "move", "devices": [1 - session["devices"][0]], "rest": 5}
+                ask_pool(resolve({"pool": server.url}), what.pop("op"), session=session["session"], limit=10, **what)
+
+    threads = [threading.Thread(target=launch, args=(link,)) for link in ("shm", "tcp", "tcp(channels=2)")] + [threading.Thread(target=disturb)]
+    for thread in threads:
+        thread.start()
+    present = server
+    try:
+        for _ in range(MOMENTS):
+            time.sleep(chance.random() * 1.5)
+            present = after_kill(own_pool, present)
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+    # Who attaches while there is no server, or when it is killed, has no session yet that could outlive it.
+    lost = [one for one in done if (one.returncode, one.stdout) != (0, reference.stdout)]
+    assert not (wrong := [(one.stdout, one.stderr[-700:]) for one in lost if one.stdout and "at cudaMalloc(&state" not in one.stdout]), wrong
+    print(f"{len(done)} programs, {len(lost)} of them had no server when they began; {MOMENTS} kills")
+    assert len(lost) < len(done) / 2
+    assert wait_until(lambda: present.sessions() == [] and present.leases() == [] and present.memory_used() == 0)
+    present.stop()
+    assert wait_until(lambda: stores(present) == [])

@@ -19,6 +19,7 @@ def demo(*options: str, **env: str) -> tuple[int, list[dict[str, Any]], str]:
     return done.returncode, json.loads(done.stdout), done.stderr
 
 
+@pytest.mark.wide
 def test_every_row_is_right_with_a_new_seed() -> None:
     code, rows, err = demo("--seed", str(int.from_bytes(os.urandom(3), "little")))
     assert [row for row in rows if not row["ok"]] == [], err

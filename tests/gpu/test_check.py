@@ -53,7 +53,7 @@ def test_chained(tmp_path: Path) -> None:
     assert done.stdout.count("vector_add.cu") >= 6 and "passed" in done.stdout.splitlines()[-2]
 
 
-@pytest.mark.slow
+@pytest.mark.wide
 def test_lost_launches_fail_it(tmp_path: Path) -> None:
     done, report = run_check(tmp_path / "check.json", "--small", "--test-fault=launches", "programs", "frameworks", "resume", BACKEND="chained")
     assert done.returncode == 1 == report["exit"] and "failed" in done.stdout.splitlines()[-2]

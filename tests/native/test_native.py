@@ -192,7 +192,7 @@ TRANSPORT = [
     ("test_bulk", ADDRESS),
     pytest.param("test_bulk", THREAD, marks=pytest.mark.wide),
     ("test_resume", ADDRESS),
-    ("test_resume", THREAD),
+    pytest.param("test_resume", THREAD, marks=pytest.mark.wide),
     ("test_redial", ADDRESS),
     ("test_redial", THREAD),
     ("test_sealed", ADDRESS),
