@@ -321,8 +321,8 @@ def test_two_hundred_moments(own_pool: Callable[..., Server], build: Callable[..
     # Who attaches while there is no server, or when it is killed, has no session yet that could outlive it.
     lost = [one for one in done if (one.returncode, one.stdout) != (0, reference.stdout)]
     assert not (wrong := [(one.stdout, one.stderr[-700:]) for one in lost if one.stdout and "at cudaMalloc(&state" not in one.stdout]), wrong
-    print(f"{len(done)} programs, {len(lost)} of them had no server when they began; {MOMENTS} kills")
-    assert len(lost) < len(done) / 2
+    print(f"{MOMENTS} kills, {len(done) - len(lost)} programs that were right, {len(lost)} that found no server when they began")
+    assert len(done) - len(lost) > MOMENTS / 4
     assert wait_until(lambda: present.sessions() == [] and present.leases() == [] and present.memory_used() == 0)
     present.stop()
     assert wait_until(lambda: stores(present) == [])

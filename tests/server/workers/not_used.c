@@ -7,9 +7,7 @@ int worker_begin(struct worker *w) { return (void)w, 0; }
 int worker_save(struct worker *w, int32_t fd, uint32_t limit_ms, void (*at_rest)(void *arg), void *arg, char *err) {
     return (void)w, (void)fd, (void)limit_ms, (void)at_rest, (void)arg, snprintf(err, 512, "none of this is saved");
 }
-int worker_restore(struct worker *w, int32_t fd, uint32_t limit_ms, char *err) {
-    return (void)w, (void)fd, (void)limit_ms, (void)err, 0;
-}
+int worker_restore(struct worker *w, int32_t fd, uint32_t limit_ms, char *err) { return (void)w, (void)fd, (void)limit_ms, (void)err, 0; }
 int worker_park(struct worker *w, int32_t fd, uint32_t finish_ms, void (*said)(void *arg, int32_t what), void *arg, char *err) {
     return (void)w, (void)fd, (void)finish_ms, (void)said, (void)arg, snprintf(err, 512, "none of this is parked");
 }
