@@ -473,8 +473,8 @@ static void *receive_all(void *arg) {
     return NULL;
 }
 
-/* Records both ways: they come, in order, as they were sent, and each mischief has been noticed. */
-static void with_mischief(enum mischief mischief, int after) {
+/* Records both ways: they come, in order, as they were sent, and each mischief has been noticed. Counts those, and the resumes. */
+static void session_with(enum mischief mischief, int after, int *done, uint64_t *resumes) {
     struct session s;
     open_session(&s, mischief, after);
     _Atomic int receiving = 2;
@@ -492,9 +492,21 @@ static void with_mischief(enum mischief mischief, int after) {
     for (int i = 2; i < 4; i++) pthread_join(threads[i], NULL);
     fprintf(stderr, "  %d times, noticed %llu, %llu resumes\n", atomic_load(&s.r.relay.done), (unsigned long long)relayed_noticed(&s.r),
             (unsigned long long)link_counts(s.r.p.client).resumes);
-    CHECK(atomic_load(&s.r.relay.done) >= 5 && relayed_noticed(&s.r) == (uint64_t)atomic_load(&s.r.relay.done));
-    CHECK(link_counts(s.r.p.client).resumes >= 5);
+    CHECK(relayed_noticed(&s.r) == (uint64_t)atomic_load(&s.r.relay.done));
+    *done += atomic_load(&s.r.relay.done);
+    *resumes += link_counts(s.r.p.client).resumes;
     relayed_close(&s.r);
+}
+
+/* On a busy machine a session has few frames, each of many records, and with them few chances. */
+static void with_mischief(enum mischief mischief, int after) {
+    int done = 0;
+    uint64_t resumes = 0;
+    for (int sessions = 0; done < 5; sessions++) {
+        CHECK(sessions < 20);
+        session_with(mischief, after, &done, &resumes);
+    }
+    CHECK(resumes >= 5);
 }
 
 static void altered(void) { with_mischief(ALTERS, 40); }
