@@ -48,6 +48,8 @@ class Lease:
         """joined: it is the lease of the shell around this process, which keeps it."""
         self._named, self._driver, self.joined = named, driver, joined
         self._over = threading.Event()
+        self._news = threading.Event()  # it is over, or the program has left its blocks
+        self._left = False
         self._owner = os.getpid()
         if not joined:
             threading.Thread(target=self._renew, name="gpuvirt-lease", daemon=True).start()
@@ -112,7 +114,7 @@ class Lease:
         self._driver.gpuvirt_block(0)
         if self._over.is_set():
             return
-        self._over.set()
+        self._end()
         try:
             self._named.release()
         except RequestRefused:
@@ -124,7 +126,7 @@ class Lease:
         """The process ends: what it still has on the GPUs ends with its CUDA library, and the lease with that."""
         if self.joined or self._over.is_set() or os.getpid() != self._owner:
             return
-        self._over.set()
+        self._end()
         with contextlib.suppress(ControlError):  # then it ends because nobody renews it any more
             self._named.let_go(EXIT_LIMIT)
 
@@ -132,10 +134,27 @@ class Lease:
         if self.released:
             raise GpuvirtError("these GPUs were given back; gpuvirt.remote() or gpuvirt.attach() takes others")
 
+    def park(self) -> None:
+        """The program is outside of its blocks: the server is told, soon, that it may give the GPUs' memory to others. Returns at once."""
+        self._left = True
+        self._news.set()
+
+    def _end(self) -> None:
+        self._over.set()
+        self._news.set()
+
     def _renew(self) -> None:
-        while not self._over.wait(self._named.period):
+        while True:
+            self._news.wait(self._named.period)
+            self._news.clear()
+            if self._over.is_set():
+                return
+            left, self._left = self._left, False
             try:
-                self._named.renew()
+                if left:
+                    self._named.park()
+                else:
+                    self._named.renew()
             except RequestRefused:
                 return  # CUDA calls tell why
             except ControlError:

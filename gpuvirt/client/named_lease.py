@@ -68,6 +68,15 @@ class NamedLease:
         sessions: list[dict[str, Any]] = ask(self.status, "lease_show", lease=self.id)["sessions"]
         return sessions
 
+    def park(self) -> None:
+        """What this process has on the GPUs is parked once it is quiet, which also renews the lease.
+
+        Raises:
+            RequestRefused: the lease has ended.
+            ControlError: no answer.
+        """
+        ask(self.status, "lease_park", lease=self.id, holder={"pid": os.getpid(), "host": socket.gethostname()})
+
     def release(self) -> int:
         """Gives the GPUs back; what runs on them is ended. Returns how many programs that were.
 

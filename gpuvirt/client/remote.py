@@ -135,12 +135,16 @@ class _Activation:
         return f"this process is attached to {have} of {url} already, with other settings; {why}: ask for the same, or start another process"
 
     def leave(self) -> None:
-        """A block is over. Before CUDA has begun the GPUs are given back; after that they stay this process's, but calls are refused."""
+        """A block is over. Before CUDA has begun the GPUs are given back; after that what is on them is parked, and calls are refused."""
         self.depth -= 1
         if self.depth:
             return
         begun = self.driver.gpuvirt_block(0)
-        if not (begun or self.lease.joined or self.lease.released):
+        if self.lease.joined or self.lease.released:
+            return
+        if begun:
+            self.lease.park()
+        else:
             with contextlib.suppress(GpuvirtError):  # then it ends because nobody renews it any more
                 self.lease.release()
 
@@ -179,8 +183,10 @@ class remote:
     other CUDA call fails with CUDA_ERROR_NOT_PERMITTED, whose text says why, and nothing of that sticks. Arrays are valid again in the next block.
     Once CUDA has begun, all blocks have the same arguments; before, they may ask for another number of GPUs and other memory.
 
-    What leaving does not do yet: where CUDA has begun, the GPUs and the memory on them stay this process's until it ends or calls
-    ``lease.release()``, because their content is not kept elsewhere meanwhile. Where it has not begun, leaving gives them back.
+    Leaving the last block gives the GPUs' memory back once the process has called nothing for half a second: its content goes to a file of the
+    server's, and is back at the first call of the next block, which waits until there is room. A free in between brings it back, too, until the
+    session is idle (`serve --idle`). The lease stays, with what it reserves; ``lease.release()`` gives all of it back for good. On a real GPU the
+    memory stays where it is until then. Where CUDA has not begun, leaving gives the GPUs back.
 
     Under a lease that the process has inherited (an attached shell's, GPUVIRT_LEASE) blocks use those GPUs, and leaving them changes nothing of it.
 

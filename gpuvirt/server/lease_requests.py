@@ -1,4 +1,4 @@
-"""Requests of the control channel about named leases: open, renew, show, release. Each is answered for leases of the asking token only."""
+"""Requests of the control channel about named leases: open, renew, show, park, release. Each is answered for leases of the asking token only."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ def lease_requests(sessions: Sessions, facts: Callable[[], Awaitable[Facts]]) ->
     whether it may wait, wait_ms: for how long at most, 0: no limit; priority) and ``lease_renew`` (lease) answer with the lease's number, its devices
     and, in ``expiry``, the seconds after which it ends unless it is renewed or has sessions; of one that waits, which has no devices, also with its
     ``place``, how many are ``queued``, and ``why``. ``lease_show`` (lease) answers also with its sessions and their figures;
-    ``lease_release`` (lease) with how many ``sessions`` it has ended (when_idle: it ends none, and the lease with the last).
+    ``lease_park`` (lease; holder: the pid and host of a process that needs nothing for a while; renews the lease) with how many ``sessions`` will be
+    parked; ``lease_release`` (lease) with how many ``sessions`` it has ended (when_idle: it ends none, and the lease with the last).
     """
 
     named = sessions.named
@@ -76,6 +77,11 @@ def lease_requests(sessions: Sessions, facts: Callable[[], Awaitable[Facts]]) ->
         seen = sessions_answer(await facts(), lease.owner)
         return {**described(lease), "sessions": [s for s in seen if s["lease"] == f"{lease.number:016x}"]}
 
+    async def lease_park(message: dict[str, Any]) -> dict[str, Any]:
+        lease = named.renew(_id(message), owner(message))
+        holder = _holder(message.get("holder"))
+        return {"sessions": sessions.park_when_quiet(lease, holder["pid"], holder["host"])}
+
     async def lease_release(message: dict[str, Any]) -> dict[str, Any]:
         if message.get("when_idle") is True:
             named.let_go(_id(message), owner(message))
@@ -91,4 +97,4 @@ def lease_requests(sessions: Sessions, facts: Callable[[], Awaitable[Facts]]) ->
 
         return answered
 
-    return {handler.__name__: answering(handler) for handler in (lease_open, lease_renew, lease_show, lease_release)}
+    return {handler.__name__: answering(handler) for handler in (lease_open, lease_renew, lease_show, lease_park, lease_release)}

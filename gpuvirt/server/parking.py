@@ -31,6 +31,7 @@ FINISH = 20.0  # seconds that its GPU then has to finish what has been queued
 ALLOCATION_LIMIT = 60.0  # seconds that an allocation waits for room
 PROMISE = 2.0  # seconds for which room is kept for whom it was granted to
 LOOK_LEAST, LOOK_MOST = 0.1, 15.0  # seconds between two looks at who is idle
+QUIET, QUIET_LOOKS = 0.5, 10  # seconds without a command, after which a session is parked whose program has left its block; looks at it
 RETRY = 0.05  # seconds between two looks for room, while somebody waits for it
 NOT_IDLE = "it is not idle"  # how a worker's refusal begins that another time may be none
 
@@ -107,11 +108,12 @@ class Parking:
         self._waiting: list[Parkable] = []
         self.changed: Callable[[Parkable], None] = lambda session: None
         self._finishing: dict[int, tuple[Parkable, asyncio.Task[None]]] = {}  # by slot: work, and are parked when their GPUs have finished it
+        self._leaving: dict[int, asyncio.Task[None]] = {}  # by session: programs that have left their blocks
         self._server: asyncio.Task[None] | None = None
         self._watcher = asyncio.get_running_loop().create_task(self._watch()) if idle else None
 
     async def close(self) -> None:
-        for task in (self._watcher, self._server, *(task for _, task in self._finishing.values())):
+        for task in (self._watcher, self._server, *(task for _, task in self._finishing.values()), *self._leaving.values()):
             if task is not None:
                 task.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
@@ -175,6 +177,23 @@ class Parking:
         state.took = time.monotonic() - began
         log.info("%s is parked", session.label)
         return sum(used)
+
+    def park_when_quiet(self, session: Parkable) -> None:
+        """Its program needs nothing for a while: it is parked, although nobody waits, once it calls nothing any more."""
+        if session.id not in self._leaving:
+            task = self._leaving[session.id] = asyncio.get_running_loop().create_task(self._park_when_quiet(session))
+            task.add_done_callback(lambda _: self._leaving.pop(session.id))
+
+    async def _park_when_quiet(self, session: Parkable) -> None:
+        before = -1
+        for _ in range(QUIET_LOOKS):
+            await asyncio.sleep(QUIET)
+            commands = (await session.worker.figures()).get("commands", -1)
+            if commands == before >= 0:
+                with contextlib.suppress(GpuvirtError):  # it has ended, or is parked or works again
+                    await self.park(session, FINISH)
+                return
+            before = commands
 
     def _file(self) -> int:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -559,6 +559,15 @@ class Sessions:
             raise GpuvirtError(f"the session keeps its memory: {error}") from None
         return {"given_back": given_back}
 
+    def park_when_quiet(self, lease: Lease, pid: int, host: str) -> int:
+        """Parks what a process has under a lease as soon as it calls nothing. Returns how many sessions that concerns."""
+        concerned = [s for s in self._sessions.values() if s.membership.lease is lease and (s.hello.pid, s.hello.host) == (pid, host)]
+        if self._parking is None:
+            return 0
+        for session in concerned:
+            self._parking.park_when_quiet(session)
+        return len(concerned)
+
     def _serve_room(self, session: Session) -> None:
         """From now on its worker can ask for memory that other sessions have."""
         if self._parking is not None:

@@ -5,11 +5,28 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 
 import pytest
-from e2e.harness import HERE, Server, assert_right, clean_environment
+from e2e.harness import HERE, Server, assert_right, clean_environment, wait_until
 
 pytestmark = pytest.mark.slow
+
+
+def test_leaving_gives_the_memory_back(own_pool: Callable[..., Server]) -> None:
+    """Though nobody waits for it, and no session is ever idle for long enough; what was on the GPU is there in the next block."""
+    server = own_pool("--backend", "soft", "--gpus", "1", "--gpu-memory", "256m", "--idle", "0")
+    line = [sys.executable, str(HERE / "programs" / "leaves.py"), server.url]
+    with subprocess.Popen(line, env=clean_environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdin is not None and program.stdout is not None
+        for _ in range(2):
+            assert program.stdout.readline() == "left\n"
+            assert wait_until(lambda: server.sessions()[0]["parked"] is not None)
+            assert server.memory_used() == 0
+            program.stdin.write("on\n")
+            program.stdin.flush()
+        out, _ = program.communicate(timeout=100)
+    assert (program.returncode, out) == (0, "right\n")
 
 
 @pytest.mark.parametrize("how", [[], ["release"]])
