@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bench import link_costs, sealed_training, slope
+from bench import link_costs, notebooks, sealed_training, slope
 from bench.pools import clean_environment, pool
 from faults import fault
 
@@ -132,6 +132,12 @@ def test_the_costs_of_sealing(tmp_path: Path) -> None:
     assert set(found) == {"one_way_burst", "one_way_sustained", "one_way_cpu", "waiting", "waiting_cpu", "aead"}
     assert all(figure["plain"] > 0 and figure["sealed"] > 0 for name, figure in found.items() if name != "aead")
     assert 0 < found["aead"]["frame_64"] < found["aead"]["frame_64k"]
+
+
+@pytest.mark.wide
+def test_what_notebooks_wait(tmp_path: Path) -> None:
+    alone, waits, most = notebooks.measure(tmp_path, 3, cells=2, think=0.5)
+    assert len(alone) == 2 and len(waits) == 6 and min(*alone, *waits) > 0 and 0.4 < most <= 1
 
 
 @pytest.mark.wide
