@@ -141,8 +141,8 @@ class Parking:
         """
         state, has = session.parking, any(self._memory_usage.row(session.slot))
         state.file = file
-        if file >= 0 and not has:
-            state.parked = parked or used
+        if not has:  # else it is back since
+            state.parked = parked
         session.worker.on_park_said(*self._handlers(session, used))
 
     async def park(self, session: Parkable, finish: float = 0.0) -> int:
@@ -205,7 +205,7 @@ class Parking:
 
     def _handlers(self, session: Parkable, used: list[int]) -> tuple[Callable[[], None], ...]:
         """What the worker says: that it has parked, wants its memory back, has it."""
-        return lambda: self._has_parked(session, used), lambda: self._wants(session), lambda: self._is_back(session)
+        return lambda: self._has_parked(session, used), lambda: self._wants(session, used), lambda: self._is_back(session)
 
     def _has_parked(self, session: Parkable, used: list[int]) -> None:
         session.parking.parked, session.parking.promised = used, None
@@ -225,9 +225,9 @@ class Parking:
 
     # ---- who wants room -------------------------------------------------------------------------------------------------
 
-    def _wants(self, session: Parkable) -> None:
-        """Its memory back."""
-        session.parking.asked = None
+    def _wants(self, session: Parkable, used: list[int]) -> None:
+        """Its memory back. used: bytes of each device, for a session whose earlier daemon had not noted yet that it was parked."""
+        session.parking.asked, session.parking.parked = None, session.parking.parked or used
         self._wait(session)
 
     def _asks(self, session: Parkable, device: int, bytes: int) -> None:
