@@ -116,7 +116,16 @@ static uint32_t slot_of(const struct entry *e, const uint32_t *slots, uint32_t n
     return at;
 }
 
-/* Reads the folder: adds new entries, removes those whose file is gone and that were not promised. */
+/* Closes a file that was verified, so that it is verified again before it is offered. */
+static void let_go(struct module_cache *c, struct entry *e) {
+    if (e->fd < 0) return;
+    close(e->fd);
+    e->fd = -1;
+    c->n_open--;
+}
+
+/* Reads the folder, before anything of it was promised: adds new entries, removes those whose file is gone. A file that was verified and is gone had been
+ * used lately: whoever removed it found it damaged, and the others are not believed any more, either. */
 static void scan(struct module_cache *c) {
     struct stat folder;
     int copy = openat(c->folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -160,16 +169,20 @@ static void scan(struct module_cache *c) {
     }
     closedir(d);
     uint32_t kept = 0;
+    bool damage = false;
     for (uint32_t i = 0; i < c->n; i++) {
         struct entry *e = &c->entries[i];
-        bool there = i >= known || seen[i];
-        if (!there) {
-            c->bytes -= e->size;
-            c->files--;
+        if (i >= known || seen[i]) {
+            c->entries[kept++] = *e;
+            continue;
         }
-        if (there || e->fd >= 0) c->entries[kept++] = *e;
+        damage |= e->fd >= 0;
+        let_go(c, e);
+        c->bytes -= e->size;
+        c->files--;
     }
     c->n = kept;
+    for (uint32_t i = 0; damage && i < c->n; i++) let_go(c, &c->entries[i]);
     free(slots);
     free(seen);
     if (c->n) qsort(c->entries, c->n, sizeof *c->entries, latest_first);
@@ -199,11 +212,7 @@ static struct entry *find(struct module_cache *c, const uint8_t *hash) {
 }
 
 static void forget(struct module_cache *c, struct entry *e) {
-    if (e->fd >= 0) {
-        close(e->fd);
-        c->n_open--;
-    }
-    e->fd = -1;
+    let_go(c, e);
     remove_file(c, e);
     e->gone = true;
 }
@@ -326,9 +335,8 @@ void module_cache_choose(struct module_cache *c, const char *key) {
         struct entry *e = &c->entries[i];
         if (!memcmp(e->key, c->key, sizeof c->key)) {
             c->entries[kept++] = *e;
-        } else if (e->fd >= 0) {
-            close(e->fd);
-            c->n_open--;
+        } else {
+            let_go(c, e);
         }
     }
     c->n = kept;
