@@ -40,7 +40,8 @@ from gpuvirt.server.sealing import Sealing
 from gpuvirt.server.sessions import Sessions
 from gpuvirt.server.tenants import PRIVATE, Tenant, Tenants
 from gpuvirt.server.tokens import TokenEntry, TokenStore
-from gpuvirt.server.workers import WORKER_COMMAND, WorkerPool
+from gpuvirt.server.workers.pool import WorkerPool
+from gpuvirt.server.workers.template import WORKER_COMMAND
 from gpuvirt.transport.handshake import GREETING_SOFTWARE, NONCE_SIZE, WIRE_VERSION, Greeting
 from gpuvirt.transport.table import TRANSPORTS
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from gpuvirt.errors import GpuvirtError
 from gpuvirt.server.worker_library import SessionConfig
-from gpuvirt.server.workers import WorkerProcess
+from gpuvirt.server.workers.worker_process import WorkerProcess
 
 REST_LIMIT = 10.0  # seconds that a session has to come to rest, unless who moves it says otherwise
 REST_MOST = 600.0
@@ -46,11 +46,10 @@ async def carry(old: WorkerProcess, new: WorkerProcess, to: Handover, limit: flo
         GpuvirtError: the session stays with the old worker, which goes on; the new one is of no use any more.
     """
     out, into = socket.socketpair()
-    unconnected, far = socket.socketpair()  # in the place of the client's connection, which comes when the client has noticed
-    with out, into, unconnected, far:
+    with out, into:
         config = replace(to.config, restored=True, passed=[*to.passed, "image"])
         try:
-            new.give(config, (unconnected.fileno(), *to.descriptors, *to.passed.values(), into.fileno()))
+            new.give(config, (*to.descriptors, *to.passed.values(), into.fileno()))
             into.close()
             saving = asyncio.ensure_future(old.save(out.fileno(), limit, at_rest))
             await asyncio.sleep(0)  # it is sent

@@ -20,7 +20,7 @@ from typing import Protocol
 
 from gpuvirt.errors import GpuvirtError
 from gpuvirt.server.memory_usage import DEVICES, MemoryUsage
-from gpuvirt.server.workers import WorkerProcess
+from gpuvirt.server.workers.worker_process import WorkerProcess
 
 log = logging.getLogger("gpuvirt.server")
 

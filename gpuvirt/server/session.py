@@ -12,7 +12,7 @@ from gpuvirt.server.parking import ParkingState
 from gpuvirt.server.policy.rights import Rights
 from gpuvirt.server.sealing import CIPHERS
 from gpuvirt.server.tenants import Tenant
-from gpuvirt.server.workers import WorkerProcess
+from gpuvirt.server.workers.worker_process import WorkerProcess
 from gpuvirt.transport.handshake import HELLO_NO_WAIT, Hello
 from gpuvirt.transport.transport import ServerEnd, Transport
 

@@ -27,7 +27,8 @@ from gpuvirt.server.sealing import Exchange, NotSealed, Sealing
 from gpuvirt.server.session import MAIN, Session, asked, holder
 from gpuvirt.server.tenants import Tenant
 from gpuvirt.server.worker_library import RunEnding, SessionConfig
-from gpuvirt.server.workers import WorkerPool, WorkerProcess
+from gpuvirt.server.workers.pool import WorkerPool
+from gpuvirt.server.workers.worker_process import WorkerProcess
 from gpuvirt.transport.handshake import STATE_EVERY, WELCOME_BUSY, WELCOME_FAILED, WELCOME_UNKNOWN, Hello, State, Transcript, Welcome
 from gpuvirt.transport.transport import Transport
 

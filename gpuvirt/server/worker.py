@@ -1,4 +1,5 @@
-"""The worker process: hosts the worker library for one session. Started by the daemon before it is needed: `python -m gpuvirt.server.worker`.
+"""The worker process: hosts the worker library for one session. Forked before it is needed from a template, which the daemon has started
+(`python -m gpuvirt.server.worker`; gpuvirt/server/workers).
 
 It says `ready`, waits for its session, puts itself into its box (gpuvirt/server/box), runs the session in the main thread (inside the library; the
 GIL is free meanwhile) and ends with it. A second thread listens to the daemon. When the daemon goes away, an idle worker ends and a busy one carries
@@ -25,6 +26,7 @@ from gpuvirt.server import memory_usage, messages
 from gpuvirt.server.box import box
 from gpuvirt.server.options import BOX_MODES, HOST_MEMORY
 from gpuvirt.server.worker_library import ParkSaid, RunEnding, SessionConfig, Worker, WorkerLibrary
+from gpuvirt.server.workers import fork_server
 
 CLOSE_LIMIT = 0.7  # seconds: however the session ended, its memory must be free within one
 
@@ -34,28 +36,34 @@ CACHE_REFRESH = 0.25  # seconds between an idle worker's updates of its index of
 
 
 def main() -> int:
+    """The template that workers are forked from."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--fd", type=int, required=True, help="the socket to the daemon")
     parser.add_argument("--backend", choices=["soft", "cuda"], required=True)
     parser.add_argument("--box", choices=BOX_MODES, default="auto", help="off: none; else its parts that this kernel has")
     parser.add_argument("--helper-user", type=int, default=0, help="the user as which compilers run, 0: this one")
-    parser.add_argument("--cgroup-fd", type=int, help="the cgroup.procs of the cgroup to enter")
     args = parser.parse_args()
-    if args.cgroup_fd is not None:
-        _enter_cgroup(args.cgroup_fd)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in the daemon's terminal is the daemon's business
     daemon = socket.socket(fileno=args.fd)
     daemon.set_inheritable(False)
     try:
         library = WorkerLibrary()
         library.load_seal_library()
-        compiler = _Compiler(library, args.box != "off", args.helper_user) if args.backend == "soft" else None
+        if args.backend == "soft":
+            _load_compiler(library)
+        fork_server.serve(daemon, lambda own: _work(library, own, args.backend, args.box != "off", args.helper_user))
     except (GpuvirtError, ImportError) as error:
-        messages.send(daemon, {"op": "failed", "text": str(error)})
+        _tell(daemon, {"op": "failed", "text": str(error)})
         return 1
+    return 0
+
+
+def _work(library: WorkerLibrary, daemon: socket.socket, backend: str, boxed: bool, helper_user: int) -> int:
+    """What a worker does, from its fork to its session."""
+    compiler = _Compiler(boxed, helper_user) if backend == "soft" else None
     row = memory_usage.reserve_row()
-    if args.box != "off":
-        box.prepare(args.backend, row)
+    if boxed:
+        box.prepare(backend, row)
     messages.send(daemon, {"op": "ready"})
     tenant = ""
     while True:
@@ -66,7 +74,7 @@ def main() -> int:
             return 0
         message, fds = received
         if message["op"] == "session":
-            return _run(library, compiler, daemon, message, fds, tenant, args.box != "off", row)
+            return _run(library, compiler, daemon, message, fds, tenant, boxed, row)
         if message["op"] != "expect":
             return 1  # "adopted": its daemon ended before it gave the session to it
         tenant = message["tenant"]
@@ -74,28 +82,34 @@ def main() -> int:
         os.close(fds[0])
 
 
-def _enter_cgroup(entrance: int) -> None:
-    """Before anything is forked, which is in it then as well."""
-    os.write(entrance, b"0")
-    os.close(entrance)
-
-
 def _descriptor(fd: int) -> Path:
     """A path to what a descriptor stands for, whoever may not enter the folders above it."""
     return Path(f"/proc/self/fd/{fd}")
 
 
+def _load_compiler(library: WorkerLibrary) -> None:
+    """The software GPU's compiler, once for all workers.
+
+    Raises:
+        GpuvirtError: it cannot work.
+    """
+    from gpuvirt.soft.codegen import target
+    from gpuvirt.soft.host import ctypes_bridge, jit, module_registry, settings  # noqa: F401
+
+    settings.check_settings()
+    missing = jit.register_library(library.lib)
+    if missing:
+        raise GpuvirtError(f"the worker library lacks {', '.join(missing)}; build it again: make setup")
+    module_registry.own_version()
+    target.host()
+
+
 class _Compiler:
-    """The software GPU's compiler; keeps alive what the C side points to."""
+    """A worker's own part of it; keeps alive what the C side points to."""
 
-    def __init__(self, library: WorkerLibrary, boxed: bool, helper_user: int) -> None:
-        from gpuvirt.soft.codegen import target
-        from gpuvirt.soft.host import compile_time, ctypes_bridge, jit, kernel_log, module_registry, object_cache, settings
+    def __init__(self, boxed: bool, helper_user: int) -> None:
+        from gpuvirt.soft.host import compile_time, ctypes_bridge, kernel_log, module_registry, object_cache
 
-        settings.check_settings()
-        missing = jit.register_library(library.lib)
-        if missing:
-            raise GpuvirtError(f"the worker library lacks {', '.join(missing)}; build it again: make setup")
         self.bridge: Any = ctypes_bridge.Bridge()
         self.address: int = self.bridge.address
         self.build = module_registry.own_version()
@@ -103,7 +117,6 @@ class _Compiler:
         self.open_log = kernel_log.open_file
         self.bound_time = compile_time.WATCH.start
         if boxed:
-            target.host()  # once, for this process and the helper
             module_registry.IMPROVER.fork_helper(box.helper(helper_user, HOST_MEMORY).close, box.no_more_processes)
 
 
@@ -159,8 +172,14 @@ def _run(
 ) -> int:
     del message["op"]
     config = SessionConfig(**message)
-    fd, descriptors = fds[0], fds[1 : 1 + config.descriptors]
-    passed = dict(zip(config.passed, fds[1 + config.descriptors :], strict=True))
+    far: socket.socket | None = None
+    if config.restored:  # its client comes when it has noticed the move: until then there is a connection that is cut when the session begins
+        connection, far = socket.socketpair()
+        fd = connection.detach()
+    else:
+        fd = fds.pop(0)
+    descriptors = fds[: config.descriptors]
+    passed = dict(zip(config.passed, fds[config.descriptors :], strict=True))
     memory_usage_fd = passed.get("memory_usage", -1)
     _use_caches(library, compiler, config, passed.get("cache", -1), expected)
     try:
@@ -187,9 +206,10 @@ def _run(
     worker.ask_room(lambda device, bytes: wish.say({"op": "room", "device": device, "bytes": bytes}))
     begins: queue.SimpleQueue[bool] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(daemon, worker, wish, begins), name="daemon", daemon=True).start()
-    if config.restored:
+    if far is not None:
         if not begins.get():
             return 1  # the session stays where it was, or there is no daemon any more
+        far.close()
         worker.begin()
     code, text = worker.run()
     _tell(daemon, {"op": "ended", "code": code, "text": text, **worker.figures()})

@@ -215,8 +215,12 @@ def test_killed_while_a_session_waits_for_its_memory(own_pool: Callable[..., Ser
 
 def idle_workers(server: Server) -> list[int]:
     """The server's workers that have no session and can take one."""
-    children = map(int, Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text().split())
-    return [pid for pid in children if pid not in server.worker_pids() and b"server.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    (template,) = [pid for pid in children(server.process.pid) if b"server.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return [pid for pid in children(template) if pid not in server.worker_pids()]
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def wait_for_rest(*pids: int) -> None:

@@ -1,4 +1,4 @@
-"""A worker without the library: it answers the daemon as the real one does and echoes what the client sends."""
+"""A worker without the library: it is forked as the real one is, answers the daemon as that does, and echoes what the client sends."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import time
 
 from gpuvirt.server import messages
 from gpuvirt.server.memory_usage import PAGE, ROWS
+from gpuvirt.server.workers import fork_server
 from gpuvirt.transport.packing import pack
 
 # What a worker must not be able to do harm with, by what the client asks for.
@@ -32,12 +33,20 @@ def main() -> None:
     parser.add_argument("--backend")
     parser.add_argument("--die", action="store_true", help="fail before being ready")
     parser.add_argument("--starts", default=os.devnull, help="append + at the start and - when ready, a while later")
+    parser.add_argument("--fail-if", metavar="FILE", help="end before being ready where there is this file")
     parser.add_argument("--slow", type=float, default=0, metavar="SECONDS", help="until it is ready")
     args, _ = parser.parse_known_args()
     daemon = socket.socket(fileno=args.fd)
+    daemon.set_inheritable(False)
     if args.die:
         messages.send(daemon, {"op": "failed", "text": "this worker was told to fail"})
         sys.exit(1)
+    fork_server.serve(daemon, lambda own: work(own, args))
+
+
+def work(daemon: socket.socket, args: argparse.Namespace) -> int:
+    if args.fail_if and os.path.exists(args.fail_if):
+        return 3
     with open(args.starts, "a") as starts:
         starts.write("+")
         starts.flush()
@@ -48,7 +57,7 @@ def main() -> None:
     while True:
         received = messages.receive(daemon)
         if received is None:
-            return
+            return 0
         config, fds = received
         if config["op"] == "session":
             break
@@ -67,13 +76,14 @@ def main() -> None:
             daemon.send(NONSENSE[data])
             if data != b"ended":
                 time.sleep(100)  # the daemon is to end it
-            sys.exit(0)
+            return 0
         if data == b"channels":
             data = str(len(channels)).encode()
         if data == b"config":
             data = repr(config).encode()
         client.sendall(data)
     messages.send(daemon, {"op": "ended", "code": 1, "text": "end of file", **FIGURES, "launches": 4})  # one more than it has said before
+    return 0
 
 
 def listen(daemon: socket.socket, channels: list[socket.socket]) -> None:

@@ -17,7 +17,7 @@ import pytest
 from server.harness import HERE, FakeServer, build_echo_worker, environment, start_fake
 
 from gpuvirt.server.box import features
-from gpuvirt.server.workers import WORKER_COMMAND
+from gpuvirt.server.workers.template import WORKER_COMMAND
 from gpuvirt.transport.handshake import WELCOME_OK
 from gpuvirt.transport.token import Token, parse_token
 

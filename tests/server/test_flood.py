@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 from server.harness import HERE, FakeServer, wait_until
-from server.test_sessions import children
+from server.test_sessions import children, template_of
 
 from gpuvirt.server.control_proxy import EACH
 from gpuvirt.server.control_proxy import PENDING_TOTAL as CONTROL_TOTAL
@@ -166,10 +166,11 @@ def attach_for(server: FakeServer, seconds: float) -> Seen:
     seen = Seen()
     deadline = time.monotonic() + seconds
     gone: set[int] = set()
+    template = template_of(server)
     while time.monotonic() < deadline:
-        wait_until(lambda known=frozenset(gone): bool(children(server.process.pid) - known))  # type: ignore[misc]
+        wait_until(lambda known=frozenset(gone): bool(children(template) - known))  # type: ignore[misc]
         time.sleep(0.2)  # it has started when it exists, and is ready a little later
-        gone |= children(server.process.pid)
+        gone |= children(template)
         began = time.monotonic()
         sock, welcome, _ = server.attach()
         seen.attached.append(time.monotonic() - began)

@@ -16,7 +16,7 @@ from e2e.harness import clean_environment, run_program, start_server
 from server.harness import FakeServer, build_echo_worker, start_fake, wait_until
 
 from gpuvirt.server import cgroups, host_memory
-from gpuvirt.server.workers import WORKER_COMMAND
+from gpuvirt.server.workers.template import WORKER_COMMAND
 from gpuvirt.transport import handshake as hs
 
 MIB = 1 << 20

@@ -6,6 +6,7 @@ import ast
 import fcntl
 import json
 import os
+import re
 import signal
 import socket
 import struct
@@ -20,7 +21,7 @@ import pytest
 from server.harness import HERE, Connection, FakeServer, environment, receive, wait_until
 
 from gpuvirt.errors import GpuvirtError
-from gpuvirt.server.workers import STARTS
+from gpuvirt.server.workers.pool import STARTS
 from gpuvirt.transport import handshake as hs
 from gpuvirt.transport import shm, table
 from gpuvirt.transport.control import request
@@ -216,12 +217,19 @@ def children(pid: int) -> set[int]:
     return {int(child) for task in Path(f"/proc/{pid}/task").glob("*/children") for child in task.read_text().split()}
 
 
+def template_of(server: FakeServer) -> int:
+    """The process that forks the server's workers."""
+    (template,) = [pid for pid in children(server.process.pid) if b"fake_worker" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return template
+
+
 def test_attach_takes_a_prestarted_worker(server: FakeServer) -> None:
     """One that was there before anybody came, each time: nobody waits for a process to start."""
     gone: set[int] = set()
+    template = template_of(server)
     for _ in range(5):
-        wait_until(lambda: bool(children(server.process.pid) - gone))  # the next worker starts in the background
-        before = children(server.process.pid)
+        wait_until(lambda: bool(children(template) - gone))  # the next worker starts in the background
+        before = children(template)
         sock, welcome, _ = server.attach()
         assert welcome.status == hs.WELCOME_OK
         (session,) = server.ask("ps")["sessions"]
@@ -383,20 +391,46 @@ def test_worker_that_cannot_start(start: Callable[..., FakeServer], tmp_path: Pa
         raise AssertionError("the server started")
 
 
-def test_worker_binary_missing_later(own_server: Callable[..., FakeServer], tmp_path: Path) -> None:
-    """Workers that stop starting while the server runs: a refusal that says so, and no hang."""
-    script = tmp_path / "worker.py"
-    script.write_text((Path(__file__).parent / "fake_worker.py").read_text())
-    server = own_server(worker=[sys.executable, str(script)])
-    script.write_text("import sys; sys.exit('gone')")
+def test_workers_that_stop_starting(own_server: Callable[..., FakeServer], tmp_path: Path) -> None:
+    """While the server runs: a refusal that says so, and no hang; and when they start again, sessions."""
+    broken = tmp_path / "broken"
+    server = own_server(worker_options=["--fail-if", str(broken)])
+    broken.touch()
     sock, welcome, _ = server.attach()  # the prestarted one
     assert welcome.status == hs.WELCOME_OK
     time.sleep(0.5)
     other, welcome, _ = server.attach()
-    assert welcome.status == hs.WELCOME_FAILED and "worker did not start" in welcome.text
+    assert welcome.status == hs.WELCOME_FAILED and "a worker did not start: ended by itself with exit code 3" in welcome.text
     assert len(server.ask("ps")["sessions"]) == 1
-    sock.close()
-    other.close()
+    broken.unlink()
+    third, welcome, _ = server.attach()
+    assert welcome.status == hs.WELCOME_OK
+    for each in (sock, other, third):
+        each.close()
+
+
+def test_what_forks_workers_is_started_anew(own_server: Callable[..., FakeServer]) -> None:
+    """Workers that it has forked go on, those that have a session and the one that waits for one."""
+    server = own_server()
+    first, _, _ = server.attach()
+    template = template_of(server)
+    wait_until(lambda: len(children(template)) == 2)
+    os.kill(template, signal.SIGKILL)
+    socks = [first]
+    for _ in range(3):
+        sock, welcome, _ = server.attach()
+        assert welcome.status == hs.WELCOME_OK, welcome.text
+        socks.append(sock)
+    assert template_of(server) != template
+    for sock in socks:
+        sock.sendall(b"still there?")
+        assert sock.recv(100) == b"still there?"
+    first.sendall(b"crash")
+    assert first.recv(100) == b""
+    wait_until(lambda: len(server.ask("ps")["sessions"]) == 3)
+    for sock in socks:
+        sock.close()
+    assert re.search("session .* ended: ended$", server.stop(), re.M)  # nobody knows how
 
 
 def test_a_session_outlives_its_daemon(own_server: Callable[..., FakeServer]) -> None:
@@ -405,16 +439,14 @@ def test_a_session_outlives_its_daemon(own_server: Callable[..., FakeServer]) ->
     sock, _, _ = server.attach()
     (session,) = server.ask("ps")["sessions"]
 
-    def idle_workers() -> list[int]:
-        children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text().split()
-        return [int(pid) for pid in children if int(pid) != session["worker_pid"] and b"fdstore" not in Path(f"/proc/{pid}/cmdline").read_bytes()]
-
-    wait_until(lambda: len(idle_workers()) == 1)
-    (idle,) = idle_workers()
+    template = template_of(server)
+    wait_until(lambda: len(children(template)) == 2)
+    (idle,) = children(template) - {session["worker_pid"]}
     server.process.kill()
     server.process.wait()  # not communicate: the surviving worker has its stderr
     sock.sendall(b"still there?")
     assert sock.recv(100) == b"still there?"
+    wait_until(lambda: not Path(f"/proc/{template}").exists())
     wait_until(lambda: not Path(f"/proc/{idle}").exists() or "Z" in Path(f"/proc/{idle}/stat").read_text().split()[2])
     sock.close()
 

@@ -17,7 +17,7 @@ from e2e.harness import clean_environment, run_line
 from server.harness import HERE, FakeServer, build_echo_worker, start_fake, wait_until
 
 from gpuvirt.server.box.choice import FIRST_USER, HELPER_USER, USERS, _open_to_others
-from gpuvirt.server.workers import WORKER_COMMAND
+from gpuvirt.server.workers.template import WORKER_COMMAND
 from gpuvirt.transport.handshake import WELCOME_OK
 from gpuvirt.transport.token import Token, parse_token
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import select
 import socket
@@ -37,12 +39,34 @@ class Running:
     """A worker process, seen from the daemon's side."""
 
     def __init__(self, lib_dir: Path, folder: Path) -> None:
-        self.daemon, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.daemon.settimeout(100)
+        self.template, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.template.settimeout(100)
         env = environment(folder) | {"GPUVIRT_LIB_DIR": str(lib_dir)}
         line = [sys.executable, "-m", "gpuvirt.server.worker", "--fd", str(theirs.fileno()), "--backend", "cuda"]
         self.process = subprocess.Popen(line, pass_fds=[theirs.fileno()], env=env)
         theirs.close()
+        self.daemon, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.daemon.settimeout(100)
+        messages.send(self.template, {"op": "fork"}, (theirs.fileno(),))
+        theirs.close()
+
+    @functools.cached_property
+    def pid(self) -> int:
+        """The worker's."""
+        received = messages.receive(self.template)
+        assert received is not None and received[0]["op"] == "forked", received
+        os.close(received[1][0])
+        pid: int = received[0]["pid"]
+        return pid
+
+    def exit_code(self) -> int:
+        """The worker's, when it has ended."""
+        pid = self.pid
+        received = messages.receive(self.template)
+        assert received is not None and (received[0]["op"], received[0]["pid"]) == ("exited", pid), received
+        code: int = received[0]["code"]
+        return code
+
 
     def expect(self, op: str) -> dict[str, Any]:
         received = messages.receive(self.daemon)
@@ -58,12 +82,12 @@ class Running:
         theirs.close()
         return ours
 
-    def restored(self) -> socket.socket:
-        """Gives it a session that another worker had."""
+    def restored(self) -> None:
+        """Gives it a session that another worker had; its client is not connected."""
         with open(os.devnull) as image:
-            client = self.session(image.fileno(), restored=True, passed=["image"])
+            self.expect("ready")
+            messages.send(self.daemon, {"op": "session", **asdict(CONFIG), "restored": True, "passed": ["image"]}, (image.fileno(),))
         self.expect("opened")
-        return client
 
 
 @pytest.fixture
@@ -93,7 +117,7 @@ def test_everything_arrives(worker: Running) -> None:
     assert worker.expect("figures") == {"op": "figures", "id": 5, "memory_used": 2, **FIGURES}
     client.sendall(b"bye")
     assert worker.expect("ended") == {"op": "ended", "code": 0, "text": "", "memory_used": 2, **FIGURES}
-    assert worker.process.wait(100) == 0
+    assert worker.exit_code() == 0
     assert client.recv(10) == b""
 
 
@@ -102,7 +126,7 @@ def test_client_lost(worker: Running) -> None:
     worker.expect("opened")
     client.close()
     assert worker.expect("ended") == {"op": "ended", "code": 1, "text": "end of file", "memory_used": 0, **FIGURES}
-    worker.process.wait(100)
+    worker.exit_code()
 
 
 def test_a_close_that_hangs_does_not_keep_the_process(worker: Running) -> None:
@@ -111,7 +135,7 @@ def test_a_close_that_hangs_does_not_keep_the_process(worker: Running) -> None:
     began = time.monotonic()
     client.sendall(b"hang")
     worker.expect("ended")
-    worker.process.wait(100)
+    worker.exit_code()
     assert time.monotonic() - began > 0.5
 
 
@@ -123,47 +147,46 @@ def test_the_daemon_may_go(worker: Running) -> None:
     client.sendall(b"?")
     assert client.recv(1000).startswith(b"cuda ")
     client.close()
-    assert worker.process.wait(100) == 0
+    assert worker.exit_code() == 0
 
 
 def test_a_restored_session_waits_for_its_begin(worker: Running) -> None:
-    """The daemon may ask it for figures meanwhile, and say that its program has ended."""
-    client = worker.restored()
-    client.sendall(b"?")
+    """The daemon may ask it for figures meanwhile, and say that its program has ended. It finds its connection cut when it begins."""
+    worker.restored()
     messages.send(worker.daemon, {"op": "figures", "id": 6})
     assert worker.expect("figures")["id"] == 6
     messages.send(worker.daemon, {"op": "gone"})
-    assert client.recv(10) == b"gone"
-    assert not select.select([client], [], [], 0.1)[0]  # it has not begun
+    assert not select.select([worker.daemon], [], [], 0.1)[0]  # it has not begun
     messages.send(worker.daemon, {"op": "begin"})
-    assert client.recv(1000).startswith(b"cuda ")
-    client.sendall(b"bye")
-    worker.expect("ended")
-    assert worker.process.wait(100) == 0
+    assert worker.expect("ended")["text"] == "end of file"
+    assert worker.exit_code() == 0
 
 
 def test_a_restored_session_that_never_begins(worker: Running) -> None:
-    client = worker.restored()
+    worker.restored()
     worker.daemon.close()
-    assert worker.process.wait(100) == 1
-    assert client.recv(10) == b""
+    assert worker.exit_code() == 1
 
 
 def test_an_idle_worker_goes_with_the_daemon(worker: Running) -> None:
     worker.expect("ready")
     worker.daemon.close()
-    assert worker.process.wait(100) == 0
+    assert worker.exit_code() == 0
 
 
 def test_open_fails(worker: Running) -> None:
     worker.session(server_name="bad")
     assert worker.expect("failed")["text"] == "no such backend"
-    assert worker.process.wait(100) == 1
+    assert worker.exit_code() == 1
 
 
 def test_library_missing(tmp_path: Path) -> None:
     running = Running(tmp_path / "nowhere", tmp_path)
-    assert "libgpuvirt_worker.so is not in" in running.expect("failed")["text"]
+    with contextlib.suppress(ConnectionResetError):  # it has not read that it was to fork
+        running.process.wait(100)
+        running.template.recv(1, socket.MSG_PEEK)
+    received = messages.receive(running.template)
+    assert received is not None and "libgpuvirt_worker.so is not in" in received[0]["text"]
     assert running.process.wait(100) == 1
 
 
@@ -172,9 +195,9 @@ def test_an_interrupt_is_the_daemons_business(worker: Running) -> None:
 
     client = worker.session()
     worker.expect("opened")
-    worker.process.send_signal(signal.SIGINT)
+    os.kill(worker.pid, signal.SIGINT)
     time.sleep(0.1)
     client.sendall(b"?")
     assert client.recv(1000).startswith(b"cuda ")
-    os.kill(worker.process.pid, signal.SIGTERM)
-    assert worker.process.wait(100) == -signal.SIGTERM
+    os.kill(worker.pid, signal.SIGTERM)
+    assert worker.exit_code() == -signal.SIGTERM

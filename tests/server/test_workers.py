@@ -3,20 +3,37 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gpuvirt.server import workers
+from gpuvirt.errors import GpuvirtError
 from gpuvirt.server.worker_library import RunEnding
-from gpuvirt.server.workers import WorkerProcess, start_process
+from gpuvirt.server.workers import template as template_module
+from gpuvirt.server.workers.template import Template
+from gpuvirt.server.workers.worker_process import WorkerProcess
 
 SAYS = """
-import socket, sys
+import argparse, socket, sys, time
 from gpuvirt.server import messages
-messages.send(socket.socket(fileno=int(sys.argv[sys.argv.index("--fd") + 1])), {message})
+from gpuvirt.server.workers import fork_server
+parser = argparse.ArgumentParser()
+parser.add_argument("--fd", type=int)
+parser.add_argument("--backend")
+def work(daemon):
+    {does}
+    return 0
+fork_server.serve(socket.socket(fileno=parser.parse_args().fd), work)
 """
+
+
+def template(does: str) -> Template:
+    """One whose workers do this."""
+    return Template([sys.executable, "-P", "-c", SAYS.format(does=does)], "soft")
 
 
 @pytest.mark.parametrize(
@@ -33,8 +50,10 @@ def test_how_a_session_ended_is_told_by_the_code(message: dict[str, Any], ending
     """Whatever the worker's text says: it may be a stranger's code that chose it."""
 
     async def run() -> WorkerProcess:
-        worker = WorkerProcess(start_process([sys.executable, "-P", "-c", SAYS.format(message=message)], "soft"), lambda _: None)
+        forks = template(f"messages.send(daemon, {message})")
+        worker = WorkerProcess(await forks.fork(), lambda _: None)
         await asyncio.wait_for(worker.gone, 30)
+        forks.close()
         return worker
 
     worker = asyncio.run(run())
@@ -46,6 +65,106 @@ def test_a_worker_gets_no_secrets_by_its_environment(monkeypatch: pytest.MonkeyP
     needed = ["GPUVIRT_SOFT_LOG", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "XDG_RUNTIME_DIR"]
     for name in (*secret, *needed):
         monkeypatch.setenv(name, "x")
-    found = workers._environment()
+    found = template_module._environment()
     assert not found.keys() & set(secret) and found.keys() >= set(needed)
-    assert workers._environment(client=True)["GPUVIRT_TOKEN"] == "x"
+    assert template_module._environment(client=True)["GPUVIRT_TOKEN"] == "x"
+
+
+@pytest.mark.parametrize(("does", "ending"), [("sys.exit(3)", "exit code 1"), ("return 4", "exit code 4"), ("import os; os.abort()", "SIGABRT")])
+def test_how_a_worker_ends_is_known(does: str, ending: str) -> None:
+    """Though it is not the daemon's child; also when several end at once."""
+
+    async def run() -> list[str]:
+        forks = template(f"time.sleep(0.2); {does}")
+        workers = [WorkerProcess(await forks.fork(), lambda _: None) for _ in range(5)]
+        async with asyncio.timeout(30):
+            for worker in workers:
+                await worker.gone
+        forks.close()
+        return [worker.ending for worker in workers]
+
+    endings = asyncio.run(run())
+    assert len(endings) == 5 and all(found.endswith(ending) for found in endings), endings
+
+
+def test_a_worker_has_nothing_of_its_siblings() -> None:
+    """No descriptor but its own socket and the standard ones, the same signals as a fresh process, a session of its own."""
+
+    async def run() -> list[str]:
+        looks = "import os, signal; assert os.getsid(0) == os.getpid() != os.getppid(); "
+        looks += "assert signal.getsignal(signal.SIGCHLD) is signal.SIG_DFL and signal.set_wakeup_fd(-1) == -1; "
+        looks += "had = [int(fd) for fd in os.listdir('/proc/self/fd')]; "  # one of them is for the listing
+        looks += "assert {fd for fd in had if os.path.lexists(f'/proc/self/fd/{fd}')} == {0, 1, 2, daemon.fileno()}, had; "
+        forks = template(f"{looks} messages.send(daemon, {{'op': 'ready'}}); daemon.recv(1)")
+        workers = [WorkerProcess(await forks.fork(), lambda _: None) for _ in range(3)]
+        async with asyncio.timeout(30):
+            for worker in workers:
+                await worker.ready
+        for worker in workers:
+            worker.kill()
+            await worker.gone
+        forks.close()
+        return [worker.ending for worker in workers]
+
+    assert asyncio.run(run()) == ["killed by SIGKILL"] * 3
+
+
+def test_a_template_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(template_module, "FORK_LIMIT", 0.5)
+
+    async def run() -> None:
+        forks = template("pass")
+        os.kill(forks._process.pid, signal.SIGSTOP)
+        with pytest.raises(GpuvirtError, match="did not start within"):
+            await forks.fork()
+        async with asyncio.timeout(30):
+            while not forks.ended:
+                await asyncio.sleep(0.01)
+
+    asyncio.run(run())
+
+
+def test_a_template_that_ends_says_why() -> None:
+    async def run() -> None:
+        forks = Template([sys.executable, "-P", "-c", "import sys; sys.exit(9)"], "soft")
+        with pytest.raises(GpuvirtError, match=r"the process that forks them ended \(exit code 9\)"):
+            await forks.fork()
+        assert forks.ended
+        with pytest.raises(GpuvirtError):
+            await forks.fork()
+
+    asyncio.run(run())
+
+
+def test_what_was_not_waited_for_is_ended() -> None:
+    """A worker that comes when nobody wants it any more."""
+
+    async def run() -> None:
+        forks = template("time.sleep(100)")
+        unwanted = asyncio.create_task(forks.fork())
+        await asyncio.sleep(0)
+        unwanted.cancel()
+        other = await forks.fork()
+        children = Path(f"/proc/{forks._process.pid}/task/{forks._process.pid}/children")
+        async with asyncio.timeout(30):
+            while children.read_text().split() != [str(other.pid)]:
+                await asyncio.sleep(0.01)
+        worker = WorkerProcess(other, lambda _: None)
+        worker.kill()
+        await worker.gone
+        forks.close()
+
+    asyncio.run(run())
+
+
+def test_no_workers_are_forked_beside_threads() -> None:
+    """What another thread holds at that moment, its fork would hold for ever."""
+
+    async def run() -> None:
+        script = SAYS.format(does="pass")
+        threads = "import threading, time; threading.Thread(target=time.sleep, args=(100,), daemon=True).start()"
+        forks = Template([sys.executable, "-P", "-c", threads + script], "soft")
+        with pytest.raises(GpuvirtError):
+            await forks.fork()
+
+    asyncio.run(run())

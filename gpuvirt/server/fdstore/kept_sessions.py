@@ -21,7 +21,7 @@ from gpuvirt.server.fdstore.store import DescriptorStore, Entry
 from gpuvirt.server.leases import Lease
 from gpuvirt.server.memory_usage import MemoryUsage
 from gpuvirt.server.session import Session
-from gpuvirt.server.workers import Process, WorkerProcess
+from gpuvirt.server.workers.worker_process import Process, WorkerProcess
 from gpuvirt.transport import table
 from gpuvirt.transport.handshake import Hello
 from gpuvirt.transport.packing import pack, unpack
@@ -132,7 +132,7 @@ def read(entry: Entry) -> Kept:
         slot=record["slot"],
         memory=record["memory"],
         lease=lease,
-        process=Process(record["pid"], pidfd, sock, lambda: None),
+        process=Process(record["pid"], pidfd, sock, None),
         host_memory=record["host_memory"],
         cgroup=record["cgroup"],
         parked=record["parked"],

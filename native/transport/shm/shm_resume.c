@@ -56,7 +56,7 @@ int gv_shm_peer_process(int fd) {
     struct ucred peer = {0};
     socklen_t size = sizeof peer;
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 || peer.pid <= 0) return -1;
-    if (peer.pid == getppid()) return -1; /* the daemon's socket, in the place of that of a client that comes when it has noticed */
+    if (peer.pid == getpid()) return -1; /* the worker's own socket, in the place of that of a client that comes when it has noticed */
     size = sizeof process;
     /* The kernel's own descriptor cannot be another process that got the same number since; older kernels only know the number. */
     if (getsockopt(fd, SOL_SOCKET, SO_PEERPIDFD, &process, &size) == 0 && process >= 0) {

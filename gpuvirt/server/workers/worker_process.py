@@ -1,47 +1,31 @@
-"""Worker processes, seen by the daemon: started in advance, given one session, watched until they end."""
+"""A worker process, seen by the daemon: given one session, watched until it ends."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
-import re
 import signal
 import socket
-import subprocess
-import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
-from gpuvirt import paths
 from gpuvirt.errors import GpuvirtError
 from gpuvirt.printable import printable
 from gpuvirt.server import host_memory, messages
-from gpuvirt.server.cgroups import Cgroups, WorkerCgroup
+from gpuvirt.server.cgroups import WorkerCgroup
 from gpuvirt.server.tenants import Tenant
 from gpuvirt.server.worker_library import RunEnding, SessionConfig, WorkerFigures
 
-log = logging.getLogger("gpuvirt.server")
-
-STARTS = max(2, os.cpu_count() or 1)  # workers that are starting at the same time
-SO_PASSRIGHTS = 83
-SECRETS = re.compile("TOKEN|SECRET|PASSW|CREDENTIAL|COOKIE|(API|ACCESS|PRIVATE|AUTH).*KEY|AUTH_SOCK", re.I)  # in names of variables
-START_LIMIT = 60.0  # seconds until a worker must be ready
 FIGURES_LIMIT = 0.5
 FIGURES_BACKLOG = 1000  # answers that an earlier daemon has asked for and not read
 FIGURES = tuple(name for name, *_ in WorkerFigures._fields_)
 TEXT_MOST = 500  # characters of a worker's text that are kept
-RETRY_PAUSE = 5.0  # after a worker that could not even start
-REMOVE_PAUSE = 0.1  # until a cgroup is tried again whose processes have not ended yet
-REMOVE_ATTEMPTS = 100
 
 # For its client and the log. Short, as host_memory.reason says.
 COMPILED_TOO_LONG = "device code took longer to compile than the server allows (GPUVIRT_SOFT_COMPILE_LIMIT of its environment)"
-WORKER_COMMAND = (sys.executable, "-P", "-m", "gpuvirt.server.worker")
 
 
 def _nothing() -> None:
@@ -55,7 +39,7 @@ def _text(message: dict[str, Any]) -> str:
 def _exit_text(code: int | None) -> str:
     """How a process ended, by its exit code. None: nobody knows."""
     if code is None:
-        return "ended (an earlier server had started its worker)"
+        return "ended"
     return f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended by itself with exit code {code}"
 
 
@@ -66,45 +50,22 @@ def _figures(message: dict[str, Any]) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Process:
-    """A worker's process. pidfd, socket: the `WorkerProcess`'s to close. wait: its exit code once it has ended (negative: the signal that killed it),
-    None where an earlier daemon started it, so that nobody can tell this one."""
+    """A worker's process.
+
+    Attributes:
+        pidfd, socket: the `WorkerProcess`'s to close.
+        exit_code: done soon after it has ended (negative: the signal that killed it). None, and a result of None: nobody can tell, because the
+            template that had forked it ended before, or was another daemon's.
+    """
 
     pid: int
     pidfd: int
     socket: socket.socket
-    wait: Callable[[], int | None]
-
-
-def start_process(command: Sequence[str], backend: str, client: bool = False, cgroup: WorkerCgroup | None = None) -> Process:
-    """Starts a worker.
-
-    Args:
-        client: whether its driver is gpuvirt's own client library.
-        cgroup: which it enters, None: there is none.
-    """
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with theirs, contextlib.ExitStack() as passed:
-        fds, line = [theirs.fileno()], [*command, "--fd", str(theirs.fileno()), "--backend", backend]
-        if cgroup is not None:
-            fds.append(cgroup.open_entrance())
-            passed.callback(os.close, fds[-1])
-            line += ["--cgroup-fd", str(fds[-1])]
-        # In a new session: signals from the daemon's terminal go to the daemon only, which then ends its workers.
-        process = subprocess.Popen(
-            line,
-            stdin=subprocess.DEVNULL,
-            stdout=2,
-            pass_fds=fds,
-            start_new_session=True,
-            env=_environment(client),
-        )
-    with contextlib.suppress(OSError):  # since Linux 6.16; closing a descriptor that a worker has prepared for it may take long
-        ours.setsockopt(socket.SOL_SOCKET, SO_PASSRIGHTS, 0)
-    return Process(process.pid, os.pidfd_open(process.pid), ours, process.wait)
+    exit_code: asyncio.Future[int | None] | None
 
 
 class WorkerProcess:
-    """One worker. `ready` is done when it can take a session, `gone` when the process has ended and, if it is a child of this one, was reaped.
+    """One worker. `ready` is done when it can take a session, `gone` when the process has ended and its exit code is known.
 
     Args:
         cgroup: in which it is, None: there is none.
@@ -270,7 +231,7 @@ class WorkerProcess:
         messages.send(self._socket, {"op": "begin"})
 
     def kill(self, sig: int = signal.SIGKILL) -> None:
-        if not self.gone.done():
+        if self._pidfd >= 0:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pidfd, sig)
 
@@ -282,7 +243,7 @@ class WorkerProcess:
     def _readable(self) -> None:
         try:
             received = messages.receive(self._socket)
-        except BlockingIOError:
+        except (BlockingIOError, ConnectionResetError):  # reset: it ended without having read everything; what it has said comes after that
             return
         except OSError:
             received = None
@@ -360,8 +321,13 @@ class WorkerProcess:
         self._loop.remove_reader(self._socket)
         os.close(self._pidfd)
         self._socket.close()
-        code = self._process.wait()
         self._pidfd = -1
+        if self._process.exit_code is None:
+            self._gone(None)
+        else:
+            self._process.exit_code.add_done_callback(lambda code: self._gone(code.result()))
+
+    def _gone(self, code: int | None) -> None:
         if code in (-signal.SIGKILL, None) and self.cgroup is not None and self.cgroup.oom_killed():
             self.ending, self.told = host_memory.reason(self.memory_limit), True
         self.ending = self.ending or _exit_text(code)
@@ -381,170 +347,9 @@ class WorkerProcess:
         try:
             if not self._socket.recv(1, socket.MSG_PEEK):
                 return True
+        except ConnectionResetError:
+            return False
         except OSError:
             return True
         self._readable()
         return False
-
-
-class WorkerPool:
-    """Keeps one worker ready for the next session.
-
-    Args:
-        command: the command that starts a worker; tests pass their own.
-        options: of the command.
-        client: whether the workers' driver is gpuvirt's own client library.
-        cgroups: where each worker gets one of its own, None: they have none.
-    """
-
-    def __init__(
-        self,
-        backend: str,
-        command: Sequence[str] = WORKER_COMMAND,
-        options: Sequence[str] = (),
-        client: bool = False,
-        cgroups: Cgroups | None = None,
-    ) -> None:
-        self._cgroups = cgroups
-        self._backend, self._command, self._client = backend, [*command, *options], client
-        self._all: set[WorkerProcess] = set()
-        self._idle: WorkerProcess | None = None
-        self._starting = 0
-        self._started = asyncio.Event()
-        self._taking = asyncio.Lock()  # who came first takes first
-        self._closed = False
-        self._retry: asyncio.TimerHandle | None = None
-        self._last_failure = ""
-        self._expected: Tenant | None = None
-
-    @property
-    def running(self) -> set[WorkerProcess]:
-        """All workers, the one that waits for a session among them."""
-        return self._all
-
-    def expect(self, tenant: Tenant) -> None:
-        """The next session is probably this tenant's: the worker that waits for it prepares for that."""
-        if tenant is self._expected:
-            return
-        self._expected = tenant
-        if self._idle is not None:
-            self._idle.expect(tenant)
-
-    def prestart(self) -> None:
-        """Starts the worker for the next session, unless there is one, or as many are starting as may."""
-        if self._idle is None and not self._closed and self._starting < STARTS:
-            self._idle = self._start()
-
-    async def wait_ready(self) -> None:
-        """Waits until the prestarted worker can take a session.
-
-        Raises:
-            GpuvirtError: the worker cannot be started.
-        """
-        if self._idle is not None:
-            await asyncio.wait_for(asyncio.shield(self._idle.ready), START_LIMIT)
-        elif self._last_failure:
-            raise GpuvirtError(self._last_failure)
-
-    async def take(self, limit: float) -> WorkerProcess:
-        """Returns a worker for one session and starts the next one in the background.
-
-        Raises:
-            GpuvirtError: no worker could be started within `limit` seconds.
-        """
-        worker: WorkerProcess | None = None
-        try:
-            async with asyncio.timeout(limit):
-                async with self._taking:
-                    while self._idle is None and self._starting >= STARTS:
-                        self._started.clear()
-                        await self._started.wait()
-                    worker, self._idle = self._idle or self._start(), None
-                asyncio.get_running_loop().call_soon(self.prestart)
-                await asyncio.shield(worker.ready)
-        except TimeoutError:
-            if worker is None:
-                raise GpuvirtError(f"no worker could be started within {limit:.0f} s, so many others start; try again later") from None
-            worker.kill()
-            raise GpuvirtError(f"the worker did not start within {limit:.0f} s; is the server overloaded?") from None
-        except asyncio.CancelledError:
-            if worker is not None:
-                worker.kill()
-            raise
-        return worker
-
-    def _start(self) -> WorkerProcess:
-        cgroup = self._cgroups.make() if self._cgroups else None
-        worker = WorkerProcess(start_process(self._command, self._backend, self._client, cgroup), self._gone, cgroup)
-        self._all.add(worker)
-        self._starting += 1
-        worker.ready.add_done_callback(self._ready)
-        if self._expected is not None:
-            worker.expect(self._expected)
-        return worker
-
-    def adopt(self, process: Process, memory_limit: int, cgroup: str) -> WorkerProcess:
-        """A worker of an earlier daemon, with its session.
-
-        Args:
-            cgroup: the folder of the one that it is in, "": it has none.
-        """
-        worker = WorkerProcess(process, self._gone, self._cgroups.adopt(Path(cgroup)) if self._cgroups and cgroup else None)
-        self._all.add(worker)
-        worker.adopt(memory_limit)
-        return worker
-
-    def _ready(self, ready: asyncio.Future[None]) -> None:
-        self._starting -= 1
-        self._started.set()
-        if not ready.exception():  # else `_gone` tries again, after a pause
-            self.prestart()
-
-    def _gone(self, worker: WorkerProcess) -> None:
-        self._all.discard(worker)
-        self._remove_cgroup(worker)
-        if worker is not self._idle:
-            return
-        self._idle = None
-        self._last_failure = worker.ending
-        if not self._closed:
-            log.error("the idle worker ended: %s; trying again in %.0f s", worker.ending, RETRY_PAUSE)
-            self._retry = asyncio.get_running_loop().call_later(RETRY_PAUSE, self.prestart)
-
-    def _remove_cgroup(self, worker: WorkerProcess, attempts: int = REMOVE_ATTEMPTS) -> None:
-        """The worker has ended; the compiler that it has forked ends with it, but not at once."""
-        if self._cgroups is None or worker.cgroup is None or self._cgroups.remove(worker.cgroup) or attempts == 0:
-            return
-        asyncio.get_running_loop().call_later(REMOVE_PAUSE, self._remove_cgroup, worker, attempts - 1)
-
-    async def close(self, limit: float = 2.0) -> None:
-        """Ends all workers: SIGTERM, and SIGKILL after `limit` seconds."""
-        self._closed = True
-        if self._retry:
-            self._retry.cancel()
-        if not self._all:
-            return
-        gone = [worker.gone for worker in self._all]
-        for worker in self._all:
-            worker.kill(signal.SIGTERM)
-        _, late = await asyncio.wait(gone, timeout=limit)
-        if late:
-            for worker in list(self._all):
-                worker.kill()
-            await asyncio.wait(gone)
-
-
-def _environment(client: bool = False) -> dict[str, str]:
-    """The daemon's environment for a worker: without gpuvirt's client libraries, which it must not load in place of the real driver, and without
-    variables whose names speak of secrets, because whoever runs code in a worker can read them.
-
-    Args:
-        client: whether the worker's driver is gpuvirt's own, which needs a token.
-    """
-    env = {name: value for name, value in os.environ.items() if not SECRETS.search(name) or (client and name == "GPUVIRT_TOKEN")}
-    ours = {str(paths.library_dir() / name) for name in (paths.CUDA, paths.NVML)}
-    kept = [p for p in env.get("LD_PRELOAD", "").replace(" ", ":").split(":") if p and p not in ours]
-    env.pop("LD_PRELOAD", None)
-    if kept:
-        env["LD_PRELOAD"] = ":".join(kept)
-    return env

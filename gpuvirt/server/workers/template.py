@@ -1,0 +1,156 @@
+"""A template, seen by the daemon: a process that has loaded what all workers need, and forks each of them in some milliseconds."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Sequence
+
+from gpuvirt import paths
+from gpuvirt.errors import GpuvirtError
+from gpuvirt.printable import printable
+from gpuvirt.server import messages
+from gpuvirt.server.cgroups import WorkerCgroup
+from gpuvirt.server.workers.worker_process import Process
+
+FORK_LIMIT = 30.0  # seconds, of which the first worker's are for loading
+SO_PASSRIGHTS = 83
+SECRETS = re.compile("TOKEN|SECRET|PASSW|CREDENTIAL|COOKIE|(API|ACCESS|PRIVATE|AUTH).*KEY|AUTH_SOCK", re.I)  # in names of variables
+WORKER_COMMAND = (sys.executable, "-P", "-m", "gpuvirt.server.worker")
+
+
+class Template:
+    """Starts the process, which `close` ends. Workers do not end with it; how they end then nobody can tell.
+
+    Args:
+        command: what starts it, with its options; tests pass their own.
+        client: whether the workers' driver is gpuvirt's own client library.
+    """
+
+    def __init__(self, command: Sequence[str], backend: str, client: bool = False) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            # In a new session: signals from the daemon's terminal go to the daemon only, which then ends its workers.
+            self._process = subprocess.Popen(
+                [*command, "--fd", str(theirs.fileno()), "--backend", backend],
+                stdin=subprocess.DEVNULL,
+                stdout=2,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+                env=_environment(client),
+            )
+        self._forks: deque[asyncio.Future[tuple[int, int]]] = deque()  # in the order in which they are asked for and answered
+        self._exit_codes: dict[int, asyncio.Future[int | None]] = {}  # by worker
+        self._why = ""
+        self._socket.setblocking(False)
+        self._loop.add_reader(self._socket, self._readable)
+
+    @property
+    def ended(self) -> bool:
+        return self._socket.fileno() < 0
+
+    async def fork(self, cgroup: WorkerCgroup | None = None) -> Process:
+        """A worker, which says itself when it is ready.
+
+        Args:
+            cgroup: which it enters, None: there is none.
+
+        Raises:
+            GpuvirtError: there is none to be had, and why.
+        """
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        forked: asyncio.Future[tuple[int, int]] = self._loop.create_future()
+        try:
+            with theirs, contextlib.ExitStack() as passed:
+                fds = [theirs.fileno()]
+                if cgroup is not None:
+                    fds.append(cgroup.open_entrance())
+                    passed.callback(os.close, fds[-1])
+                messages.send(self._socket, {"op": "fork"}, tuple(fds))
+            self._forks.append(forked)
+            pid, pidfd = await asyncio.wait_for(forked, FORK_LIMIT)
+        except OSError as error:
+            ours.close()
+            if isinstance(error, TimeoutError):
+                self._process.kill()  # it hangs
+                raise GpuvirtError(f"a worker did not start within {FORK_LIMIT:.0f} s") from None
+            raise GpuvirtError(f"a worker did not start: {error.strerror}") from None
+        except BaseException:
+            ours.close()
+            raise
+        with contextlib.suppress(OSError):  # since Linux 6.16; closing a descriptor that a worker has prepared for it may take long
+            ours.setsockopt(socket.SOL_SOCKET, SO_PASSRIGHTS, 0)
+        return Process(pid, pidfd, ours, self._exit_codes[pid])
+
+    def _readable(self) -> None:
+        try:
+            received = messages.receive(self._socket)
+        except (BlockingIOError, ConnectionResetError):  # reset: it ended without having read everything; what it has said comes after that
+            return
+        except (OSError, ValueError):
+            received = None
+        if received is None:
+            self._over()
+            return
+        message, fds = received
+        match message["op"]:
+            case "forked" if fds:
+                self._exit_codes[message["pid"]] = self._loop.create_future()
+                forked = self._forks.popleft()
+                if forked.done():  # nobody wants it any more
+                    with contextlib.suppress(ProcessLookupError):
+                        signal.pidfd_send_signal(fds[0], signal.SIGKILL)
+                    os.close(fds[0])
+                else:
+                    forked.set_result((message["pid"], fds[0]))
+            case "forked":
+                forked = self._forks.popleft()
+                if not forked.done():
+                    forked.set_exception(GpuvirtError(f"a worker did not start: {message['text']}"))
+            case "exited":
+                self._exit_codes.pop(message["pid"]).set_result(message["code"])
+            case "failed":
+                self._why = printable(message["text"])
+
+    def _over(self) -> None:
+        self._loop.remove_reader(self._socket)
+        self._socket.close()
+        self._process.kill()
+        code = self._process.wait()
+        how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        for forked in self._forks:
+            if not forked.done():
+                forked.set_exception(GpuvirtError(self._why or f"a worker did not start: the process that forks them ended ({how})"))
+        for exit_code in self._exit_codes.values():
+            exit_code.set_result(None)
+        self._forks.clear()
+        self._exit_codes.clear()
+
+    def close(self) -> None:
+        """Ends it. It holds nothing that would have to be kept."""
+        if not self.ended:
+            self._over()
+
+
+def _environment(client: bool = False) -> dict[str, str]:
+    """The daemon's environment for a worker: without gpuvirt's client libraries, which it must not load in place of the real driver, and without
+    variables whose names speak of secrets, because whoever runs code in a worker can read them.
+
+    Args:
+        client: whether the worker's driver is gpuvirt's own, which needs a token.
+    """
+    env = {name: value for name, value in os.environ.items() if not SECRETS.search(name) or (client and name == "GPUVIRT_TOKEN")}
+    ours = {str(paths.library_dir() / name) for name in (paths.CUDA, paths.NVML)}
+    kept = [p for p in env.get("LD_PRELOAD", "").replace(" ", ":").split(":") if p and p not in ours]
+    env.pop("LD_PRELOAD", None)
+    if kept:
+        env["LD_PRELOAD"] = ":".join(kept)
+    return env
