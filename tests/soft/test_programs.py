@@ -21,21 +21,6 @@ HALVES = [LIGHT[::2], LIGHT[1::2]]
 
 
 @pytest.fixture(scope="module")
-def seed() -> int:
-    """A new one for each run; pytest shows it when a program is wrong."""
-    return int.from_bytes(os.urandom(4), "little")
-
-
-@pytest.fixture(scope="module")
-def kept(request: pytest.FixtureRequest) -> Path:
-    """Where executables stay from one run of the tests to the next."""
-    assert request.config.cache is not None
-    folder = request.config.cache.mkdir("cuda-programs")
-    cuda_programs.forget_old(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
 def executables(kept: Path) -> list[Path]:
     """The light programs in two executables, which are compiled beside each other."""
     return cuda_programs.compile_all([cuda_programs.together(half) for half in HALVES], kept)
