@@ -1,10 +1,10 @@
 # Everything here sets itself up: a virtual environment in .venv, the native libraries built into gpuvirt/lib. Needs make, g++ and python3-venv.
 PYTHON ?= python3
 SEED ?= 7
-JOBS ?= 3
+JOBS ?= 4
 VENV := .venv
 BIN := $(VENV)/bin
-# Test files are shared out among JOBS processes, one more than there are cores on a small machine: tests mostly wait.
+# Test files are shared out among JOBS processes, twice as many as there are cores on a small machine: half of the time a test waits.
 PYTEST := $(BIN)/pytest -n $(JOBS) --dist loadfile
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 BUILD_NEEDS := scikit-build-core pycparser cmake ninja
