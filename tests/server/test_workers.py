@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,41 @@ def test_a_template_that_ends_says_why() -> None:
             await forks.fork()
 
     asyncio.run(run())
+
+
+def test_what_was_said_before_an_end_is_heard() -> None:
+    """Also when it was asked something that it has not read: its socket is reset then."""
+    says = """
+import argparse, socket
+from gpuvirt.server import messages
+parser = argparse.ArgumentParser()
+parser.add_argument("--fd", type=int)
+daemon = socket.socket(fileno=parser.parse_known_args()[0].fd)
+daemon.recv(1, socket.MSG_PEEK)
+messages.send(daemon, {"op": "failed", "text": "there is no library"})
+"""
+
+    async def run() -> str:
+        started = asyncio.create_task(Template([sys.executable, "-P", "-c", says], "soft").fork())
+        await asyncio.sleep(0)
+        time.sleep(1)  # it has ended before anything is read
+        with pytest.raises(GpuvirtError, match="there is no library"):
+            await started
+        forks = template(
+            "messages.send(daemon, {'op': 'ready'}); daemon.recv(1, socket.MSG_PEEK); messages.send(daemon, {'op': 'ended', 'code': 0, 'text': ''})"
+        )
+        worker = WorkerProcess(await forks.fork(), lambda _: None)
+        async with asyncio.timeout(30):
+            await worker.ready
+            asked = asyncio.create_task(worker.figures())
+            await asyncio.sleep(0)
+            time.sleep(1)
+            assert await asked == {}
+            await worker.gone
+        forks.close()
+        return worker.ending
+
+    assert asyncio.run(run()) == "goodbye"
 
 
 def test_what_was_not_waited_for_is_ended() -> None:
