@@ -15,6 +15,7 @@ import pytest
 from gpuvirt.errors import GpuvirtError
 from gpuvirt.server.worker_library import RunEnding
 from gpuvirt.server.workers import template as template_module
+from gpuvirt.server.workers.pool import WorkerPool
 from gpuvirt.server.workers.template import Template
 from gpuvirt.server.workers.worker_process import WorkerProcess
 
@@ -88,6 +89,24 @@ def test_how_a_worker_ends_is_known(does: str, ending: str) -> None:
     assert len(endings) == 5 and all(found.endswith(ending) for found in endings), endings
 
 
+def test_a_worker_may_be_over_before_anybody_looks() -> None:
+    """Its start and its end are read at once."""
+
+    async def run() -> list[str]:
+        forks = template("return 4")
+        starts = [asyncio.create_task(forks.fork()) for _ in range(3)]
+        await asyncio.sleep(0)
+        time.sleep(1)
+        workers = [WorkerProcess(await start, lambda _: None) for start in starts]
+        async with asyncio.timeout(30):
+            for worker in workers:
+                await worker.gone
+        forks.close()
+        return [worker.ending for worker in workers]
+
+    assert asyncio.run(run()) == ["ended by itself with exit code 4"] * 3
+
+
 def test_a_worker_has_nothing_of_its_siblings() -> None:
     """No descriptor but its own socket and the standard ones, the same signals as a fresh process, a session of its own."""
 
@@ -128,7 +147,7 @@ def test_a_template_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_template_that_ends_says_why() -> None:
     async def run() -> None:
         forks = Template([sys.executable, "-P", "-c", "import sys; sys.exit(9)"], "soft")
-        with pytest.raises(GpuvirtError, match=r"the process that forks them ended \(exit code 9\)"):
+        with pytest.raises(GpuvirtError, match="the process that forks them ended with exit code 9"):
             await forks.fork()
         assert forks.ended
         with pytest.raises(GpuvirtError):
@@ -202,5 +221,28 @@ def test_no_workers_are_forked_beside_threads() -> None:
         forks = Template([sys.executable, "-P", "-c", threads + script], "soft")
         with pytest.raises(GpuvirtError):
             await forks.fork()
+
+    asyncio.run(run())
+
+
+def test_another_template_takes_over() -> None:
+    """When one is killed while it is asked for a worker, and before that is noticed."""
+
+    async def run() -> None:
+        pool = WorkerPool("soft", [sys.executable, "-P", "-c", SAYS.format(does="messages.send(daemon, {'op': 'ready'}); daemon.recv(1)")])
+        for _ in range(3):
+            worker = await pool.take(30)
+            assert pool._template is not None
+            process = pool._template._process
+            os.kill(process.pid, signal.SIGKILL)
+            worker.kill()
+        for _ in range(3):
+            starting = asyncio.create_task(pool._start())
+            await asyncio.sleep(0)
+            os.kill(pool._template._process.pid, signal.SIGSTOP)
+            await asyncio.sleep(0.1)
+            os.kill(pool._template._process.pid, signal.SIGKILL)
+            (await starting).kill()
+        await pool.close()
 
     asyncio.run(run())

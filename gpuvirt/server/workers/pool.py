@@ -12,13 +12,14 @@ from pathlib import Path
 from gpuvirt.errors import GpuvirtError
 from gpuvirt.server.cgroups import Cgroups, WorkerCgroup
 from gpuvirt.server.tenants import Tenant
-from gpuvirt.server.workers.template import WORKER_COMMAND, Template
+from gpuvirt.server.workers.template import WORKER_COMMAND, Template, TemplateEnded
 from gpuvirt.server.workers.worker_process import Process, WorkerProcess
 
 log = logging.getLogger("gpuvirt.server")
 
 STARTS = max(2, os.cpu_count() or 1)  # workers that are starting at the same time
 START_LIMIT = 60.0  # seconds until a worker must be ready
+TEMPLATES = 3  # that are asked for one worker, where they are killed
 RETRY_PAUSE = 5.0  # after a worker that could not even start
 REMOVE_PAUSE = 0.1  # until a cgroup is tried again whose processes have not ended yet
 REMOVE_ATTEMPTS = 100
@@ -128,17 +129,28 @@ class WorkerPool:
         start.add_done_callback(self._has_started)
         return start
 
+    async def _fork(self, cgroup: WorkerCgroup | None, tries: int = TEMPLATES) -> Process:
+        """Raises:
+        GpuvirtError: there is no process to be had.
+        """
+        if self._template is None or self._template.ended:
+            self._template = Template(self._command, self._backend, self._client)
+        try:
+            return await self._template.fork(cgroup)
+        except TemplateEnded:
+            if tries == 1:
+                raise
+        return await self._fork(cgroup, tries - 1)
+
     async def _start(self) -> WorkerProcess:
         """A worker that is ready.
 
         Raises:
             GpuvirtError: it could not be started.
         """
-        if self._template is None or self._template.ended:
-            self._template = Template(self._command, self._backend, self._client)
         cgroup = self._cgroups.make() if self._cgroups else None
         try:
-            process = await self._template.fork(cgroup)
+            process = await self._fork(cgroup)
         except BaseException:
             self._remove_cgroup(cgroup)
             raise

@@ -26,6 +26,13 @@ SECRETS = re.compile("TOKEN|SECRET|PASSW|CREDENTIAL|COOKIE|(API|ACCESS|PRIVATE|A
 WORKER_COMMAND = (sys.executable, "-P", "-m", "gpuvirt.server.worker")
 
 
+_Forked = tuple[int, int, asyncio.Future[int | None]]  # pid, pidfd, exit code
+
+
+class TemplateEnded(GpuvirtError):
+    """It has ended, not of itself: another one can fork."""
+
+
 class Template:
     """Starts the process, which `close` ends. Workers do not end with it; how they end then nobody can tell.
 
@@ -47,7 +54,7 @@ class Template:
                 start_new_session=True,
                 env=_environment(client),
             )
-        self._forks: deque[asyncio.Future[tuple[int, int]]] = deque()  # in the order in which they are asked for and answered
+        self._forks: deque[asyncio.Future[_Forked]] = deque()  # in the order in which they are asked for and answered
         self._exit_codes: dict[int, asyncio.Future[int | None]] = {}  # by worker
         self._why = ""
         self._socket.setblocking(False)
@@ -64,10 +71,11 @@ class Template:
             cgroup: which it enters, None: there is none.
 
         Raises:
+            TemplateEnded: there is none to be had from this one.
             GpuvirtError: there is none to be had, and why.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        forked: asyncio.Future[tuple[int, int]] = self._loop.create_future()
+        forked: asyncio.Future[_Forked] = self._loop.create_future()
         try:
             with theirs, contextlib.ExitStack() as passed:
                 fds = [theirs.fileno()]
@@ -76,19 +84,22 @@ class Template:
                     passed.callback(os.close, fds[-1])
                 messages.send(self._socket, {"op": "fork"}, tuple(fds))
             self._forks.append(forked)
-            pid, pidfd = await asyncio.wait_for(forked, FORK_LIMIT)
+            pid, pidfd, exit_code = await asyncio.wait_for(forked, FORK_LIMIT)
         except OSError as error:
             ours.close()
             if isinstance(error, TimeoutError):
                 self._process.kill()  # it hangs
                 raise GpuvirtError(f"a worker did not start within {FORK_LIMIT:.0f} s") from None
+            if isinstance(error, BrokenPipeError | ConnectionResetError):
+                self.close()
+                raise TemplateEnded(f"a worker did not start: {error.strerror}") from None
             raise GpuvirtError(f"a worker did not start: {error.strerror}") from None
         except BaseException:
             ours.close()
             raise
         with contextlib.suppress(OSError):  # since Linux 6.16; closing a descriptor that a worker has prepared for it may take long
             ours.setsockopt(socket.SOL_SOCKET, SO_PASSRIGHTS, 0)
-        return Process(pid, pidfd, ours, self._exit_codes[pid])
+        return Process(pid, pidfd, ours, exit_code)
 
     def _readable(self) -> None:
         try:
@@ -103,14 +114,14 @@ class Template:
         message, fds = received
         match message["op"]:
             case "forked" if fds:
-                self._exit_codes[message["pid"]] = self._loop.create_future()
+                exit_code = self._exit_codes[message["pid"]] = self._loop.create_future()
                 forked = self._forks.popleft()
                 if forked.done():  # nobody wants it any more
                     with contextlib.suppress(ProcessLookupError):
                         signal.pidfd_send_signal(fds[0], signal.SIGKILL)
                     os.close(fds[0])
                 else:
-                    forked.set_result((message["pid"], fds[0]))
+                    forked.set_result((message["pid"], fds[0], exit_code))
             case "forked":
                 forked = self._forks.popleft()
                 if not forked.done():
@@ -125,10 +136,15 @@ class Template:
         self._socket.close()
         self._process.kill()
         code = self._process.wait()
-        how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        if self._why:
+            error = GpuvirtError(self._why)
+        elif code < 0:
+            error = TemplateEnded(f"a worker did not start: the process that forks them was killed by {signal.Signals(-code).name}")
+        else:
+            error = GpuvirtError(f"a worker did not start: the process that forks them ended with exit code {code}")
         for forked in self._forks:
             if not forked.done():
-                forked.set_exception(GpuvirtError(self._why or f"a worker did not start: the process that forks them ended ({how})"))
+                forked.set_exception(error)
         for exit_code in self._exit_codes.values():
             exit_code.set_result(None)
         self._forks.clear()
