@@ -43,8 +43,8 @@ def test_it_outlives_the_server(tmp_path: Path, how: int) -> None:
             wait_until(lambda: server.ask("ps")["sessions"] == [])
     open_one, _, _ = server.attach(parse_token(tokens["bob"]))  # that runs when the server ends
     wait_until(lambda: users(server)["bob"]["launches"] == 7)
-    took = time.monotonic() - began
     before = users(server)
+    took = time.monotonic() - began
     assert [(before[user]["sessions"], before[user]["launches"]) for user in ("alice", "bob")] == [(2, 8), (2, 7)]
     for row in before.values():
         assert 0 < row["attached"] <= row["reserved"] <= 2 * took and row["parked"] == 0
