@@ -8,6 +8,7 @@ It has one thread, so that a fork has everything, and has seen nothing of any se
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import select
@@ -40,16 +41,17 @@ def serve(daemon: socket.socket, work: Callable[[socket.socket], int]) -> None:
         sock.setblocking(False)
     signal.set_wakeup_fd(wakes.fileno(), warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    while True:
-        readable, _, _ = select.select([daemon, wake], [], [])
-        if wake in readable:
-            wake.recv(4096)
-            _tell_exits(daemon)
-        if daemon in readable:
-            received = messages.receive(daemon)
-            if received is None:
-                return
-            _fork(received[1], daemon, work, (daemon, wake, wakes))
+    with contextlib.suppress(ConnectionError):  # the daemon was killed: it has not read everything, or what it is told now comes too late
+        while True:
+            readable, _, _ = select.select([daemon, wake], [], [])
+            if wake in readable:
+                wake.recv(4096)
+                _tell_exits(daemon)
+            if daemon in readable:
+                received = messages.receive(daemon)
+                if received is None:
+                    return
+                _fork(received[1], daemon, work, (daemon, wake, wakes))
 
 
 def _fork(fds: list[int], daemon: socket.socket, work: Callable[[socket.socket], int], own: tuple[socket.socket, ...]) -> None:

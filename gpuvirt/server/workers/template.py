@@ -127,7 +127,8 @@ class Template:
                 if not forked.done():
                     forked.set_exception(GpuvirtError(f"a worker did not start: {message['text']}"))
             case "exited":
-                self._exit_codes.pop(message["pid"]).set_result(message["code"])
+                if exited := self._exit_codes.pop(message["pid"], None):  # None: it could not be handed over
+                    exited.set_result(message["code"])
             case "failed":
                 self._why = printable(message["text"])
 
