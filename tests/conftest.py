@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+from collections import Counter
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -29,6 +30,18 @@ def pytest_configure(config: pytest.Config) -> None:
         settings.load_profile("patient")
     if path := config.getoption("--cpu-times"):
         config.pluginmanager.register(Recorder(path))
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m selects
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of a test that is marked `sampled(n)` every n-th case is in `make check`, the first one included; the others are slow."""
+    cases: Counter[str] = Counter()
+    for item in items:
+        if mark := item.get_closest_marker("sampled"):
+            test = item.nodeid.partition("[")[0]
+            if cases[test] % mark.args[0]:
+                item.add_marker(pytest.mark.slow)
+            cases[test] += 1
 
 
 def expected_skips() -> list[tuple[str, str]]:

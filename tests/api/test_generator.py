@@ -41,6 +41,7 @@ def problem(tables: Path, api: headers.Api) -> str:
     return str(caught.value)
 
 
+@pytest.mark.slow
 def test_every_function_of_the_headers_has_a_class_or_a_reason(api: headers.Api) -> None:
     functions = function_spec.load(API / "functions", api)
     assert {f.base for f in functions if f.declared} == set(api.bases())
@@ -123,6 +124,7 @@ def test_committed_files_are_not_stale(option: str, file: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("option", "file", "old", "new"), [(*COMMITTED[0], "| sync |", "| async |"), (*COMMITTED[1], "= 719", "= 718")])
 def test_stale_files_are_noticed(tmp_path: Path, option: str, file: Path, old: str, new: str) -> None:
     stale = tmp_path / file.name
@@ -230,6 +232,7 @@ optional = true
 """
 
 
+@pytest.mark.slow
 def test_a_new_object_needs_no_code_in_the_worker(tmp_path: Path, headers_at: list[Path]) -> None:
     """Rows in two tables and the backend's type: the worker makes it, finds it, ends it with its context, and compiles as it is."""
     tables = shutil.copytree(API, tmp_path / "native" / "api")

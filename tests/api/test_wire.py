@@ -11,6 +11,7 @@ from pathlib import Path
 import c_build
 import command_spec
 import emit_commands
+import pytest
 from api.building import ROOT
 from command_spec import Body, Field
 
@@ -122,6 +123,7 @@ def exercise(body: Body) -> str:
     return "".join(out)
 
 
+@pytest.mark.slow
 def test_round_trip_and_refusals(generated: Path, includes: list[Path], tmp_path: Path) -> None:
     spec = command_spec.load(ROOT / "native" / "api" / "commands.toml")
     bodies = emit_commands.bodies(spec)

@@ -272,6 +272,7 @@ def test_wrong_usage(env: dict[str, str], line: list[str], variables: dict[str, 
     assert done.returncode == code and text in done.stderr and done.stdout == ""
 
 
+@pytest.mark.slow
 def test_attaching_waits(env: dict[str, str], tmp_path: Path) -> None:
     """It says its place, gives up in time or at once, and has the GPU when it is free; who stops waiting leaves the queue."""
     server = start_fake(tmp_path / "one", gpus=1, gpu_memory=1 << 30, grace=0)

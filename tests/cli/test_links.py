@@ -71,6 +71,7 @@ PIECES = ["auto", "shm", "tcp", "delay", "verbs", "channels", "rtt", "rate", "("
 PIECES += ["plain", "tcp(plain", "9", ".", "delay(rtt=30ms,", "tcp(channels=4)", "us", "kbit", "x", "é", "\t", "\udcff"]
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(texts=st.lists(st.lists(st.sampled_from(PIECES), max_size=9).map("".join), min_size=20, max_size=20))
 def test_any_text(by_library: Library, texts: list[str]) -> None:

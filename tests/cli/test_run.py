@@ -60,6 +60,7 @@ def test_what_the_user_set_for_cupy_stays(gpuvirt: Gpuvirt, server: FakeServer) 
         assert subprocess.run(["sh", "-c", f"{before} {line}; echo $CUPY_COMPILE_WITH_PTX"], capture_output=True, text=True).stdout == f"{after}\n"
 
 
+@pytest.mark.slow
 def test_the_users_flags_for_xla_stay(gpuvirt: Gpuvirt, server: FakeServer) -> None:
     """A flag that the user gives, and a file of flags; what they leave open is ours, once."""
     (line,) = [line for line in gpuvirt("env", server=server).stdout.splitlines() if "XLA_FLAGS" in line]
@@ -229,6 +230,7 @@ def test_tokens(gpuvirt: Gpuvirt, server: FakeServer) -> None:
     assert done.returncode == 125 and "no token is called 'alice'" in done.stderr
 
 
+@pytest.mark.slow
 def test_rights_of_tokens(gpuvirt: Gpuvirt, server: FakeServer) -> None:
     """Given on the state folder and over the control channel, listed by both, refused by name; a token that is over is refused with the time."""
     there = {"GPUVIRT_STATE": server.env["GPUVIRT_STATE"], "XDG_RUNTIME_DIR": server.env["XDG_RUNTIME_DIR"], "COLUMNS": "200"}

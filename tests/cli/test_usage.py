@@ -12,6 +12,8 @@ from gpuvirt.cli import VERBS
 
 from .conftest import Gpuvirt
 
+pytestmark = pytest.mark.sampled(4)
+
 
 def test_help_lists_every_verb(gpuvirt: Gpuvirt) -> None:
     done = gpuvirt("--help")

@@ -83,6 +83,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="this machine has device files")
 def test_device_files_for_a_pool_of_drivers_own_gpus(chained: Server, tmp_path: Path) -> None:
     """JAX looks for them, whatever GPUs the pool has; a ptxas is replaced for software GPUs only."""

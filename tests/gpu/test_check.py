@@ -63,6 +63,7 @@ def test_lost_launches_fail_it(tmp_path: Path) -> None:
     assert [row["result"] for row in named(report, "resume")] == ["WRONG"]
 
 
+@pytest.mark.slow
 def test_a_spent_budget_is_said(tmp_path: Path) -> None:
     done, report = run_check(tmp_path / "check.json", "--small", "--budget", "1", "programs", "rates", BACKEND="chained")
     assert [(row["part"], row["result"]) for row in report["rows"]] == [("programs", "not run"), ("rates", "not run")]

@@ -318,6 +318,7 @@ def test_messages_agree(handshake_tool: Callable[[bytes], bytes]) -> None:
         assert type(message).unpack(message.pack()) == message
 
 
+@pytest.mark.slow
 def test_messages_are_refused_alike(handshake_tool: Callable[[bytes], bytes]) -> None:
     """Every bit of a hello flipped in turn, as of each message: either both read it, and the same, or neither does."""
     for letter, message in ((b"g", GREETING), (b"h", HELLO), (b"s", STATE), (b"w", WELCOME)):

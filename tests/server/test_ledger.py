@@ -39,6 +39,7 @@ def ledger_of(folder: Path, server: FakeServer) -> Path:
     return folder / "state" / f"ledger-127.0.0.1-{server.port}.sqlite"
 
 
+@pytest.mark.slow
 def test_a_lease_outlives_the_daemon(tmp_path: Path) -> None:
     """Its GPUs and their memory are reserved as before; it can be renewed, joined and given back; a revoked token's has ended."""
     five = {"gpus": 5, "gpu_memory": GIB}

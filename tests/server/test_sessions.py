@@ -287,6 +287,7 @@ def test_sessions_of_a_token(own_server: Callable[..., FakeServer]) -> None:
         sock.close()
 
 
+@pytest.mark.slow
 def test_starts_are_bounded(own_server: Callable[..., FakeServer], tmp_path: Path) -> None:
     """However many clients come at once, few workers are starting at the same time, and all clients get one."""
     starts = tmp_path / "starts"
@@ -305,6 +306,7 @@ def test_starts_are_bounded(own_server: Callable[..., FakeServer], tmp_path: Pat
         connection.close()
 
 
+@pytest.mark.slow
 def test_whose_sessions_one_sees(own_server: Callable[..., FakeServer]) -> None:
     """A token's own in full; of others' neither program nor user. An admin's token sees all."""
     server = own_server(gpus=2)
@@ -465,6 +467,7 @@ def test_stop_ends_everything(own_server: Callable[..., FakeServer]) -> None:
     wait_until(lambda: list(folder.iterdir()) == [])  # the descriptor store ends a moment later
 
 
+@pytest.mark.slow
 def test_one_port_on_two_addresses(start: Callable[..., FakeServer], tmp_path: Path) -> None:
     """The second server harms nothing of the first's: not when it starts, not when it ends."""
     first = start(tmp_path / "first")
@@ -507,6 +510,7 @@ def test_ends_with_its_parent(start: Callable[..., FakeServer], tmp_path: Path) 
     assert process.wait(100) == 0
 
 
+@pytest.mark.slow
 def test_unproved_connections_do_not_pile_up(own_server: Callable[..., FakeServer]) -> None:
     """Hundreds of connections that say nothing do not keep anybody else from attaching."""
     server = own_server()

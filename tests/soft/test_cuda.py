@@ -274,6 +274,7 @@ def test_half_and_bfloat() -> None:
     assert np.array_equal(p, ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16))
 
 
+@pytest.mark.slow
 def test_libdevice_functions() -> None:
     k = kernels(
         """extern "C" __global__ void f(const float* x, float* o, const double* y, double* p, int n) {
@@ -353,6 +354,7 @@ def test_printf_assert_and_trap(capfd: pytest.CaptureFixture[str]) -> None:
         k.launch("m", 1, 32, np.uint64(8))
 
 
+@pytest.mark.slow
 def test_tiles_of_several_warps() -> None:
     """Cooperative groups keep what parts of a block synchronise by in shared memory that is reserved for the system."""
     source = r"""

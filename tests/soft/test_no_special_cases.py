@@ -91,6 +91,7 @@ def in_order(text: str) -> list[str]:
     return sorted(re.split(r"\n(?=define|declare|@|attributes)", text))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", ["matmul_shared", "function_pointers"])
 def test_renaming_everything_changes_no_code(tmp_path: Path, program: str) -> None:
     made = tmp_path / "text.ptx"

@@ -223,6 +223,7 @@ def test_what_another_version_left_is_not_run(cache: Path, monkeypatch: pytest.M
     assert about is not None and b"static_shared" in about[0]
 
 
+@pytest.mark.slow
 def test_two_processes_compile_the_same_kernel_at_once(cache: Path) -> None:
     text = "import numpy as np; from soft.test_object_cache import STORE, compiled_right; compiled_right(STORE)"
     folder = str(Path(__file__).parent.parent)

@@ -189,6 +189,7 @@ def test_a_launch_does_not_wait_for_the_helper(improver: tiering.Improver, monke
         helper.send_signal(signal.SIGCONT)
 
 
+@pytest.mark.slow
 def test_quick_code_that_takes_too_much_stack_is_not_used(improver: tiering.Improver, monkeypatch: pytest.MonkeyPatch) -> None:
     """Quick code keeps every value that lives across blocks on the stack; a frame of cuDNN's was larger than the stack and its guard together."""
     n = 400

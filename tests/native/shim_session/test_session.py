@@ -105,6 +105,7 @@ def runs(request: pytest.FixtureRequest, programs: Programs) -> Iterator[Concurr
         yield started
 
 
+@pytest.mark.slow
 def test_every_scenario_is_run(programs: Programs) -> None:
     listed = subprocess.run([str(programs("plain")), "list"], capture_output=True, text=True, check=False).stdout.split()
     early = [*TOO_EARLY, *FAILED_EARLY, *ORDER]

@@ -11,6 +11,7 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from server.harness import FakeServer, environment, wait_until
 
@@ -127,6 +128,7 @@ def test_strange_requests(own_server: Callable[..., FakeServer]) -> None:
     assert "gpuvirt_info" in scrape(server)
 
 
+@pytest.mark.slow
 def test_slow_scrapers(own_server: Callable[..., FakeServer]) -> None:
     """Many that say nothing, or too little, take neither descriptors nor the others' time, and are not kept."""
     server = own_server(metrics=["127.0.0.1", 0])

@@ -74,6 +74,7 @@ ROWS = st.dictionaries(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(ROWS, max_size=8))
 def test_sums_of_the_parts(additions: list[dict[tuple[str, str], Sums]]) -> None:
     """Two servers add to one file in turns: a month has all of its days' and nothing else."""

@@ -29,6 +29,7 @@ def users(server: FakeServer, *options: str, token: str | None = None) -> dict[s
     return {row["user"]: row for row in answer["users"]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 def test_it_outlives_the_server(tmp_path: Path, how: int) -> None:
     """Sessions of two users, then the server is ended, and started anew on the same port: nothing is missing, nothing twice."""
@@ -75,6 +76,7 @@ def test_it_is_written_without_being_asked_for(tmp_path: Path) -> None:
     record.close()
 
 
+@pytest.mark.slow
 def test_who_sees_what(tmp_path: Path) -> None:
     """An admin all, others their own; a month at a time."""
     state = tmp_path / "state"

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from soft.kernels import Kernels
 
+pytestmark = pytest.mark.sampled(6)
+
 THREADS, FUEL = 80, 40
 MASK = 0xFFFFFFFF
 

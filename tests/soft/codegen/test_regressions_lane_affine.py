@@ -10,6 +10,8 @@ from soft.kernels import Kernels
 
 from gpuvirt.soft.analysis import lane_affine
 
+pytestmark = pytest.mark.sampled(5)
+
 HEAD = """
 .version 7.0
 .target sm_75

@@ -98,6 +98,7 @@ def test_sparse_cholesky_with_lanes_apart(tmp_path: Path) -> None:
     pytest.fail("nobody noticed that lanes were out of step")
 
 
+@pytest.mark.slow
 def test_renamed_kernels_get_the_same_machine_code() -> None:
     """Kernels of cuBLAS's matrix products, by their own names and by others: what is compiled is the same, byte for byte, and so is its speed."""
     path = native.find("cublas", "libcublas.so.*")

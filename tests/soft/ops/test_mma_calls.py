@@ -9,6 +9,8 @@ from soft.kernels import Kernels
 from gpuvirt.soft import pipeline
 from gpuvirt.soft.ptx.module import Module
 
+pytestmark = pytest.mark.sampled(5)
+
 COUNT = 9
 # (instruction, registers of A, B, C; the types of a register of A and B, and of C)
 FORMS = [

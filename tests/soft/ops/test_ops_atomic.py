@@ -12,6 +12,8 @@ from soft.ops.test_ops_floating import bf16, edges, from_bf16, to_bf16
 from soft.ops.test_ops_integer import edges as int_edges
 from soft.ptx_op import Case, check, product, tiers
 
+pytestmark = pytest.mark.sampled(5)
+
 HEAD = ".version 8.8\n.target sm_120a\n.address_size 64\n"
 rng = np.random.default_rng(17)
 

@@ -10,6 +10,8 @@ import pytest
 from soft import exact
 from soft.ptx_op import Case, check, product
 
+pytestmark = pytest.mark.sampled(5)
+
 DTYPES = {"f16": np.float16, "f32": np.float32, "f64": np.float64}
 MODES = ("rn", "rz", "rm", "rp")
 OPERATIONS: dict[str, Callable[..., float]] = {"add": exact.add, "sub": exact.sub, "mul": exact.mul, "div": exact.div, "fma": exact.fma}

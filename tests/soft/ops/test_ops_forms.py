@@ -30,6 +30,8 @@ from soft.ops.test_ops_integer import T, each
 from soft.ops.test_ops_integer import edges as int_edges
 from soft.ptx_op import Case, bits, check, product, run, tiers
 
+pytestmark = pytest.mark.sampled(5)
+
 ALL = "0xffffffff"
 BPAIRS = np.array([0x3F803F80, 0x00008000, 0x7F7F0001, 0x3EAA3FC0, 0xBF804080, 0x00800080, 0xC1203F00, 0x1234D678, 0x7FFF3F80, 0x7F80FF80], np.uint32)
 B32X2 = product(edges("f32", True), edges("f32", True))

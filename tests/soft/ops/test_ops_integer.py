@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from soft.ptx_op import Case, check, product
 
+pytestmark = pytest.mark.sampled(5)
+
 T = {f"{k}{b}": np.dtype(f"{'i' if k == 's' else 'u'}{b // 8}") for k in "su" for b in (16, 32, 64)}
 B = {f"b{b}": np.dtype(f"u{b // 8}") for b in (16, 32, 64)}
 

@@ -10,6 +10,8 @@ from soft.kernels import Kernels
 from soft.ops.test_ops_convert import SMALL, values_of
 from soft.ptx_op import tiers
 
+pytestmark = pytest.mark.sampled(5)
+
 rng = np.random.default_rng(21)
 HEAD = ".version 8.8\n.target sm_120a\n.address_size 64\n"
 

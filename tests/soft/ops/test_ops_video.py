@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from soft.ptx_op import Case, check, product, tiers
 
+pytestmark = pytest.mark.sampled(5)
+
 NUMBERS = np.array([0, 1, 2, 7, 31, 32, 33, 0x7F, 0x80, 0xFF, 0x7FFF, 0x8000, 0x12345678, 0x7FFFFFFF, 0x80000000, 0x89ABCDEF, 0xFFFFFF80, 0xFFFFFFFF], np.uint32)
 FEW = np.array([0, 1, 0x80, 0x7FFFFFFF, 0x80000000, 0x89ABCDEF, 0xFFFFFFFF], np.uint32)
 PARTS = {"": (0, 32), "b0": (0, 8), "b1": (8, 8), "b3": (24, 8), "h0": (0, 16), "h1": (16, 16)}

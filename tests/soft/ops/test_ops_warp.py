@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from soft.ptx_op import Case, check
 
+pytestmark = pytest.mark.sampled(5)
+
 rng = np.random.default_rng(11)
 A = rng.integers(0, 1 << 32, 256, np.uint32)
 FEW = rng.integers(0, 4, 256).astype(np.uint32)
