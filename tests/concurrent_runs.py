@@ -16,12 +16,16 @@ What is not selected is not run; a job that raises fails its own test.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any
 
 import pytest
+
+# A job takes its environment from here: pytest changes its own between two tests, which another thread must not read meanwhile.
+ENVIRONMENT = dict(os.environ)
 
 Job = Callable[[Mapping[str, Any]], Any]
 AT_ONCE = 4

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import c_build
 import pytest
-from concurrent_runs import ConcurrentRuns
+from concurrent_runs import ENVIRONMENT, ConcurrentRuns
 from fuzz.shim import build_fuzzer, seeded_bugs
 
 HERE = Path(__file__).parent / "shim"
@@ -64,7 +63,7 @@ def sessions(program: Path, link: str, count: int, seconds: int, first: int | Se
     listed = "" if isinstance(first, int) else "".join(f"{seed}\n" for seed in first)
     line = [program, str(count), str(seconds), str(first) if isinstance(first, int) else "-", link, *how]
     pipes = {"input": listed, "capture_output": True, "text": True, "errors": "replace"}
-    return subprocess.run(line, **pipes, timeout=seconds + 300, cwd=folder, env={**os.environ, **more})
+    return subprocess.run(line, **pipes, timeout=seconds + 300, cwd=folder, env={**ENVIRONMENT, **more})
 
 
 def held(done: Done) -> dict[str, int]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import c_build
 import pytest
-from concurrent_runs import ConcurrentRuns
+from concurrent_runs import ENVIRONMENT, ConcurrentRuns
 
 from gpuvirt.transport import handshake as hs
 from gpuvirt.transport import shm, table
@@ -47,7 +47,7 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Builder:
 
 
 def run(program: Path, *args: str, seconds: float = 600) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "TSAN_OPTIONS": "halt_on_error=1", "ASAN_OPTIONS": "detect_leaks=1", "UBSAN_OPTIONS": "print_stacktrace=1"}
+    env = {**ENVIRONMENT, "TSAN_OPTIONS": "halt_on_error=1", "ASAN_OPTIONS": "detect_leaks=1", "UBSAN_OPTIONS": "print_stacktrace=1"}
     return subprocess.run([str(program), *args], capture_output=True, text=True, timeout=seconds, env=env)
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import c_build
 import pytest
-from concurrent_runs import ConcurrentRuns
+from concurrent_runs import ENVIRONMENT, ConcurrentRuns
 
 ROOT = Path(__file__).resolve().parents[3]
 HERE = Path(__file__).parent
@@ -22,7 +21,7 @@ def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
     def run(name: str, sanitizer: str) -> subprocess.CompletedProcess[str]:
         program = c_build.program(folder / f"{name}.{sanitizer}", [*SOURCES, HERE / f"{name}.c"], variant=sanitizer, flags=(f"-I{ROOT}/native/wire",))
-        env = {**os.environ, "TSAN_OPTIONS": "halt_on_error=1", "ASAN_OPTIONS": "detect_leaks=1", "UBSAN_OPTIONS": "print_stacktrace=1"}
+        env = {**ENVIRONMENT, "TSAN_OPTIONS": "halt_on_error=1", "ASAN_OPTIONS": "detect_leaks=1", "UBSAN_OPTIONS": "print_stacktrace=1"}
         return subprocess.run([str(program)], capture_output=True, text=True, timeout=500, env=env)
 
     with ConcurrentRuns(request, {"test_server": lambda p: run(**p)}) as started:

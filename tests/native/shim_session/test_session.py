@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import c_build
 import pytest
-from concurrent_runs import ConcurrentRuns
+from concurrent_runs import ENVIRONMENT, ConcurrentRuns
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent.parent
@@ -84,7 +83,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Programs:
 
 
 def run(path: Path, scenario: str, link: str, environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("GPUVIRT_") and name != "LD_PRELOAD"}
+    clean = {name: value for name, value in ENVIRONMENT.items() if not name.startswith("GPUVIRT_") and name != "LD_PRELOAD"}
     done = subprocess.run([str(path), scenario, link], capture_output=True, text=True, timeout=280, env={**clean, **OPTIONS, **(environment or {})})
     assert done.returncode == 0, done.stdout + done.stderr
     return done

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import c_build
 import pytest
-from concurrent_runs import ConcurrentRuns
+from concurrent_runs import ENVIRONMENT, ConcurrentRuns
 
 HERE = Path(__file__).parent
 OLD_KERNEL = ("-DSOFT_DONTUNMAP=64",)  # a flag of mremap's that is refused, as a kernel before 5.7 does
@@ -44,7 +43,7 @@ BACKEND_TESTS = [
 
 def run(program: Path, *arguments: str) -> str:
     environment = {
-        **os.environ,
+        **ENVIRONMENT,
         "ASAN_OPTIONS": "detect_leaks=1:detect_stack_use_after_return=0",
         "UBSAN_OPTIONS": "print_stacktrace=1",
         "TSAN_OPTIONS": "halt_on_error=1",

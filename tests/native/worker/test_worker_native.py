@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import c_build
 import pytest
-from concurrent_runs import ConcurrentRuns
+from concurrent_runs import ENVIRONMENT, ConcurrentRuns
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
@@ -35,7 +34,7 @@ def build_worker(build: str, folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConcurrentRuns]:
-    env = {**os.environ, "TSAN_OPTIONS": "exitcode=66", "ASAN_OPTIONS": "detect_leaks=0"}
+    env = {**ENVIRONMENT, "TSAN_OPTIONS": "exitcode=66", "ASAN_OPTIONS": "detect_leaks=0"}
 
     def run(p: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
         program = build_worker(p["build"], tmp_path_factory.mktemp("worker"))
