@@ -110,6 +110,7 @@ struct gv_link { /* NOLINT(clang-analyzer-optin.performance.Padding): sender's a
     uint64_t bulk_position;                  /* bytes of our stream of payloads; the sender's */
     uint64_t bulk_left;                      /* of the payload that is being received */
     struct gv_copies copies;
+    _Atomic uint32_t borrowed;    /* parts that are sent from the memory of gv_bulk_send's caller */
     _Atomic uint32_t epoch;       /* of what is sent */
     _Atomic uint32_t epoch_limit; /* of what may come: the peer may be up again before us */
     _Atomic bool paused;          /* gv_link_pause */

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import signal
 import secrets
 import struct
 import subprocess
@@ -121,6 +122,10 @@ def runs(request: pytest.FixtureRequest, build: Builder) -> Iterator[ConcurrentR
         ),
         "test_a_lost_byte_of_a_payload_is_noticed": lambda p: run(
             transport("test_bulk", "undefined", (*SMALLER, PLAIN, "-DGV_BREAK_BULK", BROKEN), "_broken"), "cut_1"
+        ),
+        "test_memory_read_after_death_is_noticed": lambda p: noticed(
+            transport("test_bulk", "undefined", (*SMALLER, SEALED_ROW, PLAIN, "-DGV_BREAK_BORROWED", BROKEN), "_borrowed"),
+            "nothing_is_read_after_death",
         ),
         "test_a_fault_of_sealing_is_noticed": lambda p: run(
             transport("test_sealed", "undefined", (*SMALLER, SEALED_ROW, f"-DGV_BREAK_{p['fault']}", BROKEN), f"_{p['fault']}"), p["case"]
@@ -240,6 +245,13 @@ def test_a_broken_delay_is_noticed(runs: ConcurrentRuns, request: pytest.Fixture
 def test_a_lost_byte_of_a_payload_is_noticed(runs: ConcurrentRuns, request: pytest.FixtureRequest) -> None:
     """A channel that comes back one byte too late in the stream (GV_BREAK_BULK) is what the cases would find."""
     assert runs.result(request).returncode == 1
+
+
+@pytest.mark.slow
+def test_memory_read_after_death_is_noticed(runs: ConcurrentRuns, request: pytest.FixtureRequest) -> None:
+    """A call that returns while the sending thread still seals from its caller's memory (GV_BREAK_BORROWED) is what the case would find."""
+    done = runs.result(request)
+    assert done.returncode == -signal.SIGSEGV, done.stderr[-3000:]
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 /* Payloads: whole, in order, over any number of channels; what is lent is given back exactly once; nobody waits for ever. */
 #define _GNU_SOURCE
 #include <pthread.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 
 #include "../../../native/transport/tcp/tcp.h"
@@ -361,6 +362,36 @@ static void death_at_any_time(void) {
     }
 }
 
+#define UNMAPPED (16ull << 20)
+
+static void *send_and_unmap(void *arg) {
+    void *data = mmap(NULL, UNMAPPED, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(data != MAP_FAILED);
+    gv_bulk_send(arg, 1, data, UNMAPPED);
+    munmap(data, UNMAPPED);
+    return NULL;
+}
+
+static void *receive_on(void *arg) {
+    struct gv_bulk_header h;
+    while (!gv_bulk_recv_header(arg, &h) && !gv_bulk_recv(arg, NULL, h.size)) continue;
+    return NULL;
+}
+
+/* Whenever it dies: what gv_bulk_send was given is its caller's again when it returns, who may unmap it. */
+static void nothing_is_read_after_death(void) {
+    for (int round = 0; round < 60; round++) {
+        struct pair p = open_pair(2, true);
+        pthread_t threads[2];
+        gv_bulk_set_waiter(p.client, wait_acked, p.client);
+        CHECK(pthread_create(&threads[0], NULL, send_and_unmap, p.client) == 0 && pthread_create(&threads[1], NULL, receive_on, p.worker) == 0);
+        usleep((useconds_t)(mix((uint64_t)round) % 4000));
+        gv_link_kill(p.client, "now");
+        for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
+        close_pair(&p);
+    }
+}
+
 /* ---- greetings that lie */
 
 static void greetings(void) {
@@ -542,6 +573,7 @@ int main(int argc, char **argv) {
         {"parts_do_not_wait", parts_do_not_wait},
         {"death_ends_all_waiting", death_ends_all_waiting},
         {"death_at_any_time", death_at_any_time},
+        {"nothing_is_read_after_death", nothing_is_read_after_death},
         {"greetings", greetings},
         {"cut_1", cut_1},
         {"cut_2", cut_2},
