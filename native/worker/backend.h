@@ -45,6 +45,9 @@ struct gv_backend_config {
      * have been parked and brought back. False: there is none to be had. [executor, in an operation, no lock held] */
     bool (*make_room)(void *arg, uint32_t device, uint64_t bytes);
     void *make_room_arg;
+    /* soft: what becomes of turns on a device of the pool (gv_turn_said of turns.h); number: of the word that STOPPED answers. [a thread of the backend's] */
+    void (*turn_said)(void *arg, uint32_t device, uint32_t what, uint32_t number);
+    void *turn_arg;
 };
 
 /* A rectangular copy of width x height x depth; width in bytes. height = depth = 1 for a plain one. */

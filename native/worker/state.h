@@ -234,6 +234,8 @@ struct worker {
     enum { ROOM_NO_ANSWER, ROOM_GRANTED, ROOM_REFUSED } room_answer; /* what it asked for, parked or with an allocation that does not fit */
     void (*room_asked)(void *arg, uint32_t device, uint64_t bytes);
     void *room_arg;
+    void (*turns_said)(void *arg, uint32_t device, uint32_t what, uint32_t number);
+    void *turns_arg;
 
     pthread_t reader, sender, read_ahead;
     bool has_reader, has_sender, has_read_ahead;
@@ -350,6 +352,8 @@ void worker_park_here(struct worker *w);
 /* The executor, in an operation: asks the daemon for room that other sessions have, and waits for it (gv_backend_config.make_room; arg: the worker). While it
  * waits the session can itself be parked. */
 bool worker_make_room(void *arg, uint32_t device, uint64_t bytes);
+/* Passes on what the backend says of turns (gv_backend_config.turn_said; arg: the worker). */
+void worker_turn_said(void *arg, uint32_t device, uint32_t what, uint32_t number);
 
 /* ---- bulk (bulk.c) ----------------------------------------------------------------------------------------------------- */
 

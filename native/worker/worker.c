@@ -120,7 +120,9 @@ EXPORT struct worker *worker_open(const struct worker_config *config, char *err)
                                         .console = console,
                                         .console_arg = w,
                                         .make_room = worker_make_room,
-                                        .make_room_arg = w};
+                                        .make_room_arg = w,
+                                        .turn_said = worker_turn_said,
+                                        .turn_arg = w};
     int status = ops->open(&backend, &w->backend, err);
     if (!status) {
         staging_set_backend(&w->staging, ops, w->backend);

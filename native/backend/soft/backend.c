@@ -28,6 +28,8 @@ int soft_open(const struct gv_backend_config *config, struct gv_backend **out, c
     b->console_arg = config->console_arg;
     b->make_room = config->make_room;
     b->make_room_arg = config->make_room_arg;
+    b->turn_said = config->turn_said;
+    b->turn_arg = config->turn_arg;
     b->n_devices = config->n_devices;
     b->capability = config->capability ? config->capability : CAPABILITY;
     b->strict = config->strict;
@@ -74,6 +76,18 @@ void soft_close(struct gv_backend *b) {
     pthread_cond_destroy(&b->done);
     pthread_mutex_destroy(&b->lock);
     free(b);
+}
+
+static void turn_said(void *arg, uint32_t device, uint32_t what, uint32_t number) {
+    struct gv_backend *b = arg;
+    b->turn_said(b->turn_arg, b->devices[device].ordinal, what, number);
+}
+
+int soft_compute_turn(struct gv_backend *b, uint32_t device, uint32_t may, uint32_t number) {
+    if (!b->turn_said) return CUDA_ERROR_NOT_SUPPORTED;
+    for (uint32_t i = 0; i < b->n_devices; i++)
+        if (b->devices[i].ordinal == device) return soft_engine_turn(b->engine, i, may, number, turn_said, b);
+    return CUDA_ERROR_INVALID_DEVICE;
 }
 
 int soft_driver_version(struct gv_backend *b) {

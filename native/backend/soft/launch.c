@@ -92,6 +92,7 @@ static int launch_run(struct gv_stream *s, struct op *op, char *err) {
                                  .cooperative = l->cooperative,
                                  .params = l->params,
                                  .params_size = l->params_size,
+                                 .device = (uint32_t)(s->context->device - b->devices),
                                  .heap = s->context->heap,
                                  .console = b->console,
                                  .console_arg = b->console_arg};

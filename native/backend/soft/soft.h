@@ -79,6 +79,8 @@ struct gv_backend {
     void *console_arg;
     bool (*make_room)(void *arg, uint32_t device, uint64_t bytes);
     void *make_room_arg;
+    void (*turn_said)(void *arg, uint32_t device, uint32_t what, uint32_t number);
+    void *turn_arg;
     uint32_t n_devices, capability;
     bool strict;
     struct soft_device devices[GV_MAX_DEVICES];

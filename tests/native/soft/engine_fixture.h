@@ -41,6 +41,7 @@ void test_look_back(void);
 void test_printf(void);
 void test_malloc(void);
 void test_several_grids(void);
+void test_turns(void);
 void test_stop(void);
 void measure(void);
 

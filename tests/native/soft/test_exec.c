@@ -32,6 +32,7 @@ int main(int argc, char **argv) {
     test_printf();
     test_malloc();
     test_several_grids();
+    test_turns();
     measure();
     test_stop();
     soft_heap_destroy(heap);

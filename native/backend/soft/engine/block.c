@@ -180,7 +180,15 @@ static uint64_t run_length(const struct grid *g) {
     return share < 1 ? 1 : share > g->longest_run ? g->longest_run : share;
 }
 
+/* It is not this session's turn. True: this thread has no block of the grid, and leaves it. */
+static bool end_turn(struct runner *r, struct grid *g) {
+    if (r != g->caller && r->run_next == r->run_end && (!g->fibers || !r->n_resident)) return true;
+    soft_gate_pause(g);
+    return false;
+}
+
 static bool claim(struct runner *r, struct grid *g, uint64_t *index) {
+    if (soft_gate_closed(g->gate) && end_turn(r, g)) return false;
     if (atomic_load_explicit(&g->stop, memory_order_relaxed)) return false;
     if (r->run_next == r->run_end) {
         if (g->launch->code->tier) soft_grid_tier(g);
@@ -341,7 +349,9 @@ static void run_fibers(struct runner *r, struct grid *g) {
                 return;
             }
         }
-        if (!r->n_resident || atomic_load_explicit(&g->stop, memory_order_relaxed)) return;
+        if (!r->n_resident) return;
+        if (soft_gate_closed(g->gate)) soft_gate_pause(g);
+        if (atomic_load_explicit(&g->stop, memory_order_relaxed)) return;
         bool progress = false;
         for (uint32_t k = 0; k < r->n_resident;) {
             struct block *b = r->resident[k];

@@ -86,13 +86,15 @@ void soft_grid_tier(struct grid *g) {
 /* ---- the pool ---- */
 
 /* Under the lock: this thread is inside g from here on. */
-static void enter(struct soft_engine *e, struct runner *r) {
+static void enter(struct soft_engine *e, struct runner *r, struct grid *g) {
+    soft_gate_enter(e, g->gate);
     r->next_running = e->running;
     e->running = r;
     r->core = e->n_running++ % SOFT_MULTIPROCESSORS;
 }
 
-static void leave(struct soft_engine *e, struct runner *r) {
+static void leave(struct soft_engine *e, struct runner *r, struct grid *g) {
+    soft_gate_leave(e, g->gate);
     struct runner **p = &e->running;
     while (*p != r) p = &(*p)->next_running;
     *p = r->next_running;
@@ -101,7 +103,9 @@ static void leave(struct soft_engine *e, struct runner *r) {
 
 static struct grid *wants_help(struct soft_engine *e) {
     for (struct grid *g = e->grids; g; g = g->later)
-        if (!atomic_load_explicit(&g->stop, memory_order_relaxed) && atomic_load_explicit(&g->next, memory_order_relaxed) < g->total) return g;
+        if (!atomic_load_explicit(&g->stop, memory_order_relaxed) && atomic_load_explicit(&g->next, memory_order_relaxed) < g->total &&
+            !soft_gate_closed(g->gate))
+            return g;
     return NULL;
 }
 
@@ -122,11 +126,11 @@ static void *helper(void *arg) {
         }
         g->helpers++;
         g->helped++;
-        enter(e, r);
+        enter(e, r, g);
         pthread_mutex_unlock(&e->lock);
         soft_run_grid(r, g);
         pthread_mutex_lock(&e->lock);
-        leave(e, r);
+        leave(e, r, g);
         if (!--g->helpers) pthread_cond_signal(&g->left);
     }
     pthread_mutex_unlock(&e->lock);
@@ -153,6 +157,7 @@ struct soft_engine *soft_engine_create(int helpers) {
     e->eager_lanes = lanes && !strcmp(lanes, "always");
     pthread_mutex_init(&e->lock, NULL);
     pthread_cond_init(&e->work, NULL);
+    soft_gates_open(e);
     e->threads = calloc((size_t)helpers + 1, sizeof *e->threads);
     pthread_attr_t attr;
     pthread_attr_init(&attr);
@@ -169,6 +174,7 @@ int soft_engine_stop(struct soft_engine *e) {
         pthread_mutex_lock(&e->lock);
         e->stopping = true;
         pthread_cond_broadcast(&e->work);
+        soft_gates_stop(e);
         bool quiet = !e->running;
         for (struct runner *r = e->running; r; r = r->next_running) {
             struct grid *g = r->grid;
@@ -187,6 +193,7 @@ int soft_engine_stop(struct soft_engine *e) {
 void soft_engine_destroy(struct soft_engine *e) {
     for (uint32_t i = 0; i < e->n_threads; i++) pthread_join(e->threads[i], NULL);
     free(e->threads);
+    soft_gates_close(e);
     pthread_cond_destroy(&e->work);
     pthread_mutex_destroy(&e->lock);
     free(e);
@@ -218,6 +225,7 @@ static int check(const struct soft_launch *l, char *err, size_t err_size) {
 static void prepare(struct grid *g, struct soft_engine *e, const struct soft_launch *l, const void *params, uint64_t workspace) {
     const struct soft_code *code = l->code;
     g->engine = e;
+    g->gate = &e->gates[l->device < SOFT_TURN_DEVICES ? l->device : 0];
     g->launch = l;
     g->threads = l->block[0] * l->block[1] * l->block[2];
     g->warps = (g->threads + SOFT_LANES - 1) / SOFT_LANES;
@@ -293,10 +301,12 @@ int soft_engine_run(struct soft_engine *e, const struct soft_launch *l, char *er
     uint64_t workspace[32] __attribute__((aligned(64))) = {0};
     struct grid g = {0};
     prepare(&g, e, l, params, l->cooperative ? (uint64_t)(uintptr_t)workspace : 0);
+    g.caller = r;
 
     pthread_mutex_lock(&e->lock);
+    soft_gate_await(e, g.gate, &g.stop);
     bool stopping = e->stopping, shared = !stopping && g.total > 1 && e->n_threads;
-    if (!stopping) enter(e, r);
+    if (!stopping) enter(e, r, &g);
     if (shared) {
         g.began_cycles = __builtin_ia32_rdtsc();
         g.alone = is_short(&g);
@@ -306,7 +316,7 @@ int soft_engine_run(struct soft_engine *e, const struct soft_launch *l, char *er
     if (!stopping) {
         soft_run_grid(r, &g);
         pthread_mutex_lock(&e->lock);
-        leave(e, r);
+        leave(e, r, &g);
         if (g.listed) {
             struct grid **p = &e->grids;
             while (*p != &g) p = &(*p)->later;

@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "../../../wire/turns.h"
 #include "../compiler.h"
 
 struct soft_engine;
@@ -21,6 +22,7 @@ struct soft_launch {
     uint32_t cooperative;       /* all blocks resident at once */
     const void *params;         /* packed, any alignment; read during the call */
     uint32_t params_size;
+    uint32_t device;                                           /* whose turn it needs, less than SOFT_TURN_DEVICES */
     struct soft_heap *heap;                                    /* NULL: soft_malloc returns NULL */
     void (*console)(void *arg, const char *text, size_t size); /* device printf; NULL: standard error */
     void *console_arg;
@@ -40,6 +42,13 @@ void soft_engine_destroy(struct soft_engine *e);
 /* Runs a grid to its end, also on the calling thread. 0, or the CUresult that a GPU would report, and then one line in err. Any thread, several at
  * once. */
 int soft_engine_run(struct soft_engine *e, const struct soft_launch *launch, char *err, size_t err_size);
+
+#define SOFT_TURN_DEVICES 16
+/* Says what becomes of a turn (gv_turn_said); number: of the word that STOPPED answers. On a thread of the engine's, no lock held. */
+typedef void soft_turn_said(void *arg, uint32_t device, uint32_t what, uint32_t number);
+/* Whether grids may run on a device (gv_may), as long as nothing else is said; GV_MAY_ALWAYS at first. 0, or a CUresult: then nothing has changed. Any
+ * thread. */
+int soft_engine_turn(struct soft_engine *e, uint32_t device, uint32_t may, uint32_t number, soft_turn_said *said, void *arg);
 
 /* What counts the heap's memory: takes `size` bytes more (0: no; then malloc returns NULL), gives so many back. Any thread. */
 struct soft_heap_account {

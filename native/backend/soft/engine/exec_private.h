@@ -34,6 +34,18 @@
 #endif
 #define SOFT_TEXT (64u << 10) /* device printf's buffer, bytes a grid */
 
+/* Of one device: whether its grids may run. Under the engine's lock, but for `closed`. */
+struct soft_gate {
+    _Atomic bool closed;
+    uint32_t may, number;     /* what was said last (gv_may), and its number */
+    bool stopping;            /* nobody was told yet that it stands still */
+    bool busy;                /* as it was told last */
+    uint32_t inside, waiting; /* runners in its grids; those that wait for it to open */
+    uint64_t entered, seen;   /* how often a runner has come inside; the same when the teller looked last */
+    int64_t quiet_since;
+    pthread_cond_t opened;
+};
+
 struct soft_engine {
     pthread_mutex_t lock;
     pthread_cond_t work; /* helpers wait here */
@@ -47,10 +59,18 @@ struct soft_engine {
     uint32_t n_running;
     bool stopping;
     _Atomic uint64_t grid_ids;
+    struct soft_gate gates[SOFT_TURN_DEVICES];
+    pthread_t teller;
+    bool teller_runs;
+    pthread_cond_t tell; /* the teller waits here */
+    soft_turn_said *turn_said;
+    void *turn_arg;
 };
 
 struct grid {
     struct soft_engine *engine;
+    struct soft_gate *gate;
+    const struct runner *caller; /* the thread that called soft_engine_run */
     const struct soft_launch *launch;
     struct soft_warp model;  /* what all warps of the grid have in common */
     uint32_t threads, warps; /* of a block */
@@ -142,6 +162,17 @@ struct runner {
     uint64_t fault_address, fault_pc;
     struct fiber direct; /* stands for the warp when there are no fibers */
 };
+
+/* turns.c. Under the engine's lock: a runner begins to run blocks of the device, does not any more, waits until it may (or the grid, or the engine, stops). */
+void soft_gate_enter(struct soft_engine *e, struct soft_gate *gate);
+void soft_gate_leave(struct soft_engine *e, struct soft_gate *gate);
+void soft_gate_await(struct soft_engine *e, struct soft_gate *gate, const _Atomic bool *stop);
+/* Without the lock, between two blocks: waits until the device may run. The grid may have to stop afterwards. */
+void soft_gate_pause(struct grid *g);
+static inline bool soft_gate_closed(struct soft_gate *gate) { return atomic_load_explicit(&gate->closed, memory_order_relaxed); }
+void soft_gates_open(struct soft_engine *e);
+void soft_gates_stop(struct soft_engine *e);
+void soft_gates_close(struct soft_engine *e);
 
 /* fault.c: this thread's runner. The pointer is a plain load also in a signal handler. */
 struct runner *soft_runner(void);
