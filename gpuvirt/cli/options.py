@@ -42,6 +42,16 @@ def seconds(text: str) -> float:
         raise click.BadParameter(str(error)) from None
 
 
+def compute(text: str) -> str:
+    """A part of a GPU's compute: 0.25."""
+    from gpuvirt.client.settings import format_compute, parse_compute
+
+    try:
+        return format_compute(parse_compute(text))
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
 def wait(text: str) -> float:
     """How long to wait for GPUs, in seconds."""
     from gpuvirt.client.settings import parse_wait
@@ -118,6 +128,12 @@ _PROGRAM = (
     click.option("--local", is_flag=True, default=None, help="Start a private pool on this machine, even if a pool is configured."),
     click.option("--gpus", type=click.IntRange(1, 16), metavar="N", help="Number of GPUs, 1 to 16.  [default: 1]"),
     click.option("--memory", type=size, metavar="SIZE", help="Memory per GPU, such as 512m or 4g (powers of 1024).  [default: all of it]"),
+    click.option(
+        "--compute",
+        type=compute,
+        metavar="PART",
+        help="Part of each GPU's compute that is reserved, such as 0.25: at least so much time while others compute.  [default: none]",
+    ),
     click.option(
         "--link",
         type=link,

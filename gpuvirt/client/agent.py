@@ -49,6 +49,7 @@ def start(settings: Settings, pid: int, program: str, told: Callable[[str], None
         "pool": settings.pool.url if settings.pool else None,
         "gpus": settings.gpus,
         "memory": settings.memory,
+        "compute": settings.compute,
         "token": settings.token,
         "pid": pid,
         "program": program,
@@ -84,8 +85,8 @@ def _begin(asked: dict[str, Any]) -> tuple[int, Connected, NamedLease]:
         watched = os.pidfd_open(asked["pid"])
     except OSError as error:
         raise GpuvirtError(f"process {asked['pid']} cannot be watched: {error.strerror}") from None
-    waiting = {name: asked[name] for name in ("no_wait", "wait", "priority")}
-    found = connect(Settings(pool=pool, gpus=asked["gpus"], memory=asked["memory"], token=asked["token"], **waiting))
+    wanted = {name: asked[name] for name in ("gpus", "memory", "compute", "token", "no_wait", "wait", "priority")}
+    found = connect(Settings(pool=pool, **wanted))
     poll = select.poll()
     poll.register(watched, select.POLLIN)
     poll.register(1, 0)  # whoever started it is gone

@@ -35,7 +35,8 @@ def connect(settings: Settings, verbose: bool = False) -> Connected:
         GpuvirtError: the server does not answer, refuses, or (a private local pool) does not start.
     """
     if settings.pool is not None:
-        return Connected(check_pool(settings.pool, settings.token, settings.gpus, settings.memory or 0, settings.lease, settings.priority), settings)
+        wanted = settings.gpus, settings.memory or 0, settings.lease, settings.priority, settings.compute or 0
+        return Connected(check_pool(settings.pool, settings.token, *wanted), settings)
     pool = LocalPool(settings.gpus, settings.memory, verbose)
     try:
         # The private pool's own token: GPUVIRT_TOKEN is for another server.

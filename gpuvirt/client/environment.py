@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuvirt import paths
-from gpuvirt.client.settings import Settings
+from gpuvirt.client.settings import Settings, format_compute
 from gpuvirt.errors import GpuvirtError
 from gpuvirt.transport.pool import PoolStatus
 
@@ -102,6 +102,8 @@ def variables(settings: Settings, status: PoolStatus) -> list[Variable]:
         found.append(Variable("GPUVIRT_LEASE", "", "the lease of this shell is another pool's"))
     if settings.memory is not None:
         found.append(Variable("GPUVIRT_MEMORY", str(settings.memory), "bytes per GPU"))
+    if settings.compute is not None:
+        found.append(Variable("GPUVIRT_COMPUTE", format_compute(settings.compute), "part of each GPU's compute"))
     if settings.capability is not None:
         found.append(Variable("GPUVIRT_CAPABILITY", settings.capability, "the compute capability that software GPUs report"))
     found += _waiting(settings)

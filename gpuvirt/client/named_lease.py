@@ -117,7 +117,8 @@ def open_lease(
     id = id or secrets.token_bytes(LEASE_SIZE)
     holder = {"program": program or Path(sys.argv[0] or "python").name, "pid": os.getpid(), "user": user(), "host": socket.gethostname()}
     waiting = {"queue": not settings.no_wait, "wait_ms": round((settings.wait or 0) * 1000), "priority": settings.priority}
-    opened = ask(status, "lease_open", lease=id, gpus=settings.gpus, memory=settings.memory or 0, holder=holder, **waiting)
+    wanted = {"gpus": settings.gpus, "memory": settings.memory or 0, "compute": settings.compute or 0}
+    opened = ask(status, "lease_open", lease=id, holder=holder, **wanted, **waiting)
     last = None
     try:
         while not opened["devices"]:

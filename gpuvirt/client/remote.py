@@ -27,7 +27,7 @@ _active: _Activation | None = None
 _activating = threading.Lock()
 
 # The client library reads its settings once, when it is loaded. Without these it takes what the lease has, which may still change before CUDA begins.
-OF_THE_LEASE = ("GPUVIRT_GPUS", "GPUVIRT_MEMORY")
+OF_THE_LEASE = ("GPUVIRT_GPUS", "GPUVIRT_MEMORY", "GPUVIRT_COMPUTE")
 
 
 class _Activation:
@@ -60,7 +60,8 @@ class _Activation:
 
     def _variables(self) -> dict[str, str]:
         """All variables of a program on this lease; not the loader's, which has read its own already: what they would load is loaded below."""
-        settings = replace(self.connected.settings, lease=self.id, gpus=self.settings.gpus, memory=self.settings.memory)
+        own = self.settings
+        settings = replace(self.connected.settings, lease=self.id, gpus=own.gpus, memory=own.memory, compute=own.compute)
         return apply([v for v in variables(settings, self.connected.status) if not v.name.startswith("LD_")])
 
     def _activate(self) -> ctypes.CDLL:
@@ -151,7 +152,7 @@ class _Activation:
 
 def _kind(settings: Settings) -> Settings:
     """What cannot change once the client library is loaded."""
-    return replace(settings, gpus=1, memory=None, no_wait=False, wait=None, priority=0)
+    return replace(settings, gpus=1, memory=None, compute=None, no_wait=False, wait=None, priority=0)
 
 
 def _enter(settings: Settings) -> Lease:
@@ -202,6 +203,7 @@ class remote:
         pool: ``tcp://HOST:PORT``; None takes GPUVIRT_POOL or the configuration file, and without those a private local pool that ends with
             the process.
         memory: per GPU: bytes, or text in powers of 1024 such as ``512m`` (MiB) or ``4g`` (GiB); None: all that the GPU has.
+        compute: part of each GPU's compute that is reserved, such as 0.25: at least so much of its time while others compute; None: none.
         link: ``auto``, ``shm``, ``tcp``, ``tcp(channels=4)``, or one of them delayed, ``delay(rtt=30ms,rate=10gbit,tcp)``; None: ``auto``.
         local: True: a private local pool, even if a pool is configured.
         capability: compute capability that software GPUs report to the program, such as ``8.0``; None: the server's.
@@ -220,6 +222,7 @@ class remote:
         pool: str | None = None,
         *,
         memory: int | str | None = None,
+        compute: float | str | None = None,
         link: str | None = None,
         local: bool | None = None,
         capability: str | None = None,
@@ -228,7 +231,7 @@ class remote:
         priority: int | None = None,
     ) -> None:
         given: dict[str, Any] = {"gpus": gpus, "pool": pool, "memory": memory, "link": link, "local": local or None, "capability": capability}
-        given |= {"no_wait": no_wait, "wait": wait, "priority": priority}
+        given |= {"compute": compute, "no_wait": no_wait, "wait": wait, "priority": priority}
         self._settings = client_settings.resolve(given, _active.environment if _active else None)
 
     def __enter__(self) -> Lease:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -19,10 +20,11 @@ from gpuvirt.transport.handshake import LEASE_SIZE
 from gpuvirt.transport.pool import PoolAddress, parse_pool
 
 # Settings of a later version. They are refused, because a program that sets one would not get what it asks for.
-LATER = ("compute", "idle", "for")
+LATER = ("idle", "for")
 MAX_GPUS = 16
 WAIT_MOST = 30 * 86400.0  # seconds
 PRIORITY_MOST = 100
+COMPUTE = 1000  # parts of one GPU's compute
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,7 @@ class Settings:
         chosen_local: the private pool was asked for (`local`), and is not used just because no pool is set.
         gpus: how many; 0: as many as the lease has.
         memory: bytes per GPU, None: all of it.
+        compute: thousandths of each GPU's compute, reserved; None: none, what nobody has reserved is shared.
         capability: the compute capability that software GPUs report, None: the server's.
         stats: None: no statistics; "-": one line on stderr; else the path of a file.
         token: text of the token, None: find one.
@@ -48,6 +51,7 @@ class Settings:
     chosen_local: bool = False
     gpus: int = 1
     memory: int | None = None
+    compute: int | None = None
     link: str = "auto"
     capability: str | None = None
     stats: str | None = None
@@ -100,6 +104,25 @@ def _parse_memory(value: Any) -> int:
     return value if isinstance(value, int) and value > 0 else parse_size(str(value))
 
 
+def parse_compute(value: Any) -> int:
+    """Thousandths of a GPU's compute, from a part of it such as 0.25 or a text of that.
+
+    Raises:
+        ValueError: it is no part of a GPU, or no whole number of thousandths.
+    """
+    text = str(value).strip()
+    match = None if isinstance(value, bool) else re.fullmatch(r"(\d?)(?:\.(\d{0,3})0*)?", text)
+    found = int(match[1] or 0) * COMPUTE + int((match[2] or "").ljust(3, "0")) if match else 0
+    if not 1 <= found <= COMPUTE:
+        raise ValueError(f"{value!r} is no part of a GPU; write it like 0.5: more than 0, 1 at most, three decimals")
+    return found
+
+
+def format_compute(thousandths: int) -> str:
+    """What `parse_compute` reads."""
+    return f"{thousandths / COMPUTE:g}"
+
+
 def parse_wait(value: Any) -> float:
     """Seconds to wait, from a number of them or a text.
 
@@ -143,6 +166,7 @@ _PARSERS: dict[str, Callable[[Any], Any]] = {
     "local": _parse_bool,
     "gpus": parse_gpus,
     "memory": _parse_memory,
+    "compute": parse_compute,
     "link": lambda value: parse_link(str(value)),
     "capability": lambda value: format_capability(parse_capability(str(value))),
     "stats": _parse_stats,

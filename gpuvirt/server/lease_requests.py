@@ -42,9 +42,10 @@ def _holder(said: Any) -> dict[str, Any]:
 def lease_requests(sessions: Sessions, facts: Callable[[], Awaitable[Facts]]) -> dict[str, Handler]:
     """The handlers, by operation.
 
-    ``lease_open`` (lease: the id, 16 random bytes; gpus; memory: bytes on each device, 0: all; holder: the opener's program, pid, user, host; queue:
-    whether it may wait, wait_ms: for how long at most, 0: no limit; priority) and ``lease_renew`` (lease) answer with the lease's number, its devices
-    and, in ``expiry``, the seconds after which it ends unless it is renewed or has sessions; of one that waits, which has no devices, also with its
+    ``lease_open`` (lease: the id, 16 random bytes; gpus; memory: bytes on each device, 0: all; compute: thousandths of each that are reserved;
+    holder: the opener's program, pid, user, host; queue: whether it may wait, wait_ms: for how long at most, 0: no limit; priority) and
+    ``lease_renew`` (lease) answer with the lease's number, its devices and, in ``expiry``, the seconds after which it ends unless it is renewed or
+    has sessions; of one that waits, which has no devices, also with its
     ``place``, how many are ``queued``, and ``why``. ``lease_show`` (lease) answers also with its sessions and their figures;
     ``lease_park`` (lease; holder: the pid and host of a process that needs nothing for a while; renews the lease) with how many ``sessions`` will be
     parked; ``lease_release`` (lease) with how many ``sessions`` it has ended (when_idle: it ends none, and the lease with the last).
@@ -62,11 +63,12 @@ def lease_requests(sessions: Sessions, facts: Callable[[], Awaitable[Facts]]) ->
     async def lease_open(message: dict[str, Any]) -> dict[str, Any]:
         sender: TokenEntry = message["from"]
         gpus, memory = _number(message, "gpus", 1 << 16), _number(message, "memory", (1 << 63) - 1)
+        compute = _number(message, "compute", 1 << 16)
         priority, wait_ms = message.get("priority", 0), _number(message, "wait_ms", (1 << 32) - 1)
         if type(priority) is not int:
             raise GpuvirtError("a lease's priority is a number")
         no_wait = message.get("queue") is not True
-        asked = Asked(owner(message), gpus, memory, sender.rights, priority=priority, no_wait=no_wait, wait=wait_ms / 1000)
+        asked = Asked(owner(message), gpus, memory, sender.rights, compute=compute, priority=priority, no_wait=no_wait, wait=wait_ms / 1000)
         return described(named.open(_id(message), asked, _holder(message.get("holder"))))
 
     async def lease_renew(message: dict[str, Any]) -> dict[str, Any]:

@@ -85,6 +85,7 @@ class Lease:
         refused: why it got none after it had waited, "": it was not refused.
         id: by which programs join it, zeros: it has no name. Whoever knows it still needs the token.
         memory: bytes on each device for sessions that ask for none, 0: all that they may have.
+        compute: thousandths of each device's compute that are reserved for its sessions together, 0: none.
         holder: who opened it, for people: program, pid, user, host, peer.
         sessions: that work under it.
         expires: when it ends unless it is renewed or has sessions; None: with its last session.
@@ -97,6 +98,7 @@ class Lease:
     started: float
     holder: dict[str, Any]
     devices: tuple[int, ...] = ()
+    compute: int = 0
     refused: str = ""
     id: bytes = field(default=NO_ID, repr=False)
     launch: bytes = NO_LAUNCH
@@ -141,6 +143,7 @@ class Leases:
         expiry: seconds that a named lease lasts without being renewed.
 
     Attributes:
+        no_shares: why no part of a device's compute can be reserved, "": it can.
         decided: called with a lease that has waited, once it has its GPUs or is refused.
         changed, ended: called with a named lease that has GPUs, when it has others, or another end, than before, and when it has ended.
     """
@@ -156,6 +159,7 @@ class Leases:
         self._members: dict[int, Membership] = {}
         self._moving: dict[int, Membership] = {}  # what sessions that are about to move will have
         self._rights: dict[str, Rights] = {}  # what the policy was told of its users
+        self.no_shares = ""
         self.decided: Callable[[Lease], None] | None = None
         self.changed: Callable[[Lease], None] = lambda lease: None
         self.ended: Callable[[Lease], None] = lambda lease: None
@@ -206,7 +210,7 @@ class Leases:
             self._named[lease.id] = lease
         elif lease.launch != NO_LAUNCH:
             self._launches[lease.owner, lease.launch] = lease
-        self._carry_out(self._policy.handle(events.Restored(now, lease.number, user, devices, lease.memory)), new=lease)
+        self._carry_out(self._policy.handle(events.Restored(now, lease.number, user, devices, lease.memory, lease.compute)), new=lease)
         if lease.refused:
             raise NotGranted(lease.refused)
 
@@ -473,6 +477,8 @@ class Leases:
         return user
 
     def _impossible(self, asked: Asked, gpus: int, now: float) -> str | None:
+        if asked.compute and self.no_shares:
+            return self.no_shares
         return self._policy.impossible(self._know(asked, now), gpus, asked.memory, asked.compute, asked.priority)
 
     def _ask(self, asked: Asked, holder: dict[str, Any], started: float, now: float) -> Lease:
@@ -483,8 +489,10 @@ class Leases:
         if len(self._leases) >= self._slots:
             raise NotGranted(f"this server has its limit of {self._slots} leases; try again when one has ended")
         number = secrets.randbits(63) | 1
+        if asked.compute and self.no_shares:
+            raise NotGranted(self.no_shares)
         user = self._know(asked, now)
-        lease = self._leases[number] = Lease(number, asked.owner, asked.gpus, asked.memory, started, holder)
+        lease = self._leases[number] = Lease(number, asked.owner, asked.gpus, asked.memory, started, holder, compute=asked.compute)
         wanted = events.Asked(now, number, user, asked.gpus, asked.memory, asked.compute, asked.priority, asked.no_wait, asked.wait)
         self._carry_out(self._policy.handle(wanted), new=lease)
         if lease.refused:
@@ -511,6 +519,12 @@ class Leases:
         if asked.gpus and asked.gpus != lease.wanted:
             whose = "the lease that it works under" if lease.named else "its launch"
             raise NotGranted(f"--gpus {asked.gpus} (GPUVIRT_GPUS) was asked for and {whose} has {lease.gpus}; leave GPUVIRT_GPUS as it was")
+        if asked.compute and asked.compute != lease.compute:
+            has = f"{lease.compute / events.COMPUTE:g} of each GPU" if lease.compute else "no part of its GPUs' compute for itself"
+            whose = "the lease that it works under" if lease.named else "its launch"
+            raise NotGranted(
+                f"--compute {asked.compute / events.COMPUTE:g} (GPUVIRT_COMPUTE) was asked for and {whose} has {has}; leave it as it was"
+            )
         never = self._impossible(asked, lease.wanted, 0.0)
         if never is not None:
             raise NotGranted(never)

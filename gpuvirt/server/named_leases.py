@@ -35,8 +35,9 @@ class NamedLeases:
         """
 
         def changed(lease: Lease) -> None:
-            left = 0.0 if lease.expires is None else lease.expires - time.monotonic()
-            ledger.write(LeaseRow(lease.number, lease.id, lease.owner, lease.devices, lease.memory, lease.holder, lease.started, time.time() + left))
+            expires = time.time() + (0.0 if lease.expires is None else lease.expires - time.monotonic())
+            reserved = lease.devices, lease.memory, lease.holder, lease.started, expires, lease.compute
+            ledger.write(LeaseRow(lease.number, lease.id, lease.owner, *reserved))
 
         self._leases.changed, self._leases.ended = changed, lambda lease: ledger.erase(lease.number)
 
@@ -46,7 +47,7 @@ class NamedLeases:
             if known is not None:  # it has sessions, with which it has come back already
                 known.expires = now + self._leases.expiry if row.expires > wall else now
                 continue
-            lease = Lease(row.number, row.owner, len(row.devices), row.memory, row.started, row.holder, row.devices, id=row.id)
+            lease = Lease(row.number, row.owner, len(row.devices), row.memory, row.started, row.holder, row.devices, row.compute, id=row.id)
             allowed = rights(row.owner)
             try:
                 if allowed is None:

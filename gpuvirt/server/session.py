@@ -28,7 +28,7 @@ def asked(hello: Hello, rights: Rights) -> Asked:
     """What a hello asks for. rights: what its token allows."""
     no_wait, wait = bool(hello.flags & HELLO_NO_WAIT), hello.wait_ms / 1000
     wanted = hello.gpus, hello.memory, rights, hello.lease, hello.launch
-    return Asked(hello.token_id, *wanted, priority=hello.priority, no_wait=no_wait, wait=wait)
+    return Asked(hello.token_id, *wanted, hello.compute, hello.priority, no_wait=no_wait, wait=wait)
 
 
 @dataclass

@@ -26,6 +26,7 @@ from gpuvirt.server.policy.rights import Rights
 from gpuvirt.server.sealing import Exchange, NotSealed, Sealing
 from gpuvirt.server.session import MAIN, Session, asked, holder
 from gpuvirt.server.tenants import Tenant
+from gpuvirt.server.turns import Turns
 from gpuvirt.server.worker_library import RunEnding, SessionConfig
 from gpuvirt.server.workers.pool import WorkerPool
 from gpuvirt.server.workers.worker_process import WorkerProcess
@@ -46,6 +47,9 @@ class Refused(Exception):
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
         self.status, self.text = status, text
+
+
+NO_SHARES = "no part of a GPU's compute can be reserved on this server: its GPUs are no software GPUs; leave --compute away"
 
 
 @contextlib.contextmanager
@@ -98,6 +102,8 @@ class Sessions:
         policy = PolicyMachine([device.memory for device in inventory.devices], memory)
         self._leases = Leases(policy, SLOTS, per_token, grace)
         self._leases.decided = self._decided
+        if memory_usage is None or inventory.strict:
+            self._leases.no_shares = NO_SHARES
         self.named = NamedLeases(self._leases, self._end, self._watch_expiry)
         self._waiting: dict[int, set[asyncio.Future[None]]] = {}  # by lease: its sessions
         self._expiry: asyncio.TimerHandle | None = None
@@ -105,6 +111,7 @@ class Sessions:
         self.changed: Callable[[], None] = lambda: None
         self.on_end: Callable[[Session], None] = lambda session: None
         self._sessions: dict[int, Session] = {}
+        self._turns = Turns()
         self._parking: Parking | None = None
         self._kept: SessionStore | None = None
         if memory_usage is not None and not inventory.strict:
@@ -118,6 +125,7 @@ class Sessions:
         self.changed()
 
     async def close(self) -> None:
+        self._turns.close()
         if self._parking is not None:
             await self._parking.close()
 
@@ -185,10 +193,12 @@ class Sessions:
             self._welcome(client, session, secret, transcript, exchange)
             self._keep(session)
             self._hand_over(client, session)
+            self._turns.join(session)
             if self._leases.launch_has_ended(hello.launch, hello.token_id):
                 worker.client_gone()  # it ended while this was under way, so that its report found no session
         except BaseException as error:
             self._sessions.pop(number, None)
+            self._turns.leave(number)
             if session is not None:
                 session.end.close()
             if worker is not None:
@@ -437,6 +447,7 @@ class Sessions:
         session.started, session.end, session.epochs, session.adopted = one.started, one.end, one.epochs, True
         self._sessions[session.id] = session
         self._serve_room(session)
+        self._turns.join(session, adopted=True)
         if self._parking is not None:
             self._parking.adopt(session, one.parked, one.used, one.parking_file)
         worker.gone.add_done_callback(lambda _: self._worker_gone(session, worker))
@@ -511,6 +522,7 @@ class Sessions:
             session.membership = self._leases.end_move(session.id)
             spare, session.worker, taken = before.slot, worker, worker
             self._serve_room(session)
+            self._turns.join(session)
             worker.gone.add_done_callback(lambda _: self._worker_gone(session, taken))
             self._keep(session, former)
             former.kill()
@@ -580,6 +592,7 @@ class Sessions:
         if self._parking is not None:
             self._parking.ended(session)
         self._sessions.pop(session.id, None)
+        self._turns.leave(session.id)
         self._leave(session.id, session.membership)
         if session.worker.told:
             self._told[session.id] = session
@@ -637,6 +650,11 @@ class Sessions:
     def leases(self) -> list[Lease]:
         """All leases, oldest first."""
         return [*self._leases]
+
+    def turn_seconds(self, session: Session) -> float | None:
+        """Seconds of turns that a session has had, None: there are no turns on its devices."""
+        spent = self._turns.spent(session.id)
+        return spent if spent or self._turns.shared(session.membership.devices) else None
 
     def room_place(self, session: Session) -> tuple[int, int]:
         """The place of a session among those that wait for memory, from 1, and how many they are; zeros when it does not wait."""

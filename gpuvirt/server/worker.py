@@ -25,7 +25,7 @@ from gpuvirt.errors import GpuvirtError
 from gpuvirt.server import memory_usage, messages
 from gpuvirt.server.box import box
 from gpuvirt.server.options import BOX_MODES, HOST_MEMORY
-from gpuvirt.server.worker_library import ParkSaid, RunEnding, SessionConfig, Worker, WorkerLibrary
+from gpuvirt.server.worker_library import May, ParkSaid, RunEnding, SessionConfig, Worker, WorkerLibrary
 from gpuvirt.server.workers import fork_server
 
 CLOSE_LIMIT = 0.7  # seconds: however the session ended, its memory must be free within one
@@ -204,8 +204,9 @@ def _run(
         compiler.bound_time(lambda: _compiled_too_long(daemon))
     wish = _Wish(daemon)
     worker.ask_room(lambda device, bytes: wish.say({"op": "room", "device": device, "bytes": bytes}))
+    worker.watch_turns(lambda device, what, number: _tell(daemon, {"op": "turn", "device": device, "what": what, "number": number}))
     begins: queue.SimpleQueue[bool] = queue.SimpleQueue()
-    threading.Thread(target=_listen, args=(daemon, worker, wish, begins), name="daemon", daemon=True).start()
+    threading.Thread(target=_listen, args=(daemon, worker, wish, begins, config.devices), name="daemon", daemon=True).start()
     if far is not None:
         if not begins.get():
             return 1  # the session stays where it was, or there is no daemon any more
@@ -248,11 +249,12 @@ class _Wish:
             _tell(self._daemon, message)
 
 
-def _listen(daemon: socket.socket, worker: Worker, wish: _Wish, begins: queue.SimpleQueue[bool]) -> None:
+def _listen(daemon: socket.socket, worker: Worker, wish: _Wish, begins: queue.SimpleQueue[bool], devices: list[int]) -> None:
     """Does what the daemon says, until that is gone. Before a session that was restored begins it may be asked for figures as well.
 
     Args:
         begins: gets True when such a session may begin, False at the end.
+        devices: of the session, pool ordinals.
     """
     while True:
         try:
@@ -261,6 +263,10 @@ def _listen(daemon: socket.socket, worker: Worker, wish: _Wish, begins: queue.Si
             received = None
         if received is None:
             begins.put(False)
+        if received is None or received[0]["op"] == "alone":  # nobody grants turns any more
+            for device in devices:
+                worker.turn(device, May.ALWAYS, 0)
+        if received is None:
             return
         message, fds = received
         if message["op"] == "begin":
@@ -279,6 +285,8 @@ def _listen(daemon: socket.socket, worker: Worker, wish: _Wish, begins: queue.Si
         elif message["op"] == "room":
             wish.answered()
             worker.answer_room(message["granted"])
+        elif message["op"] == "turn":
+            worker.turn(message["device"], May(message["may"]), message["number"])
         elif message["op"] == "go_on":
             worker.go_on()
         elif message["op"] == "gone":

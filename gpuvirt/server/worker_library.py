@@ -18,6 +18,7 @@ CLOSE_WAIT = 0.3  # seconds
 ERR_SIZE = 512
 AT_REST = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 ROOM_ASKED = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint64)
+TURN_SAID = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint32)
 PARK_SAID = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int32)
 
 
@@ -72,6 +73,23 @@ class WorkerConfig(ctypes.Structure):
         ("restored", ctypes.c_uint32),
         ("memory_file", ctypes.c_int32),
     ]
+
+
+class May(IntEnum):
+    """Whether a session's kernels may run on a device: gv_may of native/wire/turns.h."""
+
+    ALWAYS = 0  # nobody shares it by turns
+    NOW = 1  # it is its turn
+    WAIT = 2
+
+
+class TurnSaid(IntEnum):
+    """What a session says of that: gv_turn_said."""
+
+    WANTS = 1
+    IDLE = 2
+    STOPPED = 3
+    STOPPED_WANTS = 4
 
 
 class WorkerFigures(ctypes.Structure):
@@ -156,6 +174,8 @@ class WorkerLibrary:
         lib.worker_park.restype = ctypes.c_int
         lib.worker_ask_room.argtypes, lib.worker_ask_room.restype = [handle, ROOM_ASKED, ctypes.c_void_p], None
         lib.worker_answer_room.argtypes, lib.worker_answer_room.restype = [handle, ctypes.c_int32], None
+        lib.worker_watch_turns.argtypes, lib.worker_watch_turns.restype = [handle, TURN_SAID, ctypes.c_void_p], None
+        lib.worker_turn.argtypes, lib.worker_turn.restype = [handle, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint32], ctypes.c_int
         lib.worker_begin.argtypes, lib.worker_begin.restype = [handle], ctypes.c_int
         lib.worker_run.argtypes, lib.worker_run.restype = [handle, ctypes.c_char_p], ctypes.c_int
         lib.worker_get_figures.argtypes, lib.worker_get_figures.restype = [handle, ctypes.POINTER(WorkerFigures)], None
@@ -330,6 +350,20 @@ class Worker:
         with self._lock:
             if not self._closed:
                 self._lib.worker_answer_room(self._handle, granted)
+
+    def watch_turns(self, said: Callable[[int, int, int], None]) -> None:
+        """Says, before `run`, who hears of turns.
+
+        Args:
+            said: called, on any thread, with the device, what becomes of its turn (`TurnSaid`), and the number of the word that this answers.
+        """
+        self._turn_said = TURN_SAID(lambda _, device, what, number: said(device, what, number))
+        self._lib.worker_watch_turns(self._handle, self._turn_said, None)
+
+    def turn(self, device: int, may: May, number: int) -> bool:
+        """Whether kernels may run on a device of the pool from now on, by a word of that number. False: there are no turns here."""
+        with self._lock:
+            return not self._closed and int(self._lib.worker_turn(self._handle, device, may, number)) == 0
 
     def restore(self, fd: int, limit: float) -> None:
         """Takes the session over from its image, which has come whole within `limit` seconds.

@@ -213,7 +213,7 @@ _GREETING: dict[str, tuple[int, Codec]] = {
 _HELLO: dict[str, tuple[int, Codec]] = {
     "purpose": (32, _Number(2)), "channel": (35, _Number(2)), "nonce": _NONCE, "token_id": (33, _Bytes(TOKEN_ID_SIZE)), "session": _SESSION,
     "epoch": (36, _Number(4)), "flags": _FLAGS, "pid": (39, _Number(4)), "gpus": (37, _Number(4)), "memory": (38, _Number(8)),
-    "priority": (51, _Signed()), "wait_ms": (52, _Number(4)),
+    "priority": (51, _Signed()), "wait_ms": (52, _Number(4)), "compute": (53 | TAG_CRITICAL, _Number(4)),
     "program": (40, _Text(64)), "user": (41, _Text(32)), "host": (42, _Text(64)), "launch": (43, _Bytes(LAUNCH_SIZE)),
     "process": (45, _Bytes(PROCESS_SIZE)), "exec_id": (46, _Bytes(PROCESS_SIZE)), "lease": (47, _Bytes(LEASE_SIZE)),
     "transports": (44, _Offers()), "key_exchange": _KEY_EXCHANGE,
@@ -355,6 +355,7 @@ class Hello:
     memory: int = 0
     priority: int = 0
     wait_ms: int = 0
+    compute: int = 0
     epoch: int = 0
     flags: int = 0
     program: str = ""

@@ -10,6 +10,7 @@ import socket
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from gpuvirt import paths
 from gpuvirt.errors import GpuvirtError
@@ -164,7 +165,13 @@ def other_version(url: str, error: hs.OtherVersion) -> str:
 
 
 def check_pool(
-    address: PoolAddress, token_text: str | None = None, gpus: int = 0, memory: int = 0, lease: bytes | None = None, priority: int = 0
+    address: PoolAddress,
+    token_text: str | None = None,
+    gpus: int = 0,
+    memory: int = 0,
+    lease: bytes | None = None,
+    priority: int = 0,
+    compute: int = 0,
 ) -> PoolStatus:
     """Asks a server whether it accepts this client.
 
@@ -173,19 +180,21 @@ def check_pool(
         gpus: the server also checks that it has this number of GPUs with `memory` bytes each; 0: not checked.
         lease: and that this lease stands and has them.
         priority: and that the token may ask for it.
+        compute: and that a lease may reserve so many thousandths of each GPU's compute.
 
     Raises:
         GpuvirtError: it does not; the text is one line with the server and the reason.
     """
     for _ in range(hs.MOVES_MAX + 1):
-        status, welcome = _check_once(address, token_text, gpus, memory, lease or bytes(hs.LEASE_SIZE), priority)
+        wanted = {"gpus": gpus, "memory": memory, "lease": lease or bytes(hs.LEASE_SIZE), "priority": priority, "compute": compute}
+        status, welcome = _check_once(address, token_text, wanted)
         if welcome.status != hs.WELCOME_MOVED:
             return status
         address = parse_pool(welcome.address)
     raise GpuvirtError(f"the pool moved more than {hs.MOVES_MAX} times in a row, at last to {address.url}")
 
 
-def _check_once(address: PoolAddress, token_text: str | None, gpus: int, memory: int, lease: bytes, priority: int) -> tuple[PoolStatus, hs.Welcome]:
+def _check_once(address: PoolAddress, token_text: str | None, wanted: dict[str, Any]) -> tuple[PoolStatus, hs.Welcome]:
     for pause in (*PAUSES, None):
         try:
             greeted = greet(address)
@@ -193,7 +202,7 @@ def _check_once(address: PoolAddress, token_text: str | None, gpus: int, memory:
             with greeted.sock:
                 peer = greeted.sock.getpeername()[0]
                 token = find_token(address, bool(greeting.boot_id) and greeting.boot_id == own_boot_id(), token_text)
-                welcome = _say(greeted, address, token, hs.HELLO_CHECK, gpus=gpus, memory=memory, lease=lease, priority=priority)
+                welcome = _say(greeted, address, token, hs.HELLO_CHECK, **wanted)
             break
         except HandshakeCut:
             # The connection may have been cut during the handshake. A peer that is not a gpuvirt server closes every attempt.
@@ -217,17 +226,7 @@ def report_ended(status: PoolStatus, launch: bytes) -> None:
         _say(greeted, status.address, status.token, hs.HELLO_ENDED, launch=launch)
 
 
-def _say(
-    greeted: Greeted,
-    address: PoolAddress,
-    token: Token,
-    purpose: int,
-    gpus: int = 0,
-    memory: int = 0,
-    launch: bytes = bytes(hs.LAUNCH_SIZE),
-    lease: bytes = bytes(hs.LEASE_SIZE),
-    priority: int = 0,
-) -> hs.Welcome:
+def _say(greeted: Greeted, address: PoolAddress, token: Token, purpose: int, gpus: int = 0, **wanted: Any) -> hs.Welcome:
     """A handshake that opens no session: sends a hello and returns the welcome, both proved. Its status is OK or MOVED.
 
     Raises:
@@ -239,13 +238,10 @@ def _say(
         token_id=token.id,
         pid=os.getpid(),
         gpus=gpus,
-        memory=memory,
         program="gpuvirt",
         user=user(),
         host=socket.gethostname(),
-        launch=launch,
-        lease=lease,
-        priority=priority,
+        **wanted,
     )
     try:
         greeted.sock.sendall(greeted.transcript.prove_hello(hello, token.secret))

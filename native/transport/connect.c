@@ -24,7 +24,8 @@ struct secrets {
 };
 
 static void fill_hello(struct gv_hello *hello, const struct gv_link_options *o, const struct gv_transport **rows, uint32_t n) {
-    *hello = (struct gv_hello){.purpose = GV_HELLO_SESSION, .gpus = o->gpus, .memory = o->memory, .priority = o->priority, .wait_ms = o->wait_ms};
+    *hello = (struct gv_hello){
+        .purpose = GV_HELLO_SESSION, .gpus = o->gpus, .memory = o->memory, .compute = o->compute, .priority = o->priority, .wait_ms = o->wait_ms};
     if (o->no_wait) hello->flags |= GV_HELLO_NO_WAIT;
     memcpy(hello->launch, o->launch, sizeof hello->launch);
     memcpy(hello->lease, o->lease, sizeof hello->lease);

@@ -32,6 +32,7 @@ struct gv_link_options {
     const uint8_t *secret;   /* GV_SECRET_SIZE */
     uint32_t gpus;           /* 0: as many as the lease has */
     uint64_t memory;
+    uint32_t compute; /* thousandths of each device that are reserved, 0: none */
     int32_t priority;
     uint32_t wait_ms; /* for devices; 0: without a limit */
     bool no_wait;     /* refused instead of waiting for devices */

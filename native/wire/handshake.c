@@ -46,6 +46,7 @@ static const struct field hello_fields[] = {
     FIELD(gv_hello, MEMORY, memory, NUMBER),
     FIELD(gv_hello, PRIORITY, priority, NUMBER),
     FIELD(gv_hello, WAIT, wait_ms, NUMBER),
+    FIELD(gv_hello, COMPUTE, compute, NUMBER),
     FIELD(gv_hello, PROGRAM, program, TEXT),
     FIELD(gv_hello, USER, user, TEXT),
     FIELD(gv_hello, HOST, host, TEXT),

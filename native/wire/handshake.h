@@ -84,6 +84,7 @@
 #define GV_TAG_QUEUED 50u
 #define GV_TAG_PRIORITY 51u
 #define GV_TAG_WAIT 52u
+#define GV_TAG_COMPUTE (53u | GV_TAG_CRITICAL) /* a server that does not know shares would give all to all */
 #define GV_TAG_STATUS 64u
 #define GV_TAG_DESCRIPTORS 65u
 #define GV_TAG_CONNECTIONS 66u
@@ -153,6 +154,7 @@ struct gv_hello {
     uint32_t gpus;    /* devices wanted; 0 under a lease: as many as it has */
     uint64_t memory;  /* bytes wanted per device, 0: what there is */
     int32_t priority; /* SESSION, CHECK: higher ones are served first; the token says up to which */
+    uint32_t compute; /* SESSION, CHECK: thousandths of each device's compute that are reserved, 0: none */
     uint32_t wait_ms; /* SESSION: how long to wait for devices at most, 0: no limit */
     char program[64];
     char user[32];

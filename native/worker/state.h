@@ -352,8 +352,6 @@ void worker_park_here(struct worker *w);
 /* The executor, in an operation: asks the daemon for room that other sessions have, and waits for it (gv_backend_config.make_room; arg: the worker). While it
  * waits the session can itself be parked. */
 bool worker_make_room(void *arg, uint32_t device, uint64_t bytes);
-/* Passes on what the backend says of turns (gv_backend_config.turn_said; arg: the worker). */
-void worker_turn_said(void *arg, uint32_t device, uint32_t what, uint32_t number);
 
 /* ---- bulk (bulk.c) ----------------------------------------------------------------------------------------------------- */
 

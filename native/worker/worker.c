@@ -25,6 +25,11 @@ static void console(void *arg, const char *text, size_t size) {
     }
 }
 
+static void turn_said(void *arg, uint32_t device, uint32_t what, uint32_t number) {
+    struct worker *w = arg;
+    w->turns_said(w->turns_arg, device, what, number);
+}
+
 static const struct gv_backend_ops *backend_named(const char *name) {
     static const struct gv_backend_ops *const all[] = {&gv_backend_soft, &gv_backend_cuda};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
@@ -121,7 +126,7 @@ EXPORT struct worker *worker_open(const struct worker_config *config, char *err)
                                         .console_arg = w,
                                         .make_room = worker_make_room,
                                         .make_room_arg = w,
-                                        .turn_said = worker_turn_said,
+                                        .turn_said = turn_said,
                                         .turn_arg = w};
     int status = ops->open(&backend, &w->backend, err);
     if (!status) {
@@ -161,6 +166,15 @@ EXPORT int worker_add_channel(struct worker *w, int32_t channel, int32_t fd) {
 EXPORT int worker_resume(struct worker *w, int32_t channel, int32_t fd, uint32_t epoch) { return gv_link_resume(w->link, channel, fd, epoch); }
 
 EXPORT void worker_client_gone(struct worker *w) { gv_link_client_gone(w->link); }
+
+EXPORT void worker_watch_turns(struct worker *w, void (*said)(void *arg, uint32_t device, uint32_t what, uint32_t number), void *arg) {
+    w->turns_said = said;
+    w->turns_arg = arg;
+}
+
+EXPORT int worker_turn(struct worker *w, uint32_t device, uint32_t may, uint32_t number) {
+    return w->ops->compute_turn && w->turns_said && !w->ops->compute_turn(w->backend, device, may, number) ? 0 : -1;
+}
 
 EXPORT void worker_get_figures(struct worker *w, struct worker_figures *out) {
     struct gv_link_counts counts;

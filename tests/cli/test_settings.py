@@ -15,7 +15,7 @@ NOWHERE = Path("/nowhere/config.toml")
 
 
 def test_defaults() -> None:
-    assert resolve({}, {}, NOWHERE) == Settings(None, False, 1, None, "auto", None, None)
+    assert resolve({}, {}, NOWHERE) == Settings(None, False, 1, None, None, "auto", None, None)
 
 
 def test_order(tmp_path: Path) -> None:
@@ -23,7 +23,7 @@ def test_order(tmp_path: Path) -> None:
     file.write_text('pool = "tcp://file:1"\ngpus = 4\nlink = "tcp"\nmemory = "1g"\n')
     env = {"GPUVIRT_POOL": "tcp://env:2", "GPUVIRT_GPUS": "3"}
     found = resolve({"gpus": 2}, env, file)
-    assert found == Settings(PoolAddress("env", 2), False, 2, 1 << 30, "tcp", None, None)
+    assert found == Settings(PoolAddress("env", 2), False, 2, 1 << 30, None, "tcp", None, None)
 
 
 def test_quiet_is_a_setting_like_any_other(tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_local_and_pool_are_one_setting(tmp_path: Path) -> None:
         ({"GPUVIRT_POOL": "host"}, "GPUVIRT_POOL: 'host' is not a pool"),
         ({"GPUVIRT_LINK": "verbs"}, "GPUVIRT_LINK: the link verbs is not in this version"),
         ({"GPUVIRT_NO_WAIT": "maybe"}, "GPUVIRT_NO_WAIT: 'maybe' is neither"),
-        ({"GPUVIRT_COMPUTE": "50"}, "GPUVIRT_COMPUTE is not in this version"),
+        ({"GPUVIRT_COMPUTE": "50"}, "GPUVIRT_COMPUTE: '50' is no part of a GPU"),
     ],
 )
 def test_bad_environment_is_named(env: dict[str, str], named: str) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-import signal
 import secrets
+import signal
 import struct
 import subprocess
 from collections.abc import Callable, Iterator
@@ -312,7 +312,7 @@ OFFERS = (hs.Offer("shm", 3), hs.Offer("tcp", 4))
 GREETING = hs.Greeting(bytes(range(32)), control_port=7071, flags=1, boot_id="b" * 36, unix_path="/run/x", server_name="näme", key_exchange=b"k")
 HELLO = hs.Hello(
     bytes(range(1, 33)), purpose=4, channel=2, session=2**63 + 7, token_id=bytes(range(16)), pid=3, gpus=2, memory=2**40, epoch=1, flags=1,
-    program="p", user="u", host="h", launch=bytes(range(16)), key_exchange=b"x" * 1184, transports=OFFERS,
+    compute=250, program="p", user="u", host="h", launch=bytes(range(16)), key_exchange=b"x" * 1184, transports=OFFERS,
     process=bytes(range(2, 18)), exec_id=bytes(range(3, 19)), lease=bytes(range(4, 20)),
 )  # fmt: skip
 STATE = hs.State(hs.STATE_PARKED, 2, 9, "soon")

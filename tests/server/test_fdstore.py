@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +16,7 @@ import pytest
 from e2e.harness import wait_until
 
 from gpuvirt import paths
+from gpuvirt.server import messages
 from gpuvirt.server.fdstore.store import DescriptorStore
 
 
@@ -127,6 +130,41 @@ def test_an_entry_is_replaced_while_its_process_ends(folder: Path, process: subp
         again.close()
 
     asyncio.run(run())
+
+
+def test_a_process_hears_that_its_daemon_has_gone(folder: Path, process: subprocess.Popen[bytes]) -> None:
+    """It gets its farewell, and goes on if it was stopped; one that was promised none hears nothing."""
+
+    async def run() -> None:
+        with open(os.pidfd_open(process.pid)) as pidfd:
+            pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(3)]
+            store = DescriptorStore("127.0.0.1", 13)
+            store.take()
+            for (ours, theirs), farewell in zip(pairs, ({"op": "alone"}, None, {"op": "alone"}), strict=True):
+                store.put(str(ours.fileno()), b"", [pidfd.fileno(), ours.fileno()], farewell=farewell)
+                theirs.settimeout(30)
+            pairs[2][0].setblocking(False)
+            with contextlib.suppress(BlockingIOError):  # this one takes nothing
+                while True:
+                    pairs[2][0].send(b"more")
+            heard(store)
+            process.send_signal(signal.SIGSTOP)
+            assert wait_until(lambda: process_state(process.pid) == "T")
+            store.close()
+            assert messages.receive(pairs[0][1]) == ({"op": "alone"}, [])
+            assert wait_until(lambda: process_state(process.pid) == "S")
+            pairs[1][1].setblocking(False)
+            with pytest.raises(BlockingIOError):
+                messages.receive(pairs[1][1])
+            for ours, theirs in pairs:
+                ours.close()
+                theirs.close()
+
+    asyncio.run(run())
+
+
+def process_state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def test_a_daemon_whose_end_is_not_seen_yet(folder: Path, process: subprocess.Popen[bytes]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import signal
 import sqlite3
 import subprocess
@@ -104,12 +105,30 @@ def test_a_damaged_ledger_is_put_aside(tmp_path: Path, caplog: pytest.LogCapture
         assert len([*tmp_path.glob("*.damaged")]) == n + 1
         ledger.write(ROW)
         ledger.close()
-    _run(path, "INSERT INTO leases SELECT 6, x'00', owner, '[]', memory, holder, started, expires FROM leases")
+    _run(path, "INSERT INTO leases SELECT 6, x'00', owner, '[]', memory, holder, started, expires, compute FROM leases")
     ledger = Ledger(tmp_path, "h", 1)
     assert [*ledger.leases()] == [ROW] and "0000000000000006 cannot be read" in caplog.text
     ledger.erase(5)
     ledger.close()
     assert not path.exists()
+
+
+def test_a_ledger_of_version_1_is_read(tmp_path: Path) -> None:
+    """Its leases have reserved no compute."""
+    ledger = Ledger(tmp_path, "h", 1)
+    ledger.write(dataclasses.replace(ROW, compute=250))
+    path = ledger.path
+    ledger.close()
+    _run(path, "ALTER TABLE leases DROP COLUMN compute")
+    _run(path, "PRAGMA user_version = 1")
+    for _ in range(2):
+        ledger = Ledger(tmp_path, "h", 1)
+        assert [*ledger.leases()] == [ROW]
+        ledger.close()
+    ledger = Ledger(tmp_path, "h", 1)
+    ledger.write(dataclasses.replace(ROW, compute=250))
+    assert [*ledger.leases()] == [dataclasses.replace(ROW, compute=250)]
+    ledger.close()
 
 
 def test_a_full_disk_ends_no_lease(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -29,7 +29,7 @@ from gpuvirt.transport.transport import ServerEnd, Transport
 
 log = logging.getLogger("gpuvirt.server")
 
-VERSION = 1  # of a record
+VERSION = 2  # of a record; those of version 1 say nothing of compute
 END_LIMIT = 10.0  # seconds that a killed worker has to end
 MEMORY_USAGE, HEIR = "memory usage", "heir of "  # names of entries that are no sessions
 
@@ -95,7 +95,7 @@ def _unpack(raw: bytes) -> dict[str, Any]:
     ValueError: it is of another version, or none.
     """
     record = unpack(raw)
-    if record.get("version") != VERSION:
+    if record.get("version") not in (1, VERSION):
         raise ValueError(f"it was kept by a server of another version ({record.get('version')!r})")
     return record
 
@@ -214,6 +214,7 @@ class SessionStore:
                 "owner": lease.owner,
                 "wanted": lease.wanted,
                 "memory": lease.memory,
+                "compute": lease.compute,
                 "started": lease.started,
                 "holder": lease.holder,
                 "devices": lease.devices,
@@ -229,7 +230,8 @@ class SessionStore:
             "file": parking.file >= 0,
         }
         fds = [*worker.descriptors, *([former.descriptors[0]] if former else []), *session.end.descriptors]
-        self._store.put(f"{session.id:016x}", pack(record), [*fds, *([parking.file] if parking.file >= 0 else [])])
+        fds += [parking.file] if parking.file >= 0 else []
+        self._store.put(f"{session.id:016x}", pack(record), fds, farewell={"op": "alone"})
 
     def keep_heir(self, session: Session, worker: WorkerProcess) -> None:
         """A worker that is to have a session, and is no more use if this daemon ends before."""

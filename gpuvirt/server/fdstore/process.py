@@ -1,8 +1,9 @@
 """The store's process: `python -m gpuvirt.server.fdstore.process`, started by a daemon.
 
-Messages are those of gpuvirt.server.messages. From the daemon: ``put`` (name, record, watched; descriptors): an entry, in the place of what there was
-of this name; ``drop`` (name); ``take``: all entries are to be said. To the daemon: ``entry`` (name, record; its descriptors), and ``end`` behind the
-last. An entry that is `watched` goes with the process that its first descriptor, a pidfd, stands for.
+Messages are those of gpuvirt.server.messages. From the daemon: ``put`` (name, record, watched, farewell; descriptors): an entry, in the place of what
+there was of this name; ``drop`` (name); ``take``: all entries are to be said. To the daemon: ``entry`` (name, record; its descriptors), and ``end``
+behind the last. An entry that is `watched` goes with the process that its first descriptor, a pidfd, stands for. A `farewell` is a message for that
+process, which its second descriptor, a socket, gets when the daemon has gone; the process is continued then, should the daemon have stopped it.
 
 One daemon at a time: the one that came last. It connects to the listening socket, whose folder only this user can enter. The store ends when it has
 neither a daemon nor a watched entry.
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuvirt.server import descriptors, messages
+from gpuvirt.transport.packing import pack
 
 PR_SET_DUMPABLE = 4
 SEND_LIMIT = 10.0  # seconds that a daemon has to take an entry
@@ -35,6 +37,16 @@ class _Entry:
     record: bytes
     descriptors: list[int]
     watched: bool
+    farewell: dict[str, Any] | None
+
+    def take_leave(self) -> None:
+        if self.farewell is None:
+            return
+        with contextlib.suppress(OSError):  # it has ended, or takes nothing
+            signal.pidfd_send_signal(self.descriptors[0], signal.SIGCONT)
+        sock = socket.socket(fileno=os.dup(self.descriptors[1]))
+        with sock, contextlib.suppress(OSError):
+            sock.send(pack(self.farewell), socket.MSG_DONTWAIT)
 
     def close(self) -> None:
         for fd in self.descriptors:
@@ -99,6 +111,8 @@ class _Store:
             received = None
         if received is None:
             self._leave()
+            for entry in self._entries.values():
+                entry.take_leave()
             return False
         self._do(*received)
         return True
@@ -107,7 +121,7 @@ class _Store:
         match message["op"]:
             case "put":
                 self._drop(message["name"])
-                self._entries[message["name"]] = entry = _Entry(message["record"], fds, message["watched"])
+                self._entries[message["name"]] = entry = _Entry(message["record"], fds, message["watched"], message.get("farewell"))
                 if entry.watched:
                     self._selector.register(fds[0], selectors.EVENT_READ, lambda: self._ended(message["name"], entry))
             case "drop":

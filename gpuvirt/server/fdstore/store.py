@@ -143,13 +143,14 @@ class DescriptorStore:
             self.lost()
             log.info("another descriptor store keeps what the sessions need to outlive this server")
 
-    def put(self, name: str, record: bytes, descriptors: Sequence[int], watched: bool = True) -> None:
+    def put(self, name: str, record: bytes, descriptors: Sequence[int], watched: bool = True, farewell: dict[str, object] | None = None) -> None:
         """Keeps an entry, in the place of what there was of this name; the descriptors stay open here.
 
         Args:
             watched: it is dropped when the process has ended that its first descriptor, a pidfd, stands for.
+            farewell: a message that its second descriptor, a socket of that process, gets when this daemon has gone; it is continued (SIGCONT) then.
         """
-        self._say({"op": "put", "name": name, "record": record, "watched": watched}, tuple(descriptors))
+        self._say({"op": "put", "name": name, "record": record, "watched": watched, "farewell": farewell}, tuple(descriptors))
 
     def drop(self, name: str) -> None:
         """Forgets an entry. One that is not there is no error."""

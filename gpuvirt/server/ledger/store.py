@@ -21,10 +21,11 @@ from gpuvirt.errors import GpuvirtError
 
 log = logging.getLogger("gpuvirt.server")
 
-VERSION = 1
+VERSION = 2  # 1 had no column `compute`
+_COLUMNS = "number, id, owner, devices, memory, holder, started, expires, compute"
 _TABLE = """
     CREATE TABLE leases (number INTEGER PRIMARY KEY, id BLOB UNIQUE NOT NULL, owner BLOB NOT NULL, devices TEXT NOT NULL, memory INTEGER NOT NULL,
-                         holder TEXT NOT NULL, started REAL NOT NULL, expires REAL NOT NULL) STRICT
+                         holder TEXT NOT NULL, started REAL NOT NULL, expires REAL NOT NULL, compute INTEGER NOT NULL) STRICT
 """
 
 
@@ -33,7 +34,7 @@ class LeaseRow:
     """A named lease, as the ledger has it.
 
     Attributes:
-        number, id, owner, devices, memory, holder, started: as in `gpuvirt.server.leases.Lease`.
+        number, id, owner, devices, memory, holder, started, compute: as in `gpuvirt.server.leases.Lease`.
         expires: when it ends unless it is renewed, seconds since the epoch: the daemon's own clock does not outlive the machine.
     """
 
@@ -45,6 +46,7 @@ class LeaseRow:
     holder: dict[str, Any]
     started: float
     expires: float
+    compute: int = 0
 
 
 class Ledger:
@@ -86,6 +88,9 @@ class Ledger:
             if version == 0:
                 db.execute(_TABLE)
                 db.execute(f"PRAGMA user_version = {VERSION}")
+            elif version == 1:
+                db.execute("ALTER TABLE leases ADD COLUMN compute INTEGER NOT NULL DEFAULT 0")
+                db.execute(f"PRAGMA user_version = {VERSION}")
             elif version != VERSION:
                 raise sqlite3.DatabaseError(f"version {version}, this server has {VERSION}")
             db.execute("COMMIT")
@@ -97,8 +102,8 @@ class Ledger:
 
     def leases(self) -> Iterator[LeaseRow]:
         """All of them, oldest first. A row that makes no sense is logged and removed."""
-        for row in self._db.execute("SELECT number, id, owner, devices, memory, holder, started, expires FROM leases ORDER BY started").fetchall():
-            number, id, owner, devices, memory, holder, started, expires = row
+        for row in self._db.execute(f"SELECT {_COLUMNS} FROM leases ORDER BY started").fetchall():
+            number, id, owner, devices, memory, holder, started, expires, compute = row
             try:
                 listed, said = json.loads(devices), json.loads(holder)
                 if not listed or not all(type(device) is int for device in listed) or not isinstance(said, dict):
@@ -107,12 +112,12 @@ class Ledger:
                 log.error("lease %016x cannot be read from the ledger (%s); it has ended", number, error)
                 self.erase(number)
                 continue
-            yield LeaseRow(number, id, owner, tuple(listed), memory, said, started, expires)
+            yield LeaseRow(number, id, owner, tuple(listed), memory, said, started, expires, compute)
 
     def write(self, row: LeaseRow) -> None:
         """Writes a lease, in the place of what there was of it. What cannot be written is logged and no error: what has GPUs keeps them."""
-        values = (row.number, row.id, row.owner, json.dumps(row.devices), row.memory, json.dumps(row.holder), row.started, row.expires)
-        self._do("INSERT OR REPLACE INTO leases VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
+        values = (row.number, row.id, row.owner, json.dumps(row.devices), row.memory, json.dumps(row.holder), row.started, row.expires, row.compute)
+        self._do(f"INSERT OR REPLACE INTO leases ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
 
     def erase(self, number: int) -> None:
         """The lease has ended. One that is not there is no error; neither is, as for `write`, one that cannot be erased: it expires."""

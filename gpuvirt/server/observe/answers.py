@@ -77,6 +77,7 @@ def _lease(lease: LeaseFacts, told: bool) -> dict[str, Any]:
         "state": lease.state,
         **lease.queue,
         "gpus": lease.gpus,
+        "compute": lease.compute,
         "named": lease.named,
         "devices": [*lease.devices],
         "sessions": [f"{session:016x}" for session in lease.sessions],
@@ -100,5 +101,6 @@ def _session(session: SessionFacts, told: bool) -> dict[str, Any]:
         "worker_pid": session.worker_pid,
         "started": session.started,
         **session.figures,
+        **({} if session.turns is None else {"turns_s": session.turns}),
         **({} if session.memory_used is None else {"memory_used": session.memory_used}),
     }

@@ -9,6 +9,7 @@ from typing import Any
 from gpuvirt.server.devices import Device
 from gpuvirt.server.leases import Lease
 from gpuvirt.server.memory_usage import MemoryUsage
+from gpuvirt.server.policy.events import COMPUTE
 from gpuvirt.server.session import Session, holder
 
 QUEUED, IDLE, ATTACHED, PARKED = LEASE_STATES = ("queued", "idle", "attached", "parked")
@@ -42,6 +43,7 @@ class SessionFacts:
         given_back: bytes that are in its file, None: it is not parked.
         waits_for: bytes of device memory that it waits for, its own or an allocation's; place, waiting: its place among those that do, from 1.
         memory_used: bytes on all its devices, None where only the driver knows and the worker has not said.
+        turns: seconds of turns that it has had, by the daemon's clock; None: there are none on its devices.
         figures: what its worker counts (`FIGURES`, `NETWORK`), as far as it is known.
     """
 
@@ -61,13 +63,14 @@ class SessionFacts:
     place: int
     waiting: int
     memory_used: int | None
+    turns: float | None
     figures: Mapping[str, int]
 
 
 @dataclass(frozen=True)
 class LeaseFacts:
     """One lease. state: one of `LEASE_STATES`; parked: something runs under it, and nothing that does has memory. queue: place, queued, why, of one
-    that waits for its GPUs."""
+    that waits for its GPUs. compute: the part of each GPU that it has reserved, 0: none."""
 
     number: int
     owner: bytes
@@ -79,6 +82,7 @@ class LeaseFacts:
     devices: tuple[int, ...]
     sessions: tuple[int, ...]
     started: float
+    compute: float = 0.0
     queue: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -102,6 +106,7 @@ class Source:
         memory: the table of memory usage, None: only the driver knows.
         queue: place, queued and why of a lease that waits for GPUs; {} of others.
         room: place and number of those that wait for memory; zeros of a session that does not.
+        turns: seconds of turns that a session has had, None: there are none on its devices.
         account: of a token's id.
     """
 
@@ -111,6 +116,7 @@ class Source:
     memory: MemoryUsage | None
     queue: Callable[[Lease], Mapping[str, Any]]
     room: Callable[[Session], tuple[int, int]]
+    turns: Callable[[Session], float | None]
     account: Callable[[bytes], str]
 
 
@@ -162,6 +168,7 @@ def _lease(source: Source, lease: Lease, parked: set[int], known: set[int]) -> L
         tuple(lease.devices),
         tuple(sorted(lease.sessions)),
         lease.started,
+        lease.compute / COMPUTE,
         source.queue(lease),
     )
 
@@ -189,5 +196,6 @@ def _session(source: Source, session: Session, figures: Mapping[str, int]) -> Se
         place,
         waiting,
         used,
+        source.turns(session),
         {name: figures[name] for name in (*FIGURES, *NETWORK) if name in figures},
     )

@@ -36,8 +36,8 @@ class Observer:
         self._sessions, self._memory_usage, self._account_of = sessions, memory_usage, account_of
         self.counted: Callable[[], None] = lambda: None
         self._names: dict[bytes, str] = {}
-        queue, room = sessions.named.waiting, sessions.room_place
-        self._source = Source(name, inventory.backend, inventory.devices, memory_usage, queue, room, self._account)
+        queue, room, turns = sessions.named.waiting, sessions.room_place, sessions.turn_seconds
+        self._source = Source(name, inventory.backend, inventory.devices, memory_usage, queue, room, turns, self._account)
         sessions.changed, sessions.on_end = self.look, self._ended
         self._watcher = asyncio.get_running_loop().create_task(self._watch())
 

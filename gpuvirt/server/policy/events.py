@@ -66,7 +66,7 @@ class Restored:
 
     Attributes:
         lease: its name, not in use.
-        memory: bytes that are reserved on each device, 0: none.
+        memory, compute: what is reserved on each device, as for `Asked`.
     """
 
     at: float
@@ -74,6 +74,7 @@ class Restored:
     user: str
     devices: tuple[int, ...]
     memory: int = 0
+    compute: int = 0
 
 
 @dataclass(frozen=True)

@@ -309,14 +309,14 @@ class PolicyMachine:
         out.append(Queue(lease.id, *place, why))
 
     def _restore(self, event: Restored, out: list[Instruction]) -> None:
-        shape = Shape(len(event.devices), event.memory)
+        shape = Shape(len(event.devices), event.memory, event.compute)
         have = range(len(self.room.total))
         known = event.devices and len(set(event.devices)) == len(event.devices) and all(device in have for device in event.devices)
         if event.lease in self.leases or not known or not all(self.room.fits(device, shape) for device in event.devices):
             out.append(Refuse(event.lease, "what it had is not there any more"))
             return
         self._arrivals += 1
-        asked = Asked(event.at, event.lease, event.user, shape.gpus, event.memory)
+        asked = Asked(event.at, event.lease, event.user, shape.gpus, event.memory, event.compute)
         account = self._account(event.user)
         lease = self.leases[event.lease] = Lease(event.lease, account, shape, asked, (0, self._arrivals, event.lease))
         self._give(lease, event.devices, out)

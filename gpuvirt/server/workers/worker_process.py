@@ -17,11 +17,12 @@ from gpuvirt.printable import printable
 from gpuvirt.server import host_memory, messages
 from gpuvirt.server.cgroups import WorkerCgroup
 from gpuvirt.server.tenants import Tenant
-from gpuvirt.server.worker_library import RunEnding, SessionConfig, WorkerFigures
+from gpuvirt.server.worker_library import May, RunEnding, SessionConfig, WorkerFigures
 
 FIGURES_LIMIT = 0.5
 FIGURES_BACKLOG = 1000  # answers that an earlier daemon has asked for and not read
 FIGURES = tuple(name for name, *_ in WorkerFigures._fields_)
+TURN_WORDS = 8000  # that a worker may say of turns in a second: 16 devices, each with work and without it again and again
 TEXT_MOST = 500  # characters of a worker's text that are kept
 
 # For its client and the log. Short, as host_memory.reason says.
@@ -76,6 +77,7 @@ class WorkerProcess:
         told: whether its client is to read in its error why it ended (`ending`).
         asks_room: called with the device and the bytes of an allocation that does not fit because other sessions have the memory; `answer_room` has
             to follow.
+        says_turn: called with what it says of a turn: the device, what (`TurnSaid`), the number of the word that it answers.
     """
 
     def __init__(self, process: Process, on_gone: Callable[[WorkerProcess], None], cgroup: WorkerCgroup | None = None) -> None:
@@ -89,6 +91,8 @@ class WorkerProcess:
         self._park_said: dict[str, Callable[[], None]] = {}
         self._at_rest: Callable[[], None] = lambda: None
         self.asks_room: Callable[[int, int], None] = lambda device, bytes: self.answer_room(False)
+        self.says_turn: Callable[[int, int, int], None] = lambda device, what, number: None
+        self._turn_words, self._turn_heard = float(TURN_WORDS), loop.time()
         self.cgroup = cgroup
         self.memory_limit, self.told = 0, False
         self.ending = ""  # why it ended, for people
@@ -217,6 +221,18 @@ class WorkerProcess:
         with contextlib.suppress(OSError):
             messages.send(self._socket, {"op": "room", "granted": granted})
 
+    def turn(self, device: int, may: May, number: int) -> None:
+        """Whether its kernels may run on a device from now on, by a word of that number."""
+        with contextlib.suppress(OSError):
+            messages.send(self._socket, {"op": "turn", "device": device, "may": int(may), "number": number})
+
+    def _may_say_turn(self) -> bool:
+        """A worker says of itself when it has work and when it has none; at what rate is bounded."""
+        now = self._loop.time()
+        self._turn_words = min(TURN_WORDS, self._turn_words + (now - self._turn_heard) * TURN_WORDS) - 1
+        self._turn_heard = now
+        return self._turn_words >= 0
+
     def go_on(self) -> None:
         """After `save`: the session stays with this worker."""
         with contextlib.suppress(OSError):
@@ -262,7 +278,7 @@ class WorkerProcess:
         # say: one that says more keeps the daemon from others.
         op = message.get("op")
         self._may_say[op if isinstance(op, str) else ""] -= 1
-        if self._may_say[op if isinstance(op, str) else ""] < 0:
+        if not self._may_say_turn() if op == "turn" else self._may_say[op if isinstance(op, str) else ""] < 0:
             self._loop.remove_reader(self._socket)
             self.ending = self.ending or "it said what nobody had asked for"
             self.kill()
@@ -290,6 +306,10 @@ class WorkerProcess:
                 device, bytes = message.get("device"), message.get("bytes")
                 if isinstance(device, int) and isinstance(bytes, int):
                     self.asks_room(device, bytes)
+            case "turn":
+                device, what, number = (message.get(name) for name in ("device", "what", "number"))
+                if type(device) is int and type(what) is int and type(number) is int:
+                    self.says_turn(device, what, number)
             case "saved":
                 if self._saved is not None and not self._saved.done():
                     self._saved.set_result(_text(message))

@@ -70,6 +70,21 @@ static bool parse_bool(const char *text, bool *out) {
     return false;
 }
 
+/* A part of each device's compute, in thousandths, from a text such as 0.25, in whatever locale. False: it is none. */
+static bool parse_compute(const char *text, uint32_t *out) {
+    uint32_t found = 0, digits = 0;
+    const char *point = strchr(text, '.');
+    for (const char *c = text; *c; c++) {
+        if (c == point) continue;
+        if (*c < '0' || *c > '9' || (point && c - point > 3) || found > 1000) return false;
+        found = 10 * found + (uint32_t)(*c - '0');
+        digits += point && c > point;
+    }
+    for (; digits < 3; digits++) found *= 10;
+    *out = found;
+    return found && found <= 1000;
+}
+
 /* How to wait for devices that others have. False: err says what is wrong. */
 static bool read_waiting(struct gv_link_options *o, char *err, size_t room) {
     const char *priority = shim_setting("PRIORITY", "0"), *wait = shim_setting("WAIT", NULL), *no_wait = shim_setting("NO_WAIT", "0");
@@ -112,6 +127,7 @@ static void notice(void *arg, const char *text) {
 /* False: err says what is wrong. */
 static bool read_options(struct gv_link_options *o, char *err, size_t room) {
     const char *lease = shim_setting("LEASE", NULL), *gpus = shim_setting("GPUS", lease ? NULL : "1"), *memory = shim_setting("MEMORY", NULL);
+    const char *compute = shim_setting("COMPUTE", NULL);
     char *end = NULL;
     if (lease && !read_name(lease, o->lease)) {
         snprintf(err, room, "GPUVIRT_LEASE=%s is no lease: 32 hexadecimal digits, as `gpuvirt attach` sets them", lease);
@@ -120,6 +136,10 @@ static bool read_options(struct gv_link_options *o, char *err, size_t room) {
     long n = gpus ? strtol(gpus, &end, 10) : 0; /* none: as many as the lease has */
     if (gpus && (end == gpus || *end || n < 1 || n > GV_MAX_DEVICES)) {
         snprintf(err, room, "GPUVIRT_GPUS=%s is no number from 1 to %d", gpus, GV_MAX_DEVICES);
+        return false;
+    }
+    if (compute && !parse_compute(compute, &o->compute)) {
+        snprintf(err, room, "GPUVIRT_COMPUTE=%s is no part of a GPU; write it like 0.5: more than 0, 1 at most, three decimals", compute);
         return false;
     }
     if (memory && !parse_size(memory, &o->memory)) {

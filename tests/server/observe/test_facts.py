@@ -42,6 +42,7 @@ def facts() -> Facts:
         memory,
         queue=lambda lease: {"place": 1, "queued": 1, "why": "no GPU is free"} if lease.waits else {},
         room=lambda session: (1, 1) if session.id == 13 else (0, 0),
+        turns=lambda session: 2.5 if session.id == 11 else None,
         account=lambda token: {A: "alice", B: "bob"}[token],
     )
     figures = {11: {"commands": 5, "launches": 3, "bytes_in": 1, "bytes_out": 2, "memory_used": 9}}

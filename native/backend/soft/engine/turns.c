@@ -5,6 +5,7 @@
 #include "../../../wire/clock.h"
 #include "exec_private.h"
 
+#include <signal.h>
 #include <time.h>
 
 /* ---- runners, under the engine's lock ---- */
@@ -65,7 +66,9 @@ static uint32_t next_word(struct soft_gate *gate, int64_t now) {
 
 static void *teller(void *arg) {
     struct soft_engine *e = arg;
-    soft_thread_signals();
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, NULL);
     pthread_setname_np(pthread_self(), "soft-turns");
     pthread_mutex_lock(&e->lock);
     while (!e->stopping) {
