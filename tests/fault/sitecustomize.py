@@ -92,5 +92,14 @@ if os.environ.get("FAULT") and not {"gpuvirt.server.worker", "soft.scheduling"}.
                     func.name = name
 
         module_registry.ptx_of, metadata.pack = ptx_of, pack
-    else:
+    elif os.environ["FAULT"] not in ("weights", "overrun"):  # those of the server's own process, below
         raise SystemExit(f"there is no fault {os.environ['FAULT']}")
+
+if os.environ.get("FAULT") in ("weights", "overrun") and "serve" in sys.orig_argv:
+    from gpuvirt.server import turns
+    from gpuvirt.server.policy.turn_order import TurnOrder
+
+    if os.environ["FAULT"] == "weights":  # on a device whose compute is shared everybody has the same
+        TurnOrder._weight = lambda self, of, now: 0.5  # type: ignore[method-assign]
+    else:  # who does not stop is not stopped
+        turns.OVERRUN = 1e9

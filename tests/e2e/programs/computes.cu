@@ -6,17 +6,17 @@
 #include <unistd.h>
 #include <vector>
 
-__global__ void spin(unsigned *done, unsigned rounds) {
+__global__ void spin(unsigned *done, unsigned long rounds) {
     unsigned x = blockIdx.x + 1;
-    for (unsigned i = 0; i < rounds; i++) x = x * 1664525u + 1013904223u;
+    for (unsigned long i = 0; i < rounds; i++) x = x * 1664525u + 1013904223u;
     if (threadIdx.x == 0) done[blockIdx.x] += x ? 1 : 2;
 }
 
 int main(int argc, char **argv) {
     EXPECT(argc == 5);
-    const unsigned blocks = std::strtoul(argv[1], nullptr, 10), rounds = std::strtoul(argv[2], nullptr, 10);
-    const unsigned deep = std::strtoul(argv[3], nullptr, 10);
-    unsigned *done, kernels = 0;
+    const unsigned long blocks = std::strtoul(argv[1], nullptr, 10), rounds = std::strtoul(argv[2], nullptr, 10), deep = std::strtoul(argv[3], nullptr, 10);
+    unsigned *done;
+    unsigned long kernels = 0;
     std::vector<cudaEvent_t> events(deep);
     for (cudaEvent_t &event : events) CHECK(cudaEventCreate(&event));
     CHECK(cudaMalloc(&done, blocks * sizeof *done));
@@ -32,7 +32,7 @@ int main(int argc, char **argv) {
     }
     std::vector<unsigned> found(blocks);
     CHECK(cudaMemcpy(found.data(), done, blocks * sizeof *done, cudaMemcpyDeviceToHost));
-    for (unsigned i = 0; i < blocks; i++) EXPECT(found[i] == kernels);
-    std::printf("right %u\n", kernels);
+    for (unsigned long i = 0; i < blocks; i++) EXPECT(found[i] == kernels);
+    std::printf("right %lu\n", kernels);
     return 0;
 }

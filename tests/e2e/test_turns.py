@@ -1,0 +1,197 @@
+"""Compute shares: programs that reserve parts of one GPU's compute have them, whatever the others' kernels are like."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from e2e.harness import GPUVIRT, Server, clean_environment, run_program, running, wait_until
+from faults import fault
+
+ONE = ("--backend", "soft", "--gpus", "1", "--gpu-memory", "1g", "--idle", "0")
+TWO = ("--backend", "soft", "--gpus", "2", "--gpu-memory", "1g", "--idle", "0")
+# computes BLOCKS ROUNDS DEEP: kernels of some milliseconds, of many blocks; and of half a second and more in one, which does not stop by itself.
+SHORT, LONG, LONGEST = ("64", "1000000", "32"), ("1", "1600000000", "2"), ("1", "40000000000", "1")
+NEAR = 0.05  # what the parts may be away from what was reserved
+
+
+@contextlib.contextmanager
+def tenants(server: Server, program: Path, end: Path, *each: tuple[str, tuple[str, ...]]) -> Iterator[list[subprocess.Popen[str]]]:
+    """Programs that compute, by what they reserve and what their kernels are like."""
+    with contextlib.ExitStack() as stack:
+        started = []
+        for part, kernels in each:
+            options = ("--compute", part) if part else ()
+            started.append(stack.enter_context(running(server, [program, *kernels, end], *options)))
+        yield started
+
+
+def by_part(server: Server) -> dict[float, dict[str, Any]]:
+    return {lease["compute"]: session for lease in server.leases() for session in lease["sessions"]}
+
+
+def parts_within(server: Server, seconds: float) -> dict[float, float]:
+    """What each has of the time of all turns from now on, by what it has reserved."""
+    begin = by_part(server)
+    time.sleep(seconds)
+    end = by_part(server)
+    assert begin.keys() == end.keys()
+    had = {part: end[part]["turns_s"] - begin[part]["turns_s"] for part in end}
+    assert sum(had.values()) == pytest.approx(seconds, rel=0.25), "the device stood still, or two had it at once"
+    assert all(end[part]["launches"] > begin[part]["launches"] for part in end), "one did not get on"
+    return {part: each / sum(had.values()) for part, each in had.items()}
+
+
+def finishes(programs: list[subprocess.Popen[str]], end: Path) -> None:
+    """All of them: with the right result."""
+    end.touch()
+    for program in programs:
+        out, err = program.communicate(timeout=200)
+        assert program.returncode == 0 and out.startswith("right "), out + err
+
+
+KINDS = {"short": (SHORT, SHORT), "long and short": (LONG, SHORT), "short and long": (SHORT, LONG), "long": (LONG, LONG)}
+
+
+def have_their_parts(server: Server, program: Path, end: Path, first: float, kinds: str, seconds: float) -> None:
+    second = round(0.999 - first, 3)  # not equal to the first: sessions are told apart by it
+    with tenants(server, program, end, (str(first), KINDS[kinds][0]), (str(second), KINDS[kinds][1])) as programs:
+        time.sleep(1)
+        parts = parts_within(server, seconds)
+        assert parts[first] == pytest.approx(first, abs=NEAR), parts
+        finishes(programs, end)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("first", "kinds"), [(0.25, "short"), (0.5, "long and short")])
+def test_parts(own_pool: Callable[..., Server], build: Callable[..., Path], tmp_path: Path, first: float, kinds: str) -> None:
+    have_their_parts(own_pool(*ONE), build("computes"), tmp_path / "end", first, kinds, 8)
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize("kinds", KINDS)
+@pytest.mark.parametrize("first", [0.25, 0.5, 0.75])
+def test_parts_over_half_a_minute(own_pool: Callable[..., Server], build: Callable[..., Path], tmp_path: Path, first: float, kinds: str) -> None:
+    have_their_parts(own_pool(*ONE), build("computes"), tmp_path / "end", first, kinds, 30)
+
+
+@pytest.mark.slow
+def test_equal_parts_for_all_are_seen(own_pool: Callable[..., Server], build: Callable[..., Path], tmp_path: Path) -> None:
+    """Deliberate fault: a server that has everybody weigh the same."""
+    server, end = own_pool(*ONE, env=clean_environment(**fault("weights"))), tmp_path / "end"
+    with tenants(server, build("computes"), end, ("0.25", SHORT), ("0.749", SHORT)) as programs:
+        time.sleep(1)
+        assert parts_within(server, 3)[0.25] > 0.25 + NEAR
+        finishes(programs, end)
+
+
+def kernels_beside_a_long_one(server: Server, program: Path, end: Path) -> int:
+    """How many small kernels, one after the other, come to their end in three seconds of one kernel of another program."""
+    with tenants(server, program, end, ("0.5", LONGEST), ("0.4", ("1", "1000", "1"))):
+        before = by_part(server)
+        time.sleep(3)
+        after = by_part(server)
+        assert after[0.5]["launches"] == before[0.5]["launches"], "the long kernel was over too soon"
+        return int(after[0.4]["launches"] - before[0.4]["launches"])
+
+
+@pytest.mark.slow
+def test_nobody_waits_for_the_end_of_a_kernel(own_pool: Callable[..., Server], build: Callable[..., Path], tmp_path: Path) -> None:
+    assert kernels_beside_a_long_one(own_pool(*ONE), build("computes"), tmp_path / "end") > 20
+
+
+@pytest.mark.slow
+def test_waiting_for_the_end_of_a_kernel_is_seen(own_pool: Callable[..., Server], build: Callable[..., Path], tmp_path: Path) -> None:
+    """Deliberate fault: a server that stops nobody from outside."""
+    server = own_pool(*ONE, env=clean_environment(**fault("overrun")))
+    assert kernels_beside_a_long_one(server, build("computes"), tmp_path / "end") < 2
+
+
+@pytest.mark.slow
+def test_who_has_reserved_nothing_has_the_rest(own_pool: Callable[..., Server], build: Callable[..., Path], tmp_path: Path) -> None:
+    """Turns begin with the first lease that reserves a part, and end with the last; alone, a program has everything."""
+    server, end, other = own_pool(*ONE), tmp_path / "end", tmp_path / "other"
+    program = build("computes")
+    with tenants(server, program, end, ("", SHORT)) as programs:
+        assert "turns_s" not in by_part(server)[0]
+        with tenants(server, program, other, ("0.75", LONG)) as more:
+            time.sleep(1)
+            assert parts_within(server, 6)[0] == pytest.approx(0.25, abs=NEAR)
+            finishes(more, other)
+        assert wait_until(lambda: len(server.leases()) == 1)
+        before = by_part(server)[0]["launches"]
+        assert wait_until(lambda: bool(by_part(server)[0]["launches"] > before))
+        finishes(programs, end)
+
+
+@pytest.mark.slow
+def test_a_daemon_is_killed_and_another_goes_on(own_pool: Callable[..., Server], build: Callable[..., Path], tmp_path: Path) -> None:
+    """Between the two nobody grants turns, and all compute; one that the first had stopped in the middle of its kernel, too."""
+    server, end = own_pool(*ONE), tmp_path / "end"
+    with tenants(server, build("computes"), end, ("0.25", LONG), ("0.749", LONG)) as programs:
+        pids = [session["worker_pid"] for session in by_part(server).values()]
+        assert wait_until(lambda: "T" in map(state, pids))
+        server.stop(signal.SIGKILL)
+        assert wait_until(lambda: "T" not in map(state, pids))
+        worked = [ticks(pid) for pid in pids]
+        assert wait_until(lambda: all(ticks(pid) > before for pid, before in zip(pids, worked, strict=True)))
+        again = own_pool(*ONE, listen=server.info["address"])
+        time.sleep(1)
+        assert parts_within(again, 6)[0.25] == pytest.approx(0.25, abs=NEAR)
+        finishes(programs, end)
+
+
+def stat(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
+def state(pid: int) -> str:
+    return stat(pid)[0]
+
+
+def ticks(pid: int) -> int:
+    """Processor time that it has had."""
+    return int(stat(pid)[11])
+
+
+@pytest.mark.slow
+def test_a_session_moves_away_and_back(own_pool: Callable[..., Server], build: Callable[..., Path], tmp_path: Path) -> None:
+    """Its turns are those of the device on which it is, and are counted together."""
+    server, end = own_pool(*TWO), tmp_path / "end"
+    with tenants(server, build("computes"), end, ("0.25", SHORT), ("0.5", SHORT)) as programs:
+        sessions = by_part(server)
+        assert sessions[0.25]["devices"] == sessions[0.5]["devices"]
+        (home,) = sessions[0.25]["devices"]
+        for gpu in (1 - home, home):
+            before = by_part(server)[0.25]["turns_s"]
+            line = [*GPUVIRT, "move", sessions[0.25]["session"], "--gpu", str(gpu), "--pool", server.url]
+            done = subprocess.run(line, capture_output=True, text=True, timeout=200, check=False, env=clean_environment())
+            assert done.returncode == 0, done.stderr
+            assert by_part(server)[0.25]["turns_s"] >= before
+        time.sleep(1)
+        assert parts_within(server, 6)[0.25] == pytest.approx(1 / 3, abs=NEAR)
+        finishes(programs, end)
+
+
+@pytest.mark.slow
+def test_what_is_reserved_is_not_given_twice(own_pool: Callable[..., Server], build: Callable[..., Path], tmp_path: Path) -> None:
+    server, end, program = own_pool(*ONE), tmp_path / "end", build("computes")
+    with tenants(server, program, end, ("0.6", SHORT)):
+        done = run_program(server, [program, *SHORT, end], "--compute", "0.5", "--no-wait")
+        assert done.returncode != 0 and "cannot be had without waiting" in done.stderr, done.stdout + done.stderr
+        end.touch()
+        assert run_program(server, [program, *SHORT, end], "--compute", "0.4", "--no-wait").returncode == 0
+
+
+@pytest.mark.slow
+def test_a_server_that_has_no_turns(own_pool: Callable[..., Server], build: Callable[..., Path]) -> None:
+    """Software GPUs that are to behave like a driver's have none, as a driver has none."""
+    server = own_pool(*ONE, "--strict")
+    done = run_program(server, [build("vector_add")], "--compute", "0.5")
+    assert done.returncode != 0 and "leave --compute away" in done.stderr, done.stderr
