@@ -25,7 +25,8 @@ def ps(pool: str | None, as_json: bool) -> None:
     """List a pool's leases and the sessions that work under each: program, user, GPUs, link, memory.
 
     A lease is queued while it waits for its GPUs, attached while something runs under it, parked when all of that has given its memory back,
-    else idle. A session says how much memory it has given back, and whether it waits for memory that others have.
+    else idle. Behind its GPUs stands the part of their compute that it has reserved (--compute). A session says how much memory it has given back,
+    and whether it waits for memory that others have.
     Of those of other tokens only an admin's token is told the program and the user. In a terminal of less than 120 columns some are left out.
     With --json: a list of leases, each with its list of sessions.
     """
@@ -62,6 +63,7 @@ def _rows(leases: list[dict[str, Any]]) -> Iterator[dict[str, str]]:
     """What stands in which column."""
     for lease in leases:
         gpus = ",".join(map(str, lease["devices"])) or f"wants {lease['gpus']}"
+        gpus += f" × {lease['compute']:.3g}" if lease.get("compute") else ""
         whose = {"lease": lease["lease"][:8], "GPUs": gpus}
         if lease["named"] or not lease["sessions"]:  # the shell or the program that has the GPUs
             yield {**whose, "state": lease["state"], **_who(lease), "since": _since(lease)}

@@ -44,7 +44,8 @@ def top(pool: str | None, interval: float, once: bool, as_json: bool) -> None:
     With --json: frames as JSON, one a line, until it is ended (with --once, one).
     What is shown by the second counts from the frame before, in a session's first frame from its beginning. Bytes are those over the link: in is
     towards the GPU. net is the share of the time that the session lost to the network: a round trip for each answer that it waited for, and while its
-    connection was cut. Of other tokens' sessions only an admin's token is shown more than how many they are and what memory they have.
+    connection was cut. turns, where leases have reserved parts of GPUs' compute, is the share of the time during which it was the session's turn.
+    Of other tokens' sessions only an admin's token is shown more than how many they are and what memory they have.
     """
     from gpuvirt.client.connect import ask_pool
     from gpuvirt.client.frames import Frames
@@ -168,7 +169,8 @@ def _devices(devices: list[dict[str, Any]]) -> Any:
 
 
 def _sessions(sessions: list[dict[str, Any]]) -> Any:
-    columns = ("cmd/s", True), ("lnch/s", True), ("in/s", True), ("out/s", True), ("net", True)
+    turns = any("turns_s" in session for session in sessions)
+    columns = [("cmd/s", True), ("lnch/s", True), ("in/s", True), ("out/s", True), ("net", True), *([("turns", True)] if turns else [])]
     table = _table(("session", False), ("user", False), ("program", False), ("GPUs", False), ("state", False), ("memory", True), *columns)
     table.columns[1].max_width, table.columns[2].max_width, table.columns[3].max_width = 8, 9, 4
     for session in sessions:
@@ -176,6 +178,7 @@ def _sessions(sessions: list[dict[str, Any]]) -> Any:
         memory = session["parked"] if session["parked"] is not None else session.get("memory_used")
         figures = [format_short(rates[name], 1000) if name in rates else "?" for name in ("commands", "launches", "bytes_in", "bytes_out")]
         figures.append(f"{rates['network']:.0%}" if "network" in rates else "?")
+        figures += [f"{rates['turns_s']:.0%}" if "turns_s" in rates else ""] if turns else []
         gpus, state = ",".join(map(str, session["devices"])), session["state"].split()[0]
         table.add_row(
             session["session"][:8], session["user"], session["program"], gpus, state, "?" if memory is None else format_short(memory), *figures

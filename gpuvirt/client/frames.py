@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-RATES = ("commands", "answers", "cut_ns", "launches", "bytes_in", "bytes_out")
+RATES = ("commands", "answers", "cut_ns", "launches", "bytes_in", "bytes_out", "turns_s")
 
 
 class Frames:
@@ -13,6 +13,7 @@ class Frames:
     A frame is the answer, with ``rates`` in each session: by figure, how much it has grown a second since the last frame. In a session's first frame
     that is since it began. A figure that its worker has not told, now or in the last frame, has none. ``network`` is the share of that time that was
     lost to the network: a round trip for each answer that was waited for, and while the connection was cut; of several threads it may be above 1.
+    ``turns_s`` is there where GPUs' compute is shared by turns: the share of that time during which it was the session's turn, of its GPUs together.
     """
 
     def __init__(self) -> None:

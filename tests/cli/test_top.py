@@ -130,6 +130,8 @@ def test_rates() -> None:
     assert frames.next(answer(103.0, launches=90))["sessions"][0]["rates"] == {}
     frames.next(answer(104.0, answers=0, cut_ns=0, rtt_ns=10**7))
     assert frames.next(answer(106.0, answers=50, cut_ns=10**9, rtt_ns=10**7))["sessions"][0]["rates"]["network"] == pytest.approx((0.5 + 1) / 2)
+    frames.next(answer(110.0, turns_s=1.5))
+    assert frames.next(answer(112.0, turns_s=2.0))["sessions"][0]["rates"] == {"turns_s": 0.25}
     assert Frames().next({"at": 1.0, "sessions": []}) == {"at": 1.0, "sessions": []}
 
 

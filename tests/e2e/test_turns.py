@@ -74,11 +74,25 @@ def test_parts(own_pool: Callable[..., Server], build: Callable[..., Path], tmp_
     have_their_parts(own_pool(*ONE), build("computes"), tmp_path / "end", first, kinds, 8)
 
 
-@pytest.mark.wide
+@pytest.mark.long
 @pytest.mark.parametrize("kinds", KINDS)
 @pytest.mark.parametrize("first", [0.25, 0.5, 0.75])
 def test_parts_over_half_a_minute(own_pool: Callable[..., Server], build: Callable[..., Path], tmp_path: Path, first: float, kinds: str) -> None:
     have_their_parts(own_pool(*ONE), build("computes"), tmp_path / "end", first, kinds, 30)
+
+
+def shown(server: Server, *line: str) -> str:
+    return subprocess.run([*GPUVIRT, *line, "--pool", server.url], capture_output=True, text=True, timeout=200, check=True).stdout
+
+
+@pytest.mark.slow
+def test_what_is_shown(own_pool: Callable[..., Server], build: Callable[..., Path], tmp_path: Path) -> None:
+    server, end = own_pool(*ONE), tmp_path / "end"
+    with tenants(server, build("computes"), end, ("", SHORT)) as first:
+        assert "×" not in shown(server, "ps") and "turns" not in shown(server, "top", "--once")
+        with tenants(server, build("computes"), end, ("0.75", SHORT)) as second:
+            assert "0 × 0.75" in shown(server, "ps") and "turns" in shown(server, "top", "--once")
+            finishes([*first, *second], end)
 
 
 @pytest.mark.slow

@@ -1,0 +1,191 @@
+"""What the daemon says of turns, and does to those that do not keep to them: workers that answer as the test has them."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable, Coroutine
+from types import SimpleNamespace
+from typing import Any
+
+from gpuvirt.server.turns import Turns
+from gpuvirt.server.worker_library import May, TurnSaid
+
+LIMIT = 30.0  # seconds for what never happens
+
+
+class Worker:
+    """obeys: it stops when it is told so, else only where it has never begun. wants: it has more work then. told: words, device and May."""
+
+    def __init__(self, obeys: bool = True) -> None:
+        self.obeys, self.wants = obeys, True
+        self.told: list[tuple[int, May]] = []
+        self.numbers: dict[int, int] = {}
+        self.signals: list[int] = []
+        self.says_turn: Callable[[int, int, int], None] = lambda device, what, number: None
+
+    def turn(self, device: int, may: May, number: int) -> None:
+        self.told.append((device, may))
+        self.numbers[device] = number
+        if may is May.WAIT and (self.obeys or (device, May.NOW) not in self.told):
+            asyncio.get_running_loop().call_soon(self.stopped, device, number)
+
+    def stopped(self, device: int, number: int) -> None:
+        self.says_turn(device, TurnSaid.STOPPED_WANTS if self.wants else TurnSaid.STOPPED, number)
+
+    def say(self, device: int, what: TurnSaid) -> None:
+        self.says_turn(device, what, 0)
+
+    def kill(self, sig: int = signal.SIGKILL) -> None:
+        self.signals.append(sig)
+
+    @property
+    def stands(self) -> bool:
+        """Whether its process is stopped."""
+        return self.signals[-1:] == [signal.SIGSTOP]
+
+
+def session(number: int, worker: Worker, *devices: int, compute: int = 0) -> Any:
+    membership = SimpleNamespace(devices=devices, lease=SimpleNamespace(number=number, compute=compute))
+    return SimpleNamespace(id=number, worker=worker, membership=membership)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(LIMIT):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+def run(story: Callable[[Turns], Coroutine[Any, Any, None]]) -> None:
+    async def told() -> None:
+        turns = Turns()
+        await story(turns)
+        turns.close()
+
+    asyncio.run(told())
+
+
+def may(worker: Worker, device: int = 0) -> May | None:
+    """What it was told last of a device."""
+    return next((word for of, word in reversed(worker.told) if of == device), None)
+
+
+def test_without_shares_nothing_is_said() -> None:
+    async def story(turns: Turns) -> None:
+        one, two = Worker(), Worker()
+        turns.join(session(1, one, 0), adopted=False)
+        turns.join(session(2, two, 0, 1))
+        one.say(0, TurnSaid.WANTS)  # who says something all the same is not heard
+        await asyncio.sleep(0.05)
+        turns.leave(1)
+        assert one.told == two.told == [] and one.signals == two.signals == []
+        assert turns.spent(2) == 0 and not turns.shared([0, 1])
+
+    run(story)
+
+
+def test_turns_begin_and_end_with_a_share() -> None:
+    """Both have turns, never at once; afterwards who is left may always run."""
+
+    async def story(turns: Turns) -> None:
+        one, two = Worker(), Worker()
+        turns.join(session(1, one, 0))
+        turns.join(session(2, two, 0, compute=500))
+        assert turns.shared([0]) and may(one) is May.WAIT
+        two.say(0, TurnSaid.WANTS)
+        for _ in range(3):
+            await until(lambda: may(one) is May.NOW)
+            assert may(two) is not May.NOW
+            await until(lambda: may(two) is May.NOW)
+            assert may(one) is not May.NOW
+        assert turns.spent(1) > 0 < turns.spent(2) and one.signals == two.signals == []
+        turns.leave(2)
+        assert may(one) is May.ALWAYS and not turns.shared([0]) and turns.spent(1) > 0
+
+    run(story)
+
+
+def test_who_does_not_stop_is_stopped() -> None:
+    """Its process, until its next turn; what it says late changes nothing."""
+
+    async def story(turns: Turns) -> None:
+        stubborn, other = Worker(obeys=False), Worker()
+        turns.join(session(1, stubborn, 0, compute=500))
+        turns.join(session(2, other, 0))
+        stubborn.say(0, TurnSaid.WANTS)
+        await until(lambda: may(stubborn) is May.NOW)
+        other.say(0, TurnSaid.WANTS)
+        await until(lambda: may(other) is May.NOW)
+        assert stubborn.stands
+        first = stubborn.numbers[0]
+        await until(lambda: may(stubborn) is May.NOW)
+        assert stubborn.signals == [signal.SIGSTOP, signal.SIGCONT] and may(other) is May.WAIT
+        stubborn.stopped(0, first)  # the answer to a word that another has replaced
+        await asyncio.sleep(0.005)
+        assert may(stubborn) is May.NOW
+        await until(lambda: stubborn.stands)
+        stubborn.stopped(0, stubborn.numbers[0])  # said before the process was stopped, and read after that
+        assert not stubborn.stands
+
+    run(story)
+
+
+def test_who_stands_still_leaves_its_other_devices() -> None:
+    """A process is stopped whole: what it has elsewhere is given to others, and it gets nothing there until it goes on."""
+
+    async def story(turns: Turns) -> None:
+        both, here, there = Worker(obeys=False), Worker(), Worker()
+        turns.join(session(1, both, 0, 1, compute=500))
+        turns.join(session(2, here, 0, compute=100))
+        turns.join(session(3, there, 1, compute=10))
+        for device in (0, 1):
+            both.say(device, TurnSaid.WANTS)
+        await until(lambda: may(both, 0) is May.NOW and may(both, 1) is May.NOW)
+        here.say(0, TurnSaid.WANTS)
+        await until(lambda: both.stands)
+        there.say(1, TurnSaid.WANTS)
+        await until(lambda: may(there, 1) is May.NOW)
+        assert may(both, 1) is May.WAIT
+        await until(lambda: not both.stands)
+        assert may(both, 0) is May.NOW and may(here, 0) is May.WAIT
+
+    run(story)
+
+
+def test_an_adopted_worker_begins_anew() -> None:
+    """Whatever an earlier daemon did with it."""
+
+    async def story(turns: Turns) -> None:
+        free, shares = Worker(), Worker()
+        turns.join(session(1, free, 0), adopted=True)
+        turns.join(session(2, shares, 1, compute=500), adopted=True)
+        assert free.signals == shares.signals == [signal.SIGCONT]
+        assert (may(free, 0), may(shares, 1)) == (May.ALWAYS, May.WAIT)
+        await until(lambda: may(shares, 1) is May.NOW)  # it had work
+
+    run(story)
+
+
+def test_a_session_that_moves_keeps_its_seconds() -> None:
+    async def story(turns: Turns) -> None:
+        old, new, other = Worker(), Worker(), Worker()
+        old.wants = new.wants = False
+        turns.join(session(1, old, 0, compute=500))
+        await asyncio.sleep(0.005)  # it has stopped
+        old.say(0, TurnSaid.WANTS)
+        await until(lambda: turns.spent(1) > 0.02)
+        turns.join(session(1, new, 1, compute=500))
+        before = turns.spent(1)
+        assert before > 0.02 and not turns.shared([0]) and turns.shared([1])
+        old.say(0, TurnSaid.WANTS)  # nobody listens to it any more
+        old.say(1, TurnSaid.WANTS)
+        await asyncio.sleep(0.005)
+        assert turns.spent(1) == before and may(new, 1) is May.WAIT
+        new.say(1, TurnSaid.WANTS)
+        turns.join(session(2, other, 1))
+        await until(lambda: turns.spent(1) > before)
+        turns.leave(1)
+        assert turns.spent(1) == 0
+
+    run(story)
+
