@@ -171,6 +171,7 @@ class Turns:
         if holder is not None and device.members[holder].state is _State.RUNS:
             left_of_turn = device.order.gives_way(self._frozen_elsewhere(ordinal), now)
             if left_of_turn is not None and left_of_turn <= 0:
+                device.order.stop(now)
                 self._tell(ordinal, device.members[holder], May.WAIT)
                 left_of_turn = OVERRUN
             if left_of_turn is not None:

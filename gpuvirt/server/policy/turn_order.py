@@ -42,6 +42,7 @@ class TurnOrder:
         self.holder: int | None = None
         self._began = 0.0  # the holder's turn
         self._counted = 0.0  # until when it is counted
+        self._stopping = False  # the holder was told to stop
         self._clock = 0.0  # virtual seconds: nobody who wants the device is behind that
 
     # ---- who there is ---------------------------------------------------------------------------------------------------
@@ -62,7 +63,7 @@ class TurnOrder:
         return any(member.share for member in self._members.values())
 
     def spent(self, session: int, now: float) -> float:
-        """The seconds of its turns, during which it had something to run."""
+        """The seconds of its turns, during which it had something to run, or did not stop."""
         self._count(now)
         return self._members[session].spent
 
@@ -83,7 +84,12 @@ class TurnOrder:
 
     def begin(self, session: int, now: float) -> None:
         """Its turn begins; it has wanted one."""
-        self.holder, self._began, self._counted = session, now, now
+        self.holder, self._began, self._counted, self._stopping = session, now, now, False
+
+    def stop(self, now: float) -> None:
+        """The holder is told to stop. The time until it has is its own, also of one that says it has nothing to run."""
+        self._count(now)
+        self._stopping = True
 
     def end(self, session: int, wants: bool, now: float) -> None:
         """It does not run any more. Of one that was not the holder only what it wants is noted.
@@ -122,7 +128,7 @@ class TurnOrder:
         """Adds what the holder has had since it was counted last."""
         if self.holder is not None:
             member = self._members[self.holder]
-            if member.wants:
+            if member.wants or self._stopping:
                 member.spent += now - self._counted
                 member.time += (now - self._counted) / self._weight(member, now)
                 member.worked = now

@@ -14,13 +14,15 @@ from gpuvirt.server.policy.turn_order import LEAD, LEAST_REST, LEAST_TURN, TurnO
 
 @dataclass
 class Tenant:
-    """works, rests: how long, by turns; rests 0: it always has work. late: how long it goes on when it is to stop."""
+    """works, rests: how long, by turns; rests 0: it always has work. late: how long it goes on when it is to stop. lies:
+    says that it has nothing to run as soon as it is its turn."""
 
     lease: int
     share: float = 0.0
     works: float = float("inf")
     rests: float = 0.0
     late: float = 0.0
+    lies: bool = False
     left: float = 0.0  # of its work
     ready: float = 0.0  # when it has work again; while left is 0
     had: float = 0.0
@@ -51,6 +53,8 @@ class Device:
                 if chosen is not None:
                     tenant = self.tenants[chosen]
                     order.begin(chosen, self.now)
+                    if tenant.lies:
+                        order.idle(chosen, self.now)
                     if tenant.wished is not None:
                         tenant.waited.append(self.now - tenant.wished)
                         tenant.wished = None
@@ -59,6 +63,7 @@ class Device:
                 holder = self.tenants[order.holder]
                 left = order.gives_way(set(), self.now)
                 if left is not None and left <= 0:
+                    order.stop(self.now)
                     self._goes_on(holder, min(holder.late, holder.left))
                     order.end(order.holder, bool(holder.left), self.now)
                     continue
@@ -111,6 +116,23 @@ def test_parts_are_as_reserved(case: str) -> None:
 def test_who_stops_late_pays_for_it() -> None:
     """What it has had beyond its turn is its own."""
     assert after(30.0, Tenant(1, 0.5, late=0.02), Tenant(2, 0.5)).parts() == pytest.approx([0.5, 0.5], abs=0.01)
+
+
+def test_a_lie_wins_nothing() -> None:
+    """Whoever says that it has nothing to run gives way at once, and what it has until it stops counts."""
+    assert liar() == pytest.approx(0.5, abs=0.01)
+
+
+def liar() -> float:
+    device = Device([Tenant(1, 0.5, late=0.02, lies=True), Tenant(2, 0.5)])
+    device.run(30.0)
+    return device.parts()[0]
+
+
+def test_a_lie_that_wins_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Deliberate fault: only what a session says is counted."""
+    monkeypatch.setattr(TurnOrder, "stop", lambda self, now: None)
+    assert liar() > 0.6
 
 
 def unequal(parts: list[float]) -> bool:
