@@ -17,7 +17,7 @@ from faults import fault
 ONE = ("--backend", "soft", "--gpus", "1", "--gpu-memory", "1g", "--idle", "0")
 TWO = ("--backend", "soft", "--gpus", "2", "--gpu-memory", "1g", "--idle", "0")
 # computes BLOCKS ROUNDS DEEP: kernels of some milliseconds, of many blocks; and of a second and more in one, which does not stop by itself.
-SHORT, LONG, LONGEST = ("64", "1000000", "32"), ("1", "4000000000", "2"), ("1", "40000000000", "1")
+SHORT, LONG, LONGEST = ("64", "1000000", "96"), ("1", "4000000000", "2"), ("1", "40000000000", "1")
 NEAR = 0.05  # what the parts may be away from what was reserved
 
 
@@ -38,12 +38,16 @@ def by_part(server: Server) -> dict[float, dict[str, Any]]:
 
 def parts_within(server: Server, seconds: float) -> dict[float, float]:
     """What each has of the time of all turns from now on, by what it has reserved."""
+    asks = time.monotonic()
     begin = by_part(server)
+    asked = time.monotonic()
     time.sleep(seconds)
+    asks_again = time.monotonic()
     end = by_part(server)
+    at_most, at_least = time.monotonic() - asks, asks_again - asked  # between the two answers; on a busy machine each takes a while
     assert begin.keys() == end.keys()
     had = {part: end[part]["turns_s"] - begin[part]["turns_s"] for part in end}
-    assert sum(had.values()) == pytest.approx(seconds, rel=0.25), "the device stood still, or two had it at once"
+    assert 0.7 * at_least < sum(had.values()) < 1.02 * at_most, "the device stood still, or two had it at once"
     assert all(end[part]["launches"] > begin[part]["launches"] for part in end), "one did not get on"
     return {part: each / sum(had.values()) for part, each in had.items()}
 
