@@ -93,6 +93,7 @@ __attribute__((constructor(101))) static void set_environment(int argc, char **a
     setenv("GPUVIRT_POOL", pool, 1);
     setenv("GPUVIRT_LINK", argc > 4 ? argv[4] : "shm", 1);
     setenv("GPUVIRT_GPUS", "2", 1);
+    setenv("GPUVIRT_COMPUTE", "0.25", 1);
     setenv("GPUVIRT_CACHE", home, 1);
     setenv("HOME", home, 1);
     setenv("XDG_RUNTIME_DIR", home, 1);
