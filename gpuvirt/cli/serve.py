@@ -84,6 +84,14 @@ def duration(text: str) -> int:
     metavar="SIZE",
     help="The most of this machine's memory that a session may take beside its GPUs' memory.",
 )
+@click.option(
+    "--disk-per-token",
+    type=size,
+    default="8g",
+    show_default=True,
+    metavar="SIZE",
+    help="The most of this machine's disk that sessions of one token may keep: compiled kernels, images of modules.",
+)
 @click.option("--link", "links", type=links_offered, default=",".join(NAMES), show_default=True, metavar="LINKS", help="Links that clients may use.")
 @click.option("--plain", is_flag=True, help="Let clients that ask for --link 'tcp(plain)' have links that are not sealed.")
 @click.option(
@@ -107,6 +115,7 @@ def serve(
     box: str,
     memory_per_session: int | None,
     host_memory_per_session: int,
+    disk_per_token: int,
     links: tuple[str, ...],
     plain: bool,
     metrics: tuple[str, int] | None,
@@ -149,6 +158,7 @@ def serve(
         box=box,
         memory_per_session=memory_per_session or 0,
         host_memory_per_session=host_memory_per_session,
+        disk_per_token=disk_per_token,
         ready_file=ready_file,
         metrics=metrics,
         parent_fd=parent_fd,

@@ -19,7 +19,7 @@ from typing import Any
 
 from gpuvirt import __version__, paths
 from gpuvirt.errors import GpuvirtError
-from gpuvirt.server import descriptors, host_memory, sockets
+from gpuvirt.server import descriptors, host_memory, sockets, tenant_disk
 from gpuvirt.server import listener as listening
 from gpuvirt.server.box.choice import Choice, choose
 from gpuvirt.server.control import ControlServer
@@ -147,6 +147,7 @@ class Daemon:
             tenant_of=tenant_of,
         )
         undo.push_async_callback(sessions.close)
+        undo.callback(tenant_disk.Watch(options.disk_per_token, lambda: sessions).close)
         observer = Observer(options.name, inventory, memory_usage, sessions, tokens.account)
         keeper = await self._open_record(observer, tokens)
         undo.push_async_callback(observer.close)

@@ -13,6 +13,7 @@ MAX_GPUS = 16  # GV_MAX_DEVICES
 # What a worker takes at most beside its session's device memory: 0.9 GiB of copies, records, objects and threads, the images of modules and what
 # is known of them (native/worker/session_limits.h), Python and LLVM; the rest is the compiler's.
 HOST_MEMORY = 8 << 30
+DISK_PER_TOKEN = 8 << 30  # compiled kernels 2 GiB, images 1 GiB, what a driver compiles 1 to 4 GiB
 SESSIONS_PER_TOKEN = 128  # a worker without memory of its session takes some 70 MiB
 
 
@@ -36,6 +37,7 @@ class ServeOptions:
         box: one of `BOX_MODES`.
         memory_per_session: the most that a session may have on each device, bytes, 0: all of it.
         host_memory_per_session: the most host memory that a worker may take beside its session's memory on the devices, bytes.
+        disk_per_token: what sessions of one token may keep on disk together, bytes.
         metrics: where to serve figures for Prometheus, None: nowhere; port 0 takes a free one.
         name: the server's name.
         ready_file: written once the daemon is ready.
@@ -59,6 +61,7 @@ class ServeOptions:
     box: str = "auto"
     memory_per_session: int = 0
     host_memory_per_session: int = HOST_MEMORY
+    disk_per_token: int = DISK_PER_TOKEN
     metrics: tuple[str, int] | None = None
     name: str = field(default_factory=socket.gethostname)
     ready_file: Path | None = None

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from server.harness import FakeServer, start_fake
+from server.harness import FakeServer, build_echo_worker, start_fake
 
 
 @pytest.fixture(scope="module")
@@ -36,3 +36,11 @@ def own_server(tmp_path: Path) -> Iterator[Callable[..., FakeServer]]:
 @pytest.fixture
 def start() -> Callable[..., FakeServer]:
     return start_fake
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the worker library that tries what it is told, libgpuvirt_worker.so."""
+    folder = tmp_path_factory.mktemp("hostile")
+    build_echo_worker(folder, "hostile.c")
+    return folder

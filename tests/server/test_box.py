@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from server.harness import HERE, FakeServer, build_echo_worker, environment, start_fake
+from server.harness import HERE, FakeServer, environment, start_fake
 
 from gpuvirt.server.box import features
 from gpuvirt.server.workers.template import WORKER_COMMAND
@@ -114,14 +114,6 @@ room = ctypes.create_string_buffer(b"another session's secret")
 print(ctypes.addressof(room), flush=True)
 time.sleep(600)
 """
-
-
-@pytest.fixture(scope="module")
-def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The worker library that tries, libgpuvirt_worker.so."""
-    folder = tmp_path_factory.mktemp("hostile")
-    build_echo_worker(folder, "hostile.c")
-    return folder
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 from e2e.harness import clean_environment, run_program, start_server
-from server.harness import FakeServer, build_echo_worker, start_fake, wait_until
+from server.harness import FakeServer, start_fake, wait_until
+from server.held_session import Held
 
 from gpuvirt.server import cgroups, host_memory
 from gpuvirt.server.workers.template import WORKER_COMMAND
@@ -38,13 +39,6 @@ def place_for_cgroups() -> Path | str:
             if "memory" in (folder / "cgroup.subtree_control").read_text().split() and os.access(folder / "cgroup.procs", os.W_OK):
                 return folder
     return f"memory of cgroups below {own} is not this user's to give on; try: systemd-run --user --scope -p Delegate=yes"
-
-
-@pytest.fixture(scope="module")
-def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("hostile")
-    build_echo_worker(folder, "hostile.c")
-    return folder
 
 
 @pytest.fixture
@@ -74,37 +68,6 @@ def served(hostile: Path, tmp_path: Path) -> Iterator[Callable[..., FakeServer]]
     yield start
     for server in servers:
         server.stop()
-
-
-class Held:
-    """A session whose worker can be told to try something."""
-
-    def __init__(self, server: FakeServer) -> None:
-        self.server = server
-        for _ in range(20):  # also where a worker takes longer to start than a client waits
-            self.sock, self.welcome, self.key = server.attach()
-            if self.welcome.status == hs.WELCOME_OK:
-                break
-            self.sock.close()
-        assert self.welcome.status == hs.WELCOME_OK, self.welcome.text
-        self.sock.settimeout(100)
-
-    def tries(self, what: str, argument: int) -> int | None:
-        """The errno, None when the worker ended over it."""
-        self.sock.sendall(f"{what}|{argument}\n".encode())
-        answer = self.sock.recv(20)
-        return int(answer) if answer else None
-
-    def is_over(self) -> bool:
-        with contextlib.suppress(ConnectionError):
-            return not self.sock.recv(1)
-        return True
-
-    def resumes(self, key: bytes | None = None) -> hs.Welcome:
-        """What a client hears that wants to go on."""
-        with self.server.connect() as connection:
-            connection.say(key or self.key, hs.Hello(os.urandom(32), purpose=hs.HELLO_RESUME, session=self.welcome.session, epoch=1))
-            return connection.welcome(key or self.key)
 
 
 def assert_ended_for_it(server: FakeServer, taker: Held, other: Held) -> None:

@@ -257,6 +257,17 @@ static int large_file(const char *path) {
     close(fd);
     return rc;
 }
+/* "MIB PATH": a file of so much. */
+static int fills(const char *mib_and_path) {
+    char *path, block[4096];
+    size_t left = strtoull(mib_and_path, &path, 0) << 20;
+    int fd = open(path + 1, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    if (fd < 0) return errno;
+    memset(block, 1, sizeof block);
+    while (left && write(fd, block, sizeof block) == sizeof block) left -= sizeof block;
+    return closed(fd) || (left ? ENOSPC : 0);
+}
+static int makes_folder(const char *path) { return done(mkdir(path, 0700)); }
 
 static int owner(const char *path) { return done(chown(path, 1, 1)); }
 static int chroots(const char *path) { return done(chroot(path)); }
@@ -328,6 +339,8 @@ static const struct {
     {"memory file", takes_file},
     {"addresses", takes_addresses},
     {"large file", large_file},
+    {"fill", fills},
+    {"folder", makes_folder},
     {"chroot", chroots},
     {"remap row", remaps_row},
     {"double row", doubles_row},

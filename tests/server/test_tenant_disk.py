@@ -1,0 +1,114 @@
+"""Tenants that keep too much on the server's disk: their sessions end, their clients hear why, their folder is emptied, and nobody else notices."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from server.harness import FakeServer, start_fake, wait_until
+from server.held_session import Held
+
+from gpuvirt.server import tenant_disk
+from gpuvirt.server.tenants import PARTS, Tenants
+from gpuvirt.server.workers.template import WORKER_COMMAND
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[tuple[Path, int]]:
+    tenants = Tenants(tmp_path / "cache")
+    tenant = tenants.of(b"whose")
+    yield tmp_path / "cache" / "tenants" / tenant.name, tenant.folder
+    tenants.close()
+
+
+def holds(fd: int) -> int:
+    """Bytes, by asking."""
+    least, most = 0, 1 << 40
+    while least < most:
+        middle = (least + most) // 2
+        if tenant_disk.holds_more(fd, middle):
+            least = middle + 1
+        else:
+            most = middle
+    return least
+
+
+def test_what_a_folder_holds(folder: tuple[Path, int]) -> None:
+    path, fd = folder
+    began = holds(fd)
+    assert began <= 3 * 8192, "its parts alone"
+    (path / "kernels" / "00").mkdir()
+    (path / "kernels" / "00" / "entry").write_bytes(os.urandom(3 * MIB))
+    (path / "strange").write_bytes(os.urandom(MIB))
+    assert 4 * MIB <= holds(fd) - began <= 4 * MIB + 4 * 8192
+    for i in range(1000):
+        (path / "images" / str(i)).touch()
+    assert holds(fd) - began >= 4 * MIB + 1000 * tenant_disk.ENTRY, "names are scarce as well"
+    (path / "sparse").touch()
+    os.truncate(path / "sparse", 1 << 40)
+    assert holds(fd) - began < 16 * MIB, "what takes no disk"
+    asyncio.run(tenant_disk.empty(fd))
+    assert holds(fd) <= began + 16 * 8192  # a folder that had many names stays large on some file systems
+    assert sorted(os.listdir(path)) == sorted(PARTS) and not any(os.listdir(path / part) for part in PARTS)
+
+
+def test_folders_too_deep_are_too_much_and_go(folder: tuple[Path, int]) -> None:
+    path, fd = folder
+    inner = os.open(path / "kernels", os.O_RDONLY)
+    for _ in range(3000):  # deeper than paths are long
+        os.mkdir("d", dir_fd=inner)
+        inner, outer = os.open("d", os.O_RDONLY, dir_fd=inner), inner
+        os.close(outer)
+    os.close(inner)
+    assert tenant_disk.holds_more(fd, 1 << 60)
+    asyncio.run(tenant_disk.empty(fd))
+    assert not tenant_disk.holds_more(fd, MIB) and not os.listdir(path / "kernels")
+
+
+def test_no_folder_holds_nothing(tmp_path: Path) -> None:
+    (tmp_path / "gone").mkdir()
+    fd = os.open(tmp_path / "gone", os.O_PATH)
+    (tmp_path / "gone").rmdir()
+    assert not tenant_disk.holds_more(fd, 0)
+    asyncio.run(tenant_disk.empty(fd))
+    os.close(fd)
+
+
+@pytest.fixture
+def served(hostile: Path, tmp_path: Path) -> Iterator[FakeServer]:
+    command = ["env", f"GPUVIRT_LIB_DIR={hostile}", *WORKER_COMMAND]
+    server = start_fake(tmp_path / "server", worker=command, disk_per_token=32 * MIB)
+    yield server
+    server.stop()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["bytes", "depth"])
+def test_a_tenant_that_fills_the_disk_is_ended(served: FakeServer, tmp_path: Path, how: str) -> None:
+    taker, beside = Held(served), Held(served)  # of one token
+    (root,) = tmp_path.glob("server/**/tenants")
+    (own,) = (entry for entry in root.iterdir() if entry.is_dir())
+    if how == "bytes":
+        for i in range(5):
+            assert taker.tries("fill", f"8 {own}/kernels/{i}") in (0, None)
+    else:
+        deep = f"{own}/kernels"
+        for _ in range(20):
+            deep += "/d"
+            assert taker.tries("folder", deep) in (0, None)
+    wait_until(lambda: not served.ask("ps")["sessions"])
+    for session in (taker, beside):
+        assert session.is_over()
+        told = session.resumes()
+        assert "more than 32.0 MiB on the server's disk (serve --disk-per-token)" in told.text, told.text
+    wait_until(lambda: not os.listdir(own / "kernels"))
+    again = Held(served)
+    assert again.tries("fill", f"8 {own}/kernels/entry") == 0
+    with pytest.raises(TimeoutError):
+        again.sock.settimeout(3 * tenant_disk.LOOK)
+        again.is_over()
