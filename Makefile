@@ -13,6 +13,9 @@ NVCC := 'nvidia-cuda-nvcc>=13,<14' 'nvidia-cuda-cccl>=13,<14'
 
 SOURCES := pyproject.toml CMakeLists.txt $(shell find native tools -type f \( -name '*.c' -o -name '*.h' -o -name '*.py' -o -name '*.toml' -o -name '*.cmake' -o -name '*.S' \) 2>/dev/null)
 
+# The tests start some thousand Python processes: without .pyc files each compiles gpuvirt anew, a third of what `gpuvirt run --local` takes.
+unexport PYTHONDONTWRITEBYTECODE
+
 SECONDS ?= 3600
 FUZZ_SEED ?= $(shell date +%s)
 

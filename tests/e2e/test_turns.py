@@ -48,7 +48,8 @@ def parts_within(server: Server, seconds: float) -> dict[float, float]:
     assert begin.keys() == end.keys()
     had = {part: end[part]["turns_s"] - begin[part]["turns_s"] for part in end}
     assert 0.7 * at_least < sum(had.values()) < 1.02 * at_most, "the device stood still, or two had it at once"
-    assert all(end[part]["launches"] > begin[part]["launches"] for part in end), "one did not get on"
+    # A kernel of more than a second that has a quarter of a busy machine takes longer than this.
+    assert wait_until(lambda: all(now["launches"] > begin[part]["launches"] for part, now in by_part(server).items())), "one did not get on"
     return {part: each / sum(had.values()) for part, each in had.items()}
 
 
@@ -76,7 +77,7 @@ def have_their_parts(server: Server, program: Path, end: Path, first: float, kin
 @pytest.mark.slow
 @pytest.mark.parametrize(("first", "kinds"), [(0.25, "short"), (0.5, "long and short")])
 def test_parts(own_pool: Callable[..., Server], build: Callable[..., Path], tmp_path: Path, first: float, kinds: str) -> None:
-    have_their_parts(own_pool(*ONE), build("computes"), tmp_path / "end", first, kinds, 8)
+    have_their_parts(own_pool(*ONE), build("computes"), tmp_path / "end", first, kinds, 6)
 
 
 @pytest.mark.long
@@ -183,7 +184,8 @@ def ticks(pid: int) -> int:
 def test_a_session_moves_away_and_back(own_pool: Callable[..., Server], build: Callable[..., Path], tmp_path: Path) -> None:
     """Its turns are those of the device on which it is, and are counted together."""
     server, end = own_pool(*TWO), tmp_path / "end"
-    with tenants(server, build("computes"), end, ("0.25", SHORT), ("0.5", SHORT)) as programs:
+    few = (*SHORT[:2], "8")  # that wait for the device: a session moves when none does
+    with tenants(server, build("computes"), end, ("0.25", few), ("0.5", few)) as programs:
         sessions = by_part(server)
         assert sessions[0.25]["devices"] == sessions[0.5]["devices"]
         (home,) = sessions[0.25]["devices"]
