@@ -29,8 +29,15 @@ def test_every_row_is_right_with_a_new_seed() -> None:
         assert row["launches"] > 0 and 0 < row["waits"] < row["calls"]
 
 
-def test_dropped_launches_fail_every_row() -> None:
+@pytest.mark.parametrize(
+    ("only", "rows"),
+    [
+        pytest.param(("cuda/tour.cu", "cupy/elementwise.py", "cupy/streams.py"), 6, id="some"),
+        pytest.param((), 18, id="all", marks=pytest.mark.wide),
+    ],
+)
+def test_dropped_launches_fail_every_row(only: tuple[str, ...], rows: int) -> None:
     """The deliberate fault: without the kernels, nothing may pass."""
-    code, rows, err = demo(**fault("launches"))
-    assert code == 1 and len(rows) == 18
-    assert [row for row in rows if row["ok"]] == [], err
+    code, found, err = demo(*(word for name in only for word in ("--only", name)), **fault("launches"))
+    assert code == 1 and len(found) == rows
+    assert [row for row in found if row["ok"]] == [], err

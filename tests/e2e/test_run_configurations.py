@@ -192,7 +192,7 @@ def test_device_printf(pool: Server, build: Callable[..., Path], link: str) -> N
     assert (done.returncode, done.stdout.splitlines()) == (0, [*lanes, "host"]), done.stderr
 
 
-IN_TEST = ("cuda/tour.cu", "cupy/sorting.py")
+IN_TEST = ("cuda/tour.cu", "cupy/streams.py")
 
 
 @pytest.mark.slow

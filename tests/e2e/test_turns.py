@@ -75,7 +75,7 @@ def have_their_parts(server: Server, program: Path, end: Path, first: float, kin
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("first", "kinds"), [(0.25, "short"), (0.5, "long and short")])
+@pytest.mark.parametrize(("first", "kinds"), [pytest.param(0.25, "short", marks=pytest.mark.wide), (0.5, "long and short")])
 def test_parts(own_pool: Callable[..., Server], build: Callable[..., Path], tmp_path: Path, first: float, kinds: str) -> None:
     have_their_parts(own_pool(*ONE), build("computes"), tmp_path / "end", first, kinds, 6)
 
@@ -180,7 +180,7 @@ def ticks(pid: int) -> int:
     return int(stat(pid)[11])
 
 
-@pytest.mark.slow
+@pytest.mark.wide
 def test_a_session_moves_away_and_back(own_pool: Callable[..., Server], build: Callable[..., Path], tmp_path: Path) -> None:
     """Its turns are those of the device on which it is, and are counted together."""
     server, end = own_pool(*TWO), tmp_path / "end"

@@ -19,18 +19,22 @@ def names(program: str) -> list[str]:
     return [after.split()[1].split("(")[0] for line, after in itertools.pairwise(lines) if line == "@check"]
 
 
+def environment(program: str, folder: Path, packages: Path | None = None) -> dict[str, str]:
+    """What a user would not have to set, but for caches that are to be the test's own."""
+    env = {"NUMBA_CACHE_DIR": str(folder), "TRITON_CACHE_DIR": str(folder / "triton")}
+    env["PYTHONPATH"] = os.pathsep.join([*([str(packages)] if packages else []), str(HERE)])
+    if packages and program == "tensorflow":  # its wheel does not find all of NVIDIA's by itself, on any GPU
+        libraries = sorted(map(str, packages.glob("nvidia/*/lib")))
+        env["LD_LIBRARY_PATH"] = os.pathsep.join([*libraries, *filter(None, [os.environ.get("LD_LIBRARY_PATH")])])
+    return env
+
+
 def run(program: str, folder: Path, packages: Path | None = None, fault: str = "", limit: float = 300, gpus: int = 1) -> tuple[dict[str, str], str]:
     """What was wrong in each check ("" for nothing), and what else the program printed."""
     ours = ("GPUVIRT_", "NUMBA_", "TRITON_", "CUPY_", "XLA_", "JAX_", "TF_")
-    env = {k: v for k, v in os.environ.items() if not k.startswith(ours) or k == "GPUVIRT_CACHE"}
-    env |= {"NUMBA_CACHE_DIR": str(folder), "TRITON_CACHE_DIR": str(folder / "triton")}
-    paths = [str(FAULT)] if fault else []
-    env["PYTHONPATH"] = os.pathsep.join([*paths, *([str(packages)] if packages else []), str(HERE)])
+    env = {k: v for k, v in os.environ.items() if not k.startswith(ours) or k == "GPUVIRT_CACHE"} | environment(program, folder, packages)
     if fault:
-        env |= {"FAULT": fault, "GPUVIRT_CACHE": str(folder / "cache")}
-    if packages and program == "tensorflow":  # its wheel does not find all of NVIDIA's by itself, on any GPU
-        libraries = sorted(map(str, packages.glob("nvidia/*/lib")))
-        env["LD_LIBRARY_PATH"] = os.pathsep.join([*libraries, *filter(None, [env.get("LD_LIBRARY_PATH")])])
+        env |= {"FAULT": fault, "GPUVIRT_CACHE": str(folder / "cache"), "PYTHONPATH": os.pathsep.join([str(FAULT), env["PYTHONPATH"]])}
     gpuvirt = [sys.executable, "-P", "-m", "gpuvirt", "run", "--local", "--gpus", str(gpus), "--"]
     line = [*gpuvirt, sys.executable, "-W", "ignore", str(HERE / f"{program}_program.py")]
     done = subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=limit, env=env, check=False)

@@ -29,9 +29,11 @@ def failures(records: list[running.Record]) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("half", [pytest.param(half, marks=pytest.mark.wide) if half else half for half in range(2)])
 @pytest.mark.parametrize("library", [pytest.param(name, marks=pytest.mark.wide) if name in WIDE else name for name in LIBRARIES])
-def test_some_cases(library: str, tmp_path: Path) -> None:
-    ids = [c.id for c in case.cases_of(library) if c.fast]
+def test_some_cases(library: str, half: int, tmp_path: Path) -> None:
+    """Every second of those cases of a library that are quick."""
+    ids = [c.id for c in case.cases_of(library) if c.fast][half::2]
     records = running.run(library, ids, tmp_path)
     assert [r.id for r in records] == ids and not failures(records), failures(records)
     assert any(r.kernels for r in records), "no kernel ran"
@@ -84,7 +86,7 @@ def test_a_fault_is_noticed(fault: str, ids: list[str], tmp_path: Path) -> None:
     assert all(not r.failed and r.error > case.LIMIT for r in records), "\n".join(map(str, records))
 
 
-@pytest.mark.slow
+@pytest.mark.wide
 def test_sparse_cholesky_with_lanes_apart(tmp_path: Path) -> None:
     """cuSOLVER's sparse Cholesky where warps that wait leave the code for 32 lanes at the first chance; with lanes that do not keep in step it is wrong."""
     apart = {"GPUVIRT_SOFT_LANES": "always"}
