@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+UNIT = 2 << 20  # bytes: device memory is had in whole units, as a GPU gives it (GV_WINDOW_ALIGN)
 _UNITS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 
@@ -21,6 +22,11 @@ def parse_size(text: str) -> int:
     if not 0 < size < 1 << 63:
         raise ValueError(f"{text!r} is out of range")
     return size
+
+
+def whole_units(size: int) -> int:
+    """What can be had of so many bytes of device memory: the whole units in it, one at least; 0, which stands for no limit, stays 0."""
+    return max(UNIT, size - size % UNIT) if size else 0
 
 
 def format_size(size: int) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 from gpuvirt import paths
 from gpuvirt.errors import GpuvirtError
 from gpuvirt.server.options import MAX_GPUS, ServeOptions
-from gpuvirt.sizes import format_size
+from gpuvirt.sizes import format_size, whole_units
 
 log = logging.getLogger("gpuvirt.server")
 
@@ -95,7 +95,7 @@ def _soft(options: ServeOptions) -> Inventory:
     if memory is None:
         ram = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         memory = max(ram // 2 // count // _ALIGN * _ALIGN, _ALIGN)
-    return Inventory("soft", (Device("gpuvirt software GPU", memory),) * count, capability=options.capability, strict=options.strict)
+    return Inventory("soft", (Device("gpuvirt software GPU", whole_units(memory)),) * count, capability=options.capability, strict=options.strict)
 
 
 def _cuda(options: ServeOptions, driver: Path) -> Inventory:

@@ -12,6 +12,7 @@ from gpuvirt.server.observe.answers import sessions_answer
 from gpuvirt.server.observe.facts import Facts
 from gpuvirt.server.sessions import Sessions
 from gpuvirt.server.tokens import TokenEntry
+from gpuvirt.sizes import whole_units
 from gpuvirt.transport.handshake import LEASE_SIZE
 
 Handler = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
@@ -62,7 +63,7 @@ def lease_requests(sessions: Sessions, facts: Callable[[], Awaitable[Facts]]) ->
 
     async def lease_open(message: dict[str, Any]) -> dict[str, Any]:
         sender: TokenEntry = message["from"]
-        gpus, memory = _number(message, "gpus", 1 << 16), _number(message, "memory", (1 << 63) - 1)
+        gpus, memory = _number(message, "gpus", 1 << 16), whole_units(_number(message, "memory", (1 << 63) - 1))
         compute = _number(message, "compute", 1 << 16)
         priority, wait_ms = message.get("priority", 0), _number(message, "wait_ms", (1 << 32) - 1)
         if type(priority) is not int:

@@ -13,6 +13,7 @@ from gpuvirt.server.policy.rights import Rights
 from gpuvirt.server.sealing import CIPHERS
 from gpuvirt.server.tenants import Tenant
 from gpuvirt.server.workers.worker_process import WorkerProcess
+from gpuvirt.sizes import whole_units
 from gpuvirt.transport.handshake import HELLO_NO_WAIT, Hello
 from gpuvirt.transport.transport import ServerEnd, Transport
 
@@ -27,7 +28,7 @@ def holder(hello: Hello, peer: str) -> dict[str, Any]:
 def asked(hello: Hello, rights: Rights) -> Asked:
     """What a hello asks for. rights: what its token allows."""
     no_wait, wait = bool(hello.flags & HELLO_NO_WAIT), hello.wait_ms / 1000
-    wanted = hello.gpus, hello.memory, rights, hello.lease, hello.launch
+    wanted = hello.gpus, whole_units(hello.memory), rights, hello.lease, hello.launch
     return Asked(hello.token_id, *wanted, hello.compute, hello.priority, no_wait=no_wait, wait=wait)
 
 

@@ -30,6 +30,7 @@ from gpuvirt.server.turns import Turns
 from gpuvirt.server.worker_library import RunEnding, SessionConfig
 from gpuvirt.server.workers.pool import WorkerPool
 from gpuvirt.server.workers.worker_process import WorkerProcess
+from gpuvirt.sizes import whole_units
 from gpuvirt.transport.handshake import STATE_EVERY, WELCOME_BUSY, WELCOME_FAILED, WELCOME_UNKNOWN, Hello, State, Transcript, Welcome
 from gpuvirt.transport.transport import Transport
 
@@ -99,7 +100,7 @@ class Sessions:
         self._inventory, self._workers, self._memory_usage = inventory, workers, memory_usage
         self._server_name, self._grace, self._tenant_of = server_name, grace, tenant_of
         self._sealing = sealing or Sealing()
-        policy = PolicyMachine([device.memory for device in inventory.devices], memory)
+        policy = PolicyMachine([device.memory for device in inventory.devices], whole_units(memory))
         self._leases = Leases(policy, SLOTS, per_token, grace)
         self._leases.decided = self._decided
         if memory_usage is None or inventory.strict:

@@ -42,7 +42,7 @@ def leases(server: FakeServer) -> list[dict[str, Any]]:
 
 def test_programs_of_one_lease_see_the_same_devices(four: FakeServer) -> None:
     """Two leases of four GPUs are apart; their programs, also those that say no number, see theirs; released, nothing is left."""
-    (first, one), (second, two) = open_lease(four, 2), open_lease(four, 2, memory=1 << 20)
+    (first, one), (second, two) = open_lease(four, 2), open_lease(four, 2, memory=2 << 20)
     assert (one["devices"], two["devices"]) == ([0, 1], [2, 3])
     idle = leases(four)
     assert [(lease["lease"], lease["state"], lease["named"], lease["sessions"]) for lease in idle] == [
@@ -51,7 +51,7 @@ def test_programs_of_one_lease_see_the_same_devices(four: FakeServer) -> None:
     ]
     assert (idle[0]["program"], idle[0]["pid"], idle[0]["user"]) == ("sh", 5, "me") and first.hex() not in str(idle)
     socks = []
-    for lease, gpus, devices, memory in ((first, 2, [0, 1], 0), (first, 0, [0, 1], 0), (second, 2, [2, 3], 1 << 20), (second, 0, [2, 3], 1 << 20)):
+    for lease, gpus, devices, memory in ((first, 2, [0, 1], 0), (first, 0, [0, 1], 0), (second, 2, [2, 3], 2 << 20), (second, 0, [2, 3], 2 << 20)):
         sock, welcome, _ = four.attach(lease=lease, gpus=gpus)
         socks.append(sock)
         assert welcome.status == hs.WELCOME_OK

@@ -35,11 +35,11 @@ def config_of(sock: socket.socket) -> dict[str, Any]:
 
 
 def test_attach_over_tcp(server: FakeServer) -> None:
-    sock, welcome, _ = server.attach(gpus=2, memory=1 << 20, program="prog", pid=77)
+    sock, welcome, _ = server.attach(gpus=2, memory=2 << 20, program="prog", pid=77)
     with sock:
         assert (welcome.status, welcome.connections, welcome.text) == (hs.WELCOME_OK, 16, "")
         config = config_of(sock)
-        assert config["devices"] == [0, 1] and config["memory"] == 1 << 20 and config["device_memory"] == 1 << 30
+        assert config["devices"] == [0, 1] and config["memory"] == 2 << 20 and config["device_memory"] == 1 << 30
         assert config["session"] == welcome.session and config["transport"] == welcome.transport.name == "tcp"
         (listed,) = [s for s in server.ask("ps")["sessions"] if s["session"] == f"{welcome.session:016x}"]
         assert (listed["program"], listed["pid"], listed["link"], listed["devices"], listed["launches"]) == ("prog", 77, "tcp", [0, 1], 3)
@@ -254,12 +254,13 @@ def test_memory_of_a_session(own_server: Callable[..., FakeServer]) -> None:
     """Whatever a client asks for, its session gets what the server and its token allow, and it is told which of the two it asked too much of."""
     server = own_server(memory_per_session=512 << 20)
     small = parse_token(server.ask("token_create", name="small", memory=64 << 20)["token"])
-    for token, asked, got in ((small, 0, 64 << 20), (small, 32 << 20, 32 << 20), (server.token, 0, 512 << 20), (server.token, 1 << 20, 1 << 20)):
-        sock, welcome, _ = server.attach(token, memory=asked)
+    of_small, of_others = [(0, 64), (32, 32)], [(0, 512), (3, 2), (1, 2)]  # MiB: whole units of 2, one at least
+    for token, asked, got in [(small, *each) for each in of_small] + [(server.token, *each) for each in of_others]:
+        sock, welcome, _ = server.attach(token, memory=asked << 20)
         with sock:
             assert welcome.status == hs.WELCOME_OK
-            assert config_of(sock)["memory"] == got
-    too_much = ((small, 65 << 20, "with this token may have 64.0 MiB"), (server.token, 513 << 20, "on this server may have 512.0 MiB"))
+            assert config_of(sock)["memory"] == got << 20
+    too_much = ((small, 66 << 20, "with this token may have 64.0 MiB"), (server.token, 514 << 20, "on this server may have 512.0 MiB"))
     for token, asked, text in too_much:
         for purpose in (hs.HELLO_SESSION, hs.HELLO_CHECK):
             sock, welcome, _ = server.attach(token, memory=asked, purpose=purpose)
