@@ -463,7 +463,8 @@ def _syncs() -> Iterator[Flip]:
         ("movmatrix", "", "movmatrix.sync.aligned.m8n8.trans.b16 %r9, %r0;", _transposed()), ("mma", "", f"and.b32 %r5, %r0, 3; setp.eq.u32 %p2, %r5, 0; selp.b32 %r5, 0x3c00, 0, %p2; {_MMA.replace('{%r1, %r1}', '{%r5, %r5}')} mov.b32 %r9, %f1;", [0x3F800000] * 32),
         ("ldmatrix", "", exchange.format("bar.warp.sync -1;") + "and.b32 %r5, %r0, 7; shl.b32 %r5, %r5, 4; add.u32 %r4, %r3, %r5; add.u32 %r4, %r4, 512; ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r9}, [%r4];", t),
     ]:  # fmt: skip
-        yield Flip(op, variant, "sync", "-", _fallback(_SET, text, want)._replace(eager=True))
+        # The half that waits is patient: where it gave up before the other half could go on alone, lanes stayed in step, and all was right by chance.
+        yield Flip(op, variant, "sync", "-", patient(_fallback(_SET, text, want)._replace(eager=True)))
     # Who asks for the lanes beside it keeps those with whom it came, though it waits long for another warp: 8 s, unless some have gone on alone.
     waits = spin("ld.volatile.shared.u32 %r1, [memory];", "setp.ne.u32 %p5, %r1, 0;")
     late = ("mov.u64 %q9, %globaltimer; add.u64 %q9, %q9, 8000000000; LATE: nanosleep.u32 1000; ld.volatile.shared.u32 %r2, [memory+8]; setp.ne.u32 %p7, %r2, 0;"
