@@ -191,6 +191,7 @@ static bool wait_on(struct gv_attempt *a, const struct gv_state *state) {
     const char *url = a->address.url;
     char text[400], place[64] = "";
     a->until = gv_now_ns() + STATE_NS;
+    a->waits = true;
     if (a->told || !a->notice) return true;
     a->told = true;
     if (state->place) snprintf(place, sizeof place, ", place %u of %u in the queue", state->place, state->queued);

@@ -15,6 +15,11 @@
 #define OPEN_NS 10000000000LL
 #endif
 
+/* That a server has to be started anew: its sessions' workers live meanwhile, and who waited for a GPU asks again. */
+#ifndef RESTART_NS
+#define RESTART_NS 10000000000ll
+#endif
+
 struct gv_attempt {
     struct gv_open_error *err;
     struct gv_address address;
@@ -27,6 +32,7 @@ struct gv_attempt {
     uint32_t provides; /* GV_NEEDS_* that this connection meets */
     int64_t rtt_ns;    /* a round trip to the server */
     bool broke_off;    /* the last failure was a connection that ended within the handshake */
+    bool waits;        /* the server has let us wait, for a GPU or for memory */
     bool told;         /* the user knows that we wait */
     struct gv_greeting greeting;
     struct gv_transcript transcript;

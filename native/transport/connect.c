@@ -211,13 +211,16 @@ struct gv_link *gv_link_connect(const struct gv_link_options *options, struct gv
     /* A connection may be cut within the handshake as well as afterwards. What listens there and is no server hangs up each time. */
     struct gv_link *link = NULL;
     int tries = 0, moves = 0;
+    int64_t lost_at = 0; /* when the server was lost that had let us wait */
     for (bool again = true; again; tries++) {
         bool moved = false;
-        if (tries) usleep(OPEN_PAUSE_US << tries);
+        if (tries) usleep(OPEN_PAUSE_US << (tries < OPEN_TRIES ? tries : OPEN_TRIES));
         a.until = gv_now_ns() + OPEN_NS;
-        a.broke_off = false;
+        a.broke_off = a.waits = a.told = false;
         link = attempt(&a, options, &moved);
         again = !link && a.broke_off && tries + 1 < OPEN_TRIES;
+        if (!link && a.broke_off && a.waits) lost_at = gv_now_ns();
+        if (!link && lost_at && (a.broke_off || err->status == GV_OPEN_UNREACHABLE)) again = gv_now_ns() - lost_at < RESTART_NS;
         if (moved && (again = gv_attempt_follow(&a, &moves))) tries = -1;
         gv_attempt_close(&a);
     }

@@ -9,8 +9,6 @@
 #include "../wire/clock.h"
 #include "attempt.h"
 
-#define RESTART_NS 10000000000ll /* ns that a server has to be started anew, whose sessions' workers live meanwhile */
-
 static struct gv_address address_of(struct gv_redial_target *target) {
     pthread_mutex_lock(&target->lock);
     struct gv_address address = target->address;

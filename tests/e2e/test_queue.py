@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 
 import pytest
@@ -35,3 +37,22 @@ def test_waiting(own_pool: Callable[..., Server]) -> None:
     having.communicate(timeout=200)
     said, _ = patient.communicate(timeout=200)
     assert patient.returncode == 0 and "right" in said, said
+
+
+def test_the_server_is_killed_meanwhile(own_pool: Callable[..., Server]) -> None:
+    """Who has memory keeps it; who waits for it asks the next server again, and has it at last."""
+    options = ("--backend", "soft", "--gpus", "1", "--gpu-memory", "256m", "--grace", "0")
+    server = own_pool(*options)
+    having = begin(server, hold=True)
+    assert having.stdout is not None and "right" in having.stdout.readline()
+    patient = begin(server)
+    assert wait_until(lambda: any(lease["state"] == "queued" for lease in server.leases()))
+    server.stop(signal.SIGKILL)
+    time.sleep(2)  # longer than a connection that was cut in its handshake is tried again
+    again = own_pool(*options, listen=server.info["address"])
+    assert wait_until(lambda: sorted(lease["state"] for lease in again.leases()) in (["attached", "queued"], ["idle", "queued"]))
+    having.terminate()
+    having.communicate(timeout=200)
+    said, _ = patient.communicate(timeout=200)
+    assert patient.returncode == 0 and "right" in said, said
+    assert said.count("waiting for a GPU") == 2, said
