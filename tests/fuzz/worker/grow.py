@@ -16,11 +16,12 @@ def main() -> int:
     parser.add_argument("--seconds", default="3600", help="how long")
     parser.add_argument("--seed", default="1", help="of the sessions")
     parser.add_argument("--replay", help="runs one session instead, a file")
+    parser.add_argument("--patience", default="60", help="seconds after which a session that has not ended hangs: more beside other work")
     options = parser.parse_args()
     folder = c_build.STORE / "fuzz"
     folder.mkdir(parents=True, exist_ok=True)
     fuzzer = build(folder)
-    line = [str(fuzzer.program), "--driver", str(fuzzer.driver), "--folder", str(folder), "--corpus", str(HERE / "corpus"), "--seed", options.seed]
+    line = [str(fuzzer.program), "--driver", str(fuzzer.driver), "--folder", str(folder), "--corpus", str(HERE / "corpus"), "--seed", options.seed, "--patience", options.patience]
     todo = [["--runs", "20", "replay", options.replay]] if options.replay else [["--seconds", options.seconds, "grow"], ["reduce"]]
     for command in todo:
         if status := subprocess.run([*line, *command], env={**os.environ, **SANITIZERS}, check=False).returncode:
