@@ -21,7 +21,8 @@ def main() -> int:
     folder = c_build.STORE / "fuzz"
     folder.mkdir(parents=True, exist_ok=True)
     fuzzer = build(folder)
-    line = [str(fuzzer.program), "--driver", str(fuzzer.driver), "--folder", str(folder), "--corpus", str(HERE / "corpus"), "--seed", options.seed, "--patience", options.patience]
+    line = [str(fuzzer.program), "--driver", str(fuzzer.driver), "--folder", str(folder), "--corpus", str(HERE / "corpus")]
+    line += ["--seed", options.seed, "--patience", options.patience]
     todo = [["--runs", "20", "replay", options.replay]] if options.replay else [["--seconds", options.seconds, "grow"], ["reduce"]]
     for command in todo:
         if status := subprocess.run([*line, *command], env={**os.environ, **SANITIZERS}, check=False).returncode:
