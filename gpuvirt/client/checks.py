@@ -15,8 +15,8 @@ from gpuvirt.client import links
 from gpuvirt.client.connect import ask
 from gpuvirt.client.settings import Settings, resolve
 from gpuvirt.errors import GpuvirtError
-from gpuvirt.server import host_memory
 from gpuvirt.server.box.features import features
+from gpuvirt.server.limits import host_memory
 from gpuvirt.sizes import format_size
 from gpuvirt.transport.handshake import WIRE_VERSION
 from gpuvirt.transport.pool import PoolAddress, PoolStatus, check_pool, greet

@@ -19,7 +19,7 @@ from typing import Any
 
 from gpuvirt import __version__, paths
 from gpuvirt.errors import GpuvirtError
-from gpuvirt.server import descriptors, host_memory, sockets, tenant_disk
+from gpuvirt.server import descriptors, sockets
 from gpuvirt.server import listener as listening
 from gpuvirt.server.box.choice import Choice, choose
 from gpuvirt.server.control import ControlServer
@@ -28,6 +28,7 @@ from gpuvirt.server.fdstore.kept_sessions import SessionStore
 from gpuvirt.server.fdstore.store import DescriptorStore
 from gpuvirt.server.lease_requests import lease_requests
 from gpuvirt.server.ledger.store import Ledger
+from gpuvirt.server.limits import host_memory, tenant_disk
 from gpuvirt.server.listener import Listener
 from gpuvirt.server.memory_usage import MemoryUsage, describes
 from gpuvirt.server.moves import REST_LIMIT, REST_MOST

@@ -20,9 +20,10 @@ from gpuvirt import paths
 from gpuvirt.errors import GpuvirtError
 from gpuvirt.server.acceptor import Acceptor, limits
 from gpuvirt.server.rate_limited_log import RateLimitedLog
+from gpuvirt.server.refusals import Moved, Refused
 from gpuvirt.server.server_library import AcceptorConfig
 from gpuvirt.server.session import MAIN, Session
-from gpuvirt.server.sessions import Moved, Refused, Sessions
+from gpuvirt.server.sessions import Sessions
 from gpuvirt.server.tokens import TokenEntry, TokenStore
 from gpuvirt.transport import handshake as hs
 from gpuvirt.transport import table

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 
 from gpuvirt.errors import GpuvirtError
-from gpuvirt.server.worker_library import SessionConfig
+from gpuvirt.server.handover import Handover
 from gpuvirt.server.workers.worker_process import WorkerProcess
 
 REST_LIMIT = 10.0  # seconds that a session has to come to rest, unless who moves it says otherwise
@@ -17,20 +17,6 @@ REST_MOST = 600.0
 NOBODY_READS = "the image could not be written"  # the new worker has given up, and says why
 REASON_LIMIT = 5.0  # seconds that it has for that
 CARRY_LIMIT = 600.0  # for the image to pass
-
-
-@dataclass(frozen=True)
-class Handover:
-    """What a worker is given a session with.
-
-    Attributes:
-        descriptors: the transport's.
-        passed: by the names in `SessionConfig.passed`.
-    """
-
-    config: SessionConfig
-    descriptors: Sequence[int]
-    passed: Mapping[str, int]
 
 
 async def carry(old: WorkerProcess, new: WorkerProcess, to: Handover, limit: float, at_rest: Callable[[], None]) -> None:

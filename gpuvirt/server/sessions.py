@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import secrets
 import socket
@@ -16,18 +15,20 @@ from gpuvirt import paths
 from gpuvirt.errors import GpuvirtError
 from gpuvirt.server.devices import Inventory
 from gpuvirt.server.fdstore.kept_sessions import Kept, SessionStore, pool_of
+from gpuvirt.server.handover import Handovers
 from gpuvirt.server.leases import NO_RIGHTS, Lease, Leases, Membership, NotGranted
 from gpuvirt.server.memory_usage import SLOTS, MemoryUsage
-from gpuvirt.server.moves import Handover, carry
+from gpuvirt.server.moves import carry
 from gpuvirt.server.named_leases import GIVEN_BACK, NamedLeases
 from gpuvirt.server.parking import Parkable, Parking
 from gpuvirt.server.policy.machine import PolicyMachine
 from gpuvirt.server.policy.rights import Rights
+from gpuvirt.server.refusals import Refused, refused
 from gpuvirt.server.sealing import Exchange, NotSealed, Sealing
 from gpuvirt.server.session import MAIN, Session, asked, holder
 from gpuvirt.server.tenants import Tenant
 from gpuvirt.server.turns import Turns
-from gpuvirt.server.worker_library import RunEnding, SessionConfig
+from gpuvirt.server.worker_library import RunEnding
 from gpuvirt.server.workers.pool import WorkerPool
 from gpuvirt.server.workers.worker_process import WorkerProcess
 from gpuvirt.sizes import whole_units
@@ -42,32 +43,7 @@ FORMER_LIMIT = 1.0  # seconds that the session of a program that was replaced ha
 TOLD_MOST = 256  # ended sessions that are remembered, because their clients are to hear why
 
 
-class Refused(Exception):
-    """No session; the client is told `status` (WELCOME_*) and `text`."""
-
-    def __init__(self, status: int, text: str) -> None:
-        super().__init__(text)
-        self.status, self.text = status, text
-
-
 NO_SHARES = "no part of a GPU's compute can be reserved on this server: its GPUs are no software GPUs; leave --compute away"
-
-
-@contextlib.contextmanager
-def _refused() -> Iterator[None]:
-    """What the leases do not grant is refused."""
-    try:
-        yield
-    except NotGranted as error:
-        raise Refused(WELCOME_UNKNOWN if error.unknown else WELCOME_BUSY, str(error)) from None
-
-
-class Moved(Exception):
-    """The session, or whoever wants one, is to dial another server: `address` (tcp://HOST:PORT)."""
-
-    def __init__(self, address: str) -> None:
-        super().__init__(address)
-        self.address = address
 
 
 class Sessions:
@@ -95,10 +71,9 @@ class Sessions:
         idle: int = 0,
         tenant_of: Callable[[bytes], Tenant],
     ) -> None:
-        self._host_memory = host_memory
         self._told: OrderedDict[int, Session] = OrderedDict()  # that have ended for a reason that their clients are told when they ask
         self._inventory, self._workers, self._memory_usage = inventory, workers, memory_usage
-        self._server_name, self._grace, self._tenant_of = server_name, grace, tenant_of
+        self._tenant_of, self._handovers = tenant_of, Handovers(inventory, memory_usage, server_name, grace, host_memory)
         self._sealing = sealing or Sealing()
         policy = PolicyMachine([device.memory for device in inventory.devices], whole_units(memory))
         self._leases = Leases(policy, SLOTS, per_token, grace)
@@ -143,7 +118,7 @@ class Sessions:
         Raises:
             Refused: it could not.
         """
-        with _refused():
+        with refused():
             self._leases.check(asked(hello, rights))
 
     async def attach(
@@ -168,7 +143,7 @@ class Sessions:
             raise Refused(WELCOME_FAILED, str(error)) from None
         await self._end_former(hello)
         number = secrets.randbits(63) | 1
-        with _refused():
+        with refused():
             membership = self._leases.join(number, asked(hello, rights), holder(hello, peer), time.time(), time.monotonic())
         worker: WorkerProcess | None = None
         session: Session | None = None
@@ -298,9 +273,6 @@ class Sessions:
                 worker.kill()
             await asyncio.wait(late)
 
-    def _grace_of(self, session: Session) -> int:
-        return self._grace if session.transport.resumes else 0
-
     def _welcome(self, client: socket.socket, session: Session, secret: bytes, transcript: Transcript, exchange: Exchange | None) -> None:
         transport, end = session.transport, session.end
         welcome = Welcome(
@@ -309,7 +281,7 @@ class Sessions:
             descriptors=len(end.descriptors),
             connections=transport.connections,
             blob=end.blob,
-            grace_s=self._grace_of(session),
+            grace_s=self._handovers.grace_of(session),
             key_exchange=exchange.said if exchange else b"",
         )
         raw = transcript.prove_welcome(welcome, secret)
@@ -324,47 +296,9 @@ class Sessions:
             raise OSError("the client takes nothing")
 
     def _hand_over(self, client: socket.socket, session: Session) -> None:
-        given = self._handover(session, session.membership)
+        given = self._handovers.of(session, session.membership)
         client.setblocking(True)
         session.worker.give(given.config, (client.fileno(), *given.descriptors, *given.passed.values()))
-
-    def _handover(self, session: Session, membership: Membership) -> Handover:
-        """What a worker on the membership's devices is given the session with."""
-        inventory, tenant, end = self._inventory, session.tenant, session.end
-        passed = {"cache": tenant.folder} if tenant.folder >= 0 else {}
-        if self._memory_usage:
-            self._memory_usage.claim(membership.slot, membership.memory)
-            passed |= {"memory_usage": self._memory_usage.read_fd, "memory_row": self._memory_usage.fd}
-        config = SessionConfig(
-            session=session.id,
-            backend=inventory.backend,
-            driver=str(inventory.driver) if inventory.driver else None,
-            devices=list(membership.devices),
-            memory=membership.memory,
-            device_memory=inventory.devices[0].memory if inventory.backend == "soft" else 0,
-            capability=inventory.capability,
-            strict=inventory.strict,
-            slot=membership.slot,
-            transport=session.transport.name,
-            descriptors=len(end.descriptors),
-            blob=end.blob,
-            server_name=self._server_name,
-            grace=self._grace_of(session),
-            driver_is_client=inventory.driver_is_client,
-            user=tenant.user,
-            tenant=tenant.name,
-            cache_key=tenant.key,
-            passed=[*passed],
-            host_memory=self._host_memory_of(membership),
-            seal=session.seal,
-        )
-        return Handover(config, end.descriptors, passed)
-
-    def _host_memory_of(self, membership: Membership) -> int:
-        """Bytes that the worker may take; the memory of software GPUs is the host's."""
-        if not self._host_memory:
-            return 0
-        return self._host_memory + sum(membership.memory or self._inventory.devices[device].memory for device in membership.devices)
 
     def check_further(self, session: Session, which: int, epoch: int, provides: int) -> None:
         """Whether a further connection of a session may come: a channel's first (epoch 0), or one that takes the place of an older one.
@@ -380,7 +314,7 @@ class Sessions:
         if session.transport.needs & ~provides:
             raise Refused(WELCOME_FAILED, f"a connection of this session comes over what {session.transport.name} needs")
         last = session.epochs.get(which)
-        if last is not None and (epoch <= last or not self._grace):
+        if last is not None and (epoch <= last or not self._handovers.grace_of(session)):
             what = "the connection" if which == MAIN else f"bulk channel {which}"
             raise Refused(WELCOME_FAILED, f"{what} of this session has been made already")
 
@@ -459,7 +393,7 @@ class Sessions:
         """For a later daemon. former: the worker that has had it until now, and must be dead before it goes on."""
         if self._kept is not None:
             used = self._memory_usage.row(session.slot) if self._memory_usage else []
-            self._kept.keep(session, pool_of(self._inventory), used, self._host_memory_of(session.membership), former)
+            self._kept.keep(session, pool_of(self._inventory), used, self._handovers.host_memory_of(session.membership), former)
 
     def _keep_all(self) -> None:
         if self._kept is not None and self._memory_usage:
@@ -492,7 +426,7 @@ class Sessions:
             GpuvirtError: it stays where it is.
         """
         session = self._named(name, viewer)
-        if not self._grace_of(session):
+        if not self._handovers.grace_of(session):
             raise GpuvirtError("the session cannot move: its client could not connect again (the server was started with --grace 0)")
         if self._inventory.backend != "soft" or self._inventory.strict:
             raise GpuvirtError("the session cannot move: only sessions on software GPUs can")
@@ -516,7 +450,7 @@ class Sessions:
                 raise GpuvirtError("it has ended")
             if self._kept is not None:
                 self._kept.keep_heir(session, worker)
-            await carry(former, worker, self._handover(session, membership), limit, at_rest)
+            await carry(former, worker, self._handovers.of(session, membership), limit, at_rest)
             if session.id not in self._sessions:
                 raise GpuvirtError("it has ended")
             # From here on the session is the new worker's, and the former one's end is not its end.

@@ -19,7 +19,6 @@ from zmq.utils import z85
 from gpuvirt import paths
 from gpuvirt.errors import GpuvirtError
 from gpuvirt.server.policy.rights import Rights
-from gpuvirt.sizes import whole_units
 from gpuvirt.transport.token import ID_SIZE, SECRET_SIZE, Token, control_secret
 
 DEFAULT_NAME = "default"
@@ -56,7 +55,7 @@ class TokenEntry:
 
     @property
     def rights(self) -> Rights:
-        return Rights(self.user, whole_units(self.memory), self.weight, self.gpus, self.priority)
+        return Rights(self.user, self.memory, self.weight, self.gpus, self.priority)
 
     @property
     def account(self) -> str:

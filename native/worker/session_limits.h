@@ -24,7 +24,7 @@
  *     images of modules that are loaded      WORKER_MAX_IMAGES               CUDA_ERROR_OUT_OF_MEMORY
  *
  * What the compiler of software GPUs takes is counted with all that the worker takes (`serve --host-memory-per-session`): by a cgroup, or by the daemon,
- * which looks twice a second (gpuvirt/server/host_memory.py). */
+ * which looks twice a second (gpuvirt/server/limits/host_memory.py). */
 #ifndef WORKER_SESSION_LIMITS_H
 #define WORKER_SESSION_LIMITS_H
 

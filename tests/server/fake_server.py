@@ -13,7 +13,9 @@ from gpuvirt.errors import GpuvirtError
 from gpuvirt.server import daemon
 from gpuvirt.server.daemon import serve
 from gpuvirt.server.options import ServeOptions
-from gpuvirt.server.sessions import Moved, Session, Sessions
+from gpuvirt.server.refusals import Moved
+from gpuvirt.server.session import Session
+from gpuvirt.server.sessions import Sessions
 from gpuvirt.transport import handshake as hs
 
 

@@ -17,7 +17,7 @@ from e2e.harness import clean_environment, run_program, start_server
 from server.harness import FakeServer, start_fake, wait_until
 from server.held_session import Held
 
-from gpuvirt.server import cgroups, host_memory
+from gpuvirt.server.limits import cgroups, host_memory
 from gpuvirt.server.workers.template import WORKER_COMMAND
 from gpuvirt.transport import handshake as hs
 

@@ -11,7 +11,7 @@ import pytest
 from server.harness import FakeServer, start_fake, wait_until
 from server.held_session import Held
 
-from gpuvirt.server import tenant_disk
+from gpuvirt.server.limits import tenant_disk
 from gpuvirt.server.tenants import PARTS, Tenants
 from gpuvirt.server.workers.template import WORKER_COMMAND
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gpuvirt.errors import GpuvirtError
-from gpuvirt.server.cgroups import Cgroups, WorkerCgroup
+from gpuvirt.server.limits.cgroups import Cgroups, WorkerCgroup
 from gpuvirt.server.tenants import Tenant
 from gpuvirt.server.workers.template import WORKER_COMMAND, Template, TemplateEnded
 from gpuvirt.server.workers.worker_process import Process, WorkerProcess

@@ -17,7 +17,7 @@ from gpuvirt import paths
 from gpuvirt.errors import GpuvirtError
 from gpuvirt.printable import printable
 from gpuvirt.server import messages
-from gpuvirt.server.cgroups import WorkerCgroup
+from gpuvirt.server.limits.cgroups import WorkerCgroup
 from gpuvirt.server.workers.worker_process import Process
 
 FORK_LIMIT = 30.0  # seconds, of which the first worker's are for loading

@@ -14,8 +14,9 @@ from typing import Any
 
 from gpuvirt.errors import GpuvirtError
 from gpuvirt.printable import printable
-from gpuvirt.server import host_memory, messages
-from gpuvirt.server.cgroups import WorkerCgroup
+from gpuvirt.server import messages
+from gpuvirt.server.limits import host_memory
+from gpuvirt.server.limits.cgroups import WorkerCgroup
 from gpuvirt.server.tenants import Tenant
 from gpuvirt.server.worker_library import May, RunEnding, SessionConfig, WorkerFigures
 

@@ -1,7 +1,7 @@
 """What a worker may take of the host's memory, and what holds it to that.
 
-Where the daemon may make cgroups, the kernel counts all that a worker takes and keeps it below its bound (gpuvirt.server.cgroups). Elsewhere the
-daemon looks at the kernel's figures of each worker twice a second and ends one that is above its bound; between two looks it is above. Inside the
+Where the daemon may make cgroups, the kernel counts all that a worker takes and keeps it below its bound (gpuvirt.server.limits.cgroups). Elsewhere
+the daemon looks at the kernel's figures of each worker twice a second and ends one that is above its bound; between two looks it is above. Inside the
 worker's box lies a further limit, of addresses (RLIMIT_DATA, gpuvirt.server.box), which is wide because the stacks of thousands of threads must fit.
 """
 
@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Protocol
 
 from gpuvirt.errors import GpuvirtError
-from gpuvirt.server import cgroups
-from gpuvirt.server.cgroups import Cgroups
+from gpuvirt.server.limits import cgroups
+from gpuvirt.server.limits.cgroups import Cgroups
 from gpuvirt.sizes import format_size
 
 log = logging.getLogger("gpuvirt.server")

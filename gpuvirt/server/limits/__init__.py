@@ -1,0 +1,1 @@
+"""What workers may take of their host: memory, disk."""
