@@ -58,8 +58,7 @@ def page(functions: list[Function], api: Api, commands: CommandSpec) -> str:
     for reason in dict.fromkeys(f.reason for f in functions if not f.supported):
         names = [f"`{f.base}`" for f in functions if not f.supported and f.reason == reason]
         out.append(f"| {cell(reason)} | {' '.join(names)} |\n")
-    out.append(IMAGE)
-    for c in commands.commands:
-        if c.work.saved.startswith("todo: "):
-            out.append(f"| `{c.name}` | {cell(c.work.saved.removeprefix('todo: '))} |\n")
+    missing = [c for c in commands.commands if c.work.saved.startswith("todo: ")]
+    out.append(IMAGE if missing else "")
+    out += [f"| `{c.name}` | {cell(c.work.saved.removeprefix('todo: '))} |\n" for c in missing]
     return "".join(out)

@@ -10,7 +10,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from e2e.harness import HERE, Server, run_program, running
+from e2e.harness import HERE, Server, clean_environment, run_program, running
+from faults import fault
 
 from gpuvirt.client.connect import ask_pool
 from gpuvirt.client.settings import resolve
@@ -76,8 +77,8 @@ def test_nobody_is_idle(own_pool: Callable[..., Server], build: Callable[..., Pa
 @pytest.mark.slow
 def test_no_room(own_pool: Callable[..., Server], build: Callable[..., Path]) -> None:
     """Who cannot be parked keeps its memory, and an allocation that does not fit beside it is refused, at once."""
-    server = own_pool(*BY_HAND)
-    with running(server, [build("turns"), "150", "20", "heap"]) as first:
+    server = own_pool(*BY_HAND, env=clean_environment(**fault("full_disk")))
+    with running(server, [build("turns"), "150", "20"]) as first:
         began = time.monotonic()
         done = run_program(server, [build("turns"), "150", "0"])
         assert (done.returncode, done.stdout) == (3, "out of memory\n") and time.monotonic() - began < 18, done.stderr

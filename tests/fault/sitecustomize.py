@@ -10,6 +10,7 @@ import os
 import re
 import sys
 
+SERVERS = ("weights", "overrun", "full_disk")  # faults of the server's own process
 ULPS = {"float": "0x3FF0000040000000", "double": "0x3FF0000000001000"}  # 1 + 2^-22 and 1 + 2^-40
 if os.environ.get("FAULT") == "coarse":
     ULPS = dict.fromkeys(ULPS, "0x3FF0010000000000")  # 1 + 2^-12
@@ -92,14 +93,16 @@ if os.environ.get("FAULT") and not {"gpuvirt.server.worker", "soft.scheduling"}.
                     func.name = name
 
         module_registry.ptx_of, metadata.pack = ptx_of, pack
-    elif os.environ["FAULT"] not in ("weights", "overrun"):  # those of the server's own process, below
+    elif os.environ["FAULT"] not in SERVERS:
         raise SystemExit(f"there is no fault {os.environ['FAULT']}")
 
-if os.environ.get("FAULT") in ("weights", "overrun") and "serve" in sys.orig_argv:
-    from gpuvirt.server import turns
+if os.environ.get("FAULT") in SERVERS and "serve" in sys.orig_argv:
+    from gpuvirt.server import parking, turns
     from gpuvirt.server.policy.turn_order import TurnOrder
 
     if os.environ["FAULT"] == "weights":  # on a device whose compute is shared everybody has the same
         TurnOrder._weight = lambda self, of, now: 0.5  # type: ignore[method-assign]
+    elif os.environ["FAULT"] == "full_disk":  # nothing can be written to the file that a parked session's memory goes to
+        parking.Parking._file = lambda self: os.open("/dev/full", os.O_RDWR | os.O_CLOEXEC)  # type: ignore[method-assign]
     else:  # who does not stop is not stopped
         turns.OVERRUN = 1e9

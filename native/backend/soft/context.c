@@ -16,7 +16,7 @@ int soft_context_create(struct gv_backend *b, uint32_t device, uint32_t flags, i
         c->backend = b;
         c->device = &b->devices[device];
         atomic_init(&c->refs, 1);
-        c->heap = soft_heap_create(SOFT_HEAP, &(struct soft_heap_account){soft_memory_heap_take, soft_memory_heap_give, c});
+        c->heap = soft_heap_create(SOFT_HEAP, &(struct soft_heap_source){soft_memory_heap_take, soft_memory_heap_give, c});
         c->legacy = c->heap ? soft_stream_new(c, 0) : NULL;
     }
     if (!c || !c->legacy) {
@@ -47,11 +47,28 @@ int soft_context_limit(struct gv_context *c, uint32_t limit, uint64_t *value) {
     return 0;
 }
 
+static void put_value(void *out, uint64_t value) { gv_image_put(out, value); }
+
+static void restore_heap(struct gv_context *c, struct gv_image_in *in) {
+    soft_heap_limit(c->heap, gv_image_get(in, UINT64_MAX));
+    soft_heap_number(c->heap, gv_image_get(in, UINT64_MAX));
+    for (uint64_t n = gv_image_get(in, UINT32_MAX); n && !in->failed; n--) {
+        uint64_t address = gv_image_get(in, UINT64_MAX), size = gv_image_get(in, UINT64_MAX);
+        struct soft_placed *p;
+        if (in->failed) return;
+        if (!address || size % SOFT_PAGE || soft_memory_place_at(c->backend, c->device, size, address, &p))
+            return gv_image_in_fail(in, "memory of its kernels' malloc cannot be had where it was");
+        if (!soft_heap_adopt(c->heap, p, address, size)) {
+            soft_memory_unplace(c->backend, p);
+            return gv_image_in_fail(in, "out of memory");
+        }
+    }
+}
+
 void soft_save_context(struct gv_context *c, struct gv_image_out *out) {
     gv_image_put(out, (uint64_t)(int64_t)atomic_load(&c->error));
     gv_image_put_bytes(out, c->error_text, sizeof c->error_text);
-    gv_image_put(out, soft_heap_get_limit(c->heap));
-    if (soft_heap_in_use(c->heap)) gv_image_out_fail(out, "its kernels hold memory from malloc, which cannot be moved yet");
+    soft_heap_save(c->heap, put_value, out);
     soft_textures_save(c, out);
 }
 
@@ -59,6 +76,6 @@ void soft_restore_context(struct gv_context *c, struct gv_image_in *in) {
     atomic_store(&c->error, (int)gv_image_get(in, INT32_MAX));
     gv_image_get_bytes(in, c->error_text, sizeof c->error_text);
     c->error_text[sizeof c->error_text - 1] = 0;
-    soft_heap_limit(c->heap, gv_image_get(in, UINT64_MAX));
+    restore_heap(c, in);
     soft_textures_restore(c, in);
 }

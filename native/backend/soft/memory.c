@@ -90,21 +90,6 @@ bool soft_memory_make_room(struct gv_backend *b, const struct soft_device *d, ui
     return b->make_room(b->make_room_arg, d->ordinal, size);
 }
 
-int soft_memory_heap_take(void *context, uint64_t size) {
-    struct gv_context *c = context;
-    pthread_mutex_lock(&c->backend->memory.lock);
-    int rc = soft_memory_charge(c->backend, c->device, size);
-    pthread_mutex_unlock(&c->backend->memory.lock);
-    return !rc;
-}
-
-void soft_memory_heap_give(void *context, uint64_t size) {
-    struct gv_context *c = context;
-    pthread_mutex_lock(&c->backend->memory.lock);
-    soft_memory_discharge(c->backend, c->device, size);
-    pthread_mutex_unlock(&c->backend->memory.lock);
-}
-
 int soft_memory_info(struct gv_context *c, uint64_t *free_bytes, uint64_t *total_bytes) {
     struct gv_backend *b = c->backend;
     struct soft_device *d = c->device;
@@ -435,6 +420,19 @@ void soft_memory_unplace(struct gv_backend *b, struct soft_placed *p) {
     soft_memory_discharge(b, p->device, p->size);
     pthread_mutex_unlock(&m->lock);
     free(p);
+}
+
+void *soft_memory_heap_take(void *context, uint64_t size, uint64_t *address) {
+    struct gv_context *c = context;
+    struct soft_placed *p;
+    if (place(c->backend, c->device, size, false, 0, &p)) return NULL; /* without waiting for frees or for room: a kernel asks */
+    *address = p->address;
+    return p;
+}
+
+void soft_memory_heap_give(void *context, void *placed) {
+    struct gv_context *c = context;
+    soft_memory_unplace(c->backend, placed);
 }
 
 /* ---- allocation where the backend chooses addresses ---- */

@@ -49,14 +49,6 @@ static bool take_again(struct gv_backend *b) {
 
 /* ---- out ---- */
 
-static bool heap_in_use(struct gv_backend *b) {
-    bool used = false;
-    pthread_mutex_lock(&b->lock);
-    for (const struct gv_context *c = b->contexts; c && !used; c = c->next) used = soft_heap_in_use(c->heap);
-    pthread_mutex_unlock(&b->lock);
-    return used;
-}
-
 static void drop(void *arg, uint64_t address, uint64_t size) {
     (void)arg;
     madvise((void *)(uintptr_t)address, size, MADV_DONTNEED);
@@ -76,10 +68,6 @@ static void drop_pages(struct gv_backend *b) {
 
 int soft_park(struct gv_backend *b, int fd, char *why) {
     struct gv_image_out out;
-    if (heap_in_use(b)) {
-        snprintf(why, GV_ERR_SIZE, "its kernels hold memory from malloc, which cannot be given back yet");
-        return CUDA_ERROR_NOT_SUPPORTED;
-    }
     if (lseek(fd, 0, SEEK_SET) != 0 || !gv_image_out_open(&out, fd, gv_now_ns() + FILE_NS)) {
         snprintf(why, GV_ERR_SIZE, "the server is out of memory");
         return CUDA_ERROR_OUT_OF_MEMORY;

@@ -140,9 +140,9 @@ int soft_memory_charge(struct gv_backend *b, struct soft_device *d, uint64_t siz
 void soft_memory_discharge(struct gv_backend *b, struct soft_device *d, uint64_t size);
 /* Says in our row what is used of a device; memory.lock held. */
 void soft_memory_show(struct gv_backend *b, const struct soft_device *d);
-/* The account of a context's malloc heap (struct soft_heap_account); its argument is the context. */
-int soft_memory_heap_take(void *context, uint64_t size);
-void soft_memory_heap_give(void *context, uint64_t size);
+/* Where a context's malloc heap has its memory from (struct soft_heap_source); the argument is the context. */
+void *soft_memory_heap_take(void *context, uint64_t size, uint64_t *address);
+void soft_memory_heap_give(void *context, void *placed);
 /* Frees that wait for the device keep memory that a real driver, whose free waits in its caller, would have released: waits for them, at most 10 s.
  * No lock held. */
 void soft_memory_await_frees(struct gv_backend *b);

@@ -1,5 +1,5 @@
 // A program that keeps in device memory what must mean the same after its session has moved: addresses of allocations and globals, function pointers,
-// textures, memory that is mapped twice. Prints "running", checks all of it again and again until FILE exists, and prints "right". moved FILE [host | holds MIB | pauses]: with "host",
+// textures, memory that is mapped twice, lists from malloc in kernels. Prints "running", checks all of it again and again until FILE exists, and prints "right". moved FILE [host | holds MIB | pauses]: with "host",
 // a host function waits for FILE; with "holds" it has so much memory and does nothing until FILE exists; with "pauses" it says each round's number, and waits for
 // FILE.NUMBER.
 #include "check.h"
@@ -36,7 +36,13 @@ __device__ Function by_name[2] = {twice, square};
 __constant__ int scale[16];
 __device__ unsigned long long counter;
 
+struct Node { // from malloc in kernels
+    Node *next;
+    int number, size, *numbers;
+};
+
 struct Kept { // in device memory
+    Node *list;
     int *table;
     unsigned long long *counter;
     Function functions[2];
@@ -46,8 +52,25 @@ struct Kept { // in device memory
 };
 
 __global__ void keep(Kept *k, int *memory, cudaTextureObject_t texture) {
-    *k = {table, &counter, {by_name[0], by_name[1]}, k, memory, texture};
+    *k = {nullptr, table, &counter, {by_name[0], by_name[1]}, k, memory, texture};
     for (int i = 0; i < 1000; i++) table[i] = 3 * i;
+    for (int i = 0; i < 200; i++) k->list = new Node{k->list, i, 0, nullptr};
+}
+
+// Each round checks what the rounds before have left in memory of malloc, and has some of it anew.
+__global__ void check_heap(Kept *k, int round, unsigned *bad) {
+    int number = 200;
+    for (Node *n = k->list; n; n = n->next) {
+        if (n->number != --number) atomicAdd(bad, 1);
+        for (int i = 0; i < n->size; i++)
+            if (n->numbers[i] != n->number + i) atomicAdd(bad, 0x100);
+        if (n->numbers && (n->number + round) % 7) continue;
+        delete[] n->numbers;
+        n->size = n->number * 37 % 3000; // so that all rounds need as much
+        n->numbers = new int[n->size];
+        for (int i = 0; i < n->size; i++) n->numbers[i] = n->number + i;
+    }
+    if (number) atomicAdd(bad, 0x10000);
 }
 
 __global__ void check(Kept *k, int round, unsigned *bad) {
@@ -165,6 +188,7 @@ int main(int argc, char **argv) {
     for (; !exists(file) || rounds < 3; rounds++) {
         unsigned wrong = 1, value = 0;
         check<<<1, 1000, 0, blocking>>>(kept, rounds, bad);
+        check_heap<<<1, 1, 0, blocking>>>(kept, rounds, bad);
         large<<<1, 128, large_words * 4, urgent>>>(out, large_words);
         put<<<1, 256, 0, urgent>>>((unsigned *)at, rounds);
         CHECK(cudaMemcpyAsync(back, (void *)(at + unit), 1024, cudaMemcpyDeviceToHost, urgent));

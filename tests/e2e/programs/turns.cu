@@ -1,6 +1,5 @@
-// A program that shares a GPU's memory with others: turns MIB SECONDS [half FILE | heap]. It allocates MIB MiB in pieces of 10, computes on all of them for SECONDS,
-// checks them, and prints "right" with the number of its rounds. It says "running" when it has its memory; with "half" when it has half of it, and goes on when FILE exists. With "heap"
-// its kernels hold memory from malloc until it ends. Prints "out of memory" and ends with 3 when it does not get what it wants.
+// A program that shares a GPU's memory with others: turns MIB SECONDS [half FILE]. It allocates MIB MiB in pieces of 10, computes on all of them for SECONDS,
+// checks them, and prints "right" with the number of its rounds. It says "running" when it has its memory; with "half" when it has half of it, and goes on when FILE exists. Prints "out of memory" and ends with 3 when it does not get what it wants.
 #include "check.h"
 
 #include <chrono>
@@ -10,14 +9,6 @@
 #include <vector>
 
 static const size_t PIECE = 10 << 20, WORDS = PIECE / 4;
-
-__device__ int *held;
-__global__ void hold(bool give_back) {
-    if (give_back)
-        free(held);
-    else
-        *(held = (int *)malloc(4)) = 1;
-}
 
 __global__ void add(unsigned *v, unsigned value) {
     for (size_t i = blockIdx.x * blockDim.x + threadIdx.x; i < WORDS; i += (size_t)gridDim.x * blockDim.x) v[i] += value;
@@ -34,7 +25,6 @@ int main(int argc, char **argv) {
     const std::chrono::duration<double> seconds(std::strtod(argv[2], nullptr));
     const std::string mode = argc > 3 ? argv[3] : "";
     std::vector<unsigned *> pieces;
-    if (mode == "heap") hold<<<1, 1>>>(false);
     while (pieces.size() < count) {
         unsigned *piece;
         cudaError_t error = cudaMalloc(&piece, PIECE);
@@ -63,7 +53,6 @@ int main(int argc, char **argv) {
         CHECK(cudaMemcpy(found.data(), pieces[i], PIECE, cudaMemcpyDeviceToHost));
         for (unsigned word : found) EXPECT(word == rounds * ((unsigned)i + 1));
     }
-    if (mode == "heap") hold<<<1, 1>>>(true);
     CHECK(cudaDeviceSynchronize());
     std::printf("right %u\n", rounds);
     return 0;

@@ -119,7 +119,54 @@ static void frees_twice(struct soft_warp *w) {
     soft_free(w, 0, not_ours + 128);
 }
 
+/* Pieces of many sizes, freed in another order than they were had: what is in one is its own until then. */
+static void mallocs_often(struct soft_warp *w) {
+    enum { KEPT = 24 };
+    struct {
+        unsigned char *at;
+        uint32_t size;
+        unsigned char value;
+    } kept[KEPT] = {0};
+    uint32_t chance = 2654435761u * (w->ctaid[0] + 1);
+    for (int i = 0; i < 3000; i++) {
+        chance = chance * 1664525u + 1013904223u;
+        uint32_t k = (chance >> 8) % KEPT;
+        if (kept[k].at) {
+            for (uint32_t n = 0; n < kept[k].size; n++)
+                if (kept[k].at[n] != kept[k].value) soft_trap(w, 1, SOFT_TRAP);
+            soft_free(w, 0, kept[k].at);
+            kept[k].at = NULL;
+            continue;
+        }
+        kept[k].size = (chance >> 16) % 16 ? (chance >> 4) % 300 : (chance >> 4) % 20000;
+        kept[k].value = (unsigned char)(chance >> 24);
+        kept[k].at = soft_malloc(w, 0, kept[k].size + 1);
+        if (kept[k].at) memset(kept[k].at, kept[k].value, kept[k].size);
+    }
+    for (int k = 0; k < KEPT; k++)
+        if (kept[k].at) soft_free(w, 0, kept[k].at);
+}
+
+/* Nearly the whole heap in one piece, after which it can be had again. */
+static void mallocs_all(struct soft_warp *w) {
+    char *p = soft_malloc(w, 0, (1u << 20) - 4096), *more = soft_malloc(w, 0, 8192);
+    if (!p || more) soft_trap(w, 1, SOFT_TRAP);
+    memset(p, 1, (1u << 20) - 4096);
+    soft_free(w, 0, p);
+}
+
+static void frees_again(struct soft_warp *w) {
+    char *p = soft_malloc(w, 0, 100), *next = soft_malloc(w, 0, 100);
+    soft_free(w, 0, next);
+    soft_free(w, 0, p);
+    soft_free(w, 0, next); /* it is part of a larger piece by now */
+}
+
 void test_malloc(void) {
+    CHECK_INT(run(mallocs_often, 60, 32, 0, 0, 0, 0, NULL, 0), 0);
+    CHECK_INT(run(mallocs_all, 1, 32, 0, 0, 0, 0, NULL, 0), 0);
+    CHECK_INT(run(mallocs_all, 1, 32, 0, 0, 0, 0, NULL, 0), 0);
+    CHECK_INT(run(frees_again, 1, 32, 0, 0, 0, 0, NULL, 0), 700);
     CHECK_INT(run(mallocs, 100, 32, 0, 0, 0, 0, NULL, 0), 0);
     CHECK_INT(run(frees_twice, 1, 32, 0, 0, 0, 0, NULL, 0), 700);
 }

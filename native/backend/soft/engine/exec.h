@@ -50,19 +50,23 @@ typedef void soft_turn_said(void *arg, uint32_t device, uint32_t what, uint32_t 
  * thread. */
 int soft_engine_turn(struct soft_engine *e, uint32_t device, uint32_t may, uint32_t number, soft_turn_said *said, void *arg);
 
-/* What counts the heap's memory: takes `size` bytes more (0: no; then malloc returns NULL), gives so many back. Any thread. */
-struct soft_heap_account {
-    int (*take)(void *arg, uint64_t size);
-    void (*give)(void *arg, uint64_t size);
+/* Where a heap has its memory from: `size` bytes, whole pages, at *address (NULL: there are none, and malloc returns NULL), which it gives back by
+ * what it was returned. Any thread; takes at once or not at all, for kernels wait. */
+struct soft_heap_source {
+    void *(*take)(void *arg, uint64_t size, uint64_t *address);
+    void (*give)(void *arg, void *taken);
     void *arg;
 };
-/* account: NULL counts nothing. */
-struct soft_heap *soft_heap_create(uint64_t limit, const struct soft_heap_account *account);
+/* source: NULL: the process. */
+struct soft_heap *soft_heap_create(uint64_t limit, const struct soft_heap_source *source);
 /* From now on; what has been handed out stays. */
 void soft_heap_limit(struct soft_heap *h, uint64_t limit);
 uint64_t soft_heap_get_limit(struct soft_heap *h);
-/* Whether anything that was handed out has not come back. */
-bool soft_heap_in_use(struct soft_heap *h);
+/* In an image: its limit, its number, how many arenas it has, and the address and size of each; their pages are the image's other memory. */
+void soft_heap_save(struct soft_heap *h, void (*put)(void *out, uint64_t value), void *out);
+/* A heap that has handed out nothing is one that was saved: its number; then each of its arenas, taken where it was. False: out of memory. */
+void soft_heap_number(struct soft_heap *h, uint64_t number);
+bool soft_heap_adopt(struct soft_heap *h, void *taken, uint64_t address, uint64_t size);
 void soft_heap_destroy(struct soft_heap *h);
 
 /* Calls fn(arg) so that a memory fault in it ends it instead of the process. False when that happened; *fault then holds the address. fn must own
