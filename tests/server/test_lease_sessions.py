@@ -140,10 +140,10 @@ def test_who_works_under_a_released_lease_is_told(own_server: Callable[..., Fake
 @pytest.mark.slow
 def test_a_lease_without_its_agent_ends(four: FakeServer) -> None:
     """Not while it is renewed, and not while something runs under it."""
+    begin = time.monotonic()
     renewed, opened = open_lease(four, 1)
     busy, idle = open_lease(four, 1)[0], open_lease(four, 1)[0]
     sock, _, _ = four.attach(lease=busy)
-    begin = time.monotonic()
     assert opened["expiry"] == 5
 
     def left() -> int:

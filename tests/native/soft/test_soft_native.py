@@ -48,7 +48,7 @@ def run(program: Path, *arguments: str) -> str:
         "UBSAN_OPTIONS": "print_stacktrace=1",
         "TSAN_OPTIONS": "halt_on_error=1",
     }
-    result = subprocess.run([program, *arguments], capture_output=True, text=True, timeout=280, env=environment)
+    result = subprocess.run([program, *arguments], capture_output=True, text=True, timeout=560, env=environment)
     assert result.returncode == 0, f"exit {result.returncode}\n{result.stdout}\n{result.stderr}"
     assert result.stdout.endswith("ok\n")
     return result.stdout
