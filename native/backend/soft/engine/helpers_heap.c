@@ -197,7 +197,8 @@ void soft_heap_save(struct soft_heap *h, void (*put)(void *out, uint64_t value),
 
 void soft_heap_number(struct soft_heap *h, uint64_t number) {
     uint64_t largest = atomic_load(&numbers);
-    while (largest < number && !atomic_compare_exchange_weak(&numbers, &largest, number)) {}
+    while (largest < number && !atomic_compare_exchange_weak(&numbers, &largest, number)) {
+    }
     h->number = number;
     h->restored = true;
 }
