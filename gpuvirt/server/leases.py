@@ -21,7 +21,7 @@ from gpuvirt.server.policy import events
 from gpuvirt.server.policy.instructions import Grant, Instruction, Refuse, TimedOut
 from gpuvirt.server.policy.machine import PolicyMachine
 from gpuvirt.server.policy.rights import Rights
-from gpuvirt.sizes import format_size, whole_units
+from gpuvirt.sizes import format_size
 from gpuvirt.transport.handshake import LAUNCH_SIZE, LEASE_SIZE
 
 LINGER = 10.0  # seconds that a launch keeps its GPUs between one of its processes and the next
@@ -305,7 +305,7 @@ class Leases:
         if not lease.named:
             lease.expires = None
         lease.sessions.add(session)
-        member = self._members[session] = Membership(lease, slot, asked.memory or lease.memory or self._policy.most(whole_units(asked.rights.memory)))
+        member = self._members[session] = Membership(lease, slot, asked.memory or lease.memory or self._policy.most(asked.rights.memory))
         return member
 
     def adopt(self, session: int, lease: Lease, slot: int, memory: int, rights: Rights, now: float) -> Membership:
@@ -473,7 +473,7 @@ class Leases:
         user = f"user {rights.user}" if rights.user else asked.owner.hex()
         if self._rights.get(user) != rights:
             self._rights[user] = rights
-            self._carry_out(self._policy.handle(events.UserSet(now, user, rights.weight, rights.gpus, rights.priority, whole_units(rights.memory))))
+            self._carry_out(self._policy.handle(events.UserSet(now, user, rights.weight, rights.gpus, rights.priority, rights.memory)))
         return user
 
     def _impossible(self, asked: Asked, gpus: int, now: float) -> str | None:

@@ -9,7 +9,7 @@ import os
 import secrets
 import time
 from collections.abc import Iterator
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from zmq.utils import z85
 from gpuvirt import paths
 from gpuvirt.errors import GpuvirtError
 from gpuvirt.server.policy.rights import Rights
+from gpuvirt.sizes import whole_units
 from gpuvirt.transport.token import ID_SIZE, SECRET_SIZE, Token, control_secret
 
 DEFAULT_NAME = "default"
@@ -55,7 +56,9 @@ class TokenEntry:
 
     @property
     def rights(self) -> Rights:
-        return Rights(self.user, self.memory, self.weight, self.gpus, self.priority)
+        """What it may have, device memory in whole units."""
+        found = Rights(self.user, self.memory, self.weight, self.gpus, self.priority)
+        return replace(found, memory=whole_units(found.memory))
 
     @property
     def account(self) -> str:

@@ -103,9 +103,9 @@ def test_an_expired_default_token_is_replaced(tmp_path: Path) -> None:
 
 def test_rights_are_kept(tmp_path: Path) -> None:
     begin = time.time()
-    token = TokenStore(tmp_path).create("a", user="ada", memory=5, weight=0.5, gpus=2, priority=-3, lifetime=3600)
+    token = TokenStore(tmp_path).create("a", user="ada", memory=5 << 20, weight=0.5, gpus=2, priority=-3, lifetime=3600)
     entry = TokenStore(tmp_path).find(token.id)
-    assert entry is not None and entry.rights == Rights("ada", 5, 0.5, 2, -3) and not entry.expired
+    assert entry is not None and entry.rights == Rights("ada", 4 << 20, 0.5, 2, -3) and not entry.expired
     assert begin + 3599 < entry.expires < time.time() + 3601
     assert entry.public() == {name: getattr(entry, name) for name in ("id", "name", "admin", "created", "user", "memory", "weight", "gpus")} | {
         "priority": -3,
