@@ -70,6 +70,25 @@ def test_folders_too_deep_are_too_much_and_go(folder: tuple[Path, int]) -> None:
     assert not tenant_disk.holds_more(fd, MIB) and not os.listdir(path / "kernels")
 
 
+def test_a_folder_that_may_not_be_read_is_too_much_and_goes(folder: tuple[Path, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker can make folders of which it is only written what it likes; root's tests read them all the same."""
+    path, fd = folder
+    (path / "kernels" / "hidden").mkdir(mode=0o300)
+    (path / "kernels" / "hidden" / "entry").touch()
+    opened = tenant_disk._opened
+
+    def as_no_root(folder: int, name: str = ".") -> int:
+        if name == "hidden":
+            raise PermissionError
+        return opened(folder, name)
+
+    assert not tenant_disk.holds_more(fd, MIB) or os.getuid()
+    monkeypatch.setattr(tenant_disk, "_opened", as_no_root)
+    assert tenant_disk.holds_more(fd, MIB)
+    asyncio.run(tenant_disk.empty(fd))
+    assert not tenant_disk.holds_more(fd, MIB) and not os.listdir(path / "kernels")
+
+
 def test_no_folder_holds_nothing(tmp_path: Path) -> None:
     (tmp_path / "gone").mkdir()
     fd = os.open(tmp_path / "gone", os.O_PATH)

@@ -5,7 +5,7 @@ daemon looks at the folders of tenants that have sessions; where one holds more 
 is a cache: what was in it is compiled and sent again.
 
 A folder is counted when the disk's free space has fallen since the last time, or a minute after it. Between two looks it can hold more; and a file
-whose name was removed while it is open has no name that could be counted: until its session ends, it takes at most RLIMIT_FSIZE.
+whose name was removed while it is open has no name that could be counted: its bytes come back when its session ends.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ log = logging.getLogger("gpuvirt.server")
 LOOK = 1.0  # seconds between two looks at the free space
 FELL = 64 << 20  # bytes by which it has to have fallen
 COUNT_ANYWAY = 60.0  # seconds after which a folder is counted whatever the free space did: others may have freed as much as it took
-REST = 20  # times as long as a count took it rests: 5 % of a processor at most
+REST, REST_MOST = 20, 5.0  # times as long as a folder's count took it is not counted again, seconds at most: who makes it slow must not gain by that
 ENTRY = 4096  # bytes that a name counts at least: names and inodes are scarce, too
 DEEPEST = 8  # folders within one another; our own are one deep
 
@@ -63,7 +63,7 @@ def _opened(folder: int, name: str = ".") -> int:
 def _sizes(folder: int, depth: int = 0) -> Iterator[int]:
     with os.scandir(folder) as entries:
         for entry in entries:
-            with contextlib.suppress(OSError):  # removed meanwhile
+            with contextlib.suppress(FileNotFoundError):  # removed meanwhile
                 yield max(ENTRY, entry.stat(follow_symlinks=False).st_blocks * 512)
                 if entry.is_dir(follow_symlinks=False):
                     if depth == DEEPEST:
@@ -76,7 +76,10 @@ def _sizes(folder: int, depth: int = 0) -> Iterator[int]:
 
 
 def holds_more(folder: int, most: int) -> bool:
-    """Whether what lies in a folder (a descriptor, O_PATH suffices) takes more than `most` bytes of disk; folders nested too deep are more, too."""
+    """Whether what lies in a folder (a descriptor, O_PATH suffices) takes more than `most` bytes of disk.
+
+    What cannot be counted is more, too: folders that are nested too deep, or that may not be read.
+    """
     total = 0
     try:
         opened = _opened(folder)
@@ -87,7 +90,7 @@ def holds_more(folder: int, most: int) -> bool:
                     return True
         finally:
             os.close(opened)
-    except RecursionError:
+    except (RecursionError, PermissionError):
         return True
     except OSError:  # no folder, nothing in it
         return False
@@ -95,15 +98,17 @@ def holds_more(folder: int, most: int) -> bool:
 
 
 async def empty(folder: int) -> None:
-    """Removes all that lies in a tenant's folder but the folders that it begins with; by find, which no depth and no number is too much for.
+    """Removes all that lies in a tenant's folder but the folders that it begins with.
+
+    By chmod and find, for which no depth and no number is too much.
 
     Raises:
-        OSError: there is no find.
+        OSError: there is no such program.
     """
     kept = [word for part in PARTS for word in ("!", "-path", f"./{part}")]
-    command = ("find", ".", "-xdev", "-mindepth", "1", *kept, "-delete")
-    process = await asyncio.create_subprocess_exec(*command, cwd=f"/proc/self/fd/{folder}", stdin=DEVNULL, stderr=DEVNULL)
-    await process.wait()
+    for command in (("chmod", "-R", "u+rwX", "."), ("find", ".", "-xdev", "-mindepth", "1", *kept, "-delete")):
+        process = await asyncio.create_subprocess_exec(*command, cwd=f"/proc/self/fd/{folder}", stdin=DEVNULL, stderr=DEVNULL)
+        await process.wait()
 
 
 class Watch:
@@ -117,6 +122,7 @@ class Watch:
     def __init__(self, limit: int, sessions: Callable[[], Iterable[Running]]) -> None:
         self._limit, self._sessions = limit, sessions
         self._counted: dict[int, tuple[float, int]] = {}  # by folder: when, and the free space then
+        self._rests: dict[int, float] = {}  # by folder: until when
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def _run(self) -> None:
@@ -131,12 +137,13 @@ class Watch:
     async def _look(self, tenant: Tenant) -> None:
         free, began = _free(tenant.folder), time.monotonic()
         when, before = self._counted.get(tenant.folder, (-COUNT_ANYWAY, 0))
-        if free > before - min(FELL, self._limit // 8) and began - when < COUNT_ANYWAY:
+        if began < self._rests.get(tenant.folder, 0.0) or (free > before - min(FELL, self._limit // 8) and began - when < COUNT_ANYWAY):
             return
         self._counted[tenant.folder] = began, free
         if await asyncio.to_thread(holds_more, tenant.folder, self._limit):
             await self._end(tenant)
-        await asyncio.sleep((time.monotonic() - began) * REST)
+        now = time.monotonic()
+        self._rests[tenant.folder] = now + min((now - began) * REST, REST_MOST)
 
     async def _end(self, tenant: Tenant) -> None:
         log.warning("a tenant's folder holds more than %s: its sessions end, and it is emptied", format_size(self._limit))

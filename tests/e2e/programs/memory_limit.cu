@@ -91,7 +91,7 @@ static void by_every_other_way() {
     EXPECT(refused(cudaMalloc(&p, rest / 2 + 4096)));
     DRIVER(THE(cuModuleUnload)(module));
     EXPECT(left() == rest);
-    // Rows that are padded, and host memory, which is not the GPU's but gives no way to it.
+    // Rows that are padded.
     size_t pitch;
     EXPECT(refused(cudaMallocPitch(&p, &pitch, 1, rest)));
     EXPECT(left() == rest);
