@@ -46,18 +46,20 @@ def tree_seconds(pid: int) -> float:
 
 
 class Recorder:
-    """A pytest plugin that writes {test: [CPU seconds, wall seconds, tier]} at the end of the run; of xdist's processes each hands its part over."""
+    """A pytest plugin that writes {test: [CPU seconds, wall seconds, tier, when it began by the monotonic clock]} at the end of the run.
+
+    Of xdist's processes each hands its part over."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.rows: dict[str, tuple[float, float, str]] = {}
+        self.rows: dict[str, tuple[float, float, str, float]] = {}
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Any:
         cpu, wall = tree_seconds(os.getpid()), time.monotonic()
         result = yield
         tier = next((name for name in reversed(TIERS) if item.get_closest_marker(name)), "test")
-        self.rows[item.nodeid] = (tree_seconds(os.getpid()) - cpu, time.monotonic() - wall, tier)
+        self.rows[item.nodeid] = (tree_seconds(os.getpid()) - cpu, time.monotonic() - wall, tier, wall)
         return result
 
     @pytest.hookimpl(optionalhook=True)

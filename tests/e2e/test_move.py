@@ -91,7 +91,7 @@ def test_moves(own_pool: Callable[..., Server], build: Callable[..., Path], tmp_
 
 
 @pytest.mark.wide
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2))])
 @pytest.mark.parametrize("link", ["shm", "tcp", "tcp(channels=4)", "tcp(plain)", "delay(rtt=5ms,tcp)", "delay(rtt=5ms,shm)"])
 def test_moves_over(own_pool: Callable[..., Server], build: Callable[..., Path], tmp_path: Path, link: str, seed: int) -> None:
     begin = tmp_path / "begin"

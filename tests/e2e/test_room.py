@@ -63,7 +63,7 @@ def test_each_waits_for_the_other(own_pool: Callable[..., Server], build: Callab
     assert "is out of memory" not in server.log.read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.wide
 def test_nobody_is_idle(own_pool: Callable[..., Server], build: Callable[..., Path]) -> None:
     """Programs that never stop computing have the memory in turns."""
     server, program = own_pool(*BY_HAND), [build("turns"), "150", "5"]
@@ -86,7 +86,7 @@ def test_no_room(own_pool: Callable[..., Server], build: Callable[..., Path]) ->
 
 
 @pytest.mark.wide
-@pytest.mark.parametrize("link", ["shm", "tcp"])
+@pytest.mark.parametrize("link", [pytest.param("shm", marks=pytest.mark.long), "tcp"])
 def test_notebooks(own_pool: Callable[..., Server], build: Callable[..., Path], tmp_path: Path, link: str) -> None:
     """Ten notebooks with two fifths of the memory each, and one program that never stops computing: all finish, with no more memory than there is."""
     server, notebook = own_pool(*BY_HAND), HERE / "programs" / "notebook.py"

@@ -101,7 +101,7 @@ def test_what_is_shown(own_pool: Callable[..., Server], build: Callable[..., Pat
             finishes([*first, *second], end)
 
 
-@pytest.mark.slow
+@pytest.mark.wide
 def test_equal_parts_for_all_are_seen(own_pool: Callable[..., Server], build: Callable[..., Path], tmp_path: Path) -> None:
     """Deliberate fault: a server that has everybody weigh the same."""
     server, end = own_pool(*ONE, env=clean_environment(**fault("weights"))), tmp_path / "end"
@@ -133,7 +133,7 @@ def test_waiting_for_the_end_of_a_kernel_is_seen(own_pool: Callable[..., Server]
     assert kernels_beside_a_long_one(server, build("computes"), tmp_path / "end") < 2
 
 
-@pytest.mark.slow
+@pytest.mark.wide
 def test_who_has_reserved_nothing_has_the_rest(own_pool: Callable[..., Server], build: Callable[..., Path], tmp_path: Path) -> None:
     """Turns begin with the first lease that reserves a part, and end with the last; alone, a program has everything."""
     server, end, other = own_pool(*ONE), tmp_path / "end", tmp_path / "other"

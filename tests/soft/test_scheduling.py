@@ -48,6 +48,7 @@ def test_threads_that_wait_for_one_another(outcomes: dict[str, str], name: str) 
     assert outcomes[name] == "right"
 
 
+@pytest.mark.wide
 def test_lanes_that_go_apart_at_once() -> None:
     """The same programs where lanes do not wait long before they go apart."""
     found = run(NAMES, GPUVIRT_SOFT_LANES="always")
