@@ -108,6 +108,11 @@ class Daemon:
         self.port = tcp.getsockname()[1]
         scraped = undo.enter_context(sockets.listen_tcp(*options.metrics, "--metrics")) if options.metrics is not None else None
         tokens = TokenStore()
+        # Before anything is forked: the daemon moves alone. At the end behind all that has been.
+        cgroups = host_memory.take_cgroups()
+        self._bounded = "a cgroup for each worker" if cgroups else "the server ends workers above their bound, looking twice a second"
+        if cgroups is not None:
+            undo.callback(cgroups.close)
         inventory = self._inventory = await asyncio.to_thread(take_inventory, options)
         if inventory.pageable_access:
             log.warning("kernels reach all memory of the worker that runs them (pageable access): only the box is between them and the rest")
@@ -125,10 +130,6 @@ class Daemon:
         def tenant_of(token: bytes) -> Tenant:
             return tenants.of(PRIVATE if private else token)
 
-        cgroups = host_memory.take_cgroups()
-        self._bounded = "a cgroup for each worker" if cgroups else "the server ends workers above their bound, looking twice a second"
-        if cgroups is not None:
-            undo.callback(cgroups.close)
         workers = WorkerPool(inventory.backend, self._worker_command, box.worker_options(), inventory.driver_is_client, cgroups)
         undo.push_async_callback(workers.close)
         if cgroups is None:

@@ -96,12 +96,12 @@ def test_a_worker_above_its_bound_is_ended_where_there_are_no_cgroups(served: Ca
 
 @pytest.mark.slow
 @pytest.mark.parametrize("box", ["auto", "off"])
-def test_a_cgroup_bounds_all_that_a_worker_takes(served: Callable[..., FakeServer], delegated: Path, box: str) -> None:
+def test_a_cgroup_bounds_all_that_a_worker_takes(delegated: Path, served: Callable[..., FakeServer], box: str) -> None:
     server = served(delegated, box=box)
     for what in ("private memory", "tables") if box == "auto" else ("shared memory", "memory file", "growing stack"):
         other, taker = Held(server), Held(server)
         workers = sorted(delegated.glob("gpuvirt-worker-*"))
-        assert {(w / "memory.max").read_text().strip() for w in workers} >= {str(DEVICE + BESIDE)}
+        assert {(w / "memory.max").read_text().strip() for w in workers} >= {str(DEVICE + BESIDE)}, server.log.read_text()
         assert taker.tries(what, MORE if what != "tables" else MORE * 512) is None, what
         assert_ended_for_it(server, taker, other)
         other.sock.close()
@@ -112,7 +112,7 @@ def test_a_cgroup_bounds_all_that_a_worker_takes(served: Callable[..., FakeServe
 
 
 @pytest.mark.slow
-def test_a_killed_daemons_cgroups_are_removed_at_the_next_start(served: Callable[..., FakeServer], delegated: Path) -> None:
+def test_a_killed_daemons_cgroups_are_removed_at_the_next_start(delegated: Path, served: Callable[..., FakeServer]) -> None:
     gone = subprocess.Popen(["true"])
     gone.wait()
     empty, busy, foreign = (delegated / f"gpuvirt-worker-{name}" for name in (f"{gone.pid}-1", f"{gone.pid}-2", f"{os.getpid()}-1"))
