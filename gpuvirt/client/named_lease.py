@@ -15,10 +15,11 @@ from typing import Any
 
 from gpuvirt.client.connect import ask
 from gpuvirt.client.settings import Settings
-from gpuvirt.transport.control import ControlError
+from gpuvirt.transport.control import ControlError, RequestRefused
 from gpuvirt.transport.handshake import LEASE_SIZE
 from gpuvirt.transport.pool import PoolStatus, user
 
+RESTART = 10.0  # seconds that a server may take to be started anew, as for those who wait for their first answer (native/transport/connect.c)
 ASK_EVERY = 1.0  # seconds between two questions of a lease that waits; well below the time after which it would end
 
 
@@ -115,10 +116,16 @@ def open_lease(
         ControlError: the server cannot grant it, not without waiting or not in time, or does not answer.
     """
     id = id or secrets.token_bytes(LEASE_SIZE)
+    began = time.monotonic()
     holder = {"program": program or Path(sys.argv[0] or "python").name, "pid": os.getpid(), "user": user(), "host": socket.gethostname()}
-    waiting = {"queue": not settings.no_wait, "wait_ms": round((settings.wait or 0) * 1000), "priority": settings.priority}
-    wanted = {"gpus": settings.gpus, "memory": settings.memory or 0, "compute": settings.compute or 0}
-    opened = ask(status, "lease_open", lease=id, holder=holder, **wanted, **waiting)
+    wanted = {"gpus": settings.gpus, "memory": settings.memory or 0, "compute": settings.compute or 0, "priority": settings.priority}
+
+    def open_it(again: bool) -> dict[str, Any]:
+        left = max(settings.wait - (time.monotonic() - began), 0.001) if settings.wait else 0
+        waiting = {"queue": not settings.no_wait, "wait_ms": round(left * 1000), "again": again}
+        return ask(status, "lease_open", lease=id, holder=holder, **wanted, **waiting)
+
+    opened, answered = open_it(False), time.monotonic()
     last = None
     try:
         while not opened["devices"]:
@@ -127,7 +134,15 @@ def open_lease(
                 told(f"waiting for {_count(settings.gpus)} of {status.address.url}: place {place[0]} of {place[1]} ({opened['why']})")
             last = place
             pause(ASK_EVERY)
-            opened = ask(status, "lease_renew", lease=id)
+            try:
+                opened = ask(status, "lease_renew", lease=id)
+            except RequestRefused:
+                opened, last = open_it(True), None  # a server that was started anew knows only the leases that had their GPUs
+            except ControlError:
+                if time.monotonic() - answered > RESTART:
+                    raise
+                continue
+            answered = time.monotonic()
     except BaseException:
         with contextlib.suppress(ControlError):  # then it ends because nobody renews it
             ask(status, "lease_release", lease=id)
@@ -150,8 +165,6 @@ def stands(status: PoolStatus, id: bytes) -> bool:
     Raises:
         ControlError: no answer.
     """
-    from gpuvirt.transport.control import RequestRefused
-
     try:
         ask(status, "lease_show", lease=id)
     except RequestRefused:

@@ -44,10 +44,10 @@ def lease_requests(sessions: Sessions, facts: Callable[[], Awaitable[Facts]]) ->
     """The handlers, by operation.
 
     ``lease_open`` (lease: the id, 16 random bytes; gpus; memory: bytes on each device, 0: all; compute: thousandths of each that are reserved;
-    holder: the opener's program, pid, user, host; queue: whether it may wait, wait_ms: for how long at most, 0: no limit; priority) and
-    ``lease_renew`` (lease) answer with the lease's number, its devices and, in ``expiry``, the seconds after which it ends unless it is renewed or
-    has sessions; of one that waits, which has no devices, also with its
-    ``place``, how many are ``queued``, and ``why``. ``lease_show`` (lease) answers also with its sessions and their figures;
+    holder: the opener's program, pid, user, host; queue: whether it may wait, wait_ms: for how long at most, 0: no limit; priority;
+    again: it has waited in an earlier server's queue; refused where this one has refused it) and ``lease_renew`` (lease) answer with the lease's
+    number, its devices and, in ``expiry``, the seconds after which it ends unless it is renewed or has sessions; of one that waits, which has no
+    devices, also with its ``place``, how many are ``queued``, and ``why``. ``lease_show`` (lease) answers also with its sessions and their figures;
     ``lease_park`` (lease; holder: the pid and host of a process that needs nothing for a while; renews the lease) with how many ``sessions`` will be
     parked; ``lease_release`` (lease) with how many ``sessions`` it has ended (when_idle: it ends none, and the lease with the last).
     """
@@ -70,6 +70,8 @@ def lease_requests(sessions: Sessions, facts: Callable[[], Awaitable[Facts]]) ->
             raise GpuvirtError("a lease's priority is a number")
         no_wait = message.get("queue") is not True
         asked = Asked(owner(message), gpus, memory, sender.rights, compute=compute, priority=priority, no_wait=no_wait, wait=wait_ms / 1000)
+        if message.get("again") is True:
+            named.check_not_refused(_id(message), asked.owner)
         return described(named.open(_id(message), asked, _holder(message.get("holder"))))
 
     async def lease_renew(message: dict[str, Any]) -> dict[str, Any]:

@@ -225,12 +225,18 @@ class Leases:
             NotGranted: there is none that this token may use. The answer does not tell whether another token has it.
         """
         lease = self._named.get(id)
-        if refused := self._refused.get((id, owner)):
-            raise NotGranted(refused, unknown=True)
+        self.check_not_refused(id, owner)
         if lease is None or lease.owner != owner:
             text = "the lease of these GPUs has ended: they were given back, their agent is gone, or the server was started anew"
             raise NotGranted(f"{text}; leave this shell and attach again, or unset GPUVIRT_LEASE", unknown=True)
         return lease
+
+    def check_not_refused(self, id: bytes, owner: bytes) -> None:
+        """Raises:
+        NotGranted: a named lease of this id waited, and was refused.
+        """
+        if refused := self._refused.get((id, owner)):
+            raise NotGranted(refused, unknown=True)
 
     def renew(self, id: bytes, owner: bytes, now: float) -> Lease:
         """The lease lasts for `expiry` from now on.

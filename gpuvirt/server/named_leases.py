@@ -73,6 +73,12 @@ class NamedLeases:
         self._changed()
         return lease
 
+    def check_not_refused(self, id: bytes, owner: bytes) -> None:
+        """Raises:
+        NotGranted: a lease of this id waited here, and was refused.
+        """
+        self._leases.check_not_refused(id, owner)
+
     def renew(self, id: bytes, owner: bytes) -> Lease:
         """Its agent lives.
 

@@ -107,6 +107,25 @@ def test_the_server_is_killed_and_started_anew(own_pool: Callable[..., Server], 
     wait_until(lambda: again.leases() == [])
 
 
+def test_the_server_is_killed_while_a_shell_waits(own_pool: Callable[..., Server], four: Server, shell: Callable[..., Terminal]) -> None:
+    """It asks the next server, and has its GPUs when the others are given back."""
+    first = shell("--pool", four.url, "--memory", "256m")
+    line = [*GPUVIRT, "attach", "--pool", four.url, "--gpus", "3", "--memory", "256m", "--print", "--pid", str(os.getpid())]
+    with subprocess.Popen(line, env=clean_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as waits:
+        wait_until(lambda: [lease["state"] for lease in four.leases()] == ["idle", "queued"])
+        four.process.kill()
+        four.process.wait()
+        time.sleep(2)
+        again = own_pool(*four.options, listen=four.info["address"])
+        wait_until(lambda: sorted(lease["state"] for lease in again.leases()) == ["idle", "queued"])
+        first.type("exit 3")
+        assert first.end() == 3
+        out, err = waits.communicate(timeout=200)
+        assert waits.returncode == 0 and "export GPUVIRT_LEASE=" in out and err.count("waiting for 3 GPUs") == 2, out + err
+    (lease,) = again.leases()
+    assert lease["devices"] == [0, 1, 2]
+
+
 def test_what_is_killed_leaves_nothing(four: Server, shell: Callable[..., Terminal]) -> None:
     """A program, then the shell over another; the first is a session less, the second the end of the lease and of what runs under it."""
     terminal = shell("--pool", four.url)

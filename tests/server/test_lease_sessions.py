@@ -183,6 +183,20 @@ def test_requests_that_make_no_sense(four: FakeServer, op: str, arguments: dict[
     assert "failed at this request" not in str(error.value) and leases(four) == []
 
 
+def test_a_lease_that_was_refused_is_not_opened_again(own_server: Callable[..., FakeServer]) -> None:
+    """Whoever waited in an earlier server's queue asks again; this server knows what became of those that wait in its own."""
+    server = own_server(gpus=1, gpu_memory=1 << 30)
+    first, _ = open_lease(server, 1, memory=1 << 30)
+    id, opened = open_lease(server, 1, memory=1 << 30, queue=True, again=True)
+    assert opened["place"] == 1 and not opened["devices"]
+    server.ask("lease_release", lease=id)
+    again = {"lease": id, "gpus": 1, "memory": 1 << 30, "holder": WHO, "queue": True}
+    with pytest.raises(ControlError, match="given back before it had its GPUs"):
+        server.ask("lease_open", **again, again=True)
+    assert len(server.ask("ps")["leases"]) == 1
+    assert server.ask("lease_open", **again)["place"] == 1, "a new one of the same name"
+
+
 def test_a_launch_shares_devices(four: FakeServer) -> None:
     launch = secrets.token_bytes(16)
     socks = [four.attach(launch=launch, gpus=2)[0], four.attach(gpus=2)[0], four.attach(launch=launch, gpus=2)[0]]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +20,7 @@ MOUNTS = Path("/proc/self/mountinfo")
 OWN = Path("/proc/self/cgroup")
 DAEMON = "gpuvirt-daemon"
 WORKER = "gpuvirt-worker-"
+ENDING = 2.0  # seconds that the last process which the daemon has forked, the one that keeps sessions, may take to end
 THREADS = 8192  # of a worker: WORKER_MAX_STREAMS of native/worker/session_limits.h, its processors' and the link's
 
 
@@ -163,7 +165,9 @@ class Cgroups:
         if not self._place.root:
             with contextlib.suppress(OSError):
                 (self._place.folder / "cgroup.procs").write_text(str(os.getpid()))
-            _remove(self._daemon)
+            until = time.monotonic() + ENDING
+            while not _remove(self._daemon) and time.monotonic() < until:
+                time.sleep(0.01)
 
     def _remove_stale(self) -> None:
         """Those of daemons that were killed, once their workers have ended. A worker that carries on keeps its own."""
