@@ -24,6 +24,7 @@ from gpuvirt.server import listener as listening
 from gpuvirt.server.box.choice import Choice, choose
 from gpuvirt.server.control import ControlServer
 from gpuvirt.server.devices import Inventory, describe, take_inventory, works_in_box
+from gpuvirt.server.engine import EmbeddedEngine
 from gpuvirt.server.fdstore.kept_sessions import SessionStore
 from gpuvirt.server.fdstore.store import DescriptorStore
 from gpuvirt.server.lease_requests import lease_requests
@@ -136,8 +137,7 @@ class Daemon:
             undo.callback(host_memory.Watch(lambda: workers.running).close)
         sealing = Sealing(options.plain)
         sessions = self._sessions = Sessions(
-            inventory,
-            workers,
+            EmbeddedEngine(inventory, workers),
             memory_usage,
             options.name,
             options.grace,

@@ -13,7 +13,7 @@ from typing import Any
 
 from gpuvirt import paths
 from gpuvirt.errors import GpuvirtError
-from gpuvirt.server.devices import Inventory
+from gpuvirt.server.engine import Engine
 from gpuvirt.server.fdstore.kept_sessions import Kept, SessionStore, pool_of
 from gpuvirt.server.handover import Handovers
 from gpuvirt.server.leases import NO_RIGHTS, Lease, Leases, Membership, NotGranted
@@ -29,7 +29,6 @@ from gpuvirt.server.session import MAIN, Session, asked, holder
 from gpuvirt.server.tenants import Tenant
 from gpuvirt.server.turns import Turns
 from gpuvirt.server.worker_library import RunEnding
-from gpuvirt.server.workers.pool import WorkerPool
 from gpuvirt.server.workers.worker_process import WorkerProcess
 from gpuvirt.sizes import whole_units
 from gpuvirt.transport.handshake import STATE_EVERY, WELCOME_BUSY, WELCOME_FAILED, WELCOME_UNKNOWN, Hello, State, Transcript, Welcome
@@ -58,8 +57,7 @@ class Sessions:
 
     def __init__(
         self,
-        inventory: Inventory,
-        workers: WorkerPool,
+        engine: Engine,
         memory_usage: MemoryUsage | None,
         server_name: str,
         grace: int = 0,
@@ -72,7 +70,8 @@ class Sessions:
         tenant_of: Callable[[bytes], Tenant],
     ) -> None:
         self._told: OrderedDict[int, Session] = OrderedDict()  # that have ended for a reason that their clients are told when they ask
-        self._inventory, self._workers, self._memory_usage = inventory, workers, memory_usage
+        inventory = engine.inventory
+        self._engine, self._inventory, self._memory_usage = engine, inventory, memory_usage
         self._tenant_of, self._handovers = tenant_of, Handovers(inventory, memory_usage, server_name, grace, host_memory)
         self._sealing = sealing or Sealing()
         policy = PolicyMachine([device.memory for device in inventory.devices], whole_units(memory))
@@ -151,8 +150,8 @@ class Sessions:
             if membership.lease.waits:
                 await self._wait(client, hello, membership.lease, transcript)
             tenant = self._tenant_of(hello.token_id)
-            self._workers.expect(tenant)
-            starting = asyncio.ensure_future(self._workers.take(WORKER_LIMIT))
+            self._engine.expect(tenant)
+            starting = asyncio.ensure_future(self._engine.take(WORKER_LIMIT))
             try:
                 await self._tell_while(client, transcript, starting, State, WORKER_PATIENCE)
             finally:
@@ -377,7 +376,7 @@ class Sessions:
         membership = self._leases.adopt(one.id, one.lease, one.slot, one.memory, rights, time.monotonic())
         if self._memory_usage:
             self._memory_usage.resume(one.slot, one.memory)
-        worker = self._workers.adopt(one.process, one.host_memory, one.cgroup)
+        worker = self._engine.adopt(one.process, one.host_memory, one.cgroup)
         session = Session(one.id, membership, one.transport, one.hello, one.peer, worker, self._tenant_of(one.hello.token_id), one.key, one.seal)
         session.started, session.end, session.epochs, session.adopted = one.started, one.end, one.epochs, True
         self._sessions[session.id] = session
@@ -444,8 +443,8 @@ class Sessions:
         session.moves = True
         worker: WorkerProcess | None = None
         try:
-            self._workers.expect(session.tenant)
-            worker = await self._workers.take(WORKER_LIMIT)
+            self._engine.expect(session.tenant)
+            worker = await self._engine.take(WORKER_LIMIT)
             if session.id not in self._sessions:
                 raise GpuvirtError("it has ended")
             if self._kept is not None:

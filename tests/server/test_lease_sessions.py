@@ -186,7 +186,7 @@ def test_requests_that_make_no_sense(four: FakeServer, op: str, arguments: dict[
 def test_a_lease_that_was_refused_is_not_opened_again(own_server: Callable[..., FakeServer]) -> None:
     """Whoever waited in an earlier server's queue asks again; this server knows what became of those that wait in its own."""
     server = own_server(gpus=1, gpu_memory=1 << 30)
-    first, _ = open_lease(server, 1, memory=1 << 30)
+    open_lease(server, 1, memory=1 << 30)
     id, opened = open_lease(server, 1, memory=1 << 30, queue=True, again=True)
     assert opened["place"] == 1 and not opened["devices"]
     server.ask("lease_release", lease=id)
