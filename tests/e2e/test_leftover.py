@@ -66,7 +66,8 @@ def test_nothing_is_found(own_pool: Callable[..., Server], tmp_path: Path, token
     else:
         here = session["devices"][0]
         line = [*GPUVIRT, "move", session["session"], "--gpu", str(1 - int(here)), "--pool", server.url]
-        done = subprocess.run(line, timeout=200, env=clean_environment(GPUVIRT_STATE=str(tmp_path / "state")), capture_output=True, text=True, check=False)
+        admin = clean_environment(GPUVIRT_STATE=str(tmp_path / "state"))
+        done = subprocess.run(line, timeout=200, env=admin, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
     if end not in ("parked", "moved"):
         assert wait_until(lambda: not sessions(server, tokens[0]) and server.memory_used() == 0)
