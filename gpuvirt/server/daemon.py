@@ -109,16 +109,16 @@ class Daemon:
         self.port = tcp.getsockname()[1]
         scraped = undo.enter_context(sockets.listen_tcp(*options.metrics, "--metrics")) if options.metrics is not None else None
         tokens = TokenStore()
-        # Before anything is forked: the daemon moves alone. At the end behind all that has been.
-        cgroups = host_memory.take_cgroups()
-        self._bounded = "a cgroup for each worker" if cgroups else "the server ends workers above their bound, looking twice a second"
-        if cgroups is not None:
-            undo.callback(cgroups.close)
         inventory = self._inventory = await asyncio.to_thread(take_inventory, options)
         if inventory.pageable_access:
             log.warning("kernels reach all memory of the worker that runs them (pageable access): only the box is between them and the rest")
         soft = inventory.backend == "soft"
         private = options.private_folder is not None
+        # Before anything is forked that stays: the daemon moves alone. At the end behind all that was.
+        cgroups = host_memory.take_cgroups()
+        self._bounded = "a cgroup for each worker" if cgroups else "the server ends workers above their bound, looking twice a second"
+        if cgroups is not None:
+            undo.callback(cgroups.close)
         kept = self._open_kept_sessions()
         memory_usage = self._open_memory_usage(inventory, kept) if soft else None
         box = await asyncio.to_thread(self._choose_box, inventory, tokens)

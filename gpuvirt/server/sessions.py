@@ -308,6 +308,8 @@ class Sessions:
         Raises:
             Refused: a number or an epoch that cannot be; what comes of an earlier attempt must not push aside the present connection.
         """
+        if session.worker.told:  # it has been told to end, and its worker has not ended yet
+            raise Refused(WELCOME_UNKNOWN, session.worker.ending)
         if not (session.transport.resumes if which == MAIN else 0 <= which < session.transport.connections):
             raise Refused(WELCOME_FAILED, "this session has no such connection")
         if session.transport.needs & ~provides:

@@ -204,7 +204,7 @@ def test_stopped_and_continued(own_pool: Callable[..., Server], build: Callable[
 def test_stopped_with_full_buffers(own_pool: Callable[..., Server], build: Callable[..., Path], link: str) -> None:
     """The same while 192 MiB are on their way to the program: its host closes the window, and still answers for it."""
     server = own_pool("--backend", "soft", "--gpus", "1", "--gpu-memory", "1g", "--grace", "2s", "--plain")
-    with running(server, [build("pressure"), "results", "2"], "--link", link) as process:
+    with running(server, [build("pressure"), "results", "10"], "--link", link) as process:
         (session,) = server.sessions()
         time.sleep(0.6)  # it copies after 0.3
         os.kill(int(session["pid"]), signal.SIGSTOP)

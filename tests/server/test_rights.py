@@ -120,6 +120,7 @@ def test_revoking_ends_named_leases(server: FakeServer) -> None:
     sock, welcome, key = server.attach(token, lease=ids[0])
     server.ask("token_revoke", which=name)
     ends(sock)
+    assert "revoked" in told(server, welcome.session, key).text, "while its worker ends"
     all_over(server)
     assert "revoked" in told(server, welcome.session, key).text
 
