@@ -133,7 +133,7 @@ class Turns:
             if number != member.number or member.state is _State.RUNS:
                 return  # it answers a word that another has replaced
             if member.state is _State.FROZEN:  # it was said before the process was stopped
-                worker.kill(signal.SIGCONT)
+                self._continue(session, ordinal, member)
             member.state = _State.STOPPED
             device.order.end(session, what == TurnSaid.STOPPED_WANTS, now)
         elif what == TurnSaid.WANTS:
@@ -187,7 +187,7 @@ class Turns:
                 self._tell(ordinal, member, May.WAIT)
             else:
                 if member.state is _State.FROZEN:
-                    member.worker.kill(signal.SIGCONT)
+                    self._continue(session, ordinal, member)
                 device.order.end(session, False, now)
                 self._tell(ordinal, member, May.ALWAYS)
         how = "is shared by turns: a lease has reserved a part of its compute" if device.shared else "is not shared by turns any more"
@@ -199,7 +199,7 @@ class Turns:
             return
         member = device.members[session]
         if member.state is _State.FROZEN:
-            member.worker.kill(signal.SIGCONT)
+            self._continue(session, ordinal, member)
         device.order.begin(session, now)
         self._tell(ordinal, member, May.NOW)
 
@@ -213,6 +213,13 @@ class Turns:
                 self._tell(other, device.members[session], May.WAIT)
                 device.members[session].state = _State.STOPPED
                 device.order.end(session, True, now)
+                asyncio.get_running_loop().call_soon(self._update, other)
+
+    def _continue(self, session: int, ordinal: int, member: _Member) -> None:
+        """Its process goes on: on its other devices it may have turns again, and whoever has one there is to give way to it."""
+        member.worker.kill(signal.SIGCONT)
+        for other, device in self._devices.items():
+            if other != ordinal and session in device.members:
                 asyncio.get_running_loop().call_soon(self._update, other)
 
     def _frozen_elsewhere(self, ordinal: int) -> set[int]:

@@ -8,6 +8,10 @@ from collections.abc import Callable, Coroutine
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+from server.virtual_time import VirtualTimeLoop
+
+from gpuvirt.server import turns as turns_module
 from gpuvirt.server.turns import Turns
 from gpuvirt.server.worker_library import May, TurnSaid
 
@@ -62,7 +66,10 @@ def run(story: Callable[[Turns], Coroutine[Any, Any, None]]) -> None:
         await story(turns)
         turns.close()
 
-    asyncio.run(told())
+    loop = VirtualTimeLoop()
+    with pytest.MonkeyPatch.context() as patch, asyncio.Runner(loop_factory=lambda: loop) as runner:
+        patch.setattr(turns_module, "time", SimpleNamespace(monotonic=loop.time))
+        runner.run(told())
 
 
 def may(worker: Worker, device: int = 0) -> May | None:
