@@ -12,24 +12,6 @@ import pytest
 from cpu_times import Recorder
 
 EXPECTED = Path(__file__).with_name("expected_skips.txt")
-# A file is one process's: at the end of a run the others would wait for those that take a minute and more.
-LONG = {
-    "test_libraries.py",
-    "test_turns.py",
-    "test_native.py",
-    "test_resume.py",
-    "test_scheduling.py",
-    "test_bulk.py",
-    "test_run_configurations.py",
-    "test_move.py",
-    "test_delay.py",
-    "test_failures.py",
-    "test_adoption.py",
-    "test_stream_order.py",
-    "test_simulation.py",
-    "test_demo.py",
-    "test_shim.py",
-}
 skipped: list[tuple[str, str]] = []
 
 
@@ -52,8 +34,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before -m selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files that take long begin first. Of a test that is marked `sampled(n)` every n-th case is in `make check`, the first one included."""
-    items.sort(key=lambda item: item.path.name not in LONG)  # stable: the rest keeps its order
+    """Of a test that is marked `sampled(n)` every n-th case is in `make check`, the first one included; the others are slow."""
     cases: Counter[str] = Counter()
     for item in items:
         if mark := item.get_closest_marker("sampled"):

@@ -19,7 +19,7 @@ from gpuvirt.transport.control import ControlError, RequestRefused
 from gpuvirt.transport.handshake import LEASE_SIZE
 from gpuvirt.transport.pool import PoolStatus, user
 
-RESTART = 10.0  # seconds that a server may take to be started anew, as for those who wait for their first answer (native/transport/connect.c)
+RESTART = 30.0  # seconds that a server may take to be started anew: who waits for others has time
 ASK_EVERY = 1.0  # seconds between two questions of a lease that waits; well below the time after which it would end
 
 

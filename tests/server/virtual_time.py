@@ -7,7 +7,6 @@ import asyncio
 import selectors
 from typing import Any
 
-
 TICK = 1e-6  # seconds that a turn of the loop takes: a timer that is early by a rounding error is not set for the same moment again and again
 
 
