@@ -182,7 +182,7 @@ def test_killed_when_a_session_has_all_but_moved(own_pool: Callable[..., Server]
         again = after_kill(own_pool, server)
         moving.kill()
         moving.wait()
-        assert not lives(heir)
+        assert wait_until(lambda: not lives(heir))
         (now,) = again.sessions()
         assert same(session, now)
         end.touch()
