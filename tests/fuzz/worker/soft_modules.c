@@ -27,7 +27,7 @@ static void second(struct soft_warp *w) {
     soft_barrier_sync(w, 0, 0, w->lanes);
 }
 
-static void wild(struct soft_warp *w) { *(volatile int *)(uintptr_t)(0x1230 + w->ctaid[0]) = 1; }
+static void wild(struct soft_warp *w) { *(volatile int *)(uintptr_t)(0x1230 + 4 * w->ctaid[0]) = 1; }
 
 static const struct {
     const char *name;
