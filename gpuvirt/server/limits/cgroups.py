@@ -11,6 +11,7 @@ import contextlib
 import itertools
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +21,7 @@ MOUNTS = Path("/proc/self/mountinfo")
 OWN = Path("/proc/self/cgroup")
 DAEMON = "gpuvirt-daemon"
 WORKER = "gpuvirt-worker-"
-ENDING = 2.0  # seconds that the last process which the daemon has forked, the one that keeps sessions, may take to end
+ENDING = 5.0  # seconds that the last processes may take to end: workers' compilers, and the one that keeps sessions
 THREADS = 8192  # of a worker: WORKER_MAX_STREAMS of native/worker/session_limits.h, its processors' and the link's
 
 
@@ -135,6 +136,13 @@ def _remove(folder: Path, kill: bool = False) -> bool:
     return True
 
 
+def _until(done: Callable[[], bool]) -> None:
+    """Tries until it is done, or has taken `ENDING`."""
+    last = time.monotonic() + ENDING
+    while not done() and time.monotonic() < last:
+        time.sleep(0.01)
+
+
 class Cgroups:
     """The cgroups of one daemon, which it makes below its own place until `close`.
 
@@ -165,9 +173,7 @@ class Cgroups:
         if not self._place.root:
             with contextlib.suppress(OSError):
                 (self._place.folder / "cgroup.procs").write_text(str(os.getpid()))
-            until = time.monotonic() + ENDING
-            while not _remove(self._daemon) and time.monotonic() < until:
-                time.sleep(0.01)
+            _until(lambda: _remove(self._daemon))
 
     def _remove_stale(self) -> None:
         """Those of daemons that were killed, once their workers have ended. A worker that carries on keeps its own."""
@@ -203,8 +209,7 @@ class Cgroups:
 
     def close(self) -> None:
         """Removes what is left, as far as it can be."""
-        for worker in list(self._left):
-            self.remove(worker)
+        _until(lambda: all([self.remove(worker) for worker in list(self._left)]))
         if not self._left and not self._place.root:
             for what in ("-memory", "-pids"):
                 with contextlib.suppress(OSError):
