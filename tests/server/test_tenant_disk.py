@@ -6,13 +6,14 @@ import asyncio
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from server.harness import FakeServer, start_fake, wait_until
 from server.held_session import Held
 
 from gpuvirt.server.limits import tenant_disk
-from gpuvirt.server.tenants import PARTS, Tenants
+from gpuvirt.server.tenants import PARTS, Tenant, Tenants
 from gpuvirt.server.workers.template import WORKER_COMMAND
 
 MIB = 1 << 20
@@ -87,6 +88,47 @@ def test_a_folder_that_may_not_be_read_is_too_much_and_goes(folder: tuple[Path, 
     assert tenant_disk.holds_more(fd, MIB)
     asyncio.run(tenant_disk.empty(fd))
     assert not tenant_disk.holds_more(fd, MIB) and not os.listdir(path / "kernels")
+
+
+def test_when_a_folder_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not before the disk has less space than at the last count, or a while has passed; nor while it rests from a count that took long."""
+    clock, free, takes = 1000.0, 1 << 40, 0.0
+    counts: list[float] = []
+
+    def count(folder: int, most: int) -> bool:
+        nonlocal clock
+        counts.append(clock)
+        clock += takes
+        return False
+
+    monkeypatch.setattr(tenant_disk, "time", SimpleNamespace(monotonic=lambda: clock))
+    monkeypatch.setattr(tenant_disk, "_free", lambda folder: free)
+    monkeypatch.setattr(tenant_disk, "holds_more", count)
+    tenant = Tenant("whose", bytes(32), folder=0)
+
+    async def story() -> None:
+        nonlocal clock, free, takes
+        watch = tenant_disk.Watch(1 << 30, list)
+
+        async def counted(after: float, less: int = 0) -> bool:
+            nonlocal clock, free
+            clock, free = clock + after, free - less
+            before = len(counts)
+            await watch._look(tenant)
+            return len(counts) > before
+
+        assert await counted(0) and not await counted(1), "nothing has been written"
+        assert not await counted(1, tenant_disk.FELL - 1) and await counted(1, 1)
+        assert not await counted(tenant_disk.COUNT_ANYWAY - 1) and await counted(1)
+        takes = 0.1
+        assert await counted(1, 1 << 30)
+        assert not await counted(0.1 * tenant_disk.REST - 0.01, 1 << 30) and await counted(0.02)
+        takes = 100.0
+        assert await counted(10, 1 << 30)
+        assert not await counted(tenant_disk.REST_MOST - 0.01, 1 << 30) and await counted(0.02), "a folder that is hard to count"
+        watch.close()
+
+    asyncio.run(story())
 
 
 def test_no_folder_holds_nothing(tmp_path: Path) -> None:
