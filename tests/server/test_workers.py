@@ -212,6 +212,21 @@ def test_what_was_not_waited_for_is_ended() -> None:
     asyncio.run(run())
 
 
+def test_what_is_said_at_the_end_stays() -> None:
+    """An answer that another thread of the worker had under way may come behind it."""
+
+    async def run() -> dict[str, int]:
+        ended, answer = "{'op': 'ended', 'code': 1, 'text': '', 'launches': 4}", "{'op': 'figures', 'id': asked['id'], 'launches': 3}"
+        forks = template(f"asked, _ = messages.receive(daemon); messages.send(daemon, {ended}); messages.send(daemon, {answer})")
+        worker = WorkerProcess(await forks.fork(), lambda _: None)
+        await worker.figures()
+        await asyncio.wait_for(worker.gone, 30)
+        forks.close()
+        return worker.last_figures
+
+    assert asyncio.run(run()) == {"launches": 4}
+
+
 def test_no_workers_are_forked_beside_threads() -> None:
     """What another thread holds at that moment, its fork would hold for ever."""
 

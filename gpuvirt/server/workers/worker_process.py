@@ -332,7 +332,8 @@ class WorkerProcess:
                 number = message.get("id")
                 answer = self._figures.get(number) if isinstance(number, int) else None
                 if answer is not None and not answer.done():
-                    self.last_figures = _figures(message)
+                    if self.run_ending is None:  # an answer that was under way when the session ended is older than what was said then
+                        self.last_figures = _figures(message)
                     answer.set_result(self.last_figures)
 
     def _ended(self) -> None:
