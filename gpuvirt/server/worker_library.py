@@ -152,6 +152,37 @@ class SessionConfig:
     restored: bool = False
 
 
+def _declare(lib: ctypes.CDLL) -> None:
+    """The types of what is called.
+
+    Raises:
+        AttributeError: the library has not got it.
+    """
+    handle = ctypes.c_void_p
+    lib.worker_open.argtypes, lib.worker_open.restype = [ctypes.POINTER(WorkerConfig), ctypes.c_char_p], handle
+    lib.worker_add_channel.argtypes, lib.worker_add_channel.restype = [handle, ctypes.c_int32, ctypes.c_int32], ctypes.c_int
+    lib.worker_resume.argtypes, lib.worker_resume.restype = [handle, ctypes.c_int32, ctypes.c_int32, ctypes.c_uint32], ctypes.c_int
+    lib.worker_client_gone.argtypes, lib.worker_client_gone.restype = [handle], None
+    lib.worker_save.argtypes = [handle, ctypes.c_int32, ctypes.c_uint32, AT_REST, ctypes.c_void_p, ctypes.c_char_p]
+    lib.worker_save.restype = ctypes.c_int
+    lib.worker_continue.argtypes, lib.worker_continue.restype = [handle], None
+    lib.worker_restore.argtypes, lib.worker_restore.restype = [handle, ctypes.c_int32, ctypes.c_uint32, ctypes.c_char_p], ctypes.c_int
+    lib.worker_park.argtypes = [handle, ctypes.c_int32, ctypes.c_uint32, PARK_SAID, ctypes.c_void_p, ctypes.c_char_p]
+    lib.worker_park.restype = ctypes.c_int
+    lib.worker_ask_room.argtypes, lib.worker_ask_room.restype = [handle, ROOM_ASKED, ctypes.c_void_p], None
+    lib.worker_answer_room.argtypes, lib.worker_answer_room.restype = [handle, ctypes.c_int32], None
+    lib.worker_watch_turns.argtypes, lib.worker_watch_turns.restype = [handle, TURN_SAID, ctypes.c_void_p], None
+    lib.worker_turn.argtypes, lib.worker_turn.restype = [handle, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint32], ctypes.c_int
+    lib.worker_begin.argtypes, lib.worker_begin.restype = [handle], ctypes.c_int
+    lib.worker_run.argtypes, lib.worker_run.restype = [handle, ctypes.c_char_p], ctypes.c_int
+    lib.worker_get_figures.argtypes, lib.worker_get_figures.restype = [handle, ctypes.POINTER(WorkerFigures)], None
+    lib.worker_close.argtypes, lib.worker_close.restype = [handle], None
+    lib.worker_open_cache.argtypes, lib.worker_open_cache.restype = [ctypes.c_char_p], handle
+    lib.worker_close_cache.argtypes, lib.worker_close_cache.restype = [handle], None
+    lib.worker_refresh_cache.argtypes, lib.worker_refresh_cache.restype = [handle], None
+    lib.worker_use_cache.argtypes, lib.worker_use_cache.restype = [handle, handle, ctypes.c_char_p], None
+
+
 class WorkerLibrary:
     """libgpuvirt_worker.so, loaded."""
 
@@ -159,31 +190,9 @@ class WorkerLibrary:
         path = path or paths.library(paths.WORKER)
         try:
             lib = ctypes.CDLL(str(path))
-        except OSError as error:
+            _declare(lib)
+        except (OSError, AttributeError) as error:  # AttributeError: it has not got what this version calls
             raise GpuvirtError(f"{path} cannot be loaded: {error}; build it anew: make setup") from None
-        handle = ctypes.c_void_p
-        lib.worker_open.argtypes, lib.worker_open.restype = [ctypes.POINTER(WorkerConfig), ctypes.c_char_p], handle
-        lib.worker_add_channel.argtypes, lib.worker_add_channel.restype = [handle, ctypes.c_int32, ctypes.c_int32], ctypes.c_int
-        lib.worker_resume.argtypes, lib.worker_resume.restype = [handle, ctypes.c_int32, ctypes.c_int32, ctypes.c_uint32], ctypes.c_int
-        lib.worker_client_gone.argtypes, lib.worker_client_gone.restype = [handle], None
-        lib.worker_save.argtypes = [handle, ctypes.c_int32, ctypes.c_uint32, AT_REST, ctypes.c_void_p, ctypes.c_char_p]
-        lib.worker_save.restype = ctypes.c_int
-        lib.worker_continue.argtypes, lib.worker_continue.restype = [handle], None
-        lib.worker_restore.argtypes, lib.worker_restore.restype = [handle, ctypes.c_int32, ctypes.c_uint32, ctypes.c_char_p], ctypes.c_int
-        lib.worker_park.argtypes = [handle, ctypes.c_int32, ctypes.c_uint32, PARK_SAID, ctypes.c_void_p, ctypes.c_char_p]
-        lib.worker_park.restype = ctypes.c_int
-        lib.worker_ask_room.argtypes, lib.worker_ask_room.restype = [handle, ROOM_ASKED, ctypes.c_void_p], None
-        lib.worker_answer_room.argtypes, lib.worker_answer_room.restype = [handle, ctypes.c_int32], None
-        lib.worker_watch_turns.argtypes, lib.worker_watch_turns.restype = [handle, TURN_SAID, ctypes.c_void_p], None
-        lib.worker_turn.argtypes, lib.worker_turn.restype = [handle, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint32], ctypes.c_int
-        lib.worker_begin.argtypes, lib.worker_begin.restype = [handle], ctypes.c_int
-        lib.worker_run.argtypes, lib.worker_run.restype = [handle, ctypes.c_char_p], ctypes.c_int
-        lib.worker_get_figures.argtypes, lib.worker_get_figures.restype = [handle, ctypes.POINTER(WorkerFigures)], None
-        lib.worker_close.argtypes, lib.worker_close.restype = [handle], None
-        lib.worker_open_cache.argtypes, lib.worker_open_cache.restype = [ctypes.c_char_p], handle
-        lib.worker_close_cache.argtypes, lib.worker_close_cache.restype = [handle], None
-        lib.worker_refresh_cache.argtypes, lib.worker_refresh_cache.restype = [handle], None
-        lib.worker_use_cache.argtypes, lib.worker_use_cache.restype = [handle, handle, ctypes.c_char_p], None
         self.lib = lib
         found = path.stat()
         self.build = f"{found.st_mtime_ns};{found.st_size}"

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from gpuvirt import paths
 from gpuvirt.errors import GpuvirtError
-from gpuvirt.server.worker_library import RunEnding
+from gpuvirt.server.worker_library import RunEnding, WorkerLibrary
 from gpuvirt.server.workers import template as template_module
 from gpuvirt.server.workers.pool import WorkerPool
 from gpuvirt.server.workers.template import Template
@@ -225,6 +226,17 @@ def test_what_is_said_at_the_end_stays() -> None:
         return worker.last_figures
 
     assert asyncio.run(run()) == {"launches": 4}
+
+
+@pytest.mark.parametrize("what", ["none", "another version's"])
+def test_a_worker_library_that_does_not_fit(tmp_path: Path, what: str) -> None:
+    path = tmp_path / "libgpuvirt_worker.so"
+    if what == "none":
+        path.write_text("this is no library")
+    else:
+        path.symlink_to(paths.library(paths.NVML))
+    with pytest.raises(GpuvirtError, match=r"cannot be loaded.*build it anew: make setup"):
+        WorkerLibrary(path)
 
 
 def test_no_workers_are_forked_beside_threads() -> None:
