@@ -24,7 +24,6 @@ from gpuvirt.server import listener as listening
 from gpuvirt.server.box.choice import Choice, choose
 from gpuvirt.server.control import ControlServer
 from gpuvirt.server.devices import Inventory, describe, take_inventory, works_in_box
-from gpuvirt.server.engine import EmbeddedEngine
 from gpuvirt.server.fdstore.kept_sessions import SessionStore
 from gpuvirt.server.fdstore.store import DescriptorStore
 from gpuvirt.server.lease_requests import lease_requests
@@ -42,6 +41,7 @@ from gpuvirt.server.sealing import Sealing
 from gpuvirt.server.sessions import Sessions
 from gpuvirt.server.tenants import PRIVATE, Tenant, Tenants
 from gpuvirt.server.tokens import TokenEntry, TokenStore
+from gpuvirt.server.workers.engine import EmbeddedEngine
 from gpuvirt.server.workers.pool import WorkerPool
 from gpuvirt.server.workers.template import WORKER_COMMAND
 from gpuvirt.transport.handshake import GREETING_SOFTWARE, NONCE_SIZE, WIRE_VERSION, Greeting

@@ -13,7 +13,6 @@ from typing import Any
 
 from gpuvirt import paths
 from gpuvirt.errors import GpuvirtError
-from gpuvirt.server.engine import Engine
 from gpuvirt.server.fdstore.kept_sessions import Kept, SessionStore, pool_of
 from gpuvirt.server.handover import Handovers
 from gpuvirt.server.leases import NO_RIGHTS, Lease, Leases, Membership, NotGranted
@@ -29,6 +28,7 @@ from gpuvirt.server.session import MAIN, Session, asked, holder
 from gpuvirt.server.tenants import Tenant
 from gpuvirt.server.turns import Turns
 from gpuvirt.server.worker_library import RunEnding
+from gpuvirt.server.workers.engine import Engine
 from gpuvirt.server.workers.worker_process import WorkerProcess
 from gpuvirt.sizes import whole_units
 from gpuvirt.transport.handshake import STATE_EVERY, WELCOME_BUSY, WELCOME_FAILED, WELCOME_UNKNOWN, Hello, State, Transcript, Welcome

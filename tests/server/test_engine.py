@@ -1,4 +1,4 @@
-"""What every engine promises to the scheduler (gpuvirt.server.engine). An engine is a row of ENGINES."""
+"""What every engine promises to the scheduler (gpuvirt.server.workers.engine). An engine is a row of ENGINES."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ import pytest
 from gpuvirt.errors import GpuvirtError
 from gpuvirt.server import sessions
 from gpuvirt.server.devices import Device, Inventory
-from gpuvirt.server.engine import EmbeddedEngine, Engine
 from gpuvirt.server.tenants import Tenant
+from gpuvirt.server.workers.engine import EmbeddedEngine, Engine
 from gpuvirt.server.workers.pool import WorkerPool
 from gpuvirt.server.workers.template import Template
 from gpuvirt.server.workers.worker_process import Process, WorkerProcess
