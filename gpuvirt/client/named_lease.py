@@ -125,24 +125,28 @@ def open_lease(
         waiting = {"queue": not settings.no_wait, "wait_ms": round(left * 1000), "again": again}
         return ask(status, "lease_open", lease=id, holder=holder, **wanted, **waiting)
 
+    def ask_again() -> dict[str, Any]:
+        try:
+            return ask(status, "lease_renew", lease=id)
+        except RequestRefused:  # a server that was started anew knows only the leases that had their GPUs
+            return open_it(True)
+
     opened, answered = open_it(False), time.monotonic()
     last = None
     try:
         while not opened["devices"]:
-            place = opened["place"], opened["queued"]
+            place = opened["number"], opened["place"], opened["queued"]
             if told and place != last:
-                told(f"waiting for {_count(settings.gpus)} of {status.address.url}: place {place[0]} of {place[1]} ({opened['why']})")
+                told(f"waiting for {_count(settings.gpus)} of {status.address.url}: place {place[1]} of {place[2]} ({opened['why']})")
             last = place
             pause(ASK_EVERY)
             try:
-                opened = ask(status, "lease_renew", lease=id)
+                opened, answered = ask_again(), time.monotonic()
             except RequestRefused:
-                opened, last = open_it(True), None  # a server that was started anew knows only the leases that had their GPUs
+                raise
             except ControlError:
                 if time.monotonic() - answered > RESTART:
                     raise
-                continue
-            answered = time.monotonic()
     except BaseException:
         with contextlib.suppress(ControlError):  # then it ends because nobody renews it
             ask(status, "lease_release", lease=id)

@@ -114,7 +114,7 @@ class Daemon:
             log.warning("kernels reach all memory of the worker that runs them (pageable access): only the box is between them and the rest")
         soft = inventory.backend == "soft"
         private = options.private_folder is not None
-        # Before anything is forked that stays: the daemon moves alone. At the end behind all that was.
+        # Before the first child process that stays: a cgroup with other processes in it is not the daemon's. Closed after all of them have ended.
         cgroups = host_memory.take_cgroups()
         self._bounded = "a cgroup for each worker" if cgroups else "the server ends workers above their bound, looking twice a second"
         if cgroups is not None:

@@ -23,10 +23,10 @@ class Engine(Protocol):
     def inventory(self) -> Inventory: ...
 
     def expect(self, tenant: Tenant) -> None:
-        """The next worker is probably for this tenant. A hint: `take` gives workers that no tenant has had in any case."""
+        """The next worker is probably for this tenant: a hint, by which that worker may prepare itself."""
 
     async def take(self, limit: float) -> WorkerProcess:
-        """A worker for one session, which nothing but that has or had. To end it: `WorkerProcess.kill`.
+        """A worker that is ready and has had no session. `WorkerProcess.kill` ends it.
 
         Raises:
             GpuvirtError: none could be started within `limit` seconds, and why.
