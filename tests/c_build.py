@@ -160,6 +160,6 @@ def _forget_old() -> None:
 def soft_backend() -> tuple[list[Path], list[str]]:
     """The sources of the software GPU's backend, and the flags that it and what includes it are compiled with."""
     wire = [NATIVE / f"wire/{name}.c" for name in ("image_stream", "module_meta")]
-    sources = [*sorted((NATIVE / "backend/soft").rglob("*.c")), NATIVE / "backend/address_ranges.c", *wire]
-    places = [generated(), *(NATIVE / part for part in ("backend/soft", "worker", "wire"))]
+    sources = [*sorted((NATIVE / "backend/soft").rglob("*.c")), *(NATIVE / "backend").glob("*.c"), *wire]
+    places = [generated(), *(NATIVE / part for part in ("backend/soft", "backend", "worker", "wire"))]
     return sources, ["-fvisibility=hidden", *(f"-I{place}" for place in places)]

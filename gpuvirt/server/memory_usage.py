@@ -1,4 +1,4 @@
-"""Memory used on each software GPU, in a memfd that every worker maps (native/backend/soft/memory_usage.h).
+"""Memory used on each software GPU, in a memfd that every worker maps (native/backend/memory_usage.h).
 
 A worker reads all of it and writes its own row. The daemon makes the file, gives rows to sessions, reads them, and clears what a session that has
 ended left in its row. What a row says counts for no more than its session's limit.

@@ -67,7 +67,7 @@ def work(daemon: socket.socket, args: argparse.Namespace) -> int:
     messages.send(daemon, {"op": "opened"})
     channels: list[socket.socket] = []
     threading.Thread(target=listen, args=(daemon, channels), daemon=True).start()
-    # 1000 bytes on the first granted device, as soft workers count them (native/backend/soft/memory_usage.h).
+    # 1000 bytes on the first granted device, as soft workers count them (native/backend/memory_usage.h).
     os.pwrite(memory_row, struct.pack("<Q", 1000), ROWS + PAGE * config["slot"] + 8 * config["devices"][0])
     while data := client.recv(4096):
         if data == b"crash":

@@ -20,7 +20,7 @@ PROGRAM = r"""
 #include <stddef.h>
 #include <stdio.h>
 #include "native/worker/worker.h"
-#include "native/backend/soft/memory_usage.h"
+#include "native/backend/memory_usage.h"
 #include "native/transport/transport.h"
 #include "native/transport/shm/shm_layout.h"
 #include "native/wire/device_info.h"

@@ -26,8 +26,6 @@ int soft_open(const struct gv_backend_config *config, struct gv_backend **out, c
     b->compiler = config->compiler;
     b->console = config->console;
     b->console_arg = config->console_arg;
-    b->make_room = config->make_room;
-    b->make_room_arg = config->make_room_arg;
     b->turn_said = config->turn_said;
     b->turn_arg = config->turn_arg;
     b->n_devices = config->n_devices;
@@ -80,13 +78,13 @@ void soft_close(struct gv_backend *b) {
 
 static void turn_said(void *arg, uint32_t device, uint32_t what, uint32_t number) {
     struct gv_backend *b = arg;
-    b->turn_said(b->turn_arg, b->devices[device].ordinal, what, number);
+    b->turn_said(b->turn_arg, b->devices[device].share.ordinal, what, number);
 }
 
 int soft_compute_turn(struct gv_backend *b, uint32_t device, uint32_t may, uint32_t number) {
     if (!b->turn_said) return CUDA_ERROR_NOT_SUPPORTED;
     for (uint32_t i = 0; i < b->n_devices; i++)
-        if (b->devices[i].ordinal == device) return soft_engine_turn(b->engine, i, may, number, turn_said, b);
+        if (b->devices[i].share.ordinal == device) return soft_engine_turn(b->engine, i, may, number, turn_said, b);
     return CUDA_ERROR_INVALID_DEVICE;
 }
 

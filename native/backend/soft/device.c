@@ -132,14 +132,14 @@ int soft_device_info(struct gv_backend *b, uint32_t device, struct gv_device_inf
     const struct soft_device *d = &b->devices[device];
     memset(out, 0, sizeof *out);
     snprintf(out->name, sizeof out->name, "gpuvirt software GPU");
-    make_uuid(d->ordinal, out->uuid);
-    out->total_memory = d->limit;
+    make_uuid(d->share.ordinal, out->uuid);
+    out->total_memory = d->share.limit;
     out->chunk = SOFT_CHUNK;
     out->flags = GV_DEVICE_WANTS_PTX | GV_DEVICE_SOFTWARE;
     for (int i = 1; i <= LAST_ATTRIBUTE; i++) out->has_attribute[i] = 1;
     for (size_t i = 0; i < sizeof attributes / sizeof *attributes; i++) out->attributes[attributes[i].number] = attributes[i].value;
-    out->attributes[PCI_BUS_ID] = (int32_t)d->ordinal + 1;
-    out->attributes[MULTI_GPU_BOARD_GROUP_ID] = (int32_t)d->ordinal;
+    out->attributes[PCI_BUS_ID] = (int32_t)d->share.ordinal + 1;
+    out->attributes[MULTI_GPU_BOARD_GROUP_ID] = (int32_t)d->share.ordinal;
     out->attributes[COMPUTE_CAPABILITY_MAJOR] = (int32_t)(b->capability / 10);
     out->attributes[COMPUTE_CAPABILITY_MINOR] = (int32_t)(b->capability % 10);
     return 0;

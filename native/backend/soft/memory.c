@@ -1,6 +1,5 @@
 /* Device memory: the window and its backed ranges, allocations placed by the worker, and the limits of session, device and pool. */
 #include <errno.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,95 +23,33 @@ static uint64_t round_up(uint64_t value, uint64_t unit) { return (value + unit -
 
 /* ---- limits ---- */
 
-#define ATTEMPTS 200
-
-static uint64_t peek(const uint64_t *word) { return atomic_load((const _Atomic uint64_t *)word); }
-static void put(uint64_t *word, uint64_t value) { atomic_store((_Atomic uint64_t *)word, value); }
-
-/* What the other sessions' rows say, each as far as its session may go. */
-static uint64_t others(struct gv_backend *b, const struct soft_device *d, bool wanted) {
-    const struct gv_memory_usage *usage = b->memory.usage;
-    uint64_t sum = 0;
-    for (uint32_t slot = 0; slot < GV_MEMORY_USAGE_SLOTS; slot++) {
-        uint64_t limit = peek(&usage->limit[slot]);
-        if (!limit || slot == b->memory.slot) continue;
-        const struct gv_memory_row *row = &usage->rows[slot];
-        uint64_t value = peek(wanted ? &row->wanted[d->ordinal] : &row->used[d->ordinal]);
-        sum += value < limit ? value : limit;
-    }
-    return sum;
-}
-
-/* Bytes of the device that no session uses. */
-static uint64_t unused(struct gv_backend *b, const struct soft_device *d) {
-    uint64_t used = others(b, d, false) + d->used;
-    return used < d->total ? d->total - used : 0;
-}
-
-/* Announces, looks, and grants itself: of two that ask at the same time at least one sees the other. Where there is not enough for what all announce, who
- * sees that takes back and tries again a little later, so that one of them gets it. */
-int soft_memory_charge(struct gv_backend *b, struct soft_device *d, uint64_t size) {
-    if (size > d->limit - d->used) return CUDA_ERROR_OUT_OF_MEMORY;
-    struct gv_memory_row *row = b->memory.row;
-    unsigned chance = b->memory.slot * 2654435761u + (unsigned)gv_now_ns();
-    for (int attempt = 0; row; attempt++) {
-        put(&row->wanted[d->ordinal], size);
-        /* What moves from wanted to used between these two is counted twice, never not at all. */
-        uint64_t wanted = others(b, d, true), left = unused(b, d);
-        bool granted = size <= left && wanted <= left - size;
-        if (granted) put(&row->used[d->ordinal], d->used + size);
-        put(&row->wanted[d->ordinal], 0);
-        if (granted) break;
-        if (size > left || attempt == ATTEMPTS) return CUDA_ERROR_OUT_OF_MEMORY;
-        usleep((unsigned)rand_r(&chance) % (attempt < 8 ? 1u << attempt : 256u));
-    }
-    d->used += size;
-    return 0;
-}
-
-void soft_memory_show(struct gv_backend *b, const struct soft_device *d) {
-    if (b->memory.row) put(&b->memory.row->used[d->ordinal], b->memory.parked ? 0 : d->used);
-}
-
-void soft_memory_discharge(struct gv_backend *b, struct soft_device *d, uint64_t size) {
-    d->used -= size;
-    soft_memory_show(b, d);
-}
-
 /* What is refused for want of room may be refused for another reason too: whoever asks, asks a few times at most. */
 bool soft_memory_make_room(struct gv_backend *b, const struct soft_device *d, uint64_t size) {
     struct soft_memory *m = &b->memory;
     pthread_mutex_lock(&m->lock);
-    bool others_have_it = m->row && size <= d->limit - d->used && size <= d->total;
-    bool short_of_room = others_have_it && unused(b, d) < size;
+    bool others_have_it = memory_others_have_it(&m->room, &d->share, size);
+    bool short_of_room = others_have_it && memory_unused(&m->room, &d->share) < size;
     pthread_mutex_unlock(&m->lock);
-    if (!short_of_room || !b->make_room) return others_have_it && !short_of_room;
-    return b->make_room(b->make_room_arg, d->ordinal, size);
+    if (!short_of_room || !m->room.make) return others_have_it && !short_of_room;
+    return m->room.make(m->room.make_arg, d->share.ordinal, size);
 }
 
 int soft_memory_info(struct gv_context *c, uint64_t *free_bytes, uint64_t *total_bytes) {
     struct gv_backend *b = c->backend;
     struct soft_device *d = c->device;
     pthread_mutex_lock(&b->memory.lock);
-    uint64_t left = d->limit - d->used;
-    if (b->memory.usage) {
-        uint64_t pool = unused(b, d);
+    uint64_t left = d->share.limit - d->share.used;
+    if (b->memory.room.usage) {
+        uint64_t pool = memory_unused(&b->memory.room, &d->share);
         if (left > pool) left = pool;
     }
     pthread_mutex_unlock(&b->memory.lock);
     *free_bytes = left;
-    *total_bytes = d->limit;
+    *total_bytes = d->share.limit;
     return 0;
 }
 
 /* ---- open, close ---- */
-
-#define ROW(slot) (offsetof(struct gv_memory_usage, rows) + (size_t)(slot) * sizeof(struct gv_memory_row))
-
-static void *map_part(int fd, int rights, size_t offset, size_t size) {
-    void *map = mmap(NULL, size, rights, MAP_SHARED, fd, (off_t)offset);
-    return map == MAP_FAILED ? NULL : map;
-}
 
 int soft_memory_open(struct gv_backend *b, const struct gv_backend_config *config, char *err) {
     struct soft_memory *m = &b->memory;
@@ -127,34 +64,10 @@ int soft_memory_open(struct gv_backend *b, const struct gv_backend_config *confi
         m->file_size = (uint64_t)file.st_size;
         m->has_file = true;
     }
-    if (config->memory_usage_fd >= 0) {
-        struct stat st;
-        if (config->memory_usage_slot >= GV_MEMORY_USAGE_SLOTS || fstat(config->memory_usage_fd, &st) ||
-            (size_t)st.st_size < sizeof(struct gv_memory_usage)) {
-            snprintf(err, GV_ERR_SIZE, "the table of memory usage is too small, or has no slot %u", config->memory_usage_slot);
-            return CUDA_ERROR_INVALID_VALUE;
-        }
-        m->slot = config->memory_usage_slot;
-        m->usage = map_part(config->memory_usage_fd, PROT_READ, 0, sizeof *m->usage);
-        m->row = config->memory_row;
-        if (m->usage && !m->row) m->row = map_part(config->memory_usage_fd, PROT_READ | PROT_WRITE, ROW(m->slot), sizeof *m->row);
-        if (!m->usage || !m->row) {
-            snprintf(err, GV_ERR_SIZE, "mapping the table of memory usage: %s", strerror(errno));
-            return CUDA_ERROR_UNKNOWN;
-        }
-        if (m->usage->magic != GV_MEMORY_USAGE_MAGIC || m->usage->version != GV_MEMORY_USAGE_VERSION) {
-            snprintf(err, GV_ERR_SIZE, "the table of memory usage is not of version %d", GV_MEMORY_USAGE_VERSION);
-            return CUDA_ERROR_INVALID_VALUE;
-        }
-    }
-    for (uint32_t i = 0; i < b->n_devices; i++) {
-        struct soft_device *d = &b->devices[i];
-        d->ordinal = config->devices[i];
-        d->total = config->device_memory ? config->device_memory : DEFAULT_MEMORY;
-        if (m->usage && m->usage->total[d->ordinal]) d->total = m->usage->total[d->ordinal];
-        d->limit = config->memory && config->memory < d->total ? config->memory : d->total;
-    }
-    return 0;
+    int status = memory_room_open(&m->room, config, err);
+    uint64_t total = config->device_memory ? config->device_memory : DEFAULT_MEMORY;
+    for (uint32_t i = 0; !status && i < b->n_devices; i++) memory_share_open(&m->room, &b->devices[i].share, config, i, total);
+    return status;
 }
 
 /* Releases pages of the window: later accesses get new zero pages. False: the kernel has no memory for it. */
@@ -185,8 +98,8 @@ void soft_memory_close(struct gv_backend *b) {
         free(h);
     }
     if (m->size) munmap((void *)(uintptr_t)m->base, m->size);
-    for (uint32_t i = 0; i < b->n_devices; i++) soft_memory_discharge(b, &b->devices[i], b->devices[i].used);
-    if (m->usage) munmap((void *)m->usage, sizeof *m->usage); /* the row stays: the daemon reads it when this process has ended */
+    for (uint32_t i = 0; i < b->n_devices; i++) memory_discharge(&m->room, &b->devices[i].share, b->devices[i].share.used);
+    memory_room_close(&m->room);
     address_ranges_free(&m->backed);
     pthread_mutex_destroy(&m->lock);
 }
@@ -200,7 +113,7 @@ int soft_reserve_window(struct gv_backend *b, uint64_t base, uint64_t size) {
     struct gv_window_part parts[GV_MAX_DEVICES];
     for (uint32_t i = 0; i < b->n_devices; i++) {
         parts[i] = gv_window_part(base, size, b->n_devices, i);
-        if (!parts[i].worker_size || parts[i].client_size < b->devices[i].limit) return CUDA_ERROR_INVALID_VALUE;
+        if (!parts[i].worker_size || parts[i].client_size < b->devices[i].share.limit) return CUDA_ERROR_INVALID_VALUE;
     }
     void *got = mmap((void *)(uintptr_t)base, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
     if (got == MAP_FAILED) return CUDA_ERROR_INVALID_VALUE;
@@ -271,7 +184,7 @@ static int back(struct gv_context *c, uint64_t address, uint64_t size) {
     if (!m->size) return CUDA_ERROR_NOT_SUPPORTED;
     pthread_mutex_lock(&m->lock);
     bool fresh = client_range(c, address, size) && !address_ranges_touch(&m->backed, address, size) && !soft_mappings_touch(m, address, size);
-    int rc = fresh ? soft_memory_charge(b, c->device, size) : CUDA_ERROR_INVALID_VALUE;
+    int rc = fresh ? memory_charge(&m->room, &c->device->share, size) : CUDA_ERROR_INVALID_VALUE;
     if (!rc) {
         if (!address_ranges_add(&m->backed, address, size)) {
             rc = CUDA_ERROR_OUT_OF_MEMORY;
@@ -279,7 +192,7 @@ static int back(struct gv_context *c, uint64_t address, uint64_t size) {
             address_ranges_remove(&m->backed, address, size);
             rc = CUDA_ERROR_OUT_OF_MEMORY;
         }
-        if (rc) soft_memory_discharge(b, c->device, size);
+        if (rc) memory_discharge(&m->room, &c->device->share, size);
         /* Kernels access memory in the grid's order, in scattered pieces: with small pages each piece costs a TLB miss. */
         if (!rc && size >= HUGE_PAGE) madvise((void *)(uintptr_t)address, size, MADV_HUGEPAGE);
     }
@@ -306,7 +219,7 @@ int soft_memory_unback(struct gv_context *c, uint64_t address, uint64_t size) {
         address_ranges_add(&m->backed, address, size); /* cannot fail: the range was just removed */
         rc = CUDA_ERROR_OUT_OF_MEMORY;
     }
-    if (!rc) soft_memory_discharge(b, c->device, size);
+    if (!rc) memory_discharge(&m->room, &c->device->share, size);
     pthread_mutex_unlock(&m->lock);
     return rc;
 }
@@ -360,13 +273,13 @@ static bool is_gap(struct soft_memory *m, const struct soft_device *d, uint64_t 
 /* wanted: the address that it has to have, 0: any. */
 static int place(struct gv_backend *b, struct soft_device *d, uint64_t size, bool user, uint64_t wanted, struct soft_placed **out) {
     struct soft_memory *m = &b->memory;
-    if (!size || size > d->limit) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!size || size > d->share.limit) return CUDA_ERROR_OUT_OF_MEMORY;
     size = round_up(size, SOFT_PAGE);
     struct soft_placed *p = calloc(1, sizeof *p), **link = &m->placed;
     if (!p) return CUDA_ERROR_OUT_OF_MEMORY;
     *p = (struct soft_placed){.device = d, .size = size, .own_mapping = !m->size, .user = user};
     pthread_mutex_lock(&m->lock);
-    int rc = soft_memory_charge(b, d, size);
+    int rc = memory_charge(&m->room, &d->share, size);
     if (!rc) {
         if (wanted) {
             p->address = is_gap(m, d, wanted, size, &link) ? wanted : 0;
@@ -383,7 +296,7 @@ static int place(struct gv_backend *b, struct soft_device *d, uint64_t size, boo
             unmap_placed(p);
             rc = CUDA_ERROR_OUT_OF_MEMORY;
         }
-        if (rc) soft_memory_discharge(b, d, size);
+        if (rc) memory_discharge(&m->room, &d->share, size);
     }
     if (!rc) {
         p->next = *link;
@@ -417,7 +330,7 @@ void soft_memory_unplace(struct gv_backend *b, struct soft_placed *p) {
     *link = p->next;
     address_ranges_remove(&m->backed, p->address, p->size);
     unmap_placed(p);
-    soft_memory_discharge(b, p->device, p->size);
+    memory_discharge(&m->room, &p->device->share, p->size);
     pthread_mutex_unlock(&m->lock);
     free(p);
 }

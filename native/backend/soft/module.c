@@ -40,7 +40,7 @@ static int place_globals(struct gv_module *m, uint64_t wanted, char *err) {
     uint64_t size = 0;
     for (uint32_t i = 0; i < header->n_globals; i++) {
         uint64_t align = globals[i].align > GLOBAL_ALIGN ? globals[i].align : GLOBAL_ALIGN;
-        if (align > SOFT_PAGE || globals[i].size > m->context->device->limit) {
+        if (align > SOFT_PAGE || globals[i].size > m->context->device->share.limit) {
             snprintf(err, GV_ERR_SIZE, "global %s of %llu bytes aligned to %llu does not fit the device", gv_meta_strings(m->meta) + globals[i].name,
                      (unsigned long long)globals[i].size, (unsigned long long)align);
             return CUDA_ERROR_OUT_OF_MEMORY;

@@ -20,31 +20,14 @@
 /* ---- what the session uses, to the other sessions ---- */
 
 static void give_back(struct gv_backend *b) {
-    struct soft_memory *m = &b->memory;
-    m->parked = true;
-    for (uint32_t i = 0; m->row && i < b->n_devices; i++) soft_memory_show(b, &b->devices[i]);
+    for (uint32_t i = 0; i < b->n_devices; i++) memory_park(&b->memory.room, &b->devices[i].share, b->devices[i].share.used);
 }
 
 /* False: there is no room, and nothing has changed. */
 static bool take_again(struct gv_backend *b) {
-    struct soft_memory *m = &b->memory;
-    uint64_t used[GV_MAX_DEVICES];
-    uint32_t taken = 0;
-    bool room = true;
-    m->parked = false;
-    for (; taken < b->n_devices && room; taken++) {
-        struct soft_device *d = &b->devices[taken];
-        used[taken] = d->used;
-        d->used = 0;
-        room = !soft_memory_charge(b, d, used[taken]);
-    }
-    if (room) return true;
-    m->parked = true;
-    for (uint32_t i = 0; i < taken; i++) {
-        b->devices[i].used = used[i];
-        soft_memory_show(b, &b->devices[i]);
-    }
-    return false;
+    struct memory_share *shares[GV_MAX_DEVICES];
+    for (uint32_t i = 0; i < b->n_devices; i++) shares[i] = &b->devices[i].share;
+    return memory_unpark(&b->memory.room, shares, b->n_devices);
 }
 
 /* ---- out ---- */

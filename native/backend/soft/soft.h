@@ -17,9 +17,9 @@
 #include "compiler.h"
 #include "driver_constants.h"
 #include "engine/exec.h"
-#include "memory_usage.h"
 #include "limits.h"
 #include "../address_ranges.h"
+#include "../memory_room.h"
 
 #define SOFT_CHUNK GV_WINDOW_ALIGN
 #define SOFT_PAGE 4096ull
@@ -27,10 +27,7 @@
 #define SOFT_HARDWARE_QUEUES 8 /* --strict: that many streams work at a time */
 
 struct soft_device {
-    uint32_t ordinal; /* in the pool */
-    uint64_t total;   /* bytes of the device, of all sessions together */
-    uint64_t limit;   /* bytes this session may use */
-    uint64_t used;    /* bytes this session uses; under memory.lock */
+    struct memory_share share; /* under memory.lock */
     struct gv_window_part part;
 };
 
@@ -55,10 +52,7 @@ struct soft_memory {
     struct address_ranges backed; /* all addresses that device work may touch */
     struct soft_placed *placed;
     struct soft_hold *holds;
-    const struct gv_memory_usage *usage;
-    struct gv_memory_row *row; /* ours, writable */
-    bool parked;               /* what is used is in a file (park.c): the row says nothing of it */
-    uint32_t slot;
+    struct memory_room room;
 
     /* Virtual memory management (virtual.c). */
     struct soft_mapping *mappings; /* by address */
@@ -77,8 +71,6 @@ struct gv_backend {
     const struct soft_compiler *compiler;
     void (*console)(void *arg, const char *text, size_t size);
     void *console_arg;
-    bool (*make_room)(void *arg, uint32_t device, uint64_t bytes);
-    void *make_room_arg;
     void (*turn_said)(void *arg, uint32_t device, uint32_t what, uint32_t number);
     void *turn_arg;
     uint32_t n_devices, capability;
@@ -135,11 +127,6 @@ void soft_context_fail(struct gv_context *c, int error, const char *text);
 /* ---- memory.c ---- */
 int soft_memory_open(struct gv_backend *b, const struct gv_backend_config *config, char *err);
 void soft_memory_close(struct gv_backend *b);
-/* Adds `size` bytes to a device's usage, or nothing (CUDA_ERROR_OUT_OF_MEMORY), and subtracts them; memory.lock held. */
-int soft_memory_charge(struct gv_backend *b, struct soft_device *d, uint64_t size);
-void soft_memory_discharge(struct gv_backend *b, struct soft_device *d, uint64_t size);
-/* Says in our row what is used of a device; memory.lock held. */
-void soft_memory_show(struct gv_backend *b, const struct soft_device *d);
 /* Where a context's malloc heap has its memory from (struct soft_heap_source); the argument is the context. */
 void *soft_memory_heap_take(void *context, uint64_t size, uint64_t *address);
 void soft_memory_heap_give(void *context, void *placed);

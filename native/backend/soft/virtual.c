@@ -119,7 +119,7 @@ int soft_physical_new(struct gv_context *c, uint64_t size, struct gv_physical **
     if (!p) return CUDA_ERROR_OUT_OF_MEMORY;
     *p = (struct gv_physical){.backend = b, .device = c->device, .size = size};
     pthread_mutex_lock(&m->lock);
-    int rc = soft_memory_charge(b, p->device, size);
+    int rc = memory_charge(&b->memory.room, &p->device->share, size);
     if (!rc) {
         p->next = m->physicals;
         if (p->next) p->next->previous = p;
@@ -153,7 +153,7 @@ int soft_physical_destroy(struct gv_physical *p) {
     }
     if (p->state == DETACHED) munmap(pointer(p->at), p->size);
     if (p->state == SHARED) give_offset(m, p->at, p->size);
-    soft_memory_discharge(b, p->device, p->size);
+    memory_discharge(&b->memory.room, &p->device->share, p->size);
     if (p->next) p->next->previous = p->previous;
     if (p->previous)
         p->previous->next = p->next;

@@ -18,7 +18,7 @@ NATIVE = ROOT / "native"
 def test_cuda_backend(build: str, tmp_path: Path) -> None:
     includes = ["-isystem", c_build.cuda_headers(), f"-I{c_build.generated()}", f"-I{NATIVE}", f"-I{NATIVE}/wire", f"-I{NATIVE}/worker"]
     wire = [NATIVE / "wire" / f"{name}.c" for name in ("module_meta", "link_inputs")]
-    sources = [HERE / "test_cuda_backend.c", *(NATIVE / "backend" / "cuda").glob("*.c"), NATIVE / "backend/address_ranges.c", *wire]
+    sources = [HERE / "test_cuda_backend.c", *(NATIVE / "backend" / "cuda").glob("*.c"), *(NATIVE / "backend").glob("*.c"), *wire]
     driver = c_build.library(tmp_path / "libfake.so", [HERE / "fake_driver.c", HERE / "fake_defaults.c"], variant=build, flags=includes)
     libraries = [str(driver), f"-Wl,-rpath,{tmp_path}", "-ldl"]
     program = c_build.program(tmp_path / "test_cuda_backend", sources, variant=build, flags=includes, libraries=libraries)
