@@ -30,7 +30,7 @@ from gpuvirt.server.lease_requests import lease_requests
 from gpuvirt.server.ledger.store import Ledger
 from gpuvirt.server.limits import host_memory, tenant_disk
 from gpuvirt.server.listener import Listener
-from gpuvirt.server.memory_usage import MemoryUsage, describes
+from gpuvirt.server.memory_usage import BESIDE, MemoryUsage, describes
 from gpuvirt.server.moves import REST_LIMIT, REST_MOST
 from gpuvirt.server.observe.keeper import Keeper
 from gpuvirt.server.observe.observer import Observer
@@ -120,7 +120,7 @@ class Daemon:
         if cgroups is not None:
             undo.callback(cgroups.close)
         kept = self._open_kept_sessions()
-        memory_usage = self._open_memory_usage(inventory, kept) if soft else None
+        memory_usage = self._open_memory_usage(inventory, kept)
         box = await asyncio.to_thread(self._choose_box, inventory, tokens)
         tenants = Tenants(users=box.users)
         undo.callback(tenants.close)
@@ -219,7 +219,7 @@ class Daemon:
         if fd is not None and not describes(fd, total):
             os.close(fd)
             fd = None
-        usage = MemoryUsage(total, fd)
+        usage = MemoryUsage(total, fd, BESIDE if inventory.backend == "cuda" else 0)
         self._undo.callback(usage.close)
         if kept is not None:
             kept.keep_memory_usage(usage)

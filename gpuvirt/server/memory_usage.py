@@ -1,4 +1,4 @@
-"""Memory used on each software GPU, in a memfd that every worker maps (native/backend/memory_usage.h).
+"""Memory used on each GPU, in a memfd that every worker maps (native/backend/memory_usage.h).
 
 A worker reads all of it and writes its own row. The daemon makes the file, gives rows to sessions, reads them, and clears what a session that has
 ended left in its row. What a row says counts for no more than its session's limit.
@@ -17,6 +17,7 @@ VERSION = 2
 DEVICES = 16
 SLOTS = 1024
 PAGE = 4096
+BESIDE = 2 << 30  # bytes of a device that the driver may take for a session's context
 _HEADER = struct.Struct("<II")
 _TOTAL = _HEADER.size
 _LIMIT = _TOTAL + 8 * DEVICES
@@ -38,14 +39,15 @@ class MemoryUsage:
     Args:
         total: bytes of each device.
         fd: of the table of an earlier daemon with the same devices, this one's from now on; None: there is none.
+        beside: bytes that a row may say beyond its session's limit: what the driver of a real GPU takes for a session (contexts).
 
     Attributes:
         fd: of the table, open for reading and writing.
         read_fd: open for reading only.
     """
 
-    def __init__(self, total: list[int], fd: int | None = None) -> None:
-        self._total = total
+    def __init__(self, total: list[int], fd: int | None = None, beside: int = 0) -> None:
+        self._total, self._beside = total, beside
         if fd is None:
             self.fd = os.memfd_create("gpuvirt-memory-usage", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
             os.ftruncate(self.fd, SIZE)
@@ -67,12 +69,12 @@ class MemoryUsage:
             limit: bytes of each device that it may use, 0: all.
         """
         self._clear(slot)
-        self._limits[slot] = limit or max(self._total)
+        self.resume(slot, limit)
         struct.pack_into("<Q", self._map, _LIMIT + 8 * slot, self._limits[slot])
 
     def resume(self, slot: int, limit: int) -> None:
         """A session has this row already. limit: as for `claim`."""
-        self._limits[slot] = limit or max(self._total)
+        self._limits[slot] = (limit or max(self._total)) + self._beside
 
     def clear_free_slots(self) -> None:
         """Clears what sessions of an earlier daemon left that have ended."""

@@ -136,12 +136,12 @@ class Parking:
 
         Args:
             parked: bytes on each device that are in its file, as far as that daemon knew; None: it had its memory.
-            used: bytes that it had of each device when it had its memory last.
+            used: bytes that it has of each device when it has its memory.
             file: -1: it has none.
         """
-        state, has = session.parking, any(self._memory_usage.row(session.slot))
+        state, row = session.parking, self._memory_usage.row(session.slot)
         state.file = file
-        if not has:  # else it is back since
+        if parked is not None and all(now <= had - gone for now, had, gone in zip(row, used, parked, strict=False)):  # else it is back since
             state.parked = parked
         session.worker.on_park_said(*self._handlers(session, used))
 
@@ -176,7 +176,7 @@ class Parking:
             raise GpuvirtError(why)
         state.took = time.monotonic() - began
         log.info("%s is parked", session.label)
-        return sum(used)
+        return state.bytes
 
     def park_when_quiet(self, session: Parkable) -> None:
         """Its program needs nothing for a while: it is parked, although nobody waits, once it calls nothing any more."""
@@ -208,8 +208,12 @@ class Parking:
         return lambda: self._has_parked(session, used), lambda: self._wants(session, used), lambda: self._is_back(session)
 
     def _has_parked(self, session: Parkable, used: list[int]) -> None:
-        session.parking.parked, session.parking.promised = used, None
+        session.parking.parked, session.parking.promised = self._given_back(session, used), None
         self.changed(session)
+
+    def _given_back(self, session: Parkable, used: list[int]) -> list[int]:
+        """Of what it used, now that it is parked: a real GPU's driver keeps contexts and modules."""
+        return [max(0, before - now) for before, now in zip(used, self._memory_usage.row(session.slot), strict=True)]
 
     def _is_back(self, session: Parkable) -> None:
         state = session.parking
@@ -227,7 +231,7 @@ class Parking:
 
     def _wants(self, session: Parkable, used: list[int]) -> None:
         """Its memory back. used: bytes of each device, for a session whose earlier daemon had not noted yet that it was parked."""
-        session.parking.asked, session.parking.parked = None, session.parking.parked or used
+        session.parking.asked, session.parking.parked = None, session.parking.parked or self._given_back(session, used)
         self._wait(session)
 
     def _asks(self, session: Parkable, device: int, bytes: int) -> None:
@@ -292,7 +296,7 @@ class Parking:
         state = session.parking
         if state.asked is None:
             return False
-        stay = [other for other in self._sessions if other is session or (other.parking.never and other.parking.parked is None)]
+        stay = [other for other in self._sessions if other is session or other.parking.never or other.parking.parked is not None]
         for device, total in enumerate(self._total):
             if state.asked[device] and sum(self._memory_usage.row(other.slot)[device] for other in stay) + state.need(device) > total:
                 return True

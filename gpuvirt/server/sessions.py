@@ -77,7 +77,7 @@ class Sessions:
         policy = PolicyMachine([device.memory for device in inventory.devices], whole_units(memory))
         self._leases = Leases(policy, SLOTS, per_token, grace)
         self._leases.decided = self._decided
-        if memory_usage is None or inventory.strict:
+        if memory_usage is None or inventory.backend != "soft" or inventory.strict:
             self._leases.no_shares = NO_SHARES
         self.named = NamedLeases(self._leases, self._end, self._watch_expiry)
         self._waiting: dict[int, set[asyncio.Future[None]]] = {}  # by lease: its sessions

@@ -26,6 +26,12 @@ bool address_ranges_touch(const struct address_ranges *r, uint64_t start, uint64
     return i < r->n && r->items[i].start < start + size;
 }
 
+uint64_t address_ranges_fit(const struct address_ranges *r, uint64_t size) {
+    for (size_t i = 0; i < r->n; i++)
+        if (r->items[i].end - r->items[i].start >= size) return r->items[i].start;
+    return 0;
+}
+
 static bool open_gap(struct address_ranges *r, size_t at) {
     if (r->n == r->size) {
         size_t size = r->size ? 2 * r->size : 16;

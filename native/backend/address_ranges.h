@@ -18,6 +18,8 @@ struct address_ranges {
 /* Whether all of / any of [start, start + size) is in the set. size > 0. */
 bool address_ranges_hold(const struct address_ranges *r, uint64_t start, uint64_t size);
 bool address_ranges_touch(const struct address_ranges *r, uint64_t start, uint64_t size);
+/* Where the first part of the set begins that has `size`; 0: none has. */
+uint64_t address_ranges_fit(const struct address_ranges *r, uint64_t size);
 /* What is added is not in the set yet, what is removed is wholly in it. False: out of memory, nothing was changed. */
 bool address_ranges_add(struct address_ranges *r, uint64_t start, uint64_t size);
 bool address_ranges_remove(struct address_ranges *r, uint64_t start, uint64_t size);

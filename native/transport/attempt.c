@@ -176,7 +176,7 @@ static bool introduce(struct gv_attempt *a, struct gv_hello *hello, const char *
     hello->pid = (uint32_t)getpid();
     gv_name_own_process(hello);
     snprintf(hello->program, sizeof hello->program, "%s", program ? program : program_invocation_short_name);
-    if (user) {
+    if (user && *user) {
         snprintf(hello->user, sizeof hello->user, "%s", user);
     } else {
         snprintf(hello->user, sizeof hello->user, "%u", (unsigned)getuid());

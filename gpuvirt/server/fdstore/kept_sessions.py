@@ -188,7 +188,7 @@ class SessionStore:
 
         Args:
             pool: `pool_of` this server.
-            used: bytes that it has of each device, zeros while it is parked.
+            used: bytes that it has of each device; while it is parked, what it has kept.
             host_memory: bytes of the host's memory that its worker may take, 0: no bound.
             former: its worker until now, which must be dead before the present one begins.
         """
@@ -225,7 +225,7 @@ class SessionStore:
             "host_memory": host_memory,
             "cgroup": str(worker.cgroup.folder) if worker.cgroup else "",
             "parked": parking.parked,
-            "used": parking.parked or used,
+            "used": [there + away for there, away in zip(used, parking.parked or [0] * len(used), strict=True)],
             "former": former is not None,
             "file": parking.file >= 0,
         }

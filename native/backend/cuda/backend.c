@@ -15,27 +15,41 @@ void cuda_close(struct gv_backend *b) {
     pthread_cond_destroy(&b->work);
     pthread_mutex_destroy(&b->lock);
     address_ranges_free(&b->owned);
+    address_ranges_free(&b->space);
+    for (uint32_t i = 0; i < b->n_devices; i++) {
+        address_ranges_free(&b->accounts[i].holes);
+        address_ranges_free(&b->accounts[i].tails);
+    }
+    mappings_free(&b->mappings);
+    memory_room_close(&b->room);
     free(b);
 }
 
 int cuda_open(const struct gv_backend_config *config, struct gv_backend **out, char *err) {
     struct gv_backend *b = calloc(1, sizeof *b);
     if (!b) return CUDA_ERROR_OUT_OF_MEMORY;
-    int status = driver_open(&b->driver, config->driver, err, GV_ERR_SIZE);
+    int status = memory_room_open(&b->room, config, err);
+    if (!status) status = driver_open(&b->driver, config->driver, err, GV_ERR_SIZE);
     if (status) {
+        memory_room_close(&b->room);
         free(b);
         return status;
     }
     pthread_mutex_init(&b->lock, NULL);
     pthread_cond_init(&b->work, NULL);
     pthread_cond_init(&b->progress, NULL);
-    b->memory = config->memory;
     b->console = config->console;
     b->console_arg = config->console_arg;
     b->console_file = b->console_saved = -1;
     b->n_devices = config->n_devices;
     status = b->driver.init(0);
     for (uint32_t i = 0; !status && i < b->n_devices; i++) status = b->driver.device_get(&b->devices[i], (int)config->devices[i]);
+    for (uint32_t i = 0; !status && i < b->n_devices; i++) {
+        size_t total = 0;
+        status = b->driver.device_memory(&total, b->devices[i]);
+        memory_share_open(&b->room, &b->accounts[i].share, config, i, total);
+        b->accounts[i].chunk = cuda_granularity(b, b->devices[i]);
+    }
     if (!status) status = cuda_console_open(b);
     if (!status) status = cuda_marks_start(b);
     if (status) {
@@ -86,9 +100,9 @@ int cuda_device_info(struct gv_backend *b, uint32_t device, struct gv_device_inf
     if (!status) status = b->driver.device_memory(&total, d);
     if (status) return status;
     memcpy(out->uuid, uuid.bytes, sizeof out->uuid);
-    out->total_memory = b->memory && b->memory < total ? b->memory : total;
-    out->chunk = cuda_granularity(b, d);
-    if (!out->chunk) out->chunk = 2 << 20;
+    const struct cuda_device *mine = &b->accounts[device];
+    out->total_memory = mine->share.limit < total ? mine->share.limit : total;
+    out->chunk = mine->chunk ? mine->chunk : 2 << 20;
     for (int i = 1; i < GV_MAX_ATTRIBUTES; i++) {
         int value = 0;
         if (b->driver.device_attribute(&value, (CUdevice_attribute)i, d)) continue;

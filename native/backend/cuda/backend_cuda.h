@@ -11,6 +11,8 @@
 #include "../../wire/session_limits.h"
 #include "../../worker/backend.h"
 #include "../address_ranges.h"
+#include "../mappings.h"
+#include "../memory_room.h"
 
 struct mark {
     struct mark *next;
@@ -25,18 +27,26 @@ struct gv_backend {
     struct driver driver;
     uint32_t n_devices;
     CUdevice devices[GV_MAX_DEVICES];
-    struct gv_context *first; /* context in which pinned memory is allocated, for all devices */
-    uint64_t memory;          /* bytes a device this session may use, 0: no limit of its own */
+    struct gv_context *first;    /* context in which pinned memory is allocated, for all devices */
+    struct gv_context *contexts; /* all */
 
     /* What the session has of it (account.c, memory.c, virtual.c); the executor's. */
+    struct memory_room room;
     struct cuda_device {
-        struct gv_context *own; /* the first context of the device, which the worker made for itself */
-        uint64_t used;          /* bytes counted */
-        uint64_t limits[3];     /* of `used`, what the primary context's limits take */
+        struct gv_context *own;      /* the first context of the device, which the worker made for itself */
+        struct memory_share share;   /* bytes */
+        uint64_t limits[3];          /* of what is used, what the primary context's limits take */
+        uint64_t chunk;              /* bytes in multiples of which memory is created, 0: the device has no virtual memory management */
+        struct address_ranges holes; /* what is free of the blocks that small allocations share, */
+        struct address_ranges tails; /* and of those that were made for one large allocation */
     } accounts[GV_MAX_DEVICES];
     struct address_ranges owned; /* allocated or mapped by the session */
+    struct address_ranges space; /* addresses reserved for blocks, where none lies */
     uint32_t n_allocations, n_reservations;
-    uint64_t mapped; /* bytes */
+    uint32_t n_placed; /* allocations that the driver has placed by itself */
+    struct gv_physical *physicals;
+    struct mappings mappings;
+    void *staging; /* pinned, while it is parked or brought back */
 
     /* What kernels print (console.c). */
     void (*console)(void *arg, const char *text, size_t size);
@@ -54,6 +64,8 @@ struct gv_backend {
 };
 
 struct gv_context {
+    struct gv_context *next;
+    struct gv_stream *streams; /* the executor's: those that are not destroyed, without the legacy stream */
     struct gv_backend *b;
     CUcontext context;
     CUdevice device;
@@ -69,6 +81,7 @@ struct gv_context {
 };
 
 struct gv_stream {
+    struct gv_stream *next, *previous; /* context.streams */
     struct gv_context *context;
     CUstream stream;
     bool dying;
@@ -114,19 +127,45 @@ bool cuda_marks_stop(struct gv_backend *b);
 void cuda_marks_await(struct gv_context *c);
 
 /* ---- account.c ---- */
-/* Counts so many bytes more on the context's device; false: the session has not so much left. */
-bool cuda_take(struct gv_context *c, uint64_t size);
-void cuda_give(struct gv_context *c, uint64_t size);
-/* Bytes free on the device, as the driver says; 0: it does not. Only where the session has a limit. */
+/* Bytes free on the device, as the driver says; 0: it does not. Only where it matters what the session has. */
 uint64_t cuda_free_memory(struct gv_context *c);
 /* Counts what the driver has taken since `before` (cuda_free_memory); false: the session has not so much left. */
 bool cuda_take_since(struct gv_context *c, uint64_t before, uint64_t *counted);
+/* Counts `size` bytes that the driver takes by itself; false: the session has not so much left. */
+bool cuda_take(struct gv_context *c, uint64_t size);
+void cuda_give(struct gv_context *c, uint64_t size);
+/* Whether it is worth trying once more to create so much, as other sessions may have given way; waits for that. */
+#define CUDA_ROOM_TRIES 4
+bool cuda_make_room(struct gv_context *c, uint64_t size);
 
 /* ---- memory.c ---- */
 /* Whether all of [address, address + size) is the session's device memory: what the client says is an address may be one of this process. */
 bool cuda_memory_owned(struct gv_context *c, uint64_t address, uint64_t size);
+/* Frees what was allocated in a context that is destroyed. */
+void cuda_memory_forget(struct gv_context *c);
+
+/* ---- virtual.c ---- */
+/* Memory that the driver has made: a block's, or of a handle of the program's. */
+struct gv_physical {
+    struct gv_physical *next, *previous; /* backend.physicals */
+    struct gv_context *context;          /* the worker's own of the device */
+    CUmemGenericAllocationHandle handle;
+    uint64_t size;
+    uint64_t block; /* address, 0: a handle of the program's */
+    bool shared;    /* a block of small allocations */
+    uint32_t n_allocations;
+    uint64_t at; /* park.c: where all of it can be read and written, 0: nowhere */
+    bool gone;   /* park.c: the driver has it no more */
+};
 
 /* What memory is created in multiples of; 0: the device has no virtual memory management. */
 uint64_t cuda_granularity(struct gv_backend *b, CUdevice device);
+/* physical_create that does not wait for room. */
+int cuda_physical_new(struct gv_context *c, uint64_t size, struct gv_physical **out);
+int cuda_driver_create(struct gv_physical *p);
+int cuda_driver_access(struct gv_backend *b, const struct mapping *g, uint32_t device, uint32_t rights);
+/* Addresses of the worker's own, multiples of `chunk`; 0: there are none. */
+uint64_t cuda_space_take(struct gv_backend *b, struct cuda_device *d, uint64_t size);
+void cuda_space_give(struct gv_backend *b, uint64_t address, uint64_t size);
 
 #endif

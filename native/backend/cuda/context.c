@@ -6,9 +6,19 @@
 
 static const CUlimit limits[3] = {CU_LIMIT_STACK_SIZE, CU_LIMIT_PRINTF_FIFO_SIZE, CU_LIMIT_MALLOC_HEAP_SIZE};
 
+/* What nobody has counted of what the driver has taken of the device: this context, or those of other processes. */
+static void count_beside(struct gv_context *c) {
+    struct memory_share *s = &c->account->share;
+    uint64_t unused = memory_unused(&c->b->room, s), available = cuda_free_memory(c);
+    s->beside = available && available < unused ? unused - available : 0;
+    if (s->beside > GV_MEMORY_USAGE_BESIDE) s->beside = GV_MEMORY_USAGE_BESIDE;
+    memory_show(&c->b->room, s);
+}
+
 int cuda_context_create(struct gv_backend *b, uint32_t device, uint32_t flags, int primary, struct gv_context **out, char *err) {
     struct cuda_device *account = &b->accounts[device]; /* the session's limit is of all contexts of a device together */
-    uint64_t before = account->own && !primary ? cuda_free_memory(account->own) : 0;
+    bool own = !account->own;
+    uint64_t before = !own && !primary ? cuda_free_memory(account->own) : 0;
     struct gv_context *c = calloc(1, sizeof *c);
     struct gv_stream *legacy = calloc(1, sizeof *legacy);
     int status = CUDA_ERROR_OUT_OF_MEMORY;
@@ -32,7 +42,12 @@ int cuda_context_create(struct gv_backend *b, uint32_t device, uint32_t flags, i
         size_t value = 0;
         if (!b->driver.context_get_limit(&value, limits[i])) c->defaults[i] = value;
     }
-    if (!account->own) account->own = c;
+    c->next = b->contexts;
+    b->contexts = c;
+    if (own) {
+        account->own = c;
+        count_beside(c);
+    }
     if (!b->first) b->first = c; /* the worker's own context of its first device: it lives as long as the backend */
     *out = c;
     return 0;
@@ -74,6 +89,10 @@ void cuda_context_destroy(struct gv_context *c) {
     /* Marks and gates must not outlive the context; they are called as soon as the device is idle. */
     if (cuda_enter(c) == 0) b->driver.context_synchronize();
     cuda_marks_await(c);
+    cuda_memory_forget(c);
+    struct gv_context **at = &b->contexts;
+    while (*at && *at != c) at = &(*at)->next;
+    if (*at) *at = c->next;
     if (c->primary)
         b->driver.primary_release(c->device);
     else

@@ -42,6 +42,7 @@
     F(host_free, cuMemFreeHost, (void *))                                                                                                     \
     F(stream_create, cuStreamCreateWithPriority, (CUstream *, unsigned, int))                                                                 \
     F(stream_destroy, cuStreamDestroy_v2, (CUstream))                                                                                         \
+    F(stream_query, cuStreamQuery, (CUstream))                                                                                                \
     F(stream_wait_event, cuStreamWaitEvent, (CUstream, CUevent, unsigned))                                                                    \
     F(memory_operations, cuStreamBatchMemOp_v2, (CUstream, unsigned, CUstreamBatchMemOpParams *, unsigned))                                   \
     F(event_create, cuEventCreate, (CUevent *, unsigned))                                                                                     \

@@ -1,15 +1,7 @@
-/* Virtual memory management by the driver. Its addresses are the program's. */
+/* Virtual memory management by the driver: the program's handles and mappings, whose addresses are the program's; and what the worker makes allocations of. */
 #include <stdlib.h>
 
 #include "backend_cuda.h"
-
-#define MOST_MAPPED ((uint64_t)GV_MAPPINGS_MAX << 21) /* bytes: as many mappings of 2 MiB, which is what a device maps at least */
-
-struct gv_physical {
-    struct gv_context *context; /* the worker's context of the device */
-    CUmemGenericAllocationHandle handle;
-    uint64_t size;
-};
 
 static CUmemAllocationProp properties(CUdevice device) {
     return (CUmemAllocationProp){.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}};
@@ -23,7 +15,9 @@ uint64_t cuda_granularity(struct gv_backend *b, CUdevice device) {
     return b->driver.memory_granularity(&granularity, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM) ? 0 : granularity;
 }
 
-int cuda_address_reserve(struct gv_backend *b, uint64_t size, uint64_t alignment, uint64_t *address) {
+/* ---- addresses ---- */
+
+static int reserve(struct gv_backend *b, uint64_t size, uint64_t alignment, uint64_t *address) {
     CUdeviceptr at = 0;
     if (b->n_reservations >= GV_RESERVATIONS_MAX) return CUDA_ERROR_OUT_OF_MEMORY;
     int status = b->driver.address_reserve(&at, size, alignment, 0, 0);
@@ -33,55 +27,108 @@ int cuda_address_reserve(struct gv_backend *b, uint64_t size, uint64_t alignment
     return 0;
 }
 
+int cuda_address_reserve(struct gv_backend *b, uint64_t size, uint64_t alignment, uint64_t *address) { return reserve(b, size, alignment, address); }
+
 int cuda_address_free(struct gv_backend *b, uint64_t address, uint64_t size) {
     int status = b->driver.address_free(address, size);
     if (!status && b->n_reservations) b->n_reservations--;
     return status;
 }
 
-int cuda_physical_create(struct gv_context *c, uint64_t size, struct gv_physical **out) {
-    if (!cuda_take(c, size)) return CUDA_ERROR_OUT_OF_MEMORY;
+/* Addresses cost nothing, and reserving them a call: twice as many as the device has memory at a time. They are never given back to the driver. */
+uint64_t cuda_space_take(struct gv_backend *b, struct cuda_device *d, uint64_t size) {
+    uint64_t at = address_ranges_fit(&b->space, size);
+    if (!at) {
+        uint64_t whole = 2 * d->share.total / d->chunk * d->chunk;
+        if (whole < size) whole = size;
+        if (reserve(b, whole, d->chunk, &at)) return 0;
+        if (!address_ranges_add(&b->space, at, whole)) return 0;
+    }
+    return address_ranges_remove(&b->space, at, size) ? at : 0;
+}
+
+void cuda_space_give(struct gv_backend *b, uint64_t address, uint64_t size) { address_ranges_add(&b->space, address, size); }
+
+/* ---- handles ---- */
+
+int cuda_driver_create(struct gv_physical *p) {
+    CUmemAllocationProp prop = properties(p->context->device);
+    return p->context->b->driver.memory_create(&p->handle, p->size, &prop, 0);
+}
+
+int cuda_physical_new(struct gv_context *c, uint64_t size, struct gv_physical **out) {
+    struct gv_backend *b = c->b;
+    int status = memory_charge(&b->room, &c->account->share, size);
+    if (status) return status;
     struct gv_physical *p = calloc(1, sizeof *p);
-    CUmemAllocationProp prop = properties(c->device);
-    int status = p ? (int)c->b->driver.memory_create(&p->handle, size, &prop, 0) : CUDA_ERROR_OUT_OF_MEMORY;
+    if (p) *p = (struct gv_physical){.next = b->physicals, .context = c->account->own, .size = size};
+    status = p ? cuda_driver_create(p) : CUDA_ERROR_OUT_OF_MEMORY;
     if (status) {
         cuda_give(c, size);
         free(p);
         return status;
     }
-    p->context = c;
-    p->size = size;
+    if (p->next) p->next->previous = p;
+    b->physicals = p;
     *out = p;
     return 0;
 }
 
+int cuda_physical_create(struct gv_context *c, uint64_t size, struct gv_physical **out) {
+    int status = cuda_physical_new(c, size, out);
+    for (int i = 0; status == CUDA_ERROR_OUT_OF_MEMORY && i < CUDA_ROOM_TRIES && cuda_make_room(c, size); i++)
+        status = cuda_physical_new(c, size, out);
+    return status;
+}
+
 int cuda_physical_destroy(struct gv_physical *p) {
-    int status = p->context->b->driver.memory_release(p->handle);
+    struct gv_backend *b = p->context->b;
+    int status = b->driver.memory_release(p->handle);
     if (status) return status;
+    if (p->next) p->next->previous = p->previous;
+    *(p->previous ? &p->previous->next : &b->physicals) = p->next;
     cuda_give(p->context, p->size);
     free(p);
     return 0;
 }
 
+/* ---- mappings ---- */
+
 int cuda_memory_map(struct gv_physical *p, uint64_t address, uint64_t size) {
     struct gv_backend *b = p->context->b;
-    if (size > MOST_MAPPED - b->mapped) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!mappings_grow(&b->mappings)) return CUDA_ERROR_OUT_OF_MEMORY;
     int status = b->driver.memory_map(address, size, 0, p->handle, 0);
     if (status) return status;
-    b->mapped += size;
-    if (!address_ranges_touch(&b->owned, address, size)) address_ranges_add(&b->owned, address, size);
+    bool listed = !mappings_touch(&b->mappings, address, size) && !address_ranges_touch(&b->owned, address, size);
+    if (!listed || !address_ranges_add(&b->owned, address, size)) {
+        b->driver.memory_unmap(address, size);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    mappings_add(&b->mappings, (struct mapping){.address = address, .size = size, .physical = p});
     return 0;
 }
 
 int cuda_memory_unmap(struct gv_backend *b, uint64_t address, uint64_t size) {
+    size_t first, n = mappings_whole(&b->mappings, address, size, &first);
+    if (!n) return CUDA_ERROR_INVALID_VALUE;
     int status = b->driver.memory_unmap(address, size);
     if (status) return status;
-    b->mapped -= size < b->mapped ? size : b->mapped;
-    if (address_ranges_hold(&b->owned, address, size)) address_ranges_remove(&b->owned, address, size);
+    while (n--) mappings_remove(&b->mappings, first);
+    address_ranges_remove(&b->owned, address, size);
     return 0;
 }
 
-int cuda_memory_access(struct gv_backend *b, uint64_t address, uint64_t size, uint32_t device, uint32_t rights) {
+int cuda_driver_access(struct gv_backend *b, const struct mapping *g, uint32_t device, uint32_t rights) {
     CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = b->devices[device]}, .flags = (CUmemAccess_flags)rights};
-    return b->driver.memory_access(address, size, &access, 1);
+    return b->driver.memory_access(g->address, g->size, &access, 1);
+}
+
+int cuda_memory_access(struct gv_backend *b, uint64_t address, uint64_t size, uint32_t device, uint32_t rights) {
+    size_t first, n = mappings_whole(&b->mappings, address, size, &first);
+    if (!n || device >= b->n_devices || (rights != 0 && rights != 1 && rights != 3)) return CUDA_ERROR_INVALID_VALUE;
+    struct mapping all = {.address = address, .size = size};
+    int status = cuda_driver_access(b, &all, device, rights);
+    for (size_t i = first; i < first + n && !status; i++)
+        b->mappings.items[i].rights = (b->mappings.items[i].rights & ~(3u << 2 * device)) | rights << 2 * device;
+    return status;
 }

@@ -16,7 +16,7 @@ struct soft_restoring {
     struct gv_physical **physicals; /* by number */
     bool *claimed;
     uint64_t n_physicals, n_mappings;
-    struct soft_mapping *mappings; /* with the number in the place of the pointer, until it is known */
+    struct mapping *mappings; /* with the number in the place of the pointer, until it is known */
     uint64_t *of;
 };
 
@@ -37,10 +37,10 @@ int soft_at_rest(struct gv_backend *b) {
 /* Calls fn for each part of [start, end) that is no mapping. */
 static void between_mappings(const struct soft_memory *m, uint64_t start, uint64_t end, void (*fn)(void *arg, uint64_t address, uint64_t size),
                              void *arg) {
-    for (size_t i = soft_mappings_find(m, start); start < end; i++) {
-        uint64_t next = i < m->n_mappings && m->mappings[i].address < end ? m->mappings[i].address : end;
+    for (size_t i = mappings_find(&m->mappings, start); start < end; i++) {
+        uint64_t next = i < m->mappings.n && m->mappings.items[i].address < end ? m->mappings.items[i].address : end;
         if (next > start) fn(arg, start, next - start);
-        start = next < end ? next + m->mappings[i].size : end;
+        start = next < end ? next + m->mappings.items[i].size : end;
     }
 }
 
@@ -84,9 +84,9 @@ void soft_save_memory(struct gv_backend *b, struct gv_image_out *out) {
         gv_image_put(out, (uint64_t)(p->device - b->devices));
         gv_image_put(out, p->size);
     }
-    gv_image_put(out, m->n_mappings);
-    for (size_t i = 0; i < m->n_mappings; i++) {
-        const struct soft_mapping *g = &m->mappings[i];
+    gv_image_put(out, m->mappings.n);
+    for (size_t i = 0; i < m->mappings.n; i++) {
+        const struct mapping *g = &m->mappings.items[i];
         const uint64_t fields[] = {g->address, g->size, g->physical->number, g->rights};
         gv_image_put_bytes(out, fields, sizeof fields);
     }
@@ -120,7 +120,7 @@ void soft_restore_memory(struct gv_backend *b, struct gv_context *const *context
         if (!r->mappings || !r->of) rc = CUDA_ERROR_OUT_OF_MEMORY;
     }
     for (; !rc && !in->failed && r->n_mappings < n; r->n_mappings++) {
-        struct soft_mapping *g = &r->mappings[r->n_mappings];
+        struct mapping *g = &r->mappings[r->n_mappings];
         g->address = gv_image_get(in, UINT64_MAX);
         g->size = gv_image_get(in, UINT64_MAX);
         r->of[r->n_mappings] = gv_image_get(in, r->n_physicals ? r->n_physicals - 1 : 0);
@@ -173,7 +173,7 @@ static void put_range_pages(void *arg, uint64_t address, uint64_t size) { put_pa
 
 int soft_physical_protection(const struct soft_memory *m, const struct gv_physical *p) {
     if (p->state == DETACHED) return PROT_NONE;
-    return soft_mapping_protection(m->mappings[soft_mappings_find(m, p->at)].rights);
+    return soft_mapping_protection(m->mappings.items[mappings_find(&m->mappings, p->at)].rights);
 }
 
 static void put_physical(const struct soft_memory *m, struct gv_image_out *out, const struct gv_physical *p) {
@@ -226,7 +226,7 @@ static char *place_of(struct gv_backend *b, const uint64_t head[4]) {
 static int map_again(struct gv_backend *b, const struct soft_restoring *r) {
     int rc = 0;
     for (uint64_t i = 0; i < r->n_mappings && !rc; i++) {
-        const struct soft_mapping *g = &r->mappings[i];
+        const struct mapping *g = &r->mappings[i];
         rc = soft_memory_map(r->physicals[r->of[i]], g->address, g->size);
         for (uint32_t d = 0; d < b->n_devices && !rc; d++) {
             uint32_t rights = g->rights >> 2 * d & 3;

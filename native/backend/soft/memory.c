@@ -183,7 +183,7 @@ static int back(struct gv_context *c, uint64_t address, uint64_t size) {
     struct soft_memory *m = &b->memory;
     if (!m->size) return CUDA_ERROR_NOT_SUPPORTED;
     pthread_mutex_lock(&m->lock);
-    bool fresh = client_range(c, address, size) && !address_ranges_touch(&m->backed, address, size) && !soft_mappings_touch(m, address, size);
+    bool fresh = client_range(c, address, size) && !address_ranges_touch(&m->backed, address, size) && !mappings_touch(&m->mappings, address, size);
     int rc = fresh ? memory_charge(&m->room, &c->device->share, size) : CUDA_ERROR_INVALID_VALUE;
     if (!rc) {
         if (!address_ranges_add(&m->backed, address, size)) {
@@ -212,7 +212,7 @@ int soft_memory_unback(struct gv_context *c, uint64_t address, uint64_t size) {
     struct soft_memory *m = &b->memory;
     if (!m->size) return CUDA_ERROR_NOT_SUPPORTED;
     pthread_mutex_lock(&m->lock);
-    bool ours = client_range(c, address, size) && address_ranges_hold(&m->backed, address, size) && !soft_mappings_touch(m, address, size);
+    bool ours = client_range(c, address, size) && address_ranges_hold(&m->backed, address, size) && !mappings_touch(&m->mappings, address, size);
     int rc = ours && !soft_memory_held(m, address, size) ? 0 : CUDA_ERROR_INVALID_VALUE;
     if (!rc && !address_ranges_remove(&m->backed, address, size)) rc = CUDA_ERROR_OUT_OF_MEMORY;
     if (!rc && !release_pages(address, size)) {

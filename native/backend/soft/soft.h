@@ -19,6 +19,7 @@
 #include "engine/exec.h"
 #include "limits.h"
 #include "../address_ranges.h"
+#include "../mappings.h"
 #include "../memory_room.h"
 
 #define SOFT_CHUNK GV_WINDOW_ALIGN
@@ -55,8 +56,7 @@ struct soft_memory {
     struct memory_room room;
 
     /* Virtual memory management (virtual.c). */
-    struct soft_mapping *mappings; /* by address */
-    size_t n_mappings, mappings_size;
+    struct mappings mappings;
     struct gv_physical *physicals;         /* all */
     struct soft_reservation *reservations; /* addresses set aside where there is no window */
     uint32_t n_reservations;

@@ -95,7 +95,7 @@ static int share(struct soft_memory *m, struct gv_physical *p) {
     if (p->state == SHARED) return 0;
     int rc = take_offset(m, p->size, &offset);
     if (rc) return rc;
-    struct soft_mapping *mapping = p->state == PRIVATE ? &m->mappings[soft_mappings_find(m, p->at)] : NULL;
+    struct mapping *mapping = p->state == PRIVATE ? &m->mappings.items[mappings_find(&m->mappings, p->at)] : NULL;
     int now = mapping ? soft_mapping_protection(mapping->rights) : PROT_READ;
     bool good = p->state == FRESH || ((now || !mprotect(pointer(p->at), p->size, PROT_READ)) && copy_out(m, p->at, offset, p->size));
     if (good && mapping) good = mmap(pointer(p->at), p->size, now, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, m->file, (off_t)offset) != MAP_FAILED;
@@ -192,25 +192,12 @@ int soft_memory_map(struct gv_physical *p, uint64_t address, uint64_t size) {
     if (!whole_chunks(address, size) || size > p->size) return CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&m->lock);
     int rc = 0;
-    if (!reserved(b, address, size) || address_ranges_touch(&m->backed, address, size) || soft_mappings_touch(m, address, size))
+    if (!reserved(b, address, size) || address_ranges_touch(&m->backed, address, size) || mappings_touch(&m->mappings, address, size))
         rc = CUDA_ERROR_INVALID_VALUE;
-    if (!rc && m->n_mappings >= GV_MAPPINGS_MAX) rc = CUDA_ERROR_OUT_OF_MEMORY;
-    if (!rc && m->n_mappings == m->mappings_size) {
-        size_t more = m->mappings_size ? 2 * m->mappings_size : 16;
-        struct soft_mapping *list = realloc(m->mappings, more * sizeof *list);
-        if (list) {
-            m->mappings = list;
-            m->mappings_size = more;
-        } else {
-            rc = CUDA_ERROR_OUT_OF_MEMORY;
-        }
-    }
+    if (!rc && !mappings_grow(&m->mappings)) rc = CUDA_ERROR_OUT_OF_MEMORY;
     if (!rc) rc = put(m, p, address, size);
     if (!rc) {
-        size_t i = soft_mappings_find(m, address);
-        memmove(&m->mappings[i + 1], &m->mappings[i], (m->n_mappings - i) * sizeof *m->mappings);
-        m->mappings[i] = (struct soft_mapping){.address = address, .size = size, .physical = p};
-        m->n_mappings++;
+        mappings_add(&m->mappings, (struct mapping){.address = address, .size = size, .physical = p});
         p->maps++;
     }
     pthread_mutex_unlock(&m->lock);
@@ -230,7 +217,7 @@ static void *park(uint64_t address, uint64_t size) {
 }
 
 /* Removes one mapping; its pages stay in the physical memory. */
-static int take_away(struct soft_mapping *g) {
+static int take_away(struct mapping *g) {
     struct gv_physical *p = g->physical;
     if (p->state == PRIVATE) {
         void *to = park(g->address, g->size);
@@ -245,10 +232,10 @@ int soft_memory_unmap(struct gv_backend *b, uint64_t address, uint64_t size) {
     struct soft_memory *m = &b->memory;
     size_t first;
     pthread_mutex_lock(&m->lock);
-    size_t n = soft_mappings_whole(m, address, size, &first);
+    size_t n = mappings_whole(&m->mappings, address, size, &first);
     int rc = n && !soft_memory_held(m, address, size) ? 0 : CUDA_ERROR_INVALID_VALUE;
     while (n-- && !rc) {
-        struct soft_mapping *g = &m->mappings[first];
+        struct mapping *g = &m->mappings.items[first];
         if (g->rights && !address_ranges_remove(&m->backed, g->address, g->size)) {
             rc = CUDA_ERROR_OUT_OF_MEMORY;
             break;
@@ -257,14 +244,13 @@ int soft_memory_unmap(struct gv_backend *b, uint64_t address, uint64_t size) {
         rc = take_away(g);
         if (rc) break;
         g->physical->maps--;
-        m->n_mappings--;
-        memmove(g, g + 1, (m->n_mappings - first) * sizeof *g);
+        mappings_remove(&m->mappings, first);
     }
     pthread_mutex_unlock(&m->lock);
     return rc;
 }
 
-static int set_rights(struct soft_memory *m, struct soft_mapping *g, uint32_t rights) {
+static int set_rights(struct soft_memory *m, struct mapping *g, uint32_t rights) {
     int before = soft_mapping_protection(g->rights), after = soft_mapping_protection(rights);
     if (before & ~after && soft_memory_held(m, g->address, g->size)) return CUDA_ERROR_INVALID_VALUE;
     if (before != after) {
@@ -284,10 +270,10 @@ int soft_memory_access(struct gv_backend *b, uint64_t address, uint64_t size, ui
     if (device >= b->n_devices || (rights != 0 && rights != 1 && rights != 3)) return CUDA_ERROR_INVALID_VALUE;
     size_t first;
     pthread_mutex_lock(&m->lock);
-    size_t n = soft_mappings_whole(m, address, size, &first);
+    size_t n = mappings_whole(&m->mappings, address, size, &first);
     int rc = n ? 0 : CUDA_ERROR_INVALID_VALUE;
     for (size_t i = first; i < first + n && !rc; i++) {
-        struct soft_mapping *g = &m->mappings[i];
+        struct mapping *g = &m->mappings.items[i];
         rc = set_rights(m, g, (g->rights & ~(3u << 2 * device)) | rights << 2 * device);
     }
     pthread_mutex_unlock(&m->lock);
@@ -328,7 +314,7 @@ int soft_address_free(struct gv_backend *b, uint64_t address, uint64_t size) {
     struct soft_reservation **at = &m->reservations, *r;
     while (*at && ((*at)->address != address || (*at)->size != size)) at = &(*at)->next;
     r = *at;
-    bool good = r && !soft_mappings_touch(m, address, size);
+    bool good = r && !mappings_touch(&m->mappings, address, size);
     if (good) *at = r->next;
     if (good) m->n_reservations--;
     pthread_mutex_unlock(&m->lock);
@@ -352,7 +338,7 @@ void soft_virtual_close(struct gv_backend *b) {
         munmap(pointer(r->address), r->size);
         free(r);
     }
-    free(m->mappings);
+    mappings_free(&m->mappings);
     if (m->has_file) close(m->file);
     address_ranges_free(&m->file_used);
 }
