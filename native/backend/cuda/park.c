@@ -90,16 +90,32 @@ static int save_all(struct gv_backend *b, struct gv_image_out *out) {
     return status;
 }
 
-/* What the driver does not take back stays where it is. */
+static int map_again(struct gv_backend *b, const struct mapping *g) {
+    int status = b->driver.memory_map(g->address, g->size, 0, g->physical->handle, 0);
+    for (uint32_t device = 0; device < b->n_devices && !status; device++) {
+        uint32_t rights = g->rights >> 2 * device & 3;
+        if (rights) status = cuda_driver_access(b, g, device, rights);
+    }
+    return status;
+}
+
+/* What the driver does not take back stays, at all its addresses: those of the first n mappings, which it has taken away. */
+static void keep(struct gv_physical *p, size_t n) {
+    struct gv_backend *b = p->context->b;
+    p->gone = false;
+    for (size_t i = 0; i < n; i++)
+        if (b->mappings.items[i].physical == p) map_again(b, &b->mappings.items[i]);
+}
+
 static void give_back(struct gv_backend *b) {
     uint64_t given[GV_MAX_DEVICES] = {0};
     for (struct gv_physical *p = b->physicals; p; p = p->next) p->gone = true;
     for (size_t i = 0; i < b->mappings.n; i++) {
         const struct mapping *g = &b->mappings.items[i];
-        if (b->driver.memory_unmap(g->address, g->size)) g->physical->gone = false;
+        if (g->physical->gone && b->driver.memory_unmap(g->address, g->size)) keep(g->physical, i);
     }
     for (struct gv_physical *p = b->physicals; p; p = p->next) {
-        if (p->gone) p->gone = !b->driver.memory_release(p->handle);
+        if (p->gone && b->driver.memory_release(p->handle)) keep(p, b->mappings.n);
         if (p->gone) given[device_of(p)] += p->size;
     }
     for (uint32_t i = 0; i < b->n_devices; i++) memory_park(&b->room, &b->accounts[i].share, given[i]);
@@ -151,15 +167,6 @@ static void give_up(struct gv_backend *b, size_t n) {
             p->gone = true;
         }
     }
-}
-
-static int map_again(struct gv_backend *b, const struct mapping *g) {
-    int status = b->driver.memory_map(g->address, g->size, 0, g->physical->handle, 0);
-    for (uint32_t device = 0; device < b->n_devices && !status; device++) {
-        uint32_t rights = g->rights >> 2 * device & 3;
-        if (rights) status = cuda_driver_access(b, g, device, rights);
-    }
-    return status;
 }
 
 /* Makes the memory again, and maps it where it was. On failure everything is as before. */

@@ -51,12 +51,14 @@ void fake_driver_hold(bool hold) {
     pthread_mutex_unlock(&lock);
 }
 
-static int state(void) {
+int fake_driver_state(void) {
     pthread_mutex_lock(&lock);
     int error = broken;
     pthread_mutex_unlock(&lock);
     return error;
 }
+
+static int state(void) { return fake_driver_state(); }
 
 static void *run(void *arg) {
     struct CUstream_st *s = arg;
@@ -127,7 +129,7 @@ CUresult cuDeviceGet(CUdevice *device, int ordinal) { return *device = ordinal, 
 CUresult cuDeviceTotalMem_v2(size_t *total, CUdevice device) { return (void)device, *total = 64 << 20, CUDA_SUCCESS; }
 CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device) {
     (void)device;
-    *value = (int)attribute;
+    *value = attribute == CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED ? !fake_virtual.none : (int)attribute;
     return attribute < 150 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) { return *context = (CUcontext)(intptr_t)(device + 1), CUDA_SUCCESS; }
@@ -158,38 +160,6 @@ CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t size) {
     if (size > 0x1000000 || n_allocated == 16) return CUDA_ERROR_OUT_OF_MEMORY;
     *address = 0x10000000ull + 0x1000000ull * (unsigned)n_allocated++;
     return state();
-}
-struct fake_virtual fake_virtual;
-static CUresult virtual_state(void) {
-    int fail = fake_virtual.fail;
-    fake_virtual.fail = 0;
-    return (CUresult)(fail ? fail : (int)state());
-}
-CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocationProp *prop, CUmemAllocationGranularity_flags option) {
-    *granularity = option == CU_MEM_ALLOC_GRANULARITY_MINIMUM && prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE ? 2 << 20 : 1;
-    return CUDA_SUCCESS;
-}
-CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignment, CUdeviceptr addr, unsigned long long flags) {
-    fake_virtual.reserved = size, fake_virtual.alignment = alignment;
-    *ptr = 0x7000000000ull;
-    return addr || flags ? CUDA_ERROR_INVALID_VALUE : virtual_state();
-}
-CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size) { return (void)size, fake_virtual.freed = ptr, virtual_state(); }
-CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop, unsigned long long flags) {
-    if (size > 1ull << 40) return CUDA_ERROR_OUT_OF_MEMORY; /* more than any device has */
-    fake_virtual.created = size, fake_virtual.prop = *prop;
-    *handle = 4242;
-    return flags ? CUDA_ERROR_INVALID_VALUE : virtual_state();
-}
-CUresult cuMemRelease(CUmemGenericAllocationHandle handle) { return fake_virtual.released = handle, virtual_state(); }
-CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags) {
-    fake_virtual.mapped = ptr, fake_virtual.handle = handle;
-    return offset || flags || !size ? CUDA_ERROR_INVALID_VALUE : virtual_state();
-}
-CUresult cuMemUnmap(CUdeviceptr ptr, size_t size) { return (void)size, fake_virtual.unmapped = ptr, virtual_state(); }
-CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *desc, size_t count) {
-    fake_virtual.access = *desc;
-    return !ptr || !size || count != 1 ? CUDA_ERROR_INVALID_VALUE : virtual_state();
 }
 CUresult cuMemHostAlloc(void **memory, size_t size, unsigned flags) { return (void)flags, *memory = malloc(size), CUDA_SUCCESS; }
 CUresult cuMemFreeHost(void *memory) { return free(memory), CUDA_SUCCESS; }
@@ -228,6 +198,13 @@ CUresult cuEventSynchronize(CUevent event) {
 CUresult cuEventQuery(CUevent event) {
     pthread_mutex_lock(&lock);
     int error = broken ? broken : event->done < event->recorded ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
+    pthread_mutex_unlock(&lock);
+    return error;
+}
+CUresult cuStreamQuery(CUstream stream) {
+    struct CUstream_st *s = stream == CU_STREAM_LEGACY ? &legacy : stream;
+    pthread_mutex_lock(&lock);
+    int error = broken ? broken : s->first || s->busy ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
     pthread_mutex_unlock(&lock);
     return error;
 }

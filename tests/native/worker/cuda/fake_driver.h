@@ -10,6 +10,7 @@
 
 /* From now on the context is lost: what is queued is dropped, every call fails with `error`. 0: all is well again. */
 void fake_driver_break(int error);
+int fake_driver_state(void); /* that error */
 /* Streams rest until this is called with false. */
 void fake_driver_hold(bool hold);
 /* Queues what the device itself does, behind the stream's earlier work; a CUresult. */
@@ -36,16 +37,25 @@ struct fake_batch {
     CUstreamBatchMemOpParams operations[8];
 };
 extern struct fake_batch fake_batch;
-/* What the calls of virtual memory management were given last. */
+/* What the calls of virtual memory management were given last, and what there is. */
+enum fake_call { FAKE_ANY, FAKE_RESERVE, FAKE_FREE, FAKE_CREATE, FAKE_RELEASE, FAKE_MAP, FAKE_UNMAP, FAKE_ACCESS, FAKE_COPY };
+#define FAKE_DEVICE_MEMORY (64ull << 20)
 struct fake_virtual {
+    bool none; /* the device has none of it */
+    int handles;
+    size_t bytes, mapped_bytes; /* of all handles, of all mappings */
     CUmemAllocationProp prop;
     CUdeviceptr mapped, unmapped, freed;
     CUmemGenericAllocationHandle handle, released;
     CUmemAccessDesc access;
     size_t created, reserved, alignment;
-    int fail; /* what the next of them returns */
+    int fail;             /* what the next of them returns, */
+    enum fake_call fails; /* or the next call of this kind, */
+    int after;            /* or the one behind so many */
 };
 extern struct fake_virtual fake_virtual;
+/* Forgets all of it: nobody has any memory. */
+void fake_memory_empty(void);
 /* Bytes of device memory: free, and what each context and each module takes. */
 struct fake_memory {
     size_t free, context, module;
