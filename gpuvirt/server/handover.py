@@ -59,7 +59,7 @@ class Handovers:
             driver=str(inventory.driver) if inventory.driver else None,
             devices=list(membership.devices),
             memory=membership.memory,
-            device_memory=inventory.devices[0].memory if inventory.backend == "soft" else 0,
+            device_memory=max(inventory.devices[device].memory for device in membership.devices),
             capability=inventory.capability,
             strict=inventory.strict,
             slot=membership.slot,

@@ -155,6 +155,7 @@ def _close_box(compiler: _Compiler | None, config: SessionConfig, passed: dict[s
         client=config.driver_is_client,
         user=config.user,
         folder=passed.get("cache", -1),
+        file_bytes=box.FILE_BYTES if config.backend == "soft" else box.FILE_BYTES + config.device_memory * len(config.devices),
         data=config.host_memory + box.STACKS if config.host_memory and config.backend == "soft" else 0,
         fixed_page=row,
     ).close()
@@ -186,7 +187,7 @@ def _run(
         if "memory_row" in passed:
             memory_usage.map_row(passed["memory_row"], config.slot, row)
             os.close(passed.pop("memory_row"))
-        memory_file = _memory_file(config) if boxed and config.device_memory else 0
+        memory_file = _memory_file(config) if boxed and config.backend == "soft" else 0
         if boxed:
             _close_box(compiler, config, passed, row)
         address, build = (compiler.address, compiler.build) if compiler else (None, "")

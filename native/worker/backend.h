@@ -41,7 +41,7 @@ struct gv_backend_config {
     /* Text that device code printed. [any thread] */
     void (*console)(void *arg, const char *text, size_t size);
     void *console_arg;
-    /* soft: asks for room on a device that other sessions have, `bytes` of it, and waits; NULL: nobody makes any. True: try again; meanwhile the session may
+    /* Asks for room on a device that other sessions have, `bytes` of it, and waits; NULL: nobody makes any. True: try again; meanwhile the session may
      * have been parked and brought back. False: there is none to be had. [executor, in an operation, no lock held] */
     bool (*make_room)(void *arg, uint32_t device, uint64_t bytes);
     void *make_room_arg;

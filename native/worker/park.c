@@ -35,7 +35,7 @@ static bool give_memory_back(struct worker *w, const struct worker_parking *p, b
     if (p->until && !in_command) finish(w, p->until);
     const char *what = worker_unrest(w);
     if (!w->ops->park)
-        snprintf(why, GV_ERR_SIZE, "only sessions on software GPUs can be parked");
+        snprintf(why, GV_ERR_SIZE, "its GPU gives no memory back");
     else if (!w->attached)
         snprintf(why, GV_ERR_SIZE, "the program has not begun to use its GPU");
     else if (*what || (!p->until && !in_command && next_record(w)))

@@ -12,7 +12,7 @@ from gpuvirt.errors import GpuvirtError
 from gpuvirt.server.box import bpf, calls, files, kernel, landlock
 
 FILES = 4096  # descriptors
-FILE_BYTES = 2 << 30  # of one file: an image or a compiled kernel
+FILE_BYTES = 2 << 30  # of one file: an image, a compiled kernel, a parked session of software GPUs
 STACKS = 64 << 30  # addresses: of thousands of threads and fibers, of whose stacks little is ever touched (native/backend/soft/engine)
 PARTS = frozenset({"limits", "user", "capabilities", "new_privs", "dumpable", "files", "network", "scopes", "calls"})
 THREADS = 16384  # of all sessions of a tenant, where it has a user of its own
@@ -28,6 +28,7 @@ class Box:
         client: whether the driver is gpuvirt's own client library, which dials another server.
         user: the user and group that the process becomes, 0: it stays who it is.
         folder: a descriptor of the tenant's folder, -1: none.
+        file_bytes: bytes that a file may have, 0: any.
         data: bytes of writable addresses of its own that the process may have (RLIMIT_DATA), 0: any.
         fixed_page: the address of a page that must not be moved, grown or doubled, 0: none.
         leave_out: `PARTS` that are not applied, and names of system calls that are allowed; for tests.
@@ -38,6 +39,7 @@ class Box:
     client: bool = False
     user: int = 0
     folder: int = -1
+    file_bytes: int = FILE_BYTES
     data: int = 0
     fixed_page: int = 0
     leave_out: frozenset[str] = frozenset()
@@ -65,7 +67,7 @@ class Box:
             if self.driver is not None:
                 files.allow_driver(rules, self.driver)
         if "limits" not in out:
-            limit(self.user != 0, self.data, FILE_BYTES if self.backend == "soft" else 0)
+            limit(self.user != 0, self.data, self.file_bytes)
         if self.user and "user" not in out:
             os.setgroups([])
             os.setresgid(self.user, self.user, self.user)
