@@ -58,7 +58,15 @@ def duration(text: str) -> int:
     default="60s",
     show_default=True,
     metavar="TIME",
-    help="soft: park a session that has done nothing for so long, its memory goes to a file until its next call: 30s, 2m, 0 (only to make room).",
+    help="Park a session that has done nothing for so long, its memory goes to a file until its next call: 30s, 2m, 0 (only to make room).",
+)
+@click.option(
+    "--overrun",
+    type=duration,
+    default="60s",
+    show_default=True,
+    metavar="TIME",
+    help="cuda: end a session whose kernels run on for so long after its turn on a shared GPU (--compute), while others wait: 10s, 5m.",
 )
 @click.option(
     "--sessions-per-token",
@@ -111,6 +119,7 @@ def serve(
     strict: bool,
     grace: int,
     idle: int,
+    overrun: int,
     sessions_per_token: int,
     box: str,
     memory_per_session: int | None,
@@ -154,6 +163,7 @@ def serve(
         plain=plain,
         grace=grace,
         idle=idle,
+        overrun=overrun,
         sessions_per_token=sessions_per_token,
         box=box,
         memory_per_session=memory_per_session or 0,

@@ -146,6 +146,7 @@ class Daemon:
             sealing=sealing,
             host_memory=options.host_memory_per_session,
             idle=options.idle,
+            overrun=options.overrun,
             tenant_of=tenant_of,
         )
         undo.push_async_callback(sessions.close)

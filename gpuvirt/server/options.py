@@ -32,6 +32,7 @@ class ServeOptions:
         links: which links are offered, by name (gpuvirt.transport.table).
         plain: clients that ask for it may have links over a network that are not sealed.
         grace: seconds for which a session is kept after its connection was cut, 0: it ends at once.
+        overrun: cuda: seconds for which a session's kernels may run on after its turn while others wait.
         idle: seconds after which a session that does nothing is parked, 0: none is, but to make room for another.
         sessions_per_token: sessions that clients with one token may have at the same time.
         box: one of `BOX_MODES`.
@@ -57,6 +58,7 @@ class ServeOptions:
     plain: bool = False
     grace: int = 60
     idle: int = 60
+    overrun: int = 60
     sessions_per_token: int = SESSIONS_PER_TOKEN
     box: str = "auto"
     memory_per_session: int = 0

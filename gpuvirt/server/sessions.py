@@ -42,7 +42,7 @@ FORMER_LIMIT = 1.0  # seconds that the session of a program that was replaced ha
 TOLD_MOST = 256  # ended sessions that are remembered, because their clients are to hear why
 
 
-NO_SHARES = "no part of a GPU's compute can be reserved on this server: its GPUs are no software GPUs; leave --compute away"
+NO_SHARES = "no part of a GPU's compute can be reserved on this server (--strict); leave --compute away"
 
 
 class Sessions:
@@ -67,6 +67,7 @@ class Sessions:
         sealing: Sealing | None = None,
         host_memory: int = 0,
         idle: int = 0,
+        overrun: float = 60.0,
         tenant_of: Callable[[bytes], Tenant],
     ) -> None:
         self._told: OrderedDict[int, Session] = OrderedDict()  # that have ended for a reason that their clients are told when they ask
@@ -77,7 +78,7 @@ class Sessions:
         policy = PolicyMachine([device.memory for device in inventory.devices], whole_units(memory))
         self._leases = Leases(policy, SLOTS, per_token, grace)
         self._leases.decided = self._decided
-        if memory_usage is None or inventory.backend != "soft" or inventory.strict:
+        if inventory.strict:
             self._leases.no_shares = NO_SHARES
         self.named = NamedLeases(self._leases, self._end, self._watch_expiry)
         self._waiting: dict[int, set[asyncio.Future[None]]] = {}  # by lease: its sessions
@@ -86,7 +87,7 @@ class Sessions:
         self.changed: Callable[[], None] = lambda: None
         self.on_end: Callable[[Session], None] = lambda session: None
         self._sessions: dict[int, Session] = {}
-        self._turns = Turns()
+        self._turns = Turns() if inventory.backend == "soft" else Turns(self._end, overrun)
         self._parking: Parking | None = None
         self._kept: SessionStore | None = None
         if memory_usage is not None and not inventory.strict:

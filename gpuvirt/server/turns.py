@@ -2,7 +2,9 @@
 
 policy/turn_order.py says whose turn it is; here are the words to the workers and back, and the daemon's clock, by which turns are measured. A session
 whose turn is over stops between two blocks of its kernels. One that has not within `OVERRUN` is stopped from outside (SIGSTOP), whole, until its next
-turn; the time until then is counted as its own. Where no lease has reserved anything there are no turns, and sessions run side by side.
+turn; the time until then is counted as its own. A kernel on a real GPU cannot be stopped: there the others wait until it has ended, which is its
+session's debt, and a session that lets others wait for `overrun` seconds is told so and ended. Where no lease has reserved anything there are no turns,
+and sessions run side by side.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import secrets
 import signal
 import time
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -26,6 +28,8 @@ from gpuvirt.server.workers.worker_process import WorkerProcess
 log = logging.getLogger("gpuvirt.server")
 
 OVERRUN = 0.02  # seconds that a session has to stop
+LINGER = 0.03  # seconds for which one that cannot be stopped counts on after its last kernel: giving way may cost it another one's longest kernel
+AGAIN = 1.0  # seconds between two looks at whether anybody waits for a kernel that cannot be stopped
 
 
 class _State(IntEnum):
@@ -35,16 +39,36 @@ class _State(IntEnum):
     STOPPING = 1
     STOPPED = 2
     FROZEN = 3  # its process is stopped, in the middle of something on this device
+    ENDING = 4  # it has let others wait for too long
 
 
 @dataclass
 class _Member:
-    """One session on one device. number: of the last word to it. since: when it was to stop."""
+    """One session on one device.
+
+    Attributes:
+        number: of the last word to it.
+        since: when it was to stop.
+        quiet_since: when it said that it had nothing to run, None: it has.
+        lingers: until that counts.
+    """
 
     worker: WorkerProcess
     number: int = field(default_factory=lambda: secrets.randbits(31))
     state: _State = _State.RUNS
     since: float = 0.0
+    quiet_since: float | None = None
+    lingers: asyncio.TimerHandle | None = None
+
+    def works(self) -> None:
+        """What it has said of being idle is void."""
+        self.quiet_since = None
+        self.stay_idle()
+
+    def stay_idle(self) -> None:
+        if self.lingers is not None:
+            self.lingers.cancel()
+            self.lingers = None
 
 
 class _Device:
@@ -56,9 +80,15 @@ class _Device:
 
 
 class Turns:
-    """The turns of all devices of a server."""
+    """The turns of all devices of a server.
 
-    def __init__(self) -> None:
+    Args:
+        end: ends a session that cannot be stopped, for a reason that its client is told; None: sessions can be stopped from outside.
+        overrun: seconds that such a session has to stop, while others wait.
+    """
+
+    def __init__(self, end: Callable[[int, str], None] | None = None, overrun: float = 60.0) -> None:
+        self._end, self._overrun = end, overrun
         self._devices: defaultdict[int, _Device] = defaultdict(_Device)
         self._spent: dict[int, float] = {}  # by session: seconds of its turns on devices that it has left, as it moved
 
@@ -103,6 +133,7 @@ class Turns:
             member = device.members.pop(session, None)
             if member is None:
                 continue
+            member.works()
             self._spent[session] = self._spent.get(session, 0.0) + device.order.leave(session, time.monotonic())
             self._update(ordinal)
 
@@ -135,12 +166,33 @@ class Turns:
             if member.state is _State.FROZEN:  # it was said before the process was stopped
                 self._continue(session, ordinal, member)
             member.state = _State.STOPPED
-            device.order.end(session, what == TurnSaid.STOPPED_WANTS, now)
+            device.order.end(session, True, now)
+            if what == TurnSaid.STOPPED_WANTS:
+                member.works()
+            else:
+                self._idle(session, ordinal, member)
         elif what == TurnSaid.WANTS:
+            member.works()
             device.order.wants(session, now)
         elif what == TurnSaid.IDLE:
-            device.order.idle(session, now)
+            self._idle(session, ordinal, member)
         self._update(ordinal)
+
+    def _idle(self, session: int, ordinal: int, member: _Member) -> None:
+        """It has nothing to run; that counts at once where it can be stopped."""
+        now = time.monotonic()
+        member.quiet_since = now if member.quiet_since is None else member.quiet_since
+        left = 0.0 if self._end is None else member.quiet_since + LINGER - now
+        member.stay_idle()
+        if left <= 0:
+            self._devices[ordinal].order.idle(session, now)
+        else:
+            member.lingers = asyncio.get_running_loop().call_later(left, self._is_idle, session, ordinal, member)
+
+    def _is_idle(self, session: int, ordinal: int, member: _Member) -> None:
+        if ordinal in self._devices and self._devices[ordinal].members.get(session) is member:
+            self._devices[ordinal].order.idle(session, time.monotonic())
+            self._update(ordinal)
 
     # ---- whose turn it is -----------------------------------------------------------------------------------------------
 
@@ -159,13 +211,19 @@ class Turns:
         due: list[float] = []
         for session, member in device.members.items():
             if member.state is _State.STOPPING:
-                left = member.since + OVERRUN - now
-                if left <= 0:
-                    self._freeze(session, ordinal, member, now)
-                else:
+                left = member.since + (OVERRUN if self._end is None else self._overrun) - now
+                if left > 0:
                     due.append(left)
+                elif self._end is None:
+                    self._freeze(session, ordinal, member, now)
+                elif device.order.others_wait(session):
+                    member.state = _State.ENDING
+                    kernels = f"its kernels ran on for {self._overrun:g} s after its turn on GPU {ordinal}"
+                    self._end(session, f"{kernels}, and others wait (serve --overrun)")
+                else:
+                    due.append(AGAIN)
         holder = device.order.holder
-        if holder is None and not any(member.state is _State.STOPPING for member in device.members.values()):
+        if holder is None and not any(member.state in (_State.STOPPING, _State.ENDING) for member in device.members.values()):
             self._begin(ordinal, device, now)
             holder = device.order.holder
         if holder is not None and device.members[holder].state is _State.RUNS:

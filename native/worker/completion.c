@@ -50,7 +50,8 @@ struct mark {
     struct worker_stream *stream;
     uint64_t seq, count;
     uint16_t op;
-    bool wanted; /* whether the client asked for it */
+    bool wanted;              /* whether the client asked for it */
+    struct worker_gate *gate; /* of the launch that it is behind, where there are turns; else NULL */
 };
 
 void worker_tell(struct worker *w, struct worker_stream *s, int status) {
@@ -62,6 +63,7 @@ void worker_tell(struct worker *w, struct worker_stream *s, int status) {
 }
 
 static void end(struct mark *m) {
+    if (m->gate) worker_turn_end(m->w, m->gate);
     worker_pending_done(m->w, m->count);
     worker_stream_drop(m->stream);
     free(m);
@@ -78,7 +80,7 @@ static void reached(void *arg, int status) {
 static int mark(struct worker *w, struct worker_stream *s, const struct gv_record *record, bool wanted) {
     struct mark *m = malloc(sizeof *m);
     if (!m) return -1;
-    *m = (struct mark){w, s, record->seq, (uint64_t)s->uncounted + 1, record->op, wanted};
+    *m = (struct mark){w, s, record->seq, (uint64_t)s->uncounted + 1, record->op, wanted, worker_turn_taken(w)};
     s->uncounted = 0;
     worker_stream_hold(s);
     worker_pending_add(w, m->count);
@@ -101,5 +103,5 @@ int worker_mark(struct worker *w, struct worker_stream *s, const struct gv_recor
 
 int worker_count(struct worker *w, struct worker_stream *s, const struct gv_record *record) {
     s->uncounted += weight(record);
-    return s->uncounted < WORKER_COUNT_EVERY ? 0 : mark(w, s, record, false);
+    return s->uncounted < WORKER_COUNT_EVERY && !w->turns.entered ? 0 : mark(w, s, record, false);
 }

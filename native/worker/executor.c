@@ -57,7 +57,8 @@ static int step(struct worker *w, char *err) {
         return CARRY_ON;
     }
     /* While it waits for room, read-ahead reads the link: acknowledgements release room, and they come with the commands. */
-    bool room = gives_room(record->op) || worker_has_room(w), frees = frees_spare(w, record->op), waits = frees || gv_may_wait(record->op);
+    bool turn = worker_has_turn(w, record), room = turn && (gives_room(record->op) || worker_has_room(w)), frees = frees_spare(w, record->op),
+         waits = frees || gv_may_wait(record->op);
     bool ahead = !room || (waits && worker_waits_for_client(w));
     if (!room || waits)
         worker_rest(w);
@@ -76,8 +77,10 @@ static int step(struct worker *w, char *err) {
         worker_ahead_begin(w);
     }
     if (!room) worker_await_room(w);
+    if (!turn) worker_await_turn(w, record);
     if (frees) staging_free_spare(&w->staging);
     int outcome = carry_out(w, record, err);
+    worker_turn_unused(w);
     if (ahead) worker_ahead_end(w);
     if (aside)
         free(aside);
@@ -109,6 +112,7 @@ EXPORT int worker_run(struct worker *w, char *err) {
             worker_rest(w);
             worker_park_here(w);
         }
+        if (atomic_load_explicit(&w->turns.mark_wanted, memory_order_acquire)) worker_turns_here(w);
         outcome = step(w, err);
     }
     worker_rest(w);

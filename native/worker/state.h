@@ -12,6 +12,7 @@
 #include "backend.h"
 #include "gv_commands.h"
 #include "gv_dispatch.h"
+#include "../backend/turn_words.h"
 #include "gv_objects.h"
 #include "gv_results.h"
 #include "handles.h"
@@ -156,11 +157,35 @@ struct worker_aside {
     struct gv_record record[];
 };
 
+/* Turns on one device, of a backend that has none of its own (sharing/turns.c). */
+struct worker_gate {
+    struct turn_words words;
+    bool unmarked;    /* launches from before there were turns may run, which the executor has not marked yet */
+    uint32_t inside;  /* launches that were handed on and have not ended */
+    uint32_t waiting; /* the executor, with a launch */
+    uint32_t passed;  /* launches that were handed on out of turn, as nothing ended, since the queue was short last */
+    uint64_t entered;
+    int64_t last_end; /* ns, when a launch ended last, or the first of a queue began */
+    int64_t each_ns;  /* what one takes, 0: not known */
+};
+
+struct worker_turns {
+    pthread_mutex_t lock;
+    pthread_cond_t changed, tell; /* the executor waits here for its turn; the teller for something to say */
+    pthread_t teller;
+    bool has_teller, ending;
+    _Atomic bool on;             /* there are turns on a device */
+    _Atomic bool mark_wanted;    /* the executor is to mark what is queued */
+    struct worker_gate *entered; /* of the launch that is being carried out; the executor's */
+    struct worker_gate gates[GV_MAX_DEVICES];
+};
+
 struct worker {
     struct gv_link *link;
     const struct gv_backend_ops *ops;
     struct gv_backend *backend;
     uint32_t n_devices;
+    uint32_t ordinals[GV_MAX_DEVICES]; /* in the pool */
     struct gv_device_info infos[GV_MAX_DEVICES];
     struct gv_context *device_contexts[GV_MAX_DEVICES]; /* the worker's own, one a device, for memory without a context of the client */
     uint32_t addresses;
@@ -236,6 +261,7 @@ struct worker {
     void *room_arg;
     void (*turns_said)(void *arg, uint32_t device, uint32_t what, uint32_t number);
     void *turns_arg;
+    struct worker_turns turns;
 
     pthread_t reader, sender, read_ahead;
     bool has_reader, has_sender, has_read_ahead;
@@ -290,6 +316,24 @@ int worker_mark(struct worker *w, struct worker_stream *s, const struct gv_recor
 int worker_count(struct worker *w, struct worker_stream *s, const struct gv_record *record);
 /* At the end of every callback of a mark: tells the client the stream's completed number, unless another mark follows at once. */
 void worker_tell(struct worker *w, struct worker_stream *s, int status);
+
+/* ---- turns of a backend that has none of its own (sharing/turns.c) ------------------------------------------------------- */
+
+/* Whether this record may be carried out now: no launch that has to wait for its turn. Executor, as all but the end. */
+bool worker_has_turn(struct worker *w, const struct gv_record *record);
+/* Waits until it may, or the session ends. */
+void worker_await_turn(struct worker *w, const struct gv_record *record);
+/* The mark behind the launch takes over what ends with worker_turn_end; NULL: it was no launch, or there are no turns. */
+struct worker_gate *worker_turn_taken(struct worker *w);
+/* The record has been carried out: it has had no mark if it was refused. */
+void worker_turn_unused(struct worker *w);
+/* Any thread. */
+void worker_turn_end(struct worker *w, struct worker_gate *g);
+/* Between two records: what `mark_wanted` asks for. */
+void worker_turns_here(struct worker *w);
+/* ordinal: of the device in the pool. 0, or -1: no such device, or no thread. Any thread. */
+int worker_turns_hear(struct worker *w, uint32_t ordinal, uint32_t may, uint32_t number);
+void worker_turns_stop(struct worker *w);
 
 /* ---- order by device memory (memory_order.c) ---------------------------------------------------------------------------------- */
 

@@ -91,6 +91,9 @@ EXPORT struct worker *worker_open(const struct worker_config *config, char *err)
     pthread_mutex_init(&w->lock, NULL);
     pthread_mutex_init(&w->copies.lock, NULL);
     pthread_mutex_init(&w->ahead_lock, NULL);
+    pthread_mutex_init(&w->turns.lock, NULL);
+    pthread_cond_init(&w->turns.changed, NULL);
+    pthread_cond_init(&w->turns.tell, NULL);
     pthread_cond_init(&w->changed, NULL);
     pthread_cond_init(&w->sendable, NULL);
     pthread_cond_init(&w->room, NULL);
@@ -102,6 +105,7 @@ EXPORT struct worker *worker_open(const struct worker_config *config, char *err)
     staging_init(&w->staging);
     w->ops = ops;
     w->n_devices = config->n_devices;
+    for (uint32_t i = 0; i < w->n_devices && i < GV_MAX_DEVICES; i++) w->ordinals[i] = config->devices[i];
     snprintf(w->name, sizeof w->name, "%s", config->server_name ? config->server_name : "");
     w->link = adopt(config, err);
     if (!w->link) {
@@ -173,7 +177,9 @@ EXPORT void worker_watch_turns(struct worker *w, void (*said)(void *arg, uint32_
 }
 
 EXPORT int worker_turn(struct worker *w, uint32_t device, uint32_t may, uint32_t number) {
-    return w->ops->compute_turn && w->turns_said && !w->ops->compute_turn(w->backend, device, may, number) ? 0 : -1;
+    if (!w->turns_said) return -1;
+    if (!w->ops->compute_turn) return worker_turns_hear(w, device, may, number);
+    return w->ops->compute_turn(w->backend, device, may, number) ? -1 : 0;
 }
 
 EXPORT void worker_get_figures(struct worker *w, struct worker_figures *out) {
@@ -193,6 +199,7 @@ EXPORT void worker_close(struct worker *w) {
     worker_stop(w);
     worker_read_ahead_stop(w);
     worker_bulk_stop(w);
+    worker_turns_stop(w);
     staging_end(&w->staging); /* what is still in use ends with the process */
     /* The backend is closed before the memory that its callbacks use is freed. */
     if (w->backend) w->ops->close(w->backend);

@@ -63,6 +63,27 @@ def chained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     far.stop()
 
 
+@pytest.fixture
+def chain(tmp_path: Path) -> Iterator[Callable[..., tuple[Server, Server]]]:
+    """A server with the `cuda` backend, and the one whose software GPUs are its driver's: GPUs of 256 MiB."""
+    from gpuvirt import paths
+
+    servers: list[Server] = []
+    driver = paths.library("libcuda.so.1")
+
+    def start(*options: str, gpus: int = 1) -> tuple[Server, Server]:
+        far = start_server(tmp_path / "far", "--backend", "soft", "--strict", "--gpus", str(gpus), "--gpu-memory", "256m")
+        env = clean_environment(GPUVIRT_POOL=far.url, GPUVIRT_GPUS=str(gpus))
+        servers.append(far)
+        near = start_server(tmp_path / "near", "--backend", "cuda", "--driver", str(driver), *options, env=env)
+        servers.append(near)
+        return near, far
+
+    yield start
+    for server in reversed(servers):
+        server.stop()
+
+
 MANY = 40  # tests from which on all programs are compiled beside them: a test mostly waits, and nvcc takes some seconds
 
 

@@ -1,38 +1,21 @@
-"""Sessions on real GPUs are parked by their driver's virtual memory management. Chained: the driver is our own client library, on strict software GPUs."""
+"""Sessions on real GPUs are parked by their driver's virtual memory management.
+
+Chained: the driver is our own client library, on strict software GPUs.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from e2e.harness import Server, clean_environment, running, start_server, wait_until
 from e2e.test_park import park, parked
 
-from gpuvirt import paths
-
 pytestmark = pytest.mark.slow
 MIB = 1 << 20
-
-
-@pytest.fixture
-def chain(tmp_path: Path) -> Iterator[Callable[..., tuple[Server, Server]]]:
-    """A server with the `cuda` backend, and the one whose software GPUs are its driver's: GPUs of 256 MiB."""
-    servers: list[Server] = []
-
-    def start(*options: str, gpus: int = 1) -> tuple[Server, Server]:
-        far = start_server(tmp_path / "far", "--backend", "soft", "--strict", "--gpus", str(gpus), "--gpu-memory", "256m")
-        env = clean_environment(GPUVIRT_POOL=far.url, GPUVIRT_GPUS=str(gpus))
-        servers.append(far)
-        near = start_server(tmp_path / "near", "--backend", "cuda", "--driver", str(paths.library("libcuda.so.1")), *options, env=env)
-        servers.append(near)
-        return near, far
-
-    yield start
-    for server in reversed(servers):
-        server.stop()
 
 
 @pytest.mark.parametrize("link", ["shm", "tcp"])

@@ -77,13 +77,13 @@ def finishes(programs: list[subprocess.Popen[str]], end: Path) -> None:
 KINDS = {"short": (SHORT, SHORT), "long and short": (LONG, SHORT), "short and long": (SHORT, LONG), "long": (LONG, LONG)}
 
 
-def have_their_parts(server: Server, program: Path, end: Path, first: float, kinds: str, seconds: float) -> None:
+def have_their_parts(server: Server, program: Path, end: Path, first: float, kinds: str, seconds: float, near: float = NEAR) -> None:
     second = round(0.999 - first, 3)  # not equal to the first: sessions are told apart by it
     with tenants(server, program, end, (str(first), KINDS[kinds][0]), (str(second), KINDS[kinds][1])) as programs:
         time.sleep(1)
         parts = parts_within(server, seconds)
         print(f"{kinds}, {seconds} s: {parts}")
-        assert parts[first] == pytest.approx(first, abs=NEAR), parts
+        assert parts[first] == pytest.approx(first, abs=near), parts
         finishes(programs, end)
 
 

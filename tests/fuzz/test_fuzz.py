@@ -47,7 +47,7 @@ def build(folder: Path, generated: Path, *flags: str) -> Path:
 
 
 # What stands between the decoder and the backend; threads, sockets and payload channels stay outside, or are handlers.c's own.
-NOT_HANDLERS = {"bulk", "bulk_copy_in", "executor", "key_exchange", "memory_usage_release", "park", "read_ahead", "worker"}
+NOT_HANDLERS = {"bulk", "bulk_copy_in", "executor", "key_exchange", "memory_usage_release", "read_ahead", "worker"}
 
 
 def build_handlers(folder: Path, generated: Path) -> Path:

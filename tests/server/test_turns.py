@@ -60,9 +60,9 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.001)
 
 
-def run(story: Callable[[Turns], Coroutine[Any, Any, None]]) -> None:
+def run(story: Callable[[Turns], Coroutine[Any, Any, None]], **how: Any) -> None:
     async def told() -> None:
-        turns = Turns()
+        turns = Turns(**how)
         await story(turns)
         turns.close()
 
@@ -195,3 +195,122 @@ def test_a_session_that_moves_keeps_its_seconds() -> None:
 
     run(story)
 
+
+
+# ---- kernels that nobody can stop ---------------------------------------------------------------------------------------
+
+
+class Kernels(Worker):
+    """Runs kernels of so many seconds, one after the other: the one that has begun goes on, whatever it is told. gap: seconds between two."""
+
+    def __init__(self, seconds: float, gap: float = 0.0) -> None:
+        super().__init__()
+        self.seconds, self.gap, self.runs, self.had = seconds, gap, False, 0
+
+    def turn(self, device: int, may: May, number: int) -> None:
+        self.told.append((device, may))
+        self.numbers[device] = number
+        if not self.runs and (self.wants or may is May.WAIT):
+            asyncio.get_running_loop().call_soon(self._next)
+
+    def _next(self) -> None:
+        if may(self) is not May.WAIT and not self.runs:
+            self.runs = True
+            asyncio.get_running_loop().call_later(self.seconds, self._over)
+        elif may(self) is May.WAIT:
+            self.stopped(0, self.numbers[0])
+
+    def _over(self) -> None:
+        self.had, self.runs = self.had + 1, False
+        if may(self) is not May.WAIT and self.gap:
+            self.wants = False
+            self.say(0, TurnSaid.IDLE)
+            asyncio.get_running_loop().call_later(self.gap, self.again)
+        else:
+            self._next()
+
+    def again(self) -> None:
+        """It has kernels to run, again or for the first time."""
+        self.wants = True
+        self.say(0, TurnSaid.WANTS)
+        self._next()
+
+
+def parts_of(one: Kernels, two: Kernels, seconds: float, **how: Any) -> float:
+    """What the first, which has reserved a quarter, has had of the time of all turns."""
+    found = 0.0
+    ended: list[str] = []
+
+    async def story(turns: Turns) -> None:
+        nonlocal found
+        turns.join(session(1, one, 0, compute=250))
+        turns.join(session(2, two, 0, compute=750))
+        one.say(0, TurnSaid.WANTS)
+        two.say(0, TurnSaid.WANTS)
+        await asyncio.sleep(seconds)
+        found = turns.spent(1) / (turns.spent(1) + turns.spent(2))
+        assert one.signals == two.signals == []
+
+    run(story, end=lambda session, why: ended.append(why), **how)
+    assert not ended
+    return found
+
+
+@pytest.mark.parametrize(("one", "two"), [(0.001, 0.001), (1.0, 0.001), (0.001, 1.0), (1.0, 1.0)])
+def test_what_a_kernel_takes_beyond_its_turn_is_debt(one: float, two: float) -> None:
+    assert parts_of(Kernels(one), Kernels(two), 300) == pytest.approx(0.25, abs=0.01)
+
+
+def test_a_short_pause_costs_no_turn() -> None:
+    """Whoever pauses for some milliseconds would wait for a kernel of a second each time, and lose its share."""
+    assert parts_of(Kernels(1.0), Kernels(0.02, gap=0.005), 300) == pytest.approx(0.25, abs=0.02)
+
+
+def test_pauses_that_cost_turns_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Deliberate fault: a server that gives the device away at once."""
+    monkeypatch.setattr(turns_module, "LINGER", 0.0)
+    assert parts_of(Kernels(1.0), Kernels(0.02, gap=0.005), 300) > 0.5
+
+
+def test_who_lets_others_wait_for_too_long_is_ended() -> None:
+    """Once, and only while somebody waits."""
+    ended: list[tuple[int, str]] = []
+
+    async def story(turns: Turns) -> None:
+        long, other = Kernels(1e6), Kernels(0.01)
+        other.wants = False
+        turns.join(session(1, long, 0, compute=500))
+        turns.join(session(2, other, 0))
+        long.say(0, TurnSaid.WANTS)
+        await asyncio.sleep(1000)
+        assert may(long) is May.NOW and not ended
+        other.again()
+        await asyncio.sleep(19.9)
+        assert may(long) is May.WAIT and not ended and not other.had
+        await asyncio.sleep(100)
+        assert ended == [(1, "its kernels ran on for 20 s after its turn on GPU 0, and others wait (serve --overrun)")] and not other.had
+        turns.leave(1)
+        assert may(other) is May.ALWAYS
+        await asyncio.sleep(0.05)
+        assert other.had and not long.signals
+
+    run(story, end=lambda session, why: ended.append((session, why)), overrun=20)
+
+
+def test_nobody_is_ended_whom_nobody_waits_for() -> None:
+    """Turns begin while a kernel runs: its session is told to stop, as all are, and nobody else wants anything."""
+    ended: list[str] = []
+
+    async def story(turns: Turns) -> None:
+        long, other = Kernels(100.0), Kernels(0.01)
+        other.wants = False
+        turns.join(session(1, long, 0))
+        long._next()
+        turns.join(session(2, other, 0, compute=500))
+        await asyncio.sleep(99)
+        assert may(long) is May.WAIT and not long.had
+        await asyncio.sleep(10)
+        assert long.had and not long.signals
+
+    run(story, end=lambda session, why: ended.append(why), overrun=20)
+    assert not ended

@@ -109,6 +109,10 @@ class TurnOrder:
         waiting = self._waiting(without)
         return min(waiting, key=lambda member: (member.time, member.session)).session if waiting else None
 
+    def others_wait(self, session: int) -> bool:
+        """Whether another one wants the device."""
+        return any(member.wants for number, member in self._members.items() if number != session)
+
     def gives_way(self, without: set[int], now: float) -> float | None:
         """In how many seconds the holder's turn ends, at the latest 0; None: nobody waits for it. without: as for `next`."""
         assert self.holder is not None

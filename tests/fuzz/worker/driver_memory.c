@@ -7,13 +7,40 @@
 #include "../../native/worker/cuda/fake_driver.h"
 
 #define BEGIN 0x10000000ull /* where fake_driver.c places allocations, 16 MiB from one to the next */
-#define SIZE (256ull << 20)
+#define PLACED (256ull << 20)
+#define SIZE (8ull << 30) /* behind those, addresses that are reserved */
 
 static uint8_t *memory(uint64_t address, uint64_t size) {
     static uint8_t *all;
     if (!all) all = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     return address < BEGIN || address - BEGIN > SIZE || size > SIZE - (address - BEGIN) ? NULL : all + (address - BEGIN);
 }
+
+/* ---- virtual memory management: all addresses can be reached, whatever is mapped; none is reserved twice ---- */
+
+struct fake_virtual fake_virtual;
+static uint64_t reserved = PLACED;
+
+CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocationProp *prop, CUmemAllocationGranularity_flags option) {
+    return (void)prop, (void)option, *granularity = 2 << 20, CUDA_SUCCESS;
+}
+CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignment, CUdeviceptr addr, unsigned long long flags) {
+    if (!size || alignment & (alignment - 1)) return CUDA_ERROR_INVALID_VALUE;
+    uint64_t at = alignment ? (reserved + alignment - 1) / alignment * alignment : reserved;
+    if (addr || flags || at > SIZE || size > SIZE - at) return CUDA_ERROR_OUT_OF_MEMORY;
+    reserved = at + size;
+    return *ptr = BEGIN + at, fake_driver_state();
+}
+CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop, unsigned long long flags) {
+    static unsigned handles;
+    if (!size || size % (2 << 20)) return CUDA_ERROR_INVALID_VALUE;
+    return (void)prop, (void)flags, *handle = ++handles, size > FAKE_DEVICE_MEMORY ? CUDA_ERROR_OUT_OF_MEMORY : fake_driver_state();
+}
+CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags) {
+    return (void)handle, offset || flags || !memory(ptr, size) ? CUDA_ERROR_INVALID_VALUE : fake_driver_state();
+}
+
+/* ---- copies and fills ---- */
 
 /* Rows of bytes from one place to another; without a source they are filled with an element. */
 struct job {

@@ -15,6 +15,7 @@ static void *run(void *arg) {
 }
 
 uint64_t bulk_sent;
+void (*on_turn)(void *arg, uint32_t device, uint32_t what, uint32_t number);
 
 static void *add_bulk(void *arg) {
     CHECK(gv_link_add_channel(client, 0, *(int *)arg) == 0);
@@ -58,6 +59,7 @@ void begin(void) {
         CHECK(worker_add_channel(worker, 0, bulk[1]) == 0);
         pthread_join(adding, NULL);
     }
+    if (on_turn) worker_watch_turns(worker, on_turn, NULL);
     CHECK(pthread_create(&thread, NULL, run, NULL) == 0);
 }
 

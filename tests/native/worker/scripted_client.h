@@ -19,6 +19,9 @@ extern pthread_t thread;        /* the worker's */
 extern uint64_t bulk_sent;      /* payloads */
 extern uint8_t body[512 << 10]; /* of the last answer, or its text when it is an error's */
 
+/* Hears what the worker says of turns, in sessions that begin from now on; NULL: nobody. */
+extern void (*on_turn)(void *arg, uint32_t device, uint32_t what, uint32_t number);
+
 /* A session begins, and its worker has ended with `expected`. */
 void begin(void);
 void end(int expected);
@@ -94,6 +97,6 @@ void receive(uint64_t tag, uint8_t *back, uint64_t size);
 void round_trip(uint64_t size, uint64_t stream, uint64_t id);
 
 /* The cases, each list ended by one without a name. */
-extern const struct test_case memory_cases[], copy_cases[], stream_cases[], module_cases[], held_up_cases[], ending_cases[];
+extern const struct test_case memory_cases[], copy_cases[], stream_cases[], module_cases[], held_up_cases[], ending_cases[], turn_cases[];
 
 #endif

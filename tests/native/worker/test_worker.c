@@ -2,7 +2,7 @@
 #include "scripted_client.h"
 
 int main(int argc, char **argv) {
-    static const struct test_case *const lists[] = {ending_cases, memory_cases, copy_cases, stream_cases, module_cases, held_up_cases};
+    static const struct test_case *const lists[] = {ending_cases, memory_cases, copy_cases, stream_cases, module_cases, held_up_cases, turn_cases};
     static struct test_case cases[100];
     size_t n = 0;
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)

@@ -16,6 +16,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "../../turn_words.h"
 #include "exec.h"
 #include "kernel_abi.h"
 #include "../limits.h"
@@ -37,12 +38,9 @@
 /* Of one device: whether its grids may run. Under the engine's lock, but for `closed`. */
 struct soft_gate {
     _Atomic bool closed;
-    uint32_t may, number;     /* what was said last (gv_may), and its number */
-    bool stopping;            /* nobody was told yet that it stands still */
-    bool busy;                /* as it was told last */
+    struct turn_words words;
     uint32_t inside, waiting; /* runners in its grids; those that wait for it to open */
-    uint64_t entered, seen;   /* how often a runner has come inside; the same when the teller looked last */
-    int64_t quiet_since;
+    uint64_t entered;         /* how often a runner has come inside */
     pthread_cond_t opened;
 };
 

@@ -11,7 +11,7 @@
 /* ---- runners, under the engine's lock ---- */
 
 static void note_work(struct soft_engine *e, const struct soft_gate *gate) {
-    if (gate->may != GV_MAY_ALWAYS && !gate->busy) pthread_cond_signal(&e->tell);
+    if (gate->words.may != GV_MAY_ALWAYS && !gate->words.busy) pthread_cond_signal(&e->tell);
 }
 
 void soft_gate_enter(struct soft_engine *e, struct soft_gate *gate) {
@@ -21,7 +21,7 @@ void soft_gate_enter(struct soft_engine *e, struct soft_gate *gate) {
 }
 
 void soft_gate_leave(struct soft_engine *e, struct soft_gate *gate) {
-    if (!--gate->inside && gate->stopping) pthread_cond_signal(&e->tell);
+    if (!--gate->inside && gate->words.stopping) pthread_cond_signal(&e->tell);
 }
 
 void soft_gate_await(struct soft_engine *e, struct soft_gate *gate, const _Atomic bool *stop) {
@@ -43,27 +43,6 @@ void soft_gate_pause(struct grid *g) {
 
 /* ---- the teller ---- */
 
-/* The next thing to say of a device, 0: nothing. */
-static uint32_t next_word(struct soft_gate *gate, int64_t now) {
-    bool works = gate->inside || gate->waiting;
-    if (gate->stopping) {
-        if (gate->inside) return 0;
-        gate->stopping = false;
-        gate->busy = works;
-        return works ? GV_TURN_STOPPED_WANTS : GV_TURN_STOPPED;
-    }
-    if (works || gate->seen != gate->entered) {
-        gate->seen = gate->entered;
-        gate->quiet_since = now;
-        if (gate->busy || !works) return 0;
-        gate->busy = true;
-        return GV_TURN_WANTS;
-    }
-    if (!gate->busy || now - gate->quiet_since < GV_TURN_LINGER_NS) return 0;
-    gate->busy = false;
-    return GV_TURN_IDLE;
-}
-
 static void *teller(void *arg) {
     struct soft_engine *e = arg;
     sigset_t all;
@@ -75,9 +54,9 @@ static void *teller(void *arg) {
         bool said = false, watch = false;
         for (uint32_t device = 0; device < SOFT_TURN_DEVICES && !e->stopping; device++) {
             struct soft_gate *gate = &e->gates[device];
-            if (gate->may == GV_MAY_ALWAYS) continue;
-            uint32_t what = next_word(gate, gv_now_ns()), number = gate->number;
-            watch |= gate->busy;
+            if (gate->words.may == GV_MAY_ALWAYS) continue;
+            uint32_t what = turn_words_next(&gate->words, gate->inside, gate->waiting, gate->entered, gv_now_ns()), number = gate->words.number;
+            watch |= gate->words.busy;
             if (!what) continue;
             said = true;
             pthread_mutex_unlock(&e->lock);
@@ -112,13 +91,9 @@ int soft_engine_turn(struct soft_engine *e, uint32_t device, uint32_t may, uint3
         pthread_mutex_unlock(&e->lock);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    gate->may = may;
-    gate->number = number;
-    gate->stopping = may == GV_MUST_WAIT;
-    gate->busy = may == GV_MAY_NOW; /* it was asked for: that nothing has come of it is said, too */
-    gate->quiet_since = gv_now_ns();
-    atomic_store(&gate->closed, gate->stopping);
-    if (!gate->stopping) {
+    turn_words_heard(&gate->words, may, number, gv_now_ns());
+    atomic_store(&gate->closed, gate->words.stopping);
+    if (!gate->words.stopping) {
         pthread_cond_broadcast(&gate->opened);
         pthread_cond_broadcast(&e->work);
     }

@@ -4,8 +4,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "../wire/clock.h"
-#include "state.h"
+#include "../../wire/clock.h"
+#include "../state.h"
 
 #define EXPORT __attribute__((visibility("default")))
 
