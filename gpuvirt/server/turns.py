@@ -1,10 +1,10 @@
 """Turns: on a device of which leases have reserved parts of the compute (`--compute`), the kernels of one session at a time run.
 
-policy/turn_order.py says whose turn it is; here are the words to the workers and back, and the daemon's clock, by which turns are measured. A session
-whose turn is over stops between two blocks of its kernels. One that has not within `OVERRUN` is stopped from outside (SIGSTOP), whole, until its next
-turn; the time until then is counted as its own. A kernel on a real GPU cannot be stopped: there the others wait until it has ended, which is its
-session's debt, and a session that lets others wait for `overrun` seconds is told so and ended. Where no lease has reserved anything there are no turns,
-and sessions run side by side.
+policy/turn_order.py says whose turn it is; here are the words to the workers and back, and the daemon's clock, by which turns are measured. A
+session whose turn is over stops between two blocks of its kernels. One that has not within `OVERRUN` is stopped from outside (SIGSTOP), whole,
+until its next turn; the time until then is counted as its own. A kernel on a real GPU cannot be stopped: there the others wait until it has
+ended, which is its session's debt, and a session that lets others wait for `overrun` seconds is told so and ended. Where no lease has reserved
+anything there are no turns, and sessions run side by side.
 """
 
 from __future__ import annotations

@@ -208,7 +208,7 @@ static int fetch(struct gv_physical *p, struct gv_image_in *in, char *piece) {
 
 int cuda_unpark(struct gv_backend *b, int fd, char *why) {
     struct memory_share *shares[GV_MAX_DEVICES];
-    uint64_t parked[GV_MAX_DEVICES];
+    uint64_t parked[GV_MAX_DEVICES] = {0};
     struct gv_image_in in;
     for (uint32_t i = 0; i < b->n_devices; i++) {
         shares[i] = &b->accounts[i].share;

@@ -9,7 +9,7 @@
 
 #define QUEUE_NS 10000000ll /* of work on the device that launches may be handed on ahead */
 #define MOST_AHEAD 1024
-#define FIRST_AHEAD 4 /* while it is not known what one takes */
+#define FIRST_AHEAD 4      /* while it is not known what one takes */
 #define LOOK_NS 20000000ll /* between two looks at whether the session is over */
 /* A kernel may wait for one that is behind it (a flag, a value that a stream waits for): where nothing ends for so long one more launch is handed on. */
 #ifndef STUCK_NS
