@@ -18,8 +18,9 @@ from machine import Machine, Missing
 from parts import PARTS, Check
 from report import NOT_RUN, WRONG, Report, Row
 from runs import Runs
+from sharing import sharing
 
-ALL = {**PARTS, "frameworks": frameworks}
+ALL = {**PARTS, "sharing": sharing, "frameworks": frameworks}
 
 
 def main() -> int:

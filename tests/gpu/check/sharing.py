@@ -1,0 +1,109 @@
+"""Sessions that share the GPU: one is parked and has its memory again, two have their parts of the compute, one that lets the other wait is ended."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from machine import clean_environment
+from parts import SOURCES, Check, compiled
+from report import MISSING, OK, WRONG, Row
+
+HOLDS = 512  # MiB
+# computes BLOCKS ROUNDS DEEP: kernels of well below a second each, whatever the GPU is.
+KERNELS = ("64", "1000000", "16")
+
+
+def _gpuvirt(check: Check, *line: str) -> subprocess.CompletedProcess[str]:
+    command = [check.machine.python, "-m", "gpuvirt", *line, "--pool", check.runs.pool]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=clean_environment(**check.runs.environment))
+
+
+def _sessions(check: Check) -> list[dict[str, Any]]:
+    leases = json.loads(_gpuvirt(check, "ps", "--json").stdout)
+    return [{**session, "compute": lease["compute"]} for lease in leases for session in lease["sessions"]]
+
+
+def _begin(check: Check, command: list[str], *options: str) -> subprocess.Popen[str]:
+    """A program that has said "running"."""
+    line = [check.machine.python, "-m", "gpuvirt", "run", "--pool", check.runs.pool, "--link", "shm", *options, "--", *command]
+    env = clean_environment(**check.runs.environment)
+    program = subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
+    assert program.stdout is not None
+    program.stdout.readline()
+    return program
+
+
+def _until(condition: Callable[[], bool], seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def _parked(check: Check, holds: int) -> Row:
+    end = check.runs.folder / "moved.end"
+    end.unlink(missing_ok=True)
+    program = _begin(check, [str(check.runs.folder / "moved"), str(end), "holds", str(holds)])
+    try:
+        (session,) = _sessions(check)
+        used, said = session.get("memory_used", 0), ""
+        begin = time.monotonic()
+
+        def parks() -> bool:
+            nonlocal said, begin
+            begin = time.monotonic()
+            done = _gpuvirt(check, "park", session["session"])
+            said = (done.stderr.strip().splitlines() or [""])[-1]
+            return done.returncode == 0
+
+        if not _until(parks, 20):
+            return Row("sharing", "parked", "shm", WRONG, said)
+        took = time.monotonic() - begin
+        (now,) = _sessions(check)
+        gave = int(now["parked"] or 0)
+        end.touch()
+        begin = time.monotonic()
+        out, err = program.communicate(timeout=100)
+        figures = {"MiB": gave >> 20, "stays MiB": (used - gave) >> 20, "park s": round(took, 2), "rest s": round(time.monotonic() - begin, 2)}
+        right = program.returncode == 0 and out.endswith("right\n") and gave >= holds << 20
+        return Row("sharing", "parked", "shm", OK if right else WRONG, "right afterwards" if right else (out + err)[-200:], figures)
+    finally:
+        program.kill()
+
+
+def _parts(check: Check, seconds: float) -> Row:
+    end = check.runs.folder / "computes.end"
+    end.unlink(missing_ok=True)
+    line = [str(check.runs.folder / "computes"), *KERNELS, str(end)]
+    programs = [_begin(check, line, "--compute", part) for part in ("0.25", "0.749")]
+    try:
+        time.sleep(1)
+        begin = {session["compute"]: session.get("turns_s", 0.0) for session in _sessions(check)}
+        time.sleep(seconds)
+        had = {session["compute"]: session.get("turns_s", 0.0) - begin[session["compute"]] for session in _sessions(check)}
+        end.touch()
+        said = [program.communicate(timeout=100) for program in programs]
+        part = had[0.25] / (sum(had.values()) or 1)
+        near = 0.3 if check.machine.chained else 0.05  # on a busy machine a program has pauses of its own, in which the other one computes
+        right = all(program.returncode == 0 for program in programs) and abs(part - 0.25) < near
+        figures = {"of 0.25": round(part, 3), "busy": round(sum(had.values()) / seconds, 2)}
+        return Row("sharing", "parts", "shm", OK if right else WRONG, "" if right else "".join(err for _, err in said)[-200:], figures)
+    finally:
+        for program in programs:
+            program.kill()
+
+
+def sharing(check: Check) -> Iterator[Row]:
+    """One is parked and right afterwards; two have a quarter and the rest of the compute by the server's clock."""
+    if not check.machine.nvcc:
+        yield Row("sharing", "CUDA C++", "", MISSING, "no nvcc on this machine")
+        return
+    built = compiled(check, [SOURCES / "moved.cu", SOURCES / "computes.cu"])
+    for name, row in (("moved", lambda: _parked(check, 64 if check.small else HOLDS)), ("computes", lambda: _parts(check, 4 if check.small else 20))):
+        yield Row("sharing", name, "", WRONG, f"nvcc: {built[name]}") if built[name] else row()
