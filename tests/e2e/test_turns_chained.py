@@ -19,7 +19,9 @@ def test_they_have_their_parts(
     chain: Callable[..., tuple[Server, Server]], build: Callable[..., Path], tmp_path: Path, first: float, kinds: str
 ) -> None:
     """A kernel that has begun runs to its end: what it takes beyond its session's turn is the session's debt.
-    Over half a minute one such kernel more or less of more than a second counts. Only on a quiet machine: elsewhere programs have pauses of their own."""
+
+    Over half a minute one kernel of a second more or less counts. On a busy machine programs have pauses of their own, in which others compute.
+    """
     near, _ = chain("--idle", "0")
     seconds, within = (30, 2 * NEAR) if "long" in kinds else (12, NEAR)
     have_their_parts(near, build("computes"), tmp_path / "end", first, kinds, seconds, within)
