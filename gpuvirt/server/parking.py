@@ -21,6 +21,7 @@ from typing import Protocol
 from gpuvirt.errors import GpuvirtError
 from gpuvirt.server.memory_usage import DEVICES, MemoryUsage
 from gpuvirt.server.workers.worker_process import WorkerProcess
+from gpuvirt.sizes import format_size
 
 log = logging.getLogger("gpuvirt.server")
 
@@ -33,6 +34,7 @@ PROMISE = 2.0  # seconds for which room is kept for whom it was granted to
 LOOK_LEAST, LOOK_MOST = 0.1, 15.0  # seconds between two looks at who is idle
 QUIET, QUIET_LOOKS = 0.5, 10  # seconds without a command, after which a session is parked whose program has left its block; looks at it
 RETRY = 0.05  # seconds between two looks for room, while somebody waits for it
+DISK_PART = 0.5  # of what is free on the disk, the most that one session's memory may take
 NOT_IDLE = "it is not idle"  # how a worker's refusal begins that another time may be none
 
 
@@ -164,8 +166,12 @@ class Parking:
             if state.file < 0:
                 state.file = self._file()
                 self.changed(session)
+            free = os.statvfs(self._folder).f_bavail * os.statvfs(self._folder).f_frsize
         except OSError as error:
             raise GpuvirtError(f"no file for its memory in {self._folder}: {error.strerror}") from None
+        if sum(used) > free * DISK_PART:
+            sizes = f"{format_size(sum(used))} and {format_size(free)}"
+            raise GpuvirtError(f"its memory might take more than half of what is free in {self._folder} ({sizes}); GPUVIRT_CACHE names another place")
         try:
             why = await session.worker.park(state.file, finish, *self._handlers(session, used))
         except OSError:
