@@ -36,7 +36,8 @@ def engine() -> ctypes.CDLL:
         soft = c_build.NATIVE / "backend" / "soft"
         flags = ["-fvisibility=hidden", f"-I{c_build.NATIVE}", f"-I{soft}", f"-I{c_build.generated()}"]
         with tempfile.TemporaryDirectory() as folder:  # it stays mapped
-            made = c_build.library(Path(folder) / "libsoftexec.so", sorted((soft / "engine").glob("*.c")), flags=flags, libraries=["-lm"])
+            sources = [*sorted((soft / "engine").glob("*.c")), soft.parent / "turn_words.c"]
+            made = c_build.library(Path(folder) / "libsoftexec.so", sources, flags=flags, libraries=["-lm"])
             _engine = ctypes.CDLL(str(made))
         missing = jit.register_library(_engine)
         if missing:
