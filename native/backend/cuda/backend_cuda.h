@@ -46,7 +46,6 @@ struct gv_backend {
     uint32_t n_placed; /* allocations that the driver has placed by itself */
     struct gv_physical *physicals;
     struct mappings mappings;
-    void *staging; /* pinned, while it is parked or brought back */
 
     /* What kernels print (console.c). */
     void (*console)(void *arg, const char *text, size_t size);
