@@ -37,11 +37,11 @@ struct gv_backend {
         struct memory_share share;   /* bytes */
         uint64_t limits[3];          /* of what is used, what the primary context's limits take */
         uint64_t chunk;              /* bytes in multiples of which memory is created, 0: the device has no virtual memory management */
-        struct address_ranges holes; /* what is free of the blocks that small allocations share, */
+        struct address_ranges holes; /* what is free of the slabs that small allocations share, */
         struct address_ranges tails; /* and of those that were made for one large allocation */
     } accounts[GV_MAX_DEVICES];
     struct address_ranges owned; /* allocated or mapped by the session */
-    struct address_ranges space; /* addresses reserved for blocks, where none lies */
+    struct address_ranges space; /* addresses reserved for slabs, where none lies */
     uint32_t n_allocations, n_reservations;
     uint32_t n_placed; /* allocations that the driver has placed by itself */
     struct gv_physical *physicals;
@@ -144,14 +144,14 @@ bool cuda_memory_owned(struct gv_context *c, uint64_t address, uint64_t size);
 void cuda_memory_forget(struct gv_context *c);
 
 /* ---- virtual.c ---- */
-/* Memory that the driver has made: a block's, or of a handle of the program's. */
+/* Memory that the driver has made: a slab's, or of a handle of the program's. */
 struct gv_physical {
     struct gv_physical *next, *previous; /* backend.physicals */
     struct gv_context *context;          /* the worker's own of the device */
     CUmemGenericAllocationHandle handle;
     uint64_t size;
-    uint64_t block; /* address, 0: a handle of the program's */
-    bool shared;    /* a block of small allocations */
+    uint64_t slab; /* address, 0: a handle of the program's */
+    bool shared;   /* a slab of small allocations */
     uint32_t n_allocations;
     uint64_t at; /* park.c: where all of it can be read and written, 0: nowhere */
     bool gone;   /* park.c: the driver has it no more */

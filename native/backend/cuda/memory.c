@@ -1,5 +1,5 @@
-/* Device memory and pinned host memory, by the driver. Allocations lie in blocks of physical memory that the worker maps, so that a session which is parked can give
- * the memory back and keep the addresses. Small ones share a block; what a large one leaves of its last chunk is used when there is no memory left. */
+/* Device memory and pinned host memory, by the driver. Allocations lie in slabs of physical memory that the worker maps, so that a session which is parked can give
+ * the memory back and keep the addresses. Small ones share a slab; what a large one leaves of its last chunk is used when there is no memory left. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -44,14 +44,14 @@ int cuda_memory_back(struct gv_context *c, uint64_t address, uint64_t size, bool
 
 int cuda_memory_unback(struct gv_context *c, uint64_t address, uint64_t size) { return (void)c, (void)address, (void)size, CUDA_ERROR_NOT_SUPPORTED; }
 
-/* ---- blocks ---- */
+/* ---- slabs ---- */
 
 static struct address_ranges *unused_of(const struct gv_physical *p) { return p->shared ? &p->context->account->holes : &p->context->account->tails; }
 
-static void destroy_block(struct gv_physical *p) {
+static void destroy_slab(struct gv_physical *p) {
     struct gv_backend *b = p->context->b;
     struct address_ranges *unused = unused_of(p);
-    uint64_t address = p->block, size = p->size;
+    uint64_t address = p->slab, size = p->size;
     size_t at;
     if (!address_ranges_hold(unused, address, size) || !mappings_whole(&b->mappings, address, size, &at)) return;
     if (!address_ranges_remove(unused, address, size) || b->driver.memory_unmap(address, size)) return;
@@ -60,7 +60,7 @@ static void destroy_block(struct gv_physical *p) {
 }
 
 /* All of it is unused. */
-static int make_block(struct gv_context *c, uint64_t size, bool shared) {
+static int make_slab(struct gv_context *c, uint64_t size, bool shared) {
     struct gv_backend *b = c->b;
     struct cuda_device *d = c->account;
     struct gv_physical *p;
@@ -70,7 +70,7 @@ static int make_block(struct gv_context *c, uint64_t size, bool shared) {
     uint32_t device = (uint32_t)(d - b->accounts);
     status = g.address ? (int)b->driver.memory_map(g.address, size, 0, p->handle, 0) : CUDA_ERROR_OUT_OF_MEMORY;
     if (!status) {
-        p->block = g.address;
+        p->slab = g.address;
         p->shared = shared;
         status = cuda_driver_access(b, &g, device, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
         if (!status && !address_ranges_add(unused_of(p), g.address, size)) status = CUDA_ERROR_OUT_OF_MEMORY;
@@ -92,8 +92,8 @@ static int make_block(struct gv_context *c, uint64_t size, bool shared) {
 struct allocation {
     struct allocation *next;
     struct gv_context *context;
-    struct gv_physical *block; /* NULL: the driver has placed it */
-    uint64_t address, size;    /* bytes that it takes */
+    struct gv_physical *slab; /* NULL: the driver has placed it */
+    uint64_t address, size;   /* bytes that it takes */
 };
 
 #define BUCKETS 4096u
@@ -106,8 +106,8 @@ static bool fit(struct allocation *a, struct address_ranges *unused) {
     uint64_t at = address_ranges_fit(unused, a->size);
     if (!at || !address_ranges_remove(unused, at, a->size)) return false;
     a->address = at;
-    a->block = m->items[mappings_find(m, at)].physical;
-    a->block->n_allocations++;
+    a->slab = m->items[mappings_find(m, at)].physical;
+    a->slab->n_allocations++;
     return true;
 }
 
@@ -117,14 +117,14 @@ static int place(struct allocation *a) {
     if (!d->chunk) return c->b->driver.memory_alloc((CUdeviceptr *)&a->address, a->size);
     bool shared = a->size <= d->chunk / 2;
     if (shared && fit(a, &d->holes)) return 0;
-    int status = a->size > UINT64_MAX - d->chunk ? CUDA_ERROR_OUT_OF_MEMORY : make_block(c, (a->size + d->chunk - 1) / d->chunk * d->chunk, shared);
+    int status = a->size > UINT64_MAX - d->chunk ? CUDA_ERROR_OUT_OF_MEMORY : make_slab(c, (a->size + d->chunk - 1) / d->chunk * d->chunk, shared);
     if (!status) return fit(a, shared ? &d->holes : &d->tails) ? 0 : CUDA_ERROR_OUT_OF_MEMORY;
     return status == CUDA_ERROR_OUT_OF_MEMORY && (fit(a, &d->tails) || fit(a, &d->holes)) ? 0 : status;
 }
 
 static void unplace(struct allocation *a) {
-    struct gv_physical *p = a->block;
-    if (p && address_ranges_add(unused_of(p), a->address, a->size) && !--p->n_allocations) destroy_block(p);
+    struct gv_physical *p = a->slab;
+    if (p && address_ranges_add(unused_of(p), a->address, a->size) && !--p->n_allocations) destroy_slab(p);
 }
 
 int cuda_memory_alloc(struct gv_context *c, uint64_t size, uint64_t *address) {
@@ -134,12 +134,12 @@ int cuda_memory_alloc(struct gv_context *c, uint64_t size, uint64_t *address) {
     struct allocation *a = malloc(sizeof *a);
     if (!a) return CUDA_ERROR_OUT_OF_MEMORY;
     *a = (struct allocation){.context = c, .size = (size + SMALLEST - 1) / SMALLEST * SMALLEST};
-    bool counted = c->account->chunk || cuda_take(c, a->size); /* blocks are counted as they are made */
+    bool counted = c->account->chunk || cuda_take(c, a->size); /* slabs are counted as they are made */
     int status = counted ? cuda_enter(c) : CUDA_ERROR_OUT_OF_MEMORY;
     if (!status) status = place(a);
     for (int i = 0; counted && status == CUDA_ERROR_OUT_OF_MEMORY && i < CUDA_ROOM_TRIES && cuda_make_room(c, a->size); i++) status = place(a);
     if (!status && (address_ranges_touch(&b->owned, a->address, size) || !address_ranges_add(&b->owned, a->address, a->size))) {
-        if (a->block)
+        if (a->slab)
             unplace(a);
         else
             b->driver.memory_free(a->address);
@@ -154,7 +154,7 @@ int cuda_memory_alloc(struct gv_context *c, uint64_t size, uint64_t *address) {
     a->next = *at;
     *at = a;
     b->n_allocations++;
-    if (!a->block) b->n_placed++;
+    if (!a->slab) b->n_placed++;
     *address = a->address;
     return 0;
 }
@@ -177,7 +177,7 @@ static void forget(struct allocation **at) {
     *at = a->next;
     address_ranges_remove(&b->owned, a->address, a->size);
     b->n_allocations--;
-    if (a->block) {
+    if (a->slab) {
         unplace(a);
     } else {
         cuda_give(a->context, a->size);
@@ -190,8 +190,8 @@ int cuda_memory_free(struct gv_context *c, uint64_t address) {
     struct allocation **at = allocation_at(address);
     while (*at && (*at)->address != address) at = &(*at)->next;
     if (!*at) return CUDA_ERROR_INVALID_VALUE;
-    int status = (*at)->block ? await_device((*at)->context) : cuda_enter(c);
-    if (!status && !(*at)->block) status = c->b->driver.memory_free(address);
+    int status = (*at)->slab ? await_device((*at)->context) : cuda_enter(c);
+    if (!status && !(*at)->slab) status = c->b->driver.memory_free(address);
     if (!status) forget(at);
     return status;
 }

@@ -1,5 +1,5 @@
 /* The memory of a session that is idle goes to a file, and comes back when the session has work again. Contexts, modules and all addresses stay: what is given back is
- * the physical memory behind blocks and the program's handles, which is made anew and mapped where it was. What modules and kernels' malloc have is the driver's. */
+ * the physical memory behind slabs and the program's handles, which is made anew and mapped where it was. What modules and kernels' malloc have is the driver's. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>

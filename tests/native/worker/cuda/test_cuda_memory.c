@@ -92,7 +92,7 @@ static void to_the_byte(void) {
     CHECK(ops->memory_free(context, small[7]) == 0 && allocate(512) == small[7]);
     no_room_for(1);
     CHECK(ops->memory_free(context, large) == 0);
-    CHECK(allocate(7 * MIB) == large); /* its block is still there, because of the small ones */
+    CHECK(allocate(7 * MIB) == large); /* its slab is still there, because of the small ones */
     CHECK(ops->memory_free(context, large) == 0);
     for (int i = 0; i < 1024; i++) CHECK(ops->memory_free(context, small[i]) == 0);
     CHECK(shown() == 0 && fake_virtual.handles == 0 && fake_virtual.mapped_bytes == 0);
@@ -102,7 +102,7 @@ static void to_the_byte(void) {
     end();
 }
 
-/* Small allocations share blocks, and none of them overlaps another. */
+/* Small allocations share slabs, and none of them overlaps another. */
 static void small_ones(void) {
     begin(0);
     uint64_t all[300], before = fake_virtual.handles;
@@ -113,7 +113,7 @@ static void small_ones(void) {
     CHECK(fake_virtual.handles - (int)before <= 2);
     for (unsigned i = 0; i < 300; i++)
         for (unsigned k = 0; k < 100 + 37 * i; k++) CHECK(((uint8_t *)(uintptr_t)all[i])[k] == (uint8_t)i);
-    /* Beyond an allocation's end nothing is the session's, in a block neither. */
+    /* Beyond an allocation's end nothing is the session's, in a slab neither. */
     struct gv_shape row = {64, 1, 1, 64, 64, 64, 64};
     char host[64] = "";
     struct gv_stream *stream = ops->stream_legacy(context);
