@@ -38,8 +38,11 @@ static bool stuck(struct worker_gate *g, int64_t since, int64_t now) {
 /* ---- launches: the executor, and marks on any thread ---- */
 
 static struct worker_gate *gate_of(struct worker *w, const struct gv_record *record) {
+    struct gv_cmd_launch launch;
     if (record->op != GV_OP_LAUNCH || !atomic_load_explicit(&w->turns.on, memory_order_relaxed)) return NULL;
-    const struct worker_context *c = worker_context(w, record->ctx);
+    if (gv_cmd_launch_decode(&launch, record + 1, record->size - (uint32_t)sizeof *record)) return NULL;
+    const struct worker_stream *s = handles_get(&w->streams, launch.stream);
+    const struct worker_context *c = launch.stream > 1 ? (s ? s->context : NULL) : worker_context(w, record->ctx);
     return c ? &w->turns.gates[c->device] : NULL;
 }
 
