@@ -60,6 +60,7 @@ class ParkingState:
 
     Attributes:
         parked: bytes on each device (by ordinal) that are in its file, None: it has its memory.
+        kept: bytes of each device that it has had since it was parked: what a real GPU's driver has for it.
         asked: bytes on each device that it allocates and for which there is no room, None: nothing.
         asked_at: monotonic seconds, since when it waits for that or for its memory.
         promised: bytes that it will use of each device once it has taken what it was granted; None, or older than `PROMISE`: it has.
@@ -72,6 +73,7 @@ class ParkingState:
     """
 
     parked: list[int] | None = None
+    kept: list[int] = field(default_factory=lambda: [0] * DEVICES)
     asked: list[int] | None = None
     asked_at: float = 0.0
     promised: list[int] | None = None
@@ -144,7 +146,7 @@ class Parking:
         state, row = session.parking, self._memory_usage.row(session.slot)
         state.file = file
         if parked is not None and all(now <= had - gone for now, had, gone in zip(row, used, parked, strict=False)):  # else it is back since
-            state.parked = parked
+            state.parked, state.kept = parked, row
         session.worker.on_park_said(*self._handlers(session, used))
 
     async def park(self, session: Parkable, finish: float = 0.0) -> int:
@@ -219,7 +221,8 @@ class Parking:
 
     def _given_back(self, session: Parkable, used: list[int]) -> list[int]:
         """Of what it used, now that it is parked: a real GPU's driver keeps contexts and modules."""
-        return [max(0, before - now) for before, now in zip(used, self._memory_usage.row(session.slot), strict=True)]
+        session.parking.kept = self._memory_usage.row(session.slot)
+        return [max(0, before - now) for before, now in zip(used, session.parking.kept, strict=True)]
 
     def _is_back(self, session: Parkable) -> None:
         state = session.parking
@@ -302,11 +305,18 @@ class Parking:
         state = session.parking
         if state.asked is None:
             return False
-        stay = [other for other in self._sessions if other is session or other.parking.never or other.parking.parked is not None]
+        stay = [self._stays(other, other is session) for other in self._sessions]
         for device, total in enumerate(self._total):
-            if state.asked[device] and sum(self._memory_usage.row(other.slot)[device] for other in stay) + state.need(device) > total:
+            if state.asked[device] and sum(row[device] for row in stay) + state.need(device) > total:
                 return True
         return time.monotonic() - state.asked_at > ALLOCATION_LIMIT
+
+    def _stays(self, session: Parkable, asks: bool) -> list[int]:
+        """Bytes of each device that it has whatever is parked. One that is just taking its memory back has more in its row."""
+        state = session.parking
+        if state.parked is not None:
+            return state.kept
+        return self._memory_usage.row(session.slot) if asks or state.never else [0] * DEVICES
 
     # ---- making room ----------------------------------------------------------------------------------------------------
 

@@ -57,3 +57,28 @@ def test_a_disk_is_not_filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_what_a_driver_keeps_is_not_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert park(tmp_path, monkeypatch, 64 * MIB, 1 << 30, stays=10 * MIB).bytes == 54 * MIB
+
+
+def test_one_that_takes_its_memory_back_is_no_reason_to_refuse(tmp_path: Path) -> None:
+    """Its row has the memory before the daemon hears of it; then it could be parked again for the one that asks."""
+    usage, answers = MemoryUsage([256 * MIB]), []
+    worker: Any = SimpleNamespace(answer_room=answers.append, asks_room=None)
+    back: Any = SimpleNamespace(id=1, label="back", slot=1, moves=False, worker=worker, parking=ParkingState(parked=[150 * MIB] + [0] * 15))
+    asks: Any = SimpleNamespace(id=2, label="asks", slot=2, moves=False, worker=worker, parking=ParkingState())
+
+    async def story() -> None:
+        for slot in (1, 2):
+            usage.claim(slot, 0)
+        os.pwrite(usage.fd, struct.pack("<Q", 150 * MIB), ROWS + PAGE * 1)
+        parking = Parking([back, asks], usage, [256 * MIB], 0, tmp_path)
+        parking.serve(asks)
+        worker.asks_room(0, 150 * MIB)
+        await asyncio.sleep(0.3)
+        assert answers == []
+        os.pwrite(usage.fd, bytes(8), ROWS + PAGE * 1)
+        await asyncio.sleep(0.3)
+        assert answers == [True]
+        await parking.close()
+        usage.close()
+
+    asyncio.run(story())
