@@ -166,28 +166,25 @@ class Turns:
             if member.state is _State.FROZEN:  # it was said before the process was stopped
                 self._continue(session, ordinal, member)
             member.state = _State.STOPPED
-            device.order.end(session, True, now)
+            wants = what == TurnSaid.STOPPED_WANTS or self._lingers(session, ordinal, member, now)
+            device.order.end(session, wants, now)
             if what == TurnSaid.STOPPED_WANTS:
                 member.works()
-            else:
-                self._idle(session, ordinal, member)
         elif what == TurnSaid.WANTS:
             member.works()
             device.order.wants(session, now)
-        elif what == TurnSaid.IDLE:
-            self._idle(session, ordinal, member)
+        elif what == TurnSaid.IDLE and not self._lingers(session, ordinal, member, now):
+            device.order.idle(session, now)
         self._update(ordinal)
 
-    def _idle(self, session: int, ordinal: int, member: _Member) -> None:
-        """It has nothing to run; that counts at once where it can be stopped."""
-        now = time.monotonic()
+    def _lingers(self, session: int, ordinal: int, member: _Member, now: float) -> bool:
+        """It has nothing to run. Whether that does not count yet; where a session can be stopped it counts at once."""
         member.quiet_since = now if member.quiet_since is None else member.quiet_since
         left = 0.0 if self._end is None else member.quiet_since + LINGER - now
         member.stay_idle()
-        if left <= 0:
-            self._devices[ordinal].order.idle(session, now)
-        else:
+        if left > 0:
             member.lingers = asyncio.get_running_loop().call_later(left, self._is_idle, session, ordinal, member)
+        return left > 0
 
     def _is_idle(self, session: int, ordinal: int, member: _Member) -> None:
         if ordinal in self._devices and self._devices[ordinal].members.get(session) is member:
