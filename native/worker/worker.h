@@ -66,7 +66,7 @@ void worker_ask_room(struct worker *w, void (*asked)(void *arg, uint32_t device,
 void worker_answer_room(struct worker *w, int32_t granted);
 /* Turns on devices whose compute sessions share. Before worker_run: `said` is called, on any thread, with what becomes of them (gv_turn_said of turns.h). */
 void worker_watch_turns(struct worker *w, void (*said)(void *arg, uint32_t device, uint32_t what, uint32_t number), void *arg);
-/* Whether kernels may run on that device of the pool from now on (gv_may), by a word of that number. Any thread. 0, or -1: this backend has no turns, or no
+/* Whether kernels may run on that device of the pool from now on (gv_may), by a word of that number. Any thread. 0, or -1: it has no such device, or no
  * thread for them. */
 int worker_turn(struct worker *w, uint32_t device, uint32_t may, uint32_t number);
 /* 0, or -1: there are no threads to be had. */

@@ -120,9 +120,9 @@ static void earlier_reached(void *arg, int status) {
     free(e);
 }
 
-static void mark_stream(struct worker *w, struct worker_stream *s) {
+static void mark_stream(struct worker *w, struct worker_stream *s, const bool *unmarked) {
     struct worker_gate *g = &w->turns.gates[s->context->device];
-    struct earlier *e = g->unmarked ? malloc(sizeof *e) : NULL;
+    struct earlier *e = unmarked[s->context->device] ? malloc(sizeof *e) : NULL;
     if (!e) return;
     *e = (struct earlier){w, g};
     pthread_mutex_lock(&w->turns.lock);
@@ -132,17 +132,22 @@ static void mark_stream(struct worker *w, struct worker_stream *s) {
 }
 
 void worker_turns_here(struct worker *w) {
+    bool unmarked[GV_MAX_DEVICES]; /* turns on another device may begin meanwhile, and want marks of their own */
     if (!atomic_exchange(&w->turns.mark_wanted, false)) return;
+    pthread_mutex_lock(&w->turns.lock);
+    for (uint32_t i = 0; i < w->n_devices; i++) unmarked[i] = w->turns.gates[i].unmarked;
+    pthread_mutex_unlock(&w->turns.lock);
     for (uint64_t i = 0; i < w->streams.size; i++) {
         struct worker_stream *s = handles_at(&w->streams, i);
-        if (s) mark_stream(w, s);
+        if (s) mark_stream(w, s, unmarked);
     }
     for (uint64_t i = 0; i < w->contexts.size; i++) {
         struct worker_context *c = handles_at(&w->contexts, i);
-        if (c && c->legacy) mark_stream(w, c->legacy);
+        if (c && c->legacy) mark_stream(w, c->legacy, unmarked);
     }
     pthread_mutex_lock(&w->turns.lock);
-    for (uint32_t i = 0; i < w->n_devices; i++) w->turns.gates[i].unmarked = false;
+    for (uint32_t i = 0; i < w->n_devices; i++)
+        if (unmarked[i]) w->turns.gates[i].unmarked = false;
     pthread_cond_signal(&w->turns.tell);
     pthread_mutex_unlock(&w->turns.lock);
 }
