@@ -132,7 +132,7 @@ static void mark_stream(struct worker *w, struct worker_stream *s, const bool *u
 }
 
 void worker_turns_here(struct worker *w) {
-    bool unmarked[GV_MAX_DEVICES]; /* turns on another device may begin meanwhile, and want marks of their own */
+    bool unmarked[GV_MAX_DEVICES] = {0}; /* turns on another device may begin meanwhile, and want marks of their own */
     if (!atomic_exchange(&w->turns.mark_wanted, false)) return;
     pthread_mutex_lock(&w->turns.lock);
     for (uint32_t i = 0; i < w->n_devices; i++) unmarked[i] = w->turns.gates[i].unmarked;
