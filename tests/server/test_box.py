@@ -221,12 +221,12 @@ def attacked(hostile: Path, tmp_path: Path) -> Iterator[Callable[[str], FakeServ
         server.stop()
 
 
-def attach(server: FakeServer, token: Token | None = None) -> socket.socket:
-    """A session, also where a worker takes longer to start than a client waits."""
+def attach(server: FakeServer, token: Token | None = None) -> tuple[socket.socket, str]:
+    """A session and its name, also where a worker takes longer to start than a client waits."""
     for _ in range(20):
         sock, welcome, _ = server.attach(token)
         if welcome.status == WELCOME_OK:
-            return sock
+            return sock, f"{welcome.session:016x}"
         sock.close()
     raise AssertionError(welcome.text)
 
@@ -234,13 +234,16 @@ def attach(server: FakeServer, token: Token | None = None) -> socket.socket:
 def tried_by_a_worker(server: FakeServer, boxed: bool) -> dict[str, int]:
     """What the worker of one session comes to: at the daemon, its files and another session's worker."""
     second = parse_token(server.ask("token_create", name="second")["token"])
-    with attach(server) as mine, attach(server, second) as other:
+    (mine, my_name), (other, other_name) = attach(server), attach(server, second)
+    with mine, other:
         other.sendall(b"core|\n")
         assert other.recv(20)  # that worker is in its box
-        daemon, (own, victim) = int(server.ready["pid"]), [int(s["worker_pid"]) for s in server.ask("ps")["sessions"]]
+        pids = {session["session"]: int(session["worker_pid"]) for session in server.ask("ps")["sessions"]}
+        daemon, own, victim = int(server.ready["pid"]), pids[my_name], pids[other_name]
         state, tenants = Path(server.env["GPUVIRT_STATE"]), Path(server.env["GPUVIRT_CACHE"]) / "tenants"
         runtime = Path(server.env["XDG_RUNTIME_DIR"]) / "gpuvirt"
-        folder = Path(os.readlink(f"/proc/{victim}/fd/{tenant_descriptor(victim, tenants)}"))
+        folder = tenant_folder(victim, tenants)
+        assert folder != tenant_folder(own, tenants)
         wanted = [
             ("read", state / "tokens.json"), ("read", state / "server.key"), ("write", state / "tokens.json"), ("chmod", state / "server.key"),
             ("read", runtime / f"{server.port}.token"), ("read", tenants / "secret"), ("list", tenants),
@@ -258,12 +261,14 @@ def tried_by_a_worker(server: FakeServer, boxed: bool) -> dict[str, int]:
         for name, argument in wanted:
             mine.sendall(f"{name}|{argument}\n".encode())
             found[f"{name} {argument}"] = int(answers.readline())
-        assert own != victim
         return found
 
 
-def tenant_descriptor(pid: int, tenants: Path) -> str:
-    return next(fd for fd in os.listdir(f"/proc/{pid}/fd") if os.readlink(f"/proc/{pid}/fd/{fd}").startswith(str(tenants)))
+def tenant_folder(pid: int, tenants: Path) -> Path:
+    """The only one that a worker has open."""
+    opened = {Path(os.readlink(f"/proc/{pid}/fd/{fd}")) for fd in os.listdir(f"/proc/{pid}/fd")}
+    [folder] = {tenants / path.relative_to(tenants).parts[0] for path in opened if path.is_relative_to(tenants)}
+    return folder
 
 
 @pytest.mark.slow

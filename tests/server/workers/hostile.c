@@ -263,6 +263,7 @@ static int tenant_folder = -1;
 struct module_cache *worker_open_cache(const char *images) {
     char path[4096];
     snprintf(path, sizeof path, "%s/..", images);
+    if (tenant_folder >= 0) close(tenant_folder); /* of a tenant that was expected and has not come */
     tenant_folder = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
     return NULL;
 }
