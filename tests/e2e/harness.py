@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import gpuvirt
+
 HERE = Path(__file__).parent
 GPUVIRT = [sys.executable, "-P", "-m", "gpuvirt"]
 
@@ -52,7 +54,8 @@ class Server:
         return parsed
 
     def memory_used(self) -> int:
-        return sum(int(d["memory_used"]) for d in self.devices())
+        """Asked from here: a command takes so long to start that a short program comes and goes meanwhile."""
+        return sum(device.memory_used or 0 for device in gpuvirt.devices(self.url))
 
     def worker_pids(self) -> list[int]:
         return [int(s["worker_pid"]) for s in self.sessions()]
