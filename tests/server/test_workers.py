@@ -273,3 +273,22 @@ def test_another_template_takes_over() -> None:
         await pool.close()
 
     asyncio.run(run())
+
+
+def test_a_session_outlasts_a_worker_that_was_to_wait_for_it(tmp_path: Path) -> None:
+    """That began to start before the session came, and fails: one that begins now may well start."""
+
+    async def run() -> None:
+        does = (
+            f"import os; here = {str(tmp_path)!r}; first = not os.listdir(here); open(f'{{here}}/{{os.getpid()}}', 'w'); time.sleep(first * 0.5); "
+            "first and os._exit(3); messages.send(daemon, {'op': 'ready'}); daemon.recv(1)"
+        )
+        pool = WorkerPool("soft", [sys.executable, "-P", "-c", SAYS.format(does=does)])
+        pool.prestart()
+        async with asyncio.timeout(30):
+            while not any(tmp_path.iterdir()):
+                await asyncio.sleep(0.01)
+        (await pool.take(30)).kill()
+        await pool.close()
+
+    asyncio.run(run())

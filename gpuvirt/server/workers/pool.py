@@ -101,13 +101,21 @@ class WorkerPool:
         start: asyncio.Task[WorkerProcess] | None = None
         try:
             async with asyncio.timeout(limit):
-                async with self._taking:
-                    while self._idle is None and len(self._starts) >= STARTS:
-                        self._started.clear()
-                        await self._started.wait()
-                    start, self._idle = self._idle or self._begin(), None
-                asyncio.get_running_loop().call_soon(self.prestart)
-                return await asyncio.shield(start)
+                first = True
+                while True:
+                    async with self._taking:
+                        while self._idle is None and len(self._starts) >= STARTS:
+                            self._started.clear()
+                            await self._started.wait()
+                        earlier = first and self._idle is not None
+                        start, self._idle = self._idle or self._begin(), None
+                    asyncio.get_running_loop().call_soon(self.prestart)
+                    try:
+                        return await asyncio.shield(start)
+                    except GpuvirtError:
+                        if not earlier:
+                            raise
+                        first = False  # it began to start before anybody asked: what kept it from that may be over
         except TimeoutError:
             if start is None:
                 raise GpuvirtError(f"no worker could be started within {limit:.0f} s, so many others start; try again later") from None
