@@ -120,13 +120,15 @@ def argument(c: Command, text: str) -> str:
 
 
 def described(c: Command) -> Iterator[str]:
-    """A struct of the backend's with what the command's fields of the same names say."""
+    """A struct of the backend's with what the command's fields of the same names say, but for those that name objects."""
     assert c.work.call
+    named = {"stream", *dict(c.work.find), *(c.work.make or ())[:1]}
+    fields = [f for f in c.body.fields if f.name not in named]
     for text in c.work.call[1]:
         if text.startswith("struct "):
-            scalars = ", ".join(f".{f.name} = c->{f.name}" for f in c.body.fields if f.count == 1)
+            scalars = ", ".join(f".{f.name} = c->{f.name}" for f in fields if f.count == 1)
             yield f"{text} described = {{{scalars}}};"
-            for f in c.body.fields:
+            for f in fields:
                 if f.count > 1:
                     yield f"memcpy(described.{f.name}, c->{f.name}, sizeof described.{f.name});"
 

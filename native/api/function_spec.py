@@ -74,7 +74,7 @@ class Function:
         return "handle" if parameter.type in HANDLES else "in"
 
 
-HANDLES = {"CUcontext", "CUstream", "CUevent", "CUmodule", "CUfunction", "CUlibrary", "CUkernel", "CUmemoryPool", "CUlogsCallbackHandle"}
+HANDLES = {"CUcontext", "CUstream", "CUevent", "CUmodule", "CUfunction", "CUlibrary", "CUkernel", "CUmemoryPool", "CUlogsCallbackHandle", "CUarray", "CUmipmappedArray"}
 
 
 def widened(old: str) -> set[str]:

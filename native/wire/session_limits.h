@@ -12,7 +12,8 @@
 #define GV_MAPPINGS_MAX (1u << 18)
 #define GV_RESERVATIONS_MAX (1u << 12) /* addresses=reply: with fixed addresses they are the client's own */
 #define GV_ALLOCATIONS_MAX (1u << 20)  /* the same */
-#define GV_TEXTURES_MAX (1u << 14)     /* of a context */
+#define GV_TEXTURES_MAX (1u << 14)     /* of a context, surfaces included */
+#define GV_ARRAYS_MAX (1u << 16)       /* levels of mipmapped arrays included */
 #define GV_COPY_MAX (64ull << 20)      /* bytes of one copy command between host and device; the client divides larger ones */
 #define GV_PARAMS_MAX 32768u           /* bytes of a launch's parameters */
 

@@ -22,6 +22,7 @@ struct gv_stream;
 struct gv_event;
 struct gv_module;
 struct gv_physical;
+struct gv_array;
 
 #define GV_ERR_SIZE 512
 
@@ -67,11 +68,27 @@ struct gv_launch {
     uint32_t params_size;
 };
 
-/* A texture in linear or pitched memory; numbers as in CUDA_RESOURCE_DESC and CUDA_TEXTURE_DESC. */
+/* An array, as CUDA_ARRAY3D_DESCRIPTOR has it. levels: of a mipmapped array; 0: it is none. */
+struct gv_array_shape {
+    uint32_t format, channels, flags, levels;
+    uint64_t width, height, depth;
+};
+
+/* One side of a copy: of an array, from byte, row and slice (or layer) on; or (array: NULL) device memory. */
+struct gv_array_side {
+    struct gv_array *array;
+    uint64_t address;
+    uint32_t at[3];
+};
+
+/* A texture in linear or pitched memory, or how an array is read; numbers as in CUDA_RESOURCE_DESC and CUDA_TEXTURE_DESC. */
 struct gv_texture {
-    uint32_t kind; /* CUresourcetype: 2 linear, 3 pitched */
+    uint32_t kind; /* CUresourcetype: 2 linear, 3 pitched; of an array 0, and neither format, channels nor a place */
     uint32_t format, channels, flags, filter, modes[3];
+    float border[4];
     uint64_t address, width, height, pitch; /* linear: width is in bytes */
+    uint32_t mip_filter;
+    float bias, least, most; /* of the level of detail */
 };
 
 /* The arguments of cuTensorMapEncodeTiled. */

@@ -325,3 +325,20 @@ int worker_do_copy_device(struct worker *w, const struct gv_record *record, cons
     if (status) worker_failed(w, record, status, "the copy on the device could not be queued");
     return 0;
 }
+
+/* A side of a copy of which at least one is an array. */
+static bool side_of(struct worker *w, uint64_t handle, uint64_t address, const uint32_t at[3], struct gv_array_side *out) {
+    struct worker_array *found = handle ? handles_get(&w->objects.arrays, handle) : NULL;
+    *out = (struct gv_array_side){.array = found ? found->array : NULL, .address = address};
+    memcpy(out->at, at, sizeof out->at);
+    return found || !handle;
+}
+
+int worker_do_copy_array(struct worker *w, const struct gv_record *record, const struct gv_cmd_copy_array *c, struct worker_stream *stream) {
+    struct gv_shape shape = {c->width, c->height, c->depth, c->dst_pitch, c->dst_slice, c->src_pitch, c->src_slice};
+    struct gv_array_side dst, src;
+    bool good = side_of(w, c->dst_array, c->dst, c->dst_at, &dst) && side_of(w, c->src_array, c->src, c->src_at, &src) && (dst.array || src.array);
+    int status = good ? w->ops->copy_array(stream->stream, &dst, &src, &shape) : CUDA_ERROR_INVALID_HANDLE;
+    if (status) worker_failed(w, record, status, "the copy of an array could not be queued");
+    return 0;
+}

@@ -58,6 +58,7 @@ void worker_order_command(struct worker *w, const struct gv_record *record, stru
     case GV_OP_MEMORY_OPERATIONS: s->order.looks = true; /* fall through */
     case GV_OP_COPY_IN:
     case GV_OP_COPY_DEVICE:
+    case GV_OP_COPY_ARRAY:
     case GV_OP_FILL: atomic_store(&w->copies.followed, newest(atomic_load(&w->copies.followed), s->order.after)); break;
     default: break;
     }

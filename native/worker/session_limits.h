@@ -4,11 +4,11 @@
  *
  *     what                                   bound                           what happens there
  *     device memory, physical memory,        the session's memory limit      CUDA_ERROR_OUT_OF_MEMORY; kernels' malloc returns NULL
- *       globals, kernels' malloc heap;
+ *       arrays, globals, kernels' malloc heap;
  *       on cuda contexts and their limits
  *     contexts, streams, events, modules,    GV_*_MAX                        CUDA_ERROR_OUT_OF_MEMORY, from the client library already
- *       physical memory, mappings, textures,
- *       reservations, allocations
+ *       physical memory, mappings, arrays,
+ *       textures, reservations, allocations
  *     streams destroyed that still work      WORKER_MAX_STREAMS with those   the executor waits
  *                                              that are not
  *     commands on the device                 WORKER_MAX_PENDING, a KiB of    the executor waits

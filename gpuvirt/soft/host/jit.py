@@ -14,10 +14,10 @@ QUICK, GOOD = 1, 2  # levels of optimization
 HELPERS = (
     "soft_barrier_sync", "soft_barrier_arrive", "soft_barrier_red", "soft_yield", "soft_nanosleep", "soft_globaltimer", "soft_vprintf", "soft_malloc",
     "soft_free", "soft_assert_fail", "soft_trap", "soft_unsupported", "soft_mbarrier", "soft_mbarrier_test", "soft_bulk_copy", "soft_bulk_zero",
-    "soft_bulk_reduce", "soft_st_async", "soft_red_async", "soft_tensor_copy", "soft_tensor_replace", "soft_f64", "soft_tex_1d", "soft_turn",
+    "soft_bulk_reduce", "soft_st_async", "soft_red_async", "soft_tensor_copy", "soft_tensor_replace", "soft_f64", "soft_tex", "soft_turn",
     "soft_spin_wait", "soft_fallback_frame", "soft_fall_back", "soft_lane_exchange_area", "soft_lane_exchange_begin", "soft_lane_exchange_end",
     "soft_lane_active", "soft_lane_barrier", "soft_lane_begin", "soft_lane_point", "soft_lane_spin_round", "soft_lane_enter", "soft_lane_leave",
-    "soft_misaligned",
+    "soft_misaligned", "soft_surface_load", "soft_surface_store", "soft_surface_reduce",
 )  # fmt: skip
 _known_symbols: set[str] = set()
 

@@ -21,6 +21,8 @@ _ORDER = "weak relaxed acquire release acq_rel volatile mmio sc cta cluster gpu 
 _CACHE = "ca cg cs lu cv wb wt nc"
 _SHAPES = "m8n8k4 m8n8k16 m8n8k32 m8n8k128 m16n8k4 m16n8k8 m16n8k16 m16n8k32 m16n8k64 m16n8k128 m16n8k256"
 _SELECT = "sat add"
+_GEOMETRY = "1d 2d 3d a1d a2d cube acube"
+_SURFACE = "1d 2d 3d a1d a2d trap clamp zero"
 
 TABLE = f"""
 # Control flow
@@ -404,10 +406,25 @@ movmatrix                            | first  | -      | always    | -      | wa
 # Textures
 tex                                  | first  | -      | always    | -      | -        | -       | masked   | -        | never
     texture:tex | reads a texture
-    u32 s32 f32 | 1d v4
+    u32 s32 f32 | {_GEOMETRY} v4 base level grad
+tld4                                 | first  | -      | always    | -      | -        | -       | masked   | -        | never
+    texture:tld4 | gathers a component of four texels
+    u32 s32 f32 | r g b a 2d a2d cube acube v4
 txq                                  | first  | -      | always    | -      | -        | -       | masked   | -        | -
     texture:txq | an attribute of a texture
-    b32 | width normalized_coords
+    b32 | width height depth array_size num_mipmap_levels normalized_coords
+suld                                 | first  | -      | always    | -      | -        | always  | masked   | -        | -
+    texture:suld | reads a surface
+    b8 b16 b32 b64 | b {_SURFACE} v2 v4 {_CACHE}
+sust                                 | none   | -      | -         | writes | -        | -       | masked   | -        | -
+    texture:sust | writes to a surface
+    b8 b16 b32 b64 | b {_SURFACE} v2 v4 {_CACHE}
+sured                                | none   | -      | -         | writes | -        | -       | masked   | -        | -
+    texture:sured | combines with an element of a surface, as one step
+    b32 u32 s32 u64 s64 | b add min max and or {_SURFACE}
+suq                                  | first  | -      | always    | -      | -        | -       | masked   | -        | -
+    texture:txq | an attribute of a surface
+    b32 | width height depth array_size
 # Stack and exit
 alloca                               | first  | -      | always    | takes  | -        | -       | masked   | -        | -
     stack:alloca | takes memory from the thread's stack

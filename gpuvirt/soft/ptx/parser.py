@@ -234,7 +234,7 @@ class _Parser:
             register = self.operand(part.group(2))
             if isinstance(register, Reg):
                 return Part(register, part.group(3) or "", bool(part.group(1)))
-        if first == "{":
+        if first == "{" and text[-1] == "}":
             return Vec(tuple(self.operand(p) for p in split_operands(text[1:-1])))
         if first == "[":
             inner = text[1:-1].strip()

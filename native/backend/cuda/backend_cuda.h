@@ -143,6 +143,14 @@ bool cuda_memory_owned(struct gv_context *c, uint64_t address, uint64_t size);
 /* Frees what was allocated in a context that is destroyed. */
 void cuda_memory_forget(struct gv_context *c);
 
+/* ---- copies.c ---- */
+/* Whether a side of a copy in device memory is the session's. */
+bool cuda_dst_owned(struct gv_stream *s, uint64_t address, const struct gv_shape *box);
+bool cuda_src_owned(struct gv_stream *s, uint64_t address, const struct gv_shape *box);
+
+/* ---- textures.c ---- */
+int cuda_texture_of(struct gv_context *c, const CUDA_RESOURCE_DESC *resource, const struct gv_texture *texture, uint64_t *object);
+
 /* ---- virtual.c ---- */
 /* Memory that the driver has made: a slab's, or of a handle of the program's. */
 struct gv_physical {

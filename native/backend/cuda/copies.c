@@ -12,11 +12,11 @@ static bool owned(struct gv_stream *s, uint64_t address, uint64_t width, uint64_
         return false;
     return cuda_memory_owned(s->context, address, size);
 }
-static bool dst_owned(struct gv_stream *s, uint64_t address, const struct gv_shape *b) {
-    return owned(s, address, b->width, b->height, b->depth, b->dst_pitch, b->dst_slice);
+bool cuda_dst_owned(struct gv_stream *s, uint64_t address, const struct gv_shape *box) {
+    return owned(s, address, box->width, box->height, box->depth, box->dst_pitch, box->dst_slice);
 }
-static bool src_owned(struct gv_stream *s, uint64_t address, const struct gv_shape *b) {
-    return owned(s, address, b->width, b->height, b->depth, b->src_pitch, b->src_slice);
+bool cuda_src_owned(struct gv_stream *s, uint64_t address, const struct gv_shape *box) {
+    return owned(s, address, box->width, box->height, box->depth, box->src_pitch, box->src_slice);
 }
 
 static CUDA_MEMCPY3D cuboid(const struct gv_shape *s) {
@@ -32,7 +32,7 @@ static CUDA_MEMCPY3D cuboid(const struct gv_shape *s) {
 
 int cuda_copy_to_device(struct gv_stream *s, uint64_t dst, const void *src, const struct gv_shape *shape) {
     struct driver *d = &s->context->b->driver;
-    int status = dst_owned(s, dst, shape) ? cuda_enter(s->context) : CUDA_ERROR_INVALID_VALUE;
+    int status = cuda_dst_owned(s, dst, shape) ? cuda_enter(s->context) : CUDA_ERROR_INVALID_VALUE;
     if (status) return status;
     if (plain(shape)) return d->copy_in(dst, src, shape->width * shape->height, s->stream);
     CUDA_MEMCPY3D copy = cuboid(shape);
@@ -45,7 +45,7 @@ int cuda_copy_to_device(struct gv_stream *s, uint64_t dst, const void *src, cons
 
 int cuda_copy_to_host(struct gv_stream *s, void *dst, uint64_t src, const struct gv_shape *shape) {
     struct driver *d = &s->context->b->driver;
-    int status = src_owned(s, src, shape) ? cuda_enter(s->context) : CUDA_ERROR_INVALID_VALUE;
+    int status = cuda_src_owned(s, src, shape) ? cuda_enter(s->context) : CUDA_ERROR_INVALID_VALUE;
     if (status) return status;
     if (plain(shape)) return d->copy_out(dst, src, shape->width * shape->height, s->stream);
     CUDA_MEMCPY3D copy = cuboid(shape);
@@ -59,7 +59,7 @@ int cuda_copy_to_host(struct gv_stream *s, void *dst, uint64_t src, const struct
 int cuda_copy_device(struct gv_stream *s, uint64_t dst, struct gv_context *dst_ctx, uint64_t src, struct gv_context *src_ctx,
                      const struct gv_shape *shape) {
     struct driver *d = &s->context->b->driver;
-    int status = dst_owned(s, dst, shape) && src_owned(s, src, shape) ? cuda_enter(s->context) : CUDA_ERROR_INVALID_VALUE;
+    int status = cuda_dst_owned(s, dst, shape) && cuda_src_owned(s, src, shape) ? cuda_enter(s->context) : CUDA_ERROR_INVALID_VALUE;
     if (status) return status;
     bool same = dst_ctx->context == src_ctx->context;
     if (plain(shape)) {

@@ -83,6 +83,13 @@
 
 #define DRIVER_TEXTURE_FUNCTIONS(F)                                                                                                               \
     F(texture_create, cuTexObjectCreate, (CUtexObject *, const CUDA_RESOURCE_DESC *, const CUDA_TEXTURE_DESC *, const CUDA_RESOURCE_VIEW_DESC *)) \
+    F(array_create, cuArray3DCreate_v2, (CUarray *, const CUDA_ARRAY3D_DESCRIPTOR *))                                                             \
+    F(array_destroy, cuArrayDestroy, (CUarray))                                                                                                   \
+    F(levels_create, cuMipmappedArrayCreate, (CUmipmappedArray *, const CUDA_ARRAY3D_DESCRIPTOR *, unsigned))                                     \
+    F(levels_get, cuMipmappedArrayGetLevel, (CUarray *, CUmipmappedArray, unsigned))                                                              \
+    F(levels_destroy, cuMipmappedArrayDestroy, (CUmipmappedArray))                                                                                \
+    F(surface_create, cuSurfObjectCreate, (CUsurfObject *, const CUDA_RESOURCE_DESC *))                                                           \
+    F(surface_destroy, cuSurfObjectDestroy, (CUsurfObject))                                                                                       \
     F(texture_destroy, cuTexObjectDestroy, (CUtexObject))                                                                                         \
     F(tensor_map, cuTensorMapEncodeTiled,                                                                                                         \
       (CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *, const cuuint64_t *, const cuuint32_t *, const cuuint32_t *,    \

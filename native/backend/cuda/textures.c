@@ -3,11 +3,28 @@
 
 #include "backend_cuda.h"
 
+int cuda_texture_of(struct gv_context *c, const CUDA_RESOURCE_DESC *resource, const struct gv_texture *texture, uint64_t *object) {
+    CUDA_TEXTURE_DESC sampling;
+    memset(&sampling, 0, sizeof sampling);
+    for (int i = 0; i < 3; i++) sampling.addressMode[i] = (CUaddress_mode)texture->modes[i];
+    sampling.filterMode = (CUfilter_mode)texture->filter;
+    sampling.flags = texture->flags;
+    sampling.mipmapFilterMode = (CUfilter_mode)texture->mip_filter;
+    sampling.mipmapLevelBias = texture->bias;
+    sampling.minMipmapLevelClamp = texture->least;
+    sampling.maxMipmapLevelClamp = texture->most;
+    memcpy(sampling.borderColor, texture->border, sizeof sampling.borderColor);
+    CUtexObject made = 0;
+    int status = c->n_textures < GV_TEXTURES_MAX ? cuda_enter(c) : CUDA_ERROR_OUT_OF_MEMORY;
+    if (!status) status = c->b->driver.texture_create(&made, resource, &sampling, NULL);
+    if (!status) c->n_textures++;
+    *object = made;
+    return status;
+}
+
 int cuda_texture_create(struct gv_context *c, const struct gv_texture *texture, uint64_t *object) {
     CUDA_RESOURCE_DESC resource;
-    CUDA_TEXTURE_DESC sampling;
     memset(&resource, 0, sizeof resource);
-    memset(&sampling, 0, sizeof sampling);
     resource.resType = (CUresourcetype)texture->kind;
     if (resource.resType == CU_RESOURCE_TYPE_LINEAR) {
         resource.res.linear.devPtr = texture->address;
@@ -22,17 +39,9 @@ int cuda_texture_create(struct gv_context *c, const struct gv_texture *texture, 
         resource.res.pitch2D.height = texture->height;
         resource.res.pitch2D.pitchInBytes = texture->pitch;
     } else {
-        return CUDA_ERROR_NOT_SUPPORTED;
+        return CUDA_ERROR_INVALID_VALUE;
     }
-    for (int i = 0; i < 3; i++) sampling.addressMode[i] = (CUaddress_mode)texture->modes[i];
-    sampling.filterMode = (CUfilter_mode)texture->filter;
-    sampling.flags = texture->flags;
-    CUtexObject made = 0;
-    int status = c->n_textures < GV_TEXTURES_MAX ? cuda_enter(c) : CUDA_ERROR_OUT_OF_MEMORY;
-    if (!status) status = c->b->driver.texture_create(&made, &resource, &sampling, NULL);
-    if (!status) c->n_textures++;
-    *object = made;
-    return status;
+    return cuda_texture_of(c, &resource, texture, object);
 }
 
 int cuda_texture_destroy(struct gv_context *c, uint64_t object) {

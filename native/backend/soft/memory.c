@@ -43,6 +43,7 @@ int soft_memory_info(struct gv_context *c, uint64_t *free_bytes, uint64_t *total
         uint64_t pool = memory_unused(&b->memory.room, &d->share);
         if (left > pool) left = pool;
     }
+    left += d->freed; /* which an allocation waits for */
     pthread_mutex_unlock(&b->memory.lock);
     *free_bytes = left;
     *total_bytes = d->share.limit;
@@ -331,6 +332,7 @@ void soft_memory_unplace(struct gv_backend *b, struct soft_placed *p) {
     address_ranges_remove(&m->backed, p->address, p->size);
     unmap_placed(p);
     memory_discharge(&m->room, &p->device->share, p->size);
+    if (p->freed) p->device->freed -= p->size;
     pthread_mutex_unlock(&m->lock);
     free(p);
 }
@@ -375,10 +377,23 @@ static void free_drop(struct gv_stream *s, struct op *op) {
 }
 
 /* Waits for the device as a driver's free does, but on a separate stream: the caller may be the thread that the device's work waits for. */
-int soft_memory_free(struct gv_context *c, uint64_t address) {
+int soft_memory_unplace_later(struct gv_context *c, struct soft_placed *p) {
     struct gv_backend *b = c->backend;
     struct free_op *f = soft_op_new(sizeof *f, OP_ALWAYS, NULL, free_drop);
     if (!f) return CUDA_ERROR_OUT_OF_MEMORY;
+    f->placed = p;
+    pthread_mutex_lock(&b->memory.lock);
+    p->freed = true;
+    p->device->freed += p->size;
+    pthread_mutex_unlock(&b->memory.lock);
+    pthread_mutex_lock(&b->lock);
+    b->frees++;
+    pthread_mutex_unlock(&b->lock);
+    return soft_stream_after_all(c, &f->op);
+}
+
+int soft_memory_free(struct gv_context *c, uint64_t address) {
+    struct gv_backend *b = c->backend;
     pthread_mutex_lock(&b->memory.lock);
     struct soft_placed *p = b->memory.placed;
     while (p && p->address != address) p = p->next;
@@ -387,13 +402,5 @@ int soft_memory_free(struct gv_context *c, uint64_t address) {
     else
         p = NULL;
     pthread_mutex_unlock(&b->memory.lock);
-    if (!p) {
-        free(f);
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    f->placed = p;
-    pthread_mutex_lock(&b->lock);
-    b->frees++;
-    pthread_mutex_unlock(&b->lock);
-    return soft_stream_after_all(c, &f->op);
+    return p ? soft_memory_unplace_later(c, p) : CUDA_ERROR_INVALID_VALUE;
 }

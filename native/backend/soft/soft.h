@@ -29,6 +29,7 @@
 
 struct soft_device {
     struct memory_share share; /* under memory.lock */
+    uint64_t freed;            /* bytes of what waits for the device to be freed; the same */
     struct gv_window_part part;
 };
 
@@ -39,6 +40,7 @@ struct soft_placed {
     uint64_t address, size; /* bytes, whole pages */
     bool own_mapping;       /* outside the window */
     bool user;              /* from memory_alloc */
+    bool freed;             /* once the device is done; under memory.lock */
 };
 
 /* A range of the window that a thread other than a stream's accesses. */
@@ -104,6 +106,7 @@ struct soft_textures {
 
 struct gv_context {
     struct soft_textures textures;      /* the executor's only */
+    struct gv_array *arrays;            /* the same */
     struct gv_context *next, *previous; /* backend.contexts */
     struct gv_backend *backend;
     struct soft_device *device;
@@ -141,6 +144,8 @@ int soft_memory_place(struct gv_backend *b, struct soft_device *d, uint64_t size
 /* The same at an address of the device's own part of the window; CUDA_ERROR_OUT_OF_MEMORY when it is not free. */
 int soft_memory_place_at(struct gv_backend *b, struct soft_device *d, uint64_t size, uint64_t address, struct soft_placed **out);
 void soft_memory_unplace(struct gv_backend *b, struct soft_placed *p);
+/* The same once everything that is queued in the context now is done. */
+int soft_memory_unplace_later(struct gv_context *c, struct soft_placed *p);
 /* Whether a thread other than a stream's accesses [address, address + size); memory.lock held. */
 bool soft_memory_held(const struct soft_memory *m, uint64_t address, uint64_t size);
 /* Whether device work may touch [address, address + size). */

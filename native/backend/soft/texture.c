@@ -1,9 +1,9 @@
-/* Texture objects in linear memory, and tensor maps. */
-#include "engine/texture.h"
-#include "soft.h"
+/* Texture objects, those of arrays and surfaces too (array.c), and tensor maps. */
+#include "texture.h"
 #include "engine/tensor_map.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "../../wire/image_stream.h"
 
@@ -11,19 +11,8 @@
 #define PAGES_MOST ((GV_TEXTURES_MAX + KEPT) / A_PAGE + 1)
 #define KEPT 4096 /* destroyed textures that wait: launches which name them may still be under way */
 
-static uint32_t format_bytes(uint32_t format) {
-    switch (format) {
-    case 0x01:
-    case 0x08: return 1;
-    case 0x02:
-    case 0x09:
-    case 0x10: return 2;
-    case 0x03:
-    case 0x0a:
-    case 0x20: return 4;
-    default: return 0;
-    }
-}
+enum { SRGB = 0x10, SEAMLESS_CUBEMAP = 0x40 }; /* CU_TRSF_* */
+enum { LINEAR = 2, PITCHED = 3 };              /* CU_RESOURCE_TYPE_* */
 
 struct soft_texture_slot {
     struct soft_texture_slot *next; /* of those that live, of the destroyed ones, or of the unused ones */
@@ -71,11 +60,20 @@ static int add_page(struct gv_context *c, uint64_t address) {
 
 static uint64_t handle_of(const struct soft_texture_slot *slot) { return (uint64_t)(uintptr_t)slot->texture; }
 
-int soft_texture_create(struct gv_context *c, const struct gv_texture *texture, uint64_t *object) {
-    if (texture->kind != 2 || texture->flags & 0x10) return CUDA_ERROR_NOT_SUPPORTED; /* linear memory; no sRGB */
-    uint32_t bytes = format_bytes(texture->format) * texture->channels;
-    if (!bytes || texture->channels > 4 || texture->address % bytes) return CUDA_ERROR_INVALID_VALUE;
+void soft_texture_sampling(struct soft_texture *t, const struct gv_texture *texture) {
+    t->flags = texture->flags;
+    t->filter = texture->filter;
+    memcpy(t->modes, texture->modes, sizeof t->modes);
+    memcpy(t->border, texture->border, sizeof t->border);
+    t->mip_filter = texture->mip_filter;
+    t->bias = texture->bias;
+    t->least = texture->least;
+    t->most = texture->most;
+}
+
+int soft_texture_add(struct gv_context *c, const struct soft_texture *t, uint64_t *object) {
     struct soft_textures *all = &c->textures;
+    if (t->flags & SEAMLESS_CUBEMAP) return CUDA_ERROR_NOT_SUPPORTED;
     if (all->n_live >= GV_TEXTURES_MAX) return CUDA_ERROR_OUT_OF_MEMORY;
     struct soft_texture_slot *slot;
     if (all->n_old >= KEPT) {
@@ -88,17 +86,42 @@ int soft_texture_create(struct gv_context *c, const struct gv_texture *texture, 
         slot = all->unused;
         all->unused = slot->next;
     }
-    *slot->texture = (struct soft_texture){.magic = SOFT_TEXTURE_MAGIC,
-                                           .format = texture->format,
-                                           .channels = texture->channels,
-                                           .flags = texture->flags,
-                                           .address = texture->address,
-                                           .elements = texture->width / bytes};
+    *slot->texture = *t;
     slot->next = all->live;
     all->live = slot;
     all->n_live++;
     *object = handle_of(slot);
     return 0;
+}
+
+int soft_texture_create(struct gv_context *c, const struct gv_texture *texture, uint64_t *object) {
+    uint32_t bytes = soft_format_bytes(texture->format) * texture->channels;
+    if (!bytes || texture->channels > 4 || texture->address % bytes) return CUDA_ERROR_INVALID_VALUE;
+    struct soft_texture t = {.magic = SOFT_TEXTURE_MAGIC,
+                             .format = texture->format,
+                             .channels = texture->channels,
+                             .address = texture->address,
+                             .height = 1,
+                             .depth = 1,
+                             .levels = 1};
+    soft_texture_sampling(&t, texture);
+    switch (texture->kind) {
+    case LINEAR:
+        if (t.flags & SRGB) return CUDA_ERROR_NOT_SUPPORTED;
+        t.elements = texture->width / bytes;
+        t.kind = SOFT_LINEAR_TEXTURE;
+        break;
+    case PITCHED:
+        if (!texture->width || !texture->height || texture->width > 1u << 17 || texture->height > 1u << 17) return CUDA_ERROR_INVALID_VALUE;
+        if (texture->pitch < texture->width * bytes) return CUDA_ERROR_INVALID_VALUE;
+        t.elements = texture->width;
+        t.height = (uint32_t)texture->height;
+        t.pitch = texture->pitch;
+        t.kind = SOFT_IMAGE_TEXTURE;
+        break;
+    default: return CUDA_ERROR_INVALID_VALUE;
+    }
+    return soft_texture_add(c, &t, object);
 }
 
 static void make_old(struct soft_textures *all, struct soft_texture_slot *slot) {

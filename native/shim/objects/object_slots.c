@@ -11,15 +11,15 @@
 #define RESTING_SLOTS 1024
 
 struct object_space object_spaces[OBJECT_KINDS] = {
-    [OBJECT_CONTEXT] = {.stride = 1024}, [OBJECT_STREAM] = {.stride = 1024},  [OBJECT_EVENT] = {.stride = 256},
-    [OBJECT_MODULE] = {.stride = 256},   [OBJECT_FUNCTION] = {.stride = 256}, [OBJECT_LIBRARY] = {.stride = 4096},
-    [OBJECT_KERNEL] = {.stride = 512},   [OBJECT_LINK] = {.stride = 2048},    [OBJECT_PHYSICAL] = {.stride = 128},
+    [OBJECT_CONTEXT] = {.stride = 1024}, [OBJECT_STREAM] = {.stride = 1024},  [OBJECT_EVENT] = {.stride = 256},  [OBJECT_MODULE] = {.stride = 256},
+    [OBJECT_FUNCTION] = {.stride = 256}, [OBJECT_LIBRARY] = {.stride = 4096}, [OBJECT_KERNEL] = {.stride = 512}, [OBJECT_LINK] = {.stride = 2048},
+    [OBJECT_PHYSICAL] = {.stride = 128}, [OBJECT_ARRAY] = {.stride = 256},
 };
 
 /* What a server gives one session of each kind; 0: what the region holds. */
 static const uint32_t most[OBJECT_KINDS] = {
     [OBJECT_CONTEXT] = GV_CONTEXTS_MAX, [OBJECT_STREAM] = GV_STREAMS_MAX,     [OBJECT_EVENT] = GV_EVENTS_MAX,
-    [OBJECT_MODULE] = GV_MODULES_MAX,   [OBJECT_PHYSICAL] = GV_PHYSICALS_MAX,
+    [OBJECT_MODULE] = GV_MODULES_MAX,   [OBJECT_PHYSICAL] = GV_PHYSICALS_MAX, [OBJECT_ARRAY] = GV_ARRAYS_MAX,
 };
 static uint32_t taken[OBJECT_KINDS];
 

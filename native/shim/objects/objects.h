@@ -9,7 +9,7 @@
  *     context                 the thread's stack of contexts, and whether one may be used
  *     stream                  what was posted to each, and waiting for it
  *     context_start           a context begins with its legacy stream
- *     memory/, module/, event, texture, launch, ...    what works in a context
+ *     memory/, module/, event, array, texture, launch, ...    what works in a context
  *     context_end             gives back all that works in it */
 #ifndef SHIM_OBJECTS_H
 #define SHIM_OBJECTS_H
@@ -36,6 +36,7 @@ enum object_kind {
     OBJECT_KERNEL,
     OBJECT_LINK,
     OBJECT_PHYSICAL,
+    OBJECT_ARRAY,
     OBJECT_KINDS
 };
 

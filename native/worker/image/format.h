@@ -6,6 +6,7 @@
  *     promised images (hashes)
  *     contexts, streams, events, each with what the backend keeps of it
  *     memory: what is backed, created and mapped; the handles of physical memory
+ *     arrays
  *     modules: image, kernels' attributes, where the globals lie
  *     pages, without those of zeros
  *     records that were read and not executed; payloads that came before their commands
@@ -16,7 +17,7 @@
 #define WORKER_IMAGE_FORMAT_H
 
 #define IMAGE_MAGIC 0x6567616d69767067ull /* "gpvimage" */
-#define IMAGE_VERSION 2u
+#define IMAGE_VERSION 3u
 #define IMAGE_NAME 16u          /* bytes of a backend's or a transport's name, zeros behind it */
 #define IMAGE_SECTION 0x3e3eull /* in front of each kind of object, with its number */
 
@@ -30,7 +31,8 @@ enum image_section {
     IMAGE_MEMORY,
     IMAGE_MODULES,
     IMAGE_PAGES,
-    IMAGE_RECORDS
+    IMAGE_RECORDS,
+    IMAGE_ARRAYS
 };
 
 #endif

@@ -145,6 +145,17 @@ static void restore_memory(struct worker *w, struct gv_image_in *in) {
     atomic_store(&w->memory_used, used);
 }
 
+static void restore_arrays(struct worker *w, struct gv_image_in *in) {
+    for (uint64_t n = gv_image_get(in, GV_ARRAYS_MAX); n && !in->failed; n--) {
+        uint64_t id = gv_image_get(in, UINT64_MAX);
+        struct worker_context *context = worker_context(w, (uint32_t)gv_image_get(in, UINT32_MAX));
+        struct gv_array *made = NULL;
+        int status = context && !in->failed ? w->ops->restore_array(context->context, in, &made) : CUDA_ERROR_INVALID_VALUE;
+        if (!status && (status = worker_keep_array(w, context, id, made))) w->ops->array_destroy(made);
+        if (status) return refuse(in, "an array could not be made again", status, "");
+    }
+}
+
 static void restore_modules(struct worker *w, struct gv_image_in *in) {
     for (uint64_t n = gv_image_get(in, GV_MODULES_MAX); n && !in->failed; n--) {
         uint64_t id = gv_image_get(in, UINT64_MAX);
@@ -191,6 +202,7 @@ void worker_restore_all(struct worker *w, struct gv_image_in *in) {
     if (section(in, IMAGE_STREAMS)) restore_streams(w, in);
     if (section(in, IMAGE_EVENTS)) restore_events(w, in);
     if (section(in, IMAGE_MEMORY)) restore_memory(w, in);
+    if (section(in, IMAGE_ARRAYS)) restore_arrays(w, in);
     if (section(in, IMAGE_MODULES)) restore_modules(w, in);
     if (section(in, IMAGE_PAGES)) w->ops->restore_pages(w->backend, in);
     if (section(in, IMAGE_RECORDS)) restore_records(w, in);

@@ -91,6 +91,18 @@ static void save_memory(struct worker *w, struct gv_image_out *out) {
     }
 }
 
+static void save_arrays(struct worker *w, struct gv_image_out *out) {
+    const struct handles *all = &w->objects.arrays;
+    gv_image_put(out, all->live);
+    for (uint64_t i = 0; i < all->size; i++) {
+        const struct worker_array *a = handles_at(all, i);
+        if (!a) continue;
+        gv_image_put(out, all->ids[i]);
+        gv_image_put(out, a->ctx);
+        w->ops->save_array(a->array, out);
+    }
+}
+
 static void save_modules(struct worker *w, struct gv_image_out *out) {
     const struct handles *all = &w->objects.modules;
     gv_image_put(out, all->live);
@@ -136,6 +148,8 @@ void worker_save_all(struct worker *w, struct gv_image_out *out) {
     save_events(w, out);
     section(out, IMAGE_MEMORY);
     save_memory(w, out);
+    section(out, IMAGE_ARRAYS);
+    save_arrays(w, out);
     section(out, IMAGE_MODULES);
     save_modules(w, out);
     section(out, IMAGE_PAGES);

@@ -190,8 +190,27 @@ enum {
 };
 void soft_tensor_replace(struct soft_warp *w, uint32_t lane, struct soft_tensor_map *map, uint32_t field, uint32_t which, uint64_t value);
 
-/* tex.1d from linear memory: `handles` and `x` of 32 lanes, four components for each, out[component * 32 + lane] (as bits). */
-void soft_tex_1d(struct soft_warp *w, uint32_t lanes, const uint64_t *handles, const int32_t *x, uint32_t *out);
+/* Textures and surfaces (texture.h) for the lanes of a warp. handles: of 32 lanes. rows: values of 32 lanes each, bits of u32, s32 or f32: the layer, then x, y, z; then
+ * the level of detail, or three rows of d/dx and three of d/dy. what: the geometry (1, 2 or 3 dimensions, or a cube: 0 to 3), and bits; what of a texture from bit
+ * SOFT_TEX_GATHER_SHIFT on: 1 + the component that tld4 gathers. out of soft_tex: four rows of bits. Of surfaces x counts bytes, an element has n parts of so many bytes, and
+ * values have a row of 64 bits for each part. */
+enum {
+    SOFT_TEX_LAYERED = 4,
+    SOFT_TEX_INTEGERS = 8, /* x, y, z are numbers of texels */
+    SOFT_TEX_LEVEL = 16,
+    SOFT_TEX_GRADIENTS = 32,
+    SOFT_SURFACE_CLAMP = 64, /* elsewhere than in the surface: its edge; nothing, and 0 is read; else an error */
+    SOFT_SURFACE_ZERO = 128,
+    SOFT_TEX_GATHER_SHIFT = 8 /* number of the first bit */
+};
+enum { SOFT_SURFACE_ADD, SOFT_SURFACE_AND, SOFT_SURFACE_OR, SOFT_SURFACE_MIN, SOFT_SURFACE_MAX, SOFT_SURFACE_MIN_SIGNED, SOFT_SURFACE_MAX_SIGNED };
+void soft_tex(struct soft_warp *w, uint32_t lanes, const uint64_t *handles, const uint32_t *rows, uint32_t what, uint32_t *out);
+void soft_surface_load(struct soft_warp *w, uint32_t lanes, const uint64_t *handles, const uint32_t *rows, uint32_t what, uint32_t bytes, uint32_t n,
+                       uint64_t *out);
+void soft_surface_store(struct soft_warp *w, uint32_t lanes, const uint64_t *handles, const uint32_t *rows, uint32_t what, uint32_t bytes, uint32_t n,
+                        const uint64_t *values);
+void soft_surface_reduce(struct soft_warp *w, uint32_t lanes, const uint64_t *handles, const uint32_t *rows, uint32_t what, uint32_t bytes,
+                         uint32_t op, const uint64_t *values);
 
 /* Arithmetic in double with a rounding mode, over the 32 lanes' operands: out[i] = op(a[i], b[i], c[i]). */
 enum { SOFT_F64_MUL, SOFT_F64_DIV, SOFT_F64_FMA, SOFT_F64_SQRT, SOFT_F64_ADD };

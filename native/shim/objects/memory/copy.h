@@ -4,12 +4,16 @@
 
 #include "objects/objects.h"
 
-enum copy_where { COPY_HOST, COPY_DEVICE, COPY_ANYWHERE }; /* ANYWHERE: as the address map says */
+struct shim_array;
+
+enum copy_where { COPY_HOST, COPY_DEVICE, COPY_ANYWHERE, COPY_ARRAY }; /* ANYWHERE: as the address map says */
 
 struct copy_side {
     enum copy_where where;
     uint64_t address;      /* of the box's first byte */
     uint64_t pitch, slice; /* bytes from row to row, from slice to slice */
+    struct shim_array *array;
+    uint64_t at[3]; /* of an array: the byte in a row, the row, the slice or layer */
     /* Filled in by copy_box. */
     uint32_t ctx; /* device: the owner */
     struct shim_context *context;

@@ -1,0 +1,92 @@
+/* Copies from and to arrays. Between arrays and device memory they are one command; what comes from host memory or goes there passes through device memory that is
+ * allocated for it, so that all the ways of host data (payloads, pinned memory, late sources, resuming) are those of other copies. */
+#include "objects/memory/array_copy.h"
+
+#include "gv_client.h"
+
+#define SCRATCH (32ull << 20) /* bytes of device memory that a copy passes through at a time */
+
+int array_copy_check(const struct copy_side *side, const struct copy_box *box) {
+    const struct shim_array *a = side->array;
+    uint64_t texel = array_texel(a), row = a->shape.Width * texel, x = side->at[0], y = side->at[1], z = side->at[2];
+    if (x % texel || box->width % texel || x > row || box->width > row - x) return CUDA_ERROR_INVALID_VALUE;
+    if (y > array_rows(a) || box->height > array_rows(a) - y || z > array_slices(a) || box->depth > array_slices(a) - z)
+        return CUDA_ERROR_INVALID_VALUE;
+    return 0;
+}
+
+static int post(struct shim_stream *s, const struct copy_side *dst, const struct copy_side *src, const struct copy_box *box, bool wait) {
+    struct gv_cmd_copy_array c = {.stream = stream_id(s), .width = box->width, .height = box->height, .depth = box->depth};
+    if (dst->where == COPY_ARRAY) {
+        c.dst_array = dst->array->object.id;
+        for (int i = 0; i < 3; i++) c.dst_at[i] = (uint32_t)dst->at[i];
+    } else {
+        c.dst = dst->address, c.dst_pitch = dst->pitch, c.dst_slice = dst->slice;
+    }
+    if (src->where == COPY_ARRAY) {
+        c.src_array = src->array->object.id;
+        for (int i = 0; i < 3; i++) c.src_at[i] = (uint32_t)src->at[i];
+    } else {
+        c.src = src->address, c.src_pitch = src->pitch, c.src_slice = src->slice;
+    }
+    bool tell = wait && atomic_load(&s->context->has_unordered_streams);
+    uint64_t seq = post_copy_array(stream_ctx(s), tell ? GV_RECORD_MARK : 0, &c);
+    if (!seq) return post_refused();
+    stream_posted(s, seq, tell);
+    if (wait) stream_copied(s, seq);
+    return 0;
+}
+
+int array_copy_device(struct shim_stream *s, const struct copy_side *dst, const struct copy_side *src, const struct copy_box *box, bool wait) {
+    return post(s, dst, src, box, wait);
+}
+
+/* The part of a side that begins so many rows and slices further. */
+static struct copy_side part(const struct copy_side *side, uint64_t y, uint64_t z) {
+    struct copy_side p = *side;
+    p.address += z * side->slice + y * side->pitch;
+    p.at[1] += y;
+    p.at[2] += z;
+    return p;
+}
+
+static int pass(struct shim_stream *s, const struct copy_side *dst, const struct copy_side *src, const struct copy_box *box, uint64_t scratch,
+                bool wait) {
+    struct copy_side between = {.where = COPY_DEVICE, .address = scratch, .pitch = box->width, .slice = box->width * box->height};
+    if (dst->where == COPY_ARRAY) {
+        int rc = copy_box(s, &between, src, box, wait);
+        return rc ? rc : post(s, dst, &between, box, wait);
+    }
+    int rc = post(s, &between, src, box, false);
+    return rc ? rc : copy_box(s, dst, &between, box, wait);
+}
+
+int array_copy_host(struct shim_stream *s, const struct copy_side *dst, const struct copy_side *src, const struct copy_box *box, bool wait) {
+    uint64_t slices = box->width * box->height >= SCRATCH ? 1 : SCRATCH / (box->width * box->height);
+    uint64_t rows = slices > 1 || box->width * box->height <= SCRATCH ? box->height : box->width >= SCRATCH ? 1 : SCRATCH / box->width;
+    for (uint64_t z = 0; z < box->depth;) {
+        for (uint64_t y = 0; y < box->height;) {
+            struct copy_box piece = {.width = box->width,
+                                     .height = box->height - y < rows ? box->height - y : rows,
+                                     .depth = box->depth - z < slices ? box->depth - z : slices};
+            CUdeviceptr scratch;
+            int rc = memory_allocate(s->context, piece.width * piece.height * piece.depth, &scratch);
+            if (rc == CUDA_ERROR_OUT_OF_MEMORY && piece.depth > 1) {
+                slices = piece.depth / 2;
+                continue;
+            }
+            if (rc == CUDA_ERROR_OUT_OF_MEMORY && piece.height > 1) {
+                rows = piece.height / 2;
+                continue;
+            }
+            if (rc) return rc;
+            struct copy_side to = part(dst, y, z), from = part(src, y, z);
+            rc = pass(s, &to, &from, &piece, scratch, wait);
+            memory_release(scratch);
+            if (rc) return rc;
+            y += piece.height;
+            if (y == box->height) z += piece.depth;
+        }
+    }
+    return 0;
+}

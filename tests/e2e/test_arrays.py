@@ -1,0 +1,43 @@
+"""Arrays, mipmapped arrays, their textures and surfaces, by a CUDA program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from e2e.harness import Server, assert_right, clean_environment, run_program, wait_until
+from faults import fault
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def program(build: Callable[..., Path]) -> Path:
+    return build("arrays")
+
+
+@pytest.mark.parametrize("link", ["shm", "tcp"])
+def test_everything(pool: Server, program: Path, link: str) -> None:
+    before = pool.memory_used()
+    assert_right(run_program(pool, [program], "--link", link))
+    assert wait_until(lambda: pool.memory_used() == before)
+
+
+def test_by_the_driver(chained: Server, program: Path) -> None:
+    """The cuda backend, with our own shim in the place of the driver."""
+    assert_right(run_program(chained, [program]))
+
+
+@pytest.mark.parametrize("case,text", [("outside", "an element outside"), ("wild", "is no texture")])
+def test_what_may_not_be_used_is_a_fault(pool: Server, program: Path, case: str, text: str) -> None:
+    done = run_program(pool, [program, case])
+    assert (done.returncode, done.stdout) == (0, "cudaErrorIllegalAddress\n"), done.stdout + done.stderr
+    assert text in done.stderr
+
+
+def test_a_server_that_runs_nothing_is_noticed(own_pool: Callable[..., Server], program: Path) -> None:
+    """The deliberate fault: launches are dropped."""
+    broken = own_pool("--backend", "soft", "--gpus", "1", "--gpu-memory", "1g", env=clean_environment(**fault("launches")))
+    done = run_program(broken, [program])
+    assert done.returncode == 4 and "got[i] == round * values[i]" in done.stdout, done.stdout + done.stderr
