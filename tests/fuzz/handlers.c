@@ -202,6 +202,22 @@ int fuzz_kernel_set_attribute(struct gv_module *m, uint32_t k, int32_t a, int32_
 int fuzz_launch(struct gv_stream *s, const struct gv_launch *l) { return (void)s, look_at(l->params, l->params_size), answer(); }
 int fuzz_texture_create(struct gv_context *c, const struct gv_texture *t, uint64_t *out) { return (void)c, (void)t, *out = 1, answer(); }
 int fuzz_texture_destroy(struct gv_context *c, uint64_t texture) { return (void)c, (void)texture, answer(); }
+int fuzz_array_create(struct gv_context *c, const struct gv_array_shape *shape, struct gv_array **out) {
+    (void)c, (void)shape;
+    *out = (struct gv_array *)&sink;
+    return answer();
+}
+int fuzz_array_level(struct gv_array *array, uint32_t level, struct gv_array **out) { return (void)level, *out = array, answer(); }
+int fuzz_array_destroy(struct gv_array *array) { return (void)array, 0; }
+int fuzz_copy_array(struct gv_stream *s, const struct gv_array_side *dst, const struct gv_array_side *src, const struct gv_shape *shape) {
+    if (!dst->array && !src->array) abort();
+    return (void)s, look_at(shape, sizeof *shape), answer();
+}
+int fuzz_array_texture(struct gv_context *c, struct gv_array *array, const struct gv_texture *t, uint64_t *out) {
+    return (void)c, (void)array, look_at(t, sizeof *t), *out = 1, answer();
+}
+int fuzz_surface_create(struct gv_context *c, struct gv_array *array, uint64_t *out) { return (void)c, (void)array, *out = 1, answer(); }
+int fuzz_surface_destroy(struct gv_context *c, uint64_t surface) { return (void)c, (void)surface, answer(); }
 int fuzz_tensor_map(struct gv_context *c, const struct gv_tensor_map *wanted, void *map) {
     if (!wanted->rank || wanted->rank > 5) abort();
     return (void)c, memset(map, 1, 128), answer();

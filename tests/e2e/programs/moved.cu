@@ -48,11 +48,12 @@ struct Kept { // in device memory
     Function functions[2];
     Kept *self;
     int *memory;
-    cudaTextureObject_t texture;
+    cudaTextureObject_t texture, image, level;
+    cudaSurfaceObject_t surface;
 };
 
-__global__ void keep(Kept *k, int *memory, cudaTextureObject_t texture) {
-    *k = {nullptr, table, &counter, {by_name[0], by_name[1]}, k, memory, texture};
+__global__ void keep(Kept *k, int *memory, cudaTextureObject_t texture, cudaTextureObject_t image, cudaTextureObject_t level, cudaSurfaceObject_t surface) {
+    *k = {nullptr, table, &counter, {by_name[0], by_name[1]}, k, memory, texture, image, level, surface};
     for (int i = 0; i < 1000; i++) table[i] = 3 * i;
     for (int i = 0; i < 200; i++) k->list = new Node{k->list, i, 0, nullptr};
 }
@@ -79,6 +80,11 @@ __global__ void check(Kept *k, int round, unsigned *bad) {
     if (k->table[i] != 3 * i || k->memory[i] != i + round) atomicAdd(bad, 0x100);
     if (k->functions[0](i) != 2 * i || k->functions[1](i) != i * i || by_name[i % 2](i) != (i % 2 ? i * i : 2 * i)) atomicAdd(bad, 0x10000);
     if (scale[i % 16] != 7 + i % 16 || tex1Dfetch<int>(k->texture, i) != 5 * i) atomicAdd(bad, 0x1000000);
+    // The image is written by its surface in each round, and read by its texture in the next.
+    int x = i % 40, y = i / 40;
+    if (round && tex2D<int>(k->image, x, y) != i + 1000 * round) atomicAdd(bad, 0x10000000);
+    surf2Dwrite(i + 1000 * (round + 1), k->surface, 4 * x, y);
+    if (tex2DLod<float>(k->level, 0.5f, 0.5f, 2) != 42) atomicAdd(bad, 0x10000000);
     k->memory[i]++;
     if (i == 0) atomicAdd(k->counter, 1ull);
 }
@@ -158,7 +164,30 @@ int main(int argc, char **argv) {
     CHECK(cudaCreateTextureObject(&gone, &resource, &how, nullptr));
     CHECK(cudaCreateTextureObject(&texture, &resource, &how, nullptr));
     CHECK(cudaDestroyTextureObject(gone));
-    keep<<<1, 1>>>(kept, memory, texture);
+    // An array with a texture and a surface, and one level of a mipmapped one.
+    cudaChannelFormatDesc ints = cudaCreateChannelDesc<int>(), floats = cudaCreateChannelDesc<float>();
+    cudaArray_t array, level;
+    cudaMipmappedArray_t levels;
+    cudaTextureObject_t image, of_level;
+    cudaSurfaceObject_t surface;
+    CHECK(cudaMallocArray(&array, &ints, 40, 25, cudaArraySurfaceLoadStore));
+    CHECK(cudaMallocMipmappedArray(&levels, &floats, make_cudaExtent(16, 16, 0), 3));
+    CHECK(cudaGetMipmappedArrayLevel(&level, levels, 2));
+    std::vector<float> texels_of_level(16, 42);
+    CHECK(cudaMemcpy2DToArray(level, 0, 0, texels_of_level.data(), 16, 16, 4, cudaMemcpyHostToDevice));
+    cudaResourceDesc whole;
+    std::memset(&whole, 0, sizeof whole);
+    whole.resType = cudaResourceTypeArray;
+    whole.res.array.array = array;
+    CHECK(cudaCreateTextureObject(&image, &whole, &how, nullptr));
+    CHECK(cudaCreateSurfaceObject(&surface, &whole));
+    whole.resType = cudaResourceTypeMipmappedArray;
+    whole.res.mipmap.mipmap = levels;
+    cudaTextureDesc detailed = how;
+    detailed.normalizedCoords = 1;
+    detailed.maxMipmapLevelClamp = 9;
+    CHECK(cudaCreateTextureObject(&of_level, &whole, &detailed, nullptr));
+    keep<<<1, 1>>>(kept, memory, texture, image, of_level, surface);
     CHECK(cudaEventRecord(first));
 
     // Physical memory at two addresses, at one, and at none.
@@ -225,6 +254,11 @@ int main(int argc, char **argv) {
     EXPECT(value == 910);
     CHECK(cudaMemcpyFromSymbol(&counted, counter, 8));
     EXPECT(counted == (unsigned long long)rounds);
+    std::vector<int> pixels(1000);
+    CHECK(cudaMemcpy2DFromArray(pixels.data(), 160, array, 0, 0, 160, 25, cudaMemcpyDeviceToHost));
+    for (int i = 0; i < 1000; i++) EXPECT(pixels[i] == i + 1000 * rounds);
+    CHECK(cudaFreeArray(array));
+    CHECK(cudaFreeMipmappedArray(levels));
     CHECK(cudaDestroyTextureObject(texture));
     CHECK(cudaDeviceSynchronize());
     EXPECT(called == (mode == "host" ? 1 : 0));

@@ -23,6 +23,8 @@ static _Thread_local struct {
     CUfunction functions[MODULES];
     CUlibrary library;
     CUtexObject texture;
+    CUarray array;
+    CUmipmappedArray levels;
     uint8_t *source; /* pinned, as large as an allocation */
 } own;
 
@@ -377,6 +379,56 @@ static void textures(void) {
     if (r.res.linear.devPtr && !good(CALL(cuTexObjectCreate, &own.texture, &r, &t, NULL))) own.texture = 0;
 }
 
+/* An array of 32 rows of 128 bytes, read and written by all calls. */
+static void arrays(void) {
+    CUDA_ARRAY3D_DESCRIPTOR shape = {.Width = 32, .Height = 32, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 1, .Flags = CUDA_ARRAY3D_SURFACE_LDST},
+                            asked;
+    CUarray level;
+    if (!own.array) {
+        if (!good(CALL(cuArray3DCreate, &own.array, &shape))) own.array = NULL;
+        if (!own.levels && !good(CALL(cuMipmappedArrayCreate, &own.levels, &shape, 3))) own.levels = NULL;
+        return;
+    }
+    uint8_t there[4096];
+    CUDA_MEMCPY2D copy = {.WidthInBytes = 128, .Height = 32, .srcPitch = 128, .dstPitch = 128};
+    CUdeviceptr memory = *some_memory();
+    switch (any(6)) {
+    case 0:
+        good(CALL(cuArrayDestroy, own.array));
+        if (own.levels) good(CALL(cuMipmappedArrayDestroy, own.levels));
+        own.array = NULL, own.levels = NULL;
+        return;
+    case 1:
+        copy.srcMemoryType = CU_MEMORYTYPE_HOST, copy.srcHost = own.source;
+        copy.dstMemoryType = CU_MEMORYTYPE_ARRAY, copy.dstArray = own.array;
+        good(any(2) ? CALL(cuMemcpy2D, &copy) : CALL(cuMemcpy2DAsync, &copy, own.streams[any(BLOCK_STREAMS)]));
+        return;
+    case 2:
+        copy.srcMemoryType = CU_MEMORYTYPE_ARRAY, copy.srcArray = own.array;
+        copy.dstMemoryType = CU_MEMORYTYPE_HOST, copy.dstHost = there;
+        good(CALL(cuMemcpy2D, &copy));
+        return;
+    case 3:
+        copy.srcMemoryType = CU_MEMORYTYPE_ARRAY, copy.srcArray = own.array;
+        copy.dstMemoryType = CU_MEMORYTYPE_DEVICE, copy.dstDevice = memory;
+        if (memory) good(CALL(cuMemcpy2D, &copy));
+        return;
+    case 4: {
+        CUDA_RESOURCE_DESC r = {.resType = CU_RESOURCE_TYPE_ARRAY, .res.array.hArray = own.array};
+        CUDA_TEXTURE_DESC t = {0};
+        CUsurfObject surface;
+        CUtexObject texture;
+        if (good(CALL(cuSurfObjectCreate, &surface, &r))) good(CALL(cuSurfObjectDestroy, surface));
+        if (good(CALL(cuTexObjectCreate, &texture, &r, &t, NULL))) good(CALL(cuTexObjectDestroy, texture));
+        return;
+    }
+    default:
+        good(CALL(cuArray3DGetDescriptor, &asked, own.array));
+        if (own.levels) good(CALL(cuMipmappedArrayGetLevel, &level, own.levels, (unsigned)any(4)));
+        return;
+    }
+}
+
 static void tensor_map(void) {
     struct {
         CUtensorMap map;
@@ -460,7 +512,7 @@ static void one(void) {
     case 18:
     case 19: modules(); break;
     case 20: any(2) ? libraries() : link_modules(); break;
-    case 21: any(2) ? textures() : tensor_map(); break;
+    case 21: any(3) ? any(2) ? textures() : tensor_map() : arrays(); break;
     case 22: virtual_memory(); break;
     default: queries(); break;
     }

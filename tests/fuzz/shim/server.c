@@ -425,6 +425,16 @@ static void handle(const struct gv_record *r) {
         REPLY(module_global, r, a);
         return;
     }
+    case GV_OP_ARRAY_TEXTURE: {
+        struct gv_reply_array_texture a = {.object = 78};
+        REPLY(array_texture, r, a);
+        return;
+    }
+    case GV_OP_SURFACE_CREATE: {
+        struct gv_reply_surface_create a = {.object = 79};
+        REPLY(surface_create, r, a);
+        return;
+    }
     case GV_OP_TEXTURE_CREATE: {
         struct gv_reply_texture_create a = {.object = 77};
         REPLY(texture_create, r, a);

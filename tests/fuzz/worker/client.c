@@ -111,6 +111,8 @@ static void on_reply(struct client *c, const struct gv_record *record) {
         case GV_OP_MEMORY_CREATE: c->used += p.size; break;
         case GV_OP_ADDRESS_RESERVE: note_address(c, BASE_RESERVED, p.into, numbers[0]); break;
         case GV_OP_MODULE_GLOBAL: note_address(c, BASE_GLOBAL, p.into, numbers[0]); break;
+        case GV_OP_ARRAY_TEXTURE:
+        case GV_OP_SURFACE_CREATE:
         case GV_OP_TEXTURE_CREATE: note_address(c, BASE_TEXTURE, p.into, numbers[0]); break;
         case GV_OP_BYE:
             if (c->sound && (numbers[0] != c->launches || numbers[1] != c->posted - 1))

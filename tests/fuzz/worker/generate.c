@@ -378,6 +378,74 @@ static void textures(struct model *m) {
     add(m, &destroy);
 }
 
+/* Every fourth is a mipmapped array, of three levels. */
+static struct step array_made(struct model *m) {
+    struct step s = step_new("array_create");
+    uint64_t id = fresh(m, KIND_ARRAY, 1);
+    s.context = 1;
+    step_set(&s, "array", id);
+    step_set(&s, "format", 0x20);
+    step_set(&s, "channels", 1);
+    step_set(&s, "flags", 2); /* CUDA_ARRAY3D_SURFACE_LDST */
+    step_set(&s, "levels", id % 4 == 3 ? 3 : 0);
+    step_set(&s, "width", 64);
+    step_set(&s, "height", 8);
+    step_set(&s, "depth", one_in(m->r, 4) ? 2 : 0);
+    return s;
+}
+
+/* Between the array's first slice and what no other copy uses of the stream's own memory. */
+static struct step array_copied(struct model *m, uint64_t id) {
+    struct step s = step_new("copy_array");
+    unsigned slot = on_stream(m, &s);
+    bool in = one_in(m->r, 2);
+    step_set(&s, in ? "dst_array" : "src_array", id);
+    at(&s, in ? "src" : "dst", BASE_ADDRESS, slot, 4 * MIB - 4096);
+    step_set(&s, "width", 256);
+    step_set(&s, "height", 8);
+    step_set(&s, "depth", 1);
+    step_set(&s, in ? "src_pitch" : "dst_pitch", 256);
+    step_set(&s, in ? "src_slice" : "dst_slice", 2048);
+    return s;
+}
+
+static void arrays(struct model *m) {
+    int i = any(m, KIND_ARRAY);
+    if (i < 0 || (one_in(m->r, 3) && m->n[KIND_ARRAY] < LIVE_MAX)) {
+        struct step s = array_made(m);
+        return add(m, &s);
+    }
+    uint64_t id = m->live[KIND_ARRAY][i].id;
+    bool levels = id % 4 == 3;
+    if (one_in(m->r, 3)) {
+        struct step s = step_new("array_destroy");
+        step_set(&s, "array", id);
+        gone(m, KIND_ARRAY, (unsigned)i);
+        return add(m, &s);
+    }
+    if (one_in(m->r, 2) && (!levels || !m->sound)) {
+        struct step s = array_copied(m, id);
+        return add(m, &s);
+    }
+    if (levels && one_in(m->r, 2)) {
+        struct step s = step_new("array_level");
+        s.context = 1;
+        step_set(&s, "level", handle_of(KIND_ARRAY, 4 * (1000 + m->made[KIND_ARRAY]++))); /* of which no more is said */
+        step_set(&s, "array", id);
+        step_set(&s, "number", chance(m->r, 3));
+        return add(m, &s);
+    }
+    bool surface = !levels && one_in(m->r, 2);
+    struct step s = step_new(surface ? "surface_create" : "array_texture"), destroy = step_new(surface ? "surface_destroy" : "texture_destroy");
+    s.context = destroy.context = 1;
+    s.into = (uint8_t)chance(m->r, 4);
+    step_set(&s, "array", id);
+    add(m, &s);
+    if (!one_in(m->r, 2)) return;
+    at(&destroy, "object", BASE_TEXTURE, s.into, 0);
+    add(m, &destroy);
+}
+
 static void tensor_maps(struct model *m) {
     struct step s = step_new("tensor_map");
     s.context = 1;
@@ -503,9 +571,9 @@ static void begin(struct model *m) {
     }
 }
 
-static void (*const kinds_of_work[])(struct model *) = {copies,   copies,   copies,   copies,      fills,    copies_device, loads,      launches,
-                                                        launches, events,   events,   streams,     contexts, hosts,         hosts,      memory,
-                                                        virtuals, virtuals, textures, tensor_maps, globals,  links,         operations, waits};
+static void (*const kinds_of_work[])(struct model *) = {
+    copies, copies, copies, copies,   fills,    copies_device, loads,       launches, launches, events,     events, streams, contexts,
+    hosts,  hosts,  memory, virtuals, virtuals, textures,      tensor_maps, globals,  links,    operations, waits,  arrays};
 
 void generate(struct sequence *q, uint64_t seed) {
     struct chances r = {.state = seed};

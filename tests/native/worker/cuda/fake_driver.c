@@ -211,6 +211,56 @@ CUresult cuStreamQuery(CUstream stream) {
 CUresult cuLaunchHostFunc(CUstream stream, CUhostFn fn, void *arg) { return queue(stream, (struct op){.fn = fn, .arg = arg}); }
 
 /* A module of two kernels: "first" takes (8 bytes, 4 bytes), "second" nothing. */
+struct fake_arrays fake_arrays;
+static CUresult array_state(void) {
+    CUresult fail = (CUresult)fake_arrays.fail;
+    fake_arrays.fail = 0;
+    return fail ? fail : (CUresult)fake_driver_state();
+}
+CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *shape) {
+    CUresult status = shape->Width ? array_state() : CUDA_ERROR_INVALID_VALUE;
+    if (status) return status;
+    *array = (CUarray)(uintptr_t)(0x1000 + ++fake_arrays.alive);
+    fake_memory.free -= fake_arrays.each;
+    return CUDA_SUCCESS;
+}
+CUresult cuArrayDestroy(CUarray array) {
+    CUresult status = array_state();
+    if (status) return status;
+    (void)array, fake_arrays.alive--;
+    fake_memory.free += fake_arrays.each;
+    return CUDA_SUCCESS;
+}
+CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTOR *shape, unsigned levels) {
+    (void)shape, (void)levels;
+    *array = (CUmipmappedArray)(uintptr_t)0x2000;
+    fake_arrays.mipmapped++;
+    fake_memory.free -= fake_arrays.each;
+    return array_state();
+}
+CUresult cuMipmappedArrayGetLevel(CUarray *array, CUmipmappedArray all, unsigned level) {
+    *array = (CUarray)((uintptr_t)all + 1 + level);
+    return array_state();
+}
+CUresult cuMipmappedArrayDestroy(CUmipmappedArray array) {
+    (void)array, fake_arrays.mipmapped--;
+    fake_memory.free += fake_arrays.each;
+    return array_state();
+}
+CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D *copy, CUstream stream) { return (void)stream, fake_arrays.copy = *copy, array_state(); }
+CUresult cuTexObjectCreate(CUtexObject *object, const CUDA_RESOURCE_DESC *resource, const CUDA_TEXTURE_DESC *sampling,
+                           const CUDA_RESOURCE_VIEW_DESC *view) {
+    fake_arrays.resource = *resource, fake_arrays.sampling = *sampling;
+    *object = 0x3000 + (CUtexObject)++fake_arrays.textures;
+    return view ? CUDA_ERROR_INVALID_VALUE : array_state();
+}
+CUresult cuTexObjectDestroy(CUtexObject object) { return (void)object, fake_arrays.textures--, array_state(); }
+CUresult cuSurfObjectCreate(CUsurfObject *object, const CUDA_RESOURCE_DESC *resource) {
+    fake_arrays.resource = *resource;
+    *object = 0x4000 + (CUsurfObject)++fake_arrays.textures;
+    return array_state();
+}
+CUresult cuSurfObjectDestroy(CUsurfObject object) { return (void)object, fake_arrays.textures--, array_state(); }
 CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned n, CUjit_option *options, void **values) {
     if (strcmp(image, "good")) { /* terminated, whatever came */
         for (unsigned i = 0; i < n; i++) {

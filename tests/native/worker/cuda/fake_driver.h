@@ -61,6 +61,16 @@ struct fake_memory {
     size_t free, context, module;
 };
 extern struct fake_memory fake_memory;
+/* Arrays: how many there are, what an array takes of the device, the last copy, and the last texture's array; what the next call of their kind returns. */
+struct fake_arrays {
+    int alive, mipmapped, textures;
+    size_t each;
+    CUDA_MEMCPY3D copy;
+    CUDA_RESOURCE_DESC resource;
+    CUDA_TEXTURE_DESC sampling;
+    int fail;
+};
+extern struct fake_arrays fake_arrays;
 /* A module's global, device memory that no call has allocated. */
 #define FAKE_GLOBAL 0x1000ull
 #define FAKE_GLOBAL_SIZE 0x2000ull

@@ -425,6 +425,54 @@ static void what_the_driver_takes(void) {
     fake_memory = (struct fake_memory){0};
 }
 
+static void arrays(void) {
+    enum { MIB = 1 << 20 };
+    fake_memory = (struct fake_memory){.free = 60 * MIB};
+    fake_arrays = (struct fake_arrays){.each = 3 * MIB};
+    begin(8 * MIB);
+    const struct gv_array_shape shape = {.format = CU_AD_FORMAT_FLOAT, .channels = 1, .width = 64, .height = 32};
+    struct gv_array_shape mipmapped = shape, none = {.format = 1, .channels = 1};
+    struct gv_array *a, *b, *levels, *level;
+    uint64_t memory, texture, surface;
+    mipmapped.levels = 3;
+    /* What the driver takes counts: two of 3 MiB are in 8, a third is not. */
+    CHECK(ops->array_create(context, &none, &a) == 1);
+    CHECK(ops->array_create(context, &shape, &a) == 0 && ops->array_create(context, &mipmapped, &levels) == 0);
+    CHECK(ops->array_create(context, &shape, &b) == 2 && ops->array_create(context, &mipmapped, &b) == 2);
+    CHECK(fake_arrays.alive == 1 && fake_arrays.mipmapped == 1 && fake_memory.free == 54 * MIB);
+    /* A level keeps the whole. */
+    CHECK(ops->array_level(a, 0, &b) == 1);
+    CHECK(ops->array_level(levels, 1, &level) == 0 && ops->array_level(level, 0, &b) == 1);
+    CHECK(ops->array_texture(context, levels, &(struct gv_texture){.flags = 2, .mip_filter = 1, .bias = 0.5f, .border = {1, 2, 3, 4}}, &texture) ==
+          0);
+    CHECK(fake_arrays.resource.resType == CU_RESOURCE_TYPE_MIPMAPPED_ARRAY && fake_arrays.sampling.borderColor[2] == 3);
+    CHECK(fake_arrays.sampling.mipmapLevelBias == 0.5f && fake_arrays.sampling.mipmapFilterMode == CU_TR_FILTER_MODE_LINEAR);
+    CHECK(ops->array_destroy(levels) == 0 && fake_arrays.mipmapped == 1);
+    CHECK(ops->array_texture(context, level, &(struct gv_texture){.flags = 1}, &texture) == 0);
+    CHECK(fake_arrays.resource.resType == CU_RESOURCE_TYPE_ARRAY && fake_arrays.resource.res.array.hArray == (CUarray)(uintptr_t)0x2002);
+    CHECK(ops->array_destroy(level) == 0 && fake_arrays.mipmapped == 0 && fake_memory.free == 57 * MIB);
+    CHECK(ops->surface_create(context, a, &surface) == 0 && ops->surface_destroy(context, surface) == 0);
+    CHECK(ops->texture_destroy(context, texture) == 0);
+    /* Copies: what lies in device memory has to be the session's. */
+    CHECK(ops->memory_alloc(context, 65536, &memory) == 0);
+    const struct gv_shape box = {128, 4, 1, 256, 2048, 256, 2048};
+    const struct gv_array_side in = {.array = a, .at = {4, 5, 6}}, from = {.address = memory}, wrong = {.address = memory + 65000};
+    CHECK(ops->copy_array(stream, &in, &from, &box) == 0);
+    CHECK(fake_arrays.copy.dstMemoryType == CU_MEMORYTYPE_ARRAY && fake_arrays.copy.dstXInBytes == 4 && fake_arrays.copy.dstZ == 6);
+    CHECK(fake_arrays.copy.srcDevice == memory && fake_arrays.copy.srcPitch == 256 && fake_arrays.copy.srcHeight == 8 &&
+          fake_arrays.copy.Height == 4);
+    CHECK(ops->copy_array(stream, &in, &wrong, &box) == 1 && ops->copy_array(stream, &wrong, &in, &box) == 1);
+    CHECK(ops->copy_array(stream, &from, &in, &box) == 0 && fake_arrays.copy.srcY == 5);
+    /* What the driver does not destroy stays. */
+    fake_arrays.fail = 700;
+    CHECK(ops->array_destroy(a) == 700 && fake_arrays.alive == 1);
+    CHECK(ops->array_destroy(a) == 0 && fake_arrays.alive == 0);
+    fake_arrays.fail = 2;
+    CHECK(ops->array_create(context, &shape, &a) == 2);
+    end();
+    fake_memory = (struct fake_memory){0};
+}
+
 static void drivers_that_will_not_do(void) {
     char err[GV_ERR_SIZE];
     uint32_t device = 0;
@@ -457,6 +505,7 @@ int main(int argc, char **argv) {
                                              {"virtual_memory", virtual_memory},
                                              {"addresses_of_others", addresses_of_others},
                                              {"what_the_driver_takes", what_the_driver_takes},
+                                             {"arrays", arrays},
                                              {"drivers_that_will_not_do", drivers_that_will_not_do}};
     if (argc < 2) return 2;
     driver = argv[1];
