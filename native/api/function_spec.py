@@ -74,7 +74,10 @@ class Function:
         return "handle" if parameter.type in HANDLES else "in"
 
 
-HANDLES = {"CUcontext", "CUstream", "CUevent", "CUmodule", "CUfunction", "CUlibrary", "CUkernel", "CUmemoryPool", "CUlogsCallbackHandle", "CUarray", "CUmipmappedArray"}
+HANDLES = {
+    "CUcontext", "CUstream", "CUevent", "CUmodule", "CUfunction", "CUlibrary", "CUkernel", "CUmemoryPool", "CUlogsCallbackHandle", "CUarray",
+    "CUmipmappedArray",
+}  # fmt: skip
 
 
 def widened(old: str) -> set[str]:

@@ -121,3 +121,65 @@ except cupy.cuda.runtime.CUDARuntimeError:
     done = run_program(pool, [sys.executable, "-c", code, ptx])
     assert done.stdout == "failed\n", done.stdout + done.stderr
     assert "wgmma" in done.stderr
+
+
+TEXTURES = r"""
+import cupy as cp, numpy as np
+from cupy.cuda import runtime
+from cupy.cuda.texture import ChannelFormatDescriptor, CUDAarray, ResourceDescriptor, TextureDescriptor, TextureObject, SurfaceObject
+source = '''
+extern "C" {
+__global__ void f1(float *o, cudaTextureObject_t t, int w) {
+    int i = threadIdx.x + blockIdx.x * blockDim.x;
+    if (i < w) o[i] = tex1D<float>(t, (float)i);
+}
+__global__ void f2(float *o, cudaTextureObject_t t, int w, int h) {
+    int x = threadIdx.x + blockIdx.x * blockDim.x, y = threadIdx.y + blockIdx.y * blockDim.y;
+    if (x < w && y < h) o[y * w + x] = tex2D<float>(t, x, y);
+}
+__global__ void f3(float *o, cudaTextureObject_t t, int w, int h, int d) {
+    int x = threadIdx.x, y = threadIdx.y, z = blockIdx.x;
+    if (x < w && y < h && z < d) o[(z * h + y) * w + x] = tex3D<float>(t, x, y, z);
+}
+__global__ void wr(cudaSurfaceObject_t s, int w, int h) {
+    int x = threadIdx.x, y = threadIdx.y;
+    if (x < w && y < h) surf2Dwrite<float>(3.f * x + 100.f * y, s, x * 4, y);
+}
+}'''
+module = cp.RawModule(code=source)
+for dims in ((67,), (23, 37), (5, 17, 19)):
+    for target in (1, 2):
+        want = cp.random.random(dims, dtype=cp.float32)
+        depth, height, width = (0,) * (3 - len(dims)) + dims
+        ch = ChannelFormatDescriptor(32, 0, 0, 0, runtime.cudaChannelFormatKindFloat)
+        arr = CUDAarray(ch, width, height, depth)
+        arr.copy_from(want if target == 1 else cp.asnumpy(want))
+        back = np.empty(dims, np.float32)
+        arr.copy_to(back)
+        assert (back == cp.asnumpy(want)).all(), dims
+        on = cp.zeros(dims, cp.float32); arr.copy_to(on); assert (on == want).all()
+        how = TextureDescriptor((runtime.cudaAddressModeClamp,) * len(dims), runtime.cudaFilterModePoint, runtime.cudaReadModeElementType)
+        tex = TextureObject(ResourceDescriptor(runtime.cudaResourceTypeArray, cuArr=arr), how)
+        out = cp.zeros(dims, cp.float32)
+        if len(dims) == 1: module.get_function("f1")((3,), (32,), (out, tex, width))
+        elif len(dims) == 2: module.get_function("f2")((3, 3), (16, 16), (out, tex, width, height))
+        else: module.get_function("f3")((depth,), (width, height), (out, tex, width, height, depth))
+        assert (out == want).all(), dims
+arr = CUDAarray(ChannelFormatDescriptor(32, 0, 0, 0, runtime.cudaChannelFormatKindFloat), 16, 8, 0, runtime.cudaArraySurfaceLoadStore)
+surf = SurfaceObject(ResourceDescriptor(runtime.cudaResourceTypeArray, cuArr=arr))
+module.get_function("wr")((1,), (16, 8), (surf, 16, 8))
+got = np.zeros((8, 16), np.float32); arr.copy_to(got)
+assert (got == 3 * np.arange(16)[None] + 100 * np.arange(8)[:, None]).all()
+image = cp.random.random((40, 50), dtype=cp.float32)
+from cupyx.scipy.ndimage import affine_transform
+matrix = cp.array([[0.9, 0.1, 1.5], [-0.1, 1.1, 2.0], [0, 0, 1]], cp.float32)
+a, b = (affine_transform(image, matrix, order=1, mode="constant", texture_memory=how) for how in (True, False))
+assert float(abs(a - b)[2:-8, 8:-8].max()) < 2 / 256
+print("right")
+"""
+
+
+@pytest.mark.parametrize("link", ["tcp", "shm"])
+def test_textures_and_surfaces(pool: Server, link: str) -> None:
+    """CuPy's arrays of one to three dimensions, and its affine transformations by textures beside those without."""
+    assert cupy(pool, TEXTURES, "--link", link) == "right\n"

@@ -215,7 +215,7 @@ barrier.cluster.arrive.relaxed.aligned; barrier.cluster.wait.acquire.aligned; st
         Kernels(text.replace("1, 1, 1", "2, 1, 1")).launch("k", 4, 64, o)
 
 
-@pytest.mark.parametrize("text", ["fma.rn.oob.f16 %h1, %h1, %h1, %h1;", "cvt.rs.f16x2.f32 %r3, %r3, %r3, %r4;", "sust.b.1d.b32.trap [%q1, {%r3}], {%r4};",
+@pytest.mark.parametrize("text", ["fma.rn.oob.f16 %h1, %h1, %h1, %h1;", "cvt.rs.f16x2.f32 %r3, %r3, %r3, %r4;", "sust.p.1d.b32.trap [%q1, {%r3}], {%r4};",
                                   "mma.sp.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%r3}, {%r3}, {%r3}, {%r3}, %r3, 0;", "wgmma.fence.sync.aligned;",
                                   "multimem.red.relaxed.sys.global.add.f32 [%aa], %r3;", "tcgen05.wait::ld.sync.aligned;", "add.rq.f32 %r3, %r3, %r3;"])  # fmt: skip
 def test_what_is_missing_is_refused_by_name(text: str) -> None:

@@ -141,8 +141,6 @@ def _surface(e: Context, ins: Ins, operand: Operand) -> tuple[list[Val], int]:
 @emits
 def suld(e: Context, ins: Ins) -> None:
     """suld.b.2d.v2.b32.trap {d0, d1}, [surface, {x, y}]: x counts bytes."""
-    if "p" in ins.mods:
-        raise e.fail()
     arguments, bits = _surface(e, ins, ins.ops[1])
     items = _items(ins.ops[0])
     out = e.alloca(f"[{len(items)} x <{LANES} x i64>], align 64")
@@ -162,8 +160,6 @@ def _values(e: Context, items: tuple[Operand, ...], bits: int) -> Val:
 @emits
 def sust(e: Context, ins: Ins) -> None:
     """sust.b.2d.v2.b32.clamp [surface, {x, y}], {a, b}"""
-    if "p" in ins.mods:
-        raise e.fail()
     arguments, bits = _surface(e, ins, ins.ops[0])
     items = _items(ins.ops[1])
     values = _values(e, items, bits)
@@ -174,7 +170,7 @@ def sust(e: Context, ins: Ins) -> None:
 def sured(e: Context, ins: Ins) -> None:
     """sured.b.add.2d.u32.trap [surface, {x, y}], a"""
     operation = next((number for name, number in _REDUCTIONS.items() if name in ins.mods), None)
-    if "p" in ins.mods or operation is None or ("s64" in ins.mods and operation):
+    if operation is None or ("s64" in ins.mods and operation):
         raise e.fail()
     if "s32" in ins.mods and operation >= _REDUCTIONS["min"]:
         operation += _SIGNED

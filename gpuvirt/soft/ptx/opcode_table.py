@@ -409,19 +409,19 @@ tex                                  | first  | -      | always    | -      | - 
     u32 s32 f32 | {_GEOMETRY} v4 base level grad
 tld4                                 | first  | -      | always    | -      | -        | -       | masked   | -        | never
     texture:tld4 | gathers a component of four texels
-    u32 s32 f32 | r g b a 2d a2d cube acube v4
+    u32 s32 f32 | r g b a 2d a2d v4
 txq                                  | first  | -      | always    | -      | -        | -       | masked   | -        | -
     texture:txq | an attribute of a texture
     b32 | width height depth array_size num_mipmap_levels normalized_coords
 suld                                 | first  | -      | always    | -      | -        | always  | masked   | -        | -
     texture:suld | reads a surface
-    b8 b16 b32 b64 | b {_SURFACE} v2 v4 {_CACHE}
+    b8 b16 b32 b64 | b {_SURFACE} v2 v4
 sust                                 | none   | -      | -         | writes | -        | -       | masked   | -        | -
     texture:sust | writes to a surface
-    b8 b16 b32 b64 | b {_SURFACE} v2 v4 {_CACHE}
+    b8 b16 b32 b64 | b {_SURFACE} v2 v4
 sured                                | none   | -      | -         | writes | -        | -       | masked   | -        | -
     texture:sured | combines with an element of a surface, as one step
-    b32 u32 s32 u64 s64 | b add min max and or {_SURFACE}
+    b32 u32 s32 u64 s64 | b add min max and or 1d 2d 3d a1d a2d trap
 suq                                  | first  | -      | always    | -      | -        | -       | masked   | -        | -
     texture:txq | an attribute of a surface
     b32 | width height depth array_size

@@ -188,7 +188,7 @@ void copies(void) {
     out.srcPitch = 59;
     EQUAL(impl_cuMemcpy2D(&out), CUDA_ERROR_INVALID_VALUE);
     in.dstMemoryType = CU_MEMORYTYPE_ARRAY;
-    EQUAL(impl_cuMemcpy2D(&in), CUDA_ERROR_NOT_SUPPORTED);
+    EQUAL(impl_cuMemcpy2D(&in), CUDA_ERROR_INVALID_HANDLE);
 
     /* A box that is large and has gaps on both sides: pieces of rows, through staging. */
     CUDA_MEMCPY3D box = {.srcMemoryType = CU_MEMORYTYPE_HOST,

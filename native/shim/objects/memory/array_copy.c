@@ -3,10 +3,12 @@
 #include "objects/memory/array_copy.h"
 
 #include "gv_client.h"
+#include "objects/array.h"
 
 #define SCRATCH (32ull << 20) /* bytes of device memory that a copy passes through at a time */
 
-int array_copy_check(const struct copy_side *side, const struct copy_box *box) {
+/* Whether a box lies in its array and begins and ends with texels. */
+static int check_array(const struct copy_side *side, const struct copy_box *box) {
     const struct shim_array *a = side->array;
     uint64_t texel = array_texel(a), row = a->shape.Width * texel, x = side->at[0], y = side->at[1], z = side->at[2];
     if (x % texel || box->width % texel || x > row || box->width > row - x) return CUDA_ERROR_INVALID_VALUE;
@@ -37,10 +39,6 @@ static int post(struct shim_stream *s, const struct copy_side *dst, const struct
     return 0;
 }
 
-int array_copy_device(struct shim_stream *s, const struct copy_side *dst, const struct copy_side *src, const struct copy_box *box, bool wait) {
-    return post(s, dst, src, box, wait);
-}
-
 /* The part of a side that begins so many rows and slices further. */
 static struct copy_side part(const struct copy_side *side, uint64_t y, uint64_t z) {
     struct copy_side p = *side;
@@ -61,7 +59,9 @@ static int pass(struct shim_stream *s, const struct copy_side *dst, const struct
     return rc ? rc : copy_box(s, dst, &between, box, wait);
 }
 
-int array_copy_host(struct shim_stream *s, const struct copy_side *dst, const struct copy_side *src, const struct copy_box *box, bool wait) {
+/* One side is host memory. */
+static int by_way_of_the_device(struct shim_stream *s, const struct copy_side *dst, const struct copy_side *src, const struct copy_box *box,
+                                bool wait) {
     uint64_t slices = box->width * box->height >= SCRATCH ? 1 : SCRATCH / (box->width * box->height);
     uint64_t rows = slices > 1 || box->width * box->height <= SCRATCH ? box->height : box->width >= SCRATCH ? 1 : SCRATCH / box->width;
     for (uint64_t z = 0; z < box->depth;) {
@@ -89,4 +89,16 @@ int array_copy_host(struct shim_stream *s, const struct copy_side *dst, const st
         }
     }
     return 0;
+}
+
+int array_copy_box(struct shim_stream *s, const struct copy_side *dst, const struct copy_side *src, const struct copy_box *box, bool wait) {
+    if (dst->where != COPY_ARRAY && src->where != COPY_ARRAY) return copy_box(s, dst, src, box, wait);
+    if (!box->width || !box->height || !box->depth) return 0;
+    struct copy_side sides[] = {*dst, *src};
+    for (int i = 0; i < 2; i++) {
+        int rc = sides[i].where == COPY_ARRAY ? check_array(&sides[i], box) : copy_check(s, &sides[i], box, i == 0);
+        if (rc) return rc;
+    }
+    if (sides[0].where == COPY_HOST || sides[1].where == COPY_HOST) return by_way_of_the_device(s, &sides[0], &sides[1], box, wait);
+    return post(s, &sides[0], &sides[1], box, wait);
 }

@@ -3,7 +3,7 @@
  * Host to device: small data travels in the record, more on the bulk channel. The call returns when the source may be reused; an asynchronous call
  * from pinned memory returns at once, and the link sends from that memory. Device to host: the session writes the bytes to their destination before it publishes the
  * stream's completion. The driver's calls are in copy_calls.c. */
-#include "objects/memory/array_copy.h"
+#include "objects/memory/copy.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -365,20 +365,10 @@ static bool inside_window(uint64_t address) {
     return server->addresses == GV_ADDRESSES_FIXED && address - server->window_base < server->window_size;
 }
 
-static int copy_of_array(struct shim_stream *s, struct copy_side *dst, struct copy_side *src, const struct copy_box *box, bool wait) {
-    struct copy_side *const sides[] = {dst, src};
-    bool host = false;
-    for (int i = 0; i < 2; i++) {
-        int rc = 0;
-        if (sides[i]->where == COPY_ARRAY)
-            rc = array_copy_check(sides[i], box);
-        else if (sides[i]->where == COPY_DEVICE)
-            rc = check_device(s, sides[i], box, i ? MAY_READ : MAY_WRITE);
-        else
-            rc = check_host(sides[i], box), host = true;
-        if (rc) return rc;
-    }
-    return host ? array_copy_host(s, dst, src, box, wait) : array_copy_device(s, dst, src, box, wait);
+int copy_check(struct shim_stream *s, struct copy_side *side, const struct copy_box *box, bool written) {
+    choose_side(side);
+    if ((side->where == COPY_HOST && inside_window(side->address)) || (box->height > 1 && side->pitch < box->width)) return CUDA_ERROR_INVALID_VALUE;
+    return side->where == COPY_DEVICE ? check_device(s, side, box, written ? MAY_WRITE : MAY_READ) : check_host(side, box);
 }
 
 int copy_box(struct shim_stream *s, const struct copy_side *dst_side, const struct copy_side *src_side, const struct copy_box *shape, bool wait) {
@@ -389,9 +379,7 @@ int copy_box(struct shim_stream *s, const struct copy_side *dst_side, const stru
     choose_side(&src);
     if ((dst.where == COPY_HOST && inside_window(dst.address)) || (src.where == COPY_HOST && inside_window(src.address)))
         return CUDA_ERROR_INVALID_VALUE;
-    if (box.height > 1 && ((dst.where != COPY_ARRAY && dst.pitch < box.width) || (src.where != COPY_ARRAY && src.pitch < box.width)))
-        return CUDA_ERROR_INVALID_VALUE;
-    if (dst.where == COPY_ARRAY || src.where == COPY_ARRAY) return copy_of_array(s, &dst, &src, &box, wait);
+    if (box.height > 1 && (dst.pitch < box.width || src.pitch < box.width)) return CUDA_ERROR_INVALID_VALUE;
     flatten(&dst, &src, &box);
     int rc = dst.where == COPY_DEVICE ? check_device(s, &dst, &box, MAY_WRITE) : check_host(&dst, &box);
     if (!rc) rc = src.where == COPY_DEVICE ? check_device(s, &src, &box, MAY_READ) : check_host(&src, &box);

@@ -24,7 +24,9 @@ struct copy_box {
     uint64_t width, height, depth; /* width in bytes */
 };
 
-/* Queues a copy on a stream. `wait`: a synchronous call, which returns when host memory has been read or written. 0 or a CUresult; CUDA_ERROR_INVALID_VALUE outside of
+/* Finds where a side lies that is no array, and whether the box is in one allocation there that may be used so. */
+int copy_check(struct shim_stream *s, struct copy_side *side, const struct copy_box *box, bool written);
+/* Queues a copy on a stream; neither side is an array (array_copy.h). `wait`: a synchronous call, which returns when host memory has been read or written. 0 or a CUresult; CUDA_ERROR_INVALID_VALUE outside of
  * an allocation. */
 int copy_box(struct shim_stream *s, const struct copy_side *dst, const struct copy_side *src, const struct copy_box *box, bool wait);
 /* Queues a fill with elements of `element` bytes (1, 2 or 4); width is in elements, pitch in bytes. */

@@ -1,6 +1,6 @@
 /* The driver's copy and fill calls. Those without a stream argument work on shim_default_stream. */
 #include "objects/array.h"
-#include "objects/memory/copy.h"
+#include "objects/memory/array_copy.h"
 #include "gv_impl.h"
 
 static struct copy_side device_side(CUdeviceptr address, size_t size) {
@@ -27,7 +27,7 @@ static int array_side(CUarray handle, size_t offset, struct copy_side *out) {
 static int copy_row(CUstream stream, struct copy_side dst, struct copy_side src, size_t size, bool wait) {
     struct shim_stream *s;
     int rc = stream_require(stream, &s);
-    return rc ? rc : copy_box(s, &dst, &src, &(struct copy_box){.width = size, .height = 1, .depth = 1}, wait);
+    return rc ? rc : array_copy_box(s, &dst, &src, &(struct copy_box){.width = size, .height = 1, .depth = 1}, wait);
 }
 
 /* ---- rows ---------------------------------------------------------------------------------------------------------- */
@@ -167,7 +167,7 @@ static int copy_described(CUstream stream, const struct described *dst, const st
     int rc = stream_require(stream, &s);
     if (!rc) rc = describe(dst, box.width, box.height, &to);
     if (!rc) rc = describe(src, box.width, box.height, &from);
-    return rc ? rc : copy_box(s, &to, &from, &box, wait);
+    return rc ? rc : array_copy_box(s, &to, &from, &box, wait);
 }
 
 static int copy_2d(const CUDA_MEMCPY2D *p, CUstream stream, bool wait) {

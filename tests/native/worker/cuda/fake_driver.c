@@ -247,7 +247,9 @@ CUresult cuMipmappedArrayDestroy(CUmipmappedArray array) {
     fake_memory.free += fake_arrays.each;
     return array_state();
 }
-CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D *copy, CUstream stream) { return (void)stream, fake_arrays.copy = *copy, array_state(); }
+__attribute__((weak)) CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D *copy, CUstream stream) {
+    return (void)stream, fake_arrays.copy = *copy, array_state();
+}
 CUresult cuTexObjectCreate(CUtexObject *object, const CUDA_RESOURCE_DESC *resource, const CUDA_TEXTURE_DESC *sampling,
                            const CUDA_RESOURCE_VIEW_DESC *view) {
     fake_arrays.resource = *resource, fake_arrays.sampling = *sampling;

@@ -22,11 +22,44 @@ OPERANDS = {
     "1d": "{%x}", "2d": "{%x, %y}", "3d": "{%x, %y, %z, %z}", "cube": "{%x, %y, %z, %z}", "a1d": "{%l, %x}", "a2d": "{%l, %x, %y, %y}",
     "acube": "{%l, %x, %y, %z}",
 }  # fmt: skip
+POINT = Sampler()
 IMAGE, SURFACE = 1, 2  # kinds of struct soft_texture (native/backend/soft/engine/texture.h)
 N = 512
+TYPES = {"u": "u32", "i": "s32", "f": "f32"}  # what is asked for, by NumPy's kind
+SURFACES = ("1d", "2d", "3d", "a1d", "a2d")
+FOUR = "{%d0, %d1, %d2, %d3}"
+FETCH = "tex.{kind}.v4.{type}.f32 {four}, [%t, {at}];"
+FETCH_RESIDENT = "tex.{kind}.v4.f32.f32 {four}|%p, [%t, {at}];"
+FETCH_TEXEL = "tex.{kind}.v4.s32.s32 {four}, [%t, {at}];"
+FETCH_LEVEL = "tex.level.{kind}.v4.f32.f32 {four}, [%t, {at}], %e0;"
+FETCH_BASE = "tex.base.{kind}.v4.f32.f32 {four}, [%t, {at}];"
+FETCH_GRADIENT = "tex.grad.2d.v4.f32.f32 {four}, [%t, {at}], {{%e0, %e1}}, {{%e2, %e3}};"
+GATHER = "tld4.{component}.{kind}.v4.{type}.f32 {four}, [%t, {at}];"
+LOAD = "suld.b.{kind}.v2.b32.{mode} {{%d0, %d1}}, [%t, {at}]; mov.u32 %d2, 0; mov.u32 %d3, 0;"
+STORE = "sust.b.{kind}.v2.b32.{mode} [%t, {at}], {{%e0, %e1}}; mov.u32 %d0, 0;"
+MOVE = "suld.b.1d.v4.b32.trap {four}, [%t, {{%x}}]; sust.b.1d.v4.b32.trap [%t, {{%y}}], {four};"
+WIDE_LOAD = "suld.b.1d.b{bits}.trap {{%w}}, [%t, {{%x}}];"
+WIDE_STORE = "not.b{register} %w, %w; sust.b.1d.b{bits}.trap [%t, {{%x}}], {{%w}};"
+REDUCE = "sured.b.{operation}.{kind}.{type}.trap [%t, {at}], {value};"
+REDUCTIONS = [("add", "u32", 5, 5 + N * 3), ("min", "s32", 5, -3), ("max", "u32", 5, 0xFFFFFFFD), ("max", "s32", 5, 5), ("and", "b32", 7, 3), ("or", "b32", 4, 7),
+              ("add", "u64", 5, 5 + N * 3), ("add", "s64", -5, -5 + N * 3)]  # fmt: skip
 
 
-def texture(levels: list[Array], kind: str, sampler: Sampler = Sampler(), *, surface: bool = False) -> tuple[Array, Array]:
+def text(template: str, kind: str = "", **what: Any) -> str:
+    return template.format(kind=kind, at=OPERANDS.get(kind, ""), four=FOUR, **what)
+
+
+# For test_coverage.py: what the tests below run.
+TEXTS = [
+    *(text(FETCH, kind, type=t) for kind in COORDINATES for t in TYPES.values()), *(text(t, k) for t in (FETCH_LEVEL, FETCH_BASE) for k in COORDINATES),
+    text(FETCH_GRADIENT, "2d"), *(text(GATHER, kind, component=c, type=t) for kind in ("2d", "a2d") for c in "rgba" for t in TYPES.values()),
+    *(text(t, kind, mode=mode) for t in (LOAD, STORE) for kind in SURFACES for mode in ("zero", "clamp")), text(MOVE),
+    *(text(t, bits=bits, register=bits) for t in (WIDE_LOAD, WIDE_STORE) for bits in (8, 16, 64)),
+    *(text(REDUCE, kind, operation=o, type=t, value="%e0") for o, t, *_ in REDUCTIONS for kind in SURFACES),
+]  # fmt: skip
+
+
+def texture(levels: list[Array], kind: str, sampler: Sampler = POINT, *, surface: bool = False) -> tuple[Array, Array]:
     """A descriptor as the backend writes it, and the texels that it is of, which have to stay."""
     base = levels[0]
     depth, height, width, channels = base.shape
@@ -121,7 +154,7 @@ def test_formats(kind: str, dtype: str) -> None:
             sampler = Sampler(modes=("clamp", "border", "clamp"), integers=integers, border=(3, 1, 2, 5))
             at, layers = coordinates_of(rng, kind, texels, sampler), layers_of(rng, kind)
             descriptor, _ = kept = texture([texels], kind, sampler)
-            got = run(f"tex.{kind}.v4.f32.f32 {{%d0, %d1, %d2, %d3}}, [%t, {OPERANDS[kind]}];", descriptor, at, layers)
+            got = run(text(FETCH, kind, type=TYPES[np.dtype(dtype).kind]), descriptor, at, layers)
             same(got, model.fetch(texels, kind, at, sampler, layers), texels, sampler)
             assert kept
 
@@ -137,7 +170,7 @@ def test_modes_and_filters(kind: str, normalized: bool) -> None:
             sampler = Sampler(modes=modes, linear=linear, normalized=normalized, border=(1, 2, 3, 4))
             at, layers = coordinates_of(rng, kind, texels, sampler), layers_of(rng, kind)
             descriptor, _ = kept = texture([texels], kind, sampler)
-            got = run(f"tex.{kind}.v4.f32.f32 {{%d0, %d1, %d2, %d3}}|%p, [%t, {OPERANDS[kind]}];", descriptor, at, layers)
+            got = run(text(FETCH_RESIDENT, kind), descriptor, at, layers)
             # A rounding on the way to a normalized coordinate may move a weight by 1/256: of texels up to 8 apart.
             moved = 3 * 8 / 256 if linear and (normalized or kind.endswith("cube")) else 0
             want = model.fetch(texels, kind, at, sampler, layers)
@@ -154,7 +187,7 @@ def test_promoted_numbers_are_filtered(dtype: str) -> None:
         sampler = Sampler(linear=True, srgb=srgb and dtype == "uint8")
         at = coordinates_of(rng, "2d", texels, sampler)
         descriptor, _ = kept = texture([texels], "2d", sampler)
-        got = run(f"tex.2d.v4.f32.f32 {{%d0, %d1, %d2, %d3}}, [%t, {OPERANDS['2d']}];", descriptor, at)
+        got = run(text(FETCH, "2d", type="f32"), descriptor, at)
         same(got, model.fetch(texels, "2d", at, sampler), texels, sampler)
         assert kept
 
@@ -165,7 +198,7 @@ def test_numbers_of_texels(kind: str) -> None:
     texels, sampler = texels_of(rng, kind, "int32", 2), Sampler(modes=("border", "clamp", "border"), integers=True, border=(7, 8, 0, 0))
     at, layers = rng.integers(-4, 18, (N, COORDINATES[kind])).astype(np.int32), layers_of(rng, kind)
     descriptor, _ = kept = texture([texels], kind, sampler)
-    got = run(f"tex.{kind}.v4.s32.s32 {{%d0, %d1, %d2, %d3}}, [%t, {OPERANDS[kind]}];", descriptor, at, layers)
+    got = run(text(FETCH_TEXEL, kind), descriptor, at, layers)
     same(got, model.fetch(texels, kind, at, sampler, layers), texels, sampler)
     assert kept
 
@@ -186,9 +219,9 @@ def test_levels_of_detail(kind: str) -> None:
         at, layers = coordinates_of(rng, kind, levels[0], sampler), layers_of(rng, kind)
         lods = (rng.integers(-64, 64 * 5, N) / 64 + 1 / 1024).astype(np.float32)
         descriptor, _ = kept = texture(levels, kind, sampler)
-        got = run(f"tex.level.{kind}.v4.f32.f32 {{%d0, %d1, %d2, %d3}}, [%t, {OPERANDS[kind]}], %e0;", descriptor, at, layers, lods[None])
+        got = run(text(FETCH_LEVEL, kind), descriptor, at, layers, lods[None])
         same(got, model.fetch_level(levels, kind, at, lods, sampler, layers), levels[0], sampler, 4 * 8 / 256)
-        base = run(f"tex.base.{kind}.v4.f32.f32 {{%d0, %d1, %d2, %d3}}, [%t, {OPERANDS[kind]}];", descriptor, at, layers)
+        base = run(text(FETCH_BASE, kind), descriptor, at, layers)
         same(base, model.fetch_level(levels, kind, at, np.zeros(N, np.float32), sampler, layers), levels[0], sampler, 4 * 8 / 256)
         assert kept
 
@@ -201,10 +234,9 @@ def test_gradients_choose_the_level() -> None:
     flat = np.zeros(N, np.float32)
     lods = np.log2(steps)
     descriptor, _ = kept = texture(levels, "2d", sampler)
-    text = "tex.grad.2d.v4.f32.f32 {%d0, %d1, %d2, %d3}, [%t, {%x, %y}], {%e0, %e1}, {%e2, %e3};"
     height, width = levels[0].shape[1:3]
     for extra in ([steps / width, flat, flat, flat], [flat, flat, flat, steps / height]):
-        got = run(text, descriptor, at, None, np.array(extra, np.float32))
+        got = run(text(FETCH_GRADIENT, "2d"), descriptor, at, None, np.array(extra, np.float32))
         same(got, model.fetch_level(levels, "2d", at, lods, sampler), levels[0], sampler)
     assert kept
 
@@ -212,31 +244,34 @@ def test_gradients_choose_the_level() -> None:
 @pytest.mark.parametrize("kind", ["2d", "a2d"])
 def test_gather(kind: str) -> None:
     rng = np.random.default_rng(7)
-    for dtype, channels in (("float32", 4), ("uint8", 2), ("int32", 1)):
+    for dtype, channels in (("float32", 4), ("uint8", 2), ("int32", 1), ("uint32", 4)):
         texels = texels_of(rng, kind, dtype, channels)
         for k, component in enumerate("rgba"[:channels]):
             sampler = Sampler(modes=("clamp", "border", "clamp"), border=(1, 2, 3, 4))
             at, layers = coordinates_of(rng, kind, texels, sampler), layers_of(rng, kind)
             descriptor, _ = kept = texture([texels], kind, sampler)
-            got = run(f"tld4.{component}.{kind}.v4.f32.f32 {{%d0, %d1, %d2, %d3}}, [%t, {OPERANDS[kind]}];", descriptor, at, layers)
+            got = run(text(GATHER, kind, component=component, type=TYPES[np.dtype(dtype).kind]), descriptor, at, layers)
             same(got, model.gather(texels, at, k, sampler, kind, layers), texels, sampler)
             assert kept
 
 
 def test_attributes() -> None:
-    texels = np.zeros((5, 7, 13, 2), np.float32)
+    texels, at = np.zeros((5, 7, 13, 2), np.float32), np.zeros((N, 1), np.float32)
     descriptor, _ = kept = texture([texels], "a2d", Sampler(normalized=True))
-    text = "txq.width.b32 %d0, [%t]; txq.height.b32 %d1, [%t]; txq.array_size.b32 %d2, [%t]; txq.normalized_coords.b32 %d3, [%t];"
-    assert (run(text, descriptor, np.zeros((N, 1), np.float32)) == [13, 7, 5, 1]).all()
+    four = " txq.width.b32 %d0, [%t]; txq.height.b32 %d1, [%t]; txq.array_size.b32 %d2, [%t]; txq.normalized_coords.b32 %d3, [%t];"
+    assert (run(four, descriptor, at) == [13, 7, 5, 1]).all() and kept
+    descriptor, _ = kept = texture(mipmap(np.random.default_rng(11), "3d"), "3d")
+    four = " txq.depth.b32 %d0, [%t]; txq.num_mipmap_levels.b32 %d1, [%t]; txq.array_size.b32 %d2, [%t]; txq.normalized_coords.b32 %d3, [%t];"
+    assert (run(four, descriptor, at) == [5, 4, 0, 0]).all() and kept
     descriptor, _ = kept = texture([texels], "3d", surface=True)
-    text = "suq.width.b32 %d0, [%t]; suq.height.b32 %d1, [%t]; suq.depth.b32 %d2, [%t]; mov.u32 %d3, 0;"
-    assert (run(text, descriptor, np.zeros((N, 1), np.float32)) == [13, 7, 5, 0]).all() and kept
+    four = " suq.width.b32 %d0, [%t]; suq.height.b32 %d1, [%t]; suq.depth.b32 %d2, [%t]; suq.array_size.b32 %d3, [%t];"
+    assert (run(four, descriptor, at) == [13, 7, 5, 0]).all() and kept
 
 
 # ---- surfaces
 
 
-@pytest.mark.parametrize("kind", ["1d", "2d", "3d", "a1d", "a2d"])
+@pytest.mark.parametrize("kind", SURFACES)
 @pytest.mark.parametrize("mode", ["zero", "clamp"])
 def test_surfaces(kind: str, mode: str) -> None:
     rng = np.random.default_rng(8)
@@ -252,13 +287,12 @@ def test_surfaces(kind: str, mode: str) -> None:
     inside = (x >= 0) & (x < width) & (y >= 0) & (y < height) & (z >= 0) & (z < depth)
     cx, cy, cz = (np.clip(v, 0, n - 1) for v, n in ((x, width), (y, height), (z, depth)))
     at[:, 0] *= 8
-    operands = OPERANDS[kind]
-    got = run(f"suld.b.{kind}.v2.b32.{mode} {{%d0, %d1}}, [%t, {operands}]; mov.u32 %d2, 0; mov.u32 %d3, 0;", descriptor, at, layers)[:, :2].view(np.int32)
+    got = run(text(LOAD, kind, mode=mode), descriptor, at, layers)[:, :2].view(np.int32)
     want = texels[cz, cy, cx]
     assert (got == (want if mode == "clamp" else np.where(inside[:, None], want, 0))).all()
     # What is written: to each element, a number of its own; where several write, one of them.
     extra = rng.integers(1, 1 << 30, (2, N)).astype(np.int32)
-    run(f"sust.b.{kind}.v2.b32.{mode} [%t, {operands}], {{%e0, %e1}}; mov.u32 %d0, 0;", descriptor, at, layers, extra.view(np.float32))
+    run(text(STORE, kind, mode=mode), descriptor, at, layers, extra.view(np.float32))
     now = memory.view(np.int32).reshape(texels.shape)
     written = np.zeros(texels.shape[:3], bool)
     for k in np.flatnonzero(inside if mode == "zero" else np.ones(N, bool)):
@@ -277,34 +311,52 @@ def test_surface_widths(bits: int, dtype: Any) -> None:
     at = (np.arange(N)[::-1] * wide).astype(np.int32)[:, None]
     register = ".reg .b64 %w; " if bits == 64 else f".reg .b{max(bits, 16)} %w; "
     out = "mov.b64 {%d0, %d1}, %w;" if bits == 64 else "cvt.u32.u16 %d0, %w; mov.u32 %d1, 0;"
-    got = run(f"{register}suld.b.1d.b{bits}.trap {{%w}}, [%t, {{%x}}]; {out}", descriptor, at)
+    load, store = (text(t, bits=bits, register=max(bits, 16)) for t in (WIDE_LOAD, WIDE_STORE))
+    got = run(f"{register}{load} {out}", descriptor, at)
     values = memory.view(dtype)[::-1]
     assert (np.ascontiguousarray(got[:, :2]).view(np.uint64)[:, 0] == values).all()
-    run(f"{register}suld.b.1d.b{bits}.trap {{%w}}, [%t, {{%x}}]; not.b{max(bits, 16)} %w, %w; sust.b.1d.b{bits}.trap [%t, {{%x}}], {{%w}};", descriptor, at)
-    assert (memory.view(dtype) == np.invert(values[::-1])).all() or (memory.view(dtype) == np.invert(np.frombuffer(texels.tobytes(), dtype))).all()
+    run(register + load + store, descriptor, at)
+    assert (memory.view(dtype) == np.invert(np.frombuffer(texels.tobytes(), dtype))).all()
 
 
-@pytest.mark.parametrize("operation,kind,start,want", [("add", "u32", 5, 5 + N * 3), ("min", "s32", 5, -3), ("max", "u32", 5, 0xFFFFFFFD), ("or", "b32", 4, 7)])
-def test_surface_reductions(operation: str, kind: str, start: int, want: int) -> None:
-    texels = np.full((1, 4, 4, 1), start, np.int32)
-    descriptor, memory = texture([texels], "2d", surface=True)
-    at = np.zeros((N, 2), np.int32) + [8, 1]
+def test_four_words_at_a_time() -> None:
+    rng = np.random.default_rng(10)
+    texels = rng.integers(0, 1 << 30, (1, 1, 2 * N, 4)).astype(np.int32)
+    descriptor, memory = texture([texels], "1d", surface=True)
+    at = (np.arange(N)[:, None] + [0, N]) * 16
+    got = run(text(MOVE), descriptor, at.astype(np.int32)).view(np.int32)
+    assert (got == texels[0, 0, :N]).all()
+    assert (memory.view(np.int32).reshape(2, N, 4) == texels[0, 0, :N]).all()
+
+
+@pytest.mark.parametrize("kind", SURFACES)
+@pytest.mark.parametrize(("operation", "type", "start", "want"), REDUCTIONS)
+def test_surface_reductions(operation: str, type: str, start: int, want: int, kind: str) -> None:
+    wide = type.endswith("64")
+    texels = np.full((3 if kind in ("3d", "a1d", "a2d") else 1, 1 if kind.endswith("1d") else 4, 4, 2 if wide else 1), start, np.int32)
+    number: Any = np.int64 if wide else np.int32
+    descriptor, memory = texture([texels], kind, surface=True)
+    memory.view(number)[:] = start
+    x, y, z = 2, 1, 1
+    at = np.tile(np.array([[x * (8 if wide else 4), y, z]], np.int32), (N, 1))
     value = -3 if operation in ("min", "max") else 3
     extra = np.full((1, N), value, np.int32).view(np.float32)
-    run(f"sured.b.{operation}.2d.{kind}.trap [%t, {{%x, %y}}], %e0;", descriptor, at.astype(np.int32), None, extra)
-    now = memory.view(np.int32).reshape(4, 4)
-    assert now[1, 2] == np.uint32(want & 0xFFFFFFFF).view(np.int32)
-    now[1, 2] = start
+    widened = ".reg .b64 %w; cvt.s64.s32 %w, %e0; " if wide else ""
+    run(widened + text(REDUCE, kind, operation=operation, type=type, value="%w" if wide else "%e0"), descriptor, at, np.ones(N, np.uint32), extra)
+    now = memory.view(number).reshape(texels.shape[:3])
+    place = (z if kind in ("3d", "a1d", "a2d") else 0, 0 if kind.endswith("1d") else y, x)
+    assert now[place] == np.array(want & 0xFFFFFFFFFFFFFFFF, np.uint64).astype(np.uint64 if wide else np.uint32).view(number)
+    now[place] = start
     assert (now == start).all()
 
 
-@pytest.mark.parametrize("instruction,text", [
+@pytest.mark.parametrize(("instruction", "why"), [
     ("suld.b.2d.b32.trap {%d0}, [%t, {%x, %y}];", "outside"), ("sust.b.2d.b32.trap [%t, {%x, %y}], {%e0};", "outside"),
     ("tex.2d.v4.f32.f32 {%d0, %d1, %d2, %d3}, [%t, {%x, %y}];", "no texture"),
 ])  # fmt: skip
-def test_what_is_wrong_ends_the_grid(instruction: str, text: str) -> None:
+def test_what_is_wrong_ends_the_grid(instruction: str, why: str) -> None:
     descriptor, _ = kept = texture([np.zeros((1, 4, 4, 1), np.float32)], "2d", surface=True)
-    with pytest.raises(LaunchError, match=text) as error:
+    with pytest.raises(LaunchError, match=why) as error:
         run(instruction, descriptor, np.full((N, 2), 64, np.int32))
     assert error.value.code == 700 and kept
 
@@ -320,7 +372,7 @@ def test_a_guard_keeps_lanes_out() -> None:
     sampler = replace(Sampler(), normalized=False)
     descriptor, _ = kept = texture([np.arange(16, dtype=np.float32).reshape(1, 4, 4, 1)], "2d", sampler)
     at = np.tile(np.array([[1.5, 2.5]], np.float32), (N, 1))
-    text = """.reg .pred %q; and.b32 %e7, %i, 1; setp.eq.u32 %q, %e7, 0; mov.u32 %d0, 0; mov.u32 %d1, 0; mov.u32 %d2, 0; mov.u32 %d3, 0;
+    guarded = """.reg .pred %q; and.b32 %e7, %i, 1; setp.eq.u32 %q, %e7, 0; mov.u32 %d0, 0; mov.u32 %d1, 0; mov.u32 %d2, 0; mov.u32 %d3, 0;
     @!%q mov.u64 %t, 8; @%q tex.2d.v4.f32.f32 {%d0, %d1, %d2, %d3}, [%t, {%x, %y}];"""
-    got = run(text, descriptor, at).view(np.float32)
+    got = run(guarded, descriptor, at).view(np.float32)
     assert (got[::2, 0] == 9).all() and (got[1::2] == 0).all() and kept
