@@ -76,7 +76,7 @@ class Function:
 
 HANDLES = {
     "CUcontext", "CUstream", "CUevent", "CUmodule", "CUfunction", "CUlibrary", "CUkernel", "CUmemoryPool", "CUlogsCallbackHandle", "CUarray",
-    "CUmipmappedArray",
+    "CUmipmappedArray", "CUgraph", "CUgraphNode", "CUgraphExec",
 }  # fmt: skip
 
 

@@ -48,17 +48,25 @@ CUresult impl_cuCtxGetId(CUcontext context, unsigned long long *id) {
     return CUDA_SUCCESS;
 }
 
+static int synchronize(struct shim_context *c) {
+    if (atomic_load_explicit(&c->capturing, memory_order_relaxed)) {
+        atomic_store(&c->capture_broken, true);
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    }
+    return stream_drain_context(c);
+}
+
 CUresult impl_cuCtxSynchronize(void) {
     struct shim_context *c;
     int rc = context_require(&c);
-    return rc ? rc : stream_drain_context(c);
+    return rc ? rc : synchronize(c);
 }
 
 CUresult impl_cuCtxSynchronize_v2(CUcontext context) {
     struct shim_context *c;
     if (!context) return impl_cuCtxSynchronize();
     int rc = context_check(context, &c);
-    return rc ? rc : stream_drain_context(c);
+    return rc ? rc : synchronize(c);
 }
 
 CUresult impl_cuCtxGetApiVersion(CUcontext context, unsigned int *version) {

@@ -1,7 +1,7 @@
 /* Events. An event is a position in a stream: recording posts one command without waiting, and queries compare the position with the stream's completion. */
 #include "gv_client.h"
 #include "gv_impl.h"
-#include "objects/objects.h"
+#include "objects/graph/graph.h"
 
 CUresult impl_cuEventCreate(CUevent *event, unsigned int flags) {
     struct shim_context *c;
@@ -40,12 +40,20 @@ static int find(CUevent event, struct shim_event **out) {
     return rc ? rc : context_status(e->context);
 }
 
+static void forget_capture(struct shim_event *e) {
+    if (!atomic_load(&e->capture)) return;
+    pthread_mutex_lock(&graph_lock);
+    capture_forget_event(e);
+    pthread_mutex_unlock(&graph_lock);
+}
+
 CUresult impl_cuEventDestroy(CUevent event) {
     if (!shim_initialized()) return CUDA_ERROR_NOT_INITIALIZED;
     struct shim_event *e = object_get(OBJECT_EVENT, event);
     if (!e || !object_retire(e)) return CUDA_ERROR_INVALID_HANDLE;
     if (e->context->id == e->ctx && atomic_load(&e->context->object.live))
         post_event_destroy(e->ctx, 0, &(struct gv_cmd_event_destroy){.event = e->object.id});
+    forget_capture(e);
     object_free(e);
     return CUDA_SUCCESS;
 }
@@ -58,6 +66,10 @@ CUresult impl_cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned in
     if (rc) return rc;
     if (flags & ~(unsigned)CU_EVENT_RECORD_EXTERNAL) return CUDA_ERROR_INVALID_VALUE;
     if (e->context != s->context) return CUDA_ERROR_INVALID_HANDLE;
+    if (stream_captures(s) && flags & CU_EVENT_RECORD_EXTERNAL)
+        return capture_work(s, &(struct graph_work){.type = CU_GRAPH_NODE_TYPE_EVENT_RECORD, .event = event});
+    if (stream_captures(s)) return capture_record(s, e);
+    forget_capture(e);
     pthread_mutex_lock(&e->lock);
     uint64_t seq = post_event_record(e->ctx, GV_RECORD_MARK, &(struct gv_cmd_event_record){.event = e->object.id, .stream = stream_id(s)});
     if (seq) {
@@ -107,12 +119,14 @@ static int query(struct shim_event *e) {
 CUresult impl_cuEventQuery(CUevent event) {
     struct shim_event *e;
     int rc = find(event, &e);
+    if (!rc && atomic_load(&e->capture)) rc = CUDA_ERROR_CAPTURED_EVENT;
     return rc ? rc : query(e);
 }
 
 CUresult impl_cuEventSynchronize(CUevent event) {
     struct shim_event *e;
     int rc = find(event, &e);
+    if (!rc && atomic_load(&e->capture)) rc = CUDA_ERROR_CAPTURED_EVENT;
     if (rc) return rc;
     struct shim_stream *s;
     uint64_t id, seq;
@@ -127,6 +141,7 @@ CUresult impl_cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end
     struct shim_event *a, *b;
     int rc = find(start, &a);
     if (!rc) rc = find(end, &b);
+    if (!rc && (atomic_load(&a->capture) || atomic_load(&b->capture))) rc = CUDA_ERROR_CAPTURED_EVENT;
     if (rc) return rc;
     if (!milliseconds) return CUDA_ERROR_INVALID_VALUE;
     struct shim_stream *s;

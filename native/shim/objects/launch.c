@@ -1,9 +1,10 @@
 /* Launches: arguments are checked and parameters packed here, and the command is sent without waiting. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "gv_client.h"
 #include "gv_impl.h"
-#include "objects/objects.h"
+#include "objects/graph/graph.h"
 #include "wire/session_limits.h"
 
 struct request {
@@ -101,6 +102,17 @@ static int unwrap_extra(const struct shim_function *f, void **extra, const void 
     return 0;
 }
 
+/* A launch on a stream that captures. */
+static int capture(struct shim_stream *s, const struct request *r, const void *params, size_t size) {
+    struct graph_kernel k = {
+        .function = r->function, .shared = r->shared, .cooperative = r->cooperative, .params = malloc(size + 1), .params_size = size};
+    if (!k.params) return CUDA_ERROR_OUT_OF_MEMORY;
+    memcpy(k.grid, r->grid, sizeof k.grid);
+    memcpy(k.block, r->block, sizeof k.block);
+    if (size) memcpy(k.params, params, size);
+    return capture_work(s, &(struct graph_work){.type = CU_GRAPH_NODE_TYPE_KERNEL, .kernel = k});
+}
+
 /* ---- the launch ---------------------------------------------------------------------------------------------------- */
 
 static int launch(const struct request *r) {
@@ -125,6 +137,7 @@ static int launch(const struct request *r) {
             rc = r->params ? pack(f, r->params, packed) : CUDA_ERROR_INVALID_VALUE;
         if (rc) return rc;
     }
+    if (stream_captures(s)) return capture(s, r, params, f->meta->param_bytes);
     struct gv_cmd_launch c = {.stream = stream_id(s),
                               .module = f->module->object.id,
                               .kernel = f->index,

@@ -2,7 +2,7 @@
 #include "gv_client.h"
 #include "gv_impl.h"
 #include "memory_operation.h"
-#include "objects/objects.h"
+#include "objects/graph/graph.h"
 
 enum { MAY_READ = 1, MAY_WRITE = 3 }; /* CU_MEM_ACCESS_FLAGS */
 
@@ -46,6 +46,10 @@ static int post(CUstream stream, const struct gv_memory_operation *operations, u
     struct shim_stream *s;
     int rc = stream_require(stream, &s);
     for (unsigned i = 0; i < n && !rc; i++) rc = check(device_info(s->context->device), &operations[i]);
+    if (!rc && stream_captures(s)) {
+        shim_log_once("stream memory operations cannot be captured yet");
+        rc = capture_forbidden(s);
+    }
     if (rc || !n) return rc;
     struct gv_cmd_memory_operations c = {.stream = stream_id(s), .operations = operations, .operations_size = n * (uint32_t)sizeof operations[0]};
     uint64_t seq = post_memory_operations(stream_ctx(s), 0, &c);

@@ -9,7 +9,9 @@
  *     context                 the thread's stack of contexts, and whether one may be used
  *     stream                  what was posted to each, and waiting for it
  *     context_start           a context begins with its legacy stream
+ *     graph/{graph, capture}  what capturing streams are given
  *     memory/, module/, event, array, texture, launch, ...    what works in a context
+ *     graph/execute           makes the calls of what was captured
  *     context_end             gives back all that works in it */
 #ifndef SHIM_OBJECTS_H
 #define SHIM_OBJECTS_H
@@ -37,6 +39,9 @@ enum object_kind {
     OBJECT_LINK,
     OBJECT_PHYSICAL,
     OBJECT_ARRAY,
+    OBJECT_GRAPH,
+    OBJECT_GRAPH_NODE,
+    OBJECT_GRAPH_EXEC,
     OBJECT_KINDS
 };
 
@@ -103,9 +108,11 @@ struct shim_context {
     struct shim_stream *streams; /* with the legacy and per-thread streams, and destroyed streams with work in flight */
     struct shim_module *modules;
     struct shim_stream *legacy;
-    _Atomic bool has_unordered_streams; /* a stream that is not ordered with the legacy stream has existed */
-    _Atomic uint64_t copied;            /* the newest of its streams' copied */
-    struct shim_context *next;          /* list of live contexts, under context_lock */
+    _Atomic bool has_unordered_streams;             /* a stream that is not ordered with the legacy stream has existed */
+    _Atomic uint64_t copied;                        /* the newest of its streams' copied */
+    _Atomic uint32_t capturing, capturing_blocking; /* streams that capture; those of them that are ordered with the legacy stream */
+    _Atomic bool capture_broken;                    /* the legacy stream, or the whole context, was used meanwhile */
+    struct shim_context *next;                      /* list of live contexts, under context_lock */
 };
 
 extern pthread_mutex_t context_lock;
@@ -153,6 +160,9 @@ struct shim_stream {
     _Atomic uint64_t copied; /* seq of the last copy to the device that the program regards as complete: see stream_after_copies */
     _Atomic uint64_t after;  /* later commands are ordered after the context's copies up to this seq */
     CUstreamAttrValue attributes[8];
+    struct capture *_Atomic capture; /* graph/capture.c; NULL: it does not capture */
+    struct graph_node **ends;        /* what its next node depends on */
+    size_t n_ends;
 };
 
 struct shim_event {
@@ -163,6 +173,9 @@ struct shim_event {
     pthread_mutex_t lock;
     struct shim_stream *stream; /* of the last record; NULL: never recorded */
     uint64_t stream_id, seq;
+    _Atomic uint64_t capture; /* the last record was on a stream of this capture; 0: it was not */
+    struct graph_node **ends; /* and stands for these nodes */
+    size_t n_ends;
 };
 
 /* A new stream of a context; the caller publishes its handle. */

@@ -156,6 +156,10 @@ int stream_require(CUstream handle, struct shim_stream **out) {
     int rc = context_require(&c);
     if (!rc) rc = resolve(handle, c, out);
     if (rc) return rc;
+    if ((*out)->kind == STREAM_LEGACY && atomic_load_explicit(&(*out)->context->capturing_blocking, memory_order_relaxed)) {
+        atomic_store(&(*out)->context->capture_broken, true); /* it would have to wait for what is captured */
+        return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+    }
     if ((*out)->context != c) rc = context_status((*out)->context);
     if (!rc) rc = atomic_load_explicit(&(*out)->session.status, memory_order_relaxed);
     return rc ? rc : stream_after_copies(*out);

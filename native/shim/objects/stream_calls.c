@@ -1,7 +1,7 @@
 /* The driver's calls about streams. */
 #include "gv_client.h"
 #include "gv_impl.h"
-#include "objects/objects.h"
+#include "objects/graph/graph.h"
 
 /* ---- creation ------------------------------------------------------------------------------------------------------ */
 
@@ -27,6 +27,7 @@ CUresult impl_cuStreamDestroy(CUstream stream) {
     if (!shim_initialized()) return CUDA_ERROR_NOT_INITIALIZED;
     struct shim_stream *s = object_get(OBJECT_STREAM, stream);
     if (!s || s->kind != STREAM_CREATED || !object_retire(s)) return CUDA_ERROR_INVALID_HANDLE;
+    if (stream_captures(s)) capture_forget_stream(s);
     stream_retire(s);
     return CUDA_SUCCESS;
 }
@@ -36,12 +37,14 @@ CUresult impl_cuStreamDestroy(CUstream stream) {
 CUresult impl_cuStreamSynchronize(CUstream stream) {
     struct shim_stream *s;
     int rc = stream_require(stream, &s);
+    if (!rc && stream_captures(s)) rc = capture_forbidden(s);
     return rc ? rc : stream_drain(s);
 }
 
 CUresult impl_cuStreamQuery(CUstream stream) {
     struct shim_stream *s;
     int rc = stream_require(stream, &s);
+    if (!rc && stream_captures(s)) rc = capture_forbidden(s);
     if (rc) return rc;
     uint64_t seq = stream_fence(s);
     if (seq) {
@@ -62,6 +65,9 @@ CUresult impl_cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int fla
     if (flags & ~(unsigned)CU_EVENT_WAIT_EXTERNAL) return CUDA_ERROR_INVALID_VALUE;
     struct shim_event *e = object_get(OBJECT_EVENT, event);
     if (!e) return CUDA_ERROR_INVALID_HANDLE;
+    if (stream_captures(s) && flags & CU_EVENT_WAIT_EXTERNAL)
+        return capture_work(s, &(struct graph_work){.type = CU_GRAPH_NODE_TYPE_WAIT_EVENT, .event = event});
+    if (stream_captures(s) || atomic_load(&e->capture)) return capture_wait(s, e);
     pthread_mutex_lock(&e->lock);
     /* No wait is needed when the event was never recorded, has completed, or was recorded on this stream. */
     if (e->stream && e->stream != s && !stream_passed(e->stream, e->stream_id, e->seq)) {
@@ -94,6 +100,7 @@ CUresult impl_cuLaunchHostFunc(CUstream stream, CUhostFn fn, void *data) {
     int rc = stream_require(stream, &s);
     if (rc) return rc;
     if (!fn) return CUDA_ERROR_INVALID_VALUE;
+    if (stream_captures(s)) return capture_work(s, &(struct graph_work){.type = CU_GRAPH_NODE_TYPE_HOST, .host = {fn, data}});
     return post_host_function(s, session_host_func(fn, data));
 }
 
@@ -108,6 +115,7 @@ CUresult impl_cuStreamAddCallback(CUstream stream, CUstreamCallback callback, vo
     int rc = stream_require(stream, &s);
     if (rc) return rc;
     if (!callback || flags) return CUDA_ERROR_INVALID_VALUE;
+    if (stream_captures(s)) return capture_forbidden(s);
     /* Both types take a pointer, an int and a pointer; the cast changes names only. */
     void (*plain)(void *, int, void *) = (void (*)(void *, int, void *))(void (*)(void))callback;
     return post_host_function(s, session_stream_callback(plain, stream, data));
@@ -221,43 +229,5 @@ CUresult impl_cuStreamCopyAttributes(CUstream to, CUstream from) {
     if (rc) return rc;
     for (int i = 0; i < 8; i++) d->attributes[i] = s->attributes[i];
     d->priority = s->priority;
-    return CUDA_SUCCESS;
-}
-
-/* ---- capture ------------------------------------------------------------------------------------------------------- */
-
-/* cuStreamBeginCapture is not supported, so no stream captures. */
-CUresult impl_cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status) {
-    struct shim_stream *s;
-    int rc = stream_require(stream, &s);
-    if (rc) return rc;
-    if (!status) return CUDA_ERROR_INVALID_VALUE;
-    *status = CU_STREAM_CAPTURE_STATUS_NONE;
-    return CUDA_SUCCESS;
-}
-
-CUresult impl_cuStreamGetCaptureInfo(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id) {
-    (void)id; /* only written while a capture is active */
-    return impl_cuStreamIsCapturing(stream, status);
-}
-
-CUresult impl_cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
-                                        const CUgraphNode **dependencies, size_t *n_dependencies) {
-    (void)id, (void)graph, (void)dependencies, (void)n_dependencies;
-    return impl_cuStreamIsCapturing(stream, status);
-}
-
-CUresult impl_cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
-                                        const CUgraphNode **dependencies, const CUgraphEdgeData **edges, size_t *n_dependencies) {
-    (void)id, (void)graph, (void)dependencies, (void)edges, (void)n_dependencies;
-    return impl_cuStreamIsCapturing(stream, status);
-}
-
-CUresult impl_cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode) {
-    static _Thread_local CUstreamCaptureMode current = CU_STREAM_CAPTURE_MODE_GLOBAL;
-    if (!mode || (int)*mode < 0 || *mode > CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_ERROR_INVALID_VALUE;
-    CUstreamCaptureMode old = current;
-    current = *mode;
-    *mode = old;
     return CUDA_SUCCESS;
 }

@@ -4,6 +4,7 @@
 
 #include "gv_client.h"
 #include "objects/array.h"
+#include "objects/graph/graph.h"
 
 #define SCRATCH (32ull << 20) /* bytes of device memory that a copy passes through at a time */
 
@@ -91,7 +92,20 @@ static int by_way_of_the_device(struct shim_stream *s, const struct copy_side *d
     return 0;
 }
 
+/* On a stream that captures: what is wrong now is told now. */
+static int capture(struct shim_stream *s, const struct copy_side *dst, const struct copy_side *src, const struct copy_box *box, bool wait) {
+    struct copy_side sides[] = {*dst, *src};
+    if (wait) return capture_forbidden(s);
+    if (!box->width || !box->height || !box->depth) return 0;
+    for (int i = 0; i < 2; i++) {
+        int rc = sides[i].where == COPY_ARRAY ? check_array(&sides[i], box) : copy_check(s, &sides[i], box, i == 0);
+        if (rc) return rc;
+    }
+    return capture_work(s, &(struct graph_work){.type = CU_GRAPH_NODE_TYPE_MEMCPY, .copy = {sides[0], sides[1], *box}});
+}
+
 int array_copy_box(struct shim_stream *s, const struct copy_side *dst, const struct copy_side *src, const struct copy_box *box, bool wait) {
+    if (stream_captures(s)) return capture(s, dst, src, box, wait);
     if (dst->where != COPY_ARRAY && src->where != COPY_ARRAY) return copy_box(s, dst, src, box, wait);
     if (!box->width || !box->height || !box->depth) return 0;
     struct copy_side sides[] = {*dst, *src};

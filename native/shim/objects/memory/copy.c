@@ -3,7 +3,7 @@
  * Host to device: small data travels in the record, more on the bulk channel. The call returns when the source may be reused; an asynchronous call
  * from pinned memory returns at once, and the link sends from that memory. Device to host: the session writes the bytes to their destination before it publishes the
  * stream's completion. The driver's calls are in copy_calls.c. */
-#include "objects/memory/copy.h"
+#include "objects/graph/graph.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -407,6 +407,10 @@ int copy_fill(struct shim_stream *s, uint64_t dst, uint64_t pitch, unsigned elem
         if (__builtin_mul_overflow(width, height, &width) || __builtin_mul_overflow(row, height, &row)) return CUDA_ERROR_INVALID_VALUE;
         height = 1;
         pitch = row;
+    }
+    if (stream_captures(s)) {
+        struct graph_fill f = {.dst = dst, .pitch = pitch, .width = width, .height = height, .element = element, .value = value};
+        return capture_work(s, &(struct graph_work){.type = CU_GRAPH_NODE_TYPE_MEMSET, .fill = f});
     }
     struct copy_side side = {.where = COPY_ANYWHERE, .address = dst, .pitch = pitch, .slice = 0};
     struct copy_box box = {.width = row, .height = height, .depth = 1};

@@ -6,7 +6,7 @@
 #include "objects/memory/allocator.h"
 #include "gv_client.h"
 #include "gv_impl.h"
-#include "objects/objects.h"
+#include "objects/graph/graph.h"
 
 /* Most bytes of free credit that are kept; the limit is a sixteenth of the device's memory if that is less. */
 #define MOST_KEPT (256ull << 20)
@@ -217,6 +217,7 @@ void memory_context_gone(struct shim_context *c) {
 CUresult impl_cuMemAlloc(CUdeviceptr *address, size_t size) {
     struct shim_context *c;
     int rc = context_require(&c);
+    if (!rc) rc = capture_unsafe();
     if (rc) return rc;
     if (!address) return CUDA_ERROR_INVALID_VALUE;
     return memory_allocate(c, size, address);

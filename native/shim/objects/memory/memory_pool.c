@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "gv_impl.h"
-#include "objects/objects.h"
+#include "objects/graph/graph.h"
 
 /* A handle is the address of one of these. */
 struct pool {
@@ -120,9 +120,15 @@ CUresult impl_cuMemPoolDestroy(CUmemoryPool pool) {
 
 /* ---- memory --------------------------------------------------------------------------------------------------------- */
 
+static int refuse_capture(struct shim_stream *s) {
+    shim_log_once("allocations on streams that capture are not supported yet; allocate before the capture");
+    return capture_forbidden(s);
+}
+
 CUresult impl_cuMemAllocAsync(CUdeviceptr *address, size_t size, CUstream stream) {
     struct shim_stream *s;
     int rc = stream_require(stream, &s);
+    if (!rc && stream_captures(s)) rc = refuse_capture(s);
     if (rc) return rc;
     return address ? memory_allocate(s->context, size, address) : (int)CUDA_ERROR_INVALID_VALUE;
 }
@@ -142,6 +148,7 @@ CUresult impl_cuMemAllocFromPoolAsync(CUdeviceptr *address, size_t size, CUmemor
 CUresult impl_cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
     struct shim_stream *s;
     int rc = stream_require(stream, &s);
+    if (!rc && stream_captures(s)) rc = refuse_capture(s);
     if (rc) return rc;
     return address ? memory_release(address) : 0;
 }

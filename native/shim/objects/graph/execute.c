@@ -1,0 +1,243 @@
+/* Graphs that can be launched: a copy of the graph in an order of its nodes. A launch makes their calls one after the other on its stream. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "gv_client.h"
+#include "gv_impl.h"
+#include "objects/graph/graph.h"
+#include "objects/memory/array_copy.h"
+
+struct graph_exec {
+    struct object object;
+    struct shim_graph *graph;        /* of its own */
+    const struct graph_work **calls; /* in their order, those of children in the place of their nodes */
+    size_t n;
+    struct shim_context *context; /* where it was instantiated */
+    unsigned long long flags;
+};
+
+/* ---- instantiation ---- */
+
+/* Adds a graph's calls to the list. */
+static int flatten(struct graph_exec *x, struct shim_graph *g) {
+    int rc;
+    struct graph_node **order = graph_order(g, &rc);
+    const struct graph_work **calls = order ? realloc(x->calls, (x->n + g->n + 1) * sizeof *calls) : NULL;
+    if (order && !calls) rc = CUDA_ERROR_OUT_OF_MEMORY;
+    if (calls) x->calls = calls;
+    for (size_t i = 0; i < g->n && !rc; i++) {
+        const struct graph_work *w = &order[i]->work;
+        if (w->type == CU_GRAPH_NODE_TYPE_GRAPH)
+            rc = flatten(x, w->child);
+        else
+            x->calls[x->n++] = w;
+    }
+    free(order);
+    return rc;
+}
+
+static int prepare(struct graph_exec *x, const struct shim_graph *g) {
+    struct graph_exec made = {.graph = graph_copied(g)};
+    if (!made.graph) return CUDA_ERROR_OUT_OF_MEMORY;
+    made.graph->owned = true;
+    int rc = flatten(&made, made.graph);
+    if (rc) {
+        free(made.calls);
+        graph_free(made.graph);
+        return rc;
+    }
+    graph_free(x->graph);
+    free(x->calls);
+    x->graph = made.graph;
+    x->calls = made.calls;
+    x->n = made.n;
+    return 0;
+}
+
+static int instantiate(CUgraphExec *out, CUgraph handle, unsigned long long flags) {
+    struct shim_context *c;
+    struct shim_graph *g;
+    const unsigned long long known =
+        CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH | CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD | CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
+    int rc = context_require(&c);
+    if (rc) return rc;
+    if (!out || flags & ~(known | CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH)) return CUDA_ERROR_INVALID_VALUE;
+    if (flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH) {
+        shim_log_once("cuGraphInstantiate: graphs that kernels launch are not supported");
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
+    struct graph_exec *x = object_new(OBJECT_GRAPH_EXEC);
+    if (!x) return CUDA_ERROR_OUT_OF_MEMORY;
+    x->context = c;
+    x->flags = flags;
+    pthread_mutex_lock(&graph_lock);
+    rc = graph_find(handle, &g);
+    if (!rc) rc = prepare(x, g);
+    pthread_mutex_unlock(&graph_lock);
+    if (rc) {
+        object_free(x);
+        return rc;
+    }
+    object_publish(x);
+    *out = (CUgraphExec)x;
+    return 0;
+}
+
+CUresult impl_cuGraphInstantiateWithFlags(CUgraphExec *out, CUgraph graph, unsigned long long flags) { return instantiate(out, graph, flags); }
+
+CUresult impl_cuGraphInstantiate(CUgraphExec *out, CUgraph graph, CUgraphNode *node, char *log, size_t size) {
+    if (node) *node = NULL;
+    if (log && size) *log = 0;
+    return instantiate(out, graph, 0);
+}
+
+CUresult impl_cuGraphInstantiateWithParams(CUgraphExec *out, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *params) {
+    if (!params) return CUDA_ERROR_INVALID_VALUE;
+    int rc = instantiate(out, graph, params->flags);
+    params->hErrNode_out = NULL;
+    params->result_out = rc ? CUDA_GRAPH_INSTANTIATE_ERROR : CUDA_GRAPH_INSTANTIATE_SUCCESS;
+    return rc;
+}
+
+static int find(CUgraphExec handle, struct graph_exec **out) {
+    if (!shim_initialized()) return CUDA_ERROR_NOT_INITIALIZED;
+    *out = object_get(OBJECT_GRAPH_EXEC, handle);
+    return *out ? 0 : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult impl_cuGraphExecDestroy(CUgraphExec handle) {
+    struct graph_exec *x;
+    pthread_mutex_lock(&graph_lock);
+    int rc = find(handle, &x);
+    if (!rc && !object_retire(x)) rc = CUDA_ERROR_INVALID_VALUE;
+    if (!rc) {
+        graph_free(x->graph);
+        free(x->calls);
+        object_free(x);
+    }
+    pthread_mutex_unlock(&graph_lock);
+    return rc;
+}
+
+CUresult impl_cuGraphExecGetFlags(CUgraphExec handle, cuuint64_t *flags) {
+    struct graph_exec *x;
+    int rc = find(handle, &x);
+    if (!rc && !flags) rc = CUDA_ERROR_INVALID_VALUE;
+    if (!rc) *flags = x->flags & ~(unsigned long long)CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD;
+    return rc;
+}
+
+/* ---- update ---- */
+
+/* Whether nodes in the same places do the same kind of thing after the same nodes: then calls may have other arguments. */
+static CUgraphExecUpdateResult alike(const struct shim_graph *a, const struct shim_graph *b, struct graph_node **where) {
+    struct graph_node *x = a->first, *y = b->first;
+    for (; x && y; x = x->next, y = y->next) x->copy = y, y->copy = x;
+    *where = y;
+    if (x || y) return CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
+    for (x = a->first, y = b->first; x; x = x->next, y = y->next) {
+        *where = y;
+        if (x->work.type != y->work.type) return CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED;
+        if (x->n_after != y->n_after) return CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
+        for (size_t i = 0; i < x->n_after; i++)
+            if (x->after[i]->copy != y->after[i]) return CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
+    }
+    *where = NULL;
+    return CU_GRAPH_EXEC_UPDATE_SUCCESS;
+}
+
+CUresult impl_cuGraphExecUpdate_v2(CUgraphExec handle, CUgraph graph, CUgraphExecUpdateResultInfo *info) {
+    struct graph_exec *x;
+    struct shim_graph *g;
+    struct graph_node *where = NULL;
+    CUgraphExecUpdateResult result = CU_GRAPH_EXEC_UPDATE_ERROR;
+    pthread_mutex_lock(&graph_lock);
+    int rc = find(handle, &x);
+    if (!rc) rc = graph_find(graph, &g);
+    if (!rc && !info) rc = CUDA_ERROR_INVALID_VALUE;
+    if (!rc) {
+        result = alike(x->graph, g, &where);
+        rc = result == CU_GRAPH_EXEC_UPDATE_SUCCESS ? prepare(x, g) : CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
+        *info = (CUgraphExecUpdateResultInfo){.result = result, .errorNode = (CUgraphNode)where};
+    }
+    pthread_mutex_unlock(&graph_lock);
+    return rc;
+}
+
+CUresult impl_cuGraphExecUpdate(CUgraphExec handle, CUgraph graph, CUgraphNode *where, CUgraphExecUpdateResult *result) {
+    CUgraphExecUpdateResultInfo info = {.result = CU_GRAPH_EXEC_UPDATE_ERROR};
+    if (!result) return CUDA_ERROR_INVALID_VALUE;
+    int rc = impl_cuGraphExecUpdate_v2(handle, graph, &info);
+    *result = info.result;
+    if (where) *where = info.errorNode;
+    return rc;
+}
+
+/* ---- launch ---- */
+
+static int launch_kernel(CUstream stream, const struct graph_kernel *k) {
+    size_t size = k->params_size;
+    void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, k->params, CU_LAUNCH_PARAM_BUFFER_SIZE, &size, CU_LAUNCH_PARAM_END};
+    CUlaunchAttribute cooperative = {.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE, .value.cooperative = 1};
+    CUlaunchConfig config = {.gridDimX = k->grid[0],
+                             .gridDimY = k->grid[1],
+                             .gridDimZ = k->grid[2],
+                             .blockDimX = k->block[0],
+                             .blockDimY = k->block[1],
+                             .blockDimZ = k->block[2],
+                             .sharedMemBytes = k->shared,
+                             .hStream = stream,
+                             .attrs = &cooperative,
+                             .numAttrs = k->cooperative};
+    return impl_cuLaunchKernelEx(&config, k->function, NULL, extra);
+}
+
+/* Host memory is the program's until the graph has run: what comes out goes there when it comes. What goes in is read now, unless something before may still write it. */
+static int launch_copy(struct shim_stream *s, const struct graph_copy *c) {
+    struct copy_side dst = c->dst, src = c->src;
+    const struct copy_box *b = &c->box;
+    dst.pinned = true;
+    if (src.where == COPY_HOST) {
+        uint64_t size = (b->depth - 1) * src.slice + (b->height - 1) * src.pitch + b->width;
+        src.pinned = host_writes_pending(src.address, src.address + size);
+    }
+    return array_copy_box(s, &dst, &src, b, false);
+}
+
+static int carry_out(struct shim_stream *s, CUstream stream, const struct graph_work *w) {
+    switch ((int)w->type) {
+    case CU_GRAPH_NODE_TYPE_KERNEL: return launch_kernel(stream, &w->kernel);
+    case CU_GRAPH_NODE_TYPE_MEMCPY: return launch_copy(s, &w->copy);
+    case CU_GRAPH_NODE_TYPE_MEMSET: return copy_fill(s, w->fill.dst, w->fill.pitch, w->fill.element, w->fill.value, w->fill.width, w->fill.height);
+    case CU_GRAPH_NODE_TYPE_HOST: return impl_cuLaunchHostFunc(stream, w->host.fn, w->host.data);
+    case CU_GRAPH_NODE_TYPE_EVENT_RECORD: return impl_cuEventRecord(w->event, stream);
+    case CU_GRAPH_NODE_TYPE_WAIT_EVENT: return impl_cuStreamWaitEvent(stream, w->event, 0);
+    default: return 0; /* CU_GRAPH_NODE_TYPE_EMPTY */
+    }
+}
+
+CUresult impl_cuGraphLaunch(CUgraphExec handle, CUstream stream) {
+    struct shim_stream *s;
+    struct graph_exec *x;
+    int rc = stream_require(stream, &s);
+    if (!rc) rc = find(handle, &x);
+    if (rc) return rc;
+    if (stream_captures(s)) {
+        struct graph_work work = {.type = CU_GRAPH_NODE_TYPE_GRAPH};
+        pthread_mutex_lock(&graph_lock);
+        work.child = graph_copied(x->graph);
+        if (work.child) work.child->owned = true;
+        pthread_mutex_unlock(&graph_lock);
+        return work.child ? capture_work(s, &work) : (int)CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    for (size_t i = 0; i < x->n && !rc; i++) rc = carry_out(s, stream, x->calls[i]);
+    return rc;
+}
+
+/* There is nothing to be brought to the device before it is launched. */
+CUresult impl_cuGraphUpload(CUgraphExec handle, CUstream stream) {
+    struct shim_stream *s;
+    struct graph_exec *x;
+    int rc = stream_require(stream, &s);
+    return rc ? rc : find(handle, &x);
+}

@@ -1,0 +1,320 @@
+/* Graphs and their nodes. */
+#include "objects/graph/graph.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "gv_client.h"
+#include "gv_impl.h"
+
+pthread_mutex_t graph_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* ---- work ---- */
+
+int graph_work_copy(struct graph_work *out, const struct graph_work *from) {
+    *out = *from;
+    if (from->type == CU_GRAPH_NODE_TYPE_KERNEL) {
+        out->kernel.params = malloc(from->kernel.params_size + 1);
+        if (!out->kernel.params) return CUDA_ERROR_OUT_OF_MEMORY;
+        if (from->kernel.params_size) memcpy(out->kernel.params, from->kernel.params, from->kernel.params_size);
+    }
+    if (from->type == CU_GRAPH_NODE_TYPE_GRAPH) {
+        out->child = graph_copied(from->child);
+        if (!out->child) return CUDA_ERROR_OUT_OF_MEMORY;
+        out->child->owned = true;
+    }
+    return 0;
+}
+
+void graph_work_free(struct graph_work *work) {
+    if (work->type == CU_GRAPH_NODE_TYPE_KERNEL) free(work->kernel.params);
+    if (work->type == CU_GRAPH_NODE_TYPE_GRAPH) graph_free(work->child);
+}
+
+/* ---- graphs ---- */
+
+struct shim_graph *graph_new(void) {
+    struct shim_graph *g = object_new(OBJECT_GRAPH);
+    if (g) object_publish(g);
+    return g;
+}
+
+static void node_free(struct graph_node *node) {
+    graph_work_free(&node->work);
+    free(node->after);
+    object_free(node);
+}
+
+void graph_free(struct shim_graph *g) {
+    if (!g) return;
+    while (g->first) {
+        struct graph_node *node = g->first;
+        g->first = node->next;
+        node_free(node);
+    }
+    object_free(g);
+}
+
+struct graph_node *graph_add(struct shim_graph *g, const struct graph_work *work, struct graph_node *const *after, size_t n) {
+    struct graph_node *node = object_new(OBJECT_GRAPH_NODE);
+    struct graph_node **list = n ? malloc(n * sizeof *list) : NULL;
+    if (!node || (n && !list)) {
+        struct graph_work gone = *work;
+        graph_work_free(&gone);
+        free(list);
+        if (node) object_free(node);
+        return NULL;
+    }
+    if (n) memcpy(list, after, n * sizeof *list);
+    node->graph = g;
+    node->work = *work;
+    node->after = list;
+    node->n_after = n;
+    node->previous = g->last;
+    *(g->last ? &g->last->next : &g->first) = node;
+    g->last = node;
+    g->n++;
+    object_publish(node);
+    return node;
+}
+
+/* Nodes depend on nodes that were added later, too: copies are made first, and joined then. */
+struct shim_graph *graph_copied(const struct shim_graph *g) {
+    struct shim_graph *copy = graph_new();
+    for (struct graph_node *node = copy ? g->first : NULL; node; node = node->next) {
+        struct graph_work work;
+        node->copy = graph_work_copy(&work, &node->work) ? NULL : graph_add(copy, &work, node->after, node->n_after);
+        if (!node->copy) {
+            graph_free(copy);
+            return NULL;
+        }
+    }
+    for (struct graph_node *node = copy ? g->first : NULL; node; node = node->next)
+        for (size_t i = 0; i < node->n_after; i++) node->copy->after[i] = node->after[i]->copy;
+    return copy;
+}
+
+static bool place(struct graph_node *node, struct graph_node **order, size_t *n) {
+    if (node->waiting || node->place) return false;
+    order[(*n)++] = node;
+    node->place = *n;
+    return true;
+}
+
+struct graph_node **graph_order(struct shim_graph *g, int *rc) {
+    struct graph_node **order = malloc((g->n + 1) * sizeof *order);
+    size_t n = 0;
+    *rc = order ? 0 : CUDA_ERROR_OUT_OF_MEMORY;
+    for (struct graph_node *node = order ? g->first : NULL; node; node = node->next) {
+        node->place = 0;
+        node->waiting = node->n_after;
+    }
+    /* Nearly always nodes were added behind what they depend on: one round places all. */
+    for (bool more = order != NULL; more;) {
+        more = false;
+        for (struct graph_node *node = g->first; node; node = node->next) {
+            if (node->place) continue;
+            node->waiting = 0;
+            for (size_t i = 0; i < node->n_after; i++) node->waiting += !node->after[i]->place;
+            more |= place(node, order, &n);
+        }
+    }
+    if (order && n < g->n) {
+        free(order);
+        *rc = CUDA_ERROR_INVALID_VALUE;
+        return NULL;
+    }
+    return order;
+}
+
+/* ---- handles ---- */
+
+int graph_find(CUgraph handle, struct shim_graph **out) {
+    if (!shim_initialized()) return CUDA_ERROR_NOT_INITIALIZED;
+    *out = object_get(OBJECT_GRAPH, handle);
+    return *out ? 0 : CUDA_ERROR_INVALID_VALUE;
+}
+
+static int node_find(CUgraphNode handle, struct graph_node **out) {
+    if (!shim_initialized()) return CUDA_ERROR_NOT_INITIALIZED;
+    *out = object_get(OBJECT_GRAPH_NODE, handle);
+    return *out ? 0 : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult impl_cuGraphCreate(CUgraph *out, unsigned int flags) {
+    if (!shim_initialized()) return CUDA_ERROR_NOT_INITIALIZED;
+    if (!out || flags) return CUDA_ERROR_INVALID_VALUE;
+    struct shim_graph *g = graph_new();
+    *out = (CUgraph)g;
+    return g ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult impl_cuGraphDestroy(CUgraph handle) {
+    struct shim_graph *g;
+    pthread_mutex_lock(&graph_lock);
+    int rc = graph_find(handle, &g);
+    if (!rc && g->owned) rc = CUDA_ERROR_INVALID_VALUE;
+    if (!rc) graph_free(g);
+    pthread_mutex_unlock(&graph_lock);
+    return rc;
+}
+
+CUresult impl_cuGraphClone(CUgraph *out, CUgraph handle) {
+    struct shim_graph *g;
+    pthread_mutex_lock(&graph_lock);
+    int rc = graph_find(handle, &g);
+    if (!rc && !out) rc = CUDA_ERROR_INVALID_VALUE;
+    struct shim_graph *copy = rc ? NULL : graph_copied(g);
+    pthread_mutex_unlock(&graph_lock);
+    if (!rc && !copy) rc = CUDA_ERROR_OUT_OF_MEMORY;
+    if (!rc) *out = (CUgraph)copy;
+    return rc;
+}
+
+/* ---- what is asked of them: the first *n of a list, or (without a place for them) how many there are ---- */
+
+struct answer {
+    void **to;
+    size_t room, n;
+};
+
+static void say(struct answer *a, void *what) {
+    if (a->to && a->n < a->room) a->to[a->n] = what;
+    a->n++;
+}
+
+/* What the list has no room for is not counted; places that are left over are NULL. */
+static void said(const struct answer *a, size_t *n) {
+    for (size_t i = a->n; a->to && i < a->room; i++) a->to[i] = NULL;
+    *n = a->to && a->n > a->room ? a->room : a->n;
+}
+
+static int nodes(CUgraph handle, CUgraphNode *to, size_t *n, bool roots) {
+    struct shim_graph *g;
+    pthread_mutex_lock(&graph_lock);
+    int rc = graph_find(handle, &g);
+    if (!rc && !n) rc = CUDA_ERROR_INVALID_VALUE;
+    if (!rc) {
+        struct answer a = {(void **)to, *n, 0};
+        for (struct graph_node *node = g->first; node; node = node->next)
+            if (!roots || !node->n_after) say(&a, node);
+        said(&a, n);
+    }
+    pthread_mutex_unlock(&graph_lock);
+    return rc;
+}
+
+CUresult impl_cuGraphGetNodes(CUgraph graph, CUgraphNode *to, size_t *n) { return nodes(graph, to, n, false); }
+CUresult impl_cuGraphGetRootNodes(CUgraph graph, CUgraphNode *to, size_t *n) { return nodes(graph, to, n, true); }
+
+CUresult impl_cuGraphGetEdges_v2(CUgraph handle, CUgraphNode *from, CUgraphNode *to, CUgraphEdgeData *data, size_t *n) {
+    struct shim_graph *g;
+    pthread_mutex_lock(&graph_lock);
+    int rc = graph_find(handle, &g);
+    if (!rc && (!n || !from != !to)) rc = CUDA_ERROR_INVALID_VALUE;
+    if (!rc) {
+        struct answer a = {(void **)from, *n, 0}, b = {(void **)to, *n, 0};
+        for (struct graph_node *node = g->first; node; node = node->next) {
+            for (size_t i = 0; i < node->n_after; i++) {
+                if (data && a.n < *n) memset(&data[a.n], 0, sizeof data[a.n]);
+                say(&a, node->after[i]);
+                say(&b, node);
+            }
+        }
+        size_t both;
+        said(&b, &both);
+        said(&a, n);
+    }
+    pthread_mutex_unlock(&graph_lock);
+    return rc;
+}
+
+CUresult impl_cuGraphGetEdges(CUgraph graph, CUgraphNode *from, CUgraphNode *to, size_t *n) {
+    return impl_cuGraphGetEdges_v2(graph, from, to, NULL, n);
+}
+
+/* `dependent`: those that depend on it. */
+static int neighbours(CUgraphNode handle, CUgraphNode *to, CUgraphEdgeData *data, size_t *n, bool dependent) {
+    struct graph_node *node;
+    pthread_mutex_lock(&graph_lock);
+    int rc = node_find(handle, &node);
+    if (!rc && !n) rc = CUDA_ERROR_INVALID_VALUE;
+    if (!rc) {
+        struct answer a = {(void **)to, *n, 0};
+        for (size_t i = 0; !dependent && i < node->n_after; i++) say(&a, node->after[i]);
+        for (struct graph_node *other = dependent ? node->graph->first : NULL; other; other = other->next)
+            for (size_t i = 0; i < other->n_after; i++)
+                if (other->after[i] == node) say(&a, other);
+        said(&a, n);
+        if (data) memset(data, 0, *n * sizeof *data);
+    }
+    pthread_mutex_unlock(&graph_lock);
+    return rc;
+}
+
+CUresult impl_cuGraphNodeGetDependencies(CUgraphNode node, CUgraphNode *to, size_t *n) { return neighbours(node, to, NULL, n, false); }
+CUresult impl_cuGraphNodeGetDependencies_v2(CUgraphNode node, CUgraphNode *to, CUgraphEdgeData *data, size_t *n) {
+    return neighbours(node, to, data, n, false);
+}
+CUresult impl_cuGraphNodeGetDependentNodes(CUgraphNode node, CUgraphNode *to, size_t *n) { return neighbours(node, to, NULL, n, true); }
+CUresult impl_cuGraphNodeGetDependentNodes_v2(CUgraphNode node, CUgraphNode *to, CUgraphEdgeData *data, size_t *n) {
+    return neighbours(node, to, data, n, true);
+}
+
+CUresult impl_cuGraphNodeGetType(CUgraphNode handle, CUgraphNodeType *type) {
+    struct graph_node *node;
+    pthread_mutex_lock(&graph_lock);
+    int rc = node_find(handle, &node);
+    if (!rc && !type) rc = CUDA_ERROR_INVALID_VALUE;
+    if (!rc) *type = node->work.type;
+    pthread_mutex_unlock(&graph_lock);
+    return rc;
+}
+
+CUresult impl_cuGraphNodeFindInClone(CUgraphNode *out, CUgraphNode handle, CUgraph clone) {
+    struct graph_node *node;
+    struct shim_graph *g;
+    pthread_mutex_lock(&graph_lock);
+    int rc = node_find(handle, &node);
+    if (!rc) rc = graph_find(clone, &g);
+    if (!rc && (!out || !node->copy || !object_get(OBJECT_GRAPH_NODE, node->copy) || node->copy->graph != g)) rc = CUDA_ERROR_INVALID_VALUE;
+    if (!rc) *out = (CUgraphNode)node->copy;
+    pthread_mutex_unlock(&graph_lock);
+    return rc;
+}
+
+static const char *name_of(CUgraphNodeType type) {
+    switch ((int)type) {
+    case CU_GRAPH_NODE_TYPE_KERNEL: return "KERNEL";
+    case CU_GRAPH_NODE_TYPE_MEMCPY: return "MEMCPY";
+    case CU_GRAPH_NODE_TYPE_MEMSET: return "MEMSET";
+    case CU_GRAPH_NODE_TYPE_HOST: return "HOST";
+    case CU_GRAPH_NODE_TYPE_GRAPH: return "GRAPH";
+    case CU_GRAPH_NODE_TYPE_WAIT_EVENT: return "WAIT_EVENT";
+    case CU_GRAPH_NODE_TYPE_EVENT_RECORD: return "EVENT_RECORD";
+    default: return "EMPTY";
+    }
+}
+
+CUresult impl_cuGraphDebugDotPrint(CUgraph handle, const char *path, unsigned int flags) {
+    struct shim_graph *g;
+    (void)flags;
+    pthread_mutex_lock(&graph_lock);
+    int rc = graph_find(handle, &g);
+    FILE *file = !rc && path ? fopen(path, "w") : NULL;
+    if (!rc && !file) rc = CUDA_ERROR_OPERATING_SYSTEM;
+    if (!rc) {
+        fprintf(file, "digraph dot {\n");
+        for (struct graph_node *node = g->first; node; node = node->next) {
+            fprintf(file, "    \"node_%llu\" [label=\"%s\"];\n", (unsigned long long)node->object.id, name_of(node->work.type));
+            for (size_t i = 0; i < node->n_after; i++)
+                fprintf(file, "    \"node_%llu\" -> \"node_%llu\";\n", (unsigned long long)node->after[i]->object.id,
+                        (unsigned long long)node->object.id);
+        }
+        fprintf(file, "}\n");
+    }
+    if (file && fclose(file)) rc = CUDA_ERROR_OPERATING_SYSTEM;
+    pthread_mutex_unlock(&graph_lock);
+    return rc;
+}

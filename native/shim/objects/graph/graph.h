@@ -1,0 +1,104 @@
+/* Graphs: what was captured on streams, or put together node by node. They live in the client library alone: an instantiated graph is a list of calls, which each launch
+ * makes anew on its stream. So a launch waits for nothing, host memory is read when it is launched, and a session that moves or parks knows nothing of graphs.
+ *
+ * graph.c      graphs and nodes, and what is asked of them
+ * capture.c    streams that capture
+ * execute.c    graphs that can be launched */
+#ifndef SHIM_GRAPH_H
+#define SHIM_GRAPH_H
+
+#include "objects/memory/copy.h"
+#include "objects/objects.h"
+
+struct graph_kernel {
+    CUfunction function;
+    unsigned grid[3], block[3], shared;
+    bool cooperative;
+    char *params; /* packed */
+    size_t params_size;
+};
+
+struct graph_copy {
+    struct copy_side dst, src;
+    struct copy_box box;
+};
+
+struct graph_fill {
+    uint64_t dst, pitch, width, height;
+    unsigned element;
+    uint32_t value;
+};
+
+struct graph_host {
+    CUhostFn fn;
+    void *data;
+};
+
+/* What a node does: a union by type. EVENT_RECORD and WAIT_EVENT have the event. */
+struct graph_work {
+    CUgraphNodeType type;
+    union {
+        struct graph_kernel kernel;
+        struct graph_copy copy;
+        struct graph_fill fill;
+        struct graph_host host;
+        CUevent event;
+        struct shim_graph *child; /* of the node's own */
+    };
+};
+
+struct graph_node {
+    struct object object;
+    struct shim_graph *graph;
+    struct graph_node *next, *previous; /* in the graph, in the order in which they were added */
+    struct graph_node **after;          /* what it depends on */
+    size_t n_after;
+    struct graph_node *copy; /* while a graph is copied, and of its last copy: its own copy */
+    size_t waiting, place;   /* while an order is sought: nodes before it that are not placed yet; its place in the order */
+    struct graph_work work;
+};
+
+struct shim_graph {
+    struct object object;
+    struct graph_node *first, *last;
+    size_t n;
+    bool owned; /* by a node, or by what can be launched: the program does not destroy it */
+};
+
+/* Guards graphs, nodes and captures. */
+extern pthread_mutex_t graph_lock;
+
+/* All with graph_lock held. NULL: out of memory. graph_add takes the work over, also when it fails. */
+struct shim_graph *graph_new(void);
+void graph_free(struct shim_graph *g);
+struct graph_node *graph_add(struct shim_graph *g, const struct graph_work *work, struct graph_node *const *after, size_t n);
+struct shim_graph *graph_copied(const struct shim_graph *g);
+/* Deep: 0 or CUDA_ERROR_OUT_OF_MEMORY. */
+int graph_work_copy(struct graph_work *out, const struct graph_work *from);
+void graph_work_free(struct graph_work *work);
+/* The nodes in an order in which each comes after those it depends on; NULL: out of memory, or (*rc CUDA_ERROR_INVALID_VALUE) they depend on each other in a circle. */
+struct graph_node **graph_order(struct shim_graph *g, int *rc);
+/* The live graph behind a handle. 0 or a CUresult. */
+int graph_find(CUgraph handle, struct shim_graph **out);
+
+/* ---- capture.c ---- */
+
+struct capture;
+
+/* What a capturing stream is given becomes a node: 0 or a CUresult. The work is taken over. */
+int capture_work(struct shim_stream *s, const struct graph_work *work);
+/* A call that a capturing stream does not allow: the capture is worth nothing any more. Returns the call's error. */
+int capture_forbidden(struct shim_stream *s);
+/* Of an event that is recorded on a capturing stream, or waited for. */
+int capture_record(struct shim_stream *s, struct shim_event *e);
+int capture_wait(struct shim_stream *s, struct shim_event *e);
+/* The capture's part of an event ends: it is recorded anew, or destroyed. */
+void capture_forget_event(struct shim_event *e);
+/* A stream that captures is destroyed. */
+void capture_forget_stream(struct shim_stream *s);
+/* 0, or the error of a call that may have the device wait while a thread captures. */
+int capture_unsafe(void);
+
+static inline bool stream_captures(const struct shim_stream *s) { return atomic_load_explicit(&s->capture, memory_order_relaxed) != NULL; }
+
+#endif
