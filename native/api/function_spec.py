@@ -82,7 +82,7 @@ HANDLES = {
 
 def widened(old: str) -> set[str]:
     """What a type from before CUDA 3.2 became."""
-    return {old, old.replace("unsigned int", "size_t"), old.replace("CUdeviceptr_v1", "CUdeviceptr"), re.sub(r"(CUDA_\w+)_v1\b", r"\1", old)}
+    return {old, old.replace("unsigned int", "size_t"), old.replace("CUdeviceptr_v1", "CUdeviceptr"), re.sub(r"(CUDA_(?!KERNEL_NODE)\w+)_v1\b", r"\1", old)}
 
 
 def widens(old: Symbol, new: Symbol) -> bool:

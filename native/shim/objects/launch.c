@@ -102,6 +102,36 @@ static int unwrap_extra(const struct shim_function *f, void **extra, const void 
     return 0;
 }
 
+/* What a graph's node launches: checked and packed as for a launch. */
+int launch_describe(struct shim_context *c, const CUDA_KERNEL_NODE_PARAMS *p, struct graph_kernel *out) {
+    struct request r = {.function = p->func ? p->func : (CUfunction)p->kern,
+                        .grid = {p->gridDimX, p->gridDimY, p->gridDimZ},
+                        .block = {p->blockDimX, p->blockDimY, p->blockDimZ},
+                        .shared = p->sharedMemBytes,
+                        .params = p->kernelParams,
+                        .extra = p->extra,
+                        .call = "cuGraphAddKernelNode"};
+    struct shim_function *f;
+    const void *given = NULL;
+    int rc = function_resolve(r.function, c, &f);
+    if (!rc) rc = check_shape(f, &r);
+    if (!rc && (f->meta->param_bytes > GV_PARAMS_MAX || (r.params && r.extra))) rc = CUDA_ERROR_INVALID_VALUE;
+    char *packed = rc ? NULL : calloc(1, f->meta->param_bytes + 1);
+    if (!rc && !packed) rc = CUDA_ERROR_OUT_OF_MEMORY;
+    if (!rc && f->meta->n_params) {
+        rc = r.extra ? unwrap_extra(f, r.extra, &given) : r.params ? pack(f, r.params, packed) : (int)CUDA_ERROR_INVALID_VALUE;
+        if (!rc && given) memcpy(packed, given, f->meta->param_bytes);
+    }
+    if (rc) {
+        free(packed);
+        return rc;
+    }
+    *out = (struct graph_kernel){.function = r.function, .shared = r.shared, .params = packed, .params_size = f->meta->param_bytes};
+    memcpy(out->grid, r.grid, sizeof out->grid);
+    memcpy(out->block, r.block, sizeof out->block);
+    return 0;
+}
+
 /* A launch on a stream that captures. */
 static int capture(struct shim_stream *s, const struct request *r, const void *params, size_t size) {
     struct graph_kernel k = {

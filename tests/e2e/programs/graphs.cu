@@ -203,6 +203,115 @@ static void children_and_updates() {
     CHECK(cudaGraphExecDestroy(both));
 }
 
+static cudaGraphNode_t kernel(cudaGraph_t graph, const std::vector<cudaGraphNode_t> &after, void *function, std::vector<void *> arguments) {
+    cudaKernelNodeParams p = {};
+    cudaGraphNode_t node;
+    p.func = function;
+    p.gridDim = dim3(1);
+    p.blockDim = dim3(N);
+    p.kernelParams = arguments.data();
+    CHECK(cudaGraphAddKernelNode(&node, graph, after.data(), after.size(), &p));
+    return node;
+}
+
+// Put together by hand, in an order that is not that of the edges, and changed: before it is made ready, and after.
+static void by_hand() {
+    cudaGraph_t graph;
+    cudaGraphNode_t set, first, second, in, out, last, child, record, nothing;
+    std::vector<int> source(N, 1000), result(N);
+    int three = 3, four = 4, nine = 9, one = 1;
+    cudaEvent_t event;
+    CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+    CHECK(cudaGraphCreate(&graph, 0));
+    last = kernel(graph, {}, (void *)sum, {&a, &b, &c});
+    cudaMemsetParams m = {};
+    m.dst = a, m.elementSize = 4, m.width = N, m.height = 1, m.value = 7;
+    CHECK(cudaGraphAddMemsetNode(&set, graph, nullptr, 0, &m));
+    first = kernel(graph, {set}, (void *)add, {&a, &three});
+    CHECK(cudaGraphAddMemcpyNode1D(&in, graph, nullptr, 0, b, source.data(), N * 4, cudaMemcpyHostToDevice));
+    second = kernel(graph, {in}, (void *)add, {&b, &four});
+    cudaGraphNode_t from[] = {first, second}, to[] = {last, last};
+#if CUDART_VERSION >= 13000
+    CHECK(cudaGraphAddDependencies(graph, from, to, nullptr, 2));
+    EXPECT(refused(cudaGraphAddDependencies(graph, from, to, nullptr, 1), cudaErrorInvalidValue)); // there is such an edge
+#else
+    CHECK(cudaGraphAddDependencies(graph, from, to, 2));
+    EXPECT(refused(cudaGraphAddDependencies(graph, from, to, 1), cudaErrorInvalidValue));
+#endif
+    CHECK(cudaGraphAddMemcpyNode1D(&out, graph, &last, 1, result.data(), c, N * 4, cudaMemcpyDeviceToHost));
+    cudaHostNodeParams h = {call, &one};
+    cudaGraphNode_t hosts;
+    CHECK(cudaGraphAddHostNode(&hosts, graph, &out, 1, &h));
+    CHECK(cudaGraphAddEventRecordNode(&record, graph, &hosts, 1, event));
+    CHECK(cudaGraphAddEmptyNode(&nothing, graph, &record, 1));
+    const int before = called;
+    cudaGraphExec_t x = ready(graph);
+    CHECK(cudaGraphLaunch(x, stream));
+    CHECK(cudaEventSynchronize(event));
+    for (int i = 0; i < N; i++) EXPECT(result[i] == 7 + 3 + 1000 + 4);
+    EXPECT(called == before + 1);
+    // The program's own copy of a node's arguments, and others in their place.
+    cudaKernelNodeParams p;
+    CHECK(cudaGraphKernelNodeGetParams(first, &p));
+    EXPECT(p.func && p.blockDim.x == (unsigned)N && *(int **)p.kernelParams[0] == a && *(int *)p.kernelParams[1] == 3);
+    p.kernelParams[1] = &nine;
+    CHECK(cudaGraphExecKernelNodeSetParams(x, first, &p));
+    m.value = 100;
+    CHECK(cudaGraphExecMemsetNodeSetParams(x, set, &m));
+    CHECK(cudaGraphLaunch(x, stream));
+    CHECK(cudaStreamSynchronize(stream));
+    EXPECT(result[0] == 100 + 9 + 1000 + 4);
+    cudaMemsetParams asked;
+    CHECK(cudaGraphMemsetNodeGetParams(set, &asked));
+    EXPECT(asked.value == 7); // the graph's own node is as it was
+    unsigned enabled;
+    CHECK(cudaGraphNodeSetEnabled(x, first, 0));
+    CHECK(cudaGraphNodeGetEnabled(x, first, &enabled));
+    CHECK(cudaGraphLaunch(x, stream));
+    CHECK(cudaStreamSynchronize(stream));
+    EXPECT(result[0] == 100 + 1000 + 4 && enabled == 0);
+    CHECK(cudaGraphExecDestroy(x));
+    // A node goes, a graph comes.
+    CHECK(cudaGraphDestroyNode(first));
+    clear(a);
+    cudaGraph_t inner = adding(50), owned;
+    CHECK(cudaGraphAddChildGraphNode(&child, graph, &set, 1, inner));
+    CHECK(cudaGraphChildGraphNodeGetGraph(child, &owned));
+    EXPECT(owned != inner && refused(cudaGraphDestroy(owned), cudaErrorInvalidValue));
+#if CUDART_VERSION >= 13000
+    CHECK(cudaGraphAddDependencies(graph, &child, &last, nullptr, 1));
+#else
+    CHECK(cudaGraphAddDependencies(graph, &child, &last, 1));
+#endif
+    x = ready(graph);
+    CHECK(cudaGraphLaunch(x, stream));
+    CHECK(cudaStreamSynchronize(stream));
+    EXPECT(result[0] == 7 + 50 + 1000 + 4);
+    cudaGraph_t clone;
+    cudaGraphNode_t same;
+    cudaGraphNodeType type;
+    CHECK(cudaGraphClone(&clone, graph));
+    CHECK(cudaGraphNodeFindInClone(&same, child, clone));
+    CHECK(cudaGraphNodeGetType(same, &type));
+    EXPECT(type == cudaGraphNodeTypeGraph && same != child);
+    // Nodes that wait for each other are no order.
+#if CUDART_VERSION >= 13000
+    CHECK(cudaGraphAddDependencies(clone, &same, &same, nullptr, 0));
+    cudaGraphNode_t sets, lasts;
+    CHECK(cudaGraphNodeFindInClone(&sets, set, clone));
+    CHECK(cudaGraphNodeFindInClone(&lasts, last, clone));
+    CHECK(cudaGraphAddDependencies(clone, &lasts, &sets, nullptr, 1));
+    cudaGraphExec_t none;
+    EXPECT(refused(cudaGraphInstantiate(&none, clone, 0), cudaErrorInvalidValue));
+    CHECK(cudaGraphRemoveDependencies(clone, &lasts, &sets, nullptr, 1));
+    CHECK(cudaGraphInstantiate(&none, clone, 0));
+    CHECK(cudaGraphExecDestroy(none));
+#endif
+    CHECK(cudaGraphExecDestroy(x));
+    for (cudaGraph_t g : {graph, inner, clone}) CHECK(cudaGraphDestroy(g));
+    CHECK(cudaEventDestroy(event));
+}
+
 static void refusals() {
     cudaGraph_t graph;
     cudaEvent_t event;
@@ -267,6 +376,7 @@ int main() {
     forks();
     sources();
     children_and_updates();
+    by_hand();
     refusals();
     std::printf("right\n");
     return 0;

@@ -11,26 +11,32 @@ struct graph_exec {
     struct object object;
     struct shim_graph *graph;        /* of its own */
     const struct graph_work **calls; /* in their order, those of children in the place of their nodes */
-    size_t n;
+    size_t n, room;
     struct shim_context *context; /* where it was instantiated */
     unsigned long long flags;
 };
 
 /* ---- instantiation ---- */
 
+static int append(struct graph_exec *x, const struct graph_work *call) {
+    if (x->n == x->room) {
+        size_t room = 2 * x->room + 16;
+        const struct graph_work **calls = realloc(x->calls, room * sizeof *calls);
+        if (!calls) return CUDA_ERROR_OUT_OF_MEMORY;
+        x->calls = calls;
+        x->room = room;
+    }
+    x->calls[x->n++] = call;
+    return 0;
+}
+
 /* Adds a graph's calls to the list. */
 static int flatten(struct graph_exec *x, struct shim_graph *g) {
     int rc;
     struct graph_node **order = graph_order(g, &rc);
-    const struct graph_work **calls = order ? realloc(x->calls, (x->n + g->n + 1) * sizeof *calls) : NULL;
-    if (order && !calls) rc = CUDA_ERROR_OUT_OF_MEMORY;
-    if (calls) x->calls = calls;
     for (size_t i = 0; i < g->n && !rc; i++) {
         const struct graph_work *w = &order[i]->work;
-        if (w->type == CU_GRAPH_NODE_TYPE_GRAPH)
-            rc = flatten(x, w->child);
-        else
-            x->calls[x->n++] = w;
+        rc = w->type == CU_GRAPH_NODE_TYPE_GRAPH ? flatten(x, w->child) : append(x, w);
     }
     free(order);
     return rc;
@@ -51,6 +57,7 @@ static int prepare(struct graph_exec *x, const struct shim_graph *g) {
     x->graph = made.graph;
     x->calls = made.calls;
     x->n = made.n;
+    x->room = made.room;
     return 0;
 }
 
@@ -173,6 +180,134 @@ CUresult impl_cuGraphExecUpdate(CUgraphExec handle, CUgraph graph, CUgraphNode *
     return rc;
 }
 
+/* ---- single nodes ---- */
+
+/* What can be launched has the node of the same number. graph_lock held. */
+static int own_node(CUgraphExec handle, CUgraphNode node, struct graph_exec **x, struct graph_node **own) {
+    struct graph_node *theirs;
+    int rc = find(handle, x);
+    if (!rc) rc = graph_node_find(node, &theirs);
+    if (rc) return rc;
+    *own = graph_numbered((*x)->graph, theirs->number);
+    return *own && (*own)->work.type == theirs->work.type ? 0 : CUDA_ERROR_INVALID_VALUE;
+}
+
+/* Takes the work over. graph_lock held. */
+static int change(CUgraphExec handle, CUgraphNode node, struct graph_work *work) {
+    struct graph_exec *x;
+    struct graph_node *own;
+    int rc = own_node(handle, node, &x, &own);
+    if (!rc && own->work.type != work->type) rc = CUDA_ERROR_INVALID_VALUE;
+    if (rc) {
+        graph_work_free(work);
+        return rc;
+    }
+    work->disabled = own->work.disabled;
+    graph_work_free(&own->work);
+    own->work = *work;
+    if (work->type != CU_GRAPH_NODE_TYPE_GRAPH) return 0;
+    x->n = 0; /* a child's calls are others now */
+    return flatten(x, x->graph);
+}
+
+static int change_locked(CUgraphExec handle, CUgraphNode node, int rc, struct graph_work *work) {
+    if (rc) return rc;
+    pthread_mutex_lock(&graph_lock);
+    rc = change(handle, node, work);
+    pthread_mutex_unlock(&graph_lock);
+    return rc;
+}
+
+CUresult impl_cuGraphExecKernelNodeSetParams_v2(CUgraphExec x, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS *p) {
+    struct graph_work work;
+    return change_locked(x, node, graph_describe_kernel(p, &work), &work);
+}
+
+CUresult impl_cuGraphExecKernelNodeSetParams(CUgraphExec x, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v1 *p) {
+    CUDA_KERNEL_NODE_PARAMS now = {0};
+    if (!p) return CUDA_ERROR_INVALID_VALUE;
+    memcpy(&now, p, sizeof *p); /* the newer one goes on where the older one ends */
+    return impl_cuGraphExecKernelNodeSetParams_v2(x, node, &now);
+}
+
+CUresult impl_cuGraphExecMemcpyNodeSetParams(CUgraphExec x, CUgraphNode node, const CUDA_MEMCPY3D *p, CUcontext context) {
+    struct graph_work work;
+    return change_locked(x, node, graph_describe_copy(p, context, &work), &work);
+}
+
+CUresult impl_cuGraphExecMemsetNodeSetParams(CUgraphExec x, CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS *p, CUcontext context) {
+    struct graph_work work;
+    return change_locked(x, node, graph_describe_fill(p, context, &work), &work);
+}
+
+CUresult impl_cuGraphExecHostNodeSetParams(CUgraphExec x, CUgraphNode node, const CUDA_HOST_NODE_PARAMS *p) {
+    struct graph_work work;
+    return change_locked(x, node, graph_describe_host(p, &work), &work);
+}
+
+CUresult impl_cuGraphExecEventRecordNodeSetEvent(CUgraphExec x, CUgraphNode node, CUevent event) {
+    struct graph_work work;
+    return change_locked(x, node, graph_describe_event(CU_GRAPH_NODE_TYPE_EVENT_RECORD, event, &work), &work);
+}
+
+CUresult impl_cuGraphExecEventWaitNodeSetEvent(CUgraphExec x, CUgraphNode node, CUevent event) {
+    struct graph_work work;
+    return change_locked(x, node, graph_describe_event(CU_GRAPH_NODE_TYPE_WAIT_EVENT, event, &work), &work);
+}
+
+CUresult impl_cuGraphExecChildGraphNodeSetParams(CUgraphExec x, CUgraphNode node, CUgraph child) {
+    struct graph_work work;
+    pthread_mutex_lock(&graph_lock);
+    int rc = graph_describe_child(child, &work);
+    if (!rc) rc = change(x, node, &work);
+    pthread_mutex_unlock(&graph_lock);
+    return rc;
+}
+
+CUresult impl_cuGraphExecNodeSetParams(CUgraphExec x, CUgraphNode node, CUgraphNodeParams *p) {
+    struct graph_work work;
+    pthread_mutex_lock(&graph_lock);
+    int rc = graph_describe(p, &work);
+    if (!rc) rc = change(x, node, &work);
+    pthread_mutex_unlock(&graph_lock);
+    return rc;
+}
+
+static bool can_be_disabled(const struct graph_node *node) {
+    return node->work.type == CU_GRAPH_NODE_TYPE_KERNEL || node->work.type == CU_GRAPH_NODE_TYPE_MEMCPY ||
+           node->work.type == CU_GRAPH_NODE_TYPE_MEMSET;
+}
+
+CUresult impl_cuGraphNodeSetEnabled(CUgraphExec handle, CUgraphNode node, unsigned int enabled) {
+    struct graph_exec *x;
+    struct graph_node *own;
+    pthread_mutex_lock(&graph_lock);
+    int rc = own_node(handle, node, &x, &own);
+    if (!rc && !can_be_disabled(own)) rc = CUDA_ERROR_INVALID_VALUE;
+    if (!rc) own->work.disabled = !enabled;
+    pthread_mutex_unlock(&graph_lock);
+    return rc;
+}
+
+CUresult impl_cuGraphNodeGetEnabled(CUgraphExec handle, CUgraphNode node, unsigned int *enabled) {
+    struct graph_exec *x;
+    struct graph_node *own;
+    pthread_mutex_lock(&graph_lock);
+    int rc = own_node(handle, node, &x, &own);
+    if (!rc && (!enabled || !can_be_disabled(own))) rc = CUDA_ERROR_INVALID_VALUE;
+    if (!rc) *enabled = !own->work.disabled;
+    pthread_mutex_unlock(&graph_lock);
+    return rc;
+}
+
+CUresult impl_cuGraphExecGetId(CUgraphExec handle, unsigned int *id) {
+    struct graph_exec *x;
+    int rc = find(handle, &x);
+    if (!rc && !id) rc = CUDA_ERROR_INVALID_VALUE;
+    if (!rc) *id = (unsigned)x->object.id;
+    return rc;
+}
+
 /* ---- launch ---- */
 
 static int launch_kernel(CUstream stream, const struct graph_kernel *k) {
@@ -230,7 +365,8 @@ CUresult impl_cuGraphLaunch(CUgraphExec handle, CUstream stream) {
         pthread_mutex_unlock(&graph_lock);
         return work.child ? capture_work(s, &work) : (int)CUDA_ERROR_OUT_OF_MEMORY;
     }
-    for (size_t i = 0; i < x->n && !rc; i++) rc = carry_out(s, stream, x->calls[i]);
+    for (size_t i = 0; i < x->n && !rc; i++)
+        if (!x->calls[i]->disabled) rc = carry_out(s, stream, x->calls[i]);
     return rc;
 }
 

@@ -8,6 +8,8 @@
 #include "gv_client.h"
 #include "gv_impl.h"
 
+_Static_assert(sizeof(struct graph_node) <= 1024, "a node fits its slot");
+
 pthread_mutex_t graph_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* ---- work ---- */
@@ -16,6 +18,7 @@ int graph_work_copy(struct graph_work *out, const struct graph_work *from) {
     *out = *from;
     if (from->type == CU_GRAPH_NODE_TYPE_KERNEL) {
         out->kernel.params = malloc(from->kernel.params_size + 1);
+        out->kernel.pointers = NULL;
         if (!out->kernel.params) return CUDA_ERROR_OUT_OF_MEMORY;
         if (from->kernel.params_size) memcpy(out->kernel.params, from->kernel.params, from->kernel.params_size);
     }
@@ -28,7 +31,10 @@ int graph_work_copy(struct graph_work *out, const struct graph_work *from) {
 }
 
 void graph_work_free(struct graph_work *work) {
-    if (work->type == CU_GRAPH_NODE_TYPE_KERNEL) free(work->kernel.params);
+    if (work->type == CU_GRAPH_NODE_TYPE_KERNEL) {
+        free(work->kernel.params);
+        free(work->kernel.pointers);
+    }
     if (work->type == CU_GRAPH_NODE_TYPE_GRAPH) graph_free(work->child);
 }
 
@@ -68,6 +74,7 @@ struct graph_node *graph_add(struct shim_graph *g, const struct graph_work *work
     }
     if (n) memcpy(list, after, n * sizeof *list);
     node->graph = g;
+    node->number = g->next++;
     node->work = *work;
     node->after = list;
     node->n_after = n;
@@ -77,6 +84,20 @@ struct graph_node *graph_add(struct shim_graph *g, const struct graph_work *work
     g->n++;
     object_publish(node);
     return node;
+}
+
+void graph_remove(struct graph_node *node) {
+    struct shim_graph *g = node->graph;
+    for (struct graph_node *other = g->first; other; other = other->next) {
+        size_t kept = 0;
+        for (size_t i = 0; i < other->n_after; i++)
+            if (other->after[i] != node) other->after[kept++] = other->after[i];
+        other->n_after = kept;
+    }
+    *(node->previous ? &node->previous->next : &g->first) = node->next;
+    *(node->next ? &node->next->previous : &g->last) = node->previous;
+    g->n--;
+    node_free(node);
 }
 
 /* Nodes depend on nodes that were added later, too: copies are made first, and joined then. */
@@ -89,9 +110,11 @@ struct shim_graph *graph_copied(const struct shim_graph *g) {
             graph_free(copy);
             return NULL;
         }
+        node->copy->number = node->number;
     }
     for (struct graph_node *node = copy ? g->first : NULL; node; node = node->next)
         for (size_t i = 0; i < node->n_after; i++) node->copy->after[i] = node->after[i]->copy;
+    if (copy) copy->next = g->next;
     return copy;
 }
 
@@ -136,10 +159,16 @@ int graph_find(CUgraph handle, struct shim_graph **out) {
     return *out ? 0 : CUDA_ERROR_INVALID_VALUE;
 }
 
-static int node_find(CUgraphNode handle, struct graph_node **out) {
+int graph_node_find(CUgraphNode handle, struct graph_node **out) {
     if (!shim_initialized()) return CUDA_ERROR_NOT_INITIALIZED;
     *out = object_get(OBJECT_GRAPH_NODE, handle);
     return *out ? 0 : CUDA_ERROR_INVALID_VALUE;
+}
+
+struct graph_node *graph_numbered(const struct shim_graph *g, unsigned number) {
+    struct graph_node *node = g->first;
+    while (node && node->number != number) node = node->next;
+    return node;
 }
 
 CUresult impl_cuGraphCreate(CUgraph *out, unsigned int flags) {
@@ -238,7 +267,7 @@ CUresult impl_cuGraphGetEdges(CUgraph graph, CUgraphNode *from, CUgraphNode *to,
 static int neighbours(CUgraphNode handle, CUgraphNode *to, CUgraphEdgeData *data, size_t *n, bool dependent) {
     struct graph_node *node;
     pthread_mutex_lock(&graph_lock);
-    int rc = node_find(handle, &node);
+    int rc = graph_node_find(handle, &node);
     if (!rc && !n) rc = CUDA_ERROR_INVALID_VALUE;
     if (!rc) {
         struct answer a = {(void **)to, *n, 0};
@@ -265,7 +294,7 @@ CUresult impl_cuGraphNodeGetDependentNodes_v2(CUgraphNode node, CUgraphNode *to,
 CUresult impl_cuGraphNodeGetType(CUgraphNode handle, CUgraphNodeType *type) {
     struct graph_node *node;
     pthread_mutex_lock(&graph_lock);
-    int rc = node_find(handle, &node);
+    int rc = graph_node_find(handle, &node);
     if (!rc && !type) rc = CUDA_ERROR_INVALID_VALUE;
     if (!rc) *type = node->work.type;
     pthread_mutex_unlock(&graph_lock);
@@ -273,13 +302,56 @@ CUresult impl_cuGraphNodeGetType(CUgraphNode handle, CUgraphNodeType *type) {
 }
 
 CUresult impl_cuGraphNodeFindInClone(CUgraphNode *out, CUgraphNode handle, CUgraph clone) {
-    struct graph_node *node;
+    struct graph_node *node, *found = NULL;
     struct shim_graph *g;
     pthread_mutex_lock(&graph_lock);
-    int rc = node_find(handle, &node);
+    int rc = graph_node_find(handle, &node);
     if (!rc) rc = graph_find(clone, &g);
-    if (!rc && (!out || !node->copy || !object_get(OBJECT_GRAPH_NODE, node->copy) || node->copy->graph != g)) rc = CUDA_ERROR_INVALID_VALUE;
-    if (!rc) *out = (CUgraphNode)node->copy;
+    if (!rc) found = graph_numbered(g, node->number);
+    if (!rc && (!out || !found)) rc = CUDA_ERROR_INVALID_VALUE;
+    if (!rc) *out = (CUgraphNode)found;
+    pthread_mutex_unlock(&graph_lock);
+    return rc;
+}
+
+/* ---- numbers ---- */
+
+CUresult impl_cuGraphNodeGetContainingGraph(CUgraphNode handle, CUgraph *graph) {
+    struct graph_node *node;
+    pthread_mutex_lock(&graph_lock);
+    int rc = graph_node_find(handle, &node);
+    if (!rc && !graph) rc = CUDA_ERROR_INVALID_VALUE;
+    if (!rc) *graph = (CUgraph)node->graph;
+    pthread_mutex_unlock(&graph_lock);
+    return rc;
+}
+
+CUresult impl_cuGraphNodeGetLocalId(CUgraphNode handle, unsigned int *id) {
+    struct graph_node *node;
+    pthread_mutex_lock(&graph_lock);
+    int rc = graph_node_find(handle, &node);
+    if (!rc && !id) rc = CUDA_ERROR_INVALID_VALUE;
+    if (!rc) *id = node->number;
+    pthread_mutex_unlock(&graph_lock);
+    return rc;
+}
+
+CUresult impl_cuGraphNodeGetToolsId(CUgraphNode handle, unsigned long long *id) {
+    struct graph_node *node;
+    pthread_mutex_lock(&graph_lock);
+    int rc = graph_node_find(handle, &node);
+    if (!rc && !id) rc = CUDA_ERROR_INVALID_VALUE;
+    if (!rc) *id = node->object.id;
+    pthread_mutex_unlock(&graph_lock);
+    return rc;
+}
+
+CUresult impl_cuGraphGetId(CUgraph handle, unsigned int *id) {
+    struct shim_graph *g;
+    pthread_mutex_lock(&graph_lock);
+    int rc = graph_find(handle, &g);
+    if (!rc && !id) rc = CUDA_ERROR_INVALID_VALUE;
+    if (!rc) *id = (unsigned)g->object.id;
     pthread_mutex_unlock(&graph_lock);
     return rc;
 }

@@ -2,6 +2,7 @@
  * makes anew on its stream. So a launch waits for nothing, host memory is read when it is launched, and a session that moves or parks knows nothing of graphs.
  *
  * graph.c      graphs and nodes, and what is asked of them
+ * nodes.c      nodes that the program adds and changes
  * capture.c    streams that capture
  * execute.c    graphs that can be launched */
 #ifndef SHIM_GRAPH_H
@@ -16,6 +17,8 @@ struct graph_kernel {
     bool cooperative;
     char *params; /* packed */
     size_t params_size;
+    void **pointers; /* to each of them, for the program that asks; NULL: it has not */
+    int priority;    /* as the program set it; one stream carries out all */
 };
 
 struct graph_copy {
@@ -37,6 +40,7 @@ struct graph_host {
 /* What a node does: a union by type. EVENT_RECORD and WAIT_EVENT have the event. */
 struct graph_work {
     CUgraphNodeType type;
+    bool disabled; /* of what can be launched */
     union {
         struct graph_kernel kernel;
         struct graph_copy copy;
@@ -53,7 +57,8 @@ struct graph_node {
     struct graph_node *next, *previous; /* in the graph, in the order in which they were added */
     struct graph_node **after;          /* what it depends on */
     size_t n_after;
-    struct graph_node *copy; /* while a graph is copied, and of its last copy: its own copy */
+    unsigned number;         /* in its graph, and the same in copies of it */
+    struct graph_node *copy; /* while graphs are copied or compared: the other one's */
     size_t waiting, place;   /* while an order is sought: nodes before it that are not placed yet; its place in the order */
     struct graph_work work;
 };
@@ -62,7 +67,8 @@ struct shim_graph {
     struct object object;
     struct graph_node *first, *last;
     size_t n;
-    bool owned; /* by a node, or by what can be launched: the program does not destroy it */
+    unsigned next; /* number of a node */
+    bool owned;    /* by a node, or by what can be launched: the program does not destroy it */
 };
 
 /* Guards graphs, nodes and captures. */
@@ -73,13 +79,31 @@ struct shim_graph *graph_new(void);
 void graph_free(struct shim_graph *g);
 struct graph_node *graph_add(struct shim_graph *g, const struct graph_work *work, struct graph_node *const *after, size_t n);
 struct shim_graph *graph_copied(const struct shim_graph *g);
+/* Takes a node out, and what depends on it. */
+void graph_remove(struct graph_node *node);
 /* Deep: 0 or CUDA_ERROR_OUT_OF_MEMORY. */
 int graph_work_copy(struct graph_work *out, const struct graph_work *from);
 void graph_work_free(struct graph_work *work);
 /* The nodes in an order in which each comes after those it depends on; NULL: out of memory, or (*rc CUDA_ERROR_INVALID_VALUE) they depend on each other in a circle. */
 struct graph_node **graph_order(struct shim_graph *g, int *rc);
-/* The live graph behind a handle. 0 or a CUresult. */
+/* The live graph or node behind a handle. 0 or a CUresult. */
 int graph_find(CUgraph handle, struct shim_graph **out);
+int graph_node_find(CUgraphNode handle, struct graph_node **out);
+/* The node of a number; NULL: there is none. */
+struct graph_node *graph_numbered(const struct shim_graph *g, unsigned number);
+
+/* ---- nodes.c: descriptions in the driver's structures, as work. 0 or a CUresult; the work is then the caller's ---- */
+int graph_describe_kernel(const CUDA_KERNEL_NODE_PARAMS *p, struct graph_work *out);
+int graph_describe_copy(const CUDA_MEMCPY3D *p, CUcontext context, struct graph_work *out);
+int graph_describe_fill(const CUDA_MEMSET_NODE_PARAMS *p, CUcontext context, struct graph_work *out);
+int graph_describe_host(const CUDA_HOST_NODE_PARAMS *p, struct graph_work *out);
+int graph_describe_event(CUgraphNodeType type, CUevent event, struct graph_work *out);
+int graph_describe_child(CUgraph child, struct graph_work *out);        /* graph_lock held */
+int graph_describe(const CUgraphNodeParams *p, struct graph_work *out); /* graph_lock held */
+
+/* ---- launch.c, memory/copy_calls.c: the same for what they know ---- */
+int launch_describe(struct shim_context *c, const CUDA_KERNEL_NODE_PARAMS *p, struct graph_kernel *out);
+int copy_describe(const CUDA_MEMCPY3D *p, struct graph_copy *out);
 
 /* ---- capture.c ---- */
 

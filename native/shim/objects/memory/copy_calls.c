@@ -1,5 +1,6 @@
 /* The driver's copy and fill calls. Those without a stream argument work on shim_default_stream. */
 #include "objects/array.h"
+#include "objects/graph/graph.h"
 #include "objects/memory/array_copy.h"
 #include "gv_impl.h"
 
@@ -225,6 +226,13 @@ static int copy_3d(const CUDA_MEMCPY3D *p, CUstream stream, bool wait) {
 CUresult impl_cuMemcpy3D(const CUDA_MEMCPY3D *p) { return copy_3d(p, shim_default_stream, true); }
 
 CUresult impl_cuMemcpy3DAsync(const CUDA_MEMCPY3D *p, CUstream stream) { return copy_3d(p, stream, false); }
+
+int copy_describe(const CUDA_MEMCPY3D *p, struct graph_copy *out) {
+    DESCRIBE_3D(p, dst, src);
+    out->box = (struct copy_box){.width = p->WidthInBytes, .height = p->Height, .depth = p->Depth};
+    int rc = p->WidthInBytes && p->Height && p->Depth ? describe(&dst, out->box.width, out->box.height, &out->dst) : CUDA_ERROR_INVALID_VALUE;
+    return rc ? rc : describe(&src, out->box.width, out->box.height, &out->src);
+}
 
 static int copy_3d_peer(const CUDA_MEMCPY3D_PEER *p, CUstream stream, bool wait) {
     if (!shim_initialized()) return CUDA_ERROR_NOT_INITIALIZED;

@@ -1,0 +1,496 @@
+/* Graphs that a program puts together node by node, and changes. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "gv_client.h"
+#include "gv_impl.h"
+#include "objects/array.h"
+#include "objects/graph/graph.h"
+
+/* ---- descriptions ---- */
+
+/* The context that the program names, or the current one. */
+static int context_of(CUcontext handle, struct shim_context **out) { return handle ? context_check(handle, out) : context_require(out); }
+
+int graph_describe_kernel(const CUDA_KERNEL_NODE_PARAMS *p, struct graph_work *out) {
+    struct shim_context *c;
+    if (!p || (!p->func && !p->kern)) return CUDA_ERROR_INVALID_VALUE;
+    int rc = context_of(p->func ? NULL : p->ctx, &c);
+    *out = (struct graph_work){.type = CU_GRAPH_NODE_TYPE_KERNEL};
+    return rc ? rc : launch_describe(c, p, &out->kernel);
+}
+
+int graph_describe_copy(const CUDA_MEMCPY3D *p, CUcontext context, struct graph_work *out) {
+    struct shim_context *c;
+    int rc = context_of(context, &c);
+    if (!rc && (!p || p->srcLOD || p->dstLOD)) rc = CUDA_ERROR_INVALID_VALUE;
+    *out = (struct graph_work){.type = CU_GRAPH_NODE_TYPE_MEMCPY};
+    return rc ? rc : copy_describe(p, &out->copy);
+}
+
+int graph_describe_fill(const CUDA_MEMSET_NODE_PARAMS *p, CUcontext context, struct graph_work *out) {
+    struct shim_context *c;
+    struct range r;
+    int rc = context_of(context, &c);
+    if (rc) return rc;
+    if (!p || (p->elementSize != 1 && p->elementSize != 2 && p->elementSize != 4) || p->dst % p->elementSize || !p->width || !p->height)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!range_find(p->dst, &r) || (p->height > 1 && p->pitch < p->width * p->elementSize)) return CUDA_ERROR_INVALID_VALUE;
+    *out = (struct graph_work){
+        .type = CU_GRAPH_NODE_TYPE_MEMSET,
+        .fill = {.dst = p->dst, .pitch = p->pitch, .width = p->width, .height = p->height, .element = p->elementSize, .value = p->value}};
+    return 0;
+}
+
+int graph_describe_host(const CUDA_HOST_NODE_PARAMS *p, struct graph_work *out) {
+    if (!p || !p->fn) return CUDA_ERROR_INVALID_VALUE;
+    *out = (struct graph_work){.type = CU_GRAPH_NODE_TYPE_HOST, .host = {p->fn, p->userData}};
+    return 0;
+}
+
+int graph_describe_event(CUgraphNodeType type, CUevent event, struct graph_work *out) {
+    if (!object_get(OBJECT_EVENT, event)) return CUDA_ERROR_INVALID_VALUE;
+    *out = (struct graph_work){.type = type, .event = event};
+    return 0;
+}
+
+int graph_describe_child(CUgraph child, struct graph_work *out) {
+    struct shim_graph *g;
+    int rc = graph_find(child, &g);
+    if (rc) return rc;
+    *out = (struct graph_work){.type = CU_GRAPH_NODE_TYPE_GRAPH, .child = graph_copied(g)};
+    if (!out->child) return CUDA_ERROR_OUT_OF_MEMORY;
+    out->child->owned = true;
+    return 0;
+}
+
+int graph_describe(const CUgraphNodeParams *p, struct graph_work *out) {
+    if (!p) return CUDA_ERROR_INVALID_VALUE;
+    switch ((int)p->type) {
+    case CU_GRAPH_NODE_TYPE_KERNEL: {
+        CUDA_KERNEL_NODE_PARAMS k = {.func = p->kernel.func,
+                                     .gridDimX = p->kernel.gridDimX,
+                                     .gridDimY = p->kernel.gridDimY,
+                                     .gridDimZ = p->kernel.gridDimZ,
+                                     .blockDimX = p->kernel.blockDimX,
+                                     .blockDimY = p->kernel.blockDimY,
+                                     .blockDimZ = p->kernel.blockDimZ,
+                                     .sharedMemBytes = p->kernel.sharedMemBytes,
+                                     .kernelParams = p->kernel.kernelParams,
+                                     .extra = p->kernel.extra,
+                                     .kern = p->kernel.kern,
+                                     .ctx = p->kernel.ctx};
+        return graph_describe_kernel(&k, out);
+    }
+    case CU_GRAPH_NODE_TYPE_MEMCPY: return graph_describe_copy(&p->memcpy.copyParams, p->memcpy.copyCtx, out);
+    case CU_GRAPH_NODE_TYPE_MEMSET: {
+        CUDA_MEMSET_NODE_PARAMS m;
+        memcpy(&m, &p->memset, sizeof m); /* its beginning is the same */
+        return graph_describe_fill(&m, p->memset.ctx, out);
+    }
+    case CU_GRAPH_NODE_TYPE_HOST: {
+        CUDA_HOST_NODE_PARAMS h = {.fn = p->host.fn, .userData = p->host.userData};
+        return graph_describe_host(&h, out);
+    }
+    case CU_GRAPH_NODE_TYPE_GRAPH: return graph_describe_child(p->graph.graph, out);
+    case CU_GRAPH_NODE_TYPE_EMPTY: *out = (struct graph_work){.type = CU_GRAPH_NODE_TYPE_EMPTY}; return 0;
+    case CU_GRAPH_NODE_TYPE_WAIT_EVENT: return graph_describe_event(p->type, p->eventWait.event, out);
+    case CU_GRAPH_NODE_TYPE_EVENT_RECORD: return graph_describe_event(p->type, p->eventRecord.event, out);
+    default: shim_log_once("graph nodes of type %d are not supported yet", (int)p->type); return CUDA_ERROR_NOT_SUPPORTED;
+    }
+}
+
+/* ---- added ---- */
+
+/* Takes the work over. graph_lock held. */
+static int add(CUgraphNode *out, CUgraph handle, const CUgraphNode *after, size_t n, const struct graph_work *work) {
+    struct shim_graph *g;
+    int rc = graph_find(handle, &g);
+    if (!rc && (!out || (n && !after))) rc = CUDA_ERROR_INVALID_VALUE;
+    for (size_t i = 0; i < n && !rc; i++) {
+        struct graph_node *node;
+        rc = graph_node_find(after[i], &node);
+        if (!rc && node->graph != g) rc = CUDA_ERROR_INVALID_VALUE;
+    }
+    if (rc) {
+        struct graph_work gone = *work;
+        graph_work_free(&gone);
+        return rc;
+    }
+    struct graph_node *node = graph_add(g, work, (struct graph_node *const *)after, n);
+    if (!node) return CUDA_ERROR_OUT_OF_MEMORY;
+    *out = (CUgraphNode)node;
+    return 0;
+}
+
+static int add_locked(CUgraphNode *out, CUgraph graph, const CUgraphNode *after, size_t n, int rc, const struct graph_work *work) {
+    if (rc) return rc;
+    pthread_mutex_lock(&graph_lock);
+    rc = add(out, graph, after, n, work);
+    pthread_mutex_unlock(&graph_lock);
+    return rc;
+}
+
+static CUDA_KERNEL_NODE_PARAMS today(const CUDA_KERNEL_NODE_PARAMS_v1 *p) {
+    CUDA_KERNEL_NODE_PARAMS now = {0};
+    memcpy(&now, p, sizeof *p); /* the newer one goes on where the older one ends */
+    return now;
+}
+
+CUresult impl_cuGraphAddKernelNode_v2(CUgraphNode *out, CUgraph graph, const CUgraphNode *after, size_t n, const CUDA_KERNEL_NODE_PARAMS *p) {
+    struct graph_work work;
+    return add_locked(out, graph, after, n, graph_describe_kernel(p, &work), &work);
+}
+
+CUresult impl_cuGraphAddKernelNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *after, size_t n, const CUDA_KERNEL_NODE_PARAMS_v1 *p) {
+    if (!p) return CUDA_ERROR_INVALID_VALUE;
+    CUDA_KERNEL_NODE_PARAMS now = today(p);
+    return impl_cuGraphAddKernelNode_v2(out, graph, after, n, &now);
+}
+
+CUresult impl_cuGraphAddMemcpyNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *after, size_t n, const CUDA_MEMCPY3D *p, CUcontext context) {
+    struct graph_work work;
+    return add_locked(out, graph, after, n, graph_describe_copy(p, context, &work), &work);
+}
+
+CUresult impl_cuGraphAddMemsetNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *after, size_t n, const CUDA_MEMSET_NODE_PARAMS *p,
+                                   CUcontext context) {
+    struct graph_work work;
+    return add_locked(out, graph, after, n, graph_describe_fill(p, context, &work), &work);
+}
+
+CUresult impl_cuGraphAddHostNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *after, size_t n, const CUDA_HOST_NODE_PARAMS *p) {
+    struct graph_work work;
+    return add_locked(out, graph, after, n, graph_describe_host(p, &work), &work);
+}
+
+CUresult impl_cuGraphAddChildGraphNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *after, size_t n, CUgraph child) {
+    struct graph_work work;
+    pthread_mutex_lock(&graph_lock);
+    int rc = graph_describe_child(child, &work);
+    if (!rc) rc = add(out, graph, after, n, &work);
+    pthread_mutex_unlock(&graph_lock);
+    return rc;
+}
+
+CUresult impl_cuGraphAddEmptyNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *after, size_t n) {
+    return add_locked(out, graph, after, n, 0, &(struct graph_work){.type = CU_GRAPH_NODE_TYPE_EMPTY});
+}
+
+CUresult impl_cuGraphAddEventRecordNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *after, size_t n, CUevent event) {
+    struct graph_work work;
+    return add_locked(out, graph, after, n, graph_describe_event(CU_GRAPH_NODE_TYPE_EVENT_RECORD, event, &work), &work);
+}
+
+CUresult impl_cuGraphAddEventWaitNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *after, size_t n, CUevent event) {
+    struct graph_work work;
+    return add_locked(out, graph, after, n, graph_describe_event(CU_GRAPH_NODE_TYPE_WAIT_EVENT, event, &work), &work);
+}
+
+CUresult impl_cuGraphAddNode_v2(CUgraphNode *out, CUgraph graph, const CUgraphNode *after, const CUgraphEdgeData *data, size_t n,
+                                CUgraphNodeParams *p) {
+    struct graph_work work;
+    (void)data;
+    pthread_mutex_lock(&graph_lock);
+    int rc = graph_describe(p, &work);
+    if (!rc) rc = add(out, graph, after, n, &work);
+    pthread_mutex_unlock(&graph_lock);
+    return rc;
+}
+
+CUresult impl_cuGraphAddNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *after, size_t n, CUgraphNodeParams *p) {
+    return impl_cuGraphAddNode_v2(out, graph, after, NULL, n, p);
+}
+
+/* ---- edges ---- */
+
+static int position(const struct graph_node *of, const struct graph_node *on, size_t *at) {
+    for (*at = 0; *at < of->n_after; ++*at)
+        if (of->after[*at] == on) return 1;
+    return 0;
+}
+
+static int add_edge(struct graph_node *from, struct graph_node *to) {
+    size_t at;
+    if (from == to || position(to, from, &at)) return CUDA_ERROR_INVALID_VALUE;
+    struct graph_node **list = realloc(to->after, (to->n_after + 1) * sizeof *list);
+    if (!list) return CUDA_ERROR_OUT_OF_MEMORY;
+    to->after = list;
+    list[to->n_after++] = from;
+    return 0;
+}
+
+static int remove_edge(const struct graph_node *from, struct graph_node *to) {
+    size_t at;
+    if (!position(to, from, &at)) return CUDA_ERROR_INVALID_VALUE;
+    memmove(&to->after[at], &to->after[at + 1], (--to->n_after - at) * sizeof to->after[0]);
+    return 0;
+}
+
+static int edges(CUgraph handle, const CUgraphNode *from, const CUgraphNode *to, size_t n, bool more) {
+    struct shim_graph *g;
+    pthread_mutex_lock(&graph_lock);
+    int rc = graph_find(handle, &g);
+    if (!rc && n && (!from || !to)) rc = CUDA_ERROR_INVALID_VALUE;
+    for (size_t i = 0; i < n && !rc; i++) {
+        struct graph_node *a, *b;
+        rc = graph_node_find(from[i], &a);
+        if (!rc) rc = graph_node_find(to[i], &b);
+        if (!rc && (a->graph != g || b->graph != g)) rc = CUDA_ERROR_INVALID_VALUE;
+        if (!rc) rc = more ? add_edge(a, b) : remove_edge(a, b);
+    }
+    pthread_mutex_unlock(&graph_lock);
+    return rc;
+}
+
+CUresult impl_cuGraphAddDependencies(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to, size_t n) {
+    return edges(graph, from, to, n, true);
+}
+CUresult impl_cuGraphAddDependencies_v2(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to, const CUgraphEdgeData *data, size_t n) {
+    return (void)data, edges(graph, from, to, n, true);
+}
+CUresult impl_cuGraphRemoveDependencies(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to, size_t n) {
+    return edges(graph, from, to, n, false);
+}
+CUresult impl_cuGraphRemoveDependencies_v2(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to, const CUgraphEdgeData *data, size_t n) {
+    return (void)data, edges(graph, from, to, n, false);
+}
+
+CUresult impl_cuGraphDestroyNode(CUgraphNode handle) {
+    struct graph_node *node;
+    pthread_mutex_lock(&graph_lock);
+    int rc = graph_node_find(handle, &node);
+    if (!rc && node->graph->owned) rc = CUDA_ERROR_INVALID_VALUE;
+    if (!rc) graph_remove(node);
+    pthread_mutex_unlock(&graph_lock);
+    return rc;
+}
+
+/* ---- changed ---- */
+
+/* Gives a node other work of its type; takes the work over. */
+static int replace(CUgraphNode handle, int rc, struct graph_work *work) {
+    struct graph_node *node;
+    if (rc) return rc;
+    pthread_mutex_lock(&graph_lock);
+    rc = graph_node_find(handle, &node);
+    if (!rc && node->work.type != work->type) rc = CUDA_ERROR_INVALID_VALUE;
+    if (rc) {
+        graph_work_free(work);
+    } else {
+        graph_work_free(&node->work);
+        node->work = *work;
+    }
+    pthread_mutex_unlock(&graph_lock);
+    return rc;
+}
+
+CUresult impl_cuGraphKernelNodeSetParams_v2(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS *p) {
+    struct graph_work work;
+    return replace(node, graph_describe_kernel(p, &work), &work);
+}
+CUresult impl_cuGraphKernelNodeSetParams(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v1 *p) {
+    if (!p) return CUDA_ERROR_INVALID_VALUE;
+    CUDA_KERNEL_NODE_PARAMS now = today(p);
+    return impl_cuGraphKernelNodeSetParams_v2(node, &now);
+}
+CUresult impl_cuGraphMemcpyNodeSetParams(CUgraphNode node, const CUDA_MEMCPY3D *p) {
+    struct graph_work work;
+    return replace(node, graph_describe_copy(p, NULL, &work), &work);
+}
+CUresult impl_cuGraphMemsetNodeSetParams(CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS *p) {
+    struct graph_work work;
+    return replace(node, graph_describe_fill(p, NULL, &work), &work);
+}
+CUresult impl_cuGraphHostNodeSetParams(CUgraphNode node, const CUDA_HOST_NODE_PARAMS *p) {
+    struct graph_work work;
+    return replace(node, graph_describe_host(p, &work), &work);
+}
+CUresult impl_cuGraphEventRecordNodeSetEvent(CUgraphNode node, CUevent event) {
+    struct graph_work work;
+    return replace(node, graph_describe_event(CU_GRAPH_NODE_TYPE_EVENT_RECORD, event, &work), &work);
+}
+CUresult impl_cuGraphEventWaitNodeSetEvent(CUgraphNode node, CUevent event) {
+    struct graph_work work;
+    return replace(node, graph_describe_event(CU_GRAPH_NODE_TYPE_WAIT_EVENT, event, &work), &work);
+}
+CUresult impl_cuGraphNodeSetParams(CUgraphNode node, CUgraphNodeParams *p) {
+    struct graph_work work;
+    pthread_mutex_lock(&graph_lock);
+    int rc = graph_describe(p, &work);
+    pthread_mutex_unlock(&graph_lock);
+    return replace(node, rc, &work);
+}
+
+/* ---- asked ---- */
+
+/* The node's work if it is of this type; graph_lock is held when it returns 0. */
+static int look(CUgraphNode handle, CUgraphNodeType type, const void *out, struct graph_work **work) {
+    struct graph_node *node;
+    pthread_mutex_lock(&graph_lock);
+    int rc = graph_node_find(handle, &node);
+    if (!rc && (!out || node->work.type != type)) rc = CUDA_ERROR_INVALID_VALUE;
+    if (rc)
+        pthread_mutex_unlock(&graph_lock);
+    else
+        *work = &node->work;
+    return rc;
+}
+
+/* Where each parameter lies, which stays so as long as the node has this work. */
+static int point(struct graph_kernel *k, struct shim_context *c) {
+    struct shim_function *f;
+    if (k->pointers) return 0;
+    int rc = function_resolve(k->function, c, &f);
+    if (rc) return rc;
+    k->pointers = malloc((f->meta->n_params + 1) * sizeof *k->pointers);
+    if (!k->pointers) return CUDA_ERROR_OUT_OF_MEMORY;
+    for (uint32_t i = 0; i < f->meta->n_params; i++) k->pointers[i] = k->params + f->params[i].offset;
+    return 0;
+}
+
+CUresult impl_cuGraphKernelNodeGetParams_v2(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS *out) {
+    struct shim_context *c;
+    struct graph_work *w;
+    int rc = context_require(&c);
+    if (!rc) rc = look(node, CU_GRAPH_NODE_TYPE_KERNEL, out, &w);
+    if (rc) return rc;
+    struct graph_kernel *k = &w->kernel;
+    rc = point(k, c);
+    bool library = object_get(OBJECT_KERNEL, k->function) != NULL;
+    if (!rc)
+        *out = (CUDA_KERNEL_NODE_PARAMS){.func = library ? NULL : k->function,
+                                         .kern = library ? (CUkernel)k->function : NULL,
+                                         .gridDimX = k->grid[0],
+                                         .gridDimY = k->grid[1],
+                                         .gridDimZ = k->grid[2],
+                                         .blockDimX = k->block[0],
+                                         .blockDimY = k->block[1],
+                                         .blockDimZ = k->block[2],
+                                         .sharedMemBytes = k->shared,
+                                         .kernelParams = k->pointers};
+    pthread_mutex_unlock(&graph_lock);
+    return rc;
+}
+
+CUresult impl_cuGraphKernelNodeGetParams(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS_v1 *out) {
+    CUDA_KERNEL_NODE_PARAMS now;
+    if (!out) return CUDA_ERROR_INVALID_VALUE;
+    int rc = impl_cuGraphKernelNodeGetParams_v2(node, &now);
+    if (!rc && !now.func) now.func = (CUfunction)now.kern; /* a kernel of a library is good for a function */
+    if (!rc) memcpy(out, &now, sizeof *out);
+    return rc;
+}
+
+CUresult impl_cuGraphMemcpyNodeGetParams(CUgraphNode node, CUDA_MEMCPY3D *out) {
+    struct graph_work *w;
+    int rc = look(node, CU_GRAPH_NODE_TYPE_MEMCPY, out, &w);
+    if (rc) return rc;
+    const struct copy_side *dst = &w->copy.dst, *src = &w->copy.src;
+    const struct copy_box *box = &w->copy.box;
+    *out = (CUDA_MEMCPY3D){.WidthInBytes = box->width, .Height = box->height, .Depth = box->depth};
+    static const CUmemorytype types[] = {[COPY_HOST] = CU_MEMORYTYPE_HOST,
+                                         [COPY_DEVICE] = CU_MEMORYTYPE_DEVICE,
+                                         [COPY_ANYWHERE] = CU_MEMORYTYPE_UNIFIED,
+                                         [COPY_ARRAY] = CU_MEMORYTYPE_ARRAY};
+    out->dstMemoryType = types[dst->where];
+    out->srcMemoryType = types[src->where];
+    if (dst->where == COPY_ARRAY) {
+        out->dstArray = (CUarray)dst->array;
+        out->dstXInBytes = dst->at[0], out->dstY = dst->at[1], out->dstZ = dst->at[2];
+    } else {
+        out->dstHost = (void *)(uintptr_t)dst->address, out->dstDevice = dst->address;
+        out->dstPitch = dst->pitch, out->dstHeight = dst->pitch ? dst->slice / dst->pitch : 0;
+    }
+    if (src->where == COPY_ARRAY) {
+        out->srcArray = (CUarray)src->array;
+        out->srcXInBytes = src->at[0], out->srcY = src->at[1], out->srcZ = src->at[2];
+    } else {
+        out->srcHost = (const void *)(uintptr_t)src->address, out->srcDevice = src->address;
+        out->srcPitch = src->pitch, out->srcHeight = src->pitch ? src->slice / src->pitch : 0;
+    }
+    pthread_mutex_unlock(&graph_lock);
+    return CUDA_SUCCESS;
+}
+
+CUresult impl_cuGraphMemsetNodeGetParams(CUgraphNode node, CUDA_MEMSET_NODE_PARAMS *out) {
+    struct graph_work *w;
+    int rc = look(node, CU_GRAPH_NODE_TYPE_MEMSET, out, &w);
+    if (rc) return rc;
+    const struct graph_fill *f = &w->fill;
+    *out = (CUDA_MEMSET_NODE_PARAMS){
+        .dst = f->dst, .pitch = f->pitch, .value = f->value, .elementSize = f->element, .width = f->width, .height = f->height};
+    pthread_mutex_unlock(&graph_lock);
+    return CUDA_SUCCESS;
+}
+
+CUresult impl_cuGraphHostNodeGetParams(CUgraphNode node, CUDA_HOST_NODE_PARAMS *out) {
+    struct graph_work *w;
+    int rc = look(node, CU_GRAPH_NODE_TYPE_HOST, out, &w);
+    if (rc) return rc;
+    *out = (CUDA_HOST_NODE_PARAMS){.fn = w->host.fn, .userData = w->host.data};
+    pthread_mutex_unlock(&graph_lock);
+    return CUDA_SUCCESS;
+}
+
+static int event_of(CUgraphNode node, CUgraphNodeType type, CUevent *out) {
+    struct graph_work *w;
+    int rc = look(node, type, out, &w);
+    if (rc) return rc;
+    *out = w->event;
+    pthread_mutex_unlock(&graph_lock);
+    return 0;
+}
+
+CUresult impl_cuGraphEventRecordNodeGetEvent(CUgraphNode node, CUevent *out) { return event_of(node, CU_GRAPH_NODE_TYPE_EVENT_RECORD, out); }
+CUresult impl_cuGraphEventWaitNodeGetEvent(CUgraphNode node, CUevent *out) { return event_of(node, CU_GRAPH_NODE_TYPE_WAIT_EVENT, out); }
+
+CUresult impl_cuGraphChildGraphNodeGetGraph(CUgraphNode node, CUgraph *out) {
+    struct graph_work *w;
+    int rc = look(node, CU_GRAPH_NODE_TYPE_GRAPH, out, &w);
+    if (rc) return rc;
+    *out = (CUgraph)w->child;
+    pthread_mutex_unlock(&graph_lock);
+    return CUDA_SUCCESS;
+}
+
+/* ---- attributes of kernels: those that change something ---- */
+
+CUresult impl_cuGraphKernelNodeSetAttribute(CUgraphNode node, CUkernelNodeAttrID attribute, const CUkernelNodeAttrValue *value) {
+    struct graph_work *w;
+    int rc = look(node, CU_GRAPH_NODE_TYPE_KERNEL, value, &w);
+    if (rc) return rc;
+    switch ((int)attribute) {
+    case CU_LAUNCH_ATTRIBUTE_COOPERATIVE: w->kernel.cooperative = value->cooperative != 0; break;
+    case CU_LAUNCH_ATTRIBUTE_PRIORITY: w->kernel.priority = value->priority; break;
+    default: rc = CUDA_ERROR_NOT_SUPPORTED; break;
+    }
+    pthread_mutex_unlock(&graph_lock);
+    if (rc) shim_log_once("cuGraphKernelNodeSetAttribute: attribute %d is not supported", (int)attribute);
+    return rc;
+}
+
+CUresult impl_cuGraphKernelNodeGetAttribute(CUgraphNode node, CUkernelNodeAttrID attribute, CUkernelNodeAttrValue *out) {
+    struct graph_work *w;
+    int rc = look(node, CU_GRAPH_NODE_TYPE_KERNEL, out, &w);
+    if (rc) return rc;
+    memset(out, 0, sizeof *out);
+    if ((int)attribute == CU_LAUNCH_ATTRIBUTE_COOPERATIVE) out->cooperative = w->kernel.cooperative;
+    if ((int)attribute == CU_LAUNCH_ATTRIBUTE_PRIORITY) out->priority = w->kernel.priority;
+    pthread_mutex_unlock(&graph_lock);
+    return CUDA_SUCCESS;
+}
+
+CUresult impl_cuGraphKernelNodeCopyAttributes(CUgraphNode to, CUgraphNode from) {
+    struct graph_node *a, *b;
+    pthread_mutex_lock(&graph_lock);
+    int rc = graph_node_find(to, &a);
+    if (!rc) rc = graph_node_find(from, &b);
+    if (!rc && (a->work.type != CU_GRAPH_NODE_TYPE_KERNEL || b->work.type != CU_GRAPH_NODE_TYPE_KERNEL)) rc = CUDA_ERROR_INVALID_VALUE;
+    if (!rc) {
+        a->work.kernel.cooperative = b->work.kernel.cooperative;
+        a->work.kernel.priority = b->work.kernel.priority;
+    }
+    pthread_mutex_unlock(&graph_lock);
+    return rc;
+}
