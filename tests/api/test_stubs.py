@@ -143,10 +143,10 @@ def test_before_init(fake_driver: Path) -> None:
     code = """
         put("initialized", 0)
         number, text = ctypes.c_int(), ctypes.c_char_p()
-        print(lib.cuMemFree_v2(ctypes.c_uint64(1)), lib.cuGraphCreate(None, 0), lib.cuDriverGetVersion(ctypes.byref(number)), lib.cuInit(0),
+        print(lib.cuMemFree_v2(ctypes.c_uint64(1)), lib.cuDeviceGetLuid(None, None, 0), lib.cuDriverGetVersion(ctypes.byref(number)), lib.cuInit(0),
               lib.cuGetErrorName(1, ctypes.byref(text)))
         put("initialized", 1)
-        print(lib.cuMemFree_v2(ctypes.c_uint64(1)), lib.cuGraphCreate(None, 0))
+        print(lib.cuMemFree_v2(ctypes.c_uint64(1)), lib.cuDeviceGetLuid(None, None, 0))
     """
     assert run_fresh(fake_driver, code).split() == ["3", "3", "0", "0", "0", "0", "801"]
 
@@ -158,7 +158,7 @@ def test_child_of_an_attached_parent(fake_driver: Path) -> None:
         number, text, status = ctypes.c_int(), ctypes.c_char_p(), ctypes.c_int()
         pid = os.fork()
         if pid == 0:
-            print(lib.cuCtxSynchronize(), lib.cuInit(0), lib.cuGraphCreate(None, 0), lib.cuDriverGetVersion(ctypes.byref(number)),
+            print(lib.cuCtxSynchronize(), lib.cuInit(0), lib.cuDeviceGetLuid(None, None, 0), lib.cuDriverGetVersion(ctypes.byref(number)),
                   lib.cuGetErrorString(3, ctypes.byref(text)),
                   lib.cuGetProcAddress_v2(b"cuInit", ctypes.byref(text), 12000, ctypes.c_uint64(0), ctypes.byref(status)), flush=True)
             os._exit(0)
@@ -209,12 +209,12 @@ def test_after_the_end(fake_driver: Path, tmp_path: Path, includes: list[Path]) 
 
 def test_unsupported_says_so_once(fake_driver: Path) -> None:
     code = """
-        print(lib.cuGraphCreate(None, 0), lib.cuGraphCreate(None, 0), lib.cuTensorMapReplaceAddress(None, None))
+        print(lib.cuDeviceGetLuid(None, None, 0), lib.cuDeviceGetLuid(None, None, 0), lib.cuTensorMapReplaceAddress(None, None))
         print(ctypes.string_at(ctypes.addressof(ctypes.c_char.in_dll(lib, "fake_log"))).decode())
     """
     out = run_fresh(fake_driver, code).splitlines()
     assert out[0].split() == ["801"] * 3
-    assert out[1].startswith("cuGraphCreate is not supported (graphs: not yet)")
+    assert out[1].startswith("cuDeviceGetLuid is not supported (LUIDs exist on Windows only)")
     assert out[2].startswith("cuTensorMapReplaceAddress is not supported")
     assert len([line for line in out[1:] if line]) == 2
 
@@ -321,7 +321,7 @@ def test_trace(fake_driver: Path, tmp_path: Path) -> None:
         name = ctypes.create_string_buffer(64)
         lib.cuDeviceGetName(name, 64, 0)
         lib.cuStreamSynchronize_ptsz(None)
-        lib.cuGraphCreate(None, 0)
+        lib.cuDeviceGetLuid(None, None, 0)
         put("result", 2)
         lib.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(8192))
         put("broken", 46)
@@ -336,7 +336,7 @@ def test_trace(fake_driver: Path, tmp_path: Path) -> None:
         "async cuMemAlloc_v2(dptr=->0x7f0012345000, bytesize=4096) = CUDA_SUCCESS",
         'local cuDeviceGetName(name="a ?fake??device", len=64, dev=0) = CUDA_SUCCESS',
         "sync cuStreamSynchronize_ptsz(hStream=0x2) = CUDA_SUCCESS",
-        "unsupported cuGraphCreate(...) = CUDA_ERROR_NOT_SUPPORTED",
+        "unsupported cuDeviceGetLuid(...) = CUDA_ERROR_NOT_SUPPORTED",
         "async cuMemAlloc_v2(dptr=P, bytesize=8192) = CUDA_ERROR_OUT_OF_MEMORY",
         "async cuMemFree_v2(...) = CUDA_ERROR_DEVICE_UNAVAILABLE",
     ]
