@@ -81,8 +81,9 @@ HANDLES = {
 
 
 def widened(old: str) -> set[str]:
-    """What a type from before CUDA 3.2 became."""
-    return {old, old.replace("unsigned int", "size_t"), old.replace("CUdeviceptr_v1", "CUdeviceptr"), re.sub(r"(CUDA_(?!KERNEL_NODE)\w+)_v1\b", r"\1", old)}
+    """What a type from before CUDA 3.2 became. (What a kernel node is given became longer in CUDA 12.)"""
+    struct = re.sub(r"(CUDA_(?!KERNEL_NODE)\w+)_v1\b", r"\1", old)
+    return {old, old.replace("unsigned int", "size_t"), old.replace("CUdeviceptr_v1", "CUdeviceptr"), struct}
 
 
 def widens(old: Symbol, new: Symbol) -> bool:

@@ -134,13 +134,15 @@ int launch_describe(struct shim_context *c, const CUDA_KERNEL_NODE_PARAMS *p, st
 
 /* A launch on a stream that captures. */
 static int capture(struct shim_stream *s, const struct request *r, const void *params, size_t size) {
-    struct graph_kernel k = {
-        .function = r->function, .shared = r->shared, .cooperative = r->cooperative, .params = malloc(size + 1), .params_size = size};
-    if (!k.params) return CUDA_ERROR_OUT_OF_MEMORY;
-    memcpy(k.grid, r->grid, sizeof k.grid);
-    memcpy(k.block, r->block, sizeof k.block);
-    if (size) memcpy(k.params, params, size);
-    return capture_work(s, &(struct graph_work){.type = CU_GRAPH_NODE_TYPE_KERNEL, .kernel = k});
+    struct graph_work work = {.type = CU_GRAPH_NODE_TYPE_KERNEL};
+    work.kernel.function = r->function;
+    work.kernel.shared = r->shared;
+    work.kernel.cooperative = r->cooperative;
+    work.kernel.params = (char *)(uintptr_t)params; /* which is copied */
+    work.kernel.params_size = size;
+    memcpy(work.kernel.grid, r->grid, sizeof r->grid);
+    memcpy(work.kernel.block, r->block, sizeof r->block);
+    return capture_work(s, &work);
 }
 
 /* ---- the launch ---------------------------------------------------------------------------------------------------- */

@@ -429,6 +429,24 @@ static void arrays(void) {
     }
 }
 
+/* Captured, made ready and launched twice. */
+static void graphs(void) {
+    CUstream s = own.streams[1 + any(BLOCK_STREAMS - 1)];
+    CUdeviceptr memory = *some_memory();
+    CUgraph graph;
+    CUgraphExec ready;
+    if (!s || !memory || !good(CALL(cuStreamBeginCapture, s, CU_STREAM_CAPTURE_MODE_RELAXED))) return;
+    good(CALL(cuMemsetD8Async, memory, 1, 4096, s));
+    good(CALL(cuMemcpyHtoDAsync, memory, own.source, 4096, s));
+    if (any(2)) good(CALL(cuMemcpyDtoHAsync, own.source, memory, 4096, s));
+    if (!good(CALL(cuStreamEndCapture, s, &graph))) return;
+    if (good(CALL(cuGraphInstantiate, &ready, graph, 0))) {
+        for (int i = 0; i < 2; i++) good(CALL(cuGraphLaunch, ready, s));
+        good(CALL(cuGraphExecDestroy, ready));
+    }
+    good(CALL(cuGraphDestroy, graph));
+}
+
 static void tensor_map(void) {
     struct {
         CUtensorMap map;
@@ -513,7 +531,7 @@ static void one(void) {
     case 19: modules(); break;
     case 20: any(2) ? libraries() : link_modules(); break;
     case 21: any(3) ? any(2) ? textures() : tensor_map() : arrays(); break;
-    case 22: virtual_memory(); break;
+    case 22: any(4) ? virtual_memory() : graphs(); break;
     default: queries(); break;
     }
 }

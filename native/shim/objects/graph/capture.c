@@ -86,14 +86,13 @@ static int broken(struct capture *c) {
 }
 
 int capture_work(struct shim_stream *s, const struct graph_work *work) {
+    struct graph_work own;
     pthread_mutex_lock(&graph_lock);
     struct capture *c = capture_of(s);
     int rc = c ? broken(c) : CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-    if (rc) {
-        struct graph_work gone = *work;
-        graph_work_free(&gone);
-    } else {
-        struct graph_node *node = graph_add(c->graph, work, s->ends, s->n_ends);
+    if (!rc) rc = graph_work_copy(&own, work);
+    if (!rc) {
+        struct graph_node *node = graph_add(c->graph, &own, s->ends, s->n_ends);
         rc = node ? set_ends(s, &node, 1) : CUDA_ERROR_OUT_OF_MEMORY;
     }
     pthread_mutex_unlock(&graph_lock);
@@ -152,12 +151,11 @@ int capture_record(struct shim_stream *s, struct shim_event *e) {
 
 int capture_wait(struct shim_stream *s, struct shim_event *e) {
     pthread_mutex_lock(&graph_lock);
-    struct capture *of_event = e->capture ? find(e->capture) : NULL, *own = capture_of(s);
+    uint64_t id = atomic_load(&e->capture);
+    struct capture *of_event = id ? find(id) : NULL, *own = capture_of(s);
     int rc = 0;
-    if (e->capture && !of_event)
-        rc = CUDA_ERROR_CAPTURED_EVENT; /* that capture is over */
-    else if (!e->capture)
-        rc = CUDA_ERROR_STREAM_CAPTURE_ISOLATION; /* work outside of the capture */
+    if (!of_event)
+        rc = id ? CUDA_ERROR_CAPTURED_EVENT : CUDA_ERROR_STREAM_CAPTURE_ISOLATION; /* that capture is over; work outside of the capture */
     else if (own && own != of_event)
         rc = CUDA_ERROR_STREAM_CAPTURE_MERGE;
     else if (s->kind == STREAM_LEGACY)

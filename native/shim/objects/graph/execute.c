@@ -357,14 +357,7 @@ CUresult impl_cuGraphLaunch(CUgraphExec handle, CUstream stream) {
     int rc = stream_require(stream, &s);
     if (!rc) rc = find(handle, &x);
     if (rc) return rc;
-    if (stream_captures(s)) {
-        struct graph_work work = {.type = CU_GRAPH_NODE_TYPE_GRAPH};
-        pthread_mutex_lock(&graph_lock);
-        work.child = graph_copied(x->graph);
-        if (work.child) work.child->owned = true;
-        pthread_mutex_unlock(&graph_lock);
-        return work.child ? capture_work(s, &work) : (int)CUDA_ERROR_OUT_OF_MEMORY;
-    }
+    if (stream_captures(s)) return capture_work(s, &(struct graph_work){.type = CU_GRAPH_NODE_TYPE_GRAPH, .child = x->graph});
     for (size_t i = 0; i < x->n && !rc; i++)
         if (!x->calls[i]->disabled) rc = carry_out(s, stream, x->calls[i]);
     return rc;

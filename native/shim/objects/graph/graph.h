@@ -8,7 +8,7 @@
 #ifndef SHIM_GRAPH_H
 #define SHIM_GRAPH_H
 
-#include "objects/memory/copy.h"
+#include "objects/memory/copy_side.h"
 #include "objects/objects.h"
 
 struct graph_kernel {
@@ -109,7 +109,7 @@ int copy_describe(const CUDA_MEMCPY3D *p, struct graph_copy *out);
 
 struct capture;
 
-/* What a capturing stream is given becomes a node: 0 or a CUresult. The work is taken over. */
+/* What a capturing stream is given becomes a node, with a copy of the work: 0 or a CUresult. */
 int capture_work(struct shim_stream *s, const struct graph_work *work);
 /* A call that a capturing stream does not allow: the capture is worth nothing any more. Returns the call's error. */
 int capture_forbidden(struct shim_stream *s);

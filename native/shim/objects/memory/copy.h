@@ -2,27 +2,7 @@
 #ifndef SHIM_COPY_H
 #define SHIM_COPY_H
 
-#include "objects/objects.h"
-
-struct shim_array;
-
-enum copy_where { COPY_HOST, COPY_DEVICE, COPY_ANYWHERE, COPY_ARRAY }; /* ANYWHERE: as the address map says */
-
-struct copy_side {
-    enum copy_where where;
-    uint64_t address;      /* of the box's first byte */
-    uint64_t pitch, slice; /* bytes from row to row, from slice to slice */
-    struct shim_array *array;
-    uint64_t at[3]; /* of an array: the byte in a row, the row, the slice or layer */
-    /* Filled in by copy_box. */
-    uint32_t ctx; /* device: the owner */
-    struct shim_context *context;
-    bool pinned; /* host: allocated or registered */
-};
-
-struct copy_box {
-    uint64_t width, height, depth; /* width in bytes */
-};
+#include "objects/memory/copy_side.h"
 
 /* Finds where a side lies that is no array, and whether the box is in one allocation there that may be used so. */
 int copy_check(struct shim_stream *s, struct copy_side *side, const struct copy_box *box, bool written);
