@@ -46,13 +46,10 @@ static struct gv_array *listed(struct gv_context *c, const struct gv_array *as) 
     return a;
 }
 
-/* `at`: where it has to lie, 0: anywhere. */
-static int make(struct gv_context *c, struct gv_array *as, uint64_t at, struct gv_array **out) {
+static int make(struct gv_context *c, struct gv_array *as, struct gv_array **out) {
     uint64_t size = (bytes_of(as) + SOFT_PAGE - 1) & ~(SOFT_PAGE - 1);
     struct soft_array_storage *storage = calloc(1, sizeof *storage);
-    if (!storage) return CUDA_ERROR_OUT_OF_MEMORY;
-    int rc = at ? soft_memory_place_at(c->backend, c->device, size, at, &storage->placed)
-                : soft_memory_place(c->backend, c->device, size, false, &storage->placed);
+    int rc = storage ? soft_memory_place(c->backend, c->device, size, false, &storage->placed) : CUDA_ERROR_OUT_OF_MEMORY;
     if (!rc) {
         as->storage = storage;
         as->address = storage->placed->address;
@@ -88,7 +85,7 @@ static int described(const struct gv_array_shape *s, struct gv_array *out) {
 int soft_array_create(struct gv_context *c, const struct gv_array_shape *shape, struct gv_array **out) {
     struct gv_array as;
     int rc = described(shape, &as);
-    return rc ? rc : make(c, &as, 0, out);
+    return rc ? rc : make(c, &as, out);
 }
 
 int soft_array_level(struct gv_array *array, uint32_t level, struct gv_array **out) {
@@ -184,41 +181,34 @@ void soft_save_array(struct gv_array *a, struct gv_image_out *out) {
     gv_image_put_bytes(out, fields, sizeof fields);
 }
 
-/* The first of those that share memory places it; its memory's size is what all levels took. */
+static bool read_array(struct gv_image_in *in, struct gv_array *out) {
+    out->format = (uint32_t)gv_image_get(in, UINT32_MAX);
+    out->channels = (uint32_t)gv_image_get(in, 4);
+    out->flags = (uint32_t)gv_image_get(in, UINT32_MAX);
+    out->levels = (uint32_t)gv_image_get(in, LEVELS_MOST);
+    out->width = (uint32_t)gv_image_get(in, 1u << 17);
+    out->height = (uint32_t)gv_image_get(in, 1u << 17);
+    out->depth = (uint32_t)gv_image_get(in, 1u << 17);
+    return !in->failed && soft_format_bytes(out->format) && out->channels && out->levels && out->width && out->height && out->depth;
+}
+
+/* The first of those that share memory places it; its size is what all levels took. */
 int soft_restore_array(struct gv_context *c, struct gv_image_in *in, struct gv_array **out) {
-    uint64_t at = gv_image_get(in, UINT64_MAX), size = gv_image_get(in, c->device->share.limit), address = gv_image_get(in, UINT64_MAX);
-    struct gv_array_shape shape = {.format = (uint32_t)gv_image_get(in, UINT32_MAX), .channels = (uint32_t)gv_image_get(in, 4)};
-    shape.flags = (uint32_t)gv_image_get(in, UINT32_MAX);
-    shape.levels = (uint32_t)gv_image_get(in, LEVELS_MOST);
     struct gv_array as = {.width = 0};
-    uint32_t *sizes[] = {&as.width, &as.height, &as.depth};
-    for (int i = 0; i < 3; i++) *sizes[i] = (uint32_t)gv_image_get(in, 1u << 17);
-    if (in->failed || !soft_format_bytes(shape.format) || !shape.channels || !shape.levels || !as.width || !as.height || !as.depth || !at)
+    uint64_t at = gv_image_get(in, UINT64_MAX), size = gv_image_get(in, c->device->share.limit);
+    as.address = gv_image_get(in, UINT64_MAX);
+    if (!read_array(in, &as) || !at || size % SOFT_PAGE || as.address < at || as.address - at > size || bytes_of(&as) > size - (as.address - at))
         return CUDA_ERROR_INVALID_VALUE;
-    as.format = shape.format;
-    as.channels = shape.channels;
-    as.flags = shape.flags;
-    as.levels = shape.levels;
-    if (size % SOFT_PAGE || address < at || address - at > size || bytes_of(&as) > size - (address - at)) return CUDA_ERROR_INVALID_VALUE;
     const struct gv_array *other = c->arrays;
     while (other && other->storage->placed->address != at) other = other->next;
     if (other && other->storage->placed->size != size) return CUDA_ERROR_INVALID_VALUE;
-    if (other) {
-        as.storage = other->storage;
-    } else {
-        struct soft_array_storage *storage = calloc(1, sizeof *storage);
-        int rc = storage ? soft_memory_place_at(c->backend, c->device, size, at, &storage->placed) : CUDA_ERROR_OUT_OF_MEMORY;
-        if (rc) {
-            free(storage);
-            return rc;
-        }
-        as.storage = storage;
+    as.storage = other ? other->storage : calloc(1, sizeof *as.storage);
+    int rc = as.storage ? 0 : CUDA_ERROR_OUT_OF_MEMORY;
+    if (!rc && !other) rc = soft_memory_place_at(c->backend, c->device, size, at, &as.storage->placed);
+    if (!rc && !(*out = listed(c, &as))) {
+        if (!other) soft_memory_unplace(c->backend, as.storage->placed);
+        rc = CUDA_ERROR_OUT_OF_MEMORY;
     }
-    as.address = address;
-    *out = listed(c, &as);
-    if (!*out && !other) {
-        soft_memory_unplace(c->backend, as.storage->placed);
-        free(as.storage);
-    }
-    return *out ? 0 : CUDA_ERROR_OUT_OF_MEMORY;
+    if (rc && !other) free(as.storage);
+    return rc;
 }
