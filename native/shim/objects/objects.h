@@ -309,7 +309,8 @@ struct shim_function {
     uint32_t max_threads;
     _Atomic uint32_t max_dynamic_shared;
     struct kernel_settings settings;
-    struct shim_kernel *kernel; /* of the library, or NULL */
+    struct shim_kernel *kernel;         /* of the library, or NULL */
+    struct launch_by_offset *by_offset; /* launch_by_offset.c; NULL: nothing was set so */
 };
 
 #define KERNEL_CONTEXTS 32

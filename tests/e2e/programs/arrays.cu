@@ -1,4 +1,5 @@
-// Arrays of all shapes, mipmapped arrays, textures and surfaces of them; copies from and to host memory, device memory and arrays; and what must be refused. Prints
+// Arrays of all shapes, mipmapped arrays, textures and surfaces of them; copies from and to host memory, device memory and arrays, and batches of them; launches by
+// offset, as they were before CUDA 4; and what must be refused. Prints
 // "right". With an argument, a kernel that must fault: prints the name of the error.
 #include "check.h"
 
@@ -373,6 +374,97 @@ static void refusals() {
     EXPECT(THE(cuMemFree)(memory) == CUDA_SUCCESS);
 }
 
+// Batches of copies, and copies with attributes (CUDA 12.8, 13); where the toolkit has none, there is nothing to be tried.
+static void batches() {
+#if CUDART_VERSION >= 13000
+    cudaStream_t stream;
+    CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    CUdeviceptr memory[3], sources[3];
+    size_t sizes[] = {400, 1, 4096}, first[] = {0, 2};
+    std::vector<char> host(4096), back(4096);
+    for (int i = 0; i < 4096; i++) host[i] = (char)(i * 7);
+    for (int i = 0; i < 3; i++) {
+        EXPECT(THE(cuMemAlloc)(&memory[i], 4096) == CUDA_SUCCESS);
+        sources[i] = (CUdeviceptr)host.data();
+    }
+    CUmemcpyAttributes how_to[2];
+    std::memset(how_to, 0, sizeof how_to);
+    how_to[0].srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
+    how_to[1].srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL;
+    const auto many = THE(cuMemcpyBatchAsync);
+    EXPECT(many(memory, sources, sizes, 3, how_to, first, 2, (CUstream)stream) == CUDA_SUCCESS);
+    CUdeviceptr to = (CUdeviceptr)back.data();
+    EXPECT(THE(cuMemcpyWithAttributesAsync)(to, memory[2], 4096, &how_to[0], (CUstream)stream) == CUDA_SUCCESS);
+    CHECK(cudaStreamSynchronize(stream));
+    EXPECT(back == host);
+    EXPECT(many(memory, sources, sizes, 3, how_to, first, 2, nullptr) == CUDA_ERROR_INVALID_VALUE); // not on the legacy stream
+    first[1] = 3;
+    EXPECT(many(memory, sources, sizes, 3, how_to, first, 2, (CUstream)stream) == CUDA_ERROR_INVALID_VALUE);
+    how_to[0].srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_INVALID;
+    EXPECT(THE(cuMemcpyWithAttributesAsync)(memory[0], memory[1], 4, &how_to[0], (CUstream)stream) == CUDA_ERROR_INVALID_VALUE);
+    // Boxes: into an array at an offset, counted in texels, and out of it into rows that lie apart.
+    cudaArray_t a = array(32, 32, 0);
+    Floats values = numbers(10 * 6, 5), got(20 * 6, -1);
+    CUDA_MEMCPY3D_BATCH_OP ops[2];
+    std::memset(ops, 0, sizeof ops);
+    ops[0].src.type = ops[1].dst.type = CU_MEMCPY_OPERAND_TYPE_POINTER;
+    ops[0].dst.type = ops[1].src.type = CU_MEMCPY_OPERAND_TYPE_ARRAY;
+    ops[0].src.op.ptr.ptr = (CUdeviceptr)values.data();
+    ops[0].dst.op.array.array = ops[1].src.op.array.array = (CUarray)a;
+    ops[0].dst.op.array.offset.x = ops[1].src.op.array.offset.x = 3;
+    ops[0].dst.op.array.offset.y = ops[1].src.op.array.offset.y = 4;
+    ops[1].dst.op.ptr.ptr = (CUdeviceptr)got.data();
+    ops[1].dst.op.ptr.rowLength = 20;
+    for (auto &op : ops) {
+        op.extent = {10, 6, 1};
+        op.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
+    }
+    EXPECT(THE(cuMemcpy3DBatchAsync)(2, ops, 0, (CUstream)stream) == CUDA_SUCCESS);
+    CHECK(cudaStreamSynchronize(stream));
+    for (int y = 0; y < 6; y++)
+        for (int x = 0; x < 20; x++) EXPECT(got[y * 20 + x] == (x < 10 ? values[y * 10 + x] : -1));
+    ops[0].extent.width = 30;
+    EXPECT(THE(cuMemcpy3DWithAttributesAsync)(&ops[0], 0, (CUstream)stream) == CUDA_ERROR_INVALID_VALUE);
+    CHECK(cudaFreeArray(a));
+    for (CUdeviceptr m : memory) EXPECT(THE(cuMemFree)(m) == CUDA_SUCCESS);
+    CHECK(cudaStreamDestroy(stream));
+#endif
+}
+
+// A launch as it was before CUDA 4, of a module of its own.
+static void launched_by_offset() {
+    const char *text = R"(.version 7.0
+.target sm_50
+.address_size 64
+.visible .entry f(.param .u64 p, .param .u32 i, .param .f32 x) {
+    .reg .b64 %q<3>; .reg .b32 %r<9>; .reg .f32 %x<4>;
+    ld.param.u64 %q0, [p]; ld.param.u32 %r0, [i]; ld.param.f32 %x0, [x];
+    mov.u32 %r1, %tid.x; mov.u32 %r2, %ctaid.y; mov.u32 %r3, %ntid.x; mad.lo.u32 %r4, %r2, %r3, %r1;
+    mul.wide.u32 %q1, %r4, 4; add.u64 %q0, %q0, %q1;
+    add.u32 %r5, %r4, %r0; cvt.rn.f32.u32 %x1, %r5; add.f32 %x1, %x1, %x0; st.global.f32 [%q0], %x1;
+    ret;
+})";
+    CUmodule m;
+    CUfunction f;
+    CUdeviceptr memory;
+    Floats got(64);
+    EXPECT(THE(cuModuleLoadData)(&m, text) == CUDA_SUCCESS && THE(cuModuleGetFunction)(&f, m, "f") == CUDA_SUCCESS);
+    EXPECT(THE(cuMemAlloc)(&memory, 256) == CUDA_SUCCESS);
+    EXPECT(find<CUresult(CUfunction, int, int, int)>("cuFuncSetBlockShape")(f, 32, 1, 1) == CUDA_SUCCESS);
+    EXPECT(find<CUresult(CUfunction, unsigned)>("cuFuncSetSharedSize")(f, 0) == CUDA_SUCCESS);
+    EXPECT(find<CUresult(CUfunction, int, void *, unsigned)>("cuParamSetv")(f, 0, &memory, 8) == CUDA_SUCCESS);
+    EXPECT(find<CUresult(CUfunction, int, unsigned)>("cuParamSeti")(f, 8, 100) == CUDA_SUCCESS);
+    EXPECT(find<CUresult(CUfunction, int, float)>("cuParamSetf")(f, 12, 0.5f) == CUDA_SUCCESS);
+    const auto grid = find<CUresult(CUfunction, int, int)>("cuLaunchGrid");
+    EXPECT(grid(f, 1, 2) == CUDA_ERROR_INVALID_VALUE); // its parameters have no size yet
+    EXPECT(find<CUresult(CUfunction, unsigned)>("cuParamSetSize")(f, 16) == CUDA_SUCCESS && grid(f, 1, 2) == CUDA_SUCCESS);
+    EXPECT(THE(cuMemcpyDtoH)(got.data(), memory, 256) == CUDA_SUCCESS);
+    for (int i = 0; i < 64; i++) EXPECT(got[i] == i + 100.5f);
+    EXPECT(find<CUresult(CUfunction, int, unsigned)>("cuParamSeti")(f, -4, 1) == CUDA_ERROR_INVALID_VALUE);
+    EXPECT(find<CUresult(CUfunction, int, int, int)>("cuFuncSetBlockShape")(f, 0, 1, 1) == CUDA_ERROR_INVALID_VALUE);
+    EXPECT(THE(cuMemFree)(memory) == CUDA_SUCCESS && THE(cuModuleUnload)(m) == CUDA_SUCCESS);
+}
+
 __global__ void outside(cudaSurfaceObject_t s) { surf2Dwrite(1.0f, s, 16 * 4, 0); }
 __global__ void wild(cudaTextureObject_t t, float *out) { *out = tex2D<float>(t, 0, 0); }
 
@@ -398,6 +490,8 @@ int main(int argc, char **argv) {
     large();
     sampling();
     refusals();
+    batches();
+    launched_by_offset();
     CHECK(cudaDeviceSynchronize());
     EXPECT(left() >= before - (4 << 20)); // what textures lie in stays
     std::printf("right\n");

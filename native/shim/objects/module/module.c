@@ -124,6 +124,8 @@ static int compare_names(const void *a, const void *b, void *functions) {
 static void free_functions(struct shim_module *m) {
     for (uint32_t i = 0; i < m->n_functions; i++) {
         object_retire(m->functions[i]);
+        free(m->functions[i]->by_offset);
+        m->functions[i]->by_offset = NULL;
         object_free(m->functions[i]);
     }
     free(m->functions);
