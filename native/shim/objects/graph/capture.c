@@ -302,6 +302,8 @@ static int tell(CUstream stream, const struct told *to) {
     int rc = stream_require(stream, &s);
     if (rc) return rc;
     if (!to->status) return CUDA_ERROR_INVALID_VALUE;
+    *to->status = CU_STREAM_CAPTURE_STATUS_NONE;
+    if (!stream_captures(s)) return 0; /* libraries ask at each call of theirs */
     pthread_mutex_lock(&graph_lock);
     struct capture *c = capture_of(s);
     *to->status = !c ? CU_STREAM_CAPTURE_STATUS_NONE : broken(c) ? CU_STREAM_CAPTURE_STATUS_INVALIDATED : CU_STREAM_CAPTURE_STATUS_ACTIVE;
