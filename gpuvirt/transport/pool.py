@@ -120,6 +120,7 @@ class Greeted:
     """A connection to a server that has greeted."""
 
     sock: socket.socket
+    peer: str  # its address, which a connection that is cut does not tell any more
     greeting: hs.Greeting
     transcript: hs.Transcript
 
@@ -138,6 +139,7 @@ def greet(address: PoolAddress, timeout: float = TIMEOUT) -> Greeted:
     except OSError as error:
         raise GpuvirtError(f"no GPU server at {url}: {error.strerror or error}; start one there with `gpuvirt serve`") from None
     try:
+        peer = sock.getpeername()[0]
         raw = _receive(sock, hs.HEAD_SIZE)
         raw += _receive(sock, hs.greeting_size(raw) - hs.HEAD_SIZE)
         greeting = hs.Greeting.unpack(raw)
@@ -148,7 +150,7 @@ def greet(address: PoolAddress, timeout: float = TIMEOUT) -> Greeted:
         sock.close()
         kind = GpuvirtError if isinstance(error, (TimeoutError, hs.HandshakeError)) else HandshakeCut
         raise kind(f"what listens at {url} is not a gpuvirt server; check the port") from None
-    return Greeted(sock, greeting, hs.Transcript(raw))
+    return Greeted(sock, peer, greeting, hs.Transcript(raw))
 
 
 def other_version(url: str, error: hs.OtherVersion) -> str:
@@ -200,7 +202,6 @@ def _check_once(address: PoolAddress, token_text: str | None, wanted: dict[str, 
             greeted = greet(address)
             greeting = greeted.greeting
             with greeted.sock:
-                peer = greeted.sock.getpeername()[0]
                 token = find_token(address, bool(greeting.boot_id) and greeting.boot_id == own_boot_id(), token_text)
                 welcome = _say(greeted, address, token, hs.HELLO_CHECK, **wanted)
             break
@@ -209,7 +210,7 @@ def _check_once(address: PoolAddress, token_text: str | None, wanted: dict[str, 
             if pause is None:
                 raise
             time.sleep(pause)
-    return PoolStatus(address, peer, greeting, token), welcome
+    return PoolStatus(address, greeted.peer, greeting, token), welcome
 
 
 def report_ended(status: PoolStatus, launch: bytes) -> None:

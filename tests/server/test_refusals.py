@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import dataclasses
 import os
 import socket
@@ -19,7 +20,7 @@ from gpuvirt import paths
 from gpuvirt.errors import GpuvirtError
 from gpuvirt.server import listener, sockets
 from gpuvirt.transport import handshake as hs
-from gpuvirt.transport import table
+from gpuvirt.transport import pool, table
 from gpuvirt.transport.control import ControlError, request
 from gpuvirt.transport.pool import PoolAddress, check_pool
 from gpuvirt.transport.token import Token
@@ -196,6 +197,21 @@ def test_check_says_yes(server: FakeServer) -> None:
     status = check_pool(PoolAddress("127.0.0.1", server.port), server.token.text())
     assert status.software and status.same_host
     assert status.links()[0] == ["shm", "tcp"]
+
+
+def test_check_of_a_connection_that_is_cut(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the greeting and the hello: it is tried again."""
+    real, greeted = pool.greet, []
+
+    def greet(address: PoolAddress) -> pool.Greeted:
+        greeted.append(real(address))
+        if len(greeted) == 1:
+            assert ctypes.CDLL(None).connect(greeted[0].sock.fileno(), bytes(16), 16) == 0  # AF_UNSPEC: a reset
+        return greeted[-1]
+
+    monkeypatch.setattr(pool, "greet", greet)
+    assert check_pool(PoolAddress("127.0.0.1", server.port), server.token.text()).peer == "127.0.0.1"
+    assert len(greeted) == 2
 
 
 def test_check_wrong_token(server: FakeServer) -> None:
