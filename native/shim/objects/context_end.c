@@ -1,7 +1,7 @@
 /* Ends contexts: waits for their work, then releases their modules, memory and streams. */
 #include "gv_client.h"
 #include "gv_impl.h"
-#include "objects/objects.h"
+#include "objects/graph/graph.h"
 
 static void (*_Atomic on_end)(CUcontext context);
 
@@ -13,6 +13,7 @@ static void end(struct shim_context *c) {
     void (*ending)(CUcontext) = atomic_load(&on_end);
     if (ending) ending((CUcontext)c);
     stream_drain_context(c);
+    capture_context_gone(c);
     library_context_gone(c);
     memory_context_gone(c);
     stream_drop_all(c);

@@ -359,9 +359,12 @@ static void refusals() {
     CHECK(cudaStreamEndCapture(blocking, &graph));
     CHECK(cudaGraphDestroy(graph));
     EXPECT(refused(cudaGraphDestroy(graph), cudaErrorInvalidValue));
-    // A stream that is destroyed meanwhile.
-    CHECK(cudaStreamBeginCapture(blocking, cudaStreamCaptureModeRelaxed));
+    // A stream that is destroyed meanwhile takes its capture along: calls that it forbade are allowed.
+    CHECK(cudaStreamBeginCapture(blocking, cudaStreamCaptureModeGlobal));
+    add<<<1, N, 0, blocking>>>(a, 1);
     CHECK(cudaStreamDestroy(blocking));
+    CHECK(cudaMalloc(&memory, 64));
+    CHECK(cudaFree(memory));
     CHECK(cudaEventDestroy(event));
     CHECK(cudaDeviceSynchronize());
 }

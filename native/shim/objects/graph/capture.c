@@ -19,9 +19,8 @@ struct capture {
     bool broken;    /* it is worth nothing any more */
 };
 
-static struct capture *captures; /* under graph_lock */
-static _Atomic uint32_t global_captures;
-static _Thread_local uint32_t own_captures; /* begun by this thread, not relaxed */
+static struct capture *captures;         /* under graph_lock */
+static _Atomic uint32_t strict_captures; /* that are not relaxed */
 static _Thread_local CUstreamCaptureMode thread_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 
 static struct capture *capture_of(const struct shim_stream *s) { return atomic_load(&s->capture); }
@@ -109,16 +108,17 @@ int capture_forbidden(struct shim_stream *s) {
 
 /* As CUDA has it: a capture forbids such calls to its own thread, a global one to all threads that are in the global mode. */
 int capture_unsafe(void) {
-    bool global = atomic_load_explicit(&global_captures, memory_order_relaxed) && thread_mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
-    bool own = own_captures && thread_mode != CU_STREAM_CAPTURE_MODE_RELAXED;
-    if (!global && !own) return 0;
+    if (!atomic_load_explicit(&strict_captures, memory_order_relaxed) || thread_mode == CU_STREAM_CAPTURE_MODE_RELAXED) return 0;
+    int rc = 0;
     pthread_mutex_lock(&graph_lock);
     for (struct capture *c = captures; c; c = c->next) {
         bool mine = pthread_equal(c->thread, pthread_self()) && c->mode != CU_STREAM_CAPTURE_MODE_RELAXED;
-        if ((global && c->mode == CU_STREAM_CAPTURE_MODE_GLOBAL) || (own && mine)) c->broken = true;
+        if (!mine && (c->mode != CU_STREAM_CAPTURE_MODE_GLOBAL || thread_mode != CU_STREAM_CAPTURE_MODE_GLOBAL)) continue;
+        c->broken = true;
+        rc = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }
     pthread_mutex_unlock(&graph_lock);
-    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    return rc;
 }
 
 /* ---- events ---- */
@@ -169,14 +169,42 @@ int capture_wait(struct shim_stream *s, struct shim_event *e) {
     return rc;
 }
 
+static void end(struct capture *c) {
+    struct capture **at = &captures;
+    while (*at != c) at = &(*at)->next;
+    *at = c->next;
+    for (size_t i = 0; i < c->n_streams; i++)
+        if (c->streams[i]) part(c->streams[i]);
+    if (c->mode != CU_STREAM_CAPTURE_MODE_RELAXED) atomic_fetch_sub(&strict_captures, 1);
+    free(c->streams);
+    free(c);
+}
+
+/* Its origin goes: nobody can end it any more. */
+static void give_up(struct capture *c) {
+    if (c->own_graph) graph_free(c->graph);
+    end(c);
+}
+
 void capture_forget_stream(struct shim_stream *s) {
     pthread_mutex_lock(&graph_lock);
     struct capture *c = capture_of(s);
-    if (c) {
+    if (c && c->origin == s) {
+        give_up(c);
+    } else if (c) {
         c->broken = true;
         for (size_t i = 0; i < c->n_streams; i++)
             if (c->streams[i] == s) c->streams[i] = NULL;
         part(s);
+    }
+    pthread_mutex_unlock(&graph_lock);
+}
+
+void capture_context_gone(struct shim_context *context) {
+    pthread_mutex_lock(&graph_lock);
+    for (struct capture *c = captures, *next; c; c = next) {
+        next = c->next;
+        if (c->origin->context == context) give_up(c);
     }
     pthread_mutex_unlock(&graph_lock);
 }
@@ -208,8 +236,7 @@ static int begin(CUstream stream, CUstreamCaptureMode mode, CUgraph graph, const
         if (atomic_load(&s->context->capturing) <= 1) atomic_store(&s->context->capture_broken, false);
         c->next = captures;
         captures = c;
-        if (mode == CU_STREAM_CAPTURE_MODE_GLOBAL) atomic_fetch_add(&global_captures, 1);
-        if (mode != CU_STREAM_CAPTURE_MODE_RELAXED) own_captures++;
+        if (mode != CU_STREAM_CAPTURE_MODE_RELAXED) atomic_fetch_add(&strict_captures, 1);
     } else {
         if (c->n_streams) part(s);
         if (!graph) graph_free(c->graph);
@@ -249,17 +276,6 @@ static bool joined(const struct capture *c) {
     return true;
 }
 
-static void end(struct capture *c) {
-    struct capture **at = &captures;
-    while (*at != c) at = &(*at)->next;
-    *at = c->next;
-    for (size_t i = 0; i < c->n_streams; i++)
-        if (c->streams[i]) part(c->streams[i]);
-    if (c->mode == CU_STREAM_CAPTURE_MODE_GLOBAL) atomic_fetch_sub(&global_captures, 1);
-    free(c->streams);
-    free(c);
-}
-
 CUresult impl_cuStreamEndCapture(CUstream stream, CUgraph *out) {
     struct shim_stream *s;
     int rc = stream_require(stream, &s);
@@ -277,7 +293,6 @@ CUresult impl_cuStreamEndCapture(CUstream stream, CUgraph *out) {
     if (!rc) {
         rc = broken(c);
         if (!rc && !joined(c)) rc = CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
-        if (c->mode != CU_STREAM_CAPTURE_MODE_RELAXED) own_captures--;
         *out = rc ? NULL : (CUgraph)c->graph;
         if (rc && c->own_graph) graph_free(c->graph);
         end(c);

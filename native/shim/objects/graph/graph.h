@@ -120,6 +120,8 @@ int capture_wait(struct shim_stream *s, struct shim_event *e);
 void capture_forget_event(struct shim_event *e);
 /* A stream that captures is destroyed. */
 void capture_forget_stream(struct shim_stream *s);
+/* A context ends, with all that its streams capture. */
+void capture_context_gone(struct shim_context *c);
 /* 0, or the error of a call that may have the device wait while a thread captures. */
 int capture_unsafe(void);
 
