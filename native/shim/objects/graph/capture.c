@@ -257,19 +257,28 @@ CUresult impl_cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const 
     return graph ? begin(stream, mode, graph, after, n) : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* Marks what the nodes depend on, themselves included. */
-static void mark(struct graph_node *const *nodes, size_t n) {
+/* Marks nodes; true if one was not marked. */
+static bool mark(struct graph_node *const *nodes, size_t n) {
+    bool more = false;
     for (size_t i = 0; i < n; i++) {
-        if (nodes[i]->place) continue;
+        more |= !nodes[i]->place;
         nodes[i]->place = 1;
-        mark(nodes[i]->after, nodes[i]->n_after);
     }
+    return more;
 }
 
 /* Whether all that other streams have captured lies before where the origin has come to. */
 static bool joined(const struct capture *c) {
     for (struct graph_node *node = c->graph->first; node; node = node->next) node->place = 0;
     mark(c->origin->ends, c->origin->n_ends);
+    /* Nodes come behind those they depend on, unless the program has added edges: one round finds all. */
+    for (bool more = true; more;) {
+        more = false;
+        for (const struct graph_node *node = c->graph->last, *previous; node; node = previous) {
+            previous = node->previous;
+            if (node->place) more |= mark(node->after, node->n_after);
+        }
+    }
     for (size_t i = 1; i < c->n_streams; i++)
         for (size_t k = 0; c->streams[i] && k < c->streams[i]->n_ends; k++)
             if (!c->streams[i]->ends[k]->place) return false;
