@@ -168,6 +168,28 @@ static void sources() {
     CHECK(cudaGraphDestroy(graph));
 }
 
+// The same by hand, of memory that is the host's as only its address says.
+static void unified_sources() {
+    std::vector<int> made(N), out(N);
+    cudaGraph_t graph;
+    cudaGraphNode_t host, in, back;
+    cudaHostNodeParams p = {fill, made.data()};
+    CHECK(cudaGraphCreate(&graph, 0));
+    CHECK(cudaGraphAddHostNode(&host, graph, nullptr, 0, &p));
+    CHECK(cudaGraphAddMemcpyNode1D(&in, graph, &host, 1, a, made.data(), N * 4, cudaMemcpyDefault));
+    CHECK(cudaGraphAddMemcpyNode1D(&back, graph, &in, 1, out.data(), a, N * 4, cudaMemcpyDefault));
+    cudaGraphExec_t x = ready(graph);
+    int before = 0;
+    for (int round = 0; round < 10; round++) {
+        CHECK(cudaGraphLaunch(x, stream));
+        CHECK(cudaStreamSynchronize(stream));
+        EXPECT(out[0] == made[0] && out[N - 1] == made[0] && out[0] > before);
+        before = out[0];
+    }
+    CHECK(cudaGraphExecDestroy(x));
+    CHECK(cudaGraphDestroy(graph));
+}
+
 static cudaGraph_t adding(int what, int times = 1) {
     cudaGraph_t graph;
     CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
@@ -378,6 +400,7 @@ int main() {
     replays();
     forks();
     sources();
+    unified_sources();
     children_and_updates();
     by_hand();
     refusals();

@@ -12,7 +12,6 @@ struct graph_exec {
     struct shim_graph *graph;        /* of its own */
     const struct graph_work **calls; /* in their order, those of children in the place of their nodes */
     size_t n, room;
-    struct shim_context *context; /* where it was instantiated */
     unsigned long long flags;
 };
 
@@ -75,7 +74,6 @@ static int instantiate(CUgraphExec *out, CUgraph handle, unsigned long long flag
     }
     struct graph_exec *x = object_new(OBJECT_GRAPH_EXEC);
     if (!x) return CUDA_ERROR_OUT_OF_MEMORY;
-    x->context = c;
     x->flags = flags;
     pthread_mutex_lock(&graph_lock);
     rc = graph_find(handle, &g);
@@ -332,7 +330,7 @@ static int launch_copy(struct shim_stream *s, const struct graph_copy *c) {
     struct copy_side dst = c->dst, src = c->src;
     const struct copy_box *b = &c->box;
     dst.pinned = true;
-    if (src.where == COPY_HOST) {
+    if (src.where == COPY_HOST || src.where == COPY_ANYWHERE) {
         uint64_t size = (b->depth - 1) * src.slice + (b->height - 1) * src.pitch + b->width;
         src.pinned = host_writes_pending(src.address, src.address + size);
     }

@@ -92,15 +92,20 @@ static int by_way_of_the_device(struct shim_stream *s, const struct copy_side *d
     return 0;
 }
 
+/* The destination and the source. */
+static int check_sides(struct shim_stream *s, struct copy_side sides[2], const struct copy_box *box) {
+    int rc = 0;
+    for (int i = 0; i < 2 && !rc; i++) rc = sides[i].where == COPY_ARRAY ? check_array(&sides[i], box) : copy_check(s, &sides[i], box, i == 0);
+    return rc;
+}
+
 /* On a stream that captures: what is wrong now is told now. */
 static int capture(struct shim_stream *s, const struct copy_side *dst, const struct copy_side *src, const struct copy_box *box, bool wait) {
     struct copy_side sides[] = {*dst, *src};
     if (wait) return capture_forbidden(s);
     if (!box->width || !box->height || !box->depth) return 0;
-    for (int i = 0; i < 2; i++) {
-        int rc = sides[i].where == COPY_ARRAY ? check_array(&sides[i], box) : copy_check(s, &sides[i], box, i == 0);
-        if (rc) return rc;
-    }
+    int rc = check_sides(s, sides, box);
+    if (rc) return rc;
     return capture_work(s, &(struct graph_work){.type = CU_GRAPH_NODE_TYPE_MEMCPY, .copy = {sides[0], sides[1], *box}});
 }
 
@@ -109,10 +114,8 @@ int array_copy_box(struct shim_stream *s, const struct copy_side *dst, const str
     if (dst->where != COPY_ARRAY && src->where != COPY_ARRAY) return copy_box(s, dst, src, box, wait);
     if (!box->width || !box->height || !box->depth) return 0;
     struct copy_side sides[] = {*dst, *src};
-    for (int i = 0; i < 2; i++) {
-        int rc = sides[i].where == COPY_ARRAY ? check_array(&sides[i], box) : copy_check(s, &sides[i], box, i == 0);
-        if (rc) return rc;
-    }
+    int rc = check_sides(s, sides, box);
+    if (rc) return rc;
     if (sides[0].where == COPY_HOST || sides[1].where == COPY_HOST) return by_way_of_the_device(s, &sides[0], &sides[1], box, wait);
     return post(s, &sides[0], &sides[1], box, wait);
 }
