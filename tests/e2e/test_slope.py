@@ -29,9 +29,8 @@ def train(pool: Server, link: str, steps: int, *more: str, timeout: float = 120)
 
 
 def only_reads_wait(short: dict[str, Any], long: dict[str, Any]) -> bool:
-    """The check itself: as many waits as reads, in both runs."""
-    added = long["waits"] - short["waits"], long["reads"] - short["reads"]
-    return short["waits"] == short["reads"] and long["waits"] == long["reads"] and added[0] == added[1]
+    """The check itself: no more waits than reads, in both runs. Fewer where a read's answer is there before the program waits for it."""
+    return all(run["waits"] <= run["reads"] for run in (short, long))
 
 
 @pytest.mark.parametrize("link", ["delay(rtt=30ms,tcp)", *(pytest.param(link, marks=pytest.mark.wide) for link in ("shm", "tcp"))])
@@ -39,6 +38,8 @@ def test_a_training_loop_waits_for_what_it_reads(pool: Server, link: str) -> Non
     short, long = (train(pool, link, steps) for steps in (100, 200))
     assert (short["reads"], long["reads"]) == (2, 4)
     assert only_reads_wait(short, long), (short, long)
+    if link.startswith("delay"):  # no answer can be there before 30 ms have passed: a read that is not counted is an error of the count
+        assert (short["waits"], long["waits"]) == (2, 4)
 
 
 def test_a_read_in_every_step_is_caught(pool: Server) -> None:
