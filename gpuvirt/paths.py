@@ -16,6 +16,7 @@ SERVER = "libgpuvirt_server.so"
 BENCH = "gpuvirt-bench"
 COMPAT = "libgpuvirt_compat.so"
 DEVICE_FILES = "libgpuvirt_device_files.so"
+HOST_IO = "libgpuvirt_host_io.so"
 COMPAT_PROGRAMS = "compat"  # a folder, so that it can be on PATH
 PYTHON_COMPAT = Path(__file__).resolve().parent / "compat" / "python"
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from gpuvirt import paths
 from gpuvirt.client.settings import Settings, format_compute
+from gpuvirt.client.userfault import may_watch_pages
 from gpuvirt.errors import GpuvirtError
 from gpuvirt.transport.pool import PoolStatus
 
@@ -83,6 +84,8 @@ def variables(settings: Settings, status: PoolStatus) -> list[Variable]:
     preloaded = [cuda, nvml, *([paths.program(paths.COMPAT)] if status.software else [])]
     if not DEVICE_FILE.exists():  # JAX looks for it before it loads the driver
         preloaded.append(paths.program(paths.DEVICE_FILES))
+    if not may_watch_pages():
+        preloaded.append(paths.program(paths.HOST_IO))
     link_dir = paths.unversioned_dir()
     unfit = [path.parent for path in preloaded if set(str(path.parent)) & set(": ")]
     if unfit:

@@ -52,12 +52,19 @@ def flags(f: Function) -> str:
     return " | ".join(found) or "0"
 
 
+def word(p: Parameter) -> str:
+    """An argument as the trace keeps it: of a struct that is passed as it is, its first eight bytes."""
+    if p.by_value:
+        return f"entry_word(&{p.name}, sizeof {p.name})"
+    return f"(uint64_t){'(uintptr_t)' if p.type.endswith('*') else ''}{p.name}"
+
+
 def stub(f: Function, symbol: Symbol) -> str:
     """The exported function, and beside it the form that a traced call takes, out of the way of the others."""
     parameters = f.parameters(symbol)
     declaration = ", ".join(p.declaration for p in parameters) or "void"
     names = ", ".join(p.name for p in parameters)
-    words = ", ".join(f"(uint64_t){'(uintptr_t)' if p.type.endswith('*') else ''}{p.name}" for p in parameters) or "0"
+    words = ", ".join(map(word, parameters)) or "0"
     call = f"{f.implementation(symbol)}({names})"
     before, after = per_thread(parameters) if symbol.stream else ("", "")
     result = f"    CUresult result = gate ? traced_{symbol.name}({names}) : {call};\n{after}    return result;\n" if after else ""

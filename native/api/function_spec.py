@@ -169,6 +169,4 @@ def function(base: str, title: str, file: str, symbols: list[Symbol], entry: dic
     for symbol in symbols:
         for parameter in found.parameters(symbol):
             found.role(parameter)
-        if any(p.by_value for p in symbol.parameters):
-            raise SpecError(f"{base}: a struct passed by value cannot be traced")
     return found

@@ -85,6 +85,7 @@ static const struct attribute attributes[] = {
     {80, 1},                     /* LOCAL_L1_CACHE_SUPPORTED */
     {81, SOFT_SHARED_PER_SM},    /* MAX_SHARED_MEMORY_PER_MULTIPROCESSOR */
     {82, SOFT_REGISTERS},        /* MAX_REGISTERS_PER_MULTIPROCESSOR */
+    {83, 1},                     /* MANAGED_MEMORY: the client keeps it */
     {87, 2},                     /* SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO */
     {90, 1},                     /* COMPUTE_PREEMPTION_SUPPORTED */
     {92, 1},                     /* CAN_USE_STREAM_MEM_OPS_V1 */

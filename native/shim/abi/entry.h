@@ -4,6 +4,7 @@
 
 #include <stdatomic.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "objects/shim.h"
 
@@ -61,6 +62,13 @@ static inline int entry_gate(unsigned symbol, unsigned needs) {
     atomic_fetch_add_explicit(&session_stats.calls, 1, memory_order_relaxed);
     if (__builtin_expect(atomic_load_explicit(&entry_state, memory_order_relaxed) != 0, 0)) return entry_look(symbol, needs);
     return needs & ENTRY_NEEDS_SERVER ? session_broken() : 0;
+}
+
+/* The first eight bytes of an argument that is a struct. */
+static inline uint64_t entry_word(const void *argument, size_t size) {
+    uint64_t word = 0;
+    memcpy(&word, argument, size < sizeof word ? size : sizeof word);
+    return word;
 }
 
 void entry_trace_begin(struct entry_call *call);

@@ -26,7 +26,7 @@ static void end(struct shim_context *c) {
     }
     pthread_mutex_unlock(&context_lock);
     post_context_destroy(c->id, 0, &(struct gv_cmd_context_destroy){0});
-    c->legacy = NULL;
+    c->legacy = c->pages = NULL;
 }
 
 CUresult impl_cuDevicePrimaryCtxRelease(CUdevice device) {

@@ -1,6 +1,7 @@
 /* Queries and settings of a context. */
 #include "gv_client.h"
 #include "gv_impl.h"
+#include "objects/managed/managed.h"
 #include "objects/objects.h"
 
 CUresult impl_cuCtxGetDevice(CUdevice *device) {
@@ -53,7 +54,9 @@ static int synchronize(struct shim_context *c) {
         atomic_store(&c->capture_broken, true);
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }
-    return stream_drain_context(c);
+    int rc = stream_drain_context(c);
+    managed_waited();
+    return rc;
 }
 
 CUresult impl_cuCtxSynchronize(void) {

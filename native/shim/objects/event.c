@@ -2,6 +2,7 @@
 #include "gv_client.h"
 #include "gv_impl.h"
 #include "objects/graph/graph.h"
+#include "objects/managed/managed.h"
 
 CUresult impl_cuEventCreate(CUevent *event, unsigned int flags) {
     struct shim_context *c;
@@ -120,7 +121,9 @@ CUresult impl_cuEventQuery(CUevent event) {
     struct shim_event *e;
     int rc = find(event, &e);
     if (!rc && atomic_load(&e->capture)) rc = CUDA_ERROR_CAPTURED_EVENT;
-    return rc ? rc : query(e);
+    if (!rc) rc = query(e);
+    if (!rc) managed_waited();
+    return rc;
 }
 
 CUresult impl_cuEventSynchronize(CUevent event) {
@@ -131,9 +134,10 @@ CUresult impl_cuEventSynchronize(CUevent event) {
     struct shim_stream *s;
     uint64_t id, seq;
     if (!position(e, &s, &id, &seq)) return CUDA_SUCCESS;
-    if (stream_passed(s, id, seq)) return status_of(s, id);
-    rc = session_wait_stream(&s->session, seq);
-    if (rc && !session_broken()) context_failed(e->ctx, rc);
+    bool passed = stream_passed(s, id, seq);
+    rc = passed ? status_of(s, id) : session_wait_stream(&s->session, seq);
+    if (rc && !passed && !session_broken()) context_failed(e->ctx, rc);
+    managed_waited();
     return rc;
 }
 

@@ -5,6 +5,7 @@
 #include "gv_client.h"
 #include "gv_impl.h"
 #include "objects/graph/graph.h"
+#include "objects/managed/managed.h"
 #include "wire/session_limits.h"
 
 struct request {
@@ -168,8 +169,12 @@ static int launch(const struct request *r) {
         else
             rc = r->params ? pack(f, r->params, packed) : CUDA_ERROR_INVALID_VALUE;
         if (rc) return rc;
+        /* Locks are held where the parameters are read next, and a touch of managed memory takes some. */
+        if (params != packed && managed_in_use()) params = memcpy(packed, params, f->meta->param_bytes);
     }
     if (stream_captures(s)) return capture(s, r, params, f->meta->param_bytes);
+    rc = managed_launch(s);
+    if (rc) return rc;
     struct gv_cmd_launch c = {.stream = stream_id(s),
                               .module = f->module->object.id,
                               .kernel = f->index,

@@ -3,6 +3,7 @@
 #include "gv_impl.h"
 #include "memory_operation.h"
 #include "objects/graph/graph.h"
+#include "objects/managed/managed.h"
 
 enum { MAY_READ = 1, MAY_WRITE = 3 }; /* CU_MEM_ACCESS_FLAGS */
 
@@ -49,6 +50,10 @@ static int post(CUstream stream, const struct gv_memory_operation *operations, u
     if (!rc && stream_captures(s)) {
         shim_log_once("stream memory operations cannot be captured yet");
         rc = capture_forbidden(s);
+    }
+    for (unsigned i = 0; i < n && !rc; i++) {
+        bool written = operations[i].kind == GV_WRITE_VALUE_32 || operations[i].kind == GV_WRITE_VALUE_64;
+        rc = managed_access(s, operations[i].address, gv_memory_operation_width(&operations[i]), written, false);
     }
     if (rc || !n) return rc;
     struct gv_cmd_memory_operations c = {.stream = stream_id(s), .operations = operations, .operations_size = n * (uint32_t)sizeof operations[0]};

@@ -108,6 +108,7 @@ struct shim_context {
     struct shim_stream *streams; /* with the legacy and per-thread streams, and destroyed streams with work in flight */
     struct shim_module *modules;
     struct shim_stream *legacy;
+    struct shim_stream *pages;                      /* fetches managed memory to the host; NULL: the context has none */
     _Atomic bool has_unordered_streams;             /* a stream that is not ordered with the legacy stream has existed */
     _Atomic uint64_t copied;                        /* the newest of its streams' copied */
     _Atomic uint32_t capturing, capturing_blocking; /* streams that capture; those of them that are ordered with the legacy stream */
@@ -222,6 +223,8 @@ struct range {
     struct shim_context *context;
     unsigned flags; /* host: CU_MEMHOSTALLOC_*, CU_MEMHOSTREGISTER_*; mapped: rights, two bits a device */
     uint64_t buffer_id;
+    uint64_t lead; /* bytes between what the worker allocated and the base; 0 with fixed addresses */
+    bool managed;  /* device memory that the host sees as well (managed/) */
     bool sync_memops;
 };
 
@@ -251,6 +254,8 @@ bool range_next_of(uint32_t ctx, uint64_t from, struct range *out);
 
 /* Allocates in a context; the address is in the map afterwards. CUDA_ERROR_OUT_OF_MEMORY is exact. */
 int memory_allocate(struct shim_context *c, size_t size, CUdeviceptr *out);
+/* The same for managed memory: at the beginning of a page of the host. */
+int memory_allocate_pages(struct shim_context *c, size_t size, CUdeviceptr *out);
 /* Frees; CUDA_ERROR_INVALID_VALUE for what is no allocation. The memory is used again only after every stream has passed this point. */
 int memory_release(CUdeviceptr address);
 /* Gives back free credit of the context's device down to `keep` bytes. */

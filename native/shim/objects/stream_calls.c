@@ -2,6 +2,7 @@
 #include "gv_client.h"
 #include "gv_impl.h"
 #include "objects/graph/graph.h"
+#include "objects/managed/managed.h"
 
 /* ---- creation ------------------------------------------------------------------------------------------------------ */
 
@@ -38,7 +39,10 @@ CUresult impl_cuStreamSynchronize(CUstream stream) {
     struct shim_stream *s;
     int rc = stream_require(stream, &s);
     if (!rc && stream_captures(s)) rc = capture_forbidden(s);
-    return rc ? rc : stream_drain(s);
+    if (rc) return rc;
+    rc = stream_drain(s);
+    managed_waited();
+    return rc;
 }
 
 CUresult impl_cuStreamQuery(CUstream stream) {
@@ -55,6 +59,7 @@ CUresult impl_cuStreamQuery(CUstream stream) {
             return rc ? rc : CUDA_ERROR_NOT_READY;
         }
     }
+    managed_waited();
     return atomic_load_explicit(&s->session.status, memory_order_relaxed);
 }
 

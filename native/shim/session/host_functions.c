@@ -173,3 +173,5 @@ int host_func_due(uint64_t tag, uint64_t bulk, int status) {
     pthread_mutex_unlock(&lock);
     return f ? 0 : -1;
 }
+
+bool session_host_function_pending(void) { return atomic_load(&session.held_at) != UINT64_MAX; }

@@ -152,10 +152,20 @@ uint64_t session_host_func(void (*fn)(void *data), void *data);
 uint64_t session_stream_callback(void (*fn)(void *stream, int status, void *data), void *stream, void *data);
 /* The host_func was posted to the stream as `seq`. The function is not called before this is known, because the copies posted before it must be over. */
 void session_host_func_posted(uint64_t tag, struct session_stream *s, uint64_t seq);
+/* Whether a host function was posted that has not run to its end. */
+bool session_host_function_pending(void);
 /* Registers a function that sends late payloads. It runs on a thread of its own, whatever the stream's status is, and host_done is sent before it runs. */
 uint64_t session_late_func(void (*fn)(void *stream, int status, void *data), void *data);
 /* Whether sending a payload of `size` bytes now would wait for late functions. */
 bool session_late_crowded(uint64_t size);
+
+/* ---- threads ------------------------------------------------------------------------------------------------------- */
+
+/* Starts a detached thread that takes no signals but those of its own faults. stack 0: the default. */
+int session_thread(const char *name, void *(*fn)(void *), void *arg, size_t stack);
+/* Between these the thread may post without waiting for host functions that have not run: because one of them may wait for what it does. */
+void throttle_exempt_begin(void);
+void throttle_exempt_end(void);
 
 /* ---- figures and messages ------------------------------------------------------------------------------------------ */
 

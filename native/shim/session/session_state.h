@@ -68,10 +68,6 @@ void session_count_wait(uint64_t ns);
 /* A caller was held up from `start` until now: counted as a wait, unless it was only for another thread of the program's. */
 void session_waited(int64_t start);
 
-/* ---- threads.c ---- */
-/* Starts a detached thread that takes no signals. stack 0: the default. */
-int session_thread(const char *name, void *(*fn)(void *), void *arg, size_t stack);
-
 /* ---- host_writes.c ---- */
 /* A thread of the session is about to write into the program's memory, and has. begin is false once the session is over: nothing is to be written. */
 bool host_write_begin(void);
@@ -112,8 +108,6 @@ static inline void throttle_commands(void) {
 /* The same for payloads behind a late function (SESSION_BEHIND_LATE): waiting, and whether a payload of `size` bytes would have to. */
 void throttle_payload(uint64_t size);
 bool throttle_payload_would_wait(uint64_t size);
-void throttle_exempt_begin(void);
-void throttle_exempt_end(void);
 /* A host function has run. */
 void throttle_function_ran(void);
 

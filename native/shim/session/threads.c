@@ -36,6 +36,8 @@ int session_thread(const char *name, void *(*fn)(void *), void *arg, size_t stac
     /* Signals are the program's: none of its handlers may run on a thread it does not know. */
     sigset_t all, before;
     sigfillset(&all);
+    sigdelset(&all, SIGSEGV); /* its own faults: a host function may touch managed memory */
+    sigdelset(&all, SIGBUS);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     pthread_t thread;
     int failed = pthread_create(&thread, &attr, started, start);

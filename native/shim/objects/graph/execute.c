@@ -341,7 +341,8 @@ static int carry_out(struct shim_stream *s, CUstream stream, const struct graph_
     switch ((int)w->type) {
     case CU_GRAPH_NODE_TYPE_KERNEL: return launch_kernel(stream, &w->kernel);
     case CU_GRAPH_NODE_TYPE_MEMCPY: return launch_copy(s, &w->copy);
-    case CU_GRAPH_NODE_TYPE_MEMSET: return copy_fill(s, w->fill.dst, w->fill.pitch, w->fill.element, w->fill.value, w->fill.width, w->fill.height);
+    case CU_GRAPH_NODE_TYPE_MEMSET:
+        return copy_fill(s, w->fill.dst, w->fill.pitch, w->fill.element, w->fill.value, w->fill.width, w->fill.height, false);
     case CU_GRAPH_NODE_TYPE_HOST: return impl_cuLaunchHostFunc(stream, w->host.fn, w->host.data);
     case CU_GRAPH_NODE_TYPE_EVENT_RECORD: return impl_cuEventRecord(w->event, stream);
     case CU_GRAPH_NODE_TYPE_WAIT_EVENT: return impl_cuStreamWaitEvent(stream, w->event, 0);

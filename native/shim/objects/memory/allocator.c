@@ -134,11 +134,13 @@ uint64_t allocator_round(uint64_t size) {
     return (size + ALLOCATOR_ALIGN - 1) & ~(ALLOCATOR_ALIGN - 1);
 }
 
-uint64_t allocator_take(struct allocator *a, uint64_t size) {
-    struct treap_node *node = treap_ceiling(&a->free_by_size, size, 0);
+uint64_t allocator_take(struct allocator *a, uint64_t size) { return allocator_take_aligned(a, size, ALLOCATOR_ALIGN); }
+
+uint64_t allocator_take_aligned(struct allocator *a, uint64_t size, uint64_t alignment) {
+    struct treap_node *node = treap_ceiling(&a->free_by_size, allocator_aligned(size, alignment), 0);
     if (!node) return 0;
     struct allocator_extent *e = BY_SIZE(node);
-    uint64_t address = e->by_address.key;
+    uint64_t address = (e->by_address.key + alignment - 1) & ~(alignment - 1);
     if (cut_run(a, &a->free_by_address, true, e, address, size)) return 0;
     a->free_bytes -= size;
     a->used += size;

@@ -38,6 +38,9 @@ void allocator_fini(struct allocator *a);
 uint64_t allocator_round(uint64_t size);
 /* An address from free credit, best fit, or 0 when nothing fits. `size` as allocator_round gives it. */
 uint64_t allocator_take(struct allocator *a, uint64_t size);
+/* The same at a multiple of `alignment`, a power of two of at least ALLOCATOR_ALIGN; it finds a place whenever a free block of allocator_aligned(size, alignment) bytes exists. */
+uint64_t allocator_take_aligned(struct allocator *a, uint64_t size, uint64_t alignment);
+static inline uint64_t allocator_aligned(uint64_t size, uint64_t alignment) { return size + alignment - ALLOCATOR_ALIGN; }
 /* Gets more credit, so that a following take of `size` succeeds: doubling up to `most` bytes at a time, and exactly what is needed when the worker does not have that at once.
  * 0, or the worker's CUresult, or CUDA_ERROR_OUT_OF_MEMORY when the window itself is full. */
 int allocator_grow(struct allocator *a, uint64_t size, uint64_t most, bool waits);

@@ -5,6 +5,8 @@
 #include "gv_client.h"
 #include "objects/array.h"
 #include "objects/graph/graph.h"
+#include "objects/managed/managed.h"
+#include "objects/memory/copy.h"
 
 #define SCRATCH (32ull << 20) /* bytes of device memory that a copy passes through at a time */
 
@@ -19,6 +21,9 @@ static int check_array(const struct copy_side *side, const struct copy_box *box)
 }
 
 static int post(struct shim_stream *s, const struct copy_side *dst, const struct copy_side *src, const struct copy_box *box, bool wait) {
+    int rc = src->where == COPY_ARRAY ? 0 : copy_managed(s, src, box, false);
+    if (!rc && dst->where != COPY_ARRAY) rc = copy_managed(s, dst, box, true);
+    if (rc) return rc;
     struct gv_cmd_copy_array c = {.stream = stream_id(s), .width = box->width, .height = box->height, .depth = box->depth};
     if (dst->where == COPY_ARRAY) {
         c.dst_array = dst->array->object.id;
@@ -37,7 +42,7 @@ static int post(struct shim_stream *s, const struct copy_side *dst, const struct
     if (!seq) return post_refused();
     stream_posted(s, seq, tell);
     if (wait) stream_copied(s, seq);
-    return 0;
+    return wait && dst->where != COPY_ARRAY && managed_contains(dst->address) ? stream_drain(s) : 0;
 }
 
 /* The part of a side that begins so many rows and slices further. */

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "gv_client.h"
+#include "objects/managed/managed.h"
 #include "wire/session_limits.h"
 
 /* Rows that are not contiguous are sent in pieces of about this many bytes. */
@@ -308,6 +309,7 @@ static int device_to_host(struct shim_stream *s, const struct copy_side *dst, co
         /* Also after a failure: the caller's memory must not be written once the call has returned. */
         int status = out.last ? session_wait_stream(&s->session, out.last) : 0;
         if (status && !session_broken()) context_failed(stream_ctx(s), status);
+        managed_waited();
         return rc ? rc : status;
     }
     if (out.last) host_writes_add(dst->address, dst->address + extent(dst, box), s, out.last);
@@ -357,6 +359,8 @@ static int host_to_host(struct shim_stream *s, const struct copy_side *dst, cons
 static void choose_side(struct copy_side *side) {
     struct range r;
     if (side->where == COPY_ANYWHERE) side->where = range_find_device(side->address, &r) ? COPY_DEVICE : COPY_HOST;
+    if (side->where == COPY_HOST && managed_contains(side->address))
+        side->where = COPY_DEVICE; /* the same memory, and no page of the host is touched */
 }
 
 /* An unknown address in the window, where only device memory lies: it is no host address. */
@@ -371,6 +375,21 @@ int copy_check(struct shim_stream *s, struct copy_side *side, const struct copy_
     return side->where == COPY_DEVICE ? check_device(s, side, box, written ? MAY_WRITE : MAY_READ) : check_host(side, box);
 }
 
+int copy_managed(struct shim_stream *s, const struct copy_side *side, const struct copy_box *box, bool written) {
+    uint64_t size = extent(side, box);
+    return managed_access(s, side->address, size, written, size == box->width * box->height * box->depth);
+}
+
+/* Between two sides that were checked. */
+static int copy_checked(struct shim_stream *s, const struct copy_side *dst, const struct copy_side *src, const struct copy_box *box, bool wait) {
+    int rc = src->where == COPY_DEVICE ? copy_managed(s, src, box, false) : 0;
+    if (!rc && dst->where == COPY_DEVICE) rc = copy_managed(s, dst, box, true);
+    if (rc) return rc;
+    if (dst->where == COPY_HOST) return src->where == COPY_DEVICE ? device_to_host(s, dst, src, box, wait) : host_to_host(s, dst, src, box);
+    rc = src->where == COPY_DEVICE ? device_to_device(s, dst, src, box, wait) : host_to_device(s, dst, src, box, wait);
+    return !rc && wait && managed_contains(dst->address) ? stream_drain(s) : rc; /* the program may read it on the host */
+}
+
 int copy_box(struct shim_stream *s, const struct copy_side *dst_side, const struct copy_side *src_side, const struct copy_box *shape, bool wait) {
     if (!shape->width || !shape->height || !shape->depth) return 0;
     struct copy_side dst = *dst_side, src = *src_side;
@@ -383,10 +402,7 @@ int copy_box(struct shim_stream *s, const struct copy_side *dst_side, const stru
     flatten(&dst, &src, &box);
     int rc = dst.where == COPY_DEVICE ? check_device(s, &dst, &box, MAY_WRITE) : check_host(&dst, &box);
     if (!rc) rc = src.where == COPY_DEVICE ? check_device(s, &src, &box, MAY_READ) : check_host(&src, &box);
-    if (rc) return rc;
-    if (dst.where == COPY_DEVICE)
-        return src.where == COPY_DEVICE ? device_to_device(s, &dst, &src, &box, wait) : host_to_device(s, &dst, &src, &box, wait);
-    return src.where == COPY_DEVICE ? device_to_host(s, &dst, &src, &box, wait) : host_to_host(s, &dst, &src, &box);
+    return rc ? rc : copy_checked(s, &dst, &src, &box, wait);
 }
 
 /* ---- fills --------------------------------------------------------------------------------------------------------- */
@@ -398,7 +414,7 @@ static void fill_host(char *dst, uint64_t pitch, unsigned element, uint32_t valu
     }
 }
 
-int copy_fill(struct shim_stream *s, uint64_t dst, uint64_t pitch, unsigned element, uint32_t value, uint64_t width, uint64_t height) {
+int copy_fill(struct shim_stream *s, uint64_t dst, uint64_t pitch, unsigned element, uint32_t value, uint64_t width, uint64_t height, bool wait) {
     uint64_t row;
     if (dst % element || (height > 1 && pitch % element)) return CUDA_ERROR_INVALID_VALUE;
     if (!width || !height) return 0;
@@ -424,10 +440,11 @@ int copy_fill(struct shim_stream *s, uint64_t dst, uint64_t pitch, unsigned elem
         return rc;
     }
     int rc = check_device(s, &side, &box, MAY_WRITE);
+    if (!rc) rc = copy_managed(s, &side, &box, true);
     if (rc) return rc;
     struct gv_cmd_fill c = {.stream = stream_id(s), .dst = dst, .pitch = pitch, .elem = element, .value = value, .width = width, .height = height};
     uint64_t seq = post_fill(stream_ctx(s), 0, &c);
     if (!seq) return post_refused();
     stream_posted(s, seq, false);
-    return 0;
+    return wait && managed_contains(dst) ? stream_drain(s) : 0; /* the program may read it on the host */
 }

@@ -249,44 +249,46 @@ CUresult impl_cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER *p, CUstream stream) 
 
 /* ---- fills --------------------------------------------------------------------------------------------------------- */
 
-static int fill(CUstream stream, CUdeviceptr dst, size_t pitch, unsigned element, uint32_t value, size_t width, size_t height) {
+static int fill(CUstream stream, CUdeviceptr dst, size_t pitch, unsigned element, uint32_t value, size_t width, size_t height, bool wait) {
     struct shim_stream *s;
     int rc = stream_require(stream, &s);
-    return rc ? rc : copy_fill(s, dst, pitch, element, value, width, height);
+    return rc ? rc : copy_fill(s, dst, pitch, element, value, width, height, wait);
 }
 
-CUresult impl_cuMemsetD8(CUdeviceptr dst, unsigned char value, size_t n) { return fill(shim_default_stream, dst, 0, 1, value, n, 1); }
+CUresult impl_cuMemsetD8(CUdeviceptr dst, unsigned char value, size_t n) { return fill(shim_default_stream, dst, 0, 1, value, n, 1, true); }
 
-CUresult impl_cuMemsetD16(CUdeviceptr dst, unsigned short value, size_t n) { return fill(shim_default_stream, dst, 0, 2, value, n, 1); }
+CUresult impl_cuMemsetD16(CUdeviceptr dst, unsigned short value, size_t n) { return fill(shim_default_stream, dst, 0, 2, value, n, 1, true); }
 
-CUresult impl_cuMemsetD32(CUdeviceptr dst, unsigned int value, size_t n) { return fill(shim_default_stream, dst, 0, 4, value, n, 1); }
+CUresult impl_cuMemsetD32(CUdeviceptr dst, unsigned int value, size_t n) { return fill(shim_default_stream, dst, 0, 4, value, n, 1, true); }
 
-CUresult impl_cuMemsetD8Async(CUdeviceptr dst, unsigned char value, size_t n, CUstream stream) { return fill(stream, dst, 0, 1, value, n, 1); }
+CUresult impl_cuMemsetD8Async(CUdeviceptr dst, unsigned char value, size_t n, CUstream stream) { return fill(stream, dst, 0, 1, value, n, 1, false); }
 
-CUresult impl_cuMemsetD16Async(CUdeviceptr dst, unsigned short value, size_t n, CUstream stream) { return fill(stream, dst, 0, 2, value, n, 1); }
+CUresult impl_cuMemsetD16Async(CUdeviceptr dst, unsigned short value, size_t n, CUstream stream) {
+    return fill(stream, dst, 0, 2, value, n, 1, false);
+}
 
-CUresult impl_cuMemsetD32Async(CUdeviceptr dst, unsigned int value, size_t n, CUstream stream) { return fill(stream, dst, 0, 4, value, n, 1); }
+CUresult impl_cuMemsetD32Async(CUdeviceptr dst, unsigned int value, size_t n, CUstream stream) { return fill(stream, dst, 0, 4, value, n, 1, false); }
 
 CUresult impl_cuMemsetD2D8(CUdeviceptr dst, size_t pitch, unsigned char value, size_t width, size_t height) {
-    return fill(shim_default_stream, dst, pitch, 1, value, width, height);
+    return fill(shim_default_stream, dst, pitch, 1, value, width, height, true);
 }
 
 CUresult impl_cuMemsetD2D16(CUdeviceptr dst, size_t pitch, unsigned short value, size_t width, size_t height) {
-    return fill(shim_default_stream, dst, pitch, 2, value, width, height);
+    return fill(shim_default_stream, dst, pitch, 2, value, width, height, true);
 }
 
 CUresult impl_cuMemsetD2D32(CUdeviceptr dst, size_t pitch, unsigned int value, size_t width, size_t height) {
-    return fill(shim_default_stream, dst, pitch, 4, value, width, height);
+    return fill(shim_default_stream, dst, pitch, 4, value, width, height, true);
 }
 
 CUresult impl_cuMemsetD2D8Async(CUdeviceptr dst, size_t pitch, unsigned char value, size_t width, size_t height, CUstream stream) {
-    return fill(stream, dst, pitch, 1, value, width, height);
+    return fill(stream, dst, pitch, 1, value, width, height, false);
 }
 
 CUresult impl_cuMemsetD2D16Async(CUdeviceptr dst, size_t pitch, unsigned short value, size_t width, size_t height, CUstream stream) {
-    return fill(stream, dst, pitch, 2, value, width, height);
+    return fill(stream, dst, pitch, 2, value, width, height, false);
 }
 
 CUresult impl_cuMemsetD2D32Async(CUdeviceptr dst, size_t pitch, unsigned int value, size_t width, size_t height, CUstream stream) {
-    return fill(stream, dst, pitch, 4, value, width, height);
+    return fill(stream, dst, pitch, 4, value, width, height, false);
 }

@@ -1,12 +1,14 @@
 /* Device memory. With fixed addresses the client places each allocation in memory that the worker has already backed (credit); only an allocation that
  * exceeds the credit waits for the worker. */
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "wire/window.h"
 #include "objects/memory/allocator.h"
 #include "gv_client.h"
 #include "gv_impl.h"
 #include "objects/graph/graph.h"
+#include "objects/managed/managed.h"
 
 /* Most bytes of free credit that are kept; the limit is a sixteenth of the device's memory if that is less. */
 #define MOST_KEPT (256ull << 20)
@@ -119,9 +121,10 @@ static void wait_quarantine(struct device_memory *m, const struct shim_context *
     settle(m, c);
 }
 
-/* Places `size` bytes (as allocator_round gives them). */
-static int place(struct device_memory *m, struct shim_context *c, uint64_t size, uint64_t *address) {
+/* Places `size` bytes (as allocator_round gives them) at a multiple of `alignment`. */
+static int place(struct device_memory *m, struct shim_context *c, uint64_t size, uint64_t alignment, uint64_t *address) {
     struct allocator *a = &m->allocator;
+    uint64_t needed = allocator_aligned(size, alignment);
     if (a->first) {
         session_poll();
         uint64_t newest, passed;
@@ -129,37 +132,56 @@ static int place(struct device_memory *m, struct shim_context *c, uint64_t size,
         allocator_release(a, passed);
     }
     ahead_answered(m, false);
-    if ((*address = allocator_take(a, size))) return 0;
-    if (ahead_answered(m, true) && (*address = allocator_take(a, size))) return 0;
+    if ((*address = allocator_take_aligned(a, size, alignment))) return 0;
+    if (ahead_answered(m, true) && (*address = allocator_take_aligned(a, size, alignment))) return 0;
     /* When most of the backed memory is in quarantine, wait for the device; else request more memory. What this session has itself is used first, before others
      * have to give way. */
-    if (a->quarantined >= size && a->quarantined >= a->backed / 2) {
+    if (a->quarantined >= needed && a->quarantined >= a->backed / 2) {
         wait_quarantine(m, c);
-        if ((*address = allocator_take(a, size))) return 0;
+        if ((*address = allocator_take_aligned(a, size, alignment))) return 0;
     }
     bool waits = !a->quarantined && a->free_bytes < a->chunk;
-    int rc = allocator_grow(a, size, c->info->total_memory / 8, waits);
+    int rc = allocator_grow(a, needed, c->info->total_memory / 8, waits);
     if (!rc) {
-        *address = allocator_take(a, size);
+        *address = allocator_take_aligned(a, size, alignment);
         return *address ? 0 : CUDA_ERROR_OUT_OF_MEMORY;
     }
     if (rc != CUDA_ERROR_OUT_OF_MEMORY) return rc;
     /* Last, wait for the quarantine; then give back all free credit, whose pieces are too small, and request one piece. */
     if (a->quarantined) {
         wait_quarantine(m, c);
-        if ((*address = allocator_take(a, size))) return 0;
+        if ((*address = allocator_take_aligned(a, size, alignment))) return 0;
     }
-    if (allocator_shrink(a, 0, 0) || !waits) rc = allocator_grow(a, size, 0, true);
+    if (allocator_shrink(a, 0, 0) || !waits) rc = allocator_grow(a, needed, 0, true);
     if (!rc) {
-        *address = allocator_take(a, size);
+        *address = allocator_take_aligned(a, size, alignment);
         return *address ? 0 : CUDA_ERROR_OUT_OF_MEMORY;
     }
     return rc;
 }
 
-int memory_allocate(struct shim_context *c, size_t size, CUdeviceptr *out) {
+/* Bytes that an allocation occupies; 0 when that does not fit 64 bits. Managed memory has whole pages of the host. */
+static uint64_t occupied(uint64_t size, bool managed) {
+    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    if (!managed) return allocator_round(size);
+    return size > UINT64_MAX - page ? 0 : (size + page - 1) & ~(page - 1);
+}
+
+/* Asks the worker, which places memory itself. *lead: bytes to leave out at the beginning, for the alignment. */
+static int allocate_there(struct shim_context *c, uint64_t bytes, uint64_t alignment, uint64_t *address, uint64_t *lead) {
+    struct session_reply reply;
+    struct gv_reply_memory_alloc answer = {0};
+    uint64_t more = alignment > ALLOCATOR_ALIGN ? alignment : 0;
+    int rc = call_memory_alloc(c->id, &(struct gv_cmd_memory_alloc){.size = bytes + more}, &answer, &reply);
+    session_reply_done(&reply);
+    *lead = more ? -answer.address & (alignment - 1) : 0;
+    *address = answer.address + *lead;
+    return rc;
+}
+
+static int allocate(struct shim_context *c, size_t size, bool managed, CUdeviceptr *out) {
     if (!size) return CUDA_ERROR_INVALID_VALUE;
-    uint64_t bytes = allocator_round(size), address = 0;
+    uint64_t bytes = occupied(size, managed), address = 0, lead = 0, alignment = managed ? (uint64_t)sysconf(_SC_PAGESIZE) : ALLOCATOR_ALIGN;
     if (!bytes || bytes > c->info->total_memory) return CUDA_ERROR_OUT_OF_MEMORY;
     int rc;
     if (fixed_addresses()) {
@@ -167,27 +189,28 @@ int memory_allocate(struct shim_context *c, size_t size, CUdeviceptr *out) {
         pthread_mutex_lock(&m->lock);
         m->ctx = c->id;
         rc = prepare(m, c->server_device);
-        if (!rc) rc = place(m, c, bytes, &address);
+        if (!rc) rc = place(m, c, bytes, alignment, &address);
         if (!rc) grow_ahead(m, c);
         pthread_mutex_unlock(&m->lock);
     } else {
-        struct session_reply reply;
-        struct gv_reply_memory_alloc answer = {0};
-        rc = call_memory_alloc(c->id, &(struct gv_cmd_memory_alloc){.size = size}, &answer, &reply);
-        session_reply_done(&reply);
-        address = answer.address;
+        rc = allocate_there(c, managed ? bytes : size, alignment, &address, &lead);
     }
     if (rc) return rc;
-    struct range r = {.size = size, .kind = RANGE_DEVICE, .ctx = c->id, .device = c->device, .context = c};
+    struct range r = {.size = size, .kind = RANGE_DEVICE, .ctx = c->id, .device = c->device, .context = c, .lead = lead, .managed = managed};
     rc = range_add(&r, address);
     if (!rc) *out = address;
     return rc;
 }
 
+int memory_allocate(struct shim_context *c, size_t size, CUdeviceptr *out) { return allocate(c, size, false, out); }
+
+int memory_allocate_pages(struct shim_context *c, size_t size, CUdeviceptr *out) { return allocate(c, size, true, out); }
+
 /* Gives back a range that is no longer in the map. */
 static void give(const struct range *r) {
+    if (r->managed) managed_forget(range_base(r));
     if (!fixed_addresses()) {
-        post_memory_free(r->ctx, 0, &(struct gv_cmd_memory_free){.address = range_base(r)});
+        post_memory_free(r->ctx, 0, &(struct gv_cmd_memory_free){.address = range_base(r) - r->lead});
         return;
     }
     struct device_memory *m = &devices[r->context->server_device];
@@ -195,7 +218,7 @@ static void give(const struct range *r) {
     stream_progress(&newest, &passed);
     pthread_mutex_lock(&m->lock);
     m->ctx = r->ctx;
-    allocator_give(&m->allocator, range_base(r), allocator_round(r->size), newest);
+    allocator_give(&m->allocator, range_base(r), occupied(r->size, r->managed), newest);
     settle(m, r->context);
     /* Fences from time to time tell how far the streams are, so that the quarantine empties while the program runs. */
     bool fence = m->allocator.quarantined > m->fenced + m->allocator.backed / 8;

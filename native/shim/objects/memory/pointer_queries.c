@@ -39,11 +39,11 @@ static int attribute(CUpointer_attribute which, uint64_t address, const struct r
         *(CUdeviceptr *)data = r && !host ? address : 0;
         return host ? CUDA_ERROR_INVALID_VALUE : 0; /* host memory is not mapped into the devices */
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
-        *(void **)data = host ? (void *)(uintptr_t)address : NULL;
-        return r && !host ? CUDA_ERROR_INVALID_VALUE : 0;
+        *(void **)data = host || (r && r->managed) ? (void *)(uintptr_t)address : NULL;
+        return r && !host && !r->managed ? CUDA_ERROR_INVALID_VALUE : 0;
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: *(unsigned *)data = r && r->sync_memops; break;
     case CU_POINTER_ATTRIBUTE_BUFFER_ID: *(unsigned long long *)data = r ? r->buffer_id : 0; break;
-    case CU_POINTER_ATTRIBUTE_IS_MANAGED: *(unsigned *)data = 0; break;
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED: *(unsigned *)data = r && r->managed; break;
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: *(int *)data = r ? r->device : -2; break;
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: *(unsigned *)data = 0; break;
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: *(uint64_t *)data = base; break;

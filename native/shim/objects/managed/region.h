@@ -1,0 +1,86 @@
+/* One allocation of managed memory. */
+#ifndef SHIM_REGION_H
+#define SHIM_REGION_H
+
+#include "objects/managed/pager.h"
+#include "objects/objects.h"
+
+/* The host's copy of a block. */
+enum block_state {
+    BLOCK_STALE,    /* the device may have written it since it was fetched: inaccessible */
+    BLOCK_FETCHING, /* a thread fetches it */
+    BLOCK_CLEAN,    /* the device's and the host's are the same: the host may read */
+    BLOCK_DIRTY     /* the host has written it since the device saw it */
+};
+
+#define BLOCK_STATE 3u
+#define BLOCK_PROVISIONAL 4u /* was fetched while work was under way that may have written it */
+#define BLOCK_SENDING 8u     /* stale, and the host's copy is on its way to the device: it is still good */
+#define BLOCK_PREFETCHED 16u /* stale, and a copy to the host is queued */
+
+struct advice {
+    bool read_mostly;
+    CUmemLocation preferred, prefetched; /* type CU_MEM_LOCATION_TYPE_INVALID: none */
+    uint32_t accessed_by;                /* a bit a device */
+    bool accessed_by_host;
+};
+
+/* A command on a stream. */
+struct passing {
+    struct shim_stream *stream; /* NULL: none */
+    uint64_t id, seq;
+};
+
+struct region {
+    struct treap_node node;         /* key: base */
+    struct region *next, *previous; /* of those that the host may access some of */
+    bool listed;                    /* in that list */
+    uint64_t size;                  /* whole pages */
+    char *view;                     /* the same pages, always accessible: where bytes of the device arrive, and where those for it are read */
+    unsigned shift;                 /* a block has 1 << shift bytes */
+    size_t n;                       /* blocks */
+    uint8_t *blocks;                /* enum block_state and flags */
+    size_t accessible, dirty;       /* how many are clean or dirty, and dirty */
+    uint64_t launches;              /* how often it was given to the device */
+    unsigned users;                 /* threads that work on it with the lock released */
+    bool gone;                      /* freed, and waiting for them */
+    struct shim_context *context;   /* whose memory it is */
+    unsigned attached;              /* CU_MEM_ATTACH_* */
+    struct shim_stream *stream;     /* with CU_MEM_ATTACH_SINGLE */
+    uint64_t stream_id;
+    size_t next_read, next_write; /* the block after the last touch, and how many were made accessible then: touches in order take more at a time */
+    size_t read_run, write_run;
+    struct advice *advice;      /* a block each; NULL: none was given */
+    struct passing pushed;      /* the last copy to the device */
+    struct passing prefetching; /* the last copy to the host that nobody has waited for */
+};
+
+static inline uint64_t region_base(const struct region *r) { return r->node.key; }
+static inline enum block_state region_state(const struct region *r, size_t block) { return r->blocks[block] & BLOCK_STATE; }
+/* The bytes of blocks [first, first + n); the last block may be shorter. */
+static inline uint64_t region_bytes(const struct region *r, size_t first, size_t n) {
+    uint64_t low = (uint64_t)first << r->shift, high = (uint64_t)(first + n) << r->shift;
+    return (high < r->size ? high : r->size) - low;
+}
+
+/* Guards all regions. */
+extern pthread_mutex_t region_lock;
+/* A thread has finished with a region, or a fetch is over. */
+extern pthread_cond_t region_changed;
+extern struct region *region_list;
+
+/* Makes one of the pages at `base`, clean: both copies are zeros once the device's memory is filled. `watch`: who is told of touches. 0 or a CUresult. */
+int region_make(struct shim_context *c, uint64_t base, uint64_t size, unsigned attached, const struct page_watch *watch);
+/* The rest with region_lock held. */
+struct region *region_find(uint64_t address); /* NULL: none */
+struct region *region_next(uint64_t address); /* the first that begins at or above */
+/* Gives blocks a state, and the pages what it allows. 0, or -1 when the kernel has no memory for it. */
+int region_set(struct region *r, size_t first, size_t n, enum block_state state, unsigned flags);
+/* Blocks become stale, those that were dirty with BLOCK_SENDING. Blocks that are being fetched stay so. 0 or -1. */
+int region_invalidate(struct region *r, size_t first, size_t n);
+/* Says to the pager that it is time to look (pager.h). */
+void region_renew(void);
+/* Waits for its users and frees it. */
+void region_free(struct region *r);
+
+#endif
