@@ -48,6 +48,7 @@ struct gv_meta_param {
 };
 
 #define GV_META_GLOBAL_CONST 1u
+#define GV_META_GLOBAL_MANAGED 2u /* the host uses it as well; it has its pages to itself */
 
 struct gv_meta_global {
     uint32_t name;

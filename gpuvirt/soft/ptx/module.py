@@ -38,6 +38,7 @@ class Variable:
     init: str | None = None
     unsized: bool = False
     stride: int = 1
+    managed: bool = False
 
 
 @dataclass
@@ -142,7 +143,7 @@ def parse_variable(text: str, linkage: str = "") -> list[Variable]:
         count = 0
     if size * count > _MOST_BYTES:
         raise BadPtx(f"the variable '{name}' has {size * count} bytes")
-    first = Variable(name, space, align, size * count, element, linkage, init, unsized and not init, size)
+    first = Variable(name, space, align, size * count, element, linkage, init, unsized and not init, size, ".managed" in (attributes or ""))
     return [first]
 
 

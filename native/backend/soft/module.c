@@ -39,7 +39,8 @@ static int place_globals(struct gv_module *m, uint64_t wanted, char *err) {
     struct gv_meta_global *globals = (struct gv_meta_global *)gv_meta_globals(m->meta);
     uint64_t size = 0;
     for (uint32_t i = 0; i < header->n_globals; i++) {
-        uint64_t align = globals[i].align > GLOBAL_ALIGN ? globals[i].align : GLOBAL_ALIGN;
+        bool managed = globals[i].flags & GV_META_GLOBAL_MANAGED; /* the client maps whole pages of it */
+        uint64_t align = managed ? SOFT_PAGE : globals[i].align > GLOBAL_ALIGN ? globals[i].align : GLOBAL_ALIGN;
         if (align > SOFT_PAGE || globals[i].size > m->context->device->share.limit) {
             snprintf(err, GV_ERR_SIZE, "global %s of %llu bytes aligned to %llu does not fit the device", gv_meta_strings(m->meta) + globals[i].name,
                      (unsigned long long)globals[i].size, (unsigned long long)align);
@@ -48,6 +49,7 @@ static int place_globals(struct gv_module *m, uint64_t wanted, char *err) {
         size = (size + align - 1) & ~(align - 1);
         globals[i].address = size; /* from the start, until that is known */
         size += globals[i].size ? globals[i].size : 1;
+        if (managed) size = (size + SOFT_PAGE - 1) & ~(SOFT_PAGE - 1);
     }
     if (!size) return 0;
     int rc = wanted ? soft_memory_place_at(b, m->context->device, size, wanted, &m->globals)

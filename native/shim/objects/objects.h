@@ -243,6 +243,8 @@ bool range_mapped(uint64_t address, uint64_t size, unsigned rights);
 void range_set_rights(uint64_t base, unsigned rights);
 /* CU_POINTER_ATTRIBUTE_SYNC_MEMOPS of the device range that contains an address; false when there is none. */
 bool range_set_sync_memops(uint64_t address, bool on);
+/* The device range that begins there is managed. */
+void range_set_managed(uint64_t base);
 /* Registers a function that is called for a device address in no range; it returns whether it has added ranges. To be set at start. */
 void range_on_unknown(bool (*call)(void));
 /* The reservation that contains an address (memory/virtual_memory.c); false when there is none. */
@@ -369,6 +371,8 @@ struct shim_module *module_take(struct shim_context *c);
 void module_drop(struct shim_module *m);
 struct shim_function *module_find(const struct shim_module *m, const char *name);
 int module_global(struct shim_module *m, const char *name, CUdeviceptr *address, size_t *size);
+/* The same for a managed variable, which the host can use afterwards; CUDA_ERROR_NOT_FOUND: it is none. */
+int module_managed(struct shim_module *m, const char *name, CUdeviceptr *address, size_t *size);
 /* Reads a whole file, NUL added. 0, CUDA_ERROR_FILE_NOT_FOUND, CUDA_ERROR_OUT_OF_MEMORY. The caller frees. */
 int image_read_file(const char *path, void **data, size_t *size);
 

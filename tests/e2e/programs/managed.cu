@@ -429,6 +429,42 @@ static void graphs() {
     CHECK(cudaFree(w));
 }
 
+__managed__ int counter = 5;
+__managed__ int table[3000];
+__managed__ node *list;
+__device__ int behind = 77; // the variable after it has pages of its own
+__global__ void use(int *sum) {
+    counter++;
+    for (int i = threadIdx.x; i < 3000; i += blockDim.x) table[i] += i;
+    for (node *n = list; n; n = n->next) *sum += n->value;
+    *sum += behind;
+}
+
+// Variables of both sides, with what they were initialised to.
+static void variables() {
+    int *sum = managed<int>(1);
+    EXPECT(counter == 5 && table[2999] == 0 && list == nullptr);
+    counter = 10;
+    table[7] = 100;
+    node *n = managed<node>(2);
+    n[0] = {&n[1], 3}, n[1] = {nullptr, 4};
+    list = n;
+    use<<<1, 1>>>(sum);
+    synchronize();
+    EXPECT(counter == 11 && table[7] == 107 && table[2999] == 2999 && *sum == 7 + 77);
+    int value = 0;
+    CHECK(cudaMemcpyFromSymbol(&value, counter, 4));
+    EXPECT(value == 11);
+    value = 20;
+    CHECK(cudaMemcpyToSymbol(counter, &value, 4));
+    EXPECT(counter == 20);
+    cudaPointerAttributes a;
+    CHECK(cudaPointerGetAttributes(&a, &counter));
+    EXPECT(a.type == cudaMemoryTypeManaged);
+    CHECK(cudaFree(sum));
+    CHECK(cudaFree(n));
+}
+
 static void refusals() {
     int *v = managed<int>(1000), *d, attribute, *p;
     CHECK(cudaMalloc(&d, 4000));
@@ -479,7 +515,7 @@ int main(int argc, char **argv) {
     struct {
         const char *name;
         void (*run)();
-    } cases[] = {{"in_turn", in_turn}, {"neighbours", neighbours}, {"nested", nested}, {"copies", copies}, {"system_calls", system_calls}, {"host_functions", host_functions}, {"signals", signals}, {"threads", threads}, {"provisional", provisional}, {"hints", hints}, {"graphs", graphs}, {"refusals", refusals}};
+    } cases[] = {{"in_turn", in_turn}, {"neighbours", neighbours}, {"nested", nested}, {"copies", copies}, {"system_calls", system_calls}, {"host_functions", host_functions}, {"signals", signals}, {"threads", threads}, {"provisional", provisional}, {"hints", hints}, {"graphs", graphs}, {"variables", variables}, {"refusals", refusals}};
     CHECK(cudaFree(0));
     for (auto &c : cases)
         if (argc < 2 || c.name == std::string(argv[1])) c.run();

@@ -66,20 +66,47 @@ static void lost(uint64_t address) {
     pause();
 }
 
+/* The bytes of blocks [first, first + n) that are in an extent: false when there are none. */
+static bool part(const struct region *r, size_t extent, size_t first, size_t n, uint64_t *low, uint64_t *size) {
+    uint64_t from = (uint64_t)first << r->shift, end = from + region_bytes(r, first, n);
+    if (from < r->extents[extent].low) from = r->extents[extent].low;
+    if (end > r->extents[extent].high) end = r->extents[extent].high;
+    *low = from;
+    *size = end > from ? end - from : 0;
+    return end > from;
+}
+
+/* Queues copies of blocks to the host. *seq gets what the stream must have passed, and stays as it is when there is nothing to copy. 0 or a CUresult. */
+static int queue_fetch(struct shim_stream *s, const struct region *r, size_t first, size_t n, uint64_t *seq) {
+    int rc = 0;
+    uint64_t low, size;
+    for (size_t i = 0; i < r->n_extents && !rc; i++)
+        if (part(r, i, first, n, &low, &size)) rc = transfer_fetch(s, r->view + low, region_base(r) + low, size, seq);
+    return rc;
+}
+
+static int queue_push(struct shim_stream *s, const struct region *r, size_t first, size_t n, uint64_t *seq) {
+    int rc = 0;
+    uint64_t low, size;
+    for (size_t i = 0; i < r->n_extents && !rc; i++)
+        if (part(r, i, first, n, &low, &size)) rc = transfer_push(s, region_base(r) + low, r->view + low, size, seq);
+    return rc;
+}
+
 /* Fetches stale blocks around one; region_lock is released meanwhile. False: the kernel has no memory to make them accessible. */
 static bool fetch(struct region *r, size_t block) {
     size_t first, n = choose(r, block, &r->next_read, &r->read_run, &first);
     for (size_t i = first; i < first + n; i++) r->blocks[i] = BLOCK_FETCHING;
-    uint64_t launches = r->launches, low = (uint64_t)first << r->shift, newest, passed, seq = 0;
+    uint64_t launches = r->launches, newest, passed, seq = 0;
     unlock(r);
     stream_progress(&newest, &passed);
     struct shim_stream *s = r->context->pages;
     throttle_exempt_begin(); /* a host function may be what touches the page, and what others wait for */
-    int rc = transfer_fetch(s, r->view + low, region_base(r) + low, region_bytes(r, first, n), &seq);
+    int rc = queue_fetch(s, r, first, n, &seq);
     int status = seq ? session_wait_stream(&s->session, seq) : 0;
     throttle_exempt_end();
     if (!rc) rc = status;
-    if (session_broken()) lost(region_base(r) + low);
+    if (session_broken()) lost(region_base(r) + ((uint64_t)first << r->shift));
     if (rc && rc != CUDA_ERROR_DEINITIALIZED) shim_log_once("managed memory: the context has failed, and the host sees what it saw last");
     lock(r);
     bool provisional = r->launches != launches || passed != UINT64_MAX;
@@ -245,8 +272,7 @@ static int send(struct shim_stream *s, const struct written_list *l) {
     pthread_mutex_unlock(&region_lock);
     for (size_t i = 0; i < l->n && !rc; i++) {
         struct region *r = l->all[i].region;
-        uint64_t low = (uint64_t)l->all[i].first << r->shift;
-        rc = transfer_push(s, region_base(r) + low, r->view + low, region_bytes(r, l->all[i].first, l->all[i].n), &l->all[i].seq);
+        rc = queue_push(s, r, l->all[i].first, l->all[i].n, &l->all[i].seq);
     }
     pthread_mutex_lock(&region_lock);
     sending--;
@@ -326,6 +352,22 @@ void managed_waited(void) {
     pthread_mutex_unlock(&region_lock);
 }
 
+int coherence_add(struct region *r, uint64_t address, uint64_t size) {
+    int rc = region_extend(r, address, size);
+    const struct extent *e = &r->extents[r->n_extents - 1];
+    for (size_t i = e->low >> r->shift; !rc && i << r->shift < e->high; i++) {
+        enum block_state state = region_state(r, i);
+        if (state == BLOCK_CLEAN) region_set(r, i, 1, BLOCK_STALE, 0);
+        if (state != BLOCK_DIRTY) continue;
+        /* Another variable in the same page was written: only the new one is fetched. */
+        uint64_t seq = 0;
+        struct shim_stream *s = r->context->pages;
+        rc = transfer_fetch(s, r->view + e->low, region_base(r) + e->low, e->high - e->low, &seq);
+        return rc ? rc : session_wait_stream(&s->session, seq);
+    }
+    return rc;
+}
+
 void managed_forget(uint64_t base) {
     pthread_mutex_lock(&region_lock);
     struct region *r = region_find(base);
@@ -343,8 +385,8 @@ int coherence_prefetch(struct shim_stream *s, uint64_t address, uint64_t size) {
     uint64_t low = r ? address - region_base(r) : 0, high = r && !r->gone ? least(low + size, r->size) : 0;
     for (size_t i = r ? low >> r->shift : 0, n; !rc && r && i << r->shift < high; i += n ? n : 1) {
         for (n = 0; (i + n) << r->shift < high && r->blocks[i + n] == BLOCK_STALE; n++) r->blocks[i + n] |= BLOCK_PREFETCHED;
-        uint64_t seq = 0, at = (uint64_t)i << r->shift;
-        if (n) rc = transfer_fetch(s, r->view + at, region_base(r) + at, region_bytes(r, i, n), &seq);
+        uint64_t seq = 0;
+        if (n) rc = queue_fetch(s, r, i, n, &seq);
         if (seq) r->prefetching = (struct passing){s, s->object.id, seq};
     }
     pthread_mutex_unlock(&region_lock);

@@ -14,6 +14,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct shim_context;
 struct shim_stream;
 
 /* How many allocations there are; what follows costs one load while there is none. */
@@ -32,7 +33,9 @@ int managed_launch(struct shim_stream *s);
 int managed_access(struct shim_stream *s, uint64_t address, uint64_t size, bool written, bool whole);
 /* The program has waited for some work: blocks that were fetched meanwhile are fetched anew when they are touched. */
 void managed_waited(void);
-/* The allocation at `base` is about to be freed. */
+/* The host begins to use a module's variable, whose pages nothing else is in. 0 or a CUresult. */
+int managed_variable(struct shim_context *c, uint64_t address, uint64_t size);
+/* The allocation or variable at `base` is about to be freed. */
 void managed_forget(uint64_t base);
 
 #endif

@@ -1,6 +1,8 @@
 /* The driver's calls for managed memory: allocation, hints, and which streams use it. */
 #include "objects/managed/managed.h"
 
+#include <unistd.h>
+
 #include "gv_client.h"
 #include "gv_impl.h"
 #include "objects/graph/graph.h"
@@ -20,12 +22,38 @@ static int fill(struct shim_context *c, uint64_t address, uint64_t size) {
     return 0;
 }
 
+/* The stream that fetches pages. */
+static int need_pages(struct shim_context *c) {
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    pthread_mutex_lock(&lock);
+    int rc = c->pages ? 0 : stream_new(c, STREAM_CREATED, CU_STREAM_NON_BLOCKING, 0, &c->pages);
+    pthread_mutex_unlock(&lock);
+    return rc;
+}
+
+/* The pages at `low`, in which [address, address + size) are the program's. */
+static int make(struct shim_context *c, uint64_t low, uint64_t address, uint64_t size, unsigned attached, enum block_state state) {
+    int rc = region_make(c, low, address - low + size, attached, state, &coherence_watch);
+    pthread_mutex_lock(&region_lock);
+    struct region *r = region_find(low);
+    for (; !rc && r && region_base(r) < address + size; r = region_next(region_base(r) + 1))
+        rc = state == BLOCK_CLEAN ? region_extend(r, address, size) : coherence_add(r, address, size);
+    pthread_mutex_unlock(&region_lock);
+    return rc;
+}
+
+int managed_variable(struct shim_context *c, uint64_t address, uint64_t size) {
+    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), low = address & ~(page - 1);
+    int rc = need_pages(c);
+    return rc ? rc : make(c, low, address, size, CU_MEM_ATTACH_GLOBAL, BLOCK_STALE);
+}
+
 static int allocate(struct shim_context *c, size_t size, unsigned flags, CUdeviceptr *out) {
     CUdeviceptr address;
-    int rc = c->pages ? 0 : stream_new(c, STREAM_CREATED, CU_STREAM_NON_BLOCKING, 0, &c->pages);
+    int rc = need_pages(c);
     if (!rc) rc = memory_allocate_pages(c, size, &address);
     if (rc) return rc;
-    rc = region_make(c, address, size, flags, &coherence_watch);
+    rc = make(c, address, address, size, flags, BLOCK_CLEAN);
     if (!rc) rc = fill(c, address, size);
     if (rc)
         memory_release(address);
@@ -35,7 +63,6 @@ static int allocate(struct shim_context *c, size_t size, unsigned flags, CUdevic
 }
 
 CUresult impl_cuMemAllocManaged(CUdeviceptr *address, size_t size, unsigned int flags) {
-    static pthread_mutex_t one = PTHREAD_MUTEX_INITIALIZER; /* the context's stream for pages is made once */
     struct shim_context *c;
     int rc = context_require(&c);
     if (!rc) rc = capture_unsafe();
@@ -43,9 +70,7 @@ CUresult impl_cuMemAllocManaged(CUdeviceptr *address, size_t size, unsigned int 
     if (!address || !size || (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST)) return CUDA_ERROR_INVALID_VALUE;
     if (!device_attribute(c->info, CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY)) return CUDA_ERROR_NOT_SUPPORTED;
     CUdeviceptr made;
-    pthread_mutex_lock(&one);
     rc = allocate(c, size, flags, &made);
-    pthread_mutex_unlock(&one);
     if (!rc) *address = made;
     return rc;
 }

@@ -79,32 +79,61 @@ static enum page_access allowed(enum block_state state) {
 
 /* ---- regions ---- */
 
-int region_make(struct shim_context *c, uint64_t base, uint64_t size, unsigned attached, const struct page_watch *watch) {
-    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+/* Shortens it to the pages that are in no other one. False: there are none. Of variables a driver may place several in a page. */
+static bool leave_to_others(uint64_t *base, uint64_t *size) {
+    const struct region *other = region_find(*base);
+    uint64_t end = *base + *size, taken = other ? region_base(other) + other->size : *base;
+    *base = taken < end ? taken : end;
+    other = region_next(*base);
+    if (other && region_base(other) < end) end = region_base(other);
+    *size = end - *base;
+    return *size != 0;
+}
+
+static struct region *describe(struct shim_context *c, uint64_t base, uint64_t size, unsigned attached) {
     struct region *r = calloc(1, sizeof *r);
-    if (!r) return CUDA_ERROR_OUT_OF_MEMORY;
-    r->size = (size + page - 1) & ~(page - 1);
+    if (!r) return NULL;
+    r->node.key = base;
+    r->size = size;
     r->shift = LEAST_SHIFT;
     while (r->shift < MOST_SHIFT && r->size >> r->shift > MOST_BLOCKS) r->shift++;
     r->n = (r->size + (1ull << r->shift) - 1) >> r->shift;
     r->context = c;
     r->attached = attached;
-    r->blocks = malloc(r->n);
+    r->blocks = calloc(1, r->n);
+    if (r->blocks) return r;
+    free(r);
+    return NULL;
+}
+
+int region_extend(struct region *r, uint64_t address, uint64_t size) {
+    uint64_t base = region_base(r), end = address + size < base + r->size ? address + size : base + r->size;
+    struct extent *more = realloc(r->extents, (r->n_extents + 1) * sizeof *more);
+    if (!more) return CUDA_ERROR_OUT_OF_MEMORY;
+    r->extents = more;
+    r->extents[r->n_extents++] = (struct extent){address > base ? address - base : 0, end - base};
+    return 0;
+}
+
+int region_make(struct shim_context *c, uint64_t base, uint64_t size, unsigned attached, enum block_state state, const struct page_watch *watch) {
+    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    size = (size + page - 1) & ~(page - 1);
+    int rc = 0;
     pthread_mutex_lock(&region_lock);
     if (!pager) pager = pager_start(watch);
-    int rc = !r->blocks || !pager ? CUDA_ERROR_OUT_OF_MEMORY : map(r, base);
-    if (!rc) {
-        r->node.key = base;
-        for (size_t i = 0; i < r->n; i++) r->blocks[i] = BLOCK_STALE;
-        treap_insert(&regions, &r->node);
-        atomic_fetch_add(&managed_regions, 1);
-        region_set(r, 0, r->n, BLOCK_CLEAN, 0);
+    if (leave_to_others(&base, &size)) {
+        struct region *r = pager ? describe(c, base, size, attached) : NULL;
+        rc = r ? map(r, base) : (int)CUDA_ERROR_OUT_OF_MEMORY;
+        if (!rc) {
+            treap_insert(&regions, &r->node);
+            atomic_fetch_add(&managed_regions, 1);
+            region_set(r, 0, r->n, state, 0);
+        } else if (r) {
+            free(r->blocks);
+            free(r);
+        }
     }
     pthread_mutex_unlock(&region_lock);
-    if (rc) {
-        free(r->blocks);
-        free(r);
-    }
     return rc;
 }
 
@@ -173,6 +202,7 @@ void region_free(struct region *r) {
     unmap(region_base(r), r->size);
     munmap(r->view, r->size);
     free(r->advice);
+    free(r->extents);
     free(r->blocks);
     free(r);
 }

@@ -31,6 +31,11 @@ struct passing {
     uint64_t id, seq;
 };
 
+/* Bytes of a region that are the program's, from its base: all of an allocation; of variables, those that lie in the pages. */
+struct extent {
+    uint64_t low, high;
+};
+
 struct region {
     struct treap_node node;         /* key: base */
     struct region *next, *previous; /* of those that the host may access some of */
@@ -40,13 +45,15 @@ struct region {
     unsigned shift;                 /* a block has 1 << shift bytes */
     size_t n;                       /* blocks */
     uint8_t *blocks;                /* enum block_state and flags */
-    size_t accessible, dirty;       /* how many are clean or dirty, and dirty */
-    uint64_t launches;              /* how often it was given to the device */
-    unsigned users;                 /* threads that work on it with the lock released */
-    bool gone;                      /* freed, and waiting for them */
-    struct shim_context *context;   /* whose memory it is */
-    unsigned attached;              /* CU_MEM_ATTACH_* */
-    struct shim_stream *stream;     /* with CU_MEM_ATTACH_SINGLE */
+    struct extent *extents;
+    size_t n_extents;
+    size_t accessible, dirty;     /* how many are clean or dirty, and dirty */
+    uint64_t launches;            /* how often it was given to the device */
+    unsigned users;               /* threads that work on it with the lock released */
+    bool gone;                    /* freed, and waiting for them */
+    struct shim_context *context; /* whose memory it is */
+    unsigned attached;            /* CU_MEM_ATTACH_* */
+    struct shim_stream *stream;   /* with CU_MEM_ATTACH_SINGLE */
     uint64_t stream_id;
     size_t next_read, next_write; /* the block after the last touch, and how many were made accessible then: touches in order take more at a time */
     size_t read_run, write_run;
@@ -69,11 +76,14 @@ extern pthread_mutex_t region_lock;
 extern pthread_cond_t region_changed;
 extern struct region *region_list;
 
-/* Makes one of the pages at `base`, clean: both copies are zeros once the device's memory is filled. `watch`: who is told of touches. 0 or a CUresult. */
-int region_make(struct shim_context *c, uint64_t base, uint64_t size, unsigned attached, const struct page_watch *watch);
+/* Makes one of the pages at `base`: stale, or clean, when both copies are zeros once the device's memory is filled. `watch`: who is told of touches. Pages that are in another one already are left to it. 0
+ * or a CUresult. */
+int region_make(struct shim_context *c, uint64_t base, uint64_t size, unsigned attached, enum block_state state, const struct page_watch *watch);
 /* The rest with region_lock held. */
 struct region *region_find(uint64_t address); /* NULL: none */
 struct region *region_next(uint64_t address); /* the first that begins at or above */
+/* Adds the part of [address, address + size) that lies in a region to what is the program's there. 0 or CUDA_ERROR_OUT_OF_MEMORY. */
+int region_extend(struct region *r, uint64_t address, uint64_t size);
 /* Gives blocks a state, and the pages what it allows. 0, or -1 when the kernel has no memory for it. */
 int region_set(struct region *r, size_t first, size_t n, enum block_state state, unsigned flags);
 /* Blocks become stale, those that were dirty with BLOCK_SENDING. Blocks that are being fetched stay so. 0 or -1. */

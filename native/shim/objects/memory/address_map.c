@@ -108,6 +108,13 @@ void range_set_rights(uint64_t base, unsigned rights) {
     pthread_mutex_unlock(&lock);
 }
 
+void range_set_managed(uint64_t base) {
+    pthread_mutex_lock(&lock);
+    struct treap_node *n = treap_floor(&device_map, base, 0);
+    if (n && n->key == base) RANGE(n)->managed = true;
+    pthread_mutex_unlock(&lock);
+}
+
 bool range_host_overlaps(uint64_t base, uint64_t size) {
     pthread_mutex_lock(&lock);
     struct treap_node *n = treap_floor(&host_map, base, UINT64_MAX);

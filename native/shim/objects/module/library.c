@@ -326,3 +326,28 @@ CUresult impl_cuLibraryGetGlobal(CUdeviceptr *address, size_t *size, CUlibrary l
     rc = get_module(l, c, &m);
     return rc ? rc : module_global(m, name, address, size);
 }
+
+/* One instance is what the host sees; with modules on several devices it would be no longer clear whose. */
+static void warn_of_several(struct shim_library *l, const char *name) {
+    pthread_mutex_lock(&l->lock);
+    bool several = l->modules && l->modules->next;
+    pthread_mutex_unlock(&l->lock);
+    if (several) shim_log_once("the managed variable %s: each device that its library is loaded on has one of its own", name);
+}
+
+CUresult impl_cuLibraryGetManaged(CUdeviceptr *address, size_t *size, CUlibrary library, const char *name) {
+    struct shim_library *l;
+    struct shim_context *c;
+    struct shim_module *m;
+    CUdeviceptr at;
+    size_t bytes;
+    int rc = find(library, &l);
+    if (!rc) rc = name ? context_any(&c) : (int)CUDA_ERROR_INVALID_VALUE;
+    if (!rc) rc = get_module(l, c, &m);
+    if (!rc) rc = module_managed(m, name, &at, &bytes);
+    if (rc) return rc;
+    warn_of_several(l, name);
+    if (address) *address = at;
+    if (size) *size = bytes;
+    return CUDA_SUCCESS;
+}

@@ -10,6 +10,7 @@
 #include "wire/lz4.h"
 #include "wire/sha256.h"
 #include "gv_client.h"
+#include "objects/managed/managed.h"
 #include "objects/module/module_cache.h"
 #include "objects/objects.h"
 
@@ -183,9 +184,15 @@ struct shim_function *module_find(const struct shim_module *m, const char *name)
 }
 
 /* Adds a module's variable to the address map, for copies and pointer queries. */
-static int map_global(struct shim_module *m, uint64_t address, uint64_t size) {
-    struct range r = {.size = size, .kind = RANGE_GLOBAL, .ctx = m->ctx, .device = m->context->device, .context = m->context};
-    return address && size ? range_add(&r, address) : 0;
+static int map_global(struct shim_module *m, uint64_t address, uint64_t size, bool managed) {
+    struct range r = {.size = size, .kind = RANGE_GLOBAL, .ctx = m->ctx, .device = m->context->device, .context = m->context, .managed = managed};
+    int rc = address && size ? range_add(&r, address) : 0;
+    return rc || !managed ? rc : managed_variable(m->context, address, size);
+}
+
+static void unmap_global(uint64_t address) {
+    struct range r;
+    if (range_remove(address, RANGE_GLOBAL, RANGE_GLOBAL, &r) && r.managed) managed_forget(address);
 }
 
 static void unmap_globals(struct shim_module *m) {
@@ -193,13 +200,13 @@ static void unmap_globals(struct shim_module *m) {
     if (h) {
         const struct gv_meta_global *globals = gv_meta_globals(m->meta);
         for (uint32_t i = 0; i < h->n_globals; i++) {
-            if (globals[i].address) range_remove(globals[i].address, RANGE_GLOBAL, RANGE_GLOBAL, NULL);
+            if (globals[i].address) unmap_global(globals[i].address);
         }
     }
     while (m->globals) {
         struct module_global *g = m->globals;
         m->globals = g->next;
-        range_remove(g->address, RANGE_GLOBAL, RANGE_GLOBAL, NULL);
+        unmap_global(g->address);
         free(g);
     }
 }
@@ -208,10 +215,11 @@ int module_global(struct shim_module *m, const char *name, CUdeviceptr *address,
     const struct gv_meta_header *h = m->meta;
     const struct gv_meta_global *globals = gv_meta_globals(m->meta);
     const char *strings = gv_meta_strings(m->meta);
-    bool listed = false;
+    bool listed = false, managed = false;
     for (uint32_t i = 0; i < h->n_globals; i++) {
         if (strcmp(strings + globals[i].name, name) != 0) continue;
         listed = true;
+        managed = globals[i].flags & GV_META_GLOBAL_MANAGED;
         if (!globals[i].address) break;
         if (address) *address = globals[i].address;
         if (size) *size = globals[i].size;
@@ -237,12 +245,23 @@ int module_global(struct shim_module *m, const char *name, CUdeviceptr *address,
         known->next = m->globals;
         m->globals = known;
         pthread_mutex_unlock(&m->context->lock);
-        rc = map_global(m, answer.address, answer.size);
+        rc = map_global(m, answer.address, answer.size, managed);
         if (rc) return rc;
     }
     if (address) *address = known->address;
     if (size) *size = known->size;
     return 0;
+}
+
+int module_managed(struct shim_module *m, const char *name, CUdeviceptr *address, size_t *size) {
+    int rc = module_global(m, name, address, size);
+    struct range r;
+    if (rc || !range_find_device(*address, &r) || r.managed) return rc;
+    /* What is complete says which variables are managed; a driver's metadata do not. */
+    if (((const struct gv_meta_header *)m->meta)->flags & GV_META_GLOBALS_COMPLETE) return CUDA_ERROR_NOT_FOUND;
+    rc = managed_variable(m->context, *address, r.size);
+    if (!rc) range_set_managed(*address);
+    return rc;
 }
 
 static _Atomic uint32_t unplaced; /* modules whose globals' addresses have not been asked for */
@@ -319,7 +338,7 @@ static int adopt_answer(struct shim_module *m, const struct loading *l, const st
     const struct gv_meta_header *h = m->meta;
     for (uint32_t i = 0; !rc && i < h->n_globals; i++) {
         const struct gv_meta_global *g = &gv_meta_globals(m->meta)[i];
-        rc = map_global(m, g->address, g->size);
+        rc = map_global(m, g->address, g->size, g->flags & GV_META_GLOBAL_MANAGED);
     }
     return rc;
 }
