@@ -70,7 +70,6 @@ int cuda_driver_version(struct gv_backend *b) {
 
 /* Features that a remote program cannot use, whatever the device supports: attributes must describe the GPU as the program sees it. */
 static const int not_remote[] = {
-    CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY,
     CU_DEVICE_ATTRIBUTE_HOST_NATIVE_ATOMIC_SUPPORTED,
     CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS,
     CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS,

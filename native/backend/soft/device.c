@@ -31,6 +31,7 @@ static const struct attribute attributes[] = {
     {14, 512},                   /* TEXTURE_ALIGNMENT */
     {15, 1},                     /* GPU_OVERLAP */
     {16, SOFT_MULTIPROCESSORS},  /* MULTIPROCESSOR_COUNT */
+    {19, 1},                     /* CAN_MAP_HOST_MEMORY: the client keeps it */
     {21, 131072},                /* MAXIMUM_TEXTURE1D_WIDTH */
     {22, 131072},                /* MAXIMUM_TEXTURE2D_WIDTH */
     {23, 65536},                 /* MAXIMUM_TEXTURE2D_HEIGHT */

@@ -6,6 +6,7 @@
 #include "gv_impl.h"
 #include "objects/graph/graph.h"
 #include "objects/managed/managed.h"
+#include "objects/memory/host_mapping.h"
 #include "wire/session_limits.h"
 
 struct request {
@@ -173,7 +174,8 @@ static int launch(const struct request *r) {
         if (params != packed && managed_in_use()) params = memcpy(packed, params, f->meta->param_bytes);
     }
     if (stream_captures(s)) return capture(s, r, params, f->meta->param_bytes);
-    rc = managed_launch(s);
+    if (range_placed_span) rc = host_map_parameters(params, f->meta->param_bytes);
+    if (!rc) rc = managed_launch(s);
     if (rc) return rc;
     struct gv_cmd_launch c = {.stream = stream_id(s),
                               .module = f->module->object.id,

@@ -225,6 +225,8 @@ struct range {
     uint64_t buffer_id;
     uint64_t lead; /* bytes between what the worker allocated and the base; 0 with fixed addresses */
     bool managed;  /* device memory that the host sees as well (managed/) */
+    bool mapped;   /* host memory that kernels use as well: it is in both maps */
+    bool placed;   /* host memory at addresses of the window, so that it can be mapped later */
     bool sync_memops;
 };
 
@@ -243,8 +245,14 @@ bool range_mapped(uint64_t address, uint64_t size, unsigned rights);
 void range_set_rights(uint64_t base, unsigned rights);
 /* CU_POINTER_ATTRIBUTE_SYNC_MEMOPS of the device range that contains an address; false when there is none. */
 bool range_set_sync_memops(uint64_t address, bool on);
-/* The device range that begins there is managed. */
+/* The device range that begins there is managed; the ranges of both maps are mapped. */
 void range_set_managed(uint64_t base);
+void range_set_mapped(uint64_t base, unsigned flags);
+/* Where host ranges that are placed lie, all of them: [range_placed_low, + range_placed_span); the span is 0 while there has been none. */
+extern _Atomic uint64_t range_placed_low, range_placed_span;
+static inline bool range_may_be_placed(uint64_t address) {
+    return address - atomic_load_explicit(&range_placed_low, memory_order_relaxed) < atomic_load_explicit(&range_placed_span, memory_order_relaxed);
+}
 /* Registers a function that is called for a device address in no range; it returns whether it has added ranges. To be set at start. */
 void range_on_unknown(bool (*call)(void));
 /* The reservation that contains an address (memory/virtual_memory.c); false when there is none. */
@@ -258,8 +266,13 @@ bool range_next_of(uint32_t ctx, uint64_t from, struct range *out);
 int memory_allocate(struct shim_context *c, size_t size, CUdeviceptr *out);
 /* The same for managed memory: at the beginning of a page of the host. */
 int memory_allocate_pages(struct shim_context *c, size_t size, CUdeviceptr *out);
+/* Backs addresses of the program's part of the window that memory_reserve gave, in whole chunks, and takes the memory back. CUDA_ERROR_OUT_OF_MEMORY. */
+int memory_back(struct shim_context *c, uint64_t address, uint64_t size);
+void memory_unback(struct shim_context *c, uint64_t address, uint64_t size);
 /* Frees; CUDA_ERROR_INVALID_VALUE for what is no allocation. The memory is used again only after every stream has passed this point. */
 int memory_release(CUdeviceptr address);
+/* The same for mapped host memory. */
+int memory_release_mapped(CUdeviceptr address);
 /* Gives back free credit of the context's device down to `keep` bytes. */
 void memory_trim(struct shim_context *c, uint64_t keep);
 /* Bytes backed on a device of the server, and in use. */

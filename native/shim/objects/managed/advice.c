@@ -8,7 +8,7 @@
 
 int advice_range(CUdeviceptr address, size_t size) {
     struct range r;
-    if (!size || !range_find_device(address, &r) || !r.managed) return CUDA_ERROR_INVALID_VALUE;
+    if (!size || !range_find_device(address, &r) || !r.managed || r.mapped) return CUDA_ERROR_INVALID_VALUE;
     return size <= r.size - (address - range_base(&r)) ? 0 : CUDA_ERROR_INVALID_VALUE;
 }
 

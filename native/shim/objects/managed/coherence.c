@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "objects/managed/managed.h"
+#include "objects/managed/mirror.h"
 #include "objects/managed/transfer.h"
 
 /* Bytes that are fetched, or become writable, at a time where the program goes through memory in order. */
@@ -160,6 +161,27 @@ static void open_all(struct region *r) {
     region_set(r, 0, r->n, BLOCK_DIRTY, 0);
 }
 
+/* Whether kernels may be looking at it now. */
+static bool wants_mirror(const struct region *r) {
+    uint64_t newest, passed;
+    if (!r->mapped || r->mirror || r->size > MIRROR_MOST) return false;
+    stream_progress(&newest, &passed);
+    return passed != UINT64_MAX;
+}
+
+/* Fetches what is missing, and makes all of it accessible. */
+static bool begin_mirror(struct region *r) {
+    for (size_t i = 0; i < r->n && !r->gone;) {
+        if (region_state(r, i) == BLOCK_FETCHING)
+            pthread_cond_wait(&region_changed, &region_lock);
+        else if (r->blocks[i] != BLOCK_STALE)
+            i++;
+        else if (!fetch(r, i))
+            return false;
+    }
+    return r->gone || r->mirror || mirror_begin(r);
+}
+
 static bool touched(uint64_t address, bool write) {
     if (session_in_forked_child()) return false; /* which has none of the pages */
     int before = errno;
@@ -180,11 +202,15 @@ static bool touched(uint64_t address, bool write) {
                 r->blocks[block] |= BLOCK_SENDING;
             else
                 wait_for(r, r->pushed);
+        } else if (wants_mirror(r)) {
+            if (begin_mirror(r)) continue;
+            open_all(r);
+            break;
         } else if (r->blocks[block] == BLOCK_STALE) {
             if (!fetch(r, block)) open_all(r);
             if (!write) break;
         } else {
-            if (!allow(r, block, write)) open_all(r);
+            if (!(r->mirror ? mirror_touched(r, address, write) : allow(r, block, write))) open_all(r);
             break;
         }
     }
@@ -307,9 +333,10 @@ int managed_launch(struct shim_stream *s) {
     int rc = 0;
     pthread_mutex_lock(&region_lock);
     region_renew();
+    mirror_push_all(s);
     for (struct region *r = region_list, *next; r && !rc; r = next) {
         next = r->next;
-        if (!r->gone && open_to(r, s)) rc = give(r, 0, r->n, 0, 0, true, &l);
+        if (!r->gone && !r->mirror && open_to(r, s)) rc = give(r, 0, r->n, 0, 0, true, &l);
     }
     return finish(s, rc, &l);
 }
@@ -319,8 +346,9 @@ int managed_access(struct shim_stream *s, uint64_t address, uint64_t size, bool 
     struct written_list l = {0};
     int rc = 0;
     pthread_mutex_lock(&region_lock);
+    mirror_push_all(s);
     struct region *r = region_find(address);
-    if (r) {
+    if (r && !r->mirror) {
         uint64_t block = 1ull << r->shift, low = address - region_base(r), high = least(low + size, r->size);
         size_t first = low >> r->shift, n = ((high + block - 1) >> r->shift) - first;
         size_t spare = (low + block - 1) >> r->shift, end = high == r->size ? r->n : high >> r->shift;
@@ -339,6 +367,7 @@ bool managed_contains(uint64_t address) {
 }
 
 void managed_waited(void) {
+    mirror_refresh();
     if (!atomic_load_explicit(&managed_provisional, memory_order_relaxed)) return;
     pthread_mutex_lock(&region_lock);
     for (struct region *r = region_list, *next; r; r = next) {

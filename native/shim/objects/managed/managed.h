@@ -35,6 +35,8 @@ int managed_access(struct shim_stream *s, uint64_t address, uint64_t size, bool 
 void managed_waited(void);
 /* The host begins to use a module's variable, whose pages nothing else is in. 0 or a CUresult. */
 int managed_variable(struct shim_context *c, uint64_t address, uint64_t size);
+/* Host memory that kernels may use from now on: pages at `address` whose device memory is there already; `shared`: they are mapped, and hold what the host has written. 0 or a CUresult. */
+int managed_host_memory(struct shim_context *c, uint64_t address, uint64_t size, bool shared);
 /* The allocation or variable at `base` is about to be freed. */
 void managed_forget(uint64_t base);
 

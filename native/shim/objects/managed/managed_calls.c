@@ -32,12 +32,12 @@ static int need_pages(struct shim_context *c) {
 }
 
 /* The pages at `low`, in which [address, address + size) are the program's. */
-static int make(struct shim_context *c, uint64_t low, uint64_t address, uint64_t size, unsigned attached, enum block_state state) {
-    int rc = region_make(c, low, address - low + size, attached, state, &coherence_watch);
+static int make(struct shim_context *c, uint64_t low, uint64_t address, uint64_t size, unsigned attached, enum block_state state, bool shared) {
+    int rc = region_make(c, low, address - low + size, attached, state, shared, &coherence_watch);
     pthread_mutex_lock(&region_lock);
     struct region *r = region_find(low);
     for (; !rc && r && region_base(r) < address + size; r = region_next(region_base(r) + 1))
-        rc = state == BLOCK_CLEAN ? region_extend(r, address, size) : coherence_add(r, address, size);
+        rc = state != BLOCK_STALE ? region_extend(r, address, size) : coherence_add(r, address, size);
     pthread_mutex_unlock(&region_lock);
     return rc;
 }
@@ -45,7 +45,19 @@ static int make(struct shim_context *c, uint64_t low, uint64_t address, uint64_t
 int managed_variable(struct shim_context *c, uint64_t address, uint64_t size) {
     uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), low = address & ~(page - 1);
     int rc = need_pages(c);
-    return rc ? rc : make(c, low, address, size, CU_MEM_ATTACH_GLOBAL, BLOCK_STALE);
+    return rc ? rc : make(c, low, address, size, CU_MEM_ATTACH_GLOBAL, BLOCK_STALE, false);
+}
+
+int managed_host_memory(struct shim_context *c, uint64_t address, uint64_t size, bool shared) {
+    int rc = need_pages(c);
+    if (!rc) rc = make(c, address, address, size, CU_MEM_ATTACH_GLOBAL, shared ? BLOCK_DIRTY : BLOCK_CLEAN, shared);
+    if (!rc && !shared) rc = fill(c, address, size);
+    if (rc) return rc;
+    pthread_mutex_lock(&region_lock);
+    struct region *r = region_find(address);
+    if (r) r->mapped = true;
+    pthread_mutex_unlock(&region_lock);
+    return 0;
 }
 
 static int allocate(struct shim_context *c, size_t size, unsigned flags, CUdeviceptr *out) {
@@ -53,7 +65,7 @@ static int allocate(struct shim_context *c, size_t size, unsigned flags, CUdevic
     int rc = need_pages(c);
     if (!rc) rc = memory_allocate_pages(c, size, &address);
     if (rc) return rc;
-    rc = make(c, address, address, size, flags, BLOCK_CLEAN);
+    rc = make(c, address, address, size, flags, BLOCK_CLEAN, false);
     if (!rc) rc = fill(c, address, size);
     if (rc)
         memory_release(address);
@@ -85,7 +97,7 @@ CUresult impl_cuStreamAttachMemAsync(CUstream stream, CUdeviceptr address, size_
     if (rc) return rc;
     if (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST && flags != CU_MEM_ATTACH_SINGLE) return CUDA_ERROR_INVALID_VALUE;
     if (flags == CU_MEM_ATTACH_SINGLE && s->kind == STREAM_LEGACY) return CUDA_ERROR_INVALID_VALUE;
-    if (!range_find_device(address, &range) || !range.managed || range_base(&range) != address) return CUDA_ERROR_INVALID_VALUE;
+    if (!range_find_device(address, &range) || !range.managed || range.mapped || range_base(&range) != address) return CUDA_ERROR_INVALID_VALUE;
     if (length && length != range.size) return CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&region_lock);
     struct region *r = region_find(address);

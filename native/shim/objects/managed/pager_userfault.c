@@ -27,10 +27,10 @@ static void *serve(void *arg) {
         ssize_t n = read(descriptor, &m, sizeof m);
         if (n < 0 && errno != EINTR && errno != EAGAIN) return arg;
         if (n != (ssize_t)sizeof m || m.event != UFFD_EVENT_PAGEFAULT) continue;
-        uint64_t address = m.arg.pagefault.address & ~(page - 1);
+        uint64_t address = m.arg.pagefault.address;
         /* A page that is no longer watched: let the thread try again, and fail. */
         if (!watching->touched(address, m.arg.pagefault.flags & (UFFD_PAGEFAULT_FLAG_WRITE | UFFD_PAGEFAULT_FLAG_WP)))
-            ioctl(descriptor, UFFDIO_WAKE, &(struct uffdio_range){.start = address, .len = page});
+            ioctl(descriptor, UFFDIO_WAKE, &(struct uffdio_range){.start = address & ~(page - 1), .len = page});
     }
 }
 

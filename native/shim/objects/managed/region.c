@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "objects/managed/managed.h"
+#include "objects/managed/mirror.h"
 
 #ifndef MAP_FIXED_NOREPLACE
 #define MAP_FIXED_NOREPLACE 0x100000
@@ -50,8 +51,15 @@ static void unmap(uint64_t base, uint64_t size) {
 }
 
 /* Maps the same pages twice: at the program's addresses, and where the program does not look. */
-static int map(struct region *r, uint64_t base) {
+static int map(struct region *r, uint64_t base, bool shared) {
     void *at = (void *)(uintptr_t)base;
+    if (shared) {
+        r->view = mremap(at, 0, r->size, MREMAP_MAYMOVE);
+        if (r->view == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
+        if (!madvise(at, r->size, MADV_DONTFORK) && !madvise(r->view, r->size, MADV_DONTFORK) && !pager->watch(base, r->size)) return 0;
+        munmap(r->view, r->size);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     if (!in_window(base)) {
         void *got = mmap(at, r->size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
         if (got != MAP_FAILED && got != at) munmap(got, r->size);
@@ -115,7 +123,8 @@ int region_extend(struct region *r, uint64_t address, uint64_t size) {
     return 0;
 }
 
-int region_make(struct shim_context *c, uint64_t base, uint64_t size, unsigned attached, enum block_state state, const struct page_watch *watch) {
+int region_make(struct shim_context *c, uint64_t base, uint64_t size, unsigned attached, enum block_state state, bool shared,
+                const struct page_watch *watch) {
     uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
     size = (size + page - 1) & ~(page - 1);
     int rc = 0;
@@ -123,7 +132,7 @@ int region_make(struct shim_context *c, uint64_t base, uint64_t size, unsigned a
     if (!pager) pager = pager_start(watch);
     if (leave_to_others(&base, &size)) {
         struct region *r = pager ? describe(c, base, size, attached) : NULL;
-        rc = r ? map(r, base) : (int)CUDA_ERROR_OUT_OF_MEMORY;
+        rc = r ? map(r, base, shared) : (int)CUDA_ERROR_OUT_OF_MEMORY;
         if (!rc) {
             treap_insert(&regions, &r->node);
             atomic_fetch_add(&managed_regions, 1);
@@ -197,6 +206,7 @@ void region_free(struct region *r) {
     while (r->users) pthread_cond_wait(&region_changed, &region_lock);
     treap_remove(&regions, &r->node);
     atomic_fetch_sub(&managed_regions, 1);
+    mirror_free(r);
     region_set(r, 0, r->n, BLOCK_STALE, 0);
     pager->forget(region_base(r), r->size);
     unmap(region_base(r), r->size);

@@ -36,6 +36,8 @@ struct extent {
     uint64_t low, high;
 };
 
+struct mirror;
+
 struct region {
     struct treap_node node;         /* key: base */
     struct region *next, *previous; /* of those that the host may access some of */
@@ -58,6 +60,8 @@ struct region {
     size_t next_read, next_write; /* the block after the last touch, and how many were made accessible then: touches in order take more at a time */
     size_t read_run, write_run;
     struct advice *advice;      /* a block each; NULL: none was given */
+    bool mapped;                /* host memory that kernels use, so they may look at it while they run (mirror.c) */
+    struct mirror *mirror;      /* NULL: it is not mirrored now */
     struct passing pushed;      /* the last copy to the device */
     struct passing prefetching; /* the last copy to the host that nobody has waited for */
 };
@@ -76,9 +80,10 @@ extern pthread_mutex_t region_lock;
 extern pthread_cond_t region_changed;
 extern struct region *region_list;
 
-/* Makes one of the pages at `base`: stale, or clean, when both copies are zeros once the device's memory is filled. `watch`: who is told of touches. Pages that are in another one already are left to it. 0
+/* Makes one of the pages at `base` (`shared`: shared memory that is mapped there already): stale, or clean, when both copies are zeros once the device's memory is filled. `watch`: who is told of touches. Pages that are in another one already are left to it. 0
  * or a CUresult. */
-int region_make(struct shim_context *c, uint64_t base, uint64_t size, unsigned attached, enum block_state state, const struct page_watch *watch);
+int region_make(struct shim_context *c, uint64_t base, uint64_t size, unsigned attached, enum block_state state, bool shared,
+                const struct page_watch *watch);
 /* The rest with region_lock held. */
 struct region *region_find(uint64_t address); /* NULL: none */
 struct region *region_next(uint64_t address); /* the first that begins at or above */

@@ -10,12 +10,23 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static uint64_t last_buffer_id;
 
 static bool (*find_more)(void);
+_Atomic uint64_t range_placed_low, range_placed_span;
 
 void range_on_unknown(bool (*call)(void)) { find_more = call; }
 
 #define RANGE(n) treap_entry(n, struct range, node)
 
 static struct treap *map_of(enum range_kind kind) { return kind < RANGE_HOST ? &device_map : &host_map; }
+
+/* lock held. Whoever reads both values between the two stores takes an address for one that may be placed, or for one that is not: a range is used only after it was added. */
+static void note_placed(uint64_t base, uint64_t size) {
+    uint64_t low = range_placed_low, end = low + range_placed_span;
+    if (low == end) low = end = base;
+    if (base < low) low = base;
+    if (base + size > end) end = base + size;
+    range_placed_low = low;
+    range_placed_span = end - low;
+}
 
 int range_add(const struct range *range, uint64_t base) {
     struct range *r = malloc(sizeof *r);
@@ -33,6 +44,7 @@ int range_add(const struct range *range, uint64_t base) {
         return 0;
     }
     r->buffer_id = ++last_buffer_id;
+    if (r->placed && r->kind == RANGE_HOST) note_placed(base, r->size);
     treap_insert(map, &r->node);
     pthread_mutex_unlock(&lock);
     return 0;
@@ -73,7 +85,10 @@ bool range_find_device(uint64_t address, struct range *out) {
 
 bool range_find_host(uint64_t address, struct range *out) { return find_in(&host_map, address, out); }
 
-bool range_find(uint64_t address, struct range *out) { return range_find_device(address, out) || range_find_host(address, out); }
+bool range_find(uint64_t address, struct range *out) {
+    if (range_may_be_placed(address) && range_find_host(address, out)) return true;
+    return range_find_device(address, out) || range_find_host(address, out);
+}
 
 bool range_next_of(uint32_t ctx, uint64_t from, struct range *out) {
     bool found = false;
@@ -112,6 +127,18 @@ void range_set_managed(uint64_t base) {
     pthread_mutex_lock(&lock);
     struct treap_node *n = treap_floor(&device_map, base, 0);
     if (n && n->key == base) RANGE(n)->managed = true;
+    pthread_mutex_unlock(&lock);
+}
+
+void range_set_mapped(uint64_t base, unsigned flags) {
+    struct treap *maps[] = {&device_map, &host_map};
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < 2; i++) {
+        struct treap_node *n = treap_floor(maps[i], base, 0);
+        if (!n || n->key != base) continue;
+        RANGE(n)->mapped = true;
+        RANGE(n)->flags = flags;
+    }
     pthread_mutex_unlock(&lock);
 }
 

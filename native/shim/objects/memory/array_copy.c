@@ -5,7 +5,6 @@
 #include "gv_client.h"
 #include "objects/array.h"
 #include "objects/graph/graph.h"
-#include "objects/managed/managed.h"
 #include "objects/memory/copy.h"
 
 #define SCRATCH (32ull << 20) /* bytes of device memory that a copy passes through at a time */
@@ -42,7 +41,7 @@ static int post(struct shim_stream *s, const struct copy_side *dst, const struct
     if (!seq) return post_refused();
     stream_posted(s, seq, tell);
     if (wait) stream_copied(s, seq);
-    return wait && dst->where != COPY_ARRAY && managed_contains(dst->address) ? stream_drain(s) : 0;
+    return wait && dst->where != COPY_ARRAY ? copy_settle(s, dst->address) : 0;
 }
 
 /* The part of a side that begins so many rows and slices further. */

@@ -358,21 +358,30 @@ static int host_to_host(struct shim_stream *s, const struct copy_side *dst, cons
 
 static void choose_side(struct copy_side *side) {
     struct range r;
-    if (side->where == COPY_ANYWHERE) side->where = range_find_device(side->address, &r) ? COPY_DEVICE : COPY_HOST;
+    if (side->where == COPY_ANYWHERE) side->where = range_find(side->address, &r) && r.kind < RANGE_HOST ? COPY_DEVICE : COPY_HOST;
     if (side->where == COPY_HOST && managed_contains(side->address))
         side->where = COPY_DEVICE; /* the same memory, and no page of the host is touched */
 }
 
-/* An unknown address in the window, where only device memory lies: it is no host address. */
-static bool inside_window(uint64_t address) {
+/* An address in the window where no host memory was placed: it is no host address. */
+static bool is_no_host(const struct copy_side *side) {
     const struct shim_server *server = session_server();
-    return server->addresses == GV_ADDRESSES_FIXED && address - server->window_base < server->window_size;
+    struct range r;
+    bool inside = server->addresses == GV_ADDRESSES_FIXED && side->address - server->window_base < server->window_size;
+    return side->where == COPY_HOST && inside && !range_find_host(side->address, &r);
 }
 
 int copy_check(struct shim_stream *s, struct copy_side *side, const struct copy_box *box, bool written) {
     choose_side(side);
-    if ((side->where == COPY_HOST && inside_window(side->address)) || (box->height > 1 && side->pitch < box->width)) return CUDA_ERROR_INVALID_VALUE;
+    if (is_no_host(side) || (box->height > 1 && side->pitch < box->width)) return CUDA_ERROR_INVALID_VALUE;
     return side->where == COPY_DEVICE ? check_device(s, side, box, written ? MAY_WRITE : MAY_READ) : check_host(side, box);
+}
+
+int copy_settle(struct shim_stream *s, uint64_t address) {
+    if (!managed_contains(address)) return 0;
+    int rc = stream_drain(s);
+    managed_waited();
+    return rc;
 }
 
 int copy_managed(struct shim_stream *s, const struct copy_side *side, const struct copy_box *box, bool written) {
@@ -387,7 +396,7 @@ static int copy_checked(struct shim_stream *s, const struct copy_side *dst, cons
     if (rc) return rc;
     if (dst->where == COPY_HOST) return src->where == COPY_DEVICE ? device_to_host(s, dst, src, box, wait) : host_to_host(s, dst, src, box);
     rc = src->where == COPY_DEVICE ? device_to_device(s, dst, src, box, wait) : host_to_device(s, dst, src, box, wait);
-    return !rc && wait && managed_contains(dst->address) ? stream_drain(s) : rc; /* the program may read it on the host */
+    return !rc && wait ? copy_settle(s, dst->address) : rc;
 }
 
 int copy_box(struct shim_stream *s, const struct copy_side *dst_side, const struct copy_side *src_side, const struct copy_box *shape, bool wait) {
@@ -396,8 +405,7 @@ int copy_box(struct shim_stream *s, const struct copy_side *dst_side, const stru
     struct copy_box box = *shape;
     choose_side(&dst);
     choose_side(&src);
-    if ((dst.where == COPY_HOST && inside_window(dst.address)) || (src.where == COPY_HOST && inside_window(src.address)))
-        return CUDA_ERROR_INVALID_VALUE;
+    if (is_no_host(&dst) || is_no_host(&src)) return CUDA_ERROR_INVALID_VALUE;
     if (box.height > 1 && (dst.pitch < box.width || src.pitch < box.width)) return CUDA_ERROR_INVALID_VALUE;
     flatten(&dst, &src, &box);
     int rc = dst.where == COPY_DEVICE ? check_device(s, &dst, &box, MAY_WRITE) : check_host(&dst, &box);
@@ -431,7 +439,7 @@ int copy_fill(struct shim_stream *s, uint64_t dst, uint64_t pitch, unsigned elem
     struct copy_side side = {.where = COPY_ANYWHERE, .address = dst, .pitch = pitch, .slice = 0};
     struct copy_box box = {.width = row, .height = height, .depth = 1};
     struct range r;
-    if (!range_find_device(dst, &r)) {
+    if (!range_find(dst, &r) || (r.kind >= RANGE_HOST && !r.mapped)) {
         if (!range_find_host(dst, &r)) return CUDA_ERROR_INVALID_VALUE;
         int rc = check_host(&side, &box);
         if (!rc) rc = stream_drain(s);
@@ -446,5 +454,5 @@ int copy_fill(struct shim_stream *s, uint64_t dst, uint64_t pitch, unsigned elem
     uint64_t seq = post_fill(stream_ctx(s), 0, &c);
     if (!seq) return post_refused();
     stream_posted(s, seq, false);
-    return wait && managed_contains(dst) ? stream_drain(s) : 0; /* the program may read it on the host */
+    return wait ? copy_settle(s, dst) : 0;
 }

@@ -14,4 +14,7 @@ int copy_fill(struct shim_stream *s, uint64_t dst, uint64_t pitch, unsigned elem
 /* A command that reads or writes a device side is about to be posted: managed memory there is made ready (managed/). 0 or a CUresult. */
 int copy_managed(struct shim_stream *s, const struct copy_side *side, const struct copy_box *box, bool written);
 
+/* Ends a synchronous call that has written to an address: managed memory may be read by the host next. 0 or a CUresult. */
+int copy_settle(struct shim_stream *s, uint64_t address);
+
 #endif

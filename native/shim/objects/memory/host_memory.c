@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "gv_impl.h"
+#include "objects/memory/host_mapping.h"
 #include "objects/objects.h"
 
 /* ---- what is still being written ----------------------------------------------------------------------------------- */
@@ -83,9 +84,53 @@ int host_writes_wait(uint64_t low, uint64_t high) {
 
 /* ---- allocation ---------------------------------------------------------------------------------------------------- */
 
+/* Largest allocation, in bytes, that lies at addresses of the window, where it can become device memory as well. Larger ones are private pages, which the kernel makes huge ones of. */
+#define MOST_PLACED (16ull << 20)
+
 static size_t page_round(size_t size) {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     return (size + page - 1) & ~(page - 1);
+}
+
+/* Addresses of the window are given out by the chunk. */
+static uint64_t chunks(const struct shim_context *c, uint64_t size) {
+    uint64_t chunk = c->info->chunk ? c->info->chunk : 2ull << 20;
+    return (size + chunk - 1) & ~(chunk - 1);
+}
+
+static void unplace(struct shim_context *c, uint64_t base, uint64_t size) {
+    mmap((void *)(uintptr_t)base, page_round(size), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+    memory_unreserve(c->server_device, base, chunks(c, size));
+}
+
+/* Shared pages at addresses of the window. 0: there is no room. */
+static uint64_t place(struct shim_context *c, size_t size) {
+    uint64_t base;
+    if (session_server()->addresses != GV_ADDRESSES_FIXED || size > MOST_PLACED) return 0;
+    if (memory_reserve(c->server_device, chunks(c, size), 0, 0, &base)) return 0;
+    void *at = (void *)(uintptr_t)base;
+    if (mmap(at, page_round(size), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == at) return base;
+    unplace(c, base, size);
+    return 0;
+}
+
+static int allocate(struct shim_context *c, size_t size, unsigned flags, uint64_t *out) {
+    struct range r = {.size = size, .kind = RANGE_HOST, .ctx = c->id, .device = c->device, .context = c, .flags = flags};
+    uint64_t base = place(c, size);
+    r.placed = base != 0;
+    if (!base) {
+        void *memory = mmap(NULL, page_round(size), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (memory == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
+        base = (uint64_t)(uintptr_t)memory;
+    }
+    int rc = range_add(&r, base);
+    if (!rc)
+        *out = base;
+    else if (r.placed)
+        unplace(c, base, size);
+    else
+        munmap((void *)(uintptr_t)base, page_round(size));
+    return rc;
 }
 
 CUresult impl_cuMemHostAlloc(void **out, size_t size, unsigned int flags) {
@@ -94,16 +139,10 @@ CUresult impl_cuMemHostAlloc(void **out, size_t size, unsigned int flags) {
     if (rc) return rc;
     const unsigned known = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED;
     if (!out || !size || flags & ~known || size > SIZE_MAX / 2) return CUDA_ERROR_INVALID_VALUE;
-    void *memory = mmap(NULL, page_round(size), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
-    struct range r = {.size = size, .kind = RANGE_HOST, .ctx = c->id, .device = c->device, .context = c, .flags = flags};
-    rc = range_add(&r, (uint64_t)(uintptr_t)memory);
-    if (rc) {
-        munmap(memory, page_round(size));
-        return rc;
-    }
-    *out = memory;
-    return CUDA_SUCCESS;
+    uint64_t base;
+    rc = flags & CU_MEMHOSTALLOC_DEVICEMAP ? host_mapped_allocate(c, size, flags, &base) : allocate(c, size, flags, &base);
+    if (!rc) *out = (void *)(uintptr_t)base;
+    return rc;
 }
 
 CUresult impl_cuMemAllocHost(void **out, size_t size) { return impl_cuMemHostAlloc(out, size, 0); }
@@ -117,7 +156,11 @@ CUresult impl_cuMemFreeHost(void *memory) {
     host_writes_wait(base, base + r.size);   /* no writer may be left */
     session_loans_wait(base, base + r.size); /* and no reader */
     if (!range_remove(base, RANGE_HOST, RANGE_HOST, &r)) return CUDA_ERROR_INVALID_VALUE;
-    munmap(memory, page_round(r.size));
+    if (r.mapped) host_unmap(base, &r);
+    if (r.placed)
+        unplace(r.context, base, r.size);
+    else if (!r.mapped)
+        munmap(memory, page_round(r.size));
     return CUDA_SUCCESS;
 }
 
@@ -134,9 +177,14 @@ CUresult impl_cuMemHostGetDevicePointer(CUdeviceptr *address, void *memory, unsi
     int rc = context_require(&c);
     if (rc) return rc;
     struct range r;
-    if (!address || flags || !range_find_host((uint64_t)(uintptr_t)memory, &r)) return CUDA_ERROR_INVALID_VALUE;
-    shim_log_once("cuMemHostGetDevicePointer: host memory cannot be mapped into a remote GPU yet; copy it instead");
-    return CUDA_ERROR_NOT_SUPPORTED;
+    uint64_t at = (uint64_t)(uintptr_t)memory;
+    if (!address || flags || !range_find_host(at, &r)) return CUDA_ERROR_INVALID_VALUE;
+    rc = host_map(&r);
+    if (rc == CUDA_ERROR_NOT_SUPPORTED)
+        shim_log_once("cuMemHostGetDevicePointer: memory that was registered, or is larger than 16 MiB and was not allocated with "
+                      "CU_MEMHOSTALLOC_DEVICEMAP, cannot be mapped into a remote GPU; copy it instead");
+    if (!rc) *address = at;
+    return rc;
 }
 
 /* ---- registration -------------------------------------------------------------------------------------------------- */

@@ -9,6 +9,7 @@
 #include "gv_impl.h"
 #include "objects/graph/graph.h"
 #include "objects/managed/managed.h"
+#include "objects/memory/host_mapping.h"
 
 /* Most bytes of free credit that are kept; the limit is a sixteenth of the device's memory if that is less. */
 #define MOST_KEPT (256ull << 20)
@@ -209,6 +210,10 @@ int memory_allocate_pages(struct shim_context *c, size_t size, CUdeviceptr *out)
 /* Gives back a range that is no longer in the map. */
 static void give(const struct range *r) {
     if (r->managed) managed_forget(range_base(r));
+    if (r->placed) { /* host memory, whose pages stay until it is freed */
+        host_unmap(range_base(r), r);
+        return;
+    }
     if (!fixed_addresses()) {
         post_memory_free(r->ctx, 0, &(struct gv_cmd_memory_free){.address = range_base(r) - r->lead});
         return;
@@ -267,6 +272,11 @@ CUresult impl_cuMemAllocPitch(CUdeviceptr *address, size_t *pitch, size_t width,
 /* From any thread and with any current context: memory belongs to the context it was allocated in. */
 int memory_release(CUdeviceptr address) {
     struct range r;
+    return range_find_device(address, &r) && r.mapped ? (int)CUDA_ERROR_INVALID_VALUE : memory_release_mapped(address);
+}
+
+int memory_release_mapped(CUdeviceptr address) {
+    struct range r;
     if (!range_remove(address, RANGE_DEVICE, RANGE_DEVICE, &r)) return CUDA_ERROR_INVALID_VALUE;
     give(&r);
     return 0;
@@ -304,6 +314,23 @@ void memory_unreserve(uint32_t server_device, uint64_t address, uint64_t size) {
     struct device_memory *m = &devices[server_device];
     pthread_mutex_lock(&m->lock);
     allocator_unreserve(&m->allocator, address, size);
+    pthread_mutex_unlock(&m->lock);
+}
+
+int memory_back(struct shim_context *c, uint64_t address, uint64_t size) {
+    struct device_memory *m = &devices[c->server_device];
+    pthread_mutex_lock(&m->lock);
+    m->ctx = c->id;
+    int rc = grow(m, address, size, true, &size);
+    pthread_mutex_unlock(&m->lock);
+    return rc;
+}
+
+void memory_unback(struct shim_context *c, uint64_t address, uint64_t size) {
+    struct device_memory *m = &devices[c->server_device];
+    pthread_mutex_lock(&m->lock);
+    m->ctx = c->id;
+    shrink(m, address, size);
     pthread_mutex_unlock(&m->lock);
 }
 

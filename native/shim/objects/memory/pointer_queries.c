@@ -15,14 +15,14 @@ CUresult impl_cuMemGetAddressRange(CUdeviceptr *base, size_t *size, CUdeviceptr 
     return CUDA_SUCCESS;
 }
 
-static bool is_host(const struct range *r) { return r->kind == RANGE_HOST || r->kind == RANGE_REGISTERED; }
+static bool is_host(const struct range *r) { return r->kind == RANGE_HOST || r->kind == RANGE_REGISTERED || r->mapped; }
 
 /* Programs for integrated or unified memory let kernels read and write it. */
 static const char *illegal_address(uint64_t address) {
     struct range r;
-    return range_find(address, &r) && is_host(&r)
-               ? ", which is pinned host memory: kernels cannot reach it (mapped host memory is not supported); copy it to the device"
-               : NULL;
+    return range_find(address, &r) && is_host(&r) ? ", which is pinned host memory: kernels reach it where its address is one of their parameters or "
+                                                    "cuMemHostGetDevicePointer was asked for it; else copy it to the device"
+                                                  : NULL;
 }
 
 __attribute__((constructor)) static void explain_addresses(void) { session_on_illegal_address(illegal_address); }
@@ -36,14 +36,14 @@ static int attribute(CUpointer_attribute which, uint64_t address, const struct r
     case CU_POINTER_ATTRIBUTE_CONTEXT: *(CUcontext *)data = r ? (CUcontext)r->context : NULL; break;
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE: *(unsigned *)data = !r ? 0 : host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE; break;
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
-        *(CUdeviceptr *)data = r && !host ? address : 0;
-        return host ? CUDA_ERROR_INVALID_VALUE : 0; /* host memory is not mapped into the devices */
+        *(CUdeviceptr *)data = r && (!host || r->mapped || r->placed) ? address : 0;
+        return host && !r->mapped && !r->placed ? CUDA_ERROR_INVALID_VALUE : 0; /* other host memory cannot be mapped into the devices */
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
         *(void **)data = host || (r && r->managed) ? (void *)(uintptr_t)address : NULL;
         return r && !host && !r->managed ? CUDA_ERROR_INVALID_VALUE : 0;
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: *(unsigned *)data = r && r->sync_memops; break;
     case CU_POINTER_ATTRIBUTE_BUFFER_ID: *(unsigned long long *)data = r ? r->buffer_id : 0; break;
-    case CU_POINTER_ATTRIBUTE_IS_MANAGED: *(unsigned *)data = r && r->managed; break;
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED: *(unsigned *)data = r && r->managed && !r->mapped; break;
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: *(int *)data = r ? r->device : -2; break;
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: *(unsigned *)data = 0; break;
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: *(uint64_t *)data = base; break;

@@ -1,0 +1,82 @@
+#include "objects/memory/host_mapping.h"
+
+#include <string.h>
+
+#include "objects/managed/managed.h"
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* one range is mapped at a time */
+
+static uint64_t chunks(const struct range *r) {
+    uint64_t chunk = r->context->info->chunk ? r->context->info->chunk : 2ull << 20;
+    return (r->size + chunk - 1) & ~(chunk - 1);
+}
+
+/* Adds the range to the map of device memory as well. */
+static int add(const struct range *host, uint64_t base) {
+    struct range device = *host;
+    device.kind = RANGE_DEVICE;
+    device.mapped = true;
+    return range_add(&device, base);
+}
+
+int host_mapped_allocate(struct shim_context *c, size_t size, unsigned flags, uint64_t *out) {
+    CUdeviceptr base;
+    int rc = memory_allocate_pages(c, size, &base);
+    if (rc) return rc;
+    rc = managed_host_memory(c, base, size, false);
+    struct range host;
+    if (!rc && range_find_device(base, &host)) {
+        range_set_mapped(base, flags);
+        host.kind = RANGE_HOST;
+        host.flags = flags;
+        host.mapped = true;
+        rc = range_add(&host, base);
+    }
+    if (rc)
+        memory_release(base);
+    else
+        *out = base;
+    return rc;
+}
+
+int host_map(const struct range *r) {
+    uint64_t base = range_base(r);
+    struct range now;
+    int rc = 0;
+    if (r->mapped) return 0;
+    if (!r->placed) return CUDA_ERROR_NOT_SUPPORTED;
+    pthread_mutex_lock(&lock);
+    if (range_find_host(base, &now) && !now.mapped) {
+        /* Copies that are under way to and from the pages as host memory must be over: they would meet pages that are not accessible. */
+        host_writes_wait(base, base + r->size);
+        session_loans_wait(base, base + r->size);
+        rc = memory_back(r->context, base, chunks(r));
+        if (!rc && (rc = managed_host_memory(r->context, base, r->size, true))) memory_unback(r->context, base, chunks(r));
+        if (!rc) rc = add(r, base);
+        if (!rc) range_set_mapped(base, r->flags);
+    }
+    pthread_mutex_unlock(&lock);
+    return rc;
+}
+
+void host_unmap(uint64_t base, const struct range *r) {
+    stream_drain_context(NULL); /* as in the driver: nothing may be using it */
+    if (!r->placed) {
+        memory_release_mapped(base);
+        return;
+    }
+    range_remove(base, RANGE_DEVICE, RANGE_DEVICE, NULL);
+    managed_forget(base);
+    memory_unback(r->context, base, chunks(r));
+}
+
+int host_map_parameters(const void *params, size_t size) {
+    int rc = 0;
+    for (size_t i = 0; i + 8 <= size && !rc; i += 8) {
+        uint64_t word;
+        struct range r;
+        memcpy(&word, (const char *)params + i, 8);
+        if (range_may_be_placed(word) && range_find_host(word, &r) && r.placed && !r.mapped) rc = host_map(&r);
+    }
+    return rc;
+}

@@ -1,0 +1,16 @@
+/* Host memory that kernels use: it gets device memory at its own addresses, and is kept coherent like managed memory (managed/). */
+#ifndef SHIM_HOST_MAPPING_H
+#define SHIM_HOST_MAPPING_H
+
+#include "objects/objects.h"
+
+/* Allocates host memory that is mapped from the beginning. 0 or a CUresult. */
+int host_mapped_allocate(struct shim_context *c, size_t size, unsigned flags, uint64_t *out);
+/* Maps a host range, if it is not mapped yet. 0, or CUDA_ERROR_NOT_SUPPORTED where it lies elsewhere than in the window. */
+int host_map(const struct range *r);
+/* The range, which is in the host's map no more, is about to be freed: its device memory goes. */
+void host_unmap(uint64_t base, const struct range *r);
+/* Maps what a kernel's parameters point to. 0 or a CUresult. */
+int host_map_parameters(const void *params, size_t size);
+
+#endif
