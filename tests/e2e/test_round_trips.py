@@ -62,9 +62,9 @@ def test_cold_start_by_the_clock(cached: tuple[Server, Path], tmp_path: Path) ->
     near, far, trips = [], [], 0.0
     for rounds in range(1, 11):
         near.append(start(cached, tmp_path / "stats", "delay(rtt=1ms,tcp)")[2])
-        far.append(start(cached, tmp_path / "stats", "delay(rtt=201ms,tcp)")[2])
-        trips = (min(far) - min(near)) / 0.2
-        if rounds >= 3 and LEAST < trips < MOST:  # or not yet: on a busy machine it takes longer until each of the two has had a quiet moment
+        far.append(start(cached, tmp_path / "stats", "delay(rtt=601ms,tcp)")[2])  # far enough that a busy machine's noise is a part of one trip
+        trips = (min(far) - min(near)) / 0.6
+        if rounds >= 2 and LEAST < trips < MOST:  # or not yet: on a busy machine it takes longer until each of the two has had a quiet moment
             break
     assert LEAST < trips < MOST, f"{trips:.1f} round trips"
 
@@ -78,7 +78,8 @@ def train(cached: tuple[Server, Path], every: int, *steps: int) -> dict[int, int
 
 
 def check_reads_only(waits: dict[int, int], every: int) -> None:
-    assert waits == {steps: steps // every for steps in waits}
+    """No more waits than reads; fewer where a read's answer is there before the program waits for it, as on a busy machine."""
+    assert all(0 < n <= steps // every for steps, n in waits.items()), waits
 
 
 def test_a_training_loop_waits_for_what_it_reads(cached: tuple[Server, Path]) -> None:

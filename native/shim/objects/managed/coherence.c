@@ -401,7 +401,11 @@ void managed_forget(uint64_t base) {
     pthread_mutex_lock(&region_lock);
     struct region *r = region_find(base);
     while (r && r->prefetching.stream && !session_broken()) end_prefetch(r);
-    if (r) region_free(r);
+    if (r) {
+        region_retire(r);
+        mirror_free(r);
+        region_free(r);
+    }
     pthread_mutex_unlock(&region_lock);
 }
 

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include "objects/managed/managed.h"
-#include "objects/managed/mirror.h"
 
 #ifndef MAP_FIXED_NOREPLACE
 #define MAP_FIXED_NOREPLACE 0x100000
@@ -201,12 +200,14 @@ void region_renew(void) {
     if (pager && pager->renew) pager->renew();
 }
 
-void region_free(struct region *r) {
+void region_retire(struct region *r) {
     r->gone = true;
     while (r->users) pthread_cond_wait(&region_changed, &region_lock);
+}
+
+void region_free(struct region *r) {
     treap_remove(&regions, &r->node);
     atomic_fetch_sub(&managed_regions, 1);
-    mirror_free(r);
     region_set(r, 0, r->n, BLOCK_STALE, 0);
     pager->forget(region_base(r), r->size);
     unmap(region_base(r), r->size);

@@ -95,7 +95,9 @@ int region_set(struct region *r, size_t first, size_t n, enum block_state state,
 int region_invalidate(struct region *r, size_t first, size_t n);
 /* Says to the pager that it is time to look (pager.h). */
 void region_renew(void);
-/* Waits for its users and frees it. */
+/* No thread uses it from now on: waits for those that do. */
+void region_retire(struct region *r);
+/* Frees one that is retired. */
 void region_free(struct region *r);
 
 #endif

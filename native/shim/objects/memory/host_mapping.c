@@ -59,15 +59,25 @@ int host_map(const struct range *r) {
     return rc;
 }
 
-void host_unmap(uint64_t base, const struct range *r) {
-    stream_drain_context(NULL); /* as in the driver: nothing may be using it */
-    if (!r->placed) {
-        memory_release_mapped(base);
-        return;
-    }
+static void unback(uint64_t base, const struct range *r) {
     range_remove(base, RANGE_DEVICE, RANGE_DEVICE, NULL);
     managed_forget(base);
     memory_unback(r->context, base, chunks(r));
+}
+
+void host_unmap(uint64_t base, const struct range *r) {
+    struct range device;
+    stream_drain_context(NULL); /* as in the driver: nothing may be using it */
+    if (!r->placed)
+        memory_release_mapped(base);
+    else if (range_find_device(base, &device) && device.mapped) /* else its context has ended */
+        unback(base, r);
+}
+
+void host_context_gone(struct shim_context *c) {
+    struct range r;
+    for (uint64_t from = 0; range_next_of(c->id, from, &r); from = range_base(&r) + 1)
+        if (r.mapped && r.placed) unback(range_base(&r), &r);
 }
 
 int host_map_parameters(const void *params, size_t size) {

@@ -10,6 +10,8 @@ int host_mapped_allocate(struct shim_context *c, size_t size, unsigned flags, ui
 int host_map(const struct range *r);
 /* The range, which is in the host's map no more, is about to be freed: its device memory goes. */
 void host_unmap(uint64_t base, const struct range *r);
+/* The same for what a context has; its pages stay until they are freed, and are inaccessible. Nothing runs in it any more. */
+void host_context_gone(struct shim_context *c);
 /* Maps what a kernel's parameters point to. 0 or a CUresult. */
 int host_map_parameters(const void *params, size_t size);
 

@@ -9,7 +9,6 @@
 #include "gv_impl.h"
 #include "objects/graph/graph.h"
 #include "objects/managed/managed.h"
-#include "objects/memory/host_mapping.h"
 
 /* Most bytes of free credit that are kept; the limit is a sixteenth of the device's memory if that is less. */
 #define MOST_KEPT (256ull << 20)
@@ -210,10 +209,6 @@ int memory_allocate_pages(struct shim_context *c, size_t size, CUdeviceptr *out)
 /* Gives back a range that is no longer in the map. */
 static void give(const struct range *r) {
     if (r->managed) managed_forget(range_base(r));
-    if (r->placed) { /* host memory, whose pages stay until it is freed */
-        host_unmap(range_base(r), r);
-        return;
-    }
     if (!fixed_addresses()) {
         post_memory_free(r->ctx, 0, &(struct gv_cmd_memory_free){.address = range_base(r) - r->lead});
         return;
