@@ -1,4 +1,6 @@
 /* Stream memory operations: a stream waits for the value of a word in device memory, or writes a word. Host memory has no device address, so words are in device memory. */
+#include <stdlib.h>
+
 #include "gv_client.h"
 #include "gv_impl.h"
 #include "memory_operation.h"
@@ -42,14 +44,44 @@ static int check(const struct gv_device_info *device, const struct gv_memory_ope
     return width ? check_word(o, writes ? MAY_WRITE : MAY_READ) : 0;
 }
 
+/* As the driver's structure has it. */
+static CUstreamBatchMemOpParams described(const struct gv_memory_operation *o) {
+    CUstreamBatchMemOpParams p = {.operation = (CUstreamBatchMemOpType)o->kind};
+    switch (p.operation) {
+    case CU_STREAM_MEM_OP_WAIT_VALUE_32:
+    case CU_STREAM_MEM_OP_WAIT_VALUE_64:
+        p.waitValue.flags = o->flags;
+        p.waitValue.address = o->address;
+        p.waitValue.value64 = o->value;
+        break;
+    case CU_STREAM_MEM_OP_WRITE_VALUE_32:
+    case CU_STREAM_MEM_OP_WRITE_VALUE_64:
+        p.writeValue.flags = o->flags;
+        p.writeValue.address = o->address;
+        p.writeValue.value64 = o->value;
+        break;
+    case CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES: p.flushRemoteWrites.flags = o->flags; break;
+    default: p.memoryBarrier.flags = o->flags; break;
+    }
+    return p;
+}
+
+static int capture(struct shim_stream *s, const struct gv_memory_operation *operations, unsigned n) {
+    CUstreamBatchMemOpParams *all = calloc(n + 1, sizeof *all);
+    if (!all) return CUDA_ERROR_OUT_OF_MEMORY;
+    for (unsigned i = 0; i < n; i++) all[i] = described(&operations[i]);
+    int rc = capture_work(s, &(struct graph_work){.type = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, .batch = {.count = n, .operations = all}});
+    free(all);
+    return rc;
+}
+
 /* Posts all operations or none: they are checked before the first is posted. */
 static int post(CUstream stream, const struct gv_memory_operation *operations, unsigned n) {
     struct shim_stream *s;
     int rc = stream_require(stream, &s);
     for (unsigned i = 0; i < n && !rc; i++) rc = check(device_info(s->context->device), &operations[i]);
     if (!rc && stream_captures(s)) {
-        shim_log_once("stream memory operations cannot be captured yet");
-        rc = capture_forbidden(s);
+        return capture(s, operations, n);
     }
     for (unsigned i = 0; i < n && !rc; i++) {
         bool written = operations[i].kind == GV_WRITE_VALUE_32 || operations[i].kind == GV_WRITE_VALUE_64;

@@ -42,6 +42,7 @@ enum object_kind {
     OBJECT_GRAPH,
     OBJECT_GRAPH_NODE,
     OBJECT_GRAPH_EXEC,
+    OBJECT_USER,
     OBJECT_KINDS
 };
 
@@ -226,6 +227,7 @@ struct range {
     uint64_t lead; /* bytes between what the worker allocated and the base; 0 with fixed addresses */
     bool managed;  /* device memory that the host sees as well (managed/) */
     bool mapped;   /* host memory that kernels use as well: it is in both maps */
+    bool graph;    /* a graph's node allocates it (graph/memory_nodes.c) */
     bool placed;   /* host memory at addresses of the window, so that it can be mapped later */
     bool sync_memops;
 };
@@ -248,6 +250,9 @@ bool range_set_sync_memops(uint64_t address, bool on);
 /* The device range that begins there is managed; the ranges of both maps are mapped. */
 void range_set_managed(uint64_t base);
 void range_set_mapped(uint64_t base, unsigned flags);
+/* The device range that begins there is a graph's, and how the program's frees of such are carried out (to be set at start). */
+void range_set_graph(uint64_t base);
+void memory_on_graph_free(int (*call)(CUdeviceptr address));
 /* Where host ranges that are placed lie, all of them: [range_placed_low, + range_placed_span); the span is 0 while there has been none. */
 extern _Atomic uint64_t range_placed_low, range_placed_span;
 static inline bool range_may_be_placed(uint64_t address) {
@@ -271,7 +276,7 @@ int memory_back(struct shim_context *c, uint64_t address, uint64_t size);
 void memory_unback(struct shim_context *c, uint64_t address, uint64_t size);
 /* Frees; CUDA_ERROR_INVALID_VALUE for what is no allocation. The memory is used again only after every stream has passed this point. */
 int memory_release(CUdeviceptr address);
-/* The same for mapped host memory. */
+/* The same for mapped host memory, and for memory of graphs. */
 int memory_release_mapped(CUdeviceptr address);
 /* Gives back free credit of the context's device down to `keep` bytes. */
 void memory_trim(struct shim_context *c, uint64_t keep);

@@ -13,6 +13,7 @@ struct graph_exec {
     const struct graph_work **calls; /* in their order, those of children in the place of their nodes */
     size_t n, room;
     unsigned long long flags;
+    bool memory; /* it allocates or frees */
 };
 
 /* ---- instantiation ---- */
@@ -54,6 +55,7 @@ static int prepare(struct graph_exec *x, const struct shim_graph *g) {
     graph_free(x->graph);
     free(x->calls);
     x->graph = made.graph;
+    x->memory = graph_has_memory(made.graph);
     x->calls = made.calls;
     x->n = made.n;
     x->room = made.room;
@@ -121,6 +123,7 @@ CUresult impl_cuGraphExecDestroy(CUgraphExec handle) {
         object_free(x);
     }
     pthread_mutex_unlock(&graph_lock);
+    user_objects_end();
     return rc;
 }
 
@@ -166,6 +169,7 @@ CUresult impl_cuGraphExecUpdate_v2(CUgraphExec handle, CUgraph graph, CUgraphExe
         *info = (CUgraphExecUpdateResultInfo){.result = result, .errorNode = (CUgraphNode)where};
     }
     pthread_mutex_unlock(&graph_lock);
+    user_objects_end();
     return rc;
 }
 
@@ -241,6 +245,12 @@ CUresult impl_cuGraphExecMemsetNodeSetParams(CUgraphExec x, CUgraphNode node, co
 CUresult impl_cuGraphExecHostNodeSetParams(CUgraphExec x, CUgraphNode node, const CUDA_HOST_NODE_PARAMS *p) {
     struct graph_work work;
     return change_locked(x, node, graph_describe_host(p, &work), &work);
+}
+
+CUresult impl_cuGraphExecBatchMemOpNodeSetParams(CUgraphExec x, CUgraphNode node, const CUDA_BATCH_MEM_OP_NODE_PARAMS *p) {
+    struct graph_work work;
+    if (!shim_initialized()) return CUDA_ERROR_NOT_INITIALIZED;
+    return change_locked(x, node, graph_describe_batch(p, &work), &work);
 }
 
 CUresult impl_cuGraphExecEventRecordNodeSetEvent(CUgraphExec x, CUgraphNode node, CUevent event) {
@@ -337,6 +347,28 @@ static int launch_copy(struct shim_stream *s, const struct graph_copy *c) {
     return array_copy_box(s, &dst, &src, b, false);
 }
 
+static int launch_memory(const struct graph_work *w) {
+    int rc = 0;
+    pthread_mutex_lock(&graph_lock);
+    if (w->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC)
+        graph_allocate(w->memory);
+    else
+        rc = graph_free_memory(w->freed);
+    pthread_mutex_unlock(&graph_lock);
+    return rc;
+}
+
+/* Before anything is sent: memory that the last launch allocated, and nobody freed, is not allocated again. */
+static int check_memory(const struct graph_exec *x) {
+    int rc = 0;
+    bool again = x->flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
+    pthread_mutex_lock(&graph_lock);
+    for (size_t i = 0; i < x->n && !rc; i++)
+        if (x->calls[i]->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) rc = graph_may_allocate(x->calls[i]->memory, again);
+    pthread_mutex_unlock(&graph_lock);
+    return rc;
+}
+
 static int carry_out(struct shim_stream *s, CUstream stream, const struct graph_work *w) {
     switch ((int)w->type) {
     case CU_GRAPH_NODE_TYPE_KERNEL: return launch_kernel(stream, &w->kernel);
@@ -346,6 +378,9 @@ static int carry_out(struct shim_stream *s, CUstream stream, const struct graph_
     case CU_GRAPH_NODE_TYPE_HOST: return impl_cuLaunchHostFunc(stream, w->host.fn, w->host.data);
     case CU_GRAPH_NODE_TYPE_EVENT_RECORD: return impl_cuEventRecord(w->event, stream);
     case CU_GRAPH_NODE_TYPE_WAIT_EVENT: return impl_cuStreamWaitEvent(stream, w->event, 0);
+    case CU_GRAPH_NODE_TYPE_MEM_ALLOC:
+    case CU_GRAPH_NODE_TYPE_MEM_FREE: return launch_memory(w);
+    case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP: return impl_cuStreamBatchMemOp(stream, w->batch.count, w->batch.operations, w->batch.flags);
     default: return 0; /* CU_GRAPH_NODE_TYPE_EMPTY */
     }
 }
@@ -357,6 +392,7 @@ CUresult impl_cuGraphLaunch(CUgraphExec handle, CUstream stream) {
     if (!rc) rc = find(handle, &x);
     if (rc) return rc;
     if (stream_captures(s)) return capture_work(s, &(struct graph_work){.type = CU_GRAPH_NODE_TYPE_GRAPH, .child = x->graph});
+    rc = x->memory ? check_memory(x) : 0;
     for (size_t i = 0; i < x->n && !rc; i++)
         if (!x->calls[i]->disabled) rc = carry_out(s, stream, x->calls[i]);
     return rc;

@@ -27,10 +27,19 @@ int graph_work_copy(struct graph_work *out, const struct graph_work *from) {
         if (!out->child) return CUDA_ERROR_OUT_OF_MEMORY;
         out->child->owned = true;
     }
+    if (from->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) from->memory->holders++;
+    if (from->type == CU_GRAPH_NODE_TYPE_BATCH_MEM_OP) {
+        size_t size = from->batch.count * sizeof *from->batch.operations;
+        out->batch.operations = malloc(size + 1);
+        if (!out->batch.operations) return CUDA_ERROR_OUT_OF_MEMORY;
+        memcpy(out->batch.operations, from->batch.operations, size);
+    }
     return 0;
 }
 
 void graph_work_free(struct graph_work *work) {
+    if (work->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC && !--work->memory->holders) work->memory->release(work->memory);
+    if (work->type == CU_GRAPH_NODE_TYPE_BATCH_MEM_OP) free(work->batch.operations);
     if (work->type == CU_GRAPH_NODE_TYPE_KERNEL) {
         free(work->kernel.params);
         free(work->kernel.pointers);
@@ -39,6 +48,14 @@ void graph_work_free(struct graph_work *work) {
 }
 
 /* ---- graphs ---- */
+
+static void (*on_end)(struct shim_graph *g);
+static int (*on_copy)(struct shim_graph *to, const struct shim_graph *from);
+
+void graph_keepers(void (*end)(struct shim_graph *g), int (*copy)(struct shim_graph *to, const struct shim_graph *from)) {
+    on_end = end;
+    on_copy = copy;
+}
 
 struct shim_graph *graph_new(void) {
     struct shim_graph *g = object_new(OBJECT_GRAPH);
@@ -59,6 +76,7 @@ void graph_free(struct shim_graph *g) {
         g->first = node->next;
         node_free(node);
     }
+    if (g->keeps) on_end(g);
     object_free(g);
 }
 
@@ -115,6 +133,10 @@ struct shim_graph *graph_copied(const struct shim_graph *g) {
     for (struct graph_node *node = copy ? g->first : NULL; node; node = node->next)
         for (size_t i = 0; i < node->n_after; i++) node->copy->after[i] = node->after[i]->copy;
     if (copy) copy->next = g->next;
+    if (copy && g->keeps && on_copy(copy, g)) {
+        graph_free(copy);
+        return NULL;
+    }
     return copy;
 }
 
@@ -151,6 +173,12 @@ struct graph_node **graph_order(struct shim_graph *g, int *rc) {
     return order;
 }
 
+bool graph_has_memory(const struct shim_graph *g) {
+    const struct graph_node *node = g->first;
+    while (node && !graph_is_memory(&node->work)) node = node->next;
+    return node != NULL;
+}
+
 /* ---- handles ---- */
 
 int graph_find(CUgraph handle, struct shim_graph **out) {
@@ -163,6 +191,14 @@ int graph_node_find(CUgraphNode handle, struct graph_node **out) {
     if (!shim_initialized()) return CUDA_ERROR_NOT_INITIALIZED;
     *out = object_get(OBJECT_GRAPH_NODE, handle);
     return *out ? 0 : CUDA_ERROR_INVALID_VALUE;
+}
+
+int graph_node_work(CUgraphNode handle, CUgraphNodeType type, struct graph_work **out) {
+    struct graph_node *node;
+    int rc = graph_node_find(handle, &node);
+    if (rc || node->work.type != type) return rc ? rc : (int)CUDA_ERROR_INVALID_VALUE;
+    *out = &node->work;
+    return 0;
 }
 
 struct graph_node *graph_numbered(const struct shim_graph *g, unsigned number) {
@@ -186,6 +222,7 @@ CUresult impl_cuGraphDestroy(CUgraph handle) {
     if (!rc && g->owned) rc = CUDA_ERROR_INVALID_VALUE;
     if (!rc) graph_free(g);
     pthread_mutex_unlock(&graph_lock);
+    user_objects_end();
     return rc;
 }
 
@@ -193,7 +230,7 @@ CUresult impl_cuGraphClone(CUgraph *out, CUgraph handle) {
     struct shim_graph *g;
     pthread_mutex_lock(&graph_lock);
     int rc = graph_find(handle, &g);
-    if (!rc && !out) rc = CUDA_ERROR_INVALID_VALUE;
+    if (!rc && (!out || graph_has_memory(g))) rc = CUDA_ERROR_INVALID_VALUE;
     struct shim_graph *copy = rc ? NULL : graph_copied(g);
     pthread_mutex_unlock(&graph_lock);
     if (!rc && !copy) rc = CUDA_ERROR_OUT_OF_MEMORY;

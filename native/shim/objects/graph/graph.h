@@ -4,6 +4,8 @@
  * graph.c      graphs and nodes, and what is asked of them
  * nodes.c      nodes that the program adds and changes
  * capture.c    streams that capture
+ * memory_nodes.c, batch_nodes.c   nodes that allocate and free, and those of stream memory operations
+ * user_object.c   what graphs keep for the program
  * execute.c    graphs that can be launched */
 #ifndef SHIM_GRAPH_H
 #define SHIM_GRAPH_H
@@ -37,6 +39,23 @@ struct graph_host {
     void *data;
 };
 
+/* Memory that a node allocates. Its address is known from the beginning, so it has its memory as long as a node or the program has it; between a free and the next launch it is the graphs' alone. */
+struct graph_memory {
+    unsigned holders; /* nodes, of graphs and of what can be launched */
+    bool live;        /* allocated by a launch, and not freed since */
+    CUdeviceptr address;
+    size_t size;
+    CUdevice device;
+    void (*release)(struct graph_memory *m); /* with graph_lock held: nobody holds it any more */
+    struct graph_memory *next;
+};
+
+struct graph_batch {
+    CUcontext context;
+    unsigned count, flags;
+    CUstreamBatchMemOpParams *operations; /* its own */
+};
+
 /* What a node does: a union by type. EVENT_RECORD and WAIT_EVENT have the event. */
 struct graph_work {
     CUgraphNodeType type;
@@ -46,6 +65,9 @@ struct graph_work {
         struct graph_copy copy;
         struct graph_fill fill;
         struct graph_host host;
+        struct graph_memory *memory; /* MEM_ALLOC */
+        CUdeviceptr freed;           /* MEM_FREE */
+        struct graph_batch batch;
         CUevent event;
         struct shim_graph *child; /* of the node's own */
     };
@@ -67,8 +89,9 @@ struct shim_graph {
     struct object object;
     struct graph_node *first, *last;
     size_t n;
-    unsigned next; /* number of a node */
-    bool owned;    /* by a node, or by what can be launched: the program does not destroy it */
+    unsigned next;             /* number of a node */
+    struct graph_keeps *keeps; /* user objects */
+    bool owned;                /* by a node, or by what can be launched: the program does not destroy it */
 };
 
 /* Guards graphs, nodes and captures. */
@@ -79,6 +102,11 @@ struct shim_graph *graph_new(void);
 void graph_free(struct shim_graph *g);
 struct graph_node *graph_add(struct shim_graph *g, const struct graph_work *work, struct graph_node *const *after, size_t n);
 struct shim_graph *graph_copied(const struct shim_graph *g);
+/* Whether it allocates or frees: such a graph is neither copied nor a child, and its nodes stay. */
+bool graph_has_memory(const struct shim_graph *g);
+static inline bool graph_is_memory(const struct graph_work *w) {
+    return w->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC || w->type == CU_GRAPH_NODE_TYPE_MEM_FREE;
+}
 /* Takes a node out, and what depends on it. */
 void graph_remove(struct graph_node *node);
 /* Deep: 0 or CUDA_ERROR_OUT_OF_MEMORY. */
@@ -100,6 +128,31 @@ int graph_describe_host(const CUDA_HOST_NODE_PARAMS *p, struct graph_work *out);
 int graph_describe_event(CUgraphNodeType type, CUevent event, struct graph_work *out);
 int graph_describe_child(CUgraph child, struct graph_work *out);        /* graph_lock held */
 int graph_describe(const CUgraphNodeParams *p, struct graph_work *out); /* graph_lock held */
+
+/* The work of a node of that type in a graph or in what can be launched; graph_lock held. 0 or a CUresult. */
+int graph_node_work(CUgraphNode handle, CUgraphNodeType type, struct graph_work **out);
+/* Adds a node with this work, which is taken over; `rc`: what describing it gave. */
+int graph_add_node(CUgraphNode *out, CUgraph graph, const CUgraphNode *after, size_t n, int rc, const struct graph_work *work);
+
+/* ---- memory_nodes.c ---- */
+int graph_describe_memory(CUDA_MEM_ALLOC_NODE_PARAMS *p, struct graph_work *out);
+int graph_describe_free(CUdeviceptr address, struct graph_work *out); /* graph_lock held */
+/* An allocation on a stream that captures, and a free. */
+int graph_capture_allocation(struct shim_stream *s, size_t size, CUdeviceptr *out);
+int graph_capture_free(struct shim_stream *s, CUdeviceptr address);
+/* What a launch does: whether it may allocate (`again`: also what is still allocated), and allocating and freeing itself. */
+int graph_may_allocate(const struct graph_memory *m, bool again);
+void graph_allocate(struct graph_memory *m);
+int graph_free_memory(CUdeviceptr address);
+
+/* ---- batch_nodes.c ---- */
+int graph_describe_batch(const CUDA_BATCH_MEM_OP_NODE_PARAMS *p, struct graph_work *out);
+
+/* ---- user_object.c ---- */
+/* Registers what happens to a graph's user objects when it ends or is copied, with graph_lock held. To be set at start. */
+void graph_keepers(void (*end)(struct shim_graph *g), int (*copy)(struct shim_graph *to, const struct shim_graph *from));
+/* Calls the destructors of what nobody keeps any more; graph_lock is not held. */
+void user_objects_end(void);
 
 /* ---- launch.c, memory/copy_calls.c: the same for what they know ---- */
 int launch_describe(struct shim_context *c, const CUDA_KERNEL_NODE_PARAMS *p, struct graph_kernel *out);

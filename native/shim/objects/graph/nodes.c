@@ -57,6 +57,7 @@ int graph_describe_event(CUgraphNodeType type, CUevent event, struct graph_work 
 int graph_describe_child(CUgraph child, struct graph_work *out) {
     struct shim_graph *g;
     int rc = graph_find(child, &g);
+    if (!rc && graph_has_memory(g)) rc = CUDA_ERROR_INVALID_VALUE;
     if (rc) return rc;
     *out = (struct graph_work){.type = CU_GRAPH_NODE_TYPE_GRAPH, .child = graph_copied(g)};
     if (!out->child) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -96,6 +97,11 @@ int graph_describe(const CUgraphNodeParams *p, struct graph_work *out) {
     case CU_GRAPH_NODE_TYPE_EMPTY: *out = (struct graph_work){.type = CU_GRAPH_NODE_TYPE_EMPTY}; return 0;
     case CU_GRAPH_NODE_TYPE_WAIT_EVENT: return graph_describe_event(p->type, p->eventWait.event, out);
     case CU_GRAPH_NODE_TYPE_EVENT_RECORD: return graph_describe_event(p->type, p->eventRecord.event, out);
+    case CU_GRAPH_NODE_TYPE_MEM_FREE: return graph_describe_free(p->free.dptr, out);
+    case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP: {
+        CUDA_BATCH_MEM_OP_NODE_PARAMS b = {.ctx = p->memOp.ctx, .count = p->memOp.count, .paramArray = p->memOp.paramArray, .flags = p->memOp.flags};
+        return graph_describe_batch(&b, out);
+    }
     default: shim_log_once("graph nodes of type %d are not supported yet", (int)p->type); return CUDA_ERROR_NOT_SUPPORTED;
     }
 }
@@ -123,7 +129,7 @@ static int add(CUgraphNode *out, CUgraph handle, const CUgraphNode *after, size_
     return 0;
 }
 
-static int add_locked(CUgraphNode *out, CUgraph graph, const CUgraphNode *after, size_t n, int rc, const struct graph_work *work) {
+int graph_add_node(CUgraphNode *out, CUgraph graph, const CUgraphNode *after, size_t n, int rc, const struct graph_work *work) {
     if (rc) return rc;
     pthread_mutex_lock(&graph_lock);
     rc = add(out, graph, after, n, work);
@@ -139,7 +145,7 @@ static CUDA_KERNEL_NODE_PARAMS today(const CUDA_KERNEL_NODE_PARAMS_v1 *p) {
 
 CUresult impl_cuGraphAddKernelNode_v2(CUgraphNode *out, CUgraph graph, const CUgraphNode *after, size_t n, const CUDA_KERNEL_NODE_PARAMS *p) {
     struct graph_work work;
-    return add_locked(out, graph, after, n, graph_describe_kernel(p, &work), &work);
+    return graph_add_node(out, graph, after, n, graph_describe_kernel(p, &work), &work);
 }
 
 CUresult impl_cuGraphAddKernelNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *after, size_t n, const CUDA_KERNEL_NODE_PARAMS_v1 *p) {
@@ -150,18 +156,18 @@ CUresult impl_cuGraphAddKernelNode(CUgraphNode *out, CUgraph graph, const CUgrap
 
 CUresult impl_cuGraphAddMemcpyNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *after, size_t n, const CUDA_MEMCPY3D *p, CUcontext context) {
     struct graph_work work;
-    return add_locked(out, graph, after, n, graph_describe_copy(p, context, &work), &work);
+    return graph_add_node(out, graph, after, n, graph_describe_copy(p, context, &work), &work);
 }
 
 CUresult impl_cuGraphAddMemsetNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *after, size_t n, const CUDA_MEMSET_NODE_PARAMS *p,
                                    CUcontext context) {
     struct graph_work work;
-    return add_locked(out, graph, after, n, graph_describe_fill(p, context, &work), &work);
+    return graph_add_node(out, graph, after, n, graph_describe_fill(p, context, &work), &work);
 }
 
 CUresult impl_cuGraphAddHostNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *after, size_t n, const CUDA_HOST_NODE_PARAMS *p) {
     struct graph_work work;
-    return add_locked(out, graph, after, n, graph_describe_host(p, &work), &work);
+    return graph_add_node(out, graph, after, n, graph_describe_host(p, &work), &work);
 }
 
 CUresult impl_cuGraphAddChildGraphNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *after, size_t n, CUgraph child) {
@@ -174,23 +180,30 @@ CUresult impl_cuGraphAddChildGraphNode(CUgraphNode *out, CUgraph graph, const CU
 }
 
 CUresult impl_cuGraphAddEmptyNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *after, size_t n) {
-    return add_locked(out, graph, after, n, 0, &(struct graph_work){.type = CU_GRAPH_NODE_TYPE_EMPTY});
+    return graph_add_node(out, graph, after, n, 0, &(struct graph_work){.type = CU_GRAPH_NODE_TYPE_EMPTY});
 }
 
 CUresult impl_cuGraphAddEventRecordNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *after, size_t n, CUevent event) {
     struct graph_work work;
-    return add_locked(out, graph, after, n, graph_describe_event(CU_GRAPH_NODE_TYPE_EVENT_RECORD, event, &work), &work);
+    return graph_add_node(out, graph, after, n, graph_describe_event(CU_GRAPH_NODE_TYPE_EVENT_RECORD, event, &work), &work);
 }
 
 CUresult impl_cuGraphAddEventWaitNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *after, size_t n, CUevent event) {
     struct graph_work work;
-    return add_locked(out, graph, after, n, graph_describe_event(CU_GRAPH_NODE_TYPE_WAIT_EVENT, event, &work), &work);
+    return graph_add_node(out, graph, after, n, graph_describe_event(CU_GRAPH_NODE_TYPE_WAIT_EVENT, event, &work), &work);
 }
 
 CUresult impl_cuGraphAddNode_v2(CUgraphNode *out, CUgraph graph, const CUgraphNode *after, const CUgraphEdgeData *data, size_t n,
                                 CUgraphNodeParams *p) {
     struct graph_work work;
     (void)data;
+    if (p && p->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) { /* which tells its address */
+        CUDA_MEM_ALLOC_NODE_PARAMS m;
+        memcpy(&m, &p->alloc, sizeof m); /* the two versions are alike */
+        int failed = impl_cuGraphAddMemAllocNode(out, graph, after, n, &m);
+        if (!failed) p->alloc.dptr = m.dptr;
+        return failed;
+    }
     pthread_mutex_lock(&graph_lock);
     int rc = graph_describe(p, &work);
     if (!rc) rc = add(out, graph, after, n, &work);
@@ -260,9 +273,10 @@ CUresult impl_cuGraphDestroyNode(CUgraphNode handle) {
     struct graph_node *node;
     pthread_mutex_lock(&graph_lock);
     int rc = graph_node_find(handle, &node);
-    if (!rc && node->graph->owned) rc = CUDA_ERROR_INVALID_VALUE;
+    if (!rc && (node->graph->owned || graph_is_memory(&node->work))) rc = CUDA_ERROR_INVALID_VALUE;
     if (!rc) graph_remove(node);
     pthread_mutex_unlock(&graph_lock);
+    user_objects_end();
     return rc;
 }
 

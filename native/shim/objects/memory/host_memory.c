@@ -1,5 +1,4 @@
 /* Pinned host memory. The client pins nothing: the memory is ordinary memory that the address map records, so that copies may send from it after they return. */
-#include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -24,8 +23,9 @@ static uint64_t chunks(const struct shim_context *c, uint64_t size) {
 }
 
 static void unplace(struct shim_context *c, uint64_t base, uint64_t size) {
-    mmap((void *)(uintptr_t)base, page_round(size), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
-    memory_unreserve(c->server_device, base, chunks(c, size));
+    void *at = (void *)(uintptr_t)base;
+    bool kept = mmap(at, page_round(size), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == at;
+    if (kept) memory_unreserve(c->server_device, base, chunks(c, size)); /* else the addresses are lost for the session */
 }
 
 /* Shared pages at addresses of the window. 0: there is no room. */

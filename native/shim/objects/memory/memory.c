@@ -265,8 +265,13 @@ CUresult impl_cuMemAllocPitch(CUdeviceptr *address, size_t *pitch, size_t width,
 }
 
 /* From any thread and with any current context: memory belongs to the context it was allocated in. */
+static int (*free_of_graph)(CUdeviceptr address);
+
+void memory_on_graph_free(int (*call)(CUdeviceptr address)) { free_of_graph = call; }
+
 int memory_release(CUdeviceptr address) {
     struct range r;
+    if (range_find_device(address, &r) && r.graph && range_base(&r) == address) return free_of_graph(address);
     return range_find_device(address, &r) && r.mapped ? (int)CUDA_ERROR_INVALID_VALUE : memory_release_mapped(address);
 }
 

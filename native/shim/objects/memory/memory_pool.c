@@ -120,17 +120,12 @@ CUresult impl_cuMemPoolDestroy(CUmemoryPool pool) {
 
 /* ---- memory --------------------------------------------------------------------------------------------------------- */
 
-static int refuse_capture(struct shim_stream *s) {
-    shim_log_once("allocations on streams that capture are not supported yet; allocate before the capture");
-    return capture_forbidden(s);
-}
-
 CUresult impl_cuMemAllocAsync(CUdeviceptr *address, size_t size, CUstream stream) {
     struct shim_stream *s;
     int rc = stream_require(stream, &s);
-    if (!rc && stream_captures(s)) rc = refuse_capture(s);
+    if (!rc && (!address || !size)) rc = CUDA_ERROR_INVALID_VALUE;
     if (rc) return rc;
-    return address ? memory_allocate(s->context, size, address) : (int)CUDA_ERROR_INVALID_VALUE;
+    return stream_captures(s) ? graph_capture_allocation(s, size, address) : memory_allocate(s->context, size, address);
 }
 
 CUresult impl_cuMemAllocFromPoolAsync(CUdeviceptr *address, size_t size, CUmemoryPool pool, CUstream stream) {
@@ -148,9 +143,8 @@ CUresult impl_cuMemAllocFromPoolAsync(CUdeviceptr *address, size_t size, CUmemor
 CUresult impl_cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
     struct shim_stream *s;
     int rc = stream_require(stream, &s);
-    if (!rc && stream_captures(s)) rc = refuse_capture(s);
-    if (rc) return rc;
-    return address ? memory_release(address) : 0;
+    if (rc || !address) return rc;
+    return stream_captures(s) ? graph_capture_free(s, address) : memory_release(address);
 }
 
 CUresult impl_cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) {
