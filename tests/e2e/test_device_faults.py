@@ -24,7 +24,7 @@ FAULTS = {
     "read 1": (MISALIGNED, r"misaligned address 0x1 for 4 bytes \(lanes 0x\w+\)" + AT),
     "write 0": (ILLEGAL, r"illegal address 0x\w+" + AT),
     "write 70368744177664": (ILLEGAL, r"illegal address 0x4000000000\w\w" + AT),
-    "pinned 4096": (ILLEGAL, r"illegal address 0x\w+" + AT[:-1] + ", which is pinned host memory: kernels cannot reach it .*; its context is lost"),
+    "pinned 4096": (ILLEGAL, r"illegal address 0x\w+" + AT[:-1] + ", which is pinned host memory: kernels reach it where .*; its context is lost"),
     "read-own 2": (MISALIGNED, r"misaligned address 0x\w+2 for 4 bytes \(lanes 0x\w+\)" + AT),
     "write-wide 4": (MISALIGNED, r"misaligned address 0x\w+4 for 8 bytes \(lanes 0x\w+\)" + AT),
     "atomic 2": (MISALIGNED, r"misaligned address 0x\w+2 for 4 bytes \(lanes 0x\w+\)" + AT),

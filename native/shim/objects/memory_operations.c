@@ -1,5 +1,6 @@
 /* Stream memory operations: a stream waits for the value of a word in device memory, or writes a word. Host memory has no device address, so words are in device memory. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "gv_client.h"
 #include "gv_impl.h"
@@ -64,6 +65,16 @@ static CUstreamBatchMemOpParams described(const struct gv_memory_operation *o) {
     default: p.memoryBarrier.flags = o->flags; break;
     }
     return p;
+}
+
+int graph_describe_batch(const CUDA_BATCH_MEM_OP_NODE_PARAMS *p, struct graph_work *out) {
+    if (!p || !p->count || p->count > 256 || !p->paramArray || p->flags) return CUDA_ERROR_INVALID_VALUE;
+    size_t size = p->count * sizeof *p->paramArray;
+    *out = (struct graph_work){.type = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP,
+                               .batch = {.context = p->ctx, .count = p->count, .flags = p->flags, .operations = malloc(size)}};
+    if (!out->batch.operations) return CUDA_ERROR_OUT_OF_MEMORY;
+    memcpy(out->batch.operations, p->paramArray, size);
+    return 0;
 }
 
 static int capture(struct shim_stream *s, const struct gv_memory_operation *operations, unsigned n) {

@@ -164,6 +164,15 @@ void session_poll(void) {
 }
 
 void session_flush(void) {}
+const char *session_error_text(int code) { return code ? "lost" : NULL; }
+void throttle_exempt_begin(void) {}
+void throttle_exempt_end(void) {}
+bool session_host_function_pending(void) { return false; }
+int session_thread(const char *name, void *(*fn)(void *), void *arg, size_t stack) {
+    pthread_t thread;
+    (void)name, (void)stack;
+    return pthread_create(&thread, NULL, fn, arg) || pthread_detach(thread) ? -1 : 0;
+}
 
 /* ---- commands ------------------------------------------------------------------------------------------------------ */
 

@@ -1,20 +1,7 @@
 /* Nodes of stream memory operations. */
-#include <stdlib.h>
-#include <string.h>
-
 #include "gv_client.h"
 #include "gv_impl.h"
 #include "objects/graph/graph.h"
-
-int graph_describe_batch(const CUDA_BATCH_MEM_OP_NODE_PARAMS *p, struct graph_work *out) {
-    if (!p || !p->count || p->count > 256 || !p->paramArray || p->flags) return CUDA_ERROR_INVALID_VALUE;
-    size_t size = p->count * sizeof *p->paramArray;
-    *out = (struct graph_work){.type = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP,
-                               .batch = {.context = p->ctx, .count = p->count, .flags = p->flags, .operations = malloc(size)}};
-    if (!out->batch.operations) return CUDA_ERROR_OUT_OF_MEMORY;
-    memcpy(out->batch.operations, p->paramArray, size);
-    return 0;
-}
 
 CUresult impl_cuGraphAddBatchMemOpNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *after, size_t n, const CUDA_BATCH_MEM_OP_NODE_PARAMS *p) {
     struct graph_work work;

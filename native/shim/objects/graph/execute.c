@@ -123,7 +123,7 @@ CUresult impl_cuGraphExecDestroy(CUgraphExec handle) {
         object_free(x);
     }
     pthread_mutex_unlock(&graph_lock);
-    user_objects_end();
+    graph_settled();
     return rc;
 }
 
@@ -169,7 +169,7 @@ CUresult impl_cuGraphExecUpdate_v2(CUgraphExec handle, CUgraph graph, CUgraphExe
         *info = (CUgraphExecUpdateResultInfo){.result = result, .errorNode = (CUgraphNode)where};
     }
     pthread_mutex_unlock(&graph_lock);
-    user_objects_end();
+    graph_settled();
     return rc;
 }
 

@@ -51,11 +51,15 @@ void graph_work_free(struct graph_work *work) {
 
 static void (*on_end)(struct shim_graph *g);
 static int (*on_copy)(struct shim_graph *to, const struct shim_graph *from);
+static void (*on_settled)(void);
 
-void graph_keepers(void (*end)(struct shim_graph *g), int (*copy)(struct shim_graph *to, const struct shim_graph *from)) {
+void graph_keepers(void (*end)(struct shim_graph *g), int (*copy)(struct shim_graph *to, const struct shim_graph *from), void (*settled)(void)) {
     on_end = end;
     on_copy = copy;
+    on_settled = settled;
 }
+
+void graph_settled(void) { on_settled(); }
 
 struct shim_graph *graph_new(void) {
     struct shim_graph *g = object_new(OBJECT_GRAPH);
@@ -201,6 +205,34 @@ int graph_node_work(CUgraphNode handle, CUgraphNodeType type, struct graph_work 
     return 0;
 }
 
+int graph_add_described(CUgraphNode *out, CUgraph handle, const CUgraphNode *after, size_t n, const struct graph_work *work) {
+    struct shim_graph *g;
+    int rc = graph_find(handle, &g);
+    if (!rc && (!out || (n && !after))) rc = CUDA_ERROR_INVALID_VALUE;
+    for (size_t i = 0; i < n && !rc; i++) {
+        struct graph_node *node;
+        rc = graph_node_find(after[i], &node);
+        if (!rc && node->graph != g) rc = CUDA_ERROR_INVALID_VALUE;
+    }
+    if (rc) {
+        struct graph_work gone = *work;
+        graph_work_free(&gone);
+        return rc;
+    }
+    struct graph_node *node = graph_add(g, work, (struct graph_node *const *)after, n);
+    if (!node) return CUDA_ERROR_OUT_OF_MEMORY;
+    *out = (CUgraphNode)node;
+    return 0;
+}
+
+int graph_add_node(CUgraphNode *out, CUgraph graph, const CUgraphNode *after, size_t n, int rc, const struct graph_work *work) {
+    if (rc) return rc;
+    pthread_mutex_lock(&graph_lock);
+    rc = graph_add_described(out, graph, after, n, work);
+    pthread_mutex_unlock(&graph_lock);
+    return rc;
+}
+
 struct graph_node *graph_numbered(const struct shim_graph *g, unsigned number) {
     struct graph_node *node = g->first;
     while (node && node->number != number) node = node->next;
@@ -222,7 +254,7 @@ CUresult impl_cuGraphDestroy(CUgraph handle) {
     if (!rc && g->owned) rc = CUDA_ERROR_INVALID_VALUE;
     if (!rc) graph_free(g);
     pthread_mutex_unlock(&graph_lock);
-    user_objects_end();
+    graph_settled();
     return rc;
 }
 

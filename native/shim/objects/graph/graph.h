@@ -131,7 +131,9 @@ int graph_describe(const CUgraphNodeParams *p, struct graph_work *out); /* graph
 
 /* The work of a node of that type in a graph or in what can be launched; graph_lock held. 0 or a CUresult. */
 int graph_node_work(CUgraphNode handle, CUgraphNodeType type, struct graph_work **out);
-/* Adds a node with this work, which is taken over; `rc`: what describing it gave. */
+/* Adds a node with this work, which is taken over. graph_lock held. 0 or a CUresult. */
+int graph_add_described(CUgraphNode *out, CUgraph graph, const CUgraphNode *after, size_t n, const struct graph_work *work);
+/* The same without the lock; `rc`: what describing it gave. */
 int graph_add_node(CUgraphNode *out, CUgraph graph, const CUgraphNode *after, size_t n, int rc, const struct graph_work *work);
 
 /* ---- memory_nodes.c ---- */
@@ -145,14 +147,14 @@ int graph_may_allocate(const struct graph_memory *m, bool again);
 void graph_allocate(struct graph_memory *m);
 int graph_free_memory(CUdeviceptr address);
 
-/* ---- batch_nodes.c ---- */
+/* ---- memory_operations.c ---- */
 int graph_describe_batch(const CUDA_BATCH_MEM_OP_NODE_PARAMS *p, struct graph_work *out);
 
 /* ---- user_object.c ---- */
-/* Registers what happens to a graph's user objects when it ends or is copied, with graph_lock held. To be set at start. */
-void graph_keepers(void (*end)(struct shim_graph *g), int (*copy)(struct shim_graph *to, const struct shim_graph *from));
-/* Calls the destructors of what nobody keeps any more; graph_lock is not held. */
-void user_objects_end(void);
+/* Registers what happens to a graph's user objects when it ends or is copied, with graph_lock held, and afterwards, without it. To be set at start. */
+void graph_keepers(void (*end)(struct shim_graph *g), int (*copy)(struct shim_graph *to, const struct shim_graph *from), void (*settled)(void));
+/* A graph may have ended: user objects that nobody keeps any more do, too. graph_lock is not held. */
+void graph_settled(void);
 
 /* ---- launch.c, memory/copy_calls.c: the same for what they know ---- */
 int launch_describe(struct shim_context *c, const CUDA_KERNEL_NODE_PARAMS *p, struct graph_kernel *out);

@@ -108,35 +108,6 @@ int graph_describe(const CUgraphNodeParams *p, struct graph_work *out) {
 
 /* ---- added ---- */
 
-/* Takes the work over. graph_lock held. */
-static int add(CUgraphNode *out, CUgraph handle, const CUgraphNode *after, size_t n, const struct graph_work *work) {
-    struct shim_graph *g;
-    int rc = graph_find(handle, &g);
-    if (!rc && (!out || (n && !after))) rc = CUDA_ERROR_INVALID_VALUE;
-    for (size_t i = 0; i < n && !rc; i++) {
-        struct graph_node *node;
-        rc = graph_node_find(after[i], &node);
-        if (!rc && node->graph != g) rc = CUDA_ERROR_INVALID_VALUE;
-    }
-    if (rc) {
-        struct graph_work gone = *work;
-        graph_work_free(&gone);
-        return rc;
-    }
-    struct graph_node *node = graph_add(g, work, (struct graph_node *const *)after, n);
-    if (!node) return CUDA_ERROR_OUT_OF_MEMORY;
-    *out = (CUgraphNode)node;
-    return 0;
-}
-
-int graph_add_node(CUgraphNode *out, CUgraph graph, const CUgraphNode *after, size_t n, int rc, const struct graph_work *work) {
-    if (rc) return rc;
-    pthread_mutex_lock(&graph_lock);
-    rc = add(out, graph, after, n, work);
-    pthread_mutex_unlock(&graph_lock);
-    return rc;
-}
-
 static CUDA_KERNEL_NODE_PARAMS today(const CUDA_KERNEL_NODE_PARAMS_v1 *p) {
     CUDA_KERNEL_NODE_PARAMS now = {0};
     memcpy(&now, p, sizeof *p); /* the newer one goes on where the older one ends */
@@ -174,7 +145,7 @@ CUresult impl_cuGraphAddChildGraphNode(CUgraphNode *out, CUgraph graph, const CU
     struct graph_work work;
     pthread_mutex_lock(&graph_lock);
     int rc = graph_describe_child(child, &work);
-    if (!rc) rc = add(out, graph, after, n, &work);
+    if (!rc) rc = graph_add_described(out, graph, after, n, &work);
     pthread_mutex_unlock(&graph_lock);
     return rc;
 }
@@ -206,7 +177,7 @@ CUresult impl_cuGraphAddNode_v2(CUgraphNode *out, CUgraph graph, const CUgraphNo
     }
     pthread_mutex_lock(&graph_lock);
     int rc = graph_describe(p, &work);
-    if (!rc) rc = add(out, graph, after, n, &work);
+    if (!rc) rc = graph_add_described(out, graph, after, n, &work);
     pthread_mutex_unlock(&graph_lock);
     return rc;
 }
@@ -276,7 +247,7 @@ CUresult impl_cuGraphDestroyNode(CUgraphNode handle) {
     if (!rc && (node->graph->owned || graph_is_memory(&node->work))) rc = CUDA_ERROR_INVALID_VALUE;
     if (!rc) graph_remove(node);
     pthread_mutex_unlock(&graph_lock);
-    user_objects_end();
+    graph_settled();
     return rc;
 }
 

@@ -31,7 +31,8 @@ static void release(struct user_object *u, unsigned count) {
     due = u;
 }
 
-void user_objects_end(void) {
+/* Calls the destructors of what nobody keeps any more; graph_lock is not held. */
+static void end(void) {
     for (;;) {
         pthread_mutex_lock(&graph_lock);
         struct user_object *u = due;
@@ -77,7 +78,7 @@ static int graph_is_copied(struct shim_graph *to, const struct shim_graph *from)
     return 0;
 }
 
-__attribute__((constructor)) static void offer(void) { graph_keepers(graph_ends, graph_is_copied); }
+__attribute__((constructor)) static void offer(void) { graph_keepers(graph_ends, graph_is_copied, end); }
 
 /* ---- calls ---- */
 
@@ -116,7 +117,7 @@ CUresult impl_cuUserObjectRelease(CUuserObject handle, unsigned int count) {
     if (!rc && count > u->references) rc = CUDA_ERROR_INVALID_VALUE;
     if (!rc) release(u, count);
     pthread_mutex_unlock(&graph_lock);
-    user_objects_end();
+    end();
     return rc;
 }
 
@@ -133,25 +134,29 @@ CUresult impl_cuGraphRetainUserObject(CUgraph graph, CUuserObject handle, unsign
     return rc;
 }
 
+/* graph_lock held. */
+static int release_of_graph(struct shim_graph *g, struct user_object *u, unsigned count) {
+    struct graph_keeps **at = &g->keeps;
+    while (*at && (*at)->object != u) at = &(*at)->next;
+    struct graph_keeps *k = *at;
+    if (!k || k->count < count) return CUDA_ERROR_INVALID_VALUE;
+    k->count -= count;
+    if (!k->count) {
+        *at = k->next;
+        free(k);
+    }
+    release(u, count);
+    return 0;
+}
+
 CUresult impl_cuGraphReleaseUserObject(CUgraph graph, CUuserObject handle, unsigned int count) {
     struct shim_graph *g;
     struct user_object *u;
     pthread_mutex_lock(&graph_lock);
     int rc = find(handle, count, &u);
     if (!rc) rc = graph_find(graph, &g);
-    struct graph_keeps **at = rc ? NULL : &g->keeps;
-    while (at && *at && (*at)->object != u) at = &(*at)->next;
-    if (!rc && (!*at || (*at)->count < count)) rc = CUDA_ERROR_INVALID_VALUE;
-    if (!rc) {
-        struct graph_keeps *k = *at;
-        k->count -= count;
-        if (!k->count) {
-            *at = k->next;
-            free(k);
-        }
-        release(u, count);
-    }
+    if (!rc) rc = release_of_graph(g, u, count);
     pthread_mutex_unlock(&graph_lock);
-    user_objects_end();
+    end();
     return rc;
 }

@@ -307,7 +307,8 @@ static void devices_and_limits(void) {
     CHECK(ops->device_info(backend, 0, &info) == 0);
     CHECK(info.total_memory == 8 << 20 && info.chunk == 2 << 20);
     CHECK(info.has_attribute[CU_DEVICE_ATTRIBUTE_WARP_SIZE] && info.attributes[CU_DEVICE_ATTRIBUTE_WARP_SIZE] == CU_DEVICE_ATTRIBUTE_WARP_SIZE);
-    CHECK(info.has_attribute[CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY] && info.attributes[CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY] == 0);
+    CHECK(info.has_attribute[CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS] && info.attributes[CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS] == 0);
+    CHECK(info.attributes[CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY] != 0);
     CHECK(!info.has_attribute[160]);
     CHECK(ops->reserve_window(backend, 1ull << 44, 1ull << 40) == 801);
     uint64_t a, b;
