@@ -70,6 +70,40 @@ static void captured() {
     CHECK(cudaDeviceGraphMemTrim(0));
 }
 
+// A stream that captured is destroyed before the capture ends: what it was given stays, joined or not.
+static void destroyed_streams() {
+    cudaGraph_t graph;
+    for (bool joined : {true, false}) {
+        cudaStream_t side;
+        cudaEvent_t fork, join;
+        CHECK(cudaStreamCreateWithFlags(&side, cudaStreamNonBlocking));
+        CHECK(cudaEventCreate(&fork));
+        CHECK(cudaEventCreate(&join));
+        CHECK(cudaMemset(sum, 0, N * 4));
+        CHECK(cudaDeviceSynchronize());
+        CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+        CHECK(cudaEventRecord(fork, stream));
+        CHECK(cudaStreamWaitEvent(side, fork, 0));
+        fill<<<1, N, 0, side>>>(sum, 8);
+        CHECK(cudaEventRecord(join, side));
+        if (joined) CHECK(cudaStreamWaitEvent(stream, join, 0));
+        CHECK(cudaStreamDestroy(side));
+        CHECK(cudaEventDestroy(fork));
+        CHECK(cudaEventDestroy(join));
+        if (!joined) {
+            EXPECT(refused(cudaStreamEndCapture(stream, &graph), cudaErrorStreamCaptureUnjoined));
+            continue;
+        }
+        CHECK(cudaStreamEndCapture(stream, &graph));
+        cudaGraphExec_t x;
+        CHECK(cudaGraphInstantiate(&x, graph, 0));
+        CHECK(cudaGraphLaunch(x, stream));
+        EXPECT(result() == 8);
+        CHECK(cudaGraphExecDestroy(x));
+        CHECK(cudaGraphDestroy(graph));
+    }
+}
+
 // Memory that outlives its graph, and is freed by the program; a launch that would allocate it again.
 static void by_hand() {
     cudaGraph_t graph;
@@ -264,7 +298,7 @@ int main(int argc, char **argv) {
     struct {
         const char *name;
         void (*run)();
-    } cases[] = {{"captured", captured}, {"by_hand", by_hand}, {"across", across}, {"words", words}, {"objects", objects}};
+    } cases[] = {{"captured", captured}, {"destroyed_streams", destroyed_streams}, {"by_hand", by_hand}, {"across", across}, {"words", words}, {"objects", objects}};
     CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     CHECK(cudaMalloc(&sum, N * 4));
     for (auto &c : cases)

@@ -14,6 +14,8 @@ struct capture {
     struct shim_stream *origin;
     struct shim_stream **streams; /* all that capture, the origin first */
     size_t n_streams;
+    struct graph_node **left; /* where streams were that were destroyed meanwhile */
+    size_t n_left;
     pthread_t thread;
     bool own_graph; /* the program gets it at the end; else it was the program's */
     bool broken;    /* it is worth nothing any more */
@@ -176,6 +178,7 @@ static void end(struct capture *c) {
     for (size_t i = 0; i < c->n_streams; i++)
         if (c->streams[i]) part(c->streams[i]);
     if (c->mode != CU_STREAM_CAPTURE_MODE_RELAXED) atomic_fetch_sub(&strict_captures, 1);
+    free(c->left);
     free(c->streams);
     free(c);
 }
@@ -192,7 +195,11 @@ void capture_forget_stream(struct shim_stream *s) {
     if (c && c->origin == s) {
         give_up(c);
     } else if (c) {
-        c->broken = true;
+        struct graph_node **left = realloc(c->left, (c->n_left + s->n_ends + 1) * sizeof *left);
+        if (left) c->left = left;
+        if (left && s->n_ends) memcpy(left + c->n_left, s->ends, s->n_ends * sizeof *left);
+        if (left) c->n_left += s->n_ends;
+        if (!left) c->broken = true;
         for (size_t i = 0; i < c->n_streams; i++)
             if (c->streams[i] == s) c->streams[i] = NULL;
         part(s);
@@ -282,6 +289,8 @@ static bool joined(const struct capture *c) {
     for (size_t i = 1; i < c->n_streams; i++)
         for (size_t k = 0; c->streams[i] && k < c->streams[i]->n_ends; k++)
             if (!c->streams[i]->ends[k]->place) return false;
+    for (size_t i = 0; i < c->n_left; i++)
+        if (!c->left[i]->place) return false;
     return true;
 }
 
