@@ -237,6 +237,10 @@ static void host_functions() {
     add<<<8, 128, 0, s>>>(v, n, 1000);
     CHECK(cudaStreamSynchronize(s));
     EXPECT(c.seen == 1 && v[0] == 1101 && v[n - 1] == 1101);
+    v[0] = 1;
+    add<<<8, 128>>>(v, n, 1); // the legacy stream may use it nevertheless
+    synchronize();
+    EXPECT(v[0] == 2 && v[n - 1] == 1102);
     CHECK(cudaStreamDestroy(s));
     CHECK(cudaFree(v));
 }

@@ -292,7 +292,7 @@ static int nodes(CUgraph handle, CUgraphNode *to, size_t *n, bool roots) {
     struct shim_graph *g;
     pthread_mutex_lock(&graph_lock);
     int rc = graph_find(handle, &g);
-    if (!rc && !n) rc = CUDA_ERROR_INVALID_VALUE;
+    if (!rc && (!n || (to && !*n))) rc = CUDA_ERROR_INVALID_VALUE;
     if (!rc) {
         struct answer a = {(void **)to, *n, 0};
         for (struct graph_node *node = g->first; node; node = node->next)
@@ -310,7 +310,7 @@ CUresult impl_cuGraphGetEdges_v2(CUgraph handle, CUgraphNode *from, CUgraphNode 
     struct shim_graph *g;
     pthread_mutex_lock(&graph_lock);
     int rc = graph_find(handle, &g);
-    if (!rc && (!n || !from != !to)) rc = CUDA_ERROR_INVALID_VALUE;
+    if (!rc && (!n || !from != !to || (from && !*n))) rc = CUDA_ERROR_INVALID_VALUE;
     if (!rc) {
         struct answer a = {(void **)from, *n, 0}, b = {(void **)to, *n, 0};
         for (struct graph_node *node = g->first; node; node = node->next) {
@@ -337,7 +337,7 @@ static int neighbours(CUgraphNode handle, CUgraphNode *to, CUgraphEdgeData *data
     struct graph_node *node;
     pthread_mutex_lock(&graph_lock);
     int rc = graph_node_find(handle, &node);
-    if (!rc && !n) rc = CUDA_ERROR_INVALID_VALUE;
+    if (!rc && (!n || (to && !*n))) rc = CUDA_ERROR_INVALID_VALUE;
     if (!rc) {
         struct answer a = {(void **)to, *n, 0};
         for (size_t i = 0; !dependent && i < node->n_after; i++) say(&a, node->after[i]);

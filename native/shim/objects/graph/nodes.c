@@ -253,6 +253,17 @@ CUresult impl_cuGraphDestroyNode(CUgraphNode handle) {
 
 /* ---- changed ---- */
 
+/* Programs go on using the array of pointers that they were given, to set other arguments: it stays where it is, and so do the parameters that it points to. */
+static void keep_pointers(struct graph_kernel *old, struct graph_kernel *new) {
+    if (!old->pointers || old->params_size != new->params_size) return;
+    char *params = new->params;
+    memcpy(old->params, params, new->params_size);
+    new->params = old->params;
+    new->pointers = old->pointers;
+    old->params = params;
+    old->pointers = NULL;
+}
+
 /* Gives a node other work of its type; takes the work over. */
 static int replace(CUgraphNode handle, int rc, struct graph_work *work) {
     struct graph_node *node;
@@ -260,6 +271,7 @@ static int replace(CUgraphNode handle, int rc, struct graph_work *work) {
     pthread_mutex_lock(&graph_lock);
     rc = graph_node_find(handle, &node);
     if (!rc && node->work.type != work->type) rc = CUDA_ERROR_INVALID_VALUE;
+    if (!rc && work->type == CU_GRAPH_NODE_TYPE_KERNEL) keep_pointers(&node->work.kernel, &work->kernel);
     if (rc) {
         graph_work_free(work);
     } else {

@@ -321,8 +321,9 @@ static int finish(struct shim_stream *s, int rc, struct written_list *l) {
     return rc ? rc : stream_after_copies(s);
 }
 
-/* Whether kernels on a stream may use a region. */
+/* Whether kernels on a stream may use a region. Programs for devices with concurrent managed access use the legacy stream whatever memory is attached to. */
 static bool open_to(const struct region *r, const struct shim_stream *s) {
+    if (s->kind == STREAM_LEGACY) return true;
     if (r->attached == CU_MEM_ATTACH_SINGLE) return r->stream == s && r->stream_id == s->object.id;
     return r->attached == CU_MEM_ATTACH_GLOBAL;
 }
