@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import subprocess
 from pathlib import Path
 
@@ -32,18 +33,18 @@ def observed() -> dict[str, Case]:
     return found
 
 
-def run(pool: Server, breakable: Path, program: Path, case: Case, broken: str) -> int | None:
-    """The case's exit status with `broken` doing nothing; None: it did not end in time."""
+def run(pool: Server, breakable: Path, program: Path, case: Case, broken: str) -> str:
+    """What the program says of the case with `broken` doing nothing, or that it did not end in time."""
     env = clean_environment(LD_LIBRARY_PATH=str(breakable), GPUVIRT_POOL=pool.url, GPUVIRT_LINK="tcp", GPUVIRT_GPUS="2", GV_BREAK_FUNCTION=broken)
     line = [str(program), *([] if case.hint else ["--effects-only"]), case.name]
-    quiet = subprocess.DEVNULL
+    pipe, null = subprocess.PIPE, subprocess.DEVNULL
     # A session of its own: the case is a child of the program, and must end with it.
-    with subprocess.Popen(line, env=env, stdin=quiet, stdout=quiet, stderr=quiet, start_new_session=True) as process:
+    with subprocess.Popen(line, env=env, stdin=null, stdout=pipe, stderr=null, text=True, errors="replace", start_new_session=True) as process:
         try:
-            return process.wait(SECONDS)
+            return process.communicate(timeout=SECONDS)[0]
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, 9)
-            return None
+            os.killpg(process.pid, signal.SIGKILL)
+            return f"{case.name}: not ended in time\n"
 
 
 SAMPLED = set(random.Random(SEED).sample(sorted(observed()), SAMPLE))
@@ -52,11 +53,13 @@ SAMPLED = set(random.Random(SEED).sample(sorted(observed()), SAMPLE))
 @pytest.mark.parametrize("function", [pytest.param(f, marks=[] if f in SAMPLED else pytest.mark.wide) for f in sorted(observed())])
 def test_a_function_that_does_nothing_is_noticed(pool: Server, programs: dict[str, Path], breakable: Path, function: str) -> None:
     case = observed()[function]
-    program = programs[case.program]
-    assert run(pool, breakable, program, case, function) != 0, f"{case.program}/{case.name} says that {function} works when it does nothing"
+    said = run(pool, breakable, programs[case.program], case, function)
+    assert f"{case.name} ok" not in said, f"{case.program}/{case.name} says that {function} works when it does nothing"
+    # Not for another reason: the case has begun, and told what is wrong.
+    assert said.startswith(f"{case.name}: ") and "cuInit(0) answers" not in said, said
 
 
 def test_nothing_broken(pool: Server, programs: dict[str, Path], breakable: Path) -> None:
     """That the cases fail is the broken function's doing: with none broken those of the sample pass, in the same library and the same way."""
     for case in {observed()[function] for function in sorted(SAMPLED)}:
-        assert run(pool, breakable, programs[case.program], case, "none") == 0, f"{case.program}/{case.name}"
+        assert run(pool, breakable, programs[case.program], case, "none") == f"{case.name} ok\n", case.program

@@ -51,7 +51,7 @@ inline bool effects_only = false;
     va_end(arguments);
     std::printf("\n");
     std::fflush(stdout);
-    _exit(1);
+    std::exit(1); // not _exit: the driver's own end of the process is part of a program's life
 }
 
 // Not by cuGetErrorName, which is under test, too.
@@ -68,7 +68,7 @@ inline void refused(CUresult result, CUresult expected, const char *call, int li
 [[noreturn]] inline void not_here(const char *what) {
     std::printf("%s not here: %s\n", running, what);
     std::fflush(stdout);
-    _exit(0);
+    std::exit(0);
 }
 
 // Whether the condition comes true within ten seconds. What would wait for ever when a function did nothing is asked for by this.
@@ -176,6 +176,16 @@ inline CUstream make_stream(unsigned flags = CU_STREAM_NON_BLOCKING) {
     return stream;
 }
 
+// Whether the stream has something to wait for: it is asked for a fifth of a second, for what it could do may not have begun at the first query.
+inline bool stays_behind(CUstream stream) {
+    for (int i = 0; i < 20; i++) {
+        if (cuStreamQuery(stream) != CUDA_ERROR_NOT_READY) return false;
+        timespec pause = {0, 10000000};
+        nanosleep(&pause, nullptr);
+    }
+    return true;
+}
+
 inline CUevent make_event(unsigned flags = CU_EVENT_DEFAULT) {
     CUevent event = garbage<CUevent>();
     CHECK(cuEventCreate(&event, flags));
@@ -191,7 +201,7 @@ inline int run_case(const conformance::Case &one) {
         one.body();
         std::printf("%s ok\n", one.name);
         std::fflush(stdout);
-        _exit(0);
+        std::exit(0);
     }
     int status = 0;
     if (child < 0 || waitpid(child, &status, 0) != child) return 1;

@@ -11,12 +11,6 @@ template <typename T> static T word_at(CUdeviceptr address) {
     return value;
 }
 
-static bool stays_behind(CUstream stream) {
-    timespec pause = {0, 200000000};
-    nanosleep(&pause, nullptr);
-    return cuStreamQuery(stream) == CUDA_ERROR_NOT_READY;
-}
-
 CASE(words_of_32_bits, "cuStreamWaitValue32", "cuStreamWriteValue32") {
     CUdeviceptr word = upload(filled(4, 5u));
     CHECK(cuCtxSynchronize());
