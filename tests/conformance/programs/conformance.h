@@ -8,6 +8,7 @@
 // Each case has a process of its own. With --effects-only nothing wrong is asked for, so that a function that does nothing must be
 // noticed by what it does not do, not by what it fails to refuse.
 #pragma once
+#include <csignal>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
@@ -81,6 +82,19 @@ template <typename Condition> bool within_time(Condition condition) {
     return condition();
 }
 
+extern "C" inline void is_gone(int) {
+    // Nothing but what a signal's handler may do.
+    if (write(STDOUT_FILENO, running, std::strlen(running)) < 0 || write(STDOUT_FILENO, " ok\n", 4) < 0) _exit(1);
+    _exit(0);
+}
+
+template <typename Call> void gone(Call call, const char *text, int line) {
+    std::fflush(stdout);
+    std::signal(SIGSEGV, is_gone);
+    if (call() == CUDA_SUCCESS) fail("line %d: %s answers CUDA_SUCCESS of what was destroyed", line, text);
+    std::signal(SIGSEGV, SIG_DFL);
+}
+
 } // namespace conformance
 
 #define CHECK(call) conformance::check((call), #call, __LINE__)
@@ -92,6 +106,9 @@ template <typename Condition> bool within_time(Condition condition) {
     do {                                                                                           \
         if (!conformance::effects_only) conformance::refused((call), (expected), #call, __LINE__); \
     } while (0)
+// The last of a case: a call with a handle that was destroyed. The documentation leaves open what it does, so only an answer of success shows that
+// the handle is still there; where a driver looks at what is no more, and faults, the case has seen what it wanted to.
+#define GONE(call) conformance::gone([&] { return (call); }, #call, __LINE__)
 #define EVENTUALLY(condition) EXPECT(conformance::within_time([&] { return (condition); }))
 
 // Ends a case that needs what this device does not have.

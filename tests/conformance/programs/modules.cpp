@@ -60,8 +60,8 @@ CASE(unload, "cuModuleUnload") {
     CUmodule module = load();
     CUfunction function = garbage<CUfunction>();
     CHECK(cuModuleUnload(module));
-    EXPECT(cuModuleGetFunction(&function, module, "store") != CUDA_SUCCESS);
     REFUSED(cuModuleUnload(nullptr), CUDA_ERROR_INVALID_HANDLE);
+    GONE(cuModuleGetFunction(&function, module, "store"));
 }
 
 CASE(functions, "cuModuleGetFunctionCount", "cuModuleEnumerateFunctions") {
@@ -178,7 +178,13 @@ CASE(link, "cuLinkCreate", "cuLinkAddData", "cuLinkComplete") {
             CUDA_ERROR_INVALID_VALUE);
     REFUSED(cuLinkCreate(0, nullptr, nullptr, nullptr), CUDA_ERROR_INVALID_VALUE);
     REFUSED(cuLinkComplete(link, nullptr, nullptr), CUDA_ERROR_INVALID_VALUE);
+}
+
+HINT_CASE(link_end, "cuLinkDestroy") {
+    CUlinkState link = garbage<CUlinkState>();
+    CHECK(cuLinkCreate(0, nullptr, nullptr, &link));
     CHECK(cuLinkDestroy(link));
+    REFUSED(cuLinkDestroy(nullptr), CUDA_ERROR_INVALID_HANDLE);
 }
 
 CASE(link_file, "cuLinkAddFile") {
