@@ -1,4 +1,5 @@
 // Modules: PTX that is loaded, its functions, globals, and what is told of them.
+#include "fat_binary.h"
 #include "kernels.h"
 #include <unistd.h>
 
@@ -54,6 +55,17 @@ CASE(load_with_options, "cuModuleLoadDataEx") {
     REFUSED(cuModuleLoadDataEx(&module, ".version 6.4\n.target sm_50\n.address_size 64\nno ptx\n", 2, names, values), CUDA_ERROR_INVALID_PTX);
     if (!conformance::effects_only) EXPECT(log[0] != 0 && std::memchr(log, 0, sizeof log)); // why not
     REFUSED(cuModuleLoadDataEx(nullptr, KERNELS, 0, nullptr, nullptr), CUDA_ERROR_INVALID_VALUE);
+}
+
+CASE(load_fat_binary, "cuModuleLoadFatBinary") {
+    CUmodule module = garbage<CUmodule>();
+    CHECK(cuModuleLoadFatBinary(&module, FAT_BINARY));
+    CUdeviceptr out = upload(filled(1, 0u));
+    void *arguments[] = {&out};
+    CHECK(cuLaunchKernel(kernel(module, "seven"), 1, 1, 1, 1, 1, 1, 0, nullptr, arguments, nullptr));
+    EXPECT(download<unsigned>(out, 1)[0] == 7);
+    REFUSED(cuModuleLoadFatBinary(nullptr, FAT_BINARY), CUDA_ERROR_INVALID_VALUE);
+    REFUSED(cuModuleLoadFatBinary(&module, nullptr), CUDA_ERROR_INVALID_VALUE);
 }
 
 CASE(unload, "cuModuleUnload") {

@@ -4,6 +4,7 @@
 // Of cudaProfiler.h, which the header wheels lack.
 extern "C" CUresult cuProfilerStart();
 extern "C" CUresult cuProfilerStop();
+extern "C" CUresult cuProfilerInitialize(const char *configuration, const char *output, int mode);
 
 COLD_HINT_CASE(start_and_stop, "cuProfilerStart", "cuProfilerStop") {
     REFUSED(cuProfilerStart(), CUDA_ERROR_NOT_INITIALIZED);
@@ -14,6 +15,9 @@ COLD_HINT_CASE(start_and_stop, "cuProfilerStart", "cuProfilerStop") {
     CHECK(cuProfilerStop());
     CHECK(cuProfilerStop());
 }
+
+// Deprecated: what it does once the driver is started depends on the tools that are there.
+COLD_HINT_CASE(initialize, "cuProfilerInitialize") { REFUSED(cuProfilerInitialize("configuration", "output", 0), CUDA_ERROR_NOT_INITIALIZED); }
 
 static void CUDA_CB on_log(void *, CUlogLevel, char *, size_t) {}
 
