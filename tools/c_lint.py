@@ -1,6 +1,6 @@
 """clang-format and clang-tidy over our C: exits 1 and names every finding.
 
-Format is checked on all of native/ and the C tests; clang-tidy runs on the sources of the built libraries, with the flags of the build
+Format is checked on all of native/ and the tests in C and C++; clang-tidy runs on the sources of the built libraries, with the flags of the build
 (build/*/compile_commands.json, written by the editable install). A source that it has found clean is not looked at again until the source, what it
 includes, the flags, .clang-tidy or clang-tidy itself change: build-lint keeps a digest of each.
 """
@@ -30,7 +30,8 @@ def tool(name: str) -> str:
 
 
 def sources() -> list[Path]:
-    tracked = subprocess.run(["git", "ls-files", "-co", "--exclude-standard", "*.c", "*.h"], cwd=ROOT, capture_output=True, text=True, check=True)
+    line = ["git", "ls-files", "-co", "--exclude-standard", "*.c", "*.h", "tests/*.cpp"]
+    tracked = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=True)
     return [ROOT / line for line in tracked.stdout.splitlines() if (ROOT / line).exists()]
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import backend_spec
 import command_spec
+import conformance_cases
 import emit_backend
 import emit_client
 import emit_commands
@@ -30,6 +31,7 @@ import headers
 from writing import write
 
 HERE = Path(__file__).resolve().parent
+PROGRAMS = HERE.parents[1] / "tests" / "conformance" / "programs"
 
 
 def installed_headers() -> list[Path]:
@@ -90,7 +92,9 @@ def main() -> int:
         if args.coverage or args.results:
             api = headers.read(args.headers)
         if args.coverage:
-            page = emit_coverage.page(function_spec.load(HERE / "functions", api), api, command_spec.load(HERE / "commands.toml"))
+            functions = function_spec.load(HERE / "functions", api)
+            observers = conformance_cases.observers(PROGRAMS, functions)
+            page = emit_coverage.page(functions, api, command_spec.load(HERE / "commands.toml"), observers)
             committed[args.coverage] = page, "make coverage"
         if args.results:
             committed[args.results] = emit_results.python(api), "make results"

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import backend_spec
 import command_spec
+import conformance_cases
 import emit_backend
 import emit_dispatch
 import emit_impl
@@ -133,6 +134,27 @@ def test_stale_files_are_noticed(tmp_path: Path, option: str, file: Path, old: s
     done = check_committed(option, stale)
     assert done.returncode == 1
     assert f"make {option[2:]}" in done.stderr
+
+
+CASES = [
+    ('CASE(one, "cuMemAlloc",\n     "cuMemFree") {', {"cuMemAlloc": ["memory/one"], "cuMemFree": ["memory/one"]}),
+    ('COLD_HINT_CASE(one, "cuInit") {', {"cuInit": ["memory/one †"]}),
+    ('CASE(one, "cuMemAllok") {', "memory/one: cuMemAllok is no function of the driver API"),
+    ('CASE(one, "cuIpcGetMemHandle") {', "memory/one: cuIpcGetMemHandle is not supported"),
+    ('CASE(one, "cuInit") {\nCASE(one, "cuInit") {', "memory/one: there are two of it"),
+    ('\nCASE(one, CU_INIT) {', 'memory.cpp:2: not of the form CASE(name, "cuFunction", ...)'),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), CASES)
+def test_what_conformance_programs_observe(tmp_path: Path, api: headers.Api, text: str, expected: str | dict[str, list[str]]) -> None:
+    (tmp_path / "memory.cpp").write_text(text)
+    functions = function_spec.load(API / "functions", api)
+    if isinstance(expected, dict):
+        assert conformance_cases.observers(tmp_path, functions) == expected
+    else:
+        with pytest.raises(function_spec.SpecError, match=re.escape(expected)):
+            conformance_cases.observers(tmp_path, functions)
 
 
 def test_outputs_named_for_cmake_are_those_written(generated: Path) -> None:

@@ -16,7 +16,7 @@ CUresult impl_cuLogsRegisterCallback(CUlogsCallback callback, void *data, CUlogs
 
 CUresult impl_cuLogsUnregisterCallback(CUlogsCallbackHandle callback) {
     uintptr_t handle = (uintptr_t)callback;
-    return handle && handle <= atomic_load(&log_callbacks) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+    return handle && handle <= atomic_load(&log_callbacks) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 /* No profiler collects here; programs bracket their hot part with these calls and must not fail for it. */

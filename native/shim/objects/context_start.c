@@ -23,7 +23,6 @@ static int start(struct shim_context *c) {
     atomic_store(&c->status, 0);
     c->peers = 0;
     c->cache_config = CU_FUNC_CACHE_PREFER_NONE;
-    c->shared_config = CU_SHARED_MEM_CONFIG_DEFAULT_BANK_SIZE;
     default_limits(c);
     struct gv_cmd_context_create create = {.device = c->server_device, .flags = c->flags, .primary = c->primary};
     if (!post_context_create(c->id, 0, &create)) return post_refused();
@@ -63,7 +62,7 @@ int context_any(struct shim_context **out) {
     return rc;
 }
 
-static int check_flags(unsigned flags) {
+int context_check_flags(unsigned flags) {
     if (flags & ~(unsigned)CU_CTX_FLAGS_MASK) return CUDA_ERROR_INVALID_VALUE;
     unsigned schedule = flags & CU_CTX_SCHED_MASK;
     return schedule == 0 || schedule == CU_CTX_SCHED_SPIN || schedule == CU_CTX_SCHED_YIELD || schedule == CU_CTX_SCHED_BLOCKING_SYNC
@@ -90,7 +89,7 @@ CUresult impl_cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
 
 CUresult impl_cuDevicePrimaryCtxSetFlags(CUdevice device, unsigned int flags) {
     if (!shim_initialized()) return CUDA_ERROR_NOT_INITIALIZED;
-    if (check_flags(flags)) return CUDA_ERROR_INVALID_VALUE;
+    if (context_check_flags(flags)) return CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&context_life_lock);
     struct shim_context *c = context_primary_object(device);
     if (c) c->flags = flags;
@@ -115,7 +114,7 @@ CUresult impl_cuDevicePrimaryCtxGetState(CUdevice device, unsigned int *flags, i
 
 static int create(CUcontext *context, unsigned flags, CUdevice device, unsigned api_version) {
     if (!shim_initialized()) return CUDA_ERROR_NOT_INITIALIZED;
-    if (!context || check_flags(flags)) return CUDA_ERROR_INVALID_VALUE;
+    if (!context || context_check_flags(flags)) return CUDA_ERROR_INVALID_VALUE;
     if (!device_info(device)) return CUDA_ERROR_INVALID_DEVICE;
     int rc = session_broken();
     if (rc) return rc;

@@ -102,7 +102,6 @@ struct shim_context {
     _Atomic int status; /* sticky */
     size_t limits[CONTEXT_LIMITS];
     CUfunc_cache cache_config;
-    CUsharedconfig shared_config;
     uint32_t peers; /* bit per device whose memory this context may use */
     const struct gv_device_info *info;
     pthread_mutex_t lock;        /* guards the two lists */
@@ -133,6 +132,7 @@ void context_push(struct shim_context *c);
 void context_pop(void);
 
 /* The current context: 0 and *out, or the call's error (no context, destroyed, faulted, session lost). */
+int context_check_flags(unsigned flags); /* of a context that is made, or changed */
 int context_require(struct shim_context **out);
 /* A context checked the same way. */
 int context_usable(struct shim_context *c, struct shim_context **out);

@@ -1,0 +1,83 @@
+"""Builds the conformance programs, and a client library in which one function can be made to do nothing. Both stay in build-tests."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+
+import c_build
+
+from gpuvirt import paths
+
+sys.path.insert(0, str(c_build.NATIVE / "api"))
+
+import conformance_cases
+from conformance_cases import Case
+
+HERE = Path(__file__).parent
+PROGRAMS = HERE / "programs"
+FLAGS = ("-std=c++17", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-Wno-deprecated-declarations", "-pthread")
+
+
+def subjects() -> list[str]:
+    return sorted(path.stem for path in PROGRAMS.glob("*.cpp"))
+
+
+@cache
+def cases() -> list[Case]:
+    """Of all programs, read from their sources."""
+    return conformance_cases.read(PROGRAMS)
+
+
+@cache
+def compiler() -> str:
+    found = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
+    assert found, "no C++ compiler"
+    return found
+
+
+@cache
+def shared_parts() -> str:
+    version = subprocess.run([compiler(), "--version"], capture_output=True, text=True, check=True).stdout
+    return "\0".join([version, c_build.cuda_headers(), *FLAGS, *(path.read_text() for path in sorted(PROGRAMS.glob("*.h")))])
+
+
+@cache
+def program(subject: str) -> Path:
+    """The program of a subject, as it would be built on a machine with NVIDIA's driver. It names libcuda.so.1 and no folder."""
+    source = PROGRAMS / f"{subject}.cpp"
+    identity = hashlib.sha256("\0".join([source.read_text(), shared_parts()]).encode()).hexdigest()[:16]
+    target = c_build.STORE / "cuda" / f"conformance-{subject}-{identity}"
+    if not target.exists():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        made = target.with_suffix(f".{os.getpid()}")
+        line = [compiler(), *FLAGS, "-isystem", c_build.cuda_headers(), str(source), "-o", str(made), f"-L{paths.unversioned_dir()}", "-lcuda"]
+        done = subprocess.run(line, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        os.replace(made, target)  # two processes of a run may make the same
+    os.utime(target)
+    return target
+
+
+def programs() -> dict[str, Path]:
+    with ThreadPoolExecutor(2) as compilers:
+        return dict(zip(subjects(), compilers.map(program, subjects()), strict=True))
+
+
+def breakable_driver(folder: Path) -> Path:
+    """libcuda.so.1 of all its sources, in which the function that GV_BREAK_FUNCTION names answers CUDA_SUCCESS and does nothing."""
+    native = c_build.NATIVE
+    out = c_build.generated()
+    parts = [native / part for part in ("shim/session", "shim/abi", "shim/objects", "wire", "transport")]
+    sources = [source for part in parts for source in sorted(part.rglob("*.c"))]
+    sources += [out / name for name in ("gv_stubs.c", "gv_proc_table.c", "gv_errors.c", "gv_commands.c")]
+    places = [out, *(native / part for part in ("api", "wire", "transport", "shim", "worker", "")), Path(c_build.cuda_headers())]
+    flags = ["-fvisibility=hidden", "-DGV_BREAK_STUBS", *(f"-isystem{p}" if p == places[-1] else f"-I{p}" for p in places)]
+    libraries = ["-Wl,--no-undefined", "-Wl,-z,nodelete", "-Wl,-Bsymbolic", "-ldl", "-lm"]
+    return c_build.library(folder / "libcuda.so.1", sources, flags=flags, libraries=libraries)

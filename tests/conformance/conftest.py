@@ -1,0 +1,21 @@
+"""Fixtures: the servers of the end-to-end tests, the built programs, and the client library in which a function can be broken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conformance import building
+from e2e.conftest import chained, pool, pytest_runtest_makereport  # noqa: F401  (fixtures, and what failing tests show)
+
+
+@pytest.fixture(scope="session")
+def programs() -> dict[str, Path]:
+    return building.programs()
+
+
+@pytest.fixture(scope="session")
+def breakable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder of a libcuda.so.1 in which GV_BREAK_FUNCTION names what does nothing."""
+    yield building.breakable_driver(tmp_path_factory.mktemp("breakable")).parent

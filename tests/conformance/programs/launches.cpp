@@ -1,0 +1,142 @@
+// Launches, old and new, and what a device has room for.
+#include "kernels.h"
+
+struct Launched {
+    CUmodule module = load();
+    CUdeviceptr out = allocate(64);
+    CUstream stream = make_stream();
+    CUfunction shape = kernel(module, "shape");
+    void *arguments[1] = {&out};
+
+    Launched() {
+        CHECK(cuMemsetD8(out, 0xff, 64));
+        CHECK(cuCtxSynchronize());
+    }
+    // Whether the kernel saw this grid, these blocks, and so much dynamic shared memory.
+    bool saw(unsigned blocks, unsigned x, unsigned y, unsigned shared) {
+        CHECK(cuCtxSynchronize());
+        return download<unsigned>(out, 4) == (std::vector<unsigned>{blocks, x, y, shared});
+    }
+};
+
+CASE(launch, "cuLaunchKernel") {
+    Launched l;
+    CHECK(cuLaunchKernel(l.shape, 3, 1, 1, 8, 4, 1, 256, l.stream, l.arguments, nullptr));
+    EXPECT(l.saw(3, 8, 4, 256));
+    size_t bytes = sizeof l.out; // the parameters as one buffer
+    void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, &l.out, CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes, CU_LAUNCH_PARAM_END};
+    CHECK(cuLaunchKernel(l.shape, 2, 1, 1, 16, 1, 1, 0, l.stream, nullptr, extra));
+    EXPECT(l.saw(2, 16, 1, 0));
+    REFUSED(cuLaunchKernel(l.shape, 0, 1, 1, 1, 1, 1, 0, l.stream, l.arguments, nullptr), CUDA_ERROR_INVALID_VALUE);
+    REFUSED(cuLaunchKernel(l.shape, 1, 1, 1, 4096, 1, 1, 0, l.stream, l.arguments, nullptr), CUDA_ERROR_INVALID_VALUE);
+    REFUSED(cuLaunchKernel(l.shape, 1, 1, 1, 1, 1, 1, 1 << 30, l.stream, l.arguments, nullptr), CUDA_ERROR_INVALID_VALUE);
+    REFUSED(cuLaunchKernel(nullptr, 1, 1, 1, 1, 1, 1, 0, l.stream, l.arguments, nullptr), CUDA_ERROR_INVALID_HANDLE);
+}
+
+CASE(launch_by_configuration, "cuLaunchKernelEx") {
+    Launched l;
+    CUlaunchConfig config = {};
+    config.gridDimX = 5, config.gridDimY = config.gridDimZ = 1;
+    config.blockDimX = 4, config.blockDimY = 2, config.blockDimZ = 1;
+    config.sharedMemBytes = 128, config.hStream = l.stream;
+    CHECK(cuLaunchKernelEx(&config, l.shape, l.arguments, nullptr));
+    EXPECT(l.saw(5, 4, 2, 128));
+    REFUSED(cuLaunchKernelEx(nullptr, l.shape, l.arguments, nullptr), CUDA_ERROR_INVALID_VALUE);
+    config.gridDimX = 0;
+    REFUSED(cuLaunchKernelEx(&config, l.shape, l.arguments, nullptr), CUDA_ERROR_INVALID_VALUE);
+}
+
+CASE(cooperative, "cuLaunchCooperativeKernel") {
+    NEEDS(attribute(CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH));
+    Launched l;
+    CHECK(cuLaunchCooperativeKernel(l.shape, 2, 1, 1, 32, 1, 1, 0, l.stream, l.arguments));
+    EXPECT(l.saw(2, 32, 1, 0));
+    REFUSED(cuLaunchCooperativeKernel(l.shape, 1 << 24, 1, 1, 32, 1, 1, 0, l.stream, l.arguments), CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE);
+}
+
+// The functions from before CUDA 4: a kernel holds its block's shape and its parameters.
+CASE(old_launches, "cuFuncSetBlockShape", "cuFuncSetSharedSize", "cuParamSetSize", "cuParamSetv", "cuLaunch", "cuLaunchGrid", "cuLaunchGridAsync") {
+    Launched l;
+    CHECK(cuFuncSetBlockShape(l.shape, 8, 2, 1));
+    CHECK(cuFuncSetSharedSize(l.shape, 64));
+    CHECK(cuParamSetv(l.shape, 0, &l.out, sizeof l.out));
+    CHECK(cuParamSetSize(l.shape, sizeof l.out));
+    CHECK(cuLaunch(l.shape));
+    EXPECT(l.saw(1, 8, 2, 64));
+    CHECK(cuLaunchGrid(l.shape, 3, 1));
+    EXPECT(l.saw(3, 8, 2, 64));
+    CHECK(cuLaunchGridAsync(l.shape, 4, 1, l.stream));
+    EXPECT(l.saw(4, 8, 2, 64));
+    REFUSED(cuFuncSetBlockShape(l.shape, -1, 1, 1), CUDA_ERROR_INVALID_VALUE);
+    REFUSED(cuParamSetv(l.shape, 0, nullptr, 8), CUDA_ERROR_INVALID_VALUE);
+    REFUSED(cuLaunchGrid(l.shape, 0, 1), CUDA_ERROR_INVALID_VALUE);
+    REFUSED(cuLaunch(nullptr), CUDA_ERROR_INVALID_HANDLE);
+}
+
+CASE(old_parameters, "cuParamSeti", "cuParamSetf") {
+    CUfunction store = kernel(load(), "store");
+    CUdeviceptr out = allocate(64);
+    CHECK(cuFuncSetBlockShape(store, 4, 1, 1));
+    CHECK(cuParamSetv(store, 0, &out, sizeof out));
+    CHECK(cuParamSeti(store, 8, 500));
+    CHECK(cuParamSetSize(store, 12));
+    CHECK(cuLaunch(store));
+    EXPECT(download<unsigned>(out, 4) == counting<unsigned>(4, 500));
+    CHECK(cuParamSetf(store, 8, 1.0f));
+    CHECK(cuLaunch(store));
+    EXPECT(download<unsigned>(out, 4) == counting<unsigned>(4, 0x3f800000));
+    REFUSED(cuParamSeti(store, -4, 1), CUDA_ERROR_INVALID_VALUE);
+    REFUSED(cuParamSetf(store, -4, 1), CUDA_ERROR_INVALID_VALUE);
+}
+
+CASE(occupancy, "cuOccupancyMaxActiveBlocksPerMultiprocessor", "cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags",
+     "cuOccupancyAvailableDynamicSMemPerBlock") {
+    CUfunction store = kernel(load(), "store");
+    const int threads = attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR);
+    int few = garbage<int>(), many = garbage<int>(), flagged = garbage<int>();
+    CHECK(cuOccupancyMaxActiveBlocksPerMultiprocessor(&few, store, 512, 0));
+    CHECK(cuOccupancyMaxActiveBlocksPerMultiprocessor(&many, store, 256, 0));
+    CHECK(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(&flagged, store, 256, 0, CU_OCCUPANCY_DEFAULT));
+    EXPECT(few >= 1 && few <= threads / 512 && many >= few && many <= threads / 256 && flagged == many);
+    size_t available = garbage<size_t>();
+    CHECK(cuOccupancyAvailableDynamicSMemPerBlock(&available, store, 1, 128));
+    EXPECT(available > 0 && available <= static_cast<size_t>(attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR)));
+    REFUSED(cuOccupancyMaxActiveBlocksPerMultiprocessor(nullptr, store, 256, 0), CUDA_ERROR_INVALID_VALUE);
+    REFUSED(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(&flagged, store, 256, 0, 0x80), CUDA_ERROR_INVALID_VALUE);
+    REFUSED(cuOccupancyAvailableDynamicSMemPerBlock(nullptr, store, 1, 128), CUDA_ERROR_INVALID_VALUE);
+}
+
+static size_t CUDA_CB shared_of(int) { return 0; }
+
+CASE(block_size, "cuOccupancyMaxPotentialBlockSize", "cuOccupancyMaxPotentialBlockSizeWithFlags") {
+    CUfunction store = kernel(load(), "store");
+    int grid = garbage<int>(), block = garbage<int>(), grid2 = garbage<int>(), block2 = garbage<int>();
+    CHECK(cuOccupancyMaxPotentialBlockSize(&grid, &block, store, shared_of, 0, 0));
+    EXPECT(grid >= attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT));
+    EXPECT(block >= 32 && block % 32 == 0 && block <= attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK));
+    CHECK(cuOccupancyMaxPotentialBlockSizeWithFlags(&grid2, &block2, store, nullptr, 0, 64, CU_OCCUPANCY_DEFAULT));
+    EXPECT(block2 >= 32 && block2 <= 64 && grid2 >= 1); // the program's limit
+    REFUSED(cuOccupancyMaxPotentialBlockSize(nullptr, &block, store, shared_of, 0, 0), CUDA_ERROR_INVALID_VALUE);
+    REFUSED(cuOccupancyMaxPotentialBlockSizeWithFlags(&grid, &block, store, nullptr, 0, 0, 0x80), CUDA_ERROR_INVALID_VALUE);
+}
+
+// Only newer devices have clusters; on others all that can be told is what is refused.
+HINT_CASE(clusters, "cuOccupancyMaxPotentialClusterSize", "cuOccupancyMaxActiveClusters") {
+    CUfunction store = kernel(load(), "store");
+    CUlaunchConfig config = {};
+    config.gridDimX = 16, config.gridDimY = config.gridDimZ = 1;
+    config.blockDimX = 32, config.blockDimY = config.blockDimZ = 1;
+    CUlaunchAttribute cluster = {};
+    cluster.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+    cluster.value.clusterDim = {2, 1, 1};
+    if (attribute(CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH)) {
+        int size = garbage<int>(), active = garbage<int>();
+        CHECK(cuOccupancyMaxPotentialClusterSize(&size, store, &config));
+        EXPECT(size >= 1 && size <= 16);
+        config.attrs = &cluster, config.numAttrs = 1;
+        CHECK(cuOccupancyMaxActiveClusters(&active, store, &config));
+        EXPECT(active >= 1 && active < 1 << 20);
+    }
+    REFUSED(cuOccupancyMaxPotentialClusterSize(nullptr, store, &config), CUDA_ERROR_INVALID_VALUE);
+    REFUSED(cuOccupancyMaxActiveClusters(nullptr, store, &config), CUDA_ERROR_INVALID_VALUE);
+}
