@@ -174,8 +174,9 @@ static int launch(const struct request *r) {
         if (params != packed && managed_in_use()) params = memcpy(packed, params, f->meta->param_bytes);
     }
     if (stream_captures(s)) return capture(s, r, params, f->meta->param_bytes);
+    bool begun = false;
     if (range_placed_span) rc = host_map_parameters(params, f->meta->param_bytes);
-    if (!rc) rc = managed_launch(s);
+    if (!rc) rc = managed_launch(s, &begun);
     if (rc) return rc;
     struct gv_cmd_launch c = {.stream = stream_id(s),
                               .module = f->module->object.id,
@@ -187,9 +188,9 @@ static int launch(const struct request *r) {
                               .params = params,
                               .params_size = f->meta->param_bytes};
     uint64_t seq = post_launch(s->session.ctx, 0, &c);
-    if (!seq) return post_refused();
-    stream_posted(s, seq, false);
-    return 0;
+    if (seq) stream_posted(s, seq, false);
+    managed_launched(begun);
+    return seq ? 0 : post_refused();
 }
 
 CUresult impl_cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x,

@@ -99,6 +99,7 @@ static bool fetch(struct region *r, size_t block) {
     size_t first, n = choose(r, block, &r->next_read, &r->read_run, &first);
     for (size_t i = first; i < first + n; i++) r->blocks[i] = BLOCK_FETCHING;
     uint64_t launches = r->launches, newest, passed, seq = 0;
+    bool launching = atomic_load(&region_launching) != 0;
     unlock(r);
     stream_progress(&newest, &passed);
     struct shim_stream *s = r->context->pages;
@@ -110,7 +111,7 @@ static bool fetch(struct region *r, size_t block) {
     if (session_broken()) lost(region_base(r) + ((uint64_t)first << r->shift));
     if (rc && rc != CUDA_ERROR_DEINITIALIZED) shim_log_once("managed memory: the context has failed, and the host sees what it saw last");
     lock(r);
-    bool provisional = r->launches != launches || passed != UINT64_MAX;
+    bool provisional = launching || r->launches != launches || passed != UINT64_MAX;
     return !region_set(r, first, n, BLOCK_CLEAN, provisional ? BLOCK_PROVISIONAL : 0);
 }
 
@@ -166,7 +167,7 @@ static bool wants_mirror(const struct region *r) {
     uint64_t newest, passed;
     if (!r->mapped || r->mirror || r->size > MIRROR_MOST) return false;
     stream_progress(&newest, &passed);
-    return passed != UINT64_MAX;
+    return passed != UINT64_MAX || atomic_load(&region_launching);
 }
 
 /* Fetches what is missing, and makes all of it accessible. */
@@ -328,18 +329,26 @@ static bool open_to(const struct region *r, const struct shim_stream *s) {
     return r->attached == CU_MEM_ATTACH_GLOBAL;
 }
 
-int managed_launch(struct shim_stream *s) {
-    if (!managed_in_use()) return 0;
+int managed_launch(struct shim_stream *s, bool *begun) {
+    *begun = managed_in_use();
+    if (!*begun) return 0;
     struct written_list l = {0};
     int rc = 0;
     pthread_mutex_lock(&region_lock);
+    atomic_fetch_add(&region_launching, 1);
     region_renew();
-    mirror_push_all(s);
+    mirror_push_all();
     for (struct region *r = region_list, *next; r && !rc; r = next) {
         next = r->next;
         if (!r->gone && !r->mirror && open_to(r, s)) rc = give(r, 0, r->n, 0, 0, true, &l);
     }
-    return finish(s, rc, &l);
+    rc = finish(s, rc, &l);
+    if (rc) managed_launched(true);
+    return rc;
+}
+
+void managed_launched(bool begun) {
+    if (begun) atomic_fetch_sub(&region_launching, 1);
 }
 
 int managed_access(struct shim_stream *s, uint64_t address, uint64_t size, bool written, bool whole) {
@@ -347,7 +356,7 @@ int managed_access(struct shim_stream *s, uint64_t address, uint64_t size, bool 
     struct written_list l = {0};
     int rc = 0;
     pthread_mutex_lock(&region_lock);
-    mirror_push_all(s);
+    mirror_push_all();
     struct region *r = region_find(address);
     if (r && !r->mirror) {
         uint64_t block = 1ull << r->shift, low = address - region_base(r), high = least(low + size, r->size);

@@ -10,6 +10,7 @@
 #define PAUSE_NS 100000 /* between two rounds */
 #define MOST_FETCHES 4  /* of memory that the device goes on writing */
 #define WORD 8u         /* bytes that one store may have written */
+#define STORE 4u        /* bytes that are sent together: no half of a number */
 #define NO_WORD UINT64_MAX
 
 struct mirror {
@@ -51,9 +52,9 @@ struct change {
     unsigned rank;
 };
 
-static unsigned rank(const struct mirror *m, uint64_t at, uint64_t n) {
+static unsigned rank(const struct mirror *m, uint64_t first, uint64_t at, uint64_t n) {
     uint64_t word = at / WORD;
-    if (m->first >= word && m->first <= (at + n - 1) / WORD) return 0;
+    if (first >= word && first <= (at + n - 1) / WORD) return 0;
     return n > WORD ? 1 : 2u + m->writes[word];
 }
 
@@ -63,22 +64,25 @@ static int by_rank(const void *a, const void *b) {
     return x->at < y->at ? -1 : x->at > y->at;
 }
 
+/* Whether the host has changed some of what one store writes. */
+static bool differ(const struct mirror *m, uint64_t at) { return memcmp(m->snapshot + at, m->common + at, STORE) != 0; }
+
 /* What has changed, in the order in which it is to be sent; *n: how many. NULL: nothing, or out of memory. */
-static struct change *changes(struct mirror *m, size_t *n) {
+static struct change *changes(struct mirror *m, uint64_t first, size_t *n) {
     struct change *all = NULL;
     size_t room = 0;
     *n = 0;
     for (uint64_t i = 0; i < m->size;) {
         uint64_t run = 0;
-        while (i + run < m->size && m->snapshot[i + run] != m->common[i + run]) run++;
+        while (i + run < m->size && differ(m, i + run)) run += STORE;
         if (run && *n == room) {
             room = 2 * room + 8;
             struct change *more = realloc(all, room * sizeof *more);
             if (!more) break; /* the rest with the next push */
             all = more;
         }
-        if (run) all[(*n)++] = (struct change){i, run, rank(m, i, run)};
-        i += run ? run : 1;
+        if (run) all[(*n)++] = (struct change){i, run, rank(m, first, i, run)};
+        i += run ? run : STORE;
     }
     for (size_t k = 0; k < *n; k++) {
         uint16_t *writes = &m->writes[all[k].at / WORD];
@@ -89,26 +93,29 @@ static struct change *changes(struct mirror *m, size_t *n) {
 }
 
 /* What the host has at one moment: its writers wait at the protected pages. False: it has written nothing. */
-static bool take_snapshot(struct region *r) {
+static bool take_snapshot(struct region *r, uint64_t *first) {
     struct mirror *m = r->mirror;
     pthread_mutex_lock(&region_lock);
     bool dirty = r->dirty != 0;
     if (dirty) {
         region_set(r, 0, r->n, BLOCK_CLEAN, 0);
         memcpy(m->snapshot, r->view, m->size);
+        *first = m->first;
+        m->first = NO_WORD;
     }
     pthread_mutex_unlock(&region_lock);
     return dirty;
 }
 
 /* m->lock held. */
-static int push_locked(struct region *r, struct shim_stream *s) {
+static int push_locked(struct region *r) {
     struct mirror *m = r->mirror;
-    if (!take_snapshot(r)) return 0;
+    struct shim_stream *s = r->context->pages; /* as the fetches: what comes back has what was sent */
+    uint64_t first;
+    if (!take_snapshot(r, &first)) return 0;
     size_t n;
     int rc = 0;
-    struct change *all = changes(m, &n);
-    m->first = NO_WORD;
+    struct change *all = changes(m, first, &n);
     for (size_t i = 0; i < n && !rc; i++) {
         uint64_t seq;
         rc = transfer_push(s, region_base(r) + all[i].at, m->snapshot + all[i].at, all[i].n, &seq);
@@ -119,10 +126,10 @@ static int push_locked(struct region *r, struct shim_stream *s) {
     return rc;
 }
 
-int mirror_push(struct region *r, struct shim_stream *s) {
+int mirror_push(struct region *r) {
     throttle_exempt_begin(); /* a host function that others wait for may wait for the kernel, and that for the host's write */
     pthread_mutex_lock(&r->mirror->lock);
-    int rc = push_locked(r, s);
+    int rc = push_locked(r);
     pthread_mutex_unlock(&r->mirror->lock);
     throttle_exempt_end();
     return rc;
@@ -172,7 +179,7 @@ static int fetch_locked(struct region *r) {
 static int exchange(struct region *r) {
     throttle_exempt_begin();
     pthread_mutex_lock(&r->mirror->lock);
-    int rc = push_locked(r, r->context->pages);
+    int rc = push_locked(r);
     if (!rc) rc = fetch_locked(r);
     pthread_mutex_unlock(&r->mirror->lock);
     throttle_exempt_end();
@@ -207,18 +214,19 @@ void mirror_refresh(void) {
     pthread_mutex_unlock(&region_lock);
 }
 
-static void push(struct region *r, void *stream) {
+static void push(struct region *r, void *arg) {
+    (void)arg;
     r->launches++;
-    mirror_push(r, stream);
+    mirror_push(r);
 }
 
-void mirror_push_all(struct shim_stream *s) {
-    if (atomic_load_explicit(&mirrors, memory_order_relaxed)) each(push, s);
+void mirror_push_all(void) {
+    if (atomic_load_explicit(&mirrors, memory_order_relaxed)) each(push, NULL);
 }
 
 /* ---- the thread ---- */
 
-/* Nothing ran any more that could look: the region is watched again as others are. A launch that has passed the mirror and is not posted yet makes the pages provisional. */
+/* Nothing ran any more that could look: the region is watched again as others are. */
 static void end(struct region *r) {
     for (size_t i = 0; i < r->n; i++) region_set(r, i, 1, region_state(r, i), BLOCK_PROVISIONAL);
     mirror_free(r);
@@ -240,7 +248,7 @@ static void *run(void *arg) {
     for (;;) {
         while (!atomic_load(&mirrors)) pthread_cond_wait(&wanted, &region_lock);
         uint64_t newest, passed;
-        bool failed = false;
+        bool failed = false, launching = atomic_load(&region_launching) != 0;
         for (struct region *r = region_next(0); r; r = region_next(region_base(r) + 1))
             if (r->mirror) r->mirror->launches = r->launches;
         pthread_mutex_unlock(&region_lock);
@@ -249,7 +257,7 @@ static void *run(void *arg) {
         stream_progress(&newest, &passed);
         pthread_mutex_lock(&region_lock);
         each(round_of, &failed);
-        end_all(passed == UINT64_MAX || failed);
+        end_all((passed == UINT64_MAX && !launching) || failed);
         if (session_broken()) break;
         pthread_mutex_unlock(&region_lock);
         nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);

@@ -14,10 +14,10 @@ extern _Atomic uint64_t mirrors;
 bool mirror_begin(struct region *r);
 /* The program has touched a mirrored region; region_lock held. False: the kernel has no memory to make the page accessible. */
 bool mirror_touched(struct region *r, uint64_t address, bool write);
-/* Queues on a stream what the host has changed since. The caller is one of the region's users. 0 or a CUresult. */
-int mirror_push(struct region *r, struct shim_stream *s);
+/* Queues what the host has changed since; later calls on any stream come after it. The caller is one of the region's users. 0 or a CUresult. */
+int mirror_push(struct region *r);
 /* The same for all regions, before a kernel that may use them; region_lock held, and released meanwhile. */
-void mirror_push_all(struct shim_stream *s);
+void mirror_push_all(void);
 /* Makes the two sides equal, for all regions: the program has waited for work. region_lock is not held. */
 void mirror_refresh(void);
 /* Ends it before the region is freed; region_lock held, and the region has no users. */

@@ -79,6 +79,8 @@ extern pthread_mutex_t region_lock;
 /* A thread has finished with a region, or a fetch is over. */
 extern pthread_cond_t region_changed;
 extern struct region *region_list;
+/* Kernels that have been given their memory and are not posted yet. It grows with region_lock held. */
+extern _Atomic uint64_t region_launching;
 
 /* Makes one of the pages at `base` (`shared`: shared memory that is mapped there already): stale, or clean, when both copies are zeros once the device's memory is filled. `watch`: who is told of touches. Pages that are in another one already are left to it. 0
  * or a CUresult. */
