@@ -79,14 +79,20 @@ static CUcontext current_only(void) { return (CUcontext)context_current(); }
 
 /* ---- c693336e: context-local storage ------------------------------------------------------------------------------- */
 
+/* A green context has its primary context's: a runtime keeps there what it has loaded. */
+static CUcontext root_of(CUcontext ctx) {
+    struct shim_context *c = context_get(ctx);
+    return c ? (CUcontext)c : ctx;
+}
+
 static CUresult local_put(CUcontext ctx, void *key, void *value, storage_destructor destructor) {
     if (!ctx && !(ctx = current_only())) return CUDA_ERROR_INVALID_CONTEXT;
-    return (CUresult)storage_put(ctx, key, value, destructor);
+    return (CUresult)storage_put(root_of(ctx), key, value, destructor);
 }
 
 static CUresult local_delete(CUcontext ctx, void *key) {
     if (!ctx && !(ctx = current_only())) return CUDA_ERROR_INVALID_CONTEXT;
-    return (CUresult)storage_delete(ctx, key);
+    return (CUresult)storage_delete(root_of(ctx), key);
 }
 
 static CUresult local_get(void **value, CUcontext ctx, void *key) {
@@ -94,14 +100,16 @@ static CUresult local_get(void **value, CUcontext ctx, void *key) {
         *value = NULL;
         return CUDA_ERROR_INVALID_CONTEXT;
     }
-    return (CUresult)storage_get(ctx, key, value);
+    return (CUresult)storage_get(root_of(ctx), key, value);
 }
 
 /* ---- 263e8860: checks of a context --------------------------------------------------------------------------------- */
 
-static CUresult check_context(CUcontext ctx, uint32_t *result, const void **detail) {
-    (void)ctx, (void)detail;
-    *result = 0;
+/* 1: the context is a green one's, and `root`, where asked for, its primary context, for which a runtime makes calls that are for the whole device. */
+static CUresult check_context(CUcontext ctx, uint32_t *result, CUcontext *root) {
+    CUcontext primary = root_of(ctx);
+    *result = primary != ctx;
+    if (*result && root) *root = primary;
     return CUDA_SUCCESS;
 }
 

@@ -11,6 +11,7 @@ struct shim_context *context_list;
 
 pthread_mutex_t context_life_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct shim_context *primaries[GV_MAX_DEVICES];
+static _Atomic uint32_t last_id;
 
 /* ---- the calling thread's stack ------------------------------------------------------------------------------------ */
 
@@ -56,16 +57,29 @@ void context_pop(void) {
     if (stack.depth) stack.depth--;
 }
 
-struct shim_context *context_current(void) { return stack.depth ? stack.entries[stack.depth - 1] : NULL; }
+struct shim_context *context_bound(void) { return stack.depth ? stack.entries[stack.depth - 1] : NULL; }
+
+struct shim_context *context_current(void) {
+    struct shim_context *bound = context_bound();
+    return bound ? bound->root : NULL;
+}
 
 /* ---- checks -------------------------------------------------------------------------------------------------------- */
 
-struct shim_context *context_get(CUcontext handle) { return object_get(OBJECT_CONTEXT, handle); }
+struct shim_context *context_bound_get(CUcontext handle) {
+    struct shim_context *c = object_get(OBJECT_CONTEXT, handle);
+    return c ? c : object_get(OBJECT_GREEN_CONTEXT, handle);
+}
+
+struct shim_context *context_get(CUcontext handle) {
+    struct shim_context *c = context_bound_get(handle);
+    return c && context_live(c->root) ? c->root : NULL;
+}
 
 /* A handle that a thread may make current: a live context, or a primary one, whose handle stays valid while it is not active. */
 static struct shim_context *context_bindable(CUcontext handle) {
     struct shim_context *c = object_slot(OBJECT_CONTEXT, handle);
-    return c && (context_live(c) || c->primary) ? c : NULL;
+    return c && (context_live(c) || c->primary) ? c : context_bound_get(handle);
 }
 
 int context_status(const struct shim_context *c) { return atomic_load_explicit(&c->status, memory_order_relaxed); }
@@ -78,15 +92,21 @@ int context_usable(struct shim_context *c, struct shim_context **out) {
 }
 
 int context_require(struct shim_context **out) {
-    struct shim_context *c = context_current();
+    struct shim_context *c = context_bound();
     if (!c) return shim_initialized() ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_NOT_INITIALIZED;
-    return context_usable(c, out);
+    return context_live(c) ? context_usable(c->root, out) : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
 int context_check(CUcontext handle, struct shim_context **out) {
     if (!shim_initialized()) return CUDA_ERROR_NOT_INITIALIZED;
     struct shim_context *c = context_get(handle);
     return c ? context_usable(c, out) : CUDA_ERROR_INVALID_CONTEXT;
+}
+
+int context_check_bound(CUcontext handle, struct shim_context **out) {
+    struct shim_context *root;
+    *out = context_bound_get(handle);
+    return context_check(handle, &root);
 }
 
 void context_failed(uint32_t id, int status) {
@@ -109,12 +129,26 @@ uint32_t context_server_device(const struct shim_context *c) { return c->server_
 
 /* ---- objects ------------------------------------------------------------------------------------------------------- */
 
+uint32_t context_next_id(void) { return atomic_fetch_add(&last_id, 1) + 1; }
+
 struct shim_context *context_object(CUdevice device) {
     struct shim_context *c = object_new(OBJECT_CONTEXT);
     if (!c) return NULL;
     pthread_mutex_init(&c->lock, NULL);
+    c->root = c;
     c->device = device;
     c->api_version = 3020;
+    return c;
+}
+
+struct shim_context *context_object_of_green(struct shim_context *root) {
+    struct shim_context *c = object_new(OBJECT_GREEN_CONTEXT);
+    if (!c) return NULL;
+    c->root = root;
+    c->device = root->device;
+    c->server_device = root->server_device;
+    c->info = root->info;
+    c->id = context_next_id();
     return c;
 }
 
@@ -148,7 +182,7 @@ CUresult impl_cuCtxPushCurrent(CUcontext context) {
 
 CUresult impl_cuCtxPopCurrent(CUcontext *context) {
     if (!shim_initialized()) return CUDA_ERROR_NOT_INITIALIZED;
-    struct shim_context *c = context_current();
+    struct shim_context *c = context_bound();
     if (!c) return CUDA_ERROR_INVALID_CONTEXT;
     if (context) *context = (CUcontext)c;
     context_pop();
@@ -171,6 +205,6 @@ CUresult impl_cuCtxSetCurrent(CUcontext context) {
 CUresult impl_cuCtxGetCurrent(CUcontext *context) {
     if (!shim_initialized()) return CUDA_ERROR_NOT_INITIALIZED;
     if (!context) return CUDA_ERROR_INVALID_VALUE;
-    *context = (CUcontext)context_current();
+    *context = (CUcontext)context_bound();
     return CUDA_SUCCESS;
 }

@@ -11,6 +11,14 @@ void context_on_end(void (*call)(CUcontext context)) { atomic_store(&on_end, cal
 /* context_life_lock held. */
 static void end(struct shim_context *c) {
     if (!object_retire(c)) return;
+    for (struct shim_context *green = c->greens, *next; green; green = next) {
+        next = green->next;
+        object_retire(green->green);
+        object_retire(green);
+        object_free(green->green);
+        object_free(green);
+    }
+    c->greens = NULL;
     void (*ending)(CUcontext) = atomic_load(&on_end);
     if (ending) ending((CUcontext)c);
     stream_drain_context(c);
@@ -28,7 +36,9 @@ static void end(struct shim_context *c) {
     }
     pthread_mutex_unlock(&context_lock);
     post_context_destroy(c->id, 0, &(struct gv_cmd_context_destroy){0});
-    c->legacy = c->pages = NULL;
+    c->legacy = c->pages = c->joined = c->gate = c->beside_legacy = NULL;
+    if (c->between) object_free(c->between);
+    c->between = NULL;
 }
 
 CUresult impl_cuDevicePrimaryCtxRelease(CUdevice device) {

@@ -3,8 +3,6 @@
 #include "gv_impl.h"
 #include "objects/objects.h"
 
-static _Atomic uint32_t last_id;
-
 static void default_limits(struct shim_context *c) {
     c->limits[CU_LIMIT_STACK_SIZE] = 1024;
     c->limits[CU_LIMIT_PRINTF_FIFO_SIZE] = 1 << 20;
@@ -17,7 +15,7 @@ static void default_limits(struct shim_context *c) {
 
 /* context_life_lock held. */
 static int start(struct shim_context *c) {
-    c->id = atomic_fetch_add(&last_id, 1) + 1;
+    c->id = context_next_id();
     c->info = device_info(c->device);
     c->server_device = device_server_index(c->device);
     atomic_store(&c->status, 0);

@@ -1,8 +1,8 @@
 /* Queries and settings of a context. */
 #include "gv_client.h"
 #include "gv_impl.h"
+#include "objects/graph/graph.h"
 #include "objects/managed/managed.h"
-#include "objects/objects.h"
 
 CUresult impl_cuCtxGetDevice(CUdevice *device) {
     struct shim_context *c = context_current();
@@ -43,19 +43,17 @@ CUresult impl_cuCtxSetFlags(unsigned int flags) {
 
 CUresult impl_cuCtxGetId(CUcontext context, unsigned long long *id) {
     struct shim_context *c;
-    int rc = context ? context_check(context, &c) : context_require(&c);
+    int rc = context ? context_check_bound(context, &c) : context_require(&c);
     if (rc) return rc;
     if (!id) return CUDA_ERROR_INVALID_VALUE;
-    *id = c->id;
+    *id = context ? c->id : context_bound()->id;
     return CUDA_SUCCESS;
 }
 
-static int synchronize(struct shim_context *c) {
-    if (atomic_load_explicit(&c->capturing, memory_order_relaxed)) {
-        atomic_store(&c->capture_broken, true);
-        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-    }
-    int rc = stream_drain_context(c);
+static int synchronize(struct shim_context *bound) {
+    int rc = capture_forbidden_in(bound);
+    if (rc) return rc;
+    rc = stream_drain_context(bound);
     managed_waited();
     return rc;
 }
@@ -63,13 +61,13 @@ static int synchronize(struct shim_context *c) {
 CUresult impl_cuCtxSynchronize(void) {
     struct shim_context *c;
     int rc = context_require(&c);
-    return rc ? rc : synchronize(c);
+    return rc ? rc : synchronize(context_bound());
 }
 
 CUresult impl_cuCtxSynchronize_v2(CUcontext context) {
     struct shim_context *c;
     if (!context) return impl_cuCtxSynchronize();
-    int rc = context_check(context, &c);
+    int rc = context_check_bound(context, &c);
     return rc ? rc : synchronize(c);
 }
 

@@ -31,7 +31,7 @@ CUresult impl_cuEventCreate(CUevent *event, unsigned int flags) {
 }
 
 /* The event behind a handle. An event of a context that has ended is invalid. */
-static int find(CUevent event, struct shim_event **out) {
+int event_find(CUevent event, struct shim_event **out) {
     if (!shim_initialized()) return CUDA_ERROR_NOT_INITIALIZED;
     struct shim_event *e = object_get(OBJECT_EVENT, event);
     if (!e) return CUDA_ERROR_INVALID_HANDLE;
@@ -63,7 +63,7 @@ CUresult impl_cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned in
     struct shim_stream *s;
     struct shim_event *e;
     int rc = stream_require(stream, &s);
-    if (!rc) rc = find(event, &e);
+    if (!rc) rc = event_find(event, &e);
     if (rc) return rc;
     if (flags & ~(unsigned)CU_EVENT_RECORD_EXTERNAL) return CUDA_ERROR_INVALID_VALUE;
     if (e->context != s->context) return CUDA_ERROR_INVALID_HANDLE;
@@ -119,7 +119,7 @@ static int query(struct shim_event *e) {
 
 CUresult impl_cuEventQuery(CUevent event) {
     struct shim_event *e;
-    int rc = find(event, &e);
+    int rc = event_find(event, &e);
     if (!rc && atomic_load(&e->capture)) rc = CUDA_ERROR_CAPTURED_EVENT;
     if (!rc) rc = query(e);
     if (!rc) managed_waited();
@@ -128,7 +128,7 @@ CUresult impl_cuEventQuery(CUevent event) {
 
 CUresult impl_cuEventSynchronize(CUevent event) {
     struct shim_event *e;
-    int rc = find(event, &e);
+    int rc = event_find(event, &e);
     if (!rc && atomic_load(&e->capture)) rc = CUDA_ERROR_CAPTURED_EVENT;
     if (rc) return rc;
     struct shim_stream *s;
@@ -143,8 +143,8 @@ CUresult impl_cuEventSynchronize(CUevent event) {
 
 CUresult impl_cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end) {
     struct shim_event *a, *b;
-    int rc = find(start, &a);
-    if (!rc) rc = find(end, &b);
+    int rc = event_find(start, &a);
+    if (!rc) rc = event_find(end, &b);
     if (!rc && (atomic_load(&a->capture) || atomic_load(&b->capture))) rc = CUDA_ERROR_CAPTURED_EVENT;
     if (rc) return rc;
     if (!milliseconds) return CUDA_ERROR_INVALID_VALUE;

@@ -11,11 +11,12 @@
 #define RESTING_SLOTS 1024
 
 struct object_space object_spaces[OBJECT_KINDS] = {
-    [OBJECT_CONTEXT] = {.stride = 1024},   [OBJECT_STREAM] = {.stride = 1024},  [OBJECT_EVENT] = {.stride = 256},
-    [OBJECT_MODULE] = {.stride = 256},     [OBJECT_FUNCTION] = {.stride = 256}, [OBJECT_LIBRARY] = {.stride = 4096},
-    [OBJECT_KERNEL] = {.stride = 512},     [OBJECT_LINK] = {.stride = 2048},    [OBJECT_PHYSICAL] = {.stride = 128},
-    [OBJECT_ARRAY] = {.stride = 256},      [OBJECT_GRAPH] = {.stride = 128},    [OBJECT_GRAPH_NODE] = {.stride = 1024},
-    [OBJECT_GRAPH_EXEC] = {.stride = 128}, [OBJECT_USER] = {.stride = 64},
+    [OBJECT_CONTEXT] = {.stride = 1024},       [OBJECT_STREAM] = {.stride = 1024},   [OBJECT_EVENT] = {.stride = 256},
+    [OBJECT_MODULE] = {.stride = 256},         [OBJECT_FUNCTION] = {.stride = 256},  [OBJECT_LIBRARY] = {.stride = 4096},
+    [OBJECT_KERNEL] = {.stride = 512},         [OBJECT_LINK] = {.stride = 2048},     [OBJECT_PHYSICAL] = {.stride = 128},
+    [OBJECT_ARRAY] = {.stride = 256},          [OBJECT_GRAPH] = {.stride = 128},     [OBJECT_GRAPH_NODE] = {.stride = 1024},
+    [OBJECT_GRAPH_EXEC] = {.stride = 128},     [OBJECT_RESOURCES] = {.stride = 512}, [OBJECT_GREEN] = {.stride = 512},
+    [OBJECT_GREEN_CONTEXT] = {.stride = 1024}, [OBJECT_USER] = {.stride = 64},
 };
 
 /* What a server gives one session of each kind; 0: what the region holds. */
@@ -27,6 +28,8 @@ static uint32_t taken[OBJECT_KINDS];
 
 _Static_assert(sizeof(struct shim_context) <= 1024, "a context fits its slot");
 _Static_assert(sizeof(struct shim_stream) <= 1024, "a stream fits its slot");
+_Static_assert(sizeof(struct shim_resources) <= 512, "resources fit their slot");
+_Static_assert(sizeof(struct shim_green) <= 512, "a green context fits its slot");
 _Static_assert(sizeof(struct shim_event) <= 256, "an event fits its slot");
 _Static_assert(sizeof(struct shim_module) <= 256, "a module fits its slot");
 _Static_assert(sizeof(struct shim_function) <= 256, "a function fits its slot");

@@ -10,9 +10,12 @@
  *     stream                  what was posted to each, and waiting for it
  *     context_start           a context begins with its legacy stream
  *     graph/{graph, capture}  what capturing streams are given
+ *     device_resource         multiprocessors and work queues, and partitions of them
  *     memory/, module/, event, array, texture, launch, ...    what works in a context
  *     graph/execute           makes the calls of what was captured
- *     context_end             gives back all that works in it */
+ *     context_end             gives back all that works in it
+ *     green_context           its streams, and what it may use
+ *     context_event           events of all streams of a context */
 #ifndef SHIM_OBJECTS_H
 #define SHIM_OBJECTS_H
 
@@ -43,6 +46,9 @@ enum object_kind {
     OBJECT_GRAPH_NODE,
     OBJECT_GRAPH_EXEC,
     OBJECT_USER,
+    OBJECT_RESOURCES,
+    OBJECT_GREEN,
+    OBJECT_GREEN_CONTEXT,
     OBJECT_KINDS
 };
 
@@ -94,6 +100,10 @@ static inline int post_refused(void) {
 struct shim_context {
     struct object object;
     uint32_t id; /* on the wire; a primary context gets a new one each time it is started */
+    /* Itself. The CUcontext of a green context has the primary context, in which all works that is made or run in it, and only what tells the two apart: what is said of
+     * the fields below holds for the root alone, unless it names green contexts. */
+    struct shim_context *root;
+    struct shim_green *green; /* NULL: it is no green context's */
     CUdevice device;
     uint32_t server_device;
     bool primary;
@@ -107,13 +117,18 @@ struct shim_context {
     pthread_mutex_t lock;        /* guards the two lists */
     struct shim_stream *streams; /* with the legacy and per-thread streams, and destroyed streams with work in flight */
     struct shim_module *modules;
-    struct shim_stream *legacy;
+    struct shim_stream *legacy;                     /* of a green context: its default stream; NULL: nothing has used it */
     struct shim_stream *pages;                      /* fetches managed memory to the host; NULL: the context has none */
+    struct shim_stream *joined;                     /* context_event.c; green contexts have one, too: waits for other streams; NULL: not yet */
+    struct shim_stream *gate;                       /* likewise: has what later streams wait for */
+    struct shim_stream *beside_legacy;              /* likewise: to be ordered with the legacy stream, and with no other */
+    struct shim_event *between;                     /* orders two streams; under lock; NULL: not yet */
+    struct shim_context *greens;                    /* those of its green contexts; under context_life_lock */
     _Atomic bool has_unordered_streams;             /* a stream that is not ordered with the legacy stream has existed */
     _Atomic uint64_t copied;                        /* the newest of its streams' copied */
     _Atomic uint32_t capturing, capturing_blocking; /* streams that capture; those of them that are ordered with the legacy stream */
     _Atomic bool capture_broken;                    /* the legacy stream, or the whole context, was used meanwhile */
-    struct shim_context *next;                      /* list of live contexts, under context_lock */
+    struct shim_context *next;                      /* list of live contexts, under context_lock; of green ones: its root's */
 };
 
 extern pthread_mutex_t context_lock;
@@ -124,20 +139,29 @@ extern pthread_mutex_t context_life_lock;
 static inline bool context_live(const struct shim_context *c) { return atomic_load_explicit(&c->object.live, memory_order_acquire); }
 /* The object of a context of a device, not live. NULL: out of memory. */
 struct shim_context *context_object(CUdevice device);
+/* That of a green context's CUcontext, whose work runs in `root`. */
+struct shim_context *context_object_of_green(struct shim_context *root);
+uint32_t context_next_id(void);
 /* The object of a device's primary context, live or not; NULL for a bad ordinal. context_life_lock held. */
 struct shim_context *context_primary_object(CUdevice device);
 /* The calling thread's stack of contexts. reserve makes room for the next push: 0 or CUDA_ERROR_OUT_OF_MEMORY. pop of an empty stack does nothing. */
 int context_stack_reserve(void);
 void context_push(struct shim_context *c);
 void context_pop(void);
+/* What the thread has made current: the current context, or a green context's CUcontext of which that is the root. */
+struct shim_context *context_bound(void);
+/* The same for a handle; NULL when it is not live. */
+struct shim_context *context_bound_get(CUcontext handle);
 
-/* The current context: 0 and *out, or the call's error (no context, destroyed, faulted, session lost). */
 int context_check_flags(unsigned flags); /* of a context that is made, or changed */
+/* The current context: 0 and *out, or the call's error (no context, destroyed, faulted, session lost). Of a green context: its root, here and below. */
 int context_require(struct shim_context **out);
 /* A context checked the same way. */
 int context_usable(struct shim_context *c, struct shim_context **out);
 /* A context given by handle, checked the same way; NULL is an invalid context. */
 int context_check(CUcontext handle, struct shim_context **out);
+/* The same; of a green context, its own. */
+int context_check_bound(CUcontext handle, struct shim_context **out);
 /* The current context, else any live primary context, else that of the first device, which is started (not retained); for libraries, which need a context. */
 int context_any(struct shim_context **out);
 /* The server's number of a device by its ordinal in the program; the caller has checked the ordinal. */
@@ -147,16 +171,22 @@ int device_capability(const struct gv_device_info *info);               /* 10 * 
 
 /* ---- streams and events (stream.c, event.c) ------------------------------------------------------------------------ */
 
-enum stream_kind { STREAM_LEGACY, STREAM_CREATED, STREAM_PER_THREAD };
+/* STREAM_GREEN_DEFAULT: of a green context, what the legacy stream is of others. STREAM_INTERNAL: not the program's; no work of a context. */
+enum stream_kind { STREAM_LEGACY, STREAM_CREATED, STREAM_PER_THREAD, STREAM_GREEN_DEFAULT, STREAM_INTERNAL };
 
 struct shim_stream {
     struct object object;
     struct session_stream session;
     struct shim_context *context;
+    struct shim_context *_Atomic green;  /* of the green context that it belongs to; NULL: none */
     struct shim_stream *next, *previous; /* in the context's list */
     enum stream_kind kind;
-    bool blocking; /* implicitly ordered with the legacy stream */
-    bool retired;  /* destroyed by the program; freed when its work has completed */
+    bool blocking;         /* implicitly ordered with the legacy stream */
+    bool within;           /* implicitly ordered with its green context's default stream, or that itself */
+    _Atomic bool detached; /* its green context has been destroyed */
+    unsigned char joined;  /* a retired one, by: 1, its context's `joined`; 2, its green context's; under context->lock */
+    uint64_t after_within; /* and is ordered after those streams up to this seq; under context->lock */
+    bool retired;          /* destroyed by the program; freed when its work has completed */
     unsigned flags;
     int priority;
     _Atomic uint64_t copied; /* seq of the last copy to the device that the program regards as complete: see stream_after_copies */
@@ -180,8 +210,23 @@ struct shim_event {
     size_t n_ends;
 };
 
-/* A new stream of a context; the caller publishes its handle. */
+static inline bool stream_is_default(const struct shim_stream *s) { return s->kind == STREAM_LEGACY || s->kind == STREAM_GREEN_DEFAULT; }
+/* Whether a stream's work is that of a context: a primary context has that of its green contexts, too. */
+static inline bool stream_works_in(const struct shim_stream *s, const struct shim_context *bound) {
+    return s->kind != STREAM_INTERNAL && (!bound->green || atomic_load_explicit(&s->green, memory_order_relaxed) == bound);
+}
+static inline bool stream_in_flight(const struct shim_stream *s) {
+    return atomic_load_explicit(&s->session.posted, memory_order_acquire) > atomic_load_explicit(&s->session.completed, memory_order_acquire);
+}
+
+/* The live event behind a handle, of a live context: 0, or the call's error. */
+int event_find(CUevent event, struct shim_event **out);
+
+/* A new stream of a context, or of a green one, its priority clamped to what there is; the caller publishes its handle. */
 int stream_new(struct shim_context *c, enum stream_kind kind, unsigned flags, int priority, struct shim_stream **out);
+/* Makes a stream wait for what another of the same context has been given so far; context->lock held, and stream_between has made the event. */
+void stream_after(struct shim_stream *s, struct shim_stream *other);
+int stream_between(struct shim_context *c);
 /* Retires a stream; its slot is freed once its work is done. */
 void stream_retire(struct shim_stream *s);
 /* Frees the streams of a context in which nothing runs any more. */
@@ -197,7 +242,7 @@ void stream_copied(struct shim_stream *s, uint64_t seq);
 void stream_posted(struct shim_stream *s, uint64_t seq, bool marked);
 /* Posts a fence if the stream's last command will report no completion; does not wait. Returns the seq to wait for, 0 when nothing is in flight. */
 uint64_t stream_fence(struct shim_stream *s);
-/* Waits for everything that was posted to all streams of one context (NULL: of all contexts). Returns the first error. */
+/* Waits for everything that was posted to all streams of one context (NULL: of all contexts), or of a green one. Returns the first error. */
 int stream_drain_context(struct shim_context *c);
 /* Posts fences on all streams of all contexts, so that they report their progress; does not wait. */
 void stream_fence_all(void);
@@ -208,6 +253,29 @@ static inline bool stream_passed(const struct shim_stream *s, uint64_t id, uint6
     uint64_t completed = atomic_load_explicit(&s->session.completed, memory_order_acquire);
     return completed >= seq || s->object.id != id;
 }
+
+/* ---- device resources and green contexts (device_resource.c, green_context.c) ---------------------------------------- */
+
+/* What cuDevResourceGenerateDesc has put together. Without multiprocessors (sm.type) they are all the device's. */
+struct shim_resources {
+    struct object object;
+    CUdevice device;
+    CUdevResource sm, config, queue; /* type CU_DEV_RESOURCE_TYPE_INVALID: none */
+};
+
+struct shim_green {
+    struct object object;
+    struct shim_context *context; /* its CUcontext */
+    CUdevResource sm, config, queue;
+};
+
+/* The live green context behind a handle, and not after a fault or without a server: 0, or the call's error, of which a missing context is the only one that is its own. */
+int green_usable(CUgreenCtx handle, struct shim_green **out);
+/* One of a device's resources; and one as it is asked for anew, so that it may be split. 0 or CUDA_ERROR_INVALID_RESOURCE_TYPE. */
+int resource_of_device(CUdevice device, CUdevResourceType type, CUdevResource *out);
+void resource_asked_for(const CUdevResource *resource, CUdevResource *out);
+/* The work queues of a context. */
+void resource_queue(CUdevice device, uint64_t id, CUdevResource *out);
 
 /* ---- memory (memory/) ------------------------------------------------------------------- */
 

@@ -25,7 +25,14 @@ static void reap(struct shim_context *c) {
     }
 }
 
-int stream_new(struct shim_context *c, enum stream_kind kind, unsigned flags, int priority, struct shim_stream **out) {
+static int green_default(struct shim_context *bound, struct shim_stream **out);
+
+int stream_new(struct shim_context *bound, enum stream_kind kind, unsigned flags, int priority, struct shim_stream **out) {
+    struct shim_context *c = bound->root;
+    if (bound->green && kind == STREAM_CREATED && !(flags & CU_STREAM_NON_BLOCKING)) { /* what it is ordered with */
+        int rc = green_default(bound, out);
+        if (rc) return rc;
+    }
     struct shim_stream *s = object_new(OBJECT_STREAM);
     if (!s) { /* perhaps there are as many as there may be, and some of them have gone */
         pthread_mutex_lock(&c->lock);
@@ -36,8 +43,15 @@ int stream_new(struct shim_context *c, enum stream_kind kind, unsigned flags, in
     if (!s) return CUDA_ERROR_OUT_OF_MEMORY;
     s->context = c;
     s->kind = kind;
-    s->blocking = !(flags & CU_STREAM_NON_BLOCKING);
     s->flags = flags;
+    int greatest = device_attribute(c->info, CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED) ? -5 : 0;
+    priority = priority > 0 ? 0 : priority < greatest ? greatest : priority;
+    if (bound->green) { /* not ordered with the primary context's legacy stream, but with its own default stream */
+        atomic_store(&s->green, bound);
+        s->within = !(flags & CU_STREAM_NON_BLOCKING);
+        flags |= CU_STREAM_NON_BLOCKING;
+    }
+    s->blocking = !(flags & CU_STREAM_NON_BLOCKING);
     s->priority = priority;
     s->session.id = kind == STREAM_LEGACY ? GV_LEGACY_STREAM(c->id) : s->object.id;
     s->session.ctx = c->id;
@@ -57,13 +71,31 @@ int stream_new(struct shim_context *c, enum stream_kind kind, unsigned flags, in
     s->next = c->streams;
     if (s->next) s->next->previous = s;
     c->streams = s;
+    if (kind != STREAM_INTERNAL && c->gate && stream_in_flight(c->gate)) stream_after(s, c->gate);
+    if (kind != STREAM_INTERNAL && bound != c && bound->gate && stream_in_flight(bound->gate)) stream_after(s, bound->gate);
     pthread_mutex_unlock(&c->lock);
     *out = s;
     return 0;
 }
 
+/* Nothing can wait for a stream that is gone: what is to come after its work waits now. */
+static void wait_for_retired(struct shim_stream *s) {
+    struct shim_context *c = s->context, *green = atomic_load(&s->green);
+    struct shim_stream *default_stream = green && s->within && s->kind == STREAM_CREATED ? green->legacy : NULL;
+    if (s->kind == STREAM_INTERNAL || (default_stream && stream_between(c))) return;
+    pthread_mutex_lock(&c->lock);
+    if (stream_in_flight(s)) {
+        if (c->joined) stream_after(c->joined, s);
+        if (green && green->joined) stream_after(green->joined, s);
+        if (default_stream) stream_after(default_stream, s);
+        s->joined = (c->joined ? 1 : 0) | (green && green->joined ? 2 : 0);
+    }
+    pthread_mutex_unlock(&c->lock);
+}
+
 void stream_retire(struct shim_stream *s) {
     struct shim_context *c = s->context;
+    wait_for_retired(s);
     stream_fence(s); /* events recorded on it and waits for the whole context need its completion */
     post_stream_destroy(c->id, 0, &(struct gv_cmd_stream_destroy){.stream = s->object.id});
     pthread_mutex_lock(&c->lock);
@@ -82,6 +114,60 @@ void stream_drop_all(struct shim_context *c) {
         object_free(s);
     }
     pthread_mutex_unlock(&c->lock);
+}
+
+/* ---- order among the streams of a context --------------------------------------------------------------------------- */
+
+int stream_between(struct shim_context *c) {
+    int rc = 0;
+    pthread_mutex_lock(&c->lock);
+    struct shim_event *e = c->between ? NULL : object_new(OBJECT_EVENT);
+    if (!c->between && !e) rc = CUDA_ERROR_OUT_OF_MEMORY;
+    if (e && !post_event_create(c->id, 0, &(struct gv_cmd_event_create){.event = e->object.id, .flags = CU_EVENT_DISABLE_TIMING})) {
+        object_free(e);
+        rc = post_refused();
+    } else if (e) {
+        c->between = e;
+    }
+    pthread_mutex_unlock(&c->lock);
+    return rc;
+}
+
+/* One event serves all: a wait is for the last record before it. */
+void stream_after(struct shim_stream *s, struct shim_stream *other) {
+    uint32_t ctx = s->session.ctx;
+    uint64_t event = s->context->between->object.id;
+    uint64_t upto = post_event_record(ctx, GV_RECORD_MARK, &(struct gv_cmd_event_record){.event = event, .stream = stream_id(other)});
+    if (!upto) return; /* the session is lost, as every call will say */
+    stream_posted(other, upto, true);
+    uint64_t seq = post_event_wait(ctx, 0, &(struct gv_cmd_event_wait){.stream = stream_id(s), .event = event});
+    if (!seq) return;
+    session_stream_waits(&s->session, seq, other->session.id, upto);
+    stream_posted(s, seq, false);
+}
+
+/* In a green context the default stream and the streams that were not created as non-blocking are ordered as the legacy stream is with others. The worker knows
+ * nothing of green contexts: what it does for the legacy stream, waits do here. */
+static int order_within(struct shim_stream *s) {
+    struct shim_context *c = s->context;
+    if (atomic_load_explicit(&s->capture, memory_order_relaxed)) return 0;
+    int rc = stream_between(c);
+    if (rc) return rc;
+    pthread_mutex_lock(&c->lock);
+    uint64_t newest = s->after_within;
+    for (struct shim_stream *o = c->streams; o && !rc; o = o->next) {
+        if (!o->within || o->retired || o->green != s->green || stream_is_default(o) == stream_is_default(s)) continue;
+        if (atomic_load_explicit(&o->capture, memory_order_relaxed)) {
+            atomic_store(&c->capture_broken, true);
+            rc = CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+        } else if (stream_in_flight(o) && atomic_load(&o->session.posted) > s->after_within) {
+            stream_after(s, o);
+            if (newest < atomic_load(&o->session.posted)) newest = atomic_load(&o->session.posted);
+        }
+    }
+    s->after_within = newest;
+    pthread_mutex_unlock(&c->lock);
+    return rc;
 }
 
 /* ---- the calling thread's own default streams ---------------------------------------------------------------------- */
@@ -109,6 +195,7 @@ static void drop_own_streams(void *list) {
 static void make_own_key(void) { pthread_key_create(&own_key, drop_own_streams); }
 
 static int own_stream(struct shim_context *c, struct shim_stream **out) {
+    if (c->green) return CUDA_ERROR_INVALID_HANDLE; /* as CUDA has it */
     for (struct own_stream *o = own_streams; o; o = o->next) {
         if (o->ctx == c->id) {
             *out = o->stream;
@@ -135,18 +222,30 @@ static int own_stream(struct shim_context *c, struct shim_stream **out) {
 
 /* ---- handles ------------------------------------------------------------------------------------------------------- */
 
-static int resolve(CUstream handle, struct shim_context *c, struct shim_stream **out) {
+/* A green context has its default stream from its first use on, whether it was created with one or not. */
+static int green_default(struct shim_context *c, struct shim_stream **out) {
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    pthread_mutex_lock(&lock);
+    int rc = c->legacy ? 0 : stream_new(c, STREAM_GREEN_DEFAULT, CU_STREAM_DEFAULT, 0, &c->legacy);
+    pthread_mutex_unlock(&lock);
+    *out = c->legacy;
+    return rc;
+}
+
+static int resolve(CUstream handle, struct shim_context *bound, struct shim_stream **out) {
     if (!handle || handle == CU_STREAM_LEGACY) {
-        *out = c->legacy;
-        return c->legacy ? 0 : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+        if (bound->green) return green_default(bound, out);
+        *out = bound->legacy;
+        return *out ? 0 : CUDA_ERROR_CONTEXT_IS_DESTROYED;
     }
-    if (handle == CU_STREAM_PER_THREAD) return own_stream(c, out);
+    if (handle == CU_STREAM_PER_THREAD) return own_stream(bound, out);
     *out = object_get(OBJECT_STREAM, handle);
+    if (*out && atomic_load_explicit(&(*out)->detached, memory_order_relaxed)) return CUDA_ERROR_STREAM_DETACHED;
     return *out ? 0 : CUDA_ERROR_INVALID_HANDLE;
 }
 
 int stream_resolve(CUstream handle, struct shim_stream **out) {
-    struct shim_context *c = context_current();
+    struct shim_context *c = context_bound();
     if (!c) return shim_initialized() ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_NOT_INITIALIZED;
     return resolve(handle, c, out);
 }
@@ -154,7 +253,7 @@ int stream_resolve(CUstream handle, struct shim_stream **out) {
 int stream_require(CUstream handle, struct shim_stream **out) {
     struct shim_context *c;
     int rc = context_require(&c);
-    if (!rc) rc = resolve(handle, c, out);
+    if (!rc) rc = resolve(handle, context_bound(), out);
     if (rc) return rc;
     if ((*out)->kind == STREAM_LEGACY && atomic_load_explicit(&(*out)->context->capturing_blocking, memory_order_relaxed)) {
         atomic_store(&(*out)->context->capture_broken, true); /* it would have to wait for what is captured */
@@ -162,6 +261,7 @@ int stream_require(CUstream handle, struct shim_stream **out) {
     }
     if ((*out)->context != c) rc = context_status((*out)->context);
     if (!rc) rc = atomic_load_explicit(&(*out)->session.status, memory_order_relaxed);
+    if (!rc && (*out)->within) rc = order_within(*out);
     return rc ? rc : stream_after_copies(*out);
 }
 
@@ -269,11 +369,12 @@ struct wait_list {
 };
 
 /* Posts the fences that a context's streams need and appends the waits to the list. */
-static int fence_context(struct shim_context *c, struct wait_list *list) {
+static int fence_context(struct shim_context *bound, struct wait_list *list) {
+    struct shim_context *c = bound->root;
     int rc = 0;
     pthread_mutex_lock(&c->lock);
     for (struct shim_stream *s = c->streams; s && !rc; s = s->next) {
-        uint64_t seq = fence_locked(s);
+        uint64_t seq = bound->green && !stream_works_in(s, bound) ? 0 : fence_locked(s);
         if (!seq || !list) continue;
         if (list->n == list->capacity) {
             size_t capacity = list->capacity ? 2 * list->capacity : 16;
@@ -319,10 +420,10 @@ int stream_drain_context(struct shim_context *c) {
     }
     free(list.waits);
     if (c) {
-        pthread_mutex_lock(&c->lock);
-        reap(c);
-        pthread_mutex_unlock(&c->lock);
-        if (!status) status = context_status(c);
+        pthread_mutex_lock(&c->root->lock);
+        reap(c->root);
+        pthread_mutex_unlock(&c->root->lock);
+        if (!status) status = context_status(c->root);
     }
     return rc ? rc : status;
 }

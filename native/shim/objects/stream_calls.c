@@ -11,11 +11,8 @@ CUresult impl_cuStreamCreateWithPriority(CUstream *stream, unsigned int flags, i
     int rc = context_require(&c);
     if (rc) return rc;
     if (!stream || flags & ~(unsigned)CU_STREAM_NON_BLOCKING) return CUDA_ERROR_INVALID_VALUE;
-    int greatest = device_attribute(c->info, CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED) ? -5 : 0;
-    if (priority > 0) priority = 0;
-    if (priority < greatest) priority = greatest;
     struct shim_stream *s;
-    rc = stream_new(c, STREAM_CREATED, flags, priority, &s);
+    rc = stream_new(context_bound(), STREAM_CREATED, flags, priority, &s);
     if (rc) return rc;
     object_publish(s);
     *stream = (CUstream)s;
@@ -169,23 +166,29 @@ CUresult impl_cuStreamGetCtx(CUstream stream, CUcontext *context) {
     int rc = stream_require(stream, &s);
     if (rc) return rc;
     if (!context) return CUDA_ERROR_INVALID_VALUE;
-    *context = (CUcontext)s->context;
+    struct shim_context *green = atomic_load(&s->green);
+    *context = (CUcontext)(green ? green : s->context);
     return CUDA_SUCCESS;
 }
 
-CUresult impl_cuStreamGetCtx_v2(CUstream stream, CUcontext *context, CUgreenCtx *green) {
-    int rc = impl_cuStreamGetCtx(stream, context);
-    if (!rc && green) *green = NULL;
-    return rc;
-}
-
-/* No stream belongs to a green context. That is an answer, not an error. */
-CUresult impl_cuStreamGetGreenCtx(CUstream stream, CUgreenCtx *green) {
+CUresult impl_cuStreamGetCtx_v2(CUstream stream, CUcontext *context, CUgreenCtx *green_context) {
     struct shim_stream *s;
     int rc = stream_require(stream, &s);
     if (rc) return rc;
-    if (!green) return CUDA_ERROR_INVALID_VALUE;
-    *green = NULL;
+    if (!context) return CUDA_ERROR_INVALID_VALUE;
+    struct shim_context *green = atomic_load(&s->green);
+    *context = (CUcontext)s->context;
+    if (green_context) *green_context = green ? (CUgreenCtx)green->green : NULL;
+    return CUDA_SUCCESS;
+}
+
+CUresult impl_cuStreamGetGreenCtx(CUstream stream, CUgreenCtx *green_context) {
+    struct shim_stream *s;
+    int rc = stream_require(stream, &s);
+    if (rc) return rc;
+    if (!green_context) return CUDA_ERROR_INVALID_VALUE;
+    struct shim_context *green = atomic_load(&s->green);
+    *green_context = green ? (CUgreenCtx)green->green : NULL;
     return CUDA_SUCCESS;
 }
 

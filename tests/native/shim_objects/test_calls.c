@@ -6,6 +6,7 @@
 #include "fake_session.h"
 #include "gv_impl.h"
 #include "memory_calls.h"
+#include "green_calls.h"
 #include "pool_calls.h"
 #include "objects/objects.h"
 #include "wire/session_limits.h"
@@ -499,6 +500,7 @@ int main(void) {
     faults();
     resets();
     pools();
+    green_contexts();
     virtual_memory();
     as_many_as_a_session_may_have();
     lost();

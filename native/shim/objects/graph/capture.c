@@ -108,6 +108,22 @@ int capture_forbidden(struct shim_stream *s) {
     return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 }
 
+int capture_forbidden_in(const struct shim_context *bound) {
+    if (!atomic_load_explicit(&bound->root->capturing, memory_order_relaxed)) return 0;
+    int rc = 0;
+    pthread_mutex_lock(&graph_lock);
+    for (struct capture *c = captures; c; c = c->next) {
+        for (size_t i = 0; i < c->n_streams; i++) {
+            const struct shim_stream *s = c->streams[i];
+            if (!s || s->context != bound->root || !stream_works_in(s, bound)) continue;
+            c->broken = true;
+            rc = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+        }
+    }
+    pthread_mutex_unlock(&graph_lock);
+    return rc;
+}
+
 /* As CUDA has it: a capture forbids such calls to its own thread, a global one to all threads that are in the global mode. */
 int capture_unsafe(void) {
     if (!atomic_load_explicit(&strict_captures, memory_order_relaxed) || thread_mode == CU_STREAM_CAPTURE_MODE_RELAXED) return 0;
@@ -160,7 +176,7 @@ int capture_wait(struct shim_stream *s, struct shim_event *e) {
         rc = id ? CUDA_ERROR_CAPTURED_EVENT : CUDA_ERROR_STREAM_CAPTURE_ISOLATION; /* that capture is over; work outside of the capture */
     else if (own && own != of_event)
         rc = CUDA_ERROR_STREAM_CAPTURE_MERGE;
-    else if (s->kind == STREAM_LEGACY)
+    else if (stream_is_default(s))
         rc = CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
     else
         rc = broken(of_event);
@@ -169,6 +185,14 @@ int capture_wait(struct shim_stream *s, struct shim_event *e) {
     if (!rc) rc = add_ends(s, e->ends, e->n_ends);
     pthread_mutex_unlock(&graph_lock);
     return rc;
+}
+
+int capture_event_forbidden(struct shim_event *e) {
+    pthread_mutex_lock(&graph_lock);
+    struct capture *c = find(atomic_load(&e->capture));
+    if (c) c->broken = true;
+    pthread_mutex_unlock(&graph_lock);
+    return c ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_ERROR_CAPTURED_EVENT;
 }
 
 static void end(struct capture *c) {
@@ -223,7 +247,7 @@ static int begin(CUstream stream, CUstreamCaptureMode mode, CUgraph graph, const
     int rc = stream_require(stream, &s);
     if (rc) return rc;
     if ((unsigned)mode > CU_STREAM_CAPTURE_MODE_RELAXED || (n && !after)) return CUDA_ERROR_INVALID_VALUE;
-    if (s->kind == STREAM_LEGACY) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    if (stream_is_default(s)) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     struct capture *c = calloc(1, sizeof *c);
     if (!c) return CUDA_ERROR_OUT_OF_MEMORY;
     pthread_mutex_lock(&graph_lock);

@@ -168,9 +168,13 @@ struct capture;
 int capture_work(struct shim_stream *s, const struct graph_work *work);
 /* A call that a capturing stream does not allow: the capture is worth nothing any more. Returns the call's error. */
 int capture_forbidden(struct shim_stream *s);
+/* The same for a call on a context, or a green one, of which streams may capture; 0: none does. */
+int capture_forbidden_in(const struct shim_context *bound);
 /* Of an event that is recorded on a capturing stream, or waited for. */
 int capture_record(struct shim_stream *s, struct shim_event *e);
 int capture_wait(struct shim_stream *s, struct shim_event *e);
+/* A context is to wait for an event that was recorded on a capturing stream, which breaks the capture. Returns the call's error. */
+int capture_event_forbidden(struct shim_event *e);
 /* The capture's part of an event ends: it is recorded anew, or destroyed. */
 void capture_forget_event(struct shim_event *e);
 /* A stream that captures is destroyed. */

@@ -26,7 +26,7 @@ static int fill(struct shim_context *c, uint64_t address, uint64_t size) {
 static int need_pages(struct shim_context *c) {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     pthread_mutex_lock(&lock);
-    int rc = c->pages ? 0 : stream_new(c, STREAM_CREATED, CU_STREAM_NON_BLOCKING, 0, &c->pages);
+    int rc = c->pages ? 0 : stream_new(c, STREAM_INTERNAL, CU_STREAM_NON_BLOCKING, 0, &c->pages);
     pthread_mutex_unlock(&lock);
     return rc;
 }
@@ -96,7 +96,7 @@ CUresult impl_cuStreamAttachMemAsync(CUstream stream, CUdeviceptr address, size_
     if (!rc && stream_captures(s)) rc = capture_forbidden(s);
     if (rc) return rc;
     if (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST && flags != CU_MEM_ATTACH_SINGLE) return CUDA_ERROR_INVALID_VALUE;
-    if (flags == CU_MEM_ATTACH_SINGLE && s->kind == STREAM_LEGACY) return CUDA_ERROR_INVALID_VALUE;
+    if (flags == CU_MEM_ATTACH_SINGLE && stream_is_default(s)) return CUDA_ERROR_INVALID_VALUE;
     if (!range_find_device(address, &range) || !range.managed || range.mapped || range_base(&range) != address) return CUDA_ERROR_INVALID_VALUE;
     if (length && length != range.size) return CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&region_lock);

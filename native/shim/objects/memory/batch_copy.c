@@ -12,7 +12,7 @@ static int check_order(CUmemcpySrcAccessOrder order, bool *wait) {
 /* A batch does not run on the legacy stream. */
 static int stream_of(CUstream stream, struct shim_stream **out) {
     int rc = stream_require(stream, out);
-    return !rc && (*out)->kind == STREAM_LEGACY ? (int)CUDA_ERROR_INVALID_VALUE : rc;
+    return !rc && stream_is_default(*out) ? (int)CUDA_ERROR_INVALID_VALUE : rc;
 }
 
 static int copy_one(struct shim_stream *s, CUdeviceptr dst, CUdeviceptr src, size_t size, const CUmemcpyAttributes *attributes) {
