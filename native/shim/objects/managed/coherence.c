@@ -203,7 +203,9 @@ static bool touched(uint64_t address, bool write) {
                 r->blocks[block] |= BLOCK_SENDING;
             else
                 wait_for(r, r->pushed);
-        } else if (wants_mirror(r)) {
+        } else if (wants_mirror(r) && under_way(&r->pushed) && !session_host_function_pending()) {
+            wait_for(r, r->pushed); /* what the mirror sends comes after it */
+        } else if (wants_mirror(r) && !under_way(&r->pushed)) {
             if (begin_mirror(r)) continue;
             open_all(r);
             break;

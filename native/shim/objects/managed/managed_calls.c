@@ -19,6 +19,10 @@ static int fill(struct shim_context *c, uint64_t address, uint64_t size) {
     if (!seq) return post_refused();
     stream_posted(s, seq, true);
     stream_copied(s, seq);
+    pthread_mutex_lock(&region_lock);
+    struct region *r = region_find(address);
+    if (r) r->pushed = (struct passing){s, s->object.id, seq}; /* as a copy to the device, which what is sent on another stream must not overtake */
+    pthread_mutex_unlock(&region_lock);
     return 0;
 }
 
