@@ -153,7 +153,8 @@ struct shim_context *context_bound(void);
 /* The same for a handle; NULL when it is not live. */
 struct shim_context *context_bound_get(CUcontext handle);
 
-int context_check_flags(unsigned flags); /* of a context that is made, or changed */
+/* 0, or CUDA_ERROR_INVALID_VALUE for flags that no context has, or that name two ways to wait. */
+int context_check_flags(unsigned flags);
 /* The current context: 0 and *out, or the call's error (no context, destroyed, faulted, session lost). Of a green context: its root, here and below. */
 int context_require(struct shim_context **out);
 /* A context checked the same way. */

@@ -395,6 +395,7 @@ void managed_waited(void) {
 
 int coherence_add(struct region *r, uint64_t address, uint64_t size) {
     int rc = region_extend(r, address, size);
+    if (rc) return rc;
     const struct extent *e = &r->extents[r->n_extents - 1];
     for (size_t i = e->low >> r->shift; !rc && i << r->shift < e->high; i++) {
         enum block_state state = region_state(r, i);

@@ -6,11 +6,6 @@
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* one range is mapped at a time */
 
-static uint64_t chunks(const struct range *r) {
-    uint64_t chunk = r->context->info->chunk ? r->context->info->chunk : 2ull << 20;
-    return (r->size + chunk - 1) & ~(chunk - 1);
-}
-
 /* Adds the range to the map of device memory as well. */
 static int add(const struct range *host, uint64_t base) {
     struct range device = *host;
@@ -33,7 +28,7 @@ int host_mapped_allocate(struct shim_context *c, size_t size, unsigned flags, ui
         rc = range_add(&host, base);
     }
     if (rc)
-        memory_release(base);
+        memory_release_mapped(base);
     else
         *out = base;
     return rc;
@@ -50,8 +45,8 @@ int host_map(const struct range *r) {
         /* Copies that are under way to and from the pages as host memory must be over: they would meet pages that are not accessible. */
         host_writes_wait(base, base + r->size);
         session_loans_wait(base, base + r->size);
-        rc = memory_back(r->context, base, chunks(r));
-        if (!rc && (rc = managed_host_memory(r->context, base, r->size, true))) memory_unback(r->context, base, chunks(r));
+        rc = memory_back(r->context, base, host_chunks(r->context, r->size));
+        if (!rc && (rc = managed_host_memory(r->context, base, r->size, true))) memory_unback(r->context, base, host_chunks(r->context, r->size));
         if (!rc) rc = add(r, base);
         if (!rc) range_set_mapped(base, r->flags);
     }
@@ -62,7 +57,7 @@ int host_map(const struct range *r) {
 static void unback(uint64_t base, const struct range *r) {
     range_remove(base, RANGE_DEVICE, RANGE_DEVICE, NULL);
     managed_forget(base);
-    memory_unback(r->context, base, chunks(r));
+    memory_unback(r->context, base, host_chunks(r->context, r->size));
 }
 
 void host_unmap(uint64_t base, const struct range *r) {

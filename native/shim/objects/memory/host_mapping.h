@@ -4,6 +4,11 @@
 
 #include "objects/objects.h"
 
+/* Bytes of addresses that host memory takes of the window, which gives them out by the chunk. */
+static inline uint64_t host_chunks(const struct shim_context *c, uint64_t size) {
+    uint64_t chunk = c->info->chunk ? c->info->chunk : 2ull << 20;
+    return (size + chunk - 1) & ~(chunk - 1);
+}
 /* Allocates host memory that is mapped from the beginning. 0 or a CUresult. */
 int host_mapped_allocate(struct shim_context *c, size_t size, unsigned flags, uint64_t *out);
 /* Maps a host range, if it is not mapped yet. 0, or CUDA_ERROR_NOT_SUPPORTED where it lies elsewhere than in the window. */

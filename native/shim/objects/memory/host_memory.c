@@ -16,23 +16,17 @@ static size_t page_round(size_t size) {
     return (size + page - 1) & ~(page - 1);
 }
 
-/* Addresses of the window are given out by the chunk. */
-static uint64_t chunks(const struct shim_context *c, uint64_t size) {
-    uint64_t chunk = c->info->chunk ? c->info->chunk : 2ull << 20;
-    return (size + chunk - 1) & ~(chunk - 1);
-}
-
 static void unplace(struct shim_context *c, uint64_t base, uint64_t size) {
     void *at = (void *)(uintptr_t)base;
     bool kept = mmap(at, page_round(size), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == at;
-    if (kept) memory_unreserve(c->server_device, base, chunks(c, size)); /* else the addresses are lost for the session */
+    if (kept) memory_unreserve(c->server_device, base, host_chunks(c, size)); /* else the addresses are lost for the session */
 }
 
 /* Shared pages at addresses of the window. 0: there is no room. */
 static uint64_t place(struct shim_context *c, size_t size) {
     uint64_t base;
     if (session_server()->addresses != GV_ADDRESSES_FIXED || size > MOST_PLACED) return 0;
-    if (memory_reserve(c->server_device, chunks(c, size), 0, 0, &base)) return 0;
+    if (memory_reserve(c->server_device, host_chunks(c, size), 0, 0, &base)) return 0;
     void *at = (void *)(uintptr_t)base;
     if (mmap(at, page_round(size), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == at) return base;
     unplace(c, base, size);
