@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -33,6 +34,15 @@ def subjects() -> list[str]:
 def cases() -> list[Case]:
     """Of all programs, read from their sources."""
     return conformance_cases.read(PROGRAMS)
+
+
+WRONG = re.compile(r"\b(?:REFUSED|GONE)\((cu[A-Z]\w+?)(?:_v\d+|_ptsz|_ptds)?\(")
+
+
+@cache
+def refused() -> set[str]:
+    """The functions that some case calls with wrong arguments, or of what is no more: REFUSED(cuFunction(...), error) and GONE(cuFunction(...))."""
+    return {function for path in PROGRAMS.glob("*.cpp") for function in WRONG.findall(path.read_text())}
 
 
 @cache

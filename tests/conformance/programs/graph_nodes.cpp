@@ -156,6 +156,7 @@ CASE(event_record_node, "cuGraphAddEventRecordNode", "cuGraphEventRecordNodeGetE
     run(graph);
     CHECK(cuEventElapsedTime(&ms, first, second));
     REFUSED(cuGraphEventRecordNodeGetEvent(node, nullptr), CUDA_ERROR_INVALID_VALUE);
+    REFUSED(cuGraphEventRecordNodeSetEvent(node, nullptr), CUDA_ERROR_INVALID_VALUE);
     REFUSED(cuGraphAddEventRecordNode(nullptr, graph, nullptr, 0, first), CUDA_ERROR_INVALID_VALUE);
 }
 
@@ -174,6 +175,7 @@ CASE(event_wait_node, "cuGraphAddEventWaitNode", "cuGraphEventWaitNodeGetEvent",
     EXPECT(told == second);
     run(graph);
     REFUSED(cuGraphEventWaitNodeGetEvent(node, nullptr), CUDA_ERROR_INVALID_VALUE);
+    REFUSED(cuGraphEventWaitNodeSetEvent(node, nullptr), CUDA_ERROR_INVALID_VALUE);
     REFUSED(cuGraphAddEventWaitNode(nullptr, graph, nullptr, 0, first), CUDA_ERROR_INVALID_VALUE);
 }
 
