@@ -324,6 +324,8 @@ void range_set_graph(uint64_t base);
 void memory_on_graph_free(int (*call)(CUdeviceptr address));
 /* Where host ranges that are placed lie, all of them: [range_placed_low, + range_placed_span); the span is 0 while there has been none. */
 extern _Atomic uint64_t range_placed_low, range_placed_span;
+/* How many of them kernels cannot use yet. */
+extern _Atomic uint64_t range_unmapped;
 static inline bool range_may_be_placed(uint64_t address) {
     return address - atomic_load_explicit(&range_placed_low, memory_order_relaxed) < atomic_load_explicit(&range_placed_span, memory_order_relaxed);
 }

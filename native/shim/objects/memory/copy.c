@@ -10,10 +10,13 @@
 
 #include "gv_client.h"
 #include "objects/managed/managed.h"
+#include "objects/memory/host_mapping.h"
 #include "wire/session_limits.h"
 
 /* Rows that are not contiguous are sent in pieces of about this many bytes. */
 #define PIECE (4ull << 20)
+/* Copies to the device of at most this many bytes are looked through for pointers to pinned memory: structures that kernels read. */
+#define STRUCTURES 4096
 /* Most pieces in flight of a copy that the call waits for. */
 #define PIECES_UNDER_WAY 16
 
@@ -159,6 +162,10 @@ static int send_piece(void *arg, const struct piece *p) {
     bool lend = in->lend && data != in->staging;
     struct gv_cmd_copy_in c = copy_in(in->stream, p);
     uint64_t seq;
+    if (size <= STRUCTURES && atomic_load_explicit(&range_unmapped, memory_order_relaxed)) {
+        int rc = host_map_pointers(data, size);
+        if (rc) return rc;
+    }
     if (size <= GV_INLINE_MAX) {
         c.data = data;
         c.data_size = (uint32_t)size;
