@@ -1,4 +1,4 @@
-"""Builds the conformance programs, and a client library in which one function can be made to do nothing. Both stay in build-tests."""
+"""Builds the conformance programs of both APIs, and a client library in which one function can be made to do nothing. Both stay in build-tests."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from conformance_cases import Case
 
 HERE = Path(__file__).parent
 PROGRAMS = HERE / "programs"
+RUNTIME = HERE / "runtime"
 FLAGS = ("-std=c++17", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-Wno-deprecated-declarations", "-pthread")
 
 
@@ -52,6 +53,35 @@ def compiler() -> str:
     return found
 
 
+def runtime_cases(subject: str) -> list[str]:
+    return re.findall(r"^(?:COLD_)?CASE\((\w+)\)", (RUNTIME / f"{subject}.cu").read_text(), re.MULTILINE)
+
+
+def stored(target: Path, line: list[str]) -> Path:
+    """What a compiler makes when "-o TARGET" is added to its command line; it stays for other runs."""
+    if not target.exists():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        made = target.with_suffix(f".{os.getpid()}")
+        done = subprocess.run([*line, "-o", str(made)], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        os.replace(made, target)  # two processes of a run may make the same
+    os.utime(target)
+    return target
+
+
+def runtime_program(subject: str) -> Path:
+    """The program of a subject of the runtime API, by the wheel's nvcc, with its runtime linked statically."""
+    from gpuvirt.demo.programs import find_nvcc
+
+    nvcc = find_nvcc()
+    source = RUNTIME / f"{subject}.cu"
+    line = [str(nvcc), "-O1", "-std=c++17", "-cudart", "static", str(source)]
+    headers = [path.read_text() for path in (RUNTIME / "runtime.h", PROGRAMS / "cases.h")]
+    stamp = f"{nvcc.stat().st_size} {nvcc.stat().st_mtime_ns}"
+    identity = hashlib.sha256("\0".join([source.read_text(), *headers, stamp, *line]).encode()).hexdigest()[:16]
+    return stored(c_build.STORE / "cuda" / f"runtime-{subject}-{identity}", line)
+
+
 @cache
 def shared_parts() -> str:
     version = subprocess.run([compiler(), "--version"], capture_output=True, text=True, check=True).stdout
@@ -64,15 +94,8 @@ def program(subject: str) -> Path:
     source = PROGRAMS / f"{subject}.cpp"
     identity = hashlib.sha256("\0".join([source.read_text(), shared_parts()]).encode()).hexdigest()[:16]
     target = c_build.STORE / "cuda" / f"conformance-{subject}-{identity}"
-    if not target.exists():
-        target.parent.mkdir(parents=True, exist_ok=True)
-        made = target.with_suffix(f".{os.getpid()}")
-        line = [compiler(), *FLAGS, "-isystem", c_build.cuda_headers(), str(source), "-o", str(made), f"-L{paths.unversioned_dir()}", "-lcuda"]
-        done = subprocess.run(line, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-        os.replace(made, target)  # two processes of a run may make the same
-    os.utime(target)
-    return target
+    line = [compiler(), *FLAGS, "-isystem", c_build.cuda_headers(), str(source), f"-L{paths.unversioned_dir()}", "-lcuda"]
+    return stored(target, line)
 
 
 def programs() -> dict[str, Path]:
