@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from gpuvirt.soft.errors import LinkFailed, NoPtx, SoftError
-from gpuvirt.soft.ptx.device_runtime import CALLS
+from gpuvirt.soft.ptx.device_runtime import GRID_CALLS, GRID_PREFIX, LAUNCH_CALLS, LAUNCH_PREFIX
 from gpuvirt.soft.ptx.image import host_members, is_host_code, ptx_of
 from gpuvirt.soft.ptx.layout import DRIVERS_OWN, SYSCALLS
 from gpuvirt.soft.ptx.module import Item, Module
@@ -20,7 +20,6 @@ from gpuvirt.soft.ptx.module import Item, Module
 _HEADER = re.compile(r"^[ \t]*\.(version|target|address_size)[^\n]*\n?", re.M)
 _TOKEN = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:[^\"\\]|\\.)*\"|[A-Za-z_$%][\w$]*", re.S)
 SHARED_NAMES = ("visible", "extern", "weak", "common")
-CALLS_PREFIX = "__cuda_syscall_CGS_"
 NVVM = 5  # CUjitInputType
 
 
@@ -194,8 +193,9 @@ def link(inputs: Sequence[Input]) -> bytes:
         SoftError: one of them has no PTX, or they do not fit together.
     """
     parts = [part for given in inputs for part in _parts(given)]
-    if any(CALLS_PREFIX in part.text for part in parts):
-        parts.append(_Part("the driver", CALLS, optional=True))
+    for prefix, calls in ((GRID_PREFIX, GRID_CALLS), (LAUNCH_PREFIX, LAUNCH_CALLS)):
+        if any(prefix in part.text for part in parts):
+            parts.append(_Part("the driver", calls, optional=True))
     parts = _wanted(parts)
     if not parts:
         raise LinkFailed("there is nothing to link")
