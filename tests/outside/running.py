@@ -1,0 +1,83 @@
+"""Programs under `gpuvirt run` on one server of software GPUs, each with a time limit for it and all that it starts."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.bench.pools import clean_environment, pool
+
+from .judging import End
+
+TOLD_TO_END_S = 5.0  # from SIGTERM to SIGKILL
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where programs run. `work` is a folder for what is built and written."""
+
+    pool: str
+    work: Path
+    link: str
+    gpus: int
+    timeout: float
+
+    def run(self, line: Sequence[str | Path], cwd: Path, more: Mapping[str, str] | None = None, alive: Callable[[], float] | None = None) -> End:
+        """Runs a command with GPUs. alive: when (time.monotonic) it last did something, where the limit is for standing still."""
+        gpuvirt = [sys.executable, "-P", "-m", "gpuvirt", "run", "--pool", self.pool, "--gpus", str(self.gpus), "--link", self.link, "--"]
+        return run_limited([*gpuvirt, *map(str, line)], cwd, clean_environment(**(more or {})), self.timeout, alive)
+
+
+@contextlib.contextmanager
+def place(work: Path, link: str, gpus: int, timeout: float) -> Iterator[Place]:
+    """A server of software GPUs for a run."""
+    work.mkdir(parents=True, exist_ok=True)
+    with pool(work, "--gpus", str(gpus)) as url:
+        yield Place(url, work, link, gpus, timeout)
+
+
+def run_limited(
+    line: Sequence[str], cwd: Path, env: Mapping[str, str], timeout: float, alive: Callable[[], float] | None = None
+) -> End:
+    """Runs a command in a process group of its own, which is ended as a whole: programs leave children behind that hold its output."""
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        start = time.monotonic()
+        process = subprocess.Popen(line, cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True)
+        try:
+            code = _wait(process, timeout, alive)
+        finally:
+            _end_group(process)
+        texts = []
+        for file in (out, err):
+            file.seek(0)
+            texts.append(file.read().decode(errors="replace"))
+        return End(code, texts[0], texts[1], time.monotonic() - start)
+
+
+def _wait(process: subprocess.Popen[bytes], timeout: float, alive: Callable[[], float] | None) -> int | None:
+    last = time.monotonic()
+    while True:
+        left = last + timeout - time.monotonic()
+        if left <= 0:
+            return None
+        try:
+            return process.wait(min(left, 1.0) if alive else left)
+        except subprocess.TimeoutExpired:
+            last = max(last, alive()) if alive else last
+
+
+def _end_group(process: subprocess.Popen[bytes]) -> None:
+    for how, seconds in ((signal.SIGTERM, TOLD_TO_END_S), (signal.SIGKILL, None)):
+        if process.poll() is None or how == signal.SIGKILL:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, how)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(seconds)
