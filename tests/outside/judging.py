@@ -13,7 +13,7 @@ from . import results
 
 WAIVED_EXIT = 2  # EXIT_WAIVED of NVIDIA's samples
 OURS = (125, 126, 127)  # of `gpuvirt run` itself
-GPUVIRT = re.compile(r"^gpuvirt: (?!software GPUs: setting )(.*)$", re.M)
+GPUVIRT = re.compile(r"^gpuvirt: (.*)$", re.M)
 UNSUPPORTED = re.compile(r"not supported|unsupported", re.I)
 FAILED = re.compile(r"\bFAILED\b(?! *[:=]? *0\b)|(?i:\bResult *= *FAIL|\bTest +failed|\bverification failed|\bERROR: .*mismatch)")
 WAIVED = re.compile(r"\bwaiv(?:ed|ing)\b", re.I)

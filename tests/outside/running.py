@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tests.bench.pools import clean_environment, pool
 
 from .judging import End
 
+TOLD = re.compile(r"^gpuvirt: software GPUs: setting .*\n?", re.M)  # what the launcher always says
 TOLD_TO_END_S = 5.0  # from SIGTERM to SIGKILL
 
 
@@ -33,7 +35,8 @@ class Place:
     def run(self, line: Sequence[str | Path], cwd: Path, more: Mapping[str, str] | None = None, alive: Callable[[], float] | None = None) -> End:
         """Runs a command with GPUs. alive: when (time.monotonic) it last did something, where the limit is for standing still."""
         gpuvirt = [sys.executable, "-P", "-m", "gpuvirt", "run", "--pool", self.pool, "--gpus", str(self.gpus), "--link", self.link, "--"]
-        return run_limited([*gpuvirt, *map(str, line)], cwd, clean_environment(**(more or {})), self.timeout, alive)
+        end = run_limited([*gpuvirt, *map(str, line)], cwd, clean_environment(**(more or {})), self.timeout, alive)
+        return replace(end, err=TOLD.sub("", end.err))
 
 
 @contextlib.contextmanager

@@ -118,6 +118,7 @@ class Samples:
             return Row(sample.name, results.LEFT_OUT, f"its CMake file builds it with {', '.join(self._needs(sample)) or 'what is not installed'}")
         if error := self._build(sample):
             return Row(sample.name, results.UNBUILT, error)
+        self._lay_beside(sample)
         seconds = 0.0
         for arguments in given:
             end = self.place.run([self._executable(sample), *arguments], self._executable(sample).parent, self._environment())
@@ -133,6 +134,13 @@ class Samples:
 
     def _executable(self, sample: Sample) -> Path:
         return self.build / sample.folder / sample.name
+
+    def _lay_beside(self, sample: Sample) -> None:
+        """What the sample's folder has (data/ above all) is found beside its executable, as it would be in a build inside the checkout."""
+        for path in (self.checkout / sample.folder).iterdir():
+            beside = self._executable(sample).parent / path.name
+            if not os.path.lexists(beside):
+                beside.symlink_to(path)
 
     def _environment(self) -> dict[str, str]:
         """Libraries that a sample opens by name are found where an installed toolkit has them."""

@@ -24,7 +24,6 @@ REFUSED = "gpuvirt: cuMemFoo is not supported (no reason): it returned CUDA_ERRO
         (End(2, "needs two GPUs\n", ""), results.WAIVED, "needs two GPUs"),
         (End(2, "CUDA error\n", REFUSED), results.UNSUPPORTED, REFUSED[9:-1]),
         (End(1, "CUDA error\n", REFUSED), results.UNSUPPORTED, REFUSED[9:-1]),
-        (End(1, "expected 4, got 5\n", "gpuvirt: software GPUs: setting NUMBA_X (-v shows all)\n"), results.WRONG, "expected 4, got 5"),
         (End(1, "line 3: expected 4, got 5\nbye\n", ""), results.WRONG, "line 3: expected 4, got 5"),
         (End(1, "CUDA error 700\n", "gpuvirt: kernel k: address 0\n"), results.WRONG, "CUDA error 700 | kernel k: address 0"),
         (End(134, "", "a.cu:3: Assertion `x == 1' failed.\n"), results.WRONG, "a.cu:3: Assertion `x == 1' failed."),
