@@ -68,7 +68,7 @@ static const char *arch_value(const char *option, const char *next, bool *in_nex
     *in_next = false;
     for (size_t i = 0; option && i < sizeof names / sizeof *names; i++) {
         size_t size = strlen(names[i]);
-        if (strncmp(option, names[i], size)) continue;
+        if (strncmp(option, names[i], size) != 0) continue;
         if (option[size] == '=') return option + size + 1;
         *in_next = !option[size];
         if (*in_next) return next;
@@ -93,31 +93,44 @@ static bool other_arch(const char *arch, const void *caller, char out[LONGEST_AR
 /* ---- programs whose machine code is PTX ------------------------------------------------------------------------------- */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static program *replaced;
-static size_t n_replaced, capacity;
+static struct replaced {
+    struct replaced *next;
+    program program;
+} *first;
+
+/* Where a program is noted; what holds it is NULL if it is not. */
+static struct replaced **place_of(program p) {
+    struct replaced **place = &first;
+    while (*place && (*place)->program != p) place = &(*place)->next;
+    return place;
+}
 
 static bool is_replaced(program p) {
-    bool found = false;
     pthread_mutex_lock(&lock);
-    for (size_t i = 0; i < n_replaced; i++) found |= replaced[i] == p;
+    bool found = *place_of(p) != NULL;
     pthread_mutex_unlock(&lock);
     return found;
 }
 
-static bool set_replaced(program p, bool now) {
-    bool keeps = true;
+static bool note(program p) {
+    bool noted = true;
     pthread_mutex_lock(&lock);
-    for (size_t i = 0; i < n_replaced; i++)
-        if (replaced[i] == p) replaced[i--] = replaced[--n_replaced];
-    if (now && n_replaced == capacity) {
-        size_t wanted = capacity ? 2 * capacity : 16;
-        program *more = realloc(replaced, wanted * sizeof *more);
-        if (more) replaced = more, capacity = wanted;
-        keeps = more != NULL;
+    struct replaced **place = place_of(p);
+    if (!*place) {
+        *place = calloc(1, sizeof **place);
+        if (*place) (*place)->program = p;
+        noted = *place != NULL;
     }
-    if (now && keeps) replaced[n_replaced++] = p;
     pthread_mutex_unlock(&lock);
-    return keeps;
+    return noted;
+}
+
+static void forget(program p) {
+    pthread_mutex_lock(&lock);
+    struct replaced **place = place_of(p), *old = *place;
+    if (old) *place = old->next;
+    pthread_mutex_unlock(&lock);
+    free(old);
 }
 
 /* ---- the interface -------------------------------------------------------------------------------------------------------- */
@@ -140,12 +153,14 @@ EXPORT int nvrtcCompileProgram(program p, int n, const char *const *options) {
         bool other = other_arch(value, caller, arch, &machine_code); /* the last one counts, as it does for NVRTC */
         if (!other) continue;
         snprintf(line, sizeof line, "--gpu-architecture=%s", arch);
-        if (in_next)
-            changed[i] = "--gpu-architecture", changed[++i] = arch;
-        else
-            changed[i] = line;
+        changed[i] = line;
+        if (in_next && i + 1 < n) {
+            changed[i++] = "--gpu-architecture";
+            changed[i] = arch;
+        }
     }
-    int rc = set_replaced(p, machine_code) ? compile(p, n, changed) : OUT_OF_MEMORY;
+    if (!machine_code) forget(p);
+    int rc = machine_code && !note(p) ? OUT_OF_MEMORY : compile(p, n, changed);
     free(changed);
     return rc;
 }
@@ -168,6 +183,6 @@ EXPORT int nvrtcGetCUBIN(program p, char *data) { return call_data(is_replaced(p
 EXPORT int nvrtcDestroyProgram(program *p) {
     int (*destroy)(program *);
     *(void **)&destroy = real("nvrtcDestroyProgram", CALLER);
-    if (p && *p) set_replaced(*p, false); /* before it is gone: its address may be another's at once */
+    if (p && *p) forget(*p); /* before it is gone: its address may be another's at once */
     return destroy ? destroy(p) : INTERNAL_ERROR;
 }
