@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -134,7 +135,13 @@ def run_numba(checkout: Path, size: int | None, seed: int, **options: Any) -> No
     run_suite(suites.numba(checkout.absolute()), size, seed, options)
 
 
+def end_in_order(signum: int, frame: object) -> None:
+    """The server and the programs under way are ended, too."""
+    raise SystemExit(128 + signum)
+
+
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, end_in_order)
     try:
         main()
     except (ResultsError, samples.SamplesError, suites.SuiteError, toolkit.ToolkitError) as known:

@@ -23,6 +23,7 @@ from .toolkit import Toolkit
 EXECUTABLE = re.compile(r"^\s*add_executable\s*\(\s*([\w-]+)\s", re.M)
 NEEDS = re.compile(r"find_(?:package|library)\s*\(\s*(\w+)")
 EVERYWHERE = ("CUDAToolkit", "Threads", "OpenMP")
+DISPLAYS = frozenset(("EGL", "X11", "Vulkan"))  # a sample that is built with one of these opens a window, or shares images with what does
 BUILD_LIMIT_S = 1200.0
 BUILDING = threading.Lock()  # a build folder is one ninja's at a time
 # Libraries that no wheel has: a sample that links one does not compile, and says which, where CMake would refuse all samples.
@@ -114,6 +115,8 @@ class Samples:
         given = runs(self.arguments, sample.name)
         if given is None:
             return Row(sample.name, results.LEFT_OUT, "test_args.json skips it")
+        if display := DISPLAYS & set(self._needs(sample)):
+            return Row(sample.name, results.LEFT_OUT, f"it needs a display: {', '.join(sorted(display))}")
         if sample.name not in self.built_by:
             return Row(sample.name, results.LEFT_OUT, f"its CMake file builds it with {', '.join(self._needs(sample)) or 'what is not installed'}")
         if error := self._build(sample):
@@ -148,7 +151,7 @@ class Samples:
         return {"LD_LIBRARY_PATH": os.pathsep.join(filter(None, places)), "CUDA_HOME": str(self.toolkit.root), "CUDA_PATH": str(self.toolkit.root)}
 
     def _build(self, sample: Sample) -> str:
-        line = [_tool(Path(sys.executable).parent, "ninja"), "-C", str(self.build), "-j", "1", sample.name]
+        line = [_tool(Path(sys.executable).parent, "ninja"), "-C", str(self.build), "-j", "2", sample.name]
         try:
             with BUILDING:
                 done = subprocess.run(line, capture_output=True, text=True, errors="replace", timeout=BUILD_LIMIT_S, check=False)

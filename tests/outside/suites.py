@@ -21,6 +21,7 @@ from .running import Place
 PLUGIN = Path(__file__).with_name("plugin")
 OUTCOMES = {"passed": results.PASSED, "skipped": results.SKIPPED, "failed": results.WRONG}
 LISTING_LIMIT_S = 3600.0
+NO_HEADER = re.compile(r"cannot open source file")  # CuPy looks for cuFFT's headers among the runtime's, where wheels do not have them
 REFUSED = re.compile(r"NOT_SUPPORTED|NotSupported")
 
 
@@ -141,6 +142,8 @@ def _read(report: Path, end: End) -> Iterator[Row]:
         verdict = OUTCOMES[outcome]
         if verdict == results.WRONG and (REFUSED.search(cause) or ("gpuvirt: " in cause and UNSUPPORTED.search(cause.partition("gpuvirt: ")[2]))):
             verdict = results.UNSUPPORTED
+        elif verdict == results.WRONG and NO_HEADER.search(cause):
+            verdict = results.LEFT_OUT
         yield Row(name, verdict, cause, since)
         running = "" if running == name else running
     if running:

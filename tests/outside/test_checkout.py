@@ -29,6 +29,7 @@ def test_fails(): assert 1 == 2
 @pytest.mark.skip(reason="no reason")
 def test_is_skipped(): pass
 def test_is_refused(): raise RuntimeError("cudaErrorNotSupported: operation not supported")
+def test_lacks_a_header(): raise RuntimeError('k.cu(1): catastrophic error: cannot open source file "cufftXt.h"')
 def test_dies(): os.abort()
 def test_stands_still(): time.sleep(1000)
 @pytest.mark.xfail
@@ -86,7 +87,7 @@ def test_a_suite_of_tests(tmp_path: Path) -> None:
     with place(tmp_path / "work", "auto", 1, 15) as where:
         tests, unread = suites.names(suite, where)
         assert [row.program for row in unread] == ["test_unreadable.py"] and "there_is_no_such_module" in unread[0].cause
-        assert len(tests) == 9
+        assert len(tests) == 10
         chosen = [test for test in tests if "comes_last" not in test]
         suites.run_file(suite, where, "test_it.py", chosen, kept)
     verdicts = {name.partition("::test_")[2]: row.verdict for name, row in kept.rows.items()}
@@ -95,6 +96,7 @@ def test_a_suite_of_tests(tmp_path: Path) -> None:
         "fails": results.WRONG,
         "is_skipped": results.SKIPPED,
         "is_refused": results.UNSUPPORTED,
+        "lacks_a_header": results.LEFT_OUT,
         "dies": results.CRASHED,
         "stands_still": results.LATE,
         "is_expected_to_fail": results.PASSED,

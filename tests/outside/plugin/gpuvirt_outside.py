@@ -70,8 +70,8 @@ def write_end(name: str, outcome: str, cause: str) -> None:
 
 
 def last_line(text: str) -> str:
-    """The line of a traceback that says what was wrong: the last one of those that pytest marks."""
+    """The line of a traceback that says what was wrong: of chained exceptions the last one that is named, else the last line that pytest marks."""
     marked = [line[1:].strip() for line in text.splitlines() if line.startswith("E ") and line[1:].strip()]
     plain = [line.strip() for line in text.splitlines() if line.strip()]
-    first = [line for line in marked if re.match(r"[\w.]+(Error|Exception|Warning)\b", line)]
-    return (first or marked or plain or ["?"])[-1 if not first else 0][:240]
+    named = [line for line in marked if re.match(r"[\w.]+(Error|Exception|Warning)\b", line)]
+    return (named or marked or plain or ["?"])[-1][:240]
