@@ -15,7 +15,7 @@ import click
 
 from . import results, rival, samples, suites, table, toolkit
 from .results import Results, ResultsError, Row
-from .running import place
+from .running import ENDING, place
 
 ROOT = Path(__file__).resolve().parents[2]
 CHECKOUT = click.argument("checkout", type=click.Path(exists=True, file_okay=False, path_type=Path))
@@ -47,14 +47,15 @@ def verb(name: str) -> Callable[[Callable[..., Any]], click.Command]:
 
 
 def each(names: Sequence[str], run: Callable[[str], object], jobs: int) -> None:
-    """Runs all of them, `jobs` at a time; Ctrl-C ends after those that are under way."""
+    """Runs all of them, `jobs` at a time; Ctrl-C and SIGTERM end those that are under way."""
     with ThreadPoolExecutor(jobs) as pool:
         waiting = [pool.submit(run, name) for name in names]
         try:
             for one in waiting:
                 one.result()
         except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
+            ENDING.set()
+            pool.shutdown(cancel_futures=True)
             raise
 
 

@@ -14,6 +14,7 @@ from . import results
 WAIVED_EXIT = 2  # EXIT_WAIVED of NVIDIA's samples
 OURS = (125, 126, 127)  # of `gpuvirt run` itself
 GPUVIRT = re.compile(r"^gpuvirt: (.*)$", re.M)
+LOST = re.compile(r"^gpuvirt: (\S+ \(command \d+\) failed .*not supported.*)$", re.M)  # nothing ran after it, whatever the program says
 UNSUPPORTED = re.compile(r"not supported|unsupported", re.I)
 FAILED = re.compile(r"\bFAILED\b(?! *[:=]? *0\b)|(?i:\bResult *= *FAIL|\bTest +failed|\bverification failed|\bERROR: .*mismatch)")
 WAIVED = re.compile(r"\bwaiv(?:ed|ing)\b", re.I)
@@ -40,6 +41,8 @@ def judge(end: End, waived_exit: int | None = None) -> tuple[str, str]:
     refused = refusal(end.err)
     if end.code is None:
         return results.LATE, refused or last_line(end)
+    if lost := LOST.search(end.err):
+        return results.UNSUPPORTED, _short(lost[1])
     if end.code == 0:
         if failed := FAILED.search(end.text):
             return results.WRONG, refused or _line_at(end.text, failed.start())

@@ -11,6 +11,9 @@ from rich.console import Console
 REFUSED = "gpuvirt: cuMemFoo is not supported (no reason): it returned CUDA_ERROR_NOT_SUPPORTED\n"
 
 
+LATER = "gpuvirt: fence (command 8) failed on tcp://h:1 with CUDA error 801: kernels that launch kernels are not supported; its context is lost\n"
+
+
 @pytest.mark.parametrize(
     ("end", "verdict", "cause"),
     [
@@ -18,6 +21,7 @@ REFUSED = "gpuvirt: cuMemFoo is not supported (no reason): it returned CUDA_ERRO
         (End(0, "Errors: 0 FAILED: 0\n", ""), results.PASSED, ""),
         (End(0, "Device assert failed as expected\n", ""), results.PASSED, ""),
         (End(0, "done\n", REFUSED), results.PASSED, ""),  # it asked, and did without
+        (End(0, "Done!\n", LATER), results.UNSUPPORTED, LATER[9:-1]),  # it looks at no error
         (End(0, "[x] comparing\nResult = FAIL\nbye\n", ""), results.WRONG, "Result = FAIL"),
         (End(0, "sum: Test failed!\n", ""), results.WRONG, "sum: Test failed!"),
         (End(0, "no such GPU, waiving this sample\n", ""), results.WAIVED, "no such GPU, waiving this sample"),

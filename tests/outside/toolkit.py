@@ -10,23 +10,6 @@ from pathlib import Path
 
 from gpuvirt import paths
 
-WHEELS = (
-    "nvidia-cuda-nvcc>=13,<14",
-    "nvidia-cuda-cccl>=13,<14",
-    "nvidia-cuda-runtime>=13,<14",
-    "nvidia-cuda-nvrtc>=13,<14",
-    "nvidia-cuda-culibos>=13,<14",
-    "nvidia-cuda-profiler-api>=13,<14",
-    "nvidia-nvjitlink>=13,<14",
-    "nvidia-cublas>=13,<14",
-    "nvidia-cufft>=12,<13",
-    "nvidia-curand>=10,<11",
-    "nvidia-cusolver>=12,<13",
-    "nvidia-cusparse>=12,<13",
-    "nvidia-npp>=13,<14",
-    "nvidia-nvjpeg>=13,<14",
-    "nvidia-nvtx>=13,<14",
-)
 # The options that choose an architecture are the caller's for real GPUs. A software GPU needs PTX, and making machine code takes longer.
 NVCC = """\
 #!/bin/sh
@@ -69,8 +52,7 @@ def find_wheels() -> Path:
     for folder in folders:
         if (folder / "bin" / "nvcc").is_file():
             return folder
-    install = " ".join(f"'{wheel}'" for wheel in WHEELS)
-    raise ToolkitError(f"NVIDIA's toolkit is not installed; install it: {sys.executable} -m pip install --target {folders[0].parents[1]} {install}")
+    raise ToolkitError(f"NVIDIA's toolkit is not in {folders[0]}; install it: make {folders[0].parents[1]}/.installed")
 
 
 def lay_out(work: Path, wheels: Path | None = None) -> Toolkit:
