@@ -17,7 +17,7 @@ from typing import Any
 from . import results
 from .judging import WAIVED_EXIT, judge
 from .results import Row
-from .running import Place
+from .running import ENDING, Ended, Place
 from .toolkit import Toolkit
 
 EXECUTABLE = re.compile(r"^\s*add_executable\s*\(\s*([\w-]+)\s", re.M)
@@ -154,11 +154,15 @@ class Samples:
         line = [_tool(Path(sys.executable).parent, "ninja"), "-C", str(self.build), "-j", "2", sample.name]
         try:
             with BUILDING:
+                if ENDING.is_set():
+                    raise Ended
                 done = subprocess.run(line, capture_output=True, text=True, errors="replace", timeout=BUILD_LIMIT_S, check=False)
         except subprocess.TimeoutExpired:
             return f"not built in {BUILD_LIMIT_S:.0f} s"
         if done.returncode == 0:
             return ""
+        if ENDING.is_set():
+            raise Ended
         lines = [text for text in done.stdout.splitlines() if re.search(r"error|cannot find|undefined|fatal", text, re.I)]
         return (lines or done.stdout.splitlines()[-1:] or ["ninja failed"])[0].strip()[:240]
 
