@@ -126,6 +126,13 @@ def test_newest_version_and_target() -> None:
     assert text.startswith(".version 8.7\n.target sm_90a\n") and text.count(".version") == 1 and text.count(".target") == 1
 
 
+def test_the_target_is_that_of_the_kernels() -> None:
+    """The device runtime that nvcc links to programs is for sm_121: CUB, told so by its kernels, finds no policy for what it was compiled for."""
+    runtime = HEAD.format("9.3", "121") + ".entry fill() { ret; }\n"
+    merged = merge([MAIN, LIBRARY, runtime])
+    assert ".target sm_90a\n" in merged and ".version 9.3\n" in merged
+
+
 def test_two_definitions() -> None:
     with pytest.raises(LinkFailed, match="multiple definitions of 'bias', in 'input 2' and 'input 3'"):
         merge([MAIN, LIBRARY, LIBRARY])

@@ -59,8 +59,15 @@ def _choose(defined: list[tuple[int, Item]], name: str, names: Sequence[str]) ->
 
 
 def _header(modules: Sequence[Module]) -> str:
+    """The target is that of the program's kernels, which tell it as their PTX version: CUB looks there for what it was compiled for. The CUDA device
+    runtime, which nvcc links to any program of several pieces, has kernels, too, and is for the newest device: so the oldest one counts."""
     newest = max(modules, key=lambda m: m.version)
-    target = max((m.target for m in modules), key=lambda t: (int(re.sub(r"\D", "", t) or 0), t))
+
+    def number(module: Module) -> tuple[int, str]:
+        return int(re.sub(r"\D", "", module.target) or 0), module.target
+
+    with_kernels = [m for m in modules if m.kernels]
+    target = (min(with_kernels, key=number) if with_kernels else max(modules, key=number)).target
     return f".version {newest.version // 10}.{newest.version % 10}\n.target sm_{target}\n.address_size 64\n"
 
 

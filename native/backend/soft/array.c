@@ -167,7 +167,7 @@ int soft_array_texture(struct gv_context *c, struct gv_array *a, const struct gv
 
 int soft_surface_create(struct gv_context *c, struct gv_array *a, uint64_t *object) {
     struct soft_texture t = image_of(a, SOFT_SURFACE);
-    if (!(a->flags & SURFACE) || a->levels != 1 || a->context->device != c->device) return CUDA_ERROR_INVALID_VALUE;
+    if (a->levels != 1 || a->context->device != c->device) return CUDA_ERROR_INVALID_VALUE; /* the client looks at SURFACE */
     return soft_texture_add(c, &t, object);
 }
 
