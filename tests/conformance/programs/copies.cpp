@@ -118,3 +118,23 @@ CASE(with_attributes, "cuMemcpyWithAttributesAsync") {
     attributes.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_INVALID;
     REFUSED(cuMemcpyWithAttributesAsync(to, from, 256, &attributes, stream), CUDA_ERROR_INVALID_VALUE);
 }
+
+// Copies to the same host memory, one after the other by an event: the bytes of the last one stay, whatever their sizes.
+CASE(the_last_copy_stays, "cuMemcpyDtoHAsync") {
+    CUdeviceptr ones = allocate(1 << 16), twos = allocate(1 << 16);
+    CHECK(cuMemsetD8(ones, 1, 1 << 16));
+    CHECK(cuMemsetD8(twos, 2, 1 << 16));
+    CUstream first = make_stream(), second = make_stream();
+    CUevent event = garbage<CUevent>();
+    CHECK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    unsigned char *back = pinned(1 << 16);
+    for (int i = 0; i < 200; i++) {
+        size_t before = i % 2 ? 16 : 1 << 12, after = i % 2 ? 1 << 12 : 16;
+        CHECK(cuMemcpyDtoHAsync(back, ones, before, first));
+        CHECK(cuEventRecord(event, first));
+        CHECK(cuStreamWaitEvent(second, event, 0));
+        CHECK(cuMemcpyDtoHAsync(back, twos, after, second));
+        CHECK(cuStreamSynchronize(second));
+        EXPECT(back[0] == 2 && back[after - 1] == 2);
+    }
+}
