@@ -138,3 +138,16 @@ CASE(the_last_copy_stays, "cuMemcpyDtoHAsync") {
         EXPECT(back[0] == 2 && back[after - 1] == 2);
     }
 }
+
+// What a synchronous copy's stream was given before it is over when the call returns: here the bytes of another copy have come.
+CASE(what_was_queued_before_is_over, "cuMemcpyHtoD") {
+    size_t size = 8 << 20;
+    CUdeviceptr memory = allocate(size), other = allocate(64);
+    unsigned char *source = pinned(64), *back = pinned(size);
+    for (unsigned char i = 1; i <= 10; i++) {
+        CHECK(cuMemsetD8(memory, i, size));
+        CHECK(cuMemcpyDtoHAsync(back, memory, size, nullptr));
+        CHECK(cuMemcpyHtoD(other, source, 64));
+        EXPECT(back[0] == i && back[size - 1] == i);
+    }
+}

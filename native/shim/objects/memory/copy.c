@@ -175,12 +175,14 @@ static int send_piece(void *arg, const struct piece *p) {
     return 0;
 }
 
-/* `wait`: the program regards the copy as complete when the call returns. It is only queued then; stream_copied makes streams that are not ordered with this one wait for it. */
+/* `wait`: the program regards the copy as complete when the call returns. It is only queued then; stream_copied makes streams that are not ordered with this one wait for it. But what the stream was given
+ * before is over for the program, too, and of that it can see what is written to host memory. */
 static int send_now(struct shim_stream *s, const struct copy_side *dst, const struct copy_side *src, const struct copy_box *box, bool wait) {
     struct inward in = {.stream = s, .lend = !wait && src->pinned, .tell = wait && atomic_load(&s->context->has_unordered_streams)};
     int rc = each_piece(dst, src, box, send_piece, &in);
     free(in.staging);
     if (!rc && wait) stream_copied(s, in.last);
+    if (!rc && wait && host_writes_pending(0, UINT64_MAX)) rc = stream_drain(s);
     return rc;
 }
 
