@@ -151,3 +151,18 @@ CASE(what_was_queued_before_is_over, "cuMemcpyHtoD") {
         EXPECT(back[0] == i && back[size - 1] == i);
     }
 }
+
+// A synchronous copy from pinned memory that kernels may use, too, is over when the call returns: also for a stream that is ordered with nothing.
+CASE(from_mapped_memory, "cuMemcpyHtoD") {
+    void *source = garbage<void *>();
+    CHECK(cuMemHostAlloc(&source, 1 << 16, CU_MEMHOSTALLOC_DEVICEMAP));
+    std::memset(source, 1, 1 << 16);
+    CUdeviceptr memory = allocate(1 << 16);
+    CUstream apart = make_stream();
+    for (int i = 0; i < 200; i++) {
+        CHECK(cuMemcpyHtoD(memory, source, 1 << 16));
+        CHECK(cuMemsetD8Async(memory, 2, 1 << 16, apart));
+        CHECK(cuStreamSynchronize(apart));
+        EXPECT(download<unsigned char>(memory + (1 << 16) - 1, 1)[0] == 2);
+    }
+}

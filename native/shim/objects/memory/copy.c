@@ -356,6 +356,7 @@ static int device_to_device(struct shim_stream *s, const struct copy_side *dst, 
     uint64_t seq = post_copy_device(stream_ctx(s), foreign ? GV_RECORD_MARK : 0, &c);
     if (!seq) return post_refused();
     stream_posted(s, seq, foreign);
+    if (wait && managed_contains(src->address)) stream_copied(s, seq); /* it may be host memory to the program, and the copy over */
     return foreign ? stream_drain(s) : 0;
 }
 
