@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
@@ -103,14 +104,20 @@ def programs() -> dict[str, Path]:
         return dict(zip(subjects(), compilers.map(program, subjects()), strict=True))
 
 
-def breakable_driver(folder: Path) -> Path:
-    """libcuda.so.1 of all its sources, in which the function that GV_BREAK_FUNCTION names answers CUDA_SUCCESS and does nothing."""
+def driver(folder: Path, flags: Sequence[str] = (), instead: Mapping[Path, Path] | None = None) -> Path:
+    """libcuda.so.1 of all its sources, or of others in the place of some."""
     native = c_build.NATIVE
     out = c_build.generated()
     parts = [native / part for part in ("shim/session", "shim/abi", "shim/objects", "wire", "transport")]
     sources = [source for part in parts for source in sorted(part.rglob("*.c"))]
     sources += [out / name for name in ("gv_stubs.c", "gv_proc_table.c", "gv_errors.c", "gv_commands.c")]
+    sources = [(instead or {}).get(source, source) for source in sources]
     places = [out, *(native / part for part in ("api", "wire", "transport", "shim", "worker", "")), Path(c_build.cuda_headers())]
-    flags = ["-fvisibility=hidden", "-DGV_BREAK_STUBS", *(f"-isystem{p}" if p == places[-1] else f"-I{p}" for p in places)]
+    all_flags = ["-fvisibility=hidden", *flags, *(f"-isystem{p}" if p == places[-1] else f"-I{p}" for p in places)]
     libraries = ["-Wl,--no-undefined", "-Wl,-z,nodelete", "-Wl,-Bsymbolic", "-ldl", "-lm"]
-    return c_build.library(folder / "libcuda.so.1", sources, flags=flags, libraries=libraries)
+    return c_build.library(folder / "libcuda.so.1", sources, flags=all_flags, libraries=libraries)
+
+
+def breakable_driver(folder: Path) -> Path:
+    """One in which the function that GV_BREAK_FUNCTION names answers CUDA_SUCCESS and does nothing."""
+    return driver(folder, ["-DGV_BREAK_STUBS"])

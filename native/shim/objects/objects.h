@@ -359,10 +359,12 @@ void memory_unreserve(uint32_t server_device, uint64_t address, uint64_t size);
 /* Frees the allocations of a context and removes its globals from the map; nothing runs in it any more. */
 void memory_context_gone(struct shim_context *c);
 
-/* Host memory that asynchronous copies and host functions may still write: adds a writer; waits until no writer of [low, high) is left; asks whether there is one. */
+/* Host memory that asynchronous copies and host functions may still write: adds a writer; waits until no writer of [low, high) is left; asks whether there is one, and whether
+ * there is one that is a copy. */
 void host_writes_add(uint64_t low, uint64_t high, struct shim_stream *s, uint64_t seq);
 int host_writes_wait(uint64_t low, uint64_t high);
 bool host_writes_pending(uint64_t low, uint64_t high);
+bool host_copies_pending(uint64_t low, uint64_t high);
 
 /* ---- modules (module/) --------------------------------------------------------------------- */
 
