@@ -9,6 +9,7 @@
 struct launch_op {
     struct op op;
     struct gv_module *module;
+    struct soft_bindings *bindings;
     uint32_t kernel, grid[3], block[3], shared, cooperative, params_size;
     char params[] __attribute__((aligned(16)));
 };
@@ -98,11 +99,16 @@ static int launch_run(struct gv_stream *s, struct op *op, char *err) {
                                  .console_arg = b->console_arg};
     memcpy(launch.grid, l->grid, sizeof launch.grid);
     memcpy(launch.block, l->block, sizeof launch.block);
-    return soft_engine_run(b->engine, &launch, err, GV_ERR_SIZE);
+    if (!l->bindings) return soft_engine_run(b->engine, &launch, err, GV_ERR_SIZE);
+    soft_bindings_enter(l->module, l->bindings);
+    rc = soft_engine_run(b->engine, &launch, err, GV_ERR_SIZE);
+    soft_bindings_leave(l->module);
+    return rc;
 }
 
 static void launch_drop(struct gv_stream *s, struct op *op) {
     (void)s;
+    soft_bindings_drop(((struct launch_op *)op)->bindings);
     soft_module_drop(((struct launch_op *)op)->module);
 }
 
@@ -120,5 +126,6 @@ int soft_launch(struct gv_stream *s, const struct gv_launch *launch) {
     l->params_size = launch->params_size;
     if (launch->params_size) memcpy(l->params, launch->params, launch->params_size);
     soft_module_hold(l->module);
+    l->bindings = soft_bindings_take(l->module);
     return soft_stream_push(s, &l->op);
 }

@@ -94,7 +94,7 @@ int soft_texture_add(struct gv_context *c, const struct soft_texture *t, uint64_
     return 0;
 }
 
-int soft_texture_create(struct gv_context *c, const struct gv_texture *texture, uint64_t *object) {
+int soft_texture_of_memory(const struct gv_texture *texture, struct soft_texture *out) {
     uint32_t bytes = soft_format_bytes(texture->format) * texture->channels;
     if (!bytes || texture->channels > 4 || texture->address % bytes) return CUDA_ERROR_INVALID_VALUE;
     struct soft_texture t = {.magic = SOFT_TEXTURE_MAGIC,
@@ -121,7 +121,14 @@ int soft_texture_create(struct gv_context *c, const struct gv_texture *texture, 
         break;
     default: return CUDA_ERROR_INVALID_VALUE;
     }
-    return soft_texture_add(c, &t, object);
+    *out = t;
+    return 0;
+}
+
+int soft_texture_create(struct gv_context *c, const struct gv_texture *texture, uint64_t *object) {
+    struct soft_texture t;
+    int rc = soft_texture_of_memory(texture, &t);
+    return rc ? rc : soft_texture_add(c, &t, object);
 }
 
 static void make_old(struct soft_textures *all, struct soft_texture_slot *slot) {

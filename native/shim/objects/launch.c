@@ -7,6 +7,7 @@
 #include "objects/graph/graph.h"
 #include "objects/managed/managed.h"
 #include "objects/memory/host_mapping.h"
+#include "objects/module/reference.h"
 #include "wire/session_limits.h"
 
 struct request {
@@ -175,7 +176,8 @@ static int launch(const struct request *r) {
     }
     if (stream_captures(s)) return capture(s, r, params, f->meta->param_bytes);
     bool begun = false;
-    if (range_placed_span) rc = host_map_parameters(params, f->meta->param_bytes);
+    if (atomic_load_explicit(&f->module->references, memory_order_acquire)) rc = reference_send(f->module);
+    if (!rc && range_placed_span) rc = host_map_parameters(params, f->meta->param_bytes);
     if (!rc) rc = managed_launch(s, &begun);
     if (rc) return rc;
     struct gv_cmd_launch c = {.stream = stream_id(s),
