@@ -234,6 +234,7 @@ int fuzz_tensor_map(struct gv_context *c, const struct gv_tensor_map *wanted, vo
     if (!wanted->rank || wanted->rank > 5) abort();
     return (void)c, memset(map, 1, 128), answer();
 }
+int fuzz_tensor_map_address(struct gv_context *c, void *map, uint64_t address) { return (void)c, memcpy(map, &address, 8), answer(); }
 int fuzz_mark(struct gv_stream *s, void (*fn)(void *arg, int status), void *arg) { return (void)s, fn(arg, answer()), 0; }
 int fuzz_gate(struct gv_stream *s, void (*fn)(void *arg), void *arg) { return (void)s, fn(arg), 0; }
 

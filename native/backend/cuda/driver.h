@@ -113,7 +113,8 @@
     F(texture_destroy, cuTexObjectDestroy, (CUtexObject))                                                                                         \
     F(tensor_map, cuTensorMapEncodeTiled,                                                                                                         \
       (CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *, const cuuint64_t *, const cuuint32_t *, const cuuint32_t *,    \
-       CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill))
+       CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill))                                               \
+    F(tensor_map_address, cuTensorMapReplaceAddress, (CUtensorMap *, void *))
 
 struct driver {
     void *library;

@@ -208,3 +208,11 @@ int soft_tensor_map(struct gv_context *c, const struct gv_tensor_map *wanted, vo
                ? CUDA_ERROR_INVALID_VALUE
                : 0;
 }
+
+int soft_tensor_map_address(struct gv_context *c, void *map, uint64_t address) {
+    (void)c;
+    struct soft_tensor_map *m = map;
+    if (m->magic != SOFT_TENSOR_MAGIC || !address || m->rank > 5 || address % 16) return CUDA_ERROR_INVALID_VALUE;
+    m->address = address;
+    return 0;
+}
