@@ -123,7 +123,7 @@ def described(c: Command) -> Iterator[str]:
     """A struct of the backend's with what the command's fields of the same names say, but for those that name objects."""
     assert c.work.call
     named = {"stream", *dict(c.work.find), *(c.work.make or ())[:1]}
-    fields = [f for f in c.body.fields if f.name not in named]
+    fields = [f for f in c.body.fields if f.name not in named and not f.is_blob]
     for text in c.work.call[1]:
         if text.startswith("struct "):
             scalars = ", ".join(f".{f.name} = c->{f.name}" for f in fields if f.count == 1)

@@ -76,7 +76,7 @@ class Function:
 
 HANDLES = {
     "CUcontext", "CUstream", "CUevent", "CUmodule", "CUfunction", "CUlibrary", "CUkernel", "CUmemoryPool", "CUlogsCallbackHandle", "CUarray",
-    "CUmipmappedArray", "CUgraph", "CUgraphNode", "CUgraphExec",
+    "CUmipmappedArray", "CUtexref", "CUsurfref", "CUgraph", "CUgraphNode", "CUgraphExec",
 }  # fmt: skip
 
 

@@ -49,6 +49,10 @@ struct gv_meta_param {
 
 #define GV_META_GLOBAL_CONST 1u
 #define GV_META_GLOBAL_MANAGED 2u /* the host uses it as well; it has its pages to itself */
+/* A texture or surface reference: no variable to the program. Where it lies is for the backend alone. */
+#define GV_META_GLOBAL_TEXTURE 4u
+#define GV_META_GLOBAL_SURFACE 8u
+#define GV_META_GLOBAL_REFERENCE (GV_META_GLOBAL_TEXTURE | GV_META_GLOBAL_SURFACE)
 
 struct gv_meta_global {
     uint32_t name;

@@ -89,6 +89,7 @@ struct gv_texture {
     uint64_t address, width, height, pitch; /* linear: width is in bytes */
     uint32_t mip_filter;
     float bias, least, most; /* of the level of detail */
+    uint32_t anisotropy;     /* at most; 0 and 1: none. A software GPU has none */
 };
 
 /* The arguments of cuTensorMapEncodeTiled. */

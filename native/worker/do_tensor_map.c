@@ -28,3 +28,14 @@ int worker_do_tensor_map(struct worker *w, const struct gv_record *record, const
     gv_reply_tensor_map_encode(&reply, body);
     return worker_reply(w, record, status, NULL, body, (uint32_t)gv_reply_tensor_map_size(&reply));
 }
+
+int worker_do_tensor_map_address(struct worker *w, const struct gv_record *record, const struct gv_cmd_tensor_map_address *c,
+                                 struct worker_context *context) {
+    uint8_t map[128] __attribute__((aligned(64))), body[160];
+    if (c->map_size != sizeof map) return -1;
+    memcpy(map, c->map, sizeof map);
+    int status = w->ops->tensor_map_address(context->context, map, c->address);
+    struct gv_reply_tensor_map_address reply = {.map = map, .map_size = sizeof map};
+    gv_reply_tensor_map_address_encode(&reply, body);
+    return worker_reply(w, record, status, NULL, body, (uint32_t)gv_reply_tensor_map_address_size(&reply));
+}

@@ -36,7 +36,7 @@ def fake_driver(generated: Path, includes: list[Path], tmp_path_factory: pytest.
     """libcuda.so.1 over recorders: everything of the API but no session."""
     out = tmp_path_factory.mktemp("driver")
     (out / "recorders.c").write_text(recorders((generated / "gv_impl.h").read_text()))
-    sources = [*sorted((SHIM / "abi").glob("*.c")), SHIM / "session" / "quiet_write.c"]
+    sources = [*sorted((SHIM / "abi").glob("*.c")), SHIM / "session" / "quiet_write.c", SHIM / "session" / "log" / "log_lines.c"]
     sources += [generated / name for name in ("gv_stubs.c", "gv_proc_table.c", "gv_errors.c")]
     sources += [out / "recorders.c", Path(__file__).with_name("fakes.c")]
     flags = ["-fvisibility=hidden", *(f"-I{folder}" for folder in (*includes, Path(__file__).parent))]

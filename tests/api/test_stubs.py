@@ -209,13 +209,13 @@ def test_after_the_end(fake_driver: Path, tmp_path: Path, includes: list[Path]) 
 
 def test_unsupported_says_so_once(fake_driver: Path) -> None:
     code = """
-        print(lib.cuDeviceGetLuid(None, None, 0), lib.cuDeviceGetLuid(None, None, 0), lib.cuTensorMapReplaceAddress(None, None))
+        print(lib.cuDeviceGetLuid(None, None, 0), lib.cuDeviceGetLuid(None, None, 0), lib.cuDeviceGetFabricClusterUuid(None, 0))
         print(ctypes.string_at(ctypes.addressof(ctypes.c_char.in_dll(lib, "fake_log"))).decode())
     """
     out = run_fresh(fake_driver, code).splitlines()
     assert out[0].split() == ["801"] * 3
     assert out[1].startswith("cuDeviceGetLuid is not supported (LUIDs exist on Windows only)")
-    assert out[2].startswith("cuTensorMapReplaceAddress is not supported")
+    assert out[2].startswith("cuDeviceGetFabricClusterUuid is not supported")
     assert len([line for line in out[1:] if line]) == 2
 
 

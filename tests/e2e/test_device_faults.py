@@ -67,6 +67,14 @@ def test_what_a_fault_says_and_leaves(server: Server, program: Path, case: str) 
     assert len(lines) == 1 and f"CUDA error {code}: " in lines[0] and re.search(said, lines[0]), done.stderr
 
 
+def test_a_core_dump_that_is_enabled_is_said_not_to_be_written(server: Server, program: Path, tmp_path: Path) -> None:
+    where = {"CUDA_COREDUMP_FILE": str(tmp_path / "core")}
+    for switch, lines in (("1", 1), ("0", 0)):
+        done = run_program(server, [program, "read", "4096"], **where, CUDA_ENABLE_COREDUMP_ON_EXCEPTION=switch)
+        assert done.returncode == 0 and done.stderr.count("a core dump is enabled for the context that has failed") == lines, done.stderr
+    assert not list(tmp_path.iterdir())
+
+
 def test_aligned_neighbours_are_no_fault(server: Server, program: Path) -> None:
     for case in ("read-own 4", "shared 4", "assert 1"):
         done = run_program(server, [program, *case.split()])

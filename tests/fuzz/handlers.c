@@ -218,10 +218,23 @@ int fuzz_array_texture(struct gv_context *c, struct gv_array *array, const struc
 }
 int fuzz_surface_create(struct gv_context *c, struct gv_array *array, uint64_t *out) { return (void)c, (void)array, *out = 1, answer(); }
 int fuzz_surface_destroy(struct gv_context *c, uint64_t surface) { return (void)c, (void)surface, answer(); }
+int fuzz_reference_find(struct gv_module *m, const char *name, uint32_t surface) {
+    return (void)m, (void)surface, look_at(name, strlen(name)), answer();
+}
+int fuzz_reference_memory(struct gv_module *m, const char *name, const struct gv_texture *t) {
+    return (void)m, look_at(name, strlen(name)), look_at(t, sizeof *t), answer();
+}
+int fuzz_reference_array(struct gv_module *m, const char *name, struct gv_array *array, const struct gv_texture *t) {
+    return (void)m, (void)array, look_at(name, strlen(name)), look_at(t, sizeof *t), answer();
+}
+int fuzz_reference_surface(struct gv_module *m, const char *name, struct gv_array *array) {
+    return (void)m, (void)array, look_at(name, strlen(name)), answer();
+}
 int fuzz_tensor_map(struct gv_context *c, const struct gv_tensor_map *wanted, void *map) {
     if (!wanted->rank || wanted->rank > 5) abort();
     return (void)c, memset(map, 1, 128), answer();
 }
+int fuzz_tensor_map_address(struct gv_context *c, void *map, uint64_t address) { return (void)c, memcpy(map, &address, 8), answer(); }
 int fuzz_mark(struct gv_stream *s, void (*fn)(void *arg, int status), void *arg) { return (void)s, fn(arg, answer()), 0; }
 int fuzz_gate(struct gv_stream *s, void (*fn)(void *arg), void *arg) { return (void)s, fn(arg), 0; }
 

@@ -78,7 +78,7 @@ def test_settings_of_a_program_with_others_rights(open_folder: Path, secure: boo
 )
 def test_texts_of_others_are_printable(tmp_path: Path, text: str, shown: str) -> None:
     """No byte of a server's text has a meaning for the terminal."""
-    sources = [HERE / "log.c", SESSION / "log.c", SESSION / "quiet_write.c"]
+    sources = [HERE / "log.c", SESSION / "log.c", SESSION / "log" / "log_lines.c", SESSION / "quiet_write.c"]
     flags = [f"-I{c_build.NATIVE}", f"-I{c_build.NATIVE / 'shim'}", f"-I{c_build.generated()}", f"-I{c_build.cuda_headers()}"]
     program = c_build.program(tmp_path / "log", sources, variant="address", flags=flags)
     done = subprocess.run([str(program), text], capture_output=True, timeout=60)
@@ -86,7 +86,7 @@ def test_texts_of_others_are_printable(tmp_path: Path, text: str, shown: str) ->
 
 
 def test_a_long_text_is_cut(tmp_path: Path) -> None:
-    sources = [HERE / "log.c", SESSION / "log.c", SESSION / "quiet_write.c"]
+    sources = [HERE / "log.c", SESSION / "log.c", SESSION / "log" / "log_lines.c", SESSION / "quiet_write.c"]
     flags = [f"-I{c_build.NATIVE}", f"-I{c_build.NATIVE / 'shim'}", f"-I{c_build.generated()}", f"-I{c_build.cuda_headers()}"]
     program = c_build.program(tmp_path / "log", sources, variant="address", flags=flags)
     for text in ("x" * 5000, "\x1b" * 5000, "漢" * 5000):

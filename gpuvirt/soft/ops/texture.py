@@ -8,7 +8,7 @@ from gpuvirt.soft.codegen.context import Context
 from gpuvirt.soft.codegen.ir_builder import Val
 from gpuvirt.soft.codegen.memory_access import gather
 from gpuvirt.soft.codegen.opcode_handlers import emits
-from gpuvirt.soft.ptx.parser import Addr, Ins, Operand, Pair, Vec
+from gpuvirt.soft.ptx.parser import Addr, Ins, Operand, Pair, Sym, Vec
 from gpuvirt.soft.ptx.types import LANES
 
 _FLAGS, _WIDTH, _HEIGHT, _DEPTH, _LAYERS, _LEVELS = 12, 24, 84, 88, 92, 96  # offsets in struct soft_texture (native/backend/soft/engine/texture.h)
@@ -46,13 +46,21 @@ def _put(e: Context, place: Val, row: int, value: Val, bytes_: int) -> None:
     e.emit(f"store {vector.ty} {vector.s}, ptr {e.offset(place, row * LANES * bytes_).s}, align 4")
 
 
+def _check_reference(e: Context, operand: Operand) -> None:
+    """A handle is a texture or surface object, in a register, or the address of a reference: its descriptor lies there."""
+    variable = e.layout.module.variables.get(operand.name) if isinstance(operand, Sym) else None
+    if variable is not None and variable.init:
+        raise e.fail(f"a reference with an initialiser ('{variable.name}'): bind it with cuTexRef* or cuSurfRef*")
+
+
 def _source(e: Context, operand: Operand, coordinates: int, layered: bool) -> tuple[Val, Val]:
     """Where the handles and the rows of coordinates lie, of [handle, {layer, x, y, z}]."""
     if not isinstance(operand, Vec) or len(operand.items) != 2:
-        raise e.fail("no handle and coordinates")
+        raise e.fail("no handle and coordinates, or a sampler of its own")
     at = _items(operand.items[1])
     if len(at) < coordinates + layered:
         raise e.fail("too few coordinates")
+    _check_reference(e, operand.items[0])
     handles, rows = e.alloca(f"<{LANES} x i64>, align 64"), e.alloca(f"[{_ROWS} x <{LANES} x i32>], align 64")
     _put(e, handles, 0, e.rd_int(operand.items[0], 64), 8)
     if layered:

@@ -7,7 +7,7 @@ import struct
 
 from gpuvirt.soft.errors import BadPtx
 from gpuvirt.soft.ptx.layout import function_token
-from gpuvirt.soft.ptx.module import Module, Variable
+from gpuvirt.soft.ptx.module import OPAQUE, Module, Variable
 from gpuvirt.soft.ptx.parser import to_int
 from gpuvirt.soft.ptx.types import TYPES
 
@@ -55,7 +55,7 @@ def _value(module: Module, text: str, width: int, kind: str, addresses: dict[str
 
 def initial_bytes(module: Module, variable: Variable, addresses: dict[str, int]) -> bytes:
     """The whole initial contents of a variable (zeros where nothing is said)."""
-    if not variable.init:
+    if not variable.init or variable.element in OPAQUE:
         return bytes(variable.size)
     t = TYPES[variable.element]
     width = t.bits // 8

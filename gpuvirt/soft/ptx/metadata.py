@@ -10,7 +10,7 @@ from gpuvirt.soft.ptx.module import Func, Module
 
 MAGIC, VERSION = 0x4154454D, 1
 COMPLETE = 1
-GLOBAL_CONST, GLOBAL_MANAGED = 1, 2
+GLOBAL_CONST, GLOBAL_MANAGED, GLOBAL_TEXTURE, GLOBAL_SURFACE = 1, 2, 4, 8
 _HEADER = struct.Struct("<8I")
 _KERNEL = struct.Struct("<16I")
 _PARAM = struct.Struct("<2I")
@@ -58,6 +58,7 @@ def pack(module: Module) -> bytes:
         n_params += len(func.params)
     for variable in module.globals:
         flags = (GLOBAL_CONST if variable.space == "const" else 0) | (GLOBAL_MANAGED if variable.managed else 0)
+        flags |= {"texref": GLOBAL_TEXTURE, "surfref": GLOBAL_SURFACE}.get(variable.element, 0)
         variables += _GLOBAL.pack(intern(variable.name), flags, variable.align, 0, variable.size, 0)
     header = _HEADER.pack(MAGIC, VERSION, COMPLETE, len(module.kernels), n_params, len(module.globals), len(strings), 0)
     return bytes(header + kernels + params + variables + strings)

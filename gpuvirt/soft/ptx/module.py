@@ -87,8 +87,12 @@ VARIABLE = re.compile(
 _IN_BODY = re.compile(r"\.(?:shared|local)\s+[.\w\s()]*?\.[busf]\w+\s+[\w$%]+(?:\s*\[[^\];]*\])*\s*;")
 _NAMES = re.compile(r"[\w$%]+")
 _LINKAGES = (".visible", ".extern", ".weak", ".common")
-_IGNORED = (".pragma", ".tex", ".texref", ".samplerref", ".surfref", ".branchtargets", ".calltargets", ".callprototype")  # at module scope
+_IGNORED = (".pragma", ".texref", ".samplerref", ".surfref", ".branchtargets", ".calltargets", ".callprototype")  # at module scope
 _HEAD = re.compile(r"\.(?:entry|func)\s")
+_TEX = re.compile(r"\.tex\s+\.[us](?:32|64)\s")
+# Opaque variables. Each is the descriptor that the driver fills when the program binds it (struct soft_texture), so that its address is a handle.
+OPAQUE = ("texref", "samplerref", "surfref")
+_DESCRIPTOR_BYTES = 128
 
 
 def strip_comments(text: str) -> str:
@@ -125,8 +129,10 @@ def parse_variable(text: str, linkage: str = "") -> list[Variable]:
         raise BadPtx(f"cannot read the declaration '{text.strip()[:80]}'")
     space, attributes, vector, element, name, dims, init = match.groups()
     if element not in TYPES:
-        if element in ("texref", "samplerref", "surfref"):
-            return []
+        if element in OPAQUE:
+            if space != "global" or dims:
+                raise Unsupported(f"references to textures, samplers and surfaces that are arrays or not .global: '{text.strip()[:80]}'")
+            return [Variable(name, space, 64, _DESCRIPTOR_BYTES, element, linkage, init)]
         raise BadPtx(f"unknown type .{element} in '{text.strip()[:80]}'")
     size = TYPES[element].bits // 8 * int(vector or 1)
     align = _alignment(attributes or "", size)
@@ -233,6 +239,8 @@ class Module:
             return self._directive_line(key, position)
         if key == ".alias":
             return self._alias(linkage, begin, position)
+        if key == ".tex":  # an older way to write .global .texref
+            return self._variables(linkage, begin, position)
         if key not in _IGNORED:
             raise BadPtx(f"unknown directive {key} at module scope, line {self._line(position)}")
         end = self.text.find(";", position)
@@ -240,7 +248,7 @@ class Module:
 
     def _variables(self, linkage: str, begin: int, position: int) -> int:
         end = self._semicolon(position)
-        for variable in parse_variable(strip_comments(self.text[position:end]), linkage):
+        for variable in parse_variable(_TEX.sub(".global .texref ", strip_comments(self.text[position:end])), linkage):
             if variable.linkage != "extern" or variable.name not in self.variables:
                 self.variables[variable.name] = variable
             self.items.append(Item("variable", variable.name, linkage, begin, end, variable.linkage != "extern"))

@@ -136,6 +136,11 @@ int cuda_copy_array(struct gv_stream *s, const struct gv_array_side *dst, const 
 
 /* ---- textures and surfaces ---- */
 
+CUarray cuda_array_of(const struct gv_array *a, CUmipmappedArray *levels) {
+    *levels = a->array ? NULL : a->storage->levels;
+    return a->array;
+}
+
 static CUDA_RESOURCE_DESC resource_of(const struct gv_array *a) {
     CUDA_RESOURCE_DESC resource;
     memset(&resource, 0, sizeof resource);

@@ -137,6 +137,10 @@ void cuda_give(struct gv_context *c, uint64_t size);
 #define CUDA_ROOM_TRIES 4
 bool cuda_make_room(struct gv_context *c, uint64_t size);
 
+/* ---- arrays.c ---- */
+/* The driver's array, or its mipmapped array and NULL. */
+CUarray cuda_array_of(const struct gv_array *a, CUmipmappedArray *levels);
+
 /* ---- memory.c ---- */
 /* Whether all of [address, address + size) is the session's device memory: what the client says is an address may be one of this process. */
 bool cuda_memory_owned(struct gv_context *c, uint64_t address, uint64_t size);

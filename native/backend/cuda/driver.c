@@ -52,5 +52,11 @@ int driver_open(struct driver *d, const char *path, char *err, size_t err_size) 
     DRIVER_FUNCTIONS(DRIVER_FIND)
     DRIVER_TEXTURE_FUNCTIONS(DRIVER_FIND)
 #undef DRIVER_FIND
+    d->has_references = true;
+#define DRIVER_MAY_FIND(member, symbol, arguments)     \
+    *(void **)&d->member = dlsym(d->library, #symbol); \
+    if (!d->member) d->has_references = false;
+    DRIVER_REFERENCE_FUNCTIONS(DRIVER_MAY_FIND)
+#undef DRIVER_MAY_FIND
     return 0;
 }

@@ -4,6 +4,7 @@
 
 #define __CUDA_API_VERSION_INTERNAL
 #include <cuda.h>
+#include <stdbool.h>
 #include <stddef.h>
 
 /* Every driver function the backend calls: member, exported symbol, arguments. All exist since driver 12.4. */
@@ -81,6 +82,25 @@
       (CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **))                                  \
     F(launch_host, cuLaunchHostFunc, (CUstream, CUhostFn, void *))
 
+/* Of references, which later drivers may lack: NULL then. */
+#define DRIVER_REFERENCE_FUNCTIONS(F)                                                                          \
+    F(texture_reference, cuModuleGetTexRef, (CUtexref *, CUmodule, const char *))                              \
+    F(reference_array, cuTexRefSetArray, (CUtexref, CUarray, unsigned))                                        \
+    F(reference_levels, cuTexRefSetMipmappedArray, (CUtexref, CUmipmappedArray, unsigned))                     \
+    F(reference_address, cuTexRefSetAddress_v2, (size_t *, CUtexref, CUdeviceptr, size_t))                     \
+    F(reference_rows, cuTexRefSetAddress2D_v3, (CUtexref, const CUDA_ARRAY_DESCRIPTOR *, CUdeviceptr, size_t)) \
+    F(reference_format, cuTexRefSetFormat, (CUtexref, CUarray_format, int))                                    \
+    F(reference_mode, cuTexRefSetAddressMode, (CUtexref, int, CUaddress_mode))                                 \
+    F(reference_filter, cuTexRefSetFilterMode, (CUtexref, CUfilter_mode))                                      \
+    F(reference_mip_filter, cuTexRefSetMipmapFilterMode, (CUtexref, CUfilter_mode))                            \
+    F(reference_bias, cuTexRefSetMipmapLevelBias, (CUtexref, float))                                           \
+    F(reference_clamp, cuTexRefSetMipmapLevelClamp, (CUtexref, float, float))                                  \
+    F(reference_anisotropy, cuTexRefSetMaxAnisotropy, (CUtexref, unsigned))                                    \
+    F(reference_border, cuTexRefSetBorderColor, (CUtexref, float *))                                           \
+    F(reference_flags, cuTexRefSetFlags, (CUtexref, unsigned))                                                 \
+    F(surface_reference, cuModuleGetSurfRef, (CUsurfref *, CUmodule, const char *))                            \
+    F(reference_surface, cuSurfRefSetArray, (CUsurfref, CUarray, unsigned))
+
 #define DRIVER_TEXTURE_FUNCTIONS(F)                                                                                                               \
     F(texture_create, cuTexObjectCreate, (CUtexObject *, const CUDA_RESOURCE_DESC *, const CUDA_TEXTURE_DESC *, const CUDA_RESOURCE_VIEW_DESC *)) \
     F(array_create, cuArray3DCreate_v2, (CUarray *, const CUDA_ARRAY3D_DESCRIPTOR *))                                                             \
@@ -93,13 +113,16 @@
     F(texture_destroy, cuTexObjectDestroy, (CUtexObject))                                                                                         \
     F(tensor_map, cuTensorMapEncodeTiled,                                                                                                         \
       (CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *, const cuuint64_t *, const cuuint32_t *, const cuuint32_t *,    \
-       CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill))
+       CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill))                                               \
+    F(tensor_map_address, cuTensorMapReplaceAddress, (CUtensorMap *, void *))
 
 struct driver {
     void *library;
 #define DRIVER_MEMBER(member, symbol, arguments) CUresult(*member) arguments;
     DRIVER_FUNCTIONS(DRIVER_MEMBER)
     DRIVER_TEXTURE_FUNCTIONS(DRIVER_MEMBER)
+    DRIVER_REFERENCE_FUNCTIONS(DRIVER_MEMBER)
+    bool has_references; /* all of the last list */
 #undef DRIVER_MEMBER
 };
 

@@ -62,3 +62,12 @@ int cuda_tensor_map(struct gv_context *c, const struct gv_tensor_map *wanted, vo
     if (!status) memcpy(map, &made, sizeof made);
     return status;
 }
+
+int cuda_tensor_map_address(struct gv_context *c, void *map, uint64_t address) {
+    CUtensorMap changed;
+    memcpy(&changed, map, sizeof changed);
+    int status = cuda_enter(c);
+    if (!status) status = c->b->driver.tensor_map_address(&changed, (void *)(uintptr_t)address);
+    if (!status) memcpy(map, &changed, sizeof changed);
+    return status;
+}

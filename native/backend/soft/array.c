@@ -158,17 +158,27 @@ static struct soft_texture image_of(const struct gv_array *a, uint32_t kind) {
                                  .pitch = (uint64_t)a->width * texel_bytes(a)};
 }
 
+int soft_texture_of_array(const struct gv_context *c, const struct gv_array *a, const struct gv_texture *texture, struct soft_texture *out) {
+    *out = image_of(a, SOFT_IMAGE_TEXTURE);
+    soft_texture_sampling(out, texture);
+    return a->context->device == c->device ? 0 : CUDA_ERROR_INVALID_VALUE;
+}
+
+int soft_surface_of_array(const struct gv_context *c, const struct gv_array *a, struct soft_texture *out) {
+    *out = image_of(a, SOFT_SURFACE);
+    return a->levels == 1 && a->context->device == c->device ? 0 : CUDA_ERROR_INVALID_VALUE; /* the client looks at SURFACE */
+}
+
 int soft_array_texture(struct gv_context *c, struct gv_array *a, const struct gv_texture *texture, uint64_t *object) {
-    struct soft_texture t = image_of(a, SOFT_IMAGE_TEXTURE);
-    if (a->context->device != c->device) return CUDA_ERROR_INVALID_VALUE;
-    soft_texture_sampling(&t, texture);
-    return soft_texture_add(c, &t, object);
+    struct soft_texture t;
+    int rc = soft_texture_of_array(c, a, texture, &t);
+    return rc ? rc : soft_texture_add(c, &t, object);
 }
 
 int soft_surface_create(struct gv_context *c, struct gv_array *a, uint64_t *object) {
-    struct soft_texture t = image_of(a, SOFT_SURFACE);
-    if (a->levels != 1 || a->context->device != c->device) return CUDA_ERROR_INVALID_VALUE; /* the client looks at SURFACE */
-    return soft_texture_add(c, &t, object);
+    struct soft_texture t;
+    int rc = soft_surface_of_array(c, a, &t);
+    return rc ? rc : soft_texture_add(c, &t, object);
 }
 
 int soft_surface_destroy(struct gv_context *c, uint64_t object) { return soft_texture_destroy(c, object); }

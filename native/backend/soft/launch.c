@@ -10,6 +10,7 @@
 struct launch_op {
     struct op op;
     struct gv_module *module;
+    struct soft_bindings *bindings;
     uint32_t kernel, grid[3], block[3], shared, cooperative, params_size;
     char params[] __attribute__((aligned(16)));
 };
@@ -139,6 +140,7 @@ static int launch_run(struct gv_stream *s, struct op *op, char *err) {
                      .block = l->block,
                      .params = l->params};
     struct soft_children children = {.param_bytes = child_bytes, .check = child_check, .arg = l->module};
+    if (l->bindings) soft_bindings_enter(l->module, l->bindings);
     int rc = run(s, l->module, &w, &children, err);
     struct soft_child *next = soft_children_take(&children, NULL);
     while (next && !rc) {
@@ -150,11 +152,13 @@ static int launch_run(struct gv_stream *s, struct op *op, char *err) {
         free(c);
     }
     soft_children_free(next);
+    if (l->bindings) soft_bindings_leave(l->module);
     return rc;
 }
 
 static void launch_drop(struct gv_stream *s, struct op *op) {
     (void)s;
+    soft_bindings_drop(((struct launch_op *)op)->bindings);
     soft_module_drop(((struct launch_op *)op)->module);
 }
 
@@ -172,5 +176,6 @@ int soft_launch(struct gv_stream *s, const struct gv_launch *launch) {
     l->params_size = launch->params_size;
     if (launch->params_size) memcpy(l->params, launch->params, launch->params_size);
     soft_module_hold(l->module);
+    l->bindings = soft_bindings_take(l->module);
     return soft_stream_push(s, &l->op);
 }

@@ -25,6 +25,9 @@ void soft_module_drop(struct gv_module *m) {
             free(v);
         }
     free(m->meta);
+    soft_bindings_drop(m->bound);
+    soft_bindings_drop(m->written);
+    pthread_cond_destroy(&m->rested);
     pthread_mutex_destroy(&m->lock);
     free(m);
     soft_context_drop(c);
@@ -85,6 +88,7 @@ static struct gv_module *module_new(struct gv_context *c, uint64_t id, void *met
     m->meta = meta;
     m->meta_size = size;
     pthread_mutex_init(&m->lock, NULL);
+    pthread_cond_init(&m->rested, NULL);
     m->n_kernels = header->n_kernels;
     for (uint32_t i = 0; i < m->n_kernels; i++) {
         m->kernels[i].meta = gv_meta_kernels(meta) + i;
@@ -173,7 +177,7 @@ int soft_module_global(struct gv_module *m, const char *name, uint64_t *address,
     const struct gv_meta_header *header = m->meta;
     const struct gv_meta_global *globals = gv_meta_globals(m->meta);
     for (uint32_t i = 0; i < header->n_globals; i++)
-        if (!strcmp(gv_meta_strings(m->meta) + globals[i].name, name)) {
+        if (!(globals[i].flags & GV_META_GLOBAL_REFERENCE) && !strcmp(gv_meta_strings(m->meta) + globals[i].name, name)) {
             *address = globals[i].address;
             *size = globals[i].size;
             return 0;

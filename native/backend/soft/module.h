@@ -19,6 +19,9 @@ struct soft_kernel {
     struct soft_variant *variants; /* under module.lock; never removed before the module goes */
 };
 
+/* The descriptors of all references of a module, as some launches read them (reference.c). */
+struct soft_bindings;
+
 struct gv_module {
     struct gv_context *context;
     _Atomic uint32_t refs; /* the handle, launches under way */
@@ -27,12 +30,21 @@ struct gv_module {
     size_t meta_size;
     struct soft_placed *globals; /* all of them, or NULL */
     pthread_mutex_t lock;
+    pthread_cond_t rested;                 /* `running` is 0 */
+    struct soft_bindings *bound, *written; /* what later launches read, what lies in memory; NULL: what was there at the load. Under lock */
+    uint32_t running;                      /* launches that read what is written; under lock */
     uint32_t n_kernels;
     struct soft_kernel kernels[];
 };
 
 void soft_module_hold(struct gv_module *m);
 void soft_module_drop(struct gv_module *m);
+/* What a launch that is queued now will read; NULL: nothing has been bound. soft_bindings_drop ends it. */
+struct soft_bindings *soft_bindings_take(struct gv_module *m);
+void soft_bindings_drop(struct soft_bindings *bindings);
+/* Around a launch: until the descriptors that it reads may be written, it waits. */
+void soft_bindings_enter(struct gv_module *m, struct soft_bindings *bindings);
+void soft_bindings_leave(struct gv_module *m);
 static inline const char *soft_kernel_name(const struct gv_module *m, uint32_t kernel) {
     return gv_meta_strings(m->meta) + m->kernels[kernel].meta->name;
 }

@@ -94,7 +94,7 @@ int soft_texture_add(struct gv_context *c, const struct soft_texture *t, uint64_
     return 0;
 }
 
-int soft_texture_create(struct gv_context *c, const struct gv_texture *texture, uint64_t *object) {
+int soft_texture_of_memory(const struct gv_texture *texture, struct soft_texture *out) {
     uint32_t bytes = soft_format_bytes(texture->format) * texture->channels;
     if (!bytes || texture->channels > 4 || texture->address % bytes) return CUDA_ERROR_INVALID_VALUE;
     struct soft_texture t = {.magic = SOFT_TEXTURE_MAGIC,
@@ -121,7 +121,14 @@ int soft_texture_create(struct gv_context *c, const struct gv_texture *texture, 
         break;
     default: return CUDA_ERROR_INVALID_VALUE;
     }
-    return soft_texture_add(c, &t, object);
+    *out = t;
+    return 0;
+}
+
+int soft_texture_create(struct gv_context *c, const struct gv_texture *texture, uint64_t *object) {
+    struct soft_texture t;
+    int rc = soft_texture_of_memory(texture, &t);
+    return rc ? rc : soft_texture_add(c, &t, object);
 }
 
 static void make_old(struct soft_textures *all, struct soft_texture_slot *slot) {
@@ -200,4 +207,12 @@ int soft_tensor_map(struct gv_context *c, const struct gv_tensor_map *wanted, vo
                                  wanted->interleave, wanted->swizzle, wanted->fill)
                ? CUDA_ERROR_INVALID_VALUE
                : 0;
+}
+
+int soft_tensor_map_address(struct gv_context *c, void *map, uint64_t address) {
+    (void)c;
+    struct soft_tensor_map *m = map;
+    if (m->magic != SOFT_TENSOR_MAGIC || !address || m->rank > 5 || address % 16) return CUDA_ERROR_INVALID_VALUE;
+    m->address = address;
+    return 0;
 }

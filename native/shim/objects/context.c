@@ -109,12 +109,16 @@ int context_check_bound(CUcontext handle, struct shim_context **out) {
     return context_check(handle, &root);
 }
 
+static void (*failure_call)(uint32_t ctx);
+
+void context_on_failure(void (*call)(uint32_t ctx)) { failure_call = call; }
+
 void context_failed(uint32_t id, int status) {
     if (!status) return;
     pthread_mutex_lock(&context_lock);
     for (struct shim_context *c = context_list; c; c = c->next) {
         int none = 0;
-        if (c->id == id) atomic_compare_exchange_strong(&c->status, &none, status);
+        if (c->id == id && atomic_compare_exchange_strong(&c->status, &none, status) && failure_call) failure_call(id);
     }
     pthread_mutex_unlock(&context_lock);
 }

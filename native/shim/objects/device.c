@@ -331,3 +331,22 @@ CUresult impl_cuDeviceGetExecAffinitySupport(int *supported, CUexecAffinityType 
     *supported = 0;
     return CUDA_SUCCESS;
 }
+
+/* ---- what this machine has not ---- */
+
+/* A device without a fabric is part of no clique. */
+CUresult impl_cuDeviceGetCliqueCount(size_t *count, CUdevice device) {
+    const struct gv_device_info *info;
+    int rc = find(device, &info);
+    if (!rc && !count) rc = CUDA_ERROR_INVALID_VALUE;
+    if (!rc) *count = 0;
+    return rc;
+}
+
+CUresult impl_cuDeviceGetCliqueInfo(CUcliqueInfo *cliques, size_t *count, CUdevice device) {
+    const struct gv_device_info *info;
+    int rc = find(device, &info);
+    if (!rc && (!count || (*count && !cliques))) rc = CUDA_ERROR_INVALID_VALUE;
+    if (!rc) *count = 0;
+    return rc;
+}

@@ -7,6 +7,7 @@
 #include "objects/graph/graph.h"
 #include "objects/managed/managed.h"
 #include "objects/memory/host_mapping.h"
+#include "objects/module/reference.h"
 #include "wire/session_limits.h"
 
 struct request {
@@ -175,7 +176,8 @@ static int launch(const struct request *r) {
     }
     if (stream_captures(s)) return capture(s, r, params, f->meta->param_bytes);
     bool begun = false;
-    if (atomic_load_explicit(&range_unmapped, memory_order_relaxed)) rc = host_map_reachable(params, f->meta->param_bytes);
+    if (atomic_load_explicit(&f->module->references, memory_order_acquire)) rc = reference_send(f->module);
+    if (!rc && atomic_load_explicit(&range_unmapped, memory_order_relaxed)) rc = host_map_reachable(params, f->meta->param_bytes);
     if (!rc) rc = managed_launch(s, &begun);
     if (rc) return rc;
     struct gv_cmd_launch c = {.stream = stream_id(s),
@@ -217,6 +219,78 @@ CUresult impl_cuLaunchCooperativeKernel(CUfunction function, unsigned int grid_x
                         .cooperative = true,
                         .call = "cuLaunchCooperativeKernel"};
     return launch(&r);
+}
+
+/* ---- one launch a device ---- */
+
+static struct request request_of(const CUDA_LAUNCH_PARAMS *p) {
+    return (struct request){.function = p->function,
+                            .grid = {p->gridDimX, p->gridDimY, p->gridDimZ},
+                            .block = {p->blockDimX, p->blockDimY, p->blockDimZ},
+                            .shared = p->sharedMemBytes,
+                            .stream = p->hStream,
+                            .params = p->kernelParams,
+                            .cooperative = true,
+                            .call = "cuLaunchCooperativeKernelMultiDevice"};
+}
+
+/* All launches are alike but for their device; everything is checked before the first is made. */
+static int check_alike(const CUDA_LAUNCH_PARAMS *list, unsigned n, struct shim_stream **streams) {
+    struct shim_function *first = NULL, *f;
+    const struct request wanted = request_of(&list[0]);
+    for (unsigned i = 0; i < n; i++) {
+        const struct request r = request_of(&list[i]);
+        if (!r.stream || r.stream == CU_STREAM_LEGACY || r.stream == CU_STREAM_PER_THREAD) return CUDA_ERROR_INVALID_HANDLE;
+        int rc = stream_require(r.stream, &streams[i]);
+        if (rc) return rc;
+        for (unsigned k = 0; k < i; k++)
+            if (streams[k]->context->device == streams[i]->context->device) return CUDA_ERROR_INVALID_DEVICE;
+        if (memcmp(r.grid, wanted.grid, sizeof r.grid) != 0 || memcmp(r.block, wanted.block, sizeof r.block) != 0 || r.shared != wanted.shared)
+            return CUDA_ERROR_INVALID_VALUE;
+        rc = function_resolve(r.function, streams[i]->context, &f);
+        if (!rc) rc = check_shape(f, &r);
+        if (!rc) rc = check_cooperative(f, &r);
+        if (!rc && stream_captures(streams[i])) rc = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+        if (rc) return rc;
+        if (!first) first = f;
+        if (strcmp(first->name, f->name) != 0 || first->meta->param_bytes != f->meta->param_bytes || (f->meta->n_params && !r.params))
+            return CUDA_ERROR_INVALID_VALUE;
+    }
+    return 0;
+}
+
+/* Each stream goes on when all have come so far. */
+static int meet(struct shim_stream **streams, unsigned n) {
+    CUevent events[KERNEL_CONTEXTS];
+    unsigned made = 0;
+    int rc = context_stack_reserve();
+    for (; !rc && made < n; made++) {
+        context_push(streams[made]->context);
+        rc = impl_cuEventCreate(&events[made], CU_EVENT_DISABLE_TIMING);
+        if (!rc && (rc = impl_cuEventRecord(events[made], (CUstream)streams[made]))) impl_cuEventDestroy(events[made]);
+        context_pop();
+        if (rc) break;
+    }
+    for (unsigned i = 0; i < n; i++)
+        for (unsigned k = 0; !rc && k < n; k++)
+            if (k != i) rc = impl_cuStreamWaitEvent((CUstream)streams[i], events[k], 0);
+    for (unsigned i = 0; i < made; i++) impl_cuEventDestroy(events[i]);
+    return rc;
+}
+
+CUresult impl_cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, unsigned int n, unsigned int flags) {
+    const unsigned known = CUDA_COOPERATIVE_LAUNCH_MULTI_DEVICE_NO_PRE_LAUNCH_SYNC | CUDA_COOPERATIVE_LAUNCH_MULTI_DEVICE_NO_POST_LAUNCH_SYNC;
+    struct shim_stream *streams[KERNEL_CONTEXTS];
+    if (!shim_initialized()) return CUDA_ERROR_NOT_INITIALIZED;
+    if (!list || !n || n > KERNEL_CONTEXTS || n > (unsigned)device_count() || flags & ~known) return CUDA_ERROR_INVALID_VALUE;
+    int rc = check_alike(list, n, streams);
+    if (!rc && !(flags & CUDA_COOPERATIVE_LAUNCH_MULTI_DEVICE_NO_PRE_LAUNCH_SYNC)) rc = meet(streams, n);
+    for (unsigned i = 0; !rc && i < n; i++) {
+        const struct request r = request_of(&list[i]);
+        rc = launch(&r);
+    }
+    if (!rc && !(flags & CUDA_COOPERATIVE_LAUNCH_MULTI_DEVICE_NO_POST_LAUNCH_SYNC)) rc = meet(streams, n);
+    return rc;
 }
 
 CUresult impl_cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **params, void **extra) {

@@ -42,6 +42,7 @@ enum object_kind {
     OBJECT_LINK,
     OBJECT_PHYSICAL,
     OBJECT_ARRAY,
+    OBJECT_REFERENCE,
     OBJECT_GRAPH,
     OBJECT_GRAPH_NODE,
     OBJECT_GRAPH_EXEC,
@@ -381,11 +382,12 @@ struct shim_module {
     void *meta;                       /* module_meta.h, checked */
     struct shim_function **functions; /* one a kernel, in metadata order */
     uint32_t n_functions;
-    uint32_t *by_name;                   /* kernel numbers, sorted by name */
-    struct shim_library *library;        /* that loaded it, or NULL */
-    struct module_global *globals;       /* asked for by name, not in the metadata */
-    bool placed;                         /* the metadata have the addresses of the globals; else they are requested when needed */
-    struct shim_module *next, *previous; /* in the context's list */
+    uint32_t *by_name;                         /* kernel numbers, sorted by name */
+    struct shim_library *library;              /* that loaded it, or NULL */
+    struct module_global *globals;             /* asked for by name, not in the metadata */
+    struct shim_reference *_Atomic references; /* to textures and surfaces, which the program has asked for (reference.c) */
+    bool placed;                               /* the metadata have the addresses of the globals; else they are requested when needed */
+    struct shim_module *next, *previous;       /* in the context's list */
 };
 
 /* What a program may set on a kernel. */

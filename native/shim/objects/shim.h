@@ -37,6 +37,8 @@ struct shim_context *context_primary(CUdevice device);
 int context_status(const struct shim_context *c);
 /* The worker reported a sticky error for context `id`: every later call in that context returns it. */
 void context_failed(uint32_t id, int status);
+/* Registers the one function that is called with the id of a context that has faulted, context_lock held. To be set at start. */
+void context_on_failure(void (*call)(uint32_t ctx));
 /* Registers the one function that is called for each context before it ends. To be set at start. */
 void context_on_end(void (*call)(CUcontext context));
 /* Device table after CUDA_VISIBLE_DEVICES (device.c). */

@@ -298,3 +298,18 @@ CUresult impl_cuTensorMapEncodeTiled(CUtensorMap *out, CUtensorMapDataType type,
     session_reply_done(&reply);
     return rc;
 }
+
+CUresult impl_cuTensorMapReplaceAddress(CUtensorMap *map, void *address) {
+    struct shim_context *c;
+    int rc = context_any(&c);
+    if (rc) return rc;
+    if (!map || !address) return CUDA_ERROR_INVALID_VALUE;
+    const struct gv_cmd_tensor_map_address command = {.map = map, .map_size = sizeof *map, .address = (uint64_t)(uintptr_t)address};
+    struct session_reply reply;
+    struct gv_reply_tensor_map_address answer;
+    rc = call_tensor_map_address(c->id, &command, &answer, &reply);
+    if (!rc && answer.map_size != sizeof *map) rc = CUDA_ERROR_UNKNOWN;
+    if (!rc) memcpy(map, answer.map, sizeof *map);
+    session_reply_done(&reply);
+    return rc;
+}

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "session/log/log_lines.h"
 #include "session/quiet_write.h"
 #include "session/session.h"
 
@@ -48,6 +49,7 @@ void shim_log(const char *format, ...) {
     size_t n = strlen(line);
     n += put_printable(line + n, sizeof line - n - 1, text);
     line[n++] = '\n';
+    log_lines_keep(line, n);
     /* A terminal or pipe that takes nothing now loses the line: no call of the program's may hang for it. */
     struct pollfd p = {.fd = 2, .events = POLLOUT};
     if (poll(&p, 1, 200) > 0) quiet_write(2, line, n);

@@ -152,3 +152,46 @@ CASE(linear_textures, "cuDeviceGetTexture1DLinearMaxWidth") {
     REFUSED(cuDeviceGetTexture1DLinearMaxWidth(nullptr, CU_AD_FORMAT_FLOAT, 4, device), CUDA_ERROR_INVALID_VALUE);
     REFUSED(cuDeviceGetTexture1DLinearMaxWidth(&bytes1, CU_AD_FORMAT_FLOAT, 3, device), CUDA_ERROR_INVALID_VALUE);
 }
+
+// A device of a fabric is part of cliques, another one is in none.
+CASE(cliques, "cuDeviceGetCliqueCount", "cuDeviceGetCliqueInfo") {
+    size_t count = garbage<size_t>(), room = 8;
+    CUcliqueInfo cliques[8];
+    CHECK(cuDeviceGetCliqueCount(&count, device));
+    CHECK(cuDeviceGetCliqueInfo(cliques, &room, device));
+    EXPECT(count < 100 && room == (count < 8 ? count : 8));
+    REFUSED(cuDeviceGetCliqueCount(nullptr, device), CUDA_ERROR_INVALID_VALUE);
+    REFUSED(cuDeviceGetCliqueCount(&count, device_count()), CUDA_ERROR_INVALID_DEVICE);
+    REFUSED(cuDeviceGetCliqueInfo(cliques, nullptr, device), CUDA_ERROR_INVALID_VALUE);
+    room = 8;
+    REFUSED(cuDeviceGetCliqueInfo(nullptr, &room, device), CUDA_ERROR_INVALID_VALUE);
+    REFUSED(cuDeviceGetCliqueInfo(cliques, &room, device_count()), CUDA_ERROR_INVALID_DEVICE);
+}
+
+static void CUDA_CB on_notification(CUasyncNotificationInfo *, void *, CUasyncCallbackHandle) {}
+
+CASE(notifications, "cuDeviceRegisterAsyncNotification", "cuDeviceUnregisterAsyncNotification") {
+    CUasyncCallbackHandle one = garbage<CUasyncCallbackHandle>(), other = garbage<CUasyncCallbackHandle>();
+    CHECK(cuDeviceRegisterAsyncNotification(device, on_notification, nullptr, &one));
+    CHECK(cuDeviceRegisterAsyncNotification(device, on_notification, nullptr, &other));
+    EXPECT(one != other && one != garbage<CUasyncCallbackHandle>() && other != garbage<CUasyncCallbackHandle>());
+    CHECK(cuDeviceUnregisterAsyncNotification(device, other));
+    REFUSED(cuDeviceRegisterAsyncNotification(device, nullptr, nullptr, &other), CUDA_ERROR_INVALID_VALUE);
+    REFUSED(cuDeviceRegisterAsyncNotification(device, on_notification, nullptr, nullptr), CUDA_ERROR_INVALID_VALUE);
+    REFUSED(cuDeviceRegisterAsyncNotification(device_count(), on_notification, nullptr, &other), CUDA_ERROR_INVALID_DEVICE);
+    REFUSED(cuDeviceUnregisterAsyncNotification(device_count(), one), CUDA_ERROR_INVALID_DEVICE);
+    REFUSED(cuDeviceUnregisterAsyncNotification(device, nullptr), CUDA_ERROR_INVALID_VALUE);
+    CHECK(cuDeviceUnregisterAsyncNotification(device, one));
+    GONE(cuDeviceUnregisterAsyncNotification(device, one));
+}
+
+HINT_CASE(rdma_writes, "cuFlushGPUDirectRDMAWrites") {
+    const CUflushGPUDirectRDMAWritesTarget here = CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX;
+    CHECK(cuFlushGPUDirectRDMAWrites(here, CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER));
+    CHECK(cuFlushGPUDirectRDMAWrites(here, CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_ALL_DEVICES));
+    REFUSED(cuFlushGPUDirectRDMAWrites(here, static_cast<CUflushGPUDirectRDMAWritesScope>(7)), CUDA_ERROR_INVALID_VALUE);
+    REFUSED(cuFlushGPUDirectRDMAWrites(static_cast<CUflushGPUDirectRDMAWritesTarget>(7), CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER),
+            CUDA_ERROR_INVALID_VALUE);
+    CHECK(cuCtxSetCurrent(nullptr));
+    REFUSED(cuFlushGPUDirectRDMAWrites(here, CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER), CUDA_ERROR_INVALID_CONTEXT);
+}

@@ -54,6 +54,50 @@ CASE(cooperative, "cuLaunchCooperativeKernel") {
     REFUSED(cuLaunchCooperativeKernel(l.shape, 1 << 24, 1, 1, 32, 1, 1, 0, l.stream, l.arguments), CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE);
 }
 
+// One launch a device, each on a stream of its own: none begins before all streams have come so far, and what follows on any waits for all of them.
+CASE(cooperative_on_several, "cuLaunchCooperativeKernelMultiDevice") {
+    NEEDS(device_count() > 1 && attribute(CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH));
+    CUcontext contexts[2] = {primary, nullptr};
+    CHECK(cuDevicePrimaryCtxRetain(&contexts[1], 1));
+    CUDA_LAUNCH_PARAMS list[2];
+    CUdeviceptr out[2];
+    unsigned value[2] = {100, 200};
+    void *arguments[2][2] = {{&out[0], &value[0]}, {&out[1], &value[1]}};
+    CUfunction functions[2];
+    CUstream streams[2];
+    for (unsigned i = 0; i < 2; i++) {
+        CHECK(cuCtxSetCurrent(contexts[i]));
+        functions[i] = kernel(load(), "store");
+        streams[i] = make_stream();
+        out[i] = upload(filled<unsigned>(64, 7));
+        list[i] = {functions[i], 2, 1, 1, 32, 1, 1, 0, streams[i], arguments[i]};
+    }
+    CHECK(cuCtxSetCurrent(primary));
+    CHECK(cuLaunchCooperativeKernelMultiDevice(list, 2, 0));
+    for (unsigned i = 0; i < 2; i++) {
+        CHECK(cuCtxSetCurrent(contexts[i]));
+        CHECK(cuStreamSynchronize(streams[1 - i])); // which has waited for this one, too
+        EXPECT(download<unsigned>(out[i], 64) == counting<unsigned>(64, value[i]));
+    }
+    CHECK(cuCtxSetCurrent(primary));
+    value[0] = 300;
+    CHECK(cuLaunchCooperativeKernelMultiDevice(
+        list, 1, CUDA_COOPERATIVE_LAUNCH_MULTI_DEVICE_NO_PRE_LAUNCH_SYNC | CUDA_COOPERATIVE_LAUNCH_MULTI_DEVICE_NO_POST_LAUNCH_SYNC));
+    CHECK(cuStreamSynchronize(streams[0]));
+    EXPECT(download<unsigned>(out[0], 64) == counting<unsigned>(64, 300));
+    REFUSED(cuLaunchCooperativeKernelMultiDevice(nullptr, 2, 0), CUDA_ERROR_INVALID_VALUE);
+    REFUSED(cuLaunchCooperativeKernelMultiDevice(list, 0, 0), CUDA_ERROR_INVALID_VALUE);
+    REFUSED(cuLaunchCooperativeKernelMultiDevice(list, 2, 8), CUDA_ERROR_INVALID_VALUE);
+    REFUSED(cuLaunchCooperativeKernelMultiDevice(list, static_cast<unsigned>(device_count()) + 1, 0), CUDA_ERROR_INVALID_VALUE);
+    CUDA_LAUNCH_PARAMS wrong[2] = {list[0], list[1]};
+    wrong[1].gridDimX = 3; // not as the other
+    REFUSED(cuLaunchCooperativeKernelMultiDevice(wrong, 2, 0), CUDA_ERROR_INVALID_VALUE);
+    wrong[1] = list[1], wrong[1].hStream = nullptr;
+    REFUSED(cuLaunchCooperativeKernelMultiDevice(wrong, 2, 0), CUDA_ERROR_INVALID_HANDLE);
+    wrong[0].gridDimX = wrong[1].gridDimX = 1 << 24, wrong[1].hStream = streams[1];
+    REFUSED(cuLaunchCooperativeKernelMultiDevice(wrong, 2, 0), CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE);
+}
+
 // The functions from before CUDA 4: a kernel holds its block's shape and its parameters.
 CASE(old_launches, "cuFuncSetBlockShape", "cuFuncSetSharedSize", "cuParamSetSize", "cuParamSetv", "cuLaunch", "cuLaunchGrid", "cuLaunchGridAsync") {
     Launched l;

@@ -128,3 +128,13 @@ HINT_CASE(caches, "cuKernelSetCacheConfig") {
     REFUSED(cuKernelSetCacheConfig(store, static_cast<CUfunc_cache>(17), device), CUDA_ERROR_INVALID_VALUE);
     REFUSED(cuKernelSetCacheConfig(store, CU_FUNC_CACHE_PREFER_L1, device_count()), CUDA_ERROR_INVALID_DEVICE);
 }
+
+// Without devices on which host and device share a function's address there is none.
+HINT_CASE(unified_functions, "cuLibraryGetUnifiedFunction") {
+    void *function = nullptr;
+    CUlibrary library = load_library();
+    REFUSED(cuLibraryGetUnifiedFunction(&function, library, "nothing"), CUDA_ERROR_NOT_FOUND);
+    REFUSED(cuLibraryGetUnifiedFunction(nullptr, library, "store"), CUDA_ERROR_INVALID_VALUE);
+    REFUSED(cuLibraryGetUnifiedFunction(&function, library, nullptr), CUDA_ERROR_INVALID_VALUE);
+    REFUSED(cuLibraryGetUnifiedFunction(&function, nullptr, "store"), CUDA_ERROR_INVALID_HANDLE);
+}

@@ -1,5 +1,6 @@
 // Tensor maps: opaque descriptors, of which the program knows the size and that they differ.
 #include "conformance.h"
+#include <utility>
 
 CASE(tiled, "cuTensorMapEncodeTiled") {
     NEEDS(attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR) >= 9);
@@ -24,4 +25,23 @@ CASE(tiled, "cuTensorMapEncodeTiled") {
             CUDA_ERROR_INVALID_VALUE); // of nine dimensions
     REFUSED(encode(&small, address, no_box), CUDA_ERROR_INVALID_VALUE);
     REFUSED(encode(&small, static_cast<char *>(address) + 1, small_box), CUDA_ERROR_INVALID_VALUE); // not aligned
+}
+
+// The map of a tensor at one address becomes that of the same tensor at another.
+CASE(moved, "cuTensorMapReplaceAddress") {
+    NEEDS(attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR) >= 9);
+    CUdeviceptr here = allocate(64 * 64 * 4), there = allocate(64 * 64 * 4);
+    const cuuint64_t sizes[] = {64, 64}, pitches[] = {256};
+    const cuuint32_t box[] = {16, 8}, steps[] = {1, 1};
+    alignas(64) CUtensorMap one, other;
+    for (auto [map, address] : {std::pair{&one, here}, {&other, there}})
+        CHECK(cuTensorMapEncodeTiled(map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 2, reinterpret_cast<void *>(address), sizes, pitches, box, steps,
+                                     CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_NONE,
+                                     CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
+    EXPECT(std::memcmp(&one, &other, sizeof one) != 0);
+    CHECK(cuTensorMapReplaceAddress(&one, reinterpret_cast<void *>(there)));
+    EXPECT(std::memcmp(&one, &other, sizeof one) == 0);
+    REFUSED(cuTensorMapReplaceAddress(nullptr, reinterpret_cast<void *>(there)), CUDA_ERROR_INVALID_VALUE);
+    REFUSED(cuTensorMapReplaceAddress(&one, nullptr), CUDA_ERROR_INVALID_VALUE);
+    REFUSED(cuTensorMapReplaceAddress(&one, reinterpret_cast<void *>(there + 1)), CUDA_ERROR_INVALID_VALUE); // not aligned
 }

@@ -351,3 +351,11 @@ CUresult impl_cuLibraryGetManaged(CUdeviceptr *address, size_t *size, CUlibrary 
     if (size) *size = bytes;
     return CUDA_SUCCESS;
 }
+
+/* No device has CU_DEVICE_ATTRIBUTE_UNIFIED_FUNCTION_POINTERS. */
+CUresult impl_cuLibraryGetUnifiedFunction(void **out, CUlibrary library, const char *symbol) {
+    struct shim_library *l;
+    int rc = find(library, &l);
+    if (rc) return rc;
+    return out && symbol ? CUDA_ERROR_NOT_FOUND : CUDA_ERROR_INVALID_VALUE;
+}

@@ -12,6 +12,7 @@
 #include "gv_client.h"
 #include "objects/managed/managed.h"
 #include "objects/module/module_cache.h"
+#include "objects/module/reference.h"
 #include "objects/objects.h"
 
 /* ---- sending an image ---------------------------------------------------------------------------------------------- */
@@ -200,7 +201,7 @@ static void unmap_globals(struct shim_module *m) {
     if (h) {
         const struct gv_meta_global *globals = gv_meta_globals(m->meta);
         for (uint32_t i = 0; i < h->n_globals; i++) {
-            if (globals[i].address) unmap_global(globals[i].address);
+            if (globals[i].address && !(globals[i].flags & GV_META_GLOBAL_REFERENCE)) unmap_global(globals[i].address);
         }
     }
     while (m->globals) {
@@ -217,7 +218,7 @@ int module_global(struct shim_module *m, const char *name, CUdeviceptr *address,
     const char *strings = gv_meta_strings(m->meta);
     bool listed = false, managed = false;
     for (uint32_t i = 0; i < h->n_globals; i++) {
-        if (strcmp(strings + globals[i].name, name) != 0) continue;
+        if (globals[i].flags & GV_META_GLOBAL_REFERENCE || strcmp(strings + globals[i].name, name) != 0) continue;
         listed = true;
         managed = globals[i].flags & GV_META_GLOBAL_MANAGED;
         if (!globals[i].address) break;
@@ -291,6 +292,7 @@ static bool place_globals(void) {
         atomic_fetch_sub(&unplaced, 1);
         const struct gv_meta_header *h = m->meta;
         for (uint32_t i = 0; i < h->n_globals; i++) {
+            if (gv_meta_globals(m->meta)[i].flags & GV_META_GLOBAL_REFERENCE) continue;
             asked = true;
             module_global(m, gv_meta_strings(m->meta) + gv_meta_globals(m->meta)[i].name, NULL, NULL);
         }
@@ -338,13 +340,14 @@ static int adopt_answer(struct shim_module *m, const struct loading *l, const st
     const struct gv_meta_header *h = m->meta;
     for (uint32_t i = 0; !rc && i < h->n_globals; i++) {
         const struct gv_meta_global *g = &gv_meta_globals(m->meta)[i];
-        rc = map_global(m, g->address, g->size, g->flags & GV_META_GLOBAL_MANAGED);
+        if (!(g->flags & GV_META_GLOBAL_REFERENCE)) rc = map_global(m, g->address, g->size, g->flags & GV_META_GLOBAL_MANAGED);
     }
     return rc;
 }
 
 static void free_module(struct shim_module *m) {
     free_functions(m);
+    reference_module_gone(m);
     if (!m->placed) atomic_fetch_sub(&unplaced, 1);
     if (m->meta) unmap_globals(m);
     free(m->meta);

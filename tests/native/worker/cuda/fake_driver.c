@@ -263,6 +263,43 @@ CUresult cuSurfObjectCreate(CUsurfObject *object, const CUDA_RESOURCE_DESC *reso
     return array_state();
 }
 CUresult cuSurfObjectDestroy(CUsurfObject object) { return (void)object, fake_arrays.textures--, array_state(); }
+struct fake_reference fake_reference;
+CUresult cuModuleGetTexRef(CUtexref *out, CUmodule module, const char *name) {
+    *out = (CUtexref)(uintptr_t)0x5000;
+    return module && !strcmp(name, "picture") ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}
+CUresult cuModuleGetSurfRef(CUsurfref *out, CUmodule module, const char *name) {
+    *out = (CUsurfref)(uintptr_t)0x6000;
+    return module && !strcmp(name, "canvas") ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}
+CUresult cuTexRefSetArray(CUtexref r, CUarray array, unsigned flags) {
+    return (void)r, fake_reference.array = array, fake_reference.how = flags, CUDA_SUCCESS;
+}
+CUresult cuTexRefSetMipmappedArray(CUtexref r, CUmipmappedArray levels, unsigned flags) {
+    return (void)r, fake_reference.levels = levels, fake_reference.how = flags, CUDA_SUCCESS;
+}
+CUresult cuTexRefSetAddress_v2(size_t *offset, CUtexref r, CUdeviceptr address, size_t bytes) {
+    return (void)r, *offset = fake_reference.offset, fake_reference.address = address, fake_reference.bytes = bytes, CUDA_SUCCESS;
+}
+CUresult cuTexRefSetAddress2D_v3(CUtexref r, const CUDA_ARRAY_DESCRIPTOR *shape, CUdeviceptr address, size_t pitch) {
+    return (void)r, fake_reference.shape = *shape, fake_reference.address = address, fake_reference.pitch = pitch, CUDA_SUCCESS;
+}
+CUresult cuTexRefSetFormat(CUtexref r, CUarray_format format, int channels) {
+    return (void)r, fake_reference.format = format, fake_reference.channels = channels, CUDA_SUCCESS;
+}
+CUresult cuTexRefSetAddressMode(CUtexref r, int dimension, CUaddress_mode mode) {
+    return (void)r, fake_reference.modes[dimension] = mode, CUDA_SUCCESS;
+}
+CUresult cuTexRefSetFilterMode(CUtexref r, CUfilter_mode mode) { return (void)r, fake_reference.filter = mode, CUDA_SUCCESS; }
+CUresult cuTexRefSetMipmapFilterMode(CUtexref r, CUfilter_mode mode) { return (void)r, fake_reference.mip_filter = mode, CUDA_SUCCESS; }
+CUresult cuTexRefSetMipmapLevelBias(CUtexref r, float bias) { return (void)r, fake_reference.bias = bias, CUDA_SUCCESS; }
+CUresult cuTexRefSetMipmapLevelClamp(CUtexref r, float least, float most) {
+    return (void)r, fake_reference.least = least, fake_reference.most = most, CUDA_SUCCESS;
+}
+CUresult cuTexRefSetMaxAnisotropy(CUtexref r, unsigned most) { return (void)r, fake_reference.anisotropy = most, CUDA_SUCCESS; }
+CUresult cuTexRefSetBorderColor(CUtexref r, float *color) { return (void)r, memcpy(fake_reference.border, color, 16), CUDA_SUCCESS; }
+CUresult cuTexRefSetFlags(CUtexref r, unsigned flags) { return (void)r, fake_reference.flags = flags, CUDA_SUCCESS; }
+CUresult cuSurfRefSetArray(CUsurfref r, CUarray array, unsigned flags) { return (void)r, (void)flags, fake_reference.drawn = array, CUDA_SUCCESS; }
 CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned n, CUjit_option *options, void **values) {
     if (strcmp(image, "good")) { /* terminated, whatever came */
         for (unsigned i = 0; i < n; i++) {

@@ -71,6 +71,19 @@ struct fake_arrays {
     int fail;
 };
 extern struct fake_arrays fake_arrays;
+/* The module's references "picture" and "canvas": what was set of them. */
+struct fake_reference {
+    CUarray array, drawn;
+    CUmipmappedArray levels;
+    CUdeviceptr address;
+    size_t bytes, pitch, offset; /* offset: what the driver says of the address */
+    CUDA_ARRAY_DESCRIPTOR shape;
+    CUarray_format format;
+    int channels;
+    unsigned flags, how, modes[3], filter, mip_filter, anisotropy;
+    float bias, least, most, border[4];
+};
+extern struct fake_reference fake_reference;
 /* A module's global, device memory that no call has allocated. */
 #define FAKE_GLOBAL 0x1000ull
 #define FAKE_GLOBAL_SIZE 0x2000ull

@@ -426,6 +426,55 @@ static void what_the_driver_takes(void) {
     fake_memory = (struct fake_memory){0};
 }
 
+static void references(void) {
+    begin(64 << 20);
+    fake_reference = (struct fake_reference){.array = NULL};
+    struct gv_module *m;
+    void *meta;
+    size_t size;
+    char err[GV_ERR_SIZE];
+    const struct gv_array_shape shape = {.format = CU_AD_FORMAT_FLOAT, .channels = 1, .width = 64, .height = 32, .flags = 2};
+    struct gv_array_shape mipmapped = shape;
+    struct gv_array *a, *levels, *level;
+    mipmapped.levels = 3;
+    CHECK(ops->module_load(context, "good", 4, &m, &meta, &size, err) == 0);
+    free(meta);
+    CHECK(ops->array_create(context, &shape, &a) == 0 && ops->array_create(context, &mipmapped, &levels) == 0);
+    CHECK(ops->array_level(levels, 0, &level) == 0);
+    CHECK(ops->reference_find(m, "picture", 0) == 0 && ops->reference_find(m, "canvas", 1) == 0);
+    CHECK(ops->reference_find(m, "canvas", 0) == CUDA_ERROR_NOT_FOUND && ops->reference_find(m, "picture", 1) == CUDA_ERROR_NOT_FOUND);
+    /* An array: as it is, with its modes; the border's colour only where there is a border. */
+    const struct gv_texture clamped = {.flags = 2, .filter = 1, .modes = {1, 1, 2}, .border = {1, 2, 3, 4}, .anisotropy = 8, .bias = 5};
+    CHECK(ops->reference_array(m, "picture", a, &clamped) == 0);
+    CHECK(fake_reference.array && !fake_reference.levels && fake_reference.how == CU_TRSA_OVERRIDE_FORMAT && fake_reference.flags == 2);
+    CHECK(fake_reference.modes[2] == 2 && fake_reference.filter == 1 && fake_reference.anisotropy == 8);
+    CHECK(fake_reference.border[3] == 0 && fake_reference.bias == 0);
+    const struct gv_texture detailed = {.modes = {3, 1, 1}, .border = {1, 2, 3, 4}, .mip_filter = 1, .bias = 0.5f, .least = 1, .most = 2};
+    CHECK(ops->reference_array(m, "picture", levels, &detailed) == 0);
+    CHECK(fake_reference.levels && fake_reference.border[3] == 4 && fake_reference.mip_filter == 1 && fake_reference.bias == 0.5f);
+    CHECK(fake_reference.least == 1 && fake_reference.most == 2);
+    /* Memory, whose address the client has aligned. */
+    struct gv_texture memory = {.kind = CU_RESOURCE_TYPE_LINEAR, .format = 0x20, .channels = 2, .address = 0x7000, .width = 4096, .modes = {3, 3, 3}};
+    CHECK(ops->reference_memory(m, "picture", &memory) == 0);
+    CHECK(fake_reference.address == 0x7000 && fake_reference.bytes == 4096 && fake_reference.format == 0x20 && fake_reference.channels == 2);
+    CHECK(fake_reference.modes[1] == 1); /* of the mipmapped array: linear memory has none */
+    fake_reference.offset = 256;
+    CHECK(ops->reference_memory(m, "picture", &memory) == CUDA_ERROR_INVALID_VALUE);
+    memory.kind = CU_RESOURCE_TYPE_PITCH2D, memory.height = 16, memory.pitch = 512;
+    CHECK(ops->reference_memory(m, "picture", &memory) == 0);
+    CHECK(fake_reference.shape.Width == 4096 && fake_reference.shape.Height == 16 && fake_reference.shape.NumChannels == 2);
+    CHECK(fake_reference.pitch == 512 && fake_reference.modes[1] == 3);
+    memory.kind = CU_RESOURCE_TYPE_ARRAY;
+    CHECK(ops->reference_memory(m, "picture", &memory) == CUDA_ERROR_INVALID_VALUE);
+    CHECK(ops->reference_memory(m, "canvas", &memory) == CUDA_ERROR_NOT_FOUND);
+    /* Surfaces are of one level. */
+    CHECK(ops->reference_surface(m, "canvas", a) == 0 && fake_reference.drawn);
+    CHECK(ops->reference_surface(m, "canvas", levels) == CUDA_ERROR_INVALID_VALUE && ops->reference_surface(m, "canvas", level) == 0);
+    CHECK(ops->array_destroy(level) == 0 && ops->array_destroy(levels) == 0 && ops->array_destroy(a) == 0);
+    ops->module_unload(m);
+    end();
+}
+
 static void arrays(void) {
     enum { MIB = 1 << 20 };
     fake_memory = (struct fake_memory){.free = 60 * MIB};
@@ -507,6 +556,7 @@ int main(int argc, char **argv) {
                                              {"addresses_of_others", addresses_of_others},
                                              {"what_the_driver_takes", what_the_driver_takes},
                                              {"arrays", arrays},
+                                             {"references", references},
                                              {"drivers_that_will_not_do", drivers_that_will_not_do}};
     if (argc < 2) return 2;
     driver = argv[1];
