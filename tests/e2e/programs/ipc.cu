@@ -154,6 +154,10 @@ __global__ void count_wrong(const unsigned *v, size_t n, unsigned seed, unsigned
 
 __global__ void add(unsigned *v, unsigned what) { atomicAdd(v, what); }
 
+__global__ void count_up(unsigned *v, unsigned n) {
+    for (unsigned i = 0; i < n; i++) atomicAdd(v, 1);
+}
+
 __global__ void write_word(unsigned *word, unsigned value) { *word = value; }
 
 // Until the word says so: the host decides how long it takes.
@@ -265,6 +269,7 @@ static void memory() {
     EXPECT(hear<char>(child.channel) == 'w');
     EXPECT(wrong(v, N, 1000) == 0 && wrong(s, 100, 3) == 0 && wrong(other, 1000, 9) == 0);
     unsigned word = 4711;
+    count_up<<<1, 1>>>(first, 5000000); // which the copy waits for, and so does the call
     CHECK(cudaMemcpy(v + N - 1, &word, sizeof word, cudaMemcpyHostToDevice));
     say(child.channel, 'h');
     EXPECT(hear<char>(child.channel) == 'c');
