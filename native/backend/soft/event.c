@@ -155,14 +155,11 @@ int soft_event_query(struct gv_event *e) {
 int soft_event_export(struct gv_event *e, struct gv_shared *out) {
     struct gv_backend *b = e->context->backend;
     if (!(e->flags & CU_EVENT_INTERPROCESS) || (e->file && e->file->session)) return CUDA_ERROR_INVALID_HANDLE;
-    uint64_t offset = 0;
-    struct soft_event_file *f = NULL;
-    struct soft_event_words *words = e->words ? e->words : soft_event_words_new(b, &f, &offset);
-    if (!words) return CUDA_ERROR_OUT_OF_MEMORY;
-    if (e->words) {
-        f = e->file;
-        offset = (uint64_t)((char *)e->words - f->base);
-    } else {
+    if (!e->words) {
+        uint64_t at;
+        struct soft_event_file *f;
+        struct soft_event_words *words = soft_event_words_new(b, &f, &at);
+        if (!words) return CUDA_ERROR_OUT_OF_MEMORY;
         pthread_mutex_lock(&b->lock);
         e->words = words;
         e->file = f;
@@ -172,9 +169,10 @@ int soft_event_export(struct gv_event *e, struct gv_shared *out) {
         if (t && !t->done) count_record(e, t);
         pthread_mutex_unlock(&b->lock);
     }
+    uint64_t offset = (uint64_t)((char *)e->words - e->file->base);
     *out = (struct gv_shared){.kind = GV_SHARED_EVENT, .n_pieces = 1, .ordinal = e->context->device->share.ordinal, .offset = offset};
-    out->fd[0] = f->fd;
-    out->file[0] = f->number;
+    out->fd[0] = e->file->fd;
+    out->file[0] = e->file->number;
     for (int i = 1; i < GV_SHARED_PIECES; i++) out->fd[i] = -1;
     return 0;
 }
