@@ -1,13 +1,16 @@
 """Messages between a daemon and its worker: msgpack maps over a SOCK_SEQPACKET socket pair, with file descriptors attached.
 
-To the worker:  ``expect`` (tenant; its folder): whose session probably comes; ``session`` (a `SessionConfig`; descriptors: the connection, those of
-its transport, those that `SessionConfig.passed` names), ``connection`` (which, epoch; its socket), ``gone``, ``figures`` (id); of a session that
-moves ``save`` (limit; where to) and ``go_on``, and to the worker that takes it over ``begin``; ``park`` (seconds to finish; its file) and
-``room`` (whether it is granted); ``turn`` (device, whether its kernels may run there, number of this word); ``alone``: there is no daemon any more,
-so that kernels may run everywhere; ``adopted``: there is another daemon, which has not heard what the former one was asked for and told.
+To the worker:  ``expect`` (tenant; its folder): whose session probably comes; ``session`` (a `SessionConfig`; descriptors: the connection, those
+of its transport, those that `SessionConfig.passed` names), ``connection`` (which, epoch; its socket), ``gone``, ``figures`` (id); of a session
+that moves ``save`` (limit; where to) and ``go_on``, and to the worker that takes it over ``begin``; ``park`` (seconds to finish; its file) and
+``room`` (whether it is granted); ``turn`` (device, whether its kernels may run there, number of this word); ``alone``: there is no daemon any
+more, so that kernels may run everywhere; ``export`` (what, its descriptors): what it has asked for by ``file`` or ``open``; ``give`` (id, name):
+another session wants to open what it has exported; ``exporter_gone`` (session); ``adopted``: there is another daemon, which has not heard what the
+former one was asked for and told.
 
-To the daemon: ``ready``, ``opened``, ``failed`` (text), ``figures`` (id and the figures), ``rests``, ``saved`` (text), ``parked`` (text), ``wants``,
-``room`` (device, bytes), ``turn`` (device, what, number of the word that it answers), ``back``, ``ended`` (code, text and the last figures).
+To the daemon: ``ready``, ``opened``, ``failed`` (text), ``figures`` (id and the figures), ``rests``, ``saved`` (text), ``parked`` (text),
+``wants``, ``room`` (device, bytes), ``turn`` (device, what, number of the word that it answers), ``back``, ``file`` (bytes), ``file_over`` (file),
+``open`` (session, name), ``given`` (id, what, files), ``ended`` (code, text and the last figures).
 """
 
 from __future__ import annotations

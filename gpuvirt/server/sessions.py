@@ -29,6 +29,7 @@ from gpuvirt.server.tenants import Tenant
 from gpuvirt.server.turns import Turns
 from gpuvirt.server.worker_library import RunEnding
 from gpuvirt.server.workers.engine import Engine
+from gpuvirt.server.workers.exports import Exports
 from gpuvirt.server.workers.worker_process import WorkerProcess
 from gpuvirt.sizes import whole_units
 from gpuvirt.transport.handshake import STATE_EVERY, WELCOME_BUSY, WELCOME_FAILED, WELCOME_UNKNOWN, Hello, State, Transcript, Welcome
@@ -87,6 +88,7 @@ class Sessions:
         self.changed: Callable[[], None] = lambda: None
         self.on_end: Callable[[Session], None] = lambda session: None
         self._sessions: dict[int, Session] = {}
+        self._exports = Exports(self._sessions.get, self._export_bytes)
         self._turns = Turns() if inventory.backend == "soft" else Turns(self._end, overrun)
         self._parking: Parking | None = None
         self._kept: SessionStore | None = None
@@ -518,8 +520,13 @@ class Sessions:
             self._parking.park_when_quiet(session)
         return len(concerned)
 
+    def _export_bytes(self, membership: Membership) -> int:
+        """All that a session has on its devices, twice, as for what is mapped more than once, and one file for events."""
+        return (4 << 20) + 2 * sum(membership.memory or self._inventory.devices[device].memory for device in membership.devices)
+
     def _serve_room(self, session: Session) -> None:
-        """From now on its worker can ask for memory that other sessions have."""
+        """From now on its worker can ask for memory that other sessions have, and for what they share."""
+        self._exports.serve(session)
         if self._parking is not None:
             self._parking.serve(session)
 
@@ -529,6 +536,7 @@ class Sessions:
         if self._parking is not None:
             self._parking.ended(session)
         self._sessions.pop(session.id, None)
+        self._exports.ended(session)
         self._turns.leave(session.id)
         self._leave(session.id, session.membership)
         if session.worker.told:

@@ -25,7 +25,7 @@ from gpuvirt.errors import GpuvirtError
 from gpuvirt.server import memory_usage, messages
 from gpuvirt.server.box import box
 from gpuvirt.server.options import BOX_MODES, HOST_MEMORY
-from gpuvirt.server.worker_library import May, ParkSaid, RunEnding, SessionConfig, Worker, WorkerLibrary
+from gpuvirt.server.worker_library import ExportAsked, May, ParkSaid, RunEnding, SessionConfig, Worker, WorkerLibrary
 from gpuvirt.server.workers import fork_server
 
 CLOSE_LIMIT = 0.7  # seconds: however the session ended, its memory must be free within one
@@ -205,6 +205,7 @@ def _run(
         compiler.bound_time(lambda: _compiled_too_long(daemon))
     wish = _Wish(daemon)
     worker.ask_room(lambda device, bytes: wish.say({"op": "room", "device": device, "bytes": bytes}))
+    worker.ask_exports(lambda what, number, name: _ask_export(daemon, wish, what, number, name))
     worker.watch_turns(lambda device, what, number: _tell(daemon, {"op": "turn", "device": device, "what": what, "number": number}))
     begins: queue.SimpleQueue[bool] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(daemon, worker, wish, begins, config.devices), name="daemon", daemon=True).start()
@@ -228,6 +229,20 @@ def _compiled_too_long(daemon: socket.socket) -> None:
     """The session ends with its worker: a thread that compiles cannot be ended by itself."""
     _tell(daemon, {"op": "ended", "code": RunEnding.COMPILED_TOO_LONG, "text": ""})
     os._exit(0)
+
+
+def _ask_export(daemon: socket.socket, wish: _Wish, what: ExportAsked, number: int, name: bytes) -> None:
+    if what is ExportAsked.FILE_OVER:
+        _tell(daemon, {"op": "file_over", "file": number})
+    elif what is ExportAsked.FILE:
+        wish.say({"op": "file", "bytes": number})
+    else:
+        wish.say({"op": "open", "session": number, "name": name})
+
+
+def _give_export(daemon: socket.socket, worker: Worker, number: int, name: bytes) -> None:
+    what, files = worker.give_export(name)
+    _tell(daemon, {"op": "given", "id": number, "what": what, "files": files})
 
 
 class _Wish:
@@ -286,6 +301,13 @@ def _listen(daemon: socket.socket, worker: Worker, wish: _Wish, begins: queue.Si
         elif message["op"] == "room":
             wish.answered()
             worker.answer_room(message["granted"])
+        elif message["op"] == "export":
+            wish.answered()
+            worker.answer_export(message["what"], fds)
+        elif message["op"] == "give":
+            _give_export(daemon, worker, message["id"], message["name"])
+        elif message["op"] == "exporter_gone":
+            worker.exporter_gone(message["session"])
         elif message["op"] == "turn":
             worker.turn(message["device"], May(message["may"]), message["number"])
         elif message["op"] == "go_on":

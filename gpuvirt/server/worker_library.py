@@ -19,6 +19,9 @@ ERR_SIZE = 512
 AT_REST = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 ROOM_ASKED = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint64)
 TURN_SAID = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint32)
+EXPORT_ASKED = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint64, ctypes.POINTER(ctypes.c_uint8))
+EXPORT_NAME = 16  # bytes
+EXPORT_FILES = 6
 PARK_SAID = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int32)
 
 
@@ -41,6 +44,14 @@ class ParkSaid(IntEnum):
     PARKED = 1
     WANTS = 2
     BACK = 3
+
+
+class ExportAsked(IntEnum):
+    """enum worker_export_asked"""
+
+    FILE = 1
+    FILE_OVER = 2
+    OPEN = 3
 
 
 class WorkerConfig(ctypes.Structure):
@@ -173,6 +184,13 @@ def _declare(lib: ctypes.CDLL) -> None:
     lib.worker_answer_room.argtypes, lib.worker_answer_room.restype = [handle, ctypes.c_int32], None
     lib.worker_watch_turns.argtypes, lib.worker_watch_turns.restype = [handle, TURN_SAID, ctypes.c_void_p], None
     lib.worker_turn.argtypes, lib.worker_turn.restype = [handle, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint32], ctypes.c_int
+    lib.worker_ask_exports.argtypes, lib.worker_ask_exports.restype = [handle, EXPORT_ASKED, ctypes.c_void_p], None
+    fds = ctypes.POINTER(ctypes.c_int32)
+    lib.worker_answer_export.argtypes = [handle, ctypes.c_char_p, ctypes.c_uint32, fds, ctypes.c_uint32]
+    lib.worker_answer_export.restype = None
+    lib.worker_give_export.argtypes = [handle, ctypes.c_char_p, ctypes.c_char_p, ctypes.POINTER(ctypes.c_uint64), ctypes.POINTER(ctypes.c_uint32)]
+    lib.worker_give_export.restype = ctypes.c_uint32
+    lib.worker_exporter_gone.argtypes, lib.worker_exporter_gone.restype = [handle, ctypes.c_uint64], None
     lib.worker_begin.argtypes, lib.worker_begin.restype = [handle], ctypes.c_int
     lib.worker_run.argtypes, lib.worker_run.restype = [handle, ctypes.c_char_p], ctypes.c_int
     lib.worker_get_figures.argtypes, lib.worker_get_figures.restype = [handle, ctypes.POINTER(WorkerFigures)], None
@@ -359,6 +377,44 @@ class Worker:
         with self._lock:
             if not self._closed:
                 self._lib.worker_answer_room(self._handle, granted)
+
+    def ask_exports(self, asked: Callable[[ExportAsked, int, bytes], None]) -> None:
+        """Says, before `run`, whom to ask for what sessions share.
+
+        Args:
+            asked: called with what the session asks for, a number (bytes of a file, the number of one that is over, or the session that has
+                exported something) and the name of the export. It waits for `answer_export`, but after FILE_OVER.
+        """
+
+        def call(_: int, what: int, number: int, name: ctypes._Pointer[ctypes.c_uint8]) -> None:
+            asked(ExportAsked(what), number, bytes(name[:EXPORT_NAME]) if name else b"")
+
+        self._export_asked = EXPORT_ASKED(call)
+        self._lib.worker_ask_exports(self._handle, self._export_asked, None)
+
+    def answer_export(self, what: bytes, fds: list[int]) -> None:
+        """A file, or what another session has exported under the name that was asked for; no descriptors: it is refused. They are taken over."""
+        with self._lock:
+            if self._closed:
+                for fd in fds:
+                    os.close(fd)
+            else:
+                self._lib.worker_answer_export(self._handle, what, len(what), (ctypes.c_int32 * len(fds))(*fds), len(fds))
+
+    def give_export(self, name: bytes) -> tuple[bytes, list[int]]:
+        """What the session has exported under a name, and the numbers of the files in which it lies; nothing: there is no such export."""
+        what, files, n = ctypes.create_string_buffer(ERR_SIZE), (ctypes.c_uint64 * EXPORT_FILES)(), ctypes.c_uint32()
+        with self._lock:
+            if self._closed or len(name) != EXPORT_NAME:
+                return b"", []
+            size = int(self._lib.worker_give_export(self._handle, name, what, files, ctypes.byref(n)))
+        return what.raw[:size], list(files[: n.value])
+
+    def exporter_gone(self, session: int) -> None:
+        """A session whose exports this one may have opened has ended."""
+        with self._lock:
+            if not self._closed:
+                self._lib.worker_exporter_gone(self._handle, session)
 
     def watch_turns(self, said: Callable[[int, int, int], None]) -> None:
         """Says, before `run`, who hears of turns.

@@ -14,6 +14,7 @@
 #define GV_ALLOCATIONS_MAX (1u << 20)  /* the same */
 #define GV_TEXTURES_MAX (1u << 14)     /* of a context, surfaces included */
 #define GV_ARRAYS_MAX (1u << 16)       /* levels of mipmapped arrays included */
+#define GV_EXPORTS_MAX (1u << 14)      /* memory and events that it shares with others of its lease */
 #define GV_COPY_MAX (64ull << 20)      /* bytes of one copy command between host and device; the client divides larger ones */
 #define GV_PARAMS_MAX 32768u           /* bytes of a launch's parameters */
 

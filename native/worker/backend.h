@@ -46,9 +46,31 @@ struct gv_backend_config {
      * have been parked and brought back. False: there is none to be had. [executor, in an operation, no lock held] */
     bool (*make_room)(void *arg, uint32_t device, uint64_t bytes);
     void *make_room_arg;
+    /* soft: a file of so many bytes for memory that sessions share, and its number; and that such a one is not used here any more. -1: there is none to be
+     * had. NULL: the backend makes them itself. [executor, no lock held; the other one: any] */
+    int (*new_memory_file)(void *arg, uint64_t size, uint64_t *number);
+    void (*memory_file_over)(void *arg, uint64_t number);
+    void *memory_file_arg;
     /* soft: what becomes of turns on a device of the pool (gv_turn_said of turns.h); number: of the word that STOPPED answers. [a thread of the backend's] */
     void (*turn_said)(void *arg, uint32_t device, uint32_t what, uint32_t number);
     void *turn_arg;
+};
+
+/* What is exported to other sessions. It travels from worker to worker as bytes, with its descriptors beside it: whoever has it from another one checks it. */
+enum gv_shared_kind { GV_SHARED_MEMORY = 1, GV_SHARED_EVENT };
+#define GV_SHARED_PIECES 6
+
+struct gv_shared {
+    uint32_t kind, n_pieces;
+    uint32_t ordinal; /* of the device, in the pool */
+    uint32_t unused;
+    uint64_t size;           /* bytes of all pieces, whole chunks */
+    uint64_t offset, length; /* of the allocation in them; of an event: where it lies in its file */
+    struct gv_shared_piece {
+        uint64_t offset, size; /* in its file */
+    } pieces[GV_SHARED_PIECES];
+    uint64_t file[GV_SHARED_PIECES]; /* what the exporting worker has them as: a number of the daemon's */
+    int32_t fd[GV_SHARED_PIECES];    /* one a piece; -1: none */
 };
 
 /* A rectangular copy of width x height x depth; width in bytes. height = depth = 1 for a plain one. */

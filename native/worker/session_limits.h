@@ -21,6 +21,8 @@
  *     records read ahead                     WORKER_MAX_AHEAD                the session ends
  *     one image, packed and unpacked; the    WORKER_MAX_IMAGE                the session ends
  *       inputs of a link
+ *     what is shared with other sessions     GV_EXPORTS_MAX; its files are   CUDA_ERROR_OUT_OF_MEMORY
+ *                                              the daemon's to give
  *     images of modules that are loaded      WORKER_MAX_IMAGES               CUDA_ERROR_OUT_OF_MEMORY
  *
  * What the compiler of software GPUs takes is counted with all that the worker takes (`serve --host-memory-per-session`): by a cgroup, or by the daemon,

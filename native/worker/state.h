@@ -259,6 +259,17 @@ struct worker {
     enum { ROOM_NO_ANSWER, ROOM_GRANTED, ROOM_REFUSED } room_answer; /* what it asked for, parked or with an allocation that does not fit */
     void (*room_asked)(void *arg, uint32_t device, uint64_t bytes);
     void *room_arg;
+    /* What it shares with other sessions. Under exports_lock, but what is the executor's. */
+    uint64_t session;
+    pthread_mutex_t exports_lock;
+    pthread_cond_t exports_changed;
+    struct worker_export *exports;
+    uint32_t n_exports;
+    void (*export_asked)(void *arg, uint32_t what, uint64_t number, const uint8_t *name); /* the executor's */
+    void *export_arg;
+    bool export_awaited, export_answered;
+    struct gv_shared export_answer; /* what was told of one, and its descriptors; n_pieces of them */
+    uint32_t export_answer_size;
     void (*turns_said)(void *arg, uint32_t device, uint32_t what, uint32_t number);
     void *turns_arg;
     struct worker_turns turns;
@@ -396,6 +407,13 @@ void worker_park_here(struct worker *w);
 /* The executor, in an operation: asks the daemon for room that other sessions have, and waits for it (gv_backend_config.make_room; arg: the worker). While it
  * waits the session can itself be parked. */
 bool worker_make_room(void *arg, uint32_t device, uint64_t bytes);
+
+/* ---- what sessions share (sharing/exports.c) -------------------------------------------------------------------------------- */
+
+/* A file for exports (gv_backend_config.new_memory_file; arg: the worker). */
+int worker_export_file(void *arg, uint64_t size, uint64_t *number);
+void worker_export_file_over(void *arg, uint64_t number);
+void worker_exports_close(struct worker *w);
 
 /* ---- bulk (bulk.c) ----------------------------------------------------------------------------------------------------- */
 

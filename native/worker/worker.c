@@ -102,6 +102,9 @@ EXPORT struct worker *worker_open(const struct worker_config *config, char *err)
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_cond_init(&w->ahead_changed, &monotonic);
     pthread_condattr_destroy(&monotonic);
+    pthread_mutex_init(&w->exports_lock, NULL);
+    pthread_cond_init(&w->exports_changed, NULL);
+    w->session = config->session;
     staging_init(&w->staging);
     w->ops = ops;
     w->n_devices = config->n_devices;
@@ -130,6 +133,9 @@ EXPORT struct worker *worker_open(const struct worker_config *config, char *err)
                                         .console_arg = w,
                                         .make_room = worker_make_room,
                                         .make_room_arg = w,
+                                        .new_memory_file = worker_export_file,
+                                        .memory_file_over = worker_export_file_over,
+                                        .memory_file_arg = w,
                                         .turn_said = turn_said,
                                         .turn_arg = w};
     int status = ops->open(&backend, &w->backend, err);
@@ -218,5 +224,6 @@ EXPORT void worker_close(struct worker *w) {
     handles_free(&w->host_calls);
     module_cache_close(w->cache);
     free(w->cache_build);
+    worker_exports_close(w);
     free(w);
 }

@@ -71,6 +71,20 @@ void worker_watch_turns(struct worker *w, void (*said)(void *arg, uint32_t devic
 int worker_turn(struct worker *w, uint32_t device, uint32_t may, uint32_t number);
 /* 0, or -1: there are no threads to be had. */
 int worker_begin(struct worker *w);
+/* What sessions of one lease share (sharing/exports.c). Before worker_run: `asked` is called, on worker_run's thread, when the session wants a file of `number` bytes for
+ * its exports (FILE), or what the session `number` has exported under a name of 16 bytes (OPEN), and waits for worker_answer_export; and, on any thread, when
+ * the file `number` is not used any more (FILE_OVER). */
+enum worker_export_asked { WORKER_EXPORT_FILE = 1, WORKER_EXPORT_FILE_OVER, WORKER_EXPORT_OPEN };
+#define WORKER_EXPORT_FILES 6
+void worker_ask_exports(struct worker *w, void (*asked)(void *arg, uint32_t what, uint64_t number, const uint8_t *name), void *arg);
+/* What the session has asked for, any thread: a file (one descriptor; its number in `what`, as struct gv_shared's size), or an export, as its worker has said it (`what`).
+ * No descriptors: it is refused. They are taken over. */
+void worker_answer_export(struct worker *w, const void *what, uint32_t size, const int32_t *fds, uint32_t n);
+/* What this session has exported under a name, for another worker, any thread: its size in bytes, in `what` (512 bytes), and the numbers of the files in which it lies. 0:
+ * there is no such export, or it is over. */
+uint32_t worker_give_export(struct worker *w, const uint8_t *name, void *what, uint64_t *files, uint32_t *n);
+/* A session whose exports this one may have opened has ended. Any thread. */
+void worker_exporter_gone(struct worker *w, uint64_t session);
 /* A further bulk channel's socket, any thread. */
 int worker_add_channel(struct worker *w, int32_t channel, int32_t fd);
 /* A connection in the place of one that was cut (channel -1: the main one), any thread. 0, or -1: refused; the descriptor is taken over either way. */

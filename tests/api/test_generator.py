@@ -67,8 +67,8 @@ def test_a_new_function_stops_the_generator(tables: Path, api: headers.Api) -> N
         ("event.toml", 'roles = { pMilliseconds = "out" }', "", "pointer parameter float *pMilliseconds needs a role"),
         ("event.toml", '[cuEventQuery]\nclass = "local"', '[cuEventQuery]\nclass = "lokal"', "unknown key or class"),
         ("memory.toml", "host inout[bytesize]", "host inout[bytes]", "no such parameter"),
-        ("unsupported.toml", '"cuIpc*"', '"cuIpc*", "cuIpx*"', "cuIpx* (memory shared between processes (IPC): not yet) matches nothing"),
-        ("unsupported.toml", '"cuIpc*"', '"cuIpc*", "cuMulticast*"', "has several reasons"),
+        ("unsupported.toml", '"cuMulticast*"', '"cuMulticast*", "cuMultix*"', "cuMultix* (multicast: not yet) matches nothing"),
+        ("unsupported.toml", '"cuMulticast*"', '"cuMulticast*", "cuTexRef*"', "has several reasons"),
     ],
 )
 def test_mistakes_are_found(tables: Path, api: headers.Api, file: str, old: str, new: str, says: str) -> None:
@@ -140,7 +140,7 @@ CASES = [
     ('CASE(one, "cuMemAlloc",\n     "cuMemFree") {', {"cuMemAlloc": ["memory/one"], "cuMemFree": ["memory/one"]}),
     ('COLD_HINT_CASE(one, "cuInit") {', {"cuInit": ["memory/one †"]}),
     ('CASE(one, "cuMemAllok") {', "memory/one: cuMemAllok is no function of the driver API"),
-    ('CASE(one, "cuIpcGetMemHandle") {', "memory/one: cuIpcGetMemHandle is not supported"),
+    ('CASE(one, "cuMulticastCreate") {', "memory/one: cuMulticastCreate is not supported"),
     ('CASE(one, "cuInit") {\nCASE(one, "cuInit") {', "memory/one: there are two of it"),
     ('\nCASE(one, CU_INIT) {', 'memory.cpp:2: not of the form CASE(name, "cuFunction", ...)'),
 ]

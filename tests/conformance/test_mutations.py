@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+import secrets
 import signal
 import subprocess
 from pathlib import Path
@@ -36,6 +37,7 @@ def observed() -> dict[str, Case]:
 def run(pool: Server, breakable: Path, program: Path, case: Case, broken: str) -> str:
     """What the program says of the case with `broken` doing nothing, or that it did not end in time."""
     env = clean_environment(LD_LIBRARY_PATH=str(breakable), GPUVIRT_POOL=pool.url, GPUVIRT_LINK="tcp", GPUVIRT_GPUS="2", GV_BREAK_FUNCTION=broken)
+    env["GPUVIRT_LAUNCH"] = secrets.token_hex(16)  # the processes of a case share a lease
     line = [str(program), *([] if case.hint else ["--effects-only"]), case.name]
     pipe, null = subprocess.PIPE, subprocess.DEVNULL
     # A session of its own: the case is a child of the program, and must end with it.

@@ -22,6 +22,9 @@ from gpuvirt.server.worker_library import May, RunEnding, SessionConfig, WorkerF
 
 FIGURES_LIMIT = 0.5
 FIGURES_BACKLOG = 1000  # answers that an earlier daemon has asked for and not read
+FILES_BACKLOG = 1024  # files for exports that it had from an earlier daemon
+GIVEN_BACKLOG = 16  # exports that an earlier daemon has asked for, and not read
+GIVE_LIMIT = 20.0  # seconds: its session may stand still until its next turn
 FIGURES = tuple(name for name, *_ in WorkerFigures._fields_)
 TURN_WORDS = 8000  # that a worker may say of turns in a second: 16 devices, each with work and without it again and again
 TEXT_MOST = 500  # characters of a worker's text that are kept
@@ -78,6 +81,9 @@ class WorkerProcess:
         told: whether its client is to read in its error why it ended (`ending`).
         asks_room: called with the device and the bytes of an allocation that does not fit because other sessions have the memory; `answer_room` has
             to follow.
+        asks_file, asks_export: called with the bytes of a file for what it exports, and with another session and the name of its export;
+            `answer_export` has to follow.
+        file_over: called with the number of such a file that it does not use any more.
         says_turn: called with what it says of a turn: the device, what (`TurnSaid`), the number of the word that it answers.
     """
 
@@ -93,6 +99,11 @@ class WorkerProcess:
         self._at_rest: Callable[[], None] = lambda: None
         self.asks_room: Callable[[int, int], None] = lambda device, bytes: self.answer_room(False)
         self.says_turn: Callable[[int, int, int], None] = lambda device, what, number: None
+        self.asks_file: Callable[[int], None] = lambda bytes: self.answer_export()
+        self.asks_export: Callable[[int, bytes], None] = lambda session, name: self.answer_export()
+        self.file_over: Callable[[int], None] = lambda bytes: None
+        self._giving: dict[int, asyncio.Future[tuple[bytes, list[int]]]] = {}
+        self._next_give = 1
         self._turn_words, self._turn_heard = float(TURN_WORDS), loop.time()
         self.cgroup = cgroup
         self.memory_limit, self.told = 0, False
@@ -101,7 +112,7 @@ class WorkerProcess:
         self.last_figures: dict[str, int] = {}
         self._figures: dict[int, asyncio.Future[dict[str, int]]] = {}
         self._next_figures = 1
-        self._may_say = Counter({"ready": 1, "opened": 1, "failed": 1, "ended": 1, "room": 1})  # how often each may come yet
+        self._may_say = Counter({"ready": 1, "opened": 1, "failed": 1, "ended": 1, "room": 1, "file": 1, "open": 1})  # how often each may come yet
         self.pid, self._process = process.pid, process
         self._pidfd, self._socket = process.pidfd, process.socket
         self._socket.setblocking(False)
@@ -123,6 +134,7 @@ class WorkerProcess:
         for done in (self.ready, self.opened):
             done.set_result(None)
         # What it has said to the earlier daemon may come yet, and what it wants comes once more.
+        self._may_say.update({"file": 1, "open": 1, "file_over": FILES_BACKLOG, "given": GIVEN_BACKLOG})
         self._may_say.update({"room": 1, "wants": 2, "back": 1, "parked": 1, "rests": 1, "saved": 1, "figures": FIGURES_BACKLOG})
         with contextlib.suppress(OSError):
             messages.send(self._socket, {"op": "adopted"})
@@ -222,6 +234,49 @@ class WorkerProcess:
         with contextlib.suppress(OSError):
             messages.send(self._socket, {"op": "room", "granted": granted})
 
+    def answer_export(self, what: bytes = b"", fds: tuple[int, ...] = ()) -> None:
+        """What it has asked for: a file, or what another session has exported; without descriptors it is refused. They stay open here."""
+        self._may_say.update({"file": 1, "open": 1})
+        with contextlib.suppress(OSError):
+            messages.send(self._socket, {"op": "export", "what": what}, fds)
+
+    def gave_file(self) -> None:
+        """It may say once that a file is not used any more."""
+        self._may_say["file_over"] += 1
+
+    async def give_export(self, name: bytes) -> tuple[bytes, list[int]]:
+        """What its session has exported under a name, as another worker needs to hear it, and the numbers of the files in which it lies.
+
+        Nothing: there is no such export, or it does not answer."""
+        number, self._next_give = self._next_give, self._next_give + 1
+        answer: asyncio.Future[tuple[bytes, list[int]]] = self._loop.create_future()
+        self._giving[number] = answer
+        try:
+            messages.send(self._socket, {"op": "give", "id": number, "name": name})
+            self._may_say["given"] += 1
+            either: set[asyncio.Future[Any]] = {answer, self.gone}
+            await asyncio.wait(either, timeout=GIVE_LIMIT, return_when=asyncio.FIRST_COMPLETED)
+            return answer.result() if answer.done() else (b"", [])
+        except OSError:
+            return b"", []
+        finally:
+            del self._giving[number]
+
+    def exporter_gone(self, session: int) -> None:
+        """A session whose exports this one may have opened has ended."""
+        with contextlib.suppress(OSError):
+            messages.send(self._socket, {"op": "exporter_gone", "session": session})
+
+    def _given(self, message: dict[str, Any]) -> None:
+        number, what, files = message.get("id"), message.get("what"), message.get("files")
+        answer = self._giving.get(number) if isinstance(number, int) else None
+        if answer is None or answer.done():
+            return
+        if isinstance(what, bytes) and isinstance(files, list) and len(files) <= messages.MAX_FDS and all(type(file) is int for file in files):
+            answer.set_result((what, files))
+        else:
+            answer.set_result((b"", []))
+
     def turn(self, device: int, may: May, number: int) -> None:
         """Whether its kernels may run on a device from now on, by a word of that number."""
         with contextlib.suppress(OSError):
@@ -304,9 +359,23 @@ class WorkerProcess:
             case "wants" | "back":
                 self._park_said.get(op, _nothing)()
             case "room":
-                device, bytes = message.get("device"), message.get("bytes")
-                if isinstance(device, int) and isinstance(bytes, int):
-                    self.asks_room(device, bytes)
+                device, size = message.get("device"), message.get("bytes")
+                if isinstance(device, int) and isinstance(size, int):
+                    self.asks_room(device, size)
+            case "file":
+                size = message.get("bytes")
+                if type(size) is int and size > 0:
+                    self.asks_file(size)
+            case "file_over":
+                number = message.get("file")
+                if type(number) is int:
+                    self.file_over(number)
+            case "given":
+                self._given(message)
+            case "open":
+                session, name = message.get("session"), message.get("name")
+                if type(session) is int and isinstance(name, bytes):
+                    self.asks_export(session, name)
             case "turn":
                 device, what, number = (message.get(name) for name in ("device", "what", "number"))
                 if type(device) is int and type(what) is int and type(number) is int:

@@ -86,6 +86,8 @@ static const int not_remote[] = {
     CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED,
     CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED,
     CU_DEVICE_ATTRIBUTE_ATOMIC_REDUCTION_SUPPORTED,
+    CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES,
+    CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED,
 };
 
 int cuda_device_info(struct gv_backend *b, uint32_t device, struct gv_device_info *out) {

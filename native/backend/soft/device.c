@@ -96,11 +96,14 @@ static const struct attribute attributes[] = {
     {97, SOFT_SHARED_OPTIN},     /* MAX_SHARED_MEMORY_PER_BLOCK_OPTIN */
     {98, 1},                     /* CAN_FLUSH_REMOTE_WRITES: none are ever outstanding */
     {102, 1},                    /* VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED */
+    {103, 1},                    /* HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED: the client makes them */
     {106, SOFT_BLOCKS_PER_SM},   /* MAX_BLOCKS_PER_MULTIPROCESSOR */
     {111, SOFT_SHARED_RESERVED}, /* RESERVED_SHARED_MEMORY_PER_BLOCK */
     {115, 1},                    /* MEMORY_POOLS_SUPPORTED */
+    {119, 1},                    /* MEMPOOL_SUPPORTED_HANDLE_TYPES: POSIX file descriptors */
     {122, 1},                    /* CAN_USE_64_BIT_STREAM_MEM_OPS */
     {123, 1},                    /* CAN_USE_STREAM_WAIT_VALUE_NOR */
+    {125, 1},                    /* IPC_EVENT_SUPPORTED */
     {126, 1},                    /* MEM_SYNC_DOMAIN_COUNT */
     {131, -1},                   /* NUMA_ID */
     {134, -1},                   /* HOST_NUMA_ID */

@@ -7,6 +7,7 @@
 enum { /* flags of streams and events */
        CU_STREAM_NON_BLOCKING = 1,
        CU_EVENT_DISABLE_TIMING = 2,
+       CU_EVENT_INTERPROCESS = 4,
 };
 
 enum { /* CUlimit */

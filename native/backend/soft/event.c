@@ -3,12 +3,15 @@
 
 #include "../../wire/clock.h"
 #include "../../wire/image_stream.h"
+#include "shared/shared.h"
 #include "stream.h"
 
 struct gv_event {
     struct gv_context *context;
     uint32_t flags;
-    struct stamp *latest; /* under backend.lock; NULL: never recorded */
+    struct stamp *latest;           /* under backend.lock; NULL: never recorded */
+    struct soft_event_words *words; /* it is shared with other sessions; NULL: it is not */
+    struct soft_event_file *file;   /* where they lie */
 };
 
 int soft_event_create(struct gv_context *c, uint32_t flags, struct gv_event **out) {
@@ -25,9 +28,18 @@ void soft_event_destroy(struct gv_event *e) {
     struct gv_context *c = e->context;
     pthread_mutex_lock(&c->backend->lock);
     soft_stamp_drop_locked(e->latest);
+    if (e->file) soft_event_file_drop(c->backend, e->file);
     pthread_mutex_unlock(&c->backend->lock);
     soft_context_drop(c);
     free(e);
+}
+
+/* From here on all sessions that share it see that it is recorded; lock held. */
+static void count_record(struct gv_event *e, struct stamp *t) {
+    t->words = e->words;
+    t->file = e->file;
+    t->file->refs++;
+    t->number = soft_event_words_record(e->words);
 }
 
 struct record_op {
@@ -43,6 +55,8 @@ static void record_drop(struct gv_stream *s, struct op *op) {
     pthread_mutex_lock(&b->lock);
     t->time = now;
     t->done = true;
+    if (t->words) soft_event_words_reach(t->words, t->number);
+    if (t->file) soft_event_file_drop(b, t->file);
     soft_stamp_drop_locked(t);
     if (b->waiters) pthread_cond_broadcast(&b->done);
     pthread_mutex_unlock(&b->lock);
@@ -64,6 +78,7 @@ int soft_event_record(struct gv_event *e, struct gv_stream *s) {
     pthread_mutex_lock(&b->lock);
     soft_stamp_drop_locked(e->latest);
     e->latest = t;
+    if (e->words) count_record(e, t);
     pthread_mutex_unlock(&b->lock);
     return soft_stream_push(s, &r->op);
 }
@@ -81,8 +96,108 @@ int soft_event_elapsed(struct gv_event *start, struct gv_event *end, float *ms) 
     return rc;
 }
 
+/* ---- shared with other sessions ---- */
+
+struct shared_wait {
+    struct op op;
+    struct soft_event_words *words;
+    struct soft_event_file *file;
+    uint64_t number;
+};
+
+static bool given_up(struct gv_context *c, struct soft_event_file *f) {
+    pthread_mutex_lock(&c->backend->lock);
+    bool closing = c->backend->closing;
+    pthread_mutex_unlock(&c->backend->lock);
+    return closing || atomic_load(&c->error) || atomic_load(&f->gone);
+}
+
+static int shared_wait_run(struct gv_stream *s, struct op *op, char *err) {
+    (void)err;
+    struct shared_wait *w = (struct shared_wait *)op;
+    while (!soft_event_words_reached(w->words, w->number) && !given_up(s->context, w->file)) soft_event_words_wait(w->words, w->number);
+    return 0;
+}
+
+static void shared_wait_drop(struct gv_stream *s, struct op *op) {
+    struct gv_backend *b = s->context->backend;
+    pthread_mutex_lock(&b->lock);
+    soft_event_file_drop(b, ((struct shared_wait *)op)->file);
+    pthread_mutex_unlock(&b->lock);
+}
+
+static int wait_shared(struct gv_stream *s, struct gv_event *e) {
+    struct gv_backend *b = s->context->backend;
+    uint64_t number = soft_event_words_latest(e->words);
+    if (soft_event_words_reached(e->words, number)) return 0;
+    struct shared_wait *w = soft_op_new(sizeof *w, OP_EVENT_WAIT, shared_wait_run, shared_wait_drop);
+    if (!w) return CUDA_ERROR_OUT_OF_MEMORY;
+    w->words = e->words;
+    w->file = e->file;
+    w->number = number;
+    pthread_mutex_lock(&b->lock);
+    w->file->refs++;
+    pthread_mutex_unlock(&b->lock);
+    return soft_stream_push(s, &w->op);
+}
+
+int soft_event_query(struct gv_event *e) {
+    struct gv_backend *b = e->context->backend;
+    int error = atomic_load(&e->context->error);
+    if (error) return error;
+    pthread_mutex_lock(&b->lock);
+    bool reached = !e->latest || e->latest->done;
+    pthread_mutex_unlock(&b->lock);
+    if (e->words) reached = soft_event_words_reached(e->words, soft_event_words_latest(e->words)) || atomic_load(&e->file->gone);
+    return reached ? 0 : CUDA_ERROR_NOT_READY;
+}
+
+int soft_event_export(struct gv_event *e, struct gv_shared *out) {
+    struct gv_backend *b = e->context->backend;
+    if (!(e->flags & CU_EVENT_INTERPROCESS) || (e->file && e->file->session)) return CUDA_ERROR_INVALID_HANDLE;
+    if (!e->words) {
+        uint64_t at;
+        struct soft_event_file *f;
+        struct soft_event_words *words = soft_event_words_new(b, &f, &at);
+        if (!words) return CUDA_ERROR_OUT_OF_MEMORY;
+        pthread_mutex_lock(&b->lock);
+        e->words = words;
+        e->file = f;
+        f->refs++;
+        struct stamp *t = e->latest;
+        if (t && t->done) soft_event_words_reach(words, soft_event_words_record(words));
+        if (t && !t->done) count_record(e, t);
+        pthread_mutex_unlock(&b->lock);
+    }
+    uint64_t offset = (uint64_t)((char *)e->words - e->file->base);
+    *out = (struct gv_shared){.kind = GV_SHARED_EVENT, .n_pieces = 1, .ordinal = e->context->device->share.ordinal, .offset = offset};
+    out->fd[0] = e->file->fd;
+    out->file[0] = e->file->number;
+    for (int i = 1; i < GV_SHARED_PIECES; i++) out->fd[i] = -1;
+    return 0;
+}
+
+int soft_event_import(struct gv_context *c, const struct gv_shared *shared, uint64_t session, struct gv_event **out) {
+    struct gv_event *e;
+    struct soft_event_file *f = NULL;
+    struct soft_event_words *words = soft_event_words_open(c->backend, shared, session, &f);
+    if (!words) return CUDA_ERROR_INVALID_VALUE;
+    int rc = soft_event_create(c, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING, &e);
+    if (!rc) {
+        e->words = words;
+        e->file = f;
+        *out = e;
+        return 0;
+    }
+    pthread_mutex_lock(&c->backend->lock);
+    soft_event_file_drop(c->backend, f);
+    pthread_mutex_unlock(&c->backend->lock);
+    return rc;
+}
+
 int soft_stream_wait_event(struct gv_stream *s, struct gv_event *e) {
     struct gv_backend *b = s->context->backend;
+    if (e->words) return wait_shared(s, e);
     struct op *op = soft_op_new(sizeof *op, OP_EVENT_WAIT, NULL, NULL);
     if (!op) return CUDA_ERROR_OUT_OF_MEMORY;
     pthread_mutex_lock(&b->lock);

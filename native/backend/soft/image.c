@@ -9,6 +9,7 @@
 #include "image.h"
 #include "mappings.h"
 #include "physical.h"
+#include "shared/shared.h"
 #include "stream.h"
 
 /* What restore_memory has read and restore_pages puts into place. */
@@ -72,6 +73,8 @@ uint32_t soft_number_physicals(struct gv_backend *b) {
 void soft_save_memory(struct gv_backend *b, struct gv_image_out *out) {
     struct soft_memory *m = &b->memory;
     if (!m->size) gv_image_out_fail(out, "the driver chose the addresses of its memory, which another one may not have (addresses=reply)");
+    if (soft_memory_is_shared(b) || soft_events_are_shared(b))
+        gv_image_out_fail(out, "it shares memory or events with other sessions (cuIpc, cuMemExport)");
     pthread_mutex_lock(&m->lock);
     for (uint32_t i = 0; i < b->n_devices; i++) {
         uint64_t n = 0;
@@ -177,7 +180,7 @@ int soft_physical_protection(const struct soft_memory *m, const struct gv_physic
 }
 
 static void put_physical(const struct soft_memory *m, struct gv_image_out *out, const struct gv_physical *p) {
-    if (p->state == FRESH) return;
+    if (p->state == FRESH || p->state == PIECES) return; /* PIECES: there is no image of that, save_memory has said so */
     if (p->state == SHARED) {
         void *at = mmap(NULL, p->size, PROT_READ, MAP_SHARED | MAP_NORESERVE, m->file, (off_t)p->at);
         if (at == MAP_FAILED) return gv_image_out_fail(out, "the server is out of memory");

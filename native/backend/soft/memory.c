@@ -10,6 +10,7 @@
 #include "stream.h"
 #include "../../wire/clock.h"
 #include "mappings.h"
+#include "shared/shared.h"
 
 #ifndef MAP_FIXED_NOREPLACE
 #define MAP_FIXED_NOREPLACE 0x100000
@@ -65,6 +66,7 @@ int soft_memory_open(struct gv_backend *b, const struct gv_backend_config *confi
         m->file_size = (uint64_t)file.st_size;
         m->has_file = true;
     }
+    soft_shared_open(b, config);
     int status = memory_room_open(&m->room, config, err);
     uint64_t total = config->device_memory ? config->device_memory : DEFAULT_MEMORY;
     for (uint32_t i = 0; !status && i < b->n_devices; i++) memory_share_open(&m->room, &b->devices[i].share, config, i, total);
@@ -101,6 +103,7 @@ void soft_memory_close(struct gv_backend *b) {
     if (m->size) munmap((void *)(uintptr_t)m->base, m->size);
     for (uint32_t i = 0; i < b->n_devices; i++) memory_discharge(&m->room, &b->devices[i].share, b->devices[i].share.used);
     memory_room_close(&m->room);
+    soft_shared_close(b);
     address_ranges_free(&m->backed);
     pthread_mutex_destroy(&m->lock);
 }
@@ -220,6 +223,7 @@ int soft_memory_unback(struct gv_context *c, uint64_t address, uint64_t size) {
         address_ranges_add(&m->backed, address, size); /* cannot fail: the range was just removed */
         rc = CUDA_ERROR_OUT_OF_MEMORY;
     }
+    if (!rc) soft_segments_forget(b, address, size);
     if (!rc) memory_discharge(&m->room, &c->device->share, size);
     pthread_mutex_unlock(&m->lock);
     return rc;
@@ -331,6 +335,7 @@ void soft_memory_unplace(struct gv_backend *b, struct soft_placed *p) {
     *link = p->next;
     address_ranges_remove(&m->backed, p->address, p->size);
     unmap_placed(p);
+    soft_segments_forget(b, p->address, p->size);
     memory_discharge(&m->room, &p->device->share, p->size);
     if (p->freed) p->device->freed -= p->size;
     pthread_mutex_unlock(&m->lock);

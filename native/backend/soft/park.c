@@ -13,6 +13,7 @@
 #include "image.h"
 #include "mappings.h"
 #include "physical.h"
+#include "shared/shared.h"
 #include "stream.h"
 
 #define FILE_NS 600000000000ll /* ns for writing or reading the file */
@@ -51,6 +52,10 @@ static void drop_pages(struct gv_backend *b) {
 
 int soft_park(struct gv_backend *b, int fd, char *why) {
     struct gv_image_out out;
+    if (soft_memory_is_shared(b)) {
+        snprintf(why, GV_ERR_SIZE, "it shares memory with other sessions (cuIpc, cuMemExport)");
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
     if (lseek(fd, 0, SEEK_SET) != 0 || !gv_image_out_open(&out, fd, gv_now_ns() + FILE_NS)) {
         snprintf(why, GV_ERR_SIZE, "the server is out of memory");
         return CUDA_ERROR_OUT_OF_MEMORY;

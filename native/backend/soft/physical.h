@@ -8,7 +8,8 @@ enum soft_pages_where {
     FRESH,    /* no page yet */
     PRIVATE,  /* the pages lie where it is mapped, `at` */
     DETACHED, /* not mapped; the pages lie at `at` */
-    SHARED    /* in the file, from `at` on */
+    SHARED,   /* in the file, from `at` on */
+    PIECES    /* in files that other sessions have open too: exported, or imported */
 };
 
 struct gv_physical {
@@ -19,7 +20,10 @@ struct gv_physical {
     uint32_t maps;
     enum soft_pages_where state;
     uint64_t at;
-    uint32_t number; /* in a session's image */
+    uint32_t number;   /* in a session's image */
+    uint64_t exporter; /* the session whose it is, and as whose it counts; 0: this one's */
+    bool inherited;    /* that session has ended: it counts as this one's, beside its limit */
+    struct soft_pieces *pieces;
 };
 
 /* physical_create, but that it waits for no frees. */

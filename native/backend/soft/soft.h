@@ -66,6 +66,13 @@ struct soft_memory {
     int file;
     uint64_t file_size;
     struct address_ranges file_used;
+
+    /* What sessions share (shared/). */
+    struct soft_file *files;
+    struct soft_segment *segments;
+    int (*new_file)(void *arg, uint64_t size, uint64_t *number);
+    void (*file_over)(void *arg, uint64_t number);
+    void *file_arg;
 };
 
 struct gv_backend {
@@ -89,8 +96,9 @@ struct gv_backend {
     uint32_t frees;              /* memory_free calls that wait for the device */
     struct gv_context *contexts; /* all that something still holds */
     bool closing;
-    uint64_t day_offset;              /* ns from the monotonic clock to the time of day, as they were when it was opened */
-    struct soft_restoring *restoring; /* image.c; NULL: none */
+    uint64_t day_offset;                 /* ns from the monotonic clock to the time of day, as they were when it was opened */
+    struct soft_restoring *restoring;    /* image.c; NULL: none */
+    struct soft_event_file *event_files; /* shared/event_words.c; under lock */
 };
 
 struct soft_texture_slot;

@@ -125,7 +125,7 @@ static void run(struct gv_stream *s, struct op *op) {
     struct gv_context *c = s->context;
     struct gv_backend *b = c->backend;
     if (op->run && (op->kind != OP_WORK || !atomic_load(&c->error))) {
-        bool queue = b->strict && op->kind != OP_MARK;
+        bool queue = b->strict && op->kind != OP_MARK && op->kind != OP_EVENT_WAIT;
         if (queue) {
             pthread_mutex_lock(&b->lock);
             while (b->hardware_busy >= SOFT_HARDWARE_QUEUES && !b->closing) wait_done(b);

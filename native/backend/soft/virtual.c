@@ -14,6 +14,7 @@
 #include "stream.h"
 #include "mappings.h"
 #include "physical.h"
+#include "shared/shared.h"
 
 /* MREMAP_DONTUNMAP, which neither every C library names nor every kernel knows. Tests set another. */
 #ifndef SOFT_DONTUNMAP
@@ -77,27 +78,15 @@ static void give_offset(struct soft_memory *m, uint64_t offset, uint64_t size) {
     address_ranges_remove(&m->file_used, offset, size); /* without memory to record it, that part of the file, which is empty, is not used again */
 }
 
-/* Copies pages into the file; pages never written stay holes. By way of a mapping: a limit of the size of files that are written is not this one's. */
-static bool copy_out(const struct soft_memory *m, uint64_t from, uint64_t offset, uint64_t size) {
-    static const char zeros[SOFT_PAGE];
-    char *to = mmap(NULL, size, PROT_WRITE, MAP_SHARED | MAP_NORESERVE, m->file, (off_t)offset);
-    if (to == MAP_FAILED) return false;
-    for (uint64_t at = 0; at < size; at += SOFT_PAGE) {
-        const void *page = pointer(from + at);
-        if (memcmp(page, zeros, SOFT_PAGE) != 0) memcpy(to + at, page, SOFT_PAGE);
-    }
-    return munmap(to, size) == 0;
-}
-
 /* Moves the memory into the file. Writes of the device meanwhile would be lost: the caller makes sure that nothing runs. */
 static int share(struct soft_memory *m, struct gv_physical *p) {
     uint64_t offset;
-    if (p->state == SHARED) return 0;
+    if (p->state == SHARED || p->state == PIECES) return 0;
     int rc = take_offset(m, p->size, &offset);
     if (rc) return rc;
     struct mapping *mapping = p->state == PRIVATE ? &m->mappings.items[mappings_find(&m->mappings, p->at)] : NULL;
     int now = mapping ? soft_mapping_protection(mapping->rights) : PROT_READ;
-    bool good = p->state == FRESH || ((now || !mprotect(pointer(p->at), p->size, PROT_READ)) && copy_out(m, p->at, offset, p->size));
+    bool good = p->state == FRESH || ((now || !mprotect(pointer(p->at), p->size, PROT_READ)) && soft_copy_pages(m->file, offset, p->at, p->size));
     if (good && mapping) good = mmap(pointer(p->at), p->size, now, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, m->file, (off_t)offset) != MAP_FAILED;
     if (!good) {
         give_offset(m, offset, p->size);
@@ -153,7 +142,12 @@ int soft_physical_destroy(struct gv_physical *p) {
     }
     if (p->state == DETACHED) munmap(pointer(p->at), p->size);
     if (p->state == SHARED) give_offset(m, p->at, p->size);
-    memory_discharge(&b->memory.room, &p->device->share, p->size);
+    if (p->state == PIECES) soft_pieces_drop(p);
+    if (!p->exporter) memory_discharge(&b->memory.room, &p->device->share, p->size);
+    if (p->inherited) {
+        p->device->share.beside -= p->size;
+        memory_show(&b->memory.room, &p->device->share);
+    }
     if (p->next) p->next->previous = p->previous;
     if (p->previous)
         p->previous->next = p->next;
@@ -168,6 +162,7 @@ int soft_physical_destroy(struct gv_physical *p) {
 
 /* Maps the memory at an address, without access rights. */
 static int put(struct soft_memory *m, struct gv_physical *p, uint64_t address, uint64_t size) {
+    if (p->state == PIECES) return soft_pieces_map(p, address, size, PROT_NONE) ? 0 : CUDA_ERROR_OUT_OF_MEMORY;
     if (p->state == SHARED || p->maps || size != p->size) {
         int rc = share(m, p);
         if (rc) return rc;
@@ -326,10 +321,12 @@ int soft_address_free(struct gv_backend *b, uint64_t address, uint64_t size) {
 
 void soft_virtual_close(struct gv_backend *b) {
     struct soft_memory *m = &b->memory;
+    m->new_file = NULL; /* whoever gives files knows that the session is over */
     while (m->physicals) {
         struct gv_physical *p = m->physicals;
         m->physicals = p->next;
         if (p->state == DETACHED) munmap(pointer(p->at), p->size);
+        if (p->state == PIECES) soft_pieces_drop(p);
         free(p);
     }
     while (m->reservations) {

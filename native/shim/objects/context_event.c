@@ -49,6 +49,12 @@ static int wait_for_retired(struct shim_context *bound) {
     return rc;
 }
 
+/* The latest record of such an event is one of one stream, in whatever process. */
+static int shared_refused(void) {
+    shim_log_once("an event that processes share is recorded on one stream, and waited for by one; not by a whole context");
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+
 static int record(struct shim_context *bound, CUevent event) {
     struct shim_context *root = bound->root;
     struct shim_event *e;
@@ -63,6 +69,7 @@ static int record(struct shim_context *bound, CUevent event) {
         capture_forget_event(e);
         pthread_mutex_unlock(&graph_lock);
     }
+    if (e->shared) return shared_refused();
     struct shim_stream *joined = bound->joined;
     pthread_mutex_lock(&e->lock);
     pthread_mutex_lock(&root->lock);
@@ -99,6 +106,7 @@ static int wait(struct shim_context *bound, CUevent event) {
     struct shim_event *e = object_get(OBJECT_EVENT, event);
     if (!e) return CUDA_ERROR_INVALID_HANDLE;
     if (atomic_load(&e->capture)) return capture_event_forbidden(e);
+    if (e->shared) return shared_refused();
     int rc = prepare(bound, &bound->gate);
     if (rc) return rc;
     pthread_mutex_lock(&e->lock);

@@ -1,7 +1,10 @@
 /* Events. An event is a position in a stream: recording posts one command without waiting, and queries compare the position with the stream's completion. */
+#include <time.h>
+
 #include "gv_client.h"
 #include "gv_impl.h"
 #include "objects/graph/graph.h"
+#include "objects/ipc.h"
 #include "objects/managed/managed.h"
 
 CUresult impl_cuEventCreate(CUevent *event, unsigned int flags) {
@@ -12,8 +15,6 @@ CUresult impl_cuEventCreate(CUevent *event, unsigned int flags) {
     if (!event || flags & ~known) return CUDA_ERROR_INVALID_VALUE;
     if (flags & CU_EVENT_INTERPROCESS) {
         if (!(flags & CU_EVENT_DISABLE_TIMING)) return CUDA_ERROR_INVALID_VALUE;
-        shim_log_once("cuEventCreate: events shared between processes are not supported");
-        return CUDA_ERROR_NOT_SUPPORTED;
     }
     struct shim_event *e = object_new(OBJECT_EVENT);
     if (!e) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -52,11 +53,27 @@ CUresult impl_cuEventDestroy(CUevent event) {
     if (!shim_initialized()) return CUDA_ERROR_NOT_INITIALIZED;
     struct shim_event *e = object_get(OBJECT_EVENT, event);
     if (!e || !object_retire(e)) return CUDA_ERROR_INVALID_HANDLE;
+    if (e->flags & CU_EVENT_INTERPROCESS) ipc_forget(e->object.id);
     if (e->context->id == e->ctx && atomic_load(&e->context->object.live))
         post_event_destroy(e->ctx, 0, &(struct gv_cmd_event_destroy){.event = e->object.id});
     forget_capture(e);
     object_free(e);
     return CUDA_SUCCESS;
+}
+
+/* A process that hears from this one, by a pipe say, that the event was recorded may wait for it at once; its commands come by another link. CUDA promises that such a wait is
+ * for this record, or a later one. So the call returns only when the worker has queued the record: that it is reached nobody waits for. In the same way a wait is for the latest
+ * record at the time of the call, and not for one that the other process makes when it has heard of the wait, perhaps of work that is ordered after it. */
+static int event_told(const struct shim_event *e) {
+    int rc = event_ask(e);
+    return rc == CUDA_ERROR_NOT_READY ? 0 : rc;
+}
+
+int event_ask(const struct shim_event *e) {
+    struct session_reply reply;
+    int rc = call_event_query(e->ctx, &(struct gv_cmd_event_query){.event = e->object.id}, NULL, &reply);
+    session_reply_done(&reply);
+    return rc;
 }
 
 CUresult impl_cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned int flags) {
@@ -81,7 +98,9 @@ CUresult impl_cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned in
     } else {
         rc = post_refused();
     }
+    bool shared = e->shared;
     pthread_mutex_unlock(&e->lock);
+    if (shared && !rc) rc = event_told(e);
     return rc;
 }
 
@@ -103,6 +122,7 @@ static int status_of(const struct shim_stream *s, uint64_t id) {
 }
 
 static int query(struct shim_event *e) {
+    if (e->shared) return event_ask(e);
     struct shim_stream *s;
     uint64_t id, seq;
     if (!position(e, &s, &id, &seq)) return CUDA_SUCCESS;
@@ -126,11 +146,27 @@ CUresult impl_cuEventQuery(CUevent event) {
     return rc;
 }
 
+/* Nothing of this process's tells when another one's record is reached: the worker is asked again and again. */
+static int await_shared(const struct shim_event *e) {
+    int64_t pause = 20000;
+    int rc;
+    while ((rc = event_ask(e)) == CUDA_ERROR_NOT_READY) {
+        nanosleep(&(struct timespec){.tv_nsec = pause}, NULL);
+        if (pause < 1000000) pause *= 2;
+    }
+    return rc;
+}
+
 CUresult impl_cuEventSynchronize(CUevent event) {
     struct shim_event *e;
     int rc = event_find(event, &e);
     if (!rc && atomic_load(&e->capture)) rc = CUDA_ERROR_CAPTURED_EVENT;
     if (rc) return rc;
+    if (e->shared) {
+        rc = await_shared(e);
+        managed_waited();
+        return rc;
+    }
     struct shim_stream *s;
     uint64_t id, seq;
     if (!position(e, &s, &id, &seq)) return CUDA_SUCCESS;

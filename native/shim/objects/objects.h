@@ -6,6 +6,7 @@
  *
  * Layers: a file calls only files of the lines above its own.
  *     object_slots, device, memory/{treap, allocator, address_map}, module/{image, image_file, module_cache, jit_options}
+ *     ipc                     what was exported to other processes, and handles of that
  *     context                 the thread's stack of contexts, and whether one may be used
  *     stream                  what was posted to each, and waiting for it
  *     context_start           a context begins with its legacy stream
@@ -207,6 +208,8 @@ struct shim_event {
     pthread_mutex_t lock;
     struct shim_stream *stream; /* of the last record; NULL: never recorded */
     uint64_t stream_id, seq;
+    bool shared;              /* other processes record it, or wait for it, too */
+    bool imported;            /* another process's */
     _Atomic uint64_t capture; /* the last record was on a stream of this capture; 0: it was not */
     struct graph_node **ends; /* and stands for these nodes */
     size_t n_ends;
@@ -223,6 +226,9 @@ static inline bool stream_in_flight(const struct shim_stream *s) {
 
 /* The live event behind a handle, of a live context: 0, or the call's error. */
 int event_find(CUevent event, struct shim_event **out);
+/* Whether the latest record of a shared event, whoever has made it, has been reached: 0, CUDA_ERROR_NOT_READY, or an error. It answers when the worker has carried out
+ * all that this process has asked for so far, records included. */
+int event_ask(const struct shim_event *e);
 
 /* A new stream of a context, or of a green one, its priority clamped to what there is; the caller publishes its handle. */
 int stream_new(struct shim_context *c, enum stream_kind kind, unsigned flags, int priority, struct shim_stream **out);
@@ -298,6 +304,9 @@ struct range {
     bool managed;  /* device memory that the host sees as well (managed/) */
     bool mapped;   /* host memory that kernels use as well: it is in both maps */
     bool graph;    /* a graph's node allocates it (graph/memory_nodes.c) */
+    uint64_t pool; /* that it is of, where other processes may have its memory; 0: none such */
+    bool exported; /* other processes may open it (ipc.c) */
+    bool imported; /* it is another process's (memory/ipc_memory.c) */
     bool placed;   /* host memory at addresses of the window, so that it can be mapped later */
     bool sync_memops;
 };
@@ -323,6 +332,12 @@ void range_set_mapped(uint64_t base, unsigned flags);
 /* The device range that begins there is a graph's, and how the program's frees of such are carried out (to be set at start). */
 void range_set_graph(uint64_t base);
 void memory_on_graph_free(int (*call)(CUdeviceptr address));
+/* The device range that begins there is of a pool that processes share (memory_pool.c). */
+void range_set_pool(uint64_t base, uint64_t pool);
+/* The device range that begins there has been exported. */
+void range_set_exported(uint64_t base);
+/* How the program's frees of what another process has allocated are carried out, and what is called when the context of such memory ends (to be set at start). */
+void memory_on_imported(int (*freed)(CUdeviceptr address), void (*context_ended)(CUdeviceptr address));
 /* Where host ranges that are placed lie, all of them: [range_placed_low, + range_placed_span); the span is 0 while there has been none. */
 extern _Atomic uint64_t range_placed_low, range_placed_span;
 /* How many of them kernels cannot use yet. */

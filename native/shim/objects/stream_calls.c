@@ -60,6 +60,15 @@ CUresult impl_cuStreamQuery(CUstream stream) {
     return atomic_load_explicit(&s->session.status, memory_order_relaxed);
 }
 
+/* The latest record may be another process's. Returns when the worker knows which one is waited for (event.c says why). */
+static int wait_shared(struct shim_stream *s, struct shim_event *e) {
+    uint64_t seq = post_event_wait(s->session.ctx, 0, &(struct gv_cmd_event_wait){.stream = stream_id(s), .event = e->object.id});
+    if (!seq) return post_refused();
+    stream_posted(s, seq, false);
+    int rc = event_ask(e);
+    return rc == CUDA_ERROR_NOT_READY ? 0 : rc;
+}
+
 CUresult impl_cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags) {
     struct shim_stream *s;
     int rc = stream_require(stream, &s);
@@ -70,6 +79,7 @@ CUresult impl_cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int fla
     if (stream_captures(s) && flags & CU_EVENT_WAIT_EXTERNAL)
         return capture_work(s, &(struct graph_work){.type = CU_GRAPH_NODE_TYPE_WAIT_EVENT, .event = event});
     if (stream_captures(s) || atomic_load(&e->capture)) return capture_wait(s, e);
+    if (e->shared) return wait_shared(s, e);
     pthread_mutex_lock(&e->lock);
     /* No wait is needed when the event was never recorded, has completed, or was recorded on this stream. */
     if (e->stream && e->stream != s && !stream_passed(e->stream, e->stream_id, e->seq)) {

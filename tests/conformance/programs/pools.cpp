@@ -134,3 +134,21 @@ CASE(access, "cuMemPoolSetAccess", "cuMemPoolGetAccess") {
     REFUSED(cuMemPoolSetAccess(pool, &unknown, 1), CUDA_ERROR_INVALID_VALUE);
     REFUSED(cuMemPoolGetAccess(nullptr, pool, &here), CUDA_ERROR_INVALID_VALUE);
 }
+
+CASE(by_place, "cuMemGetDefaultMemPool", "cuMemGetMemPool", "cuMemSetMemPool") {
+    NEEDS(attribute(CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED));
+    CUmemLocation here = {CU_MEM_LOCATION_TYPE_DEVICE, {device}};
+    CUmemoryPool first = garbage<CUmemoryPool>(), pool = garbage<CUmemoryPool>(), own = make_pool();
+    CHECK(cuDeviceGetDefaultMemPool(&first, device));
+    CHECK(cuMemGetDefaultMemPool(&pool, &here, CU_MEM_ALLOCATION_TYPE_PINNED));
+    EXPECT(pool == first);
+    CHECK(cuMemSetMemPool(&here, CU_MEM_ALLOCATION_TYPE_PINNED, own));
+    CHECK(cuDeviceGetMemPool(&pool, device));
+    EXPECT(pool == own);
+    pool = garbage<CUmemoryPool>();
+    CHECK(cuMemGetMemPool(&pool, &here, CU_MEM_ALLOCATION_TYPE_PINNED));
+    EXPECT(pool == own);
+    REFUSED(cuMemGetDefaultMemPool(nullptr, &here, CU_MEM_ALLOCATION_TYPE_PINNED), CUDA_ERROR_INVALID_VALUE);
+    REFUSED(cuMemGetMemPool(nullptr, &here, CU_MEM_ALLOCATION_TYPE_PINNED), CUDA_ERROR_INVALID_VALUE);
+    REFUSED(cuMemSetMemPool(nullptr, CU_MEM_ALLOCATION_TYPE_PINNED, own), CUDA_ERROR_INVALID_VALUE);
+}

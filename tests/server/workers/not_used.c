@@ -1,4 +1,4 @@
-/* What a worker library has and no stand-in of it uses: images of sessions, the module cache, sealing, turns. */
+/* What a worker library has and no stand-in of it uses: images of sessions, the module cache, sealing, turns, exports. */
 #include <stdio.h>
 
 #include "native/worker/worker.h"
@@ -27,3 +27,13 @@ void worker_watch_turns(struct worker *w, void (*said)(void *arg, uint32_t devic
     (void)w, (void)said, (void)arg;
 }
 int worker_turn(struct worker *w, uint32_t device, uint32_t may, uint32_t number) { return (void)w, (void)device, (void)may, (void)number, 0; }
+void worker_ask_exports(struct worker *w, void (*asked)(void *arg, uint32_t what, uint64_t number, const uint8_t *name), void *arg) {
+    (void)w, (void)asked, (void)arg;
+}
+void worker_answer_export(struct worker *w, const void *what, uint32_t size, const int32_t *fds, uint32_t n) {
+    (void)w, (void)what, (void)size, (void)fds, (void)n;
+}
+uint32_t worker_give_export(struct worker *w, const uint8_t *name, void *what, uint64_t *files, uint32_t *n) {
+    return (void)w, (void)name, (void)what, (void)files, *n = 0;
+}
+void worker_exporter_gone(struct worker *w, uint64_t session) { (void)w, (void)session; }

@@ -141,6 +141,20 @@ void range_set_graph(uint64_t base) {
     pthread_mutex_unlock(&lock);
 }
 
+void range_set_pool(uint64_t base, uint64_t pool) {
+    pthread_mutex_lock(&lock);
+    struct treap_node *n = treap_floor(&device_map, base, 0);
+    if (n && n->key == base) RANGE(n)->pool = pool;
+    pthread_mutex_unlock(&lock);
+}
+
+void range_set_exported(uint64_t base) {
+    pthread_mutex_lock(&lock);
+    struct treap_node *n = treap_floor(&device_map, base, 0);
+    if (n && n->key == base) RANGE(n)->exported = true;
+    pthread_mutex_unlock(&lock);
+}
+
 void range_set_mapped(uint64_t base, unsigned flags) {
     struct treap *maps[] = {&device_map, &host_map};
     pthread_mutex_lock(&lock);

@@ -3,6 +3,7 @@
  * Host to device: small data travels in the record, more on the bulk channel. The call returns when the source may be reused; an asynchronous call
  * from pinned memory returns at once, and the link sends from that memory. Device to host: the session writes the bytes to their destination before it publishes the
  * stream's completion. The driver's calls are in copy_calls.c. */
+#include "objects/ipc.h"
 #include "objects/graph/graph.h"
 
 #include <stdlib.h>
@@ -189,7 +190,8 @@ static int send_now(struct shim_stream *s, const struct copy_side *dst, const st
     int rc = each_piece(dst, src, box, send_piece, &in);
     free(in.staging);
     if (!rc && wait) stream_copied(s, in.last);
-    if (!rc && wait && host_writes_pending(0, UINT64_MAX)) rc = stream_drain(s);
+    /* Others may look once the call has returned: commands that write the same host memory, other processes. */
+    if (!rc && wait && (host_writes_pending(0, UINT64_MAX) || ipc_memory_is_shared())) rc = stream_drain(s);
     return rc;
 }
 

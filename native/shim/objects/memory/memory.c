@@ -8,6 +8,7 @@
 #include "gv_client.h"
 #include "gv_impl.h"
 #include "objects/graph/graph.h"
+#include "objects/ipc.h"
 #include "objects/managed/managed.h"
 
 /* Most bytes of free credit that are kept; the limit is a sixteenth of the device's memory if that is less. */
@@ -208,6 +209,7 @@ int memory_allocate_pages(struct shim_context *c, size_t size, CUdeviceptr *out)
 
 /* Gives back a range that is no longer in the map. */
 static void give(const struct range *r) {
+    if (r->exported) ipc_forget(range_base(r));
     if (r->managed) managed_forget(range_base(r));
     if (!fixed_addresses()) {
         post_memory_free(r->ctx, 0, &(struct gv_cmd_memory_free){.address = range_base(r) - r->lead});
@@ -227,11 +229,23 @@ static void give(const struct range *r) {
     if (fence) stream_fence_all();
 }
 
+static int (*free_of_imported)(CUdeviceptr address);
+static void (*imported_ended)(CUdeviceptr address);
+
+void memory_on_imported(int (*freed)(CUdeviceptr address), void (*context_ended)(CUdeviceptr address)) {
+    free_of_imported = freed;
+    imported_ended = context_ended;
+}
+
 void memory_context_gone(struct shim_context *c) {
     struct range r;
     for (uint64_t from = 0; range_next_of(c->id, from, &r); from = range_base(&r) + 1) {
         enum range_kind kind = r.kind;
-        if (range_remove(range_base(&r), kind, kind, &r) && kind == RANGE_DEVICE) give(&r);
+        if (!range_remove(range_base(&r), kind, kind, &r) || kind != RANGE_DEVICE) continue;
+        if (r.imported)
+            imported_ended(range_base(&r));
+        else
+            give(&r);
     }
 }
 
@@ -271,6 +285,7 @@ void memory_on_graph_free(int (*call)(CUdeviceptr address)) { free_of_graph = ca
 
 int memory_release(CUdeviceptr address) {
     struct range r;
+    if (range_find_device(address, &r) && r.imported && range_base(&r) == address) return free_of_imported(address);
     if (range_find_device(address, &r) && r.graph && range_base(&r) == address) return free_of_graph(address);
     return range_find_device(address, &r) && r.mapped ? (int)CUDA_ERROR_INVALID_VALUE : memory_release_mapped(address);
 }

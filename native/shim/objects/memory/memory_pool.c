@@ -3,9 +3,11 @@
  * device's. */
 #include <pthread.h>
 #include <stdlib.h>
+#include <sys/random.h>
 
 #include "gv_impl.h"
 #include "objects/graph/graph.h"
+#include "objects/ipc.h"
 
 /* A handle is the address of one of these. */
 struct pool {
@@ -13,6 +15,8 @@ struct pool {
     CUdevice device;
     uint64_t release_threshold;
     uint32_t readable, writable; /* by which other devices, a bit each. Recorded only: devices of a session share one address space on the worker */
+    bool shareable, imported;    /* other processes may have its memory; it is another process's */
+    uint64_t identity[2];        /* of those: the same in all processes, random */
     int reuse[3];                /* the three reuse policies: stored and returned, for reuse is always safe */
 };
 
@@ -80,25 +84,37 @@ CUresult impl_cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool) {
     return CUDA_SUCCESS;
 }
 
+static int add(const struct pool *new, CUmemoryPool *out) {
+    struct pool *p = malloc(sizeof *p);
+    if (!p) return CUDA_ERROR_OUT_OF_MEMORY;
+    *p = *new;
+    for (int i = 0; i < 3; i++) p->reuse[i] = 1;
+    pthread_mutex_lock(&lock);
+    p->next = own_pools;
+    own_pools = p;
+    pthread_mutex_unlock(&lock);
+    *out = (CUmemoryPool)p;
+    return 0;
+}
+
 /* ---- the program's own ---------------------------------------------------------------------------------------------- */
 
 CUresult impl_cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties) {
     if (!properties) return shim_initialized() ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_NOT_INITIALIZED;
     if (properties->allocType != CU_MEM_ALLOCATION_TYPE_PINNED) return CUDA_ERROR_INVALID_VALUE;
-    if (properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE || properties->handleTypes != CU_MEM_HANDLE_TYPE_NONE) {
-        shim_log_once("cuMemPoolCreate: only pools of a device's memory that are not shared with other processes are supported");
+    bool shareable = properties->handleTypes == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    if (properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE || (properties->handleTypes != CU_MEM_HANDLE_TYPE_NONE && !shareable)) {
+        shim_log_once(
+            "cuMemPoolCreate: only pools of a device's memory are supported, shared with other processes by file descriptors or not at all");
         return CUDA_ERROR_NOT_SUPPORTED;
     }
     int rc = check_device(pool, properties->location.id);
     if (rc) return rc;
-    struct pool *p = malloc(sizeof *p);
-    if (!p) return CUDA_ERROR_OUT_OF_MEMORY;
-    pthread_mutex_lock(&lock);
-    *p = (struct pool){.next = own_pools, .device = properties->location.id, .reuse = {1, 1, 1}};
-    own_pools = p;
-    pthread_mutex_unlock(&lock);
-    *pool = (CUmemoryPool)p;
-    return CUDA_SUCCESS;
+    if (shareable && !device_attribute(device_info(properties->location.id), CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES))
+        return CUDA_ERROR_NOT_SUPPORTED;
+    struct pool new = {.device = properties->location.id, .shareable = shareable};
+    if (shareable && getrandom(new.identity, sizeof new.identity, 0) != sizeof new.identity) return CUDA_ERROR_OPERATING_SYSTEM;
+    return add(&new, pool);
 }
 
 /* Its allocations stay until they are freed, as in the driver. */
@@ -118,6 +134,33 @@ CUresult impl_cuMemPoolDestroy(CUmemoryPool pool) {
     return CUDA_SUCCESS;
 }
 
+/* ---- by place ------------------------------------------------------------------------------------------------------- */
+
+/* The pools of a device by another name. */
+static int check_place(const void *out, const CUmemLocation *location, CUmemAllocationType type) {
+    if (!shim_initialized()) return CUDA_ERROR_NOT_INITIALIZED;
+    if (!out || !location || location->type == CU_MEM_LOCATION_TYPE_INVALID || type == CU_MEM_ALLOCATION_TYPE_INVALID)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (type == CU_MEM_ALLOCATION_TYPE_PINNED && location->type == CU_MEM_LOCATION_TYPE_DEVICE) return 0;
+    shim_log_once("cuMemGetMemPool and its like: only pools of a device's own memory are supported, no pools of host or managed memory");
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+CUresult impl_cuMemGetDefaultMemPool(CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type) {
+    int rc = check_place(pool, location, type);
+    return rc ? (CUresult)rc : impl_cuDeviceGetDefaultMemPool(pool, location->id);
+}
+
+CUresult impl_cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type) {
+    int rc = check_place(pool, location, type);
+    return rc ? (CUresult)rc : impl_cuDeviceGetMemPool(pool, location->id);
+}
+
+CUresult impl_cuMemSetMemPool(CUmemLocation *location, CUmemAllocationType type, CUmemoryPool pool) {
+    int rc = check_place(pool, location, type);
+    return rc ? (CUresult)rc : impl_cuDeviceSetMemPool(location->id, pool);
+}
+
 /* ---- memory --------------------------------------------------------------------------------------------------------- */
 
 CUresult impl_cuMemAllocAsync(CUdeviceptr *address, size_t size, CUstream stream) {
@@ -125,7 +168,14 @@ CUresult impl_cuMemAllocAsync(CUdeviceptr *address, size_t size, CUstream stream
     int rc = stream_require(stream, &s);
     if (!rc && (!address || !size)) rc = CUDA_ERROR_INVALID_VALUE;
     if (rc) return rc;
-    return stream_captures(s) ? graph_capture_allocation(s, size, address) : memory_allocate(s->context, size, address);
+    if (stream_captures(s)) return graph_capture_allocation(s, size, address);
+    pthread_mutex_lock(&lock);
+    const struct pool *p = chosen[s->context->device];
+    uint64_t identity = p ? p->identity[0] : 0;
+    pthread_mutex_unlock(&lock);
+    rc = memory_allocate(s->context, size, address);
+    if (!rc && identity) range_set_pool(*address, identity);
+    return rc;
 }
 
 CUresult impl_cuMemAllocFromPoolAsync(CUdeviceptr *address, size_t size, CUmemoryPool pool, CUstream stream) {
@@ -136,8 +186,12 @@ CUresult impl_cuMemAllocFromPoolAsync(CUdeviceptr *address, size_t size, CUmemor
     struct shim_stream *s;
     rc = stream_require(stream, &s);
     if (rc) return rc;
-    if (s->context->device != device) return CUDA_ERROR_INVALID_VALUE;
-    return impl_cuMemAllocAsync(address, size, stream);
+    if (s->context->device != device || p->imported) return CUDA_ERROR_INVALID_VALUE; /* imported: the exporting process alone allocates */
+    if (!p->shareable || stream_captures(s)) return impl_cuMemAllocAsync(address, size, stream);
+    if (!address || !size) return CUDA_ERROR_INVALID_VALUE;
+    rc = memory_allocate(s->context, size, address);
+    if (!rc) range_set_pool(*address, p->identity[0]);
+    return rc;
 }
 
 CUresult impl_cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
@@ -255,4 +309,59 @@ CUresult impl_cuMemPoolGetAccess(CUmemAccess_flags *flags, CUmemoryPool pool, CU
     pthread_mutex_unlock(&lock);
     *flags = writes ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : reads ? CU_MEM_ACCESS_FLAGS_PROT_READ : CU_MEM_ACCESS_FLAGS_PROT_NONE;
     return CUDA_SUCCESS;
+}
+
+/* ---- other processes ------------------------------------------------------------------------------------------------ */
+
+/* A pool that is handed on is a name alone: that of its memory is in what cuMemPoolExportPointer gives, and the server decides who may have that. */
+CUresult impl_cuMemPoolExportToShareableHandle(void *out, CUmemoryPool pool, CUmemAllocationHandleType type, unsigned long long flags) {
+    struct pool *p;
+    CUdevice device;
+    int rc = find(pool, &p, &device);
+    if (rc) return rc;
+    if (!out || flags || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || !p->shareable) return CUDA_ERROR_INVALID_VALUE;
+    const struct ipc_name name = {1, p->identity[0], p->identity[1]};
+    int fd = ipc_new_descriptor(IPC_POOL, &name, (uint64_t[2]){device_server_index(device)});
+    if (fd < 0) return CUDA_ERROR_OPERATING_SYSTEM;
+    *(int *)out = fd;
+    return CUDA_SUCCESS;
+}
+
+CUresult impl_cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void *descriptor, CUmemAllocationHandleType type, unsigned long long flags) {
+    if (!shim_initialized()) return CUDA_ERROR_NOT_INITIALIZED;
+    int rc = session_broken();
+    if (rc) return rc;
+    struct ipc_name name;
+    uint64_t more[2];
+    if (!pool || flags || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || !ipc_read_descriptor((int)(intptr_t)descriptor, IPC_POOL, &name, more))
+        return CUDA_ERROR_INVALID_VALUE;
+    CUdevice device = more[0] < session_server()->n_devices ? ipc_device((uint32_t)more[0], 0) : 0;
+    rc = check_device(pool, device);
+    return rc ? (CUresult)rc : (CUresult)add(&(struct pool){.device = device, .imported = true, .identity = {name.a, name.b}}, pool);
+}
+
+CUresult impl_cuMemPoolExportPointer(CUmemPoolPtrExportData *data, CUdeviceptr address) {
+    struct shim_context *c;
+    int rc = context_require(&c);
+    if (rc) return rc;
+    struct range r;
+    struct ipc_name name;
+    if (!data || !range_find_device(address, &r) || !r.pool || r.imported) return CUDA_ERROR_INVALID_VALUE;
+    rc = ipc_export_memory(r.ctx, range_base(&r), r.size, &name);
+    if (rc) return rc;
+    range_set_exported(range_base(&r));
+    ipc_write_handle(data, IPC_POOL_MEMORY, &name, (uint64_t[2]){r.pool});
+    return CUDA_SUCCESS;
+}
+
+CUresult impl_cuMemPoolImportPointer(CUdeviceptr *address, CUmemoryPool pool, CUmemPoolPtrExportData *data) {
+    struct pool *p;
+    CUdevice device;
+    int rc = find(pool, &p, &device);
+    if (rc) return rc;
+    struct ipc_name name;
+    uint64_t more[2];
+    if (!address || !data || !p->imported || !ipc_read_handle(data, IPC_POOL_MEMORY, &name, more) || more[0] != p->identity[0])
+        return CUDA_ERROR_INVALID_VALUE;
+    return ipc_open_memory(&name, true, address);
 }

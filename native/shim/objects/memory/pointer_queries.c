@@ -15,6 +15,8 @@ CUresult impl_cuMemGetAddressRange(CUdeviceptr *base, size_t *size, CUdeviceptr 
     return CUDA_SUCCESS;
 }
 
+static bool ipc_of(const struct range *r) { return device_attribute(device_info(r->device), CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED); }
+
 static bool is_host(const struct range *r) { return r->kind == RANGE_HOST || r->kind == RANGE_REGISTERED || r->mapped; }
 
 /* Programs for integrated or unified memory let kernels read and write it. */
@@ -47,7 +49,9 @@ static int attribute(CUpointer_attribute which, uint64_t address, const struct r
     case CU_POINTER_ATTRIBUTE_BUFFER_ID: *(unsigned long long *)data = r ? r->buffer_id : 0; break;
     case CU_POINTER_ATTRIBUTE_IS_MANAGED: *(unsigned *)data = r && r->managed && !r->mapped; break;
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: *(int *)data = r ? r->device : -2; break;
-    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: *(unsigned *)data = 0; break;
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+        *(unsigned *)data = r && r->kind == RANGE_DEVICE && !r->managed && !r->mapped && !r->imported && ipc_of(r);
+        break;
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: *(uint64_t *)data = base; break;
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE: *(size_t *)data = size; break;
     case CU_POINTER_ATTRIBUTE_MAPPED: *(char *)data = r != NULL; break;

@@ -4,6 +4,7 @@
 
 #include "gv_client.h"
 #include "gv_impl.h"
+#include "objects/ipc.h"
 #include "objects/objects.h"
 
 /* Physical memory. It exists while the program or a mapping references it; its handle is valid while the program does. */
@@ -13,6 +14,7 @@ struct shim_physical {
     CUmemAllocationProp prop;
     uint32_t held; /* by the program: cuMemCreate, cuMemRetainAllocationHandle */
     uint32_t maps;
+    bool exported;
 };
 _Static_assert(sizeof(struct shim_physical) <= 128, "physical memory fits its slot");
 
@@ -88,6 +90,7 @@ static struct shim_physical *physical_of(CUmemGenericAllocationHandle handle) {
 
 static void destroy_unless_held(struct shim_physical *p) {
     if (p->held || p->maps) return;
+    if (p->exported) ipc_forget(p->object.id);
     post_memory_destroy(0, 0, &(struct gv_cmd_memory_destroy){.handle = p->object.id});
     object_retire(p);
     object_free(p);
@@ -177,10 +180,10 @@ static int check_properties(const CUmemAllocationProp *prop, const char *call) {
     int rc = prop->type == CU_MEM_ALLOCATION_TYPE_PINNED ? check_location(&prop->location, call) : (int)CUDA_ERROR_INVALID_VALUE;
     if (rc) return rc;
     if (!device_attribute(device_info(prop->location.id), CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)) return CUDA_ERROR_NOT_SUPPORTED;
-    /* A file descriptor may be requested: some programs request one and never export it (PyTorch's allocator). Exporting is not supported. */
     if (prop->requestedHandleTypes & ~(unsigned)CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || prop->allocFlags.gpuDirectRDMACapable ||
         prop->allocFlags.usage) {
-        shim_log_once("%s: memory for other processes, for RDMA, for tiles or for decompression is not supported", call);
+        shim_log_once(
+            "%s: handles for other processes that are no file descriptors, memory for RDMA, for tiles or for decompression is not supported", call);
         return CUDA_ERROR_NOT_SUPPORTED;
     }
     return 0;
@@ -273,6 +276,62 @@ CUresult impl_cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop, 
     if (p && prop) *prop = p->prop;
     pthread_mutex_unlock(&lock);
     return p && prop ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+/* ---- other processes ----------------------------------------------------------------------------------------------- */
+
+/* The descriptor stands for the memory as long as this process has it, mapped or by its handle; it is no reference of its own. */
+CUresult impl_cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type, unsigned long long flags) {
+    int rc = usable();
+    if (rc) return rc;
+    pthread_mutex_lock(&lock);
+    struct shim_physical *p = physical_of(handle);
+    bool good = p && out && !flags && type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR && p->prop.requestedHandleTypes & type;
+    if (good) {
+        p->held++; /* as the server is asked without the lock */
+        p->exported = true;
+    }
+    pthread_mutex_unlock(&lock);
+    if (!good) return CUDA_ERROR_INVALID_VALUE;
+    struct ipc_name name;
+    rc = ipc_export_physical(p->object.id, &name);
+    int fd = rc ? -1 : ipc_new_descriptor(IPC_PHYSICAL, &name, NULL);
+    if (!rc && fd < 0) rc = CUDA_ERROR_OPERATING_SYSTEM;
+    pthread_mutex_lock(&lock);
+    p->held--;
+    destroy_unless_held(p);
+    pthread_mutex_unlock(&lock);
+    if (!rc) *(int *)out = fd;
+    return rc;
+}
+
+CUresult impl_cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *descriptor, CUmemAllocationHandleType type) {
+    int rc = usable();
+    if (rc) return rc;
+    struct ipc_name name;
+    if (!handle || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || !ipc_read_descriptor((int)(intptr_t)descriptor, IPC_PHYSICAL, &name, NULL))
+        return CUDA_ERROR_INVALID_VALUE;
+    struct shim_physical *p = object_new(OBJECT_PHYSICAL);
+    if (!p) return CUDA_ERROR_OUT_OF_MEMORY;
+    struct session_reply reply;
+    struct gv_reply_memory_open answer = {0};
+    struct gv_cmd_memory_open command = {.handle = p->object.id, .session = name.session, .name_a = name.a, .name_b = name.b};
+    rc = call_memory_open(0, &command, &answer, &reply);
+    if (rc && reply.text[0]) shim_log_once("cuMemImportFromShareableHandle: %s", reply.text);
+    session_reply_done(&reply);
+    if (rc) {
+        object_free(p);
+        return rc;
+    }
+    ipc_note_sharing();
+    p->size = answer.size;
+    p->prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    p->prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    p->prop.location = (CUmemLocation){.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = ipc_device(answer.device, 0)};
+    p->held = 1;
+    object_publish(p);
+    *handle = (CUmemGenericAllocationHandle)(uintptr_t)p;
+    return CUDA_SUCCESS;
 }
 
 /* ---- mapping ------------------------------------------------------------------------------------------------------- */
