@@ -4,9 +4,9 @@ linker adds it where it is used.
 A grid's handle is the address of the launch's workspace, which is zero at first, and 0 in a launch that is not cooperative. At 64: blocks that have
 arrived; at 68: how often all have.
 
-A kernel that is launched by another runs when the launching grid has ended, in the order of the launches (native/backend/soft/children.c). So streams
-and events of the device have nothing to do: any order that they ask for is the one there is. What is to be launched is described before the
-buffer of its parameters (struct soft_child).
+A kernel that is launched by another runs when the launching grid has ended, in the order of the launches (native/backend/soft/launch/children.c).
+So streams and events of the device have nothing to do: any order that they ask for is the one there is. What is to be launched is described before
+the buffer of its parameters (struct soft_child).
 """
 
 from __future__ import annotations

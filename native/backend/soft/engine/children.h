@@ -1,4 +1,4 @@
-/* Kernels that kernels launch. While a grid runs, the engine notes them; the grid's caller runs them afterwards (../children.c). */
+/* Kernels that kernels launch. While a grid runs, the engine notes them; the grid's caller runs them afterwards (../launch/children.c). */
 #ifndef SOFT_CHILDREN_H
 #define SOFT_CHILDREN_H
 

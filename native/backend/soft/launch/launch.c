@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "children.h"
-#include "module.h"
-#include "stream.h"
+#include "../module.h"
+#include "../stream.h"
 
 struct launch_op {
     struct op op;
