@@ -81,6 +81,17 @@ $(VENV)/xla/.installed: $(VENV)/.tools
 	$(PIP) install --progress-bar off --target $(VENV)/xla $(XLA)
 	@touch $@
 
+# What programs from outside are compiled with (tests/outside): NVIDIA's toolkit of CUDA 13, about 2 GB to download. CCCL is the one of toolkit 13.0, whose
+# samples use names that newer ones have no longer.
+OUTSIDE := 'nvidia-cuda-nvcc>=13,<14' 'nvidia-cuda-cccl>=13.0,<13.1' 'nvidia-cuda-runtime>=13,<14' 'nvidia-cuda-nvrtc>=13,<14' 'nvidia-cuda-culibos>=13,<14' \
+  'nvidia-cuda-profiler-api>=13,<14' 'nvidia-nvjitlink>=13,<14' 'nvidia-cublas>=13,<14' 'nvidia-cufft>=12,<13' 'nvidia-curand>=10,<11' \
+  'nvidia-cusolver>=12,<13' 'nvidia-cusparse>=12,<13' 'nvidia-npp>=13,<14' 'nvidia-nvjpeg>=13,<14' 'nvidia-nvtx>=13,<14'
+
+$(VENV)/outside/.installed: $(VENV)/.tools
+	rm -rf $(VENV)/outside
+	$(PIP) install --progress-bar off --target $(VENV)/outside $(OUTSIDE)
+	@touch $@
+
 # ---- running ---------------------------------------------------------------------------------------------------------
 
 demo: $(VENV)/.demo $(VENV)/.built

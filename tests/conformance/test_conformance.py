@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from conformance.building import cases, subjects
+from conformance.building import cases, refused, subjects
 from e2e.harness import Server, run_program
 
 pytestmark = pytest.mark.slow
@@ -50,3 +50,8 @@ def test_the_sources_say_what_the_programs_do(programs: dict[str, Path], subject
     env = {"LD_LIBRARY_PATH": str(paths.library("libcuda.so.1").parent)}
     listed = subprocess.run([programs[subject], "--list"], capture_output=True, text=True, env=env, check=True).stdout
     assert listed.splitlines() == [f"{case.name}\t{' '.join(case.functions)}" for case in cases() if case.program == subject]
+
+
+def test_every_function_refuses_something() -> None:
+    """Each function that is observed is also called with something wrong, which it must not answer by CUDA_SUCCESS."""
+    assert {function for case in cases() for function in case.functions} - refused() == set()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,15 @@ def test_nvjitlink(pool: Server) -> None:
 
     nvrtc = next(Path(nvidia.cuda_nvrtc.__path__[0], "lib").glob("libnvrtc.so.1*"))
     assert_right(run_program(pool, [sys.executable, HERE / "programs" / "nvjitlink.py", nvrtc]))
+
+
+def test_nvrtc(pool: Server, build: Callable[..., Path]) -> None:
+    """Without native/compat/nvrtc.c the first sm_130 is an invalid option."""
+    import nvidia.cuda_nvrtc
+
+    folder = Path(nvidia.cuda_nvrtc.__path__[0], "lib")
+    library = next(folder.glob("libnvrtc.so.1*"))
+    assert_right(run_program(pool, [build("nvrtc_cubin", "-Xlinker", f"{library},-rpath={folder}")]))
 
 
 LOOKS = """

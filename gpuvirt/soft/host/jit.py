@@ -17,7 +17,7 @@ HELPERS = (
     "soft_bulk_reduce", "soft_st_async", "soft_red_async", "soft_tensor_copy", "soft_tensor_replace", "soft_f64", "soft_tex", "soft_turn",
     "soft_spin_wait", "soft_fallback_frame", "soft_fall_back", "soft_lane_exchange_area", "soft_lane_exchange_begin", "soft_lane_exchange_end",
     "soft_lane_active", "soft_lane_barrier", "soft_lane_begin", "soft_lane_point", "soft_lane_spin_round", "soft_lane_enter", "soft_lane_leave",
-    "soft_misaligned", "soft_surface_load", "soft_surface_store", "soft_surface_reduce",
+    "soft_misaligned", "soft_surface_load", "soft_surface_store", "soft_surface_reduce", "soft_child_buffer", "soft_child_launch", "soft_last_error",
 )  # fmt: skip
 _known_symbols: set[str] = set()
 

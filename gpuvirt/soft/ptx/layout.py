@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 
 from gpuvirt.soft.errors import BadPtx, Unsupported
+from gpuvirt.soft.ptx.device_runtime import CHILD_BUFFER, CHILD_LAUNCH, LAST_ERROR
 from gpuvirt.soft.ptx.module import Module
 from gpuvirt.soft.ptx.opcodes import Access, Flow
 from gpuvirt.soft.ptx.parser import Body, Call, Ins, Name, Operand, Reg, Special, Sym, Vec, parse_body
 
 FUNCTION_BASE = 0x0F00_0000_0000_0000  # addresses of device functions: no memory is there
+KERNEL_BASE = 0x0E00_0000_0000_0000  # addresses of kernels, which kernels launch (SOFT_KERNEL_BASE)
 _TAKEN = re.compile(r"mov\.[bu]64\s+[^,;]+,\s*([A-Za-z_$][\w$]*)\s*;")
 RECURSION_BYTES = 16384
 MOST_LOCAL = 512 << 10  # of a thread, as on all GPUs
@@ -18,11 +20,16 @@ STACK_BYTES = 16384  # of a lane, for alloca
 RESERVED_BYTES = 1024  # shared memory that the system keeps for itself in each block; cooperative groups synchronise parts of a block there
 # What only a driver has, beside those below. Such names come with the device runtime library, most of which nobody calls.
 DRIVERS_OWN = ("__cuda_syscall_", "cnp")
-SYSCALLS = {"vprintf", "malloc", "free", "__assertfail"}
+SYSCALLS = {"vprintf", "malloc", "free", "__assertfail", CHILD_BUFFER, CHILD_LAUNCH, LAST_ERROR}
 
 
 def function_token(module: Module, name: str) -> int:
-    """The address that a device function has for the program."""
+    """The address that a device function or a kernel has for the program."""
+    if module.funcs[name].is_kernel:
+        numbers = [n for n, kernel in enumerate(module.kernels) if kernel.name == name]
+        if not numbers:
+            raise BadPtx(f"the address of the kernel '{name}' is taken, which is not defined in this module")
+        return KERNEL_BASE + 16 * (numbers[0] + 1)
     return FUNCTION_BASE + 16 * (list(module.funcs).index(name) + 1)
 
 
@@ -54,7 +61,7 @@ class Program:
                 continue
             func = module.funcs[name]
             if func.start == func.end and name.startswith(DRIVERS_OWN):
-                raise Unsupported(f"kernels that launch kernels (dynamic parallelism) are not supported: '{name}' is called; launch from the host")
+                raise Unsupported(f"the device runtime's '{name}' is not supported: call it on the host")
             if func.start == func.end:
                 raise BadPtx(f"the function '{name}' is called but not defined in this module")
             body = self.bodies[name] = parse_body(module, func)
@@ -117,7 +124,7 @@ class Layout:
                     size = -(-size // shared.align) * shared.align
                     self.offsets[symbol] = size
                     size += shared.size
-            elif symbol in module.funcs and not module.funcs[symbol].is_kernel:
+            elif symbol in module.funcs:
                 self.functions[symbol] = function_token(module, symbol)
         self.reserved_offset = -(-size // 16) * 16
         if any(_uses_reserved(body) for body in program.bodies.values()):

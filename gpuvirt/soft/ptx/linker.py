@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from gpuvirt.soft.errors import LinkFailed, NoPtx, SoftError
-from gpuvirt.soft.ptx.device_runtime import CALLS
+from gpuvirt.soft.ptx.device_runtime import GRID_CALLS, GRID_PREFIX, LAUNCH_CALLS, LAUNCH_PREFIX
 from gpuvirt.soft.ptx.image import host_members, is_host_code, ptx_of
 from gpuvirt.soft.ptx.layout import DRIVERS_OWN, SYSCALLS
 from gpuvirt.soft.ptx.module import Item, Module
@@ -20,7 +20,6 @@ from gpuvirt.soft.ptx.module import Item, Module
 _HEADER = re.compile(r"^[ \t]*\.(version|target|address_size)[^\n]*\n?", re.M)
 _TOKEN = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:[^\"\\]|\\.)*\"|[A-Za-z_$%][\w$]*", re.S)
 SHARED_NAMES = ("visible", "extern", "weak", "common")
-CALLS_PREFIX = "__cuda_syscall_CGS_"
 NVVM = 5  # CUjitInputType
 
 
@@ -60,8 +59,15 @@ def _choose(defined: list[tuple[int, Item]], name: str, names: Sequence[str]) ->
 
 
 def _header(modules: Sequence[Module]) -> str:
+    """The target is that of the program's kernels, which tell it as their PTX version: CUB looks there for what it was compiled for. The CUDA device
+    runtime, which nvcc links to any program of several pieces, has kernels, too, and is for the newest device: so the oldest one counts."""
     newest = max(modules, key=lambda m: m.version)
-    target = max((m.target for m in modules), key=lambda t: (int(re.sub(r"\D", "", t) or 0), t))
+
+    def number(module: Module) -> tuple[int, str]:
+        return int(re.sub(r"\D", "", module.target) or 0), module.target
+
+    with_kernels = [m for m in modules if m.kernels]
+    target = (min(with_kernels, key=number) if with_kernels else max(modules, key=number)).target
     return f".version {newest.version // 10}.{newest.version % 10}\n.target sm_{target}\n.address_size 64\n"
 
 
@@ -194,8 +200,9 @@ def link(inputs: Sequence[Input]) -> bytes:
         SoftError: one of them has no PTX, or they do not fit together.
     """
     parts = [part for given in inputs for part in _parts(given)]
-    if any(CALLS_PREFIX in part.text for part in parts):
-        parts.append(_Part("the driver", CALLS, optional=True))
+    for prefix, calls in ((GRID_PREFIX, GRID_CALLS), (LAUNCH_PREFIX, LAUNCH_CALLS)):
+        if any(prefix in part.text for part in parts):
+            parts.append(_Part("the driver", calls, optional=True))
     parts = _wanted(parts)
     if not parts:
         raise LinkFailed("there is nothing to link")

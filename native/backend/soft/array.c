@@ -166,7 +166,7 @@ int soft_texture_of_array(const struct gv_context *c, const struct gv_array *a, 
 
 int soft_surface_of_array(const struct gv_context *c, const struct gv_array *a, struct soft_texture *out) {
     *out = image_of(a, SOFT_SURFACE);
-    return a->flags & SURFACE && a->levels == 1 && a->context->device == c->device ? 0 : CUDA_ERROR_INVALID_VALUE;
+    return a->levels == 1 && a->context->device == c->device ? 0 : CUDA_ERROR_INVALID_VALUE; /* the client looks at SURFACE */
 }
 
 int soft_array_texture(struct gv_context *c, struct gv_array *a, const struct gv_texture *texture, uint64_t *object) {

@@ -1,8 +1,9 @@
-/* Launches: checked when queued, compiled and run on the stream's thread. */
+/* Launches: checked when queued, compiled and run on the stream's thread, with the kernels that a kernel launches. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "children.h"
 #include "module.h"
 #include "stream.h"
 
@@ -80,29 +81,78 @@ static bool as_needed(const struct soft_code *code, const char *params) {
     return true;
 }
 
-static int launch_run(struct gv_stream *s, struct op *op, char *err) {
-    struct launch_op *l = (struct launch_op *)op;
-    struct gv_backend *b = s->context->backend;
+/* A launch of the program's, or of a kernel's. */
+struct work {
+    uint32_t kernel, shared, cooperative, params_size;
+    const uint32_t *grid, *block;
+    const char *params;
+};
+
+static int run(const struct gv_stream *s, struct gv_module *m, const struct work *w, struct soft_children *children, char *err) {
+    const struct gv_backend *b = s->context->backend;
     const struct soft_code *code;
-    int rc = compiled(l->module, l->kernel, l->block, false, &code, err);
-    if (!rc && !as_needed(code, l->params)) rc = compiled(l->module, l->kernel, l->block, true, &code, err);
+    int rc = compiled(m, w->kernel, w->block, false, &code, err);
+    if (!rc && !as_needed(code, w->params)) rc = compiled(m, w->kernel, w->block, true, &code, err);
     if (rc) return rc;
     struct soft_launch launch = {.code = code,
-                                 .kernel = soft_kernel_name(l->module, l->kernel),
-                                 .dynamic_shared = l->shared,
-                                 .cooperative = l->cooperative,
-                                 .params = l->params,
-                                 .params_size = l->params_size,
+                                 .kernel = soft_kernel_name(m, w->kernel),
+                                 .dynamic_shared = w->shared,
+                                 .cooperative = w->cooperative,
+                                 .params = w->params,
+                                 .params_size = w->params_size,
                                  .device = (uint32_t)(s->context->device - b->devices),
                                  .heap = s->context->heap,
                                  .console = b->console,
-                                 .console_arg = b->console_arg};
-    memcpy(launch.grid, l->grid, sizeof launch.grid);
-    memcpy(launch.block, l->block, sizeof launch.block);
-    if (!l->bindings) return soft_engine_run(b->engine, &launch, err, GV_ERR_SIZE);
-    soft_bindings_enter(l->module, l->bindings);
-    rc = soft_engine_run(b->engine, &launch, err, GV_ERR_SIZE);
-    soft_bindings_leave(l->module);
+                                 .console_arg = b->console_arg,
+                                 .children = children};
+    memcpy(launch.grid, w->grid, sizeof launch.grid);
+    memcpy(launch.block, w->block, sizeof launch.block);
+    return soft_engine_run(b->engine, &launch, err, GV_ERR_SIZE);
+}
+
+/* The number of the kernel that an address is; n_kernels or more: none. */
+static uint64_t kernel_at(uint64_t address) { return (address - SOFT_KERNEL_BASE) / 16 - 1; }
+
+static int64_t child_bytes(void *module, uint64_t kernel) {
+    const struct gv_module *m = module;
+    uint64_t number = kernel_at(kernel);
+    return number < m->n_kernels ? (int64_t)m->kernels[number].meta->param_bytes : -1;
+}
+
+static uint32_t child_check(void *module, const struct soft_child *c) {
+    struct gv_module *m = module;
+    if (child_bytes(m, c->kernel) < 0) return SOFT_CHILD_INVALID_VALUE;
+    struct gv_launch l = {.module = m, .kernel = (uint32_t)kernel_at(c->kernel), .shared = c->shared};
+    l.params_size = m->kernels[l.kernel].meta->param_bytes;
+    memcpy(l.grid, c->grid, sizeof l.grid);
+    memcpy(l.block, c->block, sizeof l.block);
+    return check(&l) ? SOFT_CHILD_INVALID_CONFIGURATION : 0;
+}
+
+/* Runs the kernel, then those that it has launched, each followed by its own. */
+static int launch_run(struct gv_stream *s, struct op *op, char *err) {
+    struct launch_op *l = (struct launch_op *)op;
+    struct work w = {.kernel = l->kernel,
+                     .shared = l->shared,
+                     .cooperative = l->cooperative,
+                     .params_size = l->params_size,
+                     .grid = l->grid,
+                     .block = l->block,
+                     .params = l->params};
+    struct soft_children children = {.param_bytes = child_bytes, .check = child_check, .arg = l->module};
+    if (l->bindings) soft_bindings_enter(l->module, l->bindings);
+    int rc = run(s, l->module, &w, &children, err);
+    struct soft_child *next = soft_children_take(&children, NULL);
+    while (next && !rc) {
+        struct soft_child *c = next;
+        w = (struct work){.kernel = (uint32_t)kernel_at(c->kernel), .shared = c->shared, .grid = c->grid, .block = c->block, .params = c->params};
+        w.params_size = (uint32_t)child_bytes(l->module, c->kernel);
+        rc = run(s, l->module, &w, &children, err);
+        next = soft_children_take(&children, c->next);
+        free(c);
+    }
+    soft_children_free(next);
+    if (l->bindings) soft_bindings_leave(l->module);
     return rc;
 }
 

@@ -177,7 +177,7 @@ static int launch(const struct request *r) {
     if (stream_captures(s)) return capture(s, r, params, f->meta->param_bytes);
     bool begun = false;
     if (atomic_load_explicit(&f->module->references, memory_order_acquire)) rc = reference_send(f->module);
-    if (!rc && range_placed_span) rc = host_map_parameters(params, f->meta->param_bytes);
+    if (!rc && atomic_load_explicit(&range_unmapped, memory_order_relaxed)) rc = host_map_reachable(params, f->meta->param_bytes);
     if (!rc) rc = managed_launch(s, &begun);
     if (rc) return rc;
     struct gv_cmd_launch c = {.stream = stream_id(s),

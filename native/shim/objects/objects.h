@@ -325,6 +325,8 @@ void range_set_graph(uint64_t base);
 void memory_on_graph_free(int (*call)(CUdeviceptr address));
 /* Where host ranges that are placed lie, all of them: [range_placed_low, + range_placed_span); the span is 0 while there has been none. */
 extern _Atomic uint64_t range_placed_low, range_placed_span;
+/* How many of them kernels cannot use yet. */
+extern _Atomic uint64_t range_unmapped;
 static inline bool range_may_be_placed(uint64_t address) {
     return address - atomic_load_explicit(&range_placed_low, memory_order_relaxed) < atomic_load_explicit(&range_placed_span, memory_order_relaxed);
 }
@@ -358,10 +360,12 @@ void memory_unreserve(uint32_t server_device, uint64_t address, uint64_t size);
 /* Frees the allocations of a context and removes its globals from the map; nothing runs in it any more. */
 void memory_context_gone(struct shim_context *c);
 
-/* Host memory that asynchronous copies and host functions may still write: adds a writer; waits until no writer of [low, high) is left; asks whether there is one. */
+/* Host memory that asynchronous copies and host functions may still write: adds a writer; waits until no writer of [low, high) is left; asks whether there is one, and whether
+ * there is one that is a copy. */
 void host_writes_add(uint64_t low, uint64_t high, struct shim_stream *s, uint64_t seq);
 int host_writes_wait(uint64_t low, uint64_t high);
 bool host_writes_pending(uint64_t low, uint64_t high);
+bool host_copies_pending(uint64_t low, uint64_t high);
 
 /* ---- modules (module/) --------------------------------------------------------------------- */
 

@@ -220,7 +220,8 @@ CUresult impl_cuSurfObjectCreate(CUsurfObject *out, const CUDA_RESOURCE_DESC *re
     if (rc) return rc;
     if (!out || !resource || resource->resType != CU_RESOURCE_TYPE_ARRAY || resource->flags) return CUDA_ERROR_INVALID_VALUE;
     rc = array_find(resource->res.array.hArray, &a);
-    if (!rc && !(a->shape.Flags & CUDA_ARRAY3D_SURFACE_LDST)) rc = CUDA_ERROR_INVALID_VALUE;
+    /* A mipmapped array's levels are taken without the flag, too: NVIDIA's sample bindlessTexture makes its levels so. */
+    if (!rc && !a->is_level && !(a->shape.Flags & CUDA_ARRAY3D_SURFACE_LDST)) rc = CUDA_ERROR_INVALID_VALUE;
     if (rc) return rc;
     struct texture *t = calloc(1, sizeof *t);
     if (!t) return CUDA_ERROR_OUT_OF_MEMORY;

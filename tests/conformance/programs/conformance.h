@@ -1,59 +1,10 @@
 // What the conformance programs share. A case is a function that uses the driver API as its documentation says, and names the functions whose effect
 // it sees through other functions, or in memory. The same binary runs on any driver: nothing here knows whose it is.
-//
-//     program --list                        each case and the functions that it observes
-//     program [--effects-only] [case...]    these cases, or all: "case ok" a line, or "case not here: what the device lacks"; exit code 1 at the
-//                                           first that fails
-//
-// Each case has a process of its own. With --effects-only nothing wrong is asked for, so that a function that does nothing must be
-// noticed by what it does not do, not by what it fails to refuse.
 #pragma once
-#include <csignal>
-#include <cstdarg>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <ctime>
+#include "cases.h"
 #include <cuda.h>
-#include <initializer_list>
-#include <string>
-#include <sys/wait.h>
-#include <unistd.h>
-#include <vector>
 
 namespace conformance {
-
-struct Case {
-    const char *name;
-    std::vector<const char *> functions;
-    bool cold; // starts without cuInit
-    void (*body)();
-};
-
-inline std::vector<Case> &cases() {
-    static std::vector<Case> all;
-    return all;
-}
-
-struct Registered {
-    Registered(const char *name, std::initializer_list<const char *> functions, bool cold, void (*body)()) {
-        cases().push_back({name, functions, cold, body});
-    }
-};
-
-inline const char *running = "";
-inline bool effects_only = false;
-
-[[noreturn]] __attribute__((format(printf, 1, 2))) inline void fail(const char *format, ...) {
-    std::printf("%s: ", running);
-    va_list arguments;
-    va_start(arguments, format);
-    std::vprintf(format, arguments);
-    va_end(arguments);
-    std::printf("\n");
-    std::fflush(stdout);
-    std::exit(1); // not _exit: the driver's own end of the process is part of a program's life
-}
 
 // Not by cuGetErrorName, which is under test, too.
 inline std::string error_name(CUresult result) { return "CUresult " + std::to_string(static_cast<int>(result)); }
@@ -64,22 +15,6 @@ inline void check(CUresult result, const char *call, int line) {
 
 inline void refused(CUresult result, CUresult expected, const char *call, int line) {
     if (result != expected) fail("line %d: %s answers %s, not %s", line, call, error_name(result).c_str(), error_name(expected).c_str());
-}
-
-[[noreturn]] inline void not_here(const char *what) {
-    std::printf("%s not here: %s\n", running, what);
-    std::fflush(stdout);
-    std::exit(0);
-}
-
-// Whether the condition comes true within ten seconds. What would wait for ever when a function did nothing is asked for by this.
-template <typename Condition> bool within_time(Condition condition) {
-    for (int i = 0; i < 10000; i++) {
-        if (condition()) return true;
-        timespec pause = {0, 1000000};
-        nanosleep(&pause, nullptr);
-    }
-    return condition();
 }
 
 extern "C" inline void is_gone(int) {
@@ -98,10 +33,6 @@ template <typename Call> void gone(Call call, const char *text, int line) {
 } // namespace conformance
 
 #define CHECK(call) conformance::check((call), #call, __LINE__)
-#define EXPECT(condition)                                                                 \
-    do {                                                                                  \
-        if (!(condition)) conformance::fail("line %d: not so: %s", __LINE__, #condition); \
-    } while (0)
 #define REFUSED(call, expected)                                                                    \
     do {                                                                                           \
         if (!conformance::effects_only) conformance::refused((call), (expected), #call, __LINE__); \
@@ -109,37 +40,11 @@ template <typename Call> void gone(Call call, const char *text, int line) {
 // The last of a case: a call with a handle that was destroyed. The documentation leaves open what it does, so only an answer of success shows that
 // the handle is still there; where a driver looks at what is no more, and faults, the case has seen what it wanted to.
 #define GONE(call) conformance::gone([&] { return (call); }, #call, __LINE__)
-#define EVENTUALLY(condition) EXPECT(conformance::within_time([&] { return (condition); }))
-
-// Ends a case that needs what this device does not have.
-#define NEEDS(condition)                                     \
-    do {                                                     \
-        if (!(condition)) conformance::not_here(#condition); \
-    } while (0)
-
-#define CASE_OF(name, cold, ...)                                                                     \
-    static void case_##name();                                                                       \
-    static const conformance::Registered registered_##name(#name, {__VA_ARGS__}, cold, case_##name); \
-    static void case_##name()
-// CASE(name, "cuFunction", ...) { ... }: begins with device 0's primary context current.
-#define CASE(name, ...) CASE_OF(name, false, __VA_ARGS__)
-// Begins before cuInit.
-#define COLD_CASE(name, ...) CASE_OF(name, true, __VA_ARGS__)
-// Of functions that change nothing a program can see (hints, flushes): that they are accepted, and what they refuse, is all there is.
-#define HINT_CASE(name, ...) CASE_OF(name, false, __VA_ARGS__)
-#define COLD_HINT_CASE(name, ...) CASE_OF(name, true, __VA_ARGS__)
-
-// Of what an out parameter holds before the call: no plausible answer, no valid pointer.
-template <typename T> T garbage() {
-    T value;
-    std::memset(static_cast<void *>(&value), 0xa5, sizeof value);
-    return value;
-}
 
 inline CUdevice device;   // device 0
 inline CUcontext primary; // its primary context
 
-inline void start() {
+void start() {
     CHECK(cuInit(0));
     CHECK(cuDeviceGet(&device, 0));
     CHECK(cuDevicePrimaryCtxRetain(&primary, device));
@@ -208,51 +113,3 @@ inline CUevent make_event(unsigned flags = CU_EVENT_DEFAULT) {
     CHECK(cuEventCreate(&event, flags));
     return event;
 }
-
-inline int run_case(const conformance::Case &one) {
-    std::fflush(stdout);
-    pid_t child = fork(); // before the driver is started: a child of a process that has is not allowed to use it
-    if (child == 0) {
-        conformance::running = one.name;
-        if (!one.cold) start();
-        one.body();
-        std::printf("%s ok\n", one.name);
-        std::fflush(stdout);
-        std::exit(0);
-    }
-    int status = 0;
-    if (child < 0 || waitpid(child, &status, 0) != child) return 1;
-    if (WIFSIGNALED(status)) std::printf("%s: ended by signal %d\n", one.name, WTERMSIG(status));
-    return status != 0;
-}
-
-inline int run_cases(int count, char **arguments) {
-    std::vector<std::string> wanted(arguments + 1, arguments + count);
-    if (!wanted.empty() && wanted[0] == "--list") {
-        for (const auto &one : conformance::cases()) {
-            std::printf("%s\t", one.name);
-            for (const char *function : one.functions) std::printf("%s%s", function == one.functions[0] ? "" : " ", function);
-            std::printf("\n");
-        }
-        return 0;
-    }
-    if (!wanted.empty() && wanted[0] == "--effects-only") {
-        conformance::effects_only = true;
-        wanted.erase(wanted.begin());
-    }
-    size_t found = 0;
-    for (const auto &one : conformance::cases()) {
-        bool asked = wanted.empty();
-        for (const auto &name : wanted) asked |= name == one.name;
-        if (!asked) continue;
-        found++;
-        if (run_case(one)) return 1;
-    }
-    if (found == 0 || (!wanted.empty() && found != wanted.size())) {
-        std::printf("no such case\n");
-        return 2;
-    }
-    return 0;
-}
-
-int main(int count, char **arguments) { return run_cases(count, arguments); }

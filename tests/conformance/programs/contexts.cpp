@@ -108,6 +108,8 @@ CASE(stack, "cuCtxPushCurrent", "cuCtxPopCurrent", "cuCtxSetCurrent", "cuCtxGetC
     CHECK(cuCtxSetCurrent(nullptr));
     REFUSED(cuCtxPopCurrent(&popped), CUDA_ERROR_INVALID_CONTEXT);
     REFUSED(cuCtxSynchronize(), CUDA_ERROR_INVALID_CONTEXT);
+    CHECK(cuCtxDestroy(own));
+    GONE(cuCtxSetCurrent(own));
 }
 
 CASE(attach_and_detach, "cuCtxAttach", "cuCtxDetach") {

@@ -118,3 +118,51 @@ CASE(with_attributes, "cuMemcpyWithAttributesAsync") {
     attributes.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_INVALID;
     REFUSED(cuMemcpyWithAttributesAsync(to, from, 256, &attributes, stream), CUDA_ERROR_INVALID_VALUE);
 }
+
+// Copies to the same host memory, one after the other by an event: the bytes of the last one stay, whatever their sizes.
+CASE(the_last_copy_stays, "cuMemcpyDtoHAsync") {
+    CUdeviceptr ones = allocate(1 << 16), twos = allocate(1 << 16);
+    CHECK(cuMemsetD8(ones, 1, 1 << 16));
+    CHECK(cuMemsetD8(twos, 2, 1 << 16));
+    CUstream first = make_stream(), second = make_stream();
+    CUevent event = garbage<CUevent>();
+    CHECK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    unsigned char *back = pinned(1 << 16);
+    for (int i = 0; i < 200; i++) {
+        size_t before = i % 2 ? 16 : 1 << 12, after = i % 2 ? 1 << 12 : 16;
+        CHECK(cuMemcpyDtoHAsync(back, ones, before, first));
+        CHECK(cuEventRecord(event, first));
+        CHECK(cuStreamWaitEvent(second, event, 0));
+        CHECK(cuMemcpyDtoHAsync(back, twos, after, second));
+        CHECK(cuStreamSynchronize(second));
+        EXPECT(back[0] == 2 && back[after - 1] == 2);
+    }
+}
+
+// What a synchronous copy's stream was given before it is over when the call returns: here the bytes of another copy have come.
+CASE(what_was_queued_before_is_over, "cuMemcpyHtoD") {
+    size_t size = 8 << 20;
+    CUdeviceptr memory = allocate(size), other = allocate(64);
+    unsigned char *source = pinned(64), *back = pinned(size);
+    for (unsigned char i = 1; i <= 10; i++) {
+        CHECK(cuMemsetD8(memory, i, size));
+        CHECK(cuMemcpyDtoHAsync(back, memory, size, nullptr));
+        CHECK(cuMemcpyHtoD(other, source, 64));
+        EXPECT(back[0] == i && back[size - 1] == i);
+    }
+}
+
+// A synchronous copy from pinned memory that kernels may use, too, is over when the call returns: also for a stream that is ordered with nothing.
+CASE(from_mapped_memory, "cuMemcpyHtoD") {
+    void *source = garbage<void *>();
+    CHECK(cuMemHostAlloc(&source, 1 << 16, CU_MEMHOSTALLOC_DEVICEMAP));
+    std::memset(source, 1, 1 << 16);
+    CUdeviceptr memory = allocate(1 << 16);
+    CUstream apart = make_stream();
+    for (int i = 0; i < 200; i++) {
+        CHECK(cuMemcpyHtoD(memory, source, 1 << 16));
+        CHECK(cuMemsetD8Async(memory, 2, 1 << 16, apart));
+        CHECK(cuStreamSynchronize(apart));
+        EXPECT(download<unsigned char>(memory + (1 << 16) - 1, 1)[0] == 2);
+    }
+}

@@ -156,6 +156,7 @@ CASE(event_record_node, "cuGraphAddEventRecordNode", "cuGraphEventRecordNodeGetE
     run(graph);
     CHECK(cuEventElapsedTime(&ms, first, second));
     REFUSED(cuGraphEventRecordNodeGetEvent(node, nullptr), CUDA_ERROR_INVALID_VALUE);
+    REFUSED(cuGraphEventRecordNodeSetEvent(node, nullptr), CUDA_ERROR_INVALID_VALUE);
     REFUSED(cuGraphAddEventRecordNode(nullptr, graph, nullptr, 0, first), CUDA_ERROR_INVALID_VALUE);
 }
 
@@ -174,6 +175,7 @@ CASE(event_wait_node, "cuGraphAddEventWaitNode", "cuGraphEventWaitNodeGetEvent",
     EXPECT(told == second);
     run(graph);
     REFUSED(cuGraphEventWaitNodeGetEvent(node, nullptr), CUDA_ERROR_INVALID_VALUE);
+    REFUSED(cuGraphEventWaitNodeSetEvent(node, nullptr), CUDA_ERROR_INVALID_VALUE);
     REFUSED(cuGraphAddEventWaitNode(nullptr, graph, nullptr, 0, first), CUDA_ERROR_INVALID_VALUE);
 }
 
@@ -196,4 +198,45 @@ CASE(node_of_any_kind, "cuGraphAddNode", "cuGraphNodeSetParams") {
     REFUSED(cuGraphNodeSetParams(node, nullptr), CUDA_ERROR_INVALID_VALUE);
     params.type = CU_GRAPH_NODE_TYPE_HOST; // not what the node is
     REFUSED(cuGraphNodeSetParams(node, &params), CUDA_ERROR_INVALID_VALUE);
+}
+
+// A graph that is made of what the nodes of another tell of themselves does the same.
+CASE(told_of_any_kind, "cuGraphNodeGetParams") {
+    CUdeviceptr filled_memory = allocate(64), copied = allocate(64), stored = allocate(64);
+    CUgraph graph = make_graph(), again = make_graph(), child = make_graph();
+    CUgraphNode fill = add_fill(graph, filled_memory, 9), node = garbage<CUgraphNode>(), last = nullptr;
+    CUDA_MEMCPY3D copy = copy_of(copied, filled_memory, 64);
+    CHECK(cuGraphAddMemcpyNode(&node, graph, &fill, 1, &copy, primary));
+    unsigned value = 30;
+    void *arguments[] = {&stored, &value};
+    CUDA_KERNEL_NODE_PARAMS params = store_of(kernel(load(), "store"), arguments);
+    CHECK(cuGraphAddKernelNode(&node, graph, &node, 1, &params));
+    static std::atomic<int> called{0};
+    CUDA_HOST_NODE_PARAMS host = {};
+    host.fn = [](void *times) { called += *static_cast<int *>(times); };
+    int times = 5;
+    host.userData = &times;
+    CHECK(cuGraphAddHostNode(&node, graph, &node, 1, &host));
+    CUevent event = make_event();
+    CHECK(cuGraphAddEventRecordNode(&node, graph, &node, 1, event));
+    CHECK(cuGraphAddEventWaitNode(&node, graph, &node, 1, event));
+    CHECK(cuGraphAddEmptyNode(&node, graph, &node, 1));
+    CHECK(cuGraphAddChildGraphNode(&node, graph, &node, 1, child));
+    CUgraphNode nodes[8];
+    size_t n = 8;
+    CHECK(cuGraphGetNodes(graph, nodes, &n));
+    EXPECT(n == 8);
+    for (CUgraphNode each : nodes) { // in the order in which they were added
+        CUgraphNodeParams told = garbage<CUgraphNodeParams>();
+        CHECK(cuGraphNodeGetParams(each, &told));
+        CHECK(cuGraphAddNode(&last, again, last ? &last : nullptr, nullptr, last ? 1 : 0, &told));
+    }
+    run(again);
+    EXPECT(holds(filled_memory, 9) && holds(copied, 9) && called == 5);
+    EXPECT(download<unsigned>(stored, 16) == counting<unsigned>(16, 30));
+    CHECK(cuEventQuery(event));
+    float ms = garbage<float>();
+    CHECK(cuEventElapsedTime(&ms, event, event)); // it was recorded
+    REFUSED(cuGraphNodeGetParams(node, nullptr), CUDA_ERROR_INVALID_VALUE);
+    REFUSED(cuGraphNodeGetParams(nullptr, nullptr), CUDA_ERROR_INVALID_VALUE);
 }

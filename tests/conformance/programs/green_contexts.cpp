@@ -70,6 +70,7 @@ CASE(a_part_of_a_device, "cuDevResourceGenerateDesc", "cuGreenCtxCreate", "cuGre
     CHECK(cuDevResourceGenerateDesc(&description, &group, 1));
     REFUSED(cuGreenCtxCreate(nullptr, description, device, CU_GREEN_CTX_DEFAULT_STREAM), CUDA_ERROR_INVALID_VALUE);
     REFUSED(cuGreenCtxCreate(&green, description, device_count(), CU_GREEN_CTX_DEFAULT_STREAM), CUDA_ERROR_INVALID_DEVICE);
+    REFUSED(cuGreenCtxGetId(green, nullptr), CUDA_ERROR_INVALID_VALUE);
     REFUSED(cuGreenCtxGetDevResource(green, nullptr, CU_DEV_RESOURCE_TYPE_SM), CUDA_ERROR_INVALID_VALUE);
 }
 
@@ -107,6 +108,7 @@ CASE(destroyed, "cuGreenCtxDestroy") {
     CUstream stream = make_green_stream(green);
     CHECK(cuGreenCtxDestroy(green));
     EXPECT(cuStreamQuery(stream) == CUDA_ERROR_STREAM_DETACHED);
+    GONE(cuGreenCtxDestroy(green));
 }
 
 // All that was given to the streams of a context lies before its event.

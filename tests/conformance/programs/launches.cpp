@@ -112,8 +112,11 @@ CASE(old_launches, "cuFuncSetBlockShape", "cuFuncSetSharedSize", "cuParamSetSize
     CHECK(cuLaunchGridAsync(l.shape, 4, 1, l.stream));
     EXPECT(l.saw(4, 8, 2, 64));
     REFUSED(cuFuncSetBlockShape(l.shape, -1, 1, 1), CUDA_ERROR_INVALID_VALUE);
+    REFUSED(cuFuncSetSharedSize(nullptr, 64), CUDA_ERROR_INVALID_HANDLE);
+    REFUSED(cuParamSetSize(nullptr, 8), CUDA_ERROR_INVALID_HANDLE);
     REFUSED(cuParamSetv(l.shape, 0, nullptr, 8), CUDA_ERROR_INVALID_VALUE);
     REFUSED(cuLaunchGrid(l.shape, 0, 1), CUDA_ERROR_INVALID_VALUE);
+    REFUSED(cuLaunchGridAsync(l.shape, 1, -1, l.stream), CUDA_ERROR_INVALID_VALUE);
     REFUSED(cuLaunch(nullptr), CUDA_ERROR_INVALID_HANDLE);
 }
 

@@ -1,5 +1,6 @@
 // Managed memory: what the host and kernels share, and the advice about it.
 #include "kernels.h"
+#include <atomic>
 
 static CUmemLocation location(CUmemLocationType type, int id = 0) { return {type, {id}}; }
 
@@ -136,4 +137,25 @@ CASE(variables, "cuLibraryGetManaged") {
     CHECK(cuCtxSynchronize());
     EXPECT(*counter == 51);
     REFUSED(cuLibraryGetManaged(&address, &size, library, "no_such_variable"), CUDA_ERROR_NOT_FOUND);
+}
+
+// The program learns from a host function that the device is at rest, and not by a call.
+CASE(after_a_host_function, "cuMemAllocManaged") {
+    NEEDS(attribute(CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY));
+    unsigned *memory = managed(4096);
+    CUdeviceptr address = address_of(memory);
+    CUfunction add_word = kernel(load(), "add_word");
+    CUstream stream = make_stream();
+    std::atomic<int> said{0};
+    memory[0] = 0;
+    for (int i = 1; i <= 200; i++) {
+        memory[0] += 1;
+        void *arguments[] = {&address};
+        CHECK(cuLaunchKernel(add_word, 1, 1, 1, 1, 1, 1, 0, stream, arguments, nullptr)); // 7 more
+        CHECK(cuLaunchHostFunc(stream, [](void *at) { ++*static_cast<std::atomic<int> *>(at); }, &said));
+        while (said != i) {
+        }
+        EXPECT(memory[0] == 8u * i);
+    }
+    CHECK(cuStreamSynchronize(stream));
 }

@@ -21,6 +21,7 @@ CASE(create_and_destroy, "cuStreamCreate", "cuStreamDestroy", "cuStreamGetFlags"
     REFUSED(cuStreamCreate(&blocking, 0x80), CUDA_ERROR_INVALID_VALUE);
     REFUSED(cuStreamGetFlags(blocking, nullptr), CUDA_ERROR_INVALID_VALUE);
     GONE(cuStreamQuery(free_running));
+    GONE(cuStreamDestroy(free_running));
 }
 
 CASE(priorities, "cuStreamCreateWithPriority", "cuStreamGetPriority") {
@@ -61,6 +62,7 @@ CASE(query_and_synchronize, "cuStreamQuery", "cuStreamSynchronize", "cuLaunchHos
     CHECK(cuStreamQuery(stream));
     REFUSED(cuLaunchHostFunc(stream, nullptr, nullptr), CUDA_ERROR_INVALID_VALUE);
     CHECK(cuStreamDestroy(stream));
+    GONE(cuStreamSynchronize(stream));
 }
 
 CASE(wait_event, "cuStreamWaitEvent") {
@@ -118,6 +120,8 @@ CASE(attributes, "cuStreamGetAttribute", "cuStreamSetAttribute", "cuStreamCopyAt
     EXPECT(value.syncPolicy == CU_SYNC_POLICY_YIELD);
     REFUSED(cuStreamGetAttribute(one, CU_STREAM_ATTRIBUTE_SYNCHRONIZATION_POLICY, nullptr), CUDA_ERROR_INVALID_VALUE);
     REFUSED(cuStreamSetAttribute(one, CU_STREAM_ATTRIBUTE_SYNCHRONIZATION_POLICY, nullptr), CUDA_ERROR_INVALID_VALUE);
+    CHECK(cuStreamDestroy(one));
+    GONE(cuStreamCopyAttributes(two, one));
 }
 
 struct Called {

@@ -19,6 +19,10 @@ CASE(tiled, "cuTensorMapEncodeTiled") {
     CHECK(encode(&large, address, large_box));
     EXPECT(std::memcmp(&small, &again, sizeof small) == 0 && std::memcmp(&small, &large, sizeof small) != 0);
     REFUSED(encode(nullptr, address, small_box), CUDA_ERROR_INVALID_VALUE);
+    REFUSED(cuTensorMapEncodeTiled(&small, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 9, address, sizes, pitches, small_box, steps,
+                                   CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_NONE,
+                                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
+            CUDA_ERROR_INVALID_VALUE); // of nine dimensions
     REFUSED(encode(&small, address, no_box), CUDA_ERROR_INVALID_VALUE);
     REFUSED(encode(&small, static_cast<char *>(address) + 1, small_box), CUDA_ERROR_INVALID_VALUE); // not aligned
 }

@@ -70,6 +70,7 @@ CASE(texture, "cuTexObjectCreate", "cuTexObjectGetResourceDesc", "cuTexObjectGet
     CHECK(cuTexObjectDestroy(texture));
     REFUSED(cuTexObjectCreate(nullptr, &resource, &sampling, nullptr), CUDA_ERROR_INVALID_VALUE);
     REFUSED(cuTexObjectCreate(&texture, nullptr, &sampling, nullptr), CUDA_ERROR_INVALID_VALUE);
+    REFUSED(cuTexObjectDestroy(0), CUDA_ERROR_INVALID_VALUE);
     GONE(cuTexObjectGetResourceDesc(&told_resource, texture));
 }
 
@@ -106,5 +107,6 @@ CASE(surface, "cuSurfObjectCreate", "cuSurfObjectGetResourceDesc", "cuSurfObject
     CUDA_RESOURCE_DESC linear = {};
     linear.resType = CU_RESOURCE_TYPE_LINEAR; // surfaces are of arrays
     REFUSED(cuSurfObjectCreate(&surface, &linear), CUDA_ERROR_INVALID_VALUE);
+    REFUSED(cuSurfObjectDestroy(0), CUDA_ERROR_INVALID_VALUE);
     GONE(cuSurfObjectGetResourceDesc(&told, surface));
 }

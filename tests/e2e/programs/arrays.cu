@@ -281,7 +281,7 @@ static void sampling() {
     EXPECT(got[0] == (17 + 18 + 25 + 26) / 4.0f && got[1] == 0 && got[2] == 0 && got[3] == 0);
     CHECK(cudaDestroyTextureObject(t));
     CHECK(cudaFree(pitched));
-    // A mipmapped array, each level with a number of its own.
+    // A mipmapped array, each level with a number of its own, doubled by a surface, for which a level needs no flag.
     cudaChannelFormatDesc format = cudaCreateChannelDesc<float>();
     cudaMipmappedArray_t mipmap;
     CHECK(cudaMallocMipmappedArray(&mipmap, &format, make_cudaExtent(8, 8, 0), 99));
@@ -293,8 +293,13 @@ static void sampling() {
         cudaExtent extent;
         CHECK(cudaArrayGetInfo(&format, &extent, nullptr, level));
         EXPECT(extent.width == (size_t)8 >> i && extent.height == (size_t)8 >> i && extent.depth == 0);
-        Floats one(extent.width * extent.height, 10.0f * (i + 1));
+        Floats one(extent.width * extent.height, 5.0f * (i + 1));
         copy(level, one.data(), extent.width, extent.height, 0);
+        cudaResourceDesc of_level = of(level);
+        cudaSurfaceObject_t s;
+        CHECK(cudaCreateSurfaceObject(&s, &of_level));
+        twice<<<1, 64>>>(s, TWO, extent.width, extent.height, 1);
+        CHECK(cudaDestroySurfaceObject(s));
     }
     EXPECT(refused(cudaGetMipmappedArrayLevel(&level, mipmap, 4), INVALID)); // as many as there can be
     std::memset(&r, 0, sizeof r);

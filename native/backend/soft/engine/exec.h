@@ -12,6 +12,7 @@
 
 struct soft_engine;
 struct soft_heap; /* what soft_malloc hands out */
+struct soft_children;
 
 /* One grid. */
 struct soft_launch {
@@ -26,6 +27,7 @@ struct soft_launch {
     struct soft_heap *heap;                                    /* NULL: soft_malloc returns NULL */
     void (*console)(void *arg, const char *text, size_t size); /* device printf; NULL: standard error */
     void *console_arg;
+    struct soft_children *children; /* what it may launch (children.h), or NULL */
 };
 
 /* helpers: threads that help callers with their grids; < 0: one fewer than the process has cores, as the caller of soft_engine_run works too. NULL:

@@ -103,6 +103,13 @@ struct barrier {
     bool reduces;     /* somebody who has arrived wants the value, or gave a number of warps */
 };
 
+/* The last errors that a warp's threads were told by the device runtime. */
+struct last_errors {
+    uint64_t grid_id;
+    uint32_t ctaid[3], warp; /* whose they are: fibers serve many warps */
+    uint32_t of[SOFT_LANES];
+};
+
 struct fiber {
     struct soft_warp warp; /* 64-byte aligned, and first: a warp's address is its fiber's */
     void *sp;
@@ -116,6 +123,7 @@ struct fiber {
     bool lanes_run;                        /* its lanes run by themselves (lanes.c) */
     struct lanes *lanes;                   /* kept for the next time */
     uint64_t waits_since, waits_since_cpu; /* in the loop that it asked about last */
+    struct last_errors errors;
 };
 
 struct block {

@@ -124,6 +124,12 @@ int32_t soft_vprintf(struct soft_warp *w, uint32_t lane, const char *format, con
 void *soft_malloc(struct soft_warp *w, uint32_t lane, uint64_t size);
 void soft_free(struct soft_warp *w, uint32_t lane, void *p);
 
+/* What libcudadevrt needs to launch kernels (children.h), for one lane: a buffer for a kernel's parameters, or NULL; the launch itself, which returns an error of the
+ * device runtime; the thread's last error, and setting it. */
+void *soft_child_buffer(struct soft_warp *w, uint32_t lane, uint64_t kernel);
+uint32_t soft_child_launch(struct soft_warp *w, uint32_t lane, void *params, uint64_t stream);
+uint32_t soft_last_error(struct soft_warp *w, uint32_t lane, uint32_t error, uint32_t set);
+
 /* __assertfail for one lane: prints CUDA's message and ends the grid with CUDA_ERROR_ASSERT. Does not return. */
 _Noreturn void soft_assert_fail(struct soft_warp *w, uint32_t lane, const char *message, const char *file, uint32_t line, const char *function);
 

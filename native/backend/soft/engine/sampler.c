@@ -125,7 +125,9 @@ static int64_t address(const struct soft_texture *t, uint32_t dimension, int64_t
 /* NAN and what no texture reaches become numbers that can be compared. */
 static int64_t whole(float x) {
     if (!(x > -1e9f)) return -1000000000;
-    return x < 1e9f ? (int64_t)floorf(x) : 1000000000;
+    if (!(x < 1e9f)) return 1000000000;
+    int64_t i = (int64_t)x; /* floorf is a call where the compiler may use SSE2 alone */
+    return (float)i > x ? i - 1 : i;
 }
 
 struct axis {
@@ -133,22 +135,23 @@ struct axis {
     float weight;      /* of `far` */
 };
 
-static struct axis nearest(const struct soft_texture *t, uint32_t dimension, float x, uint32_t size) {
-    return (struct axis){.near = address(t, dimension, whole(place(t, dimension, x, size)), size)};
+static void nearest(const struct soft_texture *t, uint32_t dimension, float x, uint32_t size, struct axis *a) {
+    a->near = address(t, dimension, whole(place(t, dimension, x, size)), size);
 }
 
 /* The weight has eight bits of fraction. */
-static struct axis between(const struct soft_texture *t, uint32_t dimension, float x, uint32_t size) {
+static void between(const struct soft_texture *t, uint32_t dimension, float x, uint32_t size, struct axis *a) {
     float from = place(t, dimension, x, size) - 0.5f;
     int64_t i = whole(from);
     float rest = from - floorf(from);
-    return (struct axis){.near = address(t, dimension, i, size),
-                         .far = address(t, dimension, i + 1, size),
-                         .weight = rest >= 0 && rest <= 1 ? rintf(rest * 256) / 256 : 0};
+    a->near = address(t, dimension, i, size);
+    a->far = address(t, dimension, i + 1, size);
+    a->weight = rest >= 0 && rest <= 1 ? rintf(rest * 256) / 256 : 0;
 }
 
 /* ---- fetching ---- */
 
+/* Filled in its place, once: a copy reads in 16 bytes what was just written in 4 or 8, for which a processor waits longer than for all the rest of a fetch. */
 struct spot {
     struct soft_level level;
     uint32_t n; /* dimensions */
@@ -216,35 +219,52 @@ static uint32_t cube_face(const float x[3], float st[2]) {
     return face;
 }
 
-/* Which of the texture's images a fetch is of, and where in it. A cube's face is a texture of its own: normalized, and clamped at its edges. */
-static uint64_t image_of(const struct soft_texture *t, const struct soft_fetch *f, struct soft_texture *image, float st[3]) {
-    uint64_t layer = f->layered ? f->layer : 0, n = t->layers / 6;
-    *image = *t;
-    memcpy(st, f->x, sizeof f->x);
-    if (f->geometry != SOFT_TEX_CUBE) return layer;
-    image->flags |= NORMALIZED;
-    for (int d = 0; d < 3; d++) image->modes[d] = CLAMP;
-    if (n && layer >= n) layer = n - 1;
-    return 6 * layer + cube_face(f->x, st);
+/* An image that a fetch is of: the texture, or a cube's face. */
+struct image {
+    const struct soft_texture *texture;
+    const float *x; /* where in it */
+    uint64_t layer;
+    struct soft_texture face; /* if it is one: a texture of its own, normalized, and clamped at its edges */
+    float st[3];
+};
+
+static void image_of(const struct soft_texture *t, const struct soft_fetch *f, struct image *image) {
+    image->texture = t;
+    image->x = f->x;
+    image->layer = f->layered ? f->layer : 0;
+    if (f->geometry != SOFT_TEX_CUBE) return;
+    uint64_t n = t->layers / 6;
+    image->face = *t;
+    image->face.flags |= NORMALIZED;
+    for (int d = 0; d < 3; d++) image->face.modes[d] = CLAMP;
+    if (n && image->layer >= n) image->layer = n - 1;
+    image->layer = 6 * image->layer + cube_face(f->x, image->st);
+    image->st[2] = f->x[2];
+    image->texture = &image->face;
+    image->x = image->st;
 }
 
-static struct spot spot_of(const struct soft_texture *t, const struct soft_fetch *f, const float x[3], uint64_t layer, uint32_t level, bool linear) {
-    struct spot s = {.level = soft_level_of(t, level), .n = f->geometry == SOFT_TEX_CUBE ? 2 : (uint32_t)f->geometry + 1};
-    uint32_t sizes[3] = {s.level.width, s.level.height, s.level.depth};
-    if (t->layers) s.layer = layer < t->layers ? layer : t->layers - 1;
-    for (uint32_t d = 0; d < s.n; d++) {
+static void spot_of(const struct soft_texture *t, const struct soft_fetch *f, const float x[3], uint64_t layer, uint32_t level, bool linear,
+                    struct spot *s) {
+    s->level = soft_level_of(t, level);
+    s->n = f->geometry == SOFT_TEX_CUBE ? 2 : (uint32_t)f->geometry + 1;
+    uint32_t sizes[3] = {s->level.width, s->level.height, s->level.depth};
+    s->layer = !t->layers ? 0 : layer < t->layers ? layer : t->layers - 1;
+    for (uint32_t d = 0; d < s->n; d++) {
         if (f->integers)
-            s.axes[d].near = address(&(struct soft_texture){.modes = {t->modes[0], t->modes[1], t->modes[2]}}, d, f->at[d], sizes[d]);
+            s->axes[d].near = address(&(struct soft_texture){.modes = {t->modes[0], t->modes[1], t->modes[2]}}, d, f->at[d], sizes[d]);
+        else if (linear)
+            between(t, d, x[d], sizes[d], &s->axes[d]);
         else
-            s.axes[d] = linear ? between(t, d, x[d], sizes[d]) : nearest(t, d, x[d], sizes[d]);
+            nearest(t, d, x[d], sizes[d], &s->axes[d]);
     }
-    return s;
 }
 
 static void level_sample(const struct soft_texture *t, const struct soft_fetch *f, const float x[3], uint64_t layer, uint32_t level,
                          uint32_t out[4]) {
     bool linear = t->filter == FILTER_LINEAR && soft_yields_floats(t) && !f->integers;
-    struct spot s = spot_of(t, f, x, layer, level, linear);
+    struct spot s;
+    spot_of(t, f, x, layer, level, linear, &s);
     if (linear)
         blend(t, &s, out);
     else
@@ -252,10 +272,11 @@ static void level_sample(const struct soft_texture *t, const struct soft_fetch *
 }
 
 void soft_sample(const struct soft_texture *texture, const struct soft_fetch *f, uint32_t out[4]) {
-    struct soft_texture image;
-    const struct soft_texture *t = &image;
-    float st[3];
-    uint64_t layer = image_of(texture, f, &image, st);
+    struct image image;
+    image_of(texture, f, &image);
+    const struct soft_texture *t = image.texture;
+    const float *st = image.x;
+    uint64_t layer = image.layer;
     if (t->levels < 2) return level_sample(t, f, st, layer, 0, out);
     float lod = (isnan(f->lod) ? 0 : f->lod) + t->bias;
     lod = fminf(fmaxf(fminf(fmaxf(lod, t->least), t->most), 0), (float)(t->levels - 1));
@@ -271,11 +292,11 @@ void soft_sample(const struct soft_texture *texture, const struct soft_fetch *f,
 
 void soft_gather(const struct soft_texture *texture, const struct soft_fetch *f, uint32_t component, uint32_t out[4]) {
     static const uint8_t order[4] = {2, 3, 1, 0}; /* bit 0: the right one; bit 1: the lower one */
-    struct soft_texture image;
-    const struct soft_texture *t = &image;
-    float st[3];
-    uint64_t layer = image_of(texture, f, &image, st);
-    struct spot s = spot_of(t, f, st, layer, 0, true);
+    struct image image;
+    struct spot s;
+    image_of(texture, f, &image);
+    const struct soft_texture *t = image.texture;
+    spot_of(t, f, image.x, image.layer, 0, true, &s);
     for (uint32_t k = 0; k < 4; k++) {
         uint32_t one[4];
         texel(t, &s, order[k], one);

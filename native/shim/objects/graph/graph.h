@@ -3,6 +3,7 @@
  *
  * graph.c      graphs and nodes, and what is asked of them
  * nodes.c      nodes that the program adds and changes
+ * node_params.c   what is asked of them
  * capture.c    streams that capture
  * memory_nodes.c, batch_nodes.c   nodes that allocate and free, and those of stream memory operations
  * user_object.c   what graphs keep for the program

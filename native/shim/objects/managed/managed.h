@@ -5,6 +5,7 @@
  * region.c      one allocation: its two views, and a state for each block of it
  * transfer.c    bytes of a block to the device, and back
  * coherence.c   what a touch, a launch, a copy and a wait do to the states
+ * pointers.c    pointers among what the host has written
  * advice.c      hints, kept to be asked for
  * managed_calls.c   the driver's calls */
 #ifndef SHIM_MANAGED_H
@@ -12,6 +13,7 @@
 
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 struct shim_context;
@@ -33,6 +35,8 @@ int managed_launch(struct shim_stream *s, bool *begun);
 void managed_launched(bool begun);
 /* A command that reads (or writes) `size` bytes of device memory at an address is about to be posted; anything may lie there. `whole`: it writes each byte of them. */
 int managed_access(struct shim_stream *s, uint64_t address, uint64_t size, bool written, bool whole);
+/* Pointers, at most `room` of them, among what the host has written and no kernel was given yet. Returns how many. */
+size_t managed_pointers(bool (*wanted)(uint64_t), uint64_t *out, size_t room);
 /* The program has waited for some work: blocks that were fetched meanwhile are fetched anew when they are touched. */
 void managed_waited(void);
 /* The host begins to use a module's variable, whose pages nothing else is in. 0 or a CUresult. */

@@ -10,7 +10,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static uint64_t last_buffer_id;
 
 static bool (*find_more)(void);
-_Atomic uint64_t range_placed_low, range_placed_span;
+_Atomic uint64_t range_placed_low, range_placed_span, range_unmapped;
 
 void range_on_unknown(bool (*call)(void)) { find_more = call; }
 
@@ -27,6 +27,8 @@ static void note_placed(uint64_t base, uint64_t size) {
     range_placed_low = low;
     range_placed_span = end - low;
 }
+
+static bool unmapped(const struct range *r) { return r->placed && r->kind == RANGE_HOST && !r->mapped; }
 
 int range_add(const struct range *range, uint64_t base) {
     struct range *r = malloc(sizeof *r);
@@ -45,6 +47,7 @@ int range_add(const struct range *range, uint64_t base) {
     }
     r->buffer_id = ++last_buffer_id;
     if (r->placed && r->kind == RANGE_HOST) note_placed(base, r->size);
+    if (unmapped(r)) range_unmapped++;
     treap_insert(map, &r->node);
     pthread_mutex_unlock(&lock);
     return 0;
@@ -59,6 +62,7 @@ bool range_remove(uint64_t base, enum range_kind kind, enum range_kind or_kind, 
         treap_remove(map, n);
     else
         r = NULL;
+    if (r && unmapped(r)) range_unmapped--;
     pthread_mutex_unlock(&lock);
     if (!r) return false;
     if (out) *out = *r;
@@ -143,6 +147,7 @@ void range_set_mapped(uint64_t base, unsigned flags) {
     for (int i = 0; i < 2; i++) {
         struct treap_node *n = treap_floor(maps[i], base, 0);
         if (!n || n->key != base) continue;
+        if (unmapped(RANGE(n))) range_unmapped--;
         RANGE(n)->mapped = true;
         RANGE(n)->flags = flags;
     }

@@ -10,10 +10,13 @@
 
 #include "gv_client.h"
 #include "objects/managed/managed.h"
+#include "objects/memory/host_mapping.h"
 #include "wire/session_limits.h"
 
 /* Rows that are not contiguous are sent in pieces of about this many bytes. */
 #define PIECE (4ull << 20)
+/* Copies to the device of at most this many bytes are looked through for pointers to pinned memory: structures that kernels read. */
+#define STRUCTURES 4096
 /* Most pieces in flight of a copy that the call waits for. */
 #define PIECES_UNDER_WAY 16
 
@@ -159,6 +162,10 @@ static int send_piece(void *arg, const struct piece *p) {
     bool lend = in->lend && data != in->staging;
     struct gv_cmd_copy_in c = copy_in(in->stream, p);
     uint64_t seq;
+    if (size <= STRUCTURES && atomic_load_explicit(&range_unmapped, memory_order_relaxed)) {
+        int rc = host_map_pointers(data, size);
+        if (rc) return rc;
+    }
     if (size <= GV_INLINE_MAX) {
         c.data = data;
         c.data_size = (uint32_t)size;
@@ -175,12 +182,14 @@ static int send_piece(void *arg, const struct piece *p) {
     return 0;
 }
 
-/* `wait`: the program regards the copy as complete when the call returns. It is only queued then; stream_copied makes streams that are not ordered with this one wait for it. */
+/* `wait`: the program regards the copy as complete when the call returns. It is only queued then; stream_copied makes streams that are not ordered with this one wait for it. But what the stream was given
+ * before is over for the program, too, and of that it can see what is written to host memory. */
 static int send_now(struct shim_stream *s, const struct copy_side *dst, const struct copy_side *src, const struct copy_box *box, bool wait) {
     struct inward in = {.stream = s, .lend = !wait && src->pinned, .tell = wait && atomic_load(&s->context->has_unordered_streams)};
     int rc = each_piece(dst, src, box, send_piece, &in);
     free(in.staging);
     if (!rc && wait) stream_copied(s, in.last);
+    if (!rc && wait && host_writes_pending(0, UINT64_MAX)) rc = stream_drain(s);
     return rc;
 }
 
@@ -301,10 +310,24 @@ static int fetch_piece(void *arg, const struct piece *p) {
     return 0;
 }
 
+static void nothing(void *stream, int status, void *arg) { (void)stream, (void)status, (void)arg; }
+
+/* What the stream is given now begins when the bytes of earlier copies that it is ordered after have landed: a host function is not called before. Bytes of copies of two streams are not kept in order on their
+ * way: the worker may send those of the later one first, and large ones come on a bulk channel, others with the records. */
+static int after_landing(struct shim_stream *s) {
+    uint64_t function = session_late_func(nothing, NULL);
+    uint64_t seq = function ? post_host_func(stream_ctx(s), 0, &(struct gv_cmd_host_func){.stream = stream_id(s), .tag = function}) : 0;
+    if (!seq) return session_broken() || function ? post_refused() : CUDA_ERROR_OUT_OF_MEMORY;
+    stream_posted(s, seq, false);
+    session_host_func_posted(function, &s->session, seq);
+    return 0;
+}
+
 static int device_to_host(struct shim_stream *s, const struct copy_side *dst, const struct copy_side *src, const struct copy_box *box, bool wait) {
     /* As in the driver, a copy to pageable memory is synchronous. */
     struct outward out = {.stream = s, .waiting = wait || !dst->pinned};
-    int rc = each_piece(src, dst, box, fetch_piece, &out);
+    int rc = host_copies_pending(dst->address, dst->address + extent(dst, box)) ? after_landing(s) : 0;
+    if (!rc) rc = each_piece(src, dst, box, fetch_piece, &out);
     if (out.waiting) {
         /* Also after a failure: the caller's memory must not be written once the call has returned. */
         int status = out.last ? session_wait_stream(&s->session, out.last) : 0;
@@ -340,6 +363,7 @@ static int device_to_device(struct shim_stream *s, const struct copy_side *dst, 
     uint64_t seq = post_copy_device(stream_ctx(s), foreign ? GV_RECORD_MARK : 0, &c);
     if (!seq) return post_refused();
     stream_posted(s, seq, foreign);
+    if (wait && managed_contains(src->address)) stream_copied(s, seq); /* it may be host memory to the program, and the copy over */
     return foreign ? stream_drain(s) : 0;
 }
 

@@ -75,13 +75,33 @@ void host_context_gone(struct shim_context *c) {
         if (r.mapped && r.placed) unback(range_base(&r), &r);
 }
 
-int host_map_parameters(const void *params, size_t size) {
+/* A pointer to memory that is not mapped and can be. */
+static bool to_be_mapped(uint64_t word, struct range *r) { return range_may_be_placed(word) && range_find_host(word, r) && r->placed && !r->mapped; }
+
+static bool wanted(uint64_t word) {
+    struct range r;
+    return to_be_mapped(word, &r);
+}
+
+int host_map_pointers(const void *bytes, size_t size) {
     int rc = 0;
     for (size_t i = 0; i + 8 <= size && !rc; i += 8) {
         uint64_t word;
         struct range r;
-        memcpy(&word, (const char *)params + i, 8);
-        if (range_may_be_placed(word) && range_find_host(word, &r) && r.placed && !r.mapped) rc = host_map(&r);
+        memcpy(&word, (const char *)bytes + i, 8);
+        if (to_be_mapped(word, &r)) rc = host_map(&r);
+    }
+    return rc;
+}
+
+int host_map_reachable(const void *params, size_t size) {
+    uint64_t found[64];
+    int rc = host_map_pointers(params, size);
+    /* What is mapped may point on. */
+    while (!rc && atomic_load_explicit(&range_unmapped, memory_order_relaxed) && managed_in_use()) {
+        size_t n = managed_pointers(wanted, found, sizeof found / sizeof *found);
+        if (!n) break;
+        rc = host_map_pointers(found, n * sizeof *found);
     }
     return rc;
 }

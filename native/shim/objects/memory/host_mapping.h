@@ -17,7 +17,9 @@ int host_map(const struct range *r);
 void host_unmap(uint64_t base, const struct range *r);
 /* The same for what a context has; its pages stay until they are freed, and are inaccessible. Nothing runs in it any more. */
 void host_context_gone(struct shim_context *c);
-/* Maps what a kernel's parameters point to. 0 or a CUresult. */
-int host_map_parameters(const void *params, size_t size);
+/* Maps what pointers among these bytes point to, which are on their way to the device. 0 or a CUresult. */
+int host_map_pointers(const void *bytes, size_t size);
+/* Maps what a kernel's parameters point to, and what can be reached from there through memory that the host has written. 0 or a CUresult. */
+int host_map_reachable(const void *params, size_t size);
 
 #endif

@@ -63,6 +63,19 @@ bool host_writes_pending(uint64_t low, uint64_t high) {
     return pending;
 }
 
+bool host_copies_pending(uint64_t low, uint64_t high) {
+    pthread_mutex_lock(&writes.lock);
+    if (writes.n) prune();
+    bool pending = false;
+    for (size_t i = 0; i < writes.n && !pending; i++) {
+        const struct host_write *w = &writes.list[i];
+        pending =
+            w->high != UINT64_MAX && w->low < high && low < w->high; /* of a function nothing is under way any more when what comes after it begins */
+    }
+    pthread_mutex_unlock(&writes.lock);
+    return pending;
+}
+
 int host_writes_wait(uint64_t low, uint64_t high) {
     for (;;) {
         struct host_write found;

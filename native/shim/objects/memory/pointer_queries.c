@@ -20,9 +20,11 @@ static bool is_host(const struct range *r) { return r->kind == RANGE_HOST || r->
 /* Programs for integrated or unified memory let kernels read and write it. */
 static const char *illegal_address(uint64_t address) {
     struct range r;
-    return range_find(address, &r) && is_host(&r) ? ", which is pinned host memory: kernels reach it where its address is one of their parameters or "
-                                                    "cuMemHostGetDevicePointer was asked for it; else copy it to the device"
-                                                  : NULL;
+    return range_find(address, &r) && is_host(&r)
+               ? ", which is pinned host memory: kernels reach it where its address is one of their parameters, lies in mapped or managed memory "
+                 "or in a structure of up to 4 KiB that was copied to the device, or cuMemHostGetDevicePointer was asked for it; else "
+                 "copy it to the device"
+               : NULL;
 }
 
 __attribute__((constructor)) static void explain_addresses(void) { session_on_illegal_address(illegal_address); }

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "module.h"
-#include "texture.h"
+#include "../module.h"
+#include "../texture.h"
 
 struct soft_bindings {
     _Atomic uint32_t refs;

@@ -1,0 +1,106 @@
+"""The runner over a checkout of tiny programs, and over a tiny suite of tests: each verdict occurs, and a run can go on."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import c_build
+import pytest
+from outside import results, suites
+from outside.results import Results
+from outside.running import place
+
+PROGRAMS = {
+    "passes": "cuInit(0); int n; return cuDeviceGetCount(&n) || n != 2;",
+    "is_wrong": 'cuInit(0); std::printf("expected 3, got 4\\n"); return 1;',
+    "is_refused": "cuInit(0); char luid[8]; unsigned mask; return cuDeviceGetLuid(luid, &mask, 0) != CUDA_SUCCESS;",
+    "crashes": "cuInit(0); raise(SIGSEGV);",
+    "hangs": "cuInit(0); for (;;) pause();",
+    "does_not_compile": "return not_declared;",
+}
+TEXT = "#include <cuda.h>\n#include <csignal>\n#include <cstdio>\n#include <unistd.h>\nint main() {{ {} }}\n"
+TESTS = """
+import os, time, pytest
+def test_passes(): pass
+def test_fails(): assert 1 == 2
+@pytest.mark.skip(reason="no reason")
+def test_is_skipped(): pass
+def test_is_refused(): raise RuntimeError("cudaErrorNotSupported: operation not supported")
+def test_lacks_a_header(): raise RuntimeError('k.cu(1): catastrophic error: cannot open source file "cufftXt.h"')
+def test_dies(): os.abort()
+def test_stands_still(): time.sleep(1000)
+@pytest.mark.xfail
+def test_is_expected_to_fail(): assert False
+def test_breaks_down(broken): pass
+@pytest.fixture
+def broken(): yield; raise ValueError("in teardown")
+def test_comes_last(): pass
+"""
+
+
+def run(checkout: Path, tmp_path: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, "-m", "tests.outside", "rival", str(checkout), "--work", str(tmp_path / "work"), "--resume", str(tmp_path / "kept.jsonl")]
+    return subprocess.run([*line, *options], cwd=c_build.ROOT, capture_output=True, text=True, timeout=500, check=False)
+
+
+@pytest.mark.slow
+def test_a_checkout_of_programs(tmp_path: Path) -> None:
+    folder = tmp_path / "checkout" / "test"
+    folder.mkdir(parents=True)
+    for name, text in PROGRAMS.items():
+        (folder / f"{name}.cu").write_text(TEXT.format(text))
+    (folder / "part_of_one.cu").write_text("int nothing;\n")
+    done = run(folder.parent, tmp_path, "--timeout", "20", "--json", str(tmp_path / "all.json"))
+    assert done.returncode == 1, done.stdout + done.stderr
+    found = json.loads((tmp_path / "all.json").read_text())
+    rows = {row["program"]: (row["verdict"], row["cause"]) for row in found["rows"]}
+    assert {name: verdict for name, (verdict, _) in rows.items()} == {
+        "passes": results.PASSED,
+        "is_wrong": results.WRONG,
+        "is_refused": results.UNSUPPORTED,
+        "crashes": results.CRASHED,
+        "hangs": results.LATE,
+        "does_not_compile": results.UNBUILT,
+    }
+    assert rows["is_wrong"][1] == "expected 3, got 4" and "cuDeviceGetLuid is not supported" in rows["is_refused"][1]
+    assert "SIGSEGV" in rows["crashes"][1]
+    assert "not_declared" in rows["does_not_compile"][1] and found["ratio"] == 1 / 6
+
+    again = run(folder.parent, tmp_path, "--only", "passes", "--only", "hangs")
+    assert again.returncode == 1 and "passes  " not in again.stdout.split("rival:")[0], "nothing was left to be run"
+    (tmp_path / "kept.jsonl").unlink()
+    right = run(folder.parent, tmp_path, "--only", "pass*")
+    assert right.returncode == 0 and "100.0 %" in right.stdout, right.stdout + right.stderr
+
+
+@pytest.mark.slow
+def test_a_suite_of_tests(tmp_path: Path) -> None:
+    folder = tmp_path / "suite"
+    folder.mkdir()
+    (folder / "test_it.py").write_text(TESTS)
+    (folder / "test_unreadable.py").write_text("import there_is_no_such_module\n")
+    suite = suites.Suite("numba", folder, (".", "--rootdir", str(folder), "-c", "/dev/null"))
+    kept = Results("numba", tmp_path / "kept.jsonl")
+    with place(tmp_path / "work", "auto", 1, 15) as where:
+        tests, unread = suites.names(suite, where)
+        assert [row.program for row in unread] == ["test_unreadable.py"] and "there_is_no_such_module" in unread[0].cause
+        assert len(tests) == 10
+        chosen = [test for test in tests if "comes_last" not in test]
+        suites.run_file(suite, where, "test_it.py", chosen, kept)
+    verdicts = {name.partition("::test_")[2]: row.verdict for name, row in kept.rows.items()}
+    assert verdicts == {
+        "passes": results.PASSED,
+        "fails": results.WRONG,
+        "is_skipped": results.SKIPPED,
+        "is_refused": results.UNSUPPORTED,
+        "lacks_a_header": results.LEFT_OUT,
+        "dies": results.CRASHED,
+        "stands_still": results.LATE,
+        "is_expected_to_fail": results.PASSED,
+        "breaks_down": results.WRONG,
+    }
+    assert "assert 1 == 2" in kept.rows["test_it.py::test_fails"].cause and kept.rows["test_it.py::test_is_skipped"].cause == "no reason"
+    assert Results("numba", tmp_path / "kept.jsonl").rows == kept.rows
