@@ -134,6 +134,7 @@ static int load(struct gv_context *c, const void *image, size_t size, uint64_t g
         soft_module_drop(m);
         return rc;
     }
+    m->n_references = soft_references_count(m);
     *out = m;
     return 0;
 }

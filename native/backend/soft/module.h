@@ -33,13 +33,16 @@ struct gv_module {
     pthread_cond_t rested;                 /* `running` is 0 */
     struct soft_bindings *bound, *written; /* what later launches read, what lies in memory; NULL: what was there at the load. Under lock */
     uint32_t running;                      /* launches that read what is written; under lock */
+    uint32_t n_references;
     uint32_t n_kernels;
     struct soft_kernel kernels[];
 };
 
 void soft_module_hold(struct gv_module *m);
 void soft_module_drop(struct gv_module *m);
-/* What a launch that is queued now will read; NULL: nothing has been bound. soft_bindings_drop ends it. */
+/* How many references a module has; its globals are placed. */
+uint32_t soft_references_count(const struct gv_module *m);
+/* What a launch that is queued now will read; NULL: the module has no references. soft_bindings_drop ends it. */
 struct soft_bindings *soft_bindings_take(struct gv_module *m);
 void soft_bindings_drop(struct soft_bindings *bindings);
 /* Around a launch: until the descriptors that it reads may be written, it waits. */

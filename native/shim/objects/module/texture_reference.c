@@ -317,7 +317,7 @@ CUresult impl_cuSurfRefSetArray(CUsurfref handle, CUarray array, unsigned int fl
     int rc = reference_find(handle, true, &r);
     if (!rc && flags) rc = CUDA_ERROR_INVALID_VALUE;
     if (!rc) rc = array_find(array, &a);
-    if (!rc && !(a->shape.Flags & CUDA_ARRAY3D_SURFACE_LDST)) rc = CUDA_ERROR_INVALID_VALUE;
+    if (!rc && !a->is_level && !(a->shape.Flags & CUDA_ARRAY3D_SURFACE_LDST)) rc = CUDA_ERROR_INVALID_VALUE;
     if (rc) return rc;
     pthread_mutex_lock(&reference_lock);
     r->kind = REFERENCE_ARRAY;

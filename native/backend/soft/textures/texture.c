@@ -1,11 +1,11 @@
 /* Texture objects, those of arrays and surfaces too (array.c), and tensor maps. */
-#include "texture.h"
-#include "engine/tensor_map.h"
+#include "../texture.h"
+#include "../engine/tensor_map.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../wire/image_stream.h"
+#include "../../../wire/image_stream.h"
 
 #define A_PAGE (SOFT_PAGE / sizeof(struct soft_texture))
 #define PAGES_MOST ((GV_TEXTURES_MAX + KEPT) / A_PAGE + 1)

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "module.h"
-#include "texture.h"
+#include "../module.h"
+#include "../texture.h"
 
 struct soft_bindings {
     _Atomic uint32_t refs;
@@ -49,10 +49,29 @@ static void write_all(struct gv_module *m, struct soft_bindings *bindings) {
     m->written = bindings;
 }
 
+uint32_t soft_references_count(const struct gv_module *m) {
+    uint32_t n = 0;
+    while (variable(m, n)) n++;
+    return n;
+}
+
+/* The descriptors that later launches read, as they are now. NULL: out of memory. */
+static struct soft_bindings *copied(const struct gv_module *m) {
+    struct soft_bindings *copy = malloc(sizeof *copy + m->n_references * sizeof copy->of[0]);
+    if (!copy) return NULL;
+    atomic_init(&copy->refs, 1);
+    copy->n = m->n_references;
+    for (uint32_t i = 0; i < copy->n; i++) copy->of[i] = m->bound ? m->bound->of[i] : *variable(m, i);
+    return copy;
+}
+
 /* ---- launches ---- */
 
+/* What lies in memory when a module is loaded, empty or as another worker left it, counts as bound, too. */
 struct soft_bindings *soft_bindings_take(struct gv_module *m) {
+    if (!m->n_references) return NULL;
     pthread_mutex_lock(&m->lock);
+    if (!m->bound) m->bound = copied(m);
     struct soft_bindings *bindings = m->bound;
     if (bindings) atomic_fetch_add(&bindings->refs, 1);
     pthread_mutex_unlock(&m->lock);
@@ -81,18 +100,6 @@ void soft_bindings_leave(struct gv_module *m) {
 }
 
 /* ---- bound ---- */
-
-/* The descriptors that later launches read, as they are now, for a change. NULL: out of memory. */
-static struct soft_bindings *copied(const struct gv_module *m) {
-    uint32_t n = 0;
-    while (variable(m, n)) n++;
-    struct soft_bindings *copy = malloc(sizeof *copy + n * sizeof copy->of[0]);
-    if (!copy) return NULL;
-    atomic_init(&copy->refs, 1);
-    copy->n = n;
-    for (uint32_t i = 0; i < n; i++) copy->of[i] = m->bound ? m->bound->of[i] : *variable(m, i);
-    return copy;
-}
 
 static int bind(struct gv_module *m, const char *name, uint32_t kind, const struct soft_texture *t) {
     uint32_t number;
