@@ -27,11 +27,13 @@ REFUSED = re.compile(r"NOT_SUPPORTED|NotSupported")
 
 @dataclass(frozen=True)
 class Suite:
-    """`folder`: where pytest runs; it must not hold the package's own source, which would be imported in place of the installed one."""
+    """`folder`: where pytest runs; it must not hold the package's own source, which would be imported in place of the installed one.
+    `tests`: what it is to look for tests in, with `options` as for a single file."""
 
     name: str
     folder: Path
-    arguments: tuple[str, ...]
+    tests: tuple[str, ...]
+    options: tuple[str, ...]
     environment: tuple[tuple[str, str], ...] = ()
 
 
@@ -43,15 +45,17 @@ def cupy(checkout: Path) -> Suite:
     folder = checkout / "tests"
     if not (folder / "cupy_tests").is_dir():
         raise SuiteError(f"{folder} has no cupy_tests; name a checkout of CuPy's repository, at the tag of the installed version")
-    settings = ("-c", str(checkout / "pyproject.toml"), "--rootdir", str(folder), "-m", "not slow and not multi_gpu")
-    return Suite("cupy", folder, ("cupy_tests", "cupyx_tests", *settings), (("CUPY_TEST_GPU_LIMIT", "1"),))
+    options = ("-c", str(checkout / "pyproject.toml"), "--rootdir", str(folder), "-m", "not slow and not multi_gpu")
+    return Suite("cupy", folder, ("cupy_tests", "cupyx_tests"), options, (("CUPY_TEST_GPU_LIMIT", "1"),))
 
 
 def numba(checkout: Path) -> Suite:
-    folder = checkout / "numba_cuda" / "numba" / "cuda" / "tests"
-    if not folder.is_dir():
-        raise SuiteError(f"{folder} is missing; name a checkout of numba-cuda's repository, at the tag of the installed version")
-    return Suite("numba", folder, (".", "--rootdir", str(folder), "-c", "/dev/null"))
+    """Numba's tests are in its wheel; what runs them, and what they are linked with, is in the checkout."""
+    folder = checkout / "testing"
+    if not (folder / "pytest.ini").is_file():
+        raise SuiteError(f"{folder} is not what runs numba-cuda's tests; name a checkout of its repository, at the tag of the installed version")
+    options = ("-c", "/dev/null", "--rootdir", str(folder), "-o", "consider_namespace_packages=true")
+    return Suite("numba", folder, ("--pyargs", "numba.cuda.tests"), options)
 
 
 def pytest_line(arguments: Sequence[str]) -> list[str]:
@@ -72,7 +76,7 @@ def names(suite: Suite, place: Place) -> tuple[list[str], list[Row]]:
         made = listed.with_suffix(".new")
         for old in (made, Path(f"{made}.broken")):
             old.unlink(missing_ok=True)
-        line = pytest_line([*suite.arguments, "--collect-only", "-q", "-q", "--continue-on-collection-errors"])
+        line = pytest_line([*suite.tests, *suite.options, "--collect-only", "-q", "-q", "--continue-on-collection-errors"])
         end = replace(place, timeout=LISTING_LIMIT_S).run(line, suite.folder, environment(suite, OUTSIDE_LIST=str(made)))
         if not made.exists():
             raise SuiteError(f"pytest did not list the tests of {suite.folder} (exit {end.code}):\n{end.text[-3000:]}")
@@ -106,12 +110,11 @@ def run_file(suite: Suite, place: Place, file: str, tests: Sequence[str], kept: 
     left = list(tests)
     key = re.sub(r"\W+", "_", file)
     wanted, report = place.work / f"{suite.name}-{key}.run", place.work / f"{suite.name}-{key}.report"
-    options = suite.arguments[suite.arguments.index("--rootdir") - 2 :] if suite.name == "cupy" else suite.arguments[1:]
     while left:
         wanted.write_text("".join(f"{test}\n" for test in left))
         report.write_text("")
         variables = environment(suite, OUTSIDE_RUN=str(wanted), OUTSIDE_REPORT=str(report))
-        end = place.run(pytest_line([file, *options]), suite.folder, variables, lambda: _last_change(report))
+        end = place.run(pytest_line([file, *suite.options]), suite.folder, variables, lambda: _last_change(report))
         rows = list(_read(report, end))
         done = {row.program for row in rows}
         if not rows:  # not even the first one began
