@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import random
@@ -35,6 +36,7 @@ class Suite:
     tests: tuple[str, ...]
     options: tuple[str, ...]
     environment: tuple[tuple[str, str], ...] = ()
+    base: Path | None = None  # where the files are that tests are named by; None: the folder
 
 
 class SuiteError(Exception):
@@ -52,10 +54,12 @@ def cupy(checkout: Path) -> Suite:
 def numba(checkout: Path) -> Suite:
     """Numba's tests are in its wheel; what runs them, and what they are linked with, is in the checkout."""
     folder = checkout / "testing"
-    if not (folder / "pytest.ini").is_file():
-        raise SuiteError(f"{folder} is not what runs numba-cuda's tests; name a checkout of its repository, at the tag of the installed version")
-    options = ("-c", "/dev/null", "--rootdir", str(folder), "-o", "consider_namespace_packages=true")
-    return Suite("numba", folder, ("--pyargs", "numba.cuda.tests"), options)
+    found = importlib.util.find_spec("numba_cuda")
+    if not (folder / "pytest.ini").is_file() or not found or not found.origin:
+        raise SuiteError(f"{folder} does not run numba-cuda's tests, or it is not installed; name a checkout of the installed version's tag")
+    tests = Path(found.origin).parent / "numba" / "cuda" / "tests"
+    options = ("-c", "/dev/null", "--rootdir", str(tests), "-o", "consider_namespace_packages=true")
+    return Suite("numba", folder, (str(tests),), options, base=tests)
 
 
 def pytest_line(arguments: Sequence[str]) -> list[str]:
@@ -114,7 +118,8 @@ def run_file(suite: Suite, place: Place, file: str, tests: Sequence[str], kept: 
         wanted.write_text("".join(f"{test}\n" for test in left))
         report.write_text("")
         variables = environment(suite, OUTSIDE_RUN=str(wanted), OUTSIDE_REPORT=str(report))
-        end = place.run(pytest_line([file, *suite.options]), suite.folder, variables, lambda: _last_change(report))
+        line = pytest_line([str((suite.base or suite.folder) / file), *suite.options])
+        end = place.run(line, suite.folder, variables, lambda: _last_change(report))
         rows = list(_read(report, end))
         done = {row.program for row in rows}
         if not rows:  # not even the first one began
