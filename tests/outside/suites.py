@@ -58,7 +58,7 @@ def numba(checkout: Path) -> Suite:
     if not (folder / "pytest.ini").is_file() or not found or not found.origin:
         raise SuiteError(f"{folder} does not run numba-cuda's tests, or it is not installed; name a checkout of the installed version's tag")
     tests = Path(found.origin).parent / "numba" / "cuda" / "tests"
-    options = ("-c", "/dev/null", "--rootdir", str(tests), "-o", "consider_namespace_packages=true")
+    options = ("-p", "conftest", "-c", "/dev/null", "--rootdir", str(tests), "-o", "consider_namespace_packages=true")
     return Suite("numba", folder, (str(tests),), options, base=tests)
 
 
@@ -68,7 +68,8 @@ def pytest_line(arguments: Sequence[str]) -> list[str]:
 
 
 def environment(suite: Suite, **more: str) -> dict[str, str]:
-    path = [str(PLUGIN), *filter(None, [os.environ.get("PYTHONPATH")])]
+    own = [str(suite.folder)] if suite.base else []  # for its conftest
+    path = [str(PLUGIN), *own, *filter(None, [os.environ.get("PYTHONPATH")])]
     return {"PYTHONPATH": os.pathsep.join(path), "PYTHONDONTWRITEBYTECODE": "1", **dict(suite.environment), **more}
 
 
