@@ -15,7 +15,7 @@ WAIVED_EXIT = 2  # EXIT_WAIVED of NVIDIA's samples
 OURS = (125, 126, 127)  # of `gpuvirt run` itself
 GPUVIRT = re.compile(r"^gpuvirt: (.*)$", re.M)
 LOST = re.compile(r"^gpuvirt: (\S+ \(command \d+\) failed .*not supported.*)$", re.M)  # nothing ran after it, whatever the program says
-UNSUPPORTED = re.compile(r"not supported|unsupported", re.I)
+UNSUPPORTED = re.compile(r"not supported|unsupported|cannot be mapped into a remote GPU", re.I)
 FAILED = re.compile(r"\bFAILED\b(?! *[:=]? *0\b)|(?i:\bResult *= *FAIL|\bTest +failed|\bverification failed|\bERROR: .*mismatch)")
 WAIVED = re.compile(r"\bwaiv(?:ed|ing)\b", re.I)
 COMPLAINT = re.compile(r"assert|error|fail|mismatch|expected|wrong|abort|terminate", re.I)
@@ -56,7 +56,7 @@ def judge(end: End, waived_exit: int | None = None) -> tuple[str, str]:
     if end.code in OURS:
         return results.CRASHED, f"gpuvirt run: exit {end.code}: {last_line(end)}"
     number = end.code - 128 if end.code > 128 else -end.code
-    if end.code < 0 or end.code > 128:
+    if end.code < 0 or 128 < end.code <= 128 + signal.SIGRTMAX:  # 255 is exit(-1)
         if number == signal.SIGABRT and (complaint := _complaint(end)):  # assert() and abort() are how programs say that something is wrong
             return results.WRONG, complaint
         return results.CRASHED, f"{_signal_name(number)}: {last_line(end)}"

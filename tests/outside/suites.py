@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import random
@@ -27,12 +28,15 @@ REFUSED = re.compile(r"NOT_SUPPORTED|NotSupported")
 
 @dataclass(frozen=True)
 class Suite:
-    """`folder`: where pytest runs; it must not hold the package's own source, which would be imported in place of the installed one."""
+    """`folder`: where pytest runs; it must not hold the package's own source, which would be imported in place of the installed one.
+    `tests`: what it is to look for tests in, with `options` as for a single file."""
 
     name: str
     folder: Path
-    arguments: tuple[str, ...]
+    tests: tuple[str, ...]
+    options: tuple[str, ...]
     environment: tuple[tuple[str, str], ...] = ()
+    base: Path | None = None  # where the files are that tests are named by; None: the folder
 
 
 class SuiteError(Exception):
@@ -43,15 +47,19 @@ def cupy(checkout: Path) -> Suite:
     folder = checkout / "tests"
     if not (folder / "cupy_tests").is_dir():
         raise SuiteError(f"{folder} has no cupy_tests; name a checkout of CuPy's repository, at the tag of the installed version")
-    settings = ("-c", str(checkout / "pyproject.toml"), "--rootdir", str(folder), "-m", "not slow and not multi_gpu")
-    return Suite("cupy", folder, ("cupy_tests", "cupyx_tests", *settings), (("CUPY_TEST_GPU_LIMIT", "1"),))
+    options = ("-c", str(checkout / "pyproject.toml"), "--rootdir", str(folder), "-m", "not slow and not multi_gpu")
+    return Suite("cupy", folder, ("cupy_tests", "cupyx_tests"), options, (("CUPY_TEST_GPU_LIMIT", "1"),))
 
 
 def numba(checkout: Path) -> Suite:
-    folder = checkout / "numba_cuda" / "numba" / "cuda" / "tests"
-    if not folder.is_dir():
-        raise SuiteError(f"{folder} is missing; name a checkout of numba-cuda's repository, at the tag of the installed version")
-    return Suite("numba", folder, (".", "--rootdir", str(folder), "-c", "/dev/null"))
+    """Numba's tests are in its wheel; what runs them, and what they are linked with, is in the checkout."""
+    folder = checkout / "testing"
+    found = importlib.util.find_spec("numba_cuda")
+    if not (folder / "pytest.ini").is_file() or not found or not found.origin:
+        raise SuiteError(f"{folder} does not run numba-cuda's tests, or it is not installed; name a checkout of the installed version's tag")
+    tests = Path(found.origin).parent / "numba" / "cuda" / "tests"
+    options = ("-p", "conftest", "-c", "/dev/null", "--rootdir", str(tests), "-o", "consider_namespace_packages=true")
+    return Suite("numba", folder, (str(tests),), options, base=tests)
 
 
 def pytest_line(arguments: Sequence[str]) -> list[str]:
@@ -60,7 +68,8 @@ def pytest_line(arguments: Sequence[str]) -> list[str]:
 
 
 def environment(suite: Suite, **more: str) -> dict[str, str]:
-    path = [str(PLUGIN), *filter(None, [os.environ.get("PYTHONPATH")])]
+    own = [str(suite.folder)] if suite.base else []  # for its conftest
+    path = [str(PLUGIN), *own, *filter(None, [os.environ.get("PYTHONPATH")])]
     return {"PYTHONPATH": os.pathsep.join(path), "PYTHONDONTWRITEBYTECODE": "1", **dict(suite.environment), **more}
 
 
@@ -72,7 +81,7 @@ def names(suite: Suite, place: Place) -> tuple[list[str], list[Row]]:
         made = listed.with_suffix(".new")
         for old in (made, Path(f"{made}.broken")):
             old.unlink(missing_ok=True)
-        line = pytest_line([*suite.arguments, "--collect-only", "-q", "-q", "--continue-on-collection-errors"])
+        line = pytest_line([*suite.tests, *suite.options, "--collect-only", "-q", "-q", "--continue-on-collection-errors"])
         end = replace(place, timeout=LISTING_LIMIT_S).run(line, suite.folder, environment(suite, OUTSIDE_LIST=str(made)))
         if not made.exists():
             raise SuiteError(f"pytest did not list the tests of {suite.folder} (exit {end.code}):\n{end.text[-3000:]}")
@@ -106,12 +115,12 @@ def run_file(suite: Suite, place: Place, file: str, tests: Sequence[str], kept: 
     left = list(tests)
     key = re.sub(r"\W+", "_", file)
     wanted, report = place.work / f"{suite.name}-{key}.run", place.work / f"{suite.name}-{key}.report"
-    options = suite.arguments[suite.arguments.index("--rootdir") - 2 :] if suite.name == "cupy" else suite.arguments[1:]
     while left:
         wanted.write_text("".join(f"{test}\n" for test in left))
         report.write_text("")
         variables = environment(suite, OUTSIDE_RUN=str(wanted), OUTSIDE_REPORT=str(report))
-        end = place.run(pytest_line([file, *options]), suite.folder, variables, lambda: _last_change(report))
+        line = pytest_line([str((suite.base or suite.folder) / file), *suite.options])
+        end = place.run(line, suite.folder, variables, lambda: _last_change(report))
         rows = list(_read(report, end))
         done = {row.program for row in rows}
         if not rows:  # not even the first one began

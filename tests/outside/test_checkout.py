@@ -82,7 +82,7 @@ def test_a_suite_of_tests(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "test_it.py").write_text(TESTS)
     (folder / "test_unreadable.py").write_text("import there_is_no_such_module\n")
-    suite = suites.Suite("numba", folder, (".", "--rootdir", str(folder), "-c", "/dev/null"))
+    suite = suites.Suite("numba", folder, (".",), ("--rootdir", str(folder), "-c", "/dev/null"))
     kept = Results("numba", tmp_path / "kept.jsonl")
     with place(tmp_path / "work", "auto", 1, 15) as where:
         tests, unread = suites.names(suite, where)

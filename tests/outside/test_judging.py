@@ -32,6 +32,7 @@ LATER = "gpuvirt: fence (command 8) failed on tcp://h:1 with CUDA error 801: ker
         (End(1, "CUDA error 700\n", "gpuvirt: kernel k: address 0\n"), results.WRONG, "CUDA error 700 | kernel k: address 0"),
         (End(134, "", "a.cu:3: Assertion `x == 1' failed.\n"), results.WRONG, "a.cu:3: Assertion `x == 1' failed."),
         (End(139, "hello\n", ""), results.CRASHED, "SIGSEGV: hello"),
+        (End(255, "no luck\n", ""), results.WRONG, "exit 255: no luck"),
         (End(-11, "", ""), results.CRASHED, "SIGSEGV: no output"),
         (End(125, "", "gpuvirt: no server\n"), results.CRASHED, "gpuvirt run: exit 125: gpuvirt: no server"),
         (End(None, "step 1\nstep 2\n", ""), results.LATE, "step 2"),
