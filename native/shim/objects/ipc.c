@@ -90,7 +90,11 @@ static bool known(uint64_t key, struct ipc_name *name) {
     return e != NULL;
 }
 
-static void end(const struct ipc_name *name) { post_export_end(0, 0, &(struct gv_cmd_export_end){.name_a = name->a, .name_b = name->b}); }
+static void end(const struct ipc_name *name) {
+    struct session_reply reply;
+    call_export_end(0, &(struct gv_cmd_export_end){.name_a = name->a, .name_b = name->b}, NULL, &reply);
+    session_reply_done(&reply);
+}
 
 static int keep(uint64_t key, const struct ipc_name *name) {
     struct exported *e = malloc(sizeof *e);

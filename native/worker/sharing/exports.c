@@ -181,7 +181,6 @@ int worker_do_event_export(struct worker *w, const struct gv_record *record, con
 }
 
 int worker_do_export_end(struct worker *w, const struct gv_record *record, const struct gv_cmd_export_end *c) {
-    (void)record;
     pthread_mutex_lock(&w->exports_lock);
     struct worker_export **at = find(w, (uint64_t[2]){c->name_a, c->name_b}), *e = *at;
     if (e) {
@@ -191,7 +190,7 @@ int worker_do_export_end(struct worker *w, const struct gv_record *record, const
     pthread_mutex_unlock(&w->exports_lock);
     if (e) w->ops->export_end(w->backend, &e->shared);
     free(e);
-    return 0;
+    return worker_reply(w, record, 0, NULL, NULL, 0);
 }
 
 void worker_exports_close(struct worker *w) {

@@ -322,7 +322,7 @@ int main(int argc, char **argv) {
     CHECK(cudaFree(nullptr));
     int supported = 0;
     EXPECT(device_attribute(&supported, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 0) == 0 && supported == 1);
-    EXPECT(device_attribute(&supported, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, 0) == 0 && supported == 0);
+    EXPECT(device_attribute(&supported, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED, 0) == 0 && supported == 0);
     EXPECT(device_attribute(&supported, CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED, 0) == 0 && supported == 0);
     CUmemAllocationProp p = on(0);
     size_t minimum = 0;
