@@ -68,7 +68,7 @@ def test_a_new_function_stops_the_generator(tables: Path, api: headers.Api) -> N
         ("event.toml", '[cuEventQuery]\nclass = "local"', '[cuEventQuery]\nclass = "lokal"', "unknown key or class"),
         ("memory.toml", "host inout[bytesize]", "host inout[bytes]", "no such parameter"),
         ("unsupported.toml", '"cuMulticast*"', '"cuMulticast*", "cuMultix*"', "cuMultix* (multicast: not yet) matches nothing"),
-        ("unsupported.toml", '"cuMulticast*"', '"cuMulticast*", "cuTexRef*"', "has several reasons"),
+        ("unsupported.toml", '"cuMulticast*"', '"cuMulticast*", "cuLogicalEndpoint*"', "has several reasons"),
     ],
 )
 def test_mistakes_are_found(tables: Path, api: headers.Api, file: str, old: str, new: str, says: str) -> None:
