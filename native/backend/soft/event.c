@@ -155,7 +155,7 @@ int soft_event_query(struct gv_event *e) {
 int soft_event_export(struct gv_event *e, struct gv_shared *out) {
     struct gv_backend *b = e->context->backend;
     if (!(e->flags & CU_EVENT_INTERPROCESS) || (e->file && e->file->session)) return CUDA_ERROR_INVALID_HANDLE;
-    if (!e->words) {
+    if (!e->file) { /* it has no shared words yet */
         uint64_t at;
         struct soft_event_file *f;
         struct soft_event_words *words = soft_event_words_new(b, &f, &at);

@@ -182,7 +182,7 @@ static void punch(const struct soft_memory *m, uint64_t offset, uint64_t size) {
 static int to_pieces(struct gv_backend *b, struct gv_physical *p) {
     struct soft_memory *m = &b->memory;
     struct soft_pieces *pieces = calloc(1, sizeof *pieces);
-    bool good = pieces && p->size <= FILE_MOST * GV_SHARED_PIECES;
+    bool good = pieces && p->size && p->size <= FILE_MOST * GV_SHARED_PIECES;
     for (uint64_t at = 0; at < p->size && good;) {
         uint64_t part = p->size - at < FILE_MOST ? p->size - at : FILE_MOST;
         pthread_mutex_unlock(&m->lock);

@@ -148,20 +148,20 @@ CUresult impl_cuGraphNodeGetParams(CUgraphNode node, CUgraphNodeParams *out) {
     CUgraphNodeParams p = {.type = type};
     switch ((int)type) {
     case CU_GRAPH_NODE_TYPE_KERNEL: {
-        CUDA_KERNEL_NODE_PARAMS k; /* it is the same as the node's */
+        CUDA_KERNEL_NODE_PARAMS k = {0}; /* it is the same as the node's */
         rc = impl_cuGraphKernelNodeGetParams_v2(node, &k);
         memcpy(&p.kernel, &k, sizeof k);
         break;
     }
     case CU_GRAPH_NODE_TYPE_MEMCPY: rc = impl_cuGraphMemcpyNodeGetParams(node, &p.memcpy.copyParams); break;
     case CU_GRAPH_NODE_TYPE_MEMSET: {
-        CUDA_MEMSET_NODE_PARAMS m; /* the node's goes on behind it */
+        CUDA_MEMSET_NODE_PARAMS m = {0}; /* the node's goes on behind it */
         rc = impl_cuGraphMemsetNodeGetParams(node, &m);
         memcpy(&p.memset, &m, sizeof m);
         break;
     }
     case CU_GRAPH_NODE_TYPE_HOST: {
-        CUDA_HOST_NODE_PARAMS h;
+        CUDA_HOST_NODE_PARAMS h = {0};
         rc = impl_cuGraphHostNodeGetParams(node, &h);
         p.host.fn = h.fn, p.host.userData = h.userData;
         break;
@@ -170,14 +170,14 @@ CUresult impl_cuGraphNodeGetParams(CUgraphNode node, CUgraphNodeParams *out) {
     case CU_GRAPH_NODE_TYPE_WAIT_EVENT: rc = impl_cuGraphEventWaitNodeGetEvent(node, &p.eventWait.event); break;
     case CU_GRAPH_NODE_TYPE_EVENT_RECORD: rc = impl_cuGraphEventRecordNodeGetEvent(node, &p.eventRecord.event); break;
     case CU_GRAPH_NODE_TYPE_MEM_ALLOC: {
-        CUDA_MEM_ALLOC_NODE_PARAMS a; /* it is the same as the node's */
+        CUDA_MEM_ALLOC_NODE_PARAMS a = {0}; /* it is the same as the node's */
         rc = impl_cuGraphMemAllocNodeGetParams(node, &a);
         memcpy(&p.alloc, &a, sizeof a);
         break;
     }
     case CU_GRAPH_NODE_TYPE_MEM_FREE: rc = impl_cuGraphMemFreeNodeGetParams(node, &p.free.dptr); break;
     case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP: {
-        CUDA_BATCH_MEM_OP_NODE_PARAMS b;
+        CUDA_BATCH_MEM_OP_NODE_PARAMS b = {0};
         rc = impl_cuGraphBatchMemOpNodeGetParams(node, &b);
         if (!rc) p.memOp = (CUDA_BATCH_MEM_OP_NODE_PARAMS_v2){.ctx = b.ctx, .count = b.count, .paramArray = b.paramArray, .flags = b.flags};
         break;
