@@ -90,7 +90,7 @@ BUGS = [
     Bug(
         "a_synchronous_copy_does_not_wait_for_its_stream",
         "objects/memory/copy.c",
-        "if (!rc && wait && host_writes_pending(0, UINT64_MAX)) rc = stream_drain(s);",
+        "if (!rc && wait && (host_writes_pending(0, UINT64_MAX) || ipc_memory_is_shared())) rc = stream_drain(s);",
         "",
         20_000,
     ),
