@@ -37,7 +37,7 @@ static bool copies_over(const struct host_func *f) {
     if (f->bulk && progress_wait(&session.received, f->bulk, 0, "a host function")) return false;
     for (;;) {
         uint64_t receiving, ended = atomic_load(&session.copies_ended);
-        switch (stream_end_copies(f->stream_id, f->seq, f->status, &receiving)) {
+        switch (stream_reached(f->stream_id, f->seq, f->status, &receiving)) {
         case EXPECT_ENDED: return true;
         case EXPECT_MISSING: expect_missing(); return false;
         case EXPECT_RECEIVING:

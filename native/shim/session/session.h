@@ -104,6 +104,8 @@ void session_stream_posted(struct session_stream *s, uint64_t seq, bool marked, 
 void session_stream_waits(struct session_stream *s, uint64_t seq, uint64_t source, uint64_t upto);
 /* Waits until s->completed >= seq. Returns the stream's status, or session_broken(). Counts one wait unless it was done already. */
 int session_wait_stream(struct session_stream *s, uint64_t seq);
+/* Whether the stream has passed it, or does within so many ns. */
+bool session_stream_passes(const struct session_stream *s, uint64_t seq, int64_t ns);
 /* `call` is told of every failure after which nothing can be done in a context: from any thread, and it takes no lock that is held while posting. To be
  * set before attaching. */
 void session_on_context_failure(void (*call)(uint32_t ctx, int status));

@@ -122,8 +122,8 @@ int session_wait_until(struct session_reply *reply, int64_t deadline);
 /* Publishes that a stream has completed everything up to `upto`. Unless the outcome is EXPECT_ENDED nothing is published, and the caller acts on it.
  * *behind, for EXPECT_BEHIND: the stream's command for which it is so; UINT64_MAX: `upto` is not known to be posted. */
 enum expect_outcome stream_publish(uint64_t stream, uint64_t upto, int status, uint64_t *receiving, uint64_t *behind);
-/* Ends the copies that command `seq` of the stream comes after, and which the stream has reached; publishes nothing. */
-enum expect_outcome stream_end_copies(uint64_t stream, uint64_t seq, int status, uint64_t *receiving);
+/* The stream has reached its command `seq`: ends the copies that this comes after. Unless the outcome is EXPECT_ENDED nothing is published. */
+enum expect_outcome stream_reached(uint64_t stream, uint64_t seq, int status, uint64_t *receiving);
 bool stream_is_known(uint64_t id);
 void stream_note_posted(struct session_stream *s, uint64_t seq, bool marked, bool fence);
 void stream_forget(struct session_stream *s);

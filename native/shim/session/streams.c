@@ -105,11 +105,13 @@ enum expect_outcome stream_publish(uint64_t stream, uint64_t upto, int status, u
     return outcome;
 }
 
-enum expect_outcome stream_end_copies(uint64_t stream, uint64_t seq, int status, uint64_t *receiving) {
+enum expect_outcome stream_reached(uint64_t stream, uint64_t seq, int status, uint64_t *receiving) {
     uint64_t behind;
     pthread_mutex_lock(&streams_lock);
     struct session_stream *s = find_stream(stream);
     enum expect_outcome outcome = s ? end_copies(s, seq, status, receiving, &behind) : EXPECT_ENDED;
+    /* The worker calls when the stream has come there; its completion may come later, and a function that asks what is under way would believe that its own past is. */
+    if (s && outcome == EXPECT_ENDED && !status) raise_to(&s->completed, seq - 1);
     pthread_mutex_unlock(&streams_lock);
     return outcome;
 }
@@ -121,6 +123,10 @@ void stream_context_failed(uint32_t ctx, int status) {
             if (s->ctx == ctx) atomic_store(&s->status, status);
     pthread_mutex_unlock(&streams_lock);
     if (context_failed) context_failed(ctx, status);
+}
+
+bool session_stream_passes(const struct session_stream *s, uint64_t seq, int64_t ns) {
+    return atomic_load(&s->completed) >= seq || progress_wait(&s->completed, seq, session_now() + ns, "a wait for a stream") == 0;
 }
 
 int session_wait_stream(struct session_stream *s, uint64_t seq) {

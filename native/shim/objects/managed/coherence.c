@@ -12,6 +12,8 @@
 /* Bytes that are fetched, or become writable, at a time where the program goes through memory in order. */
 #define MOST_AT_ONCE (32ull << 20)
 #define LEAST_AT_ONCE (64ull << 10)
+/* ns by which word of a stream's progress may come later, on a busy machine, than a host function of another stream that is ordered after it. */
+#define LATE_NS 300000000
 
 static unsigned sending; /* threads that send what the host has written; region_lock held */
 
@@ -140,6 +142,18 @@ static void wait_for(struct region *r, struct passing p) {
     lock(r);
 }
 
+/* Waits a while for word that a copy to the device is over. The program has not waited for it, and a host function must not without end, for the copy may be behind it: then what the
+ * host wrote is still there. But it may be over without a word of it yet, where another stream's progress was told first, and kernels may have written since. */
+static void await_word(struct region *r, struct passing p) {
+    int64_t ns = LATE_NS + 4 * session_server()->rtt_ns;
+    unlock(r);
+    throttle_exempt_begin();
+    bool passed = session_stream_passes(&p.stream->session, p.seq, ns);
+    throttle_exempt_end();
+    lock(r);
+    if (!passed) r->unpassed = p.seq;
+}
+
 /* Waits for the copies of a prefetch, which may still arrive in the pages. */
 static void end_prefetch(struct region *r) {
     struct passing p = r->prefetching;
@@ -198,11 +212,12 @@ static bool touched(uint64_t address, bool write) {
         } else if (r->prefetching.stream) {
             end_prefetch(r);
         } else if (r->blocks[block] == BLOCK_STALE && under_way(&r->pushed)) {
-            /* The program has not waited for the copy to the device. A host function must not: the copy may be behind it. What the host wrote is still there. */
-            if (session_host_function_pending())
+            if (!session_host_function_pending())
+                wait_for(r, r->pushed);
+            else if (r->unpassed == r->pushed.seq)
                 r->blocks[block] |= BLOCK_SENDING;
             else
-                wait_for(r, r->pushed);
+                await_word(r, r->pushed);
         } else if (wants_mirror(r) && under_way(&r->pushed) && !session_host_function_pending()) {
             wait_for(r, r->pushed); /* what the mirror sends comes after it */
         } else if (wants_mirror(r) && !under_way(&r->pushed)) {

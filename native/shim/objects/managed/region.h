@@ -63,6 +63,7 @@ struct region {
     bool mapped;                /* host memory that kernels use, so they may look at it while they run (mirror.c) */
     struct mirror *mirror;      /* NULL: it is not mirrored now */
     struct passing pushed;      /* the last copy to the device */
+    uint64_t unpassed;          /* its number, if it did not end while a host function waited for it */
     struct passing prefetching; /* the last copy to the host that nobody has waited for */
 };
 
@@ -83,7 +84,7 @@ extern struct region *region_list;
 extern _Atomic uint64_t region_launching;
 
 /* Makes one of the pages at `base` (`shared`: shared memory that is mapped there already): stale, or clean, when both copies are zeros once the device's memory is filled. `watch`: who is told of touches. Pages that are in another one already are left to it. 0
- * or a CUresult. */
+ * or a CUresult; CUDA_ERROR_ALREADY_MAPPED: the process uses the addresses, where the server's driver chose them. */
 int region_make(struct shim_context *c, uint64_t base, uint64_t size, unsigned attached, enum block_state state, bool shared,
                 const struct page_watch *watch);
 /* The rest with region_lock held. */
