@@ -430,6 +430,7 @@ static void events_child() {
     CHECK(cudaEventQuery(theirs));
     CHECK(cudaStreamSynchronize(stream));
     EXPECT(word_of(copy) == 42);
+    say(CHANNEL, 'd'); // the parent may record again
     // Back and forth, each behind the other's last record; and on the other process's own event.
     for (unsigned i = 0; i < 20; i++) {
         EXPECT(hear<char>(CHANNEL) == 'a');
@@ -467,6 +468,7 @@ static void events() {
     write_word<<<1, 1, 0, side>>>(flag, 1);
     CHECK(cudaEventSynchronize(theirs));
     CHECK(cudaEventSynchronize(own));
+    EXPECT(hear<char>(child.channel) == 'd');
     CHECK(cudaMemset(word, 0, sizeof *word));
     CHECK(cudaDeviceSynchronize());
     for (unsigned i = 0; i < 20; i++) {

@@ -35,8 +35,8 @@ static int need_pages(struct shim_context *c) {
     return rc;
 }
 
-/* The pages at `low`, in which [address, address + size) are the program's. */
-static int make(struct shim_context *c, uint64_t low, uint64_t address, uint64_t size, unsigned attached, enum block_state state, bool shared) {
+/* The pages at `low`, in which [address, address + size) are the program's. As region_make. */
+static int make_at(struct shim_context *c, uint64_t low, uint64_t address, uint64_t size, unsigned attached, enum block_state state, bool shared) {
     int rc = region_make(c, low, address - low + size, attached, state, shared, &coherence_watch);
     pthread_mutex_lock(&region_lock);
     struct region *r = region_find(low);
@@ -44,6 +44,13 @@ static int make(struct shim_context *c, uint64_t low, uint64_t address, uint64_t
         rc = state != BLOCK_STALE ? region_extend(r, address, size) : coherence_add(r, address, size);
     pthread_mutex_unlock(&region_lock);
     return rc;
+}
+
+static int make(struct shim_context *c, uint64_t low, uint64_t address, uint64_t size, unsigned attached, enum block_state state, bool shared) {
+    int rc = make_at(c, low, address, size, attached, state, shared);
+    if (rc != CUDA_ERROR_ALREADY_MAPPED) return rc;
+    shim_log_once("managed memory: this process uses the addresses at %#llx, where the server's driver placed it", (unsigned long long)low);
+    return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 int managed_variable(struct shim_context *c, uint64_t address, uint64_t size) {
@@ -64,17 +71,31 @@ int managed_host_memory(struct shim_context *c, uint64_t address, uint64_t size,
     return 0;
 }
 
+/* Tries to have addresses that both the server's driver and this process have free. */
+#define PLACES 16
+
 static int allocate(struct shim_context *c, size_t size, unsigned flags, CUdeviceptr *out) {
-    CUdeviceptr address;
+    CUdeviceptr taken[PLACES], address;
+    unsigned n = 0;
     int rc = need_pages(c);
-    if (!rc) rc = memory_allocate_pages(c, size, &address);
-    if (rc) return rc;
-    rc = make(c, address, address, size, flags, BLOCK_CLEAN, false);
-    if (!rc) rc = fill(c, address, size);
-    if (rc)
-        memory_release(address);
-    else
-        *out = address;
+    while (!rc) {
+        rc = memory_allocate_pages(c, size, &address);
+        if (rc) break;
+        bool last = n == PLACES;
+        rc = (last ? make : make_at)(c, address, address, size, flags, BLOCK_CLEAN, false);
+        if (rc == CUDA_ERROR_ALREADY_MAPPED) {
+            taken[n++] = address; /* held, so that the next one is another */
+            rc = 0;
+            continue;
+        }
+        if (!rc) rc = fill(c, address, size);
+        if (rc)
+            memory_release(address);
+        else
+            *out = address;
+        break;
+    }
+    while (n) memory_release(taken[--n]);
     return rc;
 }
 
@@ -85,7 +106,7 @@ CUresult impl_cuMemAllocManaged(CUdeviceptr *address, size_t size, unsigned int 
     if (rc) return rc;
     if (!address || !size || (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST)) return CUDA_ERROR_INVALID_VALUE;
     if (!device_attribute(c->info, CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY)) return CUDA_ERROR_NOT_SUPPORTED;
-    CUdeviceptr made;
+    CUdeviceptr made = 0;
     rc = allocate(c, size, flags, &made);
     if (!rc) *address = made;
     return rc;

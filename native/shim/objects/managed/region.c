@@ -63,10 +63,7 @@ static int map(struct region *r, uint64_t base, bool shared) {
     if (!in_window(base)) {
         void *got = mmap(at, r->size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
         if (got != MAP_FAILED && got != at) munmap(got, r->size);
-        if (got != at) {
-            shim_log_once("managed memory: this process uses the addresses at %p, where the server's driver placed it", at);
-            return CUDA_ERROR_OUT_OF_MEMORY;
-        }
+        if (got != at) return CUDA_ERROR_ALREADY_MAPPED;
     }
     r->view = mmap(NULL, r->size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (r->view == MAP_FAILED) {
