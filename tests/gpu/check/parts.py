@@ -51,7 +51,7 @@ def waits(ran: Ran) -> dict[str, int]:
 
 CUDA_PROGRAMS: dict[str, list[str]] = {
     "vector_add": [], "copies": [], "threads": [], "host_functions": [], "limits": [], "prints": [], "memory_operations": ["meaning"], "arrays": [],
-    "graphs": [], "graph_memory": [], "managed": [], "mapped": [],
+    "graphs": [], "graph_memory": [], "managed": [], "mapped": [], "references": [],
     "faults null": ["null"], "faults trap": ["trap"], "faults assert": ["assert"], "forks before": ["before"], "forks after": ["after"],
 }  # fmt: skip
 EXPECTED = {"faults null": "cudaErrorIllegalAddress", "faults trap": "cudaErrorLaunchFailure", "faults assert": "cudaErrorAssert"}
