@@ -41,9 +41,10 @@ def run(pool: Server, breakable: Path, program: Path, case: Case, broken: str) -
     line = [str(program), *([] if case.hint else ["--effects-only"]), case.name]
     pipe, null = subprocess.PIPE, subprocess.DEVNULL
     # A session of its own: the case is a child of the program, and must end with it.
-    with subprocess.Popen(line, env=env, stdin=null, stdout=pipe, stderr=null, text=True, errors="replace", start_new_session=True) as process:
+    with subprocess.Popen(line, env=env, stdin=null, stdout=pipe, stderr=pipe, text=True, errors="replace", start_new_session=True) as process:
         try:
-            return process.communicate(timeout=SECONDS)[0]
+            said, logged = process.communicate(timeout=SECONDS)
+            return said if said == f"{case.name} ok\n" else said + logged
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             return f"{case.name}: not ended in time\n"

@@ -98,9 +98,13 @@ inline CUstream make_stream(unsigned flags = CU_STREAM_NON_BLOCKING) {
     return stream;
 }
 
-// Whether the stream has something to wait for: it is asked for a fifth of a second, for what it could do may not have begun at the first query.
-inline bool stays_behind(CUstream stream) {
+// Whether the stream has something to wait for. It is asked for a fifth of a second, for what it could do may not have begun at the first query; and each time a witness, a
+// stream that waits for nothing, is given work and does it first: on a busy machine time alone says little.
+inline bool stays_behind(CUstream stream, CUstream witness = nullptr) {
+    CUdeviceptr memory = witness ? allocate(4) : 0;
     for (int i = 0; i < 20; i++) {
+        if (witness) CHECK(cuMemsetD32Async(memory, 1, 1, witness));
+        if (witness) CHECK(cuStreamSynchronize(witness));
         if (cuStreamQuery(stream) != CUDA_ERROR_NOT_READY) return false;
         timespec pause = {0, 10000000};
         nanosleep(&pause, nullptr);

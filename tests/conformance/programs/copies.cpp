@@ -124,6 +124,7 @@ CASE(the_last_copy_stays, "cuMemcpyDtoHAsync") {
     CUdeviceptr ones = allocate(1 << 16), twos = allocate(1 << 16);
     CHECK(cuMemsetD8(ones, 1, 1 << 16));
     CHECK(cuMemsetD8(twos, 2, 1 << 16));
+    CHECK(cuCtxSynchronize()); // the streams do not wait for the legacy one
     CUstream first = make_stream(), second = make_stream();
     CUevent event = garbage<CUevent>();
     CHECK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));

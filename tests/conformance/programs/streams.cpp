@@ -75,7 +75,7 @@ CASE(wait_event, "cuStreamWaitEvent") {
     CHECK(cuStreamWaitEvent(second, event, CU_EVENT_WAIT_DEFAULT));
     CHECK(cuMemsetD32Async(memory, 3, 16, second));
     EVENTUALLY(gate.reached.load());
-    EXPECT(stays_behind(second));
+    EXPECT(stays_behind(second, make_stream()));
     gate.open = true;
     CHECK(cuStreamSynchronize(second));
     EXPECT(download<unsigned>(memory, 16) == filled(16, 3u));
