@@ -177,16 +177,20 @@ CASE(in_stream_order) {
     REFUSED(cudaFreeAsync(back.data(), stream), cudaErrorInvalidValue);
 }
 
+// Other programs may take memory of the device and give it back meanwhile, so one round of ten that shows it is enough.
 CASE(how_much_there_is) {
-    size_t before = 0, after = 0, total = 0;
-    CHECK(cudaMemGetInfo(&before, &total));
-    void *memory = allocate<char>(64 << 20);
-    CHECK(cudaMemGetInfo(&after, &total));
-    EXPECT(before <= total && before - after >= (64u << 20));
+    size_t before = 0, with = 0, after = 0, total = 0;
+    bool seen = false;
+    for (int round = 0; round < 10 && !seen; round++) {
+        CHECK(cudaMemGetInfo(&before, &total));
+        void *memory = allocate<char>(64 << 20);
+        CHECK(cudaMemGetInfo(&with, &total));
+        CHECK(cudaFree(memory));
+        CHECK(cudaMemGetInfo(&after, &total));
+        seen = before <= total && with + (64u << 20) <= before && after == before;
+    }
+    EXPECT(seen);
     void *more = nullptr;
     REFUSED(cudaMalloc(&more, total + 1), cudaErrorMemoryAllocation);
-    CHECK(cudaFree(memory));
-    CHECK(cudaMemGetInfo(&after, &total));
-    EXPECT(after == before);
     CHECK(cudaMalloc(&more, 4096)); // running out of memory does not stick
 }
