@@ -37,6 +37,7 @@ CASE(captured) {
 CASE(forked_and_joined) {
     int *memory = allocate<int>(2 * N);
     CHECK(cudaMemset(memory, 0, 2 * N * 4));
+    CHECK(cudaDeviceSynchronize()); // the streams do not wait for the legacy one
     cudaStream_t stream = make_stream(), side = make_stream();
     cudaEvent_t forked = make_event(cudaEventDisableTiming), joined = make_event(cudaEventDisableTiming);
     cudaGraph_t graph = garbage<cudaGraph_t>();

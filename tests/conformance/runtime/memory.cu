@@ -109,6 +109,7 @@ CASE(pinned_source_written_before) {
     int *pinned, *a = allocate<int>(n), *b = allocate<int>(n);
     CHECK(cudaMallocHost(&pinned, n * 4));
     CHECK(cudaMemset(a, 0, n * 4));
+    CHECK(cudaDeviceSynchronize()); // the stream does not wait for the legacy one
     cudaStream_t stream = make_stream();
     add<<<8, 128, 0, stream>>>(a, n, 11);
     CHECK(cudaMemcpyAsync(pinned, a, n * 4, cudaMemcpyDeviceToHost, stream));
