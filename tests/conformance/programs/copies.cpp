@@ -91,7 +91,6 @@ CASE(batch, "cuMemcpyBatchAsync") {
     CUstream stream = make_stream();
     CUdeviceptr from = upload(counting<unsigned>(64, 5)), to = allocate(256);
     CHECK(cuMemsetD8(to, 0, 256));
-    CHECK(cuCtxSynchronize()); // the stream does not wait for the legacy one
     CHECK(cuCtxSynchronize());
     CUdeviceptr destinations[] = {to, to + 128}, sources[] = {from + 64, from};
     size_t sizes[] = {64, 32}, first = 0;
@@ -112,7 +111,6 @@ CASE(with_attributes, "cuMemcpyWithAttributesAsync") {
     CUmemcpyAttributes attributes = {};
     attributes.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
     CHECK(cuMemsetD8(to, 0, 256));
-    CHECK(cuCtxSynchronize()); // the stream does not wait for the legacy one
     CHECK(cuCtxSynchronize());
     CHECK(cuMemcpyWithAttributesAsync(to, from, 256, &attributes, stream));
     CHECK(cuStreamSynchronize(stream));
