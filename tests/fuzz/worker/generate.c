@@ -458,6 +458,12 @@ static void tensor_maps(struct model *m) {
     *step_blob(&s, "box") = (struct blob){.kind = BLOB_WORDS, .size = rank, .at.number = 4};
     *step_blob(&s, "steps") = (struct blob){.kind = BLOB_WORDS, .size = rank, .at.number = 1};
     add(m, &s);
+    if (m->sound) return;
+    struct step moved = step_new("tensor_map_address"); /* of a map that is none, or has not its size */
+    moved.context = 1;
+    *step_blob(&moved, "map") = (struct blob){.kind = BLOB_ZERO, .size = rank % 2 ? 128 : 120};
+    at(&moved, "address", BASE_ADDRESS, 0, 0);
+    add(m, &moved);
 }
 
 static void globals(struct model *m) {
