@@ -136,8 +136,9 @@ struct worker_saving {
     int64_t until; /* gv_now_ns */
     void (*at_rest)(void *arg);
     void *arg;
-    bool taken;      /* the executor has it, and will say how it went */
-    bool done, good; /* it is written, or is not to be had: `why` */
+    bool taken;         /* the executor has it, and will say how it went */
+    bool needs_command; /* it had it, and gave it back for as long as a command takes */
+    bool done, good;    /* it is written, or is not to be had: `why` */
     char why[GV_ERR_SIZE];
 };
 
@@ -396,6 +397,9 @@ int worker_keep_context(struct worker *w, uint32_t id, const struct gv_cmd_conte
 void worker_write_image(struct worker *w);
 /* What the session is not at rest for, "" when it is. */
 const char *worker_unrest(struct worker *w);
+/* Waits until the session is at rest, at most until then; returns what worker_unrest does. needs_command: its device waits for a value in memory that only another
+ * command can write. */
+const char *worker_settle(struct worker *w, int64_t until, bool *needs_command);
 /* Everything that the session has, at rest, to and from an image. worker_restore: before the session's threads run. */
 void worker_save_all(struct worker *w, struct gv_image_out *out);
 void worker_restore_all(struct worker *w, struct gv_image_in *in);

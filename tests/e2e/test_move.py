@@ -211,6 +211,27 @@ def test_a_host_function_is_waited_for(own_pool: Callable[..., Server], build: C
 
 
 @pytest.mark.slow
+def test_what_a_stream_waits_for_comes(own_pool: Callable[..., Server], build: Callable[..., Path], tmp_path: Path) -> None:
+    """A stream waits for a value that a later command writes: until it has come, commands are carried out, also before a move."""
+    server, file = own_pool(*TWO), tmp_path / "file"
+    with running(server, [build("value_waits"), file]) as process:
+        (session,) = server.sessions()
+        why = "the session stays where it is: the session does not come to rest: its GPU waits for a value that the program does not write"
+        refused(server, session["session"], 1, why, "--limit", "1s")
+        with ThreadPoolExecutor(1) as pool:
+            moving = pool.submit(moved, server, session["session"], 1)
+            time.sleep(0.5)
+            assert not moving.done()
+            file.touch()
+            moving.result()
+        for gpu in (0, 1) * 5:
+            moved(server, session["session"], gpu)
+        file.with_suffix(".over").touch()
+        out, err = process.communicate(timeout=100)
+    assert (process.returncode, out) == (0, "right\n"), out + err
+
+
+@pytest.mark.slow
 def test_refusals(own_pool: Callable[..., Server], build: Callable[..., Path], tmp_path: Path) -> None:
     """Each says why, and the session goes on where it is."""
     server, end = own_pool("--backend", "soft", "--gpus", "2", "--gpu-memory", "256m"), tmp_path / "end"

@@ -83,6 +83,7 @@ struct gv_stream {
     struct gv_stream *next, *previous; /* context.streams */
     struct gv_context *context;
     CUstream stream;
+    CUevent value_there; /* behind the last wait for a value in memory; NULL: there was none */
     bool dying;
     /* under the backend's lock: */
     struct mark *first, *last;
@@ -111,6 +112,8 @@ GV_BACKEND_DECLARE(cuda);
 
 /* enter.c: makes the context the calling thread's current one. */
 int cuda_enter(struct gv_context *c);
+/* Of a stream that nobody has a handle to any more. */
+void cuda_stream_free(struct gv_stream *s);
 /* Remembers an asynchronous error's text. */
 void cuda_note_error(struct gv_context *c, int status);
 

@@ -89,6 +89,7 @@ void cuda_context_destroy(struct gv_context *c) {
     /* Marks and gates must not outlive the context; they are called as soon as the device is idle. */
     if (cuda_enter(c) == 0) b->driver.context_synchronize();
     cuda_marks_await(c);
+    if (c->legacy->value_there && cuda_enter(c) == 0) b->driver.event_destroy(c->legacy->value_there);
     cuda_memory_forget(c);
     struct gv_context **at = &b->contexts;
     while (*at && *at != c) at = &(*at)->next;

@@ -226,10 +226,7 @@ static void *watch(void *arg) {
             }
             *at = s->next_watched;
             s->is_watched = false;
-            if (s->dying) {
-                if (cuda_enter(s->context) == 0) b->driver.stream_destroy(s->stream);
-                free(s);
-            }
+            if (s->dying) cuda_stream_free(s);
             pthread_cond_broadcast(&b->progress);
         }
         if (any) {

@@ -20,6 +20,15 @@ int cuda_stream_create(struct gv_context *c, uint32_t flags, int32_t priority, s
     return 0;
 }
 
+void cuda_stream_free(struct gv_stream *s) {
+    const struct driver *d = &s->context->b->driver;
+    if (cuda_enter(s->context) == 0) {
+        if (s->value_there) d->event_destroy(s->value_there);
+        d->stream_destroy(s->stream);
+    }
+    free(s);
+}
+
 void cuda_stream_destroy(struct gv_stream *s) {
     struct gv_backend *b = s->context->b;
     if (s->next) s->next->previous = s->previous;
@@ -29,8 +38,7 @@ void cuda_stream_destroy(struct gv_stream *s) {
     bool later = s->is_watched;
     pthread_mutex_unlock(&b->lock);
     if (later) return; /* the watcher does it after the last mark */
-    if (cuda_enter(s->context) == 0) b->driver.stream_destroy(s->stream);
-    free(s);
+    cuda_stream_free(s);
 }
 
 static bool at_work(const struct gv_context *c, const struct gv_stream *s) { return c->b->driver.stream_query(s->stream) == CUDA_ERROR_NOT_READY; }

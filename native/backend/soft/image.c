@@ -33,6 +33,20 @@ int soft_at_rest(struct gv_backend *b) {
     return rest;
 }
 
+/* A stream that executes nothing waits for another stream, or for an event. */
+int soft_awaits_value(struct gv_backend *b) {
+    bool awaits = false, works = false;
+    pthread_mutex_lock(&b->lock);
+    for (const struct gv_context *c = b->contexts; c && !works; c = c->next)
+        for (const struct gv_stream *s = c->streams; s && !works; s = s->next) {
+            bool value = s->executing && atomic_load_explicit(&s->awaits_value, memory_order_relaxed);
+            works = s->executing && !value;
+            awaits = awaits || value;
+        }
+    pthread_mutex_unlock(&b->lock);
+    return awaits && !works;
+}
+
 /* ---- what memory there is ---- */
 
 /* Calls fn for each part of [start, end) that is no mapping. */

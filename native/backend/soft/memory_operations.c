@@ -56,7 +56,8 @@ static bool given_up(struct gv_context *c) {
     return closing || atomic_load(&c->error);
 }
 
-static int carry_out(struct gv_context *c, const struct gv_memory_operation *o, char *err) {
+static int carry_out(struct gv_stream *s, const struct gv_memory_operation *o, char *err) {
+    struct gv_context *c = s->context;
     struct word w = {.operation = o};
     uint32_t width = gv_memory_operation_width(o);
     bool waits = o->kind == GV_WAIT_VALUE_32 || o->kind == GV_WAIT_VALUE_64;
@@ -70,6 +71,7 @@ static int carry_out(struct gv_context *c, const struct gv_memory_operation *o, 
             return CUDA_ERROR_ILLEGAL_ADDRESS;
         }
         if (!waits || satisfied(o, w.value) || given_up(c)) return 0;
+        atomic_store_explicit(&s->awaits_value, true, memory_order_relaxed);
         if ((uint64_t)gv_now_ns() < look_until)
             sched_yield();
         else
@@ -80,7 +82,8 @@ static int carry_out(struct gv_context *c, const struct gv_memory_operation *o, 
 static int memory_op_run(struct gv_stream *s, struct op *op, char *err) {
     const struct memory_op *m = (const struct memory_op *)op;
     int rc = 0;
-    for (uint32_t i = 0; i < m->n && !rc; i++) rc = carry_out(s->context, &m->operations[i], err);
+    for (uint32_t i = 0; i < m->n && !rc; i++) rc = carry_out(s, &m->operations[i], err);
+    atomic_store_explicit(&s->awaits_value, false, memory_order_relaxed);
     return rc;
 }
 

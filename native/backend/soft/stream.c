@@ -188,12 +188,14 @@ static void *stream_thread(void *arg) {
         s->first = op->next;
         if (!s->first) s->last = NULL;
         if (op->wait_for) soft_stamp_drop_locked(op->wait_for);
+        s->executing = true;
         pthread_mutex_unlock(&b->lock);
         run(s, op);
         uint64_t seq = op->seq;
         forget_dependencies(op);
         free(op);
         pthread_mutex_lock(&b->lock);
+        s->executing = false;
         s->completed = seq;
         done(b);
     }

@@ -45,10 +45,12 @@ struct gv_stream {
     struct op *first, *last;
     _Atomic uint64_t queued; /* numbers of operations; this one is also read without the lock */
     uint64_t completed;
-    uint64_t work;          /* number of the last one that was not a mark */
-    uint64_t seen;          /* what the legacy stream already waits for of this one (unused in the legacy stream itself) */
-    uint64_t legacy_seen;   /* what this one already waits for of the legacy stream */
-    bool running, sleeping; /* the thread exists, waits for work */
+    uint64_t work;             /* number of the last one that was not a mark */
+    uint64_t seen;             /* what the legacy stream already waits for of this one (unused in the legacy stream itself) */
+    uint64_t legacy_seen;      /* what this one already waits for of the legacy stream */
+    bool running, sleeping;    /* the thread exists, waits for work */
+    bool executing;            /* an operation that depends on nothing any more */
+    _Atomic bool awaits_value; /* and that one polls a word of memory; without the lock */
     bool destroyed;
     pthread_cond_t wake;
 };

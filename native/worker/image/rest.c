@@ -1,6 +1,7 @@
 /* A session comes to rest between two records, so that its image can be written: nothing is queued on the device, no host function is pending, payloads have
  * landed on both sides, and the connection is cut. What the client sends meanwhile waits in the link, or goes with the image (records that were read ahead,
- * payloads that came before their commands). A session that waits for its host is not at rest before the host has answered. */
+ * payloads that came before their commands). A session that waits for its host is not at rest before the host has answered. Where its device waits for a value in
+ * memory, that may be written by a command which has not been carried out yet: then the executor carries out one more, and tries again. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <string.h>
@@ -13,9 +14,12 @@
 #define EXPORT __attribute__((visibility("default")))
 
 #define LOOK_NS 200000      /* ns between two looks at whether it is at rest */
+#define VALUE_LOOKS 3       /* in turn, that find its device waiting for a value: one may fall between the value and who notices it */
 #define PARK_NS 100000000ll /* ns that the reader of payloads has once the connection is cut */
 #define LONGEST_LOOK_NS 100000000ll
 #define WRITE_NS 600000000000ll /* ns for writing the image */
+
+static const char *const NO_VALUE = "its GPU waits for a value that the program does not write";
 
 static void nap(void) { nanosleep(&(struct timespec){.tv_nsec = LOOK_NS}, NULL); }
 
@@ -84,11 +88,22 @@ static bool stand_still(struct worker *w, int64_t until) {
 }
 
 /* Read-ahead reads the link meanwhile: answers of the client's come with its commands. */
-static bool come_to_rest(struct worker *w, int64_t until, char *why) {
+const char *worker_settle(struct worker *w, int64_t until, bool *needs_command) {
     const char *what;
+    int looks = 0;
     worker_ahead_begin(w);
-    while (*(what = worker_unrest(w)) && gv_now_ns() < until && !over(w)) nap();
+    while (*(what = worker_unrest(w)) && !over(w)) {
+        looks = w->ops->awaits_value && w->ops->awaits_value(w->backend) ? looks + 1 : 0;
+        if (looks == VALUE_LOOKS || gv_now_ns() >= until) break;
+        nap();
+    }
     worker_ahead_end(w);
+    *needs_command = looks == VALUE_LOOKS && gv_now_ns() < until;
+    return *what && looks ? NO_VALUE : what;
+}
+
+static bool come_to_rest(struct worker *w, int64_t until, bool *needs_command, char *why) {
+    const char *what = worker_settle(w, until, needs_command);
     if (*what) {
         snprintf(why, GV_ERR_SIZE, "the session does not come to rest: %s", what);
         return false;
@@ -106,13 +121,13 @@ static const char *cannot(const struct worker *w) {
     return NULL;
 }
 
-static bool write_image(struct worker *w, const struct worker_saving *saving, char *why) {
+static bool write_image(struct worker *w, const struct worker_saving *saving, bool *needs_command, char *why) {
     const char *never = cannot(w);
     if (never) {
         snprintf(why, GV_ERR_SIZE, "%s", never);
         return false;
     }
-    if (!come_to_rest(w, saving->until, why)) return false;
+    if (!come_to_rest(w, saving->until, needs_command, why)) return false;
     saving->at_rest(saving->arg);
     struct gv_image_out out;
     bool good = gv_image_out_open(&out, saving->fd, gv_now_ns() + WRITE_NS);
@@ -131,8 +146,14 @@ void worker_write_image(struct worker *w) {
     pthread_mutex_unlock(&w->lock);
     if (!saving) return;
     char why[GV_ERR_SIZE] = "";
-    bool good = write_image(w, saving, why);
+    bool needs_command = false, good = write_image(w, saving, &needs_command, why);
     pthread_mutex_lock(&w->lock);
+    if (needs_command) {
+        saving->needs_command = true;
+        saving->taken = false;
+        pthread_mutex_unlock(&w->lock);
+        return;
+    }
     memcpy(saving->why, why, sizeof why);
     saving->good = good;
     saving->done = true;
@@ -166,7 +187,8 @@ EXPORT int worker_save(struct worker *w, int32_t fd, uint32_t limit_ms, void (*a
         pthread_cond_timedwait(&w->changed, &w->lock, &look);
         if (saving.done || saving.taken || gv_now_ns() < saving.until) continue;
         atomic_store(&w->image_wanted, false);
-        snprintf(saving.why, sizeof saving.why, "the session does not come to rest: a call of the program's takes long");
+        snprintf(saving.why, sizeof saving.why, "the session does not come to rest: %s",
+                 saving.needs_command ? NO_VALUE : "a call of the program's takes long");
         break;
     }
     bool good = saving.done && saving.good;

@@ -10,7 +10,6 @@
 #define EXPORT __attribute__((visibility("default")))
 
 #define SLEEP_NS 1000000000ll
-#define NAP_NS 200000       /* ns between two looks at whether its GPU has finished */
 #define LOOK_NS 100000000ll /* ns between two looks at whether the client is still there, while there is no room */
 
 static bool over(struct worker *w) { return atomic_load(&w->stopping) || gv_link_dead(w->link); }
@@ -23,17 +22,9 @@ static const struct gv_record *next_record(struct worker *w) {
     return record;
 }
 
-/* Read-ahead reads the link meanwhile: answers and acknowledgements of the client's come with its commands. */
-static void finish(struct worker *w, int64_t until) {
-    worker_ahead_begin(w);
-    while (*worker_unrest(w) && gv_now_ns() < until && !over(w)) nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
-    worker_ahead_end(w);
-}
-
 /* in_command: the program waits for one that waits for room. */
-static bool give_memory_back(struct worker *w, const struct worker_parking *p, bool in_command, char *why) {
-    if (p->until && !in_command) finish(w, p->until);
-    const char *what = worker_unrest(w);
+static bool give_memory_back(struct worker *w, const struct worker_parking *p, bool in_command, bool *needs_command, char *why) {
+    const char *what = p->until && !in_command ? worker_settle(w, p->until, needs_command) : worker_unrest(w);
     if (!w->ops->park)
         snprintf(why, GV_ERR_SIZE, "its GPU gives no memory back");
     else if (!w->attached)
@@ -55,8 +46,14 @@ static bool park_for(struct worker *w, bool in_command, int *fd) {
     atomic_store(&w->park_wanted, false);
     if (!p) return false;
     *fd = p->fd;
-    bool parked = give_memory_back(w, p, in_command, why);
+    bool needs_command = false, parked = give_memory_back(w, p, in_command, &needs_command, why);
     pthread_mutex_lock(&w->lock);
+    if (needs_command) {
+        p->taken = false;
+        atomic_store(&w->park_wanted, true);
+        pthread_mutex_unlock(&w->lock);
+        return false;
+    }
     memcpy(p->why, why, sizeof why);
     p->parked = w->parked = parked;
     p->done = true;
@@ -162,8 +159,8 @@ void worker_park_here(struct worker *w) {
 /* ---- what the daemon wants ---- */
 
 EXPORT int worker_park(struct worker *w, int32_t fd, uint32_t finish_ms, void (*said)(void *arg, int32_t what), void *arg, char *err) {
-    int64_t now = gv_now_ns(), until = now + WORKER_PARK_NS;
-    struct worker_parking parking = {.fd = fd, .until = finish_ms ? now + (int64_t)finish_ms * 1000000 : 0};
+    int64_t now = gv_now_ns(), finish = (int64_t)finish_ms * 1000000, until = now + (finish > WORKER_PARK_NS ? finish : WORKER_PARK_NS);
+    struct worker_parking parking = {.fd = fd, .until = finish_ms ? now + finish : 0};
     err[0] = 0;
     pthread_mutex_lock(&w->lock);
     if (w->parking || w->parked) {

@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include "../../../../native/backend/memory_room.h"
+#include "../../../../native/wire/memory_operation.h"
 #include "../../../../native/worker/backend.h"
 #include "../../check.h"
 #include "fake_driver.h"
@@ -357,6 +358,26 @@ static void at_rest(void) {
     end();
 }
 
+/* Of any stream, the legacy one's too, while the wait has not passed. */
+static void awaits_value(void) {
+    begin(0);
+    struct gv_stream *stream;
+    const struct gv_memory_operation wait = {GV_WAIT_VALUE_32, 0, FAKE_GLOBAL, 1}, write = {GV_WRITE_VALUE_32, 0, FAKE_GLOBAL, 1};
+    CHECK(ops->stream_create(context, 1, 0, &stream) == 0 && !ops->awaits_value(backend));
+    struct gv_stream *both[] = {stream, ops->stream_legacy(context)};
+    for (int i = 0; i < 2; i++) {
+        fake_driver_hold(true);
+        CHECK(ops->memory_operations(both[i], &write, sizeof write) == 0 && !ops->awaits_value(backend));
+        CHECK(ops->memory_operations(both[i], &wait, sizeof wait) == 0 && ops->awaits_value(backend) && !ops->at_rest(backend));
+        fake_driver_hold(false);
+        for (int k = 0; k < 100000 && ops->awaits_value(backend); k++) usleep(1000);
+        CHECK(!ops->awaits_value(backend));
+    }
+    ops->stream_destroy(stream);
+    CHECK(!ops->awaits_value(backend));
+    end();
+}
+
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {{"to_the_byte", to_the_byte},
                                              {"small_ones", small_ones},
@@ -367,7 +388,8 @@ int main(int argc, char **argv) {
                                              {"parking_that_fails", parking_that_fails},
                                              {"coming_back_that_fails", coming_back_that_fails},
                                              {"without_virtual_memory", without_virtual_memory},
-                                             {"at_rest", at_rest}};
+                                             {"at_rest", at_rest},
+                                             {"awaits_value", awaits_value}};
     if (argc < 2) return 2;
     driver = argv[1];
     return run_cases(cases, sizeof cases / sizeof *cases, argc - 1, argv + 1, 240);

@@ -12,7 +12,7 @@ import pytest
 HERE = Path(__file__).parent
 ROOT = HERE.parents[3]
 NATIVE = ROOT / "native"
-CASES = {"test_cuda_backend": 15, "test_cuda_memory": 10}
+CASES = {"test_cuda_backend": 15, "test_cuda_memory": 11}
 
 
 @pytest.mark.parametrize("name", CASES)
