@@ -18,6 +18,7 @@
 struct gv_link_spec {
     char transport[GV_TRANSPORT_NAME]; /* "": auto */
     uint32_t channels;                 /* bulk connections; 0: not said */
+    uint32_t rails;                    /* of verbs; 0: not said */
     bool plain;                        /* the user wrote plain: not sealed */
     bool delayed;                      /* the user wrote delay(...) */
     int64_t rtt_ns;                    /* of the delay */
