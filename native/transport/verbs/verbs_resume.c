@@ -96,7 +96,9 @@ static bool open_queues(struct verbs *v, uint32_t most, char why[GV_DEATH_TEXT])
         if (good) v->n_queues++;
     }
     unlock_all(v);
-    return good && v->n_queues;
+    if (!good || !v->n_queues) return false;
+    *why = 0;
+    return true;
 }
 
 static void leave_out(struct verbs *v, const struct verbs_queue *q) { v->left_out_until[q->rail - v->rails] = gv_now_ns() + VERBS_LEFT_OUT_NS; }
