@@ -161,7 +161,7 @@ def _locked_memory(boxed: bool) -> Iterator[Obstacle]:
     if limit == resource.RLIM_INFINITY or limit >= MEMLOCK or (not boxed and _may_lock_memory()):
         return
     text = f"a process may lock {format_size(limit)} of memory (RLIMIT_MEMLOCK), and a session over verbs registers {format_size(MEMLOCK)}"
-    remedy = "a service: LimitMEMLOCK=infinity; a container: --ulimit memlock=-1; a login: memlock in /etc/security/limits.conf"
+    remedy = f"allow that: LimitMEMLOCK={MEMLOCK >> 20}M (service), --ulimit memlock={MEMLOCK} (container), /etc/security/limits.conf (login)"
     yield Obstacle(text, remedy, general=True)
 
 

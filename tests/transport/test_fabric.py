@@ -12,7 +12,7 @@ from gpuvirt.transport.fabric import ETHERNET, IB, IPV4, IPV6, LINK_LOCAL, ROCE_
 from gpuvirt.transport.packing import pack, unpack
 
 # The table of a ConnectX port whose network device has an IPv4 and a global IPv6 address.
-USUAL = roce_port("fe80::a288:c2ff:fe3b:506a", "10.200.1.10", "2010:200:0:2:a288:c2ff:fe3b:506a")
+USUAL = roce_port("fe80::5054:ff:fe12:3456", "10.1.2.3", "2001:db8::5054:ff:fe12:3456")
 
 
 @pytest.mark.parametrize(
