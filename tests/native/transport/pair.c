@@ -15,9 +15,10 @@ static const uint64_t default_rings[4] = {1 << 20, 1 << 20, 1 << 21, 1 << 21};
 const struct gv_link_secret test_secret = {.key = {1, 2, 3, 4, 5}, .cipher = GV_CIPHER_AES};
 
 const char *pair_transport(size_t i) {
-    size_t rows = 0;
-    while (gv_transports[rows]) rows++;
-    return i < rows ? gv_transports[i]->name : i == rows ? "sealed" : NULL;
+    char why[GV_DEATH_TEXT];
+    for (size_t row = 0; gv_transports[row]; row++)
+        if ((!gv_transports[row]->probe || gv_transports[row]->probe(why)) && i-- == 0) return gv_transports[row]->name; /* of this host */
+    return i == 0 ? "sealed" : NULL;
 }
 
 int make_memfd(const uint64_t rings[4]) {
@@ -113,6 +114,12 @@ struct pair make_pair(const char *transport) {
         pair.worker = sealed ? adopt_sealed(fds[1]) : adopt_tcp(fds[1]);
         CHECK(pair.client && pair.worker);
         add_channels(&pair, 0, bulk);
+    } else if (strcmp(transport, "verbs") == 0) {
+        char why[GV_DEATH_TEXT] = "";
+        tcp_sockets(fds);
+        pair.worker = adopt("verbs", &(struct gv_endpoint){.fd = fds[1]});
+        pair.client = gv_transport_named("verbs")->connect(&(struct gv_endpoint){.fd = fds[0]}, why);
+        if (!pair.client) fprintf(stderr, "no link: %s\n", why);
     } else if (strcmp(transport, "shm") != 0) {
         CHECK(make_other_pair);
         pair = make_other_pair(transport);
