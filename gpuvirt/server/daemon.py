@@ -175,6 +175,8 @@ class Daemon:
         self.control_port = control.start(tcp.getsockname()[0], self.port + 1 if self.port < 65535 else 0, limit)
 
         offered = [row for row in TRANSPORTS if row.name in options.links and not row.missing()]
+        if not offered:
+            raise GpuvirtError("; ".join(f"no link over {row.name}: {row.missing()}" for row in TRANSPORTS if row.name in options.links))
         served, unix_path = [tcp], ""
         if any(row.over_unix for row in offered) and (unix := self._listen_unix()):
             served.append(unix)

@@ -140,7 +140,7 @@ void gv_verbs_take_in(struct verbs *v) {
     if (!q->qp || !gv_verbs_queue_poll(q, came, v)) return;
     if (v->arrived != atomic_load_explicit(&v->in_control->tail, memory_order_relaxed)) atomic_store(&v->in_control->tail, v->arrived);
     uint64_t read = atomic_load_explicit(&q->note->read, memory_order_acquire);
-    if (read == atomic_load_explicit(&v->out_control->head, memory_order_relaxed)) return;
+    if (read <= atomic_load_explicit(&v->out_control->head, memory_order_relaxed)) return;
     atomic_store(&v->out_control->head, read);
     if (atomic_load(&v->out_control->writer_sleeps) == GV_RING_ASLEEP) gv_wake_sleeper(&v->out_control->writer_sleeps);
 }
@@ -208,7 +208,7 @@ void gv_verbs_wait(struct gv_link *link, int64_t timeout_ns, int64_t spin_ns) {
         if (receivable(v)) return;
         int64_t left = until - now < SLEEP_NS ? until - now : SLEEP_NS;
         struct timespec limit = {.tv_sec = left / 1000000000, .tv_nsec = left % 1000000000};
-        struct ibv_comp_channel *channel = v->channel[v->lead];
+        struct ibv_comp_channel *channel = v->channel[atomic_load(&v->lead)];
         struct pollfd fds[2] = {{.fd = v->wake_fd, .events = POLLIN}, {.fd = channel->fd, .events = POLLIN}};
         int n = ppoll(fds, 2, &limit, NULL);
         uint64_t count;

@@ -86,7 +86,7 @@ static bool open_queues(struct verbs *v, uint32_t most, char why[GV_DEATH_TEXT])
     for (uint32_t i = 0; i < v->n_rails && v->n_queues < most && good; i++) {
         if (v->left_out_until[i] > now) continue;
         if (!v->n_queues) {
-            v->lead = i;
+            atomic_store(&v->lead, i);
             set_up(v, &v->queue, i, 0, v->channel[i]);
             good = gv_verbs_queue_open(&v->queue, why);
         }
@@ -234,6 +234,11 @@ static uint64_t records_between(const struct verbs *v, uint64_t from, uint64_t t
     return n;
 }
 
+/* The peer may be up already, and have told more since. */
+static void raise_head(_Atomic uint64_t *head, uint64_t read) {
+    if (read > atomic_load(head)) atomic_store(head, read);
+}
+
 /* The peer has all records up to `arrived`, and all bytes of payloads up to bulk_arrived: the rest goes out again. */
 static void go_on(struct verbs *v, const struct verbs_hello *theirs) {
     lock_all(v);
@@ -241,9 +246,9 @@ static void go_on(struct verbs *v, const struct verbs_hello *theirs) {
     atomic_fetch_add(&v->records_resent, records_between(v, theirs->arrived, atomic_load(&v->handed_over)));
     if (bulk_before > theirs->bulk_arrived) atomic_fetch_add(&v->bulk_resent, bulk_before - theirs->bulk_arrived);
     atomic_store(&v->handed_over, theirs->arrived);
-    atomic_store(&v->out_control->head, theirs->read);
+    raise_head(&v->out_control->head, theirs->read);
     atomic_store(&v->bulk_handed_over, theirs->bulk_arrived);
-    atomic_store(&v->bulk_out_control->head, theirs->bulk_read);
+    raise_head(&v->bulk_out_control->head, theirs->bulk_read);
 #ifdef GV_BREAK_RESUME /* Defined by one test only, which shows that it would notice if nothing were sent again. */
     atomic_store(&v->handed_over, atomic_load(&v->out_control->tail));
 #endif

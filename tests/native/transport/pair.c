@@ -98,6 +98,8 @@ struct gv_link *adopt_tcp(int fd) { return adopt("tcp", &(struct gv_endpoint){.f
 
 struct gv_link *adopt_sealed(int fd) { return adopt("tcp", &(struct gv_endpoint){.fd = fd, .seal = &test_secret}); }
 
+struct gv_link *adopt_verbs(int fd) { return adopt("verbs", &(struct gv_endpoint){.fd = fd}); }
+
 struct gv_link *adopt_shm(int fd, int memfd, const uint64_t rings[4]) {
     return adopt("shm", &(struct gv_endpoint){.fd = fd, .passed = {{memfd}, 1}, .blob = (const uint8_t *)rings, .blob_size = GV_SHM_BLOB});
 }
@@ -117,7 +119,7 @@ struct pair make_pair(const char *transport) {
     } else if (strcmp(transport, "verbs") == 0) {
         char why[GV_DEATH_TEXT] = "";
         tcp_sockets(fds);
-        pair.worker = adopt("verbs", &(struct gv_endpoint){.fd = fds[1]});
+        pair.worker = adopt_verbs(fds[1]);
         pair.client = gv_transport_named("verbs")->connect(&(struct gv_endpoint){.fd = fds[0]}, why);
         if (!pair.client) fprintf(stderr, "no link: %s\n", why);
     } else if (strcmp(transport, "shm") != 0) {
