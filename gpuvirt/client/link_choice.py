@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from gpuvirt.client.links import MAX_RAILS, VERBS, Link
-from gpuvirt.transport.fabric import ETHERNET, FAMILIES, INFINIBAND, LINK_LOCAL, Fabric, Gid, PlacedPort
-from gpuvirt.transport.table import NoTransport, named
+from gpuvirt.transport.fabric import ETHERNET, FAMILIES, INFINIBAND, Fabric, Gid, PlacedPort
+from gpuvirt.transport.table import NoTransport
 
 SLOW = 0.5  # of the fastest port's rate: a slower port carries nothing unless more rails are asked for than there are fast ones
 
@@ -44,12 +44,10 @@ def choose_link(asked: Link, possible: Sequence[str], why: str, here: Fabric, th
     Raises:
         NoTransport: the link that was asked for does not lead there; the text says why.
     """
-    if asked.kind not in ("auto", *possible):
-        if asked.kind == VERBS and named(VERBS) is None:
-            raise NoTransport("the link verbs is not in this version")
+    if asked.kind not in ("auto", VERBS, *possible):
         raise NoTransport(f"the link {asked.kind} does not lead to this server, only {', '.join(possible)}: {why}")
     if asked.kind == VERBS:
-        rails, says = _over_verbs(asked, here, there, told=True)
+        rails, says = _over_verbs(asked, here, there)
         if not rails:
             raise NoTransport(f"the link verbs does not lead to this server: {says}")
         return Choice(VERBS, f"--link asks for it; {says}", rails)
@@ -62,15 +60,15 @@ def choose_link(asked: Link, possible: Sequence[str], why: str, here: Fabric, th
         if asked.delayed:
             reasons.append("a delayed link is not one over verbs")
             continue
-        rails, says = _over_verbs(asked, here, there, told=False)
+        rails, says = _over_verbs(asked, here, there)
         reasons.append(says)
         if rails:
             return Choice(kind, "; ".join(reasons), rails)
     raise NoTransport("; ".join(reasons))
 
 
-def _over_verbs(asked: Link, here: Fabric, there: Fabric | None, told: bool) -> tuple[tuple[Rail, ...], str]:
-    """The rails, and what they are; without any, why. told: the user has asked for verbs, and knows the network."""
+def _over_verbs(asked: Link, here: Fabric, there: Fabric | None) -> tuple[tuple[Rail, ...], str]:
+    """The rails, and what they are; without any, why."""
     for host, fabric in (("this host", here), ("the server", there)):
         if fabric is None:
             return (), "the server does not tell its RDMA devices"
@@ -81,11 +79,9 @@ def _over_verbs(asked: Link, here: Fabric, there: Fabric | None, told: bool) -> 
         if not fabric.usable():
             return (), f"{host} has no RDMA port that can be used"
     assert there is not None
-    found = common_rails(here, there, link_local=told)
+    found = common_rails(here, there)
     if not found:
-        hint = "; --link verbs takes the link-local addresses that they have, if one Ethernet segment has both"
-        only_local = not told and common_rails(here, there, link_local=True)
-        return (), "the RDMA ports of the two hosts have no network in common" + hint * bool(only_local)
+        return (), "the RDMA ports of the two hosts have no network in common"
     most = asked.rails or sum(not rail.slow for rail in found)
     rails = tuple(found[: min(most, MAX_RAILS)])
     count = f"{len(rails)} rail{'s' * (len(rails) > 1)}"
@@ -95,15 +91,12 @@ def _over_verbs(asked: Link, here: Fabric, there: Fabric | None, told: bool) -> 
     return rails, f"they share {rails[0].network}: {count} of {rails[0].rate:g} Gb/s, {pairs}"
 
 
-def common_rails(here: Fabric, there: Fabric, link_local: bool = False) -> list[Rail]:
+def common_rails(here: Fabric, there: Fabric) -> list[Rail]:
     """Pairs of ports that reach each other, each port in one pair, all in one kind of network; the best first.
 
     Ports are taken in this order: fast ones, those on the NUMA node of the first fastest one, by rate, by name. InfiniBand needs the same subnet
-    prefix; RoCE a family of addresses in which both have GIDs of version 2. That two subnets, or two networks of private addresses, have the same
-    numbers and are not connected, nobody can tell by that; it shows when the link connects.
-
-    Args:
-        link_local: addresses of one Ethernet segment count as a family, too.
+    prefix; RoCE a family of addresses in which both have GIDs of version 2. That two subnets, or two networks of private or of link-local addresses,
+    have the same numbers and are not connected, nobody can tell by that: it shows when the link connects, and with `auto` another one is taken then.
     """
     found = []
     for layer in (INFINIBAND, ETHERNET):
@@ -111,7 +104,7 @@ def common_rails(here: Fabric, there: Fabric, link_local: bool = False) -> list[
         rails = []
         for port in mine:
             for other in theirs:
-                if (reached := _reach(port, other, link_local)) is not None:
+                if (reached := _reach(port, other)) is not None:
                     network, *gids = reached
                     rails.append(Rail(port.name, other.name, gids[0].index, gids[1].index, network, min(port.port.rate, other.port.rate)))
                     theirs.remove(other)
@@ -127,12 +120,12 @@ def _ordered(ports: list[PlacedPort]) -> list[PlacedPort]:
     return sorted(ports, key=lambda one: (one.port.rate < SLOW * fastest, one.device.numa != near, -one.port.rate))
 
 
-def _reach(a: PlacedPort, b: PlacedPort, link_local: bool) -> tuple[str, Gid, Gid] | None:
+def _reach(a: PlacedPort, b: PlacedPort) -> tuple[str, Gid, Gid] | None:
     """The network that two ports of one link layer have in common, and their addresses in it."""
     if a.port.layer == INFINIBAND:
         mine, other = a.gid(), b.gid()
         return (f"InfiniBand subnet {mine.subnet}", mine, other) if mine.subnet == other.subnet else None
     for family in FAMILIES:
-        if family in a.families & b.families and (link_local or family != LINK_LOCAL):
+        if family in a.families & b.families:
             return f"RoCE v2 over {family}", a.gid(family), b.gid(family)
     return None

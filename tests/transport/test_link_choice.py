@@ -10,7 +10,6 @@ from transport.fabrics import device, fabric, ib_port, roce_port
 from gpuvirt.client import links
 from gpuvirt.client.link_choice import Choice, Rail, choose_link, common_rails
 from gpuvirt.client.links import Link
-from gpuvirt.transport import table
 from gpuvirt.transport.fabric import Fabric, Gid, Obstacle, Port
 from gpuvirt.transport.table import NoTransport
 
@@ -82,12 +81,11 @@ def test_verbs_by_name_also_on_one_host() -> None:
     assert (chosen.kind, names(chosen.rails)) == ("verbs", ["mlx5_0/1-mlx5_0/1"]) and chosen.reason.startswith("--link asks for it; they share")
 
 
-def test_what_does_not_lead_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_does_not_lead_there() -> None:
     with pytest.raises(NoTransport, match=r"^the link shm does not lead to this server, only verbs, tcp: the server is on another host$"):
         choose(Link("shm"))
-    monkeypatch.setattr("gpuvirt.client.link_choice.named", lambda name: None if name == "verbs" else table.named(name))
-    with pytest.raises(NoTransport, match=r"^the link verbs is not in this version$"):
-        choose(Link("verbs"), possible=["tcp"])
+    with pytest.raises(NoTransport, match=r"^the link verbs does not lead to this server: this host has no RDMA device$"):
+        choose(Link("verbs"), here=NONE, possible=["tcp"])  # of what is possible here verbs is none: the reason is better than that
 
 
 # ---- RoCE: a family of addresses ------------------------------------------------------------------------------------------------
@@ -99,19 +97,12 @@ def test_what_does_not_lead_there(monkeypatch: pytest.MonkeyPatch) -> None:
         (["fe80::1", "10.0.0.1"], ["fe80::2", "10.0.0.2"], "RoCE v2 over IPv4", (3, 3)),
         (["fe80::1", "10.0.0.1", "fd00::1"], ["fd00::2", "10.0.0.2"], "RoCE v2 over IPv4", (3, 3)),
         (["fe80::1", "10.0.0.1", "fd00::1"], ["fd00::2"], "RoCE v2 over IPv6", (5, 1)),
+        (["10.0.0.1", "fe80::1"], ["fe80::2", "fd00::2"], "RoCE v2 over link-local", (3, 1)),
     ],
 )
 def test_family(here: list[str], there: list[str], network: str, gids: tuple[int, int]) -> None:
     (rail,) = common_rails(fabric(device("a", roce_port(*here))), fabric(device("b", roce_port(*there))))
     assert (rail.network, (rail.here_gid, rail.there_gid), rail.rate) == (network, gids, 100.0)
-
-
-def test_addresses_of_one_segment_are_for_who_knows_the_network() -> None:
-    here, there = fabric(device("a", roce_port("fe80::1", "10.0.0.1"))), fabric(device("b", roce_port("fe80::2")))
-    chosen = choose(here=here, there=there)
-    assert chosen.kind == "tcp" and "no network in common; --link verbs takes the link-local addresses" in chosen.reason
-    told = choose(Link("verbs"), here, there)
-    assert (told.rails[0].network, told.rails[0].here_gid, told.rails[0].there_gid) == ("RoCE v2 over link-local", 1, 1)
 
 
 def test_a_gid_that_its_user_names() -> None:
