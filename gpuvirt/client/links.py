@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gpuvirt.transport.table import named
 
-WRITE = "write auto, shm, tcp, tcp(channels=4){} or delay(rtt=30ms,rate=10gbit,tcp)"
+WRITE = "write auto, shm, tcp, tcp(channels=4), verbs(rails=2) or delay(rtt=30ms,rate=10gbit,tcp)"
 WRITE_TCP = "write tcp(channels=4) or tcp(plain)"
 WRITE_VERBS = "write verbs or verbs(rails=2)"
 WRITE_DELAY = "write delay(rtt=30ms,rate=10gbit,tcp)"
@@ -47,11 +47,6 @@ class Link:
     rails: int = 0
 
 
-def _write() -> str:
-    """Texts that are links; verbs is one where the table of transports has it."""
-    return WRITE.format(", verbs(rails=2)" if named(VERBS) else "")
-
-
 def parse(text: str) -> Link:
     """Parses a link's text; an empty text means auto.
 
@@ -61,7 +56,7 @@ def parse(text: str) -> Link:
     # The C library tests bytes, not characters.
     raw = text.encode("utf-8", "surrogateescape")
     if len(raw) > MAX_TEXT:
-        raise ValueError(f"a link's text has at most {MAX_TEXT} characters; {_write()}")
+        raise ValueError(f"a link's text has at most {MAX_TEXT} characters; {WRITE}")
     return _Parser("".join(chr(byte) if 32 <= byte < 127 else "?" for byte in raw)).parse()
 
 
@@ -84,7 +79,7 @@ class _Parser:
             self.plain(name)
         self.spaces()
         if rest := self.text[self.at :]:
-            raise ValueError(f"'{rest[:SHOWN]}' is too much behind the link; {_write()}")
+            raise ValueError(f"'{rest[:SHOWN]}' is too much behind the link; {WRITE}")
         return self.link
 
     def spaces(self) -> None:
@@ -111,9 +106,7 @@ class _Parser:
         """Parses the rest of a link without a delay; its name has been read."""
         row = named(name)
         if row is None and name != "auto":
-            if name == VERBS:
-                raise ValueError(f"the link verbs is not in this version; {_write()}")
-            raise ValueError(f"'{name[:SHOWN]}' is not a link; {_write()}")
+            raise ValueError(f"'{name[:SHOWN]}' is not a link; {WRITE}")
         self.link.kind = name
         if name == VERBS:
             self.verbs()

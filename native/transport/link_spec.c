@@ -9,7 +9,7 @@
 
 /* The order of the questions is the one of links.py: whoever changes one of the two changes the other. */
 
-#define WRITE "write auto, shm, tcp, tcp(channels=4)%s or delay(rtt=30ms,rate=10gbit,tcp)"
+#define WRITE "write auto, shm, tcp, tcp(channels=4), verbs(rails=2) or delay(rtt=30ms,rate=10gbit,tcp)"
 #define WRITE_TCP "write tcp(channels=4) or tcp(plain)"
 #define WRITE_VERBS "write verbs or verbs(rails=2)"
 #define WRITE_DELAY "write delay(rtt=30ms,rate=10gbit,tcp)"
@@ -34,9 +34,6 @@ __attribute__((format(printf, 2, 3))) static bool fail(struct parser *p, const c
     va_end(args);
     return false;
 }
-
-/* What WRITE says of verbs: nothing in a library without it. */
-static const char *verbs_too(void) { return gv_transport_named("verbs") ? ", verbs(rails=2)" : ""; }
 
 static int shown(struct word w) { return w.size < SHOWN ? w.size : SHOWN; }
 
@@ -146,10 +143,7 @@ static bool parse_plain(struct parser *p, struct word name) {
     char text[GV_TRANSPORT_NAME] = "";
     if (name.size < (int)sizeof text) memcpy(text, name.text, (size_t)name.size);
     const struct gv_transport *row = is(name, "auto") ? NULL : gv_transport_named(text);
-    if (!row && !is(name, "auto")) {
-        if (is(name, "verbs")) return fail(p, "the link verbs is not in this version; " WRITE, "");
-        return fail(p, "'%.*s' is not a link; " WRITE, shown(name), name.text, verbs_too());
-    }
+    if (!row && !is(name, "auto")) return fail(p, "'%.*s' is not a link; " WRITE, shown(name), name.text);
     if (row) memcpy(p->spec->transport, text, sizeof text);
     if (row && is(name, "verbs")) return parse_verbs(p);
     if (row && row->connections) return sign(p, '(') ? parse_tcp(p) : true;
@@ -205,7 +199,7 @@ bool gv_link_spec_parse(const char *text, struct gv_link_spec *spec, char error[
     error[0] = 0;
     if (!text) text = "";
     size_t size = strnlen(text, GV_LINK_TEXT_MAX + 1);
-    if (size > GV_LINK_TEXT_MAX) return fail(&p, "a link's text has at most %u characters; " WRITE, GV_LINK_TEXT_MAX, verbs_too());
+    if (size > GV_LINK_TEXT_MAX) return fail(&p, "a link's text has at most %u characters; " WRITE, GV_LINK_TEXT_MAX);
     /* An error's text ends up in terminals and logs. */
     for (size_t i = 0; i < size; i++) clean[i] = text[i] >= 32 && text[i] < 127 ? text[i] : '?';
     clean[size] = 0;
@@ -215,5 +209,5 @@ bool gv_link_spec_parse(const char *text, struct gv_link_spec *spec, char error[
     if (!(is(name, "delay") ? parse_delay(&p) : parse_plain(&p, name))) return false;
     skip_spaces(&p);
     struct word rest = {p.at, (int)strlen(p.at)};
-    return rest.size == 0 ? true : fail(&p, "'%.*s' is too much behind the link; " WRITE, shown(rest), rest.text, verbs_too());
+    return rest.size == 0 ? true : fail(&p, "'%.*s' is too much behind the link; " WRITE, shown(rest), rest.text);
 }

@@ -7,7 +7,7 @@
  *     RATE    a number and bit, kbit, mbit or gbit (decimal, a second, each way); from 10kbit to 1000gbit
  *
  * Numbers may have up to three decimals. A delay has an rtt or a rate or both, in any order, before the link that it goes around, which is no delay
- * itself, and not verbs. verbs is a link where the table of transports has it. Spaces are allowed between the parts. gpuvirt/client/links.py reads the same texts in the same way. */
+ * itself, and not verbs. Spaces are allowed between the parts. gpuvirt/client/links.py reads the same texts in the same way. */
 #ifndef GV_LINK_SPEC_H
 #define GV_LINK_SPEC_H
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 
 import c_build
@@ -15,21 +14,18 @@ from hypothesis import strategies as st
 
 from gpuvirt.client import links
 from gpuvirt.client.settings import parse_link, resolve
-from gpuvirt.transport.table import TRANSPORTS, named
 
 from .conftest import Gpuvirt
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLE = ROOT / "tests/native/transport/link_texts.txt"
 Library = Callable[[list[str]], list[str]]
-WITH_VERBS = [True] if named("verbs") else [False, True]  # as it is; and as it would be with a transport of that name
 
 
-def table(verbs: bool) -> list[tuple[str, str]]:
-    here = ("|", "+|" if verbs else "-|")
-    lines = [line for line in TABLE.read_text().splitlines() if line.startswith(here)]
+def table() -> list[tuple[str, str]]:
+    lines = [line for line in TABLE.read_text().splitlines() if line.startswith("|")]
     assert len(lines) > 60
-    return [(text, meaning.strip()) for text, meaning in (line.partition("|")[2].rsplit("|", 1) for line in lines)]
+    return [(text, meaning.strip()) for text, meaning in (line[1:].rsplit("|", 1) for line in lines)]
 
 
 def by_python(text: str) -> str:
@@ -41,22 +37,11 @@ def by_python(text: str) -> str:
     return f"{link.kind} {link.channels} {int(link.delayed)} {link.rtt_ns} {link.rate_bps}{more}"
 
 
-@pytest.fixture(scope="module", params=WITH_VERBS, ids=lambda verbs: "verbs" if verbs else "no verbs")
-def verbs(request: pytest.FixtureRequest) -> Iterator[bool]:
-    """Whether Python's table of transports has verbs."""
-    with pytest.MonkeyPatch.context() as patch:
-        if request.param and not named("verbs"):
-            row = replace(TRANSPORTS[-1], name="verbs")
-            patch.setattr(links, "named", lambda name: row if name == row.name else named(name))
-        yield request.param
-
-
 @pytest.fixture(scope="module")
-def by_library(tmp_path_factory: pytest.TempPathFactory, verbs: bool) -> Library:
+def by_library(tmp_path_factory: pytest.TempPathFactory) -> Library:
     program = tmp_path_factory.mktemp("links") / "link_tool"
     sources = [*ROOT.glob("native/transport/**/*.c"), *ROOT.glob("native/wire/*.c"), ROOT / "tests/native/transport/link_tool.c"]
-    more = ["-DGV_MORE_TRANSPORT=gv_verbs_row"] if verbs and not named("verbs") else []
-    c_build.program(program, sources, variant="address", flags=more)
+    c_build.program(program, sources, variant="address")
 
     def ask(texts: list[str]) -> list[str]:
         said = subprocess.run([program], input=b"".join(text.encode("utf-8", "surrogateescape") + b"\0" for text in texts), capture_output=True)
@@ -66,16 +51,16 @@ def by_library(tmp_path_factory: pytest.TempPathFactory, verbs: bool) -> Library
     return ask
 
 
-def test_table(by_library: Library, verbs: bool) -> None:
-    pairs = table(verbs)
+def test_table(by_library: Library) -> None:
+    pairs = table()
     for (text, meaning), library in zip(pairs, by_library([text for text, _ in pairs]), strict=True):
         for said in (library, by_python(text)):
             assert said.startswith(meaning) if meaning.startswith("error") else said == meaning, text
         assert library == by_python(text)
 
 
-def test_every_error_shows_a_right_text(verbs: bool) -> None:
-    for text, meaning in table(verbs):
+def test_every_error_shows_a_right_text() -> None:
+    for text, meaning in table():
         if meaning.startswith("error"):
             said = by_python(text)
             example = said.rpartition("; write ")[2]

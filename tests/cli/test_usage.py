@@ -71,7 +71,7 @@ def test_wrong_usage_is_2(gpuvirt: Gpuvirt, line: list[str]) -> None:
         (["run", "--compute", "50", "--", "true"], "--compute"),
         (["run", "--idle", "60s", "--", "true"], "--idle"),
         (["run", "--for", "1h", "--", "true"], "--for"),
-        (["run", "--link", "delay(rtt=30ms,verbs)", "--", "true"], "verbs"),
+        (["run", "--link", "delay(rtt=30ms,verbs)", "--", "true"], "a verbs link is not delayed"),
         (["serve", "--grace", "soon"], "such as 60s or 2m"),
     ],
 )

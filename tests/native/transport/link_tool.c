@@ -1,12 +1,7 @@
 /* Reads texts of links, each ended by a NUL, and prints a line for each: what it means, or "error" and why it means nothing. */
 #include <stdio.h>
 
-#include "../../../native/transport/link.h"
 #include "../../../native/transport/link_spec.h"
-
-#ifdef GV_MORE_TRANSPORT /* a row for a table without one of this name: whether there is one is all that the parser asks */
-const struct gv_transport GV_MORE_TRANSPORT = {.name = "verbs"};
-#endif
 
 int main(void) {
     char text[4096], error[GV_LINK_ERROR_TEXT];
