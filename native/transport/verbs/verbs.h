@@ -40,7 +40,7 @@ struct verbs_hello {
     uint64_t inbox;          /* the address of its struct verbs_inbox */
     uint64_t arrived, read;  /* bytes of the ring of records that came, and that may be overwritten */
     uint64_t bulk_arrived, bulk_read;
-    uint32_t n; /* rails */
+    uint32_t n; /* rails; 0: none, all goes over the TCP connection */
     struct verbs_peer_queue records;
     struct verbs_peer_queue payloads[GV_VERBS_RAILS_MAX];
     struct verbs_peer_rail rails[GV_VERBS_RAILS_MAX];
@@ -49,6 +49,26 @@ struct verbs_hello {
 _Static_assert(sizeof(struct verbs_hello) == 24 + 40 + 4 + 8 + 64 + 8 * 24 + 4 && sizeof(struct verbs_peer_rail) == 24, "it has no gaps");
 
 #define VERBS_LEFT_OUT_NS 10000000000ll /* a rail that did not work is tried again after so long */
+
+/* What goes over the TCP connection where no rail works (verbs_fallback.c): bytes of one of the rings, and what was read of both. */
+struct verbs_frame {
+    uint32_t of_payloads; /* 1, or 0: of records */
+    uint32_t size;        /* bytes that follow */
+    uint64_t start;       /* their position */
+    uint64_t read, bulk_read;
+};
+
+struct verbs_carrier {
+    _Atomic uint32_t sending; /* a spin lock */
+    struct verbs_frame out;   /* on its way: the last out_head_left bytes of it, and out_left bytes at out_body */
+    uint32_t out_head_left, out_left;
+    const uint8_t *out_body;
+    _Atomic uint64_t told_read, told_bulk_read;
+    /* Under queue.polling and bulk_polling. */
+    struct verbs_frame in; /* in_head bytes of it are there; in_left of what follows it are not, and go to in_at */
+    uint32_t in_head, in_left;
+    uint8_t *in_at;
+};
 
 struct verbs_span {
     uint64_t start, end;
@@ -62,6 +82,9 @@ struct verbs { /* NOLINT(clang-analyzer-optin.performance.Padding): sender's and
     _Atomic bool connected; /* the queues have been connected once */
     int64_t connect_until;  /* the worker's end waits so long for that */
     _Atomic bool peer_gone, woken;
+    _Atomic bool over_tcp; /* no rail works */
+    struct verbs_carrier carrier;
+    int64_t rails_again_at; /* over_tcp: when the client tries its rails again; of the link's own thread */
     pthread_t thread;
     struct gv_resume resume;
     uint32_t rails_wanted;
@@ -154,6 +177,18 @@ void gv_verbs_poll_bulk(struct verbs *v);
 void gv_verbs_poll_bulk_locked(struct verbs *v);
 /* Posts what of payloads is in our copy and was not posted. */
 void gv_verbs_push_bulk(struct verbs *v);
+
+/* ---- verbs_fallback.c */
+enum verbs_carried { VERBS_CAME_NOTHING, VERBS_CAME_SOME, VERBS_CAME_TO_AN_END };
+/* Sends what is committed, as far as the socket takes it; reads what has come, without waiting. */
+enum verbs_pushed gv_verbs_carry_out(struct verbs *v);
+enum verbs_carried gv_verbs_carry_in(struct verbs *v);
+/* Whether the peer should hear what was read. */
+bool gv_verbs_carrier_owes(const struct verbs *v);
+/* Nothing is halfway out. */
+bool gv_verbs_carrier_idle(struct verbs *v);
+/* What was halfway over the last connection is nothing on the next. All locks held. */
+void gv_verbs_carrier_reset(struct verbs *v);
 
 /* ---- verbs_resume.c */
 extern const struct gv_resume_ops gv_verbs_resume_ops;

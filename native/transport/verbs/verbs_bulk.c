@@ -54,6 +54,10 @@ static void find_broken(struct verbs *v) {
 }
 
 void gv_verbs_push_bulk(struct verbs *v) {
+    if (atomic_load_explicit(&v->over_tcp, memory_order_relaxed)) {
+        if (gv_verbs_carry_out(v) == VERBS_NO_ROOM) gv_verbs_kick(v);
+        return;
+    }
     for (;;) {
         if (!gv_verbs_spin_try(&v->bulk_posting)) return;
         uint64_t tail = atomic_load(&v->bulk_out_control->tail);
@@ -174,6 +178,7 @@ void gv_verbs_poll_bulk_locked(struct verbs *v) {
 }
 
 void gv_verbs_poll_bulk(struct verbs *v) {
+    if (atomic_load_explicit(&v->over_tcp, memory_order_relaxed)) gv_verbs_carry_in(v);
     if (!gv_verbs_spin_try(&v->bulk_polling)) return;
     gv_verbs_poll_bulk_locked(v);
     gv_verbs_spin_unlock(&v->bulk_polling);
@@ -182,6 +187,7 @@ void gv_verbs_poll_bulk(struct verbs *v) {
 
 /* Tells the peer what was read and taken, where it should know by now. */
 static void tell(struct verbs *v) {
+    if (gv_verbs_carrier_owes(v)) gv_verbs_push_bulk(v);
     uint64_t read = atomic_load(&v->bulk_in_control->head), told = 0;
     for (uint32_t i = 0; i < v->n_queues; i++) {
         uint64_t said = atomic_load_explicit(&v->bulk[i].told_read, memory_order_relaxed);

@@ -64,6 +64,28 @@ static void look_at_socket(struct verbs *v) {
         gv_resume_cut(&v->resume, "the peer closed the connection", 0);
 }
 
+/* The link's thread, while no rail works: carries what comes and goes, and tries the rails again now and then. */
+static void carry(struct verbs *v) {
+    enum verbs_pushed pushed = gv_verbs_carry_out(v);
+    enum verbs_carried carried = gv_verbs_carry_in(v);
+    int64_t now = gv_now_ns();
+    struct verbs_rail rails[GV_VERBS_RAILS_MAX];
+    char why[GV_DEATH_TEXT];
+    if (carried == VERBS_CAME_TO_AN_END) {
+        look_at_socket(v);
+    } else if (v->client && now > v->rails_again_at) {
+        v->rails_again_at = now + VERBS_LEFT_OUT_NS;
+        if (gv_verbs_rails(rails, why)) gv_resume_cut(&v->resume, "an RDMA device may work again", 0);
+    } else if (carried == VERBS_CAME_NOTHING) {
+        struct pollfd fds[2] = {{.fd = v->fd, .events = (short)(POLLIN | POLLRDHUP | (pushed == VERBS_NO_ROOM ? POLLOUT : 0))},
+                                {.fd = v->kick_fd, .events = POLLIN}};
+        uint64_t count;
+        atomic_store(&v->out_control->reader_sleeps, GV_RING_ASLEEP);
+        if (poll(fds, 2, 100) > 0 && fds[1].revents && read(v->kick_fd, &count, sizeof count) < 0) count = 0; /* another took it */
+        atomic_store(&v->out_control->reader_sleeps, GV_RING_AWAKE);
+    }
+}
+
 static bool unsent(const struct verbs *v) {
     return atomic_load(&v->out_control->tail) != atomic_load(&v->handed_over) ||
            atomic_load(&v->bulk_out_control->tail) != atomic_load(&v->bulk_handed_over) ||
@@ -121,6 +143,10 @@ static void *run(void *arg) {
         }
         if (gv_host_silent(&silence, v->fd)) {
             gv_resume_cut(&v->resume, "", ETIMEDOUT);
+            continue;
+        }
+        if (atomic_load(&v->over_tcp)) {
+            carry(v);
             continue;
         }
         bool some = unsent(v);
@@ -258,7 +284,7 @@ static bool arrived(struct verbs *v) {
         idle = gv_verbs_queue_idle(&v->bulk[i]) && idle;
         gv_verbs_spin_unlock(&v->bulk[i].posting);
     }
-    return idle && atomic_load(&v->bulk_out_control->tail) == atomic_load(&v->bulk_handed_over);
+    return idle && gv_verbs_carrier_idle(v) && atomic_load(&v->bulk_out_control->tail) == atomic_load(&v->bulk_handed_over);
 }
 
 static void linger(struct verbs *v) {

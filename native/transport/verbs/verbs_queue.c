@@ -88,7 +88,7 @@ struct verbs_peer_queue gv_verbs_queue_self(const struct verbs_queue *q) {
     return (struct verbs_peer_queue){.number = q->qp->qp_num, .sequence = q->qp->qp_num * 0x9e3779u & 0xffffffu};
 }
 
-bool gv_verbs_queue_connect(struct verbs_queue *q, const struct verbs_peer_rail *rail, const struct verbs_peer_queue *peer, char why[GV_DEATH_TEXT]) {
+void gv_verbs_queue_connect(struct verbs_queue *q, const struct verbs_peer_rail *rail, const struct verbs_peer_queue *peer) {
     bool routed = q->rail->link_layer == IBV_LINK_LAYER_ETHERNET;
     struct ibv_qp_attr attr = {.qp_state = IBV_QPS_RTR,
                                .path_mtu = (enum ibv_mtu)(rail->mtu < q->rail->mtu ? rail->mtu : q->rail->mtu),
@@ -115,8 +115,7 @@ bool gv_verbs_queue_connect(struct verbs_queue *q, const struct verbs_peer_rail 
         error = q->library->modify_qp(q->qp, &attr,
                                       IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC);
     }
-    if (error) snprintf(why, GV_DEATH_TEXT, "the RDMA device %.60s does not reach the peer's: %s", q->rail->name, strerror(error));
-    return !error;
+    if (error) breaks(q, strerror(error));
 }
 
 void gv_verbs_queue_stop(struct verbs_queue *q) {

@@ -74,8 +74,9 @@ struct verbs_peer_queue {
 struct verbs_peer_rail {
     uint8_t gid[16];
     uint16_t lid;
-    uint8_t mtu, link_layer;
-    uint32_t key; /* of the memory that is written to */
+    uint8_t mtu;
+    uint8_t index; /* which of the client's rails it is, or is paired with */
+    uint32_t key;  /* of the memory that is written to */
 };
 
 static inline uint32_t verbs_news(enum verbs_news kind, uint64_t position) {
@@ -87,8 +88,8 @@ static inline uint64_t verbs_position(uint32_t news, uint64_t known) { return kn
 /* Makes its queue pair, not connected yet; library, rail, pd, channel and note are set. False with `why`. */
 bool gv_verbs_queue_open(struct verbs_queue *q, char why[GV_DEATH_TEXT]);
 struct verbs_peer_queue gv_verbs_queue_self(const struct verbs_queue *q);
-/* Connects it; what the peer's memory is like is set already. False with `why`. */
-bool gv_verbs_queue_connect(struct verbs_queue *q, const struct verbs_peer_rail *rail, const struct verbs_peer_queue *peer, char why[GV_DEATH_TEXT]);
+/* Connects it, or it is broken; what the peer's memory is like is set already. */
+void gv_verbs_queue_connect(struct verbs_queue *q, const struct verbs_peer_rail *rail, const struct verbs_peer_queue *peer);
 /* Nothing comes in any more from here on; what has come is still to be polled. */
 void gv_verbs_queue_stop(struct verbs_queue *q);
 void gv_verbs_queue_close(struct verbs_queue *q);

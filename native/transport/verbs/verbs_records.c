@@ -37,6 +37,7 @@ static uint32_t cut(const struct verbs *v, uint64_t from, uint64_t tail, struct 
 
 static bool owes(const struct verbs *v) {
     const struct verbs_queue *q = &v->queue;
+    if (atomic_load_explicit(&v->over_tcp, memory_order_relaxed)) return gv_verbs_carrier_owes(v);
     uint64_t told = atomic_load_explicit(&q->told_read, memory_order_relaxed);
     return atomic_load_explicit(&v->in_control->head, memory_order_relaxed) - told >= VERBS_RECORD_RING / 8 || gv_verbs_queue_owes(q);
 }
@@ -60,6 +61,7 @@ static bool send_some(struct verbs *v, enum verbs_pushed *result) {
 enum verbs_pushed gv_verbs_push(struct verbs *v) {
     struct verbs_queue *q = &v->queue;
     enum verbs_pushed result = VERBS_NOTHING_LEFT;
+    if (atomic_load_explicit(&v->over_tcp, memory_order_relaxed)) return gv_verbs_carry_out(v);
     for (;;) {
         if (!gv_verbs_spin_try(&q->posting)) return VERBS_BUSY;
         bool usable = q->qp && gv_resume_is_up(&v->resume) && !gv_verbs_queue_broken(q), all = !usable || send_some(v, &result);
@@ -147,6 +149,7 @@ void gv_verbs_take_in(struct verbs *v) {
 
 void gv_verbs_poll_records(struct verbs *v) {
     struct verbs_queue *q = &v->queue;
+    if (atomic_load_explicit(&v->over_tcp, memory_order_relaxed)) gv_verbs_carry_in(v);
     if (!gv_verbs_spin_try(&q->polling)) return;
     gv_verbs_take_in(v);
     bool broken = q->qp && gv_verbs_queue_broken(q);
@@ -204,20 +207,23 @@ void gv_verbs_wait(struct gv_link *link, int64_t timeout_ns, int64_t spin_ns) {
         sched_yield();
     }
     while (now < until) {
+        atomic_store(&v->in_control->reader_sleeps, GV_RING_ASLEEP);
         arm(v);
-        if (receivable(v)) return;
+        if (receivable(v)) break;
         int64_t left = until - now < SLEEP_NS ? until - now : SLEEP_NS;
         struct timespec limit = {.tv_sec = left / 1000000000, .tv_nsec = left % 1000000000};
         struct ibv_comp_channel *channel = v->channel[atomic_load(&v->lead)];
         struct pollfd fds[2] = {{.fd = v->wake_fd, .events = POLLIN}, {.fd = channel->fd, .events = POLLIN}};
         int n = ppoll(fds, 2, &limit, NULL);
+        atomic_store(&v->in_control->reader_sleeps, GV_RING_AWAKE);
         uint64_t count;
         if (n > 0 && fds[0].revents && read(v->wake_fd, &count, sizeof count) < 0) n = 0; /* another wake-up took it */
         if (n > 0 && fds[1].revents) gv_verbs_channel_drain(v->library, channel);
         gv_verbs_poll_records(v);
-        if (receivable(v)) return;
+        if (receivable(v)) break;
         now = gv_now_ns();
     }
+    atomic_store(&v->in_control->reader_sleeps, GV_RING_AWAKE);
 }
 
 void gv_verbs_wake(struct gv_link *link) {

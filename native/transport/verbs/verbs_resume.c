@@ -1,12 +1,14 @@
 /* How the two ends of a verbs link connect their queues, at the beginning and after each cut: over a TCP connection they tell each other where their memory
  * lies, what their queues are called, and what has come and was read; then each goes on with what the other lacks.
  *
- *     client -> worker   struct verbs_hello
- *     worker -> client   struct verbs_hello: as many rails as both have
- *     each -> other      a byte: my queues take what comes
- *     each -> other      over every queue, an empty write: it works
+ *     client -> worker   struct verbs_hello, with the rails that it has
+ *     worker -> client   struct verbs_hello, with those of them that it has too
+ *     each -> other      a word: my queues take what comes
+ *     each -> other      over every queue, an empty write
+ *     each -> other      a word: the rails over which it came
  *
- * A rail over which nothing comes is left out at the next attempt. */
+ * and again, with the rails that are left, until all of these work. A rail that does not is left out for a while. Where none is left, what a session has begun
+ * goes on over the TCP connection (verbs_fallback.c). */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -44,9 +46,11 @@ static void lock_all(struct verbs *v) {
     gv_verbs_spin_lock(&v->bulk_posting);
     gv_verbs_spin_lock(&v->bulk_polling);
     for (uint32_t i = 0; i < GV_VERBS_RAILS_MAX; i++) gv_verbs_spin_lock(&v->bulk[i].posting);
+    gv_verbs_spin_lock(&v->carrier.sending);
 }
 
 static void unlock_all(struct verbs *v) {
+    gv_verbs_spin_unlock(&v->carrier.sending);
     for (uint32_t i = 0; i < GV_VERBS_RAILS_MAX; i++) gv_verbs_spin_unlock(&v->bulk[i].posting);
     gv_verbs_spin_unlock(&v->bulk_polling);
     gv_verbs_spin_unlock(&v->bulk_posting);
@@ -63,6 +67,8 @@ void gv_verbs_close_queues(struct verbs *v) {
     gv_verbs_poll_bulk_locked(v);
     gv_verbs_queue_close(&v->queue);
     for (uint32_t i = 0; i < v->n_queues; i++) gv_verbs_queue_close(&v->bulk[i]);
+    atomic_store(&v->over_tcp, false);
+    gv_verbs_carrier_reset(v);
     v->n_queues = v->n_early = 0; /* what came behind a gap comes again with it */
     unlock_all(v);
 }
@@ -77,31 +83,47 @@ static void set_up(struct verbs *v, struct verbs_queue *q, uint32_t rail, uint32
     q->out_key = v->out_mr[rail]->lkey;
 }
 
-/* One for records, and one for payloads on each of the rails that are not left out. False with `why`. */
-static bool open_queues(struct verbs *v, uint32_t most, char why[GV_DEATH_TEXT]) {
-    bool good = true;
-    int64_t now = gv_now_ns();
-    snprintf(why, GV_DEATH_TEXT, "no rail works");
-    lock_all(v);
-    for (uint32_t i = 0; i < v->n_rails && v->n_queues < most && good; i++) {
-        if (v->left_out_until[i] > now) continue;
-        if (!v->n_queues) {
-            atomic_store(&v->lead, i);
-            set_up(v, &v->queue, i, 0, v->channel[i]);
-            good = gv_verbs_queue_open(&v->queue, why);
+/* A queue for payloads on a rail, and for records if it is the first. All locks held. */
+static bool open_on(struct verbs *v, uint32_t rail, char why[GV_DEATH_TEXT]) {
+    struct verbs_queue *q = &v->bulk[v->n_queues];
+    set_up(v, q, rail, 1 + v->n_queues, v->bulk_channel[rail]);
+    if (!gv_verbs_queue_open(q, why)) return false;
+    if (!v->n_queues) {
+        atomic_store(&v->lead, rail);
+        set_up(v, &v->queue, rail, 0, v->channel[rail]);
+        if (!gv_verbs_queue_open(&v->queue, why)) {
+            gv_verbs_queue_close(q);
+            return false;
         }
-        struct verbs_queue *q = &v->bulk[v->n_queues];
-        set_up(v, q, i, 1 + v->n_queues, v->bulk_channel[i]);
-        good = good && gv_verbs_queue_open(q, why);
-        if (good) v->n_queues++;
     }
-    unlock_all(v);
-    if (!good || !v->n_queues) return false;
-    *why = 0;
+    v->n_queues++;
     return true;
 }
 
-static void leave_out(struct verbs *v, const struct verbs_queue *q) { v->left_out_until[q->rail - v->rails] = gv_now_ns() + VERBS_LEFT_OUT_NS; }
+/* On the rails of these numbers, as far as that can be. */
+static void open_queues(struct verbs *v, uint32_t rails, char why[GV_DEATH_TEXT]) {
+    lock_all(v);
+    for (uint32_t i = 0; i < v->n_rails; i++)
+        if (rails & 1u << i && !open_on(v, i, why)) v->left_out_until[i] = gv_now_ns() + VERBS_LEFT_OUT_NS;
+    unlock_all(v);
+}
+
+static uint32_t number_of(const struct verbs *v, const struct verbs_queue *q) { return (uint32_t)(q->rail - v->rails); }
+
+static uint32_t rails_in_use(const struct verbs *v) {
+    uint32_t rails = 0;
+    for (uint32_t i = 0; i < v->n_queues; i++) rails |= 1u << number_of(v, &v->bulk[i]);
+    return rails;
+}
+
+/* The client's: those that are not left out just now. */
+static uint32_t rails_to_try(const struct verbs *v) {
+    int64_t now = gv_now_ns();
+    uint32_t rails = 0;
+    for (uint32_t i = 0; i < v->n_rails; i++)
+        if (v->left_out_until[i] <= now) rails |= 1u << i;
+    return rails;
+}
 
 /* ---- what is said */
 
@@ -112,11 +134,11 @@ static struct verbs_hello our_hello(const struct verbs *v, uint32_t epoch) {
                             .read = atomic_load(&v->in_control->head),
                             .bulk_arrived = v->bulk_arrived,
                             .bulk_read = atomic_load(&v->bulk_in_control->head),
-                            .n = v->n_queues,
-                            .records = gv_verbs_queue_self(&v->queue)};
+                            .n = v->n_queues};
+    if (h.n) h.records = gv_verbs_queue_self(&v->queue);
     for (uint32_t i = 0; i < v->n_queues; i++) {
         const struct verbs_rail *r = v->bulk[i].rail;
-        h.rails[i] = (struct verbs_peer_rail){.lid = r->lid, .mtu = r->mtu, .link_layer = r->link_layer, .key = v->in_mr[r - v->rails]->rkey};
+        h.rails[i] = (struct verbs_peer_rail){.lid = r->lid, .mtu = r->mtu, .index = (uint8_t)(r - v->rails), .key = v->in_mr[r - v->rails]->rkey};
         memcpy(h.rails[i].gid, r->gid.raw, sizeof h.rails[i].gid);
         h.payloads[i] = gv_verbs_queue_self(&v->bulk[i]);
     }
@@ -138,27 +160,27 @@ static void meet(struct verbs_queue *q, const struct verbs_hello *theirs, uint32
     q->note_address = theirs->inbox + offsetof(struct verbs_inbox, notes) + number * sizeof(struct verbs_note);
 }
 
-/* Connects them with the peer's. False with `why`. */
-static bool connect_queues(struct verbs *v, const struct verbs_hello *theirs, char why[GV_DEATH_TEXT]) {
+/* Connects them with the peer's; a queue that this fails for is broken. */
+static void connect_queues(struct verbs *v, const struct verbs_hello *theirs) {
     lock_all(v);
-    meet(&v->queue, theirs, 0, theirs->rails[0].key);
-    bool good = gv_verbs_queue_connect(&v->queue, &theirs->rails[0], &theirs->records, why);
-    atomic_store(&v->queue.note->read, theirs->read);
-    if (!good) leave_out(v, &v->queue);
-    for (uint32_t i = 0; i < v->n_queues && good; i++) {
+    if (v->n_queues) {
+        meet(&v->queue, theirs, 0, theirs->rails[0].key);
+        atomic_store(&v->queue.note->read, theirs->read);
+        gv_verbs_queue_connect(&v->queue, &theirs->rails[0], &theirs->records);
+    }
+    for (uint32_t i = 0; i < v->n_queues; i++) {
         struct verbs_queue *q = &v->bulk[i];
         meet(q, theirs, 1 + i, theirs->rails[i].key);
         atomic_store(&q->note->read, theirs->bulk_read);
-        good = gv_verbs_queue_connect(q, &theirs->rails[i], &theirs->payloads[i], why);
-        if (!good) leave_out(v, q);
+        gv_verbs_queue_connect(q, &theirs->rails[i], &theirs->payloads[i]);
     }
     v->peer_records = theirs->inbox + offsetof(struct verbs_inbox, records);
     v->peer_payloads = theirs->inbox + offsetof(struct verbs_inbox, payloads);
     unlock_all(v);
-    return good;
 }
 
 static void say_hello(struct verbs_queue *q) {
+    if (gv_verbs_queue_broken(q)) return;
     gv_verbs_spin_lock(&q->posting);
     gv_verbs_queue_post(q, &(struct verbs_write){.to = q->note_address, .tells = true, .news = verbs_news(VERBS_HELLO, 0)}, 1, false, 0);
     gv_verbs_spin_unlock(&q->posting);
@@ -172,57 +194,91 @@ static bool works(struct verbs_queue *q) {
     return gone && atomic_load(&q->hello);
 }
 
-static bool all_work(struct verbs *v, char why[GV_DEATH_TEXT]) {
-    struct verbs_queue *queues[VERBS_QUEUES] = {&v->queue};
-    for (uint32_t i = 0; i < v->n_queues; i++) queues[1 + i] = &v->bulk[i];
-    for (uint32_t i = 0; i <= v->n_queues; i++) say_hello(queues[i]);
-    int64_t until = gv_now_ns() + HELLO_NS;
-    for (uint32_t i = 0; i <= v->n_queues; i++) {
-        while (!works(queues[i]) && !gv_verbs_queue_broken(queues[i]) && gv_now_ns() < until && !gv_link_dead(&v->link)) {
-            lock_all(v);
-            gv_verbs_take_in(v);
-            gv_verbs_poll_bulk_locked(v);
-            unlock_all(v);
-            nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
-        }
-        if (works(queues[i])) continue;
-        leave_out(v, queues[i]);
-        snprintf(why, GV_DEATH_TEXT, "nothing passes over the RDMA device %.60s%s%.80s", queues[i]->rail->name,
-                 gv_verbs_queue_broken(queues[i]) ? ": " : "", gv_verbs_queue_broken(queues[i]) ? queues[i]->why : "");
-        return false;
+static bool comes_to_work(struct verbs *v, struct verbs_queue *q, int64_t until, char why[GV_DEATH_TEXT]) {
+    while (!works(q) && !gv_verbs_queue_broken(q) && gv_now_ns() < until && !gv_link_dead(&v->link)) {
+        lock_all(v);
+        gv_verbs_take_in(v);
+        gv_verbs_poll_bulk_locked(v);
+        unlock_all(v);
+        nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
     }
-    return true;
+    if (works(q)) return true;
+    if (gv_verbs_queue_broken(q))
+        snprintf(why, GV_DEATH_TEXT, "%s", q->why);
+    else
+        snprintf(why, GV_DEATH_TEXT, "nothing passes over the RDMA device %.60s", q->rail->name);
+    return false;
 }
 
-/* 0; an errno, with `why` where the network did not say it; -1: the peer cannot be what it was. */
-static int meet_peer(struct verbs *v, int fd, uint32_t epoch, struct verbs_hello *theirs, char why[GV_DEATH_TEXT]) {
+/* The rails that work, by their numbers. */
+static uint32_t rails_that_work(struct verbs *v, char why[GV_DEATH_TEXT]) {
+    int64_t until = gv_now_ns() + HELLO_NS;
+    uint32_t rails = 0;
+    if (v->n_queues) say_hello(&v->queue);
+    for (uint32_t i = 0; i < v->n_queues; i++) say_hello(&v->bulk[i]);
+    for (uint32_t i = 0; i < v->n_queues; i++)
+        if (comes_to_work(v, &v->bulk[i], until, why) && (i || comes_to_work(v, &v->queue, until, why))) rails |= 1u << number_of(v, &v->bulk[i]);
+    return rails;
+}
+
+/* A word each way. 0 or an errno. */
+static int swap_words(int fd, uint32_t ours, uint32_t *theirs) {
     int64_t until = gv_now_ns() + EXCHANGE_NS;
-    uint8_t ready = 1;
+    int error = gv_put(fd, &ours, sizeof ours, until);
+    return error ? error : gv_get(fd, theirs, sizeof *theirs, until, NULL);
+}
+
+/* Both say what they have. 0; an errno; -1: the peer cannot be what it was. */
+static int swap_hellos(struct verbs *v, int fd, uint32_t epoch, uint32_t rails, struct verbs_hello *theirs, uint32_t *of_theirs,
+                       char why[GV_DEATH_TEXT]) {
+    int64_t until = gv_now_ns() + EXCHANGE_NS;
+    struct verbs_hello ours;
+    int error = 0;
     gv_verbs_close_queues(v);
-    if (v->client && !open_queues(v, v->rails_wanted, why)) return ENODEV;
-    struct verbs_hello ours = {0};
-    if (v->client) ours = our_hello(v, epoch);
-    int error = v->client ? gv_put(fd, &ours, sizeof ours, until) : 0;
+    if (v->client) {
+        open_queues(v, rails, why);
+        ours = our_hello(v, epoch);
+        error = gv_put(fd, &ours, sizeof ours, until);
+    }
     if (!error) error = gv_get(fd, theirs, sizeof *theirs, until, NULL);
     if (error) return error;
-    if (theirs->record.size != sizeof *theirs || theirs->record.op != GV_RECORD_RESUME || theirs->record.epoch != epoch || !theirs->n ||
+    if (theirs->record.size != sizeof *theirs || theirs->record.op != GV_RECORD_RESUME || theirs->record.epoch != epoch ||
         theirs->n > GV_VERBS_RAILS_MAX)
         return EPROTO;
     if (!sound(v, theirs)) return -1;
-    if (!v->client) {
-        if (!open_queues(v, theirs->n < v->rails_wanted ? theirs->n : v->rails_wanted, why)) return ENODEV;
-        ours = our_hello(v, epoch);
-        error = gv_put(fd, &ours, sizeof ours, until);
+    *of_theirs = 0;
+    for (uint32_t i = 0; i < theirs->n; i++) *of_theirs |= 1u << theirs->rails[i].index % 32;
+    if (v->client) return 0;
+    open_queues(v, *of_theirs, why);
+    ours = our_hello(v, epoch);
+    return gv_put(fd, &ours, sizeof ours, until);
+}
+
+/* In rounds: with fewer rails each time, until those that are left have been found to work at both ends. */
+static int meet_peer(struct verbs *v, int fd, uint32_t epoch, struct verbs_hello *theirs, char why[GV_DEATH_TEXT]) {
+    uint32_t of_theirs, working, rails = rails_to_try(v);
+    for (uint32_t round = 0; round <= 2 * GV_VERBS_RAILS_MAX; round++) {
+        int error = swap_hellos(v, fd, epoch, rails, theirs, &of_theirs, why);
         if (error) return error;
+        rails = rails_in_use(v) & of_theirs;
+        if (rails_in_use(v) != of_theirs) continue; /* one of the two could not use them all */
+        connect_queues(v, theirs);
+        error = swap_words(fd, rails, &of_theirs); /* nothing is sent before the peer's queues take it */
+        if (error) return error;
+        uint32_t ours = rails_that_work(v, why);
+        error = swap_words(fd, ours, &working);
+        if (error) return error;
+        working &= ours;
+        if (working == rails) {
+            v->rails_again_at = gv_now_ns() + VERBS_LEFT_OUT_NS;
+            atomic_store(&v->over_tcp, !rails);
+            return !rails && !epoch ? EHOSTUNREACH : 0; /* a link over no rail at all is for those that have seen better days */
+        }
+        for (uint32_t i = 0; i < v->n_rails; i++)
+            if (rails & ~working & 1u << i) v->left_out_until[i] = gv_now_ns() + VERBS_LEFT_OUT_NS;
+        rails = working;
     }
-    lock_all(v);
-    for (; v->n_queues > theirs->n; v->n_queues--) gv_verbs_queue_close(&v->bulk[v->n_queues - 1]);
-    unlock_all(v);
-    if (!connect_queues(v, theirs, why)) return EHOSTUNREACH;
-    error = gv_put(fd, &ready, 1, until);
-    if (!error) error = gv_get(fd, &ready, 1, until, NULL);
-    if (error) return error;
-    return all_work(v, why) ? 0 : EHOSTUNREACH;
+    return EPROTO;
 }
 
 static uint64_t records_between(const struct verbs *v, uint64_t from, uint64_t to) {
