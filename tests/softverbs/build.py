@@ -9,7 +9,8 @@ import c_build
 
 HERE = Path(__file__).parent
 # In the order of their layers: each file calls those before it.
-LIBRARY = [HERE / f"{name}.c" for name in "names fabric memory completion outcome request respond progress queue_pair device".split()]
+NAMES = ("names", "fabric", "memory", "completion", "outcome", "request", "respond", "progress", "queue_pair", "device")
+LIBRARY = [HERE / f"{name}.c" for name in NAMES]
 
 
 def library(folder: Path, variant: str = "plain", flags: Sequence[str] = ()) -> Path:

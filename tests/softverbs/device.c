@@ -65,6 +65,7 @@ struct ibv_context *ibv_open_device(struct ibv_device *device) {
     context->index = (unsigned)ibv_get_device_index(device);
     context->fabric = fabric;
     context->rail = sv_rail(fabric, context->index);
+    context->port_seen = atomic_load(&context->rail->port_down);
     context->probe = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     if (sv_events_make(&context->events) && context->probe >= 0) {
         context->ibv.async_fd = context->events.fd;

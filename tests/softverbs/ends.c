@@ -33,7 +33,7 @@ struct end *make_end(struct wishes wishes) {
     memset(end->buffer, 0, BUFFER);
     CHECK((end->mr = ibv_reg_mr(end->pd, end->buffer, BUFFER, ALL_ACCESS)));
     CHECK((end->channel = ibv_create_comp_channel(end->context)));
-    CHECK((end->cq = ibv_create_cq(end->context, wishes.cqe ? wishes.cqe : (int)(2 * depth + 64), end, end->channel, 0)));
+    CHECK((end->cq = wishes.cq ? wishes.cq : ibv_create_cq(end->context, wishes.cqe ? wishes.cqe : (int)(2 * depth + 64), end, end->channel, 0)));
     struct ibv_qp_init_attr init = {.send_cq = end->cq, .recv_cq = end->cq, .srq = wishes.srq, .qp_type = IBV_QPT_RC};
     init.cap = (struct ibv_qp_cap){depth, wishes.srq ? 0 : depth, 4, 4, 256};
     CHECK((end->qp = ibv_create_qp(end->pd, &init)));
@@ -68,7 +68,7 @@ void connect_end(struct end *end, struct address peer) {
 
 void end_end(struct end *end) {
     if (end->qp) CHECK(ibv_destroy_qp(end->qp) == 0);
-    CHECK(ibv_destroy_cq(end->cq) == 0);
+    if (!end->wishes.cq) CHECK(ibv_destroy_cq(end->cq) == 0);
     CHECK(ibv_destroy_comp_channel(end->channel) == 0);
     CHECK(ibv_dereg_mr(end->mr) == 0);
     CHECK(ibv_dealloc_pd(end->pd) == 0);

@@ -28,6 +28,7 @@ struct wishes {
     uint32_t psn;
     struct ibv_srq *srq;
     struct ibv_context *context; /* one that is open */
+    struct ibv_cq *cq;           /* of that context */
 };
 
 struct end {

@@ -2,6 +2,7 @@
 #include "softverbs.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -11,6 +12,12 @@
 
 void sv_copy(uint8_t *to, const uint8_t *from, size_t length) {
     size_t done = 0;
+#ifdef SOFTVERBS_BREAK_TEARING
+    for (; length <= 64 && done < length; done++) {
+        __atomic_store_n(to + done, from[done], __ATOMIC_RELEASE);
+        sched_yield();
+    }
+#endif
     if (length > 64) {
         memcpy(to, from, length);
         return;

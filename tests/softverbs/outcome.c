@@ -21,6 +21,9 @@ void sv_end_send(struct sv_qp *qp, enum ibv_wc_status status) {
     struct sv_send *send = &qp->sends[qp->sq_head++ % qp->init.cap.max_send_wr];
     if (send->opcode == IBV_WR_RDMA_READ && qp->sq_head <= qp->sq_next) qp->reads--;
     if (qp->sq_next < qp->sq_head) qp->sq_next = qp->sq_head;
+#ifdef SOFTVERBS_BREAK_FREEING
+    atomic_store(&qp->sq_freed, qp->sq_head);
+#endif
     if (status == IBV_WC_SUCCESS && !(send->flags & IBV_SEND_SIGNALED)) return;
     struct ibv_wc wc = {.wr_id = send->wr_id, .status = status, .opcode = completed_as[send->opcode], .byte_len = send->length};
     complete(qp, qp->ibv.send_cq, (struct sv_completion){.wc = wc, .frees = qp->sq_head});

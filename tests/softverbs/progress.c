@@ -35,7 +35,9 @@ static void sleep_until(struct sv_endpoint *endpoint, uint32_t seen, uint64_t wa
 /* One look at everything; `list` is held. *under_way: something is unanswered. */
 static bool look(struct sv_context *context, uint64_t *wake, bool *under_way) {
     bool some = false;
-    uint64_t now = sv_now();
+    uint64_t now = sv_now(), down = atomic_load(&context->rail->port_down);
+    if (down != context->port_seen) sv_async(context, down ? IBV_EVENT_PORT_ERR : IBV_EVENT_PORT_ACTIVE, NULL);
+    context->port_seen = down;
     for (struct sv_qp *qp = context->qps; qp; qp = qp->next) {
         pthread_mutex_lock(&qp->lock);
         some |= sv_responder(qp, now, wake);
@@ -67,17 +69,15 @@ int sv_poll_cq(struct ibv_cq *cq, int room, struct ibv_wc *wc) {
 static void *run(void *argument) {
     struct sv_context *context = argument;
     struct sv_endpoint *endpoint = context->endpoint;
-    uint64_t down = atomic_load(&context->rail->port_down), busy_at = sv_now();
+    uint64_t busy_at = sv_now();
     prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0);
     pthread_mutex_lock(&endpoint->alive);
     atomic_store(&endpoint->used, 2);
     sv_futex(&endpoint->used, FUTEX_WAKE, 1, NULL);
     while (!atomic_load(&context->stop)) {
         uint32_t seen = atomic_load(&endpoint->bell);
-        uint64_t wake = UINT64_MAX, port = atomic_load(&context->rail->port_down);
+        uint64_t wake = UINT64_MAX;
         bool under_way = false;
-        if (port != down) sv_async(context, port ? IBV_EVENT_PORT_ERR : IBV_EVENT_PORT_ACTIVE, NULL);
-        down = port;
         pthread_mutex_lock(&context->list);
         bool some = look(context, &wake, &under_way);
         pthread_mutex_unlock(&context->list);

@@ -44,6 +44,7 @@ struct sv_context {
     pthread_mutex_t list;
     struct sv_qp *qps;
     struct sv_cq *cqs;
+    uint64_t port_seen;         /* port_down, at the last look */
     _Atomic uint32_t looked_at; /* the bell before the last look of who polls */
     _Atomic uint64_t next_look; /* the time of the next one without a bell */
     pthread_rwlock_t memory;
