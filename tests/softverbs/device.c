@@ -79,14 +79,15 @@ struct ibv_context *ibv_open_device(struct ibv_device *device) {
     return NULL;
 }
 
+/* Queue pairs that were left are gone, as the kernel would see to; what was allocated for them and others is lost. */
 int ibv_close_device(struct ibv_context *ibv) {
     struct sv_context *context = sv_of(ibv);
-    if (atomic_load(&context->objects)) return errno = EBUSY, -1;
     sv_progress_stop(context);
+    for (struct sv_qp *qp = context->qps; qp; qp = qp->next) atomic_store(&qp->slot->number, 0);
     sv_events_end(&context->events);
     close(context->probe);
     free(context->regions);
-    free(context);
+    if (!atomic_load(&context->objects)) free(context);
     return 0;
 }
 
@@ -154,6 +155,14 @@ int _ibv_query_gid_ex(struct ibv_context *context, uint32_t port_num, uint32_t g
     if (gid_index != 0) return ENODATA;
     *entry = (struct ibv_gid_entry){.port_num = 1, .gid_type = IBV_GID_TYPE_ROCE_V2};
     return ibv_query_gid(context, 1, 0, &entry->gid);
+}
+
+/* Of no public header: ibv_devinfo -v asks. 1 is RoCE version 2. */
+int ibv_query_gid_type(struct ibv_context *context, uint8_t port_num, unsigned int index, int *type);
+int ibv_query_gid_type(struct ibv_context *context, uint8_t port_num, unsigned int index, int *type) {
+    union ibv_gid gid;
+    *type = 1;
+    return ibv_query_gid(context, port_num, (int)index, &gid);
 }
 
 ssize_t _ibv_query_gid_table(struct ibv_context *context, struct ibv_gid_entry *entries, size_t max_entries, uint32_t flags, size_t entry_size) {

@@ -136,12 +136,10 @@ static struct ibv_mr *enter(struct ibv_pd *pd, void *address, uint8_t *host, siz
 struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova, unsigned int access) {
     const unsigned writes = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
     const unsigned known = IBV_ACCESS_LOCAL_WRITE | writes | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_HUGETLB | IBV_ACCESS_RELAXED_ORDERING;
-    errno = 0;
-    if ((access & ~known) || ((access & writes) && !(access & IBV_ACCESS_LOCAL_WRITE)) || !length)
-        errno = EINVAL;
-    else if (!is_there(sv_of(pd->context), addr, length))
-        errno = EFAULT;
-    return errno ? NULL : enter(pd, addr, addr, length, iova, access);
+    bool sound = !(access & ~known) && (!(access & writes) || (access & IBV_ACCESS_LOCAL_WRITE)) && length;
+    if (sound && is_there(sv_of(pd->context), addr, length)) return enter(pd, addr, addr, length, iova, access);
+    errno = sound ? EFAULT : EINVAL;
+    return NULL;
 }
 
 struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t length, int access) {

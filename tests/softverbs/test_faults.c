@@ -284,10 +284,13 @@ static void late_completions(void) {
         connect_end(b[i], address_of(a[i]));
     }
     set_fault(&rail(0)->completion_reorder, 1);
-    set_fault(&rail(0)->completion_delay_ns, 4 * MS);
-    uint64_t began = sv_now();
+    set_fault(&rail(0)->completion_delay_ns, 100 * MS);
+    uint64_t began = sv_now(), made = atomic_load(&rail(0)->completions);
     for (uint64_t n = 0; n < EACH; n++) {
-        if (n == EACH / 2) set_fault(&rail(0)->completion_delay_ns, 2 * MS); /* shorter: those after do not overtake */
+        if (n == EACH / 2) { /* shorter: those after do not overtake */
+            while (atomic_load(&rail(0)->completions) - made < PAIRS * EACH / 2) nap(100);
+            set_fault(&rail(0)->completion_delay_ns, MS);
+        }
         for (int i = 0; i < PAIRS; i++) CHECK(post_simple(a[i], IBV_WR_RDMA_WRITE, n * PAIRS + (uint64_t)i, address_of(b[i]), 0, 8) == 0);
     }
     CHECK(ibv_req_notify_cq(cq, 0) == 0 && ibv_get_cq_event(channel, &told, &unused) == 0);
@@ -298,9 +301,10 @@ static void late_completions(void) {
         overtaken += wc.wr_id < previous;
         previous = wc.wr_id;
     }
-    CHECK(overtaken > 0 && sv_now() - began >= 4 * MS);
+    CHECK(overtaken > 0 && sv_now() - began >= 100 * MS);
     set_fault(&rail(0)->completion_reorder, 0);
     /* Who is told of one is told when it can be polled. */
+    set_fault(&rail(0)->completion_delay_ns, 2 * MS);
     CHECK(ibv_req_notify_cq(cq, 0) == 0);
     began = sv_now();
     CHECK(post_simple(a[0], IBV_WR_RDMA_WRITE, 1, address_of(b[0]), 0, 8) == 0);

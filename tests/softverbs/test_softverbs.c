@@ -89,7 +89,6 @@ static void states(void) {
     init.cap.max_inline_data = 1 << 20;
     CHECK(!ibv_create_qp(end->pd, &init) && errno == EINVAL);
     CHECK(ibv_destroy_cq(end->cq) == EBUSY && ibv_dealloc_pd(end->pd) == EBUSY && ibv_destroy_comp_channel(end->channel) == EBUSY);
-    CHECK(ibv_close_device(end->context) == -1 && errno == EBUSY);
     end_end(end);
     end_end(other);
 }
@@ -330,6 +329,7 @@ static void memory(void) {
     uint8_t *hole = mmap(NULL, 3 * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CHECK(munmap(hole + 4096, 4096) == 0 && !ibv_reg_mr(a->pd, hole, 3 * 4096, IBV_ACCESS_LOCAL_WRITE) && errno == EFAULT);
     CHECK(!ibv_reg_mr(a->pd, hole + 4096, 4096, IBV_ACCESS_LOCAL_WRITE) && errno == EFAULT);
+    memset(hole, 0xff, 4096); /* whatever is in it */
     /* Under an address of the user's choice. */
     struct ibv_mr *mr = ibv_reg_mr_iova2(b->pd, hole, 4096, 1 << 20, ALL_ACCESS);
     struct address to = address_of(b);
