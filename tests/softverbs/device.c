@@ -1,0 +1,204 @@
+/* Devices: found, opened, asked; asynchronous events. */
+#include "softverbs.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+
+static struct ibv_device devices[SV_RAILS];
+
+struct ibv_device **ibv_get_device_list(int *num_devices) {
+    const char *asked = getenv("SOFTVERBS_DEVICES");
+    unsigned count = asked ? (unsigned)atoi(asked) : 1;
+    if (count > SV_RAILS) count = SV_RAILS;
+    struct ibv_device **list = count ? calloc(count + 1, sizeof *list) : NULL;
+    if (num_devices) *num_devices = list ? (int)count : 0;
+    if (!list) {
+        errno = count ? ENOMEM : ENOSYS; /* as the library answers where the kernel has no RDMA */
+        return NULL;
+    }
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    pthread_mutex_lock(&lock);
+    for (unsigned i = 0; i < count; i++) {
+        list[i] = &devices[i];
+        if (list[i]->name[0]) continue;
+        list[i]->node_type = IBV_NODE_CA;
+        list[i]->transport_type = IBV_TRANSPORT_IB;
+        snprintf(list[i]->name, sizeof list[i]->name, "softverbs%u", i);
+        snprintf(list[i]->dev_name, sizeof list[i]->dev_name, "uverbs%u", i);
+    }
+    pthread_mutex_unlock(&lock);
+    return list;
+}
+
+void ibv_free_device_list(struct ibv_device **list) { free(list); }
+const char *ibv_get_device_name(struct ibv_device *device) { return device->name; }
+int ibv_get_device_index(struct ibv_device *device);
+int ibv_get_device_index(struct ibv_device *device) { return (int)(device - devices); }
+
+/* "soft" and the device's number: the GUID, and the end of the GID. */
+static void identity(unsigned index, uint8_t bytes[8]) { memcpy(bytes, (const uint8_t[8]){'s', 'o', 'f', 't', 0, 0, 0, (uint8_t)index}, 8); }
+
+uint64_t ibv_get_device_guid(struct ibv_device *device) {
+    uint64_t guid;
+    identity((unsigned)ibv_get_device_index(device), (uint8_t *)&guid);
+    return guid;
+}
+
+struct ibv_context *ibv_open_device(struct ibv_device *device) {
+    struct sv_fabric *fabric = sv_fabric_map();
+    struct sv_context *context = fabric ? calloc(1, sizeof *context) : NULL;
+    if (!context) return NULL;
+    context->ibv.device = device;
+    context->ibv.ops.poll_cq = sv_poll_cq;
+    context->ibv.ops.req_notify_cq = sv_req_notify_cq;
+    context->ibv.ops.post_srq_recv = sv_post_srq_recv;
+    context->ibv.ops.post_send = sv_post_send;
+    context->ibv.ops.post_recv = sv_post_recv;
+    context->ibv.cmd_fd = -1;
+    context->ibv.num_comp_vectors = 1;
+    pthread_mutex_init(&context->ibv.mutex, NULL);
+    pthread_mutex_init(&context->list, NULL);
+    pthread_rwlock_init(&context->memory, NULL);
+    context->index = (unsigned)ibv_get_device_index(device);
+    context->fabric = fabric;
+    context->rail = sv_rail(fabric, context->index);
+    context->port_seen = atomic_load(&context->rail->port_down);
+    context->probe = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    if (sv_events_make(&context->events) && context->probe >= 0) {
+        context->ibv.async_fd = context->events.fd;
+        return &context->ibv;
+    }
+    sv_events_end(&context->events);
+    if (context->probe >= 0) close(context->probe);
+    free(context);
+    return NULL;
+}
+
+/* Queue pairs that were left are gone, as the kernel would see to; what was allocated for them and others is lost. */
+int ibv_close_device(struct ibv_context *ibv) {
+    struct sv_context *context = sv_of(ibv);
+    sv_progress_stop(context);
+    for (struct sv_qp *qp = context->qps; qp; qp = qp->next) atomic_store(&qp->slot->number, 0);
+    sv_events_end(&context->events);
+    close(context->probe);
+    free(context->regions);
+    if (!atomic_load(&context->objects)) free(context);
+    return 0;
+}
+
+int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *attr) {
+    *attr = (struct ibv_device_attr){
+        .fw_ver = "softverbs",
+        .node_guid = ibv_get_device_guid(context->device),
+        .sys_image_guid = ibv_get_device_guid(context->device),
+        .max_mr_size = UINT64_MAX,
+        .page_size_cap = 4096,
+        .vendor_part_id = 1,
+        .max_qp = SV_SLOTS - 1,
+        .max_qp_wr = SV_MAX_WR,
+        .device_cap_flags = IBV_DEVICE_PORT_ACTIVE_EVENT | IBV_DEVICE_RC_RNR_NAK_GEN,
+        .max_sge = SV_MAX_SGE,
+        .max_sge_rd = SV_MAX_SGE,
+        .max_cq = 65536,
+        .max_cqe = 1 << 20,
+        .max_mr = 1 << 20,
+        .max_pd = 65536,
+        .max_qp_rd_atom = SV_MAX_READS,
+        .max_res_rd_atom = SV_MAX_READS * (SV_SLOTS - 1),
+        .max_qp_init_rd_atom = SV_MAX_READS,
+        .atomic_cap = IBV_ATOMIC_NONE,
+        .max_srq = 65536,
+        .max_srq_wr = SV_MAX_WR,
+        .max_srq_sge = SV_MAX_SGE,
+        .max_pkeys = 1,
+        .phys_port_cnt = 1,
+    };
+    return 0;
+}
+
+int ibv_query_port(struct ibv_context *context, uint8_t port_num, struct ibv_port_attr *attr) {
+    if (port_num != 1) return EINVAL;
+    bool down = atomic_load(&sv_of(context)->rail->port_down);
+    struct ibv_port_attr known = {
+        .state = down ? IBV_PORT_DOWN : IBV_PORT_ACTIVE,
+        .max_mtu = IBV_MTU_4096,
+        .active_mtu = IBV_MTU_4096,
+        .gid_tbl_len = 1,
+        .port_cap_flags = 1 << 16,
+        .max_msg_sz = 1 << 30,
+        .pkey_tbl_len = 1,
+        .max_vl_num = 1,
+        .active_width = 2,
+        .active_speed = 32,
+        .phys_state = down ? 3 : 5,
+        .link_layer = IBV_LINK_LAYER_ETHERNET,
+    };
+    memcpy(attr, &known, offsetof(struct ibv_port_attr, port_cap_flags2)); /* the public structure was shorter once */
+    return 0;
+}
+
+int ibv_query_gid(struct ibv_context *context, uint8_t port_num, int index, union ibv_gid *gid) {
+    if (port_num != 1 || index != 0) return errno = EINVAL, -1;
+    *gid = (union ibv_gid){.raw = {0xfe, 0x80}};
+    identity(sv_of(context)->index, gid->raw + 8);
+    return 0;
+}
+
+int _ibv_query_gid_ex(struct ibv_context *context, uint32_t port_num, uint32_t gid_index, struct ibv_gid_entry *entry, uint32_t flags,
+                      size_t entry_size) {
+    if (flags || entry_size < sizeof *entry || port_num != 1) return EINVAL;
+    if (gid_index != 0) return ENODATA;
+    *entry = (struct ibv_gid_entry){.port_num = 1, .gid_type = IBV_GID_TYPE_ROCE_V2};
+    return ibv_query_gid(context, 1, 0, &entry->gid);
+}
+
+/* Of no public header: ibv_devinfo -v asks. 1 is RoCE version 2. */
+int ibv_query_gid_type(struct ibv_context *context, uint8_t port_num, unsigned int index, int *type);
+int ibv_query_gid_type(struct ibv_context *context, uint8_t port_num, unsigned int index, int *type) {
+    union ibv_gid gid;
+    *type = 1;
+    return ibv_query_gid(context, port_num, (int)index, &gid);
+}
+
+ssize_t _ibv_query_gid_table(struct ibv_context *context, struct ibv_gid_entry *entries, size_t max_entries, uint32_t flags, size_t entry_size) {
+    if (flags || entry_size < sizeof *entries || !max_entries) return -EINVAL;
+    return _ibv_query_gid_ex(context, 1, 0, entries, 0, entry_size) ? -EINVAL : 1;
+}
+
+int ibv_query_pkey(struct ibv_context *context, uint8_t port_num, int index, uint16_t *pkey) {
+    (void)context;
+    if (port_num != 1 || index != 0) return errno = EINVAL, -1;
+    *pkey = 0xffff;
+    return 0;
+}
+
+int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *event) {
+    if (sv_events_take(&sv_of(context)->events, event)) return -1;
+    if (event->event_type == IBV_EVENT_CQ_ERR) {
+        pthread_mutex_lock(&event->element.cq->mutex);
+        ((struct sv_cq *)event->element.cq)->async_events++;
+        pthread_mutex_unlock(&event->element.cq->mutex);
+    } else if (event->event_type != IBV_EVENT_PORT_ERR && event->event_type != IBV_EVENT_PORT_ACTIVE) {
+        pthread_mutex_lock(&event->element.qp->mutex);
+        ((struct sv_qp *)event->element.qp)->async_events++;
+        pthread_mutex_unlock(&event->element.qp->mutex);
+    }
+    return 0;
+}
+
+void ibv_ack_async_event(struct ibv_async_event *event) {
+    if (event->event_type == IBV_EVENT_CQ_ERR) {
+        pthread_mutex_lock(&event->element.cq->mutex);
+        event->element.cq->async_events_completed++;
+        pthread_cond_signal(&event->element.cq->cond);
+        pthread_mutex_unlock(&event->element.cq->mutex);
+    } else if (event->event_type != IBV_EVENT_PORT_ERR && event->event_type != IBV_EVENT_PORT_ACTIVE) {
+        pthread_mutex_lock(&event->element.qp->mutex);
+        event->element.qp->events_completed++;
+        pthread_cond_signal(&event->element.qp->cond);
+        pthread_mutex_unlock(&event->element.qp->mutex);
+    }
+}

@@ -1,0 +1,138 @@
+/* How requests end, and the way of a packet. Throughout the queue pair is locked. */
+#include "softverbs.h"
+
+#include <string.h>
+
+static const enum ibv_wc_opcode completed_as[] = {
+    [IBV_WR_RDMA_WRITE] = IBV_WC_RDMA_WRITE,
+    [IBV_WR_RDMA_WRITE_WITH_IMM] = IBV_WC_RDMA_WRITE,
+    [IBV_WR_SEND] = IBV_WC_SEND,
+    [IBV_WR_SEND_WITH_IMM] = IBV_WC_SEND,
+    [IBV_WR_RDMA_READ] = IBV_WC_RDMA_READ,
+};
+
+static void complete(struct sv_qp *qp, struct ibv_cq *cq, struct sv_completion completion) {
+    completion.qp = qp;
+    completion.wc.qp_num = qp->ibv.qp_num;
+    if (!sv_complete((struct sv_cq *)cq, completion) && qp->ibv.state != IBV_QPS_ERR) sv_fail(qp, IBV_EVENT_QP_FATAL);
+}
+
+void sv_end_send(struct sv_qp *qp, enum ibv_wc_status status) {
+    struct sv_send *send = &qp->sends[qp->sq_head++ % qp->init.cap.max_send_wr];
+    if (send->opcode == IBV_WR_RDMA_READ && qp->sq_head <= qp->sq_next) qp->reads--;
+    if (qp->sq_next < qp->sq_head) qp->sq_next = qp->sq_head;
+#ifdef SOFTVERBS_BREAK_FREEING
+    atomic_store(&qp->sq_freed, qp->sq_head);
+#endif
+    if (status == IBV_WC_SUCCESS && !(send->flags & IBV_SEND_SIGNALED)) return;
+    struct ibv_wc wc = {.wr_id = send->wr_id, .status = status, .opcode = completed_as[send->opcode], .byte_len = send->length};
+    complete(qp, qp->ibv.send_cq, (struct sv_completion){.wc = wc, .frees = qp->sq_head});
+}
+
+void sv_end_receive(struct sv_qp *qp, enum ibv_wc_status status, const struct sv_packet *packet) {
+    struct ibv_wc wc = {.wr_id = qp->receive.wr_id, .status = status, .opcode = IBV_WC_RECV};
+    if (packet) {
+        wc.opcode = packet->kind == SV_WRITE ? IBV_WC_RECV_RDMA_WITH_IMM : IBV_WC_RECV;
+        wc.byte_len = packet->total;
+        wc.src_qp = packet->source;
+        wc.imm_data = packet->imm;
+        wc.wc_flags = packet->flags & SV_IMM ? IBV_WC_WITH_IMM : 0;
+    }
+    qp->receiving = false;
+    complete(qp, qp->ibv.recv_cq, (struct sv_completion){.wc = wc, .solicited = packet && (packet->flags & SV_SOLICITED)});
+}
+
+bool sv_take_receive(struct sv_receives *queue, struct sv_receive *receive) {
+    pthread_mutex_lock(&queue->lock);
+    bool there = queue->taken != queue->posted;
+    if (there) *receive = queue->ring[queue->taken++ % queue->room];
+    pthread_mutex_unlock(&queue->lock);
+    return there;
+}
+
+void sv_set_state(struct sv_qp *qp, enum ibv_qp_state state) {
+    qp->ibv.state = state;
+    atomic_store(&qp->slot->state, state);
+}
+
+void sv_flush(struct sv_qp *qp) {
+#ifndef SOFTVERBS_BREAK_FLUSH
+    while (qp->sq_head != qp->sq_tail) sv_end_send(qp, IBV_WC_WR_FLUSH_ERR);
+#endif
+    if (qp->receiving) sv_end_receive(qp, IBV_WC_WR_FLUSH_ERR, NULL);
+    while (qp->receives == &qp->own && sv_take_receive(&qp->own, &qp->receive)) sv_end_receive(qp, IBV_WC_WR_FLUSH_ERR, NULL);
+}
+
+void sv_fail(struct sv_qp *qp, int event) {
+    struct sv_context *context = sv_of(qp->ibv.context);
+    if (qp->ibv.state == IBV_QPS_ERR) return;
+    sv_set_state(qp, IBV_QPS_ERR);
+    if (event >= 0) sv_async(context, (enum ibv_event_type)event, &qp->ibv);
+    if (qp->ibv.srq) sv_async(context, IBV_EVENT_QP_LAST_WQE_REACHED, &qp->ibv);
+    sv_flush(qp);
+}
+
+void sv_lose(struct sv_qp *qp) {
+    struct sv_context *context = sv_of(qp->ibv.context);
+    struct sv_slot *peer = sv_slot(context->fabric, qp->attr.dest_qp_num);
+    if (atomic_load(&peer->peer) == qp->ibv.qp_num) atomic_store(&peer->lost, 1);
+    SV_COUNT(context->rail, dropped, 1);
+}
+
+struct sv_slot *sv_peer(struct sv_qp *qp) {
+    struct sv_context *context = sv_of(qp->ibv.context);
+    struct sv_slot *peer = sv_slot(context->fabric, qp->attr.dest_qp_num);
+    uint32_t rail = atomic_load(&peer->rail);
+    union ibv_gid gid;
+    ibv_query_gid(qp->ibv.context, 1, 0, &gid);
+    gid.raw[15] = (uint8_t)rail;
+    if (atomic_load(&peer->number) != qp->attr.dest_qp_num || atomic_load(&peer->peer) != qp->ibv.qp_num) return NULL;
+    if (memcmp(&gid, &qp->attr.ah_attr.grh.dgid, sizeof gid) != 0) return NULL;
+    if (sv_rail_dead(context->rail) || sv_rail_dead(sv_rail(context->fabric, rail))) return NULL;
+    uint32_t state = atomic_load(&peer->state);
+    return state == IBV_QPS_RTR || state == IBV_QPS_RTS || state == IBV_QPS_SQD ? peer : NULL;
+}
+
+/* Takes `duration` of a link that is in use until *until, not before `from`; when it is over. */
+static uint64_t occupy(_Atomic uint64_t *until, uint64_t from, uint64_t duration) {
+    uint64_t busy = atomic_load(until), end;
+    do {
+        end = (busy > from ? busy : from) + duration;
+    } while (!atomic_compare_exchange_weak(until, &busy, end));
+    return end;
+}
+
+static uint64_t wire_time(struct sv_rail *rail, uint32_t bytes) {
+    uint64_t rate = atomic_load(&rail->rate_mbps);
+    return rate ? bytes * 8000ull / rate : 0;
+}
+
+void sv_send_packet(struct sv_qp *qp, struct sv_slot *peer, struct sv_ring *ring, struct sv_packet *packet) {
+    struct sv_context *context = sv_of(qp->ibv.context);
+    struct sv_rail *theirs = sv_rail(context->fabric, atomic_load(&peer->rail));
+    struct sv_endpoint *endpoint = sv_endpoint(context->fabric, atomic_load(&peer->endpoint));
+    uint64_t delay = atomic_load(&context->rail->delay_ns), out = wire_time(context->rail, packet->length), in = wire_time(theirs, packet->length);
+    if (packet->kind == SV_READ_DATA) delay += atomic_load(&context->rail->read_delay_ns);
+    packet->due = 0;
+    if (delay || out || in) {
+        uint64_t end = occupy(&context->endpoint->sends_until, sv_now(), out);
+        if (in) end = occupy(&endpoint->receives_until, end - in, in);
+        packet->due = end + delay;
+    }
+    packet->source = qp->ibv.qp_num;
+    SV_COUNT(context->rail, packets, 1);
+    SV_COUNT(context->rail, bytes, packet->length);
+    if (packet->flags & SV_ACCOUNTED) SV_COUNT(context->rail, accounted_bytes, packet->length);
+    sv_ring_publish(ring, packet);
+}
+
+void sv_wake_peer(struct sv_qp *qp) {
+    struct sv_context *context = sv_of(qp->ibv.context);
+    sv_ring_bell(sv_endpoint(context->fabric, atomic_load(&sv_slot(context->fabric, qp->attr.dest_qp_num)->endpoint)));
+}
+
+bool sv_arrived(struct sv_packet *packet, uint64_t now, uint64_t *wake) {
+    if (packet->due <= now) return true;
+    *wake = sv_min(*wake, packet->due);
+    return false;
+}

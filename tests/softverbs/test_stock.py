@@ -1,0 +1,150 @@
+"""Programs that others have written run on the software libibverbs: ibverbs-utils, perftest and pyverbs, as Debian has them.
+
+They are taken from the distribution's packages, unpacked and not installed.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import c_build
+import pytest
+from softverbs import build
+from softverbs.control import Fabric
+
+pytestmark = pytest.mark.wide
+
+PACKAGES = ("ibverbs-utils", "perftest", "python3-pyverbs", "libibumad3", "libpci3")
+UNPACKED = c_build.STORE / "verbs-programs"
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    if not Path("/usr/lib/x86_64-linux-gnu/libibverbs.so.1").exists() or not Path("/usr/lib/x86_64-linux-gnu/librdmacm.so.1").exists():
+        pytest.skip("libibverbs1 and librdmacm1 are not installed")
+    if not (UNPACKED / "done").exists():
+        UNPACKED.mkdir(parents=True, exist_ok=True)
+        try:
+            subprocess.run(["apt-get", "download", *PACKAGES], cwd=UNPACKED, check=True, capture_output=True, timeout=200)
+        except (OSError, subprocess.SubprocessError):
+            pytest.skip("apt-get cannot download Debian's packages")
+        for package in UNPACKED.glob("*.deb"):
+            subprocess.run(["dpkg-deb", "-x", package, UNPACKED], check=True, timeout=60)
+        (UNPACKED / "done").touch()
+    return UNPACKED
+
+
+class Stock:
+    def __init__(self, root: Path, folder: Path) -> None:
+        self.root, self.fabric = root, Fabric(folder / "fabric")
+        self.environment = {
+            **os.environ,
+            **self.fabric.environment(devices=2),
+            "LD_PRELOAD": str(build.library(folder)),
+            "LD_LIBRARY_PATH": str(root / "usr/lib/x86_64-linux-gnu"),
+            "PYTHONPATH": str(root / "usr/lib/python3/dist-packages"),
+        }
+
+    def start(self, *line: str) -> subprocess.Popen[str]:
+        program = self.root / "usr/bin" / line[0]
+        command = [str(program) if program.exists() else line[0], *line[1:]]
+        return subprocess.Popen(command, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    def run(self, *line: str) -> str:
+        with self.start(*line) as process:
+            said, _ = process.communicate(timeout=120)
+        assert process.returncode == 0, said
+        return said
+
+    def pair(self, *line: str) -> str:
+        """The program as a server and as a client of it; what the client says."""
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = str(free.getsockname()[1])
+        server = self.start(*line, "-p", port)
+        try:
+            wait_for_listener(int(port), server)
+            said = self.run(*line, "-p", port, "127.0.0.1")
+            assert server.wait(60) == 0, server.communicate()[0]
+        finally:
+            server.kill()
+            server.communicate()
+        return said
+
+
+def wait_for_listener(port: int, server: subprocess.Popen[str]) -> None:
+    """Without connecting: the server takes one client only."""
+    until = time.monotonic() + 30
+    while time.monotonic() < until and server.poll() is None:
+        for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+            for line in Path(table).read_text().splitlines()[1:]:
+                _, local, _, state, *_ = line.split()
+                if local.endswith(f":{port:04X}") and state == "0A":
+                    return
+        time.sleep(0.02)
+    raise AssertionError("the server does not listen")
+
+
+@pytest.fixture
+def stock(root: Path, tmp_path: Path) -> Stock:
+    return Stock(root, tmp_path)
+
+
+def test_devices_are_listed(stock: Stock) -> None:
+    assert [line.split()[0] for line in stock.run("ibv_devices").splitlines()[2:]] == ["softverbs0", "softverbs1"]
+    said = stock.run("ibv_devinfo", "-v", "-d", "softverbs1")
+    assert "PORT_ACTIVE" in said and "fe80::736f:6674:0:1, RoCE v2" in said
+    stock.fabric.rail(1).set(port_down=1)
+    assert "PORT_DOWN" in stock.run("ibv_devinfo", "-d", "softverbs1")
+
+
+@pytest.mark.parametrize("options", [(), ("-e",), ("-s", "1000000", "-n", "50")])
+def test_rc_pingpong(stock: Stock, options: tuple[str, ...]) -> None:
+    assert "iters in" in stock.pair("ibv_rc_pingpong", "-g", "0", "-c", *options)
+    assert stock.fabric.rail(0).send_requests > 0
+    assert (stock.fabric.rail(0).notifications > 0) == (options == ("-e",))
+
+
+def test_srq_pingpong(stock: Stock) -> None:
+    assert "iters in" in stock.pair("ibv_srq_pingpong", "-g", "0", "-n", "200", "-q", "4")
+
+
+# Not with -e: perftest polls once after it has asked for an event, and so waits for ever where what comes before the question makes none.
+@pytest.mark.parametrize(
+    "line",
+    [
+        ("ib_write_bw",),
+        ("ib_write_bw", "-q", "4", "-n", "500"),
+        ("ib_write_bw", "-b", "-n", "500"),
+        ("ib_write_bw", "-l", "8", "-s", "1024"),
+        ("ib_write_bw", "-a", "-n", "64"),
+        ("ib_write_lat", "-n", "500"),
+        ("ib_write_lat", "-I", "64", "-s", "32", "-n", "500"),
+        ("ib_read_bw",),
+        ("ib_read_bw", "-o", "1", "-n", "200"),
+        ("ib_read_lat", "-n", "200"),
+        ("ib_send_bw", "-n", "500"),
+        ("ib_send_bw", "--use-srq", "-n", "500"),
+        ("ib_send_lat", "-n", "500"),
+    ],
+    ids=" ".join,
+)
+def test_perftest(stock: Stock, line: tuple[str, ...]) -> None:
+    said = stock.pair(*line, "-F")
+    assert "#bytes" in said and stock.fabric.rail(0).send_requests > 0
+
+
+def test_perftest_says_what_went_wrong(stock: Stock) -> None:
+    """A wrong key in the middle: the program stops with the status that an adapter gives."""
+    stock.fabric.rail(0).set(bad_rkey_at=100)
+    with pytest.raises(AssertionError, match=r"remote access error|status 10|vendor"):
+        stock.pair("ib_write_bw", "-n", "500", "-F")
+
+
+def test_pyverbs(stock: Stock) -> None:
+    said = stock.run("/usr/bin/python3", str(Path(__file__).with_name("pyverbs_program.py")))
+    assert said.splitlines()[-1] == "all as expected", said
