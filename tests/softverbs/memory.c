@@ -31,7 +31,6 @@ void sv_copy(uint8_t *to, const uint8_t *from, size_t length) {
 }
 
 struct ibv_pd *ibv_alloc_pd(struct ibv_context *context) {
-    /* Only here: a process that has opened its devices may still have no threads, for it can close itself in then. */
     struct sv_pd *pd = sv_progress_start(sv_of(context)) ? calloc(1, sizeof *pd) : NULL;
     if (!pd) return NULL;
     pd->ibv.context = context;
