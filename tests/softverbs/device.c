@@ -38,14 +38,7 @@ const char *ibv_get_device_name(struct ibv_device *device) { return device->name
 int ibv_get_device_index(struct ibv_device *device);
 int ibv_get_device_index(struct ibv_device *device) { return (int)(device - devices); }
 
-/* "soft" and the device's number: the GUID, and the end of the GID. */
-static void identity(unsigned index, uint8_t bytes[8]) { memcpy(bytes, (const uint8_t[8]){'s', 'o', 'f', 't', 0, 0, 0, (uint8_t)index}, 8); }
-
-uint64_t ibv_get_device_guid(struct ibv_device *device) {
-    uint64_t guid;
-    identity((unsigned)ibv_get_device_index(device), (uint8_t *)&guid);
-    return guid;
-}
+uint64_t ibv_get_device_guid(struct ibv_device *device) { return sv_gid((unsigned)ibv_get_device_index(device)).global.interface_id; }
 
 struct ibv_context *ibv_open_device(struct ibv_device *device) {
     struct sv_fabric *fabric = sv_fabric_map();
@@ -143,8 +136,7 @@ int ibv_query_port(struct ibv_context *context, uint8_t port_num, struct ibv_por
 
 int ibv_query_gid(struct ibv_context *context, uint8_t port_num, int index, union ibv_gid *gid) {
     if (port_num != 1 || index != 0) return errno = EINVAL, -1;
-    *gid = (union ibv_gid){.raw = {0xfe, 0x80}};
-    identity(sv_of(context)->index, gid->raw + 8);
+    *gid = sv_gid(sv_of(context)->index);
     return 0;
 }
 

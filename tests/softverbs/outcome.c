@@ -83,9 +83,7 @@ struct sv_slot *sv_peer(struct sv_qp *qp) {
     struct sv_context *context = sv_of(qp->ibv.context);
     struct sv_slot *peer = sv_slot(context->fabric, qp->attr.dest_qp_num);
     uint32_t rail = atomic_load(&peer->rail);
-    union ibv_gid gid;
-    ibv_query_gid(qp->ibv.context, 1, 0, &gid);
-    gid.raw[15] = (uint8_t)rail;
+    union ibv_gid gid = sv_gid(rail);
     if (atomic_load(&peer->number) != qp->attr.dest_qp_num || atomic_load(&peer->peer) != qp->ibv.qp_num) return NULL;
     if (memcmp(&gid, &qp->attr.ah_attr.grh.dgid, sizeof gid) != 0) return NULL;
     if (sv_rail_dead(context->rail) || sv_rail_dead(sv_rail(context->fabric, rail))) return NULL;

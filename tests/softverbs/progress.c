@@ -8,14 +8,6 @@
 #define LOOK_NS 20000000u        /* between two looks at the timers */
 #define IDLE_AFTER_NS 1000000000 /* without anything under way: then it sleeps until it is called */
 
-void sv_list_lock(struct sv_context *context) {
-    atomic_fetch_add(&context->list_wanted, 1);
-    pthread_mutex_lock(&context->list);
-    atomic_fetch_sub(&context->list_wanted, 1);
-}
-
-void sv_list_unlock(struct sv_context *context) { pthread_mutex_unlock(&context->list); }
-
 static void sleep_until(struct sv_endpoint *endpoint, uint32_t seen, uint64_t wake) {
     uint64_t now = sv_now();
     while (wake > now && wake - now <= SPIN_NS && atomic_load(&endpoint->bell) == seen) {

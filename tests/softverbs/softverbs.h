@@ -152,6 +152,15 @@ struct sv_qp {
 };
 
 static inline struct sv_context *sv_of(struct ibv_context *context) { return (struct sv_context *)context; }
+/* For who adds or removes queues: the progress thread, which takes it again and again, lets him. */
+static inline void sv_list_lock(struct sv_context *context) {
+    atomic_fetch_add(&context->list_wanted, 1);
+    pthread_mutex_lock(&context->list);
+    atomic_fetch_sub(&context->list_wanted, 1);
+}
+static inline void sv_list_unlock(struct sv_context *context) { pthread_mutex_unlock(&context->list); }
+/* A device's GUID is the end of its GID. */
+static inline union ibv_gid sv_gid(unsigned device) { return (union ibv_gid){.raw = {0xfe, 0x80, [8] = 's', 'o', 'f', 't', [15] = (uint8_t)device}}; }
 static inline uint64_t sv_min(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
 /* --- memory.c --- */
@@ -212,8 +221,6 @@ bool sv_responder(struct sv_qp *qp, uint64_t now, uint64_t *wake);
 
 bool sv_progress_start(struct sv_context *context);
 void sv_progress_stop(struct sv_context *context);
-void sv_list_lock(struct sv_context *context);
-void sv_list_unlock(struct sv_context *context);
 int sv_poll_cq(struct ibv_cq *cq, int room, struct ibv_wc *wc);
 
 /* --- queue_pair.c --- */
