@@ -8,7 +8,7 @@
 
 #include "verbs.h"
 
-#define PIECE (64u << 10) /* bytes in one frame at most */
+#define PIECE (64u << 10) /* bytes of payloads in one frame at most; of records it has as many as there are, for it ends behind a whole one */
 
 /* ---- sending */
 
@@ -37,7 +37,7 @@ static bool begin_with(struct verbs *v, uint32_t of_payloads, const uint8_t *rin
     uint64_t from = atomic_load(handed_over), offset = from & (size - 1), n = tail - from;
     if (!n) return false;
     if (n > size - offset) n = size - offset;
-    if (n > PIECE) n = PIECE;
+    if (of_payloads && n > PIECE) n = PIECE;
     begin(v, (struct verbs_frame){.of_payloads = of_payloads, .size = (uint32_t)n, .start = from}, ring + offset);
     atomic_store(handed_over, from + n);
     return true;
@@ -95,7 +95,7 @@ static void wake(const _Atomic uint32_t *sleeps, int fd) {
 static uint8_t *place(struct verbs *v, const struct verbs_frame *f) {
     uint64_t size = f->of_payloads ? VERBS_BULK_RING : VERBS_RECORD_RING, next = f->of_payloads ? v->bulk_arrived : v->arrived;
     uint64_t read = atomic_load(f->of_payloads ? &v->bulk_in_control->head : &v->in_control->head), offset = f->start & (size - 1);
-    if (f->of_payloads > 1 || f->start != next || f->size > PIECE || f->size > size - offset || f->start + f->size - read > size) return NULL;
+    if (f->of_payloads > 1 || f->start != next || f->size > size - offset || f->start + f->size - read > size) return NULL;
     return (f->of_payloads ? v->in->payloads : v->in->records) + offset;
 }
 
