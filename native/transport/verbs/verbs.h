@@ -81,6 +81,7 @@ struct verbs { /* NOLINT(clang-analyzer-optin.performance.Padding): sender's and
     bool client;
     _Atomic bool connected; /* the queues have been connected once */
     int64_t connect_until;  /* the worker's end waits so long for that */
+    bool broke_off;         /* the client had begun to; of the link's own thread, as connect_until */
     _Atomic bool peer_gone, woken;
     _Atomic bool over_tcp; /* no rail works */
     struct verbs_carrier carrier;

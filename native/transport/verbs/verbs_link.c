@@ -23,9 +23,10 @@
 #ifndef VERBS_SLEEP_NS /* and looks again after so long at the latest; tests make it long, so that a wake-up that is lost is seen */
 #define VERBS_SLEEP_NS 1000000000ll
 #endif
-#define CONNECT_NS 10000000000ll /* the worker's end waits so long for the client to connect the queues */
-#define CLOSE_NS 300000000ll     /* at the end, so long for what was sent to arrive */
-#ifndef DRAIN_MS                 /* and so long for the reader to take what the peer left behind; tests make it long */
+#define CONNECT_NS 10000000000ll    /* the worker's end waits so long for the client to connect the queues */
+#define COME_AGAIN_NS 10000000000ll /* and so long once it had begun to */
+#define CLOSE_NS 300000000ll        /* at the end, so long for what was sent to arrive */
+#ifndef DRAIN_MS                    /* and so long for the reader to take what the peer left behind; tests make it long */
 #define DRAIN_MS 500
 #endif
 
@@ -92,25 +93,43 @@ static bool unsent(const struct verbs *v) {
            atomic_load_explicit(&v->queue.under_way, memory_order_relaxed);
 }
 
-/* The worker's end: the client connects the queues when it has been welcomed. One that was made for a session that moves has a connection that ends instead. */
-static void await_client(struct verbs *v) {
+/* The client has begun to connect the queues. Where that is broken off it may think that it is done: then it comes again, soon, over another connection. */
+static void begin(struct verbs *v) {
     char why[GV_DEATH_TEXT] = "";
-    struct pollfd fds[2] = {{.fd = v->fd, .events = POLLIN}, {.fd = v->kick_fd, .events = POLLIN}};
-    char byte;
-    uint64_t count;
-    if (poll(fds, 2, 100) > 0 && fds[1].revents && read(v->kick_fd, &count, sizeof count) < 0) return;
-    bool late = gv_now_ns() > v->connect_until, there = fds[0].revents && recv(v->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
-    if (there && gv_verbs_begin(v, why)) {
+    pthread_mutex_lock(&v->resume.one);
+    bool good = !atomic_load(&v->connected) && gv_verbs_begin(v, why);
+    if (good) {
         atomic_store(&v->connected, true);
         gv_resume_start(&v->resume);
-        gv_verbs_wake_all(v);
-    } else if (!there && fds[0].revents && !gv_resume_final(&v->resume)) {
-        atomic_store(&v->connected, true); /* it was, in another process */
-    } else if (there || late) {
-        gv_link_kill(&v->link, *why ? why : "the client did not connect its queues");
-    } else if (fds[0].revents) {
-        poll(NULL, 0, 10); /* whether a cut is the end is not known yet */
     }
+    bool connected = atomic_load(&v->connected); /* by whoever came before us */
+    pthread_mutex_unlock(&v->resume.one);
+    if (good) {
+        gv_verbs_wake_all(v);
+    } else if (!connected && gv_resume_final(&v->resume)) {
+        gv_link_kill(&v->link, why);
+    } else if (!connected) {
+        v->broke_off = true;
+        v->connect_until = gv_now_ns() + COME_AGAIN_NS;
+    }
+}
+
+/* The worker's end: the client connects the queues when it has been welcomed. One that was made for a session that moves has a connection that ends instead. */
+static void await_client(struct verbs *v) {
+    struct pollfd fds[2] = {{.fd = v->kick_fd, .events = POLLIN}, {.fd = v->fd, .events = POLLIN}};
+    char byte;
+    uint64_t count;
+    int n = poll(fds, v->broke_off ? 1 : 2, 100);
+    if (n > 0 && fds[0].revents && read(v->kick_fd, &count, sizeof count) < 0) return; /* another took it */
+    bool ended = !v->broke_off && fds[1].revents && recv(v->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) <= 0;
+    if (!v->broke_off && fds[1].revents && !ended)
+        begin(v);
+    else if (ended && !gv_resume_final(&v->resume))
+        atomic_store(&v->connected, true); /* it was, in another process */
+    else if (gv_now_ns() > v->connect_until)
+        gv_link_kill(&v->link, "the client did not connect its queues");
+    else if (ended)
+        poll(NULL, 0, 10); /* whether a cut is the end is not known yet */
 }
 
 static void sleep_until_kicked(struct verbs *v) {

@@ -355,6 +355,7 @@ static const char *replace(struct gv_link *link, int fd, const struct gv_resume_
     gv_set_blocking(fd);
     if (gv_link_dead(link) || dup3(fd, v->fd, O_CLOEXEC) < 0) return "the new connection could not be used";
     go_on(v, &v->theirs);
+    atomic_store(&v->connected, true);
     gv_resume_up(&v->resume);
     return NULL;
 }

@@ -194,7 +194,10 @@ int64_t receive_numbered(struct gv_link *link, uint64_t n) {
     int64_t until = gv_now_ns() + TEST_PATIENCE_NS;
     const struct gv_record *record;
     while (!(record = gv_recv_peek(link))) {
-        if (gv_link_dead(link)) return -1;
+        if (gv_link_dead(link)) {
+            fprintf(stderr, "died: %s\n", gv_link_death(link));
+            return -1;
+        }
         CHECK(gv_now_ns() < until);
         gv_recv_wait(link, 500000000, 10000);
     }

@@ -258,10 +258,12 @@ static void cut_while_coming_back(const char *link) {
         cutter_cut_all(&s.cutter);
         atomic_store(&s.cutter.cut_in, offset); /* 320 of greeting (twice with shm), some 200 of hello, some 80 of welcome, 40 each way */
         n++;
-        CHECK(send_numbered(s.p.client, 64, n) && send_numbered(s.p.worker, 64, n));
+        bool sent = send_numbered(s.p.client, 64, n) && send_numbered(s.p.worker, 64, n);
         gv_send_flush(s.p.client);
         gv_send_flush(s.p.worker);
-        CHECK(receive_numbered(s.p.client, n) == 64 && receive_numbered(s.p.worker, n) == 64);
+        bool came = sent && receive_numbered(s.p.client, n) == 64 && receive_numbered(s.p.worker, n) == 64;
+        if (!came) fprintf(stderr, "died: %s; %s\n", gv_link_death(s.p.client), gv_link_death(s.p.worker));
+        CHECK(came);
         if (s.shares) await_resumes(&s, before + 1); /* the records did not wait for it */
     }
     CHECK(s.cutter.cuts > 60);
