@@ -147,9 +147,15 @@ static inline bool gv_verbs_spin_try(_Atomic uint32_t *lock) {
 }
 static inline void gv_verbs_spin_unlock(_Atomic uint32_t *lock) { atomic_store(lock, 0); }
 
-/* ---- verbs_link.c */
+/* ---- verbs_wake.c */
+/* Everybody who waits looks again. */
+void gv_verbs_wake_all(struct verbs *v);
 /* Wakes the link's own thread, if it sleeps: something is to be posted that could not be now, or that nobody flushes. */
 void gv_verbs_kick(struct verbs *v);
+/* Wakes a reader by his descriptor, if his ring says that he sleeps. */
+void gv_verbs_wake_reader(const _Atomic uint32_t *sleeps, int fd);
+/* A queue broke: the link is down, or dead. */
+void gv_verbs_broke(struct verbs *v, const struct verbs_queue *q);
 
 /* ---- verbs_records.c */
 void *gv_verbs_reserve(struct gv_link *link, uint32_t size);
@@ -197,10 +203,6 @@ extern const struct gv_resume_ops gv_verbs_resume_ops;
 bool gv_verbs_begin(struct verbs *v, char why[GV_DEATH_TEXT]);
 /* Takes what has come, and lets go of them. */
 void gv_verbs_close_queues(struct verbs *v);
-/* A queue broke: the link is down, or dead. */
-void gv_verbs_broke(struct verbs *v, const struct verbs_queue *q);
-/* Everybody who waits looks again. */
-void gv_verbs_wake_all(struct verbs *v);
 
 /* ---- verbs_move.c, for the row */
 void gv_verbs_pause(struct gv_link *link);

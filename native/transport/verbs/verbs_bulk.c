@@ -169,8 +169,7 @@ void gv_verbs_poll_bulk_locked(struct verbs *v) {
     if (!any) return;
     if (v->bulk_arrived != atomic_load_explicit(&v->bulk_in_control->tail, memory_order_relaxed)) {
         atomic_store(&v->bulk_in_control->tail, v->bulk_arrived);
-        uint64_t one = 1;
-        if (atomic_load(&v->bulk_in_control->reader_sleeps) && write(v->bulk_wake_fd, &one, sizeof one) < 0) return;
+        gv_verbs_wake_reader(&v->bulk_in_control->reader_sleeps, v->bulk_wake_fd);
     }
     if (read == head) return;
     atomic_store(&v->bulk_out_control->head, read);

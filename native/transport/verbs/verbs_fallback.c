@@ -86,11 +86,6 @@ static void raise_to(_Atomic uint64_t *position, uint64_t value, _Atomic uint32_
     if (atomic_load(sleeps) == GV_RING_ASLEEP) gv_wake_sleeper(sleeps);
 }
 
-static void wake(const _Atomic uint32_t *sleeps, int fd) {
-    uint64_t one = 1;
-    if (atomic_load(sleeps) && write(fd, &one, sizeof one) < 0) return; /* its count is full: it wakes all the same */
-}
-
 /* Where the frame's bytes belong. NULL: it is none. */
 static uint8_t *place(struct verbs *v, const struct verbs_frame *f) {
     uint64_t size = f->of_payloads ? VERBS_BULK_RING : VERBS_RECORD_RING, next = f->of_payloads ? v->bulk_arrived : v->arrived;
@@ -108,9 +103,9 @@ static void take(struct verbs *v, const struct verbs_frame *f) {
     *arrived += f->size;
     atomic_store(f->of_payloads ? &v->bulk_in_control->tail : &v->in_control->tail, *arrived);
     if (f->of_payloads)
-        wake(&v->bulk_in_control->reader_sleeps, v->bulk_wake_fd);
+        gv_verbs_wake_reader(&v->bulk_in_control->reader_sleeps, v->bulk_wake_fd);
     else
-        wake(&v->in_control->reader_sleeps, v->wake_fd);
+        gv_verbs_wake_reader(&v->in_control->reader_sleeps, v->wake_fd);
 }
 
 /* queue.polling and bulk_polling held. */

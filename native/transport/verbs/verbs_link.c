@@ -32,11 +32,6 @@
 
 /* ---- the link's own thread */
 
-static void kick(struct verbs *v) {
-    uint64_t one = 1;
-    if (write(v->kick_fd, &one, sizeof one) < 0) return; /* its count is full: it wakes all the same */
-}
-
 /* Gives the reader a moment for what the peer left behind, then declares the link dead. */
 static void peer_ended(struct verbs *v) {
     gv_verbs_poll_records(v);
@@ -187,12 +182,6 @@ static void *run(void *arg) {
     return NULL;
 }
 
-void gv_verbs_kick(struct verbs *v) {
-    if (!atomic_load(&v->out_control->reader_sleeps)) return;
-    atomic_store(&v->out_control->reader_sleeps, GV_RING_AWAKE);
-    kick(v);
-}
-
 /* ---- memory and rails */
 
 static void *map(size_t size) {
@@ -320,7 +309,7 @@ static void verbs_close(struct gv_link *link) {
     if (!gv_link_dead(link)) linger(v);
     gv_resume_stop(&v->resume);
     gv_link_kill(link, "closed");
-    kick(v);
+    gv_verbs_wake_all(v);
     pthread_join(v->thread, NULL);
     gv_part_queue_end(&v->parts);
     gv_verbs_close_queues(v);

@@ -17,7 +17,7 @@
 /* The ring's bytes that are to go, as writes: two where the ring begins again. Of a pad only the head is sent. */
 static uint32_t cut(const struct verbs *v, uint64_t from, uint64_t tail, struct verbs_write writes[2]) {
     uint32_t n = 0;
-    while (from != tail) {
+    while (from != tail && n < 2) {
         uint64_t offset = from & (VERBS_RECORD_RING - 1), end = from - offset + VERBS_RECORD_RING,
                  pad_at = atomic_load_explicit(&v->tx.pad_at, memory_order_relaxed);
         uint64_t next = end < tail ? end : tail, size = next - from;

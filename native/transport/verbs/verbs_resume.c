@@ -21,23 +21,6 @@
 #define EXCHANGE_NS 5000000000ll /* for saying to each other what one has */
 #define HELLO_NS 2000000000ll    /* until a queue's first write has come */
 
-static void wake(int fd) {
-    uint64_t one = 1;
-    if (write(fd, &one, sizeof one) < 0) return; /* its count is full: it wakes all the same */
-}
-
-void gv_verbs_wake_all(struct verbs *v) {
-    wake(v->wake_fd);
-    wake(v->bulk_wake_fd);
-    wake(v->kick_fd);
-    gv_wake_sleeper(&v->out_control->writer_sleeps);
-    gv_wake_sleeper(&v->bulk_out_control->writer_sleeps);
-}
-
-void gv_verbs_broke(struct verbs *v, const struct verbs_queue *q) {
-    if (gv_resume_is_up(&v->resume)) gv_resume_cut(&v->resume, q->why, 0);
-}
-
 /* ---- the queues */
 
 static void lock_all(struct verbs *v) {
