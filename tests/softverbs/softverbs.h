@@ -34,7 +34,7 @@ struct sv_mr {
 
 struct sv_context {
     struct ibv_context ibv;
-    bool started; /* it has an endpoint and the progress thread */
+    bool started;   /* it has an endpoint and the progress thread */
     unsigned index; /* of the device */
     struct sv_fabric *fabric;
     struct sv_rail *rail;

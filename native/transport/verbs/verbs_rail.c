@@ -47,7 +47,9 @@ static bool mapped_ipv4(const union ibv_gid *g) {
     return memcmp(g->raw, prefix, sizeof prefix) == 0;
 }
 
-static bool link_local(const union ibv_gid *g) { return g->raw[0] == 0xfe && (g->raw[1] & 0xc0) == 0x80; }
+static bool link_local(const union ibv_gid *g) {
+    return mapped_ipv4(g) ? g->raw[12] == 169 && g->raw[13] == 254 : g->raw[0] == 0xfe && (g->raw[1] & 0xc0) == 0x80;
+}
 
 static bool empty(const union ibv_gid *g) {
     static const union ibv_gid none;
@@ -60,15 +62,16 @@ static uint32_t type_by_file(const char *device, uint8_t port, uint32_t index) {
     snprintf(path, sizeof path, "/sys/class/infiniband/%s/ports/%u/gid_attrs/types/%u", device, port, index);
     FILE *file = fopen(path, "re");
     if (!file) return IBV_GID_TYPE_ROCE_V2;
+    /* NOLINTNEXTLINE(clang-analyzer-unix.BlockInCriticalSection): a file of the kernel's, which has its text */
     if (!fgets(text, sizeof text, file)) text[0] = 0;
     fclose(file);
     return strstr(text, "v2") ? IBV_GID_TYPE_ROCE_V2 : IBV_GID_TYPE_IB;
 }
 
-/* How good it is for RoCE: version 2 passes routers, an address of IPv4 is what networks are set up for, one that is link-local passes none. 0: of no use. */
+/* How good it is for RoCE, version 2: an address of IPv4 is what networks are set up for, one that is link-local passes no router. 0: of no use. */
 static int gid_merit(const union ibv_gid *gid, uint32_t type) {
-    if (empty(gid)) return 0;
-    return 1 + 4 * (type == IBV_GID_TYPE_ROCE_V2) + (mapped_ipv4(gid) ? 2 : !link_local(gid));
+    if (empty(gid) || type != IBV_GID_TYPE_ROCE_V2) return 0;
+    return link_local(gid) ? 1 : mapped_ipv4(gid) ? 3 : 2;
 }
 
 static uint32_t gid_at(const struct verbs_library *library, const struct opened *o, uint8_t port, uint32_t index, union ibv_gid *gid) {
@@ -82,21 +85,30 @@ static uint32_t gid_at(const struct verbs_library *library, const struct opened 
     return type_by_file(o->name, port, index);
 }
 
+/* What the user names; -1: nothing. What is no number is none of the port's. */
+static int named_gid(void) {
+    const char *said = getenv(GV_GID_VARIABLE);
+    char *end;
+    if (!said || !*said) return -1;
+    long i = strtol(said, &end, 10);
+    return *end || i < 0 || i > GIDS_MAX ? GIDS_MAX : (int)i;
+}
+
 /* The best one, or the one that the user names. False: there is none. */
 static bool choose_gid(const struct verbs_library *library, const struct opened *o, struct verbs_rail *rail, int n) {
-    const char *said = getenv(GV_GID_VARIABLE);
     int best = 0;
-    bool named = said && *said;
-    for (int i = named ? atoi(said) : 0; i < (n < GIDS_MAX ? n : GIDS_MAX); i++) {
+    bool named = named_gid() >= 0;
+    for (int i = named ? named_gid() : 0; i < (n < GIDS_MAX ? n : GIDS_MAX); i++) {
         union ibv_gid gid;
         uint32_t type = gid_at(library, o, rail->port, (uint32_t)i, &gid);
-        int merit = gid_merit(&gid, type);
+        bool other = named || rail->link_layer != IBV_LINK_LAYER_ETHERNET; /* of another kind than RoCE v2, perhaps */
+        int merit = other ? !empty(&gid) : gid_merit(&gid, type);
         if (merit > best) {
             best = merit;
             rail->gid_index = i;
             rail->gid = gid;
         }
-        if (named || rail->link_layer != IBV_LINK_LAYER_ETHERNET) break; /* of InfiniBand the first is the port's own */
+        if (other) break; /* of InfiniBand the first is the port's own */
     }
     return best;
 }
@@ -116,7 +128,7 @@ static bool use_port(const struct verbs_library *library, const struct opened *o
         .context = o->context, .port = port, .link_layer = attr.link_layer, .mtu = (uint8_t)attr.active_mtu, .lid = attr.lid, .gid_index = -1};
     snprintf(rail->name, sizeof rail->name, "%s", o->name);
     if (choose_gid(library, o, rail, attr.gid_tbl_len) || attr.link_layer == IBV_LINK_LAYER_INFINIBAND) return true;
-    snprintf(why, GV_DEATH_TEXT, "port %u of the RDMA device %.60s has no GID%s", port, o->name,
+    snprintf(why, GV_DEATH_TEXT, "port %u of the RDMA device %.60s has no RoCE v2 GID%s", port, o->name,
              getenv(GV_GID_VARIABLE) ? " where " GV_GID_VARIABLE " says" : "");
     return false;
 }
