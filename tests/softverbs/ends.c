@@ -143,6 +143,10 @@ void expect_event(struct end *end, enum ibv_event_type type) {
     ibv_ack_async_event(&event);
 }
 
+void wait_for(_Atomic uint64_t *counter, uint64_t value) {
+    for (uint64_t until = sv_now() + PATIENCE_NS; atomic_load(counter) < value; nap(100)) CHECK(sv_now() < until);
+}
+
 void nap(unsigned us) { nanosleep(&(struct timespec){.tv_sec = us / 1000000, .tv_nsec = us % 1000000 * 1000}, NULL); }
 
 void fill_bytes(uint8_t *bytes, size_t length, unsigned seed) {

@@ -103,7 +103,7 @@ static void not_ready(void) {
     CHECK(post(a, request(a, IBV_WR_RDMA_WRITE_WITH_IMM, 1, &sge, address_of(b), 0)) == 0 &&
           post_simple(a, IBV_WR_SEND, 2, address_of(b), 0, 50000) == 0);
     naks = atomic_load(&rail(0)->rnr_naks);
-    while (atomic_load(&rail(0)->rnr_naks) < naks + 3) nap(100);
+    wait_for(&rail(0)->rnr_naks, naks + 3);
     CHECK(post_receive(b, 3, 0, 0) == 0 && post_receive(b, 4, 100000, 50000) == 0);
     expect(b, 3, IBV_WC_SUCCESS);
     expect(b, 4, IBV_WC_SUCCESS);
@@ -169,34 +169,40 @@ static void rail_comes_back(void) {
     connect_end(a, address_of(b));
     connect_end(b, address_of(a));
     fill_bytes(a->buffer, BUFFER, 4);
-    uint64_t got = 0, posted = 0, ids = 60;
+    uint64_t got = 0, ids = 60, dropped = 0;
     uint32_t part = BUFFER / 60 / 8 * 8;
-    for (int cuts = 0; got < ids;) {
-        if (posted < ids) {
-            enum ibv_wr_opcode opcode = posted % 5 == 4 ? IBV_WR_SEND : IBV_WR_RDMA_WRITE;
-            if (opcode == IBV_WR_SEND) CHECK(post_receive(b, posted, posted * part, part) == 0);
-            CHECK(post_simple(a, opcode, posted, address_of(b), posted * part, part) == 0);
-            posted++;
+    for (uint64_t id = 0; id < ids; id++) {
+        bool cut = id % 20 == 10;
+        if (cut) {
+            dropped = atomic_load(&rail(1)->dropped);
+            set_fault(id == 30 ? &rail(1)->drop : &rail(2)->drop, 1); /* either end's */
         }
-        if (posted % 20 == 10 && cuts < 3 && (int)(posted / 20) == cuts) {
-            cuts++;
-            set_fault(cuts == 2 ? &rail(1)->drop : &rail(2)->drop, 1); /* either end's */
-            nap(3000);
+        enum ibv_wr_opcode opcode = id % 5 == 4 ? IBV_WR_SEND : IBV_WR_RDMA_WRITE;
+        if (opcode == IBV_WR_SEND) CHECK(post_receive(b, id, id * part, part) == 0);
+        CHECK(post_simple(a, opcode, id, address_of(b), id * part, part) == 0);
+        if (cut) {
+            wait_for(&rail(1)->dropped, dropped + 1);
             set_fault(&rail(1)->drop, 0);
             set_fault(&rail(2)->drop, 0);
         }
-        if (posted == ids || posted - got > 40) expect(a, got++, IBV_WC_SUCCESS);
+        if (id >= 40) expect(a, got++, IBV_WC_SUCCESS);
     }
+    while (got < ids) expect(a, got++, IBV_WC_SUCCESS);
     for (uint64_t id = 4; id < ids; id += 5) expect(b, id, IBV_WC_SUCCESS);
-    CHECK(are_bytes(b->buffer, ids * part, 4) && atomic_load(&rail(1)->timeouts) > 0);
+    CHECK(are_bytes(b->buffer, ids * part, 4));
+    CHECK(atomic_load(&rail(1)->timeouts) > 0);
     /* Reads, whose answers are lost. */
     memset(a->buffer, 0, BUFFER);
+    set_fault(&rail(2)->delay_ns, 5 * MS);
+    uint64_t packets = atomic_load(&rail(2)->packets), tries = atomic_load(&rail(1)->timeouts);
     for (uint64_t id = 0; id < 8; id++) CHECK(post_simple(a, IBV_WR_RDMA_READ, id, address_of(b), id * 100000, 100000) == 0);
-    set_fault(&rail(2)->drop, 1);
-    nap(3000);
-    set_fault(&rail(2)->drop, 0);
+    wait_for(&rail(2)->packets, packets + 2);
+    set_fault(&rail(1)->drop, 1); /* they are under way */
+    nap(20000);
+    set_fault(&rail(1)->drop, 0);
+    set_fault(&rail(2)->delay_ns, 0);
     for (uint64_t id = 0; id < 8; id++) expect(a, id, IBV_WC_SUCCESS);
-    CHECK(are_bytes(a->buffer, 800000, 4));
+    CHECK(are_bytes(a->buffer, 800000, 4) && atomic_load(&rail(1)->timeouts) > tries);
     end_end(a);
     end_end(b);
 }
@@ -288,7 +294,7 @@ static void late_completions(void) {
     uint64_t began = sv_now(), made = atomic_load(&rail(0)->completions);
     for (uint64_t n = 0; n < EACH; n++) {
         if (n == EACH / 2) { /* shorter: those after do not overtake */
-            while (atomic_load(&rail(0)->completions) - made < PAIRS * EACH / 2) nap(100);
+            wait_for(&rail(0)->completions, made + PAIRS * EACH / 2);
             set_fault(&rail(0)->completion_delay_ns, MS);
         }
         for (int i = 0; i < PAIRS; i++) CHECK(post_simple(a[i], IBV_WR_RDMA_WRITE, n * PAIRS + (uint64_t)i, address_of(b[i]), 0, 8) == 0);

@@ -233,7 +233,7 @@ static void full_queues(void) {
     uint64_t doorbells = atomic_load(&rail(0)->doorbells), requests = atomic_load(&rail(0)->send_requests), made = atomic_load(&rail(0)->completions);
     CHECK(ibv_post_send(a->qp, list, &bad) == ENOMEM && bad == &list[8]);
     CHECK(atomic_load(&rail(0)->doorbells) == doorbells + 1 && atomic_load(&rail(0)->send_requests) == requests + 8);
-    while (atomic_load(&rail(0)->completions) == made) nap(100);
+    wait_for(&rail(0)->completions, made + 1);
     CHECK(post(a, wr) == ENOMEM);
     expect(a, 7, IBV_WC_SUCCESS);
     CHECK(atomic_load(&rail(0)->completions) == made + 1);
