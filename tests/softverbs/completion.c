@@ -120,7 +120,7 @@ bool sv_complete(struct sv_cq *cq, struct sv_completion completion) {
         if (!slot->ripe_at) notify(cq, slot);
     }
     pthread_mutex_unlock(&cq->lock);
-    if (completion.ripe_at) sv_ring_bell(context->endpoint);
+    if (completion.ripe_at) sv_ring_bell(context->station);
     return sound;
 }
 
@@ -175,7 +175,7 @@ int sv_req_notify_cq(struct ibv_cq *ibv, int solicited_only) {
     bool delayed = false;
     for (uint32_t i = 0; i < cq->count && !delayed; i++) delayed = cq->ring[(cq->first + i) % cq->room].ripe_at;
     pthread_mutex_unlock(&cq->lock);
-    if (delayed) sv_ring_bell(sv_of(ibv->context)->endpoint);
+    if (delayed) sv_ring_bell(sv_of(ibv->context)->station);
     return 0;
 }
 

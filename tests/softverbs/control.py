@@ -66,9 +66,9 @@ class Fabric:
         return Rail(self, index)
 
     def ring(self) -> None:
-        """Changes each endpoint's bell and wakes who sleeps on it. Not an addition: a thread compares for being the same only."""
+        """Changes each station's bell and wakes who sleeps on it. Not an addition: a thread compares for being the same only."""
         libc = ctypes.CDLL(None)
-        for i in range(numbers()["SV_ENDPOINTS"]):
-            bell = ctypes.c_uint32.from_buffer(self.memory, numbers()["SV_ENDPOINTS_AT"] + i * numbers()["SV_ENDPOINT_BYTES"])
+        for i in range(numbers()["SV_STATIONS"]):
+            bell = ctypes.c_uint32.from_buffer(self.memory, numbers()["SV_STATIONS_AT"] + i * numbers()["SV_STATION_BYTES"])
             bell.value = secrets.randbits(32)
             libc.syscall(SYS_FUTEX[platform.machine()], ctypes.byref(bell), FUTEX_WAKE, 1, None, None, 0)

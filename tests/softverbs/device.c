@@ -62,9 +62,9 @@ struct ibv_context *ibv_open_device(struct ibv_device *device) {
     context->probe = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     if (sv_events_make(&context->events) && context->probe >= 0) {
         context->ibv.async_fd = context->events.fd;
-        context->endpoint = sv_endpoint_take(fabric);
-        context->keys_made = context->endpoint ? 37 * sv_endpoint_index(fabric, context->endpoint) + 1 : 0; /* no two contexts' keys are the same */
-        if (context->endpoint && sv_progress_start(context)) return &context->ibv;
+        context->station = sv_station_take(fabric);
+        context->keys_made = context->station ? 37 * sv_station_index(fabric, context->station) + 1 : 0; /* no two contexts' keys are the same */
+        if (context->station && sv_progress_start(context)) return &context->ibv;
     }
     sv_events_end(&context->events);
     if (context->probe >= 0) close(context->probe);

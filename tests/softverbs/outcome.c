@@ -108,13 +108,13 @@ static uint64_t wire_time(struct sv_rail *rail, uint32_t bytes) {
 void sv_send_packet(struct sv_qp *qp, struct sv_slot *peer, struct sv_ring *ring, struct sv_packet *packet) {
     struct sv_context *context = sv_of(qp->ibv.context);
     struct sv_rail *theirs = sv_rail(context->fabric, atomic_load(&peer->rail));
-    struct sv_endpoint *endpoint = sv_endpoint(context->fabric, atomic_load(&peer->endpoint));
+    struct sv_station *station = sv_station(context->fabric, atomic_load(&peer->station));
     uint64_t delay = atomic_load(&context->rail->delay_ns), out = wire_time(context->rail, packet->length), in = wire_time(theirs, packet->length);
     if (packet->kind == SV_READ_DATA) delay += atomic_load(&context->rail->read_delay_ns);
     packet->due = 0;
     if (delay || out || in) {
-        uint64_t end = occupy(&context->endpoint->sends_until, sv_now(), out);
-        if (in) end = occupy(&endpoint->receives_until, end - in, in);
+        uint64_t end = occupy(&context->station->sends_until, sv_now(), out);
+        if (in) end = occupy(&station->receives_until, end - in, in);
         packet->due = end + delay;
     }
     packet->source = qp->ibv.qp_num;
@@ -126,7 +126,7 @@ void sv_send_packet(struct sv_qp *qp, struct sv_slot *peer, struct sv_ring *ring
 
 void sv_wake_peer(struct sv_qp *qp) {
     struct sv_context *context = sv_of(qp->ibv.context);
-    sv_ring_bell(sv_endpoint(context->fabric, atomic_load(&sv_slot(context->fabric, qp->attr.dest_qp_num)->endpoint)));
+    sv_ring_bell(sv_station(context->fabric, atomic_load(&sv_slot(context->fabric, qp->attr.dest_qp_num)->station)));
 }
 
 bool sv_arrived(struct sv_packet *packet, uint64_t now, uint64_t *wake) {

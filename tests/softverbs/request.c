@@ -61,7 +61,7 @@ void sv_transmit(struct sv_qp *qp, uint64_t now, uint32_t longest) {
         struct sv_send *send = send_at(qp, qp->sq_next);
         bool read = send->opcode == IBV_WR_RDMA_READ;
         if (send->length > longest && !read) {
-            sv_ring_bell(context->endpoint);
+            sv_ring_bell(context->station);
             break;
         }
         if (!qp->send_offset && !may_start(qp, send)) break;
@@ -160,7 +160,7 @@ static void timer(struct sv_qp *qp, uint64_t now, uint64_t *wake) {
     uint64_t due = qp->timer_from + (4096ull << qp->attr.timeout);
     if (now >= due) {
         struct sv_slot *peer = sv_peer(qp);
-        bool there = peer && sv_endpoint_lives(sv_endpoint(context->fabric, atomic_load(&peer->endpoint)));
+        bool there = peer && sv_station_lives(sv_station(context->fabric, atomic_load(&peer->station)));
         qp->timer_from = now;
         due = now + (4096ull << qp->attr.timeout);
         if (!there || atomic_load(&qp->slot->lost)) {

@@ -37,7 +37,7 @@ struct sv_context {
     unsigned index; /* of the device */
     struct sv_fabric *fabric;
     struct sv_rail *rail;
-    struct sv_endpoint *endpoint;
+    struct sv_station *station;
     pthread_t thread;
     _Atomic uint32_t stop;
     _Atomic uint32_t list_wanted;

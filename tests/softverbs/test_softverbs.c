@@ -277,6 +277,14 @@ static void channels(void) {
         CHECK((ibv_get_cq_event(b->channel, &cq, &context) == 0) == (i == 1));
     }
     ibv_ack_cq_events(b->cq, 2);
+    /* A queue keeps what is in it when it gets another size; it gets none that is too small. */
+    for (unsigned i = 0; i < 3; i++) CHECK(post_simple(a, IBV_WR_RDMA_WRITE, i, address_of(b), 0, 8) == 0);
+    expect(a, 0, IBV_WC_SUCCESS);
+    uint64_t made = atomic_load(&rail(0)->completions);
+    CHECK(post_simple(a, IBV_WR_RDMA_WRITE, 3, address_of(b), 0, 8) == 0);
+    wait_for(&rail(0)->completions, made + 1);
+    CHECK(ibv_resize_cq(a->cq, 2) == EINVAL && ibv_resize_cq(a->cq, 3) == 0 && a->cq->cqe == 3);
+    for (unsigned i = 1; i < 4; i++) expect(a, i, IBV_WC_SUCCESS);
     /* An event that nobody takes goes with its queue. */
     CHECK(ibv_req_notify_cq(b->cq, 0) == 0 && post_receive(b, 5, 0, 8) == 0 && post(a, wr) == 0);
     expect(b, 5, IBV_WC_SUCCESS);
@@ -296,6 +304,8 @@ static void shared_receives(void) {
     connect_end(c, address_of(a));
     connect_end(b, address_of(d));
     connect_end(d, address_of(b));
+    struct ibv_srq_attr attr;
+    CHECK(ibv_query_srq(srq, &attr) == 0 && attr.max_wr == 4 && ibv_modify_srq(srq, &attr, IBV_SRQ_LIMIT) == EOPNOTSUPP);
     CHECK(post_receive(c, 1, 0, 8) == EINVAL);
     struct ibv_mr *mr = ibv_reg_mr(pd, c->buffer, 64, IBV_ACCESS_LOCAL_WRITE);
     for (unsigned i = 0; i < 5; i++) {
