@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
+import os
 import platform
 import re
 import secrets
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -58,6 +61,16 @@ class Fabric:
             if path.stat().st_size < numbers()["SV_FABRIC_BYTES"]:
                 file.truncate(numbers()["SV_FABRIC_BYTES"])
             self.memory = mmap.mmap(file.fileno(), numbers()["SV_RINGS_AT"])
+
+    @classmethod
+    @contextlib.contextmanager
+    def in_memory(cls) -> Iterator[Fabric]:
+        """One in /dev/shm, where nothing is written to a disk; gone afterwards, for those that have it mapped not before they end."""
+        path = Path("/dev/shm") / f"softverbs-{os.getpid()}-{secrets.token_hex(4)}"
+        try:
+            yield cls(path)
+        finally:
+            path.unlink(missing_ok=True)
 
     def environment(self, devices: int = 1) -> dict[str, str]:
         return {"SOFTVERBS_FABRIC": str(self.path), "SOFTVERBS_DEVICES": str(devices)}

@@ -19,7 +19,11 @@ struct sv_fabric *sv_fabric_map(void) {
         errno = ENODEV;
     } else if (!mapped) {
         struct stat status;
-        int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+        int fd = open(path, O_RDWR | O_CLOEXEC); /* another user's, it may be: with O_CREAT that is refused in /dev/shm */
+        if (fd < 0 && errno == ENOENT) {
+            fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+            if (fd >= 0) fchmod(fd, 0666);
+        }
         if (fd >= 0 && fstat(fd, &status) == 0 && (status.st_size >= SV_FABRIC_BYTES || ftruncate(fd, SV_FABRIC_BYTES) == 0)) {
             void *map = mmap(NULL, SV_FABRIC_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
             if (map != MAP_FAILED) mapped = map;

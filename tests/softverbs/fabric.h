@@ -107,7 +107,7 @@ struct sv_packet {
     uint32_t total; /* of the message */
     uint32_t offset;
     uint32_t length; /* of the payload, or of what is counted as such */
-    uint32_t imm;
+    uint32_t imm;    /* SV_READ: how many reads are outstanding with this one */
     uint8_t kind;
     uint8_t flags;
     uint8_t status; /* SV_NAK: enum ibv_wc_status */

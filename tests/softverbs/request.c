@@ -45,7 +45,7 @@ static void fill(struct sv_qp *qp, struct sv_send *send, struct sv_packet *packe
     packet->total = send->length;
     packet->offset = qp->send_offset;
     packet->length = part;
-    packet->imm = send->imm;
+    packet->imm = read ? qp->reads + 1 : send->imm;
     if (accounted || !part) return;
     if (send->inlined)
         sv_copy(payload, send->inlined + qp->send_offset, part);

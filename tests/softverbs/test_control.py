@@ -56,9 +56,11 @@ def test_words() -> None:
 
 
 def test_unknown_words_are_refused(tmp_path: Path) -> None:
-    rail = Fabric(tmp_path / "fabric").rail(3)
+    fabric = Fabric(tmp_path / "fabric")
+    rail = fabric.rail(3)
     rail.set(delay_ns=5)
     assert rail.delay_ns == 5 and rail.counters()["doorbells"] == 0
+    assert Fabric(fabric.path).rail(3).delay_ns == 5 and fabric.rail(2).delay_ns == 0
     with pytest.raises(KeyError):
         rail.set(port_dwon=1)
     with pytest.raises(AttributeError):

@@ -75,6 +75,20 @@ static void local_errors(void) {
     expect(a, 3, IBV_WC_WR_FLUSH_ERR);
     end_end(a);
     end_end(b);
+    /* More reads at a time than the peer answers. */
+    a = make_end((struct wishes){.reads = 4});
+    b = make_end((struct wishes){.reads = 2});
+    connect_end(a, address_of(b));
+    connect_end(b, address_of(a));
+    set_fault(&rail(0)->delay_ns, MS);
+    for (uint64_t id = 1; id < 4; id++) CHECK(post_simple(a, IBV_WR_RDMA_READ, id, address_of(b), 0, 8) == 0);
+    expect(a, 1, IBV_WC_SUCCESS);
+    expect(a, 2, IBV_WC_SUCCESS);
+    expect(a, 3, IBV_WC_REM_INV_REQ_ERR);
+    expect_event(b, IBV_EVENT_QP_REQ_ERR);
+    set_fault(&rail(0)->delay_ns, 0);
+    end_end(a);
+    end_end(b);
     /* More than was made ready for. */
     make_pair(&a, &b, (struct wishes){0});
     CHECK(post_receive(b, 1, 0, 63) == 0 && post_receive(b, 2, 0, 63) == 0);

@@ -9,6 +9,7 @@ import os
 import socket
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import c_build
@@ -39,8 +40,8 @@ def root() -> Path:
 
 
 class Stock:
-    def __init__(self, root: Path, folder: Path) -> None:
-        self.root, self.fabric = root, Fabric(folder / "fabric")
+    def __init__(self, root: Path, folder: Path, fabric: Fabric) -> None:
+        self.root, self.fabric = root, fabric
         self.environment = {
             **os.environ,
             **self.fabric.environment(devices=2),
@@ -90,8 +91,9 @@ def wait_for_listener(port: int, server: subprocess.Popen[str]) -> None:
 
 
 @pytest.fixture
-def stock(root: Path, tmp_path: Path) -> Stock:
-    return Stock(root, tmp_path)
+def stock(root: Path, tmp_path: Path) -> Iterator[Stock]:
+    with Fabric.in_memory() as fabric:
+        yield Stock(root, tmp_path, fabric)
 
 
 def test_devices_are_listed(stock: Stock) -> None:
