@@ -26,8 +26,9 @@ void sv_events_put(struct sv_events *events, struct ibv_async_event event) {
         events->first = 0;
         if (events->count * 2 >= events->room) {
             events->room = events->room * 2 + 16;
-            events->items = realloc(events->items, events->room * sizeof event);
-            if (!events->items) abort();
+            struct ibv_async_event *items = realloc(events->items, events->room * sizeof event);
+            if (!items) abort();
+            events->items = items;
         }
     }
     events->items[events->first + events->count++] = event;

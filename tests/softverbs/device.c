@@ -11,7 +11,7 @@ static struct ibv_device devices[SV_RAILS];
 
 struct ibv_device **ibv_get_device_list(int *num_devices) {
     const char *asked = getenv("SOFTVERBS_DEVICES");
-    unsigned count = asked ? (unsigned)atoi(asked) : 1;
+    unsigned count = asked ? (unsigned)strtoul(asked, NULL, 10) : 1;
     if (count > SV_RAILS) count = SV_RAILS;
     struct ibv_device **list = count ? calloc(count + 1, sizeof *list) : NULL;
     if (num_devices) *num_devices = list ? (int)count : 0;

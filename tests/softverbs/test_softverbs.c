@@ -435,11 +435,13 @@ struct both {
     struct end *end;
     struct address to;
     unsigned mine;
+    _Atomic unsigned done;
 };
 
 static void *exchange_thread(void *argument) {
     struct both *both = argument;
     exchange(both->end, both->to, 20, both->mine);
+    atomic_fetch_add(&both->done, 1);
     return NULL;
 }
 
@@ -447,9 +449,41 @@ static void two_threads(void) {
     struct end *ends[2];
     pthread_t threads[2];
     make_pair(&ends[0], &ends[1], (struct wishes){0});
-    struct both both[2] = {{ends[0], address_of(ends[1]), 0}, {ends[1], address_of(ends[0]), 1}};
+    struct both both[2] = {{ends[0], address_of(ends[1]), 0, 0}, {ends[1], address_of(ends[0]), 1, 0}};
     for (int i = 0; i < 2; i++) CHECK(pthread_create(&threads[i], NULL, exchange_thread, &both[i]) == 0);
     for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
+    for (int i = 0; i < 2; i++) end_end(ends[i]);
+}
+
+/* The same with all that an adapter gets over, at once. */
+static void troubled(void) {
+    struct end *ends[2];
+    pthread_t threads[2];
+    struct sv_rail *with = rail(2);
+    make_pair(&ends[0], &ends[1], (struct wishes){.device = 2, .timeout = 10, .reads = 1});
+    struct both both[2] = {{ends[0], address_of(ends[1]), 0, 0}, {ends[1], address_of(ends[0]), 1, 0}};
+    set_fault(&with->rnr_every, 4);
+    set_fault(&with->delay_ns, 30000);
+    set_fault(&with->read_delay_ns, 200000);
+    set_fault(&with->rate_mbps, 20000);
+    set_fault(&with->completion_delay_ns, 50000);
+    set_fault(&with->completion_reorder, 1);
+    uint64_t tries = atomic_load(&with->timeouts), naks = atomic_load(&with->rnr_naks);
+    for (int i = 0; i < 2; i++) CHECK(pthread_create(&threads[i], NULL, exchange_thread, &both[i]) == 0);
+    while (!atomic_load(&both[0].done) || !atomic_load(&both[1].done)) {
+        set_fault(&with->drop, 1);
+        nap(500);
+        set_fault(&with->drop, 0);
+        nap(10000);
+    }
+    for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
+    CHECK(atomic_load(&with->timeouts) > tries && atomic_load(&with->rnr_naks) > naks);
+    atomic_store(&with->rnr_every, 0);
+    atomic_store(&with->delay_ns, 0);
+    atomic_store(&with->read_delay_ns, 0);
+    atomic_store(&with->rate_mbps, 0);
+    atomic_store(&with->completion_delay_ns, 0);
+    set_fault(&with->completion_reorder, 0);
     for (int i = 0; i < 2; i++) end_end(ends[i]);
 }
 
@@ -541,6 +575,7 @@ int main(int argc, char **argv) {
         {"shared_receives", shared_receives},
         {"memory", memory},
         {"two_threads", two_threads},
+        {"troubled", troubled},
         {"counters_in_memory", counters_in_memory},
         {"two_processes", two_processes},
 #if !SANITIZED
