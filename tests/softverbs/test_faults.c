@@ -1,6 +1,8 @@
 /* The software libibverbs where something is wrong: with the requests, the peer, the rail, the queues. */
 #include "ends.h"
 
+#include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>
 
@@ -153,11 +155,15 @@ static void break_off(struct end *b, int how) {
 
 /* Nobody answers any more: the first request ends after retry_cnt more tries, those behind it flushed. */
 static void nobody_answers(void) {
-    for (int how = 0; how < 4; how++) {
-        struct end *a, *b;
-        make_pair(&a, &b, (struct wishes){.timeout = 8, .retry_cnt = 2}); /* 1 ms */
-        CHECK(post_simple(a, IBV_WR_RDMA_WRITE, 1, address_of(b), 0, 8) == 0);
-        expect(a, 1, IBV_WC_SUCCESS);
+    for (int how = 0; how < 5; how++) {
+        struct wishes wishes = {.timeout = 8, .retry_cnt = 2}; /* 1 ms */
+        struct end *a = make_end(wishes), *b = make_end(wishes);
+        struct address named = address_of(b);
+        if (how == 4) named.gid.raw[15]++; /* another's */
+        connect_end(a, named);
+        connect_end(b, address_of(a));
+        CHECK(how == 4 || post_simple(a, IBV_WR_RDMA_WRITE, 1, address_of(b), 0, 8) == 0);
+        if (how != 4) expect(a, 1, IBV_WC_SUCCESS);
         struct address to = address_of(b);
         uint64_t tries = atomic_load(&rail(0)->timeouts), began = sv_now();
         break_off(b, how);
@@ -205,10 +211,24 @@ static void rail_comes_back(void) {
     for (uint64_t id = 4; id < ids; id += 5) expect(b, id, IBV_WC_SUCCESS);
     CHECK(are_bytes(b->buffer, ids * part, 4));
     CHECK(atomic_load(&rail(1)->timeouts) > 0);
+    /* Messages of many packets that are lost on their way, of which the sender knows nothing. */
+    memset(b->buffer, 0, BUFFER);
+    set_fault(&rail(1)->delay_ns, 5 * MS);
+    uint64_t tries = atomic_load(&rail(1)->timeouts), packets = atomic_load(&rail(1)->packets);
+    for (uint64_t id = 0; id < 4; id++) CHECK(post_simple(a, IBV_WR_RDMA_WRITE, id, address_of(b), id * 100000, 100000) == 0);
+    wait_for(&rail(1)->packets, packets + 2);
+    set_fault(&rail(2)->drop, 1);
+    nap(20000);
+    set_fault(&rail(2)->drop, 0);
+    set_fault(&rail(1)->delay_ns, 0);
+    for (uint64_t id = 0; id < 4; id++) expect(a, id, IBV_WC_SUCCESS);
+    CHECK(are_bytes(b->buffer, 400000, 4) && atomic_load(&rail(1)->timeouts) > tries);
+    fill_bytes(b->buffer, 800000, 4);
     /* Reads, whose answers are lost. */
     memset(a->buffer, 0, BUFFER);
     set_fault(&rail(2)->delay_ns, 5 * MS);
-    uint64_t packets = atomic_load(&rail(2)->packets), tries = atomic_load(&rail(1)->timeouts);
+    packets = atomic_load(&rail(2)->packets);
+    tries = atomic_load(&rail(1)->timeouts);
     for (uint64_t id = 0; id < 8; id++) CHECK(post_simple(a, IBV_WR_RDMA_READ, id, address_of(b), id * 100000, 100000) == 0);
     wait_for(&rail(2)->packets, packets + 2);
     set_fault(&rail(1)->drop, 1); /* they are under way */
@@ -269,16 +289,21 @@ static void ports(void) {
 
 /* A completion queue that is too small, and one of which the rail says so. */
 static void overrun(void) {
-    for (int by_fault = 0; by_fault < 2; by_fault++) {
+    struct ibv_context *context = open_device(0);
+    struct ibv_async_event event;
+    struct pollfd told = {.fd = context->async_fd, .events = POLLIN};
+    for (int by_fault = 0; by_fault < 3; by_fault++) {
         struct end *a, *b;
-        make_pair(&a, &b, (struct wishes){.cqe = by_fault ? 64 : 4});
+        make_pair(&a, &b, (struct wishes){.cqe = by_fault ? 64 : 4, .context = context});
         if (by_fault) set_fault(&rail(0)->cq_overrun_at, 5);
         for (uint64_t id = 0; id < 6; id++) CHECK(post_simple(a, IBV_WR_RDMA_WRITE, id, address_of(b), 0, 8) == 0);
-        struct ibv_async_event event;
-        CHECK(ibv_get_async_event(a->context, &event) == 0 && event.event_type == IBV_EVENT_CQ_ERR && event.element.cq == a->cq);
-        ibv_ack_async_event(&event);
-        CHECK(ibv_get_async_event(a->context, &event) == 0 && event.event_type == IBV_EVENT_QP_FATAL && event.element.qp == a->qp);
-        ibv_ack_async_event(&event);
+        CHECK(poll(&told, 1, (int)(PATIENCE_NS / MS)) == 1);
+        if (by_fault < 2) {
+            CHECK(ibv_get_async_event(context, &event) == 0 && event.event_type == IBV_EVENT_CQ_ERR && event.element.cq == a->cq);
+            ibv_ack_async_event(&event);
+            CHECK(ibv_get_async_event(context, &event) == 0 && event.event_type == IBV_EVENT_QP_FATAL && event.element.qp == a->qp);
+            ibv_ack_async_event(&event);
+        }
         for (uint64_t id = 0; id < 4; id++) expect(a, id, IBV_WC_SUCCESS); /* what was in it */
         struct ibv_wc wc;
         CHECK(post_simple(a, IBV_WR_RDMA_WRITE, 9, address_of(b), 0, 8) == 0 && ibv_poll_cq(a->cq, 1, &wc) == 0);
@@ -286,6 +311,9 @@ static void overrun(void) {
         end_end(a);
         end_end(b);
     }
+    /* What nobody has taken is gone with what it was about. */
+    CHECK(fcntl(context->async_fd, F_SETFL, O_NONBLOCK) == 0 && ibv_get_async_event(context, &event) == -1 && errno == EAGAIN);
+    CHECK(ibv_close_device(context) == 0);
 }
 
 /* Completions come late, those of some queue pairs later than those of others, but never out of a queue pair's order. */
@@ -375,6 +403,17 @@ static void delays(void) {
         expect(a, 2, IBV_WC_SUCCESS);
         CHECK(sv_now() - began >= 8 * MS);
     }
+    /* Into one device from two: they share the rate. */
+    struct end *c = make_end((struct wishes){0}), *d = make_end((struct wishes){.context = b->context});
+    connect_end(c, address_of(d));
+    connect_end(d, address_of(c));
+    began = sv_now();
+    CHECK(post_simple(a, IBV_WR_RDMA_WRITE, 1, address_of(b), 0, 500000) == 0 && post_simple(c, IBV_WR_RDMA_WRITE, 2, address_of(d), 0, 500000) == 0);
+    expect(a, 1, IBV_WC_SUCCESS);
+    expect(c, 2, IBV_WC_SUCCESS);
+    CHECK(sv_now() - began >= 8 * MS);
+    end_end(c);
+    end_end(d);
     set_fault(&rail(0)->rate_mbps, 0);
     /* Small ones are copied still, and what is only counted is checked as ever. */
     CHECK(post_simple(a, IBV_WR_RDMA_WRITE, 3, address_of(b), 0, 4096) == 0);

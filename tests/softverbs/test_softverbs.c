@@ -246,6 +246,14 @@ static void full_queues(void) {
     expect(a, 1, IBV_WC_SUCCESS);
     expect(b, 0, IBV_WC_SUCCESS);
     CHECK(post_receive(b, 8, 0, 8) == 0 && post_receive(b, 9, 0, 8) == ENOMEM);
+    /* Nobody hears any more of a queue pair that is gone. */
+    made = atomic_load(&rail(0)->completions);
+    CHECK(post_simple(a, IBV_WR_SEND, 1, address_of(b), 0, 8) == 0);
+    wait_for(&rail(0)->completions, made + 2);
+    CHECK(ibv_destroy_qp(a->qp) == 0 && ibv_destroy_qp(b->qp) == 0);
+    a->qp = b->qp = NULL;
+    struct ibv_wc wc;
+    CHECK(ibv_poll_cq(a->cq, 1, &wc) == 0 && ibv_poll_cq(b->cq, 1, &wc) == 0);
     end_end(a);
     end_end(b);
 }
