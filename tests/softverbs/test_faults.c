@@ -211,24 +211,10 @@ static void rail_comes_back(void) {
     for (uint64_t id = 4; id < ids; id += 5) expect(b, id, IBV_WC_SUCCESS);
     CHECK(are_bytes(b->buffer, ids * part, 4));
     CHECK(atomic_load(&rail(1)->timeouts) > 0);
-    /* Messages of many packets that are lost on their way, of which the sender knows nothing. */
-    memset(b->buffer, 0, BUFFER);
-    set_fault(&rail(1)->delay_ns, 5 * MS);
-    uint64_t tries = atomic_load(&rail(1)->timeouts), packets = atomic_load(&rail(1)->packets);
-    for (uint64_t id = 0; id < 4; id++) CHECK(post_simple(a, IBV_WR_RDMA_WRITE, id, address_of(b), id * 100000, 100000) == 0);
-    wait_for(&rail(1)->packets, packets + 2);
-    set_fault(&rail(2)->drop, 1);
-    nap(20000);
-    set_fault(&rail(2)->drop, 0);
-    set_fault(&rail(1)->delay_ns, 0);
-    for (uint64_t id = 0; id < 4; id++) expect(a, id, IBV_WC_SUCCESS);
-    CHECK(are_bytes(b->buffer, 400000, 4) && atomic_load(&rail(1)->timeouts) > tries);
-    fill_bytes(b->buffer, 800000, 4);
     /* Reads, whose answers are lost. */
     memset(a->buffer, 0, BUFFER);
     set_fault(&rail(2)->delay_ns, 5 * MS);
-    packets = atomic_load(&rail(2)->packets);
-    tries = atomic_load(&rail(1)->timeouts);
+    uint64_t packets = atomic_load(&rail(2)->packets), tries = atomic_load(&rail(1)->timeouts);
     for (uint64_t id = 0; id < 8; id++) CHECK(post_simple(a, IBV_WR_RDMA_READ, id, address_of(b), id * 100000, 100000) == 0);
     wait_for(&rail(2)->packets, packets + 2);
     set_fault(&rail(1)->drop, 1); /* they are under way */
@@ -237,6 +223,26 @@ static void rail_comes_back(void) {
     set_fault(&rail(2)->delay_ns, 0);
     for (uint64_t id = 0; id < 8; id++) expect(a, id, IBV_WC_SUCCESS);
     CHECK(are_bytes(a->buffer, 800000, 4) && atomic_load(&rail(1)->timeouts) > tries);
+    end_end(a);
+    end_end(b);
+}
+
+/* Messages are lost on their way, and it is over before the sender could have noticed by itself. */
+static void lost_on_the_way(void) {
+    struct end *a = make_end((struct wishes){.device = 1, .timeout = 16}), *b = make_end((struct wishes){.device = 2}); /* 0.27 s */
+    connect_end(a, address_of(b));
+    connect_end(b, address_of(a));
+    fill_bytes(a->buffer, 400000, 4);
+    set_fault(&rail(1)->delay_ns, 40 * MS);
+    uint64_t tries = atomic_load(&rail(1)->timeouts), packets = atomic_load(&rail(1)->packets), dropped = atomic_load(&rail(2)->dropped);
+    for (uint64_t id = 0; id < 4; id++) CHECK(post_simple(a, IBV_WR_RDMA_WRITE, id, address_of(b), id * 100000, 100000) == 0);
+    wait_for(&rail(1)->packets, packets + 28);
+    set_fault(&rail(2)->drop, 1);
+    wait_for(&rail(2)->dropped, dropped + 10);
+    set_fault(&rail(2)->drop, 0);
+    set_fault(&rail(1)->delay_ns, 0);
+    for (uint64_t id = 0; id < 4; id++) expect(a, id, IBV_WC_SUCCESS);
+    CHECK(are_bytes(b->buffer, 400000, 4) && atomic_load(&rail(1)->timeouts) > tries);
     end_end(a);
     end_end(b);
 }
@@ -448,6 +454,7 @@ int main(int argc, char **argv) {
         {"not_ready", not_ready},
         {"nobody_answers", nobody_answers},
         {"rail_comes_back", rail_comes_back},
+        {"lost_on_the_way", lost_on_the_way},
         {"dead_process", dead_process},
         {"ports", ports},
         {"overrun", overrun},
