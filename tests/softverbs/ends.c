@@ -133,6 +133,7 @@ void expect(struct end *end, uint64_t id, enum ibv_wc_status status) {
         fprintf(stderr, "not     %llu: %s\n", (unsigned long long)id, ibv_wc_status_str(status));
     }
     CHECK(wc.wr_id == id && wc.status == status && wc.qp_num == end->qp->qp_num);
+    CHECK(status == IBV_WC_SUCCESS || (wc.byte_len == 0x5a5a5a5a && wc.opcode == 0x5a));
 }
 
 void expect_event(struct end *end, enum ibv_event_type type) {

@@ -45,6 +45,7 @@ struct sv_rail {
     _Atomic uint64_t completion_delay_ns; /* completions are seen later */
     _Atomic uint64_t completion_reorder;  /* 1: by another multiple of that for each queue pair */
     _Atomic uint64_t cq_overrun_at;       /* the n-th completion from now finds the queue full */
+    _Atomic uint64_t send_delay_ns;       /* a request's memory is read this long after it was posted, as a busy adapter does */
     _Atomic uint64_t account_above;       /* writes and reads of more bytes than this are checked and counted, not copied */
     /* Counters. */
     _Atomic uint64_t doorbells; /* calls of ibv_post_send */

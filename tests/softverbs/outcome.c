@@ -14,6 +14,10 @@ static const enum ibv_wc_opcode completed_as[] = {
 static void complete(struct sv_qp *qp, struct ibv_cq *cq, struct sv_completion completion) {
     completion.qp = qp;
     completion.wc.qp_num = qp->ibv.qp_num;
+    if (completion.wc.status != IBV_WC_SUCCESS) { /* undefined then: who reads it is to see */
+        completion.wc.opcode = (enum ibv_wc_opcode)0x5a;
+        completion.wc.byte_len = 0x5a5a5a5a;
+    }
     if (!sv_complete((struct sv_cq *)cq, completion) && qp->ibv.state != IBV_QPS_ERR) sv_fail(qp, IBV_EVENT_QP_FATAL);
 }
 

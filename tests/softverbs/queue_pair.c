@@ -64,6 +64,7 @@ static int enqueue(struct sv_qp *qp, const struct ibv_send_wr *wr) {
     size_t at = qp->sq_tail % cap->max_send_wr;
     struct sv_send *send = &qp->sends[at];
     *send = (struct sv_send){.wr_id = wr->wr_id, .imm = wr->imm_data, .length = (uint32_t)length, .opcode = wr->opcode, .flags = wr->send_flags};
+    if (atomic_load(&sv_of(qp->ibv.context)->rail->send_delay_ns)) send->posted_at = sv_now();
     if (qp->init.sq_sig_all) send->flags |= IBV_SEND_SIGNALED;
     if (wr->opcode != IBV_WR_SEND && wr->opcode != IBV_WR_SEND_WITH_IMM) {
         send->remote = wr->wr.rdma.remote_addr;

@@ -109,7 +109,7 @@ struct sv_srq {
 };
 
 struct sv_send {
-    uint64_t wr_id, remote;
+    uint64_t wr_id, remote, posted_at;
     uint32_t rkey, imm, length;
     enum ibv_wr_opcode opcode;
     unsigned flags;
@@ -137,7 +137,9 @@ struct sv_qp {
     _Atomic uint64_t sq_freed;
     uint32_t send_offset, read_offset, reads;
     unsigned retries, rnr_retries;
-    uint64_t rnr_until, timer_from; /* 0: none */
+    uint64_t rnr_until;  /* nothing is sent before */
+    uint64_t send_from;  /* the next request is not */
+    uint64_t timer_from; /* 0: nothing is unanswered */
 
     /* Responder. */
     uint64_t expected;

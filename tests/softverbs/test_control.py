@@ -51,8 +51,8 @@ def test_a_port_goes_down_and_up(tmp_path: Path) -> None:
 
 
 def test_words() -> None:
-    assert len(words()) == 25
-    assert words()["port_down"] == 0 and words()["rnr_count"] == 8 * 24
+    assert len(words()) == 26
+    assert words()["port_down"] == 0 and words()["rnr_count"] == 8 * 25
 
 
 def test_unknown_words_are_refused(tmp_path: Path) -> None:

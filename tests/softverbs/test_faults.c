@@ -391,6 +391,19 @@ static void delays(void) {
     expect(a, 1, IBV_WC_SUCCESS);
     CHECK(sv_now() - began >= 5 * MS);
     set_fault(&rail(0)->read_delay_ns, 0);
+    /* What is changed too early arrives changed, but for what is inline. */
+    set_fault(&rail(0)->send_delay_ns, 20 * MS);
+    struct ibv_sge eight = piece(a, 64, 8);
+    struct ibv_send_wr inlined = request(a, IBV_WR_RDMA_WRITE, 2, &eight, address_of(b), 64);
+    inlined.send_flags |= IBV_SEND_INLINE;
+    began = sv_now();
+    a->buffer[0] = a->buffer[64] = 1;
+    CHECK(post_simple(a, IBV_WR_RDMA_WRITE, 1, address_of(b), 0, 8) == 0 && post(a, inlined) == 0);
+    a->buffer[0] = a->buffer[64] = 2;
+    expect(a, 1, IBV_WC_SUCCESS);
+    expect(a, 2, IBV_WC_SUCCESS);
+    CHECK(sv_now() - began >= 20 * MS && b->buffer[0] == 2 && b->buffer[64] == 1);
+    set_fault(&rail(0)->send_delay_ns, 0);
     /* 1 Gb/s: a megabyte takes 8 ms each way. Above a size bytes are counted only, at the same rate. */
     set_fault(&rail(0)->rate_mbps, 1000);
     fill_bytes(a->buffer, 1000000, 6);

@@ -474,6 +474,7 @@ static void troubled(void) {
     set_fault(&with->delay_ns, 30000);
     set_fault(&with->read_delay_ns, 200000);
     set_fault(&with->rate_mbps, 20000);
+    set_fault(&with->send_delay_ns, 40000);
     set_fault(&with->completion_delay_ns, 50000);
     set_fault(&with->completion_reorder, 1);
     uint64_t tries = atomic_load(&with->timeouts), naks = atomic_load(&with->rnr_naks);
@@ -490,6 +491,7 @@ static void troubled(void) {
     atomic_store(&with->delay_ns, 0);
     atomic_store(&with->read_delay_ns, 0);
     atomic_store(&with->rate_mbps, 0);
+    atomic_store(&with->send_delay_ns, 0);
     atomic_store(&with->completion_delay_ns, 0);
     set_fault(&with->completion_reorder, 0);
     for (int i = 0; i < 2; i++) end_end(ends[i]);
