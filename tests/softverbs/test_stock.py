@@ -5,6 +5,7 @@ They are taken from the distribution's packages, unpacked and not installed.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
 import subprocess
@@ -27,15 +28,17 @@ UNPACKED = c_build.STORE / "verbs-programs"
 def root() -> Path:
     if not Path("/usr/lib/x86_64-linux-gnu/libibverbs.so.1").exists() or not Path("/usr/lib/x86_64-linux-gnu/librdmacm.so.1").exists():
         pytest.skip("libibverbs1 and librdmacm1 are not installed")
-    if not (UNPACKED / "done").exists():
-        UNPACKED.mkdir(parents=True, exist_ok=True)
-        try:
-            subprocess.run(["apt-get", "download", *PACKAGES], cwd=UNPACKED, check=True, capture_output=True, timeout=200)
-        except (OSError, subprocess.SubprocessError):
-            pytest.skip("apt-get cannot download Debian's packages")
-        for package in UNPACKED.glob("*.deb"):
-            subprocess.run(["dpkg-deb", "-x", package, UNPACKED], check=True, timeout=60)
-        (UNPACKED / "done").touch()
+    UNPACKED.mkdir(parents=True, exist_ok=True)
+    with (UNPACKED / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # of two test processes one unpacks
+        if not (UNPACKED / "done").exists():
+            try:
+                subprocess.run(["apt-get", "download", *PACKAGES], cwd=UNPACKED, check=True, capture_output=True, timeout=200)
+            except (OSError, subprocess.SubprocessError):
+                pytest.skip("apt-get cannot download Debian's packages")
+            for package in UNPACKED.glob("*.deb"):
+                subprocess.run(["dpkg-deb", "-x", package, UNPACKED], check=True, timeout=60)
+            (UNPACKED / "done").touch()
     return UNPACKED
 
 
