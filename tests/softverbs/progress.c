@@ -79,7 +79,7 @@ static void *run(void *argument) {
         if (some || under_way) busy_at = now;
         if (some) continue;
         bool idle = now - busy_at > IDLE_AFTER_NS;
-        atomic_store(&station->sleeps_long, idle);
+        if (atomic_exchange(&station->sleeps_long, idle) < idle) continue; /* whoever posts after this look calls */
         sleep_until(station, seen, idle ? wake : sv_min(wake, now + LOOK_NS));
     }
     pthread_mutex_unlock(&station->alive);
