@@ -19,7 +19,7 @@ from gpuvirt.transport.control import ControlError
 from gpuvirt.transport.pool import PoolStatus
 from gpuvirt.transport.table import TRANSPORTS
 
-FAR_TRANSPORT = next(row.name for row in TRANSPORTS if row.needs & hs.NEEDS_NETWORK)  # what a distant server is reached by
+FAR_TRANSPORT = next(row.name for row in TRANSPORTS if row.needs & hs.NEEDS_NETWORK and not row.missing())  # what a distant server is reached by
 FAR = f"delay(rtt=30ms,{FAR_TRANSPORT})"  # the link of the distant training loop
 FAR_RTT_MS = 30.0
 

@@ -14,7 +14,7 @@ from gpuvirt.cli.options import JSON, POOL
 @POOL
 @JSON
 def doctor(pool: str | None, as_json: bool) -> None:
-    """Check the libraries, the software GPU's compiler, the pool, the token, the ports and the link; print a remedy for each failure.
+    """Check the libraries, the software GPU's compiler, RDMA, the pool, the token, the ports and the link; print a remedy for each failure.
 
     Without a pool only this machine is checked. Exits with 1 if a check failed.
     """
@@ -22,9 +22,16 @@ def doctor(pool: str | None, as_json: bool) -> None:
 
     results = run_checks(pool)
     if as_json:
-        click.echo(json.dumps([{"check": r.name, "status": r.status, "text": r.text, "remedy": r.remedy} for r in results], indent=2))
+        told = ({"check": r.name, "status": r.status, "text": r.text, "remedy": r.remedy} | ({"ports": r.ports} if r.ports else {}) for r in results)
+        click.echo(json.dumps([*told], indent=2))
     else:
         colours = {"ok": "green", "warn": "yellow", "fail": "red"}
         for r in results:
             click.echo(f"{click.style(f'{r.status:4}', fg=colours[r.status])}  {r.name}: {r.text}" + (f"; {r.remedy}" if r.remedy else ""))
+            if len(r.ports) > 1:
+                from rich.console import Console
+
+                from gpuvirt.client.fabric_view import port_table
+
+                Console(markup=False, emoji=False, highlight=False).print(port_table(r.ports))
     sys.exit(any(r.status == FAIL for r in results))

@@ -138,7 +138,7 @@ _PROGRAM = (
         "--link",
         type=link,
         metavar="LINK",
-        help="How to reach the server: auto, shm, tcp, tcp(channels=4), or delayed: 'delay(rtt=30ms,rate=10gbit,tcp)'.  [default: auto]",
+        help="How to reach the server: auto, shm, tcp, tcp(channels=4), verbs(rails=2), 'delay(rtt=30ms,rate=10gbit,tcp)'.  [default: auto]",
     ),
     click.option("--capability", type=capability, metavar="X.Y", help="Compute capability that software GPUs report.  [default: the server's]"),
     click.option(

@@ -8,19 +8,25 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from gpuvirt import paths
 from gpuvirt.client import links
 from gpuvirt.client.connect import ask
+from gpuvirt.client.devices import fabric_of
+from gpuvirt.client.fabric_view import port_rows, summary
+from gpuvirt.client.link_choice import choose_link
 from gpuvirt.client.settings import Settings, resolve
 from gpuvirt.errors import GpuvirtError
 from gpuvirt.server.box.features import features
 from gpuvirt.server.limits import host_memory
 from gpuvirt.sizes import format_size
+from gpuvirt.transport.fabric import Fabric
+from gpuvirt.transport.fabric_inventory import inspect
 from gpuvirt.transport.handshake import WIRE_VERSION
 from gpuvirt.transport.pool import PoolAddress, PoolStatus, check_pool, greet
-from gpuvirt.transport.table import named
+from gpuvirt.transport.table import NoTransport, named
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 SHM_NEEDED = 64 << 20  # bytes: the rings of one session and a margin
@@ -28,22 +34,24 @@ SHM_NEEDED = 64 << 20  # bytes: the rings of one session and a margin
 
 @dataclass(frozen=True)
 class Result:
-    """The result of one check: its name, its status, what was found, and a remedy."""
+    """The result of one check: its name, its status, what was found, and a remedy; ports: of RDMA devices (`fabric_view.port_rows`)."""
 
     name: str
     status: str
     text: str
     remedy: str = ""
+    ports: list[dict[str, Any]] = field(default_factory=list)
 
 
 def run_checks(pool: str | None) -> list[Result]:
     """Runs all checks, in an order in which the first failure explains later ones."""
-    results = [*_libraries(), _compiler(), _sealing(), _shared_memory(), *_places(), *_box()]
+    fabric = inspect()
+    results = [*_libraries(), _compiler(), _sealing(), _shared_memory(), *_rdma("RDMA", fabric), *_places(), *_box()]
     try:
         settings = resolve({"pool": pool})
     except GpuvirtError as error:
         return [*results, Result("settings", FAIL, str(error))]
-    return [*results, *_pool(settings)]
+    return [*results, *_pool(settings, fabric)]
 
 
 def _libraries() -> Iterator[Result]:
@@ -115,7 +123,15 @@ def _box() -> Iterator[Result]:
     yield Result("workers' memory", OK if bounded else WARN, text, remedy)
 
 
-def _pool(settings: Settings) -> Iterator[Result]:
+def _rdma(name: str, fabric: Fabric) -> Iterator[Result]:
+    """A host without RDMA, and one whose devices cannot be used, has other links: neither is a failure."""
+    broken = fabric.obstacles and not fabric.usable()
+    yield Result(name, WARN if broken else OK, summary(fabric), ports=port_rows(fabric))
+    for obstacle in fabric.obstacles:
+        yield Result(name, WARN, obstacle.text, obstacle.remedy)
+
+
+def _pool(settings: Settings, here: Fabric) -> Iterator[Result]:
     if settings.pool is None:
         yield _port(PoolAddress("127.0.0.1", 7070))
         yield Result("pool", WARN, "none is set; `gpuvirt run` starts a private local one", "set one with --pool or GPUVIRT_POOL")
@@ -135,7 +151,10 @@ def _pool(settings: Settings) -> Iterator[Result]:
         return
     yield Result("token", OK, "accepted; the server proved that it holds the same token")
     yield from _control(status)
-    yield _link(status, settings)
+    there = _server_fabric(status)
+    if there is not None:
+        yield from _rdma("server's RDMA", there)
+    yield _link(status, settings, here, there)
 
 
 def _port(address: PoolAddress) -> Result:
@@ -172,15 +191,25 @@ def _control(status: PoolStatus) -> Iterator[Result]:
         yield Result("pageable access", OK, "kernels on this server reach the GPU's memory and what is pinned for it, nothing else")
 
 
-def _link(status: PoolStatus, settings: Settings) -> Result:
+def _server_fabric(status: PoolStatus) -> Fabric | None:
+    try:
+        return fabric_of(ask(status, "devices"))
+    except GpuvirtError:
+        return None  # _control has said why
+
+
+def _link(status: PoolStatus, settings: Settings, here: Fabric, there: Fabric | None) -> Result:
     possible, why = status.links()
-    link = possible[0]
     asked = links.parse(settings.link)
-    if (kind := asked.kind) not in ("auto", link) or asked.plain:
-        if kind not in possible:
-            return Result("link", FAIL, f"{settings.link} is set, but only {', '.join(possible)} is possible: {why}", "use --link auto")
-        return Result("link", OK, f"{settings.link} is set ({_seals(kind, asked.plain)}); auto would take {link}: {why}")
-    return Result("link", OK, f"auto takes {link} ({_seals(link, False)}): {why}")
+    try:
+        chosen = choose_link(asked, possible, why, here, there)
+        auto = choose_link(links.Link(), possible, why, here, there)
+    except NoTransport as error:
+        return Result("link", FAIL, f"{settings.link} is set, but {error}", "use --link auto")
+    if asked.kind == "auto":
+        return Result("link", OK, f"auto takes {chosen.kind} ({_seals(chosen.kind, False)}): {chosen.reason}")
+    reason = chosen.reason if chosen.rails else auto.reason
+    return Result("link", OK, f"{settings.link} is set ({_seals(asked.kind, asked.plain)}); auto would take {auto.kind}: {reason}")
 
 
 def _seals(link: str, plain: bool) -> str:

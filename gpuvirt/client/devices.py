@@ -7,6 +7,7 @@ from typing import Any
 
 from gpuvirt.client.connect import ask_pool
 from gpuvirt.client.settings import resolve
+from gpuvirt.transport.fabric import Fabric
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,25 @@ def devices(pool: str | None = None) -> list[Device]:
     Raises:
         GpuvirtError: no pool is set, it does not answer, or it refuses the token.
     """
-    return devices_of(ask_pool(resolve({"pool": pool}), "devices"))
+    return devices_and_fabric(pool)[0]
+
+
+def devices_and_fabric(pool: str | None = None) -> tuple[list[Device], Fabric | None]:
+    """`devices`, and the server's RDMA devices; None: it does not tell.
+
+    Raises:
+        GpuvirtError: as `devices`.
+    """
+    answer = ask_pool(resolve({"pool": pool}), "devices")
+    return devices_of(answer), fabric_of(answer)
+
+
+def fabric_of(answer: dict[str, Any]) -> Fabric | None:
+    """The RDMA devices in a server's answer; None: it is older, or tells nonsense."""
+    try:
+        return Fabric.from_dict(answer.get("fabric"))
+    except ValueError:
+        return None
 
 
 def devices_of(answer: dict[str, Any]) -> list[Device]:

@@ -95,7 +95,7 @@ def variables(settings: Settings, status: PoolStatus) -> list[Variable]:
         Variable("LD_PRELOAD", ":".join(map(str, preloaded)), "gpuvirt's CUDA driver and NVML", prefix=True),
         Variable("LD_LIBRARY_PATH", ":".join(folders), "for programs and compilers that search for libcuda.so", prefix=True),
         Variable("GPUVIRT_POOL", status.address.url, "the server"),
-        Variable("GPUVIRT_LINK", settings.link, "how to reach it: auto, shm, tcp, tcp(channels=4), delay(rtt=30ms,rate=10gbit,tcp)"),
+        Variable("GPUVIRT_LINK", settings.link, "how to reach it: auto, shm, tcp, tcp(channels=4), verbs(rails=2), delay(rtt=30ms,rate=10gbit,tcp)"),
     ]
     if settings.gpus:
         found.append(Variable("GPUVIRT_GPUS", str(settings.gpus), "how many GPUs"))

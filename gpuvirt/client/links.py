@@ -7,10 +7,13 @@ from dataclasses import dataclass
 
 from gpuvirt.transport.table import named
 
-WRITE = "write auto, shm, tcp, tcp(channels=4) or delay(rtt=30ms,rate=10gbit,tcp)"
+WRITE = "write auto, shm, tcp, tcp(channels=4), verbs(rails=2) or delay(rtt=30ms,rate=10gbit,tcp)"
 WRITE_TCP = "write tcp(channels=4) or tcp(plain)"
+WRITE_VERBS = "write verbs or verbs(rails=2)"
 WRITE_DELAY = "write delay(rtt=30ms,rate=10gbit,tcp)"
+VERBS = "verbs"
 MAX_CHANNELS = 16
+MAX_RAILS = 8
 MAX_RTT_NS = 2 * 10**9
 MIN_RATE, MAX_RATE = 10**4, 10**12
 MAX_TEXT = 200
@@ -29,6 +32,7 @@ class Link:
         kind: auto, or a transport's name.
         channels: number of bulk channels, 0: not given.
         plain: the link is not to be sealed.
+        rails: pairs of ports that a verbs link uses at most, 0: not given.
         delayed: whether a delay wraps the link.
         rtt_ns: the delay's round-trip time in nanoseconds.
         rate_bps: the delay's rate in bits a second each way, 0: unlimited.
@@ -40,6 +44,7 @@ class Link:
     rtt_ns: int = 0
     rate_bps: int = 0
     plain: bool = False
+    rails: int = 0
 
 
 def parse(text: str) -> Link:
@@ -101,11 +106,11 @@ class _Parser:
         """Parses the rest of a link without a delay; its name has been read."""
         row = named(name)
         if row is None and name != "auto":
-            if name == "verbs":
-                raise ValueError(f"the link verbs is not in this version; {WRITE}")
             raise ValueError(f"'{name[:SHOWN]}' is not a link; {WRITE}")
         self.link.kind = name
-        if row is not None and row.connections:
+        if name == VERBS:
+            self.verbs()
+        elif row is not None and row.connections:
             if self.sign("("):
                 self.tcp()
         elif self.text.startswith("(", self.at):
@@ -115,7 +120,7 @@ class _Parser:
         while True:
             name = self.word()
             if name == "channels":
-                self.channels()
+                self.link.channels = self.count(self.link.channels, "tcp", name, MAX_CHANNELS, WRITE_TCP)
             elif name == "plain":
                 if self.link.plain:
                     raise ValueError(f"tcp has two of plain; {WRITE_TCP}")
@@ -127,16 +132,32 @@ class _Parser:
         if not self.sign(")"):
             raise ValueError(f"the ) of tcp is missing after its settings; {WRITE_TCP}")
 
-    def channels(self) -> None:
-        if self.link.channels:
-            raise ValueError(f"tcp has two of channels; {WRITE_TCP}")
+    def verbs(self) -> None:
+        if self.link.delayed:
+            raise ValueError(f"a verbs link is not delayed, for its bytes pass no socket; {WRITE_DELAY}")
+        if not self.sign("("):
+            return
+        while True:
+            name = self.word()
+            if name != "rails":
+                raise ValueError(f"'{name[:SHOWN]}' is not a setting of verbs; {WRITE_VERBS}")
+            self.link.rails = self.count(self.link.rails, VERBS, name, MAX_RAILS, WRITE_VERBS)
+            if not self.sign(","):
+                break
+        if not self.sign(")"):
+            raise ValueError(f"the ) of verbs is missing after its settings; {WRITE_VERBS}")
+
+    def count(self, given: int, link: str, name: str, most: int, write: str) -> int:
+        """The value of a setting that counts; given: what it has already, 0: nothing."""
+        if given:
+            raise ValueError(f"{link} has two of {name}; {write}")
         if not self.sign("="):
-            raise ValueError(f"channels of tcp has no value; {WRITE_TCP}")
+            raise ValueError(f"{name} of {link} has no value; {write}")
         value = self.word()
         number = int(value) if value.isdecimal() else 0
-        if not 1 <= number <= MAX_CHANNELS:
-            raise ValueError(f"'{value[:SHOWN]}' is not a number of channels (1 to {MAX_CHANNELS}); {WRITE_TCP}")
-        self.link.channels = number
+        if not 1 <= number <= most:
+            raise ValueError(f"'{value[:SHOWN]}' is not a number of {name} (1 to {most}); {write}")
+        return number
 
     def delay(self) -> None:
         seen: set[str] = set()

@@ -14,6 +14,7 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from gpuvirt.server.limits import host_memory, tenant_disk
 from gpuvirt.server.listener import Listener
 from gpuvirt.server.memory_usage import BESIDE, MemoryUsage, describes
 from gpuvirt.server.moves import REST_LIMIT, REST_MOST
+from gpuvirt.server.observe.host_fabric import HostFabric
 from gpuvirt.server.observe.keeper import Keeper
 from gpuvirt.server.observe.observer import Observer
 from gpuvirt.server.observe.record import Record, record_file
@@ -44,6 +46,7 @@ from gpuvirt.server.tokens import TokenEntry, TokenStore
 from gpuvirt.server.workers.engine import EmbeddedEngine
 from gpuvirt.server.workers.pool import WorkerPool
 from gpuvirt.server.workers.template import WORKER_COMMAND
+from gpuvirt.transport import fabric_inventory
 from gpuvirt.transport.handshake import GREETING_SOFTWARE, NONCE_SIZE, WIRE_VERSION, Greeting
 from gpuvirt.transport.table import TRANSPORTS
 
@@ -164,14 +167,16 @@ class Daemon:
             "info": self._info,
             "move": self._move,
             "park": self._park,
-            **seeing_requests(observer, keeper),
+            **seeing_requests(observer, keeper, HostFabric(partial(fabric_inventory.inspect, boxed=box.boxed))),
             **lease_requests(sessions, observer.facts),
         }
         control = ControlServer(tokens, requests)
         undo.push_async_callback(control.close)
         self.control_port = control.start(tcp.getsockname()[0], self.port + 1 if self.port < 65535 else 0, limit)
 
-        offered = [row for row in TRANSPORTS if row.name in options.links]
+        offered = [row for row in TRANSPORTS if row.name in options.links and not row.missing()]
+        if not offered:
+            raise GpuvirtError("; ".join(f"no link over {row.name}: {row.missing()}" for row in TRANSPORTS if row.name in options.links))
         served, unix_path = [tcp], ""
         if any(row.over_unix for row in offered) and (unix := self._listen_unix()):
             served.append(unix)

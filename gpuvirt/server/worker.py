@@ -189,6 +189,7 @@ def _run(
             os.close(passed.pop("memory_row"))
         memory_file = _memory_file(config) if boxed and config.backend == "soft" else 0
         if boxed:
+            library.prepare_link(config.transport)
             _close_box(compiler, config, passed, row)
         address, build = (compiler.address, compiler.build) if compiler else (None, "")
         worker = library.open(config, fd, descriptors, memory_usage_fd, address, build, row if memory_usage_fd >= 0 else None, memory_file)

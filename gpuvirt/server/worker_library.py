@@ -195,6 +195,7 @@ def _declare(lib: ctypes.CDLL) -> None:
     lib.worker_run.argtypes, lib.worker_run.restype = [handle, ctypes.c_char_p], ctypes.c_int
     lib.worker_get_figures.argtypes, lib.worker_get_figures.restype = [handle, ctypes.POINTER(WorkerFigures)], None
     lib.worker_close.argtypes, lib.worker_close.restype = [handle], None
+    lib.worker_prepare_link.argtypes, lib.worker_prepare_link.restype = [ctypes.c_char_p], None
     lib.worker_open_cache.argtypes, lib.worker_open_cache.restype = [ctypes.c_char_p], handle
     lib.worker_close_cache.argtypes, lib.worker_close_cache.restype = [handle], None
     lib.worker_refresh_cache.argtypes, lib.worker_refresh_cache.restype = [handle], None
@@ -232,6 +233,10 @@ class WorkerLibrary:
     def refresh_cache(self) -> None:
         """Adds new images to the index, while no session has come; costs little when there are none."""
         self.lib.worker_refresh_cache(self._images)
+
+    def prepare_link(self, transport: str) -> None:
+        """Opens what a session over this transport needs, before the process is in its box."""
+        self.lib.worker_prepare_link(transport.encode())
 
     def open(
         self,

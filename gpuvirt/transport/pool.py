@@ -91,7 +91,7 @@ class PoolStatus:
     def links(self) -> tuple[list[str], str]:
         """Names of the transports that reach this server, the one that `auto` takes first; and the reason in words."""
         provides, why = self.provides()
-        return [row.name for row in table.usable(provides)], why
+        return [row.name for row in table.usable(provides) if not row.missing()], why
 
 
 def own_boot_id() -> str:

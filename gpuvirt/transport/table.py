@@ -8,8 +8,9 @@ from gpuvirt.transport import handshake as hs
 from gpuvirt.transport.shm import SHM
 from gpuvirt.transport.tcp import TCP
 from gpuvirt.transport.transport import Transport
+from gpuvirt.transport.verbs import VERBS
 
-TRANSPORTS: tuple[Transport, ...] = (SHM, TCP)
+TRANSPORTS: tuple[Transport, ...] = (SHM, VERBS, TCP)
 NAMES = tuple(row.name for row in TRANSPORTS)
 
 

@@ -36,6 +36,7 @@ class Transport:
         resumes: whether a session outlives a cut of its connection.
         one_way_target: microseconds that a one-way call may take in the caller (docs/PERFORMANCE.md).
         open: opens what one session over it needs.
+        missing: why this host cannot speak it, in words; "": it can.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Transport:
     resumes: bool
     one_way_target: float
     open: Callable[[], ServerEnd]
+    missing: Callable[[], str] = lambda: ""
 
     @property
     def offer(self) -> hs.Offer:

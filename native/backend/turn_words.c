@@ -13,13 +13,14 @@ uint32_t turn_words_next(struct turn_words *t, uint32_t inside, uint32_t waiting
     if (t->stopping) {
         if (inside) return 0;
         t->stopping = false;
+        t->seen = entered;
         t->busy = works;
         return works ? GV_TURN_STOPPED_WANTS : GV_TURN_STOPPED;
     }
     if (works || t->seen != entered) {
         t->seen = entered;
         t->quiet_since = now;
-        if (t->busy || !works) return 0;
+        if (t->busy) return 0; /* else it worked, also if that is over already */
         t->busy = true;
         return GV_TURN_WANTS;
     }

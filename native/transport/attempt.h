@@ -20,6 +20,8 @@
 #define RESTART_NS 10000000000ll
 #endif
 
+struct gv_transport;
+
 struct gv_attempt {
     struct gv_open_error *err;
     struct gv_address address;
@@ -27,6 +29,8 @@ struct gv_attempt {
     int64_t until;
     void (*notice)(void *arg, const char *text);
     void *notice_arg;
+
+    const struct gv_transport *failed; /* a row that both ends have and that no link came about over; NULL: none */
 
     int fd;            /* -1: none */
     uint32_t provides; /* GV_NEEDS_* that this connection meets */

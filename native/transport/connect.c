@@ -107,6 +107,14 @@ static bool finish_exchange(struct gv_attempt *a, const struct gv_link_options *
     return good || gv_attempt_fail(a, GV_OPEN_PROTOCOL, "the link with the server at %s cannot be sealed: %s", url, why);
 }
 
+/* A transport that both hosts have and that does not work between them: with `auto` the next one is taken. */
+static bool take_another(const struct gv_attempt *a, const struct gv_link_options *o) {
+    char text[700];
+    snprintf(text, sizeof text, "%s: another link is taken", a->err->text);
+    if (o->notice) o->notice(o->notice_arg, text);
+    return true;
+}
+
 static void say_plain(const struct gv_attempt *a, const struct gv_link_options *o) {
     char text[400];
     if (!o->notice) return;
@@ -139,6 +147,7 @@ static struct gv_link *make_link(struct gv_attempt *a, const struct gv_link_opti
     gv_set_blocking(a->fd);
     struct gv_link *link = redial && !*why ? row->connect(&endpoint, why) : NULL;
     if (!link) {
+        if (redial && row->probe) a->failed = row;
         a->passed = endpoint.passed; /* connect may have put another descriptor in the place of one */
         gv_attempt_fail(a, redial ? GV_OPEN_PROTOCOL : GV_OPEN_LOCAL, "no %s link with the server at %s: %s; choose another with --link", row->name,
                         a->address.url, redial ? why : "out of memory");
@@ -158,6 +167,14 @@ static struct gv_link *make_link(struct gv_attempt *a, const struct gv_link_opti
     return link;
 }
 
+/* The rows without the one that failed, and without those that a delay is no delay for: how many are left. */
+static uint32_t possible(const struct gv_attempt *a, const struct gv_transport **rows, uint32_t n) {
+    uint32_t left = 0;
+    for (uint32_t i = 0; i < n; i++)
+        if (rows[i] != a->failed && !(a->spec.delayed && rows[i]->undelayed)) rows[left++] = rows[i];
+    return left;
+}
+
 /* The connection that the preferred one of the possible transports needs. With `auto` a unix socket that cannot be reached (another container, another
  * user's folder) means the network. */
 static bool choose_connection(struct gv_attempt *a, const struct gv_transport **rows, uint32_t *n) {
@@ -167,7 +184,7 @@ static bool choose_connection(struct gv_attempt *a, const struct gv_transport **
         int before = a->fd;
         if (!gv_attempt_change_to_unix(a, first->name) && (a->fd != before || *a->spec.transport)) return false;
     }
-    *n = gv_transports_usable(a->spec.transport, a->provides, rows);
+    *n = possible(a, rows, gv_transports_usable(a->spec.transport, a->provides, rows));
     if (*n) return true;
     return gv_attempt_fail(a, GV_OPEN_USAGE, "no link of this client leads to the server at %s; use --link auto", a->address.url);
 }
@@ -210,6 +227,7 @@ struct gv_link *gv_link_connect(const struct gv_link_options *options, struct gv
     }
     /* A connection may be cut within the handshake as well as afterwards. What listens there and is no server hangs up each time. */
     struct gv_link *link = NULL;
+    const struct gv_transport *failed = NULL;
     int tries = 0, moves = 0;
     int64_t lost_at = 0; /* when the server was lost that had let us wait */
     for (bool again = true; again; tries++) {
@@ -219,6 +237,8 @@ struct gv_link *gv_link_connect(const struct gv_link_options *options, struct gv
         a.broke_off = a.waits = a.told = false;
         link = attempt(&a, options, &moved);
         again = !link && a.broke_off && tries + 1 < OPEN_TRIES;
+        if (!link && a.failed && a.failed != failed && !*a.spec.transport) again = take_another(&a, options);
+        failed = a.failed;
         if (!link && a.broke_off && a.waits) lost_at = gv_now_ns();
         if (!link && lost_at && (a.broke_off || err->status == GV_OPEN_UNREACHABLE)) again = gv_now_ns() - lost_at < RESTART_NS;
         if (moved && (again = gv_attempt_follow(&a, &moves))) tries = -1;

@@ -36,8 +36,10 @@ struct gv_transport {
     uint32_t needs;                         /* GV_NEEDS_* of the connection that its handshake runs over */
     uint32_t descriptors;                   /* that pass from the server end to the client end beside the welcome */
     uint32_t connections;                   /* the most further connections it can use (bulk channels), 0: none */
+    bool undelayed;                         /* its bytes pass nothing that delay(...) could hold up */
     bool seals;                             /* whether what passes is sealed, unless both ends say plain (seal/seal.h) */
     bool (*probe)(char why[GV_DEATH_TEXT]); /* whether this process can speak it; NULL: always */
+    void (*prepare)(void);                  /* opens what the server's end cannot open once its process is in its box; NULL: there is nothing such */
     /* The two ends. They own what `endpoint` holds when they return a link; NULL with a reason: it is the caller's still, as `endpoint` says then. */
     struct gv_link *(*connect)(struct gv_endpoint *endpoint, char why[GV_DEATH_TEXT]);
     struct gv_link *(*adopt)(struct gv_endpoint *endpoint, char why[GV_DEATH_TEXT]);

@@ -9,8 +9,9 @@
 
 /* The order of the questions is the one of links.py: whoever changes one of the two changes the other. */
 
-#define WRITE "write auto, shm, tcp, tcp(channels=4) or delay(rtt=30ms,rate=10gbit,tcp)"
+#define WRITE "write auto, shm, tcp, tcp(channels=4), verbs(rails=2) or delay(rtt=30ms,rate=10gbit,tcp)"
 #define WRITE_TCP "write tcp(channels=4) or tcp(plain)"
+#define WRITE_VERBS "write verbs or verbs(rails=2)"
 #define WRITE_DELAY "write delay(rtt=30ms,rate=10gbit,tcp)"
 /* Of a user's text an error shows no more than this. */
 #define SHOWN 40
@@ -87,27 +88,34 @@ static bool read_quantity(struct word w, const struct unit *units, uint64_t *val
     return false;
 }
 
-static bool parse_channels(struct parser *p) {
-    if (p->spec->channels) return fail(p, "tcp has two of channels; " WRITE_TCP);
-    if (!sign(p, '=')) return fail(p, "channels of tcp has no value; " WRITE_TCP);
+/* A setting that counts: what it is called, of which link, its bound and its examples. */
+struct counted {
+    const char *link, *name, *write;
+    uint32_t most;
+};
+
+static bool parse_count(struct parser *p, const struct counted *c, uint32_t *count) {
+    if (*count) return fail(p, "%s has two of %s; %s", c->link, c->name, c->write);
+    if (!sign(p, '=')) return fail(p, "%s of %s has no value; %s", c->name, c->link, c->write);
     struct word value = next_word(p);
-    uint32_t channels = 0;
-    for (int i = 0; i < value.size && channels <= GV_LINK_CHANNELS_MAX; i++) {
-        char c = value.text[i];
-        channels = c >= '0' && c <= '9' ? channels * 10 + (uint32_t)(c - '0') : GV_LINK_CHANNELS_MAX + 1;
+    uint32_t number = 0;
+    for (int i = 0; i < value.size && number <= c->most; i++) {
+        char digit = value.text[i];
+        number = digit >= '0' && digit <= '9' ? number * 10 + (uint32_t)(digit - '0') : c->most + 1;
     }
-    if (channels < 1 || channels > GV_LINK_CHANNELS_MAX) {
-        return fail(p, "'%.*s' is not a number of channels (1 to %u); " WRITE_TCP, shown(value), value.text, GV_LINK_CHANNELS_MAX);
+    if (number < 1 || number > c->most) {
+        return fail(p, "'%.*s' is not a number of %s (1 to %u); %s", shown(value), value.text, c->name, c->most, c->write);
     }
-    p->spec->channels = channels;
+    *count = number;
     return true;
 }
 
 static bool parse_tcp(struct parser *p) {
+    static const struct counted channels = {"tcp", "channels", WRITE_TCP, GV_LINK_CHANNELS_MAX};
     do {
         struct word name = next_word(p);
         if (is(name, "channels")) {
-            if (!parse_channels(p)) return false;
+            if (!parse_count(p, &channels, &p->spec->channels)) return false;
         } else if (is(name, "plain")) {
             if (p->spec->plain) return fail(p, "tcp has two of plain; " WRITE_TCP);
             p->spec->plain = true;
@@ -118,16 +126,26 @@ static bool parse_tcp(struct parser *p) {
     return sign(p, ')') ? true : fail(p, "the ) of tcp is missing after its settings; " WRITE_TCP);
 }
 
+static bool parse_verbs(struct parser *p) {
+    static const struct counted rails = {"verbs", "rails", WRITE_VERBS, GV_LINK_RAILS_MAX};
+    if (p->spec->delayed) return fail(p, "a verbs link is not delayed, for its bytes pass no socket; " WRITE_DELAY);
+    if (!sign(p, '(')) return true;
+    do {
+        struct word name = next_word(p);
+        if (!is(name, "rails")) return fail(p, "'%.*s' is not a setting of verbs; " WRITE_VERBS, shown(name), name.text);
+        if (!parse_count(p, &rails, &p->spec->rails)) return false;
+    } while (sign(p, ','));
+    return sign(p, ')') ? true : fail(p, "the ) of verbs is missing after its settings; " WRITE_VERBS);
+}
+
 /* One that is not a delay; `name` is read already. */
 static bool parse_plain(struct parser *p, struct word name) {
     char text[GV_TRANSPORT_NAME] = "";
     if (name.size < (int)sizeof text) memcpy(text, name.text, (size_t)name.size);
     const struct gv_transport *row = is(name, "auto") ? NULL : gv_transport_named(text);
-    if (!row && !is(name, "auto")) {
-        if (is(name, "verbs")) return fail(p, "the link verbs is not in this version; " WRITE);
-        return fail(p, "'%.*s' is not a link; " WRITE, shown(name), name.text);
-    }
+    if (!row && !is(name, "auto")) return fail(p, "'%.*s' is not a link; " WRITE, shown(name), name.text);
     if (row) memcpy(p->spec->transport, text, sizeof text);
+    if (row && is(name, "verbs")) return parse_verbs(p);
     if (row && row->connections) return sign(p, '(') ? parse_tcp(p) : true;
     return *p->at != '(' ? true : fail(p, "the link %.*s has no settings; write %.*s", name.size, name.text, name.size, name.text);
 }

@@ -88,6 +88,19 @@ void gv_resume_up(struct gv_resume *r) {
     pthread_mutex_unlock(&r->lock);
 }
 
+void gv_resume_begin_down(struct gv_resume *r) {
+    r->cut_at = gv_now_ns();
+    snprintf(r->cut_why, sizeof r->cut_why, "the link has not begun");
+    atomic_store(&r->down, true);
+}
+
+void gv_resume_start(struct gv_resume *r) {
+    pthread_mutex_lock(&r->lock);
+    atomic_store(&r->down, false);
+    pthread_cond_broadcast(&r->changed);
+    pthread_mutex_unlock(&r->lock);
+}
+
 int64_t gv_resume_down_ns(struct gv_resume *r) {
     pthread_mutex_lock(&r->lock);
     int64_t ns = r->down_ns + (gv_resume_is_up(r) ? 0 : gv_now_ns() - r->cut_at);

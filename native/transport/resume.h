@@ -44,6 +44,9 @@ struct gv_resume {
     int64_t down_ns; /* for so long it was down, until the last time that it came up */
 };
 
+/* The link is down from the beginning: gv_resume_start brings it up for the first time, which is no cut that was made good. */
+void gv_resume_begin_down(struct gv_resume *r);
+void gv_resume_start(struct gv_resume *r);
 /* With the link's redial target, if it has one: it is the client's end then. */
 void gv_resume_init(struct gv_resume *r, struct gv_link *link, const struct gv_resume_ops *ops);
 void gv_resume_fini(struct gv_resume *r);

@@ -63,6 +63,8 @@ struct gv_link *gv_link_connect(const struct gv_link_options *options, struct gv
  * reason in `why` (GV_DEATH_TEXT bytes); the descriptors are the caller's still. Further connections are added by gv_link_add_channel. */
 struct gv_endpoint;
 #define GV_DEATH_TEXT 200
+/* Before gv_link_adopt, in a process that will not be able to open files then. */
+void gv_link_prepare(const char *transport);
 struct gv_link *gv_link_adopt(const char *transport, struct gv_endpoint *endpoint, char why[GV_DEATH_TEXT]);
 /* A bulk channel's first connection. Waits until both ends have told each other where they are, 5 s at most. 0: taken, with its descriptor; -1: refused,
  * and the descriptor is the caller's still. */

@@ -4,13 +4,14 @@
 
 #include "link.h"
 
-extern const struct gv_transport gv_shm_transport, gv_tcp_transport;
+extern const struct gv_transport gv_shm_transport, gv_verbs_transport, gv_tcp_transport;
 #ifdef GV_MORE_TRANSPORT /* a test adds a row of its own */
 extern const struct gv_transport GV_MORE_TRANSPORT;
 #endif
 
 const struct gv_transport *const gv_transports[] = {
     &gv_shm_transport,
+    &gv_verbs_transport,
     &gv_tcp_transport,
 #ifdef GV_MORE_TRANSPORT
     &GV_MORE_TRANSPORT,
@@ -34,6 +35,11 @@ uint32_t gv_transports_usable(const char *wanted, uint32_t provides, const struc
         if (!row->probe || row->probe(why)) rows[n++] = row;
     }
     return n;
+}
+
+void gv_link_prepare(const char *transport) {
+    const struct gv_transport *row = gv_transport_named(transport);
+    if (row && row->prepare) row->prepare();
 }
 
 struct gv_link *gv_link_adopt(const char *transport, struct gv_endpoint *endpoint, char why[GV_DEATH_TEXT]) {

@@ -156,6 +156,8 @@ EXPORT struct worker *worker_open(const struct worker_config *config, char *err)
 
 EXPORT int worker_begin(struct worker *w) { return w->has_reader ? 0 : start_threads(w); }
 
+EXPORT void worker_prepare_link(const char *transport) { gv_link_prepare(transport); }
+
 EXPORT struct module_cache *worker_open_cache(const char *folder) { return module_cache_open(folder); }
 
 EXPORT void worker_close_cache(struct module_cache *cache) { module_cache_close(cache); }

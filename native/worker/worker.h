@@ -42,6 +42,8 @@ struct module_cache;
 struct module_cache *worker_open_cache(const char *folder);
 /* Closes one that is not taken over. NULL does nothing. */
 void worker_close_cache(struct module_cache *cache);
+/* Opens what a session over this transport needs and worker_open could not open any more, in a process that is about to be in its box. */
+void worker_prepare_link(const char *transport);
 /* Looks again, for as long as no session has come: what is looked at now is not looked at while a program waits. NULL does nothing. */
 void worker_refresh_cache(struct module_cache *cache);
 /* Takes that cache over, between worker_open and worker_run; without one (NULL) images travel each time. `build` names what the metadata of modules are

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -32,7 +33,8 @@ def by_python(text: str) -> str:
         link = links.parse(text)
     except ValueError as error:
         return f"error {error}"
-    return f"{link.kind} {link.channels} {int(link.delayed)} {link.rtt_ns} {link.rate_bps}{' plain' * link.plain}"
+    more = " plain" * link.plain + f" rails={link.rails}" * bool(link.rails)
+    return f"{link.kind} {link.channels} {int(link.delayed)} {link.rtt_ns} {link.rate_bps}{more}"
 
 
 @pytest.fixture(scope="module")
@@ -62,13 +64,13 @@ def test_every_error_shows_a_right_text() -> None:
         if meaning.startswith("error"):
             said = by_python(text)
             example = said.rpartition("; write ")[2]
-            for part in example.split(" or ")[-1].split(", "):
+            for part in re.split(r", (?=[a-z])| or ", example):
                 links.parse(part)
             assert len(said) < 240  # GV_LINK_ERROR_TEXT
 
 
 PIECES = ["auto", "shm", "tcp", "delay", "verbs", "channels", "rtt", "rate", "(", ")", ",", "=", " ", "30ms", "0.5s", "10gbit", "1.5mbit", "4"]
-PIECES += ["plain", "tcp(plain", "9", ".", "delay(rtt=30ms,", "tcp(channels=4)", "us", "kbit", "x", "é", "\t", "\udcff"]
+PIECES += ["plain", "verbs(", "rails", "tcp(plain", "9", ".", "delay(rtt=30ms,", "tcp(channels=4)", "us", "kbit", "x", "é", "\t", "\udcff"]
 
 
 @pytest.mark.slow

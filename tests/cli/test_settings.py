@@ -54,7 +54,7 @@ def test_local_and_pool_are_one_setting(tmp_path: Path) -> None:
         ({"GPUVIRT_GPUS": "99"}, "GPUVIRT_GPUS"),
         ({"GPUVIRT_MEMORY": "4x"}, "GPUVIRT_MEMORY"),
         ({"GPUVIRT_POOL": "host"}, "GPUVIRT_POOL: 'host' is not a pool"),
-        ({"GPUVIRT_LINK": "verbs"}, "GPUVIRT_LINK: the link verbs is not in this version"),
+        ({"GPUVIRT_LINK": "delay(rtt=1ms,verbs)"}, "GPUVIRT_LINK: a verbs link is not delayed"),
         ({"GPUVIRT_NO_WAIT": "maybe"}, "GPUVIRT_NO_WAIT: 'maybe' is neither"),
         ({"GPUVIRT_COMPUTE": "50"}, "GPUVIRT_COMPUTE: '50' is no part of a GPU"),
     ],

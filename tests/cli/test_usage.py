@@ -48,7 +48,7 @@ def test_verbs_that_read_take_json(gpuvirt: Gpuvirt, verb: list[str]) -> None:
         ["serve", "--backend", "vulkan"],
         ["serve", "--listen", "7070"],
         ["serve", "--gpus", "17"],
-        ["serve", "--link", "verbs"],
+        ["serve", "--link", "udp"],
         ["serve", "--driver", "libcuda.so.1", "--backend", "cuda"],
         ["serve", "--strict", "--backend", "cuda"],
         ["token"],
@@ -71,8 +71,7 @@ def test_wrong_usage_is_2(gpuvirt: Gpuvirt, line: list[str]) -> None:
         (["run", "--compute", "50", "--", "true"], "--compute"),
         (["run", "--idle", "60s", "--", "true"], "--idle"),
         (["run", "--for", "1h", "--", "true"], "--for"),
-        (["run", "--link", "verbs(rails=2)", "--", "true"], "the link verbs is not in this version"),
-        (["run", "--link", "delay(rtt=30ms,verbs)", "--", "true"], "the link verbs is not in this version"),
+        (["run", "--link", "delay(rtt=30ms,verbs)", "--", "true"], "a verbs link is not delayed"),
         (["serve", "--grace", "soon"], "such as 60s or 2m"),
     ],
 )

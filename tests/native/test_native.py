@@ -9,12 +9,14 @@ import secrets
 import signal
 import struct
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import c_build
 import pytest
 from concurrent_runs import ENVIRONMENT, ConcurrentRuns
+from softverbs import build as softverbs
 
 from gpuvirt.transport import handshake as hs
 from gpuvirt.transport import shm, table
@@ -47,8 +49,8 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Builder:
     return make
 
 
-def run(program: Path, *args: str, seconds: float = 600) -> subprocess.CompletedProcess[str]:
-    env = {**ENVIRONMENT, "TSAN_OPTIONS": "halt_on_error=1", "ASAN_OPTIONS": "detect_leaks=1", "UBSAN_OPTIONS": "print_stacktrace=1"}
+def run(program: Path, *args: str, seconds: float = 600, more: Mapping[str, str] = MappingProxyType({})) -> subprocess.CompletedProcess[str]:
+    env = {**ENVIRONMENT, "TSAN_OPTIONS": "halt_on_error=1", "ASAN_OPTIONS": "detect_leaks=1", "UBSAN_OPTIONS": "print_stacktrace=1", **more}
     return subprocess.run([str(program), *args], capture_output=True, text=True, timeout=seconds, env=env)
 
 
@@ -64,6 +66,7 @@ BROKEN = "-DTEST_PATIENCE_NS=5000000000LL"  # what is to be noticed may be that 
 LONG_SLEEPS = ("-DSHM_SLICE_NS=50000000000", "-DTCP_SLEEP_NS=50000000000")
 
 
+ON_DEVICES = ("test_links", "test_resume", "test_rails")
 MORE = {"test_links": (*LONG_SLEEPS, TOY_ROW)}
 # Both kinds of tcp: the table's is plain here, the row of the tests' own is sealed.
 SEALED_TOO = ("test_bulk", "test_resume", "test_redial", "test_delay", "test_delay_links", "test_sealed", "test_sealed_bulk")
@@ -82,7 +85,7 @@ def delay_cases(name: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def runs(request: pytest.FixtureRequest, build: Builder) -> Iterator[ConcurrentRuns]:
+def runs(request: pytest.FixtureRequest, build: Builder, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConcurrentRuns]:
     """The programs of the tests below."""
 
     def wire(name: str, sanitizer: str, flags: tuple[str, ...] = ()) -> Path:
@@ -91,6 +94,18 @@ def runs(request: pytest.FixtureRequest, build: Builder) -> Iterator[ConcurrentR
     def transport(name: str, sanitizer: str, flags: tuple[str, ...] = SMALLER, variant: str = "") -> Path:
         more = [ROWS[flag] for flag in flags if flag in ROWS]
         return build(name + variant, sanitizer, [*LINK, *HELPERS, *more, transport_source(name)], flags)
+
+    def devices(sanitizer: str) -> dict[str, str]:
+        """Two RDMA devices of the software libibverbs, on a fabric of their own."""
+        folder = tmp_path_factory.mktemp("fabric")
+        return {
+            "GPUVIRT_IBVERBS": str(softverbs.library(folder, sanitizer)),
+            "SOFTVERBS_FABRIC": str(folder / "fabric"),
+            "SOFTVERBS_DEVICES": "2",
+        }
+
+    def on_devices(name: str, sanitizer: str) -> dict[str, str]:
+        return devices(sanitizer) if name in ON_DEVICES else {}
 
     def noticed(program: Path, case: str) -> subprocess.CompletedProcess[str]:
         """On a busy machine a line that is too quick may take long enough all the same, so it has several tries."""
@@ -115,7 +130,12 @@ def runs(request: pytest.FixtureRequest, build: Builder) -> Iterator[ConcurrentR
         ),
         "test_wire": lambda p: run(wire(p["name"], p["sanitizer"])),
         "test_plain_sha256": lambda p: run(wire("test_sha256", ADDRESS, ("-DSHA256_PLAIN",))),
-        "test_transport": lambda p: run(transport(**p, flags=SMALLER + MORE.get(p["name"], ()))),
+        "test_transport": lambda p: run(transport(**p, flags=SMALLER + MORE.get(p["name"], ())), more=on_devices(**p)),
+        "test_many_cuts": lambda p: run(
+            transport("test_resume", p["sanitizer"], (*SMALLER, *MORE["test_resume"], "-DMANY_CUTS=300"), "_many"),
+            "verbs_many_cuts",
+            more=devices(p["sanitizer"]),
+        ),
         "test_delay_threads": lambda p: run(transport(p["name"], THREAD, SMALLER + MORE[p["name"]]), *delay_cases(p["name"])),
         "test_a_broken_delay_is_noticed": lambda p: noticed(
             transport("test_delay", "undefined", (f"-DGV_BREAK_DELAY={p['fault']}", BROKEN), f"_{p['fault']}"), p["case"]
@@ -134,7 +154,9 @@ def runs(request: pytest.FixtureRequest, build: Builder) -> Iterator[ConcurrentR
             transport("test_sealed_bulk", "undefined", (*SMALLER, SEALED_ROW, f"-DGV_BREAK_{p['fault']}", BROKEN), f"_{p['fault']}"), p["case"]
         ),
         "test_records_that_are_not_sent_again_are_noticed": lambda p: run(
-            transport("test_resume", "undefined", (*SMALLER, PLAIN, "-DGV_BREAK_RESUME", BROKEN), f"_broken_{p['case']}"), p["case"]
+            transport("test_resume", "undefined", (*SMALLER, PLAIN, "-DGV_BREAK_RESUME", BROKEN), f"_broken_{p['case']}"),
+            p["case"],
+            more=devices("undefined"),
         ),
     }
     with ConcurrentRuns(request, jobs) as started:
@@ -198,6 +220,8 @@ TRANSPORT = [
     pytest.param("test_bulk", THREAD, marks=pytest.mark.wide),
     ("test_resume", ADDRESS),
     pytest.param("test_resume", THREAD, marks=pytest.mark.wide),
+    ("test_rails", ADDRESS),
+    pytest.param("test_rails", THREAD, marks=pytest.mark.wide),
     ("test_redial", ADDRESS),
     ("test_redial", THREAD),
     ("test_sealed", ADDRESS),
@@ -216,6 +240,13 @@ def test_transport(runs: ConcurrentRuns, request: pytest.FixtureRequest, name: s
     passes(done)
     if "skipped: " in done.stdout:
         pytest.skip(done.stdout)
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize("sanitizer", [ADDRESS, THREAD])
+def test_many_cuts(runs: ConcurrentRuns, request: pytest.FixtureRequest, sanitizer: str) -> None:
+    """Three hundred of a verbs link, whose queues are made anew each time."""
+    passes(runs.result(request))
 
 
 @pytest.mark.wide
@@ -263,7 +294,7 @@ def test_payloads_sealed_wrongly_are_noticed(runs: ConcurrentRuns, request: pyte
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", ["records_cut", "cut_while_coming_back"])
+@pytest.mark.parametrize("case", ["records_cut", "cut_while_coming_back", "verbs_cut"])
 def test_records_that_are_not_sent_again_are_noticed(runs: ConcurrentRuns, request: pytest.FixtureRequest, case: str) -> None:
     """A link that goes on after a cut without what was on its way (GV_BREAK_RESUME) is what the cases would find."""
     assert runs.result(request).returncode == 1

@@ -31,7 +31,7 @@ void sv_copy(uint8_t *to, const uint8_t *from, size_t length) {
 }
 
 struct ibv_pd *ibv_alloc_pd(struct ibv_context *context) {
-    struct sv_pd *pd = calloc(1, sizeof *pd);
+    struct sv_pd *pd = sv_progress_start(sv_of(context)) ? calloc(1, sizeof *pd) : NULL;
     if (!pd) return NULL;
     pd->ibv.context = context;
     atomic_fetch_add(&sv_of(context)->objects, 1);

@@ -87,21 +87,33 @@ static void *run(void *argument) {
     return NULL;
 }
 
-bool sv_progress_start(struct sv_context *context) {
+static bool start(struct sv_context *context) {
     sigset_t all, before;
+    struct sv_station *station = sv_station_take(context->fabric);
+    if (!station) return false;
+    context->station = station;
+    context->keys_made = 37 * sv_station_index(context->fabric, station) + 1; /* no two contexts' keys are the same */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int failed = pthread_create(&context->thread, NULL, run, context);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (failed) {
-        atomic_store(&context->station->used, 0);
+        atomic_store(&station->used, 0);
         return false;
     }
-    while (atomic_load(&context->station->used) == 1) sv_futex(&context->station->used, FUTEX_WAIT, 1, NULL);
+    while (atomic_load(&station->used) == 1) sv_futex(&station->used, FUTEX_WAIT, 1, NULL);
     return true;
 }
 
+bool sv_progress_start(struct sv_context *context) {
+    pthread_mutex_lock(&context->ibv.mutex);
+    bool started = context->started = context->started || start(context);
+    pthread_mutex_unlock(&context->ibv.mutex);
+    return started;
+}
+
 void sv_progress_stop(struct sv_context *context) {
+    if (!context->started) return;
     atomic_store(&context->stop, 1);
     sv_ring_bell(context->station);
     pthread_join(context->thread, NULL);

@@ -34,6 +34,7 @@ struct sv_mr {
 
 struct sv_context {
     struct ibv_context ibv;
+    bool started;   /* it has a station and the progress thread */
     unsigned index; /* of the device */
     struct sv_fabric *fabric;
     struct sv_rail *rail;

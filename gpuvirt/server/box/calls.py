@@ -81,7 +81,7 @@ _MSG_FASTOPEN = 0x20000000  # which connects a socket
 # Duplicates, flags, locks, sizes of pipes, seals. Not F_SETOWN, by which the kernel sends signals.
 _FCNTL = (0, 1, 2, 3, 4, 5, 6, 7, 36, 37, 38, 1030, 1031, 1032, 1033, 1034)
 # FIONREAD, FIONBIO, close-on-exec, what isatty asks, bytes that are not sent yet.
-_IOCTL = (0x541B, 0x5421, 0x5450, 0x5451, 0x5401, 0x5411, 0x5413, 0x894B, 0x802C542A)
+_IOCTL = (0x541B, 0x5421, 0x5450, 0x5451, 0x5401, 0x5411, 0x5413, 0x894B, 0x802C542A, 0xC0181B01)
 # Typing into a terminal (TIOCSTI, TIOCLINUX) and taking it, signals (FIOSETOWN, SIOCSPGRP).
 _IOCTL_NEVER = (0x5412, 0x541C, 0x541D, 0x5423, 0x540E, 0x8901, 0x8902)
 # Names, timer slack, names of mappings, questions. Not PR_SET_DUMPABLE, not PR_SET_PTRACER.

@@ -11,6 +11,7 @@ from typing import Any
 
 from gpuvirt.errors import GpuvirtError
 from gpuvirt.server.observe.answers import devices_answer, ps_answer, top_answer
+from gpuvirt.server.observe.host_fabric import HostFabric
 from gpuvirt.server.observe.keeper import Keeper
 from gpuvirt.server.observe.observer import Observer
 from gpuvirt.server.observe.record import month_of
@@ -22,8 +23,8 @@ Handler = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
 MONTH = re.compile(r"\d{4}-(0[1-9]|1[0-2])")
 
 
-def seeing_requests(observer: Observer, keeper: Keeper | None) -> dict[str, Handler]:
-    """The handlers of ``devices``, ``ps`` and ``top``, of which answers.py has the answers, and of ``report``.
+def seeing_requests(observer: Observer, keeper: Keeper | None, fabric: HostFabric) -> dict[str, Handler]:
+    """The handlers of ``devices`` (also: the server's RDMA devices), ``ps`` and ``top``, of which answers.py has the answers, and of ``report``.
 
     ``report`` (month: YYYY-MM, without one the present one; user: of this account only) answers with the record's sums of a month by account.
 
@@ -36,7 +37,7 @@ def seeing_requests(observer: Observer, keeper: Keeper | None) -> dict[str, Hand
         return None if sender.admin else bytes.fromhex(sender.id)
 
     async def devices(message: dict[str, Any]) -> dict[str, Any]:
-        return devices_answer(await observer.facts(ask=False))
+        return {**devices_answer(await observer.facts(ask=False)), "fabric": await fabric.told()}
 
     async def ps(message: dict[str, Any]) -> dict[str, Any]:
         return ps_answer(await observer.facts(), viewer(message))

@@ -11,8 +11,10 @@ int main(void) {
         if (c) continue;
         struct gv_link_spec s;
         if (gv_link_spec_parse(text, &s, error)) {
-            printf("%s %u %d %lld %llu%s\n", *s.transport ? s.transport : "auto", s.channels, s.delayed, (long long)s.rtt_ns,
+            printf("%s %u %d %lld %llu%s", *s.transport ? s.transport : "auto", s.channels, s.delayed, (long long)s.rtt_ns,
                    (unsigned long long)s.rate_bps, s.plain ? " plain" : "");
+            if (s.rails) printf(" rails=%u", s.rails);
+            putchar('\n');
         } else {
             printf("error %s\n", error);
         }

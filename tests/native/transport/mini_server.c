@@ -188,9 +188,11 @@ static void welcome_session(struct mini_server *s, struct guest *g) {
         return;
     }
     bool shm = offers(&g->hello, "shm");
-    bool sealed = !shm && offers(&g->hello, "sealed"); /* sealed_row.c */
-    snprintf(w.transport.name, sizeof w.transport.name, "%s", s->fault == OTHER_TRANSPORT ? "pigeon" : shm ? "shm" : sealed ? "sealed" : "tcp");
-    if (!shm && s->fault != NO_CHANNELS) w.connections = 16;
+    bool sealed = !shm && offers(&g->hello, "sealed");                                       /* sealed_row.c */
+    bool verbs = !shm && !sealed && offers(&g->hello, "verbs") && !offers(&g->hello, "tcp"); /* who wants that alone */
+    const char *chosen = shm ? "shm" : sealed ? "sealed" : verbs ? "verbs" : "tcp";
+    snprintf(w.transport.name, sizeof w.transport.name, "%s", s->fault == OTHER_TRANSPORT ? "pigeon" : chosen);
+    if (!shm && !verbs && s->fault != NO_CHANNELS) w.connections = 16;
     s->sealed = !shm && exchange(s, g, &w, shared);
     switch (s->fault) {
     case NO_ANSWER: s->held[s->n_held++] = fd; return;
@@ -237,7 +239,7 @@ static void welcome_session(struct mini_server *s, struct guest *g) {
         } else {
             gv_session_key(&g->transcript, s->secret, s->key);
         }
-        s->resumable = sealed ? adopt_sealed(fd) : s->sealed ? adopt_sealed_tcp(fd, &s->seal) : adopt_tcp(fd);
+        s->resumable = sealed ? adopt_sealed(fd) : verbs ? adopt_verbs(fd) : s->sealed ? adopt_sealed_tcp(fd, &s->seal) : adopt_tcp(fd);
         CHECK(s->resumable);
         gv_link_set_grace(s->resumable, (int64_t)s->grace_s * 1000000000);
         atomic_store(&s->worker, s->resumable);

@@ -15,9 +15,10 @@ static const uint64_t default_rings[4] = {1 << 20, 1 << 20, 1 << 21, 1 << 21};
 const struct gv_link_secret test_secret = {.key = {1, 2, 3, 4, 5}, .cipher = GV_CIPHER_AES};
 
 const char *pair_transport(size_t i) {
-    size_t rows = 0;
-    while (gv_transports[rows]) rows++;
-    return i < rows ? gv_transports[i]->name : i == rows ? "sealed" : NULL;
+    char why[GV_DEATH_TEXT];
+    for (size_t row = 0; gv_transports[row]; row++)
+        if ((!gv_transports[row]->probe || gv_transports[row]->probe(why)) && i-- == 0) return gv_transports[row]->name; /* of this host */
+    return i == 0 ? "sealed" : NULL;
 }
 
 int make_memfd(const uint64_t rings[4]) {
@@ -97,6 +98,8 @@ struct gv_link *adopt_tcp(int fd) { return adopt("tcp", &(struct gv_endpoint){.f
 
 struct gv_link *adopt_sealed(int fd) { return adopt("tcp", &(struct gv_endpoint){.fd = fd, .seal = &test_secret}); }
 
+struct gv_link *adopt_verbs(int fd) { return adopt("verbs", &(struct gv_endpoint){.fd = fd}); }
+
 struct gv_link *adopt_shm(int fd, int memfd, const uint64_t rings[4]) {
     return adopt("shm", &(struct gv_endpoint){.fd = fd, .passed = {{memfd}, 1}, .blob = (const uint8_t *)rings, .blob_size = GV_SHM_BLOB});
 }
@@ -113,6 +116,12 @@ struct pair make_pair(const char *transport) {
         pair.worker = sealed ? adopt_sealed(fds[1]) : adopt_tcp(fds[1]);
         CHECK(pair.client && pair.worker);
         add_channels(&pair, 0, bulk);
+    } else if (strcmp(transport, "verbs") == 0) {
+        char why[GV_DEATH_TEXT] = "";
+        tcp_sockets(fds);
+        pair.worker = adopt_verbs(fds[1]);
+        pair.client = gv_transport_named("verbs")->connect(&(struct gv_endpoint){.fd = fds[0]}, why);
+        if (!pair.client) fprintf(stderr, "no link: %s\n", why);
     } else if (strcmp(transport, "shm") != 0) {
         CHECK(make_other_pair);
         pair = make_other_pair(transport);
@@ -185,7 +194,10 @@ int64_t receive_numbered(struct gv_link *link, uint64_t n) {
     int64_t until = gv_now_ns() + TEST_PATIENCE_NS;
     const struct gv_record *record;
     while (!(record = gv_recv_peek(link))) {
-        if (gv_link_dead(link)) return -1;
+        if (gv_link_dead(link)) {
+            fprintf(stderr, "died: %s\n", gv_link_death(link));
+            return -1;
+        }
         CHECK(gv_now_ns() < until);
         gv_recv_wait(link, 500000000, 10000);
     }

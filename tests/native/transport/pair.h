@@ -27,6 +27,7 @@ __attribute__((weak)) struct pair make_other_pair(const char *transport);
 /* The worker's ends as the daemon's descriptors make them; NULL: refused, and the descriptors are closed. */
 struct gv_link *adopt_tcp(int fd);
 struct gv_link *adopt_sealed(int fd);
+struct gv_link *adopt_verbs(int fd);
 struct gv_link *adopt_shm(int fd, int memfd, const uint64_t rings[4]);
 /* The client's end over a socket, with one bulk channel to come. */
 struct gv_link *tcp_client(int fd);

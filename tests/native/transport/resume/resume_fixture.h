@@ -14,7 +14,7 @@
 #define GRACE_S 100
 
 struct session {
-    bool shares; /* memory: nothing of the session's passes through the cutter but handshakes */
+    bool shares; /* memory, or a network of its own: nothing of the session's passes through the cutter but handshakes */
     struct mini_server server;
     struct cutter cutter;
     struct pair p;
@@ -32,7 +32,7 @@ static inline void open_with(struct session *s, enum fault fault, const char *li
     options.notice_arg = &s->notices;
     s->p = mini_connect(&s->server, &options);
     atomic_store(&s->notices.n, 0); /* a plain link has said that it is one */
-    s->shares = strcmp(gv_link_transport(s->p.client), "shm") == 0;
+    s->shares = strcmp(gv_link_transport(s->p.client), "tcp") != 0 && strcmp(gv_link_transport(s->p.client), "sealed") != 0;
 }
 
 /* Until the client has come back so often, and both ends are up. Where handshakes are cut the two count differently. */
@@ -58,7 +58,8 @@ static inline void close_session(struct session *s) {
 #define ON_EACH(name)                                    \
     static void tcp_##name(void) { name("tcp(plain)"); } \
     static void sealed_##name(void) { name("sealed"); }  \
-    static void shm_##name(void) { name("shm"); }
+    static void shm_##name(void) { name("shm"); }        \
+    static void verbs_##name(void) { name("verbs"); }
 #define ON_TCP(name)                                     \
     static void tcp_##name(void) { name("tcp(plain)"); } \
     static void sealed_##name(void) { name("sealed"); }

@@ -84,7 +84,9 @@ static void *send_payloads(void *arg) {
         uint8_t *data = malloc(size + 1);
         for (uint64_t i = 0; i < size; i++) data[i] = (uint8_t)(n * 31 + i * 7 + (i >> 8));
         if (n % 3) {
-            CHECK(gv_bulk_send(f->link, n, data, size) == n);
+            uint64_t number = gv_bulk_send(f->link, n, data, size);
+            if (number != n) fprintf(stderr, "died: %s\n", gv_link_death(f->link));
+            CHECK(number == n);
             memset(data, 0xee, size); /* ours again */
             free(data);
         } else {
@@ -227,6 +229,25 @@ static void sealed_one_channel_cut(void) { payloads_cut("sealed", 3); }
 static void sealed_four_channels_cut(void) { payloads_cut("sealed(channels=4)", 4); }
 static void sealed_delayed_cut(void) { payloads_cut("delay(rtt=4ms,sealed)", 5); }
 
+/* What was under way is lost with the queues, and goes out again. */
+static void verbs_cut(void) { memory_cut("verbs", 8); }
+static void two_rails_cut(void) { memory_cut("verbs(rails=2)", 9); }
+
+#ifdef MANY_CUTS /* this takes minutes */
+/* Queues that are made anew again and again. */
+static void verbs_many_cuts(void) {
+    struct session s;
+    uint64_t records = 0;
+    open_with(&s, NO_FAULT, "verbs(rails=2)", GRACE_S);
+    for (uint64_t round = 1; link_counts(s.p.client).resumes < MANY_CUTS; round++, records += 2000) traffic_from(&s, records, 2000, 0, 1, round);
+    struct gv_link_counts client = link_counts(s.p.client), worker = link_counts(s.p.worker);
+    fprintf(stderr, "  %d cuts, %llu resumes, %llu records each way, %llu again\n", s.cutter.cuts, (unsigned long long)client.resumes,
+            (unsigned long long)records, (unsigned long long)(client.records_resent + worker.records_resent));
+    CHECK(client.resumes <= (uint64_t)s.server.resumes && client.records_resent + worker.records_resent > 0);
+    close_session(&s);
+}
+#endif
+
 /* A cut within what makes up for a cut: the handshake, the first records. */
 static void cut_while_coming_back(const char *link) {
     struct session s;
@@ -237,10 +258,12 @@ static void cut_while_coming_back(const char *link) {
         cutter_cut_all(&s.cutter);
         atomic_store(&s.cutter.cut_in, offset); /* 320 of greeting (twice with shm), some 200 of hello, some 80 of welcome, 40 each way */
         n++;
-        CHECK(send_numbered(s.p.client, 64, n) && send_numbered(s.p.worker, 64, n));
+        bool sent = send_numbered(s.p.client, 64, n) && send_numbered(s.p.worker, 64, n);
         gv_send_flush(s.p.client);
         gv_send_flush(s.p.worker);
-        CHECK(receive_numbered(s.p.client, n) == 64 && receive_numbered(s.p.worker, n) == 64);
+        bool came = sent && receive_numbered(s.p.client, n) == 64 && receive_numbered(s.p.worker, n) == 64;
+        if (!came) fprintf(stderr, "died: %s; %s\n", gv_link_death(s.p.client), gv_link_death(s.p.worker));
+        CHECK(came);
         if (s.shares) await_resumes(&s, before + 1); /* the records did not wait for it */
     }
     CHECK(s.cutter.cuts > 60);
@@ -304,6 +327,13 @@ int main(int argc, char **argv) {
         {"sealed_held_back", sealed_held_back},
         {"shm_cut", shm_cut},
         {"delayed_shm_cut", delayed_shm_cut},
+        {"verbs_uncut", verbs_uncut},
+        {"verbs_cut", verbs_cut},
+        {"two_rails_cut", two_rails_cut},
+#ifdef MANY_CUTS
+        {"verbs_many_cuts", verbs_many_cuts},
+#endif
+        {"verbs_cut_while_coming_back", verbs_cut_while_coming_back},
     };
     signal(SIGPIPE, SIG_IGN);
     return run_cases(cases, sizeof cases / sizeof *cases, argc, argv, 300);

@@ -1,0 +1,213 @@
+/* What the files of the verbs transport share: verbs_records.c, verbs_bulk.c (records and payloads), verbs_resume.c (how the two ends connect, and connect
+ * again), verbs_link.c (the end as a whole, and the row of the table).
+ *
+ * Each way there is a ring of records and one of payloads, as over shared memory, but each end has memory of its own: a sender fills its copy of the ring, and
+ * its device writes what is new into the receiver's, at the same place. What the receiver has read comes back in notes (verbs_queue.h). So the sender's copy
+ * still has whatever the receiver may lack, which goes out again when the connection was cut.
+ *
+ * Records have a queue of their own, on the leading rail; payloads are cut in slices that go over all rails and come in any order. The TCP connection of the
+ * handshake carries nothing but what connects the queues; its end of file says that the peer is gone, or that it was cut. */
+#ifndef GV_VERBS_H
+#define GV_VERBS_H
+
+#include "../../wire/ring.h"
+#include "../link.h"
+#include "../part_queue.h"
+#include "../resume.h"
+#include "verbs_queue.h"
+
+#define VERBS_RECORD_RING GV_COMMAND_RING
+#define VERBS_BULK_RING (4u << 20)
+#define VERBS_SLICE (128u << 10) /* bytes; no slice crosses a multiple of it */
+#define VERBS_QUEUES (GV_VERBS_RAILS_MAX + 1)
+#define VERBS_OUT_OF_ORDER 512u /* slices that have come before others */
+
+/* The memory of an end, in two registered pieces: what the peer's devices write to, and what ours read. */
+struct verbs_inbox {
+    struct verbs_note notes[VERBS_QUEUES]; /* of the records' queue, then of each rail's payloads */
+    _Alignas(4096) uint8_t records[VERBS_RECORD_RING];
+    uint8_t payloads[VERBS_BULK_RING];
+};
+struct verbs_outbox {
+    uint64_t notes[VERBS_QUEUES][8];
+    _Alignas(4096) uint8_t records[VERBS_RECORD_RING];
+    uint8_t payloads[VERBS_BULK_RING];
+};
+
+/* What an end says first on a connection: where it stands, and how it is reached. */
+struct verbs_hello {
+    struct gv_record record; /* op RESUME */
+    uint64_t inbox;          /* the address of its struct verbs_inbox */
+    uint64_t arrived, read;  /* bytes of the ring of records that came, and that may be overwritten */
+    uint64_t bulk_arrived, bulk_read;
+    uint32_t n; /* rails; 0: none, all goes over the TCP connection */
+    struct verbs_peer_queue records;
+    struct verbs_peer_queue payloads[GV_VERBS_RAILS_MAX];
+    struct verbs_peer_rail rails[GV_VERBS_RAILS_MAX];
+    uint32_t zero;
+};
+_Static_assert(sizeof(struct verbs_hello) == 24 + 40 + 4 + 8 + 64 + 8 * 24 + 4 && sizeof(struct verbs_peer_rail) == 24, "it has no gaps");
+
+#define VERBS_LEFT_OUT_NS 10000000000ll /* a rail that did not work is tried again after so long */
+
+/* What goes over the TCP connection where no rail works (verbs_fallback.c): bytes of one of the rings, and what was read of both. */
+struct verbs_frame {
+    uint32_t of_payloads; /* 1, or 0: of records */
+    uint32_t size;        /* bytes that follow */
+    uint64_t start;       /* their position */
+    uint64_t read, bulk_read;
+};
+
+struct verbs_carrier {
+    _Atomic uint32_t sending; /* a spin lock */
+    struct verbs_frame out;   /* on its way: the last out_head_left bytes of it, and out_left bytes at out_body */
+    uint32_t out_head_left, out_left;
+    const uint8_t *out_body;
+    _Atomic uint64_t told_read, told_bulk_read;
+    /* Under queue.polling and bulk_polling. */
+    struct verbs_frame in; /* in_head bytes of it are there; in_left of what follows it are not, and go to in_at */
+    uint32_t in_head, in_left;
+    uint8_t *in_at;
+};
+
+struct verbs_span {
+    uint64_t start, end;
+};
+
+struct verbs { /* NOLINT(clang-analyzer-optin.performance.Padding): sender's and receiver's lines apart */
+    struct gv_link link;
+    const struct verbs_library *library;
+    int fd, wake_fd, bulk_wake_fd, kick_fd; /* the TCP connection; wake a reader of records, of payloads, and the link's own thread */
+    bool client;
+    _Atomic bool connected; /* the queues have been connected once */
+    int64_t connect_until;  /* the worker's end waits so long for that */
+    bool broke_off;         /* the client had begun to; of the link's own thread, as connect_until */
+    _Atomic bool peer_gone, woken;
+    _Atomic bool over_tcp; /* no rail works */
+    struct verbs_carrier carrier;
+    int64_t rails_again_at; /* over_tcp: when the client tries its rails again; of the link's own thread */
+    pthread_t thread;
+    struct gv_resume resume;
+    uint32_t rails_wanted;
+
+    struct verbs_inbox *in;
+    struct verbs_outbox *out;
+    uint32_t n_rails;
+    _Atomic uint32_t lead; /* which rail carries the records */
+    struct verbs_rail rails[GV_VERBS_RAILS_MAX];
+    struct ibv_pd *pd[GV_VERBS_RAILS_MAX];
+    struct ibv_mr *in_mr[GV_VERBS_RAILS_MAX], *out_mr[GV_VERBS_RAILS_MAX];
+    struct ibv_comp_channel *channel[GV_VERBS_RAILS_MAX], *bulk_channel[GV_VERBS_RAILS_MAX];
+
+    /* Records. */
+    struct gv_ring_control *out_control, *in_control; /* of our copies: memory of this process alone */
+    struct verbs_queue queue;
+    _Alignas(128) struct gv_ring_writer tx;
+    uint64_t offered;             /* where the ring's tail was when a sender was last asked to flush */
+    _Atomic uint64_t handed_over; /* bytes of the ring that were posted; written under queue.posting */
+    uint64_t peer_records;        /* address of the peer's ring */
+    _Atomic bool naps;            /* the link's thread looks again by itself soon */
+    _Alignas(128) struct gv_ring_reader rx;
+    uint64_t arrived;          /* bytes of the ring that came; under queue.polling */
+    _Atomic uint64_t received; /* seq of the last record handed out */
+    struct gv_record *record;  /* the received record, out of the peer's reach */
+    _Atomic uint64_t records_resent;
+
+    /* Payloads. */
+    struct gv_ring_control *bulk_out_control, *bulk_in_control;
+    _Atomic uint32_t n_queues; /* of payloads; written under all the locks */
+    struct verbs_queue bulk[GV_VERBS_RAILS_MAX];
+    _Alignas(128) struct gv_ring_writer bulk_tx;
+    _Atomic uint32_t bulk_posting;     /* a spin lock: one at a time cuts slices */
+    _Atomic uint64_t bulk_handed_over; /* written under bulk_posting */
+    uint64_t peer_payloads;
+    uint32_t next_queue;
+    _Alignas(128) struct gv_ring_reader bulk_rx;
+    _Atomic uint32_t bulk_polling; /* a spin lock, before any queue's */
+    uint64_t bulk_arrived;         /* bytes that came without a gap; under bulk_polling, as is what follows */
+    struct verbs_span early[VERBS_OUT_OF_ORDER];
+    uint32_t n_early;
+    struct gv_part_queue parts;
+    _Atomic uint64_t bulk_resent;
+
+    int64_t left_out_until[GV_VERBS_RAILS_MAX]; /* rails over which nothing passed; of whoever brings a connection, as is what follows */
+    struct verbs_hello theirs; /* what the peer has said on a connection that is to take the place of the last; of whoever brings it */
+};
+
+static inline void gv_verbs_spin_lock(_Atomic uint32_t *lock) {
+    for (int i = 0; atomic_exchange(lock, 1); i++) {
+        if (i % 64 == 63)
+            sched_yield();
+        else
+            gv_pause();
+    }
+}
+static inline bool gv_verbs_spin_try(_Atomic uint32_t *lock) {
+    return !atomic_load_explicit(lock, memory_order_relaxed) && !atomic_exchange(lock, 1);
+}
+static inline void gv_verbs_spin_unlock(_Atomic uint32_t *lock) { atomic_store(lock, 0); }
+
+/* ---- verbs_wake.c */
+/* Everybody who waits looks again. */
+void gv_verbs_wake_all(struct verbs *v);
+/* Wakes the link's own thread, if it sleeps: something is to be posted that could not be now, or that nobody flushes. */
+void gv_verbs_kick(struct verbs *v);
+/* Wakes a reader by his descriptor, if his ring says that he sleeps. */
+void gv_verbs_wake_reader(const _Atomic uint32_t *sleeps, int fd);
+/* A queue broke: the link is down, or dead. */
+void gv_verbs_broke(struct verbs *v, const struct verbs_queue *q);
+
+/* ---- verbs_records.c */
+void *gv_verbs_reserve(struct gv_link *link, uint32_t size);
+bool gv_verbs_publish(struct gv_link *link);
+void gv_verbs_flush(struct gv_link *link);
+struct gv_record *gv_verbs_next(struct gv_link *link);
+void gv_verbs_release(struct gv_link *link);
+void gv_verbs_wait(struct gv_link *link, int64_t timeout_ns, int64_t spin_ns);
+void gv_verbs_wake(struct gv_link *link);
+enum verbs_pushed { VERBS_NOTHING_LEFT, VERBS_PUSHED, VERBS_NO_ROOM, VERBS_BUSY };
+/* Posts what is committed, as far as the queue takes it. */
+enum verbs_pushed gv_verbs_push(struct verbs *v);
+/* Takes what has come. */
+void gv_verbs_poll_records(struct verbs *v);
+/* queue.polling held. */
+void gv_verbs_take_in(struct verbs *v);
+
+/* ---- verbs_bulk.c */
+bool gv_verbs_bulk_write(struct gv_link *link, const void *data, uint64_t size);
+bool gv_verbs_bulk_put(struct gv_link *link, const void *data, uint64_t size);
+bool gv_verbs_bulk_read(struct gv_link *link, void *data, uint64_t size);
+int gv_verbs_bulk_part(struct gv_link *link, const void *data, uint64_t size, void (*done)(void *arg), void *arg);
+uint64_t gv_verbs_bulk_acked(const struct gv_link *link);
+void gv_verbs_poll_bulk(struct verbs *v);
+/* bulk_polling held. */
+void gv_verbs_poll_bulk_locked(struct verbs *v);
+/* Posts what of payloads is in our copy and was not posted. */
+void gv_verbs_push_bulk(struct verbs *v);
+
+/* ---- verbs_fallback.c */
+enum verbs_carried { VERBS_CAME_NOTHING, VERBS_CAME_SOME, VERBS_CAME_TO_AN_END };
+/* Sends what is committed, as far as the socket takes it; reads what has come, without waiting. */
+enum verbs_pushed gv_verbs_carry_out(struct verbs *v);
+enum verbs_carried gv_verbs_carry_in(struct verbs *v);
+/* Whether the peer should hear what was read. */
+bool gv_verbs_carrier_owes(const struct verbs *v);
+/* Nothing is halfway out. */
+bool gv_verbs_carrier_idle(struct verbs *v);
+/* What was halfway over the last connection is nothing on the next. All locks held. */
+void gv_verbs_carrier_reset(struct verbs *v);
+
+/* ---- verbs_resume.c */
+extern const struct gv_resume_ops gv_verbs_resume_ops;
+/* Connects the queues for the first time, over the link's own connection. False with `why`. */
+bool gv_verbs_begin(struct verbs *v, char why[GV_DEATH_TEXT]);
+/* Takes what has come, and lets go of them. */
+void gv_verbs_close_queues(struct verbs *v);
+
+/* ---- verbs_move.c, for the row */
+void gv_verbs_pause(struct gv_link *link);
+void gv_verbs_cut(struct gv_link *link, const char *why);
+void gv_verbs_save(struct gv_link *link, struct gv_image_out *out);
+void gv_verbs_restore(struct gv_link *link, struct gv_image_in *in);
+
+#endif

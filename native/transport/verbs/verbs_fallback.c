@@ -1,0 +1,162 @@
+/* A session whose rails all failed goes on over the TCP connection that connects its queues: the same bytes of the same rings, in frames. Slower, and until a
+ * rail works again. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include "verbs.h"
+
+#define PIECE (64u << 10) /* bytes of payloads in one frame at most; of records it has as many as there are, for it ends behind a whole one */
+
+/* ---- sending */
+
+static bool is_due(const struct verbs *v) {
+    const struct verbs_carrier *c = &v->carrier;
+    return atomic_load(&v->in_control->head) - atomic_load(&c->told_read) >= VERBS_RECORD_RING / 8 ||
+           atomic_load(&v->bulk_in_control->head) - atomic_load(&c->told_bulk_read) >= VERBS_BULK_RING / 8;
+}
+
+bool gv_verbs_carrier_owes(const struct verbs *v) { return atomic_load(&v->over_tcp) && is_due(v); }
+
+static void begin(struct verbs *v, struct verbs_frame frame, const uint8_t *body) {
+    struct verbs_carrier *c = &v->carrier;
+    frame.read = atomic_load(&v->in_control->head);
+    frame.bulk_read = atomic_load(&v->bulk_in_control->head);
+    c->out = frame;
+    c->out_head_left = sizeof frame;
+    c->out_body = body;
+    c->out_left = frame.size;
+    atomic_store(&c->told_read, frame.read);
+    atomic_store(&c->told_bulk_read, frame.bulk_read);
+}
+
+/* Some of a ring's bytes that are to go next, in one piece. */
+static bool begin_with(struct verbs *v, uint32_t of_payloads, const uint8_t *ring, uint64_t size, uint64_t tail, _Atomic uint64_t *handed_over) {
+    uint64_t from = atomic_load(handed_over), offset = from & (size - 1), n = tail - from;
+    if (!n) return false;
+    if (n > size - offset) n = size - offset;
+    if (of_payloads && n > PIECE) n = PIECE;
+    begin(v, (struct verbs_frame){.of_payloads = of_payloads, .size = (uint32_t)n, .start = from}, ring + offset);
+    atomic_store(handed_over, from + n);
+    return true;
+}
+
+/* Records before payloads. sending held. False: there is nothing to send. */
+static bool next_frame(struct verbs *v) {
+    const struct verbs_carrier *c = &v->carrier;
+    if (c->out_head_left || c->out_left) return true;
+    if (begin_with(v, 0, v->out->records, VERBS_RECORD_RING, atomic_load(&v->out_control->tail), &v->handed_over)) return true;
+    if (begin_with(v, 1, v->out->payloads, VERBS_BULK_RING, atomic_load(&v->bulk_out_control->tail), &v->bulk_handed_over)) return true;
+    if (!is_due(v)) return false;
+    begin(v, (struct verbs_frame){.size = 0}, NULL);
+    return true;
+}
+
+enum verbs_pushed gv_verbs_carry_out(struct verbs *v) {
+    struct verbs_carrier *c = &v->carrier;
+    enum verbs_pushed result = VERBS_NOTHING_LEFT;
+    if (!gv_verbs_spin_try(&c->sending)) return VERBS_BUSY;
+    int error = 0;
+    while (gv_resume_is_up(&v->resume) && atomic_load(&v->over_tcp) && next_frame(v)) {
+        struct iovec parts[2] = {{(uint8_t *)(&c->out + 1) - c->out_head_left, c->out_head_left}, {(void *)(uintptr_t)c->out_body, c->out_left}};
+        struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
+        ssize_t n = sendmsg(v->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+        error = n < 0 ? errno : 0;
+        if (error == EINTR) continue;
+        if (error) break;
+        uint32_t sent = (uint32_t)n, of_head = sent < c->out_head_left ? sent : c->out_head_left;
+        c->out_head_left -= of_head;
+        c->out_body += sent - of_head;
+        c->out_left -= sent - of_head;
+        result = VERBS_PUSHED;
+    }
+    gv_verbs_spin_unlock(&c->sending);
+    if (error == EAGAIN || error == ENOBUFS) return VERBS_NO_ROOM;
+    if (error) gv_resume_cut(&v->resume, "", error);
+    return result;
+}
+
+/* ---- receiving */
+
+static void raise_to(_Atomic uint64_t *position, uint64_t value, _Atomic uint32_t *sleeps) {
+    if (value <= atomic_load(position)) return;
+    atomic_store(position, value);
+    if (atomic_load(sleeps) == GV_RING_ASLEEP) gv_wake_sleeper(sleeps);
+}
+
+/* Where the frame's bytes belong. NULL: it is none. */
+static uint8_t *place(struct verbs *v, const struct verbs_frame *f) {
+    uint64_t size = f->of_payloads ? VERBS_BULK_RING : VERBS_RECORD_RING, next = f->of_payloads ? v->bulk_arrived : v->arrived;
+    uint64_t read = atomic_load(f->of_payloads ? &v->bulk_in_control->head : &v->in_control->head), offset = f->start & (size - 1);
+    if (f->of_payloads > 1 || f->start != next || f->size > size - offset || f->start + f->size - read > size) return NULL;
+    return (f->of_payloads ? v->in->payloads : v->in->records) + offset;
+}
+
+/* A whole frame is there. */
+static void take(struct verbs *v, const struct verbs_frame *f) {
+    raise_to(&v->out_control->head, f->read, &v->out_control->writer_sleeps);
+    raise_to(&v->bulk_out_control->head, f->bulk_read, &v->bulk_out_control->writer_sleeps);
+    if (!f->size) return;
+    uint64_t *arrived = f->of_payloads ? &v->bulk_arrived : &v->arrived;
+    *arrived += f->size;
+    atomic_store(f->of_payloads ? &v->bulk_in_control->tail : &v->in_control->tail, *arrived);
+    if (f->of_payloads)
+        gv_verbs_wake_reader(&v->bulk_in_control->reader_sleeps, v->bulk_wake_fd);
+    else
+        gv_verbs_wake_reader(&v->in_control->reader_sleeps, v->wake_fd);
+}
+
+/* queue.polling and bulk_polling held. */
+static enum verbs_carried carry_in(struct verbs *v) {
+    struct verbs_carrier *c = &v->carrier;
+    enum verbs_carried result = VERBS_CAME_NOTHING;
+    while (gv_resume_is_up(&v->resume) && atomic_load(&v->over_tcp) && !gv_link_dead(&v->link)) {
+        bool head = c->in_head < sizeof c->in;
+        void *at = head ? (uint8_t *)&c->in + c->in_head : c->in_at;
+        ssize_t n = head || c->in_left ? recv(v->fd, at, head ? sizeof c->in - c->in_head : c->in_left, MSG_DONTWAIT) : 0;
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0 && errno == EAGAIN) return result;
+        if (n <= 0 && (head || c->in_left)) return VERBS_CAME_TO_AN_END;
+        result = VERBS_CAME_SOME;
+        if (head) {
+            c->in_head += (uint32_t)n;
+            if (c->in_head < sizeof c->in) continue;
+            c->in_left = c->in.size;
+            c->in_at = place(v, &c->in);
+            if (!c->in_at && c->in.size) gv_link_kill(&v->link, "malformed frame: bytes that were not to come");
+        } else {
+            c->in_at += n;
+            c->in_left -= (uint32_t)n;
+        }
+        if (c->in_left || gv_link_dead(&v->link)) continue;
+        take(v, &c->in);
+        c->in_head = 0;
+    }
+    return result;
+}
+
+enum verbs_carried gv_verbs_carry_in(struct verbs *v) {
+    if (!gv_verbs_spin_try(&v->queue.polling)) return VERBS_CAME_NOTHING;
+    gv_verbs_spin_lock(&v->bulk_polling);
+    enum verbs_carried result = carry_in(v);
+    gv_verbs_spin_unlock(&v->bulk_polling);
+    gv_verbs_spin_unlock(&v->queue.polling);
+    return result;
+}
+
+bool gv_verbs_carrier_idle(struct verbs *v) {
+    struct verbs_carrier *c = &v->carrier;
+    gv_verbs_spin_lock(&c->sending);
+    bool idle = !c->out_head_left && !c->out_left;
+    gv_verbs_spin_unlock(&c->sending);
+    return idle;
+}
+
+void gv_verbs_carrier_reset(struct verbs *v) {
+    struct verbs_carrier *c = &v->carrier;
+    c->out_head_left = c->out_left = c->in_head = c->in_left = 0;
+    atomic_store(&c->told_read, atomic_load(&v->in_control->head));
+    atomic_store(&c->told_bulk_read, atomic_load(&v->bulk_in_control->head));
+}

@@ -1,0 +1,115 @@
+"""Programs over RDMA verbs: both ends on the software libibverbs, the worker in its box. The fabric's counters prove that it went that way."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from e2e.harness import Server, assert_right, clean_environment, run_program, running, start_server, wait_until
+from e2e.test_move import TWO, moved
+from softverbs import build as softverbs
+from softverbs.control import Fabric
+
+pytestmark = pytest.mark.slow
+
+LINKS = ("verbs", "verbs(rails=1)")
+PROGRAMS = ("vector_add", "copies", "threads", "host_functions", "managed", "graphs", "mapped")
+
+
+@pytest.fixture(scope="module")
+def devices(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What a process needs to see two RDMA devices. A worker has opened them before it is in its box, and may have no threads then."""
+    folder = tmp_path_factory.mktemp("fabric")
+    return {
+        "GPUVIRT_IBVERBS": str(softverbs.library(folder)),
+        "SOFTVERBS_FABRIC": str(folder / "fabric"),
+        "SOFTVERBS_DEVICES": "2",
+        "SOFTVERBS_LATE": "1",
+    }
+
+
+@pytest.fixture
+def fabric(devices: dict[str, str]) -> Iterator[Fabric]:
+    fabric = Fabric(Path(devices["SOFTVERBS_FABRIC"]))
+    yield fabric
+    for rail in (0, 1):
+        fabric.rail(rail).set(drop=0, port_down=0)
+
+
+@pytest.fixture(scope="module")
+def near(devices: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server on this host that offers no shared memory."""
+    server = start_server(tmp_path_factory.mktemp("verbs"), *TWO, "--link", "verbs,tcp", env=clean_environment(**devices))
+    yield server
+    server.stop()
+
+
+def went(fabric: Fabric) -> list[int]:
+    return [fabric.rail(rail).bytes for rail in (0, 1)]
+
+
+@pytest.mark.parametrize("link", LINKS)
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_program(near: Server, build: Callable[..., Path], devices: dict[str, str], fabric: Fabric, program: str, link: str) -> None:
+    bytes_before, packets_before = fabric.rail(0).bytes, fabric.rail(1).packets
+    assert_right(run_program(near, [build(program)], "--link", link, "--gpus", "2", **devices))
+    assert fabric.rail(0).bytes - bytes_before > 1000
+    assert (fabric.rail(1).packets > packets_before) == (link == "verbs")
+
+
+def test_auto_takes_it(near: Server, build: Callable[..., Path], devices: dict[str, str], fabric: Fabric, tmp_path: Path) -> None:
+    """Where both hosts have devices, and not where nothing passes between them; the user is told why."""
+    stats = tmp_path / "stats.json"
+    assert_right(run_program(near, [build("vector_add")], f"--stats={stats}", **devices))
+    assert json.loads(stats.read_text())["transport"] == "verbs"
+    assert_right(run_program(near, [build("vector_add")], f"--stats={stats}"))
+    assert json.loads(stats.read_text())["transport"] == "tcp"
+    for rail in (0, 1):
+        fabric.rail(rail).set(drop=1)
+    done = run_program(near, [build("vector_add")], f"--stats={stats}", **devices)
+    assert_right(done)
+    assert json.loads(stats.read_text())["transport"] == "tcp"
+    assert "no verbs link with the server at" in done.stderr
+    assert "another link is taken" in done.stderr
+
+
+def test_only_verbs_without_a_device(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="no link over verbs: this host has no RDMA device"):
+        start_server(tmp_path, "--backend", "soft", "--link", "verbs", env=clean_environment(GPUVIRT_SYSFS=str(tmp_path))).stop()
+
+
+def test_a_session_moves(near: Server, build: Callable[..., Path], devices: dict[str, str], tmp_path: Path) -> None:
+    over = tmp_path / "over"
+    with running(near, [build("moved"), over], "--link", "verbs", **devices) as process:
+        (session,) = near.sessions()
+        (gpu,) = session["devices"]
+        assert session["link"] == "verbs"
+        for _ in range(4):
+            gpu = 1 - gpu
+            moved(near, session["session"], gpu)
+        over.touch()
+        out, err = process.communicate(timeout=100)
+    assert (process.returncode, out) == (0, "right\n"), out + err
+
+
+@pytest.mark.parametrize("fail", [(0,), (1,), (0, 1)])
+def test_rails_fail(
+    near: Server, build: Callable[..., Path], devices: dict[str, str], fabric: Fabric, tmp_path: Path, fail: tuple[int, ...]
+) -> None:
+    """While a program runs. It goes on over the other one, or over the TCP connection."""
+    over = tmp_path / "over"
+    with running(near, [build("moved"), over], "--link", "verbs", **devices) as process:
+        time.sleep(0.5)
+        for rail in fail:
+            fabric.rail(rail).set(drop=1)
+        rest = [rail for rail in (0, 1) if rail not in fail]
+        assert wait_until(lambda: "made again" in near.log.read_text().rsplit("over verbs", 1)[1])
+        before = went(fabric)
+        time.sleep(1)
+        assert all(now > then + 10000 for rail, (now, then) in enumerate(zip(went(fabric), before, strict=True)) if rail in rest)
+        over.touch()
+        out, err = process.communicate(timeout=100)
+    assert (process.returncode, out) == (0, "right\n"), out + err
