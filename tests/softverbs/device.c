@@ -1,4 +1,4 @@
-/* Devices: found, opened, asked; asynchronous events. */
+/* Devices: found, opened, asked; protection domains; asynchronous events. */
 #include "softverbs.h"
 
 #include <errno.h>
@@ -80,6 +80,21 @@ int ibv_close_device(struct ibv_context *ibv) {
     close(context->probe);
     free(context->regions);
     if (!atomic_load(&context->objects)) free(context);
+    return 0;
+}
+
+struct ibv_pd *ibv_alloc_pd(struct ibv_context *context) {
+    struct sv_pd *pd = sv_progress_start(sv_of(context)) ? calloc(1, sizeof *pd) : NULL;
+    if (!pd) return NULL;
+    pd->ibv.context = context;
+    atomic_fetch_add(&sv_of(context)->objects, 1);
+    return &pd->ibv;
+}
+
+int ibv_dealloc_pd(struct ibv_pd *pd) {
+    if (atomic_load(&((struct sv_pd *)pd)->users)) return EBUSY;
+    atomic_fetch_sub(&sv_of(pd->context)->objects, 1);
+    free(pd);
     return 0;
 }
 
