@@ -26,8 +26,9 @@ void sv_events_put(struct sv_events *events, struct ibv_async_event event) {
         events->first = 0;
         if (events->count * 2 >= events->room) {
             events->room = events->room * 2 + 16;
-            events->items = realloc(events->items, events->room * sizeof event);
-            if (!events->items) abort();
+            struct ibv_async_event *items = realloc(events->items, events->room * sizeof event);
+            if (!items) abort();
+            events->items = items;
         }
     }
     events->items[events->first + events->count++] = event;
@@ -120,7 +121,7 @@ bool sv_complete(struct sv_cq *cq, struct sv_completion completion) {
         if (!slot->ripe_at) notify(cq, slot);
     }
     pthread_mutex_unlock(&cq->lock);
-    if (completion.ripe_at) sv_ring_bell(context->endpoint);
+    if (completion.ripe_at) sv_ring_bell(context->station);
     return sound;
 }
 
@@ -175,7 +176,7 @@ int sv_req_notify_cq(struct ibv_cq *ibv, int solicited_only) {
     bool delayed = false;
     for (uint32_t i = 0; i < cq->count && !delayed; i++) delayed = cq->ring[(cq->first + i) % cq->room].ripe_at;
     pthread_mutex_unlock(&cq->lock);
-    if (delayed) sv_ring_bell(sv_of(ibv->context)->endpoint);
+    if (delayed) sv_ring_bell(sv_of(ibv->context)->station);
     return 0;
 }
 

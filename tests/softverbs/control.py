@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
+import os
 import platform
 import re
 import secrets
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -59,6 +62,16 @@ class Fabric:
                 file.truncate(numbers()["SV_FABRIC_BYTES"])
             self.memory = mmap.mmap(file.fileno(), numbers()["SV_RINGS_AT"])
 
+    @classmethod
+    @contextlib.contextmanager
+    def in_memory(cls) -> Iterator[Fabric]:
+        """One in /dev/shm, where nothing is written to a disk; gone afterwards, for those that have it mapped not before they end."""
+        path = Path("/dev/shm") / f"softverbs-{os.getpid()}-{secrets.token_hex(4)}"
+        try:
+            yield cls(path)
+        finally:
+            path.unlink(missing_ok=True)
+
     def environment(self, devices: int = 1) -> dict[str, str]:
         return {"SOFTVERBS_FABRIC": str(self.path), "SOFTVERBS_DEVICES": str(devices)}
 
@@ -66,9 +79,9 @@ class Fabric:
         return Rail(self, index)
 
     def ring(self) -> None:
-        """Changes each endpoint's bell and wakes who sleeps on it. Not an addition: a thread compares for being the same only."""
+        """Changes each station's bell and wakes who sleeps on it. Not an addition: a thread compares for being the same only."""
         libc = ctypes.CDLL(None)
-        for i in range(numbers()["SV_ENDPOINTS"]):
-            bell = ctypes.c_uint32.from_buffer(self.memory, numbers()["SV_ENDPOINTS_AT"] + i * numbers()["SV_ENDPOINT_BYTES"])
+        for i in range(numbers()["SV_STATIONS"]):
+            bell = ctypes.c_uint32.from_buffer(self.memory, numbers()["SV_STATIONS_AT"] + i * numbers()["SV_STATION_BYTES"])
             bell.value = secrets.randbits(32)
             libc.syscall(SYS_FUTEX[platform.machine()], ctypes.byref(bell), FUTEX_WAKE, 1, None, None, 0)

@@ -1,4 +1,4 @@
-/* Devices: found, opened, asked; asynchronous events. */
+/* Devices: found, opened, asked; protection domains; asynchronous events. */
 #include "softverbs.h"
 
 #include <errno.h>
@@ -11,7 +11,7 @@ static struct ibv_device devices[SV_RAILS];
 
 struct ibv_device **ibv_get_device_list(int *num_devices) {
     const char *asked = getenv("SOFTVERBS_DEVICES");
-    unsigned count = asked ? (unsigned)atoi(asked) : 1;
+    unsigned count = asked ? (unsigned)strtoul(asked, NULL, 10) : 1;
     if (count > SV_RAILS) count = SV_RAILS;
     struct ibv_device **list = count ? calloc(count + 1, sizeof *list) : NULL;
     if (num_devices) *num_devices = list ? (int)count : 0;
@@ -80,6 +80,21 @@ int ibv_close_device(struct ibv_context *ibv) {
     close(context->probe);
     free(context->regions);
     if (!atomic_load(&context->objects)) free(context);
+    return 0;
+}
+
+struct ibv_pd *ibv_alloc_pd(struct ibv_context *context) {
+    struct sv_pd *pd = sv_progress_start(sv_of(context)) ? calloc(1, sizeof *pd) : NULL;
+    if (!pd) return NULL;
+    pd->ibv.context = context;
+    atomic_fetch_add(&sv_of(context)->objects, 1);
+    return &pd->ibv;
+}
+
+int ibv_dealloc_pd(struct ibv_pd *pd) {
+    if (atomic_load(&((struct sv_pd *)pd)->users)) return EBUSY;
+    atomic_fetch_sub(&sv_of(pd->context)->objects, 1);
+    free(pd);
     return 0;
 }
 

@@ -133,6 +133,7 @@ void expect(struct end *end, uint64_t id, enum ibv_wc_status status) {
         fprintf(stderr, "not     %llu: %s\n", (unsigned long long)id, ibv_wc_status_str(status));
     }
     CHECK(wc.wr_id == id && wc.status == status && wc.qp_num == end->qp->qp_num);
+    CHECK(status == IBV_WC_SUCCESS || (wc.byte_len == 0x5a5a5a5a && wc.opcode == 0x5a));
 }
 
 void expect_event(struct end *end, enum ibv_event_type type) {
@@ -141,6 +142,10 @@ void expect_event(struct end *end, enum ibv_event_type type) {
     if (event.event_type != type) fprintf(stderr, "event: %s\n", ibv_event_type_str(event.event_type));
     CHECK(event.event_type == type);
     ibv_ack_async_event(&event);
+}
+
+void wait_for(_Atomic uint64_t *counter, uint64_t value) {
+    for (uint64_t until = sv_now() + PATIENCE_NS; atomic_load(counter) < value; nap(100)) CHECK(sv_now() < until);
 }
 
 void nap(unsigned us) { nanosleep(&(struct timespec){.tv_sec = us / 1000000, .tv_nsec = us % 1000000 * 1000}, NULL); }

@@ -72,6 +72,8 @@ struct ibv_wc next_completion(struct end *end);
 /* The next completion has this id and status. */
 void expect(struct end *end, uint64_t id, enum ibv_wc_status status);
 void expect_event(struct end *end, enum ibv_event_type type);
+/* Until a counter is at least that. */
+void wait_for(_Atomic uint64_t *counter, uint64_t value);
 void nap(unsigned us);
 void fill_bytes(uint8_t *bytes, size_t length, unsigned seed);
 bool are_bytes(const uint8_t *bytes, size_t length, unsigned seed);

@@ -19,7 +19,11 @@ struct sv_fabric *sv_fabric_map(void) {
         errno = ENODEV;
     } else if (!mapped) {
         struct stat status;
-        int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+        int fd = open(path, O_RDWR | O_CLOEXEC); /* another user's, it may be: with O_CREAT that is refused in /dev/shm */
+        if (fd < 0 && errno == ENOENT) {
+            fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+            if (fd >= 0) fchmod(fd, 0666);
+        }
         if (fd >= 0 && fstat(fd, &status) == 0 && (status.st_size >= SV_FABRIC_BYTES || ftruncate(fd, SV_FABRIC_BYTES) == 0)) {
             void *map = mmap(NULL, SV_FABRIC_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
             if (map != MAP_FAILED) mapped = map;
@@ -33,17 +37,17 @@ struct sv_fabric *sv_fabric_map(void) {
     return mapped;
 }
 
-unsigned sv_endpoint_index(struct sv_fabric *fabric, struct sv_endpoint *endpoint) {
-    return (unsigned)(((uint8_t *)endpoint - (uint8_t *)fabric->endpoints) / SV_ENDPOINT_BYTES);
+unsigned sv_station_index(struct sv_fabric *fabric, struct sv_station *station) {
+    return (unsigned)(((uint8_t *)station - (uint8_t *)fabric->stations) / SV_STATION_BYTES);
 }
 
-bool sv_endpoint_lives(struct sv_endpoint *endpoint) {
-    if (atomic_load(&endpoint->dead) || !atomic_load(&endpoint->used)) return false;
-    int held = pthread_mutex_trylock(&endpoint->alive);
+bool sv_station_lives(struct sv_station *station) {
+    if (atomic_load(&station->dead) || !atomic_load(&station->used)) return false;
+    int held = pthread_mutex_trylock(&station->alive);
     if (held == EBUSY) return true;
-    atomic_store(&endpoint->dead, 1);
-    if (held == EOWNERDEAD) pthread_mutex_consistent(&endpoint->alive);
-    if (held == 0 || held == EOWNERDEAD) pthread_mutex_unlock(&endpoint->alive);
+    atomic_store(&station->dead, 1);
+    if (held == EOWNERDEAD) pthread_mutex_consistent(&station->alive);
+    if (held == 0 || held == EOWNERDEAD) pthread_mutex_unlock(&station->alive);
     return false;
 }
 
@@ -54,29 +58,29 @@ static void lock_file(short type) {
     }
 }
 
-static void make_lock(struct sv_endpoint *endpoint) {
+static void make_lock(struct sv_station *station) {
     pthread_mutexattr_t robust;
     pthread_mutexattr_init(&robust);
     pthread_mutexattr_setpshared(&robust, PTHREAD_PROCESS_SHARED);
     pthread_mutexattr_setrobust(&robust, PTHREAD_MUTEX_ROBUST);
-    pthread_mutex_init(&endpoint->alive, &robust);
-    endpoint->lock_made = 1;
+    pthread_mutex_init(&station->alive, &robust);
+    station->lock_made = 1;
 }
 
-struct sv_endpoint *sv_endpoint_take(struct sv_fabric *fabric) {
-    struct sv_endpoint *mine = NULL;
+struct sv_station *sv_station_take(struct sv_fabric *fabric) {
+    struct sv_station *mine = NULL;
     pthread_mutex_lock(&map_lock);
     lock_file(F_WRLCK);
-    for (unsigned i = 0; i < SV_ENDPOINTS; i++) {
-        struct sv_endpoint *endpoint = sv_endpoint(fabric, i);
-        if (atomic_load(&endpoint->used) == 2 && !sv_endpoint_lives(endpoint)) { /* 1: its thread has not begun */
+    for (unsigned i = 0; i < SV_STATIONS; i++) {
+        struct sv_station *station = sv_station(fabric, i);
+        if (atomic_load(&station->used) == 2 && !sv_station_lives(station)) { /* 1: its thread has not begun */
             for (uint32_t n = 0; n < SV_SLOTS; n++) {
-                if (atomic_load(&sv_slot(fabric, n)->endpoint) == i) atomic_store(&sv_slot(fabric, n)->number, 0);
+                if (atomic_load(&sv_slot(fabric, n)->station) == i) atomic_store(&sv_slot(fabric, n)->number, 0);
             }
-            atomic_store(&endpoint->used, 0);
+            atomic_store(&station->used, 0);
         }
-        if (mine || atomic_load(&endpoint->used)) continue;
-        mine = endpoint;
+        if (mine || atomic_load(&station->used)) continue;
+        mine = station;
         if (!mine->lock_made) make_lock(mine);
         atomic_store(&mine->dead, 0);
         atomic_store(&mine->used, 1);
@@ -87,7 +91,7 @@ struct sv_endpoint *sv_endpoint_take(struct sv_fabric *fabric) {
     return mine;
 }
 
-struct sv_slot *sv_slot_take(struct sv_fabric *fabric, struct sv_endpoint *endpoint, unsigned rail) {
+struct sv_slot *sv_slot_take(struct sv_fabric *fabric, struct sv_station *station, unsigned rail) {
     for (uint32_t tried = 0; tried < SV_SLOTS; tried++) {
         uint32_t index = atomic_fetch_add(&fabric->pages[0].next_slot, 1) % SV_SLOTS, free = 0;
         struct sv_slot *slot = sv_slot(fabric, index);
@@ -97,7 +101,7 @@ struct sv_slot *sv_slot_take(struct sv_fabric *fabric, struct sv_endpoint *endpo
         atomic_store(&slot->peer, 0);
         atomic_store(&slot->lost, 0);
         atomic_store(&slot->rail, rail);
-        atomic_store(&slot->endpoint, sv_endpoint_index(fabric, endpoint));
+        atomic_store(&slot->station, sv_station_index(fabric, station));
         atomic_store(&slot->number, slot->generation * SV_SLOTS + index);
         return slot;
     }

@@ -2,7 +2,7 @@
  *
  *     0                 a page for all
  *     SV_RAILS_AT       a page for each device (rail): words that make faults, and counters. A test writes and reads these while it runs.
- *     SV_ENDPOINTS_AT   an open device of a process: the word on which its progress thread sleeps, and a lock that tells that the process lives
+ *     SV_STATIONS_AT   an open device of a process: the word on which its progress thread sleeps, and a lock that tells that the process lives
  *     SV_SLOTS_AT       queue pairs: state and the control words of two rings each
  *     SV_RINGS_AT       the rings: of queue pair i the requests sent to it, then the responses sent to it
  *
@@ -23,9 +23,9 @@
 #define SV_RAILS 8
 #define SV_RAILS_AT 4096
 #define SV_RAIL_BYTES 4096
-#define SV_ENDPOINTS 128
-#define SV_ENDPOINTS_AT 36864
-#define SV_ENDPOINT_BYTES 128
+#define SV_STATIONS 128
+#define SV_STATIONS_AT 36864
+#define SV_STATION_BYTES 128
 #define SV_SLOTS 512
 #define SV_SLOTS_AT 53248
 #define SV_SLOT_BYTES 512
@@ -45,6 +45,7 @@ struct sv_rail {
     _Atomic uint64_t completion_delay_ns; /* completions are seen later */
     _Atomic uint64_t completion_reorder;  /* 1: by another multiple of that for each queue pair */
     _Atomic uint64_t cq_overrun_at;       /* the n-th completion from now finds the queue full */
+    _Atomic uint64_t send_delay_ns;       /* a request's memory is read this long after it was posted, as a busy adapter does */
     _Atomic uint64_t account_above;       /* writes and reads of more bytes than this are checked and counted, not copied */
     /* Counters. */
     _Atomic uint64_t doorbells; /* calls of ibv_post_send */
@@ -63,7 +64,7 @@ struct sv_rail {
     _Atomic uint64_t rnr_count; /* for rnr_every */
 };
 
-struct sv_endpoint {
+struct sv_station {
     _Atomic uint32_t bell; /* a futex: changed when there is something to do */
     _Atomic uint32_t sleeping;
     _Atomic uint32_t sleeps_long; /* without a look at the timers */
@@ -85,7 +86,7 @@ struct sv_slot {
     _Alignas(64) _Atomic uint32_t number; /* of the queue pair, 0: free; the slot's index is in its lower bits */
     _Atomic uint32_t state;               /* enum ibv_qp_state */
     _Atomic uint32_t peer;
-    _Atomic uint32_t endpoint;
+    _Atomic uint32_t station;
     _Atomic uint32_t rail;
     _Atomic uint32_t lost; /* something that it sent, or an answer to it, has been dropped */
     uint32_t generation;
@@ -107,7 +108,7 @@ struct sv_packet {
     uint32_t total; /* of the message */
     uint32_t offset;
     uint32_t length; /* of the payload, or of what is counted as such */
-    uint32_t imm;
+    uint32_t imm;    /* SV_READ: how many reads are outstanding with this one */
     uint8_t kind;
     uint8_t flags;
     uint8_t status; /* SV_NAK: enum ibv_wc_status */
@@ -121,37 +122,36 @@ struct sv_fabric {
         uint8_t page[SV_RAIL_BYTES];
     } pages[1 + SV_RAILS];
     union {
-        struct sv_endpoint endpoint;
-        uint8_t room[SV_ENDPOINT_BYTES];
-    } endpoints[SV_ENDPOINTS];
+        struct sv_station station;
+        uint8_t room[SV_STATION_BYTES];
+    } stations[SV_STATIONS];
     union {
         struct sv_slot slot;
         uint8_t room[SV_SLOT_BYTES];
     } slots[SV_SLOTS];
 };
-_Static_assert(offsetof(struct sv_fabric, endpoints) == SV_ENDPOINTS_AT && offsetof(struct sv_fabric, slots) == SV_SLOTS_AT,
-               "as control.py reads it");
-_Static_assert(sizeof(struct sv_slot) <= SV_SLOT_BYTES && sizeof(struct sv_endpoint) <= SV_ENDPOINT_BYTES, "they have room");
+_Static_assert(offsetof(struct sv_fabric, stations) == SV_STATIONS_AT && offsetof(struct sv_fabric, slots) == SV_SLOTS_AT, "as control.py reads it");
+_Static_assert(sizeof(struct sv_slot) <= SV_SLOT_BYTES && sizeof(struct sv_station) <= SV_STATION_BYTES, "they have room");
 _Static_assert(sizeof(struct sv_packet) == 64 && sizeof(struct sv_fabric) <= SV_RINGS_AT, "they have room");
 _Static_assert(SV_FABRIC_BYTES == SV_RINGS_AT + 2LL * SV_SLOTS * SV_RING_BYTES, "two rings for each");
 
 static inline struct sv_rail *sv_rail(struct sv_fabric *fabric, unsigned device) { return &fabric->pages[1 + device % SV_RAILS].rail; }
-static inline struct sv_endpoint *sv_endpoint(struct sv_fabric *fabric, unsigned index) { return &fabric->endpoints[index % SV_ENDPOINTS].endpoint; }
+static inline struct sv_station *sv_station(struct sv_fabric *fabric, unsigned index) { return &fabric->stations[index % SV_STATIONS].station; }
 static inline struct sv_slot *sv_slot(struct sv_fabric *fabric, uint32_t number) { return &fabric->slots[number % SV_SLOTS].slot; }
 
 static inline int64_t sv_futex(_Atomic uint32_t *word, int operation, uint32_t value, const struct timespec *timeout) {
     return syscall(SYS_futex, word, operation, value, timeout, NULL, 0);
 }
 
-static inline void sv_ring_bell(struct sv_endpoint *endpoint) {
-    atomic_fetch_add(&endpoint->bell, 1);
-    if (atomic_load(&endpoint->sleeping)) sv_futex(&endpoint->bell, FUTEX_WAKE, 1, NULL);
+static inline void sv_ring_bell(struct sv_station *station) {
+    atomic_fetch_add(&station->bell, 1);
+    if (atomic_load(&station->sleeping)) sv_futex(&station->bell, FUTEX_WAKE, 1, NULL);
 }
 
 /* After a change of a rail's words: every progress thread looks. */
 static inline void sv_ring_all(struct sv_fabric *fabric) {
-    for (unsigned i = 0; i < SV_ENDPOINTS; i++) {
-        if (atomic_load(&sv_endpoint(fabric, i)->used)) sv_ring_bell(sv_endpoint(fabric, i));
+    for (unsigned i = 0; i < SV_STATIONS; i++) {
+        if (atomic_load(&sv_station(fabric, i)->used)) sv_ring_bell(sv_station(fabric, i));
     }
 }
 
@@ -175,12 +175,12 @@ static inline bool sv_nth(_Atomic uint64_t *word) {
 
 /* The process's one mapping of the fabric, made when the first device is opened: NULL with errno. It stays. */
 struct sv_fabric *sv_fabric_map(void);
-/* An endpoint of this process; NULL with errno. What dead processes have left is freed. */
-struct sv_endpoint *sv_endpoint_take(struct sv_fabric *fabric);
-unsigned sv_endpoint_index(struct sv_fabric *fabric, struct sv_endpoint *endpoint);
-bool sv_endpoint_lives(struct sv_endpoint *endpoint);
+/* A station of this process; NULL with errno. What dead processes have left is freed. */
+struct sv_station *sv_station_take(struct sv_fabric *fabric);
+unsigned sv_station_index(struct sv_fabric *fabric, struct sv_station *station);
+bool sv_station_lives(struct sv_station *station);
 /* A queue pair's slot, with its number; NULL when all are taken. */
-struct sv_slot *sv_slot_take(struct sv_fabric *fabric, struct sv_endpoint *endpoint, unsigned rail);
+struct sv_slot *sv_slot_take(struct sv_fabric *fabric, struct sv_station *station, unsigned rail);
 
 uint8_t *sv_ring_data(struct sv_fabric *fabric, struct sv_slot *slot, struct sv_ring *ring);
 /* Whether a packet with `payload` bytes has room; if not the consumer rings when there is some. */

@@ -1,4 +1,4 @@
-/* Protection domains and registered memory. */
+/* Registered memory. */
 #include "softverbs.h"
 
 #include <errno.h>
@@ -28,21 +28,6 @@ void sv_copy(uint8_t *to, const uint8_t *from, size_t length) {
         }
     }
     for (; done < length; done++) __atomic_store_n(to + done, __atomic_load_n(from + done, __ATOMIC_ACQUIRE), __ATOMIC_RELEASE);
-}
-
-struct ibv_pd *ibv_alloc_pd(struct ibv_context *context) {
-    struct sv_pd *pd = sv_progress_start(sv_of(context)) ? calloc(1, sizeof *pd) : NULL;
-    if (!pd) return NULL;
-    pd->ibv.context = context;
-    atomic_fetch_add(&sv_of(context)->objects, 1);
-    return &pd->ibv;
-}
-
-int ibv_dealloc_pd(struct ibv_pd *pd) {
-    if (atomic_load(&((struct sv_pd *)pd)->users)) return EBUSY;
-    atomic_fetch_sub(&sv_of(pd->context)->objects, 1);
-    free(pd);
-    return 0;
 }
 
 /* What a key of this domain names, with these rights; NULL: nothing. `memory` is held. */

@@ -1,7 +1,5 @@
-/* What the library's functions say in words, and those of its functions that have nothing to do here. */
+/* What the library says in words, and what it need not do. */
 #include "softverbs.h"
-
-#include <errno.h>
 
 #define NAMED(names, value) ((size_t)(value) < sizeof(names) / sizeof *(names) && (names)[value] ? (names)[value] : "unknown")
 

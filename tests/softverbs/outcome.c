@@ -14,6 +14,10 @@ static const enum ibv_wc_opcode completed_as[] = {
 static void complete(struct sv_qp *qp, struct ibv_cq *cq, struct sv_completion completion) {
     completion.qp = qp;
     completion.wc.qp_num = qp->ibv.qp_num;
+    if (completion.wc.status != IBV_WC_SUCCESS) { /* undefined then: who reads it is to see */
+        completion.wc.opcode = (enum ibv_wc_opcode)0x5a;
+        completion.wc.byte_len = 0x5a5a5a5a;
+    }
     if (!sv_complete((struct sv_cq *)cq, completion) && qp->ibv.state != IBV_QPS_ERR) sv_fail(qp, IBV_EVENT_QP_FATAL);
 }
 
@@ -108,13 +112,13 @@ static uint64_t wire_time(struct sv_rail *rail, uint32_t bytes) {
 void sv_send_packet(struct sv_qp *qp, struct sv_slot *peer, struct sv_ring *ring, struct sv_packet *packet) {
     struct sv_context *context = sv_of(qp->ibv.context);
     struct sv_rail *theirs = sv_rail(context->fabric, atomic_load(&peer->rail));
-    struct sv_endpoint *endpoint = sv_endpoint(context->fabric, atomic_load(&peer->endpoint));
+    struct sv_station *station = sv_station(context->fabric, atomic_load(&peer->station));
     uint64_t delay = atomic_load(&context->rail->delay_ns), out = wire_time(context->rail, packet->length), in = wire_time(theirs, packet->length);
     if (packet->kind == SV_READ_DATA) delay += atomic_load(&context->rail->read_delay_ns);
     packet->due = 0;
     if (delay || out || in) {
-        uint64_t end = occupy(&context->endpoint->sends_until, sv_now(), out);
-        if (in) end = occupy(&endpoint->receives_until, end - in, in);
+        uint64_t end = occupy(&context->station->sends_until, sv_now(), out);
+        if (in) end = occupy(&station->receives_until, end - in, in);
         packet->due = end + delay;
     }
     packet->source = qp->ibv.qp_num;
@@ -126,7 +130,7 @@ void sv_send_packet(struct sv_qp *qp, struct sv_slot *peer, struct sv_ring *ring
 
 void sv_wake_peer(struct sv_qp *qp) {
     struct sv_context *context = sv_of(qp->ibv.context);
-    sv_ring_bell(sv_endpoint(context->fabric, atomic_load(&sv_slot(context->fabric, qp->attr.dest_qp_num)->endpoint)));
+    sv_ring_bell(sv_station(context->fabric, atomic_load(&sv_slot(context->fabric, qp->attr.dest_qp_num)->station)));
 }
 
 bool sv_arrived(struct sv_packet *packet, uint64_t now, uint64_t *wake) {

@@ -8,9 +8,9 @@
 #define LOOK_NS 20000000u        /* between two looks at the timers */
 #define IDLE_AFTER_NS 1000000000 /* without anything under way: then it sleeps until it is called */
 
-static void sleep_until(struct sv_endpoint *endpoint, uint32_t seen, uint64_t wake) {
+static void sleep_until(struct sv_station *station, uint32_t seen, uint64_t wake) {
     uint64_t now = sv_now();
-    while (wake > now && wake - now <= SPIN_NS && atomic_load(&endpoint->bell) == seen) {
+    while (wake > now && wake - now <= SPIN_NS && atomic_load(&station->bell) == seen) {
 #if defined(__x86_64__)
         __builtin_ia32_pause();
 #endif
@@ -19,9 +19,9 @@ static void sleep_until(struct sv_endpoint *endpoint, uint32_t seen, uint64_t wa
     if (wake <= now) return;
     uint64_t span = wake - now - SPIN_NS;
     struct timespec t = {.tv_sec = (time_t)(span / 1000000000), .tv_nsec = (long)(span % 1000000000)};
-    atomic_store(&endpoint->sleeping, 1);
-    if (atomic_load(&endpoint->bell) == seen) sv_futex(&endpoint->bell, FUTEX_WAIT, seen, wake == UINT64_MAX ? NULL : &t);
-    atomic_store(&endpoint->sleeping, 0);
+    atomic_store(&station->sleeping, 1);
+    if (atomic_load(&station->bell) == seen) sv_futex(&station->bell, FUTEX_WAIT, seen, wake == UINT64_MAX ? NULL : &t);
+    atomic_store(&station->sleeping, 0);
 }
 
 /* One look at everything; `list` is held. *under_way: something is unanswered. */
@@ -47,7 +47,7 @@ int sv_poll_cq(struct ibv_cq *cq, int room, struct ibv_wc *wc) {
     struct sv_context *context = sv_of(cq->context);
     int taken = sv_cq_poll((struct sv_cq *)cq, room, wc);
     uint64_t next = atomic_load(&context->next_look), wake = UINT64_MAX;
-    uint32_t bell = atomic_load(&context->endpoint->bell);
+    uint32_t bell = atomic_load(&context->station->bell);
     bool under_way = false;
     SV_COUNT(context->rail, polls, 1);
     if (taken || (bell == atomic_load(&context->looked_at) && (next == UINT64_MAX || sv_now() < next))) return taken;
@@ -60,14 +60,14 @@ int sv_poll_cq(struct ibv_cq *cq, int room, struct ibv_wc *wc) {
 
 static void *run(void *argument) {
     struct sv_context *context = argument;
-    struct sv_endpoint *endpoint = context->endpoint;
+    struct sv_station *station = context->station;
     uint64_t busy_at = sv_now();
     prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0);
-    pthread_mutex_lock(&endpoint->alive);
-    atomic_store(&endpoint->used, 2);
-    sv_futex(&endpoint->used, FUTEX_WAKE, 1, NULL);
+    pthread_mutex_lock(&station->alive);
+    atomic_store(&station->used, 2);
+    sv_futex(&station->used, FUTEX_WAKE, 1, NULL);
     while (!atomic_load(&context->stop)) {
-        uint32_t seen = atomic_load(&endpoint->bell);
+        uint32_t seen = atomic_load(&station->bell);
         uint64_t wake = UINT64_MAX;
         bool under_way = false;
         pthread_mutex_lock(&context->list);
@@ -79,29 +79,29 @@ static void *run(void *argument) {
         if (some || under_way) busy_at = now;
         if (some) continue;
         bool idle = now - busy_at > IDLE_AFTER_NS;
-        atomic_store(&endpoint->sleeps_long, idle);
-        sleep_until(endpoint, seen, idle ? wake : sv_min(wake, now + LOOK_NS));
+        if (atomic_exchange(&station->sleeps_long, idle) < idle) continue; /* whoever posts after this look calls */
+        sleep_until(station, seen, idle ? wake : sv_min(wake, now + LOOK_NS));
     }
-    pthread_mutex_unlock(&endpoint->alive);
-    atomic_store(&endpoint->used, 0);
+    pthread_mutex_unlock(&station->alive);
+    atomic_store(&station->used, 0);
     return NULL;
 }
 
 static bool start(struct sv_context *context) {
     sigset_t all, before;
-    struct sv_endpoint *endpoint = sv_endpoint_take(context->fabric);
-    if (!endpoint) return false;
-    context->endpoint = endpoint;
-    context->keys_made = 37 * sv_endpoint_index(context->fabric, endpoint) + 1; /* no two contexts' keys are the same */
+    struct sv_station *station = sv_station_take(context->fabric);
+    if (!station) return false;
+    context->station = station;
+    context->keys_made = 37 * sv_station_index(context->fabric, station) + 1; /* no two contexts' keys are the same */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int failed = pthread_create(&context->thread, NULL, run, context);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (failed) {
-        atomic_store(&endpoint->used, 0);
+        atomic_store(&station->used, 0);
         return false;
     }
-    while (atomic_load(&endpoint->used) == 1) sv_futex(&endpoint->used, FUTEX_WAIT, 1, NULL);
+    while (atomic_load(&station->used) == 1) sv_futex(&station->used, FUTEX_WAIT, 1, NULL);
     return true;
 }
 
@@ -115,6 +115,6 @@ bool sv_progress_start(struct sv_context *context) {
 void sv_progress_stop(struct sv_context *context) {
     if (!context->started) return;
     atomic_store(&context->stop, 1);
-    sv_ring_bell(context->endpoint);
+    sv_ring_bell(context->station);
     pthread_join(context->thread, NULL);
 }

@@ -64,6 +64,7 @@ static int enqueue(struct sv_qp *qp, const struct ibv_send_wr *wr) {
     size_t at = qp->sq_tail % cap->max_send_wr;
     struct sv_send *send = &qp->sends[at];
     *send = (struct sv_send){.wr_id = wr->wr_id, .imm = wr->imm_data, .length = (uint32_t)length, .opcode = wr->opcode, .flags = wr->send_flags};
+    if (atomic_load(&sv_of(qp->ibv.context)->rail->send_delay_ns)) send->posted_at = sv_now();
     if (qp->init.sq_sig_all) send->flags |= IBV_SEND_SIGNALED;
     if (wr->opcode != IBV_WR_SEND && wr->opcode != IBV_WR_SEND_WITH_IMM) {
         send->remote = wr->wr.rdma.remote_addr;
@@ -97,7 +98,7 @@ int sv_post_send(struct ibv_qp *ibv, struct ibv_send_wr *wr, struct ibv_send_wr 
     else if (ready)
         sv_transmit(qp, sv_now(), DIRECT);
     pthread_mutex_unlock(&qp->lock);
-    if (atomic_load(&context->endpoint->sleeps_long)) sv_ring_bell(context->endpoint);
+    if (atomic_load(&context->station->sleeps_long)) sv_ring_bell(context->station);
     return error;
 }
 
@@ -170,7 +171,7 @@ struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *init) {
     qp->send_inlined = calloc((size_t)cap->max_send_wr * cap->max_inline_data + 1, 1);
     bool made = make_receives(&qp->own, init->srq ? 0 : cap->max_recv_wr, cap->max_recv_sge) && qp->sends && qp->send_sges && qp->send_inlined;
     if (!made) errno = ENOMEM;
-    qp->slot = made ? sv_slot_take(context->fabric, context->endpoint, context->index) : NULL;
+    qp->slot = made ? sv_slot_take(context->fabric, context->station, context->index) : NULL;
     if (!qp->slot) {
         free_qp(qp);
         return NULL;

@@ -45,7 +45,7 @@ static void fill(struct sv_qp *qp, struct sv_send *send, struct sv_packet *packe
     packet->total = send->length;
     packet->offset = qp->send_offset;
     packet->length = part;
-    packet->imm = send->imm;
+    packet->imm = read ? qp->reads + 1 : send->imm;
     if (accounted || !part) return;
     if (send->inlined)
         sv_copy(payload, send->inlined + qp->send_offset, part);
@@ -55,13 +55,14 @@ static void fill(struct sv_qp *qp, struct sv_send *send, struct sv_packet *packe
 
 void sv_transmit(struct sv_qp *qp, uint64_t now, uint32_t longest) {
     struct sv_context *context = sv_of(qp->ibv.context);
-    uint64_t above = atomic_load(&context->rail->account_above);
+    uint64_t above = atomic_load(&context->rail->account_above), delay = atomic_load(&context->rail->send_delay_ns);
     bool sent = false;
     while (qp->ibv.state == IBV_QPS_RTS && qp->sq_next != qp->sq_tail && qp->rnr_until <= now) {
         struct sv_send *send = send_at(qp, qp->sq_next);
         bool read = send->opcode == IBV_WR_RDMA_READ;
-        if (send->length > longest && !read) {
-            sv_ring_bell(context->endpoint);
+        qp->send_from = delay && !send->inlined ? send->posted_at + delay : 0;
+        if ((send->length > longest && !read) || qp->send_from > now) {
+            if (longest != UINT32_MAX) sv_ring_bell(context->station);
             break;
         }
         if (!qp->send_offset && !may_start(qp, send)) break;
@@ -160,7 +161,7 @@ static void timer(struct sv_qp *qp, uint64_t now, uint64_t *wake) {
     uint64_t due = qp->timer_from + (4096ull << qp->attr.timeout);
     if (now >= due) {
         struct sv_slot *peer = sv_peer(qp);
-        bool there = peer && sv_endpoint_lives(sv_endpoint(context->fabric, atomic_load(&peer->endpoint)));
+        bool there = peer && sv_station_lives(sv_station(context->fabric, atomic_load(&peer->station)));
         qp->timer_from = now;
         due = now + (4096ull << qp->attr.timeout);
         if (!there || atomic_load(&qp->slot->lost)) {
@@ -193,5 +194,6 @@ bool sv_requester(struct sv_qp *qp, uint64_t now, uint64_t *wake) {
     }
     timer(qp, now, wake);
     sv_transmit(qp, now, UINT32_MAX);
+    if (qp->send_from > now) *wake = sv_min(*wake, qp->send_from);
     return some;
 }

@@ -90,6 +90,11 @@ static void carry_out_write(struct sv_qp *qp, struct sv_packet *packet) {
 
 static void start_read(struct sv_qp *qp, struct sv_packet *packet) {
     struct sv_context *context = sv_of(qp->ibv.context);
+    if (packet->imm > qp->attr.max_dest_rd_atomic) { /* an adapter refuses it when it has not answered so many */
+        refuse(qp, SV_NAK, packet, IBV_WC_REM_INV_REQ_ERR);
+        sv_fail(qp, IBV_EVENT_QP_REQ_ERR);
+        return;
+    }
     if (!(qp->attr.qp_access_flags & IBV_ACCESS_REMOTE_READ) ||
         !sv_copy_remote(context, qp->ibv.pd, packet->rkey, packet->remote, NULL, packet->total, false)) {
         refuse_access(qp, packet);

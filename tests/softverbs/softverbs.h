@@ -34,11 +34,11 @@ struct sv_mr {
 
 struct sv_context {
     struct ibv_context ibv;
-    bool started;   /* it has an endpoint and the progress thread */
+    bool started;   /* it has a station and the progress thread */
     unsigned index; /* of the device */
     struct sv_fabric *fabric;
     struct sv_rail *rail;
-    struct sv_endpoint *endpoint;
+    struct sv_station *station;
     pthread_t thread;
     _Atomic uint32_t stop;
     _Atomic uint32_t list_wanted;
@@ -110,7 +110,7 @@ struct sv_srq {
 };
 
 struct sv_send {
-    uint64_t wr_id, remote;
+    uint64_t wr_id, remote, posted_at;
     uint32_t rkey, imm, length;
     enum ibv_wr_opcode opcode;
     unsigned flags;
@@ -138,7 +138,9 @@ struct sv_qp {
     _Atomic uint64_t sq_freed;
     uint32_t send_offset, read_offset, reads;
     unsigned retries, rnr_retries;
-    uint64_t rnr_until, timer_from; /* 0: none */
+    uint64_t rnr_until;  /* nothing is sent before */
+    uint64_t send_from;  /* the next request is not */
+    uint64_t timer_from; /* 0: nothing is unanswered */
 
     /* Responder. */
     uint64_t expected;

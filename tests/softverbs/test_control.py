@@ -51,14 +51,16 @@ def test_a_port_goes_down_and_up(tmp_path: Path) -> None:
 
 
 def test_words() -> None:
-    assert len(words()) == 25
-    assert words()["port_down"] == 0 and words()["rnr_count"] == 8 * 24
+    assert len(words()) == 26
+    assert words()["port_down"] == 0 and words()["rnr_count"] == 8 * 25
 
 
 def test_unknown_words_are_refused(tmp_path: Path) -> None:
-    rail = Fabric(tmp_path / "fabric").rail(3)
+    fabric = Fabric(tmp_path / "fabric")
+    rail = fabric.rail(3)
     rail.set(delay_ns=5)
     assert rail.delay_ns == 5 and rail.counters()["doorbells"] == 0
+    assert Fabric(fabric.path).rail(3).delay_ns == 5 and fabric.rail(2).delay_ns == 0
     with pytest.raises(KeyError):
         rail.set(port_dwon=1)
     with pytest.raises(AttributeError):

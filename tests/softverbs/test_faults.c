@@ -1,6 +1,8 @@
 /* The software libibverbs where something is wrong: with the requests, the peer, the rail, the queues. */
 #include "ends.h"
 
+#include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>
 
@@ -75,6 +77,20 @@ static void local_errors(void) {
     expect(a, 3, IBV_WC_WR_FLUSH_ERR);
     end_end(a);
     end_end(b);
+    /* More reads at a time than the peer answers. */
+    a = make_end((struct wishes){.reads = 4});
+    b = make_end((struct wishes){.reads = 2});
+    connect_end(a, address_of(b));
+    connect_end(b, address_of(a));
+    set_fault(&rail(0)->delay_ns, MS);
+    for (uint64_t id = 1; id < 4; id++) CHECK(post_simple(a, IBV_WR_RDMA_READ, id, address_of(b), 0, 8) == 0);
+    expect(a, 1, IBV_WC_SUCCESS);
+    expect(a, 2, IBV_WC_SUCCESS);
+    expect(a, 3, IBV_WC_REM_INV_REQ_ERR);
+    expect_event(b, IBV_EVENT_QP_REQ_ERR);
+    set_fault(&rail(0)->delay_ns, 0);
+    end_end(a);
+    end_end(b);
     /* More than was made ready for. */
     make_pair(&a, &b, (struct wishes){0});
     CHECK(post_receive(b, 1, 0, 63) == 0 && post_receive(b, 2, 0, 63) == 0);
@@ -103,7 +119,7 @@ static void not_ready(void) {
     CHECK(post(a, request(a, IBV_WR_RDMA_WRITE_WITH_IMM, 1, &sge, address_of(b), 0)) == 0 &&
           post_simple(a, IBV_WR_SEND, 2, address_of(b), 0, 50000) == 0);
     naks = atomic_load(&rail(0)->rnr_naks);
-    while (atomic_load(&rail(0)->rnr_naks) < naks + 3) nap(100);
+    wait_for(&rail(0)->rnr_naks, naks + 3);
     CHECK(post_receive(b, 3, 0, 0) == 0 && post_receive(b, 4, 100000, 50000) == 0);
     expect(b, 3, IBV_WC_SUCCESS);
     expect(b, 4, IBV_WC_SUCCESS);
@@ -139,15 +155,23 @@ static void break_off(struct end *b, int how) {
 
 /* Nobody answers any more: the first request ends after retry_cnt more tries, those behind it flushed. */
 static void nobody_answers(void) {
-    for (int how = 0; how < 4; how++) {
-        struct end *a, *b;
-        make_pair(&a, &b, (struct wishes){.timeout = 8, .retry_cnt = 2}); /* 1 ms */
-        CHECK(post_simple(a, IBV_WR_RDMA_WRITE, 1, address_of(b), 0, 8) == 0);
-        expect(a, 1, IBV_WC_SUCCESS);
+    for (int how = 0; how < 5; how++) {
+        struct wishes wishes = {.timeout = 8, .retry_cnt = 2}; /* 1 ms */
+        struct end *a = make_end(wishes), *b = make_end(wishes);
+        struct address named = address_of(b);
+        if (how == 4) named.gid.raw[15]++; /* another's */
+        connect_end(a, named);
+        connect_end(b, address_of(a));
+        CHECK(how == 4 || post_simple(a, IBV_WR_RDMA_WRITE, 1, address_of(b), 0, 8) == 0);
+        if (how != 4) expect(a, 1, IBV_WC_SUCCESS);
+        if (how == 0) nap(1200000); /* until the thread no longer looks at the timers by itself */
         struct address to = address_of(b);
         uint64_t tries = atomic_load(&rail(0)->timeouts), began = sv_now();
+        CHECK(ibv_req_notify_cq(a->cq, 0) == 0);
         break_off(b, how);
         for (uint64_t id = 2; id < 6; id++) CHECK(post_simple(a, IBV_WR_RDMA_WRITE, id, to, 64, 8) == 0);
+        struct pollfd told = {.fd = a->channel->fd, .events = POLLIN};
+        CHECK(poll(&told, 1, (int)(PATIENCE_NS / MS)) == 1); /* not by polling the queue, which looks at the timers too */
         expect(a, 2, IBV_WC_RETRY_EXC_ERR);
         CHECK(atomic_load(&rail(0)->timeouts) == tries + 2 && sv_now() - began >= 3 * (4096 << 8));
         expect_flushed(a, 3, 5);
@@ -169,34 +193,60 @@ static void rail_comes_back(void) {
     connect_end(a, address_of(b));
     connect_end(b, address_of(a));
     fill_bytes(a->buffer, BUFFER, 4);
-    uint64_t got = 0, posted = 0, ids = 60;
+    uint64_t got = 0, ids = 60, dropped = 0;
     uint32_t part = BUFFER / 60 / 8 * 8;
-    for (int cuts = 0; got < ids;) {
-        if (posted < ids) {
-            enum ibv_wr_opcode opcode = posted % 5 == 4 ? IBV_WR_SEND : IBV_WR_RDMA_WRITE;
-            if (opcode == IBV_WR_SEND) CHECK(post_receive(b, posted, posted * part, part) == 0);
-            CHECK(post_simple(a, opcode, posted, address_of(b), posted * part, part) == 0);
-            posted++;
+    for (uint64_t id = 0; id < ids; id++) {
+        bool cut = id % 20 == 10;
+        if (cut) {
+            dropped = atomic_load(&rail(1)->dropped);
+            set_fault(id == 30 ? &rail(1)->drop : &rail(2)->drop, 1); /* either end's */
         }
-        if (posted % 20 == 10 && cuts < 3 && (int)(posted / 20) == cuts) {
-            cuts++;
-            set_fault(cuts == 2 ? &rail(1)->drop : &rail(2)->drop, 1); /* either end's */
-            nap(3000);
+        enum ibv_wr_opcode opcode = id % 5 == 4 ? IBV_WR_SEND : IBV_WR_RDMA_WRITE;
+        if (opcode == IBV_WR_SEND) CHECK(post_receive(b, id, id * part, part) == 0);
+        CHECK(post_simple(a, opcode, id, address_of(b), id * part, part) == 0);
+        if (cut) {
+            wait_for(&rail(1)->dropped, dropped + 1);
             set_fault(&rail(1)->drop, 0);
             set_fault(&rail(2)->drop, 0);
         }
-        if (posted == ids || posted - got > 40) expect(a, got++, IBV_WC_SUCCESS);
+        if (id >= 40) expect(a, got++, IBV_WC_SUCCESS);
     }
+    while (got < ids) expect(a, got++, IBV_WC_SUCCESS);
     for (uint64_t id = 4; id < ids; id += 5) expect(b, id, IBV_WC_SUCCESS);
-    CHECK(are_bytes(b->buffer, ids * part, 4) && atomic_load(&rail(1)->timeouts) > 0);
+    CHECK(are_bytes(b->buffer, ids * part, 4));
+    CHECK(atomic_load(&rail(1)->timeouts) > 0);
     /* Reads, whose answers are lost. */
     memset(a->buffer, 0, BUFFER);
+    set_fault(&rail(2)->delay_ns, 5 * MS);
+    uint64_t packets = atomic_load(&rail(2)->packets), tries = atomic_load(&rail(1)->timeouts);
     for (uint64_t id = 0; id < 8; id++) CHECK(post_simple(a, IBV_WR_RDMA_READ, id, address_of(b), id * 100000, 100000) == 0);
-    set_fault(&rail(2)->drop, 1);
-    nap(3000);
-    set_fault(&rail(2)->drop, 0);
+    wait_for(&rail(2)->packets, packets + 2);
+    set_fault(&rail(1)->drop, 1); /* they are under way */
+    nap(20000);
+    set_fault(&rail(1)->drop, 0);
+    set_fault(&rail(2)->delay_ns, 0);
     for (uint64_t id = 0; id < 8; id++) expect(a, id, IBV_WC_SUCCESS);
-    CHECK(are_bytes(a->buffer, 800000, 4));
+    CHECK(are_bytes(a->buffer, 800000, 4) && atomic_load(&rail(1)->timeouts) > tries);
+    end_end(a);
+    end_end(b);
+}
+
+/* Messages are lost on their way, and it is over before the sender could have noticed by itself. */
+static void lost_on_the_way(void) {
+    struct end *a = make_end((struct wishes){.device = 1, .timeout = 16}), *b = make_end((struct wishes){.device = 2}); /* 0.27 s */
+    connect_end(a, address_of(b));
+    connect_end(b, address_of(a));
+    fill_bytes(a->buffer, 400000, 4);
+    set_fault(&rail(1)->delay_ns, 40 * MS);
+    uint64_t tries = atomic_load(&rail(1)->timeouts), packets = atomic_load(&rail(1)->packets), dropped = atomic_load(&rail(2)->dropped);
+    for (uint64_t id = 0; id < 4; id++) CHECK(post_simple(a, IBV_WR_RDMA_WRITE, id, address_of(b), id * 100000, 100000) == 0);
+    wait_for(&rail(1)->packets, packets + 28);
+    set_fault(&rail(2)->drop, 1);
+    wait_for(&rail(2)->dropped, dropped + 10);
+    set_fault(&rail(2)->drop, 0);
+    set_fault(&rail(1)->delay_ns, 0);
+    for (uint64_t id = 0; id < 4; id++) expect(a, id, IBV_WC_SUCCESS);
+    CHECK(are_bytes(b->buffer, 400000, 4) && atomic_load(&rail(1)->timeouts) > tries);
     end_end(a);
     end_end(b);
 }
@@ -249,16 +299,21 @@ static void ports(void) {
 
 /* A completion queue that is too small, and one of which the rail says so. */
 static void overrun(void) {
-    for (int by_fault = 0; by_fault < 2; by_fault++) {
+    struct ibv_context *context = open_device(0);
+    struct ibv_async_event event;
+    struct pollfd told = {.fd = context->async_fd, .events = POLLIN};
+    for (int by_fault = 0; by_fault < 3; by_fault++) {
         struct end *a, *b;
-        make_pair(&a, &b, (struct wishes){.cqe = by_fault ? 64 : 4});
+        make_pair(&a, &b, (struct wishes){.cqe = by_fault ? 64 : 4, .context = context});
         if (by_fault) set_fault(&rail(0)->cq_overrun_at, 5);
         for (uint64_t id = 0; id < 6; id++) CHECK(post_simple(a, IBV_WR_RDMA_WRITE, id, address_of(b), 0, 8) == 0);
-        struct ibv_async_event event;
-        CHECK(ibv_get_async_event(a->context, &event) == 0 && event.event_type == IBV_EVENT_CQ_ERR && event.element.cq == a->cq);
-        ibv_ack_async_event(&event);
-        CHECK(ibv_get_async_event(a->context, &event) == 0 && event.event_type == IBV_EVENT_QP_FATAL && event.element.qp == a->qp);
-        ibv_ack_async_event(&event);
+        CHECK(poll(&told, 1, (int)(PATIENCE_NS / MS)) == 1);
+        if (by_fault < 2) {
+            CHECK(ibv_get_async_event(context, &event) == 0 && event.event_type == IBV_EVENT_CQ_ERR && event.element.cq == a->cq);
+            ibv_ack_async_event(&event);
+            CHECK(ibv_get_async_event(context, &event) == 0 && event.event_type == IBV_EVENT_QP_FATAL && event.element.qp == a->qp);
+            ibv_ack_async_event(&event);
+        }
         for (uint64_t id = 0; id < 4; id++) expect(a, id, IBV_WC_SUCCESS); /* what was in it */
         struct ibv_wc wc;
         CHECK(post_simple(a, IBV_WR_RDMA_WRITE, 9, address_of(b), 0, 8) == 0 && ibv_poll_cq(a->cq, 1, &wc) == 0);
@@ -266,6 +321,9 @@ static void overrun(void) {
         end_end(a);
         end_end(b);
     }
+    /* What nobody has taken is gone with what it was about. */
+    CHECK(fcntl(context->async_fd, F_SETFL, O_NONBLOCK) == 0 && ibv_get_async_event(context, &event) == -1 && errno == EAGAIN);
+    CHECK(ibv_close_device(context) == 0);
 }
 
 /* Completions come late, those of some queue pairs later than those of others, but never out of a queue pair's order. */
@@ -288,7 +346,7 @@ static void late_completions(void) {
     uint64_t began = sv_now(), made = atomic_load(&rail(0)->completions);
     for (uint64_t n = 0; n < EACH; n++) {
         if (n == EACH / 2) { /* shorter: those after do not overtake */
-            while (atomic_load(&rail(0)->completions) - made < PAIRS * EACH / 2) nap(100);
+            wait_for(&rail(0)->completions, made + PAIRS * EACH / 2);
             set_fault(&rail(0)->completion_delay_ns, MS);
         }
         for (int i = 0; i < PAIRS; i++) CHECK(post_simple(a[i], IBV_WR_RDMA_WRITE, n * PAIRS + (uint64_t)i, address_of(b[i]), 0, 8) == 0);
@@ -337,6 +395,19 @@ static void delays(void) {
     expect(a, 1, IBV_WC_SUCCESS);
     CHECK(sv_now() - began >= 5 * MS);
     set_fault(&rail(0)->read_delay_ns, 0);
+    /* What is changed too early arrives changed, but for what is inline. */
+    set_fault(&rail(0)->send_delay_ns, 20 * MS);
+    struct ibv_sge eight = piece(a, 64, 8);
+    struct ibv_send_wr inlined = request(a, IBV_WR_RDMA_WRITE, 2, &eight, address_of(b), 64);
+    inlined.send_flags |= IBV_SEND_INLINE;
+    began = sv_now();
+    a->buffer[0] = a->buffer[64] = 1;
+    CHECK(post_simple(a, IBV_WR_RDMA_WRITE, 1, address_of(b), 0, 8) == 0 && post(a, inlined) == 0);
+    a->buffer[0] = a->buffer[64] = 2;
+    expect(a, 1, IBV_WC_SUCCESS);
+    expect(a, 2, IBV_WC_SUCCESS);
+    CHECK(sv_now() - began >= 20 * MS && b->buffer[0] == 2 && b->buffer[64] == 1);
+    set_fault(&rail(0)->send_delay_ns, 0);
     /* 1 Gb/s: a megabyte takes 8 ms each way. Above a size bytes are counted only, at the same rate. */
     set_fault(&rail(0)->rate_mbps, 1000);
     fill_bytes(a->buffer, 1000000, 6);
@@ -355,6 +426,17 @@ static void delays(void) {
         expect(a, 2, IBV_WC_SUCCESS);
         CHECK(sv_now() - began >= 8 * MS);
     }
+    /* Into one device from two: they share the rate. */
+    struct end *c = make_end((struct wishes){0}), *d = make_end((struct wishes){.context = b->context});
+    connect_end(c, address_of(d));
+    connect_end(d, address_of(c));
+    began = sv_now();
+    CHECK(post_simple(a, IBV_WR_RDMA_WRITE, 1, address_of(b), 0, 500000) == 0 && post_simple(c, IBV_WR_RDMA_WRITE, 2, address_of(d), 0, 500000) == 0);
+    expect(a, 1, IBV_WC_SUCCESS);
+    expect(c, 2, IBV_WC_SUCCESS);
+    CHECK(sv_now() - began >= 8 * MS);
+    end_end(c);
+    end_end(d);
     set_fault(&rail(0)->rate_mbps, 0);
     /* Small ones are copied still, and what is only counted is checked as ever. */
     CHECK(post_simple(a, IBV_WR_RDMA_WRITE, 3, address_of(b), 0, 4096) == 0);
@@ -389,6 +471,7 @@ int main(int argc, char **argv) {
         {"not_ready", not_ready},
         {"nobody_answers", nobody_answers},
         {"rail_comes_back", rail_comes_back},
+        {"lost_on_the_way", lost_on_the_way},
         {"dead_process", dead_process},
         {"ports", ports},
         {"overrun", overrun},

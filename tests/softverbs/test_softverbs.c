@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "ends.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/mman.h>
@@ -47,6 +48,27 @@ static void devices(void) {
     CHECK_TEXT(ibv_wc_status_str(IBV_WC_RETRY_EXC_ERR), "retry");
     CHECK_TEXT(ibv_event_type_str(IBV_EVENT_PORT_ERR), "port");
     CHECK_TEXT(ibv_event_type_str((enum ibv_event_type)99), "unknown");
+}
+
+static int threads(void) {
+    int count = 0;
+    DIR *tasks = opendir("/proc/self/task");
+    CHECK(tasks);
+    while (readdir(tasks)) count++;
+    closedir(tasks);
+    return count;
+}
+
+/* A process that is to close itself in has no threads when its devices are open. */
+static void late(void) {
+    setenv("SOFTVERBS_LATE", "1", 1);
+    int before = threads();
+    struct ibv_context *unused = open_device(0), *context = open_device(1);
+    CHECK(threads() == before && ibv_close_device(unused) == 0);
+    struct ibv_pd *pd = ibv_alloc_pd(context), *other = ibv_alloc_pd(context);
+    CHECK(pd && other && threads() == before + 1);
+    CHECK(ibv_dealloc_pd(pd) == 0 && ibv_dealloc_pd(other) == 0 && ibv_close_device(context) == 0);
+    unsetenv("SOFTVERBS_LATE");
 }
 
 static void states(void) {
@@ -233,7 +255,7 @@ static void full_queues(void) {
     uint64_t doorbells = atomic_load(&rail(0)->doorbells), requests = atomic_load(&rail(0)->send_requests), made = atomic_load(&rail(0)->completions);
     CHECK(ibv_post_send(a->qp, list, &bad) == ENOMEM && bad == &list[8]);
     CHECK(atomic_load(&rail(0)->doorbells) == doorbells + 1 && atomic_load(&rail(0)->send_requests) == requests + 8);
-    while (atomic_load(&rail(0)->completions) == made) nap(100);
+    wait_for(&rail(0)->completions, made + 1);
     CHECK(post(a, wr) == ENOMEM);
     expect(a, 7, IBV_WC_SUCCESS);
     CHECK(atomic_load(&rail(0)->completions) == made + 1);
@@ -246,6 +268,14 @@ static void full_queues(void) {
     expect(a, 1, IBV_WC_SUCCESS);
     expect(b, 0, IBV_WC_SUCCESS);
     CHECK(post_receive(b, 8, 0, 8) == 0 && post_receive(b, 9, 0, 8) == ENOMEM);
+    /* Nobody hears any more of a queue pair that is gone. */
+    made = atomic_load(&rail(0)->completions);
+    CHECK(post_simple(a, IBV_WR_SEND, 1, address_of(b), 0, 8) == 0);
+    wait_for(&rail(0)->completions, made + 2);
+    CHECK(ibv_destroy_qp(a->qp) == 0 && ibv_destroy_qp(b->qp) == 0);
+    a->qp = b->qp = NULL;
+    struct ibv_wc wc;
+    CHECK(ibv_poll_cq(a->cq, 1, &wc) == 0 && ibv_poll_cq(b->cq, 1, &wc) == 0);
     end_end(a);
     end_end(b);
 }
@@ -277,6 +307,14 @@ static void channels(void) {
         CHECK((ibv_get_cq_event(b->channel, &cq, &context) == 0) == (i == 1));
     }
     ibv_ack_cq_events(b->cq, 2);
+    /* A queue keeps what is in it when it gets another size; it gets none that is too small. */
+    for (unsigned i = 0; i < 3; i++) CHECK(post_simple(a, IBV_WR_RDMA_WRITE, i, address_of(b), 0, 8) == 0);
+    expect(a, 0, IBV_WC_SUCCESS);
+    uint64_t made = atomic_load(&rail(0)->completions);
+    CHECK(post_simple(a, IBV_WR_RDMA_WRITE, 3, address_of(b), 0, 8) == 0);
+    wait_for(&rail(0)->completions, made + 1);
+    CHECK(ibv_resize_cq(a->cq, 2) == EINVAL && ibv_resize_cq(a->cq, 3) == 0 && a->cq->cqe == 3);
+    for (unsigned i = 1; i < 4; i++) expect(a, i, IBV_WC_SUCCESS);
     /* An event that nobody takes goes with its queue. */
     CHECK(ibv_req_notify_cq(b->cq, 0) == 0 && post_receive(b, 5, 0, 8) == 0 && post(a, wr) == 0);
     expect(b, 5, IBV_WC_SUCCESS);
@@ -296,6 +334,8 @@ static void shared_receives(void) {
     connect_end(c, address_of(a));
     connect_end(b, address_of(d));
     connect_end(d, address_of(b));
+    struct ibv_srq_attr attr;
+    CHECK(ibv_query_srq(srq, &attr) == 0 && attr.max_wr == 4 && ibv_modify_srq(srq, &attr, IBV_SRQ_LIMIT) == EOPNOTSUPP);
     CHECK(post_receive(c, 1, 0, 8) == EINVAL);
     struct ibv_mr *mr = ibv_reg_mr(pd, c->buffer, 64, IBV_ACCESS_LOCAL_WRITE);
     for (unsigned i = 0; i < 5; i++) {
@@ -425,11 +465,13 @@ struct both {
     struct end *end;
     struct address to;
     unsigned mine;
+    _Atomic unsigned done;
 };
 
 static void *exchange_thread(void *argument) {
     struct both *both = argument;
     exchange(both->end, both->to, 20, both->mine);
+    atomic_fetch_add(&both->done, 1);
     return NULL;
 }
 
@@ -437,9 +479,43 @@ static void two_threads(void) {
     struct end *ends[2];
     pthread_t threads[2];
     make_pair(&ends[0], &ends[1], (struct wishes){0});
-    struct both both[2] = {{ends[0], address_of(ends[1]), 0}, {ends[1], address_of(ends[0]), 1}};
+    struct both both[2] = {{ends[0], address_of(ends[1]), 0, 0}, {ends[1], address_of(ends[0]), 1, 0}};
     for (int i = 0; i < 2; i++) CHECK(pthread_create(&threads[i], NULL, exchange_thread, &both[i]) == 0);
     for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
+    for (int i = 0; i < 2; i++) end_end(ends[i]);
+}
+
+/* The same with all that an adapter gets over, at once. */
+static void troubled(void) {
+    struct end *ends[2];
+    pthread_t threads[2];
+    struct sv_rail *with = rail(2);
+    make_pair(&ends[0], &ends[1], (struct wishes){.device = 2, .timeout = 10, .reads = 1});
+    struct both both[2] = {{ends[0], address_of(ends[1]), 0, 0}, {ends[1], address_of(ends[0]), 1, 0}};
+    set_fault(&with->rnr_every, 4);
+    set_fault(&with->delay_ns, 30000);
+    set_fault(&with->read_delay_ns, 200000);
+    set_fault(&with->rate_mbps, 20000);
+    set_fault(&with->send_delay_ns, 40000);
+    set_fault(&with->completion_delay_ns, 50000);
+    set_fault(&with->completion_reorder, 1);
+    uint64_t tries = atomic_load(&with->timeouts), naks = atomic_load(&with->rnr_naks);
+    for (int i = 0; i < 2; i++) CHECK(pthread_create(&threads[i], NULL, exchange_thread, &both[i]) == 0);
+    while (!atomic_load(&both[0].done) || !atomic_load(&both[1].done)) {
+        set_fault(&with->drop, 1);
+        nap(500);
+        set_fault(&with->drop, 0);
+        nap(10000);
+    }
+    for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
+    CHECK(atomic_load(&with->timeouts) > tries && atomic_load(&with->rnr_naks) > naks);
+    atomic_store(&with->rnr_every, 0);
+    atomic_store(&with->delay_ns, 0);
+    atomic_store(&with->read_delay_ns, 0);
+    atomic_store(&with->rate_mbps, 0);
+    atomic_store(&with->send_delay_ns, 0);
+    atomic_store(&with->completion_delay_ns, 0);
+    set_fault(&with->completion_reorder, 0);
     for (int i = 0; i < 2; i++) end_end(ends[i]);
 }
 
@@ -520,7 +596,9 @@ static void confined(void) {
 
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {
+        {"late", late}, /* first: before there was a thread */
         {"devices", devices},
+
         {"states", states},
         {"again", again},
         {"sends", sends},
@@ -531,6 +609,7 @@ int main(int argc, char **argv) {
         {"shared_receives", shared_receives},
         {"memory", memory},
         {"two_threads", two_threads},
+        {"troubled", troubled},
         {"counters_in_memory", counters_in_memory},
         {"two_processes", two_processes},
 #if !SANITIZED

@@ -5,10 +5,12 @@ They are taken from the distribution's packages, unpacked and not installed.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import c_build
@@ -26,21 +28,23 @@ UNPACKED = c_build.STORE / "verbs-programs"
 def root() -> Path:
     if not Path("/usr/lib/x86_64-linux-gnu/libibverbs.so.1").exists() or not Path("/usr/lib/x86_64-linux-gnu/librdmacm.so.1").exists():
         pytest.skip("libibverbs1 and librdmacm1 are not installed")
-    if not (UNPACKED / "done").exists():
-        UNPACKED.mkdir(parents=True, exist_ok=True)
-        try:
-            subprocess.run(["apt-get", "download", *PACKAGES], cwd=UNPACKED, check=True, capture_output=True, timeout=200)
-        except (OSError, subprocess.SubprocessError):
-            pytest.skip("apt-get cannot download Debian's packages")
-        for package in UNPACKED.glob("*.deb"):
-            subprocess.run(["dpkg-deb", "-x", package, UNPACKED], check=True, timeout=60)
-        (UNPACKED / "done").touch()
+    UNPACKED.mkdir(parents=True, exist_ok=True)
+    with (UNPACKED / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # of two test processes one unpacks
+        if not (UNPACKED / "done").exists():
+            try:
+                subprocess.run(["apt-get", "download", *PACKAGES], cwd=UNPACKED, check=True, capture_output=True, timeout=200)
+            except (OSError, subprocess.SubprocessError):
+                pytest.skip("apt-get cannot download Debian's packages")
+            for package in UNPACKED.glob("*.deb"):
+                subprocess.run(["dpkg-deb", "-x", package, UNPACKED], check=True, timeout=60)
+            (UNPACKED / "done").touch()
     return UNPACKED
 
 
 class Stock:
-    def __init__(self, root: Path, folder: Path) -> None:
-        self.root, self.fabric = root, Fabric(folder / "fabric")
+    def __init__(self, root: Path, folder: Path, fabric: Fabric) -> None:
+        self.root, self.fabric = root, fabric
         self.environment = {
             **os.environ,
             **self.fabric.environment(devices=2),
@@ -90,8 +94,9 @@ def wait_for_listener(port: int, server: subprocess.Popen[str]) -> None:
 
 
 @pytest.fixture
-def stock(root: Path, tmp_path: Path) -> Stock:
-    return Stock(root, tmp_path)
+def stock(root: Path, tmp_path: Path) -> Iterator[Stock]:
+    with Fabric.in_memory() as fabric:
+        yield Stock(root, tmp_path, fabric)
 
 
 def test_devices_are_listed(stock: Stock) -> None:
