@@ -124,6 +124,33 @@ static void say_plain(const struct gv_attempt *a, const struct gv_link_options *
 
 /* ---- the link ------------------------------------------------------------------------------------------------------ */
 
+/* Why a network's link is none that the hosts' own fabric would carry. */
+static void why_not_better(const struct gv_attempt *a, char why[GV_DEATH_TEXT]) {
+    snprintf(why, GV_DEATH_TEXT, "there is none that is faster");
+    for (int i = 0; gv_transports[i]; i++) {
+        const struct gv_transport *row = gv_transports[i];
+        if (!row->probe || (row->needs & ~a->provides)) continue;
+        if (a->failed == row)
+            snprintf(why, GV_DEATH_TEXT, "%s does not work between these hosts", row->name);
+        else if (a->spec.delayed)
+            snprintf(why, GV_DEATH_TEXT, "%s cannot be delayed", row->name);
+        else if (row->probe(why))
+            snprintf(why, GV_DEATH_TEXT, "the server does not offer %s", row->name);
+        return;
+    }
+}
+
+static void explain(const struct gv_attempt *a, const struct gv_transport *row, char why[GV_DEATH_TEXT]) {
+    if (*a->spec.transport)
+        snprintf(why, GV_DEATH_TEXT, "--link asks for it");
+    else if (row->needs & GV_NEEDS_SAME_HOST)
+        snprintf(why, GV_DEATH_TEXT, "client and server are on the same host");
+    else if (row->probe)
+        snprintf(why, GV_DEATH_TEXT, "both hosts have devices for it, which reach each other");
+    else
+        why_not_better(a, why);
+}
+
 /* What is left of a client's link when it has been closed. */
 static void link_closed(void *redial) {
     gv_redial_target_free(redial);
@@ -162,6 +189,7 @@ static struct gv_link *make_link(struct gv_attempt *a, const struct gv_link_opti
         link->session = a->welcome.session;
         snprintf(link->server, sizeof link->server, "%s", a->address.url);
     }
+    explain(a, row, link->reason);
     gv_link_set_rtt(link, a->rtt_ns);
     if (row->seals && !secrets->sealed) say_plain(a, o);
     return link;

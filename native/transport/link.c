@@ -165,6 +165,7 @@ void gv_link_set_rtt(struct gv_link *link, int64_t rtt_ns) { atomic_store(&link-
 
 int gv_link_add_channel(struct gv_link *link, int channel, int fd) { return link->transport->add_channel(link, channel, fd); }
 const char *gv_link_transport(const struct gv_link *link) { return link->transport->name; }
+const char *gv_link_reason(const struct gv_link *link) { return link->reason; }
 const char *gv_link_server(const struct gv_link *link) { return link->server; }
 uint64_t gv_link_session(const struct gv_link *link) { return link->session; }
 uint64_t gv_link_bytes_out(const struct gv_link *link) { return atomic_load_explicit(&link->bytes_out, memory_order_relaxed); }

@@ -128,6 +128,7 @@ struct gv_link { /* NOLINT(clang-analyzer-optin.performance.Padding): sender's a
     int (*bulk_waiter)(void *arg, uint64_t position);
     void *bulk_waiter_arg;
     char server[300];
+    char reason[GV_DEATH_TEXT]; /* why it is this transport, for people; the client's end's */
     char death[GV_DEATH_TEXT];
 };
 

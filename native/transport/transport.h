@@ -169,6 +169,7 @@ const char *gv_link_death(const struct gv_link *link);
 void gv_link_kill(struct gv_link *link, const char *why);  /* declare it dead, from any thread; wakes everybody */
 const char *gv_link_transport(const struct gv_link *link); /* its name in the table of transports */
 const char *gv_link_server(const struct gv_link *link);    /* "tcp://host:port" */
+const char *gv_link_reason(const struct gv_link *link);    /* why it is this transport, one line; "" on the worker's end */
 uint64_t gv_link_session(const struct gv_link *link);
 uint64_t gv_link_bytes_out(const struct gv_link *link);
 uint64_t gv_link_bytes_in(const struct gv_link *link);

@@ -51,6 +51,11 @@ def went(fabric: Fabric) -> list[int]:
     return [fabric.rail(rail).bytes for rail in (0, 1)]
 
 
+def link_of(stats: Path) -> tuple[str, str]:
+    figures = json.loads(stats.read_text())
+    return figures["transport"], figures["link_reason"]
+
+
 @pytest.mark.parametrize("link", LINKS)
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_program(near: Server, build: Callable[..., Path], devices: dict[str, str], fabric: Fabric, program: str, link: str) -> None:
@@ -64,14 +69,17 @@ def test_auto_takes_it(near: Server, build: Callable[..., Path], devices: dict[s
     """Where both hosts have devices, and not where nothing passes between them; the user is told why."""
     stats = tmp_path / "stats.json"
     assert_right(run_program(near, [build("vector_add")], f"--stats={stats}", **devices))
-    assert json.loads(stats.read_text())["transport"] == "verbs"
-    assert_right(run_program(near, [build("vector_add")], f"--stats={stats}"))
-    assert json.loads(stats.read_text())["transport"] == "tcp"
+    assert link_of(stats) == ("verbs", "both hosts have devices for it, which reach each other")
+    assert_right(run_program(near, [build("vector_add")], f"--stats={stats}", GPUVIRT_IBVERBS="/none"))
+    assert link_of(stats)[0] == "tcp"
+    assert link_of(stats)[1].startswith("GPUVIRT_IBVERBS: /none")
+    assert_right(run_program(near, [build("vector_add")], f"--stats={stats}", "--link", "tcp", **devices))
+    assert link_of(stats) == ("tcp", "--link asks for it")
     for rail in (0, 1):
         fabric.rail(rail).set(drop=1)
     done = run_program(near, [build("vector_add")], f"--stats={stats}", **devices)
     assert_right(done)
-    assert json.loads(stats.read_text())["transport"] == "tcp"
+    assert link_of(stats) == ("tcp", "verbs does not work between these hosts")
     assert "no verbs link with the server at" in done.stderr
     assert "another link is taken" in done.stderr
 
