@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "ends.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/mman.h>
@@ -47,6 +48,27 @@ static void devices(void) {
     CHECK_TEXT(ibv_wc_status_str(IBV_WC_RETRY_EXC_ERR), "retry");
     CHECK_TEXT(ibv_event_type_str(IBV_EVENT_PORT_ERR), "port");
     CHECK_TEXT(ibv_event_type_str((enum ibv_event_type)99), "unknown");
+}
+
+static int threads(void) {
+    int count = 0;
+    DIR *tasks = opendir("/proc/self/task");
+    CHECK(tasks);
+    while (readdir(tasks)) count++;
+    closedir(tasks);
+    return count;
+}
+
+/* A process that is to close itself in has no threads when its devices are open. */
+static void late(void) {
+    setenv("SOFTVERBS_LATE", "1", 1);
+    int before = threads();
+    struct ibv_context *unused = open_device(0), *context = open_device(1);
+    CHECK(threads() == before && ibv_close_device(unused) == 0);
+    struct ibv_pd *pd = ibv_alloc_pd(context), *other = ibv_alloc_pd(context);
+    CHECK(pd && other && threads() > before); /* a sanitizer may have one of its own */
+    CHECK(ibv_dealloc_pd(pd) == 0 && ibv_dealloc_pd(other) == 0 && ibv_close_device(context) == 0);
+    unsetenv("SOFTVERBS_LATE");
 }
 
 static void states(void) {
@@ -574,6 +596,7 @@ static void confined(void) {
 
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {
+        {"late", late}, /* first: before there was a thread */
         {"devices", devices},
         {"states", states},
         {"again", again},
