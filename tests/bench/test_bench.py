@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bench import link_costs, notebooks, sealed_training, slope
+from bench import link_costs, notebooks, sealed_training, slope, verbs_costs
 from bench.pools import clean_environment, pool
 from faults import fault
 
@@ -132,6 +132,15 @@ def test_the_costs_of_sealing(tmp_path: Path) -> None:
     assert set(found) == {"one_way_burst", "one_way_sustained", "one_way_cpu", "waiting", "waiting_cpu", "aead"}
     assert all(figure["plain"] > 0 and figure["sealed"] > 0 for name, figure in found.items() if name != "aead")
     assert 0 < found["aead"]["frame_64"] < found["aead"]["frame_64k"]
+
+
+@pytest.mark.wide
+def test_the_costs_of_verbs(tmp_path: Path) -> None:
+    """Records gather behind doorbells: far fewer than one for eight, however slow the machine."""
+    found = verbs_costs.measure(tmp_path, records=4000, rounds=3, threads=(1, 10))
+    assert set(found) == {"1", "10"}
+    for figures in found.values():
+        assert figures["sender"] > 0 and 0 < figures["doorbells"] < 1 / 8 and figures["work_requests"] >= figures["doorbells"]
 
 
 @pytest.mark.wide
