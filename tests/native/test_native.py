@@ -60,7 +60,10 @@ def passes(done: subprocess.CompletedProcess[str]) -> None:
 
 
 # An unanswering server has the time that the test gives it, what may be under way is cut from 64 and 256 MiB to a few, an end waits for readers.
-SMALLER = ("-include", str(HERE / "transport/open_ns.h"), "-DUNACKED_LIMIT=4194304u", "-DCOPIES_LIMIT=8388608ull", "-DDRAIN_MS=100000")
+SMALLER = (
+    *("-include", str(HERE / "transport/open_ns.h"), "-DUNACKED_LIMIT=4194304u", "-DCOPIES_LIMIT=8388608ull"),
+    *("-DDRAIN_MS=100000", "-DVERBS_HELLO_NS=50000000000ll"),
+)
 BROKEN = "-DTEST_PATIENCE_NS=5000000000LL"  # what is to be noticed may be that something never comes
 # Whoever is not woken sleeps so long that it is seen.
 LONG_SLEEPS = ("-DSHM_SLICE_NS=50000000000", "-DTCP_SLEEP_NS=50000000000")

@@ -18,8 +18,11 @@
 
 #include "verbs.h"
 
-#define EXCHANGE_NS 5000000000ll /* for saying to each other what one has */
-#define HELLO_NS 2000000000ll    /* until a queue's first write has come */
+/* Until a queue's first write has come, and for each thing that is said; tests make them long. */
+#ifndef VERBS_HELLO_NS
+#define VERBS_HELLO_NS 4000000000ll
+#endif
+#define EXCHANGE_NS (VERBS_HELLO_NS + 4000000000ll)
 
 /* ---- the queues */
 
@@ -177,8 +180,14 @@ static bool works(struct verbs_queue *q) {
     return gone && atomic_load(&q->hello);
 }
 
-static bool comes_to_work(struct verbs *v, struct verbs_queue *q, int64_t until, char why[GV_DEATH_TEXT]) {
-    while (!works(q) && !gv_verbs_queue_broken(q) && gv_now_ns() < until && !gv_link_dead(&v->link)) {
+/* The peer has given up. */
+static bool hung_up(int fd) {
+    char byte;
+    return recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
+}
+
+static bool comes_to_work(struct verbs *v, int fd, struct verbs_queue *q, int64_t until, char why[GV_DEATH_TEXT]) {
+    while (!works(q) && !gv_verbs_queue_broken(q) && gv_now_ns() < until && !gv_link_dead(&v->link) && !hung_up(fd)) {
         lock_all(v);
         gv_verbs_take_in(v);
         gv_verbs_poll_bulk_locked(v);
@@ -194,13 +203,14 @@ static bool comes_to_work(struct verbs *v, struct verbs_queue *q, int64_t until,
 }
 
 /* The rails that work, by their numbers. */
-static uint32_t rails_that_work(struct verbs *v, char why[GV_DEATH_TEXT]) {
-    int64_t until = gv_now_ns() + HELLO_NS;
+static uint32_t rails_that_work(struct verbs *v, int fd, char why[GV_DEATH_TEXT]) {
+    int64_t until = gv_now_ns() + VERBS_HELLO_NS;
     uint32_t rails = 0;
     if (v->n_queues) say_hello(&v->queue);
     for (uint32_t i = 0; i < v->n_queues; i++) say_hello(&v->bulk[i]);
     for (uint32_t i = 0; i < v->n_queues; i++)
-        if (comes_to_work(v, &v->bulk[i], until, why) && (i || comes_to_work(v, &v->queue, until, why))) rails |= 1u << number_of(v, &v->bulk[i]);
+        if (comes_to_work(v, fd, &v->bulk[i], until, why) && (i || comes_to_work(v, fd, &v->queue, until, why)))
+            rails |= 1u << number_of(v, &v->bulk[i]);
     return rails;
 }
 
@@ -248,7 +258,7 @@ static int meet_peer(struct verbs *v, int fd, uint32_t epoch, struct verbs_hello
         connect_queues(v, theirs);
         error = swap_words(fd, rails, &of_theirs); /* nothing is sent before the peer's queues take it */
         if (error) return error;
-        uint32_t ours = rails_that_work(v, why);
+        uint32_t ours = rails_that_work(v, fd, why);
         error = swap_words(fd, ours, &working);
         if (error) return error;
         working &= ours;
