@@ -69,7 +69,7 @@ BROKEN = "-DTEST_PATIENCE_NS=5000000000LL"  # what is to be noticed may be that 
 LONG_SLEEPS = ("-DSHM_SLICE_NS=50000000000", "-DTCP_SLEEP_NS=50000000000")
 
 
-ON_DEVICES = ("test_links", "test_resume", "test_rails", "test_hostile_verbs")
+ON_DEVICES = ("test_links", "test_resume", "test_redial", "test_rails", "test_hostile_verbs")
 MORE = {"test_links": (*LONG_SLEEPS, TOY_ROW)}
 # Both kinds of tcp: the table's is plain here, the row of the tests' own is sealed.
 SEALED_TOO = ("test_bulk", "test_resume", "test_redial", "test_delay", "test_delay_links", "test_sealed", "test_sealed_bulk")
