@@ -8,14 +8,14 @@ from pathlib import Path
 
 import click
 
-from gpuvirt.transport.table import NAMES
+from gpuvirt.transport.table import NAMES, TRANSPORTS
 
 TABLE_WIDTH = 110  # columns, where the output is no terminal
 
 
 @click.command(epilog="\b\nExamples:\n  gpuvirt demo --seed 42 --transport shm\n  gpuvirt demo --only cupy/sorting.py")
 @click.option("--seed", default=7, show_default=True, type=click.IntRange(0, 2**32 - 1), help="Seed of the programs' random input.")
-@click.option("--transport", "transports", multiple=True, type=click.Choice(NAMES), help="Use only this transport; may be repeated.  [default: all]")
+@click.option("--transport", "transports", multiple=True, type=click.Choice(NAMES), help="Use only this one; may be repeated.  [default: all of this host]")
 @click.option("--only", multiple=True, metavar="NAME", help="Run only this example, such as cupy/sorting.py; may be repeated.")
 @click.option("--examples", type=click.Path(path_type=Path, file_okay=False), help="Folder of the examples.  [default: the checkout's]")
 @click.option("--json", "as_json", is_flag=True, help="Print the rows as JSON.")
@@ -31,11 +31,12 @@ def demo(seed: int, transports: tuple[str, ...], only: tuple[str, ...], examples
     from gpuvirt.demo import runner
     from gpuvirt.demo.programs import DemoError
 
+    here = tuple(row.name for row in TRANSPORTS if not row.missing())
     progress = Console(stderr=True, soft_wrap=True)
     rows: list[runner.Row] = []
     try:
         with progress.status("starting") as status:
-            for item in runner.run(seed, transports or NAMES, examples, only):
+            for item in runner.run(seed, transports or here, examples, only):
                 if isinstance(item, str):
                     status.update(item)
                     continue

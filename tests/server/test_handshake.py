@@ -133,7 +133,7 @@ def test_choice(asked: tuple[str, ...], offered: tuple[str, ...], provides: int,
 
 
 def test_usable() -> None:
-    assert [row.name for row in table.usable(NET | UNIX)] == ["shm", "tcp"]
-    assert [row.name for row in table.usable(NET)] == ["tcp"]
-    assert [row.name for row in table.usable(NET | hs.NEEDS_SAME_HOST)] == ["tcp"]
+    assert [row.name for row in table.usable(NET | UNIX)] == ["shm", "verbs", "tcp"]
+    assert [row.name for row in table.usable(NET)] == ["verbs", "tcp"]
+    assert [row.name for row in table.usable(NET | hs.NEEDS_SAME_HOST)] == ["verbs", "tcp"]
     assert table.usable(0) == []
