@@ -15,7 +15,9 @@ TABLE_WIDTH = 110  # columns, where the output is no terminal
 
 @click.command(epilog="\b\nExamples:\n  gpuvirt demo --seed 42 --transport shm\n  gpuvirt demo --only cupy/sorting.py")
 @click.option("--seed", default=7, show_default=True, type=click.IntRange(0, 2**32 - 1), help="Seed of the programs' random input.")
-@click.option("--transport", "transports", multiple=True, type=click.Choice(NAMES), help="Use only this one; may be repeated.  [default: all of this host]")
+@click.option(
+    "--transport", "transports", multiple=True, type=click.Choice(NAMES), help="Use only this one; may be repeated.  [default: all of this host]"
+)
 @click.option("--only", multiple=True, metavar="NAME", help="Run only this example, such as cupy/sorting.py; may be repeated.")
 @click.option("--examples", type=click.Path(path_type=Path, file_okay=False), help="Folder of the examples.  [default: the checkout's]")
 @click.option("--json", "as_json", is_flag=True, help="Print the rows as JSON.")
