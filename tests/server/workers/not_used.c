@@ -17,6 +17,7 @@ void worker_continue(struct worker *w) { (void)w; }
 __attribute__((weak)) struct module_cache *worker_open_cache(const char *folder) { return (void)folder, NULL; }
 void worker_close_cache(struct module_cache *c) { (void)c; }
 void worker_refresh_cache(struct module_cache *c) { (void)c; }
+void worker_prepare_link(const char *transport) { (void)transport; }
 void worker_use_cache(struct worker *w, struct module_cache *cache, const char *build) { (void)w, (void)cache, (void)build; }
 int worker_seal_library(char *text) { return snprintf(text, 512, "nothing is sealed here") - 22; }
 int worker_exchange_answer(const uint8_t *heard, uint8_t *said, uint8_t *shared, char *why) {
