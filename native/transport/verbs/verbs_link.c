@@ -20,7 +20,8 @@
 #define NAP_MIN_NS 20000
 #define NAP_MAX_NS 320000
 #define NAPS_BEFORE_SLEEP 20
-#ifndef VERBS_SLEEP_NS /* and looks again after so long at the latest; tests make it long, so that a wake-up that is lost is seen */
+#define LOOK_NS 1000000ll /* between two looks at the TCP connection, while something is under way */
+#ifndef VERBS_SLEEP_NS    /* and looks again after so long at the latest; tests make it long, so that a wake-up that is lost is seen */
 #define VERBS_SLEEP_NS 1000000000ll
 #endif
 #define CONNECT_NS 10000000000ll    /* the worker's end waits so long for the client to connect the queues */
@@ -144,6 +145,7 @@ static void *run(void *arg) {
     prctl(PR_SET_TIMERSLACK, 1000UL, 0, 0, 0);
     int64_t nap = NAP_MIN_NS;
     int in_vain = 0;
+    int64_t look_at = 0;
     struct gv_silence silence = {0};
     while (!atomic_load(&v->resume.stop) && !gv_link_dead(&v->link)) {
         if (!atomic_load(&v->connected)) {
@@ -167,6 +169,11 @@ static void *run(void *arg) {
         if (some) {
             gv_verbs_push(v);
             gv_verbs_push_bulk(v);
+            /* It stays under way where the peer has stopped its queues: the device says so after half a second at the earliest. */
+            if (gv_now_ns() >= look_at) {
+                look_at_socket(v);
+                look_at = gv_now_ns() + LOOK_NS;
+            }
         }
         nap = some ? NAP_MIN_NS : nap * 2 < NAP_MAX_NS ? nap * 2 : NAP_MAX_NS;
         in_vain = some ? 0 : in_vain + 1;

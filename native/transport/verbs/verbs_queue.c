@@ -10,9 +10,10 @@
 #define INLINE_WANTED 256u /* bytes: most launches */
 #define POLLED 16
 #define REPOST 32u /* receives that are posted at once */
-/* 4.096 us << TIMEOUT until what was not acknowledged goes out again, RETRIES times: half a second and more until a connection is given up. */
+/* 4.096 us << TIMEOUT until what was not acknowledged goes out again, RETRIES times: nearly half a second and more until a connection is given up.
+ * Of seven Soft-RoCE makes no end. */
 #define TIMEOUT 14
-#define RETRIES 7
+#define RETRIES 6
 #define RNR_ALWAYS 7 /* a receiver that is not ready is waited for: it is never so for long */
 #define RNR_TIMER 5  /* 0.06 ms */
 

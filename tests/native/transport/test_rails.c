@@ -242,6 +242,25 @@ static void wrong_key(void) {
     close_session(&s);
 }
 
+/* The TCP connection ends while something is under way of which the device says neither that it arrived nor that it did not, as Soft-RoCE with a peer that has
+ * stopped its queues: both ends see it all the same. */
+static void cut_under_way(void) {
+    struct session s;
+    open_with(&s, NO_FAULT, "verbs(rails=1)", GRACE_S);
+    atomic_store(&rail(0)->completion_delay_ns, 1000000000000);
+    for (int i = 0; i < 2; i++) {
+        CHECK(send_numbered(i ? s.p.worker : s.p.client, 64, 1));
+        gv_send_flush(i ? s.p.worker : s.p.client);
+    }
+    CHECK(atomic_load(&((struct verbs *)s.p.client)->queue.under_way) && atomic_load(&((struct verbs *)s.p.worker)->queue.under_way));
+    int64_t end = gv_now_ns() + TEST_PATIENCE_NS;
+    cutter_cut_all(&s.cutter);
+    for (; link_counts(s.p.client).cuts < 1 || link_counts(s.p.worker).cuts < 1; usleep(1000)) CHECK(gv_now_ns() < end);
+    atomic_store(&rail(0)->completion_delay_ns, 0);
+    await_resumes(&s, 1);
+    close_session(&s);
+}
+
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {
         {"first_rail_dies", first_rail_dies},
@@ -252,6 +271,7 @@ int main(int argc, char **argv) {
         {"nothing_works", nothing_works},
         {"held_up", held_up},
         {"wrong_key", wrong_key},
+        {"cut_under_way", cut_under_way},
     };
     signal(SIGPIPE, SIG_IGN);
     open_fabric();
