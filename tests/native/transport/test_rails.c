@@ -252,8 +252,9 @@ static void cut_under_way(void) {
         CHECK(send_numbered(i ? s.p.worker : s.p.client, 64, 1));
         gv_send_flush(i ? s.p.worker : s.p.client);
     }
-    CHECK(atomic_load(&((struct verbs *)s.p.client)->queue.under_way) && atomic_load(&((struct verbs *)s.p.worker)->queue.under_way));
-    int64_t end = gv_now_ns() + TEST_PATIENCE_NS;
+    int64_t end = gv_now_ns() + TEST_PATIENCE_NS; /* the worker's end may not have been up when it was to send */
+    const struct verbs *ends[2] = {(struct verbs *)s.p.client, (struct verbs *)s.p.worker};
+    for (; !atomic_load(&ends[0]->queue.under_way) || !atomic_load(&ends[1]->queue.under_way); usleep(1000)) CHECK(gv_now_ns() < end);
     cutter_cut_all(&s.cutter);
     for (; link_counts(s.p.client).cuts < 1 || link_counts(s.p.worker).cuts < 1; usleep(1000)) CHECK(gv_now_ns() < end);
     atomic_store(&rail(0)->completion_delay_ns, 0);
