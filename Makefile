@@ -19,7 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE
 SECONDS ?= 3600
 FUZZ_SEED ?= $(shell date +%s)
 
-.PHONY: help setup demo test test-fast test-wide test-long fuzz check lint bench coverage results clean gpu-probe gpu-check gpu-wheels
+.PHONY: help setup demo test test-fast test-wide test-long test-rdma-vm fuzz check lint bench coverage results clean gpu-probe gpu-check gpu-wheels
 .DELETE_ON_ERROR:
 
 help:
@@ -29,6 +29,7 @@ help:
 	@echo "make test       a test of everything, each deliberate fault that a test must catch included"
 	@echo "make test-wide  more of the same: other links, libraries, sanitizers and examples"
 	@echo "make test-long  every library case, PyTorch, TensorFlow and JAX: hours"
+	@echo "make test-rdma-vm  links over verbs in a virtual machine, on the kernel's Soft-RoCE: four minutes or more   (PROGRAM=command)"
 	@echo "make fuzz       sessions by chance on the worker for SECONDS=$(SECONDS), then hostile servers against the client; what is found is kept in tests/fuzz"
 	@echo "make bench      what calls and copies cost beside the bare transport, what distance costs a training loop (15 minutes)"
 	@echo "make gpu-probe  facts about this machine's NVIDIA driver and GPU;  make gpu-check: gpuvirt on it, beside native (BACKEND=chained: without one)"
@@ -105,6 +106,10 @@ test-wide: $(VENV)/.test $(VENV)/.built
 
 test-long: $(VENV)/.test $(VENV)/.built $(VENV)/torch/.installed $(VENV)/xla/.installed
 	$(PYTEST) -m "long"
+
+# Links over verbs in a virtual machine with the kernel's Soft-RoCE: downloads 90 MB of Debian's packages, installs nothing. 77: it cannot run here.
+test-rdma-vm: $(VENV)/.test $(VENV)/.built
+	$(BIN)/python -m tests.vm rdma $(if $(PROGRAM),--program '$(PROGRAM)')
 
 fuzz: $(VENV)/.test $(VENV)/.built
 	PYTHONPATH=tests $(BIN)/python -m fuzz.worker.grow --seconds $(SECONDS) --seed $(FUZZ_SEED) $(if $(REPLAY),--replay $(REPLAY))
