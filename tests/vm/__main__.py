@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import signal
 import sys
 
 import click
@@ -38,6 +39,7 @@ def rdma(parts: tuple[str, ...], program: str | None) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # the machine ends, too
     try:
         main()
     except (Missing, NoAnswer) as error:
