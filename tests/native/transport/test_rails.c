@@ -26,7 +26,7 @@ static void open_fabric(void) {
 
 struct traffic {
     struct session *s;
-    _Atomic bool stop;
+    _Atomic bool stop, all_sent;
     _Atomic uint64_t sent;
     uint64_t received;
     pthread_t threads[4];
@@ -43,12 +43,13 @@ static void *send_records(void *arg) {
         }
     }
     gv_send_flush(t->s->p.client);
+    atomic_store(&t->all_sent, true);
     return NULL;
 }
 
 static void *receive_records(void *arg) {
     struct traffic *t = arg;
-    while (!atomic_load(&t->stop) || t->received < t->sent) {
+    while (!atomic_load(&t->all_sent) || t->received < t->sent) {
         if (!gv_recv_peek(t->s->p.worker)) {
             if (gv_link_dead(t->s->p.worker)) fprintf(stderr, "died: %s\n", gv_link_death(t->s->p.worker));
             CHECK(!gv_link_dead(t->s->p.worker));

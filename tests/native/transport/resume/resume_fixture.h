@@ -32,7 +32,7 @@ static inline void open_with(struct session *s, enum fault fault, const char *li
     options.notice_arg = &s->notices;
     s->p = mini_connect(&s->server, &options);
     while (gv_link_down(s->p.worker)) usleep(100); /* over verbs the client may be done before the worker */
-    atomic_store(&s->notices.n, 0); /* a plain link has said that it is one */
+    atomic_store(&s->notices.n, 0);                /* a plain link has said that it is one */
     s->shares = strcmp(gv_link_transport(s->p.client), "tcp") != 0 && strcmp(gv_link_transport(s->p.client), "sealed") != 0;
 }
 
