@@ -129,6 +129,23 @@ static void *receive_payloads(void *arg) {
     return NULL;
 }
 
+/* When a session that shares memory, or has a network of its own, is cut next: soon, but not before something has passed since the last time, and only so often
+ * before it is back. A machine that is busy with other things would do nothing else than to come back. */
+struct cuts {
+    uint64_t passed, at, away;
+};
+
+static bool cut_now(struct cuts *c, const struct session *s, uint64_t n) {
+    bool down = gv_link_down(s->p.client);
+    uint64_t passed = gv_link_bytes_in(s->p.client) + gv_link_bytes_in(s->p.worker);
+    if (!down) c->away = 0;
+    if (down ? n % 100 || c->away >= 3 : n % 5 || (passed == c->passed && n - c->at < 200)) return false;
+    c->away += down;
+    c->passed = passed;
+    c->at = n;
+    return true;
+}
+
 /* Records behind the first `past` and payloads both ways; `every`: bytes between two cuts, on average, 0: none. */
 static void traffic_from(struct session *s, uint64_t past, uint64_t records, uint64_t payloads, int64_t every, uint64_t seed) {
     _Atomic bool over = false;
@@ -140,8 +157,9 @@ static void traffic_from(struct session *s, uint64_t past, uint64_t records, uin
     atomic_store(&running, payloads ? 6 : 2);
     for (int i = 0; i < 8; i++)
         if (i < 4 || payloads) CHECK(pthread_create(&threads[i], NULL, parts[i / 2], &flows[i % 2]) == 0);
+    struct cuts cuts = {0};
     for (uint64_t n = 1; atomic_load(&running); n++) {
-        if (every && s->shares && n % (gv_link_down(s->p.client) ? 100 : 5) == 0) {            /* it is to come back in between */
+        if (every && s->shares && cut_now(&cuts, s, n)) {
             atomic_store(&s->cutter.cut_in, n % 10 ? 0 : 1 + (int64_t)(mix(seed ^ n) % 1500)); /* within the handshakes that follow */
             cutter_cut_all(&s->cutter);
         } else if (every && !s->shares && atomic_load(&s->cutter.cut_in) == 0) {
