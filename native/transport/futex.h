@@ -3,6 +3,7 @@
 #define GV_FUTEX_H
 
 #include <linux/futex.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -34,6 +35,20 @@ static inline void gv_wake_sleeper(_Atomic uint32_t *word) {
     atomic_store(word, 0);
     gv_futex_wake(word, 1 << 30);
 }
+
+/* A spin lock, 0: free. For what is held for moments. */
+static inline bool gv_spin_try(_Atomic uint32_t *lock) { return !atomic_load_explicit(lock, memory_order_relaxed) && !atomic_exchange(lock, 1); }
+
+static inline void gv_spin_lock(_Atomic uint32_t *lock) {
+    for (int i = 0; atomic_exchange(lock, 1); i++) {
+        if (i % 64 == 63)
+            sched_yield();
+        else
+            gv_pause();
+    }
+}
+
+static inline void gv_spin_unlock(_Atomic uint32_t *lock) { atomic_store(lock, 0); }
 
 /* 0: free, 1: held, 2: held and somebody sleeps. */
 struct gv_lock {

@@ -25,26 +25,26 @@ plan9 packages /packages ro,cache=loose
 plan9 exchange /exchange rw
 mount -t tmpfs upper /upper
 mkdir /upper/data /upper/work
-mount -t overlay -o lowerdir=/packages:/host,upperdir=/upper/data,workdir=/upper/work root /root || echo "cannot mount the root"
-mount -t proc proc /root/proc
-mount -t sysfs sys /root/sys
-mount -t cgroup2 cgroup /root/sys/fs/cgroup
-mount -t devtmpfs dev /root/dev
-mkdir -p /root/dev/pts /root/dev/shm
-mount -t devpts pts /root/dev/pts
-for folder in dev/shm tmp run; do mount -t tmpfs -o mode=1777 "$folder" "/root/$folder"; done
-mkdir /root/run/vm
-mount -o bind /exchange /root/run/vm
+mount -t overlay -o lowerdir=/packages:/host,upperdir=/upper/data,workdir=/upper/work root /system || echo "cannot mount the root"
+mount -t proc proc /system/proc
+mount -t sysfs sys /system/sys
+mount -t cgroup2 cgroup /system/sys/fs/cgroup
+mount -t devtmpfs dev /system/dev
+mkdir -p /system/dev/pts /system/dev/shm
+mount -t devpts pts /system/dev/pts
+for folder in dev/shm tmp run; do mount -t tmpfs -o mode=1777 "$folder" "/system/$folder"; done
+mkdir /system/run/vm
+mount -o bind /exchange /system/run/vm
 hostname vm
 ip link set lo up
 echo 1 >/proc/sys/kernel/sysrq
-exec chroot /root /bin/bash -c '
+exec chroot /system /bin/bash -c '
 /bin/bash /run/vm/command.sh </dev/null >/run/vm/output 2>&1
 echo $? >/run/vm/status
 echo o >/proc/sysrq-trigger
 sleep 60'
 """
-FOLDERS = ("bin", "dev", "exchange", "host", "modules", "packages", "proc", "root", "sys", "upper")
+FOLDERS = ("bin", "dev", "exchange", "host", "modules", "packages", "proc", "sys", "system", "upper")
 
 
 def load_order(modules: Path, names: Sequence[str]) -> list[Path]:

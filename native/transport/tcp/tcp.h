@@ -61,9 +61,6 @@ struct tcp { /* NOLINT(clang-analyzer-optin.performance.Padding): sender's and r
 };
 
 /* ---- tcp_send.c */
-/* The spin locks `pushing` and `receiving`. */
-void gv_tcp_spin_lock(_Atomic uint32_t *lock);
-void gv_tcp_spin_unlock(_Atomic uint32_t *lock);
 enum tcp_pushed { TCP_NOTHING_LEFT, TCP_PUSHED_ALL, TCP_SOCKET_FULL, TCP_BUSY };
 /* Sends what is committed, as far as the socket takes it without waiting. TCP_NOTHING_LEFT: others had sent it all; TCP_BUSY: another thread is at it and
  * will see to ours too. */

@@ -35,12 +35,12 @@
 /* Whether the connection was cut, for the case that nobody reads it. Where a cut is the end, what came before it is still read: the reader has until the
  * next look. */
 static void look_after(struct tcp *t) {
-    gv_tcp_spin_lock(&t->receiving);
+    gv_spin_lock(&t->receiving);
     struct pollfd p = {.fd = t->fd, .events = POLLRDHUP};
     bool cut = gv_resume_is_up(&t->resume) && poll(&p, 1, 0) > 0 && p.revents;
     if (cut && (t->cut_seen || !gv_resume_final(&t->resume))) gv_resume_cut(&t->resume, "the peer closed the connection", 0);
     t->cut_seen = cut && gv_resume_is_up(&t->resume);
-    gv_tcp_spin_unlock(&t->receiving);
+    gv_spin_unlock(&t->receiving);
 }
 
 /* Sends what nobody flushes, and makes a connection that was cut again. */
@@ -121,10 +121,10 @@ static void linger(struct tcp *t) {
     int unsent = 0;
     while (!gv_link_dead(&t->link) && gv_now_ns() < until && ioctl(t->fd, SIOCOUTQ, &unsent) == 0 && unsent > 0) {
         struct pollfd p = {.fd = t->fd, .events = POLLIN};
-        gv_tcp_spin_lock(&t->receiving);
+        gv_spin_lock(&t->receiving);
         t->at = t->end = 0;
         if (poll(&p, 1, 1) > 0) gv_tcp_fill(t);
-        gv_tcp_spin_unlock(&t->receiving);
+        gv_spin_unlock(&t->receiving);
     }
 }
 

@@ -21,7 +21,7 @@ void gv_tcp_cut(struct gv_link *link, const char *why) {
 void gv_tcp_save(struct gv_link *link, struct gv_image_out *out) {
     struct tcp *t = (struct tcp *)link;
     while (gv_tcp_push(t) == TCP_BUSY) sched_yield(); /* all that is committed is unacknowledged from here on */
-    gv_tcp_spin_lock(&t->pushing);
+    gv_spin_lock(&t->pushing);
     const struct gv_unacked *k = &t->unacked;
     gv_image_put(out, k->dropped);
     gv_image_put(out, k->gone);
@@ -32,14 +32,14 @@ void gv_tcp_save(struct gv_link *link, struct gv_image_out *out) {
     gv_image_put(out, gv_unacked_bytes(k));
     gv_image_put_bytes(out, k->data + k->front, gv_unacked_bytes(k));
     if (t->unsent.head != atomic_load(&t->control->tail)) gv_image_out_fail(out, "records to the client are under way");
-    gv_tcp_spin_unlock(&t->pushing);
+    gv_spin_unlock(&t->pushing);
     gv_tcp_bulk_save(&t->bulk, out);
 }
 
 void gv_tcp_restore(struct gv_link *link, struct gv_image_in *in) {
     struct tcp *t = (struct tcp *)link;
     struct gv_unacked *k = &t->unacked;
-    gv_tcp_spin_lock(&t->pushing);
+    gv_spin_lock(&t->pushing);
     k->dropped = gv_image_get(in, UINT64_MAX);
     k->gone = gv_image_get(in, UINT64_MAX);
     k->newest = gv_image_get(in, UINT64_MAX);
@@ -51,7 +51,7 @@ void gv_tcp_restore(struct gv_link *link, struct gv_image_in *in) {
     bool good = units && gv_unacked_restore(k, units, size);
     free(units);
     atomic_store(&t->n_unacked, gv_unacked_bytes(k));
-    gv_tcp_spin_unlock(&t->pushing);
+    gv_spin_unlock(&t->pushing);
     if (!good) gv_image_in_fail(in, "the records that the client may lack are damaged");
     gv_tcp_bulk_restore(&t->bulk, in);
 }

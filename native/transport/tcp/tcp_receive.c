@@ -105,7 +105,7 @@ static void now_reading(struct tcp *t) {
 struct gv_record *gv_tcp_next(struct gv_link *link) {
     struct tcp *t = (struct tcp *)link;
     now_reading(t);
-    gv_tcp_spin_lock(&t->receiving);
+    gv_spin_lock(&t->receiving);
     struct gv_record *record = next(t);
     if (record) {
         t->current = record->size;
@@ -115,17 +115,17 @@ struct gv_record *gv_tcp_next(struct gv_link *link) {
         if (record->seq > atomic_load_explicit(&t->received, memory_order_relaxed))
             atomic_store_explicit(&t->received, record->seq, memory_order_relaxed);
     }
-    gv_tcp_spin_unlock(&t->receiving);
+    gv_spin_unlock(&t->receiving);
     return record;
 }
 
 void gv_tcp_release(struct gv_link *link) {
     struct tcp *t = (struct tcp *)link;
-    gv_tcp_spin_lock(&t->receiving);
+    gv_spin_lock(&t->receiving);
     t->at = gv_framing_behind(&t->framing_in, t->at, t->current);
     t->current = 0;
     if (t->at == t->end) t->at = t->end = 0;
-    gv_tcp_spin_unlock(&t->receiving);
+    gv_spin_unlock(&t->receiving);
     if (t->records_untold < ACK_RECORDS && t->bytes_untold < ACK_BYTES) return;
     t->records_untold = 0;
     t->bytes_untold = 0;
@@ -135,10 +135,10 @@ void gv_tcp_release(struct gv_link *link) {
 /* Whether something is there to be read, or has happened. */
 static bool receivable(struct tcp *t) {
     if (atomic_exchange(&t->woken, false) || gv_link_dead(&t->link)) return true;
-    gv_tcp_spin_lock(&t->receiving);
+    gv_spin_lock(&t->receiving);
     bool some = whole(t) != GV_FRAMED_PART || gv_tcp_fill(t);
     if (!some) gv_framing_prepare_to_look(&t->framing_in);
-    gv_tcp_spin_unlock(&t->receiving);
+    gv_spin_unlock(&t->receiving);
     return some;
 }
 
@@ -195,9 +195,9 @@ static void await_acknowledgement(struct tcp *t) {
     uint32_t seen = atomic_load(&t->held_back) | 1;
     atomic_store(&t->held_back, seen);
     /* Nobody may be reading just now. Acknowledgements that come before the next record are taken here as well as there. */
-    gv_tcp_spin_lock(&t->receiving);
+    gv_spin_lock(&t->receiving);
     next(t);
-    gv_tcp_spin_unlock(&t->receiving);
+    gv_spin_unlock(&t->receiving);
     gv_tcp_push(t); /* what was acknowledged is let go of here */
     if (held_back(t) && !gv_link_dead(&t->link)) gv_futex_wait(&t->held_back, seen, 2000000);
 }

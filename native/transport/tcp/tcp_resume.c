@@ -39,22 +39,22 @@ static int say_and_hear(struct tcp *t, int fd, const struct tcp_note *ours, stru
     int error = gv_put(fd, said, size, until);
     if (!error) error = gv_get(fd, heard, size, until, NULL);
     if (error || gv_framing_open_note(&in, heard, theirs)) return error;
-    gv_tcp_spin_lock(&t->receiving);
+    gv_spin_lock(&t->receiving);
     t->framing_in.altered[1]++;
     bool dead = gv_tcp_altered(t);
-    gv_tcp_spin_unlock(&t->receiving);
+    gv_spin_unlock(&t->receiving);
     return dead ? -1 : EBADMSG;
 }
 
 static int exchange(struct gv_link *link, int fd, uint32_t epoch, struct gv_resume_point *peer) {
     struct tcp *t = (struct tcp *)link;
     /* What lies half received, or received and not looked at, comes again. */
-    gv_tcp_spin_lock(&t->receiving);
+    gv_spin_lock(&t->receiving);
     t->end = gv_framing_forget(&t->framing_in, t->at, t->current);
     uint64_t received = atomic_load(&t->received);
     t->framing_in.next_seq = received + 1;
     t->framing_in.comes_again = true;
-    gv_tcp_spin_unlock(&t->receiving);
+    gv_spin_unlock(&t->receiving);
     if (t->sealed && !renew(t, epoch)) return -1;
     struct tcp_note ours = {.record = {.size = sizeof ours, .op = GV_RECORD_RESUME, .epoch = epoch, .seq = received},
                             .received = {gv_tcp_bulk_received(&t->bulk)}};
@@ -80,8 +80,8 @@ static const char *replace(struct gv_link *link, int fd, const struct gv_resume_
     struct tcp *t = (struct tcp *)link;
     gv_tcp_tune(fd);
     gv_set_blocking(fd);
-    gv_tcp_spin_lock(&t->pushing);
-    gv_tcp_spin_lock(&t->receiving);
+    gv_spin_lock(&t->pushing);
+    gv_spin_lock(&t->receiving);
     bool sound = peer->seq >= t->unacked.dropped && gv_unacked_drop(&t->unacked, peer->seq) && gv_tcp_bulk_peer_has(&t->bulk, peer->bulk);
     bool placed = sound && !gv_link_dead(link) && dup3(fd, t->fd, O_CLOEXEC) >= 0;
     if (placed) {
@@ -95,8 +95,8 @@ static const char *replace(struct gv_link *link, int fd, const struct gv_resume_
         atomic_store(&t->clogged, true); /* what goes out again is the link's thread's to send */
         gv_resume_up(&t->resume);
     }
-    gv_tcp_spin_unlock(&t->receiving);
-    gv_tcp_spin_unlock(&t->pushing);
+    gv_spin_unlock(&t->receiving);
+    gv_spin_unlock(&t->pushing);
     if (!sound) return "malformed: the peer lacks what it had acknowledged, or has what was never sent";
     return placed ? NULL : "the new connection could not be used";
 }

@@ -11,17 +11,6 @@
 /* A sender itself writes to the socket whenever so much has gathered: for large bursts nobody else needs to come by. */
 #define PUSH_BYTES 16384u
 
-void gv_tcp_spin_lock(_Atomic uint32_t *lock) {
-    for (int i = 0; atomic_exchange(lock, 1); i++) {
-        if (i % 64 == 63)
-            sched_yield();
-        else
-            gv_pause();
-    }
-}
-
-void gv_tcp_spin_unlock(_Atomic uint32_t *lock) { atomic_store(lock, 0); }
-
 /* Whether the peer should hear what we have. */
 static bool owes(const struct tcp *t) { return atomic_load_explicit(&t->tell, memory_order_relaxed); }
 

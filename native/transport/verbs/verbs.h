@@ -106,7 +106,6 @@ struct verbs { /* NOLINT(clang-analyzer-optin.performance.Padding): sender's and
     uint64_t offered;             /* where the ring's tail was when a sender was last asked to flush */
     _Atomic uint64_t handed_over; /* bytes of the ring that were posted; written under queue.posting */
     uint64_t peer_records;        /* address of the peer's ring */
-    _Atomic bool naps;            /* the link's thread looks again by itself soon */
     _Alignas(128) struct gv_ring_reader rx;
     uint64_t arrived;          /* bytes of the ring that came; under queue.polling */
     _Atomic uint64_t received; /* seq of the last record handed out */
@@ -134,24 +133,13 @@ struct verbs { /* NOLINT(clang-analyzer-optin.performance.Padding): sender's and
     struct verbs_hello theirs; /* what the peer has said on a connection that is to take the place of the last; of whoever brings it */
 };
 
-static inline void gv_verbs_spin_lock(_Atomic uint32_t *lock) {
-    for (int i = 0; atomic_exchange(lock, 1); i++) {
-        if (i % 64 == 63)
-            sched_yield();
-        else
-            gv_pause();
-    }
-}
-static inline bool gv_verbs_spin_try(_Atomic uint32_t *lock) {
-    return !atomic_load_explicit(lock, memory_order_relaxed) && !atomic_exchange(lock, 1);
-}
-static inline void gv_verbs_spin_unlock(_Atomic uint32_t *lock) { atomic_store(lock, 0); }
-
 /* ---- verbs_wake.c */
 /* Everybody who waits looks again. */
 void gv_verbs_wake_all(struct verbs *v);
 /* Wakes the link's own thread, if it sleeps: something is to be posted that could not be now, or that nobody flushes. */
 void gv_verbs_kick(struct verbs *v);
+/* The peer has read so much of the ring: raises its head, and wakes who waits for room. */
+void gv_verbs_peer_has_read(struct gv_ring_control *c, uint64_t read);
 /* Wakes a reader by his descriptor, if his ring says that he sleeps. */
 void gv_verbs_wake_reader(const _Atomic uint32_t *sleeps, int fd);
 /* A queue broke: the link is down, or dead. */

@@ -21,9 +21,9 @@ static bool over(const struct verbs *v) { return gv_link_dead(&v->link) || atomi
 static struct verbs_queue *next_queue(struct verbs *v) {
     for (uint32_t i = 0; i < v->n_queues; i++) {
         struct verbs_queue *q = &v->bulk[v->next_queue++ % v->n_queues];
-        gv_verbs_spin_lock(&q->posting);
+        gv_spin_lock(&q->posting);
         if (q->qp && !gv_verbs_queue_broken(q) && gv_verbs_queue_room(q, 1, 1, false)) return q;
-        gv_verbs_spin_unlock(&q->posting);
+        gv_spin_unlock(&q->posting);
     }
     return NULL;
 }
@@ -41,7 +41,7 @@ static bool send_slices(struct verbs *v, uint64_t tail) {
                                     .tells = true,
                                     .news = verbs_news(VERBS_ARRIVED, end)};
         bool posted = gv_verbs_queue_post(q, &write, 1, false, atomic_load(&v->bulk_in_control->head));
-        gv_verbs_spin_unlock(&q->posting);
+        gv_spin_unlock(&q->posting);
         if (!posted) return false;
         atomic_store(&v->bulk_handed_over, end);
     }
@@ -59,10 +59,10 @@ void gv_verbs_push_bulk(struct verbs *v) {
         return;
     }
     for (;;) {
-        if (!gv_verbs_spin_try(&v->bulk_posting)) return;
+        if (!gv_spin_try(&v->bulk_posting)) return;
         uint64_t tail = atomic_load(&v->bulk_out_control->tail);
         bool all = !gv_resume_is_up(&v->resume) || send_slices(v, tail);
-        gv_verbs_spin_unlock(&v->bulk_posting);
+        gv_spin_unlock(&v->bulk_posting);
         if (!all) {
             gv_verbs_kick(v);
             find_broken(v);
@@ -158,7 +158,7 @@ static void came(void *arg, uint32_t news, uint32_t size) {
 
 void gv_verbs_poll_bulk_locked(struct verbs *v) {
     bool any = false;
-    uint64_t head = atomic_load_explicit(&v->bulk_out_control->head, memory_order_relaxed), read = head;
+    uint64_t read = 0;
     for (uint32_t i = 0; i < v->n_queues; i++) {
         struct verbs_queue *q = &v->bulk[i];
         if (!q->qp || !gv_verbs_queue_poll(q, came, v)) continue;
@@ -171,16 +171,14 @@ void gv_verbs_poll_bulk_locked(struct verbs *v) {
         atomic_store(&v->bulk_in_control->tail, v->bulk_arrived);
         gv_verbs_wake_reader(&v->bulk_in_control->reader_sleeps, v->bulk_wake_fd);
     }
-    if (read == head) return;
-    atomic_store(&v->bulk_out_control->head, read);
-    if (atomic_load(&v->bulk_out_control->writer_sleeps) == GV_RING_ASLEEP) gv_wake_sleeper(&v->bulk_out_control->writer_sleeps);
+    gv_verbs_peer_has_read(v->bulk_out_control, read);
 }
 
 void gv_verbs_poll_bulk(struct verbs *v) {
     if (atomic_load_explicit(&v->over_tcp, memory_order_relaxed)) gv_verbs_carry_in(v);
-    if (!gv_verbs_spin_try(&v->bulk_polling)) return;
+    if (!gv_spin_try(&v->bulk_polling)) return;
     gv_verbs_poll_bulk_locked(v);
-    gv_verbs_spin_unlock(&v->bulk_polling);
+    gv_spin_unlock(&v->bulk_polling);
     find_broken(v);
 }
 
@@ -196,19 +194,19 @@ static void tell(struct verbs *v) {
     for (uint32_t i = 0; i < v->n_queues; i++) {
         struct verbs_queue *q = &v->bulk[i];
         if (!behind && !gv_verbs_queue_owes(q)) continue;
-        gv_verbs_spin_lock(&q->posting);
+        gv_spin_lock(&q->posting);
         bool room = q->qp && gv_resume_is_up(&v->resume) && !gv_verbs_queue_broken(q) && gv_verbs_queue_room(q, 2, 1, true);
         if (room && gv_verbs_queue_post(q, NULL, 0, true, read)) behind = false;
-        gv_verbs_spin_unlock(&q->posting);
+        gv_spin_unlock(&q->posting);
     }
 }
 
 /* The next slice wakes us; what has come already is taken. */
 static void arm(struct verbs *v) {
-    gv_verbs_spin_lock(&v->bulk_polling);
+    gv_spin_lock(&v->bulk_polling);
     for (uint32_t i = 0; i < v->n_queues; i++) gv_verbs_queue_arm(&v->bulk[i]);
     gv_verbs_poll_bulk_locked(v);
-    gv_verbs_spin_unlock(&v->bulk_polling);
+    gv_spin_unlock(&v->bulk_polling);
     find_broken(v);
 }
 

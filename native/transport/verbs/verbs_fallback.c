@@ -57,7 +57,7 @@ static bool next_frame(struct verbs *v) {
 enum verbs_pushed gv_verbs_carry_out(struct verbs *v) {
     struct verbs_carrier *c = &v->carrier;
     enum verbs_pushed result = VERBS_NOTHING_LEFT;
-    if (!gv_verbs_spin_try(&c->sending)) return VERBS_BUSY;
+    if (!gv_spin_try(&c->sending)) return VERBS_BUSY;
     int error = 0;
     while (gv_resume_is_up(&v->resume) && atomic_load(&v->over_tcp) && next_frame(v)) {
         struct iovec parts[2] = {{(uint8_t *)(&c->out + 1) - c->out_head_left, c->out_head_left}, {(void *)(uintptr_t)c->out_body, c->out_left}};
@@ -72,19 +72,13 @@ enum verbs_pushed gv_verbs_carry_out(struct verbs *v) {
         c->out_left -= sent - of_head;
         result = VERBS_PUSHED;
     }
-    gv_verbs_spin_unlock(&c->sending);
+    gv_spin_unlock(&c->sending);
     if (error == EAGAIN || error == ENOBUFS) return VERBS_NO_ROOM;
     if (error) gv_resume_cut(&v->resume, "", error);
     return result;
 }
 
 /* ---- receiving */
-
-static void raise_to(_Atomic uint64_t *position, uint64_t value, _Atomic uint32_t *sleeps) {
-    if (value <= atomic_load(position)) return;
-    atomic_store(position, value);
-    if (atomic_load(sleeps) == GV_RING_ASLEEP) gv_wake_sleeper(sleeps);
-}
 
 /* Where the frame's bytes belong. NULL: it is none. */
 static uint8_t *place(struct verbs *v, const struct verbs_frame *f) {
@@ -96,8 +90,8 @@ static uint8_t *place(struct verbs *v, const struct verbs_frame *f) {
 
 /* A whole frame is there. */
 static void take(struct verbs *v, const struct verbs_frame *f) {
-    raise_to(&v->out_control->head, f->read, &v->out_control->writer_sleeps);
-    raise_to(&v->bulk_out_control->head, f->bulk_read, &v->bulk_out_control->writer_sleeps);
+    gv_verbs_peer_has_read(v->out_control, f->read);
+    gv_verbs_peer_has_read(v->bulk_out_control, f->bulk_read);
     if (!f->size) return;
     uint64_t *arrived = f->of_payloads ? &v->bulk_arrived : &v->arrived;
     *arrived += f->size;
@@ -138,19 +132,19 @@ static enum verbs_carried carry_in(struct verbs *v) {
 }
 
 enum verbs_carried gv_verbs_carry_in(struct verbs *v) {
-    if (!gv_verbs_spin_try(&v->queue.polling)) return VERBS_CAME_NOTHING;
-    gv_verbs_spin_lock(&v->bulk_polling);
+    if (!gv_spin_try(&v->queue.polling)) return VERBS_CAME_NOTHING;
+    gv_spin_lock(&v->bulk_polling);
     enum verbs_carried result = carry_in(v);
-    gv_verbs_spin_unlock(&v->bulk_polling);
-    gv_verbs_spin_unlock(&v->queue.polling);
+    gv_spin_unlock(&v->bulk_polling);
+    gv_spin_unlock(&v->queue.polling);
     return result;
 }
 
 bool gv_verbs_carrier_idle(struct verbs *v) {
     struct verbs_carrier *c = &v->carrier;
-    gv_verbs_spin_lock(&c->sending);
+    gv_spin_lock(&c->sending);
     bool idle = !c->out_head_left && !c->out_left;
-    gv_verbs_spin_unlock(&c->sending);
+    gv_spin_unlock(&c->sending);
     return idle;
 }
 

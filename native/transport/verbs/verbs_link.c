@@ -291,13 +291,13 @@ static bool arrived(struct verbs *v) {
     if (!gv_resume_is_up(&v->resume)) return true;
     gv_verbs_push(v);
     gv_verbs_push_bulk(v);
-    gv_verbs_spin_lock(&v->queue.posting);
+    gv_spin_lock(&v->queue.posting);
     idle = gv_verbs_queue_idle(&v->queue) && atomic_load(&v->out_control->tail) == atomic_load(&v->handed_over);
-    gv_verbs_spin_unlock(&v->queue.posting);
+    gv_spin_unlock(&v->queue.posting);
     for (uint32_t i = 0; i < v->n_queues; i++) {
-        gv_verbs_spin_lock(&v->bulk[i].posting);
+        gv_spin_lock(&v->bulk[i].posting);
         idle = gv_verbs_queue_idle(&v->bulk[i]) && idle;
-        gv_verbs_spin_unlock(&v->bulk[i].posting);
+        gv_spin_unlock(&v->bulk[i].posting);
     }
     return idle && gv_verbs_carrier_idle(v) && atomic_load(&v->bulk_out_control->tail) == atomic_load(&v->bulk_handed_over);
 }
@@ -338,7 +338,6 @@ static void verbs_counts(const struct gv_link *link, struct gv_link_counts *coun
                                       .down_ns = (uint64_t)gv_resume_down_ns(link->resume),
                                       .records_resent = atomic_load(&v->records_resent),
                                       .unacked_bytes = unread,
-                                      .unacked_peak = unread,
                                       .bulk_resent = atomic_load(&v->bulk_resent)};
 }
 

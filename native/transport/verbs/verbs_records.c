@@ -21,7 +21,8 @@ static uint32_t cut(const struct verbs *v, uint64_t from, uint64_t tail, struct 
         uint64_t offset = from & (VERBS_RECORD_RING - 1), end = from - offset + VERBS_RECORD_RING,
                  pad_at = atomic_load_explicit(&v->tx.pad_at, memory_order_relaxed);
         uint64_t next = end < tail ? end : tail, size = next - from;
-        if (pad_at >= from && pad_at < next && pad_at >> 20 == from >> 20) { /* what follows the pad's head up to the ring's end is nothing */
+        if (pad_at >= from && pad_at < next &&
+            pad_at / VERBS_RECORD_RING == from / VERBS_RECORD_RING) { /* what follows the pad's head up to the ring's end is nothing */
             size = pad_at + 8 - from;
             next = end;
         }
@@ -63,11 +64,11 @@ enum verbs_pushed gv_verbs_push(struct verbs *v) {
     enum verbs_pushed result = VERBS_NOTHING_LEFT;
     if (atomic_load_explicit(&v->over_tcp, memory_order_relaxed)) return gv_verbs_carry_out(v);
     for (;;) {
-        if (!gv_verbs_spin_try(&q->posting)) return VERBS_BUSY;
+        if (!gv_spin_try(&q->posting)) return VERBS_BUSY;
         bool usable = q->qp && gv_resume_is_up(&v->resume) && !gv_verbs_queue_broken(q), all = !usable || send_some(v, &result);
         uint64_t handed_over = atomic_load(&v->handed_over);
         bool broken = q->qp && gv_verbs_queue_broken(q), owing = usable && owes(v);
-        gv_verbs_spin_unlock(&q->posting);
+        gv_spin_unlock(&q->posting);
         if (broken) gv_verbs_broke(v, q);
         if (!all) return VERBS_NO_ROOM;
         if (!usable || broken || gv_link_dead(&v->link)) return result;
@@ -141,19 +142,16 @@ void gv_verbs_take_in(struct verbs *v) {
     struct verbs_queue *q = &v->queue;
     if (!q->qp || !gv_verbs_queue_poll(q, came, v)) return;
     if (v->arrived != atomic_load_explicit(&v->in_control->tail, memory_order_relaxed)) atomic_store(&v->in_control->tail, v->arrived);
-    uint64_t read = atomic_load_explicit(&q->note->read, memory_order_acquire);
-    if (read <= atomic_load_explicit(&v->out_control->head, memory_order_relaxed)) return;
-    atomic_store(&v->out_control->head, read);
-    if (atomic_load(&v->out_control->writer_sleeps) == GV_RING_ASLEEP) gv_wake_sleeper(&v->out_control->writer_sleeps);
+    gv_verbs_peer_has_read(v->out_control, atomic_load_explicit(&q->note->read, memory_order_acquire));
 }
 
 void gv_verbs_poll_records(struct verbs *v) {
     struct verbs_queue *q = &v->queue;
     if (atomic_load_explicit(&v->over_tcp, memory_order_relaxed)) gv_verbs_carry_in(v);
-    if (!gv_verbs_spin_try(&q->polling)) return;
+    if (!gv_spin_try(&q->polling)) return;
     gv_verbs_take_in(v);
     bool broken = q->qp && gv_verbs_queue_broken(q);
-    gv_verbs_spin_unlock(&q->polling);
+    gv_spin_unlock(&q->polling);
     if (broken) gv_verbs_broke(v, q);
 }
 
@@ -190,10 +188,10 @@ static bool receivable(struct verbs *v) { return gv_ring_readable(&v->rx) || ove
 
 /* The next record wakes us. */
 static void arm(struct verbs *v) {
-    gv_verbs_spin_lock(&v->queue.polling);
+    gv_spin_lock(&v->queue.polling);
     gv_verbs_queue_arm(&v->queue);
     gv_verbs_take_in(v);
-    gv_verbs_spin_unlock(&v->queue.polling);
+    gv_spin_unlock(&v->queue.polling);
 }
 
 void gv_verbs_wait(struct gv_link *link, int64_t timeout_ns, int64_t spin_ns) {

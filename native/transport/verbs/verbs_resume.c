@@ -27,21 +27,21 @@
 /* ---- the queues */
 
 static void lock_all(struct verbs *v) {
-    gv_verbs_spin_lock(&v->queue.posting);
-    gv_verbs_spin_lock(&v->queue.polling);
-    gv_verbs_spin_lock(&v->bulk_posting);
-    gv_verbs_spin_lock(&v->bulk_polling);
-    for (uint32_t i = 0; i < GV_VERBS_RAILS_MAX; i++) gv_verbs_spin_lock(&v->bulk[i].posting);
-    gv_verbs_spin_lock(&v->carrier.sending);
+    gv_spin_lock(&v->queue.posting);
+    gv_spin_lock(&v->queue.polling);
+    gv_spin_lock(&v->bulk_posting);
+    gv_spin_lock(&v->bulk_polling);
+    for (uint32_t i = 0; i < GV_VERBS_RAILS_MAX; i++) gv_spin_lock(&v->bulk[i].posting);
+    gv_spin_lock(&v->carrier.sending);
 }
 
 static void unlock_all(struct verbs *v) {
-    gv_verbs_spin_unlock(&v->carrier.sending);
-    for (uint32_t i = 0; i < GV_VERBS_RAILS_MAX; i++) gv_verbs_spin_unlock(&v->bulk[i].posting);
-    gv_verbs_spin_unlock(&v->bulk_polling);
-    gv_verbs_spin_unlock(&v->bulk_posting);
-    gv_verbs_spin_unlock(&v->queue.polling);
-    gv_verbs_spin_unlock(&v->queue.posting);
+    gv_spin_unlock(&v->carrier.sending);
+    for (uint32_t i = 0; i < GV_VERBS_RAILS_MAX; i++) gv_spin_unlock(&v->bulk[i].posting);
+    gv_spin_unlock(&v->bulk_polling);
+    gv_spin_unlock(&v->bulk_posting);
+    gv_spin_unlock(&v->queue.polling);
+    gv_spin_unlock(&v->queue.posting);
 }
 
 void gv_verbs_close_queues(struct verbs *v) {
@@ -167,16 +167,16 @@ static void connect_queues(struct verbs *v, const struct verbs_hello *theirs) {
 
 static void say_hello(struct verbs_queue *q) {
     if (gv_verbs_queue_broken(q)) return;
-    gv_verbs_spin_lock(&q->posting);
+    gv_spin_lock(&q->posting);
     gv_verbs_queue_post(q, &(struct verbs_write){.to = q->note_address, .tells = true, .news = verbs_news(VERBS_HELLO, 0)}, 1, false, 0);
-    gv_verbs_spin_unlock(&q->posting);
+    gv_spin_unlock(&q->posting);
 }
 
 /* Ours has come, and theirs. */
 static bool works(struct verbs_queue *q) {
-    gv_verbs_spin_lock(&q->posting);
+    gv_spin_lock(&q->posting);
     bool gone = gv_verbs_queue_idle(q) && !gv_verbs_queue_broken(q);
-    gv_verbs_spin_unlock(&q->posting);
+    gv_spin_unlock(&q->posting);
     return gone && atomic_load(&q->hello);
 }
 
@@ -279,15 +279,11 @@ static uint64_t records_between(const struct verbs *v, uint64_t from, uint64_t t
     while (from < to) {
         struct gv_record head;
         memcpy(&head, v->out->records + (from & (VERBS_RECORD_RING - 1)), 8); /* a pad is no more */
+        if (head.size < 8) break;                                             /* the peer said that a part of a record came: its harm, not ours */
         n += head.op != GV_RING_PAD;
         from += head.size;
     }
     return n;
-}
-
-/* The peer may be up already, and have told more since. */
-static void raise_head(_Atomic uint64_t *head, uint64_t read) {
-    if (read > atomic_load(head)) atomic_store(head, read);
 }
 
 /* The peer has all records up to `arrived`, and all bytes of payloads up to bulk_arrived: the rest goes out again. */
@@ -297,9 +293,9 @@ static void go_on(struct verbs *v, const struct verbs_hello *theirs) {
     atomic_fetch_add(&v->records_resent, records_between(v, theirs->arrived, atomic_load(&v->handed_over)));
     if (bulk_before > theirs->bulk_arrived) atomic_fetch_add(&v->bulk_resent, bulk_before - theirs->bulk_arrived);
     atomic_store(&v->handed_over, theirs->arrived);
-    raise_head(&v->out_control->head, theirs->read);
+    gv_verbs_peer_has_read(v->out_control, theirs->read);
     atomic_store(&v->bulk_handed_over, theirs->bulk_arrived);
-    raise_head(&v->bulk_out_control->head, theirs->bulk_read);
+    gv_verbs_peer_has_read(v->bulk_out_control, theirs->bulk_read);
 #ifdef GV_BREAK_RESUME /* Defined by one test only, which shows that it would notice if nothing were sent again. */
     atomic_store(&v->handed_over, atomic_load(&v->out_control->tail));
 #endif

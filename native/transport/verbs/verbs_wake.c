@@ -22,6 +22,12 @@ void gv_verbs_kick(struct verbs *v) {
     wake(v->kick_fd);
 }
 
+void gv_verbs_peer_has_read(struct gv_ring_control *c, uint64_t read) {
+    if (read <= atomic_load(&c->head)) return; /* it may have told more since */
+    atomic_store(&c->head, read);
+    if (atomic_load(&c->writer_sleeps) == GV_RING_ASLEEP) gv_wake_sleeper(&c->writer_sleeps);
+}
+
 void gv_verbs_wake_reader(const _Atomic uint32_t *sleeps, int fd) {
     if (atomic_load(sleeps)) wake(fd);
 }

@@ -339,9 +339,9 @@ static void cut_within_a_frame(void) {
     struct raw raw = open_raw();
     uint8_t *frame = malloc(FRAME_BUFFER);
     gv_link_set_grace(raw.link, (int64_t)GRACE_S * 1000000000);
-    gv_tcp_spin_lock(&((struct tcp *)raw.link)->pushing); /* as somebody who sends */
+    gv_spin_lock(&((struct tcp *)raw.link)->pushing); /* as somebody who sends */
     for (uint64_t n = 1; n <= 5; n++) CHECK(send_numbered(raw.link, 40, n));
-    gv_tcp_spin_unlock(&((struct tcp *)raw.link)->pushing);
+    gv_spin_unlock(&((struct tcp *)raw.link)->pushing);
     gv_send_flush(raw.link);
     for (uint32_t epoch = 0; epoch < 3; epoch++) {
         if (epoch) {
@@ -377,9 +377,9 @@ static void the_next_is_prepared_for(void) {
             struct gv_sealed_head head = hear_frame(&raw.peer, raw.fd, frame);
             CHECK(head.kind == GV_SEAL_RECORDS && head.counter == n + (uint64_t)i);
         }
-        gv_tcp_spin_lock(&t->pushing); /* our own thread may have been the one who sent */
+        gv_spin_lock(&t->pushing); /* our own thread may have been the one who sent */
         CHECK(gv_seal_is_prepared(t->framing_out.records, n + 2, &next, sizeof next));
-        gv_tcp_spin_unlock(&t->pushing);
+        gv_spin_unlock(&t->pushing);
     }
     close_raw(&raw);
 }
@@ -410,9 +410,9 @@ static void a_burst_is_few_frames(void) {
     struct raw raw = open_raw();
     uint8_t *frame = malloc(FRAME_BUFFER);
     uint64_t seq = 1, frames = 0;
-    gv_tcp_spin_lock(&((struct tcp *)raw.link)->pushing); /* as somebody who sends */
+    gv_spin_lock(&((struct tcp *)raw.link)->pushing); /* as somebody who sends */
     for (uint64_t n = 1; n <= 4000; n++) CHECK(send_numbered(raw.link, 40, n));
-    gv_tcp_spin_unlock(&((struct tcp *)raw.link)->pushing);
+    gv_spin_unlock(&((struct tcp *)raw.link)->pushing);
     gv_send_flush(raw.link);
     for (; seq <= 4000; frames++) {
         struct gv_sealed_head head = hear_frame(&raw.peer, raw.fd, frame);
