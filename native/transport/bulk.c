@@ -64,7 +64,9 @@ static struct gv_copy *copy_take(struct gv_link *link, uint64_t size) {
     while (gv_copies_full(&link->copies, &oldest) && !gv_link_dead(link)) {
         /* The peer acknowledges in steps: what it is sure to say soon is that it has the oldest copy, with all the others behind it. The end of what it
          * was sent it may keep to itself until more comes. A copy that it has is about to be let go of: nothing is waited for then but that. */
-        if (link->bulk_waiter && gv_bulk_acked(link) < oldest) link->bulk_waiter(link->bulk_waiter_arg, oldest);
+        bool asks = link->bulk_waiter && !link->transport->lends_from;
+        if (asks && gv_bulk_acked(link) < oldest) link->bulk_waiter(link->bulk_waiter_arg, oldest);
+        if (link->transport->bulk_poll) link->transport->bulk_poll(link);
         gv_copies_wait(&link->copies, COPIES_LOOK_NS);
     }
     struct gv_copy *c = gv_copies_take(&link->copies, link->bulk_position + size);
@@ -88,6 +90,8 @@ static bool send_copies(struct gv_link *link, const uint8_t *data, uint64_t size
 uint64_t gv_bulk_send(struct gv_link *link, uint64_t tag, const void *data, uint64_t size) {
     uint64_t number = gv_bulk_open(link, tag, size);
     if (!number || !size) return number;
+    uint64_t lends_from = link->transport->lends_from;
+    if (lends_from && size >= lends_from) return send_copies(link, data, size) ? number : 0;
     if (link->transport->bulk_write) {
         link->bulk_position += size;
         return link->transport->bulk_write(link, data, size) ? number : 0;

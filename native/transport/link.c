@@ -187,3 +187,11 @@ void gv_link_close(struct gv_link *link) {
     link->transport->close(link);
     if (closed) closed(arg);
 }
+
+void gv_link_offer_memory(struct gv_link *link, const void *at, uint64_t size) {
+    if (link->transport->offer_memory && size && !link->abandoned) link->transport->offer_memory(link, at, size);
+}
+
+void gv_link_take_back_memory(struct gv_link *link, const void *at) {
+    if (link->transport->take_back_memory && !link->abandoned) link->transport->take_back_memory(link, at);
+}

@@ -35,6 +35,7 @@ struct gv_transport {
     const char *name;                       /* as users write it for --link, less than GV_TRANSPORT_NAME bytes */
     uint32_t needs;                         /* GV_NEEDS_* of the connection that its handshake runs over */
     uint32_t descriptors;                   /* that pass from the server end to the client end beside the welcome */
+    uint64_t lends_from;                    /* bytes from which a payload in offered memory is sent from where it lies; 0: none is */
     uint32_t connections;                   /* the most further connections it can use (bulk channels), 0: none */
     bool undelayed;                         /* its bytes pass nothing that delay(...) could hold up */
     bool seals;                             /* whether what passes is sealed, unless both ends say plain (seal/seal.h) */
@@ -63,9 +64,14 @@ struct gv_transport {
      * whole. */
     int (*bulk_part)(struct gv_link *link, const void *data, uint64_t size, void (*done)(void *arg), void *arg);
     uint64_t (*bulk_acked)(const struct gv_link *link);
+    /* Takes what the peer has said of payloads, for a sender that waits for it; NULL: a thread of the link's does. */
+    void (*bulk_poll)(struct gv_link *link);
     bool (*bulk_read)(struct gv_link *link, void *data, uint64_t size);
     bool (*bulk_write)(struct gv_link *link, const void *data, uint64_t size);
     void (*bulk_whole)(struct gv_link *link);
+    /* Memory that its devices may use directly (gv_link_offer_memory); NULL: it has no use for it. */
+    void (*offer_memory)(struct gv_link *link, const void *at, uint64_t size);
+    void (*take_back_memory)(struct gv_link *link, const void *at);
     int (*add_channel)(struct gv_link *link, int channel, int fd); /* owns fd when it returns 0 */
     /* What links do that come back after a cut (resume.h); NULL: this one does not. */
     int (*resume)(struct gv_link *link, int channel, int fd, uint32_t epoch); /* owns fd */

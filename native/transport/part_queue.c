@@ -35,9 +35,10 @@ static void *write_parts(void *arg) {
         if (!q->first) q->last = NULL;
         q->busy = true;
         pthread_mutex_unlock(&q->lock);
-        q->write(q->link, p->data, p->size);
+        bool lent = q->lend && p->done && q->lend(q->link, p->data, p->size, p->done, p->arg);
+        if (!lent) q->write(q->link, p->data, p->size);
         atomic_fetch_add(&q->written, p->size);
-        if (p->done) p->done(p->arg);
+        if (p->done && !lent) p->done(p->arg);
         free(p);
         pthread_mutex_lock(&q->lock);
         q->busy = false;

@@ -14,6 +14,8 @@ struct gv_part;
 struct gv_part_queue {
     struct gv_link *link;
     bool (*write)(struct gv_link *link, const void *data, uint64_t size); /* false: the link died */
+    /* NULL: nothing is lent. Else asked before a part with `done` is written: true when it calls that by itself, later, and nothing is to be written. */
+    bool (*lend)(struct gv_link *link, const void *data, uint64_t size, void (*done)(void *arg), void *arg);
     pthread_mutex_t lock;
     pthread_cond_t changed;
     struct gv_part *first, *last;

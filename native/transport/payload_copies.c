@@ -11,6 +11,7 @@
 void gv_copies_init(struct gv_copies *copies) {
     pthread_condattr_t monotonic;
     memset(copies, 0, sizeof *copies);
+    copies->limit = COPIES_LIMIT;
     pthread_mutex_init(&copies->lock, NULL);
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
@@ -18,10 +19,21 @@ void gv_copies_init(struct gv_copies *copies) {
     pthread_condattr_destroy(&monotonic);
 }
 
+static struct gv_copy *make(struct gv_copies *copies) {
+    struct gv_copy *c = malloc(sizeof *c + GV_COPY_PIECE);
+    if (c && copies->heard) copies->heard(copies->arg, c->data, true);
+    return c;
+}
+
+static void unmake(struct gv_copies *copies, struct gv_copy *c) {
+    if (copies->heard) copies->heard(copies->arg, c->data, false);
+    free(c);
+}
+
 void gv_copies_free(struct gv_copies *copies) {
     for (struct gv_copy *c; (c = copies->spare);) {
         copies->spare = c->next;
-        free(c);
+        unmake(copies, c);
     }
     pthread_mutex_destroy(&copies->lock);
     pthread_cond_destroy(&copies->fewer);
@@ -29,7 +41,7 @@ void gv_copies_free(struct gv_copies *copies) {
 
 bool gv_copies_full(struct gv_copies *copies, uint64_t *oldest) {
     pthread_mutex_lock(&copies->lock);
-    bool full = copies->out >= COPIES_LIMIT;
+    bool full = copies->out >= copies->limit;
     if (full) *oldest = copies->oldest->end;
     pthread_mutex_unlock(&copies->lock);
     return full;
@@ -38,7 +50,7 @@ bool gv_copies_full(struct gv_copies *copies, uint64_t *oldest) {
 void gv_copies_wait(struct gv_copies *copies, int64_t timeout_ns) {
     struct timespec until = gv_deadline(CLOCK_MONOTONIC, timeout_ns);
     pthread_mutex_lock(&copies->lock);
-    if (copies->out >= COPIES_LIMIT) pthread_cond_timedwait(&copies->fewer, &copies->lock, &until);
+    if (copies->out >= copies->limit) pthread_cond_timedwait(&copies->fewer, &copies->lock, &until);
     pthread_mutex_unlock(&copies->lock);
 }
 
@@ -49,7 +61,7 @@ struct gv_copy *gv_copies_take(struct gv_copies *copies, uint64_t end) {
         copies->spare = c->next;
         copies->n_spare--;
     } else {
-        c = malloc(sizeof *c + GV_COPY_PIECE);
+        c = make(copies);
     }
     if (c) {
         c->next = NULL;
@@ -86,5 +98,5 @@ void gv_copy_done(void *copy) {
     }
     pthread_cond_broadcast(&copies->fewer);
     pthread_mutex_unlock(&copies->lock);
-    if (!keep) free(c);
+    if (!keep) unmake(copies, c);
 }

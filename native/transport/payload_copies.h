@@ -27,6 +27,10 @@ struct gv_copies {
     struct gv_copy *spare;
     unsigned n_spare;
     uint64_t out; /* bytes */
+    uint64_t limit;
+    /* Hears of each piece's memory when it is made and before it is freed; NULL: nobody does. */
+    void (*heard)(void *arg, void *data, bool made);
+    void *arg;
 };
 
 void gv_copies_init(struct gv_copies *copies);

@@ -167,7 +167,7 @@ static void pause_for(struct gv_resume *r, int64_t ns) {
     pthread_mutex_unlock(&r->lock);
 }
 
-static void too_long(struct gv_resume *r, const char *why) {
+void gv_resume_too_long(struct gv_resume *r, const char *why) {
     char text[GV_DEATH_TEXT];
     snprintf(text, sizeof text, "the connection did not come back within the grace period of %.0f s: %.100s", seconds(atomic_load(&r->grace_ns)),
              why);
@@ -184,7 +184,7 @@ static void reconnect(struct gv_resume *r) {
     while (!over(r)) {
         int64_t now = gv_now_ns();
         if (now >= end) {
-            too_long(r, why);
+            gv_resume_too_long(r, why);
             return;
         }
         /* Higher also after an attempt that failed: the server may have seen more of it than we know. */
@@ -226,7 +226,7 @@ int64_t gv_resume_patience(struct gv_resume *r) {
     char cause[GV_DEATH_TEXT];
     int64_t left = went_down(r, cause) + atomic_load(&r->grace_ns) - gv_now_ns();
     if (left > 0) return left < LOOK_NS ? left : LOOK_NS;
-    if (atomic_load(&r->down)) too_long(r, cause);
+    if (atomic_load(&r->down)) gv_resume_too_long(r, cause);
     return 0;
 }
 

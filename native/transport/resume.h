@@ -66,6 +66,8 @@ void gv_resume_up(struct gv_resume *r);
 void gv_resume_while_down(struct gv_resume *r);
 /* For a worker's end that waits by itself: how long it may before it asks again, a second at most. 0, and the link is dead, when it was down for too long. */
 int64_t gv_resume_patience(struct gv_resume *r);
+/* The grace period is over: the link is dead of it, or of one of its connections, of which `why` tells. */
+void gv_resume_too_long(struct gv_resume *r, const char *why);
 /* The link is being closed: nobody waits for a connection any longer. */
 void gv_resume_stop(struct gv_resume *r);
 /* The link died: whoever waits looks again. */

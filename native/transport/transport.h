@@ -90,6 +90,8 @@ struct gv_link_counts {
     uint64_t records_resent;              /* records that went out again */
     uint64_t unacked_bytes, unacked_peak; /* sent and not acknowledged */
     uint64_t bulk_resent;                 /* bytes of payloads that went out again */
+    uint64_t bulk_lent;                   /* bytes of payloads that the peer's devices read where they lie */
+    uint64_t bulk_pulled, bulk_in_place;  /* bytes of payloads that our devices have read from the peer's memory; of these, to where they belong */
     uint64_t altered;                     /* frames that were altered on their way; each cut its connection */
 };
 void gv_link_get_counts(const struct gv_link *link, struct gv_link_counts *counts);
@@ -138,6 +140,12 @@ uint64_t gv_bulk_send(struct gv_link *link, uint64_t tag, const void *data, uint
 int gv_bulk_recv_header(struct gv_link *link, struct gv_bulk_header *header);
 /* Receives the payload's next `size` bytes into `data` (NULL: throw them away). 0, or -1 when the link is dead. */
 int gv_bulk_recv(struct gv_link *link, void *data, uint64_t size);
+
+/* Memory that stays where it is until it is taken back, page-locked memory above all. A link whose devices can reads payloads from it and writes them to it without
+ * a copy: it is registered when a payload of sufficient size first lies in it. The peer's devices may read all of it then, and write nothing. Any thread.
+ * Taking back, by its first byte, waits until no payload uses it, on a link that has died, too. What was never offered is none to take back. */
+void gv_link_offer_memory(struct gv_link *link, const void *at, uint64_t size);
+void gv_link_take_back_memory(struct gv_link *link, const void *at);
 
 /* ---- the worker's end goes on in another process --------------------------------------------------------------------- */
 

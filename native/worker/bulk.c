@@ -16,7 +16,7 @@
 /* ---- in: what commands expect, and what came before them --------------------------------------------------------------- */
 
 void worker_piece_drop(struct worker *w, struct worker_piece *p) {
-    staging_give(&w->staging, p->data, p->size);
+    staging_give_either(&w->staging, p->data, p->size, p->heap);
     free(p);
     worker_room_again(w);
 }
@@ -57,7 +57,7 @@ static void wrong_payload(struct worker *w) { gv_link_kill(w->link, "a payload i
 static void early_free(struct worker *w, struct worker_early *early) {
     for (struct worker_piece *p; (p = early->first);) {
         early->first = p->next;
-        staging_give(&w->staging, p->data, p->size);
+        staging_give_either(&w->staging, p->data, p->size, p->heap);
         free(p);
     }
     free(early);
@@ -242,17 +242,18 @@ static struct worker_early *early_new(struct worker *w, uint64_t size, uint64_t 
     return early;
 }
 
-/* The next piece of an early payload, in staging memory, and in *n its size; 0 and NULL: no memory. lock held. */
+/* The next piece of an early payload, in staging memory or, as the driver must not be asked for more by this thread, on the heap, and in *n its size; 0 and NULL: no memory. lock held. */
 static void *add_piece(struct worker *w, struct worker_early *early, uint64_t at, uint64_t *n) {
     *n = early->size - at < WORKER_PIECE ? early->size - at : WORKER_PIECE;
     struct worker_piece *p = malloc(sizeof *p);
-    void *data = p ? staging_take(&w->staging, *n) : NULL;
+    bool heap = false;
+    void *data = p ? staging_take_at_hand(&w->staging, *n, &heap) : NULL;
     if (!data) {
         free(p);
         *n = 0;
         return NULL;
     }
-    *p = (struct worker_piece){.at = at, .size = *n, .data = data};
+    *p = (struct worker_piece){.at = at, .size = *n, .data = data, .heap = heap};
     if (early->last)
         early->last->next = p;
     else

@@ -33,6 +33,7 @@ struct bulk_copy_in {
     bool looked;                       /* the reader has waited for that */
     struct worker_piece *first, *last; /* the bytes that arrived before that */
     /* Without. */
+    struct worker_piece *arriving; /* on the heap, which the reader is writing to as this command comes; under the lock */
     uint32_t n_pieces, n_done;
     struct staged_piece pieces[];
 };
@@ -41,14 +42,28 @@ static struct bulk_copy_in *copy_of(struct worker_destination *d) {
     return (struct bulk_copy_in *)(void *)((char *)d - offsetof(struct bulk_copy_in, to));
 }
 
+/* Moves a piece from the heap to the memory that the device copies from. */
+static void settle(struct bulk_copy_in *c, struct worker_piece *p) {
+    memcpy(c->pieces[p->at / WORKER_PIECE].data, p->data, p->size);
+    staging_give_either(&c->w->staging, p->data, p->size, true);
+    free(p);
+}
+
 static void received(struct worker_destination *d, uint64_t end) {
     struct bulk_copy_in *c = copy_of(d);
+    if (c->arriving && end > c->arriving->at) {
+        settle(c, c->arriving);
+        c->arriving = NULL;
+        if (c->w->held_up) pthread_cond_signal(&c->w->room); /* it counted twice */
+    }
     c->received = end;
     pthread_cond_broadcast(&c->w->changed);
 }
 
 static void free_copy(struct bulk_copy_in *c) {
     worker_stream_drop(c->stream);
+    if (c->arriving) staging_give_either(&c->w->staging, c->arriving->data, c->arriving->size, true);
+    free(c->arriving);
     free(c);
 }
 
@@ -124,6 +139,7 @@ static void copy_as_it_comes(void *arg) {
         pthread_cond_wait(&w->changed, &w->lock);
     }
     pthread_mutex_unlock(&w->lock);
+    gv_link_take_back_memory(w->link, c->view);
     w->ops->host_view_end(w->backend, c->dst, c->to.size);
     free_copy(c);
 }
@@ -137,6 +153,15 @@ static void await_piece(void *arg) {
     pthread_mutex_lock(&w->lock);
     while (c->received < p->at + p->size && !over(c)) pthread_cond_wait(&w->changed, &w->lock);
     pthread_mutex_unlock(&w->lock);
+}
+
+/* Its bytes have come before the stream is stopped for them. */
+static bool is_there(const struct staged_piece *p) {
+    struct worker *w = p->copy->w;
+    pthread_mutex_lock(&w->lock);
+    bool there = p->copy->received >= p->at + p->size;
+    pthread_mutex_unlock(&w->lock);
+    return there;
 }
 
 static void piece_done(void *arg, int status) {
@@ -172,6 +197,14 @@ static void claim(struct worker_destination *d, struct worker_early *early) {
         for (struct worker_piece *p = early->first, *next; p; p = next) {
             next = p->next;
             struct staged_piece *mine = &c->pieces[p->at / WORKER_PIECE];
+            if (p->heap && p->at + p->size <= early->received) {
+                settle(c, p);
+                continue;
+            }
+            if (p->heap) { /* the last */
+                c->arriving = p;
+                break;
+            }
             staging_give(&c->w->staging, mine->data, mine->size);
             mine->data = p->data;
             free(p);
@@ -202,7 +235,7 @@ static int queue_pieces(struct bulk_copy_in *c, const struct gv_record *record) 
     for (uint32_t i = 0; i < n; i++) {
         struct staged_piece *p = &c->pieces[i];
         struct gv_shape shape = {p->size, 1, 1, p->size, p->size, p->size, p->size};
-        int status = ops->gate(s, await_piece, p);
+        int status = is_there(p) ? 0 : ops->gate(s, await_piece, p);
         if (status) await_piece(p);
         if (!status) status = ops->copy_to_device(s, c->dst + p->at, p->data, &shape);
         /* Without a mark the end of the device's access is unknown: the memory is lost, like the stream. */
@@ -229,6 +262,7 @@ int worker_bulk_copy_in(struct worker *w, const struct gv_record *record, struct
         return worker_discard_payload(w, number);
     }
     c->expected = (struct worker_expected){.number = number, .size = size, .to = &c->to};
+    if (view) gv_link_offer_memory(w->link, view, size); /* for as long as nothing can be mapped there in its place */
     worker_stream_hold(s);
     worker_expect_it(w, &c->expected);
     if (!view) return queue_pieces(c, record);

@@ -11,6 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "../transport/transport.h"
 #include "backend.h"
 
 #define STAGING_SMALLEST 12 /* 2^12 bytes */
@@ -26,6 +27,7 @@ struct staging_kept {
 };
 
 struct staging {
+    struct gv_link *link; /* whose devices may use the pieces; NULL: nobody's */
     const struct gv_backend_ops *ops;
     struct gv_backend *backend;
     pthread_mutex_t lock;
@@ -38,11 +40,16 @@ struct staging {
 };
 
 void staging_init(struct staging *s);
+/* Before the first piece: the link is told of all of them, and is closed after staging_end. */
+void staging_set_link(struct staging *s, struct gv_link *link);
 /* The allocator; NULL: the heap. */
 void staging_set_backend(struct staging *s, const struct gv_backend_ops *ops, struct gv_backend *backend);
-/* Any thread. NULL: out of memory. */
+/* Any thread that nothing waits for while the driver does: pinning memory is a call of it. NULL: out of memory. */
 void *staging_take(struct staging *s, uint64_t size);
 void staging_give(struct staging *s, void *data, uint64_t size);
+/* The same without the driver: memory that is kept, or the heap's (*heap), which no device may copy from before its bytes are there. */
+void *staging_take_at_hand(struct staging *s, uint64_t size, bool *heap);
+void staging_give_either(struct staging *s, void *data, uint64_t size, bool heap);
 /* Frees the pinned pieces that are not kept; may wait for all that the device is doing. */
 void staging_free_spare(struct staging *s);
 /* Frees the kept pieces, unless they are pinned; called before the backend is closed. Pieces released later are not freed. */

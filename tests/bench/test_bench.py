@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bench import link_costs, notebooks, sealed_training, slope, verbs_costs
+from bench import link_costs, notebooks, sealed_training, slope, verbs_costs, verbs_rates
 from bench.pools import clean_environment, pool
 from faults import fault
 
@@ -141,6 +141,16 @@ def test_the_costs_of_verbs(tmp_path: Path) -> None:
     assert set(found) == {"1", "10"}
     for figures in found.values():
         assert figures["sender"] > 0 and 0 < figures["doorbells"] < 1 / 8 and figures["work_requests"] >= figures["doorbells"]
+
+
+@pytest.mark.wide
+def test_the_rates_of_rails(tmp_path: Path) -> None:
+    """On rails so slow that any machine keeps up with them; the program itself checks that nothing was copied."""
+    found = verbs_rates.measure(tmp_path, gbps=1, delay_us=500, milliseconds=1500, rails=(1, 2))
+    assert set(found) == {"1", "2"}
+    for figures in found.values():
+        assert 0 < figures["share"] < 1.1 and 1000 < figures["idle_p50"] <= figures["idle_p99"] and figures["beside_p50"] > 1000
+        assert figures["slice"] == pytest.approx(1049, rel=0.01)
 
 
 @pytest.mark.wide

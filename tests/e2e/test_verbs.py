@@ -13,6 +13,8 @@ from e2e.test_move import TWO, moved
 from softverbs import build as softverbs
 from softverbs.control import Fabric
 
+from gpuvirt.demo import programs
+
 pytestmark = pytest.mark.slow
 
 LINKS = ("verbs", "verbs(rails=1)")
@@ -63,6 +65,37 @@ def test_program(near: Server, build: Callable[..., Path], devices: dict[str, st
     assert_right(run_program(near, [build(program)], "--link", link, "--gpus", "2", **devices))
     assert fabric.rail(0).bytes - bytes_before > 1000
     assert (fabric.rail(1).packets > packets_before) == (link == "verbs")
+
+
+@pytest.mark.parametrize("link", LINKS)
+def test_pinned_memory_is_not_copied(
+    near: Server, build: Callable[..., Path], devices: dict[str, str], fabric: Fabric, tmp_path: Path, link: str
+) -> None:
+    """Devices read page-locked memory where it lies, at both ends: nearly all that is sent, and the 400 MiB that come back to such memory."""
+    stats, before = tmp_path / "stats.json", sum(went(fabric))
+    assert_right(run_program(near, [build("pinned")], "--link", link, f"--stats={stats}", **devices))
+    figures = json.loads(stats.read_text())
+    assert figures["bytes_lent"] > 0.98 * figures["bytes_out"] > 100 << 20, figures
+    assert figures["bytes_in_place"] == 400 << 20, figures
+    assert sum(went(fabric)) - before < 1.02 * (figures["bytes_out"] + figures["bytes_in"])
+
+
+@pytest.mark.parametrize("name", ["cupy/elementwise.py", "cupy/streams.py", pytest.param("cupy/sorting.py", marks=pytest.mark.wide)])
+def test_an_example(near: Server, devices: dict[str, str], fabric: Fabric, tmp_path: Path, name: str) -> None:
+    """CuPy's programs as they are, their results checked against NumPy's."""
+    (program,) = (p for p in programs.PROGRAMS if p.name == name)
+    out, before = tmp_path / programs.output_name(program), sum(went(fabric))
+    line = programs.command(program, programs.find_examples(None), tmp_path, 11, out)
+    done = run_program(near, list(line), "--link", "verbs", "--gpus", "2", **devices)
+    assert done.returncode == 0, done.stderr
+    assert programs.check(program, 11, out) == []
+    assert sum(went(fabric)) - before > 100000
+
+
+def test_a_source_that_is_overwritten_early_is_noticed(near: Server, build: Callable[..., Path], devices: dict[str, str]) -> None:
+    """It is read late: a program that does not wait for its copy sees that."""
+    done = run_program(near, [build("pinned"), "early"], "--link", "verbs", **devices)
+    assert (done.returncode, done.stdout) == (0, "noticed\n"), done.stderr
 
 
 def test_auto_takes_it(near: Server, build: Callable[..., Path], devices: dict[str, str], fabric: Fabric, tmp_path: Path) -> None:

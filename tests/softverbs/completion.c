@@ -37,13 +37,14 @@ void sv_events_put(struct sv_events *events, struct ibv_async_event event) {
 }
 
 /* -1 with errno EAGAIN when the descriptor is O_NONBLOCK and has none. */
-int sv_events_take(struct sv_events *events, struct ibv_async_event *event) {
+int sv_events_take(struct sv_events *events, struct ibv_async_event *event, void (*reported)(const struct ibv_async_event *event)) {
     uint64_t one;
     do {
         if (read(events->fd, &one, sizeof one) != sizeof one) return -1;
         pthread_mutex_lock(&events->lock);
         *event = events->items[events->first++];
         events->count--;
+        if (event->element.cq) reported(event);
         pthread_mutex_unlock(&events->lock);
     } while (!event->element.cq);
     return 0;
@@ -255,14 +256,18 @@ int ibv_destroy_cq(struct ibv_cq *ibv) {
     return 0;
 }
 
+static void completion_reported(const struct ibv_async_event *event) {
+    struct ibv_cq *cq = event->element.cq;
+    pthread_mutex_lock(&cq->mutex);
+    ((struct sv_cq *)cq)->completion_events++;
+    pthread_mutex_unlock(&cq->mutex);
+}
+
 int ibv_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **cq, void **cq_context) {
     struct ibv_async_event event;
-    if (sv_events_take(&((struct sv_channel *)channel)->events, &event)) return -1;
+    if (sv_events_take(&((struct sv_channel *)channel)->events, &event, completion_reported)) return -1;
     *cq = event.element.cq;
     *cq_context = (*cq)->cq_context;
-    pthread_mutex_lock(&(*cq)->mutex);
-    ((struct sv_cq *)*cq)->completion_events++;
-    pthread_mutex_unlock(&(*cq)->mutex);
     return 0;
 }
 

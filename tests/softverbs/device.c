@@ -183,8 +183,7 @@ int ibv_query_pkey(struct ibv_context *context, uint8_t port_num, int index, uin
     return 0;
 }
 
-int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *event) {
-    if (sv_events_take(&sv_of(context)->events, event)) return -1;
+static void async_reported(const struct ibv_async_event *event) {
     if (event->event_type == IBV_EVENT_CQ_ERR) {
         pthread_mutex_lock(&event->element.cq->mutex);
         ((struct sv_cq *)event->element.cq)->async_events++;
@@ -194,7 +193,10 @@ int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *eve
         ((struct sv_qp *)event->element.qp)->async_events++;
         pthread_mutex_unlock(&event->element.qp->mutex);
     }
-    return 0;
+}
+
+int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *event) {
+    return sv_events_take(&sv_of(context)->events, event, async_reported);
 }
 
 void ibv_ack_async_event(struct ibv_async_event *event) {

@@ -51,3 +51,4 @@ const char *ibv_port_state_str(enum ibv_port_state state) {
 const char *ibv_node_type_str(enum ibv_node_type type) { return type == IBV_NODE_CA ? "InfiniBand channel adapter" : "unknown"; }
 
 int ibv_fork_init(void) { return 0; }
+enum ibv_fork_status ibv_is_fork_initialized(void) { return IBV_FORK_UNNEEDED; }

@@ -6,6 +6,7 @@
 
 #define SPIN_NS 30000u           /* before a time that is awaited: a sleep is not more exact than this */
 #define LOOK_NS 20000000u        /* between two looks at the timers */
+#define POLLED_NS 200000u        /* while others poll the thread looks no more often than this: it would only be in their way */
 #define IDLE_AFTER_NS 1000000000 /* without anything under way: then it sleeps until it is called */
 
 static void sleep_until(struct sv_station *station, uint32_t seen, uint64_t wake) {
@@ -53,6 +54,7 @@ int sv_poll_cq(struct ibv_cq *cq, int room, struct ibv_wc *wc) {
     if (taken || (bell == atomic_load(&context->looked_at) && (next == UINT64_MAX || sv_now() < next))) return taken;
     if (pthread_mutex_trylock(&context->list) != 0) return taken;
     atomic_store(&context->looked_at, bell);
+    atomic_store(&context->polled_at, sv_now());
     if (look(context, &wake, &under_way)) atomic_store(&context->looked_at, bell - 1);
     pthread_mutex_unlock(&context->list);
     return sv_cq_poll((struct sv_cq *)cq, room, wc);
@@ -78,6 +80,10 @@ static void *run(void *argument) {
         uint64_t now = sv_now();
         if (some || under_way) busy_at = now;
         if (some) continue;
+        if (now - atomic_load(&context->polled_at) < POLLED_NS) {
+            nanosleep(&(struct timespec){.tv_nsec = POLLED_NS}, NULL);
+            continue;
+        }
         bool idle = now - busy_at > IDLE_AFTER_NS;
         if (atomic_exchange(&station->sleeps_long, idle) < idle) continue; /* whoever posts after this look calls */
         sleep_until(station, seen, idle ? wake : sv_min(wake, now + LOOK_NS));

@@ -48,6 +48,7 @@ struct sv_context {
     uint64_t port_seen;         /* port_down, at the last look */
     _Atomic uint32_t looked_at; /* the bell before the last look of who polls */
     _Atomic uint64_t next_look; /* the time of the next one without a bell */
+    _Atomic uint64_t polled_at; /* the time of the last look of who polls */
     pthread_rwlock_t memory;
     struct sv_mr **regions; /* by key / 256 */
     uint32_t region_room;
@@ -181,7 +182,8 @@ void sv_copy(uint8_t *to, const uint8_t *from, size_t length);
 bool sv_events_make(struct sv_events *events);
 void sv_events_end(struct sv_events *events);
 void sv_events_put(struct sv_events *events, struct ibv_async_event event);
-int sv_events_take(struct sv_events *events, struct ibv_async_event *event);
+/* `reported` is called before the object can be destroyed, which waits until what was reported is acknowledged. */
+int sv_events_take(struct sv_events *events, struct ibv_async_event *event, void (*reported)(const struct ibv_async_event *event));
 void sv_events_forget(struct sv_events *events, const void *object);
 void sv_async(struct sv_context *context, enum ibv_event_type type, void *object);
 /* False when the queue is full and so in error. */

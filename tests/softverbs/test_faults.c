@@ -217,12 +217,13 @@ static void rail_comes_back(void) {
     CHECK(atomic_load(&rail(1)->timeouts) > 0);
     /* Reads, whose answers are lost. */
     memset(a->buffer, 0, BUFFER);
-    set_fault(&rail(2)->delay_ns, 5 * MS);
+    set_fault(&rail(2)->delay_ns, 500 * MS); /* longer than this thread stands still */
     uint64_t packets = atomic_load(&rail(2)->packets), tries = atomic_load(&rail(1)->timeouts);
+    dropped = atomic_load(&rail(1)->dropped);
     for (uint64_t id = 0; id < 8; id++) CHECK(post_simple(a, IBV_WR_RDMA_READ, id, address_of(b), id * 100000, 100000) == 0);
     wait_for(&rail(2)->packets, packets + 2);
     set_fault(&rail(1)->drop, 1); /* they are under way */
-    nap(20000);
+    wait_for(&rail(1)->dropped, dropped + 1);
     set_fault(&rail(1)->drop, 0);
     set_fault(&rail(2)->delay_ns, 0);
     for (uint64_t id = 0; id < 8; id++) expect(a, id, IBV_WC_SUCCESS);

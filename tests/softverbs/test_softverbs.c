@@ -490,7 +490,7 @@ static void troubled(void) {
     struct end *ends[2];
     pthread_t threads[2];
     struct sv_rail *with = rail(2);
-    make_pair(&ends[0], &ends[1], (struct wishes){.device = 2, .timeout = 10, .reads = 1});
+    make_pair(&ends[0], &ends[1], (struct wishes){.device = 2, .timeout = 12, .reads = 1});
     struct both both[2] = {{ends[0], address_of(ends[1]), 0, 0}, {ends[1], address_of(ends[0]), 1, 0}};
     set_fault(&with->rnr_every, 4);
     set_fault(&with->delay_ns, 30000);

@@ -20,11 +20,11 @@ from .packages import Missing
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = STORE / "rdma"
 PACKAGES = ("ibverbs-utils", "ibverbs-providers", "iproute2")
-PARTS = ("pingpong", "links", "resume", "program")
+PARTS = ("pingpong", "links", "resume", "program", "cupy")
 CASES = {"links": "test_links", "resume": "test_resume"}
 IDLE = ("late_channel",)  # of the cases those that send nothing over verbs
 SETTINGS = {"GPUVIRT_SOFT_ISA": "baseline", "GPUVIRT_CACHE": str(FOLDER / "cache")}
-CASE_S, PROGRAM_S, SECONDS = 150, 300, 1200
+CASE_S, PROGRAM_S, SECONDS = 150, 600, 1800
 
 
 def _built(name: str) -> tuple[Path, list[str]]:
@@ -47,6 +47,21 @@ def _vector_add() -> str:
     return str(target)
 
 
+def _cupy() -> str:
+    """One of CuPy's examples, and NumPy's opinion of what it has written."""
+    from gpuvirt.demo import programs
+
+    (example,) = (p for p in programs.PROGRAMS if p.name == "cupy/elementwise.py")
+    out = Path("/tmp") / programs.output_name(example)
+    runs = programs.command(example, programs.find_examples(None), Path("/tmp"), 11, out)
+    checks = (
+        "import pathlib, sys; from gpuvirt.demo import programs;"
+        f"(p,) = (p for p in programs.PROGRAMS if p.name == {example.name!r});"
+        f"wrong = programs.check(p, 11, pathlib.Path({str(out)!r})); print(wrong); sys.exit(bool(wrong))"
+    )
+    return f"{shlex.join(map(str, runs))} && {shlex.join([str(runs[0]), '-c', checks])}"
+
+
 def _warm(program: str) -> None:
     line = [str(ROOT / ".venv/bin/gpuvirt"), "run", "--quiet", "--local", "--", "bash", "-c", program]
     done = subprocess.run(line, env={**os.environ, **SETTINGS}, capture_output=True, text=True, timeout=600)
@@ -60,10 +75,10 @@ def commands(parts: Sequence[str], program: str | None) -> list[str]:
     for name in parts:
         if name == "pingpong":
             lines.append("part pingpong 90 bash -c pingpong")
-        elif name == "program":
-            own = program or _vector_add()
+        elif name in ("program", "cupy"):
+            own = _cupy() if name == "cupy" else program or _vector_add()
             _warm(own)
-            lines.append(f"program={shlex.quote(own)} part program {PROGRAM_S} bash -c run_program")
+            lines.append(f"program={shlex.quote(own)} part {name} {PROGRAM_S} bash -c run_program")
         else:
             tool, cases = _built(CASES[name])
             lines += [f"LEAST={int(case not in IDLE)} part {name}/{case} {CASE_S} {shlex.quote(str(tool))} {case}" for case in cases]

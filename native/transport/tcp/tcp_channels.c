@@ -208,9 +208,13 @@ void *gv_tcp_dial_channels(void *arg) {
             continue;
         }
         if (fd >= 0) close(fd);
-        if (fd == GV_REDIAL_FINAL || (fd < 0 && gv_resume_final(b->link->resume)) || gv_now_ns() - since > atomic_load(&b->link->resume->grace_ns)) {
+        bool final = fd == GV_REDIAL_FINAL || (fd < 0 && gv_resume_final(b->link->resume));
+        if (final || gv_now_ns() - since > atomic_load(&b->link->resume->grace_ns)) {
             snprintf(text, sizeof text, "bulk channel: %.36s%s%.140s", cause, *cause ? "; then: " : "", fd < 0 ? why : "the server gave it up");
-            gv_link_kill(b->link, text);
+            if (final)
+                gv_link_kill(b->link, text);
+            else
+                gv_resume_too_long(b->link->resume, text);
             break;
         }
         struct timespec until;

@@ -1,12 +1,15 @@
-/* What the files of the verbs transport share: verbs_records.c, verbs_bulk.c (records and payloads), verbs_resume.c (how the two ends connect, and connect
- * again), verbs_link.c (the end as a whole, and the row of the table).
+/* What the files of the verbs transport share: verbs_records.c, verbs_bulk.c (the rings of records and of payloads), verbs_payloads.c (what is in the
+ * second), verbs_loans.c and verbs_pull.c (payloads in memory that is lent), verbs_resume.c (how the two ends connect, and connect again), verbs_link.c (the end as a whole, and the row of the table).
  *
  * Each way there is a ring of records and one of payloads, as over shared memory, but each end has memory of its own: a sender fills its copy of the ring, and
  * its device writes what is new into the receiver's, at the same place. What the receiver has read comes back in notes (verbs_queue.h). So the sender's copy
  * still has whatever the receiver may lack, which goes out again when the connection was cut.
  *
  * Records have a queue of their own, on the leading rail; payloads are cut in slices that go over all rails and come in any order. The TCP connection of the
- * handshake carries nothing but what connects the queues; its end of file says that the peer is gone, or that it was cut. */
+ * handshake carries nothing but what connects the queues; its end of file says that the peer is gone, or that it was cut.
+ *
+ * A payload that lies in registered memory (verbs_memory.h) is *lent*: the ring says where, the receiver's devices read it from there to where it belongs, or
+ * into a bounce buffer where that is not registered, and a note gives it back. The peer's devices write nowhere but into the rings. */
 #ifndef GV_VERBS_H
 #define GV_VERBS_H
 
@@ -14,6 +17,7 @@
 #include "../link.h"
 #include "../part_queue.h"
 #include "../resume.h"
+#include "verbs_memory.h"
 #include "verbs_queue.h"
 
 #define VERBS_RECORD_RING GV_COMMAND_RING
@@ -21,6 +25,9 @@
 #define VERBS_SLICE (128u << 10) /* bytes; no slice crosses a multiple of it */
 #define VERBS_QUEUES (GV_VERBS_RAILS_MAX + 1)
 #define VERBS_OUT_OF_ORDER 512u /* slices that have come before others */
+#define VERBS_BOUNCE (1u << 20)
+#define VERBS_LENT_LEAST (64u << 10) /* bytes; what is less is copied sooner than asked for */
+#define VERBS_LOANS 1024u            /* that the peer has not given back */
 
 /* The memory of an end, in two registered pieces: what the peer's devices write to, and what ours read. */
 struct verbs_inbox {
@@ -32,6 +39,17 @@ struct verbs_outbox {
     uint64_t notes[VERBS_QUEUES][8];
     _Alignas(4096) uint8_t records[VERBS_RECORD_RING];
     uint8_t payloads[VERBS_BULK_RING];
+    uint8_t bounce[VERBS_BOUNCE]; /* for reads of ours */
+};
+
+/* The ring of payloads is a row of parts, each with this in front. */
+struct verbs_part {
+    uint32_t size; /* bytes that follow */
+    uint32_t lent; /* 0: the payload's; 1: a struct verbs_lent that says where they are */
+};
+struct verbs_lent {
+    uint64_t at, size;
+    uint32_t keys[GV_VERBS_RAILS_MAX]; /* by the lender's rail */
 };
 
 /* What an end says first on a connection: where it stands, and how it is reached. */
@@ -39,23 +57,30 @@ struct verbs_hello {
     struct gv_record record; /* op RESUME */
     uint64_t inbox;          /* the address of its struct verbs_inbox */
     uint64_t arrived, read;  /* bytes of the ring of records that came, and that may be overwritten */
-    uint64_t bulk_arrived, bulk_read;
+    uint64_t bulk_arrived, bulk_read, pulled;
     uint32_t n; /* rails; 0: none, all goes over the TCP connection */
     struct verbs_peer_queue records;
     struct verbs_peer_queue payloads[GV_VERBS_RAILS_MAX];
     struct verbs_peer_rail rails[GV_VERBS_RAILS_MAX];
     uint32_t zero;
 };
-_Static_assert(sizeof(struct verbs_hello) == 24 + 40 + 4 + 8 + 64 + 8 * 24 + 4 && sizeof(struct verbs_peer_rail) == 24, "it has no gaps");
+_Static_assert(sizeof(struct verbs_hello) == 24 + 48 + 4 + 8 + 64 + 8 * 28 + 4 && sizeof(struct verbs_peer_rail) == 28, "it has no gaps");
 
 #define VERBS_LEFT_OUT_NS 10000000000ll /* a rail that did not work is tried again after so long */
 
-/* What goes over the TCP connection where no rail works (verbs_fallback.c): bytes of one of the rings, and what was read of both. */
+/* What goes over the TCP connection where no rail works (verbs_fallback.c), and what was read of both rings. */
+enum verbs_frame_kind {
+    VERBS_OF_RECORDS,  /* bytes of a ring; start: their position */
+    VERBS_OF_PAYLOADS, /* the same */
+    VERBS_ASKS,        /* for `length` bytes that are lent; start: their address */
+    VERBS_OF_A_LOAN    /* these; start: their address */
+};
 struct verbs_frame {
-    uint32_t of_payloads; /* 1, or 0: of records */
-    uint32_t size;        /* bytes that follow */
-    uint64_t start;       /* their position */
-    uint64_t read, bulk_read;
+    uint32_t kind;
+    uint32_t size; /* bytes that follow */
+    uint64_t start;
+    uint64_t read, bulk_read, pulled;
+    uint64_t length;
 };
 
 struct verbs_carrier {
@@ -63,11 +88,36 @@ struct verbs_carrier {
     struct verbs_frame out;   /* on its way: the last out_head_left bytes of it, and out_left bytes at out_body */
     uint32_t out_head_left, out_left;
     const uint8_t *out_body;
-    _Atomic uint64_t told_read, told_bulk_read;
+    uint64_t ask_at, ask_length; /* what to ask for next; length 0: nothing */
+    const uint8_t *lent_at;      /* what the peer has asked for */
+    uint64_t lent_left;
+    _Atomic uint64_t told_read, told_bulk_read, told_pulled;
     /* Under queue.polling and bulk_polling. */
-    struct verbs_frame in; /* in_head bytes of it are there; in_left of what follows it are not, and go to in_at */
+    uint8_t *pull_to;              /* where the next bytes of what we asked for belong */
+    uint64_t pull_from, pull_left; /* their address at the peer's; how many */
+    uint64_t pull_came;            /* of the last question */
+    struct verbs_frame in;         /* in_head bytes of it are there; in_left of what follows it are not, and go to in_at */
     uint32_t in_head, in_left;
     uint8_t *in_at;
+};
+
+/* What the peer may read (verbs_loans.c). */
+struct verbs_loan {
+    const uint8_t *at;
+    uint64_t size;
+    uint64_t before; /* bytes of payloads before it */
+    struct verbs_region *region;
+    void (*done)(void *arg);
+    void *arg;
+};
+struct verbs_loans {
+    pthread_mutex_t lock;
+    struct verbs_loan *list; /* VERBS_LOANS; number i has place i % VERBS_LOANS */
+    uint64_t given;
+    _Atomic uint64_t returned; /* written under the lock, as the rest */
+    bool ended;
+    _Atomic uint64_t pulled; /* so many the peer needs no more, as it says */
+    _Atomic uint64_t oldest; /* `before` of the oldest that is out; UINT64_MAX: none is */
 };
 
 struct verbs_span {
@@ -129,6 +179,17 @@ struct verbs { /* NOLINT(clang-analyzer-optin.performance.Padding): sender's and
     struct gv_part_queue parts;
     _Atomic uint64_t bulk_resent;
 
+    /* Lent memory. */
+    struct verbs_memory memory;
+    struct verbs_loans loans;
+    _Atomic uint64_t pulled; /* of the peer's loans, needed no more */
+    _Atomic uint64_t bytes_lent, bytes_pulled, bytes_in_place;
+    _Atomic uint32_t queue_generation; /* changes when the queues are closed */
+    struct verbs_part part;            /* what is left of the one that is being read; of the reader of payloads, as is what follows */
+    struct verbs_lent lent;            /* likewise */
+    uint64_t seen_received;            /* the last record that had come when reads were last asked for */
+    int64_t beside_until;              /* records come: reads make room for them until then */
+
     int64_t left_out_until[GV_VERBS_RAILS_MAX]; /* rails over which nothing passed; of whoever brings a connection, as is what follows */
     struct verbs_hello theirs; /* what the peer has said on a connection that is to take the place of the last; of whoever brings it */
 };
@@ -161,20 +222,56 @@ void gv_verbs_poll_records(struct verbs *v);
 /* queue.polling held. */
 void gv_verbs_take_in(struct verbs *v);
 
-/* ---- verbs_bulk.c */
-bool gv_verbs_bulk_write(struct gv_link *link, const void *data, uint64_t size);
-bool gv_verbs_bulk_put(struct gv_link *link, const void *data, uint64_t size);
-bool gv_verbs_bulk_read(struct gv_link *link, void *data, uint64_t size);
-int gv_verbs_bulk_part(struct gv_link *link, const void *data, uint64_t size, void (*done)(void *arg), void *arg);
-uint64_t gv_verbs_bulk_acked(const struct gv_link *link);
+/* ---- verbs_bulk.c: the ring of payloads */
+/* Copies bytes into it. False: the link died. */
+bool gv_verbs_bulk_put(struct verbs *v, const void *data, uint64_t size, bool push);
+/* Posts what of it is in our copy and was not posted. */
+void gv_verbs_push_bulk(struct verbs *v);
 void gv_verbs_poll_bulk(struct verbs *v);
 /* bulk_polling held. */
 void gv_verbs_poll_bulk_locked(struct verbs *v);
-/* Posts what of payloads is in our copy and was not posted. */
-void gv_verbs_push_bulk(struct verbs *v);
+/* Tells the peer what was read, taken and pulled, where it should know by now. */
+void gv_verbs_tell(struct verbs *v);
+/* Whether it does not know of everything that was pulled. */
+bool gv_verbs_owes_loans(const struct verbs *v);
+/* Sleeps until something came, was carried out, or woke the reader of payloads; not at all when `ready` says so once what comes next would wake. */
+void gv_verbs_bulk_sleep(struct verbs *v, bool (*ready)(struct verbs *v, void *arg), void *arg);
+
+/* ---- verbs_loans.c */
+bool gv_verbs_loans_init(struct verbs_loans *l);
+/* Lends what the loan names (its region is looked for here), and says what the ring is to tell of it. From then on it is out, also when the ring's bytes come to
+ * nothing because the link dies. False: it must be copied. */
+bool gv_verbs_loan(struct verbs *v, const struct verbs_loan *loan, struct verbs_lent *lent);
+/* The peer needs so many loans no more; settles none yet. */
+void gv_verbs_loans_said(struct verbs *v, uint64_t pulled);
+/* Lets go of what the peer needs no more. No spin lock held. */
+void gv_verbs_loans_settle(struct verbs *v);
+/* Lets go of all: the link is dead, and its queues have stopped. */
+void gv_verbs_loans_end(struct verbs *v);
+bool gv_verbs_loans_out(struct verbs *v);
+/* Whether a loan that is out has these bytes. */
+bool gv_verbs_is_lent(struct verbs *v, const uint8_t *at, uint64_t size);
+
+/* ---- verbs_pull.c */
+/* The next `size` bytes of what v->lent names, into `to`; NULL: throws them away. False: the link died, and no device writes there any more. */
+bool gv_verbs_pull(struct verbs *v, uint8_t *to, uint64_t size);
+
+/* ---- verbs_payloads.c: what is in that ring */
+bool gv_verbs_payload_write(struct gv_link *link, const void *data, uint64_t size);
+bool gv_verbs_payload_read(struct gv_link *link, void *data, uint64_t size);
+int gv_verbs_payload_part(struct gv_link *link, const void *data, uint64_t size, void (*done)(void *arg), void *arg);
+uint64_t gv_verbs_payload_acked(const struct gv_link *link);
+/* For the queue of parts. */
+bool gv_verbs_payload_put(struct gv_link *link, const void *data, uint64_t size);
+bool gv_verbs_payload_lend(struct gv_link *link, const void *data, uint64_t size, void (*done)(void *arg), void *arg);
+/* Bytes of the part that is being read. */
+static inline uint64_t gv_verbs_part_left(const struct verbs *v) { return v->part.lent ? v->lent.size : v->part.size; }
 
 /* ---- verbs_fallback.c */
 enum verbs_carried { VERBS_CAME_NOTHING, VERBS_CAME_SOME, VERBS_CAME_TO_AN_END };
+/* Asks the peer for bytes that it has lent, one question at a time, while the queues are of this generation: the next connection knows nothing of it. pull_came
+ * tells how many have come. */
+void gv_verbs_carrier_ask(struct verbs *v, uint32_t generation, uint64_t from, uint8_t *to, uint64_t size);
 /* Sends what is committed, as far as the socket takes it; reads what has come, without waiting. */
 enum verbs_pushed gv_verbs_carry_out(struct verbs *v);
 enum verbs_carried gv_verbs_carry_in(struct verbs *v);

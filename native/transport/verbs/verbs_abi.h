@@ -70,6 +70,9 @@ enum ibv_device_cap_flags {
     IBV_DEVICE_RC_RNR_NAK_GEN = 1 << 12,
 };
 
+/* UNNEEDED: the kernel gives forked children copies of pages that devices use (Linux 5.12). */
+enum ibv_fork_status { IBV_FORK_DISABLED, IBV_FORK_ENABLED, IBV_FORK_UNNEEDED };
+
 enum ibv_atomic_cap { IBV_ATOMIC_NONE, IBV_ATOMIC_HCA, IBV_ATOMIC_GLOB };
 
 struct ibv_device_attr {
@@ -596,6 +599,7 @@ static inline int ibv_req_notify_cq(struct ibv_cq *cq, int solicited_only) { ret
 /* --- the library's functions; whoever loads it with dlopen has their types as __typeof__(ibv_alloc_pd) * --- */
 
 int ibv_fork_init(void);
+enum ibv_fork_status ibv_is_fork_initialized(void);
 struct ibv_device **ibv_get_device_list(int *num_devices);
 void ibv_free_device_list(struct ibv_device **list);
 const char *ibv_get_device_name(struct ibv_device *device);

@@ -1,5 +1,4 @@
-/* Payloads over verbs: slices of the ring of payloads over all rails, in turn. The receiver puts those that came early aside and hands bytes out once they are
- * without a gap. */
+/* The ring of payloads over verbs: slices over all rails, in turn. The receiver puts those that came early aside, and has bytes once they are without a gap. */
 #define _GNU_SOURCE
 #include <poll.h>
 #include <sched.h>
@@ -93,7 +92,8 @@ static bool wait_room(struct verbs *v) {
     }
 }
 
-static bool put(struct verbs *v, const uint8_t *p, uint64_t size, bool push) {
+bool gv_verbs_bulk_put(struct verbs *v, const void *data, uint64_t size, bool push) {
+    const uint8_t *p = data;
     while (size) {
         bool wake;
         uint64_t n = gv_ring_put(&v->bulk_tx, p, size < PIECE ? size : PIECE, &wake);
@@ -105,27 +105,6 @@ static bool put(struct verbs *v, const uint8_t *p, uint64_t size, bool push) {
     }
     return true;
 }
-
-bool gv_verbs_bulk_put(struct gv_link *link, const void *data, uint64_t size) { return put((struct verbs *)link, data, size, true); }
-
-bool gv_verbs_bulk_write(struct gv_link *link, const void *data, uint64_t size) {
-    return gv_part_queue_write(&((struct verbs *)link)->parts, data, size);
-}
-
-int gv_verbs_bulk_part(struct gv_link *link, const void *data, uint64_t size, void (*done)(void *arg), void *arg) {
-    struct verbs *v = (struct verbs *)link;
-    /* A payload's header, into a ring that has room for it: what follows in the caller's own thread needs no other one then, and takes it along. */
-    if (!done && gv_part_queue_idle(&v->parts) && gv_ring_room(&v->bulk_tx) >= size) {
-        struct gv_bulk_header header = {0};
-        if (size == sizeof header) memcpy(&header, data, sizeof header);
-        bool good = put(v, data, size, !header.size);
-        if (good) atomic_fetch_add(&v->parts.written, size);
-        return good ? 0 : -1;
-    }
-    return gv_part_queue_add(&v->parts, data, size, done, arg);
-}
-
-uint64_t gv_verbs_bulk_acked(const struct gv_link *link) { return atomic_load(&((const struct verbs *)link)->parts.written); }
 
 /* ---- receiving */
 
@@ -159,6 +138,7 @@ static void came(void *arg, uint32_t news, uint32_t size) {
 void gv_verbs_poll_bulk_locked(struct verbs *v) {
     bool any = false;
     uint64_t read = 0;
+    for (uint32_t i = 0; i < v->n_queues; i++) gv_verbs_loans_said(v, atomic_load_explicit(&v->bulk[i].note->pulled, memory_order_acquire));
     for (uint32_t i = 0; i < v->n_queues; i++) {
         struct verbs_queue *q = &v->bulk[i];
         if (!q->qp || !gv_verbs_queue_poll(q, came, v)) continue;
@@ -179,18 +159,27 @@ void gv_verbs_poll_bulk(struct verbs *v) {
     if (!gv_spin_try(&v->bulk_polling)) return;
     gv_verbs_poll_bulk_locked(v);
     gv_spin_unlock(&v->bulk_polling);
+    gv_verbs_loans_settle(v);
     find_broken(v);
 }
 
-/* Tells the peer what was read and taken, where it should know by now. */
-static void tell(struct verbs *v) {
+bool gv_verbs_owes_loans(const struct verbs *v) {
+    uint64_t pulled = atomic_load(&v->pulled), told = atomic_load(&v->over_tcp) ? atomic_load(&v->carrier.told_pulled) : 0;
+    for (uint32_t i = 0; i < v->n_queues; i++) {
+        uint64_t said = atomic_load_explicit(&v->bulk[i].told_pulled, memory_order_relaxed);
+        if (said > told) told = said;
+    }
+    return told != pulled;
+}
+
+void gv_verbs_tell(struct verbs *v) {
     if (gv_verbs_carrier_owes(v)) gv_verbs_push_bulk(v);
     uint64_t read = atomic_load(&v->bulk_in_control->head), told = 0;
     for (uint32_t i = 0; i < v->n_queues; i++) {
         uint64_t said = atomic_load_explicit(&v->bulk[i].told_read, memory_order_relaxed);
         if (said > told) told = said;
     }
-    bool behind = read - told >= VERBS_BULK_RING / 8;
+    bool behind = read - told >= VERBS_BULK_RING / 8 || (gv_verbs_owes_loans(v) && !atomic_load(&v->over_tcp));
     for (uint32_t i = 0; i < v->n_queues; i++) {
         struct verbs_queue *q = &v->bulk[i];
         if (!behind && !gv_verbs_queue_owes(q)) continue;
@@ -199,21 +188,29 @@ static void tell(struct verbs *v) {
         if (room && gv_verbs_queue_post(q, NULL, 0, true, read)) behind = false;
         gv_spin_unlock(&q->posting);
     }
+    if (behind && gv_resume_is_up(&v->resume)) gv_verbs_kick(v); /* the link's own thread tries again */
 }
 
-/* The next slice wakes us; what has come already is taken. */
+/* The next slice wakes us, or the next read's end; what has come already is taken. */
 static void arm(struct verbs *v) {
     gv_spin_lock(&v->bulk_polling);
-    for (uint32_t i = 0; i < v->n_queues; i++) gv_verbs_queue_arm(&v->bulk[i]);
+    for (uint32_t i = 0; i < v->n_queues; i++) {
+        struct verbs_queue *q = &v->bulk[i];
+        gv_verbs_queue_arm(q);
+        gv_spin_lock(&q->posting);
+        if (q->reads_posted != q->reads_ended) gv_verbs_queue_arm_sends(q);
+        gv_spin_unlock(&q->posting);
+    }
     gv_verbs_poll_bulk_locked(v);
     gv_spin_unlock(&v->bulk_polling);
+    gv_verbs_loans_settle(v);
     find_broken(v);
 }
 
-static void sleep_for_slices(struct verbs *v, bool between) {
+void gv_verbs_bulk_sleep(struct verbs *v, bool (*ready)(struct verbs *v, void *arg), void *arg) {
     atomic_store(&v->bulk_in_control->reader_sleeps, GV_RING_ASLEEP);
     arm(v);
-    if (!gv_ring_readable(&v->bulk_rx) && !over(v) && !(between && gv_paused_between(&v->link))) {
+    if (!ready(v, arg)) {
         struct pollfd fds[GV_VERBS_RAILS_MAX + 1] = {{.fd = v->bulk_wake_fd, .events = POLLIN}};
         for (uint32_t i = 0; i < v->n_rails; i++) fds[i + 1] = (struct pollfd){.fd = v->bulk_channel[i]->fd, .events = POLLIN};
         struct timespec limit = {.tv_sec = SLEEP_NS / 1000000000};
@@ -224,34 +221,4 @@ static void sleep_for_slices(struct verbs *v, bool between) {
             if (fds[i + 1].revents) gv_verbs_channel_drain(v->library, v->bulk_channel[i]);
     }
     atomic_store(&v->bulk_in_control->reader_sleeps, GV_RING_AWAKE);
-}
-
-static bool spin_readable(struct verbs *v) {
-    for (int64_t end = gv_now_ns() + SPIN_NS; gv_now_ns() < end; sched_yield()) {
-        gv_verbs_poll_bulk(v);
-        if (gv_ring_readable(&v->bulk_rx)) return true;
-    }
-    return false;
-}
-
-bool gv_verbs_bulk_read(struct gv_link *link, void *data, uint64_t size) {
-    struct verbs *v = (struct verbs *)link;
-    struct gv_ring_reader *r = &v->bulk_rx;
-    uint8_t *p = data;
-    bool begun = false, spins = size >= PIECE;
-    while (size) {
-        if (!begun && gv_paused_between(link)) return false;
-        bool wake, gone = over(v);
-        gv_verbs_poll_bulk(v);
-        int64_t n = gv_ring_take(r, p, size < PIECE ? size : PIECE, &wake);
-        if (n < 0) gv_link_kill(link, "malformed ring: the peer's position is impossible");
-        if (n == 0 && gone) gv_link_kill(link, "the peer closed the connection");
-        if (gv_link_dead(link)) return false;
-        tell(v);
-        if (n == 0 && !(spins && spin_readable(v))) sleep_for_slices(v, !begun);
-        begun = begun || n > 0;
-        if (p) p += n;
-        size -= (uint64_t)n;
-    }
-    return true;
 }

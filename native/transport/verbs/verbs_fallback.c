@@ -1,5 +1,5 @@
 /* A session whose rails all failed goes on over the TCP connection that connects its queues: the same bytes of the same rings, in frames. Slower, and until a
- * rail works again. */
+ * rail works again. What is lent, which no device reads now, the borrower asks for. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <string.h>
@@ -15,7 +15,8 @@
 static bool is_due(const struct verbs *v) {
     const struct verbs_carrier *c = &v->carrier;
     return atomic_load(&v->in_control->head) - atomic_load(&c->told_read) >= VERBS_RECORD_RING / 8 ||
-           atomic_load(&v->bulk_in_control->head) - atomic_load(&c->told_bulk_read) >= VERBS_BULK_RING / 8;
+           atomic_load(&v->bulk_in_control->head) - atomic_load(&c->told_bulk_read) >= VERBS_BULK_RING / 8 ||
+           atomic_load(&v->pulled) != atomic_load(&c->told_pulled);
 }
 
 bool gv_verbs_carrier_owes(const struct verbs *v) { return atomic_load(&v->over_tcp) && is_due(v); }
@@ -24,22 +25,41 @@ static void begin(struct verbs *v, struct verbs_frame frame, const uint8_t *body
     struct verbs_carrier *c = &v->carrier;
     frame.read = atomic_load(&v->in_control->head);
     frame.bulk_read = atomic_load(&v->bulk_in_control->head);
+    frame.pulled = atomic_load(&v->pulled);
     c->out = frame;
     c->out_head_left = sizeof frame;
     c->out_body = body;
     c->out_left = frame.size;
     atomic_store(&c->told_read, frame.read);
     atomic_store(&c->told_bulk_read, frame.bulk_read);
+    atomic_store(&c->told_pulled, frame.pulled);
 }
 
 /* Some of a ring's bytes that are to go next, in one piece. */
-static bool begin_with(struct verbs *v, uint32_t of_payloads, const uint8_t *ring, uint64_t size, uint64_t tail, _Atomic uint64_t *handed_over) {
+static bool begin_with(struct verbs *v, enum verbs_frame_kind kind, const uint8_t *ring, uint64_t size, uint64_t tail,
+                       _Atomic uint64_t *handed_over) {
     uint64_t from = atomic_load(handed_over), offset = from & (size - 1), n = tail - from;
     if (!n) return false;
     if (n > size - offset) n = size - offset;
-    if (of_payloads && n > PIECE) n = PIECE;
-    begin(v, (struct verbs_frame){.of_payloads = of_payloads, .size = (uint32_t)n, .start = from}, ring + offset);
+    if (kind == VERBS_OF_PAYLOADS && n > PIECE) n = PIECE;
+    begin(v, (struct verbs_frame){.kind = kind, .size = (uint32_t)n, .start = from}, ring + offset);
     atomic_store(handed_over, from + n);
+    return true;
+}
+
+/* A question, or the next bytes of an answer. */
+static bool begin_of_loans(struct verbs *v) {
+    struct verbs_carrier *c = &v->carrier;
+    if (c->ask_length) {
+        begin(v, (struct verbs_frame){.kind = VERBS_ASKS, .start = c->ask_at, .length = c->ask_length}, NULL);
+        c->ask_length = 0;
+        return true;
+    }
+    uint32_t n = c->lent_left < PIECE ? (uint32_t)c->lent_left : PIECE;
+    if (!n) return false;
+    begin(v, (struct verbs_frame){.kind = VERBS_OF_A_LOAN, .size = n, .start = (uintptr_t)c->lent_at}, c->lent_at);
+    c->lent_at += n;
+    c->lent_left -= n;
     return true;
 }
 
@@ -47,8 +67,10 @@ static bool begin_with(struct verbs *v, uint32_t of_payloads, const uint8_t *rin
 static bool next_frame(struct verbs *v) {
     const struct verbs_carrier *c = &v->carrier;
     if (c->out_head_left || c->out_left) return true;
-    if (begin_with(v, 0, v->out->records, VERBS_RECORD_RING, atomic_load(&v->out_control->tail), &v->handed_over)) return true;
-    if (begin_with(v, 1, v->out->payloads, VERBS_BULK_RING, atomic_load(&v->bulk_out_control->tail), &v->bulk_handed_over)) return true;
+    if (begin_with(v, VERBS_OF_RECORDS, v->out->records, VERBS_RECORD_RING, atomic_load(&v->out_control->tail), &v->handed_over)) return true;
+    if (begin_with(v, VERBS_OF_PAYLOADS, v->out->payloads, VERBS_BULK_RING, atomic_load(&v->bulk_out_control->tail), &v->bulk_handed_over))
+        return true;
+    if (begin_of_loans(v)) return true;
     if (!is_due(v)) return false;
     begin(v, (struct verbs_frame){.size = 0}, NULL);
     return true;
@@ -78,25 +100,68 @@ enum verbs_pushed gv_verbs_carry_out(struct verbs *v) {
     return result;
 }
 
+void gv_verbs_carrier_ask(struct verbs *v, uint32_t generation, uint64_t from, uint8_t *to, uint64_t size) {
+    struct verbs_carrier *c = &v->carrier;
+    gv_spin_lock(&v->bulk_polling);
+    gv_spin_lock(&c->sending);
+    bool usable = generation == atomic_load(&v->queue_generation);
+    c->pull_to = to;
+    c->pull_from = c->ask_at = from;
+    c->pull_left = c->ask_length = usable ? size : 0;
+    c->pull_came = 0;
+    gv_spin_unlock(&c->sending);
+    gv_spin_unlock(&v->bulk_polling);
+}
+
 /* ---- receiving */
 
 /* Where the frame's bytes belong. NULL: it is none. */
 static uint8_t *place(struct verbs *v, const struct verbs_frame *f) {
-    uint64_t size = f->of_payloads ? VERBS_BULK_RING : VERBS_RECORD_RING, next = f->of_payloads ? v->bulk_arrived : v->arrived;
-    uint64_t read = atomic_load(f->of_payloads ? &v->bulk_in_control->head : &v->in_control->head), offset = f->start & (size - 1);
-    if (f->of_payloads > 1 || f->start != next || f->size > size - offset || f->start + f->size - read > size) return NULL;
-    return (f->of_payloads ? v->in->payloads : v->in->records) + offset;
+    struct verbs_carrier *c = &v->carrier;
+    if (f->kind == VERBS_OF_A_LOAN) return f->start == c->pull_from && f->size <= c->pull_left ? c->pull_to : NULL;
+    bool of_payloads = f->kind == VERBS_OF_PAYLOADS;
+    uint64_t size = of_payloads ? VERBS_BULK_RING : VERBS_RECORD_RING, next = of_payloads ? v->bulk_arrived : v->arrived;
+    uint64_t read = atomic_load(of_payloads ? &v->bulk_in_control->head : &v->in_control->head), offset = f->start & (size - 1);
+    if (f->kind > VERBS_OF_PAYLOADS || f->start != next || f->size > size - offset || f->start + f->size - read > size) return NULL;
+    return (of_payloads ? v->in->payloads : v->in->records) + offset;
+}
+
+/* The peer wants to have bytes that are lent to it. */
+static void take_question(struct verbs *v, const struct verbs_frame *f) {
+    struct verbs_carrier *c = &v->carrier;
+    const uint8_t *at = (const uint8_t *)(uintptr_t)f->start;
+    if (f->size || !gv_verbs_is_lent(v, at, f->length)) {
+        gv_link_kill(&v->link, "malformed frame: the peer asks for what it was not lent");
+        return;
+    }
+    gv_spin_lock(&c->sending);
+    c->lent_at = at;
+    c->lent_left = f->length;
+    gv_spin_unlock(&c->sending);
+    gv_verbs_kick(v);
 }
 
 /* A whole frame is there. */
 static void take(struct verbs *v, const struct verbs_frame *f) {
+    struct verbs_carrier *c = &v->carrier;
     gv_verbs_peer_has_read(v->out_control, f->read);
     gv_verbs_peer_has_read(v->bulk_out_control, f->bulk_read);
-    if (!f->size) return;
-    uint64_t *arrived = f->of_payloads ? &v->bulk_arrived : &v->arrived;
+    gv_verbs_loans_said(v, f->pulled);
+    if (f->kind == VERBS_ASKS) take_question(v, f);
+    if (!f->size || f->kind == VERBS_ASKS) return;
+    if (f->kind == VERBS_OF_A_LOAN) {
+        c->pull_to += f->size;
+        c->pull_from += f->size;
+        c->pull_left -= f->size;
+        c->pull_came += f->size;
+        gv_verbs_wake_reader(&v->bulk_in_control->reader_sleeps, v->bulk_wake_fd);
+        return;
+    }
+    bool of_payloads = f->kind == VERBS_OF_PAYLOADS;
+    uint64_t *arrived = of_payloads ? &v->bulk_arrived : &v->arrived;
     *arrived += f->size;
-    atomic_store(f->of_payloads ? &v->bulk_in_control->tail : &v->in_control->tail, *arrived);
-    if (f->of_payloads)
+    atomic_store(of_payloads ? &v->bulk_in_control->tail : &v->in_control->tail, *arrived);
+    if (of_payloads)
         gv_verbs_wake_reader(&v->bulk_in_control->reader_sleeps, v->bulk_wake_fd);
     else
         gv_verbs_wake_reader(&v->in_control->reader_sleeps, v->wake_fd);
@@ -137,6 +202,7 @@ enum verbs_carried gv_verbs_carry_in(struct verbs *v) {
     enum verbs_carried result = carry_in(v);
     gv_spin_unlock(&v->bulk_polling);
     gv_spin_unlock(&v->queue.polling);
+    gv_verbs_loans_settle(v);
     return result;
 }
 
@@ -151,6 +217,8 @@ bool gv_verbs_carrier_idle(struct verbs *v) {
 void gv_verbs_carrier_reset(struct verbs *v) {
     struct verbs_carrier *c = &v->carrier;
     c->out_head_left = c->out_left = c->in_head = c->in_left = 0;
+    c->ask_length = c->lent_left = c->pull_left = 0;
+    atomic_store(&c->told_pulled, UINT64_MAX); /* it may not know */
     atomic_store(&c->told_read, atomic_load(&v->in_control->head));
     atomic_store(&c->told_bulk_read, atomic_load(&v->bulk_in_control->head));
 }

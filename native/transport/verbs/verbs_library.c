@@ -26,7 +26,8 @@ static bool look_up_all(void *library) {
     return FIND(get_device_list) && FIND(free_device_list) && FIND(get_device_name) && FIND(open_device) && FIND(close_device) && FIND(query_port) &&
            FIND(query_gid) && FIND(alloc_pd) && FIND(dealloc_pd) && FIND(reg_mr) && FIND(dereg_mr) && FIND(create_comp_channel) &&
            FIND(destroy_comp_channel) && FIND(create_cq) && FIND(destroy_cq) && FIND(get_cq_event) && FIND(ack_cq_events) && FIND(create_qp) &&
-           FIND(modify_qp) && FIND(destroy_qp) && FIND(wc_status_str) && FIND(fork_init) &&
+           FIND(modify_qp) && FIND(destroy_qp) && FIND(wc_status_str) && FIND(query_device) && FIND(fork_init) &&
+           look_up(library, "ibv_is_fork_initialized", true, &functions.is_fork_initialized) &&
            look_up(library, "_ibv_query_gid_ex", true, &functions.query_gid_ex);
 #undef FIND
 }

@@ -28,7 +28,10 @@ struct verbs_library {
     int (*modify_qp)(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask);
     int (*destroy_qp)(struct ibv_qp *qp);
     const char *(*wc_status_str)(enum ibv_wc_status status);
+    int (*query_device)(struct ibv_context *context, struct ibv_device_attr *attr);
     int (*fork_init)(void);
+    /* NULL in libraries before rdma-core 35. */
+    enum ibv_fork_status (*is_fork_initialized)(void);
     /* NULL in libraries before rdma-core 33: then the kernel's files say what a GID is. */
     int (*query_gid_ex)(struct ibv_context *context, uint32_t port, uint32_t index, struct ibv_gid_entry *entry, uint32_t flags, size_t size);
 };

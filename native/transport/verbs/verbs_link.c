@@ -24,10 +24,11 @@
 #ifndef VERBS_SLEEP_NS    /* and looks again after so long at the latest; tests make it long, so that a wake-up that is lost is seen */
 #define VERBS_SLEEP_NS 1000000000ll
 #endif
-#define CONNECT_NS 10000000000ll    /* the worker's end waits so long for the client to connect the queues */
-#define COME_AGAIN_NS 10000000000ll /* and so long once it had begun to */
-#define CLOSE_NS 300000000ll        /* at the end, so long for what was sent to arrive */
-#ifndef DRAIN_MS                    /* and so long for the reader to take what the peer left behind; tests make it long */
+#define CONNECT_NS 10000000000ll        /* the worker's end waits so long for the client to connect the queues */
+#define COME_AGAIN_NS 10000000000ll     /* and so long once it had begun to */
+#define VERBS_COPIES_MOST (32ull << 20) /* bytes of copies that are lent: registered memory is scarce */
+#define CLOSE_NS 300000000ll            /* at the end, so long for what was sent to arrive */
+#ifndef DRAIN_MS                        /* and so long for the reader to take what the peer left behind; tests make it long */
 #define DRAIN_MS 500
 #endif
 
@@ -85,7 +86,7 @@ static void carry(struct verbs *v) {
 
 static bool unsent(const struct verbs *v) {
     return atomic_load(&v->out_control->tail) != atomic_load(&v->handed_over) ||
-           atomic_load(&v->bulk_out_control->tail) != atomic_load(&v->bulk_handed_over) ||
+           atomic_load(&v->bulk_out_control->tail) != atomic_load(&v->bulk_handed_over) || gv_verbs_owes_loans(v) ||
            atomic_load_explicit(&v->queue.under_way, memory_order_relaxed);
 }
 
@@ -140,6 +141,12 @@ static void sleep_until_kicked(struct verbs *v) {
     atomic_store(&v->out_control->reader_sleeps, GV_RING_AWAKE);
 }
 
+/* What was lent is the lenders' again, once neither device nor connection reads it. */
+static void let_go(struct verbs *v) {
+    gv_verbs_close_queues(v);
+    gv_verbs_loans_end(v);
+}
+
 static void *run(void *arg) {
     struct verbs *v = arg;
     prctl(PR_SET_TIMERSLACK, 1000UL, 0, 0, 0);
@@ -169,6 +176,7 @@ static void *run(void *arg) {
         if (some) {
             gv_verbs_push(v);
             gv_verbs_push_bulk(v);
+            gv_verbs_tell(v);
             /* It stays under way where the peer has stopped its queues: the device says so after half a second at the earliest. */
             if (gv_now_ns() >= look_at) {
                 look_at_socket(v);
@@ -186,6 +194,7 @@ static void *run(void *arg) {
         in_vain = 0;
         nap = NAP_MIN_NS;
     }
+    if (gv_link_dead(&v->link)) let_go(v);
     return NULL;
 }
 
@@ -232,7 +241,7 @@ static bool use_rail(struct verbs *v, uint32_t i, char why[GV_DEATH_TEXT]) {
     if (v->pd[i]) {
         what = "to register memory (is ulimit -l large enough?)";
         v->in_mr[i] = l->reg_mr(v->pd[i], v->in, sizeof *v->in, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
-        v->out_mr[i] = l->reg_mr(v->pd[i], v->out, sizeof *v->out, 0);
+        v->out_mr[i] = l->reg_mr(v->pd[i], v->out, sizeof *v->out, IBV_ACCESS_LOCAL_WRITE);
     }
     if (v->in_mr[i] && v->out_mr[i]) {
         what = "completion channels";
@@ -246,6 +255,7 @@ static bool use_rail(struct verbs *v, uint32_t i, char why[GV_DEATH_TEXT]) {
 
 static void leave_rails(struct verbs *v) {
     const struct verbs_library *l = v->library;
+    gv_verbs_memory_end(&v->memory);
     for (uint32_t i = 0; i < v->n_rails; i++) {
         if (v->channel[i]) l->destroy_comp_channel(v->channel[i]);
         if (v->bulk_channel[i]) l->destroy_comp_channel(v->bulk_channel[i]);
@@ -282,6 +292,8 @@ static void free_memory(struct verbs *v) {
     if (v->out) munmap(v->out, sizeof *v->out);
     free(v->record);
     free(v->out_control);
+    free(v->loans.list);
+    pthread_mutex_destroy(&v->loans.lock);
     free(v);
 }
 
@@ -299,7 +311,7 @@ static bool arrived(struct verbs *v) {
         idle = gv_verbs_queue_idle(&v->bulk[i]) && idle;
         gv_spin_unlock(&v->bulk[i].posting);
     }
-    return idle && gv_verbs_carrier_idle(v) && atomic_load(&v->bulk_out_control->tail) == atomic_load(&v->bulk_handed_over);
+    return idle && gv_verbs_carrier_idle(v) && !gv_verbs_loans_out(v) && atomic_load(&v->bulk_out_control->tail) == atomic_load(&v->bulk_handed_over);
 }
 
 static void linger(struct verbs *v) {
@@ -319,10 +331,10 @@ static void verbs_close(struct gv_link *link) {
     gv_verbs_wake_all(v);
     pthread_join(v->thread, NULL);
     gv_part_queue_end(&v->parts);
-    gv_verbs_close_queues(v);
+    let_go(v);
+    gv_link_fini(link); /* its copies are registered */
     leave_rails(v);
     gv_resume_fini(&v->resume);
-    gv_link_fini(link);
     close(v->fd);
     close(v->wake_fd);
     close(v->bulk_wake_fd);
@@ -338,8 +350,19 @@ static void verbs_counts(const struct gv_link *link, struct gv_link_counts *coun
                                       .down_ns = (uint64_t)gv_resume_down_ns(link->resume),
                                       .records_resent = atomic_load(&v->records_resent),
                                       .unacked_bytes = unread,
-                                      .bulk_resent = atomic_load(&v->bulk_resent)};
+                                      .bulk_resent = atomic_load(&v->bulk_resent),
+                                      .bulk_lent = atomic_load(&v->bytes_lent),
+                                      .bulk_pulled = atomic_load(&v->bytes_pulled),
+                                      .bulk_in_place = atomic_load(&v->bytes_in_place)};
 }
+
+static void verbs_bulk_poll(struct gv_link *link) { gv_verbs_poll_bulk((struct verbs *)link); }
+
+static void verbs_offer(struct gv_link *link, const void *at, uint64_t size) {
+    if (size >= VERBS_LENT_LEAST) gv_verbs_memory_offer(&((struct verbs *)link)->memory, at, size);
+}
+
+static void verbs_take_back(struct gv_link *link, const void *at) { gv_verbs_memory_take_back(&((struct verbs *)link)->memory, at); }
 
 static int verbs_add_channel(struct gv_link *link, int channel, int fd) {
     (void)link, (void)channel, (void)fd;
@@ -363,6 +386,7 @@ static struct gv_link *verbs_adopt(struct gv_endpoint *endpoint, char why[GV_DEA
 const struct gv_transport gv_verbs_transport = {
     .name = "verbs",
     .needs = GV_NEEDS_NETWORK,
+    .lends_from = VERBS_LENT_LEAST,
     .undelayed = true,
     .probe = verbs_probe,
     .prepare = gv_verbs_prepare,
@@ -376,10 +400,13 @@ const struct gv_transport gv_verbs_transport = {
     .release = gv_verbs_release,
     .wait = gv_verbs_wait,
     .wake = gv_verbs_wake,
-    .bulk_part = gv_verbs_bulk_part,
-    .bulk_acked = gv_verbs_bulk_acked,
-    .bulk_read = gv_verbs_bulk_read,
-    .bulk_write = gv_verbs_bulk_write,
+    .bulk_part = gv_verbs_payload_part,
+    .bulk_acked = gv_verbs_payload_acked,
+    .bulk_poll = verbs_bulk_poll,
+    .bulk_read = gv_verbs_payload_read,
+    .bulk_write = gv_verbs_payload_write,
+    .offer_memory = verbs_offer,
+    .take_back_memory = verbs_take_back,
     .add_channel = verbs_add_channel,
     .resume = verbs_resume,
     .set_grace = gv_resume_set_grace,
@@ -402,10 +429,12 @@ static bool set_up(struct verbs *v, char why[GV_DEATH_TEXT]) {
     v->n_rails = v->library ? gv_verbs_rails(v->rails, why) : 0;
     if (!v->n_rails) return false;
     if (v->rails_wanted < v->n_rails) v->n_rails = v->rails_wanted;
+    gv_verbs_memory_init(&v->memory, v->library, v->pd, v->n_rails);
     v->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     v->bulk_wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    bool lends = gv_verbs_loans_init(&v->loans);
     v->kick_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (v->wake_fd < 0 || v->bulk_wake_fd < 0 || v->kick_fd < 0 || !make_rings(v)) {
+    if (v->wake_fd < 0 || v->bulk_wake_fd < 0 || v->kick_fd < 0 || !lends || !make_rings(v)) {
         snprintf(why, GV_DEATH_TEXT, "no memory for the link, or no descriptors: %s", strerror(errno));
         return false;
     }
@@ -418,14 +447,21 @@ static void undo(struct verbs *v) {
     int fds[] = {v->wake_fd, v->bulk_wake_fd, v->kick_fd};
     for (int i = 0; i < 3; i++)
         if (fds[i] >= 0) close(fds[i]);
-    if (v->library) {
-        if (v->in) gv_verbs_close_queues(v);
-        leave_rails(v);
-    }
+    if (v->library && v->in) gv_verbs_close_queues(v);
+    gv_link_fini(&v->link);
+    if (v->library) leave_rails(v);
     gv_part_queue_end(&v->parts);
     gv_resume_fini(&v->resume);
-    gv_link_fini(&v->link);
     free_memory(v);
+}
+
+/* Copies of what the program may change are lent as well. */
+static void heard_of_copy(void *arg, void *data, bool made) {
+    struct verbs *v = arg;
+    if (made)
+        gv_verbs_memory_offer(&v->memory, data, GV_COPY_PIECE);
+    else
+        gv_verbs_memory_take_back(&v->memory, data);
 }
 
 static struct gv_link *new_end(const struct gv_endpoint *endpoint, bool client, char why[GV_DEATH_TEXT]) {
@@ -443,7 +479,11 @@ static struct gv_link *new_end(const struct gv_endpoint *endpoint, bool client, 
     v->rails_wanted = endpoint->spec && endpoint->spec->rails ? endpoint->spec->rails : GV_VERBS_RAILS_MAX;
     v->connect_until = gv_now_ns() + CONNECT_NS;
     v->link.redial = redial;
-    gv_part_queue_init(&v->parts, &v->link, gv_verbs_bulk_put);
+    gv_part_queue_init(&v->parts, &v->link, gv_verbs_payload_put);
+    v->parts.lend = gv_verbs_payload_lend;
+    v->link.copies.limit = VERBS_COPIES_MOST;
+    v->link.copies.heard = heard_of_copy;
+    v->link.copies.arg = v;
     gv_resume_init(&v->resume, &v->link, &gv_verbs_resume_ops);
     if (redial) {
         atomic_store(&v->link.rtt_ns, redial->rtt_ns);

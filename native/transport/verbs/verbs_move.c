@@ -46,6 +46,9 @@ void gv_verbs_save(struct gv_link *link, struct gv_image_out *out) {
     save_span(v->in->payloads, VERBS_BULK_RING, v->bulk_rx.head, v->bulk_arrived, out);
     gv_image_put(out, atomic_load(&v->parts.written));
     gv_image_put(out, atomic_load(&v->received));
+    gv_image_put(out, atomic_load(&v->pulled));
+    gv_image_put(out, atomic_load(&v->loans.returned));
+    if (gv_verbs_loans_out(v) || gv_verbs_part_left(v)) gv_image_out_fail(out, "payloads are under way");
     if (!gv_part_queue_idle(&v->parts)) gv_image_out_fail(out, "payloads to the client are under way");
 }
 
@@ -75,4 +78,8 @@ void gv_verbs_restore(struct gv_link *link, struct gv_image_in *in) {
     if (!sound) gv_image_in_fail(in, "the rings of the link are damaged");
     atomic_store(&v->parts.written, gv_image_get(in, UINT64_MAX));
     atomic_store(&v->received, gv_image_get(in, UINT64_MAX));
+    atomic_store(&v->pulled, gv_image_get(in, UINT64_MAX));
+    v->loans.given = gv_image_get(in, UINT64_MAX);
+    atomic_store(&v->loans.returned, v->loans.given);
+    atomic_store(&v->loans.pulled, v->loans.given);
 }

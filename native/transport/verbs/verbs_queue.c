@@ -60,18 +60,21 @@ bool gv_verbs_queue_open(struct verbs_queue *q, char why[GV_DEATH_TEXT]) {
     atomic_store(&q->taken, 0);
     q->posted = q->done = 0;
     q->news = q->received = 0;
+    q->reads_posted = q->reads_done = q->reads_ended = 0;
     atomic_store(&q->told_taken, 0);
     atomic_store(&q->told_read, 0);
+    atomic_store(&q->told_pulled, 0);
     atomic_store(&q->under_way, 0);
     memset(q->note, 0, sizeof *q->note);
-    q->send_cq = l->create_cq(context, VERBS_SENDS + 1, NULL, NULL, 0);
+    q->send_cq = l->create_cq(context, VERBS_SENDS + 1, NULL, q->channel, 0);
     if (q->send_cq) q->receive_cq = l->create_cq(context, VERBS_RECEIVES + 1, NULL, q->channel, 0);
     if (q->receive_cq) {
         what = "no queue pair";
         q->qp = make(q);
     }
     if (q->qp) {
-        struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT, .port_num = q->rail->port, .qp_access_flags = IBV_ACCESS_REMOTE_WRITE};
+        struct ibv_qp_attr attr = {
+            .qp_state = IBV_QPS_INIT, .port_num = q->rail->port, .qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ};
         int error = l->modify_qp(q->qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
         if (!error) {
             for (uint32_t i = 0; i < VERBS_RECEIVES; i += REPOST) post_receives(q, REPOST);
@@ -91,11 +94,14 @@ struct verbs_peer_queue gv_verbs_queue_self(const struct verbs_queue *q) {
 
 void gv_verbs_queue_connect(struct verbs_queue *q, const struct verbs_peer_rail *rail, const struct verbs_peer_queue *peer) {
     bool routed = q->rail->link_layer == IBV_LINK_LAYER_ETHERNET;
+    q->reads_most = q->rail->reads_out < VERBS_READS ? q->rail->reads_out : VERBS_READS;
+    if (q->reads_most > rail->reads) q->reads_most = rail->reads ? rail->reads : 1;
+    q->peer_rail = rail->index % GV_VERBS_RAILS_MAX;
     struct ibv_qp_attr attr = {.qp_state = IBV_QPS_RTR,
                                .path_mtu = (enum ibv_mtu)(rail->mtu < q->rail->mtu ? rail->mtu : q->rail->mtu),
                                .dest_qp_num = peer->number,
                                .rq_psn = peer->sequence,
-                               .max_dest_rd_atomic = 1,
+                               .max_dest_rd_atomic = q->rail->reads_in < VERBS_READS ? q->rail->reads_in : VERBS_READS,
                                .min_rnr_timer = RNR_TIMER,
                                .ah_attr = {.dlid = rail->lid, .is_global = routed, .port_num = q->rail->port}};
     if (routed) {
@@ -112,7 +118,7 @@ void gv_verbs_queue_connect(struct verbs_queue *q, const struct verbs_peer_rail 
                                     .timeout = TIMEOUT,
                                     .retry_cnt = RETRIES,
                                     .rnr_retry = RNR_ALWAYS,
-                                    .max_rd_atomic = 1};
+                                    .max_rd_atomic = (uint8_t)q->reads_most};
         error = q->library->modify_qp(q->qp, &attr,
                                       IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC);
     }
@@ -134,15 +140,24 @@ void gv_verbs_queue_close(struct verbs_queue *q) {
 
 /* ---- sending */
 
-/* Takes completions of sends: only the last request of each batch has one. */
+/* The request that the read of this number was has come to an end: the one of number `ended` is not before it. */
+static bool has_ended(const struct verbs_queue *q, uint64_t read, uint32_t ended) {
+    return read < q->reads_posted && (int32_t)(ended - q->reads[read % VERBS_READS]) >= 0;
+}
+
+/* Takes completions of sends: of what carried out well only reads, and the last request of each batch, have one. They come in order. */
 static void reap(struct verbs_queue *q) {
     struct ibv_wc wc[POLLED];
     for (int n; (n = ibv_poll_cq(q->send_cq, POLLED, wc)) > 0;)
         for (int i = 0; i < n; i++) {
-            if (wc[i].status == IBV_WC_SUCCESS)
-                q->done = (uint32_t)wc[i].wr_id;
-            else
+            uint32_t ended = (uint32_t)wc[i].wr_id;
+            if (wc[i].status == IBV_WC_SUCCESS) {
+                q->done = ended;
+                while (has_ended(q, q->reads_done, ended)) q->reads_done++;
+            } else {
                 breaks(q, q->library->wc_status_str(wc[i].status));
+            }
+            while (has_ended(q, q->reads_ended, ended)) q->reads_ended++;
         }
     atomic_store_explicit(&q->under_way, q->posted - q->done, memory_order_relaxed);
 }
@@ -184,7 +199,7 @@ static void add(struct verbs_queue *q, struct batch *b, const struct verbs_write
 
 bool gv_verbs_queue_post(struct verbs_queue *q, const struct verbs_write *writes, uint32_t n, bool note, uint64_t read) {
     struct batch b = {.n = 0};
-    uint64_t said[2] = {read, atomic_load(&q->taken)};
+    uint64_t said[3] = {read, atomic_load(&q->taken), atomic_load(q->pulled)};
     note = note || gv_verbs_queue_owes(q);
     const uint64_t *from = said;
     if (note && q->inline_most < sizeof said) from = memcpy(q->note_out, said, sizeof said);
@@ -199,6 +214,7 @@ bool gv_verbs_queue_post(struct verbs_queue *q, const struct verbs_write *writes
     if (note) {
         atomic_store_explicit(&q->told_read, read, memory_order_relaxed);
         atomic_store_explicit(&q->told_taken, said[1], memory_order_relaxed);
+        atomic_store_explicit(&q->told_pulled, said[2], memory_order_relaxed);
     }
     struct ibv_send_wr *bad;
     int error = ibv_post_send(q->qp, b.wr, &bad);
@@ -206,6 +222,36 @@ bool gv_verbs_queue_post(struct verbs_queue *q, const struct verbs_write *writes
     if (!error) return true;
     breaks(q, strerror(error));
     return false;
+}
+
+bool gv_verbs_queue_may_read(struct verbs_queue *q, uint32_t most) {
+    reap(q);
+    return q->reads_posted - q->reads_ended < (most < q->reads_most ? most : q->reads_most) && !gv_verbs_queue_broken(q) &&
+           gv_verbs_queue_room(q, 1, 0, false);
+}
+
+uint64_t gv_verbs_queue_read(struct verbs_queue *q, void *to, uint32_t local_key, uint64_t from, uint32_t remote_key, uint32_t size) {
+    struct ibv_sge part = {.addr = (uintptr_t)to, .length = size, .lkey = local_key};
+    struct ibv_send_wr wr = {.wr_id = q->posted + 1,
+                             .sg_list = &part,
+                             .num_sge = 1,
+                             .opcode = IBV_WR_RDMA_READ,
+                             .send_flags = IBV_SEND_SIGNALED,
+                             .wr.rdma = {.remote_addr = from, .rkey = remote_key}};
+    struct ibv_send_wr *bad;
+    q->reads[q->reads_posted % VERBS_READS] = ++q->posted;
+    q->reads_posted++;
+    atomic_store_explicit(&q->under_way, q->posted - q->done, memory_order_relaxed);
+    int error = ibv_post_send(q->qp, &wr, &bad);
+    atomic_store_explicit(&q->doorbells, atomic_load_explicit(&q->doorbells, memory_order_relaxed) + 1, memory_order_relaxed);
+    if (!error) return q->reads_posted;
+    q->reads_posted--;
+    breaks(q, strerror(error));
+    return 0;
+}
+
+void gv_verbs_queue_arm_sends(struct verbs_queue *q) {
+    if (q->qp) ibv_req_notify_cq(q->send_cq, 0);
 }
 
 /* ---- receiving */

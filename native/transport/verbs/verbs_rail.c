@@ -9,11 +9,13 @@
 #include <unistd.h>
 
 #define DEVICES_MAX 8
+#define READS_MOST 128
 #define GIDS_MAX 256 /* of a port that are looked at */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct opened {
     struct ibv_context *context;
+    uint8_t reads_out, reads_in;
     char name[64];
 } devices[DEVICES_MAX];
 static uint32_t n_devices;
@@ -21,6 +23,17 @@ static pid_t opened_by; /* a forked child opens its own */
 static char cannot[GV_DEATH_TEXT];
 
 /* ---- devices */
+
+/* One at least: every device has reads on reliable connections. */
+static uint8_t read_depth(int said) { return (uint8_t)(said < 1 ? 1 : said > READS_MOST ? READS_MOST : said); }
+
+static void look_at_device(const struct verbs_library *library, struct opened *o) {
+    struct ibv_device_attr attr;
+    memset(&attr, 0, sizeof attr);
+    if (library->query_device(o->context, &attr)) attr.max_qp_rd_atom = attr.max_qp_init_rd_atom = 1;
+    o->reads_in = read_depth(attr.max_qp_rd_atom);
+    o->reads_out = read_depth(attr.max_qp_init_rd_atom);
+}
 
 static void open_all(const struct verbs_library *library) {
     int n = 0;
@@ -31,10 +44,12 @@ static void open_all(const struct verbs_library *library) {
         struct opened *o = &devices[n_devices];
         snprintf(o->name, sizeof o->name, "%s", library->get_device_name(list[i]));
         o->context = library->open_device(list[i]);
-        if (o->context)
+        if (o->context) {
+            look_at_device(library, o);
             n_devices++;
-        else
+        } else {
             snprintf(cannot, sizeof cannot, "the RDMA device %.60s cannot be opened: %s", o->name, strerror(errno));
+        }
     }
     if (list) library->free_device_list(list);
     opened_by = getpid();
@@ -124,8 +139,14 @@ static bool use_port(const struct verbs_library *library, const struct opened *o
         snprintf(why, GV_DEATH_TEXT, "port %u of the RDMA device %.60s is not active", port, o->name);
         return false;
     }
-    *rail = (struct verbs_rail){
-        .context = o->context, .port = port, .link_layer = attr.link_layer, .mtu = (uint8_t)attr.active_mtu, .lid = attr.lid, .gid_index = -1};
+    *rail = (struct verbs_rail){.context = o->context,
+                                .port = port,
+                                .link_layer = attr.link_layer,
+                                .mtu = (uint8_t)attr.active_mtu,
+                                .lid = attr.lid,
+                                .reads_out = o->reads_out,
+                                .reads_in = o->reads_in,
+                                .gid_index = -1};
     snprintf(rail->name, sizeof rail->name, "%s", o->name);
     if (choose_gid(library, o, rail, attr.gid_tbl_len) || attr.link_layer == IBV_LINK_LAYER_INFINIBAND) return true;
     snprintf(why, GV_DEATH_TEXT, "port %u of the RDMA device %.60s has no RoCE v2 GID%s", port, o->name,

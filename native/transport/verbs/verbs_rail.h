@@ -12,6 +12,7 @@ struct verbs_rail {
     uint8_t link_layer;          /* IBV_LINK_LAYER_* */
     uint8_t mtu;                 /* enum ibv_mtu */
     uint16_t lid;
+    uint8_t reads_out, reads_in; /* RDMA reads under way on a queue pair that it allows: those of its own, of the peer's */
     int gid_index;
     union ibv_gid gid;
     char name[64]; /* of the device, for people */

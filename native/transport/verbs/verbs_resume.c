@@ -56,6 +56,7 @@ void gv_verbs_close_queues(struct verbs *v) {
     atomic_store(&v->over_tcp, false);
     gv_verbs_carrier_reset(v);
     v->n_queues = v->n_early = 0; /* what came behind a gap comes again with it */
+    atomic_fetch_add(&v->queue_generation, 1);
     unlock_all(v);
 }
 
@@ -67,6 +68,7 @@ static void set_up(struct verbs *v, struct verbs_queue *q, uint32_t rail, uint32
     q->note = &v->in->notes[number];
     q->note_out = v->out->notes[number];
     q->out_key = v->out_mr[rail]->lkey;
+    q->pulled = &v->pulled;
 }
 
 /* A queue for payloads on a rail, and for records if it is the first. All locks held. */
@@ -120,11 +122,13 @@ static struct verbs_hello our_hello(const struct verbs *v, uint32_t epoch) {
                             .read = atomic_load(&v->in_control->head),
                             .bulk_arrived = v->bulk_arrived,
                             .bulk_read = atomic_load(&v->bulk_in_control->head),
+                            .pulled = atomic_load(&v->pulled),
                             .n = v->n_queues};
     if (h.n) h.records = gv_verbs_queue_self(&v->queue);
     for (uint32_t i = 0; i < v->n_queues; i++) {
         const struct verbs_rail *r = v->bulk[i].rail;
-        h.rails[i] = (struct verbs_peer_rail){.lid = r->lid, .mtu = r->mtu, .index = (uint8_t)(r - v->rails), .key = v->in_mr[r - v->rails]->rkey};
+        h.rails[i] = (struct verbs_peer_rail){
+            .lid = r->lid, .mtu = r->mtu, .index = (uint8_t)(r - v->rails), .key = v->in_mr[r - v->rails]->rkey, .reads = r->reads_in};
         memcpy(h.rails[i].gid, r->gid.raw, sizeof h.rails[i].gid);
         h.payloads[i] = gv_verbs_queue_self(&v->bulk[i]);
     }
@@ -296,6 +300,7 @@ static void go_on(struct verbs *v, const struct verbs_hello *theirs) {
     gv_verbs_peer_has_read(v->out_control, theirs->read);
     atomic_store(&v->bulk_handed_over, theirs->bulk_arrived);
     gv_verbs_peer_has_read(v->bulk_out_control, theirs->bulk_read);
+    gv_verbs_loans_said(v, theirs->pulled);
 #ifdef GV_BREAK_RESUME /* Defined by one test only, which shows that it would notice if nothing were sent again. */
     atomic_store(&v->handed_over, atomic_load(&v->out_control->tail));
 #endif
@@ -353,6 +358,7 @@ static void came_up(struct gv_link *link) {
     struct verbs *v = (struct verbs *)link;
     gv_verbs_push(v);
     gv_verbs_push_bulk(v);
+    gv_verbs_loans_settle(v);
     gv_verbs_wake_all(v);
 }
 

@@ -113,9 +113,9 @@ static void server_gone(const char *link) {
 static void unreachable_for_longer(const char *link) {
     struct session s;
     open_with(&s, NO_FAULT, link, 2);
+    int64_t start = gv_now_ns();
     atomic_store(&s.cutter.refuse, true);
     cutter_cut_all(&s.cutter);
-    int64_t start = gv_now_ns();
     await_death(s.p.client, TEST_PATIENCE_NS, "within the grace period of 2 s");
     CHECK(gv_now_ns() - start > 1900000000);
     CHECK_TEXT(s.notices.last, "trying again for up to 2 s");
