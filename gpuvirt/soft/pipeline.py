@@ -18,7 +18,7 @@ from gpuvirt.soft.analysis.divergence import Divergence
 from gpuvirt.soft.analysis.spin_loops import find_looking
 from gpuvirt.soft.analysis.stride_versions import Guess
 from gpuvirt.soft.analysis.sync_kinds import readers
-from gpuvirt.soft.codegen import opcode_handlers, target, version_chooser, warp_loop
+from gpuvirt.soft.codegen import opcode_handlers, preemption, target, version_chooser, warp_loop
 from gpuvirt.soft.codegen.emitter import Emitter
 from gpuvirt.soft.codegen.ir_builder import ModuleText
 from gpuvirt.soft.codegen.lane_fallback import Frame, LaneEmitter, Points
@@ -103,6 +103,7 @@ class Translation:
         self.module, self.kernel, self.shape = module, kernel, shape
         self.text = ModuleText(target.host().feature_set)
         self.text.careful = careful
+        self.text.preemptible = preemption.wanted()
         self.program: Program
         self.layout: Layout
         self.functions: list[Function] = []
@@ -144,7 +145,7 @@ def choose_denormal_mode(t: Translation) -> None:
 
 def find_warp_loop(t: Translation) -> None:
     """Whether one call of the entry may run many warps, one after the other."""
-    t.loops = warp_loop.possible(t.program, t.shape)
+    t.loops = not t.text.preemptible and warp_loop.possible(t.program, t.shape)
 
 
 def build_control_flow(t: Translation) -> None:

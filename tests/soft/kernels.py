@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import os
 import struct
 import tempfile
 from collections.abc import Sequence
@@ -30,13 +31,14 @@ class LaunchError(Exception):
 
 
 def engine() -> ctypes.CDLL:
-    """The execution engine, built from native/backend/soft/engine at first use."""
+    """The execution engine, built from native/backend/soft/engine at first use; SOFT_ENGINE_INSTEAD: a folder of which files stand in for its."""
     global _engine
     if _engine is None:
         soft = c_build.NATIVE / "backend" / "soft"
         flags = ["-fvisibility=hidden", f"-I{c_build.NATIVE}", f"-I{soft}", f"-I{c_build.generated()}"]
         with tempfile.TemporaryDirectory() as folder:  # it stays mapped
-            sources = [*sorted((soft / "engine").glob("*.c")), soft.parent / "turn_words.c"]
+            instead = {path.name: path for path in Path(os.environ.get("SOFT_ENGINE_INSTEAD", folder)).glob("*.c")}
+            sources = [*(instead.get(path.name, path) for path in sorted((soft / "engine").glob("*.c"))), soft.parent / "turn_words.c"]
             made = c_build.library(Path(folder) / "libsoftexec.so", sources, flags=flags, libraries=["-lm"])
             _engine = ctypes.CDLL(str(made))
         missing = jit.register_library(_engine)

@@ -75,24 +75,31 @@ def test_the_page_lists_the_programs() -> None:
     assert listed == sorted(listed) and set(LIGHT) <= set(listed) <= set(PROGRAMS)
 
 
+def wrong_on_a_server_of_its_own(folder: Path, executables: list[Path], seed: int, **env: str) -> dict[str, Outcome]:
+    server = serve(folder, **env)
+    try:
+        return {name: got for name, got in run_halves(server, executables, seed).items() if got.code != 0}
+    finally:
+        server.stop()
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("isa", ["avx2", "baseline"])
 def test_programs_on_older_processors(tmp_path: Path, executables: list[Path], seed: int, isa: str) -> None:
-    server = serve(tmp_path, GPUVIRT_SOFT_ISA=isa)
-    try:
-        wrong = {name: got for name, got in run_halves(server, executables, seed).items() if got.code != 0}
-    finally:
-        server.stop()
+    wrong = wrong_on_a_server_of_its_own(tmp_path, executables, seed, GPUVIRT_SOFT_ISA=isa)
     assert not wrong, f"seed {seed}: {wrong}"
 
 
 @pytest.mark.long
 def test_programs_with_lanes_apart(tmp_path: Path, executables: list[Path], seed: int) -> None:
-    server = serve(tmp_path, GPUVIRT_SOFT_LANES="always")
-    try:
-        wrong = {name: got for name, got in run_halves(server, executables, seed).items() if got.code != 0}
-    finally:
-        server.stop()
+    wrong = wrong_on_a_server_of_its_own(tmp_path, executables, seed, GPUVIRT_SOFT_LANES="always")
+    assert not wrong, f"seed {seed}: {wrong}"
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("schedule", [pytest.param(s, marks=pytest.mark.long if i else pytest.mark.wide) for i, s in enumerate(("1", "2", "3", "4,cores"))])
+def test_programs_under_seeded_schedules(tmp_path: Path, executables: list[Path], seed: int, schedule: str) -> None:
+    wrong = wrong_on_a_server_of_its_own(tmp_path, executables, seed, GPUVIRT_SOFT_SCHEDULE=schedule)
     assert not wrong, f"seed {seed}: {wrong}"
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from gpuvirt.soft.ptx.opcodes import BARRIERS, Polls, Sync
+from gpuvirt.soft.ptx.opcodes import BARRIERS, Access, Flow, Polls, Sync
 from gpuvirt.soft.ptx.parser import Body, Call, Imm, Ins, Name, Sym
 
 _READS_ONLY = {"add": 0, "or": 0, "xor": 0, "and": -1}  # atom.OP with this operand
+
+_COMMON = {"param", "const", "local", "nc"}  # spaces in which no lane sees what another does
 
 # Kinds of convergence points: a block's barrier that each thread passes for itself, one that a warp passes as a whole, a __syncwarp that has others
 # beside it, an exchange of the whole warp, one of some lanes. At the first and third lanes may converge with lanes at another; the second and fourth
@@ -27,6 +29,17 @@ def reads_again(ins: Ins) -> bool:
         and isinstance(operand, Imm)
         and (operand.value == _READS_ONLY[name] or operand.value & 0xFFFFFFFF == _READS_ONLY[name] & 0xFFFFFFFF)
     )
+
+
+def noticed(ins: Ins) -> str:
+    """How lanes may notice one another by an instruction: "r", it reads what others write, "w", it writes or does something else that they notice."""
+    if ins.traits.flow is Flow.CALL:
+        return "w"
+    if not _COMMON.isdisjoint(m.split("::")[0] for m in ins.mods):
+        return ""
+    if ins.traits.access is Access.LOAD or ins.traits.polls is Polls.ALWAYS:
+        return "r" if ins.traits.access not in (Access.STORE, Access.WRITES) else "w"
+    return "w" if ins.traits.access in (Access.STORE, Access.WRITES) else ""
 
 
 def readers(bodies: dict[str, Body], calls: dict[str, set[str]]) -> frozenset[str]:

@@ -8,7 +8,8 @@ from gpuvirt.soft import abi
 from gpuvirt.soft.analysis.basic_blocks import Block
 from gpuvirt.soft.analysis.cfg import Loop
 from gpuvirt.soft.analysis.convergence_points import find_divided
-from gpuvirt.soft.codegen import alignment_checks, convergence, local_stack, speculative_affine, uniform_branches, warp_loop
+from gpuvirt.soft.analysis.sync_kinds import noticed
+from gpuvirt.soft.codegen import alignment_checks, convergence, local_stack, preemption, speculative_affine, uniform_branches, warp_loop
 from gpuvirt.soft.codegen.control_flow import ControlFlow
 from gpuvirt.soft.codegen.ir_builder import Val
 from gpuvirt.soft.codegen.opcode_handlers import HANDLERS
@@ -269,6 +270,7 @@ class Emitter(ControlFlow):
         self.ins = ins
         self.lead = False
         self.pred = None
+        self.preemption_point(ins)
         if ins.pred is not None:
             pred = self.get(ins.pred)
             self.pred = self.invert(pred) if ins.neg else pred
@@ -289,6 +291,10 @@ class Emitter(ControlFlow):
             speculative_affine.follow(self, ins)
         if ins.traits.formula in _COMPUTES and ins.type.kind == "f" and ins.type.bits >= 32 and len(self.block.ins) >= _LONG:
             self.computed.extend(ins.dsts)
+
+    def preemption_point(self, ins: Ins) -> None:
+        if self.m.preemptible and noticed(ins):
+            preemption.point(self)
 
     def _by_groups(self, ins: Ins, handler: Callable[[Emitter, Ins], None]) -> None:
         """An instruction whose result is kept as one scalar for each group of lanes."""

@@ -43,6 +43,7 @@ class ModuleText:
         self.careful = (
             False  # each access tests whether parameters are pointers to aligned memory; nothing is taken for granted (alignment_checks.py)
         )
+        self.preemptible = False  # warps may be preempted before accesses to memory (preemption.py)
         self.needs: dict[int, int] = {}  # what is taken for granted: the parameter at an offset is a multiple of so many bytes
         self.declares: dict[str, str] = {}
         self.helpers: dict[str, str] = {}

@@ -14,13 +14,13 @@ from __future__ import annotations
 from gpuvirt.soft import abi
 from gpuvirt.soft.analysis.basic_blocks import Block
 from gpuvirt.soft.analysis.cfg import Cfg, Loop
-from gpuvirt.soft.analysis.sync_kinds import OPEN, reads_again
+from gpuvirt.soft.analysis.sync_kinds import OPEN, noticed, reads_again
 from gpuvirt.soft.codegen.control_flow import ControlFlow, LaneFallback
 from gpuvirt.soft.codegen.emitter import SPIN_YIELD, Emitter
 from gpuvirt.soft.codegen.ir_builder import Val
 from gpuvirt.soft.codegen.symbols import function_symbol, lane_symbol
 from gpuvirt.soft.errors import Unsupported
-from gpuvirt.soft.ptx.opcodes import BARRIERS, OPCODES, Access, Flow, Polls, Sync
+from gpuvirt.soft.ptx.opcodes import BARRIERS, OPCODES, Access, Flow, Sync
 from gpuvirt.soft.ptx.parser import Addr, Call, Ins, Name, Operand, Sym
 from gpuvirt.soft.ptx.types import INT_BITS, LANES
 
@@ -37,7 +37,6 @@ _KEYS = [name for name, row in OPCODES.items() if any(t.sync in _COLLECTIVE for 
 _SYNC, _ARRIVE = 3, 4
 
 
-_COMMON = {"param", "const", "local", "nc"}  # spaces in which no lane sees what another does
 _NO_LOOP = -1
 LOOPS = "lane.loops"
 
@@ -254,17 +253,6 @@ class Points:
         return f"@{LOOPS} = internal constant [{len(self.loops)} x [3 x i32]] {f'[{rows}]' if rows else 'zeroinitializer'}"
 
 
-def _noticed(ins: Ins) -> str:
-    """How lanes may notice one another by an instruction: "r", it reads what others write, "w", it writes or does something else that they notice."""
-    if ins.traits.flow is Flow.CALL:
-        return "w"
-    if not _COMMON.isdisjoint(m.split("::")[0] for m in ins.mods):
-        return ""
-    if ins.traits.access is Access.LOAD or ins.traits.polls is Polls.ALWAYS:
-        return "r" if ins.traits.access not in (Access.STORE, Access.WRITES) else "w"
-    return "w" if ins.traits.access in (Access.STORE, Access.WRITES) else ""
-
-
 class LaneEmitter(Emitter):
     """Writes a function for one lane of a warp: the warp that it gets has no other."""
 
@@ -364,6 +352,9 @@ class LaneEmitter(Emitter):
         self.call("soft_lane_point", "void", [W, *place], declare=True)
         self.since = set()
 
+    def preemption_point(self, ins: Ins) -> None:
+        """A lane has points of its own, and between any two of them other warps may run."""
+
     def spin_yield(self, block: Block) -> None:
         self.uses_barrier = self.waits = True
         for head in block.succs:
@@ -401,11 +392,11 @@ class LaneEmitter(Emitter):
             self.point(False)
             self.observe(ins)
         else:
-            noticed = _noticed(ins)
-            if noticed and (noticed == "w" or "w" in self.since) and self.since:
+            how = noticed(ins)
+            if how and (how == "w" or "w" in self.since) and self.since:
                 self.point(ins.traits.access in (Access.STORE, Access.WRITES) and not reads_again(ins))
             super().instruction(ins)
-            self.since |= {"r", "w"} if ins.traits.flow is Flow.CALL else set(noticed)
+            self.since |= {"r", "w"} if ins.traits.flow is Flow.CALL else set(how)
 
     def _guard(self, ins: Ins) -> Val | None:
         if ins.pred is None:

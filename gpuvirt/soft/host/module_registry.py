@@ -10,7 +10,7 @@ import weakref
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuvirt.soft.codegen import target
+from gpuvirt.soft.codegen import preemption, target
 from gpuvirt.soft.codegen.symbols import ENTRY
 from gpuvirt.soft.errors import BadCall, SoftError, as_invalid_ptx
 from gpuvirt.soft.host import jit, kernel_compiler, kernel_log
@@ -124,7 +124,8 @@ class Compiler:
 
     def _compile(self, loaded: LoadedModule, number: int, block: tuple[int, int, int], careful: bool) -> Code:
         func = loaded.index.kernels[number]
-        identity = f"{loaded.digest};{func.name};{block};{target.key_of_machine()};{own_version()}{';careful' if careful else ''}"
+        modes = f"{';careful' if careful else ''}{';preemptible' if preemption.wanted() else ''}"
+        identity = f"{loaded.digest};{func.name};{block};{target.key_of_machine()};{own_version()}{modes}"
         with as_invalid_ptx(f"the kernel '{func.name}'"):
             built = kernel_compiler.build(loaded.index, func.name, block, identity, careful)
         description = built.description

@@ -6,11 +6,11 @@ import os
 
 from gpuvirt.errors import GpuvirtError
 from gpuvirt.soft import pipeline
-from gpuvirt.soft.codegen import target
+from gpuvirt.soft.codegen import preemption, target
 from gpuvirt.soft.host import compile_time, kernel_log
 
 PREFIX = "GPUVIRT_SOFT_"
-NAMES = ("ISA", "LOG", "DUMP", "LANES", "COMPILE_LIMIT")
+NAMES = ("ISA", "LOG", "DUMP", "LANES", "SCHEDULE", "COMPILE_LIMIT")
 
 
 def check_settings() -> None:
@@ -25,6 +25,7 @@ def check_settings() -> None:
     lanes = os.environ.get(f"{PREFIX}LANES", "")
     if lanes not in ("", "always"):
         raise GpuvirtError(f"{PREFIX}LANES={lanes}: it is 'always' or unset")
+    preemption.wanted()
     target.forced_isa()
     pipeline.shown_passes()
     kernel_log.check()

@@ -89,9 +89,6 @@ static const struct attribute attributes[] = {
     {83, 1},                     /* MANAGED_MEMORY: the client keeps it */
     {87, 2},                     /* SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO */
     {90, 1},                     /* COMPUTE_PREEMPTION_SUPPORTED */
-    {92, 1},                     /* CAN_USE_STREAM_MEM_OPS_V1 */
-    {93, 1},                     /* CAN_USE_64_BIT_STREAM_MEM_OPS_V1 */
-    {94, 1},                     /* CAN_USE_STREAM_WAIT_VALUE_NOR_V1 */
     {95, 1},                     /* COOPERATIVE_LAUNCH */
     {97, SOFT_SHARED_OPTIN},     /* MAX_SHARED_MEMORY_PER_BLOCK_OPTIN */
     {98, 1},                     /* CAN_FLUSH_REMOTE_WRITES: none are ever outstanding */

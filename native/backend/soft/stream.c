@@ -45,6 +45,7 @@ struct gv_stream *soft_stream_new(struct gv_context *c, uint32_t flags) {
     pthread_cond_init(&s->wake, &attr);
     pthread_condattr_destroy(&attr);
     soft_context_hold(c);
+    soft_draws_begin(&s->draws, soft_engine_schedule(c->backend->engine));
     pthread_mutex_lock(&c->backend->lock);
     s->next = c->streams;
     if (s->next) s->next->previous = s;
@@ -133,7 +134,9 @@ static void run(struct gv_stream *s, struct op *op) {
             pthread_mutex_unlock(&b->lock);
         }
         char err[GV_ERR_SIZE] = "";
+        soft_draw_pause(&s->draws);
         int rc = op->run(s, op, err);
+        soft_draw_pause(&s->draws);
         if (rc) soft_context_fail(c, rc, err);
         if (queue) {
             pthread_mutex_lock(&b->lock);

@@ -2,6 +2,7 @@
 #ifndef SOFT_STREAM_H
 #define SOFT_STREAM_H
 
+#include "engine/schedule.h"
 #include "soft.h"
 
 struct op;
@@ -38,8 +39,9 @@ struct op {
 struct gv_stream {
     struct gv_context *context;
     uint32_t flags;
-    bool legacy, internal; /* internal: takes no part in the legacy stream's rules */
-    _Atomic uint32_t refs; /* the handle, the thread, dependencies on it */
+    struct soft_draws draws; /* of its thread: how late it is in a seeded schedule */
+    bool legacy, internal;   /* internal: takes no part in the legacy stream's rules */
+    _Atomic uint32_t refs;   /* the handle, the thread, dependencies on it */
     /* Under backend.lock from here on. */
     struct gv_stream *next, *previous; /* context.streams */
     struct op *first, *last;

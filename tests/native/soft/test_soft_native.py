@@ -41,9 +41,10 @@ BACKEND_TESTS = [
 ]
 
 
-def run(program: Path, *arguments: str) -> str:
+def run(program: Path, *arguments: str, **more: str) -> str:
     environment = {
         **ENVIRONMENT,
+        **more,
         "ASAN_OPTIONS": "detect_leaks=1:detect_stack_use_after_return=0",
         "UBSAN_OPTIONS": "print_stacktrace=1",
         "TSAN_OPTIONS": "halt_on_error=1",
@@ -73,6 +74,8 @@ def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
     jobs = {
         "test_engine": lambda p: run(build("test_exec", p["variant"])),
+        "test_engine_under_a_seed": lambda p: run(build("test_exec", "address"), GPUVIRT_SOFT_SCHEDULE=p["schedule"]),
+        "test_backend_under_a_seed": lambda p: run(build("test_backend", p["variant"]), p["name"], GPUVIRT_SOFT_SCHEDULE="5"),
         "test_short_grids": lambda p: run(build("test_exec", "short-grids"), "short_grids"),
         "test_backend": lambda p: run(build("test_backend", "plain"), p["name"]),
         "test_backend_under_sanitizers": lambda p: run(build("test_backend", p["variant"]), p["name"]),
@@ -85,6 +88,12 @@ def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 @pytest.mark.parametrize("variant", ["plain", pytest.param("fortified", marks=pytest.mark.wide), pytest.param("address", marks=pytest.mark.slow)])
 def test_engine(runs: ConcurrentRuns, request: pytest.FixtureRequest, variant: str) -> None:
     print(runs.result(request))
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize("schedule", ["1", "2", "3", "4,cores"])
+def test_engine_under_a_seed(runs: ConcurrentRuns, request: pytest.FixtureRequest, schedule: str) -> None:
+    runs.result(request)
 
 
 def test_short_grids(runs: ConcurrentRuns, request: pytest.FixtureRequest) -> None:
@@ -102,6 +111,13 @@ def test_backend(runs: ConcurrentRuns, request: pytest.FixtureRequest, name: str
     [pytest.param(variant, name, marks=pytest.mark.slow if variant == "address" else pytest.mark.wide) for variant, name in UNDER_SANITIZERS],
 )
 def test_backend_under_sanitizers(runs: ConcurrentRuns, request: pytest.FixtureRequest, variant: str, name: str) -> None:
+    runs.result(request)
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize(("variant", "name"), UNDER_SANITIZERS)
+def test_backend_under_a_seed(runs: ConcurrentRuns, request: pytest.FixtureRequest, variant: str, name: str) -> None:
+    """Streams begin and end their operations late."""
     runs.result(request)
 
 

@@ -163,6 +163,7 @@ def barriers_after_exits_and_with_partial_warps() -> None:
         __shared__ int box[128];
         int t = threadIdx.x;
         if (t % 5 == 4 || t / 32 == 1) return;
+        asm volatile("bar.sync 5;" ::: "memory"); /* the first for which the warps that end may be awaited */
         box[t] = t;
         __syncthreads();
         int n = __syncthreads_count(t & 1), all = __syncthreads_and(t < 1000), any = __syncthreads_or(t == 3);

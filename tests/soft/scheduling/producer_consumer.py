@@ -130,6 +130,59 @@ def blocks_wait_for_later_blocks() -> None:
 
 
 @case
+def blocks_keep_memory_of_their_own() -> None:
+    """Shared and local memory, written before blocks wait for each other and read behind that; and by blocks that never wait for another."""
+    k = cuda(r"""__device__ int work(int* box, int round) {
+        int own[16], t = threadIdx.x;
+        for (int i = 0; i < 16; i++) own[(i * 5 + t) % 16] = blockIdx.x * 1000 + t + i + round;
+        box[t] = own[t % 16];
+        __syncthreads();
+        return box[t ^ 33] + own[(t + 3) % 16];
+    }
+    extern "C" __global__ void together(int* count, int* out) {
+        __shared__ int box[64];
+        int x = work(box, 0);
+        __syncthreads();
+        if (threadIdx.x == 0) { atomicAdd(count, 1); while (*(volatile int*)count < (int)gridDim.x) {} }
+        __syncthreads();
+        out[blockIdx.x * 64 + threadIdx.x] = x + box[threadIdx.x];
+    }
+    extern "C" __global__ void alone(int* count, int* out) {
+        __shared__ int box[64];
+        int x = 0;
+        for (int r = 0; r < 5; r++) { x += work(box, r); __syncthreads(); }
+        out[blockIdx.x * 64 + threadIdx.x] = x;
+    }""")
+    b, t = np.arange(24)[:, None], np.arange(64)[None, :]
+
+    def own(t: np.ndarray, at: np.ndarray, round: int) -> np.ndarray:
+        return b * 1000 + t + (at - t) * 13 % 16 + round  # 13 is the inverse of 5
+
+    def x(round: int) -> np.ndarray:
+        return own(t ^ 33, (t ^ 33) % 16, round) + own(t, (t + 3) % 16, round)
+
+    for name, want in (("together", x(0) + own(t, t % 16, 0)), ("alone", sum(x(r) for r in range(5)))):
+        out = zeros(24 * 64)
+        k.launch(name, 24, 64, zeros(1), out)
+        assert (out.reshape(24, 64) == want).all(), name
+
+
+@case
+def half_of_each_warp_waits_for_the_last_block() -> None:
+    """A flag that the last of as many blocks as are resident at once sets: more warps wait than have room for stacks of all their lanes. The other half
+    of each warp waits where the lanes' ways join."""
+    k = cuda(r"""extern "C" __global__ void f(volatile int* flag, int* out) {
+        int t = threadIdx.x, b = blockIdx.x;
+        if (b == gridDim.x - 1) { if (t == 0) { __threadfence(); *flag = 3; } }
+        else if (t & 1) while (!*flag) ;
+        out[b * blockDim.x + t] = *flag + t;
+    }""")
+    flag, out = zeros(1), zeros(512 * 64)
+    k.launch("f", 512, 64, flag, out)
+    assert (out.reshape(512, 64)[:-1, 1::2] == 3 + np.arange(1, 64, 2)).all()
+
+
+@case
 def arrivals_before_a_syncwarp() -> None:
     """Half of a warp waits for a flag; the other half, whose code comes later, arrives at an mbarrier on its way to the __syncwarp that both come to.
     Another warp waits for the arrivals and sets the flag. (PTX, for a compiler puts loops last.)"""

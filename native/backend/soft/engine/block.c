@@ -16,9 +16,10 @@
 #define MXCSR_FLUSH 0x8040u /* FTZ and DAZ */
 #define KEEP_FIBERS 64      /* idle ones a thread keeps */
 #define KEEP_BLOCKS 4
-/* Rounds in which all warps only waited for memory to change, after which another block becomes resident: for programs that rely on a whole wave of
- * resident blocks. */
+/* Rounds in which all warps only waited for memory to change, after which more blocks become resident, an eighth as many: for programs that rely on a
+ * whole wave of resident blocks. */
 #define ROUNDS_BEFORE_COMPANY 256
+#define COMPANY_SHARE 8
 /* Number of claims for each core into which the rest of a grid is divided. */
 #define RUNS_PER_HAND 16
 
@@ -35,7 +36,7 @@ void soft_pass_on(struct runner *r, struct fiber *f) {
     struct block *b = f->block;
     r->progress = true;
     uint32_t later = b->runnable & ~((2u << f->warp.warp) - 1), next = later ? later : b->runnable;
-    if (!next) {
+    if (!next || r->draws.on) {
         soft_suspend(r, f);
         return;
     }
@@ -45,6 +46,13 @@ void soft_pass_on(struct runner *r, struct fiber *f) {
     r->warp = &to->warp;
     soft_switch(&f->sp, to->sp);
     if (atomic_load_explicit(&r->grid->stop, memory_order_relaxed)) soft_leave(r);
+}
+
+void soft_perhaps_preempt(struct fiber *f) {
+    struct runner *r = f->block->runner;
+    if (!r->draws.on || !r->grid->fibers || soft_draw(&r->draws, r->draws.often)) return;
+    r->progress = true;
+    soft_suspend(r, f);
 }
 
 /* ---- blocks and their memory ---- */
@@ -163,7 +171,9 @@ void soft_runner_release(struct runner *r) {
         r->free_fibers = f->next_free;
         soft_fiber_free(f);
     }
-    soft_lanes_free(&r->direct);
+    soft_lanes_free(r->direct.lanes);
+    r->direct.lanes = NULL;
+    soft_lanes_release(r);
     free(r->resident);
 }
 
@@ -228,20 +238,26 @@ static void warp_fill(struct fiber *f, const struct block *b, const struct grid 
     w->local = b->local ? b->local + (size_t)g->local_stride * SOFT_LANES * warp : NULL;
     w->engine = f;
     f->bit = 1u << warp;
-    f->beside = b->fibers[warp + 1 < b->warps ? warp + 1 : 0];
+    f->beside = b->runner->draws.on ? f : b->fibers[warp + 1 < b->warps ? warp + 1 : 0]; /* drawn: the scheduler says who is next */
     f->lanes_run = false;
+}
+
+/* The code for the next warp: in a seeded schedule some get the first code although there is better. */
+static soft_entry *warp_entry(struct runner *r) {
+    const struct soft_code *code = r->grid->launch->code;
+    return r->draws.on && soft_draw(&r->draws, 2) && code->tier ? code->entry : soft_grid_entry(r->grid);
 }
 
 /* Runs a warp from start to end, then, without the scheduler, the next runnable warp of its block. */
 static void fiber_main(struct fiber *f) {
     struct block *b = f->block;
     struct runner *r = b->runner;
-    soft_grid_entry(r->grid)(&f->warp);
+    warp_entry(r)(&f->warp);
     uint32_t warp = f->warp.warp;
     soft_warp_exited(b, warp);
     r->progress = true;
     void *to = r->scheduler_sp;
-    if (b->runnable && !atomic_load_explicit(&r->grid->stop, memory_order_relaxed)) {
+    if (b->runnable && !r->draws.on && !atomic_load_explicit(&r->grid->stop, memory_order_relaxed)) {
         uint32_t later = b->runnable & ~((2u << warp) - 1);
         struct fiber *next = b->fibers[__builtin_ctz(later ? later : b->runnable)];
         next->yielded = false;
@@ -310,23 +326,41 @@ static bool admit(struct runner *r, struct grid *g, uint64_t index) {
     return true;
 }
 
-/* Runs every runnable warp of the block. True when one of them did more than wait for memory to change. */
+/* Runs a warp until it waits, or one to which it passed on does. */
+static void run_warp(struct runner *r, struct fiber *f) {
+    f->yielded = false;
+    r->running = f;
+    r->warp = &f->warp;
+    r->in_kernel = 1;
+    soft_switch(&r->scheduler_sp, f->sp);
+    r->in_kernel = 0;
+    r->progress |= !r->running->yielded; /* of the fiber that returned */
+}
+
+/* Runs every runnable warp of the block; in a seeded schedule one that is drawn. True when one of them did more than wait for memory to change. */
 static bool run_round(struct runner *r, struct block *b) {
     r->progress = false;
+    if (r->draws.on) {
+        run_warp(r, b->fibers[soft_draw_warp(&r->draws, b->runnable)]);
+        return r->progress;
+    }
     for (uint32_t todo = b->runnable; todo; todo &= todo - 1) {
         uint32_t i = (uint32_t)__builtin_ctz(todo);
-        if (!(b->runnable >> i & 1)) continue; /* another warp passed on to it */
-        struct fiber *f = b->fibers[i];
-        f->yielded = false;
-        r->running = f;
-        r->warp = &f->warp;
-        r->in_kernel = 1;
-        soft_switch(&r->scheduler_sp, f->sp);
-        r->in_kernel = 0;
-        r->progress |= !r->running->yielded; /* of the fiber that returned */
+        if (b->runnable >> i & 1) run_warp(r, b->fibers[i]); /* else another warp passed on to it */
     }
     return r->progress;
 }
+
+/* Which of the resident blocks runs next in a seeded schedule. */
+static uint32_t draw_block(struct runner *r) {
+    uint32_t k = soft_draw(&r->draws, r->n_resident);
+    bool slow = r->draws.slow_blocks && r->resident[k]->index[0] % 2;
+    return slow && soft_draw(&r->draws, 2) ? soft_draw(&r->draws, r->n_resident) : k;
+}
+
+/* In a seeded schedule: how many blocks are resident at first, at most; and turns of warps without a block's end after which more are. */
+#define DRAWN_AT_FIRST 8u
+#define DRAWN_TURNS_BEFORE_COMPANY 20000u
 
 static void back_off(uint32_t rounds) {
     if (rounds < 16) return;
@@ -338,8 +372,9 @@ static void back_off(uint32_t rounds) {
 
 static void run_fibers(struct runner *r, struct grid *g) {
     uint64_t most = g->launch->cooperative ? g->quota : 1, fits = soft_resident_blocks(g->threads, g->shared_bytes);
-    uint32_t idle = 0;
-    bool more = true;
+    uint32_t idle = 0, turns = 0;
+    bool more = true, drawn = r->draws.on;
+    if (drawn && most == 1) most = 1 + soft_draw(&r->draws, fits < DRAWN_AT_FIRST ? (uint32_t)fits : DRAWN_AT_FIRST);
     for (;;) {
         uint64_t index;
         while (more && r->n_resident < most) {
@@ -353,10 +388,12 @@ static void run_fibers(struct runner *r, struct grid *g) {
         if (soft_gate_closed(g->gate)) soft_gate_pause(g);
         if (atomic_load_explicit(&g->stop, memory_order_relaxed)) return;
         bool progress = false;
-        for (uint32_t k = 0; k < r->n_resident;) {
+        uint32_t first = drawn ? draw_block(r) : 0;
+        for (uint32_t k = first; k < r->n_resident && !(drawn && k > first);) {
             struct block *b = r->resident[k];
             progress |= run_round(r, b);
             if (!b->live) {
+                turns = 0;
                 if (more && r->n_resident <= most && (more = claim(r, g, &index))) {
                     begin(b, g, index);
                     k++;
@@ -374,7 +411,9 @@ static void run_fibers(struct runner *r, struct grid *g) {
         }
         if (g->launch->cooperative) most = g->total; /* after a first share each, whatever is left must become resident too */
         idle = progress ? 0 : idle + 1;
-        if (!g->launch->cooperative && idle && idle % ROUNDS_BEFORE_COMPANY == 0 && most < fits) most++;
+        bool company = drawn ? ++turns % DRAWN_TURNS_BEFORE_COMPANY == 0 : idle && idle % ROUNDS_BEFORE_COMPANY == 0;
+        if (!g->launch->cooperative && company && most < fits) most += 1 + most / COMPANY_SHARE;
+        if (most > fits && !g->launch->cooperative) most = fits;
         back_off(idle);
     }
 }
@@ -383,6 +422,7 @@ void soft_run_grid(struct runner *r, struct grid *g) {
     r->grid = g;
     r->warp = NULL;
     r->run_next = r->run_end = 0;
+    soft_draws_begin(&r->draws, &g->engine->schedule);
     uint32_t mxcsr = __builtin_ia32_stmxcsr();
     switch (sigsetjmp(r->jump, 0)) {
     case 0:
@@ -403,5 +443,6 @@ void soft_run_grid(struct runner *r, struct grid *g) {
     r->in_helper = 0;
     __builtin_ia32_ldmxcsr(mxcsr);
     while (r->n_resident) block_retire(r, r->resident[--r->n_resident]);
+    soft_draws_end(&r->draws, &g->engine->schedule);
     r->grid = NULL;
 }

@@ -77,7 +77,7 @@ void soft_grid_tier(struct grid *g) {
     struct soft_tier *tier = g->launch->code->tier;
     if (atomic_load_explicit(&tier->asked, memory_order_relaxed)) return;
     uint64_t spent = atomic_load_explicit(&tier->spent_ns, memory_order_relaxed) + ((uint64_t)gv_now_ns() - g->began_ns);
-    if (spent < tier->budget_ns || atomic_exchange(&tier->asked, 1)) return;
+    if ((spent < tier->budget_ns && !g->engine->schedule.seeded) || atomic_exchange(&tier->asked, 1)) return;
     uint64_t one = 1;
     /* Cannot block: the eventfd's counter is far from its limit. */
     if (write(tier->wake_fd, &one, sizeof one) != sizeof one) atomic_store(&tier->asked, 0);
@@ -138,6 +138,8 @@ static void *helper(void *arg) {
 }
 
 bool soft_engine_settings_known(char *err, size_t size) {
+    struct soft_schedule schedule;
+    if (!soft_schedule_read(&schedule, err, size)) return false;
     const char *lanes = getenv("GPUVIRT_SOFT_LANES");
     if (!lanes || !*lanes || !strcmp(lanes, "always")) return true;
     snprintf(err, size, "GPUVIRT_SOFT_LANES=%s: it is 'always' or unset", lanes);
@@ -155,6 +157,9 @@ struct soft_engine *soft_engine_create(int helpers) {
     }
     const char *lanes = getenv("GPUVIRT_SOFT_LANES");
     e->eager_lanes = lanes && !strcmp(lanes, "always");
+    char unknown[128];
+    soft_schedule_read(&e->schedule, unknown, sizeof unknown);
+    if (e->schedule.seeded && !e->schedule.cores) helpers = 0;
     pthread_mutex_init(&e->lock, NULL);
     pthread_cond_init(&e->work, NULL);
     soft_gates_open(e);
@@ -168,6 +173,8 @@ struct soft_engine *soft_engine_create(int helpers) {
     pthread_attr_destroy(&attr);
     return e;
 }
+
+struct soft_schedule *soft_engine_schedule(struct soft_engine *e) { return &e->schedule; }
 
 int soft_engine_stop(struct soft_engine *e) {
     for (int tries = 0; tries < 200; tries++) {
@@ -229,7 +236,7 @@ static void prepare(struct grid *g, struct soft_engine *e, const struct soft_lau
     g->launch = l;
     g->threads = l->block[0] * l->block[1] * l->block[2];
     g->warps = (g->threads + SOFT_LANES - 1) / SOFT_LANES;
-    g->fibers = l->cooperative || code->uses_barrier > 1 || (code->uses_barrier && g->warps > 1);
+    g->fibers = l->cooperative || code->uses_barrier > 1 || (code->uses_barrier && g->warps > 1) || (e->schedule.seeded && !code->loops);
     g->shared_bytes = code->dynamic_offset + l->dynamic_shared;
     if (g->shared_bytes < code->static_shared) g->shared_bytes = code->static_shared;
     g->local_stride = (code->local_bytes + 15) & ~15u;
@@ -237,7 +244,7 @@ static void prepare(struct grid *g, struct soft_engine *e, const struct soft_lau
     uint64_t hands = e->n_threads + 1;
     g->quota = (g->total + hands - 1) / hands;
     /* Blocks that wait for each other are claimed one at a time: one that waits for its predecessor would wait for the predecessor's whole claim. */
-    g->longest_run = l->cooperative || code->uses_barrier > 1 ? 1 : (RUN_THREADS + g->threads - 1) / g->threads;
+    g->longest_run = l->cooperative || code->uses_barrier > 1 || e->schedule.seeded ? 1 : (RUN_THREADS + g->threads - 1) / g->threads;
     if (code->tier) g->began_ns = (uint64_t)gv_now_ns();
     pthread_cond_init(&g->left, NULL);
     pthread_mutex_init(&g->error_lock, NULL);
@@ -356,6 +363,16 @@ static void own_console(void *arg, const char *text, size_t size) {
     (void)arg;
     fwrite(text, 1, size, stdout);
     fflush(stdout);
+}
+
+/* Another seed, for a process whose environment has GPUVIRT_SOFT_SCHEDULE; between two launches. What the grids since the last one drew, as one number. */
+__attribute__((visibility("default"))) uint64_t soft_exec_schedule(uint64_t seed) {
+    pthread_once(&own_once, own_create);
+    if (!own_engine) return 0;
+    struct soft_schedule *s = &own_engine->schedule;
+    s->seed = seed;
+    atomic_store(&s->begun, 0);
+    return atomic_exchange(&s->passed, 0);
 }
 
 __attribute__((visibility("default"))) int soft_exec_launch(const struct soft_code *code, const uint32_t grid[3], const uint32_t block[3],

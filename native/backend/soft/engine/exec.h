@@ -13,6 +13,7 @@
 struct soft_engine;
 struct soft_heap; /* what soft_malloc hands out */
 struct soft_children;
+struct soft_schedule;
 
 /* One grid. */
 struct soft_launch {
@@ -33,8 +34,10 @@ struct soft_launch {
 /* helpers: threads that help callers with their grids; < 0: one fewer than the process has cores, as the caller of soft_engine_run works too. NULL:
  * out of memory. */
 struct soft_engine *soft_engine_create(int helpers);
-/* False when GPUVIRT_SOFT_LANES is set to something that it does not know; err says what it knows. */
+/* False when GPUVIRT_SOFT_LANES or GPUVIRT_SOFT_SCHEDULE is set to something that it does not know; err says what it knows. */
 bool soft_engine_settings_known(char *err, size_t size);
+/* Its seeded schedule, which is off if GPUVIRT_SOFT_SCHEDULE is unset (schedule.h). */
+struct soft_schedule *soft_engine_schedule(struct soft_engine *e);
 /* Every grid under way ends with CUDA_ERROR_LAUNCH_FAILED, every later one fails at once. Waits up to a second for the running ones; true when none
  * is left. */
 int soft_engine_stop(struct soft_engine *e);

@@ -20,6 +20,7 @@
 #include "exec.h"
 #include "kernel_abi.h"
 #include "../limits.h"
+#include "schedule.h"
 
 /* Bytes of a fiber's stack, of which only what is used costs memory: one frame of a large kernel took more than 1 MiB. */
 #ifdef __SANITIZE_ADDRESS__ /* which marks all of it usable, again and again */
@@ -53,6 +54,7 @@ struct soft_engine {
     uint32_t cores; /* for %smid */
     bool
         eager_lanes; /* GPUVIRT_SOFT_LANES=always: a test mode in which lanes leave the code for 32 of them where they may, without waiting long first */
+    struct soft_schedule schedule;
     struct runner *running; /* every runner inside a grid */
     uint32_t n_running;
     bool stopping;
@@ -79,6 +81,7 @@ struct grid {
     _Atomic uint64_t next;
     _Atomic bool stop;
     _Atomic uint32_t fallbacks; /* warps whose lanes have left the code for 32 of them */
+    _Atomic uint32_t apart;     /* those of them that still run so */
     uint64_t began_ns;          /* with a tier */
     uint64_t began_cycles;      /* where others could help */
     bool alone;                 /* predicted to be too short to wake other threads; only the caller's thread reads it */
@@ -121,7 +124,7 @@ struct fiber {
     uint32_t value; /* result of the reduction that it waited for */
     bool yielded;
     bool lanes_run;                        /* its lanes run by themselves (lanes.c) */
-    struct lanes *lanes;                   /* kept for the next time */
+    struct lanes *lanes;                   /* of the fallback under way, or of one whose grid has failed */
     uint64_t waits_since, waits_since_cpu; /* in the loop that it asked about last */
     struct last_errors errors;
 };
@@ -153,12 +156,14 @@ struct runner {
     struct grid *_Atomic grid;    /* also read by soft_engine_stop */
     _Atomic bool told_to_stop;    /* SOFT_STOP_SIGNAL is under way: signals of its kind queue, and the handler's stack holds few of them at once */
     const struct soft_warp *warp; /* that runs, for messages */
+    struct soft_draws draws;      /* of the grid that it is in */
     uint64_t run_next, run_end;   /* blocks that this runner has taken and not begun */
     struct block **resident;
     uint32_t n_resident, resident_size;
     struct block *free_blocks;
     struct fiber *free_fibers;
-    uint32_t n_free_fibers, n_free_blocks;
+    struct lanes *free_lanes;
+    uint32_t n_free_fibers, n_free_blocks, n_free_lanes;
     void *signal_stack;
     pthread_t thread;
     uint32_t core;
@@ -197,13 +202,16 @@ _Noreturn void soft_leave(struct runner *r);
 void soft_suspend(struct runner *r, struct fiber *f);
 /* The same, but switches to the next runnable warp of the block without the scheduler. */
 void soft_pass_on(struct runner *r, struct fiber *f);
+/* In a seeded schedule: perhaps lets another warp run. The fiber is not that of a lane. */
+void soft_perhaps_preempt(struct fiber *f);
 void soft_warp_exited(struct block *b, uint32_t warp);
 
 /* helpers_barrier.c: lets other warps, then other threads, run. */
 void soft_warp_yield(struct fiber *f);
 
 /* lanes.c */
-void soft_lanes_free(struct fiber *f);
+void soft_lanes_free(struct lanes *s);
+void soft_lanes_release(struct runner *r);
 /* Lets the other lanes of a warp run whose lanes run by themselves. */
 void soft_lane_yield(struct fiber *f);
 

@@ -64,13 +64,17 @@ struct fiber *soft_fiber_new(void) {
         free(f);
         return NULL;
     }
-    mprotect(all, SOFT_GUARD, PROT_NONE);
+    if (mprotect(all, SOFT_GUARD, PROT_NONE)) { /* it would split a mapping, and there are as many as there may be */
+        munmap(all, SOFT_GUARD + SOFT_STACK);
+        free(f);
+        return NULL;
+    }
     f->stack = all + SOFT_GUARD;
     return f;
 }
 
 void soft_fiber_free(struct fiber *f) {
-    soft_lanes_free(f);
+    soft_lanes_free(f->lanes);
     munmap((char *)f->stack - SOFT_GUARD, SOFT_GUARD + SOFT_STACK);
     free(f);
 }

@@ -124,6 +124,11 @@ SOFT_EXPORT void soft_turn(struct soft_warp *w) {
     if (b->runner->grid->fibers && b->runnable & ~(1u << w->warp)) soft_pass_on(b->runner, f);
 }
 
+SOFT_EXPORT void soft_preempt(struct soft_warp *w) {
+    struct fiber *f = soft_fiber_of(w);
+    if (!f->lanes_run) soft_perhaps_preempt(f);
+}
+
 SOFT_EXPORT void soft_yield(struct soft_warp *w) {
     struct fiber *f = soft_fiber_of(w);
     if (f->lanes_run)

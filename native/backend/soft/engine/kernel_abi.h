@@ -73,6 +73,9 @@ void soft_yield(struct soft_warp *w);
  * warps that read side by side do so at about the same time. */
 void soft_turn(struct soft_warp *w);
 
+/* Called before each access to memory that others see, by code that was compiled for seeded schedules (schedule.h): other warps may run first. */
+void soft_preempt(struct soft_warp *w);
+
 /* nanosleep.u32: as soft_yield, then sleeps at most `ns` nanoseconds (the engine may cut it to what is useful). */
 void soft_nanosleep(struct soft_warp *w, uint32_t ns);
 

@@ -21,6 +21,11 @@
 #define PATIENCE_NS 30000000ull
 #define PATIENCE_CPU_NS 5000000ull
 #define HALVINGS 5
+/* Warps of a grid that run so at once, unless one has waited for MANY_TURNS: each has 32 stacks, and the kernel grants a process some 65,000 mappings
+ * (vm.max_map_count), of which a stack takes two. */
+#define APART_MOST 512u
+#define MANY_TURNS (1u << 14)
+#define KEEP_LANES 16 /* a thread's, with their stacks */
 
 /* The frame that vector code writes for one call, from which lanes continue; innermost first. Compiled code fills the rest. */
 struct frame {
@@ -29,6 +34,7 @@ struct frame {
 };
 
 struct lanes {
+    struct lanes *next_free;
     struct fiber *fiber[SOFT_LANES]; /* of which warp, sp and stack are used */
     uint32_t named[SOFT_LANES], key[SOFT_LANES], met[SOFT_LANES], value[SOFT_LANES];
     uint32_t alive, waits; /* lanes that have not ended; those of them that wait for others at an exchange or barrier */
@@ -49,15 +55,44 @@ static void drop_frames(struct lanes *s) {
     }
 }
 
-void soft_lanes_free(struct fiber *f) {
-    struct lanes *s = f->lanes;
+void soft_lanes_free(struct lanes *s) {
     if (!s) return;
     drop_frames(s);
     for (uint32_t i = 0; i < SOFT_LANES; i++)
         if (s->fiber[i]) soft_fiber_free(s->fiber[i]);
     free(s);
+}
+
+void soft_lanes_release(struct runner *r) {
+    while (r->free_lanes) {
+        struct lanes *next = r->free_lanes->next_free;
+        soft_lanes_free(r->free_lanes);
+        r->free_lanes = next;
+    }
+    r->n_free_lanes = 0;
+}
+
+/* For a fiber that has none; NULL: no memory. */
+static struct lanes *take(struct runner *r) {
+    struct lanes *s = r->free_lanes;
+    if (!s) return calloc(1, sizeof *s);
+    r->free_lanes = s->next_free;
+    r->n_free_lanes--;
+    return s;
+}
+
+static void give_back(struct runner *r, struct fiber *f) {
+    struct lanes *s = f->lanes;
     f->lanes = NULL;
     f->lanes_run = false;
+    drop_frames(s);
+    if (r->n_free_lanes >= KEEP_LANES) {
+        soft_lanes_free(s);
+        return;
+    }
+    s->next_free = r->free_lanes;
+    r->free_lanes = s;
+    r->n_free_lanes++;
 }
 
 /* ---- from code for 32 lanes to code for one ---- */
@@ -65,13 +100,16 @@ void soft_lanes_free(struct fiber *f) {
 SOFT_EXPORT uint32_t soft_spin_wait(struct soft_warp *w, uint32_t turns) {
     struct fiber *f = soft_fiber_of(w);
     soft_yield(w);
-    if (f->block->runner->grid->engine->eager_lanes) return 1;
+    struct runner *r = f->block->runner;
+    bool full = turns < MANY_TURNS && atomic_load_explicit(&r->grid->apart, memory_order_relaxed) >= APART_MOST;
+    if (r->grid->engine->eager_lanes) return !full;
+    if (r->draws.on) return !full && turns >= r->draws.spin_patience;
     if (turns <= 1) f->waits_since = (uint64_t)gv_clock_ns(CLOCK_MONOTONIC);
     if (turns < TURNS) return 0;
     if (turns == TURNS) f->waits_since_cpu = (uint64_t)gv_clock_ns(CLOCK_THREAD_CPUTIME_ID);
-    uint32_t before = atomic_load_explicit(&f->block->runner->grid->fallbacks, memory_order_relaxed);
+    uint32_t before = atomic_load_explicit(&r->grid->fallbacks, memory_order_relaxed);
     if (before > HALVINGS) before = HALVINGS;
-    return (uint64_t)gv_clock_ns(CLOCK_MONOTONIC) - f->waits_since > PATIENCE_NS >> before &&
+    return !full && (uint64_t)gv_clock_ns(CLOCK_MONOTONIC) - f->waits_since > PATIENCE_NS >> before &&
            (uint64_t)gv_clock_ns(CLOCK_THREAD_CPUTIME_ID) - f->waits_since_cpu > PATIENCE_CPU_NS >> before;
 }
 
@@ -83,7 +121,7 @@ static _Noreturn void no_memory(struct fiber *f) {
 
 SOFT_EXPORT void *soft_fallback_frame(struct soft_warp *w, uint64_t bytes) {
     struct fiber *f = soft_fiber_of(w);
-    if (!f->lanes && !(f->lanes = calloc(1, sizeof *f->lanes))) no_memory(f);
+    if (!f->lanes && !(f->lanes = take(f->block->runner))) no_memory(f);
     if (!f->lanes_run) drop_frames(f->lanes); /* the grid has failed */
     f->lanes_run = true;
     struct frame *frame = aligned_alloc(64, (bytes + 63) & ~63ull);
@@ -137,6 +175,7 @@ SOFT_EXPORT void soft_fall_back(struct soft_warp *w, void (*entry)(struct soft_w
     struct grid *g = r->grid;
     struct lanes *s = f->lanes;
     atomic_fetch_add_explicit(&g->fallbacks, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&g->apart, 1, memory_order_relaxed);
     s->entry = entry;
     s->alive = w->lanes;
     s->waits = 0;
@@ -153,18 +192,19 @@ SOFT_EXPORT void soft_fall_back(struct soft_warp *w, void (*entry)(struct soft_w
         if (s->waits == s->alive) release_some(s);
         uint32_t group = lane_order_next(&s->order, s->alive & ~s->waits);
         s->group = group;
-        for (uint32_t todo = group; todo; todo &= todo - 1) {
-            s->running = (uint32_t)__builtin_ctz(todo);
+        for (uint32_t todo = group; todo; todo &= ~(1u << s->running)) {
+            s->running = r->draws.on ? soft_draw_bit(&r->draws, todo) : (uint32_t)__builtin_ctz(todo);
             struct fiber *l = s->fiber[s->running];
             r->warp = &l->warp;
             soft_switch(&s->home, l->sp);
+            soft_perhaps_preempt(f);
         }
         r->warp = w;
         if (lane_order_ran(&s->order, group, s->alive & ~s->waits)) soft_warp_yield(f);
         if (atomic_load_explicit(&g->stop, memory_order_relaxed)) soft_leave(r);
     }
-    drop_frames(s);
-    f->lanes_run = false;
+    atomic_fetch_sub_explicit(&g->apart, 1, memory_order_relaxed);
+    give_back(r, f);
 }
 
 /* ---- lanes that run by themselves ---- */
