@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -163,3 +164,14 @@ def soft_backend() -> tuple[list[Path], list[str]]:
     sources = [*sorted((NATIVE / "backend/soft").rglob("*.c")), *(NATIVE / "backend").glob("*.c"), *wire]
     places = [generated(), *(NATIVE / part for part in ("backend/soft", "backend", "worker", "wire"))]
     return sources, ["-fvisibility=hidden", *(f"-I{place}" for place in places)]
+
+
+def with_defect(source: Path, old: str, new: str) -> str:
+    """The text of a source in which `old`, which stands there once, is `new`. What is included from beside it has its whole path."""
+    text = source.read_text()
+    assert text.count(old) == 1, f"{source.name} has changed: seeded_bugs.py no longer fits"
+    for name in set(re.findall(r'#include "([^"]+)"', text)):
+        path = (source.parent / name).resolve()
+        if path.exists():  # others are found by the include path
+            text = text.replace(f'#include "{name}"', f'#include "{path}"')
+    return text.replace(old, new)

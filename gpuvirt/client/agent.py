@@ -14,6 +14,7 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -24,6 +25,9 @@ from gpuvirt.client.settings import Settings
 from gpuvirt.errors import GpuvirtError
 from gpuvirt.transport.control import ControlError, RequestRefused
 from gpuvirt.transport.pool import parse_pool
+
+AGAIN = 1.0  # seconds between two attempts to give GPUs back
+PATIENCE = 60.0  # seconds for them
 
 
 @dataclass(frozen=True)
@@ -111,8 +115,11 @@ def _say(what: dict[str, Any]) -> None:
     os.write(1, json.dumps(what).encode() + b"\n")
 
 
-def _keep(watched: int, lease: NamedLease) -> None:
-    """Renews the lease until the watched process has ended, this one is told to end, or the lease has."""
+def _keep(watched: int, lease: NamedLease, patient: bool) -> None:
+    """Renews the lease until the watched process has ended, this one is told to end, or the lease has.
+
+    patient: the server may come back.
+    """
     ended, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     signal.set_wakeup_fd(writing)
     for sig in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -129,8 +136,22 @@ def _keep(watched: int, lease: NamedLease) -> None:
             return
         except ControlError:
             continue  # the server may come back; until then the lease lasts as long as the server says
-    with contextlib.suppress(ControlError):
-        lease.release()
+    _give_back(lease, time.monotonic() + PATIENCE if patient else 0)
+
+
+def _give_back(lease: NamedLease, until: float) -> None:
+    """The GPUs go back, also when the server is away just now, or busy; not when it stays away until then: it ends the lease by itself."""
+    while True:
+        try:
+            lease.release()
+        except RequestRefused:
+            return  # it has ended
+        except ControlError:
+            if time.monotonic() >= until:
+                return
+            time.sleep(AGAIN)
+        else:
+            return
 
 
 def main() -> None:
@@ -159,7 +180,7 @@ def main() -> None:
     if found is None:
         return
     try:
-        _keep(watched, lease)
+        _keep(watched, lease, patient=found.private is None)
     finally:
         if found.private is not None:
             found.private.close()

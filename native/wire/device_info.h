@@ -33,4 +33,8 @@ static inline int gv_device_capability(const struct gv_device_info *info) {
 #define GV_ADDRESSES_FIXED 1u /* the client places allocations inside the agreed window, from credit */
 #define GV_ADDRESSES_REPLY 2u /* allocation is a waiting call, the worker answers with the address */
 
+/* How a device's multiprocessors are grouped, in the driver's own form: `groups` has for each pair of multiprocessors the number of its group (GPC), in ascending order,
+ * `order` the same numbers in another order. So many pairs at most: today's largest device has 80. */
+#define GV_PROCESSOR_GROUPS_MAX 512u
+
 #endif

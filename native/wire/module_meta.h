@@ -29,6 +29,8 @@ struct gv_meta_header {
     uint32_t reserved;
 };
 
+#define GV_META_KERNEL_NEEDS_CLUSTER 1u /* CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET: launched only with a cluster (.explicitcluster) */
+
 struct gv_meta_kernel {
     uint32_t name; /* offset into strings */
     uint32_t first_param, n_params;
@@ -39,8 +41,8 @@ struct gv_meta_kernel {
     uint32_t num_regs;
     uint32_t ptx_version, binary_version; /* 10 * major + minor */
     uint32_t required_threads[3];         /* .reqntid, or 0 */
-    uint32_t flags;
-    uint32_t reserved;
+    uint32_t flags;                       /* GV_META_KERNEL_* */
+    uint32_t cluster;                     /* cluster_dims.h: what every launch is made of (.reqnctapercluster), or 0 */
 };
 
 struct gv_meta_param {

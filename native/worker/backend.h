@@ -86,8 +86,18 @@ struct gv_launch {
     uint32_t grid[3], block[3];
     uint32_t shared; /* dynamic shared memory, bytes */
     uint32_t cooperative;
-    const void *params; /* packed; valid during the call only */
+    uint32_t cluster, preferred_cluster; /* cluster_dims.h, with the scheduling policy in the first; 0: none was named */
+    const void *params;                  /* packed; valid during the call only */
     uint32_t params_size;
+};
+
+/* How many clusters of a kernel run at once, or, with `potential`, the most blocks that a cluster of it may have: for launches like this one. */
+struct gv_cluster_query {
+    uint32_t kernel;
+    uint32_t grid[3], block[3];
+    uint32_t shared;
+    uint32_t cluster; /* cluster_dims.h; 0: none is named */
+    uint32_t potential;
 };
 
 /* An array, as CUDA_ARRAY3D_DESCRIPTOR has it. levels: of a mipmapped array; 0: it is none. */

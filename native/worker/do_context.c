@@ -51,3 +51,14 @@ int worker_do_context_destroy(struct worker *w, const struct gv_record *record, 
     worker_context_drop(context);
     return 0;
 }
+
+int worker_do_processor_groups(struct worker *w, const struct gv_record *record, const struct gv_cmd_processor_groups *c,
+                               struct worker_context *context) {
+    uint8_t order[GV_PROCESSOR_GROUPS_MAX] = {0}, groups[GV_PROCESSOR_GROUPS_MAX] = {0}, body[2 * GV_PROCESSOR_GROUPS_MAX + 64];
+    uint32_t n = 0;
+    (void)c;
+    int status = w->ops->processor_groups(context->context, order, groups, &n);
+    struct gv_reply_processor_groups reply = {.order = order, .order_size = n, .groups = groups, .groups_size = n};
+    gv_reply_processor_groups_encode(&reply, body);
+    return worker_reply(w, record, status, NULL, body, (uint32_t)gv_reply_processor_groups_size(&reply));
+}

@@ -258,6 +258,7 @@ static void send_from_device(void *arg) {
         worker_send_data(w, o->tag, o->status, NULL, 0);
     } else {
         o->refs = 2;
+        gv_link_offer_memory(w->link, o->view, o->size); /* for as long as nothing can be mapped there in its place */
         pthread_mutex_lock(&w->copies.lock);
         o->listed.number = worker_send_in_place(w, o->tag, o->view, o->size, out_sent, o);
         if (o->listed.number > o->stream->last_bulk) o->stream->last_bulk = o->listed.number;
@@ -267,6 +268,7 @@ static void send_from_device(void *arg) {
         pthread_mutex_unlock(&w->lock);
     }
     worker_copies_remove(w, &o->listed);
+    gv_link_take_back_memory(w->link, o->view);
     w->ops->host_view_end(w->backend, o->src, o->size);
     in_place(w, -1);
     worker_stream_drop(o->stream);

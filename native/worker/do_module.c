@@ -173,6 +173,8 @@ int worker_do_launch(struct worker *w, const struct gv_record *record, const str
                                .block = {c->block[0], c->block[1], c->block[2]},
                                .shared = c->shared,
                                .cooperative = c->cooperative,
+                               .cluster = c->cluster,
+                               .preferred_cluster = c->preferred_cluster,
                                .params = c->params,
                                .params_size = c->params_size};
     int status = c->params_size > GV_PARAMS_MAX ? CUDA_ERROR_INVALID_VALUE : w->ops->launch(stream->stream, &launch);

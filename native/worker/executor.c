@@ -19,10 +19,13 @@ static bool gives_room(uint16_t op) { return op == GV_OP_HOST_DONE; }
 
 static int carry_out(struct worker *w, const struct gv_record *record, char *err) {
     w->current = NULL;
+    struct gv_backend *entered = w->ops->command_begin ? w->backend : NULL;
+    if (entered) w->ops->command_begin(entered);
     bool known = w->attached || record->op == GV_OP_ATTACH || record->op == GV_OP_BYE;
     int bad = known ? gv_dispatch(w, record) : -1;
     if (!bad && record->op == GV_OP_STREAM_CREATE) worker_order_stream_created(w, record);
     if (!bad && w->current) bad = record->flags & GV_RECORD_MARK ? worker_mark(w, w->current, record) : worker_count(w, w->current, record);
+    if (entered) w->ops->command_end(entered);
     if (bad && !gv_link_dead(w->link)) {
         snprintf(err, GV_ERR_SIZE, "record %llu (%s, operation %u) %s", (unsigned long long)record->seq, gv_op_name(record->op), record->op,
                  known ? "is malformed or cannot be carried out" : "comes before the session has been attached");
@@ -59,8 +62,9 @@ static int step(struct worker *w, char *err) {
     /* While it waits for room, read-ahead reads the link: acknowledgements release room, and they come with the commands. */
     bool turn = worker_has_turn(w, record), room = turn && (gives_room(record->op) || worker_has_room(w)), frees = frees_spare(w, record->op),
          waits = frees || gv_may_wait(record->op);
-    bool ahead = !room || (waits && worker_waits_for_client(w));
-    if (!room || waits)
+    /* Any call of a driver waits when its queues are full, for what only the client's answer lets go on. */
+    bool ahead = !room || ((waits || w->ops->command_begin) && worker_waits_for_client(w));
+    if (ahead || waits)
         worker_rest(w);
     else if (!atomic_load_explicit(&w->busy, memory_order_relaxed))
         atomic_store_explicit(&w->busy, true, memory_order_relaxed);

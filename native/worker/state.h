@@ -63,6 +63,7 @@ struct worker_piece {
     struct worker_piece *next;
     uint64_t at, size; /* in the payload */
     void *data;
+    bool heap; /* not pinned, though the backend's staging memory is */
 };
 
 struct worker_early;

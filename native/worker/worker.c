@@ -116,6 +116,7 @@ EXPORT struct worker *worker_open(const struct worker_config *config, char *err)
         worker_close(w);
         return NULL;
     }
+    staging_set_link(&w->staging, w->link);
     gv_link_set_grace(w->link, (int64_t)config->grace * 1000000000);
     struct gv_backend_config backend = {.devices = config->devices,
                                         .n_devices = config->n_devices,

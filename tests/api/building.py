@@ -17,6 +17,7 @@ BY_HAND = {
         "impl_cuInit",
         "impl_cuDeviceGetCount",
         "impl_cuDeviceGetUuid",
+        "impl_cuDeviceCanAccessPeer",
     ),
     *("impl_cuDeviceTotalMem", "impl_cuDeviceGetAttribute", "impl_cuDevicePrimaryCtxGetState", "impl_cuMemGetInfo"),
     *(

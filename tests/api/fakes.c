@@ -40,8 +40,8 @@ CUresult fake_call(const char *name, CUstream stream) {
 }
 
 CUresult impl_cuMemAlloc(CUdeviceptr *address, size_t size) {
-    (void)size;
     *address = 0x7f0012345000;
+    if (size > 4096) call_because("too much");
     return fake_call("impl_cuMemAlloc", NULL);
 }
 
@@ -155,6 +155,14 @@ CUresult impl_cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void 
     return fake_call("impl_cuLaunchKernelEx", config->hStream);
 }
 
+/* Device 1 reaches device 0, and not the other way round. */
+CUresult impl_cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer) { return *can = device > peer, CUDA_SUCCESS; }
+
+static char reason[64];
+
+void call_because(const char *format, ...) { snprintf(reason, sizeof reason, "%s", format ? format : ""); }
+const char *call_reason(void) { return reason[0] ? reason : NULL; }
+
 int session_broken(void) { return fake_broken; }
 
 const struct shim_server *session_server(void) {
@@ -186,6 +194,16 @@ void shim_log(const char *format, ...) {
 }
 
 struct shim_context *context_current(void) { return &current; }
+
+__attribute__((visibility("default"))) int fake_groups; /* how many pairs of multiprocessors the device has; 0: it does not tell */
+
+int processor_groups(uint8_t **order, uint8_t **groups) {
+    *order = *groups = NULL;
+    if (!fake_groups) return CUDA_ERROR_NOT_SUPPORTED;
+    *order = calloc(256, 1), *groups = calloc(256, 1);
+    for (int i = 0; i < fake_groups; i++) (*order)[i] = (uint8_t)(100 + i), (*groups)[i] = (uint8_t)i;
+    return CUDA_SUCCESS;
+}
 
 struct shim_context *context_get(CUcontext handle) { return (struct shim_context *)handle; }
 

@@ -139,3 +139,25 @@ def test_every_function_of_the_header_exists(fake_nvml: Path, headers_at: list[P
     assert len(names) > 300
     exported = subprocess.run(["nm", "-D", "--defined-only", str(fake_nvml)], capture_output=True, text=True, check=True).stdout
     assert set(names) == {line.split()[-1] for line in exported.splitlines()}
+
+
+def test_which_devices_reach_each_other(fake_nvml: Path) -> None:
+    """What NCCL asks first, of one device as well: the same device, or what cuDeviceCanAccessPeer says."""
+    code = """
+        assert nvml.nvmlInit_v2() == 0
+        status = c_int(99)
+        def ask(a, b, index):
+            status.value = 99
+            return nvml.nvmlDeviceGetP2PStatus(a, b, index, byref(status)), status.value
+        print(ask(handle(0), handle(0), 0), ask(handle(1), handle(1), 1), ask(handle(0), handle(0), 2))
+        print(ask(handle(0), handle(1), 0), ask(handle(1), handle(0), 1))
+        print(ask(handle(0), handle(1), 5), ask(handle(0), handle(1), -1), ask(handle(0), None, 0))
+        print(nvml.nvmlDeviceGetP2PStatus(handle(0), handle(0), 0, None))
+    """
+    not_supported = 5
+    assert run(fake_nvml, code) == [
+        f"(0, 0) (0, 0) (0, {not_supported})",
+        f"(0, {not_supported}) (0, 0)",
+        "(2, 99) (2, 99) (2, 99)",
+        "2",
+    ]

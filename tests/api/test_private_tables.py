@@ -48,7 +48,7 @@ def slot(lib: ctypes.CDLL, name: str, number: int, *types: type) -> ctypes._CFun
 
 
 @pytest.mark.parametrize(
-    ("name", "slots"), [(RUNTIME, 13), (BUFFERS, 7), (CURRENT, 4), (CHECKS, 4), (INTEGRITY, 3), (IDENTITIES, 64), (CUBLASLT, 64), (CUFFT, 64)]
+    ("name", "slots"), [(RUNTIME, 13), (BUFFERS, 7), (CURRENT, 4), (CHECKS, 4), (INTEGRITY, 3), (IDENTITIES, 64), (CUBLASLT, 17), (CUFFT, 64)]
 )
 def test_size_word(lib: ctypes.CDLL, name: str, slots: int) -> None:
     assert ctypes.c_uint64.from_address(table(lib, name)).value == slots * 8
@@ -65,11 +65,31 @@ def test_unknown_tables_are_refused(lib: ctypes.CDLL) -> None:
 
 def test_slots_nobody_was_seen_to_call(lib: ctypes.CDLL) -> None:
     for _ in range(2):
-        assert slot(lib, CUBLASLT, 4)() == 801
+        assert slot(lib, CUBLASLT, 5)() == 801
         assert slot(lib, IDENTITIES, 63)() == 801
     log = ctypes.string_at(ctypes.addressof(ctypes.c_char.in_dll(lib, "fake_log"))).decode()
-    assert log.count("slot 4 of the private table 1734dc26") == 1
+    assert log.count("slot 5 of the private table 1734dc26") == 1
     assert log.count("slot 63 of the private table 21318c60") == 1
+
+
+def test_groups_of_multiprocessors(lib: ctypes.CDLL) -> None:
+    """What cuBLASLt asks for: a device that does not tell says so without a line to the user."""
+    order, groups = P(1), P(1)
+    tell, free = slot(lib, CUBLASLT, 4, P, P, P), slot(lib, CUBLASLT, 13, P, P, P)
+    before = ctypes.string_at(ctypes.addressof(ctypes.c_char.in_dll(lib, "fake_log")))
+    assert tell(ctypes.addressof(order), ctypes.addressof(groups), 12345) == 801
+    assert order.value is None and groups.value is None
+    assert ctypes.string_at(ctypes.addressof(ctypes.c_char.in_dll(lib, "fake_log"))) == before
+    ctypes.c_int.in_dll(lib, "fake_groups").value = 66
+    try:
+        assert tell(ctypes.addressof(order), ctypes.addressof(groups), 12345) == 0
+        assert order.value and groups.value
+        assert list(ctypes.string_at(order.value, 67)) == [*range(100, 166), 0]
+        assert list(ctypes.string_at(groups.value, 67)) == [*range(66), 0]
+        assert free(order, groups, 12345) == 0
+        assert tell(None, ctypes.addressof(groups), 0) == 1
+    finally:
+        ctypes.c_int.in_dll(lib, "fake_groups").value = 0
 
 
 def test_runtime_table(lib: ctypes.CDLL) -> None:

@@ -277,8 +277,10 @@ def test_too_old_a_version(driver: Driver) -> None:
 
 def test_server_decides_what_exists(driver: Driver) -> None:
     driver.set("version", 12000)
-    assert driver.look_up(b"cuCtxCreate", 13000)[0] == driver.address("cuCtxCreate_v3")
-    assert driver.look_up(b"cuKernelGetLibrary", 13000) == (0, 1)
+    assert driver.look_up(b"cuCtxCreate", 12000)[0] == driver.address("cuCtxCreate_v3")
+    assert driver.look_up(b"cuKernelGetLibrary", 12000) == (0, 1)
+    out = ctypes.c_void_p()  # versions above the server's are refused
+    assert driver.lib.cuGetProcAddress_v2(b"cuInit", ctypes.byref(out), 12010, ctypes.c_uint64(0), None) == 1
     driver.set("version", 0)  # not attached yet: what the headers know
     assert driver.look_up(b"cuKernelGetLibrary", 13000)[1] == 0
 
@@ -340,6 +342,28 @@ def test_trace(fake_driver: Path, tmp_path: Path) -> None:
         "async cuMemAlloc_v2(dptr=P, bytesize=8192) = CUDA_ERROR_OUT_OF_MEMORY",
         "async cuMemFree_v2(...) = CUDA_ERROR_DEVICE_UNAVAILABLE",
     ]
+
+
+def test_trace_of_errors(fake_driver: Path) -> None:
+    """GPUVIRT_TRACE=errors: a line for each call that fails, with the reason where one is known; none for what is not done yet."""
+    code = """
+        address, log = ctypes.c_uint64(), lambda: ctypes.string_at(ctypes.addressof(ctypes.c_char.in_dll(lib, "fake_log"))).decode()
+        lib.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(4096))
+        put("result", 600)
+        lib.cuStreamQuery(None)
+        print("before", repr(log()))
+        put("result", 2)
+        lib.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(8192))
+        lib.cuMemFree_v2(ctypes.c_uint64(16))
+        put("broken", 46)
+        lib.cuMemFree_v2(ctypes.c_uint64(16))
+        print(log())
+    """
+    before, alloc, free, refused = run_fresh(fake_driver, code, GPUVIRT_TRACE="errors").rstrip().splitlines()
+    assert before == "before ''"
+    assert re.fullmatch(r"thread \d+: cuMemAlloc_v2\(dptr=0x[0-9a-f]+, bytesize=8192\) answered CUDA_ERROR_OUT_OF_MEMORY: too much", alloc)
+    assert re.fullmatch(r"thread \d+: cuMemFree_v2\(dptr=0x10\) answered CUDA_ERROR_OUT_OF_MEMORY", free), "the reason was another call's"
+    assert re.fullmatch(r"thread \d+: cuMemFree_v2\(\.\.\.\) answered CUDA_ERROR_DEVICE_UNAVAILABLE", refused)
 
 
 def test_trace_that_cannot_be_written(fake_driver: Path, tmp_path: Path) -> None:

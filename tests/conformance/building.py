@@ -38,12 +38,12 @@ def cases() -> list[Case]:
     return conformance_cases.read(PROGRAMS)
 
 
-WRONG = re.compile(r"\b(?:REFUSED|GONE)\((cu[A-Z]\w+?)(?:_v\d+|_ptsz|_ptds)?\(")
+WRONG = re.compile(r"\b(?:REFUSED|UNCHECKED_BY_THE_DRIVER|GONE)\((cu[A-Z]\w+?)(?:_v\d+|_ptsz|_ptds)?\(")
 
 
 @cache
 def refused() -> set[str]:
-    """The functions that some case calls with wrong arguments, or of what is no more: REFUSED(cuFunction(...), error) and GONE(cuFunction(...))."""
+    """The functions that some case calls with wrong arguments (REFUSED and UNCHECKED_BY_THE_DRIVER), or of what is no more (GONE)."""
     return {function for path in PROGRAMS.glob("*.cpp") for function in WRONG.findall(path.read_text())}
 
 

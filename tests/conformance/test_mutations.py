@@ -38,7 +38,7 @@ def run(pool: Server, breakable: Path, program: Path, case: Case, broken: str) -
     """What the program says of the case with `broken` doing nothing, or that it did not end in time."""
     env = clean_environment(LD_LIBRARY_PATH=str(breakable), GPUVIRT_POOL=pool.url, GPUVIRT_LINK="tcp", GPUVIRT_GPUS="2", GV_BREAK_FUNCTION=broken)
     env["GPUVIRT_LAUNCH"] = secrets.token_hex(16)  # the processes of a case share a lease
-    line = [str(program), *([] if case.hint else ["--effects-only"]), case.name]
+    line = [str(program), "--unchecked" if case.hint else "--effects-only", case.name]
     pipe, null = subprocess.PIPE, subprocess.DEVNULL
     # A session of its own: the case is a child of the program, and must end with it.
     with subprocess.Popen(line, env=env, stdin=null, stdout=pipe, stderr=pipe, text=True, errors="replace", start_new_session=True) as process:

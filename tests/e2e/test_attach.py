@@ -15,6 +15,8 @@ import pytest
 from e2e.harness import GPUVIRT, HERE, Server, clean_environment
 from terminal import Terminal
 
+from gpuvirt.transport.control import TIMEOUT
+
 PROGRAM = f"{sys.executable} {HERE / 'programs' / 'each_gpu.py'}"
 LINE = " ".join(GPUVIRT)
 UUIDS = r"gpus=([0-9a-f]{32}),([0-9a-f]{32}) right"
@@ -104,6 +106,18 @@ def test_the_server_is_killed_and_started_anew(own_pool: Callable[..., Server], 
     assert refused.returncode != 0 and "2 of the 3 GPUs" in refused.stderr, refused.stdout + refused.stderr
     second.type("exit 5")
     assert second.end() == 5
+    wait_until(lambda: again.leases() == [])
+
+
+def test_a_shell_ends_while_the_server_is_away(own_pool: Callable[..., Server], four: Server, shell: Callable[..., Terminal]) -> None:
+    """Its GPUs go back when the next server is there, not when its lease, that lasts ten minutes, is over."""
+    only = shell("--pool", four.url)
+    gpus_of(only)
+    four.stop(signal.SIGKILL)
+    only.type("exit 5")
+    assert only.end() == 5
+    time.sleep(TIMEOUT + 2)  # for longer than one request waits for its answer
+    again = own_pool(*four.options, listen=four.info["address"])
     wait_until(lambda: again.leases() == [])
 
 

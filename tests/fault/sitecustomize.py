@@ -26,7 +26,7 @@ def _inexact(found: re.Match[str]) -> str:
     return f"{indent}{name}.exact = {call}\n{indent}{name} = fmul {kind} {name}.exact, {factor}"
 
 
-if os.environ.get("FAULT") and not {"gpuvirt.server.worker", "soft.scheduling"}.isdisjoint(sys.orig_argv):
+if os.environ.get("FAULT") and not {"gpuvirt.server.worker", "soft.scheduling", "soft.scheduling.seeds"}.isdisjoint(sys.orig_argv):
     from gpuvirt.soft import pipeline
     from gpuvirt.soft.host import kernel_compiler
     from gpuvirt.soft.ops import mma
@@ -66,6 +66,11 @@ if os.environ.get("FAULT") and not {"gpuvirt.server.worker", "soft.scheduling"}.
 
         LaneEmitter.spin_yield = spin_yield
         LaneEmitter.point = lambda e, acts: None
+    elif os.environ["FAULT"] == "quick":  # no fault, but all kernels get quick code, and never better
+        from gpuvirt.soft.host import tiering
+
+        kernel_compiler.LARGE, kernel_compiler.QUICK_STACK = 0, sys.maxsize
+        tiering.Improver.wish = lambda self, wish: None
     elif os.environ["FAULT"] == "renamed":  # no fault, but all kernels have other names when they are compiled
         from gpuvirt.soft.host import module_registry
         from gpuvirt.soft.ptx import metadata

@@ -16,7 +16,7 @@ CHECK = [sys.executable, str(HERE / "check")]
 RESULTS = {"ok", "WRONG", "stopped", "not here", "not run", ""}
 
 
-def run_check(out: Path, *options: str, timeout: float = 200, **env: str) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
+def run_check(out: Path, *options: str, timeout: float = 560, **env: str) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
     kept = {k: v for k, v in os.environ.items() if not k.startswith("GPUVIRT_") or k == "GPUVIRT_LIB_DIR"}
     line = [*CHECK, "--json", str(out), *options]
     done = subprocess.run(line, capture_output=True, text=True, timeout=timeout, env=kept | env, check=False)
@@ -68,7 +68,7 @@ def test_lost_launches_fail_it(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_spent_budget_is_said(tmp_path: Path) -> None:
     done, report = run_check(tmp_path / "check.json", "--small", "--budget", "1", "programs", "rates", BACKEND="chained")
-    assert [(row["part"], row["result"]) for row in report["rows"]] == [("programs", "not run"), ("rates", "not run")]
+    assert [(row["part"], row["result"]) for row in report["rows"] if row["part"] != "start"] == [("programs", "not run"), ("rates", "not run")]
     assert done.returncode == 1, "nothing was compared, so nothing has passed"
 
 

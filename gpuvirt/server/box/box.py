@@ -65,7 +65,7 @@ class Box:
             if self.folder >= 0:
                 rules.allow(self.folder, landlock.KEEP)
             if self.driver is not None:
-                files.allow_driver(rules, self.driver)
+                files.allow_driver(rules, self.driver, os.getpid())
         if "limits" not in out:
             limit(self.user != 0, self.data, self.file_bytes)
         if self.user and "user" not in out:

@@ -136,6 +136,8 @@ def rules(pid: int, backend: str, network: bool = False, leave_out: frozenset[st
         own["ioctl"] = [*(Case(_NO.verdict, (Condition(1, _INT, request),)) for request in _IOCTL_NEVER), _YES]
         own["socket"] = _if_any(0, [_AF_UNIX])
         own |= {name: [_YES] for name in ("bind", "listen", "accept", "accept4")}
+        # The driver asks for a daemon that shares GPUs (MPS), and goes on alone only where there is none: any other error ends cuInit.
+        own["connect"] = [Case(fails(errno.ENOENT))]
     if network:
         own |= {name: [_YES] for name in ("socket", "connect", "sendto", "sendmsg", "sendmmsg")}
     named = {name: [_YES] for name in NEEDED} | {name: [_NO] for name in FORBIDDEN} | own

@@ -6,7 +6,7 @@ import sysconfig
 from pathlib import Path
 
 from gpuvirt import paths
-from gpuvirt.server.box.landlock import DEVICE, KEEP, READ, READ_FILE, WRITE_FILE, Ruleset
+from gpuvirt.server.box.landlock import DEVICE, KEEP, READ, READ_FILE, REWRITE, WRITE_FILE, Ruleset
 
 _SYSTEM = ("/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/libx32", "/lib", "/lib64", "/usr/local/lib", "/nix/store", "/etc/ld.so.cache")
 _FACTS = (
@@ -29,10 +29,11 @@ def allow_code(rules: Ruleset, pid: int) -> None:
     rules.allow(Path("/dev/null"), READ_FILE | WRITE_FILE)
 
 
-def allow_driver(rules: Ruleset, driver: Path) -> None:
-    """A real driver's library, devices and facts."""
+def allow_driver(rules: Ruleset, driver: Path, pid: int) -> None:
+    """A real driver's library, devices and facts; and the names of the process's own threads, which the driver writes or else does not start."""
     rules.allow_all([driver.parent, driver.resolve().parent, *map(Path, _DRIVER_FACTS)], READ)
     rules.allow_all([*Path("/dev").glob("nvidia*"), Path("/dev/dxg")], DEVICE | READ)
+    rules.allow(Path(f"/proc/{pid}/task"), REWRITE | READ)
 
 
 def allow_client(rules: Ruleset) -> None:

@@ -20,6 +20,7 @@ READ = READ_FILE | READ_DIR
 OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV  # rights that a rule for a file, not a folder, may name
 KEEP = READ | WRITE_FILE | TRUNCATE | REMOVE_FILE | MAKE_REG | MAKE_DIR | REMOVE_DIR  # what a cache's folder needs
 DEVICE = READ_FILE | WRITE_FILE | IOCTL_DEV
+REWRITE = WRITE_FILE | TRUNCATE
 
 _FILES = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 5: (1 << 16) - 1}  # rights that each ABI version knows
 _NET = 3  # bind and connect of TCP, since 4

@@ -1,5 +1,7 @@
 /* What the session has of a device's memory, and what it may have. What the driver takes by itself (contexts, modules' globals and code) is measured by
  * the memory that is free before and after: other sessions disturb that, so what is refused for it is tried once more. */
+#include <time.h>
+
 #include "backend_cuda.h"
 
 #define OWN_MOST (2ull << 30) /* a measurement of more is disturbed; bytes */
@@ -30,6 +32,14 @@ bool cuda_take_since(struct gv_context *c, uint64_t before, uint64_t *counted) {
     return false;
 }
 
+/* Memory that another session has given back, or a worker had that was killed, is counted as free at once; the driver may still be taking it back. */
+#define LOOKS 20
+#define BETWEEN_LOOKS_NS 10000000
+
+static void await_driver(struct gv_context *c, uint64_t size) {
+    for (int i = 0; i < LOOKS && cuda_free_memory(c) < size; i++) nanosleep(&(struct timespec){.tv_nsec = BETWEEN_LOOKS_NS}, NULL);
+}
+
 /* By the table there may be room that the driver has not: what others than our sessions have, and contexts that nobody has counted. As much more is asked for. */
 bool cuda_make_room(struct gv_context *c, uint64_t size) {
     struct memory_room *r = &c->b->room;
@@ -38,5 +48,7 @@ bool cuda_make_room(struct gv_context *c, uint64_t size) {
     uint64_t unused = memory_unused(r, s), available = cuda_free_memory(c);
     uint64_t beyond = available < unused ? unused - available : 0;
     if (size <= unused - beyond) return true; /* it is there by now */
-    return r->make(r->make_arg, s->ordinal, size + beyond);
+    if (!r->make(r->make_arg, s->ordinal, size + beyond)) return false;
+    await_driver(c, size);
+    return true;
 }

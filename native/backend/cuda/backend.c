@@ -1,4 +1,4 @@
-/* The cuda backend: the real driver opened and closed, and what its devices are. Addresses are the driver's own (addresses=reply). */
+/* The cuda backend: the real driver opened and closed, and what its devices are. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +11,8 @@ void cuda_close(struct gv_backend *b) {
     bool quiet = cuda_marks_stop(b);
     cuda_console_close(b);
     if (!quiet) return;
+    pthread_mutex_destroy(&b->commands);
+    pthread_cond_destroy(&b->gate_due);
     pthread_cond_destroy(&b->progress);
     pthread_cond_destroy(&b->work);
     pthread_mutex_destroy(&b->lock);
@@ -38,6 +40,8 @@ int cuda_open(const struct gv_backend_config *config, struct gv_backend **out, c
     pthread_mutex_init(&b->lock, NULL);
     pthread_cond_init(&b->work, NULL);
     pthread_cond_init(&b->progress, NULL);
+    pthread_cond_init(&b->gate_due, NULL);
+    pthread_mutex_init(&b->commands, NULL);
     b->console = config->console;
     b->console_arg = config->console_arg;
     b->console_file = b->console_saved = -1;
@@ -84,7 +88,6 @@ static const int not_remote[] = {
     CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
     CU_DEVICE_ATTRIBUTE_HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
     CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED,
-    CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED,
     CU_DEVICE_ATTRIBUTE_ATOMIC_REDUCTION_SUPPORTED,
     CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES,
     CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED,
@@ -110,12 +113,9 @@ int cuda_device_info(struct gv_backend *b, uint32_t device, struct gv_device_inf
         out->has_attribute[i] = 1;
     }
     for (size_t i = 0; i < sizeof not_remote / sizeof *not_remote; i++) out->attributes[not_remote[i]] = 0;
+    /* The client keeps pools at addresses of its own choice. */
+    if (!b->has_window) out->attributes[CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED] = 0;
     return 0;
-}
-
-int cuda_reserve_window(struct gv_backend *b, uint64_t base, uint64_t size) {
-    (void)b, (void)base, (void)size;
-    return CUDA_ERROR_NOT_SUPPORTED; /* not used until a real driver is known to honour address hints */
 }
 
 const struct gv_backend_ops gv_backend_cuda = {.name = "cuda", GV_BACKEND_ENTRIES(cuda)};

@@ -16,8 +16,9 @@
 
 struct mark {
     struct mark *next;
-    CUevent event; /* NULL: the driver took none, and `status` says why */
-    int status;
+    uint64_t number;   /* of the stream's marks */
+    CUevent event;     /* NULL: there is none */
+    int status;        /* why the driver did not take it */
     struct gate *gate; /* the mark behind a gate, which has no fn */
     void (*fn)(void *arg, int status);
     void *arg;
@@ -42,6 +43,7 @@ struct gv_backend {
     } accounts[GV_MAX_DEVICES];
     struct address_ranges owned; /* allocated or mapped by the session */
     struct address_ranges space; /* addresses reserved for slabs, where none lies */
+    bool has_window;             /* the client places memory */
     uint32_t n_allocations, n_reservations;
     uint32_t n_placed; /* allocations that the driver has placed by itself */
     struct gv_physical *physicals;
@@ -57,9 +59,25 @@ struct gv_backend {
     pthread_mutex_t lock;
     pthread_cond_t work, progress; /* work: a stream got marks; progress: a mark was called, a gate has returned, or the backend closes */
     struct gv_stream *watched;
-    uint32_t gates_running;
+    uint64_t told; /* marks of all streams */
     pthread_t watcher;
     bool has_watcher, stopping;
+
+    /* Gates that are due, and the threads that call them (gates.c). */
+    struct gate *due, *last_due;
+    pthread_cond_t gate_due;
+    uint32_t gates_running, runners, runners_idle;
+
+    /* Words of page-locked memory which the device writes and waits for (words.c). */
+    bool has_words;
+    struct words_page *pages;
+    struct device_words *free_words;
+    pthread_t prober; /* looks for lost contexts, whose devices write no words */
+    bool has_prober;
+    const struct gv_context *probed; /* at this moment; under the lock */
+    struct gv_stream *ended;         /* that the prober destroys, as the watcher must not; by next_watched */
+    pthread_mutex_t commands;        /* held while the executor carries out a command, in which it may wait within the driver */
+    bool prints;                     /* modules may have kernels that print */
 };
 
 struct gv_context {
@@ -75,7 +93,8 @@ struct gv_context {
     uint64_t limits[3];   /* bytes that its limits take beyond their defaults; a primary context's stand in the account */
     uint64_t defaults[3]; /* as the driver has set them: stack, printf buffer, malloc heap */
     uint32_t n_textures;
-    _Atomic int error; /* first asynchronous error */
+    struct mark *spent; /* marks whose events may be recorded again; under the backend's lock */
+    _Atomic int error;  /* first asynchronous error */
     char error_text[GV_ERR_SIZE];
 };
 
@@ -83,13 +102,16 @@ struct gv_stream {
     struct gv_stream *next, *previous; /* context.streams */
     struct gv_context *context;
     CUstream stream;
-    CUevent value_there; /* behind the last wait for a value in memory; NULL: there was none */
+    CUevent value_there;        /* behind the last wait for a value in memory; NULL: there was none */
+    struct device_words *words; /* NULL: the backend uses none */
     bool dying;
     /* under the backend's lock: */
     struct mark *first, *last;
     uint64_t marked, told; /* marks so far, and how many of them have been called */
+    uint64_t gates;        /* so far */
     struct gv_stream *next_watched;
     bool is_watched;
+    bool is_probed; /* by the prober, at this moment */
 };
 
 struct gv_event {
@@ -122,11 +144,40 @@ int cuda_console_open(struct gv_backend *b);
 void cuda_console_drain(struct gv_backend *b);
 void cuda_console_close(struct gv_backend *b);
 
+/* ---- marks.c ---- */
 int cuda_marks_start(struct gv_backend *b);
 /* True when no callback of the driver can still run. */
 bool cuda_marks_stop(struct gv_backend *b);
 /* Waits until all marks and gates of the context have been called. */
 void cuda_marks_await(struct gv_context *c);
+
+/* ---- gates.c ---- */
+/* NULL: out of memory. */
+struct gate *cuda_gate_new(struct gv_stream *s, void (*fn)(void *arg), void *arg);
+/* The host function that is a gate, where there are no words. */
+void cuda_gate_run(void *gate);
+/* The gate's own mark is due. Returns whether the gate has returned; has it called where the driver does not. Lock held. */
+bool cuda_gate_done(struct gv_backend *b, struct gate *g, int status);
+/* Ends the threads that wait for gates, and waits a second for those that call some; false: some go on. Lock held. */
+bool cuda_gates_stop(struct gv_backend *b);
+
+/* ---- words.c ---- */
+struct device_words {
+    _Atomic uint32_t reached; /* the device's: number of the last mark that it has come to */
+    _Atomic uint32_t open;    /* ours: number of the last gate that it may pass */
+    CUdeviceptr address;      /* of `reached` for the device; that of `open` follows */
+    struct device_words *next;
+};
+/* Whether devices can write page-locked memory that this process reads at the same time, and wait for it. */
+bool cuda_words_supported(struct gv_backend *b);
+/* Words for a stream, both 0; NULL: none are left. */
+struct device_words *cuda_words_take(struct gv_backend *b);
+void cuda_words_give(struct gv_backend *b, struct device_words *w);
+/* The device writes `mark` when it comes to it, and then, if `gate` is not 0, waits until that gate is open. */
+int cuda_words_queue(struct gv_stream *s, uint32_t mark, uint32_t gate);
+
+/* ---- prober.c ---- */
+int cuda_prober_start(struct gv_backend *b);
 
 /* ---- account.c ---- */
 /* Bytes free on the device, as the driver says; 0: it does not. Only where it matters what the session has. */

@@ -15,6 +15,19 @@ static void count_beside(struct gv_context *c) {
     memory_show(&c->b->room, s);
 }
 
+/* Words for the legacy stream, which the first context allocates; without them there is no context. */
+static int take_words(struct gv_context *c) {
+    struct gv_backend *b = c->b;
+    if (!b->first) b->first = c; /* the worker's own context of its first device: it lives as long as the backend */
+    if (b->has_words) c->legacy->words = cuda_words_take(b);
+    int status = b->has_words && !c->legacy->words ? CUDA_ERROR_OUT_OF_MEMORY : cuda_enter(c);
+    if (!status) return 0;
+    if (c->legacy->words) cuda_words_give(b, c->legacy->words);
+    if (b->first == c) b->first = NULL;
+    b->driver.context_destroy(c->context);
+    return status;
+}
+
 int cuda_context_create(struct gv_backend *b, uint32_t device, uint32_t flags, int primary, struct gv_context **out, char *err) {
     struct cuda_device *account = &b->accounts[device]; /* the session's limit is of all contexts of a device together */
     bool own = !account->own;
@@ -30,6 +43,8 @@ int cuda_context_create(struct gv_backend *b, uint32_t device, uint32_t flags, i
             b->driver.context_destroy(c->context);
             status = CUDA_ERROR_OUT_OF_MEMORY;
         }
+        *legacy = (struct gv_stream){.context = c, .stream = CU_STREAM_LEGACY};
+        if (!status) status = take_words(c);
     }
     if (status) {
         snprintf(err, GV_ERR_SIZE, "the driver could not make a context (error %d)", status);
@@ -37,7 +52,6 @@ int cuda_context_create(struct gv_backend *b, uint32_t device, uint32_t flags, i
         free(legacy);
         return status;
     }
-    *legacy = (struct gv_stream){.context = c, .stream = CU_STREAM_LEGACY};
     for (unsigned i = 0; i < 3; i++) {
         size_t value = 0;
         if (!b->driver.context_get_limit(&value, limits[i])) c->defaults[i] = value;
@@ -48,7 +62,6 @@ int cuda_context_create(struct gv_backend *b, uint32_t device, uint32_t flags, i
         account->own = c;
         count_beside(c);
     }
-    if (!b->first) b->first = c; /* the worker's own context of its first device: it lives as long as the backend */
     *out = c;
     return 0;
 }
@@ -90,6 +103,12 @@ void cuda_context_destroy(struct gv_context *c) {
     if (cuda_enter(c) == 0) b->driver.context_synchronize();
     cuda_marks_await(c);
     if (c->legacy->value_there && cuda_enter(c) == 0) b->driver.event_destroy(c->legacy->value_there);
+    for (struct mark *m = c->spent, *next; m; m = next) {
+        next = m->next;
+        if (cuda_enter(c) == 0) b->driver.event_destroy(m->event);
+        free(m);
+    }
+    if (c->legacy->words) cuda_words_give(b, c->legacy->words);
     cuda_memory_forget(c);
     struct gv_context **at = &b->contexts;
     while (*at && *at != c) at = &(*at)->next;

@@ -41,6 +41,7 @@
     F(memory_granularity, cuMemGetAllocationGranularity, (size_t *, const CUmemAllocationProp *, CUmemAllocationGranularity_flags))           \
     F(host_alloc, cuMemHostAlloc, (void **, size_t, unsigned))                                                                                \
     F(host_free, cuMemFreeHost, (void *))                                                                                                     \
+    F(host_address, cuMemHostGetDevicePointer_v2, (CUdeviceptr *, void *, unsigned))                                                          \
     F(stream_create, cuStreamCreateWithPriority, (CUstream *, unsigned, int))                                                                 \
     F(stream_destroy, cuStreamDestroy_v2, (CUstream))                                                                                         \
     F(stream_query, cuStreamQuery, (CUstream))                                                                                                \
@@ -80,6 +81,9 @@
     F(launch, cuLaunchKernel, (CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **, void **)) \
     F(launch_cooperative, cuLaunchCooperativeKernel,                                                                                          \
       (CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **))                                  \
+    F(launch_ex, cuLaunchKernelEx, (const CUlaunchConfig *, CUfunction, void **, void **))                                                    \
+    F(active_clusters, cuOccupancyMaxActiveClusters, (int *, CUfunction, const CUlaunchConfig *))                                             \
+    F(cluster_size, cuOccupancyMaxPotentialClusterSize, (int *, CUfunction, const CUlaunchConfig *))                                          \
     F(launch_host, cuLaunchHostFunc, (CUstream, CUhostFn, void *))
 
 /* Of references, which later drivers may lack: NULL then. */

@@ -1,7 +1,8 @@
-/* Marks and gates. A mark is an event recorded on the stream; one thread polls the oldest event of every stream with marks, with a back-off.
+/* Marks, and where gates stand among them. A mark is a word that the device writes (words.c), or an event recorded on the stream; one thread looks for the oldest of every stream with
+ * marks, with a back-off.
  *
  * It polls instead of using cuLaunchHostFunc, because a host function blocks its stream until it has run, is not called after an error, and all host
- * functions share one driver thread, which the gates need. */
+ * functions share one driver thread. */
 #define _GNU_SOURCE
 #include <signal.h>
 #include <stdlib.h>
@@ -12,20 +13,40 @@
 
 #define ASK_AGAIN_NS 5000 /* ns between polls at first; doubles up to */
 #define ASK_SLOWLY_NS 200000
-#define CLOSE_PATIENCE 1000000000 /* ns */
+#define FLUSH_PATIENCE 2000000 /* ns that a mark waits for the executor, for what kernels have printed */
 
 /* ---- marks ------------------------------------------------------------------------------------------------------------- */
 
-/* Records `m` on the stream. When the driver takes no more events, the context is lost: the mark is then called with the error, after those before
- * it. */
-static void append(struct gv_stream *s, struct mark *m) {
+/* An event of the context for the mark, new or recorded before. */
+static int record_event(struct gv_stream *s, struct mark *m) {
     struct gv_backend *b = s->context->b;
-    int status = cuda_enter(s->context);
-    if (!status) status = b->driver.event_create(&m->event, CU_EVENT_DISABLE_TIMING);
+    pthread_mutex_lock(&b->lock);
+    struct mark *spent = s->context->spent;
+    if (spent) s->context->spent = spent->next;
+    pthread_mutex_unlock(&b->lock);
+    int status = 0;
+    if (spent)
+        m->event = spent->event;
+    else
+        status = b->driver.event_create(&m->event, CU_EVENT_DISABLE_TIMING);
+    free(spent);
     if (!status && (status = b->driver.event_record(m->event, s->stream))) b->driver.event_destroy(m->event);
+    if (status) m->event = NULL;
+    return status;
+}
+
+/* When the driver takes no more, the context is lost: the mark is then called with the error, after those before it. Its number is that of its place in
+ * the list, which the executor alone makes longer. `gate`: the number of the gate that the stream stops at behind it, 0: none; then the mark is only listed when the driver
+ * took it. */
+static int append(struct gv_stream *s, struct mark *m, uint64_t gate) {
+    struct gv_backend *b = s->context->b;
+    m->number = s->marked + 1;
+    int status = cuda_enter(s->context);
+    if (!status && (!b->has_words || (b->prints && m->fn))) status = record_event(s, m);
+    if (!status && b->has_words) status = cuda_words_queue(s, (uint32_t)m->number, (uint32_t)gate);
+    if (status && gate) return status;
     if (status) {
         cuda_note_error(s->context, status);
-        m->event = NULL;
         m->status = status;
     }
     pthread_mutex_lock(&b->lock);
@@ -42,15 +63,35 @@ static void append(struct gv_stream *s, struct mark *m) {
     }
     pthread_cond_signal(&b->work);
     pthread_mutex_unlock(&b->lock);
+    return 0;
 }
 
 int cuda_mark(struct gv_stream *s, void (*fn)(void *arg, int status), void *arg) {
     struct mark *m = malloc(sizeof *m);
     if (!m) return CUDA_ERROR_OUT_OF_MEMORY;
     *m = (struct mark){.fn = fn, .arg = arg};
-    append(s, m);
-    return 0;
+    return append(s, m, 0);
 }
+
+int cuda_gate(struct gv_stream *s, void (*fn)(void *arg), void *arg) {
+    struct gv_backend *b = s->context->b;
+    struct gate *g = cuda_gate_new(s, fn, arg);
+    struct mark *m = malloc(sizeof *m);
+    int status = g && m ? cuda_enter(s->context) : CUDA_ERROR_OUT_OF_MEMORY;
+    if (m) *m = (struct mark){.gate = g};
+    if (!status) status = b->has_words ? append(s, m, s->gates + 1) : (int)b->driver.launch_host(s->stream, cuda_gate_run, g);
+    if (status) {
+        free(g);
+        free(m);
+        return status;
+    }
+    s->gates++;
+    return b->has_words ? 0 : append(s, m, 0);
+}
+
+void cuda_command_begin(struct gv_backend *b) { pthread_mutex_lock(&b->commands); }
+
+void cuda_command_end(struct gv_backend *b) { pthread_mutex_unlock(&b->commands); }
 
 /* The number of the mark that is queued there next. */
 uint64_t cuda_stream_position(struct gv_stream *s) {
@@ -61,6 +102,11 @@ uint64_t cuda_stream_position(struct gv_stream *s) {
     return position;
 }
 
+/* Whether the device has written the number of this mark, or a later one. */
+static bool word_reached(const struct gv_stream *s, uint64_t number) {
+    return (int32_t)(atomic_load_explicit(&s->words->reached, memory_order_acquire) - (uint32_t)number) >= 0;
+}
+
 /* Marks are taken, and their events destroyed, by the watcher, which is the caller. */
 int cuda_stream_passed(struct gv_stream *s, uint64_t position) {
     struct gv_backend *b = s->context->b;
@@ -68,114 +114,58 @@ int cuda_stream_passed(struct gv_stream *s, uint64_t position) {
     struct mark *m = position > s->told && position <= s->marked ? s->first : NULL;
     for (uint64_t at = s->told + 1; m && at < position; at++) m = m->next;
     CUevent event = m ? m->event : NULL;
+    bool reached = m && s->words && word_reached(s, position);
     pthread_mutex_unlock(&b->lock);
+    if (s->words) return reached;
     return event && !cuda_enter(s->context) && !b->driver.event_query(event);
-}
-
-/* ---- gates ------------------------------------------------------------------------------------------------------------- */
-
-/* The driver calls no host functions in a lost context, but every queued gate must be called. So each gate is followed by a mark of its own; when
- * that is called with an error and the gate has not begun, one of our threads calls the gate. Later marks wait until it has returned. */
-struct gate {
-    struct gv_stream *stream;
-    uint64_t after; /* number of marks on the stream before it */
-    void (*fn)(void *arg);
-    void *arg;
-    enum { GATE_QUEUED, GATE_RUNNING, GATE_DONE } state; /* under the backend's lock */
-    _Atomic bool ours;                                   /* one of our threads calls it; not freed, because the driver may still call it later */
-};
-
-static void call_gate(struct gate *g) {
-    g->fn(g->arg);
-    struct gv_backend *b = g->stream->context->b;
-    pthread_mutex_lock(&b->lock);
-    g->state = GATE_DONE;
-    b->gates_running--;
-    pthread_cond_broadcast(&b->progress);
-    pthread_cond_signal(&b->work);
-    pthread_mutex_unlock(&b->lock);
-}
-
-/* Runs on the driver's thread. The marks before it (data that has been copied, say) must be called first: their events have completed, and the
- * watcher is about to see that. */
-static void run_gate(void *arg) {
-    struct gate *g = arg;
-    if (g->ours) return;
-    struct gv_stream *s = g->stream;
-    struct gv_backend *b = s->context->b;
-    pthread_mutex_lock(&b->lock);
-    while (g->state == GATE_QUEUED && !b->stopping && s->told < g->after) pthread_cond_wait(&b->progress, &b->lock);
-    bool mine = g->state == GATE_QUEUED && !b->stopping;
-    if (mine) {
-        g->state = GATE_RUNNING;
-        b->gates_running++;
-    }
-    pthread_mutex_unlock(&b->lock);
-    if (mine) call_gate(g);
-}
-
-static void *run_lost_gate(void *arg) {
-    call_gate(arg);
-    return NULL;
-}
-
-/* The gate's own mark is due. Returns whether the gate has returned; calls it if the driver will not. Lock held. */
-static bool gate_done(struct gv_backend *b, struct gate *g, int status) {
-    if (g->state == GATE_QUEUED && status) {
-        g->state = GATE_RUNNING;
-        g->ours = true;
-        b->gates_running++;
-        pthread_t thread;
-        if (pthread_create(&thread, NULL, run_lost_gate, g)) {
-            pthread_mutex_unlock(&b->lock);
-            call_gate(g);
-            pthread_mutex_lock(&b->lock);
-        } else {
-            pthread_detach(thread);
-        }
-    }
-    return g->state == GATE_DONE;
-}
-
-int cuda_gate(struct gv_stream *s, void (*fn)(void *arg), void *arg) {
-    struct gv_backend *b = s->context->b;
-    struct gate *g = malloc(sizeof *g);
-    struct mark *m = malloc(sizeof *m);
-    int status = g && m ? cuda_enter(s->context) : CUDA_ERROR_OUT_OF_MEMORY;
-    if (g && m) {
-        *g = (struct gate){.stream = s, .fn = fn, .arg = arg};
-        *m = (struct mark){.gate = g};
-        pthread_mutex_lock(&b->lock);
-        g->after = s->marked;
-        pthread_mutex_unlock(&b->lock);
-    }
-    if (!status) status = b->driver.launch_host(s->stream, run_gate, g);
-    if (status) {
-        free(g);
-        free(m);
-        return status;
-    }
-    append(s, m);
-    return 0;
 }
 
 /* ---- the watcher ------------------------------------------------------------------------------------------------------- */
 
-/* Takes the stream's oldest mark if its event has completed. The lock is held, and released while the driver is polled. */
+/* Takes the stream's oldest mark if the device has come to it, or never will. The lock is held, and released while the driver is polled. */
 static struct mark *take_reached(struct gv_backend *b, struct gv_stream *s, int *status) {
     struct mark *m = s->first;
     *status = m->status;
-    if (m->event) {
+    if (s->words && !m->status) {
+        int lost = atomic_load(&s->context->error);
+        bool reached = word_reached(s, m->number);
+        if (!reached && lost <= 0) return NULL;
+        *status = reached ? 0 : lost;
+    } else if (m->event) {
         pthread_mutex_unlock(&b->lock);
         *status = cuda_enter(s->context);
         if (!*status) *status = b->driver.event_query(m->event);
         pthread_mutex_lock(&b->lock);
         if (*status == CUDA_ERROR_NOT_READY) return NULL;
     }
-    if (m->gate && !gate_done(b, m->gate, *status)) return NULL;
+    if (m->gate && !cuda_gate_done(b, m->gate, *status)) return NULL;
     s->first = m->next;
     if (!s->first) s->last = NULL;
     return m;
+}
+
+/* The mark's event has completed already, but only a synchronising call makes the driver write the kernels' output. With words it is not made while the
+ * executor is in the driver for long: that might wait for what this mark lets go on. */
+static void flush_prints(struct gv_backend *b, const struct mark *m) {
+    if (!b->has_words) {
+        b->driver.event_synchronize(m->event);
+        return;
+    }
+    struct timespec until = gv_deadline(CLOCK_REALTIME, FLUSH_PATIENCE);
+    if (pthread_mutex_timedlock(&b->commands, &until)) return;
+    b->driver.event_synchronize(m->event);
+    pthread_mutex_unlock(&b->commands);
+}
+
+/* Lock held. With words the driver is not called here: the event will be recorded again. */
+static void drop(struct gv_backend *b, struct gv_stream *s, struct mark *m) {
+    if (m->event && b->has_words) {
+        m->next = s->context->spent;
+        s->context->spent = m;
+        return;
+    }
+    if (m->event) b->driver.event_destroy(m->event);
+    free(m);
 }
 
 /* Calls the marks that are due on one stream. Lock held, released meanwhile. Returns whether there were any. */
@@ -188,19 +178,27 @@ static bool tell(struct gv_backend *b, struct gv_stream *s) {
         pthread_mutex_unlock(&b->lock);
         if (status) cuda_note_error(s->context, status);
         if (m->fn) {
-            /* The event has completed already, but only a synchronising call makes the driver write the kernels' output. */
-            if (m->event && !status) b->driver.event_synchronize(m->event);
+            if (m->event && !status) flush_prints(b, m);
             cuda_console_drain(b);
             m->fn(m->arg, status);
         }
-        if (m->event) b->driver.event_destroy(m->event);
-        if (m->gate && !m->gate->ours) free(m->gate);
-        free(m);
         pthread_mutex_lock(&b->lock);
+        drop(b, s, m);
         s->told++;
+        b->told++;
         pthread_cond_broadcast(&b->progress);
     }
     return any;
+}
+
+/* Lock held. With words the driver is not called here. */
+static void end_stream(struct gv_backend *b, struct gv_stream *s) {
+    if (b->has_words) {
+        s->next_watched = b->ended;
+        b->ended = s;
+    } else {
+        cuda_stream_free(s);
+    }
 }
 
 static void *watch(void *arg) {
@@ -226,7 +224,7 @@ static void *watch(void *arg) {
             }
             *at = s->next_watched;
             s->is_watched = false;
-            if (s->dying) cuda_stream_free(s);
+            if (s->dying && !s->is_probed) end_stream(b, s);
             pthread_cond_broadcast(&b->progress);
         }
         if (any) {
@@ -248,6 +246,8 @@ void cuda_marks_await(struct gv_context *c) {
     for (bool busy = true; busy && !b->stopping;) {
         busy = false;
         for (const struct gv_stream *s = b->watched; s; s = s->next_watched) busy |= s->context == c;
+        for (const struct gv_stream *s = b->ended; s; s = s->next_watched) busy |= s->context == c;
+        busy |= b->probed == c;
         if (busy) pthread_cond_wait(&b->progress, &b->lock);
     }
     pthread_mutex_unlock(&b->lock);
@@ -257,9 +257,11 @@ int cuda_marks_start(struct gv_backend *b) {
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
+    b->has_words = cuda_words_supported(b);
     b->has_watcher = pthread_create(&b->watcher, NULL, watch, b) == 0;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return b->has_watcher ? 0 : CUDA_ERROR_OUT_OF_MEMORY;
+    if (!b->has_watcher) return CUDA_ERROR_OUT_OF_MEMORY;
+    return b->has_words ? cuda_prober_start(b) : 0;
 }
 
 bool cuda_marks_stop(struct gv_backend *b) {
@@ -269,11 +271,10 @@ bool cuda_marks_stop(struct gv_backend *b) {
     pthread_cond_broadcast(&b->progress);
     pthread_mutex_unlock(&b->lock);
     if (b->has_watcher) pthread_join(b->watcher, NULL);
-    b->has_watcher = false;
-    struct timespec until = gv_deadline(CLOCK_REALTIME, CLOSE_PATIENCE);
+    if (b->has_prober) pthread_join(b->prober, NULL);
+    b->has_watcher = b->has_prober = false;
     pthread_mutex_lock(&b->lock);
-    while (b->gates_running && pthread_cond_timedwait(&b->progress, &b->lock, &until) == 0) continue;
-    bool quiet = !b->gates_running && !b->watched;
+    bool quiet = cuda_gates_stop(b) && !b->watched;
     pthread_mutex_unlock(&b->lock);
     return quiet;
 }

@@ -38,12 +38,6 @@ int cuda_memory_info(struct gv_context *c, uint64_t *free_bytes, uint64_t *total
     return status;
 }
 
-int cuda_memory_back(struct gv_context *c, uint64_t address, uint64_t size, bool waits) {
-    return (void)c, (void)address, (void)size, (void)waits, CUDA_ERROR_NOT_SUPPORTED;
-}
-
-int cuda_memory_unback(struct gv_context *c, uint64_t address, uint64_t size) { return (void)c, (void)address, (void)size, CUDA_ERROR_NOT_SUPPORTED; }
-
 /* ---- slabs ---- */
 
 static struct address_ranges *unused_of(const struct gv_physical *p) { return p->shared ? &p->context->account->holes : &p->context->account->tails; }

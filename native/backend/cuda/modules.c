@@ -1,8 +1,10 @@
 /* Modules of the driver; its answers about their kernels become the metadata that the client uses. */
+#define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "../../wire/cluster_dims.h"
 #include "../../wire/module_meta.h"
 #include "backend_cuda.h"
 
@@ -52,7 +54,10 @@ static int describe(struct gv_module *m, void **meta, size_t *meta_size) {
                                    .local_bytes = attribute(d, f, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES),
                                    .num_regs = attribute(d, f, CU_FUNC_ATTRIBUTE_NUM_REGS),
                                    .ptx_version = attribute(d, f, CU_FUNC_ATTRIBUTE_PTX_VERSION),
-                                   .binary_version = attribute(d, f, CU_FUNC_ATTRIBUTE_BINARY_VERSION)};
+                                   .binary_version = attribute(d, f, CU_FUNC_ATTRIBUTE_BINARY_VERSION),
+                                   .flags = attribute(d, f, CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET) ? GV_META_KERNEL_NEEDS_CLUSTER : 0};
+        gv_cluster_pack(attribute(d, f, CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH), attribute(d, f, CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT),
+                        attribute(d, f, CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH), &k.cluster);
         size_t offset, size;
         while (d->function_param(f, k.n_params, &offset, &size) == 0) {
             struct gv_meta_param p = {(uint32_t)offset, (uint32_t)size};
@@ -92,6 +97,12 @@ static void *terminated(const void *image, size_t size) {
     return copy;
 }
 
+/* Whether kernels may print: they call the device's vprintf, whose name only a compressed image hides. */
+static bool may_print(const void *image, size_t size) {
+    static const unsigned char fat[] = {0x50, 0xed, 0x55, 0xba};
+    return (size >= sizeof fat && !memcmp(image, fat, sizeof fat)) || memmem(image, size, "vprintf", 7);
+}
+
 int cuda_module_load(struct gv_context *c, const void *image, size_t size, struct gv_module **out, void **meta, size_t *meta_size, char *err) {
     const struct driver *d = &c->b->driver;
     int status = cuda_enter(c);
@@ -104,6 +115,7 @@ int cuda_module_load(struct gv_context *c, const void *image, size_t size, struc
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     m->context = c;
+    if (may_print(image, size)) c->b->prints = true;
     CUjit_option options[] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
     void *values[] = {err, (void *)(size_t)GV_ERR_SIZE};
     for (int tries = 0; tries < 2; tries++) {
@@ -158,33 +170,4 @@ int cuda_kernel_set_attribute(struct gv_module *m, uint32_t kernel, int32_t whic
     if (kernel >= m->n_functions) return CUDA_ERROR_INVALID_HANDLE;
     int status = cuda_enter(m->context);
     return status ? status : (int)m->context->b->driver.function_set_attribute(m->functions[kernel], (CUfunction_attribute)which, value);
-}
-
-/* The driver takes parameters by the kernel's own count and sizes: what is shorter would be read beyond its end. */
-int cuda_launch(struct gv_stream *s, const struct gv_launch *l) {
-    const struct driver *d = &s->context->b->driver;
-    if (l->kernel >= l->module->n_functions) return CUDA_ERROR_INVALID_HANDLE;
-    const struct cuda_params *params = &l->module->params[l->kernel];
-    if (l->params_size < params->bytes) return CUDA_ERROR_INVALID_VALUE;
-    int status = cuda_enter(s->context);
-    if (status) return status;
-    CUfunction f = l->module->functions[l->kernel];
-    if (l->cooperative) {
-        /* This call takes no packed buffer: the parameters' addresses are computed from the function's layout. */
-        void **pointers = calloc((size_t)params->n + 1, sizeof *pointers);
-        if (!pointers) return CUDA_ERROR_OUT_OF_MEMORY;
-        size_t offset, size;
-        for (uint32_t n = 0; n < params->n && !status; n++) {
-            status = d->function_param(f, n, &offset, &size);
-            pointers[n] = (void *)((const char *)l->params + offset);
-        }
-        if (!status)
-            status =
-                d->launch_cooperative(f, l->grid[0], l->grid[1], l->grid[2], l->block[0], l->block[1], l->block[2], l->shared, s->stream, pointers);
-        free(pointers);
-        return status;
-    }
-    size_t size = l->params_size;
-    void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, (void *)l->params, CU_LAUNCH_PARAM_BUFFER_SIZE, &size, CU_LAUNCH_PARAM_END};
-    return d->launch(f, l->grid[0], l->grid[1], l->grid[2], l->block[0], l->block[1], l->block[2], l->shared, s->stream, NULL, size ? extra : NULL);
 }

@@ -8,8 +8,11 @@ int cuda_stream_create(struct gv_context *c, uint32_t flags, int32_t priority, s
     if (!s) return CUDA_ERROR_OUT_OF_MEMORY;
     s->context = c;
     int status = cuda_enter(c);
+    if (!status && c->b->has_words && !(s->words = cuda_words_take(c->b))) status = CUDA_ERROR_OUT_OF_MEMORY;
+    if (!status) status = cuda_enter(c);
     if (!status) status = c->b->driver.stream_create(&s->stream, flags, priority);
     if (status) {
+        if (s->words) cuda_words_give(c->b, s->words);
         free(s);
         return status;
     }
@@ -26,6 +29,7 @@ void cuda_stream_free(struct gv_stream *s) {
         if (s->value_there) d->event_destroy(s->value_there);
         d->stream_destroy(s->stream);
     }
+    if (s->words) cuda_words_give(s->context->b, s->words);
     free(s);
 }
 
@@ -35,9 +39,9 @@ void cuda_stream_destroy(struct gv_stream *s) {
     *(s->previous ? &s->previous->next : &s->context->streams) = s->next;
     pthread_mutex_lock(&b->lock);
     s->dying = true;
-    bool later = s->is_watched;
+    bool later = s->is_watched || s->is_probed;
     pthread_mutex_unlock(&b->lock);
-    if (later) return; /* the watcher does it after the last mark */
+    if (later) return; /* the watcher does it after the last mark, or the prober */
     cuda_stream_free(s);
 }
 

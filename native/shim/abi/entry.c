@@ -27,6 +27,7 @@ static const char outside_text[] = "this program has GPUs only inside of its gpu
 _Atomic uint32_t entry_state = STATE_UNINITIALIZED;
 
 static int trace_fd = -1;
+static bool trace_errors; /* only calls that fail, on stderr */
 static int64_t trace_start;
 static _Atomic uint8_t told[GV_SYMBOLS];
 static _Atomic bool told_outside; /* since the last block */
@@ -37,6 +38,11 @@ __attribute__((constructor)) static void begin(void) {
     pthread_atfork(NULL, NULL, after_fork);
     const char *path = shim_setting("TRACE", NULL);
     if (!path) return;
+    if (!strcmp(path, "errors")) {
+        trace_errors = true;
+        atomic_fetch_or(&entry_state, STATE_TRACE);
+        return;
+    }
     trace_fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
     if (trace_fd < 0) {
         shim_log("GPUVIRT_TRACE: %s cannot be written (%m): calls are not traced", path);
@@ -157,19 +163,46 @@ static void put_value(struct line *line, enum entry_how how, uint64_t value, boo
     }
 }
 
-void entry_trace_begin(struct entry_call *call) { call->started = gv_now_ns(); }
+void entry_trace_begin(struct entry_call *call) {
+    call->started = gv_now_ns();
+    call_because(NULL);
+}
+
+static void put_arguments(struct line *line, const struct entry_call *call, CUresult result) {
+    const struct entry_symbol *s = &entry_symbols[call->symbol];
+    bool made = call->started >= 0; /* else it was refused at the gate, its arguments were not taken */
+    put(line, "%s(", s->name);
+    for (unsigned i = 0; made && i < s->n_params; i++) {
+        put(line, "%s%s=", i ? ", " : "", s->params[i].name);
+        put_value(line, s->params[i].how, call->args[i], result == CUDA_SUCCESS);
+    }
+    put(line, made ? ")" : "...)");
+}
+
+/* GPUVIRT_TRACE=errors. That work is not done yet is an answer. */
+static void tell_failure(const struct entry_call *call, CUresult result) {
+    if (result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY) return;
+    struct line line = {.n = 0};
+    put_arguments(&line, call, result);
+    const char *why = entry_error_text(result), *reason = call->started >= 0 ? call_reason() : NULL;
+    shim_log("thread %ld: %s answered %s%s%s", syscall(SYS_gettid), line.text, error_name(result), reason || why ? ": " : "",
+             reason ? reason
+             : why  ? why
+                    : "");
+}
 
 CUresult entry_trace_end(const struct entry_call *call, CUresult result) {
+    if (trace_errors) {
+        tell_failure(call, result);
+        return result;
+    }
     int64_t ended = gv_now_ns();
-    bool made = call->started >= 0; /* else it was refused at the gate, its arguments were not taken */
+    bool made = call->started >= 0;
     const struct entry_symbol *s = &entry_symbols[call->symbol];
     struct line line = {.n = 0};
-    put(&line, "%.1f %ld %s %s(", (double)((made ? call->started : ended) - trace_start) / 1e3, syscall(SYS_gettid), s->kind, s->name);
-    for (unsigned i = 0; made && i < s->n_params; i++) {
-        put(&line, "%s%s=", i ? ", " : "", s->params[i].name);
-        put_value(&line, s->params[i].how, call->args[i], result == CUDA_SUCCESS);
-    }
-    put(&line, "%s) = %s %.1f\n", made ? "" : "...", error_name(result), made ? (double)(ended - call->started) / 1e3 : 0.0);
+    put(&line, "%.1f %ld %s ", (double)((made ? call->started : ended) - trace_start) / 1e3, syscall(SYS_gettid), s->kind);
+    put_arguments(&line, call, result);
+    put(&line, " = %s %.1f\n", error_name(result), made ? (double)(ended - call->started) / 1e3 : 0.0);
     line.text[line.n - 1] = '\n';
     quiet_write(trace_fd, line.text, line.n);
     return result;

@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -162,6 +163,21 @@ static CUresult identity_of_inner(CUcontext ctx, uint64_t inner, uint64_t *out) 
     return CUDA_SUCCESS;
 }
 
+/* ---- 1734dc26: how multiprocessors are grouped (cuBLASLt) ----------------------------------------------------------- */
+
+/* Callers leave what they like in the registers of further arguments. */
+static CUresult tell_groups(uint8_t **order, uint8_t **groups) {
+    int refused = entry_refuses(ENTRY_NEEDS_INIT | ENTRY_NEEDS_SERVER);
+    if (refused) return (CUresult)refused;
+    return order && groups ? (CUresult)processor_groups(order, groups) : CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult free_groups(uint8_t *order, uint8_t *groups) {
+    free(order);
+    free(groups);
+    return CUDA_SUCCESS;
+}
+
 /* ---- 6e163fbe: functions of a module (cuFFT) ----------------------------------------------------------------------- */
 
 typedef void (*function_callback)(void *opaque, CUfunction function, const void *owner);
@@ -233,7 +249,7 @@ static struct table tables[TABLES] = {
     [CONTEXT_CHECKS] = {{0x26, 0x3e, 0x88, 0x60, 0x7c, 0xd2, 0x61, 0x43, 0x92, 0xf6, 0xbb, 0xd5, 0x00, 0x6d, 0xfa, 0x7e}, 4, 1, {0}},
     [INTEGRITY] = {{0xd4, 0x08, 0x20, 0x55, 0xbd, 0xe6, 0x70, 0x4b, 0x8d, 0x34, 0xba, 0x12, 0x3c, 0x66, 0xe1, 0xf2}, 3, 1, {0}},
     [IDENTITIES] = {{0x21, 0x31, 0x8c, 0x60, 0x97, 0x14, 0x32, 0x48, 0x8c, 0xa6, 0x41, 0xff, 0x73, 0x24, 0xc8, 0xf2}, 64, 1, {0}},
-    [CUBLASLT] = {{0x17, 0x34, 0xdc, 0x26, 0x80, 0x0d, 0x47, 0x45, 0x87, 0x26, 0xc0, 0xf1, 0xe7, 0xdd, 0x8b, 0xca}, 64, 1, {0}},
+    [CUBLASLT] = {{0x17, 0x34, 0xdc, 0x26, 0x80, 0x0d, 0x47, 0x45, 0x87, 0x26, 0xc0, 0xf1, 0xe7, 0xdd, 0x8b, 0xca}, 17, 1, {0}},
     [CUFFT] = {{0x6e, 0x16, 0x3f, 0xbe, 0xb9, 0x58, 0x44, 0x4d, 0x83, 0x5c, 0xe1, 0x82, 0xaf, 0xf1, 0x99, 0x1e}, 64, 1, {0}},
 };
 
@@ -266,6 +282,8 @@ static void build(void) {
     tables[IDENTITIES].functions[4] = (void *)identity_of_context;
     tables[IDENTITIES].functions[39] = (void *)identity_of_inner;
     tables[IDENTITIES].functions[51] = (void *)inner_of_stream;
+    tables[CUBLASLT].functions[4] = (void *)tell_groups;
+    tables[CUBLASLT].functions[13] = (void *)free_groups;
     tables[CUFFT].functions[7] = (void *)functions_of_module;
     for (unsigned t = 0; t < TABLES; t++) {
         if (tables[t].sized) tables[t].functions[0] = (void *)(uintptr_t)(tables[t].slots * sizeof(void *));

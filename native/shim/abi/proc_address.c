@@ -46,18 +46,18 @@ static CUdriverProcAddressQueryResult look_up(const char *name, int version, cuu
     return known ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
 }
 
-static int check(const char *symbol, void **function, cuuint64_t flags) {
-    return symbol && function && flags <= PER_THREAD ? 0 : CUDA_ERROR_INVALID_VALUE;
+static int check(const char *symbol, void **function, int version, cuuint64_t flags) {
+    return symbol && function && version <= newest() && flags <= PER_THREAD ? 0 : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult impl_cuGetProcAddress(const char *symbol, void **function, int version, cuuint64_t flags) {
-    int rc = check(symbol, function, flags);
+    int rc = check(symbol, function, version, flags);
     if (rc) return rc;
     return look_up(symbol, version, flags, function) == CU_GET_PROC_ADDRESS_SUCCESS ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 
 CUresult impl_cuGetProcAddress_v2(const char *symbol, void **function, int version, cuuint64_t flags, CUdriverProcAddressQueryResult *status) {
-    int rc = check(symbol, function, flags);
+    int rc = check(symbol, function, version, flags);
     if (rc) return rc;
     CUdriverProcAddressQueryResult found = look_up(symbol, version, flags, function);
     if (status) *status = found;

@@ -39,11 +39,12 @@ CUresult impl_cuLogsDumpToMemory(CUlogIterator *iterator, char *buffer, size_t *
 }
 
 CUresult impl_cuLogsDumpToFile(CUlogIterator *iterator, const char *path, unsigned int flags) {
+    (void)flags;                     /* the driver does not look at them */
     char text[LOG_LINES_SIZE + 128]; /* and the line that says that some are missing */
     CUlogIterator from = iterator ? *iterator : 0;
     size_t size = sizeof text;
     if (!path) return CUDA_ERROR_INVALID_VALUE;
-    int rc = impl_cuLogsDumpToMemory(&from, text, &size, flags);
+    int rc = impl_cuLogsDumpToMemory(&from, text, &size, 0);
     if (rc) return rc;
     FILE *file = fopen(path, "we");
     if (!file) return CUDA_ERROR_INVALID_VALUE;
@@ -56,7 +57,7 @@ CUresult impl_cuLogsDumpToFile(CUlogIterator *iterator, const char *path, unsign
 /* No profiler collects here; programs bracket their hot part with these calls and must not fail for it. */
 CUresult impl_cuProfilerInitialize(const char *config, const char *output, int mode) {
     (void)config, (void)output, (void)mode;
-    return CUDA_SUCCESS;
+    return CUDA_ERROR_NOT_SUPPORTED; /* as drivers of CUDA 13 do, before cuInit, too */
 }
 
 CUresult impl_cuProfilerStart(void) { return CUDA_SUCCESS; }

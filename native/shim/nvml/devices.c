@@ -26,6 +26,7 @@ static struct {
     CUresult (*push)(CUcontext);
     CUresult (*pop)(CUcontext *);
     CUresult (*memory_info)(size_t *, size_t *);
+    CUresult (*can_access_peer)(int *, CUdevice, CUdevice);
 } driver;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -63,6 +64,7 @@ static int find_functions(void *library) {
         {"cuCtxPushCurrent_v2", (void **)&driver.push},
         {"cuCtxPopCurrent_v2", (void **)&driver.pop},
         {"cuMemGetInfo_v2", (void **)&driver.memory_info},
+        {"cuDeviceCanAccessPeer", (void **)&driver.can_access_peer},
     };
     for (unsigned i = 0; i < sizeof wanted / sizeof *wanted; i++) {
         *wanted[i].place = dlsym(library, wanted[i].name);
@@ -155,4 +157,10 @@ int device_busy(const struct nvmlDevice_st *device) {
     unsigned flags;
     int active;
     return driver.primary_state((CUdevice)device->index, &flags, &active) == CUDA_SUCCESS && active;
+}
+
+int device_reaches(const struct nvmlDevice_st *device, const struct nvmlDevice_st *other) {
+    int can = 0;
+    if (device == other) return 1; /* the driver denies that a device is its own peer */
+    return driver.can_access_peer(&can, (CUdevice)device->index, (CUdevice)other->index) == CUDA_SUCCESS && can;
 }

@@ -34,5 +34,7 @@ nvmlReturn_t device_of(nvmlDevice_t handle, const struct nvmlDevice_st **out);
 nvmlReturn_t device_memory(const struct nvmlDevice_st *device, unsigned long long *free_bytes, unsigned long long *total_bytes);
 /* 1 when this process has a context on the device. */
 int device_busy(const struct nvmlDevice_st *device);
+/* 1 when kernels of the device can read and write the other one's memory. */
+int device_reaches(const struct nvmlDevice_st *device, const struct nvmlDevice_st *other);
 
 #endif

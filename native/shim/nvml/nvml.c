@@ -1,6 +1,7 @@
 /* The functions of NVML that programs start with. What a GPU server does not tell its clients (clocks, fans, power, other tenants' processes) is not supported. */
 #include <ctype.h>
 #include <limits.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -210,6 +211,18 @@ API nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t handle, int *ma
     if (!major || !minor) return NVML_ERROR_INVALID_ARGUMENT;
     *major = d->major;
     *minor = d->minor;
+    return NVML_SUCCESS;
+}
+
+/* NCCL asks this of each pair of devices, a device with itself included, and gives up where it is not answered. By which wires they reach each other is not known here. */
+API nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t handle, nvmlDevice_t other, nvmlGpuP2PCapsIndex_t index, nvmlGpuP2PStatus_t *status) {
+    const struct nvmlDevice_st *d, *peer;
+    nvmlReturn_t rc = device_of(handle, &d);
+    if (rc == NVML_SUCCESS) rc = device_of(other, &peer);
+    if (rc != NVML_SUCCESS) return rc;
+    if (!status || (unsigned)index >= NVML_P2P_CAPS_INDEX_UNKNOWN) return NVML_ERROR_INVALID_ARGUMENT;
+    bool memory = index == NVML_P2P_CAPS_INDEX_READ || index == NVML_P2P_CAPS_INDEX_WRITE;
+    *status = memory && device_reaches(d, peer) ? NVML_P2P_STATUS_OK : NVML_P2P_STATUS_NOT_SUPPORTED;
     return NVML_SUCCESS;
 }
 

@@ -278,7 +278,8 @@ CUresult impl_cuArrayDestroy(CUarray handle) {
 CUresult impl_cuMipmappedArrayDestroy(CUmipmappedArray handle) {
     if (!shim_initialized()) return CUDA_ERROR_NOT_INITIALIZED;
     struct shim_array *a = object_get(OBJECT_ARRAY, handle);
-    if (!a || !a->levels || !object_retire(a)) return CUDA_ERROR_INVALID_HANDLE;
+    if (!a || !a->levels || !object_retire(a))
+        return handle ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_ERROR_INVALID_HANDLE; /* the first as the driver does */
     pthread_mutex_lock(&lock);
     for (unsigned i = 0; i < a->levels; i++)
         if (a->of_level[i] && object_retire(a->of_level[i])) end(a->of_level[i]);

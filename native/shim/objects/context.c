@@ -179,7 +179,7 @@ struct shim_context *context_primary(CUdevice device) {
 CUresult impl_cuCtxPushCurrent(CUcontext context) {
     if (!shim_initialized()) return CUDA_ERROR_NOT_INITIALIZED;
     struct shim_context *c = context_bindable(context);
-    int rc = c ? context_stack_reserve() : CUDA_ERROR_INVALID_CONTEXT;
+    int rc = c ? context_stack_reserve() : context ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_INVALID_VALUE;
     if (!rc) context_push(c);
     return rc;
 }

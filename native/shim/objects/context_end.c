@@ -66,6 +66,7 @@ CUresult impl_cuDevicePrimaryCtxReset(CUdevice device) {
 
 CUresult impl_cuCtxDestroy(CUcontext context) {
     if (!shim_initialized()) return CUDA_ERROR_NOT_INITIALIZED;
+    if (!context) return CUDA_ERROR_INVALID_VALUE;
     struct shim_context *c = context_get(context);
     if (!c || c->primary) return CUDA_ERROR_INVALID_CONTEXT;
     pthread_mutex_lock(&context_life_lock);

@@ -87,7 +87,7 @@ CUresult impl_cuCtxGetLimit(size_t *value, CUlimit limit) {
     int rc = context_require(&c);
     if (rc) return rc;
     if (!value) return CUDA_ERROR_INVALID_VALUE;
-    if ((int)limit < 0 || (int)limit >= CONTEXT_LIMITS) return CUDA_ERROR_UNSUPPORTED_LIMIT;
+    if ((int)limit < 0 || (int)limit >= CONTEXT_LIMITS) return CUDA_ERROR_INVALID_VALUE;
     *value = c->limits[limit]; /* those beyond the persisting cache (7) are 0, as libraries expect */
     return CUDA_SUCCESS;
 }
@@ -115,7 +115,7 @@ CUresult impl_cuCtxSetLimit(CUlimit limit, size_t value) {
         if (value > most) value = most;
         break;
     }
-    default: return CUDA_ERROR_UNSUPPORTED_LIMIT;
+    default: return (int)limit < 0 || (int)limit >= CONTEXT_LIMITS ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_UNSUPPORTED_LIMIT;
     }
     if (limit == CU_LIMIT_STACK_SIZE || limit == CU_LIMIT_PRINTF_FIFO_SIZE || limit == CU_LIMIT_MALLOC_HEAP_SIZE) {
         struct session_reply reply;

@@ -137,7 +137,7 @@ static int set(uint32_t ctx, CUcoredumpSettings which, const void *value, size_t
     }
     bool text = which == CU_COREDUMP_FILE || which == CU_COREDUMP_PIPE;
     if (text ? !*size || strnlen(value, *size) >= TEXT : *size != size_of(which)) return CUDA_ERROR_INVALID_VALUE;
-    if (ctx && (which == CU_COREDUMP_ENABLE_USER_TRIGGER || which == CU_COREDUMP_PIPE)) return CUDA_ERROR_NOT_PERMITTED;
+    if (ctx && (which == CU_COREDUMP_ENABLE_USER_TRIGGER || which == CU_COREDUMP_PIPE)) return CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&lock);
     begin();
     struct settings *s = to_change(ctx);

@@ -140,7 +140,7 @@ static int query(struct shim_event *e) {
 CUresult impl_cuEventQuery(CUevent event) {
     struct shim_event *e;
     int rc = event_find(event, &e);
-    if (!rc && atomic_load(&e->capture)) rc = CUDA_ERROR_CAPTURED_EVENT;
+    if (!rc && atomic_load(&e->capture)) rc = capture_event_asked(e);
     if (!rc) rc = query(e);
     if (!rc) managed_waited();
     return rc;
@@ -160,7 +160,7 @@ static int await_shared(const struct shim_event *e) {
 CUresult impl_cuEventSynchronize(CUevent event) {
     struct shim_event *e;
     int rc = event_find(event, &e);
-    if (!rc && atomic_load(&e->capture)) rc = CUDA_ERROR_CAPTURED_EVENT;
+    if (!rc && atomic_load(&e->capture)) rc = capture_event_asked(e);
     if (rc) return rc;
     if (e->shared) {
         rc = await_shared(e);
@@ -183,7 +183,7 @@ CUresult impl_cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end
     if (!rc) rc = event_find(end, &b);
     if (!rc && (atomic_load(&a->capture) || atomic_load(&b->capture))) rc = CUDA_ERROR_CAPTURED_EVENT;
     if (rc) return rc;
-    if (!milliseconds) return CUDA_ERROR_INVALID_VALUE;
+    if (!milliseconds) return CUDA_ERROR_INVALID_HANDLE; /* as the driver does */
     struct shim_stream *s;
     uint64_t id, seq;
     if ((a->flags | b->flags) & CU_EVENT_DISABLE_TIMING || a->context != b->context) return CUDA_ERROR_INVALID_HANDLE;

@@ -17,23 +17,24 @@ struct request {
     CUstream stream;
     void **params, **extra;
     bool cooperative;
+    uint32_t cluster, preferred; /* wire/cluster_dims.h */
     const char *call;
 };
 
 /* ---- checks -------------------------------------------------------------------------------------------------------- */
 
-/* The number of cudaErrorInvalidConfiguration. The runtime launches the program's own kernels and returns the driver's result unchanged, and programs expect this error for an
- * invalid grid or block. All others get CUDA_ERROR_INVALID_VALUE, as the driver's documentation says: of functions, and of kernels of libraries that a program has loaded itself. */
-#define INVALID_CONFIGURATION 9
-
+/* Whatever launches it: the runtime returns the driver's result unchanged. */
 static int invalid_shape(const struct request *r) {
-    const struct shim_kernel *k = object_get(OBJECT_KERNEL, r->function);
-    return k && k->library->image.wrapped ? INVALID_CONFIGURATION : CUDA_ERROR_INVALID_VALUE;
+    call_because("grid %u x %u x %u, block %u x %u x %u: the device has no such", r->grid[0], r->grid[1], r->grid[2], r->block[0], r->block[1],
+                 r->block[2]);
+    return CUDA_ERROR_INVALID_VALUE;
 }
 
 /* Why a block that the device could run is too large for this kernel: its registers do not suffice, or it was compiled for smaller ones (.maxntid). */
 static int too_many_threads(const struct shim_function *f, uint64_t threads) {
     uint64_t registers = (uint64_t)f->context->info->attributes[CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK];
+    call_because("%s: a block of %llu threads, of %u at most, with %u registers each", f->name, (unsigned long long)threads, f->max_threads,
+                 f->meta->num_regs);
     return threads * f->meta->num_regs > registers ? CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES : CUDA_ERROR_INVALID_VALUE;
 }
 
@@ -49,9 +50,14 @@ static int check_shape(const struct shim_function *f, const struct request *r) {
     if (threads > f->max_threads) return too_many_threads(f, threads);
     const uint32_t *required = f->meta->required_threads;
     for (int i = 0; i < 3 && required[0]; i++) {
-        if (r->block[i] != (required[i] ? required[i] : 1)) return CUDA_ERROR_INVALID_VALUE;
+        if (r->block[i] == (required[i] ? required[i] : 1)) continue;
+        call_because("%s: compiled for blocks of another shape", f->name);
+        return CUDA_ERROR_INVALID_VALUE;
     }
-    return r->shared > atomic_load_explicit(&f->max_dynamic_shared, memory_order_relaxed) ? CUDA_ERROR_INVALID_VALUE : 0;
+    uint32_t most = atomic_load_explicit(&f->max_dynamic_shared, memory_order_relaxed);
+    if (r->shared <= most) return 0;
+    call_because("%s: %u bytes of dynamic shared memory, of %u at most", f->name, r->shared, most);
+    return CUDA_ERROR_INVALID_VALUE;
 }
 
 static int check_cooperative(const struct shim_function *f, const struct request *r) {
@@ -67,6 +73,13 @@ static int check_cooperative(const struct shim_function *f, const struct request
     return 0;
 }
 
+static int check_clusters(struct shim_function *f, const struct request *r, struct cluster_launch *l) {
+    memcpy(l->grid, r->grid, sizeof l->grid);
+    memcpy(l->block, r->block, sizeof l->block);
+    l->shared = r->shared;
+    return cluster_check(f, l, r->call);
+}
+
 /* ---- parameters ---------------------------------------------------------------------------------------------------- */
 
 /* Packs the parameters from the program's pointers, one for each parameter, by the sizes in the metadata. */
@@ -75,7 +88,10 @@ static int pack(const struct shim_function *f, void **params, char *out) {
     for (uint32_t i = 0; i < n; i++) {
         const struct gv_meta_param *p = &f->params[i];
         const void *from = params[i];
-        if (!from) return CUDA_ERROR_INVALID_VALUE;
+        if (!from) {
+            call_because("%s: parameter %u of %u is missing", f->name, i, n);
+            return CUDA_ERROR_INVALID_VALUE;
+        }
         if (p->offset > end) memset(out + end, 0, p->offset - end);
         switch (p->size) {
         case 8: memcpy(out + p->offset, from, 8); break;
@@ -100,7 +116,10 @@ static int unwrap_extra(const struct shim_function *f, void **extra, const void 
         else
             return CUDA_ERROR_INVALID_VALUE;
     }
-    if (!buffer || !size || *size < f->meta->param_bytes) return CUDA_ERROR_INVALID_VALUE;
+    if (!buffer || !size || *size < f->meta->param_bytes) {
+        call_because("%s: a buffer of %zu bytes for parameters of %u", f->name, buffer && size ? *size : 0, f->meta->param_bytes);
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     *out = buffer;
     return 0;
 }
@@ -136,11 +155,13 @@ int launch_describe(struct shim_context *c, const CUDA_KERNEL_NODE_PARAMS *p, st
 }
 
 /* A launch on a stream that captures. */
-static int capture(struct shim_stream *s, const struct request *r, const void *params, size_t size) {
+static int capture(struct shim_stream *s, const struct request *r, const struct cluster_launch *clusters, const void *params, size_t size) {
     struct graph_work work = {.type = CU_GRAPH_NODE_TYPE_KERNEL};
     work.kernel.function = r->function;
     work.kernel.shared = r->shared;
     work.kernel.cooperative = r->cooperative;
+    work.kernel.cluster = clusters->cluster;
+    work.kernel.preferred_cluster = clusters->preferred;
     work.kernel.params = (char *)(uintptr_t)params; /* which is copied */
     work.kernel.params_size = size;
     memcpy(work.kernel.grid, r->grid, sizeof r->grid);
@@ -158,10 +179,8 @@ static int launch(const struct request *r) {
     if (!rc) rc = check_shape(f, r);
     if (!rc && r->cooperative) rc = check_cooperative(f, r);
     if (rc) return rc;
-    if (f->settings.cluster_width > 1 || f->settings.cluster_height > 1 || f->settings.cluster_depth > 1) {
-        shim_log_once("%s: thread block clusters are not supported yet", r->call);
-        return CUDA_ERROR_NOT_SUPPORTED;
-    }
+    struct cluster_launch clusters = {.cluster = r->cluster, .preferred = r->preferred};
+    if (cluster_concerns(f, r->cluster, r->preferred) && (rc = check_clusters(f, r, &clusters))) return rc;
     if (f->meta->param_bytes > GV_PARAMS_MAX || (r->params && r->extra)) return CUDA_ERROR_INVALID_VALUE;
     char packed[GV_PARAMS_MAX];
     const void *params = packed;
@@ -174,7 +193,7 @@ static int launch(const struct request *r) {
         /* Locks are held where the parameters are read next, and a touch of managed memory takes some. */
         if (params != packed && managed_in_use()) params = memcpy(packed, params, f->meta->param_bytes);
     }
-    if (stream_captures(s)) return capture(s, r, params, f->meta->param_bytes);
+    if (stream_captures(s)) return capture(s, r, &clusters, params, f->meta->param_bytes);
     bool begun = false;
     if (atomic_load_explicit(&f->module->references, memory_order_acquire)) rc = reference_send(f->module);
     if (!rc && atomic_load_explicit(&range_unmapped, memory_order_relaxed)) rc = host_map_reachable(params, f->meta->param_bytes);
@@ -185,6 +204,8 @@ static int launch(const struct request *r) {
                               .kernel = f->index,
                               .shared = r->shared,
                               .cooperative = r->cooperative,
+                              .cluster = clusters.cluster,
+                              .preferred_cluster = clusters.preferred,
                               .grid = {r->grid[0], r->grid[1], r->grid[2]},
                               .block = {r->block[0], r->block[1], r->block[2]},
                               .params = params,
@@ -310,23 +331,20 @@ CUresult impl_cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function
         switch ((int)a->id) {
         case CU_LAUNCH_ATTRIBUTE_COOPERATIVE: r.cooperative = a->value.cooperative != 0; break;
         case CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION:
-            if (!a->value.clusterDim.x || !a->value.clusterDim.y || !a->value.clusterDim.z) return CUDA_ERROR_INVALID_VALUE;
-            if (a->value.clusterDim.x > 1 || a->value.clusterDim.y > 1 || a->value.clusterDim.z > 1) {
-                shim_log_once("cuLaunchKernelEx: thread block clusters are not supported yet");
-                return CUDA_ERROR_NOT_SUPPORTED;
-            }
+        case CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE:
+        case CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION:
+            if (!cluster_attribute_set((int)a->id, &a->value, &r.cluster, &r.preferred)) return CUDA_ERROR_INVALID_VALUE;
             break;
         /* Hints about scheduling and caches, and permissions to overlap. Results are the same without them. */
         case CU_LAUNCH_ATTRIBUTE_IGNORE:
         case CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW:
         case CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY:
-        case CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE:
         case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION:
         case CU_LAUNCH_ATTRIBUTE_PRIORITY:
         case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP:
         case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN:
-        case CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION:
-        case CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT: break;
+        case CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT:
+        case CU_LAUNCH_ATTRIBUTE_NVLINK_UTIL_CENTRIC_SCHEDULING: break;
         /* An event that may complete while the kernel runs may also complete after it. */
         case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT:
         case CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT:
@@ -339,5 +357,5 @@ CUresult impl_cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function
     }
     int rc = launch(&r);
     for (unsigned i = 0; !rc && i < n_after; i++) rc = impl_cuEventRecord(after[i], config->hStream);
-    return rc; /* NOLINT(clang-analyzer-optin.core.EnumCastOutOfRange): 9 is for the runtime, see above */
+    return rc;
 }

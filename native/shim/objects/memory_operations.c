@@ -111,19 +111,19 @@ static int post_one(CUstream stream, enum gv_memory_operation_kind kind, CUdevic
     return post(stream, &o, 1);
 }
 
-CUresult impl_cuStreamWaitValue32(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned int flags) {
+CUresult impl_cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned int flags) {
     return post_one(stream, GV_WAIT_VALUE_32, address, value, flags);
 }
 
-CUresult impl_cuStreamWaitValue64(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned int flags) {
+CUresult impl_cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned int flags) {
     return post_one(stream, GV_WAIT_VALUE_64, address, value, flags);
 }
 
-CUresult impl_cuStreamWriteValue32(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned int flags) {
+CUresult impl_cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned int flags) {
     return post_one(stream, GV_WRITE_VALUE_32, address, value, flags);
 }
 
-CUresult impl_cuStreamWriteValue64(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned int flags) {
+CUresult impl_cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned int flags) {
     return post_one(stream, GV_WRITE_VALUE_64, address, value, flags);
 }
 
@@ -149,9 +149,35 @@ static struct gv_memory_operation translate(const CUstreamBatchMemOpParams *p) {
     return o;
 }
 
-CUresult impl_cuStreamBatchMemOp(CUstream stream, unsigned int count, CUstreamBatchMemOpParams *params, unsigned int flags) {
+CUresult impl_cuStreamBatchMemOp_v2(CUstream stream, unsigned int count, CUstreamBatchMemOpParams *params, unsigned int flags) {
     struct gv_memory_operation operations[GV_MEMORY_OPERATIONS_MAX];
     if (flags || count > GV_MEMORY_OPERATIONS_MAX || (count && !params)) return CUDA_ERROR_INVALID_VALUE;
     for (unsigned i = 0; i < count; i++) operations[i] = translate(&params[i]);
     return post(stream, operations, count);
+}
+
+/* ---- first versions ---- */
+
+/* A device says by an attribute whether it has them. Drivers of CUDA 13 say no, and refuse them. */
+static int check_first_version(CUstream stream) {
+    struct shim_stream *s;
+    int rc = stream_require(stream, &s);
+    if (rc) return rc;
+    return device_attribute(device_info(s->context->device), CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_MEM_OPS_V1) ? 0 : CUDA_ERROR_NOT_SUPPORTED;
+}
+
+#define FIRST_VERSION(name, type)                                                                \
+    CUresult impl_##name(CUstream stream, CUdeviceptr address, type value, unsigned int flags) { \
+        int rc = check_first_version(stream);                                                    \
+        return rc ? (CUresult)rc : impl_##name##_v2(stream, address, value, flags);              \
+    }
+
+FIRST_VERSION(cuStreamWaitValue32, cuuint32_t)
+FIRST_VERSION(cuStreamWaitValue64, cuuint64_t)
+FIRST_VERSION(cuStreamWriteValue32, cuuint32_t)
+FIRST_VERSION(cuStreamWriteValue64, cuuint64_t)
+
+CUresult impl_cuStreamBatchMemOp(CUstream stream, unsigned int count, CUstreamBatchMemOpParams *params, unsigned int flags) {
+    int rc = check_first_version(stream);
+    return rc ? (CUresult)rc : impl_cuStreamBatchMemOp_v2(stream, count, params, flags);
 }

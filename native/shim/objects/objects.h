@@ -5,6 +5,7 @@
  * nearly always recognised; what travels on the wire is a number that is never used twice.
  *
  * Layers: a file calls only files of the lines above its own.
+ *     call_reason             why a call fails
  *     object_slots, device, memory/{treap, allocator, address_map}, module/{image, image_file, module_cache, jit_options}
  *     ipc                     what was exported to other processes, and handles of that
  *     context                 the thread's stack of contexts, and whether one may be used
@@ -12,6 +13,7 @@
  *     context_start           a context begins with its legacy stream
  *     graph/{graph, capture}  what capturing streams are given
  *     device_resource         multiprocessors and work queues, and partitions of them
+ *     occupancy, cluster      what fits the device
  *     memory/, module/, event, array, texture, launch, ...    what works in a context
  *     graph/execute           makes the calls of what was captured
  *     context_end             gives back all that works in it
@@ -413,6 +415,17 @@ struct kernel_settings {
     int nonportable_cluster, cluster_policy;
 };
 
+/* What the driver was asked about clusters of a function: all that the answer depends on, zeroed before it is filled; of the grid only whether it is made of whole clusters. */
+struct cluster_question {
+    uint32_t block[3], shared, cluster, potential, whole;
+    struct kernel_settings settings;
+};
+struct cluster_answer {
+    struct cluster_answer *next;
+    struct cluster_question asked;
+    int count, status;
+};
+
 struct shim_function {
     struct object object;
     struct shim_module *module;
@@ -426,6 +439,7 @@ struct shim_function {
     struct kernel_settings settings;
     struct shim_kernel *kernel;         /* of the library, or NULL */
     struct launch_by_offset *by_offset; /* launch_by_offset.c; NULL: nothing was set so */
+    struct cluster_answer *clusters;    /* cluster.c */
 };
 
 #define KERNEL_CONTEXTS 32
@@ -497,5 +511,26 @@ int function_param_info(const struct shim_function *f, size_t index, size_t *off
 
 /* Blocks of one kernel that fit a multiprocessor at once (occupancy.c). */
 int occupancy_blocks(const struct shim_function *f, int block_threads, size_t dynamic_shared);
+/* The function of any context, or a kernel's function in the current context, for queries. */
+int function_of_any(CUfunction handle, struct shim_function **out);
+
+/* ---- thread block clusters (cluster.c) ---- */
+
+/* What of a launch clusters depend on. cluster and preferred: wire/cluster_dims.h, the first with the scheduling policy; 0: none is named. */
+struct cluster_launch {
+    unsigned grid[3], block[3], shared;
+    uint32_t cluster, preferred;
+};
+
+/* Whether a launch of this function may name a cluster, or needs one: what has to be checked. */
+static inline bool cluster_concerns(const struct shim_function *f, uint32_t cluster, uint32_t preferred) {
+    const struct kernel_settings *s = &f->settings;
+    return cluster || preferred || f->meta->cluster || f->meta->flags || s->cluster_width || s->cluster_height || s->cluster_depth;
+}
+/* Checks it as the driver does, and takes away what this device is not to be told. May ask the worker. `call`: for the log. */
+int cluster_check(struct shim_function *f, struct cluster_launch *l, const char *call);
+/* Of the three launch attributes about clusters. set: false when it is none of them, or the value is none. get: false when the words name nothing; the value is 0 then. */
+bool cluster_attribute_set(int attribute, const CUlaunchAttributeValue *value, uint32_t *cluster, uint32_t *preferred);
+bool cluster_attribute_get(int attribute, uint32_t cluster, uint32_t preferred, CUlaunchAttributeValue *value);
 
 #endif

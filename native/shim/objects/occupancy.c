@@ -37,7 +37,7 @@ int occupancy_blocks(const struct shim_function *f, int block_threads, size_t dy
 }
 
 /* The function of any context, or a kernel's function in the current context. */
-static int find(CUfunction handle, struct shim_function **out) {
+int function_of_any(CUfunction handle, struct shim_function **out) {
     struct shim_context *c;
     int rc = context_require(&c);
     if (rc) return rc;
@@ -48,7 +48,7 @@ static int find(CUfunction handle, struct shim_function **out) {
 CUresult impl_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, CUfunction function, int block_size, size_t dynamic_shared,
                                                                    unsigned int flags) {
     struct shim_function *f;
-    int rc = find(function, &f);
+    int rc = function_of_any(function, &f);
     if (rc) return rc;
     if (!blocks || block_size <= 0 || flags & ~(unsigned)CU_OCCUPANCY_DISABLE_CACHING_OVERRIDE) return CUDA_ERROR_INVALID_VALUE;
     *blocks = occupancy_blocks(f, block_size, dynamic_shared);
@@ -63,7 +63,7 @@ CUresult impl_cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunctio
 CUresult impl_cuOccupancyMaxPotentialBlockSizeWithFlags(int *min_grid, int *block, CUfunction function, CUoccupancyB2DSize dynamic_of,
                                                         size_t dynamic_shared, int limit, unsigned int flags) {
     struct shim_function *f;
-    int rc = find(function, &f);
+    int rc = function_of_any(function, &f);
     if (rc) return rc;
     if (!min_grid || !block || limit < 0 || flags & ~(unsigned)CU_OCCUPANCY_DISABLE_CACHING_OVERRIDE) return CUDA_ERROR_INVALID_VALUE;
     const struct gv_device_info *info = f->context->info;
@@ -93,7 +93,7 @@ CUresult impl_cuOccupancyMaxPotentialBlockSize(int *min_grid, int *block, CUfunc
 
 CUresult impl_cuOccupancyAvailableDynamicSMemPerBlock(size_t *size, CUfunction function, int blocks, int block_size) {
     struct shim_function *f;
-    int rc = find(function, &f);
+    int rc = function_of_any(function, &f);
     if (rc) return rc;
     if (!size || blocks <= 0 || block_size <= 0) return CUDA_ERROR_INVALID_VALUE;
     if (blocks > occupancy_blocks(f, block_size, 0)) return CUDA_ERROR_INVALID_VALUE;
@@ -104,37 +104,5 @@ CUresult impl_cuOccupancyAvailableDynamicSMemPerBlock(size_t *size, CUfunction f
     int64_t most = device_attribute(info, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN) - (int64_t)f->meta->static_shared;
     if (left > most) left = most;
     *size = left > 0 ? (size_t)left : 0;
-    return CUDA_SUCCESS;
-}
-
-/* Clusters of more than one block cannot be launched; these calls report that with the driver's errors. */
-static uint64_t cluster_blocks(const CUlaunchConfig *config) {
-    for (unsigned i = 0; i < config->numAttrs; i++) {
-        const CUlaunchAttribute *a = &config->attrs[i];
-        if (a->id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) return (uint64_t)a->value.clusterDim.x * a->value.clusterDim.y * a->value.clusterDim.z;
-    }
-    return 1;
-}
-
-CUresult impl_cuOccupancyMaxActiveClusters(int *clusters, CUfunction function, const CUlaunchConfig *config) {
-    struct shim_function *f;
-    int rc = find(function, &f);
-    if (rc) return rc;
-    if (!clusters || !config || (config->numAttrs && !config->attrs)) return CUDA_ERROR_INVALID_VALUE;
-    uint64_t threads = (uint64_t)config->blockDimX * config->blockDimY * config->blockDimZ;
-    if (cluster_blocks(config) > 1 || threads > f->max_threads)
-        *clusters = 0;
-    else
-        *clusters =
-            occupancy_blocks(f, (int)threads, config->sharedMemBytes) * device_attribute(f->context->info, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
-    return CUDA_SUCCESS;
-}
-
-CUresult impl_cuOccupancyMaxPotentialClusterSize(int *blocks, CUfunction function, const CUlaunchConfig *config) {
-    struct shim_function *f;
-    int rc = find(function, &f);
-    if (rc) return rc;
-    if (!blocks || !config) return CUDA_ERROR_INVALID_VALUE;
-    *blocks = 1;
     return CUDA_SUCCESS;
 }

@@ -21,6 +21,10 @@ extern _Thread_local CUstream shim_default_stream;
 /* Whether cuInit has succeeded. */
 bool shim_initialized(void);
 
+/* Why the calling thread's call fails, for GPUVIRT_TRACE=errors: the last one counts. NULL: nothing is known. */
+__attribute__((format(printf, 1, 2))) void call_because(const char *format, ...);
+const char *call_reason(void);
+
 /* ---- contexts (context*.c) ----------------------------------------------------------------------------------------- */
 
 struct shim_context; /* CUcontext points to one */
@@ -33,6 +37,9 @@ CUdevice context_device(const struct shim_context *c);        /* the ordinal the
 uint32_t context_server_device(const struct shim_context *c); /* index in shim_server.devices */
 /* Primary context of a device, without retaining it; NULL for a bad ordinal. For the runtime's private tables. */
 struct shim_context *context_primary(CUdevice device);
+/* How the multiprocessors of the current context's device are grouped (wire/device_info.h), in two arrays for the caller to free. 0 or a CUresult;
+ * CUDA_ERROR_NOT_SUPPORTED where the device's backend, or its driver, does not tell. */
+int processor_groups(uint8_t **order, uint8_t **groups);
 /* Sticky error of a context (a faulted kernel), 0. */
 int context_status(const struct shim_context *c);
 /* The worker reported a sticky error for context `id`: every later call in that context returns it. */

@@ -206,8 +206,8 @@ CUresult impl_cuTexObjectGetTextureDesc(CUDA_TEXTURE_DESC *out, CUtexObject obje
 CUresult impl_cuTexObjectGetResourceViewDesc(CUDA_RESOURCE_VIEW_DESC *out, CUtexObject object) {
     struct texture t;
     int rc = find(object, false, &t);
-    if (!rc && (!out || !t.has_view)) rc = CUDA_ERROR_INVALID_VALUE;
-    if (!rc) *out = t.view;
+    if (!rc && !out) rc = CUDA_ERROR_INVALID_VALUE;
+    if (!rc) *out = t.has_view ? t.view : (CUDA_RESOURCE_VIEW_DESC){.format = CU_RES_VIEW_FORMAT_NONE};
     return rc;
 }
 

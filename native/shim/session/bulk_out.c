@@ -81,6 +81,14 @@ void session_loans_wait(uint64_t low, uint64_t high) {
     while (atomic_load(&parts) && session_now() < deadline) nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
 }
 
+void session_memory_offer(const void *at, uint64_t size) {
+    if (session.link && !session_broken()) gv_link_offer_memory(session.link, at, size);
+}
+
+void session_memory_take_back(const void *at) {
+    if (session.link && !session_in_forked_child()) gv_link_take_back_memory(session.link, at);
+}
+
 /* ---- payloads -------------------------------------------------------------------------------------------------------- */
 
 bool session_bulk_reserve(struct session_bulk *b, const void *data, uint64_t size, bool lend) {

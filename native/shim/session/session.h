@@ -137,6 +137,9 @@ uint64_t session_late_tags(uint64_t n);
 int session_bulk_late(uint64_t tag, const void *data, uint64_t size);
 /* Waits until no byte of [low, high) is still to be sent, so that the memory may be unmapped. */
 void session_loans_wait(uint64_t low, uint64_t high);
+/* Page-locked memory of the program's: the link's devices may use it until it is taken back, by its first byte; that waits until none does. */
+void session_memory_offer(const void *at, uint64_t size);
+void session_memory_take_back(const void *at);
 
 /* Registers the destination of a device-to-host copy: width x height x depth bytes, rows `pitch` bytes apart, slices `slice` bytes. Returns the tag for
  * copy_out, 0 when the session is lost. A thread of the session writes the bytes before the copy's stream position is published as completed. */

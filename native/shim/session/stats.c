@@ -53,15 +53,18 @@ void stats_write(int64_t launches) {
     const char *target = shim_setting("STATS", NULL);
     if (!target) return;
     char known[32] = "null", server[600], backend[64], reason[2 * GV_DEATH_TEXT], line[1800];
+    struct gv_link_counts counts;
+    gv_link_get_counts(session.link, &counts);
     if (launches >= 0) snprintf(known, sizeof known, "%lld", (long long)launches);
-    int n = snprintf(line, sizeof line,
-                     "{\"calls\": %llu, \"waits\": %llu, \"wait_s\": %.6f, \"launches\": %s, \"bytes_out\": %llu, \"bytes_in\": %llu, "
-                     "\"transport\": \"%s\", \"link_reason\": \"%s\", \"backend\": \"%s\", \"server\": \"%s\"}\n",
-                     (unsigned long long)atomic_load(&session_stats.calls), (unsigned long long)atomic_load(&session_stats.waits),
-                     (double)atomic_load(&session_stats.wait_ns) / 1e9, known, (unsigned long long)gv_link_bytes_out(session.link),
-                     (unsigned long long)gv_link_bytes_in(session.link), gv_link_transport(session.link),
-                     escaped(gv_link_reason(session.link), reason, sizeof reason), escaped(session.server.backend, backend, sizeof backend),
-                     escaped(session.pool, server, sizeof server));
+    int n = snprintf(
+        line, sizeof line,
+        "{\"calls\": %llu, \"waits\": %llu, \"wait_s\": %.6f, \"launches\": %s, \"bytes_out\": %llu, \"bytes_in\": %llu, "
+        "\"bytes_lent\": %llu, \"bytes_in_place\": %llu, \"transport\": \"%s\", \"link_reason\": \"%s\", \"backend\": \"%s\", \"server\": \"%s\"}\n",
+        (unsigned long long)atomic_load(&session_stats.calls), (unsigned long long)atomic_load(&session_stats.waits),
+        (double)atomic_load(&session_stats.wait_ns) / 1e9, known, (unsigned long long)gv_link_bytes_out(session.link),
+        (unsigned long long)gv_link_bytes_in(session.link), (unsigned long long)counts.bulk_lent, (unsigned long long)counts.bulk_in_place,
+        gv_link_transport(session.link), escaped(gv_link_reason(session.link), reason, sizeof reason),
+        escaped(session.server.backend, backend, sizeof backend), escaped(session.pool, server, sizeof server));
     if (!strcmp(target, "-")) {
         shim_log("%.*s", n - 1, line);
         return;

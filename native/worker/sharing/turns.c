@@ -75,6 +75,12 @@ void worker_await_turn(struct worker *w, const struct gv_record *record) {
     g->waiting++;
     pthread_cond_signal(&w->turns.tell);
     while (closed(g) && !over(w) && !stuck(g, since, gv_now_ns())) {
+        if (atomic_load(&w->turns.mark_wanted)) { /* turns have begun since the executor looked, and nothing is said before there are marks */
+            pthread_mutex_unlock(&w->turns.lock);
+            worker_turns_here(w);
+            pthread_mutex_lock(&w->turns.lock);
+            continue;
+        }
         struct timespec look = gv_deadline(CLOCK_REALTIME, LOOK_NS);
         pthread_cond_timedwait(&w->turns.changed, &w->turns.lock, &look);
     }

@@ -93,7 +93,8 @@ CASE(mode_of_the_thread, "cuThreadExchangeStreamCaptureMode") {
     mode = CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
     CHECK(cuThreadExchangeStreamCaptureMode(&mode));
     EXPECT(mode == CU_STREAM_CAPTURE_MODE_RELAXED);
-    mode = static_cast<CUstreamCaptureMode>(17);
-    REFUSED(cuThreadExchangeStreamCaptureMode(&mode), CUDA_ERROR_INVALID_VALUE);
+    mode = static_cast<CUstreamCaptureMode>(17); // no mode is looked at
+    CHECK(cuThreadExchangeStreamCaptureMode(&mode));
+    EXPECT(mode == CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
     REFUSED(cuThreadExchangeStreamCaptureMode(nullptr), CUDA_ERROR_INVALID_VALUE);
 }

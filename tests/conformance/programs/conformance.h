@@ -3,6 +3,7 @@
 #pragma once
 #include "cases.h"
 #include <cuda.h>
+#include <dlfcn.h>
 
 namespace conformance {
 
@@ -14,29 +15,30 @@ inline void check(CUresult result, const char *call, int line) {
 }
 
 inline void refused(CUresult result, CUresult expected, const char *call, int line) {
-    if (result != expected) fail("line %d: %s answers %s, not %s", line, call, error_name(result).c_str(), error_name(expected).c_str());
+    if (result != expected) differs("line %d: %s answers %s, not %s", line, call, error_name(result).c_str(), error_name(expected).c_str());
 }
 
 extern "C" inline void is_gone(int) {
     // Nothing but what a signal's handler may do.
-    if (write(STDOUT_FILENO, running, std::strlen(running)) < 0 || write(STDOUT_FILENO, " ok\n", 4) < 0) _exit(1);
-    _exit(0);
+    if (!failed && (write(STDOUT_FILENO, running, std::strlen(running)) < 0 || write(STDOUT_FILENO, " ok\n", 4) < 0)) _exit(1);
+    _exit(failed);
 }
 
 template <typename Call> void gone(Call call, const char *text, int line) {
     std::fflush(stdout);
     std::signal(SIGSEGV, is_gone);
-    if (call() == CUDA_SUCCESS) fail("line %d: %s answers CUDA_SUCCESS of what was destroyed", line, text);
+    if (call() == CUDA_SUCCESS) differs("line %d: %s answers CUDA_SUCCESS of what was destroyed", line, text);
     std::signal(SIGSEGV, SIG_DFL);
 }
 
+// Whether the driver has a function of its own: the programs are built with headers that may be newer.
+inline bool has(const char *function) { return dlsym(RTLD_DEFAULT, function) != nullptr; }
+
 } // namespace conformance
 
+// Ends a case of a function that this driver does not have.
+#define NEEDS_FUNCTION(name) NEEDS(conformance::has(#name))
 #define CHECK(call) conformance::check((call), #call, __LINE__)
-#define REFUSED(call, expected)                                                                    \
-    do {                                                                                           \
-        if (!conformance::effects_only) conformance::refused((call), (expected), #call, __LINE__); \
-    } while (0)
 // The last of a case: a call with a handle that was destroyed. The documentation leaves open what it does, so only an answer of success shows that
 // the handle is still there; where a driver looks at what is no more, and faults, the case has seen what it wanted to.
 #define GONE(call) conformance::gone([&] { return (call); }, #call, __LINE__)
@@ -49,6 +51,12 @@ void start() {
     CHECK(cuDeviceGet(&device, 0));
     CHECK(cuDevicePrimaryCtxRetain(&primary, device));
     CHECK(cuCtxSetCurrent(primary));
+}
+
+inline int driver_version() {
+    int version = garbage<int>();
+    CHECK(cuDriverGetVersion(&version));
+    return version;
 }
 
 inline int device_count() {
@@ -99,17 +107,22 @@ inline CUstream make_stream(unsigned flags = CU_STREAM_NON_BLOCKING) {
 }
 
 // Whether the stream has something to wait for. It is asked for a fifth of a second, for what it could do may not have begun at the first query; and each time a witness, a
-// stream that waits for nothing, is given work and does it first: on a busy machine time alone says little.
-inline bool stays_behind(CUstream stream, CUstream witness = nullptr) {
-    CUdeviceptr memory = witness ? allocate(4) : 0;
-    for (int i = 0; i < 20; i++) {
-        if (witness) CHECK(cuMemsetD32Async(memory, 1, 1, witness));
-        if (witness) CHECK(cuStreamSynchronize(witness));
-        if (cuStreamQuery(stream) != CUDA_ERROR_NOT_READY) return false;
+// stream that waits for nothing, is given work and does it first: on a busy machine time alone says little. `of`: the witness's context, if it is not the current one.
+inline bool stays_behind(CUstream stream, CUstream witness, CUcontext of = nullptr) {
+    CUcontext here = garbage<CUcontext>();
+    CHECK(cuCtxGetCurrent(&here));
+    CHECK(cuCtxPushCurrent(of ? of : here));
+    CUdeviceptr memory = allocate(4);
+    bool behind = true;
+    for (int i = 0; i < 20 && behind; i++) {
+        CHECK(cuMemsetD32Async(memory, 1, 1, witness));
+        CHECK(cuStreamSynchronize(witness));
+        behind = cuStreamQuery(stream) == CUDA_ERROR_NOT_READY;
         timespec pause = {0, 10000000};
         nanosleep(&pause, nullptr);
     }
-    return true;
+    CHECK(cuCtxPopCurrent(&here));
+    return behind;
 }
 
 inline CUevent make_event(unsigned flags = CU_EVENT_DEFAULT) {

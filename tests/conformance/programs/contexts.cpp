@@ -83,7 +83,7 @@ CASE(create_and_destroy, "cuCtxCreate", "cuCtxDestroy") {
     REFUSED(cuCtxCreate(nullptr, nullptr, 0, device), CUDA_ERROR_INVALID_VALUE);
     REFUSED(cuCtxCreate(&own, nullptr, CU_CTX_SCHED_SPIN | CU_CTX_SCHED_YIELD, device), CUDA_ERROR_INVALID_VALUE);
     REFUSED(cuCtxCreate(&own, nullptr, 0, device_count()), CUDA_ERROR_INVALID_DEVICE);
-    REFUSED(cuCtxDestroy(nullptr), CUDA_ERROR_INVALID_CONTEXT);
+    REFUSED(cuCtxDestroy(nullptr), CUDA_ERROR_INVALID_VALUE);
     GONE(cuCtxGetApiVersion(own, &version));
 }
 
@@ -103,7 +103,7 @@ CASE(stack, "cuCtxPushCurrent", "cuCtxPopCurrent", "cuCtxSetCurrent", "cuCtxGetC
     CHECK(cuCtxSetCurrent(own));
     std::thread([&] { elsewhere = current(); }).join();
     EXPECT(elsewhere == nullptr); // each thread has its own
-    REFUSED(cuCtxPushCurrent(nullptr), CUDA_ERROR_INVALID_CONTEXT);
+    REFUSED(cuCtxPushCurrent(nullptr), CUDA_ERROR_INVALID_VALUE);
     REFUSED(cuCtxGetCurrent(nullptr), CUDA_ERROR_INVALID_VALUE);
     CHECK(cuCtxSetCurrent(nullptr));
     REFUSED(cuCtxPopCurrent(&popped), CUDA_ERROR_INVALID_CONTEXT);
@@ -190,8 +190,8 @@ CASE(limits, "cuCtxGetLimit", "cuCtxSetLimit") {
     CHECK(cuCtxGetLimit(&value, CU_LIMIT_PRINTF_FIFO_SIZE));
     EXPECT(value >= 4 << 20);
     REFUSED(cuCtxGetLimit(nullptr, CU_LIMIT_STACK_SIZE), CUDA_ERROR_INVALID_VALUE);
-    REFUSED(cuCtxGetLimit(&value, static_cast<CUlimit>(1000)), CUDA_ERROR_UNSUPPORTED_LIMIT);
-    REFUSED(cuCtxSetLimit(static_cast<CUlimit>(1000), 1), CUDA_ERROR_UNSUPPORTED_LIMIT);
+    REFUSED(cuCtxGetLimit(&value, static_cast<CUlimit>(1000)), CUDA_ERROR_INVALID_VALUE);
+    REFUSED(cuCtxSetLimit(static_cast<CUlimit>(1000), 1), CUDA_ERROR_INVALID_VALUE);
 }
 
 CASE(caches, "cuCtxGetCacheConfig", "cuCtxSetCacheConfig", "cuCtxGetSharedMemConfig") {

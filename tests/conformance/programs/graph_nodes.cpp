@@ -55,9 +55,9 @@ CASE(kernel_attributes, "cuGraphKernelNodeSetAttribute", "cuGraphKernelNodeGetAt
     CHECK(cuGraphKernelNodeCopyAttributes(two, one)); // to the first from the second
     CHECK(cuGraphKernelNodeGetAttribute(two, CU_KERNEL_NODE_ATTRIBUTE_COOPERATIVE, &value));
     EXPECT(value.cooperative == 1);
-    REFUSED(cuGraphKernelNodeSetAttribute(one, CU_KERNEL_NODE_ATTRIBUTE_COOPERATIVE, nullptr), CUDA_ERROR_INVALID_VALUE);
-    REFUSED(cuGraphKernelNodeGetAttribute(one, CU_KERNEL_NODE_ATTRIBUTE_COOPERATIVE, nullptr), CUDA_ERROR_INVALID_VALUE);
     REFUSED(cuGraphKernelNodeCopyAttributes(two, add_empty(graph)), CUDA_ERROR_INVALID_VALUE);
+    UNCHECKED_BY_THE_DRIVER(cuGraphKernelNodeSetAttribute(one, CU_KERNEL_NODE_ATTRIBUTE_COOPERATIVE, nullptr), CUDA_ERROR_INVALID_VALUE);
+    UNCHECKED_BY_THE_DRIVER(cuGraphKernelNodeGetAttribute(one, CU_KERNEL_NODE_ATTRIBUTE_COOPERATIVE, nullptr), CUDA_ERROR_INVALID_VALUE);
 }
 
 CASE(copy_node, "cuGraphAddMemcpyNode", "cuGraphMemcpyNodeGetParams", "cuGraphMemcpyNodeSetParams") {
@@ -202,6 +202,7 @@ CASE(node_of_any_kind, "cuGraphAddNode", "cuGraphNodeSetParams") {
 
 // A graph that is made of what the nodes of another tell of themselves does the same.
 CASE(told_of_any_kind, "cuGraphNodeGetParams") {
+    NEEDS_FUNCTION(cuGraphNodeGetParams);
     CUdeviceptr filled_memory = allocate(64), copied = allocate(64), stored = allocate(64);
     CUgraph graph = make_graph(), again = make_graph(), child = make_graph();
     CUgraphNode fill = add_fill(graph, filled_memory, 9), node = garbage<CUgraphNode>(), last = nullptr;

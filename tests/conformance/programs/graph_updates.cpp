@@ -139,7 +139,7 @@ CASE(event_wait_node, "cuGraphExecEventWaitNodeSetEvent") {
     CUgraphExec exec = instantiate(graph);
     CHECK(cuGraphExecEventWaitNodeSetEvent(exec, node, late));
     CHECK(cuGraphLaunch(exec, stream));
-    EXPECT(stays_behind(stream));
+    EXPECT(stays_behind(stream, make_stream()));
     CHECK(cuStreamWriteValue32(make_stream(), word, 1, CU_STREAM_WRITE_VALUE_DEFAULT));
     EVENTUALLY(cuStreamQuery(stream) == CUDA_SUCCESS);
     REFUSED(cuGraphExecEventWaitNodeSetEvent(nullptr, node, late), CUDA_ERROR_INVALID_VALUE);

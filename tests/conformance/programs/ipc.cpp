@@ -131,7 +131,7 @@ COLD_CASE(event, "cuIpcGetEventHandle", "cuIpcOpenEventHandle") {
         EXPECT(cuEventQuery(event) == CUDA_ERROR_NOT_READY);
         CUstream stream = make_stream();
         CHECK(cuStreamWaitEvent(stream, event, 0));
-        EXPECT(stays_behind(stream));
+        EXPECT(stays_behind(stream, make_stream()));
         say(channel, 'w');
         CHECK(cuEventSynchronize(event));
         CHECK(cuStreamSynchronize(stream));

@@ -132,8 +132,8 @@ CASE(old_parameters, "cuParamSeti", "cuParamSetf") {
     CHECK(cuParamSetf(store, 8, 1.0f));
     CHECK(cuLaunch(store));
     EXPECT(download<unsigned>(out, 4) == counting<unsigned>(4, 0x3f800000));
-    REFUSED(cuParamSeti(store, -4, 1), CUDA_ERROR_INVALID_VALUE);
-    REFUSED(cuParamSetf(store, -4, 1), CUDA_ERROR_INVALID_VALUE);
+    UNCHECKED_BY_THE_DRIVER(cuParamSeti(store, -4, 1), CUDA_ERROR_INVALID_VALUE);
+    UNCHECKED_BY_THE_DRIVER(cuParamSetf(store, -4, 1), CUDA_ERROR_INVALID_VALUE);
 }
 
 CASE(occupancy, "cuOccupancyMaxActiveBlocksPerMultiprocessor", "cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags",
@@ -148,9 +148,9 @@ CASE(occupancy, "cuOccupancyMaxActiveBlocksPerMultiprocessor", "cuOccupancyMaxAc
     size_t available = garbage<size_t>();
     CHECK(cuOccupancyAvailableDynamicSMemPerBlock(&available, store, 1, 128));
     EXPECT(available > 0 && available <= static_cast<size_t>(attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR)));
-    REFUSED(cuOccupancyMaxActiveBlocksPerMultiprocessor(nullptr, store, 256, 0), CUDA_ERROR_INVALID_VALUE);
     REFUSED(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(&flagged, store, 256, 0, 0x80), CUDA_ERROR_INVALID_VALUE);
-    REFUSED(cuOccupancyAvailableDynamicSMemPerBlock(nullptr, store, 1, 128), CUDA_ERROR_INVALID_VALUE);
+    UNCHECKED_BY_THE_DRIVER(cuOccupancyMaxActiveBlocksPerMultiprocessor(nullptr, store, 256, 0), CUDA_ERROR_INVALID_VALUE);
+    UNCHECKED_BY_THE_DRIVER(cuOccupancyAvailableDynamicSMemPerBlock(nullptr, store, 1, 128), CUDA_ERROR_INVALID_VALUE);
 }
 
 static size_t CUDA_CB shared_of(int) { return 0; }
@@ -165,6 +165,148 @@ CASE(block_size, "cuOccupancyMaxPotentialBlockSize", "cuOccupancyMaxPotentialBlo
     EXPECT(block2 >= 32 && block2 <= 64 && grid2 >= 1); // the program's limit
     REFUSED(cuOccupancyMaxPotentialBlockSize(nullptr, &block, store, shared_of, 0, 0), CUDA_ERROR_INVALID_VALUE);
     REFUSED(cuOccupancyMaxPotentialBlockSizeWithFlags(&grid, &block, store, nullptr, 0, 0, 0x80), CUDA_ERROR_INVALID_VALUE);
+}
+
+// Each block says how many its cluster has, and which of them it is.
+static const char clustered[] = R"(.version 7.8
+.target sm_90
+.address_size 64
+.visible .entry ranks(.param .u64 out) {
+    .reg .b32 %r<4>; .reg .b64 %q<3>;
+    ld.param.u64 %q0, [out]; mov.u32 %r0, %ctaid.x; mul.wide.u32 %q1, %r0, 8; add.u64 %q0, %q0, %q1;
+    mov.u32 %r1, %cluster_nctarank; mov.u32 %r2, %cluster_ctarank; st.global.v2.u32 [%q0], {%r1, %r2}; ret;
+}
+.visible .entry pairs(.param .u64 out) .reqnctapercluster 2, 1, 1 {
+    .reg .b32 %r<4>; .reg .b64 %q<3>;
+    ld.param.u64 %q0, [out]; mov.u32 %r0, %ctaid.x; mul.wide.u32 %q1, %r0, 8; add.u64 %q0, %q0, %q1;
+    mov.u32 %r1, %cluster_nctarank; mov.u32 %r2, %cluster_ctarank; st.global.v2.u32 [%q0], {%r1, %r2}; ret;
+})";
+
+struct Clustered {
+    CUmodule module = nullptr;
+    CUdeviceptr out = allocate(64);
+    CUlaunchAttribute attributes[1] = {};
+    CUlaunchConfig config = {};
+    void *arguments[1] = {&out};
+    CUfunction ranks, pairs;
+
+    Clustered() {
+        CHECK(cuModuleLoadData(&module, clustered));
+        ranks = kernel(module, "ranks"), pairs = kernel(module, "pairs");
+        config.gridDimX = 8, config.gridDimY = config.gridDimZ = 1;
+        config.blockDimX = 32, config.blockDimY = config.blockDimZ = 1;
+        config.attrs = attributes;
+    }
+    CUresult launch(CUfunction f, unsigned x) {
+        attributes[0].id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+        attributes[0].value.clusterDim = {x, 1, 1};
+        config.numAttrs = 1;
+        return cuLaunchKernelEx(&config, f, arguments, nullptr);
+    }
+    // Whether each of eight blocks saw a cluster of so many.
+    bool saw(unsigned blocks) {
+        CHECK(cuCtxSynchronize());
+        std::vector<unsigned> wanted;
+        for (unsigned i = 0; i < 8; i++) wanted.push_back(blocks), wanted.push_back(i % blocks);
+        bool same = download<unsigned>(out, 16) == wanted;
+        CHECK(cuMemsetD8(out, 0xff, 64));
+        return same;
+    }
+};
+
+// What can be told on every device.
+static void refuses_no_function() {
+    CUlaunchConfig config = {};
+    config.gridDimX = config.gridDimY = config.gridDimZ = config.blockDimX = config.blockDimY = config.blockDimZ = 1;
+    REFUSED(cuLaunchKernelEx(&config, nullptr, nullptr, nullptr), CUDA_ERROR_INVALID_HANDLE);
+}
+
+HINT_CASE(clusters_of_launches, "cuLaunchKernelEx") {
+    refuses_no_function();
+    if (!attribute(CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH)) return;
+    Clustered c;
+    CHECK(c.launch(c.ranks, 4));
+    EXPECT(c.saw(4));
+    CHECK(c.launch(c.ranks, 1));
+    EXPECT(c.saw(1));
+    c.config.numAttrs = 0;
+    CHECK(cuLaunchKernelEx(&c.config, c.pairs, c.arguments, nullptr)); // what the kernel was compiled for
+    EXPECT(c.saw(2));
+    int value = garbage<int>();
+    CHECK(cuFuncGetAttribute(&value, CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH, c.pairs));
+    EXPECT(value == 2);
+    CHECK(cuFuncSetAttribute(c.ranks, CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH, 2)); // or the program has set
+    CHECK(cuFuncSetAttribute(c.ranks, CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT, 1));
+    CHECK(cuFuncSetAttribute(c.ranks, CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH, 1));
+    CHECK(cuLaunchKernelEx(&c.config, c.ranks, c.arguments, nullptr));
+    EXPECT(c.saw(2));
+}
+
+HINT_CASE(clusters_of_graphs, "cuGraphKernelNodeSetAttribute", "cuGraphKernelNodeGetAttribute") {
+    CUkernelNodeAttrValue none = {};
+    none.clusterDim = {1, 1, 1};
+    REFUSED(cuGraphKernelNodeSetAttribute(nullptr, CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, &none), CUDA_ERROR_INVALID_VALUE);
+    REFUSED(cuGraphKernelNodeGetAttribute(nullptr, CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, &none), CUDA_ERROR_INVALID_VALUE);
+    if (!attribute(CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH)) return;
+    Clustered c;
+    CUstream stream = c.config.hStream = make_stream();
+    CUgraph graph;
+    CUgraphExec exec;
+    CUgraphNode node;
+    size_t n = 1;
+    CHECK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    CHECK(c.launch(c.ranks, 4));
+    CHECK(cuStreamEndCapture(stream, &graph));
+    CHECK(cuGraphGetNodes(graph, &node, &n));
+    CUkernelNodeAttrValue value = garbage<CUkernelNodeAttrValue>();
+    CHECK(cuGraphKernelNodeGetAttribute(node, CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, &value));
+    EXPECT(value.clusterDim.x == 4 && value.clusterDim.y == 1 && value.clusterDim.z == 1);
+    CHECK(cuGraphInstantiate(&exec, graph, 0));
+    CHECK(cuGraphLaunch(exec, stream));
+    EXPECT(c.saw(4));
+    value.clusterDim = {2, 1, 1};
+    CHECK(cuGraphKernelNodeSetAttribute(node, CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, &value));
+    CHECK(cuGraphExecDestroy(exec));
+    CHECK(cuGraphInstantiate(&exec, graph, 0));
+    CHECK(cuGraphLaunch(exec, stream));
+    EXPECT(c.saw(2));
+}
+
+// What a driver refuses, each in a case of its own, so that one answer does not hide the next.
+HINT_CASE(clusters_not_whole, "cuLaunchKernelEx") {
+    refuses_no_function();
+    if (!attribute(CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH)) return;
+    Clustered c;
+    REFUSED(c.launch(c.ranks, 3), CUDA_ERROR_INVALID_CLUSTER_SIZE); // of eight blocks
+}
+HINT_CASE(clusters_not_portable, "cuLaunchKernelEx") {
+    refuses_no_function();
+    if (!attribute(CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH)) return;
+    Clustered c;
+    c.config.gridDimX = 16;
+    REFUSED(c.launch(c.ranks, 16), CUDA_ERROR_INVALID_CLUSTER_SIZE);
+}
+HINT_CASE(clusters_too_large, "cuLaunchKernelEx") {
+    refuses_no_function();
+    if (!attribute(CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH)) return;
+    Clustered c;
+    c.config.gridDimX = 64;
+    CHECK(cuFuncSetAttribute(c.ranks, CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1));
+    REFUSED(c.launch(c.ranks, 64), CUDA_ERROR_INVALID_CLUSTER_SIZE);
+}
+HINT_CASE(clusters_of_none, "cuLaunchKernelEx") {
+    refuses_no_function();
+    if (!attribute(CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH)) return;
+    Clustered c;
+    REFUSED(c.launch(c.ranks, 0), CUDA_ERROR_INVALID_VALUE);
+}
+HINT_CASE(clusters_others_than_compiled, "cuLaunchKernelEx", "cuFuncSetAttribute") {
+    refuses_no_function();
+    REFUSED(cuFuncSetAttribute(nullptr, CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH, 4), CUDA_ERROR_INVALID_HANDLE);
+    if (!attribute(CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH)) return;
+    Clustered c;
+    REFUSED(c.launch(c.pairs, 4), CUDA_ERROR_INVALID_CLUSTER_SIZE);
+    REFUSED(cuFuncSetAttribute(c.pairs, CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH, 4), CUDA_ERROR_NOT_PERMITTED);
 }
 
 // Only newer devices have clusters; on others all that can be told is what is refused.
@@ -183,6 +325,7 @@ HINT_CASE(clusters, "cuOccupancyMaxPotentialClusterSize", "cuOccupancyMaxActiveC
         config.attrs = &cluster, config.numAttrs = 1;
         CHECK(cuOccupancyMaxActiveClusters(&active, store, &config));
         EXPECT(active >= 1 && active < 1 << 20);
+        REFUSED(cuOccupancyMaxPotentialClusterSize(&size, nullptr, &config), CUDA_ERROR_INVALID_HANDLE);
     }
     REFUSED(cuOccupancyMaxPotentialClusterSize(nullptr, store, &config), CUDA_ERROR_INVALID_VALUE);
     REFUSED(cuOccupancyMaxActiveClusters(nullptr, store, &config), CUDA_ERROR_INVALID_VALUE);

@@ -91,6 +91,7 @@ CASE(module_and_globals, "cuLibraryGetModule", "cuLibraryGetGlobal", "cuKernelGe
 }
 
 CASE(what_a_kernel_is, "cuKernelGetLibrary", "cuKernelGetName", "cuKernelGetParamInfo", "cuKernelGetParamCount") {
+    NEEDS_FUNCTION(cuKernelGetParamCount);
     CUlibrary library = load_library(), told = garbage<CUlibrary>();
     CUkernel store = library_kernel(library, "store");
     CHECK(cuKernelGetLibrary(&told, store));
@@ -133,7 +134,7 @@ HINT_CASE(caches, "cuKernelSetCacheConfig") {
 HINT_CASE(unified_functions, "cuLibraryGetUnifiedFunction") {
     void *function = nullptr;
     CUlibrary library = load_library();
-    REFUSED(cuLibraryGetUnifiedFunction(&function, library, "nothing"), CUDA_ERROR_NOT_FOUND);
+    REFUSED(cuLibraryGetUnifiedFunction(&function, library, "nothing"), CUDA_ERROR_INVALID_VALUE);
     REFUSED(cuLibraryGetUnifiedFunction(nullptr, library, "store"), CUDA_ERROR_INVALID_VALUE);
     REFUSED(cuLibraryGetUnifiedFunction(&function, library, nullptr), CUDA_ERROR_INVALID_VALUE);
     REFUSED(cuLibraryGetUnifiedFunction(&function, nullptr, "store"), CUDA_ERROR_INVALID_HANDLE);

@@ -41,8 +41,9 @@ CASE(proc_address, "cuGetProcAddress") {
     found = garbage<void *>();
     CHECK(cuGetProcAddress("cuNoSuchFunction", &found, version, CU_GET_PROC_ADDRESS_DEFAULT, &status));
     EXPECT(!found && status == CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND);
-    REFUSED(cuGetProcAddress(nullptr, &found, version, 0, nullptr), CUDA_ERROR_INVALID_VALUE);
-    REFUSED(cuGetProcAddress("cuMemAlloc", nullptr, version, 0, nullptr), CUDA_ERROR_INVALID_VALUE);
+    REFUSED(cuGetProcAddress("cuMemAlloc", &found, version + 10, 0, &status), CUDA_ERROR_INVALID_VALUE); // newer than the driver
+    UNCHECKED_BY_THE_DRIVER(cuGetProcAddress(nullptr, &found, version, 0, nullptr), CUDA_ERROR_INVALID_VALUE);
+    UNCHECKED_BY_THE_DRIVER(cuGetProcAddress("cuMemAlloc", nullptr, version, 0, nullptr), CUDA_ERROR_INVALID_VALUE);
 }
 
 COLD_CASE(errors, "cuGetErrorName", "cuGetErrorString") {

@@ -112,7 +112,7 @@ CASE(loading_mode, "cuModuleGetLoadingMode") {
     CUmoduleLoadingMode mode = garbage<CUmoduleLoadingMode>();
     CHECK(cuModuleGetLoadingMode(&mode));
     EXPECT(mode == CU_MODULE_EAGER_LOADING || mode == CU_MODULE_LAZY_LOADING);
-    REFUSED(cuModuleGetLoadingMode(nullptr), CUDA_ERROR_INVALID_VALUE);
+    UNCHECKED_BY_THE_DRIVER(cuModuleGetLoadingMode(nullptr), CUDA_ERROR_INVALID_VALUE);
 }
 
 CASE(function_attributes, "cuFuncGetAttribute", "cuFuncSetAttribute") {
@@ -141,6 +141,7 @@ HINT_CASE(function_caches, "cuFuncSetCacheConfig", "cuFuncSetSharedMemConfig") {
 }
 
 CASE(what_a_function_is, "cuFuncGetModule", "cuFuncGetName", "cuFuncGetParamInfo", "cuFuncGetParamCount") {
+    NEEDS_FUNCTION(cuFuncGetParamCount);
     CUmodule module = load(), told = garbage<CUmodule>();
     CUfunction store = kernel(module, "store");
     CHECK(cuFuncGetModule(&told, store));
@@ -208,5 +209,8 @@ CASE(link_file, "cuLinkAddFile") {
     size_t size = garbage<size_t>();
     CHECK(cuLinkComplete(link, &image, &size));
     EXPECT(runs(load(static_cast<const char *>(image))));
-    REFUSED(cuLinkAddFile(link, CU_JIT_INPUT_PTX, "/no/such/file", 0, nullptr, nullptr), CUDA_ERROR_FILE_NOT_FOUND);
+    REFUSED(cuLinkAddFile(link, CU_JIT_INPUT_PTX, "/no/such/file", 0, nullptr, nullptr), CUDA_ERROR_INVALID_VALUE); // it is complete
+    CUlinkState other = garbage<CUlinkState>();
+    CHECK(cuLinkCreate(0, nullptr, nullptr, &other));
+    REFUSED(cuLinkAddFile(other, CU_JIT_INPUT_PTX, "/no/such/file", 0, nullptr, nullptr), CUDA_ERROR_FILE_NOT_FOUND);
 }

@@ -73,8 +73,8 @@ CASE(pool_of_the_device, "cuDeviceGetDefaultMemPool", "cuDeviceGetMemPool", "cuD
     CHECK(cuMemAllocAsync(&memory, 4096, nullptr)); // from the present one
     EXPECT(number(own, CU_MEMPOOL_ATTR_USED_MEM_CURRENT) >= 4096);
     REFUSED(cuDeviceGetDefaultMemPool(nullptr, device), CUDA_ERROR_INVALID_VALUE);
-    REFUSED(cuDeviceGetMemPool(&present, device_count()), CUDA_ERROR_INVALID_DEVICE);
-    REFUSED(cuDeviceSetMemPool(device_count(), own), CUDA_ERROR_INVALID_DEVICE);
+    REFUSED(cuDeviceGetMemPool(&present, device_count()), CUDA_ERROR_INVALID_VALUE);
+    REFUSED(cuDeviceSetMemPool(device_count(), own), CUDA_ERROR_INVALID_VALUE);
 }
 
 CASE(attributes, "cuMemPoolGetAttribute", "cuMemPoolSetAttribute") {

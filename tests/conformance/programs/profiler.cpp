@@ -16,8 +16,11 @@ COLD_HINT_CASE(start_and_stop, "cuProfilerStart", "cuProfilerStop") {
     CHECK(cuProfilerStop());
 }
 
-// Deprecated: what it does once the driver is started depends on the tools that are there.
-COLD_HINT_CASE(initialize, "cuProfilerInitialize") { REFUSED(cuProfilerInitialize("configuration", "output", 0), CUDA_ERROR_NOT_INITIALIZED); }
+// Its output is of a kind that no tool reads any more.
+COLD_HINT_CASE(initialize, "cuProfilerInitialize") {
+    NEEDS(driver_version() >= 13000); // what older ones do depends on the tools that are there
+    REFUSED(cuProfilerInitialize("configuration", "output", 0), CUDA_ERROR_NOT_SUPPORTED);
+}
 
 static void CUDA_CB on_log(void *, CUlogLevel, char *, size_t) {}
 
@@ -49,7 +52,9 @@ static std::string dumped(CUlogIterator *from) {
     std::vector<char> text(32768, 'x');
     size_t size = text.size();
     CHECK(cuLogsDumpToMemory(from, text.data(), &size, 0));
-    EXPECT(size < text.size() && text[size] == 0 && std::strlen(text.data()) == size);
+    if (text[0] == 'x') return ""; // where nothing is told, nothing need be written
+    EXPECT(std::memchr(text.data(), 0, text.size()));
+    if (text[0]) EXPECT_NUMBER(size, std::strlen(text.data()));
     return text.data();
 }
 
@@ -100,6 +105,5 @@ CASE(log_file, "cuLogsDumpToFile") {
     unlink(path);
     EXPECT(n > 0 && std::string(text.data(), static_cast<size_t>(n)) == dumped(&begin) && at == begin);
     REFUSED(cuLogsDumpToFile(&at, nullptr, 0), CUDA_ERROR_INVALID_VALUE);
-    REFUSED(cuLogsDumpToFile(&at, path, 1), CUDA_ERROR_INVALID_VALUE);
     REFUSED(cuLogsDumpToFile(&at, "/no/such/folder/log", 0), CUDA_ERROR_INVALID_VALUE);
 }

@@ -8,7 +8,7 @@ static const char *const REFERENCES = R"(
 .global .texref line;
 .global .texref plane;
 .global .surfref canvas;
-// out[i] = the integer at i of a texture of one dimension
+// out[i] = the integer at i of a texture of linear memory: integer coordinates are for these only
 .visible .entry fetch(.param .u64 out) {
     .reg .u64 %p<3>;
     .reg .u32 %r<6>;
@@ -16,6 +16,21 @@ static const char *const REFERENCES = R"(
     cvta.to.global.u64 %p0, %p0;
     mov.u32 %r0, %tid.x;
     tex.1d.v4.u32.s32 {%r1, %r2, %r3, %r4}, [line, {%r0}];
+    mul.wide.u32 %p1, %r0, 4;
+    add.u64 %p2, %p0, %p1;
+    st.global.u32 [%p2], %r1;
+    ret;
+}
+// the same of an array
+.visible .entry texel(.param .u64 out) {
+    .reg .u64 %p<3>;
+    .reg .u32 %r<6>;
+    .reg .f32 %f0;
+    ld.param.u64 %p0, [out];
+    cvta.to.global.u64 %p0, %p0;
+    mov.u32 %r0, %tid.x;
+    cvt.rn.f32.u32 %f0, %r0;
+    tex.1d.v4.u32.f32 {%r1, %r2, %r3, %r4}, [line, {%f0}];
     mul.wide.u32 %p1, %r0, 4;
     add.u64 %p2, %p0, %p1;
     st.global.u32 [%p2], %r1;
@@ -64,10 +79,10 @@ static CUarray make_array(size_t width, size_t height, CUarray_format format, un
     return array;
 }
 
-static std::vector<unsigned> fetch(CUmodule module, unsigned count) {
+static std::vector<unsigned> fetch(CUmodule module, unsigned count, const char *by = "fetch") {
     CUdeviceptr out = allocate(count * 4);
     void *arguments[] = {&out};
-    CHECK(cuLaunchKernel(kernel(module, "fetch"), 1, 1, 1, count, 1, 1, 0, nullptr, arguments, nullptr));
+    CHECK(cuLaunchKernel(kernel(module, by), 1, 1, 1, count, 1, 1, 0, nullptr, arguments, nullptr));
     return download<unsigned>(out, count);
 }
 
@@ -104,11 +119,11 @@ CASE(array, "cuModuleGetTexRef", "cuTexRefSetArray", "cuTexRefGetArray") {
     CHECK(cuMemcpyHtoA(other, 0, counting<unsigned>(32, 9).data(), 128));
     REFUSED(cuTexRefGetArray(&told, line), CUDA_ERROR_INVALID_VALUE); // nothing is bound to it
     CHECK(cuTexRefSetArray(line, one, CU_TRSA_OVERRIDE_FORMAT));
-    EXPECT(fetch(module, 32) == counting<unsigned>(32, 70));
+    EXPECT(fetch(module, 32, "texel") == counting<unsigned>(32, 70));
     CHECK(cuTexRefSetArray(line, other, CU_TRSA_OVERRIDE_FORMAT));
     CHECK(cuTexRefGetArray(&told, line));
     EXPECT(told == other);
-    EXPECT(fetch(module, 32) == counting<unsigned>(32, 9));
+    EXPECT(fetch(module, 32, "texel") == counting<unsigned>(32, 9));
     CUtexref none = garbage<CUtexref>();
     CUmipmappedArray levels = garbage<CUmipmappedArray>();
     CUdeviceptr address = garbage<CUdeviceptr>();
@@ -117,10 +132,10 @@ CASE(array, "cuModuleGetTexRef", "cuTexRefSetArray", "cuTexRefGetArray") {
     REFUSED(cuModuleGetTexRef(&none, module, "nothing"), CUDA_ERROR_NOT_FOUND);
     REFUSED(cuModuleGetTexRef(&none, module, "canvas"), CUDA_ERROR_NOT_FOUND); // a surface is no texture
     REFUSED(cuModuleGetTexRef(&none, module, "fetch"), CUDA_ERROR_NOT_FOUND);
-    REFUSED(cuTexRefSetArray(line, other, 0), CUDA_ERROR_INVALID_VALUE);
-    REFUSED(cuTexRefSetArray(nullptr, other, CU_TRSA_OVERRIDE_FORMAT), CUDA_ERROR_INVALID_VALUE);
+    REFUSED(cuTexRefSetArray(line, other, 2), CUDA_ERROR_INVALID_VALUE);
+    REFUSED(cuTexRefSetArray(nullptr, other, CU_TRSA_OVERRIDE_FORMAT), CUDA_ERROR_INVALID_HANDLE);
     REFUSED(cuTexRefGetArray(nullptr, line), CUDA_ERROR_INVALID_VALUE);
-    REFUSED(cuTexRefGetArray(&told, nullptr), CUDA_ERROR_INVALID_VALUE);
+    REFUSED(cuTexRefGetArray(&told, nullptr), CUDA_ERROR_INVALID_HANDLE);
     REFUSED(cuTexRefGetMipmappedArray(&levels, line), CUDA_ERROR_INVALID_VALUE);
     REFUSED(cuTexRefGetAddress(&address, line), CUDA_ERROR_INVALID_VALUE);
     CHECK(cuModuleUnload(module));
@@ -151,13 +166,12 @@ CASE(linear, "cuTexRefSetFormat", "cuTexRefGetFormat", "cuTexRefSetAddress", "cu
     EXPECT(fetch(module, 32)[offset / 2] == 3);
     CHECK(cuTexRefGetFormat(nullptr, &channels, line));
     CHECK(cuTexRefGetFormat(&format, nullptr, line));
-    REFUSED(cuTexRefSetFormat(line, static_cast<CUarray_format>(0), 1), CUDA_ERROR_INVALID_VALUE);
     REFUSED(cuTexRefSetFormat(line, CU_AD_FORMAT_UNSIGNED_INT8, 3), CUDA_ERROR_INVALID_VALUE);
-    REFUSED(cuTexRefSetFormat(nullptr, CU_AD_FORMAT_UNSIGNED_INT8, 1), CUDA_ERROR_INVALID_VALUE);
-    REFUSED(cuTexRefGetFormat(&format, &channels, nullptr), CUDA_ERROR_INVALID_VALUE);
+    REFUSED(cuTexRefSetFormat(nullptr, CU_AD_FORMAT_UNSIGNED_INT8, 1), CUDA_ERROR_INVALID_HANDLE);
+    REFUSED(cuTexRefGetFormat(&format, &channels, nullptr), CUDA_ERROR_INVALID_HANDLE);
     REFUSED(cuTexRefSetAddress(&offset, line, 0, 64), CUDA_ERROR_INVALID_VALUE);
     REFUSED(cuTexRefSetAddress(nullptr, line, memory + 6, 64), CUDA_ERROR_INVALID_VALUE); // the offset would be lost
-    REFUSED(cuTexRefSetAddress(&offset, nullptr, memory, 64), CUDA_ERROR_INVALID_VALUE);
+    REFUSED(cuTexRefSetAddress(&offset, nullptr, memory, 64), CUDA_ERROR_INVALID_HANDLE);
     REFUSED(cuTexRefGetAddress(nullptr, line), CUDA_ERROR_INVALID_VALUE);
     CHECK(cuTexRefSetAddress(nullptr, line, memory, 64));
     REFUSED(cuTexRefSetAddress(&offset, line, memory, size_t{2} << 40), CUDA_ERROR_INVALID_VALUE); // more elements than a texture may have
@@ -175,7 +189,7 @@ CASE(rows, "cuTexRefSetAddress2D") {
     CHECK(cuTexRefGetAddress(&told, plane));
     EXPECT(told == memory);
     REFUSED(cuTexRefSetAddress2D(plane, nullptr, memory, pitch), CUDA_ERROR_INVALID_VALUE);
-    REFUSED(cuTexRefSetAddress2D(nullptr, &shape, memory, pitch), CUDA_ERROR_INVALID_VALUE);
+    REFUSED(cuTexRefSetAddress2D(nullptr, &shape, memory, pitch), CUDA_ERROR_INVALID_HANDLE);
     REFUSED(cuTexRefSetAddress2D(plane, &shape, memory + 4, pitch), CUDA_ERROR_INVALID_VALUE);
     REFUSED(cuTexRefSetAddress2D(plane, &shape, memory, pitch + 4), CUDA_ERROR_INVALID_VALUE);
     wrong.NumChannels = 3;
@@ -210,15 +224,14 @@ CASE(modes, "cuTexRefSetAddressMode", "cuTexRefGetAddressMode", "cuTexRefSetBord
     EXPECT(flags == CU_TRSF_NORMALIZED_COORDINATES);
     REFUSED(cuTexRefSetAddressMode(plane, 3, CU_TR_ADDRESS_MODE_CLAMP), CUDA_ERROR_INVALID_VALUE);
     REFUSED(cuTexRefSetAddressMode(plane, -1, CU_TR_ADDRESS_MODE_CLAMP), CUDA_ERROR_INVALID_VALUE);
-    REFUSED(cuTexRefSetAddressMode(plane, 0, static_cast<CUaddress_mode>(4)), CUDA_ERROR_INVALID_VALUE);
-    REFUSED(cuTexRefSetAddressMode(nullptr, 0, CU_TR_ADDRESS_MODE_CLAMP), CUDA_ERROR_INVALID_VALUE);
+    REFUSED(cuTexRefSetAddressMode(nullptr, 0, CU_TR_ADDRESS_MODE_CLAMP), CUDA_ERROR_INVALID_HANDLE);
     REFUSED(cuTexRefGetAddressMode(nullptr, plane, 0), CUDA_ERROR_INVALID_VALUE);
     REFUSED(cuTexRefGetAddressMode(&mode, plane, 3), CUDA_ERROR_INVALID_VALUE);
     REFUSED(cuTexRefSetBorderColor(plane, nullptr), CUDA_ERROR_INVALID_VALUE);
-    REFUSED(cuTexRefSetBorderColor(nullptr, border), CUDA_ERROR_INVALID_VALUE);
+    REFUSED(cuTexRefSetBorderColor(nullptr, border), CUDA_ERROR_INVALID_HANDLE);
     REFUSED(cuTexRefGetBorderColor(nullptr, plane), CUDA_ERROR_INVALID_VALUE);
     REFUSED(cuTexRefSetFlags(plane, 0x1000), CUDA_ERROR_INVALID_VALUE);
-    REFUSED(cuTexRefSetFlags(nullptr, 0), CUDA_ERROR_INVALID_VALUE);
+    REFUSED(cuTexRefSetFlags(nullptr, 0), CUDA_ERROR_INVALID_HANDLE);
     REFUSED(cuTexRefGetFlags(nullptr, plane), CUDA_ERROR_INVALID_VALUE);
 }
 
@@ -232,8 +245,7 @@ CASE(filter, "cuTexRefSetFilterMode", "cuTexRefGetFilterMode") {
     EXPECT(mode == CU_TR_FILTER_MODE_LINEAR);
     CHECK(cuTexRefSetFilterMode(plane, CU_TR_FILTER_MODE_POINT));
     EXPECT((sample(module, 2, 1.25f, 1.25f) == std::vector<float>{5, 6}));
-    REFUSED(cuTexRefSetFilterMode(plane, static_cast<CUfilter_mode>(2)), CUDA_ERROR_INVALID_VALUE);
-    REFUSED(cuTexRefSetFilterMode(nullptr, CU_TR_FILTER_MODE_POINT), CUDA_ERROR_INVALID_VALUE);
+    REFUSED(cuTexRefSetFilterMode(nullptr, CU_TR_FILTER_MODE_POINT), CUDA_ERROR_INVALID_HANDLE);
     REFUSED(cuTexRefGetFilterMode(nullptr, plane), CUDA_ERROR_INVALID_VALUE);
 }
 
@@ -267,14 +279,14 @@ CASE(levels, "cuTexRefSetMipmappedArray", "cuTexRefGetMipmappedArray", "cuTexRef
     CHECK(cuTexRefGetMipmapLevelBias(&bias, plane));
     CHECK(cuTexRefGetMipmapLevelClamp(&least, &most, plane));
     EXPECT(filter == CU_TR_FILTER_MODE_LINEAR && bias == 0.25f && least == 0 && most == 0.5f);
-    REFUSED(cuTexRefSetMipmappedArray(plane, levels, 0), CUDA_ERROR_INVALID_VALUE);
-    REFUSED(cuTexRefSetMipmappedArray(nullptr, levels, CU_TRSA_OVERRIDE_FORMAT), CUDA_ERROR_INVALID_VALUE);
+    REFUSED(cuTexRefSetMipmappedArray(plane, levels, 2), CUDA_ERROR_INVALID_VALUE);
+    REFUSED(cuTexRefSetMipmappedArray(nullptr, levels, CU_TRSA_OVERRIDE_FORMAT), CUDA_ERROR_INVALID_HANDLE);
     REFUSED(cuTexRefGetMipmappedArray(nullptr, plane), CUDA_ERROR_INVALID_VALUE);
-    REFUSED(cuTexRefSetMipmapFilterMode(plane, static_cast<CUfilter_mode>(2)), CUDA_ERROR_INVALID_VALUE);
+    REFUSED(cuTexRefSetMipmapFilterMode(nullptr, CU_TR_FILTER_MODE_LINEAR), CUDA_ERROR_INVALID_HANDLE);
     REFUSED(cuTexRefGetMipmapFilterMode(nullptr, plane), CUDA_ERROR_INVALID_VALUE);
-    REFUSED(cuTexRefSetMipmapLevelBias(nullptr, 0), CUDA_ERROR_INVALID_VALUE);
+    REFUSED(cuTexRefSetMipmapLevelBias(nullptr, 0), CUDA_ERROR_INVALID_HANDLE);
     REFUSED(cuTexRefGetMipmapLevelBias(nullptr, plane), CUDA_ERROR_INVALID_VALUE);
-    REFUSED(cuTexRefSetMipmapLevelClamp(nullptr, 0, 1), CUDA_ERROR_INVALID_VALUE);
+    REFUSED(cuTexRefSetMipmapLevelClamp(nullptr, 0, 1), CUDA_ERROR_INVALID_HANDLE);
     REFUSED(cuTexRefGetMipmapLevelClamp(&least, nullptr, plane), CUDA_ERROR_INVALID_VALUE);
     CUarray array = garbage<CUarray>();
     REFUSED(cuTexRefGetArray(&array, plane), CUDA_ERROR_INVALID_VALUE);
@@ -286,9 +298,9 @@ CASE(anisotropy, "cuTexRefSetMaxAnisotropy", "cuTexRefGetMaxAnisotropy") {
     CHECK(cuTexRefSetMaxAnisotropy(plane, 8));
     CHECK(cuTexRefGetMaxAnisotropy(&told, plane));
     EXPECT(told == 8);
-    REFUSED(cuTexRefSetMaxAnisotropy(nullptr, 8), CUDA_ERROR_INVALID_VALUE);
+    REFUSED(cuTexRefSetMaxAnisotropy(nullptr, 8), CUDA_ERROR_INVALID_HANDLE);
     REFUSED(cuTexRefGetMaxAnisotropy(nullptr, plane), CUDA_ERROR_INVALID_VALUE);
-    REFUSED(cuTexRefGetMaxAnisotropy(&told, nullptr), CUDA_ERROR_INVALID_VALUE);
+    REFUSED(cuTexRefGetMaxAnisotropy(&told, nullptr), CUDA_ERROR_INVALID_HANDLE);
 }
 
 // One of no module: it keeps what is set, and no kernel reads by it.
@@ -302,7 +314,7 @@ CASE(created, "cuTexRefCreate", "cuTexRefDestroy") {
     CHECK(cuTexRefGetMaxAnisotropy(&told, one));
     EXPECT(one != other && told == 4);
     REFUSED(cuTexRefCreate(nullptr), CUDA_ERROR_INVALID_VALUE);
-    REFUSED(cuTexRefDestroy(nullptr), CUDA_ERROR_INVALID_VALUE);
+    REFUSED(cuTexRefDestroy(nullptr), CUDA_ERROR_INVALID_HANDLE);
     CHECK(cuTexRefDestroy(one));
     GONE(cuTexRefGetMaxAnisotropy(&told, one));
 }
@@ -310,10 +322,12 @@ CASE(created, "cuTexRefCreate", "cuTexRefDestroy") {
 HINT_CASE(parameter, "cuParamSetTexRef") {
     CUmodule module = load(REFERENCES);
     CUtexref line = texture_of(module, "line"), strange = garbage<CUtexref>();
+    CUarray array = make_array(32, 0, CU_AD_FORMAT_UNSIGNED_INT32);
+    CHECK(cuTexRefSetArray(line, array, CU_TRSA_OVERRIDE_FORMAT));
     CHECK(cuParamSetTexRef(kernel(module, "fetch"), CU_PARAM_TR_DEFAULT, line));
     REFUSED(cuParamSetTexRef(kernel(module, "fetch"), 0, line), CUDA_ERROR_INVALID_VALUE);
     REFUSED(cuParamSetTexRef(nullptr, CU_PARAM_TR_DEFAULT, line), CUDA_ERROR_INVALID_HANDLE);
-    REFUSED(cuParamSetTexRef(kernel(module, "fetch"), CU_PARAM_TR_DEFAULT, nullptr), CUDA_ERROR_INVALID_VALUE);
+    REFUSED(cuParamSetTexRef(kernel(module, "fetch"), CU_PARAM_TR_DEFAULT, nullptr), CUDA_ERROR_INVALID_HANDLE);
     CHECK(cuTexRefCreate(&strange)); // it has to come from cuModuleGetTexRef
     REFUSED(cuParamSetTexRef(kernel(module, "fetch"), CU_PARAM_TR_DEFAULT, strange), CUDA_ERROR_INVALID_VALUE);
 }
@@ -335,7 +349,7 @@ CASE(surface, "cuModuleGetSurfRef", "cuSurfRefSetArray", "cuSurfRefGetArray") {
     REFUSED(cuModuleGetSurfRef(&none, module, "line"), CUDA_ERROR_NOT_FOUND);
     REFUSED(cuSurfRefSetArray(canvas, array, 1), CUDA_ERROR_INVALID_VALUE);
     REFUSED(cuSurfRefSetArray(canvas, make_array(32, 0, CU_AD_FORMAT_UNSIGNED_INT32), 0), CUDA_ERROR_INVALID_VALUE); // not made for surfaces
-    REFUSED(cuSurfRefSetArray(nullptr, array, 0), CUDA_ERROR_INVALID_VALUE);
+    REFUSED(cuSurfRefSetArray(nullptr, array, 0), CUDA_ERROR_INVALID_HANDLE);
     REFUSED(cuSurfRefGetArray(nullptr, canvas), CUDA_ERROR_INVALID_VALUE);
     CHECK(cuModuleUnload(module));
     GONE(cuSurfRefGetArray(&told, canvas));
@@ -345,7 +359,7 @@ CASE(surface, "cuModuleGetSurfRef", "cuSurfRefSetArray", "cuSurfRefGetArray") {
 CASE(rebound, "cuTexRefSetArray") {
     CUmodule module = load(REFERENCES);
     CUtexref line = texture_of(module, "line");
-    CUfunction function = kernel(module, "fetch");
+    CUfunction function = kernel(module, "texel");
     const unsigned n = 12;
     CUdeviceptr out = allocate(n * 128);
     CUstream streams[3] = {make_stream(), make_stream(), make_stream()};

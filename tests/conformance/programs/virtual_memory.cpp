@@ -41,8 +41,14 @@ CASE(granularity, "cuMemGetAllocationGranularity") {
     CHECK(cuMemGetAllocationGranularity(&best, &wanted, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED));
     EXPECT(least >= 4096 && least <= best && best <= 1 << 30 && best % least == 0);
     REFUSED(cuMemGetAllocationGranularity(nullptr, &wanted, CU_MEM_ALLOC_GRANULARITY_MINIMUM), CUDA_ERROR_INVALID_VALUE);
-    wanted.location.id = device_count();
-    REFUSED(cuMemGetAllocationGranularity(&least, &wanted, CU_MEM_ALLOC_GRANULARITY_MINIMUM), CUDA_ERROR_INVALID_DEVICE);
+    CUmemAllocationProp host = wanted; // libraries ask before they try to create some
+    host.location.type = CU_MEM_LOCATION_TYPE_HOST_NUMA;
+    host.location.id = 0;
+    size_t of_host = garbage<size_t>();
+    CHECK(cuMemGetAllocationGranularity(&of_host, &host, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
+    EXPECT(of_host >= 4096 && of_host <= 1 << 30);
+    wanted.location.id = device_count(); // which is not looked at
+    CHECK(cuMemGetAllocationGranularity(&least, &wanted, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
 }
 
 CASE(map, "cuMemAddressReserve", "cuMemCreate", "cuMemMap", "cuMemSetAccess") {
@@ -54,8 +60,8 @@ CASE(map, "cuMemAddressReserve", "cuMemCreate", "cuMemMap", "cuMemSetAccess") {
     REFUSED(cuMemAddressReserve(&m.address, 100, 0, 0, 0), CUDA_ERROR_INVALID_VALUE); // not a multiple of the granularity
     REFUSED(cuMemCreate(&m.handle, 100, &m.wanted, 0), CUDA_ERROR_INVALID_VALUE);
     REFUSED(cuMemCreate(&m.handle, m.size, &m.wanted, 1), CUDA_ERROR_INVALID_VALUE);
-    REFUSED(cuMemMap(m.address, m.size, 0, m.handle, 0), CUDA_ERROR_INVALID_VALUE); // something is mapped there
-    REFUSED(cuMemMap(m.address + m.size, 2 * m.size, 0, m.handle, 0), CUDA_ERROR_INVALID_VALUE);
+    REFUSED(cuMemMap(m.address, m.size, 0, m.handle, 0), CUDA_ERROR_INVALID_VALUE);              // something is mapped there
+    REFUSED(cuMemMap(m.address + m.size, 2 * m.size, 0, m.handle, 0), CUDA_ERROR_NOT_SUPPORTED); // more than the memory has
     CUmemAccessDesc both = access(CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
     REFUSED(cuMemSetAccess(m.address + m.size, m.size, &both, 1), CUDA_ERROR_INVALID_VALUE); // nothing is
 }
@@ -75,12 +81,17 @@ CASE(access, "cuMemGetAccess") {
     REFUSED(cuMemGetAccess(&flags, &here, 4096), CUDA_ERROR_INVALID_VALUE);
 }
 
+static size_t free_memory() {
+    size_t left = garbage<size_t>(), total = garbage<size_t>();
+    CHECK(cuMemGetInfo(&left, &total));
+    return left;
+}
+
 CASE(unmap, "cuMemUnmap", "cuMemRelease", "cuMemAddressFree") {
     NEEDS(attribute(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED));
     Mapped m;
     CUmemLocation here = {CU_MEM_LOCATION_TYPE_DEVICE, {device}};
     unsigned long long flags = garbage<unsigned long long>();
-    CUmemAllocationProp told = garbage<CUmemAllocationProp>();
     REFUSED(cuMemAddressFree(m.address, 2 * m.size), CUDA_ERROR_INVALID_VALUE); // something is mapped there
     CHECK(cuMemsetD8(m.address, 0x42, m.size));
     CHECK(cuCtxSynchronize());
@@ -92,13 +103,17 @@ CASE(unmap, "cuMemUnmap", "cuMemRelease", "cuMemAddressFree") {
     EXPECT(download<unsigned char>(m.address + m.size, 100) == filled<unsigned char>(100, 0x42));
     CHECK(cuMemUnmap(m.address + m.size, m.size));
     CHECK(cuMemRelease(m.handle));
-    EXPECT(cuMemGetAllocationPropertiesFromHandle(&told, m.handle) != CUDA_SUCCESS);
-    CUmemGenericAllocationHandle other = garbage<CUmemGenericAllocationHandle>();
+    CUmemGenericAllocationHandle large = garbage<CUmemGenericAllocationHandle>(), other = garbage<CUmemGenericAllocationHandle>();
+    const size_t before = free_memory();
+    CHECK(cuMemCreate(&large, 32 * m.size, &m.wanted, 0));
+    EXPECT(free_memory() <= before - 32 * m.size);
+    CHECK(cuMemRelease(large));
+    EVENTUALLY(free_memory() >= before);
     CHECK(cuMemCreate(&other, m.size, &m.wanted, 0));
     CHECK(cuMemAddressFree(m.address, 2 * m.size));
     EXPECT(cuMemMap(m.address, m.size, 0, other, 0) != CUDA_SUCCESS); // no longer reserved
     REFUSED(cuMemUnmap(m.address, m.size), CUDA_ERROR_INVALID_VALUE);
-    REFUSED(cuMemRelease(m.handle), CUDA_ERROR_INVALID_VALUE);
+    REFUSED(cuMemRelease(0), CUDA_ERROR_INVALID_VALUE);
     REFUSED(cuMemAddressFree(m.address, 2 * m.size), CUDA_ERROR_INVALID_VALUE);
 }
 

@@ -11,8 +11,8 @@ CASE(last_error) {
     int *memory = allocate<int>(1);
     CHECK(cudaGetLastError());
     write<<<1, 4096>>>(memory);
-    REFUSED(cudaPeekAtLastError(), cudaErrorInvalidConfiguration); // looks, and leaves it
-    REFUSED(cudaGetLastError(), cudaErrorInvalidConfiguration);
+    REFUSED(cudaPeekAtLastError(), cudaErrorInvalidValue); // looks, and leaves it
+    REFUSED(cudaGetLastError(), cudaErrorInvalidValue);
     CHECK(cudaGetLastError()); // has been told
     CHECK(cudaDeviceSynchronize());
 }

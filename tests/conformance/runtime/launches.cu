@@ -128,13 +128,13 @@ __global__ void __launch_bounds__(64) bounded(int *out) { out[threadIdx.x] = 1; 
 CASE(wrong_shapes) {
     int *out = allocate<int>(2048);
     bounded<<<1, 2048>>>(out); // more than any block has
-    REFUSED(cudaGetLastError(), cudaErrorInvalidConfiguration);
+    REFUSED(cudaGetLastError(), cudaErrorInvalidValue);
     bounded<<<0, 32>>>(out);
-    REFUSED(cudaGetLastError(), cudaErrorInvalidConfiguration);
+    REFUSED(cudaGetLastError(), cudaErrorInvalidValue);
     bounded<<<1, 0>>>(out);
-    REFUSED(cudaGetLastError(), cudaErrorInvalidConfiguration);
+    REFUSED(cudaGetLastError(), cudaErrorInvalidValue);
     bounded<<<dim3(1, 65536), 32>>>(out);
-    REFUSED(cudaGetLastError(), cudaErrorInvalidConfiguration);
+    REFUSED(cudaGetLastError(), cudaErrorInvalidValue);
     bounded<<<1, 32, 1 << 30>>>(out);
     REFUSED(cudaGetLastError(), cudaErrorInvalidValue);
     bounded<<<1, 64>>>(out); // nothing of it sticks

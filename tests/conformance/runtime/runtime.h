@@ -10,13 +10,12 @@ inline void check(cudaError_t result, const char *call, int line) {
 }
 
 inline void refused(cudaError_t result, cudaError_t expected, const char *call, int line) {
-    if (result != expected) fail("line %d: %s answers %s, not %s", line, call, cudaGetErrorName(result), cudaGetErrorName(expected));
+    if (result != expected) differs("line %d: %s answers %s, not %s", line, call, cudaGetErrorName(result), cudaGetErrorName(expected));
 }
 
 } // namespace conformance
 
 #define CHECK(call) conformance::check((call), #call, __LINE__)
-#define REFUSED(call, expected) conformance::refused((call), (expected), #call, __LINE__)
 
 void start() { CHECK(cudaSetDevice(0)); }
 

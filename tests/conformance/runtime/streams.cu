@@ -11,6 +11,13 @@ __global__ void scale(int *p, int n, int by) {
 
 const int N = 1 << 18;
 
+// Before a stream is kept: a driver that loads kernels when they are first launched waits for all that runs.
+static void load() {
+    set<<<1, 1>>>(nullptr, 0, 0);
+    scale<<<1, 1>>>(nullptr, 0, 0);
+    CHECK(cudaDeviceSynchronize());
+}
+
 // Bytes that a copy brings are there when its event has completed, for who waits and for who asks.
 CASE(copies_are_visible_at_events) {
     int *memory = allocate<int>(N), *pinned;
@@ -91,6 +98,7 @@ CASE(callbacks) {
 CASE(legacy_stream) {
     int *memory = allocate<int>(N);
     cudaStream_t blocking = make_stream(cudaStreamDefault), free_running = make_stream();
+    load();
     Gate gate;
     gate.put(blocking);
     set<<<16, 128, 0, blocking>>>(memory, N, 3);
@@ -109,6 +117,7 @@ CASE(legacy_stream) {
 // Each thread has a stream of its own behind cudaStreamPerThread.
 CASE(stream_of_the_thread) {
     int *memory = allocate<int>(N);
+    load();
     Gate gate;
     gate.put(cudaStreamPerThread);
     std::thread([&] {

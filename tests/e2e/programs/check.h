@@ -14,11 +14,17 @@
         }                                                                                            \
     } while (0)
 
+// With CHECK_GO_ON in the environment the program goes on after what is not so: all that a driver does otherwise is told in one run.
 #define EXPECT(condition)                                               \
     do {                                                                \
         if (!(condition)) {                                             \
             std::printf("line %d: not so: %s\n", __LINE__, #condition); \
             std::fflush(stdout);                                        \
-            std::_Exit(4);                                              \
+            if (!check_goes_on()) std::_Exit(4);                        \
         }                                                               \
     } while (0)
+
+inline bool check_goes_on() {
+    static int times = 0;
+    return std::getenv("CHECK_GO_ON") && ++times < 40;
+}

@@ -111,7 +111,6 @@ static void forks() {
     add<<<1, N, 0, other>>>(b, 10);
     add<<<1, N, 0, stream>>>(a, 2);
     CHECK(cudaEventRecord(joined, other));
-    EXPECT(refused(cudaEventQuery(joined), cudaErrorCapturedEvent));
     CHECK(cudaStreamWaitEvent(stream, joined, 0));
     sum<<<1, N, 0, stream>>>(a, b, c);
     CHECK(cudaStreamEndCapture(stream, &graph));
@@ -348,6 +347,16 @@ static void refusals() {
     EXPECT(refused(cudaStreamEndCapture(stream, &graph), cudaErrorStreamCaptureInvalidated) && graph == nullptr);
     CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
     EXPECT(refused(cudaMalloc(&memory, 64), cudaErrorStreamCaptureUnsupported));
+    EXPECT(refused(cudaStreamEndCapture(stream, &graph), cudaErrorStreamCaptureInvalidated));
+    // To ask for an event that is captured ends it, too.
+    CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    CHECK(cudaEventRecord(event, stream));
+    EXPECT(refused(cudaEventQuery(event), cudaErrorCapturedEvent));
+    EXPECT(status(stream) == cudaStreamCaptureStatusInvalidated);
+    EXPECT(refused(cudaStreamEndCapture(stream, &graph), cudaErrorStreamCaptureInvalidated));
+    CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    CHECK(cudaEventRecord(event, stream));
+    EXPECT(refused(cudaEventSynchronize(event), cudaErrorCapturedEvent));
     EXPECT(refused(cudaStreamEndCapture(stream, &graph), cudaErrorStreamCaptureInvalidated));
     // Not so in a relaxed one.
     CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));

@@ -36,9 +36,9 @@ int main() {
     int *v;
     CHECK(cudaMalloc(&v, 4096 * 4));
     fill<<<1, 1025>>>(v);
-    EXPECT(cudaGetLastError() == cudaErrorInvalidConfiguration);
+    EXPECT(cudaGetLastError() == cudaErrorInvalidValue);
     fill<<<0, 32>>>(v);
-    EXPECT(cudaGetLastError() == cudaErrorInvalidConfiguration);
+    EXPECT(cudaGetLastError() == cudaErrorInvalidValue);
     shared<<<1, 64, 60 << 10>>>(v);
     EXPECT(cudaGetLastError() == cudaErrorInvalidValue);
     CHECK(cudaFuncSetAttribute(shared, cudaFuncAttributeMaxDynamicSharedMemorySize, 60 << 10));

@@ -14,8 +14,8 @@ template <typename F> static F *find(const char *name) {
     return f;
 }
 #define DRIVER(name, symbol) static auto *const name = find<decltype(symbol)>(#symbol)
-DRIVER(wait_value, cuStreamWaitValue32);
-DRIVER(write_value, cuStreamWriteValue32);
+DRIVER(wait_value, cuStreamWaitValue32_v2);
+DRIVER(write_value, cuStreamWriteValue32_v2);
 
 __global__ void add(int *to, int what) { atomicAdd(to, what); }
 

@@ -7,6 +7,7 @@ import re
 import subprocess
 from pathlib import Path
 
+import c_build
 import pytest
 from fuzz.image.build_fuzzer import HERE, SANITIZERS, SESSION, build
 from fuzz.image.seeded_bugs import BUGS, Bug
@@ -73,14 +74,7 @@ def test_a_file_that_is_no_damage_is_refused(fuzzer: Path, tmp_path: Path, text:
 
 
 def with_bug(bug: Bug) -> str:
-    source = NATIVE / bug.file
-    text = source.read_text()
-    assert text.count(bug.old) == 1, f"{bug.file} has changed: seeded_bugs.py no longer fits"
-    near = {name: (source.parent / name).resolve() for name in re.findall(r'#include "([^"]+)"', text)}
-    for name, path in near.items():
-        if path.exists():  # others are found by the include path
-            text = text.replace(f'#include "{name}"', f'#include "{path}"')
-    return text.replace(bug.old, bug.new)
+    return c_build.with_defect(NATIVE / bug.file, bug.old, bug.new)
 
 
 def test_the_seeded_bugs_fit_the_product() -> None:

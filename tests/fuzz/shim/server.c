@@ -430,6 +430,16 @@ static void handle(const struct gv_record *r) {
         REPLY(array_texture, r, a);
         return;
     }
+    case GV_OP_PROCESSOR_GROUPS: {
+        struct gv_reply_processor_groups a = {.order = "\1", .order_size = 2, .groups = "\1", .groups_size = 2};
+        REPLY(processor_groups, r, a);
+        return;
+    }
+    case GV_OP_CLUSTER_COUNT: {
+        struct gv_reply_cluster_count a = {.count = 2};
+        REPLY(cluster_count, r, a);
+        return;
+    }
     case GV_OP_SURFACE_CREATE: {
         struct gv_reply_surface_create a = {.object = 79};
         REPLY(surface_create, r, a);

@@ -211,6 +211,7 @@ static void launches(struct model *m) {
     step_set(&s, "block.0", 1 + chance(m->r, 100));
     step_set(&s, "shared", second ? chance(m->r, 2000) : 0);
     step_set(&s, "cooperative", one_in(m->r, 4));
+    if (one_in(m->r, 8)) step_set(&s, "cluster", chance(m->r, 1 << 16)), step_set(&s, "preferred_cluster", chance(m->r, 1 << 16));
     if (!second) *step_blob(&s, "params") = (struct blob){.kind = BLOB_PARAMS, .size = 16, .seed = 50, .at = {BASE_ADDRESS, (uint8_t)slot, 4096}};
     add(m, &s);
 }
@@ -469,12 +470,16 @@ static void tensor_maps(struct model *m) {
 static void globals(struct model *m) {
     int i = any(m, KIND_MODULE);
     if (i < 0) return loads(m);
-    struct step s = step_new(one_in(m->r, 2) ? "module_global" : one_in(m->r, 3) ? "module_unload" : "kernel_attribute");
+    struct step s = step_new(one_in(m->r, 2)                ? "module_global"
+                             : one_in(m->r, 3)              ? "module_unload"
+                             : !m->sound && one_in(m->r, 2) ? (one_in(m->r, 4) ? "processor_groups" : "cluster_count")
+                                                            : "kernel_attribute");
     step_set(&s, "module", m->live[KIND_MODULE][i].id);
     if (step_blob(&s, "name")) *step_blob(&s, "name") = (struct blob){.kind = BLOB_TEXT, .seed = (uint32_t)chance(m->r, 2)};
     step_set(&s, "attribute", 8);
     step_set(&s, "value", 1024);
     s.into = (uint8_t)chance(m->r, 4);
+    if (!strcmp(shape_of(&s)->name, "processor_groups")) s.context = 1;
     if (!strcmp(shape_of(&s)->name, "module_unload")) gone(m, KIND_MODULE, (unsigned)i);
     add(m, &s);
 }

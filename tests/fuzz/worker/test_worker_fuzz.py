@@ -7,6 +7,7 @@ import re
 import subprocess
 from pathlib import Path
 
+import c_build
 import pytest
 from fuzz.worker.build_fuzzer import NATIVE, SANITIZERS, Fuzzer, build
 from fuzz.worker.coverage_report import build_counted, lines_reached
@@ -83,9 +84,7 @@ def test_the_corpus_is_small() -> None:
 
 
 def with_bug(bug: Bug) -> str:
-    text = (NATIVE / "worker" / bug.file).read_text()
-    assert text.count(bug.old) == 1, f"{bug.file} has changed: seeded_bugs.py no longer fits"
-    return text.replace(bug.old, bug.new).replace('"../', f'"{NATIVE}/')
+    return c_build.with_defect(NATIVE / "worker" / bug.file, bug.old, bug.new)
 
 
 def test_the_seeded_bugs_fit_the_worker() -> None:

@@ -13,14 +13,15 @@ if sys.version_info < (3, 11):  # noqa: UP036 - any Python may start this
     sys.exit(f"gpu-check needs Python 3.11 or newer; this is {sys.version.split()[0]}")
 
 import machine as machines
+from conformance import conformance
 from frameworks import frameworks
 from machine import Machine, Missing
-from parts import PARTS, Check
+from parts import PARTS, Check, start
 from report import NOT_RUN, WRONG, Report, Row
 from runs import Runs
 from sharing import sharing
 
-ALL = {**PARTS, "sharing": sharing, "frameworks": frameworks}
+ALL = {**PARTS, "conformance": conformance, "sharing": sharing, "frameworks": frameworks}
 
 
 def main() -> int:
@@ -29,6 +30,11 @@ def main() -> int:
     parser.add_argument("--json", type=Path, default=machines.ROOT / "build" / "gpu-check.json", metavar="FILE")
     parser.add_argument("--budget", type=float, default=465, help="seconds for everything (default %(default)s)")
     parser.add_argument("--small", action="store_true", help="the shortest run that still shows everything")
+    jobs = min(8, max(1, (os.cpu_count() or 2) // 2))
+    parser.add_argument("--jobs", type=int, default=jobs, help="programs at the same time (default %(default)s)")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="leave logs, programs and what failing runs said in this folder")
+    parser.add_argument("--links", default="", help="only these, by commas; native: none (default: all that a part knows)")
+    parser.add_argument("--box", choices=("auto", "off"), default="auto", help="as of gpuvirt serve (default %(default)s)")
     parser.add_argument("--test-fault", choices=["launches"], help="workers with a deliberate fault (tests/fault): the check must fail; chained only")
     parser.add_argument("parts", nargs="*", choices=[*ALL, []], metavar="PART", help=f"of {', '.join(ALL)}; default: all")
     options = parser.parse_args()
@@ -50,8 +56,9 @@ def main() -> int:
     print(f"gpu-check ({label}): {gpu}")
     print(*(f"  {name}: {value}" for name, value in found.words().items()), sep="\n", flush=True)
     try:
-        with Runs(found, options.test_fault) as runs:
-            check = Check(found, runs, report, options.small)
+        with Runs(found, options.test_fault, options.keep, options.box) as runs:
+            check = Check(found, runs, report, options.small, options.jobs, tuple(filter(None, options.links.split(","))))
+            report.add(*start(check))
             for name in wanted:
                 if report.left() < 5:
                     report.add(Row(name, "", "", NOT_RUN, "the time was spent"))

@@ -29,7 +29,7 @@ def frameworks(check: Check) -> Iterator[Row]:
         if name not in here:
             yield Row("frameworks", FRAMEWORKS[name], "", MISSING, "not installed")
     links = ("native", "shm", FAR[1]) if check.small else (*NEAR, *FAR)
-    for group in (links[:3], links[3:]):
+    for group in (["native", *check.of(links[1:3])], check.of(links[3:])):
         for name in here:
             for link in group:
                 yield from one(check, name, link, native)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib.metadata
 import os
 import platform
 import re
@@ -16,6 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
 WORK = ROOT / "build" / "gpu-check"
+HEADERS = WORK / "headers"
 WHEELS = ROOT / "build" / "gpu-wheels"  # what `make gpu-wheels` brought along for machines without a network
 LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1", "libgpuvirt_worker.so")
 DRIVER_PLACES = ("", "/usr/local/nvidia/lib64/", "/usr/local/nvidia/lib/", "/usr/lib/x86_64-linux-gnu/", "/usr/lib64/", "/usr/lib/wsl/lib/")
@@ -73,16 +75,37 @@ def pythons() -> list[str]:
 
 
 def unpack_wheels() -> list[str]:
-    """Lays out the wheels that fit this interpreter in a folder for PYTHONPATH; what is installed already is left alone."""
+    """Lays out the wheels that fit this interpreter: headers in one folder, packages that are not installed in another, which is for PYTHONPATH."""
     tags = [f"cp{sys.version_info[0]}{sys.version_info[1]}", "py3-", "py2.py3-", "abi3"]
     done = []
     for wheel in sorted(WHEELS.glob("*.whl")) if WHEELS.is_dir() else []:
         stable = re.search(r"-cp3(\d+)-abi3", wheel.name)
-        if any(tag in wheel.name for tag in tags) and not (stable and int(stable.group(1)) > sys.version_info[1]):
-            with zipfile.ZipFile(wheel) as packed:
-                packed.extractall(WORK / "wheels")
-            done.append(wheel.name)
+        if not any(tag in wheel.name for tag in tags) or (stable and int(stable.group(1)) > sys.version_info[1]):
+            continue
+        headers = wheel.name.startswith("nvidia_")
+        if not headers and installed(wheel.name.split("-")[0]):
+            continue
+        with zipfile.ZipFile(wheel) as packed:
+            packed.extractall(HEADERS if headers else WORK / "wheels")
+        done.append(wheel.name)
     return done
+
+
+def installed(package: str) -> bool:
+    try:
+        importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def driver_headers() -> Path | None:
+    """The folder of the cuda.h that the programs of the driver API are written for; None: there is only the compiler's own, if any."""
+    for place in (ROOT / ".venv" / "headers", HEADERS):
+        folder = place / "nvidia" / "cu13" / "include"
+        if (folder / "cuda.h").is_file():
+            return folder
+    return None
 
 
 def gpuvirt_python(chained: bool) -> str:
@@ -96,7 +119,8 @@ def gpuvirt_python(chained: bool) -> str:
     for python, packages in lacking.items():
         if not packages:
             return python
-    if unpack_wheels() and not lacks(sys.executable, needed):
+    unpack_wheels()
+    if not lacks(sys.executable, needed):
         return sys.executable
     rest = "; ".join(f"{python} lacks {', '.join(packages)}" for python, packages in lacking.items())
     rescue = "Install them; or run `make gpu-wheels` where there is a network, and bring build/gpu-wheels along"
@@ -127,7 +151,8 @@ def build(python: str) -> str:
     if lacks(python, {"pycparser": "pycparser"}) and not unpack_wheels():
         raise Missing("the libraries are not built, which needs pycparser: bring gpuvirt/lib along, or build/gpu-wheels (make gpu-wheels)")
     find = [python, str(ROOT / "tools" / "find_headers.py")]
-    found = subprocess.run(find, capture_output=True, text=True, env=clean_environment(), check=False)
+    env = clean_environment()
+    found = subprocess.run(find, capture_output=True, text=True, env=env | {"PYTHONPATH": f"{HEADERS}:{env['PYTHONPATH']}"}, check=False)
     if found.returncode != 0:
         raise Missing(f"the libraries are not built, and building them needs NVIDIA's headers: {found.stderr.strip()}; make gpu-wheels brings them")
     folder = WORK / "build"

@@ -9,9 +9,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from machine import ROOT, Machine, clean_environment
@@ -26,15 +27,34 @@ LINKS = ("shm", "tcp")
 
 @dataclass
 class Check:
-    """What every part is given. small: the shortest run that still shows everything."""
+    """What every part is given.
+
+    Attributes:
+        small: the shortest run that still shows everything.
+        jobs: programs at the same time, where nothing is measured.
+        links: those alone that are to be used; empty: all.
+    """
 
     machine: Machine
     runs: Runs
     report: Report
     small: bool
+    jobs: int = 1
+    links: tuple[str, ...] = ()
+
+    def of(self, links: Iterable[str]) -> list[str]:
+        """Those of the links that are to be used."""
+        return [link for link in links if not self.links or link in self.links]
 
     def run(self, command: list[str], link: str, limit: float, until: float, **env: str) -> Ran:
         return self.runs.run(command, link, min(limit, until), **env)
+
+
+def at_once(check: Check, jobs: Iterable[Callable[[], Iterable[Row]]]) -> Iterator[Row]:
+    """The rows of jobs, several of which run at the same time; each job's rows come together when it has ended."""
+    with ThreadPoolExecutor(check.jobs) as threads:
+        for done in as_completed([threads.submit(lambda job=job: list(job())) for job in jobs]):
+            yield from done.result()
 
 
 def failure(ran: Ran) -> tuple[str, str]:
@@ -47,13 +67,48 @@ def waits(ran: Ran) -> dict[str, int]:
     return {"waits": ran.stats["waits"]} if "waits" in ran.stats else {}
 
 
+# ---- the first program -------------------------------------------------------------------------------------------------
+
+
+def start(check: Check) -> Iterator[Row]:
+    """Whether workers work in their box; where they only do without, that is wrong, and all that follows runs without."""
+    command = [sys.executable, str(HERE / "programs" / "steady.py"), "0.2"]
+    native = check.run(command, "native", 60, check.report.left())
+    if native.code != 0:
+        yield Row("start", "launches and copies", "native", WRONG, native.why())
+        return
+    ran = check.run(command, "shm", 60, check.report.left())
+    boxed = check.runs.box != "off" and "without a box" not in check.runs.server_said()
+    yield first_row(ran, boxed)
+    if ran.code == 0 and not boxed and not check.machine.chained and check.runs.box != "off":
+        said = [line for line in check.runs.server_said().splitlines() if "without a box" in line]
+        yield Row("start", "a worker in its box", "shm", WRONG, said[0][:300])
+    if ran.code != 0 and boxed and not check.machine.chained:
+        check.runs.without_a_box()
+        yield first_row(check.run(command, "shm", 60, check.report.left()), False)
+
+
+def first_row(ran: Ran, boxed: bool) -> Row:
+    right = ran.code == 0
+    name = "a worker in its box" if boxed else "a worker without a box"
+    return Row("start", name, "shm", OK if right else WRONG, "" if right else failure(ran)[1], {"s": round(ran.seconds, 2)} | waits(ran))
+
+
 # ---- programs ----------------------------------------------------------------------------------------------------------
 
+MANAGED = (
+    "in_turn", "neighbours", "nested", "copies", "system_calls", "host_functions", "signals", "threads", "provisional", "hints", "graphs",
+    "variables", "refusals",
+)  # fmt: skip
+MAPPED = ("asked_for", "by_a_parameter", "released", "served", "by_a_host_function", "the_rest")
 CUDA_PROGRAMS: dict[str, list[str]] = {
     "vector_add": [], "copies": [], "threads": [], "host_functions": [], "limits": [], "prints": [], "memory_operations": ["meaning"], "arrays": [],
-    "graphs": [], "graph_memory": [], "managed": [], "mapped": [], "references": [],
-    "faults null": ["null"], "faults trap": ["trap"], "faults assert": ["assert"], "forks before": ["before"], "forks after": ["after"],
+    "graphs": [], "graph_memory": [], "references": [], "virtual_memory": [], "pinned": [], "once": [],
+    **{f"managed {case}": [case] for case in MANAGED}, **{f"mapped {case}": [case] for case in MAPPED},
+    **{f"faults {case}": [case] for case in ("null", "wild", "trap", "assert", "shared", "stack", "heap")},
+    "forks before": ["before"], "forks after": ["after"],
 }  # fmt: skip
+ALONE = {"arrays", "graph_memory", "virtual_memory"}  # look at the device's free memory, which programs beside them change
 EXPECTED = {"faults null": "cudaErrorIllegalAddress", "faults trap": "cudaErrorLaunchFailure", "faults assert": "cudaErrorAssert"}
 CUPY_EXAMPLES = ("elementwise", "reductions", "sorting", "raw_kernel", "matmul", "random_numbers", "streams", "two_devices")
 
@@ -73,6 +128,8 @@ def compiled(check: Check, sources: list[Path]) -> dict[str, str]:
 
 def programs(check: Check) -> Iterator[Row]:
     """The CUDA and CuPy programs of the examples and the tests: native, then over each link; the same output."""
+    jobs: list[Callable[[], Iterable[Row]]] = []
+    alone: list[Callable[[], Iterable[Row]]] = []
     names = dict(list(CUDA_PROGRAMS.items())[:1]) if check.small else CUDA_PROGRAMS
     if not check.machine.nvcc:
         yield Row("programs", "CUDA C++", "", MISSING, "no nvcc on this machine")
@@ -84,34 +141,44 @@ def programs(check: Check) -> Iterator[Row]:
             if built[stem]:
                 yield Row("programs", f"{name}.cu", "", WRONG, f"nvcc: {built[stem]}")
                 continue
-            yield from compare_output(check, f"{name}.cu", [str(check.runs.folder / stem), *arguments], EXPECTED.get(name, ""))
+            command = [str(check.runs.folder / stem), *arguments]
+            (alone if stem in ALONE else jobs).append(partial(compare_output, check, f"{name}.cu", command, EXPECTED.get(name, "")))
         if "tour" in built:
-            yield from compare_files(check, "examples tour.cu", lambda out: [str(check.runs.folder / "tour"), "7", str(out)], ".bin", "cuda/tour.cu")
+
+            def tour(out: Path) -> list[str]:
+                return [str(check.runs.folder / "tour"), "7", str(out)]
+
+            jobs.append(partial(compare_files, check, "examples tour.cu", tour, ".bin", "cuda/tour.cu"))
     python = check.machine.frameworks.get("cupy")
     if not python:
         yield Row("programs", "CuPy examples", "", MISSING, "no CuPy on this machine")
-        return
-    for example in CUPY_EXAMPLES[:1] if check.small else CUPY_EXAMPLES:
+    for example in () if not python else CUPY_EXAMPLES[:1] if check.small else CUPY_EXAMPLES:
         if example == "two_devices" and check.runs.gpus() < 2:
             yield Row("programs", f"examples {example}.py", "", MISSING, "needs two GPUs")
             continue
         script = str(ROOT / "examples" / "cupy" / f"{example}.py")
 
         def line(out: Path, script: str = script) -> list[str]:
-            return [python, script, "--seed", "7", "--out", str(out)]
+            return [str(python), script, "--seed", "7", "--out", str(out)]
 
-        yield from compare_files(check, f"examples {example}.py", line, ".npz", f"cupy/{example}.py")
+        jobs.append(partial(compare_files, check, f"examples {example}.py", line, ".npz", f"cupy/{example}.py"))
+    yield from at_once(check, jobs)
+    for job in alone:
+        yield from job()
 
 
 def compare_output(check: Check, name: str, command: list[str], expected: str) -> Iterator[Row]:
     """The same standard output and exit code over every link; `expected`: what must be in the native one."""
-    native = check.run(command, "native", 60, check.report.left())
+    native = check.run(command, "native", 60, check.report.left(), CHECK_GO_ON="1")
     told = {"s": round(native.seconds, 2)}
+    if ": not so: " in native.out:
+        yield Row("programs", name, "native", WRONG, "; ".join(line for line in native.out.splitlines() if ": not so: " in line)[:2000], told)
+        return
     if native.code is None or native.code < 0 or expected not in native.out or (native.code and not expected):
         yield Row("programs", name, "native", WRONG, native.why(), told)
         return
     yield Row("programs", name, "native", OK, native.out.strip().splitlines()[0][:60] if native.out.strip() else "", told)
-    for link in LINKS:
+    for link in check.of(LINKS):
         ran = check.run(command, link, 60, check.report.left())
         same = (ran.code, ran.out) == (native.code, native.out)
         result, detail = (OK, "same output") if same else failure(ran)
@@ -121,7 +188,7 @@ def compare_output(check: Check, name: str, command: list[str], expected: str) -
 def compare_files(check: Check, name: str, line: Callable[[Path], list[str]], suffix: str, example: str) -> Iterator[Row]:
     """Results in files: right by the demo's own reference where numpy is here, and the same over every link."""
     results: dict[str, Path] = {}
-    for link in ("native", *LINKS):
+    for link in ("native", *check.of(LINKS)):
         out = check.runs.folder / f"{link}-{Path(example).stem}{suffix}"
         ran = check.run(line(out), link, 90, check.report.left())
         told = {"s": round(ran.seconds, 2)} | ({} if link == "native" else waits(ran))
@@ -206,7 +273,7 @@ def rates(check: Check) -> Iterator[Row]:
         yield Row("rates", "copies and launches", "", WRONG, done.stderr[-200:])
         return
     native: dict[str, float] = {}
-    for link in ("native", *LINKS):
+    for link in ("native", *check.of(LINKS)):
         measured = ("oneway 3 500", "waiting 3", "copies 1048576 2") if check.small else ("oneway 41 20000", "waiting 41", "copies 67108864 5")
         ran = check.run([str(program), "none", *measured], link, 60, check.report.left())
         found: dict[str, float] = json.loads(ran.out) if ran.code == 0 else {}

@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,11 +52,14 @@ class Runs:
 
     Args:
         fault: breaks the software GPU that remote programs run on (tests/fault), for trying that the check notices; chained only.
+        keep: a folder for logs and programs, which stays, with what failing runs said; None: a temporary one.
+        box: of the workers, as of gpuvirt serve.
     """
 
-    def __init__(self, machine: Machine, fault: str | None = None) -> None:
-        self.machine = machine
-        self.folder = Path(tempfile.mkdtemp(prefix="gpuvirt-check-"))
+    def __init__(self, machine: Machine, fault: str | None = None, keep: Path | None = None, box: str = "auto") -> None:
+        self.machine, self.box, self._kept = machine, box, keep is not None
+        self.folder = keep.resolve() if keep else Path(tempfile.mkdtemp(prefix="gpuvirt-check-"))
+        self.folder.mkdir(parents=True, exist_ok=True)
         self._servers: list[subprocess.Popen[bytes]] = []
         self.environment = {"GPUVIRT_LIB_DIR": str(machine.lib), "GPUVIRT_STATE": str(self.folder / "state")}
         self.far = ""
@@ -65,19 +69,29 @@ class Runs:
                 self.far = self._serve("far", soft)
                 behind = self._serve("faulty", soft, **faulty(fault)) if fault else self.far
                 env = {"GPUVIRT_POOL": behind, "GPUVIRT_GPUS": "2"}
-                self.pool = self._serve("near", ["--backend", "cuda", "--driver", str(machine.lib / "libcuda.so.1")], **env)
+                self.pool = self._serve("near", ["--backend", "cuda", "--box", box, "--driver", str(machine.lib / "libcuda.so.1")], **env)
                 self.environment["CUPY_COMPILE_WITH_PTX"] = "1"
             else:
-                self.pool = self._serve("near", ["--backend", "cuda"])
+                self.pool = self._serve("near", ["--backend", "cuda", "--box", box])
         except BaseException:
             self.close()
             raise
+
+    def without_a_box(self) -> None:
+        """Another server beside the first, whose workers are not confined; runs go to it from now on. Not chained.
+
+        Raises:
+            Missing: it did not start.
+        """
+        self.box = "off"
+        self.pool = self._serve("unboxed", ["--backend", "cuda", "--box", "off"])
 
     def gpus(self) -> int:
         return 2 if self.machine.chained else int(self.machine.gpu.split(" x ")[0])
 
     def _serve(self, name: str, options: list[str], **env: str) -> str:
         ready, log = self.folder / f"{name}.json", self.folder / f"{name}.log"
+        ready.unlink(missing_ok=True)
         line = [self.machine.python, "-m", "gpuvirt", "serve", "--listen", "127.0.0.1:0", "--ready-file", str(ready), *options]
         with log.open("wb") as out:
             server = subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=clean_environment(**self.environment, **env))
@@ -100,7 +114,7 @@ class Runs:
 
     def run(self, command: list[str], link: str, limit: float, pool: str | None = None, **env: str) -> Ran:
         """Runs a command: link "native" on the machine's driver (chained: on the far server directly), else on our server over that link."""
-        stats = self.folder / f"stats-{time.monotonic_ns()}.json"
+        stats = self.folder / f"stats-{time.monotonic_ns()}-{threading.get_ident()}.json"
         remote = [self.machine.python, "-m", "gpuvirt", "run", "--gpus", str(self.gpus()), f"--stats={stats}"]
         if link != "native":
             line = [*remote, "--pool", pool or self.pool, "--link", link, "--", *command]
@@ -129,6 +143,9 @@ class Runs:
             code = None
         found = json.loads(stats.read_text()) if stats.exists() else {}
         stats.unlink(missing_ok=True)
+        if code != 0 and self._kept:
+            with (self.folder / "failed.log").open("a") as log:
+                log.write(f"==== {link}: {' '.join(command)}: {code}\n{out[-4000:]}\n---- stderr\n{err[-4000:]}\n")
         return Ran(code, out, err, time.monotonic() - begin, found)
 
     def close(self) -> None:
@@ -139,7 +156,8 @@ class Runs:
             except subprocess.TimeoutExpired:
                 server.kill()
                 server.wait()
-        subprocess.run(["rm", "-rf", str(self.folder)], check=False)
+        if not self._kept:
+            subprocess.run(["rm", "-rf", str(self.folder)], check=False)
 
     def __enter__(self) -> Runs:
         return self

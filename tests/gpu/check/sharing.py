@@ -92,7 +92,8 @@ def _parts(check: Check, seconds: float) -> Row:
         part = had[0.25] / (sum(had.values()) or 1)
         near = 0.3 if check.machine.chained else 0.05  # on a busy machine a program has pauses of its own, in which the other one computes
         right = all(program.returncode == 0 for program in programs) and abs(part - 0.25) < near
-        figures = {"of 0.25": round(part, 3), "busy": round(sum(had.values()) / seconds, 2)}
+        kernels = [int(out.split()[-1]) if out.rstrip()[-1:].isdigit() else 0 for out, _ in said]
+        figures = {"of 0.25": round(part, 3), "busy": round(sum(had.values()) / seconds, 2), "kernels": " and ".join(map(str, kernels))}
         return Row("sharing", "parts", "shm", OK if right else WRONG, "" if right else "".join(err for _, err in said)[-200:], figures)
     finally:
         for program in programs:

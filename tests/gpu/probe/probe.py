@@ -16,6 +16,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from ctypes import byref, c_int, c_size_t, c_uint64, c_void_p, create_string_buffer
 from pathlib import Path
@@ -202,6 +203,63 @@ def hostflag() -> None:
         if run:
             observe(f"graph, captured {mode}", stream, cu("cuGraphLaunch", run, stream))
 
+def blocking() -> None:
+    """Which calls wait while a kernel runs, or a host function, on a stream that does not block others: microseconds, with and without it."""
+    start()
+    host, seen, (look, memory), spare = made("cuMemHostAlloc", 4096, 2), c_uint64(), kernel(), made("cuMemAlloc_v2", 4 * MIB)
+    cu("cuMemHostGetDevicePointer_v2", byref(seen), host, 0)
+    flag, stream, other = c_uint64.from_address(host.value), made("cuStreamCreate", 1), made("cuStreamCreate", 1)
+    pinned, pageable = made("cuMemHostAlloc", 4 * MIB, 0), create_string_buffer(4 * MIB)
+    at, event, mapped, handle, old, size, fresh = c_uint64(), c_uint64(), c_uint64(), c_uint64(), c_uint64(), c_size_t(), c_void_p()
+    returns, one = threading.Event(), c_uint64(1)
+    parameters = (c_void_p * 3)(*map(ctypes.addressof, (memory, memory, one)))
+    waits = ctypes.CFUNCTYPE(None, c_void_p)(lambda _: returns.wait(1.0) and None)
+    nothing = ctypes.CFUNCTYPE(None, c_void_p)(lambda _: None)
+    cu("cuEventCreate", byref(event), 2), cu("cuMemAddressReserve", byref(mapped), 32 * MIB, 0, 0, 0)
+    wait = ("cuStreamSynchronize", other)
+    entries: list[list[tuple[Any, ...]]] = [
+        [("cuMemHostAlloc", byref(at), 4 * MIB, 0)], [("cuMemFreeHost", at)], [("cuMemAlloc_v2", byref(at), 32 * MIB)], [("cuMemFree_v2", at)],
+        [("cuMemAlloc_v2", byref(old), 4096)], [("cuMemFree_v2", old)], [("cuMemCreate", byref(handle), 32 * MIB, EXPORTABLE, 0)],
+        [("cuMemMap", mapped, 32 * MIB, 0, handle, 0)], [("cuMemSetAccess", mapped, 32 * MIB, READ_WRITE, 1)], [("cuMemUnmap", mapped, 32 * MIB)],
+        [("cuMemRelease", handle)], [("cuMemHostRegister_v2", pageable, 4 * MIB, 0)],
+        [("cuMemcpyHtoDAsync_v2", spare, pageable, 4 * MIB, other), wait], [("cuMemHostUnregister", pageable)],
+        [("cuMemcpyHtoDAsync_v2", spare, pinned, 4 * MIB, other)],
+        [("cuMemcpyHtoDAsync_v2", spare, pinned, 4 * MIB, other), wait], [("cuMemcpyHtoDAsync_v2", spare, pageable, 4 * MIB, other)],
+        [("cuMemcpyHtoDAsync_v2", spare, pageable, 4 * MIB, other), wait], [("cuMemcpyDtoHAsync_v2", pageable, spare, 4 * MIB, other), wait],
+        [("cuMemcpyDtoHAsync_v2", pinned, spare, 4 * MIB, other), wait], [("cuMemsetD8Async", spare, 1, 4 * MIB, other), wait],
+        [("cuLaunchHostFunc", other, nothing, None)], [("cuLaunchHostFunc", other, nothing, None), wait],
+        [("cuEventRecord", event, other), ("cuEventSynchronize", event)], [("cuEventDestroy_v2", event)], [("cuEventCreate", byref(event), 2)],
+        [("cuStreamCreate", byref(old), 1)], [("cuStreamDestroy_v2", old)], [("cuMemGetInfo_v2", byref(size), byref(size))],
+        [("cuModuleLoadData", byref(fresh), PTX), ("cuModuleGetFunction", byref(old), fresh, b"look")],
+        [("cuLaunchKernel", old, 1, 1, 1, 1, 1, 1, 0, other, parameters, None), wait], [("cuModuleUnload", fresh)],
+        [("cuStreamWriteValue32_v2", other, spare, 1, 0), wait], [("cuMemAllocManaged", byref(at), 4 * MIB, 1)], [("cuMemFree_v2", at)],
+        [("cuCtxCreate_v2", byref(fresh), 0, 0)], [("cuCtxDestroy_v2", fresh)], [("cuCtxSetCurrent", context)],
+    ]
+    took: list[dict[str, Any]] = [{} for _ in entries]
+    for beside in ("nothing", "kernel", "host function", "wait"):
+        for found, entry in zip(took, entries):  # noqa: B905 - Python 3.9
+            flag.value = 0
+            returns.clear()
+            if beside == "kernel":
+                launch(look, stream, memory, seen, 2 * 10**6)
+            elif beside == "host function":
+                cu("cuLaunchHostFunc", stream, waits, None)
+            elif beside == "wait":
+                cu("cuStreamWaitValue32_v2", stream, seen, 1, 0)
+            opener = threading.Timer(1.0, setattr, (flag, "value", 1))
+            opener.start()
+            time.sleep(0.003)
+            begin = time.perf_counter()
+            results = [cu(*call) for call in entry]
+            found[beside] = round((time.perf_counter() - begin) * 1e6)
+            found["result"] = next((result for result in results if result != "ok"), "ok")
+            opener.cancel()
+            flag.value = 1
+            returns.set()
+            cu("cuStreamSynchronize", stream)
+    for found, entry in zip(took, entries):  # noqa: B905 - Python 3.9
+        say("blocking", call=" + ".join(call[0] for call in entry), **found)
+
 def repeat() -> None:
     """Values that a client might foretell, if they are the same in every process."""
     start()
@@ -350,7 +408,7 @@ def procs() -> None:
 
 # ---- all of them: how many processes ask at the same time, once and again
 
-ONCE = ("attributes", "leftover", "ipc", "tables", "slots", "hostflag", "costs", "procs", "checkpoint", "concurrent")
+ONCE = ("attributes", "leftover", "ipc", "tables", "slots", "hostflag", "blocking", "costs", "procs", "checkpoint", "concurrent")
 SECTIONS = {**dict.fromkeys(ONCE, (1,)), "hint": (2, 1), "repeat": (2, 1)}
 
 def ask(name: str, processes: int, limit: float) -> list[dict[str, Any]]:

@@ -334,9 +334,9 @@ uint64_t session_end(void) {
 
 static uint32_t make_meta(char *out) {
     struct gv_meta_header h = {
-        .magic = GV_META_MAGIC, .version = GV_META_VERSION, .flags = GV_META_GLOBALS_COMPLETE, .n_kernels = 3, .n_params = 3, .n_globals = 1};
-    static const char strings[] = "add\0empty\0exact\0table";
-    struct gv_meta_kernel k[3] = {
+        .magic = GV_META_MAGIC, .version = GV_META_VERSION, .flags = GV_META_GLOBALS_COMPLETE, .n_kernels = 4, .n_params = 3, .n_globals = 1};
+    static const char strings[] = "add\0empty\0exact\0table\0clustered";
+    struct gv_meta_kernel k[4] = {
         {.name = 0,
          .n_params = 3,
          .param_bytes = 24,
@@ -347,6 +347,7 @@ static uint32_t make_meta(char *out) {
          .binary_version = 130},
         {.name = 4, .first_param = 3, .max_threads = 1024, .num_regs = 8},
         {.name = 10, .first_param = 3, .max_threads = 64, .required_threads = {64, 1, 1}},
+        {.name = 22, .first_param = 3, .max_threads = 1024, .cluster = 2 | 1 << 10 | 1 << 20, .flags = GV_META_KERNEL_NEEDS_CLUSTER},
     };
     struct gv_meta_param p[3] = {{0, 8}, {8, 4}, {16, 8}};
     struct gv_meta_global g = {.name = 16, .align = 8, .size = 256, .address = server.window_base + WINDOW / FAKE_DEVICES - (1 << 20)};
@@ -432,6 +433,23 @@ static void answer(struct session_reply *reply) {
         reply->body = body, reply->body_size = (uint32_t)gv_reply_module_load_size(&r);
         break;
     }
+    case GV_OP_PROCESSOR_GROUPS: {
+        static uint8_t order[600], groups[600];
+        for (int i = 0; i < 600; i++) order[i] = (uint8_t)(i * 3), groups[i] = (uint8_t)i;
+        struct gv_reply_processor_groups r = {.order = order, .order_size = fake.groups, .groups = groups, .groups_size = fake.groups};
+        reply->status = fake.groups_status;
+        gv_reply_processor_groups_encode(&r, body);
+        reply->body = body, reply->body_size = (uint32_t)gv_reply_processor_groups_size(&r);
+        break;
+    }
+    case GV_OP_CLUSTER_COUNT: {
+        if (gv_cmd_cluster_count_decode(&fake.query, record.body, record.size)) abort();
+        struct gv_reply_cluster_count r = {.count = fake.clusters};
+        reply->status = fake.cluster_status;
+        gv_reply_cluster_count_encode(&r, body);
+        reply->body = body, reply->body_size = (uint32_t)gv_reply_cluster_count_size(&r);
+        break;
+    }
     default: break;
     }
 }
@@ -507,6 +525,13 @@ int session_bulk_late(uint64_t tag, const void *data, uint64_t size) {
     pthread_mutex_unlock(&send_lock);
     return 0;
 }
+
+void session_memory_offer(const void *at, uint64_t size) {
+    if (!at || !size) abort();
+    fake.offers++;
+}
+
+void session_memory_take_back(const void *at) { fake.taken_back = at; }
 
 void session_loans_wait(uint64_t low, uint64_t high) {
     fake.loans_low = low;

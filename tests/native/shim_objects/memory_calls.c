@@ -286,6 +286,7 @@ void pinned(void) {
 /* Pinned memory is sent from where it lies by calls that do not wait, and is not freed before. */
 void lending(void) {
     const size_t size = 1 << 20;
+    unsigned offers = fake.offers;
     CUdeviceptr d;
     CUstream stream;
     char *host, *pageable = malloc(size);
@@ -320,9 +321,12 @@ void lending(void) {
     EQUAL(fake.lent, 2);
     EQUAL(impl_cuMemHostUnregister(pageable), 0);
     EQUAL(fake.loans_low, (uint64_t)(uintptr_t)pageable);
+    EQUAL(fake.taken_back, (const void *)pageable);
     EQUAL(fake.loans_high, (uint64_t)(uintptr_t)pageable + size);
+    EQUAL(fake.offers, offers + 2);
     EQUAL(impl_cuMemFreeHost(host), 0);
     EQUAL(fake.loans_low, (uint64_t)(uintptr_t)host);
+    EQUAL(fake.taken_back, (const void *)host);
     EQUAL(fake.loans_high, (uint64_t)(uintptr_t)host + size);
     EQUAL(impl_cuStreamDestroy(stream), 0);
     EQUAL(impl_cuMemFree(d), 0);
@@ -341,6 +345,15 @@ void virtual_memory(void) {
     EQUAL(impl_cuMemGetInfo(&free_bytes, &total), 0);
     EQUAL(impl_cuMemGetAllocationGranularity(&unit, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM), 0);
     EQUAL(unit, 2 << 20);
+    CUmemAllocationProp host = prop;
+    CUmemGenericAllocationHandle of_host;
+    host.location.type = CU_MEM_LOCATION_TYPE_HOST_NUMA;
+    unit = 0;
+    EQUAL(impl_cuMemGetAllocationGranularity(&unit, &host, CU_MEM_ALLOC_GRANULARITY_MINIMUM), 0); /* libraries take the refusal where they try: */
+    EQUAL(unit, 2 << 20);
+    EQUAL(impl_cuMemCreate(&of_host, unit, &host, 0), CUDA_ERROR_NOT_SUPPORTED);
+    host.type = CU_MEM_ALLOCATION_TYPE_INVALID;
+    EQUAL(impl_cuMemGetAllocationGranularity(&unit, &host, CU_MEM_ALLOC_GRANULARITY_MINIMUM), CUDA_ERROR_INVALID_VALUE);
     fake_reset();
     EQUAL(impl_cuMemAddressReserve(&at, 8 * unit, 0, 0, 0), 0);
     EQUAL(impl_cuMemAddressFree(at, 8 * unit), 0);

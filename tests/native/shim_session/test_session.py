@@ -228,7 +228,9 @@ def test_token_file(programs: Programs, tmp_path: Path) -> None:
 def test_stats(programs: Programs, link: str, tmp_path: Path) -> None:
     run(programs("plain"), "fork_after", link, {"GPUVIRT_STATS": str(tmp_path / "stats.json")})
     figures = json.loads((tmp_path / "stats.json").read_text())
-    assert list(figures) == ["calls", "waits", "wait_s", "launches", "bytes_out", "bytes_in", "transport", "link_reason", "backend", "server"]
+    counts = ["calls", "waits", "wait_s", "launches", "bytes_out", "bytes_in", "bytes_lent", "bytes_in_place"]
+    assert list(figures) == [*counts, "transport", "link_reason", "backend", "server"]
+    assert figures["bytes_lent"] == figures["bytes_in_place"] == 0
     assert figures["transport"] == link and figures["backend"] == "fake" and figures["launches"] == 0 and figures["server"].startswith("tcp://127.0.0.1:")
     assert figures["waits"] > 20 and 0 < figures["wait_s"] < 300 and figures["bytes_out"] > 1000 and figures["bytes_in"] > 1000
     assert [p.name for p in tmp_path.iterdir()] == ["stats.json"]  # the forked children wrote nothing

@@ -122,6 +122,34 @@ static void what_was_queued_before(void) {
     over();
 }
 
+static atomic_bool enough;
+
+static void *launch_on(void *arg) {
+    (void)arg;
+    while (!atomic_load(&enough)) launch(100);
+    return NULL;
+}
+
+/* Turns begin at any moment of a launch. */
+static void while_it_launches(void) {
+    pthread_t launches;
+    begin_with_kernels(0);
+    atomic_store(&enough, false);
+    CHECK(pthread_create(&launches, NULL, launch_on, NULL) == 0);
+    for (uint32_t i = 0; i < 300; i++) {
+        turn(GV_MUST_WAIT, i);
+        stops(i);
+        turn(GV_MAY_ALWAYS, i);
+        pthread_mutex_lock(&lock);
+        n_words = n_taken = 0;
+        pthread_mutex_unlock(&lock);
+        usleep(500);
+    }
+    atomic_store(&enough, true);
+    CHECK(pthread_join(launches, NULL) == 0);
+    over();
+}
+
 /* When the turn ends little is left to run. */
 static void a_short_queue(void) {
     begin_with_kernels(30000);
@@ -177,6 +205,7 @@ static void one_that_waits_for_another(void) {
 const struct test_case turn_cases[] = {{"only_during_a_turn", only_during_a_turn},
                                        {"other_commands_go_on", other_commands_go_on},
                                        {"what_was_queued_before", what_was_queued_before},
+                                       {"while_it_launches", while_it_launches},
                                        {"a_short_queue", a_short_queue},
                                        {"one_that_waits_for_another", one_that_waits_for_another},
                                        {0}};

@@ -195,6 +195,14 @@ int capture_event_forbidden(struct shim_event *e) {
     return c ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_ERROR_CAPTURED_EVENT;
 }
 
+int capture_event_asked(struct shim_event *e) {
+    pthread_mutex_lock(&graph_lock);
+    struct capture *c = find(atomic_load(&e->capture));
+    if (c) c->broken = true;
+    pthread_mutex_unlock(&graph_lock);
+    return CUDA_ERROR_CAPTURED_EVENT;
+}
+
 static void end(struct capture *c) {
     struct capture **at = &captures;
     while (*at != c) at = &(*at)->next;
@@ -415,7 +423,7 @@ CUresult impl_cuStreamUpdateCaptureDependencies_v2(CUstream stream, CUgraphNode 
 }
 
 CUresult impl_cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode) {
-    if (!mode || (int)*mode < 0 || *mode > CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_ERROR_INVALID_VALUE;
+    if (!mode) return CUDA_ERROR_INVALID_VALUE;
     CUstreamCaptureMode old = thread_mode;
     thread_mode = *mode;
     *mode = old;

@@ -205,6 +205,7 @@ static int change(CUgraphExec handle, CUgraphNode node, struct graph_work *work)
         return rc;
     }
     work->disabled = own->work.disabled;
+    if (work->type == CU_GRAPH_NODE_TYPE_KERNEL) graph_kernel_attributes_copy(&work->kernel, &own->work.kernel);
     graph_work_free(&own->work);
     own->work = *work;
     if (work->type != CU_GRAPH_NODE_TYPE_GRAPH) return 0;
@@ -321,7 +322,14 @@ CUresult impl_cuGraphExecGetId(CUgraphExec handle, unsigned int *id) {
 static int launch_kernel(CUstream stream, const struct graph_kernel *k) {
     size_t size = k->params_size;
     void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, k->params, CU_LAUNCH_PARAM_BUFFER_SIZE, &size, CU_LAUNCH_PARAM_END};
-    CUlaunchAttribute cooperative = {.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE, .value.cooperative = 1};
+    static const CUlaunchAttributeID of_clusters[] = {CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION,
+                                                      CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE};
+    CUlaunchAttribute attrs[4] = {{.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE, .value.cooperative = k->cooperative}};
+    unsigned n = k->cooperative;
+    for (int i = 0; i < 3; i++) {
+        CUlaunchAttribute a = {.id = of_clusters[i]};
+        if (cluster_attribute_get((int)a.id, k->cluster, k->preferred_cluster, &a.value)) attrs[n++] = a;
+    }
     CUlaunchConfig config = {.gridDimX = k->grid[0],
                              .gridDimY = k->grid[1],
                              .gridDimZ = k->grid[2],
@@ -330,8 +338,8 @@ static int launch_kernel(CUstream stream, const struct graph_kernel *k) {
                              .blockDimZ = k->block[2],
                              .sharedMemBytes = k->shared,
                              .hStream = stream,
-                             .attrs = &cooperative,
-                             .numAttrs = k->cooperative};
+                             .attrs = attrs,
+                             .numAttrs = n};
     return impl_cuLaunchKernelEx(&config, k->function, NULL, extra);
 }
 
@@ -380,7 +388,7 @@ static int carry_out(struct shim_stream *s, CUstream stream, const struct graph_
     case CU_GRAPH_NODE_TYPE_WAIT_EVENT: return impl_cuStreamWaitEvent(stream, w->event, 0);
     case CU_GRAPH_NODE_TYPE_MEM_ALLOC:
     case CU_GRAPH_NODE_TYPE_MEM_FREE: return launch_memory(w);
-    case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP: return impl_cuStreamBatchMemOp(stream, w->batch.count, w->batch.operations, w->batch.flags);
+    case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP: return impl_cuStreamBatchMemOp_v2(stream, w->batch.count, w->batch.operations, w->batch.flags);
     default: return 0; /* CU_GRAPH_NODE_TYPE_EMPTY */
     }
 }

@@ -47,6 +47,13 @@ void graph_work_free(struct graph_work *work) {
     if (work->type == CU_GRAPH_NODE_TYPE_GRAPH) graph_free(work->child);
 }
 
+void graph_kernel_attributes_copy(struct graph_kernel *to, const struct graph_kernel *from) {
+    to->cooperative = from->cooperative;
+    to->cluster = from->cluster;
+    to->preferred_cluster = from->preferred_cluster;
+    to->priority = from->priority;
+}
+
 /* ---- graphs ---- */
 
 static void (*on_end)(struct shim_graph *g);

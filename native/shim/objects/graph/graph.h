@@ -18,7 +18,8 @@ struct graph_kernel {
     CUfunction function;
     unsigned grid[3], block[3], shared;
     bool cooperative;
-    char *params; /* packed */
+    uint32_t cluster, preferred_cluster; /* wire/cluster_dims.h */
+    char *params;                        /* packed */
     size_t params_size;
     void **pointers; /* to each of them, for the program that asks; NULL: it has not */
     int priority;    /* as the program set it; one stream carries out all */
@@ -44,6 +45,7 @@ struct graph_host {
 struct graph_memory {
     unsigned holders; /* nodes, of graphs and of what can be launched */
     bool live;        /* allocated by a launch, and not freed since */
+    bool used;        /* a launch has allocated it once */
     CUdeviceptr address;
     size_t size;
     CUdevice device;
@@ -113,6 +115,8 @@ void graph_remove(struct graph_node *node);
 /* Deep: 0 or CUDA_ERROR_OUT_OF_MEMORY. */
 int graph_work_copy(struct graph_work *out, const struct graph_work *from);
 void graph_work_free(struct graph_work *work);
+/* A kernel's attributes stay the node's when it is given other parameters. */
+void graph_kernel_attributes_copy(struct graph_kernel *to, const struct graph_kernel *from);
 /* The nodes in an order in which each comes after those it depends on; NULL: out of memory, or (*rc CUDA_ERROR_INVALID_VALUE) they depend on each other in a circle. */
 struct graph_node **graph_order(struct shim_graph *g, int *rc);
 /* The live graph or node behind a handle. 0 or a CUresult. */
@@ -176,6 +180,8 @@ int capture_record(struct shim_stream *s, struct shim_event *e);
 int capture_wait(struct shim_stream *s, struct shim_event *e);
 /* A context is to wait for an event that was recorded on a capturing stream, which breaks the capture. Returns the call's error. */
 int capture_event_forbidden(struct shim_event *e);
+/* A captured event is queried or waited for, which breaks the capture, if it is not over. Returns the call's error. */
+int capture_event_asked(struct shim_event *e);
 /* The capture's part of an event ends: it is recorded anew, or destroyed. */
 void capture_forget_event(struct shim_event *e);
 /* A stream that captures is destroyed. */

@@ -17,10 +17,11 @@ static struct graph_memory *find(CUdeviceptr address) {
 
 /* ---- figures ---- */
 
-static uint64_t sum(CUdevice device, bool live) {
+/* As the driver counts it, what a launch has used once stays in use as long as a graph has it. */
+static uint64_t sum(CUdevice device, bool used) {
     uint64_t bytes = 0;
     for (const struct graph_memory *m = all; m; m = m->next)
-        if (m->device == device && (m->live || !live)) bytes += m->size;
+        if (m->device == device && (m->used || !used)) bytes += m->size;
     return bytes;
 }
 
@@ -113,7 +114,7 @@ static int new_memory(struct shim_context *c, size_t size, struct graph_memory *
 int graph_may_allocate(const struct graph_memory *m, bool again) { return m->live && !again ? CUDA_ERROR_INVALID_VALUE : 0; }
 
 void graph_allocate(struct graph_memory *m) {
-    m->live = true;
+    m->live = m->used = true;
     note(m->device);
 }
 

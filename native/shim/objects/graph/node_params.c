@@ -22,11 +22,8 @@ static int look(CUgraphNode handle, CUgraphNodeType type, const void *out, struc
 }
 
 /* Where each parameter lies, which stays so as long as the node has this work. */
-static int point(struct graph_kernel *k, struct shim_context *c) {
-    struct shim_function *f;
+static int point(struct graph_kernel *k, const struct shim_function *f) {
     if (k->pointers) return 0;
-    int rc = function_resolve(k->function, c, &f);
-    if (rc) return rc;
     k->pointers = malloc((f->meta->n_params + 1) * sizeof *k->pointers);
     if (!k->pointers) return CUDA_ERROR_OUT_OF_MEMORY;
     for (uint32_t i = 0; i < f->meta->n_params; i++) k->pointers[i] = k->params + f->params[i].offset;
@@ -35,16 +32,19 @@ static int point(struct graph_kernel *k, struct shim_context *c) {
 
 CUresult impl_cuGraphKernelNodeGetParams_v2(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS *out) {
     struct shim_context *c;
+    struct shim_function *f;
     struct graph_work *w;
     int rc = context_require(&c);
     if (!rc) rc = look(node, CU_GRAPH_NODE_TYPE_KERNEL, out, &w);
     if (rc) return rc;
     struct graph_kernel *k = &w->kernel;
-    rc = point(k, c);
+    rc = function_resolve(k->function, c, &f);
+    if (!rc) rc = point(k, f);
     bool library = object_get(OBJECT_KERNEL, k->function) != NULL;
+    /* Of a function that came from a kernel of a library both are told: the runtime of CUDA 13.0 finds the program's kernel by `kern`. */
     if (!rc)
         *out = (CUDA_KERNEL_NODE_PARAMS){.func = library ? NULL : k->function,
-                                         .kern = library ? (CUkernel)k->function : NULL,
+                                         .kern = (CUkernel)f->kernel,
                                          .gridDimX = k->grid[0],
                                          .gridDimY = k->grid[1],
                                          .gridDimZ = k->grid[2],
@@ -197,10 +197,15 @@ CUresult impl_cuGraphKernelNodeSetAttribute(CUgraphNode node, CUkernelNodeAttrID
     switch ((int)attribute) {
     case CU_LAUNCH_ATTRIBUTE_COOPERATIVE: w->kernel.cooperative = value->cooperative != 0; break;
     case CU_LAUNCH_ATTRIBUTE_PRIORITY: w->kernel.priority = value->priority; break;
+    case CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION:
+    case CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION:
+    case CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE:
+        if (!cluster_attribute_set((int)attribute, value, &w->kernel.cluster, &w->kernel.preferred_cluster)) rc = CUDA_ERROR_INVALID_VALUE;
+        break;
     default: rc = CUDA_ERROR_NOT_SUPPORTED; break;
     }
     pthread_mutex_unlock(&graph_lock);
-    if (rc) shim_log_once("cuGraphKernelNodeSetAttribute: attribute %d is not supported", (int)attribute);
+    if (rc == CUDA_ERROR_NOT_SUPPORTED) shim_log_once("cuGraphKernelNodeSetAttribute: attribute %d is not supported", (int)attribute);
     return rc;
 }
 
@@ -211,6 +216,7 @@ CUresult impl_cuGraphKernelNodeGetAttribute(CUgraphNode node, CUkernelNodeAttrID
     memset(out, 0, sizeof *out);
     if ((int)attribute == CU_LAUNCH_ATTRIBUTE_COOPERATIVE) out->cooperative = w->kernel.cooperative;
     if ((int)attribute == CU_LAUNCH_ATTRIBUTE_PRIORITY) out->priority = w->kernel.priority;
+    cluster_attribute_get((int)attribute, w->kernel.cluster, w->kernel.preferred_cluster, out);
     pthread_mutex_unlock(&graph_lock);
     return CUDA_SUCCESS;
 }
@@ -221,10 +227,7 @@ CUresult impl_cuGraphKernelNodeCopyAttributes(CUgraphNode to, CUgraphNode from) 
     int rc = graph_node_find(to, &a);
     if (!rc) rc = graph_node_find(from, &b);
     if (!rc && (a->work.type != CU_GRAPH_NODE_TYPE_KERNEL || b->work.type != CU_GRAPH_NODE_TYPE_KERNEL)) rc = CUDA_ERROR_INVALID_VALUE;
-    if (!rc) {
-        a->work.kernel.cooperative = b->work.kernel.cooperative;
-        a->work.kernel.priority = b->work.kernel.priority;
-    }
+    if (!rc) graph_kernel_attributes_copy(&a->work.kernel, &b->work.kernel);
     pthread_mutex_unlock(&graph_lock);
     return rc;
 }

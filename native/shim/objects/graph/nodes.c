@@ -271,7 +271,10 @@ static int replace(CUgraphNode handle, int rc, struct graph_work *work) {
     pthread_mutex_lock(&graph_lock);
     rc = graph_node_find(handle, &node);
     if (!rc && node->work.type != work->type) rc = CUDA_ERROR_INVALID_VALUE;
-    if (!rc && work->type == CU_GRAPH_NODE_TYPE_KERNEL) keep_pointers(&node->work.kernel, &work->kernel);
+    if (!rc && work->type == CU_GRAPH_NODE_TYPE_KERNEL) {
+        keep_pointers(&node->work.kernel, &work->kernel);
+        graph_kernel_attributes_copy(&work->kernel, &node->work.kernel);
+    }
     if (rc) {
         graph_work_free(work);
     } else {

@@ -385,6 +385,8 @@ static int host_to_host(struct shim_stream *s, const struct copy_side *dst, cons
 static void choose_side(struct copy_side *side) {
     struct range r;
     if (side->where == COPY_ANYWHERE) side->where = range_find(side->address, &r) && r.kind < RANGE_HOST ? COPY_DEVICE : COPY_HOST;
+    /* Pinned memory has one address for both sides, so a program may call it device memory. */
+    if (side->where == COPY_DEVICE && !range_find_device(side->address, &r) && range_find_host(side->address, &r)) side->where = COPY_HOST;
     if (side->where == COPY_HOST && managed_contains(side->address))
         side->where = COPY_DEVICE; /* the same memory, and no page of the host is touched */
 }

@@ -65,8 +65,10 @@ CUresult impl_cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t size, CUstr
     return copy_row(stream, any_side(dst, size), any_side(src, size), size, false);
 }
 
-/* Addresses are unique among the devices of a session, so the two contexts are only checked. */
-static int check_peers(CUcontext dst, CUcontext src) { return context_get(dst) && context_get(src) ? 0 : CUDA_ERROR_INVALID_CONTEXT; }
+/* Addresses are unique among the devices of a session, so the two contexts are only checked, and may be left out. */
+static int check_peers(CUcontext dst, CUcontext src) {
+    return (!dst || context_get(dst)) && (!src || context_get(src)) ? 0 : CUDA_ERROR_INVALID_CONTEXT;
+}
 
 CUresult impl_cuMemcpyPeer(CUdeviceptr dst, CUcontext dst_context, CUdeviceptr src, CUcontext src_context, size_t size) {
     if (!shim_initialized()) return CUDA_ERROR_NOT_INITIALIZED;

@@ -45,6 +45,7 @@ int host_map(const struct range *r) {
         /* Copies that are under way to and from the pages as host memory must be over: they would meet pages that are not accessible. */
         host_writes_wait(base, base + r->size);
         session_loans_wait(base, base + r->size);
+        session_memory_take_back((void *)(uintptr_t)base); /* others take their place */
         rc = memory_back(r->context, base, host_chunks(r->context, r->size));
         if (!rc && (rc = managed_host_memory(r->context, base, r->size, true))) memory_unback(r->context, base, host_chunks(r->context, r->size));
         if (!rc) rc = add(r, base);

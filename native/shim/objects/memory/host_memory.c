@@ -43,12 +43,14 @@ static int allocate(struct shim_context *c, size_t size, unsigned flags, uint64_
         base = (uint64_t)(uintptr_t)memory;
     }
     int rc = range_add(&r, base);
-    if (!rc)
+    if (!rc) {
+        session_memory_offer((void *)(uintptr_t)base, size);
         *out = base;
-    else if (r.placed)
+    } else if (r.placed) {
         unplace(c, base, size);
-    else
+    } else {
         munmap((void *)(uintptr_t)base, page_round(size));
+    }
     return rc;
 }
 
@@ -75,6 +77,7 @@ CUresult impl_cuMemFreeHost(void *memory) {
     host_writes_wait(base, base + r.size);   /* no writer may be left */
     session_loans_wait(base, base + r.size); /* and no reader */
     if (!range_remove(base, RANGE_HOST, RANGE_HOST, &r)) return CUDA_ERROR_INVALID_VALUE;
+    session_memory_take_back(memory);
     if (r.mapped) host_unmap(base, &r);
     if (r.placed)
         unplace(r.context, base, r.size);
@@ -121,7 +124,9 @@ CUresult impl_cuMemHostRegister(void *memory, size_t size, unsigned int flags) {
     }
     if (range_host_overlaps(base, size)) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
     struct range r = {.size = size, .kind = RANGE_REGISTERED, .ctx = c->id, .device = c->device, .context = c, .flags = flags};
-    return range_add(&r, base);
+    rc = range_add(&r, base);
+    if (!rc) session_memory_offer(memory, size);
+    return rc;
 }
 
 CUresult impl_cuMemHostUnregister(void *memory) {
@@ -131,5 +136,7 @@ CUresult impl_cuMemHostUnregister(void *memory) {
     if (!range_find_host(base, &r) || range_base(&r) != base || r.kind != RANGE_REGISTERED) return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
     host_writes_wait(base, base + r.size);
     session_loans_wait(base, base + r.size);
-    return range_remove(base, RANGE_REGISTERED, RANGE_REGISTERED, &r) ? CUDA_SUCCESS : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+    if (!range_remove(base, RANGE_REGISTERED, RANGE_REGISTERED, &r)) return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+    session_memory_take_back(memory);
+    return CUDA_SUCCESS;
 }

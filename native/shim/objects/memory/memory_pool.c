@@ -51,8 +51,7 @@ static int find(CUmemoryPool handle, struct pool **out, CUdevice *device) {
 static int check_device(const void *out, CUdevice device) {
     if (!shim_initialized()) return CUDA_ERROR_NOT_INITIALIZED;
     const struct gv_device_info *info = device_info(device);
-    if (!info) return CUDA_ERROR_INVALID_DEVICE;
-    if (!out) return CUDA_ERROR_INVALID_VALUE;
+    if (!info || !out) return CUDA_ERROR_INVALID_VALUE;
     return device_attribute(info, CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED) ? 0 : CUDA_ERROR_NOT_SUPPORTED;
 }
 

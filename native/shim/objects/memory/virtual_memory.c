@@ -166,6 +166,8 @@ CUresult impl_cuMemAddressFree(CUdeviceptr ptr, size_t size) {
     return CUDA_SUCCESS;
 }
 
+#define HOST_GRANULARITY (2u << 20) /* bytes, as the drivers have it for memory that GPUs map */
+
 /* ---- physical memory ----------------------------------------------------------------------------------------------- */
 
 /* Finds a device that the program sees: 0, or the call's error. */
@@ -194,8 +196,17 @@ CUresult impl_cuMemGetAllocationGranularity(size_t *out, const CUmemAllocationPr
     if (rc) return rc;
     if (!out || !prop || (option != CU_MEM_ALLOC_GRANULARITY_MINIMUM && option != CU_MEM_ALLOC_GRANULARITY_RECOMMENDED))
         return CUDA_ERROR_INVALID_VALUE;
-    rc = check_properties(prop, "cuMemGetAllocationGranularity");
-    if (!rc) *out = granularity(prop->location.id);
+    /* Libraries ask for the granularity of host memory before they try to create some, and only in trying are they ready for a refusal. */
+    bool host = prop->location.type == CU_MEM_LOCATION_TYPE_HOST || prop->location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA ||
+                prop->location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT;
+    if (host && prop->type == CU_MEM_ALLOCATION_TYPE_PINNED) {
+        *out = HOST_GRANULARITY;
+        return CUDA_SUCCESS;
+    }
+    CUmemAllocationProp asked = *prop;
+    if (!device_info(asked.location.id)) asked.location.id = 0; /* the driver does not look whether there is such a device */
+    rc = check_properties(&asked, "cuMemGetAllocationGranularity");
+    if (!rc) *out = granularity(asked.location.id);
     return rc;
 }
 
@@ -354,8 +365,11 @@ CUresult impl_cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGeneric
     }
     const struct reservation *r = reservation_of(ptr);
     uint64_t unit = p ? granularity(p->prop.location.id) : 1;
-    if (!p || flags || offset || !whole(size, unit) || ptr % unit || size > p->size || !r || size > r->size - (ptr - r->node.key) ||
-        anything_mapped(ptr, size))
+    if (!p || flags || offset || !whole(size, unit) || ptr % unit)
+        rc = CUDA_ERROR_INVALID_VALUE;
+    else if (size > p->size)
+        rc = CUDA_ERROR_NOT_SUPPORTED;
+    else if (!r || size > r->size - (ptr - r->node.key) || anything_mapped(ptr, size))
         rc = CUDA_ERROR_INVALID_VALUE;
     struct range range = {.size = size, .kind = RANGE_MAPPED, .device = p ? p->prop.location.id : 0};
     if (!rc) rc = range_add(&range, ptr);

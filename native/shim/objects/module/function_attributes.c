@@ -1,6 +1,11 @@
 /* Attributes of functions: resources that the metadata name, and settings. */
 #include "gv_client.h"
 #include "objects/objects.h"
+#include "wire/cluster_dims.h"
+
+static int required_cluster(const struct shim_function *f, int dimension, int set) {
+    return f->meta->cluster ? (int)gv_cluster_dim(f->meta->cluster, dimension) : set;
+}
 
 int function_get_attribute(const struct shim_function *f, int attribute, int *value) {
     switch (attribute) {
@@ -14,10 +19,10 @@ int function_get_attribute(const struct shim_function *f, int attribute, int *va
     case CU_FUNC_ATTRIBUTE_CACHE_MODE_CA: *value = 0; break;
     case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES: *value = (int)atomic_load(&f->max_dynamic_shared); break;
     case CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT: *value = f->settings.carveout; break;
-    case CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET: *value = 0; break;
-    case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH: *value = f->settings.cluster_width; break;
-    case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT: *value = f->settings.cluster_height; break;
-    case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH: *value = f->settings.cluster_depth; break;
+    case CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET: *value = (f->meta->flags & GV_META_KERNEL_NEEDS_CLUSTER) != 0; break;
+    case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH: *value = required_cluster(f, 0, f->settings.cluster_width); break;
+    case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT: *value = required_cluster(f, 1, f->settings.cluster_height); break;
+    case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH: *value = required_cluster(f, 2, f->settings.cluster_depth); break;
     case CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED: *value = f->settings.nonportable_cluster; break;
     case CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE: *value = f->settings.cluster_policy; break;
     default: return CUDA_ERROR_INVALID_VALUE;
@@ -30,7 +35,10 @@ int settings_set(struct kernel_settings *settings, const struct gv_device_info *
     case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES: {
         int most = device_attribute(info, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
         if (!most) most = device_attribute(info, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK);
-        if (value < 0 || (int64_t)value + static_shared > most) return CUDA_ERROR_INVALID_VALUE;
+        if (value < 0 || (int64_t)value + static_shared > most) {
+            call_because("%d bytes of dynamic and %u of static shared memory, of %d at most", value, static_shared, most);
+            return CUDA_ERROR_INVALID_VALUE;
+        }
         settings->max_dynamic_shared = value;
         return 0;
     }
@@ -62,10 +70,22 @@ int settings_set(struct kernel_settings *settings, const struct gv_device_info *
     }
 }
 
+static bool is_required_cluster(int attribute) {
+    return attribute >= CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH && attribute <= CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH;
+}
+
+static bool is_of_clusters(int attribute) {
+    return is_required_cluster(attribute) || attribute == CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED ||
+           attribute == CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE;
+}
+
 int function_set_attribute(struct shim_function *f, int attribute, int value) {
+    if (is_required_cluster(attribute) && f->meta->cluster) return CUDA_ERROR_NOT_PERMITTED; /* the kernel was compiled for its clusters */
     int rc = settings_set(&f->settings, f->context->info, f->meta->static_shared, attribute, value);
     if (rc) return rc;
     if (attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES) atomic_store(&f->max_dynamic_shared, (uint32_t)value);
+    /* A device without clusters does not know them; a launch that needs one is refused (cluster.c). */
+    if (is_of_clusters(attribute) && !device_attribute(f->context->info, CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH)) return 0;
     struct gv_cmd_kernel_attribute c = {.module = f->module->object.id, .kernel = f->index, .attribute = attribute, .value = value};
     return post_kernel_attribute(f->ctx, 0, &c) ? 0 : post_refused();
 }

@@ -144,7 +144,6 @@ int image_open(const void *pointer, size_t limit, struct image *out) {
         if (limit < sizeof w) return INVALID_IMAGE;
         memcpy(&w, pointer, sizeof w);
         int rc = w.data ? add_fatbin(out, w.data, SIZE_MAX) : 0;
-        out->wrapped = true;
         out->linked = w.data != NULL;
         for (unsigned i = 0; !rc && w.version == 2 && w.list && w.list[i]; i++) rc = add_fatbin(out, w.list[i], SIZE_MAX);
         return rc ? rc : out->n ? 0 : INVALID_IMAGE;

@@ -21,9 +21,8 @@ struct image_part {
 struct image {
     struct image_part parts[IMAGE_MAX_PARTS];
     unsigned n;
-    bool wrapped; /* as nvcc puts it into a program: the CUDA runtime loads it */
-    bool linked;  /* the first part is the others put together, for the architectures that the program was linked for */
-    void *copy;   /* the memory behind the parts when it is ours, else NULL */
+    bool linked; /* the first part is the others put together, for the architectures that the program was linked for */
+    void *copy;  /* the memory behind the parts when it is ours, else NULL */
 };
 
 struct image_target {

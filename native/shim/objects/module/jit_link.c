@@ -155,7 +155,10 @@ CUresult impl_cuLinkAddFile(CUlinkState state, CUjitInputType type, const char *
     size_t size;
     int rc = find(state, &l);
     if (rc) return rc;
-    if (!path) return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&l->lock);
+    bool complete = l->image;
+    pthread_mutex_unlock(&l->lock);
+    if (!path || complete) return CUDA_ERROR_INVALID_VALUE;
     rc = image_read_file(path, &data, &size);
     if (rc) return rc;
     rc = size ? (int)impl_cuLinkAddData(state, type, data, size, path, n, options, values) : CUDA_ERROR_INVALID_IMAGE;

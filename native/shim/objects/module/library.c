@@ -136,11 +136,13 @@ static void apply_settings(const struct shim_kernel *k, struct shim_function *f)
     const struct kernel_settings *s = &k->settings[f->context->device];
     if (s->max_dynamic_shared >= 0) function_set_attribute(f, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, s->max_dynamic_shared);
     if (s->carveout >= 0) function_set_attribute(f, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, s->carveout);
-    f->settings.cluster_width = s->cluster_width;
-    f->settings.cluster_height = s->cluster_height;
-    f->settings.cluster_depth = s->cluster_depth;
-    f->settings.nonportable_cluster = s->nonportable_cluster;
-    f->settings.cluster_policy = s->cluster_policy;
+    const int clusters[][2] = {{CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH, s->cluster_width},
+                               {CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT, s->cluster_height},
+                               {CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH, s->cluster_depth},
+                               {CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, s->nonportable_cluster},
+                               {CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE, s->cluster_policy}};
+    for (size_t i = 0; i < sizeof clusters / sizeof *clusters; i++)
+        if (clusters[i][1]) function_set_attribute(f, clusters[i][0], clusters[i][1]);
 }
 
 int kernel_function(struct shim_kernel *k, struct shim_context *c, struct shim_function **out) {
@@ -354,8 +356,8 @@ CUresult impl_cuLibraryGetManaged(CUdeviceptr *address, size_t *size, CUlibrary 
 
 /* No device has CU_DEVICE_ATTRIBUTE_UNIFIED_FUNCTION_POINTERS. */
 CUresult impl_cuLibraryGetUnifiedFunction(void **out, CUlibrary library, const char *symbol) {
+    (void)out, (void)symbol;
     struct shim_library *l;
     int rc = find(library, &l);
-    if (rc) return rc;
-    return out && symbol ? CUDA_ERROR_NOT_FOUND : CUDA_ERROR_INVALID_VALUE;
+    return rc ? rc : CUDA_ERROR_INVALID_VALUE; /* as of devices on which host and device share no function's address */
 }

@@ -123,10 +123,19 @@ static int compare_names(const void *a, const void *b, void *functions) {
     return strcmp(f[*(const uint32_t *)a]->name, f[*(const uint32_t *)b]->name);
 }
 
+static void free_answers(struct shim_function *f) {
+    while (f->clusters) {
+        struct cluster_answer *a = f->clusters;
+        f->clusters = a->next;
+        free(a);
+    }
+}
+
 static void free_functions(struct shim_module *m) {
     for (uint32_t i = 0; i < m->n_functions; i++) {
         object_retire(m->functions[i]);
         free(m->functions[i]->by_offset);
+        free_answers(m->functions[i]);
         m->functions[i]->by_offset = NULL;
         object_free(m->functions[i]);
     }

@@ -19,7 +19,7 @@ _Static_assert(sizeof(struct shim_reference) <= 256, "a reference fits its slot"
 int reference_find(const void *handle, bool surface, struct shim_reference **out) {
     if (!shim_initialized()) return CUDA_ERROR_NOT_INITIALIZED;
     struct shim_reference *r = object_get(OBJECT_REFERENCE, handle);
-    if (!r || r->surface != surface) return CUDA_ERROR_INVALID_VALUE;
+    if (!r || r->surface != surface) return handle ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_HANDLE;
     *out = r;
     int rc = session_broken();
     return rc || !r->module ? rc : context_status(r->module->context);
@@ -92,6 +92,13 @@ CUresult impl_cuModuleGetSurfRef(CUsurfref *out, CUmodule module, const char *na
 
 /* ---- told to the worker ---- */
 
+/* The driver takes any value for a mode or a filter; one that it does not know reads as the first one does. */
+static CUaddress_mode mode_of(const struct shim_reference *r, int dimension) {
+    return (unsigned)r->modes[dimension] <= CU_TR_ADDRESS_MODE_BORDER ? r->modes[dimension] : CU_TR_ADDRESS_MODE_WRAP;
+}
+
+static CUfilter_mode filter_of(CUfilter_mode set) { return (unsigned)set <= CU_TR_FILTER_MODE_LINEAR ? set : CU_TR_FILTER_MODE_POINT; }
+
 static int send_memory(const struct shim_module *m, const struct shim_reference *r) {
     struct gv_cmd_reference_memory command = {.module = m->object.id,
                                               .name = r->name,
@@ -99,9 +106,9 @@ static int send_memory(const struct shim_module *m, const struct shim_reference 
                                               .format = r->format,
                                               .channels = r->channels,
                                               .flags = r->flags,
-                                              .filter = r->filter,
+                                              .filter = filter_of(r->filter),
                                               .anisotropy = r->anisotropy,
-                                              .modes = {r->modes[0], r->modes[1], r->modes[2]},
+                                              .modes = {mode_of(r, 0), mode_of(r, 1), mode_of(r, 2)},
                                               .address = r->address,
                                               .width = r->width,
                                               .height = r->height,
@@ -117,10 +124,10 @@ static int send_array(const struct shim_module *m, const struct shim_reference *
                                              .format = r->format,
                                              .channels = r->channels,
                                              .flags = r->flags,
-                                             .filter = r->filter,
+                                             .filter = filter_of(r->filter),
                                              .anisotropy = r->anisotropy,
-                                             .modes = {r->modes[0], r->modes[1], r->modes[2]},
-                                             .mip_filter = r->mip_filter,
+                                             .modes = {mode_of(r, 0), mode_of(r, 1), mode_of(r, 2)},
+                                             .mip_filter = filter_of(r->mip_filter),
                                              .bias = r->bias,
                                              .least = r->least,
                                              .most = r->most};
@@ -146,6 +153,10 @@ static int send_one(const struct shim_module *m, struct shim_reference *r) {
     }
     if (r->kind != REFERENCE_LINEAR && filters_integers(r, a ? a->shape.Format : r->format)) {
         shim_log("the texture reference '%s' filters integers: read them as floats (cuTexRefSetFlags) or without a filter", r->name);
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (!a && !array_format_size(r->format)) {
+        shim_log("the texture reference '%s' has an unknown format (cuTexRefSetFormat)", r->name);
         return CUDA_ERROR_INVALID_VALUE;
     }
     return a ? send_array(m, r, a) : send_memory(m, r);

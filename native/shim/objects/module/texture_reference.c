@@ -67,7 +67,7 @@ CUresult impl_cuTexRefSetArray(CUtexref handle, CUarray array, unsigned int flag
     struct shim_reference *r;
     struct shim_array *a;
     int rc = reference_find(handle, false, &r);
-    if (!rc && flags != CU_TRSA_OVERRIDE_FORMAT) rc = CUDA_ERROR_INVALID_VALUE;
+    if (!rc && flags & ~(unsigned)CU_TRSA_OVERRIDE_FORMAT) rc = CUDA_ERROR_INVALID_VALUE;
     if (!rc) rc = array_find(array, &a);
     if (rc) return rc;
     pthread_mutex_lock(&reference_lock);
@@ -82,7 +82,7 @@ CUresult impl_cuTexRefSetMipmappedArray(CUtexref handle, CUmipmappedArray levels
     struct shim_reference *r;
     struct shim_array *a;
     int rc = reference_find(handle, false, &r);
-    if (!rc && flags != CU_TRSA_OVERRIDE_FORMAT) rc = CUDA_ERROR_INVALID_VALUE;
+    if (!rc && flags & ~(unsigned)CU_TRSA_OVERRIDE_FORMAT) rc = CUDA_ERROR_INVALID_VALUE;
     if (!rc) rc = array_find_levels(levels, &a);
     if (rc) return rc;
     pthread_mutex_lock(&reference_lock);
@@ -107,7 +107,7 @@ CUresult impl_cuTexRefSetAddress(size_t *offset, CUtexref handle, CUdeviceptr ad
     rc = begin(handle, &r);
     if (rc) return rc;
     size_t texel = (size_t)array_format_size(r->format) * r->channels;
-    if (bytes / texel > (size_t)device_attribute(info, CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_LINEAR_WIDTH)) {
+    if (!texel || bytes / texel > (size_t)device_attribute(info, CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_LINEAR_WIDTH)) {
         end(r, false);
         return CUDA_ERROR_INVALID_VALUE;
     }
@@ -183,7 +183,7 @@ CUresult impl_cuTexRefGetAddress(CUdeviceptr *out, CUtexref handle) {
 CUresult impl_cuTexRefSetFormat(CUtexref handle, CUarray_format format, int channels) {
     struct shim_reference *r;
     int rc = reference_find(handle, false, &r);
-    if (!rc && (!array_format_size(format) || (channels != 1 && channels != 2 && channels != 4))) rc = CUDA_ERROR_INVALID_VALUE;
+    if (!rc && channels != 1 && channels != 2 && channels != 4) rc = CUDA_ERROR_INVALID_VALUE;
     if (!rc) rc = begin(handle, &r);
     if (rc) return rc;
     /* An array's own format counts (CU_TRSA_OVERRIDE_FORMAT). */
@@ -207,7 +207,7 @@ CUresult impl_cuTexRefGetFormat(CUarray_format *format, int *channels, CUtexref 
 CUresult impl_cuTexRefSetAddressMode(CUtexref handle, int dimension, CUaddress_mode mode) {
     struct shim_reference *r;
     int rc = reference_find(handle, false, &r);
-    if (!rc && (dimension < 0 || dimension > 2 || (unsigned)mode > CU_TR_ADDRESS_MODE_BORDER)) rc = CUDA_ERROR_INVALID_VALUE;
+    if (!rc && (dimension < 0 || dimension > 2)) rc = CUDA_ERROR_INVALID_VALUE;
     if (!rc) rc = begin(handle, &r);
     if (rc) return rc;
     r->modes[dimension] = mode;
@@ -299,8 +299,8 @@ CUresult impl_cuTexRefGetMipmapLevelClamp(float *least, float *most, CUtexref ha
     }
 #define MOST_ANISOTROPY 16u
 
-SETTER(cuTexRefSetFilterMode, CUfilter_mode, (unsigned)value <= CU_TR_FILTER_MODE_LINEAR, filter)
-SETTER(cuTexRefSetMipmapFilterMode, CUfilter_mode, (unsigned)value <= CU_TR_FILTER_MODE_LINEAR, mip_filter)
+SETTER(cuTexRefSetFilterMode, CUfilter_mode, true, filter)
+SETTER(cuTexRefSetMipmapFilterMode, CUfilter_mode, true, mip_filter)
 SETTER(cuTexRefSetMipmapLevelBias, float, true, bias)
 SETTER(cuTexRefSetMaxAnisotropy, unsigned, value <= MOST_ANISOTROPY, anisotropy)
 GETTER(cuTexRefGetFilterMode, CUfilter_mode, filter)

@@ -13,6 +13,11 @@ void fake_driver_break(int error);
 int fake_driver_state(void); /* that error */
 /* Streams rest until this is called with false. */
 void fake_driver_hold(bool hold);
+/* Whether devices can use the host's pointers, so that they write and await words of its memory. */
+extern bool fake_driver_words;
+extern bool fake_driver_no_host_memory; /* cuMemHostAlloc fails */
+/* How many operations a stream has room for, 0: any number. A call for which there is none waits, and holds the lock that all calls take. */
+void fake_driver_room(unsigned operations);
 /* Queues what the device itself does, behind the stream's earlier work; a CUresult. */
 int fake_driver_work(CUstream stream, void (*fn)(void *arg), void *arg);
 /* What the next synchronising call finds that kernels have printed. */
@@ -23,8 +28,15 @@ struct fake_launch {
     unsigned grid, block, shared;
     uint64_t first; /* first 8 bytes of its parameters */
     bool cooperative;
+    unsigned cluster[3], preferred[3], policy, attributes; /* what cuLaunchKernelEx was given, and how many attributes */
 };
 extern struct fake_launch fake_launch;
+/* The last question about clusters; how many the driver says there are. */
+extern struct fake_clusters {
+    unsigned grid, block, shared, cluster[3], attributes;
+    bool potential;
+    int count, fail;
+} fake_clusters;
 struct fake_link {
     int created; /* and not destroyed */
     unsigned level, own_options;
@@ -59,6 +71,8 @@ void fake_memory_empty(void);
 /* Bytes of device memory: free, and what each context and each module takes. */
 struct fake_memory {
     size_t free, context, module;
+    size_t later; /* so much more is free once it has been asked so often */
+    int asks;
 };
 extern struct fake_memory fake_memory;
 /* Arrays: how many there are, what an array takes of the device, the last copy, and the last texture's array; what the next call of their kind returns. */
@@ -87,6 +101,12 @@ extern struct fake_reference fake_reference;
 /* A module's global, device memory that no call has allocated. */
 #define FAKE_GLOBAL 0x1000ull
 #define FAKE_GLOBAL_SIZE 0x2000ull
+/* The private table with the groups of multiprocessors: how many slots it has (0: there is none), how many pairs of arrays are alive; what the device says. */
+extern struct fake_groups {
+    unsigned slots;
+    bool hollow; /* its slots are null */
+    int alive, fail;
+} fake_groups;
 extern _Atomic int fake_events, fake_streams; /* alive */
 
 #endif

@@ -46,8 +46,12 @@ CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocatio
 
 CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignment, CUdeviceptr addr, unsigned long long flags) {
     fake_virtual.reserved = size, fake_virtual.alignment = alignment;
-    CUresult status = addr || flags ? CUDA_ERROR_INVALID_VALUE : virtual_state(FAKE_RESERVE);
+    CUresult status = flags ? CUDA_ERROR_INVALID_VALUE : virtual_state(FAKE_RESERVE);
     if (status) return status;
+    /* A wish, which is ignored when something is there. */
+    void *wish =
+        addr ? mmap((void *)(uintptr_t)addr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0) : MAP_FAILED;
+    if (wish != MAP_FAILED) return *ptr = (CUdeviceptr)(uintptr_t)wish, CUDA_SUCCESS;
     uintptr_t at = (uintptr_t)mmap(NULL, size + alignment, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     *ptr = alignment ? (at + alignment - 1) / alignment * alignment : at;
     return CUDA_SUCCESS;

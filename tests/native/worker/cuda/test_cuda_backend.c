@@ -1,219 +1,9 @@
 /* The cuda backend on a driver of the tests' own: test_cuda_backend DRIVER [case...]. What no GPU is needed for, and what a healthy GPU would not
- * show. */
-#include <pthread.h>
-#include <stdatomic.h>
-#include <time.h>
-
+ * show. Streams: test_cuda_streams.c; memory: test_cuda_memory.c. */
+#include "wire/device_info.h"
 #include "../../../../native/wire/module_meta.h"
 #include "../../../../native/wire/memory_operation.h"
-#include "../../../../native/worker/backend.h"
-#include "../../check.h"
-#include "fake_driver.h"
-
-static const char *driver;
-static const struct gv_backend_ops *ops = &gv_backend_cuda;
-static struct gv_backend *backend;
-static struct gv_context *context;
-static struct gv_stream *stream;
-
-static void begin(uint64_t memory) {
-    uint32_t devices[] = {1};
-    char err[GV_ERR_SIZE];
-    struct gv_backend_config config = {.devices = devices, .n_devices = 1, .memory = memory, .driver = driver, .memory_usage_fd = -1};
-    fake_driver_break(0);
-    fake_driver_hold(false);
-    CHECK(ops->open(&config, &backend, err) == 0);
-    CHECK(ops->context_create(backend, 0, 0, 1, &context, err) == 0);
-    CHECK(ops->stream_create(context, 1, 0, &stream) == 0);
-}
-
-static void end(void) { ops->close(backend); }
-
-/* What came, in its order. */
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static char came[256];
-static int last_status;
-static atomic_bool gate_open;
-
-static void note(char c, int status) {
-    pthread_mutex_lock(&lock);
-    size_t n = strlen(came);
-    came[n] = c;
-    came[n + 1] = 0;
-    last_status = status;
-    pthread_mutex_unlock(&lock);
-}
-static void on_mark(void *arg, int status) { note(*(char *)arg, status); }
-static void on_gate(void *arg) { note(*(char *)arg, 0); }
-static void on_blocking_gate(void *arg) {
-    note(*(char *)arg, 0);
-    while (!atomic_load(&gate_open)) usleep(1000);
-    note((char)(*(char *)arg - 'a' + 'A'), 0);
-}
-
-static void nothing_came(void) {
-    pthread_mutex_lock(&lock);
-    came[0] = 0;
-    pthread_mutex_unlock(&lock);
-    atomic_store(&gate_open, false);
-}
-
-static void wait_for(const char *expected) {
-    for (int i = 0; i < 100000; i++) {
-        pthread_mutex_lock(&lock);
-        bool there = !strcmp(came, expected);
-        pthread_mutex_unlock(&lock);
-        if (there) return;
-        usleep(1000);
-    }
-    fprintf(stderr, "\"%s\" came, not \"%s\"\n", came, expected);
-    CHECK(!"what was expected came");
-}
-
-static void mark(struct gv_stream *s, char *c) { CHECK(ops->mark(s, on_mark, c) == 0); }
-
-/* ---- cases ---------------------------------------------------------------------------------------------------------------- */
-
-static void order(void) {
-    begin(0);
-    nothing_came();
-    fake_driver_hold(true);
-    mark(stream, "a");
-    mark(stream, "b");
-    CHECK(ops->gate(stream, on_blocking_gate, "g") == 0);
-    mark(stream, "c");
-    CHECK(ops->gate(stream, on_gate, "h") == 0);
-    mark(stream, "d");
-    usleep(20000);
-    wait_for("");
-    fake_driver_hold(false);
-    wait_for("abg"); /* what was marked before a gate is told before the gate is called */
-    usleep(20000);
-    wait_for("abg");
-    atomic_store(&gate_open, true);
-    wait_for("abgGchd");
-    CHECK(last_status == 0);
-    nothing_came();
-    mark(ops->stream_legacy(context), "l");
-    wait_for("l");
-    end();
-}
-
-static void lost_context(void) {
-    begin(0);
-    nothing_came();
-    struct gv_stream *other;
-    CHECK(ops->stream_create(context, 1, 0, &other) == 0);
-    CHECK(ops->gate(stream, on_blocking_gate, "g") == 0);
-    mark(stream, "m");
-    wait_for("g");
-    CHECK(ops->gate(other, on_gate, "x") == 0); /* behind the first on the driver's only thread: it is never called there */
-    mark(other, "y");
-    usleep(10000);
-    wait_for("g");
-    CHECK(!strcmp(ops->error_text(context), ""));
-    fake_driver_break(700);
-    wait_for("gxy"); /* called all the same, then its mark */
-    CHECK(last_status == 700);
-    usleep(20000);
-    wait_for("gxy"); /* the first gate has not returned: its mark waits */
-    atomic_store(&gate_open, true);
-    wait_for("gxyGm");
-    CHECK(last_status == 700);
-    CHECK_TEXT(ops->error_text(context), "illegal memory access");
-    /* Nothing can be queued any more, and everybody is told. */
-    nothing_came();
-    CHECK(ops->gate(stream, on_gate, "z") == 700);
-    mark(stream, "n");
-    mark(other, "o");
-    usleep(20000);
-    pthread_mutex_lock(&lock);
-    CHECK(strlen(came) == 2 && strchr(came, 'n') && strchr(came, 'o') && last_status == 700);
-    pthread_mutex_unlock(&lock);
-    end();
-}
-
-static void ends_of_streams_and_contexts(void) {
-    begin(0);
-    nothing_came();
-    char err[GV_ERR_SIZE];
-    struct gv_context *mine;
-    struct gv_stream *s;
-    CHECK(ops->context_create(backend, 0, 0, 0, &mine, err) == 0);
-    CHECK(ops->stream_create(mine, 1, 0, &s) == 0);
-    int streams = atomic_load(&fake_streams);
-    fake_driver_hold(true);
-    mark(s, "a");
-    CHECK(ops->gate(s, on_gate, "g") == 0);
-    mark(s, "b");
-    ops->stream_destroy(s);
-    CHECK(atomic_load(&fake_streams) == streams); /* not while something is queued on it */
-    fake_driver_hold(false);
-    wait_for("agb");
-    for (int i = 0; i < 100000 && atomic_load(&fake_streams) == streams; i++) usleep(1000);
-    CHECK(atomic_load(&fake_streams) == streams - 1);
-    nothing_came();
-    CHECK(ops->stream_create(mine, 1, 0, &s) == 0);
-    mark(s, "c");
-    ops->stream_destroy(s);
-    ops->context_destroy(mine); /* waits for its marks */
-    wait_for("c");
-    mark(stream, "d");
-    wait_for("cd");
-    int events = atomic_load(&fake_events);
-    for (int i = 0; i < 100000 && events; i++, events = atomic_load(&fake_events)) usleep(1000);
-    CHECK(events == 0);
-    end();
-}
-
-static void closed_with_a_gate_that_waits(void) {
-    begin(0);
-    nothing_came();
-    CHECK(ops->gate(stream, on_blocking_gate, "g") == 0);
-    CHECK(ops->gate(stream, on_gate, "h") == 0);
-    mark(stream, "m");
-    wait_for("g");
-    struct timespec a, b;
-    clock_gettime(CLOCK_MONOTONIC, &a);
-    end();
-    clock_gettime(CLOCK_MONOTONIC, &b);
-    CHECK(b.tv_sec - a.tv_sec <= 50);
-    atomic_store(&gate_open, true); /* and when it returns after all, nothing of ours is touched that is gone */
-    usleep(50000);
-    wait_for("gG");
-}
-
-static void console(void *arg, const char *text, size_t size) {
-    (void)arg;
-    for (size_t i = 0; i < size; i++) note(text[i], 0);
-}
-
-/* What kernels print goes to standard output, says the driver. It comes before the mark that follows it, and afterwards standard output is what it
- * was. */
-static void printing(void) {
-    nothing_came();
-    int to_program[2], before = dup(1);
-    CHECK(pipe(to_program) == 0 && dup2(to_program[1], 1) == 1);
-    uint32_t devices[] = {0};
-    char err[GV_ERR_SIZE], text[16];
-    struct gv_backend_config config = {.devices = devices, .n_devices = 1, .driver = driver, .console = console, .memory_usage_fd = -1};
-    fake_driver_break(0);
-    CHECK(ops->open(&config, &backend, err) == 0);
-    CHECK(ops->context_create(backend, 0, 0, 1, &context, err) == 0);
-    CHECK(ops->stream_create(context, 1, 0, &stream) == 0);
-    fake_driver_print = "hello";
-    mark(stream, "1");
-    wait_for("hello1");
-    fake_driver_print = "world";
-    mark(stream, "2");
-    wait_for("hello1world2");
-    end();
-    CHECK(write(1, "mine", 4) == 4 && read(to_program[0], text, sizeof text) == 4);
-    CHECK(dup2(before, 1) == 1);
-    close(before);
-    close(to_program[0]);
-    close(to_program[1]);
-}
+#include "backend_fixture.h"
 
 static void links(void) {
     begin(0);
@@ -251,6 +41,7 @@ static void modules_and_launches(void) {
     const struct gv_meta_kernel *k = gv_meta_kernels(meta);
     CHECK(!strcmp(gv_meta_strings(meta) + k[0].name, "first") && k[0].n_params == 2 && k[0].param_bytes == 12 && k[0].max_threads == 1024);
     CHECK(!strcmp(gv_meta_strings(meta) + k[1].name, "second") && k[1].n_params == 0);
+    CHECK(!k[0].cluster && !k[0].flags && k[1].cluster == (4 | 2 << 10 | 1 << 20) && k[1].flags == GV_META_KERNEL_NEEDS_CLUSTER);
     CHECK(gv_meta_params(meta)[1].offset == 8 && gv_meta_params(meta)[1].size == 4);
     free(meta);
     struct {
@@ -272,6 +63,78 @@ static void modules_and_launches(void) {
     launch.kernel = 2;
     CHECK(ops->launch(stream, &launch) == 400);
     ops->module_unload(m);
+    end();
+}
+
+static bool are(const unsigned *dims, unsigned x, unsigned y, unsigned z) { return dims[0] == x && dims[1] == y && dims[2] == z; }
+
+static void clusters(void) {
+    begin(0);
+    struct gv_module *m;
+    void *meta;
+    size_t size;
+    char err[GV_ERR_SIZE] = "";
+    CHECK(ops->module_load(context, "good", 4, &m, &meta, &size, err) == 0);
+    free(meta);
+    struct {
+        uint64_t a;
+        uint32_t b;
+    } params = {4711, 2};
+    struct gv_launch launch = {.module = m, .grid = {8, 2, 1}, .block = {32, 1, 1}, .shared = 5, .params = &params, .params_size = 12};
+    launch.cluster = 4 | 2 << 10 | 1 << 20;
+    CHECK(ops->launch(stream, &launch) == 0);
+    CHECK(fake_launch.function == (CUfunction)1 && fake_launch.grid == 16 && fake_launch.block == 32 && fake_launch.shared == 5);
+    CHECK(fake_launch.first == 4711 && fake_launch.attributes == 1 && are(fake_launch.cluster, 4, 2, 1) && !fake_launch.cooperative);
+    launch.preferred_cluster = 8 | 2 << 10 | 1 << 20;
+    launch.cluster |= 2u << 30;
+    launch.cooperative = 1;
+    CHECK(ops->launch(stream, &launch) == 0);
+    CHECK(fake_launch.attributes == 4 && are(fake_launch.cluster, 4, 2, 1) && are(fake_launch.preferred, 8, 2, 1));
+    CHECK(fake_launch.policy == 2 && fake_launch.cooperative && fake_launch.first == 4711);
+    launch.preferred_cluster = 0;
+    launch.cluster = 1u << 30; /* the policy alone */
+    launch.cooperative = 0;
+    CHECK(ops->launch(stream, &launch) == 0);
+    CHECK(fake_launch.attributes == 1 && fake_launch.policy == 1 && are(fake_launch.cluster, 0, 0, 0));
+    launch.params_size = 8;
+    CHECK(ops->launch(stream, &launch) == 1); /* the kernel takes more than was sent */
+
+    int32_t count = 0;
+    struct gv_cluster_query query = {.grid = {8, 2, 1}, .block = {64, 1, 1}, .shared = 7, .cluster = 4 | 2 << 10 | 1 << 20};
+    fake_clusters.count = 9;
+    CHECK(ops->cluster_count(m, &query, &count) == 0 && count == 9);
+    CHECK(!fake_clusters.potential && fake_clusters.grid == 16 && fake_clusters.block == 64 && fake_clusters.shared == 7);
+    CHECK(fake_clusters.attributes == 1 && are(fake_clusters.cluster, 4, 2, 1));
+    query.potential = 1;
+    query.cluster = 0;
+    CHECK(ops->cluster_count(m, &query, &count) == 0 && fake_clusters.potential && !fake_clusters.attributes);
+    fake_clusters.fail = CUDA_ERROR_INVALID_CLUSTER_SIZE;
+    CHECK(ops->cluster_count(m, &query, &count) == CUDA_ERROR_INVALID_CLUSTER_SIZE);
+    fake_clusters.fail = 0;
+    query.kernel = 2;
+    CHECK(ops->cluster_count(m, &query, &count) == 400);
+    ops->module_unload(m);
+    end();
+}
+
+/* What the driver tells by a private table: taken where the table looks as it is known, and given back. */
+static void groups_of_multiprocessors(void) {
+    begin(0);
+    uint8_t order[GV_PROCESSOR_GROUPS_MAX], groups[GV_PROCESSOR_GROUPS_MAX];
+    uint32_t n = 0;
+    CHECK(ops->processor_groups(context, order, groups, &n) == CUDA_ERROR_NOT_SUPPORTED); /* a driver without the table */
+    fake_groups.slots = 13;
+    CHECK(ops->processor_groups(context, order, groups, &n) == CUDA_ERROR_NOT_SUPPORTED); /* a shorter one */
+    fake_groups.slots = 17;
+    fake_groups.hollow = true;
+    CHECK(ops->processor_groups(context, order, groups, &n) == CUDA_ERROR_NOT_SUPPORTED);
+    fake_groups.hollow = false;
+    fake_groups.fail = 1;
+    CHECK(ops->processor_groups(context, order, groups, &n) == CUDA_ERROR_NOT_SUPPORTED);
+    fake_groups.fail = 0;
+    CHECK(ops->processor_groups(context, order, groups, &n) == 0);
+    CHECK(n == 8 && order[0] == 100 && order[7] == 107 && groups[0] == 0 && groups[7] == 7 && !fake_groups.alive);
+    fake_groups.slots = 0;
     end();
 }
 
@@ -310,7 +173,6 @@ static void devices_and_limits(void) {
     CHECK(info.has_attribute[CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS] && info.attributes[CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS] == 0);
     CHECK(info.attributes[CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY] != 0);
     CHECK(!info.has_attribute[160]);
-    CHECK(ops->reserve_window(backend, 1ull << 44, 1ull << 40) == 801);
     uint64_t a, b;
     CHECK(ops->memory_alloc(context, 6 << 20, &a) == 0);
     CHECK(ops->memory_alloc(context, 6 << 20, &b) == 2);
@@ -543,12 +405,9 @@ static void drivers_that_will_not_do(void) {
 }
 
 int main(int argc, char **argv) {
-    static const struct test_case cases[] = {{"order", order},
-                                             {"lost_context", lost_context},
-                                             {"ends_of_streams_and_contexts", ends_of_streams_and_contexts},
-                                             {"closed_with_a_gate_that_waits", closed_with_a_gate_that_waits},
-                                             {"printing", printing},
-                                             {"modules_and_launches", modules_and_launches},
+    static const struct test_case cases[] = {{"modules_and_launches", modules_and_launches},
+                                             {"clusters", clusters},
+                                             {"groups_of_multiprocessors", groups_of_multiprocessors},
                                              {"links", links},
                                              {"memory_operations", memory_operations},
                                              {"devices_and_limits", devices_and_limits},

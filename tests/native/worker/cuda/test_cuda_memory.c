@@ -146,10 +146,16 @@ static void room(void) {
     fake_virtual.fail = 2, fake_virtual.fails = FAKE_CREATE;
     uint64_t c = allocate(2 * MIB);
     CHECK(asked == 2 && asked_bytes == 2 * MIB + 57 * MIB);
+    /* Room was made, and the driver has it a little later than was said. */
+    fake_memory.later = 8 * MIB, fake_memory.asks = 6;
+    fake_virtual.fail = 2, fake_virtual.fails = FAKE_CREATE;
+    uint64_t d = allocate(2 * MIB);
+    CHECK(asked == 3 && fake_memory.free == 9 * MIB);
     /* What no session may have is not asked for. */
     no_room_for(65 * MIB);
-    CHECK(asked == 2);
+    CHECK(asked == 3);
     CHECK(ops->memory_free(context, a) == 0 && ops->memory_free(context, b) == 0 && ops->memory_free(context, c) == 0);
+    CHECK(ops->memory_free(context, d) == 0);
     end();
 }
 
@@ -378,6 +384,54 @@ static void awaits_value(void) {
     end();
 }
 
+/* ---- the window ---- */
+
+#define BASE 0x7e9000000000ull /* where sanitizers have none of their own */
+
+/* Memory comes and goes behind the client's addresses, in any pieces; handles of the driver's only as wholes. */
+static void window(void) {
+    begin(48 * MIB);
+    struct gv_device_info info;
+    CHECK(ops->device_info(backend, 0, &info) == 0 && !info.attributes[CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED]);
+    CHECK(ops->reserve_window(backend, BASE, 64ull << 30) == 0);
+    CHECK(ops->device_info(backend, 0, &info) == 0 && info.attributes[CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED]);
+    CHECK(ops->memory_back(context, BASE, 40 * MIB, true) == 0);
+    CHECK(shown() == 40 * MIB && fake_virtual.handles == 2); /* of at most 32 MiB */
+    memset((void *)(uintptr_t)BASE, 7, 40 * MIB);
+    CHECK(ops->memory_back(context, BASE + 38 * MIB, 4 * MIB, true) == 1); /* a part is there already */
+    CHECK(ops->memory_unback(context, BASE + 4 * MIB, 30 * MIB) == 0);     /* the end of one handle, and some of the next */
+    CHECK(shown() == 40 * MIB);
+    CHECK(ops->memory_unback(context, BASE + 4 * MIB, 2 * MIB) == 1); /* twice */
+    CHECK(ops->memory_back(context, BASE + 4 * MIB, 30 * MIB, true) == 0);
+    CHECK(shown() == 40 * MIB && fake_virtual.handles == 2 && *(char *)(uintptr_t)(BASE + 39 * MIB) == 7);
+    CHECK(ops->memory_unback(context, BASE, 32 * MIB) == 0); /* the first handle */
+    CHECK(shown() == 8 * MIB && fake_virtual.handles == 1 && fake_virtual.mapped_bytes == 8 * MIB);
+    /* Around what is there, and no more than there is: what was made for it goes again. */
+    CHECK(ops->memory_back(context, BASE, 32 * MIB, false) == 0 && ops->memory_unback(context, BASE, 16 * MIB) == 0);
+    CHECK(ops->memory_back(context, BASE + 40 * MIB, 32 * MIB, false) == CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK(shown() == 40 * MIB && fake_virtual.mapped_bytes == 40 * MIB);
+    fake_virtual.fail = CUDA_ERROR_UNKNOWN, fake_virtual.fails = FAKE_ACCESS;
+    CHECK(ops->memory_back(context, BASE + 40 * MIB, 2 * MIB, false) == CUDA_ERROR_UNKNOWN);
+    CHECK(shown() == 40 * MIB && fake_virtual.mapped_bytes == 40 * MIB);
+    /* It is parked like any other memory. */
+    int file = memfd_create("parked", 0);
+    memset((void *)(uintptr_t)(BASE + 32 * MIB), 9, 8 * MIB);
+    CHECK(ops->park(backend, file, why) == 0 && fake_virtual.handles == 0);
+    CHECK(ops->unpark(backend, file, why) == 0 && *(char *)(uintptr_t)(BASE + 33 * MIB) == 9);
+    close(file);
+    CHECK(ops->memory_unback(context, BASE + 16 * MIB, 24 * MIB) == 0);
+    CHECK(shown() == 0 && fake_virtual.handles == 0 && fake_virtual.mapped_bytes == 0);
+    end();
+    begin(0);
+    CHECK(ops->reserve_window(backend, BASE + MIB, 64ull << 30) == 1 && fake_virtual.freed); /* taken */
+    end();
+    without = true;
+    begin(0);
+    CHECK(ops->reserve_window(backend, BASE, 64ull << 30) == CUDA_ERROR_NOT_SUPPORTED);
+    end();
+    without = false;
+}
+
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {{"to_the_byte", to_the_byte},
                                              {"small_ones", small_ones},
@@ -389,7 +443,8 @@ int main(int argc, char **argv) {
                                              {"coming_back_that_fails", coming_back_that_fails},
                                              {"without_virtual_memory", without_virtual_memory},
                                              {"at_rest", at_rest},
-                                             {"awaits_value", awaits_value}};
+                                             {"awaits_value", awaits_value},
+                                             {"window", window}};
     if (argc < 2) return 2;
     driver = argv[1];
     return run_cases(cases, sizeof cases / sizeof *cases, argc - 1, argv + 1, 240);
