@@ -88,10 +88,11 @@ static bool open_on(struct verbs *v, uint32_t rail, char why[GV_DEATH_TEXT]) {
     return true;
 }
 
-/* On the rails of these numbers, as far as that can be. */
+/* On the rails of these numbers, as far as that can be. A link that is dead opens none: whoever saw it die has closed them, or is about to (let_go, gv_verbs_pull),
+ * and from then on no device may touch what was lent. All that a connection does with the queues afterwards finds under a lock whether they are still open. */
 static void open_queues(struct verbs *v, uint32_t rails, char why[GV_DEATH_TEXT]) {
     lock_all(v);
-    for (uint32_t i = 0; i < v->n_rails; i++)
+    for (uint32_t i = 0; i < v->n_rails && !gv_link_dead(&v->link); i++)
         if (rails & 1u << i && !open_on(v, i, why)) v->left_out_until[i] = gv_now_ns() + VERBS_LEFT_OUT_NS;
     unlock_all(v);
 }
@@ -115,7 +116,8 @@ static uint32_t rails_to_try(const struct verbs *v) {
 
 /* ---- what is said */
 
-static struct verbs_hello our_hello(const struct verbs *v, uint32_t epoch) {
+static struct verbs_hello our_hello(struct verbs *v, uint32_t epoch) {
+    lock_all(v);
     struct verbs_hello h = {.record = {.size = sizeof h, .op = GV_RECORD_RESUME, .epoch = epoch, .seq = atomic_load(&v->received)},
                             .inbox = (uintptr_t)v->in,
                             .arrived = v->arrived,
@@ -132,6 +134,7 @@ static struct verbs_hello our_hello(const struct verbs *v, uint32_t epoch) {
         memcpy(h.rails[i].gid, r->gid.raw, sizeof h.rails[i].gid);
         h.payloads[i] = gv_verbs_queue_self(&v->bulk[i]);
     }
+    unlock_all(v);
     return h;
 }
 
@@ -170,16 +173,16 @@ static void connect_queues(struct verbs *v, const struct verbs_hello *theirs) {
 }
 
 static void say_hello(struct verbs_queue *q) {
-    if (gv_verbs_queue_broken(q)) return;
+    struct verbs_write hello = {.to = q->note_address, .tells = true, .news = verbs_news(VERBS_HELLO, 0)};
     gv_spin_lock(&q->posting);
-    gv_verbs_queue_post(q, &(struct verbs_write){.to = q->note_address, .tells = true, .news = verbs_news(VERBS_HELLO, 0)}, 1, false, 0);
+    if (q->qp && !gv_verbs_queue_broken(q)) gv_verbs_queue_post(q, &hello, 1, false, 0);
     gv_spin_unlock(&q->posting);
 }
 
 /* Ours has come, and theirs. */
 static bool works(struct verbs_queue *q) {
     gv_spin_lock(&q->posting);
-    bool gone = gv_verbs_queue_idle(q) && !gv_verbs_queue_broken(q);
+    bool gone = q->qp && gv_verbs_queue_idle(q) && !gv_verbs_queue_broken(q);
     gv_spin_unlock(&q->posting);
     return gone && atomic_load(&q->hello);
 }
@@ -255,6 +258,7 @@ static int swap_hellos(struct verbs *v, int fd, uint32_t epoch, uint32_t rails, 
 static int meet_peer(struct verbs *v, int fd, uint32_t epoch, struct verbs_hello *theirs, char why[GV_DEATH_TEXT]) {
     uint32_t of_theirs, working, rails = rails_to_try(v);
     for (uint32_t round = 0; round <= 2 * GV_VERBS_RAILS_MAX; round++) {
+        if (gv_link_dead(&v->link)) return ECONNABORTED;
         int error = swap_hellos(v, fd, epoch, rails, theirs, &of_theirs, why);
         if (error) return error;
         rails = rails_in_use(v) & of_theirs;

@@ -1,7 +1,10 @@
 /* A client that writes into the worker's memory what no client of ours would: the worker's end dies of it with a reason, and reads nothing that is not there. */
 #define _GNU_SOURCE
+#include <sys/socket.h>
+
 #include "../../../native/transport/verbs/verbs.h"
 #include "../check.h"
+#include "devices_fixture.h"
 #include "pair.h"
 
 static void await_death(struct gv_link *link, const char *why) {
@@ -116,11 +119,14 @@ static void strange_hellos(void) {
     }
 }
 
+/* A worker's end that a client comes back to, on a thread of its own. */
+struct coming_back {
+    struct gv_link *link;
+    int fd, outcome;
+};
+
 static void *resume(void *arg) {
-    struct {
-        struct gv_link *link;
-        int fd, outcome;
-    } *r = arg;
+    struct coming_back *r = arg;
     r->outcome = gv_link_resume(r->link, -1, r->fd, 1);
     return NULL;
 }
@@ -129,10 +135,7 @@ static void *resume(void *arg) {
 static void a_part_of_a_record_came(void) {
     struct pair p = make_pair("verbs");
     struct verbs *worker = (struct verbs *)p.worker;
-    struct {
-        struct gv_link *link;
-        int fd, outcome;
-    } r = {p.worker, -1, -1};
+    struct coming_back r = {p.worker, -1, -1};
     int fds[2];
     pthread_t thread;
     gv_link_set_grace(p.worker, TEST_PATIENCE_NS);
@@ -152,6 +155,44 @@ static void a_part_of_a_record_came(void) {
     close_pair(&p);
 }
 
+static void delay_completions(uint64_t ns) {
+    for (uint32_t i = 0; i < GV_VERBS_RAILS_MAX; i++) atomic_store(&rail(i)->completion_delay_ns, ns);
+}
+
+/* The worker's end dies while a client comes back: its own thread closes the queues, which the thread that meets the client is just about to use. That they were
+ * stopped does not show, for their completions are late. */
+static void dies_between_two_words(void) {
+    struct pair p = make_pair("verbs");
+    struct verbs *worker = (struct verbs *)p.worker;
+    struct coming_back r = {p.worker, -1, -1};
+    int fds[2];
+    pthread_t thread;
+    gv_link_set_grace(p.worker, TEST_PATIENCE_NS);
+    tcp_sockets(fds);
+    r.fd = fds[1];
+    struct verbs_hello theirs, hello = {.record = {.size = sizeof hello, .op = GV_RECORD_RESUME, .epoch = 1}, .n = 1};
+    hello.rails[0].mtu = worker->rails[0].mtu;
+    memcpy(hello.rails[0].gid, worker->rails[0].gid.raw, sizeof hello.rails[0].gid);
+    CHECK(pthread_create(&thread, NULL, resume, &r) == 0);
+    CHECK(write(fds[0], &hello, sizeof hello) == sizeof hello);
+    CHECK(recv(fds[0], &theirs, sizeof theirs, MSG_WAITALL) == sizeof theirs && theirs.n == 1);
+    uint32_t word;
+    CHECK(recv(fds[0], &word, sizeof word, MSG_WAITALL) == sizeof word && word == 1); /* its queues take what comes */
+    delay_completions(1000000000000);
+    gv_spin_lock(&worker->bulk_posting);
+    gv_link_kill(p.worker, "by the test");
+    for (int64_t end = gv_now_ns() + TEST_PATIENCE_NS; !atomic_load(&worker->queue.posting); usleep(1000)) CHECK(gv_now_ns() < end);
+    CHECK(write(fds[0], &word, sizeof word) == sizeof word);
+    usleep(100000); /* now one of them has half of the locks, and the other waits for the first */
+    gv_spin_unlock(&worker->bulk_posting);
+    CHECK(recv(fds[0], &word, sizeof word, MSG_WAITALL) == sizeof word && word == 0); /* no rail works */
+    close(fds[0]);
+    pthread_join(thread, NULL);
+    delay_completions(0);
+    CHECK(r.outcome != 0 && !worker->queue.qp);
+    close_pair(&p);
+}
+
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {
         {"records_beyond_the_ring", records_beyond_the_ring},
@@ -160,8 +201,10 @@ int main(int argc, char **argv) {
         {"a_note_of_the_future", a_note_of_the_future},
         {"bytes_on_the_connection", bytes_on_the_connection},
         {"a_part_of_a_record_came", a_part_of_a_record_came},
+        {"dies_between_two_words", dies_between_two_words},
         {"strange_hellos", strange_hellos},
     };
     signal(SIGPIPE, SIG_IGN);
+    open_fabric();
     return run_cases(cases, sizeof cases / sizeof *cases, argc, argv, 300);
 }
