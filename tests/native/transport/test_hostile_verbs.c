@@ -195,14 +195,10 @@ static void dies_between_two_words(void) {
 
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {
-        {"records_beyond_the_ring", records_beyond_the_ring},
-        {"a_record_of_no_size", a_record_of_no_size},
-        {"slices_that_do_not_follow", slices_that_do_not_follow},
-        {"a_note_of_the_future", a_note_of_the_future},
-        {"bytes_on_the_connection", bytes_on_the_connection},
-        {"a_part_of_a_record_came", a_part_of_a_record_came},
-        {"dies_between_two_words", dies_between_two_words},
-        {"strange_hellos", strange_hellos},
+        {"records_beyond_the_ring", records_beyond_the_ring},     {"a_record_of_no_size", a_record_of_no_size},
+        {"slices_that_do_not_follow", slices_that_do_not_follow}, {"a_note_of_the_future", a_note_of_the_future},
+        {"bytes_on_the_connection", bytes_on_the_connection},     {"a_part_of_a_record_came", a_part_of_a_record_came},
+        {"dies_between_two_words", dies_between_two_words},       {"strange_hellos", strange_hellos},
     };
     signal(SIGPIPE, SIG_IGN);
     open_fabric();
