@@ -1,4 +1,4 @@
-"""How long the policy machine takes for a decision, by processor time: python -m tests.bench.policy [GPUS [LEASES [USERS]]]"""
+"""How long the policy machine takes for a decision, by processor time: python -m tests.bench.policy [GPUS [LEASES [USERS [HOSTS]]]]"""
 
 from __future__ import annotations
 
@@ -6,24 +6,28 @@ import random
 import sys
 import time
 
-from gpuvirt.server.policy.events import COMPUTE, Asked, Released
+from gpuvirt.server.policy.events import COMPUTE, Asked, HostJoined, Released
 from gpuvirt.server.policy.instructions import Grant
 from gpuvirt.server.policy.machine import PolicyMachine
 
 GIB = 1 << 30
 
 
-def measure(gpus: int, leases: int, users: int, events: int = 4000, seed: int = 2) -> dict[str, float]:
-    """A full pool, half as many leases waiting as running: gangs of 1 to 16, parts of GPUs, memory by chance. Milliseconds of one event each."""
+def measure(gpus: int, leases: int, users: int, hosts: int = 1, events: int = 4000, seed: int = 2) -> dict[str, float]:
+    """A full pool, half as many leases waiting as running: gangs of 1 to 16 (of one host), parts of GPUs, memory by chance. Milliseconds of one
+    event each."""
     chance = random.Random(seed)
-    machine = PolicyMachine([80 * GIB] * gpus)
+    machine = PolicyMachine()
+    each = gpus // hosts
+    for host in range(hosts):
+        machine.handle(HostJoined(0.0, host, (80 * GIB,) * each))
     running, number, at = list[int](), 0, 0.0
     mean = 1.5 * gpus / leases  # GPUs a lease
 
     def ask() -> list[object]:
         nonlocal number
         number += 1
-        size = min(16, max(1, round(chance.expovariate(1 / mean))))
+        size = min(16, each, max(1, round(chance.expovariate(1 / mean))))
         memory = chance.randrange(80) * GIB if chance.random() < 0.5 else 0
         return machine.handle(Asked(at, number, f"u{chance.randrange(users)}", size, memory, chance.choice([COMPUTE, 500, 250])))  # type: ignore[return-value]
 
@@ -43,9 +47,9 @@ def measure(gpus: int, leases: int, users: int, events: int = 4000, seed: int = 
         most_granted = max(most_granted, len(grants))
         running += grants
     result: dict[str, float] = {"running": found[0], "waiting": found[1], "most granted at once": most_granted}
-    for kind, each in took.items():
-        each.sort()
-        result |= {f"{kind} median": each[len(each) // 2], f"{kind} 99 %": each[len(each) * 99 // 100], f"{kind} longest": each[-1]}
+    for kind, times in took.items():
+        times.sort()
+        result |= {f"{kind} median": times[len(times) // 2], f"{kind} 99 %": times[len(times) * 99 // 100], f"{kind} longest": times[-1]}
     return result
 
 

@@ -95,10 +95,32 @@ class Moved:
 
 
 @dataclass(frozen=True)
+class HostJoined:
+    """A host is there, with its devices, all of them free; what is left of earlier leases is told as `Restored`.
+
+    Attributes:
+        host: its number, not that of another that is there.
+        memory: bytes of each device, one at least. Which numbers they have says `Hosts.devices`.
+    """
+
+    at: float
+    host: int
+    memory: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class HostLeft:
+    """A host is not there any more, and neither is what leases had of it. Of a host that is not known nothing follows."""
+
+    at: float
+    host: int
+
+
+@dataclass(frozen=True)
 class Passed:
     """Nothing has happened but that time has passed; wanted at `PolicyMachine.wake`."""
 
     at: float
 
 
-Event = UserSet | UserRevoked | Asked | Restored | Released | Moved | Passed
+Event = UserSet | UserRevoked | Asked | Restored | Released | Moved | HostJoined | HostLeft | Passed

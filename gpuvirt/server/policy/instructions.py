@@ -57,4 +57,12 @@ class End:
     text: str
 
 
-Instruction = Grant | Queue | Refuse | TimedOut | Hold | End
+@dataclass(frozen=True)
+class Lost:
+    """The lease is over: the host of its GPUs is not there any more."""
+
+    lease: int
+    text: str
+
+
+Instruction = Grant | Queue | Refuse | TimedOut | Hold | End | Lost

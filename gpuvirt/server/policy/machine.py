@@ -1,13 +1,15 @@
 """The policy machine: which lease gets which GPUs, and when. Events in, instructions out; no I/O, no clock, no chance.
 
+All GPUs of a lease are on one host (hosts.py). Hosts come and go; what had GPUs of one that has left is over, and what waits goes on waiting.
+
 **Order.** Higher priority first; among equals the user that has used the least for its weight (shares.py); then who came first.
 A user's own leases keep their order where its quota is what they wait for.
 
 **Backfill.** What does not fit does not stop what does: leases further back in the order are granted past it. Two rules end that:
 
-- *The first in the order holds.* Once it has waited for `HOLD_AFTER`, devices are held for it: they take no other lease. One lease holds at a
-  time, until it is granted. Its devices are free when the leases that they had are over, and any other device that has room takes the place of one
-  that has not.
+- *The first in the order holds.* Once it has waited for `HOLD_AFTER`, devices are held for it: they take no other lease (holding.py). One lease
+  holds at a time, until it is granted; in a pool of N hosts the first N / 8, on different ones. Its devices are free when the leases that they had
+  are over, and any other device of the host that has room takes the place of one that has not; if another host has room for it sooner, it goes there.
 - *The eldest holds.* Priority, weights and users who come anew can keep a lease from ever being the first. So of the users' first leases the one
   that has been that for the longest holds before all others, once that is longer than `PATIENCE`. Such leases have a `LANE`th of the pool's time: one
   at a time, and after one that had N of G GPUs for a time T (from when it began to hold) the next has to wait for LANE * N / G * T from then on. What
@@ -27,9 +29,24 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gpuvirt.server.policy import story
-from gpuvirt.server.policy.events import COMPUTE, PRIORITIES, Asked, Event, Moved, Passed, Released, Restored, UserRevoked, UserSet
-from gpuvirt.server.policy.instructions import End, Grant, Hold, Instruction, Queue, Refuse, TimedOut
-from gpuvirt.server.policy.room import Room, Shape
+from gpuvirt.server.policy.events import (
+    COMPUTE,
+    PRIORITIES,
+    Asked,
+    Event,
+    HostJoined,
+    HostLeft,
+    Moved,
+    Passed,
+    Released,
+    Restored,
+    UserRevoked,
+    UserSet,
+)
+from gpuvirt.server.policy.holding import Holdings
+from gpuvirt.server.policy.hosts import ONE, Hosts
+from gpuvirt.server.policy.instructions import End, Grant, Hold, Instruction, Lost, Queue, Refuse, TimedOut
+from gpuvirt.server.policy.room import Shape
 from gpuvirt.server.policy.shares import Account, Clock
 from gpuvirt.sizes import format_size
 
@@ -64,17 +81,6 @@ class Lease:
     rate: float = 0.0
 
 
-@dataclass
-class _Holding:
-    """devices: held for the lease. missing: those of them that have no room yet. elder: it came by its age."""
-
-    lease: Lease
-    devices: set[int]
-    missing: set[int]
-    elder: bool
-    since: float
-
-
 def _count(gpus: int) -> str:
     return "1 GPU" if gpus == 1 else f"{gpus} GPUs"
 
@@ -83,13 +89,13 @@ class PolicyMachine:
     """The devices, users and leases of a pool.
 
     Args:
-        memory: bytes of each device; its length is the number of devices.
+        memory: bytes of each device of host `hosts.ONE`; without any, hosts come as events.
         most: the most that any lease may have on each device, bytes, 0: all of it.
         history: events that are kept for `story`.
     """
 
-    def __init__(self, memory: Sequence[int], most: int = 0, history: int = HISTORY) -> None:
-        self.room = Room(memory)
+    def __init__(self, memory: Sequence[int] = (), most: int = 0, history: int = HISTORY) -> None:
+        self.room = Hosts(memory)
         self.leases: dict[int, Lease] = {}
         self.queued = 0
         self._most = most
@@ -97,7 +103,7 @@ class PolicyMachine:
         self._at = 0.0
         self._accounts: dict[str, Account] = {}
         self._waiting: dict[str, Account] = {}  # those whose queues are not empty
-        self._holding: _Holding | None = None
+        self.holdings = Holdings(self.room)
         self._elder: tuple[Lease, float] | None = None  # the lease that was granted by its age, and when it began to hold
         self._lane_opens = 0.0
         self._time_outs: list[tuple[float, int, int]] = []
@@ -134,6 +140,10 @@ class PolicyMachine:
                 self._move(event)
             case Restored():
                 self._restore(event, out)
+            case HostJoined():
+                self.room.join(event.host, event.memory)
+            case HostLeft():
+                self._lose(event.host, out)
             case Released() | Passed():
                 pass
         if not isinstance(event, Asked):
@@ -161,9 +171,10 @@ class PolicyMachine:
             return "the token has been revoked; ask the server's owner for another"
         if gpus < 1:
             return "a session needs at least 1 GPU; ask for --gpus 1 or more"
-        have = len(self.room.total)
+        have, count = self.room.most, self.room.count
         if gpus > have:
-            return f"{_count(gpus)} were asked for and this pool has {_count(have)}; ask for fewer with --gpus"
+            which = f"this pool has {_count(have)}" if have == count else f"no host of this pool has more than {_count(have)}"
+            return f"{_count(gpus)} were asked for and {which}; ask for fewer with --gpus"
         if account.quota and gpus > account.quota:
             return f"{_count(gpus)} were asked for and this token may have {account.quota} at a time; ask for fewer with --gpus"
         if compute > COMPUTE:
@@ -174,11 +185,12 @@ class PolicyMachine:
         if most and memory > most:
             whose = "with this token" if most == account.memory else "on this server"
             return f"{format_size(memory)} per GPU were asked for and a session {whose} may have {format_size(most)}; ask for less with --memory"
-        fitting = self.room.count_of_size(memory)
+        fitting = self.room.most_of_size(memory)
         if fitting < gpus:
             text = f"{format_size(memory)} per GPU were asked for and the pool's GPUs have {format_size(max(self.room.total))}"
             if fitting:
-                text = f"only {fitting} of the pool's GPUs have the {format_size(memory)} asked for"
+                where = "the pool's GPUs" if have == count else "one host's GPUs"
+                text = f"only {fitting} of {where} have the {format_size(memory)} asked for"
             return f"{text}; ask for less with --memory"
         return None
 
@@ -191,26 +203,19 @@ class PolicyMachine:
         found = self.leases.get(lease)
         if found is None or found.devices:
             return None
-        holder = self._holding.lease if self._holding else None
-        if found is holder:
-            return 1, self.queued
-        ahead, rank = 0, self._rank(found)
+        rank = self._rank(found)
+        holders = [self._rank(self.leases[holding.lease]) for holding in self.holdings]
+        if self.holdings.of(lease):
+            return 1 + sum(other < rank for other in holders), self.queued
+        ahead = sum(other > rank for other in holders)
         for account in self._waiting.values():
             ahead += account.ahead_of(rank, self._clock.ahead)
-        if holder is not None and self._rank(holder) > rank:
-            ahead += 1
         return ahead + 1, self.queued
 
     def order(self) -> list[int]:
         """All leases that wait, by their places."""
-        holder = self._holding.lease if self._holding else None
         waiting = [self.leases[number] for account in self._waiting.values() for _, _, number in account.queue]
-        return [lease.id for lease in sorted(waiting, key=lambda lease: (lease is not holder, self._rank(lease)))]
-
-    @property
-    def held(self) -> tuple[int, frozenset[int]] | None:
-        """The lease that holds, and its devices."""
-        return (self._holding.lease.id, frozenset(self._holding.devices)) if self._holding else None
+        return [lease.id for lease in sorted(waiting, key=lambda lease: (self.holdings.of(lease.id) is None, self._rank(lease)))]
 
     def why(self, lease: int) -> str:
         """Why a lease waits, for people; empty when it does not."""
@@ -220,14 +225,17 @@ class PolicyMachine:
         account, shape = found.account, found.shape
         if account.quota and account.gpus + shape.gpus > account.quota:
             return f"its token has {account.gpus} of the {_count(account.quota)} that it may have at a time"
-        holding = self._holding
-        if holding is not None and holding.lease is found:
+        holding = self.holdings.of(lease)
+        if holding is not None:
             return f"GPU {_names(holding.devices)} will be free for it: {len(holding.devices) - len(holding.missing)} of {shape.gpus} are"
-        free = len(self.room.find(shape))
+        if self.room.most_of_size(shape.memory) < shape.gpus:
+            return "no host that is there now has such GPUs"
+        free = self.room.most_free(shape)
         if free == shape.gpus:
             return "it is not its turn yet"
         text = f"{free} of the {_count(shape.gpus)} that it needs {'is' if free == 1 else 'are'} free"
-        return text + (f", {len(holding.devices)} held for one that has waited longer" if holding else "")
+        held, others = self.holdings.devices, len(self.holdings)
+        return text + (f", {held} held for {'one that has' if others == 1 else f'{others} that have'} waited longer" if held else "")
 
     def use(self, user: str) -> float:
         """A user's GPU-seconds, of which half are forgotten after every `shares.HALF_LIFE`."""
@@ -260,8 +268,8 @@ class PolicyMachine:
             if never is not None:
                 self._forget(lease)
                 out.append(Refuse(number, never))
-        if self._holding and self._holding.lease.account is account:
-            self._let_go()  # its quota may be another
+        for holding in [holding for holding in self.holdings if self.leases[holding.lease].account is account]:
+            self.holdings.let_go(holding.lease)  # its quota may be another
 
     def _revoke(self, event: UserRevoked, out: list[Instruction]) -> None:
         account = self._account(event.user)
@@ -310,9 +318,7 @@ class PolicyMachine:
 
     def _restore(self, event: Restored, out: list[Instruction]) -> None:
         shape = Shape(len(event.devices), event.memory, event.compute)
-        have = range(len(self.room.total))
-        known = event.devices and len(set(event.devices)) == len(event.devices) and all(device in have for device in event.devices)
-        if event.lease in self.leases or not known or not all(self.room.fits(device, shape) for device in event.devices):
+        if event.lease in self.leases or not self.room.together(event.devices) or not all(self.room.fits(d, shape) for d in event.devices):
             out.append(Refuse(event.lease, "what it had is not there any more"))
             return
         self._arrivals += 1
@@ -330,17 +336,13 @@ class PolicyMachine:
         for entry in account.queue:
             if room < 0 or entry == lease.entry:
                 break
-            if not self._holds(entry[2]):
+            if not self.holdings.of(entry[2]):
                 room -= self.leases[entry[2]].shape.gpus
         return room >= 0
 
-    def _holds(self, lease: int) -> bool:
-        return self._holding is not None and self._holding.lease.id == lease
-
     def _kept_for(self, account: Account) -> int:
-        """GPUs of the user's quota that its lease which holds will need."""
-        holding = self._holding
-        return holding.lease.shape.gpus if holding and holding.lease.account is account else 0
+        """GPUs of the user's quota that its leases which hold will need."""
+        return sum(holding.shape.gpus for holding in self.holdings if self.leases[holding.lease].account is account)
 
     def _release(self, number: int) -> None:
         lease = self.leases.get(number)
@@ -357,14 +359,17 @@ class PolicyMachine:
         self._give_back(lease.devices, lease.shape)
         if self._elder and self._elder[0] is lease:
             since = self._elder[1]
-            self._lane_opens = since + LANE * lease.shape.gpus / len(self.room.total) * (self._at - since)
+            self._lane_opens = since + LANE * lease.shape.gpus / max(self.room.count, 1) * (self._at - since)
             self._elder = None
 
     def has_room(self, number: int, devices: Sequence[int]) -> bool:
         """Whether a lease that is granted could move to these devices."""
         lease = self.leases[number]
         new = set(devices) - set(lease.devices)
-        return not (self._holding and new & self._holding.devices) and all(self.room.fits(device, lease.shape) for device in new)
+        if not self.room.together([*devices, *(set(lease.devices) - set(devices))]):
+            return False
+        holding = self.holdings.on(self.room.host(devices[0]) or ONE)
+        return not (holding and new & holding.devices) and all(self.room.fits(device, lease.shape) for device in new)
 
     def _move(self, event: Moved) -> None:
         lease = self.leases[event.lease]
@@ -378,13 +383,22 @@ class PolicyMachine:
     def _give_back(self, devices: Iterable[int], shape: Shape) -> None:
         for device in devices:
             self.room.give_back(device, shape)
-            if self._holding and device in self._holding.missing and self.room.fits(device, self._holding.lease.shape):
-                self._holding.missing.discard(device)
+            self.holdings.freed(device)
+
+    def _lose(self, host: int, out: list[Instruction]) -> None:
+        if not self.room.has(host):
+            return
+        if holding := self.holdings.on(host):
+            self.holdings.let_go(holding.lease)
+        for lease in [lease for lease in self.leases.values() if lease.devices and self.room.host(lease.devices[0]) == host]:
+            self._release(lease.id)
+            out.append(Lost(lease.id, "the host of its GPUs is not there any more"))
+        self.room.leave(host)
 
     def _forget(self, lease: Lease) -> None:
         """Takes a lease that waits out of everything."""
-        if self._holds(lease.id):
-            self._let_go()
+        if self.holdings.of(lease.id):
+            self.holdings.let_go(lease.id)
         self._dequeue(lease)
         del self.leases[lease.id]
 
@@ -397,6 +411,10 @@ class PolicyMachine:
 
     def _grant(self, lease: Lease, devices: Sequence[int], out: list[Instruction]) -> None:
         self._dequeue(lease)
+        if holding := self.holdings.of(lease.id):
+            self.holdings.let_go(lease.id)
+            if holding.elder:
+                self._elder = lease, holding.since
         self._give(lease, devices, out)
 
     def _give(self, lease: Lease, devices: Sequence[int], out: list[Instruction]) -> None:
@@ -427,38 +445,43 @@ class PolicyMachine:
 
     def _serve(self, out: list[Instruction], all_of_it: bool = True) -> None:
         """Grants what can be granted, in the order, or (not all_of_it) what is in front of the first that cannot."""
-        if not self._waiting or (self._holding is not None and not all_of_it):
+        if not self._waiting or (self.holdings.full and not all_of_it):
             return
         self._go_on_holding(out)
-        if self._holding is None:
-            self._choose_elder(out)
-            self._go_on_holding(out)
+        self._choose_elder(out)
+        self._go_on_holding(out)
         ahead = self._clock.ahead
-        heap = [(a.queue[0][0], a.key(ahead), a.queue[0][1], 0, self._kept_for(a), a) for a in self._waiting.values()]
+        kept: dict[str, int] = {}
+        for holding in self.holdings:
+            name = self.leases[holding.lease].account.name
+            kept[name] = kept.get(name, 0) + holding.shape.gpus
+        heap = [(a.queue[0][0], a.key(ahead), a.queue[0][1], 0, kept.get(a.name, 0), a) for a in self._waiting.values()]
         heapq.heapify(heap)
         unfit: list[Shape] = []
         looked = 0
         while heap and looked < LOOK:
             _, _, _, index, spoken, account = heapq.heappop(heap)
             lease = self.leases[account.queue[index][2]]
-            if self._holds(lease.id):
-                index += 1
-            elif account.quota and account.gpus + spoken + lease.shape.gpus > account.quota:
+            holds = self.holdings.of(lease.id) is not None
+            if not holds and account.quota and account.gpus + spoken + lease.shape.gpus > account.quota:
                 continue  # and neither do those behind it get what it waits for
+            devices = [] if any(lease.shape.wants_at_least(shape) for shape in unfit) else self.room.find(lease.shape)
+            if len(devices) == lease.shape.gpus:
+                if holds:
+                    spoken -= lease.shape.gpus
+                self._grant(lease, devices, out)
             else:
-                devices = [] if any(lease.shape.wants_at_least(shape) for shape in unfit) else self.room.find(lease.shape)
-                if len(devices) == lease.shape.gpus:
-                    self._grant(lease, devices, out)
-                else:
-                    if looked == 0 and self._holding is None and self._at - lease.asked.at >= HOLD_AFTER:
-                        self._hold(lease, out, elder=False)
-                    if not all_of_it:
-                        return
-                    if not any(lease.shape.wants_at_least(shape) for shape in unfit):
-                        unfit.append(lease.shape)
-                    looked += 1
-                    index += 1
-                    spoken += lease.shape.gpus
+                if not any(lease.shape.wants_at_least(shape) for shape in unfit):
+                    unfit.append(lease.shape)
+                index += 1
+                if not holds:
+                    if looked == 0 and not self.holdings.full and self._at - lease.asked.at >= HOLD_AFTER and self._hold(lease, out, elder=False):
+                        spoken += lease.shape.gpus
+                    else:
+                        if not all_of_it:
+                            return
+                        looked += 1
+                        spoken += lease.shape.gpus
             if index < min(len(account.queue), LOOK_USER):
                 entry = account.queue[index]
                 heapq.heappush(heap, (entry[0], account.key(ahead), entry[1], index, spoken, account))
@@ -466,7 +489,7 @@ class PolicyMachine:
     # ---- holding ------------------------------------------------------------------------------------------------------
 
     def _choose_elder(self, out: list[Instruction]) -> None:
-        if self._elder is not None or self._at < self._lane_opens:
+        if self._elder is not None or self.holdings.elder is not None or self._at < self._lane_opens:
             return
         oldest: Lease | None = None
         for account in self._waiting.values():
@@ -476,46 +499,27 @@ class PolicyMachine:
             blocked = account.quota and account.gpus + lease.shape.gpus > account.quota
             if not blocked and (oldest is None or (account.first_since, lease.entry[1]) < (oldest.account.first_since, oldest.entry[1])):
                 oldest = lease
-        if oldest is not None:
+        if oldest is None:
+            return
+        if holding := self.holdings.of(oldest.id):
+            self.holdings.by_age(holding)
+        elif not self.holdings.full:
             self._hold(oldest, out, elder=True)
 
-    def _hold(self, lease: Lease, out: list[Instruction], elder: bool) -> None:
-        shape = lease.shape
-        found = set(self.room.find(shape))
-        missing = set([device for device in self.room.emptiest(shape) if device not in found][: shape.gpus - len(found)])
-        devices = found | missing
-        self._holding = _Holding(lease, devices, missing, elder, self._at)
-        for device in devices:
-            self.room.hold(device, True)
-        text = "it has waited longest of all" if elder else "it is the first in the order"
-        out.append(Hold(lease.id, tuple(sorted(devices)), text))
+    def _hold(self, lease: Lease, out: list[Instruction], elder: bool) -> bool:
+        holding = self.holdings.begin(lease.id, lease.shape, elder, self._at)
+        if holding is not None:
+            text = "it has waited longest of all" if elder else "it is the first in the order"
+            out.append(Hold(lease.id, tuple(sorted(holding.devices)), text))
+        return holding is not None
 
     def _go_on_holding(self, out: list[Instruction]) -> None:
         """What is held may have become free, or something else in its place."""
-        holding = self._holding
-        if holding is None:
-            return
-        lease = holding.lease
-        if holding.missing and (found := self.room.find(lease.shape, len(holding.missing))):
-            for device in found:
-                left = max(holding.missing, key=lambda d: (self.room.leases(d), d))
-                holding.missing.discard(left)
-                holding.devices.discard(left)
-                holding.devices.add(device)
-                self.room.hold(left, False)
-                self.room.hold(device, True)
-            out.append(Hold(lease.id, tuple(sorted(holding.devices)), "others have become free sooner"))
-        if not holding.missing:
-            self._let_go()
-            if holding.elder:
-                self._elder = lease, holding.since
-            self._grant(lease, sorted(holding.devices), out)
-
-    def _let_go(self) -> None:
-        assert self._holding is not None
-        for device in self._holding.devices:
-            self.room.hold(device, False)
-        self._holding = None
+        for holding in self.holdings.stirred():
+            if self.holdings.swap(holding):
+                out.append(Hold(holding.lease, tuple(sorted(holding.devices)), "others have become free sooner"))
+            if not holding.missing:
+                self._grant(self.leases[holding.lease], sorted(holding.devices), out)
 
 
 def _names(devices: set[int]) -> str:

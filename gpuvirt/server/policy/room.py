@@ -1,4 +1,4 @@
-"""What is free on each device, and which devices a lease gets.
+"""What is free on each device of a host, and which of them a lease gets.
 
 Devices that differ in nothing but their free memory are a *level*: a sorted list, in which one search finds those with enough memory. So to find
 devices costs a search for each level, not a look at each device.
@@ -39,7 +39,7 @@ class _Device:
 
 
 class Room:
-    """The devices of a pool.
+    """The devices of a host.
 
     Args:
         memory: bytes of each device.
@@ -47,8 +47,8 @@ class Room:
 
     def __init__(self, memory: Sequence[int]) -> None:
         self.total = tuple(memory)
-        self._sizes = sorted(memory)
         self._devices = [_Device(size, COMPUTE) for size in memory]
+        self._leases = 0  # of all devices
         self._levels: dict[tuple[int, int], list[tuple[int, int]]] = {}  # (leases, free compute) -> (free memory, device), ascending
         self._spread: list[tuple[int, int]] = []  # the levels: fewest leases first, then the least free compute
         self._packed: list[tuple[int, int]] = []  # the levels as (free compute, leases), ascending
@@ -65,9 +65,14 @@ class Room:
         """Bytes and parts of compute that nobody has reserved."""
         return self._devices[device].memory, self._devices[device].compute
 
-    def count_of_size(self, memory: int) -> int:
-        """How many devices have so many bytes, free or not."""
-        return len(self._sizes) - bisect_left(self._sizes, memory)
+    def held(self, device: int) -> bool:
+        """Whether `find` leaves it out."""
+        return self._devices[device].held
+
+    @property
+    def load(self) -> float:
+        """How many leases a device has, on average."""
+        return self._leases / len(self._devices)
 
     def fits(self, device: int, shape: Shape) -> bool:
         """Whether there is room on this device, held or not. Who reserves nothing wants something that is not reserved."""
@@ -132,6 +137,7 @@ class Room:
         found.memory += memory
         found.compute += compute
         found.leases += leases
+        self._leases += leases
         if not found.held:
             self._insert(device)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from gpuvirt.server.policy.events import COMPUTE, Asked, Event, Released, UserRevoked, UserSet
-from gpuvirt.server.policy.instructions import End, Grant, Hold, Instruction, Queue, Refuse, TimedOut
+from gpuvirt.server.policy.events import COMPUTE, Asked, Event, HostJoined, HostLeft, Released, UserRevoked, UserSet
+from gpuvirt.server.policy.instructions import End, Grant, Hold, Instruction, Lost, Queue, Refuse, TimedOut
 from gpuvirt.sizes import format_size
 
 
@@ -57,6 +57,10 @@ def _cause(event: Event, lease: int) -> str:
             return f"as the rights of {event.user} change, "
         case UserRevoked():
             return f"as {event.user} is revoked, "
+        case HostJoined():
+            return "as a host has joined, "
+        case HostLeft():
+            return "as a host has left, "
     return ""
 
 
@@ -71,6 +75,8 @@ def _words(one: Instruction, overtaken: int) -> str:
             return f"GPU {_names(one.devices)} {'take' if len(one.devices) > 1 else 'takes'} no other lease until it is granted: {one.text}"
         case End():
             return f"it is to end: {one.text}"
+        case Lost():
+            return f"it is over: {one.text}"
         case Refuse() | TimedOut():
             return f"it gets nothing: {one.text}"
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpuvirt.server.policy.events import COMPUTE, Asked, Event, Released, UserRevoked, UserSet
-from gpuvirt.server.policy.instructions import End, Grant, Hold, Instruction, Queue, Refuse, TimedOut
+from gpuvirt.server.policy.events import COMPUTE, Asked, Event, HostJoined, HostLeft, Released, UserRevoked, UserSet
+from gpuvirt.server.policy.hosts import ONE
+from gpuvirt.server.policy.instructions import End, Grant, Hold, Instruction, Lost, Queue, Refuse, TimedOut
 from gpuvirt.server.policy.machine import LOOK_USER, PolicyMachine
 from gpuvirt.server.policy.shares import AHEAD, HALF_LIFE
 
@@ -22,10 +24,11 @@ class Known:
 
 
 class Referee:
-    """Args: machine: fresh. memory: bytes of its devices."""
+    """Args: machine: fresh. memory: bytes of its devices, all of one host; (): hosts join later."""
 
-    def __init__(self, machine: PolicyMachine, memory: list[int]) -> None:
-        self.machine, self.memory = machine, memory
+    def __init__(self, machine: PolicyMachine, memory: Sequence[int]) -> None:
+        self.machine, self.memory = machine, [*memory]  # of devices whose hosts have left, too
+        self.hosts = {ONE: range(len(memory))} if memory else dict[int, range]()
         self.now = 0.0
         self.leases: dict[int, Known] = {}
         self.users: dict[str, UserSet] = {}
@@ -38,7 +41,7 @@ class Referee:
 
     def handle(self, event: Event, thorough: bool = True) -> list[Instruction]:
         """Gives the event to the machine, judges its answer and, if thorough, the whole of its state."""
-        before = self.machine.held
+        before = self._held()
         out = self.machine.handle(event)
         self._pass_time(event.at)
         match event:
@@ -57,14 +60,29 @@ class Referee:
                 assert not (event.no_wait and isinstance(answers[0], Queue)), "who does not want to wait waits"
             case Released():
                 self.leases.pop(event.lease, None)
+            case HostJoined():
+                self._join(event)
+            case HostLeft():
+                gone = self.hosts.pop(event.host, range(0))
+                had = {number for number, known in self.leases.items() if set(known.devices) & set(gone)}
+                assert {one.lease for one in out if isinstance(one, Lost)} == had, "what had GPUs of a host that left was not told"
+                for number in had:
+                    del self.leases[number]
         for one in out:
             self._judge(one, before)
         if thorough:
             self.check()
         return out
 
-    def _judge(self, one: Instruction, before: tuple[int, frozenset[int]] | None) -> None:
-        if isinstance(one, End):
+    def _join(self, event: HostJoined) -> None:
+        numbers = self.machine.room.devices(event.host)
+        assert len(numbers) == len(event.memory) and not any(set(numbers) & set(others) for others in self.hosts.values()), "two hosts have a device"
+        self.hosts[event.host] = numbers
+        self.memory += [0] * (numbers.stop - len(self.memory))
+        self.memory[numbers.start : numbers.stop] = event.memory
+
+    def _judge(self, one: Instruction, before: dict[int, frozenset[int]]) -> None:
+        if isinstance(one, End | Lost):
             return
         assert one.lease in self.leases, f"{one} of a lease that is not there"
         known = self.leases[one.lease]
@@ -72,8 +90,11 @@ class Referee:
         match one:
             case Grant():
                 assert len(set(one.devices)) == len(one.devices) == known.asked.gpus, "a gang is granted partially"
-                held = before[1] if before and before[0] != one.lease and self.machine.held and self.machine.held[0] == before[0] else frozenset()
-                assert not held & self._held_now() & set(one.devices), "a device that is held for another was granted"
+                assert any(set(one.devices) <= set(numbers) for numbers in self.hosts.values()), "its GPUs are not on one host that is there"
+                still = self._held()
+                for other, held in before.items():
+                    taken = held & still.get(other, frozenset()) & set(one.devices)
+                    assert other == one.lease or not taken, "a device that is held for another was granted"
                 known.devices, known.at = one.devices, self.now
                 self.longest_wait = max(self.longest_wait, self.now - known.asked.at)
             case Refuse() | TimedOut():
@@ -86,8 +107,9 @@ class Referee:
             case Hold():
                 assert len(set(one.devices)) == known.asked.gpus, "another number of devices is held"
 
-    def _held_now(self) -> frozenset[int]:
-        return self.machine.held[1] if self.machine.held else frozenset()
+    def _held(self) -> dict[int, frozenset[int]]:
+        """What is held, by lease."""
+        return {holding.lease: frozenset(holding.devices) for holding in self.machine.holdings}
 
     def _pass_time(self, at: float) -> None:
         at = max(at, self.now)
@@ -115,8 +137,8 @@ class Referee:
                 memory[device] -= known.asked.memory
                 compute[device] -= known.asked.compute
             gpus[known.asked.user] = gpus.get(known.asked.user, 0) + len(known.devices)
-        assert min(memory) >= 0, "more memory is reserved than a device has"
-        assert min(compute) >= 0, "more compute is reserved than a device has"
+        assert min(memory, default=0) >= 0, "more memory is reserved than a device has"
+        assert min(compute, default=0) >= 0, "more compute is reserved than a device has"
         self._check_quotas(gpus)
         waiting = {number: known for number, known in self.leases.items() if not known.devices}
         order = self.machine.order()
@@ -139,8 +161,9 @@ class Referee:
 
     def _check_order(self, order: list[int]) -> None:
         rates = self._rates()
-        held = self.machine.held
-        ranked = [self.leases[number] for number in order if not held or number != held[0]]
+        held = self._held()
+        assert set(order[: len(held)]) == held.keys(), "one that holds is behind one that does not"
+        ranked = [self.leases[number] for number in order if number not in held]
         for first, second in itertools.pairwise(ranked):
             a, b = first.asked, second.asked
             if a.priority != b.priority:
@@ -158,18 +181,22 @@ class Referee:
         """What waits does not fit. (Only where the queues are so short that a pass sees all of it.)"""
         if len(waiting) >= LOOK_USER:
             return
-        held = self._held_now()
+        every = self._held()
+        held = {device for devices in every.values() for device in devices}
         for number, known in waiting.items():
             asked = known.asked
-            if self.machine.held and self.machine.held[0] == number:
-                own = held
+            if number in every:
+                own = every[number]
             else:
                 own = frozenset()
                 quota = self.users[asked.user].gpus if asked.user in self.users else 0
                 if quota and gpus.get(asked.user, 0) + sum(k.asked.gpus for k in waiting.values() if k.asked.user == asked.user) > quota:
                     continue  # it may have to let its user's others go first
-            room = sum(
-                memory[d] >= max(asked.memory, 1) and compute[d] >= max(asked.compute, 1) and (d not in held or d in own)
-                for d in range(len(memory))
+            room = max(
+                (
+                    sum(memory[d] >= max(asked.memory, 1) and compute[d] >= max(asked.compute, 1) and (d not in held or d in own) for d in numbers)
+                    for numbers in self.hosts.values()
+                ),
+                default=0,
             )
             assert room < asked.gpus, "a lease waits for GPUs that are free"

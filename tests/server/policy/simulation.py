@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from server.policy.referee import Referee
 
-from gpuvirt.server.policy.events import Asked, Released
-from gpuvirt.server.policy.instructions import Grant, Instruction, Queue
+from gpuvirt.server.policy.events import Asked, Event, Released
+from gpuvirt.server.policy.instructions import Grant, Instruction, Lost, Queue
 from gpuvirt.server.policy.machine import PolicyMachine
 
 DAY = 86400.0
@@ -36,6 +36,7 @@ class Simulation:
         used: GPU-seconds by user, of whole GPUs.
         most_waiting: users with leases that waited at the same time.
         longest_job: seconds.
+        lost: leases whose host has left.
     """
 
     machine: PolicyMachine
@@ -48,6 +49,7 @@ class Simulation:
     events: int = 0
     granted: int = 0
     longest_job: float = 0.0
+    lost: int = 0
     waiting: dict[int, float] = field(default_factory=dict)
     _jobs: dict[int, Job] = field(default_factory=dict)
     _began: dict[int, float] = field(default_factory=dict)
@@ -64,15 +66,19 @@ class Simulation:
         self._jobs[lease] = job
         self.longest_job = max(self.longest_job, job.lasts)
         self.waiting[lease] = self.now
-        self._take(Asked(self.now, lease, job.user, job.gpus, job.memory, job.compute, job.priority))
+        self.take(Asked(self.now, lease, job.user, job.gpus, job.memory, job.compute, job.priority))
 
-    def _take(self, event: Asked | Released) -> None:
+    def take(self, event: Event) -> None:
+        """Something happens."""
         self.events += 1
         out: list[Instruction]
         out = self.referee.handle(event, self.events % self.check_every == 0) if self.referee else self.machine.handle(event)
         for one in out:
             if isinstance(one, Grant):
                 self._begin(one.lease)
+            elif isinstance(one, Lost):
+                self.lost += 1
+                self._over(one.lease)
             elif isinstance(one, Queue):
                 self.most_waiting = max(self.most_waiting, len(self.machine._waiting))
 
@@ -84,9 +90,13 @@ class Simulation:
         self.at(self.now + job.lasts, lambda: self._end(lease))
 
     def _end(self, lease: int) -> None:
+        if lease in self._jobs:
+            self.take(Released(self.now, lease))
+            self._over(lease)
+
+    def _over(self, lease: int) -> None:
         job = self._jobs.pop(lease)
         self.used[job.user] = self.used.get(job.user, 0.0) + job.gpus * (self.now - self._began.pop(lease))
-        self._take(Released(self.now, lease))
         self.ended(job)
 
     def ended(self, job: Job) -> None:

@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from server.policy.referee import Referee
 
-from gpuvirt.server.policy.events import COMPUTE, Asked, Passed, Released, UserRevoked, UserSet
-from gpuvirt.server.policy.instructions import Instruction
+from gpuvirt.server.policy.events import COMPUTE, Asked, HostJoined, HostLeft, Passed, Released, UserRevoked, UserSet
+from gpuvirt.server.policy.holding import Holdings
+from gpuvirt.server.policy.hosts import Hosts
+from gpuvirt.server.policy.instructions import Instruction, Lost
 from gpuvirt.server.policy.machine import Lease, PolicyMachine
-from gpuvirt.server.policy.room import Room, Shape
+from gpuvirt.server.policy.room import Shape
 
 GIB = 1 << 30
 MEMORY = [4 * GIB, 4 * GIB, 4 * GIB, 8 * GIB, 8 * GIB]
@@ -59,6 +61,11 @@ class Whatever(RuleBasedStateMachine):
     def passed(self, seconds: float) -> None:
         self.referee.handle(Passed(self._later(seconds)))
 
+    @rule(seconds=seconds, host=st.integers(1, 4), memory=st.sampled_from([(4 * GIB,), (4 * GIB, 8 * GIB), (4 * GIB,) * 5, (8 * GIB,) * 6]))
+    def host_comes_or_goes(self, seconds: float, host: int, memory: tuple[int, ...]) -> None:
+        known = host in self.referee.hosts
+        self.referee.handle(HostLeft(self._later(seconds), host) if known else HostJoined(self._later(seconds), host, memory))
+
     @rule(user=st.sampled_from(USERS), weight=st.sampled_from([0.5, 1.0, 3.0]), gpus=st.integers(0, 4), priority=st.integers(0, 2))
     def set_user(self, user: str, weight: float, gpus: int, priority: int) -> None:
         self.referee.handle(UserSet(self.at, user, weight, gpus, priority))
@@ -77,9 +84,9 @@ class Whatever(RuleBasedStateMachine):
         """When all is over nothing is left."""
         for lease in list(self.referee.leases):
             self.referee.handle(Released(self.at, lease))
-        room = self.referee.machine.room
-        assert [room.free(d) for d in range(5)] == [(size, COMPUTE) for size in MEMORY]
-        assert [room.leases(d) for d in range(5)] == [0] * 5 and not self.referee.machine.leases and self.referee.machine.held is None
+        room, devices = self.referee.machine.room, [d for numbers in self.referee.hosts.values() for d in numbers]
+        assert [room.free(d) for d in devices] == [(self.referee.memory[d], COMPUTE) for d in devices]
+        assert [room.leases(d) for d in devices] == [0] * len(devices) and not self.referee.machine.leases and not len(self.referee.machine.holdings)
 
 
 TestWhatever = pytest.mark.slow(Whatever.TestCase)
@@ -112,6 +119,32 @@ def test_by_chance(seed: int) -> None:
     assert referee.longest_wait > 100, "nobody had to wait"
 
 
+def with_hosts(machine: PolicyMachine, seed: int, events: int = 600) -> Referee:
+    """As `by_chance`, in a pool whose hosts come and go."""
+    chance = random.Random(seed)
+    referee = Referee(machine, ())
+    at = 0.0
+    for number in range(1, events):
+        at += chance.choice([0.0, 1.0, 20.0, 200.0])
+        host = chance.randrange(5)
+        if chance.random() < 0.1 and (host not in referee.hosts or len(referee.hosts) > 2):
+            known = host in referee.hosts
+            referee.handle(HostLeft(at, host) if known else HostJoined(at, host, (4 * GIB,) * chance.choice([1, 2, 5, 5])))
+        elif chance.random() < 0.5 and len(referee.leases) < 14:
+            wants = chance.choice([1, 1, 2, 3, 5]), chance.choice([0, GIB, 4 * GIB]), chance.choice([0, 250, 500, COMPUTE])
+            referee.handle(Asked(at, number, chance.choice(USERS), *wants))
+        elif referee.leases:
+            referee.handle(Released(at, chance.choice(sorted(referee.leases))))
+    return referee
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_hosts_come_and_go(seed: int) -> None:
+    referee = with_hosts(PolicyMachine(), seed)
+    assert referee.longest_wait > 100, "nobody had to wait"
+    assert len(referee.machine.room.total) <= 5 * (1 + 2 + 5), "numbers of hosts that have left are not used again"
+
+
 # ---- deliberate faults --------------------------------------------------------------------------------------------------
 
 
@@ -120,7 +153,7 @@ class Partial(PolicyMachine):
         super()._grant(lease, devices[:-1] or devices, out)
 
 
-class NoMemory(Room):
+class NoMemory(Hosts):
     def take(self, device: int, shape: Shape) -> None:
         super().take(device, Shape(shape.gpus, 0, shape.compute))
 
@@ -128,7 +161,7 @@ class NoMemory(Room):
         super().give_back(device, Shape(shape.gpus, 0, shape.compute))
 
 
-class NoCompute(Room):
+class NoCompute(Hosts):
     def take(self, device: int, shape: Shape) -> None:
         super().take(device, Shape(shape.gpus, shape.memory))
 
@@ -136,10 +169,11 @@ class NoCompute(Room):
         super().give_back(device, Shape(shape.gpus, shape.memory))
 
 
-class Overcommits(PolicyMachine):
-    def __init__(self, room: type[Room]) -> None:
-        super().__init__(MEMORY)
-        self.room = room(MEMORY)
+class Of(PolicyMachine):
+    def __init__(self, room: type[Hosts], memory: Sequence[int] = MEMORY) -> None:
+        super().__init__()
+        self.room = room(memory)
+        self.holdings = Holdings(self.room)
 
 
 class NoQuota(PolicyMachine):
@@ -153,7 +187,7 @@ class NoQuota(PolicyMachine):
         super()._release(number)
 
 
-class NoHold(Room):
+class NoHold(Hosts):
     def hold(self, device: int, held: bool) -> None:
         pass
 
@@ -201,11 +235,49 @@ class Lazy(PolicyMachine):
         pass
 
 
+class OverHosts(Hosts):
+    """A lease has what is free anywhere."""
+
+    def find(self, shape: Shape, most: int | None = None, host: int | None = None) -> list[int]:
+        found = super().find(shape, most, host)
+        more = [d for d, size in enumerate(self.total) if size and d not in found and self.fits(d, shape)]
+        return [*found, *more][: shape.gpus] if host is None else found
+
+
+class Silent(PolicyMachine):
+    """Nobody is told that a host has left."""
+
+    def _lose(self, host: int, out: list[Instruction]) -> None:
+        super()._lose(host, out)
+        out[:] = [one for one in out if not isinstance(one, Lost)]
+
+
+class Haunted(Hosts):
+    """A host that has left is found all the same."""
+
+    def leave(self, host: int) -> None:
+        pass
+
+
+OF_HOSTS = {
+    "not on one host": lambda: Of(OverHosts, ()),
+    "was not told": Silent,
+    "that is there": lambda: Of(Haunted, ()),
+}
+
+
+@pytest.mark.parametrize("what", OF_HOSTS)
+def test_each_fault_with_hosts_is_seen(what: str) -> None:
+    with pytest.raises((AssertionError, ValueError), match=what):
+        for seed in range(20):
+            with_hosts(OF_HOSTS[what](), seed)
+
+
 FAULTS = {
     "partially": Partial,
-    "more memory": lambda memory: Overcommits(NoMemory),
-    "more compute": lambda memory: Overcommits(NoCompute),
-    "held": lambda memory: Overcommits(NoHold),
+    "more memory": lambda memory: Of(NoMemory),
+    "more compute": lambda memory: Of(NoCompute),
+    "held": lambda memory: Of(NoHold),
     "quota": NoQuota,
     "wrong place": WrongPlace,
     "lost": Loses,

@@ -12,6 +12,7 @@ from gpuvirt.server.policy import machine as machine_module
 from gpuvirt.server.policy.events import COMPUTE, Asked, Released, UserSet
 from gpuvirt.server.policy.instructions import Grant
 from gpuvirt.server.policy.machine import PolicyMachine, bound
+from gpuvirt.server.policy.room import Room, Shape
 from gpuvirt.server.policy.shares import Account
 
 GIB = 1 << 30
@@ -186,14 +187,14 @@ def test_backfill_for_ever_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_ten_thousand_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """Decisions look at few devices and leases, however many there are. (How long they take: tests/bench/policy.py.)"""
     looked = 0
-    find = machine_module.Room.find
+    find = Room.find
 
-    def counted(self: machine_module.Room, shape: machine_module.Shape, most: int | None = None) -> list[int]:
+    def counted(self: Room, shape: Shape, most: int | None = None) -> list[int]:
         nonlocal looked
         looked += len(self._levels)
         return find(self, shape, most)
 
-    monkeypatch.setattr(machine_module.Room, "find", counted)
+    monkeypatch.setattr(Room, "find", counted)
     chance = random.Random(2)
     machine = PolicyMachine([80 * GIB] * 10_000)
     at, running, waiting, asked = 0.0, dict[int, tuple[int, ...]](), 0, dict[int, Asked]()

@@ -1,0 +1,123 @@
+"""Devices that are held for leases that wait: they take no other lease until theirs is granted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from gpuvirt.server.policy.hosts import Hosts
+from gpuvirt.server.policy.room import Shape
+
+PART = 8  # of so many hosts, and of fewer, one has devices that are held; so that few GPUs stand idle for those who wait
+
+
+@dataclass(eq=False)
+class Holding:
+    """What is held for one lease.
+
+    Attributes:
+        lease, shape: its number, what it wants.
+        host: of the devices. Nothing else is held there.
+        missing: those of the devices that have no room yet.
+        elder: it came by its age.
+        since: when it began, seconds.
+    """
+
+    lease: int
+    shape: Shape
+    host: int
+    elder: bool
+    since: float
+    devices: set[int] = field(default_factory=set)
+    missing: set[int] = field(default_factory=set)
+
+
+class Holdings:
+    """All that is held in a pool.
+
+    Attributes:
+        elder: the one that came by its age, None: there is none.
+    """
+
+    def __init__(self, room: Hosts) -> None:
+        self._room = room
+        self._leases: dict[int, Holding] = {}
+        self._hosts: dict[int, Holding] = {}
+        self._stirred: set[int] = set()  # hosts on which there is more room than at the last look
+        self.elder: Holding | None = None
+
+    def __iter__(self) -> Iterator[Holding]:
+        return iter(self._leases.values())
+
+    def __len__(self) -> int:
+        return len(self._leases)
+
+    def of(self, lease: int) -> Holding | None:
+        return self._leases.get(lease)
+
+    def on(self, host: int) -> Holding | None:
+        return self._hosts.get(host)
+
+    @property
+    def full(self) -> bool:
+        """Whether no other lease may hold at the moment."""
+        return len(self._leases) >= max(1, self._room.hosts // PART)
+
+    @property
+    def devices(self) -> int:
+        """How many are held."""
+        return sum(len(holding.devices) for holding in self._leases.values())
+
+    def begin(self, lease: int, shape: Shape, elder: bool, at: float) -> Holding | None:
+        """Holds devices for a lease that has none, where they are presumably the first to be free; None: no host is large enough."""
+        host = self._room.to_hold(shape, self._hosts)
+        if host is None:
+            return None
+        found = set(self._room.find(shape, host=host))
+        missing = [device for device in self._room.emptiest(shape, host) if device not in found][: shape.gpus - len(found)]
+        holding = Holding(lease, shape, host, False, at, found | set(missing), set(missing))
+        self._leases[lease] = self._hosts[host] = holding
+        self._stirred.add(host)
+        if elder:
+            self.by_age(holding)
+        for device in holding.devices:
+            self._room.hold(device, True)
+        return holding
+
+    def by_age(self, holding: Holding) -> None:
+        """It is that of the eldest."""
+        holding.elder, self.elder = True, holding
+
+    def let_go(self, lease: int) -> None:
+        """Nothing is held for it any more."""
+        holding = self._leases.pop(lease)
+        del self._hosts[holding.host]
+        if self.elder is holding:
+            self.elder = None
+        for device in holding.devices:
+            self._room.hold(device, False)
+
+    def freed(self, device: int) -> None:
+        """There is more room on a device than there was."""
+        holding = self._hosts.get(self._room.host(device) or 0)
+        if holding is not None:
+            self._stirred.add(holding.host)
+            if device in holding.missing and self._room.fits(device, holding.shape):
+                holding.missing.discard(device)
+
+    def stirred(self) -> list[Holding]:
+        """Those on whose hosts there is more room than at the last call."""
+        hosts, self._stirred = sorted(self._stirred), set()
+        return [self._hosts[host] for host in hosts if host in self._hosts]
+
+    def swap(self, holding: Holding) -> bool:
+        """Other devices of the host that have room take the places of those that have none. Whether there were any."""
+        found = self._room.find(holding.shape, len(holding.missing), holding.host) if holding.missing else []
+        for device in found:
+            left = max(holding.missing, key=lambda d: (self._room.leases(d), d))
+            holding.missing.discard(left)
+            holding.devices.discard(left)
+            holding.devices.add(device)
+            self._room.hold(left, False)
+            self._room.hold(device, True)
+        return bool(found)

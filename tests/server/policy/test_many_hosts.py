@@ -1,0 +1,110 @@
+"""The policy machine over a pool of many hosts, in simulated time: gangs are whole and on one host, and shares are fair, while hosts come and go."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from server.policy.simulation import DAY, Job, Simulation
+
+from gpuvirt.server.policy.events import COMPUTE, HostJoined, HostLeft, UserSet
+from gpuvirt.server.policy.machine import PolicyMachine
+from gpuvirt.server.policy.shares import Account
+
+GIB = 1 << 30
+HOUR = 3600.0
+EACH = 10  # GPUs of a host
+WARM = 2 * DAY
+
+
+def pool(hosts: int) -> PolicyMachine:
+    machine = PolicyMachine()
+    for host in range(hosts):
+        machine.handle(HostJoined(0.0, host, (80 * GIB,) * EACH))
+    return machine
+
+
+class Labs(Simulation):
+    """Each always has leases that wait, in gangs by chance; now and then a host goes, with all that runs there, and comes back."""
+
+    def __init__(self, weights: list[float], hosts: int, seed: int) -> None:
+        super().__init__(pool(hosts))
+        self.chance, self.weights = random.Random(seed), weights
+        self.users = {f"lab{number}": weight for number, weight in enumerate(weights)}
+        self.gangs = 0
+        for user, weight in self.users.items():
+            self.machine.handle(UserSet(0.0, user, weight))
+        for _ in range(hosts * EACH * 2 // len(weights)):
+            for user in self.users:  # in turns: an empty pool is the first one's
+                self.at(0.0, lambda user=user: self.more(user))  # type: ignore[misc]
+        self.at(HOUR, self.a_host_goes)
+
+    def more(self, user: str) -> None:
+        gpus = self.chance.choice([1, 2, 2, 4, 4, 8, 10])
+        self.gangs += gpus > 1
+        self.ask(Job(user, gpus, self.chance.uniform(2 * HOUR, 22 * HOUR), compute=COMPUTE))
+
+    def ended(self, job: Job) -> None:
+        self.more(job.user)
+
+    def a_host_goes(self) -> None:
+        host = self.chance.choice([*self.machine.room])
+        self.take(HostLeft(self.now, host))
+        self.at(self.now + HOUR, lambda: self.take(HostJoined(self.now, host, (80 * GIB,) * EACH)))
+        self.at(self.now + 7 * HOUR, self.a_host_goes)
+
+    def run(self, until: float) -> None:
+        """What was used is counted from the end of the second day: what everybody has of a pool that was empty is no matter of shares."""
+        self.at(WARM, self.forget_use)
+        super().run(until)
+        of = self.machine.room.host
+        for lease in self.machine.leases.values():
+            assert len(lease.devices) in (0, lease.shape.gpus), "a gang is granted partially"
+            assert not lease.devices or len({of(device) for device in lease.devices}) == 1, "a gang is on two hosts"
+
+    def forget_use(self) -> None:
+        self.used = {}
+        self._began = dict.fromkeys(self._began, self.now)
+
+    def unfairness(self) -> float:
+        """How far the share of a lab is from what its weight says, as a part of that; of the lab for which it is most."""
+        all_used, all_weights = sum(self.used.values()), sum(self.weights)
+        return max(abs(self.used[user] / all_used / (weight / all_weights) - 1) for user, weight in self.users.items())
+
+
+def judge(labs: Labs, hosts: int, days: float) -> None:
+    used = sum(labs.used.values()) / (hosts * EACH * days * DAY)
+    print(
+        f"{hosts} hosts, {days:g} days: {labs.granted} leases ({labs.gangs} gangs asked for), {labs.lost} lost with their hosts, {used:.1%} used, "
+        f"unfairness {labs.unfairness():.2%}"
+    )
+    assert labs.unfairness() <= 0.02
+    assert used > 0.9 and labs.lost > 0
+
+
+WEIGHTS = [1.0, 1.0, 1.5, 2.0, 2.0, 3.0, 4.0, 4.0]
+
+
+@pytest.mark.slow
+def test_ten_days_on_two_hundred_hosts() -> None:
+    labs = Labs(WEIGHTS, 200, 3)
+    labs.run(WARM + 10 * DAY)
+    judge(labs, 200, 10)
+
+
+@pytest.mark.long
+def test_a_month_on_a_thousand_hosts() -> None:
+    """10,000 GPUs. (How long decisions take: python -m tests.bench.policy 10000 6000 100 1000.)"""
+    labs = Labs(WEIGHTS, 1000, 3)
+    labs.run(WARM + 30 * DAY)
+    judge(labs, 1000, 30)
+
+
+@pytest.mark.slow
+def test_unfair_shares_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Deliberate fault: weights do not count."""
+    key = Account.key
+    monkeypatch.setattr(Account, "key", lambda self, ahead: key(self, ahead) * self.weight)
+    labs = Labs(WEIGHTS, 200, 3)
+    labs.run(WARM + 3 * DAY)
+    assert labs.unfairness() > 0.1
