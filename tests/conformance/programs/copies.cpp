@@ -95,7 +95,7 @@ CASE(between_contexts, "cuMemcpyPeer", "cuMemcpyPeerAsync") {
     CHECK(cuCtxSetCurrent(primary));
     CHECK(cuMemcpyPeer(there, nullptr, here + 4, primary, 4)); // the addresses say of which devices they are
     CHECK(cuMemcpyPeerAsync(there + 4, other, here + 4, nullptr, 4, stream));
-    CHECK(cuStreamSynchronize(stream));
+    CHECK(cuCtxSynchronize()); // the legacy stream's copy, too
     CHECK(cuCtxSetCurrent(other));
     EXPECT(download<unsigned>(there, 2) == filled(2, 10u));
     CHECK(cuCtxSetCurrent(primary));

@@ -107,6 +107,7 @@ COLD_CASE(memory, "cuIpcGetMemHandle", "cuIpcOpenMemHandle", "cuIpcCloseMemHandl
     });
     NEEDS(shares());
     CUdeviceptr address = upload(counting<int>(1000));
+    CHECK(cuCtxSynchronize());
     CUipcMemHandle handle = garbage<CUipcMemHandle>();
     CHECK(cuIpcGetMemHandle(&handle, address));
     say(other.channel, handle);

@@ -70,6 +70,7 @@ CASE(cooperative_on_several, "cuLaunchCooperativeKernelMultiDevice") {
         functions[i] = kernel(load(), "store");
         streams[i] = make_stream();
         out[i] = upload(filled<unsigned>(64, 7));
+        CHECK(cuCtxSynchronize()); // the streams do not wait for the legacy one
         list[i] = {functions[i], 2, 1, 1, 32, 1, 1, 0, streams[i], arguments[i]};
     }
     CHECK(cuCtxSetCurrent(primary));
@@ -210,6 +211,7 @@ struct Clustered {
         for (unsigned i = 0; i < 8; i++) wanted.push_back(blocks), wanted.push_back(i % blocks);
         bool same = download<unsigned>(out, 16) == wanted;
         CHECK(cuMemsetD8(out, 0xff, 64));
+        CHECK(cuCtxSynchronize()); // the next launch may be in a stream that does not wait for the legacy one
         return same;
     }
 };

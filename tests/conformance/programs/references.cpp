@@ -363,10 +363,14 @@ CASE(rebound, "cuTexRefSetArray") {
     const unsigned n = 12;
     CUdeviceptr out = allocate(n * 128);
     CUstream streams[3] = {make_stream(), make_stream(), make_stream()};
+    CUarray arrays[n];
     for (unsigned i = 0; i < n; i++) {
-        CUarray array = make_array(32, 0, CU_AD_FORMAT_UNSIGNED_INT32);
-        CHECK(cuMemcpyHtoA(array, 0, counting<unsigned>(32, 100 * i).data(), 128));
-        CHECK(cuTexRefSetArray(line, array, CU_TRSA_OVERRIDE_FORMAT));
+        arrays[i] = make_array(32, 0, CU_AD_FORMAT_UNSIGNED_INT32);
+        CHECK(cuMemcpyHtoA(arrays[i], 0, counting<unsigned>(32, 100 * i).data(), 128));
+    }
+    CHECK(cuCtxSynchronize()); // the streams do not wait for the legacy one
+    for (unsigned i = 0; i < n; i++) {
+        CHECK(cuTexRefSetArray(line, arrays[i], CU_TRSA_OVERRIDE_FORMAT));
         CUdeviceptr to = out + i * 128;
         void *arguments[] = {&to};
         CHECK(cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, streams[i % 3], arguments, nullptr));

@@ -138,7 +138,7 @@ static void by_hand() {
     EXPECT(refused(cudaGraphLaunch(x, stream), cudaErrorInvalidValue));
     EXPECT(figure(cudaGraphMemAttrUsedMemCurrent) >= N * 4);
     CHECK(cudaMemset(sum, 0, N * 4));
-    CHECK(cudaStreamSynchronize(stream));
+    CHECK(cudaDeviceSynchronize());
     add<<<1, N, 0, stream>>>(v, sum);
     EXPECT(result() == 7);
     CHECK(cudaFreeAsync(v, stream));

@@ -454,6 +454,7 @@ static void events() {
     CHECK(cudaDeviceSynchronize());
     add<<<N / 128, 128>>>(v, 1); // the legacy stream
     again.reach(a1);
+    EXPECT(event_record(all, nullptr) == 0 && stream_wait(a1, all, 0) == 0); // what slowly reads: a1 is not behind the legacy stream by itself
     EXPECT(host_function(plain, Hold::wait, &other) == 0);
     slowly<<<N / 128, 128, 0, a1>>>(v, w, ROUNDS);
     EXPECT(context_record(primary, e) == 0 && context_record(ca, f) == 0);

@@ -258,6 +258,7 @@ static void memory() {
     fill<<<16, 64>>>(v, N, 17);
     fill<<<1, 64>>>(s, 100, 3);
     fill<<<1, 64>>>(other, 1000, 9);
+    CHECK(cudaDeviceSynchronize()); // the child is not behind this process's streams
     Child child = start("memory-child");
     CUipcMemHandle handle = handle_of(v), same = handle_of(v);
     EXPECT(!std::memcmp(&handle, &same, sizeof handle));
@@ -583,6 +584,7 @@ static void descriptors() {
     OK(create(&fresh, PHYSICAL, &wanted, 0));
     unsigned *v = mapped(handle);
     fill<<<16, 64>>>(v, WORDS, 31);
+    CHECK(cudaDeviceSynchronize());
     int fd = -1, fresh_fd = -1;
     OK(export_handle(&fd, handle, FD, 0));
     OK(export_handle(&fresh_fd, fresh, FD, 0));

@@ -33,6 +33,7 @@ int main(int argc, char **argv) {
     CHECK(cudaMalloc(&sum, 4));
     CHECK(cudaMemset(v, 1, 4));
     CHECK(cudaMemset(sum, 0, 4));
+    CHECK(cudaDeviceSynchronize()); // the stream does not wait for the legacy one
     ballast b;
     std::memset(&b, 0, sizeof b);
     add<<<1, 1, 0, stream>>>(sum, b);

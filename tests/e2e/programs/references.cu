@@ -172,8 +172,8 @@ static void round_of_all(unsigned seed, const float *at, const std::vector<float
     CHECK(cudaStreamCreateWithFlags(&goes_on, cudaStreamNonBlocking));
     CHECK(cudaMalloc(&flag, 4));
     CHECK(cudaMemset(flag, 0, 4));
-    CHECK(cudaDeviceSynchronize());
     cudaArray_t hundred = array_of(constant(100)), thousand = array_of(constant(1000));
+    CHECK(cudaDeviceSynchronize()); // the streams do not wait for the legacy one
     GOOD(wait_value((CUstream)waits, (CUdeviceptr)flag, 1, CU_STREAM_WAIT_VALUE_GEQ));
     bind(plane, hundred);
     launch(sample, waits, out, at);
