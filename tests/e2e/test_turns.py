@@ -66,6 +66,20 @@ def parts_within(server: Server, seconds: float) -> dict[float, float]:
     return {part: each / sum(had.values()) for part, each in had.items()}
 
 
+def has_its_part(server: Server, first: float, part: float, seconds: float = 6, near: float = NEAR) -> None:
+    """In one of up to four windows: on a machine that is busy with other things a holder's threads may not run while it is its turn.
+
+    Args:
+        first: what it has reserved, by which it is told from others.
+        part: of all turns, that it is to have.
+    """
+    seen: list[float] = []
+    while len(seen) < 4 and (not seen or seen[-1] != pytest.approx(part, abs=near)):
+        seen.append(parts_within(server, seconds)[first])
+    print(f"{first} reserved, {part:.2f} of the turns in windows of {seconds} s: {seen}")
+    assert seen[-1] == pytest.approx(part, abs=near), seen
+
+
 def finishes(programs: list[subprocess.Popen[str]], end: Path) -> None:
     """All of them: with the right result."""
     end.touch()
@@ -78,15 +92,10 @@ KINDS = {"short": (SHORT, SHORT), "long and short": (LONG, SHORT), "short and lo
 
 
 def have_their_parts(server: Server, program: Path, end: Path, first: float, kinds: str, seconds: float, near: float = NEAR) -> None:
-    """In one of up to four windows: on a machine that is busy with other things a holder's threads may not run while it is its turn."""
     second = round(0.999 - first, 3)  # not equal to the first: sessions are told apart by it
     with tenants(server, program, end, (str(first), KINDS[kinds][0]), (str(second), KINDS[kinds][1])) as programs:
         time.sleep(1)
-        seen = []
-        while len(seen) < 4 and (not seen or seen[-1][first] != pytest.approx(first, abs=near)):
-            seen.append(parts_within(server, seconds))
-        print(f"{kinds}, {seconds} s: {seen}")
-        assert seen[-1][first] == pytest.approx(first, abs=near), seen
+        has_its_part(server, first, first, seconds, near)
         finishes(programs, end)
 
 
@@ -158,7 +167,7 @@ def test_who_has_reserved_nothing_has_the_rest(own_pool: Callable[..., Server], 
         assert "turns_s" not in by_part(server)[0]
         with tenants(server, program, other, ("0.75", LONG)) as more:
             time.sleep(1)
-            assert parts_within(server, 6)[0] == pytest.approx(0.25, abs=NEAR)
+            has_its_part(server, 0, 0.25)
             finishes(more, other)
         assert wait_until(lambda: len(server.leases()) == 1)
         before = launches(server)[0]
@@ -179,7 +188,7 @@ def test_a_daemon_is_killed_and_another_goes_on(own_pool: Callable[..., Server],
         assert wait_until(lambda: all(ticks(pid) > before for pid, before in zip(pids, worked, strict=True)))
         again = own_pool(*ONE, listen=server.info["address"])
         time.sleep(1)
-        assert parts_within(again, 6)[0.25] == pytest.approx(0.25, abs=NEAR)
+        has_its_part(again, 0.25, 0.25)
         finishes(programs, end)
 
 
@@ -212,7 +221,7 @@ def test_a_session_moves_away_and_back(own_pool: Callable[..., Server], build: C
             assert done.returncode == 0, done.stderr
             assert by_part(server)[0.25]["turns_s"] >= before
         time.sleep(1)
-        assert parts_within(server, 6)[0.25] == pytest.approx(1 / 3, abs=NEAR)
+        has_its_part(server, 0.25, 1 / 3)
         finishes(programs, end)
 
 

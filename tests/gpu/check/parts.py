@@ -298,16 +298,17 @@ def resume(check: Check) -> Iterator[Row]:
     seconds = 3 if check.small else 6
     command = [sys.executable, str(HERE / "programs" / "steady.py"), str(seconds)]
     cuts: list[int] = []
+    over = threading.Event()
     with Proxy(port) as proxy:
 
         def cutting() -> None:
-            for _ in range(3):
-                time.sleep(0.7 + seconds / 6)
+            while sum(n > 0 for n in cuts) < 3 and not over.wait(0.7 + seconds / 6):  # none where the last one has not come back yet
                 cuts.append(proxy.cut())
 
         thread = threading.Thread(target=cutting, daemon=True)
         thread.start()
         ran = check.runs.run(command, "tcp", min(60, check.report.left()), f"tcp://127.0.0.1:{proxy.port}", GPUVIRT_TOKEN=check.runs.token())
+        over.set()
         thread.join(10)
     right = ran.code == 0 and ran.out.splitlines()[-1:] != [] and ran.out.splitlines()[-1].startswith("right")
     lost = sum(n > 0 for n in cuts)
