@@ -15,6 +15,7 @@ from gpuvirt.sizes import parse_size
 if TYPE_CHECKING:
     from gpuvirt.client.connect import Connected
     from gpuvirt.client.settings import Settings
+    from gpuvirt.transport.pool import PoolAddress
 
 
 def size(text: str) -> int:
@@ -32,6 +33,17 @@ def address(text: str) -> tuple[str, int]:
     if not colon or not host or not port.isdecimal() or int(port) > 65535:
         raise click.BadParameter(f"{text!r} is not HOST:PORT, such as 127.0.0.1:7070")
     return host, int(port)
+
+
+def pool_address(text: str) -> PoolAddress:
+    """A pool's server, from tcp://HOST:PORT."""
+    from gpuvirt.errors import GpuvirtError
+    from gpuvirt.transport.pool import parse_pool
+
+    try:
+        return parse_pool(text)
+    except GpuvirtError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 def seconds(text: str) -> float:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from gpuvirt.capability import parse_capability
-from gpuvirt.cli.options import address, size
+from gpuvirt.cli.options import address, pool_address, size
 from gpuvirt.cli.options import capability as capability_text
 from gpuvirt.server.options import BOX_MODES
 from gpuvirt.transport.table import NAMES
+
+if TYPE_CHECKING:
+    from gpuvirt.transport.pool import PoolAddress
 
 
 def links_offered(text: str) -> tuple[str, ...]:
@@ -105,6 +109,8 @@ def duration(text: str) -> int:
 @click.option(
     "--metrics", type=address, metavar="HOST:PORT", help="Serve figures for Prometheus at this address, without a token.  [default: nowhere]"
 )
+@click.option("--head", is_flag=True, help="Begin a pool of many hosts: this one decides who gets which GPUs of all that join it.")
+@click.option("--join", type=pool_address, metavar="POOL", help="Be one more host of a pool: tcp://HOST:PORT of any host that is in it already.")
 @click.option("--name", help="Name of this server, shown by other verbs.  [default: the host's name]")
 @click.option("--ready-file", type=click.Path(path_type=Path, dir_okay=False), help="Write JSON with pool, ports and pid to this file when ready.")
 @click.option("--parent-fd", type=int, hidden=True)
@@ -128,6 +134,8 @@ def serve(
     links: tuple[str, ...],
     plain: bool,
     metrics: tuple[str, int] | None,
+    head: bool,
+    join: PoolAddress | None,
     name: str | None,
     ready_file: Path | None,
     parent_fd: int | None,
@@ -138,6 +146,8 @@ def serve(
     Runs in the foreground until Ctrl-C or SIGTERM. Clients of the same user on the same host need no token; others need the one that
     `gpuvirt token show` prints. Links over tcp are sealed; SECURITY.md says what a token amounts to: read it before listening on another address.
     """
+    if head and join is not None:
+        raise click.UsageError("--head begins a pool and --join makes this host one of another; give one of them")
     if driver is not None and not driver.is_absolute():
         raise click.UsageError("--driver needs an absolute path: a bare name could find gpuvirt's own libcuda.so.1")
     if driver is not None and backend == "soft":
@@ -171,6 +181,8 @@ def serve(
         disk_per_token=disk_per_token,
         ready_file=ready_file,
         metrics=metrics,
+        head=head,
+        join=join,
         parent_fd=parent_fd,
         private_folder=private_folder,
         **({"name": name} if name else {}),

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gpuvirt.client.connect import Connected, connect
+from gpuvirt.client.connect import Connected, at_lease, connect
 from gpuvirt.client.named_lease import NamedLease, open_lease
 from gpuvirt.client.settings import Settings
 from gpuvirt.errors import GpuvirtError
@@ -162,6 +162,7 @@ def main() -> None:
     found: Connected | None = None
     try:
         watched, found, lease = _begin(asked)
+        found = at_lease(found, lease.status)
         answer: dict[str, Any] = {
             "pool": found.status.address.url,
             "token": found.settings.token,

@@ -47,6 +47,13 @@ def connect(settings: Settings, verbose: bool = False) -> Connected:
         raise
 
 
+def at_lease(found: Connected, status: PoolStatus) -> Connected:
+    """The same pool, seen from the host that has a lease: `status`, of that lease."""
+    if status.address == found.status.address:
+        return found
+    return replace(found, status=status, settings=replace(found.settings, pool=status.address, token=status.token.text()))
+
+
 @contextlib.contextmanager
 def connected(settings: Settings, verbose: bool = False) -> Iterator[Connected]:
     """`connect` as a context manager: a private pool is closed at the end."""

@@ -17,7 +17,7 @@ from gpuvirt.client.connect import ask
 from gpuvirt.client.settings import Settings
 from gpuvirt.transport.control import ControlError, RequestRefused
 from gpuvirt.transport.handshake import LEASE_SIZE
-from gpuvirt.transport.pool import PoolStatus, user
+from gpuvirt.transport.pool import PoolStatus, check_pool, parse_pool, user
 
 RESTART = 30.0  # seconds that a server may take to be started anew: who waits for others has time
 ASK_EVERY = 1.0  # seconds between two questions of a lease that waits; well below the time after which it would end
@@ -112,6 +112,9 @@ def open_lease(
         told: called with a line for the user when it has to wait, and whenever its place is another.
         pause: lets so many seconds pass; what it raises ends the lease.
 
+    Returns:
+        The lease, at the host of the pool that has its GPUs: `NamedLease.status` is that host's, where `status` may be another's.
+
     Raises:
         ControlError: the server cannot grant it, not without waiting or not in time, or does not answer.
     """
@@ -125,15 +128,24 @@ def open_lease(
         waiting = {"queue": not settings.no_wait, "wait_ms": round(left * 1000), "again": again}
         return ask(status, "lease_open", lease=id, holder=holder, **wanted, **waiting)
 
+    def follow(answer: dict[str, Any]) -> dict[str, Any]:
+        """The host that was asked may say that another has the lease."""
+        nonlocal status
+        if "elsewhere" in answer:
+            status = check_pool(parse_pool(answer["elsewhere"]), status.token.text())
+            answer = ask(status, "lease_renew", lease=id)
+        return answer
+
     def ask_again() -> dict[str, Any]:
         try:
-            return ask(status, "lease_renew", lease=id)
+            return follow(ask(status, "lease_renew", lease=id))
         except RequestRefused:  # a server that was started anew knows only the leases that had their GPUs
-            return open_it(True)
+            return follow(open_it(True))
 
     opened, answered = open_it(False), time.monotonic()
     last = None
     try:
+        opened = follow(opened)
         while not opened["devices"]:
             place = opened["number"], opened["place"], opened["queued"]
             if told and place != last:

@@ -16,7 +16,7 @@ from typing import Any
 
 from gpuvirt import paths
 from gpuvirt.client import settings as client_settings
-from gpuvirt.client.connect import connect
+from gpuvirt.client.connect import at_lease, connect
 from gpuvirt.client.environment import apply, variables
 from gpuvirt.client.lease import Lease
 from gpuvirt.client.named_lease import NamedLease, open_lease, say_waiting
@@ -42,6 +42,7 @@ class _Activation:
         try:
             # A lease that this process inherited, of an attached shell or of a parent's block, stays theirs.
             named = self._inherited() if settings.lease else open_lease(found.status, settings, told=say_waiting(settings))
+            self.connected = at_lease(found, named.status)
             self.id = named.id
             self.driver = self._load() if joined else self._activate()
             self.lease = Lease(named, self.driver, joined=settings.lease is not None)
@@ -122,7 +123,7 @@ class _Activation:
         if _kind(settings) != _kind(self.settings):
             raise GpuvirtError(self._other(settings))
         named = open_lease(self.connected.status, settings, self.id, told=say_waiting(settings))
-        self.settings = settings
+        self.settings, self.connected = settings, at_lease(self.connected, named.status)
         self.lease = Lease(named, self.driver, joined=False)
         self._tell_children()
 

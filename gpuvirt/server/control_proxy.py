@@ -33,18 +33,19 @@ class ControlProxy:
         listening: the port; owned from now on.
         behind: path of ZeroMQ's unix socket.
         total: the most connections without a proof, by the descriptors there are.
+        proved: the most with one.
 
     Raises:
         GpuvirtError: the system has no thread or descriptor for it.
     """
 
-    def __init__(self, listening: socket.socket, behind: str, total: int = PENDING_TOTAL) -> None:
+    def __init__(self, listening: socket.socket, behind: str, total: int = PENDING_TOTAL, proved: int = PROVED_TOTAL) -> None:
         self._strangers = RateLimitedLog(log)
         config = AcceptorConfig(
             pending=limits(PENDING_SHARE, min(PENDING_TOTAL, total), RATE, BURST),
             head_ms=int(PROOF_LIMIT * 1000),
             behind=os.fsencode(behind),
-            proved=limits(PROVED_SHARE, PROVED_TOTAL),
+            proved=limits(PROVED_SHARE, proved),
             unproved_bytes=BEFORE_PROOF,
         )
         self._acceptor = Acceptor(listening, config, self._strangers, "%s did not prove a token on the control port in time")

@@ -16,7 +16,7 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpuvirt import __version__, paths
 from gpuvirt.errors import GpuvirtError
@@ -49,6 +49,9 @@ from gpuvirt.server.workers.template import WORKER_COMMAND
 from gpuvirt.transport import fabric_inventory
 from gpuvirt.transport.handshake import GREETING_SOFTWARE, NONCE_SIZE, WIRE_VERSION, Greeting
 from gpuvirt.transport.table import TRANSPORTS
+
+if TYPE_CHECKING:
+    from gpuvirt.cluster.host import PoolHost
 
 log = logging.getLogger("gpuvirt.server")
 
@@ -111,7 +114,7 @@ class Daemon:
         tcp = undo.enter_context(sockets.listen_tcp(options.host, options.port))
         self.port = tcp.getsockname()[1]
         scraped = undo.enter_context(sockets.listen_tcp(*options.metrics, "--metrics")) if options.metrics is not None else None
-        tokens = TokenStore()
+        tokens, pooled = await self._join_pool()
         inventory = self._inventory = await asyncio.to_thread(take_inventory, options)
         if inventory.pageable_access:
             log.warning("kernels reach all memory of the worker that runs them (pageable access): only the box is between them and the rest")
@@ -151,6 +154,7 @@ class Daemon:
             idle=options.idle,
             overrun=options.overrun,
             tenant_of=tenant_of,
+            pool=pooled.policy if pooled else None,
         )
         undo.push_async_callback(sessions.close)
         undo.callback(tenant_disk.Watch(options.disk_per_token, lambda: sessions).close)
@@ -169,6 +173,7 @@ class Daemon:
             "park": self._park,
             **seeing_requests(observer, keeper, HostFabric(partial(fabric_inventory.inspect, boxed=box.boxed))),
             **lease_requests(sessions, observer.facts),
+            **(pooled.requests() if pooled else {}),
         }
         control = ControlServer(tokens, requests)
         undo.push_async_callback(control.close)
@@ -199,6 +204,10 @@ class Daemon:
         await workers.wait_ready()
         listener = Listener(tokens, sessions, greeting, offered, descriptors.for_strangers(limit, listening.PENDING_TOTAL))
         undo.push_async_callback(listener.close)
+        if pooled is not None:
+            undo.push_async_callback(pooled.close)
+            next_port = self.port + 2 if self.port < 65534 else 0
+            await pooled.start(sessions, self.control_port, tcp.getsockname()[0], next_port, limit)
         for sock in served:
             listener.serve(sock)
         watch = asyncio.create_task(self._watch_tokens(tokens, sessions))
@@ -211,6 +220,29 @@ class Daemon:
             self._say_sealing(sealing)
         log.info("serving %s at %s (control port %d)", describe(inventory), self.pool, self.control_port)
         self._write_ready()
+
+    async def _join_pool(self) -> tuple[TokenStore, PoolHost | None]:
+        """The tokens of this server, and its part in a pool of many hosts, None: it is a pool by itself.
+
+        Raises:
+            GpuvirtError: it cannot join the pool.
+        """
+        options = self.options
+        if options.join is None and not options.head:
+            return TokenStore(), None
+        from gpuvirt.cluster import credentials
+        from gpuvirt.cluster import host as cluster
+
+        name = options.name
+        if options.join is None:
+            own = TokenStore()
+            return own, cluster.PoolHost(name, cluster.reachable(options.host, self.port, "192.0.2.1"), own)
+        token = os.environ.get("GPUVIRT_TOKEN")
+        told, status = await asyncio.to_thread(credentials.ask, options.join, token)
+        folder = cluster.state_folder(paths.state_dir(), options.host, self.port)
+        tokens = await asyncio.to_thread(credentials.keep, folder, told)
+        url = cluster.reachable(options.host, self.port, status.peer)
+        return tokens, cluster.PoolHost(name, url, tokens, (told, status.peer), options.join, token)
 
     def _open_kept_sessions(self) -> SessionStore | None:
         """None for a private local pool, which ends with its program."""

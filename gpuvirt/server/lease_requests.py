@@ -7,7 +7,7 @@ from typing import Any
 
 from gpuvirt.errors import GpuvirtError
 from gpuvirt.printable import printable
-from gpuvirt.server.leases import Asked, Lease, NotGranted
+from gpuvirt.server.leases import Asked, ElsewhereError, Lease, NotGranted
 from gpuvirt.server.observe.answers import sessions_answer
 from gpuvirt.server.observe.facts import Facts
 from gpuvirt.server.sessions import Sessions
@@ -16,6 +16,7 @@ from gpuvirt.sizes import whole_units
 from gpuvirt.transport.handshake import LEASE_SIZE
 
 Handler = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
+DECISION = 1.0  # seconds that a pool's scheduler has before the opener is told that its lease waits
 TEXT_MOST = 64  # characters of a holder's texts
 
 
@@ -49,7 +50,8 @@ def lease_requests(sessions: Sessions, facts: Callable[[], Awaitable[Facts]]) ->
     number, its devices and, in ``expiry``, the seconds after which it ends unless it is renewed or has sessions; of one that waits, which has no
     devices, also with its ``place``, how many are ``queued``, and ``why``. ``lease_show`` (lease) answers also with its sessions and their figures;
     ``lease_park`` (lease; holder: the pid and host of a process that needs nothing for a while; renews the lease) with how many ``sessions`` will be
-    parked; ``lease_release`` (lease) with how many ``sessions`` it has ended (when_idle: it ends none, and the lease with the last).
+    parked; ``lease_release`` (lease) with how many ``sessions`` it has ended (when_idle: it ends none, and the lease with the last). Of a lease that
+    another host of the pool has each answers with nothing but ``elsewhere``, that host's URL: ask there.
     """
 
     named = sessions.named
@@ -72,7 +74,11 @@ def lease_requests(sessions: Sessions, facts: Callable[[], Awaitable[Facts]]) ->
         asked = Asked(owner(message), gpus, memory, sender.rights, compute=compute, priority=priority, no_wait=no_wait, wait=wait_ms / 1000)
         if message.get("again") is True:
             named.check_not_refused(_id(message), asked.owner)
-        return described(named.open(_id(message), asked, _holder(message.get("holder"))))
+        lease = named.open(_id(message), asked, _holder(message.get("holder")))
+        await sessions.decided_within(lease, DECISION)
+        if lease.refused:
+            raise NotGranted(lease.refused)
+        return {"elsewhere": lease.elsewhere} if lease.elsewhere else described(lease)
 
     async def lease_renew(message: dict[str, Any]) -> dict[str, Any]:
         return described(named.renew(_id(message), owner(message)))
@@ -97,6 +103,8 @@ def lease_requests(sessions: Sessions, facts: Callable[[], Awaitable[Facts]]) ->
         async def answered(message: dict[str, Any]) -> dict[str, Any]:
             try:
                 return await handler(message)
+            except ElsewhereError as error:
+                return {"elsewhere": error.url}
             except NotGranted as error:
                 raise GpuvirtError(str(error)) from None
 

@@ -5,6 +5,9 @@ outlives them until it is released, or until nobody has renewed it in time and n
 of a `gpuvirt run`; all processes of the launch work under it, and it lasts until the last has ended and `LINGER` is over, or the launcher has
 reported. A process of neither has one to itself. Whoever joins a lease holds the token that it was opened with.
 
+In a pool of many hosts it may turn out to be another host's: then whoever waits for it is sent there, and a lease that was asked for at another host
+is here before its programs come (gpuvirt.cluster).
+
 A lease may have to wait for its GPUs (policy/machine.py). The session that began it is its member meanwhile; of a named one its
 opener asks until it has them.
 """
@@ -15,11 +18,12 @@ import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 from gpuvirt.server.policy import events
-from gpuvirt.server.policy.instructions import Grant, Instruction, Refuse, TimedOut
-from gpuvirt.server.policy.machine import PolicyMachine
+from gpuvirt.server.policy.events import Event
+from gpuvirt.server.policy.hosts import Hosts
+from gpuvirt.server.policy.instructions import Elsewhere, Grant, Instruction, Refuse, TimedOut
 from gpuvirt.server.policy.rights import Rights
 from gpuvirt.sizes import format_size
 from gpuvirt.transport.handshake import LAUNCH_SIZE, LEASE_SIZE
@@ -29,7 +33,35 @@ EXPIRY_LEAST = 5  # seconds that a named lease lasts without being renewed, what
 ENDED_LAUNCHES = 4096  # how many are remembered, and how many named leases that were refused
 NO_ID = bytes(LEASE_SIZE)
 NO_LAUNCH = bytes(LAUNCH_SIZE)
+NO_PROCESS = b""
 NO_RIGHTS = Rights()
+
+
+class Policy(Protocol):
+    """What decides which devices a lease gets, and when: `policy.machine.PolicyMachine`, whose methods these are, or `gpuvirt.cluster.member.Member`.
+
+    Attributes:
+        room: the devices of this server.
+        wake: when `events.Passed` is wanted next, None: not at all.
+    """
+
+    @property
+    def room(self) -> Hosts: ...
+
+    @property
+    def wake(self) -> float | None: ...
+
+    def handle(self, event: Event) -> list[Instruction]: ...
+
+    def impossible(self, user: str, gpus: int, memory: int = 0, compute: int = 0, priority: int = 0) -> str | None: ...
+
+    def most(self, user: int) -> int: ...
+
+    def place(self, lease: int) -> tuple[int, int] | None: ...
+
+    def why(self, lease: int) -> str: ...
+
+    def has_room(self, number: int, devices: Sequence[int]) -> bool: ...
 
 
 class NotGranted(Exception):
@@ -44,6 +76,14 @@ class NotGranted(Exception):
         self.unknown = unknown
 
 
+class ElsewhereError(NotGranted):
+    """The lease is at another server of the pool, `url`."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(f"the lease is at {url}", unknown=True)
+        self.url = url
+
+
 @dataclass(frozen=True)
 class Asked:
     """What a session, or whoever opens a lease, asks for.
@@ -55,6 +95,7 @@ class Asked:
         rights: what the token allows.
         lease: the id of the lease to join, zeros: none is named.
         launch: which launch of a program it belongs to, zeros: none.
+        process: which program of which process it is, empty: that is not known.
         compute, priority, no_wait, wait: as in `policy.events.Asked`.
     """
 
@@ -68,6 +109,7 @@ class Asked:
     priority: int = 0
     no_wait: bool = False
     wait: float = 0.0
+    process: bytes = NO_PROCESS
 
     def __post_init__(self) -> None:
         if abs(self.priority) > events.PRIORITIES:
@@ -83,6 +125,8 @@ class Lease:
         wanted: how many GPUs it has, or waits for.
         devices: pool ordinals, ascending; () while it waits.
         refused: why it got none after it had waited, "": it was not refused.
+        elsewhere: the server that it is at, "": this one.
+        seeks: it was opened at another host of the pool, which is not known here yet.
         id: by which programs join it, zeros: it has no name. Whoever knows it still needs the token.
         memory: bytes on each device for sessions that ask for none, 0: all that they may have.
         compute: thousandths of each device's compute that are reserved for its sessions together, 0: none.
@@ -100,8 +144,11 @@ class Lease:
     devices: tuple[int, ...] = ()
     compute: int = 0
     refused: str = ""
+    elsewhere: str = ""
     id: bytes = field(default=NO_ID, repr=False)
     launch: bytes = NO_LAUNCH
+    process: bytes = NO_PROCESS
+    seeks: bool = False
     sessions: set[int] = field(default_factory=set)
     expires: float | None = None
 
@@ -116,7 +163,7 @@ class Lease:
 
     @property
     def waits(self) -> bool:
-        return not self.devices and not self.refused
+        return not self.devices and not self.refused and not self.elsewhere
 
 
 @dataclass(frozen=True)
@@ -141,6 +188,7 @@ class Leases:
         slots: the largest number of sessions, and of leases, at the same time.
         per_token: the same for one token, None: all.
         expiry: seconds that a named lease lasts without being renewed.
+        pooled: there are other hosts, which may have leases that are not known here.
 
     Attributes:
         no_shares: why no part of a device's compute can be reserved, "": it can.
@@ -148,12 +196,14 @@ class Leases:
         changed, ended: called with a named lease that has GPUs, when it has others, or another end, than before, and when it has ended.
     """
 
-    def __init__(self, policy: PolicyMachine, slots: int, per_token: int | None = None, expiry: float = EXPIRY_LEAST) -> None:
-        self._policy, self._slots, self._per_token = policy, slots, per_token
+    def __init__(self, policy: Policy, slots: int, per_token: int | None = None, expiry: float = EXPIRY_LEAST, pooled: bool = False) -> None:
+        self._policy, self._slots, self._per_token, self._pooled = policy, slots, per_token, pooled
         self.expiry = max(expiry, EXPIRY_LEAST)
         self._leases: dict[int, Lease] = {}
         self._named: dict[bytes, Lease] = {}
         self._launches: dict[tuple[bytes, bytes], Lease] = {}
+        self._processes: dict[tuple[bytes, bytes], Lease] = {}  # of programs that were sent here
+        self._sent: OrderedDict[tuple[bytes, bytes], str] = OrderedDict()  # named leases that are elsewhere, by id and token
         self._ended_launches: OrderedDict[tuple[bytes, bytes], None] = OrderedDict()
         self._refused: OrderedDict[tuple[bytes, bytes], str] = OrderedDict()  # named leases that had waited, by id and token
         self._members: dict[int, Membership] = {}
@@ -189,9 +239,8 @@ class Leases:
         """
         if id in self._named or id == NO_ID:
             raise NotGranted("there is a lease of this id already; open one under another")
-        lease = self._ask(asked, holder, started, now)
-        lease.id, lease.expires = id, now + self.expiry
-        self._named[id] = lease
+        lease = self._ask(asked, holder, started, now, id)
+        lease.expires = now + self.expiry
         self._refused.pop((id, asked.owner), None)
         self._changed(lease)
         return lease
@@ -210,9 +259,39 @@ class Leases:
             self._named[lease.id] = lease
         elif lease.launch != NO_LAUNCH:
             self._launches[lease.owner, lease.launch] = lease
-        self._carry_out(self._policy.handle(events.Restored(now, lease.number, user, devices, lease.memory, lease.compute)), new=lease)
+        self.carry_out(self._policy.handle(events.Restored(now, lease.number, user, devices, lease.memory, lease.compute)), new=lease)
         if lease.refused:
             raise NotGranted(lease.refused)
+
+    def place_here(self, lease: Lease, rights: Rights, now: float) -> str:
+        """A lease that was asked for here or at another host of the pool has these devices of this one.
+
+        Args:
+            lease: as the pool says it is; of an equal number as one that waits here, it is that one.
+            rights: of its token.
+
+        Returns:
+            Why it cannot have them, "": it has them.
+        """
+        known = self._leases.get(lease.number)
+        if known is None:
+            lease.expires = now + (self.expiry if lease.named else LINGER)
+            try:
+                self.restore(lease, rights, now)
+            except NotGranted as error:
+                return str(error)
+            if lease.process != NO_PROCESS and not lease.named and lease.launch == NO_LAUNCH:
+                self._processes[lease.owner, lease.process] = lease
+            self._changed(lease)
+            return ""
+        if not known.waits:
+            return "" if known.devices == lease.devices else "it has others"
+        user = self._know(Asked(lease.owner, lease.wanted, rights=rights), now)
+        out = self._policy.handle(events.Restored(now, lease.number, user, lease.devices, lease.memory, lease.compute))
+        why = next((one.text for one in out if isinstance(one, Refuse)), "")
+        if not why:
+            self.carry_out(out)
+        return why
 
     def _changed(self, lease: Lease) -> None:
         if lease.named and lease.devices:
@@ -226,6 +305,10 @@ class Leases:
         """
         lease = self._named.get(id)
         self.check_not_refused(id, owner)
+        if lease is not None and lease.seeks:
+            lease = None
+        if lease is None and (sent := self._sent.get((id, owner))):
+            raise ElsewhereError(sent)
         if lease is None or lease.owner != owner:
             text = "the lease of these GPUs has ended: they were given back, their agent is gone, or the server was started anew"
             raise NotGranted(f"{text}; leave this shell and attach again, or unset GPUVIRT_LEASE", unknown=True)
@@ -259,7 +342,7 @@ class Leases:
         if lease.waits:
             self._refuse(lease, "the lease was given back before it had its GPUs", now)
             return set()
-        self._end(lease, now)
+        self.end(lease, now)
         return set(lease.sessions)
 
     def let_go(self, id: bytes, owner: bytes, now: float) -> None:
@@ -281,7 +364,9 @@ class Leases:
             NotGranted: not on this server, or not under the lease that it names.
         """
         if asked.lease != NO_ID:
-            self._fits(self.find(asked.lease, asked.owner), asked)
+            lease = self._of(asked)
+            if lease is not None and not lease.seeks:
+                self._fits(lease, asked)
         elif asked.gpus and (never := self._impossible(asked, asked.gpus, 0.0)) is not None:
             raise NotGranted(never)
 
@@ -293,7 +378,7 @@ class Leases:
         """
         if session in self._members:
             raise ValueError(f"session {session:x} has its devices already")
-        lease = self.find(asked.lease, asked.owner) if asked.lease != NO_ID else self._launches.get((asked.owner, asked.launch))
+        lease = self._of(asked)
         own = sum(member.lease.owner == asked.owner for member in self._members.values())
         if self._per_token is not None and own >= self._per_token:
             what = f"this token has {own} sessions on this server, as many as one token may"
@@ -303,16 +388,27 @@ class Leases:
             raise NotGranted(f"this server has its limit of {self._slots} sessions; try again when one has ended")
         if lease is None:
             lease = self._ask(asked, holder, started, now)
-            if asked.launch != NO_LAUNCH:
-                lease.launch = asked.launch
-                self._launches[asked.owner, asked.launch] = lease
-        else:
+        elif not lease.seeks:
             self._fits(lease, asked)
         if not lease.named:
             lease.expires = None
         lease.sessions.add(session)
         member = self._members[session] = Membership(lease, slot, asked.memory or lease.memory or self._policy.most(asked.rights.memory))
         return member
+
+    def _of(self, asked: Asked) -> Lease | None:
+        """The lease that a session is to work under, None: it is not here (yet).
+
+        Raises:
+            NotGranted: it names one that there is not.
+        """
+        if asked.lease == NO_ID:
+            return self._launches.get((asked.owner, asked.launch)) or self._processes.pop((asked.owner, asked.process), None)
+        lease = self._named.get(asked.lease)
+        if lease is not None and lease.seeks and lease.owner == asked.owner:
+            return lease
+        known = lease is not None or any((asked.lease, asked.owner) in said for said in (self._refused, self._sent))
+        return self.find(asked.lease, asked.owner) if known or not self._pooled else None
 
     def adopt(self, session: int, lease: Lease, slot: int, memory: int, rights: Rights, now: float) -> Membership:
         """A session goes on that an earlier server began.
@@ -341,10 +437,10 @@ class Leases:
             return
         lease = member.lease
         lease.sessions.discard(session)
-        if lease.sessions or lease.named:
+        if lease.sessions or (lease.named and not lease.seeks):
             return
         if not lease.devices or lease.launch == NO_LAUNCH or self.launch_has_ended(lease.launch, lease.owner):
-            self._end(lease, now)
+            self.end(lease, now)
         else:
             lease.expires = now + LINGER
 
@@ -357,7 +453,7 @@ class Leases:
             self._ended_launches.popitem(last=False)
         lease = self._launches.get((owner, launch))
         if lease is not None and not lease.sessions:
-            self._end(lease, now)
+            self.end(lease, now)
 
     def launch_has_ended(self, launch: bytes, owner: bytes) -> bool:
         return (launch, owner) in self._ended_launches
@@ -403,7 +499,7 @@ class Leases:
         self._has_room(present, future.devices)
         lease = present.lease
         lease.devices = future.devices
-        self._carry_out(self._policy.handle(events.Moved(now, lease.number, lease.devices)))
+        self.carry_out(self._policy.handle(events.Moved(now, lease.number, lease.devices)))
         self._changed(lease)
         member = self._members[session] = Membership(lease, future.slot, future.memory)
         return member
@@ -436,8 +532,8 @@ class Leases:
         """Ends leases that nobody has renewed in time and that have no session; returns them."""
         over = [lease for lease in self._leases.values() if not lease.sessions and lease.expires is not None and lease.expires <= now]
         for lease in over:
-            self._end(lease, now)
-        self._carry_out(self._policy.handle(events.Passed(now)))
+            self.end(lease, now)
+        self.carry_out(self._policy.handle(events.Passed(now)))
         return over
 
     # ---- granting -------------------------------------------------------------------------------------------------------
@@ -456,13 +552,13 @@ class Leases:
             if lease.waits:
                 self._refuse(lease, why, now)
             elif lease.named or not lease.sessions:
-                self._end(lease, now)
+                self.end(lease, now)
 
     def _refuse(self, lease: Lease, why: str, now: float) -> None:
         """A lease that waits gets nothing, for a reason that is not the policy's."""
         lease.refused = why
         self._remember(lease)
-        self._end(lease, now)
+        self.end(lease, now)
         if self.decided:
             self.decided(lease)
 
@@ -479,7 +575,7 @@ class Leases:
         user = f"user {rights.user}" if rights.user else asked.owner.hex()
         if self._rights.get(user) != rights:
             self._rights[user] = rights
-            self._carry_out(self._policy.handle(events.UserSet(now, user, rights.weight, rights.gpus, rights.priority, rights.memory)))
+            self.carry_out(self._policy.handle(events.UserSet(now, user, rights.weight, rights.gpus, rights.priority, rights.memory)))
         return user
 
     def _impossible(self, asked: Asked, gpus: int, now: float) -> str | None:
@@ -487,7 +583,8 @@ class Leases:
             return self.no_shares
         return self._policy.impossible(self._know(asked, now), gpus, asked.memory, asked.compute, asked.priority)
 
-    def _ask(self, asked: Asked, holder: dict[str, Any], started: float, now: float) -> Lease:
+    def _ask(self, asked: Asked, holder: dict[str, Any], started: float, now: float, id: bytes = NO_ID) -> Lease:
+        """id: of one that is opened under a name."""
         own = sum(lease.owner == asked.owner for lease in self._leases.values())
         if self._per_token is not None and own >= self._per_token:
             what = f"this token has {own} leases on this server, as many as one token may"
@@ -499,21 +596,34 @@ class Leases:
             raise NotGranted(self.no_shares)
         user = self._know(asked, now)
         lease = self._leases[number] = Lease(number, asked.owner, asked.gpus, asked.memory, started, holder, compute=asked.compute)
+        lease.id, lease.launch, lease.process = id if id != NO_ID else asked.lease, asked.launch, asked.process
+        lease.seeks = id == NO_ID and asked.lease != NO_ID
+        if lease.named:
+            self._named[lease.id] = lease
+        elif lease.launch != NO_LAUNCH:
+            self._launches[lease.owner, lease.launch] = lease
         wanted = events.Asked(now, number, user, asked.gpus, asked.memory, asked.compute, asked.priority, asked.no_wait, asked.wait)
-        self._carry_out(self._policy.handle(wanted), new=lease)
+        self.carry_out(self._policy.handle(wanted), new=lease)
         if lease.refused:
             raise NotGranted(lease.refused)
         return lease
 
-    def _carry_out(self, instructions: Sequence[Instruction], new: Lease | None = None) -> None:
+    def carry_out(self, instructions: Sequence[Instruction], new: Lease | None = None) -> None:
         """Does what the policy says. new: a lease whose caller looks at it itself."""
         for one in instructions:
             lease = self._leases.get(one.lease)
-            if lease is None or not isinstance(one, Grant | Refuse | TimedOut):
+            if lease is None or not isinstance(one, Grant | Refuse | TimedOut | Elsewhere):
                 continue
             if isinstance(one, Grant):
                 lease.devices = one.devices
                 self._changed(lease)
+            elif isinstance(one, Elsewhere):
+                lease.elsewhere = one.url
+                if lease.named:
+                    self._sent[lease.id, lease.owner] = one.url
+                    if len(self._sent) > ENDED_LAUNCHES:
+                        self._sent.popitem(last=False)
+                self._forget(lease)
             else:
                 lease.refused = one.text
                 self._remember(lease)
@@ -539,9 +649,10 @@ class Leases:
             text = f"{format_size(asked.memory)} per GPU were asked for and a GPU of this lease has {format_size(least)}"
             raise NotGranted(f"{text}; ask for less with --memory")
 
-    def _end(self, lease: Lease, now: float) -> None:
+    def end(self, lease: Lease, now: float) -> None:
+        """It is over; of its sessions whoever runs them is to end them."""
         self._forget(lease)
-        self._carry_out(self._policy.handle(events.Released(now, lease.number)))
+        self.carry_out(self._policy.handle(events.Released(now, lease.number)))
 
     def _forget(self, lease: Lease) -> None:
         if self._leases.pop(lease.number, None) is not None and lease.named:
@@ -549,3 +660,5 @@ class Leases:
         self._named.pop(lease.id, None)
         if self._launches.get((lease.owner, lease.launch)) is lease:
             del self._launches[lease.owner, lease.launch]
+        if self._processes.get((lease.owner, lease.process)) is lease:
+            del self._processes[lease.owner, lease.process]

@@ -6,6 +6,7 @@ import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gpuvirt.transport.pool import PoolAddress
 from gpuvirt.transport.table import NAMES
 
 BOX_MODES = ("auto", "required", "off")  # by what the kernel has, only without holes, none
@@ -39,6 +40,8 @@ class ServeOptions:
         memory_per_session: the most that a session may have on each device, bytes, 0: all of it.
         host_memory_per_session: the most host memory that a worker may take beside its session's memory on the devices, bytes.
         disk_per_token: what sessions of one token may keep on disk together, bytes.
+        head: this host has the scheduler of a pool of many.
+        join: a host of the pool of many that this one is to join, None: none.
         metrics: where to serve figures for Prometheus, None: nowhere; port 0 takes a free one.
         name: the server's name.
         ready_file: written once the daemon is ready.
@@ -64,6 +67,8 @@ class ServeOptions:
     memory_per_session: int = 0
     host_memory_per_session: int = HOST_MEMORY
     disk_per_token: int = DISK_PER_TOKEN
+    head: bool = False
+    join: PoolAddress | None = None
     metrics: tuple[str, int] | None = None
     name: str = field(default_factory=socket.gethostname)
     ready_file: Path | None = None

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpuvirt.server.leases import Asked, Membership
+from gpuvirt.server.leases import NO_PROCESS, Asked, Membership
 from gpuvirt.server.parking import ParkingState
 from gpuvirt.server.policy.rights import Rights
 from gpuvirt.server.sealing import CIPHERS
@@ -29,7 +29,8 @@ def asked(hello: Hello, rights: Rights) -> Asked:
     """What a hello asks for. rights: what its token allows."""
     no_wait, wait = bool(hello.flags & HELLO_NO_WAIT), hello.wait_ms / 1000
     wanted = hello.gpus, whole_units(hello.memory), rights, hello.lease, hello.launch
-    return Asked(hello.token_id, *wanted, hello.compute, hello.priority, no_wait=no_wait, wait=wait)
+    process = hello.process + hello.exec_id if any(hello.process) else NO_PROCESS
+    return Asked(hello.token_id, *wanted, hello.compute, hello.priority, no_wait=no_wait, wait=wait, process=process)
 
 
 @dataclass

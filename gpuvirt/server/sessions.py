@@ -8,21 +8,22 @@ import secrets
 import socket
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from gpuvirt import paths
 from gpuvirt.errors import GpuvirtError
 from gpuvirt.server.fdstore.kept_sessions import Kept, SessionStore, pool_of
 from gpuvirt.server.handover import Handovers
-from gpuvirt.server.leases import NO_RIGHTS, Lease, Leases, Membership, NotGranted
+from gpuvirt.server.leases import NO_RIGHTS, Lease, Leases, Membership, NotGranted, Policy
 from gpuvirt.server.memory_usage import SLOTS, MemoryUsage
 from gpuvirt.server.moves import carry
 from gpuvirt.server.named_leases import GIVEN_BACK, NamedLeases
 from gpuvirt.server.parking import Parkable, Parking
+from gpuvirt.server.policy.instructions import Instruction
 from gpuvirt.server.policy.machine import PolicyMachine
 from gpuvirt.server.policy.rights import Rights
-from gpuvirt.server.refusals import Refused, refused
+from gpuvirt.server.refusals import Moved, Refused, refused
 from gpuvirt.server.sealing import Exchange, NotSealed, Sealing
 from gpuvirt.server.session import MAIN, Session, asked, holder
 from gpuvirt.server.tenants import Tenant
@@ -39,6 +40,7 @@ log = logging.getLogger("gpuvirt.server")
 
 WORKER_PATIENCE = 4.0  # seconds without a worker, after which the client is told that it waits; it gives up when it has heard nothing for 10
 WORKER_LIMIT = 60.0  # seconds until there must be one
+POOL_PATIENCE = 0.5  # seconds that a pool's scheduler has for its answer before the client is told that it waits
 FORMER_LIMIT = 1.0  # seconds that the session of a program that was replaced has for its own end
 TOLD_MOST = 256  # ended sessions that are remembered, because their clients are to hear why
 
@@ -53,6 +55,7 @@ class Sessions:
         named: its named leases.
         reconnections: connections that were made again, by the name of the transport.
         changed: is called when a lease or a session is new, has ended, or is parked or back.
+        launch_over: tells the pool that a launcher has said so, None: this host is its own pool.
         on_end: is called with a session that has ended, before it is forgotten.
     """
 
@@ -70,14 +73,17 @@ class Sessions:
         idle: int = 0,
         overrun: float = 60.0,
         tenant_of: Callable[[bytes], Tenant],
+        pool: Callable[[PolicyMachine], Policy] | None = None,
     ) -> None:
+        """pool: makes the policy of a host in a pool of many, from the books of its own devices."""
         self._told: OrderedDict[int, Session] = OrderedDict()  # that have ended for a reason that their clients are told when they ask
         inventory = engine.inventory
         self._engine, self._inventory, self._memory_usage = engine, inventory, memory_usage
         self._tenant_of, self._handovers = tenant_of, Handovers(inventory, memory_usage, server_name, grace, host_memory)
         self._sealing = sealing or Sealing()
-        policy = PolicyMachine([device.memory for device in inventory.devices], whole_units(memory))
-        self._leases = Leases(policy, SLOTS, per_token, grace)
+        own = PolicyMachine([device.memory for device in inventory.devices], whole_units(memory))
+        self._pooled = pool is not None
+        self._leases = Leases(pool(own) if pool is not None else own, SLOTS, per_token, grace, self._pooled)
         self._leases.decided = self._decided
         if inventory.strict:
             self._leases.no_shares = NO_SHARES
@@ -85,6 +91,7 @@ class Sessions:
         self._waiting: dict[int, set[asyncio.Future[None]]] = {}  # by lease: its sessions
         self._expiry: asyncio.TimerHandle | None = None
         self.reconnections: Counter[str] = Counter()
+        self.launch_over: Callable[[bytes, bytes], None] | None = None
         self.changed: Callable[[], None] = lambda: None
         self.on_end: Callable[[Session], None] = lambda session: None
         self._sessions: dict[int, Session] = {}
@@ -209,15 +216,30 @@ class Sessions:
             return State(place=place, queued=queued, text=self._leases.why(lease))
 
         place, queued = self._leases.place(lease)
-        log.info("%s (pid %d) waits for %s, place %d of %d: %s", hello.program, hello.pid, lease.gpus, place, queued, self._leases.why(lease))
+        note = log.debug if self._pooled else log.info
+        note("%s (pid %d) waits for %s, place %d of %d: %s", hello.program, hello.pid, lease.gpus, place, queued, self._leases.why(lease))
         try:
-            await self._tell_while(client, transcript, decided, state)
+            await self._tell_while(client, transcript, decided, state, POOL_PATIENCE if self._pooled else 0)
         finally:
-            self._waiting[lease.number].discard(decided)
-            if not self._waiting[lease.number]:
-                del self._waiting[lease.number]
+            self._waits_no_more(lease, decided)
+        if lease.elsewhere:
+            raise Moved(lease.elsewhere)
         if lease.refused:
-            raise Refused(WELCOME_BUSY, lease.refused)
+            raise Refused(WELCOME_UNKNOWN if lease.seeks else WELCOME_BUSY, lease.refused)
+
+    def _waits_no_more(self, lease: Lease, decided: asyncio.Future[None]) -> None:
+        self._waiting[lease.number].discard(decided)
+        if not self._waiting[lease.number]:
+            del self._waiting[lease.number]
+
+    async def decided_within(self, lease: Lease, seconds: float) -> None:
+        """Waits until a lease has its GPUs, is refused or is elsewhere, for so long at most; not at all where this host decides alone."""
+        if not self._pooled or not lease.waits:
+            return
+        decided: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(lease.number, set()).add(decided)
+        await asyncio.wait([decided], timeout=seconds)
+        self._waits_no_more(lease, decided)
 
     async def _tell_while(
         self, client: socket.socket, transcript: Transcript, until: asyncio.Future[Any], state: Callable[[], State], patience: float = 0
@@ -346,6 +368,12 @@ class Sessions:
         Returns:
             How many sessions that launch still has.
         """
+        if self.launch_over is not None:
+            self.launch_over(launch, owner)
+        return self.launch_ended_elsewhere(launch, owner)
+
+    def launch_ended_elsewhere(self, launch: bytes, owner: bytes) -> int:
+        """As `launch_ended`, where the launcher has told another host of the pool."""
         self._leases.launch_ended(launch, owner, time.monotonic())
         concerned = [s for s in self._sessions.values() if s.hello.launch == launch and s.hello.token_id == owner and any(launch)]
         for session in concerned:
@@ -583,6 +611,34 @@ class Sessions:
         for lease in self._leases.expire(time.monotonic()):
             if lease.named:
                 log.info("lease %016x has ended: nobody keeps it any more", lease.number)
+        self._watch_expiry()
+
+    # ---- a pool of many hosts (gpuvirt.cluster) -------------------------------------------------------------------------
+
+    def lease(self, number: int) -> Lease | None:
+        return self._leases.get(number)
+
+    def carry_out(self, instructions: Sequence[Instruction]) -> None:
+        """Does what the pool's policy says."""
+        if instructions:
+            self._leases.carry_out(instructions)
+            self._watch_expiry()
+
+    def place_here(self, lease: Lease, rights: Rights) -> str:
+        """A lease of the pool is to have GPUs of this host. Returns why it cannot, "": it has them."""
+        why = self._leases.place_here(lease, rights, time.monotonic())
+        self._watch_expiry()
+        return why
+
+    def finish(self, number: int, why: str) -> None:
+        """A lease is over, with what works under it."""
+        lease = self._leases.get(number)
+        if lease is None:
+            return
+        log.info("lease %016x is ended: %s", number, why)
+        for session in list(lease.sessions):
+            self._end(session, why)
+        self._leases.end(lease, time.monotonic())
         self._watch_expiry()
 
     # ---- what people see (gpuvirt.server.observe) -----------------------------------------------------------------------

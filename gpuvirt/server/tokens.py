@@ -153,6 +153,15 @@ class TokenStore:
             return "the token has been revoked; ask the server's owner for another"
         return entry.expired
 
+    def text(self) -> str:
+        """All tokens, as their file has them, for another host of the pool. Secret.
+
+        Raises:
+            GpuvirtError: the file cannot be read.
+        """
+        self._load()
+        return json.dumps([asdict(entry) for entry in self._entries])
+
     def control_keys(self) -> dict[bytes, TokenEntry]:
         """The z85 public keys that the control channel knows, each with its token, which may have expired."""
         self._load()

@@ -96,16 +96,18 @@ class Moved:
 
 @dataclass(frozen=True)
 class HostJoined:
-    """A host is there, with its devices, all of them free; what is left of earlier leases is told as `Restored`.
+    """A host is there, with its devices, which are free but for what leases have had before.
 
     Attributes:
         host: its number, not that of another that is there.
         memory: bytes of each device, one at least. Which numbers they have says `Hosts.devices`.
+        leases: what is restored before anything is granted; their devices are counted from the host's first.
     """
 
     at: float
     host: int
     memory: tuple[int, ...]
+    leases: tuple[Restored, ...] = ()
 
 
 @dataclass(frozen=True)

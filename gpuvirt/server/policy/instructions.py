@@ -65,4 +65,12 @@ class Lost:
     text: str
 
 
-Instruction = Grant | Queue | Refuse | TimedOut | Hold | End | Lost
+@dataclass(frozen=True)
+class Elsewhere:
+    """The lease is another host's, at `url`: whoever waits for it is to ask there. Said in a pool of many hosts (gpuvirt.cluster)."""
+
+    lease: int
+    url: str
+
+
+Instruction = Grant | Queue | Refuse | TimedOut | Hold | End | Lost | Elsewhere

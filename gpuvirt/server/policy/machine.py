@@ -26,7 +26,7 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpuvirt.server.policy import story
 from gpuvirt.server.policy.events import (
@@ -141,7 +141,7 @@ class PolicyMachine:
             case Restored():
                 self._restore(event, out)
             case HostJoined():
-                self.room.join(event.host, event.memory)
+                self._join(event, out)
             case HostLeft():
                 self._lose(event.host, out)
             case Released() | Passed():
@@ -384,6 +384,12 @@ class PolicyMachine:
         for device in devices:
             self.room.give_back(device, shape)
             self.holdings.freed(device)
+
+    def _join(self, event: HostJoined, out: list[Instruction]) -> None:
+        self.room.join(event.host, event.memory)
+        first = self.room.devices(event.host).start
+        for one in event.leases:
+            self._restore(replace(one, devices=tuple(first + device for device in one.devices)), out)
 
     def _lose(self, host: int, out: list[Instruction]) -> None:
         if not self.room.has(host):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from gpuvirt.server.policy.events import COMPUTE, Asked, Event, HostJoined, HostLeft, Released, UserRevoked, UserSet
-from gpuvirt.server.policy.instructions import End, Grant, Hold, Instruction, Lost, Queue, Refuse, TimedOut
+from gpuvirt.server.policy.instructions import Elsewhere, End, Grant, Hold, Instruction, Lost, Queue, Refuse, TimedOut
 from gpuvirt.sizes import format_size
 
 
@@ -75,6 +75,8 @@ def _words(one: Instruction, overtaken: int) -> str:
             return f"GPU {_names(one.devices)} {'take' if len(one.devices) > 1 else 'takes'} no other lease until it is granted: {one.text}"
         case End():
             return f"it is to end: {one.text}"
+        case Elsewhere():
+            return f"it is at {one.url}"
         case Lost():
             return f"it is over: {one.text}"
         case Refuse() | TimedOut():

@@ -1,0 +1,1 @@
+"""A pool of many hosts: one scheduler, and on each host a daemon that is a member."""

@@ -1,0 +1,77 @@
+"""What a host must know to be one of a pool: the scheduler's address and keys, and the pool's tokens, which all hosts share.
+
+A host that joins asks another of the pool for it, over its control channel and with an admin's token: whoever has that can do as much anyway.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import zmq
+
+from gpuvirt import paths
+from gpuvirt.errors import GpuvirtError
+from gpuvirt.server.tokens import TokenStore
+from gpuvirt.transport.control import request
+from gpuvirt.transport.pool import PoolAddress, PoolStatus, check_pool
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """Attributes:
+    host, port: where the scheduler listens; host "": where whoever tells of it was reached.
+    key: its public key, z85.
+    member: the secret key by which it knows members, z85.
+    server: the secret key of the control channels of all hosts, z85: a token names its public half.
+    tokens: as in a tokens' file.
+    head: the pool's URL of the host that has the scheduler.
+    """
+
+    host: str
+    port: int
+    key: str
+    member: str = field(repr=False)
+    server: str = field(repr=False)
+    tokens: str = field(repr=False)
+    head: str
+
+    def told(self) -> dict[str, Any]:
+        """As the answer to ``cluster_join``."""
+        return asdict(self)
+
+
+def ask(address: PoolAddress, token: str | None) -> tuple[Credentials, PoolStatus]:
+    """Asks a host of the pool.
+
+    Raises:
+        GpuvirtError: it does not answer, has no pool of many hosts, or the token is no admin's.
+    """
+    status = check_pool(address, token)
+    answer = request(status.peer, status.greeting.control_port, status.token, "cluster_join")
+    try:
+        found = Credentials(**answer)
+        json.loads(found.tokens), zmq.curve_public(found.member.encode()), zmq.curve_public(found.server.encode())
+    except (TypeError, ValueError, AttributeError, zmq.ZMQError) as error:
+        raise GpuvirtError(f"{address.url} says what makes no sense of its pool ({error}); install the same gpuvirt on all hosts") from None
+    return found, status
+
+
+def keep(folder: Path, credentials: Credentials) -> TokenStore:
+    """Writes the pool's key and tokens where this host's are, and reads them from there."""
+    folder = paths.private_dir(folder)
+    paths.write_private(folder / "server.key", credentials.server + "\n")
+    keep_tokens(folder, credentials.tokens)
+    return TokenStore(folder)
+
+
+def keep_tokens(folder: Path, text: str) -> None:
+    """Writes the pool's tokens; a daemon that reads them looks again."""
+    file = folder / "tokens.json"
+    with contextlib.suppress(FileNotFoundError):
+        if file.read_text() == text:
+            return
+    paths.write_private(file, text)

@@ -1,0 +1,173 @@
+"""A daemon's part in a pool of many hosts: the head has the scheduler, the others a connection to it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from gpuvirt.cluster import credentials
+from gpuvirt.cluster.credentials import Credentials
+from gpuvirt.cluster.link import Link
+from gpuvirt.cluster.member import Member
+from gpuvirt.cluster.messages import ALIVE_EVERY, HostEntry, Message, Tokens
+from gpuvirt.cluster.service import SchedulerService
+from gpuvirt.errors import GpuvirtError
+from gpuvirt.server.policy.machine import PolicyMachine
+from gpuvirt.server.sessions import Sessions
+from gpuvirt.server.tokens import TokenEntry, TokenStore
+from gpuvirt.transport.control import request
+from gpuvirt.transport.pool import PoolAddress
+from gpuvirt.transport.token import Token
+
+log = logging.getLogger("gpuvirt.server")
+
+Handler = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
+FORWARDED = ("token_list", "token_create", "token_revoke")
+
+
+class PoolHost:
+    """One host of a pool.
+
+    Args:
+        name: told from all others of the pool.
+        url: where clients of other hosts reach it.
+        tokens: the pool's.
+        joined: what the host that was asked has told, and where it is; None: this is the head.
+        address, token: of that host.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        url: str,
+        tokens: TokenStore,
+        joined: tuple[Credentials, str] | None = None,
+        address: PoolAddress | None = None,
+        token: str | None = None,
+    ) -> None:
+        self.name, self._url, self._tokens = name, url, tokens
+        self._joined, self._address, self._token = joined, address, token
+        self._told = joined[0] if joined else None
+        self.member: Member | None = None
+        self._service: SchedulerService | None = None
+        self._link: Link | None = None
+        self._alive: asyncio.Task[None] | None = None
+        self._apply: Callable[[Message], None] = lambda message: None
+
+    def policy(self, local: PolicyMachine) -> Member:
+        """That of this host's leases."""
+        entry = HostEntry(self.name, self._url, tuple(local.room.total))
+        self.member = Member(local, entry, self._send, self._told.head if self._told else self._url)
+        return self.member
+
+    def _send(self, message: Message) -> None:
+        if self._service is not None:
+            self._service.receive(message)
+        elif self._link is not None:
+            self._link.send(message)
+
+    async def start(self, sessions: Sessions, control_port: int, host: str, port: int, limit: int) -> None:
+        """Joins the pool, or begins it.
+
+        Args:
+            control_port: of this daemon's control channel.
+            host, port: where the scheduler listens, if it is here, and the port that it takes if it can.
+            limit: the daemon's limit of open files.
+        """
+        member = self.member
+        assert member is not None
+        member.entry = HostEntry(member.entry.name, member.entry.url, member.entry.memory, control_port)
+        member.lease, member.leases = sessions.lease, lambda: sessions.leases
+        member.place_here, member.finish = sessions.place_here, sessions.finish
+        member.launch_ended = sessions.launch_ended_elsewhere
+        sessions.launch_over = member.tell_ended
+
+        def handle(message: Message) -> None:
+            if isinstance(message, Tokens):
+                credentials.keep_tokens(self._tokens.folder, message.text)
+            else:
+                sessions.carry_out(member.receive(message, time.monotonic()))
+
+        if self._joined is None:
+            service = SchedulerService(self.name, self._tokens, handle, self._url)
+            service.start(host, port, limit)
+            self._service = service
+            service.receive(member.join())
+            self._alive = asyncio.create_task(self._say_alive())
+        else:
+            assert self._address is not None
+            self._link = Link(member, self._address, self._token, self._joined, handle, self._learned)
+            self._link.start()
+
+    async def _say_alive(self) -> None:
+        """The head's own member."""
+        assert self.member is not None
+        while True:
+            await asyncio.sleep(ALIVE_EVERY)
+            self.member.alive()
+
+    def _learned(self, told: Credentials) -> None:
+        self._told = told
+        credentials.keep_tokens(self._tokens.folder, told.tokens)
+
+    async def close(self) -> None:
+        if self._alive is not None:
+            self._alive.cancel()
+        if self._link is not None:
+            await self._link.close()
+        if self._service is not None:
+            service, self._service = self._service, None
+            await service.close()
+
+    # ---- requests of the control channel --------------------------------------------------------------------------------
+
+    def requests(self) -> dict[str, Handler]:
+        """``cluster_join`` tells an admin what a host needs to join. On other hosts than the head, requests about tokens are the head's."""
+        return {"cluster_join": self._cluster_join} | ({} if self._joined is None else {op: self._forward(op) for op in FORWARDED})
+
+    async def _cluster_join(self, message: dict[str, Any]) -> dict[str, Any]:
+        sender: TokenEntry = message["from"]
+        if not sender.admin:
+            raise GpuvirtError(f"the token {sender.name!r} may use GPUs but not add hosts; ask the pool's owner")
+        if self._service is not None:
+            return self._service.credentials().told()
+        assert self._told is not None and self._joined is not None
+        return {**self._told.told(), "host": self._told.host or self._joined[1], "tokens": self._tokens.text()}
+
+    def _forward(self, op: str) -> Handler:
+        async def forwarded(message: dict[str, Any]) -> dict[str, Any]:
+            sender: TokenEntry = message["from"]
+            assert self._address is not None
+            _, status = await asyncio.to_thread(credentials.ask, self._address, self._token)
+            said = {name: value for name, value in message.items() if name not in ("v", "op", "from")}
+            token = Token(bytes.fromhex(sender.id), sender.key, status.token.server_key)
+            return await asyncio.to_thread(lambda: request(status.peer, status.greeting.control_port, token, op, **said))
+
+        return forwarded
+
+
+def reachable(host: str, port: int, towards: str) -> str:
+    """The URL under which a server that listens there is reached by others.
+
+    Args:
+        host: of the listening socket; of all interfaces it is the one that leads to `towards`, an address.
+    """
+    if host in ("0.0.0.0", "::"):
+        family = socket.AF_INET6 if ":" in towards else socket.AF_INET
+        try:
+            with socket.socket(family, socket.SOCK_DGRAM) as sock:
+                sock.connect((towards, 9))  # nothing is sent
+                host = str(sock.getsockname()[0])
+        except OSError:
+            host = socket.gethostname()
+    return PoolAddress(host, port).url
+
+
+def state_folder(folder: Path, host: str, port: int) -> Path:
+    """Of a host that has joined a pool: the pool's tokens are not those of this user's other servers."""
+    return folder / f"joined-{host.replace('/', '_')}-{port}"

@@ -1,0 +1,136 @@
+"""A member's connection to the scheduler of its pool: made, and made again for as long as the daemon runs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+
+import zmq
+import zmq.asyncio
+
+from gpuvirt.cluster import credentials
+from gpuvirt.cluster.credentials import Credentials
+from gpuvirt.cluster.member import Member
+from gpuvirt.cluster.messages import ALIVE_EVERY, Leave, Message, NotAMessage, NotWelcome, parse
+from gpuvirt.errors import GpuvirtError
+from gpuvirt.transport.pool import PoolAddress
+
+log = logging.getLogger("gpuvirt.server")
+
+AGAIN_AFTER = 1.0  # seconds before a scheduler that could not be reached is tried again
+
+
+class Link:
+    """The connection, from `start` to `close`.
+
+    Args:
+        address, token: of a host of the pool, which says where the scheduler is.
+        known: its first answer, and the address at which it was reached.
+        handle: takes what the scheduler says.
+        learned: takes what a later answer says: of another scheduler's keys, or of other tokens.
+    """
+
+    def __init__(
+        self,
+        member: Member,
+        address: PoolAddress,
+        token: str | None,
+        known: tuple[Credentials, str],
+        handle: Callable[[Message], None],
+        learned: Callable[[Credentials], None],
+    ) -> None:
+        self._member, self._address, self._token = member, address, token
+        self._known: tuple[Credentials, str] | None = known
+        self._handle, self._learned = handle, learned
+        self._context = zmq.asyncio.Context()
+        self._socket: zmq.asyncio.Socket | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run())
+
+    def send(self, message: Message) -> None:
+        """To the scheduler, if there is a connection."""
+        if self._socket is not None:
+            with contextlib.suppress(zmq.ZMQError):
+                self._socket.send(message.packed(), zmq.DONTWAIT)
+
+    async def close(self) -> None:
+        """Says that the host leaves."""
+        if self._task:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        self._context.destroy(linger=0)
+
+    async def _run(self) -> None:
+        said = ""
+        while True:
+            try:
+                why = await self._session()
+            except GpuvirtError as error:
+                why = str(error)
+            self._member.lost(why)
+            if why != said:
+                log.warning("this host is no member of its pool: %s; trying again", why)
+                said = why
+            await asyncio.sleep(AGAIN_AFTER)
+
+    async def _session(self) -> str:
+        """One connection, for as long as it lasts. Returns why it does not any more.
+
+        Raises:
+            GpuvirtError: nobody tells where the scheduler is.
+        """
+        known, self._known = self._known, None
+        if known is None:
+            found, status = await asyncio.to_thread(credentials.ask, self._address, self._token)
+            self._learned(found)
+            known = found, status.peer
+        told, peer = known
+        sock = self._socket = self._context.socket(zmq.DEALER)
+        try:
+            sock.ipv6 = ":" in peer
+            sock.curve_serverkey = told.key.encode()
+            sock.curve_secretkey = told.member.encode()
+            sock.curve_publickey = zmq.curve_public(told.member.encode())
+            host = told.host or peer
+            sock.connect(f"tcp://[{host}]:{told.port}" if ":" in host else f"tcp://{host}:{told.port}")
+            sock.send(self._member.join().packed(), zmq.DONTWAIT)
+            return await self._talk(sock)
+        except zmq.ZMQError as error:
+            return f"the connection to its scheduler failed: {error}"
+        except asyncio.CancelledError:
+            with contextlib.suppress(zmq.ZMQError):
+                sock.linger = 200
+                sock.send(Leave().packed(), zmq.DONTWAIT)
+            raise
+        finally:
+            self._socket = None
+            sock.close()
+
+    async def _talk(self, sock: zmq.asyncio.Socket) -> str:
+        begun = next_word = time.monotonic()
+        while True:
+            now = time.monotonic()
+            if now >= next_word:
+                self._member.alive()
+                next_word = now + ALIVE_EVERY
+            heard = self._member.heard if self._member.up else begun
+            if self._member.silent_since(max(heard, begun), now):
+                return f"the scheduler at {self._address.url} does not answer"
+            if not await sock.poll(round(1000 * max(0.0, next_word - now))):
+                continue
+            try:
+                message = parse(await sock.recv())
+            except NotAMessage as error:
+                return str(error)
+            was_up = self._member.up
+            self._handle(message)
+            if isinstance(message, NotWelcome):
+                return message.why
+            if self._member.up and not was_up:
+                log.info("this host is a member of the pool of %s", self._address.url)

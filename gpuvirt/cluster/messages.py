@@ -1,0 +1,276 @@
+"""What the scheduler of a pool and its members say to each other: msgpack maps with the message's name under ``t``.
+
+A member's first word is `Join`; the scheduler answers with `Welcome`. After that each end says something at least once in `ALIVE_EVERY`, and takes
+the other for gone when it has heard nothing for `SILENCE`. A member that has lost the scheduler, or a message of it, joins anew and says what it has:
+what is true of a host's GPUs only the host knows.
+
+What the scheduler decides carries its *epoch*, a number that grows with each scheduler of the pool. A member obeys none whose epoch is lower than
+one that it has seen: a scheduler that was cut off, and does not know that another has taken its place, grants nothing any more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, ClassVar
+
+from gpuvirt.errors import GpuvirtError
+from gpuvirt.server.policy.rights import Rights
+from gpuvirt.transport.packing import pack, unpack
+
+ALIVE_EVERY = 1.0  # seconds
+SILENCE = 4.0  # seconds
+VERSION = 1
+
+
+class NotAMessage(GpuvirtError):
+    """What came is no message of this version."""
+
+
+@dataclass(frozen=True)
+class Message:
+    """One message."""
+
+    NAMES: ClassVar[dict[str, type[Message]]] = {}
+
+    def __init_subclass__(cls) -> None:
+        Message.NAMES[cls.__name__] = cls
+
+    def packed(self) -> bytes:
+        return pack({"t": type(self).__name__, **asdict(self)})
+
+
+def parse(raw: bytes) -> Message:
+    """A message from bytes.
+
+    Raises:
+        NotAMessage: they are none of this version.
+    """
+    try:
+        said = unpack(raw)
+        kind = Message.NAMES[str(said.pop("t"))]
+        known = {field.name: field.metadata.get("of") for field in fields(kind)}
+        return kind(**{name: _value(known[name], value) for name, value in said.items()})
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise NotAMessage(f"this is no message of version {VERSION}: {error}") from None
+
+
+def _value(of: Any, value: Any) -> Any:
+    """of: what a list's entries, or the value, are made into."""
+    if isinstance(value, list):
+        return tuple(_value(of, entry) for entry in value)
+    return value if of is None else of(**{name: _value(None, entry) for name, entry in value.items()})
+
+
+def _rights(**said: Any) -> Rights:
+    return Rights(**said)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A lease that a client of a member wants.
+
+    Attributes:
+        lease: its number, by which all hosts know it.
+        user: who asks, as the policy calls it. rights: what that user may have.
+        owner, id, launch, process: by which programs find it: its token; the id of a named one, the launch, and the program that it is for, each
+            zeros where there is none.
+        gpus, memory, compute, priority, no_wait, wait: as in `policy.events.Asked`.
+        holder, started: as in `gpuvirt.server.leases.Lease`.
+    """
+
+    lease: int
+    user: str
+    rights: Rights = field(metadata={"of": _rights})
+    owner: bytes
+    id: bytes = field(repr=False)
+    launch: bytes
+    process: bytes
+    gpus: int
+    memory: int = 0
+    compute: int = 0
+    priority: int = 0
+    no_wait: bool = False
+    wait: float = 0.0
+    holder: dict[str, Any] = field(default_factory=dict)
+    started: float = 0.0
+
+
+def _wanted(**said: Any) -> Wanted:
+    return Wanted(**{**said, "rights": Rights(**said["rights"])})
+
+
+@dataclass(frozen=True)
+class Held:
+    """A lease that has GPUs of a member. devices: the host's ordinals."""
+
+    wanted: Wanted
+    devices: tuple[int, ...]
+
+
+def _held(**said: Any) -> Held:
+    return Held(_wanted(**said["wanted"]), tuple(said["devices"]))
+
+
+@dataclass(frozen=True)
+class HostEntry:
+    """A host of the pool, as its members know it.
+
+    Attributes:
+        url: where its clients connect.
+        memory: bytes of each of its devices.
+        control_port: of its control channel.
+    """
+
+    name: str
+    url: str
+    memory: tuple[int, ...]
+    control_port: int = 0
+
+
+def _host(**said: Any) -> HostEntry:
+    return HostEntry(**said)
+
+
+# ---- a member's ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Join(Message):
+    """A host is there.
+
+    Attributes:
+        version: of these messages.
+        host: what it is, and has.
+        epoch: the highest that it has seen.
+        held: leases that have its GPUs.
+        wanted: leases that its clients wait for.
+    """
+
+    version: int
+    host: HostEntry = field(metadata={"of": _host})
+    epoch: int = 0
+    held: tuple[Held, ...] = field(default=(), metadata={"of": _held})
+    wanted: tuple[Wanted, ...] = field(default=(), metadata={"of": _wanted})
+
+
+@dataclass(frozen=True)
+class Want(Message):
+    """A client asks for a lease."""
+
+    wanted: Wanted = field(metadata={"of": _wanted})
+
+
+@dataclass(frozen=True)
+class Placed(Message):
+    """The host has what `Place` said, or has not, and why."""
+
+    lease: int
+    why_not: str = ""
+
+
+@dataclass(frozen=True)
+class Over(Message):
+    """A lease of this host is over, or nobody waits for it any more."""
+
+    lease: int
+
+
+@dataclass(frozen=True)
+class Shifted(Message):
+    """A lease has other devices of the host than before."""
+
+    lease: int
+    devices: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Ended(Message):
+    """The program of a launch has ended, as its launcher says; also for the host that has its lease."""
+
+    owner: bytes
+    launch: bytes
+
+
+@dataclass(frozen=True)
+class Alive(Message):
+    """Nothing has happened."""
+
+
+@dataclass(frozen=True)
+class Leave(Message):
+    """The host goes, with all that it has."""
+
+
+# ---- the scheduler's ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Welcome(Message):
+    """The host is a member. epoch: of the scheduler."""
+
+    epoch: int
+
+
+@dataclass(frozen=True)
+class NotWelcome(Message):
+    """The host is none, and why."""
+
+    why: str
+
+
+@dataclass(frozen=True)
+class Hosts(Message):
+    """All hosts of the pool, whenever they are others than before."""
+
+    hosts: tuple[HostEntry, ...] = field(metadata={"of": _host})
+
+
+@dataclass(frozen=True)
+class Tokens(Message):
+    """The pool's tokens, as a tokens' file has them, whenever they are others than before."""
+
+    text: str = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Place(Message):
+    """The host is to keep these of its devices for the lease. It answers with `Placed`."""
+
+    epoch: int
+    wanted: Wanted = field(metadata={"of": _wanted})
+    devices: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Elsewhere(Message):
+    """The lease that a client of this host asked for is another host's, at `url`."""
+
+    lease: int
+    url: str
+
+
+@dataclass(frozen=True)
+class Denied(Message):
+    """The lease that a client of this host asked for is refused. late: it had waited as long as it wanted to."""
+
+    lease: int
+    text: str
+    late: bool = False
+
+
+@dataclass(frozen=True)
+class Waits(Message):
+    """What is new of a lease that waits: its place, from 1, of `queued`; why, for people."""
+
+    lease: int
+    place: int
+    queued: int
+    why: str
+
+
+@dataclass(frozen=True)
+class Finish(Message):
+    """A lease of this host is to end; `text` is for the user."""
+
+    lease: int
+    text: str

@@ -1,0 +1,400 @@
+"""The scheduler of a pool of many hosts: the policy machine over all their GPUs, and which lease is whose. No I/O, no clock, no chance.
+
+Members tell it what their clients want and what they have; it answers with messages for members. A lease that is granted is first *placed*: the host
+of its GPUs is told, and only when it has agreed the member whose client asked is told where it is. So a client that is sent to a host finds its lease
+there, and a host gives nobody what it has not.
+
+It keeps nothing that its members could not tell a successor: after a new start they join it with all that they have and wait for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from gpuvirt.cluster.messages import (
+    SILENCE,
+    VERSION,
+    Alive,
+    Denied,
+    Elsewhere,
+    Ended,
+    Finish,
+    HostEntry,
+    Hosts,
+    Join,
+    Leave,
+    Message,
+    NotWelcome,
+    Over,
+    Place,
+    Placed,
+    Shifted,
+    Waits,
+    Want,
+    Wanted,
+    Welcome,
+)
+from gpuvirt.server.policy.events import Asked, HostJoined, HostLeft, Moved, Passed, Released, Restored, UserSet
+from gpuvirt.server.policy.instructions import End, Grant, Instruction, Lost, Refuse, TimedOut
+from gpuvirt.server.policy.machine import PolicyMachine
+from gpuvirt.server.policy.rights import Rights
+
+SETTLE = 5.0  # seconds that a scheduler waits for hosts of the pool to join before it refuses what those that are there cannot give
+UNKNOWN = (
+    "the lease of these GPUs has ended: they were given back, their agent is gone, or their host is;"
+    " leave this shell and attach again, or unset GPUVIRT_LEASE"
+)
+TWICE = "another host of the pool has this lease, or others have its GPUs"
+PLACES_EVERY = 1.0  # seconds between two looks at who waits at which place
+
+Out = list[tuple[str, Message]]  # messages, each with the name of the member that it is for
+Key = tuple[str, bytes, bytes]
+
+
+@dataclass(eq=False)
+class _Member:
+    """heard: when something came of it last."""
+
+    number: int
+    entry: HostEntry
+    heard: float
+
+
+@dataclass(eq=False)
+class _Lease:
+    """A lease that waits, is being placed, or has GPUs.
+
+    Attributes:
+        askers: members whose clients wait for it, each with the number by which it knows it.
+        host: the member whose GPUs it has, "": none's.
+        placed: that member has agreed.
+        told: what was said of its place last.
+    """
+
+    wanted: Wanted
+    askers: dict[str, int] = field(default_factory=dict)
+    host: str = ""
+    placed: bool = False
+    told: tuple[int, int, str] = (0, 0, "")
+
+
+def _keys(wanted: Wanted) -> Iterator[Key]:
+    """By what programs find a lease."""
+    if any(wanted.id):
+        yield "id", wanted.owner, wanted.id
+    elif any(wanted.launch):
+        yield "launch", wanted.owner, wanted.launch
+    elif any(wanted.process):
+        yield "process", wanted.owner, wanted.process
+
+
+class Scheduler:
+    """One pool.
+
+    Args:
+        epoch: higher than that of any scheduler that the pool has had.
+        began: the time, seconds on the clock of all other times.
+        most: the most memory that any lease may have on each device, bytes, 0: all of it.
+    """
+
+    def __init__(self, epoch: int, began: float, most: int = 0) -> None:
+        self.epoch = epoch
+        self.machine = PolicyMachine(most=most)
+        self._began = began
+        self._members: dict[str, _Member] = {}
+        self._names: dict[int, str] = {}  # the members' by their numbers
+        self._hosts = 0
+        self._leases: dict[int, _Lease] = {}
+        self._keys: dict[Key, int] = {}
+        self._rights: dict[str, Rights] = {}
+        self._unsettled: list[Want] = []  # what no host that is there could ever give
+        self._looked = began
+
+    @property
+    def hosts(self) -> tuple[HostEntry, ...]:
+        """Those that are there."""
+        return tuple(member.entry for member in self._members.values())
+
+    @property
+    def leases(self) -> Collection[int]:
+        """The numbers of those that wait, are being placed, or have GPUs."""
+        return self._leases.keys()
+
+    def holders(self) -> dict[int, str]:
+        """The host of each lease that has GPUs."""
+        return {number: lease.host for number, lease in self._leases.items() if lease.host}
+
+    # ---- what comes ---------------------------------------------------------------------------------------------------
+
+    def receive(self, sender: str, message: Message, now: float) -> Out:
+        """A message of a member, or of who wants to be one. Returns what is to be sent.
+
+        Args:
+            sender: its name: that of its host.
+        """
+        out: Out = []
+        if isinstance(message, Join):
+            self._join(sender, message, now, out)
+            return out
+        member = self._members.get(sender)
+        if member is None:
+            return [] if isinstance(message, Leave) else [(sender, NotWelcome("it is no member (any more); it is to join anew"))]
+        member.heard = now
+        match message:
+            case Want():
+                self._want(sender, message.wanted, now, out)
+            case Placed():
+                self._placed(sender, message, now, out)
+            case Over():
+                self._over(sender, message.lease, now, out)
+            case Shifted():
+                self._shifted(member, message, now, out)
+            case Leave():
+                self._leave(sender, now, out)
+            case Ended():
+                lease = self._leases.get(self._keys.get(("launch", message.owner, message.launch), 0))
+                if lease is not None and lease.placed and lease.host != sender:
+                    out.append((lease.host, message))
+            case Alive():
+                pass
+            case _:
+                out.append((sender, NotWelcome(f"a member does not say {type(message).__name__}")))
+        return out
+
+    def passed(self, now: float) -> Out:
+        """Time has passed: to be called about once in `PLACES_EVERY`."""
+        out: Out = []
+        for name in [name for name, member in self._members.items() if now - member.heard > SILENCE]:
+            self._leave(name, now, out)
+        if now - self._began >= SETTLE:
+            unsettled, self._unsettled = self._unsettled, []
+            for want in unsettled:
+                lease = self._leases.get(want.wanted.lease)
+                if lease is not None:
+                    self._ask(lease, now, out)
+        self._carry_out(self.machine.handle(Passed(now)), now, out)
+        if now - self._looked >= PLACES_EVERY:
+            self._looked = now
+            self._tell_places(out)
+            out += [(name, Alive()) for name in self._members]
+        return out
+
+    # ---- members ------------------------------------------------------------------------------------------------------
+
+    def _join(self, name: str, join: Join, now: float, out: Out) -> None:
+        if join.version != VERSION:
+            out.append((name, NotWelcome(f"the pool speaks version {VERSION} of its hosts' messages; install the same gpuvirt on all hosts")))
+            return
+        if join.epoch > self.epoch:
+            out.append((name, NotWelcome(f"the host has seen a later scheduler of this pool (epoch {join.epoch}, this one has {self.epoch})")))
+            return
+        askers: dict[int, dict[str, int]] = {}
+        if name in self._members:
+            other = self._members[name].entry.url
+            if other != join.host.url:
+                out.append((name, NotWelcome(f"the pool has a host called {name} already, at {other}; give this one another --name")))
+                return
+            askers = self._forget(name, now, out, {held.wanted.lease for held in join.held}, {each.lease for each in join.wanted})
+        self._hosts += 1
+        member = self._members[name] = _Member(self._hosts, join.host, now)
+        self._names[member.number] = name
+        out.append((name, Welcome(self.epoch)))
+        held = [each for each in join.held if self._may_have(each.wanted, askers, now, out)]
+        had = tuple(Restored(now, h.wanted.lease, h.wanted.user, h.devices, h.wanted.memory, h.wanted.compute) for h in held)
+        done = self.machine.handle(HostJoined(now, member.number, join.host.memory, had))
+        refused = {one.lease for one in done if isinstance(one, Refuse)}
+        mine = {each.wanted.lease: each.wanted for each in held if each.wanted.lease not in refused}
+        for number, wanted in mine.items():
+            lease = self._leases[number] = _Lease(wanted, askers.get(number, {}), name, True)
+            self._remember(lease)
+        out += [(name, Finish(each.wanted.lease, TWICE)) for each in join.held if each.wanted.lease not in mine]
+        self._tell_hosts(out)
+        for number in mine:  # whoever asked for it may not have heard
+            self._tell_where(self._leases[number], out)
+        self._carry_out([one for one in done if one.lease not in mine], now, out)
+        for each in join.wanted:
+            self._want(name, each, now, out)
+
+    def _may_have(self, wanted: Wanted, askers: dict[int, dict[str, int]], now: float, out: Out) -> bool:
+        """Whether a host that joins may have what it has, as far as others are concerned. askers: those who wait for it are added."""
+        self._know(wanted, now, out)
+        known = self._leases.get(wanted.lease)
+        if known is None:
+            return True
+        if known.host:
+            return False  # another host was told to take it, when nothing was heard of this one
+        askers[wanted.lease] = self._drop(wanted.lease).askers
+        self._carry_out(self.machine.handle(Released(now, wanted.lease)), now, out)
+        return True
+
+    def _leave(self, name: str, now: float, out: Out) -> None:
+        self._forget(name, now, out)
+        self._tell_hosts(out)
+
+    def _forget(self, name: str, now: float, out: Out, keep: Collection[int] = (), waits: Collection[int] = ()) -> dict[int, dict[str, int]]:
+        """A member is there no more, or joins anew.
+
+        Args:
+            keep: leases that it has still.
+            waits: those that its clients wait for still.
+
+        Returns:
+            Who waits for what it has still.
+        """
+        member = self._members.pop(name)
+        had = {number: lease for number, lease in self._leases.items() if lease.host == name}
+        for number in had:
+            self._drop(number)
+        # First of all, so that nothing more is granted there.
+        self._carry_out([one for one in self.machine.handle(HostLeft(now, member.number)) if not isinstance(one, Lost)], now, out)
+        del self._names[member.number]
+        for number, lease in list(self._leases.items()):
+            asked = lease.askers.get(name)
+            if asked is not None and asked not in waits:
+                self._asker_gone(number, lease, name, now, out)
+        for number, lease in had.items():
+            lease.askers = {asker: own for asker, own in lease.askers.items() if asker != name or own in waits}
+            if not lease.placed and number not in keep:  # it never had them: whoever asked gets others
+                self._again(lease, now, out)
+        return {number: lease.askers for number, lease in had.items() if number in keep}
+
+    def _tell_hosts(self, out: Out) -> None:
+        out += [(name, Hosts(self.hosts)) for name in self._members]
+
+    # ---- leases -------------------------------------------------------------------------------------------------------
+
+    def _know(self, wanted: Wanted, now: float, out: Out) -> None:
+        if self._rights.get(wanted.user) != wanted.rights:
+            self._rights[wanted.user] = rights = wanted.rights
+            user = UserSet(now, wanted.user, rights.weight, rights.gpus, rights.priority, rights.memory)
+            self._carry_out(self.machine.handle(user), now, out)
+
+    def _remember(self, lease: _Lease) -> None:
+        for key in _keys(lease.wanted):
+            self._keys[key] = lease.wanted.lease
+
+    def _drop(self, number: int) -> _Lease:
+        lease = self._leases.pop(number)
+        for key in _keys(lease.wanted):
+            if self._keys.get(key) == number:
+                del self._keys[key]
+        return lease
+
+    def _want(self, asker: str, wanted: Wanted, now: float, out: Out) -> None:
+        self._know(wanted, now, out)
+        known = next((self._keys[key] for key in _keys(wanted) if key in self._keys), None)
+        lease = self._leases.get(wanted.lease if known is None else known)
+        if lease is not None:
+            lease.askers[asker] = wanted.lease
+            if lease.placed:
+                self._tell_where(lease, out)
+            return
+        if any(wanted.id) and not wanted.gpus:  # of a program, which works under a lease that it names
+            out.append((asker, Denied(wanted.lease, UNKNOWN)))
+            return
+        lease = self._leases[wanted.lease] = _Lease(wanted, {asker: wanted.lease})
+        self._remember(lease)
+        self._ask(lease, now, out)
+
+    def _ask(self, lease: _Lease, now: float, out: Out) -> None:
+        w = lease.wanted
+        if now - self._began < SETTLE and self.machine.impossible(w.user, w.gpus, w.memory, w.compute, w.priority) is not None:
+            self._unsettled.append(Want(w))
+            return
+        asked = Asked(now, w.lease, w.user, w.gpus, w.memory, w.compute, w.priority, w.no_wait, w.wait)
+        self._carry_out(self.machine.handle(asked), now, out)
+
+    def _again(self, lease: _Lease, now: float, out: Out) -> None:
+        """A lease that a host did not take is asked for anew, if somebody still waits for it."""
+        lease.host, lease.placed = "", False
+        if lease.askers:
+            self._leases[lease.wanted.lease] = lease
+            self._remember(lease)
+            self._ask(lease, now, out)
+
+    def _carry_out(self, instructions: Sequence[Instruction], now: float, out: Out) -> None:
+        for one in instructions:
+            lease = self._leases.get(one.lease)
+            if lease is None:
+                continue
+            match one:
+                case Grant():
+                    self._place(lease, one, out)
+                case Refuse() | TimedOut():
+                    self._drop(one.lease)
+                    late = isinstance(one, TimedOut)
+                    out += [(asker, Denied(number, one.text, late)) for asker, number in lease.askers.items()]
+                case End():
+                    out.append((lease.host, Finish(one.lease, one.text)))
+                case _:
+                    pass  # places are told once in a while
+
+    def _place(self, lease: _Lease, grant: Grant, out: Out) -> None:
+        number = self.machine.room.host(grant.devices[0])
+        assert number is not None
+        lease.host = self._names[number]
+        first = self.machine.room.devices(number).start
+        out.append((lease.host, Place(self.epoch, lease.wanted, tuple(device - first for device in grant.devices))))
+
+    def _placed(self, sender: str, placed: Placed, now: float, out: Out) -> None:
+        lease = self._leases.get(placed.lease)
+        if lease is None or lease.host != sender:
+            if not placed.why_not:
+                out.append((sender, Finish(placed.lease, "nobody waits for it any more")))
+            return
+        if placed.why_not:
+            self._drop(placed.lease)
+            self._carry_out(self.machine.handle(Released(now, placed.lease)), now, out)
+            self._again(lease, now, out)
+            return
+        lease.placed = True
+        self._tell_where(lease, out)
+
+    def _tell_where(self, lease: _Lease, out: Out) -> None:
+        """Whoever waits for it hears where it is, and asks there from now on."""
+        url = self._members[lease.host].entry.url
+        out += [(asker, Elsewhere(number, url)) for asker, number in lease.askers.items() if asker != lease.host or number != lease.wanted.lease]
+        lease.askers.clear()
+
+    def _over(self, sender: str, number: int, now: float, out: Out) -> None:
+        lease = self._leases.get(number)
+        if lease is not None and lease.host == sender:
+            self._drop(number)
+            self._carry_out(self.machine.handle(Released(now, number)), now, out)
+            return
+        for own, other in list(self._leases.items()):
+            if other.askers.get(sender) == number:
+                self._asker_gone(own, other, sender, now, out)
+
+    def _asker_gone(self, number: int, lease: _Lease, asker: str, now: float, out: Out) -> None:
+        """A client does not wait any more; nobody else may."""
+        lease.askers.pop(asker, None)
+        if lease.askers or lease.placed:
+            return
+        if lease.host and lease.host in self._members:
+            out.append((lease.host, Finish(number, "nobody waits for it any more")))
+        self._drop(number)
+        self._carry_out(self.machine.handle(Released(now, number)), now, out)
+
+    def _shifted(self, member: _Member, shifted: Shifted, now: float, out: Out) -> None:
+        first = self.machine.room.devices(member.number).start
+        devices = tuple(first + device for device in shifted.devices)
+        lease = self._leases.get(shifted.lease)
+        if lease is None or lease.host != member.entry.name:
+            return
+        try:
+            self._carry_out(self.machine.handle(Moved(now, shifted.lease, devices)), now, out)
+        except ValueError:  # others were granted that meanwhile, and the host will not take them: it is to tell anew what it has
+            out.append((member.entry.name, NotWelcome("what it has is not what the scheduler thinks; it is to join anew")))
+
+    def _tell_places(self, out: Out) -> None:
+        """Who waits hears what is new: its place, or why it waits."""
+        for number in self.machine.order():
+            lease, place = self._leases.get(number), self.machine.place(number)
+            if lease is None or place is None:
+                continue
+            told = *place, self.machine.why(number)
+            if told != lease.told:
+                lease.told = told
+                out += [(asker, Waits(own, *told)) for asker, own in lease.askers.items()]

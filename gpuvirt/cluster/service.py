@@ -1,0 +1,202 @@
+"""The scheduler of a pool at work: a ZeroMQ socket with CURVE for the other hosts' daemons, and a clock. Runs in the daemon of the head."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import zmq
+import zmq.asyncio
+from zmq.auth.asyncio import AsyncioAuthenticator
+
+from gpuvirt import paths
+from gpuvirt.cluster.credentials import Credentials
+from gpuvirt.cluster.messages import Join, Leave, Message, NotAMessage, NotWelcome, Tokens, parse
+from gpuvirt.cluster.scheduler import PLACES_EVERY, Out, Scheduler
+from gpuvirt.errors import GpuvirtError
+from gpuvirt.server.control_proxy import EACH, ControlProxy
+from gpuvirt.server.descriptors import for_strangers
+from gpuvirt.server.sockets import listen_tcp, remove_files, socket_paths
+from gpuvirt.server.tokens import TokenStore
+
+log = logging.getLogger("gpuvirt.server")
+
+DOMAIN = "gpuvirt-pool"
+HOSTS_MOST = 4096
+MAX_MESSAGE = 16 << 20  # bytes; a host that joins tells all of its leases
+PROOF_LIMIT_MS = 3000
+
+
+def next_epoch(folder: Path) -> int:
+    """A number that no scheduler of this state folder has had.
+
+    Raises:
+        GpuvirtError: it cannot be read or written.
+    """
+    file = folder / "epoch"
+    try:
+        before = int(file.read_text()) if file.exists() else 0
+        paths.write_private(file, f"{before + 1}\n")
+    except (OSError, ValueError) as error:
+        raise GpuvirtError(f"the pool's epoch in {file} cannot be used ({error}); write a number there that is higher than any before") from None
+    return before + 1
+
+
+class SchedulerService:
+    """Serves the members of a pool, until `close`.
+
+    Args:
+        name: of the host on which it runs, whose own messages come by `receive`.
+        deliver: takes what the scheduler says to that host.
+        url: of that host.
+    """
+
+    def __init__(self, name: str, tokens: TokenStore, deliver: Callable[[Message], None], url: str, most: int = 0) -> None:
+        self._name, self._tokens, self._deliver, self._url = name, tokens, deliver, url
+        self.scheduler = Scheduler(next_epoch(tokens.folder), time.monotonic(), most)
+        public, secret = zmq.curve_keypair()
+        self._public, self._secret = public.decode(), secret
+        member_public, member_secret = zmq.curve_keypair()
+        self._member_public, self._member_secret = member_public, member_secret.decode()
+        self._routes: dict[str, bytes] = {}  # of members, each the last by which it joined
+        self._names: dict[bytes, str] = {}
+        self._context = zmq.asyncio.Context()
+        self._authenticator = AsyncioAuthenticator(self._context, log=logging.getLogger("gpuvirt.server.zap"))
+        self._socket: zmq.asyncio.Socket | None = None
+        self._proxy: ControlProxy | None = None
+        self._undo = contextlib.ExitStack()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._told = ""  # the tokens, as members know them
+        self.port = 0
+
+    def callback(self, domain: str, key: bytes) -> bool:
+        """Called by the authenticator: whether the holder of this z85 public key may connect."""
+        return key == self._member_public
+
+    def start(self, host: str, preferred: int, limit: int) -> None:
+        """Listens, on the port `preferred` or another.
+
+        Args:
+            limit: the daemon's limit of open files.
+
+        Raises:
+            GpuvirtError: the address cannot be listened on.
+        """
+        path = socket_paths(f"scheduler.{os.getpid()}")[0]
+        self._authenticator.start()
+        self._authenticator.configure_curve_callback(domain=DOMAIN, credentials_provider=self)
+        sock = self._socket = self._context.socket(zmq.ROUTER)
+        sock.linger = 0
+        sock.maxmsgsize = MAX_MESSAGE
+        sock.zap_domain = DOMAIN.encode()
+        sock.curve_server = True
+        sock.curve_secretkey, sock.curve_publickey = self._secret, self._public.encode()
+        sock.handshake_ivl = PROOF_LIMIT_MS
+        self._undo.callback(remove_files, [path])
+        try:
+            sock.bind(f"ipc://{path}")
+        except zmq.ZMQError as error:
+            raise GpuvirtError(f"the scheduler cannot use {path}: {error}") from None
+        try:
+            listening = listen_tcp(host, preferred)
+        except GpuvirtError:
+            listening = listen_tcp(host, 0)
+        self.port = int(listening.getsockname()[1])
+        self._proxy = ControlProxy(listening, str(path), for_strangers(limit, HOSTS_MOST, EACH), HOSTS_MOST)
+        self._told = self._tokens.text()
+        self._tasks = [asyncio.create_task(self._serve(sock)), asyncio.create_task(self._tick())]
+
+    def credentials(self) -> Credentials:
+        """What a host needs to join."""
+        server = self._tokens.server_secret.decode()
+        return Credentials("", self.port, self._public, self._member_secret, server, self._tokens.text(), self._url)
+
+    async def close(self) -> None:
+        if self._proxy:
+            self._proxy.close()
+        for task in self._tasks:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        self._authenticator.stop()
+        if self._socket:
+            self._socket.close()
+        self._context.term()
+        self._undo.close()
+
+    def receive(self, message: Message) -> None:
+        """A message of this host's own member."""
+        self._say(self.scheduler.receive(self._name, message, time.monotonic()))
+
+    async def _serve(self, sock: zmq.asyncio.Socket) -> None:
+        while True:
+            frames = await sock.recv_multipart()
+            if len(frames) != 2:
+                continue
+            route, raw = frames
+            try:
+                message = parse(raw)
+            except NotAMessage as error:
+                self._send(route, NotWelcome(str(error)))
+                continue
+            if isinstance(message, Join) and message.host.name != self._name:
+                self._know(message.host.name, route)
+            name = self._names.get(route)
+            if name is None:
+                self._send(route, NotWelcome("it has not said who it is, or its name is the head's; it is to join anew, with another --name"))
+                continue
+            joined = {entry.name for entry in self.scheduler.hosts}
+            self._say(self.scheduler.receive(name, message, time.monotonic()))
+            self._log_hosts(joined)
+            if isinstance(message, Join):
+                self._send(route, Tokens(self._told))
+            elif isinstance(message, Leave):
+                self._forget(name)
+
+    def _know(self, name: str, route: bytes) -> None:
+        self._forget(name)
+        self._routes[name], self._names[route] = route, name
+
+    def _forget(self, name: str) -> None:
+        route = self._routes.pop(name, None)
+        if route is not None:
+            self._names.pop(route, None)
+
+    def _say(self, out: Out) -> None:
+        for name, message in out:
+            if name == self._name:
+                # Not at once: what it does about it may be a message for the scheduler, which is busy with the last one.
+                asyncio.get_running_loop().call_soon(self._deliver, message)
+            elif name in self._routes:
+                self._send(self._routes[name], message)
+
+    def _send(self, route: bytes, message: Message) -> None:
+        assert self._socket is not None
+        with contextlib.suppress(zmq.ZMQError):  # it is gone; it joins anew
+            self._socket.send_multipart([route, message.packed()], zmq.DONTWAIT)
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(PLACES_EVERY)
+            joined = {entry.name for entry in self.scheduler.hosts}
+            self._say(self.scheduler.passed(time.monotonic()))
+            self._log_hosts(joined)
+            for name in self._routes.keys() - {entry.name for entry in self.scheduler.hosts}:
+                self._forget(name)
+            with contextlib.suppress(GpuvirtError):  # who cannot read the tokens' file says so elsewhere
+                if (text := self._tokens.text()) != self._told:
+                    self._told = text
+                    for route in self._routes.values():
+                        self._send(route, Tokens(text))
+
+    def _log_hosts(self, before: set[str]) -> None:
+        now = {entry.name: entry for entry in self.scheduler.hosts}
+        for name in now.keys() - before:
+            log.info("host %s of the pool is there: %d GPUs, %s", name, len(now[name].memory), now[name].url)
+        for name in before - now.keys():
+            log.warning("host %s of the pool is not there any more, with all that worked there", name)

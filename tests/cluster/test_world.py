@@ -1,0 +1,248 @@
+"""The scheduler and the members of a pool of many hosts, in simulated time: what they promise, and each deliberate fault, which is seen."""
+
+from __future__ import annotations
+
+import secrets
+
+import pytest
+from cluster.world import Client, World
+
+from gpuvirt.cluster.member import Member
+from gpuvirt.cluster.messages import Message, Place, Placed, Wanted
+from gpuvirt.cluster.scheduler import Scheduler
+from gpuvirt.server.policy.events import COMPUTE, Event, Restored
+from gpuvirt.server.policy.instructions import Grant, Instruction
+from gpuvirt.server.policy.rights import Rights
+
+
+def program(world: World, gpus: int = 1, at: str | None = None, lasts: float = 10.0, user: int = 1, compute: int = COMPUTE) -> Client:
+    name = world.chance.randbytes(16)
+    return Client(name, user, gpus, compute, lasts, at or world.chance.choice([*world.hosts]))
+
+
+# ---- one thing at a time --------------------------------------------------------------------------------------------------
+
+
+def test_any_host_answers_for_all() -> None:
+    """Eight programs ask at the same host of four with two GPUs each: all work at once."""
+    world = World(1, (2, 2, 2, 2))
+    world.run(1.0)
+    for _ in range(8):
+        world.comes(program(world, at="h0"))
+    world.run(2.0)
+    assert len(world.clients) == 8 and sorted(c.at for c in world.clients) == sorted(["h0", "h1", "h2", "h3"] * 2)
+    assert max(world.waits) < 0.1
+    world.run(60.0)
+    assert world.outcomes == {"right": 8}
+    world.at_rest()
+
+
+def test_a_gang_is_on_one_host() -> None:
+    world = World(1, (1, 2, 4))
+    world.run(1.0)
+    gang = program(world, 4, "h0")
+    world.comes(gang)
+    world.run(2.0)
+    assert gang.at == "h2"
+    world.comes(too_many := program(world, 5, "h0"))
+    world.run(8.0)
+    assert "no host of this pool has more than 4 GPUs" in too_many.outcome
+
+
+def test_processes_of_one_launch_work_under_one_lease() -> None:
+    """Also those that ask at other hosts, at the same time and later."""
+    world = World(1, (2, 2, 2))
+    world.run(1.0)
+    first = program(world, 2, "h0")
+    others = [Client(first.name, 1, 2, COMPUTE, 10.0, at) for at in ("h1", "h2", "h0")]
+    for client in (first, *others):
+        world.comes(client)
+    world.run(3.0)
+    late = Client(first.name, 1, 2, COMPUTE, 1.0, "h1")
+    world.comes(late)
+    world.run(4.0)
+    assert len({client.at for client in world.clients}) == 1
+    world.run(60.0)
+    assert world.outcomes == {"right": 5}
+    world.at_rest()
+
+
+def test_who_waits_knows_its_place() -> None:
+    world = World(1, (1, 1))
+    world.run(1.0)
+    for _ in range(2):
+        world.comes(program(world, lasts=20.0))
+    world.run(2.0)
+    waits = [program(world, at="h0", user=2), program(world, at="h1", user=3)]
+    for client in waits:
+        world.comes(client)
+        world.run(world.now + 1.5)
+    lease = next(lease for lease in world.hosts["h1"].leases if lease.waits)
+    assert world.hosts["h1"].leases.place(lease) == (2, 2) and "0 of the 1 GPU" in world.hosts["h1"].leases.why(lease)
+    world.run(100.0)
+    assert world.outcomes == {"right": 4}
+    world.at_rest()
+
+
+def test_a_host_that_dies_is_known_lost_within_five_seconds() -> None:
+    world = World(1, (2, 2))
+    world.run(1.0)
+    world.kill("h1")
+    world.run(6.0)
+    assert world.scheduler is not None and [entry.name for entry in world.scheduler.hosts] == ["h0"]
+    world.comes(gang := program(world, 2, "h0", 1.0))
+    world.run(8.0)
+    assert gang.outcome == "right"
+
+
+def test_without_a_scheduler_what_works_goes_on_and_what_comes_waits() -> None:
+    world = World(1, (2, 2))
+    world.run(1.0)
+    works = program(world, 2, "h0", 30.0)
+    world.comes(works)
+    world.run(2.0)
+    dead, world.scheduler = world.scheduler, None
+    world.run(10.0)
+    waits = program(world, 1, "h1", 1.0)
+    world.comes(waits)
+    world.run(12.0)
+    lease = next(lease for lease in world.hosts["h1"].leases if lease.waits)
+    assert "scheduler does not answer" in world.hosts["h1"].leases.why(lease) and not works.outcome
+    assert dead is not None
+    world.start_scheduler()
+    world.run(20.0)
+    assert waits.outcome == "right" and world.scheduler is not None
+    assert [*world.scheduler.holders().values()] == [works.at], "what works was not found again"
+    world.run(60.0)
+    assert works.outcome == "right"
+    world.at_rest()
+
+
+def test_an_earlier_scheduler_is_not_obeyed() -> None:
+    """It was cut off, another took its place, and it comes back with what it has decided."""
+    world = World(1, (2,))
+    world.run(1.0)
+    host, former = world.hosts["h0"], world.scheduler
+    world.replace_scheduler(dead=True)
+    world.run(10.0)
+    assert former is not None and host.member.epoch == 2
+    said: list[Message] = []
+    host.member._send = said.append
+    place = Place(1, Wanted(secrets.randbits(62), "u", Rights(), bytes(16), bytes(16), b"l" * 16, b"", 1), (0,))
+    host.member.receive(place, world.now)
+    assert said == [Placed(place.wanted.lease, "a later scheduler (epoch 2) is in charge")] and not [*host.leases]
+    assert "has seen a later scheduler" in str(former.receive("h0", host.member.join(), world.now))
+
+
+# ---- everything at once ---------------------------------------------------------------------------------------------------
+
+
+def chaos(seed: int, hours: float = 0.25) -> World:
+    """Programs by chance on six hosts, of which connections are cut, some die and others come, under schedulers that end or are cut off."""
+    world = World(seed, (1, 2, 2, 4, 4, 8))
+    chance = world.chance
+
+    def someone() -> bool:
+        if world.now < hours * 3600:
+            gpus, lasts = chance.choice([1, 1, 1, 2, 2, 4, 8]), chance.expovariate(1 / 20)
+            client = program(world, gpus, lasts=lasts, user=chance.randrange(5), compute=chance.choice([COMPUTE, 500, 250]))
+            world.comes(client)
+            if chance.random() < 0.3:  # a second process of the same launch, wherever
+                world.comes(Client(client.name, client.user, gpus, client.compute, lasts, chance.choice([*world.hosts])))
+        return world.now < hours * 3600
+
+    def trouble() -> bool:
+        if world.now >= hours * 3600:
+            return False
+        kind = chance.choice(["cut", "cut", "cut", "kill", "new", "dead scheduler", "cut off scheduler"])
+        some = chance.choice([*world.hosts]) if world.hosts else ""
+        if kind == "cut" and some:
+            world.cut(world.hosts[some])
+        elif kind == "kill" and len(world.hosts) > 3:
+            world.kill(some)
+        elif kind == "new" and len(world.hosts) < 9:
+            world.add_host(f"n{world._number}", chance.choice([1, 2, 4, 8]))
+        elif "scheduler" in kind:
+            world.replace_scheduler(dead=kind == "dead scheduler")
+        return True
+
+    world.every(1.5, someone)
+    world.every(7.0, trouble)
+    world.run(hours * 3600)
+    if not any(len(host.memory) == 8 for host in world.hosts.values()):
+        world.add_host("last", 8)
+    world.retired.clear()
+    world.run(hours * 3600 + 1800)
+    return world
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_whatever_happens_nothing_is_granted_twice_or_leaked(seed: int) -> None:
+    judge(chaos(seed))
+
+
+@pytest.mark.wide
+def test_that_for_many_seeds() -> None:
+    for seed in range(100, 160):
+        judge(chaos(seed))
+
+
+def judge(world: World) -> None:
+    assert not world.clients, f"{len(world.clients)} programs wait for ever: {world.clients[0]}"
+    world.at_rest()
+    print(f"{sum(world.outcomes.values())} programs: {dict(world.outcomes)}; {sum(world.messages.values())} messages, {world.epoch} schedulers")
+    assert world.outcomes["right"] > 200
+
+
+# ---- deliberate faults ----------------------------------------------------------------------------------------------------
+
+
+def two_schedulers_at_once(world: World) -> list[str]:
+    """Each places a lease on the same device of a host. Returns why the host did not take them."""
+    world.run(1.0)
+    host, said = world.hosts["h0"], list[Message]()
+    host.member._send = said.append
+    for epoch in (1, 2):
+        wanted = Wanted(epoch, "u", Rights(), bytes(16), bytes(16), bytes([epoch]) * 16, b"", 1, compute=COMPUTE)
+        host.member.receive(Place(epoch, wanted, (0,)), world.now)
+        world.check(host)
+    return [message.why_not for message in said if isinstance(message, Placed)]
+
+
+def test_a_host_gives_nothing_twice_whoever_says_so() -> None:
+    first, second = two_schedulers_at_once(World(1, (2,)))
+    assert not first and "not there" in second
+
+
+def test_a_host_that_believes_everything_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    handle = Member.handle
+
+    def trusting(self: Member, event: Event) -> list[Instruction]:
+        return [Grant(event.lease, event.devices)] if isinstance(event, Restored) else handle(self, event)
+
+    monkeypatch.setattr(Member, "handle", trusting)
+    with pytest.raises(AssertionError, match="granted twice"):
+        two_schedulers_at_once(World(1, (2,)))
+
+
+def only_when_welcome(self: Member, message: Message) -> None:
+    """What happens between a host's word that it joins and the answer is not told."""
+    if self.up:
+        self._send(message)
+
+
+FAULTS = {
+    "a lease that was not taken is not granted anew": (Scheduler, "_again", lambda self, lease, now, out: None, "wait for ever"),
+    "what happens while a host joins is not told": (Member, "_tell", only_when_welcome, "keeps leases|from host to host"),
+    "an end is not noted": (Scheduler, "_over", lambda self, sender, number, now, out: None, "from host to host"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", FAULTS)
+def test_each_fault_is_seen(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    owner, name, fault, seen = FAULTS[what]
+    monkeypatch.setattr(owner, name, fault)
+    with pytest.raises(AssertionError, match=seen):
+        for seed in range(60):
+            judge(chaos(seed))
