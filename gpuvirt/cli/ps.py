@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from gpuvirt.cli.options import JSON, POOL
+from gpuvirt.cli.servers import gpus_of, has_many, say_silent
 from gpuvirt.transport.table import named
 
 COLUMNS = ("lease", "session", "state", "program", "pid", "user", "from", "GPUs", "link", "memory", "launches", "since")
@@ -27,6 +28,7 @@ def ps(pool: str | None, as_json: bool) -> None:
     A lease is queued while it waits for its GPUs, attached while something runs under it, parked when all of that has given its memory back,
     else idle. Behind its GPUs stands the part of their compute that it has reserved (--compute). A session says how much memory it has given back,
     and whether it waits for memory that others have.
+    In a pool of many hosts the name of the host stands before the numbers of its GPUs.
     Of those of other tokens only an admin's token is told the program and the user. In a terminal of less than 120 columns some are left out.
     With --json: a list of leases, each with its list of sessions.
     """
@@ -34,6 +36,7 @@ def ps(pool: str | None, as_json: bool) -> None:
     from gpuvirt.client.settings import resolve
 
     answer = ask_pool(resolve({"pool": pool}), "ps")
+    say_silent(answer)
     sessions = {s["session"]: s for s in answer["sessions"]}
     leases = [{**lease, "sessions": [sessions[s] for s in lease["sessions"] if s in sessions]} for lease in answer["leases"]]
     if as_json:
@@ -49,7 +52,7 @@ def ps(pool: str | None, as_json: bool) -> None:
     shown = [name for name in COLUMNS if console.width >= WIDE or name not in DETAILS]
     for name in shown:
         table.add_column(name, no_wrap=name in ("lease", "session"))
-    for row in _rows(leases):
+    for row in _rows(leases, has_many(answer)):
         table.add_row(*(row.get(name, "") for name in shown))
     console.print(table)
     for lease in sorted((lease for lease in leases if lease["state"] == "queued"), key=lambda lease: lease["place"]):
@@ -59,10 +62,10 @@ def ps(pool: str | None, as_json: bool) -> None:
             click.echo(f"{session['session']} {line}")
 
 
-def _rows(leases: list[dict[str, Any]]) -> Iterator[dict[str, str]]:
-    """What stands in which column."""
+def _rows(leases: list[dict[str, Any]], many: bool) -> Iterator[dict[str, str]]:
+    """What stands in which column. many: the pool has many hosts."""
     for lease in leases:
-        gpus = ",".join(map(str, lease["devices"])) or f"wants {lease['gpus']}"
+        gpus = gpus_of(lease, lease["devices"], many) or f"wants {lease['gpus']}"
         gpus += f" × {lease['compute']:.3g}" if lease.get("compute") else ""
         whose = {"lease": lease["lease"][:8], "GPUs": gpus}
         if lease["named"] or not lease["sessions"]:  # the shell or the program that has the GPUs

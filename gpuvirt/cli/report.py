@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from gpuvirt.cli.options import JSON, POOL
+from gpuvirt.cli.servers import say_silent
 
 
 def month(text: str) -> str:
@@ -35,6 +36,7 @@ def report(pool: str | None, month: str | None, user: str | None, as_json: bool)
     from gpuvirt.client.settings import resolve
 
     answer = ask_pool(resolve({"pool": pool}), "report", month=month, user=user)
+    say_silent(answer)
     if as_json:
         click.echo(json.dumps(answer, indent=2))
         return

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpuvirt.cli.options import JSON, POOL, seconds
+from gpuvirt.cli.servers import gpus_of, has_many
 from gpuvirt.sizes import format_short
 
 if TYPE_CHECKING:
@@ -131,7 +132,9 @@ def _rendered(frame: dict[str, Any], height: int) -> RenderableType:
     from rich.text import Text
 
     totals = frame["totals"]
-    head = f"{frame['server']} ({frame['backend']})  {time.strftime('%H:%M:%S', time.localtime(frame['at']))}  leases: "
+    many = has_many(frame)
+    whose = f"pool of {frame['hosts']} hosts" if many else f"{frame['server']} ({frame['backend']})"
+    head = f"{whose}  {time.strftime('%H:%M:%S', time.localtime(frame['at']))}  leases: "
     head += ", ".join(f"{totals[state]} {state}" for state in ("attached", "parked", "idle", "queued"))
     waits = [_queued(lease) for lease in sorted(frame["leases"], key=lambda lease: lease.get("place", 0)) if lease["state"] == "queued"]
     waits += [_room(session) for session in frame["sessions"] if session.get("place")]
@@ -144,8 +147,9 @@ def _rendered(frame: dict[str, Any], height: int) -> RenderableType:
     sessions = sorted(frame["sessions"], key=lambda session: -session["rates"].get("commands", 0))
     if len(sessions) > room:
         waits.append(f"{len(sessions) - room} more sessions, which do less")
+    waits += [f"host {name} does not answer" for name in frame.get("silent", ())]
     lines = [Text(line, no_wrap=True, overflow="ellipsis") for line in [head, *waits]]
-    return Group(lines[0], _devices(frame["devices"]), Text(""), _sessions(sessions[:room]), *lines[1:])
+    return Group(lines[0], _devices(frame["devices"], many), Text(""), _sessions(sessions[:room], many), *lines[1:])
 
 
 def _table(*columns: tuple[str, bool]) -> Any:
@@ -158,28 +162,28 @@ def _table(*columns: tuple[str, bool]) -> Any:
     return table
 
 
-def _devices(devices: list[dict[str, Any]]) -> Any:
+def _devices(devices: list[dict[str, Any]], many: bool) -> Any:
     table = _table(("GPU", True), ("name", False), ("memory", True), ("used", True), ("", False), ("given back", True), ("sessions", True))
     for device in devices:
         used = device["memory_used"]
         share = "" if used is None else f"{used / device['memory']:4.0%}"
         memory = format_short(device["memory"]), "?" if used is None else format_short(used), share, format_short(device["given_back"])
-        table.add_row(str(device["ordinal"]), device["name"], *memory, str(device["sessions"]))
+        table.add_row(gpus_of(device, [device["ordinal"]], many), device["name"], *memory, str(device["sessions"]))
     return table
 
 
-def _sessions(sessions: list[dict[str, Any]]) -> Any:
+def _sessions(sessions: list[dict[str, Any]], many: bool) -> Any:
     turns = any("turns_s" in session for session in sessions)
     columns = [("cmd/s", True), ("lnch/s", True), ("in/s", True), ("out/s", True), ("net", True), *([("turns", True)] if turns else [])]
     table = _table(("session", False), ("user", False), ("program", False), ("GPUs", False), ("state", False), ("memory", True), *columns)
-    table.columns[1].max_width, table.columns[2].max_width, table.columns[3].max_width = 8, 9, 4
+    table.columns[1].max_width, table.columns[2].max_width, table.columns[3].max_width = 8, 9, 12 if many else 4
     for session in sessions:
         rates = session["rates"]
         memory = session["parked"] if session["parked"] is not None else session.get("memory_used")
         figures = [format_short(rates[name], 1000) if name in rates else "?" for name in ("commands", "launches", "bytes_in", "bytes_out")]
         figures.append(f"{rates['network']:.0%}" if "network" in rates else "?")
         figures += [f"{rates['turns_s']:.0%}" if "turns_s" in rates else ""] if turns else []
-        gpus, state = ",".join(map(str, session["devices"])), session["state"].split()[0]
+        gpus, state = gpus_of(session, session["devices"], many), session["state"].split()[0]
         table.add_row(
             session["session"][:8], session["user"], session["program"], gpus, state, "?" if memory is None else format_short(memory), *figures
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,7 +43,7 @@ def devices(pool: str | None = None) -> list[Device]:
         pool: ``tcp://HOST:PORT``; None takes GPUVIRT_POOL or the configuration file.
 
     Returns:
-        The devices in the order of their ordinals.
+        The devices, those of each server in the order of their ordinals.
 
     Raises:
         GpuvirtError: no pool is set, it does not answer, or it refuses the token.
@@ -57,6 +58,8 @@ def devices_and_fabric(pool: str | None = None) -> tuple[list[Device], Fabric | 
         GpuvirtError: as `devices`.
     """
     answer = ask_pool(resolve({"pool": pool}), "devices")
+    if silent := answer.get("silent"):
+        warnings.warn(f"{', '.join(silent)} of the pool do not answer; their GPUs are not listed", stacklevel=3)
     return devices_of(answer), fabric_of(answer)
 
 
@@ -77,8 +80,8 @@ def devices_of(answer: dict[str, Any]) -> list[Device]:
             memory=found["memory"],
             memory_used=found["memory_used"],
             sessions=found["sessions"],
-            server=answer["server"],
-            backend=answer["backend"],
+            server=found.get("server", answer["server"]),
+            backend=found.get("backend", answer["backend"]),
             given_back=found["given_back"],
         )
         for found in answer["devices"]

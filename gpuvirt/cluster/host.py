@@ -16,6 +16,7 @@ from gpuvirt.cluster.link import Link
 from gpuvirt.cluster.member import Member
 from gpuvirt.cluster.messages import ALIVE_EVERY, HostEntry, Message, Tokens
 from gpuvirt.cluster.service import SchedulerService
+from gpuvirt.cluster.whole_pool import WholePool
 from gpuvirt.errors import GpuvirtError
 from gpuvirt.server.policy.machine import PolicyMachine
 from gpuvirt.server.sessions import Sessions
@@ -126,9 +127,14 @@ class PoolHost:
 
     # ---- requests of the control channel --------------------------------------------------------------------------------
 
-    def requests(self) -> dict[str, Handler]:
-        """``cluster_join`` tells an admin what a host needs to join. On other hosts than the head, requests about tokens are the head's."""
-        return {"cluster_join": self._cluster_join} | ({} if self._joined is None else {op: self._forward(op) for op in FORWARDED})
+    def requests(self, own: dict[str, Handler]) -> dict[str, Handler]:
+        """This host's own, as the pool has them.
+
+        ``cluster_join`` tells an admin what a host needs to join. On other hosts than the head, requests about tokens are the head's.
+        """
+        forwarded = {} if self._joined is None else {op: self._forward(op) for op in FORWARDED}
+        whole = WholePool(self.name, self._tokens, lambda: self.member.hosts if self.member else ())
+        return {**whole.over(own), "cluster_join": self._cluster_join, **forwarded}
 
     async def _cluster_join(self, message: dict[str, Any]) -> dict[str, Any]:
         sender: TokenEntry = message["from"]

@@ -173,9 +173,8 @@ class Daemon:
             "park": self._park,
             **seeing_requests(observer, keeper, HostFabric(partial(fabric_inventory.inspect, boxed=box.boxed))),
             **lease_requests(sessions, observer.facts),
-            **(pooled.requests() if pooled else {}),
         }
-        control = ControlServer(tokens, requests)
+        control = ControlServer(tokens, pooled.requests(requests) if pooled else requests)
         undo.push_async_callback(control.close)
         self.control_port = control.start(tcp.getsockname()[0], self.port + 1 if self.port < 65535 else 0, limit)
 
