@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import threading
 import time
 from collections.abc import Callable
 
@@ -20,6 +21,7 @@ from gpuvirt.transport.pool import PoolAddress
 
 log = logging.getLogger("gpuvirt.server")
 
+LEAVE_MS = 200  # for the word that the host leaves to go out
 AGAIN_AFTER = 1.0  # seconds before a scheduler that could not be reached is tried again
 
 
@@ -87,11 +89,11 @@ class Link:
         """
         known, self._known = self._known, None
         if known is None:
-            found, status = await asyncio.to_thread(credentials.ask, self._address, self._token)
-            self._learned(found)
-            known = found, status.peer
+            known = await self._ask()
+            self._learned(known[0])
         told, peer = known
         sock = self._socket = self._context.socket(zmq.DEALER)
+        sock.linger = 0
         try:
             sock.ipv6 = ":" in peer
             sock.curve_serverkey = told.key.encode()
@@ -105,12 +107,42 @@ class Link:
             return f"the connection to its scheduler failed: {error}"
         except asyncio.CancelledError:
             with contextlib.suppress(zmq.ZMQError):
-                sock.linger = 200
+                sock.linger = LEAVE_MS
                 sock.send(Leave().packed(), zmq.DONTWAIT)
             raise
         finally:
             self._socket = None
             sock.close()
+
+    async def _ask(self) -> tuple[Credentials, str]:
+        """In a thread of its own, for which the end of the daemon does not wait: a host that hangs takes its time.
+
+        Raises:
+            GpuvirtError: nobody tells where the scheduler is.
+        """
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[tuple[Credentials, str]] = loop.create_future()
+
+        def give(found: tuple[Credentials, str] | Exception) -> None:
+            if answer.done():
+                return
+            if isinstance(found, Exception):
+                answer.set_exception(found)
+            else:
+                answer.set_result(found)
+
+        def ask() -> None:
+            found: tuple[Credentials, str] | Exception
+            try:
+                told, status = credentials.ask(self._address, self._token)
+                found = told, status.peer
+            except Exception as error:
+                found = error
+            with contextlib.suppress(RuntimeError):  # the daemon has ended
+                loop.call_soon_threadsafe(give, found)
+
+        threading.Thread(target=ask, name="gpuvirt-join", daemon=True).start()
+        return await answer
 
     async def _talk(self, sock: zmq.asyncio.Socket) -> str:
         begun = next_word = time.monotonic()

@@ -17,8 +17,8 @@ from gpuvirt.errors import GpuvirtError
 from gpuvirt.server.policy.rights import Rights
 from gpuvirt.transport.packing import pack, unpack
 
-ALIVE_EVERY = 1.0  # seconds
-SILENCE = 4.0  # seconds
+ALIVE_EVERY = 0.5  # seconds
+SILENCE = 3.0  # seconds; a host is known to be lost within 5
 VERSION = 1
 
 

@@ -36,7 +36,7 @@ from gpuvirt.cluster.messages import (
     Welcome,
 )
 from gpuvirt.server.policy.events import Asked, HostJoined, HostLeft, Moved, Passed, Released, Restored, UserSet
-from gpuvirt.server.policy.instructions import End, Grant, Instruction, Lost, Refuse, TimedOut
+from gpuvirt.server.policy.instructions import End, Grant, Instruction, Lost, Queue, Refuse, TimedOut
 from gpuvirt.server.policy.machine import PolicyMachine
 from gpuvirt.server.policy.rights import Rights
 
@@ -321,6 +321,8 @@ class Scheduler:
             match one:
                 case Grant():
                     self._place(lease, one, out)
+                case Queue():
+                    self._tell_place(lease, (one.place, one.queued, one.why), out)
                 case Refuse() | TimedOut():
                     self._drop(one.lease)
                     late = isinstance(one, TimedOut)
@@ -394,7 +396,9 @@ class Scheduler:
             lease, place = self._leases.get(number), self.machine.place(number)
             if lease is None or place is None:
                 continue
-            told = *place, self.machine.why(number)
-            if told != lease.told:
-                lease.told = told
-                out += [(asker, Waits(own, *told)) for asker, own in lease.askers.items()]
+            self._tell_place(lease, (*place, self.machine.why(number)), out)
+
+    def _tell_place(self, lease: _Lease, told: tuple[int, int, str], out: Out) -> None:
+        if told != lease.told:
+            lease.told = told
+            out += [(asker, Waits(own, *told)) for asker, own in lease.askers.items()]

@@ -169,6 +169,7 @@ class Daemon:
         workers.prestart()
         requests = {
             "info": self._info,
+            "cluster_join": self._no_cluster,
             "move": self._move,
             "park": self._park,
             **seeing_requests(observer, keeper, HostFabric(partial(fabric_inventory.inspect, boxed=box.boxed))),
@@ -379,6 +380,9 @@ class Daemon:
             "links": list(self.options.links),
             "started": self._started,
         }
+
+    async def _no_cluster(self, message: dict[str, Any]) -> dict[str, Any]:
+        raise GpuvirtError("this server is a pool by itself, which no host can join; start it with `gpuvirt serve --head`")
 
     async def _park(self, message: dict[str, Any]) -> dict[str, Any]:
         assert self._sessions is not None

@@ -1,0 +1,283 @@
+"""A pool of many hosts: daemons of this machine, each with its own state, that are one pool."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from e2e.harness import GPUVIRT, HERE, Server, assert_right, clean_environment, run_program, running, start_server
+
+from gpuvirt.client.connect import ask
+from gpuvirt.transport.pool import check_pool, parse_pool
+
+STAYS: list[str | Path] = [sys.executable, HERE / "programs" / "stays.py"]
+SOON = 120.0  # seconds within which a busy machine does anything
+
+pytestmark = pytest.mark.slow
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + SOON
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.05)
+
+
+@dataclass
+class Pool:
+    """Hosts by their names; the first one is the head. The token is an admin's."""
+
+    folder: Path
+    hosts: dict[str, Server] = field(default_factory=dict)
+    token: str = ""
+
+    def env(self, name: str) -> dict[str, str]:
+        more = {"GPUVIRT_TOKEN": self.token} if self.token else {}
+        return clean_environment(GPUVIRT_STATE=str(self.folder / name / "state"), **more)
+
+    def start(self, name: str, gpus: int, *options: str, listen: str = "127.0.0.1:0", **env: str) -> Server:
+        """A host; the first is the head."""
+        part = ["--join", next(iter(self.hosts.values())).url] if self.hosts and name != next(iter(self.hosts)) else ["--head"]
+        line = [*part, "--name", name, "--backend", "soft", "--gpus", str(gpus), "--gpu-memory", "256m", *options]
+        server = self.hosts[name] = start_server(self.folder / name, *line, env=self.env(name) | env, listen=listen)
+        if not self.token:
+            show = subprocess.run([*GPUVIRT, "token", "show"], capture_output=True, text=True, env=self.env(name), check=True, timeout=100)
+            self.token = show.stdout.strip()
+        return server
+
+    def stop(self) -> None:
+        for server in self.hosts.values():
+            server.stop()
+
+    # ---- as a user ------------------------------------------------------------------------------------------------------
+
+    def gpuvirt(self, at: str, *line: str, check: bool = True, **env: str) -> subprocess.CompletedProcess[str]:
+        """A verb, asked of a host."""
+        env = clean_environment(GPUVIRT_TOKEN=self.token, GPUVIRT_POOL=self.hosts[at].url) | env
+        return subprocess.run([*GPUVIRT, *line], capture_output=True, text=True, env=env, check=check, timeout=SOON)
+
+    def json(self, at: str, verb: str, *line: str) -> list[dict[str, Any]]:
+        parsed: list[dict[str, Any]] = json.loads(self.gpuvirt(at, verb, *line, "--json").stdout)
+        return parsed
+
+    def run(self, at: str, command: list[str | Path], *options: str, **env: str) -> subprocess.CompletedProcess[str]:
+        return run_program(self.hosts[at].url, command, *options, GPUVIRT_TOKEN=env.pop("token", self.token), **env)
+
+    def running(self, at: str, command: list[str | Path], *options: str) -> Any:
+        return running(self.hosts[at].url, command, *options, GPUVIRT_TOKEN=self.token)
+
+    def placed(self, at: str) -> list[str]:
+        """The host of each session, as one of them says."""
+        return sorted(session["server"] for lease in self.json(at, "ps") for session in lease["sessions"])
+
+    def are_there(self, at: str, *names: str) -> bool:
+        """Whether these are the hosts of the pool, as one of them says."""
+        status = check_pool(parse_pool(self.hosts[at].url), self.token)
+        answer = ask(status, "devices")
+        return sorted({device["server"] for device in answer["devices"]} | {*answer["silent"]}) == sorted(names)
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
+    """One GPU at the head, two and two at others."""
+    pool = Pool(tmp_path_factory.mktemp("three"))
+    for name, gpus in (("alder", 1), ("birch", 2), ("cedar", 2)):
+        pool.start(name, gpus)
+    wait_until(lambda: pool.are_there("alder", "alder", "birch", "cedar"))
+    yield pool
+    pool.stop()
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> Iterator[Pool]:
+    """Hosts that a test starts, and may kill."""
+    pool = Pool(tmp_path)
+    yield pool
+    pool.stop()
+
+
+def test_any_host_answers_for_all(three: Pool, build: Callable[..., Path], tmp_path: Path) -> None:
+    """A program gets the GPUs of whichever host has them, and all hosts show the same."""
+    program = build("vector_add")
+    for at in three.hosts:
+        assert_right(three.run(at, [program], "--gpus", "2"))
+    with three.running("alder", [*STAYS, tmp_path / "end"], "--gpus", "2", "--compute", "1") as one:
+        seen = [three.placed(at) for at in three.hosts]
+        assert seen[0] in (["birch"], ["cedar"]) and seen == [seen[0]] * 3
+        shown = three.gpuvirt("cedar", "ps").stdout
+        assert f"{seen[0][0]}:0,1 × 1" in shown and "pool of 3 hosts" in three.gpuvirt("birch", "top", "--once").stdout
+        (tmp_path / "end").touch()
+        assert one.communicate(timeout=SOON)[0] == "right\n"
+
+
+def test_who_asks_for_too_much_is_told_what_there_is(three: Pool) -> None:
+    for at in three.hosts:
+        done = three.run(at, ["true"], "--gpus", "3")
+        assert done.returncode != 0 and "no host of this pool has more than 2 GPUs" in done.stderr
+
+
+def test_leases_that_reserve_fill_the_pool_and_the_next_waits(three: Pool, tmp_path: Path) -> None:
+    """Five GPUs for five programs, whoever is asked; a sixth says that it waits, and gets what one of them has had."""
+    names, ends = [*three.hosts], [tmp_path / str(number) for number in range(6)]
+    programs = [three.running(names[n % 3], [*STAYS, ends[n]], "--compute", "1") for n in range(5)]
+    for program in programs:
+        program.__enter__()
+    try:
+        assert three.placed("birch") == ["alder", "birch", "birch", "cedar", "cedar"]
+        refused = three.run("cedar", ["true"], "--compute", "1", "--no-wait")
+        assert refused.returncode == 0, "a program without CUDA needs no GPU"
+        refused = three.run("cedar", [*STAYS, ends[5]], "--compute", "1", "--no-wait")
+        assert refused.returncode != 0 and "cannot be had without waiting" in refused.stderr
+        line = [*GPUVIRT, "run", "--pool", three.hosts["birch"].url, "--compute", "1", "--", *map(str, [*STAYS, ends[5]])]
+        env = clean_environment(GPUVIRT_TOKEN=three.token)
+        with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env) as sixth:
+            assert sixth.stderr is not None
+            said = next((text for text in sixth.stderr if "waiting" in text), "")
+            assert "place 1 of 1" in said, said
+            ends[0].touch()
+            ends[5].touch()
+            assert sixth.communicate(timeout=SOON)[0] == "running\nright\n"
+    finally:
+        for end in ends:
+            end.touch()
+        for program in programs:
+            program.__exit__(None, None, None)
+
+
+def test_all_processes_of_a_launch_are_on_one_host_and_nothing_is_left(three: Pool, tmp_path: Path) -> None:
+    """Also when they begin at the same time; the lease ends with the launch, wherever it was."""
+    with three.running("alder", [*STAYS, tmp_path / "end", "3"], "--gpus", "2", "--compute", "1") as program:
+        placed = three.placed("alder")
+        assert len(placed) == 3 and len(set(placed)) == 1
+        (tmp_path / "end").touch()
+        assert program.communicate(timeout=SOON)[0] == "right\n"
+    began = time.monotonic()
+    wait_until(lambda: not three.json("birch", "ps"))
+    print(f"the lease was over after {time.monotonic() - began:.1f} s")
+
+
+def test_attach_and_remote(three: Pool, tmp_path: Path) -> None:
+    """A shell's lease and a block's are at the host that has them; what works under it does so there, and it is given back."""
+    (tmp_path / "end").touch()
+    work = " ".join(map(str, [*STAYS, tmp_path / "end"]))
+    line = [*GPUVIRT, "attach", "--gpus", "2", "--compute", "1"]
+    env = clean_environment(GPUVIRT_TOKEN=three.token, GPUVIRT_POOL=three.hosts["alder"].url, SHELL="/bin/sh")
+    said = f"{work}; env | grep GPUVIRT_POOL; {' '.join(GPUVIRT)} ps --json\n"
+    done = subprocess.run(line, input=said, capture_output=True, text=True, env=env, timeout=SOON, check=False)
+    assert done.returncode == 0 and done.stdout.startswith("running\nright\nGPUVIRT_POOL="), done.stdout + done.stderr
+    (lease,) = json.loads(done.stdout.split("\n", 3)[3])
+    assert lease["named"] and lease["server"] in ("birch", "cedar") and three.hosts[lease["server"]].url in done.stdout
+    wait_until(lambda: not three.json("alder", "ps"))
+    code = f"""
+import gpuvirt, runpy, sys
+with gpuvirt.remote(gpus=2) as lease:
+    assert [d.server for d in lease.devices] in (["birch"] * 2, ["cedar"] * 2), lease.devices
+    sys.argv = ["stays.py", {str(tmp_path / "end")!r}]
+    runpy.run_path({str(HERE / "programs" / "stays.py")!r})
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, timeout=SOON, check=False)
+    assert done.stdout == "running\nright\n", done.stdout + done.stderr
+
+
+def test_a_token_of_the_pool_is_good_at_all_hosts_until_it_is_revoked(three: Pool, tmp_path: Path) -> None:
+    """Made by asking one that is not the head; revoked, its session at another host is ended."""
+    token = three.gpuvirt("cedar", "token", "create", "guest", "--pool", three.hosts["cedar"].url).stdout.strip().splitlines()[-1]
+    wait_until(lambda: three.run("birch", [*STAYS, "/dev/null"], token=token).stdout == "running\nright\n")
+    shown = three.gpuvirt("birch", "ps", "--json", GPUVIRT_TOKEN=token)
+    assert shown.returncode == 0
+    join = subprocess.run(
+        [*GPUVIRT, "serve", "--join", three.hosts["alder"].url, "--listen", "127.0.0.1:0", "--backend", "soft"],
+        capture_output=True,
+        text=True,
+        env=clean_environment(GPUVIRT_TOKEN=token, GPUVIRT_STATE=str(tmp_path / "state")),
+        timeout=SOON,
+        check=False,
+    )
+    assert join.returncode != 0 and "'guest' may use GPUs but not add hosts" in join.stderr
+    line = [*GPUVIRT, "run", "--pool", three.hosts["alder"].url, "--gpus", "2", "--", *map(str, [*STAYS, tmp_path / "never"])]
+    env = clean_environment(GPUVIRT_TOKEN=token)
+    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env) as guest:
+        assert guest.stdout is not None and guest.stdout.readline() == "running\n"
+        three.gpuvirt("birch", "token", "revoke", "guest", "--pool", three.hosts["birch"].url)
+        out, err = guest.communicate(timeout=SOON)
+    assert guest.returncode != 0 and "revoked" in err, out + err
+
+
+def test_the_head_is_killed_and_comes_back(hosts: Pool, tmp_path: Path) -> None:
+    """What works goes on, what comes waits, and the next one finds everything."""
+    head = hosts.start("oak", 1)
+    hosts.start("elm", 2, "--gpus", "2")
+    wait_until(lambda: hosts.are_there("oak", "oak", "elm"))
+    with hosts.running("elm", [*STAYS, tmp_path / "one"], "--gpus", "2", "--compute", "1") as works:
+        head.stop(signal.SIGKILL)
+        line = [*GPUVIRT, "run", "--pool", hosts.hosts["elm"].url, "--", *map(str, [*STAYS, tmp_path / "two"])]
+        env = clean_environment(GPUVIRT_TOKEN=hosts.token)
+        with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env) as waits:
+            wait_until(lambda: any(lease["state"] == "queued" and "does not answer" in lease["why"] for lease in hosts.json("elm", "ps")))
+            hosts.start("oak", 1, listen=head.info["address"])
+            wait_until(lambda: hosts.are_there("oak", "oak", "elm"))
+            (tmp_path / "two").touch()
+            assert waits.communicate(timeout=SOON)[0] == "running\nright\n"
+        (lease,) = [lease for lease in hosts.json("oak", "ps") if lease["sessions"]]
+        assert (lease["server"], lease["gpus"]) == ("elm", 2)
+        refused = hosts.run("oak", [*STAYS, "/dev/null"], "--gpus", "2", "--compute", "0.5", "--no-wait")
+        assert refused.returncode != 0 and "cannot be had without waiting" in refused.stderr, "what elm has was granted twice"
+        (tmp_path / "one").touch()
+        assert works.communicate(timeout=SOON)[0] == "right\n"
+
+
+def test_a_host_that_is_killed_is_known_lost(hosts: Pool, tmp_path: Path) -> None:
+    """Its GPUs are not there any more, its program hears which server is gone, and others go on."""
+    hosts.start("oak", 1)
+    elm = hosts.start("elm", 2, "--grace", "2s")
+    wait_until(lambda: hosts.are_there("oak", "oak", "elm"))
+    workers = elm.worker_pids
+    with hosts.running("oak", [*STAYS, tmp_path / "end"], "--gpus", "2", "--link", "tcp") as lost:
+        pids = [session["worker_pid"] for lease in hosts.json("oak", "ps") for session in lease["sessions"]]
+        assert len(pids) == 1 and workers is not None
+        elm.stop(signal.SIGKILL)
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        killed = time.monotonic()
+        wait_until(lambda: hosts.are_there("oak", "oak"))
+        print(f"known to be lost after {time.monotonic() - killed:.1f} s")
+        out, err = lost.communicate(timeout=SOON)
+        assert lost.returncode != 0 and elm.url.removeprefix("tcp://") in err, out + err
+    assert "this pool has 1 GPU" in hosts.run("oak", ["true"], "--gpus", "2").stderr
+    assert hosts.run("oak", [*STAYS, "/dev/null"]).stdout == "running\nright\n"
+
+
+def test_what_cannot_be_joined_says_why(hosts: Pool, own_pool: Callable[..., Server], tmp_path: Path) -> None:
+    alone = own_pool()
+    hosts.start("oak", 1)
+
+    def refused(*options: str, **env: str) -> str:
+        line = [*GPUVIRT, "serve", "--listen", "127.0.0.1:0", "--backend", "soft", *options]
+        env = clean_environment(GPUVIRT_STATE=str(tmp_path / "other"), **env)
+        done = subprocess.run(line, capture_output=True, text=True, env=env, timeout=SOON, check=False)
+        assert done.returncode != 0
+        return done.stderr
+
+    assert "start it with `gpuvirt serve --head`" in refused("--join", alone.url, GPUVIRT_TOKEN=alone.token())
+    assert "no GPU server at tcp://127.0.0.1:9" in refused("--join", "tcp://127.0.0.1:9", GPUVIRT_TOKEN=hosts.token)
+    assert "the token was not accepted" in refused("--join", hosts.hosts["oak"].url, GPUVIRT_TOKEN=alone.token())
+    assert "is not a pool" in refused("--join", "nonsense")
+    assert "give one of them" in refused("--join", hosts.hosts["oak"].url, "--head")
+    twin = start_server(tmp_path / "twin", "--join", hosts.hosts["oak"].url, "--name", "oak", "--backend", "soft", env=hosts.env("twin"))
+    wait_until(lambda: "with another --name" in twin.log.read_text())
+    twin.stop()
+
+
+def test_a_server_that_is_no_pool_of_many_loads_nothing_of_it() -> None:
+    code = "import sys, gpuvirt.server.daemon; print([m for m in sys.modules if m.startswith(('gpuvirt.cluster', 'numpy', 'ray'))])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=SOON)
+    assert done.stdout == "[]\n"
