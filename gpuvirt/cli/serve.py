@@ -38,7 +38,10 @@ def duration(text: str) -> int:
     return seconds
 
 
-@click.command(epilog="\b\nExamples:\n  gpuvirt serve --backend soft --gpus 2\n  gpuvirt serve --listen 0.0.0.0:7070")
+@click.command(
+    epilog="\b\nExamples:\n  gpuvirt serve --backend soft --gpus 2\n  gpuvirt serve --listen 0.0.0.0:7070\n"
+    "  gpuvirt serve --head --listen 0.0.0.0:7070\n  gpuvirt serve --join tcp://gpu-host:7070 --listen 0.0.0.0:7070"
+)
 @click.option(
     "--listen", type=address, default="127.0.0.1:7070", show_default=True, metavar="HOST:PORT", help="Address to listen on; port 0 takes a free port."
 )
@@ -144,7 +147,8 @@ def serve(
     """Offer GPUs to other programs and machines.
 
     Runs in the foreground until Ctrl-C or SIGTERM. Clients of the same user on the same host need no token; others need the one that
-    `gpuvirt token show` prints. Links over tcp are sealed; SECURITY.md says what a token amounts to: read it before listening on another address.
+    `gpuvirt token show` prints. --head and --join make many hosts one pool, of which any host's address is as good as another's; who joins needs an
+    admin's token in GPUVIRT_TOKEN. Links over tcp are sealed; SECURITY.md says what a token amounts to: read it before listening on another address.
     """
     if head and join is not None:
         raise click.UsageError("--head begins a pool and --join makes this host one of another; give one of them")
