@@ -29,14 +29,16 @@ TARGET_MS = 20.0
 META_DIGEST = 8  # bytes
 
 
-def start(url: str, count: int, every: float, hold: float = 0.0) -> subprocess.Popen[str]:
-    line = [sys.executable, "-P", "-m", "gpuvirt", "run", "-q", "--pool", url, "--", sys.executable, str(PROGRAM), str(count), str(every), str(hold)]
+def start(url: str, count: int, every: float, hold: float = 0.0, gpus: int = 1, leases: bool = False) -> subprocess.Popen[str]:
+    """leases: each process has a lease of its own, as if each had been launched by itself."""
+    line = [sys.executable, "-P", "-m", "gpuvirt", "run", "-q", "--pool", url, "--gpus", str(gpus), "--"]
+    line += [*(["env", "-u", "GPUVIRT_LAUNCH"] if leases else []), sys.executable, str(PROGRAM), str(count), str(every), str(hold)]
     return subprocess.Popen(line, stdout=subprocess.PIPE, text=True, env=clean_environment())
 
 
-def waits(url: str, count: int, every: float) -> tuple[list[float], float]:
+def waits(url: str, count: int, every: float, gpus: int = 1, leases: bool = False) -> tuple[list[float], float]:
     """Milliseconds that each waited, and sessions a second."""
-    process = start(url, count, every)
+    process = start(url, count, every, 0.0, gpus, leases)
     out, _ = process.communicate(timeout=600)
     if process.returncode:
         raise RuntimeError(f"a program ended with {process.returncode}: {out}")
