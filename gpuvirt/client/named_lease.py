@@ -166,6 +166,19 @@ def open_lease(
     return NamedLease(status, id, str(opened["number"]), tuple(opened["devices"]), float(opened["expiry"]))
 
 
+def find_lease(status: PoolStatus, id: bytes) -> NamedLease:
+    """A lease that others have opened, at the host of the pool that has it.
+
+    Raises:
+        ControlError: it has ended, or no answer.
+    """
+    shown = ask(status, "lease_show", lease=id)
+    if "elsewhere" in shown:
+        status = check_pool(parse_pool(shown["elsewhere"]), status.token.text())
+        shown = ask(status, "lease_show", lease=id)
+    return NamedLease(status, id, str(shown["number"]), tuple(shown["devices"]), float(shown["expiry"]))
+
+
 def _count(gpus: int) -> str:
     return "1 GPU" if gpus == 1 else f"{gpus} GPUs"
 

@@ -19,7 +19,7 @@ from gpuvirt.client import settings as client_settings
 from gpuvirt.client.connect import at_lease, connect
 from gpuvirt.client.environment import apply, variables
 from gpuvirt.client.lease import Lease
-from gpuvirt.client.named_lease import NamedLease, open_lease, say_waiting
+from gpuvirt.client.named_lease import NamedLease, find_lease, open_lease, say_waiting
 from gpuvirt.client.settings import Settings
 from gpuvirt.errors import GpuvirtError
 
@@ -53,11 +53,8 @@ class _Activation:
             raise
 
     def _inherited(self) -> NamedLease:
-        from gpuvirt.client.connect import ask
-
         assert self.settings.lease is not None
-        shown = ask(self.connected.status, "lease_show", lease=self.settings.lease)
-        return NamedLease(self.connected.status, self.settings.lease, str(shown["number"]), tuple(shown["devices"]), float(shown["expiry"]))
+        return find_lease(self.connected.status, self.settings.lease)
 
     def _variables(self) -> dict[str, str]:
         """All variables of a program on this lease; not the loader's, which has read its own already: what they would load is loaded below."""

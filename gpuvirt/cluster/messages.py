@@ -10,8 +10,9 @@ one that it has seen: a scheduler that was cut off, and does not know that anoth
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any, ClassVar
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from functools import cache
+from typing import Any, ClassVar, get_args, get_origin, get_type_hints
 
 from gpuvirt.errors import GpuvirtError
 from gpuvirt.server.policy.rights import Rights
@@ -47,22 +48,37 @@ def parse(raw: bytes) -> Message:
     """
     try:
         said = unpack(raw)
-        kind = Message.NAMES[str(said.pop("t"))]
-        known = {field.name: field.metadata.get("of") for field in fields(kind)}
-        return kind(**{name: _value(known[name], value) for name, value in said.items()})
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        message: Message = _made(Message.NAMES[str(said.pop("t", ""))], said)
+    except (ValueError, TypeError, KeyError) as error:
         raise NotAMessage(f"this is no message of version {VERSION}: {error}") from None
+    return message
 
 
-def _value(of: Any, value: Any) -> Any:
-    """of: what a list's entries, or the value, are made into."""
-    if isinstance(value, list):
-        return tuple(_value(of, entry) for entry in value)
-    return value if of is None else of(**{name: _value(None, entry) for name, entry in value.items()})
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    hints = get_type_hints(kind)
+    return {field.name: hints[field.name] for field in fields(kind)}
 
 
-def _rights(**said: Any) -> Rights:
-    return Rights(**said)
+def _made(hint: Any, value: Any) -> Any:
+    """A value of the type that a field has.
+
+    Raises:
+        ValueError, TypeError, KeyError: it cannot be one.
+    """
+    if get_origin(hint) is tuple:
+        if not isinstance(value, list):
+            raise TypeError("a list is something else")
+        return tuple(_made(get_args(hint)[0], entry) for entry in value)
+    if is_dataclass(hint):
+        if not isinstance(value, dict):
+            raise TypeError(f"a {getattr(hint, '__name__', '')} is something else")
+        hints = _hints(hint)  # type: ignore[arg-type]
+        return hint(**{name: _made(hints[name], entry) for name, entry in value.items()})  # type: ignore[operator]
+    expected = get_origin(hint) or hint
+    if type(value) is not expected and not (expected is float and type(value) is int):
+        raise TypeError(f"{expected.__name__} was expected")
+    return value
 
 
 @dataclass(frozen=True)
@@ -80,7 +96,7 @@ class Wanted:
 
     lease: int
     user: str
-    rights: Rights = field(metadata={"of": _rights})
+    rights: Rights
     owner: bytes
     id: bytes = field(repr=False)
     launch: bytes
@@ -95,20 +111,12 @@ class Wanted:
     started: float = 0.0
 
 
-def _wanted(**said: Any) -> Wanted:
-    return Wanted(**{**said, "rights": Rights(**said["rights"])})
-
-
 @dataclass(frozen=True)
 class Held:
     """A lease that has GPUs of a member. devices: the host's ordinals."""
 
     wanted: Wanted
     devices: tuple[int, ...]
-
-
-def _held(**said: Any) -> Held:
-    return Held(_wanted(**said["wanted"]), tuple(said["devices"]))
 
 
 @dataclass(frozen=True)
@@ -127,10 +135,6 @@ class HostEntry:
     control_port: int = 0
 
 
-def _host(**said: Any) -> HostEntry:
-    return HostEntry(**said)
-
-
 # ---- a member's ---------------------------------------------------------------------------------------------------------
 
 
@@ -147,17 +151,17 @@ class Join(Message):
     """
 
     version: int
-    host: HostEntry = field(metadata={"of": _host})
+    host: HostEntry
     epoch: int = 0
-    held: tuple[Held, ...] = field(default=(), metadata={"of": _held})
-    wanted: tuple[Wanted, ...] = field(default=(), metadata={"of": _wanted})
+    held: tuple[Held, ...] = ()
+    wanted: tuple[Wanted, ...] = ()
 
 
 @dataclass(frozen=True)
 class Want(Message):
     """A client asks for a lease."""
 
-    wanted: Wanted = field(metadata={"of": _wanted})
+    wanted: Wanted
 
 
 @dataclass(frozen=True)
@@ -222,7 +226,7 @@ class NotWelcome(Message):
 class Hosts(Message):
     """All hosts of the pool, whenever they are others than before."""
 
-    hosts: tuple[HostEntry, ...] = field(metadata={"of": _host})
+    hosts: tuple[HostEntry, ...]
 
 
 @dataclass(frozen=True)
@@ -237,7 +241,7 @@ class Place(Message):
     """The host is to keep these of its devices for the lease. It answers with `Placed`."""
 
     epoch: int
-    wanted: Wanted = field(metadata={"of": _wanted})
+    wanted: Wanted
     devices: tuple[int, ...] = ()
 
 

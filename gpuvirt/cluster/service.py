@@ -151,7 +151,11 @@ class SchedulerService:
                 self._send(route, NotWelcome("it has not said who it is, or its name is the head's; it is to join anew, with another --name"))
                 continue
             joined = {entry.name for entry in self.scheduler.hosts}
-            self._say(self.scheduler.receive(name, message, time.monotonic()))
+            try:
+                self._say(self.scheduler.receive(name, message, time.monotonic()))
+            except Exception:
+                log.exception("the scheduler failed at what the host %s says", name)
+                self._send(route, NotWelcome("the scheduler failed at what it says; the head's log says why"))
             self._log_hosts(joined)
             if isinstance(message, Join):
                 self._send(route, Tokens(self._told))

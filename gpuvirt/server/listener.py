@@ -159,8 +159,11 @@ class Listener:
         if expired := entry.expired:  # only its holder is told
             raise Refused(hs.WELCOME_DENIED, expired)
         if hello.purpose == hs.HELLO_CHECK:
-            self._sessions.check(hello, entry.rights)
-            client.send(transcript.prove_welcome(hs.Welcome(), secret))
+            try:
+                self._sessions.check(hello, entry.rights)
+                client.send(transcript.prove_welcome(hs.Welcome(), secret))
+            except Moved as moved:
+                self._tell_moved(client, peer, moved, transcript, secret)
             return None
         if hello.purpose == hs.HELLO_ENDED:
             self._sessions.launch_ended(hello.launch, hello.token_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from gpuvirt.server.leases import NotGranted
+from gpuvirt.server.leases import ElsewhereError, NotGranted
 from gpuvirt.transport.handshake import WELCOME_BUSY, WELCOME_UNKNOWN
 
 
@@ -27,8 +27,10 @@ class Moved(Exception):
 
 @contextlib.contextmanager
 def refused() -> Iterator[None]:
-    """What the leases do not grant is refused."""
+    """What the leases do not grant is refused; of a lease that another host of the pool has it is said where it is."""
     try:
         yield
+    except ElsewhereError as error:
+        raise Moved(error.url) from None
     except NotGranted as error:
         raise Refused(WELCOME_UNKNOWN if error.unknown else WELCOME_BUSY, str(error)) from None

@@ -126,6 +126,7 @@ class Sessions:
 
         Raises:
             Refused: it could not.
+            Moved: the lease that it names is at another host of the pool.
         """
         with refused():
             self._leases.check(asked(hello, rights))

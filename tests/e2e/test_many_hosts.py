@@ -44,11 +44,11 @@ class Pool:
         more = {"GPUVIRT_TOKEN": self.token} if self.token else {}
         return clean_environment(GPUVIRT_STATE=str(self.folder / name / "state"), **more)
 
-    def start(self, name: str, gpus: int, *options: str, listen: str = "127.0.0.1:0", **env: str) -> Server:
+    def start(self, name: str, gpus: int, *options: str, listen: str = "127.0.0.1:0", prefix: list[str] | None = None) -> Server:
         """A host; the first is the head."""
         part = ["--join", next(iter(self.hosts.values())).url] if self.hosts and name != next(iter(self.hosts)) else ["--head"]
         line = [*part, "--name", name, "--backend", "soft", "--gpus", str(gpus), "--gpu-memory", "256m", *options]
-        server = self.hosts[name] = start_server(self.folder / name, *line, env=self.env(name) | env, listen=listen)
+        server = self.hosts[name] = start_server(self.folder / name, *line, env=self.env(name), listen=listen, prefix=prefix)
         if not self.token:
             show = subprocess.run([*GPUVIRT, "token", "show"], capture_output=True, text=True, env=self.env(name), check=True, timeout=100)
             self.token = show.stdout.strip()
@@ -281,3 +281,20 @@ def test_a_server_that_is_no_pool_of_many_loads_nothing_of_it() -> None:
     code = "import sys, gpuvirt.server.daemon; print([m for m in sys.modules if m.startswith(('gpuvirt.cluster', 'numpy', 'ray'))])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=SOON)
     assert done.stdout == "[]\n"
+
+
+def test_a_lease_that_is_named_by_hand_is_found_from_where_it_was_opened(three: Pool, tmp_path: Path) -> None:
+    """`gpuvirt attach --print` asked the head, and another shell has the lease's variables and the head's address."""
+    with subprocess.Popen(["sleep", "100"]) as watched:
+        printed = three.gpuvirt("alder", "attach", "--print", "--pid", str(watched.pid), "--gpus", "2").stdout
+        said = dict(line.removeprefix("export ").split("=", 1) for line in printed.splitlines() if line.startswith("export GPUVIRT_"))
+        lease = said["GPUVIRT_LEASE"].strip("'\"")
+        assert three.hosts["alder"].url not in said["GPUVIRT_POOL"]
+        work = [*map(str, STAYS), "/dev/null"]
+        assert three.gpuvirt("alder", "run", "--", *work, GPUVIRT_LEASE=lease).stdout == "running\nright\n"
+        code = "import gpuvirt\nwith gpuvirt.remote(gpus=2) as lease: print(len(lease.devices), lease.pool)"
+        env = clean_environment(GPUVIRT_TOKEN=three.token, GPUVIRT_POOL=three.hosts["alder"].url, GPUVIRT_LEASE=lease)
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, timeout=SOON, check=False)
+        assert done.stdout.startswith("2 tcp://") and three.hosts["alder"].url not in done.stdout, done.stdout + done.stderr
+        watched.kill()
+    wait_until(lambda: not three.json("alder", "ps"))
