@@ -46,6 +46,7 @@ UNKNOWN = (
     " leave this shell and attach again, or unset GPUVIRT_LEASE"
 )
 TWICE = "another host of the pool has this lease, or others have its GPUs"
+SHORT = 64  # leases that wait, of which each is told its place whenever something happens
 PLACES_EVERY = 1.0  # seconds between two looks at who waits at which place
 
 Out = list[tuple[str, Message]]  # messages, each with the name of the member that it is for
@@ -121,6 +122,11 @@ class Scheduler:
         """The numbers of those that wait, are being placed, or have GPUs."""
         return self._leases.keys()
 
+    @property
+    def wake(self) -> float | None:
+        """When `passed` is wanted sooner than its time, None: it is not."""
+        return self.machine.wake
+
     def holders(self) -> dict[int, str]:
         """The host of each lease that has GPUs."""
         return {number: lease.host for number, lease in self._leases.items() if lease.host}
@@ -160,6 +166,8 @@ class Scheduler:
                 pass
             case _:
                 out.append((sender, NotWelcome(f"a member does not say {type(message).__name__}")))
+        if not isinstance(message, Alive) and self.machine.queued <= SHORT:
+            self._tell_places(out)
         return out
 
     def passed(self, now: float) -> Out:

@@ -72,6 +72,7 @@ class SchedulerService:
         self._undo = contextlib.ExitStack()
         self._tasks: list[asyncio.Task[None]] = []
         self._told = ""  # the tokens, as members know them
+        self._news = asyncio.Event()  # something was said, so that there may be another time to look
         self.port = 0
 
     def callback(self, domain: str, key: bytes) -> bool:
@@ -172,6 +173,7 @@ class SchedulerService:
             self._names.pop(route, None)
 
     def _say(self, out: Out) -> None:
+        self._news.set()
         for name, message in out:
             if name == self._name:
                 # Not at once: what it does about it may be a message for the scheduler, which is busy with the last one.
@@ -186,7 +188,7 @@ class SchedulerService:
 
     async def _tick(self) -> None:
         while True:
-            await asyncio.sleep(PLACES_EVERY)
+            await self._until_next()
             joined = {entry.name for entry in self.scheduler.hosts}
             self._say(self.scheduler.passed(time.monotonic()))
             self._log_hosts(joined)
@@ -197,6 +199,14 @@ class SchedulerService:
                     self._told = text
                     for route in self._routes.values():
                         self._send(route, Tokens(text))
+
+    async def _until_next(self) -> None:
+        """Until the scheduler is to look at the time: every second, and when a lease has waited for as long as it wanted to."""
+        end = time.monotonic() + PLACES_EVERY
+        while (left := min(end, self.scheduler.wake or end) - time.monotonic()) > 0:
+            self._news.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._news.wait(), left)
 
     def _log_hosts(self, before: set[str]) -> None:
         now = {entry.name: entry for entry in self.scheduler.hosts}

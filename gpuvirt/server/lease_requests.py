@@ -75,7 +75,7 @@ def lease_requests(sessions: Sessions, facts: Callable[[], Awaitable[Facts]]) ->
         if message.get("again") is True:
             named.check_not_refused(_id(message), asked.owner)
         lease = named.open(_id(message), asked, _holder(message.get("holder")))
-        await sessions.decided_within(lease, DECISION)
+        await sessions.answered_within(lease, DECISION)
         if lease.refused:
             raise NotGranted(lease.refused)
         return {"elsewhere": lease.elsewhere} if lease.elsewhere else described(lease)

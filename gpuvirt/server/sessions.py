@@ -40,7 +40,8 @@ log = logging.getLogger("gpuvirt.server")
 
 WORKER_PATIENCE = 4.0  # seconds without a worker, after which the client is told that it waits; it gives up when it has heard nothing for 10
 WORKER_LIMIT = 60.0  # seconds until there must be one
-POOL_PATIENCE = 0.5  # seconds that a pool's scheduler has for its answer before the client is told that it waits
+ANSWER_LIMIT = 0.5  # seconds that a pool's scheduler has for its answer before the client is told that it waits
+ANSWER_LOOK = 0.003  # seconds between two looks whether it has come
 FORMER_LIMIT = 1.0  # seconds that the session of a program that was replaced has for its own end
 TOLD_MOST = 256  # ended sessions that are remembered, because their clients are to hear why
 
@@ -216,31 +217,27 @@ class Sessions:
             place, queued = self._leases.place(lease)
             return State(place=place, queued=queued, text=self._leases.why(lease))
 
-        place, queued = self._leases.place(lease)
-        note = log.debug if self._pooled else log.info
-        note("%s (pid %d) waits for %s, place %d of %d: %s", hello.program, hello.pid, lease.gpus, place, queued, self._leases.why(lease))
         try:
-            await self._tell_while(client, transcript, decided, state, POOL_PATIENCE if self._pooled else 0)
+            await self.answered_within(lease, ANSWER_LIMIT)
+            if lease.waits:
+                place, queued = self._leases.place(lease)
+                text = "%s (pid %d) waits for %s, place %d of %d: %s"
+                log.info(text, hello.program, hello.pid, lease.gpus, place, queued, self._leases.why(lease))
+            await self._tell_while(client, transcript, decided, state)
         finally:
-            self._waits_no_more(lease, decided)
+            self._waiting[lease.number].discard(decided)
+            if not self._waiting[lease.number]:
+                del self._waiting[lease.number]
         if lease.elsewhere:
             raise Moved(lease.elsewhere)
         if lease.refused:
             raise Refused(WELCOME_UNKNOWN if lease.seeks else WELCOME_BUSY, lease.refused)
 
-    def _waits_no_more(self, lease: Lease, decided: asyncio.Future[None]) -> None:
-        self._waiting[lease.number].discard(decided)
-        if not self._waiting[lease.number]:
-            del self._waiting[lease.number]
-
-    async def decided_within(self, lease: Lease, seconds: float) -> None:
-        """Waits until a lease has its GPUs, is refused or is elsewhere, for so long at most; not at all where this host decides alone."""
-        if not self._pooled or not lease.waits:
-            return
-        decided: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(lease.number, set()).add(decided)
-        await asyncio.wait([decided], timeout=seconds)
-        self._waits_no_more(lease, decided)
+    async def answered_within(self, lease: Lease, seconds: float) -> None:
+        """In a pool of many hosts: waits, so long at most, until its scheduler has said what becomes of a lease, or at which place it waits."""
+        end = time.monotonic() + seconds
+        while self._pooled and lease.waits and self._leases.place(lease) == (0, 0) and time.monotonic() < end:
+            await asyncio.sleep(ANSWER_LOOK)
 
     async def _tell_while(
         self, client: socket.socket, transcript: Transcript, until: asyncio.Future[Any], state: Callable[[], State], patience: float = 0

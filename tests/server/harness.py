@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from gpuvirt.transport import handshake as hs
 from gpuvirt.transport import table
 from gpuvirt.transport.control import request
@@ -140,6 +142,10 @@ def environment(folder: Path) -> dict[str, str]:
     runtime.mkdir(parents=True, exist_ok=True)
     own = {"GPUVIRT_STATE": str(folder / "state"), "GPUVIRT_CACHE": str(folder / "cache"), "XDG_CONFIG_HOME": str(folder / "config")}
     return env | {"XDG_RUNTIME_DIR": str(runtime)} | own
+
+
+# For fixtures of servers: one that is a pool by itself, and one that is the first host of a pool of many, whose leases a scheduler grants.
+EACH_POOL = [pytest.param(False, id="alone"), pytest.param(True, id="head", marks=pytest.mark.wide)]
 
 
 def start_fake(folder: Path, **options: Any) -> FakeServer:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from server.harness import FakeServer, start_fake, wait_until
+from server.harness import EACH_POOL, FakeServer, start_fake, wait_until
 from server.test_sessions import config_of, further
 
 from gpuvirt.transport import handshake as hs
@@ -19,9 +19,9 @@ from gpuvirt.transport.token import Token, parse_token
 WHO = {"program": "sh", "pid": 5, "user": "me", "host": "here"}
 
 
-@pytest.fixture(scope="module")
-def four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeServer]:
-    server = start_fake(tmp_path_factory.mktemp("four"), gpus=4, gpu_memory=1 << 30, grace=0)
+@pytest.fixture(scope="module", params=EACH_POOL)
+def four(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeServer]:
+    server = start_fake(tmp_path_factory.mktemp("four"), gpus=4, gpu_memory=1 << 30, grace=0, head=request.param)
     yield server
     server.stop()
 

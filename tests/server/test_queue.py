@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from server.harness import Connection, FakeServer, offer, start_fake, wait_until
+from server.harness import EACH_POOL, Connection, FakeServer, offer, start_fake, wait_until
 
 from gpuvirt.transport import handshake as hs
 from gpuvirt.transport.control import RequestRefused, request
@@ -19,9 +19,9 @@ from gpuvirt.transport.token import Token, parse_token
 GIB = 1 << 30
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeServer]:
-    server = start_fake(tmp_path_factory.mktemp("queue"), gpus=1, gpu_memory=GIB, grace=0)
+@pytest.fixture(scope="module", params=EACH_POOL)
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeServer]:
+    server = start_fake(tmp_path_factory.mktemp("queue"), gpus=1, gpu_memory=GIB, grace=0, head=request.param)
     yield server
     server.stop()
 

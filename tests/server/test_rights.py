@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from server.harness import FakeServer, start_fake, wait_until
+from server.harness import EACH_POOL, FakeServer, start_fake, wait_until
 from server.test_lease_sessions import WHO, ask_as
 from server.test_queue import all_over, queued, waits
 
@@ -23,9 +23,9 @@ from gpuvirt.transport.token import Token, parse_token
 GIB = 1 << 30
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeServer]:
-    server = start_fake(tmp_path_factory.mktemp("rights"), gpus=2, gpu_memory=GIB, grace=0)
+@pytest.fixture(scope="module", params=EACH_POOL)
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeServer]:
+    server = start_fake(tmp_path_factory.mktemp("rights"), gpus=2, gpu_memory=GIB, grace=0, head=request.param)
     yield server
     server.stop()
 
