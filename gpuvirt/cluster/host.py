@@ -22,7 +22,7 @@ from gpuvirt.server.policy.machine import PolicyMachine
 from gpuvirt.server.sessions import Sessions
 from gpuvirt.server.tokens import TokenEntry, TokenStore
 from gpuvirt.transport.control import request
-from gpuvirt.transport.pool import PoolAddress
+from gpuvirt.transport.pool import PoolAddress, parse_pool
 from gpuvirt.transport.token import Token
 
 log = logging.getLogger("gpuvirt.server")
@@ -99,6 +99,8 @@ class PoolHost:
             service.start(host, port, limit)
             self._service = service
             service.receive(member.join())
+            log.info("to add a host, run there: GPUVIRT_TOKEN=TOKEN gpuvirt serve --join %s --listen 0.0.0.0:7070", self._url)
+            log.info("TOKEN is what `gpuvirt token show` prints here%s", "; only this machine reaches that address" if _is_near(self._url) else "")
             self._alive = asyncio.create_task(self._say_alive())
         else:
             assert self._address is not None
@@ -172,6 +174,12 @@ def reachable(host: str, port: int, towards: str) -> str:
         except OSError:
             host = socket.gethostname()
     return PoolAddress(host, port).url
+
+
+def _is_near(url: str) -> bool:
+    """Whether an address is only good on this machine."""
+    host = parse_pool(url).host
+    return host in ("localhost", "::1") or host.startswith("127.")
 
 
 def state_folder(folder: Path, host: str, port: int) -> Path:
