@@ -24,7 +24,7 @@ from gpuvirt.errors import GpuvirtError
 from gpuvirt.transport.pool import check_pool, parse_pool
 
 GPUS = {"ash": 1, "birch": 2, "cedar": 2, "elm": 2, "fir": 2}  # the first is the head
-SECONDS = 60.0
+SECONDS = 40.0
 GRACE = "60s"
 
 pytestmark = pytest.mark.wide
@@ -247,7 +247,7 @@ def test_whatever_happens_to_hosts(network: Network, tmp_path: Path, seed: int) 
         for name in GPUS:
             done = play.pool.run(name, [*STAYS, "/dev/null"], "--gpus", str(GPUS[name]), "--compute", "1", "--no-wait")
             assert done.stdout == "running\nright\n", done.stderr
-        assert play.outcomes["right"] >= 10 and sum(play.events.values()) >= 5
+        assert play.outcomes["right"] >= 8 and sum(play.events.values()) >= 4
     finally:
         for program in play.programs:
             program.process.kill()
