@@ -40,7 +40,7 @@ from gpuvirt.server.policy.instructions import End, Grant, Instruction, Lost, Qu
 from gpuvirt.server.policy.machine import PolicyMachine
 from gpuvirt.server.policy.rights import Rights
 
-SETTLE = 5.0  # seconds that a scheduler waits for hosts of the pool to join before it refuses what those that are there cannot give
+SETTLE = 5.0  # seconds that a scheduler waits for the hosts that its predecessor had
 UNKNOWN = (
     "the lease of these GPUs has ended: they were given back, their agent is gone, or their host is;"
     " leave this shell and attach again, or unset GPUVIRT_LEASE"
@@ -97,9 +97,11 @@ class Scheduler:
         epoch: higher than that of any scheduler that the pool has had.
         began: the time, seconds on the clock of all other times.
         most: the most memory that any lease may have on each device, bytes, 0: all of it.
+        expected: hosts of the scheduler before this one. Until they have joined, for `SETTLE` at most, nothing is granted or refused: what they have
+            is not known yet, such as the lease of a launch whose next process asks at another host.
     """
 
-    def __init__(self, epoch: int, began: float, most: int = 0) -> None:
+    def __init__(self, epoch: int, began: float, most: int = 0, expected: Collection[str] = ()) -> None:
         self.epoch = epoch
         self.machine = PolicyMachine(most=most)
         self._began = began
@@ -109,7 +111,8 @@ class Scheduler:
         self._leases: dict[int, _Lease] = {}
         self._keys: dict[Key, int] = {}
         self._rights: dict[str, Rights] = {}
-        self._unsettled: list[Want] = []  # what no host that is there could ever give
+        self._expected = set(expected)
+        self._early: list[tuple[str, Wanted]] = []  # what was asked for, and where, before all was known
         self._looked = began
 
     @property
@@ -175,12 +178,9 @@ class Scheduler:
         out: Out = []
         for name in [name for name, member in self._members.items() if now - member.heard > SILENCE]:
             self._leave(name, now, out)
-        if now - self._began >= SETTLE:
-            unsettled, self._unsettled = self._unsettled, []
-            for want in unsettled:
-                lease = self._leases.get(want.wanted.lease)
-                if lease is not None:
-                    self._ask(lease, now, out)
+        if self._expected and now - self._began >= SETTLE:
+            self._expected.clear()
+            self._settled(now, out)
         self._carry_out(self.machine.handle(Passed(now)), now, out)
         if now - self._looked >= PLACES_EVERY:
             self._looked = now
@@ -223,6 +223,17 @@ class Scheduler:
         self._carry_out([one for one in done if one.lease not in mine], now, out)
         for each in join.wanted:
             self._want(name, each, now, out)
+        if self._expected:
+            self._expected.discard(name)
+            if not self._expected:
+                self._settled(now, out)
+
+    def _settled(self, now: float, out: Out) -> None:
+        """All is known that there is: what was asked for meanwhile is decided."""
+        early, self._early = self._early, []
+        for asker, wanted in early:
+            if asker in self._members:
+                self._want(asker, wanted, now, out)
 
     def _may_have(self, wanted: Wanted, askers: dict[int, dict[str, int]], now: float, out: Out) -> bool:
         """Whether a host that joins may have what it has, as far as others are concerned. askers: those who wait for it are added."""
@@ -251,6 +262,7 @@ class Scheduler:
             Who waits for what it has still.
         """
         member = self._members.pop(name)
+        self._early = [early for early in self._early if early[0] != name]  # it says so again
         had = {number: lease for number, lease in self._leases.items() if lease.host == name}
         for number in had:
             self._drop(number)
@@ -290,6 +302,9 @@ class Scheduler:
         return lease
 
     def _want(self, asker: str, wanted: Wanted, now: float, out: Out) -> None:
+        if self._expected:
+            self._early.append((asker, wanted))
+            return
         self._know(wanted, now, out)
         known = next((self._keys[key] for key in _keys(wanted) if key in self._keys), None)
         lease = self._leases.get(wanted.lease if known is None else known)
@@ -307,9 +322,6 @@ class Scheduler:
 
     def _ask(self, lease: _Lease, now: float, out: Out) -> None:
         w = lease.wanted
-        if now - self._began < SETTLE and self.machine.impossible(w.user, w.gpus, w.memory, w.compute, w.priority) is not None:
-            self._unsettled.append(Want(w))
-            return
         asked = Asked(now, w.lease, w.user, w.gpus, w.memory, w.compute, w.priority, w.no_wait, w.wait)
         self._carry_out(self.machine.handle(asked), now, out)
 
@@ -373,6 +385,7 @@ class Scheduler:
             self._drop(number)
             self._carry_out(self.machine.handle(Released(now, number)), now, out)
             return
+        self._early = [early for early in self._early if (early[0], early[1].lease) != (sender, number)]
         for own, other in list(self._leases.items()):
             if other.askers.get(sender) == number:
                 self._asker_gone(own, other, sender, now, out)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import os
 import time
@@ -58,7 +59,8 @@ class SchedulerService:
 
     def __init__(self, name: str, tokens: TokenStore, deliver: Callable[[Message], None], url: str, most: int = 0) -> None:
         self._name, self._tokens, self._deliver, self._url = name, tokens, deliver, url
-        self.scheduler = Scheduler(next_epoch(tokens.folder), time.monotonic(), most)
+        self._hosts_file = tokens.folder / "hosts.json"
+        self.scheduler = Scheduler(next_epoch(tokens.folder), time.monotonic(), most, self._former_hosts())
         public, secret = zmq.curve_keypair()
         self._public, self._secret = public.decode(), secret
         member_public, member_secret = zmq.curve_keypair()
@@ -74,6 +76,14 @@ class SchedulerService:
         self._told = ""  # the tokens, as members know them
         self._news = asyncio.Event()  # something was said, so that there may be another time to look
         self.port = 0
+
+    def _former_hosts(self) -> list[str]:
+        """The hosts of the scheduler before this one."""
+        try:
+            found = json.loads(self._hosts_file.read_text())
+        except (OSError, ValueError):
+            return []
+        return [name for name in found if isinstance(name, str)] if isinstance(found, list) else []
 
     def callback(self, domain: str, key: bytes) -> bool:
         """Called by the authenticator: whether the holder of this z85 public key may connect."""
@@ -132,7 +142,9 @@ class SchedulerService:
 
     def receive(self, message: Message) -> None:
         """A message of this host's own member."""
+        joined = {entry.name for entry in self.scheduler.hosts}
         self._say(self.scheduler.receive(self._name, message, time.monotonic()))
+        self._log_hosts(joined)
 
     async def _serve(self, sock: zmq.asyncio.Socket) -> None:
         while True:
@@ -212,5 +224,8 @@ class SchedulerService:
         now = {entry.name: entry for entry in self.scheduler.hosts}
         for name in now.keys() - before:
             log.info("host %s of the pool is there: %d GPUs, %s", name, len(now[name].memory), now[name].url)
+        if now.keys() != before:
+            with contextlib.suppress(OSError, GpuvirtError):  # then the next scheduler waits for others than there were
+                paths.write_private(self._hosts_file, json.dumps(sorted(now)) + "\n")
         for name in before - now.keys():
             log.warning("host %s of the pool is not there any more, with all that worked there", name)

@@ -118,6 +118,38 @@ def test_without_a_scheduler_what_works_goes_on_and_what_comes_waits() -> None:
     world.at_rest()
 
 
+def a_process_comes_while_its_host_is_away(world: World) -> World:
+    """The second process of a launch asks another host, when a new scheduler has not heard of the first one's yet."""
+    world.run(1.0)
+    first = program(world, 1, "h0", 30.0)
+    world.comes(first)
+    world.run(2.0)
+    world.replace_scheduler(dead=True)
+    world.cut(world.hosts[first.at])
+    world.hosts[first.at].member.up = False
+    other = next(host for host in world.hosts.values() if host.name != first.at)
+    world.connect(other)
+    world.run(world.now + 0.1)
+    world.comes(Client(first.name, first.user, 1, COMPUTE, 30.0, other.name))
+    world.run(world.now + 4.0)
+    return world
+
+
+def test_a_new_scheduler_waits_for_the_hosts_of_the_last_one() -> None:
+    world = a_process_comes_while_its_host_is_away(World(1, (2, 2)))
+    assert len(world.clients) == 2 and len({client.at for client in world.clients}) == 1
+    world.run(60.0)
+    assert world.outcomes == {"right": 2}
+    world.at_rest()
+
+
+def test_one_that_does_not_wait_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    begin = Scheduler.__init__
+    monkeypatch.setattr(Scheduler, "__init__", lambda self, epoch, began, most=0, expected=(): begin(self, epoch, began, most))
+    world = a_process_comes_while_its_host_is_away(World(1, (2, 2)))
+    assert len({client.at for client in world.clients}) == 2
+
+
 def test_an_earlier_scheduler_is_not_obeyed() -> None:
     """It was cut off, another took its place, and it comes back with what it has decided."""
     world = World(1, (2,))

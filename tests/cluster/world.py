@@ -117,7 +117,7 @@ class World:
 
     def start_scheduler(self) -> None:
         self.epoch += 1
-        scheduler = self.scheduler = Scheduler(self.epoch, self.now)
+        scheduler = self.scheduler = Scheduler(self.epoch, self.now, expected=[*self.hosts])
 
         def look() -> bool:
             self.say(scheduler, scheduler.passed(self.now))
