@@ -31,8 +31,15 @@ def test_everything(pool: Server, program: Path, link: str, pager: str) -> None:
 
 
 def test_by_the_driver(chained: Server, program: Path) -> None:
-    """The cuda backend, with our own shim in the place of the driver, which places memory itself."""
-    assert_right(run_program(chained, [program]))
+    """The cuda backend, with our own shim in the place of the driver, which places memory itself.
+
+    It may choose addresses that the program uses already, both being random: then loading the program's managed variable is refused with that reason.
+    """
+    for _ in range(3):
+        done = run_program(chained, [program])
+        if "where the server's driver placed it" not in done.stderr:
+            break
+    assert_right(done)
 
 
 def test_touches_in_order_take_more_at_a_time(pool: Server, program: Path) -> None:
