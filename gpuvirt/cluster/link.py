@@ -15,7 +15,7 @@ import zmq.asyncio
 from gpuvirt.cluster import credentials
 from gpuvirt.cluster.credentials import Credentials
 from gpuvirt.cluster.member import Member
-from gpuvirt.cluster.messages import ALIVE_EVERY, Leave, Message, NotAMessage, NotWelcome, parse
+from gpuvirt.cluster.messages import ALIVE_EVERY, SILENCE, Leave, Message, NotAMessage, NotWelcome, parse
 from gpuvirt.errors import GpuvirtError
 from gpuvirt.transport.pool import PoolAddress
 
@@ -151,8 +151,8 @@ class Link:
             if now >= next_word:
                 self._member.alive()
                 next_word = now + ALIVE_EVERY
-            heard = self._member.heard if self._member.up else begun
-            if self._member.silent_since(max(heard, begun), now):
+            heard = max(self._member.heard, begun) if self._member.up else begun
+            if now - heard > SILENCE:
                 return f"the scheduler at {self._address.url} does not answer"
             if not await sock.poll(round(1000 * max(0.0, next_word - now))):
                 continue

@@ -184,11 +184,6 @@ class Member:
         """Whether nothing has been heard for too long of a scheduler that was there."""
         return self.up and now - self.heard > SILENCE
 
-    @staticmethod
-    def silent_since(heard: float, now: float) -> bool:
-        """Whether that is too long ago."""
-        return now - heard > SILENCE
-
     def alive(self) -> None:
         """To be called once in `messages.ALIVE_EVERY`."""
         self._tell(Alive())
