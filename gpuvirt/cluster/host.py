@@ -7,6 +7,7 @@ import logging
 import socket
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,7 @@ class PoolHost:
 
     def policy(self, local: PolicyMachine) -> Member:
         """That of this host's leases."""
-        entry = HostEntry(self.name, self._url, tuple(local.room.total))
+        entry = HostEntry(self.name, self._url, tuple(local.room.total), most=local.most(0))
         self.member = Member(local, entry, self._send, self._told.head if self._told else self._url)
         return self.member
 
@@ -82,7 +83,7 @@ class PoolHost:
         """
         member = self.member
         assert member is not None
-        member.entry = HostEntry(member.entry.name, member.entry.url, member.entry.memory, control_port)
+        member.entry = replace(member.entry, control_port=control_port)
         member.lease, member.leases = sessions.lease, lambda: sessions.leases
         member.place_here, member.finish = sessions.place_here, sessions.finish
         member.launch_ended = sessions.launch_ended_elsewhere

@@ -30,6 +30,7 @@ from gpuvirt.cluster.messages import (
     Want,
     Wanted,
     Welcome,
+    lowest_limit,
 )
 from gpuvirt.server.leases import Lease
 from gpuvirt.server.policy import instructions
@@ -227,7 +228,7 @@ class Member:
 
     def _know_hosts(self, hosts: tuple[HostEntry, ...], now: float) -> None:
         self.hosts = hosts
-        self._mirror = PolicyMachine()
+        self._mirror = PolicyMachine(most=lowest_limit(hosts))
         for number, host in enumerate(hosts):
             self._mirror.handle(HostJoined(now, number, host.memory))
         for user, rights in self._rights.items():

@@ -10,6 +10,7 @@ one that it has seen: a scheduler that was cut off, and does not know that anoth
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from functools import cache
 from typing import Any, ClassVar, get_args, get_origin, get_type_hints
@@ -127,12 +128,19 @@ class HostEntry:
         url: where its clients connect.
         memory: bytes of each of its devices.
         control_port: of its control channel.
+        most: memory that a lease may have on each of its devices, bytes, 0: all of it. The lowest of all hosts holds for the pool.
     """
 
     name: str
     url: str
     memory: tuple[int, ...]
     control_port: int = 0
+    most: int = 0
+
+
+def lowest_limit(hosts: Iterable[HostEntry]) -> int:
+    """The most that a lease of the pool may have on each device, bytes, 0: all of it."""
+    return min((host.most for host in hosts if host.most), default=0)
 
 
 # ---- a member's ---------------------------------------------------------------------------------------------------------

@@ -34,6 +34,7 @@ from gpuvirt.cluster.messages import (
     Want,
     Wanted,
     Welcome,
+    lowest_limit,
 )
 from gpuvirt.server.policy.events import Asked, HostJoined, HostLeft, Moved, Passed, Released, Restored, UserSet
 from gpuvirt.server.policy.instructions import End, Grant, Instruction, Lost, Queue, Refuse, TimedOut
@@ -46,6 +47,7 @@ UNKNOWN = (
     " leave this shell and attach again, or unset GPUVIRT_LEASE"
 )
 TWICE = "another host of the pool has this lease, or others have its GPUs"
+TRIES = 5  # as often a lease is placed that a host does not take: books that differ must not end in a loop
 SHORT = 64  # leases that wait, of which each is told its place whenever something happens
 PLACES_EVERY = 1.0  # seconds between two looks at who waits at which place
 
@@ -70,6 +72,7 @@ class _Lease:
         askers: members whose clients wait for it, each with the number by which it knows it.
         host: the member whose GPUs it has, "": none's.
         placed: that member has agreed.
+        tries: hosts that did not take it.
         told: what was said of its place last.
     """
 
@@ -77,6 +80,7 @@ class _Lease:
     askers: dict[str, int] = field(default_factory=dict)
     host: str = ""
     placed: bool = False
+    tries: int = 0
     told: tuple[int, int, str] = (0, 0, "")
 
 
@@ -96,14 +100,13 @@ class Scheduler:
     Args:
         epoch: higher than that of any scheduler that the pool has had.
         began: the time, seconds on the clock of all other times.
-        most: the most memory that any lease may have on each device, bytes, 0: all of it.
         expected: hosts of the scheduler before this one. Until they have joined, for `SETTLE` at most, nothing is granted or refused: what they have
             is not known yet, such as the lease of a launch whose next process asks at another host.
     """
 
-    def __init__(self, epoch: int, began: float, most: int = 0, expected: Collection[str] = ()) -> None:
+    def __init__(self, epoch: int, began: float, expected: Collection[str] = ()) -> None:
         self.epoch = epoch
-        self.machine = PolicyMachine(most=most)
+        self.machine = PolicyMachine()
         self._began = began
         self._members: dict[str, _Member] = {}
         self._names: dict[int, str] = {}  # the members' by their numbers
@@ -280,6 +283,7 @@ class Scheduler:
         return {number: lease.askers for number, lease in had.items() if number in keep}
 
     def _tell_hosts(self, out: Out) -> None:
+        self.machine.limit(lowest_limit(self.hosts))
         out += [(name, Hosts(self.hosts)) for name in self._members]
 
     # ---- leases -------------------------------------------------------------------------------------------------------
@@ -368,7 +372,13 @@ class Scheduler:
         if placed.why_not:
             self._drop(placed.lease)
             self._carry_out(self.machine.handle(Released(now, placed.lease)), now, out)
-            self._again(lease, now, out)
+            lease.tries += 1
+            if lease.tries < TRIES:
+                self._again(lease, now, out)
+            else:
+                out += [
+                    (asker, Denied(number, f"the host that was to give its GPUs did not: {placed.why_not}")) for asker, number in lease.askers.items()
+                ]
             return
         lease.placed = True
         self._tell_where(lease, out)

@@ -57,10 +57,10 @@ class SchedulerService:
         url: of that host.
     """
 
-    def __init__(self, name: str, tokens: TokenStore, deliver: Callable[[Message], None], url: str, most: int = 0) -> None:
+    def __init__(self, name: str, tokens: TokenStore, deliver: Callable[[Message], None], url: str) -> None:
         self._name, self._tokens, self._deliver, self._url = name, tokens, deliver, url
         self._hosts_file = tokens.folder / "hosts.json"
-        self.scheduler = Scheduler(next_epoch(tokens.folder), time.monotonic(), most, self._former_hosts())
+        self.scheduler = Scheduler(next_epoch(tokens.folder), time.monotonic(), self._former_hosts())
         public, secret = zmq.curve_keypair()
         self._public, self._secret = public.decode(), secret
         member_public, member_secret = zmq.curve_keypair()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import secrets
+from dataclasses import replace
 
 import pytest
-from cluster.world import Client, World
+from cluster.world import GIB, Client, World
 
 from gpuvirt.cluster.member import Member
 from gpuvirt.cluster.messages import Message, Place, Placed, Wanted
-from gpuvirt.cluster.scheduler import Scheduler
+from gpuvirt.cluster.scheduler import TRIES, Scheduler
 from gpuvirt.server.policy.events import COMPUTE, Event, Restored
 from gpuvirt.server.policy.instructions import Grant, Instruction
 from gpuvirt.server.policy.rights import Rights
@@ -145,9 +146,35 @@ def test_a_new_scheduler_waits_for_the_hosts_of_the_last_one() -> None:
 
 def test_one_that_does_not_wait_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     begin = Scheduler.__init__
-    monkeypatch.setattr(Scheduler, "__init__", lambda self, epoch, began, most=0, expected=(): begin(self, epoch, began, most))
+    monkeypatch.setattr(Scheduler, "__init__", lambda self, epoch, began, expected=(): begin(self, epoch, began))
     world = a_process_comes_while_its_host_is_away(World(1, (2, 2)))
     assert len({client.at for client in world.clients}) == 2
+
+
+def test_the_lowest_limit_of_memory_holds_for_the_pool() -> None:
+    """At the scheduler, and at a host that has none of its own."""
+    world = World(1, (2, 2))
+    limited = world.hosts["h1"]
+    limited.member.entry = replace(limited.member.entry, most=GIB)
+    world.connect(limited)
+    world.run(3.0)
+    assert world.scheduler is not None
+    for policy in (world.scheduler.machine, world.hosts["h0"].member):
+        assert "may have 1.0 GiB" in str(policy.impossible("u", 1, 2 * GIB)) and policy.impossible("u", 1, GIB) is None
+    world.kill("h1")
+    world.run(10.0)
+    assert world.scheduler.machine.impossible("u", 1, 2 * GIB) is None
+
+
+def test_a_host_that_takes_nothing_is_not_asked_for_ever() -> None:
+    world = World(1, (2,))
+    world.run(1.0)
+    world.hosts["h0"].member.place_here = lambda lease, rights: "it does not want to"
+    world.comes(client := program(world))
+    world.run(5.0)
+    assert client.outcome == "refused: the host that was to give its GPUs did not: it does not want to"
+    assert world.messages["Place"] == TRIES
+    world.at_rest()
 
 
 def test_an_earlier_scheduler_is_not_obeyed() -> None:

@@ -125,6 +125,17 @@ def test_who_asks_for_too_much_is_told_what_there_is(three: Pool) -> None:
         assert done.returncode != 0 and "no host of this pool has more than 2 GPUs" in done.stderr
 
 
+def test_the_lowest_limit_of_memory_holds_for_the_pool(hosts: Pool) -> None:
+    """Also where the host that is asked, or that has the GPUs, has none."""
+    hosts.start("oak", 1)
+    hosts.start("elm", 2, "--memory-per-session", "64m")
+    wait_until(lambda: hosts.are_there("oak", "oak", "elm"))
+    for at in hosts.hosts:
+        done = hosts.run(at, [*STAYS, "/dev/null"], "--memory", "128m")
+        assert done.returncode != 0 and "64.0 MiB" in done.stderr, done.stdout + done.stderr
+        assert hosts.run(at, [*STAYS, "/dev/null"], "--memory", "32m").stdout == "running\nright\n"
+
+
 def test_leases_that_reserve_fill_the_pool_and_the_next_waits(three: Pool, tmp_path: Path) -> None:
     """Five GPUs for five programs, whoever is asked; a sixth says that it waits, and gets what one of them has had."""
     names, ends = [*three.hosts], [tmp_path / str(number) for number in range(6)]
@@ -240,10 +251,9 @@ def test_a_host_that_is_killed_is_known_lost(hosts: Pool, tmp_path: Path) -> Non
     hosts.start("oak", 1)
     elm = hosts.start("elm", 2, "--grace", "2s")
     wait_until(lambda: hosts.are_there("oak", "oak", "elm"))
-    workers = elm.worker_pids
     with hosts.running("oak", [*STAYS, tmp_path / "end"], "--gpus", "2", "--link", "tcp") as lost:
         pids = [session["worker_pid"] for lease in hosts.json("oak", "ps") for session in lease["sessions"]]
-        assert len(pids) == 1 and workers is not None
+        assert len(pids) == 1
         elm.stop(signal.SIGKILL)
         for pid in pids:
             os.kill(pid, signal.SIGKILL)

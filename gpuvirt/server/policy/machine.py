@@ -194,6 +194,10 @@ class PolicyMachine:
             return f"{text}; ask for less with --memory"
         return None
 
+    def limit(self, most: int) -> None:
+        """From now on no lease may have more on each device, bytes, 0: all of it. What is granted, or waits, stays."""
+        self._most = most
+
     def most(self, user: int) -> int:
         """The most that a lease may have on each device, by the pool's limit and its user's; bytes, 0: all of it."""
         return min((limit for limit in (self._most, user) if limit), default=0)
