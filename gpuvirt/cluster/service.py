@@ -6,31 +6,27 @@ import asyncio
 import contextlib
 import json
 import logging
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import zmq
 import zmq.asyncio
-from zmq.auth.asyncio import AsyncioAuthenticator
 
 from gpuvirt import paths
 from gpuvirt.cluster.credentials import Credentials
 from gpuvirt.cluster.messages import Join, Leave, Message, NotAMessage, NotWelcome, Tokens, parse
 from gpuvirt.cluster.scheduler import PLACES_EVERY, Out, Scheduler
 from gpuvirt.errors import GpuvirtError
-from gpuvirt.server.control_proxy import EACH, ControlProxy
+from gpuvirt.server.control_proxy import EACH
+from gpuvirt.server.curve_port import CurveKeys, CurvePort
 from gpuvirt.server.descriptors import for_strangers
-from gpuvirt.server.sockets import listen_tcp, remove_files, socket_paths
 from gpuvirt.server.tokens import TokenStore
 
 log = logging.getLogger("gpuvirt.server")
 
-DOMAIN = "gpuvirt-pool"
 HOSTS_MOST = 4096
 MAX_MESSAGE = 16 << 20  # bytes; a host that joins tells all of its leases
-PROOF_LIMIT_MS = 3000
 
 
 def next_epoch(folder: Path) -> int:
@@ -62,20 +58,15 @@ class SchedulerService:
         self._hosts_file = tokens.folder / "hosts.json"
         self.scheduler = Scheduler(next_epoch(tokens.folder), time.monotonic(), self._former_hosts())
         public, secret = zmq.curve_keypair()
-        self._public, self._secret = public.decode(), secret
         member_public, member_secret = zmq.curve_keypair()
-        self._member_public, self._member_secret = member_public, member_secret.decode()
+        self._public, self._member_secret = public.decode(), member_secret.decode()
+        self._port = CurvePort("scheduler", CurveKeys(public, secret), lambda key: key == member_public, MAX_MESSAGE)
         self._routes: dict[str, bytes] = {}  # of members, each the last by which it joined
         self._names: dict[bytes, str] = {}
-        self._context = zmq.asyncio.Context()
-        self._authenticator = AsyncioAuthenticator(self._context, log=logging.getLogger("gpuvirt.server.zap"))
         self._socket: zmq.asyncio.Socket | None = None
-        self._proxy: ControlProxy | None = None
-        self._undo = contextlib.ExitStack()
         self._tasks: list[asyncio.Task[None]] = []
         self._told = ""  # the tokens, as members know them
         self._news = asyncio.Event()  # something was said, so that there may be another time to look
-        self.port = 0
 
     def _former_hosts(self) -> list[str]:
         """The hosts of the scheduler before this one."""
@@ -84,10 +75,6 @@ class SchedulerService:
         except (OSError, ValueError):
             return []
         return [name for name in found if isinstance(name, str)] if isinstance(found, list) else []
-
-    def callback(self, domain: str, key: bytes) -> bool:
-        """Called by the authenticator: whether the holder of this z85 public key may connect."""
-        return key == self._member_public
 
     def start(self, host: str, preferred: int, limit: int) -> None:
         """Listens, on the port `preferred` or another.
@@ -98,47 +85,21 @@ class SchedulerService:
         Raises:
             GpuvirtError: the address cannot be listened on.
         """
-        path = socket_paths(f"scheduler.{os.getpid()}")[0]
-        self._authenticator.start()
-        self._authenticator.configure_curve_callback(domain=DOMAIN, credentials_provider=self)
-        sock = self._socket = self._context.socket(zmq.ROUTER)
-        sock.linger = 0
-        sock.maxmsgsize = MAX_MESSAGE
-        sock.zap_domain = DOMAIN.encode()
-        sock.curve_server = True
-        sock.curve_secretkey, sock.curve_publickey = self._secret, self._public.encode()
-        sock.handshake_ivl = PROOF_LIMIT_MS
-        self._undo.callback(remove_files, [path])
-        try:
-            sock.bind(f"ipc://{path}")
-        except zmq.ZMQError as error:
-            raise GpuvirtError(f"the scheduler cannot use {path}: {error}") from None
-        try:
-            listening = listen_tcp(host, preferred)
-        except GpuvirtError:
-            listening = listen_tcp(host, 0)
-        self.port = int(listening.getsockname()[1])
-        self._proxy = ControlProxy(listening, str(path), for_strangers(limit, HOSTS_MOST, EACH), HOSTS_MOST)
+        sock = self._socket = self._port.open(host, preferred, for_strangers(limit, HOSTS_MOST, EACH), HOSTS_MOST)
         self._told = self._tokens.text()
         self._tasks = [asyncio.create_task(self._serve(sock)), asyncio.create_task(self._tick())]
 
     def credentials(self) -> Credentials:
         """What a host needs to join."""
         server = self._tokens.server_secret.decode()
-        return Credentials("", self.port, self._public, self._member_secret, server, self._tokens.text(), self._url)
+        return Credentials("", self._port.port, self._public, self._member_secret, server, self._tokens.text(), self._url)
 
     async def close(self) -> None:
-        if self._proxy:
-            self._proxy.close()
         for task in self._tasks:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
-        self._authenticator.stop()
-        if self._socket:
-            self._socket.close()
-        self._context.term()
-        self._undo.close()
+        self._port.close()
 
     def receive(self, message: Message) -> None:
         """A message of this host's own member."""

@@ -5,18 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import zmq
 import zmq.asyncio
-from zmq.auth.asyncio import AsyncioAuthenticator
 
 from gpuvirt.errors import GpuvirtError
-from gpuvirt.server.control_proxy import EACH, PENDING_TOTAL, PROOF_LIMIT, ControlProxy
+from gpuvirt.server.control_proxy import EACH, PENDING_TOTAL
+from gpuvirt.server.curve_port import CurveKeys, CurvePort
 from gpuvirt.server.descriptors import for_strangers
-from gpuvirt.server.sockets import listen_tcp, remove_files, socket_paths
 from gpuvirt.server.tokens import LIFETIME_MOST, RIGHTS, TokenEntry, TokenStore
 from gpuvirt.transport.control import MAX_MESSAGE, VERSION
 from gpuvirt.transport.packing import pack, unpack
@@ -24,9 +22,7 @@ from gpuvirt.transport.packing import pack, unpack
 log = logging.getLogger("gpuvirt.server")
 
 Handler = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
-DOMAIN = "gpuvirt"
 MAX_REQUESTS = 64  # being answered at the same time; further ones are dropped
-MAX_SOCKETS = 16  # of ZeroMQ's own
 HEARTBEAT = 10_000  # ms between signs of life of a connection; one that is silent for twice that is closed
 
 
@@ -45,18 +41,10 @@ class ControlServer:
             "token_revoke": self._token_revoke,
             **handlers,
         }
-        self._context = zmq.asyncio.Context()
-        self._context.max_sockets = MAX_SOCKETS
-        self._authenticator = AsyncioAuthenticator(self._context, log=logging.getLogger("gpuvirt.server.zap"))
-        self._socket: zmq.asyncio.Socket | None = None
-        self._proxy: ControlProxy | None = None
-        self._undo = contextlib.ExitStack()
+        keys = CurveKeys(tokens.server_public, tokens.server_secret)
+        self._port = CurvePort("control", keys, lambda key: key in tokens.control_keys(), MAX_MESSAGE)
         self._task: asyncio.Task[None] | None = None
         self._answering: set[asyncio.Task[None]] = set()
-
-    def callback(self, domain: str, key: bytes) -> bool:
-        """Called by the authenticator: whether the holder of this z85 public key may connect."""
-        return key in self._tokens.control_keys()
 
     def start(self, host: str, preferred: int, limit: int) -> int:
         """Listens on the port `preferred`, or on any free port if it is taken; returns the port.
@@ -67,46 +55,16 @@ class ControlServer:
         Raises:
             GpuvirtError: the host's address cannot be listened on, or no folder can hold the unix socket behind the port.
         """
-        path = socket_paths(f"control.{os.getpid()}")[0]
-        self._authenticator.start()
-        self._authenticator.configure_curve_callback(domain=DOMAIN, credentials_provider=self)
-        sock = self._context.socket(zmq.ROUTER)
-        sock.linger = 0
-        sock.maxmsgsize = MAX_MESSAGE
-        sock.zap_domain = DOMAIN.encode()
-        sock.curve_server = True
-        sock.curve_secretkey = self._tokens.server_secret
-        sock.curve_publickey = self._tokens.server_public
-        sock.handshake_ivl = int(PROOF_LIMIT * 1000)
-        sock.heartbeat_ivl = HEARTBEAT
-        sock.heartbeat_timeout = 2 * HEARTBEAT
-        self._socket = sock
-        self._undo.callback(remove_files, [path])
-        try:
-            sock.bind(f"ipc://{path}")
-        except zmq.ZMQError as error:
-            raise GpuvirtError(f"the control channel cannot use {path}: {error}") from None
-        try:
-            listening = listen_tcp(host, preferred)
-        except GpuvirtError:
-            listening = listen_tcp(host, 0)
-        port = int(listening.getsockname()[1])
-        self._proxy = ControlProxy(listening, str(path), for_strangers(limit, PENDING_TOTAL, EACH))
+        sock = self._port.open(host, preferred, for_strangers(limit, PENDING_TOTAL, EACH), heartbeat=HEARTBEAT)
         self._task = asyncio.create_task(self._serve(sock))
-        return port
+        return self._port.port
 
     async def close(self) -> None:
-        if self._proxy:
-            self._proxy.close()
         for task in [*self._answering, *([self._task] if self._task else [])]:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
-        self._authenticator.stop()
-        if self._socket:
-            self._socket.close()
-        self._context.term()
-        self._undo.close()
+        self._port.close()
 
     async def _serve(self, sock: zmq.asyncio.Socket) -> None:
         while True:
