@@ -18,9 +18,9 @@ from gpuvirt.cluster.credentials import Credentials
 from gpuvirt.cluster.messages import Join, Leave, Message, NotAMessage, NotWelcome, Tokens, parse
 from gpuvirt.cluster.scheduler import PLACES_EVERY, Out, Scheduler
 from gpuvirt.errors import GpuvirtError
-from gpuvirt.server.control_proxy import EACH
-from gpuvirt.server.curve_port import CurveKeys, CurvePort
 from gpuvirt.server.descriptors import for_strangers
+from gpuvirt.server.ports.control_proxy import EACH
+from gpuvirt.server.ports.curve_port import CurveKeys, CurvePort
 from gpuvirt.server.tokens import TokenStore
 
 log = logging.getLogger("gpuvirt.server")

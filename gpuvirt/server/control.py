@@ -12,9 +12,9 @@ import zmq
 import zmq.asyncio
 
 from gpuvirt.errors import GpuvirtError
-from gpuvirt.server.control_proxy import EACH, PENDING_TOTAL
-from gpuvirt.server.curve_port import CurveKeys, CurvePort
 from gpuvirt.server.descriptors import for_strangers
+from gpuvirt.server.ports.control_proxy import EACH, PENDING_TOTAL
+from gpuvirt.server.ports.curve_port import CurveKeys, CurvePort
 from gpuvirt.server.tokens import LIFETIME_MOST, RIGHTS, TokenEntry, TokenStore
 from gpuvirt.transport.control import MAX_MESSAGE, VERSION
 from gpuvirt.transport.packing import pack, unpack

@@ -20,9 +20,9 @@ import pytest
 from server.harness import HERE, FakeServer, wait_until
 from server.test_sessions import children, template_of
 
-from gpuvirt.server.control_proxy import EACH
-from gpuvirt.server.control_proxy import PENDING_TOTAL as CONTROL_TOTAL
 from gpuvirt.server.listener import PENDING_TOTAL
+from gpuvirt.server.ports.control_proxy import EACH
+from gpuvirt.server.ports.control_proxy import PENDING_TOTAL as CONTROL_TOTAL
 from gpuvirt.server.rate_limited_log import LINES
 from gpuvirt.transport import handshake as hs
 

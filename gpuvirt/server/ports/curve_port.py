@@ -13,7 +13,7 @@ import zmq.asyncio
 from zmq.auth.asyncio import AsyncioAuthenticator
 
 from gpuvirt.errors import GpuvirtError
-from gpuvirt.server.control_proxy import PROOF_LIMIT, PROVED_TOTAL, ControlProxy
+from gpuvirt.server.ports.control_proxy import PROOF_LIMIT, PROVED_TOTAL, ControlProxy
 from gpuvirt.server.sockets import listen_tcp, remove_files, socket_paths
 
 MAX_SOCKETS = 16  # of ZeroMQ's own
