@@ -179,7 +179,8 @@ class SchedulerService:
         while (left := min(end, self.scheduler.wake or end) - time.monotonic()) > 0:
             self._news.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), left)
+                async with asyncio.timeout(left):
+                    await self._news.wait()
 
     def _log_hosts(self, before: set[str]) -> None:
         now = {entry.name: entry for entry in self.scheduler.hosts}

@@ -72,7 +72,8 @@ def test_a_mistake_of_ours_costs_one_connection(caplog: pytest.LogCaptureFixture
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             transcript = hs.Transcript(await reader.readexactly(len(greeting.pack())))
             writer.write(transcript.prove_hello(hs.Hello(b"m" * 32), b"k" * 32))
-            assert await asyncio.wait_for(reader.read(), 60) == b""
+            async with asyncio.timeout(60):
+                assert await reader.read() == b""
             writer.close()
         await listener.close()
 

@@ -54,7 +54,8 @@ async def a_worker_is_one_sessions_alone(engines: Engines) -> None:
         assert all(worker.ready.done() and lives(worker) for worker in workers)
         for worker in workers[:2]:
             worker.kill()
-            await asyncio.wait_for(worker.gone, SOON)
+            async with asyncio.timeout(SOON):
+                await worker.gone
         workers += [await engine.take(SOON)]
         assert len({worker.pid for worker in workers}) == 4
 
@@ -63,7 +64,8 @@ async def one_that_is_killed_is_gone(engines: Engines) -> None:
     async with engines() as engine:
         one, other = await engine.take(SOON), await engine.take(SOON)
         one.kill()
-        await asyncio.wait_for(one.gone, SOON)
+        async with asyncio.timeout(SOON):
+            await one.gone
         assert not lives(one) and lives(other)
 
 
@@ -105,7 +107,8 @@ async def another_daemons_worker_goes_on(engines: Engines) -> None:
         assert worker.pid == process.pid and worker.memory_limit == 5 << 20 and worker.ready.done()
         assert (await engine.take(SOON)).pid != worker.pid
         worker.kill()
-        await asyncio.wait_for(worker.gone, SOON)
+        async with asyncio.timeout(SOON):
+            await worker.gone
         assert not lives(worker)
     forks.close()
 

@@ -209,7 +209,8 @@ def test_one_that_is_killed_is_started_again(folder: Path, monkeypatch: pytest.M
         store.lost = lost.set
         assert store._process is not None
         store._process.kill()
-        await asyncio.wait_for(lost.wait(), 60)
+        async with asyncio.timeout(60):
+            await lost.wait()
         pidfd = os.pidfd_open(process.pid)
         store.put("again", b"", [pidfd])
         os.close(pidfd)

@@ -55,7 +55,8 @@ def test_how_a_session_ended_is_told_by_the_code(message: dict[str, Any], ending
     async def run() -> WorkerProcess:
         forks = template(f"messages.send(daemon, {message})")
         worker = WorkerProcess(await forks.fork(), lambda _: None)
-        await asyncio.wait_for(worker.gone, 30)
+        async with asyncio.timeout(30):
+            await worker.gone
         forks.close()
         return worker
 
@@ -221,7 +222,8 @@ def test_what_is_said_at_the_end_stays() -> None:
         forks = template(f"asked, _ = messages.receive(daemon); messages.send(daemon, {ended}); messages.send(daemon, {answer})")
         worker = WorkerProcess(await forks.fork(), lambda _: None)
         await worker.figures()
-        await asyncio.wait_for(worker.gone, 30)
+        async with asyncio.timeout(30):
+            await worker.gone
         forks.close()
         return worker.last_figures
 

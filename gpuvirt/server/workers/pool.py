@@ -88,7 +88,8 @@ class WorkerPool:
             GpuvirtError: the worker cannot be started.
         """
         if self._idle is not None:
-            await asyncio.wait_for(asyncio.shield(self._idle), START_LIMIT)
+            async with asyncio.timeout(START_LIMIT):
+                await asyncio.shield(self._idle)
         elif self._last_failure:
             raise GpuvirtError(self._last_failure)
 

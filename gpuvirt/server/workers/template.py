@@ -84,7 +84,8 @@ class Template:
                     passed.callback(os.close, fds[-1])
                 messages.send(self._socket, {"op": "fork"}, tuple(fds))
             self._forks.append(forked)
-            pid, pidfd, exit_code = await asyncio.wait_for(forked, FORK_LIMIT)
+            async with asyncio.timeout(FORK_LIMIT):
+                pid, pidfd, exit_code = await forked
         except OSError as error:
             ours.close()
             if isinstance(error, TimeoutError):

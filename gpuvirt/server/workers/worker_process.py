@@ -173,7 +173,8 @@ class WorkerProcess:
         try:
             messages.send(self._socket, {"op": "figures", "id": number})
             self._may_say["figures"] += 1
-            return await asyncio.wait_for(answer, FIGURES_LIMIT)
+            async with asyncio.timeout(FIGURES_LIMIT):
+                return await answer
         except (TimeoutError, OSError):
             return {}
         finally:
