@@ -102,12 +102,14 @@ class HostJoined:
         host: its number, not that of another that is there.
         memory: bytes of each device, one at least. Which numbers they have says `Hosts.devices`.
         leases: what is restored before anything is granted; their devices are counted from the host's first.
+        cordoned: as `HostCordoned` says.
     """
 
     at: float
     host: int
     memory: tuple[int, ...]
     leases: tuple[Restored, ...] = ()
+    cordoned: bool = False
 
 
 @dataclass(frozen=True)
@@ -119,10 +121,44 @@ class HostLeft:
 
 
 @dataclass(frozen=True)
+class HostCordoned:
+    """From now on a host's devices are granted to nobody, or again to anybody. What leases have of it they keep."""
+
+    at: float
+    host: int
+    cordoned: bool
+
+
+@dataclass(frozen=True)
+class Migrate:
+    """A lease is to have devices of another host, as many and of the same sizes. The answer is `Destination` or `NoDestination`, and until `Migrated`
+    it has both.
+
+    Attributes:
+        host: of the devices, None: any that has room.
+        wait: until there is room, before all that waits for GPUs.
+    """
+
+    at: float
+    lease: int
+    host: int | None = None
+    wait: bool = False
+
+
+@dataclass(frozen=True)
+class Migrated:
+    """A lease has its destination's devices only, or (not done) those that it had before. It waits for none any more."""
+
+    at: float
+    lease: int
+    done: bool
+
+
+@dataclass(frozen=True)
 class Passed:
     """Nothing has happened but that time has passed; wanted at `PolicyMachine.wake`."""
 
     at: float
 
 
-Event = UserSet | UserRevoked | Asked | Restored | Released | Moved | HostJoined | HostLeft | Passed
+Event = UserSet | UserRevoked | Asked | Restored | Released | Moved | HostJoined | HostLeft | HostCordoned | Migrate | Migrated | Passed

@@ -35,12 +35,14 @@ class _Host:
     Attributes:
         row: counted from 0, in the order of the devices.
         number: of the host, None: it has left.
+        cordoned: its devices are granted to nobody.
     """
 
     row: int
     devices: range
     number: int | None
     room: Room
+    cordoned: bool = False
 
     @property
     def first(self) -> int:
@@ -88,7 +90,7 @@ class _Counts:
 
     def note(self, row: _Host, local: int) -> None:
         """A device is free to another degree than before."""
-        free = (-1, -1) if row.number is None or row.room.held(local) else row.room.free(local)
+        free = (-1, -1) if row.number is None or row.cordoned or row.room.held(local) else row.room.free(local)
         self._memory[row.first + local], self._compute[row.first + local] = free
         self.load[row.row] = row.room.load
         if len(self._changes) == self._looked or self._changes[-1] != row.row:
@@ -167,7 +169,7 @@ class Hosts:
             self._rows.append(joined)
             self._of += [joined] * len(memory)
             self.total += memory
-        joined.number, joined.room = host, Room(memory)
+        joined.number, joined.room, joined.cordoned = host, Room(memory), False
         self.total[joined.first : joined.devices.stop] = memory
         self._hosts[host] = joined
         if self._counts is None and len(self._rows) > 1:
@@ -184,6 +186,16 @@ class Hosts:
         if self._counts is not None:
             self._counts.host_changed(gone)
         self._changed()
+
+    def cordon(self, host: int, cordoned: bool) -> None:
+        """Whether `find` leaves out all of a host's devices from now on."""
+        found = self._hosts[host]
+        found.cordoned = cordoned
+        if self._counts is not None:
+            self._counts.host_changed(found)
+
+    def cordoned(self, host: int) -> bool:
+        return self._hosts[host].cordoned
 
     @property
     def hosts(self) -> int:
@@ -251,6 +263,10 @@ class Hosts:
         known = all(0 <= device < len(self._of) for device in devices)
         return bool(devices) and known and len(set(devices)) == len(devices) and len({self._of[device].row for device in devices}) == 1
 
+    def load(self, host: int) -> float:
+        """How many leases a device of a host has, on average."""
+        return self._hosts[host].room.load
+
     def find(self, shape: Shape, most: int | None = None, host: int | None = None) -> list[int]:
         """Devices of one host with room for a lease, the best first: as many as it wants (`most` if given). Where no host has so many, none; with
         `host`, or where there is but one, those that it has.
@@ -262,7 +278,7 @@ class Hosts:
             host: looks there only.
         """
         found = self._choose(shape) if host is None else self._hosts[host]
-        return [] if found is None else [found.first + local for local in found.room.find(shape, most)]
+        return [] if found is None or found.cordoned else [found.first + local for local in found.room.find(shape, most)]
 
     def _choose(self, shape: Shape) -> _Host | None:
         counts = self._counts
@@ -288,9 +304,9 @@ class Hosts:
         """
         counts = self._counts
         if counts is None:
-            return next((host for host in self._hosts if host not in but), None)
+            return next((number for number, host in self._hosts.items() if number not in but and not host.cordoned), None)
         able = counts.large_enough(max(shape.memory, 1)) >= shape.gpus
-        able[[self._hosts[host].row for host in but]] = False
+        able[[host.row for number, host in self._hosts.items() if number in but or host.cordoned]] = False
         best = counts.best(able, counts.load / (1 + counts.load) - counts.fitting(shape))
         return None if best is None else best.number
 

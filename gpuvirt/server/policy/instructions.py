@@ -66,6 +66,22 @@ class Lost:
 
 
 @dataclass(frozen=True)
+class Destination:
+    """Until it has migrated, a lease has these devices of another host beside its own."""
+
+    lease: int
+    devices: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class NoDestination:
+    """A lease cannot migrate; `text` says why, in one line."""
+
+    lease: int
+    text: str
+
+
+@dataclass(frozen=True)
 class Elsewhere:
     """The lease is another host's, at `url`: whoever waits for it is to ask there. Said in a pool of many hosts (gpuvirt.cluster)."""
 
@@ -73,4 +89,4 @@ class Elsewhere:
     url: str
 
 
-Instruction = Grant | Queue | Refuse | TimedOut | Hold | End | Lost | Elsewhere
+Instruction = Grant | Queue | Refuse | TimedOut | Hold | End | Lost | Destination | NoDestination | Elsewhere

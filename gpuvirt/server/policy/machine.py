@@ -34,8 +34,11 @@ from gpuvirt.server.policy.events import (
     PRIORITIES,
     Asked,
     Event,
+    HostCordoned,
     HostJoined,
     HostLeft,
+    Migrate,
+    Migrated,
     Moved,
     Passed,
     Released,
@@ -45,7 +48,7 @@ from gpuvirt.server.policy.events import (
 )
 from gpuvirt.server.policy.holding import Holdings
 from gpuvirt.server.policy.hosts import ONE, Hosts
-from gpuvirt.server.policy.instructions import End, Grant, Hold, Instruction, Lost, Queue, Refuse, TimedOut
+from gpuvirt.server.policy.instructions import Destination, End, Grant, Hold, Instruction, Lost, NoDestination, Queue, Refuse, TimedOut
 from gpuvirt.server.policy.room import Shape
 from gpuvirt.server.policy.shares import Account, Clock
 from gpuvirt.sizes import format_size
@@ -55,6 +58,7 @@ PATIENCE = 4 * 3600.0  # s; half a working day: what the fair order takes, unles
 LANE = 8  # an eighth: the eldest of all users together get no more, so that age does not bend the shares
 # Leases that do not fit, at which one pass looks before it stops: of one user, of all. It bounds the time of a decision.
 LOOK_USER, LOOK = 8, 64
+LOOK_MIGRATING = 8  # leases that wait for room on another host, at which one pass looks
 HISTORY = 10_000  # events
 
 
@@ -70,7 +74,13 @@ def bound(users: int, longest: float) -> float:
 
 @dataclass(eq=False)
 class Lease:
-    """What the machine knows of a lease. devices: () while it waits. rate: GPUs for which it counts in its user's share."""
+    """What the machine knows of a lease.
+
+    Attributes:
+        devices: () while it waits.
+        destination: those of another host that it has beside them until it has migrated.
+        rate: GPUs for which it counts in its user's share.
+    """
 
     id: int
     account: Account
@@ -78,6 +88,7 @@ class Lease:
     asked: Asked
     entry: tuple[int, int, int]
     devices: tuple[int, ...] = ()
+    destination: tuple[int, ...] = ()
     rate: float = 0.0
 
 
@@ -107,6 +118,7 @@ class PolicyMachine:
         self._elder: tuple[Lease, float] | None = None  # the lease that was granted by its age, and when it began to hold
         self._lane_opens = 0.0
         self._time_outs: list[tuple[float, int, int]] = []
+        self._migrating: dict[int, Migrate] = {}  # leases that wait for a destination
         self._arrivals = 0
         self._history: deque[tuple[Event, list[Instruction]]] = deque(maxlen=history)
 
@@ -144,6 +156,12 @@ class PolicyMachine:
                 self._join(event, out)
             case HostLeft():
                 self._lose(event.host, out)
+            case HostCordoned():
+                self._cordon(event.host, event.cordoned)
+            case Migrate():
+                self._migrate(event, out)
+            case Migrated():
+                self._migrated(event)
             case Released() | Passed():
                 pass
         if not isinstance(event, Asked):
@@ -360,7 +378,8 @@ class PolicyMachine:
         account.leases.discard(number)
         account.gpus -= lease.shape.gpus
         account.end(self._clock, lease.rate)
-        self._give_back(lease.devices, lease.shape)
+        self._give_back((*lease.devices, *lease.destination), lease.shape)
+        self._migrating.pop(number, None)
         if self._elder and self._elder[0] is lease:
             since = self._elder[1]
             self._lane_opens = since + LANE * lease.shape.gpus / max(self.room.count, 1) * (self._at - since)
@@ -391,6 +410,7 @@ class PolicyMachine:
 
     def _join(self, event: HostJoined, out: list[Instruction]) -> None:
         self.room.join(event.host, event.memory)
+        self.room.cordon(event.host, event.cordoned)
         first = self.room.devices(event.host).start
         for one in event.leases:
             self._restore(replace(one, devices=tuple(first + device for device in one.devices)), out)
@@ -400,10 +420,62 @@ class PolicyMachine:
             return
         if holding := self.holdings.on(host):
             self.holdings.let_go(holding.lease)
+        for lease in [lease for lease in self.leases.values() if lease.destination and self.room.host(lease.destination[0]) == host]:
+            lease.destination = ()
+            out.append(NoDestination(lease.id, "the host that it was to go to is not there any more"))
         for lease in [lease for lease in self.leases.values() if lease.devices and self.room.host(lease.devices[0]) == host]:
             self._release(lease.id)
             out.append(Lost(lease.id, "the host of its GPUs is not there any more"))
         self.room.leave(host)
+
+    # ---- migration ----------------------------------------------------------------------------------------------------
+
+    def _cordon(self, host: int, cordoned: bool) -> None:
+        if not self.room.has(host):
+            return
+        if cordoned and (holding := self.holdings.on(host)):
+            self.holdings.let_go(holding.lease)
+        self.room.cordon(host, cordoned)
+
+    def _migrate(self, event: Migrate, out: list[Instruction]) -> None:
+        lease = self.leases[event.lease]
+        if not lease.devices or lease.destination:
+            raise ValueError(f"lease {event.lease:x} has no devices, or migrates already")
+        self._migrating[event.lease] = event
+        self._find_destination(lease, out)
+        if not event.wait and event.lease in self._migrating:
+            del self._migrating[event.lease]
+            where = "no other host has" if event.host is None else "that host has not"
+            out.append(NoDestination(lease.id, f"{where} {_count(lease.shape.gpus)} of the same memory with room for it"))
+
+    def _find_destination(self, lease: Lease, out: list[Instruction]) -> None:
+        wanted = self._migrating[lease.id].host
+        sizes, own = [self.room.total[device] for device in lease.devices], self.room.host(lease.devices[0])
+        best: tuple[float, list[int]] | None = None
+        for host in self.room if wanted is None else [wanted]:
+            if host == own or not self.room.has(host):
+                continue
+            devices = sorted(self.room.find(lease.shape, host=host))
+            if [self.room.total[device] for device in devices] == sizes and (best is None or self.room.load(host) < best[0]):
+                best = self.room.load(host), devices
+        if best is None:
+            return
+        del self._migrating[lease.id]
+        lease.destination = tuple(best[1])
+        for device in lease.destination:
+            self.room.take(device, lease.shape)
+        out.append(Destination(lease.id, lease.destination))
+
+    def _migrated(self, event: Migrated) -> None:
+        self._migrating.pop(event.lease, None)
+        lease = self.leases.get(event.lease)
+        if lease is None or not lease.destination:
+            return
+        former = lease.devices if event.done else lease.destination
+        if event.done:
+            lease.devices = lease.destination
+        lease.destination = ()
+        self._give_back(former, lease.shape)
 
     def _forget(self, lease: Lease) -> None:
         """Takes a lease that waits out of everything."""
@@ -455,6 +527,8 @@ class PolicyMachine:
 
     def _serve(self, out: list[Instruction], all_of_it: bool = True) -> None:
         """Grants what can be granted, in the order, or (not all_of_it) what is in front of the first that cannot."""
+        for number in [*self._migrating][:LOOK_MIGRATING]:
+            self._find_destination(self.leases[number], out)
         if not self._waiting or (self.holdings.full and not all_of_it):
             return
         self._go_on_holding(out)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from gpuvirt.server.policy.events import COMPUTE, Asked, Event, HostJoined, HostLeft, Released, UserRevoked, UserSet
-from gpuvirt.server.policy.instructions import Elsewhere, End, Grant, Hold, Instruction, Lost, Queue, Refuse, TimedOut
+from gpuvirt.server.policy.events import COMPUTE, Asked, Event, HostJoined, HostLeft, Migrated, Released, UserRevoked, UserSet
+from gpuvirt.server.policy.instructions import Destination, Elsewhere, End, Grant, Hold, Instruction, Lost, NoDestination, Queue, Refuse, TimedOut
 from gpuvirt.sizes import format_size
 
 
@@ -25,7 +25,8 @@ def tell(history: Iterable[tuple[Event, Sequence[Instruction]]], lease: int) -> 
         if not granted:
             overtaken += sum(isinstance(one, Grant) and one.lease in later for one in instructions)
         ends = isinstance(event, Released) and event.lease == lease
-        if not mine and not (ends and lines):
+        migrated = isinstance(event, Migrated) and event.lease == lease
+        if not mine and not ((ends or migrated) and lines):
             continue
         if began is None:
             began = event.at
@@ -33,6 +34,8 @@ def tell(history: Iterable[tuple[Event, Sequence[Instruction]]], lease: int) -> 
         since = f"+{event.at - began:.1f} s: "
         lines += [since + _cause(event, lease) + _words(one, overtaken) for one in mine]
         granted = granted or any(isinstance(one, Grant) for one in mine)
+        if isinstance(event, Migrated) and migrated:
+            lines.append(since + ("it has migrated" if event.done else "it stays"))
         if ends:
             lines.append(since + ("it is over" if granted else "it does not wait any more"))
     return lines
@@ -75,6 +78,10 @@ def _words(one: Instruction, overtaken: int) -> str:
             return f"GPU {_names(one.devices)} {'take' if len(one.devices) > 1 else 'takes'} no other lease until it is granted: {one.text}"
         case End():
             return f"it is to end: {one.text}"
+        case Destination():
+            return f"it migrates to GPU {_names(one.devices)}"
+        case NoDestination():
+            return f"it stays: {one.text}"
         case Elsewhere():
             return f"it is at {one.url}"
         case Lost():

@@ -6,20 +6,34 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpuvirt.server.policy.events import COMPUTE, Asked, Event, HostJoined, HostLeft, Released, UserRevoked, UserSet
+from gpuvirt.server.policy.events import (
+    COMPUTE,
+    Asked,
+    Event,
+    HostCordoned,
+    HostJoined,
+    HostLeft,
+    Migrate,
+    Migrated,
+    Released,
+    UserRevoked,
+    UserSet,
+)
 from gpuvirt.server.policy.hosts import ONE
-from gpuvirt.server.policy.instructions import End, Grant, Hold, Instruction, Lost, Queue, Refuse, TimedOut
+from gpuvirt.server.policy.instructions import Destination, End, Grant, Hold, Instruction, Lost, NoDestination, Queue, Refuse, TimedOut
 from gpuvirt.server.policy.machine import LOOK_USER, PolicyMachine
 from gpuvirt.server.policy.shares import AHEAD, HALF_LIFE
 
 
 @dataclass
 class Known:
-    """A lease that waits or is granted."""
+    """A lease that waits or is granted. destination: what it has of another host until it has migrated; seeks: it waits for that."""
 
     asked: Asked
     arrival: int
     devices: tuple[int, ...] = ()
+    destination: tuple[int, ...] = ()
+    seeks: bool = False
     at: float = 0.0  # granted
 
 
@@ -29,6 +43,8 @@ class Referee:
     def __init__(self, machine: PolicyMachine, memory: Sequence[int]) -> None:
         self.machine, self.memory = machine, [*memory]  # of devices whose hosts have left, too
         self.hosts = {ONE: range(len(memory))} if memory else dict[int, range]()
+        self.cordoned: set[int] = set()
+        self.migrated = 0
         self.now = 0.0
         self.leases: dict[int, Known] = {}
         self.users: dict[str, UserSet] = {}
@@ -62,8 +78,18 @@ class Referee:
                 self.leases.pop(event.lease, None)
             case HostJoined():
                 self._join(event)
+            case HostCordoned():
+                (self.cordoned.add if event.cordoned else self.cordoned.discard)(event.host)
+            case Migrate():
+                answers = [one for one in out if one.lease == event.lease and isinstance(one, Destination | NoDestination)]
+                assert len(answers) == 1 or (event.wait and not answers), "who asks for a destination has one answer"
+                self.leases[event.lease].seeks = True
+            case Migrated():
+                self._migrated(event)
             case HostLeft():
                 gone = self.hosts.pop(event.host, range(0))
+                left = {number for number, known in self.leases.items() if set(known.destination) & set(gone)}
+                assert left <= {one.lease for one in out if isinstance(one, NoDestination)}, "what was to go to a host that left was not told"
                 had = {number for number, known in self.leases.items() if set(known.devices) & set(gone)}
                 assert {one.lease for one in out if isinstance(one, Lost)} == had, "what had GPUs of a host that left was not told"
                 for number in had:
@@ -78,19 +104,43 @@ class Referee:
         numbers = self.machine.room.devices(event.host)
         assert len(numbers) == len(event.memory) and not any(set(numbers) & set(others) for others in self.hosts.values()), "two hosts have a device"
         self.hosts[event.host] = numbers
+        (self.cordoned.add if event.cordoned else self.cordoned.discard)(event.host)
         self.memory += [0] * (numbers.stop - len(self.memory))
         self.memory[numbers.start : numbers.stop] = event.memory
+
+    def _migrated(self, event: Migrated) -> None:
+        known = self.leases.get(event.lease)
+        if known is not None:
+            if event.done and known.destination:
+                known.devices = known.destination
+                self.migrated += 1
+            known.destination, known.seeks = (), False
+
+    def _host(self, devices: tuple[int, ...]) -> int | None:
+        """The host that has all of these."""
+        return next((host for host, numbers in self.hosts.items() if set(devices) <= set(numbers)), None)
 
     def _judge(self, one: Instruction, before: dict[int, frozenset[int]]) -> None:
         if isinstance(one, End | Lost):
             return
         assert one.lease in self.leases, f"{one} of a lease that is not there"
         known = self.leases[one.lease]
+        if isinstance(one, Destination | NoDestination):
+            migrates = known.seeks or (known.destination and isinstance(one, NoDestination))
+            assert known.devices and migrates, f"{one} of a lease that does not migrate"
+            known.seeks, known.destination = False, one.devices if isinstance(one, Destination) else ()
+            if isinstance(one, Destination):
+                host = self._host(one.devices)
+                assert host is not None and host != self._host(known.devices), "its destination is not another host"
+                assert host not in self.cordoned, "a device of a host that is cordoned was granted"
+                assert [self.memory[d] for d in one.devices] == [self.memory[d] for d in known.devices], "its destination has other GPUs"
+            return
         assert not known.devices, f"{one} of a lease that is granted"
         match one:
             case Grant():
                 assert len(set(one.devices)) == len(one.devices) == known.asked.gpus, "a gang is granted partially"
-                assert any(set(one.devices) <= set(numbers) for numbers in self.hosts.values()), "its GPUs are not on one host that is there"
+                assert self._host(one.devices) is not None, "its GPUs are not on one host that is there"
+                assert self._host(one.devices) not in self.cordoned, "a device of a host that is cordoned was granted"
                 still = self._held()
                 for other, held in before.items():
                     taken = held & still.get(other, frozenset()) & set(one.devices)
@@ -133,7 +183,7 @@ class Referee:
     def check(self) -> None:
         memory, compute, gpus = self.memory.copy(), [COMPUTE] * len(self.memory), dict[str, int]()
         for known in self.leases.values():
-            for device in known.devices:
+            for device in (*known.devices, *known.destination):
                 memory[device] -= known.asked.memory
                 compute[device] -= known.asked.compute
             gpus[known.asked.user] = gpus.get(known.asked.user, 0) + len(known.devices)
@@ -195,7 +245,8 @@ class Referee:
             room = max(
                 (
                     sum(memory[d] >= max(asked.memory, 1) and compute[d] >= max(asked.compute, 1) and (d not in held or d in own) for d in numbers)
-                    for numbers in self.hosts.values()
+                    for host, numbers in self.hosts.items()
+                    if host not in self.cordoned
                 ),
                 default=0,
             )

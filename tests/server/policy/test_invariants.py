@@ -11,7 +11,19 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from server.policy.referee import Referee
 
-from gpuvirt.server.policy.events import COMPUTE, Asked, HostJoined, HostLeft, Passed, Released, UserRevoked, UserSet
+from gpuvirt.server.policy.events import (
+    COMPUTE,
+    Asked,
+    HostCordoned,
+    HostJoined,
+    HostLeft,
+    Migrate,
+    Migrated,
+    Passed,
+    Released,
+    UserRevoked,
+    UserSet,
+)
 from gpuvirt.server.policy.holding import Holdings
 from gpuvirt.server.policy.hosts import Hosts
 from gpuvirt.server.policy.instructions import Instruction, Lost
@@ -65,6 +77,23 @@ class Whatever(RuleBasedStateMachine):
     def host_comes_or_goes(self, seconds: float, host: int, memory: tuple[int, ...]) -> None:
         known = host in self.referee.hosts
         self.referee.handle(HostLeft(self._later(seconds), host) if known else HostJoined(self._later(seconds), host, memory))
+
+    @rule(host=st.integers(0, 4), cordoned=st.booleans())
+    def cordon(self, host: int, cordoned: bool) -> None:
+        if host in self.referee.hosts:
+            self.referee.handle(HostCordoned(self.at, host, cordoned))
+
+    @rule(seconds=seconds, which=st.integers(0, 1000), host=st.sampled_from([None, None, 1, 2]), wait=st.booleans())
+    def migrate(self, seconds: float, which: int, host: int | None, wait: bool) -> None:
+        able = [number for number, known in self.referee.leases.items() if known.devices and not known.destination and not known.seeks]
+        if able:
+            self.referee.handle(Migrate(self._later(seconds), able[which % len(able)], host, wait))
+
+    @rule(seconds=seconds, which=st.integers(0, 1000), done=st.booleans())
+    def migrated(self, seconds: float, which: int, done: bool) -> None:
+        able = [number for number, known in self.referee.leases.items() if known.destination or known.seeks]
+        if able:
+            self.referee.handle(Migrated(self._later(seconds), able[which % len(able)], done))
 
     @rule(user=st.sampled_from(USERS), weight=st.sampled_from([0.5, 1.0, 3.0]), gpus=st.integers(0, 4), priority=st.integers(0, 2))
     def set_user(self, user: str, weight: float, gpus: int, priority: int) -> None:
@@ -129,7 +158,12 @@ def with_hosts(machine: PolicyMachine, seed: int, events: int = 600) -> Referee:
         host = chance.randrange(5)
         if chance.random() < 0.1 and (host not in referee.hosts or len(referee.hosts) > 2):
             known = host in referee.hosts
-            referee.handle(HostLeft(at, host) if known else HostJoined(at, host, (4 * GIB,) * chance.choice([1, 2, 5, 5])))
+            joins = HostJoined(at, host, (4 * GIB,) * chance.choice([1, 2, 5, 5]), cordoned=chance.random() < 0.1)
+            referee.handle(HostLeft(at, host) if known else joins)
+        elif chance.random() < 0.1 and host in referee.hosts:
+            referee.handle(HostCordoned(at, host, len(referee.cordoned) < 2 and chance.random() < 0.5))
+        elif chance.random() < 0.2:
+            migrate(referee, at, chance)
         elif chance.random() < 0.5 and len(referee.leases) < 14:
             wants = chance.choice([1, 1, 2, 3, 5]), chance.choice([0, GIB, 4 * GIB]), chance.choice([0, 250, 500, COMPUTE])
             referee.handle(Asked(at, number, chance.choice(USERS), *wants))
@@ -138,9 +172,20 @@ def with_hosts(machine: PolicyMachine, seed: int, events: int = 600) -> Referee:
     return referee
 
 
+def migrate(referee: Referee, at: float, chance: random.Random) -> None:
+    """Some lease begins to migrate, or one that does is there, or stays."""
+    under_way = [number for number, known in referee.leases.items() if known.destination or (known.seeks and chance.random() < 0.1)]
+    able = [number for number, known in referee.leases.items() if known.devices and not known.destination and not known.seeks]
+    if under_way and chance.random() < 0.6:
+        referee.handle(Migrated(at, chance.choice(under_way), chance.random() < 0.8))
+    elif able:
+        referee.handle(Migrate(at, chance.choice(able), chance.choice([None, None, None, 1]), chance.random() < 0.8))
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_hosts_come_and_go(seed: int) -> None:
     referee = with_hosts(PolicyMachine(), seed)
+    assert referee.migrated > 1, "nothing migrated"
     assert referee.longest_wait > 100, "nobody had to wait"
     assert len(referee.machine.room.total) <= 5 * (1 + 2 + 5), "numbers of hosts that have left are not used again"
 
@@ -240,7 +285,7 @@ class OverHosts(Hosts):
 
     def find(self, shape: Shape, most: int | None = None, host: int | None = None) -> list[int]:
         found = super().find(shape, most, host)
-        more = [d for d, size in enumerate(self.total) if size and d not in found and self.fits(d, shape)]
+        more = [d for d, size in enumerate(self.total) if size and d not in found and self.fits(d, shape) and not self._of[d].cordoned]
         return [*found, *more][: shape.gpus] if host is None else found
 
 
@@ -259,10 +304,35 @@ class Haunted(Hosts):
         pass
 
 
+class NoCordon(Hosts):
+    """A host that is cordoned grants on."""
+
+    def cordon(self, host: int, cordoned: bool) -> None:
+        pass
+
+
+class Beside(PolicyMachine):
+    """What a lease has at its destination is not taken from anybody."""
+
+    def _find_destination(self, lease: Lease, out: list[Instruction]) -> None:
+        super()._find_destination(lease, out)
+        for device in lease.destination:
+            self.room.give_back(device, lease.shape)
+            self.room.take(device, Shape(lease.shape.gpus))
+
+    def _migrated(self, event: Migrated) -> None:
+        for device in self.leases[event.lease].destination if event.lease in self.leases else ():
+            self.room.give_back(device, Shape(self.leases[event.lease].shape.gpus))
+            self.room.take(device, self.leases[event.lease].shape)
+        super()._migrated(event)
+
+
 OF_HOSTS = {
+    "is cordoned": lambda: Of(NoCordon, ()),
+    "more (memory|compute)": Beside,
     "not on one host": lambda: Of(OverHosts, ()),
     "was not told": Silent,
-    "that is there": lambda: Of(Haunted, ()),
+    "that is there|not another host": lambda: Of(Haunted, ()),
 }
 
 
