@@ -32,7 +32,7 @@ from gpuvirt.server.ledger.store import Ledger
 from gpuvirt.server.limits import host_memory, tenant_disk
 from gpuvirt.server.listener import Listener
 from gpuvirt.server.memory_usage import BESIDE, MemoryUsage, describes
-from gpuvirt.server.moves import REST_LIMIT, REST_MOST
+from gpuvirt.server.migration.carry import REST_LIMIT, REST_MOST
 from gpuvirt.server.observe.host_fabric import HostFabric
 from gpuvirt.server.observe.keeper import Keeper
 from gpuvirt.server.observe.observer import Observer

@@ -14,6 +14,7 @@ opener asks until it has them.
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -30,6 +31,7 @@ from gpuvirt.transport.handshake import LAUNCH_SIZE, LEASE_SIZE
 
 LINGER = 10.0  # seconds that a launch keeps its GPUs between one of its processes and the next
 EXPIRY_LEAST = 5  # seconds that a named lease lasts without being renewed, whatever the grace period is
+ARRIVAL_LIMIT = 900.0  # seconds that a lease of another host has to come here
 ENDED_LAUNCHES = 4096  # how many are remembered, and how many named leases that were refused
 NO_ID = bytes(LEASE_SIZE)
 NO_LAUNCH = bytes(LAUNCH_SIZE)
@@ -127,6 +129,9 @@ class Lease:
         refused: why it got none after it had waited, "": it was not refused.
         elsewhere: the server that it is at, "": this one.
         seeks: it was opened at another host of the pool, which is not known here yet.
+        arrives: it has its devices, and is another host's until what works there has come here.
+        comes: the host that has it has begun to send it.
+        leaving: done when it has gone to another host, or stays; None: it does not leave.
         id: by which programs join it, zeros: it has no name. Whoever knows it still needs the token.
         memory: bytes on each device for sessions that ask for none, 0: all that they may have.
         compute: thousandths of each device's compute that are reserved for its sessions together, 0: none.
@@ -149,6 +154,9 @@ class Lease:
     launch: bytes = NO_LAUNCH
     process: bytes = NO_PROCESS
     seeks: bool = False
+    arrives: bool = False
+    comes: bool = False
+    leaving: asyncio.Future[None] | None = None
     sessions: set[int] = field(default_factory=set)
     expires: float | None = None
 
@@ -204,6 +212,7 @@ class Leases:
         self._launches: dict[tuple[bytes, bytes], Lease] = {}
         self._processes: dict[tuple[bytes, bytes], Lease] = {}  # of programs that were sent here
         self._sent: OrderedDict[tuple[bytes, bytes], str] = OrderedDict()  # named leases that are elsewhere, by id and token
+        self._following: OrderedDict[tuple[bytes, bytes], float] = OrderedDict()  # named leases that have gone from here, until their keepers ask
         self._ended_launches: OrderedDict[tuple[bytes, bytes], None] = OrderedDict()
         self._refused: OrderedDict[tuple[bytes, bytes], str] = OrderedDict()  # named leases that had waited, by id and token
         self._members: dict[int, Membership] = {}
@@ -220,6 +229,11 @@ class Leases:
 
     def get(self, number: int) -> Lease | None:
         return self._leases.get(number)
+
+    def leaving(self, asked: Asked) -> asyncio.Future[None] | None:
+        """When it is known where the lease that a session is to work under is, None: it is here, or was never."""
+        lease = self._named.get(asked.lease) if asked.lease != NO_ID else self._launches.get((asked.owner, asked.launch))
+        return lease.leaving if lease is not None and lease.owner == asked.owner else None
 
     def lasts(self, lease: Lease) -> bool:
         """Whether it has not ended."""
@@ -255,7 +269,7 @@ class Leases:
         devices, lease.devices = lease.devices, ()
         self._leases[lease.number] = lease
         if lease.named:
-            lease.expires = now + self.expiry  # nobody could renew it meanwhile
+            lease.expires = lease.expires if lease.arrives else now + self.expiry  # nobody could renew it meanwhile
             self._named[lease.id] = lease
         elif lease.launch != NO_LAUNCH:
             self._launches[lease.owner, lease.launch] = lease
@@ -263,27 +277,32 @@ class Leases:
         if lease.refused:
             raise NotGranted(lease.refused)
 
-    def place_here(self, lease: Lease, rights: Rights, now: float) -> str:
+    def place_here(self, lease: Lease, rights: Rights, now: float, migrates: bool = False) -> str:
         """A lease that was asked for here or at another host of the pool has these devices of this one.
 
         Args:
             lease: as the pool says it is; of an equal number as one that waits here, it is that one.
             rights: of its token.
+            migrates: it works at another host, and is to come here.
 
         Returns:
             Why it cannot have them, "": it has them.
         """
         known = self._leases.get(lease.number)
         if known is None:
-            lease.expires = now + (self.expiry if lease.named else LINGER)
+            lease.arrives = migrates
+            lease.expires = now + (ARRIVAL_LIMIT if migrates else self.expiry if lease.named else LINGER)
             try:
                 self.restore(lease, rights, now)
             except NotGranted as error:
                 return str(error)
             if lease.process != NO_PROCESS and not lease.named and lease.launch == NO_LAUNCH:
                 self._processes[lease.owner, lease.process] = lease
-            self._changed(lease)
+            if not migrates:
+                self._changed(lease)
             return ""
+        if migrates:
+            return "it is here already, or a program here waits for it and has not heard yet where it is"
         if not known.waits:
             return "" if known.devices == lease.devices else "it has others"
         user = self._know(Asked(lease.owner, lease.wanted, rights=rights), now)
@@ -327,7 +346,11 @@ class Leases:
         Raises:
             NotGranted: there is no such lease.
         """
-        lease = self.find(id, owner)
+        try:
+            lease = self.find(id, owner)
+        except ElsewhereError:
+            self._following.pop((id, owner), None)
+            raise
         lease.expires = now + self.expiry
         self._changed(lease)
         return lease
@@ -507,6 +530,41 @@ class Leases:
     def stop_move(self, session: int) -> None:
         self._moving.pop(session, None)
 
+    def arrive(self, session: int, lease: Lease, memory: int) -> Membership:
+        """A session of another host goes on here, under a lease that arrives.
+
+        Raises:
+            NotGranted: there is no place for it.
+        """
+        slot = self._free_slot()
+        if slot is None or session in self._members or not self.lasts(lease):
+            raise NotGranted(f"this server has its limit of {self._slots} sessions" if slot is None else "its lease has ended, or it is here already")
+        lease.sessions.add(session)
+        self._members[session] = Membership(lease, slot, memory)
+        return self._members[session]
+
+    def arrived(self, lease: Lease, now: float) -> None:
+        """A lease that arrived is this server's now, with the sessions that have come."""
+        lease.arrives = lease.comes = False
+        lease.expires = now + self.expiry if lease.named else None if lease.sessions else now + LINGER
+        self._changed(lease)
+
+    def departed(self, lease: Lease, url: str, now: float) -> None:
+        """A lease is at another server, with all its sessions."""
+        for session in [*lease.sessions]:
+            self._members.pop(session, None)
+        lease.sessions.clear()
+        if lease.named:
+            self._following[lease.id, lease.owner] = now
+            if len(self._following) > ENDED_LAUNCHES:
+                self._following.popitem(last=False)
+        self._send_on(lease, url)
+        self.carry_out(self._policy.handle(events.Released(now, lease.number)))
+
+    def following(self, now: float) -> int:
+        """How many named leases have gone to other servers whose keepers, which renew them four times in `expiry`, do not know that yet."""
+        return sum(now - since < self.expiry / 2 for since in self._following.values())
+
     def _alone(self, member: Membership) -> None:
         others = len(member.lease.sessions) - 1
         if others:
@@ -618,18 +676,22 @@ class Leases:
                 lease.devices = one.devices
                 self._changed(lease)
             elif isinstance(one, Elsewhere):
-                lease.elsewhere = one.url
-                if lease.named:
-                    self._sent[lease.id, lease.owner] = one.url
-                    if len(self._sent) > ENDED_LAUNCHES:
-                        self._sent.popitem(last=False)
-                self._forget(lease)
+                self._send_on(lease, one.url)
             else:
                 lease.refused = one.text
                 self._remember(lease)
                 self._forget(lease)
             if lease is not new and self.decided:
                 self.decided(lease)
+
+    def _send_on(self, lease: Lease, url: str) -> None:
+        """It is another host's; who asks for it here is to ask there."""
+        lease.elsewhere = url
+        if lease.named:
+            self._sent[lease.id, lease.owner] = url
+            if len(self._sent) > ENDED_LAUNCHES:
+                self._sent.popitem(last=False)
+        self._forget(lease)
 
     def _fits(self, lease: Lease, asked: Asked) -> None:
         if asked.gpus and asked.gpus != lease.wanted:

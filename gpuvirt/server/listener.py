@@ -191,7 +191,7 @@ class Listener:
 
     def _further(self, client: socket.socket, hello: hs.Hello, raw: bytes, transcript: hs.Transcript) -> Coroutine[Any, Any, None] | None:
         """A further connection of a session: a bulk channel, or one in the place of a connection that was cut. Returns what is left to do."""
-        session = self._sessions.get(hello.session)
+        session = self._sessions.get(hello.session) or self._sessions.departed_session(hello.session)
         if session is None:
             former = self._sessions.ended(hello.session)
             known = former is not None and transcript.hello_proved(raw, former.key)

@@ -42,7 +42,8 @@ class Session:
         seal: of its link, the secret and one byte for the cipher; empty before the welcome, and where the link is plain.
         end: what its transport opened for it.
         moving: done when it has moved, or stayed.
-        adopted: it began under an earlier daemon.
+        adopted: it began under an earlier daemon, or at another server.
+        url: of the server that it is at, "": this one. sent_on: its client has been told. left: when it went there, monotonic seconds.
     """
 
     id: int
@@ -60,6 +61,9 @@ class Session:
     moves: bool = False  # or comes to rest for that
     parking: ParkingState = field(default_factory=ParkingState)
     adopted: bool = False
+    url: str = ""
+    sent_on: bool = False
+    left: float = 0.0
     epochs: dict[int, int] = field(default_factory=lambda: {MAIN: 0})  # of each connection (MAIN, channels), that of the last one
 
     @property

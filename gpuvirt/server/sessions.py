@@ -17,7 +17,8 @@ from gpuvirt.server.fdstore.kept_sessions import Kept, SessionStore, pool_of
 from gpuvirt.server.handover import Handovers
 from gpuvirt.server.leases import NO_RIGHTS, Lease, Leases, Membership, NotGranted, Policy
 from gpuvirt.server.memory_usage import SLOTS, MemoryUsage
-from gpuvirt.server.moves import carry
+from gpuvirt.server.migration.carry import WORKER_LIMIT
+from gpuvirt.server.migration.local import move
 from gpuvirt.server.named_leases import GIVEN_BACK, NamedLeases
 from gpuvirt.server.parking import Parkable, Parking
 from gpuvirt.server.policy.instructions import Instruction
@@ -39,10 +40,10 @@ from gpuvirt.transport.transport import Transport
 log = logging.getLogger("gpuvirt.server")
 
 WORKER_PATIENCE = 4.0  # seconds without a worker, after which the client is told that it waits; it gives up when it has heard nothing for 10
-WORKER_LIMIT = 60.0  # seconds until there must be one
 ANSWER_LIMIT = 0.5  # seconds that a pool's scheduler has for its answer before the client is told that it waits
 ANSWER_LOOK = 0.003  # seconds between two looks whether it has come
 FORMER_LIMIT = 1.0  # seconds that the session of a program that was replaced has for its own end
+DEPARTED_MOST = 4096  # sessions that have gone to other servers, whose clients are sent there
 TOLD_MOST = 256  # ended sessions that are remembered, because their clients are to hear why
 
 
@@ -78,17 +79,18 @@ class Sessions:
     ) -> None:
         """pool: makes the policy of a host in a pool of many, from the books of its own devices."""
         self._told: OrderedDict[int, Session] = OrderedDict()  # that have ended for a reason that their clients are told when they ask
+        self._departed: OrderedDict[int, Session] = OrderedDict()
         inventory = engine.inventory
-        self._engine, self._inventory, self._memory_usage = engine, inventory, memory_usage
-        self._tenant_of, self._handovers = tenant_of, Handovers(inventory, memory_usage, server_name, grace, host_memory)
+        self.engine, self.inventory, self.memory_usage = engine, inventory, memory_usage
+        self.tenant_of, self.handovers = tenant_of, Handovers(inventory, memory_usage, server_name, grace, host_memory)
         self._sealing = sealing or Sealing()
         own = PolicyMachine([device.memory for device in inventory.devices], whole_units(memory))
         self._pooled = pool is not None
-        self._leases = Leases(pool(own) if pool is not None else own, SLOTS, per_token, grace, self._pooled)
-        self._leases.decided = self._decided
+        self.table = Leases(pool(own) if pool is not None else own, SLOTS, per_token, grace, self._pooled)
+        self.table.decided = self._decided
         if inventory.strict:
-            self._leases.no_shares = NO_SHARES
-        self.named = NamedLeases(self._leases, self._end, self._watch_expiry)
+            self.table.no_shares = NO_SHARES
+        self.named = NamedLeases(self.table, self._end, self._watch_expiry)
         self._waiting: dict[int, set[asyncio.Future[None]]] = {}  # by lease: its sessions
         self._expiry: asyncio.TimerHandle | None = None
         self.reconnections: Counter[str] = Counter()
@@ -97,9 +99,9 @@ class Sessions:
         self.on_end: Callable[[Session], None] = lambda session: None
         self._sessions: dict[int, Session] = {}
         self._exports = Exports(self._sessions.get, self._export_bytes)
-        self._turns = Turns() if inventory.backend == "soft" else Turns(self._end, overrun)
+        self.turns = Turns() if inventory.backend == "soft" else Turns(self._end, overrun)
         self._parking: Parking | None = None
-        self._kept: SessionStore | None = None
+        self.kept: SessionStore | None = None
         if memory_usage is not None and not inventory.strict:
             total = [device.memory for device in inventory.devices]
             self._parking = Parking(self._sessions.values(), memory_usage, total, idle, paths.cache_root() / "parked")
@@ -107,11 +109,11 @@ class Sessions:
 
     def _parking_changed(self, session: Parkable) -> None:
         if (known := self._sessions.get(session.id)) is not None:
-            self._keep(known)
+            self.keep(known)
         self.changed()
 
     async def close(self) -> None:
-        self._turns.close()
+        self.turns.close()
         if self._parking is not None:
             await self._parking.close()
 
@@ -122,6 +124,16 @@ class Sessions:
         """A session that the server has ended for a reason that its client is to hear, if that was not long ago."""
         return self._told.get(session)
 
+    def departed_session(self, session: int) -> Session | None:
+        """One that has gone to another server, `Session.url`, if that was not long ago."""
+        return self._departed.get(session)
+
+    def following(self, limit: float) -> int:
+        """How many sessions have gone to other servers in so many seconds, and named leases, whose clients do not know where they are yet."""
+        now = time.monotonic()
+        sessions = sum(not session.sent_on and now - session.left < limit for session in self._departed.values())
+        return sessions + self.table.following(now)
+
     def check(self, hello: Hello, rights: Rights = NO_RIGHTS) -> None:
         """Whether what a hello asks for could ever be had. rights: what its token allows.
 
@@ -130,7 +142,7 @@ class Sessions:
             Moved: the lease that it names is at another host of the pool.
         """
         with refused():
-            self._leases.check(asked(hello, rights))
+            self.table.check(asked(hello, rights))
 
     async def attach(
         self, client: socket.socket, hello: Hello, secret: bytes, transcript: Transcript, transport: Transport, peer: str, rights: Rights = NO_RIGHTS
@@ -153,24 +165,28 @@ class Sessions:
         except NotSealed as error:
             raise Refused(WELCOME_FAILED, str(error)) from None
         await self._end_former(hello)
+        with refused():
+            wanted = asked(hello, rights)
+        while (leaving := self.table.leaving(wanted)) is not None:
+            await self._tell_while(client, transcript, leaving, lambda: State(text="its GPUs become those of another host"))
         number = secrets.randbits(63) | 1
         with refused():
-            membership = self._leases.join(number, asked(hello, rights), holder(hello, peer), time.time(), time.monotonic())
+            membership = self.table.join(number, wanted, holder(hello, peer), time.time(), time.monotonic())
         worker: WorkerProcess | None = None
         session: Session | None = None
         try:
             if membership.lease.waits:
                 await self._wait(client, hello, membership.lease, transcript)
-            tenant = self._tenant_of(hello.token_id)
-            self._engine.expect(tenant)
-            starting = asyncio.ensure_future(self._engine.take(WORKER_LIMIT))
+            tenant = self.tenant_of(hello.token_id)
+            self.engine.expect(tenant)
+            starting = asyncio.ensure_future(self.engine.take(WORKER_LIMIT))
             try:
                 await self._tell_while(client, transcript, starting, State, WORKER_PATIENCE)
             finally:
                 if not starting.done():
                     starting.cancel()
             worker = await starting
-            if not self._leases.lasts(membership.lease):  # it was given back meanwhile, and this was no session yet that could be ended
+            if not self.table.lasts(membership.lease):  # it was given back meanwhile, and this was no session yet that could be ended
                 raise Refused(WELCOME_UNKNOWN, GIVEN_BACK)
             session = Session(number, membership, transport, hello, peer, worker, tenant)
             session.end = transport.open()
@@ -178,14 +194,14 @@ class Sessions:
             self.changed()
             self._serve_room(session)
             self._welcome(client, session, secret, transcript, exchange)
-            self._keep(session)
+            self.keep(session)
             self._hand_over(client, session)
-            self._turns.join(session)
-            if self._leases.launch_has_ended(hello.launch, hello.token_id):
+            self.turns.join(session)
+            if self.table.launch_has_ended(hello.launch, hello.token_id):
                 worker.client_gone()  # it ended while this was under way, so that its report found no session
         except BaseException as error:
             self._sessions.pop(number, None)
-            self._turns.leave(number)
+            self.turns.leave(number)
             if session is not None:
                 session.end.close()
             if worker is not None:
@@ -214,15 +230,15 @@ class Sessions:
         self._watch_expiry()
 
         def state() -> State:
-            place, queued = self._leases.place(lease)
-            return State(place=place, queued=queued, text=self._leases.why(lease))
+            place, queued = self.table.place(lease)
+            return State(place=place, queued=queued, text=self.table.why(lease))
 
         try:
             await self.answered_within(lease, ANSWER_LIMIT)
             if lease.waits:
-                place, queued = self._leases.place(lease)
+                place, queued = self.table.place(lease)
                 text = "%s (pid %d) waits for %s, place %d of %d: %s"
-                log.info(text, hello.program, hello.pid, lease.gpus, place, queued, self._leases.why(lease))
+                log.info(text, hello.program, hello.pid, lease.gpus, place, queued, self.table.why(lease))
             await self._tell_while(client, transcript, decided, state)
         finally:
             self._waiting[lease.number].discard(decided)
@@ -236,7 +252,7 @@ class Sessions:
     async def answered_within(self, lease: Lease, seconds: float) -> None:
         """In a pool of many hosts: waits, so long at most, until its scheduler has said what becomes of a lease, or at which place it waits."""
         end = time.monotonic() + seconds
-        while self._pooled and lease.waits and self._leases.place(lease) == (0, 0) and time.monotonic() < end:
+        while self._pooled and lease.waits and self.table.place(lease) == (0, 0) and time.monotonic() < end:
             await asyncio.sleep(ANSWER_LOOK)
 
     async def _tell_while(
@@ -303,7 +319,7 @@ class Sessions:
             descriptors=len(end.descriptors),
             connections=transport.connections,
             blob=end.blob,
-            grace_s=self._handovers.grace_of(session),
+            grace_s=self.handovers.grace_of(session),
             key_exchange=exchange.said if exchange else b"",
         )
         raw = transcript.prove_welcome(welcome, secret)
@@ -318,7 +334,7 @@ class Sessions:
             raise OSError("the client takes nothing")
 
     def _hand_over(self, client: socket.socket, session: Session) -> None:
-        given = self._handovers.of(session, session.membership)
+        given = self.handovers.of(session, session.membership)
         client.setblocking(True)
         session.worker.give(given.config, (client.fileno(), *given.descriptors, *given.passed.values()))
 
@@ -331,6 +347,9 @@ class Sessions:
         Raises:
             Refused: a number or an epoch that cannot be; what comes of an earlier attempt must not push aside the present connection.
         """
+        if session.url:
+            session.sent_on = True
+            raise Moved(session.url)
         if session.worker.told:  # it has been told to end, and its worker has not ended yet
             raise Refused(WELCOME_UNKNOWN, session.worker.ending)
         if not (session.transport.resumes if which == MAIN else 0 <= which < session.transport.connections):
@@ -338,7 +357,7 @@ class Sessions:
         if session.transport.needs & ~provides:
             raise Refused(WELCOME_FAILED, f"a connection of this session comes over what {session.transport.name} needs")
         last = session.epochs.get(which)
-        if last is not None and (epoch <= last or not self._handovers.grace_of(session)):
+        if last is not None and (epoch <= last or not self.handovers.grace_of(session)):
             what = "the connection" if which == MAIN else f"bulk channel {which}"
             raise Refused(WELCOME_FAILED, f"{what} of this session has been made already")
 
@@ -350,7 +369,7 @@ class Sessions:
         """
         again = which in session.epochs
         session.epochs[which] = epoch
-        self._keep(session)
+        self.keep(session)
         client.setblocking(True)
         session.worker.add_connection(which, client.fileno(), epoch)
         if again:
@@ -372,7 +391,7 @@ class Sessions:
 
     def launch_ended_elsewhere(self, launch: bytes, owner: bytes) -> int:
         """As `launch_ended`, where the launcher has told another host of the pool."""
-        self._leases.launch_ended(launch, owner, time.monotonic())
+        self.table.launch_ended(launch, owner, time.monotonic())
         concerned = [s for s in self._sessions.values() if s.hello.launch == launch and s.hello.token_id == owner and any(launch)]
         for session in concerned:
             session.worker.client_gone()
@@ -386,7 +405,7 @@ class Sessions:
         Args:
             rights: of a token, None: it is worth nothing any more, and what it has is ended when the tokens are looked at next.
         """
-        self._kept = kept
+        self.kept = kept
         kept.lost(self._keep_all)
         for one in kept.left:
             try:
@@ -394,48 +413,66 @@ class Sessions:
             except (NotGranted, GpuvirtError) as error:
                 log.warning("session %016x of an earlier server is ended: %s", one.id, error)
                 one.end_process()
-        if self._memory_usage:
-            self._memory_usage.clear_free_slots()
+        if self.memory_usage:
+            self.memory_usage.clear_free_slots()
         self.changed()
 
     def _adopt(self, one: Kept, rights: Rights) -> None:
         """Raises:
         NotGranted, GpuvirtError: it cannot go on here.
         """
-        if one.pool != pool_of(self._inventory):
+        if one.pool != pool_of(self.inventory):
             raise GpuvirtError("the server's GPUs are others than it began with")
-        membership = self._leases.adopt(one.id, one.lease, one.slot, one.memory, rights, time.monotonic())
-        if self._memory_usage:
-            self._memory_usage.resume(one.slot, one.memory)
-        worker = self._engine.adopt(one.process, one.host_memory, one.cgroup)
-        session = Session(one.id, membership, one.transport, one.hello, one.peer, worker, self._tenant_of(one.hello.token_id), one.key, one.seal)
+        membership = self.table.adopt(one.id, one.lease, one.slot, one.memory, rights, time.monotonic())
+        if self.memory_usage:
+            self.memory_usage.resume(one.slot, one.memory)
+        worker = self.engine.adopt(one.process, one.host_memory, one.cgroup)
+        session = Session(one.id, membership, one.transport, one.hello, one.peer, worker, self.tenant_of(one.hello.token_id), one.key, one.seal)
         session.started, session.end, session.epochs, session.adopted = one.started, one.end, one.epochs, True
         self._sessions[session.id] = session
         self._serve_room(session)
-        self._turns.join(session, adopted=True)
+        self.turns.join(session, adopted=True)
         if self._parking is not None:
             self._parking.adopt(session, one.parked, one.used, one.parking_file)
         worker.gone.add_done_callback(lambda _: self._worker_gone(session, worker))
-        self._keep(session)
+        self.keep(session)
         log.info("%s goes on: GPU %s, worker %d", session.label, ",".join(map(str, membership.devices)), worker.pid)
 
-    def _keep(self, session: Session, former: WorkerProcess | None = None) -> None:
+    def keep(self, session: Session, former: WorkerProcess | None = None) -> None:
         """For a later daemon. former: the worker that has had it until now, and must be dead before it goes on."""
-        if self._kept is not None:
-            used = self._memory_usage.row(session.slot) if self._memory_usage else []
-            self._kept.keep(session, pool_of(self._inventory), used, self._handovers.host_memory_of(session.membership), former)
+        if self.kept is not None:
+            used = self.memory_usage.row(session.slot) if self.memory_usage else []
+            self.kept.keep(session, pool_of(self.inventory), used, self.handovers.host_memory_of(session.membership), former)
 
     def _keep_all(self) -> None:
-        if self._kept is not None and self._memory_usage:
-            self._kept.keep_memory_usage(self._memory_usage)
+        if self.kept is not None and self.memory_usage:
+            self.kept.keep_memory_usage(self.memory_usage)
         for session in self._sessions.values():
-            self._keep(session)
+            self.keep(session)
 
     def _worker_gone(self, session: Session, worker: WorkerProcess) -> None:
-        if worker is session.worker:
+        if worker is session.worker and not session.url and session.id in self._sessions:
             self._ended(session)
 
-    def _named(self, name: str, viewer: bytes | None) -> Session:
+    def goes_on(self, session: Session, worker: WorkerProcess) -> None:
+        """A session that was another worker's goes on in this one, which has been given it."""
+        self._sessions[session.id] = session
+        self._serve_room(session)
+        self.turns.join(session)
+        worker.gone.add_done_callback(lambda _: self._worker_gone(session, worker))
+        self.changed()
+
+    def departed(self, session: Session, url: str) -> None:
+        """A session is at another server of the pool: its client is sent there."""
+        self._drop(session)
+        if self.memory_usage:
+            self.memory_usage.free_slot(session.slot)
+        session.url, session.left = url, time.monotonic()
+        self._departed[session.id] = session
+        if len(self._departed) > DEPARTED_MOST:
+            self._departed.popitem(last=False)
+
+    def named_session(self, name: str, viewer: bytes | None) -> Session:
         """Raises:
         GpuvirtError: `viewer` (a token; None: an admin) has no session of this id.
         """
@@ -455,69 +492,7 @@ class Sessions:
         Raises:
             GpuvirtError: it stays where it is.
         """
-        session = self._named(name, viewer)
-        if not self._handovers.grace_of(session):
-            raise GpuvirtError("the session cannot move: its client could not connect again (the server was started with --grace 0)")
-        if self._inventory.backend != "soft" or self._inventory.strict:
-            raise GpuvirtError("the session cannot move: only sessions on software GPUs can")
-        try:
-            membership = self._leases.begin_move(session.id, devices)
-        except NotGranted as error:
-            raise GpuvirtError(f"the session cannot move: {error}") from None
-        began, former, before, spare = time.monotonic(), session.worker, session.membership, membership.slot
-        since = before.devices
-        moving = asyncio.get_running_loop().create_future()
-
-        def at_rest() -> None:
-            session.moving = moving  # until then connections that were lost come back to the former worker: it may wait for what they bring
-
-        session.moves = True
-        worker: WorkerProcess | None = None
-        try:
-            self._engine.expect(session.tenant)
-            worker = await self._engine.take(WORKER_LIMIT)
-            if session.id not in self._sessions:
-                raise GpuvirtError("it has ended")
-            if self._kept is not None:
-                self._kept.keep_heir(session, worker)
-            await carry(former, worker, self._handovers.of(session, membership), limit, at_rest)
-            if session.id not in self._sessions:
-                raise GpuvirtError("it has ended")
-            # From here on the session is the new worker's, and the former one's end is not its end.
-            session.membership = self._leases.end_move(session.id)
-            spare, session.worker, taken = before.slot, worker, worker
-            self._serve_room(session)
-            self._turns.join(session)
-            worker.gone.add_done_callback(lambda _: self._worker_gone(session, taken))
-            self._keep(session, former)
-            former.kill()
-            await asyncio.shield(former.gone)
-            worker.begin()
-            self._keep(session)
-            if self._leases.launch_has_ended(session.hello.launch, session.hello.token_id):
-                worker.client_gone()
-        except BaseException as error:
-            former.go_on()
-            if worker is not None:
-                worker.kill()
-                await asyncio.shield(worker.gone)
-            if isinstance(error, GpuvirtError | NotGranted):
-                raise GpuvirtError(f"the session stays where it is: {error}") from None
-            if isinstance(error, OSError):
-                raise GpuvirtError(f"the session has ended: the worker that took it over is gone ({error})") from None
-            raise
-        finally:
-            self._leases.stop_move(session.id)
-            if self._memory_usage:
-                self._memory_usage.free_slot(spare)
-            moving.set_result(None)
-            session.moving, session.moves = None, False
-            if self._kept is not None:
-                self._kept.drop_heir(session)
-        was, now = (",".join(map(str, numbers)) for numbers in (since, devices))
-        took = time.monotonic() - began
-        log.info("%s moved from GPU %s (worker %d) to GPU %s (worker %d) in %.3f s", session.label, was, former.pid, now, worker.pid, took)
-        return {"devices": [*devices], "worker_pid": worker.pid, "from": [*since], "from_pid": former.pid, "seconds": took}
+        return await move(self, self.named_session(name, viewer), devices, limit)
 
     async def park(self, name: str, viewer: bytes | None = None) -> dict[str, Any]:
         """Parks a session that is idle: its GPU's memory is others' until its program calls something.
@@ -528,7 +503,7 @@ class Sessions:
         Raises:
             GpuvirtError: it keeps its memory.
         """
-        session = self._named(name, viewer)
+        session = self.named_session(name, viewer)
         if self._parking is None:
             raise GpuvirtError("the session cannot be parked: only sessions on software GPUs can")
         try:
@@ -548,7 +523,7 @@ class Sessions:
 
     def _export_bytes(self, membership: Membership) -> int:
         """All that a session has on its devices, twice, as for what is mapped more than once, and one file for events."""
-        return (4 << 20) + 2 * sum(membership.memory or self._inventory.devices[device].memory for device in membership.devices)
+        return (4 << 20) + 2 * sum(membership.memory or self.inventory.devices[device].memory for device in membership.devices)
 
     def _serve_room(self, session: Session) -> None:
         """From now on its worker can ask for memory that other sessions have, and for what they share."""
@@ -556,14 +531,18 @@ class Sessions:
         if self._parking is not None:
             self._parking.serve(session)
 
-    def _ended(self, session: Session) -> None:
+    def _drop(self, session: Session) -> None:
+        """It is not here any more."""
         self.on_end(session)
         session.end.close()
         if self._parking is not None:
             self._parking.ended(session)
         self._sessions.pop(session.id, None)
         self._exports.ended(session)
-        self._turns.leave(session.id)
+        self.turns.leave(session.id)
+
+    def _ended(self, session: Session) -> None:
+        self._drop(session)
         self._leave(session.id, session.membership)
         if session.worker.told:
             self._told[session.id] = session
@@ -573,21 +552,21 @@ class Sessions:
         (log.info if clean else log.warning)("%s ended: %s", session.label, session.worker.ending)
 
     def _leave(self, session: int, membership: Membership) -> None:
-        if self._memory_usage:
-            self._memory_usage.free_slot(membership.slot)
-        self._leases.leave(session, time.monotonic())
+        if self.memory_usage:
+            self.memory_usage.free_slot(membership.slot)
+        self.table.leave(session, time.monotonic())
         self._watch_expiry()
 
     # ---- leases' ends ---------------------------------------------------------------------------------------------------
 
     def end_without_token(self, over: Callable[[bytes], str | None]) -> None:
         """Ends what tokens have, or wait for, that are worth nothing any more. over: why one is, None: it is valid."""
-        for owner in {lease.owner for lease in self._leases} | {session.hello.token_id for session in self._sessions.values()}:
+        for owner in {lease.owner for lease in self.table} | {session.hello.token_id for session in self._sessions.values()}:
             why = over(owner)
             if why is None:
                 continue
             log.info("what the token %s has is ended: %s", owner.hex()[:8], why)
-            self._leases.revoke(owner, why, time.monotonic())
+            self.table.revoke(owner, why, time.monotonic())
             for session in [s for s in self._sessions.values() if s.hello.token_id == owner]:
                 self._end(session.id, why)
             self._watch_expiry()
@@ -602,11 +581,11 @@ class Sessions:
         self.changed()
         if self._expiry:
             self._expiry.cancel()
-        due = self._leases.next_expiry()
+        due = self.table.next_expiry()
         self._expiry = None if due is None else asyncio.get_running_loop().call_later(max(0.0, due - time.monotonic()), self._expire)
 
     def _expire(self) -> None:
-        for lease in self._leases.expire(time.monotonic()):
+        for lease in self.table.expire(time.monotonic()):
             if lease.named:
                 log.info("lease %016x has ended: nobody keeps it any more", lease.number)
         self._watch_expiry()
@@ -614,29 +593,29 @@ class Sessions:
     # ---- a pool of many hosts (gpuvirt.cluster) -------------------------------------------------------------------------
 
     def lease(self, number: int) -> Lease | None:
-        return self._leases.get(number)
+        return self.table.get(number)
 
     def carry_out(self, instructions: Sequence[Instruction]) -> None:
         """Does what the pool's policy says."""
         if instructions:
-            self._leases.carry_out(instructions)
+            self.table.carry_out(instructions)
             self._watch_expiry()
 
-    def place_here(self, lease: Lease, rights: Rights) -> str:
-        """A lease of the pool is to have GPUs of this host. Returns why it cannot, "": it has them."""
-        why = self._leases.place_here(lease, rights, time.monotonic())
+    def place_here(self, lease: Lease, rights: Rights, migrates: bool) -> str:
+        """A lease of the pool is to have GPUs of this host. Returns why it cannot, "": it has them. migrates: another host has it until then."""
+        why = self.table.place_here(lease, rights, time.monotonic(), migrates)
         self._watch_expiry()
         return why
 
     def finish(self, number: int, why: str) -> None:
         """A lease is over, with what works under it."""
-        lease = self._leases.get(number)
+        lease = self.table.get(number)
         if lease is None:
             return
         log.info("lease %016x is ended: %s", number, why)
         for session in list(lease.sessions):
             self._end(session, why)
-        self._leases.end(lease, time.monotonic())
+        self.table.end(lease, time.monotonic())
         self._watch_expiry()
 
     # ---- what people see (gpuvirt.server.observe) -----------------------------------------------------------------------
@@ -648,12 +627,12 @@ class Sessions:
     @property
     def leases(self) -> list[Lease]:
         """All leases, oldest first."""
-        return [*self._leases]
+        return [*self.table]
 
     def turn_seconds(self, session: Session) -> float | None:
         """Seconds of turns that a session has had, None: there are no turns on its devices."""
-        spent = self._turns.spent(session.id)
-        return spent if spent or self._turns.shared(session.membership.devices) else None
+        spent = self.turns.spent(session.id)
+        return spent if spent or self.turns.shared(session.membership.devices) else None
 
     def room_place(self, session: Session) -> tuple[int, int]:
         """The place of a session among those that wait for memory, from 1, and how many they are; zeros when it does not wait."""

@@ -1,4 +1,4 @@
-"""A session goes from one worker to another: the image of it passes between the two, and the daemon sees that never more than one of them has it."""
+"""The image of a session passes from the worker that has it to another one, and the daemon sees that never more than one of them has it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,25 @@ REST_LIMIT = 10.0  # seconds that a session has to come to rest, unless who move
 REST_MOST = 600.0
 NOBODY_READS = "the image could not be written"  # the new worker has given up, and says why
 REASON_LIMIT = 5.0  # seconds that it has for that
+WORKER_LIMIT = 60.0  # seconds until there must be a worker
 CARRY_LIMIT = 600.0  # for the image to pass
+
+
+def give_image(new: WorkerProcess, to: Handover) -> socket.socket:
+    """Gives a session to a worker, which makes it from the image that is written to the socket that this returns.
+
+    Raises:
+        GpuvirtError: the worker has ended.
+    """
+    out, into = socket.socketpair()
+    with into:
+        config = replace(to.config, restored=True, passed=[*to.passed, "image"])
+        try:
+            new.give(config, (*to.descriptors, *to.passed.values(), into.fileno()))
+        except OSError as error:
+            out.close()
+            raise GpuvirtError(f"a worker has ended: {error}") from None
+    return out
 
 
 async def carry(old: WorkerProcess, new: WorkerProcess, to: Handover, limit: float, at_rest: Callable[[], None]) -> None:
@@ -31,12 +49,8 @@ async def carry(old: WorkerProcess, new: WorkerProcess, to: Handover, limit: flo
     Raises:
         GpuvirtError: the session stays with the old worker, which goes on; the new one is of no use any more.
     """
-    out, into = socket.socketpair()
-    with out, into:
-        config = replace(to.config, restored=True, passed=[*to.passed, "image"])
+    with give_image(new, to) as out:
         try:
-            new.give(config, (*to.descriptors, *to.passed.values(), into.fileno()))
-            into.close()
             saving = asyncio.ensure_future(old.save(out.fileno(), limit, at_rest))
             await asyncio.sleep(0)  # it is sent
             out.close()
