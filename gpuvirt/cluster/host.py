@@ -11,15 +11,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import zmq
+
 from gpuvirt.cluster import credentials
 from gpuvirt.cluster.credentials import Credentials
 from gpuvirt.cluster.link import Link
 from gpuvirt.cluster.member import Member
 from gpuvirt.cluster.messages import ALIVE_EVERY, HostEntry, Message, Tokens
+from gpuvirt.cluster.migration.destination import Destination
+from gpuvirt.cluster.migration.drain import Drain
+from gpuvirt.cluster.migration.requests import MigrationRequests
+from gpuvirt.cluster.migration.source import Keys, Source
 from gpuvirt.cluster.service import SchedulerService
 from gpuvirt.cluster.whole_pool import WholePool
 from gpuvirt.errors import GpuvirtError
 from gpuvirt.server.policy.machine import PolicyMachine
+from gpuvirt.server.ports.curve_port import CurveKeys
 from gpuvirt.server.sessions import Sessions
 from gpuvirt.server.tokens import TokenEntry, TokenStore
 from gpuvirt.transport.control import request
@@ -59,6 +66,11 @@ class PoolHost:
         self._service: SchedulerService | None = None
         self._link: Link | None = None
         self._alive: asyncio.Task[None] | None = None
+        self._destination: Destination | None = None
+        self._source: Source | None = None
+        self._drain: Drain | None = None
+        self._whole = WholePool(name, tokens, lambda: self.member.hosts if self.member else ())
+        self._migration = MigrationRequests(name, self._whole)
         self._apply: Callable[[Message], None] = lambda message: None
 
     def policy(self, local: PolicyMachine) -> Member:
@@ -83,7 +95,6 @@ class PoolHost:
         """
         member = self.member
         assert member is not None
-        member.entry = replace(member.entry, control_port=control_port)
         member.lease, member.leases = sessions.lease, lambda: sessions.leases
         member.place_here, member.finish = sessions.place_here, sessions.finish
         member.launch_ended = sessions.launch_ended_elsewhere
@@ -95,6 +106,9 @@ class PoolHost:
             else:
                 sessions.carry_out(member.receive(message, time.monotonic()))
 
+        destination = self._open_migration(sessions, member)
+        migration_port = destination.start(host, port + 1 if port else 0, limit)
+        member.entry = replace(member.entry, control_port=control_port, migration_port=migration_port)
         if self._joined is None:
             service = SchedulerService(self.name, self._tokens, handle, self._url)
             service.start(host, port, limit)
@@ -107,6 +121,20 @@ class PoolHost:
             assert self._address is not None
             self._link = Link(member, self._address, self._token, self._joined, handle, self._learned)
             self._link.start()
+
+    def _member_secret(self) -> bytes:
+        """Of all hosts; another one when the head has been started anew."""
+        told = self._service.credentials() if self._service is not None else self._told
+        return told.member.encode() if told is not None else b""
+
+    def _open_migration(self, sessions: Sessions, member: Member) -> Destination:
+        tokens = self._tokens
+        keys = CurveKeys(tokens.server_public, tokens.server_secret)
+        self._destination = Destination(sessions, member, keys, lambda key: key == zmq.curve_public(self._member_secret()))
+        self._source = Source(sessions, member, lambda: Keys(self._member_secret(), tokens.server_public))
+        self._drain = Drain(sessions, member, self._source)
+        self._migration.open(sessions, self._source, self._drain)
+        return self._destination
 
     async def _say_alive(self) -> None:
         """The head's own member."""
@@ -122,6 +150,12 @@ class PoolHost:
     async def close(self) -> None:
         if self._alive is not None:
             self._alive.cancel()
+        if self._drain is not None:
+            await self._drain.close()
+        if self._destination is not None:
+            await self._destination.close()
+        if self._source is not None:
+            self._source.close()
         if self._link is not None:
             await self._link.close()
         if self._service is not None:
@@ -136,8 +170,7 @@ class PoolHost:
         ``cluster_join`` tells an admin what a host needs to join. On other hosts than the head, requests about tokens are the head's.
         """
         forwarded = {} if self._joined is None else {op: self._forward(op) for op in FORWARDED}
-        whole = WholePool(self.name, self._tokens, lambda: self.member.hosts if self.member else ())
-        return {**whole.over(own), "cluster_join": self._cluster_join, **forwarded}
+        return {**self._whole.over(self._migration.over(own)), "cluster_join": self._cluster_join, "drain": self._migration.drain, **forwarded}
 
     async def _cluster_join(self, message: dict[str, Any]) -> dict[str, Any]:
         sender: TokenEntry = message["from"]

@@ -7,12 +7,16 @@ of its devices: so whatever a scheduler thinks, or two of them at the same time,
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from gpuvirt.cluster.messages import (
     SILENCE,
     VERSION,
     Alive,
+    Arrived,
+    Cordon,
     Denied,
+    Destination,
     Elsewhere,
     Ended,
     Finish,
@@ -21,6 +25,9 @@ from gpuvirt.cluster.messages import (
     Hosts,
     Join,
     Message,
+    Migrate,
+    Migrated,
+    NoDestination,
     NotWelcome,
     Over,
     Place,
@@ -53,7 +60,8 @@ class Member:
 
     Attributes:
         leases: the host's leases by number, and all of them; set before anything else is called.
-        place_here: takes what the scheduler places here: "" or why not. Set likewise.
+        place_here: takes what the scheduler places here (migrates: it comes from another host): "" or why not. Set likewise.
+        destination: takes the answer to `migrate`: the host to which a lease may go, or why it stays.
         finish: ends a lease for a reason. Set likewise.
         launch_ended: is told of the end of a launch, and whose it was. Set likewise.
         up: this host is a member.
@@ -67,7 +75,8 @@ class Member:
         self._local, self.entry, self._send, self.scheduler = local, entry, send, scheduler
         self.lease: Callable[[int], Lease | None] = lambda number: None
         self.leases: Callable[[], Iterable[Lease]] = lambda: ()
-        self.place_here: Callable[[Lease, Rights], str] = lambda lease, rights: "nobody takes it"
+        self.place_here: Callable[[Lease, Rights, bool], str] = lambda lease, rights, migrates: "nobody takes it"
+        self.destination: Callable[[int, HostEntry | str], None] = lambda number, answer: None
         self.finish: Callable[[int, str], None] = lambda number, text: None
         self.launch_ended: Callable[[bytes, bytes], object] = lambda launch, owner: None
         self.epoch = 0
@@ -81,6 +90,7 @@ class Member:
         self._waits: dict[int, Waits] = {}
         self._mirror: PolicyMachine | None = None  # of the pool's hosts, without any lease
         self._why_not = "it has not been heard of yet"
+        self._seeks: set[int] = set()  # leases that are to migrate, and have no destination yet
 
     # ---- the policy of this host's leases -----------------------------------------------------------------------------
 
@@ -101,9 +111,12 @@ class Member:
                 if self._mirror is not None:
                     self._mirror.handle(event)
             case Restored():
-                self._users[event.lease] = event.user
-                self._asked.pop(event.lease, None)
-                self._waits.pop(event.lease, None)
+                out = self._local.handle(event)
+                if not any(isinstance(one, Refuse) and one.lease == event.lease for one in out):
+                    self._users[event.lease] = event.user
+                    self._asked.pop(event.lease, None)
+                    self._waits.pop(event.lease, None)
+                return out
             case Released():
                 self._users.pop(event.lease, None)
                 self._asked.pop(event.lease, None)
@@ -155,9 +168,12 @@ class Member:
 
     def join(self) -> Join:
         """The first word to a scheduler, and the word after a silence; it is to be sent at once."""
-        self.up, self._joins = False, True
+        self.up = False
+        for lease in [lease for lease in self.leases() if lease.arrives and not lease.comes]:
+            self.finish(lease.number, "the scheduler that had placed it here has lost this host")  # and so it has no destination any more
+        self._joins = True
         leases = [*self.leases()]
-        held = tuple(Held(self._wanted(lease), lease.devices) for lease in leases if lease.devices)
+        held = tuple(Held(self._wanted(lease), lease.devices) for lease in leases if lease.devices and not lease.arrives)
         wanted = tuple(self._wanted(lease) for lease in leases if lease.waits and lease.number in self._asked)
         return Join(VERSION, self.entry, self.epoch, held, wanted)
 
@@ -177,9 +193,42 @@ class Member:
         """A launcher has said to this host that its program has ended; the lease may be another's."""
         self._tell(Ended(owner, launch))
 
+    # ---- migration ----------------------------------------------------------------------------------------------------
+
+    def cordon(self, cordoned: bool) -> None:
+        """Whether nobody gets this host's devices from now on."""
+        self.entry = replace(self.entry, cordoned=cordoned)
+        self._tell(Cordon(cordoned))
+
+    def migrate(self, number: int, host: str, wait: bool) -> None:
+        """Asks for a destination for a lease; the answer goes to `destination`. host: which, "": any. wait: until there is room."""
+        if not self.up:
+            self.destination(number, self._absent)
+            return
+        self._seeks.add(number)
+        self._tell(Migrate(number, host, wait))
+
+    def migrated(self, number: int, done: bool) -> None:
+        """A lease is at its destination, or (not done) is not to go there."""
+        self._seeks.discard(number)
+        self._tell(Migrated(number, done))
+
+    def arrived(self, lease: Lease) -> None:
+        """A lease of another host is this one's now."""
+        self._tell(Arrived(Held(self._wanted(lease), lease.devices)))
+
+    def _answer(self, number: int, answer: HostEntry | str) -> None:
+        if number in self._seeks:
+            self._seeks.discard(number)
+            self.destination(number, answer)
+
+    # ---- the scheduler's presence -------------------------------------------------------------------------------------
+
     def lost(self, why: str) -> None:
         """The scheduler is not there (any more): what has GPUs keeps them, what waits goes on waiting."""
         self.up, self._joins, self._why_not = False, False, why
+        for number in [*self._seeks]:
+            self._answer(number, self._absent)
 
     def silent(self, now: float) -> bool:
         """Whether nothing has been heard for too long of a scheduler that was there."""
@@ -201,6 +250,10 @@ class Member:
                 self._know_hosts(message.hosts, now)
             case Place():
                 self._place(message)
+            case Destination():
+                self._answer(message.lease, message.host)
+            case NoDestination():
+                self._answer(message.lease, message.text)
             case Elsewhere():
                 return [instructions.Elsewhere(message.lease, message.url)] if self._ended(message.lease) else []
             case Denied():
@@ -240,4 +293,4 @@ class Member:
             return
         w = place.wanted
         lease = Lease(w.lease, w.owner, w.gpus, w.memory, w.started, w.holder, place.devices, w.compute, id=w.id, launch=w.launch, process=w.process)
-        self._tell(Placed(w.lease, self.place_here(lease, w.rights)))
+        self._tell(Placed(w.lease, self.place_here(lease, w.rights, place.migrates)))

@@ -21,7 +21,7 @@ from gpuvirt.transport.packing import pack, unpack
 
 ALIVE_EVERY = 0.5  # seconds
 SILENCE = 3.0  # seconds; a host is known to be lost within 5
-VERSION = 1
+VERSION = 2
 
 
 class NotAMessage(GpuvirtError):
@@ -127,7 +127,8 @@ class HostEntry:
     Attributes:
         url: where its clients connect.
         memory: bytes of each of its devices.
-        control_port: of its control channel.
+        control_port, migration_port: of its control channel, and where sessions of other hosts come in.
+        cordoned: no lease gets any of its devices.
         most: memory that a lease may have on each of its devices, bytes, 0: all of it. The lowest of all hosts holds for the pool.
     """
 
@@ -136,6 +137,8 @@ class HostEntry:
     memory: tuple[int, ...]
     control_port: int = 0
     most: int = 0
+    migration_port: int = 0
+    cordoned: bool = False
 
 
 def lowest_limit(hosts: Iterable[HostEntry]) -> int:
@@ -196,6 +199,42 @@ class Shifted(Message):
 
 
 @dataclass(frozen=True)
+class Cordon(Message):
+    """From now on nobody gets this host's devices, or again anybody does."""
+
+    cordoned: bool
+
+
+@dataclass(frozen=True)
+class Migrate(Message):
+    """A lease of this host is to be another host's. The answer is `Destination` or `NoDestination`.
+
+    Attributes:
+        host: which, "": any that has room.
+        wait: until there is room.
+    """
+
+    lease: int
+    host: str = ""
+    wait: bool = False
+
+
+@dataclass(frozen=True)
+class Migrated(Message):
+    """A lease of this host is at its destination, or (not done) stays; in any case it waits for no destination any more."""
+
+    lease: int
+    done: bool
+
+
+@dataclass(frozen=True)
+class Arrived(Message):
+    """A lease of another host, with all that works under it, is here now."""
+
+    held: Held
+
+
+@dataclass(frozen=True)
 class Ended(Message):
     """The program of a launch has ended, as its launcher says; also for the host that has its lease."""
 
@@ -246,11 +285,16 @@ class Tokens(Message):
 
 @dataclass(frozen=True)
 class Place(Message):
-    """The host is to keep these of its devices for the lease. It answers with `Placed`."""
+    """The host is to keep these of its devices for the lease. It answers with `Placed`.
+
+    Attributes:
+        migrates: the lease is another host's, and comes from there (`Arrived`), or does not.
+    """
 
     epoch: int
     wanted: Wanted
     devices: tuple[int, ...] = ()
+    migrates: bool = False
 
 
 @dataclass(frozen=True)
@@ -259,6 +303,22 @@ class Elsewhere(Message):
 
     lease: int
     url: str
+
+
+@dataclass(frozen=True)
+class Destination(Message):
+    """A lease of this host that is to migrate has devices at another host, which expects it."""
+
+    lease: int
+    host: HostEntry
+
+
+@dataclass(frozen=True)
+class NoDestination(Message):
+    """A lease of this host stays; `text` is one line for the user."""
+
+    lease: int
+    text: str
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,16 @@ It keeps nothing that its members could not tell a successor: after a new start 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gpuvirt.cluster.messages import (
     SILENCE,
     VERSION,
     Alive,
+    Arrived,
+    Cordon,
     Denied,
+    Destination,
     Elsewhere,
     Ended,
     Finish,
@@ -25,6 +28,9 @@ from gpuvirt.cluster.messages import (
     Join,
     Leave,
     Message,
+    Migrate,
+    Migrated,
+    NoDestination,
     NotWelcome,
     Over,
     Place,
@@ -36,7 +42,8 @@ from gpuvirt.cluster.messages import (
     Welcome,
     lowest_limit,
 )
-from gpuvirt.server.policy.events import Asked, HostJoined, HostLeft, Moved, Passed, Released, Restored, UserSet
+from gpuvirt.server.policy import events, instructions
+from gpuvirt.server.policy.events import Asked, HostCordoned, HostJoined, HostLeft, Moved, Passed, Released, Restored, UserSet
 from gpuvirt.server.policy.instructions import End, Grant, Instruction, Lost, Queue, Refuse, TimedOut
 from gpuvirt.server.policy.machine import PolicyMachine
 from gpuvirt.server.policy.rights import Rights
@@ -72,6 +79,7 @@ class _Lease:
         askers: members whose clients wait for it, each with the number by which it knows it.
         host: the member whose GPUs it has, "": none's.
         placed: that member has agreed.
+        destination: the member to which it migrates, "": to none.
         tries: hosts that did not take it.
         told: what was said of its place last.
     """
@@ -80,6 +88,7 @@ class _Lease:
     askers: dict[str, int] = field(default_factory=dict)
     host: str = ""
     placed: bool = False
+    destination: str = ""
     tries: int = 0
     told: tuple[int, int, str] = (0, 0, "")
 
@@ -164,6 +173,14 @@ class Scheduler:
                 self._shifted(member, message, now, out)
             case Leave():
                 self._leave(sender, now, out)
+            case Cordon():
+                self._cordon(member, message.cordoned, now, out)
+            case Migrate():
+                self._migrate(sender, message, now, out)
+            case Migrated():
+                self._migrated(sender, message, now, out)
+            case Arrived():
+                self._arrived(member, message, now, out)
             case Ended():
                 lease = self._leases.get(self._keys.get(("launch", message.owner, message.launch), 0))
                 if lease is not None and lease.placed and lease.host != sender:
@@ -213,7 +230,7 @@ class Scheduler:
         out.append((name, Welcome(self.epoch)))
         held = [each for each in join.held if self._may_have(each.wanted, askers, now, out)]
         had = tuple(Restored(now, h.wanted.lease, h.wanted.user, h.devices, h.wanted.memory, h.wanted.compute) for h in held)
-        done = self.machine.handle(HostJoined(now, member.number, join.host.memory, had))
+        done = self.machine.handle(HostJoined(now, member.number, join.host.memory, had, join.host.cordoned))
         refused = {one.lease for one in done if isinstance(one, Refuse)}
         mine = {each.wanted.lease: each.wanted for each in held if each.wanted.lease not in refused}
         for number, wanted in mine.items():
@@ -337,14 +354,14 @@ class Scheduler:
             self._remember(lease)
             self._ask(lease, now, out)
 
-    def _carry_out(self, instructions: Sequence[Instruction], now: float, out: Out) -> None:
-        for one in instructions:
+    def _carry_out(self, said: Sequence[Instruction], now: float, out: Out) -> None:
+        for one in said:
             lease = self._leases.get(one.lease)
             if lease is None:
                 continue
             match one:
                 case Grant():
-                    self._place(lease, one, out)
+                    lease.host = self._place_at(lease, one.devices, False, out)
                 case Queue():
                     self._tell_place(lease, (one.place, one.queued, one.why), out)
                 case Refuse() | TimedOut():
@@ -353,18 +370,27 @@ class Scheduler:
                     out += [(asker, Denied(number, one.text, late)) for asker, number in lease.askers.items()]
                 case End():
                     out.append((lease.host, Finish(one.lease, one.text)))
+                case instructions.Destination():
+                    lease.destination = self._place_at(lease, one.devices, True, out)
+                case instructions.NoDestination():
+                    lease.destination = ""
+                    out.append((lease.host, NoDestination(one.lease, one.text)))
                 case _:
                     pass  # places are told once in a while
 
-    def _place(self, lease: _Lease, grant: Grant, out: Out) -> None:
-        number = self.machine.room.host(grant.devices[0])
+    def _place_at(self, lease: _Lease, devices: Sequence[int], migrates: bool, out: Out) -> str:
+        """The host of the devices is told to keep them. Returns its name."""
+        number = self.machine.room.host(devices[0])
         assert number is not None
-        lease.host = self._names[number]
         first = self.machine.room.devices(number).start
-        out.append((lease.host, Place(self.epoch, lease.wanted, tuple(device - first for device in grant.devices))))
+        out.append((self._names[number], Place(self.epoch, lease.wanted, tuple(device - first for device in devices), migrates)))
+        return self._names[number]
 
     def _placed(self, sender: str, placed: Placed, now: float, out: Out) -> None:
         lease = self._leases.get(placed.lease)
+        if lease is not None and lease.destination == sender:
+            self._placed_at_destination(lease, placed, now, out)
+            return
         if lease is None or lease.host != sender:
             if not placed.why_not:
                 out.append((sender, Finish(placed.lease, "nobody waits for it any more")))
@@ -392,6 +418,8 @@ class Scheduler:
     def _over(self, sender: str, number: int, now: float, out: Out) -> None:
         lease = self._leases.get(number)
         if lease is not None and lease.host == sender:
+            if lease.destination:
+                out.append((lease.destination, Finish(number, "it has ended before it had migrated")))
             self._drop(number)
             self._carry_out(self.machine.handle(Released(now, number)), now, out)
             return
@@ -420,6 +448,73 @@ class Scheduler:
             self._carry_out(self.machine.handle(Moved(now, shifted.lease, devices)), now, out)
         except ValueError:  # others were granted that meanwhile, and the host will not take them: it is to tell anew what it has
             out.append((member.entry.name, NotWelcome("what it has is not what the scheduler thinks; it is to join anew")))
+
+    # ---- migration ----------------------------------------------------------------------------------------------------
+
+    def _cordon(self, member: _Member, cordoned: bool, now: float, out: Out) -> None:
+        member.entry = replace(member.entry, cordoned=cordoned)
+        self._carry_out(self.machine.handle(HostCordoned(now, member.number, cordoned)), now, out)
+        self._tell_hosts(out)
+
+    def _migrate(self, sender: str, asked: Migrate, now: float, out: Out) -> None:
+        lease, to = self._leases.get(asked.lease), self._members.get(asked.host)
+        why = ""
+        if lease is None or lease.host != sender or not lease.placed:
+            why = "the pool's scheduler does not know that this host has it"
+        elif lease.destination:
+            why = "it migrates already"
+        elif asked.host == sender:
+            why = "it is at that host"
+        elif asked.host and to is None:
+            why = f"the pool has no host called {asked.host!r}; `gpuvirt devices` shows them"
+        if why:
+            out.append((sender, NoDestination(asked.lease, why)))
+            return
+        self._carry_out(self.machine.handle(events.Migrate(now, asked.lease, to.number if to else None, asked.wait)), now, out)
+
+    def _placed_at_destination(self, lease: _Lease, placed: Placed, now: float, out: Out) -> None:
+        if not placed.why_not:
+            out.append((lease.host, Destination(placed.lease, self._members[lease.destination].entry)))
+            return
+        text = f"{lease.destination} does not take it: {placed.why_not}"
+        lease.destination = ""
+        self._carry_out(self.machine.handle(events.Migrated(now, placed.lease, False)), now, out)
+        out.append((lease.host, NoDestination(placed.lease, text)))
+
+    def _migrated(self, sender: str, migrated: Migrated, now: float, out: Out) -> None:
+        lease = self._leases.get(migrated.lease)
+        if lease is None or lease.host != sender:
+            return
+        if lease.destination and migrated.done:
+            lease.host = lease.destination
+        elif lease.destination:
+            out.append((lease.destination, Finish(migrated.lease, "it stays where it was")))
+        lease.destination = ""
+        self._carry_out(self.machine.handle(events.Migrated(now, migrated.lease, migrated.done)), now, out)
+
+    def _arrived(self, member: _Member, arrived: Arrived, now: float, out: Out) -> None:
+        """It is here and nowhere else: the host that had it has given it away before this one began."""
+        wanted, name = arrived.held.wanted, member.entry.name
+        lease = self._leases.get(wanted.lease)
+        if lease is not None and lease.destination == name:
+            self._migrated(lease.host, Migrated(wanted.lease, True), now, out)
+        if lease is not None and lease.host == name:
+            return
+        askers: dict[int, dict[str, int]] = {}
+        if lease is not None:  # another scheduler has begun since, which knows nothing of a migration
+            askers[wanted.lease] = self._drop(wanted.lease).askers
+            self._carry_out(self.machine.handle(Released(now, wanted.lease)), now, out)
+        self._know(wanted, now, out)
+        first = self.machine.room.devices(member.number).start
+        devices = tuple(first + device for device in arrived.held.devices)
+        done = self.machine.handle(Restored(now, wanted.lease, wanted.user, devices, wanted.memory, wanted.compute))
+        if any(isinstance(one, Refuse) and one.lease == wanted.lease for one in done):
+            out.append((name, Finish(wanted.lease, TWICE)))
+        else:
+            lease = self._leases[wanted.lease] = _Lease(wanted, askers.get(wanted.lease, {}), name, True)
+            self._remember(lease)
+            self._tell_where(lease, out)
+        self._carry_out([one for one in done if one.lease != wanted.lease], now, out)
 
     def _tell_places(self, out: Out) -> None:
         """Who waits hears what is new: its place, or why it waits."""

@@ -91,6 +91,23 @@ class WholePool:
     def _others(self) -> list[HostEntry]:
         return [host for host in self._hosts() if host.name != self._name and host.control_port]
 
+    async def ask(self, name: str, op: str, message: dict[str, Any], limit: float) -> Answer:
+        """Has another host answer a request.
+
+        Raises:
+            GpuvirtError: it refuses, does not answer within `limit` seconds, or is none of the pool.
+        """
+        host = next((host for host in self._others() if host.name == name), None)
+        if host is None:
+            names = ", ".join(sorted({host.name for host in self._hosts()} | {self._name}))
+            raise GpuvirtError(f"the pool has no host called {name!r}; it has {names}")
+        try:
+            return await self._ask(host, op, message, limit)
+        except RequestRefused as error:
+            raise GpuvirtError(str(error)) from None
+        except ControlError as error:
+            raise GpuvirtError(f"{name} does not answer: {error}") from None
+
     async def _ask(self, host: HostEntry, op: str, message: dict[str, Any], limit: float) -> Answer:
         sender: TokenEntry = message["from"]
         token = Token(bytes.fromhex(sender.id), sender.key, z85.decode(self._tokens.server_public))

@@ -9,11 +9,14 @@ import msgpack
 import pytest
 
 from gpuvirt.cluster import messages as m
+from gpuvirt.cluster.migration import messages as b
+from gpuvirt.server.migration.departure import SessionRecord
 from gpuvirt.server.policy.rights import Rights
 
 NAMED = b"o" * 16, b"i" * 16, b"l" * 16, b"p" * 32
 WANTED = m.Wanted(7, "user a", Rights("a", 1 << 20, 2.5, 4, 3), *NAMED, 2, 5, 250, -3, True, 1.5, {"pid": 3}, 9.25)
-HOST = m.HostEntry("oak", "tcp://oak:7070", (1 << 30, 2 << 30), 7071, 5 << 20)
+HOST = m.HostEntry("oak", "tcp://oak:7070", (1 << 30, 2 << 30), 7071, 5 << 20, 7073, True)
+SESSION = SessionRecord(9, b"hello", "tcp", "10.0.0.9", 3.5, b"k" * 32, b"s" * 33, [[-1, 2], [0, 1]], 1 << 30)
 EACH = [
     m.Join(m.VERSION, HOST, 3, (m.Held(WANTED, (0, 1)),), (WANTED, WANTED)),
     m.Want(WANTED),
@@ -32,6 +35,20 @@ EACH = [
     m.Denied(7, "too much", True),
     m.Waits(7, 1, 2, "others have it"),
     m.Finish(7, "revoked"),
+    m.Cordon(True),
+    m.Migrate(7, "elm", True),
+    m.Migrated(7, False),
+    m.Arrived(m.Held(WANTED, (1,))),
+    m.Destination(7, HOST),
+    m.NoDestination(7, "full"),
+    b.Bring(7, (SESSION, SESSION)),
+    b.ImagePart(1, b"bytes"),
+    b.Begin(),
+    b.Abandon("it has ended"),
+    b.Credit(5),
+    b.Made(),
+    b.Begun(),
+    b.Failed("no worker"),
 ]
 
 

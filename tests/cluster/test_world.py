@@ -9,7 +9,7 @@ import pytest
 from cluster.world import GIB, Client, World
 
 from gpuvirt.cluster.member import Member
-from gpuvirt.cluster.messages import Message, Place, Placed, Wanted
+from gpuvirt.cluster.messages import Held, Join, Message, Place, Placed, Wanted
 from gpuvirt.cluster.scheduler import TRIES, Scheduler
 from gpuvirt.server.policy.events import COMPUTE, Event, Restored
 from gpuvirt.server.policy.instructions import Grant, Instruction
@@ -169,7 +169,7 @@ def test_the_lowest_limit_of_memory_holds_for_the_pool() -> None:
 def test_a_host_that_takes_nothing_is_not_asked_for_ever() -> None:
     world = World(1, (2,))
     world.run(1.0)
-    world.hosts["h0"].member.place_here = lambda lease, rights: "it does not want to"
+    world.hosts["h0"].member.place_here = lambda lease, rights, migrates: "it does not want to"
     world.comes(client := program(world))
     world.run(5.0)
     assert client.outcome == "refused: the host that was to give its GPUs did not: it does not want to"
@@ -191,6 +191,162 @@ def test_an_earlier_scheduler_is_not_obeyed() -> None:
     host.member.receive(place, world.now)
     assert said == [Placed(place.wanted.lease, "a later scheduler (epoch 2) is in charge")] and not [*host.leases]
     assert "has seen a later scheduler" in str(former.receive("h0", host.member.join(), world.now))
+
+
+# ---- migration ------------------------------------------------------------------------------------------------------------
+
+
+def one_lease(world: World, name: str) -> int:
+    (number,) = (lease.number for lease in world.hosts[name].leases if lease.devices)
+    return number
+
+
+def two_programs(world: World) -> tuple[Client, Client]:
+    """One for 300 s, another for 60 s, which have all that two hosts have."""
+    world.run(1.0)
+    both = program(world, at="h0", lasts=300.0), program(world, at="h1", lasts=60.0)
+    for client in both:
+        world.comes(client)
+        world.run(world.now + 1.0)
+    return both
+
+
+def test_a_lease_migrates_and_is_found_where_it_is() -> None:
+    """Also by the next process of its launch, which asks where it was."""
+    world = World(1, (2, 2, 2))
+    world.run(1.0)
+    world.comes(first := program(world, 2, "h0", lasts=100.0))
+    world.run(2.0)
+    source, destination = first.at, "h2" if first.at != "h2" else "h1"
+    number = one_lease(world, source)
+    world.migrate(source, number, destination)
+    world.run(30.0)
+    assert first.at == destination and world.migrations["done"] == 1 and not [*world.hosts[source].leases]
+    world.comes(second := Client(first.name, first.user, 2, first.compute, 10.0, source))
+    world.run(33.0)
+    assert second.at == destination and one_lease(world, destination) == number
+    world.run(200.0)
+    assert world.outcomes == {"right": 2}
+    world.at_rest()
+
+
+def test_one_that_cannot_migrate_stays() -> None:
+    """At once where it does not want to wait; else until there is room."""
+    world = World(1, (1, 1))
+    long, short = two_programs(world)
+    source, number = long.at, one_lease(world, long.at)
+    world.migrate(source, number)
+    world.run(5.0)
+    assert world.migrations["stayed"] == 1
+    world.migrate(source, number, "nobody")
+    world.run(6.0)
+    assert world.migrations["stayed"] == 2
+    world.migrate(source, number, wait=True)
+    world.run(50.0)
+    assert long.at == source and one_lease(world, source) == number
+    world.run(120.0)
+    assert long.at == short.at and one_lease(world, short.at) == number and world.migrations["done"] == 1
+
+
+def test_what_migrates_goes_before_what_waits() -> None:
+    """A host is drained though others wait for GPUs."""
+    world = World(1, (1, 1))
+    long, short = two_programs(world)
+    source = long.at
+    world.comes(later := program(world, at="h0", lasts=10.0, user=2))
+    world.run(5.0)
+    world.cordon(source, True)
+    world.migrate(source, one_lease(world, source), wait=True)
+    world.run(120.0)
+    assert long.at == short.at and not [lease for lease in world.hosts[source].leases if lease.devices] and not later.outcome
+    world.cordon(source, False)
+    world.run(125.0)
+    assert later.at == source and one_lease(world, source)
+
+
+def test_a_cordoned_host_is_so_for_the_next_scheduler() -> None:
+    world = World(1, (1, 1))
+    world.run(1.0)
+    world.cordon("h0", True)
+    world.run(2.0)
+    world.replace_scheduler(dead=True)
+    world.run(10.0)
+    world.comes(client := program(world, at="h0"))
+    world.run(11.0)
+    assert client.at == "h1"
+
+
+def migrates_as_the_scheduler_dies(world: World) -> Client:
+    """The next one hears of it from the hosts: where it is, and that it is there no more."""
+    world.run(1.0)
+    world.comes(client := program(world, at="h0", lasts=100.0))
+    world.run(2.0)
+    source, destination = client.at, "h1" if client.at == "h0" else "h0"
+    world.migrate(source, one_lease(world, source))
+    while not world.migrations["begun"]:
+        world.run(world.now + 0.001)
+    assert [lease.arrives for lease in world.hosts[destination].leases] == [True]
+    world.replace_scheduler(dead=True)
+    world.run(40.0)
+    assert world.migrations["done"] == 1, world.migrations
+    assert world.scheduler is not None
+    assert [*world.scheduler.holders().values()] == [destination], "the scheduler believes it elsewhere"
+    return client
+
+
+def test_a_migration_outlives_the_scheduler() -> None:
+    world = World(3, (1, 1))
+    client = migrates_as_the_scheduler_dies(world)
+    world.run(200.0)
+    assert client.outcome == "right"
+    world.at_rest()
+
+
+def its_destination_is_cut_off(world: World) -> None:
+    """After the lease was placed there, and before the host that has it has heard of that."""
+    world.run(1.0)
+    world.comes(client := program(world, at="h0", lasts=1000.0))
+    world.run(2.0)
+    destination = world.hosts["h1" if client.at == "h0" else "h0"]
+    world.migrate(client.at, one_lease(world, client.at))
+    while not [*destination.leases]:
+        world.run(world.now + 0.0005)
+    world.cut(destination)
+    world.connect(destination)
+    world.run(10.0)
+    assert not [*destination.leases], "it keeps devices for a lease that does not come"
+    assert world.migrations == {"asked for": 1, "stayed": 1}
+
+
+def test_a_destination_that_was_cut_off_keeps_nothing() -> None:
+    its_destination_is_cut_off(World(1, (1, 1)))
+
+
+def test_one_that_does_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    finish = World.finish
+    monkeypatch.setattr(World, "finish", lambda self, host, number: None if host.leases.get(number).arrives else finish(self, host, number))
+    with pytest.raises(AssertionError, match="keeps devices"):
+        its_destination_is_cut_off(World(1, (1, 1)))
+
+
+def test_an_arrival_that_is_not_told_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Member, "arrived", lambda self, lease: None)
+    with pytest.raises(AssertionError, match="elsewhere"):
+        migrates_as_the_scheduler_dies(World(3, (1, 1)))
+
+
+def test_a_lease_that_is_told_before_it_has_arrived_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then two hosts have it for the next scheduler, and one of them is told to end it."""
+    join = Member.join
+
+    def tells_all(self: Member) -> Join:
+        told, arriving = join(self), [lease for lease in self.leases() if lease.arrives]
+        return replace(told, held=(*told.held, *(Held(self._wanted(lease), lease.devices) for lease in arriving)))
+
+    monkeypatch.setattr(Member, "join", tells_all)
+    with pytest.raises(AssertionError):
+        for seed in range(10):
+            assert migrates_as_the_scheduler_dies(World(seed, (1, 1))).outcome != "ended by the scheduler"
 
 
 # ---- everything at once ---------------------------------------------------------------------------------------------------
@@ -225,8 +381,30 @@ def chaos(seed: int, hours: float = 0.25) -> World:
             world.replace_scheduler(dead=kind == "dead scheduler")
         return True
 
+    def goes_elsewhere() -> bool:
+        """Some lease is to migrate; some host is drained, or is there again for all."""
+        if world.now >= hours * 3600:
+            return False
+        name = chance.choice([*world.hosts])
+        host, kind = world.hosts[name], chance.random()
+        cordoned = [other for other in world.hosts.values() if other.member.entry.cordoned]
+        if kind < 0.2 or len(cordoned) > 1:
+            world.cordon(name if not cordoned else cordoned[0].name, not cordoned)
+        able = [lease.number for lease in host.leases if lease.devices and not lease.arrives and lease.number not in world.moving]
+        if able:
+            world.migrate(name, chance.choice(able), chance.choice(["", "", *world.hosts]), wait=chance.random() < 0.5)
+        return True
+
+    def heal() -> None:
+        for host in world.hosts.values():
+            if host.member.entry.cordoned:
+                world.cordon(host.name, False)
+
     world.every(1.5, someone)
     world.every(7.0, trouble)
+    world.every(2.0, goes_elsewhere)
+    world.passes = 0.9
+    world.at(hours * 3600, heal)
     world.run(hours * 3600)
     if not any(len(host.memory) == 8 for host in world.hosts.values()):
         world.add_host("last", 8)
@@ -250,7 +428,8 @@ def judge(world: World) -> None:
     assert not world.clients, f"{len(world.clients)} programs wait for ever: {world.clients[0]}"
     world.at_rest()
     print(f"{sum(world.outcomes.values())} programs: {dict(world.outcomes)}; {sum(world.messages.values())} messages, {world.epoch} schedulers")
-    assert world.outcomes["right"] > 200
+    print(f"migrations: {dict(world.migrations)}")
+    assert world.outcomes["right"] > 200 and world.migrations["done"] > 20
 
 
 # ---- deliberate faults ----------------------------------------------------------------------------------------------------

@@ -66,6 +66,9 @@ class World:
     outcomes: Counter[str] = field(default_factory=Counter)
     waits: list[float] = field(default_factory=list)
     messages: Counter[str] = field(default_factory=Counter)
+    migrations: Counter[str] = field(default_factory=Counter)
+    passes: float = 1.0  # what part of what migrates comes through
+    moving: set[int] = field(default_factory=set)  # leases that are to migrate
     epoch: int = 0
 
     def __post_init__(self) -> None:
@@ -150,7 +153,8 @@ class World:
         leases = Leases(member, 1 << 16, None, GRACE, pooled=True)
         host = self.hosts[name] = Host(name, memory, leases, member)
         member.lease, member.leases = leases.get, lambda: leases
-        member.place_here = lambda lease, rights: leases.place_here(lease, rights, self.now)
+        member.place_here = lambda lease, rights, migrates: leases.place_here(lease, rights, self.now, migrates)
+        member.destination = lambda number, answer: self.migrates(host, number, answer)
         member.finish = lambda number, text: self.finish(host, number)
         leases.decided = lambda lease: self.decided(host, lease)
 
@@ -223,6 +227,62 @@ class World:
         if lease is not None and host.leases.lasts(lease):
             host.leases.end(lease, self.now)
 
+    def cordon(self, name: str, cordoned: bool) -> None:
+        self.hosts[name].member.cordon(cordoned)
+
+    def migrate(self, name: str, number: int, to: str = "", wait: bool = False) -> None:
+        """A lease of a host that has GPUs is to go to another."""
+        self.migrations["asked for"] += 1
+        self.moving.add(number)
+        self.hosts[name].member.migrate(number, to, wait)
+
+    def migrates(self, source: Host, number: int, answer: HostEntry | str) -> None:
+        """There is a destination, or not. What works there takes its time to go, and whether it may begin the source decides."""
+        if isinstance(answer, str):
+            self.migrations["stayed"] += 1
+            self.moving.discard(number)
+            source.member.migrated(number, False)
+            return
+        self.migrations["begun"] += 1
+        destination, lease = self.hosts.get(answer.name), source.leases.get(number)
+
+        coming = destination.leases.get(number) if destination is not None else None
+        if coming is not None and coming.arrives:
+            coming.comes = True
+
+        def stays(why: str) -> None:
+            self.migrations[why] += 1
+            self.moving.discard(number)
+            if source.alive:
+                source.member.migrated(number, False)
+            there = destination.leases.get(number) if destination is not None and destination.alive else None
+            if there is not None and there.arrives:
+                assert destination is not None
+                destination.leases.end(there, self.now)
+
+        def carried() -> None:
+            there = destination.leases.get(number) if destination is not None and destination.alive else None
+            if not source.alive or lease is None or not source.leases.lasts(lease) or there is None or not there.arrives or destination is None:
+                stays("ended meanwhile")
+                return
+            if self.chance.random() > self.passes:
+                stays("did not pass")
+                return
+            moved = [client for client in self.clients if client.at == source.name and client.session in lease.sessions and not client.outcome]
+            source.member.migrated(number, True)
+            source.leases.departed(lease, destination.member.entry.url, self.now)
+            for client in moved:
+                client.at = destination.name
+                destination.leases.arrive(client.session, there, 0)
+            destination.leases.arrived(there, self.now)
+            destination.member.arrived(there)
+            self.migrations["done"] += 1
+            self.moving.discard(number)
+            self.check(source)
+            self.check(destination)
+
+        self.at(self.now + self.chance.uniform(0.01, 8.0), carried)
+
     # ---- clients --------------------------------------------------------------------------------------------------------
 
     def comes(self, client: Client) -> None:
@@ -264,7 +324,10 @@ class World:
         self.check(host)
 
         def ends() -> None:
-            if not client.outcome and host.alive:
+            if client.outcome:
+                return
+            host = self.hosts[client.at]  # it may have migrated
+            if host.alive:
                 host.leases.leave(client.session, self.now)
                 host.leases.launch_ended(client.name, bytes([client.user]) * 16, self.now)
                 self.over(client, "right")

@@ -1,0 +1,1 @@
+"""Leases go from one host of a pool to another, with what works under them."""
