@@ -27,6 +27,7 @@ VERBS = {
     "report": ("gpuvirt.cli.report", "Show what users have had in a month."),
     "park": ("gpuvirt.cli.park", "Have an idle session give its GPU's memory back until it is needed."),
     "move": ("gpuvirt.cli.move", "Move a session to other GPUs while its program runs."),
+    "drain": ("gpuvirt.cli.drain", "Have a host of the pool give all it has to the others."),
     "token": ("gpuvirt.cli.token", "Show, create, list and revoke tokens."),
     "doctor": ("gpuvirt.cli.doctor", "Check the installation, the token and the connection."),
     "bench": ("gpuvirt.cli.bench", "Measure driver calls, copies and launches beside the bare transport."),

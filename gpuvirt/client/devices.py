@@ -24,6 +24,7 @@ class Device:
         server: the name of its server.
         backend: "cuda" for a real GPU, "soft" for a software GPU.
         given_back: bytes that parked sessions had on it, which are in files now.
+        drained: nobody gets it, because its host is drained (`gpuvirt drain`).
     """
 
     ordinal: int
@@ -34,6 +35,7 @@ class Device:
     server: str
     backend: str
     given_back: int = 0
+    drained: bool = False
 
 
 def devices(pool: str | None = None) -> list[Device]:
@@ -82,6 +84,7 @@ def devices_of(answer: dict[str, Any]) -> list[Device]:
             sessions=found["sessions"],
             server=found.get("server", answer["server"]),
             backend=found.get("backend", answer["backend"]),
+            drained=found.get("drained") is True,
             given_back=found["given_back"],
         )
         for found in answer["devices"]

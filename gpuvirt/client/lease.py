@@ -78,8 +78,9 @@ class Lease:
         from gpuvirt.client.devices import devices_of
 
         self._check()
-        found = {device.ordinal: device for device in devices_of(ask(self._named.status, "devices"))}
-        return [found[ordinal] for ordinal in self._named.present_devices()]  # a session may have moved
+        ordinals = self._named.present_devices()  # a session may have moved
+        found = {device.ordinal: device for device in devices_of(ask(self._named.status, "devices", alone=True))}
+        return [found[ordinal] for ordinal in ordinals]
 
     def stats(self) -> Stats:
         """What this process has used the GPUs for; asks the server.

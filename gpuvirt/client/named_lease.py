@@ -16,18 +16,40 @@ from typing import Any
 from gpuvirt.client.connect import ask
 from gpuvirt.client.settings import Settings
 from gpuvirt.transport.control import ControlError, RequestRefused
-from gpuvirt.transport.handshake import LEASE_SIZE
+from gpuvirt.transport.handshake import LEASE_SIZE, MOVES_MAX
 from gpuvirt.transport.pool import PoolStatus, check_pool, parse_pool, user
 
 RESTART = 30.0  # seconds that a server may take to be started anew: who waits for others has time
 ASK_EVERY = 1.0  # seconds between two questions of a lease that waits; well below the time after which it would end
 
 
-@dataclass(frozen=True)
+def ask_lease(status: PoolStatus, op: str, id: bytes, **arguments: Any) -> tuple[dict[str, Any], PoolStatus]:
+    """Asks about a lease, at the host of the pool that has it: whoever has had it says which that is.
+
+    Args:
+        status: of a host that has it, or has had it.
+
+    Returns:
+        The answer, and the host that has given it.
+
+    Raises:
+        RequestRefused: the lease has ended.
+        ControlError: no answer.
+    """
+    for _ in range(MOVES_MAX):
+        answer = ask(status, op, lease=id, **arguments)
+        if "elsewhere" not in answer:
+            return answer, status
+        status = check_pool(parse_pool(answer["elsewhere"]), status.token.text())
+    raise ControlError(f"the lease goes from host to host, at last to {status.address.url}")
+
+
+@dataclass
 class NamedLease:
     """A lease that this process has opened.
 
     Attributes:
+        status: of the host that has it, as far as is known.
         id: 16 bytes, by which programs join it.
         number: by which `gpuvirt ps` shows it.
         devices: their ordinals on the server when it was opened.
@@ -45,12 +67,16 @@ class NamedLease:
         """Seconds after which to renew it: three attempts may fail."""
         return self.expiry / 4
 
+    def _ask(self, op: str, **arguments: Any) -> dict[str, Any]:
+        answer, self.status = ask_lease(self.status, op, self.id, **arguments)
+        return answer
+
     def renew(self) -> None:
         """Raises:
         RequestRefused: the lease has ended.
         ControlError: no answer.
         """
-        ask(self.status, "lease_renew", lease=self.id)
+        self._ask("lease_renew")
 
     def present_devices(self) -> tuple[int, ...]:
         """The ordinals of its devices now: `gpuvirt move` changes them.
@@ -58,7 +84,7 @@ class NamedLease:
         Raises:
             ControlError: the lease has ended, or no answer.
         """
-        return tuple(ask(self.status, "lease_show", lease=self.id)["devices"])
+        return tuple(self._ask("lease_show")["devices"])
 
     def show(self) -> list[dict[str, Any]]:
         """The sessions that work under it, as `gpuvirt ps --json` shows them.
@@ -66,7 +92,7 @@ class NamedLease:
         Raises:
             ControlError: the lease has ended, or no answer.
         """
-        sessions: list[dict[str, Any]] = ask(self.status, "lease_show", lease=self.id)["sessions"]
+        sessions: list[dict[str, Any]] = self._ask("lease_show")["sessions"]
         return sessions
 
     def park(self) -> None:
@@ -76,7 +102,7 @@ class NamedLease:
             RequestRefused: the lease has ended.
             ControlError: no answer.
         """
-        ask(self.status, "lease_park", lease=self.id, holder={"pid": os.getpid(), "host": socket.gethostname()})
+        self._ask("lease_park", holder={"pid": os.getpid(), "host": socket.gethostname()})
 
     def release(self) -> int:
         """Gives the GPUs back; what runs on them is ended. Returns how many programs that were.
@@ -84,7 +110,7 @@ class NamedLease:
         Raises:
             ControlError: the lease has ended already, or no answer.
         """
-        return int(ask(self.status, "lease_release", lease=self.id)["sessions"])
+        return int(self._ask("lease_release")["sessions"])
 
     def let_go(self, limit: float) -> None:
         """The lease ends with the last program that works under it. limit: seconds for the answer.
@@ -92,7 +118,7 @@ class NamedLease:
         Raises:
             ControlError: the lease has ended already, or no answer.
         """
-        ask(self.status, "lease_release", lease=self.id, when_idle=True, limit=limit)
+        self._ask("lease_release", when_idle=True, limit=limit)
 
 
 def open_lease(
@@ -132,8 +158,7 @@ def open_lease(
         """The host that was asked may say that another has the lease."""
         nonlocal status
         if "elsewhere" in answer:
-            status = check_pool(parse_pool(answer["elsewhere"]), status.token.text())
-            answer = ask(status, "lease_renew", lease=id)
+            answer, status = ask_lease(status, "lease_renew", id)
         return answer
 
     def ask_again() -> dict[str, Any]:
@@ -172,10 +197,7 @@ def find_lease(status: PoolStatus, id: bytes) -> NamedLease:
     Raises:
         ControlError: it has ended, or no answer.
     """
-    shown = ask(status, "lease_show", lease=id)
-    if "elsewhere" in shown:
-        status = check_pool(parse_pool(shown["elsewhere"]), status.token.text())
-        shown = ask(status, "lease_show", lease=id)
+    shown, status = ask_lease(status, "lease_show", id)
     return NamedLease(status, id, str(shown["number"]), tuple(shown["devices"]), float(shown["expiry"]))
 
 
@@ -195,7 +217,7 @@ def stands(status: PoolStatus, id: bytes) -> bool:
         ControlError: no answer.
     """
     try:
-        ask(status, "lease_show", lease=id)
+        ask_lease(status, "lease_show", id)
     except RequestRefused:
         return False
     return True

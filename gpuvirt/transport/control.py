@@ -32,7 +32,7 @@ class RequestRefused(ControlError):
     """It answered, and refused."""
 
 
-def request(host: str, port: int, token: Token, op: str, limit: float = TIMEOUT, **arguments: Any) -> dict[str, Any]:
+def request(host: str, port: int, token: Token, op: str, /, limit: float = TIMEOUT, **arguments: Any) -> dict[str, Any]:
     """Sends one request and returns the fields of its answer, each text printable: it ends up in terminals, and a server need not be honest.
 
     Raises:

@@ -37,6 +37,7 @@ class Transport:
         one_way_target: microseconds that a one-way call may take in the caller (docs/PERFORMANCE.md).
         open: opens what one session over it needs.
         missing: why this host cannot speak it, in words; "": it can.
+        travels: whether a session that was cut may go on at another host.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Transport:
     one_way_target: float
     open: Callable[[], ServerEnd]
     missing: Callable[[], str] = lambda: ""
+    travels: bool = False
 
     @property
     def offer(self) -> hs.Offer:

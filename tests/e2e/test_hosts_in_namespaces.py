@@ -1,4 +1,5 @@
-"""A pool of five hosts in network namespaces of this machine, which are cut off, killed and started anew while programs come and go. Seeded."""
+"""A pool of five hosts in network namespaces of this machine, which are cut off, killed, drained and started anew while programs come, go
+and move from one to another. Seeded."""
 
 from __future__ import annotations
 
@@ -78,13 +79,23 @@ class Network:
 
 @dataclass
 class Program:
-    """One at work. host: of its GPUs, once that is known."""
+    """One at work. host, session: of its GPUs, its session's id, once they are known."""
 
     process: subprocess.Popen[str]
     end: Path
     until: float
     host: str = ""
-    excused: bool = False  # its host was lost with all that it had
+    session: str = ""
+    excused: str = ""  # why it may be lost: its host was, with all that it had
+
+
+@dataclass
+class Move:
+    """One that was asked for. ends: the hosts between which it is."""
+
+    process: subprocess.Popen[str]
+    program: Program
+    ends: tuple[str, str]
 
 
 @dataclass
@@ -97,6 +108,9 @@ class Play:
     programs: list[Program] = field(default_factory=list)
     outcomes: Counter[str] = field(default_factory=Counter)
     events: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)  # why leases stayed
+    moves: list[Move] = field(default_factory=list)
+    drains: dict[str, tuple[subprocess.Popen[str], float]] = field(default_factory=dict)
     off: dict[str, float] = field(default_factory=dict)  # hosts that are cut off, and until when
     dead: dict[str, float] = field(default_factory=dict)
     most: int = 0
@@ -125,6 +139,56 @@ class Play:
         process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
         self.programs.append(Program(process, end, time.monotonic() + self.chance.uniform(1.0, 12.0)))
 
+    def verb(self, *line: str) -> subprocess.Popen[str]:
+        """Asked of the head."""
+        env = clean_environment(GPUVIRT_TOKEN=self.pool.token, GPUVIRT_POOL=self.pool.hosts["ash"].url)
+        return subprocess.Popen([*GPUVIRT, *line], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
+
+    def move(self) -> None:
+        """Some program's lease is to go to some host."""
+        self.find_hosts()
+        able = [p for p in self.programs if p.session and p.host not in self.off and p.host not in self.dead]
+        if able:
+            program = self.chance.choice(able)
+            to = self.chance.choice([name for name in GPUS if name != program.host])
+            self.moves.append(Move(self.verb("move", program.session, "--host", to, "--limit", "5s"), program, (program.host, to)))
+
+    def drain(self) -> None:
+        name = self.chance.choice([name for name in GPUS if name not in self.off and name not in self.dead])
+        if not self.drains:
+            self.events["drain"] += 1
+            self.drains[name] = self.verb("drain", name, "--timeout", "5s"), time.monotonic() + 6.0
+
+    def look_at_moves(self) -> None:
+        for move in [move for move in self.moves if move.process.poll() is not None]:
+            err = move.process.communicate()[1]
+            self.moves.remove(move)
+            self.outcomes["moves"] += move.process.returncode == 0
+            if move.process.returncode:
+                self.outcomes["stayed"] += 1
+                self.reasons[err.rpartition(": ")[2].strip()[:60]] += 1
+            assert "Traceback" not in err, err
+        for name, (process, until) in list(self.drains.items()):
+            if time.monotonic() >= until and process.poll() is not None and name not in self.off and name not in self.dead:
+                err = process.communicate()[1]
+                assert "Traceback" not in err, err
+                self.outcomes["drained"] += process.returncode == 0
+                undo = self.verb("drain", name, "--undo")
+                undo.communicate(timeout=SOON)  # the head may not know of it at the moment
+                if undo.returncode == 0:
+                    del self.drains[name]
+
+    def excuse_what_moves(self, name: str) -> None:
+        """What is between two hosts when one of them, or the network between them, is lost in the moment of the handover is lost with it."""
+        self.look_at_moves()
+        for move in self.moves:
+            if name in move.ends:
+                move.program.excused = move.program.excused or "lost in a move"
+        if self.drains:  # which moves it does not say
+            for program in self.programs:
+                if name == program.host or program.host in self.drains:
+                    program.excused = program.excused or "lost in a move"
+
     def trouble(self) -> None:
         others = [name for name in GPUS if name not in self.off and name not in self.dead]
         if len(others) < 4:
@@ -132,6 +196,7 @@ class Play:
         kind = self.chance.choice(["cut", "cut", "daemon", "head", "machine"])
         name = "ash" if kind == "head" else self.chance.choice([other for other in others if other != "ash"])
         self.events[kind] += 1
+        self.excuse_what_moves(name)
         if kind == "cut":
             self.network.connect(name, False)
             self.off[name] = time.monotonic() + self.chance.uniform(1.0, 8.0)
@@ -141,7 +206,8 @@ class Play:
         else:
             self.find_hosts()
             for program in self.programs:
-                program.excused |= program.host in (name, "")
+                if program.host in (name, ""):
+                    program.excused = "lost with its host"
             self.network.kill_all_of(name)
             self.pool.hosts[name].stop(signal.SIGKILL)
             self.dead[name] = time.monotonic() + self.chance.uniform(5.0, 9.0)
@@ -169,7 +235,7 @@ class Play:
 
     def find_hosts(self) -> None:
         """Where each program works; and that no GPU has been promised to more than it holds."""
-        at: dict[int, str] = {}
+        at: dict[int, tuple[str, str]] = {}
         for name in GPUS:
             answer = self.seen(name)
             if answer is None:
@@ -179,13 +245,13 @@ class Play:
                 for device in lease["devices"]:
                     had[device] += lease["compute"]
             assert max(had) <= 1.0, f"a GPU of {name} is granted twice: {answer['leases']}"
-            at |= {session["pid"]: name for session in answer["sessions"]}
+            at |= {session["pid"]: (name, session["session"]) for session in answer["sessions"]}
         self.most = max(self.most, len(at))
         for program in self.programs:
             children = Path(f"/proc/{program.process.pid}/task/{program.process.pid}/children")
             with contextlib.suppress(OSError):
                 for child in children.read_text().split():
-                    program.host = at.get(int(child), program.host)
+                    program.host, program.session = at.get(int(child), (program.host, program.session))
 
     def finish(self, program: Program) -> None:
         out, err = program.process.communicate(timeout=SOON)
@@ -194,7 +260,7 @@ class Play:
             self.outcomes["right"] += 1
         elif out.startswith("running"):
             assert program.excused, f"a program at {program.host or 'an unknown host'} ended with {program.process.returncode}: {out}{err}"
-            self.outcomes["lost with its host"] += 1
+            self.outcomes[program.excused] += 1
         else:
             assert program.process.returncode, out + err
             self.outcomes["had no GPU"] += 1
@@ -221,34 +287,59 @@ def network() -> Iterator[Network]:
 @pytest.mark.parametrize("seed", [11, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(20, 30))])
 def test_whatever_happens_to_hosts(network: Network, tmp_path: Path, seed: int) -> None:
     """Nothing is granted twice, nothing is left, and what works on a host that was not lost is right."""
-    play = Play(Pool(tmp_path), network, seed)
+    play = whatever_happens(network, tmp_path, seed, SECONDS)
+    assert play.outcomes["right"] >= 8 and sum(play.events.values()) >= 4 and play.outcomes["moves"] >= 3
+
+
+@pytest.mark.long
+@pytest.mark.timeout(6000)
+def test_that_for_an_hour(network: Network, tmp_path: Path) -> None:
+    """A thousand programs, a hundred moves."""
+    play = whatever_happens(network, tmp_path, 40, 3600.0)
+    assert play.number >= 1000 and play.outcomes["moves"] >= 100
+
+
+def whatever_happens(network: Network, folder: Path, seed: int, seconds: float) -> Play:
+    """For so many seconds; then everything is mended, ended and looked at."""
+    play = Play(Pool(folder), network, seed)
     try:
         for name in GPUS:
             play.start(name)
         wait_until(lambda: play.pool.are_there("ash", *GPUS))
         begun = time.monotonic()
-        happens: list[tuple[Callable[[], None], float]] = [(play.someone, 1.2), (play.trouble, 4.0), (play.find_hosts, 1.0)]
+        happens: list[tuple[Callable[[], None], float]] = [
+            (play.someone, 1.2),
+            (play.trouble, 4.0),
+            (play.find_hosts, 1.0),
+            (play.move, 1.0),
+            (play.drain, 9.0),
+        ]
         due = {do: begun + every for do, every in happens}
-        while time.monotonic() < begun + SECONDS:
+        while time.monotonic() < begun + seconds:
             for do, every in happens:
                 if time.monotonic() >= due[do]:
                     do()
                     due[do] = time.monotonic() + every * play.chance.uniform(0.7, 1.3)
             play.heal()
             play.end_some()
+            play.look_at_moves()
             time.sleep(0.05)
         play.heal(all_of_it=True)
+        wait_until(lambda: play.pool.are_there("ash", *GPUS))
+        while play.moves or play.drains:
+            play.look_at_moves()
+            time.sleep(0.2)
         for program in list(play.programs):
             program.end.touch()
             play.finish(program)
-        print(f"{dict(play.outcomes)}, at most {play.most} at once; {dict(play.events)}")
+        print(f"{dict(play.outcomes)}, at most {play.most} at once; {dict(play.events)}; stayed: {dict(play.reasons)}")
         wait_until(lambda: play.pool.are_there("ash", *GPUS))
         wait_until(lambda: all(play.seen(name) is not None and not play.seen(name)["leases"] for name in GPUS))
         for name in GPUS:
             done = play.pool.run(name, [*STAYS, "/dev/null"], "--gpus", str(GPUS[name]), "--compute", "1", "--no-wait")
             assert done.stdout == "running\nright\n", done.stderr
-        assert play.outcomes["right"] >= 8 and sum(play.events.values()) >= 4
+        return play
     finally:
-        for program in play.programs:
-            program.process.kill()
+        for process in [*(p.process for p in play.programs), *(m.process for m in play.moves), *(process for process, _ in play.drains.values())]:
+            process.kill()
         play.pool.stop()

@@ -1,0 +1,1 @@
+"""Sessions go from one worker to another: on this host, or on two."""
