@@ -39,7 +39,7 @@ from gpuvirt.cluster.messages import (
     Welcome,
     lowest_limit,
 )
-from gpuvirt.server.leases import Lease
+from gpuvirt.server.lease import Lease
 from gpuvirt.server.policy import instructions
 from gpuvirt.server.policy.events import Asked, Event, HostJoined, Moved, Released, Restored, UserSet
 from gpuvirt.server.policy.hosts import Hosts as Room

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gpuvirt.server.devices import Inventory
-from gpuvirt.server.leases import Membership
+from gpuvirt.server.lease import Membership
 from gpuvirt.server.memory_usage import MemoryUsage
 from gpuvirt.server.session import Session
 from gpuvirt.server.worker_library import SessionConfig

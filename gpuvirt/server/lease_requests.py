@@ -7,7 +7,7 @@ from typing import Any
 
 from gpuvirt.errors import GpuvirtError
 from gpuvirt.printable import printable
-from gpuvirt.server.leases import Asked, ElsewhereError, Lease, NotGranted
+from gpuvirt.server.lease import Asked, ElsewhereError, Lease, NotGranted
 from gpuvirt.server.observe.answers import sessions_answer
 from gpuvirt.server.observe.facts import Facts
 from gpuvirt.server.sessions import Sessions

@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from gpuvirt.server.leases import Asked, Lease, Leases, NotGranted
+from gpuvirt.server.lease import Asked, Lease, NotGranted
+from gpuvirt.server.leases import Leases
 from gpuvirt.server.ledger.store import LeaseRow, Ledger
 from gpuvirt.server.policy.rights import Rights
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from gpuvirt.server.leases import ElsewhereError, NotGranted
+from gpuvirt.server.lease import ElsewhereError, NotGranted
 from gpuvirt.transport.handshake import WELCOME_BUSY, WELCOME_UNKNOWN
 
 

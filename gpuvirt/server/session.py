@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpuvirt.server.leases import NO_PROCESS, Asked, Membership
+from gpuvirt.server.lease import NO_PROCESS, Asked, Membership
 from gpuvirt.server.parking import ParkingState
 from gpuvirt.server.policy.rights import Rights
 from gpuvirt.server.sealing import CIPHERS

@@ -15,7 +15,8 @@ from gpuvirt import paths
 from gpuvirt.errors import GpuvirtError
 from gpuvirt.server.fdstore.kept_sessions import Kept, SessionStore, pool_of
 from gpuvirt.server.handover import Handovers
-from gpuvirt.server.leases import NO_RIGHTS, Lease, Leases, Membership, NotGranted, Policy
+from gpuvirt.server.lease import NO_RIGHTS, Lease, Membership, NotGranted
+from gpuvirt.server.leases import Leases, Policy
 from gpuvirt.server.memory_usage import SLOTS, MemoryUsage
 from gpuvirt.server.migration.carry import WORKER_LIMIT
 from gpuvirt.server.migration.local import move

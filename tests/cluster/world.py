@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from gpuvirt.cluster.member import Member
 from gpuvirt.cluster.messages import ALIVE_EVERY, HostEntry, Join, Message, parse
 from gpuvirt.cluster.scheduler import PLACES_EVERY, Scheduler
-from gpuvirt.server.leases import Asked, Lease, Leases, NotGranted
+from gpuvirt.server.lease import Asked, Lease, NotGranted
+from gpuvirt.server.leases import Leases
 from gpuvirt.server.policy.events import COMPUTE
 from gpuvirt.server.policy.machine import PolicyMachine
 from gpuvirt.server.policy.rights import Rights

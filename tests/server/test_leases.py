@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuvirt.server.leases import LINGER, NO_ID, NO_LAUNCH, Asked, Lease, Leases, Membership, NotGranted
+from gpuvirt.server.lease import NO_ID, NO_LAUNCH, Asked, Lease, Membership, NotGranted
+from gpuvirt.server.leases import LINGER, Leases
 from gpuvirt.server.policy.machine import PolicyMachine
 from gpuvirt.server.policy.rights import Rights
 

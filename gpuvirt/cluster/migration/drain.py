@@ -10,7 +10,7 @@ from typing import Any
 from gpuvirt.cluster.member import Member
 from gpuvirt.cluster.migration.source import Source
 from gpuvirt.errors import GpuvirtError
-from gpuvirt.server.leases import Lease
+from gpuvirt.server.lease import Lease
 from gpuvirt.server.migration.carry import REST_LIMIT
 from gpuvirt.server.sessions import Sessions
 

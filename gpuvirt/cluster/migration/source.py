@@ -18,7 +18,7 @@ from gpuvirt.cluster.member import Member
 from gpuvirt.cluster.messages import ALIVE_EVERY, Alive, HostEntry, Message, parse
 from gpuvirt.cluster.migration.messages import PART, PATIENCE, Abandon, Begin, Begun, Bring, Credit, Failed, ImagePart, Made, sessions_text
 from gpuvirt.errors import GpuvirtError
-from gpuvirt.server.leases import Lease
+from gpuvirt.server.lease import Lease
 from gpuvirt.server.migration.carry import CARRY_LIMIT
 from gpuvirt.server.migration.departure import Departure
 from gpuvirt.server.sessions import Sessions

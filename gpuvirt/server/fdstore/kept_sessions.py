@@ -18,7 +18,7 @@ from typing import Any
 
 from gpuvirt.server.devices import Inventory
 from gpuvirt.server.fdstore.store import DescriptorStore, Entry
-from gpuvirt.server.leases import Lease
+from gpuvirt.server.lease import Lease
 from gpuvirt.server.memory_usage import MemoryUsage
 from gpuvirt.server.session import Session
 from gpuvirt.server.workers.worker_process import Process, WorkerProcess

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gpuvirt.errors import GpuvirtError
-from gpuvirt.server.leases import Lease, NotGranted
+from gpuvirt.server.lease import Lease, NotGranted
 from gpuvirt.server.migration.carry import WORKER_LIMIT, give_image
 from gpuvirt.server.migration.departure import SessionRecord
 from gpuvirt.server.session import Session

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpuvirt.errors import GpuvirtError
-from gpuvirt.server.leases import Lease
+from gpuvirt.server.lease import Lease
 from gpuvirt.server.session import Session
 
 if TYPE_CHECKING:

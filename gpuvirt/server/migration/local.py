@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from gpuvirt.errors import GpuvirtError
-from gpuvirt.server.leases import NotGranted
+from gpuvirt.server.lease import NotGranted
 from gpuvirt.server.migration.carry import WORKER_LIMIT, carry
 from gpuvirt.server.session import Session
 from gpuvirt.server.workers.worker_process import WorkerProcess

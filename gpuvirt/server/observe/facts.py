@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpuvirt.server.devices import Device
-from gpuvirt.server.leases import Lease
+from gpuvirt.server.lease import Lease
 from gpuvirt.server.memory_usage import MemoryUsage
 from gpuvirt.server.policy.events import COMPUTE
 from gpuvirt.server.session import Session, holder

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from gpuvirt.server.leases import Membership
+from gpuvirt.server.lease import Membership
 from gpuvirt.server.workers.worker_process import WorkerProcess
 
 log = logging.getLogger("gpuvirt.server")

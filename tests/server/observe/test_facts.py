@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from gpuvirt.server.devices import Device
-from gpuvirt.server.leases import Lease
+from gpuvirt.server.lease import Lease
 from gpuvirt.server.observe.answers import devices_answer, ps_answer, top_answer
 from gpuvirt.server.observe.facts import ATTACHED, IDLE, MOVES, PARKED, QUEUED, WAITS, Facts, Source, collect
 
