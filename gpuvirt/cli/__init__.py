@@ -18,6 +18,7 @@ INTERRUPTED = 128 + 2  # as a shell shows Ctrl-C
 VERBS = {
     "run": ("gpuvirt.cli.run", "Run a program with remote GPUs."),
     "attach": ("gpuvirt.cli.attach", "Start a shell with remote GPUs."),
+    "batch": ("gpuvirt.cli.batch", "Run programs of several ranks in the background, when their GPUs are free."),
     "detach": ("gpuvirt.cli.detach", "Give the GPUs of an attached shell back."),
     "env": ("gpuvirt.cli.env", "Print the variables a program needs without the launcher."),
     "serve": ("gpuvirt.cli.serve", "Offer this machine's GPUs, or software GPUs, to others."),

@@ -12,6 +12,8 @@ from gpuvirt.cli import VERBS
 
 from .conftest import Gpuvirt
 
+BATCH = ("submit", "list", "logs", "wait", "cancel")
+
 pytestmark = pytest.mark.sampled(4)
 
 
@@ -22,15 +24,15 @@ def test_help_lists_every_verb(gpuvirt: Gpuvirt) -> None:
         assert f"\n  {verb} " in done.stdout
 
 
-@pytest.mark.parametrize("line", [*VERBS, "token show", "token create", "token revoke", "token list"])
+@pytest.mark.parametrize("line", [*VERBS, *(f"token {verb}" for verb in ("show", "create", "revoke", "list")), *(f"batch {verb}" for verb in BATCH)])
 def test_every_verb_has_help_with_an_example(gpuvirt: Gpuvirt, line: str) -> None:
     done = gpuvirt(*line.split(), "--help")
     assert done.returncode == 0 and "Example" in done.stdout and "gpuvirt " in done.stdout.split("Example")[1]
 
 
-@pytest.mark.parametrize("verb", [["devices"], ["ps"], ["top"], ["report"], ["doctor"], ["token", "list"], ["env"]])
-def test_verbs_that_read_take_json(gpuvirt: Gpuvirt, verb: list[str]) -> None:
-    assert "--json" in gpuvirt(*verb, "--help").stdout
+@pytest.mark.parametrize("verb", ["devices", "ps", "top", "report", "doctor", "token list", "batch list", "batch wait", "drain", "env"])
+def test_verbs_that_read_take_json(gpuvirt: Gpuvirt, verb: str) -> None:
+    assert "--json" in gpuvirt(*verb.split(), "--help").stdout
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,171 @@
+"""`python -m gpuvirt.batch.runner FOLDER`: takes a job from its begin to its end. A process of its own, which outlives whoever has submitted the job.
+
+It opens a lease of the GPUs of all ranks together, so that they have all of them or none, keeps it, and runs the ranks under it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from dataclasses import replace
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from gpuvirt.batch.job import JobFolder, State
+from gpuvirt.batch.ranks import LOOK, Gang, free_port, rank_variables
+from gpuvirt.client.connect import at_lease, connect
+from gpuvirt.client.environment import apply, variables
+from gpuvirt.client.named_lease import NamedLease, open_lease, stands
+from gpuvirt.client.settings import resolve
+from gpuvirt.errors import GpuvirtError
+from gpuvirt.transport.control import ControlError, RequestRefused
+
+LOST_MOST = 20  # attempts that may end with the host of their GPUs
+SILENCE = 10.0  # seconds that a host may be silent after a rank has failed, before it is taken for lost
+AGAIN_AFTER = 2.0  # seconds between two attempts
+
+
+class Ending(Enum):
+    """How an attempt has ended."""
+
+    RIGHT = "right"
+    FAILED = "failed"
+    LOST = "lost"  # with the host of its GPUs
+
+
+class Stopped(GpuvirtError):
+    """The job is to end: somebody has cancelled it, or its deadline has passed."""
+
+    def __init__(self, state: State, text: str) -> None:
+        super().__init__(text)
+        self.state = state
+
+
+class Runner:
+    """One job."""
+
+    def __init__(self, folder: JobFolder) -> None:
+        self._folder = folder
+        self._job = folder.read()
+
+    def run(self) -> None:
+        """Returns when the job is over, and has written how it has ended."""
+        try:
+            self._attempts()
+        except Stopped as stopped:
+            self._end(stopped.state, str(stopped), 130 if stopped.state is State.CANCELLED else 124)
+        except GpuvirtError as error:
+            self._end(State.FAILED, str(error), 125)
+
+    def _say(self, **news: Any) -> None:
+        self._job = replace(self._job, **news)
+        self._folder.write(self._job)
+
+    def _end(self, state: State, why: str, code: int) -> None:
+        self._say(state=state, why=why, exit_code=code, ended=time.time(), host="", devices=())
+
+    def _check(self) -> None:
+        """Raises:
+        Stopped: the job is to end.
+        """
+        if self._folder.cancelled:
+            raise Stopped(State.CANCELLED, "it was cancelled")
+        if self._job.deadline and time.time() > self._job.deadline:
+            raise Stopped(State.LATE, "its deadline has passed")
+
+    def _pause(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            self._check()
+            time.sleep(min(LOOK, max(0.0, until - time.monotonic())))
+
+    def _attempts(self) -> None:
+        failures = 0
+        while True:
+            self._say(state=State.QUEUED, why="it asks for its GPUs")
+            ending, why, code = self._attempt()
+            if ending is Ending.RIGHT:
+                self._end(State.DONE, "", 0)
+                return
+            if ending is Ending.LOST:
+                self._say(lost=self._job.lost + 1)
+            else:
+                failures += 1
+            if failures > self._job.retries or self._job.lost > LOST_MOST:
+                self._end(State.FAILED, why, code)
+                return
+            self._say(state=State.QUEUED, why=f"attempt {self._job.attempt}: {why}", host="", devices=())
+            self._pause(AGAIN_AFTER)
+
+    def _attempt(self) -> tuple[Ending, str, int]:
+        """How it has ended, why, and the exit code of who failed first.
+
+        Raises:
+            Stopped: the job is to end.
+            GpuvirtError: its GPUs can never be had.
+        """
+        job = self._job
+        found = connect(resolve(job.options))
+        lease = open_lease(found.status, found.settings, program=f"batch {job.name}", told=lambda line: self._say(why=line), pause=self._pause)
+        gang: Gang | None = None
+        try:
+            found = at_lease(found, lease.status)
+            under = replace(found.settings, lease=lease.id)
+            every = apply(variables(under, found.status))
+            port, attempt = free_port(), job.attempt + 1
+            each = [every | rank_variables(rank, job.ranks, job.gpus, port, job.id) for rank in range(job.ranks)]
+            self._say(state=State.RUNNING, why="", attempt=attempt, started=time.time(), host=found.status.address.url, devices=lease.devices)
+            gang = Gang(job.command, each, [self._folder.log(attempt, rank) for rank in range(job.ranks)])
+            return self._watch(gang, lease)
+        finally:
+            if gang is not None:
+                gang.end()
+            with contextlib.suppress(ControlError):  # then it ends because nobody renews it
+                lease.release()
+
+    def _watch(self, gang: Gang, lease: NamedLease) -> tuple[Ending, str, int]:
+        renewed = time.monotonic()
+        while not gang.look():
+            self._pause(LOOK)
+            if time.monotonic() - renewed > lease.period:
+                renewed = time.monotonic()
+                try:
+                    lease.renew()
+                except RequestRefused as error:
+                    return Ending.LOST, str(error), 1
+                except ControlError:
+                    continue  # its host may come back; until then its sessions last as long as they say
+        if gang.failed is None:
+            return Ending.RIGHT, "", 0
+        rank, code = gang.failed
+        why = f"rank {rank} ended with exit code {code}"
+        if self._is_lost(lease):
+            return Ending.LOST, f"{why}, as the host of its GPUs was lost", code
+        return Ending.FAILED, why, code
+
+    def _is_lost(self, lease: NamedLease) -> bool:
+        """Whether the lease is not there any more, with its host or by itself."""
+        until = time.monotonic() + SILENCE
+        while time.monotonic() < until:
+            try:
+                return not stands(lease.status, lease.id)
+            except GpuvirtError:
+                self._pause(1.0)
+        return True
+
+
+def main() -> None:
+    folder = JobFolder(Path(sys.argv[1]))
+    lock = folder.hold()
+    os.environ.pop("GPUVIRT_LEASE", None)  # of the shell from which the job was submitted
+    try:
+        Runner(folder).run()
+    finally:
+        os.close(lock)
+
+
+if __name__ == "__main__":
+    main()

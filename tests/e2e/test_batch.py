@@ -1,0 +1,197 @@
+"""`gpuvirt batch`: jobs of several ranks, in the background."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from e2e.harness import GPUVIRT, HERE, Server, clean_environment
+from e2e.test_many_hosts import SOON, Pool, wait_until
+
+pytestmark = pytest.mark.slow
+
+RANKS = [sys.executable, str(HERE / "programs" / "ranks.py")]
+FAILS = [sys.executable, "-c", "import os, sys, time; time.sleep(30 if os.environ['RANK'] == '0' else 0.2); sys.exit(7)"]
+
+
+class Jobs:
+    """The jobs of one user of a pool."""
+
+    def __init__(self, folder: Path, url: str, token: str | None = None) -> None:
+        self.folder = folder
+        more = {"GPUVIRT_TOKEN": token} if token else {}
+        self.env = clean_environment(GPUVIRT_STATE=str(folder / "jobs"), GPUVIRT_POOL=url, **more)
+
+    def __call__(self, verb: str, *line: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        line = (*GPUVIRT, "batch", verb, *line)
+        return subprocess.run(line, capture_output=True, text=True, env=self.env, check=check, timeout=SOON, cwd=self.folder)
+
+    def submit(self, *line: str) -> str:
+        return self("submit", "-q", *line).stdout.strip()
+
+    def job(self, id: str) -> dict[str, Any]:
+        (found,) = [job for job in json.loads(self("list", "--json").stdout) if job["id"] == id]
+        return dict(found)
+
+    def state(self, id: str) -> str:
+        return str(self.job(id)["state"])
+
+    def gpuvirt(self, *line: str) -> str:
+        done = subprocess.run([*GPUVIRT, *line], capture_output=True, text=True, check=False, env=self.env, timeout=SOON)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def leases(self) -> list[dict[str, Any]]:
+        """Of the pool."""
+        return list(json.loads(self.gpuvirt("ps", "--json")))
+
+
+@pytest.fixture
+def jobs(tmp_path: Path, own_pool: Callable[..., Server]) -> Iterator[Jobs]:
+    """On a pool of two GPUs."""
+    env = clean_environment(GPUVIRT_STATE=str(tmp_path / "jobs"))  # with tokens of its own
+    server = own_pool("--backend", "soft", "--gpus", "2", "--gpu-memory", "256m", env=env)
+    yield Jobs(tmp_path, server.url)
+
+
+def test_ranks_begin_together_and_meet(jobs: Jobs) -> None:
+    """Each has a GPU of its own, which is GPU 0 to it, and finds the others."""
+    submitted = jobs("submit", "--ranks", "2", "--", *RANKS)
+    id = submitted.stdout.strip()
+    assert f"job {id} (ranks.py): running" in submitted.stderr
+    done = jobs("wait", id)
+    assert done.returncode == 0 and "done" in done.stderr
+    assert sorted(jobs("logs", id).stdout.splitlines()) == ["[0] computed", "[0] rank 0 of 2: 11", "[1] computed", "[1] rank 1 of 2: 11"]
+    assert jobs("logs", "ranks.py", "--rank", "1").stdout == "computed\nrank 1 of 2: 11\n"
+    shown = " ".join(jobs("list").stdout.split())
+    assert f"{id} │ ranks.py │ done │ 2 × 1" in shown
+    assert not jobs.leases()
+
+
+def test_all_ranks_or_none(jobs: Jobs) -> None:
+    """Three jobs that each need both GPUs: never two at a time, and none waits for ever for the second GPU of what another has half of."""
+    ids = [jobs.submit("--ranks", "2", "--compute", "1", "--", *RANKS, "0.5") for _ in range(3)]
+    seen = set()
+    while any(jobs.state(id) in ("queued", "running") for id in ids):
+        states = [jobs.state(id) for id in ids]
+        seen.add(states.count("running"))
+        assert [len(lease["devices"]) for lease in jobs.leases() if lease["devices"]] in ([], [2])
+        waiting = [jobs.job(id)["why"] for id in ids if jobs.state(id) == "queued"]
+        assert all("waiting for 2 GPUs" in why or "asks" in why for why in waiting), waiting
+    assert [jobs.state(id) for id in ids] == ["done"] * 3
+    began = sorted((jobs.job(id)["started"], jobs.job(id)["ended"]) for id in ids)
+    assert began[0][1] <= began[1][0] + 0.5 and began[1][1] <= began[2][0] + 0.5  # its end is written after its GPUs were given back
+
+
+def test_the_higher_priority_goes_first(jobs: Jobs) -> None:
+    jobs.env["GPUVIRT_TOKEN"] = jobs.gpuvirt("token", "create", "important", "--priority", "5", "--pool", jobs.env["GPUVIRT_POOL"]).split()[-1]
+    first = jobs.submit("--ranks", "2", "--compute", "1", "--", *RANKS, "100")
+    later = jobs.submit("--ranks", "2", "--compute", "1", "--", *RANKS)
+    high = jobs.submit("--ranks", "2", "--compute", "1", "--priority", "5", "--", *RANKS)
+    assert "place 1 of 2" in jobs.job(high)["why"]
+    jobs("cancel", first)
+    assert jobs("wait", later).returncode == 0 and jobs.state(high) == "done"
+    assert jobs.job(high)["started"] < jobs.job(later)["started"]
+
+
+def test_a_failure_ends_all_ranks_and_is_retried(jobs: Jobs) -> None:
+    """The rank that would go on for half a minute does not; the exit code is that of the one that failed."""
+    began = time.monotonic()
+    id = jobs.submit("--ranks", "2", "--retries", "2", "--name", "fails", "--", *FAILS)
+    done = jobs("wait", id, "--json", check=False)
+    job = json.loads(done.stdout)
+    assert done.returncode == 7 and job["state"] == "failed" and job["attempt"] == 3 and job["why"] == "rank 1 ended with exit code 7"
+    assert time.monotonic() - began < 29 * 3
+    assert len([*(jobs.folder / "jobs" / "batch" / id).glob("attempt-*")]) == 3
+    assert jobs("logs", id, "--attempt", "4", check=False).returncode == 125
+    assert "has ranks 0 to 1" in jobs("logs", id, "--rank", "2", check=False).stderr
+
+
+def test_what_can_never_run_is_refused_at_once(jobs: Jobs) -> None:
+    refused = jobs("submit", "--ranks", "3", "--", *RANKS, check=False)
+    assert refused.returncode == 125 and "3 GPUs were asked for and this pool has 2" in refused.stderr
+    assert "16 at most" in jobs("submit", "--ranks", "9", "--gpus", "2", "--", *RANKS, check=False).stderr
+    assert "no such program" in jobs("submit", "--", "./nothing", check=False).stderr
+    del jobs.env["GPUVIRT_POOL"]
+    assert "no pool is set" in jobs("submit", "--", *RANKS, check=False).stderr
+    assert not json.loads(jobs("list", "--json").stdout)
+
+
+def test_jobs_are_cancelled_and_have_deadlines(jobs: Jobs) -> None:
+    """While they run and while they wait; their GPUs are free afterwards."""
+    runs = jobs.submit("--ranks", "2", "--compute", "1", "--", *RANKS, "100")
+    waits = jobs.submit("--ranks", "2", "--compute", "1", "--", *RANKS)
+    late = jobs.submit("--compute", "1", "--deadline", "2s", "--", *RANKS)
+    assert jobs("wait", late, check=False).returncode == 124 and jobs.state(late) == "late"
+    assert jobs("wait", runs, "--timeout", "100ms", check=False).returncode == 3
+    assert "cancelled" in jobs("cancel", waits).stderr and jobs("wait", waits, check=False).returncode == 130
+    assert "cancelled" in jobs("cancel", runs).stderr and jobs("wait", runs, check=False).returncode == 130
+    assert "is over: cancelled" in jobs("cancel", runs, check=False).stderr
+    assert jobs("wait", jobs.submit("--ranks", "2", "--compute", "1", "--", *RANKS)).returncode == 0
+
+
+def test_logs_are_followed(jobs: Jobs) -> None:
+    id = jobs.submit("--ranks", "2", "--", *RANKS, "2")
+    with subprocess.Popen([*GPUVIRT, "batch", "logs", "-f", id], stdout=subprocess.PIPE, text=True, env=jobs.env) as process:
+        assert process.stdout is not None
+        first = process.stdout.readline()
+        assert first.endswith("computed\n") and jobs.state(id) == "running"
+        rest = process.communicate(timeout=SOON)[0]
+        assert sorted([first, *rest.splitlines(keepends=True)])[1] == "[0] rank 0 of 2: 11\n" and process.returncode == 0
+
+
+def runner_of(jobs: Jobs, id: str) -> int:
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                line = (entry / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if b"gpuvirt.batch.runner" in line and any(id.encode() in part for part in line):
+                return int(entry.name)
+    raise AssertionError("the job has no runner")
+
+
+def test_a_runner_that_is_killed_takes_its_ranks_along(jobs: Jobs, own_pool: Callable[..., Server]) -> None:
+    """The job is lost, and its GPUs come back when nobody has renewed their lease."""
+    server = own_pool("--backend", "soft", "--gpus", "2", "--gpu-memory", "256m", "--grace", "5s")
+    jobs.env["GPUVIRT_POOL"] = server.url
+    id = jobs.submit("--ranks", "2", "--compute", "1", "--", *RANKS, "100")
+    wait_until(lambda: len(server.sessions()) == 2)
+    os.kill(runner_of(jobs, id), signal.SIGKILL)
+    done = jobs("wait", id, check=False)
+    assert done.returncode == 125 and "lost" in done.stderr
+    wait_until(lambda: not server.leases())
+
+
+def test_a_job_goes_on_at_another_host(tmp_path: Path) -> None:
+    """The host of its GPUs is lost, with its machine: the gang begins anew where there is room, which is no retry."""
+    pool = Pool(tmp_path)
+    try:
+        for name in ("alder", "birch", "cedar"):
+            pool.start(name, 2 if name != "alder" else 1, "--link", "tcp", "--grace", "2s")
+        wait_until(lambda: pool.are_there("alder", "alder", "birch", "cedar"))
+        jobs = Jobs(tmp_path, pool.hosts["alder"].url, pool.token)
+        id = jobs.submit("--ranks", "2", "--compute", "1", "--", *RANKS, "12")
+        wait_until(lambda: len(pool.placed("alder")) == 2)
+        (was,) = set(pool.placed("alder"))
+        wait_until(lambda: jobs("logs", id).stdout.count("computed") == 2)
+        workers = [session["worker_pid"] for lease in pool.json("alder", "ps") for session in lease["sessions"]]
+        pool.hosts[was].stop(signal.SIGKILL)
+        for pid in workers:
+            os.kill(pid, signal.SIGKILL)
+        other = {"birch": "cedar", "cedar": "birch"}[was]
+        wait_until(lambda: pool.placed("alder") == [other] * 2)
+        assert jobs("wait", id).returncode == 0
+        job = jobs.job(id)
+        assert job["attempt"] == 2 and job["lost"] == 1 and jobs("logs", id).stdout.count(": 11") == 2
+    finally:
+        pool.stop()
