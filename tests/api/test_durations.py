@@ -6,7 +6,6 @@ import pytest
 
 from gpuvirt.durations import format_duration, parse_duration
 
-
 SAID = {-1: "0 s", 0.4: "0 s", 119: "119 s", 120: "2 m", 7199: "120 m", 7200: "2 h", 47 * 3600: "47 h", 2.5 * 86400: "2 d"}
 
 
